@@ -1,0 +1,134 @@
+package sample
+
+import (
+	"fmt"
+	"math/bits"
+	"strings"
+)
+
+// Flags are facts about the interval that a sample was taken in.
+type Flags uint8
+
+const (
+	// Capped: quell held a hard cap on the task for some of the interval.
+	Capped Flags = 1 << iota
+	// Throttled: the task ran into its own CPU quota.
+	Throttled
+	// Stolen: the hypervisor took the CPU away for a noticeable share.
+	Stolen
+	// Restarted: the task's counters started again; its past is another life.
+	Restarted
+	// Split: the task's processes disagree on their cgroup in another
+	// hierarchy, so only its usage can be told, and it cannot be capped.
+	Split
+)
+
+var flagNames = [...]string{"capped", "throttled", "stolen", "restarted", "split"}
+
+// String lists the set flags joined by "+", "" if there are none.
+func (f Flags) String() string {
+	var b strings.Builder
+	for i, n := range flagNames {
+		if f&(1<<i) != 0 {
+			if b.Len() > 0 {
+				b.WriteByte('+')
+			}
+			b.WriteString(n)
+		}
+	}
+	return b.String()
+}
+
+// ParseFlags is the inverse of String.
+func ParseFlags(s string) (Flags, error) {
+	var f Flags
+	if s == "" {
+		return 0, nil
+	}
+next:
+	for part := range strings.SplitSeq(s, "+") {
+		for i, n := range flagNames {
+			if part == n {
+				f |= 1 << i
+				continue next
+			}
+		}
+		return 0, fmt.Errorf("flag %q: want some of %s", part, strings.Join(flagNames[:], ", "))
+	}
+	return f, nil
+}
+
+// Extra names an optional column of a sample.
+type Extra uint8
+
+// The extras. Counts are for the interval, seconds are summed over CPUs.
+const (
+	Cycles        Extra = iota // CPU cycles, reference or core: Variant says which
+	Instructions               // retired
+	LLCMisses                  // last-level cache misses
+	Transactions               // the application's own
+	Syscalls                   // entered
+	WaitOther                  // s runnable while the CPU ran another cgroup
+	WaitSelf                   // s runnable while the CPU ran the task itself
+	WaitThrottled              // s held back by its own quota
+	Wakeups                    // times a thread became runnable
+	Threads                    // at the end of the interval
+	numExtras
+)
+
+var extraNames = [numExtras]string{"cycles", "instructions", "llc_misses", "transactions", "syscalls",
+	"wait_other", "wait_self", "wait_throttled", "wakeups", "threads"}
+
+func (e Extra) String() string { return extraNames[e] }
+
+// AllExtras returns every extra in column order.
+func AllExtras() []Extra {
+	all := make([]Extra, numExtras)
+	for i := range all {
+		all[i] = Extra(i)
+	}
+	return all
+}
+
+// Extras holds those optional columns that were measured. The zero value
+// holds none: an absent value is absent, never 0.
+type Extras struct {
+	set    uint16
+	values [numExtras]float64
+}
+
+// Set records a value.
+func (x *Extras) Set(e Extra, v float64) { x.set |= 1 << e; x.values[e] = v }
+
+// Get returns a value and whether it was measured.
+func (x *Extras) Get(e Extra) (float64, bool) { return x.values[e], x.set&(1<<e) != 0 }
+
+// Len returns how many were measured.
+func (x *Extras) Len() int { return bits.OnesCount16(x.set) }
+
+// Merge copies every value that y has into x.
+func (x *Extras) Merge(y *Extras) {
+	for e := range numExtras {
+		if v, ok := y.Get(e); ok {
+			x.Set(e, v)
+		}
+	}
+}
+
+// Sample is one task's cost and CPU usage over one sampling interval: the same
+// on the wire, in a trace, in the store and in the lab (CPI², section 3.1).
+type Sample struct {
+	TS       Millis // end of the interval
+	Machine  string
+	Job      JobName
+	Task     TaskName
+	Platform Platform
+	Signal   SignalName
+	Variant  string // what was counted, e.g. "ref-cycles"; never mixed in a spec
+	Class    Class
+	CPU      float32 // CPU-s/s
+	Cost     float32 // in the signal's unit; NaN if only the usage is known
+	Coverage float32 // counted share of the interval, 0..1
+	Flags    Flags
+	Extras   Extras
+}

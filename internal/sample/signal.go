@@ -1,0 +1,75 @@
+package sample
+
+// SignalName names a cost signal.
+type SignalName string
+
+// The signals that are built in.
+const (
+	CPI  SignalName = "cpi"
+	CPT  SignalName = "cpt"
+	CPS  SignalName = "cps"
+	RunQ SignalName = "runq"
+)
+
+// Domain says what a suspect must share with a victim to be able to hurt it.
+type Domain string
+
+const (
+	// SharedCPU: they can run on the same CPU.
+	SharedCPU Domain = "cpu"
+	// SharedCache: they can run under the same last-level cache or on the
+	// same memory node.
+	SharedCache Domain = "cache"
+)
+
+// Signal describes a cost signal: resource spent per unit of work done, higher
+// is worse. Detection knows nothing of a signal but what stands here.
+type Signal struct {
+	Name SignalName
+	Unit string
+	Cost string // in words, for people
+	// Domain is what a suspect must share with the victim.
+	Domain Domain
+	// LeastCPU and LeastRate: a victim's sample counts only if the task used
+	// at least LeastCPU CPU-s/s, or was active at least LeastRate times a
+	// second where LeastRate is not 0.
+	LeastCPU, LeastRate float64
+	// EffectAbs (in Unit) and EffectRel (share of the mean): how far above the
+	// mean a cost must be, at least, to matter (switch "least-effect").
+	EffectAbs, EffectRel float64
+	// Min and Max bound what a sane measurement can say.
+	Min, Max float64
+}
+
+var signals = []Signal{
+	{Name: CPI, Unit: "cycles/instruction", Cost: "cycles ÷ instructions", Domain: SharedCache,
+		LeastCPU: 0.25, EffectRel: 0.05, Min: 0.1, Max: 20},
+	{Name: CPT, Unit: "CPU-s/transaction", Cost: "CPU time ÷ transactions", Domain: SharedCache,
+		LeastCPU: 0.25, EffectRel: 0.05, Min: 1e-9, Max: 3600},
+	{Name: CPS, Unit: "CPU-s/call", Cost: "CPU time ÷ system calls", Domain: SharedCache,
+		LeastCPU: 0.25, EffectRel: 0.05, Min: 1e-9, Max: 3600},
+	{Name: RunQ, Unit: "s/CPU-s", Cost: "run-queue wait behind other tasks ÷ CPU time", Domain: SharedCPU,
+		LeastCPU: 0.02, LeastRate: 20, EffectAbs: 0.05, EffectRel: 0.20, Min: 0, Max: 1e4},
+}
+
+// Signals returns every built-in signal.
+func Signals() []Signal { return append([]Signal(nil), signals...) }
+
+// LookupSignal finds a signal by name.
+func LookupSignal(n SignalName) (Signal, bool) {
+	for _, s := range signals {
+		if s.Name == n {
+			return s, true
+		}
+	}
+	return Signal{}, false
+}
+
+// Active reports whether a sample with this CPU usage (CPU-s/s) and activity
+// (per second) says enough about its task to judge it.
+func (s Signal) Active(cpu, rate float64) bool {
+	return cpu >= s.LeastCPU || s.LeastRate > 0 && rate >= s.LeastRate
+}
+
+// Sane reports whether a cost is inside the signal's range.
+func (s Signal) Sane(cost float64) bool { return cost >= s.Min && cost <= s.Max }
