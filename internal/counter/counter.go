@@ -1,0 +1,69 @@
+// Package counter turns kernel counters into readings of a cost signal: perf
+// groups in cgroup mode, tracepoints, progress files and the run-queue program,
+// all behind one Source.
+//
+// A source counts in windows. The agent adds the tasks it follows, opens a
+// window with Start and closes it with Stop, which yields one Reading for every
+// task that could be counted. A task that could not is left out, or its cost
+// is NaN: "not counted" is never zero.
+package counter
+
+import (
+	"time"
+
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// Target is a task as a source sees it.
+type Target struct {
+	Key sample.TaskKey
+	// Dir is the cgroup directory in the identity hierarchy, absolute.
+	Dir string
+	// PerfDir is the directory in cgroup2, which perf_event_open needs; ""
+	// if the task has none but the root.
+	PerfDir string
+	// Progress is the task's progress file as a rule gives it, "" to look for
+	// QUELL_PROGRESS in its processes' environment.
+	Progress string
+	// Members lists the process ids in the task's cgroup and below it.
+	Members func() ([]int, error)
+	// Below lists the kernel ids of the cgroups below it, not itself.
+	Below func() ([]uint64, error)
+}
+
+// Reading is what a source counted for one target over one window.
+type Reading struct {
+	// Cost in the signal's unit; NaN where it could not be counted.
+	Cost float64
+	// Self is what the task spent on itself of the same resource, in the
+	// signal's unit; 0 where the source cannot tell.
+	Self float64
+	// Rate is the task's activity, per second; 0 where the signal has none.
+	Rate float64
+	// Coverage is the counted share of the window, 0..1.
+	Coverage float64
+	Flags    sample.Flags // Restarted, or none
+	Extras   sample.Extras
+}
+
+// CPUTime gives the CPU time that a task used between the window's start and
+// its end, and whether that is known.
+type CPUTime func(sample.TaskKey) (time.Duration, bool)
+
+// Source counts one signal for many tasks. It is used from one goroutine.
+type Source interface {
+	Signal() sample.SignalName
+	// Variant says what is counted, e.g. "ref-cycles"; part of a spec's key.
+	Variant() string
+	// Add begins to follow a task; the task is counted from the next window.
+	Add(Target) error
+	// Remove ends following a task and closes what was open for it. In an
+	// open window it reads the last difference first, so that a task's end is
+	// not lost; cpu is its CPU time in the window so far.
+	Remove(key sample.TaskKey, cpu time.Duration) (Reading, bool)
+	// Start opens a window; a Start in an open window is an error.
+	Start() error
+	// Stop closes the window and yields a reading per task counted.
+	Stop(cpu CPUTime, yield func(sample.TaskKey, Reading)) error
+	Close() error
+}
