@@ -1,0 +1,190 @@
+package spec
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/stat"
+)
+
+// History learns specs from samples. It is not safe for concurrent use.
+type History struct {
+	params Params
+	books  map[Key]*book
+	held   map[heldKey][]held
+}
+
+// book is what is known of one key.
+type book struct {
+	cost, self, cpu stat.Moments
+	decayed         sample.Millis          // when the weights were last aged
+	last            sample.Millis          // newest sample
+	full            int                    // tasks that reached MinSamples
+	tasks           map[sample.TaskKey]int // samples of the tasks that live
+	published       Spec
+}
+
+type heldKey struct {
+	key  Key
+	task sample.TaskKey
+}
+
+type held struct {
+	at              sample.Millis
+	cpu, cost, self float64
+}
+
+// maxHeld bounds what is held back for one task: more than an anomaly needs.
+const maxHeld = 64
+
+// NewHistory returns an empty history.
+func NewHistory(p Params) *History {
+	return &History{params: p, books: map[Key]*book{}, held: map[heldKey][]held{}}
+}
+
+// Add takes in one sample: CPU usage in CPU-s/s, cost and self in the signal's
+// unit.
+func (h *History) Add(k Key, task sample.TaskKey, at sample.Millis, cpu, cost, self float64) {
+	b := h.books[k]
+	if b == nil {
+		b = &book{decayed: at, tasks: map[sample.TaskKey]int{}, published: Spec{Key: k}}
+		h.books[k] = b
+	}
+	b.age(at, h.params.AgeWeight)
+	b.cost.Add(cost, 1)
+	b.self.Add(self, 1)
+	b.cpu.Add(cpu, 1)
+	b.last = max(b.last, at)
+	b.tasks[task]++
+	if b.tasks[task] == h.params.MinSamples {
+		b.full++
+	}
+}
+
+// Hold keeps a sample back until it is known whether it was taken in an
+// incident: samples of incidents must not teach what is normal.
+func (h *History) Hold(k Key, task sample.TaskKey, at sample.Millis, cpu, cost, self float64) {
+	hk := heldKey{k, task}
+	if len(h.held[hk]) < maxHeld {
+		h.held[hk] = append(h.held[hk], held{at, cpu, cost, self})
+	}
+}
+
+// Release takes in the samples held back before the given time: no incident
+// came of them. They enter unchanged; a job that really shifts is followed.
+func (h *History) Release(k Key, task sample.TaskKey, before sample.Millis) {
+	hk := heldKey{k, task}
+	keep := h.held[hk][:0]
+	for _, s := range h.held[hk] {
+		if s.at < before {
+			h.Add(k, task, s.at, s.cpu, s.cost, s.self)
+		} else {
+			keep = append(keep, s)
+		}
+	}
+	h.setHeld(hk, keep)
+}
+
+// Discard drops the samples held back: they belong to an incident.
+func (h *History) Discard(k Key, task sample.TaskKey) { h.setHeld(heldKey{k, task}, nil) }
+
+func (h *History) setHeld(hk heldKey, s []held) {
+	if len(s) == 0 {
+		delete(h.held, hk)
+		return
+	}
+	h.held[hk] = s
+}
+
+// Forget drops what is kept for a task that is gone; its samples stay.
+func (h *History) Forget(task sample.TaskKey) {
+	for hk := range h.held {
+		if hk.task == task {
+			delete(h.held, hk)
+		}
+	}
+	for _, b := range h.books {
+		delete(b.tasks, task)
+	}
+}
+
+// age lowers the weight of the past: AgeWeight per day. The paper multiplies
+// "the CPI value from the previous day by about 0.9 before averaging", read
+// here as a weight: a factor on the value would bias the mean.
+func (b *book) age(now sample.Millis, perDay float64) {
+	elapsed := now.Sub(b.decayed)
+	if elapsed < time.Minute {
+		return
+	}
+	f := math.Pow(perDay, elapsed.Hours()/24)
+	b.cost.Decay(f)
+	b.self.Decay(f)
+	b.cpu.Decay(f)
+	b.decayed = now
+}
+
+// Lookup returns the spec of a key as last published, and whether there is
+// one. A spec first becomes ready as soon as there are samples enough; then it
+// stands for Every, so that what is judged does not move with every sample.
+func (h *History) Lookup(k Key, now sample.Millis) (Spec, bool) {
+	b := h.books[k]
+	if b == nil {
+		return Spec{Key: k}, false
+	}
+	s := &b.published
+	s.Own = h.params.MinTasks == 1
+	switch {
+	case b.full < h.params.MinTasks && len(b.tasks) < h.params.MinTasks:
+		s.State = Insufficient
+	case b.full < h.params.MinTasks:
+		s.State = Learning
+	case now.Sub(b.last) > h.params.StaleAfter:
+		s.State = Stale
+	case s.State != Ready || now.Sub(s.Updated) >= h.params.Every:
+		s.State, s.Updated = Ready, now
+		s.CPUMean, s.Mean, s.StdDev = b.cpu.Mean, b.cost.Mean, b.cost.StdDev()
+		s.SelfMean, s.SelfStdDev = b.self.Mean, b.self.StdDev()
+	}
+	s.Samples, s.Tasks = b.cost.N, b.full
+	return *s, true
+}
+
+// Record is one key's history as it is kept over restarts.
+type Record struct {
+	Key
+	Cost      stat.Moments  `json:"cost"`
+	Self      stat.Moments  `json:"self"`
+	CPU       stat.Moments  `json:"cpu"`
+	Aged      sample.Millis `json:"aged"`
+	Last      sample.Millis `json:"last"`
+	Full      int           `json:"full"`
+	Published Spec          `json:"published"`
+}
+
+// Records returns everything that is to be kept, in a fixed order.
+func (h *History) Records() []Record {
+	all := make([]Record, 0, len(h.books))
+	for k, b := range h.books {
+		all = append(all, Record{k, b.cost, b.self, b.cpu, b.decayed, b.last, b.full, b.published})
+	}
+	slices.SortFunc(all, func(a, b Record) int {
+		return cmp.Or(cmp.Compare(a.Job, b.Job), cmp.Compare(a.Platform, b.Platform),
+			cmp.Compare(a.Signal, b.Signal), cmp.Compare(a.Variant, b.Variant))
+	})
+	return all
+}
+
+// Restore puts kept records back; what was learnt since stays as it is.
+func (h *History) Restore(records []Record) {
+	for _, r := range records {
+		if h.books[r.Key] != nil {
+			continue
+		}
+		r.Published.Key = r.Key
+		h.books[r.Key] = &book{cost: r.Cost, self: r.Self, cpu: r.CPU, decayed: r.Aged, last: r.Last, full: r.Full,
+			tasks: map[sample.TaskKey]int{}, published: r.Published}
+	}
+}

@@ -1,0 +1,53 @@
+// Package stat holds the statistics that quell's core needs, without any I/O.
+package stat
+
+import "math"
+
+// Moments is a running weighted mean and variance (West, CACM 22(9), 1979).
+// Weights are reliability weights: how much a value is trusted, not how often
+// it occurred. Moments of disjoint sets of values can be merged. The zero
+// value is empty.
+type Moments struct {
+	N    int64   `json:"n"`    // values added
+	W    float64 `json:"w"`    // Σw
+	W2   float64 `json:"w2"`   // Σw²
+	Mean float64 `json:"mean"` // weighted mean; 0 while empty
+	M2   float64 `json:"m2"`   // Σw(x−mean)²
+}
+
+// Add takes in x with weight w > 0.
+func (m *Moments) Add(x, w float64) {
+	m.Merge(Moments{N: 1, W: w, W2: w * w, Mean: x})
+}
+
+// Merge takes in all values of o (Chan, Golub and LeVeque, 1979).
+func (m *Moments) Merge(o Moments) {
+	if o.N == 0 || o.W == 0 {
+		return
+	}
+	w := m.W + o.W
+	d := o.Mean - m.Mean
+	m.M2 += o.M2 + d*d*m.W*o.W/w
+	m.Mean += d * o.W / w
+	m.N, m.W, m.W2 = m.N+o.N, w, m.W2+o.W2
+}
+
+// Decay multiplies the weight of everything so far by f, 0 < f ≤ 1.
+func (m *Moments) Decay(f float64) {
+	m.W *= f
+	m.W2 *= f * f
+	m.M2 *= f
+}
+
+// StdDev is the square root of the unbiased weighted sample variance,
+// M2 ÷ (W − W2/W); 0 for fewer than two values.
+func (m *Moments) StdDev() float64 {
+	if m.N < 2 || m.W <= 0 {
+		return 0
+	}
+	den := m.W - m.W2/m.W
+	if den <= 0 || m.M2 <= 0 {
+		return 0
+	}
+	return math.Sqrt(m.M2 / den)
+}
