@@ -1,0 +1,54 @@
+# quell's targets. Needs Go (the version in go.mod) and, for -race, a C compiler.
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS := -s -w -X main.version=$(VERSION)
+# Nothing that is shipped is linked with C.
+GOBUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)'
+BENCHTIME ?= 0.5s
+FUZZTIME  ?= 10s
+PKGS ?= ./...
+
+CC_FOUND := $(shell command -v $${CC:-gcc} || command -v clang)
+RACE     := $(if $(CC_FOUND),-race)
+
+.PHONY: help demo test bench fuzz lint build generate clean bin/quell bin/quell-agent
+
+help: ## print the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+demo: bin/quell bin/quell-agent ## build and run the demo: one noisy neighbour found, proved and quieted
+	bin/quell demo
+
+test: ## go vet, then every test with -race; lists what failed and what was skipped
+	@$(if $(RACE),,echo 'no C compiler: testing without -race (for it: apt-get install -y gcc libc6-dev)')
+	@status=0; go vet $(PKGS) || status=1; \
+	go run ./internal/quelltest/tally $(RACE) -timeout 10m $(PKGS) || status=1; exit $$status
+
+bench: ## every benchmark once; comparisons print ratios
+	go test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) $(PKGS)
+
+fuzz: ## every fuzz target for FUZZTIME each
+	@status=0; for dir in $$(grep -rl --include='*_test.go' '^func Fuzz' cmd internal | xargs -r dirname | sort -u); do \
+		for f in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' $$dir/*_test.go); do \
+			echo "$$dir $$f"; \
+			go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) ./$$dir || status=1; \
+		done; done; exit $$status
+
+lint: ## gofmt, go vet and staticcheck (the version in go.mod)
+	@out=$$(gofmt -l cmd internal); if [ -n "$$out" ]; then echo "gofmt -w $$out"; exit 1; fi
+	go vet $(PKGS)
+	go tool staticcheck $(PKGS)
+
+build: bin/quell bin/quell-agent ## the programs, and the agent for linux/amd64 and linux/arm64, in bin/
+	GOOS=linux GOARCH=amd64 $(GOBUILD) -o bin/quell-agent-linux-amd64 ./cmd/quell-agent
+	GOOS=linux GOARCH=arm64 $(GOBUILD) -o bin/quell-agent-linux-arm64 ./cmd/quell-agent
+
+bin/quell bin/quell-agent: # go knows what has changed
+	@mkdir -p bin
+	$(GOBUILD) -o $@ ./cmd/$(@F)
+
+generate: ## compile the eBPF programs again (needs clang and libbpf's headers)
+	go generate $(PKGS)
+
+clean: ## remove bin/
+	rm -rf bin

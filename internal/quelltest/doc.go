@@ -1,0 +1,10 @@
+// Package quelltest is the test kit: what every test of quell may lean on.
+//
+// A test that needs something of its machine says so with [Need], which skips
+// it by the capability's name, so that a run can list what it did not test and
+// why. In CI the capabilities in promises.txt are promised: there the same call
+// fails instead of skipping. [Main] fails a package that leaks goroutines or
+// file descriptors, and [Until] waits for a thing instead of for time.
+//
+// The program in tally runs the tests and prints what was skipped.
+package quelltest

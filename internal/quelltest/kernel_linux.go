@@ -1,0 +1,146 @@
+package quelltest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// probeKernel tries what the capability stands for, since neither versions nor
+// configuration files say what a container may do.
+func probeKernel(capability string) error {
+	switch capability {
+	case CgroupV1:
+		dir, err := cgroupMount("cgroup", "cpu")
+		if err != nil {
+			return err
+		}
+		return tryCgroup(dir)
+	case Cgroup2, Cgroup2CPU:
+		dir, err := cgroupMount("cgroup2", "")
+		if err != nil {
+			return err
+		}
+		if capability == Cgroup2CPU {
+			controllers, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
+			if err != nil {
+				return err
+			}
+			if !slices.Contains(strings.Fields(string(controllers)), "cpu") {
+				return fmt.Errorf("%s has no cpu controller", dir)
+			}
+		}
+		return tryCgroup(dir)
+	case EBPF:
+		if _, err := os.Stat("/sys/kernel/btf/vmlinux"); err != nil {
+			return err
+		}
+		return tryBPF()
+	case PerfSoftware:
+		dir, err := cgroupMount("cgroup2", "")
+		if err != nil {
+			return err
+		}
+		cgroup, err := os.Open(dir)
+		if err != nil {
+			return err
+		}
+		defer cgroup.Close()
+		return tryPerf(unix.PERF_TYPE_SOFTWARE, unix.PERF_COUNT_SW_TASK_CLOCK, int(cgroup.Fd()), unix.PERF_FLAG_PID_CGROUP)
+	case PMU:
+		return tryPerf(unix.PERF_TYPE_HARDWARE, unix.PERF_COUNT_HW_CPU_CYCLES, -1, 0)
+	case Tracepoints:
+		// An id that no tracepoint has gives ENOENT or EINVAL where perf has
+		// tracepoints and this process may use them, so tracefs is not needed.
+		err := tryPerf(unix.PERF_TYPE_TRACEPOINT, 1<<40, -1, 0)
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
+			if _, err := os.Stat("/sys/kernel/tracing"); err != nil {
+				return err
+			}
+			return nil
+		}
+		return err
+	case Schedstat:
+		_, err := os.ReadFile("/proc/self/schedstat")
+		return err
+	case PSI:
+		_, err := os.ReadFile("/proc/pressure/cpu")
+		return err
+	}
+	return fmt.Errorf("unknown capability")
+}
+
+// cgroupMount finds a cgroup file system by its type and, for v1, controller.
+func cgroupMount(fstype, controller string) (string, error) {
+	text, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(text)) {
+		f := strings.Fields(line)
+		if len(f) < 4 || f[2] != fstype {
+			continue
+		}
+		if controller == "" || slices.Contains(strings.Split(f[3], ","), controller) {
+			return f[1], nil
+		}
+	}
+	return "", fmt.Errorf("no %s %s mount", fstype, controller)
+}
+
+func tryCgroup(parent string) error {
+	dir := filepath.Join(parent, fmt.Sprintf("quell-test-probe-%d", os.Getpid()))
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	return os.Remove(dir)
+}
+
+// tryPerf opens one event on CPU 0, for every process or for one cgroup.
+func tryPerf(kind uint32, config uint64, pid, flags int) error {
+	attr := unix.PerfEventAttr{Type: kind, Config: config, Bits: unix.PerfBitDisabled}
+	attr.Size = uint32(unsafe.Sizeof(attr))
+	fd, err := unix.PerfEventOpen(&attr, pid, 0, -1, flags|unix.PERF_FLAG_FD_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("perf_event_open: %w", err)
+	}
+	return unix.Close(fd)
+}
+
+// tryBPF loads a program that returns 0.
+func tryBPF() error {
+	type insn struct {
+		code, regs byte
+		off        int16
+		imm        int32
+	}
+	prog := []insn{{code: 0xb7}, {code: 0x95}} // r0 = 0; exit
+	license := []byte("GPL\x00")
+	var pin runtime.Pinner // the kernel reads through plain numbers below
+	defer pin.Unpin()
+	pin.Pin(&prog[0])
+	pin.Pin(&license[0])
+	// The head of union bpf_attr for BPF_PROG_LOAD, linux/bpf.h.
+	attr := struct {
+		kind, count            uint32
+		insns, license         uint64
+		logLevel, logSize      uint32
+		log                    uint64
+		kernVersion, progFlags uint32
+	}{
+		kind: unix.BPF_PROG_TYPE_KPROBE, count: uint32(len(prog)),
+		insns: uint64(uintptr(unsafe.Pointer(&prog[0]))), license: uint64(uintptr(unsafe.Pointer(&license[0]))),
+	}
+	fd, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_LOAD, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
+	if errno != 0 {
+		return fmt.Errorf("bpf(BPF_PROG_LOAD): %w", errno)
+	}
+	return unix.Close(int(fd))
+}

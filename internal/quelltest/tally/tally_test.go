@@ -1,0 +1,43 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"golang.org/x/tools/txtar"
+)
+
+// Each file holds go test -json events in "events" and the expected output in
+// "want"; its comment ends in "verdict: ok" or "verdict: bad".
+func TestTally(t *testing.T) {
+	for _, name := range []string{"passes", "failure_in_a_subtest", "group_fails_by_itself",
+		"skips_by_name", "skip_without_a_name", "build_failure", "process_dies", "leak_after_the_tests",
+		"fuzz_seeds_are_one_test", "nothing_ran"} {
+		t.Run(name, func(t *testing.T) {
+			a, err := txtar.ParseFile("testdata/" + name + ".txtar")
+			if err != nil {
+				t.Fatal(err)
+			}
+			files := map[string]string{}
+			for _, f := range a.Files {
+				files[f.Name] = string(f.Data)
+			}
+			var out strings.Builder
+			y := newTally(&out)
+			if err := y.read(strings.NewReader(files["events"])); err != nil {
+				t.Fatal(err)
+			}
+			ok := y.summary()
+			if got := out.String(); got != files["want"] {
+				t.Errorf("got:\n%s\nwant:\n%s", got, files["want"])
+			}
+			verdict := "verdict: bad"
+			if ok {
+				verdict = "verdict: ok"
+			}
+			if !strings.HasSuffix(strings.TrimSpace(string(a.Comment)), verdict) {
+				t.Errorf("%s, but the fixture says: %s", verdict, a.Comment)
+			}
+		})
+	}
+}
