@@ -1,0 +1,232 @@
+package detect
+
+import (
+	"math"
+	"slices"
+
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/spec"
+)
+
+// Reading is what one sampling interval says of one task for one signal.
+type Reading struct {
+	Task sample.Task
+	// Cost in the signal's unit; NaN if it could not be counted.
+	Cost float64
+	// Self is the same resource spent on itself; 0 if not known.
+	Self float64
+	// OwnApart: Cost leaves out waiting on itself and on the own quota.
+	OwnApart bool
+	CPU      float64 // CPU-s/s
+	Rate     float64 // activity, 1/s
+	Pressure float64 // what the signal correlates with: CPU-s/s
+	Stolen   float64 // share of the machine's CPU time stolen, 0..1
+	Flags    sample.Flags
+	// Reach are the numbered resources of the signal's domain that the task
+	// can use; nil if not known, which reaches everything.
+	Reach sample.Set
+	// Spec is what its job normally costs; judged only if Ready.
+	Spec spec.Spec
+}
+
+// Verdict is what Observe made of one reading.
+type Verdict struct {
+	Judged  bool    // it was compared with a ready spec
+	Outlier bool    // it was over the threshold
+	Anomaly bool    // with it the task has an anomaly
+	Sane    bool    // active and inside the signal's sane range: may teach a spec
+	Limit   float64 // the threshold, if judged
+}
+
+// Detector follows all tasks of one machine.
+type Detector struct {
+	params   Params
+	series   map[sample.SignalName]*series
+	queue    []anomaly
+	analysed sample.Millis
+	began    bool
+	rejected map[sample.SignalName]uint64
+	// buffers of the analysis
+	num, den    []float64
+	pairs       []pair
+	top, bottom []candidate
+	out         []Suspect
+	verdicts    []Verdict
+}
+
+type anomaly struct {
+	signal *series
+	victim sample.TaskKey
+	kind   Kind
+	at     sample.Millis
+}
+
+// New returns a Detector that has seen nothing.
+func New(p Params) *Detector {
+	return &Detector{params: p, series: map[sample.SignalName]*series{}, rejected: map[sample.SignalName]uint64{}}
+}
+
+// Params returns what the detector goes by.
+func (d *Detector) Params() Params { return d.params }
+
+// Rejected counts readings whose cost was outside the signal's sane range.
+func (d *Detector) Rejected(s sample.SignalName) uint64 { return d.rejected[s] }
+
+// Observe takes in the readings of one signal for the interval that ended at
+// the given time. It returns one verdict per reading, in their order; the
+// slice is valid until the next call. Intervals must come in order of time;
+// one that is not after the last is ignored as a whole.
+func (d *Detector) Observe(sig sample.Signal, at sample.Millis, readings []Reading) []Verdict {
+	s := d.series[sig.Name]
+	if s == nil {
+		s = newSeries(sig)
+		d.series[sig.Name] = s
+	}
+	d.verdicts = append(d.verdicts[:0], make([]Verdict, len(readings))...)
+	row := s.begin(at, at.Add(-d.params.Window))
+	if row == nil {
+		return d.verdicts
+	}
+	for i := range readings {
+		slot := s.slot(readings[i].Task)
+		d.verdicts[i] = d.take(s, row, slot, at, &readings[i])
+	}
+	return d.verdicts
+}
+
+// take files one reading and judges it.
+func (d *Detector) take(s *series, row *row, slot int, at sample.Millis, r *Reading) Verdict {
+	var v Verdict
+	t := &s.tasks[slot]
+	t.task, t.reach, t.flags = r.Task, r.Reach, r.Flags
+	if r.Flags&sample.Restarted != 0 {
+		s.reset(slot)
+	}
+	row.pressure[slot] = float32(r.Pressure)
+	if math.IsNaN(r.Cost) || r.Flags&sample.Split != 0 {
+		return v
+	}
+	if !s.signal.Sane(r.Cost) {
+		d.rejected[s.signal.Name]++
+		return v
+	}
+	if !s.signal.Active(r.CPU, r.Rate) || r.Flags&sample.Capped != 0 {
+		return v
+	}
+	v.Sane = true
+	if r.Spec.State != spec.Ready {
+		return v
+	}
+	t.spec = r.Spec
+	t.limit = d.params.Threshold(s.signal, r.Spec)
+	v.Judged, v.Limit, v.Outlier = true, t.limit, r.Cost > t.limit
+	cause := d.cause(s.signal, r, t.limit)
+	row.cost[slot] = float32(r.Cost)
+	row.cause[slot] = cause
+	if cause == good {
+		return v
+	}
+	t.bad = append(t.bad, mark{at, cause})
+	keep := at.Add(-d.params.OutlierWindow)
+	t.bad = slices.DeleteFunc(t.bad, func(m mark) bool { return m.at <= keep })
+	n := 0
+	for _, m := range t.bad {
+		if m.cause == cause {
+			n++
+		}
+	}
+	if n >= d.params.Outliers {
+		v.Anomaly = cause == byNeighbour
+		d.enqueue(anomaly{s, r.Task.Key, kindOf[cause], at})
+	}
+	return v
+}
+
+// cause is why an interval was bad for a task, or that it was not.
+type cause uint8
+
+const (
+	absent cause = iota // not counted or not judged: no pair
+	good
+	byNeighbour // or by nobody that is known
+	byQuota
+	bySteal
+	bySelf
+)
+
+var kindOf = [...]Kind{byNeighbour: Neighbour, byQuota: OwnQuota, bySteal: Steal, bySelf: SelfWait}
+
+func (d *Detector) cause(sig sample.Signal, r *Reading, limit float64) cause {
+	outlier, own := r.Cost > limit, d.params.Switches.OwnCauses
+	// Only who may be helped is told of its own faults: a batch job that
+	// fills its quota is at work.
+	served := r.Task.Class == sample.LatencySensitive || r.Task.Protected
+	switch {
+	case !outlier && own && served && r.Flags&sample.Throttled != 0:
+		return byQuota
+	case !outlier && own && served && r.Self > 0 &&
+		r.Self > d.params.threshold(sig, r.Spec.SelfMean, r.Spec.SelfStdDev):
+		return bySelf
+	case !outlier:
+		return good
+	case own && !r.OwnApart && r.Flags&sample.Throttled != 0:
+		return byQuota
+	case own && r.Flags&sample.Stolen != 0 && stealExplains(sig, r):
+		return bySteal
+	}
+	return byNeighbour
+}
+
+// stealExplains reports whether stolen time makes up at least half of what the
+// cost is above its mean. Time stolen while something else was on the CPU
+// counts as waiting for it, so s/(1−s) stolen seconds come with each second
+// that ran; a cost per unit of work is compared by ratio, a wait as it is.
+func stealExplains(sig sample.Signal, r *Reading) bool {
+	if r.Stolen >= 1 {
+		return true
+	}
+	excess := r.Cost - r.Spec.Mean
+	if sig.EffectAbs == 0 && r.Spec.Mean > 0 {
+		excess /= r.Spec.Mean
+	}
+	return r.Stolen/(1-r.Stolen) >= excess/2
+}
+
+func (d *Detector) enqueue(a anomaly) {
+	for i := range d.queue {
+		if q := &d.queue[i]; q.signal == a.signal && q.victim == a.victim && q.kind == a.kind {
+			q.at = a.at
+			return
+		}
+	}
+	d.queue = append(d.queue, a)
+}
+
+// Next analyses one queued anomaly, if there is one and the last analysis is
+// Params.Pace ago (CPI², section 4.2: at most one a second, so that the
+// analysis does not disturb the machine). Call it until it returns false. The
+// Finding's slices are valid until the next call.
+func (d *Detector) Next(now sample.Millis) (Finding, bool) {
+	for len(d.queue) > 0 {
+		if d.began && now.Sub(d.analysed) < d.params.Pace {
+			return Finding{}, false
+		}
+		a := d.queue[0]
+		d.queue = slices.Delete(d.queue, 0, 1)
+		slot, ok := a.signal.index[a.victim]
+		if !ok {
+			continue
+		}
+		d.analysed, d.began = now, true
+		return d.analyse(a, slot), true
+	}
+	return Finding{}, false
+}
+
+// Forget drops a task that is gone, as victim and as suspect.
+func (d *Detector) Forget(k sample.TaskKey) {
+	for _, s := range d.series {
+		s.forget(k)
+	}
+	d.queue = slices.DeleteFunc(d.queue, func(a anomaly) bool { return a.victim == k })
+}

@@ -1,0 +1,82 @@
+package detect
+
+import (
+	"fmt"
+
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/spec"
+)
+
+// Kind is what a finding says of an anomaly.
+type Kind uint8
+
+const (
+	// Nobody: the task suffers and no suspect reaches the bar.
+	Nobody Kind = iota
+	// Neighbour: at least one suspect reaches the bar.
+	Neighbour
+	// Indeterminate: the window has no good samples to tell suspects apart by.
+	Indeterminate
+	// OwnQuota: the task ran into its own CPU quota.
+	OwnQuota
+	// Steal: the hypervisor took the CPU; the antagonist is another VM.
+	Steal
+	// SelfWait: the task's threads waited for each other.
+	SelfWait
+	numKinds
+)
+
+var kindNames = [numKinds]string{"nobody", "neighbour", "indeterminate", "own-quota", "steal", "self-wait"}
+
+func (k Kind) String() string { return kindNames[k] }
+
+// MarshalText implements encoding.TextMarshaler.
+func (k Kind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (k *Kind) UnmarshalText(b []byte) error {
+	for i, n := range kindNames {
+		if n == string(b) {
+			*k = Kind(i)
+			return nil
+		}
+	}
+	return fmt.Errorf("finding %q is not known", b)
+}
+
+// Suspect is a task that was there when the victim suffered.
+type Suspect struct {
+	sample.Task
+	// Correlation of CPI², section 4.2, in [−1, 1].
+	Correlation float64 `json:"correlation"`
+	// Usage is its mean pressure over the window's pairs (CPU-s/s).
+	Usage float64 `json:"usage"`
+	// CoVictim: it was over its own threshold when the victim was.
+	CoVictim bool `json:"co_victim,omitempty"`
+	// Excluded says why it cannot be the one; "" if it can.
+	Excluded string `json:"excluded,omitempty"`
+}
+
+// Finding is the analysis of one anomaly.
+type Finding struct {
+	At        sample.Millis // end of the interval that made it an anomaly
+	Signal    sample.SignalName
+	Kind      Kind
+	Victim    sample.Task
+	Spec      spec.Spec
+	Threshold float64
+	// First is the end of the first bad interval of the anomaly; Bad counts
+	// them; Cost is the mean cost from First on.
+	First sample.Millis
+	Bad   int
+	Cost  float64
+	// Pairs is how many intervals of the window could be compared.
+	Pairs int
+	// Suspects are ranked: those that clear the bar and are not co-victims,
+	// co-victims that clear it, the rest, each by correlation. Excluded ones
+	// come last. At most Params.Top of each. The slice is the Detector's; it
+	// is valid until the next call of Next.
+	Suspects []Suspect
+	// Antagonists is how many of Suspects clear the bar.
+	Antagonists int
+}

@@ -1,0 +1,224 @@
+package detect
+
+import (
+	"cmp"
+	"strings"
+
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// pair is one interval in which the victim was judged: the weight by which a
+// suspect's pressure counts there.
+type pair struct {
+	row    *row
+	weight float64
+}
+
+// weight is the term of CPI²'s correlation (section 4.2) that a unit of a
+// suspect's normalised usage contributes where the victim's cost was c, with
+// threshold t: 1 − t/c above it, c/t − 1 below, 0 at it.
+func weight(c, t float64) float64 {
+	switch {
+	case c > t:
+		return 1 - t/c
+	case c < t:
+		return c/t - 1
+	}
+	return 0
+}
+
+// candidate is a suspect while it is being ranked.
+type candidate struct {
+	slot        int
+	correlation float64
+	usage       float64
+	rank        int // 0 clears the bar, 1 as co-victim, 2 does not
+	excluded    string
+}
+
+func (d *Detector) analyse(a anomaly, victim int) Finding {
+	s := a.signal
+	t := &s.tasks[victim]
+	f := Finding{At: a.at, Signal: s.signal.Name, Kind: a.kind, Victim: t.task, Spec: t.spec, Threshold: t.limit}
+	for _, m := range t.bad {
+		if kindOf[m.cause] == a.kind {
+			if f.Bad == 0 {
+				f.First = m.at
+			}
+			f.Bad++
+		}
+	}
+	goodSamples := d.compare(s, victim, &f)
+	if a.kind != Neighbour {
+		return f
+	}
+	d.rank(s, victim)
+	for _, c := range d.top {
+		if c.rank < 2 {
+			f.Antagonists++
+		}
+	}
+	f.Suspects = d.describe(s)
+	switch {
+	case f.Antagonists == 0:
+		f.Kind = Nobody
+	case d.params.Switches.Indeterminate && goodSamples == 0:
+		f.Kind, f.Antagonists = Indeterminate, 0
+	}
+	return f
+}
+
+// compare collects the victim's pairs, the mean cost since the anomaly began
+// and how many of the pairs were good.
+func (d *Detector) compare(s *series, victim int, f *Finding) (goodSamples int) {
+	d.pairs = d.pairs[:0]
+	var sum float64
+	var n int
+	for _, r := range s.rows {
+		cause := r.cause[victim]
+		if cause == absent {
+			continue
+		}
+		c := float64(r.cost[victim])
+		if r.at >= f.First {
+			sum, n = sum+c, n+1
+		}
+		switch cause {
+		case good:
+			goodSamples++
+		case byNeighbour:
+		default:
+			continue // explained by the victim itself: says nothing of others
+		}
+		d.pairs = append(d.pairs, pair{r, weight(c, f.Threshold)})
+	}
+	if n > 0 {
+		f.Cost = sum / float64(n)
+	}
+	f.Pairs = len(d.pairs)
+	return goodSamples
+}
+
+// rank correlates every task with the victim and leaves the best in d.top and
+// the best of those that are excluded in d.bottom. It does not allocate once
+// its buffers have grown.
+func (d *Detector) rank(s *series, victim int) {
+	n := len(s.tasks)
+	d.num, d.den = zeroed(d.num, n), zeroed(d.den, n)
+	num, den := d.num[:n], d.den[:n]
+	for _, p := range d.pairs {
+		w, pressure := p.weight, p.row.pressure[:n]
+		for i, u := range pressure {
+			num[i] += w * float64(u)
+			den[i] += float64(u)
+		}
+	}
+	d.top, d.bottom = d.top[:0], d.bottom[:0]
+	v := &s.tasks[victim]
+	for i := range s.tasks {
+		t := &s.tasks[i]
+		if i == victim || !t.used {
+			continue
+		}
+		c := candidate{slot: i, rank: 2}
+		if den[i] > 0 {
+			c.correlation, c.usage = num[i]/den[i], den[i]/float64(len(d.pairs))
+		}
+		switch {
+		case t.flags&sample.Capped != 0:
+			c.excluded = "capped already"
+		case contains(&t.task, &v.task):
+			c.excluded = "contains the victim"
+		case contains(&v.task, &t.task):
+			c.excluded = "is part of the victim"
+		case d.params.Switches.Reach && v.reach != nil && t.reach != nil && !t.reach.Meets(v.reach):
+			c.excluded = "shares no " + string(s.signal.Domain) + " with the victim"
+		}
+		if c.excluded != "" {
+			d.bottom = d.keep(s, d.bottom, c)
+			continue
+		}
+		if c.correlation >= d.params.Correlation {
+			c.rank = 0
+			if d.params.Switches.CoVictim && d.coVictim(victim, i) {
+				c.rank = 1
+			}
+		}
+		d.top = d.keep(s, d.top, c)
+	}
+}
+
+func zeroed(s []float64, n int) []float64 {
+	if cap(s) < n {
+		return make([]float64, n, n+n/4)
+	}
+	s = s[:n]
+	clear(s)
+	return s
+}
+
+// coVictim reports whether the suspect was itself over its threshold in at
+// least half of the intervals that were bad for the victim.
+func (d *Detector) coVictim(victim, suspect int) bool {
+	bad, both := 0, 0
+	for _, p := range d.pairs {
+		if p.row.cause[victim] == byNeighbour {
+			bad++
+			if p.row.cause[suspect] == byNeighbour {
+				both++
+			}
+		}
+	}
+	return both > 0 && 2*both >= bad
+}
+
+// keep inserts c into a ranked list of at most Params.Top.
+func (d *Detector) keep(s *series, list []candidate, c candidate) []candidate {
+	i := len(list)
+	for i > 0 && s.before(&c, &list[i-1]) {
+		i--
+	}
+	if i >= d.params.Top {
+		return list
+	}
+	if len(list) < d.params.Top {
+		list = append(list, candidate{})
+	}
+	copy(list[i+1:], list[i:])
+	list[i] = c
+	return list
+}
+
+// before is the order of suspects. It ends with names, so that the order of
+// readings changes nothing.
+func (s *series) before(a, b *candidate) bool {
+	if a.rank != b.rank {
+		return a.rank < b.rank
+	}
+	if a.correlation != b.correlation {
+		return a.correlation > b.correlation
+	}
+	if a.usage != b.usage {
+		return a.usage > b.usage
+	}
+	x, y := &s.tasks[a.slot].task, &s.tasks[b.slot].task
+	return cmp.Or(cmp.Compare(x.Name, y.Name), cmp.Compare(x.Key.Inode, y.Key.Inode)) < 0
+}
+
+// describe turns the ranked candidates into suspects, in the detector's buffer.
+func (d *Detector) describe(s *series) []Suspect {
+	d.out = d.out[:0]
+	for _, list := range [2][]candidate{d.top, d.bottom} {
+		for _, c := range list {
+			d.out = append(d.out, Suspect{Task: s.tasks[c.slot].task, Correlation: c.correlation, Usage: c.usage,
+				CoVictim: c.rank == 1, Excluded: c.excluded})
+		}
+	}
+	return d.out
+}
+
+// contains reports whether the first task's cgroup is an ancestor of the other's.
+func contains(outer, inner *sample.Task) bool {
+	o, i := string(outer.Name), string(inner.Name)
+	return outer.Key.Hierarchy == inner.Key.Hierarchy && len(i) > len(o) && i[len(o)] == '/' && strings.HasPrefix(i, o)
+}

@@ -1,0 +1,100 @@
+package detect
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/spec"
+)
+
+// Rule names a set of switches.
+type Rule string
+
+const (
+	// CPI2 is the paper's rules and nothing else.
+	CPI2 Rule = "cpi2"
+	// Quell is CPI2 with every switch on that has earned it. The default.
+	Quell Rule = "quell"
+)
+
+// Switches are what quell adds to the paper, each on its own.
+type Switches struct {
+	// Reach leaves out suspects that cannot hurt the victim: for the signal's
+	// resource they share nothing with it.
+	Reach bool
+	// CoVictim ranks a suspect that was over its own threshold when the victim
+	// was behind suspects that clear the bar and were not.
+	CoVictim bool
+	// LeastEffect asks that an outlier also matters: at least the signal's
+	// least effect over the mean.
+	LeastEffect bool
+	// Indeterminate refuses to accuse from a window without both good and bad
+	// samples of the victim, where every suspect with any usage scores alike.
+	Indeterminate bool
+	// OwnCauses gives samples explained by the task's own quota, by stolen
+	// time or by waiting on itself findings of their own.
+	OwnCauses bool
+}
+
+// Switches returns what the rule turns on.
+func (r Rule) Switches() (Switches, error) {
+	switch r {
+	case CPI2:
+		return Switches{}, nil
+	case Quell, "":
+		return Switches{Reach: true, CoVictim: true, LeastEffect: true, Indeterminate: true, OwnCauses: true}, nil
+	}
+	return Switches{}, fmt.Errorf("rule %q: want %s or %s", r, CPI2, Quell)
+}
+
+// Params are the numbers of detection. Start from Paper.
+type Params struct {
+	Rule     Rule
+	Switches Switches
+	// Sigmas: a cost over mean + Sigmas·σ is an outlier.
+	Sigmas float64
+	// Outliers in OutlierWindow make an anomaly.
+	Outliers      int
+	OutlierWindow time.Duration
+	// Window is how far back victim and suspects are correlated.
+	Window time.Duration
+	// Correlation is what an antagonist must reach, in [−1, 1].
+	Correlation float64
+	// Pace is the least time between two analyses on a machine.
+	Pace time.Duration
+	// Top is how many suspects a finding lists.
+	Top int
+	// ThrottledShare and StolenShare of an interval are where the flags
+	// Throttled and Stolen begin.
+	ThrottledShare, StolenShare float64
+}
+
+// Paper returns CPI²'s numbers (table 2; section 4.2) with the given rule's
+// switches.
+func Paper(r Rule) (Params, error) {
+	sw, err := r.Switches()
+	if r == "" {
+		r = Quell
+	}
+	return Params{
+		Rule: r, Switches: sw,
+		Sigmas: 2, Outliers: 3, OutlierWindow: 5 * time.Minute,
+		Window: 10 * time.Minute, Correlation: 0.35, Pace: time.Second, Top: 10,
+		ThrottledShare: 0.05, StolenShare: 0.02,
+	}, err
+}
+
+// Threshold is the cost above which a sample is an outlier: mean + k·σ, and
+// with LeastEffect at least the signal's least effect over the mean.
+func (p Params) Threshold(sig sample.Signal, s spec.Spec) float64 {
+	return p.threshold(sig, s.Mean, s.StdDev)
+}
+
+func (p Params) threshold(sig sample.Signal, mean, sd float64) float64 {
+	t := mean + p.Sigmas*sd
+	if p.Switches.LeastEffect {
+		t = max(t, mean+sig.EffectAbs, mean*(1+sig.EffectRel))
+	}
+	return t
+}

@@ -1,0 +1,151 @@
+package detect
+
+import (
+	"math"
+
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/spec"
+)
+
+// series is what one signal said of all tasks over the window: a row per
+// interval, a column (slot) per task, so that an analysis runs over memory in
+// order.
+type series struct {
+	signal sample.Signal
+	index  map[sample.TaskKey]int
+	tasks  []track
+	free   []int
+	rows   []*row // oldest first
+	spare  []*row
+}
+
+// track is what is kept of one task.
+type track struct {
+	task  sample.Task
+	reach sample.Set
+	flags sample.Flags // of its newest reading
+	spec  spec.Spec
+	limit float64
+	bad   []mark // of the last OutlierWindow
+	used  bool
+}
+
+type mark struct {
+	at    sample.Millis
+	cause cause
+}
+
+type row struct {
+	at       sample.Millis
+	cost     []float32 // valid where cause is not absent
+	cause    []cause
+	pressure []float32
+}
+
+func newSeries(sig sample.Signal) *series {
+	return &series{signal: sig, index: map[sample.TaskKey]int{}}
+}
+
+// begin starts the row of an interval and drops those at or before the given
+// end of the window; nil if the interval is not after the last.
+func (s *series) begin(at, end sample.Millis) *row {
+	if n := len(s.rows); n > 0 && at <= s.rows[n-1].at {
+		return nil
+	}
+	drop := 0
+	for drop < len(s.rows) && s.rows[drop].at <= end {
+		drop++
+	}
+	s.spare = append(s.spare, s.rows[:drop]...)
+	s.rows = append(s.rows[:0], s.rows[drop:]...)
+	r := &row{}
+	if n := len(s.spare); n > 0 {
+		r, s.spare = s.spare[n-1], s.spare[:n-1]
+	}
+	clear(r.cost)
+	clear(r.cause)
+	clear(r.pressure)
+	r.at = at
+	r.grow(len(s.tasks))
+	s.rows = append(s.rows, r)
+	return r
+}
+
+func (r *row) grow(n int) {
+	for len(r.cost) < n {
+		r.cost = append(r.cost, 0)
+		r.cause = append(r.cause, absent)
+		r.pressure = append(r.pressure, 0)
+	}
+}
+
+// slot returns the task's column, giving it one if it is new.
+func (s *series) slot(t sample.Task) int {
+	if i, ok := s.index[t.Key]; ok {
+		return i
+	}
+	var i int
+	if n := len(s.free); n > 0 {
+		i, s.free = s.free[n-1], s.free[:n-1]
+	} else {
+		i = len(s.tasks)
+		s.tasks = append(s.tasks, track{})
+		for _, r := range s.rows {
+			r.grow(i + 1)
+		}
+	}
+	s.tasks[i] = track{used: true, bad: s.tasks[i].bad[:0]}
+	s.index[t.Key] = i
+	return i
+}
+
+// reset forgets how a task fared so far, not what it used.
+func (s *series) reset(slot int) {
+	s.tasks[slot].bad = s.tasks[slot].bad[:0]
+	for _, r := range s.rows {
+		r.cause[slot] = absent
+	}
+}
+
+// forget frees the task's column.
+func (s *series) forget(k sample.TaskKey) {
+	i, ok := s.index[k]
+	if !ok {
+		return
+	}
+	s.reset(i)
+	for _, r := range s.rows {
+		r.pressure[i] = 0
+	}
+	s.tasks[i].used = false
+	delete(s.index, k)
+	s.free = append(s.free, i)
+}
+
+// Point is one interval of a task's history.
+type Point struct {
+	At       sample.Millis
+	Cost     float64 // NaN where it was not judged
+	Pressure float64
+}
+
+// Window returns the history of a task over the window, oldest first; nil for
+// a task or signal that is not known.
+func (d *Detector) Window(sig sample.SignalName, k sample.TaskKey) []Point {
+	s := d.series[sig]
+	if s == nil {
+		return nil
+	}
+	i, ok := s.index[k]
+	if !ok {
+		return nil
+	}
+	points := make([]Point, len(s.rows))
+	for n, r := range s.rows {
+		points[n] = Point{r.at, math.NaN(), float64(r.pressure[i])}
+		if r.cause[i] != absent {
+			points[n].Cost = float64(r.cost[i])
+		}
+	}
+	return points
+}

@@ -1,0 +1,90 @@
+package plan
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// ErrRefused is why an operator's command was not planned.
+var ErrRefused = errors.New("refused")
+
+// Request is an operator's wish to cap a task.
+type Request struct {
+	Task sample.Task
+	Rate float64 // CPU-s/s
+	For  time.Duration
+	By   string
+	Why  string
+}
+
+// CapFor plans an operator's cap. It works in every mode: the operator is the
+// authority that automatic enforcement lacks. If the task is a suspect of an
+// open incident the cap is a round of it, so that its outcome is measured.
+func (p *Planner) CapFor(now sample.Millis, r Request, window func(sample.SignalName, sample.TaskKey) []detect.Point) (Output, error) {
+	var out Output
+	switch why := mayCap(r.Task); {
+	case why != "":
+		return out, fmt.Errorf("cap %s: %w: %s", r.Task.Name, ErrRefused, why)
+	case !(r.Rate > 0):
+		return out, fmt.Errorf("cap %s: %w: rate %g is not above 0 CPU-s/s", r.Task.Name, ErrRefused, r.Rate)
+	case r.For < MinCap:
+		return out, fmt.Errorf("cap %s: %w: %s is shorter than %s", r.Task.Name, ErrRefused, r.For, MinCap)
+	case p.Capped(r.Task.Key):
+		return out, fmt.Errorf("cap %s: %w: it is capped already; uncap it first", r.Task.Name, ErrRefused)
+	}
+	inc, correlation := p.suspectIn(r.Task.Key)
+	p.start(now, inc, Action{Task: r.Task, Rate: r.Rate, Until: now.Add(r.For), By: r.By, Why: r.Why}, correlation,
+		func(k sample.TaskKey) []detect.Point { return window(inc.Signal, k) }, &out)
+	return out, nil
+}
+
+// suspectIn finds the oldest open incident that lists the task.
+func (p *Planner) suspectIn(k sample.TaskKey) (*Incident, float64) {
+	for _, inc := range p.Open() {
+		for _, s := range inc.Suspects {
+			if s.Key == k {
+				return inc, s.Correlation
+			}
+		}
+	}
+	return nil, 0
+}
+
+// UncapTask plans the end of the cap on a task.
+func (p *Planner) UncapTask(now sample.Millis, k sample.TaskKey, why string) (Output, error) {
+	var out Output
+	c := p.capOf(k)
+	if c == nil {
+		return out, fmt.Errorf("uncap: %w: the task has no cap of quell's", ErrRefused)
+	}
+	p.lift(now, c.ID, why, "", &out)
+	return out, nil
+}
+
+// SetMode changes how far enforcement goes. Leaving On lifts the caps that
+// quell set by itself; operators' caps stay until their end.
+func (p *Planner) SetMode(now sample.Millis, m Mode) Output {
+	var out Output
+	p.policy.Mode = m
+	if m != On {
+		for _, c := range p.Caps() {
+			if c.By == auto {
+				p.lift(now, c.ID, "enforcement was set to "+m.String(), "", &out)
+			}
+		}
+	}
+	return out
+}
+
+// Stop ends every cap: the agent is leaving.
+func (p *Planner) Stop(now sample.Millis) Output {
+	var out Output
+	for _, c := range p.Caps() {
+		p.lift(now, c.ID, "the agent stops", "", &out)
+	}
+	return out
+}

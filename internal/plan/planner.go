@@ -1,0 +1,451 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// ActionKind is what an action does.
+type ActionKind uint8
+
+const (
+	// Cap holds the task to Rate until Until.
+	Cap ActionKind = iota
+	// Uncap ends the cap with that ID.
+	Uncap
+)
+
+// Action is an instruction to the enforcer.
+type Action struct {
+	Kind     ActionKind
+	ID       string // of the cap
+	Task     sample.Task
+	Rate     float64 // CPU-s/s
+	Until    sample.Millis
+	By       string // "quell" or the operator
+	Why      string
+	Incident string // ID, "" for an operator's cap outside any incident
+}
+
+// Output is what a call asks for: actions to carry out in order, incidents to
+// write down as they are now.
+type Output struct {
+	Actions   []Action
+	Incidents []*Incident
+}
+
+func (o *Output) changed(inc *Incident, now sample.Millis) {
+	if inc == nil {
+		return
+	}
+	inc.Updated = now
+	if !slices.Contains(o.Incidents, inc) {
+		o.Incidents = append(o.Incidents, inc)
+	}
+}
+
+// auto is who acts where no operator does.
+const auto = "quell"
+
+// CapState is a cap in force, or asked for.
+type CapState struct {
+	Action
+	From    sample.Millis
+	Applied bool // the enforcer said so
+
+	round    *Round    // nil outside an incident
+	incident *Incident // nil likewise
+	ended    bool      // an Uncap is under way
+}
+
+type incidentKey struct {
+	signal sample.SignalName
+	victim sample.TaskKey
+	kind   detect.Kind // Neighbour, Nobody and Indeterminate share one
+}
+
+// Planner holds open incidents and caps.
+type Planner struct {
+	machine string
+	rule    detect.Rule
+	policy  Policy
+	open    map[incidentKey]*Incident
+	caps    map[string]*CapState
+	seq     int
+}
+
+// New returns a Planner with nothing open.
+func New(machine string, rule detect.Rule, p Policy) *Planner {
+	return &Planner{machine: machine, rule: rule, policy: p,
+		open: map[incidentKey]*Incident{}, caps: map[string]*CapState{}}
+}
+
+// Policy returns what the planner goes by.
+func (p *Planner) Policy() Policy { return p.policy }
+
+// id makes names that are unique over restarts as long as time moves on.
+func (p *Planner) id(prefix string, now sample.Millis) string {
+	p.seq++
+	return fmt.Sprintf("%s-%s-%d", prefix, now.Time().Format("20060102T150405.000"), p.seq)
+}
+
+// Finding takes in an analysis. window gives a task's history for the picture.
+func (p *Planner) Finding(now sample.Millis, f detect.Finding, window func(sample.TaskKey) []detect.Point) Output {
+	var out Output
+	k := incidentKey{f.Signal, f.Victim.Key, f.Kind}
+	if k.kind == detect.Nobody || k.kind == detect.Indeterminate {
+		k.kind = detect.Neighbour
+	}
+	inc := p.open[k]
+	if inc == nil {
+		inc = &Incident{ID: p.id("inc", now), Machine: p.machine, Rule: p.rule, Signal: f.Signal,
+			Variant: f.Spec.Variant, Began: f.First, Opened: now, Mode: p.policy.Mode, Kind: f.Kind,
+			Outcome: NotActed, Rounds: []*Round{}}
+		p.open[k] = inc
+		inc.draw(window(f.Victim.Key), f.Suspects, window)
+	}
+	inc.lastBad = f.At
+	if len(inc.Rounds) == 0 || f.Kind == detect.Neighbour {
+		inc.Kind, inc.Antagonists = f.Kind, f.Antagonists
+		inc.Suspects = slices.Clone(f.Suspects)
+	}
+	inc.Victim, inc.Threshold, inc.Cost, inc.Bad, inc.Pairs = f.Victim, f.Threshold, f.Cost, f.Bad, f.Pairs
+	inc.SpecMean, inc.SpecStdDev, inc.SpecOwn = f.Spec.Mean, f.Spec.StdDev, f.Spec.Own
+	if !inc.capped() || inc.again() {
+		inc.Reason, inc.Advice = "", ""
+		p.act(now, inc, f, window, &out)
+	}
+	out.changed(inc, now)
+	return out
+}
+
+// capped reports whether a cap is in force for the incident.
+func (inc *Incident) capped() bool {
+	return slices.ContainsFunc(inc.Rounds, func(r *Round) bool { return r.Ended == 0 })
+}
+
+// again reports whether the victim stayed bad under every cap in force.
+func (inc *Incident) again() bool {
+	return !slices.ContainsFunc(inc.Rounds, func(r *Round) bool { return r.Ended == 0 && !r.failing })
+}
+
+// act decides what follows from a finding; it leaves the reason if nothing.
+func (p *Planner) act(now sample.Millis, inc *Incident, f detect.Finding, window func(sample.TaskKey) []detect.Point, out *Output) {
+	switch f.Kind {
+	case detect.Nobody:
+		inc.Reason = "no suspect reaches the correlation that accuses"
+		if best := slices.IndexFunc(f.Suspects, func(s detect.Suspect) bool { return s.Excluded == "" }); best >= 0 {
+			inc.Reason += fmt.Sprintf("; the best, %s, has %.2f", f.Suspects[best].Name, f.Suspects[best].Correlation)
+		}
+		return
+	case detect.Indeterminate:
+		inc.Reason = "every sample of the window is bad: nothing tells the suspects apart"
+		return
+	case detect.OwnQuota:
+		inc.Reason = "the task ran into its own CPU quota; no neighbour is to blame"
+		return
+	case detect.Steal:
+		inc.Reason = "the hypervisor took the CPU; the antagonist is another VM"
+		return
+	case detect.SelfWait:
+		inc.Reason = "the task's threads waited for each other; no neighbour is to blame"
+		return
+	}
+	suspect, why := p.choose(f)
+	switch {
+	case suspect == nil:
+		inc.Reason = why
+		return
+	case p.policy.Mode == Off:
+		inc.Reason = "enforcement is off"
+		return
+	}
+	rate := p.policy.rate(suspect.Task)
+	what := fmt.Sprintf("cap %s to %g CPU-s/s for %s", suspect.Name, rate, p.policy.For)
+	switch {
+	case p.policy.Mode == Advise:
+		inc.Advice, inc.Outcome = what, WouldCap
+		return
+	case p.inForce() >= p.policy.MaxCaps:
+		inc.Reason = fmt.Sprintf("%d caps are in force, the most allowed; would %s", p.inForce(), what)
+		return
+	}
+	inc.Advice = what
+	p.start(now, inc, Action{Task: suspect.Task, Rate: rate, Until: now.Add(p.policy.For), By: auto,
+		Why: fmt.Sprintf("%s of %s at %.3g over %.3g, correlation %.2f", f.Signal, f.Victim.Name, f.Cost, f.Threshold, suspect.Correlation),
+	}, suspect.Correlation, window, out)
+}
+
+// choose picks the first of the ranked antagonists that may be capped for this
+// victim, or says why there is none.
+func (p *Planner) choose(f detect.Finding) (*detect.Suspect, string) {
+	if why := mayHelp(f.Victim); why != "" {
+		return nil, why
+	}
+	var reasons []string
+	for i := range f.Suspects[:f.Antagonists] {
+		s := &f.Suspects[i]
+		if why := mayCap(s.Task); why != "" {
+			reasons = append(reasons, fmt.Sprintf("%s: %s", s.Name, why))
+			continue
+		}
+		if p.capOf(s.Key) != nil {
+			continue
+		}
+		return s, ""
+	}
+	return nil, "no antagonist may be capped: " + strings.Join(reasons, "; ")
+}
+
+// start opens a cap, as a round of the incident if there is one.
+func (p *Planner) start(now sample.Millis, inc *Incident, a Action, correlation float64, window func(sample.TaskKey) []detect.Point, out *Output) *CapState {
+	a.Kind, a.ID = Cap, p.id("cap", now)
+	c := &CapState{Action: a, From: now}
+	if inc != nil {
+		c.Incident, c.incident = inc.ID, inc
+		c.round = &Round{ID: a.ID, Suspect: a.Task, Correlation: correlation, Rate: a.Rate, From: now, Until: a.Until,
+			By: a.By, Why: a.Why, CostBefore: Value(inc.Cost), CostUnder: Value(math.NaN()), RelativeCost: Value(math.NaN())}
+		inc.Rounds = append(inc.Rounds, c.round)
+		inc.watch(a.Task, window(a.Task.Key))
+		inc.Outcome = ""
+		out.changed(inc, now)
+	}
+	p.caps[a.ID] = c
+	out.Actions = append(out.Actions, c.Action)
+	return c
+}
+
+func (p *Planner) capOf(k sample.TaskKey) *CapState {
+	for _, c := range p.caps {
+		if c.Task.Key == k {
+			return c
+		}
+	}
+	return nil
+}
+
+func (p *Planner) inForce() int { return len(p.caps) }
+
+// Capped reports whether a cap on the task is in force or asked for.
+func (p *Planner) Capped(k sample.TaskKey) bool { return p.capOf(k) != nil }
+
+// InIncident reports whether the task is the victim of an open incident of
+// the signal that may be a neighbour's doing.
+func (p *Planner) InIncident(sig sample.SignalName, k sample.TaskKey) bool {
+	return p.open[incidentKey{sig, k, detect.Neighbour}] != nil
+}
+
+// Caps lists the caps in force or asked for, by ID.
+func (p *Planner) Caps() []CapState {
+	all := make([]CapState, 0, len(p.caps))
+	for _, c := range p.caps {
+		all = append(all, *c)
+	}
+	slices.SortFunc(all, func(a, b CapState) int { return cmp.Compare(a.ID, b.ID) })
+	return all
+}
+
+// Open lists the open incidents, oldest first.
+func (p *Planner) Open() []*Incident {
+	all := make([]*Incident, 0, len(p.open))
+	for _, inc := range p.open {
+		all = append(all, inc)
+	}
+	slices.SortFunc(all, func(a, b *Incident) int { return cmp.Compare(a.ID, b.ID) })
+	return all
+}
+
+// Interval takes in what one interval said, as given to and judged by
+// detect.Observe, and follows open incidents of the signal with it.
+func (p *Planner) Interval(now sample.Millis, sig sample.SignalName, at sample.Millis, readings []detect.Reading, verdicts []detect.Verdict) Output {
+	var out Output
+	if len(p.open) == 0 {
+		return out
+	}
+	byKey := make(map[sample.TaskKey]int, len(readings))
+	for i := range readings {
+		byKey[readings[i].Task.Key] = i
+	}
+	usage := func(k sample.TaskKey) float64 {
+		if i, ok := byKey[k]; ok {
+			return readings[i].Pressure
+		}
+		return math.NaN()
+	}
+	for _, inc := range p.Open() {
+		if inc.Signal != sig {
+			continue
+		}
+		cost := math.NaN()
+		if i, ok := byKey[inc.Victim.Key]; ok && verdicts[i].Judged {
+			cost = readings[i].Cost
+			if verdicts[i].Outlier {
+				inc.lastBad = at
+			}
+			inc.follow(at, cost, verdicts[i].Outlier, p.policy.Outliers)
+		}
+		inc.extend(at, cost, usage)
+		if inc.capped() {
+			out.changed(inc, now)
+		}
+	}
+	return out
+}
+
+// follow takes the victim's sample into the rounds whose caps are in force.
+// The first sample under a cap is partly from before it and is left out.
+func (inc *Incident) follow(at sample.Millis, cost float64, outlier bool, enough int) {
+	for _, r := range inc.Rounds {
+		switch {
+		case r.Ended != 0 || !r.applied || at <= r.From:
+		case !r.first:
+			r.first = true
+		default:
+			r.under.Add(cost, 1)
+			r.Samples, r.CostUnder = r.under.N, Value(r.under.Mean)
+			r.RelativeCost = Value(math.NaN())
+			if r.CostBefore > 0 {
+				r.RelativeCost = r.CostUnder / r.CostBefore
+			}
+			if outlier {
+				r.outliers++
+			}
+			r.failing = r.outliers >= enough
+		}
+	}
+}
+
+// Tick ends caps whose time is over and closes incidents that are.
+func (p *Planner) Tick(now sample.Millis) Output {
+	var out Output
+	for _, c := range p.Caps() {
+		if now >= c.Until {
+			p.lift(now, c.ID, "its time is over", "", &out)
+		}
+	}
+	for k, inc := range p.open {
+		if !inc.capped() && now.Sub(inc.lastBad) >= p.policy.Calm {
+			p.close(now, k, &out)
+		}
+	}
+	return out
+}
+
+func (p *Planner) close(now sample.Millis, k incidentKey, out *Output) {
+	inc := p.open[k]
+	delete(p.open, k)
+	inc.Closed = now
+	out.changed(inc, now)
+}
+
+// lift asks for the end of a cap; outcome overrides what the costs say.
+func (p *Planner) lift(now sample.Millis, id, why string, outcome Outcome, out *Output) {
+	c := p.caps[id]
+	if c == nil || c.ended {
+		return
+	}
+	c.ended = true
+	c.finish(now, outcome)
+	out.changed(c.incident, now)
+	if !c.Applied {
+		delete(p.caps, id)
+		return
+	}
+	a := c.Action
+	a.Kind, a.Why = Uncap, why
+	out.Actions = append(out.Actions, a)
+}
+
+// finish ends the cap's round and judges it (CPI², section 7.2): by whether
+// the victim's cost moved by more than one σ of its spec.
+func (c *CapState) finish(now sample.Millis, outcome Outcome) {
+	r := c.round
+	if r == nil || r.Ended != 0 {
+		return
+	}
+	r.Ended = now
+	sd := c.incident.SpecStdDev
+	switch fell := float64(r.CostBefore - r.CostUnder); {
+	case outcome != "":
+		r.Outcome = outcome
+	case r.Samples == 0:
+		r.Outcome = NotMeasured
+	case fell > sd:
+		r.Outcome = TruePositive
+	case -fell > sd:
+		r.Outcome = FalsePositive
+	default:
+		r.Outcome = Noise
+	}
+	c.incident.Outcome = r.Outcome
+}
+
+// Applied reports how a Cap action went.
+func (p *Planner) Applied(now sample.Millis, id string, err error) Output {
+	var out Output
+	c := p.caps[id]
+	if c == nil {
+		return out
+	}
+	if err != nil {
+		c.finish(now, CapFailed)
+		if c.incident != nil {
+			c.incident.Reason = "cap " + string(c.Task.Name) + ": " + err.Error()
+		}
+		delete(p.caps, id)
+	} else {
+		c.Applied = true
+		if c.round != nil {
+			c.round.applied = true
+		}
+	}
+	out.changed(c.incident, now)
+	return out
+}
+
+// Lifted reports that a cap is no longer in force: an Uncap was carried out,
+// or somebody else changed the limit (takenOver).
+func (p *Planner) Lifted(now sample.Millis, id string, takenOver bool) Output {
+	var out Output
+	c := p.caps[id]
+	if c == nil {
+		return out
+	}
+	outcome := Outcome("")
+	if takenOver {
+		outcome = CapTakenOver
+	}
+	c.finish(now, outcome)
+	delete(p.caps, id)
+	out.changed(c.incident, now)
+	return out
+}
+
+// Gone reports that a task ended.
+func (p *Planner) Gone(now sample.Millis, k sample.TaskKey) Output {
+	var out Output
+	if c := p.capOf(k); c != nil {
+		p.lift(now, c.ID, "the task ended", SuspectExited, &out)
+	}
+	for ik, inc := range p.open {
+		if ik.victim != k {
+			continue
+		}
+		for _, r := range inc.Rounds {
+			p.lift(now, r.ID, "the victim ended", VictimExited, &out)
+		}
+		inc.Reason = "the victim ended"
+		p.close(now, ik, &out)
+	}
+	return out
+}
+
+// MinCap is the shortest time an operator's cap may last.
+const MinCap = time.Second

@@ -1,0 +1,92 @@
+package plan
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// Mode is how far enforcement goes.
+type Mode uint8
+
+const (
+	// Off only records.
+	Off Mode = iota
+	// Advise also says what it would do. The default.
+	Advise
+	// On acts.
+	On
+)
+
+var modeNames = [...]string{"off", "advise", "on"}
+
+func (m Mode) String() string { return modeNames[m] }
+
+// ParseMode is the inverse of String.
+func ParseMode(s string) (Mode, error) {
+	for i, n := range modeNames {
+		if n == s {
+			return Mode(i), nil
+		}
+	}
+	return Advise, fmt.Errorf("mode %q: want off, advise or on", s)
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (m Mode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (m *Mode) UnmarshalText(b []byte) (err error) {
+	*m, err = ParseMode(string(b))
+	return err
+}
+
+// Policy are the numbers of acting. Start from Paper.
+type Policy struct {
+	Mode Mode
+	// Rate and BestEffortRate are the hard caps in CPU-s/s, by the suspect's
+	// class.
+	Rate, BestEffortRate float64
+	// For is how long a cap lasts.
+	For time.Duration
+	// MaxCaps is how many caps may be in force on the machine at once.
+	MaxCaps int
+	// Outliers under a cap, its first sample left out, make another round.
+	Outliers int
+	// Calm closes an incident: so long without an outlier and without a cap.
+	Calm time.Duration
+}
+
+// Paper returns CPI²'s numbers (section 5, table 2).
+func Paper() Policy {
+	return Policy{Mode: Advise, Rate: 0.1, BestEffortRate: 0.01, For: 5 * time.Minute, MaxCaps: 8,
+		Outliers: 3, Calm: 5 * time.Minute}
+}
+
+// rate is the cap for a suspect.
+func (p Policy) rate(t sample.Task) float64 {
+	if t.Class == sample.BestEffort {
+		return p.BestEffortRate
+	}
+	return p.Rate
+}
+
+// mayHelp says why nobody may be capped for this victim; "" if somebody may.
+func mayHelp(victim sample.Task) string {
+	if victim.Class == sample.LatencySensitive || victim.Protected {
+		return ""
+	}
+	return "the victim is " + victim.Class.String() + " and not protected"
+}
+
+// mayCap says why this task may not be capped; "" if it may.
+func mayCap(t sample.Task) string {
+	switch {
+	case t.Class == sample.LatencySensitive:
+		return "it is latency-sensitive"
+	case t.NeverCap:
+		return "it is marked never-cap"
+	}
+	return ""
+}
