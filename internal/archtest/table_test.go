@@ -1,0 +1,65 @@
+package archtest
+
+import "strings"
+
+// row says what a package may import, and why it needs it.
+type row struct {
+	pkg     string // below internal/, or cmd/NAME
+	core    bool   // pure: see rules_test.go
+	may     string // packages above it in the table
+	outside string // prefixes of import paths outside the module and the standard library
+	why     string
+}
+
+// table is the architecture: dependencies point up. A package that is not here
+// has no place yet: give it a row, with a reason.
+var table = []row{
+	{pkg: "sample", core: true, why: "quell's words; everything speaks them, so they know nothing"},
+	{pkg: "stat", core: true, why: "numbers in, numbers out"},
+	{pkg: "spec", core: true, may: "sample stat", why: "what a job normally costs, learnt with stat"},
+	{pkg: "detect", core: true, may: "sample stat spec", why: "samples against specs"},
+	{pkg: "plan", core: true, may: "sample stat spec detect", why: "findings in, actions out"},
+	{pkg: "quelltest", outside: "golang.org/x/sys", why: "the kernel is asked what it can; imported by any test, so it imports nothing of quell"},
+	{pkg: "quelltest/tally", why: "reads go test -json"},
+	{pkg: "archtest", why: "tests only"},
+	{pkg: "trace", may: "sample", why: "samples as CSV"},
+	{pkg: "host", may: "sample", outside: "golang.org/x/sys", why: "fills sample's words from /proc and /sys"},
+	{pkg: "counter", may: "sample host", outside: "golang.org/x/sys", why: "readings by task; host.Capability for what is missing"},
+	{pkg: "counter/runq", may: "sample host counter", outside: "golang.org/x/sys github.com/cilium/ebpf", why: "a counter.Source; the only package that loads eBPF"},
+	{pkg: "enforce", may: "sample host", outside: "golang.org/x/sys", why: "journals host.Write, at a time given in sample's words"},
+	{pkg: "workload", may: "sample host", outside: "golang.org/x/sys", why: "names CPUs as sample.Set; places processes in cgroups that host finds"},
+	{pkg: "config", may: "sample stat spec detect plan host", outside: "go.yaml.in/yaml", why: "one struct per program out of the parameters that the packages declare"},
+	{pkg: "agent", may: "sample stat spec detect plan trace host counter enforce config", outside: "github.com/prometheus/client_golang",
+		why: "the loop over the core; what it is fed through are its own interfaces, the types in them are their packages'"},
+	{pkg: "demo", may: "sample spec detect plan trace host counter enforce workload config agent", outside: "golang.org/x/sys golang.org/x/term",
+		why: "a scenario over the shipped agent: reads its incidents, starts workloads"},
+	{pkg: "cmd/quell-agent", may: "sample stat spec detect plan trace host counter counter/runq enforce config agent", outside: "golang.org/x/sys github.com/spf13 github.com/prometheus", why: "wiring"},
+	{pkg: "cmd/quell", may: "sample stat spec detect plan trace host counter counter/runq enforce workload config agent demo", outside: "golang.org/x/sys golang.org/x/term github.com/spf13", why: "wiring"},
+}
+
+// mutable lists the package-level variables that may change, with the reason.
+var mutable = map[string]string{
+	"internal/workload.sink":  "keeps the compiler from dropping the loops; written, never read",
+	"cmd/quell.version":       "stamped by the linker",
+	"cmd/quell-agent.version": "stamped by the linker",
+}
+
+// coreStd are the standard packages that the pure core may use: none of them
+// reaches the operating system, a clock or another goroutine. (time and
+// math/rand are here for their types; rules_test.go bars the rest of them.)
+var coreStd = words("bytes cmp container/heap container/list container/ring encoding encoding/binary encoding/json " +
+	"errors fmt hash hash/fnv hash/maphash iter maps math math/big math/bits math/cmplx math/rand math/rand/v2 slices sort strconv strings time unicode unicode/utf8")
+
+// impure are the functions of those packages that the core may not call.
+var impure = map[string][]string{
+	"time": words("Now Since Until After AfterFunc Tick NewTimer NewTicker Sleep LoadLocation"),
+	"fmt":  words("Print Printf Println Scan Scanf Scanln"),
+}
+
+// randOK are the names of math/rand and math/rand/v2 that use no global source.
+var randOK = words("New NewSource NewPCG NewChaCha8 NewZipf Rand Source Source64 PCG ChaCha8 Zipf")
+
+// agentNever are import paths that must not get into the agent.
+var agentNever = words("github.com/quell-dev/quell/internal/trace/parquet github.com/marcboeker github.com/duckdb github.com/parquet-go github.com/apache/arrow")
+
+func words(s string) []string { return strings.Fields(s) }
