@@ -1,0 +1,118 @@
+// Package api is the agent's local socket: what can be asked of it, in JSON
+// over HTTP on a Unix socket that only root and one group may open, and the
+// client that people's tools use.
+package api
+
+import (
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/spec"
+)
+
+// Paths of the socket's resources. Those that change something take POST.
+const (
+	PathStatus    = "/v1/status"
+	PathTasks     = "/v1/tasks"
+	PathIncidents = "/v1/incidents" // ?id=ID for one, ?open=true for open ones
+	PathCap       = "/v1/cap"       // CapRequest → Done
+	PathUncap     = "/v1/uncap"     // UncapRequest → Done
+	PathProtect   = "/v1/protect"   // ProtectRequest → Done
+	PathMode      = "/v1/mode"      // ModeRequest → Done
+)
+
+// Status is the agent as a whole.
+type Status struct {
+	Version   string          `json:"version"`
+	PID       int             `json:"pid"`
+	Machine   string          `json:"machine"`
+	Platform  sample.Platform `json:"platform"`
+	Started   sample.Millis   `json:"started"`
+	Now       sample.Millis   `json:"now"`
+	Rule      string          `json:"rule"`
+	Mode      plan.Mode       `json:"mode"`
+	Signals   []SignalStatus  `json:"signals"`
+	Tasks     int             `json:"tasks"`
+	Caps      []CapView       `json:"caps"`
+	Open      int             `json:"open_incidents"`
+	Intervals uint64          `json:"intervals"` // sampling intervals finished
+	Degraded  []string        `json:"degraded,omitempty"`
+}
+
+// SignalStatus is a signal that was asked for, counted or not.
+type SignalStatus struct {
+	Signal  sample.SignalName `json:"signal"`
+	Variant string            `json:"variant,omitempty"`
+	OK      bool              `json:"ok"`
+	Reason  string            `json:"reason,omitempty"`
+	Remedy  string            `json:"remedy,omitempty"`
+}
+
+// CapView is a cap in force.
+type CapView struct {
+	ID       string          `json:"id"`
+	Task     sample.TaskName `json:"task"`
+	Rate     float64         `json:"rate"` // CPU-s/s
+	From     sample.Millis   `json:"from"`
+	Until    sample.Millis   `json:"until"`
+	By       string          `json:"by"`
+	Why      string          `json:"why,omitempty"`
+	Incident string          `json:"incident,omitempty"`
+}
+
+// TaskView is a task that is followed.
+type TaskView struct {
+	sample.Task
+	CPU    float64      `json:"cpu"` // CPU-s/s of the last interval
+	Flags  string       `json:"flags,omitempty"`
+	Capped bool         `json:"capped,omitempty"`
+	Note   string       `json:"note,omitempty"`
+	Costs  []SignalView `json:"costs"`
+}
+
+// SignalView is what the last interval said of a task for one signal.
+type SignalView struct {
+	Signal  sample.SignalName `json:"signal"`
+	Cost    plan.Value        `json:"cost"`  // null: not counted
+	Limit   plan.Value        `json:"limit"` // null: not judged
+	Outlier bool              `json:"outlier,omitempty"`
+	Spec    spec.Spec         `json:"spec"`
+}
+
+// CapRequest asks to hold a task to a rate. Durations are Go's ("5m").
+type CapRequest struct {
+	Task   string  `json:"task"`
+	Rate   float64 `json:"rate"` // CPU-s/s
+	For    string  `json:"for"`
+	Reason string  `json:"reason"`
+}
+
+// UncapRequest asks to end a cap early.
+type UncapRequest struct {
+	Task   string `json:"task"`
+	Reason string `json:"reason"`
+}
+
+// ProtectRequest asks to protect a task, or to end that.
+type ProtectRequest struct {
+	Task   string `json:"task"`
+	Off    bool   `json:"off"`
+	Reason string `json:"reason"`
+}
+
+// ModeRequest asks to change enforcement on the machine.
+type ModeRequest struct {
+	Mode   string `json:"mode"`
+	Reason string `json:"reason"`
+}
+
+// Done says what a request did.
+type Done struct {
+	Message string `json:"message"`
+	ID      string `json:"id,omitempty"` // of the cap
+}
+
+// Failure is the body of every answer that is not a success.
+type Failure struct {
+	Error  string `json:"error"`
+	Remedy string `json:"remedy,omitempty"`
+}

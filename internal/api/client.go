@@ -1,0 +1,151 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"syscall"
+	"time"
+
+	"github.com/quell-dev/quell/internal/plan"
+)
+
+// UnreachableError is why the agent's socket could not be used.
+type UnreachableError struct {
+	Socket string
+	Err    error
+}
+
+func (e *UnreachableError) Error() string {
+	return fmt.Sprintf("reach the agent at %s: %v", e.Socket, e.Err)
+}
+
+func (e *UnreachableError) Unwrap() error { return e.Err }
+
+// Remedy says what to do about it.
+func (e *UnreachableError) Remedy() string {
+	switch {
+	case errors.Is(e.Err, fs.ErrNotExist), errors.Is(e.Err, syscall.ECONNREFUSED):
+		return "start quell-agent, or name its socket with --socket"
+	case errors.Is(e.Err, fs.ErrPermission):
+		return "run as root or as a member of the agent's socket_group"
+	}
+	return "see the agent's log"
+}
+
+// RefusedError is the agent's answer to a request that it did not carry out.
+type RefusedError struct {
+	Failure
+	Status int // HTTP
+}
+
+func (e *RefusedError) Error() string { return e.Failure.Error }
+
+// Client talks to one agent.
+type Client struct {
+	socket string
+	http   http.Client
+}
+
+// NewClient returns a client of the agent that listens on the socket.
+func NewClient(socket string) *Client {
+	c := &Client{socket: socket}
+	c.http.Timeout = 30 * time.Second
+	c.http.Transport = &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", socket)
+		}}
+	return c
+}
+
+func (c *Client) call(ctx context.Context, method, path string, in, out any) error {
+	var body io.Reader
+	if in != nil {
+		text, err := json.Marshal(in)
+		if err != nil {
+			return fmt.Errorf("encode request: %w", err)
+		}
+		body = bytes.NewReader(text)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://agent"+path, body)
+	if err != nil {
+		return fmt.Errorf("make request: %w", err)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		var op *net.OpError
+		if errors.As(err, &op) {
+			err = op.Err
+		}
+		return &UnreachableError{c.socket, err}
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		r := &RefusedError{Status: resp.StatusCode}
+		if err := json.NewDecoder(resp.Body).Decode(&r.Failure); err != nil {
+			r.Failure.Error = resp.Status
+		}
+		return r
+	}
+	if err := json.NewDecoder(resp.Body).Decode(out); err != nil {
+		return fmt.Errorf("read the agent's answer: %w", err)
+	}
+	return nil
+}
+
+func get[T any](ctx context.Context, c *Client, path string) (T, error) {
+	var v T
+	err := c.call(ctx, http.MethodGet, path, nil, &v)
+	return v, err
+}
+
+func (c *Client) post(ctx context.Context, path string, in any) (Done, error) {
+	var d Done
+	err := c.call(ctx, http.MethodPost, path, in, &d)
+	return d, err
+}
+
+// Status asks for the agent as a whole.
+func (c *Client) Status(ctx context.Context) (Status, error) { return get[Status](ctx, c, PathStatus) }
+
+// Tasks asks for the tasks that are followed.
+func (c *Client) Tasks(ctx context.Context) ([]TaskView, error) {
+	return get[[]TaskView](ctx, c, PathTasks)
+}
+
+// Incidents asks for incidents, oldest first: open ones only, or all that the
+// agent's log still holds.
+func (c *Client) Incidents(ctx context.Context, onlyOpen bool) ([]plan.Incident, error) {
+	return get[[]plan.Incident](ctx, c, PathIncidents+"?open="+fmt.Sprint(onlyOpen))
+}
+
+// Incident asks for one incident.
+func (c *Client) Incident(ctx context.Context, id string) (plan.Incident, error) {
+	return get[plan.Incident](ctx, c, PathIncidents+"?id="+url.QueryEscape(id))
+}
+
+// Cap asks to hold a task to a rate.
+func (c *Client) Cap(ctx context.Context, r CapRequest) (Done, error) { return c.post(ctx, PathCap, r) }
+
+// Uncap asks to end a cap.
+func (c *Client) Uncap(ctx context.Context, r UncapRequest) (Done, error) {
+	return c.post(ctx, PathUncap, r)
+}
+
+// Protect asks to protect a task, or to end that.
+func (c *Client) Protect(ctx context.Context, r ProtectRequest) (Done, error) {
+	return c.post(ctx, PathProtect, r)
+}
+
+// SetMode asks to change enforcement.
+func (c *Client) SetMode(ctx context.Context, r ModeRequest) (Done, error) {
+	return c.post(ctx, PathMode, r)
+}

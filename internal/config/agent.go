@@ -1,0 +1,198 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/spec"
+)
+
+// Agent is the configuration of quell-agent. The tags give each key's help and
+// range; the reference page in docs/ is made from them.
+type Agent struct {
+	Machine     string   `key:"machine" help:"name of this machine in samples and incidents; empty: its host name"`
+	StateDir    string   `key:"state_dir" help:"journal, specs, incidents and audit log live here"`
+	Socket      string   `key:"socket" help:"local control socket"`
+	SocketGroup string   `key:"socket_group" help:"group that may use the socket beside root; empty: root only"`
+	Listen      string   `key:"listen" help:"address of /metrics and /healthz; empty: none"`
+	LogLevel    string   `key:"log_level" help:"debug, info, warn or error" oneof:"debug info warn error"`
+	LogFormat   string   `key:"log_format" help:"text or json" oneof:"text json"`
+	Record      string   `key:"record" help:"write every sample to this CSV trace; empty: none"`
+	Signals     []string `key:"signals" help:"cost signals to count; those the machine cannot count are dropped and named" oneof:"cpi cpt cps runq"`
+
+	Tick     time.Duration `key:"tick" help:"period of the agent's loop" min:"10ms" max:"10s"`
+	Sampling Sampling      `key:"sampling"`
+	Spec     Spec          `key:"spec"`
+	Detect   Detect        `key:"detect"`
+	Enforce  Enforce       `key:"enforce"`
+	Log      Log           `key:"incidents"`
+	Rules    []Rule        `key:"rules" help:"which cgroups are tasks; the first rule that matches counts"`
+}
+
+// Sampling is when to count.
+type Sampling struct {
+	Duration time.Duration `key:"duration" help:"count this long" min:"50ms" max:"10m"`
+	Period   time.Duration `key:"period" help:"out of this long" min:"50ms" max:"1h"`
+}
+
+// Spec is how to learn what is normal.
+type Spec struct {
+	MinTasks   int           `key:"min_tasks" help:"tasks with enough samples that a spec needs; 1: a machine's own history will do" min:"1" max:"1000000"`
+	MinSamples int           `key:"min_samples" help:"samples that make a task count" min:"2" max:"1000000"`
+	AgeWeight  float64       `key:"age_weight" help:"weight of a sample per day of age" min:"0.01" max:"1"`
+	Every      time.Duration `key:"every" help:"recompute a ready spec this often" min:"1s" max:"168h"`
+	StaleAfter time.Duration `key:"stale_after" help:"without new samples a spec is not judged by" min:"1m" max:"8760h"`
+	Save       time.Duration `key:"save" help:"write specs to the state directory this often" min:"1s" max:"24h"`
+	Incidents  bool          `key:"learn_from_incidents" help:"also learn from samples taken in incidents (the paper does)"`
+}
+
+// Detect is how to judge.
+type Detect struct {
+	Rule          string        `key:"rule" help:"quell, or cpi2 for the paper's rules and nothing else" oneof:"quell cpi2"`
+	Sigmas        float64       `key:"sigmas" help:"a cost over mean + this many standard deviations is an outlier" min:"0" max:"100"`
+	Outliers      int           `key:"outliers" help:"outliers that make an anomaly" min:"1" max:"1000"`
+	OutlierWindow time.Duration `key:"outlier_window" help:"within this long" min:"100ms" max:"24h"`
+	Window        time.Duration `key:"window" help:"correlate victim and suspects over this long" min:"100ms" max:"24h"`
+	Correlation   float64       `key:"correlation" help:"what accuses a suspect" min:"-1" max:"1"`
+	Pace          time.Duration `key:"pace" help:"least time between two analyses" min:"0s" max:"1h"`
+	Top           int           `key:"top" help:"suspects listed in an incident" min:"1" max:"1000"`
+	Switches      Switches      `key:"switches"`
+}
+
+// Switches override single switches of the rule: on, off, or as the rule has it.
+type Switches struct {
+	Reach         string `key:"reach" help:"leave out suspects that share nothing with the victim" oneof:"rule on off"`
+	CoVictim      string `key:"co_victim" help:"rank suspects that suffered too behind" oneof:"rule on off"`
+	LeastEffect   string `key:"least_effect" help:"an outlier must also matter" oneof:"rule on off"`
+	Indeterminate string `key:"indeterminate" help:"never accuse from a window without good samples" oneof:"rule on off"`
+	OwnCauses     string `key:"own_causes" help:"own quota, steal and self-wait are findings of their own" oneof:"rule on off"`
+}
+
+// Enforce is how to act.
+type Enforce struct {
+	Mode           string        `key:"mode" help:"off, advise or on" oneof:"off advise on"`
+	Rate           float64       `key:"rate" help:"hard cap for batch tasks, CPU-s/s" min:"0.001" max:"1024"`
+	BestEffortRate float64       `key:"best_effort_rate" help:"hard cap for best-effort tasks, CPU-s/s" min:"0.001" max:"1024"`
+	For            time.Duration `key:"for" help:"how long a cap lasts" min:"1s" max:"24h"`
+	Period         time.Duration `key:"quota_period" help:"CPU bandwidth period of a cap; 0s: the cgroup's own (the paper's example: 250ms)" min:"0s" max:"1s"`
+	MaxCaps        int           `key:"max_caps" help:"caps in force at once" min:"0" max:"10000"`
+	Outliers       int           `key:"round_outliers" help:"outliers under a cap that start another round" min:"1" max:"1000"`
+	Calm           time.Duration `key:"calm" help:"an incident closes after so long without an outlier" min:"100ms" max:"24h"`
+}
+
+// Log is how incidents are kept on disk.
+type Log struct {
+	MaxSizeMB int `key:"max_size_mb" help:"a log file is rotated at this size" min:"1" max:"10000"`
+	Keep      int `key:"keep" help:"rotated files kept" min:"1" max:"1000"`
+}
+
+// Default returns the paper's values wherever it has one.
+func Default() Agent {
+	d, _ := detect.Paper(detect.Quell)
+	p, s := plan.Paper(), spec.OwnHistory()
+	return Agent{
+		StateDir: "/var/lib/quell", Socket: "/run/quell/agent.sock", Listen: "127.0.0.1:9780",
+		LogLevel: "info", LogFormat: "text", Signals: []string{"cpi", "cpt", "runq"},
+		Tick: time.Second, Sampling: Sampling{10 * time.Second, time.Minute},
+		Spec: Spec{s.MinTasks, s.MinSamples, s.AgeWeight, s.Every, s.StaleAfter, 5 * time.Minute, false},
+		Detect: Detect{string(detect.Quell), d.Sigmas, d.Outliers, d.OutlierWindow, d.Window, d.Correlation, d.Pace, d.Top,
+			Switches{"rule", "rule", "rule", "rule", "rule"}},
+		Enforce: Enforce{p.Mode.String(), p.Rate, p.BestEffortRate, p.For, 0, p.MaxCaps, p.Outliers, p.Calm},
+		Log:     Log{16, 4},
+		Rules:   DefaultRules(),
+	}
+}
+
+// Validate returns every problem of the values as they stand.
+func (a *Agent) Validate() []Problem {
+	ps := check("", a)
+	add := func(key string, value any, want string) {
+		ps = append(ps, Problem{Key: key, Value: fmt.Sprint(value), Want: want})
+	}
+	if a.StateDir == "" {
+		add("state_dir", `""`, "a directory")
+	}
+	if a.Socket == "" {
+		add("socket", `""`, "a path")
+	}
+	if a.Sampling.Duration > a.Sampling.Period {
+		add("sampling.duration", a.Sampling.Duration, fmt.Sprintf("at most sampling.period, %s", a.Sampling.Period))
+	}
+	if a.Sampling.Duration < a.Tick {
+		add("sampling.duration", a.Sampling.Duration, fmt.Sprintf("at least tick, %s", a.Tick))
+	}
+	if need := time.Duration(a.Detect.Outliers) * a.Sampling.Period; a.Detect.OutlierWindow < need {
+		add("detect.outlier_window", a.Detect.OutlierWindow, fmt.Sprintf("at least %s, or %d outliers a sampling.period apart never fit", need, a.Detect.Outliers))
+	}
+	if a.Detect.Window < a.Detect.OutlierWindow {
+		add("detect.window", a.Detect.Window, fmt.Sprintf("at least detect.outlier_window, %s", a.Detect.OutlierWindow))
+	}
+	if len(a.Signals) == 0 {
+		add("signals", "[]", "at least one of cpi, cpt, cps, runq")
+	}
+	for i, r := range a.Rules {
+		ps = append(ps, r.validate(fmt.Sprintf("rules[%d]", i))...)
+	}
+	return ps
+}
+
+// MachineName is Machine, or the host's name.
+func (a *Agent) MachineName() string {
+	if a.Machine != "" {
+		return a.Machine
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return "localhost"
+	}
+	return name
+}
+
+// DetectParams are the detector's numbers.
+func (a *Agent) DetectParams() (detect.Params, error) {
+	p, err := detect.Paper(detect.Rule(a.Detect.Rule))
+	if err != nil {
+		return p, err
+	}
+	c := a.Detect
+	p.Sigmas, p.Outliers, p.OutlierWindow, p.Window = c.Sigmas, c.Outliers, c.OutlierWindow, c.Window
+	p.Correlation, p.Pace, p.Top = c.Correlation, c.Pace, c.Top
+	for value, sw := range map[*string]*bool{
+		&c.Switches.Reach: &p.Switches.Reach, &c.Switches.CoVictim: &p.Switches.CoVictim,
+		&c.Switches.LeastEffect: &p.Switches.LeastEffect, &c.Switches.Indeterminate: &p.Switches.Indeterminate,
+		&c.Switches.OwnCauses: &p.Switches.OwnCauses,
+	} {
+		if *value != "rule" {
+			*sw = *value == "on"
+		}
+	}
+	return p, nil
+}
+
+// Policy are the planner's numbers.
+func (a *Agent) Policy() (plan.Policy, error) {
+	m, err := plan.ParseMode(a.Enforce.Mode)
+	e := a.Enforce
+	return plan.Policy{Mode: m, Rate: e.Rate, BestEffortRate: e.BestEffortRate, For: e.For, MaxCaps: e.MaxCaps,
+		Outliers: e.Outliers, Calm: e.Calm}, err
+}
+
+// SpecParams are the rules of learning.
+func (a *Agent) SpecParams() spec.Params {
+	s := a.Spec
+	return spec.Params{MinTasks: s.MinTasks, MinSamples: s.MinSamples, AgeWeight: s.AgeWeight, Every: s.Every, StaleAfter: s.StaleAfter}
+}
+
+// Counts reports whether a signal is asked for.
+func (a *Agent) Counts(s sample.SignalName) bool {
+	for _, n := range a.Signals {
+		if n == string(s) {
+			return true
+		}
+	}
+	return false
+}

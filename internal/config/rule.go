@@ -1,0 +1,119 @@
+package config
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// Rule says which cgroups are tasks of which job.
+type Rule struct {
+	// Match is a pattern of cgroup paths below the hierarchy's mount: "*" is
+	// any run of characters but "/", "**" any run at all, the rest itself.
+	Match string `key:"match" help:"pattern of cgroup paths: * within one name, ** across names"`
+	// Job names the job; $1, $2 … are what the pattern's stars matched.
+	Job       string       `key:"job" help:"job name; $1, $2 … are what the stars matched; empty: the last name of the path"`
+	Class     sample.Class `key:"class" help:"latency-sensitive, batch or best-effort"`
+	Protected bool         `key:"protected" help:"others may be capped for it although it is not latency-sensitive"`
+	NeverCap  bool         `key:"never_cap" help:"it is never capped"`
+	Ignore    bool         `key:"ignore" help:"what matches is no task"`
+	Signals   []string     `key:"signals" help:"judge it by these signals only; empty: by all" oneof:"cpi cpt cps runq"`
+	Progress  string       `key:"progress" help:"progress file as the task sees it; empty: QUELL_PROGRESS of its environment"`
+
+	pattern *regexp.Regexp
+}
+
+// DefaultRules find containers, virtual machines and services where the common
+// managers put them. Nobody is latency-sensitive unless a rule says so, so
+// nobody is capped by default.
+func DefaultRules() []Rule {
+	return []Rule{
+		{Match: "/kubepods**besteffort**/*", Class: sample.BestEffort},
+		{Match: "/kubepods**pod*/*", Class: sample.Batch},
+		{Match: "/machine.slice/*.scope", Class: sample.Batch},
+		{Match: "/machine/*", Class: sample.Batch},
+		{Match: "/system.slice/docker-*.scope", Class: sample.Batch},
+		{Match: "/docker/*", Class: sample.Batch},
+		{Match: "/lxc.payload.*", Class: sample.Batch},
+		{Match: "/system.slice/*.service", Class: sample.Batch, NeverCap: true},
+	}
+}
+
+// compile turns the pattern into a regular expression.
+func (r *Rule) compile() error {
+	if !strings.HasPrefix(r.Match, "/") {
+		return fmt.Errorf("pattern %q does not begin with /", r.Match)
+	}
+	var b strings.Builder
+	b.WriteString("^")
+	for rest := r.Match; rest != ""; {
+		switch {
+		case strings.HasPrefix(rest, "**"):
+			b.WriteString("(.*)")
+			rest = rest[2:]
+		case rest[0] == '*':
+			b.WriteString("([^/]*)")
+			rest = rest[1:]
+		default:
+			n := strings.IndexByte(rest, '*')
+			if n < 0 {
+				n = len(rest)
+			}
+			b.WriteString(regexp.QuoteMeta(rest[:n]))
+			rest = rest[n:]
+		}
+	}
+	b.WriteString("$")
+	var err error
+	r.pattern, err = regexp.Compile(b.String())
+	return err
+}
+
+func (r *Rule) validate(key string) []Problem {
+	ps := check(key+".", r)
+	if err := r.compile(); err != nil {
+		return append(ps, Problem{Key: key + ".match", Value: fmt.Sprintf("%q", r.Match), Want: "a cgroup path pattern that begins with /"})
+	}
+	for _, ref := range jobRef.FindAllStringSubmatch(r.Job, -1) {
+		if int(ref[1][0]-'0') > r.pattern.NumSubexp() || ref[1] == "0" {
+			ps = append(ps, Problem{Key: key + ".job", Value: fmt.Sprintf("%q", r.Job),
+				Want: fmt.Sprintf("$1 to $%d: the pattern has %d stars", r.pattern.NumSubexp(), r.pattern.NumSubexp())})
+		}
+	}
+	if r.Progress != "" && !strings.HasPrefix(r.Progress, "/") {
+		ps = append(ps, Problem{Key: key + ".progress", Value: fmt.Sprintf("%q", r.Progress), Want: "an absolute path"})
+	}
+	return ps
+}
+
+var jobRef = regexp.MustCompile(`\$([0-9])`)
+
+// Classify finds the first rule that matches a cgroup path and the task's
+// labels under it; nil if no rule makes it a task. Call it after Load or
+// Validate, which compile the patterns.
+func (a *Agent) Classify(path string) (*Rule, sample.JobName) {
+	for i := range a.Rules {
+		r := &a.Rules[i]
+		if r.pattern == nil {
+			continue
+		}
+		m := r.pattern.FindStringSubmatch(path)
+		switch {
+		case m == nil:
+			continue
+		case r.Ignore:
+			return nil, ""
+		case r.Job == "":
+			return r, sample.JobName(path[strings.LastIndexByte(path, '/')+1:])
+		}
+		return r, sample.JobName(jobRef.ReplaceAllStringFunc(r.Job, func(ref string) string {
+			if n := int(ref[1] - '0'); n < len(m) {
+				return m[n]
+			}
+			return ""
+		}))
+	}
+	return nil, ""
+}
