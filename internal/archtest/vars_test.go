@@ -43,7 +43,6 @@ func checkVars(pkgs []*pkg, report func(string, ...any)) {
 		for _, f := range p.files {
 			for _, id := range written(f.ast) {
 				s, ok := vars[id.Name]
-				//lint:ignore SA1019 the file's own scope is all that is asked
 				if ok && (id.Obj == nil || id.Obj.Decl == s) {
 					report("%s: package-level variable %s is written", f.at(id), id.Name)
 				}

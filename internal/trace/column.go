@@ -1,0 +1,85 @@
+package trace
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// columns are the fixed ones in the order they are written; extras follow by
+// name.
+var columns = [...]string{"ts", "machine", "job", "task", "platform", "signal", "variant", "class",
+	"cpu", "cost", "coverage", "flags"}
+
+const (
+	colTS = iota
+	colMachine
+	colJob
+	colTask
+	colPlatform
+	colSignal
+	colVariant
+	colClass
+	colCPU
+	colCost
+	colCoverage
+	colFlags
+	colExtra // and colExtra+e for extra e
+)
+
+// needed are the columns without which a row says nothing.
+var needed = [...]int{colTS, colTask, colSignal, colCPU, colCost}
+
+func columnOf(name string) (int, bool) {
+	for i, c := range columns {
+		if c == name {
+			return i, true
+		}
+	}
+	for _, e := range sample.AllExtras() {
+		if e.String() == name {
+			return colExtra + int(e), true
+		}
+	}
+	return 0, false
+}
+
+func columnName(col int) string {
+	if col < colExtra {
+		return columns[col]
+	}
+	return sample.Extra(col - colExtra).String()
+}
+
+// ErrSample means that a sample holds what a trace cannot: Write refuses it and
+// Read counts the row as bad.
+var ErrSample = errors.New("not a sample")
+
+// check is what both directions agree on, so that whatever was written can be
+// read back unchanged.
+func check(s *sample.Sample) error {
+	cpu, cost, coverage := float64(s.CPU), float64(s.Cost), float64(s.Coverage)
+	switch {
+	case s.Task == "":
+		return fmt.Errorf("%w: no task", ErrSample)
+	case s.Signal == "":
+		return fmt.Errorf("%w: no signal", ErrSample)
+	case !(cpu >= 0) || math.IsInf(cpu, 0):
+		return fmt.Errorf("%w: cpu %v", ErrSample, cpu)
+	case math.IsInf(cost, 0):
+		return fmt.Errorf("%w: cost %v", ErrSample, cost)
+	case !(coverage >= 0 && coverage <= 1):
+		return fmt.Errorf("%w: coverage %v is not in 0..1", ErrSample, coverage)
+	case s.Class > sample.LatencySensitive:
+		return fmt.Errorf("%w: %v", ErrSample, s.Class)
+	}
+	for _, text := range [...]string{s.Machine, string(s.Job), string(s.Task), string(s.Platform), string(s.Signal), s.Variant} {
+		if strings.ContainsAny(text, "\n\r") {
+			return fmt.Errorf("%w: line end in %q", ErrSample, text)
+		}
+	}
+	return nil
+}
