@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -97,6 +96,3 @@ func (h *Host) Inode(dir string) (uint64, error) {
 	}
 	return st.Ino, nil
 }
-
-// join appends a path below a directory; both begin with "/".
-func join(dir, below string) string { return path.Join(dir, below) }

@@ -71,7 +71,7 @@ func (h *Host) findLayout() Layout {
 	for name, t := range h.trees {
 		if name == "" {
 			l.Unified = t.dir
-			text, _ := h.ReadValue(join(t.dir, "/cgroup.controllers"))
+			text, _ := h.ReadValue(t.dir + "/cgroup.controllers")
 			l.Controllers = strings.Fields(text)
 			continue
 		}
@@ -91,9 +91,15 @@ func (h *Host) findLayout() Layout {
 	return l
 }
 
-// v1Flags are the words in a v1 hierarchy's super options that are not
-// controllers (kernel/cgroup/cgroup-v1.c, cgroup1_show_options).
-var v1Flags = []string{"rw", "ro", "noprefix", "clone_children", "xattr", "cpuset_v2_mode", "favordynmods", "none"}
+// isController tells controllers from the other words in a v1 hierarchy's
+// super options (kernel/cgroup/cgroup-v1.c, cgroup1_show_options).
+func isController(word string) bool {
+	switch word {
+	case "rw", "ro", "noprefix", "clone_children", "xattr", "cpuset_v2_mode", "favordynmods", "none", "":
+		return false
+	}
+	return !strings.Contains(word, "=") // name=systemd, release_agent=…
+}
 
 // parseMountinfo finds cgroup mounts in /proc/PID/mountinfo (proc(5)). Where
 // a hierarchy is mounted more than once, a mount of its top wins, then the
@@ -122,7 +128,7 @@ func parseMountinfo(text []byte, root string) map[string]tree {
 			m.names = []string{""}
 		case "cgroup":
 			for name := range strings.SplitSeq(r[2], ",") {
-				if !slices.Contains(v1Flags, name) && !strings.Contains(name, "=") {
+				if isController(name) {
 					m.names = append(m.names, name)
 				}
 			}

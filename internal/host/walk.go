@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 
 	"golang.org/x/sys/unix"
 
@@ -39,9 +40,9 @@ func (h *Host) Walk(hier sample.Hierarchy, fn func(path string, inode uint64) er
 	return h.walk(t.dir, "/", fn)
 }
 
-// walk is Walk of the cgroup at path in the hierarchy mounted at mount.
-func (h *Host) walk(mount, path string, fn func(string, uint64) error) error {
-	dir := h.Path(join(mount, path))
+// walk is Walk of the cgroup at p in the hierarchy mounted at mount.
+func (h *Host) walk(mount, p string, fn func(string, uint64) error) error {
+	dir := h.Path(path.Join(mount, p))
 	var st unix.Stat_t
 	err := unix.Stat(dir, &st)
 	if vanished(err) {
@@ -53,18 +54,18 @@ func (h *Host) walk(mount, path string, fn func(string, uint64) error) error {
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return nil
 	}
-	if err := fn(path, st.Ino); err != nil {
+	if err := fn(p, st.Ino); err != nil {
 		if errors.Is(err, fs.SkipDir) {
 			return nil
 		}
 		return err
 	}
-	names, err := subdirs(dir, st.Nlink)
+	names, err := subdirs(dir, uint64(st.Nlink))
 	if err != nil {
 		return fmt.Errorf("walk cgroups: %w", err)
 	}
 	for _, name := range names {
-		if err := h.walk(mount, join(path, name), fn); err != nil {
+		if err := h.walk(mount, path.Join(p, name), fn); err != nil {
 			return err
 		}
 	}

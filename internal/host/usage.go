@@ -1,0 +1,98 @@
+package host
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"time"
+)
+
+// Usage is what a cgroup and those below it have used since it was made.
+type Usage struct {
+	CPU time.Duration // CPU time
+	// NrThrottled counts the periods in which the cgroup ran out of its
+	// quota, Throttled how long its CPUs were held back for it. Both are 0
+	// where the cgroup has no place of its own in the cpu controller.
+	NrThrottled uint64
+	Throttled   time.Duration
+}
+
+// Usage reads the CPU time from cpu.stat (cgroup2) or cpuacct.usage (v1), and
+// the throttling from cpu.stat where the cpu controller is: see Places, whose
+// last result counts. It does not allocate. Errors: ErrGone, ErrNoUsage.
+func (c *Cgroup) Usage() (Usage, error) {
+	var u Usage
+	// What is the cgroup's own first: it alone can tell that it is gone.
+	if c.throttle.fd >= 0 && c.throttle.own {
+		if err := c.readStat(&c.throttle, &u); err != nil {
+			return Usage{}, err
+		}
+	}
+	if c.usage.fd < 0 {
+		return Usage{}, ErrNoUsage
+	}
+	if err := c.readStat(&c.usage, &u); err != nil {
+		return Usage{}, err
+	}
+	if c.usage.fd < 0 {
+		return Usage{}, ErrNoUsage
+	}
+	if c.throttle.fd >= 0 && !c.throttle.own {
+		if err := c.readStat(&c.throttle, &u); err != nil {
+			return Usage{}, err
+		}
+	}
+	return u, nil
+}
+
+func (c *Cgroup) readStat(f *statFile, u *Usage) error {
+	text, err := c.read(f)
+	if err != nil {
+		if err == ErrGone {
+			return err
+		}
+		return fmt.Errorf("read usage of %s: %w", c.path, err)
+	}
+	u.parse(text)
+	return nil
+}
+
+// parse takes what it knows out of cpu.stat (both versions) or cpuacct.usage
+// (a bare number of ns).
+func (u *Usage) parse(text []byte) {
+	for len(text) > 0 {
+		var line []byte
+		if i := bytes.IndexByte(text, '\n'); i >= 0 {
+			line, text = text[:i], text[i+1:]
+		} else {
+			line, text = text, nil
+		}
+		i := bytes.IndexByte(line, ' ')
+		n, ok := parseUint(line[i+1:])
+		if !ok {
+			continue
+		}
+		if i < 0 {
+			u.CPU = duration(n, time.Nanosecond)
+			continue
+		}
+		switch string(line[:i]) {
+		case "usage_usec":
+			u.CPU = duration(n, time.Microsecond)
+		case "nr_throttled":
+			u.NrThrottled = n
+		case "throttled_usec": // cgroup2
+			u.Throttled = duration(n, time.Microsecond)
+		case "throttled_time": // v1
+			u.Throttled = duration(n, time.Nanosecond)
+		}
+	}
+}
+
+// duration is n units, at most the longest duration there is.
+func duration(n uint64, unit time.Duration) time.Duration {
+	if n > math.MaxInt64/uint64(unit) {
+		return math.MaxInt64
+	}
+	return time.Duration(n) * unit
+}
