@@ -1,0 +1,146 @@
+package enforce
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"syscall"
+	"unicode/utf8"
+
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// Files is the part of a host that changes are made to. Errors about a file or
+// a directory that is gone wrap fs.ErrNotExist or ENODEV.
+type Files interface {
+	// ReadValue returns a file's text, trimmed.
+	ReadValue(file string) (string, error)
+	// WriteValue writes in one write(2) and never creates a file.
+	WriteValue(file, value string) error
+	// Inode returns the inode of a cgroup directory: its kernel id.
+	Inode(dir string) (uint64, error)
+	// BootID returns /proc/sys/kernel/random/boot_id.
+	BootID() (string, error)
+}
+
+// Change is a set of writes to the files of one cgroup, with a lease. Old and
+// New are spelt as the kernel reads them back: a value that reads back otherwise
+// could not be told from a stranger's.
+type Change struct {
+	ID     string          `json:"id"`
+	Dir    string          `json:"dir"`   // cgroup directory that holds every file
+	Inode  uint64          `json:"inode"` // of Dir
+	Writes []host.Write    `json:"writes"`
+	From   sample.Millis   `json:"from"`
+	Until  sample.Millis   `json:"until"` // end of the lease
+	Task   sample.TaskName `json:"task,omitempty"`
+	Who    string          `json:"who,omitempty"`
+	Why    string          `json:"why,omitempty"`
+}
+
+var (
+	// ErrRefused: the change is not one that could be undone.
+	ErrRefused = errors.New("change refused")
+	// ErrOverlap: an active change holds one of the files, or has the same ID.
+	ErrOverlap = errors.New("held by an active change")
+	// ErrChanged: a file does not hold the old value; nothing was written.
+	ErrChanged = errors.New("file does not hold the old value")
+	// ErrGone: the cgroup is not there any more, or is another one.
+	ErrGone = errors.New("cgroup is gone")
+	// ErrNotTaken: a file was written without an error and reads otherwise.
+	ErrNotTaken = errors.New("value was not taken")
+	// ErrUnknown: no active change has that ID.
+	ErrUnknown = errors.New("no such active change")
+	// ErrJournal: the journal cannot be written, so nothing may be applied.
+	ErrJournal = errors.New("journal not writable")
+	// ErrLocked: another process has the journal.
+	ErrLocked = errors.New("journal is in use")
+)
+
+// Result says how a change ended.
+type Result uint8
+
+const (
+	// Restored: every file holds its old value.
+	Restored Result = iota
+	// TakenOver: a file holds somebody else's value; all were left alone.
+	TakenOver
+	// Gone: the cgroup or the boot that the change was made in is no more.
+	Gone
+)
+
+var resultNames = [...]string{"restored", "taken-over", "gone"}
+
+func (r Result) String() string {
+	if int(r) < len(resultNames) {
+		return resultNames[r]
+	}
+	return fmt.Sprintf("result(%d)", uint8(r))
+}
+
+// Outcome is the end of a change.
+type Outcome struct {
+	Change Change
+	Result Result
+	Note   string // for people: which file, which value; may be empty
+}
+
+// check returns ErrRefused for a change that undo could not handle.
+func (c *Change) check() error {
+	refuse := func(format string, args ...any) error {
+		return fmt.Errorf("change %q: %w: %s", c.ID, ErrRefused, fmt.Sprintf(format, args...))
+	}
+	switch {
+	case c.ID == "":
+		return refuse("no id")
+	case !filepath.IsAbs(c.Dir) || filepath.Clean(c.Dir) != c.Dir:
+		return refuse("directory %q is not a clean absolute path", c.Dir)
+	case !utf8.ValidString(c.ID + c.Dir):
+		// JSON would spell it otherwise, and the way back would be lost.
+		return refuse("id or directory %q is not UTF-8", c.Dir)
+	case c.Inode == 0:
+		return refuse("no inode of %s", c.Dir)
+	case len(c.Writes) == 0:
+		return refuse("no writes")
+	}
+	seen := map[string]bool{}
+	for _, w := range c.Writes {
+		switch {
+		case filepath.Clean(w.File) != w.File || filepath.Dir(w.File) != c.Dir:
+			return refuse("file %q is not in %s, whose inode is known", w.File, c.Dir)
+		case !utf8.ValidString(w.File + w.Old + w.New):
+			return refuse("%q or its values are not UTF-8", w.File)
+		case w.Old == "":
+			return refuse("%s has no old value", w.File)
+		case w.New == "":
+			return refuse("%s has no new value", w.File)
+		case seen[w.File]:
+			return refuse("%s is written twice", w.File)
+		}
+		seen[w.File] = true
+	}
+	return nil
+}
+
+// overlaps reports whether c and d have a file or the ID in common.
+func (c *Change) overlaps(d *Change) bool {
+	if c.ID == d.ID {
+		return true
+	}
+	for _, w := range c.Writes {
+		for _, v := range d.Writes {
+			if w.File == v.File {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// isGone tells the errors of a cgroup that was removed: ENOENT by path, ENODEV
+// from a file that was opened before.
+func isGone(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV)
+}

@@ -1,0 +1,353 @@
+package enforce
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// Enforcer applies and undoes changes. It is used from one goroutine.
+type Enforcer struct {
+	files     Files
+	journal   journal
+	boot      string
+	open      []entry // in the order they were made
+	recovered []Change
+	damage    string
+}
+
+// Open takes the journal in dir, made if need be, for this process alone:
+// ErrLocked names the pid of the one that has it. Changes that an earlier
+// process left behind are active again (Recovered) until RestoreAll.
+//
+// A journal that cannot be written is an error, but not where changes must be
+// undone: then Err tells, and Apply refuses.
+func Open(dir string, files Files) (*Enforcer, error) {
+	d, err := openDisk(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open journal: %w", err)
+	}
+	e, err := open(d, dir, files)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open journal in %s: %w", dir, err), d.Close())
+	}
+	return e, nil
+}
+
+func open(d disk, dir string, files Files) (*Enforcer, error) {
+	e := &Enforcer{files: files, journal: journal{disk: d, dir: dir}}
+	var err error
+	if e.boot, err = files.BootID(); err != nil {
+		return nil, fmt.Errorf("read boot id: %w", err)
+	}
+	if e.boot == "" {
+		return nil, errors.New("read boot id: empty")
+	}
+	if e.open, e.damage, err = e.journal.read(); err != nil {
+		return nil, err
+	}
+	e.recovered = e.Active()
+	if err = e.journal.err; err == nil {
+		err = e.journal.rewrite(e.open)
+	}
+	if err != nil && len(e.open) == 0 {
+		return nil, err
+	}
+	return e, nil
+}
+
+// Recovered returns the changes that were found open in the journal.
+func (e *Enforcer) Recovered() []Change { return e.recovered }
+
+// Damage describes what of the journal could not be read at Open and where it
+// was kept, "" for nothing. What stood there is not known to anyone now.
+func (e *Enforcer) Damage() string { return e.damage }
+
+// Err returns why the journal cannot be written at present, nil if it can.
+func (e *Enforcer) Err() error { return e.journal.err }
+
+// Active returns the changes that are not undone, in the order they were made.
+func (e *Enforcer) Active() []Change {
+	all := make([]Change, len(e.open))
+	for i := range e.open {
+		all[i] = e.open[i].Change
+	}
+	return all
+}
+
+// Due returns the IDs of changes whose lease is over. A clock that stands
+// before a lease's beginning was set back: nobody knows when it would end.
+func (e *Enforcer) Due(now sample.Millis) []string {
+	var ids []string
+	for i := range e.open {
+		if c := &e.open[i]; now >= c.Until || now < c.From {
+			ids = append(ids, c.ID)
+		}
+	}
+	return ids
+}
+
+// Check returns the IDs of changes that no longer hold: one of the files has
+// another value than ours, or the cgroup is gone. Undo then gives them up. A
+// file that cannot be read says nothing.
+func (e *Enforcer) Check() []string {
+	var ids []string
+	for i := range e.open {
+		if !e.holds(&e.open[i]) {
+			ids = append(ids, e.open[i].ID)
+		}
+	}
+	return ids
+}
+
+func (e *Enforcer) holds(c *entry) bool {
+	if gone, _, err := e.gone(c); gone || err != nil {
+		return !gone
+	}
+	for _, w := range c.Writes {
+		if v, err := e.files.ReadValue(w.File); isGone(err) || err == nil && v != w.New {
+			return false
+		}
+	}
+	return true
+}
+
+// Apply journals a change and makes it. After an error no file holds a new
+// value, except where undoing failed as well: then the error says so and the
+// change is in Active, to be undone again.
+func (e *Enforcer) Apply(now sample.Millis, c Change) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	if c.Until <= now || c.From > now {
+		return fmt.Errorf("change %q: %w: lease from %d until %d is not running at %d", c.ID, ErrRefused, c.From, c.Until, now)
+	}
+	for i := range e.open {
+		if e.open[i].overlaps(&c) {
+			return fmt.Errorf("change %q: %w %q", c.ID, ErrOverlap, e.open[i].ID)
+		}
+	}
+	c.Writes = slices.Clone(c.Writes)
+	e.open = append(e.open, entry{Change: c, boot: e.boot})
+	if err := e.record(record{Kind: intend, At: now, Boot: e.boot, Change: &c}); err != nil {
+		e.forget(c.ID)
+		return fmt.Errorf("change %q: %w", c.ID, err)
+	}
+	if err := e.verify(&c); err != nil {
+		e.forget(c.ID)
+		err = errors.Join(err, e.record(record{Kind: undone, At: now, ID: c.ID, Why: err.Error()}))
+		return fmt.Errorf("change %q: %w", c.ID, err)
+	}
+	err := e.write(&c)
+	if err == nil {
+		e.open[len(e.open)-1].applied = true
+		err = e.record(record{Kind: applied, At: now, ID: c.ID})
+	}
+	if err != nil {
+		_, failed := e.Undo(now, c.ID, err.Error())
+		return fmt.Errorf("change %q: %w", c.ID, errors.Join(err, failed))
+	}
+	return nil
+}
+
+// verify makes sure that the change starts from what it says.
+func (e *Enforcer) verify(c *Change) error {
+	inode, err := e.files.Inode(c.Dir)
+	switch {
+	case isGone(err):
+		return fmt.Errorf("%w: %w", ErrGone, err)
+	case err != nil:
+		return fmt.Errorf("identify %s: %w", c.Dir, err)
+	case inode != c.Inode:
+		return fmt.Errorf("%w: %s has inode %d, not %d", ErrGone, c.Dir, inode, c.Inode)
+	}
+	for _, w := range c.Writes {
+		v, err := e.files.ReadValue(w.File)
+		switch {
+		case isGone(err):
+			return fmt.Errorf("%w: %w", ErrGone, err)
+		case err != nil:
+			return fmt.Errorf("read old value: %w", err)
+		case v != w.Old:
+			return fmt.Errorf("%w: %s holds %q, not %q", ErrChanged, w.File, v, w.Old)
+		}
+	}
+	return nil
+}
+
+// write makes the writes in order, up to the first that fails.
+func (e *Enforcer) write(c *Change) error {
+	for _, w := range c.Writes {
+		if err := e.files.WriteValue(w.File, w.New); err != nil {
+			return fmt.Errorf("write new value: %w", err)
+		}
+		v, err := e.files.ReadValue(w.File)
+		if err != nil {
+			return fmt.Errorf("read new value: %w", err)
+		}
+		if v == w.New {
+			continue
+		}
+		// The kernel spells it otherwise, so compare would take it for a
+		// stranger's and leave it for ever: back with it at once.
+		err = fmt.Errorf("%w: %s reads %q after writing %q", ErrNotTaken, w.File, v, w.New)
+		if v != w.Old {
+			err = errors.Join(err, e.files.WriteValue(w.File, w.Old))
+		}
+		return err
+	}
+	return nil
+}
+
+// Undo ends a change. An error with ErrJournal means that the outcome stands
+// but is not on disk yet. After any other error the change is still active.
+func (e *Enforcer) Undo(now sample.Millis, id, why string) (Outcome, error) {
+	i := slices.IndexFunc(e.open, func(c entry) bool { return c.ID == id })
+	if i < 0 {
+		return Outcome{}, fmt.Errorf("undo %q: %w", id, ErrUnknown)
+	}
+	out, err := e.settle(&e.open[i])
+	if err != nil {
+		return Outcome{Change: e.open[i].Change}, fmt.Errorf("undo %q (still active): %w", id, err)
+	}
+	e.forget(id)
+	err = e.record(record{Kind: undone, At: now, ID: id, Result: out.Result.String(), Why: why, Note: out.Note})
+	if err != nil {
+		return out, fmt.Errorf("undo %q: %w", id, err)
+	}
+	return out, nil
+}
+
+// settle puts the files back where they are still ours. It may be repeated
+// from wherever it was cut off: a file holds its old or its new value.
+func (e *Enforcer) settle(c *entry) (Outcome, error) {
+	out := Outcome{Change: c.Change}
+	gone, note, err := e.gone(c)
+	if err != nil {
+		return out, err
+	}
+	if gone {
+		out.Result, out.Note = Gone, note
+		return out, nil
+	}
+	var ours []host.Write
+	var stranger string
+	missing := 0
+	for _, w := range c.Writes {
+		v, err := e.files.ReadValue(w.File)
+		switch {
+		case isGone(err): // the controller was taken from the cgroup
+			missing++
+		case err != nil:
+			return out, fmt.Errorf("compare: %w", err)
+		case v == w.Old:
+		case v == w.New:
+			ours = append(ours, w)
+		default:
+			stranger += fmt.Sprintf("%s holds %q, neither our %q nor the old %q; ", w.File, v, w.New, w.Old)
+		}
+	}
+	if stranger != "" {
+		out.Result = TakenOver
+		for _, w := range ours {
+			stranger += fmt.Sprintf("%s is left at our %q, was %q; ", w.File, w.New, w.Old)
+		}
+		out.Note = strings.TrimSuffix(stranger, "; ")
+		return out, nil
+	}
+	if missing == len(c.Writes) {
+		out.Result, out.Note = Gone, "its files are gone from "+c.Dir
+		return out, nil
+	}
+	for _, w := range slices.Backward(ours) {
+		if err := e.putBack(w); err != nil {
+			return out, err
+		}
+	}
+	switch {
+	case !c.applied:
+		out.Note = "had not been fully applied"
+	case len(ours) == 0:
+		out.Note = "held the old values already"
+	}
+	return out, nil
+}
+
+func (e *Enforcer) putBack(w host.Write) error {
+	err := e.files.WriteValue(w.File, w.Old)
+	if err != nil && !isGone(err) {
+		return fmt.Errorf("write old value: %w", err)
+	}
+	if v, _ := e.files.ReadValue(w.File); v == w.New {
+		return fmt.Errorf("%w: %s still reads %q after writing %q", ErrNotTaken, w.File, v, w.Old)
+	}
+	return nil
+}
+
+// gone reports whether what the change was made to is no more, and why.
+func (e *Enforcer) gone(c *entry) (bool, string, error) {
+	if c.boot != e.boot {
+		return true, "made before a reboot", nil
+	}
+	inode, err := e.files.Inode(c.Dir)
+	switch {
+	case isGone(err):
+		return true, c.Dir + " was removed", nil
+	case err != nil:
+		return false, "", fmt.Errorf("identify %s: %w", c.Dir, err)
+	case inode != c.Inode:
+		return true, c.Dir + " was removed and made again", nil
+	}
+	return false, "", nil
+}
+
+// RestoreAll ends every change, the newest first: that way back leads through
+// states that the kernel has accepted before. Those that fail are tried again
+// as long as others succeed, then stay active and are named in the error.
+func (e *Enforcer) RestoreAll(now sample.Millis, why string) ([]Outcome, error) {
+	var outcomes []Outcome
+	for {
+		var failed []error
+		before := len(outcomes)
+		for _, c := range slices.Backward(e.Active()) {
+			out, err := e.Undo(now, c.ID, why)
+			if err == nil || errors.Is(err, ErrJournal) {
+				outcomes = append(outcomes, out)
+			}
+			if err != nil && !errors.Is(err, ErrJournal) {
+				failed = append(failed, err)
+			}
+		}
+		if len(e.open) == 0 || len(outcomes) == before {
+			// Of the journal only how it stands now matters: one record that
+			// was written at last makes up for those that were not.
+			return outcomes, errors.Join(append(failed, e.journal.err)...)
+		}
+	}
+}
+
+// Close releases the journal. Active changes stay as they are: RestoreAll is
+// the caller's to choose.
+func (e *Enforcer) Close() error {
+	var err error
+	if e.journal.f == nil {
+		err = e.journal.rewrite(e.open)
+	}
+	return errors.Join(err, e.journal.close())
+}
+
+// record makes the journal say what memory says already: r is its last step.
+func (e *Enforcer) record(r record) error {
+	if e.journal.f == nil || r.Kind == undone && e.journal.full() {
+		return e.journal.rewrite(e.open)
+	}
+	return e.journal.append(r)
+}
+
+func (e *Enforcer) forget(id string) {
+	e.open = slices.DeleteFunc(e.open, func(c entry) bool { return c.ID == id })
+}

@@ -1,0 +1,168 @@
+package enforce
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+)
+
+// disk is the directory of the journal; names are relative to it.
+type disk interface {
+	ReadFile(name string) ([]byte, error)
+	Create(name string) (file, error) // empty, mode 0600
+	Rename(from, to string) error
+	Sync() error // the directory
+	Close() error
+}
+
+type file interface {
+	Write(b []byte) (int, error)
+	Sync() error
+	Truncate(size int64) error
+	Close() error
+}
+
+const (
+	journalName = "journal"
+	newName     = "journal.new"
+	maxAside    = 9
+	// slack is how far a journal grows past its last rewriting, bytes.
+	slack = 64 << 10
+)
+
+// journal is the file on disk. A write that fails leaves it without a file in
+// use; only rewriting it as a whole mends that, for after a failed fsync the
+// kernel does not say again that data was lost.
+type journal struct {
+	disk disk
+	dir  string // for messages
+	f    file   // nil: must be rewritten
+	size int64
+	base int64 // size after rewriting
+	err  error // why f is nil
+}
+
+// read returns what the journal holds and describes damage, "" for none. Where
+// there is damage, it keeps a copy aside first; without one the journal must not
+// be rewritten, so it is left failed.
+func (j *journal) read() (open []entry, damage string, err error) {
+	data, err := j.disk.ReadFile(journalName)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, "", nil
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("read journal: %w", err)
+	}
+	records, bad := parse(data)
+	if len(bad) > 0 {
+		damage = fmt.Sprintf("%d damaged lines (%s)", len(bad), strings.Join(bad[:min(len(bad), 3)], "; "))
+		if name, err := j.keepAside(data); err == nil {
+			damage += ", kept as " + name
+		}
+	}
+	return replay(records), damage, nil
+}
+
+// keepAside writes a copy under the first free name, at last over the highest.
+func (j *journal) keepAside(data []byte) (string, error) {
+	var name string
+	for n := 1; n <= maxAside; n++ {
+		name = fmt.Sprintf("%s.corrupt-%d", journalName, n)
+		if _, err := j.disk.ReadFile(name); errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+	}
+	f, err := j.disk.Create(name)
+	if err != nil {
+		return "", j.fail(err)
+	}
+	if _, err = f.Write(data); err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return "", j.fail(err)
+	}
+	return name, nil
+}
+
+// append adds one record and returns when it is on disk.
+func (j *journal) append(r record) error {
+	line, err := r.line()
+	if err != nil {
+		return err
+	}
+	if _, err = j.f.Write(line); err == nil {
+		err = j.f.Sync()
+	}
+	if err != nil {
+		// Best effort: a torn line would be cut off when it is read.
+		_ = j.f.Truncate(j.size)
+		return j.fail(err)
+	}
+	j.size += int64(len(line))
+	return nil
+}
+
+// rewrite replaces the journal by one that holds the open changes only.
+func (j *journal) rewrite(open []entry) error {
+	records := []record{{Kind: begin, Version: version}}
+	for i := range open {
+		e := &open[i]
+		records = append(records, record{Kind: intend, At: e.From, Boot: e.boot, Change: &e.Change})
+		if e.applied {
+			records = append(records, record{Kind: applied, At: e.From, ID: e.ID})
+		}
+	}
+	var text []byte
+	for i := range records {
+		line, err := records[i].line()
+		if err != nil {
+			return err
+		}
+		text = append(text, line...)
+	}
+	f, err := j.disk.Create(newName)
+	if err != nil {
+		return j.fail(err)
+	}
+	if _, err = f.Write(text); err == nil {
+		err = f.Sync()
+	}
+	if err == nil {
+		err = j.disk.Rename(newName, journalName)
+	}
+	if err == nil {
+		err = j.disk.Sync()
+	}
+	if err != nil {
+		return j.fail(errors.Join(err, f.Close()))
+	}
+	j.drop()
+	j.f, j.err = f, nil
+	j.size, j.base = int64(len(text)), int64(len(text))
+	return nil
+}
+
+// full reports whether the journal should be rewritten to be small again.
+func (j *journal) full() bool { return j.size > j.base+slack }
+
+func (j *journal) fail(cause error) error {
+	j.drop()
+	j.err = fmt.Errorf("%w: %w (make %s writable and free space on its file system, or set another state directory; "+
+		"nothing is applied until then)", ErrJournal, cause, j.dir)
+	return j.err
+}
+
+func (j *journal) drop() {
+	if j.f != nil {
+		// Everything that counts was fsynced or has failed already.
+		_ = j.f.Close()
+		j.f = nil
+	}
+}
+
+func (j *journal) close() error {
+	j.drop()
+	return j.disk.Close()
+}

@@ -1,0 +1,130 @@
+package enforce
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// A journal is lines of text, each "CCCCCCCC JSON\n": the CRC-32C of the JSON
+// in hexadecimal, then one record. A change is open from its intend record to
+// its undone record.
+type record struct {
+	Kind    kind          `json:"kind"`
+	At      sample.Millis `json:"at,omitempty"`
+	ID      string        `json:"id,omitempty"`
+	Boot    string        `json:"boot,omitempty"`    // intend
+	Change  *Change       `json:"change,omitempty"`  // intend
+	Result  string        `json:"result,omitempty"`  // undone; absent if never applied
+	Why     string        `json:"why,omitempty"`     // undone
+	Note    string        `json:"note,omitempty"`    // undone
+	Version int           `json:"version,omitempty"` // begin
+}
+
+type kind string
+
+const (
+	begin   kind = "begin" // first line of a journal
+	intend  kind = "intend"
+	applied kind = "applied"
+	undone  kind = "undone"
+)
+
+const version = 1
+
+var errRecord = errors.New("damaged record")
+
+func castagnoli(b []byte) uint32 { return crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)) }
+
+// line encodes a record.
+func (r *record) line() ([]byte, error) {
+	text, err := json.Marshal(r)
+	if err != nil {
+		return nil, fmt.Errorf("encode record: %w", err)
+	}
+	return fmt.Appendf(nil, "%08x %s\n", castagnoli(text), text), nil
+}
+
+// parseLine reads one line, without its newline.
+func parseLine(line []byte) (record, error) {
+	var r record
+	sum, text, ok := bytes.Cut(line, []byte(" "))
+	if !ok || string(sum) != fmt.Sprintf("%08x", castagnoli(text)) {
+		return r, fmt.Errorf("%w: checksum", errRecord)
+	}
+	if err := json.Unmarshal(text, &r); err != nil {
+		return r, fmt.Errorf("%w: %w", errRecord, err)
+	}
+	switch {
+	case r.Kind == begin && r.Version == version:
+	case r.Kind == intend && r.Change != nil && r.Boot != "":
+		return r, r.Change.check()
+	case (r.Kind == applied || r.Kind == undone) && r.ID != "":
+	default:
+		return r, fmt.Errorf("%w: kind %q, version %d", errRecord, r.Kind, r.Version)
+	}
+	return r, nil
+}
+
+// parse reads a journal. Each line proves itself, so one that is damaged costs
+// no other: those behind it may be the only trace of a change in force.
+func parse(data []byte) (records []record, damage []string) {
+	for n := 1; len(data) > 0; n++ {
+		line, rest, whole := bytes.Cut(data, []byte("\n"))
+		data = rest
+		if !whole {
+			damage = append(damage, fmt.Sprintf("line %d: torn after %d bytes", n, len(line)))
+			break
+		}
+		r, err := parseLine(line)
+		if err != nil {
+			damage = append(damage, fmt.Sprintf("line %d: %v", n, err))
+			continue
+		}
+		records = append(records, r)
+	}
+	return records, damage
+}
+
+// entry is an open change.
+type entry struct {
+	Change
+	boot    string
+	applied bool // every write was made
+}
+
+// replay returns the open changes in the order they were made.
+func replay(records []record) []entry {
+	var open []entry
+	remove := func(match func(*entry) bool) {
+		kept := open[:0]
+		for i := range open {
+			if !match(&open[i]) {
+				kept = append(kept, open[i])
+			}
+		}
+		open = kept
+	}
+	for _, r := range records {
+		switch r.Kind {
+		case intend:
+			// Apply never lets two open changes share a file: an older one
+			// that does was closed by a record which is lost.
+			remove(func(e *entry) bool { return e.overlaps(r.Change) })
+			open = append(open, entry{Change: *r.Change, boot: r.Boot})
+		case applied:
+			for i := range open {
+				if open[i].ID == r.ID {
+					open[i].applied = true
+				}
+			}
+		case undone:
+			remove(func(e *entry) bool { return e.ID == r.ID })
+		}
+	}
+	return open
+}

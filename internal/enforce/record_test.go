@@ -1,0 +1,169 @@
+package enforce
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// text is a journal with one change closed and one open.
+func text(t testing.TB) []byte {
+	w := newWorld(map[string][]string{"/cg/a": {"x", "y"}, "/cg/bb": {"x"}})
+	a, b := w.change("A", "/cg/a", "x", "y"), w.change("B", "/cg/bb", "x")
+	b.Task, b.Why = "/batch/\"q\"\u2028<&>", "line\nbreak"
+	var all []byte
+	for _, r := range []record{
+		{Kind: begin, Version: version},
+		{Kind: intend, At: 1, Boot: "boot-1", Change: &a},
+		{Kind: applied, At: 2, ID: "A"},
+		{Kind: undone, At: 3, ID: "A", Result: "restored", Why: "lease over"},
+		{Kind: intend, At: 4, Boot: "boot-1", Change: &b},
+	} {
+		line, err := r.line()
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, line...)
+	}
+	return all
+}
+
+func TestReplay(t *testing.T) {
+	records, damage := parse(text(t))
+	if len(damage) > 0 || len(records) != 5 {
+		t.Fatalf("%d records, damage %v", len(records), damage)
+	}
+	open := replay(records)
+	if len(open) != 1 || open[0].ID != "B" || open[0].boot != "boot-1" || open[0].applied {
+		t.Errorf("open: %+v", open)
+	}
+	if open[0].Task != "/batch/\"q\"\u2028<&>" || open[0].Why != "line\nbreak" {
+		t.Errorf("strings came back as %q, %q", open[0].Task, open[0].Why)
+	}
+	if open := replay(records[:3]); len(open) != 1 || !open[0].applied {
+		t.Errorf("before the undone record: %+v", open)
+	}
+}
+
+// No single bit may turn the journal into another one that looks whole.
+func TestEveryFlippedBitIsSeen(t *testing.T) {
+	whole := text(t)
+	want, _ := parse(whole)
+	for i := range whole {
+		for bit := range 8 {
+			bad := bytes.Clone(whole)
+			bad[i] ^= 1 << bit
+			got, damage := parse(bad)
+			if len(damage) == 0 {
+				t.Fatalf("bit %d of byte %d flipped unseen", bit, i)
+			}
+			for _, r := range got {
+				if !contains(want, r) {
+					t.Fatalf("bit %d of byte %d made up %+v", bit, i, r)
+				}
+			}
+			// A flip costs its line, a flipped newline the next one too.
+			if len(got) < len(want)-2 {
+				t.Fatalf("bit %d of byte %d left only %d records", bit, i, len(got))
+			}
+		}
+	}
+}
+
+func contains(all []record, r record) bool {
+	for _, a := range all {
+		if cmp.Equal(a, r) {
+			return true
+		}
+	}
+	return false
+}
+
+func TestTheRecordsBehindADamagedOneCount(t *testing.T) {
+	lines := strings.SplitAfter(string(text(t)), "\n")
+	lines[2] = "garbage\n"
+	records, damage := parse([]byte(strings.Join(lines, "")))
+	if len(damage) != 1 || !strings.HasPrefix(damage[0], "line 3") {
+		t.Errorf("damage %v, want line 3", damage)
+	}
+	if open := replay(records); len(open) != 1 || open[0].ID != "B" {
+		t.Errorf("open: %+v", open)
+	}
+}
+
+// An undone record that is lost must not let an old change claim what a newer
+// one holds: both may have the same new value.
+func TestANewerChangeClosesAnOlderOneOnTheSameFile(t *testing.T) {
+	w := oneDir()
+	e := mustStart(t, w)
+	older := w.change("A", "/cg/a", "x")
+	older.Writes[0].New = "10"
+	must(t, e.Apply(2000, older))
+	_, err := e.Undo(2000, "A", "lease over")
+	must(t, err)
+	w.values["/cg/a/x"] = "500" // its owner's new limit
+	newer := w.change("B", "/cg/a", "x")
+	newer.Writes[0].New = "10"
+	must(t, e.Apply(2000, newer))
+	journal := w.names[journalName]
+	var kept []byte
+	for line := range bytes.Lines(journal.data) {
+		if !bytes.Contains(line, []byte("undone")) {
+			kept = append(kept, line...)
+		}
+	}
+	if len(kept) == len(journal.data) {
+		t.Fatal("no undone record to lose")
+	}
+	journal.data = kept
+	e = mustStart(t, w)
+	_, err = e.RestoreAll(3000, "start")
+	must(t, err)
+	if got := w.values["/cg/a/x"]; got != "500" {
+		t.Errorf("restored %s, want 500", got)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	whole := text(f)
+	f.Add(whole)
+	f.Add(whole[:len(whole)-7])
+	for line := range bytes.Lines(whole) {
+		f.Add(line)
+	}
+	for line := range bytes.Lines(whole) {
+		f.Add(line[9:])
+	}
+	f.Add([]byte("00000000 {}\n\n \n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		// The same bytes once more as the payload of a line that is whole.
+		if payload := bytes.ReplaceAll(data, []byte("\n"), nil); len(payload) > 0 {
+			data = slices.Concat(sum(payload), payload, []byte("\n"), data)
+		}
+		records, damage := parse(data)
+		if lines := bytes.Count(data, []byte("\n")); len(records) > lines || len(records)+len(damage) < lines {
+			t.Fatalf("%d records and %d damaged of %d lines", len(records), len(damage), lines)
+		}
+		for i := range records {
+			line, err := records[i].line()
+			if err != nil {
+				t.Fatal(err)
+			}
+			again, err := parseLine(bytes.TrimSuffix(line, []byte("\n")))
+			if err != nil || !cmp.Equal(records[i], again) {
+				t.Fatalf("%+v reads back as %+v, %v", records[i], again, err)
+			}
+		}
+		for _, e := range replay(records) {
+			if err := e.check(); err != nil || e.boot == "" {
+				t.Fatalf("replay let through %+v: %v", e, err)
+			}
+		}
+	})
+}
+
+func sum(payload []byte) []byte { return fmt.Appendf(nil, "%08x ", castagnoli(payload)) }
