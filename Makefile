@@ -19,10 +19,11 @@ help: ## print the targets
 demo: bin/quell bin/quell-agent ## build and run the demo: one noisy neighbour found, proved and quieted
 	bin/quell demo
 
+# One package at a time (-p 1): many tests measure, and would disturb each other.
 test: ## go vet, then every test with -race; lists what failed and what was skipped
 	@$(if $(RACE),,echo 'no C compiler: testing without -race (for it: apt-get install -y gcc libc6-dev)')
-	@status=0; go vet $(PKGS) || status=1; \
-	go run ./internal/quelltest/tally $(RACE) -timeout 10m $(PKGS) || status=1; exit $$status
+	@status=0; go vet $(PKGS) || status=1; go build $(RACE) $(PKGS) || status=1; \
+	go run ./internal/quelltest/tally $(RACE) -p 1 -timeout 10m $(PKGS) || status=1; exit $$status
 
 bench: ## every benchmark once; comparisons print ratios
 	go test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) $(PKGS)
