@@ -1,0 +1,179 @@
+package workload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// testPrefix names the cgroups of this package's tests.
+const testPrefix = "quell-test-workload"
+
+// TestMain makes the test binary the program that trees start, and one that
+// owns a tree and is killed.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "workload":
+			exit(runArgs(os.Args[2:]))
+		case "own-tree":
+			exit(ownTree(os.Args[2]))
+		}
+	}
+	quelltest.Main(m)
+}
+
+func exit(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func runArgs(args []string) error {
+	s, err := Parse(args)
+	if err != nil {
+		return err
+	}
+	return Run(context.Background(), s)
+}
+
+// ownTree opens a tree with one task at work, says so and waits to be killed.
+func ownTree(prefix string) error {
+	tree, err := OpenTree(prefix, TreeOptions{})
+	if err != nil {
+		return err
+	}
+	p, err := tree.Start("batch/hog", Default(Hog), StartOptions{})
+	if err != nil {
+		return err
+	}
+	if err := p.Begin(); err != nil {
+		return err
+	}
+	fmt.Println(p.PID)
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return errors.Join(err, tree.Close())
+}
+
+// openTree opens a tree that is closed, and found to have left nothing, when
+// the test ends.
+func openTree(t testing.TB) *Tree {
+	t.Helper()
+	tree, err := OpenTree(testPrefix, TreeOptions{})
+	if env, ok := errors.AsType[*EnvError](err); ok {
+		quelltest.Skip(t, "cgroup-tree", env)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := tree.Close(); err != nil {
+			t.Error(err)
+		}
+		if left := tree.Left(); len(left) > 0 {
+			t.Errorf("left behind: %v", left)
+		}
+	})
+	return tree
+}
+
+// start starts a workload and lets it go.
+func start(t testing.TB, tree *Tree, task string, s Spec, opt StartOptions) *Proc {
+	t.Helper()
+	p, err := tree.Start(task, s, opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Begin(); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// cpus returns n CPUs that this process may use.
+func cpus(t testing.TB, n int) []int {
+	t.Helper()
+	if n > 1 {
+		quelltest.Need(t, quelltest.TwoCPUs)
+	}
+	text, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for row := range lines(string(text)) {
+		if list, ok := cutPrefix(row, "Cpus_allowed_list:"); ok {
+			set, err := sample.ParseSet(list)
+			if err != nil || set.Len() < n {
+				t.Fatalf("CPUs %q: %v", list, err)
+			}
+			return set.Numbers()[:n]
+		}
+	}
+	t.Fatal("no Cpus_allowed_list in /proc/self/status")
+	return nil
+}
+
+// limit caps a task at share CPU-s/s by hand, 0 for no cap, with the kernel's
+// usual period of 100 ms.
+func limit(t testing.TB, tree *Tree, task string, share float64) {
+	t.Helper()
+	dir, v1 := tree.CPUDir(task)
+	quota := int(share * 100_000)
+	file, text := "cpu.max", fmt.Sprintf("%d 100000", quota)
+	switch {
+	case v1 && share == 0:
+		file, text = "cpu.cfs_quota_us", "-1"
+	case v1:
+		file, text = "cpu.cfs_quota_us", strconv.Itoa(quota)
+	case share == 0:
+		text = "max 100000"
+	}
+	if err := write(filepath.Join(dir, file), text); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// throttled is how many periods of the task were throttled so far.
+func throttled(t testing.TB, tree *Tree, task string) int {
+	t.Helper()
+	dir, _ := tree.CPUDir(task)
+	text, err := os.ReadFile(filepath.Join(dir, "cpu.stat"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for row := range lines(string(text)) {
+		if n, ok := cutPrefix(row, "nr_throttled"); ok {
+			v, err := strconv.Atoi(n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return v
+		}
+	}
+	return 0
+}
+
+// counted waits until a victim has done n transactions.
+func counted(t testing.TB, p *Proc, n uint64) {
+	t.Helper()
+	quelltest.Until(t, time.Minute, fmt.Sprintf("%s has done %d transactions", p.Task, n), func() bool {
+		select {
+		case <-p.Done():
+			t.Fatalf("%s ended: %v", p.Task, p.err)
+		default:
+		}
+		v, err := LoadProgress(p.Progress)
+		return err == nil && v >= n
+	})
+}

@@ -1,0 +1,80 @@
+package workload
+
+import (
+	"errors"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+func TestPingPongMeasuresAlsoOnBusyCPUs(t *testing.T) {
+	on := cpus(t, 2)
+	tree := openTree(t)
+	check := func(state string) {
+		t.Helper()
+		rt, err := PingPong(on[0], on[1], 50*time.Millisecond)
+		if err != nil {
+			t.Fatalf("%s: %v", state, err)
+		}
+		t.Logf("%s: %+v, shared %v", state, rt, Shared(rt))
+		// Light needs some ns for a centimetre; an interrupt takes µs.
+		if rt.Min < 5*time.Nanosecond || rt.Min > 20*time.Microsecond || rt.Median < rt.Min || rt.Bursts < 3 {
+			t.Errorf("%s: odd round trip %+v", state, rt)
+		}
+		if rt.CPU < time.Millisecond || rt.CPU > 1200*time.Millisecond {
+			t.Errorf("%s: odd cost %v", state, rt.CPU)
+		}
+	}
+	check("idle")
+	s := Spec{Kind: Spin, Period: time.Second, Duty: 1}
+	for _, cpu := range on {
+		p := start(t, tree, "spin", s, StartOptions{CPUs: sample.SetOf(cpu)})
+		_ = p
+	}
+	check("busy")
+}
+
+func TestPingPongRefuses(t *testing.T) {
+	on := cpus(t, 2)
+	if _, err := PingPong(on[0], on[0], time.Millisecond); err == nil {
+		t.Error("played a CPU against itself")
+	}
+	if _, err := PingPong(on[0], 1023, time.Millisecond); err == nil {
+		t.Error("played against a CPU that there is not")
+	}
+	if _, err := PingPong(1023, on[0], time.Millisecond); err == nil {
+		t.Error("played from a CPU that there is not")
+	}
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	if _, err := PingPong(on[0], on[1], time.Millisecond); !errors.Is(err, ErrOneThread) {
+		t.Errorf("with GOMAXPROCS=1: %v", err)
+	}
+}
+
+func TestShared(t *testing.T) {
+	trip := func(ns int) RoundTrip { return RoundTrip{Min: time.Duration(ns)} }
+	for _, c := range []struct {
+		rt     int
+		others []int
+		want   bool
+	}{
+		{70, nil, true},
+		{380, nil, false},
+		{380, []int{70}, false},
+		{300, []int{310, 900}, true},   // slow machine, with a contrast
+		{400, []int{310, 900}, true},   // within half again of the nearest
+		{900, []int{310, 320}, false},  // the far one itself
+		{300, []int{310, 320}, false},  // no contrast: cannot be told
+		{300, []int{100, 1000}, false}, // some pair is near: this one is not
+	} {
+		var others []RoundTrip
+		for _, o := range c.others {
+			others = append(others, trip(o))
+		}
+		if got := Shared(trip(c.rt), others...); got != c.want {
+			t.Errorf("%d ns among %v: shared %v, want %v", c.rt, c.others, got, c.want)
+		}
+	}
+}

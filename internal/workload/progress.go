@@ -1,0 +1,77 @@
+package workload
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// ProgressEnv names the environment variable that holds the path of a
+// victim's progress file.
+const ProgressEnv = "QUELL_PROGRESS"
+
+// progress is the writing side of a progress file: 8 bytes, little-endian,
+// the number of transactions done since the process began.
+type progress struct {
+	f    *os.File // nil: nobody asked
+	done uint64
+	buf  [8]byte
+}
+
+// openProgress makes the file if needed and sets it to 0. It is never
+// truncated, so that a reader finds 8 bytes at all times. An empty path gives
+// a progress that only counts.
+func openProgress(path string) (*progress, error) {
+	p := new(progress)
+	if path == "" {
+		return p, nil
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("open progress: %w", err)
+	}
+	p.f = f
+	if err := p.add(0); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// add counts n more transactions and writes the sum in one pwrite.
+func (p *progress) add(n uint64) error {
+	p.done += n
+	if p.f == nil {
+		return nil
+	}
+	binary.LittleEndian.PutUint64(p.buf[:], p.done)
+	if n, errno := raw(unix.SYS_PWRITE64, p.f.Fd(), uintptr(unsafe.Pointer(&p.buf)), 8, 0); n != 8 {
+		return fmt.Errorf("write progress: %d bytes: %w", n, errno)
+	}
+	return nil
+}
+
+func (p *progress) Close() error {
+	if p.f == nil {
+		return nil
+	}
+	return p.f.Close()
+}
+
+// LoadProgress reads a progress file.
+func LoadProgress(path string) (uint64, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, fmt.Errorf("load progress: %w", err)
+	}
+	defer f.Close()
+	var buf [8]byte
+	if _, err := io.ReadFull(f, buf[:]); err != nil {
+		return 0, fmt.Errorf("load progress %s: %w", path, err)
+	}
+	return binary.LittleEndian.Uint64(buf[:]), nil
+}

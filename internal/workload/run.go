@@ -1,0 +1,216 @@
+package workload
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Run plays s in this process. It waits for a line on standard input, so that
+// whoever started it can place it first, and works until standard input closes
+// or ctx ends; both are a normal end, so it never outlives its parent. Victims
+// count their transactions in the file that $QUELL_PROGRESS names.
+//
+// The work is done by one goroutine that allocates nothing once it has begun and
+// stays out of the scheduler's way; set GOMAXPROCS=1 in the environment and the
+// process is as good as single-threaded.
+func Run(ctx context.Context, s Spec) error {
+	return run(ctx, s, os.Stdin, os.Stdout, os.Getenv(ProgressEnv))
+}
+
+func run(ctx context.Context, s Spec, in io.Reader, out io.Writer, path string) error {
+	if err := s.Validate(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	began := make(chan struct{})
+	go func() {
+		// The reader may stay blocked after Run returns; the process ends.
+		defer cancel()
+		lines := bufio.NewReader(in)
+		if _, err := lines.ReadString('\n'); err != nil {
+			return
+		}
+		close(began)
+		io.Copy(io.Discard, lines)
+	}()
+	w := &worker{spec: s, ctx: ctx, out: out}
+	context.AfterFunc(ctx, func() { w.stop.Store(true) })
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-began:
+	}
+
+	hush()
+	var err error
+	if w.progress, err = openProgress(path); err != nil {
+		return err
+	}
+	defer w.progress.Close()
+	switch s.Kind {
+	case Serve:
+		return w.serve()
+	case Chase:
+		return w.chase()
+	case Hog:
+		return w.batch(burn)
+	case Stream:
+		return w.stream()
+	case Syscall:
+		zero, err := os.Open("/dev/zero")
+		if err != nil {
+			return fmt.Errorf("run syscall: %w", err)
+		}
+		defer zero.Close()
+		w.zero = int(zero.Fd())
+		return w.innocent(w.call)
+	default:
+		return w.innocent(burn)
+	}
+}
+
+// worker is the state of one running workload.
+type worker struct {
+	spec     Spec
+	ctx      context.Context
+	stop     atomic.Bool // ctx is done; cheaper to ask than ctx
+	out      io.Writer
+	progress *progress
+	zero     int // /dev/zero (syscall)
+	block    [512]byte
+}
+
+// mix is n steps of compute in registers. A call that is not inlined is not
+// dropped either, whether its result is used or not.
+//
+//go:noinline
+func mix(x uint64, n int) uint64 {
+	for range n {
+		x ^= x << 13
+		x ^= x >> 7
+		x ^= x << 17
+	}
+	return x
+}
+
+// burn computes for some tens of microseconds: short beside every length that
+// a Spec gives in practice, long beside reading a clock.
+func burn() { mix(seed, 20_000) }
+
+// seed is any number but 0, which mix would not move from.
+const seed = 88172645463325252
+
+// cpuTime is the CPU time of this process.
+func cpuTime() time.Duration {
+	var ts unix.Timespec
+	raw(unix.SYS_CLOCK_GETTIME, unix.CLOCK_PROCESS_CPUTIME_ID, uintptr(unsafe.Pointer(&ts)), 0, 0)
+	return time.Duration(ts.Nano())
+}
+
+// calibrate returns how many steps of mix take d of CPU time. The fastest of
+// several runs counts: whatever else runs can only make one slower.
+func calibrate(d time.Duration) int {
+	const steps = 200_000
+	best := time.Duration(1 << 62)
+	for range 25 {
+		start := cpuTime()
+		mix(seed, steps)
+		best = min(best, cpuTime()-start)
+	}
+	return max(int(float64(steps)*float64(d)/float64(max(best, 1))), 1)
+}
+
+// serve answers requests in a closed loop: compute, count, pause.
+func (w *worker) serve() error {
+	steps := calibrate(w.spec.Work)
+	var now, all histogram
+	lines := json.NewEncoder(w.out)
+	due := time.Now()
+	printed := due
+	for !w.stop.Load() {
+		mix(seed, steps)
+		end := time.Now()
+		now.add(end.Sub(due))
+		if err := w.progress.add(1); err != nil {
+			return err
+		}
+		if w.spec.Report > 0 && end.Sub(printed) >= w.spec.Report {
+			if err := lines.Encode(now.report(end)); err != nil {
+				return fmt.Errorf("print report: %w", err)
+			}
+			all.merge(&now)
+			now = histogram{}
+			printed = end
+		}
+		w.sleep(w.spec.Pause)
+		due = end.Add(w.spec.Pause)
+	}
+	if w.spec.Report > 0 {
+		all.merge(&now)
+		last := all.report(time.Now())
+		last.Final = true
+		// Whoever asked may be gone already: that is how it ends.
+		_ = lines.Encode(last)
+	}
+	return nil
+}
+
+// batch comes and goes: bursts of Work CPU time, made of calls of chunk. A
+// burst that is kept from the CPU lasts longer, it does not do less.
+func (w *worker) batch(chunk func()) error {
+	var cycle int64
+	if w.spec.Period > 0 {
+		cycle, _ = w.spec.cycle(time.Now())
+	}
+	for k := uint64(0); !w.stop.Load(); k++ {
+		if w.spec.Period > 0 {
+			cycle = w.await(cycle + 1)
+		}
+		end := cpuTime() + vary(w.spec.Work, w.spec.Vary, w.spec.Seed, 2*k)
+		for cpuTime() < end && !w.stop.Load() {
+			chunk()
+		}
+		if w.spec.Period == 0 {
+			w.sleep(vary(w.spec.Pause, w.spec.Vary, w.spec.Seed, 2*k+1))
+		}
+	}
+	return nil
+}
+
+// await sleeps until cycle k begins and returns the cycle that it is then,
+// which is a later one if k has already passed.
+func (w *worker) await(k int64) int64 {
+	now := time.Now()
+	at, into := w.spec.cycle(now)
+	if at >= k {
+		return at
+	}
+	w.sleep(time.Duration(k-at)*w.spec.Period - into)
+	return k
+}
+
+// innocent calls chunk while its schedule is loud.
+func (w *worker) innocent(chunk func()) error {
+	for !w.stop.Load() {
+		now := time.Now()
+		on, until := w.spec.loud(now)
+		if !on {
+			w.sleep(until.Sub(now))
+			continue
+		}
+		for time.Now().Before(until) && !w.stop.Load() {
+			chunk()
+		}
+	}
+	return nil
+}
