@@ -1,0 +1,58 @@
+//go:build linux
+
+package counter
+
+import (
+	"fmt"
+
+	"github.com/quell-dev/quell/internal/sample"
+	"golang.org/x/sys/unix"
+)
+
+// OpenCPS returns the source of CPU time per system call: the task clock and
+// the tracepoint raw_syscalls:sys_enter in one group, for the given CPUs;
+// cgroup2 is the root of the cgroup tree that perf knows. Its cost is in
+// CPU-s/call, its rate in calls/s, its extra is Syscalls, its variant
+// "sys-enter".
+//
+// As long as any task is followed, in a window or not, every system call of
+// the machine takes the kernel's slow entry path, since the tracepoint is
+// registered with the first descriptor; so close the source when it is not
+// wanted. CPUs without the tracepoint give a *NotSupportedError.
+func OpenCPS(cpus sample.Set, cgroup2 string) (*Perf, error) {
+	enter, err := tracepoint("raw_syscalls/sys_enter")
+	if err != nil {
+		return nil, fmt.Errorf("open cps: %w", err)
+	}
+	return openCPS(linux{}, cpus, cgroup2, enter)
+}
+
+func openCPS(sys kernel, cpus sample.Set, cgroup2 string, enter event) (*Perf, error) {
+	g, err := openPerf(sys, cpus)
+	if err != nil {
+		return nil, err
+	}
+	fd, inode, err := openCgroup(cgroup2)
+	if err != nil {
+		return nil, fmt.Errorf("open cps: %w", err)
+	}
+	defer unix.Close(fd)
+	g.events = []event{taskClock, enter}
+	if err := g.try(fd, g.events...); err != nil {
+		return nil, fmt.Errorf("open cps: %w", g.explain("tracepoint "+enter.name, fd, cgroup2, inode, err))
+	}
+	return &Perf{signal: sample.CPS, variant: "sys-enter", fill: fillCPS, groups: g}, nil
+}
+
+func fillCPS(r *Reading, t *total) {
+	seconds, calls := t.value[0]/1e9, t.value[1]
+	if calls > 0 {
+		r.Cost = seconds / calls
+	}
+	if s := t.span.Seconds(); s > 0 {
+		r.Rate = calls / s
+	}
+	if !t.partial {
+		r.Extras.Set(sample.Syscalls, calls)
+	}
+}

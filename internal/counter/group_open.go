@@ -1,0 +1,199 @@
+//go:build linux
+
+package counter
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/sample"
+	"golang.org/x/sys/unix"
+)
+
+// ErrNoPerfDir says that perf cannot tell the task from the rest of the
+// machine, since it lives in the root of the cgroup tree that perf knows.
+var ErrNoPerfDir = errors.New("task has no cgroup of its own for perf")
+
+// add opens the task's groups on every CPU, or none.
+func (g *groups) add(key sample.TaskKey, dir string) error {
+	if g.tasks[key] != nil {
+		return fmt.Errorf("add %s: already followed", key)
+	}
+	if dir == "" {
+		return fmt.Errorf("add %s: %w", key, ErrNoPerfDir)
+	}
+	fd, inode, err := openCgroup(dir)
+	if outOfFDs(err) {
+		return g.fdLimit(err)
+	}
+	if err != nil {
+		return fmt.Errorf("add %s: %w", key, err)
+	}
+	defer unix.Close(fd)
+	t := &groupTask{key: key, dir: dir, inode: inode, cpus: make([]cpuGroup, len(g.cpus))}
+	there := 0
+	for i, cpu := range g.cpus {
+		err = g.open(&t.cpus[i], fd, cpu)
+		if err == nil {
+			there++
+		} else if !errors.Is(err, unix.ENODEV) {
+			break
+		}
+	}
+	if there > 0 && (err == nil || errors.Is(err, unix.ENODEV)) {
+		g.tasks[key] = t
+		g.order = append(g.order, t)
+		return nil
+	}
+	for i := range t.cpus {
+		g.close(&t.cpus[i])
+	}
+	if outOfFDs(err) {
+		return g.fdLimit(err)
+	}
+	return fmt.Errorf("add %s: %w", key, g.explain("event group", fd, dir, inode, err))
+}
+
+// reopen opens those groups of a task that are closed: their CPU was offline,
+// or they could not be read. A CPU that is found offline is not tried again
+// for the other tasks of this Start.
+func (g *groups) reopen(t *groupTask) {
+	fd := -1
+	for i, cpu := range g.cpus {
+		c := &t.cpus[i]
+		if c.isOpen {
+			continue
+		}
+		if c.offline = g.offline[cpu]; c.offline {
+			continue
+		}
+		if fd < 0 {
+			var inode uint64
+			var err error
+			if fd, inode, err = openCgroup(t.dir); err != nil {
+				return
+			}
+			defer unix.Close(fd)
+			if inode != t.inode {
+				return // another cgroup by the same name
+			}
+		}
+		if errors.Is(g.open(c, fd, cpu), unix.ENODEV) {
+			g.offline[cpu] = true
+		}
+	}
+}
+
+// open opens one group, or nothing.
+func (g *groups) open(c *cpuGroup, cgroup, cpu int) error {
+	*c = cpuGroup{}
+	leader := -1
+	for i, e := range g.events {
+		fd, err := g.sys.open(e.attr(leader < 0), cgroup, cpu, leader)
+		if err != nil {
+			for _, fd := range c.fds[:i] {
+				g.sys.close(fd)
+			}
+			c.offline = errors.Is(err, unix.ENODEV)
+			return fmt.Errorf("open %s on CPU %d: %w", e.name, cpu, err)
+		}
+		c.fds[i] = fd
+		leader = c.fds[0]
+	}
+	c.isOpen = true
+	g.held += len(g.events)
+	return nil
+}
+
+func (g *groups) close(c *cpuGroup) {
+	if !c.isOpen {
+		return
+	}
+	// The leader last: without it the members would become events of their own.
+	for i := len(g.events) - 1; i >= 0; i-- {
+		g.sys.close(c.fds[i])
+	}
+	g.held -= len(g.events)
+	*c = cpuGroup{}
+}
+
+func (g *groups) forget(t *groupTask) {
+	for i := range t.cpus {
+		g.close(&t.cpus[i])
+	}
+	delete(g.tasks, t.key)
+	g.order = slices.DeleteFunc(g.order, func(o *groupTask) bool { return o == t })
+}
+
+// try opens events as one group on the first CPU that is there.
+func (g *groups) try(cgroup int, events ...event) error {
+	trial := groups{sys: g.sys, events: events}
+	err := error(unix.ENODEV)
+	for _, cpu := range g.cpus {
+		var c cpuGroup
+		if err = trial.open(&c, cgroup, cpu); !errors.Is(err, unix.ENODEV) {
+			trial.close(&c)
+			break
+		}
+	}
+	return err
+}
+
+// explain says why what could not be opened in a cgroup. ENOENT is ambiguous:
+// the event may not exist, the cgroup may just have been removed, or perf may
+// not see this cgroup at all. A software event in the same cgroup tells.
+func (g *groups) explain(what string, cgroup int, dir string, inode uint64, err error) error {
+	soft := g.try(cgroup, taskClock)
+	if soft == nil {
+		return refusal(what, err)
+	}
+	var st unix.Stat_t
+	if unix.Stat(dir, &st) != nil || st.Ino != inode {
+		return fmt.Errorf("open %s: %w", dir, host.ErrGone)
+	}
+	var e *NotSupportedError
+	if !errors.As(refusal("perf in cgroup mode", soft), &e) {
+		return refusal(what, err)
+	}
+	switch {
+	case errors.Is(soft, unix.ENOENT):
+		e.Reason = "perf_event_open: ENOENT for " + what + " and for the software event task-clock in " + dir +
+			": perf sees no cgroup below the root before cgroup.subtree_control of the root was written once"
+		e.Remedy = "write any controller to cgroup.subtree_control of the cgroup2 root, as systemd does at boot"
+	case errors.Is(soft, unix.EBADF):
+		e.Reason = "perf_event_open: EBADF in " + dir + ": the perf_event controller is mounted as cgroup v1"
+		e.Remedy = "boot with cgroup_no_v1=perf_event"
+	case errors.Is(soft, unix.EINVAL):
+		e.Reason = "perf_event_open: EINVAL for the software event task-clock: the kernel was built without CONFIG_CGROUP_PERF"
+		e.Remedy = "use a kernel with CONFIG_CGROUP_PERF"
+	}
+	return e
+}
+
+func (g *groups) fdLimit(err error) error {
+	e := &FDLimitError{Need: len(g.cpus)*len(g.events) + 1, Held: g.held, Err: err}
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) == nil {
+		e.Limit = limit.Cur
+	}
+	return e
+}
+
+// openCgroup opens a cgroup's directory for perf_event_open.
+func openCgroup(dir string) (fd int, inode uint64, err error) {
+	if fd, err = unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
+			return -1, 0, fmt.Errorf("open %s: %w", dir, host.ErrGone)
+		}
+		return -1, 0, fmt.Errorf("open %s: %w", dir, err)
+	}
+	var st unix.Stat_t
+	if err = unix.Fstat(fd, &st); err != nil {
+		unix.Close(fd)
+		return -1, 0, fmt.Errorf("stat %s: %w", dir, err)
+	}
+	return fd, st.Ino, nil
+}

@@ -1,0 +1,104 @@
+//go:build linux
+
+package counter
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// kernel is the part of the kernel that counts: perf_event_open(2) and what
+// is done with its descriptors. Tests put another behind it.
+type kernel interface {
+	// open opens an event of the cgroup (a directory's descriptor) on a CPU;
+	// leader is the descriptor of the group to join, -1 to lead a new one.
+	open(attr *unix.PerfEventAttr, cgroup, cpu, leader int) (int, error)
+	// toggle starts or stops a whole group, given its leader.
+	toggle(leader int, on bool) error
+	read(fd int, buf []byte) (int, error)
+	close(fd int)
+}
+
+type linux struct{}
+
+func (linux) open(attr *unix.PerfEventAttr, cgroup, cpu, leader int) (int, error) {
+	return unix.PerfEventOpen(attr, cgroup, cpu, leader, unix.PERF_FLAG_PID_CGROUP|unix.PERF_FLAG_FD_CLOEXEC)
+}
+
+func (linux) toggle(leader int, on bool) error {
+	req := uint(unix.PERF_EVENT_IOC_DISABLE)
+	if on {
+		req = unix.PERF_EVENT_IOC_ENABLE
+	}
+	return unix.IoctlSetInt(leader, req, unix.PERF_IOC_FLAG_GROUP)
+}
+
+func (linux) read(fd int, buf []byte) (int, error) { return unix.Read(fd, buf) }
+
+// close ignores the error: close(2) of a perf descriptor frees it either way.
+func (linux) close(fd int) { unix.Close(fd) }
+
+// event is one thing that perf counts.
+type event struct {
+	name   string
+	kind   uint32 // PERF_TYPE_*
+	config uint64
+}
+
+var taskClock = event{"task-clock", unix.PERF_TYPE_SOFTWARE, unix.PERF_COUNT_SW_TASK_CLOCK}
+
+// attr asks for counting with times. No exclude_ bit is set: above all not
+// exclude_guest, under which a virtual machine as a task counts nothing.
+func (e event) attr(leader bool) *unix.PerfEventAttr {
+	a := &unix.PerfEventAttr{
+		Type:        e.kind,
+		Size:        uint32(unsafe.Sizeof(unix.PerfEventAttr{})),
+		Config:      e.config,
+		Read_format: unix.PERF_FORMAT_GROUP | unix.PERF_FORMAT_TOTAL_TIME_ENABLED | unix.PERF_FORMAT_TOTAL_TIME_RUNNING,
+	}
+	if leader {
+		// Members are opened enabled and follow the leader. Opened disabled,
+		// they would need a toggle of their own.
+		a.Bits = unix.PerfBitDisabled
+	}
+	return a
+}
+
+// refusal turns an error of perf_event_open into a NotSupportedError where it
+// says something about the machine, and wraps it where it only says something
+// about this moment.
+func refusal(what string, err error) error {
+	var errno unix.Errno
+	if !errors.As(err, &errno) {
+		return fmt.Errorf("open %s: %w", what, err)
+	}
+	e := &NotSupportedError{What: what, Err: err}
+	name := unix.ErrnoName(errno)
+	switch errno {
+	case unix.ENOENT, unix.ENXIO, unix.EOPNOTSUPP:
+		e.Reason = "perf_event_open: " + name + ": the CPU, or the hypervisor, offers no such event"
+		e.Remedy = "use a machine or VM type that exposes a performance monitoring unit"
+	case unix.ENODEV:
+		e.Reason = "perf_event_open: " + name + ": no CPU of those given can count it"
+		e.Remedy = "use a machine or VM type that exposes a performance monitoring unit"
+	case unix.EINVAL:
+		e.Reason = "perf_event_open: " + name + ": the kernel refuses the event or a group of this size"
+	case unix.EBUSY:
+		e.Reason = "perf_event_open: " + name + ": somebody holds the counters for themselves"
+		e.Remedy = "stop the other profiler, or give the counter of the NMI watchdog back: sysctl kernel.nmi_watchdog=0"
+	case unix.EACCES, unix.EPERM:
+		e.Reason = "perf_event_open: " + name + ": not permitted"
+		e.Remedy = "grant CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8) and allow perf_event_open in the seccomp profile"
+	case unix.ENOSYS:
+		e.Reason = "perf_event_open: " + name + ": the kernel was built without CONFIG_PERF_EVENTS, or seccomp forbids the call"
+		e.Remedy = "allow perf_event_open in the seccomp profile"
+	default:
+		return fmt.Errorf("open %s: perf_event_open: %w", what, err)
+	}
+	return e
+}
+
+func outOfFDs(err error) bool { return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) }

@@ -1,0 +1,36 @@
+package counter
+
+import (
+	"fmt"
+)
+
+// NotSupportedError says that this machine cannot count something, for good:
+// asking again gives the same answer until somebody changes the machine.
+type NotSupportedError struct {
+	What   string // e.g. "event instructions"
+	Reason string // what was tried and how it failed
+	Remedy string // what a person can do about it, "" if nothing is known
+	Err    error  // the kernel's answer, may be nil
+}
+
+func (e *NotSupportedError) Error() string {
+	return fmt.Sprintf("%s: not supported: %s", e.What, e.Reason)
+}
+
+func (e *NotSupportedError) Unwrap() error { return e.Err }
+
+// FDLimitError says that following one more task would need more file
+// descriptors than the process may open. Nothing was opened for the task.
+type FDLimitError struct {
+	Need  int    // descriptors that this task would take
+	Held  int    // descriptors that the source holds for its other tasks
+	Limit uint64 // RLIMIT_NOFILE, 0 if it could not be read
+	Err   error  // EMFILE or ENFILE
+}
+
+func (e *FDLimitError) Error() string {
+	return fmt.Sprintf("open counters: %d file descriptors needed beside the %d held, limit %d: %v",
+		e.Need, e.Held, e.Limit, e.Err)
+}
+
+func (e *FDLimitError) Unwrap() error { return e.Err }

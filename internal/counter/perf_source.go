@@ -1,0 +1,83 @@
+//go:build linux
+
+package counter
+
+import (
+	"errors"
+	"math"
+	"time"
+
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// Perf is a Source over perf groups in cgroup mode: one group per task and
+// CPU, read whole, each difference scaled by its own enabled/running. It holds
+// CPUs × events file descriptors per task; Add says so with a *FDLimitError
+// when they run out.
+//
+// Besides Cost and Coverage a reading has its signal's Extras where every CPU
+// that the task ran on was counted.
+type Perf struct {
+	signal  sample.SignalName
+	variant string
+	fill    func(*Reading, *total)
+	groups  *groups
+	missing []error
+}
+
+// Signal implements Source.
+func (p *Perf) Signal() sample.SignalName { return p.signal }
+
+// Variant implements Source.
+func (p *Perf) Variant() string { return p.variant }
+
+// Missing says which optional events, or better variants, this machine lacks:
+// one *NotSupportedError each.
+func (p *Perf) Missing() []error { return p.missing }
+
+// Add implements Source. Its errors: host.ErrGone, ErrNoPerfDir, *FDLimitError,
+// *NotSupportedError.
+func (p *Perf) Add(t Target) error { return p.groups.add(t.Key, t.PerfDir) }
+
+// Remove implements Source. perf keeps its own time, so the CPU time given is
+// not used.
+func (p *Perf) Remove(key sample.TaskKey, _ time.Duration) (Reading, bool) {
+	sum, counted := p.groups.remove(key)
+	if !counted {
+		return Reading{}, false
+	}
+	return p.reading(&sum), true
+}
+
+// Start implements Source.
+func (p *Perf) Start() error { return p.groups.start() }
+
+// Stop implements Source.
+func (p *Perf) Stop(_ CPUTime, yield func(sample.TaskKey, Reading)) error {
+	return p.groups.stop(func(t *groupTask, sum *total) { yield(t.key, p.reading(sum)) })
+}
+
+// Close implements Source.
+func (p *Perf) Close() error {
+	p.groups.closeAll()
+	return nil
+}
+
+func (p *Perf) reading(t *total) Reading {
+	r := Reading{Cost: math.NaN(), Coverage: t.coverage()}
+	if t.restarted {
+		r.Flags |= sample.Restarted
+	}
+	if r.Coverage >= leastCoverage {
+		p.fill(&r, t)
+	}
+	return r
+}
+
+// openPerf checks what every perf source needs of its caller.
+func openPerf(sys kernel, cpus sample.Set) (*groups, error) {
+	if cpus.Len() == 0 {
+		return nil, errors.New("open counters: no CPU given")
+	}
+	return newGroups(sys, cpus), nil
+}

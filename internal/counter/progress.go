@@ -1,0 +1,287 @@
+//go:build linux
+
+package counter
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strconv"
+
+	"github.com/quell-dev/quell/internal/sample"
+	"golang.org/x/sys/unix"
+)
+
+// The bounds on what one task can make the agent do.
+const (
+	// maxProgressFiles is the most files of a task that add up; a task that
+	// has more is not counted.
+	maxProgressFiles = 64
+	// maxProgressOpens is the most files that are opened for it at one Start:
+	// many processes may name the same file.
+	maxProgressOpens = 1024
+	// maxEnvirons is the most environments that are read for it at one Start.
+	// The rest has its turn at the next; until then the task is not counted.
+	maxEnvirons = 1024
+	// maxEnviron is the most that is read of one environment.
+	maxEnviron = 256 << 10
+)
+
+const progressEnv = "QUELL_PROGRESS"
+
+var (
+	errShort      = errors.New("shorter than 8 bytes")
+	errNoProgress = errors.New("no progress file")
+	errTooMany    = errors.New("too many progress files or processes")
+)
+
+// progressFile is a progress file that is open for a window; the format is in
+// docs/progress-file.md.
+type progressFile struct {
+	fd    int
+	value uint64 // at the window's start
+	short bool   // it held no value then
+}
+
+// progressTask finds a task's progress files. Files are open only in a window:
+// the next one finds replaced files and new processes, and a container's file
+// system can be unmounted in between.
+type progressTask struct {
+	target Target
+	known  map[int]process
+	files  []progressFile
+	seen   map[fileID]bool
+	err    error // why the window's start could not tell all files
+}
+
+type fileID struct{ dev, inode uint64 }
+
+// process is what is remembered of a process: the incarnation that was looked
+// at, and its progress file, "" if it has none.
+type process struct {
+	incarnation
+	path string
+}
+
+// open opens the files of the task's processes as they are now and reads where
+// they stand. proc is the root of procfs.
+func (t *progressTask) open(proc string) {
+	t.err = nil
+	clear(t.seen)
+	pids, err := t.target.Members()
+	if err != nil {
+		t.err = fmt.Errorf("list members: %w", err)
+		return
+	}
+	known := make(map[int]process, len(pids))
+	environs, opens := maxEnvirons, maxProgressOpens
+	for _, pid := range pids {
+		dir := proc + "/" + strconv.Itoa(pid)
+		p := process{path: t.target.Progress}
+		if p.path == "" {
+			var ok bool
+			if p, ok = t.look(pid, dir, &environs); !ok {
+				continue
+			}
+			known[pid] = p
+		}
+		if p.path != "" && opens > 0 {
+			opens--
+			t.openFile(dir, p.path)
+		}
+	}
+	t.known = known
+}
+
+// look finds a process's progress file by its environment as it was at exec.
+func (t *progressTask) look(pid int, dir string, environs *int) (process, bool) {
+	stat, err := os.ReadFile(dir + "/stat")
+	if err != nil {
+		return process{}, false // it ended
+	}
+	inc, err := parseStat(stat)
+	if err != nil {
+		return process{}, false
+	}
+	if p, ok := t.known[pid]; ok && p.incarnation == inc {
+		return p, true
+	}
+	if *environs == 0 {
+		t.err = errTooMany
+		return process{}, false
+	}
+	*environs--
+	environ, err := readSome(dir+"/environ", maxEnviron)
+	if errors.Is(err, fs.ErrPermission) {
+		t.err = err
+	}
+	if err != nil {
+		return process{}, false
+	}
+	return process{inc, progressPath(environ)}, true
+}
+
+// openFile opens a progress file and keeps it, unless it is open already or
+// there is no regular file.
+func (t *progressTask) openFile(dir, file string) {
+	fd, id, err := openProgress(dir+"/root", file)
+	if err != nil {
+		if outOfFDs(err) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EAGAIN) {
+			t.err = err // there may be a file
+		}
+		return
+	}
+	if !t.seen[id] && len(t.files) == maxProgressFiles {
+		t.err = errTooMany
+	}
+	if t.seen[id] || t.err != nil {
+		unix.Close(fd)
+		return
+	}
+	t.seen[id] = true
+	f := progressFile{fd: fd}
+	switch f.value, err = readProgress(fd); {
+	case errors.Is(err, errShort):
+		f.short = true
+	case err != nil:
+		t.err = err
+	}
+	t.files = append(t.files, f)
+}
+
+// close reads what the files say now and closes them. sum is their progress
+// since open; restarted reports that one says less than before. Both are void
+// if one of the files could not be read: the error says why.
+func (t *progressTask) close() (sum uint64, restarted bool, err error) {
+	err = t.err
+	if err == nil && len(t.files) == 0 {
+		err = errNoProgress
+	}
+	written := false
+	for _, f := range t.files {
+		now, readErr := readProgress(f.fd)
+		unix.Close(f.fd)
+		if f.short && errors.Is(readErr, errShort) {
+			continue // made, but nobody writes it
+		}
+		if f.short {
+			readErr = errShort
+		}
+		if readErr != nil {
+			err = readErr
+			continue
+		}
+		written = true
+		d, again := sample.Monotonic(now, f.value)
+		sum += d
+		restarted = restarted || again
+	}
+	t.files = t.files[:0]
+	if err == nil && !written {
+		err = errShort
+	}
+	return sum, restarted, err
+}
+
+// openProgress opens a task's file below its root directory without trusting
+// the task: symbolic links do not lead out of the root and the last component
+// is none; what is no regular file is not opened at all, for opening a FIFO
+// waits and opening a device acts.
+func openProgress(root, file string) (int, fileID, error) {
+	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, fileID{}, fmt.Errorf("open %s: %w", root, err)
+	}
+	defer unix.Close(dir)
+	at, err := unix.Openat2(dir, file, &unix.OpenHow{ // Linux 5.6
+		Flags:   unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return -1, fileID{}, fmt.Errorf("open %s in %s: %w", file, root, err)
+	}
+	defer unix.Close(at)
+	var st unix.Stat_t
+	if err := unix.Fstat(at, &st); err != nil {
+		return -1, fileID{}, fmt.Errorf("stat %s in %s: %w", file, root, err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return -1, fileID{}, fmt.Errorf("open %s in %s: not a regular file", file, root)
+	}
+	fd, err := unix.Open("/proc/self/fd/"+strconv.Itoa(at), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, fileID{}, fmt.Errorf("open %s in %s: %w", file, root, err)
+	}
+	return fd, fileID{uint64(st.Dev), st.Ino}, nil
+}
+
+// readProgress reads with pread and never maps: a task that truncates a mapped
+// file would kill the agent with SIGBUS.
+func readProgress(fd int) (uint64, error) {
+	var b [8]byte
+	n, err := unix.Pread(fd, b[:], 0)
+	if err != nil {
+		return 0, fmt.Errorf("read progress file: %w", err)
+	}
+	if n < len(b) {
+		return 0, fmt.Errorf("read progress file: %w", errShort)
+	}
+	return binary.LittleEndian.Uint64(b[:]), nil
+}
+
+// progressPath finds the progress file in /proc/PID/environ, NAME=value each
+// ended by a zero byte; "" if there is none or the path is not absolute.
+func progressPath(environ []byte) string {
+	for len(environ) > 0 {
+		var entry []byte
+		entry, environ, _ = bytes.Cut(environ, []byte{0})
+		if value, ok := bytes.CutPrefix(entry, []byte(progressEnv+"=")); ok {
+			if p := string(value); path.IsAbs(p) && len(p) < unix.PathMax {
+				return p
+			}
+			return ""
+		}
+	}
+	return ""
+}
+
+// incarnation tells one life of a process id from the next, and one program
+// from the next that the process executes: the environment moves at exec.
+type incarnation struct{ start, environ uint64 }
+
+// parseStat reads starttime and env_start from /proc/PID/stat (proc_pid_stat(5),
+// fields 22 and 50). The command name, in parentheses, may hold anything.
+func parseStat(text []byte) (incarnation, error) {
+	i := bytes.LastIndexByte(text, ')')
+	if i < 0 {
+		return incarnation{}, errors.New("parse stat: no command name")
+	}
+	fields := bytes.Fields(text[i+1:]) // from field 3 on
+	if len(fields) <= 50-3 {
+		return incarnation{}, errors.New("parse stat: too few fields")
+	}
+	start, err := strconv.ParseUint(string(fields[22-3]), 10, 64)
+	if err != nil {
+		return incarnation{}, fmt.Errorf("parse stat: starttime: %w", err)
+	}
+	environ, err := strconv.ParseUint(string(fields[50-3]), 10, 64)
+	if err != nil {
+		return incarnation{}, fmt.Errorf("parse stat: env_start: %w", err)
+	}
+	return incarnation{start, environ}, nil
+}
+
+// readSome reads a file up to a bound.
+func readSome(name string, most int64) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, most))
+}
