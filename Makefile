@@ -22,14 +22,14 @@ demo: bin/quell bin/quell-agent ## build and run the demo: one noisy neighbour f
 # One package at a time (-p 1): many tests measure, and would disturb each other.
 test: ## go vet, then every test with -race; lists what failed and what was skipped
 	@$(if $(RACE),,echo 'no C compiler: testing without -race (for it: apt-get install -y gcc libc6-dev)')
-	@status=0; go vet $(PKGS) || status=1; go build $(RACE) $(PKGS) || status=1; \
+	@status=0; go vet $(PKGS) || status=1; go build $(RACE) -o /dev/null $(PKGS) || status=1; \
 	go run ./internal/quelltest/tally $(RACE) -p 1 -timeout 10m $(PKGS) || status=1; exit $$status
 
 bench: ## every benchmark once; comparisons print ratios
 	go test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) $(PKGS)
 
 fuzz: ## every fuzz target for FUZZTIME each
-	@status=0; for dir in $$(grep -rl --include='*_test.go' '^func Fuzz' cmd internal | xargs -r dirname | sort -u); do \
+	@status=0; for dir in $$(grep -rl --include='*_test.go' '^func Fuzz' cmd internal 2>/dev/null | xargs -r -n1 dirname | sort -u); do \
 		for f in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' $$dir/*_test.go); do \
 			echo "$$dir $$f"; \
 			go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) ./$$dir || status=1; \

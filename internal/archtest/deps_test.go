@@ -44,7 +44,7 @@ func TestAgentDependencies(t *testing.T) {
 	}
 	want, err := os.ReadFile(golden)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v; to make it: go test ./internal/archtest -update", err)
 	}
 	if !bytes.Equal(got, want) {
 		t.Errorf("the agent's dependencies changed; if that is meant: go test ./internal/archtest -update\ngot:\n%s\nwant:\n%s", got, want)
