@@ -73,10 +73,9 @@ func (h *Host) quotaCapability() Capability {
 	if hier == sample.V1CPU {
 		file, dir = "cpu.cfs_quota_us", h.layout.V1["cpu"]
 	}
-	found := dir
-	for name := range h.limited(dir, file) {
-		found = name
-		break
+	found := h.first(dir, file)
+	if found == "" {
+		found = dir
 	}
 	if err := unix.Access(h.Path(found), unix.W_OK); err != nil {
 		c.Reason = fmt.Sprintf("%s is not writable: %v", found, err)
@@ -87,17 +86,16 @@ func (h *Host) quotaCapability() Capability {
 	return c
 }
 
-// limited yields the limit files of the cgroups directly below a mount.
-func (h *Host) limited(dir, file string) func(func(string) bool) {
-	return func(yield func(string) bool) {
-		names, _ := subdirs(h.Path(dir), 0)
-		for _, name := range names {
-			f := path.Join(dir, name, file)
-			if unix.Access(h.Path(f), unix.F_OK) == nil && !yield(f) {
-				return
-			}
+// first returns the named file of a cgroup directly below a mount, "" if no
+// cgroup there has it.
+func (h *Host) first(dir, file string) string {
+	names, _ := subdirs(h.Path(dir), 0)
+	for _, name := range names {
+		if f := path.Join(dir, name, file); unix.Access(h.Path(f), unix.F_OK) == nil {
+			return f
 		}
 	}
+	return ""
 }
 
 func (h *Host) cpusetCapability() Capability {
@@ -132,23 +130,19 @@ func (h *Host) psiCapability() Capability {
 
 func (h *Host) cgroupPSICapability() Capability {
 	c := Capability{Name: "psi per cgroup"}
-	switch {
-	case h.layout.Unified == "":
+	if h.layout.Unified == "" {
 		c.Reason, c.Remedy = "only cgroup2 keeps it", "mount cgroup2 beside the v1 hierarchies"
-	default:
-		for f := range h.limited(h.layout.Unified, "cpu.pressure") {
-			_, err := h.ReadValue(f)
-			if c.OK = err == nil; !c.OK {
-				c.Reason, c.Remedy = orNoPSI(err).Error(), "boot with psi=1"
-			}
-			return c
-		}
-		// No cgroup to look at; the top has the file since 5.13 or so.
-		_, err := h.ReadValue(h.layout.Unified + "/cpu.pressure")
-		if c.OK = err == nil; !c.OK {
-			c.Reason = "no cgroup has cpu.pressure"
-		}
+		return c
 	}
+	found := h.first(h.layout.Unified, "cpu.pressure")
+	if found == "" { // no cgroup but the top; that has the file since 5.13 or so
+		found = h.layout.Unified + "/cpu.pressure"
+	}
+	if _, err := h.ReadValue(found); err != nil {
+		c.Reason, c.Remedy = orNoPSI(err).Error(), "boot with psi=1 (a kernel with CONFIG_PSI)"
+		return c
+	}
+	c.OK = true
 	return c
 }
 

@@ -19,6 +19,7 @@ type Watcher struct {
 	fd   int
 	tops []string         // mounts, as this process opens them
 	dirs map[int32]string // by watch descriptor
+	wds  map[string]int32 // the inverse
 	buf  [16 << 10]byte
 }
 
@@ -32,7 +33,7 @@ func (h *Host) Watch() (*Watcher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watch cgroups: %w", err)
 	}
-	w := &Watcher{fd: fd, dirs: make(map[int32]string)}
+	w := &Watcher{fd: fd, dirs: make(map[int32]string), wds: make(map[string]int32)}
 	for _, name := range [...]string{"", "cpu"} {
 		if t, ok := h.trees[name]; ok {
 			w.tops = append(w.tops, h.Path(t.dir))
@@ -72,9 +73,7 @@ func (w *Watcher) Changed() (bool, error) {
 			switch dir, known := w.dirs[e.Wd]; {
 			case e.Mask&unix.IN_Q_OVERFLOW != 0:
 				changed, again = true, true
-			case e.Mask&unix.IN_IGNORED != 0:
-				delete(w.dirs, e.Wd)
-			case e.Mask&unix.IN_ISDIR == 0:
+			case e.Mask&unix.IN_ISDIR == 0: // also IN_IGNORED, the answer to forget
 			case e.Mask&unix.IN_MOVE != 0:
 				changed, again = true, true // paths below it have changed
 			case e.Mask&unix.IN_CREATE != 0 && known:
@@ -82,6 +81,9 @@ func (w *Watcher) Changed() (bool, error) {
 				if err := w.add(path.Join(dir, name)); err != nil {
 					return true, err
 				}
+			case e.Mask&unix.IN_DELETE != 0 && known:
+				changed = true
+				w.forget(path.Join(dir, name))
 			default:
 				changed = true
 			}
@@ -93,13 +95,31 @@ func (w *Watcher) Changed() (bool, error) {
 	return changed, nil
 }
 
+// addAll watches whatever there is and forgets what is not there any more.
 func (w *Watcher) addAll() error {
+	old := w.dirs
+	w.dirs, w.wds = make(map[int32]string), make(map[string]int32)
 	for _, top := range w.tops {
 		if err := w.add(top); err != nil {
 			return err
 		}
 	}
+	for wd := range old {
+		if _, still := w.dirs[wd]; !still {
+			unix.InotifyRmWatch(w.fd, uint32(wd)) // EINVAL if the kernel did it
+		}
+	}
 	return nil
+}
+
+// forget ends the watch of a removed directory. On cgroupfs the kernel does
+// not (seen on 6.18): the watch would keep the inode for ever.
+func (w *Watcher) forget(dir string) {
+	if wd, ok := w.wds[dir]; ok {
+		unix.InotifyRmWatch(w.fd, uint32(wd))
+		delete(w.wds, dir)
+		delete(w.dirs, wd)
+	}
 }
 
 // add watches a directory and those below it: first itself, so that what is
@@ -113,7 +133,7 @@ func (w *Watcher) add(dir string) error {
 	if err != nil {
 		return fmt.Errorf("watch cgroups: %w", &fs.PathError{Op: "inotify_add_watch", Path: dir, Err: err})
 	}
-	w.dirs[int32(wd)] = dir
+	w.dirs[int32(wd)], w.wds[dir] = dir, int32(wd)
 	entries, err := os.ReadDir(dir)
 	if err != nil && !vanished(err) {
 		return fmt.Errorf("watch cgroups: %w", err)
