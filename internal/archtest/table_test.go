@@ -30,12 +30,13 @@ var table = []row{
 	{pkg: "workload", may: "sample host", outside: "golang.org/x/sys", why: "names CPUs as sample.Set; places processes in cgroups that host finds"},
 	{pkg: "config", may: "sample spec detect plan", outside: "go.yaml.in/yaml", why: "one struct per program out of the parameters that the core declares"},
 	{pkg: "api", may: "sample spec detect plan", why: "the agent's socket: incidents and specs as the core spells them, in JSON"},
-	{pkg: "agent", may: "sample stat spec detect plan trace host counter enforce config api", outside: "github.com/prometheus/client_golang",
-		why: "the loop over the core; what it is fed through are its own interfaces, the types in them are their packages'"},
-	{pkg: "demo", may: "sample spec detect plan trace host counter enforce workload config api agent", outside: "golang.org/x/sys golang.org/x/term",
+	{pkg: "report", may: "sample spec detect plan host api", why: "incidents, the agent's status and host.Capability as text for people"},
+	{pkg: "agent", may: "sample stat spec detect plan trace host counter enforce config api report", outside: "golang.org/x/sys github.com/prometheus/client_golang",
+		why: "the loop over the core; what it is fed through are its own interfaces, the types in them are their packages'; it keeps the log that report reads"},
+	{pkg: "demo", may: "sample spec detect plan trace host counter enforce workload config api report agent", outside: "golang.org/x/sys golang.org/x/term",
 		why: "a scenario over the shipped agent: reads its incidents, starts workloads"},
 	{pkg: "cmd/quell-agent", may: "sample stat spec detect plan trace host counter counter/runq enforce config api agent", outside: "golang.org/x/sys github.com/spf13 github.com/prometheus", why: "wiring"},
-	{pkg: "cmd/quell", may: "sample stat spec detect plan trace host counter counter/runq enforce workload config api agent demo", outside: "golang.org/x/sys golang.org/x/term github.com/spf13", why: "wiring"},
+	{pkg: "cmd/quell", may: "sample stat spec detect plan trace host counter counter/runq enforce workload config api report agent demo", outside: "golang.org/x/sys golang.org/x/term github.com/spf13", why: "wiring"},
 }
 
 // mutable lists the package-level variables that may change, with the reason.
