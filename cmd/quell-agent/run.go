@@ -1,0 +1,238 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime/debug"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/quell-dev/quell/internal/agent"
+	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/config"
+	"github.com/quell-dev/quell/internal/counter"
+	"github.com/quell-dev/quell/internal/counter/runq"
+	"github.com/quell-dev/quell/internal/enforce"
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/trace"
+)
+
+// journalDir is where in the state directory the enforcer keeps its journal.
+const journalDir = "journal"
+
+func logger(c *config.Agent) *slog.Logger {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(c.LogLevel)); err != nil {
+		level = slog.LevelInfo // Validate has ruled that out
+	}
+	o := &slog.HandlerOptions{Level: level}
+	if c.LogFormat == "json" {
+		return slog.New(slog.NewJSONHandler(os.Stderr, o))
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, o))
+}
+
+// run is the daemon, until SIGTERM or SIGINT.
+func run(ctx context.Context, c *config.Agent) (err error) {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	log := logger(c)
+	h, err := host.Open("/")
+	if err != nil {
+		return usageError{err}
+	}
+	e, err := enforce.Open(filepath.Join(c.StateDir, journalDir), h)
+	if err != nil {
+		return locked(err)
+	}
+	defer func() { err = errors.Join(err, e.Close()) }()
+	if err := recoverCaps(log, e); err != nil {
+		return err
+	}
+	p := agent.Parts{Config: c, Version: version, Machine: h, Enforcer: e, Log: log}
+	if p.Platform, err = h.Platform(); err != nil {
+		return err
+	}
+	if p.Topology, err = h.Topology(); err != nil {
+		return err
+	}
+	finder := agent.NewHostFinder(h, c)
+	defer func() { err = errors.Join(err, finder.Close()) }()
+	if finder.Unwatched != nil {
+		p.Degraded = append(p.Degraded, "cgroups are not watched but walked: "+finder.Unwatched.Error())
+	}
+	p.Finder = finder
+	openSources(c, h, &p)
+	defer func() {
+		for _, s := range p.Sources {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	closeTrace, err := openTrace(c, &p)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeTrace()) }()
+	a, err := agent.New(p)
+	if err != nil {
+		return err
+	}
+	return serve(ctx, c, log, a)
+}
+
+// recoverCaps undoes what an earlier agent left in force.
+func recoverCaps(log *slog.Logger, e *enforce.Enforcer) error {
+	if d := e.Damage(); d != "" {
+		log.Error("journal was damaged", "what", d)
+	}
+	outcomes, err := e.RestoreAll(sample.At(time.Now()), "an earlier agent left it")
+	for _, o := range outcomes {
+		log.Warn("undid a cap that an earlier agent left", "task", o.Change.Task, "result", o.Result, "note", o.Note)
+	}
+	if err != nil {
+		return fmt.Errorf("restore what an earlier agent left: %w", err)
+	}
+	return nil
+}
+
+// openSources opens what the machine can count of the signals asked for.
+func openSources(c *config.Agent, h *host.Host, p *agent.Parts) {
+	cpus, cgroup2 := p.Topology.Online, h.Layout().Unified
+	open := map[sample.SignalName]func() (counter.Source, error){
+		sample.CPI:  func() (counter.Source, error) { return source(counter.OpenCPI(cpus, cgroup2)) },
+		sample.CPS:  func() (counter.Source, error) { return source(counter.OpenCPS(cpus, cgroup2)) },
+		sample.CPT:  func() (counter.Source, error) { return source(counter.OpenCPT(h.Path("/proc"))) },
+		sample.RunQ: func() (counter.Source, error) { return runq.Open(runq.Options{}) },
+	}
+	for _, sig := range sample.Signals() {
+		if !c.Counts(sig.Name) {
+			continue
+		}
+		st := api.SignalStatus{Signal: sig.Name}
+		s, err := open[sig.Name]()
+		var missing *counter.NotSupportedError
+		switch {
+		case err == nil:
+			p.Sources = append(p.Sources, s)
+			st.OK, st.Variant = true, s.Variant()
+			if f, ok := s.(interface{ Fallback() string }); ok {
+				st.Reason = f.Fallback()
+			}
+		case errors.As(err, &missing):
+			st.Reason, st.Remedy = err.Error(), missing.Remedy
+		default:
+			st.Reason = err.Error()
+		}
+		p.Signals = append(p.Signals, st)
+	}
+}
+
+// source keeps a nil pointer from becoming a Source that is not nil.
+func source[S counter.Source](s S, err error) (counter.Source, error) {
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// openTrace prepares Parts.Record.
+func openTrace(c *config.Agent, p *agent.Parts) (func() error, error) {
+	if c.Record == "" {
+		return func() error { return nil }, nil
+	}
+	f, err := os.OpenFile(c.Record, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return nil, usageError{fmt.Errorf("open trace: %w", err)}
+	}
+	buf := bufio.NewWriter(f)
+	w := trace.NewWriter(buf)
+	p.Record = w.Write
+	return func() error { return errors.Join(w.Flush(), buf.Flush(), f.Close()) }, nil
+}
+
+// serve runs the agent with its socket and metrics, and ends all three.
+func serve(ctx context.Context, c *config.Agent, log *slog.Logger, a *agent.Agent) error {
+	socket, err := agent.ListenSocket(c.Socket, c.SocketGroup)
+	if err != nil {
+		return usageError{err}
+	}
+	servers := map[*http.Server]net.Listener{a.SocketServer(): socket}
+	if c.Listen != "" {
+		l, err := net.Listen("tcp", c.Listen)
+		if err != nil {
+			socket.Close()
+			return usageError{fmt.Errorf("listen for metrics: %w", err)}
+		}
+		servers[a.MetricsServer()] = l
+	}
+	var wg sync.WaitGroup
+	for s, l := range servers {
+		wg.Go(func() {
+			if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+				log.Error("serve", "address", l.Addr(), "reason", err)
+			}
+		})
+	}
+	log.Info("quell-agent runs", "version", version, "socket", c.Socket, "metrics", c.Listen, "mode", c.Enforce.Mode, "go", goVersion())
+	err = a.Run(ctx)
+	for s := range servers {
+		shut, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		if s.Shutdown(shut) != nil {
+			s.Close()
+		}
+		cancel()
+	}
+	wg.Wait()
+	return err
+}
+
+func goVersion() string {
+	if b, ok := debug.ReadBuildInfo(); ok {
+		return b.GoVersion
+	}
+	return ""
+}
+
+// restore is the command that undoes what a dead agent left.
+func restore(w io.Writer, c *config.Agent) error {
+	h, err := host.Open("/")
+	if err != nil {
+		return usageError{err}
+	}
+	dir := filepath.Join(c.StateDir, journalDir)
+	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
+		fmt.Fprintf(w, "nothing to undo: there is no journal in %s\n", dir)
+		return nil
+	}
+	e, err := enforce.Open(dir, h)
+	if err != nil {
+		return locked(err)
+	}
+	defer e.Close()
+	if d := e.Damage(); d != "" {
+		fmt.Fprintf(w, "the journal was damaged: %s\n", d)
+	}
+	outcomes, err := e.RestoreAll(sample.At(time.Now()), "quell-agent restore")
+	for _, o := range outcomes {
+		fmt.Fprintf(w, "%s: %s", o.Change.Task, o.Result)
+		if o.Note != "" {
+			fmt.Fprintf(w, " (%s)", o.Note)
+		}
+		fmt.Fprintln(w)
+	}
+	if len(outcomes) == 0 && err == nil {
+		fmt.Fprintln(w, "nothing to undo")
+	}
+	return err
+}

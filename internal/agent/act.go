@@ -1,0 +1,134 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/quell-dev/quell/internal/enforce"
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/report"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// carryOut does what the planner asks for, and what it asks for upon that. The
+// error joins what could not be done; the planner knows of it already.
+func (a *Agent) carryOut(now sample.Millis, out plan.Output) error {
+	var errs []error
+	for _, act := range out.Actions {
+		switch act.Kind {
+		case plan.Cap:
+			err := a.applyCap(now, act)
+			a.audit(now, act.By, "cap", act, err)
+			errs = append(errs, err, a.carryOut(now, a.planner.Applied(now, act.ID, err)))
+		case plan.Uncap:
+			errs = append(errs, a.undoCap(now, act.ID, act.Why))
+		}
+	}
+	for _, inc := range out.Incidents {
+		a.stats.incident(inc)
+		a.degrade("incident log", a.disk.incidents.write(inc))
+	}
+	return errors.Join(errs...)
+}
+
+func (a *Agent) applyCap(now sample.Millis, act plan.Action) error {
+	t := a.tasks[act.Task.Key]
+	if t == nil || t.ended {
+		return errors.New("the task has ended")
+	}
+	a.look(time.Now(), t)
+	switch {
+	case t.places.Split:
+		return fmt.Errorf("its processes are not together: %s", t.places.Reason)
+	case t.places.CPU == "":
+		return errors.New("it has no processes, so its CPU limit is not known")
+	}
+	dir, inode, writes, err := a.Machine.CapWrites(t.places.CPU, act.Rate, a.config.Enforce.Period)
+	if err != nil {
+		return err
+	}
+	err = a.Enforcer.Apply(now, enforce.Change{ID: act.ID, Dir: dir, Inode: inode, Writes: writes, From: now,
+		Until: act.Until, Task: act.Task.Name, Who: act.By, Why: act.Why})
+	if err != nil {
+		return err
+	}
+	t.capped = true
+	a.Log.Warn("capped", "task", t.Name, "rate", act.Rate, "until", act.Until.Time(), "by", act.By, "why", act.Why)
+	return nil
+}
+
+// undoCap ends a cap. One that cannot be undone now stays on the list and is
+// tried again every tick.
+func (a *Agent) undoCap(now sample.Millis, id, why string) error {
+	o, err := a.Enforcer.Undo(now, id, why)
+	if errors.Is(err, enforce.ErrUnknown) {
+		delete(a.unlifted, id)
+		return nil
+	}
+	if err != nil && !errors.Is(err, enforce.ErrJournal) {
+		a.unlifted[id] = why
+		a.degrade("lifting cap "+id, err)
+		return err
+	}
+	delete(a.unlifted, id)
+	a.degrade("lifting cap "+id, nil)
+	a.degrade("journal", err)
+	a.Log.Warn("cap ended", "task", o.Change.Task, "why", why, "result", o.Result, "note", o.Note)
+	a.audit(now, "quell", "uncap", plan.Action{ID: id, Task: sample.Task{Name: o.Change.Task}, Why: why + ": " + o.Result.String()}, err)
+	a.stats.capsEnded[o.Result.String()]++
+	return a.carryOut(now, a.planner.Lifted(now, id, o.Result == enforce.TakenOver))
+}
+
+// checkCaps ends caps that somebody else changed, and those whose lease is
+// over whatever the planner thinks: the journal has the last word.
+func (a *Agent) checkCaps(now sample.Millis) {
+	for _, id := range a.Enforcer.Check() {
+		a.undoCap(now, id, "somebody else changed the limit, or the task ended")
+	}
+	for _, id := range a.Enforcer.Due(now) {
+		a.undoCap(now, id, "its time is over")
+	}
+	for id, why := range a.unlifted {
+		a.undoCap(now, id, why)
+	}
+}
+
+// auditEntry is one line of the audit log.
+type auditEntry struct {
+	At     sample.Millis   `json:"at"`
+	Who    string          `json:"who"`
+	What   string          `json:"what"`
+	ID     string          `json:"id,omitempty"`
+	Task   sample.TaskName `json:"task,omitempty"`
+	Rate   float64         `json:"rate,omitempty"`
+	Until  sample.Millis   `json:"until,omitempty"`
+	Why    string          `json:"why,omitempty"`
+	Result string          `json:"result"`
+}
+
+func (a *Agent) audit(now sample.Millis, who, what string, act plan.Action, err error) {
+	e := auditEntry{At: now, Who: who, What: what, ID: act.ID, Task: act.Task.Name, Rate: act.Rate, Until: act.Until, Why: act.Why, Result: "ok"}
+	if err != nil {
+		e.Result = err.Error()
+	}
+	a.degrade("audit log", a.disk.audit.write(e))
+}
+
+// closeLeftOver writes the end of incidents that an earlier agent left open.
+func (a *Agent) closeLeftOver(now sample.Millis) error {
+	all, _, err := report.LoadIncidents(a.config.StateDir)
+	for i := range all {
+		if inc := &all[i]; inc.Closed == 0 {
+			inc.Closed, inc.Updated, inc.Reason = now, now, "the agent was restarted"
+			for _, r := range inc.Rounds {
+				if r.Ended == 0 {
+					r.Ended, r.Outcome = now, plan.NotMeasured
+					inc.Outcome = r.Outcome
+				}
+			}
+			err = errors.Join(err, a.disk.incidents.write(inc))
+		}
+	}
+	return err
+}

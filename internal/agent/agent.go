@@ -1,0 +1,255 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/config"
+	"github.com/quell-dev/quell/internal/counter"
+	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/enforce"
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/spec"
+)
+
+// Finder finds the cgroups that are tasks.
+type Finder interface {
+	// Find lists them all; fresh is false if nothing can have changed since
+	// the last call, and then the list is not made.
+	Find(now time.Time) (found []Found, fresh bool, err error)
+	Open(Found) (Cgroup, error)
+}
+
+// Found is a cgroup that a rule makes a task.
+type Found struct {
+	Hierarchy sample.Hierarchy
+	Path      string
+	Inode     uint64
+	Rule      *config.Rule
+	Job       sample.JobName
+	// Own: the agent runs in it; never to be capped.
+	Own bool
+}
+
+// Cgroup is one task's cgroup; *host.Cgroup is one.
+type Cgroup interface {
+	Dir() string
+	Members() ([]int, error)
+	Below() ([]uint64, error)
+	Usage() (host.Usage, error)
+	Places() (host.Places, error)
+	AllowedCPUs() (sample.Set, error)
+	Threads() (int, error)
+	Close() error
+}
+
+// Enforcer makes changes and undoes them; *enforce.Enforcer is one.
+type Enforcer interface {
+	Apply(now sample.Millis, c enforce.Change) error
+	Undo(now sample.Millis, id, why string) (enforce.Outcome, error)
+	Active() []enforce.Change
+	Due(now sample.Millis) []string
+	Check() []string
+	RestoreAll(now sample.Millis, why string) ([]enforce.Outcome, error)
+}
+
+// Machine is what the agent needs of the machine as a whole; *host.Host is one.
+type Machine interface {
+	CPUTimes() (host.CPUTimes, error)
+	CapWrites(cpuPath string, rate float64, period time.Duration) (dir string, inode uint64, w []host.Write, err error)
+}
+
+// Parts are what an agent is made of. Sources and Enforcer stay the caller's
+// to close, after Run.
+type Parts struct {
+	Config   *config.Agent
+	Version  string
+	Platform sample.Platform
+	Topology host.Topology
+	Machine  Machine
+	Finder   Finder
+	Sources  []counter.Source
+	Enforcer Enforcer
+	// Signals says of every signal that was asked for what became of it.
+	Signals []api.SignalStatus
+	// Degraded lists what else the agent must do without.
+	Degraded []string
+	Log      *slog.Logger
+	// Record takes every sample; nil for none.
+	Record func(*sample.Sample) error
+}
+
+// Agent is the loop and what it remembers.
+type Agent struct {
+	Parts
+	config   *config.Agent
+	detector *detect.Detector
+	planner  *plan.Planner
+	history  *spec.History
+	tasks    map[sample.TaskKey]*task
+	byCgroup map[cgroupID]*task
+	window   window
+	disk     *disk
+	stats    stats
+	requests chan func()
+	done     chan struct{}
+	started  sample.Millis
+	saved    time.Time
+	// degraded holds what is wrong now, by what it is about.
+	degraded map[string]string
+	// overrides are what operators set and is kept over restarts.
+	overrides overrides
+	// unlifted are caps whose undoing failed and is to be tried again.
+	unlifted map[string]string
+}
+
+// New makes an agent and loads what an earlier one left in the state directory.
+func New(p Parts) (*Agent, error) {
+	params, err := p.Config.DetectParams()
+	if err != nil {
+		return nil, err
+	}
+	policy, err := p.Config.Policy()
+	if err != nil {
+		return nil, err
+	}
+	d, err := openDisk(p.Config)
+	if err != nil {
+		return nil, err
+	}
+	a := &Agent{Parts: p, config: p.Config, disk: d,
+		detector: detect.New(params),
+		history:  spec.NewHistory(p.Config.SpecParams()),
+		tasks:    map[sample.TaskKey]*task{}, byCgroup: map[cgroupID]*task{},
+		requests: make(chan func()), done: make(chan struct{}),
+		degraded: map[string]string{}, unlifted: map[string]string{},
+		stats: newStats(),
+	}
+	for _, s := range p.Signals {
+		if !s.OK {
+			a.degrade("signal "+string(s.Signal), errors.New(s.Reason))
+		}
+	}
+	for _, what := range p.Degraded {
+		a.degraded[what] = ""
+	}
+	a.degrade("specs", a.disk.loadSpecs(a.history))
+	a.degrade("overrides", a.disk.loadOverrides(&a.overrides))
+	if m, err := plan.ParseMode(a.overrides.Mode); err == nil {
+		policy.Mode = m
+	}
+	a.planner = plan.New(p.Config.MachineName(), params.Rule, policy)
+	return a, nil
+}
+
+// degrade notes that something does not work, or with a nil error that it
+// works again. A change is logged.
+func (a *Agent) degrade(what string, err error) {
+	_, was := a.degraded[what]
+	switch {
+	case err == nil && was:
+		delete(a.degraded, what)
+		a.Log.Info("works again", "what", what)
+	case err != nil && a.degraded[what] != err.Error():
+		a.degraded[what] = err.Error()
+		a.Log.Warn("degraded", "what", what, "reason", err)
+	}
+}
+
+// Run is the loop. It ends with ctx, and then undoes every cap and saves what
+// was learnt; the error tells what of that failed.
+func (a *Agent) Run(ctx context.Context) error {
+	defer close(a.done)
+	a.started, a.saved = sample.At(time.Now()), time.Now()
+	a.degrade("incident log", a.closeLeftOver(a.started))
+	ticker := time.NewTicker(a.config.Tick)
+	defer ticker.Stop()
+	a.tick(time.Now())
+	for {
+		select {
+		case <-ctx.Done():
+			return a.stop(time.Now())
+		case now := <-ticker.C:
+			if late := time.Since(now); late > a.config.Tick {
+				a.stats.late++
+			}
+			a.tick(time.Now())
+		case request := <-a.requests:
+			request()
+		}
+	}
+}
+
+// ErrStopped is the answer to a request to an agent that has ended.
+var ErrStopped = errors.New("the agent is stopping")
+
+// ask runs f in the loop's goroutine.
+func (a *Agent) ask(ctx context.Context, f func()) error {
+	finished := make(chan struct{})
+	select {
+	case a.requests <- func() { f(); close(finished) }:
+		<-finished
+		return nil
+	case <-a.done:
+		return ErrStopped
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (a *Agent) tick(now time.Time) {
+	begin := time.Now()
+	ms := sample.At(now)
+	a.refresh(now)
+	a.checkCaps(ms)
+	a.carryOut(ms, a.planner.Tick(ms))
+	if a.window.open && a.window.over(now, a.config) {
+		a.closeWindow(now)
+	}
+	for {
+		f, ok := a.detector.Next(ms)
+		if !ok {
+			break
+		}
+		a.stats.analyses++
+		a.Log.Info("anomaly", "victim", f.Victim.Name, "signal", f.Signal, "kind", f.Kind, "cost", f.Cost, "threshold", f.Threshold)
+		a.carryOut(ms, a.planner.Finding(ms, f, func(k sample.TaskKey) []detect.Point { return a.detector.Window(f.Signal, k) }))
+	}
+	if !a.window.open && a.window.due(now, a.config) {
+		a.openWindow(now)
+	}
+	if now.Sub(a.saved) >= a.config.Spec.Save {
+		a.saved = now
+		a.degrade("specs", a.disk.saveSpecs(a.history))
+	}
+	a.stats.ticks++
+	a.stats.tickSeconds += time.Since(begin).Seconds()
+}
+
+// stop undoes and saves.
+func (a *Agent) stop(now time.Time) error {
+	ms := sample.At(now)
+	a.Log.Info("stopping", "caps", len(a.planner.Caps()))
+	a.carryOut(ms, a.planner.Stop(ms))
+	_, restored := a.Enforcer.RestoreAll(ms, "the agent stops")
+	errs := []error{restored, a.disk.saveSpecs(a.history)}
+	if a.window.open {
+		for _, s := range a.Sources {
+			errs = append(errs, s.Stop(func(sample.TaskKey) (time.Duration, bool) { return 0, false }, func(sample.TaskKey, counter.Reading) {}))
+		}
+	}
+	for _, t := range a.tasks {
+		errs = append(errs, t.cgroup.Close())
+	}
+	errs = append(errs, a.disk.close())
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("stop: %w", err)
+	}
+	return nil
+}

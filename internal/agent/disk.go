@@ -1,0 +1,191 @@
+package agent
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/quell-dev/quell/internal/config"
+	"github.com/quell-dev/quell/internal/spec"
+)
+
+// disk is the state directory: specs.json, overrides.json, incidents.jsonl,
+// audit.jsonl. The journal beside them is the enforcer's.
+type disk struct {
+	dir       string
+	incidents jsonLog
+	audit     jsonLog
+}
+
+func openDisk(c *config.Agent) (*disk, error) {
+	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
+		return nil, fmt.Errorf("make state directory: %w", err)
+	}
+	size := int64(c.Log.MaxSizeMB) << 20
+	return &disk{dir: c.StateDir,
+		incidents: jsonLog{path: filepath.Join(c.StateDir, "incidents.jsonl"), max: size, keep: c.Log.Keep},
+		audit:     jsonLog{path: filepath.Join(c.StateDir, "audit.jsonl"), max: size, keep: c.Log.Keep},
+	}, nil
+}
+
+func (d *disk) close() error { return errors.Join(d.incidents.close(), d.audit.close()) }
+
+type specFile struct {
+	Version int           `json:"version"`
+	Records []spec.Record `json:"records"`
+}
+
+const specVersion = 1
+
+func (d *disk) saveSpecs(h *spec.History) error {
+	return d.save("specs.json", specFile{specVersion, h.Records()})
+}
+
+// loadSpecs puts back what an earlier agent learnt. A file that cannot be read
+// is kept aside and learning begins anew; the error says so.
+func (d *disk) loadSpecs(h *spec.History) error {
+	var f specFile
+	if err := d.load("specs.json", &f); err != nil {
+		return err
+	}
+	if f.Version != specVersion && f.Records != nil {
+		return fmt.Errorf("read specs.json: version %d, want %d: learning anew", f.Version, specVersion)
+	}
+	h.Restore(f.Records)
+	return nil
+}
+
+// overrides are what operators changed at run time.
+type overrides struct {
+	Mode      string   `json:"mode,omitempty"` // "" as configured
+	Protected []string `json:"protected,omitempty"`
+}
+
+func (o *overrides) protects(path string) bool { return slices.Contains(o.Protected, path) }
+
+func (d *disk) saveOverrides(o *overrides) error { return d.save("overrides.json", o) }
+func (d *disk) loadOverrides(o *overrides) error { return d.load("overrides.json", o) }
+
+// save replaces a file as a whole: whoever reads it sees the old or the new
+// one, also after a crash.
+func (d *disk) save(name string, v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", name, err)
+	}
+	path := filepath.Join(d.dir, name)
+	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	_, err = f.Write(text)
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	return nil
+}
+
+// load reads a file that save wrote; one that does not exist changes nothing,
+// one that cannot be understood is moved aside.
+func (d *disk) load(name string, v any) error {
+	path := filepath.Join(d.dir, name)
+	text, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("read %s: %w", name, err)
+	}
+	if err := json.Unmarshal(text, v); err != nil {
+		aside := path + ".unreadable"
+		return fmt.Errorf("read %s: %w", name, errors.Join(err, os.Rename(path, aside), fmt.Errorf("kept as %s", aside)))
+	}
+	return nil
+}
+
+// jsonLog appends JSON lines to a file and rotates it: path.1 is the newest
+// of the old ones.
+type jsonLog struct {
+	path string
+	max  int64
+	keep int
+	f    *os.File
+	size int64
+}
+
+func (l *jsonLog) write(v any) error {
+	line, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encode line of %s: %w", l.path, err)
+	}
+	line = append(line, '\n')
+	if l.f != nil && l.size > 0 && l.size+int64(len(line)) > l.max {
+		if err := l.rotate(); err != nil {
+			return err
+		}
+	}
+	if l.f == nil {
+		if err := l.open(); err != nil {
+			return err
+		}
+	}
+	n, err := l.f.Write(line)
+	l.size += int64(n)
+	if err != nil {
+		return fmt.Errorf("append to %s: %w", l.path, err)
+	}
+	return nil
+}
+
+// open continues the file. A line that a crash tore is ended, so that the next
+// one stands alone.
+func (l *jsonLog) open() error {
+	f, err := os.OpenFile(l.path, os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("open log: %w", err)
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return errors.Join(fmt.Errorf("open log: %w", err), f.Close())
+	}
+	l.f, l.size = f, info.Size()
+	last := make([]byte, 1)
+	if l.size > 0 {
+		if _, err := f.ReadAt(last, l.size-1); err == nil && last[0] != '\n' {
+			n, _ := f.Write([]byte("\n"))
+			l.size += int64(n)
+		}
+	}
+	return nil
+}
+
+func (l *jsonLog) rotate() error {
+	errs := []error{l.close()}
+	for i := l.keep - 1; i >= 1; i-- {
+		err := os.Rename(fmt.Sprintf("%s.%d", l.path, i), fmt.Sprintf("%s.%d", l.path, i+1))
+		if !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	errs = append(errs, os.Rename(l.path, l.path+".1"))
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("rotate %s: %w", l.path, err)
+	}
+	return nil
+}
+
+func (l *jsonLog) close() error {
+	if l.f == nil {
+		return nil
+	}
+	err := l.f.Close()
+	l.f = nil
+	return err
+}

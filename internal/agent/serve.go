@@ -1,0 +1,298 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/report"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// ListenSocket opens the control socket for root and, if one is named, a
+// group. A socket that a dead agent left is replaced; a living one's is not.
+func ListenSocket(path, group string) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, fmt.Errorf("make socket directory: %w", err)
+	}
+	if c, err := net.Dial("unix", path); err == nil {
+		c.Close()
+		return nil, fmt.Errorf("listen on %s: another agent answers there", path)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("replace old socket: %w", err)
+	}
+	gid := 0
+	if group != "" {
+		g, err := user.LookupGroup(group)
+		if err != nil {
+			return nil, fmt.Errorf("find socket_group: %w", err)
+		}
+		if gid, err = strconv.Atoi(g.Gid); err != nil {
+			return nil, fmt.Errorf("find socket_group: %w", err)
+		}
+	}
+	old := unix.Umask(0o177) // nobody else may connect before chmod
+	l, err := net.Listen("unix", path)
+	unix.Umask(old)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	if err := errors.Join(os.Chown(path, -1, gid), os.Chmod(path, 0o660)); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("set owner of %s: %w", path, err)
+	}
+	return l, nil
+}
+
+type peerKey struct{}
+
+// withPeer remembers who is at the other end (unix(7): SO_PEERCRED).
+func withPeer(ctx context.Context, c net.Conn) context.Context {
+	who := "somebody"
+	if u, ok := c.(*net.UnixConn); ok {
+		if raw, err := u.SyscallConn(); err == nil {
+			raw.Control(func(fd uintptr) {
+				if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+					who = fmt.Sprintf("uid %d (pid %d)", cred.Uid, cred.Pid)
+					if usr, err := user.LookupId(strconv.Itoa(int(cred.Uid))); err == nil {
+						who = fmt.Sprintf("%s (uid %d, pid %d)", usr.Username, cred.Uid, cred.Pid)
+					}
+				}
+			})
+		}
+	}
+	return context.WithValue(ctx, peerKey{}, who)
+}
+
+// SocketServer answers the control socket.
+func (a *Agent) SocketServer() *http.Server {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+api.PathStatus, func(w http.ResponseWriter, r *http.Request) { answer(a, w, r, a.status) })
+	mux.HandleFunc("GET "+api.PathTasks, func(w http.ResponseWriter, r *http.Request) { answer(a, w, r, a.taskViews) })
+	mux.HandleFunc("GET "+api.PathIncidents, a.serveIncidents)
+	mux.HandleFunc("POST "+api.PathCap, func(w http.ResponseWriter, r *http.Request) { command(a, w, r, a.cap) })
+	mux.HandleFunc("POST "+api.PathUncap, func(w http.ResponseWriter, r *http.Request) { command(a, w, r, a.uncap) })
+	mux.HandleFunc("POST "+api.PathProtect, func(w http.ResponseWriter, r *http.Request) { command(a, w, r, a.protect) })
+	mux.HandleFunc("POST "+api.PathMode, func(w http.ResponseWriter, r *http.Request) { command(a, w, r, a.setMode) })
+	return &http.Server{Handler: mux, ConnContext: withPeer, ReadHeaderTimeout: 10 * time.Second}
+}
+
+func reply(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	// The peer may be gone; there is nobody left to tell.
+	_ = json.NewEncoder(w).Encode(v)
+}
+
+func fail(w http.ResponseWriter, status int, err error, remedy string) {
+	reply(w, status, api.Failure{Error: err.Error(), Remedy: remedy})
+}
+
+// answer replies with what get returns in the loop's goroutine.
+func answer[T any](a *Agent, w http.ResponseWriter, r *http.Request, get func() T) {
+	var v T
+	if err := a.ask(r.Context(), func() { v = get() }); err != nil {
+		fail(w, http.StatusServiceUnavailable, err, "")
+		return
+	}
+	reply(w, http.StatusOK, v)
+}
+
+// command decodes a request and carries it out in the loop's goroutine. What
+// it did or why not is in the audit log before the answer is out.
+func command[R any](a *Agent, w http.ResponseWriter, r *http.Request, do func(now sample.Millis, who string, req R) (api.Done, error)) {
+	var req R
+	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<16))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&req); err != nil {
+		fail(w, http.StatusBadRequest, fmt.Errorf("read request: %w", err), "")
+		return
+	}
+	who, _ := r.Context().Value(peerKey{}).(string)
+	var done api.Done
+	var refused error
+	if err := a.ask(r.Context(), func() { done, refused = do(sample.At(time.Now()), who, req) }); err != nil {
+		fail(w, http.StatusServiceUnavailable, err, "")
+		return
+	}
+	var n *notFoundError
+	switch {
+	case errors.As(refused, &n):
+		fail(w, http.StatusNotFound, refused, "see `quell top --once` for the tasks' names")
+	case refused != nil:
+		fail(w, http.StatusConflict, refused, "")
+	default:
+		reply(w, http.StatusOK, done)
+	}
+}
+
+type notFoundError struct{ what string }
+
+func (e *notFoundError) Error() string { return e.what }
+
+// find resolves a task's name, or an unambiguous end of one.
+func (a *Agent) find(name string) (*task, error) {
+	var hits []*task
+	for _, t := range a.tasks {
+		switch full := string(t.Name); {
+		case t.ended:
+		case full == name:
+			return t, nil
+		case name != "" && strings.HasSuffix(full, "/"+strings.TrimPrefix(name, "/")):
+			hits = append(hits, t)
+		}
+	}
+	switch len(hits) {
+	case 0:
+		return nil, &notFoundError{fmt.Sprintf("no task is called %q", name)}
+	case 1:
+		return hits[0], nil
+	}
+	names := make([]string, len(hits))
+	for i, t := range hits {
+		names[i] = string(t.Name)
+	}
+	slices.Sort(names)
+	return nil, &notFoundError{fmt.Sprintf("%q could be any of %s", name, strings.Join(names, ", "))}
+}
+
+func (a *Agent) cap(now sample.Millis, who string, r api.CapRequest) (api.Done, error) {
+	act := plan.Action{Task: sample.Task{Name: sample.TaskName(r.Task)}, Rate: r.Rate, Why: r.Reason}
+	refuse := func(err error) (api.Done, error) {
+		a.audit(now, who, "cap", act, err)
+		return api.Done{}, err
+	}
+	t, err := a.find(r.Task)
+	if err != nil {
+		return refuse(err)
+	}
+	d, err := time.ParseDuration(r.For)
+	if err != nil {
+		return refuse(fmt.Errorf("cap %s: for %q: want a duration such as 5m", t.Name, r.For))
+	}
+	out, err := a.planner.CapFor(now, plan.Request{Task: t.Task, Rate: r.Rate, For: d, By: who, Why: r.Reason}, a.detector.Window)
+	if err != nil {
+		return refuse(err)
+	}
+	id := out.Actions[0].ID
+	if err := a.carryOut(now, out); err != nil {
+		return api.Done{}, fmt.Errorf("cap %s: %w", t.Name, err)
+	}
+	return api.Done{ID: id, Message: fmt.Sprintf("capped %s to %g CPU-s/s until %s", t.Name, r.Rate, now.Add(d).Time().Format(time.RFC3339))}, nil
+}
+
+func (a *Agent) uncap(now sample.Millis, who string, r api.UncapRequest) (api.Done, error) {
+	t, err := a.find(r.Task)
+	var out plan.Output
+	if err == nil {
+		out, err = a.planner.UncapTask(now, t.Key, r.Reason)
+	}
+	a.audit(now, who, "uncap", plan.Action{Task: sample.Task{Name: sample.TaskName(r.Task)}, Why: r.Reason}, err)
+	if err != nil {
+		return api.Done{}, err
+	}
+	if err := a.carryOut(now, out); err != nil {
+		return api.Done{}, fmt.Errorf("uncap %s: %w", t.Name, err)
+	}
+	return api.Done{Message: fmt.Sprintf("uncapped %s", t.Name)}, nil
+}
+
+func (a *Agent) protect(now sample.Millis, who string, r api.ProtectRequest) (api.Done, error) {
+	what := "protect"
+	if r.Off {
+		what = "unprotect"
+	}
+	t, err := a.find(r.Task)
+	if err == nil {
+		t.Protected = !r.Off
+		a.overrides.Protected = slices.DeleteFunc(a.overrides.Protected, func(p string) bool { return p == string(t.Name) })
+		if !r.Off {
+			a.overrides.Protected = append(a.overrides.Protected, string(t.Name))
+		}
+		err = a.disk.saveOverrides(&a.overrides)
+	}
+	a.audit(now, who, what, plan.Action{Task: sample.Task{Name: sample.TaskName(r.Task)}, Why: r.Reason}, err)
+	if err != nil {
+		return api.Done{}, err
+	}
+	return api.Done{Message: fmt.Sprintf("%sed %s", what, t.Name)}, nil
+}
+
+func (a *Agent) setMode(now sample.Millis, who string, r api.ModeRequest) (api.Done, error) {
+	m, err := plan.ParseMode(r.Mode)
+	if err == nil {
+		a.overrides.Mode = m.String()
+		err = errors.Join(a.carryOut(now, a.planner.SetMode(now, m)), a.disk.saveOverrides(&a.overrides))
+	}
+	a.audit(now, who, "enforcement "+r.Mode, plan.Action{Why: r.Reason}, err)
+	if err != nil {
+		return api.Done{}, err
+	}
+	return api.Done{Message: "enforcement is " + m.String()}, nil
+}
+
+func (a *Agent) status() api.Status {
+	s := api.Status{Version: a.Version, PID: os.Getpid(), Machine: a.config.MachineName(), Platform: a.Platform,
+		Started: a.started, Now: sample.At(time.Now()), Rule: string(a.detector.Params().Rule), Mode: a.planner.Policy().Mode,
+		Signals: a.Signals, Tasks: len(a.tasks), Caps: []api.CapView{}, Open: len(a.planner.Open()), Intervals: a.stats.intervals}
+	for _, c := range a.planner.Caps() {
+		s.Caps = append(s.Caps, api.CapView{ID: c.ID, Task: c.Task.Name, Rate: c.Rate, From: c.From, Until: c.Until,
+			By: c.By, Why: c.Why, Incident: c.Incident})
+	}
+	for what, why := range a.degraded {
+		if why != "" {
+			what += ": " + why
+		}
+		s.Degraded = append(s.Degraded, what)
+	}
+	slices.Sort(s.Degraded)
+	return s
+}
+
+func (a *Agent) taskViews() []api.TaskView {
+	views := make([]api.TaskView, 0, len(a.tasks))
+	for _, t := range a.tasks {
+		views = append(views, api.TaskView{Task: t.Task, CPU: t.cpu, Flags: t.flags.String(),
+			Capped: a.planner.Capped(t.Key), Note: t.note, Costs: slices.Clone(t.views)})
+	}
+	slices.SortFunc(views, func(x, y api.TaskView) int { return strings.Compare(string(x.Name), string(y.Name)) })
+	return views
+}
+
+// serveIncidents answers from the log on disk, which has every incident as it
+// was last written, open ones included.
+func (a *Agent) serveIncidents(w http.ResponseWriter, r *http.Request) {
+	all, _, err := report.LoadIncidents(a.config.StateDir)
+	if err != nil {
+		fail(w, http.StatusInternalServerError, err, "")
+		return
+	}
+	if id := r.URL.Query().Get("id"); id != "" {
+		i := slices.IndexFunc(all, func(inc plan.Incident) bool { return inc.ID == id })
+		if i < 0 {
+			fail(w, http.StatusNotFound, fmt.Errorf("no incident is called %q", id), "see `quell incidents`")
+			return
+		}
+		reply(w, http.StatusOK, all[i])
+		return
+	}
+	if r.URL.Query().Get("open") == "true" {
+		all = slices.DeleteFunc(all, func(inc plan.Incident) bool { return inc.Closed != 0 })
+	}
+	reply(w, http.StatusOK, all)
+}

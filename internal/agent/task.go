@@ -1,0 +1,182 @@
+package agent
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/config"
+	"github.com/quell-dev/quell/internal/counter"
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+type cgroupID struct {
+	hierarchy sample.Hierarchy
+	inode     uint64
+}
+
+// task is what the agent keeps of a task it follows.
+type task struct {
+	sample.Task
+	rule   *config.Rule
+	cgroup Cgroup
+	places host.Places
+	note   string // why something cannot be told of it
+
+	base, last host.Usage // at the window's start, newest
+	counted    bool       // it was there at the window's start
+	capped     bool       // a cap was in force in the window
+	ended      bool       // it is gone; kept until the window is closed
+	final      map[sample.SignalName]counter.Reading
+
+	cpus   sample.Set // that it may run on
+	looked time.Time  // when places and cpus were read
+	views  []api.SignalView
+	cpu    float64 // CPU-s/s of the last interval
+	flags  sample.Flags
+}
+
+// lookEvery is how often a task's places and CPUs are read again: its members
+// and their affinity may change at any time, and reading them takes a few
+// files per thread.
+const lookEvery = time.Minute
+
+// refresh follows tasks that came, lets go of tasks that went, and reads what
+// all have used.
+func (a *Agent) refresh(now time.Time) {
+	found, fresh, err := a.Finder.Find(now)
+	a.degrade("finding tasks", err)
+	if fresh && err == nil {
+		for _, f := range found {
+			if a.byCgroup[cgroupID{f.Hierarchy, f.Inode}] == nil {
+				a.follow(now, f)
+			}
+		}
+	}
+	for _, t := range a.tasks {
+		if t.ended {
+			continue
+		}
+		u, err := t.cgroup.Usage()
+		switch {
+		case errors.Is(err, host.ErrGone):
+			a.letGo(now, t)
+		case err != nil:
+			t.note = err.Error()
+		default:
+			t.last = u
+		}
+	}
+}
+
+func (a *Agent) follow(now time.Time, f Found) {
+	cg, err := a.Finder.Open(f)
+	if err != nil {
+		if !errors.Is(err, host.ErrGone) {
+			a.degrade("task "+f.Path, err)
+		}
+		return
+	}
+	t := &task{cgroup: cg, rule: f.Rule, Task: sample.Task{
+		Key:  sample.TaskKey{Hierarchy: f.Hierarchy, Inode: f.Inode, FirstSeen: sample.At(now)},
+		Name: sample.TaskName(f.Path), Job: f.Job, Class: f.Rule.Class,
+		Protected: f.Rule.Protected || a.overrides.protects(f.Path),
+		NeverCap:  f.Rule.NeverCap || f.Own,
+	}}
+	if u, err := cg.Usage(); err == nil {
+		t.base, t.last = u, u
+	}
+	a.look(now, t)
+	for _, s := range a.Sources {
+		if err := s.Add(a.target(t)); err != nil {
+			t.note = string(s.Signal()) + ": " + err.Error()
+			a.stats.addFailed[s.Signal()]++
+			a.Log.Debug("task not counted", "task", t.Name, "signal", s.Signal(), "reason", err)
+		}
+	}
+	a.tasks[t.Key] = t
+	a.byCgroup[cgroupID{f.Hierarchy, f.Inode}] = t
+	a.Log.Debug("task found", "task", t.Name, "job", t.Job, "class", t.Class)
+}
+
+func (a *Agent) target(t *task) counter.Target {
+	c := counter.Target{Key: t.Key, Dir: t.cgroup.Dir(), Progress: t.rule.Progress, Members: t.cgroup.Members, Below: t.cgroup.Below}
+	if t.Key.Hierarchy == sample.Unified {
+		c.PerfDir = c.Dir
+	}
+	return c
+}
+
+// look reads where a task's processes are and may run.
+func (a *Agent) look(now time.Time, t *task) {
+	t.looked = now
+	places, err := t.cgroup.Places()
+	if err != nil {
+		t.note = err.Error()
+		return
+	}
+	t.places = places
+	if places.Split {
+		t.note = "split: " + places.Reason
+	}
+	if cpus, err := t.cgroup.AllowedCPUs(); err == nil {
+		t.cpus = cpus
+	}
+}
+
+// letGo ends following a task whose cgroup is gone. Its last differences count
+// in the open window, so it stays known until that is closed.
+func (a *Agent) letGo(now time.Time, t *task) {
+	t.ended = true
+	delete(a.byCgroup, cgroupID{t.Key.Hierarchy, t.Key.Inode})
+	t.final = map[sample.SignalName]counter.Reading{}
+	for _, s := range a.Sources {
+		if r, ok := s.Remove(t.Key, t.last.CPU-t.base.CPU); ok {
+			t.final[s.Signal()] = r
+		}
+	}
+	if err := t.cgroup.Close(); err != nil {
+		a.Log.Warn("close task's files", "task", t.Name, "reason", err)
+	}
+	ms := sample.At(now)
+	a.carryOut(ms, a.planner.Gone(ms, t.Key))
+	a.Log.Debug("task gone", "task", t.Name)
+	if !a.window.open {
+		a.forget(t)
+	}
+}
+
+func (a *Agent) forget(t *task) {
+	delete(a.tasks, t.Key)
+	a.detector.Forget(t.Key)
+	a.history.Forget(t.Key)
+}
+
+// judges reports whether a signal judges this task.
+func (t *task) judges(s sample.SignalName) bool {
+	return len(t.rule.Signals) == 0 || slices.Contains(t.rule.Signals, string(s))
+}
+
+// reach numbers the resources of a signal's domain that the task can use.
+func (a *Agent) reach(d sample.Domain, t *task) sample.Set {
+	if t.cpus.Len() == 0 {
+		return nil
+	}
+	if d == sample.SharedCPU {
+		return t.cpus
+	}
+	// A cache and a memory node are told apart by an offset; a CPU whose
+	// cache is not known makes everything reachable.
+	const nodes = 1 << 12
+	caches := a.Topology.Caches(t.cpus)
+	if caches.Len() == 0 {
+		return nil
+	}
+	reach := sample.SetOf(caches.Numbers()...)
+	for _, n := range a.Topology.Nodes(t.cpus).Numbers() {
+		reach = reach.With(nodes + n)
+	}
+	return reach
+}

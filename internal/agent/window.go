@@ -1,0 +1,245 @@
+package agent
+
+import (
+	"math"
+	"time"
+
+	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/config"
+	"github.com/quell-dev/quell/internal/counter"
+	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/spec"
+)
+
+// window is the sampling window that is open, or when the next one will be.
+type window struct {
+	open     bool
+	start    time.Time
+	next     time.Time
+	times    host.CPUTimes
+	timesOK  bool
+	sources  []counter.Source // that were started
+	order    []*task          // of readings
+	readings []detect.Reading
+	counted  map[sample.TaskKey]counter.Reading
+}
+
+// over and due allow half a tick, so that ticks which drift by a little do not
+// make every window a tick longer.
+func (w *window) over(now time.Time, c *config.Agent) bool {
+	return now.Sub(w.start)+c.Tick/2 >= c.Sampling.Duration
+}
+
+func (w *window) due(now time.Time, c *config.Agent) bool {
+	return !now.Add(c.Tick / 2).Before(w.next)
+}
+
+func (a *Agent) openWindow(now time.Time) {
+	w := &a.window
+	if w.next.IsZero() {
+		w.next = now
+	}
+	for !w.next.After(now.Add(a.config.Tick / 2)) {
+		w.next = w.next.Add(a.config.Sampling.Period)
+	}
+	w.times, w.timesOK = a.cpuTimes()
+	w.sources = w.sources[:0]
+	for _, s := range a.Sources {
+		err := s.Start()
+		a.degrade("counting "+string(s.Signal()), err)
+		if err == nil {
+			w.sources = append(w.sources, s)
+		}
+	}
+	w.start, w.open = time.Now(), true
+	for _, t := range a.tasks {
+		if u, err := t.cgroup.Usage(); err == nil {
+			t.last = u
+		}
+		t.base, t.counted, t.capped = t.last, true, a.planner.Capped(t.Key)
+	}
+}
+
+func (a *Agent) cpuTimes() (host.CPUTimes, bool) {
+	times, err := a.Machine.CPUTimes()
+	a.degrade("reading CPU times", err)
+	return times, err == nil
+}
+
+// closeWindow ends the window and lets everybody know what it said.
+func (a *Agent) closeWindow(now time.Time) {
+	w := &a.window
+	w.open = false
+	for _, t := range a.tasks {
+		if !t.ended {
+			if u, err := t.cgroup.Usage(); err == nil {
+				t.last = u
+			}
+		}
+	}
+	end := time.Now()
+	wall := end.Sub(w.start).Seconds()
+	stolen := a.stolen()
+	w.order = w.order[:0]
+	for _, t := range a.tasks {
+		a.measure(t, end, wall, stolen)
+		w.order = append(w.order, t)
+	}
+	at := sample.At(end)
+	for _, s := range w.sources {
+		sig, ok := sample.LookupSignal(s.Signal())
+		if !ok {
+			continue
+		}
+		began := time.Now()
+		a.collect(s)
+		a.stats.sourceSeconds[sig.Name] += time.Since(began).Seconds()
+		a.judge(sample.At(now), at, sig, s.Variant(), stolen)
+	}
+	a.stats.intervals++
+	for _, t := range w.order {
+		if t.ended {
+			a.forget(t)
+		}
+	}
+}
+
+// stolen is the share of the machine's CPU time in the window that the
+// hypervisor took (proc(5): steal).
+func (a *Agent) stolen() float64 {
+	times, ok := a.cpuTimes()
+	if !ok || !a.window.timesOK {
+		return 0
+	}
+	b, e := a.window.times.Total, times.Total
+	steal := e.Steal - b.Steal
+	total := steal + (e.Busy() - b.Busy()) + (e.Idle - b.Idle) + (e.IOWait - b.IOWait)
+	if total <= 0 || steal <= 0 {
+		return 0
+	}
+	return float64(steal) / float64(total)
+}
+
+// measure works out what the window says of a task whatever the signal.
+func (a *Agent) measure(t *task, now time.Time, wall, stolen float64) {
+	t.cpu = max(0, (t.last.CPU-t.base.CPU).Seconds()/wall)
+	t.flags = 0
+	params := a.detector.Params()
+	if t.capped || a.planner.Capped(t.Key) {
+		t.flags |= sample.Capped
+	} else if (t.last.Throttled - t.base.Throttled).Seconds() >= params.ThrottledShare*wall {
+		t.flags |= sample.Throttled
+	}
+	if stolen >= params.StolenShare {
+		t.flags |= sample.Stolen
+	}
+	if t.places.Split {
+		t.flags |= sample.Split
+	}
+	t.views = t.views[:0]
+	if !t.ended && (t.cpus.Len() == 0 || now.Sub(t.looked) >= lookEvery) {
+		a.look(now, t)
+	}
+}
+
+// collect stops a source and gathers its readings, those of ended tasks too.
+func (a *Agent) collect(s counter.Source) {
+	w := &a.window
+	if w.counted == nil {
+		w.counted = map[sample.TaskKey]counter.Reading{}
+	}
+	clear(w.counted)
+	err := s.Stop(func(k sample.TaskKey) (time.Duration, bool) {
+		t := a.tasks[k]
+		if t == nil || !t.counted {
+			return 0, false
+		}
+		return t.last.CPU - t.base.CPU, true
+	}, func(k sample.TaskKey, r counter.Reading) { w.counted[k] = r })
+	a.degrade("counting "+string(s.Signal()), err)
+	for _, t := range w.order {
+		if r, ok := t.final[s.Signal()]; ok {
+			w.counted[t.Key] = r
+		}
+	}
+}
+
+// judge hands one signal's interval to the detector, the planner, the specs
+// and the trace.
+func (a *Agent) judge(now, at sample.Millis, sig sample.Signal, variant string, stolen float64) {
+	w := &a.window
+	w.readings = w.readings[:0]
+	for _, t := range w.order {
+		r := detect.Reading{Task: t.Task, Cost: math.NaN(), CPU: t.cpu, Pressure: t.cpu, Stolen: stolen,
+			Flags: t.flags, Reach: a.reach(sig.Domain, t)}
+		if c, ok := w.counted[t.Key]; ok && t.counted && t.judges(sig.Name) {
+			r.Cost, r.Self, r.Rate = c.Cost, c.Self, c.Rate
+			r.Flags |= c.Flags
+			_, r.OwnApart = c.Extras.Get(sample.WaitThrottled)
+			r.Spec, _ = a.history.Lookup(a.specKey(t, sig.Name, variant), at)
+			if math.IsNaN(c.Cost) {
+				a.stats.notCounted[sig.Name]++
+			}
+		}
+		w.readings = append(w.readings, r)
+	}
+	verdicts := a.detector.Observe(sig, at, w.readings)
+	a.carryOut(now, a.planner.Interval(now, sig.Name, at, w.readings, verdicts))
+	for i, t := range w.order {
+		r, v := &w.readings[i], &verdicts[i]
+		a.learn(t, sig.Name, variant, at, r, v)
+		view := api.SignalView{Signal: sig.Name, Cost: plan.Value(r.Cost), Limit: plan.Value(math.NaN()), Outlier: v.Outlier, Spec: r.Spec}
+		if v.Judged {
+			view.Limit = plan.Value(v.Limit)
+		}
+		if v.Outlier {
+			a.stats.outliers[sig.Name]++
+		}
+		t.views = append(t.views, view)
+		a.record(t, sig.Name, variant, at, r)
+	}
+}
+
+func (a *Agent) specKey(t *task, sig sample.SignalName, variant string) spec.Key {
+	return spec.Key{Job: t.Job, Platform: a.Platform, Signal: sig, Variant: variant}
+}
+
+// learn lets a sample teach its job's spec, unless it may belong to an
+// incident: an outlier is held back until none has come of it, and while the
+// task is a victim nothing is learnt.
+func (a *Agent) learn(t *task, sig sample.SignalName, variant string, at sample.Millis, r *detect.Reading, v *detect.Verdict) {
+	if !v.Sane {
+		return
+	}
+	k := a.specKey(t, sig, variant)
+	switch {
+	case a.config.Spec.Incidents:
+		a.history.Add(k, t.Key, at, r.CPU, r.Cost, r.Self)
+	case v.Anomaly || a.planner.InIncident(sig, t.Key):
+		a.history.Discard(k, t.Key)
+	case v.Outlier:
+		a.history.Hold(k, t.Key, at, r.CPU, r.Cost, r.Self)
+	default:
+		a.history.Release(k, t.Key, at.Add(-a.config.Detect.OutlierWindow))
+		a.history.Add(k, t.Key, at, r.CPU, r.Cost, r.Self)
+	}
+}
+
+// record writes the sample to the trace and counts it.
+func (a *Agent) record(t *task, sig sample.SignalName, variant string, at sample.Millis, r *detect.Reading) {
+	a.stats.samples[sig]++
+	if a.Record == nil {
+		return
+	}
+	c := a.window.counted[t.Key]
+	s := sample.Sample{TS: at, Machine: a.config.MachineName(), Job: t.Job, Task: t.Name, Platform: a.Platform,
+		Signal: sig, Variant: variant, Class: t.Class, CPU: float32(r.CPU), Cost: float32(r.Cost),
+		Coverage: float32(c.Coverage), Flags: r.Flags, Extras: c.Extras}
+	if n, err := t.cgroup.Threads(); err == nil && !t.ended {
+		s.Extras.Set(sample.Threads, float64(n))
+	}
+	a.degrade("recording samples", a.Record(&s))
+}
