@@ -117,17 +117,18 @@ func unsupported(err error) bool {
 	return errors.As(err, &e)
 }
 
-func fillCPI(r *Reading, t *total) {
+func fillCPI(r Reading, t total) Reading {
 	cycles, instr := t.value[0], t.value[1]
 	if instr > 0 {
 		r.Cost = cycles / instr
 	}
 	if t.partial {
-		return
+		return r
 	}
 	r.Extras.Set(sample.Cycles, cycles)
 	r.Extras.Set(sample.Instructions, instr)
 	if t.events > 2 {
 		r.Extras.Set(sample.LLCMisses, t.value[2])
 	}
+	return r
 }

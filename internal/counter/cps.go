@@ -44,7 +44,7 @@ func openCPS(sys kernel, cpus sample.Set, cgroup2 string, enter event) (*Perf, e
 	return &Perf{signal: sample.CPS, variant: "sys-enter", fill: fillCPS, groups: g}, nil
 }
 
-func fillCPS(r *Reading, t *total) {
+func fillCPS(r Reading, t total) Reading {
 	seconds, calls := t.value[0]/1e9, t.value[1]
 	if calls > 0 {
 		r.Cost = seconds / calls
@@ -55,4 +55,5 @@ func fillCPS(r *Reading, t *total) {
 	if !t.partial {
 		r.Extras.Set(sample.Syscalls, calls)
 	}
+	return r
 }

@@ -72,7 +72,7 @@ type total struct {
 // coverage is the counted share. A CPU that the task did not run on was not
 // enabled and lowers nothing; one that could not be read counts as a share of
 // its own, for nobody knows how long the task ran on it.
-func (t *total) coverage() float64 {
+func (t total) coverage() float64 {
 	if t.cpus == t.lost {
 		return 0
 	}
@@ -111,7 +111,7 @@ func (g *groups) start() error {
 
 // stop disables everything before it reads anything: the readers of many tasks
 // then do not lengthen the windows of the last ones.
-func (g *groups) stop(yield func(*groupTask, *total)) error {
+func (g *groups) stop(yield func(*groupTask, total)) error {
 	if !g.inOpen {
 		return errNotOpen
 	}
@@ -124,8 +124,7 @@ func (g *groups) stop(yield func(*groupTask, *total)) error {
 	for _, t := range g.order {
 		if t.counting {
 			t.counting = false
-			sum := g.read(t)
-			yield(t, &sum)
+			yield(t, g.read(t))
 		}
 	}
 	return nil

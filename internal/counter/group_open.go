@@ -146,13 +146,13 @@ func (g *groups) try(cgroup int, events ...event) error {
 // the event may not exist, the cgroup may just have been removed, or perf may
 // not see this cgroup at all. A software event in the same cgroup tells.
 func (g *groups) explain(what string, cgroup int, dir string, inode uint64, err error) error {
-	soft := g.try(cgroup, taskClock)
-	if soft == nil {
-		return refusal(what, err)
-	}
 	var st unix.Stat_t
 	if unix.Stat(dir, &st) != nil || st.Ino != inode {
 		return fmt.Errorf("open %s: %w", dir, host.ErrGone)
+	}
+	soft := g.try(cgroup, taskClock)
+	if soft == nil {
+		return refusal(what, err)
 	}
 	var e *NotSupportedError
 	if !errors.As(refusal("perf in cgroup mode", soft), &e) {
@@ -163,9 +163,6 @@ func (g *groups) explain(what string, cgroup int, dir string, inode uint64, err 
 		e.Reason = "perf_event_open: ENOENT for " + what + " and for the software event task-clock in " + dir +
 			": perf sees no cgroup below the root before cgroup.subtree_control of the root was written once"
 		e.Remedy = "write any controller to cgroup.subtree_control of the cgroup2 root, as systemd does at boot"
-	case errors.Is(soft, unix.EBADF):
-		e.Reason = "perf_event_open: EBADF in " + dir + ": the perf_event controller is mounted as cgroup v1"
-		e.Remedy = "boot with cgroup_no_v1=perf_event"
 	case errors.Is(soft, unix.EINVAL):
 		e.Reason = "perf_event_open: EINVAL for the software event task-clock: the kernel was built without CONFIG_CGROUP_PERF"
 		e.Remedy = "use a kernel with CONFIG_CGROUP_PERF"

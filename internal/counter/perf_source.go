@@ -20,7 +20,7 @@ import (
 type Perf struct {
 	signal  sample.SignalName
 	variant string
-	fill    func(*Reading, *total)
+	fill    func(Reading, total) Reading
 	groups  *groups
 	missing []error
 }
@@ -46,7 +46,7 @@ func (p *Perf) Remove(key sample.TaskKey, _ time.Duration) (Reading, bool) {
 	if !counted {
 		return Reading{}, false
 	}
-	return p.reading(&sum), true
+	return p.reading(sum), true
 }
 
 // Start implements Source.
@@ -54,7 +54,7 @@ func (p *Perf) Start() error { return p.groups.start() }
 
 // Stop implements Source.
 func (p *Perf) Stop(_ CPUTime, yield func(sample.TaskKey, Reading)) error {
-	return p.groups.stop(func(t *groupTask, sum *total) { yield(t.key, p.reading(sum)) })
+	return p.groups.stop(func(t *groupTask, sum total) { yield(t.key, p.reading(sum)) })
 }
 
 // Close implements Source.
@@ -63,15 +63,15 @@ func (p *Perf) Close() error {
 	return nil
 }
 
-func (p *Perf) reading(t *total) Reading {
+func (p *Perf) reading(t total) Reading {
 	r := Reading{Cost: math.NaN(), Coverage: t.coverage()}
 	if t.restarted {
 		r.Flags |= sample.Restarted
 	}
-	if r.Coverage >= leastCoverage {
-		p.fill(&r, t)
+	if r.Coverage < leastCoverage {
+		return r
 	}
-	return r
+	return p.fill(r, t)
 }
 
 // openPerf checks what every perf source needs of its caller.

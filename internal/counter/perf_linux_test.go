@@ -1,0 +1,393 @@
+package counter
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/sample"
+	"golang.org/x/sys/unix"
+)
+
+const workerEnv = "QUELL_TEST_WORKER"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(workerEnv) != "" {
+		serveWork()
+		os.Exit(0)
+	}
+	quelltest.Main(m)
+}
+
+// serveWork is the worker's side: it does what it is told by lines on its
+// standard input, and answers with the CPU time that this took, in ns.
+func serveWork() {
+	in := bufio.NewScanner(os.Stdin)
+	for in.Scan() {
+		what, count, _ := strings.Cut(in.Text(), " ")
+		n, _ := strconv.ParseInt(count, 10, 64)
+		before := cpuTime()
+		switch what {
+		case "burn":
+			for cpuTime()-before < n {
+			}
+		case "call":
+			for range n {
+				unix.Getppid()
+			}
+		}
+		fmt.Println(cpuTime() - before)
+	}
+}
+
+func cpuTime() int64 {
+	var t unix.Timespec
+	unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &t)
+	return t.Nano()
+}
+
+// worker is a process in a cgroup that works when it is told to.
+type worker struct {
+	t   testing.TB
+	cmd *exec.Cmd
+	in  *os.File
+	out *bufio.Scanner
+}
+
+// work starts a worker in the cgroup dir; env are more environment entries.
+func work(t testing.TB, dir string, env ...string) *worker {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cgroup, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cgroup.Close()
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), append(env, workerEnv+"=1", "GOMAXPROCS=1")...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(cgroup.Fd()), Pdeathsig: syscall.SIGKILL}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w := &worker{t: t, cmd: cmd, in: in.(*os.File), out: bufio.NewScanner(out)}
+	t.Cleanup(w.end)
+	w.do("call", 1) // it is past its start
+	return w
+}
+
+// do lets the worker work and returns the CPU time it took.
+func (w *worker) do(what string, n int) time.Duration {
+	w.t.Helper()
+	if _, err := fmt.Fprintln(w.in, what, n); err != nil {
+		w.t.Fatal(err)
+	}
+	if !w.out.Scan() {
+		w.t.Fatalf("the worker ended: %v", w.out.Err())
+	}
+	ns, err := strconv.ParseInt(w.out.Text(), 10, 64)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return time.Duration(ns)
+}
+
+// end is idempotent.
+func (w *worker) end() {
+	if w.cmd.ProcessState == nil {
+		w.in.Close()
+		w.cmd.Wait()
+	}
+}
+
+func cgroup2(t testing.TB) string {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) > 2 && f[2] == "cgroup2" {
+			return f[1]
+		}
+	}
+	t.Fatal("no cgroup2 mount")
+	return ""
+}
+
+// cgroup makes a cgroup for the length of the test.
+func cgroup(t testing.TB, parent string) string {
+	t.Helper()
+	dir, err := os.MkdirTemp(parent, "quell-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { removeCgroup(t, dir) })
+	return dir
+}
+
+// removeCgroup waits for the last process to have left; one that is gone
+// already is all right.
+func removeCgroup(t testing.TB, dir string) {
+	t.Helper()
+	quelltest.Until(t, 5*time.Second, dir+" can be removed", func() bool {
+		err := unix.Rmdir(dir)
+		return err == nil || errors.Is(err, unix.ENOENT)
+	})
+}
+
+func onlineCPUs(t testing.TB) sample.Set {
+	t.Helper()
+	text, err := os.ReadFile("/sys/devices/system/cpu/online")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cpus, err := sample.ParseSet(string(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cpus
+}
+
+// softGroups counts the task clock and context switches.
+func softGroups(t testing.TB) (*groups, string) {
+	t.Helper()
+	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2, quelltest.PerfSoftware)
+	g := newGroups(linux{}, onlineCPUs(t))
+	g.events = []event{taskClock, {"context-switches", unix.PERF_TYPE_SOFTWARE, unix.PERF_COUNT_SW_CONTEXT_SWITCHES}}
+	t.Cleanup(g.closeAll)
+	return g, cgroup2(t)
+}
+
+func stopGroups(t testing.TB, g *groups) total {
+	t.Helper()
+	var sum total
+	if err := g.stop(func(_ *groupTask, s total) { sum = s }); err != nil {
+		t.Fatal(err)
+	}
+	return sum
+}
+
+const burn = 60 * time.Millisecond
+
+// near reports whether got is want within 10 %: a worker's runtime and its
+// reading of lines are counted too.
+func near(got float64, want time.Duration) bool {
+	return got > 0.9*float64(want) && got < 1.1*float64(want)
+}
+
+func TestCgroupCounting(t *testing.T) {
+	g, root := softGroups(t)
+	dir := cgroup(t, root)
+	in, out := work(t, dir), work(t, cgroup(t, root))
+	if err := g.add(key(1), dir); err != nil {
+		t.Fatal(err)
+	}
+	in.do("burn", int(burn)) // before the window
+	if err := g.start(); err != nil {
+		t.Fatal(err)
+	}
+	used := in.do("burn", int(burn))
+	out.do("burn", int(burn))
+	sum := stopGroups(t, g)
+	if !near(sum.value[0], used) {
+		t.Errorf("task clock %v, want the %v of the one in the cgroup in the window", time.Duration(sum.value[0]), used)
+	}
+	if sum.value[1] < 1 {
+		t.Errorf("%v context switches of a worker that has waited", sum.value[1])
+	}
+	if sum.coverage() != 1 || sum.partial {
+		t.Errorf("coverage %v, partial %v: software events are always counted", sum.coverage(), sum.partial)
+	}
+	if d := float64(sum.enabled); !near(d, used) {
+		t.Errorf("enabled for %v, want about the %v that the cgroup ran", time.Duration(sum.enabled), used)
+	}
+
+	in.do("burn", int(burn)) // between windows
+	if err := g.start(); err != nil {
+		t.Fatal(err)
+	}
+	if sum := stopGroups(t, g); sum.value[0] > float64(burn)/4 {
+		t.Errorf("task clock %v in a window without work", time.Duration(sum.value[0]))
+	}
+}
+
+// TestDyingCgroup takes a cgroup away in a window: its last difference is
+// still there, and nothing holds it afterwards.
+func TestDyingCgroup(t *testing.T) {
+	g, root := softGroups(t)
+	parent := cgroup(t, root)
+	dir := filepath.Join(parent, "quell-test-child")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	w := work(t, dir)
+	if err := g.add(key(1), dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.start(); err != nil {
+		t.Fatal(err)
+	}
+	used := w.do("burn", int(burn))
+	w.end()
+	removeCgroup(t, dir)
+	dying := func() string {
+		text, err := os.ReadFile(parent + "/cgroup.stat")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, _ := strings.Cut(string(text), "nr_dying_descendants ")
+		n, _, _ := strings.Cut(rest, "\n")
+		return n
+	}
+	if n := dying(); n != "1" {
+		t.Errorf("nr_dying_descendants %q while counters are open, want 1", n)
+	}
+	sum, ok := g.remove(key(1))
+	// Its exit is in the window too.
+	if !ok || sum.value[0] < 0.9*float64(used) || sum.value[0] > 1.5*float64(used) {
+		t.Errorf("task clock %v %v, want the last %v", time.Duration(sum.value[0]), ok, used)
+	}
+	if g.held != 0 {
+		t.Errorf("%d descriptors held", g.held)
+	}
+	quelltest.Until(t, 5*time.Second, "nr_dying_descendants is 0", func() bool { return dying() == "0" })
+	if err := g.stop(func(*groupTask, total) { t.Error("a reading of a removed task") }); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAddAfterRmdir(t *testing.T) {
+	g, root := softGroups(t)
+	dir := cgroup(t, root)
+	fd, inode, err := openCgroup(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	removeCgroup(t, dir)
+	var c cpuGroup
+	err = g.open(&c, fd, g.cpus[0])
+	if !errors.Is(err, unix.ENOENT) {
+		t.Fatalf("open in a removed cgroup: %v, want ENOENT", err)
+	}
+	if err := g.explain("event group", fd, dir, inode, err); unsupported(err) {
+		t.Errorf("explained as %v, want a cgroup that is gone", err)
+	}
+}
+
+func TestCPS(t *testing.T) {
+	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2, quelltest.Tracepoints)
+	root := cgroup2(t)
+	p, err := OpenCPS(onlineCPUs(t), root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	dir := cgroup(t, root)
+	w, other := work(t, dir), work(t, cgroup(t, root))
+	if err := p.Add(Target{Key: key(1), PerfDir: dir}); err != nil {
+		t.Fatal(err)
+	}
+	const calls = 200_000
+	w.do("call", calls)
+	start(t, p)
+	begin := time.Now()
+	used := w.do("call", calls)
+	other.do("call", calls)
+	r := stopped(t, p, nil)[key(1)]
+	span := time.Since(begin)
+	n, ok := r.Extras.Get(sample.Syscalls)
+	if !ok || n < calls || n > 1.02*calls {
+		t.Errorf("%v calls %v, want %d and at most 2 %% of the runtime's own", n, ok, calls)
+	}
+	if !near(r.Cost*n*1e9, used) {
+		t.Errorf("cost %v s/call, want about %v", r.Cost, used/calls)
+	}
+	if rate := n / span.Seconds(); r.Rate < rate*0.9 || r.Rate > rate*1.3 {
+		t.Errorf("rate %v, want about %v", r.Rate, rate)
+	}
+	if r.Coverage != 1 || p.Signal() != sample.CPS || p.Variant() != "sys-enter" {
+		t.Errorf("coverage %v of %s %s", r.Coverage, p.Signal(), p.Variant())
+	}
+}
+
+// TestTracepointDetached finds the same number by a mount of its own.
+func TestTracepointDetached(t *testing.T) {
+	quelltest.Need(t, quelltest.Root, quelltest.Tracepoints)
+	mounts := func() string {
+		text, err := os.ReadFile("/proc/self/mountinfo")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	before := mounts()
+	root, err := detachedTracefs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(root)
+	fd, err := unix.Openat(root, "events/raw_syscalls/sys_enter/id", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	detached, err := readTracepoint("raw_syscalls/sys_enter", os.NewFile(uintptr(fd), "id"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := tracepoint("raw_syscalls/sys_enter")
+	if err != nil || e != detached || e.config == 0 {
+		t.Errorf("tracepoint %+v, %v; detached %+v", e, err, detached)
+	}
+	if mounts() != before {
+		t.Error("the machine's mounts have changed")
+	}
+	if _, err := tracepoint("raw_syscalls/none"); !unsupported(err) {
+		t.Errorf("a tracepoint that does not exist: %v", err)
+	}
+}
+
+func TestCapabilities(t *testing.T) {
+	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2, quelltest.PerfSoftware)
+	pmu := quelltest.Probe(quelltest.PMU) == nil
+	for _, c := range Capabilities(cgroup2(t), onlineCPUs(t)) {
+		if c.OK == (c.Reason != "") {
+			t.Errorf("%s: ok %v with reason %q", c.Name, c.OK, c.Reason)
+		}
+		switch c.Name {
+		case "perf cgroup mode":
+			if !c.OK {
+				t.Errorf("%s: %s", c.Name, c.Reason)
+			}
+		case "perf core-cycles":
+			if c.OK != pmu {
+				t.Errorf("%s: %v, but the PMU is there: %v", c.Name, c.OK, pmu)
+			}
+		}
+	}
+	for _, c := range Capabilities("", onlineCPUs(t)) {
+		if strings.HasPrefix(c.Name, "perf ") && (c.OK || c.Remedy == "") {
+			t.Errorf("without cgroup2: %+v", c)
+		}
+	}
+}
