@@ -1,6 +1,7 @@
 package detect
 
 import (
+	"cmp"
 	"math"
 	"slices"
 
@@ -82,15 +83,22 @@ func (d *Detector) Observe(sig sample.Signal, at sample.Millis, readings []Readi
 		s = newSeries(sig)
 		d.series[sig.Name] = s
 	}
-	d.verdicts = append(d.verdicts[:0], make([]Verdict, len(readings))...)
+	d.verdicts = slices.Grow(d.verdicts[:0], len(readings))[:len(readings)]
+	clear(d.verdicts)
 	row := s.begin(at, at.Add(-d.params.Window))
 	if row == nil {
 		return d.verdicts
 	}
+	queued := len(d.queue)
 	for i := range readings {
 		slot := s.slot(readings[i].Task)
 		d.verdicts[i] = d.take(s, row, slot, at, &readings[i])
 	}
+	// First come, first served over intervals; within one the order of the
+	// readings must not matter.
+	slices.SortFunc(d.queue[queued:], func(a, b anomaly) int {
+		return cmp.Or(compareKeys(a.victim, b.victim), cmp.Compare(a.kind, b.kind))
+	})
 	return d.verdicts
 }
 
@@ -102,7 +110,9 @@ func (d *Detector) take(s *series, row *row, slot int, at sample.Millis, r *Read
 	if r.Flags&sample.Restarted != 0 {
 		s.reset(slot)
 	}
-	row.pressure[slot] = float32(r.Pressure)
+	if r.Pressure > 0 && r.Pressure <= math.MaxFloat32 { // else it says nothing
+		row.pressure[slot] = float32(r.Pressure)
+	}
 	if math.IsNaN(r.Cost) || r.Flags&sample.Split != 0 {
 		return v
 	}
@@ -217,8 +227,12 @@ func (d *Detector) Next(now sample.Millis) (Finding, bool) {
 		if !ok {
 			continue
 		}
+		f := d.analyse(a, slot)
+		if f.Bad < d.params.Outliers {
+			continue // the task has started again since
+		}
 		d.analysed, d.began = now, true
-		return d.analyse(a, slot), true
+		return f, true
 	}
 	return Finding{}, false
 }

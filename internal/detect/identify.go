@@ -202,7 +202,12 @@ func (s *series) before(a, b *candidate) bool {
 		return a.usage > b.usage
 	}
 	x, y := &s.tasks[a.slot].task, &s.tasks[b.slot].task
-	return cmp.Or(cmp.Compare(x.Name, y.Name), cmp.Compare(x.Key.Inode, y.Key.Inode)) < 0
+	return cmp.Or(cmp.Compare(x.Name, y.Name), compareKeys(x.Key, y.Key)) < 0
+}
+
+// compareKeys is an order of tasks that says nothing of them.
+func compareKeys(a, b sample.TaskKey) int {
+	return cmp.Or(cmp.Compare(a.Hierarchy, b.Hierarchy), cmp.Compare(a.Inode, b.Inode), cmp.Compare(a.FirstSeen, b.FirstSeen))
 }
 
 // describe turns the ranked candidates into suspects, in the detector's buffer.

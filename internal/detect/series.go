@@ -58,9 +58,11 @@ func (s *series) begin(at, end sample.Millis) *row {
 	}
 	s.spare = append(s.spare, s.rows[:drop]...)
 	s.rows = append(s.rows[:0], s.rows[drop:]...)
-	r := &row{}
+	var r *row
 	if n := len(s.spare); n > 0 {
 		r, s.spare = s.spare[n-1], s.spare[:n-1]
+	} else {
+		r = &row{}
 	}
 	clear(r.cost)
 	clear(r.cause)
