@@ -1,0 +1,91 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/quell-dev/quell/internal/host"
+)
+
+// Diagnosis is what a machine offers quell, in groups.
+type Diagnosis []Group
+
+// Group is one kind of capabilities.
+type Group struct {
+	Name         string            `json:"name"`
+	Capabilities []host.Capability `json:"capabilities"`
+}
+
+// Lookup finds a capability by name.
+func (d Diagnosis) Lookup(name string) (host.Capability, bool) {
+	for _, g := range d {
+		i := slices.IndexFunc(g.Capabilities, func(c host.Capability) bool { return c.Name == name })
+		if i >= 0 {
+			return g.Capabilities[i], true
+		}
+	}
+	return host.Capability{}, false
+}
+
+// Names lists every capability.
+func (d Diagnosis) Names() []string {
+	var all []string
+	for _, g := range d {
+		for _, c := range g.Capabilities {
+			all = append(all, c.Name)
+		}
+	}
+	return all
+}
+
+// Doctor writes a diagnosis: what is there, and of what is not, why and what
+// to do about it.
+func Doctor(w io.Writer, d Diagnosis, s Style) error {
+	p := &page{Style: s}
+	missing := 0
+	names := 0
+	for _, name := range d.Names() {
+		names = max(names, width(s.text(name)))
+	}
+	indent := 2 + 4 + names + 2
+	for i, g := range d {
+		if i > 0 {
+			p.line("")
+		}
+		p.line(p.paint(bold, p.text(g.Name)))
+		for _, c := range g.Capabilities {
+			mark, col := "ok", green
+			if !c.OK {
+				mark, col = "no", yellow
+				missing++
+			}
+			var lines []string
+			for _, text := range []string{c.Detail, c.Reason, prefixed("what to do: ", c.Remedy)} {
+				if text != "" {
+					lines = append(lines, wrap(p.text(text), max(p.drawing()-indent, 20))...)
+				}
+			}
+			if len(lines) == 0 {
+				lines = []string{""}
+			}
+			for i, text := range lines {
+				head := pad("", indent)
+				if i == 0 {
+					head = "  " + p.paint(col, pad(mark, 4)) + pad(p.text(c.Name), names+2)
+				}
+				p.line(head + text)
+			}
+		}
+	}
+	p.line("")
+	p.line(fmt.Sprintf("%d of %d there", len(d.Names())-missing, len(d.Names())))
+	return p.flush(w)
+}
+
+func prefixed(prefix, text string) string {
+	if text == "" {
+		return ""
+	}
+	return prefix + text
+}

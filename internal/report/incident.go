@@ -1,0 +1,286 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// Incidents writes a table, in the order given.
+func Incidents(w io.Writer, list []plan.Incident, s Style) error {
+	p := &page{Style: s}
+	if len(list) == 0 {
+		p.line("no incidents")
+		return p.flush(w)
+	}
+	t := table{columns: []column{
+		{head: "FOUND"}, {head: "ID", drop: 4}, {head: "VICTIM", least: 10}, {head: "SIGNAL", drop: 2}, {head: "KIND", drop: 3},
+		{head: "SUSPECT", least: 10}, {head: "CORR", right: true}, {head: "ACTION", drop: 1}, {head: "OUTCOME"},
+		{head: "RELCOST", right: true},
+	}}
+	for i := range list {
+		inc := &list[i]
+		suspect, correlation := blamed(inc)
+		t.row(cell{text: s.when(inc.Opened)}, cell{text: shortID(inc.ID)}, cell{text: string(inc.Victim.Name)},
+			cell{text: string(inc.Signal)}, cell{text: inc.Kind.String()}, cell{text: suspect}, cell{text: correlation},
+			cell{text: action(inc)}, outcomeCell(inc), cell{text: s.number(relativeCost(inc))})
+	}
+	t.write(p)
+	if slices.ContainsFunc(list, func(inc plan.Incident) bool { return inc.Closed == 0 }) {
+		p.line(p.paint(dim, "* not closed"))
+	}
+	return p.flush(w)
+}
+
+// shortID leaves out what all IDs of a day share; MatchID accepts it.
+func shortID(id string) string {
+	if _, short, ok := strings.Cut(id, "T"); ok {
+		return short
+	}
+	return id
+}
+
+// MatchID finds the incidents that a person means: the one with that ID, else
+// all that have it as a part; "last" is the newest.
+func MatchID(list []plan.Incident, id string) []plan.Incident {
+	var found []plan.Incident
+	for _, inc := range list {
+		switch {
+		case inc.ID == id:
+			return []plan.Incident{inc}
+		case id != "" && strings.Contains(inc.ID, id):
+			found = append(found, inc)
+		}
+	}
+	if id == "last" && len(list) > 0 {
+		return list[len(list)-1:]
+	}
+	return found
+}
+
+// rounds are those there are.
+func rounds(inc *plan.Incident) []*plan.Round {
+	return slices.DeleteFunc(slices.Clone(inc.Rounds), func(r *plan.Round) bool { return r == nil })
+}
+
+// blamed names the suspect to show in one line: the one last capped, else the
+// first that may be the one.
+func blamed(inc *plan.Incident) (name, correlation string) {
+	if all := rounds(inc); len(all) > 0 {
+		r := all[len(all)-1]
+		return string(r.Suspect.Name), fmt.Sprintf("%.2f", r.Correlation)
+	}
+	if inc.Kind != detect.Neighbour && inc.Kind != detect.Nobody && inc.Kind != detect.Indeterminate {
+		return "-", "-" // nobody else's doing
+	}
+	for _, s := range inc.Suspects {
+		if s.Excluded == "" {
+			return string(s.Name), fmt.Sprintf("%.2f", s.Correlation)
+		}
+	}
+	return "-", "-"
+}
+
+func action(inc *plan.Incident) string {
+	all := rounds(inc)
+	switch {
+	case len(all) > 1:
+		return fmt.Sprintf("cap %g, %s", all[len(all)-1].Rate, plural(len(all), "round"))
+	case len(all) == 1:
+		return fmt.Sprintf("cap %g", all[0].Rate)
+	case inc.Outcome == plan.WouldCap:
+		return "advice"
+	}
+	return "-"
+}
+
+// state is the outcome, or that there is none yet.
+func state(inc *plan.Incident) string {
+	if inc.Outcome == "" {
+		return "capped now"
+	}
+	return string(inc.Outcome)
+}
+
+func outcomeCell(inc *plan.Incident) cell {
+	text := state(inc)
+	if inc.Closed == 0 {
+		text += " *"
+	}
+	return cell{text, outcomeColor(inc.Outcome)}
+}
+
+func outcomeColor(o plan.Outcome) color {
+	switch o {
+	case plan.TruePositive:
+		return green
+	case plan.FalsePositive, plan.CapFailed:
+		return red
+	case plan.WouldCap:
+		return yellow
+	}
+	return plain
+}
+
+// relativeCost is that of the last round that was measured.
+func relativeCost(inc *plan.Incident) float64 {
+	for _, r := range slices.Backward(rounds(inc)) {
+		if r.Samples > 0 {
+			return float64(r.RelativeCost)
+		}
+	}
+	return math.NaN()
+}
+
+// Incident writes one in full: facts, suspects, rounds, and the picture.
+func Incident(w io.Writer, inc plan.Incident, s Style) error {
+	p := &page{Style: s}
+	p.facts(&inc)
+	p.suspects(&inc)
+	p.rounds(&inc)
+	p.picture(&inc)
+	return p.flush(w)
+}
+
+func (p *page) facts(inc *plan.Incident) {
+	sig, _ := sample.LookupSignal(inc.Signal)
+	from := "of the job"
+	if inc.SpecOwn {
+		from = "of this machine's own history"
+	}
+	p.fact("incident", inc.ID+" on "+inc.Machine)
+	p.fact("victim", who(inc.Victim))
+	p.fact("signal", fmt.Sprintf("%s: %s, counted as %s", inc.Signal, sig.Cost, inc.Variant))
+	p.fact("cost", fmt.Sprintf("%s %s; normal is %s ± %s, %s; threshold %s; %s over it when last analysed",
+		p.number(inc.Cost), sig.Unit, p.number(inc.SpecMean), p.number(inc.SpecStdDev), from, p.number(inc.Threshold), plural(inc.Bad, "interval")))
+	times := fmt.Sprintf("bad since %s, found %s", p.local(inc.Began).Format("2006-01-02 15:04:05 MST"), p.clock(inc.Opened))
+	if d := inc.Opened.Sub(inc.Began); d > 0 {
+		times += " (" + span(d) + " later)"
+	}
+	if inc.Closed != 0 {
+		times += ", closed " + p.clock(inc.Closed)
+	} else {
+		times += ", not closed"
+	}
+	p.fact("time", times)
+	p.fact("finding", finding(inc))
+	p.fact("decided", fmt.Sprintf("by rule %s, enforcement %s", inc.Rule, inc.Mode))
+	if inc.Advice != "" {
+		p.fact("advice", inc.Advice)
+	}
+	if inc.Reason != "" {
+		p.fact("reason", inc.Reason)
+	}
+	p.colored("outcome", outcomeColor(inc.Outcome), outcome(inc))
+}
+
+func who(t sample.Task) string {
+	marks := []string{t.Class.String()}
+	if t.Protected {
+		marks = append(marks, "protected")
+	}
+	if t.NeverCap {
+		marks = append(marks, "never-cap")
+	}
+	return fmt.Sprintf("%s (job %s, %s)", t.Name, t.Job, strings.Join(marks, ", "))
+}
+
+func finding(inc *plan.Incident) string {
+	switch inc.Kind {
+	case detect.Neighbour:
+		return fmt.Sprintf("neighbour: %s among %s, compared over %s", plural(inc.Antagonists, "antagonist"), plural(len(inc.Suspects), "suspect"), plural(inc.Pairs, "interval"))
+	case detect.Nobody:
+		return "nobody: the task suffers and no suspect correlates enough"
+	case detect.Indeterminate:
+		return "indeterminate: no good intervals to tell suspects apart by"
+	case detect.OwnQuota:
+		return "own-quota: the task ran into its own CPU quota; no neighbour is to blame"
+	case detect.Steal:
+		return "steal: the hypervisor took the CPU; the antagonist is another VM"
+	case detect.SelfWait:
+		return "self-wait: the task's threads waited for each other; no neighbour is to blame"
+	}
+	return inc.Kind.String()
+}
+
+func outcome(inc *plan.Incident) string {
+	text := state(inc)
+	if rel := relativeCost(inc); !math.IsNaN(rel) {
+		text += fmt.Sprintf(": relative cost %.2f, the victim's under the cap to that before it", rel)
+	}
+	return text
+}
+
+func (p *page) suspects(inc *plan.Incident) {
+	if len(inc.Suspects) == 0 {
+		return
+	}
+	p.line("")
+	t := table{columns: []column{{head: "#", right: true}, {head: "SUSPECT", least: 24}, {head: "CLASS", drop: 1},
+		{head: "CORR", right: true}, {head: "CPU-S/S", right: true}, {head: "WHY", least: 24, words: true}}}
+	for i, sus := range inc.Suspects {
+		rank, c := fmt.Sprint(i+1), plain
+		var why string
+		switch {
+		case sus.Excluded != "":
+			rank, why, c = "-", "excluded: "+sus.Excluded, dim
+		case i >= inc.Antagonists:
+			why = "below the bar"
+		case sus.CoVictim:
+			why = "antagonist, but suffered too: ranked behind"
+		default:
+			why, c = "antagonist", red
+		}
+		if i < inc.Antagonists && sus.Excluded == "" {
+			switch {
+			case sus.Class == sample.LatencySensitive:
+				why += "; may not be capped: latency-sensitive"
+			case sus.NeverCap:
+				why += "; may not be capped: never-cap"
+			}
+		}
+		t.row(cell{text: rank}, cell{text: string(sus.Name)}, cell{text: sus.Class.String()},
+			cell{fmt.Sprintf("%.2f", sus.Correlation), c}, cell{text: p.number(sus.Usage)}, cell{why, c})
+	}
+	t.write(p)
+}
+
+func (p *page) rounds(inc *plan.Incident) {
+	sig, _ := sample.LookupSignal(inc.Signal)
+	for i, r := range rounds(inc) {
+		if i == 0 {
+			p.line("")
+		}
+		end := "until " + p.clock(r.Until) + " at the latest"
+		if r.Ended != 0 {
+			end = "ended " + p.clock(r.Ended)
+		}
+		text := fmt.Sprintf("%s held to %g CPU-s/s by %s from %s, %s.", r.Suspect.Name, r.Rate, r.By, p.clock(r.From), end)
+		if r.Why != "" {
+			text += " Why: " + r.Why + "."
+		}
+		p.fact(fmt.Sprintf("round %d", i+1), text)
+		result := fmt.Sprintf("cost before it %s %s, under it not measured", p.number(float64(r.CostBefore)), sig.Unit)
+		if r.Samples > 0 {
+			result = fmt.Sprintf("cost %s → %s %s over %s, relative cost %.2f", p.number(float64(r.CostBefore)),
+				p.number(float64(r.CostUnder)), sig.Unit, plural(int(r.Samples), "sample"), float64(r.RelativeCost))
+		}
+		if r.Outcome != "" {
+			result += ": " + string(r.Outcome)
+		}
+		p.colored("", outcomeColor(r.Outcome), result)
+	}
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}

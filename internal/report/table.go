@@ -1,0 +1,137 @@
+package report
+
+import (
+	"fmt"
+	"strings"
+)
+
+type column struct {
+	head  string
+	right bool
+	// least is the width to which its cells may be cut; 0: they are never.
+	least int
+	// words: it is text, whose beginning says most; as the last column it goes
+	// on below itself where it is too wide.
+	words bool
+	// drop is when the column is left out where the table is too wide: 1
+	// first; 0: never.
+	drop int
+}
+
+type cell struct {
+	text  string
+	color color
+}
+
+// table is laid out for the style's width: cells that may be cut are cut
+// evenly, then columns are left out.
+type table struct {
+	columns []column
+	rows    [][]cell
+}
+
+func (t *table) row(cells ...cell) { t.rows = append(t.rows, cells) }
+
+const gap = 2
+
+func (t *table) write(p *page) {
+	widths := make([]int, len(t.columns))
+	for i, c := range t.columns {
+		widths[i] = width(c.head)
+		for _, r := range t.rows {
+			r[i].text = p.text(r[i].text)
+			widths[i] = max(widths[i], width(r[i].text))
+		}
+	}
+	t.fit(p.Width, widths)
+	heads := make([]cell, len(t.columns))
+	for i, c := range t.columns {
+		heads[i] = cell{c.head, bold}
+	}
+	t.line(p, widths, heads)
+	for i, r := range t.rows {
+		if p.Height > 0 && i == p.Height {
+			p.line(p.paint(dim, fmt.Sprintf("and %d more", len(t.rows)-i)))
+			break
+		}
+		t.line(p, widths, r)
+	}
+}
+
+// fit brings the widths below limit if it can; a dropped column gets -1.
+func (t *table) fit(limit int, widths []int) {
+	if limit == 0 {
+		return
+	}
+	over := func(least bool) int {
+		n := -gap
+		for i, w := range widths {
+			switch {
+			case w < 0:
+				continue
+			case least && t.columns[i].least > 0:
+				w = min(w, max(t.columns[i].least, width(t.columns[i].head)))
+			}
+			n += w + gap
+		}
+		return n - limit
+	}
+	for order := 1; over(true) > 0 && order <= len(widths); order++ {
+		for i, c := range t.columns {
+			if c.drop == order {
+				widths[i] = -1
+			}
+		}
+	}
+	for over(false) > 0 {
+		widest := -1
+		for i, c := range t.columns {
+			if c.least > 0 && widths[i] > max(c.least, width(c.head)) && (widest < 0 || widths[i] > widths[widest]) {
+				widest = i
+			}
+		}
+		if widest < 0 {
+			return
+		}
+		widths[widest]--
+	}
+}
+
+func (t *table) line(p *page, widths []int, cells []cell) {
+	var b strings.Builder
+	var rest []string
+	first, used := true, 0
+	for i, c := range cells {
+		if widths[i] < 0 {
+			continue
+		}
+		if !first {
+			b.WriteString(strings.Repeat(" ", gap))
+		}
+		first = false
+		text := c.text
+		switch {
+		case t.columns[i].words && i == len(cells)-1:
+			parts := wrap(text, max(widths[i], 1))
+			text = parts[0]
+			for _, part := range parts[1:] {
+				rest = append(rest, strings.Repeat(" ", used)+p.paint(c.color, part))
+			}
+		case t.columns[i].words:
+			text = p.cutEnd(text, widths[i])
+		default:
+			text = p.cut(text, widths[i])
+		}
+		used += widths[i] + gap
+		space := strings.Repeat(" ", max(0, widths[i]-width(text)))
+		if t.columns[i].right {
+			b.WriteString(space + p.paint(c.color, text))
+		} else {
+			b.WriteString(p.paint(c.color, text) + space)
+		}
+	}
+	p.line(b.String())
+	for _, more := range rest {
+		p.line(more)
+	}
+}
