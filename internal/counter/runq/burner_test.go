@@ -1,0 +1,291 @@
+package runq
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/counter"
+	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv("RUNQ_OPEN") != "" {
+		sayOpen()
+		return
+	}
+	quelltest.Main(m)
+}
+
+// A burner is a shell with nothing to do but that: one thread and no runtime
+// with threads of its own, whose waits would count too.
+type burner struct {
+	cpu  int
+	nice int
+	read bool // sleep until a line is written to it, as often as one is
+}
+
+type burning struct {
+	pid int
+	in  io.WriteCloser
+}
+
+// start begins to burn inside the cgroup; the test's end ends it.
+func (b burner) start(t *testing.T, cgroup string) *burning {
+	t.Helper()
+	loop := "while :; do :; done"
+	if b.read {
+		loop = "while read line; do :; done"
+	}
+	cmd := exec.Command("/bin/sh", "-c", "read line; echo burning; "+loop)
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	x := &burning{cmd.Process.Pid, in}
+	x.pin(t, b.cpu)
+	if err := unix.Setpriority(unix.PRIO_PROCESS, x.pid, b.nice); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(cgroup, "cgroup.procs"), []byte(strconv.Itoa(x.pid)), 0); err != nil {
+		t.Fatal(err)
+	}
+	io.WriteString(in, "go\n")
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		t.Fatalf("burner says %q: %v", line, err)
+	}
+	return x
+}
+
+// cpuTime of the whole process, by its CPU clock: clock_getcpuclockid(3).
+func (b *burning) cpuTime(t *testing.T) time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(int32(^b.pid<<3|2), &ts); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(ts.Nano())
+}
+
+func (b *burning) pin(t *testing.T, cpu int) {
+	var set unix.CPUSet
+	set.Set(cpu)
+	if err := unix.SchedSetaffinity(b.pid, &set); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A group is a cgroup made for a test, as a target.
+type group struct {
+	counter.Target
+	burners []*burning
+}
+
+// newGroup makes a cgroup below a directory; settings are its files' contents.
+func newGroup(t *testing.T, h sample.Hierarchy, parent, name string, settings ...string) *group {
+	t.Helper()
+	dir := filepath.Join(parent, name)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		// The kernel needs a moment to let go of processes that were reaped.
+		quelltest.Until(t, 5*time.Second, dir+" can be removed", func() bool { return os.Remove(dir) == nil })
+	})
+	for _, s := range settings {
+		file, value, _ := strings.Cut(s, "=")
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(value), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g := &group{}
+	g.Target = counter.Target{
+		Key: sample.TaskKey{Hierarchy: h, Inode: inode(t, dir), FirstSeen: 1},
+		Dir: dir,
+		Members: func() (pids []int, err error) {
+			for _, b := range g.burners {
+				pids = append(pids, b.pid)
+			}
+			return pids, nil
+		},
+		Below: func() ([]uint64, error) { return nil, nil },
+	}
+	return g
+}
+
+func (g *group) burn(t *testing.T, b burner) *burning {
+	t.Helper()
+	x := b.start(t, g.Dir)
+	g.burners = append(g.burners, x)
+	return x
+}
+
+func inode(t *testing.T, dir string) uint64 {
+	t.Helper()
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		t.Fatal(err)
+	}
+	return st.Ino
+}
+
+// unified and v1cpu make a cgroup in either hierarchy.
+func unified(t *testing.T, name string) *group {
+	t.Helper()
+	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2)
+	prefer(t)
+	return newGroup(t, sample.Unified, mount(t, "cgroup2", ""), testName(name))
+}
+
+func v1cpu(t *testing.T, name string, settings ...string) *group {
+	t.Helper()
+	quelltest.Need(t, quelltest.Root, quelltest.CgroupV1)
+	prefer(t)
+	return newGroup(t, sample.V1CPU, mount(t, "cgroup", "cpu"), testName(name), append(settings, mostShares)...)
+}
+
+const mostShares = "cpu.shares=262144"
+
+// prefer moves this process, and so the burners that are to come, into a cgroup
+// of great weight for the rest of the test: then what else the machine does is
+// hardly a neighbour. Nice values would not do, since sessions are autogroups.
+func prefer(t *testing.T) {
+	t.Helper()
+	if quelltest.Probe(quelltest.CgroupV1) != nil {
+		return
+	}
+	name := testName("preferred")
+	cgroup, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(cgroup), name) {
+		return
+	}
+	root := mount(t, "cgroup", "cpu")
+	home := root
+	for line := range strings.Lines(string(cgroup)) {
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if slices.Contains(strings.Split(f[1], ","), "cpu") {
+			home = filepath.Join(root, f[2])
+		}
+	}
+	move := func(dir string) {
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0); err != nil {
+			t.Error(err)
+		}
+	}
+	g := newGroup(t, sample.V1CPU, root, name, mostShares)
+	move(g.Dir)
+	t.Cleanup(func() { move(home) })
+}
+
+func testName(name string) string { return fmt.Sprintf("quell-test-runq-%d-%s", os.Getpid(), name) }
+
+// mount returns where a file system of that type is mounted, for cgroup v1 with
+// that controller.
+func mount(t *testing.T, fstype, controller string) string {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		f := strings.Fields(line)
+		if f[2] == fstype && (controller == "" || strings.Contains(","+f[3]+",", ","+controller+",")) {
+			return f[1]
+		}
+	}
+	t.Fatalf("no %s %s mount", fstype, controller)
+	return ""
+}
+
+// measured is what one window said about one group, in seconds per second.
+type measured struct {
+	cpu                    float64
+	other, self, throttled float64
+	counter.Reading
+}
+
+func (m measured) String() string {
+	return fmt.Sprintf("cpu %.3f, wait other %.3f self %.3f throttled %.3f, cost %.3f self %.3f, rate %.1f, coverage %.3f",
+		m.cpu, m.other, m.self, m.throttled, m.Cost, m.Self, m.Rate, m.Coverage)
+}
+
+// measure opens one window on a source that follows the groups. during, if not
+// nil, runs until the window's context is done.
+func measure(t *testing.T, src counter.Source, length time.Duration, groups []*group, during func(context.Context)) []measured {
+	t.Helper()
+	base := map[sample.TaskKey]time.Duration{}
+	used := func(g *group) (sum time.Duration) {
+		for _, b := range g.burners {
+			sum += b.cpuTime(t)
+		}
+		return sum
+	}
+	if err := src.Start(); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	for _, g := range groups {
+		base[g.Key] = used(g)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), length)
+	defer cancel()
+	if during != nil {
+		during(ctx)
+	}
+	<-ctx.Done()
+	spent := map[sample.TaskKey]time.Duration{}
+	for _, g := range groups {
+		spent[g.Key] = used(g) - base[g.Key]
+	}
+	wall := time.Since(began).Seconds()
+	got := map[sample.TaskKey]counter.Reading{}
+	err := src.Stop(func(k sample.TaskKey) (time.Duration, bool) {
+		d, ok := spent[k]
+		return d, ok
+	}, func(k sample.TaskKey, r counter.Reading) { got[k] = r })
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := make([]measured, len(groups))
+	for i, g := range groups {
+		r, ok := got[g.Key]
+		if !ok {
+			t.Fatalf("no reading for %s", g.Dir)
+		}
+		share := func(e sample.Extra) float64 {
+			v, _ := r.Extras.Get(e)
+			return v / wall
+		}
+		out[i] = measured{cpu: spent[g.Key].Seconds() / wall, other: share(sample.WaitOther),
+			self: share(sample.WaitSelf), throttled: share(sample.WaitThrottled), Reading: r}
+	}
+	return out
+}

@@ -1,0 +1,48 @@
+package runq
+
+import (
+	"errors"
+	"os"
+
+	"github.com/quell-dev/quell/internal/counter"
+	"github.com/quell-dev/quell/internal/host"
+)
+
+// The names of what Capabilities looks for.
+const (
+	CapBTF       = "kernel BTF"
+	CapProgram   = "run-queue eBPF"
+	CapSchedstat = "thread schedstat"
+)
+
+// Capabilities tries what this package can use on this machine: it loads and
+// attaches its programs once. The signal needs either the last, or the first
+// two.
+func Capabilities() []host.Capability {
+	opts := Options{Tasks: 1, Threads: 1}.withDefaults()
+	const btf = "/sys/kernel/btf/vmlinux"
+	_, err := os.Stat(btf)
+	all := []host.Capability{capability(CapBTF, btf, err)}
+	if err != nil {
+		all[0].Remedy = "use a kernel built with CONFIG_DEBUG_INFO_BTF"
+	}
+	p, err := openProgram(opts)
+	if err == nil {
+		err = p.Close()
+	}
+	all = append(all, capability(CapProgram, "loads and attaches", err))
+	_, err = openSchedstat(opts, errNoBPF)
+	return append(all, capability(CapSchedstat, opts.Proc+"/PID/task/TID/schedstat", err))
+}
+
+func capability(name, detail string, err error) host.Capability {
+	if err == nil {
+		return host.Capability{Name: name, OK: true, Detail: detail}
+	}
+	c := host.Capability{Name: name, Reason: err.Error()}
+	var e *counter.NotSupportedError
+	if errors.As(err, &e) {
+		c.Reason, c.Remedy = e.Reason, e.Remedy
+	}
+	return c
+}

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The few kernel types that runq.bpf.c looks into. preserve_access_index makes
+ * every offset a CO-RE relocation, so only names and types matter here, and
+ * only of the fields listed. Written by hand: a dump of one kernel's BTF would
+ * be three megabytes of one kernel's truth.
+ */
+#ifndef QUELL_RUNQ_KERNEL_H
+#define QUELL_RUNQ_KERNEL_H
+
+typedef unsigned char __u8;
+typedef unsigned short __u16;
+typedef unsigned int __u32;
+typedef unsigned long long __u64;
+typedef signed char __s8;
+typedef short __s16;
+typedef int __s32;
+typedef long long __s64;
+typedef __u16 __be16;
+typedef __u32 __be32;
+typedef __u32 __wsum;
+typedef _Bool bool;
+
+/* linux/bpf.h */
+enum {
+	BPF_MAP_TYPE_HASH = 1,
+	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_ANY = 0,
+	BPF_F_MMAPABLE = 1 << 10,
+};
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct kernfs_node {
+	__u64 id; /* 5.5; the inode of the directory */
+};
+
+struct cgroup {
+	int level; /* 0: the root */
+	struct kernfs_node *kn;
+};
+
+struct css_set {
+	struct cgroup *dfl_cgrp; /* in cgroup v2 */
+};
+
+struct cgroup_subsys_state {
+	struct cgroup *cgroup; /* NULL for an autogroup */
+};
+
+struct rq {
+	__u64 clock;
+};
+
+struct cfs_rq {
+	struct rq *rq;
+	int throttle_count; /* of it and its ancestors */
+	__u64 throttled_clock_self;	 /* 6.6: since when, 0: not throttled */
+	__u64 throttled_clock_self_time; /* 6.6: sum of what is over */
+};
+
+struct task_group {
+	struct cgroup_subsys_state css;
+	struct cfs_rq **cfs_rq; /* by CPU */
+};
+
+struct sched_entity {
+	unsigned char sched_delayed; /* 6.12: asleep but still queued */
+};
+
+struct thread_info {
+	__u32 cpu; /* 5.16 */
+};
+
+struct task_struct {
+	struct thread_info thread_info;
+	unsigned int __state; /* 5.14 */
+	int on_cpu;
+	int on_rq;
+	struct sched_entity se;
+	struct task_group *sched_task_group;
+	int pid;
+	struct css_set *cgroups;
+};
+
+struct task_struct___v5_13 {
+	long state;
+};
+
+struct task_struct___v5_15 {
+	unsigned int cpu;
+};
+
+struct bpf_iter__task {
+	struct task_struct *task;
+};
+
+#pragma clang attribute pop
+
+#endif

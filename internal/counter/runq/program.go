@@ -1,0 +1,229 @@
+package runq
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/counter"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// Program counts with eBPF. It is a counter.Source; CPUs, Dropped and Fallback
+// are its own.
+type Program struct {
+	k       *kernel
+	tasks   map[sample.TaskKey]*followed
+	free    []uint32             // slots
+	serial  uint32               // of the last owner
+	owned   map[uint64]runqOwner // what the kernel's map holds
+	open    bool
+	began   uint64 // ns, monotonic
+	dropped uint64
+}
+
+type followed struct {
+	target counter.Target
+	owner  runqOwner
+	base   []record // by CPU, at the window's start; nil: not counted
+	ran    sample.Set
+}
+
+func openProgram(opts Options) (*Program, error) { return openWith(opts, false) }
+
+// openWith can make the programs do without the throttled clock, as on kernels
+// that have none.
+func openWith(opts Options, marksOnly bool) (*Program, error) {
+	k, err := loadKernel(opts, marksOnly)
+	if err != nil {
+		return nil, refusal(err)
+	}
+	// A kernel or a sandbox may allow loading and refuse the rest: try it here,
+	// while there is still something to fall back on.
+	if err := errors.Join(k.open(), k.detach()); err != nil {
+		return nil, refusal(errors.Join(err, k.close()))
+	}
+	p := &Program{k: k, tasks: map[sample.TaskKey]*followed{}, owned: map[uint64]runqOwner{}}
+	for slot := uint32(opts.Tasks); slot > 0; slot-- {
+		p.free = append(p.free, slot)
+	}
+	return p, nil
+}
+
+// Signal implements counter.Source.
+func (p *Program) Signal() sample.SignalName { return signal }
+
+// Variant implements counter.Source.
+func (p *Program) Variant() string { return VariantBPF }
+
+// Fallback is "": this is what was asked for.
+func (p *Program) Fallback() string { return "" }
+
+// Dropped counts, since Open, the waits of followed tasks that could not be
+// noted because a map was full or busy, and the windows in which a task was not
+// counted because its cgroups did not fit.
+func (p *Program) Dropped() uint64 { return p.dropped }
+
+// CPUs returns the CPUs that the task ran on in the last closed window; nil if
+// it did not run or was not counted.
+func (p *Program) CPUs(key sample.TaskKey) sample.Set {
+	if t := p.tasks[key]; t != nil {
+		return t.ran
+	}
+	return nil
+}
+
+// Add implements counter.Source. It takes effect when a window is opened, which
+// is also when Target.Below is asked: a cgroup that is made below the task's
+// in an open window counts as another task until that window's end.
+func (p *Program) Add(t counter.Target) error {
+	if p.tasks[t.Key] != nil {
+		return fmt.Errorf("%s: %w", t.Dir, errFollowed)
+	}
+	if len(p.free) == 0 {
+		return fmt.Errorf("%s: %w: %d", t.Dir, ErrFull, len(p.tasks))
+	}
+	slot := p.free[len(p.free)-1]
+	p.free = p.free[:len(p.free)-1]
+	p.serial++
+	p.tasks[t.Key] = &followed{target: t, owner: runqOwner{Slot: slot, Serial: p.serial}}
+	return nil
+}
+
+// Remove implements counter.Source. Waits that are not over are not in the
+// reading.
+func (p *Program) Remove(key sample.TaskKey, cpu time.Duration) (counter.Reading, bool) {
+	t := p.tasks[key]
+	if t == nil {
+		return counter.Reading{}, false
+	}
+	var r counter.Reading
+	counted := false
+	if p.open {
+		r, counted = p.reading(t, now(), cpu, true)
+	}
+	for id, o := range p.owned {
+		if o == t.owner {
+			// If it fails the cgroup has an owner that nobody reads, until
+			// the next window removes it.
+			if p.k.disown(id) == nil {
+				delete(p.owned, id)
+			}
+		}
+	}
+	delete(p.tasks, key)
+	p.free = append(p.free, t.owner.Slot)
+	return r, counted
+}
+
+// Start implements counter.Source.
+func (p *Program) Start() error {
+	if p.open {
+		return errOpen
+	}
+	unfit, err := p.setOwners()
+	if err != nil {
+		return fmt.Errorf("start window: %w", err)
+	}
+	if err := p.k.open(); err != nil {
+		return fmt.Errorf("start window: %w", err)
+	}
+	p.open, p.began = true, now()
+	for _, t := range p.tasks {
+		t.base = nil
+		if unfit[t.owner.Slot] {
+			p.dropped++
+			continue
+		}
+		if t.base, err = p.k.read(t.owner.Slot); err != nil {
+			p.open = false
+			return errors.Join(fmt.Errorf("start window: %w", err), p.k.detach())
+		}
+	}
+	return nil
+}
+
+// setOwners brings the kernel's map in line with the tasks followed. It returns
+// the slots of tasks that cannot be counted, since not all of their cgroups are
+// known or fit: what is left out would count as a neighbour.
+func (p *Program) setOwners() (unfit map[uint32]bool, err error) {
+	unfit = map[uint32]bool{}
+	claims := make([]claim, 0, len(p.tasks))
+	for _, t := range p.tasks {
+		c := claim{owner: t.owner, id: t.target.Key.CgroupID()}
+		below, err := t.target.Below()
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENODEV) {
+			unfit[t.owner.Slot] = true
+			continue
+		}
+		for _, id := range below {
+			c.below = append(c.below, sample.CgroupID(t.target.Key.Hierarchy, id))
+		}
+		claims = append(claims, c)
+	}
+	want := assign(claims)
+	for id := range p.owned {
+		if _, ok := want[id]; !ok {
+			if err := p.k.disown(id); err != nil {
+				return nil, fmt.Errorf("disown cgroup: %w", err)
+			}
+			delete(p.owned, id)
+		}
+	}
+	for id, o := range want {
+		if p.owned[id] == o {
+			continue
+		}
+		switch err := p.k.own(id, o); {
+		case errors.Is(err, unix.E2BIG):
+			unfit[o.Slot] = true
+		case err != nil:
+			return nil, fmt.Errorf("own cgroup: %w", err)
+		default:
+			p.owned[id] = o
+		}
+	}
+	return unfit, nil
+}
+
+// Stop implements counter.Source. Waits that are not over count up to here.
+func (p *Program) Stop(cpu counter.CPUTime, yield func(sample.TaskKey, counter.Reading)) error {
+	if !p.open {
+		return errNotOpen
+	}
+	p.open = false
+	cutErr := p.k.cut()
+	end := now()
+	if err := errors.Join(cutErr, p.k.detach()); err != nil {
+		return fmt.Errorf("stop window: %w", err)
+	}
+	for key, t := range p.tasks {
+		used, known := cpu(key)
+		if r, ok := p.reading(t, end, used, known); ok {
+			yield(key, r)
+		}
+		t.base = nil
+	}
+	return nil
+}
+
+func (p *Program) reading(t *followed, end uint64, cpu time.Duration, known bool) (counter.Reading, bool) {
+	t.ran = nil
+	if t.base == nil {
+		return counter.Reading{}, false
+	}
+	cur, err := p.k.read(t.owner.Slot)
+	if err != nil {
+		return counter.Reading{}, false
+	}
+	var sum record
+	sum, t.ran = since(cur, t.base)
+	p.dropped += sum.dropped
+	return sum.reading(time.Duration(end-p.began), cpu, known), true
+}
+
+// Close implements counter.Source.
+func (p *Program) Close() error { return p.k.close() }

@@ -1,0 +1,390 @@
+package runq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/counter"
+	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+const window = 600 * time.Millisecond
+
+func program(t *testing.T, opts Options, groups ...*group) *Program {
+	t.Helper()
+	return programWith(t, opts, false, groups...)
+}
+
+func programWith(t *testing.T, opts Options, marksOnly bool, groups ...*group) *Program {
+	t.Helper()
+	quelltest.Need(t, quelltest.Root, quelltest.EBPF)
+	p, err := openWith(opts.withDefaults(), marksOnly)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, g := range groups {
+		if err := p.Add(g.Target); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return p
+}
+
+// band is what a figure must lie in.
+type band struct {
+	what     string
+	got      float64
+	min, max float64
+}
+
+// expect measures until every figure is inside its band, at most five windows:
+// the machine's other work can spoil one, a wrong account spoils all.
+func expect(t *testing.T, src counter.Source, groups []*group, during func(context.Context), bands func([]measured) []band) {
+	t.Helper()
+	for range 5 {
+		got := measure(t, src, window, groups, during)
+		var wrong []string
+		for _, b := range bands(got) {
+			if !(b.got >= b.min && b.got <= b.max) {
+				wrong = append(wrong, fmt.Sprintf("%s %.3f, want %.3f..%.3f", b.what, b.got, b.min, b.max))
+			}
+		}
+		for i, m := range got {
+			t.Logf("%s: %v", filepath.Base(groups[i].Dir), m)
+		}
+		if wrong == nil {
+			return
+		}
+		t.Log(strings.Join(wrong, "; "))
+	}
+	t.Error("no window of five is as it must be")
+}
+
+// whole is the whole time of n threads that always want to run.
+func whole(m measured, n float64) band {
+	return band{"cpu and waits together", m.cpu + m.other + m.self + m.throttled, 0.97 * n, 1.03 * n}
+}
+
+func TestTwoTasksOnOneCPU(t *testing.T) {
+	a, b := unified(t, "a"), unified(t, "b")
+	a.burn(t, burner{cpu: 1})
+	b.burn(t, burner{cpu: 1})
+	p := program(t, Options{}, a, b)
+	groups := []*group{a, b}
+	expect(t, p, groups, nil, func(m []measured) []band {
+		return []band{
+			{"a's cost", m[0].Cost, 0.85, 1.2}, {"b's cost", m[1].Cost, 0.85, 1.2},
+			{"a's self", m[0].Self, 0, 0.05}, {"a's throttled", m[0].throttled, 0, 0},
+			whole(m[0], 1), whole(m[1], 1),
+		}
+	})
+	if got := p.CPUs(a.Key).String(); got != "1" {
+		t.Errorf("a ran on CPUs %q, want 1", got)
+	}
+	if p.Dropped() != 0 {
+		t.Errorf("dropped %d", p.Dropped())
+	}
+}
+
+func TestAlone(t *testing.T) {
+	a := unified(t, "a")
+	a.burn(t, burner{cpu: 1})
+	expect(t, program(t, Options{}, a), []*group{a}, nil, func(m []measured) []band {
+		return []band{{"cost", m[0].Cost, 0, 0.05}, {"cpu", m[0].cpu, 0.9, 1.01}}
+	})
+}
+
+func TestCappedNeighbour(t *testing.T) {
+	a := unified(t, "a")
+	b := v1cpu(t, "b", "cpu.cfs_period_us=100000", "cpu.cfs_quota_us=10000")
+	a.burn(t, burner{cpu: 1})
+	b.burn(t, burner{cpu: 1})
+	expect(t, program(t, Options{}, a, b), []*group{a, b}, nil, func(m []measured) []band {
+		return []band{
+			{"victim's cost", m[0].Cost, 0.05, 0.25}, {"victim's throttled", m[0].throttled, 0, 0},
+			{"neighbour's throttled", m[1].throttled, 0.6, 0.9}, whole(m[0], 1), whole(m[1], 1),
+		}
+	})
+}
+
+func TestOwnThreads(t *testing.T) {
+	a := unified(t, "a")
+	a.burn(t, burner{cpu: 1})
+	a.burn(t, burner{cpu: 1})
+	expect(t, program(t, Options{}, a), []*group{a}, nil, func(m []measured) []band {
+		return []band{{"cost", m[0].Cost, 0, 0.05}, {"self", m[0].Self, 0.9, 1.1}, whole(m[0], 2)}
+	})
+}
+
+// With the kernel's throttled clock, and by the marks that must do before 6.6.
+func TestOwnQuota(t *testing.T) {
+	for _, marks := range []bool{false, true} {
+		t.Run(fmt.Sprintf("marks=%t", marks), func(t *testing.T) {
+			a := v1cpu(t, "a", "cpu.cfs_period_us=100000", "cpu.cfs_quota_us=20000")
+			a.burn(t, burner{cpu: 1})
+			p := programWith(t, Options{}, marks, a)
+			var stat float64 // s throttled, the kernel's own account
+			expect(t, p, []*group{a}, func(ctx context.Context) {
+				before := throttledTime(t, a)
+				<-ctx.Done()
+				stat = throttledTime(t, a) - before
+			}, func(m []measured) []band {
+				return []band{
+					{"cost", m[0].Cost, 0, 0.1}, {"throttled", m[0].throttled, 0.7, 0.85}, whole(m[0], 1),
+					{"cpu.stat's throttled ÷ ours", stat / (m[0].throttled * window.Seconds()), 0.8, 1.2},
+				}
+			})
+		})
+	}
+}
+
+// A task that runs into its quota beside a neighbour that never stops: the
+// neighbour runs while the quota is out, which is not its fault.
+func TestOwnQuotaBesideNeighbour(t *testing.T) {
+	for _, marks := range []bool{false, true} {
+		t.Run(fmt.Sprintf("marks=%t", marks), func(t *testing.T) {
+			a := v1cpu(t, "a", "cpu.cfs_period_us=100000", "cpu.cfs_quota_us=20000")
+			b := unified(t, "b")
+			a.burn(t, burner{cpu: 1})
+			b.burn(t, burner{cpu: 1})
+			expect(t, programWith(t, Options{}, marks, a), []*group{a}, nil, func(m []measured) []band {
+				return []band{
+					{"cpu", m[0].cpu, 0.15, 0.25}, {"other", m[0].other, 0, 0.32},
+					{"throttled", m[0].throttled, 0.45, 0.85}, whole(m[0], 1),
+				}
+			})
+		})
+	}
+}
+
+// Two threads under one quota: while one runs the other waits for it, and both
+// wait for the quota.
+func TestQuotaOfTwoThreads(t *testing.T) {
+	a := v1cpu(t, "a", "cpu.cfs_period_us=100000", "cpu.cfs_quota_us=40000")
+	b := unified(t, "b")
+	a.burn(t, burner{cpu: 1})
+	a.burn(t, burner{cpu: 1})
+	b.burn(t, burner{cpu: 1})
+	expect(t, program(t, Options{}, a), []*group{a}, nil, func(m []measured) []band {
+		return []band{
+			{"cpu", m[0].cpu, 0.3, 0.45}, {"self", m[0].self, 0.25, 0.5},
+			whole(m[0], 2),
+		}
+	})
+}
+
+func TestNestedCgroupsAreOneTask(t *testing.T) {
+	for _, make := range []func(*testing.T, string) *group{
+		unified, func(t *testing.T, n string) *group { return v1cpu(t, n) },
+	} {
+		a := make(t, "a")
+		h := a.Key.Hierarchy
+		t.Run(h.String(), func(t *testing.T) {
+			x, y := newGroup(t, h, a.Dir, "x"), newGroup(t, h, a.Dir, "y")
+			x.burn(t, burner{cpu: 1})
+			y.burn(t, burner{cpu: 1})
+			a.burners = append(x.burners, y.burners...)
+			a.Below = func() ([]uint64, error) { return []uint64{x.Key.Inode, y.Key.Inode}, nil }
+			expect(t, program(t, Options{}, a), []*group{a}, nil, func(m []measured) []band {
+				return []band{{"cost", m[0].Cost, 0, 0.05}, {"self", m[0].Self, 0.9, 1.1}, whole(m[0], 2)}
+			})
+		})
+	}
+}
+
+// A thread that is moved to and fro while it waits, between CPUs that both have
+// another task to run, waits no less than one that stays.
+func TestMigrationWhileWaiting(t *testing.T) {
+	quelltest.Need(t, quelltest.TwoCPUs)
+	a, b := unified(t, "a"), unified(t, "b")
+	moved := a.burn(t, burner{cpu: 1})
+	b.burn(t, burner{cpu: 0})
+	b.burn(t, burner{cpu: 1})
+	p := program(t, Options{}, a, b)
+	during := func(ctx context.Context) {
+		tick := time.NewTicker(3 * time.Millisecond)
+		defer tick.Stop()
+		for cpu := 0; ; cpu ^= 1 {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				moved.pin(t, cpu)
+			}
+		}
+	}
+	expect(t, p, []*group{a, b}, during, func(m []measured) []band {
+		return []band{{"other", m[0].other, 0.3, 0.8}, {"self", m[0].self, 0, 0.05}, whole(m[0], 1), whole(m[1], 2)}
+	})
+	if got := p.CPUs(a.Key).String(); got != "0-1" {
+		t.Errorf("a ran on CPUs %q, want 0-1", got)
+	}
+}
+
+// A thread that waits before the window, throughout it and after it.
+func TestStarved(t *testing.T) {
+	a, b := unified(t, "a"), unified(t, "b")
+	a.burn(t, burner{cpu: 1, nice: 19})
+	b.burn(t, burner{cpu: 1})
+	expect(t, program(t, Options{}, a), []*group{a}, nil, func(m []measured) []band {
+		return []band{{"other", m[0].other, 0.95, 1.02}, {"cost", m[0].Cost, 20, 1000}, whole(m[0], 1)}
+	})
+}
+
+// A thread that is woken a known number of times beside one that burns.
+func TestWakeups(t *testing.T) {
+	a, b := unified(t, "a"), unified(t, "b")
+	woken := a.burn(t, burner{cpu: 1, read: true})
+	b.burn(t, burner{cpu: 1})
+	var written float64
+	expect(t, program(t, Options{}, a), []*group{a}, func(ctx context.Context) {
+		written = 0
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				io.WriteString(woken.in, "line\n")
+				written++
+			}
+		}
+	}, func(m []measured) []band {
+		n, _ := m[0].Extras.Get(sample.Wakeups)
+		return []band{{"wakeups ÷ lines written", n / written, 0.8, 1.02}, {"rate ÷ wakeups", m[0].Rate / n * window.Seconds(), 0.9, 1},
+			{"self", m[0].self, 0, 0.01}, {"throttled", m[0].throttled, 0, 0}}
+	})
+}
+
+// A task that is not followed is a neighbour, and one that is followed no more.
+func TestRemove(t *testing.T) {
+	a, b := unified(t, "a"), unified(t, "b")
+	a.burn(t, burner{cpu: 1})
+	b.burn(t, burner{cpu: 1})
+	p := program(t, Options{Tasks: 2}, a, b)
+	if _, ok := p.Remove(sample.TaskKey{Inode: 1}, 0); ok {
+		t.Error("a reading of a task that is not followed")
+	}
+	if err := p.Add(a.Target); !errors.Is(err, errFollowed) {
+		t.Errorf("Add again: %v", err)
+	}
+	var last counter.Reading
+	expect(t, p, []*group{a}, func(ctx context.Context) {
+		<-ctx.Done()
+		if p.tasks[b.Key] == nil {
+			return // an earlier window of this test did it
+		}
+		var ok bool
+		if last, ok = p.Remove(b.Key, window/2); !ok {
+			t.Error("no last reading")
+		}
+	}, func(m []measured) []band {
+		return []band{{"a's cost", m[0].Cost, 0.85, 1.2}, {"b's cost at its end", last.Cost, 0.8, 1.2}}
+	})
+	if _, ok := p.Remove(a.Key, 0); ok {
+		t.Error("a reading outside a window")
+	}
+	if len(p.owned) != 0 {
+		t.Errorf("%d cgroups are still owned", len(p.owned))
+	}
+	var key, n uint64
+	var o runqOwner
+	for it := p.k.objs.Owners.Iterate(); it.Next(&key, &o); n++ {
+	}
+	if n != 0 {
+		t.Errorf("%d cgroups are left in the map", n)
+	}
+	// Both slots are free again, and their next users begin from nothing.
+	for _, g := range []*group{b, a} {
+		if err := p.Add(g.Target); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.Add(counter.Target{Key: sample.TaskKey{Inode: 1}}); !errors.Is(err, ErrFull) {
+		t.Errorf("Add beyond Options.Tasks: %v", err)
+	}
+	expect(t, p, []*group{a, b}, nil, func(m []measured) []band {
+		return []band{whole(m[0], 1), whole(m[1], 1)}
+	})
+}
+
+func TestFullMapIsCoverage(t *testing.T) {
+	a := unified(t, "a")
+	for range 4 {
+		a.burn(t, burner{cpu: 1})
+	}
+	p := program(t, Options{Threads: 1}, a)
+	m := measure(t, p, window, []*group{a}, nil)[0]
+	if m.Coverage >= 1 || m.Coverage < 0 || p.Dropped() == 0 {
+		t.Errorf("coverage %v and %d dropped with room for one waiting thread of three", m.Coverage, p.Dropped())
+	}
+}
+
+func TestTaskWhoseCgroupsDoNotFit(t *testing.T) {
+	a, b := unified(t, "a"), unified(t, "b")
+	b.Below = func() ([]uint64, error) { return nil, os.ErrPermission }
+	p := program(t, Options{}, a, b)
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var yielded []sample.TaskKey
+	err := p.Stop(func(sample.TaskKey) (time.Duration, bool) { return 0, true }, func(k sample.TaskKey, r counter.Reading) {
+		yielded = append(yielded, k)
+		if !math.IsNaN(r.Cost) {
+			t.Errorf("cost %v of a task that did nothing", r.Cost)
+		}
+	})
+	if err != nil || len(yielded) != 1 || yielded[0] != a.Key {
+		t.Errorf("Stop yields %v, %v; want a alone", yielded, err)
+	}
+	if p.Dropped() != 1 {
+		t.Errorf("dropped %d, want 1", p.Dropped())
+	}
+}
+
+func TestWindowOrder(t *testing.T) {
+	p := program(t, Options{})
+	if err := p.Stop(nil, nil); !errors.Is(err, errNotOpen) {
+		t.Errorf("Stop before Start: %v", err)
+	}
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Start(); !errors.Is(err, errOpen) {
+		t.Errorf("Start again: %v", err)
+	}
+	if err := p.Stop(nil, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+func throttledTime(t *testing.T, g *group) float64 {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(g.Dir, "cpu.stat"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		var ns float64
+		if n, _ := fmt.Sscanf(line, "throttled_time %g", &ns); n == 1 {
+			return ns / 1e9
+		}
+	}
+	t.Fatalf("no throttled_time in %q", text)
+	return 0
+}
