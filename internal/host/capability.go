@@ -236,7 +236,10 @@ func (h *Host) virtualCapabilities() []Capability {
 		steal.Detail = fmt.Sprintf("%v since boot", times.Total.Steal)
 	}
 	metal := Capability{Name: "bare metal", OK: !vm && platform.OK}
-	if vm {
+	switch {
+	case !platform.OK:
+		metal.Reason = "not known, as the platform is not"
+	case vm:
 		metal.Reason = "a virtual machine: neighbours outside it can be seen as steal only"
 	}
 	return []Capability{platform, metal, steal}
