@@ -28,8 +28,7 @@ type CPT struct {
 
 type cptTask struct {
 	progressTask
-	counting bool
-	from     time.Time
+	from time.Time
 }
 
 // OpenCPT returns the source for a machine whose procfs is at proc, usually
@@ -74,7 +73,7 @@ func (c *CPT) Start() error {
 	c.inOpen = true
 	for _, t := range c.order {
 		t.open(c.proc)
-		t.counting, t.from = true, c.now()
+		t.from = c.now()
 	}
 	return nil
 }
@@ -86,9 +85,6 @@ func (c *CPT) Stop(cpu CPUTime, yield func(sample.TaskKey, Reading)) error {
 	}
 	c.inOpen = false
 	for _, t := range c.order {
-		if !t.counting {
-			continue
-		}
 		used, ok := cpu(t.target.Key)
 		if r, counted := c.finish(t, used, ok); counted {
 			yield(t.target.Key, r)
@@ -105,9 +101,6 @@ func (c *CPT) Remove(key sample.TaskKey, cpu time.Duration) (Reading, bool) {
 	}
 	delete(c.tasks, key)
 	c.order = slices.DeleteFunc(c.order, func(o *cptTask) bool { return o == t })
-	if !t.counting {
-		return Reading{}, false
-	}
 	return c.finish(t, cpu, true)
 }
 
@@ -121,9 +114,9 @@ func (c *CPT) Close() error {
 	return nil
 }
 
-// finish ends a task's window; counted is false if it has no progress file.
+// finish ends a task's window; counted is false if it has no progress file or
+// was in no window.
 func (c *CPT) finish(t *cptTask, cpu time.Duration, known bool) (r Reading, counted bool) {
-	t.counting = false
 	span := c.now().Sub(t.from)
 	done, restarted, err := t.close()
 	if errors.Is(err, errNoProgress) {

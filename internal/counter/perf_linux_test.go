@@ -2,6 +2,7 @@ package counter
 
 import (
 	"bufio"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -231,6 +232,21 @@ func TestCgroupCounting(t *testing.T) {
 	}
 }
 
+func TestWindowAllocatesNothing(t *testing.T) {
+	g, root := softGroups(t)
+	if err := g.add(key(1), cgroup(t, root)); err != nil {
+		t.Fatal(err)
+	}
+	yield := func(*groupTask, total) {}
+	if n := testing.AllocsPerRun(20, func() {
+		if g.start() != nil || g.stop(yield) != nil {
+			t.Error("start or stop failed")
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations a window", n)
+	}
+}
+
 // TestDyingCgroup takes a cgroup away in a window: its last difference is
 // still there, and nothing holds it afterwards.
 func TestDyingCgroup(t *testing.T) {
@@ -328,6 +344,38 @@ func TestCPS(t *testing.T) {
 	}
 	if r.Coverage != 1 || p.Signal() != sample.CPS || p.Variant() != "sys-enter" {
 		t.Errorf("coverage %v of %s %s", r.Coverage, p.Signal(), p.Variant())
+	}
+}
+
+// TestCPTHere finds the progress file of a real process by its environment.
+func TestCPTHere(t *testing.T) {
+	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2)
+	file := t.TempDir() + "/progress"
+	write := func(done uint64) {
+		if err := os.WriteFile(file, binary.LittleEndian.AppendUint64(nil, done), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(1000)
+	w := work(t, cgroup(t, cgroup2(t)), progressEnv+"="+file)
+	c, err := OpenCPT("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	members := func() ([]int, error) { return []int{os.Getpid(), w.cmd.Process.Pid}, nil }
+	if err := c.Add(Target{Key: key(1), Members: members}); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the second time the processes are known
+		write(1000)
+		start(t, c)
+		used := w.do("burn", int(burn/4))
+		write(1100)
+		r := stopped(t, c, func(sample.TaskKey) (time.Duration, bool) { return used, true })[key(1)]
+		if r.Cost != used.Seconds()/100 || r.Rate <= 0 {
+			t.Errorf("cost %v rate %v, want %v for each of 100", r.Cost, r.Rate, used/100)
+		}
 	}
 }
 

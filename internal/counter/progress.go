@@ -27,7 +27,7 @@ const (
 	maxProgressOpens = 1024
 	// maxEnvirons is the most environments that are read for it at one Start.
 	// The rest has its turn at the next; until then the task is not counted.
-	maxEnvirons = 1024
+	maxEnvirons = 256
 	// maxEnviron is the most that is read of one environment.
 	maxEnviron = 256 << 10
 )
@@ -56,7 +56,7 @@ type progressTask struct {
 	known  map[int]process
 	files  []progressFile
 	seen   map[fileID]bool
-	err    error // why the window's start could not tell all files
+	err    error // why the open window's start could not tell all files
 }
 
 type fileID struct{ dev, inode uint64 }
@@ -158,7 +158,7 @@ func (t *progressTask) openFile(dir, file string) {
 // since open; restarted reports that one says less than before. Both are void
 // if one of the files could not be read: the error says why.
 func (t *progressTask) close() (sum uint64, restarted bool, err error) {
-	err = t.err
+	err, t.err = t.err, nil
 	if err == nil && len(t.files) == 0 {
 		err = errNoProgress
 	}

@@ -399,6 +399,9 @@ func TestCPTMembersFail(t *testing.T) {
 	if r, ok := stopped(t, c, twoSeconds)[key(1)]; !ok || !math.IsNaN(r.Cost) || r.Coverage != 0 {
 		t.Errorf("reading %+v %v, want one that was not counted", r, ok)
 	}
+	if r, ok := c.Remove(key(1), 0); ok {
+		t.Errorf("reading %+v after the window", r)
+	}
 }
 
 func TestOpenCPTWithoutProc(t *testing.T) {
