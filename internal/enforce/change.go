@@ -97,9 +97,10 @@ func (c *Change) check() error {
 		return refuse("no id")
 	case !filepath.IsAbs(c.Dir) || filepath.Clean(c.Dir) != c.Dir:
 		return refuse("directory %q is not a clean absolute path", c.Dir)
-	case !utf8.ValidString(c.ID + c.Dir):
-		// JSON would spell it otherwise, and the way back would be lost.
-		return refuse("id or directory %q is not UTF-8", c.Dir)
+	case !utf8.ValidString(c.ID):
+		// JSON would spell it otherwise, and the way back would be lost. The
+		// same goes for the files' names, which begin with the directory's.
+		return refuse("id is not UTF-8")
 	case c.Inode == 0:
 		return refuse("no inode of %s", c.Dir)
 	case len(c.Writes) == 0:

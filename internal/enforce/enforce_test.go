@@ -50,7 +50,7 @@ func TestApplyRefuses(t *testing.T) {
 		{"file elsewhere", func(_ *world, c *Change) { c.Writes[1].File = "/cg/b/y" }, ErrRefused},
 		{"file by a detour", func(_ *world, c *Change) { c.Writes[1].File = "/cg/a/../a/y" }, ErrRefused},
 		{"file twice", func(_ *world, c *Change) { c.Writes[1].File = "/cg/a/x" }, ErrRefused},
-		{"name JSON cannot hold", func(_ *world, c *Change) { c.Dir = "/cg/\xff"; c.Writes = c.Writes[:0] }, ErrRefused},
+		{"id JSON cannot hold", func(_ *world, c *Change) { c.ID = "\xff" }, ErrRefused},
 		{"value JSON cannot hold", func(_ *world, c *Change) { c.Writes[0].Old = "\xff" }, ErrRefused},
 		{"file has changed", func(w *world, _ *Change) { w.values["/cg/a/z"] = "5" }, ErrChanged},
 		{"file is missing", func(w *world, _ *Change) { delete(w.values, "/cg/a/z") }, ErrGone},
@@ -255,7 +255,9 @@ func TestDue(t *testing.T) {
 // A v1 kernel refuses a child's quota above its parent's (sched/core.c,
 // tg_cfs_schedulable_down).
 func TestRestoreAllFindsTheOrderTheKernelAccepts(t *testing.T) {
-	for _, order := range [][]string{{"/cg", "/cg/child"}, {"/cg/child", "/cg"}} {
+	// In the order they are made in the way back is accepted at once.
+	refusals := 0
+	for _, order := range [][]string{{"/cg/child", "/cg"}, {"/cg", "/cg/child"}} {
 		w := newWorld(map[string][]string{"/cg": {"quota"}, "/cg/child": {"quota"}})
 		w.values["/cg/quota"], w.values["/cg/child/quota"] = "900", "800"
 		w.write = func(file, v string) (string, error) {
@@ -263,6 +265,7 @@ func TestRestoreAllFindsTheOrderTheKernelAccepts(t *testing.T) {
 			quota[file] = v
 			if len(quota["/cg/child/quota"]) > len(quota["/cg/quota"]) ||
 				len(quota["/cg/child/quota"]) == len(quota["/cg/quota"]) && quota["/cg/child/quota"] > quota["/cg/quota"] {
+				refusals++
 				return "", syscall.EINVAL
 			}
 			return v, nil
@@ -282,6 +285,9 @@ func TestRestoreAllFindsTheOrderTheKernelAccepts(t *testing.T) {
 		must(t, err)
 		if len(out) != 2 || w.values["/cg/quota"] != "900" || w.values["/cg/child/quota"] != "800" {
 			t.Errorf("%v: %v", order, w.values)
+		}
+		if made := order[0] == "/cg/child"; made != (refusals == 0) {
+			t.Errorf("%v: %d writes were refused on the way back", order, refusals)
 		}
 	}
 }
@@ -335,6 +341,9 @@ func TestAJournalThatFails(t *testing.T) {
 					t.Errorf("journal has %v, damage %q; want C alone", again.Recovered(), again.Damage())
 				}
 				e = mustStart(t, crashed)
+				if op != "truncate" && e.Damage() != "" {
+					t.Errorf("a failed append left %s", e.Damage())
+				}
 				_, err = e.RestoreAll(5000, "start")
 				must(t, err)
 				if d := cmp.Diff(before, crashed.values); d != "" {

@@ -89,7 +89,8 @@ func childRestore() error {
 func killedChild(t *testing.T, mode, state, dir string, n int) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childMode+"="+mode, "QUELL_ENFORCE_STATE="+state, "QUELL_ENFORCE_CGROUP="+dir)
+	cmd.Env = append(os.Environ(), childMode+"="+mode, "QUELL_ENFORCE_STATE="+state, "QUELL_ENFORCE_CGROUP="+dir,
+		"GORACE=atexit_sleep_ms=0") // or a restore that is not killed takes a second to end
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.StdoutPipe()

@@ -121,10 +121,32 @@ func TestANewerChangeClosesAnOlderOneOnTheSameFile(t *testing.T) {
 	}
 	journal.data = kept
 	e = mustStart(t, w)
+	if got := e.Recovered(); len(got) != 1 || got[0].ID != "B" {
+		t.Errorf("recovered %v, want B alone", got)
+	}
 	_, err = e.RestoreAll(3000, "start")
 	must(t, err)
 	if got := w.values["/cg/a/x"]; got != "500" {
 		t.Errorf("restored %s, want 500", got)
+	}
+}
+
+// The checksum says that a line is whole, not that it makes sense.
+func TestRecordsThatCannotBe(t *testing.T) {
+	for _, payload := range []string{
+		``, `{}`, `[]`, `{"kind":"begin"}`, `{"kind":"begin","version":2}`, `{"kind":"extend","id":"A"}`,
+		`{"kind":"applied"}`, `{"kind":"undone"}`, `{"kind":"intend","boot":"b"}`,
+		`{"kind":"intend","boot":"b","change":{"id":"A","dir":"/cg/a","inode":5,"writes":[]}}`,
+		`{"kind":"intend","boot":"b","change":{"id":"A","dir":"/cg/a","inode":5,"writes":[{"file":"/etc/passwd","old":"1","new":"2"}]}}`,
+		`{"kind":"intend","change":{"id":"A","dir":"/cg/a","inode":5,"writes":[{"file":"/cg/a/x","old":"1","new":"2"}]}}`,
+	} {
+		if r, err := parseLine(append(sum([]byte(payload)), payload...)); err == nil {
+			t.Errorf("%s: taken as %+v", payload, r)
+		}
+	}
+	fine := `{"kind":"intend","boot":"b","change":{"id":"A","dir":"/cg/a","inode":5,"writes":[{"file":"/cg/a/x","old":"1","new":"2"}]}}`
+	if _, err := parseLine(append(sum([]byte(fine)), fine...)); err != nil {
+		t.Error(err)
 	}
 }
 
