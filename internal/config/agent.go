@@ -134,8 +134,8 @@ func (a *Agent) Validate() []Problem {
 	if len(a.Signals) == 0 {
 		add("signals", "[]", "at least one of cpi, cpt, cps, runq")
 	}
-	for i, r := range a.Rules {
-		ps = append(ps, r.validate(fmt.Sprintf("rules[%d]", i))...)
+	for i := range a.Rules {
+		ps = append(ps, a.Rules[i].validate(fmt.Sprintf("rules[%d]", i))...)
 	}
 	return ps
 }

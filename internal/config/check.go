@@ -44,7 +44,7 @@ func check(prefix string, s any) []Problem {
 }
 
 func checkOne(key string, f reflect.StructField, v reflect.Value) []Problem {
-	if words := strings.Fields(f.Tag.Get("oneof")); words != nil && !slices.Contains(words, v.String()) {
+	if words := strings.Fields(f.Tag.Get("oneof")); len(words) > 0 && !slices.Contains(words, v.String()) {
 		return []Problem{{Key: key, Value: fmt.Sprintf("%q", v.String()), Want: "one of " + strings.Join(words, ", ")}}
 	}
 	lo, hi := f.Tag.Get("min"), f.Tag.Get("max")
