@@ -44,37 +44,35 @@ func (d Diagnosis) Names() []string {
 func Doctor(w io.Writer, d Diagnosis, s Style) error {
 	p := &page{Style: s}
 	missing := 0
-	names := 0
-	for _, name := range d.Names() {
-		names = max(names, width(s.text(name)))
-	}
-	indent := 2 + 4 + names + 2
 	for i, g := range d {
 		if i > 0 {
 			p.line("")
 		}
 		p.line(p.paint(bold, p.text(g.Name)))
+		names := 0
 		for _, c := range g.Capabilities {
+			names = max(names, width(p.text(c.Name)))
+		}
+		indent := 2 + 4 + names + 2
+		for i, c := range g.Capabilities {
 			mark, col := "ok", green
 			if !c.OK {
 				mark, col = "no", yellow
 				missing++
 			}
-			var lines []string
-			for _, text := range []string{c.Detail, c.Reason, prefixed("what to do: ", c.Remedy)} {
-				if text != "" {
-					lines = append(lines, wrap(p.text(text), max(p.drawing()-indent, 20))...)
+			lines := about(c)
+			if i > 0 && !c.OK && c.Reason != "" && slices.Equal(lines, about(g.Capabilities[i-1])) {
+				lines = []string{"likewise"}
+			}
+			head := "  " + p.paint(col, pad(mark, 4)) + pad(p.text(c.Name), names+2)
+			for _, text := range lines {
+				for _, part := range wrap(p.text(text), max(p.drawing()-indent, 20)) {
+					p.line(head + part)
+					head = pad("", indent)
 				}
 			}
 			if len(lines) == 0 {
-				lines = []string{""}
-			}
-			for i, text := range lines {
-				head := pad("", indent)
-				if i == 0 {
-					head = "  " + p.paint(col, pad(mark, 4)) + pad(p.text(c.Name), names+2)
-				}
-				p.line(head + text)
+				p.line(head)
 			}
 		}
 	}
@@ -83,9 +81,16 @@ func Doctor(w io.Writer, d Diagnosis, s Style) error {
 	return p.flush(w)
 }
 
-func prefixed(prefix, text string) string {
-	if text == "" {
-		return ""
+// about is what there is to say of a capability.
+func about(c host.Capability) []string {
+	var lines []string
+	for _, text := range []string{c.Detail, c.Reason} {
+		if text != "" {
+			lines = append(lines, text)
+		}
 	}
-	return prefix + text
+	if c.Remedy != "" {
+		lines = append(lines, "what to do: "+c.Remedy)
+	}
+	return lines
 }

@@ -143,6 +143,7 @@ func someDiagnosis() Diagnosis {
 	return Diagnosis{
 		{Name: "signals", Capabilities: []host.Capability{
 			{Name: "cpi", Reason: "event cycles: no such event: the machine has no PMU, or its hypervisor hides it from this guest", Remedy: "use an instance type with a PMU"},
+			{Name: "cps", Reason: "event cycles: no such event: the machine has no PMU, or its hypervisor hides it from this guest", Remedy: "use an instance type with a PMU"},
 			{Name: "runq", OK: true, Detail: "counted by eBPF"}}},
 		{Name: "machine", Capabilities: []host.Capability{
 			{Name: "cgroups", OK: true, Detail: "hybrid, cgroup2 at /sys/fs/cgroup/unified"},

@@ -1,0 +1,228 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/counter"
+	"github.com/quell-dev/quell/internal/counter/runq"
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/report"
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/workload"
+)
+
+func (a *app) doctor() *cobra.Command {
+	var require []string
+	cmd := &cobra.Command{
+		Use: "doctor", Short: "say what can be counted and capped on this machine, and what cannot and why", Args: cobra.NoArgs,
+		Long: `doctor tries everything that quell can make use of, changes nothing, and says of what is
+missing why and what to do about it. Run it as the user that the agent runs as.
+
+What is there or not is information, so it exits with 0, unless something that
+--require names is missing. It takes some hundred milliseconds: whether CPUs share a
+cache is measured, since in a virtual machine the kernel may be told wrong.`,
+		Example: "  quell doctor\n  quell doctor --require cpi,caps && echo ready\n  quell doctor --json | jq -r '.[].capabilities[] | select(.ok | not) | .name'",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			d, err := a.diagnose(cmd.Context())
+			if err != nil {
+				return &usageError{err, "mount /proc"}
+			}
+			for _, name := range require {
+				if _, ok := d.Lookup(name); !ok {
+					return fmt.Errorf("--require %q: want some of %s", name, strings.Join(d.Names(), ", "))
+				}
+			}
+			if a.json {
+				err = a.writeJSON(d)
+			} else {
+				err = report.Doctor(a.out, d, a.style())
+			}
+			if err != nil {
+				return err
+			}
+			return missing(d, require)
+		},
+	}
+	cmd.Flags().StringSliceVar(&require, "require", nil, "exit with 1 if one of these is missing; the names are those that doctor prints")
+	return a.withJSON(cmd)
+}
+
+func missing(d report.Diagnosis, require []string) error {
+	var lacking, remedies []string
+	for _, name := range require {
+		if c, _ := d.Lookup(name); !c.OK {
+			lacking = append(lacking, name+" ("+c.Reason+")")
+			if c.Remedy != "" && !slices.Contains(remedies, c.Remedy) {
+				remedies = append(remedies, c.Remedy)
+			}
+		}
+	}
+	if len(lacking) == 0 {
+		return nil
+	}
+	return &noError{fmt.Errorf("required but missing: %s", strings.Join(lacking, ", ")), strings.Join(remedies, "; ")}
+}
+
+// diagnose tries what quell needs.
+func (a *app) diagnose(ctx context.Context) (report.Diagnosis, error) {
+	h, err := host.Open("/")
+	if err != nil {
+		return nil, err
+	}
+	topology, err := h.Topology()
+	if err != nil {
+		return nil, err
+	}
+	machine := h.Capabilities()
+	perf := counter.Capabilities(h.Layout().Unified, topology.Online)
+	return report.Diagnosis{
+		{Name: "signals that can be counted here", Capabilities: signals(h, topology.Online)},
+		{Name: "acting", Capabilities: []host.Capability{caps(machine), a.reach(ctx)}},
+		{Name: "neighbourhood of CPUs", Capabilities: sharing(topology)},
+		{Name: "machine", Capabilities: machine},
+		{Name: "perf events", Capabilities: perf},
+		{Name: "run queue", Capabilities: runq.Capabilities()},
+	}, nil
+}
+
+// signals opens each source, as the agent does.
+func signals(h *host.Host, cpus sample.Set) []host.Capability {
+	cgroup2 := h.Layout().Unified
+	all := make([]host.Capability, 0, 4)
+	for _, sig := range sample.Signals() {
+		var s counter.Source
+		var err error
+		switch sig.Name {
+		case sample.CPI:
+			s, err = counter.OpenCPI(cpus, cgroup2)
+		case sample.CPS:
+			s, err = counter.OpenCPS(cpus, cgroup2)
+		case sample.CPT:
+			s, err = counter.OpenCPT(h.Path("/proc"))
+		case sample.RunQ:
+			s, err = runq.Open(runq.Options{})
+		default:
+			continue
+		}
+		c := host.Capability{Name: string(sig.Name), OK: err == nil}
+		var unsupported *counter.NotSupportedError
+		switch {
+		case err == nil:
+			c.Detail = sig.Cost + ", counted as " + s.Variant()
+			if f, ok := s.(interface{ Fallback() string }); ok {
+				c.Reason = f.Fallback()
+			}
+			if err := s.Close(); err != nil {
+				c.OK, c.Reason = false, err.Error()
+			}
+		case errors.As(err, &unsupported):
+			c.Reason, c.Remedy = err.Error(), unsupported.Remedy
+		default:
+			c.Reason = err.Error()
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+// caps is the machine's CPU quota under the name that people ask for.
+func caps(machine []host.Capability) host.Capability {
+	i := slices.IndexFunc(machine, func(c host.Capability) bool { return c.Name == "cpu quota" })
+	c := machine[i]
+	c.Name = "caps"
+	return c
+}
+
+// reach asks whether an agent answers.
+func (a *app) reach(ctx context.Context) host.Capability {
+	c := host.Capability{Name: "agent"}
+	st, err := a.client().Status(ctx)
+	var unreachable *api.UnreachableError
+	switch {
+	case errors.As(err, &unreachable):
+		c.Reason, c.Remedy = err.Error(), unreachable.Remedy()
+	case err != nil:
+		c.Reason = err.Error()
+	default:
+		c.OK, c.Detail = true, fmt.Sprintf("quell-agent %s answers at %s, enforcement %s", st.Version, a.socket, st.Mode)
+	}
+	return c
+}
+
+// look is how long each pair of CPUs is measured.
+const look = 50 * time.Millisecond
+
+// sharing compares what sysfs says of last-level caches with what a cache line
+// takes from CPU to CPU now. In a virtual machine they often differ, and what
+// is measured changes when the hypervisor moves virtual CPUs.
+func sharing(t host.Topology) []host.Capability {
+	pairs := pairs(t)
+	trips, errs := make([]workload.RoundTrip, len(pairs)), make([]error, len(pairs))
+	var measured []workload.RoundTrip
+	for i, p := range pairs {
+		trips[i], errs[i] = workload.PingPong(p[0].ID, p[1].ID, look)
+		if errs[i] == nil {
+			measured = append(measured, trips[i])
+		}
+	}
+	var all []host.Capability
+	for i, p := range pairs {
+		c := host.Capability{Name: fmt.Sprintf("cache of CPUs %d and %d", p[0].ID, p[1].ID)}
+		said := "sysfs says: nothing"
+		told := p[0].LLC.ID >= 0 && p[1].LLC.ID >= 0
+		sameCache := p[0].LLC.CPUs.Has(p[1].ID)
+		if told {
+			said = "sysfs says: " + not(sameCache)
+		}
+		now := workload.Shared(trips[i], measured...)
+		text := fmt.Sprintf("%s; measured now: %s, %d ns a round trip", said, not(now), trips[i].Min.Nanoseconds())
+		switch {
+		case errs[i] != nil:
+			c.Reason = fmt.Sprintf("%s; not measured: %v", said, errs[i])
+		case told && now != sameCache:
+			c.Reason = text
+			c.Remedy = "believe the measurement, and expect it to change: the hypervisor places virtual CPUs as it likes"
+		default:
+			c.OK, c.Detail = true, text
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+func not(shared bool) string {
+	if shared {
+		return "shared"
+	}
+	return "not shared"
+}
+
+// pairs chooses which CPUs to measure: the first with some under its own
+// last-level cache and with one under each of some others.
+func pairs(t host.Topology) [][2]host.CPU {
+	const each = 3
+	var near, far [][2]host.CPU
+	seen := map[int]bool{}
+	for i, c := range t.CPUs {
+		first := t.CPUs[0]
+		switch {
+		case i == 0 || first.Siblings.Has(c.ID): // they share more than that
+		case first.LLC.CPUs.Has(c.ID) || c.LLC.ID < 0:
+			if len(near) < each {
+				near = append(near, [2]host.CPU{first, c})
+			}
+		case len(far) < each && !seen[c.LLC.ID]:
+			seen[c.LLC.ID] = true
+			far = append(far, [2]host.CPU{first, c})
+		}
+	}
+	return append(near, far...)
+}

@@ -1,0 +1,187 @@
+// quell is the people's tool: it asks the machine's quell-agent over its local
+// socket what it found, and tells it what to do.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/report"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// version is stamped by the linker.
+var version = "devel"
+
+// The exit codes, the same for every command.
+const (
+	exitOK = iota
+	exitNo // the answer is no
+	exitUsage
+)
+
+// noError is an answer that is not an error of quell's: what was asked for is
+// not there, was refused, or did not come out well.
+type noError struct {
+	error
+	remedy string
+}
+
+func (e *noError) Unwrap() error  { return e.error }
+func (e *noError) Remedy() string { return e.remedy }
+
+// usageError is an error with what to do about it.
+type usageError struct {
+	error
+	remedy string
+}
+
+func (e *usageError) Unwrap() error  { return e.error }
+func (e *usageError) Remedy() string { return e.remedy }
+
+// app is what every command shares: where it reads and writes, and the global
+// flags.
+type app struct {
+	out, err io.Writer
+	getenv   func(string) string
+	// terminal returns the size of the terminal that out is, if it is one.
+	terminal func() (width, height int, ok bool)
+	now      func() time.Time
+	zone     *time.Location
+
+	socket               string
+	json, noColor, ascii bool
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	a := &app{out: os.Stdout, err: os.Stderr, getenv: os.Getenv, now: time.Now, zone: time.Local,
+		terminal: func() (width, height int, ok bool) {
+			width, height, err := term.GetSize(int(os.Stdout.Fd()))
+			return width, height, err == nil
+		}}
+	code := a.run(ctx, os.Args[1:])
+	stop()
+	os.Exit(code)
+}
+
+// run carries out a command line and returns the exit code.
+func (a *app) run(ctx context.Context, args []string) int {
+	root := a.command()
+	root.SetArgs(args)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return exitOK
+	}
+	fmt.Fprintln(a.err, "quell:", err)
+	var refused *api.RefusedError
+	var remedied interface{ Remedy() string }
+	remedy := ""
+	switch {
+	case errors.As(err, &refused):
+		remedy = refused.Failure.Remedy
+	case errors.As(err, &remedied):
+		remedy = remedied.Remedy()
+	default:
+		remedy = "see `" + cmd.CommandPath() + " --help`"
+	}
+	if remedy != "" {
+		fmt.Fprintln(a.err, "what to do:", remedy)
+	}
+	var no *noError
+	if errors.As(err, &no) || refused != nil {
+		return exitNo
+	}
+	return exitUsage
+}
+
+func (a *app) command() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "quell",
+		Short: "find the noisy neighbour, prove it, quiet it",
+		Long: `quell asks this machine's quell-agent which tasks suffer from their neighbours and
+which neighbour is to blame, and tells it what to do about it.
+
+A task is named by its cgroup path or by the end of one, if only one task has it.
+
+Exit codes: 0 done; 1 the answer is no (nothing found, refused, a required
+capability is missing); 2 the command line or the environment is not right.`,
+		Example: `  quell doctor                # what can be counted and capped on this machine
+  quell top                   # who suffers now
+  quell incidents             # what was found and done
+  quell incidents last        # the newest in full, with its picture
+  quell cap encode --rate 0.1 --for 10m --reason "redis suffers, ticket 4711"`,
+		SilenceUsage: true, SilenceErrors: true,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetOut(a.out)
+	root.SetErr(a.err)
+	flags := root.PersistentFlags()
+	socket := a.getenv("QUELL_SOCKET")
+	if socket == "" {
+		socket = "/run/quell/agent.sock"
+	}
+	flags.StringVar(&a.socket, "socket", socket, "the agent's socket ($QUELL_SOCKET)")
+	flags.BoolVar(&a.noColor, "no-color", false, "no colours ($NO_COLOR)")
+	flags.BoolVar(&a.ascii, "ascii", false, "plain ASCII; the default where the locale is not UTF-8")
+	root.AddCommand(
+		a.incidents(), a.top(), a.status(), a.doctor(),
+		a.cap(), a.uncap(), a.protect(), a.enforcement(),
+		a.version(),
+	)
+	return root
+}
+
+// withJSON adds --json to a command that has data to give.
+func (a *app) withJSON(cmd *cobra.Command) *cobra.Command {
+	cmd.Flags().BoolVar(&a.json, "json", false, "write JSON instead of text for people")
+	return cmd
+}
+
+func (a *app) client() *api.Client { return api.NewClient(a.socket) }
+
+// style is for what out is now: a terminal may have been resized.
+func (a *app) style() report.Style {
+	s := report.Style{ASCII: a.ascii || !a.utf8(), Zone: a.zone, Now: sample.At(a.now())}
+	if width, _, ok := a.terminal(); ok {
+		s.Width = width
+		s.Color = !a.noColor && a.getenv("NO_COLOR") == "" && a.getenv("TERM") != "dumb"
+	}
+	return s
+}
+
+// utf8 asks the locale (POSIX, 8.2): the first of these that is set counts.
+func (a *app) utf8() bool {
+	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
+		if v := strings.ToLower(a.getenv(name)); v != "" {
+			return strings.Contains(v, "utf-8") || strings.Contains(v, "utf8")
+		}
+	}
+	return false
+}
+
+func (a *app) version() *cobra.Command {
+	return a.withJSON(&cobra.Command{
+		Use: "version", Short: "print the version", Args: cobra.NoArgs,
+		Example: "  quell version\n  quell version --json",
+		RunE: func(*cobra.Command, []string) error {
+			if a.json {
+				return a.writeJSON(map[string]string{"version": version})
+			}
+			_, err := fmt.Fprintln(a.out, "quell", version)
+			return err
+		},
+	})
+}

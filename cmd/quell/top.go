@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quell-dev/quell/internal/report"
+)
+
+// Control sequences of the live view (ECMA-48; the alternate screen is
+// xterm's).
+const (
+	enter   = "\x1b[?1049h\x1b[?25l\x1b[?7l" // alternate screen, no cursor, no wrapping
+	leave   = "\x1b[?7h\x1b[?25h\x1b[?1049l"
+	home    = "\x1b[H"
+	lineEnd = "\x1b[K" // clear the rest of the line
+	pageEnd = "\x1b[J" // clear what is below
+)
+
+func (a *app) top() *cobra.Command {
+	var once bool
+	cmd := &cobra.Command{
+		Use: "top", Short: "watch the tasks: usage, cost against threshold, caps", Args: cobra.NoArgs,
+		Long: `top shows every task that the agent follows: its CPU usage and, for each signal, its
+cost in the last interval against the threshold it is judged by ("!" marks an outlier,
+"-" what was not counted). WORST is the highest cost ÷ threshold; the worst come first.
+SPEC says whether it is known yet what the task's job normally costs.
+
+It is drawn again each second until Ctrl-C; where the output is no terminal the tables
+follow one another. With --json it writes one line of JSON each second.`,
+		Example: "  quell top\n  quell top --once\n  quell top --once --json | jq '.[] | select(.capped)'",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if once {
+				return a.tasksOnce(cmd.Context())
+			}
+			return a.live(cmd.Context(), time.Second)
+		},
+	}
+	cmd.Flags().BoolVar(&once, "once", false, "print the table once")
+	return a.withJSON(cmd)
+}
+
+func (a *app) tasksOnce(ctx context.Context) error {
+	tasks, err := a.client().Tasks(ctx)
+	if err != nil {
+		return err
+	}
+	report.SortTasks(tasks)
+	if a.json {
+		return a.writeJSON(list(tasks))
+	}
+	return report.Tasks(a.out, tasks, a.style())
+}
+
+// live writes the tasks again and again until ctx ends, which is no error.
+func (a *app) live(ctx context.Context, every time.Duration) error {
+	_, _, screen := a.terminal()
+	screen = screen && !a.json
+	ticks := time.NewTicker(every)
+	defer ticks.Stop()
+	for first := true; ; first = false {
+		text, err := a.frame(ctx, screen)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return err
+		}
+		if screen && first {
+			if _, err := io.WriteString(a.out, enter); err != nil {
+				return err
+			}
+			defer io.WriteString(a.out, leave)
+		}
+		if _, err := io.WriteString(a.out, text); err != nil {
+			return fmt.Errorf("write tasks: %w", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticks.C:
+		}
+	}
+}
+
+// frame is one picture of the live view, whole, so that it does not flicker.
+func (a *app) frame(ctx context.Context, screen bool) (string, error) {
+	tasks, err := a.client().Tasks(ctx)
+	if err != nil {
+		return "", err
+	}
+	report.SortTasks(tasks)
+	if a.json {
+		line, err := json.Marshal(list(tasks))
+		return string(line) + "\n", err
+	}
+	st, err := a.client().Status(ctx)
+	if err != nil {
+		return "", err
+	}
+	s := a.style()
+	if _, height, ok := a.terminal(); ok {
+		s.Height = max(height-5, 1) // heading, blank, table's head, "and N more", last line
+	}
+	var b strings.Builder
+	b.WriteString(report.Heading(st, s) + "\n\n")
+	if err := report.Tasks(&b, tasks, s); err != nil {
+		return "", err
+	}
+	if !screen {
+		return b.String() + "\n", nil
+	}
+	return home + strings.ReplaceAll(b.String(), "\n", lineEnd+"\n") + pageEnd, nil
+}
