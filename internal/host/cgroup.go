@@ -27,8 +27,8 @@ var (
 )
 
 // Cgroup is one cgroup with the files that are read again and again kept
-// open: reading them so costs a quarter of opening them each time, and the
-// kernel says ENODEV when the cgroup is gone, also if its path is in use again.
+// open: opening them for each reading costs several times as much (see
+// BenchmarkUsage), and the kernel says ENODEV when the cgroup is gone, also if its path is in use again.
 // It is for one goroutine.
 type Cgroup struct {
 	h     *Host
