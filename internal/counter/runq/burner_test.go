@@ -44,7 +44,7 @@ type burning struct {
 }
 
 // start begins to burn inside the cgroup; the test's end ends it.
-func (b burner) start(t *testing.T, cgroup string) *burning {
+func (b burner) start(t testing.TB, cgroup string) *burning {
 	t.Helper()
 	loop := "while :; do :; done"
 	if b.read {
@@ -73,9 +73,7 @@ func (b burner) start(t *testing.T, cgroup string) *burning {
 	if err := unix.Setpriority(unix.PRIO_PROCESS, x.pid, b.nice); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(cgroup, "cgroup.procs"), []byte(strconv.Itoa(x.pid)), 0); err != nil {
-		t.Fatal(err)
-	}
+	toCgroup(t, cgroup, x.pid)
 	io.WriteString(in, "go\n")
 	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
 		t.Fatalf("burner says %q: %v", line, err)
@@ -84,7 +82,7 @@ func (b burner) start(t *testing.T, cgroup string) *burning {
 }
 
 // cpuTime of the whole process, by its CPU clock: clock_getcpuclockid(3).
-func (b *burning) cpuTime(t *testing.T) time.Duration {
+func (b *burning) cpuTime(t testing.TB) time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(int32(^b.pid<<3|2), &ts); err != nil {
 		t.Fatal(err)
@@ -92,7 +90,7 @@ func (b *burning) cpuTime(t *testing.T) time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-func (b *burning) pin(t *testing.T, cpu int) {
+func (b *burning) pin(t testing.TB, cpu int) {
 	var set unix.CPUSet
 	set.Set(cpu)
 	if err := unix.SchedSetaffinity(b.pid, &set); err != nil {
@@ -107,7 +105,7 @@ type group struct {
 }
 
 // newGroup makes a cgroup below a directory; settings are its files' contents.
-func newGroup(t *testing.T, h sample.Hierarchy, parent, name string, settings ...string) *group {
+func newGroup(t testing.TB, h sample.Hierarchy, parent, name string, settings ...string) *group {
 	t.Helper()
 	dir := filepath.Join(parent, name)
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -138,14 +136,14 @@ func newGroup(t *testing.T, h sample.Hierarchy, parent, name string, settings ..
 	return g
 }
 
-func (g *group) burn(t *testing.T, b burner) *burning {
+func (g *group) burn(t testing.TB, b burner) *burning {
 	t.Helper()
 	x := b.start(t, g.Dir)
 	g.burners = append(g.burners, x)
 	return x
 }
 
-func inode(t *testing.T, dir string) uint64 {
+func inode(t testing.TB, dir string) uint64 {
 	t.Helper()
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil {
@@ -155,14 +153,14 @@ func inode(t *testing.T, dir string) uint64 {
 }
 
 // unified and v1cpu make a cgroup in either hierarchy.
-func unified(t *testing.T, name string) *group {
+func unified(t testing.TB, name string) *group {
 	t.Helper()
 	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2)
 	prefer(t)
 	return newGroup(t, sample.Unified, mount(t, "cgroup2", ""), testName(name))
 }
 
-func v1cpu(t *testing.T, name string, settings ...string) *group {
+func v1cpu(t testing.TB, name string, settings ...string) *group {
 	t.Helper()
 	quelltest.Need(t, quelltest.Root, quelltest.CgroupV1)
 	prefer(t)
@@ -174,7 +172,7 @@ const mostShares = "cpu.shares=262144"
 // prefer moves this process, and so the burners that are to come, into a cgroup
 // of great weight for the rest of the test: then what else the machine does is
 // hardly a neighbour. Nice values would not do, since sessions are autogroups.
-func prefer(t *testing.T) {
+func prefer(t testing.TB) {
 	t.Helper()
 	if quelltest.Probe(quelltest.CgroupV1) != nil {
 		return
@@ -195,21 +193,23 @@ func prefer(t *testing.T) {
 			home = filepath.Join(root, f[2])
 		}
 	}
-	move := func(dir string) {
-		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0); err != nil {
-			t.Error(err)
-		}
-	}
 	g := newGroup(t, sample.V1CPU, root, name, mostShares)
-	move(g.Dir)
-	t.Cleanup(func() { move(home) })
+	toCgroup(t, g.Dir, os.Getpid())
+	t.Cleanup(func() { toCgroup(t, home, os.Getpid()) })
+}
+
+func toCgroup(t testing.TB, dir string, pid int) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0); err != nil {
+		t.Error(err)
+	}
 }
 
 func testName(name string) string { return fmt.Sprintf("quell-test-runq-%d-%s", os.Getpid(), name) }
 
 // mount returns where a file system of that type is mounted, for cgroup v1 with
 // that controller.
-func mount(t *testing.T, fstype, controller string) string {
+func mount(t testing.TB, fstype, controller string) string {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
@@ -239,7 +239,7 @@ func (m measured) String() string {
 
 // measure opens one window on a source that follows the groups. during, if not
 // nil, runs until the window's context is done.
-func measure(t *testing.T, src counter.Source, length time.Duration, groups []*group, during func(context.Context)) []measured {
+func measure(t testing.TB, src counter.Source, length time.Duration, groups []*group, during func(context.Context)) []measured {
 	t.Helper()
 	base := map[sample.TaskKey]time.Duration{}
 	used := func(g *group) (sum time.Duration) {

@@ -19,7 +19,7 @@ const (
 // attaches its programs once. The signal needs either the last, or the first
 // two.
 func Capabilities() []host.Capability {
-	opts := Options{Tasks: 1, Threads: 1}.withDefaults()
+	opts := Options{Tasks: 1}.withDefaults()
 	const btf = "/sys/kernel/btf/vmlinux"
 	_, err := os.Stat(btf)
 	all := []host.Capability{capability(CapBTF, btf, err)}

@@ -25,13 +25,12 @@ type kernel struct {
 	links   []link.Link
 	ncpu    int // CPU numbers possible
 	window  uint32
-	threads int
 }
 
 const recordSize = int(unsafe.Sizeof(runqRecord{}))
 
 func loadKernel(opts Options, marksOnly bool) (_ *kernel, err error) {
-	k := &kernel{threads: opts.Threads}
+	k := &kernel{}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, k.close())
@@ -53,7 +52,6 @@ func loadKernel(opts Options, marksOnly bool) (_ *kernel, err error) {
 		return nil, fmt.Errorf("make room for %d tasks on %d CPUs: %w", opts.Tasks, k.ncpu, unix.E2BIG)
 	}
 	spec.Maps[runqMapOwners].MaxEntries = uint32(opts.Cgroups)
-	spec.Maps[runqMapWaits].MaxEntries = uint32(opts.Threads)
 	spec.Maps[runqMapCpus].MaxEntries = uint32(k.ncpu)
 	spec.Maps[runqMapRecords].MaxEntries = uint32(slots * k.ncpu)
 	for name, value := range map[string]any{
@@ -82,10 +80,7 @@ func (k *kernel) open() error {
 	if err := k.objs.Window.Set(k.window); err != nil {
 		return fmt.Errorf("number window: %w", err)
 	}
-	if err := k.clearWaits(); err != nil {
-		return fmt.Errorf("clear waits: %w", err)
-	}
-	for _, p := range []*ebpf.Program{k.objs.OnSwitch, k.objs.OnWakeup, k.objs.OnWakeupNew, k.objs.OnMigrate} {
+	for _, p := range []*ebpf.Program{k.objs.OnNewtask, k.objs.OnSwitch, k.objs.OnWakeup, k.objs.OnWakeupNew, k.objs.OnMigrate} {
 		l, err := link.AttachTracing(link.TracingOptions{Program: p})
 		if err != nil {
 			return errors.Join(fmt.Errorf("attach %s: %w", p, err), k.detach())
@@ -138,24 +133,6 @@ func (k *kernel) cut() error {
 	return nil
 }
 
-// clearWaits removes what an earlier window left: threads that were waiting at
-// its end. The programs would ignore them, but they fill the map.
-func (k *kernel) clearWaits() error {
-	var key, next uint32
-	err := k.objs.Waits.NextKey(nil, &next)
-	for n := 0; err == nil && n < k.threads; n++ {
-		key = next
-		err = k.objs.Waits.NextKey(key, &next)
-		if gone := k.objs.Waits.Delete(key); gone != nil && !errors.Is(gone, ebpf.ErrKeyNotExist) {
-			return gone
-		}
-	}
-	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		return nil
-	}
-	return err
-}
-
 func (k *kernel) own(cgroup uint64, o runqOwner) error { return k.objs.Owners.Put(cgroup, o) }
 
 func (k *kernel) disown(cgroup uint64) error {
@@ -184,7 +161,7 @@ func (k *kernel) close() error {
 		errs = append(errs, m.Close()) // a nil Map may be closed
 	}
 	for _, p := range []*ebpf.Program{k.objs.Edge, k.objs.Sync, k.objs.OnSwitch, k.objs.OnWakeup,
-		k.objs.OnWakeupNew, k.objs.OnMigrate} {
+		k.objs.OnWakeupNew, k.objs.OnMigrate, k.objs.OnNewtask} {
 		errs = append(errs, p.Close())
 	}
 	return errors.Join(errs...)
@@ -209,7 +186,7 @@ func refusal(err error) error {
 	case errors.Is(err, unix.ENOMEM), errors.Is(err, unix.E2BIG):
 		e.Remedy = "follow fewer tasks, or raise the memory limit"
 	default:
-		e.Remedy = "use Linux 5.11 or newer with BTF"
+		e.Remedy = "use Linux 5.12 or newer with BTF"
 	}
 	return e
 }

@@ -25,8 +25,10 @@ typedef _Bool bool;
 enum {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
-	BPF_ANY = 0,
+	BPF_MAP_TYPE_TASK_STORAGE = 29, /* 5.11 */
+	BPF_F_NO_PREALLOC = 1 << 0,
 	BPF_F_MMAPABLE = 1 << 10,
+	BPF_LOCAL_STORAGE_GET_F_CREATE = 1 << 0,
 };
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
@@ -65,6 +67,7 @@ struct task_group {
 };
 
 struct sched_entity {
+	struct cfs_rq *cfs_rq; /* of the thread's cgroup, on its CPU */
 	unsigned char sched_delayed; /* 6.12: asleep but still queued */
 };
 

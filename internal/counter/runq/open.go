@@ -22,9 +22,10 @@ var (
 	errNotOpen  = errors.New("stop window: none is open")
 )
 
-// Options bound what the eBPF programs keep in the kernel's memory. The zero
-// value takes the defaults. Nothing grows later: what does not fit is counted
-// by [Program.Dropped] or refused with [ErrFull].
+// Options bound what the eBPF programs keep in the kernel's memory, beside some
+// 100 bytes for each thread of a followed task, as long as it lives. The zero
+// value takes the defaults. Nothing grows later: what does not fit is refused
+// with [ErrFull] or counted by [Program.Dropped].
 type Options struct {
 	// Tasks is how many tasks may be followed at once, 64 bytes each for every
 	// possible CPU. 0: 1024.
@@ -32,9 +33,6 @@ type Options struct {
 	// Cgroups is how many cgroups they may have, nested ones included, about
 	// 80 bytes each. 0: 8 × Tasks.
 	Cgroups int
-	// Threads is how many of their threads may be waiting at one instant,
-	// about 130 bytes each. 0: 16384.
-	Threads int
 	// NoBPF counts with schedstat although eBPF may work.
 	NoBPF bool
 	// Proc is where procfs is mounted. "": /proc.
@@ -49,7 +47,6 @@ func (o Options) withDefaults() Options {
 	}
 	set(&o.Tasks, 1024)
 	set(&o.Cgroups, 8*o.Tasks)
-	set(&o.Threads, 16384)
 	if o.Proc == "" {
 		o.Proc = "/proc"
 	}

@@ -63,8 +63,9 @@ func (p *Program) Variant() string { return VariantBPF }
 func (p *Program) Fallback() string { return "" }
 
 // Dropped counts, since Open, the waits of followed tasks that could not be
-// noted because a map was full or busy, and the windows in which a task was not
-// counted because its cgroups did not fit.
+// noted, above all those of threads that were moved into the task in an open
+// window, and the windows in which a task was not counted because its cgroups
+// were not known or did not fit.
 func (p *Program) Dropped() uint64 { return p.dropped }
 
 // CPUs returns the CPUs that the task ran on in the last closed window; nil if

@@ -19,12 +19,12 @@ import (
 
 const window = 600 * time.Millisecond
 
-func program(t *testing.T, opts Options, groups ...*group) *Program {
+func program(t testing.TB, opts Options, groups ...*group) *Program {
 	t.Helper()
 	return programWith(t, opts, false, groups...)
 }
 
-func programWith(t *testing.T, opts Options, marksOnly bool, groups ...*group) *Program {
+func programWith(t testing.TB, opts Options, marksOnly bool, groups ...*group) *Program {
 	t.Helper()
 	quelltest.Need(t, quelltest.Root, quelltest.EBPF)
 	p, err := openWith(opts.withDefaults(), marksOnly)
@@ -188,8 +188,8 @@ func TestQuotaOfTwoThreads(t *testing.T) {
 }
 
 func TestNestedCgroupsAreOneTask(t *testing.T) {
-	for _, make := range []func(*testing.T, string) *group{
-		unified, func(t *testing.T, n string) *group { return v1cpu(t, n) },
+	for _, make := range []func(testing.TB, string) *group{
+		unified, func(t testing.TB, n string) *group { return v1cpu(t, n) },
 	} {
 		a := make(t, "a")
 		h := a.Key.Hierarchy
@@ -323,16 +323,25 @@ func TestRemove(t *testing.T) {
 	})
 }
 
-func TestFullMapIsCoverage(t *testing.T) {
-	a := unified(t, "a")
-	for range 4 {
-		a.burn(t, burner{cpu: 1})
-	}
-	p := program(t, Options{Threads: 1}, a)
-	m := measure(t, p, window, []*group{a}, nil)[0]
-	if m.Coverage >= 1 || m.Coverage < 0 || p.Dropped() == 0 {
-		t.Errorf("coverage %v and %d dropped with room for one waiting thread of three", m.Coverage, p.Dropped())
-	}
+// What cannot be noted lowers the coverage: the waits of a thread that is moved
+// into a followed cgroup in an open window, half of what the task does.
+func TestDroppedIsCoverage(t *testing.T) {
+	a, b := unified(t, "a"), unified(t, "b")
+	a.burn(t, burner{cpu: 1})
+	guest := b.burn(t, burner{cpu: 1})
+	p := program(t, Options{}, a)
+	expect(t, p, []*group{a}, func(context.Context) {
+		if p.Dropped() == 0 {
+			toCgroup(t, a.Dir, guest.pid)
+		}
+	}, func(m []measured) []band {
+		return []band{{"coverage", m[0].Coverage, 0.4, 0.75}, {"dropped", float64(p.Dropped()), 10, 1000}}
+	})
+	// From the next window on it belongs to it.
+	a.burners = append(a.burners, guest)
+	expect(t, p, []*group{a}, nil, func(m []measured) []band {
+		return []band{{"coverage", m[0].Coverage, 1, 1}, {"self", m[0].Self, 0.9, 1.1}, whole(m[0], 2)}
+	})
 }
 
 func TestTaskWhoseCgroupsDoNotFit(t *testing.T) {
@@ -373,7 +382,7 @@ func TestWindowOrder(t *testing.T) {
 	}
 }
 
-func throttledTime(t *testing.T, g *group) float64 {
+func throttledTime(t testing.TB, g *group) float64 {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(g.Dir, "cpu.stat"))
 	if err != nil {

@@ -52,11 +52,15 @@ static __always_inline __u64 since(__u64 now, __u64 then)
 	return now > then ? now - then : 0;
 }
 
+// The owner of a cgroup: a slot, and a serial that tells its users apart.
+struct owner {
+	__u32 slot, serial; // slot 0: no target
+};
+
 // What a CPU does. Written by that CPU only, with interrupts off.
 struct cpu {
 	clock busy;
-	__u32 slot; // of the task it runs; 0: of no target
-	__u32 pad;
+	struct owner runs;
 };
 
 // What a target did on one CPU. `run` is written like struct cpu, the rest
@@ -66,18 +70,17 @@ struct record {
 	__u64 other, self, throttled; // waits, ns
 	__u64 wakeups;		      // threads that became runnable
 	__u64 waits;		      // begun
-	__u64 dropped;		      // waits that could not be noted
+	__u64 dropped;		      // waits that could not be noted: see struct wait
 	__u64 marked;		      // when last switched out throttled; before 6.6 only
 };
 
-// The owner of a cgroup: a slot, and a serial that tells its users apart.
-struct owner {
-	__u32 slot, serial;
-};
-
-// A thread that is waiting.
+// A thread's wait. Threads of targets get one when a window opens or when they
+// begin, where memory may be allocated; on the scheduler's paths, under its
+// locks, there is only looking. So a thread that is moved into a target's cgroup
+// in an open window has none, and its waits are dropped.
 struct wait {
-	__u64 began, busy, run, throttled; // all clocks, when it began
+	__u64 began;		    // 0: it does not wait
+	__u64 busy, run, throttled; // the clocks when it began
 	struct owner owner;
 	__u32 window;
 	__u32 cpu;
@@ -88,8 +91,7 @@ const volatile __u32 nslot = 1;	 // slots, slot 0 included
 const volatile bool marks_only;	 // do as before 6.6, where throttling has no clock
 __u32 window;			 // number of the open window
 
-// Sizes are set by the loader. Only cgroups of targets have an owner, and only
-// their threads have an entry in waits.
+// Sizes are set by the loader.
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);
@@ -98,9 +100,9 @@ struct {
 } owners SEC(".maps");
 
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1);
-	__type(key, __u32); // thread id
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
 	__type(value, struct wait);
 } waits SEC(".maps");
 
@@ -158,33 +160,8 @@ static __always_inline bool runnable(struct task_struct *p)
 	return !BPF_CORE_READ((struct task_struct___v5_13 *)p, state);
 }
 
-static __always_inline struct cfs_rq *cfs_rq(struct task_struct *p, __u32 cpu)
-{
-	struct cfs_rq *q = 0;
-
-	if (!bpf_core_field_exists(p->sched_task_group) || !bpf_core_field_exists(q->throttle_count))
-		return 0;
-	bpf_probe_read_kernel(&q, sizeof(q), p->sched_task_group->cfs_rq + cpu);
-	return q;
-}
-
-// throttled reads the clock of the thread's cfs_rq. It is in rq_clock time:
-// only differences may meet the other clocks. Before 6.6 there is none: then
-// it tells, as 0 or 1, whether the cfs_rq is throttled.
-static __always_inline __u64 throttled(struct task_struct *p, __u32 cpu)
-{
-	struct cfs_rq *q = cfs_rq(p, cpu);
-	__u64 t, from;
-
-	if (!q)
-		return 0;
-	if (marks_only || !bpf_core_field_exists(q->throttled_clock_self_time))
-		return BPF_CORE_READ(q, throttle_count) > 0;
-	t = BPF_CORE_READ(q, throttled_clock_self_time);
-	from = BPF_CORE_READ(q, throttled_clock_self);
-	return from ? t + since(BPF_CORE_READ(q, rq, clock), from) : t;
-}
-
+// Whether throttling has a clock (6.6). It runs while the cfs_rq, or one above
+// it, is out of quota and a thread of it wants to run.
 static __always_inline bool has_throttled_clock(void)
 {
 	struct cfs_rq *q = 0;
@@ -192,59 +169,88 @@ static __always_inline bool has_throttled_clock(void)
 	return !marks_only && bpf_core_field_exists(q->throttled_clock_self_time);
 }
 
-// begin notes that a thread of a target waits on a CPU.
-static __always_inline void begin(struct task_struct *p, struct owner *o, __u32 cpu, __u64 now)
+// throttled reads the clock of the thread's cfs_rq, which is that of the CPU
+// it is on. It is in rq_clock time: only differences may meet the other clocks.
+// Where there is no clock it tells, as 0 or 1, whether the cfs_rq is throttled.
+static __always_inline __u64 throttled(struct task_struct *p)
 {
-	struct cpu *c = bpf_map_lookup_elem(&cpus, &cpu);
-	struct record *r = record(o->slot, cpu);
-	__u32 pid = p->pid;
+	struct cfs_rq *q = 0;
+	__u64 t, from;
 
-	if (!c || !r)
-		return;
-
-	struct wait w = {
-		.began = now,
-		.busy = reading(&c->busy, now),
-		.run = reading(&r->run, now),
-		.throttled = throttled(p, cpu),
-		.owner = *o,
-		.window = window,
-		.cpu = cpu,
-	};
-	__sync_fetch_and_add(&r->waits, 1);
-	if (bpf_map_update_elem(&waits, &pid, &w, BPF_ANY))
-		__sync_fetch_and_add(&r->dropped, 1);
+	if (!bpf_core_field_exists(p->se.cfs_rq) || !bpf_core_field_exists(q->throttle_count))
+		return 0;
+	q = p->se.cfs_rq;
+	if (!has_throttled_clock())
+		return q->throttle_count > 0;
+	t = q->throttled_clock_self_time;
+	from = q->throttled_clock_self;
+	return from ? t + since(q->rq->clock, from) : t;
 }
 
-// settle ends a wait and charges it. Whoever deletes the entry has it: the edge
-// of a window looks at threads that their CPUs may be switching in.
-static __always_inline void settle(struct task_struct *p, struct owner *o, __u64 now)
+// throttled_on is throttled for another CPU than the thread's.
+static __always_inline __u64 throttled_on(struct task_struct *p, __u32 cpu)
 {
-	__u32 pid = p->pid;
-	struct wait *found = bpf_map_lookup_elem(&waits, &pid);
+	struct cfs_rq *q = 0;
+	__u64 t, from;
 
-	if (!found)
+	if (!bpf_core_field_exists(p->sched_task_group) || !bpf_core_field_exists(q->throttle_count) ||
+	    bpf_probe_read_kernel(&q, sizeof(q), p->sched_task_group->cfs_rq + cpu))
+		return 0;
+	if (!has_throttled_clock())
+		return BPF_CORE_READ(q, throttle_count) > 0;
+	t = BPF_CORE_READ(q, throttled_clock_self_time);
+	from = BPF_CORE_READ(q, throttled_clock_self);
+	return from ? t + since(BPF_CORE_READ(q, rq, clock), from) : t;
+}
+
+// begin notes that a thread of a target waits on a CPU.
+static __always_inline void begin(struct wait *w, struct record *r, struct owner o, __u32 cpu, __u64 now,
+				  __u64 throttled)
+{
+	struct cpu *c = bpf_map_lookup_elem(&cpus, &cpu);
+
+	if (!c)
 		return;
-	struct wait w = *found;
-
-	if (bpf_map_delete_elem(&waits, &pid) || w.window != window || w.owner.serial != o->serial)
+	__sync_fetch_and_add(&r->waits, 1);
+	if (!w) {
+		__sync_fetch_and_add(&r->dropped, 1);
 		return;
+	}
+	w->busy = reading(&c->busy, now);
+	w->run = reading(&r->run, now);
+	w->throttled = throttled;
+	w->owner = o;
+	w->window = window;
+	w->cpu = cpu;
+	w->began = now;
+}
 
-	struct cpu *c = bpf_map_lookup_elem(&cpus, &w.cpu);
-	struct record *r = record(w.owner.slot, w.cpu);
+// settle ends a wait and charges it. Two may try at once: the edge of a window
+// looks at threads that their CPUs may be switching in.
+static __always_inline void settle(struct wait *w, struct owner o, __u64 now, __u64 throttled)
+{
+	__u64 began, busy, self, held, left;
+	struct record *r;
+	struct cpu *c;
+	__u32 cpu;
 
+	if (!w || !w->began || w->window != window || w->owner.serial != o.serial)
+		return;
+	cpu = w->cpu;
+	c = bpf_map_lookup_elem(&cpus, &cpu);
+	r = record(o.slot, cpu);
 	if (!c || !r)
 		return;
-
-	__u64 left = since(now, w.began);
-	__u64 busy = since(reading(&c->busy, now), w.busy);
-	__u64 self = since(reading(&r->run, now), w.run);
-	__u64 held = throttled(p, w.cpu);
-
+	began = w->began;
+	busy = since(reading(&c->busy, now), w->busy);
+	self = since(reading(&r->run, now), w->run);
+	left = since(now, began);
 	if (has_throttled_clock())
-		held = since(held, w.throttled);
-	else // seen throttled at either end, or when its task was switched out
-		held = held || w.throttled || r->marked >= w.began ? left : 0;
+		held = since(throttled, w->throttled);
+	else // seen throttled at either end, or when a thread was switched out
+		held = throttled || w->throttled || r->marked >= began ? left : 0;
+	if (__sync_val_compare_and_swap(&w->began, began, 0) != began)
+		return;
 
 	// Held back by quota it waits for nobody, whoever runs: that time comes
 	// off first, then its own task's, which does not run while throttled.
@@ -262,8 +268,8 @@ static __always_inline void settle(struct task_struct *p, struct owner *o, __u64
 		__sync_fetch_and_add(&r->other, busy);
 }
 
-// enter sets the clocks of this CPU for a thread of target `slot` running.
-static __always_inline void enter(struct cpu *c, __u32 cpu, __u32 slot, bool idle, __u64 now)
+// enter sets the clocks of this CPU for a thread of target `o` running.
+static __always_inline void enter(struct cpu *c, __u32 cpu, struct owner o, bool idle, __u64 now)
 {
 	struct record *r;
 
@@ -271,13 +277,13 @@ static __always_inline void enter(struct cpu *c, __u32 cpu, __u32 slot, bool idl
 		stop(&c->busy, now);
 	else
 		start(&c->busy, now);
-	if (c->slot != slot) {
-		r = record(c->slot, cpu);
+	if (c->runs.slot != o.slot) {
+		r = record(c->runs.slot, cpu);
 		if (r)
 			stop(&r->run, now);
-		c->slot = slot;
 	}
-	r = record(slot, cpu);
+	c->runs = o;
+	r = record(o.slot, cpu);
 	if (r)
 		start(&r->run, now);
 }
@@ -296,9 +302,10 @@ static __always_inline int wakeup(struct task_struct *p)
 		return 0;
 	cpu = cpu_of(p);
 	r = record(o->slot, cpu);
-	if (r)
-		__sync_fetch_and_add(&r->wakeups, 1);
-	begin(p, o, cpu, bpf_ktime_get_ns());
+	if (!r)
+		return 0;
+	__sync_fetch_and_add(&r->wakeups, 1);
+	begin(bpf_task_storage_get(&waits, p, 0, 0), r, *o, cpu, bpf_ktime_get_ns(), throttled(p));
 	return 0;
 }
 
@@ -320,31 +327,27 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct cpu *c = bpf_map_lookup_elem(&cpus, &cpu);
 	__u64 now = bpf_ktime_get_ns();
-	struct owner *o;
-	__u32 slot = 0;
+	struct owner o = {}, *found;
+	struct record *r;
 
 	if (!c)
 		return 0;
-	if (c->slot && (preempt || runnable(prev)) && prev->pid) {
-		o = owner(prev);
-		if (o) {
-			begin(prev, o, cpu, now);
-			if (!has_throttled_clock() && throttled(prev, cpu)) {
-				struct record *r = record(o->slot, cpu);
+	r = record(c->runs.slot, cpu);
+	if (r && (preempt || runnable(prev))) {
+		__u64 t = throttled(prev);
 
-				if (r)
-					r->marked = now;
-			}
-		}
+		if (!has_throttled_clock() && t)
+			r->marked = now;
+		begin(bpf_task_storage_get(&waits, prev, 0, 0), r, c->runs, cpu, now, t);
 	}
 	if (next->pid) {
-		o = owner(next);
-		if (o) {
-			slot = o->slot;
-			settle(next, o, now);
+		found = owner(next);
+		if (found) {
+			o = *found;
+			settle(bpf_task_storage_get(&waits, next, 0, 0), o, now, throttled(next));
 		}
 	}
-	enter(c, cpu, slot, !next->pid, now);
+	enter(c, cpu, o, !next->pid, now);
 	return 0;
 }
 
@@ -353,7 +356,9 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 SEC("tp_btf/sched_migrate_task")
 int BPF_PROG(on_migrate, struct task_struct *p, int dest)
 {
+	struct record *r;
 	struct owner *o;
+	struct wait *w;
 	__u64 now;
 
 	if (!p->on_rq)
@@ -361,9 +366,22 @@ int BPF_PROG(on_migrate, struct task_struct *p, int dest)
 	o = owner(p);
 	if (!o)
 		return 0;
+	r = record(o->slot, dest);
+	if (!r)
+		return 0;
+	w = bpf_task_storage_get(&waits, p, 0, 0);
 	now = bpf_ktime_get_ns();
-	settle(p, o, now);
-	begin(p, o, dest, now);
+	settle(w, *o, now, throttled(p));
+	begin(w, r, *o, dest, now, throttled_on(p, dest));
+	return 0;
+}
+
+// A thread begins, not yet woken: the last chance to allocate.
+SEC("tp_btf/task_newtask")
+int BPF_PROG(on_newtask, struct task_struct *p)
+{
+	if (owner(p))
+		bpf_task_storage_get(&waits, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	return 0;
 }
 
@@ -375,10 +393,10 @@ int sync(void *ctx)
 	struct task_struct *p = bpf_get_current_task_btf();
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct cpu *c = bpf_map_lookup_elem(&cpus, &cpu);
-	struct owner *o = p->pid ? owner(p) : 0;
+	struct owner none = {}, *o = p->pid ? owner(p) : 0;
 
 	if (c)
-		enter(c, cpu, o ? o->slot : 0, !p->pid, bpf_ktime_get_ns());
+		enter(c, cpu, o ? *o : none, !p->pid, bpf_ktime_get_ns());
 	return 0;
 }
 
@@ -387,18 +405,26 @@ SEC("iter/task")
 int edge(struct bpf_iter__task *ctx)
 {
 	struct task_struct *p = ctx->task;
+	struct record *r;
 	struct owner *o;
+	struct wait *w;
+	__u32 cpu;
 	__u64 now;
 
-	if (!p || !p->on_rq || p->on_cpu)
-		return 0;
-	if (bpf_core_field_exists(p->se.sched_delayed) && p->se.sched_delayed)
+	if (!p)
 		return 0;
 	o = owner(p);
 	if (!o)
 		return 0;
+	w = bpf_task_storage_get(&waits, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!p->on_rq || p->on_cpu || (bpf_core_field_exists(p->se.sched_delayed) && p->se.sched_delayed))
+		return 0;
+	cpu = cpu_of(p);
+	r = record(o->slot, cpu);
+	if (!r)
+		return 0;
 	now = bpf_ktime_get_ns();
-	settle(p, o, now);
-	begin(p, o, cpu_of(p), now);
+	settle(w, *o, now, throttled(p));
+	begin(w, r, *o, cpu, now, throttled(p));
 	return 0;
 }

@@ -16,8 +16,7 @@ import (
 type runqCpu struct {
 	_    structs.HostLayout
 	Busy int64
-	Slot uint32
-	Pad  uint32
+	Runs runqOwner
 }
 
 type runqOwner struct {
@@ -59,6 +58,7 @@ const (
 	runqMapWaits        = "waits"
 	runqProgEdge        = "edge"
 	runqProgOnMigrate   = "on_migrate"
+	runqProgOnNewtask   = "on_newtask"
 	runqProgOnSwitch    = "on_switch"
 	runqProgOnWakeup    = "on_wakeup"
 	runqProgOnWakeupNew = "on_wakeup_new"
@@ -113,6 +113,7 @@ type runqSpecs struct {
 type runqProgramSpecs struct {
 	Edge        *ebpf.ProgramSpec `ebpf:"edge"`
 	OnMigrate   *ebpf.ProgramSpec `ebpf:"on_migrate"`
+	OnNewtask   *ebpf.ProgramSpec `ebpf:"on_newtask"`
 	OnSwitch    *ebpf.ProgramSpec `ebpf:"on_switch"`
 	OnWakeup    *ebpf.ProgramSpec `ebpf:"on_wakeup"`
 	OnWakeupNew *ebpf.ProgramSpec `ebpf:"on_wakeup_new"`
@@ -190,6 +191,7 @@ type runqVariables struct {
 type runqPrograms struct {
 	Edge        *ebpf.Program `ebpf:"edge"`
 	OnMigrate   *ebpf.Program `ebpf:"on_migrate"`
+	OnNewtask   *ebpf.Program `ebpf:"on_newtask"`
 	OnSwitch    *ebpf.Program `ebpf:"on_switch"`
 	OnWakeup    *ebpf.Program `ebpf:"on_wakeup"`
 	OnWakeupNew *ebpf.Program `ebpf:"on_wakeup_new"`
@@ -200,6 +202,7 @@ func (p *runqPrograms) Close() error {
 	return _RunqClose(
 		p.Edge,
 		p.OnMigrate,
+		p.OnNewtask,
 		p.OnSwitch,
 		p.OnWakeup,
 		p.OnWakeupNew,
