@@ -1,0 +1,88 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/quelltest"
+)
+
+// buffer is written by a command and read by the test meanwhile.
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// watch runs the live view until it has written sign n times, and then ends it
+// as Ctrl-C does.
+func watch(t *testing.T, tty bool, sign string, n int, args ...string) (code int, out string) {
+	t.Helper()
+	f := newFake(t)
+	var b buffer
+	a := &app{out: &b, err: io.Discard, zone: time.UTC, now: time.Now,
+		getenv:   func(name string) string { return utf8(f.socket)[name] },
+		terminal: func() (int, int, bool) { return 80, 7, tty }}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan int)
+	go func() { done <- a.run(ctx, append([]string{"top"}, args...)) }()
+	quelltest.Until(t, 20*time.Second, "the view was drawn", func() bool { return strings.Count(b.String(), sign) >= n })
+	cancel()
+	return <-done, b.String()
+}
+
+func TestTopRedrawsAndLeavesTheTerminalAsItWas(t *testing.T) {
+	code, out := watch(t, true, home, 2)
+	if code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+	if !strings.HasPrefix(out, enter) || !strings.HasSuffix(out, leave) || strings.Count(out, enter) != 1 {
+		t.Errorf("the alternate screen is not entered once and left: %q", out)
+	}
+	frame, _, _ := strings.Cut(strings.TrimPrefix(out, enter+home), pageEnd)
+	if rows := strings.Count(frame, "\n"); rows > 6 {
+		t.Errorf("a frame of %d rows scrolls a terminal of 7:\n%s", rows, frame)
+	}
+	if !strings.Contains(frame, "node-3") || !strings.Contains(frame, "redis") || !strings.Contains(frame, "and 2 more") {
+		t.Errorf("frame is\n%s", frame)
+	}
+}
+
+func TestTopIntoAPipe(t *testing.T) {
+	code, out := watch(t, false, "TASK", 2)
+	if code != exitOK || strings.Contains(out, "\x1b") {
+		t.Errorf("exit code %d:\n%q", code, out)
+	}
+}
+
+func TestTopAsJSONIsOneLineATime(t *testing.T) {
+	code, out := watch(t, true, "\n", 2, "--json")
+	if code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+	for line := range strings.Lines(out) {
+		var tasks []api.TaskView
+		if err := json.Unmarshal([]byte(line), &tasks); err != nil || len(tasks) != 4 {
+			t.Errorf("%d tasks, %v in %q", len(tasks), err, line)
+		}
+	}
+}
