@@ -70,6 +70,7 @@ type Round struct {
 	under    stat.Moments
 	outliers int
 	failing  bool // outliers enough under it for another round
+	lifted   bool // by an operator, before its end
 }
 
 // Track is one task's line in an incident's picture.
@@ -87,8 +88,9 @@ type Incident struct {
 	Variant     string            `json:"variant"`
 	Kind        detect.Kind       `json:"kind"`
 	Victim      sample.Task       `json:"victim"`
-	Began       sample.Millis     `json:"began"`  // end of the first bad interval
-	Opened      sample.Millis     `json:"opened"` // when it was found
+	Began       sample.Millis     `json:"began"`   // end of the first bad interval
+	Anomaly     sample.Millis     `json:"anomaly"` // end of the interval that made it one
+	Opened      sample.Millis     `json:"opened"`  // when it was found
 	Updated     sample.Millis     `json:"updated"`
 	Closed      sample.Millis     `json:"closed,omitempty"`
 	Mode        Mode              `json:"mode"`
@@ -110,7 +112,7 @@ type Incident struct {
 	VictimCost []Value         `json:"victim_cost"` // one per Times; null where not judged
 	Usage      []Track         `json:"suspect_usage"`
 
-	lastBad sample.Millis
+	unrest  sample.Millis    // the last outlier or end of a cap
 	watched []sample.TaskKey // whose usage the Tracks are
 }
 

@@ -61,6 +61,9 @@ func (p *Planner) UncapTask(now sample.Millis, k sample.TaskKey, why string) (Ou
 	if c == nil {
 		return out, fmt.Errorf("uncap: %w: the task has no cap of quell's", ErrRefused)
 	}
+	if c.round != nil {
+		c.round.lifted = true
+	}
 	p.lift(now, c.ID, why, "", &out)
 	return out, nil
 }

@@ -71,6 +71,13 @@ type incidentKey struct {
 	kind   detect.Kind // Neighbour, Nobody and Indeterminate share one
 }
 
+func keyOf(s sample.SignalName, victim sample.TaskKey, kind detect.Kind) incidentKey {
+	if kind == detect.Nobody || kind == detect.Indeterminate {
+		kind = detect.Neighbour
+	}
+	return incidentKey{s, victim, kind}
+}
+
 // Planner holds open incidents and caps.
 type Planner struct {
 	machine string
@@ -99,19 +106,16 @@ func (p *Planner) id(prefix string, now sample.Millis) string {
 // Finding takes in an analysis. window gives a task's history for the picture.
 func (p *Planner) Finding(now sample.Millis, f detect.Finding, window func(sample.TaskKey) []detect.Point) Output {
 	var out Output
-	k := incidentKey{f.Signal, f.Victim.Key, f.Kind}
-	if k.kind == detect.Nobody || k.kind == detect.Indeterminate {
-		k.kind = detect.Neighbour
-	}
+	k := keyOf(f.Signal, f.Victim.Key, f.Kind)
 	inc := p.open[k]
 	if inc == nil {
 		inc = &Incident{ID: p.id("inc", now), Machine: p.machine, Rule: p.rule, Signal: f.Signal,
-			Variant: f.Spec.Variant, Began: f.First, Opened: now, Mode: p.policy.Mode, Kind: f.Kind,
+			Variant: f.Spec.Variant, Began: f.First, Anomaly: f.At, Opened: now, Mode: p.policy.Mode, Kind: f.Kind,
 			Outcome: NotActed, Rounds: []*Round{}}
 		p.open[k] = inc
 		inc.draw(window(f.Victim.Key), f.Suspects, window)
 	}
-	inc.lastBad = f.At
+	inc.unrest = max(inc.unrest, f.At)
 	if len(inc.Rounds) == 0 || f.Kind == detect.Neighbour {
 		inc.Kind, inc.Antagonists = f.Kind, f.Antagonists
 		inc.Suspects = slices.Clone(f.Suspects)
@@ -126,14 +130,42 @@ func (p *Planner) Finding(now sample.Millis, f detect.Finding, window func(sampl
 	return out
 }
 
-// capped reports whether a cap is in force for the incident.
-func (inc *Incident) capped() bool {
-	return slices.ContainsFunc(inc.Rounds, func(r *Round) bool { return r.Ended == 0 })
+// newest returns the newest round whose cap is in force, nil if there is none.
+func (inc *Incident) newest() *Round {
+	for _, r := range slices.Backward(inc.Rounds) {
+		if r.Ended == 0 {
+			return r
+		}
+	}
+	return nil
 }
 
-// again reports whether the victim stayed bad under every cap in force.
+// capped reports whether a cap is in force for the incident.
+func (inc *Incident) capped() bool { return inc.newest() != nil }
+
+// again reports whether the victim stayed bad under the caps in force.
 func (inc *Incident) again() bool {
-	return !slices.ContainsFunc(inc.Rounds, func(r *Round) bool { return r.Ended == 0 && !r.failing })
+	r := inc.newest()
+	return r == nil || r.failing
+}
+
+// tried says why the incident's rounds so far speak against another cap on the
+// task; "" if they do not.
+func (inc *Incident) tried(k sample.TaskKey) string {
+	for _, r := range inc.Rounds {
+		switch {
+		case r.Suspect.Key != k:
+		case r.lifted:
+			return "an operator lifted its cap"
+		case r.Outcome == Noise || r.Outcome == FalsePositive:
+			return "capping it did not help"
+		case r.Outcome == CapFailed:
+			return "it could not be capped"
+		case r.Outcome == CapTakenOver:
+			return "somebody else set its limit"
+		}
+	}
+	return ""
 }
 
 // act decides what follows from a finding; it leaves the reason if nothing.
@@ -158,7 +190,7 @@ func (p *Planner) act(now sample.Millis, inc *Incident, f detect.Finding, window
 		inc.Reason = "the task's threads waited for each other; no neighbour is to blame"
 		return
 	}
-	suspect, why := p.choose(f)
+	suspect, why := p.choose(inc, f)
 	switch {
 	case suspect == nil:
 		inc.Reason = why
@@ -171,10 +203,13 @@ func (p *Planner) act(now sample.Millis, inc *Incident, f detect.Finding, window
 	what := fmt.Sprintf("cap %s to %g CPU-s/s for %s", suspect.Name, rate, p.policy.For)
 	switch {
 	case p.policy.Mode == Advise:
-		inc.Advice, inc.Outcome = what, WouldCap
+		inc.Advice = what
+		if len(inc.Rounds) == 0 {
+			inc.Outcome = WouldCap
+		}
 		return
 	case p.inForce() >= p.policy.MaxCaps:
-		inc.Reason = fmt.Sprintf("%d caps are in force, the most allowed; would %s", p.inForce(), what)
+		inc.Reason = fmt.Sprintf("as many caps are in force as allowed, %d; would %s", p.inForce(), what)
 		return
 	}
 	inc.Advice = what
@@ -184,22 +219,26 @@ func (p *Planner) act(now sample.Millis, inc *Incident, f detect.Finding, window
 }
 
 // choose picks the first of the ranked antagonists that may be capped for this
-// victim, or says why there is none.
-func (p *Planner) choose(f detect.Finding) (*detect.Suspect, string) {
+// victim, or says why there is none. Who was capped in vain for this incident
+// is left out: the correlation ignores scale, so a cap hardly lowers it.
+func (p *Planner) choose(inc *Incident, f detect.Finding) (*detect.Suspect, string) {
 	if why := mayHelp(f.Victim); why != "" {
 		return nil, why
 	}
 	var reasons []string
 	for i := range f.Suspects[:f.Antagonists] {
 		s := &f.Suspects[i]
-		if why := mayCap(s.Task); why != "" {
-			reasons = append(reasons, fmt.Sprintf("%s: %s", s.Name, why))
-			continue
+		why := mayCap(s.Task)
+		if why == "" && p.Capped(s.Key) {
+			why = "it is capped already"
 		}
-		if p.capOf(s.Key) != nil {
-			continue
+		if why == "" {
+			why = inc.tried(s.Key)
 		}
-		return s, ""
+		if why == "" {
+			return s, ""
+		}
+		reasons = append(reasons, fmt.Sprintf("%s: %s", s.Name, why))
 	}
 	return nil, "no antagonist may be capped: " + strings.Join(reasons, "; ")
 }
@@ -239,7 +278,7 @@ func (p *Planner) Capped(k sample.TaskKey) bool { return p.capOf(k) != nil }
 // InIncident reports whether the task is the victim of an open incident of
 // the signal that may be a neighbour's doing.
 func (p *Planner) InIncident(sig sample.SignalName, k sample.TaskKey) bool {
-	return p.open[incidentKey{sig, k, detect.Neighbour}] != nil
+	return p.open[keyOf(sig, k, detect.Neighbour)] != nil
 }
 
 // Caps lists the caps in force or asked for, by ID.
@@ -287,7 +326,7 @@ func (p *Planner) Interval(now sample.Millis, sig sample.SignalName, at sample.M
 		if i, ok := byKey[inc.Victim.Key]; ok && verdicts[i].Judged {
 			cost = readings[i].Cost
 			if verdicts[i].Outlier {
-				inc.lastBad = at
+				inc.unrest = max(inc.unrest, at)
 			}
 			inc.follow(at, cost, verdicts[i].Outlier, p.policy.Outliers)
 		}
@@ -299,26 +338,25 @@ func (p *Planner) Interval(now sample.Millis, sig sample.SignalName, at sample.M
 	return out
 }
 
-// follow takes the victim's sample into the rounds whose caps are in force.
+// follow takes the victim's sample into the newest round whose cap is in force:
+// what changes now must not be credited to an older cap that is still there.
 // The first sample under a cap is partly from before it and is left out.
 func (inc *Incident) follow(at sample.Millis, cost float64, outlier bool, enough int) {
-	for _, r := range inc.Rounds {
-		switch {
-		case r.Ended != 0 || !r.applied || at <= r.From:
-		case !r.first:
-			r.first = true
-		default:
-			r.under.Add(cost, 1)
-			r.Samples, r.CostUnder = r.under.N, Value(r.under.Mean)
-			r.RelativeCost = Value(math.NaN())
-			if r.CostBefore > 0 {
-				r.RelativeCost = r.CostUnder / r.CostBefore
-			}
-			if outlier {
-				r.outliers++
-			}
-			r.failing = r.outliers >= enough
+	r := inc.newest()
+	switch {
+	case r == nil || !r.applied || at <= r.From:
+	case !r.first:
+		r.first = true
+	default:
+		r.under.Add(cost, 1)
+		r.Samples, r.CostUnder = r.under.N, Value(r.under.Mean)
+		if r.CostBefore > 0 {
+			r.RelativeCost = r.CostUnder / r.CostBefore
 		}
+		if outlier {
+			r.outliers++
+		}
+		r.failing = r.outliers >= enough
 	}
 }
 
@@ -330,17 +368,16 @@ func (p *Planner) Tick(now sample.Millis) Output {
 			p.lift(now, c.ID, "its time is over", "", &out)
 		}
 	}
-	for k, inc := range p.open {
-		if !inc.capped() && now.Sub(inc.lastBad) >= p.policy.Calm {
-			p.close(now, k, &out)
+	for _, inc := range p.Open() {
+		if !inc.capped() && now.Sub(inc.unrest) >= p.policy.Calm {
+			p.close(now, inc, &out)
 		}
 	}
 	return out
 }
 
-func (p *Planner) close(now sample.Millis, k incidentKey, out *Output) {
-	inc := p.open[k]
-	delete(p.open, k)
+func (p *Planner) close(now sample.Millis, inc *Incident, out *Output) {
+	delete(p.open, keyOf(inc.Signal, inc.Victim.Key, inc.Kind))
 	inc.Closed = now
 	out.changed(inc, now)
 }
@@ -354,10 +391,7 @@ func (p *Planner) lift(now sample.Millis, id, why string, outcome Outcome, out *
 	c.ended = true
 	c.finish(now, outcome)
 	out.changed(c.incident, now)
-	if !c.Applied {
-		delete(p.caps, id)
-		return
-	}
+	// Also where it is not known to be applied yet: it may be on its way.
 	a := c.Action
 	a.Kind, a.Why = Uncap, why
 	out.Actions = append(out.Actions, a)
@@ -371,6 +405,7 @@ func (c *CapState) finish(now sample.Millis, outcome Outcome) {
 		return
 	}
 	r.Ended = now
+	c.incident.unrest = max(c.incident.unrest, now)
 	sd := c.incident.SpecStdDev
 	switch fell := float64(r.CostBefore - r.CostUnder); {
 	case outcome != "":
@@ -434,15 +469,15 @@ func (p *Planner) Gone(now sample.Millis, k sample.TaskKey) Output {
 	if c := p.capOf(k); c != nil {
 		p.lift(now, c.ID, "the task ended", SuspectExited, &out)
 	}
-	for ik, inc := range p.open {
-		if ik.victim != k {
+	for _, inc := range p.Open() {
+		if inc.Victim.Key != k {
 			continue
 		}
 		for _, r := range inc.Rounds {
 			p.lift(now, r.ID, "the victim ended", VictimExited, &out)
 		}
 		inc.Reason = "the victim ended"
-		p.close(now, ik, &out)
+		p.close(now, inc, &out)
 	}
 	return out
 }
