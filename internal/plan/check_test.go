@@ -1,0 +1,268 @@
+package plan_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// entry is a cap as the enforcer knows it.
+type entry struct {
+	plan.Action
+	applied, ended sample.Millis // 0 if not
+	asked          bool          // an Uncap was asked for
+	live           bool          // from the Cap action until Lifted
+}
+
+// check is what holds after every call, whatever the order of calls (doc.go).
+func (w *world) check(out plan.Output) {
+	w.t.Helper()
+	p := w.pair[0].p
+	wrong := func(a plan.Action, why string) {
+		w.t.Helper()
+		w.t.Fatalf("at %s %s: %+v", clock(w.now.at), why, a)
+	}
+	for _, a := range out.Actions {
+		if a.Kind == plan.Uncap {
+			switch e := w.books[a.ID]; {
+			case e == nil || !e.live:
+				wrong(a, "an uncap without a cap")
+			case e.asked:
+				wrong(a, "a second uncap")
+			default:
+				e.asked = true
+			}
+			continue
+		}
+		live := 0
+		for _, e := range w.books {
+			if e.live {
+				live++
+				if e.Task.Key == a.Task.Key {
+					wrong(a, "a second cap on the task")
+				}
+			}
+		}
+		switch {
+		case w.books[a.ID] != nil:
+			wrong(a, "the ID was used before")
+		case a.Task.Class == sample.LatencySensitive, a.Task.NeverCap:
+			wrong(a, "this task must never be capped")
+		case a.Until <= w.now.at, !(a.Rate > 0):
+			wrong(a, "a cap without an end or a rate")
+		case a.By == "quell" && w.policy.Mode != plan.On:
+			wrong(a, "quell acts although it is not on")
+		case a.By == "quell" && live >= w.policy.MaxCaps:
+			wrong(a, "more caps than allowed")
+		case a.By == "quell":
+			w.checkAccused(a, wrong)
+		}
+		w.books[a.ID] = &entry{Action: a, live: true}
+	}
+	var want, got []string
+	for id, e := range w.books {
+		if e.live {
+			want = append(want, id)
+			if !p.Capped(e.Task.Key) {
+				wrong(e.Action, "the planner does not know the task to be capped")
+			}
+		}
+	}
+	for _, c := range p.Caps() {
+		got = append(got, c.ID)
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		w.t.Fatalf("at %s the planner holds caps %v, the enforcer %v", clock(w.now.at), got, want)
+	}
+	for _, inc := range out.Incidents {
+		w.checkIncident(inc)
+	}
+}
+
+// checkAccused: a cap of quell's own has an accused and somebody to help.
+func (w *world) checkAccused(a plan.Action, wrong func(plan.Action, string)) {
+	i := slices.IndexFunc(w.pair[0].p.Open(), func(inc *plan.Incident) bool { return inc.ID == a.Incident })
+	if i < 0 {
+		wrong(a, "a cap of quell's own for no open incident")
+	}
+	inc := w.pair[0].p.Open()[i]
+	s := slices.IndexFunc(inc.Suspects[:inc.Antagonists], func(s detect.Suspect) bool { return s.Key == a.Task.Key })
+	switch {
+	case inc.Kind != detect.Neighbour:
+		wrong(a, "a cap although the finding accuses nobody")
+	case inc.Victim.Class != sample.LatencySensitive && !inc.Victim.Protected:
+		wrong(a, "a cap for a victim that is not to be helped")
+	case inc.Victim.Key == a.Task.Key:
+		wrong(a, "the victim is capped")
+	case s < 0 || inc.Suspects[s].Excluded != "" || inc.Suspects[s].Correlation < w.params.Correlation:
+		wrong(a, "a cap on who is not accused")
+	}
+}
+
+func (w *world) checkIncident(inc *plan.Incident) {
+	w.t.Helper()
+	text, err := json.Marshal(inc)
+	var back plan.Incident
+	if err == nil {
+		err = json.Unmarshal(text, &back)
+	}
+	if err != nil || back.ID != inc.ID || len(back.Rounds) != len(inc.Rounds) || back.Kind != inc.Kind {
+		w.t.Fatalf("incident %s as JSON: %v\n%s", inc.ID, err, text)
+	}
+	for _, track := range inc.Usage {
+		if len(track.Usage) != len(inc.Times) {
+			w.t.Fatalf("incident %s: %d times, %d of %s", inc.ID, len(inc.Times), len(track.Usage), track.Task)
+		}
+	}
+	if len(inc.VictimCost) != len(inc.Times) || !slices.IsSorted(inc.Times) {
+		w.t.Fatalf("incident %s: the picture has %d times, %d costs", inc.ID, len(inc.Times), len(inc.VictimCost))
+	}
+	for _, r := range inc.Rounds {
+		if (r.Ended != 0) != (r.Outcome != "") || r.Ended > w.now.at {
+			w.t.Fatalf("incident %s: round %+v", inc.ID, r)
+		}
+	}
+	if inc.Closed != 0 && slices.ContainsFunc(inc.Rounds, func(r *plan.Round) bool { return r.Ended == 0 }) {
+		w.t.Fatalf("incident %s closed under a cap", inc.ID)
+	}
+}
+
+// checkEnds: after a Tick no cap outlives its end.
+func (w *world) checkEnds() {
+	w.t.Helper()
+	for _, e := range w.books {
+		if e.live && !e.asked && e.Until <= w.now.at {
+			w.t.Fatalf("at %s the cap on %s should have ended at %s", clock(w.now.at), e.Task.Name, clock(e.Until))
+		}
+	}
+}
+
+// render is everything that an output says.
+func (w *world) render(out plan.Output) string {
+	var b strings.Builder
+	for _, a := range out.Actions {
+		fmt.Fprintf(&b, "%+v\n", a)
+	}
+	for _, inc := range out.Incidents {
+		text, err := json.Marshal(inc)
+		fmt.Fprintln(&b, string(text), err)
+	}
+	return b.String()
+}
+
+func clock(at sample.Millis) string {
+	if at%60_000 == 0 {
+		return at.Time().Format("15:04")
+	}
+	return at.Time().Format("15:04:05")
+}
+
+// print notes the actions, and of incidents what is new.
+func (w *world) print(out plan.Output) {
+	at := clock(w.now.at)
+	for _, a := range out.Actions {
+		switch a.Kind {
+		case plan.Cap:
+			fmt.Fprintf(&w.out, "%s cap %s to %g until %s by %s", at, a.Task.Name, a.Rate, clock(a.Until), a.By)
+		case plan.Uncap:
+			fmt.Fprintf(&w.out, "%s uncap %s", at, a.Task.Name)
+		}
+		if a.Why != "" {
+			fmt.Fprintf(&w.out, ": %s", a.Why)
+		}
+		fmt.Fprintln(&w.out)
+	}
+	for _, inc := range out.Incidents {
+		w.printIncident(at, inc)
+	}
+}
+
+func (w *world) printIncident(at string, inc *plan.Incident) {
+	n := slices.Index(w.order, inc.ID)
+	if n < 0 {
+		n = len(w.order)
+		w.order = append(w.order, inc.ID)
+		fmt.Fprintf(&w.out, "%s incident %d opened: %s of %s at %.3g over %.3g since %s\n", at, n+1, inc.Signal, inc.Victim.Name, inc.Cost, inc.Threshold, clock(inc.Began))
+	}
+	say := func(key, text string) {
+		if w.state[inc.ID+key] != text {
+			w.state[inc.ID+key] = text
+			fmt.Fprintf(&w.out, "%s incident %d%s: %s\n", at, n+1, key, text)
+		}
+	}
+	for i, r := range inc.Rounds {
+		if r.Ended != 0 {
+			measured := "not measured"
+			if r.Samples > 0 {
+				measured = fmt.Sprintf("%.3g before, %.3g under the cap in %d samples, relative %.2f", r.CostBefore, r.CostUnder, r.Samples, r.RelativeCost)
+			}
+			say(fmt.Sprintf(" round %d", i+1), fmt.Sprintf("%s, %s; %s", r.Suspect.Name, r.Outcome, measured))
+		}
+	}
+	var parts []string
+	for _, part := range []string{inc.Kind.String(), string(inc.Outcome), inc.Advice, inc.Reason} {
+		if part != "" {
+			parts = append(parts, part)
+		}
+	}
+	say("", strings.Join(parts, "; "))
+	if inc.Closed != 0 {
+		say(" closed", string(inc.Outcome))
+	}
+}
+
+// say prints a finding unless the last on that victim accused the same.
+func (w *world) say(f detect.Finding) {
+	var names []string
+	for _, s := range f.Suspects[:f.Antagonists] {
+		name := string(s.Name)
+		if s.CoVictim {
+			name += " (co-victim)"
+		}
+		names = append(names, name)
+	}
+	text := fmt.Sprintf("%s: %s %s", f.Victim.Name, f.Kind, strings.Join(names, ", "))
+	if w.said[f.Victim.Name] != text {
+		w.said[f.Victim.Name] = text
+		fmt.Fprintf(&w.out, "%s finding on %s\n", clock(w.now.at), strings.TrimSpace(text))
+	}
+}
+
+// show prints what a script asks for.
+func (w *world) show(what string) {
+	p := w.pair[0].p
+	switch what {
+	case "suspects":
+		for i, s := range w.found.Suspects {
+			mark := ""
+			if i < w.found.Antagonists {
+				mark = ", accused"
+			}
+			if s.Excluded != "" {
+				mark = ", " + s.Excluded
+			}
+			fmt.Fprintf(&w.out, "%.2f %s, %s%s\n", s.Correlation, s.Name, s.Class, mark)
+		}
+	case "caps":
+		for _, c := range p.Caps() {
+			fmt.Fprintf(&w.out, "%s to %g until %s by %s, applied %v\n", c.Task.Name, c.Rate, clock(c.Until), c.By, c.Applied)
+		}
+	case "incidents":
+		for _, inc := range p.Open() {
+			fmt.Fprintf(&w.out, "%d: %s of %s, %d rounds, %d intervals drawn\n", slices.Index(w.order, inc.ID)+1, inc.Signal, inc.Victim.Name, len(inc.Rounds), len(inc.Times))
+		}
+	}
+}
+
+func (w *world) printed() string {
+	s := w.out.String()
+	w.out.Reset()
+	return s
+}

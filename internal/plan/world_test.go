@@ -1,0 +1,386 @@
+package plan_test
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/spec"
+)
+
+var nan = math.NaN()
+
+// world is one machine under script: a detector and a planner driven as the
+// agent drives them, a second every step, and an enforcer that is pretended.
+// A shadow gets the same, the readings of each instant in another order; it
+// must never say anything else.
+type world struct {
+	t      *testing.T
+	signal sample.Signal
+	every  time.Duration
+	params detect.Params
+	policy plan.Policy
+	tasks  map[string]*scripted
+	names  []string // in order of appearance
+	now    state
+	pair   [2]*brain
+	rng    *rand.Rand
+	wanted map[sample.TaskName]float64 // correlations that were constructed
+
+	enforcer, cause string
+	held            []plan.Action
+	books           map[string]*entry // caps as the enforcer knows them
+
+	out   strings.Builder
+	said  map[sample.TaskName]string // findings printed
+	state map[string]string          // of incidents, as printed
+	order []string                   // incidents by appearance
+	found detect.Finding             // the last
+}
+
+type state struct {
+	at    sample.Millis
+	cells map[string]cell
+}
+
+type scripted struct {
+	sample.Task
+	spec spec.Spec
+	gone bool
+}
+
+// brain is what is under test.
+type brain struct {
+	d *detect.Detector
+	p *plan.Planner
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{t: t}
+	w.machine(nil)
+	return w
+}
+
+// machine starts anew. Keys: rule, mode, signal, start (15:04), every, for,
+// calm, max-caps, top, least-cpu.
+func (w *world) machine(args []string) {
+	w.t.Helper()
+	if w.pair[0] != nil {
+		w.end()
+	}
+	rule, start := detect.Quell, "12:00"
+	w.signal, _ = sample.LookupSignal(sample.CPI)
+	w.policy, w.every = plan.Paper(), time.Minute
+	w.policy.Mode = plan.On
+	top := 0
+	for _, arg := range args {
+		k, v, _ := strings.Cut(arg, "=")
+		ok, err := true, error(nil)
+		switch k {
+		case "rule":
+			rule = detect.Rule(v)
+		case "mode":
+			w.policy.Mode, err = plan.ParseMode(v)
+		case "signal":
+			w.signal, ok = sample.LookupSignal(sample.SignalName(v))
+		case "start":
+			start = v
+		case "every":
+			w.every = w.duration(v)
+		case "for":
+			w.policy.For = w.duration(v)
+		case "calm":
+			w.policy.Calm = w.duration(v)
+		case "max-caps":
+			w.policy.MaxCaps = int(w.number(v))
+		case "top":
+			top = int(w.number(v))
+		case "least-cpu":
+			w.signal.LeastCPU = w.number(v)
+		default:
+			ok = false
+		}
+		if !ok || err != nil {
+			w.t.Fatalf("machine: %q: %v", arg, err)
+		}
+	}
+	var err error
+	if w.params, err = detect.Paper(rule); err != nil {
+		w.t.Fatal(err)
+	}
+	if top > 0 {
+		w.params.Top = top
+	}
+	began, err := time.Parse("2006-01-02 15:04", "2011-05-16 "+start)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.now = state{sample.At(began), map[string]cell{}}
+	for i := range w.pair {
+		w.pair[i] = &brain{detect.New(w.params), plan.New("machine", rule, w.policy)}
+	}
+	w.rng = rand.New(rand.NewPCG(1, 2))
+	w.tasks, w.names = map[string]*scripted{}, nil
+	w.enforcer, w.held, w.books = "works", nil, map[string]*entry{}
+	w.said, w.state, w.order = map[sample.TaskName]string{}, map[string]string{}, nil
+	w.wanted, w.found = map[sample.TaskName]float64{}, detect.Finding{}
+}
+
+func (w *world) addTask(args []string) {
+	w.t.Helper()
+	s := &scripted{Task: sample.Task{Name: sample.TaskName(args[0]),
+		Key: sample.TaskKey{Inode: uint64(len(w.names) + 1), FirstSeen: w.now.at}}}
+	for _, arg := range args[1:] {
+		mean, sd, ok := strings.Cut(arg, "±")
+		switch {
+		case ok:
+			s.spec = spec.Spec{State: spec.Ready, Mean: w.number(mean), StdDev: w.number(sd)}
+		case arg == "protected":
+			s.Protected = true
+		case arg == "never-cap":
+			s.NeverCap = true
+		default:
+			var err error
+			if s.Class, err = sample.ParseClass(arg); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+	}
+	w.tasks[args[0]] = s
+	w.names = append(w.names, args[0])
+}
+
+func (w *world) task(name string) *scripted {
+	w.t.Helper()
+	s := w.tasks[name]
+	if s == nil {
+		w.t.Fatalf("task %q is not known", name)
+	}
+	return s
+}
+
+// both makes the same call to planner and shadow, and carries out what the
+// planner asks for.
+func (w *world) both(call func(b *brain) plan.Output) {
+	w.t.Helper()
+	out, shadow := call(w.pair[0]), call(w.pair[1])
+	if a, b := w.render(out), w.render(shadow); a != b {
+		w.t.Fatalf("at %s another order of readings gives\n%s\ninstead of\n%s", clock(w.now.at), b, a)
+	}
+	w.check(out)
+	w.print(out)
+	for _, a := range out.Actions {
+		if w.enforcer == "holds" {
+			w.held = append(w.held, a)
+			continue
+		}
+		w.carryOut(a)
+	}
+}
+
+func (w *world) carryOut(a plan.Action) {
+	w.t.Helper()
+	if a.Kind == plan.Uncap {
+		if e := w.books[a.ID]; e != nil {
+			e.ended = w.now.at
+			w.lifted(a.ID, false)
+		}
+		return
+	}
+	var err error
+	if w.enforcer == "fails" {
+		err = errors.New(w.cause)
+		delete(w.books, a.ID)
+	} else {
+		w.books[a.ID].applied = w.now.at
+	}
+	w.both(func(b *brain) plan.Output { return b.p.Applied(w.now.at, a.ID, err) })
+}
+
+// lifted reports the end of a cap and keeps it in the past, for flags.
+func (w *world) lifted(id string, takenOver bool) {
+	w.t.Helper()
+	w.books[id].live = false
+	w.both(func(b *brain) plan.Output { return b.p.Lifted(w.now.at, id, takenOver) })
+}
+
+func (w *world) deliver() {
+	held := w.held
+	w.held, w.enforcer = nil, "works"
+	for _, a := range held {
+		w.carryOut(a)
+	}
+}
+
+func (w *world) takeover(name string) {
+	k := w.task(name).Key
+	for id, e := range w.books {
+		if e.live && e.Task.Key == k {
+			e.ended = w.now.at
+			w.lifted(id, true)
+			return
+		}
+	}
+	w.t.Fatalf("takeover: %s has no cap", name)
+}
+
+// history is the window of a task, as the agent hands it to the planner.
+func (b *brain) history(signal sample.SignalName) func(sample.TaskKey) []detect.Point {
+	return func(k sample.TaskKey) []detect.Point { return b.d.Window(signal, k) }
+}
+
+// second is one turn of the agent's loop: what is queued, what is over.
+func (w *world) second() {
+	w.t.Helper()
+	f, found := w.pair[0].d.Next(w.now.at)
+	g, too := w.pair[1].d.Next(w.now.at)
+	if found != too {
+		w.t.Fatalf("at %s the shadow found %v, %v", clock(w.now.at), too, g)
+	}
+	if found {
+		f.Suspects, g.Suspects = slices.Clone(f.Suspects), slices.Clone(g.Suspects)
+		w.found = f
+		w.say(f)
+		w.both(func(b *brain) plan.Output {
+			if b == w.pair[0] {
+				return b.p.Finding(w.now.at, f, b.history(f.Signal))
+			}
+			return b.p.Finding(w.now.at, g, b.history(g.Signal))
+		})
+	}
+	w.both(func(b *brain) plan.Output { return b.p.Tick(w.now.at) })
+	w.checkEnds()
+}
+
+// advance lets the seconds pass up to and including the given time.
+func (w *world) advance(to sample.Millis) {
+	w.t.Helper()
+	for w.now.at < to {
+		w.now.at = min(to, w.now.at.Add(time.Second))
+		w.second()
+	}
+}
+
+// interval feeds the current cells as the next sampling interval.
+func (w *world) interval() {
+	w.t.Helper()
+	from, to := w.now.at, w.now.at.Add(w.every)
+	w.advance(to.Add(-time.Second))
+	w.now.at = to
+	var readings []detect.Reading
+	for _, name := range w.names {
+		if c, ok := w.now.cells[name]; ok && !c.absent && !w.tasks[name].gone {
+			readings = append(readings, w.reading(name, c, from, to))
+		}
+	}
+	shuffled := slices.Clone(readings)
+	w.rng.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+	of := map[*brain][]detect.Reading{w.pair[0]: readings, w.pair[1]: shuffled}
+	w.both(func(b *brain) plan.Output {
+		verdicts := b.d.Observe(w.signal, to, of[b])
+		return b.p.Interval(to, w.signal.Name, to, of[b], verdicts)
+	})
+	w.second()
+}
+
+// reading is what the agent would say of a cell; a cap holds the usage down.
+func (w *world) reading(name string, c cell, from, to sample.Millis) detect.Reading {
+	s := w.tasks[name]
+	r := detect.Reading{Task: s.Task, Cost: c.cost, CPU: c.usage, Pressure: c.usage, Flags: c.flags, Spec: s.spec}
+	for _, e := range w.books {
+		if e.Task.Key == s.Key && e.applied != 0 && e.applied < to && (e.ended == 0 || e.ended > from) {
+			r.Flags |= sample.Capped
+			r.CPU, r.Pressure = min(r.CPU, e.Rate), min(r.Pressure, e.Rate)
+		}
+	}
+	if c.flags&sample.Stolen != 0 {
+		r.Stolen = 0.9
+	}
+	if c.self {
+		r.OwnApart, r.Self = true, 10
+	}
+	return r
+}
+
+func (w *world) setMode(text string) {
+	m, err := plan.ParseMode(text)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.policy.Mode = m
+	w.both(func(b *brain) plan.Output { return b.p.SetMode(w.now.at, m) })
+	if got := w.pair[0].p.Policy(); got != w.policy {
+		w.t.Fatalf("policy is %+v, want %+v", got, w.policy)
+	}
+}
+
+func (w *world) gone(name string) {
+	k := w.task(name).Key
+	w.tasks[name].gone = true
+	w.both(func(b *brain) plan.Output {
+		b.d.Forget(k)
+		return b.p.Gone(w.now.at, k)
+	})
+}
+
+func (w *world) stop() {
+	w.both(func(b *brain) plan.Output { return b.p.Stop(w.now.at) })
+}
+
+// operator carries out cap and uncap.
+func (w *world) operator(verb string, args []string) {
+	r := plan.Request{Task: w.task(args[0]).Task, By: "ann", Rate: 0.1, For: 5 * time.Minute}
+	for _, arg := range args[1:] {
+		switch k, v, _ := strings.Cut(arg, "="); k {
+		case "rate":
+			r.Rate = w.number(v)
+		case "for":
+			r.For = w.duration(v)
+		case "by":
+			r.By = v
+		case "why":
+			r.Why = v
+		default:
+			w.t.Fatalf("%s: %q", verb, arg)
+		}
+	}
+	var err error
+	w.both(func(b *brain) (out plan.Output) {
+		if verb == "uncap" {
+			out, err = b.p.UncapTask(w.now.at, r.Task.Key, r.Why)
+		} else {
+			out, err = b.p.CapFor(w.now.at, r, b.d.Window)
+		}
+		if err != nil && (!errors.Is(err, plan.ErrRefused) || len(out.Actions)+len(out.Incidents) > 0) {
+			w.t.Fatalf("%v with %+v", err, out)
+		}
+		return out
+	})
+	if err != nil {
+		fmt.Fprintf(&w.out, "%s %v\n", clock(w.now.at), err)
+	}
+}
+
+// end stops the planner and sees that nothing is left.
+func (w *world) end() {
+	w.t.Helper()
+	w.stop()
+	w.deliver()
+	for id, e := range w.books {
+		if e.live {
+			w.t.Errorf("cap %s of %s is in force after the end", id, e.Task.Name)
+		}
+	}
+	if left := w.pair[0].p.Caps(); len(left) > 0 {
+		w.t.Errorf("the planner still holds %+v", left)
+	}
+	w.out.Reset()
+}
