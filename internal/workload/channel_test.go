@@ -1,11 +1,13 @@
 package workload
 
 import (
+	"bytes"
+	"cmp"
+	"encoding/json"
 	"flag"
 	"fmt"
-	"iter"
 	"slices"
-	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,16 +16,9 @@ import (
 )
 
 var (
-	rounds = flag.Int("rounds", 2, "rounds of the channel measurements")
-	window = flag.Duration("window", 700*time.Millisecond, "least length of one window of them")
+	rounds = flag.Int("rounds", 3, "rounds of the channel measurements")
+	window = flag.Duration("window", 500*time.Millisecond, "least length of one window of them")
 )
-
-func lines(s string) iter.Seq[string] { return strings.Lines(s) }
-
-func cutPrefix(row, key string) (string, bool) {
-	rest, ok := strings.CutPrefix(row, key)
-	return strings.TrimSpace(rest), ok
-}
 
 // figures are what one window says of a victim.
 type figures struct {
@@ -31,8 +26,56 @@ type figures struct {
 	cpu     float64          // CPU-s/s
 	cpt     float64          // CPU-ns per transaction
 	latency float64          // ns per transaction, wall, thinking included
+	p50     float64          // ns, latency of a serve's requests: the median
+	p99     float64          // and the 99th percentile
 	trips   [2]time.Duration // ping-pong before and after
 	where   string           // what they say: near, far or moved
+}
+
+// reports collects what a serve prints.
+type reports struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (r *reports) Write(b []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.text.Write(b)
+}
+
+func (r *reports) drop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.text.Reset()
+}
+
+// latency returns the middle p50 and the largest p99 of the lines since drop,
+// 0 if there are none. The first line began before.
+func (r *reports) latency(t *testing.T) (p50, p99 float64) {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var mid []float64
+	for i := 0; ; i++ {
+		var line Report
+		row, err := r.text.ReadBytes('\n')
+		if err != nil {
+			break
+		}
+		if err := json.Unmarshal(row, &line); err != nil {
+			t.Fatalf("%q: %v", row, err)
+		}
+		if i > 0 {
+			mid = append(mid, float64(line.P50))
+			p99 = max(p99, float64(line.P99))
+		}
+	}
+	if len(mid) == 0 {
+		return 0, 0
+	}
+	slices.Sort(mid)
+	return mid[len(mid)/2], p99
 }
 
 // watch observes a victim for a window: until it has done enough transactions
@@ -61,9 +104,9 @@ func watch(t *testing.T, p *Proc) figures {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cpu, n := s1.CPU-s0.CPU, float64(n1-n0)
+	cpu := s1.CPU - s0.CPU
 	return figures{wait: float64(s1.Wait-s0.Wait) / float64(cpu), cpu: cpu.Seconds() / took.Seconds(),
-		cpt: float64(cpu) / n, latency: float64(took) / n}
+		cpt: float64(cpu) / float64(n1-n0)}
 }
 
 func middle(all []figures, of func(figures) float64) float64 {
@@ -102,25 +145,24 @@ func distance(t *testing.T, a, b int) RoundTrip {
 	if a == b {
 		return RoundTrip{}
 	}
-	rt, err := PingPong(a, b, 5*time.Millisecond)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return rt
+	return pingPong(t, a, b, 5*time.Millisecond)
 }
 
 // channel measures a victim alone, beside an antagonist that never rests, and
 // beside one that is capped, in turn, so that what else the machine does falls
 // on all three alike.
-func channel(t *testing.T, victim, antagonist Spec, on, off int) map[string][]figures {
-	tree := openTree(t)
+func channel(t *testing.T, victim, antagonist Spec, on, off int, opt TreeOptions) map[string][]figures {
+	tree := openTree(t, opt)
 	all := map[string][]figures{}
-	v := start(t, tree, "victim", victim, StartOptions{CPUs: sample.SetOf(on)})
+	var said reports
+	v := start(t, tree, "victim", victim, StartOptions{CPUs: sample.SetOf(on), Stdout: &said})
 	counted(t, v, 20)
 	antagonist.Work, antagonist.Pause = time.Hour, 0
 	look := func(state string) {
 		before := distance(t, on, off)
+		said.drop()
 		f := watch(t, v)
+		f.p50, f.p99 = said.latency(t)
 		after := distance(t, on, off)
 		f.trips = [2]time.Duration{before.Min, after.Min}
 		switch shared := Shared(before); {
@@ -132,8 +174,8 @@ func channel(t *testing.T, victim, antagonist Spec, on, off int) map[string][]fi
 			f.where = far
 		}
 		all[state] = append(all[state], f)
-		t.Logf("%-9s  cpu %.2f  wait %.3f s/CPU-s  cpt %.3f ms  %.3f ms/transaction  %s %v",
-			state, f.cpu, f.wait, f.cpt/1e6, f.latency/1e6, f.where, f.trips)
+		t.Logf("%-9s  cpu %.2f  wait %.3f s/CPU-s  cpt %.3f ms  p50 %.2f p99 %.2f ms  %s %v",
+			state, f.cpu, f.wait, f.cpt/1e6, f.p50/1e6, f.p99/1e6, f.where, f.trips)
 	}
 	for range *rounds {
 		look(alone)
@@ -161,12 +203,16 @@ func channel(t *testing.T, victim, antagonist Spec, on, off int) map[string][]fi
 // figures stand in docs/design/0001-contention-channels.md.
 func TestChannelCPU(t *testing.T) {
 	on := cpus(t, 1)[0]
-	all := channel(t, Default(Serve), Default(Hog), on, on)
+	victim := Default(Serve)
+	victim.Report = *window / 5
+	// However many builds run beside it, this test feels little of them.
+	all := channel(t, victim, Default(Hog), on, on, TreeOptions{Weight: 100})
 	wait := func(f figures) float64 { return f.wait }
 	for _, state := range []string{alone, contended, capped} {
-		t.Logf("%-9s wait %s s/CPU-s, cpu %s, ms a request %s", state, spread(all[state], wait),
+		t.Logf("%-9s wait %s s/CPU-s, cpu %s, latency p50 %s, p99 %s ms", state, spread(all[state], wait),
 			spread(all[state], func(f figures) float64 { return f.cpu }),
-			spread(all[state], func(f figures) float64 { return f.latency / 1e6 }))
+			spread(all[state], func(f figures) float64 { return f.p50 / 1e6 }),
+			spread(all[state], func(f figures) float64 { return f.p99 / 1e6 }))
 	}
 	// Whatever else this machine does only adds to all three.
 	a, b, c := middle(all[alone], wait), middle(all[contended], wait), middle(all[capped], wait)
@@ -178,12 +224,17 @@ func TestChannelCPU(t *testing.T) {
 	}
 }
 
+// inCache is how long a load from a last-level cache takes at most, ns; one
+// from memory takes 70 and more.
+const inCache = 50
+
 // TestChannelCache measures the cache channel: a chase and a stream on two
 // CPUs. They disturb each other only while the CPUs share a cache, which is
 // for the ping-pong to say.
 func TestChannelCache(t *testing.T) {
 	on := cpus(t, 2)
-	all := channel(t, Default(Chase), Default(Stream), on[0], on[1])
+	// Without a weight, which would keep the ping-pong from the CPUs.
+	all := channel(t, Default(Chase), Default(Stream), on[0], on[1], TreeOptions{})
 	perStep := func(f figures) float64 { return f.cpt / float64(Default(Chase).Steps) }
 	for _, where := range []string{near, far, moved} {
 		of := map[string][]figures{}
@@ -197,10 +248,16 @@ func TestChannelCache(t *testing.T) {
 		for _, state := range []string{alone, contended, capped} {
 			t.Logf("%-5s %-9s %d windows: ns a step %s", where, state, len(of[state]), spread(of[state], perStep))
 		}
-		if where == near && len(of[alone]) > 0 && len(of[contended]) > 0 {
-			if a, b := middle(of[alone], perStep), middle(of[contended], perStep); b < 1.2*a {
-				t.Errorf("a step takes %.1f ns alone and %.1f ns beside a stream in the same cache", a, b)
-			}
+		if where != near || len(of[alone]) == 0 || len(of[contended]) == 0 {
+			continue
+		}
+		// Other guests of the host can spoil a window, not mend one.
+		best := slices.MinFunc(of[alone], func(a, b figures) int { return cmp.Compare(a.cpt, b.cpt) })
+		if a := perStep(best); a > inCache {
+			quelltest.Skip(t, "quiet-cache", fmt.Errorf("%.0f ns a step with nothing beside it: others, outside, have the cache", a))
+		}
+		if a, b := perStep(best), middle(of[contended], perStep); b < 1.2*a {
+			t.Errorf("a step takes %.1f ns alone and %.1f ns beside a stream in the same cache", a, b)
 		}
 	}
 }

@@ -8,11 +8,13 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/quell-dev/quell/internal/quelltest"
-	"github.com/quell-dev/quell/internal/sample"
 )
 
 // testPrefix names the cgroups of this package's tests.
@@ -68,9 +70,9 @@ func ownTree(prefix string) error {
 
 // openTree opens a tree that is closed, and found to have left nothing, when
 // the test ends.
-func openTree(t testing.TB) *Tree {
+func openTree(t testing.TB, opt TreeOptions) *Tree {
 	t.Helper()
-	tree, err := OpenTree(testPrefix, TreeOptions{})
+	tree, err := OpenTree(testPrefix, opt)
 	if env, ok := errors.AsType[*EnvError](err); ok {
 		quelltest.Skip(t, "cgroup-tree", env)
 	}
@@ -107,21 +109,17 @@ func cpus(t testing.TB, n int) []int {
 	if n > 1 {
 		quelltest.Need(t, quelltest.TwoCPUs)
 	}
-	text, err := os.ReadFile("/proc/self/status")
-	if err != nil {
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
 		t.Fatal(err)
 	}
-	for row := range lines(string(text)) {
-		if list, ok := cutPrefix(row, "Cpus_allowed_list:"); ok {
-			set, err := sample.ParseSet(list)
-			if err != nil || set.Len() < n {
-				t.Fatalf("CPUs %q: %v", list, err)
-			}
-			return set.Numbers()[:n]
+	var all []int
+	for cpu := 0; len(all) < n; cpu++ {
+		if set.IsSet(cpu) {
+			all = append(all, cpu)
 		}
 	}
-	t.Fatal("no Cpus_allowed_list in /proc/self/status")
-	return nil
+	return all
 }
 
 // limit caps a task at share CPU-s/s by hand, 0 for no cap, with the kernel's
@@ -152,9 +150,9 @@ func throttled(t testing.TB, tree *Tree, task string) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for row := range lines(string(text)) {
-		if n, ok := cutPrefix(row, "nr_throttled"); ok {
-			v, err := strconv.Atoi(n)
+	for row := range strings.Lines(string(text)) {
+		if n, ok := strings.CutPrefix(row, "nr_throttled "); ok {
+			v, err := strconv.Atoi(strings.TrimSpace(n))
 			if err != nil {
 				t.Fatal(err)
 			}

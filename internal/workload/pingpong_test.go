@@ -6,18 +6,29 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quell-dev/quell/internal/quelltest"
 	"github.com/quell-dev/quell/internal/sample"
 )
 
+// pingPong is PingPong where CPUs can meet: in an emulator they may not.
+func pingPong(t *testing.T, a, b int, d time.Duration) RoundTrip {
+	t.Helper()
+	rt, err := PingPong(a, b, d)
+	if errors.Is(err, ErrNotMet) {
+		quelltest.Skip(t, "two-cpus-at-once", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rt
+}
+
 func TestPingPongMeasuresAlsoOnBusyCPUs(t *testing.T) {
 	on := cpus(t, 2)
-	tree := openTree(t)
+	tree := openTree(t, TreeOptions{})
 	check := func(state string) {
 		t.Helper()
-		rt, err := PingPong(on[0], on[1], 50*time.Millisecond)
-		if err != nil {
-			t.Fatalf("%s: %v", state, err)
-		}
+		rt := pingPong(t, on[0], on[1], 50*time.Millisecond)
 		t.Logf("%s: %+v, shared %v", state, rt, Shared(rt))
 		// Light needs some ns for a centimetre; an interrupt takes µs.
 		if rt.Min < 5*time.Nanosecond || rt.Min > 20*time.Microsecond || rt.Median < rt.Min || rt.Bursts < 3 {
@@ -30,8 +41,7 @@ func TestPingPongMeasuresAlsoOnBusyCPUs(t *testing.T) {
 	check("idle")
 	s := Spec{Kind: Spin, Period: time.Second, Duty: 1}
 	for _, cpu := range on {
-		p := start(t, tree, "spin", s, StartOptions{CPUs: sample.SetOf(cpu)})
-		_ = p
+		start(t, tree, "spin", s, StartOptions{CPUs: sample.SetOf(cpu)})
 	}
 	check("busy")
 }

@@ -25,7 +25,8 @@ func raw(trap, a, b, c, d uintptr) (uintptr, unix.Errno) {
 
 // hush asks for the shortest slice, 0.1 ms, for every thread but the calling
 // one, so that each preempts it on waking up instead of waiting for the end of
-// its slice (sched_setattr(2), Linux 6.12). Older kernels take no heed.
+// its slice (sched_setattr(2), Linux 6.12). Older kernels take no heed, and
+// before 6.6 a thread that wakes preempts anyway.
 func hush() {
 	tasks, err := os.ReadDir("/proc/self/task")
 	if err != nil {

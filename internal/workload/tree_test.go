@@ -19,7 +19,7 @@ import (
 )
 
 func TestAWorkloadIsPlacedBeforeItBegins(t *testing.T) {
-	tree := openTree(t)
+	tree := openTree(t, TreeOptions{})
 	on := cpus(t, 1)[0]
 	p, err := tree.Start("web/0", Default(Serve), StartOptions{CPUs: sample.SetOf(on)})
 	if err != nil {
@@ -71,7 +71,7 @@ func TestAWorkloadIsPlacedBeforeItBegins(t *testing.T) {
 }
 
 func TestTwoTreesOfOnePrefixDoNotHarmEachOther(t *testing.T) {
-	tree := openTree(t)
+	tree := openTree(t, TreeOptions{})
 	p := start(t, tree, "web", Default(Serve), StartOptions{})
 	if _, err := OpenTree(testPrefix, TreeOptions{}); err == nil {
 		t.Error("the same tree was opened twice")
@@ -83,7 +83,7 @@ func TestTwoTreesOfOnePrefixDoNotHarmEachOther(t *testing.T) {
 }
 
 func TestTreeRefuses(t *testing.T) {
-	tree := openTree(t)
+	tree := openTree(t, TreeOptions{})
 	for _, task := range []string{"", ".", "..", "a/../b", "/a", "a/", "a b", "a\nb"} {
 		if _, err := tree.Start(task, Default(Spin), StartOptions{}); err == nil {
 			t.Errorf("started in task %q", task)
@@ -98,6 +98,9 @@ func TestTreeRefuses(t *testing.T) {
 	if _, err := OpenTree("a/b", TreeOptions{}); err == nil {
 		t.Error("opened a tree with a slash in its name")
 	}
+	if _, err := OpenTree("a", TreeOptions{Weight: 101}); err == nil {
+		t.Error("opened a tree of weight 101")
+	}
 	if err := tree.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -109,12 +112,17 @@ func TestTreeRefuses(t *testing.T) {
 // A process may be in one hierarchy's directory only, where there is no
 // cgroup.kill, and it may not be the tree's own.
 func TestCloseEndsStrangersToo(t *testing.T) {
-	tree := openTree(t)
+	tree := openTree(t, TreeOptions{})
 	start(t, tree, "web/0", Default(Serve), StartOptions{})
 	dir, _ := tree.CPUDir("web/0")
-	stranger := exec.Command("sleep", "1000")
+	stranger := exec.Command(os.Args[0], "workload", "spin")
+	stdin, err := stranger.StdinPipe() // it waits for a line that never comes
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stdin.Close()
 	if err := stranger.Start(); err != nil {
-		quelltest.Skip(t, "sleep", err)
+		t.Fatal(err)
 	}
 	if err := write(filepath.Join(dir, "cgroup.procs"), strconv.Itoa(stranger.Process.Pid)); err != nil {
 		t.Error(err)
@@ -132,7 +140,7 @@ func TestCloseEndsStrangersToo(t *testing.T) {
 }
 
 func TestSweepRemovesWhatAKilledOwnerLeft(t *testing.T) {
-	openTree(t) // skips where there can be none; its owner lives
+	openTree(t, TreeOptions{}) // skips where there can be none; its owner lives
 	const prefix = testPrefix + "-owner"
 	owner := exec.Command(os.Args[0], "own-tree", prefix)
 	owner.Stderr = os.Stderr
@@ -215,7 +223,7 @@ func TestAbandoned(t *testing.T) {
 
 // A burst is an amount of work: under a cap it lasts longer and does as much.
 func TestAHogsBurstIsFixedWorkAlsoUnderACap(t *testing.T) {
-	tree := openTree(t)
+	tree := openTree(t, TreeOptions{})
 	s := Spec{Kind: Hog, Work: 200 * time.Millisecond, Pause: time.Hour}
 	for _, share := range []float64{0, 0.2} {
 		p, err := tree.Start("hog", s, StartOptions{CPUs: sample.SetOf(cpus(t, 1)[0])})
@@ -223,6 +231,11 @@ func TestAHogsBurstIsFixedWorkAlsoUnderACap(t *testing.T) {
 			t.Fatal(err)
 		}
 		limit(t, tree, "hog", share)
+		quelltest.Until(t, time.Minute, "the hog waits for its line", func() bool { return asleep(t, p.PID) })
+		idle, err := p.Sched()
+		if err != nil {
+			t.Fatal(err)
+		}
 		before, began := throttled(t, tree, "hog"), time.Now()
 		if err := p.Begin(); err != nil {
 			t.Fatal(err)
@@ -233,7 +246,7 @@ func TestAHogsBurstIsFixedWorkAlsoUnderACap(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			work = sched.CPU
+			work = sched.CPU - idle.CPU
 			return work > s.Work/2 && asleep(t, p.PID)
 		})
 		took := time.Since(began)
