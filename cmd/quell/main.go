@@ -137,9 +137,9 @@ capability is missing); 2 the command line or the environment is not right.`,
 	flags.BoolVar(&a.noColor, "no-color", false, "no colours ($NO_COLOR)")
 	flags.BoolVar(&a.ascii, "ascii", false, "plain ASCII; the default where the locale is not UTF-8")
 	root.AddCommand(
-		a.incidents(), a.top(), a.status(), a.doctor(),
+		a.demo(), a.incidents(), a.top(), a.status(), a.doctor(),
 		a.cap(), a.uncap(), a.protect(), a.enforcement(),
-		a.version(),
+		a.version(), a.workload(),
 	)
 	return root
 }

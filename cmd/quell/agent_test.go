@@ -1,0 +1,226 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/workload"
+)
+
+const agentConfig = `
+state_dir: %[1]s
+socket: %[1]s/agent.sock
+listen: ""
+signals: [cpt, runq]
+tick: 50ms
+sampling: {duration: 100ms, period: 300ms}
+rules:
+  - {match: "%[2]s/victim", job: victim, class: latency-sensitive}
+  - {match: "%[2]s/loud", job: loud, class: batch}
+`
+
+// deadline is for a machine that has other things to do.
+const deadline = 30 * time.Second
+
+// startAgent builds and starts the real agent over two real tasks, victim and
+// loud, and returns how to talk to it and how to end it.
+func startAgent(t *testing.T) (tree *workload.Tree, env map[string]string, state string, stop func()) {
+	t.Helper()
+	quelltest.Need(t, quelltest.Root, "go")
+	dir := t.TempDir()
+	bin := filepath.Join(dir, "quell-agent")
+	if out, err := exec.Command("go", "build", "-o", bin, "../quell-agent").CombinedOutput(); err != nil {
+		t.Fatalf("build the agent: %v\n%s", err, out)
+	}
+	tree, err := workload.OpenTree("quell-test-cli", workload.TreeOptions{})
+	var lacks *workload.EnvError
+	if errors.As(err, &lacks) {
+		quelltest.Skip(t, "cgroups", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := tree.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for task, kind := range map[string]workload.Kind{"victim": workload.Serve, "loud": workload.Spin} {
+		p, err := tree.Start(task, workload.Default(kind), workload.StartOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Begin(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	state = filepath.Join(dir, "state")
+	if err := os.Mkdir(state, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	config := filepath.Join(dir, "agent.yaml")
+	if err := os.WriteFile(config, fmt.Appendf(nil, agentConfig, state, tree.Top()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	cmd := exec.Command(bin, "--config", config)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
+	cmd.Stdout, cmd.Stderr = &log, &log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	running := true
+	stop = func() {
+		if !running {
+			return
+		}
+		running = false
+		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Error(err)
+		}
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Errorf("the agent ended with %v:\n%s", err, log.String())
+			}
+		case <-time.After(deadline):
+			cmd.Process.Kill()
+			t.Errorf("the agent did not end: %v\n%s", <-ended, log.String())
+		}
+	}
+	t.Cleanup(stop) // before the tree is closed
+	env = utf8(filepath.Join(state, "agent.sock"))
+	quelltest.Until(t, deadline, "the agent answers", func() bool { return quell(t, env, "status").code == exitOK })
+	return tree, env, state, stop
+}
+
+// limit reads a task's CPU limit as the kernel has it.
+func limit(t *testing.T, tree *workload.Tree, task string) string {
+	t.Helper()
+	dir, v1 := tree.CPUDir(task)
+	files := []string{"cpu.max"}
+	if v1 {
+		files = []string{"cpu.cfs_quota_us", "cpu.cfs_period_us"}
+	}
+	var values []string
+	for _, f := range files {
+		text, err := os.ReadFile(filepath.Join(dir, f))
+		if err != nil {
+			t.Fatal(err)
+		}
+		values = append(values, strings.Fields(string(text))...)
+	}
+	return strings.Join(values, " ")
+}
+
+func TestTheRealAgent(t *testing.T) {
+	tree, env, state, stop := startAgent(t)
+	ok := func(args ...string) string {
+		t.Helper()
+		r := quell(t, env, args...)
+		if r.code != exitOK {
+			t.Fatalf("%q: exit code %d: %s", args, r.code, r.err)
+		}
+		return r.out
+	}
+	no := func(sign string, args ...string) {
+		t.Helper()
+		if r := quell(t, env, args...); r.code != exitNo || !strings.Contains(r.err, sign) {
+			t.Errorf("%q: exit code %d, want %d with %q:\n%s", args, r.code, exitNo, sign, r.err)
+		}
+	}
+	task := func(name string) (v api.TaskView) {
+		t.Helper()
+		var all []api.TaskView
+		if err := json.Unmarshal([]byte(ok("top", "--once", "--json")), &all); err != nil {
+			t.Fatal(err)
+		}
+		if i := slices.IndexFunc(all, func(v api.TaskView) bool { return v.Name == sample.TaskName(tree.Path(name)) }); i >= 0 {
+			return all[i]
+		}
+		return v
+	}
+	quelltest.Until(t, deadline, "the loud task is seen to use the CPU", func() bool { return task("loud").CPU > 0.05 })
+	quelltest.Until(t, deadline, "the victim's cost is known", func() bool {
+		return slices.ContainsFunc(task("victim").Costs, func(v api.SignalView) bool { return v.Signal == sample.CPT && v.Cost > 0 })
+	})
+	for _, sign := range []string{"TASK", "CPT", "RUNQ", "/loud", "/victim", "latency-sensitive"} {
+		if out := ok("top", "--once"); !strings.Contains(out, sign) {
+			t.Errorf("top lacks %q:\n%s", sign, out)
+		}
+	}
+
+	free := limit(t, tree, "loud")
+	ok("cap", "loud", "--rate", "0.2", "--for", "10m", "--reason", "the test wants it")
+	var quota, period float64
+	if n, err := fmt.Sscan(limit(t, tree, "loud"), &quota, &period); n != 2 || err != nil || quota/period != 0.2 {
+		t.Errorf("under a cap of 0.2 the limit is %q", limit(t, tree, "loud"))
+	}
+	if !task("loud").Capped {
+		t.Error("top does not show the cap")
+	}
+	var st api.Status
+	if err := json.Unmarshal([]byte(ok("status", "--json")), &st); err != nil {
+		t.Fatal(err)
+	}
+	if len(st.Caps) != 1 || st.Caps[0].Why != "the test wants it" || !strings.Contains(st.Caps[0].By, fmt.Sprint(os.Getpid())) {
+		t.Errorf("caps are %+v", st.Caps)
+	}
+	if out := ok("status"); !strings.Contains(out, "1 in force") {
+		t.Errorf("status:\n%s", out)
+	}
+	no("capped already", "cap", "loud", "--rate", "0.1", "--for", "1m", "--reason", "again")
+	no("latency-sensitive", "cap", "victim", "--rate", "0.1", "--for", "1m", "--reason", "not this one")
+	no("no task is called", "uncap", "nobody", "--reason", "mistyped")
+	ok("uncap", "loud", "--reason", "enough")
+	if got := limit(t, tree, "loud"); got != free {
+		t.Errorf("after uncap the limit is %q, was %q", got, free)
+	}
+
+	ok("protect", "loud", "--reason", "for a while")
+	if !task("loud").Protected {
+		t.Error("it is not protected")
+	}
+	ok("protect", "loud", "--off", "--reason", "no more")
+	if task("loud").Protected {
+		t.Error("it is still protected")
+	}
+	if got := ok("enforcement"); got != "advise\n" {
+		t.Errorf("enforcement is %q at first", got)
+	}
+	ok("enforcement", "on", "--reason", "trusted")
+	if got := ok("enforcement"); got != "on\n" {
+		t.Errorf("enforcement is %q", got)
+	}
+
+	var asked, read []plan.Incident
+	if err := errors.Join(json.Unmarshal([]byte(ok("incidents", "--json")), &asked),
+		json.Unmarshal([]byte(ok("incidents", "--json", "--state-dir", state)), &read)); err != nil || asked == nil || read == nil {
+		t.Errorf("incidents: %v", err)
+	}
+
+	ok("cap", "loud", "--rate", "0.3", "--for", "10m", "--reason", "and the agent stops")
+	stop()
+	if got := limit(t, tree, "loud"); got != free {
+		t.Errorf("after the agent stopped the limit is %q, was %q", got, free)
+	}
+	if r := quell(t, env, "status"); r.code != exitUsage || !strings.Contains(r.err, "what to do: start quell-agent") {
+		t.Errorf("without the agent: exit code %d: %s", r.code, r.err)
+	}
+}

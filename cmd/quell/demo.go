@@ -1,0 +1,232 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quell-dev/quell/internal/counter"
+	"github.com/quell-dev/quell/internal/demo"
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/workload"
+)
+
+func (a *app) demo() *cobra.Command {
+	o := demo.Options{Channel: demo.CPU, Mode: plan.On}
+	var mode, channel, signal string
+	var seed uint64
+	cmd := &cobra.Command{
+		Use: "demo", Short: "find, prove and quiet a real noisy neighbour on this machine", Args: cobra.NoArgs,
+		Long: `demo makes six real tasks in cgroups of their own: a latency-sensitive victim, four
+innocents, and a batch job that comes and goes and hurts the victim. The shipped
+quell-agent learns what the victim costs alone, finds out that it suffers, names the
+one to blame, caps it, and lets it go again. Nothing else on the machine is touched,
+and everything is removed at the end, also after Ctrl-C.
+
+Channels: cpu (both on one CPU; certain anywhere), cache (the victim's data in a
+last-level cache that the neighbour streams through; only where two CPUs share one,
+which is measured, since a hypervisor may tell the kernel wrong), auto (cache if it
+is shared now and stays so, else cpu).
+
+Exit codes: 0 the right task was named, the victim recovered, nothing was left behind;
+1 not so; 2 the machine lacks something that the demo needs, and it says what.`,
+		Example: "  quell demo\n  quell demo --channel auto --seed 7\n  quell demo --enforce advise     # name, but do not cap\n  quell demo --no-antagonist      # nobody may be accused\n  quell demo --json | tail -n 1 | jq .",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var err error
+			if o.Mode, err = plan.ParseMode(mode); err != nil {
+				return fmt.Errorf("--enforce: %w", err)
+			}
+			o.Channel = demo.Channel(channel)
+			if !slices.Contains([]demo.Channel{demo.CPU, demo.Cache, demo.Auto}, o.Channel) {
+				return fmt.Errorf("--channel %q: want cpu, cache or auto", channel)
+			}
+			o.Signal = sample.SignalName(signal)
+			if _, ok := sample.LookupSignal(o.Signal); signal != "" && !ok {
+				return fmt.Errorf("--signal %q: want cpi, cpt, cps or runq", signal)
+			}
+			o.Seed = seed
+			if !cmd.Flags().Changed("seed") {
+				o.Seed = rand.Uint64N(1_000_000)
+			}
+			return a.playDemo(cmd, o)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&channel, "channel", string(demo.CPU), "cpu, cache or auto")
+	f.StringVar(&signal, "signal", "", "cost signal: cpi, cpt, cps or runq (default: the channel's)")
+	f.StringVar(&mode, "enforce", plan.On.String(), "off, advise or on")
+	f.Uint64Var(&seed, "seed", 0, "choose lengths and times (default: another each time)")
+	f.BoolVar(&o.Alone, "no-antagonist", false, "leave the antagonist out")
+	f.StringVar(&o.Agent, "agent", "", "the quell-agent program (default: beside quell, else in PATH)")
+	f.StringVar(&o.AgentLog, "agent-log", "", "keep the agent's log in this file")
+	return a.withJSON(cmd)
+}
+
+func (a *app) playDemo(cmd *cobra.Command, o demo.Options) error {
+	if os.Geteuid() != 0 {
+		return &usageError{errors.New("demo: not root: it makes cgroups and counts in the kernel"), "run it as root (sudo)"}
+	}
+	if o.Agent == "" {
+		var err error
+		if o.Agent, err = findAgent(); err != nil {
+			return &usageError{err, "build it (make build) or name it with --agent"}
+		}
+	}
+	o.PMU = hasPMU()
+	out := a.out
+	if a.json {
+		out = a.err // the last line of standard output is the result
+	}
+	show := &ticker{w: out}
+	if _, _, ok := a.terminal(); ok && !a.json {
+		show.live = true
+	}
+	o.Show = show.event
+	fmt.Fprintf(out, "quell demo: real processes, real cgroups, the shipped agent. Times are shortened: %s.\n", demo.Constants())
+	r, err := demo.Run(cmd.Context(), o)
+	show.end()
+	var env *workload.EnvError
+	if errors.As(err, &env) {
+		return &usageError{fmt.Errorf("demo: %w", err), env.Remedy}
+	}
+	if err != nil {
+		return &noError{fmt.Errorf("demo: %w", err), "everything it made was removed; run it with --agent-log FILE to see what the agent says"}
+	}
+	if a.json {
+		if err := json.NewEncoder(a.out).Encode(r); err != nil {
+			return fmt.Errorf("write JSON: %w", err)
+		}
+	} else {
+		printDemo(out, r)
+	}
+	if !r.OK {
+		return &noError{fmt.Errorf("demo: %s", r.Verdict), "try again; if it stays so, run it with --agent-log FILE and look there"}
+	}
+	return nil
+}
+
+// findAgent looks beside this program, then in PATH.
+func findAgent() (string, error) {
+	if self, err := os.Executable(); err == nil {
+		beside := filepath.Join(filepath.Dir(self), "quell-agent")
+		if _, err := os.Stat(beside); err == nil {
+			return beside, nil
+		}
+	}
+	path, err := exec.LookPath("quell-agent")
+	if err != nil {
+		return "", fmt.Errorf("find quell-agent: %w", err)
+	}
+	return path, nil
+}
+
+// hasPMU tries to open the cpi signal.
+func hasPMU() bool {
+	h, err := host.Open("/")
+	if err != nil {
+		return false
+	}
+	topo, err := h.Topology()
+	if err != nil {
+		return false
+	}
+	s, err := counter.OpenCPI(topo.Online, h.Layout().Unified)
+	if err != nil {
+		return false
+	}
+	s.Close()
+	return true
+}
+
+// ticker shows events: one line each, and on a terminal a bar that moves.
+type ticker struct {
+	w    io.Writer
+	live bool
+	bar  bool // the cursor is behind a bar
+	last string
+}
+
+func (t *ticker) event(e demo.Event) {
+	line := fmt.Sprintf("[%5.1fs] %s", e.After.Seconds(), e.Text)
+	if e.Of == 0 || e.Done == e.Of {
+		t.end()
+		fmt.Fprintln(t.w, line)
+		return
+	}
+	if !t.live {
+		if e.Text != t.last && !strings.Contains(e.Text, ":") {
+			fmt.Fprintln(t.w, line+" …")
+		}
+		t.last = e.Text
+		return
+	}
+	const width = 24
+	n := min(width*e.Done/e.Of, width)
+	fmt.Fprintf(t.w, "\r\x1b[K%s %s%s %d/%d", line, strings.Repeat("█", n), strings.Repeat("░", width-n), e.Done, e.Of)
+	t.bar = true
+}
+
+func (t *ticker) end() {
+	if t.bar {
+		fmt.Fprint(t.w, "\r\x1b[K")
+		t.bar = false
+	}
+}
+
+// printDemo ends the demo with a short table and the verdict.
+func printDemo(w io.Writer, r *demo.Result) {
+	sig, _ := sample.LookupSignal(r.Signal)
+	row := func(name, format string, args ...any) {
+		fmt.Fprintf(w, "  %-12s "+format+"\n", append([]any{name}, args...)...)
+	}
+	num := func(v plan.Value) string {
+		if math.IsNaN(float64(v)) {
+			return "-"
+		}
+		return fmt.Sprintf("%.3g", float64(v))
+	}
+	fmt.Fprintln(w)
+	row("channel", "%s, signal %s (%s)", r.Channel, r.Signal, r.Variant)
+	row("victim", "%s", filepath.Base(string(r.Victim)))
+	switch {
+	case r.Antagonist == "":
+		row("antagonist", "left out")
+	default:
+		row("antagonist", "%s", filepath.Base(string(r.Antagonist)))
+	}
+	if r.Named != "" {
+		row("named", "%s, correlation %s", filepath.Base(string(r.Named)), num(r.Correlation))
+		if u := r.RunnerUp; u != nil {
+			why := ""
+			if u.Excluded != "" {
+				why = " (" + u.Excluded + ")"
+			}
+			row("runner-up", "%s, correlation %.2f%s", filepath.Base(string(u.Task)), u.Correlation, why)
+		}
+		row("found after", "%s s from the third outlier, %s intervals from the antagonist's beginning", num(r.SecondsToIncident), num(r.IntervalsToIncident))
+	}
+	row("cost", "%s alone, %s contended, %s capped (%s)", num(r.CostAlone), num(r.CostContended), num(r.CostCapped), sig.Unit)
+	if c := float64(r.RelativeCost); c == c {
+		row("relative", "%s of the contended cost under the cap (the paper's median: 0.63)", num(r.RelativeCost))
+	}
+	if len(r.LeftBehind) > 0 {
+		row("left behind", "%s", strings.Join(r.LeftBehind, ", "))
+	} else {
+		row("left behind", "nothing")
+	}
+	took := time.Duration(r.Seconds * float64(time.Second)).Round(100 * time.Millisecond)
+	fmt.Fprintf(w, "\n%s (seed %d, %s, %d attempt(s), %d flip(s))\n", r.Verdict, r.Seed, took, r.Attempts, r.Flips)
+}

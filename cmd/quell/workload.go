@@ -1,0 +1,33 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quell-dev/quell/internal/workload"
+)
+
+// workload is what the demo and the lab start processes of; people have no use
+// for it, so it is hidden.
+func (a *app) workload() *cobra.Command {
+	return &cobra.Command{
+		Use: "workload KIND [flags]", Short: "play a victim, an innocent or an antagonist", Hidden: true,
+		Long: "workload plays one part of a scene until its standard input closes; it begins when a line comes in there.\nKinds: " +
+			strings.Trim(fmt.Sprint(workload.Kinds()), "[]"),
+		Example: "  quell workload hog --work 3s --pause 3s", DisableFlagParsing: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s, err := workload.Parse(args)
+			if errors.Is(err, flag.ErrHelp) || len(args) == 0 {
+				return cmd.Help()
+			}
+			if err != nil {
+				return err
+			}
+			return workload.Run(cmd.Context(), s)
+		},
+	}
+}
