@@ -149,7 +149,9 @@ type chart struct {
 	rows   int
 	// peak: where samples share a column the highest counts, else their mean.
 	peak bool
-	fill color
+	// write gives a value of the scale as text.
+	write func(float64) string
+	fill  color
 }
 
 // columns returns the value of each column, NaN where there was none.
@@ -235,9 +237,9 @@ func (c chart) draw(p *page, a axis) {
 		label := ""
 		switch row {
 		case line:
-			label = p.number(c.limit)
+			label = c.write(c.limit)
 		case c.rows - 1:
-			label = p.number(top)
+			label = c.write(top)
 		}
 		var b strings.Builder
 		b.WriteString(padLeft(label, margin-2) + " " + p.paint(dim, edge))

@@ -45,7 +45,7 @@ func TestExactlyTheBarsOverTheThresholdBreakItsLine(t *testing.T) {
 			}
 		}
 		a := newAxis(times, 10+rng.IntN(100))
-		c := chart{values: values, limit: limit, rows: 10, peak: true}
+		c := chart{values: values, limit: limit, rows: 10, peak: true, write: Style{}.number}
 		columns := c.columns(a)
 		_, line := c.scale(columns)
 		cells := drawn(c, a)[c.rows-1-line]
@@ -125,6 +125,14 @@ func TestNumber(t *testing.T) {
 	} {
 		if got := (Style{}).number(c.v); got != c.want {
 			t.Errorf("%v is written %q, want %q", c.v, got, c.want)
+		}
+	}
+}
+
+func TestCostsPerPieceOfWorkAreInMilliseconds(t *testing.T) {
+	for sig, want := range map[sample.SignalName]string{sample.CPT: "2.15m", sample.CPS: "2.15m", sample.RunQ: "0.002", sample.CPI: "0.002", "other": "0.002"} {
+		if got := (Style{}).cost(sig, 0.00215); got != want {
+			t.Errorf("%s: %q, want %q", sig, got, want)
 		}
 	}
 }

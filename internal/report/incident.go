@@ -158,7 +158,7 @@ func (p *page) facts(inc *plan.Incident) {
 	p.fact("victim", who(inc.Victim))
 	p.fact("signal", fmt.Sprintf("%s: %s, counted as %s", inc.Signal, sig.Cost, inc.Variant))
 	p.fact("cost", fmt.Sprintf("%s %s; normal is %s ± %s, %s; threshold %s; %s over it when last analysed",
-		p.number(inc.Cost), sig.Unit, p.number(inc.SpecMean), p.number(inc.SpecStdDev), from, p.number(inc.Threshold), plural(inc.Bad, "interval")))
+		p.cost(inc.Signal, inc.Cost), sig.Unit, p.cost(inc.Signal, inc.SpecMean), p.cost(inc.Signal, inc.SpecStdDev), from, p.cost(inc.Signal, inc.Threshold), plural(inc.Bad, "interval")))
 	times := fmt.Sprintf("bad since %s, found %s", p.local(inc.Began).Format("2006-01-02 15:04:05 MST"), p.clock(inc.Opened))
 	if d := inc.Opened.Sub(inc.Began); d > 0 {
 		times += " (" + span(d) + " later)"
@@ -266,10 +266,10 @@ func (p *page) rounds(inc *plan.Incident) {
 			text += " Why: " + r.Why + "."
 		}
 		p.fact(fmt.Sprintf("round %d", i+1), text)
-		result := fmt.Sprintf("cost before it %s %s, under it not measured", p.number(float64(r.CostBefore)), sig.Unit)
+		result := fmt.Sprintf("cost before it %s %s, under it not measured", p.cost(inc.Signal, float64(r.CostBefore)), sig.Unit)
 		if r.Samples > 0 {
-			result = fmt.Sprintf("cost %s → %s %s over %s, relative cost %.2f", p.number(float64(r.CostBefore)),
-				p.number(float64(r.CostUnder)), sig.Unit, plural(int(r.Samples), "sample"), float64(r.RelativeCost))
+			result = fmt.Sprintf("cost %s → %s %s over %s, relative cost %.2f", p.cost(inc.Signal, float64(r.CostBefore)),
+				p.cost(inc.Signal, float64(r.CostUnder)), sig.Unit, plural(int(r.Samples), "sample"), float64(r.RelativeCost))
 		}
 		if r.Outcome != "" {
 			result += ": " + string(r.Outcome)

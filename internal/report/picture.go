@@ -39,7 +39,8 @@ func (p *page) picture(inc *plan.Incident) {
 	}
 	p.line("")
 	p.title(fmt.Sprintf("cost of %s", inc.Victim.Name), sig.Unit)
-	c := chart{values: inc.VictimCost, limit: inc.Threshold, capped: all, rows: 10, peak: true, fill: green}
+	c := chart{values: inc.VictimCost, limit: inc.Threshold, capped: all, rows: 10, peak: true, fill: green,
+		write: func(v float64) string { return p.cost(inc.Signal, v) }}
 	c.draw(p, a)
 	bad := make([]bool, a.cols)
 	for col, v := range c.columns(a) {
@@ -59,7 +60,7 @@ func (p *page) picture(inc *plan.Incident) {
 		}
 		p.title("usage of "+string(track.Task), "CPU-s/s"+about)
 		mine := capped[track.Task]
-		chart{values: track.Usage, limit: math.NaN(), capped: mine, rows: 4, fill: cyan}.draw(p, a)
+		chart{values: track.Usage, limit: math.NaN(), capped: mine, rows: 4, fill: cyan, write: p.number}.draw(p, a)
 		if i == len(inc.Usage)-1 {
 			a.ruler(p)
 		}

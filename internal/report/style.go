@@ -173,23 +173,35 @@ var prefixes = [...]struct {
 	name   string
 }{{1, ""}, {1e3, "m"}, {1e6, "µ"}, {1e9, "n"}}
 
-// number writes three significant digits, with a prefix where it is small;
-// "-" where it is not known.
-func (s Style) number(v float64) string {
-	if math.IsNaN(v) || math.IsInf(v, 0) {
-		return "-"
+// number writes three significant digits, three decimals at most, or with a
+// prefix what is smaller; "-" where it is not known.
+func (s Style) number(v float64) string { return s.digits(v, 0.001) }
+
+// cost is number for a signal's cost: seconds of CPU time for one piece of
+// work are read in milliseconds and less.
+func (s Style) cost(sig sample.SignalName, v float64) string {
+	if known, _ := sample.LookupSignal(sig); strings.HasPrefix(known.Unit, "CPU-s/") {
+		return s.digits(v, 1)
 	}
+	return s.number(v)
+}
+
+// digits uses prefixes for what is below small.
+func (s Style) digits(v, small float64) string {
 	a := math.Abs(v)
+	switch {
+	case math.IsNaN(v) || math.IsInf(v, 0):
+		return "-"
+	case a >= 1e7:
+		return strconv.FormatFloat(v, 'g', 3, 64)
+	}
 	prefix := prefixes[0]
-	if a < 0.001 && a != 0 {
+	if a < small && a != 0 {
 		for _, prefix = range prefixes[1:] {
 			if a*prefix.factor >= 0.9995 {
 				break
 			}
 		}
-	}
-	if a >= 1e7 {
-		return strconv.FormatFloat(v, 'g', 3, 64)
 	}
 	v *= prefix.factor
 	digits := 2

@@ -51,7 +51,7 @@ func Tasks(w io.Writer, tasks []api.TaskView, s Style) error {
 	for _, task := range tasks {
 		row := []cell{{text: string(task.Name)}, {text: task.Class.String()}, {text: s.number(task.CPU)}}
 		for _, sig := range signals {
-			row = append(row, s.cost(task, sig))
+			row = append(row, s.costCell(task, sig))
 		}
 		worst := cell{text: "-"}
 		if r := strain(task); r > 0 {
@@ -79,15 +79,15 @@ func counted(tasks []api.TaskView) []sample.SignalName {
 	return all
 }
 
-func (s Style) cost(t api.TaskView, sig sample.SignalName) cell {
+func (s Style) costCell(t api.TaskView, sig sample.SignalName) cell {
 	i := slices.IndexFunc(t.Costs, func(v api.SignalView) bool { return v.Signal == sig })
 	if i < 0 {
 		return cell{text: "-"}
 	}
 	v := t.Costs[i]
-	text := s.number(float64(v.Cost))
+	text := s.cost(sig, float64(v.Cost))
 	if !math.IsNaN(float64(v.Limit)) {
-		text += "/" + s.number(float64(v.Limit))
+		text += "/" + s.cost(sig, float64(v.Limit))
 	}
 	if v.Outlier {
 		return cell{text + "!", red}
