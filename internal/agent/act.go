@@ -26,7 +26,13 @@ func (a *Agent) carryOut(now sample.Millis, out plan.Output) error {
 		}
 	}
 	for _, inc := range out.Incidents {
-		a.stats.incident(inc)
+		switch {
+		case a.stats.incident(inc):
+			a.Log.Warn("incident opened", "id", inc.ID, "victim", inc.Victim.Name, "signal", inc.Signal, "kind", inc.Kind,
+				"cost", inc.Cost, "threshold", inc.Threshold, "advice", inc.Advice, "reason", inc.Reason)
+		case inc.Closed != 0:
+			a.Log.Info("incident closed", "id", inc.ID, "victim", inc.Victim.Name, "outcome", inc.Outcome)
+		}
 		a.degrade("incident log", a.disk.incidents.write(inc))
 	}
 	return errors.Join(errs...)

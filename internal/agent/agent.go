@@ -212,15 +212,7 @@ func (a *Agent) tick(now time.Time) {
 	if a.window.open && a.window.over(now, a.config) {
 		a.closeWindow(now)
 	}
-	for {
-		f, ok := a.detector.Next(ms)
-		if !ok {
-			break
-		}
-		a.stats.analyses++
-		a.Log.Info("anomaly", "victim", f.Victim.Name, "signal", f.Signal, "kind", f.Kind, "cost", f.Cost, "threshold", f.Threshold)
-		a.carryOut(ms, a.planner.Finding(ms, f, func(k sample.TaskKey) []detect.Point { return a.detector.Window(f.Signal, k) }))
-	}
+	a.analyse()
 	if !a.window.open && a.window.due(now, a.config) {
 		a.openWindow(now)
 	}
@@ -230,6 +222,20 @@ func (a *Agent) tick(now time.Time) {
 	}
 	a.stats.ticks++
 	a.stats.tickSeconds += time.Since(begin).Seconds()
+}
+
+// analyse works off anomalies, as many as the pace allows.
+func (a *Agent) analyse() {
+	for {
+		now := sample.At(time.Now())
+		f, ok := a.detector.Next(now)
+		if !ok {
+			return
+		}
+		a.stats.analyses++
+		a.Log.Debug("anomaly", "victim", f.Victim.Name, "signal", f.Signal, "kind", f.Kind, "cost", f.Cost, "threshold", f.Threshold)
+		a.carryOut(now, a.planner.Finding(now, f, func(k sample.TaskKey) []detect.Point { return a.detector.Window(f.Signal, k) }))
+	}
 }
 
 // stop undoes and saves.

@@ -35,7 +35,8 @@ func newStats() stats {
 }
 
 // incident counts an incident once, and each of its rounds when it has ended.
-func (s *stats) incident(inc *plan.Incident) {
+// It reports whether the incident is new.
+func (s *stats) incident(inc *plan.Incident) bool {
 	counted, known := s.seen[inc.ID]
 	if !known {
 		s.incidents[[2]string{string(inc.Signal), inc.Kind.String()}]++
@@ -52,6 +53,7 @@ func (s *stats) incident(inc *plan.Incident) {
 	if inc.Closed != 0 {
 		delete(s.seen, inc.ID)
 	}
+	return !known
 }
 
 // maxJobs bounds the series that grow with what runs on the machine: the jobs

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -77,11 +76,9 @@ func (t *Tree) Start(task string, s Spec, opt StartOptions) (*Proc, error) {
 		close(p.done)
 	}()
 	t.procs = append(t.procs, p)
-	for _, dir := range t.Dirs(task) {
-		if err := write(filepath.Join(dir, "cgroup.procs"), strconv.Itoa(p.PID)); err != nil {
-			p.kill()
-			return nil, fmt.Errorf("place workload: %w", err)
-		}
+	if err := t.enter(task, p.PID); err != nil {
+		p.kill()
+		return nil, err
 	}
 	return p, nil
 }

@@ -1,0 +1,179 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/report"
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/workload"
+)
+
+// daemon is the shipped agent, running over the scene.
+type daemon struct {
+	dir    string // state, socket, configuration, log
+	client *api.Client
+	cmd    *exec.Cmd
+	ended  chan error
+}
+
+// startAgent runs quell-agent with a configuration for the scene alone: its
+// rules match the tree and nothing else on the machine.
+func (d *demo) startAgent(ctx context.Context, tree *workload.Tree, sig sample.SignalName) (*daemon, error) {
+	dir, err := os.MkdirTemp("", "quell-demo-agent-")
+	if err != nil {
+		return nil, fmt.Errorf("make state directory: %w", err)
+	}
+	g := &daemon{dir: dir, client: api.NewClient(filepath.Join(dir, "agent.sock")), ended: make(chan error, 1)}
+	conf := filepath.Join(dir, "agent.yaml")
+	if err := os.WriteFile(conf, []byte(d.configuration(dir, tree.Top(), sig)), 0o600); err != nil {
+		return nil, errors.Join(fmt.Errorf("write configuration: %w", err), os.RemoveAll(dir))
+	}
+	logFile, err := os.Create(d.logPath(dir))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("make the agent's log: %w", err), os.RemoveAll(dir))
+	}
+	defer logFile.Close()
+	g.cmd = exec.Command(d.Agent, "--config", conf)
+	g.cmd.Stderr = logFile
+	g.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := onCPU(d.b, g.cmd.Start); err != nil {
+		return nil, errors.Join(fmt.Errorf("start the agent: %w", err), os.RemoveAll(dir))
+	}
+	go func() { g.ended <- g.cmd.Wait() }()
+	// The scene goes before the rest of the machine, and so must the agent.
+	if err := tree.Place(agentName, g.cmd.Process.Pid); err != nil {
+		return nil, errors.Join(err, g.stop())
+	}
+	err = g.until(ctx, 15*time.Second, "answer on its socket", func() (bool, error) {
+		_, err := g.client.Status(ctx)
+		var unreachable *api.UnreachableError
+		if errors.As(err, &unreachable) {
+			return false, nil
+		}
+		return err == nil, err
+	})
+	if err != nil {
+		text, _ := os.ReadFile(d.logPath(dir))
+		return nil, errors.Join(fmt.Errorf("%w; its log: %s", err, tail(string(text))), g.stop())
+	}
+	return g, nil
+}
+
+func (d *demo) logPath(dir string) string {
+	if d.AgentLog != "" {
+		return d.AgentLog
+	}
+	return filepath.Join(dir, "agent.log")
+}
+
+// tail is the end of a log, on one line.
+func tail(text string) string {
+	const most = 600
+	if len(text) > most {
+		text = "…" + text[len(text)-most:]
+	}
+	return strings.ReplaceAll(strings.TrimSpace(text), "\n", " | ")
+}
+
+func (d *demo) configuration(dir, top string, sig sample.SignalName) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "state_dir: %q\nsocket: %q\nlisten: \"\"\nsignals: [%s]\n", dir, filepath.Join(dir, "agent.sock"), sig)
+	fmt.Fprintf(&b, "tick: %s\nsampling: {duration: %s, period: %s}\n", tick, Interval, Interval)
+	fmt.Fprintf(&b, "spec: {min_samples: %d}\n", samples)
+	fmt.Fprintf(&b, "detect: {outlier_window: %s, window: %s, pace: 0s}\n", outlierWindow, window)
+	fmt.Fprintf(&b, "enforce: {mode: %q, for: %s, calm: %s}\n", d.Mode, capFor, outlierWindow)
+	fmt.Fprintf(&b, "rules:\n  - {match: %q, ignore: true}\n", top+"/"+agentName)
+	fmt.Fprintf(&b, "  - {match: %q, job: %q, class: latency-sensitive}\n", top+"/"+victimName, victimName)
+	fmt.Fprintf(&b, "  - {match: %q, job: \"$1\", class: batch}\n", top+"/*")
+	return b.String()
+}
+
+// until waits for a condition of the agent, at most for the limit.
+func (g *daemon) until(ctx context.Context, limit time.Duration, what string, cond func() (bool, error)) error {
+	deadline := time.NewTimer(limit)
+	defer deadline.Stop()
+	poll := time.NewTicker(100 * time.Millisecond)
+	defer poll.Stop()
+	for {
+		if ok, err := cond(); ok || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case err := <-g.ended:
+			g.ended <- err
+			return fmt.Errorf("wait for the agent to %s: it ended: %w", what, errors.Join(err, errors.New("too early")))
+		case <-deadline.C:
+			return fmt.Errorf("wait for the agent to %s: %w after %s", what, errSlow, limit)
+		case <-poll.C:
+		}
+	}
+}
+
+// errSlow is until's answer when the limit is over.
+var errSlow = errors.New("it did not")
+
+// victim returns what the agent says of the victim, nil if it does not follow
+// it yet.
+func (g *daemon) victim(ctx context.Context, name sample.TaskName) (*api.TaskView, error) {
+	tasks, err := g.client.Tasks(ctx)
+	for i := range tasks {
+		if tasks[i].Name == name {
+			return &tasks[i], err
+		}
+	}
+	return nil, err
+}
+
+// incidents reads what the agent wrote, also when it has ended.
+func (g *daemon) incidents() ([]plan.Incident, error) {
+	all, _, err := report.LoadIncidents(g.dir)
+	return all, err
+}
+
+// stop ends the agent as systemd would and removes its directory. An agent
+// that does not leave is killed; the error says so.
+func (g *daemon) stop() error {
+	var err error
+	if sig := g.cmd.Process.Signal(syscall.SIGTERM); sig == nil || errors.Is(sig, os.ErrProcessDone) {
+		select {
+		case err = <-g.ended:
+		case <-time.After(10 * time.Second):
+			err = errors.Join(errors.New("the agent did not leave within 10 s of SIGTERM"), g.cmd.Process.Kill(), <-g.ended)
+		}
+	}
+	return errors.Join(err, os.RemoveAll(g.dir))
+}
+
+// onCPU runs f on a thread whose affinity, which children inherit, is one CPU.
+func onCPU(cpu int, f func() error) error {
+	done := make(chan error)
+	go func() { done <- bound(cpu, f) }()
+	return <-done
+}
+
+func bound(cpu int, f func() error) error {
+	// The thread is not unlocked: it ends with this goroutine, so its affinity
+	// need not be put back.
+	runtime.LockOSThread()
+	var one unix.CPUSet
+	one.Set(cpu)
+	if err := unix.SchedSetaffinity(0, &one); err != nil {
+		return fmt.Errorf("set affinity to CPU %d: %w", cpu, err)
+	}
+	return f()
+}

@@ -1,0 +1,350 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/spec"
+	"github.com/quell-dev/quell/internal/workload"
+)
+
+const treePrefix = "quell-demo"
+
+// weight lets the scene go before whatever else the machine does on the two
+// CPUs, so that what is measured is what the scene's tasks do to each other.
+const weight = 100
+
+// attempt plays the scene once.
+func (d *demo) attempt(ctx context.Context, c Channel) (r *Result, err error) {
+	r = &Result{Channel: c, Signal: d.signal(c), Mode: d.Mode, Seed: d.Seed, LeftBehind: []string{},
+		Correlation: nan, SecondsToIncident: nan, IntervalsToIncident: nan,
+		CostAlone: nan, CostContended: nan, CostCapped: nan, RelativeCost: nan}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	tree, err := workload.OpenTree(treePrefix, workload.TreeOptions{Weight: weight})
+	if err != nil {
+		return nil, err
+	}
+	s := &scene{demo: d, tree: tree, result: r, procs: map[string]*workload.Proc{}}
+	defer func() {
+		if s.daemon != nil {
+			err = errors.Join(err, s.daemon.stop(), s.checkQuota())
+		}
+		err = errors.Join(err, tree.Close())
+		r.LeftBehind = append(r.LeftBehind, s.left()...)
+		if context.Cause(ctx) == errFlip && !realTrouble(err) {
+			err = errFlip
+		}
+	}()
+	if c == Cache {
+		go d.watchSharing(ctx.Done(), func() { cancel(errFlip) })
+	}
+	if err := s.set(c); err != nil {
+		return r, err
+	}
+	if s.daemon, err = d.startAgent(ctx, tree, r.Signal); err != nil {
+		return r, err
+	}
+	return r, s.play(ctx)
+}
+
+// realTrouble reports whether an error says more than that a flip ended the
+// attempt.
+func realTrouble(err error) bool {
+	return err != nil && !errors.Is(err, errFlip) && !errors.Is(err, context.Canceled)
+}
+
+var nan = plan.Value(math.NaN())
+
+// signal is the channel's own, unless another was asked for. Where there is
+// a PMU the cache shows in CPI, elsewhere in CPU time per transaction.
+func (d *demo) signal(c Channel) sample.SignalName {
+	switch {
+	case d.Signal != "":
+		return d.Signal
+	case c == CPU:
+		return sample.RunQ
+	case d.PMU:
+		return sample.CPI
+	}
+	return sample.CPT
+}
+
+// scene is one attempt while it is played.
+type scene struct {
+	*demo
+	tree   *workload.Tree
+	daemon *daemon
+	result *Result
+	epoch  sample.Millis // cycles are counted from it
+	procs  map[string]*workload.Proc
+}
+
+// nextCycle is when the antagonist's next burst begins.
+func (s *scene) nextCycle(now time.Time) time.Time {
+	into := now.Sub(s.epoch.Time()) % cycle
+	return now.Add(cycle - into)
+}
+
+// set starts everybody but holds them before their first instruction of work.
+func (s *scene) set(c Channel) error {
+	where := map[int][]string{}
+	s.epoch = workload.Epoch()
+	for _, p := range s.cast(c, s.epoch) {
+		if p.name == antagonistName && s.Alone {
+			continue
+		}
+		proc, err := s.tree.Start(p.name, p.spec, workload.StartOptions{CPUs: sample.SetOf(p.cpu), Stderr: os.Stderr})
+		if err != nil {
+			return err
+		}
+		s.procs[p.name] = proc
+		where[p.cpu] = append(where[p.cpu], p.name)
+	}
+	s.result.Victim = sample.TaskName(s.tree.Path(victimName))
+	if !s.Alone {
+		s.result.Antagonist = sample.TaskName(s.tree.Path(antagonistName))
+	}
+	s.say("channel %s, signal %s, seed %d: made %d tasks under %s (%s on CPU %d; %s on CPU %d)", c, s.result.Signal, s.Seed,
+		len(s.procs), s.tree.Top(), strings.Join(where[s.a], ", "), s.a, strings.Join(where[s.b], ", "), s.b)
+	return nil
+}
+
+// play learns, lets the antagonist in, and waits for what the agent makes of it.
+func (s *scene) play(ctx context.Context) error {
+	for name, p := range s.procs {
+		if name != antagonistName {
+			if err := p.Begin(); err != nil {
+				return err
+			}
+		}
+	}
+	if err := s.learn(ctx); err != nil {
+		return err
+	}
+	if s.Alone {
+		return s.watchAlone(ctx)
+	}
+	// It waits for the next cycle by itself; where that falls in a sampling
+	// interval is up to chance.
+	if err := s.procs[antagonistName].Begin(); err != nil {
+		return err
+	}
+	onset := s.nextCycle(time.Now())
+	if err := pause(ctx, time.Until(onset)); err != nil {
+		return err
+	}
+	s.say("%s arrives", antagonistName)
+	inc, err := s.awaitIncident(ctx, onset)
+	if inc == nil || err != nil {
+		return err
+	}
+	s.describe(inc, onset)
+	if s.Mode == plan.On && len(inc.Rounds) > 0 {
+		return s.awaitOutcome(ctx, inc.ID)
+	}
+	return nil
+}
+
+// learn waits until the agent has a spec of the victim.
+func (s *scene) learn(ctx context.Context) error {
+	err := s.daemon.until(ctx, learnLimit, "learn what the victim costs alone", func() (bool, error) {
+		v, err := s.daemon.victim(ctx, s.result.Victim)
+		if err != nil || v == nil || len(v.Costs) == 0 {
+			return false, err
+		}
+		c := v.Costs[0]
+		s.result.Variant = c.Spec.Variant
+		n := int(min(c.Spec.Samples, samples))
+		if c.Spec.State != spec.Ready {
+			s.progress(n, samples, "learning what %s costs alone", victimName)
+			return false, nil
+		}
+		s.progress(samples, samples, "learnt what %s costs alone: %.3g ± %.2g %s", victimName, c.Spec.Mean, c.Spec.StdDev, s.unit())
+		s.result.CostAlone = plan.Value(c.Spec.Mean)
+		return true, nil
+	})
+	return err
+}
+
+func (s *scene) unit() string {
+	sig, _ := sample.LookupSignal(s.result.Signal)
+	return sig.Unit
+}
+
+// accused picks an incident of the victim that names somebody, else any.
+func (s *scene) accused() (*plan.Incident, error) {
+	all, err := s.daemon.incidents()
+	var any *plan.Incident
+	for i := range all {
+		inc := &all[i]
+		if inc.Victim.Name != s.result.Victim {
+			continue
+		}
+		if inc.Antagonists > 0 {
+			return inc, err
+		}
+		any = inc
+	}
+	return any, err
+}
+
+// awaitIncident waits until somebody is accused; nil if nobody is in time.
+func (s *scene) awaitIncident(ctx context.Context, onset time.Time) (*plan.Incident, error) {
+	var found *plan.Incident
+	err := s.daemon.until(ctx, detectLimit, "accuse somebody", func() (bool, error) {
+		inc, err := s.accused()
+		if inc != nil {
+			s.result.incident = inc
+		}
+		if inc != nil && inc.Antagonists > 0 {
+			found = inc
+			return true, err
+		}
+		s.progress(int(time.Since(onset)/Interval), int(detectLimit/Interval), "waiting for %s to suffer", victimName)
+		return false, err
+	})
+	if errors.Is(err, errSlow) {
+		if inc := s.result.incident; inc != nil {
+			s.say("nobody was accused: %s", inc.Reason)
+		} else {
+			s.say("no anomaly within %s", detectLimit)
+		}
+		return nil, nil
+	}
+	return found, err
+}
+
+// describe takes the accusation into the result.
+func (s *scene) describe(inc *plan.Incident, onset time.Time) {
+	r := s.result
+	first := inc.Suspects[0]
+	r.incident, r.Variant = inc, inc.Variant
+	r.Named, r.Correlation = first.Name, plan.Value(first.Correlation)
+	r.CostAlone, r.CostContended, r.Outcome = plan.Value(inc.SpecMean), plan.Value(inc.Cost), inc.Outcome
+	r.SecondsToIncident = plan.Value(inc.Opened.Sub(inc.Anomaly).Seconds())
+	r.IntervalsToIncident = plan.Value(float64(inc.Opened.Time().Sub(onset)) / float64(Interval))
+	for _, x := range inc.Suspects[1:] {
+		if r.RunnerUp == nil || x.Correlation > r.RunnerUp.Correlation {
+			r.RunnerUp = &RunnerUp{x.Name, x.Correlation, x.Excluded}
+		}
+	}
+	s.say("%s costs %.3g %s, over its threshold %.3g: accused %s, correlation %.2f", victimName, inc.Cost, s.unit(), inc.Threshold, short(first.Name), first.Correlation)
+	switch {
+	case len(inc.Rounds) > 0:
+		s.say("capped %s to %g CPU-s/s for %s", short(inc.Rounds[0].Suspect.Name), inc.Rounds[0].Rate, capFor)
+	case inc.Advice != "":
+		s.say("advice: %s; nothing was done", inc.Advice)
+	default:
+		s.say("nothing was done: %s", inc.Reason)
+	}
+}
+
+func short(n sample.TaskName) string { return filepath.Base(string(n)) }
+
+// awaitOutcome waits for the end of the first cap.
+func (s *scene) awaitOutcome(ctx context.Context, id string) error {
+	began := time.Now()
+	return s.daemon.until(ctx, capFor+10*Interval, "lift the cap", func() (bool, error) {
+		all, err := s.daemon.incidents()
+		for i := range all {
+			inc := &all[i]
+			if inc.ID != id {
+				continue
+			}
+			round := inc.Rounds[0]
+			s.result.incident = inc
+			s.progress(int(time.Since(began)/Interval), int(capFor/Interval), "%s under the cap: %.3g %s", victimName, float64(round.CostUnder), s.unit())
+			if round.Ended == 0 {
+				return false, err
+			}
+			r := s.result
+			r.Named, r.Correlation = round.Suspect.Name, plan.Value(round.Correlation)
+			r.CostContended, r.CostCapped, r.RelativeCost, r.Outcome = round.CostBefore, round.CostUnder, round.RelativeCost, round.Outcome
+			s.say("the cap is lifted: %s cost %.3g under it, %.2f of %.3g before (%s)", victimName, float64(round.CostUnder), float64(round.RelativeCost), float64(round.CostBefore), round.Outcome)
+			return true, err
+		}
+		return false, err
+	})
+}
+
+// checkQuota makes sure, when the agent has left, that the antagonist's limit is
+// what it was: none.
+func (s *scene) checkQuota() error {
+	if s.procs[antagonistName] == nil {
+		return nil
+	}
+	dir, v1 := s.tree.CPUDir(antagonistName)
+	file, want := "cpu.max", "max"
+	if v1 {
+		file, want = "cpu.cfs_quota_us", "-1"
+	}
+	text, err := os.ReadFile(filepath.Join(dir, file))
+	if err != nil {
+		return fmt.Errorf("read back the limit: %w", err)
+	}
+	if got := strings.Fields(string(text)); len(got) == 0 || got[0] != want {
+		s.result.LeftBehind = append(s.result.LeftBehind, fmt.Sprintf("%s holds %q, not %q", filepath.Join(dir, file), strings.TrimSpace(string(text)), want))
+	}
+	return nil
+}
+
+// watchAlone waits as long as a whole attempt with an antagonist takes, and
+// notes an accusation.
+func (s *scene) watchAlone(ctx context.Context) error {
+	began, limit := time.Now(), detectLimit+capFor
+	err := s.daemon.until(ctx, limit, "accuse somebody", func() (bool, error) {
+		s.progress(int(time.Since(began)/Interval), int(limit/Interval), "no antagonist: watching that nobody is accused")
+		inc, err := s.accused()
+		if inc != nil {
+			s.result.incident = inc
+		}
+		if inc != nil && inc.Antagonists > 0 {
+			s.describe(inc, began)
+			return true, err
+		}
+		return false, err
+	})
+	if errors.Is(err, errSlow) {
+		return nil
+	}
+	return err
+}
+
+// left lists what is still there of the attempt after everything was undone.
+func (s *scene) left() []string {
+	left := s.tree.Left()
+	for _, p := range s.procs {
+		select {
+		case <-p.Done():
+		default:
+			left = append(left, fmt.Sprintf("process %d (%s)", p.PID, p.Task))
+		}
+	}
+	if s.daemon == nil {
+		return left
+	}
+	if _, err := os.Stat(s.daemon.dir); err == nil {
+		left = append(left, s.daemon.dir)
+	}
+	return left
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-t.C:
+		return nil
+	}
+}

@@ -1,0 +1,198 @@
+// Package demo is quell's main job on real processes: it makes a victim, four
+// innocents and an antagonist in cgroups of their own, runs the shipped agent
+// over them, and tells whether the agent named the right one, whether the
+// victim recovered, and whether anything was left behind. Nothing is
+// simulated; only the time constants are shorter than in production.
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/workload"
+)
+
+// Channel is how the antagonist hurts the victim.
+type Channel string
+
+const (
+	// CPU: both run on one CPU; the victim waits. Certain anywhere.
+	CPU Channel = "cpu"
+	// Cache: the victim's working set lives in a last-level cache that the
+	// antagonist, on another CPU, streams through. Only where the two CPUs
+	// share one.
+	Cache Channel = "cache"
+	// Auto measures whether two CPUs share a cache now and takes Cache if
+	// they do, until they do not; then CPU.
+	Auto Channel = "auto"
+)
+
+// Options are the choices of a demo.
+type Options struct {
+	Channel Channel
+	Signal  sample.SignalName // "" is the channel's own
+	Seed    uint64
+	Mode    plan.Mode
+	// Alone leaves the antagonist out: nobody must be accused.
+	Alone bool
+	// PMU says that hardware counters work here.
+	PMU bool
+	// Agent is the quell-agent program.
+	Agent string
+	// AgentLog keeps the agent's log in this file; "" drops it with the rest.
+	AgentLog string
+	// Show takes what happens, as it happens.
+	Show func(Event)
+}
+
+// Event is one thing that happened, for people.
+type Event struct {
+	After time.Duration // since the demo began
+	Text  string
+	// Done and Of are progress in a step that takes a while; Of is 0 for an
+	// event of its own.
+	Done, Of int
+}
+
+// RunnerUp is the best of the suspects that were not accused.
+type RunnerUp struct {
+	Task        sample.TaskName `json:"task"`
+	Correlation float64         `json:"correlation"`
+	Excluded    string          `json:"excluded,omitempty"`
+}
+
+// Result is what a demo came to. Costs are in the signal's unit.
+type Result struct {
+	OK          bool              `json:"ok"`
+	Verdict     string            `json:"verdict"`
+	Channel     Channel           `json:"channel"`
+	Signal      sample.SignalName `json:"signal"`
+	Variant     string            `json:"variant"`
+	Mode        plan.Mode         `json:"mode"`
+	Seed        uint64            `json:"seed"`
+	Attempts    int               `json:"attempts"`
+	Flips       int               `json:"flips"` // attempts that ended because the cache sharing changed
+	Victim      sample.TaskName   `json:"victim"`
+	Antagonist  sample.TaskName   `json:"antagonist"` // "" if it was left out
+	Named       sample.TaskName   `json:"named"`      // "" if nobody was
+	Correlation plan.Value        `json:"correlation"`
+	RunnerUp    *RunnerUp         `json:"runner_up"`
+	// SecondsToIncident counts from the end of the interval with the third
+	// outlier, IntervalsToIncident in sampling intervals from the antagonist's
+	// beginning.
+	SecondsToIncident   plan.Value   `json:"seconds_to_incident"`
+	IntervalsToIncident plan.Value   `json:"intervals_to_incident"`
+	CostAlone           plan.Value   `json:"cost_alone"`     // the spec's mean
+	CostContended       plan.Value   `json:"cost_contended"` // first outlier to cap
+	CostCapped          plan.Value   `json:"cost_capped"`    // under the cap, first sample left out
+	RelativeCost        plan.Value   `json:"relative_cost"`  // capped ÷ contended
+	Outcome             plan.Outcome `json:"outcome"`
+	Seconds             float64      `json:"seconds"` // of the whole demo
+	LeftBehind          []string     `json:"left_behind"`
+
+	incident *plan.Incident
+}
+
+// Incident is what the agent wrote of the last attempt; nil if nothing.
+func (r *Result) Incident() *plan.Incident { return r.incident }
+
+// The constants of time, shorter than CPI²'s but in the same proportions where
+// that matters: the correlation window is 20 intervals instead of 10 so that
+// it holds the good samples that were learnt from.
+const (
+	Interval      = 500 * time.Millisecond // sampled all of it (paper: 10 s of 60 s)
+	tick          = Interval / 2
+	samples       = 24            // that a spec needs (paper: 100 a task)
+	outlierWindow = 5 * Interval  // 3 outliers in it (paper: 5 min)
+	window        = 20 * Interval // (paper: 10 min)
+	capFor        = 12 * Interval // (paper: 5 min)
+	// capRate is the paper's, 0.1 CPU-s/s.
+
+	learnLimit  = 4 * samples * Interval
+	detectLimit = 12 * Interval
+)
+
+// Constants lists the shortened times, for people.
+func Constants() string {
+	return fmt.Sprintf("an interval is %s, all of it sampled (paper: 10 s of each 60 s); a spec needs %d samples (100); "+
+		"3 outliers in %s (5 min); window %s (10 min); a cap lasts %s (5 min)", Interval, samples, outlierWindow, window, capFor)
+}
+
+// errFlip ends an attempt whose CPUs began or ceased to share a cache.
+var errFlip = errors.New("the CPUs no longer share a cache")
+
+// Run plays the demo. The error is about the environment (*workload.EnvError)
+// or about quell itself; what the agent did wrong is in the Result. Whatever
+// happens, also when ctx ends, everything that was made is removed.
+func Run(ctx context.Context, o Options) (*Result, error) {
+	d := &demo{Options: o, began: time.Now()}
+	if _, err := workload.Sweep(treePrefix); err != nil {
+		return nil, err
+	}
+	if err := d.choosePair(); err != nil {
+		return nil, err
+	}
+	channel, err := d.chooseChannel()
+	if err != nil {
+		return nil, err
+	}
+	attempts, flips := 0, 0
+	for {
+		attempts++
+		r, err := d.attempt(ctx, channel)
+		if errors.Is(err, errFlip) {
+			flips++
+			d.say("attempt %d ended: the hypervisor moved the CPUs apart, they no longer share a cache; everything undone", attempts)
+			if o.Channel == Auto {
+				channel = CPU
+				d.say("going on with channel cpu")
+				continue
+			}
+		} else if err != nil {
+			return nil, err
+		}
+		r.Attempts, r.Flips, r.Seconds = attempts, flips, time.Since(d.began).Seconds()
+		r.judge()
+		return r, nil
+	}
+}
+
+type demo struct {
+	Options
+	began time.Time
+	a, b  int // the CPUs: victim's, everybody else's
+}
+
+func (d *demo) say(format string, args ...any) {
+	d.Show(Event{After: time.Since(d.began), Text: fmt.Sprintf(format, args...)})
+}
+
+func (d *demo) progress(done, of int, format string, args ...any) {
+	d.Show(Event{After: time.Since(d.began), Text: fmt.Sprintf(format, args...), Done: done, Of: of})
+}
+
+// judge says what the result is worth.
+func (r *Result) judge() {
+	switch {
+	case len(r.LeftBehind) > 0:
+		r.Verdict = "left something behind"
+	case r.Flips > 0 && r.Channel == Cache:
+		r.Verdict = "the cache sharing changed in mid-run: no result"
+	case r.Antagonist == "" && r.Named == "":
+		r.OK, r.Verdict = true, "nobody was accused, and nobody was to blame"
+	case r.Named == "":
+		r.Verdict = "abstained: nobody was accused"
+	case r.Named != r.Antagonist:
+		r.Verdict = "accused the wrong task"
+	case r.Mode != plan.On:
+		r.OK, r.Verdict = true, "named the right task and, as asked, did nothing"
+	case r.Outcome != plan.TruePositive:
+		r.Verdict = fmt.Sprintf("named the right task, but the victim did not recover (%s)", r.Outcome)
+	default:
+		r.OK, r.Verdict = true, "named the right task, the victim recovered, everything is undone"
+	}
+}

@@ -1,0 +1,146 @@
+package demo
+
+import (
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/workload"
+)
+
+// look is how long a look at the sharing of a cache takes.
+const look = 30 * time.Millisecond
+
+// choosePair picks two CPUs that this process may use: the last ones, since
+// the first tend to serve interrupts.
+func (d *demo) choosePair() error {
+	var mask unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &mask); err != nil {
+		return fmt.Errorf("get affinity: %w", err)
+	}
+	var cpus []int
+	for c := 0; len(cpus) < mask.Count(); c++ {
+		if mask.IsSet(c) {
+			cpus = append(cpus, c)
+		}
+	}
+	if len(cpus) < 2 {
+		return &workload.EnvError{What: fmt.Sprintf("the demo needs 2 CPUs, it may use %d", len(cpus)),
+			Remedy: "lift its affinity or cpuset (taskset -p, docker --cpuset-cpus), or give the machine another CPU"}
+	}
+	d.a, d.b = cpus[len(cpus)-1], cpus[len(cpus)-2]
+	if d.Channel != CPU {
+		// One that shares a cache with the victim's now, if there is one.
+		for _, c := range cpus[:len(cpus)-1] {
+			if rt, err := workload.PingPong(d.a, c, look); err == nil && workload.Shared(rt) {
+				d.b = c
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// chooseChannel measures, where the answer depends on it.
+func (d *demo) chooseChannel() (Channel, error) {
+	if d.Channel == CPU {
+		return CPU, nil
+	}
+	rt, err := workload.PingPong(d.a, d.b, look)
+	if err != nil {
+		return "", err
+	}
+	shared := workload.Shared(rt)
+	d.say("measured: CPUs %d and %d %s a last-level cache now (%d ns a round trip)", d.a, d.b, verb(shared), rt.Min.Nanoseconds())
+	switch {
+	case shared:
+		return Cache, nil
+	case d.Channel == Auto:
+		return CPU, nil
+	}
+	return "", &workload.EnvError{What: fmt.Sprintf("CPUs %d and %d share no last-level cache now (%d ns a round trip; below %d ns they would)",
+		d.a, d.b, rt.Min.Nanoseconds(), workload.Near.Nanoseconds()), Remedy: "use --channel cpu or auto, or try again: a hypervisor may move them together"}
+}
+
+func verb(shared bool) string {
+	if shared {
+		return "share"
+	}
+	return "do not share"
+}
+
+// watchSharing looks at the sharing once a second and calls flipped when two
+// looks in a row say that the CPUs do not share a cache any more.
+func (d *demo) watchSharing(done <-chan struct{}, flipped func()) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	apart := 0
+	for {
+		select {
+		case <-done:
+			return
+		case <-tick.C:
+		}
+		rt, err := workload.PingPong(d.a, d.b, 5*time.Millisecond)
+		switch {
+		case err != nil: // too busy to tell
+		case workload.Shared(rt):
+			apart = 0
+		default:
+			if apart++; apart == 2 {
+				flipped()
+				return
+			}
+		}
+	}
+}
+
+// cast says who plays on which CPU. Names are the scene's, not the parts', so
+// that nothing can be read off them.
+type part struct {
+	name string
+	spec workload.Spec
+	cpu  int
+}
+
+const (
+	victimName     = "web"
+	antagonistName = "reports"
+	agentName      = "quell-agent"
+)
+
+// cycle is how often the antagonist comes; it stays for about half of it.
+const cycle = 12 * Interval
+
+// cast returns the victim, the innocents and the antagonist, last.
+func (d *demo) cast(c Channel, epoch sample.Millis) []part {
+	shape := func(k workload.Kind, n uint64) workload.Spec {
+		s := workload.Default(k)
+		s.Epoch, s.Seed = epoch, d.Seed*16+n
+		return s
+	}
+	steady, calls, burst := shape(workload.Spin, 1), shape(workload.Syscall, 2), shape(workload.Burst, 3)
+	steady.Duty, calls.Duty = 0.2, 0.2
+	// Loud exactly when the antagonist is not.
+	opposite := shape(workload.CounterPhase, 4)
+	opposite.Period, opposite.Duty, opposite.Vary = cycle, 0.5, 0
+	victim, noisy, at := workload.Default(workload.Serve), shape(workload.Hog, 5), d.a
+	// On the victim's CPU it gets half, so this takes half a cycle.
+	noisy.Work, noisy.Vary = cycle/4, 0.2
+	if c == Cache {
+		victim, noisy, at = workload.Default(workload.Chase), shape(workload.Stream, 5), d.b
+		// On the innocents' CPU it gets a third or so.
+		noisy.Work, noisy.Vary = cycle/6, 0.2
+	}
+	noisy.Pause, noisy.Period = 0, cycle
+	return []part{
+		{victimName, victim, d.a},
+		{"encode", steady, d.b},
+		{"thumbnails", burst, d.b},
+		{"logship", calls, d.b},
+		{"backfill", opposite, d.b},
+		{antagonistName, noisy, at},
+	}
+}
