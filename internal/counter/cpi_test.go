@@ -4,6 +4,7 @@ package counter
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -128,13 +129,7 @@ func TestCPIHere(t *testing.T) {
 		}
 		return
 	}
-	if err != nil {
-		if quelltest.Probe(quelltest.PMU) == nil && !unsupported(err) {
-			t.Fatal(err)
-		}
-		t.Logf("there is a PMU without what CPI needs: %v", err)
-		return
-	}
+	needCPI(t, err)
 	defer p.Close()
 	dir := cgroup(t, root)
 	w := work(t, dir)
@@ -148,4 +143,66 @@ func TestCPIHere(t *testing.T) {
 	if !cpi.Sane(r.Cost) || r.Coverage < leastCoverage {
 		t.Errorf("reading %+v", r)
 	}
+	t.Logf("%s per instruction: %v, coverage %v", p.Variant(), r.Cost, r.Coverage)
+}
+
+// needCPI skips where the PMU counts cycles but not instructions, as the one
+// that QEMU emulates for arm64 without -icount.
+func needCPI(t *testing.T, err error) {
+	t.Helper()
+	if unsupported(err) {
+		quelltest.Skip(t, "pmu-instructions", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestCPIMultiplexed follows one task with more and more groups, in the end
+// more than the PMU has counters for: they take turns, and what is counted is
+// scaled up to the same.
+func TestCPIMultiplexed(t *testing.T) {
+	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2, quelltest.PerfSoftware, quelltest.PMU)
+	root := cgroup2(t)
+	dir := cgroup(t, root)
+	w := work(t, dir)
+	var all []*Perf
+	least, scaled := 1.0, 0
+	for n := range 12 {
+		p, err := OpenCPI(onlineCPUs(t), root)
+		needCPI(t, err)
+		defer p.Close()
+		if err := p.Add(Target{Key: key(1), PerfDir: dir}); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+		for _, p := range all {
+			start(t, p)
+		}
+		w.do("burn", 100_000_000)
+		var coverage, cycles []float64
+		for _, p := range all {
+			r := stopped(t, p, nil)[key(1)]
+			coverage = append(coverage, r.Coverage)
+			c, ok := r.Extras.Get(sample.Cycles)
+			if ok != (r.Coverage >= leastCoverage) {
+				t.Errorf("coverage %v with cycles: %v", r.Coverage, ok)
+			}
+			if ok {
+				cycles = append(cycles, c)
+			}
+			if ok && r.Coverage < 0.9 {
+				scaled++
+			}
+		}
+		t.Logf("%d groups: coverage %.2v, cycles %.4v", n+1, coverage, cycles)
+		least = min(least, slices.Min(coverage))
+		if len(cycles) > 0 && slices.Max(cycles) > 1.1*slices.Min(cycles) {
+			t.Errorf("cycles %v: want them scaled to within 10 %%", cycles)
+		}
+	}
+	if least > leastCoverage {
+		t.Errorf("coverage %v at least: the groups have not taken turns", least)
+	}
+	t.Logf("%d readings were scaled up", scaled)
 }
