@@ -19,8 +19,8 @@ const (
 	enter   = "\x1b[?1049h\x1b[?25l\x1b[?7l" // alternate screen, no cursor, no wrapping
 	leave   = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 	home    = "\x1b[H"
-	lineEnd = "\x1b[K" // clear the rest of the line
-	pageEnd = "\x1b[J" // clear what is below
+	line    = "\x1b[2K" // clear the line; after a full one it would take the last character
+	pageEnd = "\x1b[J"  // clear what is below
 )
 
 func (a *app) top() *cobra.Command {
@@ -116,5 +116,5 @@ func (a *app) frame(ctx context.Context, screen bool) (string, error) {
 	if !screen {
 		return b.String() + "\n", nil
 	}
-	return home + strings.ReplaceAll(b.String(), "\n", lineEnd+"\n") + pageEnd, nil
+	return home + line + strings.ReplaceAll(b.String(), "\n", "\n"+line) + pageEnd, nil
 }

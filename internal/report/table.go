@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -13,8 +14,8 @@ type column struct {
 	// words: it is text, whose beginning says most; as the last column it goes
 	// on below itself where it is too wide.
 	words bool
-	// drop is when the column is left out where the table is too wide: 1
-	// first; 0: never.
+	// drop is when the column is left out where the table is too wide, 1
+	// first, or if it is empty; 0: never.
 	drop int
 }
 
@@ -41,6 +42,11 @@ func (t *table) write(p *page) {
 		for _, r := range t.rows {
 			r[i].text = p.text(r[i].text)
 			widths[i] = max(widths[i], width(r[i].text))
+		}
+	}
+	for i, c := range t.columns {
+		if c.drop > 0 && !slices.ContainsFunc(t.rows, func(r []cell) bool { return r[i].text != "" }) {
+			widths[i] = -1
 		}
 	}
 	t.fit(p.Width, widths)
