@@ -25,8 +25,8 @@ const weight = 100
 // attempt plays the scene once.
 func (d *demo) attempt(ctx context.Context, c Channel) (r *Result, err error) {
 	r = &Result{Channel: c, Signal: d.signal(c), Mode: d.Mode, Seed: d.Seed, LeftBehind: []string{},
-		Correlation: nan, SecondsToIncident: nan, IntervalsToIncident: nan,
-		CostAlone: nan, CostContended: nan, CostCapped: nan, RelativeCost: nan}
+		Correlation: none(), SecondsToIncident: none(), IntervalsToIncident: none(),
+		CostAlone: none(), CostContended: none(), CostCapped: none(), RelativeCost: none()}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	tree, err := workload.OpenTree(treePrefix, workload.TreeOptions{Weight: weight})
@@ -62,7 +62,8 @@ func realTrouble(err error) bool {
 	return err != nil && !errors.Is(err, errFlip) && !errors.Is(err, context.Canceled)
 }
 
-var nan = plan.Value(math.NaN())
+// none is the value of what was not measured.
+func none() plan.Value { return plan.Value(math.NaN()) }
 
 // signal is the channel's own, unless another was asked for. Where there is
 // a PMU the cache shows in CPI, elsewhere in CPU time per transaction.
