@@ -26,8 +26,13 @@ type RoundTrip struct {
 // enough that reading the clock (50 ns) does not matter.
 const burstTrips = 64
 
-// patience is how long a thread may wait for its first turn on a busy CPU.
-const patience = 250 * time.Millisecond
+const (
+	// arrival is how long a thread may take to get to its CPU, asleep; on a
+	// busy one it has to wait for its turn before it can be bound and raised.
+	arrival = 3 * time.Second
+	// patience is how long they may then miss each other, spinning.
+	patience = 100 * time.Millisecond
+)
 
 var (
 	// ErrOneThread is returned where GOMAXPROCS is 1: two threads cannot run
@@ -49,7 +54,7 @@ type pad struct {
 // PingPong bounces a cache line between CPUs a and b for about d (50 ms says
 // it well on idle CPUs and on busy ones; 5 ms does for a repeated look). The
 // CPUs may be busy: bursts that were not interrupted decide. It gives up
-// with ErrNotMet after d + patience. Built with -race, which makes atomics ten
+// with ErrNotMet after some seconds. Built with -race, which makes atomics ten
 // times slower, it measures that instead.
 func PingPong(a, b int, d time.Duration) (RoundTrip, error) {
 	if a == b {
@@ -59,12 +64,17 @@ func PingPong(a, b int, d time.Duration) (RoundTrip, error) {
 		return RoundTrip{}, fmt.Errorf("ping-pong %d-%d: %w", a, b, ErrOneThread)
 	}
 	var ball pad // even: a's turn, odd: b's; negative: over
+	var atA, atB atomic.Bool
 	spent := make(chan time.Duration, 2)
 	failed := make(chan error, 2)
 	go func() {
+		defer ball.v.CompareAndSwap(0, -1) // if it never got there
 		failed <- onCPU(b, func() {
 			start := threadTime()
 			defer func() { spent <- threadTime() - start }()
+			if !meet(&atB, &atA, &ball.v) {
+				return
+			}
 			for next := int64(1); ; next += 2 {
 				for ball.v.Load() != next {
 					if ball.v.Load() < 0 {
@@ -84,8 +94,10 @@ func PingPong(a, b int, d time.Duration) (RoundTrip, error) {
 		defer ball.v.Store(-1)
 		failed <- onCPU(a, func() {
 			start := threadTime()
-			bursts = serveBall(&ball.v, d, bursts)
-			spent <- threadTime() - start
+			defer func() { spent <- threadTime() - start }()
+			if meet(&atA, &atB, &ball.v) {
+				bursts = serveBall(&ball.v, d, bursts)
+			}
 		})
 	}()
 	if err := errors.Join(<-failed, <-failed); err != nil {
@@ -93,11 +105,25 @@ func PingPong(a, b int, d time.Duration) (RoundTrip, error) {
 	}
 	rt.CPU = <-spent + <-spent
 	if rt.Bursts = len(bursts); rt.Bursts == 0 {
-		return RoundTrip{}, fmt.Errorf("ping-pong %d-%d: %w in %v", a, b, ErrNotMet, d+patience)
+		return RoundTrip{}, fmt.Errorf("ping-pong %d-%d: %w", a, b, ErrNotMet)
 	}
 	slices.Sort(bursts)
 	rt.Min, rt.Median = bursts[0], bursts[len(bursts)/2]
 	return rt, nil
+}
+
+// meet says that this side is there and waits for the other. Its thread goes
+// before others by now; a timer's or a channel's would not.
+func meet(me, other *atomic.Bool, ball *atomic.Int64) bool {
+	me.Store(true)
+	for begin := time.Now(); !other.Load(); {
+		if ball.Load() < 0 || time.Since(begin) > arrival {
+			return false
+		}
+		ts := unix.NsecToTimespec(int64(50 * time.Microsecond))
+		_ = unix.Nanosleep(&ts, nil)
+	}
+	return true
 }
 
 // serveBall plays bursts for d, or until the first is done but at most patience
@@ -187,10 +213,9 @@ func threadTime() time.Duration {
 }
 
 // Near is the round trip below which two CPUs are said to share a last-level
-// cache. Measured on a 2-vCPU AMD EPYC (Zen 3) guest: about 70 ns while they
-// share it, 380 ns while they do not, nothing between; 180 ns is near the
-// geometric middle and above what mesh-connected server chips take.
-const Near = 180 * time.Nanosecond
+// cache. On a 2-vCPU AMD EPYC (Zen 3) guest, idle and busy, it was 70 to 140 ns
+// while they did, 355 to 480 ns while they did not, and nothing between.
+const Near = 220 * time.Nanosecond
 
 // Shared reports whether the two CPUs of rt share a last-level cache now.
 // The others are pairs of the same machine: where no pair at all is nearer
