@@ -6,10 +6,12 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -330,6 +332,24 @@ func TestMatches(t *testing.T) {
 	} {
 		if got := matches(c.pattern, c.name); got != c.want {
 			t.Errorf("%q matches %q: %t, want %t", c.pattern, c.name, got, c.want)
+		}
+	}
+}
+
+func TestMatchesAsARegularExpressionDoes(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	word := func(letters string, n int) string {
+		b := make([]byte, rng.IntN(n))
+		for i := range b {
+			b[i] = letters[rng.IntN(len(letters))]
+		}
+		return string(b)
+	}
+	for range 20000 {
+		pattern, name := word("ab*", 6), word("ab", 9)
+		want := regexp.MustCompile("^" + strings.ReplaceAll(pattern, "*", ".*") + "$").MatchString(name)
+		if matches(pattern, name) != want {
+			t.Fatalf("%q matches %q: want %t", pattern, name, want)
 		}
 	}
 }
