@@ -30,14 +30,21 @@ type Rule struct {
 // nobody is capped by default.
 func DefaultRules() []Rule {
 	return []Rule{
-		{Match: "/kubepods**besteffort**/*", Class: sample.BestEffort},
-		{Match: "/kubepods**pod*/*", Class: sample.Batch},
+		// Kubernetes by the kubelet's cgroup driver: cgroupfs, then systemd.
+		// Containers, not the pods around them: a pod is no second suspect.
+		{Match: "/kubepods/besteffort/pod*/*", Class: sample.BestEffort},
+		{Match: "/kubepods/burstable/pod*/*", Class: sample.Batch},
+		{Match: "/kubepods/pod*/*", Class: sample.Batch},
+		{Match: "/kubepods.slice/kubepods-besteffort.slice/*.slice/*", Class: sample.BestEffort},
+		{Match: "/kubepods.slice/kubepods-burstable.slice/*.slice/*", Class: sample.Batch},
+		{Match: "/kubepods.slice/kubepods-pod*.slice/*", Class: sample.Batch},
 		{Match: "/machine.slice/*.scope", Class: sample.Batch},
 		{Match: "/machine/*", Class: sample.Batch},
 		{Match: "/system.slice/docker-*.scope", Class: sample.Batch},
 		{Match: "/docker/*", Class: sample.Batch},
 		{Match: "/lxc.payload.*", Class: sample.Batch},
 		{Match: "/system.slice/*.service", Class: sample.Batch, NeverCap: true},
+		{Match: "/system.slice/system-*.slice/*.service", Class: sample.Batch, NeverCap: true}, // instances, NAME@X.service
 	}
 }
 
@@ -79,7 +86,7 @@ func (r *Rule) validate(key string) []Problem {
 	for _, ref := range jobRef.FindAllStringSubmatch(r.Job, -1) {
 		if int(ref[1][0]-'0') > r.pattern.NumSubexp() || ref[1] == "0" {
 			ps = append(ps, Problem{Key: key + ".job", Value: fmt.Sprintf("%q", r.Job),
-				Want: fmt.Sprintf("$1 to $%d: the pattern has %d stars", r.pattern.NumSubexp(), r.pattern.NumSubexp())})
+				Want: fmt.Sprintf("$N with N from 1 to the number of stars in match, %d", r.pattern.NumSubexp())})
 		}
 	}
 	if r.Progress != "" && !strings.HasPrefix(r.Progress, "/") {
@@ -90,10 +97,16 @@ func (r *Rule) validate(key string) []Problem {
 
 var jobRef = regexp.MustCompile(`\$([0-9])`)
 
-// Classify finds the first rule that matches a cgroup path and the task's
-// labels under it; nil if no rule makes it a task. Call it after Load or
-// Validate, which compile the patterns.
+// Classify finds the first rule that matches a cgroup path and the job's name
+// under it; nil if no rule makes it a task. Call it after Load or Validate,
+// which compile the patterns. A cgroup's name may be any bytes, a job's name
+// is UTF-8: it becomes a label of metrics and a key in JSON.
 func (a *Agent) Classify(path string) (*Rule, sample.JobName) {
+	r, job := a.match(path)
+	return r, sample.JobName(strings.ToValidUTF8(job, "\uFFFD"))
+}
+
+func (a *Agent) match(path string) (*Rule, string) {
 	for i := range a.Rules {
 		r := &a.Rules[i]
 		if r.pattern == nil {
@@ -106,14 +119,14 @@ func (a *Agent) Classify(path string) (*Rule, sample.JobName) {
 		case r.Ignore:
 			return nil, ""
 		case r.Job == "":
-			return r, sample.JobName(path[strings.LastIndexByte(path, '/')+1:])
+			return r, path[strings.LastIndexByte(path, '/')+1:]
 		}
-		return r, sample.JobName(jobRef.ReplaceAllStringFunc(r.Job, func(ref string) string {
+		return r, jobRef.ReplaceAllStringFunc(r.Job, func(ref string) string {
 			if n := int(ref[1] - '0'); n < len(m) {
 				return m[n]
 			}
 			return ""
-		}))
+		})
 	}
 	return nil, ""
 }
