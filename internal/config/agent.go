@@ -2,7 +2,9 @@ package config
 
 import (
 	"fmt"
+	"net"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/quell-dev/quell/internal/detect"
@@ -107,6 +109,9 @@ func Default() Agent {
 	}
 }
 
+// maxSocket is what fits into an address (unix(7): sun_path).
+const maxSocket = 107
+
 // Validate returns every problem of the values as they stand.
 func (a *Agent) Validate() []Problem {
 	ps := check("", a)
@@ -116,8 +121,14 @@ func (a *Agent) Validate() []Problem {
 	if a.StateDir == "" {
 		add("state_dir", `""`, "a directory")
 	}
-	if a.Socket == "" {
-		add("socket", `""`, "a path")
+	if n := len(a.Socket); n == 0 || n > maxSocket {
+		add("socket", strconv.Quote(a.Socket), fmt.Sprintf("a path of at most %d bytes", maxSocket))
+	}
+	if a.Listen != "" {
+		_, port, err := net.SplitHostPort(a.Listen)
+		if _, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil {
+			add("listen", strconv.Quote(a.Listen), "HOST:PORT, e.g. 127.0.0.1:9780, or empty")
+		}
 	}
 	if a.Sampling.Duration > a.Sampling.Period {
 		add("sampling.duration", a.Sampling.Duration, fmt.Sprintf("at most sampling.period, %s", a.Sampling.Period))
@@ -133,6 +144,20 @@ func (a *Agent) Validate() []Problem {
 	}
 	if len(a.Signals) == 0 {
 		add("signals", "[]", "at least one of cpi, cpt, cps, runq")
+	}
+	// The kernel takes no quota and no period under 1 ms (sched-bwc.rst).
+	if p := a.Enforce.Period; p > 0 && p < time.Millisecond {
+		add("enforce.quota_period", p, "0s, or 1ms to 1s")
+	} else if p > 0 {
+		least := 0.001 / p.Seconds()
+		for _, r := range []struct {
+			key  string
+			rate float64
+		}{{"enforce.rate", a.Enforce.Rate}, {"enforce.best_effort_rate", a.Enforce.BestEffortRate}} {
+			if r.rate < least*(1-1e-9) {
+				add(r.key, r.rate, fmt.Sprintf("at least %g, 1ms in each enforce.quota_period", least))
+			}
+		}
 	}
 	for i := range a.Rules {
 		ps = append(ps, a.Rules[i].validate(fmt.Sprintf("rules[%d]", i))...)

@@ -1,8 +1,12 @@
 package config
 
 import (
+	"bytes"
 	"encoding"
+	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"os"
 	"reflect"
 	"slices"
@@ -11,6 +15,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/quell-dev/quell/internal/sample"
 )
 
 // Problem is one thing that is wrong with a configuration.
@@ -37,7 +43,11 @@ func (e *InvalidError) Error() string {
 	for i, p := range e.Problems {
 		lines[i] = "  " + p.String()
 	}
-	return fmt.Sprintf("configuration has %d problems; nothing was changed:\n%s", len(e.Problems), strings.Join(lines, "\n"))
+	noun := "problems"
+	if len(lines) == 1 {
+		noun = "problem"
+	}
+	return fmt.Sprintf("configuration has %d %s; nothing was changed:\n%s", len(lines), noun, strings.Join(lines, "\n"))
 }
 
 // Load fills the defaults from a YAML file ("" for none), the environment
@@ -52,12 +62,8 @@ func Load(file string, environ, settings []string) (*Agent, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read configuration: %w", err)
 		}
-		var doc yaml.Node
-		if err := yaml.Unmarshal(text, &doc); err != nil {
+		if err := l.document(&a, text); err != nil {
 			return nil, fmt.Errorf("read configuration %s: %w", file, err)
-		}
-		if len(doc.Content) > 0 {
-			l.fill("", reflect.ValueOf(&a).Elem(), doc.Content[0])
 		}
 	}
 	l.environment(&a, environ)
@@ -70,7 +76,7 @@ func Load(file string, environ, settings []string) (*Agent, error) {
 		l.assign(&a, key, value, "--set")
 	}
 	for _, p := range a.Validate() {
-		p.Where = l.where[p.Key]
+		p.Where = l.whereOf(p.Key)
 		l.problems = append(l.problems, p)
 	}
 	if len(l.problems) > 0 {
@@ -89,17 +95,64 @@ func (l *loader) problem(key, value, want, where string) {
 	l.problems = append(l.problems, Problem{key, value, want, where})
 }
 
+// whereOf says where a key's value came from; of a list's element or of a key
+// that is missing in one, where the element or the list did.
+func (l *loader) whereOf(key string) string {
+	if where := l.where[key]; where != "" {
+		return where
+	}
+	if i := strings.LastIndexByte(key, ']'); i >= 0 {
+		if i+1 < len(key) {
+			return l.whereOf(key[:i+1])
+		}
+		return l.whereOf(key[:strings.LastIndexByte(key, '[')])
+	}
+	return ""
+}
+
 func (l *loader) at(n *yaml.Node) string { return fmt.Sprintf("%s:%d", l.file, n.Line) }
+
+// document fills the configuration from the one YAML document of the file.
+func (l *loader) document(a *Agent, text []byte) error {
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	var doc, more yaml.Node
+	err := d.Decode(&doc)
+	if errors.Is(err, io.EOF) {
+		return nil // nothing but white space and comments
+	}
+	if err != nil {
+		return err
+	}
+	l.fill("", reflect.ValueOf(a).Elem(), doc.Content[0])
+	err = d.Decode(&more)
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	if err == nil {
+		l.problem("---", "a second document", "one document in the file", l.at(&more))
+	}
+	return err
+}
 
 // fill sets v, whose key is given, from a YAML node.
 func (l *loader) fill(key string, v reflect.Value, n *yaml.Node) {
+	if n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	if key != "" {
+		l.where[key] = l.at(n)
+	}
 	switch {
 	case isScalar(v):
 		if n.Kind != yaml.ScalarNode {
 			l.problem(key, "a "+kindName(n), want(v), l.at(n))
 			return
 		}
-		l.scalar(key, v, n.Value, l.at(n))
+		text := n.Value
+		if n.Tag == "!!null" { // also "~" and "null", which are no names
+			text = ""
+		}
+		l.scalar(key, v, text, l.at(n))
 	case v.Kind() == reflect.Struct:
 		l.mapping(key, v, n)
 	case v.Kind() == reflect.Slice:
@@ -120,7 +173,10 @@ func (l *loader) mapping(key string, v reflect.Value, n *yaml.Node) {
 		return
 	}
 	if n.Kind != yaml.MappingNode {
-		l.problem(strings.TrimSuffix(key, "."), "a "+kindName(n), "keys and values", l.at(n))
+		if key == "" {
+			key = "the whole file"
+		}
+		l.problem(key, "a "+kindName(n), "keys and values", l.at(n))
 		return
 	}
 	seen := map[string]bool{}
@@ -137,6 +193,11 @@ func (l *loader) mapping(key string, v reflect.Value, n *yaml.Node) {
 			l.fill(full, field, n.Content[i+1])
 		}
 		seen[name] = true
+	}
+	// The zero Class would be the one that is capped hardest: nobody is put
+	// there by an omission.
+	if r, ok := v.Interface().(Rule); ok && !seen["class"] && !r.Ignore {
+		l.problem(join(key, "class"), "not given", want(reflect.New(reflect.TypeFor[sample.Class]()).Elem()), l.at(n))
 	}
 }
 
@@ -166,6 +227,7 @@ func (l *loader) assign(a *Agent, key, text, where string) {
 	case isScalar(v):
 		l.scalar(key, v, text, where)
 	case v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.String:
+		maps.DeleteFunc(l.where, func(k, _ string) bool { return strings.HasPrefix(k, key+"[") })
 		l.where[key] = where
 		v.Set(reflect.ValueOf(strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })))
 	default:
@@ -179,8 +241,7 @@ func (l *loader) environment(a *Agent, environ []string) {
 	walk("", reflect.TypeFor[Agent](), func(key string, f reflect.StructField) {
 		names["QUELL_"+strings.ToUpper(strings.ReplaceAll(key, ".", "_"))] = key
 	})
-	slices.Sort(environ)
-	for _, e := range environ {
+	for _, e := range slices.Sorted(slices.Values(environ)) {
 		name, value, _ := strings.Cut(e, "=")
 		if key, ok := names[name]; ok {
 			l.assign(a, key, value, "$"+name)
