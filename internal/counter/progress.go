@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path"
 	"strconv"
@@ -102,7 +101,8 @@ func (t *progressTask) open(proc string) {
 func (t *progressTask) look(pid int, dir string, environs *int) (process, bool) {
 	stat, err := os.ReadFile(dir + "/stat")
 	if err != nil {
-		return process{}, false // it ended
+		t.failed(err)
+		return process{}, false
 	}
 	inc, err := parseStat(stat)
 	if err != nil {
@@ -117,13 +117,21 @@ func (t *progressTask) look(pid int, dir string, environs *int) (process, bool) 
 	}
 	*environs--
 	environ, err := readSome(dir+"/environ", maxEnviron)
-	if errors.Is(err, fs.ErrPermission) {
-		t.err = err
-	}
 	if err != nil {
+		t.failed(err)
 		return process{}, false
 	}
 	return process{inc, progressPath(environ)}, true
+}
+
+// failed keeps an error that leaves open whether there is a progress file. The
+// others say that the process has ended or that there is none.
+func (t *progressTask) failed(err error) {
+	for _, open := range [...]error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EAGAIN, unix.EACCES, unix.EPERM} {
+		if errors.Is(err, open) {
+			t.err = err
+		}
+	}
 }
 
 // openFile opens a progress file and keeps it, unless it is open already or
@@ -131,9 +139,7 @@ func (t *progressTask) look(pid int, dir string, environs *int) (process, bool) 
 func (t *progressTask) openFile(dir, file string) {
 	fd, id, err := openProgress(dir+"/root", file)
 	if err != nil {
-		if outOfFDs(err) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EAGAIN) {
-			t.err = err // there may be a file
-		}
+		t.failed(err)
 		return
 	}
 	if !t.seen[id] && len(t.files) == maxProgressFiles {

@@ -387,6 +387,26 @@ func TestCPTRemove(t *testing.T) {
 	}
 }
 
+// TestCPTOutOfFDs cannot tell whether there is a progress file, which is not
+// that there is none.
+func TestCPTOutOfFDs(t *testing.T) {
+	for _, rule := range []string{"", "/a"} {
+		p := newFakeProc(t)
+		p.process(7, 1, 1, "QUELL_PROGRESS=/a")
+		p.set("/a", 1)
+		c := p.cpt(rule)
+		var limit unix.Rlimit
+		p.check(unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+		p.check(unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 1, Max: limit.Max}))
+		err := c.Start()
+		p.check(unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
+		p.check(err)
+		if r, ok := stopped(t, c, twoSeconds)[key(1)]; !ok || !math.IsNaN(r.Cost) || r.Coverage != 0 {
+			t.Errorf("rule %q: reading %+v %v, want one that was not counted", rule, r, ok)
+		}
+	}
+}
+
 func TestCPTMembersFail(t *testing.T) {
 	p := newFakeProc(t)
 	c, err := OpenCPT(p.dir)
