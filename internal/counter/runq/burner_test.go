@@ -35,20 +35,21 @@ func TestMain(m *testing.M) {
 type burner struct {
 	cpu  int
 	nice int
-	read bool // sleep until a line is written to it, as often as one is
+	echo bool // sleep until a line is written to it, answer it, and again
 }
 
 type burning struct {
 	pid int
-	in  io.WriteCloser
+	in  io.Writer
+	out *bufio.Reader
 }
 
 // start begins to burn inside the cgroup; the test's end ends it.
 func (b burner) start(t testing.TB, cgroup string) *burning {
 	t.Helper()
 	loop := "while :; do :; done"
-	if b.read {
-		loop = "while read line; do :; done"
+	if b.echo {
+		loop = "while read line; do echo; done"
 	}
 	cmd := exec.Command("/bin/sh", "-c", "read line; echo burning; "+loop)
 	cmd.Stderr = os.Stderr
@@ -68,17 +69,23 @@ func (b burner) start(t testing.TB, cgroup string) *burning {
 		cmd.Process.Kill()
 		cmd.Wait()
 	})
-	x := &burning{cmd.Process.Pid, in}
+	x := &burning{cmd.Process.Pid, in, bufio.NewReader(out)}
 	x.pin(t, b.cpu)
 	if err := unix.Setpriority(unix.PRIO_PROCESS, x.pid, b.nice); err != nil {
 		t.Fatal(err)
 	}
 	toCgroup(t, cgroup, x.pid)
-	io.WriteString(in, "go\n")
-	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+	x.ask(t)
+	return x
+}
+
+// ask writes a line and waits for the answer.
+func (b *burning) ask(t testing.TB) {
+	t.Helper()
+	io.WriteString(b.in, "line\n")
+	if line, err := b.out.ReadString('\n'); err != nil {
 		t.Fatalf("burner says %q: %v", line, err)
 	}
-	return x
 }
 
 // cpuTime of the whole process, by its CPU clock: clock_getcpuclockid(3).
@@ -165,6 +172,21 @@ func v1cpu(t testing.TB, name string, settings ...string) *group {
 	quelltest.Need(t, quelltest.Root, quelltest.CgroupV1)
 	prefer(t)
 	return newGroup(t, sample.V1CPU, mount(t, "cgroup", "cpu"), testName(name), append(settings, mostShares)...)
+}
+
+// capped makes a cgroup with a quota in ms of each 100 ms, in v1 if that has
+// the cpu controller.
+func capped(t testing.TB, name string, quota int) *group {
+	t.Helper()
+	if quelltest.Probe(quelltest.CgroupV1) == nil {
+		return v1cpu(t, name, "cpu.cfs_period_us=100000", fmt.Sprintf("cpu.cfs_quota_us=%d000", quota))
+	}
+	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2CPU)
+	g := unified(t, name)
+	if err := os.WriteFile(filepath.Join(g.Dir, "cpu.max"), fmt.Appendf(nil, "%d000 100000", quota), 0); err != nil {
+		quelltest.Skip(t, quelltest.Cgroup2CPU, err)
+	}
+	return g
 }
 
 const mostShares = "cpu.shares=262144"
@@ -262,12 +284,15 @@ func measure(t testing.TB, src counter.Source, length time.Duration, groups []*g
 	}
 	<-ctx.Done()
 	spent := map[sample.TaskKey]time.Duration{}
-	for _, g := range groups {
-		spent[g.Key] = used(g) - base[g.Key]
-	}
-	wall := time.Since(began).Seconds()
+	var wall float64
 	got := map[sample.TaskKey]counter.Reading{}
 	err := src.Stop(func(k sample.TaskKey) (time.Duration, bool) {
+		if wall == 0 { // the first to be asked for: the window is over now
+			wall = time.Since(began).Seconds()
+			for _, g := range groups {
+				spent[g.Key] = used(g) - base[g.Key]
+			}
+		}
 		d, ok := spent[k]
 		return d, ok
 	}, func(k sample.TaskKey, r counter.Reading) { got[k] = r })

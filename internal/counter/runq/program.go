@@ -196,17 +196,20 @@ func (p *Program) Stop(cpu counter.CPUTime, yield func(sample.TaskKey, counter.R
 		return errNotOpen
 	}
 	p.open = false
-	cutErr := p.k.cut()
-	end := now()
-	if err := errors.Join(cutErr, p.k.detach()); err != nil {
-		return fmt.Errorf("stop window: %w", err)
+	if err := p.k.cut(); err != nil {
+		return fmt.Errorf("stop window: %w", errors.Join(err, p.k.detach()))
 	}
+	end := now()
+	// Still attached, so that usage and waits are of the same moment.
 	for key, t := range p.tasks {
 		used, known := cpu(key)
 		if r, ok := p.reading(t, end, used, known); ok {
 			yield(key, r)
 		}
 		t.base = nil
+	}
+	if err := p.k.detach(); err != nil {
+		return fmt.Errorf("stop window: %w", err)
 	}
 	return nil
 }

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -110,7 +110,7 @@ func TestAlone(t *testing.T) {
 
 func TestCappedNeighbour(t *testing.T) {
 	a := unified(t, "a")
-	b := v1cpu(t, "b", "cpu.cfs_period_us=100000", "cpu.cfs_quota_us=10000")
+	b := capped(t, "b", 10)
 	a.burn(t, burner{cpu: 1})
 	b.burn(t, burner{cpu: 1})
 	expect(t, program(t, Options{}, a, b), []*group{a, b}, nil, func(m []measured) []band {
@@ -134,7 +134,7 @@ func TestOwnThreads(t *testing.T) {
 func TestOwnQuota(t *testing.T) {
 	for _, marks := range []bool{false, true} {
 		t.Run(fmt.Sprintf("marks=%t", marks), func(t *testing.T) {
-			a := v1cpu(t, "a", "cpu.cfs_period_us=100000", "cpu.cfs_quota_us=20000")
+			a := capped(t, "a", 20)
 			a.burn(t, burner{cpu: 1})
 			p := programWith(t, Options{}, marks, a)
 			var stat float64 // s throttled, the kernel's own account
@@ -157,7 +157,7 @@ func TestOwnQuota(t *testing.T) {
 func TestOwnQuotaBesideNeighbour(t *testing.T) {
 	for _, marks := range []bool{false, true} {
 		t.Run(fmt.Sprintf("marks=%t", marks), func(t *testing.T) {
-			a := v1cpu(t, "a", "cpu.cfs_period_us=100000", "cpu.cfs_quota_us=20000")
+			a := capped(t, "a", 20)
 			b := unified(t, "b")
 			a.burn(t, burner{cpu: 1})
 			b.burn(t, burner{cpu: 1})
@@ -174,7 +174,7 @@ func TestOwnQuotaBesideNeighbour(t *testing.T) {
 // Two threads under one quota: while one runs the other waits for it, and both
 // wait for the quota.
 func TestQuotaOfTwoThreads(t *testing.T) {
-	a := v1cpu(t, "a", "cpu.cfs_period_us=100000", "cpu.cfs_quota_us=40000")
+	a := capped(t, "a", 40)
 	b := unified(t, "b")
 	a.burn(t, burner{cpu: 1})
 	a.burn(t, burner{cpu: 1})
@@ -248,7 +248,7 @@ func TestStarved(t *testing.T) {
 // A thread that is woken a known number of times beside one that burns.
 func TestWakeups(t *testing.T) {
 	a, b := unified(t, "a"), unified(t, "b")
-	woken := a.burn(t, burner{cpu: 1, read: true})
+	woken := a.burn(t, burner{cpu: 1, echo: true})
 	b.burn(t, burner{cpu: 1})
 	var written float64
 	expect(t, program(t, Options{}, a), []*group{a}, func(ctx context.Context) {
@@ -260,7 +260,7 @@ func TestWakeups(t *testing.T) {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
-				io.WriteString(woken.in, "line\n")
+				woken.ask(t)
 				written++
 			}
 		}
@@ -389,11 +389,15 @@ func throttledTime(t testing.TB, g *group) float64 {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(text)) {
-		var ns float64
-		if n, _ := fmt.Sscanf(line, "throttled_time %g", &ns); n == 1 {
+		switch name, value, _ := strings.Cut(strings.TrimSpace(line), " "); name {
+		case "throttled_time": // ns, v1
+			ns, _ := strconv.ParseFloat(value, 64)
 			return ns / 1e9
+		case "throttled_usec": // v2
+			us, _ := strconv.ParseFloat(value, 64)
+			return us / 1e6
 		}
 	}
-	t.Fatalf("no throttled_time in %q", text)
+	t.Fatalf("no throttled time in %q", text)
 	return 0
 }

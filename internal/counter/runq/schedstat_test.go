@@ -175,7 +175,8 @@ func TestVariantsAgree(t *testing.T) {
 	})
 }
 
-// both runs two sources over the same windows and yields the first one's readings.
+// both runs two sources over the same windows, the second's just inside, and
+// yields the first one's readings.
 type both struct {
 	*Program
 	other  counter.Source
@@ -185,6 +186,6 @@ type both struct {
 func (b both) Start() error { return errors.Join(b.Program.Start(), b.other.Start()) }
 
 func (b both) Stop(cpu counter.CPUTime, yield func(sample.TaskKey, counter.Reading)) error {
-	err := b.Program.Stop(cpu, yield)
-	return errors.Join(err, b.other.Stop(cpu, func(k sample.TaskKey, r counter.Reading) { b.second[k] = r }))
+	err := b.other.Stop(cpu, func(k sample.TaskKey, r counter.Reading) { b.second[k] = r })
+	return errors.Join(err, b.Program.Stop(cpu, yield))
 }
