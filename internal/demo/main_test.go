@@ -1,0 +1,28 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/workload"
+)
+
+// TestMain lets the test binary play the scene's parts: Tree starts it again
+// with the word "workload".
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "workload" {
+		s, err := workload.Parse(os.Args[2:])
+		if err == nil {
+			err = workload.Run(context.Background(), s)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	quelltest.Main(m)
+}

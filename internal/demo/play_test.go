@@ -1,0 +1,93 @@
+package demo
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/workload"
+)
+
+// buildAgent builds the shipped agent.
+func buildAgent(t *testing.T) string {
+	t.Helper()
+	exe := filepath.Join(t.TempDir(), "quell-agent")
+	cmd := exec.Command("go", "build", "-o", exe, "github.com/quell-dev/quell/cmd/quell-agent")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build the agent: %v\n%s", err, text)
+	}
+	return exe
+}
+
+func leftOvers(t *testing.T) []string {
+	t.Helper()
+	var left []string
+	for _, pattern := range []string{"/sys/fs/cgroup/*/" + treePrefix + "-*", "/sys/fs/cgroup/" + treePrefix + "-*",
+		filepath.Join(os.TempDir(), treePrefix+"-*")} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		left = append(left, found...)
+	}
+	return left
+}
+
+// The whole loop on this machine: it may abstain on a machine this busy, but it
+// may never name an innocent or leave anything behind.
+func TestTheDemoNamesNoInnocentAndLeavesNothing(t *testing.T) {
+	quelltest.Need(t, quelltest.Root, quelltest.EBPF, quelltest.TwoCPUs)
+	var story []string
+	r, err := Run(t.Context(), Options{Channel: CPU, Mode: plan.On, Seed: 1, Agent: buildAgent(t),
+		Show: func(e Event) { story = append(story, e.Text) }})
+	if err != nil {
+		t.Fatalf("%v\n%s", err, strings.Join(story, "\n"))
+	}
+	if r.Named != "" && r.Named != r.Antagonist || len(r.LeftBehind) > 0 {
+		t.Errorf("%+v\n%s", r, strings.Join(story, "\n"))
+	}
+	if r.Named == r.Antagonist && !(r.RelativeCost < 1) {
+		t.Errorf("named and capped, but the relative cost is %v\n%s", r.RelativeCost, strings.Join(story, "\n"))
+	}
+	if left := leftOvers(t); len(left) > 0 {
+		t.Errorf("left behind: %s", left)
+	}
+	t.Logf("%s (correlation %.2f, relative cost %.2f)", r.Verdict, float64(r.Correlation), float64(r.RelativeCost))
+}
+
+func TestAnInterruptedDemoLeavesNothing(t *testing.T) {
+	quelltest.Need(t, quelltest.Root, quelltest.EBPF, quelltest.TwoCPUs)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	_, err := Run(ctx, Options{Channel: CPU, Mode: plan.On, Seed: 2, Agent: buildAgent(t), Show: func(e Event) {
+		if e.Of > 0 { // the agent is up and learning
+			cancel()
+		}
+	}})
+	if err == nil || !strings.Contains(err.Error(), context.Canceled.Error()) {
+		t.Errorf("got %v, want canceled", err)
+	}
+	if left := leftOvers(t); len(left) > 0 {
+		t.Errorf("left behind: %s", left)
+	}
+}
+
+func TestAnAgentThatDoesNotStartIsSaidAndNothingIsLeft(t *testing.T) {
+	quelltest.Need(t, quelltest.Root, quelltest.TwoCPUs)
+	_, err := Run(t.Context(), Options{Channel: CPU, Mode: plan.On, Agent: "/bin/false", Show: func(Event) {}})
+	if err == nil || !strings.Contains(err.Error(), "agent") {
+		t.Errorf("got %v", err)
+	}
+	if left := leftOvers(t); len(left) > 0 {
+		t.Errorf("left behind: %s", left)
+	}
+	if _, err := workload.Sweep(treePrefix); err != nil {
+		t.Error(err)
+	}
+}
