@@ -27,15 +27,18 @@ var (
 // groups holds one perf group per task and CPU. A group is opened once, stays
 // disabled between windows and is enabled for a window: measured, that costs a
 // context switch between cgroups 1.2 to 1.4 µs only while a window is open, and
-// toggling costs less than opening again.
+// toggling costs a third of opening again.
 type groups struct {
-	sys     kernel
-	cpus    []int
-	events  []event
+	sys    kernel
+	cpus   []int
+	events []event
+	// perWindow opens the groups for each window instead, for an event whose
+	// mere descriptor costs the machine something.
+	perWindow bool
+
 	tasks   map[sample.TaskKey]*groupTask
 	order   []*groupTask // as added, so that all windows are equally long
 	inOpen  bool
-	held    int // open perf descriptors
 	now     func() time.Time
 	buf     [8 * (3 + maxEvents)]byte
 	offline map[int]bool // CPUs that Start has just found offline
@@ -124,7 +127,11 @@ func (g *groups) stop(yield func(*groupTask, total)) error {
 	for _, t := range g.order {
 		if t.counting {
 			t.counting = false
-			yield(t, g.read(t))
+			sum := g.read(t)
+			if g.perWindow {
+				g.closeTask(t)
+			}
+			yield(t, sum)
 		}
 	}
 	return nil
@@ -157,9 +164,7 @@ func (g *groups) remove(key sample.TaskKey) (sum total, counted bool) {
 
 func (g *groups) closeAll() {
 	for _, t := range g.order {
-		for i := range t.cpus {
-			g.close(&t.cpus[i])
-		}
+		g.closeTask(t)
 	}
 	clear(g.tasks)
 	g.order, g.inOpen = nil, false

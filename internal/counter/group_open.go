@@ -17,7 +17,8 @@ import (
 // machine, since it lives in the root of the cgroup tree that perf knows.
 var ErrNoPerfDir = errors.New("task has no cgroup of its own for perf")
 
-// add opens the task's groups on every CPU, or none.
+// add opens the task's groups on every CPU, or none. Those that are opened per
+// window are opened to see that it can be done.
 func (g *groups) add(key sample.TaskKey, dir string) error {
 	if g.tasks[key] != nil {
 		return fmt.Errorf("add %s: already followed", key)
@@ -25,9 +26,12 @@ func (g *groups) add(key sample.TaskKey, dir string) error {
 	if dir == "" {
 		return fmt.Errorf("add %s: %w", key, ErrNoPerfDir)
 	}
+	if limit := fdLimit(); g.perWindow && limit > 0 && uint64(g.held()+g.need()) > limit {
+		return &FDLimitError{g.need(), g.held(), limit, unix.EMFILE}
+	}
 	fd, inode, err := openCgroup(dir)
 	if outOfFDs(err) {
-		return g.fdLimit(err)
+		return &FDLimitError{g.need(), g.held(), fdLimit(), err}
 	}
 	if err != nil {
 		return fmt.Errorf("add %s: %w", key, err)
@@ -46,13 +50,14 @@ func (g *groups) add(key sample.TaskKey, dir string) error {
 	if there > 0 && (err == nil || errors.Is(err, unix.ENODEV)) {
 		g.tasks[key] = t
 		g.order = append(g.order, t)
+		if g.perWindow {
+			g.closeTask(t)
+		}
 		return nil
 	}
-	for i := range t.cpus {
-		g.close(&t.cpus[i])
-	}
+	g.closeTask(t)
 	if outOfFDs(err) {
-		return g.fdLimit(err)
+		return &FDLimitError{g.need(), g.held(), fdLimit(), err}
 	}
 	return fmt.Errorf("add %s: %w", key, g.explain("event group", fd, dir, inode, err))
 }
@@ -104,7 +109,6 @@ func (g *groups) open(c *cpuGroup, cgroup, cpu int) error {
 		leader = c.fds[0]
 	}
 	c.isOpen = true
-	g.held += len(g.events)
 	return nil
 }
 
@@ -116,14 +120,17 @@ func (g *groups) close(c *cpuGroup) {
 	for i := len(g.events) - 1; i >= 0; i-- {
 		g.sys.close(c.fds[i])
 	}
-	g.held -= len(g.events)
 	*c = cpuGroup{}
 }
 
-func (g *groups) forget(t *groupTask) {
+func (g *groups) closeTask(t *groupTask) {
 	for i := range t.cpus {
 		g.close(&t.cpus[i])
 	}
+}
+
+func (g *groups) forget(t *groupTask) {
+	g.closeTask(t)
 	delete(g.tasks, t.key)
 	g.order = slices.DeleteFunc(g.order, func(o *groupTask) bool { return o == t })
 }
@@ -170,13 +177,18 @@ func (g *groups) explain(what string, cgroup int, dir string, inode uint64, err 
 	return e
 }
 
-func (g *groups) fdLimit(err error) error {
-	e := &FDLimitError{Need: len(g.cpus)*len(g.events) + 1, Held: g.held, Err: err}
+// need is how many descriptors a task takes, with its directory's while it is
+// added; held is how many the tasks so far take in a window.
+func (g *groups) need() int { return len(g.cpus)*len(g.events) + 1 }
+func (g *groups) held() int { return len(g.order) * len(g.cpus) * len(g.events) }
+
+// fdLimit is RLIMIT_NOFILE, 0 if it cannot be read.
+func fdLimit() uint64 {
 	var limit unix.Rlimit
-	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) == nil {
-		e.Limit = limit.Cur
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
+		return 0
 	}
-	return e
+	return limit.Cur
 }
 
 // openCgroup opens a cgroup's directory for perf_event_open.

@@ -23,7 +23,7 @@ func (e *NotSupportedError) Unwrap() error { return e.Err }
 // descriptors than the process may open. Nothing was opened for the task.
 type FDLimitError struct {
 	Need  int    // descriptors that this task would take
-	Held  int    // descriptors that the source holds for its other tasks
+	Held  int    // descriptors that its other tasks take in a window
 	Limit uint64 // RLIMIT_NOFILE, 0 if it could not be read
 	Err   error  // EMFILE or ENFILE
 }

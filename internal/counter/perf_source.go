@@ -12,7 +12,7 @@ import (
 
 // Perf is a Source over perf groups in cgroup mode: one group per task and
 // CPU, read whole, each difference scaled by its own enabled/running. It holds
-// CPUs × events file descriptors per task; Add says so with a *FDLimitError
+// CPUs × events file descriptors per task, cps in windows only; Add says so with a *FDLimitError
 // when they run out.
 //
 // Besides Cost and Coverage a reading has its signal's Extras where every CPU

@@ -90,14 +90,10 @@ const leastTasks = 110
 // RLIMIT_NOFILE, which the Go runtime has raised to its hard limit at start.
 func fdBudget(cpus int) host.Capability {
 	c := host.Capability{Name: "file descriptors"}
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		c.Reason = "getrlimit: " + err.Error()
-		return c
-	}
+	limit := fdLimit()
 	perTask := uint64(max(1, cpus)) * (maxEvents + 2) // cpi and cps
-	tasks := limit.Cur / perTask
-	text := fmt.Sprintf("%d descriptors are enough for about %d tasks on %d CPUs", limit.Cur, tasks, cpus)
+	tasks := limit / perTask
+	text := fmt.Sprintf("%d descriptors are enough for about %d tasks on %d CPUs", limit, tasks, cpus)
 	if c.OK = tasks >= leastTasks; c.OK {
 		c.Detail = text
 	} else {
