@@ -7,12 +7,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/api"
 	"github.com/quell-dev/quell/internal/plan"
@@ -32,31 +29,29 @@ type daemon struct {
 // startAgent runs quell-agent with a configuration for the scene alone: its
 // rules match the tree and nothing else on the machine.
 func (d *demo) startAgent(ctx context.Context, tree *workload.Tree, sig sample.SignalName) (*daemon, error) {
-	dir, err := os.MkdirTemp("", "quell-demo-agent-")
-	if err != nil {
+	dir := filepath.Join(tree.Scratch(), "agent")
+	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make state directory: %w", err)
 	}
 	g := &daemon{dir: dir, client: api.NewClient(filepath.Join(dir, "agent.sock")), ended: make(chan error, 1)}
 	conf := filepath.Join(dir, "agent.yaml")
 	if err := os.WriteFile(conf, []byte(d.configuration(dir, tree.Top(), sig)), 0o600); err != nil {
-		return nil, errors.Join(fmt.Errorf("write configuration: %w", err), os.RemoveAll(dir))
+		return nil, fmt.Errorf("write configuration: %w", err)
 	}
 	logFile, err := os.Create(d.logPath(dir))
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("make the agent's log: %w", err), os.RemoveAll(dir))
+		return nil, fmt.Errorf("make the agent's log: %w", err)
 	}
 	defer logFile.Close()
 	g.cmd = exec.Command(d.Agent, "--config", conf)
 	g.cmd.Stderr = logFile
-	g.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := onCPU(d.b, g.cmd.Start); err != nil {
-		return nil, errors.Join(fmt.Errorf("start the agent: %w", err), os.RemoveAll(dir))
+	// If the demo is killed the agent stops as it should, and undoes its caps.
+	g.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	// In the tree, since the scene goes before the rest of the machine.
+	if err := tree.Launch(agentName, g.cmd, sample.SetOf(d.b)); err != nil {
+		return nil, fmt.Errorf("start the agent: %w", err)
 	}
 	go func() { g.ended <- g.cmd.Wait() }()
-	// The scene goes before the rest of the machine, and so must the agent.
-	if err := tree.Place(agentName, g.cmd.Process.Pid); err != nil {
-		return nil, errors.Join(err, g.stop())
-	}
 	err = g.until(ctx, 15*time.Second, "answer on its socket", func() (bool, error) {
 		_, err := g.client.Status(ctx)
 		var unreachable *api.UnreachableError
@@ -145,8 +140,8 @@ func (g *daemon) incidents() ([]plan.Incident, error) {
 	return all, err
 }
 
-// stop ends the agent as systemd would and removes its directory. An agent
-// that does not leave is killed; the error says so.
+// stop ends the agent as systemd would. One that does not leave is killed; the
+// error says so.
 func (g *daemon) stop() error {
 	var err error
 	if sig := g.cmd.Process.Signal(syscall.SIGTERM); sig == nil || errors.Is(sig, os.ErrProcessDone) {
@@ -156,24 +151,5 @@ func (g *daemon) stop() error {
 			err = errors.Join(errors.New("the agent did not leave within 10 s of SIGTERM"), g.cmd.Process.Kill(), <-g.ended)
 		}
 	}
-	return errors.Join(err, os.RemoveAll(g.dir))
-}
-
-// onCPU runs f on a thread whose affinity, which children inherit, is one CPU.
-func onCPU(cpu int, f func() error) error {
-	done := make(chan error)
-	go func() { done <- bound(cpu, f) }()
-	return <-done
-}
-
-func bound(cpu int, f func() error) error {
-	// The thread is not unlocked: it ends with this goroutine, so its affinity
-	// need not be put back.
-	runtime.LockOSThread()
-	var one unix.CPUSet
-	one.Set(cpu)
-	if err := unix.SchedSetaffinity(0, &one); err != nil {
-		return fmt.Errorf("set affinity to CPU %d: %w", cpu, err)
-	}
-	return f()
+	return err
 }

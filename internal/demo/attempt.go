@@ -330,12 +330,6 @@ func (s *scene) left() []string {
 			left = append(left, fmt.Sprintf("process %d (%s)", p.PID, p.Task))
 		}
 	}
-	if s.daemon == nil {
-		return left
-	}
-	if _, err := os.Stat(s.daemon.dir); err == nil {
-		left = append(left, s.daemon.dir)
-	}
 	return left
 }
 

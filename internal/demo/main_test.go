@@ -6,12 +6,13 @@ import (
 	"os"
 	"testing"
 
+	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/quelltest"
 	"github.com/quell-dev/quell/internal/workload"
 )
 
-// TestMain lets the test binary play the scene's parts: Tree starts it again
-// with the word "workload".
+// TestMain lets the test binary play the scene's parts (Tree starts it again with
+// the word "workload") and a demo that can be killed ("play").
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "workload" {
 		s, err := workload.Parse(os.Args[2:])
@@ -23,6 +24,12 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		return
+	}
+	if len(os.Args) > 2 && os.Args[1] == "play" {
+		_, err := Run(context.Background(), Options{Channel: CPU, Mode: plan.On, Seed: 4, Agent: os.Args[2],
+			Show: func(e Event) { fmt.Println(e.Text) }})
+		fmt.Fprintln(os.Stderr, "ended by itself:", err)
+		os.Exit(1)
 	}
 	quelltest.Main(m)
 }

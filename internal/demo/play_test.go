@@ -1,12 +1,15 @@
 package demo
 
 import (
+	"bufio"
 	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/quelltest"
@@ -90,4 +93,50 @@ func TestAnAgentThatDoesNotStartIsSaidAndNothingIsLeft(t *testing.T) {
 	if _, err := workload.Sweep(treePrefix); err != nil {
 		t.Error(err)
 	}
+}
+
+// A demo killed with a cap on: its agent undoes the cap and leaves, its tasks
+// die, and the next demo sweeps what is left of the tree.
+func TestAKilledDemoIsSweptByTheNext(t *testing.T) {
+	quelltest.Need(t, quelltest.Root, quelltest.EBPF, quelltest.TwoCPUs)
+	agent := buildAgent(t)
+	cmd := exec.Command(os.Args[0], "play", agent)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		if strings.HasPrefix(lines.Text(), "capped") {
+			break
+		}
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // killed, as it should be
+	quelltest.Until(t, 20*time.Second, "the orphaned agent to leave", func() bool { return !running(t, agent) })
+	if _, err := workload.Sweep(treePrefix); err != nil {
+		t.Error(err)
+	}
+	if left := leftOvers(t); len(left) > 0 {
+		t.Errorf("left behind: %s", left)
+	}
+}
+
+// running reports whether a process runs the program.
+func running(t *testing.T, exe string) bool {
+	t.Helper()
+	links, err := filepath.Glob("/proc/[0-9]*/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.ContainsFunc(links, func(link string) bool {
+		target, err := os.Readlink(link)
+		return err == nil && target == exe
+	})
 }

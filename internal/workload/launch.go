@@ -1,0 +1,52 @@
+package workload
+
+import (
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// Launch starts a program that is not a workload in a task's cgroups, made as
+// needed, so that it has its share of the tree's CPU time. It may run on the
+// given CPUs, all if there are none. Pdeathsig in its SysProcAttr counts from
+// the tree's end or this process's. The caller waits for it and ends it before
+// Close.
+func (t *Tree) Launch(task string, cmd *exec.Cmd, cpus sample.Set) error {
+	if !taskShape.MatchString(task) {
+		return fmt.Errorf("launch program: task %q: want path elements of letters, digits, '_', '.' and '-'", task)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return fmt.Errorf("launch program: tree %s is closed", t.top)
+	}
+	if err := t.make(task); err != nil {
+		return fmt.Errorf("launch program: %w", err)
+	}
+	started := make(chan error)
+	t.threads <- func() { started <- startOn(cmd, cpus) }
+	if err := <-started; err != nil {
+		return fmt.Errorf("launch program: %w", err)
+	}
+	if err := t.enter(task, cmd.Process.Pid); err != nil {
+		return errors.Join(err, cmd.Process.Kill(), cmd.Wait())
+	}
+	return nil
+}
+
+// Scratch is a directory of the tree's own, removed with it and by Sweep.
+func (t *Tree) Scratch() string { return t.scratch }
+
+// enter puts a process into a task's cgroup in every hierarchy.
+func (t *Tree) enter(task string, pid int) error {
+	for _, dir := range t.Dirs(task) {
+		if err := write(filepath.Join(dir, "cgroup.procs"), strconv.Itoa(pid)); err != nil {
+			return fmt.Errorf("place process %d: %w", pid, err)
+		}
+	}
+	return nil
+}
