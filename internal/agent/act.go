@@ -69,8 +69,8 @@ func (a *Agent) applyCap(now sample.Millis, act plan.Action) error {
 func (a *Agent) undoCap(now sample.Millis, id, why string) error {
 	o, err := a.Enforcer.Undo(now, id, why)
 	if errors.Is(err, enforce.ErrUnknown) {
-		delete(a.unlifted, id)
-		return nil
+		delete(a.unlifted, id) // undone already, or never made
+		return a.carryOut(now, a.planner.Lifted(now, id, false))
 	}
 	if err != nil && !errors.Is(err, enforce.ErrJournal) {
 		a.unlifted[id] = why
@@ -79,7 +79,6 @@ func (a *Agent) undoCap(now sample.Millis, id, why string) error {
 	}
 	delete(a.unlifted, id)
 	a.degrade("lifting cap "+id, nil)
-	a.degrade("journal", err)
 	a.Log.Warn("cap ended", "task", o.Change.Task, "why", why, "result", o.Result, "note", o.Note)
 	a.audit(now, "quell", "uncap", plan.Action{ID: id, Task: sample.Task{Name: o.Change.Task}, Why: why + ": " + o.Result.String()}, err)
 	a.stats.capsEnded[o.Result.String()]++
@@ -98,6 +97,7 @@ func (a *Agent) checkCaps(now sample.Millis) {
 	for id, why := range a.unlifted {
 		a.undoCap(now, id, why)
 	}
+	a.degrade("journal", a.Enforcer.Err())
 }
 
 // auditEntry is one line of the audit log.
