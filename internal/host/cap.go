@@ -23,9 +23,10 @@ type Write struct {
 }
 
 var (
-	// ErrNoLimit means that the cgroup has no CPU limit that could be set: it
-	// is the top, or the cpu controller is not enabled for it.
-	ErrNoLimit = errors.New("no CPU limit here")
+	// ErrNoLimit means that the cgroup has nothing that could be set: it is the
+	// top, or the controller (cpu, or cpuset for a placement) is not enabled
+	// for it.
+	ErrNoLimit = errors.New("no such limit here")
 	// ErrNotLower means that the cgroup is held to that rate or less already,
 	// by itself or a cgroup above it.
 	ErrNotLower = errors.New("not lower than the present limit")

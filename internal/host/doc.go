@@ -11,8 +11,9 @@
 // other hierarchies; Cgroup.Places says where.
 //
 // The package decides nothing and remembers nothing between calls but open
-// files. It lists the writes that would limit a cgroup, in an order that the
-// kernel accepts forwards and backwards; who makes them keeps the journal.
+// files. It lists the writes that would limit a cgroup or place it on CPUs, in an
+// order that the kernel accepts forwards and backwards; who makes them keeps the
+// journal.
 //
 // Sources: Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/,
 // scheduler/sched-bwc.rst, accounting/psi.rst and proc(5).

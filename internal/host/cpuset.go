@@ -1,0 +1,132 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// ErrPlaced means that the cgroup is on just those CPUs already.
+var ErrPlaced = errors.New("on those CPUs already")
+
+// CPUSetWrites lists the write that places a cgroup, named by its path in the
+// hierarchy with the cpuset controller, on the given CPUs, which may be more or
+// fewer than it has. Old and New are spelt as the kernel reads them back. dir
+// and inode tell which cgroup it was that was looked at.
+//
+// A cgroup whose own list is empty is refused: the way back would be to write
+// nothing, and a change without an old value cannot be journalled. On cgroup2
+// that is every cgroup that nobody has placed yet; on v1 it can hold no
+// processes. Refused too are CPUs that the cgroup above does not have, on v1 a
+// list that leaves out CPUs of a cgroup below (the kernel says EBUSY), and on
+// cgroup2 a partition, whose CPUs are taken from its neighbours. Only the
+// kernel knows whether an exclusive v1 neighbour is in the way.
+//
+// Undone, threads have the affinity again that they asked for since Linux 6.2;
+// before, the kernel keeps no record of it and they may run on all of Old.
+//
+// Errors: ErrNoLimit, ErrPlaced, ErrGone.
+func (h *Host) CPUSetWrites(cpusetPath string, cpus sample.Set) (dir string, inode uint64, w []Write, err error) {
+	dir, inode, w, err = h.cpusetWrites(path.Clean("/"+cpusetPath), cpus)
+	if err != nil {
+		return "", 0, nil, fmt.Errorf("place %s: %w", cpusetPath, err)
+	}
+	return dir, inode, w, nil
+}
+
+func (h *Host) cpusetWrites(p string, cpus sample.Set) (dir string, inode uint64, w []Write, err error) {
+	if cpus.Len() == 0 {
+		return "", 0, nil, errors.New("no CPUs given")
+	}
+	t, v1 := h.trees["cpuset"]
+	if !v1 {
+		t = h.trees[""]
+	}
+	if p == "/" || !v1 && !slices.Contains(h.layout.Controllers, "cpuset") {
+		return "", 0, nil, ErrNoLimit
+	}
+	dir = path.Join(t.dir, p)
+	if inode, err = h.Inode(dir); err != nil {
+		return "", 0, nil, orGone(err)
+	}
+	file := dir + "/cpuset.cpus"
+	old, err := h.ReadValue(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", 0, nil, fmt.Errorf("%w: %w", ErrNoLimit, err)
+	}
+	if err != nil {
+		return "", 0, nil, err
+	}
+	effective := "/cpuset.cpus.effective"
+	if v1 {
+		effective = "/cpuset.effective_cpus"
+	}
+	above, err := h.readSet(path.Dir(dir) + effective)
+	switch {
+	case err != nil:
+		return "", 0, nil, err
+	case old == "":
+		return "", 0, nil, fmt.Errorf("%s is empty: there would be no old value to put back", file)
+	case old == cpus.String():
+		return "", 0, nil, ErrPlaced
+	case !within(cpus, above):
+		return "", 0, nil, fmt.Errorf("CPUs %s are not all in %s, which the cgroup above has", cpus, above)
+	case v1:
+		err = h.keepsBelow(dir, cpus)
+	default:
+		err = h.noPartition(dir)
+	}
+	if err != nil {
+		return "", 0, nil, err
+	}
+	return dir, inode, []Write{{file, old, cpus.String()}}, nil
+}
+
+// keepsBelow makes sure that no v1 cgroup below dir has CPUs outside the set.
+// Those further down have only CPUs of those.
+func (h *Host) keepsBelow(dir string, cpus sample.Set) error {
+	entries, err := os.ReadDir(h.Path(dir))
+	if err != nil {
+		return orGone(err)
+	}
+	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
+		child := path.Join(dir, e.Name())
+		has, err := h.readSet(child + "/cpuset.cpus")
+		if vanished(err) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if !within(has, cpus) {
+			return fmt.Errorf("CPUs %s leave out some of %s, which %s has", cpus, has, child)
+		}
+	}
+	return nil
+}
+
+// noPartition makes sure that a cgroup2 is no partition root (5.0 and later
+// have them): cgroup-v2.rst, "Cpuset Interface Files".
+func (h *Host) noPartition(dir string) error {
+	kind, err := h.ReadValue(dir + "/cpuset.cpus.partition")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil && kind != "member" {
+		err = fmt.Errorf("it is a partition (%s)", kind)
+	}
+	return err
+}
+
+// within reports whether every number of s is in t.
+func within(s, t sample.Set) bool {
+	return !slices.ContainsFunc(s.Numbers(), func(n int) bool { return !t.Has(n) })
+}
