@@ -82,3 +82,15 @@ func TestExplainedIntervalsAreNoPairs(t *testing.T) {
 		t.Errorf("%d findings, %+v", len(all), f)
 	}
 }
+
+func TestOutliersOfDifferentCausesDoNotAddUp(t *testing.T) {
+	rows := rowsOf([]float64{1, 4, 4, 4, 4}, []float64{0, 1, 1, 1, 1})
+	rows[1][0].Flags = sample.Throttled
+	rows[3][0].Flags = sample.Throttled
+	if f := findings(New(only(t, Switches{OwnCauses: true})), signal(t, sample.CPI), rows...); len(f) != 0 {
+		t.Errorf("two of each: found %+v", f)
+	}
+	if f := findings(New(only(t, Switches{})), signal(t, sample.CPI), rows...); len(f) != 2 {
+		t.Errorf("without the switch they are one cause: %d findings", len(f))
+	}
+}

@@ -225,7 +225,7 @@ func (d *Detector) Next(now sample.Millis) (Finding, bool) {
 		d.queue = slices.Delete(d.queue, 0, 1)
 		slot, ok := a.signal.index[a.victim]
 		if !ok {
-			continue
+			continue // forgotten since
 		}
 		f := d.analyse(a, slot)
 		if f.Bad < d.params.Outliers {
@@ -242,5 +242,4 @@ func (d *Detector) Forget(k sample.TaskKey) {
 	for _, s := range d.series {
 		s.forget(k)
 	}
-	d.queue = slices.DeleteFunc(d.queue, func(a anomaly) bool { return a.victim == k })
 }

@@ -191,6 +191,17 @@ func TestARestartForgetsHowTheTaskFared(t *testing.T) {
 	}
 }
 
+func TestAForgottenVictimDoesNotHoldUpTheNext(t *testing.T) {
+	d := New(paper(t, CPI2))
+	for at := minute; at <= 3*minute; at += minute {
+		d.Observe(signal(t, sample.CPI), at, []Reading{victim(1, 3), victim(2, 3)})
+	}
+	d.Forget(task(1, 0).Key)
+	if f, ok := d.Next(3 * minute); !ok || f.Victim.Key.Inode != 2 {
+		t.Errorf("%v %+v", ok, f)
+	}
+}
+
 func TestForgottenTasksLeaveNothingBehind(t *testing.T) {
 	d := New(paper(t, CPI2))
 	sig := signal(t, sample.CPI)
