@@ -10,6 +10,8 @@
 //     or protected, and the suspect is neither latency-sensitive nor never-cap;
 //   - every cap has an end, and an Uncap follows it;
 //   - a task is capped at most once at a time;
+//   - a task that was capped in vain, or in somebody's way, is not capped again
+//     for the same incident;
 //   - a finding that names nobody, or is indeterminate, caps nobody.
 //
 // A Planner has no clock and is used from one goroutine.
