@@ -69,9 +69,6 @@ func run(ctx context.Context, c *config.Agent) (err error) {
 	}
 	finder := agent.NewHostFinder(h, c)
 	defer func() { err = errors.Join(err, finder.Close()) }()
-	if finder.Unwatched != nil {
-		p.Degraded = append(p.Degraded, "cgroups are not watched but walked: "+finder.Unwatched.Error())
-	}
 	p.Finder = finder
 	openSources(c, h, &p)
 	defer func() {

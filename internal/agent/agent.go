@@ -24,6 +24,9 @@ type Finder interface {
 	// the last call, and then the list is not made.
 	Find(now time.Time) (found []Found, fresh bool, err error)
 	Open(Found) (Cgroup, error)
+	// Unwatched is why changes are found by walking now and then; nil if the
+	// kernel tells of them.
+	Unwatched() error
 }
 
 // Found is a cgroup that a rule makes a task.
@@ -56,6 +59,8 @@ type Enforcer interface {
 	Active() []enforce.Change
 	Due(now sample.Millis) []string
 	Check() []string
+	// Err is why the journal cannot be written, and so no cap set; else nil.
+	Err() error
 	RestoreAll(now sample.Millis, why string) ([]enforce.Outcome, error)
 }
 
@@ -78,9 +83,7 @@ type Parts struct {
 	Enforcer Enforcer
 	// Signals says of every signal that was asked for what became of it.
 	Signals []api.SignalStatus
-	// Degraded lists what else the agent must do without.
-	Degraded []string
-	Log      *slog.Logger
+	Log     *slog.Logger
 	// Record takes every sample; nil for none.
 	Record func(*sample.Sample) error
 }
@@ -107,6 +110,8 @@ type Agent struct {
 	overrides overrides
 	// unlifted are caps whose undoing failed and is to be tried again.
 	unlifted map[string]string
+	// unfollowed are tasks that could not be followed at the last look.
+	unfollowed map[string]error
 }
 
 // New makes an agent and loads what an earlier one left in the state directory.
@@ -136,12 +141,10 @@ func New(p Parts) (*Agent, error) {
 			a.degrade("signal "+string(s.Signal), errors.New(s.Reason))
 		}
 	}
-	for _, what := range p.Degraded {
-		a.degraded[what] = ""
-	}
 	a.degrade("specs", a.disk.loadSpecs(a.history))
 	a.degrade("overrides", a.disk.loadOverrides(&a.overrides))
-	if m, err := plan.ParseMode(a.overrides.Mode); err == nil {
+	if m, err := plan.ParseMode(a.overrides.Mode); err == nil && m != policy.Mode {
+		a.Log.Warn("enforcement is as an operator set it", "mode", m, "configured", policy.Mode)
 		policy.Mode = m
 	}
 	a.planner = plan.New(p.Config.MachineName(), params.Rule, policy)
@@ -246,12 +249,14 @@ func (a *Agent) stop(now time.Time) error {
 	_, restored := a.Enforcer.RestoreAll(ms, "the agent stops")
 	errs := []error{restored, a.disk.saveSpecs(a.history)}
 	if a.window.open {
-		for _, s := range a.Sources {
+		for _, s := range a.window.sources {
 			errs = append(errs, s.Stop(func(sample.TaskKey) (time.Duration, bool) { return 0, false }, func(sample.TaskKey, counter.Reading) {}))
 		}
 	}
 	for _, t := range a.tasks {
-		errs = append(errs, t.cgroup.Close())
+		if !t.ended { // else it is closed
+			errs = append(errs, t.cgroup.Close())
+		}
 	}
 	errs = append(errs, a.disk.close())
 	if err := errors.Join(errs...); err != nil {

@@ -53,7 +53,7 @@ func (d *disk) loadSpecs(h *spec.History) error {
 		return err
 	}
 	if f.Version != specVersion && f.Records != nil {
-		return fmt.Errorf("read specs.json: version %d, want %d: learning anew", f.Version, specVersion)
+		return d.aside("specs.json", fmt.Errorf("version %d, want %d: learning anew", f.Version, specVersion))
 	}
 	h.Restore(f.Records)
 	return nil
@@ -68,7 +68,16 @@ type overrides struct {
 func (o *overrides) protects(path string) bool { return slices.Contains(o.Protected, path) }
 
 func (d *disk) saveOverrides(o *overrides) error { return d.save("overrides.json", o) }
-func (d *disk) loadOverrides(o *overrides) error { return d.load("overrides.json", o) }
+
+// loadOverrides takes all of the file or nothing.
+func (d *disk) loadOverrides(o *overrides) error {
+	var read overrides
+	if err := d.load("overrides.json", &read); err != nil {
+		return err
+	}
+	*o = read
+	return nil
+}
 
 // save replaces a file as a whole: whoever reads it sees the old or the new
 // one, also after a crash.
@@ -104,10 +113,18 @@ func (d *disk) load(name string, v any) error {
 		return fmt.Errorf("read %s: %w", name, err)
 	}
 	if err := json.Unmarshal(text, v); err != nil {
-		aside := path + ".unreadable"
-		return fmt.Errorf("read %s: %w", name, errors.Join(err, os.Rename(path, aside), fmt.Errorf("kept as %s", aside)))
+		return d.aside(name, err)
 	}
 	return nil
+}
+
+// aside keeps a file that cannot be used from being written over, and says so.
+func (d *disk) aside(name string, why error) error {
+	kept := filepath.Join(d.dir, name+".unreadable")
+	if err := os.Rename(filepath.Join(d.dir, name), kept); err != nil {
+		return fmt.Errorf("read %s: %w", name, errors.Join(why, err))
+	}
+	return fmt.Errorf("read %s: %w; kept as %s", name, why, kept)
 }
 
 // jsonLog appends JSON lines to a file and rotates it: path.1 is the newest
@@ -139,7 +156,8 @@ func (l *jsonLog) write(v any) error {
 	n, err := l.f.Write(line)
 	l.size += int64(n)
 	if err != nil {
-		return fmt.Errorf("append to %s: %w", l.path, err)
+		// Opening it again ends a line that was written in part.
+		return fmt.Errorf("append to %s: %w", l.path, errors.Join(err, l.close()))
 	}
 	return nil
 }

@@ -17,17 +17,17 @@ import (
 // its identity in cgroup2 unless its processes are all in the root there; then
 // in the v1 hierarchy of the cpu controller.
 type HostFinder struct {
-	host    *host.Host
-	config  *config.Agent
-	watcher *host.Watcher
-	// Unwatched is why cgroups are not watched; nil if they are.
-	Unwatched error
+	host      *host.Host
+	config    *config.Agent
+	watcher   *host.Watcher
+	unwatched error // why watcher is nil
 	own       map[sample.Hierarchy]string
 	walked    time.Time
 	// undecided is set while a v1 cgroup that matches has no processes yet.
 	undecided bool
-	// elsewhere are v1 cgroups whose processes have a cgroup2 of their own.
-	elsewhere map[uint64]bool
+	// home says of v1 cgroups, by inode, whether their processes have their
+	// identity there: not if they have a cgroup2 of their own.
+	home map[uint64]bool
 }
 
 // Walking takes in the order of 10 µs a cgroup, so it is done when the kernel
@@ -39,11 +39,14 @@ const (
 
 // NewHostFinder starts to watch the host's cgroups. Close ends it.
 func NewHostFinder(h *host.Host, c *config.Agent) *HostFinder {
-	f := &HostFinder{host: h, config: c, elsewhere: map[uint64]bool{}, own: map[sample.Hierarchy]string{}}
-	f.watcher, f.Unwatched = h.Watch()
+	f := &HostFinder{host: h, config: c, own: map[sample.Hierarchy]string{}}
+	f.watcher, f.unwatched = h.Watch()
 	f.findOwn()
 	return f
 }
+
+// Unwatched implements Finder.
+func (f *HostFinder) Unwatched() error { return f.unwatched }
 
 // Close ends watching.
 func (f *HostFinder) Close() error {
@@ -79,22 +82,26 @@ func (f *HostFinder) Find(now time.Time) ([]Found, bool, error) {
 	if f.watcher != nil {
 		var err error
 		if changed, err = f.watcher.Changed(); err != nil {
-			return nil, false, fmt.Errorf("watch cgroups: %w", err)
+			// Too many cgroups for the user's watches, as a rule.
+			f.unwatched = errors.Join(err, f.watcher.Close())
+			f.watcher, changed = nil, true
+		} else {
+			every = walkWatched
 		}
-		every = walkWatched
 	}
 	if !changed && !f.undecided && !f.walked.IsZero() && now.Sub(f.walked) < every {
 		return nil, false, nil
 	}
 	f.walked, f.undecided = now, false
 	var found []Found
+	home := map[uint64]bool{}
 	for _, hier := range []sample.Hierarchy{sample.Unified, sample.V1CPU} {
 		err := f.host.Walk(hier, func(p string, inode uint64) error {
 			if p == "/" {
 				return nil
 			}
 			rule, job := f.config.Classify(p)
-			if rule == nil || hier == sample.V1CPU && !f.here(p, inode) {
+			if rule == nil || hier == sample.V1CPU && !f.here(p, inode, home) {
 				return nil
 			}
 			own := f.own[hier]
@@ -106,16 +113,19 @@ func (f *HostFinder) Find(now time.Time) ([]Found, bool, error) {
 			return nil, false, err
 		}
 	}
+	f.home = home // without those that are gone
 	return found, true, nil
 }
 
-// here reports whether a v1 cgroup's processes have their identity in it.
-func (f *HostFinder) here(p string, inode uint64) bool {
+// here reports whether a v1 cgroup's processes have their identity in it, and
+// files it in home once it is known: a task is not looked at again.
+func (f *HostFinder) here(p string, inode uint64, home map[uint64]bool) bool {
 	if f.host.Layout().Unified == "" {
 		return true
 	}
-	if f.elsewhere[inode] {
-		return false
+	if yes, known := f.home[inode]; known {
+		home[inode] = yes
+		return yes
 	}
 	cg, err := f.host.OpenCgroup(sample.V1CPU, p)
 	if err != nil {
@@ -127,11 +137,8 @@ func (f *HostFinder) here(p string, inode uint64) bool {
 		f.undecided = true
 		return false
 	}
-	if path.Clean(places.Unified) != "/" {
-		f.elsewhere[inode] = true
-		return false
-	}
-	return true
+	home[inode] = path.Clean(places.Unified) == "/"
+	return home[inode]
 }
 
 // Open implements Finder.

@@ -33,8 +33,16 @@ func ListenSocket(path, group string) (net.Listener, error) {
 		c.Close()
 		return nil, fmt.Errorf("listen on %s: another agent answers there", path)
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+	switch info, err := os.Lstat(path); {
+	case errors.Is(err, os.ErrNotExist):
+	case err != nil:
 		return nil, fmt.Errorf("replace old socket: %w", err)
+	case info.Mode()&os.ModeSocket == 0:
+		return nil, fmt.Errorf("listen on %s: it is there and is no socket", path)
+	default:
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("replace old socket: %w", err)
+		}
 	}
 	gid := 0
 	if group != "" {
@@ -255,10 +263,7 @@ func (a *Agent) status() api.Status {
 			By: c.By, Why: c.Why, Incident: c.Incident})
 	}
 	for what, why := range a.degraded {
-		if why != "" {
-			what += ": " + why
-		}
-		s.Degraded = append(s.Degraded, what)
+		s.Degraded = append(s.Degraded, what+": "+why)
 	}
 	slices.Sort(s.Degraded)
 	return s
@@ -268,7 +273,7 @@ func (a *Agent) taskViews() []api.TaskView {
 	views := make([]api.TaskView, 0, len(a.tasks))
 	for _, t := range a.tasks {
 		views = append(views, api.TaskView{Task: t.Task, CPU: t.cpu, Flags: t.flags.String(),
-			Capped: a.planner.Capped(t.Key), Note: t.note, Costs: slices.Clone(t.views)})
+			Capped: a.planner.Capped(t.Key), Note: t.note(), Costs: slices.Clone(t.views)})
 	}
 	slices.SortFunc(views, func(x, y api.TaskView) int { return strings.Compare(string(x.Name), string(y.Name)) })
 	return views

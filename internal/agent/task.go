@@ -3,6 +3,7 @@ package agent
 import (
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/quell-dev/quell/internal/api"
@@ -23,9 +24,10 @@ type task struct {
 	rule   *config.Rule
 	cgroup Cgroup
 	places host.Places
-	note   string // why something cannot be told of it
+	notes  [numNotes]string // why something cannot be told of it
 
 	base, last host.Usage // at the window's start, newest
+	read       bool       // last was read at least once
 	counted    bool       // it was there at the window's start
 	capped     bool       // a cap was in force in the window
 	ended      bool       // it is gone; kept until the window is closed
@@ -38,6 +40,33 @@ type task struct {
 	flags  sample.Flags
 }
 
+// What a note of a task is about.
+const (
+	noteUsage = iota
+	notePlaces
+	noteCounting
+	numNotes
+)
+
+func (t *task) note() string {
+	said := slices.DeleteFunc(slices.Clone(t.notes[:]), func(s string) bool { return s == "" })
+	return strings.Join(said, "; ")
+}
+
+// use reads what the task has used. What it used before it was first read is
+// not of this window.
+func (t *task) use() error {
+	u, err := t.cgroup.Usage()
+	if err != nil {
+		return err
+	}
+	if !t.read {
+		t.base, t.read = u, true
+	}
+	t.last = u
+	return nil
+}
+
 // lookEvery is how often a task's places and CPUs are read again: its members
 // and their affinity may change at any time, and reading them takes a few
 // files per thread.
@@ -48,36 +77,45 @@ const lookEvery = time.Minute
 func (a *Agent) refresh(now time.Time) {
 	found, fresh, err := a.Finder.Find(now)
 	a.degrade("finding tasks", err)
+	a.degrade("watching cgroups", a.Finder.Unwatched())
 	if fresh && err == nil {
+		failed := map[string]error{}
 		for _, f := range found {
 			if a.byCgroup[cgroupID{f.Hierarchy, f.Inode}] == nil {
-				a.follow(now, f)
+				if err := a.follow(now, f); err != nil {
+					failed["following "+f.Path] = err
+				}
 			}
 		}
+		for what := range a.unfollowed {
+			a.degrade(what, failed[what]) // nil also if it is gone
+		}
+		for what, err := range failed {
+			a.degrade(what, err)
+		}
+		a.unfollowed = failed
 	}
 	for _, t := range a.tasks {
 		if t.ended {
 			continue
 		}
-		u, err := t.cgroup.Usage()
-		switch {
+		t.notes[noteUsage] = ""
+		switch err := t.use(); {
 		case errors.Is(err, host.ErrGone):
 			a.letGo(now, t)
 		case err != nil:
-			t.note = err.Error()
-		default:
-			t.last = u
+			t.notes[noteUsage] = err.Error()
 		}
 	}
 }
 
-func (a *Agent) follow(now time.Time, f Found) {
+func (a *Agent) follow(now time.Time, f Found) error {
 	cg, err := a.Finder.Open(f)
+	if errors.Is(err, host.ErrGone) {
+		return nil
+	}
 	if err != nil {
-		if !errors.Is(err, host.ErrGone) {
-			a.degrade("task "+f.Path, err)
-		}
-		return
+		return err
 	}
 	t := &task{cgroup: cg, rule: f.Rule, Task: sample.Task{
 		Key:  sample.TaskKey{Hierarchy: f.Hierarchy, Inode: f.Inode, FirstSeen: sample.At(now)},
@@ -85,13 +123,10 @@ func (a *Agent) follow(now time.Time, f Found) {
 		Protected: f.Rule.Protected || a.overrides.protects(f.Path),
 		NeverCap:  f.Rule.NeverCap || f.Own,
 	}}
-	if u, err := cg.Usage(); err == nil {
-		t.base, t.last = u, u
-	}
 	a.look(now, t)
 	for _, s := range a.Sources {
 		if err := s.Add(a.target(t)); err != nil {
-			t.note = string(s.Signal()) + ": " + err.Error()
+			t.notes[noteCounting] = string(s.Signal()) + ": " + err.Error()
 			a.stats.addFailed[s.Signal()]++
 			a.Log.Debug("task not counted", "task", t.Name, "signal", s.Signal(), "reason", err)
 		}
@@ -99,6 +134,7 @@ func (a *Agent) follow(now time.Time, f Found) {
 	a.tasks[t.Key] = t
 	a.byCgroup[cgroupID{f.Hierarchy, f.Inode}] = t
 	a.Log.Debug("task found", "task", t.Name, "job", t.Job, "class", t.Class)
+	return nil
 }
 
 func (a *Agent) target(t *task) counter.Target {
@@ -114,12 +150,12 @@ func (a *Agent) look(now time.Time, t *task) {
 	t.looked = now
 	places, err := t.cgroup.Places()
 	if err != nil {
-		t.note = err.Error()
+		t.notes[notePlaces] = err.Error()
 		return
 	}
-	t.places = places
+	t.places, t.notes[notePlaces] = places, ""
 	if places.Split {
-		t.note = "split: " + places.Reason
+		t.notes[notePlaces] = "split: " + places.Reason
 	}
 	if cpus, err := t.cgroup.AllowedCPUs(); err == nil {
 		t.cpus = cpus

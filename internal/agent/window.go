@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"fmt"
 	"math"
 	"time"
 
@@ -25,6 +26,7 @@ type window struct {
 	order    []*task          // of readings
 	readings []detect.Reading
 	counted  map[sample.TaskKey]counter.Reading
+	last     sample.Millis // end of the newest interval that was judged
 }
 
 // over and due allow half a tick, so that ticks which drift by a little do not
@@ -35,6 +37,16 @@ func (w *window) over(now time.Time, c *config.Agent) bool {
 
 func (w *window) due(now time.Time, c *config.Agent) bool {
 	return !now.Add(c.Tick / 2).Before(w.next)
+}
+
+// backwards says why an interval that ends now cannot be judged, nil if it can:
+// intervals are told apart by the wall clock.
+func (w *window) backwards(at sample.Millis) error {
+	if at <= w.last {
+		return fmt.Errorf("was set back; nothing is judged or learnt until it is past %s again", w.last.Time().Format(time.RFC3339))
+	}
+	w.last = at
+	return nil
 }
 
 func (a *Agent) openWindow(now time.Time) {
@@ -56,8 +68,8 @@ func (a *Agent) openWindow(now time.Time) {
 	}
 	w.start, w.open = time.Now(), true
 	for _, t := range a.tasks {
-		if u, err := t.cgroup.Usage(); err == nil {
-			t.last = u
+		if err := t.use(); err != nil {
+			t.notes[noteUsage] = err.Error()
 		}
 		t.base, t.counted, t.capped = t.last, true, a.planner.Capped(t.Key)
 	}
@@ -74,10 +86,11 @@ func (a *Agent) closeWindow(now time.Time) {
 	w := &a.window
 	w.open = false
 	for _, t := range a.tasks {
-		if !t.ended {
-			if u, err := t.cgroup.Usage(); err == nil {
-				t.last = u
-			}
+		if t.ended {
+			continue
+		}
+		if err := t.use(); err != nil {
+			t.notes[noteUsage] = err.Error()
 		}
 	}
 	end := time.Now()
@@ -89,6 +102,7 @@ func (a *Agent) closeWindow(now time.Time) {
 		w.order = append(w.order, t)
 	}
 	at := sample.At(end)
+	a.degrade("clock", w.backwards(at))
 	for _, s := range w.sources {
 		sig, ok := sample.LookupSignal(s.Signal())
 		if !ok {

@@ -1,0 +1,514 @@
+package agent
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// bubble runs a test in a time of its own.
+func bubble(t *testing.T, f func(t *testing.T)) { synctest.Test(t, f) }
+
+func TestLearnsDetectsCapsAndLifts(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=on")
+		noisy, quiet := r.add("/batch/noisy-1", 0.05), r.add("/batch/quiet-1", 0.4)
+		r.suffering(noisy)
+		r.start()
+		defer r.stop()
+		r.learn()
+
+		noisy.set(1.5)
+		r.pass(2 * time.Minute) // two bad windows
+		if got := r.incidents(); len(got) != 0 {
+			t.Fatalf("two outliers made %d incidents", len(got))
+		}
+		// The third window closes 10 s into its minute. Just before that
+		// nothing is known, and with that tick everything is done.
+		r.pass(39 * time.Second)
+		if got := r.incidents(); len(got) != 0 {
+			t.Fatalf("%d incidents before the third window was closed", len(got))
+		}
+		r.pass(time.Second)
+		closed := sample.At(time.Now())
+		all := r.incidents()
+		if len(all) != 1 || all[0].Opened != closed || all[0].Victim.Name != "/web/1" || len(all[0].Rounds) != 1 {
+			t.Fatalf("at %d: %+v", closed, all)
+		}
+		round := all[0].Rounds[0]
+		if round.Suspect.Name != "/batch/noisy-1" || round.Rate != 0.1 || round.Until != closed.Add(5*time.Minute) || round.By != "quell" {
+			t.Errorf("round %+v", round)
+		}
+		if got := r.values[noisy.limit()]; got != "0.1" {
+			t.Errorf("the limit is %q", got)
+		}
+		if got := r.values[quiet.limit()]; got != "max" {
+			t.Errorf("the limit of one who did nothing is %q", got)
+		}
+		if s := r.status(); len(s.Caps) != 1 || s.Open != 1 || s.Mode != plan.On {
+			t.Errorf("status %+v", s)
+		}
+		if v := r.task("/batch/noisy-1"); !v.Capped {
+			t.Errorf("task %+v", v)
+		}
+
+		r.pass(5*time.Minute - time.Second)
+		if got := r.values[noisy.limit()]; got != "0.1" {
+			t.Errorf("a second before the lease's end the limit is %q", got)
+		}
+		r.pass(time.Second)
+		if got := r.values[noisy.limit()]; got != "max" {
+			t.Errorf("at the lease's end the limit is %q", got)
+		}
+		inc := r.incidents()[0]
+		if inc.Outcome != plan.TruePositive || inc.Rounds[0].RelativeCost > 0.6 {
+			t.Errorf("outcome %s, round %+v", inc.Outcome, inc.Rounds[0])
+		}
+		noisy.set(0)
+		r.pass(6 * time.Minute)
+		if inc := r.incidents()[0]; inc.Closed == 0 {
+			t.Errorf("the incident is still open: %+v", inc)
+		}
+
+		var did []string
+		for _, e := range r.audit() {
+			if e.Who != "quell" || e.Task != "/batch/noisy-1" {
+				t.Errorf("audit %+v", e)
+			}
+			did = append(did, e.What+" "+e.Result)
+		}
+		if got := strings.Join(did, ", "); got != "cap ok, uncap ok" {
+			t.Errorf("audit: %s", got)
+		}
+	})
+}
+
+func TestAdviseOnlySays(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir())
+		noisy := r.add("/left/noisy", 0.05)
+		r.suffering(noisy)
+		r.start()
+		defer r.stop()
+		r.learn()
+		noisy.set(1.5)
+		r.write = func(file, value string) error { t.Errorf("wrote %q to %s", value, file); return nil }
+		r.pass(4 * time.Minute)
+		all := r.incidents()
+		if len(all) != 1 || all[0].Outcome != plan.WouldCap || len(all[0].Rounds) != 0 ||
+			all[0].Advice != "cap /left/noisy to 0.01 CPU-s/s for 5m0s" {
+			t.Errorf("incidents %+v", all)
+		}
+		if a := r.audit(); len(a) != 0 {
+			t.Errorf("audit %+v", a)
+		}
+	})
+}
+
+// Samples taken in an incident don't teach what is normal, and what a capped
+// antagonist costs is no measure of it.
+func TestWhatIncidentsTeach(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=on", "spec.every=1m")
+		noisy := r.add("/batch/noisy-1", 0.5)
+		noisy.cost = func() float64 { return 2 + 3*max(0, 0.3-noisy.rate()) } // it suffers under a cap
+		v := r.suffering(noisy)
+		v.cost = func() float64 { return 1 + 0.001*float64(time.Now().Minute()%5) + max(0, noisy.rate()-0.5) }
+		r.start()
+		defer r.stop()
+		r.learn()
+		before, noisyBefore := r.spec("web").Samples, r.spec("noisy").Samples
+		noisy.set(1.5)
+		r.pass(3*time.Minute - 20*time.Second)
+		if got := len(r.status().Caps); got != 1 {
+			t.Fatalf("%d caps", got)
+		}
+		r.pass(4 * time.Minute) // four windows under the cap
+		if s := r.spec("web"); s.Samples != before || s.Mean > 1.01 {
+			t.Errorf("the victim's job has %d samples with mean %g; it had %d before the incident", s.Samples, s.Mean, before)
+		}
+		if s := r.spec("noisy"); s.Samples != noisyBefore+3 || s.Mean > 2.001 {
+			t.Errorf("the antagonist's job has %d samples with mean %g; it had %d, and 3 more before it was capped", s.Samples, s.Mean, noisyBefore)
+		}
+		capped := 0
+		for _, s := range r.samples {
+			if s.Task == "/batch/noisy-1" && s.Flags&sample.Capped != 0 {
+				capped++
+			}
+		}
+		if capped != 4 {
+			t.Errorf("%d samples are marked capped, want 4", capped)
+		}
+	})
+}
+
+// With spec.learn_from_incidents everything teaches, as in the paper.
+func TestIncidentsTeachIfAsked(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir(), "spec.learn_from_incidents=true", "spec.every=1m")
+		noisy := r.add("/batch/noisy-1", 0.05)
+		r.suffering(noisy)
+		r.start()
+		defer r.stop()
+		r.learn()
+		before := r.spec("web").Samples
+		noisy.set(1.5)
+		r.pass(4 * time.Minute)
+		if got := r.spec("web").Samples; got != before+4 {
+			t.Errorf("%d samples, want 4 more than %d", got, before)
+		}
+	})
+}
+
+// An outlier that nothing came of teaches after all, when it is too old to be
+// part of an anomaly.
+func TestALoneOutlierTeachesLater(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir())
+		noisy := r.add("/batch/noisy-1", 0.05)
+		r.suffering(noisy)
+		r.start()
+		defer r.stop()
+		r.learn()
+		before := r.spec("web").Samples
+		noisy.set(1.5)
+		r.pass(time.Minute)
+		noisy.set(0.05)
+		r.pass(4 * time.Minute)
+		if got := r.spec("web").Samples; got != before+4 {
+			t.Errorf("%d samples, want 4 good ones more than %d", got, before)
+		}
+		r.pass(3 * time.Minute)
+		if got := r.spec("web").Samples; got != before+8 {
+			t.Errorf("%d samples, want 7 good ones and the outlier more than %d", got, before)
+		}
+	})
+}
+
+// A task that ends in a window gives what it did until then; its files are
+// closed in the tick that finds it gone, and whoever comes by its path next is
+// somebody else, counted from the next window.
+func TestTaskThatEnds(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir())
+		g := r.add("/batch/job-1", 1)
+		g.cost = func() float64 { return 3 }
+		stays := r.add("/batch/job-2", 1)
+		stays.cost = func() float64 { return 2 }
+		r.start()
+		defer r.stop()
+		first := r.task("/batch/job-1")
+		r.pass(5*time.Second + 500*time.Millisecond)
+		g.remove()
+		again := r.add("/batch/job-1", 0.7)
+		again.cost = func() float64 { return 9 }
+		r.pass(500 * time.Millisecond)
+		if g.files != 0 {
+			t.Errorf("%d files are open a tick after the end", g.files)
+		}
+		if again.files != 1 {
+			t.Errorf("the new one has %d files open", again.files)
+		}
+		if n := len(r.source.targets); n != 2 {
+			t.Errorf("the source follows %d tasks", n)
+		}
+		r.pass(4 * time.Second) // the window closes
+		got := map[string][]sample.Sample{}
+		for _, s := range r.samples {
+			got[string(s.Task)] = append(got[string(s.Task)], s)
+		}
+		var last, fresh *sample.Sample
+		for i := range got["/batch/job-1"] {
+			if s := &got["/batch/job-1"][i]; s.Cost == 3 {
+				last = s
+			} else {
+				fresh = s
+			}
+		}
+		// It was last read in the tick at 5 s: half of the window.
+		if last == nil || last.CPU < 0.49 || last.CPU > 0.51 {
+			t.Errorf("the one that ended gave %+v", last)
+		}
+		if fresh == nil || fresh.Cost == fresh.Cost {
+			t.Errorf("the new one was counted in a window that it was not in from the start: %+v", fresh)
+		}
+		if s := r.status(); s.Tasks != 2 {
+			t.Errorf("%d tasks", s.Tasks)
+		}
+		r.pass(time.Minute)
+		v := r.task("/batch/job-1")
+		if v.Costs[0].Cost != 9 || v.CPU < 0.69 || v.CPU > 0.71 {
+			t.Errorf("in the next window the new one gave %+v", v)
+		}
+		if first.Job != v.Job {
+			t.Errorf("jobs %s and %s", first.Job, v.Job)
+		}
+		if n := r.spec("job").Samples; n != 4 {
+			t.Errorf("the job learnt from %d samples, want one of each that was there once and two of the other", n)
+		}
+	})
+}
+
+// A task that ends between windows is forgotten at once, with what was open.
+func TestTaskThatEndsBetweenWindows(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir())
+		g := r.add("/batch/job-1", 1)
+		r.start()
+		defer r.stop()
+		r.pass(20 * time.Second)
+		g.remove()
+		r.pass(time.Second)
+		if s := r.status(); s.Tasks != 0 || g.files != 0 || len(r.source.targets) != 0 {
+			t.Errorf("%d tasks, %d files, %d targets", s.Tasks, g.files, len(r.source.targets))
+		}
+	})
+}
+
+// A task that was there before the agent is not charged with its past.
+func TestUsageIsOfTheWindow(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir())
+		g := r.add("/batch/job-1", 0.5)
+		g.used = 1000 * time.Hour
+		late := r.add("/batch/job-2", 0.5)
+		late.used, late.fails = 1000*time.Hour, errors.New("no CPU time kept")
+		r.start()
+		defer r.stop()
+		r.pass(4 * time.Second)
+		if v := r.task("/batch/job-2"); v.Note != "no CPU time kept" {
+			t.Errorf("note %q", v.Note)
+		}
+		late.fails = nil
+		r.pass(6 * time.Second)
+		if v := r.task("/batch/job-1"); v.CPU < 0.49 || v.CPU > 0.51 {
+			t.Errorf("usage %g, want 0.5", v.CPU)
+		}
+		if v := r.task("/batch/job-2"); v.CPU > 0.51 || v.Note != "" {
+			t.Errorf("usage %g with note %q, want 0.5 at most and none", v.CPU, v.Note)
+		}
+	})
+}
+
+// Ticks that come late, early or not at all do not move the windows: 10 s out
+// of each 60 s, counted from the first.
+func TestWindowsWithJitteredTicks(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir())
+		g := r.add("/batch/job-1", 1)
+		g.cost = func() float64 { return 1 }
+		r.start() // for its parts; the ticks are the test's
+		r.stop()
+		a := r.agent
+		r.fresh = true
+		a.disk, _ = openDisk(r.config)
+		a.tasks, a.byCgroup = map[sample.TaskKey]*task{}, map[cgroupID]*task{}
+		a.window, r.source.open, r.source.targets = window{}, false, map[sample.TaskKey]*followed{}
+
+		begin := time.Now()
+		var opened, closed []time.Duration
+		lag := []int{0, 130, 420, 260, 499, 10, 380, 90}
+		for tick := range 600 {
+			due := begin.Add(time.Duration(tick)*time.Second + time.Duration(lag[tick%len(lag)])*time.Millisecond)
+			<-time.After(time.Until(due))
+			before := a.window.open
+			a.tick(time.Now())
+			switch {
+			case !before && a.window.open:
+				opened = append(opened, time.Since(begin))
+			case before && !a.window.open:
+				closed = append(closed, time.Since(begin))
+			}
+		}
+		if len(opened) != 10 || len(closed) != 10 {
+			t.Fatalf("opened %v, closed %v", opened, closed)
+		}
+		for i := range opened {
+			want := time.Duration(i) * time.Minute
+			if off := opened[i] - want; off < -500*time.Millisecond || off > 500*time.Millisecond {
+				t.Errorf("window %d opened at %v", i, opened[i])
+			}
+			if long := closed[i] - opened[i]; long < 9500*time.Millisecond || long > 10500*time.Millisecond {
+				t.Errorf("window %d was open for %v", i, long)
+			}
+		}
+		for _, t := range a.tasks {
+			t.cgroup.Close()
+		}
+		a.disk.close()
+	})
+}
+
+// A stall of several periods costs those windows: one is opened at once, for
+// the newest of them, and the next when it is due.
+func TestWindowsAfterAStall(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir())
+		r.start()
+		defer r.stop()
+		r.pass(20 * time.Second)
+		// The loop is held up by a request for 2½ minutes.
+		if err := r.agent.ask(t.Context(), func() { <-time.After(150 * time.Second) }); err != nil {
+			t.Fatal(err)
+		}
+		r.pass(time.Second)
+		before := r.status().Intervals
+		r.pass(9*time.Second + 59*time.Second) // up to 4:00, where the next one opens
+		if got := r.status().Intervals - before; got != 2 {
+			t.Errorf("%d windows until 4:00, want the one opened at 2:50 and that of 3:00", got)
+		}
+		r.pass(2 * time.Minute)
+		if got := r.status().Intervals - before; got != 4 {
+			t.Errorf("%d windows until 6:00, want two more", got)
+		}
+	})
+}
+
+func TestSourceThatFails(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir())
+		g := r.add("/batch/job-1", 1)
+		g.cost = func() float64 { return 1 }
+		r.source.start = errors.New("no counter is free")
+		r.start()
+		degraded := func(want string) {
+			t.Helper()
+			if got := strings.Join(r.status().Degraded, "|"); got != want {
+				t.Errorf("degraded %q, want %q", got, want)
+			}
+		}
+		degraded("counting cpi: no counter is free")
+		r.pass(30 * time.Second)
+		if got := len(r.samples); got != 0 {
+			t.Errorf("%d samples of a signal that was not counted", got)
+		}
+		r.source.start = nil
+		r.pass(time.Minute)
+		degraded("")
+		if got := len(r.samples); got != 1 {
+			t.Errorf("%d samples after it worked again", got)
+		}
+		r.source.finish = errors.New("half of it was lost")
+		r.pass(time.Minute)
+		degraded("counting cpi: half of it was lost")
+		r.source.finish = nil
+		r.pass(time.Minute)
+		degraded("")
+		if log := r.log.String(); !strings.Contains(log, "no counter is free") || !strings.Contains(log, "works again") {
+			t.Errorf("log:\n%s", log)
+		}
+		// Stopped where only the window is open and not the source.
+		r.source.start = errors.New("no counter is free")
+		r.pass(35 * time.Second)
+		r.stop()
+	})
+}
+
+func TestOtherThingsThatFail(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir())
+		r.add("/batch/job-1", 1)
+		r.start()
+		defer r.stop()
+		for _, c := range []struct {
+			name, want string
+			set        func(error)
+		}{
+			{"finding", "finding tasks: broken", func(err error) { r.finding = err }},
+			{"CPU times", "reading CPU times: broken", func(err error) { r.reading = err }},
+			{"a task", "following /batch/job-9: broken", func(err error) {
+				if r.opening["/batch/job-9"] = err; err != nil {
+					r.add("/batch/job-9", 1)
+				}
+			}},
+		} {
+			c.set(errors.New("broken"))
+			r.pass(time.Minute)
+			if got := strings.Join(r.status().Degraded, "|"); got != c.want {
+				t.Errorf("%s: degraded %q, want %q", c.name, got, c.want)
+			}
+			c.set(nil)
+			r.pass(time.Minute)
+			if got := r.status().Degraded; len(got) != 0 {
+				t.Errorf("%s: still degraded %q", c.name, got)
+			}
+		}
+		if got := r.status().Tasks; got != 2 {
+			t.Errorf("%d tasks", got)
+		}
+		// One that could not be followed and is gone is no trouble any more.
+		r.opening["/batch/job-8"] = errors.New("broken")
+		g := r.add("/batch/job-8", 1)
+		r.pass(2 * time.Second)
+		g.remove()
+		r.pass(2 * time.Second)
+		if got := r.status().Degraded; len(got) != 0 {
+			t.Errorf("degraded %q by a task that is gone", got)
+		}
+		// A clock that is set back is said, since intervals cannot be told apart.
+		if err := r.agent.ask(t.Context(), func() { r.agent.window.last = sample.At(time.Now().Add(30 * time.Second)) }); err != nil {
+			t.Fatal(err)
+		}
+		r.pass(time.Minute)
+		if got := strings.Join(r.status().Degraded, "|"); !strings.HasPrefix(got, "clock: was set back") {
+			t.Errorf("degraded %q", got)
+		}
+		r.pass(time.Minute)
+		if got := r.status().Degraded; len(got) != 0 {
+			t.Errorf("degraded %q after the clock had caught up", got)
+		}
+	})
+}
+
+func TestTasksThatCannotBeCounted(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir())
+		r.source.adding = errors.New("not in cgroup2")
+		g := r.add("/batch/job-1", 0.5)
+		g.split = "process 1 is elsewhere"
+		r.start()
+		defer r.stop()
+		r.pass(10 * time.Second)
+		v := r.task("/batch/job-1")
+		if v.Note != "split: process 1 is elsewhere; cpi: not in cgroup2" || v.Flags != "split" || v.CPU < 0.49 {
+			t.Errorf("task %+v", v)
+		}
+		if got := r.refused(api.PathCap, api.CapRequest{Task: "job-1", Rate: 0.1, For: "1m", Reason: "x"}, 409); !strings.Contains(got, "not together") {
+			t.Errorf("capping it: %s", got)
+		}
+		if len(r.samples) != 1 || r.samples[0].Cost == r.samples[0].Cost || r.samples[0].CPU < 0.49 {
+			t.Errorf("samples %+v: want its usage and no cost", r.samples)
+		}
+		g.split = ""
+		r.pass(2 * time.Minute)
+		if v := r.task("/batch/job-1"); v.Flags != "" || v.Note != "cpi: not in cgroup2" {
+			t.Errorf("together again: %+v", v)
+		}
+	})
+}
+
+// Stolen time is told from the machine's CPU times, and marks every sample.
+func TestStolenTime(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir())
+		r.add("/batch/job-1", 1)
+		r.start()
+		defer r.stop()
+		r.pass(5 * time.Second)
+		r.stolen = time.Second // of 11 s
+		r.pass(time.Minute)
+		if got := r.samples[0].Flags; got != sample.Stolen {
+			t.Errorf("flags %v", got)
+		}
+		r.pass(time.Minute)
+		if got := r.samples[1].Flags; got != 0 {
+			t.Errorf("flags %v of the next window", got)
+		}
+	})
+}

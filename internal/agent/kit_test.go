@@ -1,0 +1,532 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/config"
+	"github.com/quell-dev/quell/internal/counter"
+	"github.com/quell-dev/quell/internal/enforce"
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/report"
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/spec"
+)
+
+func TestMain(m *testing.M) { quelltest.Main(m) }
+
+// machine is a machine that exists in memory, in the time of a synctest
+// bubble: guests with a CPU load and a cost, limits in files, one source. It
+// is what an agent is fed through.
+type machine struct {
+	t       testing.TB
+	guests  []*guest
+	inodes  uint64
+	fresh   bool
+	busy    time.Duration // of all guests
+	stolen  time.Duration
+	values  map[string]string              // file → text
+	write   func(file, value string) error // nil: writing works
+	reading error                          // of CPU times
+	samples []sample.Sample                // recorded
+	finding error                          // of Find
+	opening map[string]error               // of Open, by path
+	log     bytes.Buffer
+}
+
+// guest is a task of the machine.
+type guest struct {
+	m     *machine
+	path  string
+	inode uint64
+	load  float64 // CPU-s/s that it wants
+	cost  func() float64
+	used  time.Duration
+	at    time.Time
+	files int // open cgroups
+	gone  bool
+	split string
+	fails error // of Usage
+}
+
+func newMachine(t testing.TB) *machine {
+	return &machine{t: t, values: map[string]string{}, opening: map[string]error{}}
+}
+
+func (m *machine) add(path string, load float64) *guest {
+	m.settle()
+	m.inodes++
+	g := &guest{m: m, path: path, inode: m.inodes, load: load, at: time.Now(), cost: func() float64 { return math.NaN() }}
+	m.guests = append(m.guests, g)
+	m.values[g.limit()] = "max"
+	m.fresh = true
+	return g
+}
+
+func (g *guest) limit() string { return "/cg" + g.path + "/cpu.max" }
+
+// rate is what it gets of what it wants.
+func (g *guest) rate() float64 {
+	if limit, err := strconv.ParseFloat(g.m.values[g.limit()], 64); err == nil {
+		return min(g.load, limit)
+	}
+	return g.load
+}
+
+// settle accounts what was used up to now; call it before a rate changes.
+func (m *machine) settle() {
+	for _, g := range m.guests {
+		now := time.Now()
+		d := time.Duration(g.rate() * float64(now.Sub(g.at)))
+		g.used, g.at = g.used+d, now
+		m.busy += d
+	}
+}
+
+func (g *guest) set(load float64) { g.m.settle(); g.load = load }
+
+// remove ends the guest, as rmdir does.
+func (g *guest) remove() {
+	g.m.settle()
+	g.gone, g.m.fresh = true, true
+	delete(g.m.values, g.limit())
+	g.m.guests = slices.DeleteFunc(g.m.guests, func(x *guest) bool { return x == g })
+}
+
+// finder implements Finder with the rules of a configuration.
+type finder struct {
+	m *machine
+	c *config.Agent
+}
+
+func (f finder) Find(time.Time) (found []Found, fresh bool, err error) {
+	if f.m.finding != nil {
+		return nil, false, f.m.finding
+	}
+	for _, g := range f.m.guests {
+		if rule, job := f.c.Classify(g.path); rule != nil {
+			found = append(found, Found{Hierarchy: sample.Unified, Path: g.path, Inode: g.inode, Rule: rule, Job: job})
+		}
+	}
+	fresh, f.m.fresh = f.m.fresh, len(f.m.opening) > 0
+	return found, fresh, nil
+}
+
+func (f finder) Open(t Found) (Cgroup, error) {
+	if err := f.m.opening[t.Path]; err != nil {
+		return nil, err
+	}
+	for _, g := range f.m.guests {
+		if g.inode == t.Inode {
+			g.files++
+			return &cgroup{g, true}, nil
+		}
+	}
+	return nil, host.ErrGone
+}
+
+func (f finder) Unwatched() error { return nil }
+
+// cgroup implements Cgroup.
+type cgroup struct {
+	*guest
+	open bool
+}
+
+func (c *cgroup) Dir() string                      { return "/cg" + c.path }
+func (c *cgroup) Members() ([]int, error)          { return nil, nil }
+func (c *cgroup) Below() ([]uint64, error)         { return nil, nil }
+func (c *cgroup) AllowedCPUs() (sample.Set, error) { return sample.SetOf(0, 1), nil }
+func (c *cgroup) Threads() (int, error)            { return 3, nil }
+
+func (c *cgroup) Usage() (host.Usage, error) {
+	switch {
+	case !c.open:
+		return host.Usage{}, errors.New("read after close")
+	case c.gone:
+		return host.Usage{}, host.ErrGone
+	case c.fails != nil:
+		return host.Usage{}, c.fails
+	}
+	c.m.settle()
+	return host.Usage{CPU: c.used}, nil
+}
+
+func (c *cgroup) Places() (host.Places, error) {
+	return host.Places{CPU: c.path, Unified: c.path, Split: c.split != "", Reason: c.split}, nil
+}
+
+func (c *cgroup) Close() error {
+	if !c.open {
+		return errors.New("closed twice")
+	}
+	c.open = false
+	c.files--
+	return nil
+}
+
+// CPUTimes implements Machine.
+func (m *machine) CPUTimes() (host.CPUTimes, error) {
+	if m.reading != nil {
+		return host.CPUTimes{}, m.reading
+	}
+	m.settle()
+	return host.CPUTimes{Total: host.CPUTime{User: m.busy, Steal: m.stolen}}, nil
+}
+
+// CapWrites implements Machine.
+func (m *machine) CapWrites(p string, rate float64, _ time.Duration) (string, uint64, []host.Write, error) {
+	for _, g := range m.guests {
+		if g.path == p {
+			return "/cg" + p, g.inode, []host.Write{{File: g.limit(), Old: m.values[g.limit()], New: fmt.Sprint(rate)}}, nil
+		}
+	}
+	return "", 0, nil, host.ErrGone
+}
+
+// The machine's files implement enforce.Files.
+
+func (m *machine) ReadValue(file string) (string, error) {
+	if v, ok := m.values[file]; ok {
+		return v, nil
+	}
+	return "", fs.ErrNotExist
+}
+
+func (m *machine) WriteValue(file, value string) error {
+	if _, ok := m.values[file]; !ok {
+		return fs.ErrNotExist
+	}
+	if m.write != nil {
+		if err := m.write(file, value); err != nil {
+			return err
+		}
+	}
+	m.settle()
+	m.values[file] = value
+	return nil
+}
+
+func (m *machine) Inode(dir string) (uint64, error) {
+	for _, g := range m.guests {
+		if "/cg"+g.path == dir {
+			return g.inode, nil
+		}
+	}
+	return 0, syscall.ENOENT
+}
+
+func (m *machine) BootID() (string, error) { return "boot", nil }
+
+// source implements counter.Source: a guest's cost as it is at the window's end.
+type source struct {
+	m             *machine
+	signal        sample.SignalName
+	start, finish error // of Start and Stop
+	adding        error
+	open          bool
+	targets       map[sample.TaskKey]*followed
+}
+
+type followed struct {
+	*guest
+	counting bool
+}
+
+func (m *machine) source(s sample.SignalName) *source {
+	return &source{m: m, signal: s, targets: map[sample.TaskKey]*followed{}}
+}
+
+func (s *source) Signal() sample.SignalName { return s.signal }
+func (s *source) Variant() string           { return "by-heart" }
+func (s *source) Close() error              { return nil }
+
+func (s *source) Add(t counter.Target) error {
+	if s.adding != nil {
+		return s.adding
+	}
+	for _, g := range s.m.guests {
+		if g.inode == t.Key.Inode {
+			s.targets[t.Key] = &followed{guest: g}
+			return nil
+		}
+	}
+	return host.ErrGone
+}
+
+func (s *source) reading(f *followed) counter.Reading {
+	r := counter.Reading{Cost: f.cost(), Rate: 1000, Coverage: 1}
+	r.Extras.Set(sample.Instructions, 1e9)
+	return r
+}
+
+func (s *source) Remove(k sample.TaskKey, _ time.Duration) (counter.Reading, bool) {
+	f := s.targets[k]
+	delete(s.targets, k)
+	if f == nil || !s.open || !f.counting {
+		return counter.Reading{}, false
+	}
+	return s.reading(f), true
+}
+
+func (s *source) Start() error {
+	if s.open {
+		return errors.New("started twice")
+	}
+	if s.start != nil {
+		return s.start
+	}
+	s.open = true
+	for _, f := range s.targets {
+		f.counting = true
+	}
+	return nil
+}
+
+func (s *source) Stop(cpu counter.CPUTime, yield func(sample.TaskKey, counter.Reading)) error {
+	if !s.open {
+		return errors.New("stopped without a start")
+	}
+	s.open = false
+	for k, f := range s.targets {
+		if _, ok := cpu(k); ok && f.counting {
+			yield(k, s.reading(f))
+		}
+		f.counting = false
+	}
+	return s.finish
+}
+
+// rig is an agent on such a machine.
+type rig struct {
+	*machine
+	config   *config.Agent
+	enforcer *enforce.Enforcer
+	source   *source
+	agent    *Agent
+	end      func() error
+}
+
+// baseRules are those of the rig: who is what is told by the path.
+const baseRules = `
+sampling: {duration: 10s, period: 1m}
+spec: {min_samples: 10}
+rules:
+  - {match: "/web/*", job: web, class: latency-sensitive}
+  - {match: "/kept/**", job: kept, class: batch, protected: true}
+  - {match: "/batch/*-*", job: $1, class: batch}
+  - {match: "/sys/*", class: batch, never_cap: true}
+  - {match: "/left/*", class: best-effort}
+`
+
+// newRig configures an agent for a machine; start runs it. dir keeps its state.
+func newRig(t testing.TB, m *machine, dir string, settings ...string) *rig {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "agent.yaml")
+	if err := os.WriteFile(file, []byte(baseRules), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := config.Load(file, nil, append([]string{"state_dir=" + dir, "machine=m1", "signals=cpi"}, settings...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &rig{machine: m, config: c, source: m.source(sample.CPI)}
+}
+
+// start opens the journal and runs the agent until stop, or the test's end.
+func (r *rig) start() {
+	r.t.Helper()
+	var err error
+	if r.enforcer, err = enforce.Open(filepath.Join(r.config.StateDir, "journal"), r.machine); err != nil {
+		r.t.Fatal(err)
+	}
+	r.fresh = true
+	r.agent, err = New(Parts{Config: r.config, Version: "test", Platform: "p", Machine: r.machine, Finder: finder{r.machine, r.config},
+		Sources: []counter.Source{r.source}, Enforcer: r.enforcer, Log: slog.New(slog.NewTextHandler(&r.log, nil)),
+		Signals: []api.SignalStatus{{Signal: sample.CPI, Variant: "by-heart", OK: true}},
+		Record:  func(s *sample.Sample) error { r.samples = append(r.samples, *s); return nil }})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- r.agent.Run(ctx) }()
+	r.end = func() error {
+		cancel()
+		return errors.Join(<-done, r.enforcer.Close())
+	}
+	synctest.Wait()
+}
+
+// stop ends the agent as SIGTERM does.
+func (r *rig) stop() {
+	r.t.Helper()
+	if err := r.end(); err != nil {
+		r.t.Errorf("stop: %v", err)
+	}
+	for _, g := range r.guests {
+		if g.files != 0 {
+			r.t.Errorf("%s has %d files open after the stop", g.path, g.files)
+		}
+	}
+}
+
+// pass lets time go by. The loop sees what the test has done to the machine.
+func (r *rig) pass(d time.Duration) {
+	r.t.Helper()
+	if err := r.agent.ask(context.Background(), func() {}); err != nil {
+		r.t.Fatal(err)
+	}
+	<-time.After(d)
+	synctest.Wait()
+}
+
+// status asks the agent.
+func (r *rig) status() (s api.Status) {
+	r.t.Helper()
+	r.get(api.PathStatus, &s)
+	return s
+}
+
+func (r *rig) incidents() (all []plan.Incident) {
+	r.t.Helper()
+	all, _, err := report.LoadIncidents(r.config.StateDir)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return all
+}
+
+// task asks for one task as people see it.
+func (r *rig) task(name string) api.TaskView {
+	r.t.Helper()
+	var all []api.TaskView
+	r.get(api.PathTasks, &all)
+	i := slices.IndexFunc(all, func(v api.TaskView) bool { return string(v.Name) == name })
+	if i < 0 {
+		r.t.Fatalf("no task %s in %+v", name, all)
+	}
+	return all[i]
+}
+
+// spec is what the agent knows of a job now.
+func (r *rig) spec(job sample.JobName) (s spec.Spec) {
+	r.t.Helper()
+	err := r.agent.ask(context.Background(), func() {
+		s, _ = r.agent.history.Lookup(spec.Key{Job: job, Platform: "p", Signal: sample.CPI, Variant: "by-heart"}, sample.At(time.Now()))
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return s
+}
+
+func (r *rig) get(path string, out any) {
+	r.t.Helper()
+	if status, body := r.call("GET", path, nil); status != http.StatusOK {
+		r.t.Fatalf("GET %s: %d %s", path, status, body)
+	} else if err := json.Unmarshal(body, out); err != nil {
+		r.t.Fatalf("GET %s: %v in %s", path, err, body)
+	}
+}
+
+// call makes a request as the operator ann does.
+func (r *rig) call(method, path string, in any) (int, []byte) {
+	r.t.Helper()
+	text, ok := in.(string)
+	if !ok && in != nil {
+		b, err := json.Marshal(in)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		text = string(b)
+	}
+	ctx := context.WithValue(context.Background(), peerKey{}, "ann")
+	w := httptest.NewRecorder()
+	r.agent.SocketServer().Handler.ServeHTTP(w, httptest.NewRequestWithContext(ctx, method, path, strings.NewReader(text)))
+	return w.Code, w.Body.Bytes()
+}
+
+// do makes a request that must work.
+func (r *rig) do(path string, in any) api.Done {
+	r.t.Helper()
+	status, body := r.call("POST", path, in)
+	var d api.Done
+	if err := json.Unmarshal(body, &d); status != http.StatusOK || err != nil || d.Message == "" {
+		r.t.Fatalf("POST %s %+v: %d %s", path, in, status, body)
+	}
+	return d
+}
+
+// refused makes a request that must not work, and returns why it did not.
+func (r *rig) refused(path string, in any, want int) string {
+	r.t.Helper()
+	status, body := r.call("POST", path, in)
+	var f api.Failure
+	if err := json.Unmarshal(body, &f); status != want || err != nil || f.Error == "" {
+		r.t.Fatalf("POST %s %+v: %d %s; want a refusal with %d", path, in, status, body, want)
+	}
+	return f.Error
+}
+
+// audit returns the lines of the audit log.
+func (r *rig) audit() (all []auditEntry) {
+	r.t.Helper()
+	text, err := os.ReadFile(filepath.Join(r.config.StateDir, "audit.jsonl"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		r.t.Fatal(err)
+	}
+	for line := range bytes.Lines(text) {
+		var e auditEntry
+		if err := json.Unmarshal(line, &e); err != nil {
+			r.t.Fatalf("audit log: %v in %q", err, line)
+		}
+		all = append(all, e)
+	}
+	return all
+}
+
+// suffering adds a latency-sensitive victim whose cost rises with what the
+// antagonist gets, by 1.5 at one CPU.
+func (r *rig) suffering(antagonist *guest) *guest {
+	v := r.add("/web/1", 0.5)
+	n := 0
+	v.cost = func() float64 {
+		n++
+		return 1 + 0.01*float64(n%5) + 1.5*antagonist.rate()
+	}
+	return v
+}
+
+// learn passes the time in which the victim's job gets its spec, with the
+// antagonist quiet. It ends half a minute before a window opens.
+func (r *rig) learn() {
+	r.t.Helper()
+	r.pass(12*time.Minute - 30*time.Second)
+	if s := r.spec("web"); s.State != spec.Ready || s.Samples != 12 {
+		r.t.Fatalf("after 12 samples the spec is %+v", s)
+	}
+	if all := r.incidents(); len(all) != 0 {
+		r.t.Fatalf("incidents while all was quiet: %+v", all)
+	}
+}
