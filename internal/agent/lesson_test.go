@@ -1,0 +1,120 @@
+package agent
+
+import (
+	"maps"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/counter"
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// A cap that cannot be set costs that cap: nothing is left half done or held,
+// the loop goes on, the next suspect is taken, and the same task can be capped
+// as soon as the kernel lets it.
+func TestAfterACapThatFailsTheNextRoundWorks(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=on")
+		first, second := r.add("/batch/first-1", 0.05), r.add("/batch/second-1", 0.05)
+		r.suffering(first)
+		r.start()
+		defer r.stop()
+		r.learn()
+		before := maps.Clone(r.values)
+
+		refused := 0
+		r.write = func(file, value string) error {
+			if file == first.limit() && value != "max" {
+				refused++
+				return syscall.EINVAL
+			}
+			return nil
+		}
+		first.set(1.5)
+		second.set(1.4)
+		r.pass(3 * time.Minute)
+		all := r.incidents()
+		if len(all) != 1 || len(all[0].Rounds) == 0 || all[0].Rounds[0].Outcome != plan.CapFailed || refused != 1 {
+			t.Fatalf("%d writes refused; %+v", refused, all)
+		}
+		if !maps.Equal(r.values, before) || len(r.enforcer.Active()) != 0 {
+			t.Errorf("left behind: %v, active %v", r.values, r.enforcer.Active())
+		}
+		// The victim stays bad, so the next round begins with its next anomaly.
+		r.pass(5 * time.Minute)
+		rounds := r.incidents()[0].Rounds
+		if len(rounds) != 2 || rounds[1].Suspect.Name != "/batch/second-1" || refused != 1 {
+			t.Errorf("%d writes refused, rounds %+v; want a second one against the next suspect", refused, rounds)
+		}
+		if s := r.status(); s.Intervals == 0 || len(s.Degraded) != 0 {
+			t.Errorf("status %+v", s)
+		}
+		r.write = nil
+		done := r.do(api.PathCap, api.CapRequest{Task: "first-1", Rate: 0.1, For: "1m", Reason: "the kernel is well again"})
+		if got := r.values[first.limit()]; got != "0.1" || done.ID == "" {
+			t.Errorf("the limit is %q", got)
+		}
+		r.pass(2 * time.Minute)
+		if got := r.values[first.limit()]; got != "max" {
+			t.Errorf("a minute after its end the limit is %q", got)
+		}
+	})
+}
+
+// Stopping puts back what quell changed and nothing else: a limit that somebody
+// set meanwhile on a task that was never capped is not written at all.
+func TestAStopWritesOnlyWhatQuellChanged(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir())
+		capped, free, was := r.add("/batch/capped-1", 1), r.add("/batch/free-1", 1), r.add("/batch/was-1", 1)
+		r.start()
+		r.pass(time.Second)
+		r.do(api.PathCap, api.CapRequest{Task: "was-1", Rate: 0.1, For: "10m", Reason: "x"})
+		r.do(api.PathUncap, api.UncapRequest{Task: "was-1", Reason: "x"})
+		r.do(api.PathCap, api.CapRequest{Task: "capped-1", Rate: 0.1, For: "10m", Reason: "x"})
+		r.values[free.limit()], r.values[was.limit()] = "0.5", "0.6"
+		var wrote []string
+		r.write = func(file, value string) error { wrote = append(wrote, file+"="+value); return nil }
+		r.pass(time.Second)
+		r.stop()
+		if len(wrote) != 1 || wrote[0] != capped.limit()+"=max" {
+			t.Errorf("wrote %q", wrote)
+		}
+		if r.values[free.limit()] != "0.5" || r.values[was.limit()] != "0.6" {
+			t.Errorf("files hold %v", r.values)
+		}
+	})
+}
+
+// half is a source that could count half of the time only.
+type half struct{ *source }
+
+func (h half) Stop(cpu counter.CPUTime, yield func(sample.TaskKey, counter.Reading)) error {
+	return h.source.Stop(cpu, func(k sample.TaskKey, r counter.Reading) {
+		r.Coverage = 0.5
+		yield(k, r)
+	})
+}
+
+// The coverage goes with the sample: whoever reads the trace can tell a value
+// that was counted all the time from one that was scaled up from half of it.
+func TestCoverageIsKeptWithTheSample(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir())
+		g := r.add("/batch/job-1", 1)
+		g.cost = func() float64 { return 1 }
+		r.start()
+		defer r.stop()
+		r.pass(11 * time.Second)
+		if err := r.agent.ask(t.Context(), func() { r.agent.Sources[0] = half{r.source} }); err != nil {
+			t.Fatal(err)
+		}
+		r.pass(time.Minute)
+		if len(r.samples) != 2 || r.samples[0].Coverage != 1 || r.samples[1].Coverage != 0.5 {
+			t.Errorf("samples %+v; want coverages of 1 and 0.5", r.samples)
+		}
+	})
+}
