@@ -251,10 +251,10 @@ func TestChannelCache(t *testing.T) {
 		if where != near || len(of[alone]) == 0 || len(of[contended]) == 0 {
 			continue
 		}
-		// Other guests of the host can spoil a window, not mend one.
+		// Other work, here or in the host's other guests, can spoil a window, not mend one.
 		best := slices.MinFunc(of[alone], func(a, b figures) int { return cmp.Compare(a.cpt, b.cpt) })
 		if a := perStep(best); a > inCache {
-			quelltest.Skip(t, "quiet-cache", fmt.Errorf("%.0f ns a step with nothing beside it: others, outside, have the cache", a))
+			quelltest.Skip(t, "quiet-cache", fmt.Errorf("%.0f ns a step with nothing beside it: others have the cache", a))
 		}
 		if a, b := perStep(best), middle(of[contended], perStep); b < 1.2*a {
 			t.Errorf("a step takes %.1f ns alone and %.1f ns beside a stream in the same cache", a, b)

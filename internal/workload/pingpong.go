@@ -26,12 +26,15 @@ type RoundTrip struct {
 // enough that reading the clock (50 ns) does not matter.
 const burstTrips = 64
 
+// leastBursts make it likely that one was not interrupted.
+const leastBursts = 8
+
 const (
 	// arrival is how long a thread may take to get to its CPU, asleep; on a
 	// busy one it has to wait for its turn before it can be bound and raised.
 	arrival = 3 * time.Second
 	// patience is how long they may then miss each other, spinning.
-	patience = 100 * time.Millisecond
+	patience = 250 * time.Millisecond
 )
 
 var (
@@ -104,7 +107,7 @@ func PingPong(a, b int, d time.Duration) (RoundTrip, error) {
 		return RoundTrip{}, fmt.Errorf("ping-pong %d-%d: %w", a, b, err)
 	}
 	rt.CPU = <-spent + <-spent
-	if rt.Bursts = len(bursts); rt.Bursts == 0 {
+	if rt.Bursts = len(bursts); rt.Bursts < leastBursts {
 		return RoundTrip{}, fmt.Errorf("ping-pong %d-%d: %w", a, b, ErrNotMet)
 	}
 	slices.Sort(bursts)
@@ -126,7 +129,7 @@ func meet(me, other *atomic.Bool, ball *atomic.Int64) bool {
 	return true
 }
 
-// serveBall plays bursts for d, or until the first is done but at most patience
+// serveBall plays bursts for d, or until there are enough but at most patience
 // longer, and appends the mean round trip of each.
 func serveBall(ball *atomic.Int64, d time.Duration, bursts []time.Duration) []time.Duration {
 	begin := time.Now()
@@ -140,7 +143,7 @@ func serveBall(ball *atomic.Int64, d time.Duration, bursts []time.Duration) []ti
 					continue
 				}
 				// The other thread is not running: is it worth waiting for?
-				if waited := time.Since(begin); waited > d+patience || waited > d && len(bursts) > 0 {
+				if waited := time.Since(begin); waited > d+patience || waited > d && len(bursts) >= leastBursts {
 					return bursts
 				}
 			}
@@ -148,7 +151,7 @@ func serveBall(ball *atomic.Int64, d time.Duration, bursts []time.Duration) []ti
 		now := time.Now()
 		bursts = append(bursts, now.Sub(last)/burstTrips)
 		last = now
-		if now.Sub(begin) > d {
+		if now.Sub(begin) > d && len(bursts) >= leastBursts {
 			break
 		}
 	}
@@ -213,7 +216,7 @@ func threadTime() time.Duration {
 }
 
 // Near is the round trip below which two CPUs are said to share a last-level
-// cache. On a 2-vCPU AMD EPYC (Zen 3) guest, idle and busy, it was 70 to 140 ns
+// cache. On a 2-vCPU AMD EPYC (Zen 3) guest, idle and busy, it was 70 to 150 ns
 // while they did, 355 to 480 ns while they did not, and nothing between.
 const Near = 220 * time.Nanosecond
 

@@ -76,7 +76,9 @@ func TestTwoTreesOfOnePrefixDoNotHarmEachOther(t *testing.T) {
 	if _, err := OpenTree(testPrefix, TreeOptions{}); err == nil {
 		t.Error("the same tree was opened twice")
 	}
-	if removed, err := Sweep(testPrefix); err != nil || len(removed) > 0 {
+	// An earlier run of these tests may have been killed: its own are swept.
+	removed, err := Sweep(testPrefix)
+	if err != nil || strings.Contains(strings.Join(removed, " "), tree.Top()) {
 		t.Errorf("swept %v of a living owner, %v", removed, err)
 	}
 	counted(t, p, 2)
@@ -250,7 +252,8 @@ func TestAHogsBurstIsFixedWorkAlsoUnderACap(t *testing.T) {
 			return work > s.Work/2 && asleep(t, p.PID)
 		})
 		took := time.Since(began)
-		if work < s.Work || work > 2*s.Work {
+		// The hog counts threads that have ended since, schedstat does not.
+		if work < s.Work*9/10 || work > 2*s.Work {
 			t.Errorf("share %v: a burst of %v took %v of CPU", share, s.Work, work)
 		}
 		if n := throttled(t, tree, "hog") - before; share > 0 && (n < 3 || took < 2*s.Work) {
