@@ -43,6 +43,7 @@ type machine struct {
 	guests  []*guest
 	inodes  uint64
 	fresh   bool
+	settled time.Time     // up to when usage is accounted
 	busy    time.Duration // of all guests
 	stolen  time.Duration
 	values  map[string]string              // file → text
@@ -62,7 +63,6 @@ type guest struct {
 	load  float64 // CPU-s/s that it wants
 	cost  func() float64
 	used  time.Duration
-	at    time.Time
 	files int // open cgroups
 	gone  bool
 	split string
@@ -70,13 +70,13 @@ type guest struct {
 }
 
 func newMachine(t testing.TB) *machine {
-	return &machine{t: t, values: map[string]string{}, opening: map[string]error{}}
+	return &machine{t: t, settled: time.Now(), values: map[string]string{}, opening: map[string]error{}}
 }
 
 func (m *machine) add(path string, load float64) *guest {
 	m.settle()
 	m.inodes++
-	g := &guest{m: m, path: path, inode: m.inodes, load: load, at: time.Now(), cost: func() float64 { return math.NaN() }}
+	g := &guest{m: m, path: path, inode: m.inodes, load: load, cost: func() float64 { return math.NaN() }}
 	m.guests = append(m.guests, g)
 	m.values[g.limit()] = "max"
 	m.fresh = true
@@ -95,10 +95,14 @@ func (g *guest) rate() float64 {
 
 // settle accounts what was used up to now; call it before a rate changes.
 func (m *machine) settle() {
+	now := time.Now()
+	past := now.Sub(m.settled)
+	if m.settled = now; past == 0 {
+		return
+	}
 	for _, g := range m.guests {
-		now := time.Now()
-		d := time.Duration(g.rate() * float64(now.Sub(g.at)))
-		g.used, g.at = g.used+d, now
+		d := time.Duration(g.rate() * float64(past))
+		g.used += d
 		m.busy += d
 	}
 }
@@ -507,13 +511,13 @@ func (r *rig) audit() (all []auditEntry) {
 }
 
 // suffering adds a latency-sensitive victim whose cost rises with what the
-// antagonist gets, by 1.5 at one CPU.
+// antagonist gets over 0.1 CPU-s/s, by 1.5 for one more.
 func (r *rig) suffering(antagonist *guest) *guest {
 	v := r.add("/web/1", 0.5)
 	n := 0
 	v.cost = func() float64 {
 		n++
-		return 1 + 0.01*float64(n%5) + 1.5*antagonist.rate()
+		return 1 + 0.01*float64(n%5) + 1.5*max(0, antagonist.rate()-0.1)
 	}
 	return v
 }

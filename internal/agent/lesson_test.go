@@ -89,6 +89,29 @@ func TestAStopWritesOnlyWhatQuellChanged(t *testing.T) {
 	})
 }
 
+// One signal to stop is enough, also with caps on and a window open: everything
+// is undone and closed at once, not with the next tick or the window's end.
+func TestAStopWaitsForNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir())
+		g := r.add("/batch/job-1", 1)
+		r.start()
+		r.pass(5*time.Second + 100*time.Millisecond)
+		r.do(api.PathCap, api.CapRequest{Task: "job-1", Rate: 0.1, For: "10m", Reason: "x"})
+		if !r.source.open {
+			t.Error("no window is open")
+		}
+		begin := time.Now()
+		r.stop()
+		if took := time.Since(begin); took != 0 || r.source.open || r.values[g.limit()] != "max" {
+			t.Errorf("it took %v; window open: %v, limit %q", took, r.source.open, r.values[g.limit()])
+		}
+		if err := r.agent.ask(t.Context(), func() {}); err != ErrStopped {
+			t.Errorf("a request to an agent that has ended: %v", err)
+		}
+	})
+}
+
 // half is a source that could count half of the time only.
 type half struct{ *source }
 

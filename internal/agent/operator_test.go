@@ -1,0 +1,410 @@
+package agent
+
+import (
+	"encoding/json"
+	"errors"
+	"math"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// crowd is a machine with tasks to give orders about.
+func crowd(t *testing.T, settings ...string) *rig {
+	r := newRig(t, newMachine(t), t.TempDir(), settings...)
+	for _, p := range []string{"/web/1", "/kept/a/x", "/kept/b/x", "/batch/job-1", "/sys/sshd", "/left/over"} {
+		r.add(p, 0.5)
+	}
+	return r
+}
+
+func TestOperatorsCapAndUncap(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := crowd(t, "enforce.mode=off") // operators need no mode
+		r.start()
+		defer r.stop()
+		at := sample.At(time.Now())
+		d := r.do(api.PathCap, api.CapRequest{Task: "job-1", Rate: 0.25, For: "3m", Reason: "too loud"})
+		if d.ID == "" || !strings.Contains(d.Message, "/batch/job-1 to 0.25 CPU-s/s until 2000-01-01T00:03:00Z") {
+			t.Errorf("answer %+v", d)
+		}
+		if got := r.values["/cg/batch/job-1/cpu.max"]; got != "0.25" {
+			t.Errorf("the limit is %q", got)
+		}
+		want := api.CapView{ID: d.ID, Task: "/batch/job-1", Rate: 0.25, From: at, Until: at.Add(3 * time.Minute), By: "ann", Why: "too loud"}
+		if s := r.status(); len(s.Caps) != 1 || s.Caps[0] != want {
+			t.Errorf("caps %+v, want %+v", s.Caps, want)
+		}
+		r.refused(api.PathCap, api.CapRequest{Task: "job-1", Rate: 0.1, For: "3m", Reason: "louder"}, http.StatusConflict)
+		r.do(api.PathUncap, api.UncapRequest{Task: "/batch/job-1", Reason: "quiet now"})
+		if got := r.values["/cg/batch/job-1/cpu.max"]; got != "max" || len(r.status().Caps) != 0 {
+			t.Errorf("after the uncap the limit is %q", got)
+		}
+		r.refused(api.PathUncap, api.UncapRequest{Task: "/batch/job-1", Reason: "again"}, http.StatusConflict)
+
+		// A lease ends by itself, whatever the mode.
+		r.do(api.PathCap, api.CapRequest{Task: "/left/over", Rate: 0.25, For: "90s", Reason: "x"})
+		r.pass(89 * time.Second)
+		if got := r.values["/cg/left/over/cpu.max"]; got != "0.25" {
+			t.Errorf("a second before its end the limit is %q", got)
+		}
+		r.pass(time.Second)
+		if got := r.values["/cg/left/over/cpu.max"]; got != "max" {
+			t.Errorf("at its end the limit is %q", got)
+		}
+	})
+}
+
+// Every refusal has a reason, and a line in the audit log with who asked for
+// what and why.
+func TestRefusalsAreAudited(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := crowd(t)
+		r.start()
+		defer r.stop()
+		r.write = func(file, value string) error { t.Errorf("wrote %q to %s", value, file); return nil }
+		for _, c := range []struct {
+			path   string
+			in     any
+			status int
+			want   string // in the answer and in the audit's result
+			what   string
+		}{
+			{api.PathCap, api.CapRequest{Task: "nobody", Rate: 1, For: "1m", Reason: "r"}, 404, `no task is called "nobody"`, "cap"},
+			{api.PathCap, api.CapRequest{Task: "", Rate: 1, For: "1m", Reason: "r"}, 404, `no task is called ""`, "cap"},
+			{api.PathCap, api.CapRequest{Task: "/", Rate: 1, For: "1m", Reason: "r"}, 404, `no task`, "cap"},
+			{api.PathCap, api.CapRequest{Task: "ob-1", Rate: 1, For: "1m", Reason: "r"}, 404, `no task`, "cap"}, // part of a name
+			{api.PathCap, api.CapRequest{Task: "x", Rate: 1, For: "1m", Reason: "r"}, 404, `could be any of /kept/a/x, /kept/b/x`, "cap"},
+			{api.PathCap, api.CapRequest{Task: "/web/1", Rate: 1, For: "1m", Reason: "r"}, 409, "latency-sensitive", "cap"},
+			{api.PathCap, api.CapRequest{Task: "sshd", Rate: 1, For: "1m", Reason: "r"}, 409, "never-cap", "cap"},
+			{api.PathCap, api.CapRequest{Task: "job-1", Rate: 0, For: "1m", Reason: "r"}, 409, "rate 0", "cap"},
+			{api.PathCap, api.CapRequest{Task: "job-1", Rate: -1, For: "1m", Reason: "r"}, 409, "rate -1", "cap"},
+			{api.PathCap, api.CapRequest{Task: "job-1", Rate: 1, For: "soon", Reason: "r"}, 409, `"soon": want a duration`, "cap"},
+			{api.PathCap, api.CapRequest{Task: "job-1", Rate: 1, For: "1ms", Reason: "r"}, 409, "shorter than 1s", "cap"},
+			{api.PathCap, api.CapRequest{Task: "job-1", Rate: 1, For: "-1h", Reason: "r"}, 409, "shorter than 1s", "cap"},
+			{api.PathUncap, api.UncapRequest{Task: "job-1", Reason: "r"}, 409, "no cap of quell's", "uncap"},
+			{api.PathUncap, api.UncapRequest{Task: "nobody", Reason: "r"}, 404, "no task", "uncap"},
+			{api.PathProtect, api.ProtectRequest{Task: "nobody", Reason: "r"}, 404, "no task", "protect"},
+			{api.PathProtect, api.ProtectRequest{Task: "nobody", Off: true, Reason: "r"}, 404, "no task", "unprotect"},
+			{api.PathMode, api.ModeRequest{Mode: "maximal", Reason: "r"}, 409, "want off, advise or on", "enforcement maximal"},
+		} {
+			before := len(r.audit())
+			if got := r.refused(c.path, c.in, c.status); !strings.Contains(got, c.want) {
+				t.Errorf("%+v: %q, want %q", c.in, got, c.want)
+			}
+			lines := r.audit()
+			if len(lines) != before+1 {
+				t.Fatalf("%+v: %d lines in the audit log", c.in, len(lines)-before)
+			}
+			e := lines[before]
+			if e.Who != "ann" || e.What != c.what || e.Why != "r" || e.At != sample.At(time.Now()) || !strings.Contains(e.Result, c.want) {
+				t.Errorf("%+v: audit %+v", c.in, e)
+			}
+		}
+		// What is no request at all is not carried out either.
+		for _, body := range []string{"", "{", "[]", `{"task":"job-1","rate":"fast"}`, `{"task":"job-1","rat":1}`, strings.Repeat(" ", 1<<17)} {
+			r.refused(api.PathCap, body, http.StatusBadRequest)
+		}
+		for _, path := range []string{api.PathCap, api.PathUncap, api.PathProtect, api.PathMode} {
+			if status, _ := r.call("GET", path, nil); status != http.StatusMethodNotAllowed {
+				t.Errorf("GET %s: %d", path, status)
+			}
+		}
+	})
+}
+
+// A cap that cannot be applied is refused with its cause, and audited.
+func TestCapThatFails(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := crowd(t)
+		r.start()
+		defer r.stop()
+		r.write = func(string, string) error { return errors.New("disk on fire") }
+		if got := r.refused(api.PathCap, api.CapRequest{Task: "job-1", Rate: 1, For: "1m", Reason: "r"}, 409); !strings.Contains(got, "disk on fire") {
+			t.Errorf("got %q", got)
+		}
+		if a := r.audit(); len(a) != 1 || a[0].Who != "ann" || !strings.Contains(a[0].Result, "disk on fire") {
+			t.Errorf("audit %+v", a)
+		}
+		if s := r.status(); len(s.Caps) != 0 {
+			t.Errorf("caps %+v", s.Caps)
+		}
+	})
+}
+
+// An operator's cap on a suspect of an open incident is a round of it.
+func TestOperatorsCapIsARound(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir())
+		noisy := r.add("/batch/noisy-1", 0.05)
+		r.suffering(noisy)
+		r.start()
+		defer r.stop()
+		r.learn()
+		noisy.set(1.5)
+		r.pass(3 * time.Minute)
+		d := r.do(api.PathCap, api.CapRequest{Task: "noisy-1", Rate: 0.1, For: "10m", Reason: "advice taken"})
+		r.pass(4 * time.Minute)
+		r.do(api.PathUncap, api.UncapRequest{Task: "noisy-1", Reason: "done"})
+		inc := r.incidents()[0]
+		if len(inc.Rounds) != 1 || inc.Rounds[0].ID != d.ID || inc.Rounds[0].By != "ann" || inc.Outcome != plan.TruePositive {
+			t.Errorf("incident %+v, round %+v", inc, inc.Rounds)
+		}
+	})
+}
+
+func TestProtect(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		dir, m := t.TempDir(), newMachine(t)
+		r := newRig(t, m, dir)
+		r.add("/batch/job-1", 0.5)
+		r.add("/left/over", 0.5)
+		r.start()
+		r.do(api.PathProtect, api.ProtectRequest{Task: "job-1", Reason: "r"})
+		r.do(api.PathProtect, api.ProtectRequest{Task: "job-1", Reason: "again"})
+		r.do(api.PathProtect, api.ProtectRequest{Task: "over", Reason: "r"})
+		r.do(api.PathProtect, api.ProtectRequest{Task: "over", Off: true, Reason: "r"})
+		check := func() {
+			t.Helper()
+			if !r.task("/batch/job-1").Protected || r.task("/left/over").Protected {
+				t.Errorf("tasks %+v, %+v", r.task("/batch/job-1"), r.task("/left/over"))
+			}
+		}
+		check()
+		r.stop()
+		r = newRig(t, m, dir) // the next agent
+		r.start()
+		defer r.stop()
+		check()
+		r.do(api.PathProtect, api.ProtectRequest{Task: "job-1", Off: true, Reason: "r"})
+		if r.task("/batch/job-1").Protected {
+			t.Error("still protected")
+		}
+		if got := r.agent.overrides.Protected; len(got) != 0 {
+			t.Errorf("still kept: %q", got)
+		}
+	})
+}
+
+// Leaving the mode on lifts what quell capped and leaves operators' caps; the
+// mode holds over a restart, whatever the file says.
+func TestMode(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		dir, m := t.TempDir(), newMachine(t)
+		r := newRig(t, m, dir, "enforce.mode=advise")
+		noisy, other := r.add("/batch/noisy-1", 0.05), r.add("/batch/other-1", 0.2)
+		r.suffering(noisy)
+		r.start()
+		r.do(api.PathMode, api.ModeRequest{Mode: "on", Reason: "r"})
+		r.learn()
+		r.do(api.PathCap, api.CapRequest{Task: "other-1", Rate: 0.1, For: "1h", Reason: "r"})
+		noisy.set(1.5)
+		r.pass(3 * time.Minute)
+		if got := r.status(); len(got.Caps) != 2 || got.Mode != plan.On {
+			t.Fatalf("status %+v", got)
+		}
+		r.do(api.PathMode, api.ModeRequest{Mode: "off", Reason: "r"})
+		if n, o := r.values[noisy.limit()], r.values[other.limit()]; n != "max" || o != "0.1" {
+			t.Errorf("limits %q of quell's, %q of ann's", n, o)
+		}
+		r.stop()
+		if o := r.values[other.limit()]; o != "max" {
+			t.Errorf("after the stop ann's limit is %q", o)
+		}
+		r = newRig(t, m, dir, "enforce.mode=on")
+		r.start()
+		defer r.stop()
+		if got := r.status().Mode; got != plan.Off {
+			t.Errorf("mode %v after the restart", got)
+		}
+		if log := r.log.String(); !strings.Contains(log, "as an operator set it") || !strings.Contains(log, "configured=on") {
+			t.Errorf("the log does not tell:\n%s", log)
+		}
+	})
+}
+
+// A cap whose undoing fails is tried again every tick and shown meanwhile.
+func TestUndoThatFails(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := crowd(t)
+		r.start()
+		defer r.stop()
+		d := r.do(api.PathCap, api.CapRequest{Task: "job-1", Rate: 0.25, For: "10s", Reason: "r"})
+		tries := 0
+		r.write = func(string, string) error { tries++; return errors.New("stuck") }
+		r.pass(15 * time.Second)
+		if s := r.status(); len(s.Caps) != 1 || len(s.Degraded) != 1 ||
+			!strings.HasPrefix(s.Degraded[0], "lifting cap "+d.ID+": ") || !strings.Contains(s.Degraded[0], "stuck") {
+			t.Errorf("status %+v", s)
+		}
+		if tries < 6 {
+			t.Errorf("tried %d times in 6 ticks", tries)
+		}
+		r.write = nil
+		r.pass(time.Second)
+		if s := r.status(); len(s.Caps) != 0 || len(s.Degraded) != 0 {
+			t.Errorf("status %+v", s)
+		}
+		if got := r.values["/cg/batch/job-1/cpu.max"]; got != "max" {
+			t.Errorf("the limit is %q", got)
+		}
+		a := r.audit()
+		if last := a[len(a)-1]; len(a) != 2 || last.What != "uncap" || !strings.HasSuffix(last.Why, "restored") {
+			t.Errorf("audit %+v", a)
+		}
+	})
+}
+
+// An uncap that fails is refused, and carried out as soon as it can be.
+func TestUncapThatFails(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := crowd(t)
+		r.start()
+		defer r.stop()
+		r.do(api.PathCap, api.CapRequest{Task: "job-1", Rate: 0.25, For: "1h", Reason: "r"})
+		r.write = func(string, string) error { return errors.New("stuck") }
+		if got := r.refused(api.PathUncap, api.UncapRequest{Task: "job-1", Reason: "r"}, 409); !strings.Contains(got, "stuck") {
+			t.Errorf("got %q", got)
+		}
+		r.write = nil
+		r.pass(time.Second)
+		if got := r.values["/cg/batch/job-1/cpu.max"]; got != "max" {
+			t.Errorf("the limit is %q", got)
+		}
+	})
+}
+
+// A limit that somebody else changed is theirs: it is left as it is, the cap
+// is over and its round says why.
+func TestTakenOver(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=on")
+		noisy := r.add("/batch/noisy-1", 0.05)
+		r.suffering(noisy)
+		r.start()
+		defer r.stop()
+		r.learn()
+		noisy.set(1.5)
+		r.pass(3 * time.Minute)
+		if len(r.status().Caps) != 1 {
+			t.Fatal("no cap")
+		}
+		r.settle()
+		r.values[noisy.limit()] = "0.7"
+		r.pass(time.Second)
+		if got := r.values[noisy.limit()]; got != "0.7" {
+			t.Errorf("the limit is %q", got)
+		}
+		s := r.status()
+		if len(s.Caps) != 0 {
+			t.Errorf("caps %+v", s.Caps)
+		}
+		inc := r.incidents()[0]
+		if inc.Outcome != plan.CapTakenOver || inc.Rounds[0].Ended == 0 {
+			t.Errorf("incident %+v", inc)
+		}
+		a := r.audit()
+		if last := a[len(a)-1]; last.What != "uncap" || !strings.Contains(last.Why, "somebody else") || !strings.Contains(last.Why, "taken-over") {
+			t.Errorf("audit %+v", last)
+		}
+		// And it stays theirs: no other cap on it for this incident.
+		r.pass(10 * time.Minute)
+		if got := r.values[noisy.limit()]; got != "0.7" || len(r.incidents()[0].Rounds) != 1 {
+			t.Errorf("later the limit is %q, rounds %d", got, len(r.incidents()[0].Rounds))
+		}
+	})
+}
+
+// Who is capped and ends takes its cap along; so does a victim that ends.
+func TestCapsEndWithTheirTasks(t *testing.T) {
+	for _, who := range []string{"/batch/noisy-1", "/web/1"} {
+		bubble(t, func(t *testing.T) {
+			r := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=on")
+			noisy := r.add("/batch/noisy-1", 0.05)
+			victim := r.suffering(noisy)
+			r.start()
+			defer r.stop()
+			r.learn()
+			noisy.set(1.5)
+			r.pass(3 * time.Minute)
+			if len(r.status().Caps) != 1 {
+				t.Fatal("no cap")
+			}
+			if who == victim.path {
+				victim.remove()
+			} else {
+				noisy.remove()
+			}
+			r.pass(time.Second)
+			if s := r.status(); len(s.Caps) != 0 || len(s.Degraded) != 0 || len(r.enforcer.Active()) != 0 {
+				t.Errorf("%s ended: status %+v, active %v", who, s, r.enforcer.Active())
+			}
+			inc := r.incidents()[0]
+			want := plan.SuspectExited
+			if who == victim.path {
+				want = plan.VictimExited
+				if got := r.values[noisy.limit()]; got != "max" {
+					t.Errorf("the limit is %q", got)
+				}
+			}
+			if inc.Outcome != want || inc.Rounds[0].Ended == 0 {
+				t.Errorf("%s ended: incident %+v", who, inc)
+			}
+		})
+	}
+}
+
+func TestAsking(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir())
+		noisy := r.add("/batch/noisy-1", 0.05)
+		r.suffering(noisy)
+		r.start()
+		r.learn()
+		noisy.set(1.5)
+		r.pass(3 * time.Minute)
+		var open []plan.Incident
+		if r.get(api.PathIncidents+"?open=true", &open); len(open) != 1 {
+			t.Fatalf("open incidents %+v", open)
+		}
+		var inc plan.Incident
+		if r.get(api.PathIncidents+"?id="+open[0].ID, &inc); inc.ID != open[0].ID || inc.Victim.Name != "/web/1" {
+			t.Errorf("incident %+v", inc)
+		}
+		if status, _ := r.call("GET", api.PathIncidents+"?id=inc-0", nil); status != http.StatusNotFound {
+			t.Errorf("an incident that does not exist: %d", status)
+		}
+		v := r.task("/web/1")
+		if c := v.Costs[0]; c.Signal != sample.CPI || !c.Outlier || c.Cost < 3 || c.Limit > 1.2 || v.CPU < 0.49 {
+			t.Errorf("task %+v", v)
+		}
+		if v := r.task("/batch/noisy-1"); !math.IsNaN(float64(v.Costs[0].Cost)) || !math.IsNaN(float64(v.Costs[0].Limit)) {
+			t.Errorf("a cost that is not known is %+v", v.Costs)
+		}
+		noisy.set(0)
+		r.pass(10 * time.Minute)
+		open = nil
+		if r.get(api.PathIncidents+"?open=true", &open); len(open) != 0 {
+			t.Errorf("open incidents %+v", open)
+		}
+		var all []plan.Incident
+		if r.get(api.PathIncidents, &all); len(all) != 1 || all[0].Closed == 0 {
+			t.Errorf("incidents %+v", all)
+		}
+		var s map[string]any
+		if r.get(api.PathStatus, &s); s["machine"] != "m1" || s["version"] != "test" {
+			t.Errorf("status %v", s)
+		}
+		r.stop()
+		status, body := r.call("GET", api.PathStatus, nil)
+		var f api.Failure
+		if err := json.Unmarshal(body, &f); status != http.StatusServiceUnavailable || err != nil || f.Error != ErrStopped.Error() {
+			t.Errorf("after the end: %d %s", status, body)
+		}
+	})
+}
