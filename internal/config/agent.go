@@ -60,6 +60,7 @@ type Detect struct {
 	OutlierWindow time.Duration `key:"outlier_window" help:"within this long" min:"100ms" max:"24h"`
 	Window        time.Duration `key:"window" help:"correlate victim and suspects over this long" min:"100ms" max:"24h"`
 	Correlation   float64       `key:"correlation" help:"what accuses a suspect" min:"-1" max:"1"`
+	LeastPressure float64       `key:"least_pressure" help:"what a suspect must have used in the bad intervals, CPU-s/s (rule quell)" min:"0" max:"1024"`
 	Pace          time.Duration `key:"pace" help:"least time between two analyses" min:"0s" max:"1h"`
 	Top           int           `key:"top" help:"suspects listed in an incident" min:"1" max:"1000"`
 	Switches      Switches      `key:"switches"`
@@ -71,6 +72,7 @@ type Switches struct {
 	CoVictim      string `key:"co_victim" help:"rank suspects that suffered too behind" oneof:"rule on off"`
 	LeastEffect   string `key:"least_effect" help:"an outlier must also matter" oneof:"rule on off"`
 	Indeterminate string `key:"indeterminate" help:"never accuse from a window without good samples" oneof:"rule on off"`
+	LeastPressure string `key:"least_pressure" help:"leave out suspects that used next to nothing when the victim was bad" oneof:"rule on off"`
 	OwnCauses     string `key:"own_causes" help:"own quota, steal and self-wait are findings of their own" oneof:"rule on off"`
 }
 
@@ -101,8 +103,8 @@ func Default() Agent {
 		LogLevel: "info", LogFormat: "text", Signals: []string{"cpi", "cpt", "runq"},
 		Tick: time.Second, Sampling: Sampling{10 * time.Second, time.Minute},
 		Spec: Spec{s.MinTasks, s.MinSamples, s.AgeWeight, s.Every, s.StaleAfter, 5 * time.Minute, false},
-		Detect: Detect{string(detect.Quell), d.Sigmas, d.Outliers, d.OutlierWindow, d.Window, d.Correlation, d.Pace, d.Top,
-			Switches{"rule", "rule", "rule", "rule", "rule"}},
+		Detect: Detect{string(detect.Quell), d.Sigmas, d.Outliers, d.OutlierWindow, d.Window, d.Correlation, d.LeastPressure, d.Pace, d.Top,
+			Switches{"rule", "rule", "rule", "rule", "rule", "rule"}},
 		Enforce: Enforce{p.Mode.String(), p.Rate, p.BestEffortRate, p.For, 0, p.MaxCaps, p.Outliers, p.Calm},
 		Log:     Log{16, 4},
 		Rules:   DefaultRules(),
@@ -185,11 +187,11 @@ func (a *Agent) DetectParams() (detect.Params, error) {
 	}
 	c := a.Detect
 	p.Sigmas, p.Outliers, p.OutlierWindow, p.Window = c.Sigmas, c.Outliers, c.OutlierWindow, c.Window
-	p.Correlation, p.Pace, p.Top = c.Correlation, c.Pace, c.Top
+	p.Correlation, p.LeastPressure, p.Pace, p.Top = c.Correlation, c.LeastPressure, c.Pace, c.Top
 	for value, sw := range map[*string]*bool{
 		&c.Switches.Reach: &p.Switches.Reach, &c.Switches.CoVictim: &p.Switches.CoVictim,
 		&c.Switches.LeastEffect: &p.Switches.LeastEffect, &c.Switches.Indeterminate: &p.Switches.Indeterminate,
-		&c.Switches.OwnCauses: &p.Switches.OwnCauses,
+		&c.Switches.LeastPressure: &p.Switches.LeastPressure, &c.Switches.OwnCauses: &p.Switches.OwnCauses,
 	} {
 		if *value != "rule" {
 			*sw = *value == "on"

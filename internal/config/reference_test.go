@@ -151,7 +151,7 @@ func unit(name string) float64 {
 }
 
 func TestSwitchesOverrideTheRule(t *testing.T) {
-	all := detect.Switches{Reach: true, CoVictim: true, LeastEffect: true, Indeterminate: true, OwnCauses: true}
+	all := detect.Switches{Reach: true, CoVictim: true, LeastEffect: true, Indeterminate: true, LeastPressure: true, OwnCauses: true}
 	for _, c := range []struct {
 		settings []string
 		want     detect.Switches
@@ -161,7 +161,7 @@ func TestSwitchesOverrideTheRule(t *testing.T) {
 		{[]string{"detect.rule=cpi2", "detect.switches.reach=on"}, detect.Switches{Reach: true}},
 		{[]string{"detect.rule=cpi2", "detect.switches.co_victim=on", "detect.switches.least_effect=on"}, detect.Switches{CoVictim: true, LeastEffect: true}},
 		{[]string{"detect.rule=cpi2", "detect.switches.indeterminate=on", "detect.switches.own_causes=on"}, detect.Switches{Indeterminate: true, OwnCauses: true}},
-		{[]string{"detect.switches.reach=off", "detect.switches.own_causes=off"}, detect.Switches{CoVictim: true, LeastEffect: true, Indeterminate: true}},
+		{[]string{"detect.switches.reach=off", "detect.switches.own_causes=off"}, detect.Switches{CoVictim: true, LeastEffect: true, Indeterminate: true, LeastPressure: true}},
 	} {
 		p, err := load(t, "", nil, c.settings).DetectParams()
 		if err != nil || p.Switches != c.want {

@@ -231,8 +231,8 @@ func (s *scene) describe(inc *plan.Incident, onset time.Time) {
 	r.incident, r.Variant = inc, inc.Variant
 	r.Named, r.Correlation = first.Name, plan.Value(first.Correlation)
 	r.CostAlone, r.CostContended, r.Outcome = plan.Value(inc.SpecMean), plan.Value(inc.Cost), inc.Outcome
-	r.SecondsToIncident = plan.Value(inc.Opened.Sub(inc.Anomaly).Seconds())
-	r.IntervalsToIncident = plan.Value(float64(inc.Opened.Time().Sub(onset)) / float64(Interval))
+	r.SecondsToIncident = plan.Value(inc.Accused.Sub(inc.Anomaly).Seconds())
+	r.IntervalsToIncident = plan.Value(float64(inc.Accused.Time().Sub(onset)) / float64(Interval))
 	for _, x := range inc.Suspects[1:] {
 		if r.RunnerUp == nil || x.Correlation > r.RunnerUp.Correlation {
 			r.RunnerUp = &RunnerUp{x.Name, x.Correlation, x.Excluded}

@@ -133,6 +133,8 @@ func (d *Detector) rank(s *series, victim int) {
 			c.excluded = "is part of the victim"
 		case d.params.Switches.Reach && v.reach != nil && t.reach != nil && !t.reach.Meets(v.reach):
 			c.excluded = "shares no " + string(s.signal.Domain) + " with the victim"
+		case d.params.Switches.LeastPressure && c.correlation >= d.params.Correlation && d.pressed(victim, i) < d.params.LeastPressure:
+			c.excluded = "used next to nothing when the victim was bad"
 		}
 		if c.excluded != "" {
 			d.bottom = d.keep(s, d.bottom, c)
@@ -155,6 +157,18 @@ func zeroed(s []float64, n int) []float64 {
 	s = s[:n]
 	clear(s)
 	return s
+}
+
+// pressed is the suspect's mean usage over the victim's bad intervals.
+func (d *Detector) pressed(victim, suspect int) float64 {
+	var sum float64
+	n := 0
+	for _, p := range d.pairs {
+		if p.row.cause[victim] == byNeighbour {
+			sum, n = sum+float64(p.row.pressure[suspect]), n+1
+		}
+	}
+	return sum / float64(max(n, 1))
 }
 
 // coVictim reports whether the suspect was itself over its threshold in at

@@ -144,6 +144,14 @@ func TestEverySwitchAloneChangesAResult(t *testing.T) {
 			rowsOf([]float64{1, 4, 4, 4}, usage),
 			func(f []Finding) any { return []any{f[0].Kind, f[0].Antagonists} },
 			[]any{Neighbour, 1}, []any{Neighbour, 1}},
+		{"who used next to nothing is not the one", Switches{LeastPressure: true}, cpi,
+			rowsOf(costs, []float64{0, 0.002, 0.002, 0.002}, []float64{0.3, 0.2, 0.2, 0.2}),
+			func(f []Finding) any { return []any{f[0].order(), f[0].Antagonists, f[0].Suspects[1].Excluded} },
+			[]any{[]uint64{2, 3}, 1, ""}, []any{[]uint64{3, 2}, 0, "used next to nothing when the victim was bad"}},
+		{"who used a cap's worth may be", Switches{LeastPressure: true}, cpi,
+			rowsOf(costs, []float64{0, 0.1, 0.1, 0.1}),
+			func(f []Finding) any { return f[0].Antagonists },
+			1, 1},
 		{"the own quota is no neighbour", Switches{OwnCauses: true}, cpi,
 			change(rowsOf(costs, usage), func(r *Reading) {
 				if r.Cost > 2 {

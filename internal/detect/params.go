@@ -32,6 +32,10 @@ type Switches struct {
 	// Indeterminate refuses to accuse from a window without both good and bad
 	// samples of the victim, where every suspect with any usage scores alike.
 	Indeterminate bool
+	// LeastPressure leaves out suspects that used next to nothing when the
+	// victim was bad: normalised usage hides how little it was, so a task that
+	// ran for a moment in a bad interval correlates like one that filled it.
+	LeastPressure bool
 	// OwnCauses gives samples explained by the task's own quota, by stolen
 	// time or by waiting on itself findings of their own.
 	OwnCauses bool
@@ -43,7 +47,7 @@ func (r Rule) Switches() (Switches, error) {
 	case CPI2:
 		return Switches{}, nil
 	case Quell, "":
-		return Switches{Reach: true, CoVictim: true, LeastEffect: true, Indeterminate: true, OwnCauses: true}, nil
+		return Switches{Reach: true, CoVictim: true, LeastEffect: true, Indeterminate: true, LeastPressure: true, OwnCauses: true}, nil
 	}
 	return Switches{}, fmt.Errorf("rule %q: want %s or %s", r, CPI2, Quell)
 }
@@ -61,6 +65,10 @@ type Params struct {
 	Window time.Duration
 	// Correlation is what an antagonist must reach, in [−1, 1].
 	Correlation float64
+	// LeastPressure is the mean usage (CPU-s/s) over the bad intervals that
+	// the switch of that name asks of a suspect. Paper sets the hard cap: who
+	// uses less would not notice being capped.
+	LeastPressure float64
 	// Pace is the least time between two analyses on a machine.
 	Pace time.Duration
 	// Top is how many suspects a finding lists.
@@ -80,7 +88,7 @@ func Paper(r Rule) (Params, error) {
 	return Params{
 		Rule: r, Switches: sw,
 		Sigmas: 2, Outliers: 3, OutlierWindow: 5 * time.Minute,
-		Window: 10 * time.Minute, Correlation: 0.35, Pace: time.Second, Top: 10,
+		Window: 10 * time.Minute, Correlation: 0.35, LeastPressure: 0.1, Pace: time.Second, Top: 10,
 		ThrottledShare: 0.05, StolenShare: 0.02,
 	}, err
 }

@@ -159,8 +159,11 @@ func (w *twin) analyse(victim uint64, known []*Reading) Finding {
 			continue
 		}
 		s := Suspect{Task: r.Task, Correlation: w.correlation(pairs, victim, k, f.Threshold)}
-		both := 0
+		both, pressed := 0, 0.0
 		for _, i := range pairs {
+			if w.outlier(i, victim) {
+				pressed += w.rows[i].of(k).Pressure / float64(len(pairs)-good)
+			}
 			s.Usage += w.rows[i].of(k).Pressure / float64(len(pairs))
 			if w.p.Switches.CoVictim && w.outlier(i, victim) && w.outlier(i, k) {
 				both++
@@ -176,6 +179,8 @@ func (w *twin) analyse(victim uint64, known []*Reading) Finding {
 			s.Excluded = "is part of the victim"
 		case w.p.Switches.Reach && r.Reach != nil && v.Reach != nil && !r.Reach.Meets(v.Reach):
 			s.Excluded = fmt.Sprintf("shares no %s with the victim", w.sig.Domain)
+		case w.p.Switches.LeastPressure && s.Correlation >= w.p.Correlation && pressed < w.p.LeastPressure:
+			s.Excluded = "used next to nothing when the victim was bad"
 		}
 		class[k] = 2
 		switch {
@@ -209,7 +214,9 @@ type history struct {
 }
 
 func randomHistory(t testing.TB, rng *rand.Rand) history {
-	h := history{params: only(t, Switches{Reach: rng.IntN(2) == 0, CoVictim: rng.IntN(2) == 0, LeastEffect: rng.IntN(2) == 0, Indeterminate: rng.IntN(2) == 0})}
+	h := history{params: only(t, Switches{Reach: rng.IntN(2) == 0, CoVictim: rng.IntN(2) == 0, LeastEffect: rng.IntN(2) == 0, Indeterminate: rng.IntN(2) == 0,
+		LeastPressure: rng.IntN(2) == 0})}
+	h.params.LeastPressure = 0.5 + rng.Float64()/8 // among what the tasks use
 	h.params.Top, h.params.Pace = 1+rng.IntN(8), 0
 	names := []sample.TaskName{"/a", "/a/b", "/a/b/c", "/ab", "/d", "/e", "/f", "/g"}
 	rng.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
@@ -386,6 +393,7 @@ func TestScalingTheUsageChangesNothing(t *testing.T) {
 	for seed := range uint64(3_000) {
 		h := randomHistory(t, rand.New(rand.NewPCG(seed, 10)))
 		h.params.Top = 100
+		h.params.Switches.LeastPressure = false // which is about the scale
 		var want []Finding
 		h.play(t, asIs, func(_ sample.Millis, _ []Reading, f []Finding) { want = append(want, f...) })
 		// Each task by its own power of two, which float32 keeps exactly.

@@ -81,32 +81,35 @@ type Track struct {
 
 // Incident is an anomaly with what was found, done and achieved.
 type Incident struct {
-	ID          string            `json:"id"`
-	Machine     string            `json:"machine"`
-	Rule        detect.Rule       `json:"rule"`
-	Signal      sample.SignalName `json:"signal"`
-	Variant     string            `json:"variant"`
-	Kind        detect.Kind       `json:"kind"`
-	Victim      sample.Task       `json:"victim"`
-	Began       sample.Millis     `json:"began"`   // end of the first bad interval
-	Anomaly     sample.Millis     `json:"anomaly"` // end of the interval that made it one
-	Opened      sample.Millis     `json:"opened"`  // when it was found
-	Updated     sample.Millis     `json:"updated"`
-	Closed      sample.Millis     `json:"closed,omitempty"`
-	Mode        Mode              `json:"mode"`
-	SpecMean    float64           `json:"spec_mean"`
-	SpecStdDev  float64           `json:"spec_stddev"`
-	SpecOwn     bool              `json:"spec_own"`
-	Threshold   float64           `json:"threshold"`
-	Cost        float64           `json:"cost"` // mean since Began, at the newest analysis
-	Bad         int               `json:"bad"`  // bad intervals in the outlier window then
-	Pairs       int               `json:"pairs"`
-	Suspects    []detect.Suspect  `json:"suspects"`
-	Antagonists int               `json:"antagonists"` // of Suspects, that clear the bar
-	Rounds      []*Round          `json:"rounds"`
-	Outcome     Outcome           `json:"outcome,omitempty"`
-	Reason      string            `json:"reason,omitempty"` // why nothing, or nothing more, was done
-	Advice      string            `json:"advice,omitempty"`
+	ID      string            `json:"id"`
+	Machine string            `json:"machine"`
+	Rule    detect.Rule       `json:"rule"`
+	Signal  sample.SignalName `json:"signal"`
+	Variant string            `json:"variant"`
+	Kind    detect.Kind       `json:"kind"`
+	Victim  sample.Task       `json:"victim"`
+	Began   sample.Millis     `json:"began"`  // end of the first bad interval
+	Opened  sample.Millis     `json:"opened"` // when it was found
+	// Accused is when a suspect first cleared the bar, 0 if none has, and
+	// Anomaly the end of the interval whose outlier led to that.
+	Accused     sample.Millis    `json:"accused,omitempty"`
+	Anomaly     sample.Millis    `json:"anomaly,omitempty"`
+	Updated     sample.Millis    `json:"updated"`
+	Closed      sample.Millis    `json:"closed,omitempty"`
+	Mode        Mode             `json:"mode"`
+	SpecMean    float64          `json:"spec_mean"`
+	SpecStdDev  float64          `json:"spec_stddev"`
+	SpecOwn     bool             `json:"spec_own"`
+	Threshold   float64          `json:"threshold"`
+	Cost        float64          `json:"cost"` // mean since Began, at the newest analysis
+	Bad         int              `json:"bad"`  // bad intervals in the outlier window then
+	Pairs       int              `json:"pairs"`
+	Suspects    []detect.Suspect `json:"suspects"`
+	Antagonists int              `json:"antagonists"` // of Suspects, that clear the bar
+	Rounds      []*Round         `json:"rounds"`
+	Outcome     Outcome          `json:"outcome,omitempty"`
+	Reason      string           `json:"reason,omitempty"` // why nothing, or nothing more, was done
+	Advice      string           `json:"advice,omitempty"`
 	// The picture: the victim's cost and the main suspects' usage over time.
 	Times      []sample.Millis `json:"times"`
 	VictimCost []Value         `json:"victim_cost"` // one per Times; null where not judged

@@ -110,12 +110,15 @@ func (p *Planner) Finding(now sample.Millis, f detect.Finding, window func(sampl
 	inc := p.open[k]
 	if inc == nil {
 		inc = &Incident{ID: p.id("inc", now), Machine: p.machine, Rule: p.rule, Signal: f.Signal,
-			Variant: f.Spec.Variant, Began: f.First, Anomaly: f.At, Opened: now, Mode: p.policy.Mode, Kind: f.Kind,
+			Variant: f.Spec.Variant, Began: f.First, Opened: now, Mode: p.policy.Mode, Kind: f.Kind,
 			Outcome: NotActed, Rounds: []*Round{}}
 		p.open[k] = inc
 		inc.draw(window(f.Victim.Key), f.Suspects, window)
 	}
 	inc.unrest = max(inc.unrest, f.At)
+	if inc.Accused == 0 && f.Antagonists > 0 {
+		inc.Accused, inc.Anomaly = now, f.At
+	}
 	if len(inc.Rounds) == 0 || f.Kind == detect.Neighbour {
 		inc.Kind, inc.Antagonists = f.Kind, f.Antagonists
 		inc.Suspects = slices.Clone(f.Suspects)
