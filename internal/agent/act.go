@@ -43,7 +43,7 @@ func (a *Agent) applyCap(now sample.Millis, act plan.Action) error {
 	if t == nil || t.ended {
 		return errors.New("the task has ended")
 	}
-	a.look(time.Now(), t)
+	a.look(a.now(), t)
 	switch {
 	case t.places.Split:
 		return fmt.Errorf("its processes are not together: %s", t.places.Reason)

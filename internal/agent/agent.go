@@ -102,6 +102,7 @@ type Agent struct {
 	stats    stats
 	requests chan func()
 	done     chan struct{}
+	clock    clock
 	started  sample.Millis
 	saved    time.Time
 	// degraded holds what is wrong now, by what it is about.
@@ -169,20 +170,21 @@ func (a *Agent) degrade(what string, err error) {
 // was learnt; the error tells what of that failed.
 func (a *Agent) Run(ctx context.Context) error {
 	defer close(a.done)
-	a.started, a.saved = sample.At(time.Now()), time.Now()
+	a.saved = a.now()
+	a.started = sample.At(a.saved)
 	a.degrade("incident log", a.closeLeftOver(a.started))
 	ticker := time.NewTicker(a.config.Tick)
 	defer ticker.Stop()
-	a.tick(time.Now())
+	a.tick(a.now())
 	for {
 		select {
 		case <-ctx.Done():
-			return a.stop(time.Now())
+			return a.stop(a.now())
 		case now := <-ticker.C:
 			if late := time.Since(now); late > a.config.Tick {
 				a.stats.late++
 			}
-			a.tick(time.Now())
+			a.tick(a.now())
 		case request := <-a.requests:
 			request()
 		}
@@ -230,7 +232,7 @@ func (a *Agent) tick(now time.Time) {
 // analyse works off anomalies, as many as the pace allows.
 func (a *Agent) analyse() {
 	for {
-		now := sample.At(time.Now())
+		now := sample.At(a.now())
 		f, ok := a.detector.Next(now)
 		if !ok {
 			return

@@ -133,8 +133,13 @@ func (f *HostFinder) here(p string, inode uint64, home map[uint64]bool) bool {
 	}
 	defer cg.Close()
 	places, err := cg.Places()
-	if err != nil || places.Unified == "" {
-		f.undecided = true
+	if err == nil && places.Unified == "" {
+		// With processes they are in several cgroups2; the next walk asks again.
+		pids, err := cg.Members()
+		f.undecided = f.undecided || err == nil && len(pids) == 0
+		return false
+	}
+	if err != nil {
 		return false
 	}
 	home[inode] = path.Clean(places.Unified) == "/"

@@ -134,7 +134,7 @@ func command[R any](a *Agent, w http.ResponseWriter, r *http.Request, do func(no
 	who, _ := r.Context().Value(peerKey{}).(string)
 	var done api.Done
 	var refused error
-	if err := a.ask(r.Context(), func() { done, refused = do(sample.At(time.Now()), who, req) }); err != nil {
+	if err := a.ask(r.Context(), func() { done, refused = do(sample.At(a.now()), who, req) }); err != nil {
 		fail(w, http.StatusServiceUnavailable, err, "")
 		return
 	}
@@ -256,7 +256,7 @@ func (a *Agent) setMode(now sample.Millis, who string, r api.ModeRequest) (api.D
 
 func (a *Agent) status() api.Status {
 	s := api.Status{Version: a.Version, PID: os.Getpid(), Machine: a.config.MachineName(), Platform: a.Platform,
-		Started: a.started, Now: sample.At(time.Now()), Rule: string(a.detector.Params().Rule), Mode: a.planner.Policy().Mode,
+		Started: a.started, Now: sample.At(a.now()), Rule: string(a.detector.Params().Rule), Mode: a.planner.Policy().Mode,
 		Signals: a.Signals, Tasks: len(a.tasks), Caps: []api.CapView{}, Open: len(a.planner.Open()), Intervals: a.stats.intervals}
 	for _, c := range a.planner.Caps() {
 		s.Caps = append(s.Caps, api.CapView{ID: c.ID, Task: c.Task.Name, Rate: c.Rate, From: c.From, Until: c.Until,

@@ -66,7 +66,7 @@ func (a *Agent) openWindow(now time.Time) {
 			w.sources = append(w.sources, s)
 		}
 	}
-	w.start, w.open = time.Now(), true
+	w.start, w.open = a.now(), true
 	for _, t := range a.tasks {
 		if err := t.use(); err != nil {
 			t.notes[noteUsage] = err.Error()
@@ -93,7 +93,7 @@ func (a *Agent) closeWindow(now time.Time) {
 			t.notes[noteUsage] = err.Error()
 		}
 	}
-	end := time.Now()
+	end := a.now()
 	wall := end.Sub(w.start).Seconds()
 	stolen := a.stolen()
 	w.order = w.order[:0]

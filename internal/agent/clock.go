@@ -1,0 +1,44 @@
+package agent
+
+import (
+	"fmt"
+	"time"
+)
+
+// clock is the wall clock, but it never goes back: samples, leases and pauses
+// between analyses are in order of time whatever somebody does to the
+// machine's clock. A clock that was set forward is followed.
+type clock struct {
+	base time.Time // with a monotonic reading; the zero value takes the first
+}
+
+// most is how far a clock may be slewed or stepped unnoticed.
+const most = time.Second
+
+// now returns the time and how far the wall clock is behind it.
+func (c *clock) now() (t time.Time, behind time.Duration) {
+	wall := time.Now()
+	return c.at(wall, wall.Sub(c.base))
+}
+
+// at is now for a wall clock's reading and the monotonic time since base.
+func (c *clock) at(wall time.Time, elapsed time.Duration) (t time.Time, behind time.Duration) {
+	t = c.base.Add(elapsed)
+	behind = t.Round(0).Sub(wall.Round(0))
+	if c.base.IsZero() || behind < -most {
+		c.base = wall
+		return wall, 0
+	}
+	return t, max(behind, 0)
+}
+
+// now is the agent's time.
+func (a *Agent) now() time.Time {
+	t, behind := a.clock.now()
+	var err error
+	if behind > most {
+		err = fmt.Errorf("the wall clock was set back by %s; times stay as they were until it has caught up, or until the agent is restarted", behind.Round(time.Second))
+	}
+	a.degrade("clock", err)
+	return t
+}

@@ -1,0 +1,311 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/tools/txtar"
+
+	"github.com/quell-dev/quell/internal/config"
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// onHost starts a finder on a host of testdata/hosts, laid out as files below
+// the returned root.
+func onHost(t *testing.T, name, rules string, more ...string) (f *HostFinder, root string) {
+	t.Helper()
+	a, err := txtar.ParseFile(filepath.Join("..", "..", "testdata", "hosts", name+".txtar"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	root = t.TempDir()
+	for _, f := range a.Files {
+		lay(t, root, f.Name, string(f.Data))
+	}
+	for i := 0; i+1 < len(more); i += 2 {
+		lay(t, root, more[i], more[i+1])
+	}
+	h, err := host.Open(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return find(t, h, rules), root
+}
+
+func find(t *testing.T, h *host.Host, rules string) *HostFinder {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "agent.yaml")
+	if err := os.WriteFile(file, []byte(rules), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := config.Load(file, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := NewHostFinder(h, c)
+	t.Cleanup(func() {
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := f.Unwatched(); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func lay(t *testing.T, root, name, text string) {
+	t.Helper()
+	name = filepath.Join(root, name)
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// look says what was found, a line each; "same" if there was no need to look.
+func look(t *testing.T, f *HostFinder, now time.Time) string {
+	t.Helper()
+	found, fresh, err := f.Find(now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !fresh {
+		return "same"
+	}
+	var b strings.Builder
+	for _, x := range found {
+		fmt.Fprintf(&b, "%s %s job %s %s", x.Hierarchy, x.Path, x.Job, x.Rule.Class)
+		if x.Own {
+			b.WriteString(" own")
+		}
+		b.WriteByte('\n')
+		cg, err := f.Open(x)
+		if err != nil {
+			t.Errorf("open %s: %v", x.Path, err)
+			continue
+		}
+		cg.Close()
+		x.Inode++
+		if _, err := f.Open(x); !errors.Is(err, host.ErrGone) {
+			t.Errorf("open another one's inode of %s: %v", x.Path, err)
+		}
+	}
+	return b.String()
+}
+
+const fixRules = "rules: [{match: /quell-test-fix-*/web, job: web, class: batch}, {match: /quell-test-fix-*, job: $1, class: batch}]"
+
+// On a hybrid host a task has its identity in cgroup2 unless its processes are
+// in the root there; each is found once.
+func TestFindsOnHybridHost(t *testing.T) {
+	f, root := onHost(t, "hybrid", fixRules,
+		"proc/self/cgroup", "3:cpuset:/\n2:cpuacct:/quell-test-fix-old\n1:cpu:/quell-test-fix-old\n0::/quell-test-fix-shop/web\n")
+	now := time.Now()
+	want := `v2 /quell-test-fix-batch job batch batch
+v2 /quell-test-fix-shop job shop batch own
+v2 /quell-test-fix-shop/web job web batch own
+v2 /quell-test-fix-split job split batch
+v1cpu /quell-test-fix-old job old batch own
+`
+	if got := look(t, f, now); got != want {
+		t.Errorf("got:\n%swant:\n%s", got, want)
+	}
+	if got := look(t, f, now); got != "same" {
+		t.Errorf("looked again without a change: %s", got)
+	}
+	if got := look(t, f, now.Add(walkWatched)); got != want {
+		t.Errorf("a minute later:\n%swant:\n%s", got, want)
+	}
+	// A new cgroup is found when the kernel tells of it.
+	lay(t, root, "sys/fs/cgroup/unified/quell-test-fix-new/cpu.stat", "usage_usec 1\n")
+	lay(t, root, "sys/fs/cgroup/unified/quell-test-fix-new/cgroup.procs", "")
+	if got, line := look(t, f, now.Add(walkWatched)), "v2 /quell-test-fix-new job new batch\n"; !strings.Contains(got, line) {
+		t.Errorf("the new one is missing in:\n%s", got)
+	}
+	if err := os.RemoveAll(filepath.Join(root, "sys/fs/cgroup/cpu/quell-test-fix-old")); err != nil {
+		t.Fatal(err)
+	}
+	if got := look(t, f, now.Add(walkWatched)); strings.Contains(got, "fix-old") {
+		t.Errorf("found although it is gone:\n%s", got)
+	}
+	if len(f.home) != 1 { // shop's v1 cgroup; the processes in batch's are in several of cgroup2
+		t.Errorf("remembered %v", f.home)
+	}
+}
+
+// A v1 cgroup without processes is looked at again each time: they will say
+// where it belongs.
+func TestEmptyCgroupIsDecidedLater(t *testing.T) {
+	f, root := onHost(t, "hybrid", fixRules)
+	dir := "sys/fs/cgroup/cpu/quell-test-fix-later/"
+	for _, file := range []string{"cgroup.procs", "tasks"} {
+		lay(t, root, dir+file, "")
+	}
+	lay(t, root, dir+"cpu.stat", "nr_throttled 0\n")
+	now := time.Now()
+	for range 3 {
+		if got := look(t, f, now); got == "same" || strings.Contains(got, "later") {
+			t.Errorf("while it is empty: %s", got)
+		}
+	}
+	lay(t, root, dir+"cgroup.procs", "777\n")
+	lay(t, root, dir+"tasks", "777\n")
+	lay(t, root, "proc/777/cgroup", "3:cpuset:/\n2:cpuacct:/\n1:cpu:/quell-test-fix-later\n0::/\n")
+	lay(t, root, "proc/777/stat", "777 (x) S 1 1 1 0 -1 0 0 0\n")
+	if got := look(t, f, now); !strings.Contains(got, "v1cpu /quell-test-fix-later job later batch\n") {
+		t.Errorf("with a process:\n%s", got)
+	}
+	if got := look(t, f, now); got != "same" {
+		t.Errorf("looked again although all is decided: %s", got)
+	}
+	// It stays once it is a task, also without processes.
+	lay(t, root, dir+"cgroup.procs", "")
+	if got := look(t, f, now.Add(walkWatched)); !strings.Contains(got, "later") {
+		t.Errorf("empty again:\n%s", got)
+	}
+}
+
+func TestFindsOnOtherHosts(t *testing.T) {
+	for _, c := range []struct{ host, rules, want string }{
+		{"v1", "rules: [{match: /docker/*, class: batch}, {match: /machine.slice/*, class: latency-sensitive}]",
+			"v1cpu /docker/4f1d2c9a7b job 4f1d2c9a7b batch\nv1cpu /machine.slice/machine-qemu-1-db.scope job machine-qemu-1-db.scope latency-sensitive\n"},
+		{"v2-arm64", "rules: [{match: /kubepods.slice/besteffort.slice/*/*, job: $1, class: best-effort}, {match: /kubepods.slice/*/*, ignore: true}]",
+			"v2 /kubepods.slice/besteffort.slice/pod2/c2 job pod2 best-effort\n"},
+	} {
+		f, _ := onHost(t, c.host, c.rules)
+		if got := look(t, f, time.Now()); got != c.want {
+			t.Errorf("%s: got:\n%swant:\n%s", c.host, got, c.want)
+		}
+	}
+}
+
+// When the kernel stops to tell of changes, cgroups are walked and that is said.
+func TestWalksWhenItCannotWatch(t *testing.T) {
+	f, _ := onHost(t, "hybrid", fixRules)
+	now := time.Now()
+	first := look(t, f, now)
+	f.watcher.Close() // reading it fails from now on
+	if got := look(t, f, now); got != first {
+		t.Errorf("got:\n%s", got)
+	}
+	if f.Unwatched() == nil {
+		t.Error("nothing is said")
+	}
+	if got := look(t, f, now.Add(walkUnwatched-time.Millisecond)); got != "same" {
+		t.Errorf("walked too soon: %s", got)
+	}
+	if got := look(t, f, now.Add(walkUnwatched)); got != first {
+		t.Errorf("got:\n%s", got)
+	}
+}
+
+// The same on this machine's own cgroups.
+func TestFindsOnThisMachine(t *testing.T) {
+	quelltest.Need(t, quelltest.Root, quelltest.CgroupV1, quelltest.Cgroup2)
+	h, err := host.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	prefix := fmt.Sprintf("/quell-test-agent-%d-", os.Getpid())
+	f := find(t, h, "rules: [{match: \""+prefix+"*\", job: $1, class: batch}]")
+	now := time.Now()
+	if got := look(t, f, now); got != "" {
+		t.Fatalf("before there is any:\n%s", got)
+	}
+	v1, both := mkdir(t, "/sys/fs/cgroup/cpu"+prefix+"v1"), mkdir(t, "/sys/fs/cgroup/cpu"+prefix+"both")
+	unified := mkdir(t, h.Layout().Unified+prefix+"both")
+	want := fmt.Sprintf("v2 %sboth job both batch\n", prefix)
+	if got := look(t, f, now); got != want {
+		t.Errorf("while all are empty, got:\n%swant:\n%s", got, want)
+	}
+	enter(t, v1)
+	enter(t, both, unified)
+	want += fmt.Sprintf("v1cpu %sv1 job v1 batch\n", prefix)
+	if got := look(t, f, now); got != want {
+		t.Errorf("got:\n%swant:\n%s", got, want)
+	}
+}
+
+// mkdir makes a cgroup that is removed with the test.
+func mkdir(t *testing.T, dir string) string {
+	t.Helper()
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		quelltest.Until(t, 10*time.Second, "rmdir "+dir, func() bool {
+			err := os.Remove(dir)
+			return err == nil || errors.Is(err, fs.ErrNotExist)
+		})
+	})
+	return dir
+}
+
+// enter starts a process in the cgroups that ends with the test.
+func enter(t *testing.T, dirs ...string) {
+	t.Helper()
+	cmd := exec.Command("cat")
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		stdin.Close()
+		cmd.Wait()
+	})
+	for _, dir := range slices.Compact(dirs) {
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(cmd.Process.Pid)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A v1 task's usage and limit are those of the real kernel's files.
+func TestTaskOnThisMachine(t *testing.T) {
+	quelltest.Need(t, quelltest.Root, quelltest.CgroupV1)
+	h, err := host.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	prefix := fmt.Sprintf("/quell-test-agent-%d-", os.Getpid())
+	f := find(t, h, "rules: [{match: \""+prefix+"*\", job: $1, class: batch}]")
+	dir := mkdir(t, "/sys/fs/cgroup/cpu"+prefix+"one")
+	enter(t, dir)
+	found, _, err := f.Find(time.Now())
+	if err != nil || len(found) != 1 {
+		t.Fatalf("found %+v, %v", found, err)
+	}
+	cg, err := f.Open(found[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cg.Close()
+	places, err := cg.Places()
+	if err != nil || places.CPU != prefix+"one" || places.Unified != "/" {
+		t.Errorf("places %+v, %v", places, err)
+	}
+	at, inode, writes, err := h.CapWrites(places.CPU, 0.1, 0)
+	if err != nil || at != dir || inode != found[0].Inode || len(writes) == 0 {
+		t.Errorf("a cap would write %+v in %s, %v", writes, at, err)
+	}
+	if found[0].Hierarchy != sample.V1CPU {
+		t.Errorf("found %+v", found[0])
+	}
+}
