@@ -3,7 +3,6 @@ package agent
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/quell-dev/quell/internal/enforce"
 	"github.com/quell-dev/quell/internal/plan"
