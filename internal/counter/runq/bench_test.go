@@ -5,7 +5,9 @@ import (
 	"math"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -155,4 +157,34 @@ func pipe(b *testing.B) (r, w *os.File) {
 	}
 	b.Cleanup(func() { r.Close(); w.Close() })
 	return r, w
+}
+
+// BenchmarkCut walks over all threads of the machine, 2000 more than there are.
+func BenchmarkCut(b *testing.B) {
+	const threads = 2000
+	p := program(b, Options{})
+	done := make(chan struct{})
+	var up, down sync.WaitGroup
+	for range threads {
+		up.Add(1)
+		down.Go(func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			up.Done()
+			<-done
+		})
+	}
+	up.Wait()
+	defer down.Wait()
+	defer close(done)
+	for b.Loop() {
+		if err := p.k.cut(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	dirs, err := filepath.Glob("/proc/[0-9]*/task/[0-9]*")
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(len(dirs)), "ns/thread")
 }
