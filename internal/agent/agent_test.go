@@ -451,18 +451,6 @@ func TestOtherThingsThatFail(t *testing.T) {
 		if got := r.status().Degraded; len(got) != 0 {
 			t.Errorf("degraded %q by a task that is gone", got)
 		}
-		// A clock that is set back is said, since intervals cannot be told apart.
-		if err := r.agent.ask(t.Context(), func() { r.agent.window.last = sample.At(time.Now().Add(30 * time.Second)) }); err != nil {
-			t.Fatal(err)
-		}
-		r.pass(time.Minute)
-		if got := strings.Join(r.status().Degraded, "|"); !strings.HasPrefix(got, "clock: was set back") {
-			t.Errorf("degraded %q", got)
-		}
-		r.pass(time.Minute)
-		if got := r.status().Degraded; len(got) != 0 {
-			t.Errorf("degraded %q after the clock had caught up", got)
-		}
 	})
 }
 

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"fmt"
 	"math"
 	"time"
 
@@ -26,7 +25,6 @@ type window struct {
 	order    []*task          // of readings
 	readings []detect.Reading
 	counted  map[sample.TaskKey]counter.Reading
-	last     sample.Millis // end of the newest interval that was judged
 }
 
 // over and due allow half a tick, so that ticks which drift by a little do not
@@ -37,16 +35,6 @@ func (w *window) over(now time.Time, c *config.Agent) bool {
 
 func (w *window) due(now time.Time, c *config.Agent) bool {
 	return !now.Add(c.Tick / 2).Before(w.next)
-}
-
-// backwards says why an interval that ends now cannot be judged, nil if it can:
-// intervals are told apart by the wall clock.
-func (w *window) backwards(at sample.Millis) error {
-	if at <= w.last {
-		return fmt.Errorf("was set back; nothing is judged or learnt until it is past %s again", w.last.Time().Format(time.RFC3339))
-	}
-	w.last = at
-	return nil
 }
 
 func (a *Agent) openWindow(now time.Time) {
@@ -102,7 +90,6 @@ func (a *Agent) closeWindow(now time.Time) {
 		w.order = append(w.order, t)
 	}
 	at := sample.At(end)
-	a.degrade("clock", w.backwards(at))
 	for _, s := range w.sources {
 		sig, ok := sample.LookupSignal(s.Signal())
 		if !ok {
