@@ -41,6 +41,13 @@ func (f *flags) load() (*config.Agent, error) {
 	return c, nil
 }
 
+func noArgs(cmd *cobra.Command, args []string) error {
+	if err := cobra.NoArgs(cmd, args); err != nil {
+		return usageError{err}
+	}
+	return nil
+}
+
 func main() {
 	err := command().Execute()
 	if err == nil {
@@ -75,7 +82,7 @@ Keys of the configuration can be set in the file, in the environment
   quell-agent check --config agent.yaml   # names every problem, changes nothing
   quell-agent config > agent.yaml         # every key with its default and range
   quell-agent restore                     # undo what a dead agent left behind`,
-		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true, Version: version,
+		Args: noArgs, SilenceUsage: true, SilenceErrors: true, Version: version,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := f.load()
 			if err != nil {
@@ -88,7 +95,7 @@ Keys of the configuration can be set in the file, in the environment
 	root.PersistentFlags().StringArrayVar(&f.set, "set", nil, "set one key, e.g. sampling.period=30s; may be repeated")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(
-		&cobra.Command{Use: "check", Short: "check the configuration and name every problem", Args: cobra.NoArgs,
+		&cobra.Command{Use: "check", Short: "check the configuration and name every problem", Args: noArgs,
 			Example: "  quell-agent check --config agent.yaml",
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				if _, err := f.load(); err != nil {
@@ -97,13 +104,13 @@ Keys of the configuration can be set in the file, in the environment
 				fmt.Fprintln(cmd.OutOrStdout(), "the configuration is right")
 				return nil
 			}},
-		&cobra.Command{Use: "config", Short: "print every key with its default, help and range", Args: cobra.NoArgs,
+		&cobra.Command{Use: "config", Short: "print every key with its default, help and range", Args: noArgs,
 			Example: "  quell-agent config > /etc/quell/agent.yaml",
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				_, err := fmt.Fprint(cmd.OutOrStdout(), config.Reference())
 				return err
 			}},
-		&cobra.Command{Use: "restore", Short: "undo every change that a dead agent left behind", Args: cobra.NoArgs,
+		&cobra.Command{Use: "restore", Short: "undo every change that a dead agent left behind", Args: noArgs,
 			Long: `restore reads the journal in the state directory and puts back every limit that still
 holds quell's value. A limit that somebody else changed meanwhile is left alone.
 It refuses while an agent is running: that agent undoes its caps itself.`,
@@ -119,13 +126,14 @@ It refuses while an agent is running: that agent undoes its caps itself.`,
 	return root
 }
 
-// lockedError tells people what to do about a running agent.
+// lockedError tells people what to do about a running agent. Two cannot share
+// a journal, and restore cannot know which of its changes are still wanted.
 type lockedError struct{ error }
 
 func (e lockedError) Unwrap() error { return e.error }
 
 func (lockedError) Remedy() string {
-	return "the running agent undoes its caps when it stops; `quell enforcement off` lifts them now"
+	return "stop the agent that uses this state_dir, it undoes its caps then; `quell uncap` and `quell enforcement off` lift them now"
 }
 
 func locked(err error) error {

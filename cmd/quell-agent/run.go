@@ -52,6 +52,9 @@ func run(ctx context.Context, c *config.Agent) (err error) {
 	if err != nil {
 		return usageError{err}
 	}
+	if err := os.MkdirAll(c.StateDir, 0o700); err != nil { // the audit log is nobody else's to read
+		return usageError{fmt.Errorf("make state directory: %w", err)}
+	}
 	e, err := enforce.Open(filepath.Join(c.StateDir, journalDir), h)
 	if err != nil {
 		return locked(err)
@@ -165,6 +168,7 @@ func serve(ctx context.Context, c *config.Agent, log *slog.Logger, a *agent.Agen
 		return usageError{err}
 	}
 	servers := map[*http.Server]net.Listener{a.SocketServer(): socket}
+	var metrics string // where they really are: the port asked for may be 0
 	if c.Listen != "" {
 		l, err := net.Listen("tcp", c.Listen)
 		if err != nil {
@@ -172,6 +176,7 @@ func serve(ctx context.Context, c *config.Agent, log *slog.Logger, a *agent.Agen
 			return usageError{fmt.Errorf("listen for metrics: %w", err)}
 		}
 		servers[a.MetricsServer()] = l
+		metrics = l.Addr().String()
 	}
 	var wg sync.WaitGroup
 	for s, l := range servers {
@@ -181,7 +186,7 @@ func serve(ctx context.Context, c *config.Agent, log *slog.Logger, a *agent.Agen
 			}
 		})
 	}
-	log.Info("quell-agent runs", "version", version, "socket", c.Socket, "metrics", c.Listen, "mode", c.Enforce.Mode, "go", goVersion())
+	log.Info("quell-agent runs", "version", version, "socket", c.Socket, "metrics", metrics, "mode", c.Enforce.Mode, "go", goVersion())
 	err = a.Run(ctx)
 	for s := range servers {
 		shut, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)

@@ -1,0 +1,254 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/quelltest"
+)
+
+// testMode makes this test binary the agent itself, with the arguments that it
+// is given, or a process that uses a CPU.
+const testMode = "QUELL_AGENT_TEST_MODE"
+
+func TestMain(m *testing.M) {
+	switch os.Getenv(testMode) {
+	case "":
+		quelltest.Main(m)
+	case "agent":
+		main()
+	case "burn":
+		for {
+		}
+	}
+}
+
+// ran is how a run of the agent ended.
+type ran struct {
+	code           int
+	stdout, stderr string
+}
+
+// agentCommand prepares a run of the agent. Nothing of this process's environment
+// configures it.
+func agentCommand(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, os.Args[0], args...)
+	cmd.Env = []string{testMode + "=agent", "PATH=" + os.Getenv("PATH")}
+	return cmd
+}
+
+// runAgent runs the agent to its end, which must come soon.
+func runAgent(t *testing.T, args ...string) ran {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	cmd := agentCommand(ctx, args...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return ran{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+}
+
+// daemon is an agent that runs.
+type daemon struct {
+	*api.Client
+	t     *testing.T
+	cmd   *exec.Cmd
+	log   buffer
+	ended chan struct{}
+}
+
+// buffer is a buffer that is written and read at the same time.
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *buffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *buffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// state makes a directory for an agent's state and socket. Its name is short:
+// a socket's path must be.
+func state(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "quell-agent-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// settings are what every agent of these tests is told: nothing of this
+// machine's own is touched.
+func settings(dir string, more ...string) []string {
+	var args []string
+	for _, s := range append([]string{"state_dir=" + dir + "/state", "socket=" + dir + "/agent.sock", "listen=127.0.0.1:0",
+		"signals=cpt"}, more...) {
+		args = append(args, "--set", s)
+	}
+	return args
+}
+
+// start runs the agent until it answers; it is killed at the test's end.
+func start(t *testing.T, dir string, args ...string) *daemon {
+	t.Helper()
+	d := &daemon{Client: api.NewClient(dir + "/agent.sock"), t: t, ended: make(chan struct{})}
+	d.cmd = agentCommand(context.Background(), args...)
+	d.cmd.Stderr = &d.log
+	if err := d.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		d.cmd.Wait()
+		close(d.ended)
+	}()
+	t.Cleanup(func() {
+		d.cmd.Process.Kill()
+		<-d.ended
+		if t.Failed() {
+			t.Logf("the agent's log:\n%s", d.log.String())
+		}
+	})
+	quelltest.Until(t, 20*time.Second, "the agent answers", func() bool {
+		select {
+		case <-d.ended:
+			t.Fatalf("the agent ended:\n%s", d.log.String())
+		default:
+		}
+		_, err := d.Status(t.Context())
+		return err == nil
+	})
+	return d
+}
+
+// kill ends it as kill -9 does.
+func (d *daemon) kill() {
+	d.t.Helper()
+	if err := d.cmd.Process.Kill(); err != nil {
+		d.t.Fatal(err)
+	}
+	<-d.ended
+}
+
+// configFile writes a configuration that makes the cgroups below the v1 path tasks.
+func configFile(t *testing.T, dir, cgroup string) string {
+	t.Helper()
+	name := filepath.Join(dir, "agent.yaml")
+	text := fmt.Sprintf("rules: [{match: %q, job: test, class: batch}]\n", cgroup)
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+const cpuMount = "/sys/fs/cgroup/cpu"
+
+// limited is a v1 cgroup with a process and a quota.
+type limited struct {
+	t    *testing.T
+	path string
+}
+
+// newLimited makes a cgroup with the quota ("-1": none) of each 100 ms, and a
+// process that does what mode says.
+func newLimited(t *testing.T, name, quota, mode string) *limited {
+	t.Helper()
+	quelltest.Need(t, quelltest.Root, quelltest.CgroupV1)
+	c := &limited{t, fmt.Sprintf("/quell-test-cmd-%d-%s", os.Getpid(), name)}
+	dir := cpuMount + c.path
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		quelltest.Until(t, 10*time.Second, "rmdir "+dir, func() bool {
+			err := os.Remove(dir)
+			return err == nil || errors.Is(err, fs.ErrNotExist)
+		})
+	})
+	c.write("cpu.cfs_period_us", "100000")
+	c.write("cpu.cfs_quota_us", quota)
+	cmd := exec.Command("cat")
+	if mode == "burn" {
+		cmd = exec.Command(os.Args[0])
+		cmd.Env = []string{testMode + "=burn", "GOMAXPROCS=1"}
+	}
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		stdin.Close()
+		cmd.Wait()
+	})
+	c.write("cgroup.procs", strconv.Itoa(cmd.Process.Pid))
+	return c
+}
+
+func (c *limited) write(file, value string) {
+	c.t.Helper()
+	if err := os.WriteFile(filepath.Join(cpuMount+c.path, file), []byte(value), 0o644); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *limited) read(file string) string {
+	c.t.Helper()
+	text, err := os.ReadFile(filepath.Join(cpuMount+c.path, file))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return strings.TrimSpace(string(text))
+}
+
+// quota is the limit as it stands: quota and period, µs.
+func (c *limited) quota() string {
+	c.t.Helper()
+	return c.read("cpu.cfs_quota_us") + " " + c.read("cpu.cfs_period_us")
+}
+
+// cap asks the agent for a cap to 0.1 CPU-s/s as soon as it follows the task.
+func (d *daemon) cap(c *limited) {
+	d.t.Helper()
+	var err error
+	quelltest.Until(d.t, 20*time.Second, c.path+" can be capped", func() bool {
+		_, err = d.Cap(d.t.Context(), api.CapRequest{Task: c.path, Rate: 0.1, For: "1h", Reason: "test"})
+		var refused *api.RefusedError
+		return !errors.As(err, &refused) || refused.Status != 404
+	})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	if got := c.read("cpu.cfs_quota_us"); got != "10000" {
+		d.t.Fatalf("capped, the quota is %s", got)
+	}
+}
