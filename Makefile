@@ -11,13 +11,16 @@ PKGS ?= ./...
 CC_FOUND := $(shell command -v $${CC:-gcc} || command -v clang)
 RACE     := $(if $(CC_FOUND),-race)
 
-.PHONY: help demo test bench fuzz lint build generate clean bin/quell bin/quell-agent
+.PHONY: help demo demo-figures test bench fuzz lint build generate clean bin/quell bin/quell-agent
 
 help: ## print the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 demo: bin/quell bin/quell-agent ## build and run the demo: one noisy neighbour found, proved and quieted
 	bin/quell demo
+
+demo-figures: bin/quell bin/quell-agent ## play the demo 45 times against what is promised of it (half an hour)
+	go run ./internal/demo/figures
 
 # One package at a time (-p 1): many tests measure, and would disturb each other.
 test: ## go vet, then every test with -race; lists what failed and what was skipped

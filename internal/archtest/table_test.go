@@ -35,6 +35,7 @@ var table = []row{
 		why: "the loop over the core; what it is fed through are its own interfaces, the types in them are their packages'; it keeps the log that report reads"},
 	{pkg: "demo", may: "sample spec detect plan trace host counter enforce workload config api report agent", outside: "golang.org/x/sys golang.org/x/term",
 		why: "a scenario over the shipped agent: reads its incidents, starts workloads"},
+	{pkg: "demo/figures", may: "demo", why: "plays the demo many times and reads its results"},
 	{pkg: "cmd/quell-agent", may: "sample stat spec detect plan trace host counter counter/runq enforce config api agent", outside: "golang.org/x/sys github.com/spf13 github.com/prometheus", why: "wiring"},
 	{pkg: "cmd/quell", may: "sample stat spec detect plan trace host counter counter/runq enforce workload config api report agent demo", outside: "golang.org/x/sys golang.org/x/term github.com/spf13", why: "wiring"},
 }
