@@ -161,7 +161,7 @@ type ticker struct {
 
 func (t *ticker) event(e demo.Event) {
 	line := fmt.Sprintf("[%5.1fs] %s", e.After.Seconds(), e.Text)
-	if e.Of == 0 || e.Done == e.Of {
+	if e.Of == 0 {
 		t.end()
 		fmt.Fprintln(t.w, line)
 		return

@@ -169,7 +169,7 @@ func (s *scene) learn(ctx context.Context) error {
 			s.progress(n, samples, "learning what %s costs alone", victimName)
 			return false, nil
 		}
-		s.progress(samples, samples, "learnt what %s costs alone: %.3g ± %.2g %s", victimName, c.Spec.Mean, c.Spec.StdDev, s.unit())
+		s.say("learnt what %s costs alone: %.3g ± %.2g %s", victimName, c.Spec.Mean, c.Spec.StdDev, s.unit())
 		s.result.CostAlone = plan.Value(c.Spec.Mean)
 		return true, nil
 	})

@@ -171,8 +171,9 @@ func (d *demo) say(format string, args ...any) {
 	d.Show(Event{After: time.Since(d.began), Text: fmt.Sprintf(format, args...)})
 }
 
+// progress shows how far a step is; whoever says that it is over uses say.
 func (d *demo) progress(done, of int, format string, args ...any) {
-	d.Show(Event{After: time.Since(d.began), Text: fmt.Sprintf(format, args...), Done: done, Of: of})
+	d.Show(Event{After: time.Since(d.began), Text: fmt.Sprintf(format, args...), Done: min(done, of-1), Of: of})
 }
 
 // judge says what the result is worth.
