@@ -20,6 +20,7 @@ import (
 	"github.com/quell-dev/quell/internal/demo"
 	"github.com/quell-dev/quell/internal/host"
 	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/report"
 	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/workload"
 )
@@ -28,6 +29,7 @@ func (a *app) demo() *cobra.Command {
 	o := demo.Options{Channel: demo.CPU, Mode: plan.On}
 	var mode, channel, signal string
 	var seed uint64
+	var inFull bool
 	cmd := &cobra.Command{
 		Use: "demo", Short: "find, prove and quiet a real noisy neighbour on this machine", Args: cobra.NoArgs,
 		Long: `demo makes six real tasks in cgroups of their own: a latency-sensitive victim, four
@@ -43,7 +45,7 @@ is shared now and stays so, else cpu).
 
 Exit codes: 0 the right task was named, the victim recovered, nothing was left behind;
 1 not so; 2 the machine lacks something that the demo needs, and it says what.`,
-		Example: "  quell demo\n  quell demo --channel auto --seed 7\n  quell demo --enforce advise     # name, but do not cap\n  quell demo --no-antagonist      # nobody may be accused\n  quell demo --json | tail -n 1 | jq .",
+		Example: "  quell demo\n  quell demo --channel auto --seed 7\n  quell demo --incident           # with the picture of what happened\n  quell demo --enforce advise     # name, but do not cap\n  quell demo --no-antagonist      # nobody may be accused\n  quell demo --json | tail -n 1 | jq .",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
 			if o.Mode, err = plan.ParseMode(mode); err != nil {
@@ -61,7 +63,7 @@ Exit codes: 0 the right task was named, the victim recovered, nothing was left b
 			if !cmd.Flags().Changed("seed") {
 				o.Seed = rand.Uint64N(1_000_000)
 			}
-			return a.playDemo(cmd, o)
+			return a.playDemo(cmd, o, inFull)
 		},
 	}
 	f := cmd.Flags()
@@ -71,11 +73,12 @@ Exit codes: 0 the right task was named, the victim recovered, nothing was left b
 	f.Uint64Var(&seed, "seed", 0, "choose lengths and times (default: another each time)")
 	f.BoolVar(&o.Alone, "no-antagonist", false, "leave the antagonist out")
 	f.StringVar(&o.Agent, "agent", "", "the quell-agent program (default: beside quell, else in PATH)")
+	f.BoolVar(&inFull, "incident", false, "also show the agent's incident in full, with its picture")
 	f.StringVar(&o.AgentLog, "agent-log", "", "keep the agent's log in this file")
 	return a.withJSON(cmd)
 }
 
-func (a *app) playDemo(cmd *cobra.Command, o demo.Options) error {
+func (a *app) playDemo(cmd *cobra.Command, o demo.Options, inFull bool) error {
 	if os.Geteuid() != 0 {
 		return &usageError{errors.New("demo: not root: it makes cgroups and counts in the kernel"), "run it as root (sudo)"}
 	}
@@ -111,6 +114,12 @@ func (a *app) playDemo(cmd *cobra.Command, o demo.Options) error {
 		}
 	} else {
 		printDemo(out, r)
+		if inc := r.Incident(); inFull && inc != nil {
+			fmt.Fprintln(out)
+			if err := report.Incident(out, *inc, a.style()); err != nil {
+				return err
+			}
+		}
 	}
 	if !r.OK {
 		return &noError{fmt.Errorf("demo: %s", r.Verdict), "try again; if it stays so, run it with --agent-log FILE and look there"}
