@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/enforce"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
 )
@@ -215,6 +216,13 @@ func TestTaskThatEnds(t *testing.T) {
 		if again.files != 1 {
 			t.Errorf("the new one has %d files open", again.files)
 		}
+		if got := r.agent.tasks[sample.TaskKey{Inode: g.inode, FirstSeen: r.agent.started}]; got == nil || !got.ended {
+			t.Errorf("it is not kept until the window is closed: %+v", got)
+		}
+		r.do(api.PathCap, api.CapRequest{Task: "job-1", Rate: 0.7, For: "2s", Reason: "the new one is meant"})
+		if got := r.values[again.limit()]; got != "0.7" {
+			t.Errorf("the new one's limit is %q", got)
+		}
 		if n := len(r.source.targets); n != 2 {
 			t.Errorf("the source follows %d tasks", n)
 		}
@@ -267,105 +275,6 @@ func TestTaskThatEndsBetweenWindows(t *testing.T) {
 		r.pass(time.Second)
 		if s := r.status(); s.Tasks != 0 || g.files != 0 || len(r.source.targets) != 0 {
 			t.Errorf("%d tasks, %d files, %d targets", s.Tasks, g.files, len(r.source.targets))
-		}
-	})
-}
-
-// A task that was there before the agent is not charged with its past.
-func TestUsageIsOfTheWindow(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		r := newRig(t, newMachine(t), t.TempDir())
-		g := r.add("/batch/job-1", 0.5)
-		g.used = 1000 * time.Hour
-		late := r.add("/batch/job-2", 0.5)
-		late.used, late.fails = 1000*time.Hour, errors.New("no CPU time kept")
-		r.start()
-		defer r.stop()
-		r.pass(4 * time.Second)
-		if v := r.task("/batch/job-2"); v.Note != "no CPU time kept" {
-			t.Errorf("note %q", v.Note)
-		}
-		late.fails = nil
-		r.pass(6 * time.Second)
-		if v := r.task("/batch/job-1"); v.CPU < 0.49 || v.CPU > 0.51 {
-			t.Errorf("usage %g, want 0.5", v.CPU)
-		}
-		if v := r.task("/batch/job-2"); v.CPU > 0.51 || v.Note != "" {
-			t.Errorf("usage %g with note %q, want 0.5 at most and none", v.CPU, v.Note)
-		}
-	})
-}
-
-// Ticks that come late, early or not at all do not move the windows: 10 s out
-// of each 60 s, counted from the first.
-func TestWindowsWithJitteredTicks(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		r := newRig(t, newMachine(t), t.TempDir())
-		g := r.add("/batch/job-1", 1)
-		g.cost = func() float64 { return 1 }
-		r.start() // for its parts; the ticks are the test's
-		r.stop()
-		a := r.agent
-		r.fresh = true
-		a.disk, _ = openDisk(r.config)
-		a.tasks, a.byCgroup = map[sample.TaskKey]*task{}, map[cgroupID]*task{}
-		a.window, r.source.open, r.source.targets = window{}, false, map[sample.TaskKey]*followed{}
-
-		begin := time.Now()
-		var opened, closed []time.Duration
-		lag := []int{0, 130, 420, 260, 499, 10, 380, 90}
-		for tick := range 600 {
-			due := begin.Add(time.Duration(tick)*time.Second + time.Duration(lag[tick%len(lag)])*time.Millisecond)
-			<-time.After(time.Until(due))
-			before := a.window.open
-			a.tick(time.Now())
-			switch {
-			case !before && a.window.open:
-				opened = append(opened, time.Since(begin))
-			case before && !a.window.open:
-				closed = append(closed, time.Since(begin))
-			}
-		}
-		if len(opened) != 10 || len(closed) != 10 {
-			t.Fatalf("opened %v, closed %v", opened, closed)
-		}
-		for i := range opened {
-			want := time.Duration(i) * time.Minute
-			if off := opened[i] - want; off < -500*time.Millisecond || off > 500*time.Millisecond {
-				t.Errorf("window %d opened at %v", i, opened[i])
-			}
-			if long := closed[i] - opened[i]; long < 9500*time.Millisecond || long > 10500*time.Millisecond {
-				t.Errorf("window %d was open for %v", i, long)
-			}
-		}
-		for _, t := range a.tasks {
-			t.cgroup.Close()
-		}
-		a.disk.close()
-	})
-}
-
-// A stall of several periods costs those windows: one is opened at once, for
-// the newest of them, and the next when it is due.
-func TestWindowsAfterAStall(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		r := newRig(t, newMachine(t), t.TempDir())
-		r.start()
-		defer r.stop()
-		r.pass(20 * time.Second)
-		// The loop is held up by a request for 2½ minutes.
-		if err := r.agent.ask(t.Context(), func() { <-time.After(150 * time.Second) }); err != nil {
-			t.Fatal(err)
-		}
-		r.pass(time.Second)
-		before := r.status().Intervals
-		r.pass(9*time.Second + 59*time.Second) // up to 4:00, where the next one opens
-		if got := r.status().Intervals - before; got != 2 {
-			t.Errorf("%d windows until 4:00, want the one opened at 2:50 and that of 3:00", got)
-		}
-		r.pass(2 * time.Minute)
-		if got := r.status().Intervals - before; got != 4 {
-			t.Errorf("%d windows until 6:00, want two more", got)
 		}
 	})
 }
@@ -481,22 +390,51 @@ func TestTasksThatCannotBeCounted(t *testing.T) {
 	})
 }
 
-// Stolen time is told from the machine's CPU times, and marks every sample.
-func TestStolenTime(t *testing.T) {
+// What the agent itself runs in is never capped.
+func TestOwnCgroupIsNeverCapped(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir())
-		r.add("/batch/job-1", 1)
+		r.own = r.add("/batch/agent-1", 1).path
 		r.start()
 		defer r.stop()
-		r.pass(5 * time.Second)
-		r.stolen = time.Second // of 11 s
-		r.pass(time.Minute)
-		if got := r.samples[0].Flags; got != sample.Stolen {
-			t.Errorf("flags %v", got)
+		if got := r.refused(api.PathCap, api.CapRequest{Task: "agent-1", Rate: 1, For: "1m", Reason: "r"}, 409); !strings.Contains(got, "never-cap") {
+			t.Errorf("got %q", got)
 		}
-		r.pass(time.Minute)
-		if got := r.samples[1].Flags; got != 0 {
-			t.Errorf("flags %v of the next window", got)
+	})
+}
+
+// Changes that the planner does not know of end with their lease all the same,
+// and with the agent.
+func TestJournalHasTheLastWord(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir())
+		a, b := r.add("/batch/job-1", 1), r.add("/batch/job-2", 1)
+		r.start()
+		now := sample.At(time.Now())
+		for i, g := range []*guest{a, b} {
+			_, inode, w, err := r.CapWrites(g.path, 0.5, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := enforce.Change{ID: g.path, Dir: "/cg" + g.path, Inode: inode, Writes: w, From: now, Until: now.Add(time.Duration(5+1000*i) * time.Second)}
+			if err := r.agent.ask(t.Context(), func() { err = r.enforcer.Apply(now, c) }); err != nil {
+				t.Fatal(err)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.pass(4 * time.Second)
+		if x, y := r.values[a.limit()], r.values[b.limit()]; x != "0.5" || y != "0.5" {
+			t.Errorf("limits %s and %s", x, y)
+		}
+		r.pass(time.Second)
+		if x, y := r.values[a.limit()], r.values[b.limit()]; x != "max" || y != "0.5" {
+			t.Errorf("after the first lease limits %s and %s", x, y)
+		}
+		r.stop()
+		if y := r.values[b.limit()]; y != "max" {
+			t.Errorf("after the stop the limit is %s", y)
 		}
 	})
 }

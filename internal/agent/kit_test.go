@@ -40,6 +40,7 @@ func TestMain(m *testing.M) { quelltest.Main(m) }
 // is what an agent is fed through.
 type machine struct {
 	t       testing.TB
+	own     string // path of the agent's own cgroup
 	guests  []*guest
 	inodes  uint64
 	fresh   bool
@@ -129,7 +130,7 @@ func (f finder) Find(time.Time) (found []Found, fresh bool, err error) {
 	}
 	for _, g := range f.m.guests {
 		if rule, job := f.c.Classify(g.path); rule != nil {
-			found = append(found, Found{Hierarchy: sample.Unified, Path: g.path, Inode: g.inode, Rule: rule, Job: job})
+			found = append(found, Found{Hierarchy: sample.Unified, Path: g.path, Inode: g.inode, Rule: rule, Job: job, Own: g.path == f.m.own})
 		}
 	}
 	fresh, f.m.fresh = f.m.fresh, len(f.m.opening) > 0

@@ -216,6 +216,10 @@ func TestMode(t *testing.T) {
 		if o := r.values[other.limit()]; o != "max" {
 			t.Errorf("after the stop ann's limit is %q", o)
 		}
+		a := r.audit()
+		if last := a[len(a)-1]; last.What != "uncap" || last.Task != "/batch/other-1" || last.Why != "the agent stops: restored" {
+			t.Errorf("audit %+v", last)
+		}
 		r = newRig(t, m, dir, "enforce.mode=on")
 		r.start()
 		defer r.stop()
@@ -395,6 +399,9 @@ func TestAsking(t *testing.T) {
 		var all []plan.Incident
 		if r.get(api.PathIncidents, &all); len(all) != 1 || all[0].Closed == 0 {
 			t.Errorf("incidents %+v", all)
+		}
+		if n := len(r.agent.stats.seen); n != 0 {
+			t.Errorf("%d closed incidents are still kept for the counters", n)
 		}
 		var s map[string]any
 		if r.get(api.PathStatus, &s); s["machine"] != "m1" || s["version"] != "test" {

@@ -1,0 +1,220 @@
+package agent
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// A task that was there before the agent is not charged with its past.
+func TestUsageIsOfTheWindow(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir())
+		g := r.add("/batch/job-1", 0.5)
+		g.used = 1000 * time.Hour
+		late := r.add("/batch/job-2", 0.5)
+		late.used, late.fails = 1000*time.Hour, errors.New("no CPU time kept")
+		r.start()
+		defer r.stop()
+		r.pass(4 * time.Second)
+		if v := r.task("/batch/job-2"); v.Note != "no CPU time kept" {
+			t.Errorf("note %q", v.Note)
+		}
+		late.fails = nil
+		r.pass(6 * time.Second)
+		if v := r.task("/batch/job-1"); v.CPU < 0.49 || v.CPU > 0.51 {
+			t.Errorf("usage %g, want 0.5", v.CPU)
+		}
+		if v := r.task("/batch/job-2"); v.CPU > 0.51 || v.Note != "" {
+			t.Errorf("usage %g with note %q, want 0.5 at most and none", v.CPU, v.Note)
+		}
+	})
+}
+
+// Ticks that come late, early or not at all do not move the windows: 10 s out
+// of each 60 s, counted from the first.
+func TestWindowsWithJitteredTicks(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir())
+		g := r.add("/batch/job-1", 1)
+		g.cost = func() float64 { return 1 }
+		r.start() // for its parts; the ticks are the test's
+		r.stop()
+		a := r.agent
+		r.fresh = true
+		a.disk, _ = openDisk(r.config)
+		a.tasks, a.byCgroup = map[sample.TaskKey]*task{}, map[cgroupID]*task{}
+		a.window, r.source.open, r.source.targets = window{}, false, map[sample.TaskKey]*followed{}
+
+		begin := time.Now()
+		var opened, closed []time.Duration
+		lag := []int{0, 130, -420, 260, 499, -300, 380}
+		for tick := range 600 {
+			due := begin.Add(time.Duration(tick)*time.Second + time.Duration(lag[tick%len(lag)])*time.Millisecond)
+			<-time.After(time.Until(due))
+			before := a.window.open
+			a.tick(time.Now())
+			switch {
+			case !before && a.window.open:
+				opened = append(opened, time.Since(begin))
+			case before && !a.window.open:
+				closed = append(closed, time.Since(begin))
+			}
+		}
+		if len(opened) != 10 || len(closed) != 10 {
+			t.Fatalf("opened %v, closed %v", opened, closed)
+		}
+		var sum time.Duration
+		for i := range opened {
+			want := time.Duration(i) * time.Minute
+			if off := opened[i] - want; off < -500*time.Millisecond || off > 500*time.Millisecond {
+				t.Errorf("window %d opened at %v", i, opened[i])
+			}
+			long := closed[i] - opened[i]
+			if sum += long; long < 9*time.Second || long > 11*time.Second {
+				t.Errorf("window %d was open for %v", i, long)
+			}
+		}
+		if mean := sum / 10; mean < 9800*time.Millisecond || mean > 10200*time.Millisecond {
+			t.Errorf("windows were open for %v in the mean", mean)
+		}
+		for _, t := range a.tasks {
+			t.cgroup.Close()
+		}
+		a.disk.close()
+	})
+}
+
+// A stall of several periods costs those windows: one is opened at once, for
+// the newest of them, and the next when it is due.
+func TestWindowsAfterAStall(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir())
+		r.start()
+		defer r.stop()
+		r.pass(20 * time.Second)
+		// The loop is held up by a request for 2½ minutes.
+		if err := r.agent.ask(t.Context(), func() { <-time.After(150 * time.Second) }); err != nil {
+			t.Fatal(err)
+		}
+		r.pass(time.Second)
+		before := r.status().Intervals
+		r.pass(9*time.Second + 59*time.Second) // up to 4:00, where the next one opens
+		if got := r.status().Intervals - before; got != 2 {
+			t.Errorf("%d windows until 4:00, want the one opened at 2:50 and that of 3:00", got)
+		}
+		r.pass(2 * time.Minute)
+		if got := r.status().Intervals - before; got != 4 {
+			t.Errorf("%d windows until 6:00, want two more", got)
+		}
+	})
+}
+
+// A cap in any part of a window marks its sample.
+func TestCapsInPartOfAWindow(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir())
+		r.add("/batch/job-1", 1)
+		r.start()
+		defer r.stop()
+		capIt := func() { r.do(api.PathCap, api.CapRequest{Task: "job-1", Rate: 0.5, For: "1h", Reason: "r"}) }
+		uncap := func() { r.do(api.PathUncap, api.UncapRequest{Task: "job-1", Reason: "r"}) }
+		r.pass(3 * time.Second)
+		capIt() // in the first window
+		r.pass(3 * time.Second)
+		uncap()
+		r.pass(30 * time.Second)
+		capIt() // from before the second
+		r.pass(30 * time.Second)
+		uncap()
+		r.pass(30 * time.Second)
+		capIt() // between windows
+		r.pass(10 * time.Second)
+		uncap()
+		r.pass(30 * time.Second)
+		var got []string
+		for _, s := range r.samples {
+			got = append(got, s.Flags.String())
+		}
+		if strings.Join(got, ",") != "capped,capped," {
+			t.Errorf("flags %q, want the third alone without", got)
+		}
+	})
+}
+
+// A rule may name the signals that judge its tasks; others don't.
+func TestRuleNamesSignals(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir())
+		r.config.Rules[2].Signals = []string{"runq"}
+		r.add("/batch/job-1", 1).cost = func() float64 { return 1 }
+		r.add("/left/over", 1).cost = func() float64 { return 1 }
+		r.start()
+		defer r.stop()
+		r.pass(10 * time.Second)
+		if c := r.task("/batch/job-1").Costs[0].Cost; c == c {
+			t.Errorf("judged by a signal that was not named: %v", c)
+		}
+		if c := r.task("/left/over").Costs[0].Cost; c != 1 {
+			t.Errorf("the other's cost is %v", c)
+		}
+	})
+}
+
+// Stolen time is told from the machine's CPU times, and marks every sample.
+func TestStolenTime(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir())
+		r.add("/batch/job-1", 1)
+		r.start()
+		defer r.stop()
+		r.pass(5 * time.Second)
+		r.stolen = time.Second // of 11 s
+		r.pass(time.Minute)
+		if got := r.samples[0].Flags; got != sample.Stolen {
+			t.Errorf("flags %v", got)
+		}
+		r.pass(time.Minute)
+		if got := r.samples[1].Flags; got != 0 {
+			t.Errorf("flags %v of the next window", got)
+		}
+	})
+}
+
+func TestReach(t *testing.T) {
+	a := &Agent{Parts: Parts{Topology: host.Topology{CPUs: []host.CPU{
+		{ID: 0, LLC: host.Cache{ID: 0}}, {ID: 1, LLC: host.Cache{ID: 0}},
+		{ID: 2, LLC: host.Cache{ID: 1}}, {ID: 3, Node: 1, LLC: host.Cache{ID: 2}},
+	}}}}
+	on := func(cpus ...int) *task { return &task{cpus: sample.SetOf(cpus...)} }
+	for _, c := range []struct {
+		domain sample.Domain
+		a, b   *task
+		meets  bool
+	}{
+		{sample.SharedCPU, on(0), on(1), false},
+		{sample.SharedCPU, on(0, 1), on(1, 2), true},
+		{sample.SharedCache, on(0), on(1), true},  // the same cache
+		{sample.SharedCache, on(0), on(2), true},  // another, on the same memory node
+		{sample.SharedCache, on(2), on(3), false}, // neither
+		// A cache's number is no node's: cache 1 is not node 1.
+		{sample.SharedCache, on(2), on(3), false},
+	} {
+		if got := a.reach(c.domain, c.a).Meets(a.reach(c.domain, c.b)); got != c.meets {
+			t.Errorf("%s: %s and %s meet: %v", c.domain, c.a.cpus, c.b.cpus, got)
+		}
+	}
+	// What is not known reaches everything, which is nil.
+	if got := a.reach(sample.SharedCPU, on()); got != nil {
+		t.Errorf("unknown CPUs reach %v", got)
+	}
+	a.Topology = host.Topology{CPUs: []host.CPU{{ID: 0, LLC: host.Cache{ID: -1}}}}
+	if got := a.reach(sample.SharedCache, on(0)); got != nil {
+		t.Errorf("an unknown cache reaches %v", got)
+	}
+}
