@@ -1,0 +1,143 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/quelltest"
+)
+
+func TestMain(m *testing.M) { quelltest.Main(m) }
+
+// agent answers on a socket as h does, and notes what it was asked.
+func agent(t *testing.T, h http.HandlerFunc) (c *Client, asked *string) {
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked = new(string)
+	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		*asked = r.Method + " " + r.URL.String() + " " + string(body)
+		h(w, r)
+	})}
+	done := make(chan bool)
+	go func() { s.Serve(l); close(done) }()
+	t.Cleanup(func() { s.Close(); <-done })
+	return NewClient(socket), asked
+}
+
+// Each call is the request that it stands for.
+func TestRequests(t *testing.T) {
+	c, asked := agent(t, func(w http.ResponseWriter, r *http.Request) {
+		answer := any(Done{Message: "done", ID: "cap-1"})
+		switch r.URL.Path {
+		case PathStatus:
+			answer = Status{Machine: "m", Mode: plan.On}
+		case PathTasks:
+			answer = []TaskView{{CPU: 1}}
+		case PathIncidents:
+			answer = []plan.Incident{{ID: "inc-1"}}
+			if r.URL.Query().Has("id") {
+				answer = plan.Incident{ID: r.URL.Query().Get("id")}
+			}
+		}
+		json.NewEncoder(w).Encode(answer)
+	})
+	ctx := context.Background()
+	for _, x := range []struct {
+		want string
+		call func() (bool, error)
+	}{
+		{"GET /v1/status ", func() (bool, error) { s, err := c.Status(ctx); return s.Machine == "m" && s.Mode == plan.On, err }},
+		{"GET /v1/tasks ", func() (bool, error) { v, err := c.Tasks(ctx); return len(v) == 1 && v[0].CPU == 1, err }},
+		{"GET /v1/incidents?open=true ", func() (bool, error) { v, err := c.Incidents(ctx, true); return len(v) == 1, err }},
+		{"GET /v1/incidents?open=false ", func() (bool, error) { v, err := c.Incidents(ctx, false); return len(v) == 1, err }},
+		{"GET /v1/incidents?id=a%26b ", func() (bool, error) { v, err := c.Incident(ctx, "a&b"); return v.ID == "a&b", err }},
+		{`POST /v1/cap {"task":"t","rate":0.1,"for":"5m","reason":"r"}`, func() (bool, error) {
+			d, err := c.Cap(ctx, CapRequest{"t", 0.1, "5m", "r"})
+			return d.ID == "cap-1" && d.Message == "done", err
+		}},
+		{`POST /v1/uncap {"task":"t","reason":"r"}`, func() (bool, error) { d, err := c.Uncap(ctx, UncapRequest{"t", "r"}); return d.Message == "done", err }},
+		{`POST /v1/protect {"task":"t","off":true,"reason":"r"}`, func() (bool, error) {
+			d, err := c.Protect(ctx, ProtectRequest{"t", true, "r"})
+			return d.Message == "done", err
+		}},
+		{`POST /v1/mode {"mode":"on","reason":"r"}`, func() (bool, error) {
+			d, err := c.SetMode(ctx, ModeRequest{"on", "r"})
+			return d.Message == "done", err
+		}},
+	} {
+		if ok, err := x.call(); err != nil || !ok || strings.TrimSpace(*asked) != strings.TrimSpace(x.want) {
+			t.Errorf("%s: asked %q, answer taken %v, %v", x.want, *asked, ok, err)
+		}
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	for _, x := range []struct {
+		body          string
+		error, remedy string
+	}{
+		{`{"error":"no","remedy":"ask again"}`, "no", "ask again"},
+		{"not JSON", "409 Conflict", ""}, // not the agent, perhaps
+	} {
+		c, _ := agent(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusConflict)
+			io.WriteString(w, x.body)
+		})
+		_, err := c.Cap(t.Context(), CapRequest{})
+		var r *RefusedError
+		if !errors.As(err, &r) || r.Status != 409 || r.Error() != x.error || r.Remedy != x.remedy {
+			t.Errorf("%s: %v", x.body, err)
+		}
+	}
+	c, _ := agent(t, func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "[") })
+	if _, err := c.Status(t.Context()); err == nil || !strings.Contains(err.Error(), "read the agent's answer") {
+		t.Errorf("an answer that is cut off: %v", err)
+	}
+}
+
+// Why an agent cannot be reached decides what there is to do.
+func TestUnreachable(t *testing.T) {
+	dir := t.TempDir()
+	dead := filepath.Join(dir, "dead")
+	l, err := net.Listen("unix", dead)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	l.Close()
+	for _, x := range []struct {
+		socket string
+		is     error
+		remedy string
+	}{
+		{filepath.Join(dir, "none"), fs.ErrNotExist, "start quell-agent"},
+		{dead, syscall.ECONNREFUSED, "start quell-agent"},
+		{dir + "/" + strings.Repeat("x", 200), nil, "see the agent's log"},
+	} {
+		_, err := NewClient(x.socket).Status(t.Context())
+		var u *UnreachableError
+		if !errors.As(err, &u) || x.is != nil && !errors.Is(err, x.is) || !strings.HasPrefix(u.Remedy(), x.remedy) || !strings.Contains(err.Error(), x.socket) {
+			t.Errorf("%s: %v", x.socket, err)
+		}
+	}
+	denied := &UnreachableError{"s", &os.SyscallError{Syscall: "connect", Err: syscall.EACCES}}
+	if !strings.Contains(denied.Remedy(), "socket_group") {
+		t.Errorf("no permission: %s", denied.Remedy())
+	}
+}
