@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	case "agent":
 		main()
 	case "burn":
-		for {
+		for n := 0; ; n++ {
 		}
 	}
 }
