@@ -60,9 +60,7 @@ func run(ctx context.Context, c *config.Agent) (err error) {
 		return locked(err)
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
-	if err := recoverCaps(log, e); err != nil {
-		return err
-	}
+	recoverCaps(log, e)
 	p := agent.Parts{Config: c, Version: version, Machine: h, Enforcer: e, Log: log}
 	if p.Platform, err = h.Platform(); err != nil {
 		return err
@@ -91,19 +89,20 @@ func run(ctx context.Context, c *config.Agent) (err error) {
 	return serve(ctx, c, log, a)
 }
 
-// recoverCaps undoes what an earlier agent left in force.
-func recoverCaps(log *slog.Logger, e *enforce.Enforcer) error {
+// recoverCaps undoes what an earlier agent left in force, before anything else
+// can fail. What cannot be undone now stays with the enforcer, and the agent
+// goes on trying.
+func recoverCaps(log *slog.Logger, e *enforce.Enforcer) {
 	if d := e.Damage(); d != "" {
 		log.Error("journal was damaged", "what", d)
 	}
-	outcomes, err := e.RestoreAll(sample.At(time.Now()), "an earlier agent left it")
+	outcomes, err := e.RestoreAll(sample.At(time.Now()), agent.LeftOver)
 	for _, o := range outcomes {
 		log.Warn("undid a cap that an earlier agent left", "task", o.Change.Task, "result", o.Result, "note", o.Note)
 	}
 	if err != nil {
-		return fmt.Errorf("restore what an earlier agent left: %w", err)
+		log.Error("a cap that an earlier agent left could not be undone; trying on", "reason", err)
 	}
-	return nil
 }
 
 // openSources opens what the machine can count of the signals asked for.

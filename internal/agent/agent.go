@@ -115,6 +115,9 @@ type Agent struct {
 	unfollowed map[string]error
 }
 
+// LeftOver is why changes are undone that an earlier agent left.
+const LeftOver = "an earlier agent left it"
+
 // New makes an agent and loads what an earlier one left in the state directory.
 func New(p Parts) (*Agent, error) {
 	params, err := p.Config.DetectParams()
@@ -136,6 +139,9 @@ func New(p Parts) (*Agent, error) {
 		requests: make(chan func()), done: make(chan struct{}),
 		degraded: map[string]string{}, unlifted: map[string]string{},
 		stats: newStats(),
+	}
+	for _, c := range p.Enforcer.Active() {
+		a.unlifted[c.ID] = LeftOver
 	}
 	for _, s := range p.Signals {
 		if !s.OK {

@@ -264,6 +264,34 @@ func TestUndoThatFails(t *testing.T) {
 	})
 }
 
+// A cap of an agent that was killed, which the next one could not undo before
+// it began, is undone as soon as it can be, long before its lease is over.
+func TestLeftOverCapThatCouldNotBeUndone(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := crowd(t)
+		r.start()
+		r.do(api.PathCap, api.CapRequest{Task: "job-1", Rate: 0.25, For: "10h", Reason: "r"})
+		r.write = func(string, string) error { return errors.New("stuck") }
+		if err := r.end(); err == nil {
+			t.Error("a stop that leaves a cap in force says nothing")
+		}
+		r.start()
+		defer r.stop()
+		r.pass(3 * time.Second)
+		if s := r.status(); len(s.Degraded) != 1 || !strings.Contains(s.Degraded[0], "stuck") {
+			t.Errorf("degraded %q", s.Degraded)
+		}
+		r.write = nil
+		r.pass(time.Second)
+		if got := r.values["/cg/batch/job-1/cpu.max"]; got != "max" {
+			t.Errorf("the limit is %q", got)
+		}
+		if s := r.status(); len(s.Degraded) != 0 {
+			t.Errorf("degraded %q", s.Degraded)
+		}
+	})
+}
+
 // An uncap that fails is refused, and carried out as soon as it can be.
 func TestUncapThatFails(t *testing.T) {
 	bubble(t, func(t *testing.T) {
