@@ -98,7 +98,7 @@ func (a *app) playDemo(cmd *cobra.Command, o demo.Options, inFull bool) error {
 		show.live = true
 	}
 	o.Show = show.event
-	fmt.Fprintf(out, "quell demo: real processes, real cgroups, the shipped agent. Times are shortened: %s.\n", demo.Constants())
+	fmt.Fprintln(out, "quell demo: real processes, real cgroups, the shipped agent")
 	r, err := demo.Run(cmd.Context(), o)
 	show.end()
 	var env *workload.EnvError

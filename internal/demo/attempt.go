@@ -27,6 +27,9 @@ func (d *demo) attempt(ctx context.Context, c Channel) (r *Result, err error) {
 	r = &Result{Channel: c, Signal: d.signal(c), Mode: d.Mode, Seed: d.Seed, LeftBehind: []string{},
 		Correlation: none(), SecondsToIncident: none(), IntervalsToIncident: none(),
 		CostAlone: none(), CostContended: none(), CostCapped: none(), RelativeCost: none()}
+	if d.beat = cpuBeat; c == Cache {
+		d.beat = cacheBeat
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	tree, err := workload.OpenTree(treePrefix, workload.TreeOptions{Weight: weight})
@@ -89,10 +92,13 @@ type scene struct {
 	procs  map[string]*workload.Proc
 }
 
+// beats is how many intervals ago t was.
+func (s *scene) beats(t time.Time) int { return int(time.Since(t) / s.beat.interval()) }
+
 // nextCycle is when the antagonist's next burst begins.
 func (s *scene) nextCycle(now time.Time) time.Time {
-	into := now.Sub(s.epoch.Time()) % cycle
-	return now.Add(cycle - into)
+	into := now.Sub(s.epoch.Time()) % s.beat.cycle()
+	return now.Add(s.beat.cycle() - into)
 }
 
 // set starts everybody but holds them before their first instruction of work.
@@ -116,6 +122,7 @@ func (s *scene) set(c Channel) error {
 	}
 	s.say("channel %s, signal %s, seed %d: made %d tasks under %s (%s on CPU %d; %s on CPU %d)", c, s.result.Signal, s.Seed,
 		len(s.procs), s.tree.Top(), strings.Join(where[s.a], ", "), s.a, strings.Join(where[s.b], ", "), s.b)
+	s.say("times are shortened: %s", s.beat)
 	return nil
 }
 
@@ -157,7 +164,7 @@ func (s *scene) play(ctx context.Context) error {
 
 // learn waits until the agent has a spec of the victim.
 func (s *scene) learn(ctx context.Context) error {
-	err := s.daemon.until(ctx, learnLimit, "learn what the victim costs alone", func() (bool, error) {
+	err := s.daemon.until(ctx, s.beat.learnLimit(), "learn what the victim costs alone", func() (bool, error) {
 		v, err := s.daemon.victim(ctx, s.result.Victim)
 		if err != nil || v == nil || len(v.Costs) == 0 {
 			return false, err
@@ -201,7 +208,7 @@ func (s *scene) accused() (*plan.Incident, error) {
 // awaitIncident waits until somebody is accused; nil if nobody is in time.
 func (s *scene) awaitIncident(ctx context.Context, onset time.Time) (*plan.Incident, error) {
 	var found *plan.Incident
-	err := s.daemon.until(ctx, detectLimit, "accuse somebody", func() (bool, error) {
+	err := s.daemon.until(ctx, s.beat.detectLimit(), "accuse somebody", func() (bool, error) {
 		inc, err := s.accused()
 		if inc != nil {
 			s.result.incident = inc
@@ -210,14 +217,14 @@ func (s *scene) awaitIncident(ctx context.Context, onset time.Time) (*plan.Incid
 			found = inc
 			return true, err
 		}
-		s.progress(int(time.Since(onset)/Interval), int(detectLimit/Interval), "waiting for %s to suffer", victimName)
+		s.progress(s.beats(onset), int(s.beat.detectLimit()/s.beat.interval()), "waiting for %s to suffer", victimName)
 		return false, err
 	})
 	if errors.Is(err, errSlow) {
 		if inc := s.result.incident; inc != nil {
 			s.say("nobody was accused: %s", inc.Reason)
 		} else {
-			s.say("no anomaly within %s", detectLimit)
+			s.say("no anomaly within %s", s.beat.detectLimit())
 		}
 		return nil, nil
 	}
@@ -232,7 +239,7 @@ func (s *scene) describe(inc *plan.Incident, onset time.Time) {
 	r.Named, r.Correlation = first.Name, plan.Value(first.Correlation)
 	r.CostAlone, r.CostContended, r.Outcome = plan.Value(inc.SpecMean), plan.Value(inc.Cost), inc.Outcome
 	r.SecondsToIncident = plan.Value(inc.Accused.Sub(inc.Anomaly).Seconds())
-	r.IntervalsToIncident = plan.Value(float64(inc.Accused.Time().Sub(onset)) / float64(Interval))
+	r.IntervalsToIncident = plan.Value(float64(inc.Accused.Time().Sub(onset)) / float64(s.beat))
 	for _, x := range inc.Suspects[1:] {
 		if r.RunnerUp == nil || x.Correlation > r.RunnerUp.Correlation {
 			r.RunnerUp = &RunnerUp{x.Name, x.Correlation, x.Excluded}
@@ -241,7 +248,7 @@ func (s *scene) describe(inc *plan.Incident, onset time.Time) {
 	s.say("%s costs %.3g %s, over its threshold %.3g: accused %s, correlation %.2f", victimName, inc.Cost, s.unit(), inc.Threshold, short(first.Name), first.Correlation)
 	switch {
 	case len(inc.Rounds) > 0:
-		s.say("capped %s to %g CPU-s/s for %s", short(inc.Rounds[0].Suspect.Name), inc.Rounds[0].Rate, capFor)
+		s.say("capped %s to %g CPU-s/s for %s", short(inc.Rounds[0].Suspect.Name), inc.Rounds[0].Rate, s.beat.capFor())
 	case inc.Advice != "":
 		s.say("advice: %s; nothing was done", inc.Advice)
 	default:
@@ -254,7 +261,7 @@ func short(n sample.TaskName) string { return filepath.Base(string(n)) }
 // awaitOutcome waits for the end of the first cap.
 func (s *scene) awaitOutcome(ctx context.Context, id string) error {
 	began := time.Now()
-	return s.daemon.until(ctx, capFor+10*Interval, "lift the cap", func() (bool, error) {
+	return s.daemon.until(ctx, s.beat.capFor()+s.beat.times(10), "lift the cap", func() (bool, error) {
 		all, err := s.daemon.incidents()
 		for i := range all {
 			inc := &all[i]
@@ -263,7 +270,7 @@ func (s *scene) awaitOutcome(ctx context.Context, id string) error {
 			}
 			round := inc.Rounds[0]
 			s.result.incident = inc
-			s.progress(int(time.Since(began)/Interval), int(capFor/Interval), "%s under the cap: %.3g %s", victimName, float64(round.CostUnder), s.unit())
+			s.progress(s.beats(began), int(s.beat.capFor()/s.beat.interval()), "%s under the cap: %.3g %s", victimName, float64(round.CostUnder), s.unit())
 			if round.Ended == 0 {
 				return false, err
 			}
@@ -301,9 +308,9 @@ func (s *scene) checkQuota() error {
 // watchAlone waits as long as a whole attempt with an antagonist takes, and
 // notes an accusation.
 func (s *scene) watchAlone(ctx context.Context) error {
-	began, limit := time.Now(), detectLimit+capFor
+	began, limit := time.Now(), s.beat.detectLimit()+s.beat.capFor()
 	err := s.daemon.until(ctx, limit, "accuse somebody", func() (bool, error) {
-		s.progress(int(time.Since(began)/Interval), int(limit/Interval), "no antagonist: watching that nobody is accused")
+		s.progress(s.beats(began), int(limit/s.beat.interval()), "no antagonist: watching that nobody is accused")
 		inc, err := s.accused()
 		if inc != nil {
 			s.result.incident = inc

@@ -100,26 +100,40 @@ type Result struct {
 // Incident is what the agent wrote of the last attempt; nil if nothing.
 func (r *Result) Incident() *plan.Incident { return r.incident }
 
-// The constants of time, shorter than CPI²'s but in the same proportions where
-// that matters: the correlation window is 20 intervals instead of 10 so that
-// it holds the good samples that were learnt from.
-const (
-	Interval      = 500 * time.Millisecond // sampled all of it (paper: 10 s of 60 s)
-	tick          = Interval / 2
-	samples       = 24            // that a spec needs (paper: 100 a task)
-	outlierWindow = 5 * Interval  // 3 outliers in it (paper: 5 min)
-	window        = 20 * Interval // (paper: 10 min)
-	capFor        = 12 * Interval // (paper: 5 min)
-	// capRate is the paper's, 0.1 CPU-s/s.
+// beat is a sampling interval; everything else that takes time is a multiple of
+// it. The beats are shorter than CPI²'s 10 s out of each minute, in the same
+// proportions where that matters, but that the correlation window holds 20
+// intervals instead of 10: so it has the good samples that were learnt from.
+type beat time.Duration
 
-	learnLimit  = 4 * samples * Interval
-	detectLimit = 12 * Interval
+// The cache's beat is short since the CPUs may share it for seconds only.
+const (
+	cpuBeat   = beat(500 * time.Millisecond)
+	cacheBeat = beat(250 * time.Millisecond)
 )
 
-// Constants lists the shortened times, for people.
-func Constants() string {
+func (b beat) times(n int) time.Duration { return time.Duration(n) * time.Duration(b) }
+
+func (b beat) interval() time.Duration      { return b.times(1) }
+func (b beat) tick() time.Duration          { return b.interval() / 2 }
+func (b beat) outlierWindow() time.Duration { return b.times(5) }  // 3 outliers in it (paper: 5 min)
+func (b beat) window() time.Duration        { return b.times(20) } // (paper: 10 min)
+func (b beat) capFor() time.Duration        { return b.times(12) } // (paper: 5 min)
+
+// cycle is how often the antagonist comes; it stays for about half of it.
+func (b beat) cycle() time.Duration { return b.times(12) }
+
+// samples is how many a spec needs (paper: 100 a task).
+const samples = 24
+
+// How long to wait before giving up.
+func (b beat) learnLimit() time.Duration  { return b.times(4 * samples) }
+func (b beat) detectLimit() time.Duration { return b.times(12) }
+
+// String lists the shortened times, for people.
+func (b beat) String() string {
 	return fmt.Sprintf("an interval is %s, all of it sampled (paper: 10 s of each 60 s); a spec needs %d samples (100); "+
-		"3 outliers in %s (5 min); window %s (10 min); a cap lasts %s (5 min)", Interval, samples, outlierWindow, window, capFor)
+		"3 outliers in %s (5 min); window %s (10 min); a cap lasts %s (5 min)", b.interval(), samples, b.outlierWindow(), b.window(), b.capFor())
 }
 
 // errFlip ends an attempt whose CPUs began or ceased to share a cache.
@@ -164,7 +178,8 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 type demo struct {
 	Options
 	began time.Time
-	a, b  int // the CPUs: victim's, everybody else's
+	a, b  int  // the CPUs: victim's, everybody else's
+	beat  beat // of the attempt
 }
 
 func (d *demo) say(format string, args ...any) {

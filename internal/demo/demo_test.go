@@ -41,7 +41,7 @@ func TestTheVerdictFollowsFromWhatHappened(t *testing.T) {
 }
 
 func TestTheAgentsConfigurationIsRightAndCoversTheSceneAlone(t *testing.T) {
-	d := &demo{Options: Options{Mode: plan.On}}
+	d := &demo{Options: Options{Mode: plan.On}, beat: cacheBeat}
 	file := filepath.Join(t.TempDir(), "agent.yaml")
 	if err := os.WriteFile(file, []byte(d.configuration("/tmp/x", "/quell-demo-1-2", sample.RunQ)), 0o600); err != nil {
 		t.Fatal(err)
@@ -69,7 +69,7 @@ func TestTheAgentsConfigurationIsRightAndCoversTheSceneAlone(t *testing.T) {
 // The parts' order and the counter-phase are what the scene promises.
 func TestOneInnocentIsLoudExactlyWhenTheAntagonistIsNot(t *testing.T) {
 	for _, c := range []Channel{CPU, Cache} {
-		d := &demo{Options: Options{Seed: 3}, a: 1, b: 0}
+		d := &demo{Options: Options{Seed: 3}, a: 1, b: 0, beat: cpuBeat}
 		cast := d.cast(c, 1000)
 		antagonist, opposite := cast[len(cast)-1], cast[len(cast)-2]
 		if antagonist.name != antagonistName || opposite.spec.Kind != workload.CounterPhase {
@@ -112,19 +112,21 @@ func TestTheResultIsOneJSONObjectWithNullForWhatWasNotMeasured(t *testing.T) {
 }
 
 func TestTheNextCycleIsAheadAndOnTheEpoch(t *testing.T) {
-	s := &scene{epoch: 1_000_000}
+	s := &scene{demo: &demo{beat: cpuBeat}, epoch: 1_000_000}
 	for _, ms := range []int64{1_000_000, 1_000_001, 1_005_999, 1_006_000, 1_234_567} {
 		now := time.UnixMilli(ms)
 		next := s.nextCycle(now)
-		if d := next.Sub(now); d <= 0 || d > cycle || next.Sub(s.epoch.Time())%cycle != 0 {
+		if d := next.Sub(now); d <= 0 || d > s.beat.cycle() || next.Sub(s.epoch.Time())%s.beat.cycle() != 0 {
 			t.Errorf("from %d: %s ahead", ms, d)
 		}
 	}
 }
 
 func TestConstantsKeepThePapersOrder(t *testing.T) {
-	c := []time.Duration{tick, Interval, outlierWindow, capFor, window}
-	if !slices.IsSorted(c) || 3*Interval > outlierWindow {
-		t.Errorf("constants out of order: %v", c)
+	for _, b := range []beat{cpuBeat, cacheBeat} {
+		c := []time.Duration{b.tick(), b.interval(), b.outlierWindow(), b.capFor(), b.window()}
+		if !slices.IsSorted(c) || b.times(3) > b.outlierWindow() {
+			t.Errorf("out of order: %v", c)
+		}
 	}
 }

@@ -71,10 +71,10 @@ func verb(shared bool) string {
 	return "do not share"
 }
 
-// watchSharing looks at the sharing once a second and calls flipped when two
+// watchSharing looks at the sharing twice a second and calls flipped when two
 // looks in a row say that the CPUs do not share a cache any more.
 func (d *demo) watchSharing(done <-chan struct{}, flipped func()) {
-	tick := time.NewTicker(time.Second)
+	tick := time.NewTicker(time.Second / 2)
 	defer tick.Stop()
 	apart := 0
 	for {
@@ -111,9 +111,6 @@ const (
 	agentName      = "quell-agent"
 )
 
-// cycle is how often the antagonist comes; it stays for about half of it.
-const cycle = 12 * Interval
-
 // cast returns the victim, the innocents and the antagonist, last.
 func (d *demo) cast(c Channel, epoch sample.Millis) []part {
 	shape := func(k workload.Kind, n uint64) workload.Spec {
@@ -125,16 +122,16 @@ func (d *demo) cast(c Channel, epoch sample.Millis) []part {
 	steady.Duty, calls.Duty = 0.2, 0.2
 	// Loud exactly when the antagonist is not.
 	opposite := shape(workload.CounterPhase, 4)
-	opposite.Period, opposite.Duty, opposite.Vary = cycle, 0.5, 0
+	opposite.Period, opposite.Duty, opposite.Vary = d.beat.cycle(), 0.5, 0
 	victim, noisy, at := workload.Default(workload.Serve), shape(workload.Hog, 5), d.a
 	// On the victim's CPU it gets half, so this takes half a cycle.
-	noisy.Work, noisy.Vary = cycle/4, 0.2
+	noisy.Work, noisy.Vary = d.beat.cycle()/4, 0.2
 	if c == Cache {
 		victim, noisy, at = workload.Default(workload.Chase), shape(workload.Stream, 5), d.b
 		// On the innocents' CPU it gets a third or so.
-		noisy.Work, noisy.Vary = cycle/6, 0.2
+		noisy.Work, noisy.Vary = d.beat.cycle()/6, 0.2
 	}
-	noisy.Pause, noisy.Period = 0, cycle
+	noisy.Pause, noisy.Period = 0, d.beat.cycle()
 	return []part{
 		{victimName, victim, d.a},
 		{"encode", steady, d.b},

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -39,7 +40,19 @@ func leftOvers(t *testing.T) []string {
 		}
 		left = append(left, found...)
 	}
-	return left
+	return slices.DeleteFunc(left, someoneElses)
+}
+
+// someoneElses reports whether a tree is of another process that lives: a demo
+// that somebody plays on this machine meanwhile.
+func someoneElses(path string) bool {
+	rest := strings.TrimPrefix(filepath.Base(path), treePrefix+"-")
+	pid, _, _ := strings.Cut(rest, "-")
+	if pid == strconv.Itoa(os.Getpid()) {
+		return false
+	}
+	_, err := os.Stat("/proc/" + pid)
+	return err == nil
 }
 
 // The whole loop on this machine: it may abstain on a machine this busy, but it
