@@ -97,7 +97,10 @@ func (s *scene) beats(t time.Time) int { return int(time.Since(t) / s.beat.inter
 
 // nextCycle is when the antagonist's next burst begins.
 func (s *scene) nextCycle(now time.Time) time.Time {
-	into := now.Sub(s.epoch.Time()) % s.beat.cycle()
+	into := now.Sub(s.epoch.Time().Add(s.phase())) % s.beat.cycle()
+	if into < 0 {
+		into += s.beat.cycle()
+	}
 	return now.Add(s.beat.cycle() - into)
 }
 
@@ -141,8 +144,7 @@ func (s *scene) play(ctx context.Context) error {
 	if s.Alone {
 		return s.watchAlone(ctx)
 	}
-	// It waits for the next cycle by itself; where that falls in a sampling
-	// interval is up to chance.
+	// It waits for the next cycle by itself.
 	if err := s.procs[antagonistName].Begin(); err != nil {
 		return err
 	}

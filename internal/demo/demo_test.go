@@ -116,7 +116,7 @@ func TestTheNextCycleIsAheadAndOnTheEpoch(t *testing.T) {
 	for _, ms := range []int64{1_000_000, 1_000_001, 1_005_999, 1_006_000, 1_234_567} {
 		now := time.UnixMilli(ms)
 		next := s.nextCycle(now)
-		if d := next.Sub(now); d <= 0 || d > s.beat.cycle() || next.Sub(s.epoch.Time())%s.beat.cycle() != 0 {
+		if d := next.Sub(now); d <= 0 || d > s.beat.cycle() || next.Sub(s.epoch.Time())%s.beat.cycle() != s.phase() {
 			t.Errorf("from %d: %s ahead", ms, d)
 		}
 	}

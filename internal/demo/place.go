@@ -2,6 +2,7 @@ package demo
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -111,6 +112,11 @@ const (
 	agentName      = "quell-agent"
 )
 
+// phase is how far into an interval the cycles begin.
+func (d *demo) phase() time.Duration {
+	return time.Duration(rand.New(rand.NewPCG(d.Seed, 0)).Float64() * float64(d.beat))
+}
+
 // cast returns the victim, the innocents and the antagonist, last.
 func (d *demo) cast(c Channel, epoch sample.Millis) []part {
 	shape := func(k workload.Kind, n uint64) workload.Spec {
@@ -132,6 +138,8 @@ func (d *demo) cast(c Channel, epoch sample.Millis) []part {
 		noisy.Work, noisy.Vary = d.beat.cycle()/6, 0.2
 	}
 	noisy.Pause, noisy.Period = 0, d.beat.cycle()
+	// Where its beginning falls in a sampling interval is up to the seed.
+	noisy.Phase, opposite.Phase = d.phase(), d.phase()
 	return []part{
 		{victimName, victim, d.a},
 		{"encode", steady, d.b},
