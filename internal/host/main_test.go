@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	case "":
 		quelltest.Main(m)
 	case "burn":
-		for {
+		for n := 0; ; n++ {
 		}
 	case "wait":
 		io.Copy(io.Discard, os.Stdin)

@@ -22,14 +22,13 @@ var (
 
 // figures are what one window says of a victim.
 type figures struct {
-	wait    float64          // s/CPU-s
-	cpu     float64          // CPU-s/s
-	cpt     float64          // CPU-ns per transaction
-	latency float64          // ns per transaction, wall, thinking included
-	p50     float64          // ns, latency of a serve's requests: the median
-	p99     float64          // and the 99th percentile
-	trips   [2]time.Duration // ping-pong before and after
-	where   string           // what they say: near, far or moved
+	wait  float64          // s/CPU-s
+	cpu   float64          // CPU-s/s
+	cpt   float64          // CPU-ns per transaction
+	p50   float64          // ns, latency of a serve's requests: the median
+	p99   float64          // and the 99th percentile
+	trips [2]time.Duration // ping-pong before and after
+	where string           // what they say: near, far or moved
 }
 
 // reports collects what a serve prints.
