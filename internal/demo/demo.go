@@ -178,8 +178,9 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 type demo struct {
 	Options
 	began time.Time
-	a, b  int  // the CPUs: victim's, everybody else's
-	beat  beat // of the attempt
+	a, b  int   // the CPUs: victim's, everybody else's
+	beat  beat  // of the attempt
+	set   int64 // the victim's working set on the cache channel, bytes
 }
 
 func (d *demo) say(format string, args ...any) {

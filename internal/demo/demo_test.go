@@ -69,7 +69,7 @@ func TestTheAgentsConfigurationIsRightAndCoversTheSceneAlone(t *testing.T) {
 // The parts' order and the counter-phase are what the scene promises.
 func TestOneInnocentIsLoudExactlyWhenTheAntagonistIsNot(t *testing.T) {
 	for _, c := range []Channel{CPU, Cache} {
-		d := &demo{Options: Options{Seed: 3}, a: 1, b: 0, beat: cpuBeat}
+		d := &demo{Options: Options{Seed: 3}, a: 1, b: 0, beat: cpuBeat, set: largestSet}
 		cast := d.cast(c, 1000)
 		antagonist, opposite := cast[len(cast)-1], cast[len(cast)-2]
 		if antagonist.name != antagonistName || opposite.spec.Kind != workload.CounterPhase {

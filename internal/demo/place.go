@@ -55,14 +55,47 @@ func (d *demo) chooseChannel() (Channel, error) {
 	}
 	shared := workload.Shared(rt)
 	d.say("measured: CPUs %d and %d %s a last-level cache now (%d ns a round trip)", d.a, d.b, verb(shared), rt.Min.Nanoseconds())
+	if shared {
+		if d.set, err = d.workingSet(); err != nil {
+			return "", err
+		}
+	}
 	switch {
-	case shared:
+	case d.set > 0:
 		return Cache, nil
 	case d.Channel == Auto:
+		d.say("so the channel is cpu")
 		return CPU, nil
+	case shared:
+		return "", &workload.EnvError{What: fmt.Sprintf("others have the cache that CPUs %d and %d share: even %d KiB of data do not stay in it", d.a, d.b, smallestSet>>10),
+			Remedy: "use --channel cpu or auto, or try again when the machine, or its host, is less busy"}
 	}
 	return "", &workload.EnvError{What: fmt.Sprintf("CPUs %d and %d share no last-level cache now (%d ns a round trip; below %d ns they would)",
 		d.a, d.b, rt.Min.Nanoseconds(), workload.Near.Nanoseconds()), Remedy: "use --channel cpu or auto, or try again: a hypervisor may move them together"}
+}
+
+// The victim's data must be more than a core's own caches hold and less than
+// what others leave of the last-level cache.
+const (
+	largestSet  = 8 << 20
+	smallestSet = 4 << 20
+)
+
+// workingSet measures what stays in the cache now, from the largest set down;
+// 0 if nothing of use does.
+func (d *demo) workingSet() (int64, error) {
+	for set := int64(largestSet); set >= smallestSet; set -= 512 << 10 {
+		step, err := workload.ChaseStep(d.a, set, look)
+		if err != nil {
+			return 0, err
+		}
+		if step <= workload.InCache {
+			d.say("measured: %d KiB of data stay in it (%d ns a load)", set>>10, step.Nanoseconds())
+			return set, nil
+		}
+	}
+	d.say("measured: others have that cache, even %d KiB of data do not stay in it", smallestSet>>10)
+	return 0, nil
 }
 
 func verb(shared bool) string {
@@ -134,6 +167,7 @@ func (d *demo) cast(c Channel, epoch sample.Millis) []part {
 	noisy.Work, noisy.Vary = d.beat.cycle()/4, 0.2
 	if c == Cache {
 		victim, noisy, at = workload.Default(workload.Chase), shape(workload.Stream, 5), d.b
+		victim.Set, victim.Steps = d.set, 20_000
 		// On the innocents' CPU it gets a third or so.
 		noisy.Work, noisy.Vary = d.beat.cycle()/6, 0.2
 	}

@@ -1,0 +1,25 @@
+package workload
+
+import (
+	"testing"
+	"time"
+)
+
+// A set that fits the core's own cache is never slower to walk than one that
+// fits no cache at all.
+func TestChaseStepTellsASmallSetFromAHugeOne(t *testing.T) {
+	small, err := ChaseStep(0, 64<<10, 5*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	huge, err := ChaseStep(0, 256<<20, 5*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if small <= 0 || huge < 3*small {
+		t.Errorf("a step takes %s in 64 KiB and %s in 256 MiB", small, huge)
+	}
+	if _, err := ChaseStep(1<<20, 1<<20, time.Millisecond); err == nil {
+		t.Error("a CPU that does not exist was measured")
+	}
+}
