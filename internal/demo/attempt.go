@@ -62,7 +62,7 @@ func (d *demo) attempt(ctx context.Context, c Channel) (r *Result, err error) {
 // realTrouble reports whether an error says more than that a flip ended the
 // attempt.
 func realTrouble(err error) bool {
-	return err != nil && !errors.Is(err, errFlip) && !errors.Is(err, context.Canceled)
+	return err != nil && !lost(err) && !errors.Is(err, context.Canceled)
 }
 
 // none is the value of what was not measured.
@@ -182,7 +182,20 @@ func (s *scene) learn(ctx context.Context) error {
 		s.result.CostAlone = plan.Value(c.Spec.Mean)
 		return true, nil
 	})
+	if load := s.perLoad(); err == nil && load > 3*workload.InCache/2 {
+		s.say("that is %d ns a load: its data do not stay in the cache", load.Nanoseconds())
+		return errTaken
+	}
 	return err
+}
+
+// perLoad is what a load of a chasing victim took while it was alone; 0 for
+// other victims and where the signal is not in CPU time per transaction.
+func (s *scene) perLoad() time.Duration {
+	if s.result.Channel != Cache || s.result.Signal != sample.CPT {
+		return 0
+	}
+	return time.Duration(float64(s.result.CostAlone) / chaseSteps * 1e9)
 }
 
 func (s *scene) unit() string {

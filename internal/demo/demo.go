@@ -75,7 +75,7 @@ type Result struct {
 	Mode        plan.Mode         `json:"mode"`
 	Seed        uint64            `json:"seed"`
 	Attempts    int               `json:"attempts"`
-	Flips       int               `json:"flips"` // attempts that ended because the cache sharing changed
+	Flips       int               `json:"flips"` // attempts that ended because the cache was lost
 	Victim      sample.TaskName   `json:"victim"`
 	Antagonist  sample.TaskName   `json:"antagonist"` // "" if it was left out
 	Named       sample.TaskName   `json:"named"`      // "" if nobody was
@@ -136,8 +136,14 @@ func (b beat) String() string {
 		"3 outliers in %s (5 min); window %s (10 min); a cap lasts %s (5 min)", b.interval(), samples, b.outlierWindow(), b.window(), b.capFor())
 }
 
-// errFlip ends an attempt whose CPUs began or ceased to share a cache.
-var errFlip = errors.New("the CPUs no longer share a cache")
+// What ends an attempt on the cache channel: it is no fault of anybody here.
+var (
+	errFlip  = errors.New("the hypervisor moved the CPUs apart, they no longer share a cache")
+	errTaken = errors.New("neighbours outside this machine have filled the cache")
+)
+
+// lost reports whether the cache was lost in mid-run.
+func lost(err error) bool { return errors.Is(err, errFlip) || errors.Is(err, errTaken) }
 
 // Run plays the demo. The error is about the environment (*workload.EnvError)
 // or about quell itself; what the agent did wrong is in the Result. Whatever
@@ -158,9 +164,9 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 	for {
 		attempts++
 		r, err := d.attempt(ctx, channel)
-		if errors.Is(err, errFlip) {
+		if lost(err) {
 			flips++
-			d.say("attempt %d ended: the hypervisor moved the CPUs apart, they no longer share a cache; everything undone", attempts)
+			d.say("attempt %d ended: %v; everything undone", attempts, err)
 			if o.Channel == Auto {
 				channel = CPU
 				d.say("going on with channel cpu")
@@ -198,7 +204,7 @@ func (r *Result) judge() {
 	case len(r.LeftBehind) > 0:
 		r.Verdict = "left something behind"
 	case r.Flips > 0 && r.Channel == Cache:
-		r.Verdict = "the cache sharing changed in mid-run: no result"
+		r.Verdict = "the cache was lost in mid-run: no result"
 	case r.Antagonist == "" && r.Named == "":
 		r.OK, r.Verdict = true, "nobody was accused, and nobody was to blame"
 	case r.Named == "":

@@ -79,6 +79,7 @@ func (d *demo) chooseChannel() (Channel, error) {
 const (
 	largestSet  = 8 << 20
 	smallestSet = 4 << 20
+	chaseSteps  = 20_000 // loads in a transaction
 )
 
 // workingSet measures what stays in the cache now, from the largest set down;
@@ -167,7 +168,7 @@ func (d *demo) cast(c Channel, epoch sample.Millis) []part {
 	noisy.Work, noisy.Vary = d.beat.cycle()/4, 0.2
 	if c == Cache {
 		victim, noisy, at = workload.Default(workload.Chase), shape(workload.Stream, 5), d.b
-		victim.Set, victim.Steps = d.set, 20_000
+		victim.Set, victim.Steps = d.set, chaseSteps
 		// On the innocents' CPU it gets a third or so.
 		noisy.Work, noisy.Vary = d.beat.cycle()/6, 0.2
 	}

@@ -85,14 +85,14 @@ func play(ctx context.Context, w io.Writer, quell string, cpu, alone, cache int,
 			return err
 		case r.Flips > 0:
 			flips++
-			fmt.Fprintf(w, "| cache | %d | (the sharing flipped) |\n", seed)
+			fmt.Fprintf(w, "| cache | %d | (the cache was lost) |\n", seed)
 		default:
 			shared.take(w, r)
 		}
 	}
-	fmt.Fprintf(w, "\ncache: %d runs ended by a flip, not counted\n", flips)
+	fmt.Fprintf(w, "\ncache: %d runs ended since the cache was lost, not counted\n", flips)
 	if shared.runs < cache {
-		errs = append(errs, fmt.Errorf("cache: only %d of %d runs were free of flips within %s", shared.runs, cache, patience))
+		errs = append(errs, fmt.Errorf("cache: only %d of %d runs kept the cache within %s", shared.runs, cache, patience))
 	}
 	errs = append(errs, shared.promise(w, "cache"))
 	return errors.Join(errs...)
