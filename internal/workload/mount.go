@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/quell-dev/quell/internal/host"
 )
 
 // EnvError says what this machine lacks for running workloads in cgroups, and
@@ -33,41 +35,13 @@ type mounts struct {
 	cpuacct string // v1 with cpuacct, if mounted apart from cpu
 }
 
-// parseMountinfo finds them in the text of /proc/self/mountinfo (proc(5)). Of
-// a hierarchy that is mounted more than once, the first mount counts. Lines
-// that are not understood are passed over.
-func parseMountinfo(text string) mounts {
-	var m mounts
-	first := func(to *string, path string) {
-		if *to == "" {
-			*to = path
-		}
-	}
-	for row := range strings.Lines(text) {
-		// 31 30 0:29 / /sys/fs/cgroup/cpu rw,relatime shared:9 - cgroup cgroup rw,cpu
-		left, right, found := strings.Cut(row, " - ")
-		l, r := strings.Fields(left), strings.Fields(right)
-		if !found || len(l) < 6 || len(r) < 3 {
-			continue
-		}
-		path := unescape(l[4])
-		controllers := strings.Split(r[2], ",")
-		switch {
-		case r[0] == "cgroup2":
-			first(&m.unified, path)
-		case r[0] != "cgroup":
-		case slices.Contains(controllers, "cpu"):
-			first(&m.cpu, path)
-		case slices.Contains(controllers, "cpuacct"):
-			first(&m.cpuacct, path)
-		}
+// mountsOf takes them from a host's layout.
+func mountsOf(l host.Layout) mounts {
+	m := mounts{unified: l.Unified, cpu: l.V1["cpu"]}
+	if m.cpuacct = l.V1["cpuacct"]; m.cpuacct == m.cpu {
+		m.cpuacct = ""
 	}
 	return m
-}
-
-// unescape undoes the kernel's octal escapes of white space in paths.
-func unescape(path string) string {
-	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(path)
 }
 
 // all returns the mount points in the order in which processes are placed.
@@ -75,14 +49,13 @@ func (m mounts) all() []string {
 	return slices.DeleteFunc([]string{m.unified, m.cpu, m.cpuacct}, func(s string) bool { return s == "" })
 }
 
-// findMounts reads this process's mounts and checks that one of them can
-// limit CPU.
+// findMounts looks at this machine and checks that one of them can limit CPU.
 func findMounts() (mounts, error) {
-	text, err := os.ReadFile("/proc/self/mountinfo")
+	h, err := host.Open("/")
 	if err != nil {
 		return mounts{}, &EnvError{"no /proc", "mount it: mount -t proc proc /proc", err}
 	}
-	m := parseMountinfo(string(text))
+	m := mountsOf(h.Layout())
 	if m.unified == "" && m.cpu == "" {
 		return m, &EnvError{"no cgroup file system is mounted",
 			"mount one: mount -t cgroup2 none /sys/fs/cgroup", nil}

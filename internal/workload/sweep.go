@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/host"
 )
 
 // Sweep removes what trees of this prefix left behind whose owner is dead:
@@ -18,12 +20,12 @@ import (
 // removed. Trees of living owners are not touched; an owner in another PID
 // namespace looks dead, so sweep only where trees are made.
 func Sweep(prefix string) (removed []string, err error) {
-	text, err := os.ReadFile("/proc/self/mountinfo")
+	h, err := host.Open("/")
 	if err != nil {
 		return nil, fmt.Errorf("sweep: %w", err)
 	}
 	var all []error
-	for _, root := range append(parseMountinfo(string(text)).all(), os.TempDir()) {
+	for _, root := range append(mountsOf(h.Layout()).all(), os.TempDir()) {
 		entries, err := os.ReadDir(root)
 		if err != nil {
 			all = append(all, err)
