@@ -169,8 +169,9 @@ func (d *demo) cast(c Channel, epoch sample.Millis) []part {
 	if c == Cache {
 		victim, noisy, at = workload.Default(workload.Chase), shape(workload.Stream, 5), d.b
 		victim.Set, victim.Steps = d.set, chaseSteps
-		// On the innocents' CPU it gets a third or so.
-		noisy.Work, noisy.Vary = d.beat.cycle()/6, 0.2
+		// The innocents leave it most of their CPU, or it could not fill a cache.
+		steady.Duty, calls.Duty, burst.Duty, burst.Period = 0.1, 0.1, 0.2, d.beat.cycle()/3
+		noisy.Work, noisy.Vary = d.beat.cycle()/3, 0.2
 	}
 	noisy.Pause, noisy.Period = 0, d.beat.cycle()
 	// Where its beginning falls in a sampling interval is up to the seed.
