@@ -68,7 +68,7 @@ func TestOnlySoundSamplesMakeAVictim(t *testing.T) {
 		{"neither usage nor activity", runq, func(r *Reading) { r.CPU, r.Rate = 0.001, 19 }, false, false, 0},
 		{"not counted", cpi, func(r *Reading) { r.Cost = math.NaN() }, false, false, 0},
 		{"below the sane range", cpi, func(r *Reading) { r.Cost = 0.0999 }, false, false, 1},
-		{"above the sane range", cpi, func(r *Reading) { r.Cost = 20.1 }, false, false, 1},
+		{"above the sane range", cpi, func(r *Reading) { r.Cost = 1000.1 }, false, false, 1},
 		{"infinite", cpi, func(r *Reading) { r.Cost = math.Inf(1) }, false, false, 1},
 		{"capped", cpi, func(r *Reading) { r.Flags = sample.Capped }, false, false, 0},
 		{"split", cpi, func(r *Reading) { r.Flags = sample.Split }, false, false, 0},

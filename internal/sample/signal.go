@@ -37,13 +37,16 @@ type Signal struct {
 	// EffectAbs (in Unit) and EffectRel (share of the mean): how far above the
 	// mean a cost must be, at least, to matter (switch "least-effect").
 	EffectAbs, EffectRel float64
-	// Min and Max bound what a sane measurement can say.
+	// Min and Max bound what a sane measurement can say. CPI's upper bound is
+	// what a chase through remote memory may cost (some 500 ns a load of two or
+	// three instructions): 60 was measured beside a full cache, and a bound of
+	// 20 had thrown away just the samples that show contention.
 	Min, Max float64
 }
 
 var signals = []Signal{
 	{Name: CPI, Unit: "cycles/instruction", Cost: "cycles ÷ instructions", Domain: SharedCache,
-		LeastCPU: 0.25, EffectRel: 0.05, Min: 0.1, Max: 20},
+		LeastCPU: 0.25, EffectRel: 0.05, Min: 0.1, Max: 1000},
 	{Name: CPT, Unit: "CPU-s/transaction", Cost: "CPU time ÷ transactions", Domain: SharedCache,
 		LeastCPU: 0.25, EffectRel: 0.05, Min: 1e-9, Max: 3600},
 	{Name: CPS, Unit: "CPU-s/call", Cost: "CPU time ÷ system calls", Domain: SharedCache,

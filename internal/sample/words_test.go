@@ -188,7 +188,7 @@ func TestSane(t *testing.T) {
 		cost   float64
 		want   bool
 	}{
-		{cpi, 0.1, true}, {cpi, 20, true}, {cpi, 0.099, false}, {cpi, 20.1, false}, {cpi, 0, false},
+		{cpi, 0.1, true}, {cpi, 1000, true}, {cpi, 0.099, false}, {cpi, 1001, false}, {cpi, 0, false},
 		{cpi, -1, false}, {cpi, math.NaN(), false}, {cpi, math.Inf(1), false},
 		{runq, 0, true}, {runq, 1e4, true}, {runq, -1e-9, false}, {runq, math.NaN(), false},
 	} {
