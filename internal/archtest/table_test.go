@@ -36,6 +36,8 @@ var table = []row{
 	{pkg: "demo", may: "sample spec detect plan trace host counter enforce workload config api report agent", outside: "golang.org/x/sys golang.org/x/term",
 		why: "a scenario over the shipped agent: reads its incidents, starts workloads"},
 	{pkg: "demo/figures", may: "demo", why: "plays the demo many times and reads its results"},
+	{pkg: "lab/study", may: "sample config", outside: "go.yaml.in/yaml", why: "what a study file says and the plan that follows; touches no machine"},
+	{pkg: "lab/result", may: "sample lab/study", why: "records on disk; everything in the lab speaks them"},
 	{pkg: "cmd/quell-agent", may: "sample stat spec detect plan trace host counter counter/runq enforce config api agent", outside: "golang.org/x/sys github.com/spf13 github.com/prometheus", why: "wiring"},
 	{pkg: "cmd/quell", may: "sample stat spec detect plan trace host counter counter/runq enforce workload config api report agent demo", outside: "golang.org/x/sys golang.org/x/term github.com/spf13", why: "wiring"},
 }

@@ -1,0 +1,71 @@
+package study
+
+import "time"
+
+// CellKind says why there is a cell.
+type CellKind string
+
+// The kinds: what the study asks, and the controls that quell adds.
+const (
+	Main     CellKind = "main"
+	Solo     CellKind = "solo"
+	Idle     CellKind = "idle-neighbour"
+	AA       CellKind = "a-a"
+	Sentinel CellKind = "sentinel"
+)
+
+// Cell is one combination of factors with everything resolved but the CPUs,
+// which depend on the host's topology. It is JSON in records; its Key is the
+// hash of that.
+type Cell struct {
+	Kind    CellKind       `json:"kind"`
+	Levels  []Level        `json:"levels"` // in the order of the study's factors
+	Parts   []Part         `json:"parts"`
+	Place   Placement      `json:"placement"`
+	Steps   []Step         `json:"steps,omitempty"` // of a staircase; none: one steady window
+	For     time.Duration  `json:"for,omitempty"`   // length of the steady window, if iterations do not give it
+	Warmup  time.Duration  `json:"warmup,omitempty"`
+	Mapping map[string]int `json:"mapping,omitempty"` // virtual CPU ("vm1/0") to core number
+}
+
+// Level is one factor's value in a cell.
+type Level struct {
+	Factor string `json:"factor"`
+	Value  string `json:"value"`
+}
+
+// Part is one instance of a role in a cell: "nb/2" is the third neighbour.
+type Part struct {
+	Role        string      `json:"role"`
+	Index       int         `json:"index"`
+	Host        string      `json:"host"`
+	Environment Environment `json:"environment"`
+	Workload    Workload    `json:"workload"`
+	Measure     bool        `json:"measure"`
+	Idle        bool        `json:"idle,omitempty"`
+	Restart     bool        `json:"restart,omitempty"`
+	Load        Load        `json:"load"`
+	// Target is the load to hold where there are no steps, 0 without control.
+	Target Share  `json:"target,omitempty"`
+	CPUs   string `json:"cpus,omitempty"`
+}
+
+// Step is one step of a staircase, in time after the roles' common start.
+type Step struct {
+	Role   string        `json:"role"` // whose load it is
+	Target Share         `json:"target"`
+	Up     bool          `json:"up"` // in the rising half
+	From   time.Duration `json:"from"`
+	To     time.Duration `json:"to"`
+	// Settle and Trail are cut off before averages are taken.
+	Settle time.Duration `json:"settle"`
+	Trail  time.Duration `json:"trail"`
+}
+
+// Planned is one run of a plan.
+type Planned struct {
+	Cell Cell `json:"cell"`
+	N    int  `json:"n"` // repetition, from 0
+	// Takes is how long it will take, from the file's own times.
+	Takes time.Duration `json:"takes"`
+}

@@ -1,0 +1,260 @@
+package study
+
+import "time"
+
+// Study is a study file of version 1. Maps are keyed by the names that the
+// rest of the file refers to; slices keep the file's order.
+type Study struct {
+	Version     int    `key:"version" help:"format of this file; 1"`
+	Name        string `key:"study" help:"name of the study: letters, digits, dashes"`
+	Description string `key:"description"`
+	Question    string `key:"question" help:"what the study asks"`
+	Refute      string `key:"refute" help:"what result would say no"`
+
+	Hosts         map[string]Host        `key:"hosts" help:"machines that roles run on; none: this one, named here"`
+	Preconditions Preconditions          `key:"preconditions"`
+	Environments  map[string]Environment `key:"environments" help:"virtual environments that workloads run in"`
+	Workloads     map[string]Workload    `key:"workloads"`
+	Roles         []Role                 `key:"roles"` // in the file a mapping, whose order is kept
+	Factors       []Factor               `key:"factors"`
+	Controls      Controls               `key:"controls"`
+	Design        Design                 `key:"design"`
+	Run           Run                    `key:"run"`
+	Observe       Observe                `key:"observe"`
+	Analysis      []Analysis             `key:"analysis"`
+	Report        Report                 `key:"report"`
+}
+
+// Share is a fraction, in files written as a percentage ("50%") and in Go 0..1.
+type Share float64
+
+// Bytes is a size, in files with a unit ("2GiB", "100KB").
+type Bytes int64
+
+// Host is a machine. Address local is the one that runs the lab.
+type Host struct {
+	Name    string   `key:"-"`
+	Address string   `key:"address" help:"local, or user@host for SSH"`
+	Roles   []string `key:"roles" help:"what it is for, if not everything"`
+}
+
+// Preconditions are what a machine must be like. Require refuses to start,
+// Prefer warns and is recorded as a missed requirement in every report, Set
+// changes the machine for the study's time: journalled and restored.
+type Preconditions struct {
+	Require map[string]string `key:"require" help:"measured quantity: bound, e.g. idle_cpu: '>=97%'"`
+	Prefer  map[string]string `key:"prefer"`
+	Set     map[string]string `key:"set" help:"kernel knob: value, e.g. numa_balancing: 0"`
+}
+
+// Driver says what kind of thing an environment is.
+type Driver string
+
+// The drivers. Synthetic runs nothing: its truth is known, so it tests the
+// whole chain; its results say that they are simulated.
+const (
+	Bare      Driver = "host"
+	Cgroup    Driver = "cgroup"
+	LXC       Driver = "lxc"
+	QEMU      Driver = "qemu"
+	Synthetic Driver = "synthetic"
+)
+
+// Environment is a virtual environment (VE).
+type Environment struct {
+	Name   string   `key:"-"`
+	Driver Driver   `key:"driver" oneof:"host cgroup lxc qemu synthetic"`
+	CPUs   int      `key:"cpus" help:"virtual CPUs (qemu), or CPUs allowed"`
+	Memory Bytes    `key:"memory"`
+	Image  string   `key:"image" help:"disk image of a qemu guest; none: a kernel and an initramfs with quell in it"`
+	Kernel string   `key:"kernel" help:"kernel of a guest without an image"`
+	Accel  []string `key:"accel" help:"kvm, tcg: the first that works; results of tcg are stamped"`
+	// Truth is the model of a synthetic environment.
+	Truth *Truth `key:"truth"`
+}
+
+// Truth is the known model of a synthetic environment: an iteration of role i
+// takes Base·(1 + Σ over the others j of Slope·load_j + Drift·t/T)·(1 + noise),
+// the noise being AR(1) with the given deviation and correlation from sample
+// to sample (seconds).
+type Truth struct {
+	Base     time.Duration    `key:"base"`
+	Slope    float64          `key:"slope" help:"slowdown at a full neighbour's load, share of the solo time"`
+	ByPlace  map[string]Share `key:"by_placement" help:"factor on slope per placement name"`
+	Noise    Share            `key:"noise"`
+	AR1      float64          `key:"ar1"`
+	Drift    Share            `key:"drift"`
+	Power    float64          `key:"power" help:"watts at idle; 0: no energy source"`
+	PerCPU   float64          `key:"power_per_cpu" help:"watts per busy CPU"`
+	FailRate Share            `key:"fail" help:"share of runs whose co-runner dies"`
+}
+
+// Workload is what a role runs: quell's own kernel, any command with a parser
+// for its metric, or a server with a load generator.
+type Workload struct {
+	Name    string `key:"-"`
+	Builtin string `key:"builtin" help:"a kernel of quell's own, e.g. cpu-burn, primes, triad, chase, syscall, fault, burst, idle"`
+	Options string `key:"options" help:"flags of the built-in kernel"`
+	// Threads 0 is one per CPU of the environment ("as many processes as
+	// CPUs").
+	Threads    int           `key:"threads"`
+	Command    []string      `key:"command"`
+	Dir        string        `key:"dir"`
+	Env        []string      `key:"env"`
+	Iterations int           `key:"iterations" help:"0: until the run ends"`
+	Time       time.Duration `key:"time" help:"run this long instead of a number of iterations"`
+	WorkUnit   string        `key:"work_unit" help:"what is counted, e.g. iteration, request"`
+	Metric     Metric        `key:"metric"`
+	Warmup     Warmup        `key:"warmup"`
+}
+
+// Metric is how well a workload does.
+type Metric struct {
+	Name   string `key:"name" help:"e.g. throughput, runtime"`
+	Unit   string `key:"unit"`
+	Better string `key:"better" oneof:"higher lower"`
+	Parse  string `key:"parse" help:"parser of the command's output, or a regular expression with one group: '/…/'"`
+}
+
+// Warmup is what is left out at a role's beginning.
+type Warmup struct {
+	For        time.Duration `key:"for"`
+	Iterations int           `key:"iterations"`
+}
+
+// Role is one part in every run. Where a field reads "$name" the level of that
+// factor stands in.
+type Role struct {
+	Name        string `key:"-"`
+	Workload    string `key:"workload"`
+	Environment string `key:"environment"`
+	Host        string `key:"host"`
+	Measure     bool   `key:"measure" help:"its metric is what the study is about"`
+	// Count makes several of the role ("neighbour": 0..n); a number or "$factor".
+	Count string `key:"count"`
+	// State idle starts the environment and runs nothing in it.
+	State string `key:"state" oneof:"busy idle"`
+	// End says what happens when its workload ends first: restart goes on
+	// until the measured roles have their last iteration.
+	End  string `key:"end" oneof:"restart stop"`
+	Load Load   `key:"load"`
+	// CPUs pins by a list ("0-3"); empty: by the placement factor.
+	CPUs string `key:"cpus"`
+}
+
+// Load holds a role at a share of its CPUs' capacity.
+type Load struct {
+	Control   string        `key:"control" oneof:"none duty-cycle" help:"none: it runs free"`
+	Actuator  string        `key:"actuator" oneof:"freezer sigstop cpu.max"`
+	Fallback  string        `key:"fallback" help:"actuator to take if the first is not to be had"`
+	Period    time.Duration `key:"period" help:"107ms beats with nothing: not 100 ms quotas, nor ticks, nor 1 s samples"`
+	Target    string        `key:"target" help:"a share, or the name of a factor: '$bgload'"`
+	Tolerance Share         `key:"tolerance"`
+}
+
+// Factor is something that varies between cells, or a staircase that varies
+// within a run.
+type Factor struct {
+	Name       string      `key:"-"`
+	Levels     []string    `key:"levels" help:"the file may give the list itself"`
+	Staircase  *Staircase  `key:"staircase"`
+	Placements []Placement `key:"placements"`
+	Mappings   *Mappings   `key:"mappings"`
+}
+
+// Staircase is a factor that goes through its levels within every run, up and
+// then down again, so that a drift shows and biases nothing ("Showstopper",
+// Podzimek et al. 2015, III-C: 19 levels of 5 to 95 % are 38 steps).
+type Staircase struct {
+	From      Share         `key:"from"`
+	To        Share         `key:"to"`
+	Step      Share         `key:"step"`
+	Hold      time.Duration `key:"hold" help:"time on each step"`
+	Settle    time.Duration `key:"settle" help:"cut off at a step's beginning"`
+	Trail     time.Duration `key:"trail" help:"cut off at a step's end"`
+	Direction string        `key:"direction" oneof:"up down up-down"`
+}
+
+// Placement says where roles run: by the relation of their CPUs, or by lists.
+type Placement struct {
+	Name     string `key:"name"`
+	Relation string `key:"relation" help:"neutral, per-chip, per-core, per-thread, smt-sibling, same-core, same-llc, same-package, cross-package, same-numa"`
+	// CPUs are explicit lists per role, and per virtual CPU where separated
+	// by semicolons ("0;1").
+	CPUs map[string]string `key:"cpus"`
+	// Dynamic goes from Below to Above when the named role's load passes At,
+	// and back Hysteresis below it.
+	Dynamic *Dynamic `key:"dynamic"`
+}
+
+// Dynamic is a placement that follows load (paper 003, IV-C: per-thread below
+// about half background load, per-chip above).
+type Dynamic struct {
+	Role       string `key:"role"`
+	Below      string `key:"below" help:"relation while its load is below at"`
+	Above      string `key:"above"`
+	At         Share  `key:"at"`
+	Hysteresis Share  `key:"hysteresis"`
+}
+
+// Mappings is every distinct way to put the roles' virtual machines on cores,
+// up to symmetry of the cores.
+type Mappings struct {
+	Cores  int      `key:"cores"`
+	Roles  []string `key:"roles" help:"those that are mapped; none: all"`
+	PerCPU bool     `key:"per_vcpu" help:"map each virtual CPU on its own"`
+}
+
+// Controls are cells that quell adds by itself.
+type Controls struct {
+	Solo          bool `key:"solo" help:"each measured role alone, at each placement and load it has elsewhere"`
+	IdleNeighbour bool `key:"idle_neighbour" help:"the other environments there, but nothing running in them"`
+	AAPairs       int  `key:"aa_pairs" help:"pairs of equal runs, whose difference is the noise floor"`
+	SentinelEvery int  `key:"sentinel_every" help:"a fixed cell every so many runs, to see drift"`
+}
+
+// Design is how cells are ordered and repeated.
+type Design struct {
+	Kind        string              `key:"kind" oneof:"full"`
+	Order       string              `key:"order" oneof:"blocked-random sequential" help:"blocked-random: every repetition is a block, shuffled by the seed"`
+	Seed        uint64              `key:"seed"`
+	Repetitions int                 `key:"repetitions"`
+	Budget      time.Duration       `key:"budget" help:"no run starts that would end after it"`
+	Exclude     []map[string]string `key:"exclude" help:"combinations of levels that are left out"`
+}
+
+// Run is how one run is done.
+type Run struct {
+	MinOverlap Share         `key:"min_overlap" help:"share of the measured window in which every other role ran"`
+	For        time.Duration `key:"for" help:"length of the steady window, if iterations or a staircase do not give it"`
+	Timeout    time.Duration `key:"timeout"`
+	Retries    int           `key:"retries" help:"tries again after an invalid or failed run"`
+	Cooldown   time.Duration `key:"cooldown"`
+	OnFailure  string        `key:"on_failure" oneof:"continue stop"`
+	// Contamination bounds: over one of these a run is invalid.
+	MaxForeignCPU Share `key:"max_foreign_cpu" help:"CPU time of processes of nobody's role on the roles' CPUs"`
+	MaxSteal      Share `key:"max_steal"`
+}
+
+// Observe is what is recorded beside the workloads' own metrics.
+type Observe struct {
+	Interval  time.Duration `key:"interval"`
+	Sets      []string      `key:"sets" oneof:"cpu psi schedstat net energy"`
+	Placement []string      `key:"placement" oneof:"trace poll" help:"audit where roles' threads really ran"`
+	Events    []string      `key:"events" help:"perf events: cycles, instructions, llc-misses, context-switches, …"`
+	Signals   []string      `key:"signals" help:"quell's own cost signals as metrics"`
+	// Meter is a user's command that prints watts, one number a line.
+	Meter string `key:"meter"`
+}
+
+// Analysis is one question put to the runs' records.
+type Analysis struct {
+	Kind    string            `key:"kind" oneof:"degradation mapping interference throughput energy correlation migration dose-response signal-validity"`
+	Options map[string]string `key:"-"` // the kind's other keys
+}
+
+// Report says what comes out.
+type Report struct {
+	Formats []string `key:"formats" oneof:"html md csv jsonl parquet"`
+	Expect  string   `key:"expect" help:"file of expected values, e.g. a paper's table"`
+}
