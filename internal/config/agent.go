@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/keyed"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/spec"
@@ -116,7 +117,7 @@ const maxSocket = 107
 
 // Validate returns every problem of the values as they stand.
 func (a *Agent) Validate() []Problem {
-	ps := check("", a)
+	ps := keyed.Check("", a)
 	add := func(key string, value any, want string) {
 		ps = append(ps, Problem{Key: key, Value: fmt.Sprint(value), Want: want})
 	}

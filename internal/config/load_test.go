@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/tools/txtar"
 
+	"github.com/quell-dev/quell/internal/keyed"
 	"github.com/quell-dev/quell/internal/quelltest"
 	"github.com/quell-dev/quell/internal/sample"
 )
@@ -158,7 +159,8 @@ func TestPrecedence(t *testing.T) {
 // environment, and no two share a variable.
 func TestEnvironmentNamesEveryKey(t *testing.T) {
 	seen := map[string]string{}
-	walk("", reflect.TypeFor[Agent](), func(key string, f reflect.StructField) {
+	a := Default()
+	keyed.Walk(&a, func(key string, f reflect.StructField, v reflect.Value) {
 		name := "QUELL_" + strings.ToUpper(strings.ReplaceAll(key, ".", "_"))
 		if other := seen[name]; other != "" {
 			t.Errorf("%s stands for %s and %s", name, other, key)
@@ -171,11 +173,6 @@ func TestEnvironmentNamesEveryKey(t *testing.T) {
 			return
 		}
 		// What the default looks like as text must be accepted back.
-		a := Default()
-		v := reflect.ValueOf(&a).Elem()
-		for part := range strings.SplitSeq(key, ".") {
-			v, _ = fieldOf(v, part)
-		}
 		text := strings.Trim(literal(v), `[]"`)
 		if got := load(t, "", []string{name + "=" + text}, nil); !reflect.DeepEqual(*got, *load(t, "", nil, nil)) {
 			t.Errorf("%s=%s changed something", name, text)
@@ -221,16 +218,16 @@ func FuzzLoad(f *testing.F) {
 	f.Add("{? [a, b] : c}")
 	f.Fuzz(func(t *testing.T, text string) {
 		a := Default()
-		l := loader{file: "f", where: map[string]string{}}
-		if err := l.document(&a, []byte(text)); err != nil {
+		l := keyed.Reader{File: "f"}
+		if err := l.Document(&a, []byte(text)); err != nil {
 			return
 		}
-		for _, p := range l.problems {
+		for _, p := range l.Problems {
 			if !strings.HasPrefix(p.Where, "f:") {
 				t.Errorf("%v is nowhere", p)
 			}
 		}
-		if len(l.problems) == 0 && len(a.Validate()) == 0 {
+		if len(l.Problems) == 0 && len(a.Validate()) == 0 {
 			if a.Tick <= 0 || a.Sampling.Duration > a.Sampling.Period || len(a.Signals) == 0 {
 				t.Errorf("accepted %+v", a)
 			}

@@ -14,6 +14,8 @@ import (
 	"github.com/quell-dev/quell/internal/detect"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
+
+	"github.com/quell-dev/quell/internal/keyed"
 )
 
 const repo = "../.."
@@ -30,7 +32,7 @@ func TestReferenceIsTheDefaults(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v\nwant %+v", got, want)
 	}
-	walk("", reflect.TypeFor[Agent](), func(key string, f reflect.StructField) {
+	keyed.Walk(&want, func(key string, f reflect.StructField, _ reflect.Value) {
 		name := key[strings.LastIndexByte(key, '.')+1:]
 		if !strings.Contains(Reference(), "\n"+strings.Repeat("  ", strings.Count(key, "."))+name+":") && key != "machine" {
 			t.Errorf("%s is missing", key)

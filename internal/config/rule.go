@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/quell-dev/quell/internal/keyed"
 	"github.com/quell-dev/quell/internal/sample"
 )
 
@@ -23,6 +24,15 @@ type Rule struct {
 	Progress  string       `key:"progress" help:"progress file as the task sees it; empty: QUELL_PROGRESS of its environment"`
 
 	pattern *regexp.Regexp
+}
+
+// Missing says that a task's class must be given: the zero Class would be the
+// one that is capped hardest, and nobody is put there by an omission.
+func (r *Rule) Missing(seen map[string]bool) []string {
+	if seen["class"] || r.Ignore {
+		return nil
+	}
+	return []string{"class"}
 }
 
 // DefaultRules find containers, virtual machines and services where the common
@@ -79,7 +89,7 @@ func (r *Rule) compile() error {
 }
 
 func (r *Rule) validate(key string) []Problem {
-	ps := check(key+".", r)
+	ps := keyed.Check(key+".", r)
 	if err := r.compile(); err != nil {
 		return append(ps, Problem{Key: key + ".match", Value: fmt.Sprintf("%q", r.Match), Want: "a cgroup path pattern that begins with /"})
 	}

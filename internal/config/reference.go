@@ -1,0 +1,68 @@
+package config
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+)
+
+// Reference writes the defaults as a commented YAML file: what the docs show
+// and `quell-agent config` prints.
+func Reference() string {
+	a := Default()
+	var b strings.Builder
+	section(&b, "", reflect.ValueOf(&a).Elem())
+	return b.String()
+}
+
+func section(b *strings.Builder, indent string, v reflect.Value) {
+	t := v.Type()
+	for i := range t.NumField() {
+		f, val := t.Field(i), v.Field(i)
+		name := f.Tag.Get("key")
+		if name == "" {
+			continue
+		}
+		if val.Kind() == reflect.Struct {
+			fmt.Fprintf(b, "%s%s:\n", indent, name)
+			section(b, indent+"  ", val)
+			continue
+		}
+		help := f.Tag.Get("help")
+		if lo := f.Tag.Get("min"); lo != "" {
+			help += fmt.Sprintf(" (%s to %s)", lo, f.Tag.Get("max"))
+		}
+		fmt.Fprintf(b, "%s# %s\n", indent, help)
+		if rules, ok := val.Interface().([]Rule); ok {
+			fmt.Fprintf(b, "%s%s:\n", indent, name)
+			for j := range rules {
+				rule(b, indent+"  ", &rules[j])
+			}
+			continue
+		}
+		fmt.Fprintf(b, "%s%s: %s\n", indent, name, literal(val))
+	}
+}
+
+// rule writes a rule on one line, the keys that are set.
+func rule(b *strings.Builder, indent string, r *Rule) {
+	v := reflect.ValueOf(r).Elem()
+	var parts []string
+	for i := range v.NumField() {
+		name := v.Type().Field(i).Tag.Get("key")
+		if name != "" && (name == "class" || !v.Field(i).IsZero()) {
+			parts = append(parts, name+": "+literal(v.Field(i)))
+		}
+	}
+	fmt.Fprintf(b, "%s- {%s}\n", indent, strings.Join(parts, ", "))
+}
+
+func literal(v reflect.Value) string {
+	switch x := v.Interface().(type) {
+	case string:
+		return fmt.Sprintf("%q", x)
+	case []string:
+		return "[" + strings.Join(x, ", ") + "]"
+	}
+	return fmt.Sprint(v.Interface())
+}
