@@ -28,6 +28,8 @@ var (
 // disabled between windows and is enabled for a window: measured, that costs a
 // context switch between cgroups 1.2 to 1.4 µs only while a window is open, and
 // toggling costs a third of opening again.
+//
+// Whatever is done to all groups is done CPU by CPU, from that CPU: see tour.
 type groups struct {
 	sys    kernel
 	cpus   []int
@@ -39,7 +41,9 @@ type groups struct {
 	tasks   map[sample.TaskKey]*groupTask
 	order   []*groupTask // as added, so that all windows are equally long
 	inOpen  bool
+	from    time.Time // of the open window
 	now     func() time.Time
+	tour    tour
 	buf     [8 * (3 + maxEvents)]byte
 	offline map[int]bool // CPUs that Start has just found offline
 }
@@ -50,7 +54,6 @@ type groupTask struct {
 	inode    uint64
 	cpus     []cpuGroup // as groups.cpus
 	counting bool       // in the open window
-	from, to time.Time
 }
 
 // cpuGroup is a task's group on one CPU.
@@ -98,52 +101,63 @@ func (g *groups) start() error {
 		return errOpen
 	}
 	g.inOpen = true
-	clear(g.offline)
+	g.reopen()
+	g.from = g.now()
+	g.toggle(true)
 	for _, t := range g.order {
-		g.reopen(t)
 		t.counting = true
-		t.from = g.now()
-		for i := range t.cpus {
-			if c := &t.cpus[i]; c.isOpen && g.sys.toggle(c.fds[0], true) != nil {
-				g.close(c)
-			}
-		}
 	}
 	return nil
 }
 
 // stop disables everything before it reads anything: the readers of many tasks
-// then do not lengthen the windows of the last ones.
+// then do not lengthen the windows of the last ones. What is disabled can be
+// read without asking its CPU.
 func (g *groups) stop(yield func(*groupTask, total)) error {
 	if !g.inOpen {
 		return errNotOpen
 	}
 	g.inOpen = false
-	for _, t := range g.order {
-		if t.counting {
-			g.disable(t)
-		}
-	}
+	span := g.now().Sub(g.from)
+	g.toggle(false)
 	for _, t := range g.order {
 		if t.counting {
 			t.counting = false
-			sum := g.read(t)
-			if g.perWindow {
-				g.closeTask(t)
-			}
-			yield(t, sum)
+			yield(t, g.read(t, span))
 		}
+	}
+	if g.perWindow {
+		g.tour.begin(len(g.order))
+		for i, cpu := range g.cpus {
+			g.tour.visit(cpu)
+			for _, t := range g.order {
+				g.close(&t.cpus[i])
+			}
+		}
+		g.tour.end()
 	}
 	return nil
 }
 
-func (g *groups) disable(t *groupTask) {
-	for i := range t.cpus {
-		if c := &t.cpus[i]; c.isOpen && g.sys.toggle(c.fds[0], false) != nil {
-			g.close(c)
+// toggle switches the groups of all tasks on, or off those that are counting.
+// A group that cannot be switched is closed.
+func (g *groups) toggle(on bool) {
+	g.tour.begin(len(g.order))
+	defer g.tour.end()
+	for i, cpu := range g.cpus {
+		g.tour.visit(cpu)
+		for _, t := range g.order {
+			if on != t.counting {
+				g.switchOne(&t.cpus[i], on)
+			}
 		}
 	}
-	t.to = g.now()
+}
+
+func (g *groups) switchOne(c *cpuGroup, on bool) {
+	if c.isOpen && g.sys.toggle(c.fds[0], on) != nil {
+		g.close(c)
+	}
 }
 
 // remove closes a task's groups; in an open window it reads them first, which
@@ -155,8 +169,10 @@ func (g *groups) remove(key sample.TaskKey) (sum total, counted bool) {
 		return total{}, false
 	}
 	if t.counting {
-		g.disable(t)
-		sum, counted = g.read(t), true
+		for i := range t.cpus {
+			g.switchOne(&t.cpus[i], false)
+		}
+		sum, counted = g.read(t, g.now().Sub(g.from)), true
 	}
 	g.forget(t)
 	return sum, counted
@@ -173,8 +189,8 @@ func (g *groups) closeAll() {
 // read sums what the task's groups counted since the last read. A group that
 // cannot be read is closed, to be opened again at the next Start: taking its
 // CPU offline, for one, breaks up a group for good.
-func (g *groups) read(t *groupTask) total {
-	sum := total{events: len(g.events), cpus: len(t.cpus), span: t.to.Sub(t.from)}
+func (g *groups) read(t *groupTask, span time.Duration) total {
+	sum := total{events: len(g.events), cpus: len(t.cpus), span: span}
 	for i := range t.cpus {
 		c := &t.cpus[i]
 		if c.offline {

@@ -62,34 +62,51 @@ func (g *groups) add(key sample.TaskKey, dir string) error {
 	return fmt.Errorf("add %s: %w", key, g.explain("event group", fd, dir, inode, err))
 }
 
-// reopen opens those groups of a task that are closed: their CPU was offline,
-// or they could not be read. A CPU that is found offline is not tried again
-// for the other tasks of this Start.
-func (g *groups) reopen(t *groupTask) {
-	fd := -1
-	for i, cpu := range g.cpus {
-		c := &t.cpus[i]
-		if c.isOpen {
-			continue
-		}
-		if c.offline = g.offline[cpu]; c.offline {
-			continue
-		}
-		if fd < 0 {
-			var inode uint64
-			var err error
-			if fd, inode, err = openCgroup(t.dir); err != nil {
-				return
+// reopen opens whatever is closed: groups that are open in windows only, whose
+// CPU was offline, or which could not be read. A CPU that is found offline is
+// not tried again for the other tasks.
+func (g *groups) reopen() {
+	clear(g.offline)
+	closed := 0
+	for _, t := range g.order {
+		for i := range t.cpus {
+			if !t.cpus[i].isOpen {
+				closed++
 			}
-			defer unix.Close(fd)
-			if inode != t.inode {
-				return // another cgroup by the same name
-			}
-		}
-		if errors.Is(g.open(c, fd, cpu), unix.ENODEV) {
-			g.offline[cpu] = true
 		}
 	}
+	if closed == 0 {
+		return
+	}
+	g.tour.begin(closed)
+	defer g.tour.end()
+	for i, cpu := range g.cpus {
+		g.tour.visit(cpu)
+		for _, t := range g.order {
+			c := &t.cpus[i]
+			if c.isOpen {
+				continue
+			}
+			if c.offline = g.offline[cpu]; !c.offline && errors.Is(g.reopenOne(t, c, cpu), unix.ENODEV) {
+				g.offline[cpu] = true
+			}
+		}
+	}
+}
+
+func (g *groups) reopenOne(t *groupTask, c *cpuGroup, cpu int) error {
+	fd, inode, err := openCgroup(t.dir)
+	if errors.Is(err, host.ErrGone) {
+		return nil // nor is its CPU offline
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if inode != t.inode {
+		return nil // another cgroup by the same name
+	}
+	return g.open(c, fd, cpu)
 }
 
 // open opens one group, or nothing.

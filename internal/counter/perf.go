@@ -33,7 +33,9 @@ func (linux) toggle(leader int, on bool) error {
 	if on {
 		req = unix.PERF_EVENT_IOC_ENABLE
 	}
-	return unix.IoctlSetInt(leader, req, unix.PERF_IOC_FLAG_GROUP)
+	// Without PERF_IOC_FLAG_GROUP, which would switch every member too: they
+	// stay enabled and count while their leader does (perf_event_open(2)).
+	return unix.IoctlSetInt(leader, req, 0)
 }
 
 func (linux) read(fd int, buf []byte) (int, error) { return unix.Read(fd, buf) }

@@ -1,0 +1,100 @@
+//go:build linux
+
+package counter
+
+import (
+	"runtime"
+	"sync"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// tour takes the calling thread from CPU to CPU. What is done to a perf event
+// is done on the event's CPU: from elsewhere each call interrupts that CPU and
+// waits for the answer, which on a virtual machine costs several times the
+// work itself (BenchmarkToggle).
+//
+// A CPU may be kept by somebody of a higher priority for as long as he likes.
+// So the thread is given back its CPUs after patience, and goes on from where
+// it then is: that costs more and is as right.
+type tour struct {
+	mu       sync.Mutex
+	thread   int  // that is away, 0 if none is
+	late     bool // patience is over
+	home     unix.CPUSet
+	watchdog *time.Timer
+}
+
+const (
+	// patience is the longest that a whole tour may take before it is cut short.
+	patience = 100 * time.Millisecond
+	// leastVisit is how many groups on each CPU make a tour worth its moves.
+	leastVisit = 4
+)
+
+// begin starts a tour to do something n times on each CPU. Until end the
+// calling goroutine stays on its thread.
+func (t *tour) begin(n int) {
+	if n < leastVisit {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	runtime.LockOSThread()
+	if unix.SchedGetaffinity(0, &t.home) != nil { // more than 1024 CPUs, or not allowed
+		runtime.UnlockOSThread()
+		return
+	}
+	t.thread, t.late = unix.Gettid(), false
+	if t.watchdog == nil {
+		t.watchdog = time.AfterFunc(patience, t.rescue)
+	} else {
+		t.watchdog.Reset(patience)
+	}
+}
+
+// rescue gives the thread its CPUs back, again and again until the tour ends:
+// visit may be about to take them away.
+func (t *tour) rescue() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.thread == 0 {
+		return
+	}
+	t.late = true
+	move(t.thread, &t.home)
+	t.watchdog.Reset(patience / 10)
+}
+
+// visit goes to a CPU if it can: one outside the thread's cpuset is refused.
+func (t *tour) visit(cpu int) {
+	t.mu.Lock()
+	goes := t.thread != 0 && !t.late
+	t.mu.Unlock()
+	if goes {
+		var there unix.CPUSet
+		there.Set(cpu)
+		move(0, &there)
+	}
+}
+
+func (t *tour) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.thread == 0 {
+		return
+	}
+	t.thread = 0
+	t.watchdog.Stop()
+	move(0, &t.home)
+	runtime.UnlockOSThread()
+}
+
+// move is sched_setaffinity(2); 0 is the calling thread. unix.SchedSetaffinity
+// would keep Go's scheduler from running anything else while the thread waits
+// for its new CPU, the watchdog for one. A refusal changes nothing that matters.
+func move(thread int, to *unix.CPUSet) {
+	unix.Syscall(unix.SYS_SCHED_SETAFFINITY, uintptr(thread), unsafe.Sizeof(*to), uintptr(unsafe.Pointer(to)))
+}
