@@ -11,7 +11,7 @@ PKGS ?= ./...
 CC_FOUND := $(shell command -v $${CC:-gcc} || command -v clang)
 RACE     := $(if $(CC_FOUND),-race)
 
-.PHONY: help demo demo-figures test bench fuzz lint build generate clean bin/quell bin/quell-agent
+.PHONY: help demo demo-figures test test-guests bench fuzz lint build generate clean bin/quell bin/quell-agent
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -27,6 +27,11 @@ test: ## go vet, then every test with -race; lists what failed and what was skip
 	@$(if $(RACE),,echo 'no C compiler: testing without -race (for it: apt-get install -y gcc libc6-dev)')
 	@status=0; go vet $(PKGS) || status=1; go build $(RACE) -o /dev/null $(PKGS) || status=1; \
 	go run ./internal/quelltest/tally $(RACE) -p 1 -timeout 10m $(PKGS) || status=1; exit $$status
+
+test-guests: ## boot Linux guests in QEMU and test on their kernels what this one lacks (docs/guests.md)
+	@go run ./internal/guest/fetch
+	@status=0; GOARCH=arm64 go vet -tags inguest ./internal/guest/inside/... || status=1; go vet -tags guests ./internal/guest || status=1; \
+	go run ./internal/quelltest/tally -tags guests -count 1 -timeout 10m ./internal/guest || status=1; exit $$status
 
 bench: ## every benchmark once; comparisons print ratios
 	go test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) $(PKGS)

@@ -1,0 +1,194 @@
+package guest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Fetch puts Debian's cloud kernels of these architectures, with modules and
+// headers, into the cache: those that are not there, or all if again. It asks
+// the archive that apt is set up for, and keeps apt's state for that to itself:
+// the host's packages and architectures stay as they are. What it downloads is
+// said on log, a line each. About 30 MB and, unpacked, 150 MB a kernel.
+func Fetch(ctx context.Context, log io.Writer, again bool, archs ...Arch) error {
+	cache, err := CacheDir()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return fmt.Errorf("fetch kernels: %w", err)
+	}
+	// Others may be at it at the same time.
+	lock, err := os.OpenFile(filepath.Join(cache, "lock"), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o644)
+	if err != nil {
+		return fmt.Errorf("fetch kernels: %w", err)
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return fmt.Errorf("fetch kernels: lock %s: %w", lock.Name(), err)
+	}
+	missing := slices.DeleteFunc(slices.Clone(archs), func(a Arch) bool {
+		_, err := find(cache, a)
+		return err == nil && !again
+	})
+	if len(missing) == 0 {
+		return nil
+	}
+	scratch, err := os.MkdirTemp(cache, "fetch-")
+	if err != nil {
+		return fmt.Errorf("fetch kernels: %w", err)
+	}
+	defer os.RemoveAll(scratch)
+	d, err := openDebian(ctx, scratch)
+	if err != nil {
+		return fmt.Errorf("fetch kernels: %w", err)
+	}
+	for _, arch := range missing {
+		k, err := d.kernel(arch)
+		if err != nil {
+			return fmt.Errorf("fetch kernel for %s: %w", arch, err)
+		}
+		place := filepath.Join(cache, string(arch))
+		if err := os.RemoveAll(place); err != nil {
+			return fmt.Errorf("fetch kernel for %s: %w", arch, err)
+		}
+		if err := os.Rename(filepath.Join(scratch, string(arch)), place); err != nil {
+			return fmt.Errorf("fetch kernel for %s: %w", arch, err)
+		}
+		fmt.Fprintf(log, "guest kernel for %s: %s\n", arch, k.Release)
+	}
+	return nil
+}
+
+// debian is a private view of the archive.
+type debian struct {
+	ctx     context.Context
+	dir     string
+	options []string // of every apt command
+}
+
+func openDebian(ctx context.Context, dir string) (*debian, error) {
+	d := &debian{ctx: ctx, dir: dir, options: []string{
+		// The host's architecture first; both are wanted, since headers come
+		// with programs that run on the host.
+		"-o", "APT::Architecture=" + runtime.GOARCH, "-o", "APT::Architectures::=" + string(AMD64), "-o", "APT::Architectures::=" + string(ARM64),
+		"-o", "Dir::State::Lists=" + dir + "/lists", "-o", "Dir::State::status=" + dir + "/status", "-o", "Dir::Cache=" + dir + "/cache",
+		"-o", "Acquire::Languages=none", "-o", "Acquire::Retries=3", "-o", "APT::Sandbox::User=root", "-q",
+	}}
+	for _, sub := range []string{"lists/partial", "cache/archives/partial", "debs"} {
+		if err := os.MkdirAll(filepath.Join(dir, sub), 0o755); err != nil {
+			return nil, err
+		}
+	}
+	if err := os.WriteFile(dir+"/status", nil, 0o644); err != nil {
+		return nil, err
+	}
+	_, err := d.run("apt-get", append(slices.Clone(d.options), "update")...)
+	return d, err
+}
+
+// run runs a program among the downloads; its error has what it printed.
+func (d *debian) run(name string, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(d.ctx, name, args...)
+	cmd.Dir = filepath.Join(d.dir, "debs")
+	var problems bytes.Buffer
+	cmd.Stderr = &problems
+	out, err := cmd.Output()
+	if errors.Is(err, exec.ErrNotFound) {
+		return nil, &MissingError{name, "a Debian system, or put boot/ and lib/ of a kernel package into the cache by hand", err}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w: %s", name, err, bytes.TrimSpace(problems.Bytes()))
+	}
+	return out, nil
+}
+
+// depends finds what a package depends on by how its name begins: exact
+// versions leave the archive. The answer names no architecture.
+func (d *debian) depends(pkg, prefix string) (string, error) {
+	out, err := d.run("apt-cache", append(slices.Clone(d.options), "depends", pkg)...)
+	if err != nil {
+		return "", err
+	}
+	self, _, _ := strings.Cut(pkg, ":")
+	for _, word := range strings.Fields(string(out)) {
+		// "linux-kbuild-6.1:arm64", or "<linux-kbuild-6.1>" where that is no
+		// package but what others provide.
+		name, _, _ := strings.Cut(strings.Trim(word, "<>"), ":")
+		if strings.HasPrefix(name, prefix) && name != self {
+			return name, nil
+		}
+	}
+	return "", fmt.Errorf("%s depends on no %s*:\n%s", pkg, prefix, out)
+}
+
+// kernel downloads and unpacks a kernel into a folder named after its
+// architecture.
+func (d *debian) kernel(arch Arch) (Kernel, error) {
+	foreign := ":" + string(arch)
+	image, err := d.depends("linux-image-cloud-"+string(arch)+foreign, "linux-image-")
+	if err != nil {
+		return Kernel{}, err
+	}
+	headers := strings.Replace(image, "image", "headers", 1)
+	common, err := d.depends(headers+foreign, "linux-headers-")
+	if err != nil {
+		return Kernel{}, err
+	}
+	kbuild, err := d.depends(headers+foreign, "linux-kbuild-")
+	if err != nil {
+		return Kernel{}, err
+	}
+	tree := filepath.Join(d.dir, string(arch))
+	// kbuild is the host's: its programs run there.
+	for _, pkg := range []string{image + foreign, headers + foreign, common, kbuild} {
+		if _, err := d.run("apt-get", append(slices.Clone(d.options), "download", pkg)...); err != nil {
+			return Kernel{}, err
+		}
+		name, _, _ := strings.Cut(pkg, ":")
+		debs, err := filepath.Glob(filepath.Join(d.dir, "debs", name+"_*.deb"))
+		if err != nil || len(debs) != 1 {
+			return Kernel{}, fmt.Errorf("download %s: got %q %w", pkg, debs, err)
+		}
+		if _, err := d.run("dpkg", "-x", debs[0], tree); err != nil {
+			return Kernel{}, err
+		}
+		if err := os.Remove(debs[0]); err != nil {
+			return Kernel{}, err
+		}
+	}
+	k, err := find(d.dir, arch)
+	if err != nil {
+		return Kernel{}, err
+	}
+	if _, err := d.run("depmod", "-b", tree, k.Release); err != nil {
+		return Kernel{}, err
+	}
+	return k, relocate(k.Headers)
+}
+
+var included = regexp.MustCompile(`(?m)^include /usr/src/`)
+
+// relocate makes headers usable where they are: their Makefile includes
+// another by its absolute path.
+func relocate(headers string) error {
+	name := filepath.Join(headers, "Makefile")
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return err
+	}
+	text = included.ReplaceAll(text, []byte(`include $$(dir $$(lastword $$(MAKEFILE_LIST)))../`))
+	return os.WriteFile(name, text, 0o644)
+}

@@ -1,0 +1,140 @@
+package guest
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// ErrNoExit says that a guest ended, or was ended, before it said how: its
+// kernel panicked, or its time was over. The error around it has the last
+// lines of the console.
+var ErrNoExit = errors.New("guest ended without an exit line")
+
+// MissingError says that the host lacks a program or a file that a guest needs.
+type MissingError struct {
+	What   string // "qemu-system-aarch64"
+	Remedy string // what a person can do about it
+	Err    error
+}
+
+func (e *MissingError) Error() string {
+	return fmt.Sprintf("%s is missing: %v (for it: %s)", e.What, e.Err, e.Remedy)
+}
+
+func (e *MissingError) Unwrap() error { return e.Err }
+
+// exitLine is what init prints at the end, a line of its own.
+const exitLine = "GUEST-EXIT "
+
+// Guest is a running machine. Its methods are for one goroutine.
+type Guest struct {
+	ctx     context.Context
+	cmd     *exec.Cmd
+	console *bufio.Reader
+	last    []string // the end of the console
+	exit    int      // of exitLine; -1 before it
+}
+
+// tail is how many lines of the console an error shows.
+const tail = 25
+
+// Start boots a machine. It is ended when ctx is done, when this process dies,
+// and, after its power is off, by Wait, which every Start needs.
+// Without QEMU the error is a *MissingError.
+func Start(ctx context.Context, m Machine) (*Guest, error) {
+	if err := m.check(); err != nil {
+		return nil, err
+	}
+	path, err := exec.LookPath(m.program())
+	if err != nil {
+		pkg := map[Arch]string{AMD64: "qemu-system-x86", ARM64: "qemu-system-arm"}[m.Arch]
+		return nil, fmt.Errorf("start guest: %w", &MissingError{m.program(), "apt-get install --no-install-recommends " + pkg, err})
+	}
+	g := &Guest{ctx: ctx, cmd: exec.CommandContext(ctx, path, m.args()...), exit: -1}
+	g.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	g.cmd.WaitDelay = 5 * time.Second
+	out, err := g.cmd.StdoutPipe()
+	if err != nil {
+		return nil, fmt.Errorf("start guest: %w", err)
+	}
+	g.cmd.Stderr = g.cmd.Stdout // QEMU's own complaints belong to the story
+	g.console = bufio.NewReader(out)
+	if err := g.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start guest: %w", err)
+	}
+	return g, nil
+}
+
+// Lines yields the console, a line at a time without its end, until the guest
+// ends. The guest waits while nobody reads, a few lines further on.
+func (g *Guest) Lines() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for {
+			line, err := g.console.ReadString('\n')
+			if line != "" {
+				line = strings.TrimRight(line, "\r\n")
+				g.note(line)
+				if !yield(line) {
+					return
+				}
+			}
+			if err != nil {
+				return
+			}
+		}
+	}
+}
+
+// note keeps what a line says of the guest's end.
+func (g *Guest) note(line string) {
+	if len(g.last) == tail {
+		g.last = append(g.last[:0], g.last[1:]...)
+	}
+	g.last = append(g.last, line)
+	// The kernel may write into the line that a program has begun: the word is
+	// looked for, not the whole line.
+	if _, rest, ok := strings.Cut(line, exitLine); ok {
+		if n, err := strconv.Atoi(strings.TrimSpace(rest)); err == nil {
+			g.exit = n
+		}
+	}
+}
+
+// Wait reads the rest of the console and returns what the guest's programs
+// exited with: 0, or the first other status. The error is ErrNoExit, with ctx's
+// beside it if that is why, for a guest that did not get so far.
+func (g *Guest) Wait() (int, error) {
+	for range g.Lines() {
+	}
+	io.Copy(io.Discard, g.console)
+	err := g.cmd.Wait()
+	if g.exit >= 0 {
+		return g.exit, nil
+	}
+	if cause := context.Cause(g.ctx); cause != nil {
+		err = cause
+	}
+	if err == nil {
+		err = errors.New("QEMU exited with 0")
+	}
+	return -1, fmt.Errorf("run guest: %w: %w; the end of its console:\n%s", ErrNoExit, err, strings.Join(g.last, "\n"))
+}
+
+// Close ends the guest at once, wherever it is.
+func (g *Guest) Close() error {
+	g.cmd.Process.Kill()
+	_, err := g.Wait()
+	if errors.Is(err, ErrNoExit) {
+		return nil
+	}
+	return err
+}
