@@ -113,8 +113,10 @@ func (c *Change) check() error {
 			return refuse("file %q is not in %s, whose inode is known", w.File, c.Dir)
 		case !utf8.ValidString(w.File + w.Old + w.New):
 			return refuse("%q or its values are not UTF-8", w.File)
-		case w.Old == "":
+		case w.Old == "" && !w.Empty:
 			return refuse("%s has no old value", w.File)
+		case w.Old != "" && w.Empty:
+			return refuse("%s holds %q and is said to be empty", w.File, w.Old)
 		case w.New == "":
 			return refuse("%s has no new value", w.File)
 		case seen[w.File]:

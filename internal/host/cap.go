@@ -15,17 +15,22 @@ import (
 )
 
 // Write is one change of one file: Old is what it held, New what it shall
-// hold, both trimmed. File is absolute inside the root.
+// hold, both trimmed. File is absolute inside the root; of a file with a line
+// per device it names one of them: "…/io.max#8:16".
 type Write struct {
 	File string `json:"file"`
 	Old  string `json:"old"`
 	New  string `json:"new"`
+	// Empty says that Old is the empty text because the file held nothing,
+	// which an empty line puts back: cpuset.cpus of a cgroup2 that is on the
+	// CPUs of the one above.
+	Empty bool `json:"empty,omitempty"`
 }
 
 var (
 	// ErrNoLimit means that the cgroup has nothing that could be set: it is the
-	// top, or the controller (cpu, or cpuset for a placement) is not enabled
-	// for it.
+	// top, or the controller (cpu, for a placement cpuset, for a device io) is
+	// not enabled for it.
 	ErrNoLimit = errors.New("no such limit here")
 	// ErrNotLower means that the cgroup is held to that rate or less already,
 	// by itself or a cgroup above it.
@@ -123,15 +128,9 @@ func (h *Host) capWrites(p string, rate float64, period time.Duration) (dir stri
 	if err != nil {
 		return "", 0, nil, err
 	}
-	effective := own
-	for up := path.Dir(p); up != "/"; up = path.Dir(up) {
-		b, err := h.readBandwidth(hier, path.Join(t.dir, up))
-		if err != nil && !errors.Is(err, ErrNoLimit) {
-			return "", 0, nil, err
-		}
-		if err == nil && effective.over(b) {
-			effective = b
-		}
+	effective, _, err := h.lowest(hier, t.dir, p, own)
+	if err != nil {
+		return "", 0, nil, err
 	}
 	if wish == 0 {
 		wish = own.period
@@ -239,13 +238,13 @@ func (b bandwidth) steps(hier sample.Hierarchy, dir string, to, floor bandwidth)
 		if hier == sample.V1CPU {
 			file = "/cpu.cfs_burst_us"
 		}
-		w = append(w, Write{dir + file, b.burstText, "0"})
+		w = append(w, Write{File: dir + file, Old: b.burstText, New: "0"})
 	}
 	if hier == sample.Unified {
-		return append(w, Write{dir + "/cpu.max", b.quotaText, number(to.quota) + " " + number(to.period)}), true
+		return append(w, Write{File: dir + "/cpu.max", Old: b.quotaText, New: number(to.quota) + " " + number(to.period)}), true
 	}
-	quota := Write{dir + "/cpu.cfs_quota_us", b.quotaText, number(to.quota)}
-	period := Write{dir + "/cpu.cfs_period_us", number(b.period), number(to.period)}
+	quota := Write{File: dir + "/cpu.cfs_quota_us", Old: b.quotaText, New: number(to.quota)}
+	period := Write{File: dir + "/cpu.cfs_period_us", Old: number(b.period), New: number(to.period)}
 	between := func(quota, period int64) bool {
 		m := bandwidth{quota: quota, period: period}
 		return !m.over(b) && !floor.over(m)

@@ -436,9 +436,9 @@ func TestCapWritesOrder(t *testing.T) {
 	}}
 	_, _, got, err := m.files(t).CapWrites("/pod", 0.1, 0)
 	want := []Write{
-		{"/cg/pod/a/sub/cpu.cfs_quota_us", "50000", "5000"},
-		{"/cg/pod/cpu.cfs_burst_us", "50000", "0"},
-		{"/cg/pod/cpu.cfs_quota_us", "200000", "10000"},
+		{File: "/cg/pod/a/sub/cpu.cfs_quota_us", Old: "50000", New: "5000"},
+		{File: "/cg/pod/cpu.cfs_burst_us", Old: "50000", New: "0"},
+		{File: "/cg/pod/cpu.cfs_quota_us", Old: "200000", New: "10000"},
 	}
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("v1: %v, %v", got, err)
@@ -446,8 +446,8 @@ func TestCapWritesOrder(t *testing.T) {
 	m.v1 = false
 	_, _, got, err = m.files(t).CapWrites("/pod", 0.1, 250*time.Millisecond)
 	want = []Write{
-		{"/cg/pod/cpu.max.burst", "50000", "0"},
-		{"/cg/pod/cpu.max", "200000 100000", "25000 250000"},
+		{File: "/cg/pod/cpu.max.burst", Old: "50000", New: "0"},
+		{File: "/cg/pod/cpu.max", Old: "200000 100000", New: "25000 250000"},
 	}
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("v2: %v, %v", got, err)

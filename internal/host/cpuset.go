@@ -19,13 +19,13 @@ var ErrPlaced = errors.New("on those CPUs already")
 // fewer than it has. Old and New are spelt as the kernel reads them back. dir
 // and inode tell which cgroup it was that was looked at.
 //
-// A cgroup whose own list is empty is refused: the way back would be to write
-// nothing, and a change without an old value cannot be journalled. On cgroup2
-// that is every cgroup that nobody has placed yet; on v1 it can hold no
-// processes. Refused too are CPUs that the cgroup above does not have, on v1 a
-// list that leaves out CPUs of a cgroup below (the kernel says EBUSY), and on
-// cgroup2 a partition, whose CPUs are taken from its neighbours. Only the
-// kernel knows whether an exclusive v1 neighbour is in the way.
+// A cgroup2 that nobody has placed yet has an empty list and the CPUs of the
+// cgroup above; the write says so (Write.Empty). A v1 cgroup with an empty list
+// is refused, since it can hold no processes. Refused too are CPUs that the
+// cgroup above does not have, on v1 a list that leaves out CPUs of a cgroup
+// below (the kernel says EBUSY), and on cgroup2 a partition, whose CPUs are
+// taken from its neighbours. Only the kernel knows whether an exclusive v1
+// neighbour is in the way.
 //
 // Undone, threads have the affinity again that they asked for since Linux 6.2;
 // before, the kernel keeps no record of it and they may run on all of Old.
@@ -70,8 +70,8 @@ func (h *Host) cpusetWrites(p string, cpus sample.Set) (dir string, inode uint64
 	switch {
 	case err != nil:
 		return "", 0, nil, err
-	case old == "":
-		return "", 0, nil, fmt.Errorf("%s is empty: there would be no old value to put back", file)
+	case old == "" && v1:
+		return "", 0, nil, fmt.Errorf("%s is empty: it can hold no processes", file)
 	case old == cpus.String():
 		return "", 0, nil, ErrPlaced
 	case !within(cpus, above):
@@ -84,7 +84,7 @@ func (h *Host) cpusetWrites(p string, cpus sample.Set) (dir string, inode uint64
 	if err != nil {
 		return "", 0, nil, err
 	}
-	return dir, inode, []Write{{file, old, cpus.String()}}, nil
+	return dir, inode, []Write{{File: file, Old: old, New: cpus.String(), Empty: old == ""}}, nil
 }
 
 // keepsBelow makes sure that no v1 cgroup below dir has CPUs outside the set.

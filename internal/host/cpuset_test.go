@@ -101,7 +101,7 @@ func TestCPUSetWrites(t *testing.T) {
 		{name: "v1, not the parent's", host: cpusetV1, path: "/pod/a", cpus: set(3, 4), says: "not all in 0-3,5"},
 		{name: "v1, offline", host: cpusetV1, path: "/pod", cpus: set(1, 2, 7), says: "not all in 0-6"},
 		{name: "v1, leaves out one below", host: cpusetV1, path: "/pod", cpus: set(2, 3), says: "leave out some of 1-2, which /cg/pod/a has"},
-		{name: "v1, empty so far", host: cpusetV1, path: "/pod/none", cpus: set(1), says: "no old value"},
+		{name: "v1, empty so far", host: cpusetV1, path: "/pod/none", cpus: set(1), says: "can hold no processes"},
 
 		{name: "v2, fewer than one below has", host: cpusetV2, path: "/slice", cpus: set(2, 3), old: "0-3,7", new: "2-3"},
 		{name: "v2, more", host: cpusetV2, path: "/slice/a", cpus: set(0, 1, 2, 3), old: "1-2", new: "0-3"},
@@ -110,7 +110,8 @@ func TestCPUSetWrites(t *testing.T) {
 		{name: "v2, not enabled", host: cpusetV2, path: "/slice/off", cpus: set(1), want: ErrNoLimit},
 		{name: "v2, there already", host: cpusetV2, path: "/slice/a", cpus: set(1, 2), want: ErrPlaced},
 		{name: "v2, in the parent's list and not effective", host: cpusetV2, path: "/slice/a", cpus: set(1, 7), says: "not all in 0-3"},
-		{name: "v2, empty so far", host: cpusetV2, path: "/pod", cpus: set(1), says: "no old value"},
+		{name: "v2, empty so far", host: cpusetV2, path: "/pod", cpus: set(1), old: "", new: "1"},
+		{name: "v2, empty so far, not the parent's", host: cpusetV2, path: "/pod", cpus: set(1, 7), says: "not all in 0-6"},
 		{name: "v2, a partition", host: cpusetV2, path: "/alone", cpus: set(5), says: "partition (isolated)"},
 		{name: "no controller", host: noCpuset, path: "/a", cpus: set(1), want: ErrNoLimit},
 	} {
@@ -127,7 +128,7 @@ func TestCPUSetWrites(t *testing.T) {
 				return
 			}
 			at := path.Join("/cg", c.path)
-			want := []Write{{at + "/cpuset.cpus", c.old, c.new}}
+			want := []Write{{File: at + "/cpuset.cpus", Old: c.old, New: c.new, Empty: c.old == ""}}
 			if err != nil || dir != at || !slices.Equal(writes, want) {
 				t.Fatalf("got %s, %v, %v; want %s, %v", dir, writes, err, at, want)
 			}
@@ -168,8 +169,19 @@ func TestCPUSetWritesOnTheKernel(t *testing.T) {
 	if err != nil || all.Len() < 2 {
 		quelltest.Skip(t, quelltest.TwoCPUs, errors.New("the top cpuset has "+all.String()))
 	}
-	if _, _, _, err := h.CPUSetWrites(p, all); err == nil || !strings.Contains(err.Error(), "no old value") {
-		t.Errorf("a new cgroup, which has no list: %v", err)
+	_, _, writes, err := h.CPUSetWrites(p, sample.SetOf(all.Numbers()[0]))
+	if hier == sample.V1CPU && (err == nil || !strings.Contains(err.Error(), "can hold no processes")) {
+		t.Errorf("a new v1 cgroup, which has no list: %v", err)
+	}
+	if hier == sample.Unified {
+		if err != nil {
+			t.Fatal(err)
+		}
+		apply(t, h, writes)
+		undo(t, h, writes)
+		if text, err := os.ReadFile(h.Path(writes[0].File)); err != nil || string(text) != "\n" {
+			t.Errorf("after the undo a list that was empty is %q, %v", text, err)
+		}
 	}
 	for _, at := range []string{top, p} {
 		put(t, h, tree, at, "cpuset.cpus", all.String())

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -53,25 +54,38 @@ func (h *Host) BootID() (string, error) {
 	return h.ReadValue("/proc/sys/kernel/random/boot_id")
 }
 
-// ReadValue returns what a small file holds, trimmed.
+// ReadValue returns what a small file holds, trimmed, or of a file with a line
+// per device (see IOMaxWrites) what it holds for one.
 func (h *Host) ReadValue(file string) (string, error) {
+	file, device := splitDevice(file)
 	text, err := os.ReadFile(h.Path(file))
 	if err != nil {
 		return "", fmt.Errorf("read value: %w", err)
+	}
+	if device != "" {
+		return ioMaxOf(string(text), device), nil
 	}
 	return strings.TrimSpace(string(text)), nil
 }
 
 // WriteValue writes a value to a file that exists, in one write. It never
 // creates the file: in a test's tree as in the kernel, a missing one fails.
+// One that this process may not write is a *PermissionError.
 func (h *Host) WriteValue(file, value string) error {
+	file, device := splitDevice(file)
+	if device != "" {
+		value = device + " " + value
+	}
+	if value == "" {
+		value = "\n" // a write of nothing may not reach the kernel's file
+	}
 	f, err := os.OpenFile(h.Path(file), os.O_WRONLY, 0)
 	if err != nil {
-		return fmt.Errorf("write value: %w", err)
+		return fmt.Errorf("write value: %w", orNotPermitted(file, err))
 	}
 	defer f.Close()
 	if _, err := f.WriteString(value); err != nil {
-		return fmt.Errorf("write value %q: %w", value, err)
+		return fmt.Errorf("write value %q: %w", value, orNotPermitted(file, err))
 	}
 	// In a tree of text the tail of a longer old value would stay. Cgroup
 	// files have size 0.
@@ -95,4 +109,33 @@ func (h *Host) Inode(dir string) (uint64, error) {
 		return 0, fmt.Errorf("read inode: %w", &fs.PathError{Op: "stat", Path: h.Path(dir), Err: syscall.ENOTDIR})
 	}
 	return st.Ino, nil
+}
+
+// PermissionError says that this process may not write a file.
+type PermissionError struct {
+	File string // inside the root
+	Err  error  // EACCES, EPERM or EROFS
+}
+
+func (e *PermissionError) Error() string {
+	return fmt.Sprintf("%v (to allow it: %s)", e.Err, e.Remedy())
+}
+
+func (e *PermissionError) Unwrap() error { return e.Err }
+
+// Remedy says what a person can do about it. Files of a delegated cgroup are
+// its new owner's; those of the one that was delegated stay the delegator's,
+// as long as they are not handed over too (cgroup-v2.rst, "Model of Delegation").
+func (e *PermissionError) Remedy() string {
+	if errors.Is(e.Err, syscall.EROFS) {
+		return "mount the cgroup file system writable (in a container: run it privileged)"
+	}
+	return fmt.Sprintf("delegate it, chown %d %s, or run as root", os.Geteuid(), e.File)
+}
+
+func orNotPermitted(file string, err error) error {
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) {
+		return &PermissionError{File: file, Err: err}
+	}
+	return err
 }
