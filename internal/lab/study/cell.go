@@ -36,8 +36,13 @@ type Level struct {
 
 // Part is one instance of a role in a cell: "nb/2" is the third neighbour.
 type Part struct {
-	Role        string      `json:"role"`
-	Index       int         `json:"index"`
+	Role    string `json:"role"`
+	Index   int    `json:"index"`
+	Several bool   `json:"several,omitempty"` // there are more of the role in this cell
+	// Slot is its place among the Slots parts of the full cell, also where it
+	// is alone: a relation of placement gives each slot its CPUs.
+	Slot        int         `json:"slot"`
+	Slots       int         `json:"slots"`
 	Host        string      `json:"host"`
 	Environment Environment `json:"environment"`
 	Workload    Workload    `json:"workload"`

@@ -157,6 +157,7 @@ type Load struct {
 type Factor struct {
 	Name       string      `key:"-"`
 	Levels     []string    `key:"levels" help:"the file may give the list itself"`
+	Sets       []Set       `key:"sets" help:"levels that give each role a value of its own: {A: {vm1: soplex, vm2: milc}}"`
 	Staircase  *Staircase  `key:"staircase"`
 	Placements []Placement `key:"placements"`
 	Mappings   *Mappings   `key:"mappings"`
@@ -200,9 +201,19 @@ type Dynamic struct {
 // Mappings is every distinct way to put the roles' virtual machines on cores,
 // up to symmetry of the cores.
 type Mappings struct {
-	Cores  int      `key:"cores"`
-	Roles  []string `key:"roles" help:"those that are mapped; none: all"`
-	PerCPU bool     `key:"per_vcpu" help:"map each virtual CPU on its own"`
+	Cores int      `key:"cores"`
+	Roles []string `key:"roles" help:"those that are mapped; none: all"`
+	// PerCore bounds the virtual CPUs on a core; 0: as even as can be, as in
+	// paper 000 ("three different ways to map the four VMs").
+	PerCore int `key:"per_core"`
+	// Default adds the level "default", where nothing is pinned.
+	Default bool `key:"default" help:"also leave it to the kernel's scheduler"`
+}
+
+// Set is a named level of a factor that gives each role a value of its own.
+type Set struct {
+	Name   string
+	Values map[string]string // role to value
 }
 
 // Controls are cells that quell adds by itself.

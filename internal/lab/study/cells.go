@@ -1,0 +1,339 @@
+package study
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Unpinned is the name of the level of mappings where nothing is pinned.
+const Unpinned = "default"
+
+// Key is a cell's identity: the hash of everything that is resolved in it. Two
+// studies that share a cell share its key.
+func (c *Cell) Key() string {
+	text, err := json.Marshal(c)
+	if err != nil { // a cell is made of strings and numbers
+		panic(fmt.Sprintf("marshal cell: %v", err))
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:8])
+}
+
+// Level is a factor's value in the cell, "" if it has none.
+func (c *Cell) Level(factor string) string {
+	for _, l := range c.Levels {
+		if l.Factor == factor {
+			return l.Value
+		}
+	}
+	return ""
+}
+
+// String names the cell for people: "solo ve=kvm fgw=h2".
+func (c *Cell) String() string {
+	words := []string{string(c.Kind)}
+	for _, l := range c.Levels {
+		words = append(words, l.Factor+"="+l.Value)
+	}
+	return strings.Join(words, " ")
+}
+
+// Name is the role, with the index where there are several of it.
+func (p *Part) Name() string {
+	if p.Index == 0 && !p.Several {
+		return p.Role
+	}
+	return p.Role + "/" + strconv.Itoa(p.Index)
+}
+
+// Cells are all cells of the study: what it asks first, then the controls.
+// Each cell is there once.
+func (s *Study) Cells() []Cell {
+	levels := map[string][]string{}
+	for i := range s.Factors {
+		f := &s.Factors[i]
+		if f.Mappings != nil {
+			levels[f.Name] = []string{""} // one stands for all until the machines are known
+			continue
+		}
+		levels[f.Name] = f.levels()
+	}
+	var cells []Cell
+	seen := map[string]bool{}
+	add := func(c Cell) {
+		if k := c.Key(); !seen[k] {
+			seen[k] = true
+			cells = append(cells, c)
+		}
+	}
+	var main []Cell
+	for _, ls := range s.combinations(levels) {
+		for _, c := range s.mappedCells(s.cell(ls)) {
+			main = append(main, c)
+			add(c)
+		}
+	}
+	for i := range main {
+		if s.Controls.Solo {
+			for _, c := range solos(&main[i]) {
+				add(c)
+			}
+		}
+		if s.Controls.IdleNeighbour {
+			if c, ok := idle(&main[i]); ok {
+				add(c)
+			}
+		}
+	}
+	return cells
+}
+
+// cell resolves one combination of levels.
+func (s *Study) cell(ls []Level) Cell {
+	c := Cell{Kind: Main, Levels: ls, For: s.Run.For}
+	for i := range s.Roles {
+		r := &s.Roles[i]
+		n, _ := strconv.Atoi(s.resolve(r, r.Count, ls))
+		for k := range n {
+			w := s.Workloads[s.resolve(r, r.Workload, ls)]
+			p := Part{Role: r.Name, Index: k, Several: n > 1, Host: s.resolve(r, r.Host, ls),
+				Environment: s.Environments[s.resolve(r, r.Environment, ls)], Workload: w,
+				Measure: r.Measure, Idle: r.State == "idle", Restart: r.End == "restart", Load: r.Load, CPUs: r.CPUs}
+			if r.Load.Control == "duty-cycle" {
+				// A staircase's steps stand apart.
+				_ = p.Target.UnmarshalText([]byte(s.resolve(r, r.Load.Target, ls)))
+			}
+			c.Warmup = max(c.Warmup, w.Warmup.For)
+			c.Parts = append(c.Parts, p)
+		}
+	}
+	for i := range c.Parts {
+		c.Parts[i].Slot, c.Parts[i].Slots = i, len(c.Parts)
+	}
+	for _, f := range s.Factors {
+		for _, p := range f.Placements {
+			if p.Name == c.Level(f.Name) {
+				c.Place = p
+			}
+		}
+	}
+	if f := s.staircase(); f != nil {
+		for _, r := range s.Roles {
+			if r.Load.Target == "$"+f.Name {
+				c.Steps = f.Staircase.Steps(r.Name, c.Warmup)
+			}
+		}
+	}
+	return c
+}
+
+// resolve puts the level of a factor where a role's field reads $factor.
+func (s *Study) resolve(r *Role, field string, ls []Level) string {
+	name, ok := strings.CutPrefix(field, "$")
+	if !ok {
+		return field
+	}
+	for _, l := range ls {
+		if l.Factor != name {
+			continue
+		}
+		f := s.Factor(name)
+		for _, set := range f.Sets {
+			if set.Name == l.Value {
+				return set.Values[r.Name]
+			}
+		}
+		return l.Value
+	}
+	return ""
+}
+
+// mappedCells are the cells that a cell becomes under a factor of mappings.
+func (s *Study) mappedCells(c Cell) []Cell {
+	i := slices.IndexFunc(s.Factors, func(f Factor) bool { return f.Mappings != nil })
+	if i < 0 {
+		return []Cell{c}
+	}
+	f := &s.Factors[i]
+	var names, kinds []string // of the virtual CPUs that are mapped
+	for j := range c.Parts {
+		p := &c.Parts[j]
+		if len(f.Mappings.Roles) > 0 && !slices.Contains(f.Mappings.Roles, p.Role) {
+			continue
+		}
+		for v := range max(p.Environment.CPUs, 1) {
+			names = append(names, fmt.Sprintf("%s/%d", p.Name(), v))
+			kinds = append(kinds, p.Workload.Name+"@"+p.Environment.Name)
+		}
+	}
+	var cells []Cell
+	take := func(name string, mapping map[string]int) {
+		m := c
+		m.Levels = slices.Clone(c.Levels)
+		for k := range m.Levels {
+			if m.Levels[k].Factor == f.Name {
+				m.Levels[k].Value = name
+			}
+		}
+		m.Mapping = mapping
+		if mapping == nil {
+			m.Place = Placement{Name: Unpinned, Relation: "neutral"}
+		}
+		if !s.excluded(m.Levels) {
+			cells = append(cells, m)
+		}
+	}
+	for _, at := range mapped(kinds, f.Mappings.Cores, f.Mappings.PerCore) {
+		mapping := map[string]int{}
+		groups := make([]string, slices.Max(at)+1)
+		for k, core := range at {
+			mapping[names[k]] = core
+			// A machine of one virtual CPU goes by its own name.
+			short := strings.TrimSuffix(names[k], "/0")
+			if slices.Contains(names, short+"/1") {
+				short = names[k]
+			}
+			groups[core] = strings.TrimPrefix(groups[core]+"+"+short, "+")
+		}
+		take(strings.Join(groups, "|"), mapping)
+	}
+	if f.Mappings.Default {
+		take(Unpinned, nil)
+	}
+	return cells
+}
+
+// solos are a cell's measured parts, each alone, where and as it is in it.
+func solos(c *Cell) []Cell {
+	var cells []Cell
+	for i := range c.Parts {
+		p := c.Parts[i]
+		if !p.Measure || len(c.Parts) == 1 {
+			continue
+		}
+		p.Index, p.Several = 0, false
+		solo := Cell{Kind: Solo, Parts: []Part{p}, Place: c.Place, For: c.For, Warmup: p.Workload.Warmup.For}
+		if len(c.Steps) > 0 {
+			// Alone it needs no steps, but a window of its own.
+			last := c.Steps[len(c.Steps)-1]
+			solo.For = max(solo.For, min(last.To-solo.Warmup, 4*(last.To-last.From)))
+			if c.Steps[0].Role == p.Role {
+				solo.Steps = c.Steps
+			}
+		}
+		for name, core := range c.Mapping {
+			if strings.HasPrefix(name, c.Parts[i].Name()+"/") {
+				if solo.Mapping == nil {
+					solo.Mapping = map[string]int{}
+				}
+				_ = core // which core it is makes no difference alone
+				solo.Mapping[p.Name()+name[len(c.Parts[i].Name()):]] = 0
+			}
+		}
+		// Only the levels that this part depends on: the others would make
+		// the same thing a cell of its own.
+		solo.Levels = []Level{{"role", p.Role}, {"workload", p.Workload.Name}, {"environment", p.Environment.Name}}
+		if c.Place.Name != "" {
+			solo.Levels = append(solo.Levels, Level{"placement", c.Place.Name})
+		}
+		cells = append(cells, solo)
+	}
+	return cells
+}
+
+// idle is the cell with the other environments there and nothing running in
+// them; false where every part is measured.
+func idle(c *Cell) (Cell, bool) {
+	d := *c
+	d.Kind, d.Steps = Idle, nil
+	d.Parts = slices.Clone(c.Parts)
+	any := false
+	for i := range d.Parts {
+		p := &d.Parts[i]
+		if !p.Measure && !p.Idle {
+			p.Idle, any = true, true
+			p.Load, p.Target = Load{Control: "none"}, 0
+		}
+	}
+	if len(c.Steps) > 0 {
+		d.For = max(d.For, 4*(c.Steps[0].To-c.Steps[0].From))
+	}
+	return d, any
+}
+
+// Plan is the study's runs in order: every repetition is a block of all cells,
+// shuffled by the seed, so that a drift of the machine biases no cell; A-A
+// pairs stand in the first block, sentinels between the others.
+func (s *Study) Plan() []Planned {
+	cells := s.Cells()
+	r := rand.New(rand.NewPCG(s.Design.Seed, 0))
+	var plan []Planned
+	since := 0
+	sentinel := 0
+	take := func(c Cell, n int) {
+		plan = append(plan, Planned{Cell: c, N: n, Takes: s.takes(&c)})
+		if since++; s.Controls.SentinelEvery > 0 && since == s.Controls.SentinelEvery {
+			c := cells[0]
+			c.Kind = Sentinel
+			plan = append(plan, Planned{Cell: c, N: sentinel, Takes: s.takes(&c)})
+			sentinel, since = sentinel+1, 0
+		}
+	}
+	for n := range s.Design.Repetitions {
+		block := slices.Clone(cells)
+		if s.Design.Order == "blocked-random" {
+			r.Shuffle(len(block), func(i, j int) { block[i], block[j] = block[j], block[i] })
+		}
+		for _, c := range block {
+			take(c, n)
+		}
+		if n == 0 && len(cells) > 0 {
+			for pair := range s.Controls.AAPairs {
+				c := aa(cells)
+				take(c, 2*pair)
+				take(c, 2*pair+1)
+			}
+		}
+	}
+	return plan
+}
+
+// aa is the cell that is run twice to see what difference nothing makes: the
+// cheapest of what the study asks.
+func aa(cells []Cell) Cell {
+	c := slices.MinFunc(cells, func(a, b Cell) int {
+		return cmp.Or(cmp.Compare(len(a.Steps), len(b.Steps)), cmp.Compare(a.For, b.For))
+	})
+	c.Kind = AA
+	return c
+}
+
+// takes estimates a run's length: warm-up, steady window, cool-down, and two
+// seconds for starting and stopping, twenty for a guest.
+func (s *Study) takes(c *Cell) time.Duration {
+	d := c.Warmup + s.Run.Cooldown + 2*time.Second
+	steady := c.For
+	for _, p := range c.Parts {
+		if p.Environment.Driver == QEMU {
+			d = max(d, c.Warmup+s.Run.Cooldown+20*time.Second)
+		}
+		if p.Measure {
+			steady = max(steady, p.Workload.Time)
+		}
+		if p.Environment.Driver == Synthetic {
+			return 0
+		}
+	}
+	if n := len(c.Steps); n > 0 {
+		steady = max(steady, c.Steps[n-1].To-c.Warmup)
+	}
+	return d + steady
+}

@@ -1,0 +1,170 @@
+package study
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// levels are the names of a factor's levels: none for a staircase, which is
+// climbed within a run, and for mappings, which depend on the other factors.
+func (f *Factor) levels() []string {
+	switch {
+	case len(f.Placements) > 0:
+		names := make([]string, len(f.Placements))
+		for i, p := range f.Placements {
+			names[i] = p.Name
+		}
+		return names
+	case len(f.Sets) > 0:
+		names := make([]string, len(f.Sets))
+		for i, s := range f.Sets {
+			names[i] = s.Name
+		}
+		return names
+	}
+	return f.Levels
+}
+
+// staircase is the study's, nil if it has none.
+func (s *Study) staircase() *Factor {
+	i := slices.IndexFunc(s.Factors, func(f Factor) bool { return f.Staircase != nil })
+	if i < 0 {
+		return nil
+	}
+	return &s.Factors[i]
+}
+
+// Targets are the staircase's loads on the way up, ascending.
+func (st *Staircase) Targets() []Share {
+	var ts []Share
+	// A step too many from rounding would be over To.
+	for i := 0; ; i++ {
+		t := st.From + Share(i)*st.Step
+		if t > st.To+st.Step/1e6 {
+			return ts
+		}
+		ts = append(ts, t)
+	}
+}
+
+// Steps is the staircase as a role climbs it, beginning after the warm-up.
+func (st *Staircase) Steps(role string, warmup time.Duration) []Step {
+	up := st.Targets()
+	down := slices.Clone(up)
+	slices.Reverse(down)
+	var steps []Step
+	climb := func(targets []Share, rising bool) {
+		for _, t := range targets {
+			from := warmup + time.Duration(len(steps))*st.Hold
+			steps = append(steps, Step{Role: role, Target: t, Up: rising, From: from, To: from + st.Hold, Settle: st.Settle, Trail: st.Trail})
+		}
+	}
+	if st.Direction != "down" {
+		climb(up, true)
+	}
+	if st.Direction != "up" {
+		climb(down, false)
+	}
+	return steps
+}
+
+// combinations are every choice of one level per factor that is not excluded,
+// the last factor varying fastest. A staircase has no level here.
+func (s *Study) combinations(levels map[string][]string) [][]Level {
+	all := [][]Level{nil}
+	for _, f := range s.Factors {
+		if f.Staircase != nil {
+			continue
+		}
+		var next [][]Level
+		for _, before := range all {
+			for _, l := range levels[f.Name] {
+				next = append(next, append(slices.Clone(before), Level{f.Name, l}))
+			}
+		}
+		all = next
+	}
+	return slices.DeleteFunc(all, func(ls []Level) bool { return s.excluded(ls) })
+}
+
+func (s *Study) excluded(ls []Level) bool {
+	return slices.ContainsFunc(s.Design.Exclude, func(x map[string]string) bool {
+		if len(x) == 0 {
+			return false
+		}
+		for name, value := range x {
+			if !slices.Contains(ls, Level{name, value}) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// mapped are the distinct ways to put vms virtual machines of some roles on
+// cores, up to symmetry of the cores: each is one core number per machine, in
+// which a core's first machine comes after those of the cores before it
+// (a restricted growth string). With perCore 0 the cores are filled as evenly
+// as can be. Equal machines (kinds) are not told apart either.
+func mapped(kinds []string, cores, perCore int) [][]int {
+	n := len(kinds)
+	least := 0
+	if perCore == 0 {
+		perCore = (n + cores - 1) / cores
+		least = n / cores
+	}
+	var all [][]int
+	seen := map[string]bool{}
+	at := make([]int, n)
+	count := make([]int, cores)
+	var place func(i, used int)
+	place = func(i, used int) {
+		if i == n {
+			if used < min(cores, n) && least > 0 {
+				return
+			}
+			for c := range used {
+				if count[c] < least {
+					return
+				}
+			}
+			if k := shape(kinds, at, used); !seen[k] {
+				seen[k] = true
+				all = append(all, slices.Clone(at))
+			}
+			return
+		}
+		for c := range min(used+1, cores) {
+			if count[c] == perCore {
+				continue
+			}
+			at[i] = c
+			count[c]++
+			place(i+1, max(used, c+1))
+			count[c]--
+		}
+	}
+	place(0, 0)
+	return all
+}
+
+// shape names a mapping by who is with whom, so that equal machines may stand
+// for one another: "gcc+mcf|lbm+lbm".
+func shape(kinds []string, at []int, cores int) string {
+	groups := make([][]string, cores)
+	for i, c := range at {
+		groups[c] = append(groups[c], kinds[i])
+	}
+	names := make([]string, cores)
+	for i, g := range groups {
+		slices.Sort(g)
+		names[i] = strings.Join(g, "+")
+	}
+	slices.Sort(names)
+	return strings.Join(names, "|")
+}
+
+// sorted are a map's keys in order.
+func sorted[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

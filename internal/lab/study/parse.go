@@ -1,0 +1,146 @@
+package study
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/quell-dev/quell/internal/keyed"
+)
+
+// Parse reads a study file and returns it with its defaults filled in. The
+// error is a *keyed.InvalidError with every problem, or says that the text is
+// no YAML. The name of the file stands in problems; known says which built-in
+// workloads and parsers there are.
+func Parse(file string, text []byte, known Known) (*Study, error) {
+	s := defaults()
+	r := keyed.Reader{File: file}
+	if err := r.Document(s, text); err != nil {
+		return nil, fmt.Errorf("read study %s: %w", file, err)
+	}
+	s.complete()
+	if len(r.Problems) == 0 { // or what follows from a misreading would be listed too
+		for _, p := range s.validate(known) {
+			p.Where = r.Where(p.Key)
+			r.Problems = append(r.Problems, p)
+		}
+	}
+	if len(r.Problems) > 0 {
+		return nil, &keyed.InvalidError{What: "study " + file, Problems: r.Problems}
+	}
+	return s, nil
+}
+
+// Known is what a study file may name beside what it declares itself.
+type Known struct {
+	Builtins []string // workload kernels
+	Parsers  []string // of commands' output
+}
+
+// Local is the name of the machine that runs the lab, where a study names no
+// hosts.
+const Local = "local"
+
+func defaults() *Study {
+	return &Study{
+		Controls: Controls{Solo: true, AAPairs: 1},
+		Design:   Design{Kind: "full", Order: "blocked-random", Seed: 1, Repetitions: 3},
+		Run: Run{MinOverlap: 0.99, Timeout: 30 * time.Minute, Retries: 2, Cooldown: time.Second, OnFailure: "continue",
+			MaxForeignCPU: 0.05, MaxSteal: 0.05},
+		Observe: Observe{Interval: time.Second, Sets: []string{"cpu", "psi", "schedstat"}, Placement: []string{"poll"}},
+		Report:  Report{Formats: []string{"html", "md", "csv", "jsonl"}},
+	}
+}
+
+// The defaults of what there are several of are set with the name.
+
+// SetName implements keyed.Named.
+func (h *Host) SetName(n string) { h.Name, h.Address = n, Local }
+
+// SetName implements keyed.Named.
+func (e *Environment) SetName(n string) { e.Name = n }
+
+// SetName implements keyed.Named.
+func (w *Workload) SetName(n string) {
+	w.Name, w.WorkUnit = n, "iteration"
+	w.Metric = Metric{Name: "throughput", Unit: "iterations/s", Better: "higher"}
+}
+
+// SetName implements keyed.Named.
+func (r *Role) SetName(n string) {
+	r.Name, r.Count, r.State, r.End = n, "1", "busy", "restart"
+	r.Load = Load{Control: "none", Actuator: "freezer", Period: 107 * time.Millisecond, Tolerance: 0.01}
+}
+
+// SetName implements keyed.Named.
+func (f *Factor) SetName(n string) { f.Name = n }
+
+// SetName implements keyed.Named.
+func (s *Set) SetName(n string) { s.Name = n }
+
+// Fill implements keyed.Filler: a set is written as role: value.
+func (s *Set) Fill(r *keyed.Reader, key string, n *yaml.Node) { r.Fill(key, &s.Values, n) }
+
+// Fill implements keyed.Filler: a factor may be a plain list of levels, a list
+// of placements, or keys.
+func (f *Factor) Fill(r *keyed.Reader, key string, n *yaml.Node) {
+	type keys Factor
+	switch {
+	case n.Kind == yaml.MappingNode:
+		r.Fill(key, (*keys)(f), n)
+	case n.Kind == yaml.SequenceNode && len(n.Content) > 0 && n.Content[0].Kind == yaml.MappingNode:
+		r.Fill(key, &f.Placements, n)
+	default:
+		r.Fill(key, &f.Levels, n)
+	}
+	if f.Staircase != nil && f.Staircase.Direction == "" {
+		f.Staircase.Direction = "up-down"
+	}
+}
+
+// Fill implements keyed.Filler: an analysis has the options of its kind beside
+// its kind.
+func (a *Analysis) Fill(r *keyed.Reader, key string, n *yaml.Node) {
+	r.Fill(key, &a.Options, n)
+	a.Kind = a.Options["kind"]
+	delete(a.Options, "kind")
+}
+
+// complete fills in what follows from the rest.
+func (s *Study) complete() {
+	if len(s.Hosts) == 0 {
+		s.Hosts = map[string]Host{Local: {Name: Local, Address: Local}}
+	}
+	for i := range s.Roles {
+		r := &s.Roles[i]
+		if r.Host == "" && len(s.Hosts) == 1 {
+			for name := range s.Hosts {
+				r.Host = name
+			}
+		}
+		// A load to hold is asked for by its target.
+		if r.Load.Target != "" && r.Load.Control == "none" {
+			r.Load.Control = "duty-cycle"
+		}
+	}
+}
+
+// Factor finds a factor by name.
+func (s *Study) Factor(name string) *Factor {
+	i := slices.IndexFunc(s.Factors, func(f Factor) bool { return f.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &s.Factors[i]
+}
+
+// Role finds a role by name.
+func (s *Study) Role(name string) *Role {
+	i := slices.IndexFunc(s.Roles, func(r Role) bool { return r.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &s.Roles[i]
+}

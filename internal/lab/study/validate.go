@@ -1,0 +1,386 @@
+package study
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/quell-dev/quell/internal/keyed"
+)
+
+// Relations are what a placement may ask of two roles' CPUs. The first four
+// are the pinnings of paper 003 (figure 1).
+var relations = []string{"neutral", "per-chip", "per-core", "per-thread",
+	"same-thread", "smt-sibling", "same-core", "same-llc", "same-package", "cross-package", "same-numa"}
+
+var goodName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]*$`)
+
+// checker collects problems.
+type checker struct {
+	*Study
+	known    Known
+	problems []keyed.Problem
+	used     map[string]bool // factors that a role refers to
+}
+
+func (c *checker) add(key string, value any, want string) {
+	c.problems = append(c.problems, keyed.Problem{Key: key, Value: fmt.Sprint(value), Want: want})
+}
+
+// validate returns every problem of the study as it stands.
+func (s *Study) validate(known Known) []keyed.Problem {
+	c := &checker{Study: s, known: known, used: map[string]bool{}}
+	c.problems = keyed.Check("", s)
+	if s.Version != 1 {
+		c.add("version", s.Version, "1")
+	}
+	if !goodName.MatchString(s.Name) {
+		c.add("study", strconv.Quote(s.Name), "a name of letters, digits, dots and dashes")
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Environments)) {
+		c.environment(s.Environments[name])
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Workloads)) {
+		c.workload(s.Workloads[name])
+	}
+	for i := range s.Factors {
+		c.factor(&s.Factors[i])
+	}
+	c.roles()
+	c.steps()
+	c.run()
+	for i, a := range s.Analysis {
+		c.problems = append(c.problems, keyed.Check(fmt.Sprintf("analysis[%d].", i), &a)...)
+	}
+	for i, x := range s.Design.Exclude {
+		for _, name := range slices.Sorted(maps.Keys(x)) {
+			key := fmt.Sprintf("design.exclude[%d].%s", i, name)
+			f := s.Factor(name)
+			switch {
+			case f == nil:
+				c.add(key, "no such factor", "one of "+c.factorNames())
+			case f.Mappings == nil && !slices.Contains(f.levels(), x[name]):
+				c.add(key, strconv.Quote(x[name]), "one of "+strings.Join(f.levels(), ", "))
+			}
+		}
+	}
+	return c.problems
+}
+
+func (c *checker) environment(e Environment) {
+	key := "environments." + e.Name
+	c.problems = append(c.problems, keyed.Check(key+".", &e)...)
+	if e.Driver == QEMU && e.CPUs < 1 {
+		c.add(key+".cpus", e.CPUs, "at least 1: the guest's virtual CPUs")
+	}
+	if (e.Driver == Synthetic) != (e.Truth != nil) {
+		c.add(key+".truth", "given: "+strconv.FormatBool(e.Truth != nil), "the model of a synthetic environment, and of no other")
+	}
+	if e.Truth != nil && e.Truth.Base <= 0 {
+		c.add(key+".truth.base", e.Truth.Base, "the time of an undisturbed iteration")
+	}
+	for i, a := range e.Accel {
+		if a != "kvm" && a != "tcg" {
+			c.add(fmt.Sprintf("%s.accel[%d]", key, i), strconv.Quote(a), "one of kvm, tcg")
+		}
+	}
+}
+
+func (c *checker) workload(w Workload) {
+	key := "workloads." + w.Name
+	c.problems = append(c.problems, keyed.Check(key+".metric.", &w.Metric)...)
+	switch {
+	case w.Builtin == "" && len(w.Command) == 0 || w.Builtin != "" && len(w.Command) > 0:
+		c.add(key, "builtin and command", "exactly one of them")
+	case w.Builtin != "" && !slices.Contains(c.known.Builtins, w.Builtin):
+		c.add(key+".builtin", strconv.Quote(w.Builtin), "one of "+strings.Join(c.known.Builtins, ", "))
+	case len(w.Command) > 0 && w.Metric.Parse == "":
+		c.add(key+".metric.parse", "not given", "how to read the metric from the command's output: "+c.parsers())
+	}
+	if p := w.Metric.Parse; p != "" {
+		if pattern, ok := strings.CutPrefix(p, "/"); ok {
+			re, err := regexp.Compile(strings.TrimSuffix(pattern, "/"))
+			if err != nil || re.NumSubexp() != 1 || !strings.HasSuffix(pattern, "/") {
+				c.add(key+".metric.parse", strconv.Quote(p), "a regular expression with one group, between slashes")
+			}
+		} else if !slices.Contains(c.known.Parsers, p) {
+			c.add(key+".metric.parse", strconv.Quote(p), c.parsers())
+		}
+	}
+	if w.Iterations < 0 || w.Iterations > 0 && w.Time > 0 {
+		c.add(key+".iterations", w.Iterations, "a number of iterations, or time, not both")
+	}
+}
+
+func (c *checker) parsers() string {
+	return "one of " + strings.Join(c.known.Parsers, ", ") + ", or /a regular expression with one group/"
+}
+
+func (c *checker) factor(f *Factor) {
+	key := "factors." + f.Name
+	kinds := 0
+	for _, given := range []bool{len(f.Levels) > 0, len(f.Sets) > 0, f.Staircase != nil, len(f.Placements) > 0, f.Mappings != nil} {
+		if given {
+			kinds++
+		}
+	}
+	if kinds != 1 {
+		c.add(key, fmt.Sprintf("%d kinds of levels", kinds), "exactly one of a list, sets, staircase, placements, mappings")
+		return
+	}
+	seen := map[string]bool{}
+	for _, l := range f.levels() {
+		if seen[l] {
+			c.add(key, strconv.Quote(l)+" twice", "each level once")
+		}
+		seen[l] = true
+	}
+	for i, p := range f.Placements {
+		c.placement(fmt.Sprintf("%s[%d]", key, i), p)
+	}
+	if st := f.Staircase; st != nil {
+		c.problems = append(c.problems, keyed.Check(key+".staircase.", st)...)
+		if st.From < 0 || st.To > 1 || st.From >= st.To {
+			c.add(key+".staircase", fmt.Sprintf("from %s to %s", st.From, st.To), "from < to, both in 0% to 100%")
+		}
+		if st.Step <= 0 {
+			c.add(key+".staircase.step", st.Step, "more than 0%")
+		}
+		if st.Hold <= st.Settle+st.Trail {
+			c.add(key+".staircase.hold", st.Hold, "more than settle + trail, "+(st.Settle+st.Trail).String())
+		}
+	}
+	if m := f.Mappings; m != nil {
+		if m.Cores < 1 {
+			c.add(key+".mappings.cores", m.Cores, "at least 1")
+		}
+		for i, name := range m.Roles {
+			if c.Role(name) == nil {
+				c.add(fmt.Sprintf("%s.mappings.roles[%d]", key, i), strconv.Quote(name), "one of "+c.roleNames())
+			}
+		}
+	}
+	for _, set := range f.Sets {
+		for _, role := range slices.Sorted(maps.Keys(set.Values)) {
+			if c.Role(role) == nil {
+				c.add(key+".sets."+set.Name+"."+role, "no such role", "one of "+c.roleNames())
+			}
+		}
+	}
+}
+
+func (c *checker) placement(key string, p Placement) {
+	if !goodName.MatchString(p.Name) {
+		c.add(key+".name", strconv.Quote(p.Name), "a name of letters, digits and dashes")
+	}
+	kinds := 0
+	for _, given := range []bool{p.Relation != "", len(p.CPUs) > 0, p.Dynamic != nil} {
+		if given {
+			kinds++
+		}
+	}
+	if kinds != 1 {
+		c.add(key, fmt.Sprintf("%d of relation, cpus, dynamic", kinds), "exactly one of them")
+	}
+	relation := func(key, value string) {
+		if !slices.Contains(relations, value) {
+			c.add(key, strconv.Quote(value), "one of "+strings.Join(relations, ", "))
+		}
+	}
+	if p.Relation != "" {
+		relation(key+".relation", p.Relation)
+	}
+	for _, role := range slices.Sorted(maps.Keys(p.CPUs)) {
+		if c.Role(role) == nil {
+			c.add(key+".cpus."+role, "no such role", "one of "+c.roleNames())
+		}
+	}
+	if d := p.Dynamic; d != nil {
+		relation(key+".dynamic.below", d.Below)
+		relation(key+".dynamic.above", d.Above)
+		if c.Role(d.Role) == nil {
+			c.add(key+".dynamic.role", strconv.Quote(d.Role), "one of "+c.roleNames())
+		}
+		if d.At <= 0 || d.At >= 1 || d.Hysteresis < 0 || d.Hysteresis >= d.At {
+			c.add(key+".dynamic.at", fmt.Sprintf("%s, hysteresis %s", d.At, d.Hysteresis), "between 0% and 100%, more than the hysteresis")
+		}
+	}
+}
+
+func (c *checker) roles() {
+	if len(c.Roles) == 0 {
+		c.add("roles", "none", "at least one role")
+		return
+	}
+	if !slices.ContainsFunc(c.Roles, func(r Role) bool { return r.Measure }) {
+		c.add("roles", "no role with measure: true", "at least one whose metric is what the study is about")
+	}
+	for i := range c.Roles {
+		r := &c.Roles[i]
+		key := "roles." + r.Name
+		if !goodName.MatchString(r.Name) {
+			c.add(key, strconv.Quote(r.Name), "a name of letters, digits and dashes")
+		}
+		c.problems = append(c.problems, keyed.Check(key+".", r)...)
+		if r.State == "busy" || r.Workload != "" {
+			refer(c, r, key+".workload", r.Workload, c.Workloads)
+		}
+		refer(c, r, key+".environment", r.Environment, c.Environments)
+		refer(c, r, key+".host", r.Host, c.Hosts)
+		for _, v := range c.values(r, key+".count", r.Count) {
+			if n, err := strconv.Atoi(v); err != nil || n < 0 {
+				c.add(key+".count", strconv.Quote(v), "a whole number, or $factor of such")
+			}
+		}
+		if r.Load.Control == "duty-cycle" {
+			c.load(r, key+".load")
+		}
+	}
+	for _, f := range c.Factors {
+		if !c.used[f.Name] && len(f.Placements) == 0 && f.Mappings == nil {
+			c.add("factors."+f.Name, "used nowhere", "a role that refers to $"+f.Name)
+		}
+	}
+}
+
+func (c *checker) load(r *Role, key string) {
+	if r.Load.Period <= 0 {
+		c.add(key+".period", r.Load.Period, "more than 0s, e.g. 107ms")
+	}
+	if r.Load.Target == "" {
+		c.add(key+".target", "not given", "a percentage, or the $factor that varies it")
+		return
+	}
+	if f := c.Factor(strings.TrimPrefix(r.Load.Target, "$")); f != nil && f.Staircase != nil && strings.HasPrefix(r.Load.Target, "$") {
+		c.used[f.Name] = true
+		return
+	}
+	for _, v := range c.values(r, key+".target", r.Load.Target) {
+		var s Share
+		if err := s.UnmarshalText([]byte(v)); err != nil || s < 0 || s > 1 {
+			c.add(key+".target", strconv.Quote(v), "0% to 100%")
+		}
+	}
+}
+
+// values are those that a field of a role can have in the study's cells.
+func (c *checker) values(r *Role, key, field string) []string {
+	name, ok := strings.CutPrefix(field, "$")
+	if !ok {
+		return []string{field}
+	}
+	f := c.Factor(name)
+	if f == nil {
+		c.add(key, strconv.Quote(field), "one of the factors "+c.factorNames())
+		return nil
+	}
+	c.used[name] = true
+	if f.Staircase != nil || len(f.Placements) > 0 || f.Mappings != nil {
+		c.add(key, strconv.Quote(field), "a factor with a list of levels or sets")
+		return nil
+	}
+	var vs []string
+	for _, set := range f.Sets {
+		v, ok := set.Values[r.Name]
+		if !ok {
+			c.add("factors."+name+".sets."+set.Name, "nothing for "+r.Name, "a value for every role that refers to $"+name)
+			continue
+		}
+		vs = append(vs, v)
+	}
+	return append(vs, f.Levels...)
+}
+
+// refer checks that a field names something there is, whatever the cell.
+func refer[T any](c *checker, r *Role, key, field string, there map[string]T) {
+	for _, v := range c.values(r, key, field) {
+		if _, ok := there[v]; !ok {
+			c.add(key, strconv.Quote(v), "one of "+strings.Join(slices.Sorted(maps.Keys(there)), ", "))
+		}
+	}
+}
+
+// steps checks that at most one staircase is climbed, by one role, and that at
+// most one factor places.
+func (c *checker) steps() {
+	places := 0
+	for _, f := range c.Factors {
+		if len(f.Placements) > 0 || f.Mappings != nil {
+			places++
+		}
+		if f.Staircase == nil {
+			continue
+		}
+		climbing := 0
+		for _, r := range c.Roles {
+			if r.Load.Target == "$"+f.Name {
+				climbing++
+			}
+		}
+		if climbing > 1 {
+			c.add("factors."+f.Name, fmt.Sprintf("used by %d roles", climbing), "one role")
+		}
+	}
+	stairs := 0
+	for _, f := range c.Factors {
+		if f.Staircase != nil {
+			stairs++
+		}
+	}
+	if stairs > 1 {
+		c.add("factors", fmt.Sprintf("%d staircases", stairs), "at most one: it is climbed within each run")
+	}
+	if places > 1 {
+		c.add("factors", fmt.Sprintf("%d factors with placements or mappings", places), "at most one")
+	}
+}
+
+func (c *checker) run() {
+	r := c.Run
+	if r.MinOverlap < 0 || r.MinOverlap > 1 {
+		c.add("run.min_overlap", r.MinOverlap, "0% to 100%")
+	}
+	if r.Retries < 0 || r.Retries > 100 {
+		c.add("run.retries", r.Retries, "0 to 100")
+	}
+	if c.Design.Repetitions < 1 {
+		c.add("design.repetitions", c.Design.Repetitions, "at least 1")
+	}
+	if c.Observe.Interval <= 0 {
+		c.add("observe.interval", c.Observe.Interval, "more than 0s, e.g. 1s")
+	}
+	if r.For > 0 || c.staircase() != nil {
+		return
+	}
+	for i := range c.Roles {
+		role := &c.Roles[i]
+		if !role.Measure {
+			continue
+		}
+		for _, v := range c.values(role, "roles."+role.Name+".workload", role.Workload) {
+			if w, ok := c.Workloads[v]; ok && w.Iterations == 0 && w.Time == 0 {
+				c.add("run.for", "0s", fmt.Sprintf("how long a run is: workload %s has neither iterations nor time, and no staircase gives it", v))
+				return
+			}
+		}
+	}
+}
+
+func (c *checker) factorNames() string {
+	names := make([]string, len(c.Factors))
+	for i, f := range c.Factors {
+		names[i] = f.Name
+	}
+	return strings.Join(names, ", ")
+}
+
+func (c *checker) roleNames() string {
+	names := make([]string, len(c.Roles))
+	for i, r := range c.Roles {
+		names[i] = r.Name
+	}
+	return strings.Join(names, ", ")
+}
