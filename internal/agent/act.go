@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -63,8 +64,8 @@ func (a *Agent) applyCap(now sample.Millis, act plan.Action) error {
 	return nil
 }
 
-// undoCap ends a cap. One that cannot be undone now stays on the list and is
-// tried again every tick.
+// undoCap ends a cap. One that cannot be undone now is tried again when the
+// enforcer says so (Due).
 func (a *Agent) undoCap(now sample.Millis, id, why string) error {
 	o, err := a.Enforcer.Undo(now, id, why)
 	if errors.Is(err, enforce.ErrUnknown) {
@@ -73,6 +74,7 @@ func (a *Agent) undoCap(now sample.Millis, id, why string) error {
 	}
 	if err != nil && !errors.Is(err, enforce.ErrJournal) {
 		a.unlifted[id] = why
+		a.stats.undoFailed++
 		a.degrade("lifting cap "+id, err)
 		return err
 	}
@@ -91,10 +93,7 @@ func (a *Agent) checkCaps(now sample.Millis) {
 		a.undoCap(now, id, "somebody else changed the limit, or the task ended")
 	}
 	for _, id := range a.Enforcer.Due(now) {
-		a.undoCap(now, id, "its time is over")
-	}
-	for id, why := range a.unlifted {
-		a.undoCap(now, id, why)
+		a.undoCap(now, id, cmp.Or(a.unlifted[id], "its time is over"))
 	}
 	a.degrade("journal", a.Enforcer.Err())
 }

@@ -59,6 +59,8 @@ type Enforcer interface {
 	Active() []enforce.Change
 	Due(now sample.Millis) []string
 	Check() []string
+	// Stuck are those whose undoing failed; Due tells when to try again.
+	Stuck() []enforce.Stuck
 	// Err is why the journal cannot be written, and so no cap set; else nil.
 	Err() error
 	RestoreAll(now sample.Millis, why string) ([]enforce.Outcome, error)
@@ -68,6 +70,9 @@ type Enforcer interface {
 type Machine interface {
 	CPUTimes() (host.CPUTimes, error)
 	CapWrites(cpuPath string, rate float64, period time.Duration) (dir string, inode uint64, w []host.Write, err error)
+	// Throttled is how long a cgroup was held back for its own quota; an
+	// error if it has none.
+	Throttled(cpuPath string) (time.Duration, error)
 }
 
 // Parts are what an agent is made of. Sources and Enforcer stay the caller's
@@ -109,7 +114,7 @@ type Agent struct {
 	degraded map[string]string
 	// overrides are what operators set and is kept over restarts.
 	overrides overrides
-	// unlifted are caps whose undoing failed and is to be tried again.
+	// unlifted is why caps are to be undone whose undoing failed.
 	unlifted map[string]string
 	// unfollowed are tasks that could not be followed at the last look.
 	unfollowed map[string]error

@@ -19,6 +19,7 @@ import (
 // stats are the loop's counters.
 type stats struct {
 	ticks, late, intervals, analyses         uint64
+	undoFailed                               uint64
 	tickSeconds                              float64
 	samples, notCounted, outliers, addFailed map[sample.SignalName]uint64
 	sourceSeconds                            map[sample.SignalName]float64
@@ -135,6 +136,10 @@ func metrics() []metric {
 			}},
 		{"quell_incidents_open", "Incidents that are open.", gauge, nil, one(func(a *Agent) float64 { return float64(len(a.planner.Open())) })},
 		{"quell_caps", "Caps in force.", gauge, nil, one(func(a *Agent) float64 { return float64(len(a.Enforcer.Active())) })},
+		{"quell_caps_stuck", "Caps that are to be undone and cannot be; tried again at least every 30 s.", gauge, nil,
+			one(func(a *Agent) float64 { return float64(len(a.Enforcer.Stuck())) })},
+		{"quell_cap_undo_failures_total", "Attempts to undo a cap that failed.", count, nil,
+			one(func(a *Agent) float64 { return float64(a.stats.undoFailed) })},
 		{"quell_caps_ended_total", "Caps ended, by how: restored, taken-over by somebody else, or gone with the task.", count, []string{"result"},
 			func(a *Agent, emit func(float64, ...string)) {
 				for k, n := range a.stats.capsEnded {

@@ -277,12 +277,20 @@ func TestLeftOverCapThatCouldNotBeUndone(t *testing.T) {
 		}
 		r.start()
 		defer r.stop()
-		r.pass(3 * time.Second)
+		tries := 0
+		r.write = func(string, string) error { tries++; return errors.New("stuck") }
+		r.pass(10 * time.Minute)
 		if s := r.status(); len(s.Degraded) != 1 || !strings.Contains(s.Degraded[0], "stuck") {
 			t.Errorf("degraded %q", s.Degraded)
 		}
+		if tries < 20 || tries > 30 { // 1 s apart at first, 30 s in the end
+			t.Errorf("tried %d times in 10 minutes", tries)
+		}
+		if _, got := r.scrape(); got["quell_caps_stuck"] != "1" || got["quell_cap_undo_failures_total"] == "0" {
+			t.Errorf("quell_caps_stuck is %s, quell_cap_undo_failures_total %s", got["quell_caps_stuck"], got["quell_cap_undo_failures_total"])
+		}
 		r.write = nil
-		r.pass(time.Second)
+		r.pass(30 * time.Second)
 		if got := r.values["/cg/batch/job-1/cpu.max"]; got != "max" {
 			t.Errorf("the limit is %q", got)
 		}

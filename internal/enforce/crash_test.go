@@ -158,6 +158,10 @@ func TestEveryCrash(t *testing.T) {
 	all := edits()
 	lives, capped, torn := 0, 0, 0
 	for budget := range whole.steps + 1 {
+		boundary := slices.Contains(whole.ends, budget)
+		if !boundary && budget%7 > 0 { // torn lines are alike
+			continue
+		}
 		w := scriptWorld()
 		w.budget = budget
 		w.guarded(t, fmt.Sprint("life of ", budget))
@@ -168,7 +172,6 @@ func TestEveryCrash(t *testing.T) {
 		if !maps.Equal(w.values, scriptWorld().values) {
 			capped++
 		}
-		boundary := slices.Contains(whole.ends, budget)
 		if !boundary {
 			torn++
 		}

@@ -28,15 +28,24 @@ func openDisk(dir string) (*osDisk, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("make state directory: %w", err)
 	}
+	d, err := rootDisk(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err = d.acquire(lockName); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return d, nil
+}
+
+// rootDisk opens a directory that exists, without a lock.
+func rootDisk(dir string) (*osDisk, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, fmt.Errorf("open state directory: %w", err)
 	}
 	d := &osDisk{Root: root}
-	if err = d.private(); err == nil {
-		err = d.acquire()
-	}
-	if err != nil {
+	if err := d.private(); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil
@@ -55,13 +64,13 @@ func (d *osDisk) private() error {
 	return nil
 }
 
-// acquire takes the lock; the kernel drops it when the process ends, however
+// acquire takes a lock; the kernel drops it when the process ends, however
 // it ends.
-func (d *osDisk) acquire() error {
-	f, err := d.OpenFile(lockName, os.O_RDWR|os.O_CREATE, 0o600)
+func (d *osDisk) acquire(name string) error {
+	f, err := d.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 	if errors.Is(err, syscall.EROFS) {
 		// A restore must work also on a file system that went read-only.
-		f, err = d.Open(lockName)
+		f, err = d.Open(name)
 	}
 	if err != nil {
 		return fmt.Errorf("open lock: %w", err)
@@ -77,7 +86,7 @@ func (d *osDisk) acquire() error {
 		err = fmt.Errorf("%w by pid %s", ErrLocked, holder)
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("lock %s: %w", d.Name(), err), f.Close())
+		return errors.Join(fmt.Errorf("lock %s/%s: %w", d.Name(), name, err), f.Close())
 	}
 	d.lock = f
 	// The pid only serves the message above: without room for it the lock

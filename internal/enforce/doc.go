@@ -13,7 +13,11 @@
 //     belongs to someone else. Then the whole change is left as it is.
 //   - A cgroup that was removed, also if one was made again at the same path,
 //     and anything from before a reboot: nothing is there to restore.
-//   - What cannot be undone now (EBUSY, EINVAL) stays active and is tried again.
+//   - What cannot be undone now (EBUSY, EINVAL) stays active and is tried again,
+//     after pauses that grow to 30 s, for as long as the cgroup is there.
+//   - One process holds the journal. For one that hangs, Lift puts back what is
+//     overdue, once.
+//   - No single damaged line of the journal loses the way back.
 //   - A journal that cannot be written stops new changes, never an undo.
 //
 // Between comparing a file and writing it the kernel offers no lock; somebody

@@ -4,17 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
-	"github.com/quell-dev/quell/internal/host"
 	"github.com/quell-dev/quell/internal/sample"
 )
 
 // Enforcer applies and undoes changes. It is used from one goroutine.
 type Enforcer struct {
-	files     Files
+	settler
 	journal   journal
-	boot      string
 	open      []entry // in the order they were made
 	recovered []Change
 	damage    string
@@ -39,20 +36,23 @@ func Open(dir string, files Files) (*Enforcer, error) {
 }
 
 func open(d disk, dir string, files Files) (*Enforcer, error) {
-	e := &Enforcer{files: files, journal: journal{disk: d, dir: dir}}
-	var err error
-	if e.boot, err = files.BootID(); err != nil {
-		return nil, fmt.Errorf("read boot id: %w", err)
+	s, err := newSettler(files)
+	if err != nil {
+		return nil, err
 	}
-	if e.boot == "" {
-		return nil, errors.New("read boot id: empty")
-	}
+	e := &Enforcer{settler: s, journal: journal{disk: d, dir: dir}}
 	if e.open, e.damage, err = e.journal.read(); err != nil {
 		return nil, err
 	}
 	e.recovered = e.Active()
+	for i := range e.open {
+		e.open[i].recovered = true
+	}
 	if err = e.journal.err; err == nil {
 		err = e.journal.rewrite(e.open)
+	}
+	if err == nil {
+		e.journal.forgetLifted()
 	}
 	if err != nil && len(e.open) == 0 {
 		return nil, err
@@ -79,12 +79,19 @@ func (e *Enforcer) Active() []Change {
 	return all
 }
 
-// Due returns the IDs of changes whose lease is over. A clock that stands
-// before a lease's beginning was set back: nobody knows when it would end.
+// Due returns the IDs of changes to undo now: those whose lease is over, those
+// that an earlier process left, and those whose undoing failed (Stuck) when
+// their pause is over. A clock that stands before a lease's beginning was set
+// back: nobody knows when it would end.
 func (e *Enforcer) Due(now sample.Millis) []string {
 	var ids []string
 	for i := range e.open {
-		if c := &e.open[i]; now >= c.Until || now < c.From {
+		c := &e.open[i]
+		due := c.recovered || now >= c.Until || now < c.From
+		if c.stuck.tries > 0 {
+			due = c.stuck.ready(now)
+		}
+		if due {
 			ids = append(ids, c.ID)
 		}
 	}
@@ -93,12 +100,16 @@ func (e *Enforcer) Due(now sample.Millis) []string {
 
 // Check returns the IDs of changes that no longer hold: one of the files has
 // another value than ours, or the cgroup is gone. Undo then gives them up. A
-// file that cannot be read says nothing.
+// file that cannot be read says nothing, and of a change that is Stuck, which
+// may be half undone, only that it is gone counts.
 func (e *Enforcer) Check() []string {
 	var ids []string
 	for i := range e.open {
-		if !e.holds(&e.open[i]) {
-			ids = append(ids, e.open[i].ID)
+		c := &e.open[i]
+		if c.stuck.tries == 0 && !e.holds(c) {
+			ids = append(ids, c.ID)
+		} else if gone, _, err := e.gone(c); c.stuck.tries > 0 && gone && err == nil {
+			ids = append(ids, c.ID)
 		}
 	}
 	return ids
@@ -210,8 +221,9 @@ func (e *Enforcer) Undo(now sample.Millis, id, why string) (Outcome, error) {
 	if i < 0 {
 		return Outcome{}, fmt.Errorf("undo %q: %w", id, ErrUnknown)
 	}
-	out, err := e.settle(&e.open[i])
+	out, err := e.end(&e.open[i])
 	if err != nil {
+		e.open[i].stuck.failed(now, err)
 		return Outcome{Change: e.open[i].Change}, fmt.Errorf("undo %q (still active): %w", id, err)
 	}
 	e.forget(id)
@@ -222,87 +234,12 @@ func (e *Enforcer) Undo(now sample.Millis, id, why string) (Outcome, error) {
 	return out, nil
 }
 
-// settle puts the files back where they are still ours. It may be repeated
-// from wherever it was cut off: a file holds its old or its new value.
-func (e *Enforcer) settle(c *entry) (Outcome, error) {
-	out := Outcome{Change: c.Change}
-	gone, note, err := e.gone(c)
-	if err != nil {
-		return out, err
+// end is settle, unless Lift did it while this process hung.
+func (e *Enforcer) end(c *entry) (Outcome, error) {
+	if r := e.journal.lifted().of(c); r != nil {
+		return r.outcome(), nil
 	}
-	if gone {
-		out.Result, out.Note = Gone, note
-		return out, nil
-	}
-	var ours []host.Write
-	var stranger string
-	missing := 0
-	for _, w := range c.Writes {
-		v, err := e.files.ReadValue(w.File)
-		switch {
-		case isGone(err): // the controller was taken from the cgroup
-			missing++
-		case err != nil:
-			return out, fmt.Errorf("compare: %w", err)
-		case v == w.Old:
-		case v == w.New:
-			ours = append(ours, w)
-		default:
-			stranger += fmt.Sprintf("%s holds %q, neither our %q nor the old %q; ", w.File, v, w.New, w.Old)
-		}
-	}
-	if stranger != "" {
-		out.Result = TakenOver
-		for _, w := range ours {
-			stranger += fmt.Sprintf("%s is left at our %q, was %q; ", w.File, w.New, w.Old)
-		}
-		out.Note = strings.TrimSuffix(stranger, "; ")
-		return out, nil
-	}
-	if missing == len(c.Writes) {
-		out.Result, out.Note = Gone, "its files are gone from "+c.Dir
-		return out, nil
-	}
-	for _, w := range slices.Backward(ours) {
-		if err := e.putBack(w); err != nil {
-			return out, err
-		}
-	}
-	switch {
-	case !c.applied:
-		out.Note = "had not been fully applied"
-	case len(ours) == 0:
-		out.Note = "held the old values already"
-	}
-	return out, nil
-}
-
-func (e *Enforcer) putBack(w host.Write) error {
-	err := e.files.WriteValue(w.File, w.Old)
-	if err != nil && !isGone(err) {
-		return fmt.Errorf("write old value: %w", err)
-	}
-	if v, _ := e.files.ReadValue(w.File); v == w.New {
-		return fmt.Errorf("%w: %s still reads %q after writing %q", ErrNotTaken, w.File, v, w.Old)
-	}
-	return nil
-}
-
-// gone reports whether what the change was made to is no more, and why.
-func (e *Enforcer) gone(c *entry) (bool, string, error) {
-	if c.boot != e.boot {
-		return true, "made before a reboot", nil
-	}
-	inode, err := e.files.Inode(c.Dir)
-	switch {
-	case isGone(err):
-		return true, c.Dir + " was removed", nil
-	case err != nil:
-		return false, "", fmt.Errorf("identify %s: %w", c.Dir, err)
-	case inode != c.Inode:
-		return true, c.Dir + " was removed and made again", nil
-	}
-	return false, "", nil
+	return e.settle(c)
 }
 
 // RestoreAll ends every change, the newest first: that way back leads through

@@ -209,6 +209,14 @@ func (d fakeDisk) Rename(from, to string) error {
 	return nil
 }
 
+func (d fakeDisk) Remove(name string) error {
+	if err := d.effect("remove"); err != nil {
+		return err
+	}
+	delete(d.names, name)
+	return nil
+}
+
 func (d fakeDisk) Sync() error {
 	if err := d.effect("syncdir"); err != nil {
 		return err

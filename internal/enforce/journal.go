@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 )
 
@@ -12,6 +13,7 @@ type disk interface {
 	ReadFile(name string) ([]byte, error)
 	Create(name string) (file, error) // empty, mode 0600
 	Rename(from, to string) error
+	Remove(name string) error
 	Sync() error // the directory
 	Close() error
 }
@@ -55,13 +57,23 @@ func (j *journal) read() (open []entry, damage string, err error) {
 		return nil, "", fmt.Errorf("read journal: %w", err)
 	}
 	records, bad := parse(data)
+	open = replay(records)
+	lifted := j.lifted()
+	open = slices.DeleteFunc(open, func(e entry) bool { return lifted.of(&e) != nil })
 	if len(bad) > 0 {
-		damage = fmt.Sprintf("%d damaged lines (%s)", len(bad), strings.Join(bad[:min(len(bad), 3)], "; "))
+		damage = describe(bad)
 		if name, err := j.keepAside(data); err == nil {
 			damage += ", kept as " + name
 		}
 	}
-	return replay(records), damage, nil
+	return open, damage, nil
+}
+
+func describe(bad []string) string {
+	if len(bad) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d damaged lines (%s)", len(bad), strings.Join(bad[:min(len(bad), 3)], "; "))
 }
 
 // keepAside writes a copy under the first free name, at last over the highest.
@@ -88,7 +100,7 @@ func (j *journal) keepAside(data []byte) (string, error) {
 
 // append adds one record and returns when it is on disk.
 func (j *journal) append(r record) error {
-	line, err := r.line()
+	line, err := r.lines()
 	if err != nil {
 		return err
 	}
@@ -116,11 +128,11 @@ func (j *journal) rewrite(open []entry) error {
 	}
 	var text []byte
 	for i := range records {
-		line, err := records[i].line()
+		lines, err := records[i].lines()
 		if err != nil {
 			return err
 		}
-		text = append(text, line...)
+		text = append(text, lines...)
 	}
 	f, err := j.disk.Create(newName)
 	if err != nil {

@@ -6,22 +6,23 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"slices"
 
 	"github.com/quell-dev/quell/internal/sample"
 )
 
 // A journal is lines of text, each "CCCCCCCC JSON\n": the CRC-32C of the JSON
-// in hexadecimal, then one record. A change is open from its intend record to
+// in hexadecimal, then one record; empty lines mean nothing. A change is open from its intend record to
 // its undone record.
 type record struct {
 	Kind    kind          `json:"kind"`
 	At      sample.Millis `json:"at,omitempty"`
 	ID      string        `json:"id,omitempty"`
-	Boot    string        `json:"boot,omitempty"`    // intend
-	Change  *Change       `json:"change,omitempty"`  // intend
-	Result  string        `json:"result,omitempty"`  // undone; absent if never applied
+	Boot    string        `json:"boot,omitempty"`    // intend, lifted
+	Change  *Change       `json:"change,omitempty"`  // intend, lifted
+	Result  string        `json:"result,omitempty"`  // undone, lifted; absent if never applied
 	Why     string        `json:"why,omitempty"`     // undone
-	Note    string        `json:"note,omitempty"`    // undone
+	Note    string        `json:"note,omitempty"`    // undone, lifted
 	Version int           `json:"version,omitempty"` // begin
 }
 
@@ -32,6 +33,7 @@ const (
 	intend  kind = "intend"
 	applied kind = "applied"
 	undone  kind = "undone"
+	lifted  kind = "lifted" // in a file of its own: see Lift
 )
 
 const version = 1
@@ -49,6 +51,18 @@ func (r *record) line() ([]byte, error) {
 	return fmt.Appendf(nil, "%08x %s\n", castagnoli(text), text), nil
 }
 
+// lines is what the record is on disk. An intend record is the only way back
+// from a change in force, so it stands there twice, with an empty line between:
+// what damages one line or the newline behind it, be it bits that flip or a tail
+// that is lost, leaves the other.
+func (r *record) lines() ([]byte, error) {
+	line, err := r.line()
+	if r.Kind == intend {
+		line = slices.Concat(line, []byte("\n"), line)
+	}
+	return line, err
+}
+
 // parseLine reads one line, without its newline.
 func parseLine(line []byte) (record, error) {
 	var r record
@@ -61,7 +75,7 @@ func parseLine(line []byte) (record, error) {
 	}
 	switch {
 	case r.Kind == begin && r.Version == version:
-	case r.Kind == intend && r.Change != nil && r.Boot != "":
+	case (r.Kind == intend || r.Kind == lifted) && r.Change != nil && r.Boot != "":
 		return r, r.Change.check()
 	case (r.Kind == applied || r.Kind == undone) && r.ID != "":
 	default:
@@ -80,6 +94,9 @@ func parse(data []byte) (records []record, damage []string) {
 			damage = append(damage, fmt.Sprintf("line %d: torn after %d bytes", n, len(line)))
 			break
 		}
+		if len(line) == 0 {
+			continue
+		}
 		r, err := parseLine(line)
 		if err != nil {
 			damage = append(damage, fmt.Sprintf("line %d: %v", n, err))
@@ -95,6 +112,9 @@ type entry struct {
 	Change
 	boot    string
 	applied bool // every write was made
+	// recovered: an earlier process made it.
+	recovered bool
+	stuck     stuck
 }
 
 // replay returns the open changes in the order they were made.
