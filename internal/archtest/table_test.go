@@ -22,6 +22,7 @@ var table = []row{
 	{pkg: "quelltest", outside: "golang.org/x/sys", why: "the kernel is asked what it can; imported by any test, so it imports nothing of quell"},
 	{pkg: "quelltest/tally", why: "reads go test -json"},
 	{pkg: "archtest", why: "tests only"},
+	{pkg: "atomicfile", why: "files that are there whole or not at all"},
 	{pkg: "trace", may: "sample", why: "samples as CSV"},
 	{pkg: "host", may: "sample", outside: "golang.org/x/sys", why: "fills sample's words from /proc and /sys"},
 	{pkg: "counter", may: "sample host", outside: "golang.org/x/sys", why: "readings by task; host.Capability for what is missing"},
@@ -42,7 +43,7 @@ var table = []row{
 		why: "a scenario over the shipped agent: reads its incidents, starts workloads"},
 	{pkg: "demo/figures", may: "demo", why: "plays the demo many times and reads its results"},
 	{pkg: "lab/study", may: "keyed", outside: "go.yaml.in/yaml", why: "what a study file says and the plan that follows; touches no machine"},
-	{pkg: "lab/result", may: "lab/study", why: "records on disk; everything in the lab speaks them"},
+	{pkg: "lab/result", may: "atomicfile lab/study", why: "records on disk; everything in the lab speaks them"},
 	{pkg: "cmd/quell-agent", may: "sample stat spec detect plan trace host counter counter/runq enforce config api agent", outside: "golang.org/x/sys github.com/spf13 github.com/prometheus", why: "wiring"},
 	{pkg: "cmd/quell", may: "sample stat spec detect plan trace host counter counter/runq enforce workload config api report agent demo", outside: "golang.org/x/sys golang.org/x/term github.com/spf13", why: "wiring"},
 }

@@ -5,7 +5,7 @@
 //
 // A study's folder:
 //
-//	study.lock.yaml                the study as it was resolved, and its hash
+//	study.lock.json                the study file, its hash, and which quell
 //	env/<host>.json                what the machine was like; env/<host>.<run>.diff.json where it changed
 //	runs/<cell>/<n>.<try>/run.json the record, written last, atomically: a run without one did not happen
 //	runs/<cell>/<n>.<try>/…        samples.jsonl (one Sample a line), out and err of each role

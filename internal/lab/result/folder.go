@@ -1,0 +1,227 @@
+package result
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/quell-dev/quell/internal/atomicfile"
+)
+
+// Lock says what a folder is of.
+type Lock struct {
+	Format  int       `json:"format"` // 1
+	Study   string    `json:"study"`
+	File    string    `json:"file"` // the study file's text as it was read
+	Hash    string    `json:"hash"` // of File
+	Program string    `json:"program"`
+	Created time.Time `json:"created"`
+}
+
+// Folder is a study's results on disk. Several may read one while one writes.
+type Folder struct{ dir string }
+
+// ErrNoStudy is that a folder holds no study.
+var ErrNoStudy = errors.New("no study's folder: it has no study.lock.json")
+
+const (
+	lockFile   = "study.lock.json"
+	recordFile = "run.json"
+	sampleFile = "samples.jsonl"
+)
+
+// Create makes a folder for a study's results, or opens that of the same file.
+// A folder of another study is an error: results are never mixed.
+func Create(dir string, l Lock) (*Folder, error) {
+	if old, err := Open(dir); err == nil {
+		was, err := old.Lock()
+		if err != nil {
+			return nil, err
+		}
+		if was.Hash != l.Hash {
+			return nil, fmt.Errorf("create %s: it holds results of study %s as it was before the file changed; take another folder, or its file from %s",
+				dir, was.Study, lockFile)
+		}
+		return old, nil
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "runs"), 0o755); err != nil {
+		return nil, fmt.Errorf("create results: %w", err)
+	}
+	l.Format = 1
+	text, err := json.MarshalIndent(l, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	if err := atomicfile.Write(filepath.Join(dir, lockFile), append(text, '\n'), 0o644); err != nil {
+		return nil, fmt.Errorf("create results: %w", err)
+	}
+	return &Folder{dir}, nil
+}
+
+// Open opens a folder of results; the error wraps ErrNoStudy if it is none.
+func Open(dir string) (*Folder, error) {
+	if _, err := os.Stat(filepath.Join(dir, lockFile)); errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("open %s: %w", dir, ErrNoStudy)
+	} else if err != nil {
+		return nil, fmt.Errorf("open results: %w", err)
+	}
+	return &Folder{dir}, nil
+}
+
+// Dir is where it is.
+func (f *Folder) Dir() string { return f.dir }
+
+// Path is a file in it.
+func (f *Folder) Path(elem ...string) string {
+	return filepath.Join(append([]string{f.dir}, elem...)...)
+}
+
+// Lock says what the folder is of.
+func (f *Folder) Lock() (Lock, error) {
+	var l Lock
+	err := load(f.Path(lockFile), &l)
+	if err == nil && l.Format != 1 {
+		err = fmt.Errorf("open %s: format %d; this quell reads 1", f.dir, l.Format)
+	}
+	return l, err
+}
+
+func load(path string, v any) error {
+	text, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(text, v)
+	}
+	if err != nil {
+		return fmt.Errorf("read %s: %w", path, err)
+	}
+	return nil
+}
+
+// Attempt is a run while it is done. Only Finish makes it one that happened.
+type Attempt struct {
+	dir     string
+	samples *os.File
+	buffer  *bufio.Writer
+}
+
+// Begin makes the folder of a run. What an interrupted attempt of the same
+// number left there is removed; one with a record is an error.
+func (f *Folder) Begin(cellKey string, n, try int) (*Attempt, error) {
+	dir := f.Path("runs", cellKey, fmt.Sprintf("%d.%d", n, try))
+	if _, err := os.Stat(filepath.Join(dir, recordFile)); err == nil {
+		return nil, fmt.Errorf("begin run: %s has its record already", dir)
+	}
+	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
+		return nil, fmt.Errorf("begin run: %w", err)
+	}
+	s, err := os.Create(filepath.Join(dir, sampleFile))
+	if err != nil {
+		return nil, fmt.Errorf("begin run: %w", err)
+	}
+	return &Attempt{dir, s, bufio.NewWriter(s)}, nil
+}
+
+// Create makes a file beside the run's record, e.g. a role's output.
+func (a *Attempt) Create(name string) (*os.File, error) {
+	return os.Create(filepath.Join(a.dir, filepath.Base(name)))
+}
+
+// Sample appends a second of the run.
+func (a *Attempt) Sample(s Sample) error {
+	line, err := json.Marshal(s)
+	if err != nil {
+		return fmt.Errorf("write sample: %w", err)
+	}
+	_, err = a.buffer.Write(append(line, '\n'))
+	return err
+}
+
+// Finish writes the run's record. When it has returned without an error the
+// run is there for good; else it did not happen.
+func (a *Attempt) Finish(r *Run) error {
+	err := errors.Join(a.buffer.Flush(), a.samples.Sync(), a.samples.Close())
+	a.samples = nil
+	if err != nil {
+		return fmt.Errorf("finish run: %w", err)
+	}
+	text, err := json.MarshalIndent(r, "", " ")
+	if err != nil {
+		return fmt.Errorf("finish run: %w", err)
+	}
+	// The names that lead to the record, from its own folder to the study's,
+	// must last before it does.
+	for d := filepath.Dir(a.dir); err == nil && filepath.Base(d) != "runs"; d = filepath.Dir(d) {
+		err = errors.Join(atomicfile.SyncDir(d), atomicfile.SyncDir(filepath.Dir(d)))
+	}
+	if err == nil {
+		err = atomicfile.Write(filepath.Join(a.dir, recordFile), append(text, '\n'), 0o644)
+	}
+	if err != nil {
+		return fmt.Errorf("finish run: %w", err)
+	}
+	return nil
+}
+
+// Abandon removes what there is of an attempt that will have no record.
+func (a *Attempt) Abandon() error {
+	if a.samples == nil {
+		return nil
+	}
+	return errors.Join(a.samples.Close(), os.RemoveAll(a.dir))
+}
+
+// Runs reads every record, in the order of the study. A record that cannot be
+// read costs only itself: its error is joined to the others.
+func (f *Folder) Runs() ([]Run, error) {
+	var runs []Run
+	var errs []error
+	names, err := filepath.Glob(f.Path("runs", "*", "*", recordFile))
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		var r Run
+		if err := load(name, &r); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		runs = append(runs, r)
+	}
+	slices.SortStableFunc(runs, func(a, b Run) int {
+		return cmp.Or(cmp.Compare(a.Order, b.Order), cmp.Compare(a.N, b.N), cmp.Compare(a.Try, b.Try))
+	})
+	return runs, errors.Join(errs...)
+}
+
+// Samples reads a run's seconds. A last line that a crash cut short is left
+// out; a run whose record is there has none such.
+func (f *Folder) Samples(r *Run) ([]Sample, error) {
+	name := f.Path("runs", r.CellKey, strconv.Itoa(r.N)+"."+strconv.Itoa(r.Try), sampleFile)
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("read samples: %w", err)
+	}
+	defer file.Close()
+	d := json.NewDecoder(bufio.NewReader(file))
+	var all []Sample
+	for {
+		var s Sample
+		err := d.Decode(&s)
+		switch {
+		case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
+			return all, nil
+		case err != nil:
+			return all, fmt.Errorf("read samples %s: %w", name, err)
+		}
+		all = append(all, s)
+	}
+}

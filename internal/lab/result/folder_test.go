@@ -1,0 +1,132 @@
+package result
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/quelltest"
+)
+
+func TestMain(m *testing.M) { quelltest.Main(m) }
+
+func folder(t *testing.T) *Folder {
+	t.Helper()
+	f, err := Create(filepath.Join(t.TempDir(), "r"), Lock{Study: "s", Hash: "h", File: "version: 1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func put(t *testing.T, f *Folder, r Run, samples ...Sample) {
+	t.Helper()
+	a, err := f.Begin(r.CellKey, r.N, r.Try)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range samples {
+		if err := a.Sample(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := a.Finish(&r); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRunsComeBackAsTheyWere(t *testing.T) {
+	f := folder(t)
+	cell := study.Cell{Kind: study.Main, Levels: []study.Level{{Factor: "ve", Value: "lxc"}}, For: time.Minute,
+		Parts: []study.Part{{Role: "fg", Load: study.Load{Tolerance: 0.01}, Environment: study.Environment{Memory: 1 << 30}}}}
+	one := Run{CellKey: cell.Key(), Cell: cell, N: 1, Order: 7, Verdict: Invalid, Start: time.Unix(1, 5).UTC(),
+		Evidence: []Evidence{{Reason: CorunnerDied, Role: "bg", At: time.Second, Text: "exit status 1"}},
+		Parts:    []Part{{Name: "fg", Iterations: []Iteration{{0, time.Second, 1}}, Events: map[string]float64{"cycles": 1e12}}}}
+	two := Run{CellKey: "other", N: 0, Order: 2, Verdict: Valid, Start: time.Unix(9, 0).UTC()}
+	samples := []Sample{{time.Second, map[string]float64{"cpu.fg": 0.5}}, {2 * time.Second, map[string]float64{}}}
+	put(t, f, one, samples...)
+	put(t, f, two)
+	got, err := f.Runs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff([]Run{two, one}, got); d != "" {
+		t.Error(d)
+	}
+	if got[1].Cell.Key() != one.CellKey {
+		t.Errorf("the cell's key is %s after reading, was %s", got[1].Cell.Key(), one.CellKey)
+	}
+	back, err := f.Samples(&got[1])
+	if d := cmp.Diff(samples, back); d != "" || err != nil {
+		t.Error(d, err)
+	}
+}
+
+// What has no record did not happen, and its place is free.
+func TestInterruptedRunIsNone(t *testing.T) {
+	f := folder(t)
+	a, err := f.Begin("k", 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(a.Sample(Sample{At: 1}), a.samples.Close()); err != nil { // as after kill -9
+		t.Fatal(err)
+	}
+	if runs, err := f.Runs(); len(runs) > 0 || err != nil {
+		t.Fatalf("%d runs, %v", len(runs), err)
+	}
+	put(t, f, Run{CellKey: "k"}, Sample{At: 2})
+	runs, err := f.Runs()
+	if len(runs) != 1 || err != nil {
+		t.Fatalf("%d runs, %v", len(runs), err)
+	}
+	if s, err := f.Samples(&runs[0]); len(s) != 1 || s[0].At != 2 || err != nil {
+		t.Errorf("samples %v, %v", s, err)
+	}
+	if _, err := f.Begin("k", 0, 0); err == nil {
+		t.Error("a run with a record was begun again")
+	}
+	b, err := f.Begin("k", 0, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Abandon(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(f.Path("runs", "k", "0.1")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("abandoned run: %v", err)
+	}
+}
+
+func TestADamagedRecordCostsOnlyItself(t *testing.T) {
+	f := folder(t)
+	put(t, f, Run{CellKey: "a", Order: 1})
+	put(t, f, Run{CellKey: "b", Order: 2})
+	bad := f.Path("runs", "a", "0.0", recordFile)
+	if err := os.WriteFile(bad, []byte("{"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	runs, err := f.Runs()
+	if len(runs) != 1 || runs[0].CellKey != "b" || err == nil || !strings.Contains(err.Error(), bad) {
+		t.Errorf("%v, %v", runs, err)
+	}
+}
+
+func TestStudiesAreNotMixed(t *testing.T) {
+	f := folder(t)
+	if _, err := Create(f.Dir(), Lock{Study: "s", Hash: "h"}); err != nil {
+		t.Errorf("the same study: %v", err)
+	}
+	if _, err := Create(f.Dir(), Lock{Study: "s", Hash: "other"}); err == nil {
+		t.Error("another study's results were taken")
+	}
+	if _, err := Open(t.TempDir()); !errors.Is(err, ErrNoStudy) {
+		t.Errorf("an empty folder: %v", err)
+	}
+}
