@@ -36,6 +36,11 @@ test-guests: ## boot Linux guests in QEMU and test on their kernels what this on
 bench: ## every benchmark once; comparisons print ratios
 	go test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) $(PKGS)
 
+bench-agent: bin/quell-agent ## what the agent costs, beside other agents and the least possible (20 min; BENCH=-quick: 3)
+	@mkdir -p bin
+	go build -o bin/bench ./internal/bench
+	bin/bench $(BENCH)
+
 fuzz: ## every fuzz target for FUZZTIME each
 	@status=0; for dir in $$(grep -rl --include='*_test.go' '^func Fuzz' cmd internal 2>/dev/null | xargs -r -n1 dirname | sort -u); do \
 		for f in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' $$dir/*_test.go); do \

@@ -45,6 +45,7 @@ var table = []row{
 	{pkg: "lab/study", may: "keyed", outside: "go.yaml.in/yaml", why: "what a study file says and the plan that follows; touches no machine"},
 	{pkg: "lab/result", may: "atomicfile lab/study", why: "records on disk; everything in the lab speaks them"},
 	{pkg: "lab", may: "sample host enforce workload lab/study lab/result", why: "the engine: runs a plan and leaves records; environments, load and observers are fed to it"},
+	{pkg: "bench", may: "sample host", outside: "golang.org/x/sys", why: "starts the shipped agent and its rivals as processes and meters them; host says where cgroup2 is and which CPUs there are"},
 	{pkg: "cmd/quell-agent", may: "sample stat spec detect plan trace host counter counter/runq enforce config api agent", outside: "golang.org/x/sys github.com/spf13 github.com/prometheus", why: "wiring"},
 	{pkg: "cmd/quell", may: "sample stat spec detect plan trace host counter counter/runq enforce workload config api report agent demo", outside: "golang.org/x/sys golang.org/x/term github.com/spf13", why: "wiring"},
 }

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// treePrefix begins the name of every tree that this program makes; the number
+// behind it is the process's id.
+const treePrefix = "quell-test-bench-"
+
+// tree is this program's part of cgroup2.
+type tree struct {
+	mount string // of cgroup2
+	name  string
+}
+
+func newTree(mount string) (*tree, error) {
+	if err := sweepTrees(mount); err != nil {
+		return nil, err
+	}
+	t := &tree{mount: mount, name: treePrefix + strconv.Itoa(os.Getpid())}
+	if err := os.Mkdir(t.dir(""), 0o755); err != nil {
+		return nil, fmt.Errorf("make cgroup: %w", err)
+	}
+	return t, nil
+}
+
+func (t *tree) dir(name string) string { return filepath.Join(t.mount, t.name, name) }
+
+// sweepTrees removes what killed runs have left; their processes died with
+// them.
+func sweepTrees(mount string) error {
+	left, err := filepath.Glob(filepath.Join(mount, treePrefix+"*"))
+	if err != nil {
+		return err
+	}
+	for _, dir := range left {
+		pid, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(dir), treePrefix))
+		if err != nil || unix.Kill(pid, 0) == nil {
+			continue
+		}
+		if err := removeCgroups(dir); err != nil {
+			return fmt.Errorf("remove what a killed run left: %w", err)
+		}
+	}
+	return nil
+}
+
+// remove removes the whole tree.
+func (t *tree) remove() error { return removeCgroups(t.dir("")) }
+
+// removeCgroups removes a cgroup and those below it. Processes that still run
+// there keep it, and the error says EBUSY.
+func removeCgroups(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			err = errors.Join(err, removeCgroups(filepath.Join(dir, e.Name())))
+		}
+	}
+	if rm := unix.Rmdir(dir); rm != nil {
+		err = errors.Join(err, &os.PathError{Op: "rmdir", Path: dir, Err: rm})
+	}
+	return err
+}
+
+// start starts a command in the named cgroup of the tree, which is made if
+// need be. The command dies with this process.
+func (t *tree) start(name string, cmd *exec.Cmd) error {
+	if err := os.MkdirAll(t.dir(name), 0o755); err != nil {
+		return fmt.Errorf("make cgroup: %w", err)
+	}
+	fd, err := unix.Open(t.dir(name), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open cgroup %s: %w", name, err)
+	}
+	defer unix.Close(fd)
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, fd
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	return cmd.Start()
+}
+
+// usage is the CPU time that all processes of a cgroup have used, in s.
+func (t *tree) usage(name string) (float64, error) {
+	file := filepath.Join(t.dir(name), "cpu.stat")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return 0, fmt.Errorf("read usage: %w", err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(line, "usage_usec "); ok {
+			us, err := strconv.ParseUint(strings.TrimSpace(value), 10, 64)
+			if err != nil {
+				return 0, fmt.Errorf("read usage: %s: %w", file, err)
+			}
+			return float64(us) / 1e6, nil
+		}
+	}
+	return 0, fmt.Errorf("read usage: no usage_usec in %s", file)
+}
+
+const (
+	crowdName = "crowd"
+	perJob    = 10 // tasks of a job
+)
+
+// crowd is n cgroups with one paused process each, ten to a job.
+type crowd struct {
+	t     *tree
+	procs []*os.Process
+}
+
+// grow adds cgroups up to n. It must be called from the main thread: the
+// processes end with the thread that started them.
+func (c *crowd) grow(n int) error {
+	for i := len(c.procs); i < n; i++ {
+		cmd := exec.Command("sleep", "infinity")
+		if err := c.t.start(filepath.Join(crowdName, podName(i)), cmd); err != nil {
+			return fmt.Errorf("start paused process %d: %w", i+1, err)
+		}
+		c.procs = append(c.procs, cmd.Process)
+	}
+	return nil
+}
+
+func podName(i int) string { return fmt.Sprintf("app-%d.%d", i/perJob, i%perJob) }
+
+// end ends the processes; the cgroups go with the tree.
+func (c *crowd) end() error {
+	var errs []error
+	for _, p := range c.procs {
+		errs = append(errs, p.Kill())
+	}
+	for _, p := range c.procs {
+		_, err := p.Wait()
+		errs = append(errs, err)
+	}
+	c.procs = nil
+	return errors.Join(errs...)
+}

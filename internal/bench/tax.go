@@ -1,0 +1,279 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The tax is what a switch between two cgroups costs more than without the
+// agent. Two processes in two cgroups pass a byte to and fro over pipes on one
+// CPU: a round trip is two switches, two wake-ups and four system calls, and
+// half of it is taken for a switch.
+
+// taxSets are the signals that cost something at a switch.
+var taxSets = [...][]string{{"cpi"}, {"cpi", "runq"}, {"cpi", "cps"}}
+
+// The duty cycle that an average is taken over: the paper's and the default.
+const duty = 10.0 / 60
+
+// tax of one set of signals, in ns a switch: the fastest of all rounds.
+type tax struct {
+	Signals             string
+	Off, Between, Inner float64
+}
+
+func (t tax) between() float64 { return t.Between - t.Off }
+func (t tax) inner() float64   { return t.Inner - t.Off }
+func (t tax) average() float64 { return t.between() + duty*(t.Inner-t.Between) }
+
+// measureTax plays all states in turn, as often as rounds says.
+func (r *run) measureTax(ctx context.Context, rounds, trips int) (_ []tax, err error) {
+	game, err := r.newGame()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, game.end()) }()
+	taxes := make([]tax, len(taxSets))
+	for i, set := range taxSets {
+		taxes[i] = tax{strings.Join(set, " + "), math.Inf(1), math.Inf(1), math.Inf(1)}
+	}
+	for round := range rounds {
+		r.say("switch tax: round %d of %d", round+1, rounds)
+		off, err := game.best(trips)
+		if err != nil {
+			return nil, err
+		}
+		for i, set := range taxSets {
+			taxes[i].Off = min(taxes[i].Off, off)
+			for _, state := range []struct {
+				window time.Duration
+				until  string // this metric is at least 1
+				into   *float64
+			}{
+				// It closes its first window after a second and opens none for an hour.
+				{time.Second, "quell_intervals_total", &taxes[i].Between},
+				{10 * time.Minute, "quell_ticks_total", &taxes[i].Inner},
+			} {
+				ns, err := r.underAgent(ctx, game, set, state.window, state.until, trips)
+				if err != nil {
+					return nil, err
+				}
+				*state.into = min(*state.into, ns)
+			}
+		}
+	}
+	return taxes, nil
+}
+
+// underAgent is a switch while an agent follows both processes.
+func (r *run) underAgent(ctx context.Context, g *game, signals []string, window time.Duration, until string, trips int) (_ float64, err error) {
+	c := contender{name: "quell-agent", commands: func(r *run, _ int) ([][]string, string, error) {
+		argv, scrape, err := r.agentCommand("tax", "--set", "signals="+strings.Join(signals, ","),
+			"--set", "sampling.period=1h", "--set", "sampling.duration="+window.String(),
+			"--set", "detect.outlier_window=3h", "--set", "detect.window=3h")
+		if err == nil {
+			// A rule for the two players in place of the crowd's.
+			conf := filepath.Join(r.scratch, "tax", "agent.yaml")
+			text, readErr := os.ReadFile(conf)
+			err = errors.Join(readErr, os.WriteFile(conf, []byte(strings.ReplaceAll(string(text), crowdName+"/app-*.*", gameName+"/*")), 0o600))
+		}
+		return argv, scrape, err
+	}}
+	s, err := r.start(ctx, c, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, s.stop()) }()
+	limit, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	for {
+		if err := s.dead(); err != nil {
+			return 0, err
+		}
+		m, err := s.metrics(limit)
+		if err == nil && m[until] >= 1 && m["quell_tasks"] == 2 {
+			break
+		}
+		if err := pause(limit, 50*time.Millisecond); err != nil {
+			return 0, fmt.Errorf("wait for the agent: %w: %s", err, s.tail())
+		}
+	}
+	return g.best(trips)
+}
+
+// metrics reads those without labels.
+func (s *started) metrics(ctx context.Context) (map[string]float64, error) {
+	req, err := http.NewRequestWithContext(ctx, "GET", s.scrape, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	m := map[string]float64{}
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() {
+		if name, value, ok := strings.Cut(lines.Text(), " "); ok {
+			if v, err := strconv.ParseFloat(value, 64); err == nil {
+				m[name] = v
+			}
+		}
+	}
+	return m, lines.Err()
+}
+
+// game is the two processes. The player answers each line with a number of
+// round trips by the ns that one took.
+type game struct {
+	procs []*exec.Cmd
+	ask   io.WriteCloser
+	tell  *bufio.Reader
+}
+
+const gameName = "tax"
+
+func (r *run) newGame() (*game, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	var ends []*os.File
+	defer func() {
+		for _, f := range ends {
+			f.Close()
+		}
+	}()
+	pipe := func() (in, out *os.File) {
+		in, out, e := os.Pipe()
+		err = errors.Join(err, e)
+		ends = append(ends, in, out)
+		return in, out
+	}
+	thereR, thereW := pipe()
+	backR, backW := pipe()
+	if err != nil {
+		return nil, err
+	}
+	g := &game{}
+	start := func(role string, files ...*os.File) *exec.Cmd {
+		cmd := exec.Command(self, "play", role, strconv.Itoa(r.cpu))
+		cmd.Stderr, cmd.ExtraFiles = os.Stderr, files
+		// A signal to preempt a loop would cost the same in all states, but not
+		// always as often.
+		cmd.Env = append(os.Environ(), "GODEBUG=asyncpreemptoff=1", "GOGC=off")
+		return cmd
+	}
+	player := start("first", backR, thereW)
+	in, err := player.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, err := player.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	g.ask, g.tell = in, bufio.NewReader(out)
+	for name, cmd := range map[string]*exec.Cmd{"a": player, "b": start("second", thereR, backW)} {
+		if err := r.tree.start(filepath.Join(gameName, name), cmd); err != nil {
+			return nil, errors.Join(fmt.Errorf("start ping-pong: %w", err), g.end())
+		}
+		g.procs = append(g.procs, cmd)
+	}
+	return g, nil
+}
+
+// plays is how many of the measurements are made at a time; the fastest counts.
+const plays = 3
+
+// best returns ns a switch.
+func (g *game) best(trips int) (float64, error) {
+	least := math.Inf(1)
+	for range plays {
+		if _, err := fmt.Fprintln(g.ask, trips); err != nil {
+			return 0, fmt.Errorf("ping-pong: %w", err)
+		}
+		line, err := g.tell.ReadString('\n')
+		if err != nil {
+			return 0, fmt.Errorf("ping-pong: %w", err)
+		}
+		ns, err := strconv.ParseFloat(strings.TrimSpace(line), 64)
+		if err != nil {
+			return 0, fmt.Errorf("ping-pong: %w", err)
+		}
+		least = min(least, ns/2)
+	}
+	return least, nil
+}
+
+// end lets the first find the end of its input; the second's pipe ends then.
+func (g *game) end() error {
+	var errs []error
+	errs = append(errs, g.ask.Close())
+	for _, p := range g.procs {
+		errs = append(errs, p.Wait())
+	}
+	return errors.Join(errs...)
+}
+
+// runPlay is one of the two processes: descriptor 3 is read, 4 is written.
+func runPlay(args []string) error {
+	if len(args) != 2 {
+		return errors.New("play: want ROLE CPU")
+	}
+	cpu, err := strconv.Atoi(args[1])
+	if err != nil {
+		return fmt.Errorf("play: %w", err)
+	}
+	runtime.LockOSThread()
+	var set unix.CPUSet
+	set.Set(cpu)
+	if err := unix.SchedSetaffinity(0, &set); err != nil {
+		return fmt.Errorf("play: pin to CPU %d: %w", cpu, err)
+	}
+	var b [1]byte
+	if args[0] == "second" {
+		for {
+			if n, err := rawIO(unix.SYS_READ, 3, &b); n == 0 || err != nil {
+				return err
+			}
+			if _, err := rawIO(unix.SYS_WRITE, 4, &b); err != nil {
+				return err
+			}
+		}
+	}
+	// Closed by the end of this process, which ends the other.
+	input := bufio.NewScanner(os.Stdin)
+	for input.Scan() {
+		trips, err := strconv.Atoi(input.Text())
+		if err != nil || trips < 1 {
+			return fmt.Errorf("play: %q is no number of round trips", input.Text())
+		}
+		begin := time.Now()
+		for range trips {
+			if _, err := rawIO(unix.SYS_WRITE, 4, &b); err != nil {
+				return err
+			}
+			if _, err := rawIO(unix.SYS_READ, 3, &b); err != nil {
+				return err
+			}
+		}
+		fmt.Println(float64(time.Since(begin).Nanoseconds()) / float64(trips))
+	}
+	return input.Err()
+}
