@@ -60,6 +60,7 @@ type Detect struct {
 	Outliers      int           `key:"outliers" help:"outliers that make an anomaly" min:"1" max:"1000"`
 	OutlierWindow time.Duration `key:"outlier_window" help:"within this long" min:"100ms" max:"24h"`
 	Window        time.Duration `key:"window" help:"correlate victim and suspects over this long" min:"100ms" max:"24h"`
+	LookBack      time.Duration `key:"look_back" help:"where no interval of the window was good, compare with older good ones, at most so old (rule quell)" min:"0s" max:"24h"`
 	Correlation   float64       `key:"correlation" help:"what accuses a suspect" min:"-1" max:"1"`
 	LeastPressure float64       `key:"least_pressure" help:"what a suspect must have used in the bad intervals, CPU-s/s (rule quell)" min:"0" max:"1024"`
 	Pace          time.Duration `key:"pace" help:"least time between two analyses" min:"0s" max:"1h"`
@@ -74,6 +75,8 @@ type Switches struct {
 	LeastEffect   string `key:"least_effect" help:"an outlier must also matter" oneof:"rule on off"`
 	Indeterminate string `key:"indeterminate" help:"never accuse from a window without good samples" oneof:"rule on off"`
 	LeastPressure string `key:"least_pressure" help:"leave out suspects that used next to nothing when the victim was bad" oneof:"rule on off"`
+	LookBack      string `key:"look_back" help:"move a window without good samples back to the last good ones" oneof:"rule on off"`
+	PhaseChange   string `key:"phase_change" help:"accuse only who used more when the victim was bad; a change of the victim's own is a finding of its own" oneof:"rule on off"`
 	OwnCauses     string `key:"own_causes" help:"own quota, steal and self-wait are findings of their own" oneof:"rule on off"`
 }
 
@@ -87,6 +90,7 @@ type Enforce struct {
 	MaxCaps        int           `key:"max_caps" help:"caps in force at once" min:"0" max:"10000"`
 	Outliers       int           `key:"round_outliers" help:"outliers under a cap that start another round" min:"1" max:"1000"`
 	Calm           time.Duration `key:"calm" help:"an incident closes after so long without an outlier" min:"100ms" max:"24h"`
+	Settle         time.Duration `key:"settle" help:"a phase change that has lasted so long is learnt as normal" min:"100ms" max:"8760h"`
 }
 
 // Log is how incidents are kept on disk.
@@ -104,9 +108,9 @@ func Default() Agent {
 		LogLevel: "info", LogFormat: "text", Signals: []string{"cpi", "cpt", "runq"},
 		Tick: time.Second, Sampling: Sampling{10 * time.Second, time.Minute},
 		Spec: Spec{s.MinTasks, s.MinSamples, s.AgeWeight, s.Every, s.StaleAfter, 5 * time.Minute, false},
-		Detect: Detect{string(detect.Quell), d.Sigmas, d.Outliers, d.OutlierWindow, d.Window, d.Correlation, d.LeastPressure, d.Pace, d.Top,
-			Switches{"rule", "rule", "rule", "rule", "rule", "rule"}},
-		Enforce: Enforce{p.Mode.String(), p.Rate, p.BestEffortRate, p.For, 0, p.MaxCaps, p.Outliers, p.Calm},
+		Detect: Detect{string(detect.Quell), d.Sigmas, d.Outliers, d.OutlierWindow, d.Window, d.LookBack, d.Correlation, d.LeastPressure, d.Pace, d.Top,
+			Switches{"rule", "rule", "rule", "rule", "rule", "rule", "rule", "rule"}},
+		Enforce: Enforce{p.Mode.String(), p.Rate, p.BestEffortRate, p.For, 0, p.MaxCaps, p.Outliers, p.Calm, p.Settle},
 		Log:     Log{16, 4},
 		Rules:   DefaultRules(),
 	}
@@ -187,12 +191,13 @@ func (a *Agent) DetectParams() (detect.Params, error) {
 		return p, err
 	}
 	c := a.Detect
-	p.Sigmas, p.Outliers, p.OutlierWindow, p.Window = c.Sigmas, c.Outliers, c.OutlierWindow, c.Window
+	p.Sigmas, p.Outliers, p.OutlierWindow, p.Window, p.LookBack = c.Sigmas, c.Outliers, c.OutlierWindow, c.Window, c.LookBack
 	p.Correlation, p.LeastPressure, p.Pace, p.Top = c.Correlation, c.LeastPressure, c.Pace, c.Top
 	for value, sw := range map[*string]*bool{
 		&c.Switches.Reach: &p.Switches.Reach, &c.Switches.CoVictim: &p.Switches.CoVictim,
 		&c.Switches.LeastEffect: &p.Switches.LeastEffect, &c.Switches.Indeterminate: &p.Switches.Indeterminate,
 		&c.Switches.LeastPressure: &p.Switches.LeastPressure, &c.Switches.OwnCauses: &p.Switches.OwnCauses,
+		&c.Switches.LookBack: &p.Switches.LookBack, &c.Switches.PhaseChange: &p.Switches.PhaseChange,
 	} {
 		if *value != "rule" {
 			*sw = *value == "on"
@@ -206,7 +211,7 @@ func (a *Agent) Policy() (plan.Policy, error) {
 	m, err := plan.ParseMode(a.Enforce.Mode)
 	e := a.Enforce
 	return plan.Policy{Mode: m, Rate: e.Rate, BestEffortRate: e.BestEffortRate, For: e.For, MaxCaps: e.MaxCaps,
-		Outliers: e.Outliers, Calm: e.Calm}, err
+		Outliers: e.Outliers, Calm: e.Calm, Settle: e.Settle}, err
 }
 
 // SpecParams are the rules of learning.

@@ -32,7 +32,7 @@ func TestReferenceIsTheDefaults(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v\nwant %+v", got, want)
 	}
-	keyed.Walk(&want, func(key string, f reflect.StructField, _ reflect.Value) {
+	keyed.Walk(want, func(key string, f reflect.StructField, _ reflect.Value) {
 		name := key[strings.LastIndexByte(key, '.')+1:]
 		if !strings.Contains(Reference(), "\n"+strings.Repeat("  ", strings.Count(key, "."))+name+":") && key != "machine" {
 			t.Errorf("%s is missing", key)
@@ -153,7 +153,7 @@ func unit(name string) float64 {
 }
 
 func TestSwitchesOverrideTheRule(t *testing.T) {
-	all := detect.Switches{Reach: true, CoVictim: true, LeastEffect: true, Indeterminate: true, LeastPressure: true, OwnCauses: true}
+	all := detect.Switches{Reach: true, CoVictim: true, LeastEffect: true, Indeterminate: true, LeastPressure: true, LookBack: true, PhaseChange: true, OwnCauses: true}
 	for _, c := range []struct {
 		settings []string
 		want     detect.Switches
@@ -163,7 +163,7 @@ func TestSwitchesOverrideTheRule(t *testing.T) {
 		{[]string{"detect.rule=cpi2", "detect.switches.reach=on"}, detect.Switches{Reach: true}},
 		{[]string{"detect.rule=cpi2", "detect.switches.co_victim=on", "detect.switches.least_effect=on"}, detect.Switches{CoVictim: true, LeastEffect: true}},
 		{[]string{"detect.rule=cpi2", "detect.switches.indeterminate=on", "detect.switches.own_causes=on"}, detect.Switches{Indeterminate: true, OwnCauses: true}},
-		{[]string{"detect.switches.reach=off", "detect.switches.own_causes=off"}, detect.Switches{CoVictim: true, LeastEffect: true, Indeterminate: true, LeastPressure: true}},
+		{[]string{"detect.switches.reach=off", "detect.switches.own_causes=off"}, detect.Switches{CoVictim: true, LeastEffect: true, Indeterminate: true, LeastPressure: true, LookBack: true, PhaseChange: true}},
 	} {
 		p, err := load(t, "", nil, c.settings).DetectParams()
 		if err != nil || p.Switches != c.want {
@@ -176,20 +176,20 @@ func TestSwitchesOverrideTheRule(t *testing.T) {
 func TestNumbersArrive(t *testing.T) {
 	a := load(t, `
 spec: {min_tasks: 2, min_samples: 3, age_weight: 0.5, every: 2m, stale_after: 3m}
-detect: {sigmas: 1.5, outliers: 2, outlier_window: 4m, window: 5m, correlation: 0.5, pace: 2s, top: 3}
-enforce: {mode: on, rate: 0.3, best_effort_rate: 0.2, for: 1m, max_caps: 2, round_outliers: 4, calm: 6m}
+detect: {sigmas: 1.5, outliers: 2, outlier_window: 4m, window: 5m, look_back: 7m, correlation: 0.5, pace: 2s, top: 3}
+enforce: {mode: on, rate: 0.3, best_effort_rate: 0.2, for: 1m, max_caps: 2, round_outliers: 4, calm: 6m, settle: 8m}
 signals: [runq]
 `, nil, nil)
 	if s := a.SpecParams(); s.MinTasks != 2 || s.MinSamples != 3 || s.AgeWeight != 0.5 || s.Every != 2*time.Minute || s.StaleAfter != 3*time.Minute {
 		t.Errorf("spec %+v", s)
 	}
 	d, err := a.DetectParams()
-	if err != nil || d.Sigmas != 1.5 || d.Outliers != 2 || d.OutlierWindow != 4*time.Minute || d.Window != 5*time.Minute ||
+	if err != nil || d.Sigmas != 1.5 || d.Outliers != 2 || d.OutlierWindow != 4*time.Minute || d.Window != 5*time.Minute || d.LookBack != 7*time.Minute ||
 		d.Correlation != 0.5 || d.Pace != 2*time.Second || d.Top != 3 {
 		t.Errorf("detect %+v, %v", d, err)
 	}
 	p, err := a.Policy()
-	want := plan.Policy{Mode: plan.On, Rate: 0.3, BestEffortRate: 0.2, For: time.Minute, MaxCaps: 2, Outliers: 4, Calm: 6 * time.Minute}
+	want := plan.Policy{Mode: plan.On, Rate: 0.3, BestEffortRate: 0.2, For: time.Minute, MaxCaps: 2, Outliers: 4, Calm: 6 * time.Minute, Settle: 8 * time.Minute}
 	if err != nil || p != want {
 		t.Errorf("policy %+v, %v; want %+v", p, err, want)
 	}

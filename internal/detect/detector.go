@@ -85,7 +85,7 @@ func (d *Detector) Observe(sig sample.Signal, at sample.Millis, readings []Readi
 	}
 	d.verdicts = slices.Grow(d.verdicts[:0], len(readings))[:len(readings)]
 	clear(d.verdicts)
-	row := s.begin(at, at.Add(-d.params.Window))
+	row := s.begin(at, at.Add(-d.params.kept()))
 	if row == nil {
 		return d.verdicts
 	}
@@ -109,6 +109,9 @@ func (d *Detector) take(s *series, row *row, slot int, at sample.Millis, r *Read
 	t.task, t.reach, t.flags = r.Task, r.Reach, r.Flags
 	if r.Flags&sample.Restarted != 0 {
 		s.reset(slot)
+	}
+	if r.Flags&sample.Capped != 0 {
+		row.cause[slot] = held
 	}
 	if r.Pressure > 0 && r.Pressure <= math.MaxFloat32 { // else it says nothing
 		row.pressure[slot] = float32(r.Pressure)
@@ -162,7 +165,11 @@ const (
 	byQuota
 	bySteal
 	bySelf
+	held // not judged: quell held it down
 )
+
+// judged reports whether the task was compared with its spec.
+func (c cause) judged() bool { return c != absent && c != held }
 
 var kindOf = [...]Kind{byNeighbour: Neighbour, byQuota: OwnQuota, bySteal: Steal, bySelf: SelfWait}
 

@@ -2,6 +2,7 @@ package detect
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/spec"
@@ -23,10 +24,13 @@ const (
 	Steal
 	// SelfWait: the task's threads waited for each other.
 	SelfWait
+	// PhaseChange: the task itself does something else than before; Change says
+	// how that is known.
+	PhaseChange
 	numKinds
 )
 
-var kindNames = [numKinds]string{"nobody", "neighbour", "indeterminate", "own-quota", "steal", "self-wait"}
+var kindNames = [numKinds]string{"nobody", "neighbour", "indeterminate", "own-quota", "steal", "self-wait", "phase-change"}
 
 func (k Kind) String() string { return kindNames[k] }
 
@@ -70,8 +74,12 @@ type Finding struct {
 	First sample.Millis
 	Bad   int
 	Cost  float64
-	// Pairs is how many intervals of the window could be compared.
-	Pairs int
+	// Pairs is how many intervals could be compared. LookedBack is the age of
+	// the oldest where the window was moved back to good ones (switch LookBack).
+	Pairs      int
+	LookedBack time.Duration
+	// Change is what the task changed, if Kind is PhaseChange.
+	Change Change
 	// Suspects are ranked: those that clear the bar and are not co-victims,
 	// co-victims that clear it, the rest, each by correlation. Excluded ones
 	// come last. At most Params.Top of each. The slice is the Detector's; it

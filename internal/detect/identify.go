@@ -52,18 +52,27 @@ func (d *Detector) analyse(a anomaly, victim int) Finding {
 	if a.kind != Neighbour {
 		return f
 	}
-	d.rank(s, victim)
+	d.rank(s, victim, goodSamples > 0)
 	for _, c := range d.top {
 		if c.rank < 2 {
 			f.Antagonists++
 		}
 	}
 	f.Suspects = d.describe(s)
+	own := d.params.Switches.PhaseChange && goodSamples > 0
 	switch {
+	case own && d.moreWork(s, victim):
+		f.Change = MoreWork
 	case f.Antagonists == 0:
 		f.Kind = Nobody
+		if own {
+			f.Change = d.change(s, victim)
+		}
 	case d.params.Switches.Indeterminate && goodSamples == 0:
 		f.Kind, f.Antagonists = Indeterminate, 0
+	}
+	if f.Change != "" {
+		f.Kind, f.Antagonists = PhaseChange, 0
 	}
 	return f
 }
@@ -71,38 +80,79 @@ func (d *Detector) analyse(a anomaly, victim int) Finding {
 // compare collects the victim's pairs, the mean cost since the anomaly began
 // and how many of the pairs were good.
 func (d *Detector) compare(s *series, victim int, f *Finding) (goodSamples int) {
-	d.pairs = d.pairs[:0]
 	var sum float64
 	var n int
 	for _, r := range s.rows {
-		cause := r.cause[victim]
-		if cause == absent {
-			continue
+		if r.cause[victim].judged() && r.at >= f.First {
+			sum, n = sum+float64(r.cost[victim]), n+1
 		}
-		c := float64(r.cost[victim])
-		if r.at >= f.First {
-			sum, n = sum+c, n+1
-		}
-		switch cause {
-		case good:
-			goodSamples++
-		case byNeighbour:
-		default:
-			continue // explained by the victim itself: says nothing of others
-		}
-		d.pairs = append(d.pairs, pair{r, weight(c, f.Threshold)})
 	}
 	if n > 0 {
 		f.Cost = sum / float64(n)
+	}
+	newest := s.rows[len(s.rows)-1].at
+	window := s.within(newest.Add(-d.params.Window), newest)
+	goodSamples = d.align(window, victim, f.Threshold)
+	if goodSamples == 0 && d.params.Switches.LookBack {
+		if moved := d.lookBack(s, victim); len(moved) > 0 {
+			goodSamples = d.align(moved, victim, f.Threshold)
+			f.LookedBack = newest.Sub(moved[0].at)
+		}
 	}
 	f.Pairs = len(d.pairs)
 	return goodSamples
 }
 
+// align makes pairs of the rows in which the victim was judged.
+func (d *Detector) align(rows []*row, victim int, threshold float64) (goodSamples int) {
+	d.pairs = d.pairs[:0]
+	for _, r := range rows {
+		switch r.cause[victim] {
+		case good:
+			goodSamples++
+		case byNeighbour:
+		default:
+			continue // not judged, or explained by the victim itself: says nothing of others
+		}
+		d.pairs = append(d.pairs, pair{r, weight(float64(r.cost[victim]), threshold)})
+	}
+	return goodSamples
+}
+
+// enoughGood is how many good intervals a window that was moved back begins
+// with, if there are so many.
+const enoughGood = 5
+
+// lookBack returns the rows around the end of the victim's last good time: its
+// last good intervals and a window's length of what was bad after them. What
+// came later does not count: who arrives while a task is bad did not make it
+// so. It is nil if no good interval is known.
+func (d *Detector) lookBack(s *series, victim int) []*row {
+	first, n, began := len(s.rows), 0, sample.Millis(0) // of the good ones; of the bad
+	for i := len(s.rows) - 1; i >= 0 && n < enoughGood; i-- {
+		switch s.rows[i].cause[victim] {
+		case good:
+			first, n = i, n+1
+		case byNeighbour:
+			if n == 0 {
+				began = s.rows[i].at
+			}
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	last := len(s.rows)
+	for last > first && s.rows[last-1].at >= began.Add(d.params.Window) {
+		last--
+	}
+	return s.rows[first:last]
+}
+
 // rank correlates every task with the victim and leaves the best in d.top and
 // the best of those that are excluded in d.bottom. It does not allocate once
-// its buffers have grown.
-func (d *Detector) rank(s *series, victim int) {
+// its buffers have grown. Where no interval was good, comparable is false.
+func (d *Detector) rank(s *series, victim int, comparable bool) {
 	n := len(s.tasks)
 	d.num, d.den = zeroed(d.num, n), zeroed(d.den, n)
 	num, den := d.num[:n], d.den[:n]
@@ -114,27 +164,24 @@ func (d *Detector) rank(s *series, victim int) {
 		}
 	}
 	d.top, d.bottom = d.top[:0], d.bottom[:0]
-	v := &s.tasks[victim]
 	for i := range s.tasks {
-		t := &s.tasks[i]
-		if i == victim || !t.used {
+		if i == victim || !s.tasks[i].used {
 			continue
 		}
-		c := candidate{slot: i, rank: 2}
+		c := candidate{slot: i, rank: 2, excluded: d.unable(s, victim, i)}
+		if s.tasks[i].flags&sample.Capped != 0 {
+			c.excluded = "capped already"
+		}
 		if den[i] > 0 {
 			c.correlation, c.usage = num[i]/den[i], den[i]/float64(len(d.pairs))
 		}
-		switch {
-		case t.flags&sample.Capped != 0:
-			c.excluded = "capped already"
-		case contains(&t.task, &v.task):
-			c.excluded = "contains the victim"
-		case contains(&v.task, &t.task):
-			c.excluded = "is part of the victim"
-		case d.params.Switches.Reach && v.reach != nil && t.reach != nil && !t.reach.Meets(v.reach):
-			c.excluded = "shares no " + string(s.signal.Domain) + " with the victim"
-		case d.params.Switches.LeastPressure && c.correlation >= d.params.Correlation && d.pressed(victim, i) < d.params.LeastPressure:
-			c.excluded = "used next to nothing when the victim was bad"
+		if c.excluded == "" && c.correlation >= d.params.Correlation {
+			switch {
+			case d.params.Switches.LeastPressure && d.pressed(victim, i) < d.params.LeastPressure:
+				c.excluded = "used next to nothing when the victim was bad"
+			case d.params.Switches.PhaseChange && comparable && !d.moved(victim, i, sure):
+				c.excluded = "used no more when the victim was bad than when it was good"
+			}
 		}
 		if c.excluded != "" {
 			d.bottom = d.keep(s, d.bottom, c)
@@ -148,6 +195,20 @@ func (d *Detector) rank(s *series, victim int) {
 		}
 		d.top = d.keep(s, d.top, c)
 	}
+}
+
+// unable says why a task cannot hurt the victim whatever it uses; "" if it can.
+func (d *Detector) unable(s *series, victim, suspect int) string {
+	v, t := &s.tasks[victim], &s.tasks[suspect]
+	switch {
+	case contains(&t.task, &v.task):
+		return "contains the victim"
+	case contains(&v.task, &t.task):
+		return "is part of the victim"
+	case d.params.Switches.Reach && v.reach != nil && t.reach != nil && !t.reach.Meets(v.reach):
+		return "shares no " + string(s.signal.Domain) + " with the victim"
+	}
+	return ""
 }
 
 func zeroed(s []float64, n int) []float64 {

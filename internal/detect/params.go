@@ -36,6 +36,14 @@ type Switches struct {
 	// victim was bad: normalised usage hides how little it was, so a task that
 	// ran for a moment in a bad interval correlates like one that filled it.
 	LeastPressure bool
+	// LookBack moves a window without good samples of the victim back to its
+	// last good ones, so that an antagonist who fills the window can be told
+	// from who was always there.
+	LookBack bool
+	// PhaseChange tells a victim that changed itself from one that is
+	// interfered with: who used no more when the victim was bad is not accused,
+	// and a change of the victim's own is a finding of its own (change.go).
+	PhaseChange bool
 	// OwnCauses gives samples explained by the task's own quota, by stolen
 	// time or by waiting on itself findings of their own.
 	OwnCauses bool
@@ -47,7 +55,8 @@ func (r Rule) Switches() (Switches, error) {
 	case CPI2:
 		return Switches{}, nil
 	case Quell, "":
-		return Switches{Reach: true, CoVictim: true, LeastEffect: true, Indeterminate: true, LeastPressure: true, OwnCauses: true}, nil
+		return Switches{Reach: true, CoVictim: true, LeastEffect: true, Indeterminate: true, LeastPressure: true,
+			LookBack: true, PhaseChange: true, OwnCauses: true}, nil
 	}
 	return Switches{}, fmt.Errorf("rule %q: want %s or %s", r, CPI2, Quell)
 }
@@ -63,6 +72,9 @@ type Params struct {
 	OutlierWindow time.Duration
 	// Window is how far back victim and suspects are correlated.
 	Window time.Duration
+	// LookBack is how old a good interval may be that the switch of that name
+	// compares with.
+	LookBack time.Duration
 	// Correlation is what an antagonist must reach, in [−1, 1].
 	Correlation float64
 	// LeastPressure is the mean usage (CPU-s/s) over the bad intervals that
@@ -88,9 +100,17 @@ func Paper(r Rule) (Params, error) {
 	return Params{
 		Rule: r, Switches: sw,
 		Sigmas: 2, Outliers: 3, OutlierWindow: 5 * time.Minute,
-		Window: 10 * time.Minute, Correlation: 0.35, LeastPressure: 0.1, Pace: time.Second, Top: 10,
+		Window: 10 * time.Minute, LookBack: time.Hour, Correlation: 0.35, LeastPressure: 0.1, Pace: time.Second, Top: 10,
 		ThrottledShare: 0.05, StolenShare: 0.02,
 	}, err
+}
+
+// kept is how long intervals are kept.
+func (p Params) kept() time.Duration {
+	if p.Switches.LookBack {
+		return max(p.Window, p.LookBack)
+	}
+	return p.Window
 }
 
 // Threshold is the cost above which a sample is an outlier: mean + k·σ, and

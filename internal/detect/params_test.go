@@ -57,7 +57,7 @@ func TestRulesAreKnownByName(t *testing.T) {
 	if sw, err := CPI2.Switches(); err != nil || sw != (Switches{}) {
 		t.Errorf("cpi2 turns on %+v, %v", sw, err)
 	}
-	all := Switches{Reach: true, CoVictim: true, LeastEffect: true, Indeterminate: true, LeastPressure: true, OwnCauses: true}
+	all := Switches{Reach: true, CoVictim: true, LeastEffect: true, Indeterminate: true, LeastPressure: true, LookBack: true, PhaseChange: true, OwnCauses: true}
 	for _, r := range []Rule{Quell, ""} {
 		p, err := Paper(r)
 		if err != nil || p.Switches != all || p.Rule != Quell {

@@ -37,7 +37,7 @@ type mark struct {
 
 type row struct {
 	at       sample.Millis
-	cost     []float32 // valid where cause is not absent
+	cost     []float32 // valid where judged
 	cause    []cause
 	pressure []float32
 }
@@ -47,7 +47,7 @@ func newSeries(sig sample.Signal) *series {
 }
 
 // begin starts the row of an interval and drops those at or before the given
-// end of the window; nil if the interval is not after the last.
+// end; nil if the interval is not after the last.
 func (s *series) begin(at, end sample.Millis) *row {
 	if n := len(s.rows); n > 0 && at <= s.rows[n-1].at {
 		return nil
@@ -105,7 +105,9 @@ func (s *series) slot(t sample.Task) int {
 func (s *series) reset(slot int) {
 	s.tasks[slot].bad = s.tasks[slot].bad[:0]
 	for _, r := range s.rows {
-		r.cause[slot] = absent
+		if r.cause[slot].judged() {
+			r.cause[slot] = absent
+		}
 	}
 }
 
@@ -117,11 +119,24 @@ func (s *series) forget(k sample.TaskKey) {
 	}
 	s.reset(i)
 	for _, r := range s.rows {
-		r.pressure[i] = 0
+		r.pressure[i], r.cause[i] = 0, absent
 	}
 	s.tasks[i].used = false
 	delete(s.index, k)
 	s.free = append(s.free, i)
+}
+
+// within returns the rows after from up to and including to.
+func (s *series) within(from, to sample.Millis) []*row {
+	first := 0
+	for first < len(s.rows) && s.rows[first].at <= from {
+		first++
+	}
+	last := len(s.rows)
+	for last > first && s.rows[last-1].at > to {
+		last--
+	}
+	return s.rows[first:last]
 }
 
 // Point is one interval of a task's history.
@@ -142,10 +157,12 @@ func (d *Detector) Window(sig sample.SignalName, k sample.TaskKey) []Point {
 	if !ok {
 		return nil
 	}
-	points := make([]Point, len(s.rows))
-	for n, r := range s.rows {
+	newest := s.rows[len(s.rows)-1].at
+	rows := s.within(newest.Add(-d.params.Window), newest)
+	points := make([]Point, len(rows))
+	for n, r := range rows {
 		points[n] = Point{r.at, math.NaN(), float64(r.pressure[i])}
-		if r.cause[i] != absent {
+		if r.cause[i].judged() {
 			points[n].Cost = float64(r.cost[i])
 		}
 	}

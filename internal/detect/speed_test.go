@@ -87,7 +87,7 @@ func TestObservingAllocatesNothingOnceTheWindowIsFull(t *testing.T) {
 		}
 		at += minute
 	}
-	for range 20 {
+	for range 70 { // the look back is an hour
 		interval()
 	}
 	if n := testing.AllocsPerRun(100, interval); n != 0 {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/spec"
@@ -132,20 +133,18 @@ func (w *twin) analyse(victim uint64, known []*Reading) Finding {
 	f := Finding{At: w.newest().at, Victim: v.Task, Threshold: w.threshold(v)}
 	bad := w.bad(victim)
 	f.First, f.Bad = w.rows[bad[0]].at, len(bad)
-	var pairs []int
 	var since []float64
-	good, n := 0, 0
-	for _, i := range w.within(sample.Millis(w.p.Window.Milliseconds())) {
-		r, ok := w.judged(i, victim)
-		if !ok {
-			continue
-		}
-		pairs = append(pairs, i)
-		if !w.outlier(i, victim) {
-			good++
-		}
-		if w.rows[i].at >= f.First {
+	n := 0
+	for i := range w.rows {
+		if r, ok := w.judged(i, victim); ok && w.rows[i].at >= f.First {
 			since = append(since, r.Cost)
+		}
+	}
+	pairs, good := w.split(victim, w.within(sample.Millis(w.p.Window.Milliseconds())))
+	if good == 0 && w.p.Switches.LookBack {
+		if moved := w.lookBack(victim); moved != nil {
+			pairs, good = w.split(victim, moved)
+			f.LookedBack = f.At.Sub(w.rows[moved[0]].at)
 		}
 	}
 	f.Pairs = len(pairs)
@@ -181,6 +180,8 @@ func (w *twin) analyse(victim uint64, known []*Reading) Finding {
 			s.Excluded = fmt.Sprintf("shares no %s with the victim", w.sig.Domain)
 		case w.p.Switches.LeastPressure && s.Correlation >= w.p.Correlation && pressed < w.p.LeastPressure:
 			s.Excluded = "used next to nothing when the victim was bad"
+		case w.p.Switches.PhaseChange && good > 0 && s.Correlation >= w.p.Correlation && !w.moved(pairs, victim, k, 3):
+			s.Excluded = "used no more when the victim was bad than when it was good"
 		}
 		class[k] = 2
 		switch {
@@ -198,12 +199,122 @@ func (w *twin) analyse(victim uint64, known []*Reading) Finding {
 		return cmp.Or(cmp.Compare(class[a.Key.Inode], class[b.Key.Inode]), cmp.Compare(b.Correlation, a.Correlation))
 	})
 	f.Kind, f.Antagonists = Neighbour, n
-	if n == 0 {
+	if f.Change = w.change(pairs, victim, known, n); f.Change != "" && good > 0 {
+		f.Kind, f.Antagonists = PhaseChange, 0
+	} else if f.Change = ""; n == 0 {
 		f.Kind = Nobody
 	} else if w.p.Switches.Indeterminate && good == 0 {
 		f.Kind, f.Antagonists = Indeterminate, 0
 	}
 	return f
+}
+
+// split returns those of the rows in which the victim was judged, and how many
+// were good.
+func (w *twin) split(victim uint64, rows []int) (pairs []int, good int) {
+	for _, i := range rows {
+		if _, ok := w.judged(i, victim); ok {
+			pairs = append(pairs, i)
+			if !w.outlier(i, victim) {
+				good++
+			}
+		}
+	}
+	return pairs, good
+}
+
+// lookBack is the window around the end of the victim's last good time.
+func (w *twin) lookBack(victim uint64) (rows []int) {
+	var goods, bads []int
+	for _, i := range w.within(sample.Millis(max(w.p.Window, w.p.LookBack).Milliseconds())) {
+		if _, ok := w.judged(i, victim); !ok {
+			continue
+		} else if w.outlier(i, victim) {
+			bads = append(bads, i)
+		} else {
+			goods, bads = append(goods, i), nil
+		}
+	}
+	if len(goods) == 0 {
+		return nil
+	}
+	first := goods[max(0, len(goods)-5)]
+	for i := first; i < len(w.rows) && w.rows[i].at < w.rows[bads[0]].at.Add(w.p.Window); i++ {
+		rows = append(rows, i)
+	}
+	return rows
+}
+
+// compare is the two-sample comparison as the textbooks have it: the means in
+// good and bad pairs and the standard error of their difference.
+func (w *twin) compare(pairs []int, victim uint64, of func(i int) float64) (good, bad, err float64) {
+	var x [2][]float64
+	for _, i := range pairs {
+		if w.outlier(i, victim) {
+			x[1] = append(x[1], of(i))
+		} else {
+			x[0] = append(x[0], of(i))
+		}
+	}
+	var mean, squares, n [2]float64
+	for side := range x {
+		n[side] = float64(len(x[side]))
+		for _, v := range x[side] {
+			mean[side] += v / n[side]
+		}
+		for _, v := range x[side] {
+			squares[side] += (v - mean[side]) * (v - mean[side])
+		}
+	}
+	if n[0] == 0 || n[1] == 0 || n[0]+n[1] < 3 {
+		return mean[0], mean[1], math.Inf(1)
+	}
+	return mean[0], mean[1], math.Sqrt((squares[0] + squares[1]) / (n[0] + n[1] - 2) * (1/n[0] + 1/n[1]))
+}
+
+func (w *twin) pressure(n uint64) func(int) float64 {
+	return func(i int) float64 { return w.rows[i].of(n).Pressure }
+}
+
+func (w *twin) moved(pairs []int, victim, k uint64, errors float64) bool {
+	good, bad, err := w.compare(pairs, victim, w.pressure(k))
+	return bad-good > errors*err && bad-good >= w.p.LeastPressure
+}
+
+// change is the rule of docs/design/0004-phase-change.md.
+func (w *twin) change(pairs []int, victim uint64, known []*Reading, accused int) Change {
+	if !w.p.Switches.PhaseChange {
+		return ""
+	}
+	good, bad, err := w.compare(pairs, victim, func(i int) float64 { return w.pressure(victim)(i) / w.rows[i].of(victim).Cost })
+	if bad-good > 2*err && bad >= 1.25*good {
+		return MoreWork
+	}
+	if accused > 0 {
+		return ""
+	}
+	for k, r := range known {
+		if r == nil || uint64(k) == victim || r.Reach != nil && known[victim].Reach != nil && w.p.Switches.Reach && !r.Reach.Meets(known[victim].Reach) {
+			continue
+		}
+		a, b := string(r.Task.Name)+"/", string(known[victim].Task.Name)+"/"
+		held := slices.ContainsFunc(pairs, func(i int) bool { return w.rows[i].of(uint64(k)).Flags&sample.Capped != 0 })
+		if !strings.HasPrefix(a, b) && !strings.HasPrefix(b, a) && (held || w.moved(pairs, victim, uint64(k), 2)) {
+			return ""
+		}
+	}
+	if good, bad, err = w.compare(pairs, victim, w.pressure(victim)); good-bad > 2*err && bad <= 0.8*good {
+		return LessCPU
+	}
+	for _, i := range pairs[max(0, len(pairs)-5):] {
+		if !w.outlier(i, victim) {
+			return ""
+		}
+	}
+	if len(pairs) < 5 {
+		return ""
+	}
+	return NewLevel
 }
 
 // history is a random machine: a few tasks of every sort over some intervals.
@@ -215,7 +326,11 @@ type history struct {
 
 func randomHistory(t testing.TB, rng *rand.Rand) history {
 	h := history{params: only(t, Switches{Reach: rng.IntN(2) == 0, CoVictim: rng.IntN(2) == 0, LeastEffect: rng.IntN(2) == 0, Indeterminate: rng.IntN(2) == 0,
-		LeastPressure: rng.IntN(2) == 0})}
+		LeastPressure: rng.IntN(2) == 0, LookBack: rng.IntN(2) == 0, PhaseChange: rng.IntN(2) == 0})}
+	h.params.LookBack = time.Duration(5+rng.IntN(20)) * time.Minute
+	if rng.IntN(2) == 0 {
+		h.params.Window = h.params.OutlierWindow // so that some are all bad
+	}
 	h.params.LeastPressure = 0.5 + rng.Float64()/8 // among what the tasks use
 	h.params.Top, h.params.Pace = 1+rng.IntN(8), 0
 	names := []sample.TaskName{"/a", "/a/b", "/a/b/c", "/ab", "/d", "/e", "/f", "/g"}
@@ -282,6 +397,7 @@ func asIs([]Reading) {}
 func TestDetectorAgreesWithItsNaiveTwin(t *testing.T) {
 	const inputs, eps = 50_000, 1e-5 // float32 keeps seven digits
 	found, accused, kinds := 0, 0, map[Kind]int{}
+	changes, looked := map[Change]int{}, 0
 	for seed := uint64(0); found < inputs; seed++ {
 		if seed > 2*inputs {
 			t.Fatalf("only %d findings", found)
@@ -305,9 +421,21 @@ func TestDetectorAgreesWithItsNaiveTwin(t *testing.T) {
 				}
 				found++
 				kinds[got[i].Kind]++
+				changes[got[i].Change]++
+				if got[i].LookedBack > 0 {
+					looked++
+				}
 				accused += got[i].Antagonists
 			}
 		})
+	}
+	for _, c := range []Change{MoreWork, LessCPU, NewLevel} {
+		if changes[c] < inputs/1000 {
+			t.Errorf("the inputs hold %d findings of %s", changes[c], c)
+		}
+	}
+	if looked < inputs/1000 {
+		t.Errorf("a window was moved back %d times", looked)
 	}
 	t.Logf("%d findings %v, %d antagonists", found, kinds, accused)
 	if kinds[Neighbour] < inputs/10 || kinds[Nobody] < inputs/10 || kinds[Indeterminate] < inputs/100 {
@@ -320,7 +448,7 @@ func TestDetectorAgreesWithItsNaiveTwin(t *testing.T) {
 // may change places.
 func differ(got, want Finding, p Params, eps float64) string {
 	if got.At != want.At || got.Victim != want.Victim || got.First != want.First || got.Bad != want.Bad || got.Pairs != want.Pairs ||
-		got.Threshold != want.Threshold || !near(got.Cost, want.Cost, eps*want.Cost) {
+		got.Threshold != want.Threshold || got.LookedBack != want.LookedBack || !near(got.Cost, want.Cost, eps*want.Cost) {
 		return "the facts"
 	}
 	close := 0 // suspects that could be on either side of the bar
@@ -329,7 +457,7 @@ func differ(got, want Finding, p Params, eps float64) string {
 			close++
 		}
 	}
-	if close == 0 && (got.Kind != want.Kind || got.Antagonists != want.Antagonists && got.Antagonists != p.Top) {
+	if close == 0 && (got.Change != want.Change || got.Kind != want.Kind || got.Antagonists != want.Antagonists && got.Antagonists != p.Top) {
 		return "who is accused"
 	}
 	all := map[sample.TaskKey]Suspect{}
@@ -393,7 +521,7 @@ func TestScalingTheUsageChangesNothing(t *testing.T) {
 	for seed := range uint64(3_000) {
 		h := randomHistory(t, rand.New(rand.NewPCG(seed, 10)))
 		h.params.Top = 100
-		h.params.Switches.LeastPressure = false // which is about the scale
+		h.params.Switches.LeastPressure, h.params.Switches.PhaseChange = false, false // which are about the scale
 		var want []Finding
 		h.play(t, asIs, func(_ sample.Millis, _ []Reading, f []Finding) { want = append(want, f...) })
 		// Each task by its own power of two, which float32 keeps exactly.

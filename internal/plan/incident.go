@@ -88,8 +88,12 @@ type Incident struct {
 	Variant string            `json:"variant"`
 	Kind    detect.Kind       `json:"kind"`
 	Victim  sample.Task       `json:"victim"`
-	Began   sample.Millis     `json:"began"`  // end of the first bad interval
-	Opened  sample.Millis     `json:"opened"` // when it was found
+	// Change is what the victim changed of itself, if Kind is PhaseChange;
+	// Follows, that this has lasted so long that its spec follows.
+	Change  detect.Change `json:"change,omitempty"`
+	Follows bool          `json:"follows,omitempty"`
+	Began   sample.Millis `json:"began"`  // end of the first bad interval
+	Opened  sample.Millis `json:"opened"` // when it was found
 	// Accused is when a suspect first cleared the bar, 0 if none has, and
 	// Anomaly the end of the interval whose outlier led to that.
 	Accused     sample.Millis    `json:"accused,omitempty"`

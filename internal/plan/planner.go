@@ -68,11 +68,12 @@ type CapState struct {
 type incidentKey struct {
 	signal sample.SignalName
 	victim sample.TaskKey
-	kind   detect.Kind // Neighbour, Nobody and Indeterminate share one
+	kind   detect.Kind // those that a neighbour may be behind share one
 }
 
 func keyOf(s sample.SignalName, victim sample.TaskKey, kind detect.Kind) incidentKey {
-	if kind == detect.Nobody || kind == detect.Indeterminate {
+	switch kind {
+	case detect.Nobody, detect.Indeterminate, detect.PhaseChange:
 		kind = detect.Neighbour
 	}
 	return incidentKey{s, victim, kind}
@@ -119,14 +120,20 @@ func (p *Planner) Finding(now sample.Millis, f detect.Finding, window func(sampl
 	if inc.Accused == 0 && f.Antagonists > 0 {
 		inc.Accused, inc.Anomaly = now, f.At
 	}
-	if len(inc.Rounds) == 0 || f.Kind == detect.Neighbour {
-		inc.Kind, inc.Antagonists = f.Kind, f.Antagonists
+	// A window that tells nothing takes back nothing.
+	silent := f.Kind == detect.Indeterminate && (inc.Kind == detect.Neighbour || inc.Kind == detect.PhaseChange)
+	if !silent && (len(inc.Rounds) == 0 || f.Kind == detect.Neighbour) {
+		inc.Kind, inc.Change, inc.Antagonists = f.Kind, f.Change, f.Antagonists
 		inc.Suspects = slices.Clone(f.Suspects)
 	}
 	inc.Victim, inc.Threshold, inc.Cost, inc.Bad, inc.Pairs = f.Victim, f.Threshold, f.Cost, f.Bad, f.Pairs
 	inc.SpecMean, inc.SpecStdDev, inc.SpecOwn = f.Spec.Mean, f.Spec.StdDev, f.Spec.Own
-	if !inc.capped() || inc.again() {
+	inc.Follows = inc.Kind == detect.PhaseChange && now.Sub(inc.Began) >= p.policy.Settle
+	if !(silent && len(inc.Rounds) == 0) && (!inc.capped() || inc.again()) {
 		inc.Reason, inc.Advice = "", ""
+		if inc.Outcome == WouldCap {
+			inc.Outcome = NotActed // unless act says so again
+		}
 		p.act(now, inc, f, window, &out)
 	}
 	out.changed(inc, now)
@@ -183,6 +190,12 @@ func (p *Planner) act(now sample.Millis, inc *Incident, f detect.Finding, window
 	case detect.Indeterminate:
 		inc.Reason = "every sample of the window is bad: nothing tells the suspects apart"
 		return
+	case detect.PhaseChange:
+		inc.Reason = change(f.Change)
+		if inc.Follows {
+			inc.Reason += fmt.Sprintf("; that has lasted %s, so the spec follows", p.policy.Settle)
+		}
+		return
 	case detect.OwnQuota:
 		inc.Reason = "the task ran into its own CPU quota; no neighbour is to blame"
 		return
@@ -219,6 +232,17 @@ func (p *Planner) act(now sample.Millis, inc *Incident, f detect.Finding, window
 	p.start(now, inc, Action{Task: suspect.Task, Rate: rate, Until: now.Add(p.policy.For), By: auto,
 		Why: fmt.Sprintf("%s of %s at %.3g over %.3g, correlation %.2f", f.Signal, f.Victim.Name, f.Cost, f.Threshold, suspect.Correlation),
 	}, suspect.Correlation, window, out)
+}
+
+// change says what a task changed of itself.
+func change(c detect.Change) string {
+	switch c {
+	case detect.MoreWork:
+		return "the task did more work in the bad intervals, which interference does not make it do"
+	case detect.LessCPU:
+		return "the task cost more where it used less CPU, and nobody used more instead"
+	}
+	return "the task's cost went to another level and stayed there, and nobody used more since"
 }
 
 // choose picks the first of the ranked antagonists that may be capped for this
@@ -282,6 +306,13 @@ func (p *Planner) Capped(k sample.TaskKey) bool { return p.capOf(k) != nil }
 // the signal that may be a neighbour's doing.
 func (p *Planner) InIncident(sig sample.SignalName, k sample.TaskKey) bool {
 	return p.open[keyOf(sig, k, detect.Neighbour)] != nil
+}
+
+// Follows reports whether the task changed itself for so long that what it
+// costs now is to be learnt as normal (Policy.Settle).
+func (p *Planner) Follows(sig sample.SignalName, k sample.TaskKey) bool {
+	inc := p.open[keyOf(sig, k, detect.Neighbour)]
+	return inc != nil && inc.Follows
 }
 
 // Caps lists the caps in force or asked for, by ID.

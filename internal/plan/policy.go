@@ -56,12 +56,15 @@ type Policy struct {
 	Outliers int
 	// Calm closes an incident: so long without an outlier and without a cap.
 	Calm time.Duration
+	// Settle makes a phase change that has lasted so long what is normal: the
+	// victim's samples teach its spec again. Not in the paper.
+	Settle time.Duration
 }
 
 // Paper returns CPI²'s numbers (section 5, table 2).
 func Paper() Policy {
 	return Policy{Mode: Advise, Rate: 0.1, BestEffortRate: 0.01, For: 5 * time.Minute, MaxCaps: 8,
-		Outliers: 3, Calm: 5 * time.Minute}
+		Outliers: 3, Calm: 5 * time.Minute, Settle: 30 * time.Minute}
 }
 
 // rate is the cap for a suspect.
