@@ -70,6 +70,9 @@ type Enforcer interface {
 type Machine interface {
 	CPUTimes() (host.CPUTimes, error)
 	CapWrites(cpuPath string, rate float64, period time.Duration) (dir string, inode uint64, w []host.Write, err error)
+	// Throttled is how long a cgroup was held back for its own quota; an
+	// error if it has none.
+	Throttled(cpuPath string) (time.Duration, error)
 }
 
 // Parts are what an agent is made of. Sources and Enforcer stay the caller's

@@ -48,6 +48,7 @@ type machine struct {
 	busy    time.Duration // of all guests
 	stolen  time.Duration
 	values  map[string]string              // file → text
+	quotas  map[string]time.Duration       // cgroups above guests that have one: how long they were held back
 	write   func(file, value string) error // nil: writing works
 	reading error                          // of CPU times
 	samples []sample.Sample                // recorded
@@ -207,6 +208,14 @@ func (m *machine) CapWrites(p string, rate float64, _ time.Duration) (string, ui
 		}
 	}
 	return "", 0, nil, host.ErrGone
+}
+
+// Throttled implements Machine.
+func (m *machine) Throttled(p string) (time.Duration, error) {
+	if d, ok := m.quotas[p]; ok {
+		return d, nil
+	}
+	return 0, host.ErrNoLimit
 }
 
 // The machine's files implement enforce.Files.

@@ -45,6 +45,7 @@ const (
 	noteUsage = iota
 	notePlaces
 	noteCounting
+	noteQuota
 	numNotes
 )
 

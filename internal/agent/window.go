@@ -21,6 +21,7 @@ type window struct {
 	next     time.Time
 	times    host.CPUTimes
 	timesOK  bool
+	quotas   quotas           // of cgroups above tasks
 	sources  []counter.Source // that were started
 	order    []*task          // of readings
 	readings []detect.Reading
@@ -54,12 +55,13 @@ func (a *Agent) openWindow(now time.Time) {
 			w.sources = append(w.sources, s)
 		}
 	}
+	a.markQuotas()
 	w.start, w.open = a.now(), true
 	for _, t := range a.tasks {
 		if err := t.use(); err != nil {
 			t.notes[noteUsage] = err.Error()
 		}
-		t.base, t.counted, t.capped = t.last, true, a.planner.Capped(t.Key)
+		t.base, t.counted, t.capped = t.last, true, a.underCap(t)
 	}
 }
 
@@ -84,6 +86,7 @@ func (a *Agent) closeWindow(now time.Time) {
 	end := a.now()
 	wall := end.Sub(w.start).Seconds()
 	stolen := a.stolen()
+	a.lackQuotas()
 	w.order = w.order[:0]
 	for _, t := range a.tasks {
 		a.measure(t, end, wall, stolen)
@@ -127,14 +130,8 @@ func (a *Agent) stolen() float64 {
 // measure works out what the window says of a task whatever the signal.
 func (a *Agent) measure(t *task, now time.Time, wall, stolen float64) {
 	t.cpu = max(0, (t.last.CPU-t.base.CPU).Seconds()/wall)
-	t.flags = 0
-	params := a.detector.Params()
-	if t.capped || a.planner.Capped(t.Key) {
-		t.flags |= sample.Capped
-	} else if (t.last.Throttled - t.base.Throttled).Seconds() >= params.ThrottledShare*wall {
-		t.flags |= sample.Throttled
-	}
-	if stolen >= params.StolenShare {
+	t.flags = a.throttled(t, wall)
+	if stolen >= a.detector.Params().StolenShare {
 		t.flags |= sample.Stolen
 	}
 	if t.places.Split {

@@ -77,8 +77,8 @@ func (h *Host) lowest(hier sample.Hierarchy, dir, p string, own bandwidth) (b ba
 // Throttled returns how long a cgroup, named by its path in the cpu
 // controller's hierarchy, has been held back for its own quota since it was
 // made, summed over CPUs (cpu.stat). The kernel counts it for the cgroup that
-// has the quota and not for those below, which are held back with it.
-// Errors: ErrNoHierarchy, ErrNoLimit, ErrGone.
+// has the quota and not for those below, which are held back with it. One
+// without a quota is ErrNoLimit. Errors: also ErrNoHierarchy, ErrGone.
 func (h *Host) Throttled(cpuPath string) (time.Duration, error) {
 	d, err := h.throttled(path.Clean("/" + cpuPath))
 	if err != nil {
@@ -99,7 +99,20 @@ func (h *Host) throttled(p string) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	text, err := h.ReadValue(path.Join(t.dir, p, "cpu.stat"))
+	dir := path.Join(t.dir, p)
+	b, err := h.readBandwidth(hier, dir)
+	if errors.Is(err, ErrNoLimit) {
+		if _, gone := h.Inode(dir); gone != nil {
+			err = orGone(gone)
+		}
+	}
+	if err != nil {
+		return 0, err
+	}
+	if !b.limited() {
+		return 0, ErrNoLimit
+	}
+	text, err := h.ReadValue(dir + "/cpu.stat")
 	if err != nil {
 		return 0, orGone(err)
 	}

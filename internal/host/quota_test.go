@@ -18,12 +18,16 @@ const quotaV2 = `
 cpu io
 -- cg/slice/cpu.max --
 150000 100000
+-- cg/slice/cpu.stat --
+usage_usec 5
+nr_throttled 3
+throttled_usec 1500
 -- cg/slice/pod/cpu.max --
 max 100000
 -- cg/slice/pod/cpu.stat --
 usage_usec 5
-nr_throttled 3
-throttled_usec 1500
+nr_throttled 2
+throttled_usec 1400
 -- cg/slice/pod/app/cpu.max --
 100000 50000
 -- cg/slice/pod/app/deep/cpu.max --
@@ -91,17 +95,16 @@ func TestQuotaIsTheLowestOfAllAbove(t *testing.T) {
 
 func TestThrottled(t *testing.T) {
 	v2, v1 := unpack(t, txtar.Parse([]byte(quotaV2))), unpack(t, txtar.Parse([]byte(quotaV1)))
-	if d, err := v2.Throttled("/slice/pod"); err != nil || d != 1500*time.Microsecond {
+	if d, err := v2.Throttled("/slice"); err != nil || d != 1500*time.Microsecond {
 		t.Errorf("v2: %v, %v", d, err)
 	}
 	if d, err := v1.Throttled("pod"); err != nil || d != 1500*time.Nanosecond {
 		t.Errorf("v1: %v, %v", d, err)
 	}
-	if _, err := v2.Throttled("/slice/no"); !errors.Is(err, ErrGone) {
-		t.Errorf("gone: %v", err)
-	}
-	if _, err := v2.Throttled("/"); !errors.Is(err, ErrNoLimit) {
-		t.Errorf("the top: %v", err)
+	for p, want := range map[string]error{"/slice/no": ErrGone, "/": ErrNoLimit, "/slice/pod": ErrNoLimit, "/slice/bare": ErrNoLimit} {
+		if _, err := v2.Throttled(p); !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", p, err, want)
+		}
 	}
 }
 

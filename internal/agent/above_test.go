@@ -1,0 +1,101 @@
+package agent
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// A victim that is held back by the quota of a cgroup above it, of which its
+// own cpu.stat says nothing, is not a neighbour's: although one is loud in just
+// those intervals.
+func TestQuotaAboveTheTaskIsNobodysFault(t *testing.T) {
+	for _, share := range []float64{0, 0.02, 0.5} {
+		bubble(t, func(t *testing.T) {
+			r := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=on")
+			noisy := r.add("/batch/noisy-1", 0.05)
+			r.suffering(noisy)
+			r.quotas = map[string]time.Duration{"/web": time.Hour}
+			r.start()
+			defer r.stop()
+			r.learn()
+			noisy.set(1.5)
+			for range 4 {
+				r.pass(30*time.Second + 3*time.Second) // into the window
+				r.quotas["/web"] += time.Duration(share * float64(10*time.Second))
+				r.pass(27 * time.Second)
+			}
+			all := r.incidents()
+			if len(all) != 1 {
+				t.Fatalf("share %g: %d incidents", share, len(all))
+			}
+			kind, limit, note := detect.OwnQuota, "max", "/web above it"
+			if share < 0.05 {
+				kind, limit, note = detect.Neighbour, "0.1", ""
+			}
+			if got := r.values[noisy.limit()]; all[0].Kind != kind || got != limit {
+				t.Errorf("held back %g of the time: %v, the neighbour's limit is %s; want %v and %s", share, all[0].Kind, got, kind, limit)
+			}
+			if v := r.task("/web/1"); !strings.Contains(v.Note, note) || note == "" && v.Note != "" {
+				t.Errorf("held back %g of the time: note %q, want %q", share, v.Note, note)
+			}
+		})
+	}
+}
+
+// A quota that is not there at both ends of a window says nothing of it.
+func TestQuotasThatComeAndGo(t *testing.T) {
+	m := newMachine(t)
+	a := &Agent{Parts: Parts{Machine: m}, tasks: map[sample.TaskKey]*task{}}
+	for i, p := range []string{"/a/b/task", "/a/c/task", "/lone"} {
+		k := sample.TaskKey{Inode: uint64(i + 1)}
+		a.tasks[k] = &task{Task: sample.Task{Key: k, Name: sample.TaskName(p)}, places: host.Places{CPU: p}}
+	}
+	window := func(begin, end map[string]time.Duration) quotas {
+		m.quotas = begin
+		a.markQuotas()
+		m.quotas = end
+		a.lackQuotas()
+		return a.window.quotas
+	}
+	q := window(map[string]time.Duration{"/a": 5, "/a/b": 7, "/lone": 1}, map[string]time.Duration{"/a": 6, "/a/b": 10, "/lone": 9})
+	for p, want := range map[string]string{"/a/b/task": "/a/b", "/a/c/task": "/a", "/lone": ""} {
+		if got, held := q.above(&task{places: host.Places{CPU: p}}); got != want || (held > 0) != (want != "") {
+			t.Errorf("%s: %q, %v; want %q", p, got, held, want)
+		}
+	}
+	for _, c := range [][2]map[string]time.Duration{
+		{{}, {"/a": 9}},        // set in the window
+		{{"/a": 5}, {}},        // lifted
+		{{"/a": 5}, {"/a": 4}}, // made anew
+	} {
+		if p, held := window(c[0], c[1]).above(&task{places: host.Places{CPU: "/a/c/task"}}); held != 0 {
+			t.Errorf("%v: %s %v", c, p, held)
+		}
+	}
+}
+
+// A task inside one that quell has capped is under that cap: what it costs
+// meanwhile is nobody's fault either.
+func TestTaskInsideACappedOne(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=on")
+		r.add("/kept/outer", 0.5)
+		r.add("/kept/outer/inner", 0.2)
+		r.start()
+		defer r.stop()
+		r.pass(30 * time.Second)
+		r.do(api.PathCap, api.CapRequest{Task: "/kept/outer", Rate: 0.1, For: "5m", Reason: "test"})
+		r.pass(45 * time.Second)
+		for _, s := range r.samples[len(r.samples)-2:] {
+			if s.Flags&sample.Capped == 0 {
+				t.Errorf("sample of %s without the flag: %+v", s.Task, s)
+			}
+		}
+	})
+}
