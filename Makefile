@@ -11,7 +11,7 @@ PKGS ?= ./...
 CC_FOUND := $(shell command -v $${CC:-gcc} || command -v clang)
 RACE     := $(if $(CC_FOUND),-race)
 
-.PHONY: help demo demo-figures test test-guests bench fuzz lint build generate clean bin/quell bin/quell-agent
+.PHONY: help demo demo-figures test test-guests bench bench-agent fuzz lint build generate clean bin/quell bin/quell-agent
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
