@@ -226,18 +226,24 @@ func solos(c *Cell) []Cell {
 			last := c.Steps[len(c.Steps)-1]
 			solo.For = max(solo.For, min(last.To-solo.Warmup, 4*(last.To-last.From)))
 			if c.Steps[0].Role == p.Role {
-				solo.Steps = c.Steps
+				solo.For, solo.Steps = c.For, slices.Clone(c.Steps)
+				for k := range solo.Steps { // its own warm-up, not its neighbours'
+					solo.Steps[k].From += solo.Warmup - c.Steps[0].From
+					solo.Steps[k].To += solo.Warmup - c.Steps[0].From
+				}
 			}
 		}
-		for name, core := range c.Mapping {
-			if strings.HasPrefix(name, c.Parts[i].Name()+"/") {
+		for name := range c.Mapping {
+			if vcpu, ok := strings.CutPrefix(name, c.Parts[i].Name()+"/"); ok {
 				if solo.Mapping == nil {
 					solo.Mapping = map[string]int{}
 				}
-				_ = core // which core it is makes no difference alone
-				solo.Mapping[p.Name()+name[len(c.Parts[i].Name()):]] = 0
+				// Which core it is makes no difference alone; which of its
+				// own share one does.
+				solo.Mapping[p.Name()+"/"+vcpu] = c.Mapping[name]
 			}
 		}
+		solo.Mapping = renumber(solo.Mapping)
 		// Only the levels that this part depends on: the others would make
 		// the same thing a cell of its own.
 		solo.Levels = []Level{{"role", p.Role}, {"workload", p.Workload.Name}, {"environment", p.Environment.Name}}
@@ -247,6 +253,24 @@ func solos(c *Cell) []Cell {
 		cells = append(cells, solo)
 	}
 	return cells
+}
+
+// renumber gives the cores of a mapping the smallest numbers, in the order of
+// the virtual CPUs' names.
+func renumber(m map[string]int) map[string]int {
+	if m == nil {
+		return nil
+	}
+	numbers, out := map[int]int{}, map[string]int{}
+	for _, name := range sorted(m) {
+		n, ok := numbers[m[name]]
+		if !ok {
+			n = len(numbers)
+			numbers[m[name]] = n
+		}
+		out[name] = n
+	}
+	return out
 }
 
 // idle is the cell with the other environments there and nothing running in

@@ -2,7 +2,6 @@ package study
 
 import (
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -40,10 +39,10 @@ func (s *Study) validate(known Known) []keyed.Problem {
 	if !goodName.MatchString(s.Name) {
 		c.add("study", strconv.Quote(s.Name), "a name of letters, digits, dots and dashes")
 	}
-	for _, name := range slices.Sorted(maps.Keys(s.Environments)) {
+	for _, name := range sorted(s.Environments) {
 		c.environment(s.Environments[name])
 	}
-	for _, name := range slices.Sorted(maps.Keys(s.Workloads)) {
+	for _, name := range sorted(s.Workloads) {
 		c.workload(s.Workloads[name])
 	}
 	for i := range s.Factors {
@@ -56,7 +55,7 @@ func (s *Study) validate(known Known) []keyed.Problem {
 		c.problems = append(c.problems, keyed.Check(fmt.Sprintf("analysis[%d].", i), &a)...)
 	}
 	for i, x := range s.Design.Exclude {
-		for _, name := range slices.Sorted(maps.Keys(x)) {
+		for _, name := range sorted(x) {
 			key := fmt.Sprintf("design.exclude[%d].%s", i, name)
 			f := s.Factor(name)
 			switch {
@@ -164,7 +163,7 @@ func (c *checker) factor(f *Factor) {
 		}
 	}
 	for _, set := range f.Sets {
-		for _, role := range slices.Sorted(maps.Keys(set.Values)) {
+		for _, role := range sorted(set.Values) {
 			if c.Role(role) == nil {
 				c.add(key+".sets."+set.Name+"."+role, "no such role", "one of "+c.roleNames())
 			}
@@ -193,7 +192,7 @@ func (c *checker) placement(key string, p Placement) {
 	if p.Relation != "" {
 		relation(key+".relation", p.Relation)
 	}
-	for _, role := range slices.Sorted(maps.Keys(p.CPUs)) {
+	for _, role := range sorted(p.CPUs) {
 		if c.Role(role) == nil {
 			c.add(key+".cpus."+role, "no such role", "one of "+c.roleNames())
 		}
@@ -298,7 +297,7 @@ func (c *checker) values(r *Role, key, field string) []string {
 func refer[T any](c *checker, r *Role, key, field string, there map[string]T) {
 	for _, v := range c.values(r, key, field) {
 		if _, ok := there[v]; !ok {
-			c.add(key, strconv.Quote(v), "one of "+strings.Join(slices.Sorted(maps.Keys(there)), ", "))
+			c.add(key, strconv.Quote(v), "one of "+strings.Join(sorted(there), ", "))
 		}
 	}
 }

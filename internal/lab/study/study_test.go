@@ -1,0 +1,284 @@
+package study
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/quell-dev/quell/internal/keyed"
+)
+
+var update = flag.Bool("update", false, "write golden files")
+
+var known = Known{Builtins: []string{"burst", "primes"}, Parsers: []string{"sysbench"}}
+
+func read(t *testing.T, name string) *Study {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := Parse(name, text, known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), got); d != "" {
+		t.Errorf("%s (-update to accept):\n%s", path, d)
+	}
+}
+
+// Everything that is wrong is listed, with line, key and remedy: first what
+// cannot be read, and when that is mended, what makes no sense.
+func TestProblems(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("testdata", "bad.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list strings.Builder
+	problems := func(text string) {
+		_, err := Parse("bad.yaml", []byte(text), known)
+		var invalid *keyed.InvalidError
+		if !errors.As(err, &invalid) {
+			t.Fatalf("got %v", err)
+		}
+		for _, p := range invalid.Problems {
+			if p.Where == "" && p.Key != "run.for" {
+				t.Errorf("%v is nowhere", p)
+			}
+			fmt.Fprintln(&list, p)
+		}
+	}
+	problems(string(text))
+	list.WriteString("\nwhen those are mended:\n\n")
+	mended := strings.NewReplacer("colour: red\n", "", "cpus: two", "cpus: 2", "memory: 512,", "memory: 512MiB,",
+		"for: 10}", "for: 10s}", "  bg: {workload: a}\n", "", "min_overlap: 99}", "min_overlap: 99%}").Replace(string(text))
+	problems(mended)
+	golden(t, "bad.txt", list.String())
+}
+
+func TestCells(t *testing.T) {
+	var list strings.Builder
+	cells := read(t, "pinning.yaml").Cells()
+	keys := map[string]bool{}
+	for _, c := range cells {
+		keys[c.Key()] = true
+		fmt.Fprintf(&list, "%s, %d parts, %d steps, %s\n", c.String(), len(c.Parts), len(c.Steps), c.For)
+	}
+	if len(keys) != len(cells) {
+		t.Errorf("%d keys for %d cells", len(keys), len(cells))
+	}
+	golden(t, "pinning.cells.txt", list.String())
+}
+
+// Paper 003, III-C: 19 levels of 5 to 95 %, up and down, give 38 steps.
+func TestStaircaseOfThePaper(t *testing.T) {
+	cells := read(t, "pinning.yaml").Cells()
+	i := slices.IndexFunc(cells, func(c Cell) bool { return c.Kind == Main && c.Level("bgw") == "luindex" })
+	steps := cells[i].Steps
+	if len(steps) != 38 || !steps[18].Up || steps[19].Up || steps[18].Target != steps[19].Target {
+		t.Fatalf("%d steps: %v", len(steps), steps)
+	}
+	for k, s := range steps {
+		if s.From != 20*time.Second+time.Duration(k)*3*time.Minute || s.To-s.From != 3*time.Minute || s.Role != "bg" {
+			t.Errorf("step %d: %+v", k, s)
+		}
+		if mirror := steps[37-k]; mirror.Target != s.Target || mirror.Up == s.Up {
+			t.Errorf("step %d goes to %s, its mirror to %s", k, s.Target, mirror.Target)
+		}
+	}
+	if first, last := steps[0].Target, steps[18].Target; first != 0.05 || last.String() != "95%" {
+		t.Errorf("from %s to %s", first, last)
+	}
+}
+
+func TestMappings(t *testing.T) {
+	for _, c := range []struct {
+		kinds          string
+		cores, perCore int
+		want           int
+	}{
+		{"abcd", 2, 0, 3},       // paper 000, section 5: "three different ways"
+		{"aabb", 2, 0, 2},       // aa|bb, ab|ab
+		{"aaaa", 2, 0, 1},       // all equal
+		{"abc", 2, 0, 3},        // one alone
+		{"ab", 2, 0, 1},         // symmetric
+		{"abcd", 2, 4, 8},       // 1 + 4 + 3: partitions into at most two
+		{"abcdefgh", 4, 0, 105}, // pairings of eight
+		{"a", 3, 0, 1},
+	} {
+		got := mapped(strings.Split(c.kinds, ""), c.cores, c.perCore)
+		if len(got) != c.want {
+			t.Errorf("%s on %d cores, at most %d: %d mappings, want %d: %v", c.kinds, c.cores, c.perCore, len(got), c.want, got)
+		}
+		if len(c.kinds) > 6 {
+			continue
+		}
+		if twin := mappedNaively(c.kinds, c.cores, c.perCore); twin != len(got) {
+			t.Errorf("%s on %d cores, at most %d: %d mappings, trying all gives %d", c.kinds, c.cores, c.perCore, len(got), twin)
+		}
+	}
+}
+
+// mappedNaively counts the distinct mappings by trying every assignment.
+func mappedNaively(kinds string, cores, perCore int) int {
+	most, least := perCore, 0
+	if perCore == 0 {
+		most, least = (len(kinds)+cores-1)/cores, len(kinds)/cores
+	}
+	seen := map[string]bool{}
+	total := 1
+	for range kinds {
+		total *= cores
+	}
+	for code := range total {
+		groups := make([]string, cores)
+		for i, rest := 0, code; i < len(kinds); i, rest = i+1, rest/cores {
+			groups[rest%cores] += kinds[i : i+1]
+		}
+		good := true
+		for i, g := range groups {
+			good = good && len(g) <= most && len(g) >= least
+			letters := strings.Split(g, "")
+			slices.Sort(letters)
+			groups[i] = strings.Join(letters, "")
+		}
+		slices.Sort(groups)
+		if good {
+			seen[strings.Join(groups, "|")] = true
+		}
+	}
+	return len(seen)
+}
+
+// A block holds every cell once, in an order that the seed decides.
+func TestPlanIsBlocked(t *testing.T) {
+	s := read(t, "pinning.yaml")
+	s.Controls.AAPairs, s.Controls.SentinelEvery = 2, 10
+	cells := s.Cells()
+	plan := s.Plan()
+	count := map[CellKind]int{}
+	block := map[int]map[string]bool{}
+	for i, p := range plan {
+		count[p.Cell.Kind]++
+		switch p.Cell.Kind {
+		case AA:
+			if p.N%2 == 1 && (plan[i-1].Cell.Kind != AA && plan[i-2].Cell.Kind != AA) {
+				t.Error("a pair is apart")
+			}
+		case Sentinel:
+		default:
+			if block[p.N] == nil {
+				block[p.N] = map[string]bool{}
+			}
+			k := p.Cell.Key()
+			if block[p.N][k] {
+				t.Errorf("%s twice in block %d", p.Cell.String(), p.N)
+			}
+			block[p.N][k] = true
+			if p.N == 1 && len(block[0]) != len(cells) {
+				t.Error("block 1 begins before block 0 is whole")
+			}
+		}
+	}
+	if len(block[0]) != len(cells) || len(block[1]) != len(cells) || len(block) != 2 {
+		t.Errorf("blocks of %d and %d, %d cells", len(block[0]), len(block[1]), len(cells))
+	}
+	if want := (2*len(cells) + 4) / 10; count[AA] != 4 || count[Sentinel] != want {
+		t.Errorf("%d a-a runs, %d sentinels, want 4, %d", count[AA], count[Sentinel], want)
+	}
+	if d := cmp.Diff(plan, s.Plan()); d != "" {
+		t.Error("the same seed gave another order")
+	}
+	s.Design.Seed++
+	if cmp.Equal(plan, s.Plan()) {
+		t.Error("another seed gave the same order")
+	}
+}
+
+func TestUnits(t *testing.T) {
+	for text, want := range map[string]Share{"50%": 0.5, "0%": 0, "99.5%": 0.995, "-1%": -0.01} {
+		var s Share
+		if err := s.UnmarshalText([]byte(text)); err != nil || s != want || s.String() != text {
+			t.Errorf("%s: %v, %v, written %s", text, float64(s), err, s)
+		}
+	}
+	for text, want := range map[string]Bytes{"512MiB": 512 << 20, "100KB": 100_000, "2GiB": 2 << 30, "64B": 64, "1.5KiB": 1536} {
+		var b Bytes
+		if err := b.UnmarshalText([]byte(text)); err != nil || b != want {
+			t.Errorf("%s: %d, %v", text, b, err)
+		}
+		var again Bytes
+		if err := again.UnmarshalText([]byte(b.String())); err != nil || again != b {
+			t.Errorf("%s is written %s", text, b)
+		}
+	}
+	for _, text := range []string{"", "50", "0.5", "x%", "NaN%"} {
+		var s Share
+		if s.UnmarshalText([]byte(text)) == nil {
+			t.Errorf("%q is a share", text)
+		}
+	}
+	for _, text := range []string{"", "5", "-1KiB", "1.1B", "99999999999GiB", "KiB"} {
+		var b Bytes
+		if b.UnmarshalText([]byte(text)) == nil {
+			t.Errorf("%q is a size", text)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, name := range []string{"pinning.yaml", "bad.yaml"} {
+		text, err := os.ReadFile(filepath.Join("testdata", name))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(string(text))
+	}
+	f.Add("roles: {a: &a {workload: *a}}")
+	f.Fuzz(func(t *testing.T, text string) {
+		s, err := Parse("f", []byte(text), known)
+		if err != nil || strings.Count(text, ",") > 60 {
+			return
+		}
+		for _, r := range s.Roles { // big but allowed
+			if len(r.Count) > 2 {
+				return
+			}
+		}
+		for _, f := range s.Factors {
+			if f.Mappings != nil || len(f.Levels) > 20 || f.Staircase != nil && f.Staircase.Step < 0.001 {
+				return
+			}
+		}
+		for _, c := range s.Cells() {
+			for _, p := range c.Parts {
+				if !p.Idle && p.Workload.Name == "" || p.Environment.Name == "" || p.Host == "" {
+					t.Errorf("%s: %s is unresolved: %+v", c.String(), p.Name(), p)
+				}
+			}
+		}
+	})
+}
