@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -22,6 +21,7 @@ import (
 	"github.com/quell-dev/quell/internal/config"
 	"github.com/quell-dev/quell/internal/counter"
 	"github.com/quell-dev/quell/internal/counter/runq"
+	"github.com/quell-dev/quell/internal/counter/uprobe"
 	"github.com/quell-dev/quell/internal/enforce"
 	"github.com/quell-dev/quell/internal/host"
 	"github.com/quell-dev/quell/internal/sample"
@@ -55,7 +55,7 @@ func run(ctx context.Context, c *config.Agent) (err error) {
 	if err := os.MkdirAll(c.StateDir, 0o700); err != nil { // the audit log is nobody else's to read
 		return usageError{fmt.Errorf("make state directory: %w", err)}
 	}
-	e, err := enforce.Open(filepath.Join(c.StateDir, journalDir), h)
+	e, err := openEnforcer(filepath.Join(c.StateDir, journalDir), h)
 	if err != nil {
 		return locked(err)
 	}
@@ -111,7 +111,7 @@ func openSources(c *config.Agent, h *host.Host, p *agent.Parts) {
 	open := map[sample.SignalName]func() (counter.Source, error){
 		sample.CPI:  func() (counter.Source, error) { return source(counter.OpenCPI(cpus, cgroup2)) },
 		sample.CPS:  func() (counter.Source, error) { return source(counter.OpenCPS(cpus, cgroup2)) },
-		sample.CPT:  func() (counter.Source, error) { return source(counter.OpenCPT(h.Path("/proc"))) },
+		sample.CPT:  func() (counter.Source, error) { return source(counter.OpenCPT(h.Path("/proc"), uprobe.Kernel{})) },
 		sample.RunQ: func() (counter.Source, error) { return runq.Open(runq.Options{}) },
 	}
 	for _, sig := range sample.Signals() {
@@ -203,37 +203,4 @@ func goVersion() string {
 		return b.GoVersion
 	}
 	return ""
-}
-
-// restore is the command that undoes what a dead agent left.
-func restore(w io.Writer, c *config.Agent) error {
-	h, err := host.Open("/")
-	if err != nil {
-		return usageError{err}
-	}
-	dir := filepath.Join(c.StateDir, journalDir)
-	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
-		fmt.Fprintf(w, "nothing to undo: there is no journal in %s\n", dir)
-		return nil
-	}
-	e, err := enforce.Open(dir, h)
-	if err != nil {
-		return locked(err)
-	}
-	defer e.Close()
-	if d := e.Damage(); d != "" {
-		fmt.Fprintf(w, "the journal was damaged: %s\n", d)
-	}
-	outcomes, err := e.RestoreAll(sample.At(time.Now()), "quell-agent restore")
-	for _, o := range outcomes {
-		fmt.Fprintf(w, "%s: %s", o.Change.Task, o.Result)
-		if o.Note != "" {
-			fmt.Fprintf(w, " (%s)", o.Note)
-		}
-		fmt.Fprintln(w)
-	}
-	if len(outcomes) == 0 && err == nil {
-		fmt.Fprintln(w, "nothing to undo")
-	}
-	return err
 }

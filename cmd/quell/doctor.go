@@ -13,6 +13,7 @@ import (
 	"github.com/quell-dev/quell/internal/api"
 	"github.com/quell-dev/quell/internal/counter"
 	"github.com/quell-dev/quell/internal/counter/runq"
+	"github.com/quell-dev/quell/internal/counter/uprobe"
 	"github.com/quell-dev/quell/internal/host"
 	"github.com/quell-dev/quell/internal/report"
 	"github.com/quell-dev/quell/internal/sample"
@@ -106,7 +107,7 @@ func signals(h *host.Host, cpus sample.Set) []host.Capability {
 		case sample.CPS:
 			s, err = counter.OpenCPS(cpus, cgroup2)
 		case sample.CPT:
-			s, err = counter.OpenCPT(h.Path("/proc"))
+			s, err = counter.OpenCPT(h.Path("/proc"), uprobe.Kernel{})
 		case sample.RunQ:
 			s, err = runq.Open(runq.Options{})
 		default:

@@ -25,8 +25,9 @@ var table = []row{
 	{pkg: "atomicfile", why: "files that are there whole or not at all"},
 	{pkg: "trace", may: "sample", why: "samples as CSV"},
 	{pkg: "host", may: "sample", outside: "golang.org/x/sys", why: "fills sample's words from /proc and /sys"},
-	{pkg: "counter", may: "sample host", outside: "golang.org/x/sys", why: "readings by task; host.Capability for what is missing"},
-	{pkg: "counter/runq", may: "sample host counter", outside: "golang.org/x/sys github.com/cilium/ebpf", why: "a counter.Source; the only package that loads eBPF"},
+	{pkg: "counter", may: "sample host", outside: "golang.org/x/sys github.com/prometheus/common", why: "readings by task; host.Capability for what is missing; Prometheus's own parser for tasks' counters"},
+	{pkg: "counter/runq", may: "sample host counter", outside: "golang.org/x/sys github.com/cilium/ebpf", why: "a counter.Source over eBPF"},
+	{pkg: "counter/uprobe", may: "sample host counter", outside: "golang.org/x/sys github.com/cilium/ebpf", why: "a counter.Prober over eBPF; beside runq the only package that loads any"},
 	{pkg: "enforce", may: "sample host", outside: "golang.org/x/sys", why: "journals host.Write, at a time given in sample's words"},
 	{pkg: "workload", may: "sample host", outside: "golang.org/x/sys", why: "names CPUs as sample.Set; places processes in cgroups that host finds"},
 	{pkg: "keyed", outside: "go.yaml.in/yaml", why: "YAML into tagged structs; knows no configuration"},
@@ -46,8 +47,8 @@ var table = []row{
 	{pkg: "lab/result", may: "atomicfile lab/study", why: "records on disk; everything in the lab speaks them"},
 	{pkg: "lab", may: "sample host enforce workload lab/study lab/result", why: "the engine: runs a plan and leaves records; environments, load and observers are fed to it"},
 	{pkg: "bench", may: "sample host", outside: "golang.org/x/sys", why: "starts the shipped agent and its rivals as processes and meters them; host says where cgroup2 is and which CPUs there are"},
-	{pkg: "cmd/quell-agent", may: "sample stat spec detect plan trace host counter counter/runq enforce config api agent", outside: "golang.org/x/sys github.com/spf13 github.com/prometheus", why: "wiring"},
-	{pkg: "cmd/quell", may: "sample stat spec detect plan trace host counter counter/runq enforce workload config api report agent demo", outside: "golang.org/x/sys golang.org/x/term github.com/spf13", why: "wiring"},
+	{pkg: "cmd/quell-agent", may: "sample stat spec detect plan trace host counter counter/runq counter/uprobe enforce config api agent", outside: "golang.org/x/sys github.com/spf13 github.com/prometheus", why: "wiring"},
+	{pkg: "cmd/quell", may: "sample stat spec detect plan trace host counter counter/runq counter/uprobe enforce workload config api report agent demo", outside: "golang.org/x/sys golang.org/x/term github.com/spf13", why: "wiring"},
 }
 
 // mutable lists the package-level variables that may change, with the reason.

@@ -25,6 +25,10 @@ type Target struct {
 	// Progress is the task's progress file as a rule gives it, "" to look for
 	// QUELL_PROGRESS in its processes' environment.
 	Progress string
+	// Scrape or Uprobe, if not nil, say where cpt counts the task's
+	// transactions instead.
+	Scrape *Scrape
+	Uprobe *Uprobe
 	// Members lists the process ids in the task's cgroup and below it.
 	Members func() ([]int, error)
 	// Below lists the kernel ids of the cgroups below it, not itself.
@@ -44,6 +48,10 @@ type Reading struct {
 	Coverage float64
 	Flags    sample.Flags // Restarted, or none
 	Extras   sample.Extras
+	// Variant says what was counted where that is not the Source's Variant.
+	Variant string
+	// Err is why Cost is NaN, where there is more to say than that.
+	Err error
 }
 
 // CPUTime gives the CPU time that a task used between the window's start and

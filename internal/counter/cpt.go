@@ -3,6 +3,7 @@
 package counter
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -14,26 +15,61 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CPT is the Source of CPU time per transaction, by the tasks' progress files:
-// Cost is in CPU-s/transaction, Rate in transactions/s, the extra is
-// Transactions. A task is not counted in a window in which a file of it was
-// truncated or started again from a smaller value, or which found none.
+// CPT is the Source of CPU time per transaction: Cost is in CPU-s/transaction,
+// Rate in transactions/s, the extra is Transactions. Where a task's
+// transactions are counted is its Target's to say: a progress file, a counter
+// that it offers to Prometheus, or how often it reaches a place in its program.
+//
+// A task is not counted in a window in which its counter could not be read at
+// both ends or went back; a task without a progress file is left out.
 type CPT struct {
-	proc   string
-	now    func() time.Time
-	tasks  map[sample.TaskKey]*cptTask
-	order  []*cptTask
-	inOpen bool
+	proc    string
+	now     func() time.Time
+	tasks   map[sample.TaskKey]*cptTask
+	order   []*cptTask
+	inOpen  bool
+	scraper *scraper
+	probes  *prober
+	turn    int // whom a window's end asks first
+}
+
+// transactions is one way to count a task's.
+type transactions interface {
+	variant() string
+	// start opens the window for it, ending is called for every task before
+	// the first stop, with the time that all have together.
+	start()
+	ending(context.Context)
+	// stop says what was counted. It is called without ending if the task goes.
+	stop() (counted, error)
+	// abort ends a window that nobody asks about.
+	abort()
+}
+
+// counted is what was counted in a window.
+type counted struct {
+	done      float64
+	span      time.Duration // that it was counted in; 0: the window
+	restarted bool
 }
 
 type cptTask struct {
-	progressTask
-	from time.Time
+	target Target
+	transactions
+	from time.Time // zero: in no window
 }
 
+// The variants of cpt.
+const (
+	variantFile   = "progress-file"
+	variantScrape = "prometheus"
+	variantUprobe = "uprobe"
+)
+
 // OpenCPT returns the source for a machine whose procfs is at proc, usually
-// "/proc".
-func OpenCPT(proc string) (*CPT, error) {
+// "/proc". Uprobes are put into the kernel by k; without one, tasks that ask
+// for a uprobe are refused.
+func OpenCPT(proc string, k Prober) (*CPT, error) {
 	if _, err := os.Lstat(proc + "/self"); err != nil {
 		return nil, &NotSupportedError{What: "progress files", Reason: err.Error(), Remedy: "mount procfs at " + proc, Err: err}
 	}
@@ -42,14 +78,14 @@ func OpenCPT(proc string) (*CPT, error) {
 		return nil, &NotSupportedError{What: "progress files", Reason: "openat2: " + err.Error(), Remedy: "use Linux 5.6 or later, or allow openat2 in the seccomp profile", Err: err}
 	}
 	unix.Close(fd)
-	return &CPT{proc: proc, now: time.Now, tasks: map[sample.TaskKey]*cptTask{}}, nil
+	return &CPT{proc: proc, now: time.Now, tasks: map[sample.TaskKey]*cptTask{}, scraper: newScraper(proc), probes: newProber(proc, k)}, nil
 }
 
 // Signal implements Source.
 func (c *CPT) Signal() sample.SignalName { return sample.CPT }
 
-// Variant implements Source.
-func (c *CPT) Variant() string { return "progress-file" }
+// Variant implements Source. A Reading that was counted otherwise says so.
+func (c *CPT) Variant() string { return variantFile }
 
 // Add implements Source. Nothing is opened before Start.
 func (c *CPT) Add(t Target) error {
@@ -59,37 +95,58 @@ func (c *CPT) Add(t Target) error {
 	if t.Members == nil {
 		return fmt.Errorf("add %s: nobody to list its members", t.Key)
 	}
-	task := &cptTask{progressTask: progressTask{target: t, seen: map[fileID]bool{}}}
+	task := &cptTask{target: t}
+	switch {
+	case t.Scrape != nil:
+		task.transactions = &scrapeTask{target: &task.target, scraper: c.scraper}
+	case t.Uprobe != nil && c.probes.kernel == nil:
+		return fmt.Errorf("add %s: %w", t.Key, &NotSupportedError{What: "uprobes", Reason: "left out of this program"})
+	case t.Uprobe != nil:
+		task.transactions = &probeTask{target: &task.target, prober: c.probes}
+	default:
+		task.transactions = &progressTask{proc: c.proc, target: t, seen: map[fileID]bool{}}
+	}
 	c.tasks[t.Key] = task
 	c.order = append(c.order, task)
 	return nil
 }
 
-// Start implements Source: it finds the tasks' progress files.
+// Start implements Source: it finds the tasks' progress files, and has the
+// others asked without waiting for them.
 func (c *CPT) Start() error {
 	if c.inOpen {
 		return errOpen
 	}
 	c.inOpen = true
 	for _, t := range c.order {
-		t.open(c.proc)
+		t.start()
 		t.from = c.now()
 	}
+	c.probes.start()
 	return nil
 }
 
-// Stop implements Source. A task that has no progress file is left out.
+// Stop implements Source. A task that has no progress file is left out. It
+// waits for the tasks that are asked over the network, 200 ms for all together.
 func (c *CPT) Stop(cpu CPUTime, yield func(sample.TaskKey, Reading)) error {
 	if !c.inOpen {
 		return errNotOpen
 	}
 	c.inOpen = false
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeLast)
+	defer cancel()
+	for i := range c.order {
+		c.order[(i+c.turn)%len(c.order)].ending(ctx)
+	}
+	c.turn++ // who comes last is not always the same
+	c.probes.ending()
 	for _, t := range c.order {
 		used, ok := cpu(t.target.Key)
-		if r, counted := c.finish(t, used, ok); counted {
+		if r, ok := c.finish(t, used, ok); ok {
 			yield(t.target.Key, r)
 		}
 	}
+	c.probes.stop()
 	return nil
 }
 
@@ -101,41 +158,59 @@ func (c *CPT) Remove(key sample.TaskKey, cpu time.Duration) (Reading, bool) {
 	}
 	delete(c.tasks, key)
 	c.order = slices.DeleteFunc(c.order, func(o *cptTask) bool { return o == t })
+	if t.from.IsZero() {
+		return Reading{}, false
+	}
 	return c.finish(t, cpu, true)
 }
 
-// Close implements Source.
+// Close implements Source. It waits until nothing is under way any more.
 func (c *CPT) Close() error {
 	for _, t := range c.order {
-		t.close()
+		t.abort()
 	}
 	clear(c.tasks)
 	c.order, c.inOpen = nil, false
+	c.probes.stop()
+	c.probes.wait()
+	c.scraper.wg.Wait()
 	return nil
 }
 
-// finish ends a task's window; counted is false if it has no progress file or
+// finish ends a task's window; ok is false if it has no progress file or
 // was in no window.
-func (c *CPT) finish(t *cptTask, cpu time.Duration, known bool) (r Reading, counted bool) {
-	span := c.now().Sub(t.from)
-	done, restarted, err := t.close()
+func (c *CPT) finish(t *cptTask, cpu time.Duration, known bool) (r Reading, ok bool) {
+	if t.from.IsZero() {
+		return Reading{}, false
+	}
+	window := c.now().Sub(t.from)
+	t.from = time.Time{}
+	w, err := t.stop()
 	if errors.Is(err, errNoProgress) {
 		return Reading{}, false
 	}
-	r.Cost = math.NaN()
-	if restarted {
+	r.Cost, r.Variant = math.NaN(), t.variant()
+	if w.restarted {
 		r.Flags |= sample.Restarted
 	}
-	if err != nil || restarted {
+	if err != nil || w.restarted || window <= 0 {
+		r.Err = err
 		return r, true
 	}
 	r.Coverage = 1
-	r.Extras.Set(sample.Transactions, float64(done))
-	if s := span.Seconds(); s > 0 {
-		r.Rate = float64(done) / s
+	if w.span > 0 {
+		// Counted a little later or earlier than the CPU time was.
+		w.done *= float64(window) / float64(w.span)
+		r.Coverage = min(1, float64(w.span)/float64(window))
 	}
-	if known && done > 0 {
-		r.Cost = cpu.Seconds() / float64(done)
+	if r.Coverage < leastCoverage {
+		r.Err = fmt.Errorf("counted in %v of %v only", w.span, window)
+		return r, true
+	}
+	r.Extras.Set(sample.Transactions, w.done)
+	r.Rate = w.done / window.Seconds()
+	if known && w.done > 0 {
+		r.Cost = cpu.Seconds() / w.done
 	}
 	return r, true
 }

@@ -123,7 +123,7 @@ func BenchmarkSyscallTax(b *testing.B) {
 
 // BenchmarkCPTStart looks at one process that is known, per operation.
 func BenchmarkCPTStart(b *testing.B) {
-	c, err := OpenCPT("/proc")
+	c, err := OpenCPT("/proc", nil)
 	if err != nil {
 		b.Fatal(err)
 	}

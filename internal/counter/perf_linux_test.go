@@ -397,7 +397,7 @@ func TestCPTHere(t *testing.T) {
 	}
 	write(1000)
 	w := work(t, cgroup(t, cgroup2(t)), progressEnv+"="+file)
-	c, err := OpenCPT("/proc")
+	c, err := OpenCPT("/proc", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ package counter
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -51,6 +52,7 @@ type progressFile struct {
 // the next one finds replaced files and new processes, and a container's file
 // system can be unmounted in between.
 type progressTask struct {
+	proc   string // the root of procfs
 	target Target
 	known  map[int]process
 	files  []progressFile
@@ -67,9 +69,20 @@ type process struct {
 	path string
 }
 
-// open opens the files of the task's processes as they are now and reads where
-// they stand. proc is the root of procfs.
-func (t *progressTask) open(proc string) {
+func (t *progressTask) variant() string { return variantFile }
+
+func (t *progressTask) ending(context.Context) {}
+
+func (t *progressTask) abort() { t.close() }
+
+func (t *progressTask) stop() (counted, error) {
+	sum, restarted, err := t.close()
+	return counted{done: float64(sum), restarted: restarted}, err
+}
+
+// start opens the files of the task's processes as they are now and reads where
+// they stand.
+func (t *progressTask) start() {
 	t.err = nil
 	clear(t.seen)
 	pids, err := t.target.Members()
@@ -80,7 +93,7 @@ func (t *progressTask) open(proc string) {
 	known := make(map[int]process, len(pids))
 	environs, opens := maxEnvirons, maxProgressOpens
 	for _, pid := range pids {
-		dir := proc + "/" + strconv.Itoa(pid)
+		dir := t.proc + "/" + strconv.Itoa(pid)
 		p := process{path: t.target.Progress}
 		if p.path == "" {
 			var ok bool
@@ -161,7 +174,7 @@ func (t *progressTask) openFile(dir, file string) {
 }
 
 // close reads what the files say now and closes them. sum is their progress
-// since open; restarted reports that one says less than before. Both are void
+// since start; restarted reports that one says less than before. Both are void
 // if one of the files could not be read: the error says why.
 func (t *progressTask) close() (sum uint64, restarted bool, err error) {
 	err, t.err = t.err, nil

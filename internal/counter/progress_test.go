@@ -81,7 +81,7 @@ func (p *fakeProc) target(rule string) Target {
 // cpt follows one task of the fake.
 func (p *fakeProc) cpt(rule string) *CPT {
 	p.t.Helper()
-	c, err := OpenCPT(p.dir)
+	c, err := OpenCPT(p.dir, nil)
 	p.check(err)
 	p.t.Cleanup(func() { c.Close() })
 	clock := time.Unix(0, 0)
@@ -409,7 +409,7 @@ func TestCPTOutOfFDs(t *testing.T) {
 
 func TestCPTMembersFail(t *testing.T) {
 	p := newFakeProc(t)
-	c, err := OpenCPT(p.dir)
+	c, err := OpenCPT(p.dir, nil)
 	p.check(err)
 	defer c.Close()
 	target := p.target("/a")
@@ -425,7 +425,7 @@ func TestCPTMembersFail(t *testing.T) {
 }
 
 func TestOpenCPTWithoutProc(t *testing.T) {
-	if _, err := OpenCPT(t.TempDir()); !unsupported(err) {
+	if _, err := OpenCPT(t.TempDir(), nil); !unsupported(err) {
 		t.Errorf("no procfs: %v, want a NotSupportedError", err)
 	}
 }

@@ -1,0 +1,107 @@
+package counter
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+// The bounds on what one answer may make the agent read and keep.
+const (
+	maxExposition = 16 << 20 // bytes of an answer
+	maxSeriesText = 1 << 20  // bytes of it that are about the metric
+	maxLine       = 64 << 10
+)
+
+var errNoSeries = errors.New("no such series")
+
+// sumSeries adds up the series of a metric that have all the given labels, in
+// Prometheus's text format 0.0.4. Lines about other metrics are passed over
+// unparsed: there may be thousands. No series at all is errNoSeries; a gauge,
+// a negative number and one that is not finite are errors, for they count nothing.
+func sumSeries(r io.Reader, metric string, labels map[string]string) (float64, error) {
+	text, err := linesAbout(r, metric)
+	if err != nil {
+		return 0, err
+	}
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
+	if err != nil {
+		return 0, err
+	}
+	sum, found := 0.0, false
+	for _, m := range families[metric].GetMetric() {
+		missing := len(labels)
+		for _, l := range m.GetLabel() {
+			if v, ok := labels[l.GetName()]; ok && v == l.GetValue() {
+				missing--
+			}
+		}
+		if missing > 0 {
+			continue
+		}
+		v := m.GetUntyped().GetValue()
+		if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
+			return 0, fmt.Errorf("%s is %v, which counts nothing", metric, v)
+		}
+		sum, found = sum+v, true
+	}
+	if !found {
+		return 0, errNoSeries
+	}
+	return sum, nil
+}
+
+// linesAbout returns the sample lines of a metric. Its type is left out: the
+// parser would look for the parts of a histogram under it, and to quell
+// http_request_duration_seconds_count is a counter as good as any.
+func linesAbout(r io.Reader, metric string) ([]byte, error) {
+	limited := io.LimitedReader{R: r, N: maxExposition + 1}
+	in := bufio.NewReaderSize(&limited, maxLine)
+	var text []byte
+	for {
+		line, err := in.ReadSlice('\n')
+		long := errors.Is(err, bufio.ErrBufferFull)
+		if err != nil && !long && !errors.Is(err, io.EOF) {
+			return nil, err
+		}
+		trimmed := bytes.TrimLeft(line, " \t")
+		switch {
+		case isAbout(trimmed, metric):
+			if text = append(append(text, bytes.TrimRight(line, "\n")...), '\n'); long || len(text) > maxSeriesText {
+				return nil, fmt.Errorf("more than %d bytes about %s, or a line of more than %d", maxSeriesText, metric, maxLine)
+			}
+		case isGauge(trimmed, metric):
+			return nil, fmt.Errorf("%s is a gauge, which counts nothing", metric)
+		}
+		for long { // the rest of a long line
+			_, err = in.ReadSlice('\n')
+			long = errors.Is(err, bufio.ErrBufferFull)
+		}
+		if limited.N <= 0 {
+			return nil, fmt.Errorf("more than %d bytes", maxExposition)
+		}
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				return text, nil
+			}
+			return nil, err
+		}
+	}
+}
+
+func isAbout(line []byte, metric string) bool {
+	rest, ok := bytes.CutPrefix(line, []byte(metric))
+	return ok && len(rest) > 0 && (rest[0] == '{' || rest[0] == ' ' || rest[0] == '\t')
+}
+
+func isGauge(line []byte, metric string) bool {
+	f := bytes.Fields(line[:min(len(line), len(metric)+64)])
+	return len(f) == 4 && string(f[0]) == "#" && string(f[1]) == "TYPE" && string(f[2]) == metric && string(f[3]) == "gauge"
+}

@@ -1,0 +1,226 @@
+//go:build linux
+
+package counter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Scrape is a counter that a task offers to Prometheus: all series of Metric
+// that have the Labels add up.
+type Scrape struct {
+	Port   int    // of the loopback device in the task's network
+	Path   string // "/metrics"
+	Metric string
+	Labels map[string]string
+}
+
+const (
+	// scrapeFirst is how long the answer at a window's start may take;
+	// nobody waits for it.
+	scrapeFirst = 2 * time.Second
+	// scrapeLast is how long the agent waits at a window's end, for all
+	// tasks together. Who has not answered by then is not counted.
+	scrapeLast = 200 * time.Millisecond
+	// scrapesAtOnce bounds the connections.
+	scrapesAtOnce = 16
+	// maxScrapeRest is the most windows that a task which does not answer is
+	// left alone for.
+	maxScrapeRest = 32
+	// maxScrapePIDs is how many processes of a task are tried; all of a
+	// container's have the same network, but some may just have ended.
+	maxScrapePIDs = 8
+)
+
+var errNoAnswer = errors.New("no answer in time")
+
+// scraper asks tasks for their counters.
+type scraper struct {
+	proc  string
+	slots chan struct{}
+	wg    sync.WaitGroup
+}
+
+func newScraper(proc string) *scraper {
+	return &scraper{proc: proc, slots: make(chan struct{}, scrapesAtOnce)}
+}
+
+// scraped is one answer.
+type scraped struct {
+	value float64
+	at    time.Time // in the middle of asking and being answered
+	err   error
+}
+
+// ask asks in a goroutine of its own; the answer comes in time for the context
+// or is an error then.
+func (s *scraper) ask(ctx context.Context, target *Target) <-chan scraped {
+	answer := make(chan scraped, 1)
+	pids, err := target.Members()
+	if err != nil {
+		answer <- scraped{err: fmt.Errorf("list members: %w", err)}
+		return answer
+	}
+	rule := target.Scrape
+	s.wg.Go(func() {
+		select {
+		case s.slots <- struct{}{}:
+			defer func() { <-s.slots }()
+		case <-ctx.Done():
+			answer <- scraped{err: errNoAnswer}
+			return
+		}
+		a := s.scrape(ctx, pids, rule)
+		if a.err != nil && ctx.Err() != nil {
+			a.err = errNoAnswer
+		}
+		answer <- a
+	})
+	return answer
+}
+
+func (s *scraper) scrape(ctx context.Context, pids []int, rule *Scrape) (a scraped) {
+	a.err = errNoNetwork
+	for _, pid := range pids[:min(len(pids), maxScrapePIDs)] {
+		if a = s.get(ctx, pid, rule); !errors.Is(a.err, errNoNetwork) {
+			break
+		}
+	}
+	if a.err != nil {
+		a.err = fmt.Errorf("scrape port %d: %w", rule.Port, a.err)
+	}
+	return a
+}
+
+func (s *scraper) get(ctx context.Context, pid int, rule *Scrape) (a scraped) {
+	transport := &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return dialLoopback(ctx, s.proc, pid, rule.Port)
+		},
+		DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: 64 << 10,
+	}
+	client := http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost:"+strconv.Itoa(rule.Port)+rule.Path, nil)
+	if err != nil {
+		return scraped{err: err}
+	}
+	req.Header.Set("Accept", "text/plain;version=0.0.4")
+	req.Header.Set("User-Agent", "quell-agent")
+	asked := time.Now()
+	resp, err := client.Do(req)
+	if err != nil {
+		return scraped{err: err}
+	}
+	defer resp.Body.Close()
+	a.at = asked.Add(time.Since(asked) / 2)
+	if resp.StatusCode != http.StatusOK {
+		return scraped{err: fmt.Errorf("answered %s", resp.Status)}
+	}
+	if err := textFormat(resp.Header.Get("Content-Type")); err != nil {
+		return scraped{err: err}
+	}
+	a.value, a.err = sumSeries(resp.Body, rule.Metric, rule.Labels)
+	if errors.Is(a.err, errNoSeries) {
+		a.err = fmt.Errorf("%w: %s%s", errNoSeries, rule.Metric, labelText(rule.Labels))
+	}
+	if errors.Is(a.err, io.ErrUnexpectedEOF) {
+		a.err = fmt.Errorf("the answer was cut short: %w", a.err)
+	}
+	return a
+}
+
+// textFormat refuses what is in another format, whatever was asked for.
+func textFormat(contentType string) error {
+	if contentType == "" {
+		return nil
+	}
+	kind, params, err := mime.ParseMediaType(contentType)
+	if err == nil && kind == "text/plain" && (params["version"] == "" || params["version"] == "0.0.4") {
+		return nil
+	}
+	return fmt.Errorf("answered in the format %.80q, want Prometheus's text format 0.0.4", contentType)
+}
+
+func labelText(labels map[string]string) string {
+	if len(labels) == 0 {
+		return ""
+	}
+	return strings.TrimPrefix(fmt.Sprintf("%q", labels), "map")
+}
+
+// scrapeTask counts one task by its answers at the two ends of a window.
+type scrapeTask struct {
+	target      *Target
+	scraper     *scraper
+	cancel      context.CancelFunc
+	first, last <-chan scraped // nil: not asked in this window
+	begin       scraped
+	err         error // why it was not asked, or not again
+	failed      int   // windows in a row
+	rest        int   // windows to leave it alone for
+}
+
+func (t *scrapeTask) variant() string { return variantScrape }
+
+func (t *scrapeTask) start() {
+	t.first, t.last = nil, nil
+	if t.rest > 0 {
+		t.rest--
+		return // err is what it was
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeFirst)
+	t.err, t.cancel = nil, cancel
+	t.first = t.scraper.ask(ctx, t.target)
+}
+
+func (t *scrapeTask) ending(ctx context.Context) {
+	if t.first == nil {
+		return
+	}
+	select {
+	case t.begin = <-t.first:
+		t.err = t.begin.err
+	default:
+		t.err = errNoAnswer
+	}
+	if t.err == nil {
+		t.last = t.scraper.ask(ctx, t.target)
+	}
+}
+
+func (t *scrapeTask) stop() (counted, error) {
+	defer t.abort()
+	var end scraped
+	if t.last != nil {
+		end = <-t.last
+		t.err = end.err
+	}
+	if t.err != nil {
+		if t.first != nil {
+			t.rest = min(1<<min(t.failed, 10), maxScrapeRest) - 1
+			t.failed++
+		}
+		return counted{}, t.err
+	}
+	t.failed = 0
+	return counted{done: end.value - t.begin.value, span: end.at.Sub(t.begin.at), restarted: end.value < t.begin.value}, nil
+}
+
+// abort lets go of what was asked in the window.
+func (t *scrapeTask) abort() {
+	if t.cancel != nil {
+		t.cancel()
+		t.cancel = nil
+	}
+	t.first, t.last = nil, nil
+}
