@@ -236,12 +236,18 @@ func (c *limited) quota() string {
 	return c.read("cpu.cfs_quota_us") + " " + c.read("cpu.cfs_period_us")
 }
 
-// cap asks the agent for a cap to 0.1 CPU-s/s as soon as it follows the task.
+// cap asks the agent for a cap to 0.1 CPU-s/s, for an hour.
 func (d *daemon) cap(c *limited) {
+	d.t.Helper()
+	d.capFor(c, "1h")
+}
+
+// capFor asks for it as soon as the agent follows the task.
+func (d *daemon) capFor(c *limited, lease string) {
 	d.t.Helper()
 	var err error
 	quelltest.Until(d.t, 20*time.Second, c.path+" can be capped", func() bool {
-		_, err = d.Cap(d.t.Context(), api.CapRequest{Task: c.path, Rate: 0.1, For: "1h", Reason: "test"})
+		_, err = d.Cap(d.t.Context(), api.CapRequest{Task: c.path, Rate: 0.1, For: lease, Reason: "test"})
 		var refused *api.RefusedError
 		return !errors.As(err, &refused) || refused.Status != 404
 	})

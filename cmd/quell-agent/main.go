@@ -17,10 +17,12 @@ import (
 var version = "devel"
 
 // Exit codes: 1 something failed while running, 2 the configuration, the
-// environment or the command line is not right and nothing was touched.
+// environment or the command line is not right and nothing was touched, 3
+// restore had to act for an agent that hangs.
 const (
 	exitFailed = 1
 	exitUsage  = 2
+	exitHung   = 3
 )
 
 // usageError marks what exits with exitUsage.
@@ -61,6 +63,10 @@ func main() {
 	var usage usageError
 	if errors.As(err, &usage) {
 		os.Exit(exitUsage)
+	}
+	var hung hungError
+	if errors.As(err, &hung) {
+		os.Exit(exitHung)
 	}
 	os.Exit(exitFailed)
 }
@@ -110,18 +116,7 @@ Keys of the configuration can be set in the file, in the environment
 				_, err := fmt.Fprint(cmd.OutOrStdout(), config.Reference())
 				return err
 			}},
-		&cobra.Command{Use: "restore", Short: "undo every change that a dead agent left behind", Args: noArgs,
-			Long: `restore reads the journal in the state directory and puts back every limit that still
-holds quell's value. A limit that somebody else changed meanwhile is left alone.
-It refuses while an agent is running: that agent undoes its caps itself.`,
-			Example: "  quell-agent restore\n  quell-agent restore --set state_dir=/var/lib/quell",
-			RunE: func(cmd *cobra.Command, _ []string) error {
-				c, err := f.load()
-				if err != nil {
-					return err
-				}
-				return restore(cmd.OutOrStdout(), c)
-			}},
+		restoreCommand(&f),
 	)
 	return root
 }
@@ -133,7 +128,8 @@ type lockedError struct{ error }
 func (e lockedError) Unwrap() error { return e.error }
 
 func (lockedError) Remedy() string {
-	return "stop the agent that uses this state_dir, it undoes its caps then; `quell uncap` and `quell enforcement off` lift them now"
+	return "stop the agent that uses this state_dir, it undoes its caps then; `quell uncap` and `quell enforcement off` lift them now; " +
+		"if it hangs, `quell-agent restore --overdue` lifts what is past its time"
 }
 
 func locked(err error) error {

@@ -1,13 +1,20 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
+	"github.com/quell-dev/quell/internal/enforce"
+	"github.com/quell-dev/quell/internal/host"
 	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/sample"
 )
 
 // After kill -9 the old quota is put back, by the next start or by restore,
@@ -77,6 +84,135 @@ func TestRestoreWhileAnAgentRuns(t *testing.T) {
 	}
 	if s, err := d.Status(t.Context()); err != nil || len(s.Caps) != 1 {
 		t.Errorf("status %+v, %v", s, err)
+	}
+}
+
+// restoreOverdue runs restore --overdue --json.
+func restoreOverdue(t *testing.T, args []string, more ...string) (int, restored) {
+	t.Helper()
+	r := runAgent(t, slices.Concat([]string{"restore", "--overdue", "--json"}, more, args)...)
+	var did restored
+	if err := json.Unmarshal([]byte(r.stdout), &did); err != nil {
+		t.Fatalf("%v in %+v", err, r)
+	}
+	return r.code, did
+}
+
+// The safety net leaves a dead agent's caps in force until their time is over,
+// and undoes them then.
+func TestOverdueOfADeadAgent(t *testing.T) {
+	short, long := newLimited(t, "short", "40000", "wait"), newLimited(t, "long", "-1", "wait")
+	dir := state(t)
+	args := append(settings(dir), "--config", configFile(t, dir, "/quell-test-cmd-*"))
+	d := start(t, dir, args...)
+	d.cap(long)
+	d.capFor(short, "3s")
+	d.kill()
+	until := time.Now().Add(3 * time.Second)
+	if code, did := restoreOverdue(t, args); time.Now().Before(until.Add(-time.Second)) && (code != 0 || len(did.InForce) != 2 || did.Agent != "" || short.quota() != "10000 100000") {
+		t.Errorf("before its time: exit %d, %+v, quota %s", code, did, short.quota())
+	}
+	quelltest.Until(t, 10*time.Second, "its time is over", func() bool { return time.Now().After(until) })
+	code, did := restoreOverdue(t, args)
+	if code != 0 || did.Agent != agentNone || len(did.Undone) != 1 || did.Undone[0].Task != sample.TaskName(short.path) ||
+		did.Undone[0].Result != "restored" || len(did.InForce) != 1 || did.InForce[0].Task != sample.TaskName(long.path) || len(did.Failed) != 0 {
+		t.Errorf("exit %d, %+v", code, did)
+	}
+	if short.quota() != "40000 100000" || long.quota() != "10000 100000" {
+		t.Errorf("quotas %s, %s", short.quota(), long.quota())
+	}
+	if r := runAgent(t, append([]string{"restore", "--overdue"}, args...)...); r.code != 0 || !strings.HasPrefix(r.stdout, "nothing overdue\n"+long.path+": in force until ") {
+		t.Errorf("again: %+v", r)
+	}
+	if r := runAgent(t, append([]string{"restore"}, args...)...); r.code != 0 || r.stdout != long.path+": restored\n" || long.quota() != "-1 100000" {
+		t.Errorf("all: %+v, quota %s", r, long.quota())
+	}
+}
+
+// An agent that is stopped keeps the journal. What is past its time is undone
+// beside it, once: a limit that is set then, even quell's own value, is theirs,
+// and so it is when the agent wakes up.
+func TestOverdueOfAStoppedAgent(t *testing.T) {
+	cg := newLimited(t, "stopped", "40000", "wait")
+	dir := state(t)
+	args := append(settings(dir), "--config", configFile(t, dir, cg.path))
+	d := start(t, dir, args...)
+	d.capFor(cg, "2s")
+	if err := d.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	until := time.Now().Add(2 * time.Second)
+	quelltest.Until(t, 10*time.Second, "its time is over", func() bool { return time.Now().After(until) })
+	if cg.quota() != "10000 100000" {
+		t.Fatalf("the agent was to be stopped with the cap in force; the quota is %s", cg.quota())
+	}
+	if code, did := restoreOverdue(t, args, "--grace", "1h"); code != 0 || did.Agent != agentRunning || cg.quota() != "10000 100000" {
+		t.Errorf("within its grace: exit %d, %+v, quota %s", code, did, cg.quota())
+	}
+	code, did := restoreOverdue(t, args, "--grace", "0s")
+	if code != exitHung || did.Agent != agentHung || len(did.Undone) != 1 || did.Undone[0].Result != "restored" || len(did.InForce) != 0 {
+		t.Errorf("past it: exit %d, %+v", code, did)
+	}
+	if got := cg.quota(); got != "40000 100000" {
+		t.Errorf("the quota is %s", got)
+	}
+	cg.write("cpu.cfs_quota_us", "10000") // by somebody who is tired of waiting
+	if code, did := restoreOverdue(t, args, "--grace", "0s"); code != 0 || len(did.Undone) != 0 {
+		t.Errorf("again: exit %d, %+v", code, did)
+	}
+	if err := d.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	quelltest.Until(t, 20*time.Second, "the agent counts the cap as ended", func() bool {
+		s, err := d.Status(t.Context())
+		return err == nil && len(s.Caps) == 0 && strings.Contains(d.log.String(), "while this agent hung")
+	})
+	if got := cg.quota(); got != "10000 100000" {
+		t.Errorf("awake, the agent made %s of somebody's limit", got)
+	}
+}
+
+// A live agent's caps are its own, also when --grace is nothing: it is given
+// time to do it.
+func TestOverdueBesideALiveAgent(t *testing.T) {
+	cg := newLimited(t, "live", "40000", "wait")
+	dir := state(t)
+	args := append(settings(dir), "--config", configFile(t, dir, cg.path))
+	d := start(t, dir, args...)
+	d.capFor(cg, "1s")
+	quelltest.Until(t, 20*time.Second, "the lease ends", func() bool {
+		if code, did := restoreOverdue(t, args, "--grace", "0s"); code != 0 || len(did.Undone) != 0 || did.Agent == agentHung {
+			t.Fatalf("exit %d, %+v", code, did)
+		}
+		return cg.quota() == "40000 100000"
+	})
+	if r := runAgent(t, "restore", "--overdue", "--grace", "-1s"); r.code != exitUsage {
+		t.Errorf("a bad grace: %+v", r)
+	}
+}
+
+// A restore holds the journal for a moment: an agent that starts just then
+// waits for it.
+func TestStartWaitsForARestore(t *testing.T) {
+	quelltest.Need(t, quelltest.Root)
+	dir := state(t)
+	h, err := host.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := enforce.Open(dir+"/state/journal", h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir+"/state", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	released := make(chan error, 1)
+	timer := time.AfterFunc(300*time.Millisecond, func() { released <- e.Close() })
+	defer timer.Stop()
+	start(t, dir, settings(dir)...)
+	if err := <-released; err != nil {
+		t.Error(err)
 	}
 }
 

@@ -1,0 +1,267 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quell-dev/quell/internal/config"
+	"github.com/quell-dev/quell/internal/enforce"
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+const (
+	// defaultGrace is how long a lease may be over before the agent that holds
+	// the journal counts as hung: many ticks, and less than people wait.
+	defaultGrace = 10 * time.Second
+	// secondLook is how long what looks hung is watched on: an agent that has
+	// just been started, or woken up, undoes what is overdue within it.
+	secondLook = 2 * time.Second
+)
+
+type restoring struct {
+	overdue, json bool
+	grace         time.Duration
+}
+
+func restoreCommand(f *flags) *cobra.Command {
+	var r restoring
+	cmd := &cobra.Command{Use: "restore", Short: "undo what a dead or hung agent left behind", Args: noArgs,
+		Long: `restore reads the journal in the state directory and puts back every limit that still
+holds quell's value. A limit that somebody else changed meanwhile is left alone, and
+so is a cgroup that was removed, also if one was made again at the same path.
+It refuses while an agent is running: that agent undoes its caps itself.
+
+With --overdue it undoes only caps whose time is over, and does so also beside an agent
+that runs but hangs: one that is stopped or stuck, whose caps are past their end by more
+than --grace and stay so for 2 s more. Where nothing is overdue it reads one file and is
+done. This is what quell-restore.timer runs.
+
+Exit code: 0 nothing is left to undo; 1 a cap could not be undone and is still in force;
+2 the configuration, the environment or the command line is not right, or an agent runs;
+3 overdue caps were undone for an agent that hangs: look after it.`,
+		Example: `  quell-agent restore                      # after a crash: undo everything
+  quell-agent restore --overdue            # only what should have ended; also beside a hung agent
+  quell-agent restore --overdue --json     # what was done, for programs
+  quell-agent restore --set state_dir=/var/lib/quell`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := f.load()
+			if err != nil {
+				return err
+			}
+			if r.grace < 0 {
+				return usageError{fmt.Errorf("--grace %s: want 0s or more", r.grace)}
+			}
+			return r.run(cmd.Context(), cmd.OutOrStdout(), c)
+		},
+	}
+	cmd.Flags().BoolVar(&r.overdue, "overdue", false, "only caps whose time is over; also where the agent hangs")
+	cmd.Flags().DurationVar(&r.grace, "grace", defaultGrace, "with --overdue: how long past its end a cap may be before the agent counts as hung")
+	cmd.Flags().BoolVar(&r.json, "json", false, "print what was done as JSON")
+	return cmd
+}
+
+// States of the agent as restore finds it.
+const (
+	agentNone    = "none"    // nobody holds the journal
+	agentRunning = "running" // somebody does, and nothing is overdue
+	agentHung    = "hung"
+)
+
+// restored is what a restore did, for programs.
+type restored struct {
+	Journal string `json:"journal"`
+	// Agent is empty if it was not looked at: nothing was open or overdue.
+	Agent   string     `json:"agent,omitempty"`
+	Undone  []ended    `json:"undone"`
+	Failed  []string   `json:"failed"`   // not undone or not written down, with the reason
+	InForce []standing `json:"in_force"` // caps that are left
+	Damage  string     `json:"damage,omitempty"`
+}
+
+type ended struct {
+	ID     string          `json:"id"`
+	Task   sample.TaskName `json:"task"`
+	Until  sample.Millis   `json:"until"`
+	Result string          `json:"result"`
+	Note   string          `json:"note,omitempty"`
+	Writes []host.Write    `json:"writes"`
+}
+
+type standing struct {
+	ID    string          `json:"id"`
+	Task  sample.TaskName `json:"task"`
+	Until sample.Millis   `json:"until"`
+}
+
+// hungError is the end of a restore that had to act for an agent.
+type hungError struct{ holder error }
+
+func (e hungError) Error() string {
+	return "overdue caps were undone for an agent that hangs: " + e.holder.Error()
+}
+
+func (e hungError) Unwrap() error { return e.holder }
+
+func (hungError) Remedy() string {
+	return "see what the agent waits for (kill -ABRT makes it print its goroutines and end), then start it again"
+}
+
+// run is the command; what it did goes to w also where it fails.
+func (r *restoring) run(ctx context.Context, w io.Writer, c *config.Agent) error {
+	h, err := host.Open("/")
+	if err != nil {
+		return usageError{err}
+	}
+	did := restored{Journal: filepath.Join(c.StateDir, journalDir), Undone: []ended{}, Failed: []string{}, InForce: []standing{}}
+	v, err := enforce.Look(did.Journal)
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // nothing, and nothing is to be made
+		err = nil
+	case err != nil:
+		return usageError{err}
+	case len(v.Open) == 0 && v.Damage == "": // also where the disk is full
+	case r.overdue:
+		err = r.lift(ctx, &did, h, v)
+	default:
+		err = did.all(h)
+	}
+	if left, bad := enforce.Look(did.Journal); bad == nil {
+		for _, c := range left.Open {
+			did.InForce = append(did.InForce, standing{c.ID, c.Task, c.Until})
+		}
+	}
+	var usage usageError
+	if errors.As(err, &usage) {
+		return err
+	}
+	return errors.Join(err, did.print(w, r))
+}
+
+// all undoes every change of a journal that nobody holds.
+func (d *restored) all(h *host.Host) error {
+	e, err := enforce.Open(d.Journal, h)
+	if err != nil {
+		return locked(err)
+	}
+	d.Agent, d.Damage = agentNone, e.Damage()
+	outcomes, err := e.RestoreAll(sample.At(time.Now()), "quell-agent restore")
+	return d.ended(outcomes, errors.Join(err, e.Close()))
+}
+
+// lift undoes what is overdue in v, as the journal's holder or beside one that
+// hangs.
+func (r *restoring) lift(ctx context.Context, did *restored, h *host.Host, v enforce.View) error {
+	over := func(by time.Duration) func(enforce.Change) bool {
+		return func(c enforce.Change) bool { return sample.At(time.Now()) >= c.Until.Add(by) }
+	}
+	// A lease that has not begun yet is of a clock that was set back. A running
+	// agent keeps its own time (it never goes back), so that is its to judge.
+	due := func(c enforce.Change) bool { return over(0)(c) || sample.At(time.Now()) < c.From }
+	if !slices.ContainsFunc(v.Open, due) {
+		return nil
+	}
+	e, holder := enforce.Open(did.Journal, h)
+	if holder == nil {
+		did.Agent, did.Damage = agentNone, e.Damage()
+		var outcomes []enforce.Outcome
+		var errs []error
+		for _, c := range slices.Backward(e.Active()) {
+			if due(c) {
+				o, err := e.Undo(sample.At(time.Now()), c.ID, "quell-agent restore --overdue")
+				if err == nil || errors.Is(err, enforce.ErrJournal) {
+					outcomes = append(outcomes, o)
+				}
+				errs = append(errs, err)
+			}
+		}
+		return did.ended(outcomes, errors.Join(append(errs, e.Close())...))
+	}
+	if !errors.Is(holder, enforce.ErrLocked) {
+		return usageError{holder}
+	}
+	did.Agent = agentRunning
+	first := map[string]bool{}
+	for _, c := range v.Open {
+		if over(r.grace)(c) {
+			first[c.ID] = true
+		}
+	}
+	if len(first) == 0 {
+		return nil
+	}
+	select {
+	case <-time.After(secondLook):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	outcomes, err := enforce.Lift(did.Journal, h, sample.At(time.Now()), func(c enforce.Change) bool {
+		return first[c.ID] && over(r.grace)(c)
+	})
+	if len(outcomes) == 0 && err == nil {
+		return nil // it has caught up
+	}
+	did.Agent = agentHung
+	err = did.ended(outcomes, err)
+	if len(outcomes) > 0 {
+		err = errors.Join(err, hungError{holder})
+	}
+	return err
+}
+
+// ended takes down how changes ended.
+func (d *restored) ended(outcomes []enforce.Outcome, err error) error {
+	for _, o := range outcomes {
+		d.Undone = append(d.Undone, ended{o.Change.ID, o.Change.Task, o.Change.Until, o.Result.String(), o.Note, o.Change.Writes})
+	}
+	if err != nil {
+		d.Failed = append(d.Failed, err.Error())
+	}
+	return err
+}
+
+func (d *restored) print(w io.Writer, r *restoring) error {
+	if r.json {
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		return e.Encode(d)
+	}
+	if d.Damage != "" {
+		fmt.Fprintf(w, "the journal was damaged: %s\n", d.Damage)
+	}
+	for _, o := range d.Undone {
+		fmt.Fprintf(w, "%s: %s", o.Task, o.Result)
+		if o.Note != "" {
+			fmt.Fprintf(w, " (%s)", o.Note)
+		}
+		fmt.Fprintln(w)
+	}
+	if len(d.Undone)+len(d.Failed) == 0 {
+		fmt.Fprintln(w, map[bool]string{false: "nothing to undo", true: "nothing overdue"}[r.overdue])
+	}
+	for _, c := range d.InForce {
+		fmt.Fprintf(w, "%s: in force until %s\n", c.Task, c.Until.Time().Format(time.RFC3339))
+	}
+	return nil
+}
+
+// openEnforcer opens the journal for the daemon. A restore that runs just now
+// holds it for milliseconds: that is waited for.
+func openEnforcer(dir string, h *host.Host) (*enforce.Enforcer, error) {
+	for end := time.Now().Add(2 * time.Second); ; {
+		e, err := enforce.Open(dir, h)
+		if !errors.Is(err, enforce.ErrLocked) || time.Now().After(end) {
+			return e, err
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
