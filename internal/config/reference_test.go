@@ -50,24 +50,32 @@ func TestConfigurationPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const begin, end = "<!-- reference: made by go test ./internal/config -update -->\n```yaml\n", "```\n<!-- end -->\n"
-	before, rest, ok := strings.Cut(string(page), begin)
-	block, after, closed := strings.Cut(rest, end)
-	if !ok || !closed {
-		t.Fatalf("%s has no block between %q and %q", name, begin, end)
+	text := string(page)
+	for _, block := range []struct{ begin, end, want string }{
+		{"<!-- rules: made by go test ./internal/config -update -->\n", "<!-- end of rules -->\n", RuleReference()},
+		{"<!-- reference: made by go test ./internal/config -update -->\n```yaml\n", "```\n<!-- end -->\n", Reference()},
+	} {
+		before, rest, ok := strings.Cut(text, block.begin)
+		got, after, closed := strings.Cut(rest, block.end)
+		if !ok || !closed {
+			t.Fatalf("%s has no block between %q and %q", name, block.begin, block.end)
+		}
+		if *update {
+			got = block.want
+		}
+		if got != block.want {
+			t.Errorf("%s is out of date; go test ./internal/config -update", name)
+		}
+		text = before + block.begin + got + block.end + after
 	}
 	if *update {
-		block = Reference()
-		if err := os.WriteFile(name, []byte(before+begin+block+end+after), 0o644); err != nil {
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if block != Reference() {
-		t.Errorf("%s is out of date; go test ./internal/config -update", name)
-	}
 	// The examples of the page must load.
 	examples := 0
-	for _, text := range strings.Split(before+after, "```yaml\n")[1:] {
+	for _, text := range strings.Split(text, "```yaml\n")[1:] {
 		text, _, _ = strings.Cut(text, "```")
 		load(t, text, nil, nil)
 		examples++

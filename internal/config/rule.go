@@ -22,6 +22,9 @@ type Rule struct {
 	Ignore    bool         `key:"ignore" help:"what matches is no task"`
 	Signals   []string     `key:"signals" help:"judge it by these signals only; empty: by all" oneof:"cpi cpt cps runq"`
 	Progress  string       `key:"progress" help:"progress file as the task sees it; empty: QUELL_PROGRESS of its environment"`
+	// Prometheus or Uprobe count its transactions instead.
+	Prometheus *Prometheus `key:"prometheus" help:"cpt counts transactions by a counter of the task's own"`
+	Uprobe     *Uprobe     `key:"uprobe" help:"cpt counts transactions by how often a place in the task's program is reached"`
 
 	pattern *regexp.Regexp
 }
@@ -99,10 +102,7 @@ func (r *Rule) validate(key string) []Problem {
 				Want: fmt.Sprintf("$N with N from 1 to the number of stars in match, %d", r.pattern.NumSubexp())})
 		}
 	}
-	if r.Progress != "" && !strings.HasPrefix(r.Progress, "/") {
-		ps = append(ps, Problem{Key: key + ".progress", Value: fmt.Sprintf("%q", r.Progress), Want: "an absolute path"})
-	}
-	return ps
+	return append(ps, r.transactions(key)...)
 }
 
 var jobRef = regexp.MustCompile(`\$([0-9])`)
