@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"strings"
@@ -142,6 +143,13 @@ func (a *Agent) target(t *task) counter.Target {
 	c := counter.Target{Key: t.Key, Dir: t.cgroup.Dir(), Progress: t.rule.Progress, Members: t.cgroup.Members, Below: t.cgroup.Below}
 	if t.Key.Hierarchy == sample.Unified {
 		c.PerfDir = c.Dir
+	}
+	if p := t.rule.Prometheus; p != nil {
+		c.Scrape = &counter.Scrape{Port: p.Port, Path: cmp.Or(p.Path, "/metrics"), Metric: p.Metric, Labels: p.Labels}
+	}
+	if u := t.rule.Uprobe; u != nil {
+		c.Uprobe = &counter.Uprobe{Binary: u.Binary, Symbol: u.Symbol, Offset: u.Place(), BuildID: u.BuildID,
+			MaxRate: cmp.Or(u.MaxRate, config.DefaultMaxRate)}
 	}
 	return c
 }

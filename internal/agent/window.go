@@ -1,7 +1,10 @@
 package agent
 
 import (
+	"cmp"
+	"errors"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/quell-dev/quell/internal/api"
@@ -137,7 +140,7 @@ func (a *Agent) measure(t *task, now time.Time, wall, stolen float64) {
 	if t.places.Split {
 		t.flags |= sample.Split
 	}
-	t.views = t.views[:0]
+	t.views, t.notes[noteReading] = t.views[:0], ""
 	if !t.ended && (t.cpus.Len() == 0 || now.Sub(t.looked) >= lookEvery) {
 		a.look(now, t)
 	}
@@ -163,6 +166,25 @@ func (a *Agent) collect(s counter.Source) {
 			w.counted[t.Key] = r
 		}
 	}
+	a.explain(s.Signal())
+}
+
+// explain notes why tasks were not counted. What was taken out because it cost
+// the machine too much is a degradation of the agent's own.
+func (a *Agent) explain(sig sample.SignalName) {
+	w := &a.window
+	var refused []error
+	for _, t := range w.order {
+		err := w.counted[t.Key].Err
+		if err == nil {
+			continue
+		}
+		t.notes[noteReading] = string(sig) + ": " + err.Error()
+		if rate := (*counter.RateError)(nil); errors.As(err, &rate) && !slices.Contains(refused, err) {
+			refused = append(refused, err)
+		}
+	}
+	a.degrade("uprobes for "+string(sig), errors.Join(refused...))
 }
 
 // judge hands one signal's interval to the detector, the planner, the specs
@@ -175,6 +197,7 @@ func (a *Agent) judge(now, at sample.Millis, sig sample.Signal, variant string, 
 			Flags: t.flags, Reach: a.reach(sig.Domain, t)}
 		if c, ok := w.counted[t.Key]; ok && t.counted && t.judges(sig.Name) {
 			r.Cost, r.Self, r.Rate = c.Cost, c.Self, c.Rate
+			variant := cmp.Or(c.Variant, variant)
 			r.Flags |= c.Flags
 			_, r.OwnApart = c.Extras.Get(sample.WaitThrottled)
 			r.Spec, _ = a.history.Lookup(a.specKey(t, sig.Name, variant), at)
@@ -188,6 +211,7 @@ func (a *Agent) judge(now, at sample.Millis, sig sample.Signal, variant string, 
 	a.carryOut(now, a.planner.Interval(now, sig.Name, at, w.readings, verdicts))
 	for i, t := range w.order {
 		r, v := &w.readings[i], &verdicts[i]
+		variant := cmp.Or(w.counted[t.Key].Variant, variant)
 		a.learn(t, sig.Name, variant, at, r, v)
 		view := api.SignalView{Signal: sig.Name, Cost: plan.Value(r.Cost), Limit: plan.Value(math.NaN()), Outlier: v.Outlier, Spec: r.Spec}
 		if v.Judged {
