@@ -56,6 +56,9 @@ func FuzzParsePSI(f *testing.F) {
 		if p, err := parsePSI(text); err == nil && (p.Some.Total < 0 || p.Full.Total < 0) {
 			t.Errorf("%+v", p)
 		}
+		if d, err := parseStalled(text); d < 0 || err != nil && d != 0 {
+			t.Errorf("stalled %v, %v", d, err)
+		}
 	})
 }
 

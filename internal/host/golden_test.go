@@ -99,6 +99,9 @@ func describe(t *testing.T, h *Host) string {
 			out("  usage %+v %v", usage, errorText(err))
 			psi, err := c.PSI("cpu")
 			out("  cpu pressure %+v %v", psi, errorText(err))
+			if d, again := c.Stalled("cpu"); d != psi.Some.Total || errorText(again) != errorText(err) {
+				t.Errorf("%s: stalled %v, %v; PSI says %v, %v", p, d, again, psi.Some.Total, err)
+			}
 			members, err := c.Members()
 			must(err)
 			threads, err := c.Threads()

@@ -421,6 +421,11 @@ func TestUsageDoesNotAllocate(t *testing.T) {
 		if _, err := c.Usage(); err != nil && !errors.Is(err, ErrNoUsage) {
 			t.Fatal(err)
 		}
+		if _, err := c.Stalled("cpu"); err == nil {
+			if n := testing.AllocsPerRun(100, func() { c.Stalled("cpu") }); n != 0 {
+				t.Errorf("Stalled() allocates %v times", n)
+			}
+		}
 		if n := testing.AllocsPerRun(100, func() { c.Usage() }); n != 0 {
 			t.Errorf("%s: Usage allocates %v times", hier, n)
 		}

@@ -76,6 +76,22 @@ func TestUsageParse(t *testing.T) {
 	}
 }
 
+func TestParseStalled(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"some avg10=1.27 avg60=1.12 avg300=0.75 total=9684323\nfull avg10=0.10 avg60=0.00 avg300=0.00 total=7\n": 9684323 * time.Microsecond,
+		"full avg10=0.10 avg60=0.00 avg300=0.00 total=7\nsome avg10=1.00 avg60=0.00 avg300=0.00 total=1":        time.Microsecond,
+	} {
+		if got, err := parseStalled([]byte(text)); err != nil || got != want {
+			t.Errorf("%q: %v, %v; want %v", text, got, err, want)
+		}
+	}
+	for _, bad := range []string{"", "some", "some avg10=1", "some total=", "some total=-1", "some total=1x", "full total=7\n", "somewhat total=7\n"} {
+		if got, err := parseStalled([]byte(bad)); err == nil {
+			t.Errorf("%q: %v", bad, got)
+		}
+	}
+}
+
 func TestParsePSI(t *testing.T) {
 	got, err := parsePSI([]byte("some avg10=1.27 avg60=1.12 avg300=0.75 total=9684323\nfull avg10=0.10 avg60=0.00 avg300=0.00 total=7\n"))
 	want := PSI{Stall{1.27, 1.12, 0.75, 9684323 * time.Microsecond}, Stall{0.1, 0, 0, 7 * time.Microsecond}}

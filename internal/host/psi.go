@@ -39,21 +39,40 @@ func (h *Host) PSI(resource string) (PSI, error) {
 
 // PSI reads the cgroup's pressure on a resource, which only cgroup2 keeps: a
 // task of the v1 cpu hierarchy has it if its processes share a cgroup there
-// that is not the top.
+// that is not the top. Errors: ErrGone, ErrNoPSI.
 func (c *Cgroup) PSI(resource string) (PSI, error) {
+	text, err := c.readPressure(resource)
+	if err != nil {
+		return PSI{}, err
+	}
+	return parsePSI(text)
+}
+
+// Stalled is PSI's total of Some alone, for those who read many cgroups often:
+// it does not allocate.
+func (c *Cgroup) Stalled(resource string) (time.Duration, error) {
+	text, err := c.readPressure(resource)
+	if err != nil {
+		return 0, err
+	}
+	return parseStalled(text)
+}
+
+// readPressure reads a pressure file into c.buf.
+func (c *Cgroup) readPressure(resource string) ([]byte, error) {
 	f, ok := c.psi[resource]
 	if !ok {
 		dir := c.Dir()
 		if c.hier == sample.V1CPU {
 			t, ok := c.h.trees[""]
 			if !ok || c.places.Unified == "" || c.places.Unified == "/" {
-				return PSI{}, fmt.Errorf("read %s pressure of %s: %w", resource, c.path, ErrNoPSI)
+				return nil, fmt.Errorf("read %s pressure of %s: %w", resource, c.path, ErrNoPSI)
 			}
 			dir = path.Join(t.dir, c.places.Unified)
 		}
 		var err error
 		if f, err = c.openIn(dir, path.Base(resource)+".pressure"); err != nil {
-			return PSI{}, fmt.Errorf("read %s pressure of %s: %w", resource, c.path, orNoPSI(err))
+			return nil, fmt.Errorf("read %s pressure of %s: %w", resource, c.path, orNoPSI(err))
 		}
 		if c.psi == nil {
 			c.psi = make(map[string]statFile)
@@ -66,9 +85,9 @@ func (c *Cgroup) PSI(resource string) (PSI, error) {
 		err = ErrNoPSI
 	}
 	if err != nil {
-		return PSI{}, fmt.Errorf("read %s pressure of %s: %w", resource, c.path, orNoPSI(err))
+		return nil, fmt.Errorf("read %s pressure of %s: %w", resource, c.path, orNoPSI(err))
 	}
-	return parsePSI(text)
+	return text, nil
 }
 
 // orNoPSI adds ErrNoPSI to the errors by which kernels say so: no file, or
@@ -78,6 +97,24 @@ func orNoPSI(err error) error {
 		return fmt.Errorf("%w: %w", ErrNoPSI, err)
 	}
 	return err
+}
+
+var errBadPressure = errors.New("parse pressure: no total of some")
+
+// parseStalled finds the total of the line that begins with some.
+func parseStalled(text []byte) (time.Duration, error) {
+	for line := range bytes.Lines(text) {
+		if !bytes.HasPrefix(line, []byte("some ")) {
+			continue
+		}
+		_, total, _ := bytes.Cut(line, []byte(" total="))
+		n, ok := parseUint(bytes.TrimSpace(total))
+		if !ok {
+			return 0, errBadPressure
+		}
+		return duration(n, time.Microsecond), nil
+	}
+	return 0, errBadPressure
 }
 
 // parsePSI reads lines such as
