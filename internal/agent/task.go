@@ -47,6 +47,7 @@ const (
 	notePlaces
 	noteCounting
 	noteQuota
+	noteReading
 	numNotes
 )
 
