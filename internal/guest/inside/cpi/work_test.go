@@ -4,6 +4,7 @@ package cpi
 
 import (
 	"bufio"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/quell-dev/quell/internal/counter"
 	"github.com/quell-dev/quell/internal/quelltest"
@@ -33,9 +35,8 @@ func TestMain(m *testing.M) {
 	quelltest.Main(m)
 }
 
-// serve is the worker: it executes as many instructions as a line on its
-// standard input says, and says how many nanoseconds passed meanwhile. "0" is
-// without end.
+// serve is the worker: it has as many instructions executed as a line on its
+// standard input says, and says how many nanoseconds that took.
 func serve() {
 	in := bufio.NewScanner(os.Stdin)
 	for in.Scan() {
@@ -44,10 +45,13 @@ func serve() {
 			panic(err)
 		}
 		begin := now()
-		for n == 0 {
-			spin(1 << 20)
+		pid := spawn(n / perTurn)
+		if pid < 0 {
+			panic(unix.Errno(-pid))
 		}
-		spin(n / perTurn)
+		if _, err := unix.Wait4(pid, nil, 0, nil); err != nil {
+			panic(err)
+		}
 		fmt.Println(now() - begin)
 	}
 }
@@ -79,8 +83,7 @@ func work(t *testing.T) *worker {
 	}
 	defer cgroup.Close()
 	w := &worker{t: t, dir: dir, cmd: exec.Command("/proc/self/exe")}
-	// One thread that runs Go, and no collector: what the worker executes is the loop.
-	w.cmd.Env = append(os.Environ(), workerEnv+"=1", "GOMAXPROCS=1", "GOGC=off")
+	w.cmd.Env = append(os.Environ(), workerEnv+"=1", "GOMAXPROCS=1")
 	w.cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(cgroup.Fd())}
 	in, err := w.cmd.StdinPipe()
 	if err != nil {
@@ -95,7 +98,9 @@ func work(t *testing.T) *worker {
 	}
 	w.in, w.out = in.(*os.File), bufio.NewScanner(out)
 	t.Cleanup(func() {
-		w.cmd.Process.Kill()
+		if err := os.WriteFile(dir+"/cgroup.kill", []byte("1"), 0); err != nil {
+			t.Error(err)
+		}
 		w.cmd.Wait()
 		quelltest.Until(t, 5*time.Second, dir+" can be removed", func() bool {
 			err := unix.Rmdir(dir)
@@ -106,7 +111,10 @@ func work(t *testing.T) *worker {
 	return w
 }
 
-// tell lets the worker execute n instructions, 0 without end; it does not wait.
+// endless is more instructions than any test waits for.
+const endless = 1 << 62
+
+// tell lets the worker execute n instructions and does not wait.
 func (w *worker) tell(n uint64) {
 	w.t.Helper()
 	if _, err := fmt.Fprintln(w.in, n); err != nil {
@@ -180,4 +188,33 @@ func setting(t *testing.T, name string) float64 {
 		t.Fatalf("%s: %v", name, err)
 	}
 	return n
+}
+
+// kernelPart counts the instructions that the kernel executes on behalf of a
+// worker, with an event of its own: what is known beforehand is what the loop
+// executes, not what timer ticks and system calls do meanwhile.
+func kernelPart(t *testing.T, w *worker) (read func() float64) {
+	t.Helper()
+	cgroup, err := os.Open(w.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cgroup.Close()
+	attr := unix.PerfEventAttr{Type: unix.PERF_TYPE_HARDWARE, Config: unix.PERF_COUNT_HW_INSTRUCTIONS,
+		Size: uint32(unsafe.Sizeof(unix.PerfEventAttr{})), Bits: unix.PerfBitExcludeUser}
+	fd, err := unix.PerfEventOpen(&attr, int(cgroup.Fd()), 0, -1, unix.PERF_FLAG_PID_CGROUP|unix.PERF_FLAG_FD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	event := os.NewFile(uintptr(fd), "instructions:k")
+	t.Cleanup(func() { event.Close() })
+	now := func() float64 {
+		buf := make([]byte, 8)
+		if _, err := event.Read(buf); err != nil {
+			t.Fatal(err)
+		}
+		return float64(binary.NativeEndian.Uint64(buf))
+	}
+	before := now()
+	return func() float64 { return now() - before }
 }
