@@ -1,11 +1,13 @@
 package host
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -16,7 +18,17 @@ import (
 // what the hypervisor chose to tell, which need not be how the CPUs are placed.
 type Topology struct {
 	Online sample.Set
-	CPUs   []CPU // by ascending ID
+	CPUs   []CPU  // by ascending ID
+	Memory []Node // by ascending ID; none where the kernel knows none
+}
+
+// Node is a memory node.
+type Node struct {
+	ID   int
+	CPUs sample.Set // those online; none for a node of memory only
+	// Distances are to the nodes of Topology.Memory, in their order: 10 to
+	// itself, and more the slower the access (ACPI, SLIT). None if not known.
+	Distances []int
 }
 
 // CPU is one logical CPU.
@@ -83,9 +95,14 @@ func (h *Host) Topology() (Topology, error) {
 		return Topology{}, fmt.Errorf("read topology: %w", err)
 	}
 	t := Topology{Online: online}
-	nodes, err := h.cpuNodes()
-	if err != nil {
+	if t.Memory, err = h.memoryNodes(); err != nil {
 		return Topology{}, fmt.Errorf("read topology: %w", err)
+	}
+	nodes := make(map[int]int)
+	for _, n := range t.Memory {
+		for _, cpu := range n.CPUs.Numbers() {
+			nodes[cpu] = n.ID
+		}
 	}
 	for _, id := range online.Numbers() {
 		c := CPU{ID: id, Package: -1, Core: -1, Node: nodes[id]}
@@ -153,28 +170,39 @@ func (t Topology) checkCacheIDs() {
 	}
 }
 
-// cpuNodes maps CPUs to memory nodes; it is empty where there is no NUMA.
-func (h *Host) cpuNodes() (map[int]int, error) {
+// memoryNodes is empty where there is no NUMA
+// (Documentation/ABI/stable/sysfs-devices-node).
+func (h *Host) memoryNodes() ([]Node, error) {
 	const nodeDir = "/sys/devices/system/node"
 	entries, err := os.ReadDir(h.Path(nodeDir))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	nodes := make(map[int]int)
+	var nodes []Node
 	for _, e := range entries {
 		number, isNode := strings.CutPrefix(e.Name(), "node")
 		id, err := strconv.Atoi(number)
 		if !isNode || err != nil {
 			continue
 		}
-		cpus, err := h.readSet(path.Join(nodeDir, e.Name(), "cpulist"))
-		if err != nil {
+		n := Node{ID: id}
+		if n.CPUs, err = h.readSet(path.Join(nodeDir, e.Name(), "cpulist")); err != nil {
 			return nil, err
 		}
-		for _, cpu := range cpus.Numbers() {
-			nodes[cpu] = id
+		distances, err := h.ReadValue(path.Join(nodeDir, e.Name(), "distance"))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
 		}
+		for field := range strings.FieldsSeq(distances) {
+			d, err := strconv.Atoi(field)
+			if err != nil {
+				return nil, fmt.Errorf("parse distances of %s: bad number %q", e.Name(), field)
+			}
+			n.Distances = append(n.Distances, d)
+		}
+		nodes = append(nodes, n)
 	}
+	slices.SortFunc(nodes, func(a, b Node) int { return cmp.Compare(a.ID, b.ID) })
 	return nodes, nil
 }
 
