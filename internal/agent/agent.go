@@ -249,6 +249,7 @@ func (a *Agent) analyse() {
 			return
 		}
 		a.stats.analyses++
+		a.stats.findings[[2]string{string(f.Signal), f.Kind.String()}]++
 		a.Log.Debug("anomaly", "victim", f.Victim.Name, "signal", f.Signal, "kind", f.Kind, "cost", f.Cost, "threshold", f.Threshold)
 		a.carryOut(now, a.planner.Finding(now, f, func(k sample.TaskKey) []detect.Point { return a.detector.Window(f.Signal, k) }))
 	}

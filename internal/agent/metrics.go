@@ -23,7 +23,7 @@ type stats struct {
 	tickSeconds                              float64
 	samples, notCounted, outliers, addFailed map[sample.SignalName]uint64
 	sourceSeconds                            map[sample.SignalName]float64
-	incidents                                map[[2]string]uint64 // signal, kind
+	incidents, findings                      map[[2]string]uint64 // signal, kind
 	outcomes, capsEnded                      map[string]uint64
 	seen                                     map[string]int // rounds counted, of incidents not closed
 }
@@ -31,7 +31,7 @@ type stats struct {
 func newStats() stats {
 	n := func() map[sample.SignalName]uint64 { return map[sample.SignalName]uint64{} }
 	return stats{samples: n(), notCounted: n(), outliers: n(), addFailed: n(),
-		sourceSeconds: map[sample.SignalName]float64{}, incidents: map[[2]string]uint64{},
+		sourceSeconds: map[sample.SignalName]float64{}, incidents: map[[2]string]uint64{}, findings: map[[2]string]uint64{},
 		outcomes: map[string]uint64{}, capsEnded: map[string]uint64{}, seen: map[string]int{}}
 }
 
@@ -107,6 +107,8 @@ func metrics() []metric {
 			one(func(a *Agent) float64 { return float64(a.planner.Policy().Mode) })},
 		{"quell_tasks", "Tasks that are followed.", gauge, nil,
 			one(func(a *Agent) float64 { return float64(len(a.tasks)) })},
+		{"quell_outside_cpu", "CPU-s/s used outside any task in the last interval: kernel, interrupts, and what no rule matches.", gauge, nil,
+			one(func(a *Agent) float64 { return a.window.outside })},
 		{"quell_ticks_total", "Turns of the loop.", count, nil, one(func(a *Agent) float64 { return float64(a.stats.ticks) })},
 		{"quell_tick_seconds_total", "Time spent in them.", count, nil, one(func(a *Agent) float64 { return a.stats.tickSeconds })},
 		{"quell_ticks_late_total", "Turns that began more than a tick late.", count, nil, one(func(a *Agent) float64 { return float64(a.stats.late) })},
@@ -128,6 +130,12 @@ func metrics() []metric {
 		{"quell_outliers_total", "Samples over their job's threshold.", count, []string{"signal"},
 			bySignal(func(s *stats) map[sample.SignalName]uint64 { return s.outliers })},
 		{"quell_analyses_total", "Anomalies analysed.", count, nil, one(func(a *Agent) float64 { return float64(a.stats.analyses) })},
+		{"quell_findings_total", "Analyses, by what was found: nobody, neighbour, indeterminate, own-quota, steal, self-wait or phase-change.", count, []string{"signal", "kind"},
+			func(a *Agent, emit func(float64, ...string)) {
+				for k, n := range a.stats.findings {
+					emit(float64(n), k[0], k[1])
+				}
+			}},
 		{"quell_incidents_total", "Incidents, by what was found first.", count, []string{"signal", "kind"},
 			func(a *Agent, emit func(float64, ...string)) {
 				for k, n := range a.stats.incidents {

@@ -24,6 +24,8 @@ type window struct {
 	next     time.Time
 	times    host.CPUTimes
 	timesOK  bool
+	busy     time.Duration    // of all CPUs in the window; below 0: not known
+	outside  float64          // CPU-s/s used outside any task
 	quotas   quotas           // of cgroups above tasks
 	sources  []counter.Source // that were started
 	order    []*task          // of readings
@@ -95,6 +97,7 @@ func (a *Agent) closeWindow(now time.Time) {
 		a.measure(t, end, wall, stolen)
 		w.order = append(w.order, t)
 	}
+	w.outside = a.outside(wall)
 	at := sample.At(end)
 	for _, s := range w.sources {
 		sig, ok := sample.LookupSignal(s.Signal())
@@ -118,10 +121,12 @@ func (a *Agent) closeWindow(now time.Time) {
 // hypervisor took (proc(5): steal).
 func (a *Agent) stolen() float64 {
 	times, ok := a.cpuTimes()
+	a.window.busy = -1
 	if !ok || !a.window.timesOK {
 		return 0
 	}
 	b, e := a.window.times.Total, times.Total
+	a.window.busy = e.Busy() - b.Busy()
 	steal := e.Steal - b.Steal
 	total := steal + (e.Busy() - b.Busy()) + (e.Idle - b.Idle) + (e.IOWait - b.IOWait)
 	if total <= 0 || steal <= 0 {
@@ -207,6 +212,9 @@ func (a *Agent) judge(now, at sample.Millis, sig sample.Signal, variant string, 
 		}
 		w.readings = append(w.readings, r)
 	}
+	if w.outside > 0 {
+		w.readings = append(w.readings, outsideReading(w.outside))
+	}
 	verdicts := a.detector.Observe(sig, at, w.readings)
 	a.carryOut(now, a.planner.Interval(now, sig.Name, at, w.readings, verdicts))
 	for i, t := range w.order {
@@ -231,7 +239,7 @@ func (a *Agent) specKey(t *task, sig sample.SignalName, variant string) spec.Key
 
 // learn lets a sample teach its job's spec, unless it may belong to an
 // incident: an outlier is held back until none has come of it, and while the
-// task is a victim nothing is learnt.
+// task is a victim nothing is learnt, unless it changed itself for good.
 func (a *Agent) learn(t *task, sig sample.SignalName, variant string, at sample.Millis, r *detect.Reading, v *detect.Verdict) {
 	if !v.Sane {
 		return
@@ -239,6 +247,8 @@ func (a *Agent) learn(t *task, sig sample.SignalName, variant string, at sample.
 	k := a.specKey(t, sig, variant)
 	switch {
 	case a.config.Spec.Incidents:
+		a.history.Add(k, t.Key, at, r.CPU, r.Cost, r.Self)
+	case a.planner.Follows(sig, t.Key):
 		a.history.Add(k, t.Key, at, r.CPU, r.Cost, r.Self)
 	case v.Anomaly || a.planner.InIncident(sig, t.Key):
 		a.history.Discard(k, t.Key)

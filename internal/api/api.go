@@ -32,6 +32,7 @@ type Status struct {
 	Mode      plan.Mode       `json:"mode"`
 	Signals   []SignalStatus  `json:"signals"`
 	Tasks     int             `json:"tasks"`
+	Outside   float64         `json:"outside"` // CPU-s/s used outside any task in the last interval
 	Caps      []CapView       `json:"caps"`
 	Open      int             `json:"open_incidents"`
 	Intervals uint64          `json:"intervals"` // sampling intervals finished

@@ -48,6 +48,15 @@ func (k *Kind) UnmarshalText(b []byte) error {
 	return fmt.Errorf("finding %q is not known", b)
 }
 
+// OutsideName is what the CPU time is called that was used outside any known
+// task: by processes in the root cgroup, by what no rule matches, by kernel
+// threads and interrupts. No task is called so: their names begin with "/".
+const OutsideName sample.TaskName = "(other)"
+
+// Outside returns it as a suspect. It reaches everybody, can be ranked, so that
+// nobody is blamed for it, and can never be capped.
+func Outside() sample.Task { return sample.Task{Name: OutsideName, NeverCap: true} }
+
 // Suspect is a task that was there when the victim suffered.
 type Suspect struct {
 	sample.Task

@@ -247,15 +247,22 @@ func change(c detect.Change) string {
 
 // choose picks the first of the ranked antagonists that may be capped for this
 // victim, or says why there is none. Who was capped in vain for this incident
-// is left out: the correlation ignores scale, so a cap hardly lowers it.
+// is left out: the correlation ignores scale, so a cap hardly lowers it. So is
+// who ranks behind what ran outside any task and used less.
 func (p *Planner) choose(inc *Incident, f detect.Finding) (*detect.Suspect, string) {
 	if why := mayHelp(f.Victim); why != "" {
 		return nil, why
 	}
 	var reasons []string
+	outside := 0.0
 	for i := range f.Suspects[:f.Antagonists] {
 		s := &f.Suspects[i]
 		why := mayCap(s.Task)
+		if s.Name == detect.OutsideName {
+			outside = s.Usage
+		} else if why == "" && s.Usage < outside {
+			why = "more was used outside any task"
+		}
 		if why == "" && p.Capped(s.Key) {
 			why = "it is capped already"
 		}

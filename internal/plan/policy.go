@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/quell-dev/quell/internal/detect"
 	"github.com/quell-dev/quell/internal/sample"
 )
 
@@ -86,6 +87,8 @@ func mayHelp(victim sample.Task) string {
 // mayCap says why this task may not be capped; "" if it may.
 func mayCap(t sample.Task) string {
 	switch {
+	case t.Name == detect.OutsideName:
+		return "it runs outside any task"
 	case t.Class == sample.LatencySensitive:
 		return "it is latency-sensitive"
 	case t.NeverCap:
