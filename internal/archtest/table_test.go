@@ -45,6 +45,7 @@ var table = []row{
 	{pkg: "demo/figures", may: "demo", why: "plays the demo many times and reads its results"},
 	{pkg: "lab/study", may: "keyed", outside: "go.yaml.in/yaml", why: "what a study file says and the plan that follows; touches no machine"},
 	{pkg: "lab/result", may: "atomicfile lab/study", why: "records on disk; everything in the lab speaks them"},
+	{pkg: "lab/load", outside: "golang.org/x/sys", why: "stops and lets go what it is given; knows no study"},
 	{pkg: "lab", may: "sample host enforce workload lab/study lab/result", why: "the engine: runs a plan and leaves records; environments, load and observers are fed to it"},
 	{pkg: "bench", may: "sample host", outside: "golang.org/x/sys", why: "starts the shipped agent and its rivals as processes and meters them; host says where cgroup2 is and which CPUs there are"},
 	{pkg: "cmd/quell-agent", may: "sample stat spec detect plan trace host counter counter/runq counter/uprobe enforce config api agent", outside: "golang.org/x/sys github.com/spf13 github.com/prometheus", why: "wiring"},

@@ -1,0 +1,162 @@
+package load
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Actuator stops a role and lets it go. Stop returns when nothing of it runs
+// any more. Both may be called again when it is so already.
+type Actuator interface {
+	Stop() error
+	Go() error
+}
+
+// Freezer stops a cgroup with all that is and comes below it, by the kernel's freezer:
+// cgroup2's cgroup.freeze (cgroup-v2.rst) or v1's freezer.state
+// (freezer-subsystem.rst).
+type Freezer struct {
+	file, stop, run string
+	state, frozen   string // file to read, and what it says when all is stopped
+}
+
+// ErrNoFreezer is that a cgroup's directory has no freezer.
+var ErrNoFreezer = errors.New("no cgroup.freeze (cgroup2) and no freezer.state (v1) there")
+
+// OpenFreezer finds the freezer in a cgroup's directory and announces it to the
+// guard, which may be nil where a caller has its own way to thaw.
+func OpenFreezer(dir string, g *Guard) (*Freezer, error) {
+	f := &Freezer{filepath.Join(dir, "cgroup.freeze"), "1", "0", filepath.Join(dir, "cgroup.events"), "frozen 1"}
+	if _, err := os.Stat(f.file); errors.Is(err, fs.ErrNotExist) {
+		state := filepath.Join(dir, "freezer.state")
+		f = &Freezer{state, "FROZEN", "THAWED", state, "FROZEN"}
+		if _, err := os.Stat(state); err != nil {
+			return nil, fmt.Errorf("freeze %s: %w", dir, ErrNoFreezer)
+		}
+	}
+	if g != nil {
+		if err := g.watch("write", f.file, f.run); err != nil {
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+// patienceToFreeze bounds the wait for a freezer: a task in an uninterruptible
+// call stops only when that ends.
+const patienceToFreeze = 2 * time.Second
+
+// Stop freezes and waits until all is frozen.
+func (f *Freezer) Stop() error {
+	if err := write(f.file, f.stop); err != nil {
+		return fmt.Errorf("freeze: %w", err)
+	}
+	for begin, pause := time.Now(), 20*time.Microsecond; ; pause = min(2*pause, time.Millisecond) {
+		text, err := os.ReadFile(f.state)
+		if err != nil {
+			return fmt.Errorf("freeze: %w", err)
+		}
+		if strings.Contains(string(text), f.frozen) {
+			return nil
+		}
+		if time.Since(begin) > patienceToFreeze {
+			return fmt.Errorf("freeze: %s still says %q after %s", f.state, strings.TrimSpace(string(text)), patienceToFreeze)
+		}
+		sleepUntil(time.Now().Add(pause))
+	}
+}
+
+// Go thaws.
+func (f *Freezer) Go() error {
+	if err := write(f.file, f.run); err != nil {
+		return fmt.Errorf("thaw: %w", err)
+	}
+	return nil
+}
+
+// write writes to a file that must be there.
+func write(path, text string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	return errors.Join(err, f.Close())
+}
+
+// Signals stops processes by SIGSTOP, as Showstopper did. Unlike a freezer it
+// can be seen by their parents, and a process that is born while the others
+// are stopped runs until the next period.
+type Signals struct {
+	procs func() (string, error) // the text of a cgroup.procs file, or alike
+	guard *Guard
+	known map[int]bool
+}
+
+// NewSignals stops the processes that a cgroup.procs file lists. What it stops
+// it announces to the guard, unless that is nil.
+func NewSignals(procs string, g *Guard) *Signals {
+	read := func() (string, error) {
+		text, err := os.ReadFile(procs)
+		return string(text), err
+	}
+	return &Signals{read, g, map[int]bool{}}
+}
+
+// Stop sends SIGSTOP to all that is there, again until nobody new is.
+func (s *Signals) Stop() error { return s.signal(unix.SIGSTOP, true) }
+
+// Go sends SIGCONT.
+func (s *Signals) Go() error { return s.signal(unix.SIGCONT, false) }
+
+func (s *Signals) signal(sig syscall.Signal, again bool) error {
+	for sent := map[int]bool{}; ; {
+		text, err := s.procs()
+		if err != nil {
+			return fmt.Errorf("list processes: %w", err)
+		}
+		fresh := false
+		for _, word := range strings.Fields(text) {
+			pid, err := strconv.Atoi(word)
+			if err != nil || pid <= 1 || sent[pid] {
+				continue
+			}
+			if !s.known[pid] && s.guard != nil {
+				if err := s.guard.watch("pid", word, startTime(word)); err != nil {
+					return err
+				}
+			}
+			s.known[pid], sent[pid], fresh = true, true, true
+			if err := unix.Kill(pid, sig); err != nil && !errors.Is(err, unix.ESRCH) {
+				return fmt.Errorf("signal process %d: %w", pid, err)
+			}
+		}
+		if !fresh || !again {
+			return nil
+		}
+	}
+}
+
+// startTime is field 22 of /proc/PID/stat (proc_pid_stat(5)), which tells a
+// process from a later one of the same number; "" if it is gone.
+func startTime(pid string) string {
+	text, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
+	if err != nil {
+		return ""
+	}
+	_, rest, ok := strings.Cut(string(text), ") ")
+	fields := strings.Fields(rest)
+	if !ok || len(fields) < 20 {
+		return ""
+	}
+	return fields[19]
+}

@@ -1,0 +1,97 @@
+package load
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Guard is a process that outlives the lab by a moment: it holds the other end
+// of a pipe, and when that is closed, by an orderly end or by a kill -9 of the
+// lab, it lets go everything that was announced to it.
+type Guard struct {
+	cmd  *exec.Cmd
+	pipe io.WriteCloser
+	said *bufio.Reader
+}
+
+// StartGuard starts the program that calls GuardMain, e.g. this one with a
+// hidden subcommand.
+func StartGuard(argv ...string) (*Guard, error) {
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Stderr = os.Stderr
+	// Out of reach of the terminal's signals and of the lab's process group.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, fmt.Errorf("start guard: %w", err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, fmt.Errorf("start guard: %w", err)
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start guard: %w", err)
+	}
+	return &Guard{cmd, in, bufio.NewReader(out)}, nil
+}
+
+// watch announces something to let go, and returns when the guard knows it.
+func (g *Guard) watch(kind, name, value string) error {
+	_, err := fmt.Fprintf(g.pipe, "%s %s %s\n", kind, strconv.Quote(name), strconv.Quote(value))
+	if err == nil {
+		_, err = g.said.ReadString('\n')
+	}
+	if err != nil {
+		return fmt.Errorf("tell the guard: %w", err)
+	}
+	return nil
+}
+
+// Close lets everything go and ends the guard.
+func (g *Guard) Close() error {
+	return errors.Join(g.pipe.Close(), g.cmd.Wait())
+}
+
+// GuardMain is the guard: it reads announcements until its input ends, then
+// lets everything go, the last first. What is gone by then needs nothing.
+func GuardMain(in io.Reader, out io.Writer) error {
+	var undo []func() error
+	lines := bufio.NewScanner(in)
+	for lines.Scan() {
+		var kind, name, value string
+		if _, err := fmt.Sscanf(lines.Text(), "%s %q %q", &kind, &name, &value); err != nil {
+			continue // cut short: what it was to announce has not been done
+		}
+		switch kind {
+		case "write":
+			undo = append(undo, func() error { return write(name, value) })
+		case "pid":
+			undo = append(undo, func() error {
+				pid, err := strconv.Atoi(name)
+				if err != nil || startTime(name) != value {
+					return nil // gone, or another by now
+				}
+				return unix.Kill(pid, unix.SIGCONT)
+			})
+		}
+		if _, err := fmt.Fprintln(out, "ok"); err != nil {
+			break // the lab is gone
+		}
+	}
+	var errs []error
+	for i := len(undo) - 1; i >= 0; i-- {
+		err := undo[i]()
+		if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ESRCH) && !errors.Is(err, unix.ENODEV) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,110 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Options of a load that is held.
+type Options struct {
+	CPUs      float64       // what a share is of
+	Period    time.Duration // 0: 107 ms
+	Tolerance float64       // share by which an achieved load may miss its target
+}
+
+// Level is a load for a time.
+type Level struct {
+	Share float64
+	Until time.Time
+}
+
+// Period is what one period was like.
+type Period struct {
+	At           time.Time     // its end
+	Target       float64       // share of the CPUs
+	Used         time.Duration // CPU time in it
+	Length       time.Duration
+	Duty         float64
+	Unattainable bool // so far, see Law
+}
+
+// Hold runs a role at each of the levels in turn and tells each, if not nil, of
+// every period. used reads the role's CPU time, which is exact while it is
+// stopped. However Hold ends, the role is let go.
+func Hold(ctx context.Context, a Actuator, used func() (time.Duration, error), levels []Level, o Options, each func(Period)) (err error) {
+	if o.Period == 0 {
+		o.Period = 107 * time.Millisecond
+	}
+	// Sleeps on this thread are the kernel's own, exact to some 50 µs; the
+	// runtime's timers may be a millisecond late.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	defer func() { err = errors.Join(err, a.Go()) }()
+	law := NewLaw(o.CPUs, o.Period)
+	begin := time.Now()
+	last, err := used()
+	if err != nil {
+		return err
+	}
+	duty, at := 1.0, begin
+	for _, level := range levels {
+		law.Hold(at.Sub(begin), last, level.Share)
+		for at.Before(level.Until) {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			now := time.Now()
+			duty = law.Duty(now.Sub(begin), last)
+			if err := turn(a, duty, at, o.Period); err != nil {
+				return err
+			}
+			// An absolute beat: a late period shortens the next one. One that
+			// was missed whole is not made up for by shorter ones.
+			at = at.Add(o.Period)
+			if late := time.Since(at); late > o.Period {
+				at = at.Add(late.Truncate(o.Period))
+			}
+			got, err := used()
+			if err != nil {
+				return err
+			}
+			if each != nil {
+				each(Period{At: at, Target: level.Share, Used: got - last, Length: time.Since(now), Duty: duty, Unattainable: law.Unattainable(o.Tolerance)})
+			}
+			last = got
+		}
+	}
+	return nil
+}
+
+// turn is one period: the role runs for its duty and then stands still, so that
+// its CPU time is exact at the end.
+func turn(a Actuator, duty float64, at time.Time, period time.Duration) error {
+	if duty > 0 {
+		if err := a.Go(); err != nil {
+			return err
+		}
+		sleepUntil(at.Add(time.Duration(duty * float64(period))))
+	}
+	if duty < 1 {
+		if err := a.Stop(); err != nil {
+			return err
+		}
+	}
+	sleepUntil(at.Add(period))
+	return nil
+}
+
+// sleepUntil sleeps on the calling thread, by the kernel's absolute timer.
+func sleepUntil(t time.Time) {
+	for d := time.Until(t); d > 0; d = time.Until(t) {
+		ts := unix.NsecToTimespec(d.Nanoseconds())
+		if err := unix.Nanosleep(&ts, nil); err != nil && !errors.Is(err, unix.EINTR) {
+			return
+		}
+	}
+}

@@ -1,0 +1,279 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/quelltest"
+)
+
+// The test binary is also its children: a busy loop, a guard, and a lab that
+// holds a load until it is killed.
+const childEnv = "QUELL_LOAD_CHILD"
+
+func TestMain(m *testing.M) {
+	switch os.Getenv(childEnv) {
+	case "":
+		quelltest.Main(m)
+	case "burn":
+		for x := 0; ; x++ {
+		}
+	case "guard":
+		if err := GuardMain(os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	case "lab":
+		fmt.Fprintln(os.Stderr, labThatHolds(os.Args[1], os.Args[2]))
+		os.Exit(1)
+	}
+}
+
+func self(kind string) []string {
+	return []string{"/usr/bin/env", childEnv + "=" + kind, os.Args[0]}
+}
+
+func labThatHolds(how, dir string) error {
+	guard, err := StartGuard(self("guard")...)
+	if err != nil {
+		return err
+	}
+	a, err := actuator(how, dir, guard)
+	if err != nil {
+		return err
+	}
+	fmt.Println("holding")
+	still := func() (time.Duration, error) { return 0, nil } // never gets what it wants
+	return Hold(context.Background(), a, still, []Level{{0.5, time.Now().Add(time.Hour)}}, Options{CPUs: 1, Period: 3 * time.Millisecond}, nil)
+}
+
+func actuator(how, dir string, g *Guard) (Actuator, error) {
+	if how == "signals" {
+		return NewSignals(filepath.Join(dir, "cgroup.procs"), g), nil
+	}
+	return OpenFreezer(dir, g)
+}
+
+// freezers are the hierarchies of this machine that have one.
+func freezers(t *testing.T) map[string]string {
+	t.Helper()
+	quelltest.Need(t, quelltest.Root)
+	all := map[string]string{}
+	for name, root := range map[string]string{"cgroup2": "/sys/fs/cgroup", "unified": "/sys/fs/cgroup/unified", "v1": "/sys/fs/cgroup/freezer"} {
+		dir := filepath.Join(root, fmt.Sprintf("quell-test-load-%d", os.Getpid()))
+		if !isCgroup(root) || os.Mkdir(dir, 0o755) != nil {
+			continue
+		}
+		t.Cleanup(func() { quelltest.Until(t, 10*time.Second, "the cgroup is gone", func() bool { return removed(dir) }) })
+		all[name] = dir
+	}
+	if len(all) == 0 {
+		quelltest.Skip(t, "cgroup freezer", ErrNoFreezer)
+	}
+	return all
+}
+
+func isCgroup(root string) bool {
+	_, err := os.Stat(filepath.Join(root, "cgroup.procs"))
+	return err == nil
+}
+
+func removed(dir string) bool {
+	err := unix.Rmdir(dir)
+	return err == nil || errors.Is(err, unix.ENOENT)
+}
+
+// burner is a busy process in a cgroup, on the last CPU.
+func burner(t *testing.T, dir string) int {
+	t.Helper()
+	argv := self("burn")
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pid := cmd.Process.Pid
+	t.Cleanup(func() {
+		_ = unix.Kill(pid, unix.SIGCONT)
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	if err := write(filepath.Join(dir, "cgroup.procs"), strconv.Itoa(pid)); err != nil {
+		t.Fatal(err)
+	}
+	return pid
+}
+
+// cpuTime is the CPU time of a process: clock_gettime(2) of its CPU clock.
+func cpuTime(pid int) func() (time.Duration, error) {
+	return func() (time.Duration, error) {
+		var ts unix.Timespec
+		err := unix.ClockGettime(int32(^pid<<3|2), &ts)
+		return time.Duration(ts.Nano()), err
+	}
+}
+
+// What was achieved is what the law says, by each actuator, and the role runs
+// on afterwards. How exact that is on a quiet machine is measured by compare.
+func TestHoldARealProcess(t *testing.T) {
+	for name, dir := range freezers(t) {
+		for _, how := range []string{"freezer", "signals"} {
+			if how == "signals" && name == "v1" {
+				continue
+			}
+			t.Run(name+" "+how, func(t *testing.T) {
+				pid := burner(t, dir)
+				a, err := actuator(how, dir, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				used := cpuTime(pid)
+				begin := time.Now()
+				before, err := used()
+				if err != nil {
+					t.Fatal(err)
+				}
+				const share = 0.2
+				var sum time.Duration
+				last := Period{}
+				err = Hold(t.Context(), a, used, []Level{{share, begin.Add(2 * time.Second)}}, Options{CPUs: 1, Tolerance: 0.01}, func(p Period) {
+					sum += p.Used
+					last = p
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				after, err := used()
+				if err != nil {
+					t.Fatal(err)
+				}
+				// Others may take the CPU here, so less is possible, more is not.
+				if got := sum.Seconds() / last.At.Sub(begin).Seconds(); got > share+0.08 || got < 0.02 {
+					t.Errorf("used %.3f of a CPU, want %.2f", got, share)
+				}
+				if d := (after - before - sum).Abs(); d > 50*time.Millisecond {
+					t.Errorf("the periods add up to %s, used %s", sum, after-before)
+				}
+				quelltest.Until(t, 10*time.Second, "it runs on", func() bool { now, _ := used(); return now > after+20*time.Millisecond })
+			})
+		}
+	}
+}
+
+// kill -9 of the lab at any moment leaves nothing stopped.
+func TestGuardLetsGo(t *testing.T) {
+	r := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 0))
+	for name, dir := range freezers(t) {
+		for _, how := range []string{"freezer", "signals"} {
+			if how == "signals" && name == "v1" {
+				continue
+			}
+			t.Run(name+" "+how, func(t *testing.T) {
+				used := cpuTime(burner(t, dir))
+				for range 8 {
+					argv := append(self("lab"), how, dir)
+					lab := exec.Command(argv[0], argv[1:]...)
+					out, err := lab.StdoutPipe()
+					if err != nil {
+						t.Fatal(err)
+					}
+					if err := lab.Start(); err != nil {
+						t.Fatal(err)
+					}
+					if _, err := out.Read(make([]byte, 16)); err != nil {
+						t.Fatal(err)
+					}
+					spin(time.Duration(r.Int64N(int64(12 * time.Millisecond))))
+					if err := lab.Process.Kill(); err != nil {
+						t.Fatal(err)
+					}
+					_ = lab.Wait()
+					at, err := used()
+					if err != nil {
+						t.Fatal(err)
+					}
+					quelltest.Until(t, 10*time.Second, "the guard lets it go", func() bool { now, _ := used(); return now > at })
+				}
+			})
+		}
+	}
+}
+
+// spin passes a random time without a timer.
+func spin(d time.Duration) {
+	for begin := time.Now(); time.Since(begin) < d; {
+	}
+}
+
+func TestHoldEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	a := &fake{}
+	n := 0
+	err := Hold(ctx, a, func() (time.Duration, error) { return a.used, nil }, []Level{{0.5, time.Now().Add(time.Hour)}},
+		Options{CPUs: 1, Period: time.Millisecond}, func(p Period) {
+			if a.used += p.Length / 2; n == 20 {
+				cancel()
+			}
+			n++
+		})
+	if !errors.Is(err, context.Canceled) || a.stopped {
+		t.Errorf("%v; stopped: %t", err, a.stopped)
+	}
+}
+
+// Levels follow one another, and 0 and 1 are loads like any other.
+func TestHoldFollowsLevels(t *testing.T) {
+	a := &fake{}
+	begin := time.Now()
+	levels := []Level{{0, begin.Add(10 * time.Millisecond)}, {1, begin.Add(20 * time.Millisecond)}, {0.5, begin.Add(30 * time.Millisecond)}}
+	duties := map[float64][]float64{}
+	err := Hold(t.Context(), a, func() (time.Duration, error) { return a.used, nil }, levels, Options{CPUs: 1, Period: time.Millisecond}, func(p Period) {
+		a.used += time.Duration(p.Duty * float64(time.Millisecond))
+		duties[p.Target] = append(duties[p.Target], p.Duty)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range duties[0] {
+		if d != 0 {
+			t.Errorf("duty %g at a target of 0", d)
+		}
+	}
+	if len(duties) != 3 || duties[1][0] != 1 || duties[0.5][0] <= 0 || duties[0.5][0] >= 1 {
+		t.Errorf("duties %v", duties)
+	}
+	if a.goes == 0 || a.stopped {
+		t.Errorf("%+v", a)
+	}
+}
+
+type fake struct {
+	used    time.Duration
+	stopped bool
+	goes    int
+}
+
+func (f *fake) Stop() error { f.stopped = true; return nil }
+func (f *fake) Go() error   { f.stopped = false; f.goes++; return nil }
+
+func TestGuardKnowsAProcessFromALaterOne(t *testing.T) {
+	in := fmt.Sprintf("pid %q %q\nwrite \"/no/such/file\" \"0\"\npid \"7", strconv.Itoa(os.Getpid()), "not its start time")
+	var out strings.Builder
+	if err := GuardMain(strings.NewReader(in), &out); err != nil {
+		t.Error(err)
+	}
+	if out.String() != "ok\nok\n" {
+		t.Errorf("said %q", out.String())
+	}
+}
