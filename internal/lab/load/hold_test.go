@@ -54,8 +54,9 @@ func labThatHolds(how, dir string) error {
 		return err
 	}
 	fmt.Println("holding")
-	still := func() (time.Duration, error) { return 0, nil } // never gets what it wants
-	return Hold(context.Background(), a, still, []Level{{0.5, time.Now().Add(time.Hour)}}, Options{CPUs: 1, Period: 3 * time.Millisecond}, nil)
+	begin := time.Now()
+	half := func() (time.Duration, error) { return time.Since(begin) / 2, nil } // so that it is stopped half of the time
+	return Hold(context.Background(), a, half, []Level{{0.5, time.Now().Add(time.Hour)}}, Options{CPUs: 1, Period: 3 * time.Millisecond}, nil)
 }
 
 func actuator(how, dir string, g *Guard) (Actuator, error) {
