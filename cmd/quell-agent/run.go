@@ -21,6 +21,7 @@ import (
 	"github.com/quell-dev/quell/internal/config"
 	"github.com/quell-dev/quell/internal/counter"
 	"github.com/quell-dev/quell/internal/counter/runq"
+	"github.com/quell-dev/quell/internal/counter/uprobe"
 	"github.com/quell-dev/quell/internal/enforce"
 	"github.com/quell-dev/quell/internal/host"
 	"github.com/quell-dev/quell/internal/sample"
@@ -110,7 +111,7 @@ func openSources(c *config.Agent, h *host.Host, p *agent.Parts) {
 	open := map[sample.SignalName]func() (counter.Source, error){
 		sample.CPI:  func() (counter.Source, error) { return source(counter.OpenCPI(cpus, cgroup2)) },
 		sample.CPS:  func() (counter.Source, error) { return source(counter.OpenCPS(cpus, cgroup2)) },
-		sample.CPT:  func() (counter.Source, error) { return source(counter.OpenCPT(h.Path("/proc"))) },
+		sample.CPT:  func() (counter.Source, error) { return source(counter.OpenCPT(h.Path("/proc"), uprobe.Kernel{})) },
 		sample.RunQ: func() (counter.Source, error) { return runq.Open(runq.Options{}) },
 	}
 	for _, sig := range sample.Signals() {
