@@ -145,7 +145,7 @@ func (f finder) Open(t Found) (Cgroup, error) {
 	for _, g := range f.m.guests {
 		if g.inode == t.Inode {
 			g.files++
-			return &cgroup{g, true}, nil
+			return &cgroup{guest: g, open: true}, nil
 		}
 	}
 	return nil, host.ErrGone
@@ -156,7 +156,7 @@ func (f finder) Unwatched() error { return nil }
 // cgroup implements Cgroup.
 type cgroup struct {
 	*guest
-	open bool
+	open, kept bool
 }
 
 func (c *cgroup) Dir() string                      { return "/cg" + c.path }
@@ -180,6 +180,15 @@ func (c *cgroup) Usage() (host.Usage, error) {
 
 func (c *cgroup) Places() (host.Places, error) {
 	return host.Places{CPU: c.path, Unified: c.path, Split: c.split != "", Reason: c.split}, nil
+}
+
+func (c *cgroup) Keep(yes bool) error { c.kept = yes; return nil }
+
+func (c *cgroup) Files() int {
+	if c.kept {
+		return keptFiles
+	}
+	return 0
 }
 
 func (c *cgroup) Close() error {

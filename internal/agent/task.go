@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/quell-dev/quell/internal/api"
@@ -26,6 +25,7 @@ type task struct {
 	cgroup Cgroup
 	places host.Places
 	notes  [numNotes]string // why something cannot be told of it
+	seats  []seat           // by source, as Parts.Sources
 
 	base, last host.Usage // at the window's start, newest
 	read       bool       // last was read at least once
@@ -45,22 +45,18 @@ type task struct {
 const (
 	noteUsage = iota
 	notePlaces
-	noteCounting
 	noteQuota
 	noteReading
 	numNotes
 )
 
-func (t *task) note() string {
-	said := slices.DeleteFunc(slices.Clone(t.notes[:]), func(s string) bool { return s == "" })
-	return strings.Join(said, "; ")
-}
-
-// use reads what the task has used. What it used before it was first read is
-// not of this window.
+// use reads what the task has used, and notes why it cannot be read. What it
+// used before it was first read is not of this window.
 func (t *task) use() error {
 	u, err := t.cgroup.Usage()
+	t.notes[noteUsage] = ""
 	if err != nil {
+		t.notes[noteUsage] = err.Error()
 		return err
 	}
 	if !t.read {
@@ -75,16 +71,23 @@ func (t *task) use() error {
 // files per thread.
 const lookEvery = time.Minute
 
-// refresh follows tasks that came, lets go of tasks that went, and reads what
-// all have used.
+// refresh follows tasks that came and lets go of tasks that went. Reading what
+// a task has used also tells that it is gone, but between windows nobody wants
+// to know how much it was: where the kernel tells of cgroups that go, only those
+// that are no longer found are read.
 func (a *Agent) refresh(now time.Time) {
 	found, fresh, err := a.Finder.Find(now)
 	a.degrade("finding tasks", err)
-	a.degrade("watching cgroups", a.Finder.Unwatched())
+	unwatched := a.Finder.Unwatched()
+	a.degrade("watching cgroups", unwatched)
+	var there map[cgroupID]bool
 	if fresh && err == nil {
+		there = make(map[cgroupID]bool, len(found))
 		failed := map[string]error{}
 		for _, f := range found {
-			if a.byCgroup[cgroupID{f.Hierarchy, f.Inode}] == nil {
+			id := cgroupID{f.Hierarchy, f.Inode}
+			there[id] = true
+			if a.byCgroup[id] == nil {
 				if err := a.follow(now, f); err != nil {
 					failed["following "+f.Path] = err
 				}
@@ -98,16 +101,16 @@ func (a *Agent) refresh(now time.Time) {
 		}
 		a.unfollowed = failed
 	}
+	all := unwatched != nil || a.window.open
+	if !all && there == nil {
+		return
+	}
 	for _, t := range a.tasks {
-		if t.ended {
+		if t.ended || !all && there[cgroupID{t.Key.Hierarchy, t.Key.Inode}] {
 			continue
 		}
-		t.notes[noteUsage] = ""
-		switch err := t.use(); {
-		case errors.Is(err, host.ErrGone):
+		if err := t.use(); errors.Is(err, host.ErrGone) {
 			a.letGo(now, t)
-		case err != nil:
-			t.notes[noteUsage] = err.Error()
 		}
 	}
 }
@@ -120,19 +123,21 @@ func (a *Agent) follow(now time.Time, f Found) error {
 	if err != nil {
 		return err
 	}
-	t := &task{cgroup: cg, rule: f.Rule, Task: sample.Task{
+	// It keeps files once it has lived to see a window, if there are enough.
+	if err := cg.Keep(false); err != nil {
+		return errors.Join(err, cg.Close())
+	}
+	t := &task{cgroup: cg, rule: f.Rule, seats: make([]seat, len(a.Sources)), Task: sample.Task{
 		Key:  sample.TaskKey{Hierarchy: f.Hierarchy, Inode: f.Inode, FirstSeen: sample.At(now)},
 		Name: sample.TaskName(f.Path), Job: f.Job, Class: f.Rule.Class,
 		Protected: f.Rule.Protected || a.overrides.protects(f.Path),
 		NeverCap:  f.Rule.NeverCap || f.Own,
 	}}
-	a.look(now, t)
-	for _, s := range a.Sources {
-		if err := s.Add(a.target(t)); err != nil {
-			t.notes[noteCounting] = string(s.Signal()) + ": " + err.Error()
-			a.stats.addFailed[s.Signal()]++
-			a.Log.Debug("task not counted", "task", t.Name, "signal", s.Signal(), "reason", err)
-		}
+	if err := t.use(); errors.Is(err, host.ErrGone) {
+		return cg.Close()
+	}
+	for i := range t.seats {
+		t.seats[i].since = a.window.number + 1
 	}
 	a.tasks[t.Key] = t
 	a.byCgroup[cgroupID{f.Hierarchy, f.Inode}] = t
@@ -177,12 +182,7 @@ func (a *Agent) look(now time.Time, t *task) {
 func (a *Agent) letGo(now time.Time, t *task) {
 	t.ended = true
 	delete(a.byCgroup, cgroupID{t.Key.Hierarchy, t.Key.Inode})
-	t.final = map[sample.SignalName]counter.Reading{}
-	for _, s := range a.Sources {
-		if r, ok := s.Remove(t.Key, t.last.CPU-t.base.CPU); ok {
-			t.final[s.Signal()] = r
-		}
-	}
+	a.unseat(t)
 	if err := t.cgroup.Close(); err != nil {
 		a.Log.Warn("close task's files", "task", t.Name, "reason", err)
 	}

@@ -20,6 +20,7 @@ import (
 // window is the sampling window that is open, or when the next one will be.
 type window struct {
 	open     bool
+	number   uint64 // of windows begun
 	start    time.Time
 	next     time.Time
 	times    host.CPUTimes
@@ -51,6 +52,7 @@ func (a *Agent) openWindow(now time.Time) {
 	for !w.next.After(now.Add(a.config.Tick / 2)) {
 		w.next = w.next.Add(a.config.Sampling.Period)
 	}
+	a.takeSeats()
 	w.times, w.timesOK = a.cpuTimes()
 	w.sources = w.sources[:0]
 	for _, s := range a.Sources {
@@ -63,8 +65,9 @@ func (a *Agent) openWindow(now time.Time) {
 	a.markQuotas()
 	w.start, w.open = a.now(), true
 	for _, t := range a.tasks {
-		if err := t.use(); err != nil {
-			t.notes[noteUsage] = err.Error()
+		_ = t.use() // noted
+		if t.looked.IsZero() {
+			a.look(now, t)
 		}
 		t.base, t.counted, t.capped = t.last, true, a.underCap(t)
 	}
@@ -84,9 +87,7 @@ func (a *Agent) closeWindow(now time.Time) {
 		if t.ended {
 			continue
 		}
-		if err := t.use(); err != nil {
-			t.notes[noteUsage] = err.Error()
-		}
+		_ = t.use() // noted
 	}
 	end := a.now()
 	wall := end.Sub(w.start).Seconds()
