@@ -110,6 +110,7 @@ func (f *HostFinder) Find(now time.Time) ([]Found, bool, error) {
 			return nil
 		})
 		if err != nil && !errors.Is(err, host.ErrNoHierarchy) {
+			f.walked = time.Time{} // what the watcher told of has not been seen
 			return nil, false, err
 		}
 	}

@@ -39,22 +39,23 @@ func TestMain(m *testing.M) { quelltest.Main(m) }
 // bubble: guests with a CPU load and a cost, limits in files, one source. It
 // is what an agent is fed through.
 type machine struct {
-	t       testing.TB
-	own     string // path of the agent's own cgroup
-	guests  []*guest
-	inodes  uint64
-	fresh   bool
-	settled time.Time     // up to when usage is accounted
-	busy    time.Duration // of all guests
-	stolen  time.Duration
-	values  map[string]string              // file → text
-	quotas  map[string]time.Duration       // cgroups above guests that have one: how long they were held back
-	write   func(file, value string) error // nil: writing works
-	reading error                          // of CPU times
-	samples []sample.Sample                // recorded
-	finding error                          // of Find
-	opening map[string]error               // of Open, by path
-	log     bytes.Buffer
+	t         testing.TB
+	own       string // path of the agent's own cgroup
+	guests    []*guest
+	inodes    uint64
+	fresh     bool
+	settled   time.Time     // up to when usage is accounted
+	busy      time.Duration // of all guests
+	stolen    time.Duration
+	values    map[string]string              // file → text
+	quotas    map[string]time.Duration       // cgroups above guests that have one: how long they were held back
+	write     func(file, value string) error // nil: writing works
+	reading   error                          // of CPU times
+	samples   []sample.Sample                // recorded
+	finding   error                          // of Find
+	unwatched error
+	opening   map[string]error // of Open, by path
+	log       bytes.Buffer
 }
 
 // guest is a task of the machine.
@@ -69,6 +70,8 @@ type guest struct {
 	gone  bool
 	split string
 	fails error // of Usage
+	reads int   // calls of Usage
+	stall time.Duration
 }
 
 func newMachine(t testing.TB) *machine {
@@ -145,18 +148,18 @@ func (f finder) Open(t Found) (Cgroup, error) {
 	for _, g := range f.m.guests {
 		if g.inode == t.Inode {
 			g.files++
-			return &cgroup{guest: g, open: true}, nil
+			return &cgroup{g, true}, nil
 		}
 	}
 	return nil, host.ErrGone
 }
 
-func (f finder) Unwatched() error { return nil }
+func (f finder) Unwatched() error { return f.m.unwatched }
 
 // cgroup implements Cgroup.
 type cgroup struct {
 	*guest
-	open, kept bool
+	open bool
 }
 
 func (c *cgroup) Dir() string                      { return "/cg" + c.path }
@@ -175,20 +178,19 @@ func (c *cgroup) Usage() (host.Usage, error) {
 		return host.Usage{}, c.fails
 	}
 	c.m.settle()
+	c.reads++
 	return host.Usage{CPU: c.used}, nil
+}
+
+func (c *cgroup) Stalled(resource string) (time.Duration, error) {
+	if resource != "cpu" || c.stall < 0 {
+		return 0, host.ErrNoPSI
+	}
+	return c.stall, nil
 }
 
 func (c *cgroup) Places() (host.Places, error) {
 	return host.Places{CPU: c.path, Unified: c.path, Split: c.split != "", Reason: c.split}, nil
-}
-
-func (c *cgroup) Keep(yes bool) error { c.kept = yes; return nil }
-
-func (c *cgroup) Files() int {
-	if c.kept {
-		return keptFiles
-	}
-	return 0
 }
 
 func (c *cgroup) Close() error {

@@ -165,6 +165,8 @@ func metrics() []metric {
 			byJob(func(j *jobView) (float64, bool) { return float64(j.tasks), true })},
 		{"quell_job_cpu", "CPU-s/s of a job's tasks in the last interval.", gauge, []string{"job"},
 			byJob(func(j *jobView) (float64, bool) { return j.cpu, true })},
+		{"quell_job_cpu_stall", "Mean share of the last interval in which some thread of a job's task waited for a CPU (PSI).", gauge, []string{"job"},
+			byJob(func(j *jobView) (float64, bool) { return j.stall / float64(j.stalls), j.stalls > 0 })},
 		{"quell_job_cost", "Mean cost of a job's tasks in the last interval, in the signal's unit.", gauge, []string{"job", "signal"}, collectCosts},
 	}
 }
@@ -200,7 +202,10 @@ type jobView struct {
 	name  string
 	tasks int
 	cpu   float64
-	cost  map[sample.SignalName][2]float64 // sum, n
+	// of the tasks whose pressure is known
+	stall  float64 // sum
+	stalls int
+	cost   map[sample.SignalName][2]float64 // sum, n
 }
 
 // topJobs sums up the jobs that use most CPU.
@@ -214,6 +219,10 @@ func (a *Agent) topJobs() []*jobView {
 		}
 		j.tasks++
 		j.cpu += t.cpu
+		if t.pressure.said {
+			j.stall += t.pressure.share
+			j.stalls++
+		}
 		for _, v := range t.views {
 			if c := float64(v.Cost); c == c {
 				s := j.cost[v.Signal]

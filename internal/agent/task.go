@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/quell-dev/quell/internal/api"
@@ -25,7 +26,6 @@ type task struct {
 	cgroup Cgroup
 	places host.Places
 	notes  [numNotes]string // why something cannot be told of it
-	seats  []seat           // by source, as Parts.Sources
 
 	base, last host.Usage // at the window's start, newest
 	read       bool       // last was read at least once
@@ -33,6 +33,8 @@ type task struct {
 	capped     bool       // a cap was in force in the window
 	ended      bool       // it is gone; kept until the window is closed
 	final      map[sample.SignalName]counter.Reading
+
+	pressure pressure // on the CPU
 
 	cpus   sample.Set // that it may run on
 	looked time.Time  // when places and cpus were read
@@ -45,10 +47,16 @@ type task struct {
 const (
 	noteUsage = iota
 	notePlaces
+	noteCounting
 	noteQuota
 	noteReading
 	numNotes
 )
+
+func (t *task) note() string {
+	said := slices.DeleteFunc(slices.Clone(t.notes[:]), func(s string) bool { return s == "" })
+	return strings.Join(said, "; ")
+}
 
 // use reads what the task has used, and notes why it cannot be read. What it
 // used before it was first read is not of this window.
@@ -66,6 +74,37 @@ func (t *task) use() error {
 	return nil
 }
 
+// pressure is what a cgroup's PSI says of windows. It explains and is not
+// judged by: it does not tell a neighbour's doing from a quota's.
+type pressure struct {
+	last  time.Duration // total when it was read last
+	known bool          // last was read, and nothing was missed since
+	share float64       // of the last window
+	said  bool          // share is known
+}
+
+// begin reads the total, unless the end of another window has just done so.
+func (p *pressure) begin(c Cgroup) {
+	if !p.known {
+		p.read(c)
+	}
+}
+
+// end says for how much of the window, which was so long, some thread waited.
+func (p *pressure) end(c Cgroup, wall time.Duration, contiguous bool) {
+	from, known := p.last, p.known
+	p.read(c)
+	if p.said = known && p.known && wall > 0; p.said {
+		p.share = min(1, max(0, float64(p.last-from)/float64(wall)))
+	}
+	p.known = p.known && contiguous
+}
+
+func (p *pressure) read(c Cgroup) {
+	d, err := c.Stalled("cpu")
+	p.last, p.known = d, err == nil
+}
+
 // lookEvery is how often a task's places and CPUs are read again: its members
 // and their affinity may change at any time, and reading them takes a few
 // files per thread.
@@ -74,7 +113,9 @@ const lookEvery = time.Minute
 // refresh follows tasks that came and lets go of tasks that went. Reading what
 // a task has used also tells that it is gone, but between windows nobody wants
 // to know how much it was: where the kernel tells of cgroups that go, only those
-// that are no longer found are read.
+// that are no longer found are read. In a window all are read once more in its
+// middle, so that of a task that goes before the end at most the usage of half
+// a window is lost.
 func (a *Agent) refresh(now time.Time) {
 	found, fresh, err := a.Finder.Find(now)
 	a.degrade("finding tasks", err)
@@ -101,7 +142,7 @@ func (a *Agent) refresh(now time.Time) {
 		}
 		a.unfollowed = failed
 	}
-	all := unwatched != nil || a.window.open
+	all := unwatched != nil || a.window.half(now, a.config)
 	if !all && there == nil {
 		return
 	}
@@ -123,21 +164,22 @@ func (a *Agent) follow(now time.Time, f Found) error {
 	if err != nil {
 		return err
 	}
-	// It keeps files once it has lived to see a window, if there are enough.
-	if err := cg.Keep(false); err != nil {
-		return errors.Join(err, cg.Close())
-	}
-	t := &task{cgroup: cg, rule: f.Rule, seats: make([]seat, len(a.Sources)), Task: sample.Task{
+	t := &task{cgroup: cg, rule: f.Rule, Task: sample.Task{
 		Key:  sample.TaskKey{Hierarchy: f.Hierarchy, Inode: f.Inode, FirstSeen: sample.At(now)},
 		Name: sample.TaskName(f.Path), Job: f.Job, Class: f.Rule.Class,
 		Protected: f.Rule.Protected || a.overrides.protects(f.Path),
 		NeverCap:  f.Rule.NeverCap || f.Own,
 	}}
+	a.look(now, t)
 	if err := t.use(); errors.Is(err, host.ErrGone) {
 		return cg.Close()
 	}
-	for i := range t.seats {
-		t.seats[i].since = a.window.number + 1
+	for _, s := range a.Sources {
+		if err := s.Add(a.target(t)); err != nil {
+			t.notes[noteCounting] = string(s.Signal()) + ": " + err.Error()
+			a.stats.addFailed[s.Signal()]++
+			a.Log.Debug("task not counted", "task", t.Name, "signal", s.Signal(), "reason", err)
+		}
 	}
 	a.tasks[t.Key] = t
 	a.byCgroup[cgroupID{f.Hierarchy, f.Inode}] = t
@@ -182,7 +224,12 @@ func (a *Agent) look(now time.Time, t *task) {
 func (a *Agent) letGo(now time.Time, t *task) {
 	t.ended = true
 	delete(a.byCgroup, cgroupID{t.Key.Hierarchy, t.Key.Inode})
-	a.unseat(t)
+	t.final = map[sample.SignalName]counter.Reading{}
+	for _, s := range a.Sources {
+		if r, ok := s.Remove(t.Key, t.last.CPU-t.base.CPU); ok {
+			t.final[s.Signal()] = r
+		}
+	}
 	if err := t.cgroup.Close(); err != nil {
 		a.Log.Warn("close task's files", "task", t.Name, "reason", err)
 	}

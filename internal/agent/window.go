@@ -20,7 +20,7 @@ import (
 // window is the sampling window that is open, or when the next one will be.
 type window struct {
 	open     bool
-	number   uint64 // of windows begun
+	halved   bool // its middle is over
 	start    time.Time
 	next     time.Time
 	times    host.CPUTimes
@@ -40,6 +40,15 @@ func (w *window) over(now time.Time, c *config.Agent) bool {
 	return now.Sub(w.start)+c.Tick/2 >= c.Sampling.Duration
 }
 
+// half reports once in a window whether its middle is over.
+func (w *window) half(now time.Time, c *config.Agent) bool {
+	if !w.open || w.halved || now.Sub(w.start)+c.Tick/2 < c.Sampling.Duration/2 {
+		return false
+	}
+	w.halved = true
+	return true
+}
+
 func (w *window) due(now time.Time, c *config.Agent) bool {
 	return !now.Add(c.Tick / 2).Before(w.next)
 }
@@ -52,7 +61,6 @@ func (a *Agent) openWindow(now time.Time) {
 	for !w.next.After(now.Add(a.config.Tick / 2)) {
 		w.next = w.next.Add(a.config.Sampling.Period)
 	}
-	a.takeSeats()
 	w.times, w.timesOK = a.cpuTimes()
 	w.sources = w.sources[:0]
 	for _, s := range a.Sources {
@@ -63,12 +71,10 @@ func (a *Agent) openWindow(now time.Time) {
 		}
 	}
 	a.markQuotas()
-	w.start, w.open = a.now(), true
+	w.start, w.open, w.halved = a.now(), true, false
 	for _, t := range a.tasks {
 		_ = t.use() // noted
-		if t.looked.IsZero() {
-			a.look(now, t)
-		}
+		t.pressure.begin(t.cgroup)
 		t.base, t.counted, t.capped = t.last, true, a.underCap(t)
 	}
 }
@@ -90,6 +96,11 @@ func (a *Agent) closeWindow(now time.Time) {
 		_ = t.use() // noted
 	}
 	end := a.now()
+	for _, t := range a.tasks {
+		if !t.ended {
+			t.pressure.end(t.cgroup, end.Sub(w.start), w.due(now, a.config))
+		}
+	}
 	wall := end.Sub(w.start).Seconds()
 	stolen := a.stolen()
 	a.lackQuotas()
@@ -273,6 +284,9 @@ func (a *Agent) record(t *task, sig sample.SignalName, variant string, at sample
 		Coverage: float32(c.Coverage), Flags: r.Flags, Extras: c.Extras}
 	if n, err := t.cgroup.Threads(); err == nil && !t.ended {
 		s.Extras.Set(sample.Threads, float64(n))
+	}
+	if t.pressure.said {
+		s.Extras.Set(sample.CPUStall, t.pressure.share)
 	}
 	a.degrade("recording samples", a.Record(&s))
 }

@@ -36,6 +36,76 @@ func TestUsageIsOfTheWindow(t *testing.T) {
 	})
 }
 
+// Reading costs, so it is done for a window's ends and its middle, and between
+// windows not at all, unless nothing else would tell that a cgroup is gone.
+func TestHowOftenUsageIsRead(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		unwatched error
+		least     int // in a minute
+		most      int
+	}{
+		{"watched", nil, 3, 3},
+		{"unwatched", errors.New("no inotify"), 60, 64},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				r := newRig(t, newMachine(t), t.TempDir())
+				r.unwatched = c.unwatched
+				g := r.add("/batch/job-1", 0.5)
+				r.start()
+				defer r.stop()
+				r.pass(30 * time.Second)
+				before := g.reads
+				r.pass(time.Minute)
+				if n := g.reads - before; n < c.least || n > c.most {
+					t.Errorf("%d readings in a minute, want %d to %d", n, c.least, c.most)
+				}
+			})
+		})
+	}
+}
+
+func TestPressureIsOfTheWindow(t *testing.T) {
+	for _, period := range []string{"60s", "10s"} { // with a pause between windows, and without
+		t.Run(period, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				r := newRig(t, newMachine(t), t.TempDir(), "sampling.period="+period)
+				g, without := r.add("/batch/job-1", 0.5), r.add("/left/idle-1", 0.5)
+				without.stall = -1
+				g.stall = time.Hour
+				r.start()
+				defer r.stop()
+				r.pass(5 * time.Second)
+				g.stall += 4 * time.Second
+				r.pass(8 * time.Second)
+				check := func(want string) {
+					t.Helper()
+					_, got := r.scrape()
+					if v := got[`quell_job_cpu_stall{job="job"}`]; v != want {
+						t.Errorf("a share of %q, want %s", v, want)
+					}
+					for series := range got {
+						if strings.HasPrefix(series, "quell_job_cpu_stall") && !strings.Contains(series, `"job"`) {
+							t.Errorf("%s is not known", series)
+						}
+					}
+				}
+				check("0.4")
+				g.stall += 2 * time.Second // in the next window only where there is no pause
+				r.pass(12 * time.Second)
+				if period == "10s" {
+					check("0.2")
+				} else {
+					check("0.4")
+				}
+				r.pass(55 * time.Second)
+				check("0")
+			})
+		})
+	}
+}
+
 // Ticks that come late, early or not at all do not move the windows: 10 s out
 // of each 60 s, counted from the first.
 func TestWindowsWithJitteredTicks(t *testing.T) {

@@ -73,11 +73,12 @@ const (
 	WaitThrottled              // s held back by its own quota
 	Wakeups                    // times a thread became runnable
 	Threads                    // at the end of the interval
+	CPUStall                   // share of the interval in which some thread waited for a CPU (PSI's some)
 	numExtras
 )
 
 var extraNames = [numExtras]string{"cycles", "instructions", "llc_misses", "transactions", "syscalls",
-	"wait_other", "wait_self", "wait_throttled", "wakeups", "threads"}
+	"wait_other", "wait_self", "wait_throttled", "wakeups", "threads", "cpu_stall"}
 
 func (e Extra) String() string { return extraNames[e] }
 
