@@ -1,0 +1,259 @@
+package place
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// MissingError is that a machine cannot give a placement.
+type MissingError struct {
+	Placement string
+	Want      string // e.g. "2 packages"
+	Have      string // e.g. "1"
+}
+
+func (e *MissingError) Error() string {
+	return fmt.Sprintf("placement %s wants %s, this machine has %s", e.Placement, e.Want, e.Have)
+}
+
+// Resolve returns the CPUs of each part of a cell, in the order of its parts:
+// one set per virtual CPU where these are placed apart, else one for all. The
+// parts may use the allowed CPUs only. The error is a *MissingError where the
+// machine lacks what the placement wants.
+func Resolve(top host.Topology, allowed sample.Set, c *study.Cell) ([][]sample.Set, error) {
+	m := machineOf(top, allowed)
+	sets := make([][]sample.Set, len(c.Parts))
+	for i := range c.Parts {
+		p := &c.Parts[i]
+		var err error
+		list := p.CPUs
+		if list == "" {
+			list = c.Place.CPUs[p.Role]
+		}
+		switch relation := c.Place.Relation; {
+		case list != "":
+			sets[i], err = lists(list, allowed, p.Name())
+		case c.Mapping != nil:
+			sets[i], err = m.mapped(c.Mapping, p)
+		case c.Place.Dynamic != nil:
+			sets[i], err = m.related(c.Place.Dynamic.Below, p.Slot, p.Slots)
+		case relation == "":
+			sets[i], err = m.related("neutral", p.Slot, p.Slots)
+		default:
+			sets[i], err = m.related(relation, p.Slot, p.Slots)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return sets, nil
+}
+
+// Relation returns the CPUs of slot of slots under a relation.
+func Relation(top host.Topology, allowed sample.Set, relation string, slot, slots int) ([]sample.Set, error) {
+	return machineOf(top, allowed).related(relation, slot, slots)
+}
+
+// lists reads "0-3" or, per virtual CPU, "0;1".
+func lists(text string, allowed sample.Set, part string) ([]sample.Set, error) {
+	var sets []sample.Set
+	for list := range strings.SplitSeq(text, ";") {
+		set, err := sample.ParseSet(strings.TrimSpace(list))
+		if err != nil {
+			return nil, fmt.Errorf("place %s: %w", part, err)
+		}
+		for _, n := range set.Numbers() {
+			if !allowed.Has(n) {
+				return nil, &MissingError{fmt.Sprintf("%q of %s", text, part), fmt.Sprintf("CPU %d", n), "the CPUs " + allowed.String()}
+			}
+		}
+		sets = append(sets, set)
+	}
+	return sets, nil
+}
+
+// core is a physical core with those of its CPUs that may be used, ascending.
+type core struct {
+	pkg, node, llc int
+	cpus           []int
+}
+
+type machine struct {
+	all   sample.Set
+	cores []core // by package, then by their first CPU
+}
+
+func machineOf(top host.Topology, allowed sample.Set) machine {
+	var m machine
+	seen := sample.Set{}
+	for _, c := range top.CPUs {
+		if !allowed.Has(c.ID) {
+			continue
+		}
+		m.all = m.all.With(c.ID)
+		if seen.Has(c.ID) {
+			continue
+		}
+		k := core{pkg: c.Package, node: c.Node, llc: c.LLC.ID}
+		siblings := c.Siblings
+		if siblings.Len() == 0 {
+			siblings = sample.SetOf(c.ID)
+		}
+		for _, n := range siblings.Numbers() {
+			if allowed.Has(n) {
+				k.cpus = append(k.cpus, n)
+				seen = seen.With(n)
+			}
+		}
+		m.cores = append(m.cores, k)
+	}
+	slices.SortStableFunc(m.cores, func(a, b core) int { return cmp.Or(cmp.Compare(a.pkg, b.pkg), cmp.Compare(a.cpus[0], b.cpus[0])) })
+	return m
+}
+
+// groups are the cores by a key, in order.
+func (m machine) groups(key func(core) int) [][]core {
+	var all [][]core
+	for _, c := range m.cores {
+		i := slices.IndexFunc(all, func(g []core) bool { return key(g[0]) == key(c) })
+		if i < 0 {
+			all = append(all, nil)
+			i = len(all) - 1
+		}
+		all[i] = append(all[i], c)
+	}
+	return all
+}
+
+func pkg(c core) int  { return c.pkg }
+func node(c core) int { return c.node }
+func llc(c core) int  { return c.llc }
+
+// share is a slot's part of a list that is divided among slots, the first
+// slots getting one more where it does not come out even.
+func share[T any](list []T, slot, slots int) []T {
+	from, to := len(list)*slot/slots, len(list)*(slot+1)/slots
+	return list[from:to]
+}
+
+func cpusOf(cores []core) sample.Set {
+	var s sample.Set
+	for _, c := range cores {
+		for _, n := range c.cpus {
+			s = s.With(n)
+		}
+	}
+	return s
+}
+
+func (m machine) related(relation string, slot, slots int) ([]sample.Set, error) {
+	missing := func(want string, have any) ([]sample.Set, error) {
+		return nil, &MissingError{relation, fmt.Sprintf("%d %s", slots, want), fmt.Sprint(have)}
+	}
+	one := func(s sample.Set) ([]sample.Set, error) { return []sample.Set{s}, nil }
+	// within gives each slot cores of its own in one group that has enough.
+	within := func(key func(core) int, what string, all bool) ([]sample.Set, error) {
+		most := 0
+		for _, g := range m.groups(key) {
+			if most = max(most, len(g)); len(g) < slots {
+				continue
+			}
+			if all {
+				return one(cpusOf(share(g, slot, slots)))
+			}
+			return one(cpusOf(g[slot : slot+1]))
+		}
+		return missing("cores in one "+what, fmt.Sprintf("at most %d", most))
+	}
+	threads := func() int {
+		least := 0
+		for i, c := range m.cores {
+			if n := len(c.cpus); i == 0 || n < least {
+				least = n
+			}
+		}
+		return least
+	}
+	switch relation {
+	case "neutral":
+		return one(m.all)
+	case "per-chip", "cross-package":
+		chips := m.groups(pkg)
+		if len(chips) < slots {
+			return missing("packages", len(chips))
+		}
+		return one(cpusOf(slices.Concat(share(chips, slot, slots)...)))
+	case "per-core":
+		var mine []core
+		for _, chip := range m.groups(pkg) {
+			if len(chip) < slots {
+				return missing("cores in each package", len(chip))
+			}
+			mine = append(mine, share(chip, slot, slots)...)
+		}
+		return one(cpusOf(mine))
+	case "per-thread":
+		if n := threads(); n < slots {
+			return missing("threads in each core", n)
+		}
+		var s sample.Set
+		for _, c := range m.cores {
+			for _, n := range share(c.cpus, slot, slots) {
+				s = s.With(n)
+			}
+		}
+		return one(s)
+	case "same-thread":
+		return one(sample.SetOf(m.cores[0].cpus[0]))
+	case "smt-sibling":
+		for _, c := range m.cores {
+			if len(c.cpus) >= slots {
+				return one(sample.SetOf(c.cpus[slot]))
+			}
+		}
+		return missing("threads in one core", threads())
+	case "same-core":
+		return one(cpusOf(m.cores[:1]))
+	case "same-llc":
+		return within(llc, "last-level cache", false)
+	case "same-package":
+		return within(pkg, "package", true)
+	case "same-numa":
+		return within(node, "memory node", true)
+	}
+	return nil, fmt.Errorf("place: unknown relation %q", relation)
+}
+
+// mapped places a part's virtual CPUs on the threads of the cores they are
+// mapped to. Virtual CPUs that share a core get threads of their own in turn,
+// and share those where there are too few.
+func (m machine) mapped(mapping map[string]int, p *study.Part) ([]sample.Set, error) {
+	names := make([]string, 0, len(mapping))
+	for name := range mapping {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	taken := map[int]int{} // core to virtual CPUs placed there
+	var sets []sample.Set
+	for _, name := range names {
+		k := mapping[name]
+		if k >= len(m.cores) {
+			return nil, &MissingError{"mapping", fmt.Sprintf("%d cores", k+1), fmt.Sprint(len(m.cores))}
+		}
+		cpus := m.cores[k].cpus
+		if strings.HasPrefix(name, p.Name()+"/") {
+			sets = append(sets, sample.SetOf(cpus[taken[k]%len(cpus)]))
+		}
+		taken[k]++
+	}
+	if len(sets) == 0 { // not one of those that are mapped
+		return []sample.Set{m.all}, nil
+	}
+	return sets, nil
+}
