@@ -128,6 +128,11 @@ func openSources(c *config.Agent, h *host.Host, p *agent.Parts) {
 			if f, ok := s.(interface{ Fallback() string }); ok {
 				st.Reason = f.Fallback()
 			}
+			if m, ok := s.(interface{ Missing() []error }); ok {
+				for _, err := range m.Missing() {
+					p.Log.Info("signal is counted without", "signal", sig.Name, "variant", st.Variant, "reason", err)
+				}
+			}
 		case errors.As(err, &missing):
 			st.Reason, st.Remedy = err.Error(), missing.Remedy
 		default:
