@@ -1,0 +1,37 @@
+//go:build guests
+
+package guest
+
+import (
+	"os/exec"
+	"testing"
+)
+
+const insideModel = "internal/guest/inside/fakepmu"
+
+// modelled is a machine with two CPUs whose PMU is the module of ./fakepmu.
+func modelled(t *testing.T) box {
+	t.Helper()
+	kernel, err := Find(ARM64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	cmd := exec.Command("fakepmu/build.sh", kernel.Headers, string(ARM64), dir)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build fakepmu.ko (for it: apt-get install make gcc-aarch64-linux-gnu): %v\n%s", err, out)
+	}
+	return box{
+		// Without QEMU's own PMU: perf takes one of this kind.
+		Machine: Machine{Arch: ARM64, CPU: "cortex-a72,pmu=off", CPUs: CPUs{Cores: 2}, InstructionNS: 16},
+		Init:    Init{Modules: []string{"/fakepmu.ko"}},
+		files:   []File{{Path: "/fakepmu.ko", From: dir + "/fakepmu.ko"}},
+	}
+}
+
+// TestModelPMU counts where CPI answers to what runs beside a task.
+func TestModelPMU(t *testing.T) {
+	b := modelled(t)
+	b.tests = []insideTest{{insideModel, []string{"-test.skip=^TestLoop$"}}}
+	b.run(t)
+}
