@@ -48,6 +48,7 @@ var table = []row{
 	{pkg: "lab/result", may: "atomicfile lab/study", why: "records on disk; everything in the lab speaks them"},
 	{pkg: "lab/load", outside: "golang.org/x/sys", why: "stops and lets go what it is given; knows no study"},
 	{pkg: "lab/place", may: "sample host lab/study", why: "a cell's parts on a machine's CPUs; touches no machine"},
+	{pkg: "lab/synthetic", may: "lab/study lab/result", why: "records from a model; runs nothing"},
 	{pkg: "lab", may: "sample host enforce workload lab/study lab/result", why: "the engine: runs a plan and leaves records; environments, load and observers are fed to it"},
 	{pkg: "bench", may: "sample host", outside: "golang.org/x/sys", why: "starts the shipped agent and its rivals as processes and meters them; host says where cgroup2 is and which CPUs there are"},
 	{pkg: "cmd/quell-agent", may: "sample stat spec detect plan trace host counter counter/runq counter/uprobe enforce config api agent", outside: "golang.org/x/sys github.com/spf13 github.com/prometheus", why: "wiring"},
