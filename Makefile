@@ -11,7 +11,7 @@ PKGS ?= ./...
 CC_FOUND := $(shell command -v $${CC:-gcc} || command -v clang)
 RACE     := $(if $(CC_FOUND),-race)
 
-.PHONY: help demo demo-figures test test-guests bench bench-agent fuzz lint build generate clean bin/quell bin/quell-agent
+.PHONY: help demo demo-figures fault test test-guests bench bench-agent fuzz lint build generate clean bin/quell bin/quell-agent
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -21,6 +21,11 @@ demo: bin/quell bin/quell-agent ## build and run the demo: one noisy neighbour f
 
 demo-figures: bin/quell bin/quell-agent ## play the demo 45 times against what is promised of it (half an hour)
 	go run ./internal/demo/figures
+
+# Other numbers: make fault QUELL_TEST_KILLS=5000; a run again: make fault QUELL_TEST_SEED=1
+export QUELL_TEST_KILLS QUELL_TEST_SEED
+fault: bin/quell-agent ## kill -9 at 1,000 points and see that every limit comes back (root, 10 minutes)
+	CGO_ENABLED=0 go run ./internal/enforce/fault
 
 # One package at a time (-p 1): many tests measure, and would disturb each other.
 test: ## go vet, then every test with -race; lists what failed and what was skipped

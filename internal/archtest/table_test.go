@@ -51,6 +51,7 @@ var table = []row{
 	{pkg: "lab/synthetic", may: "lab/study lab/result", why: "records from a model; runs nothing"},
 	{pkg: "lab", may: "sample host enforce workload lab/study lab/result", why: "the engine: runs a plan and leaves records; environments, load and observers are fed to it"},
 	{pkg: "bench", may: "sample host", outside: "golang.org/x/sys", why: "starts the shipped agent and its rivals as processes and meters them; host says where cgroup2 is and which CPUs there are"},
+	{pkg: "enforce/fault", may: "sample host enforce api", outside: "golang.org/x/sys", why: "kills the shipped agent and the enforcer at every step, and judges what is left"},
 	{pkg: "cmd/quell-agent", may: "sample stat spec detect plan trace host counter counter/runq counter/uprobe enforce config api agent", outside: "golang.org/x/sys github.com/spf13 github.com/prometheus", why: "wiring"},
 	{pkg: "cmd/quell", may: "sample stat spec detect plan trace host counter counter/runq counter/uprobe enforce workload config api report agent demo", outside: "golang.org/x/sys golang.org/x/term github.com/spf13", why: "wiring"},
 }

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os/exec"
+	"runtime"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// call is a system call that a traced process is about to make.
+type call struct {
+	pid  int // of the thread
+	nr   uint64
+	args [6]uint64
+}
+
+// bytes copies memory of the process: n bytes from address at, at most 4 KiB.
+func (c call) bytes(at, n uint64) []byte {
+	b := make([]byte, min(n, 4096))
+	if len(b) == 0 {
+		return nil
+	}
+	local := []unix.Iovec{{Base: &b[0]}}
+	local[0].SetLen(len(b))
+	got, err := unix.ProcessVMReadv(c.pid, local, []unix.RemoteIovec{{Base: uintptr(at), Len: len(b)}}, 0)
+	if err != nil {
+		return nil
+	}
+	return b[:got]
+}
+
+// ended is how a traced process ended.
+type ended struct {
+	killed bool
+	code   int
+}
+
+// syscallInfo is struct ptrace_syscall_info of linux/ptrace.h, for an entry.
+type syscallInfo struct {
+	op   uint8
+	_    [3]byte
+	arch uint32
+	ip   uint64
+	sp   uint64
+	nr   uint64
+	args [6]uint64
+	_    [2]uint64 // room for what other kinds of stop have more
+}
+
+const (
+	ptraceGetSyscallInfo = 0x420e // ptrace(2), Linux 5.3
+	syscallEntry         = 1
+	syscallStop          = unix.SIGTRAP | 0x80 // PTRACE_O_TRACESYSGOOD
+)
+
+// trace runs a program that knows nothing of it and calls at before each system
+// call of each of its threads. Where at returns true, the process gets SIGKILL
+// before that call is made. The program dies with this one. Its standard files
+// must be files, for nobody waits for copies.
+func trace(cmd *exec.Cmd, started func(pid int), at func(call) bool) (ended, error) {
+	// ptrace belongs to a thread; this one ends with the goroutine, and what
+	// it started would be reaped by nobody else.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true}
+	if err := cmd.Start(); err != nil {
+		return ended{}, fmt.Errorf("start traced: %w", err)
+	}
+	leader := cmd.Process.Pid
+	defer cmd.Process.Release()
+	var status unix.WaitStatus
+	if _, err := unix.Wait4(leader, &status, unix.WALL, nil); err != nil || !status.Stopped() {
+		return ended{}, fmt.Errorf("wait for exec: %v, %w", status, err)
+	}
+	const options = unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_EXITKILL
+	if err := unix.PtraceSetOptions(leader, options); err != nil {
+		return ended{}, errors.Join(fmt.Errorf("set trace options: %w", err), unix.Kill(leader, unix.SIGKILL))
+	}
+	started(leader)
+	known := map[int]bool{leader: true}
+	resume := func(tid int, sig unix.Signal) { _ = unix.PtraceSyscall(tid, int(sig)) } // ESRCH: killed meanwhile
+	resume(leader, 0)
+	for {
+		tid, err := unix.Wait4(-1, &status, unix.WALL|unix.WNOTHREAD, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return ended{}, fmt.Errorf("wait for traced: %w", err)
+		case status.Exited() || status.Signaled():
+			if tid == leader {
+				return ended{status.Signaled() && status.Signal() == unix.SIGKILL, status.ExitStatus()}, nil
+			}
+			continue
+		case !status.Stopped():
+			continue
+		}
+		first := !known[tid]
+		known[tid] = true
+		switch sig := status.StopSignal(); {
+		case sig == syscallStop:
+			if c, ok := entering(tid); ok && at(c) {
+				_ = unix.Kill(leader, unix.SIGKILL) // ESRCH: another way to the same end
+			}
+			resume(tid, 0)
+		case sig == unix.SIGTRAP, sig == unix.SIGSTOP && first: // a clone, and the new thread's first stop
+			resume(tid, 0)
+		default:
+			resume(tid, sig)
+		}
+	}
+}
+
+// entering returns the system call that a stopped thread is about to make.
+func entering(tid int) (call, bool) {
+	var info syscallInfo
+	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, ptraceGetSyscallInfo, uintptr(tid), unsafe.Sizeof(info), uintptr(unsafe.Pointer(&info)), 0, 0)
+	if errno != 0 || info.op != syscallEntry {
+		return call{}, false
+	}
+	return call{tid, info.nr, info.args}, true
+}
