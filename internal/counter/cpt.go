@@ -30,7 +30,8 @@ type CPT struct {
 	inOpen  bool
 	scraper *scraper
 	probes  *prober
-	turn    int // whom a window's end asks first
+	turn    int           // whom a window's end asks first
+	wait    time.Duration // for the answers at a window's end
 }
 
 // transactions is one way to count a task's.
@@ -78,7 +79,7 @@ func OpenCPT(proc string, k Prober) (*CPT, error) {
 		return nil, &NotSupportedError{What: "progress files", Reason: "openat2: " + err.Error(), Remedy: "use Linux 5.6 or later, or allow openat2 in the seccomp profile", Err: err}
 	}
 	unix.Close(fd)
-	return &CPT{proc: proc, now: time.Now, tasks: map[sample.TaskKey]*cptTask{}, scraper: newScraper(proc), probes: newProber(proc, k)}, nil
+	return &CPT{proc: proc, now: time.Now, tasks: map[sample.TaskKey]*cptTask{}, scraper: newScraper(proc), probes: newProber(proc, k), wait: scrapeLast}, nil
 }
 
 // Signal implements Source.
@@ -127,13 +128,15 @@ func (c *CPT) Start() error {
 }
 
 // Stop implements Source. A task that has no progress file is left out. It
-// waits for the tasks that are asked over the network, 200 ms for all together.
+// waits for the tasks that are asked over the network, half a second for all
+// together.
 func (c *CPT) Stop(cpu CPUTime, yield func(sample.TaskKey, Reading)) error {
 	if !c.inOpen {
 		return errNotOpen
 	}
 	c.inOpen = false
-	ctx, cancel := context.WithTimeout(context.Background(), scrapeLast)
+	end := c.now() // when the CPU time was read, before anybody is waited for
+	ctx, cancel := context.WithTimeout(context.Background(), c.wait)
 	defer cancel()
 	for i := range c.order {
 		c.order[(i+c.turn)%len(c.order)].ending(ctx)
@@ -142,7 +145,7 @@ func (c *CPT) Stop(cpu CPUTime, yield func(sample.TaskKey, Reading)) error {
 	c.probes.ending()
 	for _, t := range c.order {
 		used, ok := cpu(t.target.Key)
-		if r, ok := c.finish(t, used, ok); ok {
+		if r, ok := c.finish(t, end, used, ok); ok {
 			yield(t.target.Key, r)
 		}
 	}
@@ -161,7 +164,7 @@ func (c *CPT) Remove(key sample.TaskKey, cpu time.Duration) (Reading, bool) {
 	if t.from.IsZero() {
 		return Reading{}, false
 	}
-	return c.finish(t, cpu, true)
+	return c.finish(t, c.now(), cpu, true)
 }
 
 // Close implements Source. It waits until nothing is under way any more.
@@ -179,11 +182,11 @@ func (c *CPT) Close() error {
 
 // finish ends a task's window; ok is false if it has no progress file or
 // was in no window.
-func (c *CPT) finish(t *cptTask, cpu time.Duration, known bool) (r Reading, ok bool) {
+func (c *CPT) finish(t *cptTask, end time.Time, cpu time.Duration, known bool) (r Reading, ok bool) {
 	if t.from.IsZero() {
 		return Reading{}, false
 	}
-	window := c.now().Sub(t.from)
+	window := end.Sub(t.from)
 	t.from = time.Time{}
 	w, err := t.stop()
 	if errors.Is(err, errNoProgress) {

@@ -86,7 +86,7 @@ func connect(ctx context.Context, f *os.File, addr unix.Sockaddr) error {
 func socketOf(proc string, pid, family int) (int, error) {
 	var own, its unix.Stat_t
 	name := proc + "/" + strconv.Itoa(pid) + "/ns/net"
-	if err := unix.Stat(proc+"/self/ns/net", &own); err != nil {
+	if err := unix.Stat("/proc/thread-self/ns/net", &own); err != nil {
 		return -1, fmt.Errorf("look at the agent's network: %w", err)
 	}
 	if err := unix.Stat(name, &its); err != nil {

@@ -31,7 +31,7 @@ const (
 	scrapeFirst = 2 * time.Second
 	// scrapeLast is how long the agent waits at a window's end, for all
 	// tasks together. Who has not answered by then is not counted.
-	scrapeLast = 200 * time.Millisecond
+	scrapeLast = 500 * time.Millisecond
 	// scrapesAtOnce bounds the connections.
 	scrapesAtOnce = 16
 	// maxScrapeRest is the most windows that a task which does not answer is
@@ -42,17 +42,21 @@ const (
 	maxScrapePIDs = 8
 )
 
-var errNoAnswer = errors.New("no answer in time")
+var (
+	errNoAnswer = errors.New("no answer in time")
+	errEnded    = errors.New("the task ended before it could be asked again")
+)
 
 // scraper asks tasks for their counters.
 type scraper struct {
 	proc  string
+	now   func() time.Time
 	slots chan struct{}
 	wg    sync.WaitGroup
 }
 
 func newScraper(proc string) *scraper {
-	return &scraper{proc: proc, slots: make(chan struct{}, scrapesAtOnce)}
+	return &scraper{proc: proc, now: time.Now, slots: make(chan struct{}, scrapesAtOnce)}
 }
 
 // scraped is one answer.
@@ -116,13 +120,13 @@ func (s *scraper) get(ctx context.Context, pid int, rule *Scrape) (a scraped) {
 	}
 	req.Header.Set("Accept", "text/plain;version=0.0.4")
 	req.Header.Set("User-Agent", "quell-agent")
-	asked := time.Now()
+	asked := s.now()
 	resp, err := client.Do(req)
 	if err != nil {
 		return scraped{err: err}
 	}
 	defer resp.Body.Close()
-	a.at = asked.Add(time.Since(asked) / 2)
+	a.at = asked.Add(s.now().Sub(asked) / 2)
 	if resp.StatusCode != http.StatusOK {
 		return scraped{err: fmt.Errorf("answered %s", resp.Status)}
 	}
@@ -201,9 +205,12 @@ func (t *scrapeTask) ending(ctx context.Context) {
 func (t *scrapeTask) stop() (counted, error) {
 	defer t.abort()
 	var end scraped
-	if t.last != nil {
+	switch {
+	case t.last != nil:
 		end = <-t.last
 		t.err = end.err
+	case t.err == nil:
+		return counted{}, errEnded
 	}
 	if t.err != nil {
 		if t.first != nil {
