@@ -8,6 +8,8 @@ import (
 	"path"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/quell-dev/quell/internal/sample"
 )
 
@@ -20,7 +22,10 @@ var ErrPlaced = errors.New("on those CPUs already")
 // and inode tell which cgroup it was that was looked at.
 //
 // A cgroup2 that nobody has placed yet has an empty list and the CPUs of the
-// cgroup above; the write says so (Write.Empty). A v1 cgroup with an empty list
+// cgroup above; the write says so (Write.Empty). The way back is an empty list
+// again or, since the kernel does not empty the list of a cgroup that holds
+// processes (ENOSPC; seen on 6.1), all CPUs that the machine can have: that too
+// leaves it those of the cgroup above, whatever they become. A v1 cgroup with an empty list
 // is refused, since it can hold no processes. Refused too are CPUs that the
 // cgroup above does not have, on v1 a list that leaves out CPUs of a cgroup
 // below (the kernel says EBUSY), and on cgroup2 a partition, whose CPUs are
@@ -72,7 +77,7 @@ func (h *Host) cpusetWrites(p string, cpus sample.Set) (dir string, inode uint64
 		return "", 0, nil, err
 	case old == "" && v1:
 		return "", 0, nil, fmt.Errorf("%s is empty: it can hold no processes", file)
-	case old == cpus.String():
+	case old == cpus.String(), old == "" && above.String() == cpus.String():
 		return "", 0, nil, ErrPlaced
 	case !within(cpus, above):
 		return "", 0, nil, fmt.Errorf("CPUs %s are not all in %s, which the cgroup above has", cpus, above)
@@ -85,6 +90,16 @@ func (h *Host) cpusetWrites(p string, cpus sample.Set) (dir string, inode uint64
 		return "", 0, nil, err
 	}
 	return dir, inode, []Write{{File: file, Old: old, New: cpus.String(), Empty: old == ""}}, nil
+}
+
+// emptyCPUs is what to write where the kernel does not take an empty list: all
+// CPUs that are possible. A cgroup2 has those of them that the cgroup above has.
+func (h *Host) emptyCPUs(file string, err error) (string, bool) {
+	if path.Base(file) != "cpuset.cpus" || !errors.Is(err, unix.ENOSPC) {
+		return "", false
+	}
+	all, err := h.ReadValue("/sys/devices/system/cpu/possible")
+	return all, err == nil && all != ""
 }
 
 // keepsBelow makes sure that no v1 cgroup below dir has CPUs outside the set.

@@ -111,6 +111,7 @@ func TestCPUSetWrites(t *testing.T) {
 		{name: "v2, there already", host: cpusetV2, path: "/slice/a", cpus: set(1, 2), want: ErrPlaced},
 		{name: "v2, in the parent's list and not effective", host: cpusetV2, path: "/slice/a", cpus: set(1, 7), says: "not all in 0-3"},
 		{name: "v2, empty so far", host: cpusetV2, path: "/pod", cpus: set(1), old: "", new: "1"},
+		{name: "v2, empty so far, all that the parent has", host: cpusetV2, path: "/pod", cpus: set(0, 1, 2, 3, 4, 5, 6), want: ErrPlaced},
 		{name: "v2, empty so far, not the parent's", host: cpusetV2, path: "/pod", cpus: set(1, 7), says: "not all in 0-6"},
 		{name: "v2, a partition", host: cpusetV2, path: "/alone", cpus: set(5), says: "partition (isolated)"},
 		{name: "no controller", host: noCpuset, path: "/a", cpus: set(1), want: ErrNoLimit},

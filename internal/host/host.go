@@ -84,7 +84,11 @@ func (h *Host) WriteValue(file, value string) error {
 		return fmt.Errorf("write value: %w", orNotPermitted(file, err))
 	}
 	defer f.Close()
-	if _, err := f.WriteString(value); err != nil {
+	_, err = f.WriteString(value)
+	if all, ok := h.emptyCPUs(file, err); ok && value == "\n" {
+		_, err = f.WriteString(all)
+	}
+	if err != nil {
 		return fmt.Errorf("write value %q: %w", value, orNotPermitted(file, err))
 	}
 	// In a tree of text the tail of a longer old value would stay. Cgroup
