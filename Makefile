@@ -22,8 +22,7 @@ demo: bin/quell bin/quell-agent ## build and run the demo: one noisy neighbour f
 demo-figures: bin/quell bin/quell-agent ## play the demo 45 times against what is promised of it (half an hour)
 	go run ./internal/demo/figures
 
-# Other numbers: make fault QUELL_TEST_KILLS=5000; a run again: make fault QUELL_TEST_SEED=1
-export QUELL_TEST_KILLS QUELL_TEST_SEED
+# QUELL_TEST_KILLS=5000 for more points, QUELL_TEST_SEED=1 for the same ones again.
 fault: bin/quell-agent ## kill -9 at 1,000 points and see that every limit comes back (root, 10 minutes)
 	CGO_ENABLED=0 go run ./internal/enforce/fault
 

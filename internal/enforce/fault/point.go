@@ -75,6 +75,9 @@ func newPoint(seed uint64, n int) point {
 		}
 	case inRestore:
 		p.target, p.second = cappedTargets[half%len(cappedTargets)], restoreTargets[half%len(restoreTargets)]
+		if p.second == halfUndone { // needs two limits to put back
+			p.target = inForce
+		}
 	}
 	backs := []string{backStart, backRestore, backOverdue}
 	if p.life == lifeEnforce {
