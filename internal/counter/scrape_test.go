@@ -65,7 +65,7 @@ func (s *metricsServer) target(id uint64, pid int) Target {
 
 // scraping follows the targets with a clock that stands still but for pass, and
 // with more patience than a busy machine needs.
-func scraping(t *testing.T, targets ...Target) *scrapedCPT {
+func scraping(t *testing.T, targets ...Target) *stillCPT {
 	t.Helper()
 	c, err := OpenCPT("/proc", nil)
 	if err != nil {
@@ -79,11 +79,11 @@ func scraping(t *testing.T, targets ...Target) *scrapedCPT {
 			t.Fatal(err)
 		}
 	}
-	return &scrapedCPT{c, clock}
+	return &stillCPT{c, clock}
 }
 
-// scrapedCPT is a CPT whose clock is the test's.
-type scrapedCPT struct {
+// stillCPT is a CPT whose clock is the test's.
+type stillCPT struct {
 	*CPT
 	clock *stillClock
 }
@@ -94,7 +94,7 @@ func (s *stillClock) now() time.Time { return time.Unix(0, s.at.Load()) }
 
 // begun waits until the tasks have answered at the window's start, and lets
 // ten seconds pass.
-func begun(t *testing.T, c *scrapedCPT) {
+func begun(t *testing.T, c *stillCPT) {
 	t.Helper()
 	defer c.clock.at.Add(int64(10 * time.Second))
 	for _, task := range c.order {
@@ -223,7 +223,7 @@ func TestScrapeRefusals(t *testing.T) {
 	}
 }
 
-func first(c *scrapedCPT, id uint64) <-chan scraped {
+func first(c *stillCPT, id uint64) <-chan scraped {
 	return c.tasks[key(id)].transactions.(*scrapeTask).first
 }
 

@@ -114,6 +114,7 @@ func (t *probeTask) stop() (counted, error) {
 type prober struct {
 	proc    string
 	kernel  Prober
+	now     func() time.Time
 	window  *probing // the open one, or the one that is ending
 	found   map[foundKey]uint64
 	refused map[placeKey]*refusedPlace
@@ -142,7 +143,7 @@ type refusedPlace struct {
 }
 
 func newProber(proc string, k Prober) *prober {
-	return &prober{proc: proc, kernel: k, found: map[foundKey]uint64{}, refused: map[placeKey]*refusedPlace{}}
+	return &prober{proc: proc, kernel: k, now: time.Now, found: map[foundKey]uint64{}, refused: map[placeKey]*refusedPlace{}}
 }
 
 // probing is one window: its goroutine attaches, guards the rates and
@@ -335,7 +336,7 @@ func (w *probing) attach(r *probeRequest) (placeKey, error) {
 	if err != nil {
 		return key, fmt.Errorf("uprobe %s: %w", r.target.Uprobe, err)
 	}
-	w.publish(key, &attached{Probe: probe, place: r.target.Uprobe.String(), limit: limit, from: time.Now()})
+	w.publish(key, &attached{Probe: probe, place: r.target.Uprobe.String(), limit: limit, from: w.now()})
 	w.guard()
 	return key, nil
 }
@@ -390,7 +391,7 @@ func (w *probing) excess(key placeKey, a *attached) error {
 	if err != nil {
 		return err
 	}
-	since := time.Since(a.from)
+	since := w.now().Sub(a.from)
 	if float64(total) <= a.limit*(1+since.Seconds()) {
 		return nil
 	}
@@ -401,7 +402,7 @@ func (w *probing) excess(key placeKey, a *attached) error {
 	}
 	r.remain = min(1<<min(r.times, 10), maxProbeRest)
 	r.times++
-	r.err = &RateError{Place: a.place, Rate: float64(total) / since.Seconds(), Max: a.limit, After: since, Rest: r.remain}
+	r.err = &RateError{Place: a.place, Rate: float64(total) / max(since, time.Millisecond).Seconds(), Max: a.limit, After: since, Rest: r.remain}
 	return r.err
 }
 
@@ -422,7 +423,7 @@ func (w *probing) read(t *Target) (counted, error) {
 	all := a.final
 	if all == nil {
 		var err error
-		if all, err = readProbe(a.Probe); err != nil {
+		if all, err = w.readProbe(a.Probe); err != nil {
 			return counted{}, err
 		}
 		if w.ending {
@@ -463,12 +464,12 @@ func (w *probing) hits(t *Target, all *tally) (sum uint64) {
 	return sum
 }
 
-func readProbe(p Probe) (*tally, error) {
+func (w *probing) readProbe(p Probe) (*tally, error) {
 	total, err := p.Total()
 	if err != nil {
 		return nil, err
 	}
-	t := &tally{byCgroup: map[uint64]uint64{}, byProcess: map[int]uint64{}, at: time.Now()}
+	t := &tally{byCgroup: map[uint64]uint64{}, byProcess: map[int]uint64{}, at: w.now()}
 	told := uint64(0)
 	if err := p.Each(func(cgroup uint64, process int, hits uint64) {
 		t.byCgroup[cgroup] += hits
