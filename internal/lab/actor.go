@@ -1,0 +1,266 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// actor is one part of a run while it is played.
+type actor struct {
+	part   *study.Part
+	env    Environment
+	sets   []sample.Set
+	pinned []string
+	job    Job
+	out    *output
+	files  []*os.File
+
+	// Its processes, one after the other where it is restarted; the present
+	// one is the last. Guarded by the engine's single goroutine.
+	process Process
+	exit    chan time.Time // when the present process ended
+	began   time.Time
+	ended   time.Time // zero while it runs
+	gaps    []result.Window
+	died    error
+	metric  float64 // the command's own figure
+
+	used0, used Usage // at the window's ends
+	seen        Usage // at the last look
+	quiet       int   // looks in a row without progress
+
+	mu      sync.Mutex
+	periods []Period // of a held load
+	held    chan error
+	stop    context.CancelFunc
+}
+
+// output collects what a part says: its iterations, and the rest for its
+// metric.
+type output struct {
+	mu         sync.Mutex
+	clock      func(ns int64) time.Time
+	iterations []iteration
+	partial    []byte
+	copy       *os.File
+	tail       bytes.Buffer // the last of the rest
+}
+
+type iteration struct {
+	from, to time.Time
+	units    float64
+}
+
+// mostOutput is how much of a command's output is kept for its parser.
+const mostOutput = 1 << 20
+
+// IterationLine is what a workload says of each iteration, from and to being
+// its CLOCK_MONOTONIC in nanoseconds.
+const IterationLine = "quell-lab iteration "
+
+// Write implements io.Writer.
+func (w *output) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.partial = append(w.partial, p...)
+	for {
+		line, rest, ok := bytes.Cut(w.partial, []byte("\n"))
+		if !ok {
+			return len(p), nil
+		}
+		w.line(string(line))
+		w.partial = rest
+	}
+}
+
+func (w *output) line(text string) {
+	if _, err := w.copy.WriteString(text + "\n"); err != nil {
+		return // the disk is full: Finish will say so
+	}
+	words, ok := strings.CutPrefix(text, IterationLine)
+	if !ok {
+		if w.tail.Len() < mostOutput {
+			w.tail.WriteString(text + "\n")
+		}
+		return
+	}
+	f := strings.Fields(words)
+	if len(f) != 3 {
+		return
+	}
+	from, err1 := strconv.ParseInt(f[0], 10, 64)
+	to, err2 := strconv.ParseInt(f[1], 10, 64)
+	units, err3 := strconv.ParseFloat(f[2], 64)
+	if errors.Join(err1, err2, err3) != nil || to < from {
+		return
+	}
+	w.iterations = append(w.iterations, iteration{w.clock(from), w.clock(to), units})
+}
+
+func (w *output) count() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.iterations)
+}
+
+// prepare starts the part's command and holds it at the barrier.
+func (a *actor) prepare(ctx context.Context, s *stage) error {
+	job, err := s.Command(a.part)
+	if err != nil {
+		return fmt.Errorf("prepare %s: %w", a.part.Name(), err)
+	}
+	name := strings.ReplaceAll(a.part.Name(), "/", ".")
+	out, err := s.attempt.Create(name + ".out")
+	if err != nil {
+		return err
+	}
+	a.files = append(a.files, out)
+	errFile, err := s.attempt.Create(name + ".err")
+	if err != nil {
+		return err
+	}
+	a.files = append(a.files, errFile)
+	a.out = &output{copy: out, clock: func(ns int64) time.Time {
+		if a.process == nil {
+			return time.Time{}
+		}
+		return a.process.Clock(ns)
+	}}
+	job.Name, job.Stdout, job.Stderr = a.part.Name(), a.out, errFile
+	a.job = job
+	a.process, err = a.env.Start(ctx, job)
+	if err != nil {
+		return fmt.Errorf("start %s: %w", a.part.Name(), err)
+	}
+	a.exit = stamp(a.process)
+	return nil
+}
+
+// stamp notes when a process ends; between two looks much may be missed.
+func stamp(p Process) chan time.Time {
+	exit := make(chan time.Time, 1)
+	go func() {
+		<-p.Done()
+		exit <- time.Now()
+	}()
+	return exit
+}
+
+// busy reports whether it has something to run.
+func (a *actor) busy() bool { return a.process != nil }
+
+// again starts the part's command anew and lets it go at once.
+func (a *actor) again(ctx context.Context, start time.Time) error {
+	p, err := a.env.Start(ctx, a.job)
+	if err != nil {
+		return fmt.Errorf("start %s again: %w", a.part.Name(), err)
+	}
+	a.out.mu.Lock()
+	a.process = p
+	a.out.mu.Unlock()
+	a.exit = stamp(p)
+	at, _, err := p.Begin()
+	if err != nil {
+		return fmt.Errorf("start %s again: %w", a.part.Name(), err)
+	}
+	a.gaps = append(a.gaps, result.Window{From: a.ended.Sub(start), To: at.Sub(start)})
+	a.ended = time.Time{}
+	return nil
+}
+
+// hold keeps it at its levels in the background.
+func (a *actor) hold(ctx context.Context, s *stage, levels []Level) {
+	ctx, a.stop = context.WithCancel(ctx)
+	a.held = make(chan error, 1)
+	go func() {
+		a.held <- s.Hold(ctx, a.env, a.cpus(), a.part, levels, func(p Period) {
+			a.mu.Lock()
+			a.periods = append(a.periods, p)
+			a.mu.Unlock()
+		})
+	}()
+}
+
+// cpus is what a share of its load is of.
+func (a *actor) cpus() float64 {
+	if n := a.part.Environment.CPUs; n > 0 {
+		return float64(n)
+	}
+	var all sample.Set
+	for _, s := range a.sets {
+		for _, n := range s.Numbers() {
+			all = all.With(n)
+		}
+	}
+	return float64(all.Len())
+}
+
+// achieved is the load between two instants, as a share of its CPUs, and
+// whether it was found unattainable there.
+func (a *actor) achieved(from, to time.Time) (load float64, unattainable bool, ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var used, length time.Duration
+	for _, p := range a.periods {
+		if p.At.After(from) && !p.At.After(to) {
+			used += p.Used
+			length += p.Length
+			unattainable = unattainable || p.Unattainable
+		}
+	}
+	if length == 0 {
+		return 0, unattainable, false
+	}
+	return used.Seconds() / length.Seconds() / a.cpus(), unattainable, true
+}
+
+// end stops what runs; after it nothing of the part uses CPU time.
+func (a *actor) end() error {
+	var errs []error
+	if a.held != nil {
+		a.stop()
+		if err := <-a.held; err != nil && !errors.Is(err, context.Canceled) {
+			errs = append(errs, fmt.Errorf("hold the load of %s: %w", a.part.Name(), err))
+		}
+		a.held = nil
+	}
+	if a.process != nil {
+		if a.ended.IsZero() {
+			a.ended = time.Now()
+		}
+		errs = append(errs, a.process.Stop())
+	}
+	for _, f := range a.files {
+		errs = append(errs, f.Close())
+	}
+	a.files = nil
+	return errors.Join(errs...)
+}
+
+// record is what the part did, in times after start.
+func (a *actor) record(start time.Time) result.Part {
+	p := result.Part{Name: a.part.Name(), Role: a.part.Role, Command: strings.Join(a.job.Argv, " "), CPUs: a.pinned, Restarts: a.gaps, Metric: a.metric}
+	p.User, p.System = a.used.User-a.used0.User, a.used.System-a.used0.System
+	p.CPUTime = p.User + p.System
+	if a.out == nil || start.IsZero() {
+		return p
+	}
+	p.Window = result.Window{From: a.began.Sub(start), To: a.ended.Sub(start)}
+	a.out.mu.Lock()
+	defer a.out.mu.Unlock()
+	for _, it := range a.out.iterations {
+		p.Iterations = append(p.Iterations, result.Iteration{From: it.from.Sub(start), To: it.to.Sub(start), Units: it.units})
+	}
+	return p
+}

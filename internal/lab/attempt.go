@@ -1,0 +1,181 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/quell-dev/quell/internal/lab/place"
+	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/lab/synthetic"
+)
+
+// LackError is that the machine lacks what a run wants, e.g. a container
+// program: the run is skipped, not failed.
+type LackError struct {
+	What   string
+	Remedy string
+}
+
+func (e *LackError) Error() string {
+	if e.Remedy == "" {
+		return e.What
+	}
+	return e.What + "; what to do: " + e.Remedy
+}
+
+// attempt does one run and leaves its record. Its error is one that ends the
+// study: the context's, or that no record can be written.
+func (o *Options) attempt(ctx context.Context, d due, order, runs int) (*result.Run, error) {
+	a, err := o.Folder.Begin(d.Cell.Key(), d.N, d.try)
+	if err != nil {
+		return nil, err
+	}
+	var r *result.Run
+	if simulated(&d.Cell) {
+		r, err = o.simulate(a, d, order, runs)
+	} else {
+		r, err = o.real(ctx, a, d, order)
+	}
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return nil, errors.Join(err, a.Abandon())
+	}
+	r.Study = o.Study.Name
+	if err := a.Finish(r); err != nil {
+		return nil, errors.Join(err, a.Abandon())
+	}
+	return r, nil
+}
+
+// simulated reports whether a cell runs nothing.
+func simulated(c *study.Cell) bool {
+	for _, p := range c.Parts {
+		if p.Environment.Driver != study.Synthetic {
+			return false
+		}
+	}
+	return len(c.Parts) > 0
+}
+
+func (o *Options) simulate(a *result.Attempt, d due, order, runs int) (*result.Run, error) {
+	r, seconds := synthetic.Run(&d.Cell, synthetic.Where{N: d.N, Try: d.try, Order: order, Runs: runs, Seed: o.Study.Design.Seed})
+	for _, s := range seconds {
+		if err := a.Sample(s); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// real does a run. What goes wrong in it becomes its verdict.
+func (o *Options) real(ctx context.Context, a *result.Attempt, d due, order int) (*result.Run, error) {
+	r := &result.Run{CellKey: d.Cell.Key(), Cell: d.Cell, N: d.N, Try: d.try, Order: order, Verdict: result.Valid,
+		Start: time.Now(), Env: o.Env, Stamp: o.Stamp}
+	ctx, cancel := context.WithTimeout(ctx, o.Study.Run.Timeout+d.Takes)
+	defer cancel()
+	s := &stage{Options: o, attempt: a, run: r, cell: &d.Cell}
+	err := s.set(ctx)
+	if err == nil {
+		err = s.play(ctx)
+	}
+	err = errors.Join(err, s.strike())
+	var lack *LackError
+	var missing *place.MissingError
+	switch {
+	case err == nil:
+	case errors.As(err, &lack), errors.As(err, &missing):
+		r.Verdict = result.Skipped
+		r.Evidence = append(r.Evidence, result.Evidence{Reason: "lacking", Text: err.Error()})
+	case errors.Is(err, context.DeadlineExceeded):
+		s.blame(result.Evidence{Reason: result.TimedOut, Value: time.Since(r.Start).Seconds(), Bound: (o.Study.Run.Timeout + d.Takes).Seconds(), Unit: "s", Text: "the run took too long"})
+	case errors.Is(err, context.Canceled):
+		return nil, err
+	default:
+		r.Verdict = result.Failed
+		r.Evidence = append(r.Evidence, result.Evidence{Reason: result.WorkloadFailed, Text: err.Error()})
+	}
+	if r.Verdict == result.Valid && len(r.Evidence) > 0 {
+		r.Verdict = result.Invalid
+	}
+	return r, nil
+}
+
+// stage is a run while it is played.
+type stage struct {
+	*Options
+	attempt *result.Attempt
+	run     *result.Run
+	cell    *study.Cell
+
+	actors   []*actor
+	observer Observer
+	start    time.Time // the common start
+}
+
+// blame adds evidence against the run.
+func (s *stage) blame(e result.Evidence) { s.run.Evidence = append(s.run.Evidence, e) }
+
+// set prepares everything up to the barrier.
+func (s *stage) set(ctx context.Context) error {
+	sets, err := place.Resolve(s.Topology, s.Allowed, s.cell)
+	if err != nil {
+		return err
+	}
+	for i := range s.cell.Parts {
+		p := &s.cell.Parts[i]
+		s.Progress.Phase("preparing "+p.Name(), time.Duration(i), time.Duration(len(s.cell.Parts)))
+		env, err := s.Maker.Make(ctx, p)
+		if err != nil {
+			return fmt.Errorf("prepare %s: %w", p.Name(), err)
+		}
+		act := &actor{part: p, env: env, sets: sets[i]}
+		s.actors = append(s.actors, act)
+		if err := env.Pin(sets[i]); err != nil {
+			return fmt.Errorf("place %s: %w", p.Name(), err)
+		}
+		got, err := env.Pinned()
+		if err != nil {
+			return fmt.Errorf("read back where %s is: %w", p.Name(), err)
+		}
+		for k, set := range got {
+			act.pinned = append(act.pinned, set.String())
+			if k < len(sets[i]) && set.String() != sets[i][k].String() {
+				s.blame(result.Evidence{Reason: result.Misplaced, Role: p.Name(), Text: fmt.Sprintf("virtual CPU %d may run on %s, wanted %s", k, set, sets[i][k])})
+			}
+		}
+		if p.Idle {
+			continue
+		}
+		if err := act.prepare(ctx, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// strike ends everything and takes what it left into the record.
+func (s *stage) strike() error {
+	var errs []error
+	for _, a := range s.actors {
+		errs = append(errs, a.end())
+	}
+	var parts []result.Part
+	for _, a := range s.actors {
+		parts = append(parts, a.record(s.start))
+	}
+	if s.observer != nil {
+		evidence, err := s.observer.Close(parts)
+		s.run.Evidence = append(s.run.Evidence, evidence...)
+		errs = append(errs, err)
+	}
+	s.run.Parts = parts
+	for _, a := range s.actors {
+		errs = append(errs, a.env.Close())
+	}
+	return errors.Join(errs...)
+}

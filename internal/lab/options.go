@@ -1,0 +1,197 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// Options are what a study is run with.
+type Options struct {
+	Study  *study.Study
+	Folder *result.Folder
+	Maker  Maker
+	// Command is what a part runs, and how its iterations' times and its
+	// metric are read.
+	Command func(p *study.Part) (Job, error)
+	// Metric reads a command's own figure from its output; nil if no workload
+	// has one.
+	Metric func(w *study.Workload, output []byte) (float64, error)
+	// Hold keeps a part at its levels of load until they end or the context
+	// does, and tells of every period (package load).
+	Hold func(ctx context.Context, e Environment, cpus float64, p *study.Part, levels []Level, each func(Period)) error
+	// Observe begins to watch a run; nil for no observation.
+	Observe func(o Observed) (Observer, error)
+	// Topology and Allowed are the machine's CPUs and those that roles may use.
+	Topology host.Topology
+	Allowed  sample.Set
+	// Env is the hash of the machine's description: records of another one
+	// are another series, and their runs are done again.
+	Env      string
+	Stamp    []string // what comparisons must not mix
+	Progress Progress
+}
+
+// Level is a load for a time.
+type Level struct {
+	Share float64
+	Until time.Time
+}
+
+// Period is what one period of a held load was like.
+type Period struct {
+	At           time.Time // its end
+	Target       float64
+	Used         time.Duration
+	Length       time.Duration
+	Unattainable bool
+}
+
+// Observed is what an observer is to watch.
+type Observed struct {
+	Cell  *study.Cell
+	Names []string // of the parts
+	Envs  []Environment
+	Start time.Time
+	Sets  [][]sample.Set // where they were placed
+}
+
+// Summary counts what a study's runs came to.
+type Summary struct {
+	Planned  int                    `json:"planned"`
+	There    int                    `json:"there"` // valid or skipped already when it began
+	Verdicts map[result.Verdict]int `json:"verdicts"`
+	Reasons  map[result.Reason]int  `json:"reasons,omitempty"`
+	// Left are runs that were not done: out of budget, or stopped.
+	Left int `json:"left"`
+}
+
+// ErrBudget is that a study's budget ended before its plan.
+var ErrBudget = errors.New("the study's budget is used up")
+
+// ErrStopped is that a run was not valid and the study is to stop then.
+var ErrStopped = errors.New("a run was not valid, and on_failure is stop")
+
+// due is a run that is to be done.
+type due struct {
+	study.Planned
+	try  int
+	left int // tries after this one
+}
+
+// Run does what a study's plan has not done yet, in its order; what comes out
+// not valid is done again at the end, as often as the study says. It returns
+// early when the context ends: the run under way is ended and leaves no record.
+// What is there is kept, and Run goes on from it next time.
+func Run(ctx context.Context, o Options) (Summary, error) {
+	s := Summary{Verdicts: map[result.Verdict]int{}, Reasons: map[result.Reason]int{}}
+	if err := o.Maker.Sweep(); err != nil {
+		return s, fmt.Errorf("clean up after an earlier run: %w", err)
+	}
+	queue, order, err := o.queue(&s)
+	if err != nil {
+		return s, err
+	}
+	var takes time.Duration
+	for _, d := range queue {
+		takes += d.Takes
+	}
+	o.Progress.Plan(len(queue), takes)
+	began := time.Now()
+	for i := 0; len(queue) > 0; i++ {
+		d := queue[0]
+		s.Left = len(queue)
+		if b := o.Study.Design.Budget; b > 0 && time.Since(began)+d.Takes > b {
+			return s, fmt.Errorf("%w: %d runs are left after %s of %s; run it again with a larger one to go on", ErrBudget, len(queue), time.Since(began).Round(time.Second), b)
+		}
+		queue = queue[1:]
+		o.Progress.Run(i, &d.Planned, d.try)
+		r, err := o.attempt(ctx, d, order, s.Planned)
+		if err != nil {
+			return s, err
+		}
+		order++
+		o.Progress.Done(r)
+		s.Left = len(queue)
+		again := r.Verdict == result.Invalid || r.Verdict == result.Failed
+		if again && o.Study.Run.OnFailure == "stop" {
+			s.count(r)
+			return s, fmt.Errorf("%w: %s", ErrStopped, r.Evidence[0].Text)
+		}
+		if again && d.left > 0 {
+			queue = append(queue, due{d.Planned, d.try + 1, d.left - 1})
+		}
+		s.count(r)
+		if err := pause(ctx, o.cooldown(r)); err != nil {
+			return s, err
+		}
+	}
+	s.Left = 0
+	return s, nil
+}
+
+func (o *Options) cooldown(r *result.Run) time.Duration {
+	if r.Simulated || r.Verdict == result.Skipped {
+		return 0
+	}
+	return o.Study.Run.Cooldown
+}
+
+func (s *Summary) count(r *result.Run) {
+	s.Verdicts[r.Verdict]++
+	for _, e := range r.Evidence {
+		s.Reasons[e.Reason]++
+	}
+}
+
+// queue is what is left of the plan, and the place of the next run in the
+// sequence of all.
+func (o *Options) queue(s *Summary) ([]due, int, error) {
+	plan := o.Study.Plan()
+	s.Planned = len(plan)
+	runs, err := o.Folder.Runs()
+	if err != nil {
+		return nil, 0, fmt.Errorf("read what is there: %w", err)
+	}
+	type slot struct {
+		cell string
+		n    int
+	}
+	done, tries, order := map[slot]bool{}, map[slot]int{}, 0
+	for _, r := range runs {
+		k := slot{r.CellKey, r.N}
+		tries[k] = max(tries[k], r.Try+1)
+		order = max(order, r.Order+1)
+		if (r.Verdict == result.Valid || r.Verdict == result.Skipped) && (r.Env == o.Env || r.Simulated) {
+			done[k] = true
+		}
+	}
+	var queue []due
+	for _, p := range plan {
+		k := slot{p.Cell.Key(), p.N}
+		if done[k] {
+			s.There++
+			continue
+		}
+		queue = append(queue, due{p, tries[k], o.Study.Run.Retries})
+	}
+	return queue, order, nil
+}
+
+// pause waits, or returns the context's error.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}

@@ -1,0 +1,335 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/quell-dev/quell/internal/lab/result"
+)
+
+// look is how often a run is looked at: a role that died or stalled is noticed
+// within a second.
+const look = 200 * time.Millisecond
+
+// stall is how many looks without any progress make a stalled role.
+const stall = 5
+
+// play lets everything go at once and watches it to the end of the steady
+// window.
+func (s *stage) play(ctx context.Context) error {
+	if err := s.begin(); err != nil {
+		return err
+	}
+	if s.Observe != nil {
+		o := Observed{Cell: s.cell, Start: s.start}
+		for _, a := range s.actors {
+			o.Names, o.Envs, o.Sets = append(o.Names, a.part.Name()), append(o.Envs, a.env), append(o.Sets, a.sets)
+		}
+		var err error
+		if s.observer, err = s.Observe(o); err != nil {
+			return fmt.Errorf("observe: %w", err)
+		}
+	}
+	for _, a := range s.actors {
+		if levels := s.levels(a); levels != nil {
+			a.hold(ctx, s, levels)
+		}
+	}
+	if err := s.watch(ctx, "warming up", s.cell.Warmup, s.warm); err != nil {
+		return err
+	}
+	s.run.Window.From = time.Since(s.start)
+	if err := s.mark(true); err != nil {
+		return err
+	}
+	err := s.watch(ctx, "measuring", s.length(), s.finished)
+	s.run.Window.To = time.Since(s.start)
+	if err := errors.Join(err, s.mark(false)); err != nil {
+		return err
+	}
+	s.judge()
+	return nil
+}
+
+// begin is the barrier: all processes are let go, as nearly at once as can be.
+func (s *stage) begin() error {
+	var first, last time.Time
+	var within time.Duration
+	for _, a := range s.actors {
+		if !a.busy() {
+			continue
+		}
+		at, unsure, err := a.process.Begin()
+		if err != nil {
+			return fmt.Errorf("begin %s: %w", a.part.Name(), err)
+		}
+		a.began = at
+		within = max(within, unsure)
+		if first.IsZero() || at.Before(first) {
+			first = at
+		}
+		if at.After(last) {
+			last = at
+		}
+	}
+	if last.IsZero() {
+		last, first = time.Now(), time.Now()
+	}
+	s.start = last
+	s.run.Start, s.run.Skew = last, last.Sub(first)+within
+	return nil
+}
+
+// levels are those of the part's load; nil if it runs free.
+func (s *stage) levels(a *actor) []Level {
+	if !a.busy() || a.part.Load.Control != "duty-cycle" {
+		return nil
+	}
+	far := s.start.Add(s.cell.Warmup + s.length() + s.Study.Run.Timeout)
+	var levels []Level
+	for _, step := range s.cell.Steps {
+		if step.Role == a.part.Role {
+			// The first one is held in the warm-up too.
+			levels = append(levels, Level{float64(step.Target), s.start.Add(step.To)})
+		}
+	}
+	if levels == nil {
+		levels = []Level{{float64(a.part.Target), far}}
+	}
+	return levels
+}
+
+// length is that of the steady window; 0 if the measured roles' iterations give
+// it.
+func (s *stage) length() time.Duration {
+	length := s.cell.For
+	if n := len(s.cell.Steps); n > 0 {
+		length = max(length, s.cell.Steps[n-1].To-s.cell.Warmup)
+	}
+	for _, a := range s.actors {
+		if a.part.Measure {
+			length = max(length, a.part.Workload.Time)
+		}
+	}
+	return length
+}
+
+// warm reports whether every measured role has done its warm-up iterations.
+func (s *stage) warm() bool {
+	for _, a := range s.actors {
+		if a.part.Measure && a.busy() && a.out.count() < a.part.Workload.Warmup.Iterations {
+			return false
+		}
+	}
+	return true
+}
+
+// finished reports whether every measured role that has a number of iterations
+// to do has done them.
+func (s *stage) finished() bool {
+	for _, a := range s.actors {
+		w := &a.part.Workload
+		if a.part.Measure && a.busy() && w.Iterations > 0 && a.out.count() < w.Iterations+w.Warmup.Iterations && a.ended.IsZero() {
+			return false
+		}
+	}
+	return true
+}
+
+// watch looks at the run until both so long has passed and enough says so. An
+// error ends the run; a reason not to believe it that no more of it can mend
+// ends the watch too, without an error: there is no use in going on.
+func (s *stage) watch(ctx context.Context, phase string, length time.Duration, enough func() bool) error {
+	began := time.Now()
+	seconds := time.Since(s.start) / time.Second
+	for {
+		passed := time.Since(began)
+		if passed >= length && enough() {
+			return nil
+		}
+		s.Progress.Phase(phase, passed, length)
+		wait := look
+		if left := length - passed; left > 0 {
+			wait = min(wait, left)
+		}
+		if err := pause(ctx, wait); err != nil {
+			return err
+		}
+		if err := s.living(ctx); err != nil {
+			return err
+		}
+		if now := time.Since(s.start) / time.Second; s.observer != nil && now > seconds {
+			seconds = now
+			second, evidence := s.observer.Second(time.Now())
+			s.run.Evidence = append(s.run.Evidence, evidence...)
+			if err := s.attempt.Sample(second); err != nil {
+				return err
+			}
+		}
+		if len(s.run.Evidence) > 0 {
+			return nil
+		}
+	}
+}
+
+// living sees to roles that have ended or stand still.
+func (s *stage) living(ctx context.Context) error {
+	for _, a := range s.actors {
+		if !a.busy() || !a.ended.IsZero() {
+			continue
+		}
+		select {
+		case a.ended = <-a.exit:
+			if err := s.departed(ctx, a); err != nil {
+				return err
+			}
+			continue
+		default:
+		}
+		u, err := a.env.Usage()
+		if err != nil {
+			return fmt.Errorf("read the CPU time of %s: %w", a.part.Name(), err)
+		}
+		moved := u.Total() > a.seen.Total()
+		if a.seen = u; moved || a.part.Load.Control == "duty-cycle" && a.part.Target == 0 && len(s.cell.Steps) == 0 || a.part.Workload.Builtin == "idle" {
+			a.quiet = 0
+			continue
+		}
+		if a.quiet++; a.quiet == stall {
+			s.blame(result.Evidence{Reason: result.Stalled, Role: a.part.Name(), Value: (stall * look).Seconds(), Unit: "s", At: time.Since(s.start),
+				Text: fmt.Sprintf("%s used no CPU time for %s: frozen by somebody, waiting, or hung", a.part.Name(), stall*look)})
+		}
+	}
+	return nil
+}
+
+// departed deals with a role whose process has ended.
+func (s *stage) departed(ctx context.Context, a *actor) error {
+	at := a.ended.Sub(s.start)
+	if err := a.process.Err(); err != nil {
+		reason := result.CorunnerDied
+		if a.part.Measure {
+			reason = result.WorkloadFailed
+		}
+		a.died = err
+		s.blame(result.Evidence{Reason: reason, Role: a.part.Name(), At: at, Text: fmt.Sprintf("%s ended: %v", a.part.Name(), err)})
+		return nil
+	}
+	if w := &a.part.Workload; a.part.Measure && w.Iterations > 0 && a.out.count() >= w.Iterations+w.Warmup.Iterations {
+		return nil // it is done
+	}
+	if a.part.Restart {
+		return a.again(ctx, s.start)
+	}
+	return nil
+}
+
+// mark notes everybody's CPU time at an end of the steady window.
+func (s *stage) mark(open bool) error {
+	var errs []error
+	for _, a := range s.actors {
+		u, err := a.env.Usage()
+		errs = append(errs, err)
+		if open {
+			a.used0 = u
+		} else {
+			a.used = u
+		}
+	}
+	if s.observer != nil {
+		errs = append(errs, s.observer.Window(open))
+	}
+	return errors.Join(errs...)
+}
+
+// judge holds the steady window against what the study asks of a run.
+func (s *stage) judge() {
+	w := s.run.Window
+	s.run.Overlap = 1
+	for _, a := range s.actors {
+		if !a.busy() {
+			continue
+		}
+		if a.part.Measure && !a.ended.IsZero() && a.died == nil {
+			// A measured role that is done first ends the others' need to run.
+			continue
+		}
+		if share := a.share(w, s.start); share < s.run.Overlap {
+			s.run.Overlap = share
+		}
+	}
+	if least := float64(s.Study.Run.MinOverlap); s.run.Overlap < least && len(s.run.Evidence) == 0 {
+		s.blame(result.Evidence{Reason: result.OverlapShort, Value: s.run.Overlap, Bound: least, Text: "a role did not run for all of the measured window"})
+	}
+	for _, a := range s.actors {
+		if a.held != nil {
+			s.loads(a)
+		}
+	}
+	for _, a := range s.actors {
+		if a.part.Workload.Metric.Parse == "" || s.Metric == nil || a.out == nil {
+			continue
+		}
+		a.out.mu.Lock()
+		var err error
+		a.metric, err = s.Metric(&a.part.Workload, a.out.tail.Bytes())
+		a.out.mu.Unlock()
+		if err != nil {
+			s.blame(result.Evidence{Reason: result.WorkloadFailed, Role: a.part.Name(), Text: "read its metric: " + err.Error()})
+		}
+	}
+}
+
+// share is how much of a window the part ran in.
+func (a *actor) share(w result.Window, start time.Time) float64 {
+	span := w.To - w.From
+	if span <= 0 {
+		return 0
+	}
+	end := w.To
+	if !a.ended.IsZero() {
+		end = min(end, a.ended.Sub(start))
+	}
+	ran := end - max(w.From, a.began.Sub(start))
+	for _, g := range a.gaps {
+		if lost := min(g.To, w.To) - max(g.From, w.From); lost > 0 {
+			ran -= lost
+		}
+	}
+	return max(0, ran.Seconds()/span.Seconds())
+}
+
+// loads holds what a part achieved against its targets.
+func (s *stage) loads(a *actor) {
+	check := func(target float64, from, to time.Duration) (float64, bool) {
+		got, unattainable, ok := a.achieved(s.start.Add(from), s.start.Add(to))
+		if !ok {
+			return 0, false
+		}
+		tolerance := float64(a.part.Load.Tolerance)
+		e := result.Evidence{Role: a.part.Name(), Value: got, Bound: target, Unit: "share of its CPUs", At: from}
+		switch {
+		case unattainable:
+			e.Reason, e.Text = result.LoadUnattainable, fmt.Sprintf("it ran without a stop and still reached %.1f %% of %.1f %%", got*100, target*100)
+			s.blame(e)
+		case got < target-tolerance || got > target+tolerance:
+			e.Reason, e.Text = result.LoadOffTarget, fmt.Sprintf("%.2f %% is further from %.1f %% than %.1f points", got*100, target*100, tolerance*100)
+			s.blame(e)
+		}
+		return got, true
+	}
+	for _, step := range s.cell.Steps {
+		if step.Role != a.part.Role {
+			continue
+		}
+		got, ok := check(float64(step.Target), step.From+step.Settle, step.To-step.Trail)
+		if ok {
+			s.run.Steps = append(s.run.Steps, result.Step{Step: step, Achieved: got})
+		}
+	}
+	if len(s.cell.Steps) == 0 {
+		check(float64(a.part.Target), s.run.Window.From, s.run.Window.To)
+	}
+}
