@@ -4,11 +4,9 @@ package counter
 
 import (
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 
-	"github.com/quell-dev/quell/internal/quelltest"
 	"github.com/quell-dev/quell/internal/sample"
 	"golang.org/x/sys/unix"
 )
@@ -111,98 +109,4 @@ func TestOpenWithoutCPUs(t *testing.T) {
 	if _, err := OpenCPI(nil, t.TempDir()); err == nil {
 		t.Error("no error")
 	}
-}
-
-// TestCPIHere asks the machine that the test runs on, whether it has a PMU.
-func TestCPIHere(t *testing.T) {
-	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2, quelltest.PerfSoftware)
-	root := cgroup2(t)
-	p, err := OpenCPI(onlineCPUs(t), root)
-	if why := quelltest.Probe(quelltest.PMU); why != nil {
-		var e *NotSupportedError
-		if !errors.As(err, &e) || e.Remedy == "" {
-			t.Fatalf("there is no PMU (%v), but the error is %v", why, err)
-		}
-		var errno unix.Errno
-		if !errors.As(why, &errno) || !strings.Contains(e.Reason, unix.ErrnoName(errno)) {
-			t.Errorf("reason %q does not name the kernel's answer: %v", e.Reason, why)
-		}
-		return
-	}
-	needCPI(t, err)
-	defer p.Close()
-	dir := cgroup(t, root)
-	w := work(t, dir)
-	if err := p.Add(Target{Key: key(1), PerfDir: dir}); err != nil {
-		t.Fatal(err)
-	}
-	start(t, p)
-	w.do("burn", 50_000_000)
-	r := stopped(t, p, nil)[key(1)]
-	cpi, _ := sample.LookupSignal(sample.CPI)
-	if !cpi.Sane(r.Cost) || r.Coverage < leastCoverage {
-		t.Errorf("reading %+v", r)
-	}
-	t.Logf("%s per instruction: %v, coverage %v", p.Variant(), r.Cost, r.Coverage)
-}
-
-// needCPI skips where the PMU counts cycles but not instructions, as the one
-// that QEMU emulates for arm64 without -icount.
-func needCPI(t *testing.T, err error) {
-	t.Helper()
-	if unsupported(err) {
-		quelltest.Skip(t, "pmu-instructions", err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// TestCPIMultiplexed follows one task with more and more groups, in the end
-// more than the PMU has counters for: they take turns, and what is counted is
-// scaled up to the same.
-func TestCPIMultiplexed(t *testing.T) {
-	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2, quelltest.PerfSoftware, quelltest.PMU)
-	root := cgroup2(t)
-	dir := cgroup(t, root)
-	w := work(t, dir)
-	var all []*Perf
-	least, scaled := 1.0, 0
-	for n := range 12 {
-		p, err := OpenCPI(onlineCPUs(t), root)
-		needCPI(t, err)
-		defer p.Close()
-		if err := p.Add(Target{Key: key(1), PerfDir: dir}); err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, p)
-		for _, p := range all {
-			start(t, p)
-		}
-		w.do("burn", 100_000_000)
-		var coverage, cycles []float64
-		for _, p := range all {
-			r := stopped(t, p, nil)[key(1)]
-			coverage = append(coverage, r.Coverage)
-			c, ok := r.Extras.Get(sample.Cycles)
-			if ok != (r.Coverage >= leastCoverage) {
-				t.Errorf("coverage %v with cycles: %v", r.Coverage, ok)
-			}
-			if ok {
-				cycles = append(cycles, c)
-			}
-			if ok && r.Coverage < 0.9 {
-				scaled++
-			}
-		}
-		t.Logf("%d groups: coverage %.2v, cycles %.4v", n+1, coverage, cycles)
-		least = min(least, slices.Min(coverage))
-		if len(cycles) > 0 && slices.Max(cycles) > 1.1*slices.Min(cycles) {
-			t.Errorf("cycles %v: want them scaled to within 10 %%", cycles)
-		}
-	}
-	if least > leastCoverage {
-		t.Errorf("coverage %v at least: the groups have not taken turns", least)
-	}
-	t.Logf("%d readings were scaled up", scaled)
 }
