@@ -39,9 +39,10 @@ func TestCPI(t *testing.T) {
 	})
 }
 
-// TestAgent runs the arm64 build of the agent as it is shipped.
+// TestAgent runs the arm64 build of the agent as it is shipped. A second of
+// the guest is 31 million instructions, so that its intervals cost little.
 func TestAgent(t *testing.T) {
-	b := emulated(2).test(insideCPI, "-test.run=^TestAgent$")
+	b := emulated(32).test(insideCPI, "-test.run=^TestAgent$")
 	b.files = append(b.files, File{Path: "/bin/quell-agent", From: build(t, ARM64, "program", "cmd/quell-agent")})
 	b.run(t)
 }

@@ -1,5 +1,5 @@
-// Command init is PID 1 of a guest: it mounts what the kernel has to show,
-// does what /init.json says (guest.Init), prints
+// Command init is PID 1 of a guest: it mounts what the kernel has to show, sets
+// the loopback interface up, does what /init.json says (guest.Init), prints
 //
 //	GUEST-EXIT n
 //
@@ -56,6 +56,9 @@ func run() (status int, err error) {
 			return 1, fmt.Errorf("mount %s: %w", m[1], err)
 		}
 	}
+	if err := loopback(); err != nil {
+		return 1, fmt.Errorf("set the loopback interface up: %w", err)
+	}
 	text, err := os.ReadFile(guest.InitConfig)
 	if err != nil {
 		return 1, err
@@ -90,6 +93,20 @@ func run() (status int, err error) {
 		}
 	}
 	return status, nil
+}
+
+func loopback() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	lo, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	lo.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, lo)
 }
 
 // load loads a module: its path and, after a space, its parameters.
