@@ -191,7 +191,7 @@ func options(t *testing.T, text string, th *theatre) Options {
 // die ends a part's process after a while.
 func die(after time.Duration, err error) func(*fakeEnv) {
 	return func(e *fakeEnv) {
-		time.Sleep(after)
+		<-time.After(after)
 		e.process.err = err
 		e.process.once.Do(func() { close(e.process.quit) })
 	}
@@ -214,7 +214,7 @@ func TestVerdicts(t *testing.T) {
 			return s
 		}, result.Invalid, result.WorkloadFailed},
 		{"a co-runner stands still", func(th *theatre, s string) string {
-			th.script["bg"] = func(e *fakeEnv) { time.Sleep(300 * time.Millisecond); _ = e.Freeze(true) }
+			th.script["bg"] = func(e *fakeEnv) { <-time.After(300 * time.Millisecond); _ = e.Freeze(true) }
 			return s
 		}, result.Invalid, result.Stalled},
 		{"a finite co-runner is started again", func(_ *theatre, s string) string {

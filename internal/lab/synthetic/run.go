@@ -17,8 +17,8 @@ type Where struct {
 	Seed   uint64
 }
 
-// epoch is when simulated studies begin.
-var epoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+// start is when a simulated run begins: an hour after the one before.
+func start(order int) time.Time { return time.Date(2000, 1, 1, order, 0, 0, 0, time.UTC) }
 
 // tolerance is how far an achieved load is from its target at most, a share.
 const tolerance = 0.002
@@ -45,7 +45,7 @@ func Run(c *study.Cell, w Where) (*result.Run, []result.Sample) {
 	}
 	seconds := int(math.Ceil(length.Seconds()))
 	run := &result.Run{CellKey: key, Cell: *c, N: w.N, Try: w.Try, Order: w.Order, Verdict: result.Valid, Simulated: true,
-		Stamp: []string{"simulated"}, Start: epoch.Add(time.Duration(w.Order) * time.Hour), Overlap: 1,
+		Stamp: []string{"simulated"}, Start: start(w.Order), Overlap: 1,
 		Window: result.Window{From: c.Warmup, To: length}, Env: "simulated"}
 	for _, s := range c.Steps {
 		run.Steps = append(run.Steps, result.Step{Step: s, Achieved: clamp(float64(s.Target) + tolerance*(2*r.Float64()-1))})
