@@ -51,6 +51,10 @@ type Cgroup interface {
 	Places() (host.Places, error)
 	AllowedCPUs() (sample.Set, error)
 	Threads() (int, error)
+	// Keep says whether the files that Usage reads stay open from one reading
+	// to the next; Files is how many are open.
+	Keep(yes bool) error
+	Files() int
 	Close() error
 }
 
@@ -91,6 +95,9 @@ type Parts struct {
 	// Signals says of every signal that was asked for what became of it.
 	Signals []api.SignalStatus
 	Log     *slog.Logger
+	// Descriptors says how many file descriptors the process has open and how
+	// many it may have; nil where there is no limit.
+	Descriptors func() (open, limit int, err error)
 	// Record takes every sample; nil for none.
 	Record func(*sample.Sample) error
 }
@@ -105,6 +112,7 @@ type Agent struct {
 	tasks    map[sample.TaskKey]*task
 	byCgroup map[cgroupID]*task
 	window   window
+	seatings []seating // by source, of the newest window
 	disk     *disk
 	stats    stats
 	requests chan func()

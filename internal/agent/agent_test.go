@@ -223,8 +223,8 @@ func TestTaskThatEnds(t *testing.T) {
 		if got := r.values[again.limit()]; got != "0.7" {
 			t.Errorf("the new one's limit is %q", got)
 		}
-		if n := len(r.source.targets); n != 2 {
-			t.Errorf("the source follows %d tasks", n)
+		if n := len(r.source.targets); n != 1 {
+			t.Errorf("the source follows %d tasks, want the one that stays: the new one has seen no window", n)
 		}
 		r.pass(4 * time.Second) // the window closes
 		got := map[string][]sample.Sample{}

@@ -148,7 +148,7 @@ func (f finder) Open(t Found) (Cgroup, error) {
 	for _, g := range f.m.guests {
 		if g.inode == t.Inode {
 			g.files++
-			return &cgroup{g, true}, nil
+			return &cgroup{guest: g, open: true}, nil
 		}
 	}
 	return nil, host.ErrGone
@@ -159,7 +159,7 @@ func (f finder) Unwatched() error { return f.m.unwatched }
 // cgroup implements Cgroup.
 type cgroup struct {
 	*guest
-	open bool
+	open, kept bool
 }
 
 func (c *cgroup) Dir() string                      { return "/cg" + c.path }
@@ -191,6 +191,15 @@ func (c *cgroup) Stalled(resource string) (time.Duration, error) {
 
 func (c *cgroup) Places() (host.Places, error) {
 	return host.Places{CPU: c.path, Unified: c.path, Split: c.split != "", Reason: c.split}, nil
+}
+
+func (c *cgroup) Keep(yes bool) error { c.kept = yes; return nil }
+
+func (c *cgroup) Files() int {
+	if c.kept {
+		return keptFiles
+	}
+	return 0
 }
 
 func (c *cgroup) Close() error {

@@ -273,7 +273,7 @@ func (a *Agent) taskViews() []api.TaskView {
 	views := make([]api.TaskView, 0, len(a.tasks))
 	for _, t := range a.tasks {
 		views = append(views, api.TaskView{Task: t.Task, CPU: t.cpu, Flags: t.flags.String(),
-			Capped: a.planner.Capped(t.Key), Note: t.note(), Costs: slices.Clone(t.views)})
+			Capped: a.planner.Capped(t.Key), Note: a.note(t), Costs: slices.Clone(t.views)})
 	}
 	slices.SortFunc(views, func(x, y api.TaskView) int { return strings.Compare(string(x.Name), string(y.Name)) })
 	return views

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/quell-dev/quell/internal/api"
@@ -26,6 +25,7 @@ type task struct {
 	cgroup Cgroup
 	places host.Places
 	notes  [numNotes]string // why something cannot be told of it
+	seats  []seat           // by source, as Parts.Sources
 
 	base, last host.Usage // at the window's start, newest
 	read       bool       // last was read at least once
@@ -47,16 +47,10 @@ type task struct {
 const (
 	noteUsage = iota
 	notePlaces
-	noteCounting
 	noteQuota
 	noteReading
 	numNotes
 )
-
-func (t *task) note() string {
-	said := slices.DeleteFunc(slices.Clone(t.notes[:]), func(s string) bool { return s == "" })
-	return strings.Join(said, "; ")
-}
 
 // use reads what the task has used, and notes why it cannot be read. What it
 // used before it was first read is not of this window.
@@ -164,22 +158,21 @@ func (a *Agent) follow(now time.Time, f Found) error {
 	if err != nil {
 		return err
 	}
-	t := &task{cgroup: cg, rule: f.Rule, Task: sample.Task{
+	// It keeps files once it has lived to see a window, if there are enough.
+	if err := cg.Keep(false); err != nil {
+		return errors.Join(err, cg.Close())
+	}
+	t := &task{cgroup: cg, rule: f.Rule, seats: make([]seat, len(a.Sources)), Task: sample.Task{
 		Key:  sample.TaskKey{Hierarchy: f.Hierarchy, Inode: f.Inode, FirstSeen: sample.At(now)},
 		Name: sample.TaskName(f.Path), Job: f.Job, Class: f.Rule.Class,
 		Protected: f.Rule.Protected || a.overrides.protects(f.Path),
 		NeverCap:  f.Rule.NeverCap || f.Own,
 	}}
-	a.look(now, t)
 	if err := t.use(); errors.Is(err, host.ErrGone) {
 		return cg.Close()
 	}
-	for _, s := range a.Sources {
-		if err := s.Add(a.target(t)); err != nil {
-			t.notes[noteCounting] = string(s.Signal()) + ": " + err.Error()
-			a.stats.addFailed[s.Signal()]++
-			a.Log.Debug("task not counted", "task", t.Name, "signal", s.Signal(), "reason", err)
-		}
+	for i := range t.seats {
+		t.seats[i].since = a.window.number + 1
 	}
 	a.tasks[t.Key] = t
 	a.byCgroup[cgroupID{f.Hierarchy, f.Inode}] = t
@@ -224,12 +217,7 @@ func (a *Agent) look(now time.Time, t *task) {
 func (a *Agent) letGo(now time.Time, t *task) {
 	t.ended = true
 	delete(a.byCgroup, cgroupID{t.Key.Hierarchy, t.Key.Inode})
-	t.final = map[sample.SignalName]counter.Reading{}
-	for _, s := range a.Sources {
-		if r, ok := s.Remove(t.Key, t.last.CPU-t.base.CPU); ok {
-			t.final[s.Signal()] = r
-		}
-	}
+	a.unseat(t)
 	if err := t.cgroup.Close(); err != nil {
 		a.Log.Warn("close task's files", "task", t.Name, "reason", err)
 	}

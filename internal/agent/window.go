@@ -20,7 +20,8 @@ import (
 // window is the sampling window that is open, or when the next one will be.
 type window struct {
 	open     bool
-	halved   bool // its middle is over
+	halved   bool   // its middle is over
+	number   uint64 // of windows begun
 	start    time.Time
 	next     time.Time
 	times    host.CPUTimes
@@ -61,6 +62,7 @@ func (a *Agent) openWindow(now time.Time) {
 	for !w.next.After(now.Add(a.config.Tick / 2)) {
 		w.next = w.next.Add(a.config.Sampling.Period)
 	}
+	a.takeSeats()
 	w.times, w.timesOK = a.cpuTimes()
 	w.sources = w.sources[:0]
 	for _, s := range a.Sources {
@@ -75,6 +77,9 @@ func (a *Agent) openWindow(now time.Time) {
 	for _, t := range a.tasks {
 		_ = t.use() // noted
 		t.pressure.begin(t.cgroup)
+		if t.looked.IsZero() {
+			a.look(now, t)
+		}
 		t.base, t.counted, t.capped = t.last, true, a.underCap(t)
 	}
 }

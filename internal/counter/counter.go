@@ -75,3 +75,13 @@ type Source interface {
 	Stop(cpu CPUTime, yield func(sample.TaskKey, Reading)) error
 	Close() error
 }
+
+// Bounded is a Source that can follow only so many tasks at once. It is asked
+// before tasks are added.
+type Bounded interface {
+	// FDs is how many file descriptors each task takes, in an open window and
+	// between windows.
+	FDs() (window, between int)
+	// Most is how many tasks can be followed apart from that, 0 for any number.
+	Most() int
+}

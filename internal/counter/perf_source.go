@@ -12,8 +12,8 @@ import (
 
 // Perf is a Source over perf groups in cgroup mode: one group per task and
 // CPU, read whole, each difference scaled by its own enabled/running. It holds
-// CPUs × events file descriptors per task, cps in windows only; Add says so with a *FDLimitError
-// when they run out.
+// CPUs × events file descriptors per task (FDs), cps in windows only; Add says
+// so with a *FDLimitError when they run out.
 //
 // Besides Cost and Coverage a reading has its signal's Extras where every CPU
 // that the task ran on was counted.
@@ -48,6 +48,18 @@ func (p *Perf) Remove(key sample.TaskKey, _ time.Duration) (Reading, bool) {
 	}
 	return p.reading(sum), true
 }
+
+// FDs implements Bounded.
+func (p *Perf) FDs() (window, between int) {
+	window = len(p.groups.cpus) * len(p.groups.events)
+	if p.groups.perWindow {
+		return window, 0
+	}
+	return window, window
+}
+
+// Most implements Bounded.
+func (p *Perf) Most() int { return 0 }
 
 // Start implements Source.
 func (p *Perf) Start() error { return p.groups.start() }

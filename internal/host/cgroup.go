@@ -39,6 +39,7 @@ type Cgroup struct {
 
 	usage, throttle statFile
 	psi             map[string]statFile
+	brief           bool // files are open only while they are read: Keep
 	places          Places
 	buf             [1024]byte // every file read here is smaller
 }
@@ -79,14 +80,7 @@ func (c *Cgroup) Dir() string { return path.Join(c.tree.dir, c.path) }
 func (c *Cgroup) Path() string { return c.path }
 
 // Close closes the kept files.
-func (c *Cgroup) Close() error {
-	err := errors.Join(c.usage.close(), c.throttle.close())
-	for _, f := range c.psi {
-		err = errors.Join(err, f.close())
-	}
-	c.psi = nil
-	return err
-}
+func (c *Cgroup) Close() error { return c.drop() }
 
 func (f *statFile) close() error {
 	if f.fd < 0 {

@@ -54,6 +54,9 @@ func (c *Cgroup) Places() (Places, error) {
 		}
 	}
 	c.places = p
+	if c.brief {
+		return p, nil
+	}
 	return p, c.openStats()
 }
 

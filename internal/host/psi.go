@@ -80,6 +80,9 @@ func (c *Cgroup) readPressure(resource string) ([]byte, error) {
 		c.psi[resource] = f
 	}
 	text, err := c.read(&f)
+	if c.brief {
+		defer c.drop()
+	}
 	if f.fd < 0 { // its place in cgroup2 is gone
 		delete(c.psi, resource)
 		err = ErrNoPSI

@@ -21,6 +21,12 @@ type Usage struct {
 // the throttling from cpu.stat where the cpu controller is: see Places, whose
 // last result counts. It does not allocate. Errors: ErrGone, ErrNoUsage.
 func (c *Cgroup) Usage() (Usage, error) {
+	if c.brief {
+		defer c.drop()
+		if err := c.openStats(); err != nil {
+			return Usage{}, fmt.Errorf("read usage of %s: %w", c.path, err)
+		}
+	}
 	var u Usage
 	// What is the cgroup's own first: it alone can tell that it is gone.
 	if c.throttle.fd >= 0 && c.throttle.own {

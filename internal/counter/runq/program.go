@@ -94,6 +94,12 @@ func (p *Program) Add(t counter.Target) error {
 	return nil
 }
 
+// FDs implements counter.Bounded: a task takes memory, not descriptors.
+func (p *Program) FDs() (window, between int) { return 0, 0 }
+
+// Most implements counter.Bounded.
+func (p *Program) Most() int { return len(p.tasks) + len(p.free) }
+
 // Remove implements counter.Source. Waits that are not over are not in the
 // reading.
 func (p *Program) Remove(key sample.TaskKey, cpu time.Duration) (counter.Reading, bool) {

@@ -1,0 +1,269 @@
+package agent
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/quell-dev/quell/internal/counter"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// seat is what is kept of a task for one source.
+type seat struct {
+	claimant
+	taken bool   // the source follows the task
+	why   string // the last attempt to follow it failed; "" if it did not
+	never bool   // and so would every other
+	// Windows that the task was there for, and those of them in which it was
+	// counted: their ratio is the task's coverage in time.
+	windows, counted uint64
+}
+
+// seating is how a source's room was shared out for the newest window.
+type seating struct {
+	claimed int // tasks that it could count
+	seats   int // that it has for them; claimed if they suffice
+	taken   int
+	wait    int // windows within which every claimant is counted
+}
+
+// reserve is how many descriptors are left to everything but tasks: clients of
+// the socket and of /metrics, walks, logs, progress files while they are read.
+func reserve(limit int) int { return 64 + limit/16 }
+
+// keptFiles is how many files are kept open for a task: its usage, its
+// throttling and its pressure.
+const keptFiles = 3
+
+// budget is how many descriptors tasks may take.
+type budget struct {
+	free  int  // for tasks, -1: any number
+	limit int  // RLIMIT_NOFILE
+	keep  bool // all tasks can keep their files
+}
+
+// budget finds what the process may open beside what it has open already
+// for anything but tasks.
+func (a *Agent) budget(need int) budget {
+	if a.Descriptors == nil {
+		return budget{free: -1, keep: true}
+	}
+	open, limit, err := a.Descriptors()
+	a.degrade("counting file descriptors", err)
+	if err != nil {
+		return budget{free: -1, keep: true}
+	}
+	held := 0
+	for _, t := range a.tasks {
+		if t.ended {
+			continue
+		}
+		held += t.cgroup.Files()
+		for i, s := range a.Sources {
+			if t.seats[i].taken {
+				_, between := fds(s)
+				held += between
+			}
+		}
+	}
+	b := budget{limit: limit, free: max(0, limit-reserve(limit)-max(0, open-held))}
+	b.keep = need+keptFiles*len(a.tasks) <= b.free
+	return b
+}
+
+func fds(s counter.Source) (window, between int) {
+	if b, ok := s.(counter.Bounded); ok {
+		return b.FDs()
+	}
+	return 0, 0
+}
+
+// takeSeats settles, before a window opens, which tasks each source counts in
+// it. Counters are opened here and not when a task is found, so that one which
+// ends before the next window costs none.
+func (a *Agent) takeSeats() {
+	a.window.number++
+	tasks := make([]*task, 0, len(a.tasks))
+	for _, t := range a.tasks {
+		if !t.ended {
+			tasks = append(tasks, t)
+		}
+	}
+	slices.SortFunc(tasks, func(x, y *task) int {
+		return cmp.Or(cmp.Compare(x.Key.FirstSeen, y.Key.FirstSeen), cmp.Compare(x.Key.Inode, y.Key.Inode), cmp.Compare(x.Key.Hierarchy, y.Key.Hierarchy))
+	})
+	a.rankAll(tasks)
+	claims := make([][]*task, len(a.Sources))
+	each, need := 0, 0
+	for i, s := range a.Sources {
+		for _, t := range tasks {
+			if t.judges(s.Signal()) && !t.seats[i].never {
+				claims[i] = append(claims[i], t)
+			}
+		}
+		window, _ := fds(s)
+		if window > 0 && len(claims[i]) > 0 {
+			each += window
+			need += window * len(claims[i])
+		}
+	}
+	b := a.budget(need)
+	for _, t := range tasks {
+		if err := t.cgroup.Keep(b.keep); err != nil {
+			t.notes[noteUsage] = err.Error()
+		}
+	}
+	a.seatings = a.seatings[:0]
+	for i, s := range a.Sources {
+		seats := len(claims[i])
+		if window, _ := fds(s); window > 0 && b.free >= 0 && need > b.free {
+			seats = min(seats, b.free/each)
+		}
+		if l, ok := s.(counter.Bounded); ok && l.Most() > 0 {
+			seats = min(seats, l.Most())
+		}
+		a.seatings = append(a.seatings, a.seatSource(i, claims[i], seats))
+	}
+	a.degrade("file descriptors", b.shortage(need, each, a.Sources, a.seatings))
+}
+
+// shortage says what descriptors lack and what to do about it.
+func (b budget) shortage(need, each int, sources []counter.Source, seatings []seating) error {
+	if b.free < 0 || need <= b.free {
+		return nil
+	}
+	var text []string
+	for i, s := range sources {
+		if g := seatings[i]; g.seats < g.claimed {
+			text = append(text, fmt.Sprintf("%s %d of %d", s.Signal(), g.seats, g.claimed))
+		}
+	}
+	// The reserve is 64 and a sixteenth of the limit.
+	want := (b.limit + need - b.free) * 16 / 15
+	return fmt.Errorf("the limit of %d is too low to count every task in every window (%d for each): they take turns, %s at once; raise the limit (LimitNOFILE) to %d",
+		b.limit, each, strings.Join(text, ", "), want+want/8)
+}
+
+// rankAll says whose cost is needed most.
+func (a *Agent) rankAll(tasks []*task) {
+	involved := map[sample.TaskKey]bool{}
+	for _, inc := range a.planner.Open() {
+		involved[inc.Victim.Key] = true
+		for _, s := range inc.Suspects {
+			if s.Excluded == "" && s.Correlation > 0 {
+				involved[s.Key] = true
+			}
+		}
+	}
+	for _, t := range tasks {
+		r := ordinary
+		switch {
+		case involved[t.Key]:
+			r = urgent
+		case t.Class == sample.LatencySensitive || t.Protected:
+			r = preferred
+		}
+		for i := range t.seats {
+			t.seats[i].rank = r
+		}
+	}
+}
+
+// seatSource lets the tasks of one source take turns on its seats.
+func (a *Agent) seatSource(i int, claims []*task, seats int) seating {
+	s, turn := a.Sources[i], max(1, a.config.Detect.Outliers)
+	all := make([]claimant, len(claims))
+	var n [numRanks]int
+	for j, t := range claims {
+		all[j] = t.seats[i].claimant
+		n[all[j].rank]++
+	}
+	chosen := make([]bool, len(claims))
+	for _, j := range takeTurns(all, seats, turn) {
+		chosen[j] = true
+	}
+	g := seating{claimed: len(claims), seats: seats}
+	for r := range n {
+		if w := longestWait(n, rank(r), seats, turn); n[r] > 0 {
+			g.wait = max(g.wait, w)
+		}
+	}
+	for j, t := range claims { // first those that leave make room
+		if st := &t.seats[i]; st.taken && !chosen[j] {
+			s.Remove(t.Key, 0)
+			st.taken = false
+		}
+	}
+	full := false // more would fail as the last one did
+	for j, t := range claims {
+		st := &t.seats[i]
+		if chosen[j] && !st.taken && !full {
+			var limit *counter.FDLimitError
+			err := a.seatTask(i, t)
+			full = errors.As(err, &limit)
+		}
+		st.claimant = st.claimant.next(st.taken, a.window.number, turn)
+		st.windows++
+		if st.taken {
+			g.taken++
+			st.counted++
+		}
+	}
+	return g
+}
+
+// seatTask lets a source follow a task.
+func (a *Agent) seatTask(i int, t *task) error {
+	s, st := a.Sources[i], &t.seats[i]
+	err := s.Add(a.target(t))
+	st.taken = err == nil
+	if err == nil {
+		st.why = ""
+		return nil
+	}
+	if st.why == "" {
+		a.stats.addFailed[s.Signal()]++
+		a.Log.Debug("task not counted", "task", t.Name, "signal", s.Signal(), "reason", err)
+	}
+	st.why = err.Error()
+	var missing *counter.NotSupportedError
+	st.never = errors.Is(err, counter.ErrNoPerfDir) || errors.As(err, &missing)
+	return err
+}
+
+// unseat ends following a task by all sources; what they counted in the open
+// window becomes its final readings.
+func (a *Agent) unseat(t *task) {
+	t.final = map[sample.SignalName]counter.Reading{}
+	for i, s := range a.Sources {
+		if !t.seats[i].taken {
+			continue
+		}
+		t.seats[i].taken = false
+		if r, ok := s.Remove(t.Key, t.last.CPU-t.base.CPU); ok {
+			t.final[s.Signal()] = r
+		}
+	}
+}
+
+// note says what cannot be told of a task, and why.
+func (a *Agent) note(t *task) string {
+	var said []string
+	for _, n := range t.notes {
+		if n != "" {
+			said = append(said, n)
+		}
+	}
+	for i, s := range a.Sources {
+		switch st := &t.seats[i]; {
+		case st.why != "":
+			said = append(said, string(s.Signal())+": "+st.why)
+		case st.counted < st.windows:
+			said = append(said, fmt.Sprintf("%s: counted in %d of %d windows", s.Signal(), st.counted, st.windows))
+		}
+	}
+	return strings.Join(said, "; ")
+}
