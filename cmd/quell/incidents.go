@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/logbook"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/report"
 	"github.com/quell-dev/quell/internal/sample"
@@ -20,6 +20,7 @@ type incidentFlags struct {
 	open     bool
 	since    time.Duration
 	victim   string
+	limit    int
 	stateDir string
 }
 
@@ -29,11 +30,12 @@ func (a *app) incidents() *cobra.Command {
 		Use: "incidents [ID|last]", Short: "list what was found and done, or one incident in full", Args: cobra.MaximumNArgs(1),
 		Long: `incidents lists what the agent found and did, oldest first: when, who suffered, by
 what, the best suspect with its correlation (the one capped, if any), what was done and
-what came of it. RELCOST is the victim's cost under the cap ÷ its cost before it.
+what came of it; the newest 100 unless --limit says otherwise. RELCOST is the victim's cost under the cap ÷ its cost before it.
 
 With an ID, or any part of one that fits only one incident, it shows that incident in
 full: the facts, every suspect with the reason for its rank, the rounds of capping,
-and the victim's cost and the suspects' usage over time.`,
+and the victim's cost and the suspects' usage over time. These points are in the JSON
+of one incident only, not in that of a list.`,
 		Example: `  quell incidents --open
   quell incidents --since 24h --victim '*redis*'
   quell incidents last
@@ -41,98 +43,101 @@ and the victim's cost and the suspects' usage over time.`,
   quell incidents --state-dir /var/lib/quell    # without an agent`,
 		ValidArgsFunction: a.completeIncident,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			all, err := a.loadIncidents(cmd.Context(), f)
+			if len(args) == 1 {
+				return a.incident(cmd.Context(), f, args[0])
+			}
+			found, err := a.findIncidents(cmd.Context(), f)
 			if err != nil {
 				return err
 			}
-			if len(args) == 1 {
-				return a.incident(all, args[0])
-			}
 			if a.json {
-				return a.writeJSON(list(all))
+				return a.writeJSON(list(found.Incidents))
 			}
-			return report.Incidents(a.out, all, a.style())
+			return report.Incidents(a.out, found.Incidents, found.Older, a.style())
 		},
 	}
 	cmd.Flags().BoolVar(&f.open, "open", false, "only incidents that are not closed")
 	cmd.Flags().DurationVar(&f.since, "since", 0, "only incidents that something happened in so recently, e.g. 1h")
 	cmd.Flags().StringVar(&f.victim, "victim", "", "only victims whose name matches; * is any run of characters")
+	cmd.Flags().IntVar(&f.limit, "limit", 100, "only so many, the newest; 0: all")
 	cmd.Flags().StringVar(&f.stateDir, "state-dir", "", "read the log in the agent's state directory instead of asking the agent")
 	return a.withJSON(cmd)
 }
 
-func (a *app) loadIncidents(ctx context.Context, f incidentFlags) ([]plan.Incident, error) {
-	if f.since < 0 {
-		return nil, fmt.Errorf("--since %v: want a duration above 0", f.since)
+// book opens the log in the agent's state directory.
+func (a *app) book(dir string) (*logbook.Book, error) {
+	b, err := logbook.Read(dir)
+	if err != nil {
+		return nil, &usageError{err, "name the directory that is state_dir in the agent's configuration, and run as root"}
 	}
-	var all []plan.Incident
-	var err error
-	if f.stateDir != "" {
-		var skipped int
-		all, skipped, err = report.LoadIncidents(f.stateDir)
-		if err != nil {
-			return nil, &usageError{err, "name the directory that is state_dir in the agent's configuration, and run as root"}
-		}
-		if skipped > 0 {
-			fmt.Fprintf(a.err, "quell: skipped %d damaged line(s) of the log in %s\n", skipped, f.stateDir)
-		}
-	} else if all, err = a.client().Incidents(ctx, f.open); err != nil {
-		var e *api.UnreachableError
-		if errors.As(err, &e) {
-			return nil, &usageError{err, e.Remedy() + "; or read its log with --state-dir /var/lib/quell"}
-		}
-		return nil, err
+	if n := b.Skipped(); n > 0 {
+		fmt.Fprintf(a.err, "quell: skipped %d damaged line(s) of the log in %s\n", n, dir)
 	}
-	from := sample.Millis(0)
+	return b, nil
+}
+
+// noAgent adds to an error of the client's that there is a way without.
+func noAgent(err error) error {
+	var e *api.UnreachableError
+	if errors.As(err, &e) {
+		return &usageError{err, e.Remedy() + "; or read its log with --state-dir /var/lib/quell"}
+	}
+	return err
+}
+
+func (a *app) findIncidents(ctx context.Context, f incidentFlags) (found api.Incidents, err error) {
+	switch {
+	case f.since < 0:
+		return found, fmt.Errorf("--since %v: want a duration above 0", f.since)
+	case f.limit < 0:
+		return found, fmt.Errorf("--limit %d: want a number of incidents, 0 for all", f.limit)
+	}
+	q := logbook.Query{Open: f.open, Victim: f.victim, Limit: f.limit}
 	if f.since > 0 {
-		from = sample.At(a.now().Add(-f.since))
+		q.Since = sample.At(a.now().Add(-f.since))
 	}
-	return slices.DeleteFunc(all, func(inc plan.Incident) bool {
-		return f.open && inc.Closed != 0 || inc.Updated < from || f.victim != "" && !matches(f.victim, string(inc.Victim.Name))
-	}), nil
+	if f.stateDir == "" {
+		found, err = a.client().Incidents(ctx, q)
+		return found, noAgent(err)
+	}
+	b, err := a.book(f.stateDir)
+	if err == nil {
+		found.Incidents, found.Older, err = b.List(q)
+	}
+	return found, err
 }
 
-// matches reports whether a name fits a pattern whose stars stand for any run
-// of characters, "/" too: cgroup paths are long.
-func matches(pattern, name string) bool {
-	parts := strings.Split(pattern, "*")
-	last := len(parts) - 1
-	if last == 0 {
-		return pattern == name
+// incident shows the one that a person means.
+func (a *app) incident(ctx context.Context, f incidentFlags, id string) (err error) {
+	var inc plan.Incident
+	if f.stateDir == "" {
+		inc, err = a.client().Incident(ctx, id)
+		err = noAgent(err)
+	} else if b, bad := a.book(f.stateDir); bad != nil {
+		err = bad
+	} else {
+		inc, err = b.Incident(id)
 	}
-	name, ok := strings.CutPrefix(name, parts[0])
-	for _, part := range parts[1:last] {
-		_, rest, found := strings.Cut(name, part)
-		name, ok = rest, ok && found
+	var many *logbook.AmbiguousError
+	switch {
+	case errors.As(err, &many):
+		return &noError{err, "give more of its ID"}
+	case errors.Is(err, logbook.ErrNone):
+		return &noError{err, "see `quell incidents`"}
+	case err != nil:
+		return err
+	case a.json:
+		return a.writeJSON(inc)
 	}
-	return ok && strings.HasSuffix(name, parts[last])
-}
-
-func (a *app) incident(all []plan.Incident, id string) error {
-	found := report.MatchID(all, id)
-	switch len(found) {
-	case 1:
-	case 0:
-		return &noError{fmt.Errorf("find incident %q: there is none among %d", id, len(all)), "see `quell incidents`"}
-	default:
-		var ids []string
-		for _, inc := range found {
-			ids = append(ids, inc.ID)
-		}
-		return &noError{fmt.Errorf("find incident %q: it could be any of %s", id, strings.Join(ids, ", ")), "give more of its ID"}
-	}
-	if a.json {
-		return a.writeJSON(found[0])
-	}
-	return report.Incident(a.out, found[0], a.style())
+	return report.Incident(a.out, inc, a.style())
 }
 
 // completeIncident offers IDs for the shell's completion, newest first.
 func (a *app) completeIncident(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	var ids []string
 	if len(args) == 0 {
-		if all, err := a.client().Incidents(cmd.Context(), false); err == nil {
-			for _, inc := range slices.Backward(all) {
+		if found, err := a.client().Incidents(cmd.Context(), logbook.Query{Limit: 100}); err == nil {
+			for _, inc := range slices.Backward(found.Incidents) {
 				ids = append(ids, cobra.CompletionWithDesc(inc.ID, string(inc.Victim.Name)))
 			}
 		}

@@ -6,8 +6,8 @@ import (
 	"fmt"
 
 	"github.com/quell-dev/quell/internal/enforce"
+	"github.com/quell-dev/quell/internal/logbook"
 	"github.com/quell-dev/quell/internal/plan"
-	"github.com/quell-dev/quell/internal/report"
 	"github.com/quell-dev/quell/internal/sample"
 )
 
@@ -33,7 +33,7 @@ func (a *Agent) carryOut(now sample.Millis, out plan.Output) error {
 		case inc.Closed != 0:
 			a.Log.Info("incident closed", "id", inc.ID, "victim", inc.Victim.Name, "outcome", inc.Outcome)
 		}
-		a.degrade("incident log", a.disk.incidents.write(inc))
+		a.degrade("incident log", a.disk.incidents.Add(inc))
 	}
 	return errors.Join(errs...)
 }
@@ -116,23 +116,27 @@ func (a *Agent) audit(now sample.Millis, who, what string, act plan.Action, err 
 	if err != nil {
 		e.Result = err.Error()
 	}
-	a.degrade("audit log", a.disk.audit.write(e))
+	a.degrade("audit log", a.disk.audit.Write(e))
 }
 
 // closeLeftOver writes the end of incidents that an earlier agent left open.
 func (a *Agent) closeLeftOver(now sample.Millis) error {
-	all, _, err := report.LoadIncidents(a.config.StateDir)
-	for i := range all {
-		if inc := &all[i]; inc.Closed == 0 {
-			inc.Closed, inc.Updated, inc.Reason = now, now, "the agent was restarted"
-			for _, r := range inc.Rounds {
-				if r.Ended == 0 {
-					r.Ended, r.Outcome = now, plan.NotMeasured
-					inc.Outcome = r.Outcome
-				}
-			}
-			err = errors.Join(err, a.disk.incidents.write(inc))
+	left, _, err := a.disk.incidents.List(logbook.Query{Open: true})
+	errs := []error{a.disk.unread, err}
+	for i := range left {
+		inc, err := a.disk.incidents.Incident(left[i].ID) // whole
+		if err != nil {
+			errs = append(errs, err)
+			continue
 		}
+		inc.Closed, inc.Updated, inc.Reason = now, now, "the agent was restarted"
+		for _, r := range inc.Rounds {
+			if r.Ended == 0 {
+				r.Ended, r.Outcome = now, plan.NotMeasured
+				inc.Outcome = r.Outcome
+			}
+		}
+		errs = append(errs, a.disk.incidents.Add(&inc))
 	}
-	return err
+	return errors.Join(errs...)
 }

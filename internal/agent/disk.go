@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/quell-dev/quell/internal/config"
+	"github.com/quell-dev/quell/internal/logbook"
 	"github.com/quell-dev/quell/internal/spec"
 )
 
@@ -17,8 +18,9 @@ import (
 // audit.jsonl. The journal beside them is the enforcer's.
 type disk struct {
 	dir       string
-	incidents jsonLog
-	audit     jsonLog
+	unread    error // why the incidents of earlier agents are not known
+	incidents *logbook.Book
+	audit     logbook.Lines
 }
 
 func openDisk(c *config.Agent) (*disk, error) {
@@ -26,13 +28,12 @@ func openDisk(c *config.Agent) (*disk, error) {
 		return nil, fmt.Errorf("make state directory: %w", err)
 	}
 	size := int64(c.Log.MaxSizeMB) << 20
-	return &disk{dir: c.StateDir,
-		incidents: jsonLog{path: filepath.Join(c.StateDir, "incidents.jsonl"), max: size, keep: c.Log.Keep},
-		audit:     jsonLog{path: filepath.Join(c.StateDir, "audit.jsonl"), max: size, keep: c.Log.Keep},
-	}, nil
+	d := &disk{dir: c.StateDir, audit: logbook.Lines{Path: filepath.Join(c.StateDir, "audit.jsonl"), Max: size, Keep: c.Log.Keep}}
+	d.incidents, d.unread = logbook.Open(c.StateDir, size, c.Log.Keep)
+	return d, nil
 }
 
-func (d *disk) close() error { return errors.Join(d.incidents.close(), d.audit.close()) }
+func (d *disk) close() error { return errors.Join(d.incidents.Close(), d.audit.Close()) }
 
 type specFile struct {
 	Version int           `json:"version"`
@@ -125,85 +126,4 @@ func (d *disk) aside(name string, why error) error {
 		return fmt.Errorf("read %s: %w", name, errors.Join(why, err))
 	}
 	return fmt.Errorf("read %s: %w; kept as %s", name, why, kept)
-}
-
-// jsonLog appends JSON lines to a file and rotates it: path.1 is the newest
-// of the old ones.
-type jsonLog struct {
-	path string
-	max  int64
-	keep int
-	f    *os.File
-	size int64
-}
-
-func (l *jsonLog) write(v any) error {
-	line, err := json.Marshal(v)
-	if err != nil {
-		return fmt.Errorf("encode line of %s: %w", l.path, err)
-	}
-	line = append(line, '\n')
-	if l.f != nil && l.size > 0 && l.size+int64(len(line)) > l.max {
-		if err := l.rotate(); err != nil {
-			return err
-		}
-	}
-	if l.f == nil {
-		if err := l.open(); err != nil {
-			return err
-		}
-	}
-	n, err := l.f.Write(line)
-	l.size += int64(n)
-	if err != nil {
-		// Opening it again ends a line that was written in part.
-		return fmt.Errorf("append to %s: %w", l.path, errors.Join(err, l.close()))
-	}
-	return nil
-}
-
-// open continues the file. A line that a crash tore is ended, so that the next
-// one stands alone.
-func (l *jsonLog) open() error {
-	f, err := os.OpenFile(l.path, os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
-	if err != nil {
-		return fmt.Errorf("open log: %w", err)
-	}
-	info, err := f.Stat()
-	if err != nil {
-		return errors.Join(fmt.Errorf("open log: %w", err), f.Close())
-	}
-	l.f, l.size = f, info.Size()
-	last := make([]byte, 1)
-	if l.size > 0 {
-		if _, err := f.ReadAt(last, l.size-1); err == nil && last[0] != '\n' {
-			n, _ := f.Write([]byte("\n"))
-			l.size += int64(n)
-		}
-	}
-	return nil
-}
-
-func (l *jsonLog) rotate() error {
-	errs := []error{l.close()}
-	for i := l.keep - 1; i >= 1; i-- {
-		err := os.Rename(fmt.Sprintf("%s.%d", l.path, i), fmt.Sprintf("%s.%d", l.path, i+1))
-		if !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
-		}
-	}
-	errs = append(errs, os.Rename(l.path, l.path+".1"))
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("rotate %s: %w", l.path, err)
-	}
-	return nil
-}
-
-func (l *jsonLog) close() error {
-	if l.f == nil {
-		return nil
-	}
-	err := l.f.Close()
-	l.f = nil
-	return err
 }

@@ -26,9 +26,9 @@ import (
 	"github.com/quell-dev/quell/internal/counter"
 	"github.com/quell-dev/quell/internal/enforce"
 	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/logbook"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/quelltest"
-	"github.com/quell-dev/quell/internal/report"
 	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/spec"
 )
@@ -444,7 +444,7 @@ func (r *rig) status() (s api.Status) {
 
 func (r *rig) incidents() (all []plan.Incident) {
 	r.t.Helper()
-	all, _, err := report.LoadIncidents(r.config.StateDir)
+	all, err := logbook.Load(r.config.StateDir)
 	if err != nil {
 		r.t.Fatal(err)
 	}

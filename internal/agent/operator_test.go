@@ -408,13 +408,21 @@ func TestAsking(t *testing.T) {
 		r.learn()
 		noisy.set(1.5)
 		r.pass(3 * time.Minute)
-		var open []plan.Incident
-		if r.get(api.PathIncidents+"?open=true", &open); len(open) != 1 {
+		listed := func(query string) []plan.Incident {
+			var found api.Incidents
+			r.get(api.PathIncidents+query, &found)
+			return found.Incidents
+		}
+		open := listed("?open=true")
+		if len(open) != 1 || open[0].Times != nil {
 			t.Fatalf("open incidents %+v", open)
 		}
 		var inc plan.Incident
-		if r.get(api.PathIncidents+"?id="+open[0].ID, &inc); inc.ID != open[0].ID || inc.Victim.Name != "/web/1" {
+		if r.get(api.PathIncidents+"?id="+open[0].ID, &inc); inc.ID != open[0].ID || inc.Victim.Name != "/web/1" || len(inc.Times) == 0 {
 			t.Errorf("incident %+v", inc)
+		}
+		if status, _ := r.call("GET", api.PathIncidents+"?limit=-1", nil); status != http.StatusBadRequest {
+			t.Errorf("a limit below 0: %d", status)
 		}
 		if status, _ := r.call("GET", api.PathIncidents+"?id=inc-0", nil); status != http.StatusNotFound {
 			t.Errorf("an incident that does not exist: %d", status)
@@ -428,12 +436,10 @@ func TestAsking(t *testing.T) {
 		}
 		noisy.set(0)
 		r.pass(10 * time.Minute)
-		open = nil
-		if r.get(api.PathIncidents+"?open=true", &open); len(open) != 0 {
+		if open = listed("?open=true"); len(open) != 0 {
 			t.Errorf("open incidents %+v", open)
 		}
-		var all []plan.Incident
-		if r.get(api.PathIncidents, &all); len(all) != 1 || all[0].Closed == 0 {
+		if all := listed(""); len(all) != 1 || all[0].Closed == 0 {
 			t.Errorf("incidents %+v", all)
 		}
 		if n := len(r.agent.stats.seen); n != 0 {

@@ -19,7 +19,6 @@ import (
 
 	"github.com/quell-dev/quell/internal/api"
 	"github.com/quell-dev/quell/internal/plan"
-	"github.com/quell-dev/quell/internal/report"
 	"github.com/quell-dev/quell/internal/sample"
 )
 
@@ -92,7 +91,7 @@ func (a *Agent) SocketServer() *http.Server {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+api.PathStatus, func(w http.ResponseWriter, r *http.Request) { answer(a, w, r, a.status) })
 	mux.HandleFunc("GET "+api.PathTasks, func(w http.ResponseWriter, r *http.Request) { answer(a, w, r, a.taskViews) })
-	mux.HandleFunc("GET "+api.PathIncidents, a.serveIncidents)
+	mux.HandleFunc("GET "+api.PathIncidents, api.IncidentsHandler(a.disk.incidents))
 	mux.HandleFunc("POST "+api.PathCap, func(w http.ResponseWriter, r *http.Request) { command(a, w, r, a.cap) })
 	mux.HandleFunc("POST "+api.PathUncap, func(w http.ResponseWriter, r *http.Request) { command(a, w, r, a.uncap) })
 	mux.HandleFunc("POST "+api.PathProtect, func(w http.ResponseWriter, r *http.Request) { command(a, w, r, a.protect) })
@@ -100,25 +99,14 @@ func (a *Agent) SocketServer() *http.Server {
 	return &http.Server{Handler: mux, ConnContext: withPeer, ReadHeaderTimeout: 10 * time.Second}
 }
 
-func reply(w http.ResponseWriter, status int, v any) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	// The peer may be gone; there is nobody left to tell.
-	_ = json.NewEncoder(w).Encode(v)
-}
-
-func fail(w http.ResponseWriter, status int, err error, remedy string) {
-	reply(w, status, api.Failure{Error: err.Error(), Remedy: remedy})
-}
-
 // answer replies with what get returns in the loop's goroutine.
 func answer[T any](a *Agent, w http.ResponseWriter, r *http.Request, get func() T) {
 	var v T
 	if err := a.ask(r.Context(), func() { v = get() }); err != nil {
-		fail(w, http.StatusServiceUnavailable, err, "")
+		api.Fail(w, http.StatusServiceUnavailable, err, "")
 		return
 	}
-	reply(w, http.StatusOK, v)
+	api.Reply(w, http.StatusOK, v)
 }
 
 // command decodes a request and carries it out in the loop's goroutine. What
@@ -128,24 +116,24 @@ func command[R any](a *Agent, w http.ResponseWriter, r *http.Request, do func(no
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<16))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&req); err != nil {
-		fail(w, http.StatusBadRequest, fmt.Errorf("read request: %w", err), "")
+		api.Fail(w, http.StatusBadRequest, fmt.Errorf("read request: %w", err), "")
 		return
 	}
 	who, _ := r.Context().Value(peerKey{}).(string)
 	var done api.Done
 	var refused error
 	if err := a.ask(r.Context(), func() { done, refused = do(sample.At(a.now()), who, req) }); err != nil {
-		fail(w, http.StatusServiceUnavailable, err, "")
+		api.Fail(w, http.StatusServiceUnavailable, err, "")
 		return
 	}
 	var n *notFoundError
 	switch {
 	case errors.As(refused, &n):
-		fail(w, http.StatusNotFound, refused, "see `quell top --once` for the tasks' names")
+		api.Fail(w, http.StatusNotFound, refused, "see `quell top --once` for the tasks' names")
 	case refused != nil:
-		fail(w, http.StatusConflict, refused, "")
+		api.Fail(w, http.StatusConflict, refused, "")
 	default:
-		reply(w, http.StatusOK, done)
+		api.Reply(w, http.StatusOK, done)
 	}
 }
 
@@ -277,27 +265,4 @@ func (a *Agent) taskViews() []api.TaskView {
 	}
 	slices.SortFunc(views, func(x, y api.TaskView) int { return strings.Compare(string(x.Name), string(y.Name)) })
 	return views
-}
-
-// serveIncidents answers from the log on disk, which has every incident as it
-// was last written, open ones included.
-func (a *Agent) serveIncidents(w http.ResponseWriter, r *http.Request) {
-	all, _, err := report.LoadIncidents(a.config.StateDir)
-	if err != nil {
-		fail(w, http.StatusInternalServerError, err, "")
-		return
-	}
-	if id := r.URL.Query().Get("id"); id != "" {
-		i := slices.IndexFunc(all, func(inc plan.Incident) bool { return inc.ID == id })
-		if i < 0 {
-			fail(w, http.StatusNotFound, fmt.Errorf("no incident is called %q", id), "see `quell incidents`")
-			return
-		}
-		reply(w, http.StatusOK, all[i])
-		return
-	}
-	if r.URL.Query().Get("open") == "true" {
-		all = slices.DeleteFunc(all, func(inc plan.Incident) bool { return inc.Closed != 0 })
-	}
-	reply(w, http.StatusOK, all)
 }

@@ -13,7 +13,7 @@ import (
 const (
 	PathStatus    = "/v1/status"
 	PathTasks     = "/v1/tasks"
-	PathIncidents = "/v1/incidents" // ?id=ID for one, ?open=true for open ones
+	PathIncidents = "/v1/incidents" // Query → Incidents; ?id=ID or a part of one, or last: that incident, whole
 	PathCap       = "/v1/cap"       // CapRequest → Done
 	PathUncap     = "/v1/uncap"     // UncapRequest → Done
 	PathProtect   = "/v1/protect"   // ProtectRequest → Done

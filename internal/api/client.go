@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/quell-dev/quell/internal/logbook"
 	"github.com/quell-dev/quell/internal/plan"
 )
 
@@ -121,13 +122,12 @@ func (c *Client) Tasks(ctx context.Context) ([]TaskView, error) {
 	return get[[]TaskView](ctx, c, PathTasks)
 }
 
-// Incidents asks for incidents, oldest first: open ones only, or all that the
-// agent's log still holds.
-func (c *Client) Incidents(ctx context.Context, onlyOpen bool) ([]plan.Incident, error) {
-	return get[[]plan.Incident](ctx, c, PathIncidents+"?open="+fmt.Sprint(onlyOpen))
+// Incidents asks for incidents that the agent's log still holds.
+func (c *Client) Incidents(ctx context.Context, q logbook.Query) (Incidents, error) {
+	return get[Incidents](ctx, c, PathIncidents+"?"+Query(q).Encode())
 }
 
-// Incident asks for one incident.
+// Incident asks for one incident, whole, by its ID, a part of it, or "last".
 func (c *Client) Incident(ctx context.Context, id string) (plan.Incident, error) {
 	return get[plan.Incident](ctx, c, PathIncidents+"?id="+url.QueryEscape(id))
 }

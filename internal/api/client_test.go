@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/quell-dev/quell/internal/logbook"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/quelltest"
 )
@@ -50,7 +51,7 @@ func TestRequests(t *testing.T) {
 		case PathTasks:
 			answer = []TaskView{{CPU: 1}}
 		case PathIncidents:
-			answer = []plan.Incident{{ID: "inc-1"}}
+			answer = Incidents{[]plan.Incident{{ID: "inc-1"}}, 3}
 			if r.URL.Query().Has("id") {
 				answer = plan.Incident{ID: r.URL.Query().Get("id")}
 			}
@@ -64,8 +65,14 @@ func TestRequests(t *testing.T) {
 	}{
 		{"GET /v1/status ", func() (bool, error) { s, err := c.Status(ctx); return s.Machine == "m" && s.Mode == plan.On, err }},
 		{"GET /v1/tasks ", func() (bool, error) { v, err := c.Tasks(ctx); return len(v) == 1 && v[0].CPU == 1, err }},
-		{"GET /v1/incidents?open=true ", func() (bool, error) { v, err := c.Incidents(ctx, true); return len(v) == 1, err }},
-		{"GET /v1/incidents?open=false ", func() (bool, error) { v, err := c.Incidents(ctx, false); return len(v) == 1, err }},
+		{"GET /v1/incidents? ", func() (bool, error) {
+			v, err := c.Incidents(ctx, logbook.Query{})
+			return len(v.Incidents) == 1 && v.Older == 3, err
+		}},
+		{"GET /v1/incidents?limit=5&open=true&since=1763726400000&victim=%2Fa%2A ", func() (bool, error) {
+			v, err := c.Incidents(ctx, logbook.Query{Open: true, Since: 1763726400000, Victim: "/a*", Limit: 5})
+			return len(v.Incidents) == 1, err
+		}},
 		{"GET /v1/incidents?id=a%26b ", func() (bool, error) { v, err := c.Incident(ctx, "a&b"); return v.ID == "a&b", err }},
 		{`POST /v1/cap {"task":"t","rate":0.1,"for":"5m","reason":"r"}`, func() (bool, error) {
 			d, err := c.Cap(ctx, CapRequest{"t", 0.1, "5m", "r"})

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/logbook"
 	"github.com/quell-dev/quell/internal/plan"
-	"github.com/quell-dev/quell/internal/report"
 	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/workload"
 )
@@ -136,8 +136,7 @@ func (g *daemon) victim(ctx context.Context, name sample.TaskName) (*api.TaskVie
 
 // incidents reads what the agent wrote, also when it has ended.
 func (g *daemon) incidents() ([]plan.Incident, error) {
-	all, _, err := report.LoadIncidents(g.dir)
-	return all, err
+	return logbook.Load(g.dir)
 }
 
 // stop ends the agent as systemd would. One that does not leave is killed; the

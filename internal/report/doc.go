@@ -1,6 +1,5 @@
 // Package report turns what the agent knows into text for people: tables,
-// one incident in full with its picture, the agent's status, a diagnosis. It
-// also reads the agent's log of incidents.
+// one incident in full with its picture, the agent's status, a diagnosis.
 //
 // Every function writes whole lines to its writer and returns the writer's
 // error. Style says what the text is for; its zero value writes plain UTF-8

@@ -12,8 +12,9 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Incidents writes a table, in the order given.
-func Incidents(w io.Writer, list []plan.Incident, s Style) error {
+// Incidents writes a table, in the order given, and how many older ones there
+// are that were not asked for.
+func Incidents(w io.Writer, list []plan.Incident, older int, s Style) error {
 	p := &page{Style: s}
 	if len(list) == 0 {
 		p.line("no incidents")
@@ -35,33 +36,18 @@ func Incidents(w io.Writer, list []plan.Incident, s Style) error {
 	if slices.ContainsFunc(list, func(inc plan.Incident) bool { return inc.Closed == 0 }) {
 		p.line(p.paint(dim, "* not closed"))
 	}
+	if older > 0 {
+		p.line(p.paint(dim, fmt.Sprintf("%d older: --limit 0 shows all", older)))
+	}
 	return p.flush(w)
 }
 
-// shortID leaves out what all IDs of a day share; MatchID accepts it.
+// shortID leaves out what all IDs of a day share; logbook accepts it.
 func shortID(id string) string {
 	if _, short, ok := strings.Cut(id, "T"); ok {
 		return short
 	}
 	return id
-}
-
-// MatchID finds the incidents that a person means: the one with that ID, else
-// all that have it as a part; "last" is the newest.
-func MatchID(list []plan.Incident, id string) []plan.Incident {
-	var found []plan.Incident
-	for _, inc := range list {
-		switch {
-		case inc.ID == id:
-			return []plan.Incident{inc}
-		case id != "" && strings.Contains(inc.ID, id):
-			found = append(found, inc)
-		}
-	}
-	if id == "last" && len(list) > 0 {
-		return list[len(list)-1:]
-	}
-	return found
 }
 
 // rounds are those there are.
@@ -191,6 +177,14 @@ func who(t sample.Task) string {
 	return fmt.Sprintf("%s (job %s, %s)", t.Name, t.Job, strings.Join(marks, ", "))
 }
 
+// class is a suspect's; what runs outside any task has none.
+func class(t sample.Task) string {
+	if t.Name == detect.OutsideName {
+		return "-"
+	}
+	return t.Class.String()
+}
+
 func finding(inc *plan.Incident) string {
 	switch inc.Kind {
 	case detect.Neighbour:
@@ -203,6 +197,8 @@ func finding(inc *plan.Incident) string {
 		return "own-quota: the task ran into its own CPU quota; no neighbour is to blame"
 	case detect.Steal:
 		return "steal: the hypervisor took the CPU; the antagonist is another VM"
+	case detect.PhaseChange:
+		return "phase-change (" + string(inc.Change) + "): the task itself does something else than before; nobody is accused"
 	case detect.SelfWait:
 		return "self-wait: the task's threads waited for each other; no neighbour is to blame"
 	}
@@ -230,6 +226,8 @@ func (p *page) suspects(inc *plan.Incident) {
 		switch {
 		case sus.Excluded != "":
 			rank, why, c = "-", "excluded: "+sus.Excluded, dim
+		case inc.Kind == detect.PhaseChange || inc.Kind == detect.Indeterminate:
+			why = "not accused"
 		case i >= inc.Antagonists:
 			why = "below the bar"
 		case sus.CoVictim:
@@ -239,13 +237,15 @@ func (p *page) suspects(inc *plan.Incident) {
 		}
 		if i < inc.Antagonists && sus.Excluded == "" {
 			switch {
+			case sus.Name == detect.OutsideName:
+				why += "; may not be capped: it runs outside any task"
 			case sus.Class == sample.LatencySensitive:
 				why += "; may not be capped: latency-sensitive"
 			case sus.NeverCap:
 				why += "; may not be capped: never-cap"
 			}
 		}
-		t.row(cell{text: rank}, cell{text: string(sus.Name)}, cell{text: sus.Class.String()},
+		t.row(cell{text: rank}, cell{text: string(sus.Name)}, cell{text: class(sus.Task)},
 			cell{fmt.Sprintf("%.2f", sus.Correlation), c}, cell{text: p.number(sus.Usage)}, cell{why, c})
 	}
 	t.write(p)

@@ -18,7 +18,7 @@ var prague = time.FixedZone("CET", 3600)
 // pages are everything that is written, for every style.
 var pages = map[string]func(io.Writer, Style) error{
 	"incidents": func(w io.Writer, s Style) error {
-		return Incidents(w, []plan.Incident{throttled(), quieted(), queued()}, s)
+		return Incidents(w, []plan.Incident{throttled(), quieted(), queued()}, 7, s)
 	},
 	"incident_quieted":   func(w io.Writer, s Style) error { return Incident(w, quieted(), s) },
 	"incident_queued":    func(w io.Writer, s Style) error { return Incident(w, queued(), s) },
@@ -143,34 +143,11 @@ func TestHeightLimitsATable(t *testing.T) {
 
 func TestEmptyListsSaySo(t *testing.T) {
 	var b bytes.Buffer
-	if err := Incidents(&b, nil, Style{}); err != nil || b.String() != "no incidents\n" {
+	if err := Incidents(&b, nil, 0, Style{}); err != nil || b.String() != "no incidents\n" {
 		t.Errorf("incidents: %q, %v", b.String(), err)
 	}
 	b.Reset()
 	if err := Tasks(&b, []api.TaskView{}, Style{}); err != nil || !strings.HasPrefix(b.String(), "no tasks") {
 		t.Errorf("tasks: %q, %v", b.String(), err)
-	}
-}
-
-func TestMatchID(t *testing.T) {
-	list := []plan.Incident{{ID: "inc-20251121T120905.250-1"}, {ID: "inc-20251121T120905.250-12"}, {ID: "inc-20251121T130000.000-13"}}
-	for _, c := range []struct {
-		id   string
-		want int
-	}{
-		{"inc-20251121T120905.250-1", 1}, // also the beginning of another
-		{"120905.250-1", 2},
-		{"120905", 2},
-		{"1300", 1},
-		{"last", 1},
-		{"", 0},
-		{"nothing", 0},
-	} {
-		if got := len(MatchID(list, c.id)); got != c.want {
-			t.Errorf("%q matches %d, want %d", c.id, got, c.want)
-		}
-	}
-	if got := MatchID(list, "last"); got[0].ID != list[2].ID {
-		t.Errorf("last is %s", got[0].ID)
 	}
 }
