@@ -6,8 +6,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/quell-dev/quell/internal/counter"
 	"github.com/quell-dev/quell/internal/quelltest"
@@ -122,12 +125,15 @@ type program struct {
 	out *bufio.Scanner
 }
 
-func run(t testing.TB, binary, cgroup string) *program {
+func run(t testing.TB, binary, cgroup string, change ...func(*syscall.SysProcAttr)) *program {
 	t.Helper()
 	p := &program{t: t, cmd: exec.Command(binary)}
-	if cgroup != "" {
-		// In the cgroup before the program begins.
-		p.cmd = exec.Command("sh", "-c", `echo $$ >"$0/cgroup.procs" && exec "$1"`, cgroup, binary)
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{}
+	if len(change) > 0 {
+		p.cmd.Path = "/" + filepath.Base(binary) // in its own root
+		for _, fn := range change {
+			fn(p.cmd.SysProcAttr)
+		}
 	}
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -149,6 +155,11 @@ func run(t testing.TB, binary, cgroup string) *program {
 		w.Close()
 		p.cmd.Wait()
 	})
+	if cgroup != "" {
+		if err := os.WriteFile(cgroup+"/cgroup.procs", []byte(strconv.Itoa(p.cmd.Process.Pid)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
 	p.hit(0, 1) // it runs now
 	return p
 }
@@ -261,4 +272,29 @@ func TestCloseTakesItOut(t *testing.T) {
 	if n, err := again.Total(); err != nil || n != 0 {
 		t.Errorf("%d hits of before, %v", n, err)
 	}
+}
+
+// BenchmarkHit says what a hit costs the program, and what a call costs it with
+// no probe, in one run.
+func BenchmarkHit(b *testing.B) {
+	const hits, calls = 200_000, 20_000_000
+	binary := buildC(b)
+	p := run(b, binary, "")
+	each := func(n int) float64 {
+		began := time.Now()
+		p.hit(n, 1)
+		return float64(time.Since(began).Nanoseconds()) / float64(n)
+	}
+	var with, without float64
+	for n := 1.0; b.Loop(); n++ {
+		without += (each(calls) - without) / n
+		probe := attach(b, binary, "hit")
+		with += (each(hits) - with) / n
+		if err := probe.Close(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(with, "ns/hit")
+	b.ReportMetric(without, "ns/call")
+	b.ReportMetric(with/without, "ratio")
 }
