@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/quell-dev/quell/internal/host"
 	"golang.org/x/sys/unix"
 )
 
@@ -140,4 +141,24 @@ func networkError(pid int, err error) error {
 			Remedy: "grant CAP_SYS_PTRACE, and CAP_SYS_ADMIN where the task has a network namespace of its own"}
 	}
 	return fmt.Errorf("enter the network of process %d: %w", pid, err)
+}
+
+// NetworkCapability says whether tasks with a network of their own can be asked
+// for their counters.
+func NetworkCapability() host.Capability {
+	c := host.Capability{Name: "tasks' networks"}
+	ns, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err == nil {
+		runtime.LockOSThread()
+		err = unix.Setns(ns, unix.CLONE_NEWNET) // where it is already
+		runtime.UnlockOSThread()
+		unix.Close(ns)
+	}
+	if c.OK = err == nil; c.OK {
+		c.Detail = "counters of containers can be scraped"
+		return c
+	}
+	c.Reason = "setns: " + err.Error() + "; only tasks in the agent's own network can be scraped"
+	c.Remedy = "grant CAP_SYS_ADMIN"
+	return c
 }
