@@ -91,6 +91,7 @@ func (a *app) diagnose(ctx context.Context) (report.Diagnosis, error) {
 		{Name: "machine", Capabilities: machine},
 		{Name: "perf events", Capabilities: perf},
 		{Name: "run queue", Capabilities: runq.Capabilities()},
+		{Name: "transactions", Capabilities: []host.Capability{uprobe.Capability(), counter.NetworkCapability()}},
 	}, nil
 }
 
