@@ -121,6 +121,9 @@ func (a *Agent) closeWindow(now time.Time) {
 		if !ok {
 			continue
 		}
+		if l, ok := s.(interface{ Linger(bool) }); ok {
+			l.Linger(w.due(now, a.config)) // windows may follow each other without a pause
+		}
 		began := time.Now()
 		a.collect(s)
 		a.stats.sourceSeconds[sig.Name] += time.Since(began).Seconds()

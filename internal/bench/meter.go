@@ -65,11 +65,11 @@ func (r *run) measure(ctx context.Context, all []*started, n, round int) ([]resu
 		return nil, err
 	}
 	for i, s := range all {
-		if err := s.dead(); err != nil {
-			return nil, err
-		}
 		results[i].Window = time.Since(begin).Seconds()
 		if err := r.take(s, &results[i], 1); err != nil {
+			return nil, err
+		}
+		if err := errors.Join(ctx.Err(), s.dead()); err != nil {
 			return nil, err
 		}
 		results[i].Load = loadAverage()
@@ -214,8 +214,11 @@ func (s *started) doScrape(ctx context.Context, into *result) error {
 	}
 	defer resp.Body.Close()
 	n, err := io.Copy(io.Discard, resp.Body)
-	if err != nil || resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("scrape %s: %s: %w", s.name, resp.Status, err)
+	if err != nil {
+		return fmt.Errorf("scrape %s: %w", s.name, err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("scrape %s: %s: %s", s.name, resp.Status, s.tail())
 	}
 	into.Bytes = max(into.Bytes, n)
 	into.Scrapes = append(into.Scrapes, time.Since(begin).Seconds())

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/quell-dev/quell/internal/sample"
@@ -41,6 +42,7 @@ type groups struct {
 	tasks   map[sample.TaskKey]*groupTask
 	order   []*groupTask // as added, so that all windows are equally long
 	inOpen  bool
+	linger  bool      // leave what counts on at the next stop
 	from    time.Time // of the open window
 	now     func() time.Time
 	tour    tour
@@ -60,6 +62,7 @@ type groupTask struct {
 type cpuGroup struct {
 	fds     [maxEvents]int // leader first
 	isOpen  bool
+	on      bool // it is enabled
 	offline bool // not open since the CPU is not there: nothing runs on it
 	last    [maxEvents]sample.Count
 }
@@ -113,13 +116,19 @@ func (g *groups) start() error {
 // stop disables everything before it reads anything: the readers of many tasks
 // then do not lengthen the windows of the last ones. What is disabled can be
 // read without asking its CPU.
+//
+// Where the next window begins at once nothing is disabled, since that would
+// cost more than all the reading: each window then ends, for each task, when it
+// is read, and the next begins there.
 func (g *groups) stop(yield func(*groupTask, total)) error {
 	if !g.inOpen {
 		return errNotOpen
 	}
 	g.inOpen = false
 	span := g.now().Sub(g.from)
-	g.toggle(false)
+	if !g.linger || g.perWindow {
+		g.toggle(false)
+	}
 	for _, t := range g.order {
 		if t.counting {
 			t.counting = false
@@ -139,25 +148,33 @@ func (g *groups) stop(yield func(*groupTask, total)) error {
 	return nil
 }
 
-// toggle switches the groups of all tasks on, or off those that are counting.
-// A group that cannot be switched is closed.
+// toggle switches on or off all groups that are not so yet. A group that
+// cannot be switched is closed.
 func (g *groups) toggle(on bool) {
+	if !slices.ContainsFunc(g.order, func(t *groupTask) bool {
+		return slices.ContainsFunc(t.cpus, func(c cpuGroup) bool { return c.isOpen && c.on != on })
+	}) {
+		return
+	}
 	g.tour.begin(len(g.order))
 	defer g.tour.end()
 	for i, cpu := range g.cpus {
 		g.tour.visit(cpu)
 		for _, t := range g.order {
-			if on != t.counting {
-				g.switchOne(&t.cpus[i], on)
-			}
+			g.switchOne(&t.cpus[i], on)
 		}
 	}
 }
 
 func (g *groups) switchOne(c *cpuGroup, on bool) {
-	if c.isOpen && g.sys.toggle(c.fds[0], on) != nil {
-		g.close(c)
+	if !c.isOpen || c.on == on {
+		return
 	}
+	if g.sys.toggle(c.fds[0], on) != nil {
+		g.close(c)
+		return
+	}
+	c.on = on
 }
 
 // remove closes a task's groups; in an open window it reads them first, which

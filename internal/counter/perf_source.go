@@ -69,6 +69,10 @@ func (p *Perf) Stop(_ CPUTime, yield func(sample.TaskKey, Reading)) error {
 	return p.groups.stop(func(t *groupTask, sum total) { yield(t.key, p.reading(sum)) })
 }
 
+// Linger tells whether the window that is stopped next is followed by another
+// at once. The counters then stay on in between.
+func (p *Perf) Linger(yes bool) { p.groups.linger = yes }
+
 // Close implements Source.
 func (p *Perf) Close() error {
 	p.groups.closeAll()
