@@ -1,6 +1,7 @@
 // Command tally runs `go test -json` with its own arguments and keeps the
-// output readable: a line per package, failures in full, and at the end every
-// skipped test with the capability it misses and, alone on the last line,
+// output readable: a line per package, failures in full, and at the end what
+// tests logged after "figure: ", every skipped test with the capability it
+// misses and, alone on the last line,
 //
 //	N passed, N failed, N skipped
 //

@@ -30,6 +30,7 @@ type tally struct {
 	tests map[[2]string]*test
 	order []*test
 	other map[string]*strings.Builder // output by package that belongs to no test
+	shown []string                    // figures that tests logged
 	lost  []string                    // packages that failed with no failed test
 	seen  int                         // packages that ended
 }
@@ -94,6 +95,9 @@ func (t *tally) takeTest(e event) {
 	switch e.Action {
 	case "output":
 		c.output.WriteString(e.Output)
+		if m := figure.FindStringSubmatch(e.Output); m != nil {
+			t.shown = append(t.shown, c.name+": "+m[1])
+		}
 	case "pass", "fail", "skip":
 		c.action = e.Action
 		if e.Action == "fail" {
@@ -153,6 +157,9 @@ func (c *test) counts() bool {
 	return c.children == 0 || c.action == "fail" && !c.failed
 }
 
+// figure is a line that a test logs for people to see, also where it passes.
+var figure = regexp.MustCompile(`\bfigure: (.*)`)
+
 var need = regexp.MustCompile(`needs ([\w.-]+): (.*)`)
 
 // summary prints the end of the run and reports whether all is well.
@@ -180,6 +187,7 @@ func (t *tally) summary() bool {
 	for _, p := range t.lost {
 		failed = append(failed, p+" (the package itself)")
 	}
+	t.list("figures", t.shown)
 	t.list("failed", failed)
 	t.list("skipped", skipped)
 	if len(byNeed) > 0 {

@@ -12,7 +12,7 @@ import (
 func TestTally(t *testing.T) {
 	for _, name := range []string{"passes", "failure_in_a_subtest", "group_fails_by_itself",
 		"skips_by_name", "skip_without_a_name", "build_failure", "process_dies", "leak_after_the_tests",
-		"fuzz_seeds_are_one_test", "nothing_ran"} {
+		"fuzz_seeds_are_one_test", "nothing_ran", "figures_are_shown"} {
 		t.Run(name, func(t *testing.T) {
 			a, err := txtar.ParseFile("testdata/" + name + ".txtar")
 			if err != nil {
