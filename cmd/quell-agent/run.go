@@ -61,7 +61,7 @@ func run(ctx context.Context, c *config.Agent) (err error) {
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
 	recoverCaps(log, e)
-	p := agent.Parts{Config: c, Version: version, Machine: h, Enforcer: e, Log: log}
+	p := agent.Parts{Config: c, Version: version, Machine: h, Enforcer: e, Descriptors: counter.Descriptors, Log: log}
 	if p.Platform, err = h.Platform(); err != nil {
 		return err
 	}

@@ -103,6 +103,25 @@ func metrics() []metric {
 			}},
 		{"quell_degraded", "Things that do not work now; see quell status.", gauge, nil,
 			one(func(a *Agent) float64 { return float64(len(a.degraded)) })},
+		{"quell_signal_tasks", "Tasks that a signal counts in the newest window, and those that wait for their turn.", gauge, []string{"signal", "state"},
+			func(a *Agent, emit func(float64, ...string)) {
+				for i, g := range a.seatings {
+					emit(float64(g.taken), string(a.Sources[i].Signal()), "counted")
+					emit(float64(g.claimed-g.taken), string(a.Sources[i].Signal()), "waiting")
+				}
+			}},
+		{"quell_signal_wait_windows", "Windows within which a signal counts every task at least once; 1 where all are counted in each, 0 where some never are.", gauge, []string{"signal"},
+			func(a *Agent, emit func(float64, ...string)) {
+				for i, g := range a.seatings {
+					emit(float64(g.wait), string(a.Sources[i].Signal()))
+				}
+			}},
+		{"quell_signal_coverage_ratio", "Share of their windows in which a signal counted the tasks that are here now.", gauge, []string{"signal"},
+			func(a *Agent, emit func(float64, ...string)) {
+				for i := range a.seatings {
+					emit(a.coverage(i), string(a.Sources[i].Signal()))
+				}
+			}},
 		{"quell_enforcement_mode", "0 off, 1 advise, 2 on.", gauge, nil,
 			one(func(a *Agent) float64 { return float64(a.planner.Policy().Mode) })},
 		{"quell_tasks", "Tasks that are followed.", gauge, nil,

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/quell-dev/quell/internal/api"
 	"github.com/quell-dev/quell/internal/counter"
 	"github.com/quell-dev/quell/internal/sample"
 )
@@ -247,6 +248,32 @@ func (a *Agent) unseat(t *task) {
 			t.final[s.Signal()] = r
 		}
 	}
+}
+
+// coverage is the share of their windows in which source i counted the tasks
+// that are there now; 1 if there are none.
+func (a *Agent) coverage(i int) float64 {
+	var windows, counted uint64
+	for _, t := range a.tasks {
+		windows += t.seats[i].windows
+		counted += t.seats[i].counted
+	}
+	if windows == 0 {
+		return 1
+	}
+	return float64(counted) / float64(windows)
+}
+
+// signals is Parts.Signals with what the newest window made of them.
+func (a *Agent) signals() []api.SignalStatus {
+	all := slices.Clone(a.Signals)
+	for i, g := range a.seatings {
+		j := slices.IndexFunc(all, func(s api.SignalStatus) bool { return s.Signal == a.Sources[i].Signal() })
+		if j >= 0 {
+			all[j].Tasks, all[j].Counted, all[j].Within, all[j].Coverage = g.claimed, g.taken, g.wait, a.coverage(i)
+		}
+	}
+	return all
 }
 
 // note says what cannot be told of a task, and why.

@@ -245,7 +245,7 @@ func (a *Agent) setMode(now sample.Millis, who string, r api.ModeRequest) (api.D
 func (a *Agent) status() api.Status {
 	s := api.Status{Version: a.Version, PID: os.Getpid(), Machine: a.config.MachineName(), Platform: a.Platform,
 		Started: a.started, Now: sample.At(a.now()), Rule: string(a.detector.Params().Rule), Mode: a.planner.Policy().Mode,
-		Signals: a.Signals, Tasks: len(a.tasks), Outside: a.window.outside, Caps: []api.CapView{}, Open: len(a.planner.Open()), Intervals: a.stats.intervals}
+		Signals: a.signals(), Tasks: len(a.tasks), Outside: a.window.outside, Caps: []api.CapView{}, Open: len(a.planner.Open()), Intervals: a.stats.intervals}
 	for _, c := range a.planner.Caps() {
 		s.Caps = append(s.Caps, api.CapView{ID: c.ID, Task: c.Task.Name, Rate: c.Rate, From: c.From, Until: c.Until,
 			By: c.By, Why: c.Why, Incident: c.Incident})

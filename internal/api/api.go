@@ -46,6 +46,13 @@ type SignalStatus struct {
 	OK      bool              `json:"ok"`
 	Reason  string            `json:"reason,omitempty"`
 	Remedy  string            `json:"remedy,omitempty"`
+	// Of the newest window: tasks that it could count, those that it did, the
+	// windows within which it counts every one, and the share of their windows
+	// in which those that are there now were counted.
+	Tasks    int     `json:"tasks,omitempty"`
+	Counted  int     `json:"counted,omitempty"`
+	Within   int     `json:"within,omitempty"`
+	Coverage float64 `json:"coverage,omitempty"`
 }
 
 // CapView is a cap in force.

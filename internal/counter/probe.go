@@ -86,14 +86,14 @@ func tracefs() host.Capability {
 // of a Kubernetes node by default.
 const leastTasks = 110
 
-// fdBudget says how many tasks all perf sources together can follow within
-// RLIMIT_NOFILE, which the Go runtime has raised to its hard limit at start.
+// fdBudget says how many tasks all perf sources together can count at once
+// within RLIMIT_NOFILE. More than that take turns.
 func fdBudget(cpus int) host.Capability {
 	c := host.Capability{Name: "file descriptors"}
 	limit := fdLimit()
 	perTask := uint64(max(1, cpus)) * (maxEvents + 2) // cpi and cps
 	tasks := limit / perTask
-	text := fmt.Sprintf("%d descriptors are enough for about %d tasks on %d CPUs", limit, tasks, cpus)
+	text := fmt.Sprintf("%d descriptors are enough to count about %d tasks at once on %d CPUs; more take turns", limit, tasks, cpus)
 	if c.OK = tasks >= leastTasks; c.OK {
 		c.Detail = text
 	} else {

@@ -34,6 +34,14 @@ func Status(w io.Writer, st api.Status, s Style) error {
 		if sig.Reason != "" {
 			text += ": " + sig.Reason
 		}
+		if sig.Counted < sig.Tasks {
+			text += fmt.Sprintf(": %d of %d tasks at once", sig.Counted, sig.Tasks)
+			if sig.Within > 0 {
+				text += fmt.Sprintf(", each within %s", plural(sig.Within, "interval"))
+			}
+			text += fmt.Sprintf(", in %.0f %% of their intervals", 100*sig.Coverage)
+			c = yellow
+		}
 		p.colored(label, c, text)
 		if sig.Remedy != "" {
 			p.fact("", "what to do: "+sig.Remedy)
