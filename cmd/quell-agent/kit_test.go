@@ -118,8 +118,15 @@ func settings(dir string, more ...string) []string {
 // start runs the agent until it answers; it is killed at the test's end.
 func start(t *testing.T, dir string, args ...string) *daemon {
 	t.Helper()
+	return startWith(t, dir, nil, args...)
+}
+
+// startWith is start with more in its environment.
+func startWith(t *testing.T, dir string, env []string, args ...string) *daemon {
+	t.Helper()
 	d := &daemon{Client: api.NewClient(dir + "/agent.sock"), t: t, ended: make(chan struct{})}
 	d.cmd = agentCommand(context.Background(), args...)
+	d.cmd.Env = append(d.cmd.Env, env...)
 	d.cmd.Stderr = &d.log
 	if err := d.cmd.Start(); err != nil {
 		t.Fatal(err)

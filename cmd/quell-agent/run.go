@@ -191,7 +191,14 @@ func serve(ctx context.Context, c *config.Agent, log *slog.Logger, a *agent.Agen
 		})
 	}
 	log.Info("quell-agent runs", "version", version, "socket", c.Socket, "metrics", metrics, "mode", c.Enforce.Mode, "go", goVersion())
+	manager, closeManager, bad := openNotifier(os.Getenv)
+	if bad != nil {
+		log.Warn("the service manager is not told that the agent runs", "reason", bad)
+	}
+	manager.tell("READY=1")
+	wg.Go(func() { manager.watch(ctx, a.Alive) })
 	err = a.Run(ctx)
+	manager.tell("STOPPING=1")
 	for s := range servers {
 		shut, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		if s.Shutdown(shut) != nil {
@@ -200,7 +207,7 @@ func serve(ctx context.Context, c *config.Agent, log *slog.Logger, a *agent.Agen
 		cancel()
 	}
 	wg.Wait()
-	return err
+	return errors.Join(err, closeManager())
 }
 
 func goVersion() string {

@@ -312,6 +312,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
+// Alive returns when the loop has taken a turn for it, or why it has not.
+func (a *Agent) Alive(ctx context.Context) error { return a.ask(ctx, func() {}) }
+
 // MetricsServer serves /metrics and /healthz.
 func (a *Agent) MetricsServer() *http.Server {
 	c := &collector{a: a, rows: metrics()}
@@ -323,7 +326,7 @@ func (a *Agent) MetricsServer() *http.Server {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(r, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, req *http.Request) {
-		if err := a.ask(req.Context(), func() {}); err != nil {
+		if err := a.Alive(req.Context()); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		}
 	})

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"time"
+)
+
+// notifier tells the service manager how the agent is (sd_notify(3)). Without
+// one it does nothing.
+type notifier struct {
+	w io.Writer
+	// every is how often the manager wants a sign of life; 0: it does not.
+	every time.Duration
+}
+
+// openNotifier reads what the manager has put into the environment. The caller
+// closes what it returns.
+func openNotifier(getenv func(string) string) (notifier, func() error, error) {
+	none := func() error { return nil }
+	name := getenv("NOTIFY_SOCKET")
+	if name == "" {
+		return notifier{}, none, nil
+	}
+	conn, err := net.Dial("unixgram", name) // a leading @ is an abstract name to both
+	if err != nil {
+		return notifier{}, none, fmt.Errorf("reach the service manager: %w", err)
+	}
+	n := notifier{w: conn}
+	us, err := strconv.ParseInt(getenv("WATCHDOG_USEC"), 10, 64)
+	if pid := getenv("WATCHDOG_PID"); err == nil && us > 0 && (pid == "" || pid == strconv.Itoa(os.Getpid())) {
+		n.every = time.Duration(us) * time.Microsecond / 3
+	}
+	return n, conn.Close, nil
+}
+
+// tell sends a state. A manager that does not listen is no reason to stop.
+func (n notifier) tell(state string) {
+	if n.w != nil {
+		_, _ = io.WriteString(n.w, state)
+	}
+}
+
+// watch gives signs of life for as long as alive says so in time, until ctx
+// ends. It asks the loop itself: this goroutine would live on beside one that
+// hangs.
+func (n notifier) watch(ctx context.Context, alive func(context.Context) error) {
+	if n.w == nil || n.every == 0 {
+		return
+	}
+	ticker := time.NewTicker(n.every)
+	defer ticker.Stop()
+	for {
+		turn, cancel := context.WithTimeout(ctx, n.every)
+		err := alive(turn)
+		cancel()
+		if err == nil {
+			n.tell("WATCHDOG=1")
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
