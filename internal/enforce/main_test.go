@@ -26,8 +26,6 @@ func TestMain(m *testing.M) {
 
 func children() map[string]func() error {
 	return map[string]func() error{
-		"loop":      childLoop,
-		"restore":   childRestore,
 		"full":      childFull,
 		"read-only": childReadOnly,
 	}

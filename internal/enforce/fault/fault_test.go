@@ -73,7 +73,7 @@ func counts(t *testing.T, output string) (n [5]int) {
 func TestKilledAtRandomPoints(t *testing.T) {
 	agent := program(t)
 	seed := environment("QUELL_TEST_SEED", uint64(time.Now().UnixNano()))
-	code, out := run(t, agent, "-kills", fmt.Sprint(environment("QUELL_TEST_KILLS", 36)), "-workers", "3", "-seed", fmt.Sprint(seed))
+	code, out := run(t, agent, "-kills", fmt.Sprint(environment("QUELL_TEST_KILLS", 24)), "-workers", "3", "-seed", fmt.Sprint(seed))
 	if n := counts(t, out); code != 0 || n[0] < n[1]*2/3 || n[2]+n[3]+n[4] > 0 {
 		t.Errorf("exit %d\n%s", code, out)
 	}
