@@ -49,6 +49,7 @@ var table = []row{
 	{pkg: "lab/result", may: "atomicfile lab/study", why: "records on disk; everything in the lab speaks them"},
 	{pkg: "lab/load", outside: "golang.org/x/sys", why: "stops and lets go what it is given; knows no study"},
 	{pkg: "lab/place", may: "sample host lab/study", why: "a cell's parts on a machine's CPUs; touches no machine"},
+	{pkg: "lab/analyse", may: "lab/study lab/result", outside: "gonum.org/v1/gonum/stat", why: "records in, results with intervals out; distributions are gonum's"},
 	{pkg: "lab/synthetic", may: "lab/study lab/result", why: "records from a model; runs nothing"},
 	{pkg: "lab", may: "sample host lab/study lab/result lab/place lab/synthetic", why: "the engine: runs a plan and leaves records; environments, load and observers are fed to it"},
 	{pkg: "bench", may: "sample host", outside: "golang.org/x/sys", why: "starts the shipped agent and its rivals as processes and meters them; host says where cgroup2 is and which CPUs there are"},

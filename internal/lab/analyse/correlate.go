@@ -1,0 +1,117 @@
+package analyse
+
+import (
+	"cmp"
+	"math"
+	"math/rand/v2"
+	"slices"
+)
+
+// Pearson is the product-moment correlation; NaN where either side does not
+// vary or there are fewer than two pairs.
+func Pearson(x, y []float64) float64 {
+	if len(x) < 2 || len(x) != len(y) {
+		return math.NaN()
+	}
+	mx, my := mean(x), mean(y)
+	var xx, yy, xy float64
+	for i := range x {
+		xx += (x[i] - mx) * (x[i] - mx)
+		yy += (y[i] - my) * (y[i] - my)
+		xy += (x[i] - mx) * (y[i] - my)
+	}
+	if !(xx > 0) || !(yy > 0) {
+		return math.NaN()
+	}
+	return min(max(xy/math.Sqrt(xx)/math.Sqrt(yy), -1), 1)
+}
+
+// Spearman is Pearson's correlation of the ranks, ties sharing theirs.
+func Spearman(x, y []float64) float64 { return Pearson(ranks(x), ranks(y)) }
+
+func ranks(x []float64) []float64 {
+	order := make([]int, len(x))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(x[a], x[b]) })
+	r := make([]float64, len(x))
+	for i := 0; i < len(order); {
+		j := i
+		for j < len(order) && x[order[j]] == x[order[i]] {
+			j++
+		}
+		for k := i; k < j; k++ {
+			r[order[k]] = float64(i+j+1) / 2
+		}
+		i = j
+	}
+	return r
+}
+
+// PermutationP is the two-sided p of a correlation as large as that of the
+// pairs: all permutations where there are at most 7 pairs, else so many drawn by the
+// seed, the identity counted among them so that it is never 0.
+func PermutationP(x, y []float64, of func(x, y []float64) float64, perms int, seed uint64) float64 {
+	want := math.Abs(of(x, y))
+	if math.IsNaN(want) {
+		return math.NaN()
+	}
+	z := slices.Clone(y)
+	hits, total := 0, 0
+	count := func() {
+		total++
+		if math.Abs(of(x, z)) >= want-1e-12 {
+			hits++
+		}
+	}
+	if len(y) <= 7 {
+		permute(z, len(z), count)
+		return float64(hits) / float64(total)
+	}
+	r := rand.New(rand.NewPCG(seed, 1))
+	count()
+	for range perms {
+		r.Shuffle(len(z), func(i, j int) { z[i], z[j] = z[j], z[i] })
+		count()
+	}
+	return float64(hits) / float64(total)
+}
+
+// permute visits every order of z (Heap's algorithm).
+func permute(z []float64, k int, visit func()) {
+	if k <= 1 {
+		visit()
+		return
+	}
+	for i := range k {
+		permute(z, k-1, visit)
+		if i == k-1 {
+			return
+		}
+		if k%2 == 0 {
+			z[i], z[k-1] = z[k-1], z[i]
+		} else {
+			z[0], z[k-1] = z[k-1], z[0]
+		}
+	}
+}
+
+// Adjust returns p values adjusted for the false discovery rate (Benjamini and
+// Hochberg 1995); NaN ones are left out and stay NaN.
+func Adjust(p []float64) []float64 {
+	var order []int
+	q := make([]float64, len(p))
+	for i, v := range p {
+		if q[i] = v; !math.IsNaN(v) {
+			order = append(order, i)
+		}
+	}
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(p[b], p[a]) })
+	m, least := float64(len(order)), 1.0
+	for k, i := range order {
+		least = min(least, p[i]*m/(m-float64(k)))
+		q[i] = least
+	}
+	return q
+}

@@ -1,0 +1,300 @@
+package analyse
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/study"
+)
+
+// Degradation is how much worse a part did beside others than alone.
+type Degradation struct {
+	Levels   []study.Level `json:"levels"`
+	Part     string        `json:"part"`
+	Workload string        `json:"workload"`
+	// Partners are the workloads that shared its core in a mapping, else all
+	// others of the run.
+	Partners []string `json:"partners"`
+	Baseline string   `json:"baseline"` // what it is against, e.g. "solo"
+	Better   string   `json:"better"`   // of the metric: a rate, or a time
+	Unit     string   `json:"unit"`
+	Solo     Interval `json:"solo"`
+	Co       Interval `json:"co"`
+	// Slowdown is ≥ 1 where it is worse, times and rates alike.
+	Slowdown Interval `json:"slowdown"`
+	// Percent is 100·(C/S−1) of times (paper 000, section 5) and 100·(1−C/S) of
+	// rates: a slowdown of 2 is 100 % of a time and 50 % of a rate.
+	Percent Interval `json:"percent"`
+	// CPU is the same of user and system time per unit of work, which tells
+	// waiting from slower execution.
+	CPU Interval `json:"cpu_percent"`
+}
+
+// Degradations compares every measured part of every cell with itself alone, at
+// the same placement where it was also alone there.
+func Degradations(runs []result.Run, seed uint64) []Degradation {
+	good := valid(runs)
+	solos := byCell(good, study.Solo)
+	var out []Degradation
+	for _, group := range byCell(good, study.Main) {
+		c := &group[0].Cell
+		if len(c.Parts) < 2 {
+			continue
+		}
+		for i := range c.Parts {
+			p := &c.Parts[i]
+			if !p.Measure || p.Idle {
+				continue
+			}
+			if solo := soloOf(solos, c, p); solo != nil {
+				out = append(out, degradation(group, p, solo, seed))
+			}
+		}
+	}
+	return out
+}
+
+// soloOf finds the runs of a part alone.
+func soloOf(solos [][]*result.Run, c *study.Cell, p *study.Part) []*result.Run {
+	for _, g := range solos {
+		s := &g[0].Cell
+		alone := &s.Parts[0]
+		if alone.Role == p.Role && alone.Workload.Name == p.Workload.Name && alone.Environment.Name == p.Environment.Name && s.Place.Name == c.Place.Name {
+			return g
+		}
+	}
+	return nil
+}
+
+func degradation(co []*result.Run, p *study.Part, solo []*result.Run, seed uint64) Degradation {
+	m := &p.Workload.Metric
+	d := Degradation{Levels: co[0].Cell.Levels, Part: p.Name(), Workload: p.Workload.Name, Partners: partners(&co[0].Cell, p),
+		Baseline: "solo", Better: m.Better, Unit: m.Unit}
+	c, cpuC := figures(co, p.Name(), m)
+	s, cpuS := figures(solo, solo[0].Cell.Parts[0].Name(), m)
+	d.Solo, d.Co = meanInterval(s.means(), "t over runs"), meanInterval(c.means(), "t over runs")
+	if m.Better == "lower" {
+		d.Slowdown = RatioOfMeans(c, s, seed)
+	} else {
+		d.Slowdown = RatioOfMeans(s, c, seed)
+	}
+	d.Percent = percent(d.Slowdown, m.Better)
+	d.CPU = percent(RatioOfMeans(cpuC, cpuS, seed), "lower")
+	return d
+}
+
+// percent turns a slowdown into a degradation.
+func percent(slow Interval, better string) Interval {
+	p := slow
+	of := func(s float64) float64 { return 100 * (s - 1) }
+	if better != "lower" {
+		of = func(s float64) float64 { return 100 * (1 - 1/s) }
+	}
+	p.Value, p.Low, p.High = of(slow.Value), of(slow.Low), of(slow.High)
+	return p
+}
+
+// figures are a part's values in each run, and its CPU seconds per unit of work
+// in each.
+func figures(runs []*result.Run, name string, m *study.Metric) (values, cpu Levels) {
+	for _, r := range runs {
+		p := partOf(r, name)
+		if p == nil {
+			continue
+		}
+		values = append(values, figure(r, p, m))
+		var units float64
+		for _, it := range p.Iterations {
+			if both := min(it.To, r.Window.To) - max(it.From, r.Window.From); both > 0 {
+				units += it.Units * both.Seconds() / (it.To - it.From).Seconds()
+			}
+		}
+		if units > 0 && p.CPUTime > 0 {
+			cpu = append(cpu, []float64{p.CPUTime.Seconds() / units})
+		}
+	}
+	return values, cpu
+}
+
+// partners are the workloads beside a part: on its core where parts are mapped
+// to cores, else all others.
+func partners(c *study.Cell, p *study.Part) []string {
+	var names []string
+	for i := range c.Parts {
+		q := &c.Parts[i]
+		if q.Name() == p.Name() || q.Idle || c.Mapping != nil && !together(c.Mapping, p.Name(), q.Name()) {
+			continue
+		}
+		names = append(names, q.Workload.Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func together(m map[string]int, a, b string) bool {
+	for x, core := range m {
+		for y, other := range m {
+			if core == other && strings.HasPrefix(x, a+"/") && strings.HasPrefix(y, b+"/") {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Best is figure 4 of paper 000: within one set of workloads each machine's
+// times are held against its own best mapping.
+type Best struct {
+	Set   string   `json:"set"` // the levels without the mapping
+	Parts []OfBest `json:"parts"`
+	// Average is the arithmetic mean of all machines' degradations in all
+	// mappings, the 0 % of each best one included; Worst the highest.
+	Average  float64 `json:"average"`
+	Worst    float64 `json:"worst"`
+	WorstOf  string  `json:"worst_of"`
+	Mappings int     `json:"mappings"`
+}
+
+// OfBest is one machine's part of it.
+type OfBest struct {
+	Part     string             `json:"part"`
+	Workload string             `json:"workload"`
+	Percent  map[string]float64 `json:"percent"` // by mapping
+	Average  float64            `json:"average"`
+	Worst    float64            `json:"worst"`
+}
+
+// OverBest are times' degradations over the best of them, in percent: 10, 11
+// and 15 s give 0, 10 and 50 % (paper 000, section 5).
+func OverBest(times []float64) (percent []float64, average, worst float64) {
+	if len(times) == 0 {
+		return nil, math.NaN(), math.NaN()
+	}
+	best := slices.Min(times)
+	for _, t := range times {
+		percent = append(percent, 100*(t/best-1))
+	}
+	return percent, mean(percent), slices.Max(percent)
+}
+
+// Mappings ranks the mappings of each set of workloads. The level "default",
+// where the kernel's scheduler decides, is not one of them: it is in Percent
+// against the best mapping and in no average, as in the paper.
+func Mappings(runs []result.Run, factor string) []Best {
+	type key struct{ set, part string }
+	times := map[key]map[string][]float64{}
+	workload := map[key]string{}
+	var sets []string
+	parts := map[string][]string{}
+	for _, r := range valid(runs) {
+		c := &r.Cell
+		mapping := c.Level(factor)
+		if c.Kind != study.Main || mapping == "" {
+			continue
+		}
+		var set []string
+		for _, l := range c.Levels {
+			if l.Factor != factor {
+				set = append(set, l.Factor+"="+l.Value)
+			}
+		}
+		name := strings.Join(set, " ")
+		if !slices.Contains(sets, name) {
+			sets = append(sets, name)
+		}
+		for i := range c.Parts {
+			p := &c.Parts[i]
+			rec := partOf(r, p.Name())
+			if rec == nil || !p.Measure {
+				continue
+			}
+			v := figure(r, rec, &p.Workload.Metric)
+			if len(v) == 0 {
+				continue
+			}
+			t := mean(v)
+			if p.Workload.Metric.Better != "lower" {
+				t = 1 / t // the time of a unit of work
+			}
+			k := key{name, p.Name()}
+			if times[k] == nil {
+				times[k] = map[string][]float64{}
+				parts[name] = append(parts[name], p.Name())
+				workload[k] = p.Workload.Name
+			}
+			times[k][mapping] = append(times[k][mapping], t)
+		}
+	}
+	var out []Best
+	for _, set := range sets {
+		b := Best{Set: set, Worst: math.Inf(-1)}
+		var all []float64
+		for _, part := range parts[set] {
+			k := key{set, part}
+			var names []string
+			var ts []float64
+			for m, v := range times[k] {
+				if m != study.Unpinned {
+					names = append(names, m)
+					_ = v
+				}
+			}
+			slices.Sort(names)
+			for _, m := range names {
+				ts = append(ts, mean(times[k][m]))
+			}
+			percent, average, worst := OverBest(ts)
+			if len(percent) == 0 {
+				continue
+			}
+			o := OfBest{Part: part, Workload: workload[k], Percent: map[string]float64{}, Average: average, Worst: worst}
+			for i, m := range names {
+				o.Percent[m] = percent[i]
+			}
+			if v := times[k][study.Unpinned]; len(v) > 0 {
+				o.Percent[study.Unpinned] = 100 * (mean(v)/slices.Min(ts) - 1)
+			}
+			b.Mappings = max(b.Mappings, len(names))
+			b.Parts = append(b.Parts, o)
+			all = append(all, percent...)
+			if worst > b.Worst {
+				b.Worst, b.WorstOf = worst, fmt.Sprintf("%s (%s)", part, o.Workload)
+			}
+		}
+		if len(all) > 0 {
+			b.Average = mean(all)
+			out = append(out, b)
+		}
+	}
+	return out
+}
+
+// Advised is what pairing by pairwise degradation would choose: the mapping
+// with the least sum of its machines' degradations, measured as pairs.
+func Advised(pairs []Degradation, mappings map[string][][2]string) (best string, cost float64) {
+	sum := map[string]float64{}
+	of := func(a, b string) float64 {
+		for _, d := range pairs {
+			if d.Workload == a && slices.Contains(d.Partners, b) {
+				return d.Percent.Value
+			}
+		}
+		return math.NaN()
+	}
+	names := make([]string, 0, len(mappings))
+	for name, together := range mappings {
+		for _, ab := range together {
+			sum[name] += of(ab[0], ab[1]) + of(ab[1], ab[0])
+		}
+		names = append(names, name)
+	}
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(sum[a], sum[b]), cmp.Compare(a, b)) })
+	if len(names) == 0 {
+		return "", math.NaN()
+	}
+	return names[0], sum[names[0]]
+}

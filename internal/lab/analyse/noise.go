@@ -1,0 +1,76 @@
+package analyse
+
+import (
+	"math"
+
+	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/study"
+)
+
+// Noise is what nothing does: the difference between equal runs.
+type Noise struct {
+	Pairs int `json:"pairs"`
+	// Deviation is that of one run, as a share of its mean, from the pairs'
+	// differences of logarithms.
+	Deviation float64 `json:"deviation"`
+	// Floor is the largest relative difference of two single runs that is to
+	// be expected in 95 of 100 cases where there is none.
+	Floor float64 `json:"floor"`
+	// Detectable is the least difference of two cells' means, each over so
+	// many repetitions, that is found 8 times in 10 at the 5 % level.
+	Detectable  float64 `json:"detectable"`
+	Repetitions int     `json:"repetitions"`
+}
+
+// NoiseFloor is computed from the A-A pairs, and from the repetitions of equal
+// cells where there are no pairs; false where there is neither.
+func NoiseFloor(runs []result.Run, repetitions int) (Noise, bool) {
+	good := valid(runs)
+	var squares []float64 // of differences of logarithms of equal runs
+	differ := func(a, b *result.Run) {
+		for i := range a.Cell.Parts {
+			p := &a.Cell.Parts[i]
+			x, y := partOf(a, p.Name()), partOf(b, p.Name())
+			if !p.Measure || x == nil || y == nil {
+				continue
+			}
+			va, vb := figure(a, x, &p.Workload.Metric), figure(b, y, &p.Workload.Metric)
+			if len(va) == 0 || len(vb) == 0 {
+				continue
+			}
+			if d := math.Log(mean(va) / mean(vb)); finite(d) {
+				squares = append(squares, d*d)
+			}
+		}
+	}
+	for _, g := range byCell(good, study.AA) {
+		for i := range g {
+			for j := range i {
+				if g[i].N/2 == g[j].N/2 { // a pair is 2k and 2k+1
+					differ(g[i], g[j])
+				}
+			}
+		}
+	}
+	if len(squares) == 0 {
+		for _, g := range byCell(good, study.Main) {
+			for i := 1; i < len(g); i++ {
+				differ(g[i-1], g[i])
+			}
+		}
+	}
+	if len(squares) == 0 {
+		return Noise{}, false
+	}
+	n := Noise{Pairs: len(squares), Repetitions: max(repetitions, 1)}
+	pair := math.Sqrt(mean(squares)) // of a difference of two runs
+	n.Deviation = pair / math.Sqrt2
+	n.Floor = math.Expm1(tQuantile(float64(len(squares))) * pair)
+	df := float64(2*n.Repetitions - 2)
+	if n.Repetitions == 1 {
+		df = float64(len(squares))
+	}
+	power := student(df).Quantile(0.8)
+	n.Detectable = math.Expm1((tQuantile(df) + power) * n.Deviation * math.Sqrt(2/float64(n.Repetitions)))
+	return n, true
+}

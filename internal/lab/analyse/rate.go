@@ -1,0 +1,112 @@
+package analyse
+
+import (
+	"time"
+
+	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/study"
+)
+
+// Throughput is the units of work per second that iterations did in a span.
+// An iteration that is only partly in it counts for the part that is (paper
+// 003, footnote 4). One that takes no time counts at its end.
+func Throughput(its []result.Iteration, from, to time.Duration) float64 {
+	if to <= from {
+		return 0
+	}
+	var units float64
+	for _, it := range its {
+		length := it.To - it.From
+		switch {
+		case length <= 0:
+			if it.To > from && it.To <= to {
+				units += it.Units
+			}
+		default:
+			if both := min(it.To, to) - max(it.From, from); both > 0 {
+				units += it.Units * both.Seconds() / length.Seconds()
+			}
+		}
+	}
+	return units / (to - from).Seconds()
+}
+
+// Bins is the throughput in successive bins of a width over a span: the paper's
+// figure 2 has 6 s. The last bin is left out if the span ends in it.
+func Bins(its []result.Iteration, from, to, width time.Duration) []float64 {
+	var bins []float64
+	for at := from; width > 0 && at+width <= to; at += width {
+		bins = append(bins, Throughput(its, at, at+width))
+	}
+	return bins
+}
+
+// within are the iterations that lie wholly in a window.
+func within(its []result.Iteration, w result.Window) []result.Iteration {
+	var in []result.Iteration
+	for _, it := range its {
+		if it.From >= w.From && it.To <= w.To {
+			in = append(in, it)
+		}
+	}
+	return in
+}
+
+// figure is how well a part did in a run: its own metric, or what its
+// iterations say; values are one per iteration where there are such.
+func figure(run *result.Run, p *result.Part, m *study.Metric) (values []float64) {
+	if p.Metric != 0 {
+		return []float64{p.Metric}
+	}
+	for _, it := range within(p.Iterations, run.Window) {
+		seconds := (it.To - it.From).Seconds()
+		switch {
+		case seconds <= 0 || it.Units <= 0:
+		case m.Better == "lower":
+			values = append(values, seconds/it.Units)
+		default:
+			values = append(values, it.Units/seconds)
+		}
+	}
+	return values
+}
+
+// partOf finds a part's record by its name.
+func partOf(run *result.Run, name string) *result.Part {
+	for i := range run.Parts {
+		if run.Parts[i].Name == name {
+			return &run.Parts[i]
+		}
+	}
+	return nil
+}
+
+// valid are the runs that may be believed.
+func valid(runs []result.Run) []*result.Run {
+	var out []*result.Run
+	for i := range runs {
+		if runs[i].Verdict == result.Valid {
+			out = append(out, &runs[i])
+		}
+	}
+	return out
+}
+
+// byCell groups runs by cell, in the order in which the cells are first met.
+func byCell(runs []*result.Run, kind study.CellKind) [][]*result.Run {
+	var groups [][]*result.Run
+	at := map[string]int{}
+	for _, r := range runs {
+		if r.Cell.Kind != kind {
+			continue
+		}
+		i, ok := at[r.CellKey]
+		if !ok {
+			i = len(groups)
+			at[r.CellKey] = i
+			groups = append(groups, nil)
+		}
+		groups[i] = append(groups[i], r)
+	}
+	return groups
+}

@@ -1,0 +1,171 @@
+package analyse
+
+import (
+	"encoding/json"
+	"math"
+
+	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/study"
+)
+
+// Results are everything that was computed of a study, one list per kind of
+// analysis that its file asks for.
+type Results struct {
+	Study     string                 `json:"study"`
+	Runs      map[result.Verdict]int `json:"runs"`
+	Reasons   map[result.Reason]int  `json:"reasons,omitempty"`
+	Simulated bool                   `json:"simulated"`
+	Stamps    []string               `json:"stamps,omitempty"`
+	Noise     *Noise                 `json:"noise,omitempty"`
+
+	Degradations  []Degradation  `json:"degradations,omitempty"`
+	Mappings      []Best         `json:"mappings,omitempty"`
+	Interferences []Interference `json:"interferences,omitempty"`
+	Systems       []System       `json:"systems,omitempty"`
+	Correlations  *Correlations  `json:"correlations,omitempty"`
+	Migrations    []Moves        `json:"migrations,omitempty"`
+	Doses         []Dose         `json:"doses,omitempty"`
+	Validities    []Validity     `json:"validities,omitempty"`
+	// Insufficient names analyses that were asked for and have no data, with
+	// the reason.
+	Insufficient map[string]string `json:"insufficient,omitempty"`
+}
+
+// Of computes the analyses that a study asks for from the records of its runs.
+func Of(s *study.Study, runs []result.Run) Results {
+	out := Results{Study: s.Name, Runs: map[result.Verdict]int{}, Reasons: map[result.Reason]int{}, Insufficient: map[string]string{}}
+	stamps := map[string]bool{}
+	for i := range runs {
+		r := &runs[i]
+		out.Runs[r.Verdict]++
+		for _, e := range r.Evidence {
+			out.Reasons[e.Reason]++
+		}
+		out.Simulated = out.Simulated || r.Simulated
+		for _, t := range r.Stamp {
+			if !stamps[t] {
+				stamps[t] = true
+				out.Stamps = append(out.Stamps, t)
+			}
+		}
+	}
+	if n, ok := NoiseFloor(runs, s.Design.Repetitions); ok {
+		out.Noise = &n
+	}
+	seed := s.Design.Seed
+	for _, a := range s.Analysis {
+		option := func(name, usual string) string {
+			if v := a.Options[name]; v != "" {
+				return v
+			}
+			return usual
+		}
+		n := 0
+		switch a.Kind {
+		case "degradation":
+			out.Degradations = Degradations(runs, seed)
+			n = len(out.Degradations)
+		case "mapping":
+			out.Mappings = Mappings(runs, option("factor", "mapping"))
+			n = len(out.Mappings)
+		case "interference":
+			out.Interferences = Interferences(runs)
+			n = len(out.Interferences)
+		case "throughput", "energy":
+			out.Systems = Systems(runs, option("factor", "placement"), option("base", "per-chip"))
+			n = len(out.Systems)
+		case "correlation":
+			if c, ok := Events(runs, seed); ok {
+				out.Correlations, n = &c, c.N
+			}
+		case "migration":
+			out.Migrations = Migrations(runs)
+			n = len(out.Migrations)
+		case "dose-response":
+			out.Doses = DoseResponse(runs, option("count", "neighbours"), option("state", "state"))
+			n = len(out.Doses)
+		case "signal-validity":
+			out.Validities = Validities(runs, seed)
+			n = len(out.Validities)
+		}
+		if n == 0 {
+			out.Insufficient[a.Kind] = "no valid runs that it could be computed from"
+		}
+	}
+	return out
+}
+
+// Num is a number that JSON has null for where it is none.
+type Num float64
+
+// MarshalJSON writes null for what is not finite.
+func (n Num) MarshalJSON() ([]byte, error) {
+	if f := float64(n); finite(f) {
+		return json.Marshal(f)
+	}
+	return []byte("null"), nil
+}
+
+// UnmarshalJSON reads null as NaN.
+func (n *Num) UnmarshalJSON(text []byte) error {
+	if string(text) == "null" {
+		*n = Num(math.NaN())
+		return nil
+	}
+	return json.Unmarshal(text, (*float64)(n))
+}
+
+// Matrix is square, in rows; JSON has null for what is not finite.
+type Matrix [][]float64
+
+// MarshalJSON writes null for what is not finite.
+func (m Matrix) MarshalJSON() ([]byte, error) {
+	rows := make([][]Num, len(m))
+	for i, row := range m {
+		rows[i] = make([]Num, len(row))
+		for j, v := range row {
+			rows[i][j] = Num(v)
+		}
+	}
+	return json.Marshal(rows)
+}
+
+// UnmarshalJSON reads null as NaN.
+func (m *Matrix) UnmarshalJSON(text []byte) error {
+	var rows [][]Num
+	if err := json.Unmarshal(text, &rows); err != nil {
+		return err
+	}
+	*m = make(Matrix, len(rows))
+	for i, row := range rows {
+		for _, v := range row {
+			(*m)[i] = append((*m)[i], float64(v))
+		}
+	}
+	return nil
+}
+
+// plain is an Interval as JSON has it.
+type plain struct {
+	Value  Num     `json:"value"`
+	Low    Num     `json:"low"`
+	High   Num     `json:"high"`
+	Level  float64 `json:"level"`
+	Method string  `json:"method"`
+	N      int     `json:"n"`
+}
+
+// MarshalJSON writes null for what is not known.
+func (i Interval) MarshalJSON() ([]byte, error) {
+	return json.Marshal(plain{Num(i.Value), Num(i.Low), Num(i.High), i.Level, i.Method, i.N})
+}
+
+// UnmarshalJSON reads null as NaN.
+func (i *Interval) UnmarshalJSON(text []byte) error {
+	var p plain
+	if err := json.Unmarshal(text, &p); err != nil {
+		return err
+	}
+	*i = Interval{float64(p.Value), float64(p.Low), float64(p.High), p.Level, p.Method, p.N}
+	return nil
+}

@@ -1,0 +1,128 @@
+package analyse
+
+import (
+	"math"
+	"slices"
+
+	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/study"
+)
+
+// System is the work of all parts together along a staircase (paper 003,
+// sections IV-C and IV-D).
+type System struct {
+	Levels []study.Level `json:"levels"`
+	// Symmetric: all parts run the same workload, and their work is summed as
+	// it is. The paper leaves other pairs out; for them each part's work is
+	// divided by what it does alone, and Normalised says so.
+	Symmetric  bool         `json:"symmetric"`
+	Normalised bool         `json:"normalised"`
+	Unit       string       `json:"unit"`
+	Steps      []SystemStep `json:"steps"`
+}
+
+// SystemStep is one step: means over runs.
+type SystemStep struct {
+	Target     float64  `json:"target"`
+	Up         bool     `json:"up"`
+	Throughput Interval `json:"throughput"`
+	// PerWh is work per watt-hour of the energy source, which Energy names;
+	// NaN without one.
+	PerWh Interval `json:"per_wh"`
+	// Relative are percentages of the base placement's step; NaN for what has
+	// none to be compared with.
+	Relative      Num `json:"relative"`
+	RelativePerWh Num `json:"relative_per_wh"`
+}
+
+// Systems computes every staircase cell's, relative to the placement named base
+// ("per-chip" in the paper).
+func Systems(runs []result.Run, factor, base string) []System {
+	good := valid(runs)
+	solos := byCell(good, study.Solo)
+	var out []System
+	for _, group := range byCell(good, study.Main) {
+		if len(group[0].Cell.Steps) == 0 {
+			continue
+		}
+		if s, ok := system(group, solos); ok {
+			out = append(out, s)
+		}
+	}
+	for i := range out {
+		b := slices.IndexFunc(out, func(o System) bool { return sameBut(o.Levels, out[i].Levels, factor, base) })
+		for k := range out[i].Steps {
+			s := &out[i].Steps[k]
+			s.Relative, s.RelativePerWh = Num(math.NaN()), Num(math.NaN())
+			if b >= 0 && k < len(out[b].Steps) {
+				s.Relative = Num(100 * s.Throughput.Value / out[b].Steps[k].Throughput.Value)
+				s.RelativePerWh = Num(100 * s.PerWh.Value / out[b].Steps[k].PerWh.Value)
+			}
+		}
+	}
+	return out
+}
+
+// sameBut reports whether a has b's levels but for one factor's, which has the
+// value.
+func sameBut(a, b []study.Level, factor, value string) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		want := b[i].Value
+		if a[i].Factor == factor {
+			want = value
+		}
+		if a[i].Factor != b[i].Factor || a[i].Value != want {
+			return false
+		}
+	}
+	return true
+}
+
+func system(group []*result.Run, solos [][]*result.Run) (System, bool) {
+	c := &group[0].Cell
+	s := System{Levels: c.Levels, Symmetric: true, Unit: c.Parts[0].Workload.WorkUnit + "s/s"}
+	for i := range c.Parts {
+		s.Symmetric = s.Symmetric && c.Parts[i].Workload.Name == c.Parts[0].Workload.Name
+	}
+	weights := map[string]float64{}
+	for i := range c.Parts {
+		p := &c.Parts[i]
+		weights[p.Name()] = 1
+		if s.Symmetric {
+			continue
+		}
+		s.Normalised, s.Unit = true, "share of solo"
+		solo := soloOf(solos, c, p)
+		if solo == nil {
+			return s, false
+		}
+		var rates []float64
+		for _, r := range solo {
+			rates = append(rates, Throughput(r.Parts[0].Iterations, r.Window.From, r.Window.To))
+		}
+		weights[p.Name()] = 1 / mean(rates)
+	}
+	for k, step := range group[0].Steps {
+		var rates, perWh []float64
+		for _, r := range group {
+			if k >= len(r.Steps) {
+				continue
+			}
+			from, to := step.From+step.Settle, step.To-step.Trail
+			var sum float64
+			for i := range r.Parts {
+				sum += weights[r.Parts[i].Name] * Throughput(r.Parts[i].Iterations, from, to)
+			}
+			rates = append(rates, sum)
+			if j := r.Steps[k].Joules; j > 0 {
+				perWh = append(perWh, sum*(to-from).Seconds()/(j/3600))
+			}
+		}
+		s.Steps = append(s.Steps, SystemStep{Target: float64(step.Target), Up: step.Up,
+			Throughput: meanInterval(rates, "t over runs"), PerWh: meanInterval(perWh, "t over runs")})
+	}
+	return s, len(s.Steps) > 0
+}
