@@ -101,8 +101,19 @@ func (p *pressure) read(c Cgroup) {
 
 // lookEvery is how often a task's places and CPUs are read again: its members
 // and their affinity may change at any time, and reading them takes a few
-// files per thread.
-const lookEvery = time.Minute
+// files per thread, a hundred times what reading its usage takes. A task that
+// used next to nothing since is neither victim nor suspect, and waits longer.
+const (
+	lookEvery     = time.Minute
+	lookIdleEvery = 10 * time.Minute
+	idle          = 0.01 // CPU-s/s
+)
+
+// dueLook reports whether the task's places and CPUs are to be read again.
+func (t *task) dueLook(now time.Time) bool {
+	since := now.Sub(t.looked)
+	return t.cpus.Len() == 0 || since >= lookIdleEvery || since >= lookEvery && t.cpu >= idle
+}
 
 // refresh follows tasks that came and lets go of tasks that went. Reading what
 // a task has used also tells that it is gone, but between windows nobody wants

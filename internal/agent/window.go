@@ -166,7 +166,7 @@ func (a *Agent) measure(t *task, now time.Time, wall, stolen float64) {
 		t.flags |= sample.Split
 	}
 	t.views, t.notes[noteReading] = t.views[:0], ""
-	if !t.ended && (t.cpus.Len() == 0 || now.Sub(t.looked) >= lookEvery) {
+	if !t.ended && t.dueLook(now) {
 		a.look(now, t)
 	}
 }

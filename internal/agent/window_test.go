@@ -288,3 +288,26 @@ func TestReach(t *testing.T) {
 		t.Errorf("an unknown cache reaches %v", got)
 	}
 }
+
+// Where an idle task may run matters to nobody, and finding out is dear.
+func TestWhenATaskIsLookedAtAgain(t *testing.T) {
+	now := time.Now()
+	for _, c := range []struct {
+		cpus  sample.Set
+		cpu   float64
+		since time.Duration
+		want  bool
+	}{
+		{sample.SetOf(0), 0.5, 59 * time.Second, false},
+		{sample.SetOf(0), 0.5, time.Minute, true},
+		{sample.SetOf(0), 0, time.Minute, false},
+		{sample.SetOf(0), 0, 10 * time.Minute, true},
+		{sample.SetOf(0), 0.01, time.Minute, true},
+		{nil, 0, time.Second, true}, // it had no processes yet
+	} {
+		x := &task{cpus: c.cpus, cpu: c.cpu, looked: now.Add(-c.since)}
+		if got := x.dueLook(now); got != c.want {
+			t.Errorf("%v of CPU, %v later, on CPUs %v: %v, want %v", c.cpu, c.since, c.cpus, got, c.want)
+		}
+	}
+}
