@@ -22,8 +22,8 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// ListenSocket opens the control socket for root and, if one is named, a
-// group. A socket that a dead agent left is replaced; a living one's is not.
+// ListenSocket opens the control socket for root, the agent's own user and, if
+// one is named, a group. A socket that a dead agent left is replaced; a living one's is not.
 func ListenSocket(path, group string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("make socket directory: %w", err)
@@ -43,8 +43,9 @@ func ListenSocket(path, group string) (net.Listener, error) {
 			return nil, fmt.Errorf("replace old socket: %w", err)
 		}
 	}
-	gid := 0
+	gid, mode := -1, os.FileMode(0o600)
 	if group != "" {
+		mode = 0o660
 		g, err := user.LookupGroup(group)
 		if err != nil {
 			return nil, fmt.Errorf("find socket_group: %w", err)
@@ -59,7 +60,7 @@ func ListenSocket(path, group string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
-	if err := errors.Join(os.Chown(path, -1, gid), os.Chmod(path, 0o660)); err != nil {
+	if err := errors.Join(os.Chown(path, -1, gid), os.Chmod(path, mode)); err != nil {
 		l.Close()
 		return nil, fmt.Errorf("set owner of %s: %w", path, err)
 	}
