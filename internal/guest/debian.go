@@ -95,7 +95,7 @@ func openDebian(ctx context.Context, dir string) (*debian, error) {
 	if err := os.WriteFile(dir+"/status", nil, 0o644); err != nil {
 		return nil, err
 	}
-	_, err := d.run("apt-get", append(slices.Clone(d.options), "update")...)
+	_, err := d.apt("apt-get", "update")
 	return d, err
 }
 
@@ -115,23 +115,34 @@ func (d *debian) run(name string, args ...string) ([]byte, error) {
 	return out, nil
 }
 
-// depends finds what a package depends on by how its name begins: exact
-// versions leave the archive. The answer names no architecture.
-func (d *debian) depends(pkg, prefix string) (string, error) {
-	out, err := d.run("apt-cache", append(slices.Clone(d.options), "depends", pkg)...)
+// apt runs one of apt's programs on the private view.
+func (d *debian) apt(name string, args ...string) ([]byte, error) {
+	return d.run(name, append(slices.Clone(d.options), args...)...)
+}
+
+// depends finds what a package depends on by how the names begin: exact
+// versions leave the archive. The answers name no architecture.
+func (d *debian) depends(pkg string, prefixes ...string) (names []string, err error) {
+	out, err := d.apt("apt-cache", "depends", pkg)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	self, _, _ := strings.Cut(pkg, ":")
+	var all []string
 	for _, word := range strings.Fields(string(out)) {
 		// "linux-kbuild-6.1:arm64", or "<linux-kbuild-6.1>" where that is no
 		// package but what others provide.
 		name, _, _ := strings.Cut(strings.Trim(word, "<>"), ":")
-		if strings.HasPrefix(name, prefix) && name != self {
-			return name, nil
-		}
+		all = append(all, name)
 	}
-	return "", fmt.Errorf("%s depends on no %s*:\n%s", pkg, prefix, out)
+	for _, prefix := range prefixes {
+		i := slices.IndexFunc(all, func(name string) bool { return strings.HasPrefix(name, prefix) && name != self })
+		if i < 0 {
+			return nil, fmt.Errorf("%s depends on no %s*:\n%s", pkg, prefix, out)
+		}
+		names = append(names, all[i])
+	}
+	return names, nil
 }
 
 // kernel downloads and unpacks a kernel into a folder named after its
@@ -142,30 +153,29 @@ func (d *debian) kernel(arch Arch) (Kernel, error) {
 	if err != nil {
 		return Kernel{}, err
 	}
-	headers := strings.Replace(image, "image", "headers", 1)
-	common, err := d.depends(headers+foreign, "linux-headers-")
+	headers := strings.Replace(image[0], "image", "headers", 1)
+	shared, err := d.depends(headers+foreign, "linux-headers-", "linux-kbuild-")
 	if err != nil {
 		return Kernel{}, err
 	}
-	kbuild, err := d.depends(headers+foreign, "linux-kbuild-")
-	if err != nil {
+	// The shared ones are the host's: linux-kbuild has programs that run there.
+	packages := append([]string{image[0] + foreign, headers + foreign}, shared...)
+	if _, err := d.apt("apt-get", append([]string{"download"}, packages...)...); err != nil {
 		return Kernel{}, err
 	}
 	tree := filepath.Join(d.dir, string(arch))
-	// kbuild is the host's: its programs run there.
-	for _, pkg := range []string{image + foreign, headers + foreign, common, kbuild} {
-		if _, err := d.run("apt-get", append(slices.Clone(d.options), "download", pkg)...); err != nil {
+	debs, err := filepath.Glob(filepath.Join(d.dir, "debs", "*.deb"))
+	if err != nil {
+		return Kernel{}, err
+	}
+	if len(debs) != len(packages) {
+		return Kernel{}, fmt.Errorf("download %s: got %q", packages, debs)
+	}
+	for _, deb := range debs {
+		if _, err := d.run("dpkg", "-x", deb, tree); err != nil {
 			return Kernel{}, err
 		}
-		name, _, _ := strings.Cut(pkg, ":")
-		debs, err := filepath.Glob(filepath.Join(d.dir, "debs", name+"_*.deb"))
-		if err != nil || len(debs) != 1 {
-			return Kernel{}, fmt.Errorf("download %s: got %q %w", pkg, debs, err)
-		}
-		if _, err := d.run("dpkg", "-x", debs[0], tree); err != nil {
-			return Kernel{}, err
-		}
-		if err := os.Remove(debs[0]); err != nil {
+		if err := os.Remove(deb); err != nil {
 			return Kernel{}, err
 		}
 	}

@@ -110,13 +110,9 @@ func (c *cpio) file(f File) error {
 // bytes.
 func (c *cpio) entry(name string, mode int, data []byte) error {
 	c.inode++
-	links := 1
-	if mode&modeDir != 0 {
-		links = 2
-	}
 	var head strings.Builder
 	head.WriteString("070701")
-	for _, n := range [13]int{c.inode, mode, 0, 0, links, 0, len(data), 0, 0, 0, 0, len(name) + 1, 0} {
+	for _, n := range [13]int{c.inode, mode, 0, 0, 1, 0, len(data), 0, 0, 0, 0, len(name) + 1, 0} {
 		fmt.Fprintf(&head, "%08X", n)
 	}
 	head.WriteString(name + "\x00")

@@ -196,7 +196,14 @@ func (i *inside) mirror(t *testing.T) {
 		for _, c := range i.children {
 			c.mirror(t)
 		}
-		t.Log(strings.TrimSpace(i.output.String()))
+		var log strings.Builder
+		for line := range strings.Lines(i.output.String()) {
+			// The frame of a test is t's own.
+			if !strings.HasPrefix(line, "=== ") && !strings.HasPrefix(strings.TrimSpace(line), "--- ") {
+				log.WriteString(line)
+			}
+		}
+		t.Log(strings.TrimRight("in the guest:\n"+log.String(), "\n"))
 		switch i.action {
 		case "pass":
 		case "skip":
