@@ -26,7 +26,7 @@ func listen(t *testing.T, path, group string) net.Listener {
 	return l
 }
 
-// The socket is for root and one group, whatever the umask.
+// The socket is for the agent's user and one group if any, whatever the umask.
 func TestSocketPermissions(t *testing.T) {
 	quelltest.Need(t, quelltest.Root)
 	group, err := user.LookupGroupId("1")
@@ -38,7 +38,8 @@ func TestSocketPermissions(t *testing.T) {
 	for _, c := range []struct {
 		group string
 		gid   uint32
-	}{{"", 0}, {group.Name, 1}} {
+		mode  fs.FileMode
+	}{{"", 0, 0o600}, {group.Name, 1, 0o660}} {
 		path := filepath.Join(t.TempDir(), "made", "agent.sock")
 		listen(t, path, c.group)
 		info, err := os.Stat(path)
@@ -46,7 +47,7 @@ func TestSocketPermissions(t *testing.T) {
 			t.Fatal(err)
 		}
 		st := info.Sys().(*syscall.Stat_t)
-		if info.Mode() != fs.ModeSocket|0o660 || st.Uid != 0 || st.Gid != c.gid {
+		if info.Mode() != fs.ModeSocket|c.mode || st.Uid != 0 || st.Gid != c.gid {
 			t.Errorf("group %q: mode %v, owner %d:%d", c.group, info.Mode(), st.Uid, st.Gid)
 		}
 	}
