@@ -1,0 +1,105 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/quelltest"
+)
+
+// Between windows nothing of the agent is on the kernel's paths: no eBPF
+// program is attached and no tracepoint is counted. In a window both are, which
+// shows that the test can see them.
+func TestDetachedBetweenWindows(t *testing.T) {
+	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2, quelltest.Tracepoints, quelltest.EBPF)
+	h, err := host.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := fmt.Sprintf("quell-test-detached-%d", os.Getpid())
+	cgroup := filepath.Join(h.Layout().Unified, name)
+	if err := os.Mkdir(cgroup, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		quelltest.Until(t, 20*time.Second, "the cgroup can be removed", func() bool { return os.Remove(cgroup) == nil })
+	})
+	member := exec.Command("sleep", "infinity")
+	if err := member.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { member.Process.Kill(); member.Wait() })
+	if err := os.WriteFile(filepath.Join(cgroup, "cgroup.procs"), []byte(strconv.Itoa(member.Process.Pid)), 0); err != nil {
+		t.Fatal(err)
+	}
+	conf := filepath.Join(state(t), "agent.yaml")
+	rules := fmt.Sprintf("signals: [cps, runq]\nrules: [{match: %q, job: a, class: batch}]\n", "/"+name)
+	if err := os.WriteFile(conf, []byte(rules), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		when, duration string
+		intervals      uint64
+		attached       bool
+	}{
+		{"in a window", "10m", 0, true},
+		{"between windows", "1s", 1, false}, // the next one begins in an hour
+	} {
+		dir := state(t)
+		var args []string
+		for _, s := range []string{"state_dir=" + dir + "/state", "socket=" + dir + "/agent.sock", "listen=127.0.0.1:0",
+			"sampling.period=1h", "sampling.duration=" + c.duration, "detect.outlier_window=3h", "detect.window=3h"} {
+			args = append(args, "--set", s)
+		}
+		d := start(t, dir, append([]string{"--config", conf}, args...)...)
+		if c.attached {
+			quelltest.Until(t, 20*time.Second, "the window is open", func() bool {
+				events, links := onKernelPaths(t, d.cmd.Process.Pid)
+				return events > 0 && links > 0
+			})
+			d.kill()
+			continue
+		}
+		quelltest.Until(t, 20*time.Second, "the window is over", func() bool {
+			s, err := d.Status(t.Context())
+			return err == nil && s.Intervals >= c.intervals && s.Tasks == 1
+		})
+		if events, links := onKernelPaths(t, d.cmd.Process.Pid); events != 0 || links != 0 {
+			t.Errorf("%s: %d events and %d links are open", c.when, events, links)
+		}
+	}
+}
+
+// onKernelPaths counts a process's perf events, and its links of eBPF programs
+// but for iterators, which run only when they are read.
+func onKernelPaths(t *testing.T, pid int) (events, links int) {
+	t.Helper()
+	proc := filepath.Join("/proc", strconv.Itoa(pid))
+	fds, err := os.ReadDir(filepath.Join(proc, "fd"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		what, err := os.Readlink(filepath.Join(proc, "fd", fd.Name()))
+		if err != nil {
+			continue // closed meanwhile
+		}
+		switch {
+		case strings.Contains(what, "[perf_event]"):
+			events++
+		case strings.Contains(what, "bpf_link") || strings.Contains(what, "bpf-link"):
+			info, err := os.ReadFile(filepath.Join(proc, "fdinfo", fd.Name()))
+			if err == nil && !strings.Contains(string(info), "link_type:\titer") {
+				links++
+			}
+		}
+	}
+	return events, links
+}
