@@ -36,9 +36,31 @@ rules:
 // deadline is for a machine that has other things to do.
 const deadline = 30 * time.Second
 
-// startAgent builds and starts the real agent over two real tasks, victim and
-// loud, and returns how to talk to it and how to end it.
+// startAgent starts the real agent over two real tasks, victim and loud.
 func startAgent(t *testing.T) (tree *workload.Tree, env map[string]string, state string, stop func()) {
+	t.Helper()
+	return startAgentOver(t, agentConfig, 0, func(tree *workload.Tree) {
+		begin(t, tree, "victim", workload.Default(workload.Serve))
+		begin(t, tree, "loud", workload.Default(workload.Spin))
+	})
+}
+
+// begin starts a workload and lets it go.
+func begin(t *testing.T, tree *workload.Tree, task string, s workload.Spec) *workload.Proc {
+	t.Helper()
+	p, err := tree.Start(task, s, workload.StartOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Begin(); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// startAgentOver builds and starts the real agent over the tasks that cast
+// begins, and returns how to talk to it and how to end it.
+func startAgentOver(t *testing.T, agentConfig string, weight int, cast func(*workload.Tree)) (tree *workload.Tree, env map[string]string, state string, stop func()) {
 	t.Helper()
 	quelltest.Need(t, quelltest.Root, "go")
 	dir := t.TempDir()
@@ -46,7 +68,7 @@ func startAgent(t *testing.T) (tree *workload.Tree, env map[string]string, state
 	if out, err := exec.Command("go", "build", "-o", bin, "../quell-agent").CombinedOutput(); err != nil {
 		t.Fatalf("build the agent: %v\n%s", err, out)
 	}
-	tree, err := workload.OpenTree("quell-test-cli", workload.TreeOptions{})
+	tree, err := workload.OpenTree("quell-test-cli", workload.TreeOptions{Weight: weight})
 	var lacks *workload.EnvError
 	if errors.As(err, &lacks) {
 		quelltest.Skip(t, "cgroups", err)
@@ -59,15 +81,7 @@ func startAgent(t *testing.T) (tree *workload.Tree, env map[string]string, state
 			t.Error(err)
 		}
 	})
-	for task, kind := range map[string]workload.Kind{"victim": workload.Serve, "loud": workload.Spin} {
-		p, err := tree.Start(task, workload.Default(kind), workload.StartOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := p.Begin(); err != nil {
-			t.Fatal(err)
-		}
-	}
+	cast(tree)
 	state = filepath.Join(dir, "state")
 	if err := os.Mkdir(state, 0o700); err != nil {
 		t.Fatal(err)

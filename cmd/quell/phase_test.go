@@ -1,0 +1,97 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/workload"
+)
+
+const phaseConfig = `
+state_dir: %[1]s
+socket: %[1]s/agent.sock
+listen: ""
+signals: [cpt]
+tick: 50ms
+sampling: {duration: 400ms, period: 500ms}
+spec: {min_samples: 20}
+detect: {outlier_window: 5s, window: 10s, look_back: 2m}
+enforce: {mode: on, for: 5s, calm: 5s, settle: 30s}
+rules:
+  - {match: "%[2]s/victim", job: victim, class: latency-sensitive}
+  - {match: "%[2]s/loud", job: loud, class: batch}
+`
+
+// Real processes: a victim that goes over to requests ten times as dear, at the
+// same CPU usage, beside an innocent that is loud all the time. The change is
+// named for what it is and nobody is capped, although enforcement is on.
+func TestARealVictimThatChangesItsWorkIsNamed(t *testing.T) {
+	var light, heavy *workload.Proc
+	tree, env, _, _ := startAgentOver(t, phaseConfig, 40, func(tree *workload.Tree) {
+		cheap, dear := workload.Default(workload.Serve), workload.Default(workload.Serve)
+		dear.Work, dear.Pause = 10*cheap.Work, 10*cheap.Pause
+		loud := workload.Default(workload.Spin)
+		loud.Duty = 0.9
+		light, heavy = begin(t, tree, "victim", cheap), begin(t, tree, "victim", dear)
+		begin(t, tree, "loud", loud)
+		send(t, heavy, syscall.SIGSTOP)
+	})
+	all := func() (all []plan.Incident) {
+		t.Helper()
+		if err := json.Unmarshal([]byte(quell(t, env, "incidents", "--json").out), &all); err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	defer func() {
+		if t.Failed() {
+			t.Log(quell(t, env, "top", "--once").out, quell(t, env, "incidents").out)
+		}
+	}()
+	quelltest.Until(t, 2*deadline, "the victim's job has a spec", func() bool {
+		out := quell(t, env, "top", "--once").out
+		for line := range strings.Lines(out) {
+			if strings.Contains(line, "/victim") && strings.Contains(line, "ready") {
+				return true
+			}
+		}
+		return false
+	})
+	send(t, light, syscall.SIGSTOP)
+	send(t, heavy, syscall.SIGCONT)
+	changed := time.Now()
+	quelltest.Until(t, 2*deadline, "a phase change is found", func() bool {
+		for _, inc := range all() {
+			if inc.Kind == detect.PhaseChange {
+				return true
+			}
+		}
+		return false
+	})
+	t.Logf("named %v after the change", time.Since(changed).Round(time.Millisecond))
+	for _, inc := range all() {
+		t.Logf("%s (%s): cost %.3g over %.3g, %s", inc.Kind, inc.Change, inc.Cost, inc.Threshold, inc.Reason)
+		for _, s := range inc.Suspects {
+			t.Logf("  %s: correlation %.2f, %.2f CPU-s/s, %s", s.Name, s.Correlation, s.Usage, s.Excluded)
+		}
+		if len(inc.Rounds) > 0 {
+			t.Errorf("somebody was capped: %+v", inc.Rounds[0])
+		}
+	}
+	if got := limit(t, tree, "loud"); strings.Fields(got)[0] != "-1" && strings.Fields(got)[0] != "max" {
+		t.Errorf("the innocent's limit is %q", got)
+	}
+}
+
+func send(t *testing.T, p *workload.Proc, s syscall.Signal) {
+	t.Helper()
+	if err := syscall.Kill(p.PID, s); err != nil {
+		t.Fatal(err)
+	}
+}
