@@ -3,9 +3,12 @@ package workload
 import (
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/sample"
 )
@@ -32,7 +35,7 @@ func (t *Tree) Launch(task string, cmd *exec.Cmd, cpus sample.Set) error {
 	if err := <-started; err != nil {
 		return fmt.Errorf("launch program: %w", err)
 	}
-	if err := t.enter(task, cmd.Process.Pid); err != nil {
+	if err := t.enter(task, cmd.Process.Pid, cpus); err != nil {
 		return errors.Join(err, cmd.Process.Kill(), cmd.Wait())
 	}
 	return nil
@@ -41,11 +44,43 @@ func (t *Tree) Launch(task string, cmd *exec.Cmd, cpus sample.Set) error {
 // Scratch is a directory of the tree's own, removed with it and by Sweep.
 func (t *Tree) Scratch() string { return t.scratch }
 
-// enter puts a process into a task's cgroup in every hierarchy.
-func (t *Tree) enter(task string, pid int) error {
+// enter puts a process into a task's cgroup in every hierarchy, and again on
+// the CPUs, if any are given: before Linux 6.2 a process that enters a cgroup
+// with a cpuset gets all of the CPUs there, whatever its affinity was
+// (kernel/cgroup/cpuset.c, cpuset_attach).
+func (t *Tree) enter(task string, pid int, cpus sample.Set) error {
 	for _, dir := range t.Dirs(task) {
 		if err := write(filepath.Join(dir, "cgroup.procs"), strconv.Itoa(pid)); err != nil {
 			return fmt.Errorf("place process %d: %w", pid, err)
+		}
+	}
+	if cpus.Len() == 0 {
+		return nil
+	}
+	var mask unix.CPUSet
+	for _, c := range cpus.Numbers() {
+		mask.Set(c)
+	}
+	// A thread that starts meanwhile has its parent's affinity, old or new.
+	done := map[string]bool{}
+	for more := true; more; {
+		threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+		if err != nil {
+			return fmt.Errorf("place process %d: %w", pid, err)
+		}
+		more = false
+		for _, thread := range threads {
+			if done[thread.Name()] {
+				continue
+			}
+			done[thread.Name()], more = true, true
+			tid, err := strconv.Atoi(thread.Name())
+			if err == nil {
+				err = unix.SchedSetaffinity(tid, &mask)
+			}
+			if err != nil && !errors.Is(err, unix.ESRCH) {
+				return fmt.Errorf("place thread %s on CPUs %s: %w", thread.Name(), cpus, err)
+			}
 		}
 	}
 	return nil

@@ -76,7 +76,7 @@ func (t *Tree) Start(task string, s Spec, opt StartOptions) (*Proc, error) {
 		close(p.done)
 	}()
 	t.procs = append(t.procs, p)
-	if err := t.enter(task, p.PID); err != nil {
+	if err := t.enter(task, p.PID, opt.CPUs); err != nil {
 		p.kill()
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/workload"
 )
 
@@ -111,7 +112,6 @@ func usage(t *testing.T, dir string) time.Duration {
 	return time.Duration(us) * time.Microsecond
 }
 
-// openTree makes a tree whose tasks can be given CPUs.
 func openTree(t *testing.T) *workload.Tree {
 	t.Helper()
 	tree, err := workload.OpenTree("quell-test-fakepmu", workload.TreeOptions{})
@@ -123,21 +123,29 @@ func openTree(t *testing.T) *workload.Tree {
 			t.Error(err)
 		}
 	})
-	write(t, cgroupRoot+tree.Top()+"/cgroup.subtree_control", "+cpuset")
 	return tree
 }
 
-// play starts a workload as a task that owns a CPU, by its cpuset: an affinity
-// would be lost, since before Linux 6.2 a task that enters a cgroup of the
-// cpuset controller gets all of the CPUs there.
+// play starts a workload as a task on one CPU, and holds it. This kernel takes
+// the affinity of whoever enters a cgroup away; the tree gives it back.
 func play(t *testing.T, tree *workload.Tree, task string, s workload.Spec, cpu int) *workload.Proc {
 	t.Helper()
-	p, err := tree.Start(task, s, workload.StartOptions{Stderr: os.Stderr})
+	p, err := tree.Start(task, s, workload.StartOptions{CPUs: sample.SetOf(cpu), Stderr: os.Stderr})
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, cgroupRoot+tree.Path(task)+"/cpuset.cpus", fmt.Sprint(cpu))
+	if got := allowed(t, p.PID); got != fmt.Sprint(cpu) {
+		t.Errorf("%s may run on CPUs %s, want %d", task, got, cpu)
+	}
 	return p
+}
+
+// allowed is what CPUs a process's main thread may run on.
+func allowed(t *testing.T, pid int) string {
+	t.Helper()
+	_, rest, _ := strings.Cut(read(t, fmt.Sprintf("/proc/%d/status", pid)), "Cpus_allowed_list:")
+	list, _, _ := strings.Cut(rest, "\n")
+	return strings.TrimSpace(list)
 }
 
 func begin(t *testing.T, p *workload.Proc) {
