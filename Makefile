@@ -35,7 +35,7 @@ test: ## go vet, then every test with -race; lists what failed and what was skip
 test-guests: ## boot Linux guests in QEMU and test on their kernels what this one lacks (docs/guests.md)
 	@go run ./internal/guest/fetch
 	@status=0; GOARCH=arm64 go vet -tags inguest ./internal/guest/inside/... || status=1; go vet -tags guests ./internal/guest || status=1; \
-	go run ./internal/quelltest/tally -tags guests -count 1 -timeout 10m ./internal/guest || status=1; exit $$status
+	go run ./internal/quelltest/tally -tags guests -count 1 -timeout 20m ./internal/guest || status=1; exit $$status
 
 bench: ## every benchmark once; comparisons print ratios
 	go test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) $(PKGS)
