@@ -29,6 +29,8 @@ func TestMain(m *testing.M) {
 		quelltest.Main(m)
 	case "agent":
 		main()
+	case "task":
+		runTask()
 	case "burn":
 		for n := 0; ; n++ {
 		}

@@ -183,7 +183,7 @@ func refusal(err error) error {
 	e := &counter.NotSupportedError{What: "uprobes", Reason: err.Error(), Err: err}
 	switch {
 	case errors.Is(err, os.ErrPermission):
-		e.Remedy = "grant CAP_BPF and CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8), and allow bpf and perf_event_open in the seccomp profile"
+		e.Remedy = "grant CAP_SYS_ADMIN, and allow bpf and perf_event_open in the seccomp profile"
 	case errors.Is(err, ebpf.ErrNotSupported):
 		e.Remedy = "use a kernel with CONFIG_UPROBE_EVENTS and CONFIG_BPF_EVENTS"
 	default:

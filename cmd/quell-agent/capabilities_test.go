@@ -1,0 +1,359 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// The users that the agent and the tasks run as: neither is root, and they are
+// not each other.
+const (
+	agentUID = 64101
+	taskUID  = 64102
+)
+
+// TestPrivileges runs the agent with exactly the capabilities of each row of
+// docs/privileges.md and sees that it does what the row says, no less and no
+// more: what is missing is told, and the rest goes on.
+func TestPrivileges(t *testing.T) {
+	quelltest.Need(t, quelltest.Root, quelltest.CgroupV1, quelltest.Cgroup2, quelltest.EBPF, quelltest.PerfSoftware, quelltest.Tracepoints, "setpriv")
+	rows, features := privileges(t)
+	m := newPrivilegedMachine(t)
+	for _, row := range rows {
+		t.Run(row.name, func(t *testing.T) {
+			got := m.run(t, row)
+			for _, f := range features {
+				if f == "cpi" && quelltest.Probe(quelltest.PMU) != nil {
+					continue
+				}
+				if want := slices.Contains(row.works, f); got.works[f] != want {
+					t.Errorf("%s: %v, want %v; the agent says:\n%s", f, got.works[f], want, got.said)
+				} else if !want && !strings.Contains(got.said, reasonOf[f]) {
+					t.Errorf("%s does not work and nobody says %q:\n%s", f, reasonOf[f], got.said)
+				}
+			}
+		})
+	}
+}
+
+// reasonOf is part of what the agent says where a thing does not work.
+var reasonOf = map[string]string{
+	"cpi": "signal cpi: ", "cps": "signal cps: ", "runq (bpf)": "eBPF", "progress file": "cpt: ", "scrape": "cpt: ",
+	"scrape in a network of its own": "cpt: ", "uprobe": "cpt: ", "cap": "permission denied",
+}
+
+type privilegeRow struct {
+	name         string
+	capabilities []string
+	works        []string
+}
+
+// privileges reads the table of docs/privileges.md.
+func privileges(t *testing.T) (rows []privilegeRow, features []string) {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/privileges.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(page)) {
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+		for i := range cells {
+			cells[i] = strings.TrimSpace(cells[i])
+		}
+		switch {
+		case len(cells) < 5 || strings.HasPrefix(cells[0], "-"):
+		case cells[0] == "capabilities":
+			features = cells[1:]
+		default:
+			row := privilegeRow{name: cells[0]}
+			for word := range strings.FieldsSeq(strings.NewReplacer("`", "", "+", " ").Replace(cells[0])) {
+				if word != "none" {
+					row.capabilities = append(row.capabilities, strings.ToLower(word))
+				}
+			}
+			for i, cell := range cells[1:] {
+				if cell == "yes" {
+					row.works = append(row.works, features[i])
+				}
+			}
+			rows = append(rows, row)
+		}
+	}
+	if len(rows) < 5 || len(features) != len(reasonOf) {
+		t.Fatalf("%d rows, features %q", len(rows), features)
+	}
+	return rows, features
+}
+
+// privilegedMachine has tasks of each kind that a rule can ask for, and
+// programs that the agent's user may execute.
+type privilegedMachine struct {
+	dir, binary, config string
+	delegated           string // task whose quota belongs to the agent's user
+	cgroups             map[string]string
+}
+
+func newPrivilegedMachine(t *testing.T) *privilegedMachine {
+	t.Helper()
+	dir := state(t)
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	m := &privilegedMachine{dir: dir, binary: filepath.Join(dir, "quell-agent"), cgroups: map[string]string{}}
+	text, err := os.ReadFile(os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(m.binary, text, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	// Of the task's user and nobody else's to read.
+	private := filepath.Join(dir, "private")
+	if err := errors.Join(os.Mkdir(private, 0o700), os.Chown(private, taskUID, taskUID)); err != nil {
+		t.Fatal(err)
+	}
+	port := freePort(t)
+	rules := "rules:\n"
+	for _, kind := range []struct{ name, rule string }{
+		{"progress file", ""},
+		{"scrape", fmt.Sprintf("prometheus: {port: %d, metric: transactions_total}", port)},
+		{"scrape in a network of its own", fmt.Sprintf("prometheus: {port: %d, metric: transactions_total}", port)},
+		{"uprobe", fmt.Sprintf("uprobe: {binary: %q, symbol: %q, max_rate: 100000}", m.binary, "github.com/quell-dev/quell/cmd/quell-agent.transaction")},
+	} {
+		name := fmt.Sprintf("/quell-test-caps-%d-%s", os.Getpid(), strings.ReplaceAll(kind.name, " ", "-"))
+		m.cgroups[kind.name] = name
+		rules += fmt.Sprintf("  - {match: %q, class: batch, %s}\n", name, kind.rule)
+		env := []string{testMode + "=task", "QUELL_TEST_PORT=" + strconv.Itoa(port)}
+		attr := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: taskUID, Gid: taskUID}}
+		switch kind.name {
+		case "progress file":
+			env = append(env, "QUELL_PROGRESS="+private+"/progress")
+		case "scrape in a network of its own":
+			attr.Cloneflags, attr.AmbientCaps = unix.CLONE_NEWNET, []uintptr{unix.CAP_NET_ADMIN}
+		}
+		m.startTask(t, name, env, attr)
+	}
+	m.delegated = m.cgroups["progress file"]
+	for _, file := range []string{"cpu.cfs_quota_us", "cpu.cfs_period_us"} {
+		if err := os.Chown(filepath.Join(cpuMount+m.delegated, file), agentUID, agentUID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.config = filepath.Join(dir, "agent.yaml")
+	if err := os.WriteFile(m.config, []byte(rules), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// startTask runs a task in a cgroup of that name in both hierarchies.
+func (m *privilegedMachine) startTask(t *testing.T, name string, env []string, attr *syscall.SysProcAttr) {
+	t.Helper()
+	dirs := []string{cpuMount + name, unifiedMount(t) + name}
+	for _, dir := range dirs {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			quelltest.Until(t, 10*time.Second, "rmdir "+dir, func() bool { return os.Remove(dir) == nil })
+		})
+	}
+	cmd := exec.Command(m.binary)
+	cmd.Env, cmd.SysProcAttr = env, attr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		stdin.Close()
+		cmd.Wait()
+	})
+	for _, dir := range dirs {
+		if err := os.WriteFile(dir+"/cgroup.procs", []byte(strconv.Itoa(cmd.Process.Pid)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func unifiedMount(t *testing.T) string {
+	t.Helper()
+	for _, dir := range []string{"/sys/fs/cgroup/unified", "/sys/fs/cgroup"} {
+		if _, err := os.Stat(dir + "/cgroup.procs"); err == nil {
+			return dir
+		}
+	}
+	quelltest.Skip(t, quelltest.Cgroup2, errors.New("no cgroup2 at /sys/fs/cgroup or unified below it"))
+	return ""
+}
+
+// runTask is what a task does: a transaction each millisecond, by all three
+// accounts.
+func runTask() {
+	upLoopback() // of its own network; where it is the host's it is up
+	var done atomic.Uint64
+	if l, err := net.Listen("tcp4", "127.0.0.1:"+os.Getenv("QUELL_TEST_PORT")); err == nil {
+		go http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprintf(w, "transactions_total %d\n", done.Load())
+		}))
+	}
+	progress, _ := os.OpenFile(os.Getenv("QUELL_PROGRESS"), os.O_CREATE|os.O_WRONLY, 0o600)
+	go func() { io.Copy(io.Discard, os.Stdin); os.Exit(0) }()
+	for range time.Tick(time.Millisecond) {
+		transaction()
+		n := done.Add(1)
+		if progress != nil {
+			progress.WriteAt(binary.LittleEndian.AppendUint64(nil, n), 0)
+		}
+	}
+}
+
+//go:noinline
+func transaction() {}
+
+func upLoopback() {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	if lo, err := unix.NewIfreq("lo"); err == nil {
+		lo.SetUint16(unix.IFF_UP)
+		unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, lo)
+	}
+}
+
+// outcome is what an agent could do, and everything it said about the rest.
+type outcome struct {
+	works map[string]bool
+	said  string
+}
+
+// run starts the agent as another user with the capabilities and no others.
+func (m *privilegedMachine) run(t *testing.T, row privilegeRow) outcome {
+	t.Helper()
+	dir, err := os.MkdirTemp(m.dir, "run-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(dir, agentUID, agentUID); err != nil {
+		t.Fatal(err)
+	}
+	caps := "-all"
+	for _, c := range row.capabilities {
+		caps += ",+" + c
+	}
+	d := &daemon{Client: api.NewClient(dir + "/agent.sock"), t: t, ended: make(chan struct{})}
+	args := append(settings(dir, "signals=cpi,cpt,cps,runq", "sampling.duration=300ms", "sampling.period=400ms", "tick=50ms", "log_level=debug"), "--config", m.config)
+	// In a mount namespace of its own, where tracefs is mounted as it is on
+	// most machines; then as another user.
+	d.cmd = agentCommand(context.Background())
+	script := `mount -t tracefs tracefs /sys/kernel/tracing; caps=$1 user=$2; shift 2
+exec setpriv --reuid "$user" --regid "$user" --clear-groups --bounding-set "$caps" --inh-caps "$caps" --ambient-caps "$caps" "$@"`
+	d.cmd.Path = "/bin/sh"
+	d.cmd.Args = append([]string{"sh", "-c", script, "sh", caps, strconv.Itoa(agentUID), m.binary}, args...)
+	d.cmd.Dir, d.cmd.Stderr = "/", &d.log
+	d.cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	if err := d.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { d.cmd.Wait(); close(d.ended) }()
+	defer func() {
+		d.cmd.Process.Signal(syscall.SIGTERM)
+		<-d.ended
+		quota, err := os.ReadFile(cpuMount + m.delegated + "/cpu.cfs_quota_us")
+		if strings.TrimSpace(string(quota)) != "-1" {
+			t.Errorf("stopped, it left the quota %s, %v", quota, err)
+		}
+	}()
+	o := outcome{works: map[string]bool{}}
+	// What should work has time to; what should not has a few windows.
+	quelltest.Until(t, 60*time.Second, "the agent has looked at its tasks", func() bool {
+		select {
+		case <-d.ended:
+			t.Fatalf("the agent ended:\n%s", d.log.String())
+		default:
+		}
+		s, err := d.Status(t.Context())
+		if err != nil || s.Tasks < len(m.cgroups) {
+			return false
+		}
+		o.look(t, m, d, s)
+		missing := slices.ContainsFunc(row.works, func(f string) bool { return f != "cap" && !o.works[f] })
+		return s.Intervals >= 3 && !missing || s.Intervals >= 40
+	})
+	done, err := d.Cap(t.Context(), api.CapRequest{Task: m.delegated, Rate: 0.5, For: "1m", Reason: "test"})
+	o.works["cap"] = err == nil && done.ID != ""
+	o.said += fmt.Sprintf("cap: %v\n", err)
+	// What was not delegated stays out of reach.
+	if _, err := d.Cap(t.Context(), api.CapRequest{Task: m.cgroups["uprobe"], Rate: 0.5, For: "1m", Reason: "test"}); err == nil {
+		t.Error("it capped a task that was not delegated to it")
+	}
+	return o
+}
+
+// look adds what works now.
+func (o *outcome) look(t *testing.T, m *privilegedMachine, d *daemon, s api.Status) {
+	t.Helper()
+	o.said = strings.Join(s.Degraded, "\n") + "\n"
+	for _, sig := range s.Signals {
+		o.said += fmt.Sprintf("signal %s: %v %s %s\n", sig.Signal, sig.OK, sig.Variant, sig.Reason)
+		switch sig.Signal {
+		case sample.RunQ:
+			o.works["runq (bpf)"] = sig.Variant == "bpf"
+		case sample.CPI, sample.CPS:
+			o.works[string(sig.Signal)] = sig.OK
+		}
+	}
+	tasks, err := d.Tasks(t.Context())
+	if err != nil {
+		return
+	}
+	for _, task := range tasks {
+		o.said += fmt.Sprintf("%s: %s\n", task.Name, task.Note)
+		for kind, name := range m.cgroups {
+			if string(task.Name) != name {
+				continue
+			}
+			for _, c := range task.Costs {
+				if c.Signal == sample.CPT && float64(c.Cost) > 0 {
+					o.works[kind] = true
+				}
+			}
+		}
+	}
+}
