@@ -23,12 +23,15 @@ func (l Levels) means() []float64 {
 	return m
 }
 
-// RatioOfMeans is mean(a) ÷ mean(b), each the mean of its runs' means, with a
-// hierarchical bootstrap: runs are drawn with replacement, then iterations
-// within each (Kalibera and Jones, ISMM 2013, section 6; percentile interval
-// widened by √(n/(n−1)) at the level of runs, since few runs resample too
-// narrowly). With a single run on a side the runs' variance is not known, and
-// the interval is that of the iterations, which Method says.
+// many runs are so many that resampling them covers as it should.
+const many = 30
+
+// RatioOfMeans is mean(a) ÷ mean(b), each the mean of its runs' means. With many
+// runs the interval is a hierarchical bootstrap's: runs are drawn with
+// replacement, then iterations within each (Kalibera and Jones, ISMM 2013,
+// section 6). Few runs resample too narrowly; for them it is Welch's, of the
+// runs' logarithms. With a single run on a side the difference between runs is
+// not known, and the interval is that of the iterations, which Method says.
 func RatioOfMeans(a, b Levels, seed uint64) Interval {
 	ma, mb := a.means(), b.means()
 	out := Interval{Value: math.NaN(), Low: math.NaN(), High: math.NaN(), Level: level, N: min(len(ma), len(mb)), Method: "none"}
@@ -37,9 +40,7 @@ func RatioOfMeans(a, b Levels, seed uint64) Interval {
 	}
 	out.Value = mean(ma) / mean(mb)
 	if len(ma) >= 2 && len(mb) >= 2 && slices.Min(ma) > 0 && slices.Min(mb) > 0 {
-		// Runs are few and, as logarithms, near normal: Welch's interval of the
-		// difference of logarithms covers where a bootstrap of three does not.
-		if len(ma) < 12 || len(mb) < 12 {
+		if len(ma) < many || len(mb) < many {
 			return welch(ma, mb, out)
 		}
 	}

@@ -156,3 +156,28 @@ func delta(l Line) float64 {
 	a, b := l.Intercept, l.Slope
 	return 1e4 * (l.VarSlope/(a*a) + b*b*l.VarIntercept/(a*a*a*a) - 2*b*l.Cov/(a*a*a))
 }
+
+// Scale maps metrics to shades of one colour, 0 the lightest for the lowest
+// value and 1 the darkest for the highest, for all tables of one kind of
+// environment together. Values of excluded foregrounds take no part in the
+// range, and get the nearest end of it (paper 003, IV-B: avrora).
+type Scale struct{ low, high float64 }
+
+// NewScale takes the values that make the range.
+func NewScale(values []float64) Scale {
+	s := Scale{math.Inf(1), math.Inf(-1)}
+	for _, v := range values {
+		if finite(v) {
+			s.low, s.high = min(s.low, v), max(s.high, v)
+		}
+	}
+	return s
+}
+
+// Shade is where a value lies in the range, 0..1.
+func (s Scale) Shade(v float64) float64 {
+	if !(s.high > s.low) || !finite(v) {
+		return 0
+	}
+	return min(max((v-s.low)/(s.high-s.low), 0), 1)
+}
