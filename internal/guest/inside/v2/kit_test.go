@@ -1,0 +1,212 @@
+//go:build inguest
+
+package v2
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/enforce"
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+const root = "/sys/fs/cgroup"
+
+// mode makes this test binary another program: see child.
+const mode = "QUELL_TEST_V2"
+
+func TestMain(m *testing.M) {
+	switch os.Getenv(mode) {
+	case "":
+		quelltest.Main(m)
+	case "mkdir":
+		for _, dir := range os.Args[1:] {
+			if err := os.Mkdir(dir, 0o755); err != nil {
+				fmt.Println(err)
+				os.Exit(1)
+			}
+		}
+	case "touch":
+		touch()
+	case "write":
+		write()
+	}
+}
+
+// machine opens the guest, which must be what these tests are about.
+func machine(t *testing.T) *host.Host {
+	t.Helper()
+	h, err := host.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l := h.Layout(); l.Kind != host.V2 || l.Unified != root {
+		t.Fatalf("layout %+v, want cgroup2 alone", l)
+	}
+	return h
+}
+
+// cgroup makes a cgroup with all controllers on for those below it, and
+// removes it with the test. files are "name=value", written in order.
+func cgroup(t *testing.T, path string, files ...string) string {
+	t.Helper()
+	dir := filepath.Join(root, path)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { remove(t, dir) })
+	for _, f := range files {
+		name, value, _ := strings.Cut(f, "=")
+		put(t, filepath.Join(dir, name), value)
+	}
+	return path
+}
+
+// inner is the setting of a cgroup that has cgroups below it.
+const inner = "cgroup.subtree_control=+cpu +cpuset +io +memory"
+
+func remove(t *testing.T, dir string) {
+	t.Helper()
+	if err := os.WriteFile(dir+"/cgroup.kill", []byte("1"), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+	quelltest.Until(t, 10*time.Second, dir+" can be removed", func() bool {
+		err := unix.Rmdir(dir)
+		return err == nil || errors.Is(err, unix.ENOENT)
+	})
+}
+
+func put(t *testing.T, file, value string) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(value), 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// text is a file of a cgroup as it stands there, to the byte.
+func text(t *testing.T, path, file string) string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(root, path, file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// burn runs a process that never rests in a cgroup, on one CPU.
+func burn(t *testing.T, path string, cpu int) (pid int) {
+	t.Helper()
+	pid = spin()
+	if pid < 0 {
+		t.Fatal(syscall.Errno(-pid))
+	}
+	t.Cleanup(func() { end(t, pid) })
+	var set unix.CPUSet
+	set.Set(cpu)
+	if err := unix.SchedSetaffinity(pid, &set); err != nil {
+		t.Fatal(err)
+	}
+	put(t, filepath.Join(root, path, "cgroup.procs"), strconv.Itoa(pid))
+	return pid
+}
+
+// end kills a child that burns; it may have been ended before.
+func end(t *testing.T, pid int) {
+	t.Helper()
+	if err := unix.Kill(pid, unix.SIGKILL); errors.Is(err, unix.ESRCH) {
+		return
+	}
+	if _, err := unix.Wait4(pid, nil, 0, nil); err != nil && !errors.Is(err, unix.ECHILD) {
+		t.Error(err)
+	}
+}
+
+// child runs this binary in another mode in a cgroup until it ends, or in the
+// background if there is a cgroup; edit may change the command.
+func child(t *testing.T, what, path string, edit func(*exec.Cmd), args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe", args...)
+	cmd.Env = append(os.Environ(), mode+"="+what, "GOMAXPROCS=1")
+	cmd.Stderr = os.Stdout
+	cmd.SysProcAttr = &syscall.SysProcAttr{}
+	if edit != nil {
+		edit(cmd)
+	}
+	if path == "" {
+		if out, err := cmd.Output(); err != nil {
+			t.Fatalf("%s %v: %v: %s", what, args, err, out)
+		}
+		return cmd
+	}
+	dir, err := os.Open(filepath.Join(root, path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(dir.Fd())
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	return cmd
+}
+
+// change makes writes a change of the enforcer's.
+func change(dir string, inode uint64, w []host.Write) enforce.Change {
+	now := sample.At(time.Now())
+	return enforce.Change{ID: dir, Dir: dir, Inode: inode, Writes: w, From: now, Until: now.Add(time.Hour), Who: "test", Why: "test"}
+}
+
+// apply has the writes made by an enforcer, calls during, and has them undone.
+func apply(t *testing.T, h *host.Host, dir string, inode uint64, w []host.Write, during func()) {
+	t.Helper()
+	e, err := enforce.Open(t.TempDir(), h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	c := change(dir, inode, w)
+	if err := e.Apply(c.From, c); err != nil {
+		t.Fatal(err)
+	}
+	during()
+	if out, err := e.Undo(c.From, c.ID, "test"); err != nil || out.Result != enforce.Restored {
+		t.Errorf("undo: %v %s, %v", out.Result, out.Note, err)
+	}
+}
+
+// rate measures what a cgroup uses over some time, in CPU-s/s.
+func rate(t *testing.T, h *host.Host, path string, wall time.Duration) float64 {
+	t.Helper()
+	c, err := h.OpenCgroup(sample.Unified, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	usage := func() time.Duration {
+		u, err := c.Usage()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return u.CPU
+	}
+	begin, before := time.Now(), usage()
+	<-time.After(wall)
+	used := usage() - before
+	return used.Seconds() / time.Since(begin).Seconds()
+}

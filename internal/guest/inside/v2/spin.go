@@ -1,0 +1,10 @@
+//go:build amd64 || arm64
+
+package v2
+
+// spin forks, and the child runs an empty loop until it is killed. It never
+// enters Go's runtime, so it is one thread that always wants to run. pid is
+// negative for an error number.
+//
+//go:noescape
+func spin() (pid int)
