@@ -28,7 +28,7 @@ type box struct {
 	Init     // Run is filled in
 	files    []File
 	tests    []insideTest
-	deadline time.Duration // of the host's clock; 0: five minutes
+	deadline time.Duration // of the host's clock; 0: ten minutes
 }
 
 // insideTest is a package whose tests run in the guest, built with the tag
@@ -68,7 +68,7 @@ func (b box) run(t *testing.T) {
 		t.Fatal(err)
 	}
 	if b.deadline == 0 {
-		b.deadline = 5 * time.Minute
+		b.deadline = 10 * time.Minute
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), b.deadline)
 	defer cancel()

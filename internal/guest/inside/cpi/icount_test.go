@@ -51,6 +51,7 @@ func TestInstructionsAndCPI(t *testing.T) {
 func TestNeighbourIsNotCounted(t *testing.T) {
 	w, neighbour := work(t), work(t)
 	p, kernel := follow(t, w, neighbour), kernelPart(t, w)
+	const loop = loop / 2
 	neighbour.tell(endless)
 	start(t, p)
 	took := w.spin(loop)
@@ -120,21 +121,21 @@ func TestMultiplexing(t *testing.T) {
 	ns := setting(t, "INSTRUCTION_NS")
 	w := work(t)
 	var sources []*counter.Perf
-	window := func(groups int) (executed float64, got []counter.Reading) {
+	window := func(groups int, instructions uint64) (executed float64, got []counter.Reading) {
 		for len(sources) < groups {
 			sources = append(sources, follow(t, w))
 		}
 		for _, p := range sources {
 			start(t, p)
 		}
-		executed = float64(w.spin(3*loop)) / ns // by the one CPU's clock
+		executed = float64(w.spin(instructions)) / ns // by the one CPU's clock
 		for _, p := range sources {
 			got = append(got, stop(t, p)[0])
 		}
 		return executed, got
 	}
 
-	executed, got := window(5)
+	executed, got := window(5, loop)
 	least, most, coverage := math.Inf(1), 0.0, 0.0
 	for i, r := range got {
 		n := extra(t, r, sample.Instructions)
@@ -152,7 +153,7 @@ func TestMultiplexing(t *testing.T) {
 		t.Errorf("scaled to %.0f to %.0f instructions, executed were %.0f", least, most, executed)
 	}
 
-	_, got = window(12)
+	_, got = window(12, loop/2)
 	for i, r := range got {
 		if !math.IsNaN(r.Cost) || r.Extras.Len() > 0 || r.Coverage > 0.4 {
 			t.Errorf("group %d of %d: %+v, want no cost", i, len(got), r)
@@ -180,7 +181,7 @@ func TestMissingEvents(t *testing.T) {
 		t.Errorf("variant %s", p.Variant())
 	}
 	start(t, p)
-	w.spin(loop)
+	w.spin(loop / 8)
 	r := stop(t, p)[0]
 	if n, ok := r.Extras.Get(sample.LLCMisses); ok || r.Extras.Len() != 2 || math.IsNaN(r.Cost) {
 		t.Errorf("%v misses, %v: %+v", n, ok, r)
