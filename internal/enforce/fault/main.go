@@ -62,7 +62,10 @@ func main() {
 	case o.points != "":
 		var numbers []int
 		if err = json.Unmarshal([]byte(o.points), &numbers); err == nil {
-			err = work(o.seed, numbers, o.agent, o.name, os.Stdout)
+			// The parent gone, or asking to end: first put everything away.
+			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGPIPE)
+			defer stop()
+			err = work(ctx, o.seed, numbers, o.agent, o.name, os.Stdout)
 		}
 	default:
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -142,7 +145,8 @@ func (o options) worker(ctx context.Context, name string, numbers []int, results
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", "-points", string(points), "-name", name, "-agent", o.agent, "-seed", fmt.Sprint(o.seed))
 	cmd.Env = append(os.Environ(), childEnv+"=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGKILL) }
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 30 * time.Second // as long as a point may take
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.StdoutPipe()

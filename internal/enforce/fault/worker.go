@@ -43,7 +43,7 @@ type worker struct {
 // untouched is the limit of the tasks that may not be capped.
 var untouched = limit{"-1", "100000"}
 
-func work(seed uint64, numbers []int, agent, name string, w io.Writer) (err error) {
+func work(ctx context.Context, seed uint64, numbers []int, agent, name string, w io.Writer) (err error) {
 	runtime.LockOSThread() // ptrace and death signals are a thread's
 	k := &worker{agent: agent}
 	if k.h, err = host.Open("/"); err != nil {
@@ -75,6 +75,9 @@ func work(seed uint64, numbers []int, agent, name string, w io.Writer) (err erro
 	}
 	out := json.NewEncoder(w)
 	for _, n := range numbers {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		if err := out.Encode(k.point(newPoint(seed, n))); err != nil {
 			return err
 		}
