@@ -60,18 +60,19 @@ type machine struct {
 
 // guest is a task of the machine.
 type guest struct {
-	m     *machine
-	path  string
-	inode uint64
-	load  float64 // CPU-s/s that it wants
-	cost  func() float64
-	used  time.Duration
-	files int // open cgroups
-	gone  bool
-	split string
-	fails error // of Usage
-	reads int   // calls of Usage
-	stall time.Duration
+	m      *machine
+	path   string
+	inode  uint64
+	load   float64 // CPU-s/s that it wants
+	cost   func() float64
+	used   time.Duration
+	files  int     // open cgroups
+	cgroup *cgroup // as the agent has it
+	gone   bool
+	split  string
+	fails  error // of Usage
+	reads  int   // calls of Usage
+	stall  time.Duration
 }
 
 func newMachine(t testing.TB) *machine {
@@ -148,7 +149,8 @@ func (f finder) Open(t Found) (Cgroup, error) {
 	for _, g := range f.m.guests {
 		if g.inode == t.Inode {
 			g.files++
-			return &cgroup{guest: g, open: true}, nil
+			g.cgroup = &cgroup{guest: g, open: true}
+			return g.cgroup, nil
 		}
 	}
 	return nil, host.ErrGone
@@ -278,6 +280,7 @@ type source struct {
 	signal        sample.SignalName
 	start, finish error // of Start and Stop
 	adding        error
+	added         int // calls of Add
 	open          bool
 	targets       map[sample.TaskKey]*followed
 }
@@ -296,6 +299,7 @@ func (s *source) Variant() string           { return "by-heart" }
 func (s *source) Close() error              { return nil }
 
 func (s *source) Add(t counter.Target) error {
+	s.added++
 	if s.adding != nil {
 		return s.adding
 	}
@@ -359,6 +363,9 @@ type rig struct {
 	source   *source
 	agent    *Agent
 	end      func() error
+	// bounds are the source's, nil for none; descriptors is Parts.Descriptors.
+	bounds      *bounds
+	descriptors func() (open, limit int, err error)
 }
 
 // baseRules are those of the rig: who is what is told by the path.
@@ -396,7 +403,7 @@ func (r *rig) start() {
 	}
 	r.fresh = true
 	r.agent, err = New(Parts{Config: r.config, Version: "test", Platform: "p", Machine: r.machine, Finder: finder{r.machine, r.config},
-		Sources: []counter.Source{r.source}, Enforcer: r.enforcer, Log: slog.New(slog.NewTextHandler(&r.log, nil)),
+		Sources: []counter.Source{r.counts()}, Descriptors: r.descriptors, Enforcer: r.enforcer, Log: slog.New(slog.NewTextHandler(&r.log, nil)),
 		Signals: []api.SignalStatus{{Signal: sample.CPI, Variant: "by-heart", OK: true}},
 		Record:  func(s *sample.Sample) error { r.samples = append(r.samples, *s); return nil }})
 	if err != nil {
@@ -411,6 +418,26 @@ func (r *rig) start() {
 	}
 	synctest.Wait()
 }
+
+// counts is the rig's source, bounded if the test has bounded it.
+func (r *rig) counts() counter.Source {
+	if r.bounds == nil {
+		return r.source
+	}
+	return boundedSource{r.source, r.bounds}
+}
+
+// bounds is what a source takes of the machine for each task.
+type bounds struct{ window, between, most int }
+
+// boundedSource implements counter.Bounded.
+type boundedSource struct {
+	*source
+	*bounds
+}
+
+func (s boundedSource) FDs() (window, between int) { return s.window, s.between }
+func (s boundedSource) Most() int                  { return s.most }
 
 // stop ends the agent as SIGTERM does.
 func (r *rig) stop() {

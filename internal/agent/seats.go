@@ -150,21 +150,19 @@ func (b budget) shortage(need, each int, sources []counter.Source, seatings []se
 
 // rankAll says whose cost is needed most.
 func (a *Agent) rankAll(tasks []*task) {
-	involved := map[sample.TaskKey]bool{}
+	victim, suspect := map[sample.TaskKey]bool{}, map[sample.TaskKey]bool{}
 	for _, inc := range a.planner.Open() {
-		involved[inc.Victim.Key] = true
-		for _, s := range inc.Suspects {
-			if s.Excluded == "" && s.Correlation > 0 {
-				involved[s.Key] = true
-			}
+		victim[inc.Victim.Key] = true
+		for _, s := range inc.Suspects[:min(inc.Antagonists, len(inc.Suspects))] {
+			suspect[s.Key] = true
 		}
 	}
 	for _, t := range tasks {
 		r := ordinary
 		switch {
-		case involved[t.Key]:
+		case victim[t.Key]:
 			r = urgent
-		case t.Class == sample.LatencySensitive || t.Protected:
+		case t.Class == sample.LatencySensitive || t.Protected || suspect[t.Key]:
 			r = preferred
 		}
 		for i := range t.seats {

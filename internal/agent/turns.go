@@ -9,9 +9,9 @@ import (
 type rank uint8
 
 const (
-	// urgent: the victim or a suspect of an open incident.
+	// urgent: the victim of an open incident, which nobody can follow without.
 	urgent rank = iota
-	// preferred: others may be capped for it.
+	// preferred: others may be capped for it, or it is an antagonist.
 	preferred
 	ordinary
 	numRanks
