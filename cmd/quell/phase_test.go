@@ -33,11 +33,11 @@ rules:
 // named for what it is and nobody is capped, although enforcement is on.
 func TestARealVictimThatChangesItsWorkIsNamed(t *testing.T) {
 	var light, heavy *workload.Proc
-	tree, env, _, _ := startAgentOver(t, phaseConfig, 40, func(tree *workload.Tree) {
+	tree, env, _, _ := startAgentOver(t, phaseConfig, 100, func(tree *workload.Tree) {
 		cheap, dear := workload.Default(workload.Serve), workload.Default(workload.Serve)
 		dear.Work, dear.Pause = 10*cheap.Work, 10*cheap.Pause
 		loud := workload.Default(workload.Spin)
-		loud.Duty = 0.9
+		loud.Duty = 0.5 // what it gets must not depend on what else runs here
 		light, heavy = begin(t, tree, "victim", cheap), begin(t, tree, "victim", dear)
 		begin(t, tree, "loud", loud)
 		send(t, heavy, syscall.SIGSTOP)

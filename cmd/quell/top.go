@@ -25,33 +25,42 @@ const (
 
 func (a *app) top() *cobra.Command {
 	var once bool
+	var sort string
 	cmd := &cobra.Command{
 		Use: "top", Short: "watch the tasks: usage, cost against threshold, caps", Args: cobra.NoArgs,
 		Long: `top shows every task that the agent follows: its CPU usage and, for each signal, its
 cost in the last interval against the threshold it is judged by ("!" marks an outlier,
-"-" what was not counted). WORST is the highest cost ÷ threshold; the worst come first.
-SPEC says whether it is known yet what the task's job normally costs.
+"-" what was not counted). WORST is the highest cost ÷ threshold; the worst come first,
+unless --sort says otherwise. STATE is what the task is now: capped, victim or suspect of
+an open incident, or outlier. COUNTED is shown where a signal counted only a part of the
+interval. SPEC says whether it is known yet what the task's job normally costs.
 
 It is drawn again each second until Ctrl-C; where the output is no terminal the tables
 follow one another. With --json it writes one line of JSON each second.`,
-		Example: "  quell top\n  quell top --once\n  quell top --once --json | jq '.[] | select(.capped)'",
+		Example: "  quell top\n  quell top --once\n  quell top --sort cpu\n  quell top --once --json | jq '.[] | select(.capped)'",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if once {
-				return a.tasksOnce(cmd.Context())
+			if err := report.SortTasks(nil, sort); err != nil {
+				return err
 			}
-			return a.live(cmd.Context(), time.Second)
+			if once {
+				return a.tasksOnce(cmd.Context(), sort)
+			}
+			return a.live(cmd.Context(), sort, time.Second)
 		},
 	}
 	cmd.Flags().BoolVar(&once, "once", false, "print the table once")
+	cmd.Flags().StringVar(&sort, "sort", "worst", "first is who has most of this: worst, cpu, name, or a signal such as cpi")
 	return a.withJSON(cmd)
 }
 
-func (a *app) tasksOnce(ctx context.Context) error {
+func (a *app) tasksOnce(ctx context.Context, sort string) error {
 	tasks, err := a.client().Tasks(ctx)
 	if err != nil {
 		return err
 	}
-	report.SortTasks(tasks)
+	if err := report.SortTasks(tasks, sort); err != nil {
+		return err
+	}
 	if a.json {
 		return a.writeJSON(list(tasks))
 	}
@@ -59,13 +68,13 @@ func (a *app) tasksOnce(ctx context.Context) error {
 }
 
 // live writes the tasks again and again until ctx ends, which is no error.
-func (a *app) live(ctx context.Context, every time.Duration) error {
+func (a *app) live(ctx context.Context, sort string, every time.Duration) error {
 	_, _, screen := a.terminal()
 	screen = screen && !a.json
 	ticks := time.NewTicker(every)
 	defer ticks.Stop()
 	for first := true; ; first = false {
-		text, err := a.frame(ctx, screen)
+		text, err := a.frame(ctx, sort, screen)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -90,12 +99,14 @@ func (a *app) live(ctx context.Context, every time.Duration) error {
 }
 
 // frame is one picture of the live view, whole, so that it does not flicker.
-func (a *app) frame(ctx context.Context, screen bool) (string, error) {
+func (a *app) frame(ctx context.Context, sort string, screen bool) (string, error) {
 	tasks, err := a.client().Tasks(ctx)
 	if err != nil {
 		return "", err
 	}
-	report.SortTasks(tasks)
+	if err := report.SortTasks(tasks, sort); err != nil {
+		return "", err
+	}
 	if a.json {
 		line, err := json.Marshal(list(tasks))
 		return string(line) + "\n", err

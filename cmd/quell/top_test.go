@@ -86,3 +86,24 @@ func TestTopAsJSONIsOneLineATime(t *testing.T) {
 		}
 	}
 }
+
+func TestTopIsSortedAsAsked(t *testing.T) {
+	f := newFake(t)
+	first := func(args ...string) string {
+		t.Helper()
+		r := quell(t, utf8(f.socket), append([]string{"top", "--once", "--json"}, args...)...)
+		var tasks []api.TaskView
+		if err := json.Unmarshal([]byte(r.out), &tasks); err != nil || len(tasks) != 4 {
+			t.Fatalf("%d tasks, %v, %s", len(tasks), err, r.err)
+		}
+		return string(tasks[0].Job)
+	}
+	for key, want := range map[string]string{"worst": "redis", "cpu": "encode", "cpt": "x"} {
+		if got := first("--sort", key); got != want {
+			t.Errorf("by %s %s is first, want %s", key, got, want)
+		}
+	}
+	if r := quell(t, utf8(f.socket), "top", "--once", "--sort", "size"); r.code != exitUsage || !strings.Contains(r.err, "worst, cpu, name") {
+		t.Errorf("by size: exit code %d, %s", r.code, r.err)
+	}
+}

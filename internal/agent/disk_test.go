@@ -72,6 +72,40 @@ func TestRestart(t *testing.T) {
 }
 
 // A killed agent has saved its specs now and then.
+// An operator's cap does not outlive the agent that keeps its time: it is undone
+// with the stop, it is in the audit log, and the next agent sets none.
+func TestOperatorsCapsEndWithTheAgent(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		dir, m := t.TempDir(), newMachine(t)
+		r := newRig(t, m, dir)
+		noisy := r.add("/batch/noisy-1", 1)
+		r.start()
+		r.pass(time.Minute)
+		r.do(api.PathCap, api.CapRequest{Task: "noisy-1", Rate: 0.5, For: "2h", Reason: "ticket 4711"})
+		if got := r.values[noisy.limit()]; got != "0.5" {
+			t.Fatalf("the limit is %q", got)
+		}
+		r.stop()
+		if got := r.values[noisy.limit()]; got != "max" {
+			t.Errorf("after the stop the limit is %q", got)
+		}
+		r = newRig(t, m, dir)
+		r.start()
+		defer r.stop()
+		r.pass(3 * time.Minute)
+		if got := r.values[noisy.limit()]; got != "max" || len(r.status().Caps) != 0 {
+			t.Errorf("after the restart the limit is %q, caps %+v", got, r.status().Caps)
+		}
+		var told []string
+		for _, e := range r.audit() {
+			told = append(told, e.Who+" "+e.What+" "+e.Result)
+		}
+		if got := strings.Join(told, ", "); got != "ann cap ok, quell uncap ok" {
+			t.Errorf("the audit log has %s", got)
+		}
+	})
+}
+
 func TestSpecsAreSaved(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		dir := t.TempDir()

@@ -428,8 +428,11 @@ func TestAsking(t *testing.T) {
 			t.Errorf("an incident that does not exist: %d", status)
 		}
 		v := r.task("/web/1")
-		if c := v.Costs[0]; c.Signal != sample.CPI || !c.Outlier || c.Cost < 3 || c.Limit > 1.2 || v.CPU < 0.49 {
+		if c := v.Costs[0]; c.Signal != sample.CPI || !c.Outlier || c.Cost < 3 || c.Limit > 1.2 || c.Coverage != 1 || v.CPU < 0.49 || v.Role != plan.Victim {
 			t.Errorf("task %+v", v)
+		}
+		if v := r.task("/batch/noisy-1"); v.Role != plan.Suspect {
+			t.Errorf("the accused is %+v", v)
 		}
 		if v := r.task("/batch/noisy-1"); !math.IsNaN(float64(v.Costs[0].Cost)) || !math.IsNaN(float64(v.Costs[0].Limit)) {
 			t.Errorf("a cost that is not known is %+v", v.Costs)

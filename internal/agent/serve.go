@@ -260,8 +260,9 @@ func (a *Agent) status() api.Status {
 
 func (a *Agent) taskViews() []api.TaskView {
 	views := make([]api.TaskView, 0, len(a.tasks))
+	roles := a.planner.Roles()
 	for _, t := range a.tasks {
-		views = append(views, api.TaskView{Task: t.Task, CPU: t.cpu, Flags: t.flags.String(),
+		views = append(views, api.TaskView{Task: t.Task, CPU: t.cpu, Flags: t.flags.String(), Role: roles[t.Key],
 			Capped: a.planner.Capped(t.Key), Note: a.note(t), Costs: slices.Clone(t.views)})
 	}
 	slices.SortFunc(views, func(x, y api.TaskView) int { return strings.Compare(string(x.Name), string(y.Name)) })

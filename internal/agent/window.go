@@ -241,7 +241,8 @@ func (a *Agent) judge(now, at sample.Millis, sig sample.Signal, variant string, 
 		r, v := &w.readings[i], &verdicts[i]
 		variant := cmp.Or(w.counted[t.Key].Variant, variant)
 		a.learn(t, sig.Name, variant, at, r, v)
-		view := api.SignalView{Signal: sig.Name, Cost: plan.Value(r.Cost), Limit: plan.Value(math.NaN()), Outlier: v.Outlier, Spec: r.Spec}
+		view := api.SignalView{Signal: sig.Name, Cost: plan.Value(r.Cost), Limit: plan.Value(math.NaN()), Outlier: v.Outlier,
+			Coverage: w.counted[t.Key].Coverage, Spec: r.Spec}
 		if v.Judged {
 			view.Limit = plan.Value(v.Limit)
 		}

@@ -73,6 +73,7 @@ type TaskView struct {
 	CPU    float64      `json:"cpu"` // CPU-s/s of the last interval
 	Flags  string       `json:"flags,omitempty"`
 	Capped bool         `json:"capped,omitempty"`
+	Role   plan.Role    `json:"role,omitempty"` // in open incidents
 	Note   string       `json:"note,omitempty"`
 	Costs  []SignalView `json:"costs"`
 }
@@ -83,7 +84,9 @@ type SignalView struct {
 	Cost    plan.Value        `json:"cost"`  // null: not counted
 	Limit   plan.Value        `json:"limit"` // null: not judged
 	Outlier bool              `json:"outlier,omitempty"`
-	Spec    spec.Spec         `json:"spec"`
+	// Coverage is the share of the interval that was counted, 0 to 1.
+	Coverage float64   `json:"coverage,omitempty"`
+	Spec     spec.Spec `json:"spec"`
 }
 
 // CapRequest asks to hold a task to a rate. Durations are Go's ("5m").

@@ -332,6 +332,32 @@ func (p *Planner) Caps() []CapState {
 	return all
 }
 
+// Role is a task's part in open incidents.
+type Role string
+
+// The roles, the weightier last: a task can be a suspect here, a victim there.
+const (
+	NoRole  Role = ""
+	Suspect Role = "suspect" // accused
+	Victim  Role = "victim"
+)
+
+// Roles returns the tasks that have one.
+func (p *Planner) Roles() map[sample.TaskKey]Role {
+	roles := map[sample.TaskKey]Role{}
+	for _, inc := range p.open {
+		for _, s := range inc.Suspects[:min(inc.Antagonists, len(inc.Suspects))] {
+			if roles[s.Key] == NoRole {
+				roles[s.Key] = Suspect
+			}
+		}
+	}
+	for _, inc := range p.open {
+		roles[inc.Victim.Key] = Victim
+	}
+	return roles
+}
+
 // Open lists the open incidents, oldest first.
 func (p *Planner) Open() []*Incident {
 	all := make([]*Incident, 0, len(p.open))

@@ -116,20 +116,20 @@ func throttled() plan.Incident {
 func someTasks() []api.TaskView {
 	ready := spec.Spec{State: spec.Ready}
 	return []api.TaskView{
-		{Task: index, CPU: 0.31, Note: "no cgroup of its own for perf", Costs: []api.SignalView{
+		{Task: index, CPU: 0.31, Role: plan.Suspect, Note: "no cgroup of its own for perf", Costs: []api.SignalView{
 			{Signal: sample.CPI, Cost: nan, Limit: nan}, {Signal: sample.RunQ, Cost: 0.002, Limit: 0.06, Spec: ready}}},
 		{Task: encode, CPU: 1.42, Flags: "capped+throttled", Capped: true, Costs: []api.SignalView{
 			{Signal: sample.CPI, Cost: 1.9, Limit: nan}, {Signal: sample.RunQ, Cost: 0.5, Limit: nan}}},
 		{Task: sample.Task{Name: "/lxc/bad\x1b[2Jname\n/é", Job: "x", Class: sample.Batch, Protected: true}, CPU: 0.02, Costs: []api.SignalView{
 			{Signal: sample.CPT, Cost: 23.1e-6, Limit: 25e-6, Spec: ready}}},
-		{Task: redis, CPU: 0.8, Costs: []api.SignalView{
-			{Signal: sample.CPI, Cost: 2.31, Limit: 1.446, Outlier: true, Spec: ready}, {Signal: sample.RunQ, Cost: 0.03, Limit: 0.06, Spec: ready}}},
+		{Task: redis, CPU: 0.8, Role: plan.Victim, Costs: []api.SignalView{
+			{Signal: sample.CPI, Cost: 2.31, Limit: 1.446, Outlier: true, Coverage: 0.62, Spec: ready}, {Signal: sample.RunQ, Cost: 0.03, Limit: 0.06, Spec: ready}}},
 	}
 }
 
 func someStatus() api.Status {
 	return api.Status{Version: "v0.3.1", PID: 4242, Machine: "node-3", Platform: "AuthenticAMD-25-1-1-vm", Started: noon.Add(-75 * time.Hour),
-		Now: noon, Rule: "quell", Mode: plan.On, Tasks: 12, Open: 1, Intervals: 4321,
+		Now: noon, Rule: "quell", Mode: plan.On, Tasks: 12, Outside: 0.31, Open: 1, Intervals: 4321,
 		Signals: []api.SignalStatus{
 			{Signal: sample.CPI, Reason: "event cycles: no such event: the machine has no PMU, or its hypervisor hides it", Remedy: "use an instance type with a PMU; the other signals work without"},
 			{Signal: sample.CPT, OK: true, Variant: "progress"},

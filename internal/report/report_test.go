@@ -25,7 +25,7 @@ var pages = map[string]func(io.Writer, Style) error{
 	"incident_own_quota": func(w io.Writer, s Style) error { return Incident(w, throttled(), s) },
 	"tasks": func(w io.Writer, s Style) error {
 		tasks := someTasks()
-		SortTasks(tasks)
+		SortTasks(tasks, "worst")
 		return Tasks(w, tasks, s)
 	},
 	"status":    func(w io.Writer, s Style) error { return Status(w, someStatus(), s) },
@@ -118,15 +118,28 @@ func TestColourChangesNothingElse(t *testing.T) {
 	}
 }
 
-func TestTasksThatSufferMostComeFirst(t *testing.T) {
-	tasks := someTasks()
-	SortTasks(tasks)
-	var order []string
-	for _, task := range tasks {
-		order = append(order, string(task.Job))
+func TestTasksAreSortedByWhatIsAsked(t *testing.T) {
+	for key, want := range map[string]string{
+		"worst": "redis x index encode",
+		"cpu":   "encode redis index x",
+		"name":  "encode redis x index",
+		"runq":  "redis index encode x",
+		"cpt":   "x encode redis index",
+	} {
+		tasks := someTasks()
+		if err := SortTasks(tasks, key); err != nil {
+			t.Fatal(err)
+		}
+		var order []string
+		for _, task := range tasks {
+			order = append(order, string(task.Job))
+		}
+		if got := strings.Join(order, " "); got != want {
+			t.Errorf("by %s: %s, want %s", key, got, want)
+		}
 	}
-	if got, want := strings.Join(order, " "), "redis x index encode"; got != want {
-		t.Errorf("order %s, want %s", got, want)
+	if err := SortTasks(nil, "size"); err == nil || !strings.Contains(err.Error(), "worst, cpu, name") {
+		t.Errorf("by size: %v", err)
 	}
 }
 

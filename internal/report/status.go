@@ -3,6 +3,7 @@ package report
 import (
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/quell-dev/quell/internal/api"
 	"github.com/quell-dev/quell/internal/plan"
@@ -16,6 +17,7 @@ func Status(w io.Writer, st api.Status, s Style) error {
 	p.fact("rule", st.Rule)
 	p.fact("enforcement", mode(st.Mode))
 	p.fact("tasks", fmt.Sprintf("%d followed, %s finished", st.Tasks, plural(int(st.Intervals), "interval")))
+	p.fact("outside", fmt.Sprintf("%s CPU-s/s were used outside any task in the last interval", s.number(st.Outside)))
 	p.fact("incidents", fmt.Sprintf("%d open", st.Open))
 	for i, sig := range st.Signals {
 		label := ""
@@ -87,9 +89,12 @@ func Heading(st api.Status, s Style) string {
 	if n := len(st.Degraded); n > 0 {
 		text += fmt.Sprintf("  %d degraded", n)
 	}
+	if st.Outside >= 0.1 {
+		text += fmt.Sprintf("  %s CPU-s/s outside any task", s.number(st.Outside))
+	}
 	text = s.text(text)
 	if s.Width > 0 && width(text) > s.Width {
-		text = string([]rune(text)[:s.Width])
+		text = strings.TrimRight(string([]rune(text)[:s.Width]), " ")
 	}
 	return s.paint(bold, text)
 }

@@ -9,16 +9,37 @@ import (
 	"strings"
 
 	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/spec"
 )
 
-// SortTasks puts first who suffers most: by the highest cost ÷ limit over the
-// signals, then by CPU usage.
-func SortTasks(tasks []api.TaskView) {
+// sortKeys are what SortTasks knows, beside the names of signals.
+var sortKeys = []string{"worst", "cpu", "name"}
+
+// SortTasks orders tasks by a key, ties by CPU usage and name: "worst", the
+// highest cost ÷ limit over the signals, so that who suffers most is first;
+// "cpu" usage; "name"; or the cost ÷ limit of the signal of that name.
+func SortTasks(tasks []api.TaskView, key string) error {
+	of := func(api.TaskView) float64 { return 0 }
+	switch _, known := sample.LookupSignal(sample.SignalName(key)); {
+	case key == "worst":
+		of = strain
+	case key == "name":
+		slices.SortStableFunc(tasks, func(a, b api.TaskView) int { return cmp.Compare(a.Name, b.Name) })
+		return nil
+	case known:
+		of = func(t api.TaskView) float64 {
+			t.Costs = slices.DeleteFunc(slices.Clone(t.Costs), func(v api.SignalView) bool { return string(v.Signal) != key })
+			return strain(t)
+		}
+	case key != "cpu":
+		return fmt.Errorf("sort by %q: want %s or the name of a signal", key, strings.Join(sortKeys, ", "))
+	}
 	slices.SortStableFunc(tasks, func(a, b api.TaskView) int {
-		return cmp.Or(cmp.Compare(strain(b), strain(a)), cmp.Compare(b.CPU, a.CPU), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(of(b), of(a)), cmp.Compare(b.CPU, a.CPU), cmp.Compare(a.Name, b.Name))
 	})
+	return nil
 }
 
 // strain is a task's highest cost ÷ limit; 0 where it is not judged.
@@ -33,8 +54,9 @@ func strain(t api.TaskView) float64 {
 }
 
 // Tasks writes a table, in the order given: CPU usage; for each signal the
-// cost/threshold, an outlier marked "!"; the highest of them; whether the job's
-// specs are ready to judge by.
+// cost/threshold, an outlier marked "!"; the highest of them; what the task is
+// now; how much of the interval was counted, where that was not all; whether the
+// job's specs are ready to judge by.
 func Tasks(w io.Writer, tasks []api.TaskView, s Style) error {
 	p := &page{Style: s}
 	if len(tasks) == 0 {
@@ -46,8 +68,9 @@ func Tasks(w io.Writer, tasks []api.TaskView, s Style) error {
 	for _, sig := range signals {
 		t.columns = append(t.columns, column{head: strings.ToUpper(string(sig)), right: true})
 	}
-	t.columns = append(t.columns, column{head: "WORST", right: true}, column{head: "SPEC", drop: 1},
-		column{head: "FLAGS", least: 9, words: true}, column{head: "NOTE", least: 20, words: true, drop: 3})
+	t.columns = append(t.columns, column{head: "WORST", right: true}, column{head: "STATE"}, column{head: "COUNTED", right: true, drop: 1},
+		column{head: "SPEC", drop: 1},
+		column{head: "FLAGS", least: 9, words: true, drop: 4}, column{head: "NOTE", least: 20, words: true, drop: 3})
 	for _, task := range tasks {
 		row := []cell{{text: string(task.Name)}, {text: task.Class.String()}, {text: s.number(task.CPU)}}
 		for _, sig := range signals {
@@ -60,7 +83,7 @@ func Tasks(w io.Writer, tasks []api.TaskView, s Style) error {
 				worst.color = red
 			}
 		}
-		t.row(append(row, worst, cell{text: specs(task)}, flags(task), cell{task.Note, dim})...)
+		t.row(append(row, worst, nowState(task), cell{text: coverage(task)}, cell{text: specs(task)}, flags(task), cell{task.Note, dim})...)
 	}
 	t.write(p)
 	return p.flush(w)
@@ -93,6 +116,36 @@ func (s Style) costCell(t api.TaskView, sig sample.SignalName) cell {
 		return cell{text + "!", red}
 	}
 	return cell{text: text}
+}
+
+// nowState is the weightiest of what a task is.
+func nowState(t api.TaskView) cell {
+	switch {
+	case t.Capped:
+		return cell{"capped", yellow}
+	case t.Role == plan.Victim:
+		return cell{"victim", red}
+	case t.Role == plan.Suspect:
+		return cell{"suspect", yellow}
+	case slices.ContainsFunc(t.Costs, func(v api.SignalView) bool { return v.Outlier }):
+		return cell{"outlier", red}
+	}
+	return cell{}
+}
+
+// coverage is the smallest share of the interval that a signal counted of a
+// task; "" where it was all or nothing.
+func coverage(t api.TaskView) string {
+	least := 1.0
+	for _, v := range t.Costs {
+		if v.Coverage > 0 {
+			least = min(least, v.Coverage)
+		}
+	}
+	if least > 0.995 {
+		return ""
+	}
+	return fmt.Sprintf("%.0f%%", 100*least)
 }
 
 // specs is the state of the task's specs: ready if all are, else what the
