@@ -5,6 +5,7 @@ package guest
 import (
 	"os/exec"
 	"testing"
+	"time"
 )
 
 const insideModel = "internal/guest/inside/fakepmu"
@@ -33,5 +34,14 @@ func modelled(t *testing.T) box {
 func TestModelPMU(t *testing.T) {
 	b := modelled(t)
 	b.tests = []insideTest{{insideModel, []string{"-test.skip=^TestLoop$"}}}
+	b.run(t)
+}
+
+// TestLoopByCPI lets the shipped agent find, prove and quiet a noisy neighbour.
+func TestLoopByCPI(t *testing.T) {
+	b := modelled(t)
+	b.tests = []insideTest{{insideModel, []string{"-test.run=^TestLoop$"}}}
+	b.deadline = 9 * time.Minute
+	b.files = append(b.files, File{Path: "/bin/quell-agent", From: build(t, ARM64, "program", "cmd/quell-agent")})
 	b.run(t)
 }

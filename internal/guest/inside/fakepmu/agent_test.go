@@ -1,0 +1,156 @@
+//go:build inguest
+
+package fakepmu
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// shrunk is a time of the paper's in these tests: all of them by the same
+// factor, so that nothing else changes.
+func shrunk(paper time.Duration) time.Duration { return paper / 25 }
+
+// samples is how many the spec needs; the paper's 100 would take another two
+// minutes of guest time.
+const samples = 50
+
+// period is the time from one sample to the next.
+var period = shrunk(time.Minute)
+
+// agent is the shipped program, run over one tree.
+type agent struct {
+	*api.Client
+	t   *testing.T
+	dir string // state, socket, configuration
+	cmd *exec.Cmd
+	log bytes.Buffer
+}
+
+// newAgent configures an agent with the paper's values, but that a machine's
+// own history will do and that it acts. The victim is the tree's "web".
+func newAgent(t *testing.T, top string) *agent {
+	t.Helper()
+	a := &agent{t: t, dir: t.TempDir()}
+	a.Client = api.NewClient(a.dir + "/agent.sock")
+	text := fmt.Sprintf(`state_dir: %q
+socket: %q
+listen: ""
+signals: [cpi]
+tick: 200ms
+sampling: {duration: %s, period: %s}
+spec: {min_samples: %d, save: %s}
+detect: {outlier_window: %s, window: %s, pace: %s}
+enforce: {mode: "on", for: %s, calm: %s}
+rules:
+  - {match: "%s/web", job: web, class: latency-sensitive}
+  - {match: "%s/*", class: batch}
+`, a.dir, a.dir+"/agent.sock", shrunk(10*time.Second), period,
+		samples, shrunk(5*time.Minute), shrunk(5*time.Minute), shrunk(10*time.Minute), shrunk(time.Second), shrunk(5*time.Minute), shrunk(5*time.Minute), top, top)
+	if err := os.WriteFile(a.config(), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if a.cmd != nil {
+			a.end(syscall.SIGKILL)
+		}
+		if t.Failed() {
+			t.Logf("the agent's log:\n%s", a.log.String())
+		}
+	})
+	return a
+}
+
+func (a *agent) config() string { return a.dir + "/agent.yaml" }
+
+// start runs it until it answers.
+func (a *agent) start() {
+	a.t.Helper()
+	a.cmd = exec.Command(agentProg, "--config", a.config())
+	a.cmd.Stderr = &a.log
+	if err := a.cmd.Start(); err != nil {
+		a.t.Fatal(err)
+	}
+	wait(a.t, 100*time.Millisecond, time.Minute, "the agent answers", func() bool {
+		_, err := a.Status(a.t.Context())
+		return err == nil
+	})
+}
+
+// end ends it by a signal.
+func (a *agent) end(s syscall.Signal) error {
+	a.cmd.Process.Signal(s)
+	err := a.cmd.Wait()
+	a.cmd = nil
+	return err
+}
+
+// restore is quell-agent restore; it returns what that says.
+func (a *agent) restore() string {
+	a.t.Helper()
+	out, err := exec.Command(agentProg, "restore", "--config", a.config()).CombinedOutput()
+	if err != nil {
+		a.t.Fatalf("restore: %v: %s", err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// cost is what a task cost in the last interval; NaN is no number.
+func (a *agent) cost(task string) (v api.SignalView, ok bool) {
+	a.t.Helper()
+	tasks, err := a.Tasks(a.t.Context())
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	for _, view := range tasks {
+		if view.Name == sample.TaskName(task) && len(view.Costs) > 0 {
+			return view.Costs[0], true
+		}
+	}
+	return v, false
+}
+
+// incidents are all there are, as they were last written to the log.
+func (a *agent) incidents() map[string]plan.Incident {
+	a.t.Helper()
+	text, err := os.ReadFile(a.dir + "/incidents.jsonl")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		a.t.Fatal(err)
+	}
+	newest := map[string]plan.Incident{}
+	for line := range strings.Lines(string(text)) {
+		var inc plan.Incident
+		if json.Unmarshal([]byte(line), &inc) == nil { // else it is being written
+			newest[inc.ID] = inc
+		}
+	}
+	return newest
+}
+
+// incident waits for one that cond takes.
+func (a *agent) incident(limit time.Duration, what string, cond func(*plan.Incident) bool) (found plan.Incident) {
+	a.t.Helper()
+	wait(a.t, period/4, limit, what, func() bool {
+		for _, inc := range a.incidents() {
+			if cond(&inc) {
+				found = inc
+				return true
+			}
+		}
+		return false
+	})
+	return found
+}
