@@ -24,8 +24,19 @@ type book struct {
 	last            sample.Millis          // newest sample
 	full            int                    // tasks that reached MinSamples
 	tasks           map[sample.TaskKey]int // samples of the tasks that live
+	before          map[cgroup]TaskCount   // the same before a restart, of tasks not seen since
 	published       Spec
 }
+
+// cgroup is the part of a task's key that outlives the agent: when a task was
+// first seen is not known any more. After a reboot the same number can be
+// another task's; of the same job, that only makes its spec ready later.
+type cgroup struct {
+	hierarchy sample.Hierarchy
+	inode     uint64
+}
+
+func cgroupOf(t sample.TaskKey) cgroup { return cgroup{t.Hierarchy, t.Inode} }
 
 type heldKey struct {
 	key  Key
@@ -58,6 +69,10 @@ func (h *History) Add(k Key, task sample.TaskKey, at sample.Millis, cpu, cost, s
 	b.self.Add(self, 1)
 	b.cpu.Add(cpu, 1)
 	b.last = max(b.last, at)
+	if n, known := b.before[cgroupOf(task)]; known {
+		b.tasks[task] += n.Samples
+		delete(b.before, cgroupOf(task))
+	}
 	b.tasks[task]++
 	if b.tasks[task] == h.params.MinSamples {
 		b.full++
@@ -162,13 +177,42 @@ type Record struct {
 	Last      sample.Millis `json:"last"`
 	Full      int           `json:"full"`
 	Published Spec          `json:"published"`
+	// Tasks are those that live, so that none counts twice towards Full.
+	Tasks []TaskCount `json:"tasks,omitempty"`
+}
+
+// TaskCount is how many samples a living task has given.
+type TaskCount struct {
+	Hierarchy sample.Hierarchy `json:"hierarchy"`
+	Inode     uint64           `json:"inode"`
+	Samples   int              `json:"samples"`
+	Missed    int              `json:"missed,omitempty"` // restarts since it was seen
+}
+
+// maxMissed is how many restarts a task is remembered over that is not seen.
+const maxMissed = 10
+
+// counts lists the tasks that live, or lived when the agent was restarted and
+// have not been seen since, in a fixed order.
+func (b *book) counts() []TaskCount {
+	var all []TaskCount
+	for t, n := range b.tasks {
+		all = append(all, TaskCount{Hierarchy: t.Hierarchy, Inode: t.Inode, Samples: n})
+	}
+	for _, t := range b.before {
+		all = append(all, t)
+	}
+	slices.SortFunc(all, func(x, y TaskCount) int {
+		return cmp.Or(cmp.Compare(x.Hierarchy, y.Hierarchy), cmp.Compare(x.Inode, y.Inode), cmp.Compare(x.Samples, y.Samples))
+	})
+	return all
 }
 
 // Records returns everything that is to be kept, in a fixed order.
 func (h *History) Records() []Record {
 	all := make([]Record, 0, len(h.books))
 	for k, b := range h.books {
-		all = append(all, Record{k, b.cost, b.self, b.cpu, b.decayed, b.last, b.full, b.published})
+		all = append(all, Record{k, b.cost, b.self, b.cpu, b.decayed, b.last, b.full, b.published, b.counts()})
 	}
 	slices.SortFunc(all, func(a, b Record) int {
 		return cmp.Or(cmp.Compare(a.Job, b.Job), cmp.Compare(a.Platform, b.Platform),
@@ -184,7 +228,13 @@ func (h *History) Restore(records []Record) {
 			continue
 		}
 		r.Published.Key = r.Key
+		before := make(map[cgroup]TaskCount, len(r.Tasks))
+		for _, t := range r.Tasks {
+			if t.Missed++; t.Missed < maxMissed {
+				before[cgroup{t.Hierarchy, t.Inode}] = t
+			}
+		}
 		h.books[r.Key] = &book{cost: r.Cost, self: r.Self, cpu: r.CPU, decayed: r.Aged, last: r.Last, full: r.Full,
-			tasks: map[sample.TaskKey]int{}, published: r.Published}
+			tasks: map[sample.TaskKey]int{}, before: before, published: r.Published}
 	}
 }

@@ -135,3 +135,65 @@ func TestHistorySurvivesARestart(t *testing.T) {
 		t.Errorf("spec changed over a restart:\n%s", diff)
 	}
 }
+
+// A task that lives on over a restart of the agent is the same task: its
+// samples go on counting, and it counts once towards the tasks that a spec needs.
+func TestATaskCountsOnceOverARestart(t *testing.T) {
+	p := OwnHistory()
+	p.MinTasks = 3
+	restart := func(h *History) *History {
+		text, err := json.Marshal(h.Records())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var records []Record
+		if err := json.Unmarshal(text, &records); err != nil {
+			t.Fatal(err)
+		}
+		again := NewHistory(p)
+		again.Restore(records)
+		return again
+	}
+	// After a restart the same cgroup is first seen at another time.
+	seen := func(n uint64, at sample.Millis) sample.TaskKey { return sample.TaskKey{Inode: n, FirstSeen: at} }
+	h := NewHistory(p)
+	now := feed(h, seen(1, 0), 0, 100, 1, 0.1)
+	now = feed(h, seen(2, 0), now, 60, 1, 0.1)
+	for range 2 {
+		h = restart(h)
+		now = feed(h, seen(1, now), now, 100, 1, 0.1)
+		if s, _ := h.Lookup(key, now); s.Tasks != 1 || s.State == Ready {
+			t.Fatalf("one task with samples enough, restarted: %d tasks, %v", s.Tasks, s.State)
+		}
+	}
+	second := seen(2, now)
+	now = feed(h, second, now, 39, 1, 0.1)
+	if s, _ := h.Lookup(key, now); s.Tasks != 1 {
+		t.Errorf("the second at 99 samples: %d tasks", s.Tasks)
+	}
+	now = feed(h, second, now, 1, 1, 0.1)
+	if s, _ := h.Lookup(key, now); s.Tasks != 2 {
+		t.Errorf("the second at 100 samples, 60 of them before two restarts: %d tasks", s.Tasks)
+	}
+	now = feed(h, seen(3, now), now, 100, 1, 0.1)
+	if s, _ := h.Lookup(key, now); s.Tasks != 3 || s.State != Ready {
+		t.Errorf("a third: %d tasks, %v", s.Tasks, s.State)
+	}
+}
+
+// Tasks that are not seen again are not kept for ever.
+func TestTasksThatNeverComeBackAreDropped(t *testing.T) {
+	h := NewHistory(OwnHistory())
+	feed(h, task(1), 0, 5, 1, 0)
+	for range maxMissed {
+		if n := len(h.Records()[0].Tasks); n != 1 {
+			t.Fatalf("%d tasks are kept, want 1", n)
+		}
+		again := NewHistory(OwnHistory())
+		again.Restore(h.Records())
+		h = again
+	}
+	if n := len(h.Records()[0].Tasks); n != 0 {
+		t.Errorf("%d tasks are kept after %d restarts without them", n, maxMissed)
+	}
+}
