@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/quell-dev/quell/internal/api"
@@ -164,6 +165,7 @@ func New(p Parts) (*Agent, error) {
 		}
 	}
 	a.degrade("specs", a.disk.loadSpecs(a.history))
+	a.window.hurry = slices.ContainsFunc(a.history.Records(), func(r spec.Record) bool { return r.Published.State == spec.Ready })
 	a.degrade("overrides", a.disk.loadOverrides(&a.overrides))
 	if m, err := plan.ParseMode(a.overrides.Mode); err == nil && m != policy.Mode {
 		a.Log.Warn("enforcement is as an operator set it", "mode", m, "configured", policy.Mode)
