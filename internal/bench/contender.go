@@ -25,6 +25,9 @@ type contender struct {
 	// unified: it wants cgroup2 at /sys/fs/cgroup, and gets it there in a mount
 	// namespace of its own.
 	unified bool
+	// names: its metrics name every cgroup. If they do not, it does not do what
+	// it is measured for.
+	names bool
 	// commands that make it up, for n cgroups of the crowd; scrape is its
 	// address of metrics, "" if it has none.
 	commands func(r *run, n int) (argv [][]string, scrape string, err error)

@@ -241,6 +241,12 @@ func (r *run) turn(ctx context.Context, turn []contender, n, round int) (err err
 			return err
 		}
 		all = append(all, s)
+		if strings.HasPrefix(c.name, "quell-agent") { // what it costs to start is not asked
+			err := s.await(ctx, func(m map[string]float64) bool { return int(m["quell_tasks"]) >= n })
+			if err != nil {
+				return err
+			}
+		}
 	}
 	results, err := r.measure(ctx, all, n, round)
 	if err != nil {

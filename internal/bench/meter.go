@@ -213,14 +213,18 @@ func (s *started) doScrape(ctx context.Context, into *result) error {
 		return fmt.Errorf("scrape %s: %w: %s", s.name, err, s.tail())
 	}
 	defer resp.Body.Close()
-	n, err := io.Copy(io.Discard, resp.Body)
+	body, err := io.ReadAll(resp.Body)
+	took := time.Since(begin)
 	if err != nil {
 		return fmt.Errorf("scrape %s: %w", s.name, err)
 	}
 	if resp.StatusCode != http.StatusOK {
 		return fmt.Errorf("scrape %s: %s: %s", s.name, resp.Status, s.tail())
 	}
-	into.Bytes = max(into.Bytes, n)
-	into.Scrapes = append(into.Scrapes, time.Since(begin).Seconds())
+	if last := podName(into.Cgroups - 1); s.names && !bytes.Contains(body, []byte("/"+last+`"`)) {
+		return fmt.Errorf("scrape %s: it does not follow %s", s.name, last)
+	}
+	into.Bytes = max(into.Bytes, int64(len(body)))
+	into.Scrapes = append(into.Scrapes, took.Seconds())
 	return nil
 }

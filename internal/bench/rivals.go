@@ -53,7 +53,7 @@ func rivals(ctx context.Context, bin string, build bool) []contender {
 			at, err := freeAddress()
 			return [][]string{{exporter, "--web.listen-address=" + at}}, "http://" + at + "/metrics", err
 		}},
-		{name: "cAdvisor 0.60.6", heavy: true, unified: true, absent: cadvisorErr, commands: func(r *run, n int) ([][]string, string, error) {
+		{name: "cAdvisor 0.60.6", heavy: true, unified: true, names: true, absent: cadvisorErr, commands: func(r *run, n int) ([][]string, string, error) {
 			at, err := freeAddress()
 			return [][]string{{cadvisor, "-listen=" + at}}, "http://" + at + "/metrics", err
 		}},

@@ -98,21 +98,28 @@ func (r *run) underAgent(ctx context.Context, g *game, signals []string, window 
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, s.stop()) }()
-	limit, cancel := context.WithTimeout(ctx, 30*time.Second)
+	err = s.await(ctx, func(m map[string]float64) bool { return m[until] >= 1 && m["quell_tasks"] == 2 })
+	if err != nil {
+		return 0, err
+	}
+	return g.best(trips)
+}
+
+// await waits until the agent's metrics are as they should be.
+func (s *started) await(ctx context.Context, ready func(map[string]float64) bool) error {
+	limit, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	for {
 		if err := s.dead(); err != nil {
-			return 0, err
+			return err
 		}
-		m, err := s.metrics(limit)
-		if err == nil && m[until] >= 1 && m["quell_tasks"] == 2 {
-			break
+		if m, err := s.metrics(limit); err == nil && ready(m) {
+			return nil
 		}
-		if err := pause(limit, 50*time.Millisecond); err != nil {
-			return 0, fmt.Errorf("wait for the agent: %w: %s", err, s.tail())
+		if err := pause(limit, 100*time.Millisecond); err != nil {
+			return fmt.Errorf("wait for %s: %w: %s", s.name, err, s.tail())
 		}
 	}
-	return g.best(trips)
 }
 
 // metrics reads those without labels.
