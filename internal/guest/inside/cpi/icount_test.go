@@ -36,7 +36,8 @@ func TestInstructionsAndCPI(t *testing.T) {
 	if !within(user, loop, 0.001) {
 		t.Errorf("%.0f instructions outside the kernel, executed were %d", user, loop)
 	}
-	if !within(counted, executed, 0.001) {
+	// The clock knows no cgroups: this test and the kernel's threads have run as well.
+	if !within(counted, executed, 0.005) {
 		t.Errorf("%.0f instructions, executed were %.0f", counted, executed)
 	}
 	if !within(r.Cost, ns, 0.01) || !within(extra(t, r, sample.Cycles), ns*counted, 0.01) {
