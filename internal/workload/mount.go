@@ -33,6 +33,8 @@ type mounts struct {
 	unified string // cgroup2
 	cpu     string // v1 with the cpu controller
 	cpuacct string // v1 with cpuacct, if mounted apart from cpu
+	cpuset  string // v1 with cpuset, if it was asked for
+	more    []string
 }
 
 // mountsOf takes them from a host's layout.
@@ -46,7 +48,47 @@ func mountsOf(l host.Layout) mounts {
 
 // all returns the mount points in the order in which processes are placed.
 func (m mounts) all() []string {
-	return slices.DeleteFunc([]string{m.unified, m.cpu, m.cpuacct}, func(s string) bool { return s == "" })
+	return slices.DeleteFunc(append([]string{m.unified, m.cpu, m.cpuacct}, m.more...), func(s string) bool { return s == "" })
+}
+
+// extend adds the v1 hierarchies that the options ask for, and takes the cpu
+// controller's away.
+func (m *mounts) extend(opt TreeOptions) error {
+	h, err := host.Open("/")
+	if err != nil {
+		return &EnvError{"no /proc", "mount it: mount -t proc proc /proc", err}
+	}
+	v1 := h.Layout().V1
+	cpu := m.cpu
+	if opt.Ungrouped {
+		m.cpu = ""
+	}
+	for _, c := range opt.Controllers {
+		dir := v1[c]
+		if dir == "" || dir == cpu && opt.Ungrouped {
+			continue
+		}
+		if c == "cpuset" {
+			m.cpuset = dir
+		}
+		if !slices.Contains(m.all(), dir) {
+			m.more = append(m.more, dir)
+		}
+	}
+	return nil
+}
+
+// sweepable are the mount points of all hierarchies in which a tree may be.
+func sweepable(l host.Layout) []string {
+	var all []string
+	for _, dir := range l.V1 {
+		all = append(all, dir)
+	}
+	if l.Unified != "" {
+		all = append(all, l.Unified)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // findMounts looks at this machine and checks that one of them can limit CPU.

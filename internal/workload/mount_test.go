@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 
@@ -20,7 +21,7 @@ func TestATreeLivesInEveryHierarchyOnce(t *testing.T) {
 			mounts{unified: "/c/u", cpu: "/c/cpu", cpuacct: "/c/acct"}},
 		{"none", host.Layout{}, mounts{}},
 	} {
-		if got := mountsOf(c.layout); got != c.want {
+		if got := mountsOf(c.layout); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
 		}
 	}

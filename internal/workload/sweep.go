@@ -25,7 +25,7 @@ func Sweep(prefix string) (removed []string, err error) {
 		return nil, fmt.Errorf("sweep: %w", err)
 	}
 	var all []error
-	for _, root := range append(mountsOf(h.Layout()).all(), os.TempDir()) {
+	for _, root := range append(sweepable(h.Layout()), os.TempDir()) {
 		entries, err := os.ReadDir(root)
 		if err != nil {
 			all = append(all, err)

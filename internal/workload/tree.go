@@ -51,6 +51,14 @@ type TreeOptions struct {
 	// stays below 0.1 s/CPU-s beside ten busy builds, and whatever is not in
 	// the tree gets little on CPUs that the tree keeps busy.
 	Weight int
+	// Controllers are more of those that the tree's cgroups have, e.g. cpuset,
+	// freezer, memory: in their v1 hierarchies, or in cgroup2 as far as its top
+	// hands them on. One that the machine lacks is left out.
+	Controllers []string
+	// Ungrouped keeps the tree out of the v1 hierarchy of the cpu controller, so
+	// that its tasks are scheduled as if they had no cgroup. Where the
+	// controller is cgroup2's, a task cannot be out of it.
+	Ungrouped bool
 }
 
 // settle is how long processes get to die and cgroups to empty.
@@ -68,6 +76,9 @@ func OpenTree(prefix string, opt TreeOptions) (*Tree, error) {
 	}
 	m, err := findMounts()
 	if err != nil {
+		return nil, fmt.Errorf("open tree: %w", err)
+	}
+	if err := m.extend(opt); err != nil {
 		return nil, fmt.Errorf("open tree: %w", err)
 	}
 	start, err := startTime(os.Getpid())
@@ -136,7 +147,20 @@ func (t *Tree) CPUDir(task string) (dir string, v1 bool) {
 	return filepath.Join(t.mounts.unified, t.top, task), false
 }
 
-// make makes the task's directories, with the cpu controller on in all of
+// Remove ends what runs in a task and removes its directories. What the caller
+// has launched there it still has to wait for.
+func (t *Tree) Remove(task string) error {
+	var all []error
+	for _, dir := range t.Dirs(task) {
+		all = append(all, removeCgroups(dir, time.Now().Add(settle)))
+	}
+	if err := errors.Join(all...); err != nil {
+		return fmt.Errorf("remove task %s: %w", task, err)
+	}
+	return nil
+}
+
+// make makes the task's directories, with the controllers on in all of
 // them. In cgroup v2 a directory that has controllers on for its children can
 // hold no processes, so tasks are leaves: "web/0" and "web/1", but no "web".
 func (t *Tree) make(task string) error {
@@ -144,13 +168,18 @@ func (t *Tree) make(task string) error {
 		dir := root
 		for i, step := range strings.Split(filepath.Join(t.top, task), "/") {
 			if i > 0 {
-				if err := t.enableCPU(root, dir); err != nil {
-					return fmt.Errorf("enable cpu controller: %w", err)
+				if err := t.enable(root, dir); err != nil {
+					return fmt.Errorf("enable controllers: %w", err)
 				}
 			}
 			dir = filepath.Join(dir, step)
 			if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 				return mkdirError(err)
+			}
+			if root == t.mounts.cpuset {
+				if err := inheritCPUs(dir); err != nil {
+					return fmt.Errorf("make cpuset: %w", err)
+				}
 			}
 		}
 	}
@@ -171,12 +200,52 @@ func (t *Tree) weigh() error {
 	return write(filepath.Join(dir, file), strconv.Itoa(t.opt.Weight*usual))
 }
 
-// enableCPU turns the cpu controller on for children of a v2 directory.
-func (t *Tree) enableCPU(root, dir string) error {
-	if root != t.mounts.unified || t.mounts.cpu != "" || hasWord(dir, "cgroup.subtree_control", "cpu") {
+// enable turns the controllers on for children of a v2 directory: cpu, and of
+// the others those that the directory has.
+func (t *Tree) enable(root, dir string) error {
+	if root != t.mounts.unified {
 		return nil
 	}
-	return write(filepath.Join(dir, "cgroup.subtree_control"), "+cpu")
+	var words []string
+	if t.mounts.cpu == "" && !t.opt.Ungrouped {
+		words = append(words, "cpu")
+	}
+	for _, c := range t.opt.Controllers {
+		if hasWord(dir, "cgroup.controllers", c) {
+			words = append(words, c)
+		}
+	}
+	for _, c := range words {
+		if hasWord(dir, "cgroup.subtree_control", c) {
+			continue
+		}
+		if err := write(filepath.Join(dir, "cgroup.subtree_control"), "+"+c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inheritCPUs gives a new v1 cpuset the CPUs and memory nodes of the one above:
+// it has none at first and can hold no process (cgroup-v1/cpusets.rst).
+func inheritCPUs(dir string) error {
+	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
+		has, err := os.ReadFile(filepath.Join(dir, file))
+		if err != nil {
+			return err
+		}
+		if strings.TrimSpace(string(has)) != "" {
+			continue
+		}
+		above, err := os.ReadFile(filepath.Join(filepath.Dir(dir), file))
+		if err != nil {
+			return err
+		}
+		if err := write(filepath.Join(dir, file), strings.TrimSpace(string(above))); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func mkdirError(err error) error {
