@@ -79,7 +79,7 @@ func TestUsageParse(t *testing.T) {
 func TestParseStalled(t *testing.T) {
 	for text, want := range map[string]time.Duration{
 		"some avg10=1.27 avg60=1.12 avg300=0.75 total=9684323\nfull avg10=0.10 avg60=0.00 avg300=0.00 total=7\n": 9684323 * time.Microsecond,
-		"full avg10=0.10 avg60=0.00 avg300=0.00 total=7\nsome avg10=1.00 avg60=0.00 avg300=0.00 total=1":        time.Microsecond,
+		"full avg10=0.10 avg60=0.00 avg300=0.00 total=7\nsome avg10=1.00 avg60=0.00 avg300=0.00 total=1":         time.Microsecond,
 	} {
 		if got, err := parseStalled([]byte(text)); err != nil || got != want {
 			t.Errorf("%q: %v, %v; want %v", text, got, err, want)
