@@ -47,21 +47,33 @@ func (r *Reader) Add(key, value, want, where string) {
 func (r *Reader) At(n *yaml.Node) string { return fmt.Sprintf("%s:%d", r.File, n.Line) }
 
 // Where says where a key's value came from; of a list's element or of a key
-// that is missing in one, where the element or the list did.
+// that is missing in one, where the element or the list did. A default came
+// from nowhere.
 func (r *Reader) Where(key string) string {
 	if where := r.where[key]; where != "" {
 		return where
 	}
-	dot, bracket := strings.LastIndexByte(key, '.'), strings.LastIndexByte(key, ']')
-	switch {
-	case bracket >= 0 && bracket+1 < len(key) && bracket > dot-1:
-		return r.Where(key[:bracket+1])
-	case bracket >= 0 && bracket+1 == len(key):
+	if i := strings.LastIndexByte(key, ']'); i >= 0 {
+		if i+1 < len(key) {
+			return r.Where(key[:i+1])
+		}
 		return r.Where(key[:strings.LastIndexByte(key, '[')])
-	case dot > 0:
-		return r.Where(key[:dot])
 	}
 	return ""
+}
+
+// Near says where a key stands, or else what it would stand in.
+func (r *Reader) Near(key string) string {
+	for {
+		if where := r.Where(key); where != "" {
+			return where
+		}
+		dot := strings.LastIndexByte(key, '.')
+		if dot < 0 {
+			return ""
+		}
+		key = key[:dot]
+	}
 }
 
 func (r *Reader) set(key, where string) {
@@ -135,8 +147,8 @@ func (r *Reader) fill(key string, v reflect.Value, n *yaml.Node) {
 // named fills a map from the mapping that writes it.
 func (r *Reader) named(key string, v reflect.Value, n *yaml.Node) {
 	v.Set(reflect.MakeMap(v.Type()))
-	r.pairs(key, n, func(name string, item *yaml.Node) {
-		e := reflect.New(v.Type().Elem()).Elem()
+	r.pairs(key, n, func(k, item *yaml.Node) {
+		name, e := k.Value, reflect.New(v.Type().Elem()).Elem()
 		setName(e, name)
 		r.fill(join(key, name), e, item)
 		v.SetMapIndex(reflect.ValueOf(name), e)
@@ -151,10 +163,10 @@ func setName(v reflect.Value, name string) {
 
 func (r *Reader) list(key string, v reflect.Value, n *yaml.Node) {
 	if _, ok := reflect.New(v.Type().Elem()).Interface().(Named); ok && n.Kind == yaml.MappingNode {
-		r.pairs(key, n, func(name string, item *yaml.Node) {
+		r.pairs(key, n, func(k, item *yaml.Node) {
 			e := reflect.New(v.Type().Elem()).Elem()
-			setName(e, name)
-			r.fill(join(key, name), e, item)
+			setName(e, k.Value)
+			r.fill(join(key, k.Value), e, item)
 			v.Set(reflect.Append(v, e))
 		})
 		return
@@ -171,7 +183,7 @@ func (r *Reader) list(key string, v reflect.Value, n *yaml.Node) {
 }
 
 // pairs calls fn for each key of a mapping, once.
-func (r *Reader) pairs(key string, n *yaml.Node, fn func(name string, item *yaml.Node)) {
+func (r *Reader) pairs(key string, n *yaml.Node, fn func(k, item *yaml.Node)) {
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
 		return
 	}
@@ -188,7 +200,7 @@ func (r *Reader) pairs(key string, n *yaml.Node, fn func(name string, item *yaml
 		if seen[name] {
 			r.Add(join(key, name), "given twice", "once", r.At(n.Content[i]))
 		} else {
-			fn(name, n.Content[i+1])
+			fn(n.Content[i], n.Content[i+1])
 		}
 		seen[name] = true
 	}
@@ -196,12 +208,13 @@ func (r *Reader) pairs(key string, n *yaml.Node, fn func(name string, item *yaml
 
 func (r *Reader) mapping(key string, v reflect.Value, n *yaml.Node) {
 	seen := map[string]bool{}
-	r.pairs(key, n, func(name string, item *yaml.Node) {
+	r.pairs(key, n, func(k, item *yaml.Node) {
+		name := k.Value
 		full := join(key, name)
 		if field, ok := fieldOf(v, name); ok {
 			r.fill(full, field, item)
 		} else {
-			r.Add(full, "unknown key", "one of "+strings.Join(keysOf(v.Type()), ", "), r.At(item))
+			r.Add(full, "unknown key", "one of "+strings.Join(keysOf(v.Type()), ", "), r.At(k))
 		}
 		seen[name] = true
 	})

@@ -23,7 +23,7 @@ func Parse(file string, text []byte, known Known) (*Study, error) {
 	s.complete()
 	if len(r.Problems) == 0 { // or what follows from a misreading would be listed too
 		for _, p := range s.validate(known) {
-			p.Where = r.Where(p.Key)
+			p.Where = r.Near(p.Key)
 			r.Problems = append(r.Problems, p)
 		}
 	}
