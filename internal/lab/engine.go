@@ -41,6 +41,10 @@ type Job struct {
 	Env    []string
 	Stdout io.Writer // whole lines; iterations are read from it
 	Stderr io.Writer
+	// Waits is that the program waits for a line on its standard input by
+	// itself before it works, and ends when that is closed, as quell's own
+	// workloads do. Any other is started anew at the barrier.
+	Waits bool
 }
 
 // Process is a command in an environment.

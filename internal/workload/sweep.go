@@ -151,6 +151,8 @@ func tryRemove(dir string) error {
 			}
 		}
 	}
+	// A process that v1's freezer holds does not die.
+	_ = write(filepath.Join(dir, "freezer.state"), "THAWED")
 	// cgroup.kill is in cgroup v2 since Linux 5.14.
 	if write(filepath.Join(dir, "cgroup.kill"), "1") != nil {
 		killMembers(dir)

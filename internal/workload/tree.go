@@ -147,6 +147,17 @@ func (t *Tree) CPUDir(task string) (dir string, v1 bool) {
 	return filepath.Join(t.mounts.unified, t.top, task), false
 }
 
+// Add makes a task's cgroups before anything runs there, e.g. to place them.
+func (t *Tree) Add(task string) error {
+	if !taskShape.MatchString(task) {
+		return fmt.Errorf("add task %q: want path elements of letters, digits, '_', '.' and '-'", task)
+	}
+	if err := t.make(task); err != nil {
+		return fmt.Errorf("add task: %w", err)
+	}
+	return nil
+}
+
 // Remove ends what runs in a task and removes its directories. What the caller
 // has launched there it still has to wait for.
 func (t *Tree) Remove(task string) error {

@@ -1,0 +1,217 @@
+package env
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/guest"
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/lab/load"
+	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/workload"
+)
+
+// Options say what the environments are made with.
+type Options struct {
+	// Hold is the command line that calls HoldMain with the words after it.
+	Hold []string
+	// Agent is the command line that calls AgentMain with the words after it.
+	// Its first word is a static program: it is taken into containers and guests.
+	Agent []string
+	// Guard thaws what is stopped when the lab is killed; nil for none.
+	Guard *load.Guard
+	// Prefix names everything that is made; "": quell-lab.
+	Prefix string
+	// Kernel finds the kernel of guests that name none; nil: guest.Find.
+	Kernel func() (guest.Kernel, error)
+	// Console takes what guests and containers write on their consoles; nil
+	// drops it.
+	Console func(part, line string)
+}
+
+// Maker makes environments. It is safe for use by several goroutines.
+type Maker struct {
+	opt    Options
+	layout host.Layout
+	base   time.Time // an instant, by which CLOCK_MONOTONIC becomes time.Time
+	baseNS int64
+
+	mu    sync.Mutex
+	trees map[bool]*workload.Tree // by whether it is ungrouped
+	made  int
+	envs  []lab.Environment
+	accel map[string]error // of QEMU's, by name: nil if it works
+}
+
+// Open finds out how cgroups are mounted; nothing is made yet.
+func Open(o Options) (*Maker, error) {
+	if len(o.Hold) == 0 || len(o.Agent) == 0 {
+		return nil, errors.New("open environments: want the command lines that hold and that play the agent")
+	}
+	if o.Prefix == "" {
+		o.Prefix = "quell-lab"
+	}
+	if o.Kernel == nil {
+		o.Kernel = func() (guest.Kernel, error) { return guest.Find(nativeArch()) }
+	}
+	h, err := host.Open("/")
+	if err != nil {
+		return nil, fmt.Errorf("open environments: %w", err)
+	}
+	m := &Maker{opt: o, layout: h.Layout(), trees: map[bool]*workload.Tree{}, accel: map[string]error{}}
+	m.base, m.baseNS = time.Now(), monotonic()
+	return m, nil
+}
+
+// monotonic is CLOCK_MONOTONIC in ns.
+func monotonic() int64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		panic(err) // every kernel has it
+	}
+	return ts.Nano()
+}
+
+// at is an instant of the host's CLOCK_MONOTONIC.
+func (m *Maker) at(ns int64) time.Time { return m.base.Add(time.Duration(ns - m.baseNS)) }
+
+// Make makes and, for a guest or a container, boots a part's environment. What
+// the machine lacks for it is a *lab.LackError.
+func (m *Maker) Make(ctx context.Context, p *study.Part) (lab.Environment, error) {
+	var e lab.Environment
+	var err error
+	switch d := p.Environment.Driver; d {
+	case study.Bare, study.Cgroup:
+		e, err = m.native(p)
+	case study.LXC:
+		e, err = m.container(ctx, p)
+	case study.QEMU:
+		e, err = m.machine(ctx, p)
+	default:
+		return nil, fmt.Errorf("make environment %s: no driver %q", p.Environment.Name, d)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("make environment of %s: %w", p.Name(), lacking(err))
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.envs = append(m.envs, e)
+	return e, nil
+}
+
+// lacking makes what other packages say of missing things the engine's word
+// for it.
+func lacking(err error) error {
+	var env *workload.EnvError
+	var missing *guest.MissingError
+	switch {
+	case errors.As(err, &env):
+		return &lab.LackError{What: env.What, Remedy: env.Remedy}
+	case errors.As(err, &missing):
+		return &lab.LackError{What: missing.What + " is missing", Remedy: missing.Remedy}
+	}
+	return err
+}
+
+// tree returns the cgroups that parts live in, made at the first call.
+func (m *Maker) tree(ungrouped bool) (*workload.Tree, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if t := m.trees[ungrouped]; t != nil {
+		return t, nil
+	}
+	t, err := workload.OpenTree(m.prefix(ungrouped), workload.TreeOptions{Ungrouped: ungrouped, Controllers: []string{"freezer", "cpuset", "memory"}})
+	if err != nil {
+		return nil, err
+	}
+	m.trees[ungrouped] = t
+	return t, nil
+}
+
+func (m *Maker) prefix(ungrouped bool) string {
+	if ungrouped {
+		return m.opt.Prefix + "-host"
+	}
+	return m.opt.Prefix
+}
+
+// name is a new task's, unique and one path element.
+func (m *Maker) name(p *study.Part) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.made++
+	clean := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_' {
+			return r
+		}
+		return '.'
+	}, p.Name())
+	return fmt.Sprintf("e%d.%s", m.made, clean)
+}
+
+// Stamp is what records must say of environments of these drivers, since
+// results with and without it are not to be mixed.
+func (m *Maker) Stamp(drivers ...study.Driver) []string {
+	var all []string
+	if slices.Contains(drivers, study.Bare) && m.layout.Kind == host.V2 {
+		all = append(all, "bare=in-a-scheduling-group")
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if slices.Contains(drivers, study.QEMU) {
+		for _, name := range []string{"kvm", "tcg"} {
+			if err, tried := m.accel[name]; tried && err == nil {
+				all = append(all, "accel="+name)
+			}
+		}
+	}
+	return all
+}
+
+// Sweep removes what labs that are dead have left behind: processes, guests,
+// containers, cgroups, sockets. Those of the living are not touched.
+func (m *Maker) Sweep() error {
+	var all []error
+	for _, ungrouped := range []bool{false, true} {
+		_, err := workload.Sweep(m.prefix(ungrouped))
+		all = append(all, err)
+	}
+	if err := errors.Join(all...); err != nil {
+		return fmt.Errorf("sweep environments: %w", err)
+	}
+	return nil
+}
+
+// Close ends every environment and removes everything.
+func (m *Maker) Close() error {
+	m.mu.Lock()
+	envs, trees := m.envs, m.trees
+	m.envs, m.trees = nil, map[bool]*workload.Tree{}
+	m.mu.Unlock()
+	var all []error
+	for _, e := range envs {
+		all = append(all, e.Close())
+	}
+	for _, t := range trees {
+		all = append(all, t.Close())
+	}
+	return errors.Join(all...)
+}
+
+// scratch is a directory of a part's own, removed with the tree.
+func scratch(t *workload.Tree, name string) (string, error) {
+	dir := t.Scratch() + "/" + name
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return "", err
+	}
+	return dir, nil
+}

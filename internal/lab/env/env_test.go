@@ -1,0 +1,333 @@
+package env
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// The test binary is also what the environments run: its holder, and a
+// workload that says iterations until it is ended.
+const childEnv = "QUELL_ENV_CHILD"
+
+func TestMain(m *testing.M) {
+	role := os.Getenv(childEnv)
+	if len(os.Args) > 1 && strings.HasPrefix(os.Args[1], "play-") {
+		role = os.Args[1]
+		os.Args = os.Args[1:]
+	}
+	switch role {
+	case "play-hold":
+		die(HoldMain(os.Args[1:]))
+	case "play-work":
+		work()
+	case "play-lab":
+		die(labThatIsKilled())
+	default:
+		quelltest.Main(m)
+	}
+}
+
+func die(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// work is like quell's own workloads: it waits for a line if told to, says
+// where it runs, then iterations of some milliseconds.
+func work() {
+	if len(os.Args) > 1 && os.Args[1] == "waits" {
+		if line(os.Stdin) != nil {
+			os.Exit(0)
+		}
+		go func() {
+			_, _ = os.Stdin.Read(make([]byte, 1))
+			os.Exit(0)
+		}()
+	}
+	fmt.Println("pid", os.Getpid())
+	for {
+		from := monotonic()
+		for monotonic()-from < 5e6 {
+		}
+		fmt.Printf("%s%d %d 1\n", lab.IterationLine, from, monotonic())
+	}
+}
+
+const testPrefix = "quell-test-lab"
+
+// said is output as it comes.
+type said struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (s *said) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.buf.Write(p)
+}
+
+func (s *said) lines(prefix string) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []string
+	for l := range strings.Lines(s.buf.String()) {
+		if strings.HasPrefix(l, prefix) {
+			all = append(all, strings.TrimSpace(l))
+		}
+	}
+	return all
+}
+
+func (s *said) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.buf.String()
+}
+
+func openMaker(t *testing.T) *Maker {
+	t.Helper()
+	quelltest.Need(t, quelltest.Root)
+	m, err := Open(Options{Hold: []string{os.Args[0], "play-hold"}, Agent: []string{os.Args[0], "play-agent"}, Prefix: testPrefix,
+		Console: func(part, line string) { t.Logf("%s| %s", part, line) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
+func part(d study.Driver) *study.Part {
+	return &study.Part{Role: "fg", Environment: study.Environment{Name: "ve", Driver: d, CPUs: 1}}
+}
+
+func makeEnv(t *testing.T, m *Maker, p *study.Part) lab.Environment {
+	t.Helper()
+	e, err := m.Make(t.Context(), p)
+	var lack *lab.LackError
+	if errors.As(err, &lack) {
+		quelltest.Skip(t, "lab-"+string(p.Environment.Driver), err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for range 2 { // closing again does nothing
+			if err := e.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return e
+}
+
+func lastCPU(t *testing.T) int {
+	t.Helper()
+	set, err := affinity(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := set.Numbers()
+	return all[len(all)-1]
+}
+
+// A part is held until it is let go, is where it was placed, counts its CPU
+// time, stands still while it is frozen, and is gone afterwards.
+func TestNative(t *testing.T) {
+	for _, driver := range []study.Driver{study.Bare, study.Cgroup} {
+		for _, waits := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, waits %t", driver, waits), func(t *testing.T) {
+				m := openMaker(t)
+				e := makeEnv(t, m, part(driver))
+				play(t, m, e, waits, 1)
+				if err := e.Close(); err != nil {
+					t.Fatal(err)
+				}
+				for _, dir := range e.(*native).dirs {
+					if _, err := os.Stat(dir); !os.IsNotExist(err) {
+						t.Errorf("%s is still there: %v", dir, err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// play holds an environment against the contract.
+func play(t *testing.T, m *Maker, e lab.Environment, waits bool, cpus int) {
+	t.Helper()
+	on := sample.SetOf(lastCPU(t))
+	if err := e.Pin([]sample.Set{on}); err != nil {
+		t.Fatal(err)
+	}
+	placed := func(when string) {
+		t.Helper()
+		got, err := e.Pinned()
+		if err != nil || len(got) != 1 || got[0].String() != on.String() {
+			t.Errorf("%s it may run on %v, %v, want %s", when, got, err, on)
+		}
+	}
+	placed("before it is started")
+	job := lab.Job{Name: "fg", Argv: []string{os.Args[0], "play-work"}, Waits: waits, Stdout: &said{}, Stderr: &said{}}
+	if waits {
+		job.Argv = append(job.Argv, "waits")
+	}
+	out := job.Stdout.(*said)
+	before := time.Now()
+	p, err := e.Start(t.Context(), job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	quelltest.Until(t, 20*time.Second, "it has threads", func() bool { ids, err := e.Threads(); return err == nil && len(ids) > 0 })
+	placed("held")
+	if out.String() != "" {
+		t.Errorf("it has begun: %q", out)
+	}
+	at, within, err := p.Begin()
+	if err != nil || at.Before(before) || within < 0 {
+		t.Fatalf("began at %v within %v: %v", at, within, err)
+	}
+	quelltest.Until(t, 30*time.Second, "it says iterations", func() bool { return len(out.lines(lab.IterationLine)) > 3 })
+	placed("running")
+	var from, to, units int64
+	if _, err := fmt.Sscanf(out.lines(lab.IterationLine)[0], lab.IterationLine+"%d %d %d", &from, &to, &units); err != nil {
+		t.Fatal(err)
+	}
+	slack := within + 50*time.Millisecond
+	if begin := p.Clock(from); begin.Before(at.Add(-slack)) || begin.After(time.Now().Add(slack)) {
+		t.Errorf("its first iteration is at %v after it was let go", begin.Sub(at))
+	}
+	used := func() time.Duration {
+		u, err := e.Usage()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return u.Total()
+	}
+	if err := e.Freeze(true); err != nil {
+		t.Fatal(err)
+	}
+	stopped := used()
+	if stopped <= 0 {
+		t.Error("it used no CPU time")
+	}
+	burn(30 * time.Millisecond)
+	// A task counts as frozen from just before it leaves its CPU.
+	if now := used(); now-stopped > time.Millisecond {
+		t.Errorf("it used %v while frozen", now-stopped)
+	}
+	if err := e.Freeze(false); err != nil {
+		t.Fatal(err)
+	}
+	quelltest.Until(t, 20*time.Second, "it runs on", func() bool { return used() > stopped+10*time.Millisecond })
+	if p.Err() != nil {
+		t.Errorf("it runs and has failed: %v", p.Err())
+	}
+	if err := p.Stop(); err != nil {
+		t.Error(err)
+	}
+	<-p.Done()
+	if p.Err() != nil {
+		t.Errorf("it was stopped and has failed: %v", p.Err())
+	}
+}
+
+// burn passes time without sleeping.
+func burn(d time.Duration) {
+	for begin := time.Now(); time.Since(begin) < d; {
+	}
+}
+
+func TestFailuresAreTold(t *testing.T) {
+	m := openMaker(t)
+	e := makeEnv(t, m, part(study.Cgroup))
+	var lack *lab.LackError
+	if _, err := e.Start(t.Context(), lab.Job{Argv: []string{"no-such-program-anywhere"}}); !errors.As(err, &lack) {
+		t.Errorf("a program that is missing: %v", err)
+	}
+	if err := e.Pin([]sample.Set{sample.SetOf(0), sample.SetOf(0)}); !errors.As(err, &lack) {
+		t.Errorf("two sets for one cgroup: %v", err)
+	}
+	p, err := e.Start(t.Context(), lab.Job{Argv: []string{"false"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := p.Begin(); err != nil {
+		t.Fatal(err)
+	}
+	<-p.Done()
+	if p.Err() == nil {
+		t.Error("false has not failed")
+	}
+	// A held program that is never let go ends without a word.
+	p, err = e.Start(t.Context(), lab.Job{Argv: []string{"false"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Stop(); err != nil || p.Err() != nil {
+		t.Errorf("stopped at the barrier: %v, %v", err, p.Err())
+	}
+}
+
+// A frozen part can be closed, with what it has started itself.
+func TestCloseFrozen(t *testing.T) {
+	m := openMaker(t)
+	e := makeEnv(t, m, part(study.Cgroup))
+	p, err := e.Start(t.Context(), lab.Job{Argv: []string{"sh", "-c", "setsid sleep 1000 & setsid sleep 1000 & wait"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := p.Begin(); err != nil {
+		t.Fatal(err)
+	}
+	var ids []int
+	quelltest.Until(t, 20*time.Second, "it has children", func() bool { ids, _ = e.Threads(); return len(ids) == 3 })
+	if err := e.Freeze(true); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range ids {
+		quelltest.Until(t, 10*time.Second, "it is gone", func() bool { return errors.Is(unix.Kill(id, 0), unix.ESRCH) || zombie(id) })
+	}
+}
+
+func zombie(pid int) bool {
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	return err != nil || strings.Contains(string(text), ") Z ")
+}
+
+func TestMemoryLimit(t *testing.T) {
+	m := openMaker(t)
+	p := part(study.Cgroup)
+	p.Environment.Memory = 64 << 20
+	e := makeEnv(t, m, p)
+	path := e.(*native).file("memory.max", "memory.limit_in_bytes")
+	text, err := os.ReadFile(path)
+	if err != nil || strings.TrimSpace(string(text)) != strconv.Itoa(64<<20) {
+		t.Errorf("%s says %q, %v", path, text, err)
+	}
+}

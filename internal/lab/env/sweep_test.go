@@ -1,0 +1,92 @@
+package env
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/quelltest"
+)
+
+// labThatIsKilled makes an environment of the driver that it is told, lets a
+// program go there that has left its process group, freezes it, and waits.
+func labThatIsKilled() error {
+	m, err := Open(Options{Hold: []string{os.Args[0], "play-hold"}, Agent: []string{os.Args[0], "play-agent"}, Prefix: testPrefix})
+	if err != nil {
+		return err
+	}
+	e, err := m.native(part(study.Driver(os.Args[1])))
+	if err != nil {
+		return err
+	}
+	p, err := e.Start(nil, lab.Job{Argv: []string{"setsid", "sleep", "1000"}})
+	if err != nil {
+		return err
+	}
+	if _, _, err := p.Begin(); err != nil {
+		return err
+	}
+	ids, err := e.Threads()
+	if err != nil {
+		return err
+	}
+	if err := e.Freeze(true); err != nil {
+		return err
+	}
+	fmt.Println(ids[0], strings.Join(e.(*native).dirs, " "))
+	select {}
+}
+
+// After a kill -9 the next lab finds everything and removes it, and nothing of
+// a lab that lives.
+func TestSweep(t *testing.T) {
+	m := openMaker(t)
+	mine := makeEnv(t, m, part(study.Cgroup))
+	for _, driver := range []study.Driver{study.Bare, study.Cgroup} {
+		// Through env(1), since the first word of a test binary's own command
+		// line must not be one of go test's flags.
+		cmd := exec.Command("/usr/bin/env", childEnv+"=play-lab", os.Args[0], string(driver))
+		cmd.Stderr = os.Stderr
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		line, err := bufio.NewReader(out).ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		words := strings.Fields(line)
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait()
+		if err := m.Sweep(); err != nil {
+			t.Fatal(err)
+		}
+		for _, dir := range words[1:] {
+			if _, err := os.Stat(dir); !os.IsNotExist(err) {
+				t.Errorf("%s: %s: %v", driver, dir, err)
+			}
+		}
+		pid, err := strconv.Atoi(words[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		quelltest.Until(t, 10*time.Second, "its process is gone", func() bool { return zombie(pid) })
+	}
+	for _, dir := range mine.(*native).dirs {
+		if _, err := os.Stat(dir); err != nil {
+			t.Errorf("the sweep took a living lab's: %v", err)
+		}
+	}
+}
