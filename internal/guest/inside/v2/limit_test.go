@@ -268,7 +268,10 @@ func TestIOLimit(t *testing.T) {
 
 // touch is a child that walks through more memory than it may keep.
 func touch() {
-	buf := make([]byte, 24<<20)
+	buf, err := unix.Mmap(-1, 0, 24<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	if err != nil {
+		panic(err)
+	}
 	for {
 		for i := 0; i < len(buf); i += 4096 {
 			buf[i]++
@@ -301,8 +304,9 @@ func TestPressure(t *testing.T) {
 				}
 				return psi.Some.Total > 300*time.Millisecond
 			})
+			// The machine's is weighted by what each CPU does.
 			machine, err := h.PSI(c.resource)
-			if err != nil || machine.Some.Total < 300*time.Millisecond {
+			if err != nil || machine.Some.Total == 0 {
 				t.Errorf("the machine's pressure is %+v, %v", machine, err)
 			}
 			other, err := h.OpenCgroup(sample.Unified, calm)
