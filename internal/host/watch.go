@@ -23,6 +23,11 @@ type Watcher struct {
 	buf  [16 << 10]byte
 }
 
+// maxReads bounds what one call of Changed reads, some 30,000 events: about as
+// many as the kernel queues (fs.inotify.max_queued_events is 16384 by default).
+// Where cgroups come and go faster than that the rest is read by the next call.
+const maxReads = 64
+
 const watchMask = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVE | unix.IN_ONLYDIR
 
 // Watch watches every cgroup of cgroup2 and of the v1 cpu hierarchy. Each
@@ -51,10 +56,11 @@ func (w *Watcher) Close() error { return unix.Close(w.fd) }
 
 // Changed reports whether any cgroup was made, removed or renamed since the
 // last call, and watches the new ones. When the kernel's queue overflowed it
-// says true, since something was lost. It does not wait.
+// says true, since something was lost, and watches what there is. It does not
+// wait.
 func (w *Watcher) Changed() (bool, error) {
 	changed, again := false, false
-	for {
+	for range maxReads {
 		n, err := unix.Read(w.fd, w.buf[:])
 		if err == unix.EAGAIN {
 			break
