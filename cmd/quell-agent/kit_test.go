@@ -34,6 +34,8 @@ func TestMain(m *testing.M) {
 	case "burn":
 		for n := 0; ; n++ {
 		}
+	case "stay":
+		stay()
 	}
 }
 
@@ -46,7 +48,11 @@ type ran struct {
 // agentCommand prepares a run of the agent. Nothing of this process's environment
 // configures it.
 func agentCommand(ctx context.Context, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, os.Args[0], args...)
+	program := os.Args[0]
+	if *shipped != "" {
+		program = *shipped
+	}
+	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = []string{testMode + "=agent", "PATH=" + os.Getenv("PATH")}
 	return cmd
 }

@@ -7,10 +7,15 @@ import "errors"
 // four times as long (BenchmarkUsage) and no descriptor. A cgroup that is gone
 // is ErrGone either way.
 func (c *Cgroup) Keep(yes bool) error {
-	if c.brief = !yes; yes {
-		return c.openStats()
+	c.brief = true
+	if !yes {
+		return c.drop()
 	}
-	return c.drop()
+	if err := c.openStats(); err != nil { // gone, say: the next reading tells
+		return errors.Join(err, c.drop())
+	}
+	c.brief = false
+	return nil
 }
 
 // Files returns how many files are open.

@@ -487,3 +487,37 @@ func TestWatchLosesNothingWhenTheQueueOverflows(t *testing.T) {
 		t.Errorf("Changed() = %v, %v below what was renamed, watching %v", changed, err, w.wds)
 	}
 }
+
+// After an overflow the queue still holds what was before it, and a directory
+// that was found by walking is reported as made, when another has its name. The
+// watch of the first must not stay: on cgroupfs it would keep the inode.
+func TestWatchOfADirectoryMadeAgain(t *testing.T) {
+	quelltest.Need(t, quelltest.Root)
+	h := real(t)
+	hier := identities(t, h)[0]
+	w, err := h.Watch()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	dir := h.Path(path.Join(h.trees[treeOf(hier)].dir, mkcgroup(t, h, treeOf(hier), "again")))
+	watches := func() int {
+		text, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(w.fd))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Count(string(text), "\ninotify wd:")
+	}
+	if err := w.add(dir); err != nil {
+		t.Fatal(err)
+	}
+	before := watches()
+	for range 3 {
+		if err := errors.Join(os.Remove(dir), os.Mkdir(dir, 0o755), w.add(dir)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := watches(); got != before || len(w.dirs) != len(w.wds) {
+		t.Errorf("%d watches, want %d as before; %d directories by watch, %d by name", got, before, len(w.dirs), len(w.wds))
+	}
+}

@@ -139,6 +139,9 @@ func (w *Watcher) add(dir string) error {
 	if err != nil {
 		return fmt.Errorf("watch cgroups: %w", &fs.PathError{Op: "inotify_add_watch", Path: dir, Err: err})
 	}
+	if old, ok := w.wds[dir]; ok && old != int32(wd) {
+		w.forget(dir) // it is another directory than the one watched before
+	}
 	w.dirs[int32(wd)], w.wds[dir] = dir, int32(wd)
 	entries, err := os.ReadDir(dir)
 	if err != nil && !vanished(err) {
