@@ -240,6 +240,10 @@ func (t *Tree) enable(root, dir string) error {
 // inheritCPUs gives a new v1 cpuset the CPUs and memory nodes of the one above:
 // it has none at first and can hold no process (cgroup-v1/cpusets.rst).
 func inheritCPUs(dir string) error {
+	// One that a program makes below (LXC) gets those of this by itself.
+	if err := write(filepath.Join(dir, "cgroup.clone_children"), "1"); err != nil {
+		return err
+	}
 	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 		has, err := os.ReadFile(filepath.Join(dir, file))
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -182,8 +183,11 @@ func (m *Maker) Stamp(drivers ...study.Driver) []string {
 func (m *Maker) Sweep() error {
 	var all []error
 	for _, ungrouped := range []bool{false, true} {
-		_, err := workload.Sweep(m.prefix(ungrouped))
+		removed, err := workload.Sweep(m.prefix(ungrouped))
 		all = append(all, err)
+		for _, dir := range removed {
+			all = append(all, removeStrays(filepath.Base(dir)))
+		}
 	}
 	if err := errors.Join(all...); err != nil {
 		return fmt.Errorf("sweep environments: %w", err)

@@ -33,6 +33,8 @@ func TestMain(m *testing.M) {
 	switch role {
 	case "play-hold":
 		die(HoldMain(os.Args[1:]))
+	case "play-agent":
+		die(AgentMain(os.Args[1:]))
 	case "play-work":
 		work()
 	case "play-lab":
@@ -257,6 +259,41 @@ func play(t *testing.T, m *Maker, e lab.Environment, waits bool, cpus int) {
 // burn passes time without sleeping.
 func burn(d time.Duration) {
 	for begin := time.Now(); time.Since(begin) < d; {
+	}
+}
+
+// A container is as any other environment, and sees the host's programs.
+func TestContainer(t *testing.T) {
+	for _, waits := range []bool{true, false} {
+		t.Run(fmt.Sprintf("waits %t", waits), func(t *testing.T) {
+			m := openMaker(t)
+			e := makeEnv(t, m, part(study.LXC))
+			play(t, m, e, waits, 1)
+			out := &said{}
+			p, err := e.Start(t.Context(), lab.Job{Argv: []string{"sh", "-c", "echo host $(hostname) pid $$; exit 3"}, Stdout: out})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := p.Begin(); err != nil {
+				t.Fatal(err)
+			}
+			<-p.Done()
+			if !strings.HasPrefix(out.String(), "host quell pid ") || p.Err() == nil || !strings.Contains(p.Err().Error(), "3") {
+				t.Errorf("it said %q and ended with %v", out, p.Err())
+			}
+			var lack *lab.LackError
+			if _, err := e.Start(t.Context(), lab.Job{Argv: []string{"/no/such/program"}, Waits: true}); !errors.As(err, &lack) {
+				t.Errorf("a program that is missing: %v", err)
+			}
+			c := e.(*container)
+			if err := e.Close(); err != nil {
+				t.Fatal(err)
+			}
+			left, err := filepath.Glob("/sys/fs/cgroup/*/" + c.tree.Top() + "/*")
+			if err != nil || len(left) > 0 {
+				t.Errorf("left %v, %v", left, err)
+			}
+		})
 	}
 }
 

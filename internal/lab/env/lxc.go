@@ -2,11 +2,243 @@ package env
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
 
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/sample"
 )
 
-func (m *Maker) container(context.Context, *study.Part) (lab.Environment, error) {
-	return nil, &lab.LackError{What: "containers are not there yet"}
+// container is an LXC container: namespaces and cgroups of its own around the
+// host's programs, which it sees read-only, with the agent as its init. It needs
+// no template and no image.
+type container struct {
+	*inside
+	*box
+	monitor *exec.Cmd // lxc-start
+	ended   chan struct{}
+	once    sync.Once
+	err     error
+}
+
+// patienceToBoot bounds the time to the agent's first word.
+const patienceToBoot = 60 * time.Second
+
+// Places of the agent in a container.
+const (
+	insideExe  = "/quell/program"
+	insideDir  = "/quell/lab"
+	socketName = "agent"
+)
+
+func (m *Maker) container(ctx context.Context, p *study.Part) (_ lab.Environment, err error) {
+	lxc, err := exec.LookPath("lxc-start")
+	if err != nil {
+		return nil, &lab.LackError{What: "no lxc-start", Remedy: "apt-get install lxc"}
+	}
+	b, err := m.box(p, false)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, b.tree.Remove(b.task))
+		}
+	}()
+	dir, err := scratch(b.tree, b.task)
+	if err != nil {
+		return nil, err
+	}
+	config, err := m.lxcConfig(b, dir)
+	if err != nil {
+		return nil, err
+	}
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, "lab", socketName), Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	defer listener.Close()
+	c := &container{box: b, ended: make(chan struct{})}
+	log := filepath.Join(dir, "log")
+	c.monitor = exec.Command(lxc, "-P", dir, "-n", b.task, "-f", config, "-F", "-o", log, "-l", "WARN")
+	c.monitor.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	// The monitor makes the cgroups of both: it starts in one beside them, where
+	// cgroup2 lets it have children with controllers.
+	if err := b.tree.Launch(monitorTask(b.task), c.monitor, sample.Set{}); err != nil {
+		return nil, err
+	}
+	go func() {
+		_ = c.monitor.Wait() // 137 when it was killed; what matters is in its log
+		close(c.ended)
+	}()
+	defer func() {
+		if err != nil {
+			text, _ := os.ReadFile(log)
+			err = errors.Join(fmt.Errorf("%w; lxc-start says: %s", err, strings.TrimSpace(string(text))), c.end())
+		}
+	}()
+	conn, err := c.accept(ctx, listener)
+	if err != nil {
+		return nil, err
+	}
+	c.inside = newInside(m, insideExe, conn, false, b.thaw)
+	select {
+	case <-c.hello:
+	case <-c.inside.gone:
+		return nil, errors.New("the agent in the container has ended at once")
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	threads, err := b.Threads()
+	if err == nil && len(threads) == 0 {
+		err = fmt.Errorf("LXC has not put it into %s", b.all)
+	}
+	return c, err
+}
+
+func monitorTask(task string) string { return task + ".monitor" }
+
+// accept waits for the agent, or for the container's early end.
+func (c *container) accept(ctx context.Context, l *net.UnixListener) (net.Conn, error) {
+	early := make(chan struct{})
+	defer close(early)
+	go func() {
+		select {
+		case <-c.ended:
+		case <-ctx.Done():
+		case <-early:
+			return
+		}
+		_ = l.SetDeadline(time.Unix(1, 0))
+	}()
+	if err := l.SetDeadline(time.Now().Add(patienceToBoot)); err != nil {
+		return nil, err
+	}
+	conn, err := l.Accept()
+	if err != nil {
+		return nil, fmt.Errorf("start container: no word from its agent: %w", errors.Join(err, ctx.Err()))
+	}
+	return conn, nil
+}
+
+// lxcConfig makes the container's root and writes its configuration
+// (lxc.container.conf(5)). The root holds empty directories, onto which those of
+// the host are mounted in the container's own mount namespace, read-only.
+func (m *Maker) lxcConfig(b *box, dir string) (string, error) {
+	exe, err := exec.LookPath(m.opt.Agent[0])
+	if err == nil {
+		exe, err = filepath.Abs(exe)
+	}
+	if err != nil {
+		return "", &lab.LackError{What: fmt.Sprintf("no program %q: %v", m.opt.Agent[0], err)}
+	}
+	root := filepath.Join(dir, "root")
+	for _, d := range []string{filepath.Join(dir, "lab"), root} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			return "", err
+		}
+	}
+	var text strings.Builder
+	set := func(key, value string) { fmt.Fprintf(&text, "lxc.%s = %s\n", key, value) }
+	mount := func(from, to, options string) {
+		set("mount.entry", fmt.Sprintf("%s %s %s 0 0", octal(from), octal(strings.TrimPrefix(to, "/")), options))
+	}
+	set("uts.name", "quell")
+	set("rootfs.path", "dir:"+root)
+	set("net.0.type", "empty")
+	set("apparmor.profile", "unconfined")
+	set("mount.auto", "proc:mixed sys:ro")
+	set("autodev", "1")
+	set("tty.max", "0")
+	set("console.path", "none")
+	set("cgroup.dir.container", strings.TrimPrefix(b.tree.Path(b.task), "/")+"/c")
+	set("cgroup.dir.monitor", strings.TrimPrefix(b.tree.Path(monitorTask(b.task)), "/")+"/m")
+	words := append([]string{insideExe}, m.opt.Agent[1:]...)
+	set("init.cmd", strings.Join(append(words, "socket", insideDir+"/"+socketName), " "))
+	for _, d := range []string{"/bin", "/sbin", "/lib", "/lib32", "/lib64", "/usr", "/etc", "/opt", "/var"} {
+		info, err := os.Lstat(d)
+		if err != nil {
+			continue
+		}
+		if info.Mode()&os.ModeSymlink != 0 {
+			to, err := os.Readlink(d)
+			if err == nil {
+				err = os.Symlink(to, filepath.Join(root, d))
+			}
+			if err != nil {
+				return "", err
+			}
+			continue
+		}
+		mount(d, d, "none bind,ro,create=dir")
+	}
+	mount("tmpfs", "/tmp", "tmpfs rw,create=dir")
+	mount(exe, insideExe, "none bind,ro,create=file")
+	mount(filepath.Join(dir, "lab"), insideDir, "none bind,create=dir")
+	path := filepath.Join(dir, "config")
+	return path, os.WriteFile(path, []byte(text.String()), 0o600)
+}
+
+// octal spells a path as fstab(5) does.
+func octal(path string) string {
+	return strings.NewReplacer(" ", `\040`, "\t", `\011`, "\n", `\012`, `\`, `\134`).Replace(path)
+}
+
+// Close implements lab.Environment.
+func (c *container) Close() error {
+	c.once.Do(func() { c.err = errors.Join(c.box.thaw(), c.conn.Close(), c.end(), c.tree.Remove(c.task)) })
+	return c.err
+}
+
+// end sees that the container and its monitor are gone, and what LXC has made
+// in hierarchies that the tree is not in. The monitor removes what it has made
+// if it may, so it gets the time to.
+func (c *container) end() error {
+	if c.inside != nil {
+		<-c.inside.gone
+	}
+	if !within(c.ended, grace) {
+		_ = c.monitor.Process.Kill()
+		<-c.ended
+	}
+	return errors.Join(c.tree.Remove(monitorTask(c.task)), removeStrays(c.tree.Top()))
+}
+
+// removeStrays removes cgroups of a path in all v1 hierarchies, those that have
+// no controller too; processes are in none of them any more.
+func removeStrays(top string) error {
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(mounts)) {
+		f := strings.Fields(line)
+		if len(f) > 2 && f[2] == "cgroup" {
+			prune(filepath.Join(f[1], top))
+		}
+	}
+	return nil
+}
+
+// prune removes cgroups from below; those that are in use stay.
+func prune(dir string) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			prune(filepath.Join(dir, e.Name()))
+		}
+	}
+	_ = syscall.Rmdir(dir)
 }

@@ -2,9 +2,11 @@ package env
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -22,11 +24,11 @@ func labThatIsKilled() error {
 	if err != nil {
 		return err
 	}
-	e, err := m.native(part(study.Driver(os.Args[1])))
+	e, err := m.Make(context.Background(), part(study.Driver(os.Args[1])))
 	if err != nil {
 		return err
 	}
-	p, err := e.Start(nil, lab.Job{Argv: []string{"setsid", "sleep", "1000"}})
+	p, err := e.Start(context.Background(), lab.Job{Argv: []string{"setsid", "sleep", "1000"}})
 	if err != nil {
 		return err
 	}
@@ -40,8 +42,18 @@ func labThatIsKilled() error {
 	if err := e.Freeze(true); err != nil {
 		return err
 	}
-	fmt.Println(ids[0], strings.Join(e.(*native).dirs, " "))
+	fmt.Println(ids[0], strings.Join(boxOf(e).dirs, " "))
 	select {}
+}
+
+func boxOf(e lab.Environment) *box {
+	switch e := e.(type) {
+	case *native:
+		return e.box
+	case *container:
+		return e.box
+	}
+	return nil
 }
 
 // After a kill -9 the next lab finds everything and removes it, and nothing of
@@ -49,7 +61,11 @@ func labThatIsKilled() error {
 func TestSweep(t *testing.T) {
 	m := openMaker(t)
 	mine := makeEnv(t, m, part(study.Cgroup))
-	for _, driver := range []study.Driver{study.Bare, study.Cgroup} {
+	for _, driver := range []study.Driver{study.Bare, study.Cgroup, study.LXC} {
+		if _, err := exec.LookPath("lxc-start"); driver == study.LXC && err != nil {
+			t.Log("no lxc-start: not with a container")
+			continue
+		}
 		// Through env(1), since the first word of a test binary's own command
 		// line must not be one of go test's flags.
 		cmd := exec.Command("/usr/bin/env", childEnv+"=play-lab", os.Args[0], string(driver))
@@ -77,6 +93,9 @@ func TestSweep(t *testing.T) {
 			if _, err := os.Stat(dir); !os.IsNotExist(err) {
 				t.Errorf("%s: %s: %v", driver, dir, err)
 			}
+		}
+		if left, err := filepath.Glob("/sys/fs/cgroup/*/" + filepath.Base(filepath.Dir(words[1]))); err != nil || len(left) > 0 {
+			t.Errorf("%s: left %v, %v", driver, left, err)
 		}
 		pid, err := strconv.Atoi(words[0])
 		if err != nil {

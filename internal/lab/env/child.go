@@ -1,0 +1,117 @@
+package env
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// child is a command that is held at the barrier by what its standard input
+// says: by itself (waits), or by HoldMain in its place.
+type child struct {
+	name    string
+	cmd     *exec.Cmd
+	barrier io.WriteCloser
+	waits   bool
+	done    chan struct{}
+	err     error // valid after done
+
+	mu       sync.Mutex
+	stopping bool
+}
+
+// newChild prepares a command; launch starts it, and it is waited for.
+func newChild(argv []string, waits bool, cmd *exec.Cmd, launch func(*exec.Cmd) error) (*child, error) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	// What it leaves behind may keep its output open.
+	cmd.WaitDelay = 2 * time.Second
+	barrier, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", argv[0], err)
+	}
+	if err := launch(cmd); err != nil {
+		return nil, fmt.Errorf("start %s: %w", argv[0], err)
+	}
+	c := &child{name: argv[0], cmd: cmd, barrier: barrier, waits: waits, done: make(chan struct{})}
+	go func() {
+		c.err = c.cmd.Wait()
+		close(c.done)
+	}()
+	return c, nil
+}
+
+// begin lets it go. The barrier of one that waits by itself stays open: its
+// closing is the word to end.
+func (c *child) begin() error {
+	_, err := io.WriteString(c.barrier, "\n")
+	if err == nil && !c.waits {
+		err = c.barrier.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("begin %s: %w", c.name, err)
+	}
+	return nil
+}
+
+// Done implements lab.Process.
+func (c *child) Done() <-chan struct{} { return c.done }
+
+// Err implements lab.Process: nil while it runs, and for one that was stopped.
+func (c *child) Err() error {
+	select {
+	case <-c.done:
+	default:
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stopping || c.err == nil || errors.Is(c.err, exec.ErrWaitDelay) {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", c.name, c.err)
+}
+
+// grace is how long a process gets to end by itself.
+const grace = 2 * time.Second
+
+// end asks it to end, then kills its process group, and waits.
+func (c *child) end() {
+	select {
+	case <-c.done:
+		return
+	default:
+	}
+	c.mu.Lock()
+	c.stopping = true
+	c.mu.Unlock()
+	_ = c.barrier.Close() // closed already once a program has gone off
+	if !c.waits {
+		c.signal(unix.SIGTERM)
+	}
+	if !within(c.done, grace) {
+		c.signal(unix.SIGKILL)
+		<-c.done
+	}
+}
+
+func (c *child) signal(s unix.Signal) {
+	_ = unix.Kill(-c.cmd.Process.Pid, s) // ESRCH: it is ending by itself
+}
+
+// within reports whether a channel is closed in time.
+func within(done <-chan struct{}, limit time.Duration) bool {
+	t := time.NewTimer(limit)
+	defer t.Stop()
+	select {
+	case <-done:
+		return true
+	case <-t.C:
+		return false
+	}
+}

@@ -1,0 +1,277 @@
+package env
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/quell-dev/quell/internal/lab"
+)
+
+// inside is the host's side of an agent: what is common to containers and
+// guests.
+type inside struct {
+	maker *Maker
+	exe   string // the agent's program, as it is called inside
+	conn  io.Closer
+	wire  *wire
+	hello chan struct{} // closed when the agent has come up
+	gone  chan struct{} // closed when it is no more
+	thaw  func() error
+
+	mu      sync.Mutex
+	next    int
+	procs   map[int]*remote
+	pongs   map[int]chan int64
+	offset  int64         // host's clock less the agent's, ns
+	unsure  time.Duration // how far offset may be wrong
+	foreign bool          // its clock is another than the host's
+}
+
+// newInside listens to the agent until it is gone.
+func newInside(m *Maker, exe string, conn io.ReadWriteCloser, foreign bool, thaw func() error) *inside {
+	in := &inside{maker: m, exe: exe, conn: conn, wire: newWire(conn), hello: make(chan struct{}), gone: make(chan struct{}), thaw: thaw,
+		procs: map[int]*remote{}, pongs: map[int]chan int64{}, foreign: foreign}
+	go in.listen()
+	return in
+}
+
+func (in *inside) listen() {
+	defer func() {
+		in.mu.Lock()
+		defer in.mu.Unlock()
+		for _, p := range in.procs {
+			p.finish(errors.New("its environment has ended"))
+		}
+		close(in.gone)
+	}()
+	up := sync.OnceFunc(func() { close(in.hello) })
+	for {
+		m, err := in.wire.receive()
+		if err != nil {
+			return
+		}
+		in.mu.Lock()
+		p, pong := in.procs[m.ID], in.pongs[m.ID]
+		in.mu.Unlock()
+		switch {
+		case m.Op == "hello":
+			up()
+		case m.Op == "pong" && pong != nil:
+			pong <- m.NS
+		case p != nil:
+			p.heard(m)
+		}
+	}
+}
+
+// ping asks for the agent's clock: the offset is the middle of what it can be.
+func (in *inside) ping(ctx context.Context) (offset int64, unsure time.Duration, err error) {
+	reply := make(chan int64, 1)
+	in.mu.Lock()
+	in.next++
+	id := in.next
+	in.pongs[id] = reply
+	in.mu.Unlock()
+	defer func() {
+		in.mu.Lock()
+		delete(in.pongs, id)
+		in.mu.Unlock()
+	}()
+	from := monotonic()
+	if err := in.wire.send(message{Op: "ping", ID: id}); err != nil {
+		return 0, 0, err
+	}
+	select {
+	case ns := <-reply:
+		to := monotonic()
+		return from + (to-from)/2 - ns, time.Duration(to-from+1) / 2, nil
+	case <-in.gone:
+		return 0, 0, errors.New("the environment has ended")
+	case <-ctx.Done():
+		return 0, 0, ctx.Err()
+	}
+}
+
+// pings is how many tries the offset of a clock is the best of: the one with
+// the shortest way there and back is the least unsure.
+const pings = 20
+
+// measure finds the agent's clock out.
+func (in *inside) measure(ctx context.Context) error {
+	if !in.foreign {
+		return nil
+	}
+	best, least := int64(0), time.Duration(1<<62)
+	for range pings {
+		offset, unsure, err := in.ping(ctx)
+		if err != nil {
+			return fmt.Errorf("measure the clock inside: %w", err)
+		}
+		if unsure < least {
+			best, least = offset, unsure
+		}
+	}
+	in.mu.Lock()
+	in.offset, in.unsure = best, least
+	in.mu.Unlock()
+	return nil
+}
+
+// remote is a command inside.
+type remote struct {
+	in   *inside
+	id   int
+	name string
+	job  lab.Job
+
+	started chan struct{}
+	done    chan struct{}
+	mu      sync.Mutex
+	err     error
+	missing bool
+	over    bool
+	stopped bool
+}
+
+// Start is lab.Environment's.
+func (in *inside) Start(ctx context.Context, j lab.Job) (lab.Process, error) {
+	if len(j.Argv) == 0 {
+		return nil, errors.New("start: no program given")
+	}
+	// The clocks are compared before each start: drift does not add up.
+	if err := in.measure(ctx); err != nil {
+		return nil, fmt.Errorf("start %s: %w", j.Argv[0], err)
+	}
+	argv := slices.Clone(j.Argv)
+	if !j.Waits {
+		argv = slices.Concat(in.maker.opt.Hold, argv)
+	}
+	// quell's own program has another path inside.
+	own := in.maker.opt.Agent[0]
+	for i := range argv {
+		if argv[i] == own || i == 0 && samePath(argv[i], own) {
+			argv[i] = in.exe
+		}
+	}
+	p := &remote{in: in, name: j.Argv[0], job: j, started: make(chan struct{}), done: make(chan struct{})}
+	in.mu.Lock()
+	in.next++
+	p.id = in.next
+	in.procs[p.id] = p
+	in.mu.Unlock()
+	if err := in.wire.send(message{Op: "start", ID: p.id, Argv: argv, Env: j.Env, Dir: j.Dir, Waits: j.Waits}); err != nil {
+		return nil, fmt.Errorf("start %s: %w", j.Argv[0], err)
+	}
+	select {
+	case <-p.started:
+		return p, nil
+	case <-p.done:
+		if p.missing {
+			return nil, &lab.LackError{What: fmt.Sprintf("no program %q in the environment", j.Argv[0]), Remedy: "a guest without an image has quell's own workloads only; give it an image, or use the driver lxc"}
+		}
+		return nil, fmt.Errorf("start %s: %w", j.Argv[0], p.err)
+	case <-ctx.Done():
+		return nil, fmt.Errorf("start %s: %w", j.Argv[0], ctx.Err())
+	}
+}
+
+func samePath(a, b string) bool {
+	a, err1 := exec.LookPath(a)
+	b, err2 := exec.LookPath(b)
+	return err1 == nil && err2 == nil && a == b
+}
+
+// heard is called by the listener alone.
+func (p *remote) heard(m message) {
+	switch m.Op {
+	case "started":
+		close(p.started)
+	case "out":
+		w := p.job.Stdout
+		if m.FD == 2 {
+			w = p.job.Stderr
+		}
+		if w != nil {
+			_, _ = io.WriteString(w, m.Text+"\n") // who reads it sees to its errors
+		}
+	case "exit":
+		var err error
+		if m.Text != "" {
+			err = errors.New(m.Text)
+		}
+		p.mu.Lock()
+		p.missing = m.Missing
+		p.mu.Unlock()
+		p.finish(err)
+	}
+}
+
+func (p *remote) finish(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.over {
+		return
+	}
+	p.over, p.err = true, err
+	close(p.done)
+}
+
+// Begin implements lab.Process. When the word arrives is known as well as the
+// way there has been measured.
+func (p *remote) Begin() (time.Time, time.Duration, error) {
+	from := time.Now()
+	if err := p.in.wire.send(message{Op: "begin", ID: p.id}); err != nil {
+		return from, 0, fmt.Errorf("begin %s: %w", p.name, err)
+	}
+	to := time.Now()
+	p.in.mu.Lock()
+	defer p.in.mu.Unlock()
+	return to, to.Sub(from) + 2*p.in.unsure, nil
+}
+
+// Done implements lab.Process.
+func (p *remote) Done() <-chan struct{} { return p.done }
+
+// Err implements lab.Process.
+func (p *remote) Err() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stopped || p.err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", p.name, p.err)
+}
+
+// Clock implements lab.Process.
+func (p *remote) Clock(ns int64) time.Time {
+	p.in.mu.Lock()
+	defer p.in.mu.Unlock()
+	return p.in.maker.at(ns + p.in.offset)
+}
+
+// Stop implements lab.Process.
+func (p *remote) Stop() error {
+	select {
+	case <-p.done:
+		return nil
+	default:
+	}
+	p.mu.Lock()
+	p.stopped = true
+	p.mu.Unlock()
+	thawed := p.in.thaw()
+	if err := p.in.wire.send(message{Op: "stop", ID: p.id}); err != nil {
+		return errors.Join(thawed, fmt.Errorf("stop %s: %w", p.name, err))
+	}
+	// The agent gives it its grace; a guest without time of its own needs more.
+	if !within(p.done, 10*grace) {
+		return errors.Join(thawed, fmt.Errorf("stop %s: it still runs after %s", p.name, 10*grace))
+	}
+	return thawed
+}
