@@ -1,0 +1,119 @@
+package observe
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/quell-dev/quell/internal/host"
+)
+
+// processes is a look at everything that runs, taken at the beginning of the steady
+// window, to name who used CPU time in it.
+type processes struct {
+	at  time.Time
+	all map[processKey]process
+}
+
+type processKey struct {
+	pid   int
+	began uint64 // in ticks after boot
+}
+
+type process struct {
+	name string
+	used time.Duration
+}
+
+func listProcesses(h *host.Host) processes {
+	p := processes{at: time.Now(), all: map[processKey]process{}}
+	entries, err := os.ReadDir(h.Path("/proc"))
+	if err != nil {
+		return p
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		text, err := h.ReadValue("/proc/" + e.Name() + "/stat")
+		if err != nil {
+			continue
+		}
+		if began, one, ok := parseProcess(text); ok {
+			p.all[processKey{pid, began}] = one
+		}
+	}
+	return p
+}
+
+// parseProcess reads /proc/PID/stat (proc(5)): its name stands in parentheses
+// and may hold any.
+func parseProcess(text string) (began uint64, p process, ok bool) {
+	from, to := strings.IndexByte(text, '('), strings.LastIndexByte(text, ')')
+	if from < 0 || to < from {
+		return 0, p, false
+	}
+	p.name = text[from+1 : to]
+	f := strings.Fields(text[to+1:])
+	if len(f) < 20 {
+		return 0, p, false
+	}
+	user, err1 := strconv.ParseUint(f[11], 10, 63)
+	system, err2 := strconv.ParseUint(f[12], 10, 63)
+	began, err3 := strconv.ParseUint(f[19], 10, 64)
+	if err1 != nil || err2 != nil || err3 != nil || user+system > 1<<40 {
+		return 0, p, false
+	}
+	const tick = 10 * time.Millisecond // 1/USER_HZ
+	p.used = time.Duration(user+system) * tick
+	return began, p, true
+}
+
+// culprits names the processes outside the parts that used most CPU time since
+// the look; "" if there are none. Those that began and ended meanwhile are not
+// seen.
+func (p processes) culprits(o *Observer) string {
+	if p.at.IsZero() {
+		return ""
+	}
+	span := time.Since(p.at).Seconds()
+	type used struct {
+		pid  int
+		name string
+		rate float64
+	}
+	var all []used
+	for key, now := range listProcesses(o.opt.Host).all {
+		rate := (now.used - p.all[key].used).Seconds() / span
+		if rate >= 0.01 && key.pid != os.Getpid() {
+			all = append(all, used{key.pid, now.name, rate})
+		}
+	}
+	slices.SortFunc(all, func(a, b used) int { return cmp.Or(cmp.Compare(b.rate, a.rate), cmp.Compare(a.pid, b.pid)) })
+	var names []string
+	for _, u := range all {
+		if len(names) == 3 {
+			break
+		}
+		if !o.owns(u.pid) {
+			names = append(names, fmt.Sprintf("%s (pid %d) %.2f CPUs", u.name, u.pid, u.rate))
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// owns reports whether a process is of a part.
+func (o *Observer) owns(pid int) bool {
+	paths := pathsOf(o.opt.Host, strconv.Itoa(pid))
+	for _, p := range o.parts {
+		if p.holds(pid, paths) {
+			return true
+		}
+	}
+	return false
+}

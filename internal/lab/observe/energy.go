@@ -1,0 +1,250 @@
+package observe
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/lab/study"
+)
+
+// energy is a source of energy, and what it said during the run. Its methods may be
+// called on nil.
+type energy struct {
+	source string
+	zones  []*zone
+	meter  *meter
+	looks  []look // by time, joules since it was opened
+}
+
+type look struct {
+	at     time.Time
+	joules float64
+}
+
+// zone is one package's counter (Documentation/power/powercap/powercap.rst).
+type zone struct {
+	host  *host.Host
+	file  string
+	max   uint64 // it wraps after that, in µJ
+	last  uint64
+	total uint64
+}
+
+// openEnergy takes the user's meter, else RAPL where the study wants energy;
+// nil where there is neither.
+func openEnergy(h *host.Host, o study.Observe) (*energy, error) {
+	if o.Meter != "" {
+		m, err := startMeter(o.Meter)
+		if err != nil {
+			return nil, err
+		}
+		return &energy{source: "meter: " + o.Meter, meter: m}, nil
+	}
+	if !slices.Contains(o.Sets, "energy") {
+		return nil, nil
+	}
+	zones := raplZones(h)
+	if len(zones) == 0 {
+		return nil, nil
+	}
+	return &energy{source: fmt.Sprintf("RAPL, %d packages only: not memory, disks, fans or power supply", len(zones)), zones: zones}, nil
+}
+
+// raplZones finds the packages; their parts (core, dram) are counted in
+// domains of their own, which differ between CPUs, and are left out.
+func raplZones(h *host.Host) []*zone {
+	names, err := filepath.Glob(h.Path("/sys/class/powercap") + "/*")
+	if err != nil {
+		return nil
+	}
+	var zones []*zone
+	for _, n := range names {
+		dir := "/sys/class/powercap/" + path.Base(n)
+		if name, err := h.ReadValue(dir + "/name"); err != nil || !strings.HasPrefix(name, "package") {
+			continue
+		}
+		z := &zone{host: h, file: dir + "/energy_uj"}
+		z.max, _ = readUint(h, dir+"/max_energy_range_uj")
+		if z.last, err = readUint(h, z.file); err == nil {
+			zones = append(zones, z)
+		}
+	}
+	return zones
+}
+
+func readUint(h *host.Host, file string) (uint64, error) {
+	text, err := h.ReadValue(file)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseUint(text, 10, 64)
+}
+
+// read adds what the package used since the last time; between two readings
+// it may wrap once (after minutes, at any power).
+func (z *zone) read() error {
+	now, err := readUint(z.host, z.file)
+	if err != nil {
+		return err
+	}
+	if now >= z.last {
+		z.total += now - z.last
+	} else {
+		z.total += z.max - z.last + now
+	}
+	z.last = now
+	return nil
+}
+
+// read notes how much energy there was until now.
+func (e *energy) read(at time.Time) {
+	if e == nil {
+		return
+	}
+	if e.meter != nil {
+		e.looks = e.meter.looks()
+		return
+	}
+	sum := uint64(0)
+	for _, z := range e.zones {
+		if z.read() != nil {
+			return
+		}
+		sum += z.total
+	}
+	e.looks = append(e.looks, look{at, float64(sum) / 1e6})
+}
+
+// total is what the last look said.
+func (e *energy) total() float64 {
+	if e == nil || len(e.looks) == 0 {
+		return 0
+	}
+	return e.looks[len(e.looks)-1].joules
+}
+
+// fresh reports whether there are at least two looks.
+func (e *energy) fresh() bool { return e != nil && len(e.looks) > 1 }
+
+// mostSilence is how old a source's last word may be to count for an instant.
+const mostSilence = 5 * time.Second
+
+// between returns the joules between two instants, by interpolation between
+// looks. The source is "" where the looks do not reach so far, or are too far
+// apart.
+func (e *energy) between(from, to time.Time) (joules float64, source string) {
+	if e == nil {
+		return 0, ""
+	}
+	a, ok := e.at(from)
+	b, ok2 := e.at(to)
+	if !ok || !ok2 {
+		return 0, ""
+	}
+	for i := 1; i < len(e.looks); i++ {
+		if l, m := e.looks[i-1].at, e.looks[i].at; m.After(from) && l.Before(to) && m.Sub(l) > 2*mostSilence {
+			return 0, ""
+		}
+	}
+	return b - a, e.source
+}
+
+func (e *energy) at(t time.Time) (joules float64, ok bool) {
+	n := len(e.looks)
+	if n < 2 || t.Before(e.looks[0].at.Add(-mostSilence)) || t.After(e.looks[n-1].at.Add(mostSilence)) {
+		return 0, false
+	}
+	i := 1
+	for i < n-1 && e.looks[i].at.Before(t) {
+		i++
+	}
+	l, m := e.looks[i-1], e.looks[i]
+	if !m.at.After(l.at) {
+		return m.joules, true
+	}
+	return l.joules + (m.joules-l.joules)*t.Sub(l.at).Seconds()/m.at.Sub(l.at).Seconds(), true
+}
+
+func (e *energy) close() error {
+	if e == nil || e.meter == nil {
+		return nil
+	}
+	return e.meter.stop()
+}
+
+// meter is a user's command that prints watts.
+type meter struct {
+	cmd  *exec.Cmd
+	done chan struct{}
+	mu   sync.Mutex
+	seen []look
+}
+
+func startMeter(command string) (*meter, error) {
+	cmd := exec.Command("/bin/sh", "-c", command)
+	// A group of its own, to end what the shell starts too.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, fmt.Errorf("start the meter %q: %w", command, err)
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start the meter %q: %w", command, err)
+	}
+	m := &meter{cmd: cmd, done: make(chan struct{})}
+	go func() {
+		defer close(m.done)
+		m.follow(out, time.Now)
+	}()
+	return m, nil
+}
+
+// follow reads watts. A power holds from the line before, which is when the
+// meter began to measure it, to its own line.
+func (m *meter) follow(r io.Reader, now func() time.Time) {
+	in := bufio.NewScanner(r)
+	for in.Scan() {
+		watts, err := strconv.ParseFloat(strings.TrimSpace(in.Text()), 64)
+		if err != nil || watts < 0 || watts > 1e6 {
+			continue
+		}
+		at := now()
+		m.mu.Lock()
+		if n := len(m.seen); n == 0 {
+			m.seen = append(m.seen, look{at: at})
+		} else {
+			last := m.seen[n-1]
+			m.seen = append(m.seen, look{at, last.joules + watts*at.Sub(last.at).Seconds()})
+		}
+		m.mu.Unlock()
+	}
+}
+
+func (m *meter) looks() []look {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.seen)
+}
+
+func (m *meter) stop() error {
+	err := syscall.Kill(-m.cmd.Process.Pid, syscall.SIGKILL)
+	<-m.done
+	// It ends by our signal, or ended before: neither says anything.
+	_ = m.cmd.Wait()
+	if err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("stop the meter: %w", err)
+	}
+	return nil
+}

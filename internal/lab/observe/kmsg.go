@@ -1,0 +1,101 @@
+package observe
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/lab/result"
+)
+
+// kernelLog is /dev/kmsg from now on (Documentation/ABI/testing/dev-kmsg). Its
+// methods may be called on nil.
+type kernelLog struct{ fd int }
+
+// logLine is one record of it.
+type logLine struct {
+	level int // 0 emergency … 7 debug
+	text  string
+}
+
+func openKernelLog(h *host.Host) *kernelLog {
+	fd, err := unix.Open(h.Path("/dev/kmsg"), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	if _, err := unix.Seek(fd, 0, unix.SEEK_END); err != nil {
+		unix.Close(fd)
+		return nil
+	}
+	return &kernelLog{fd}
+}
+
+// read returns the kernel's own lines since the last time. Those that were
+// overwritten meanwhile are lost.
+func (k *kernelLog) read() []logLine {
+	if k == nil {
+		return nil
+	}
+	var lines []logLine
+	buf := make([]byte, 8192) // the most that a record has
+	for {
+		n, err := unix.Read(k.fd, buf)
+		switch {
+		case errors.Is(err, unix.EPIPE), errors.Is(err, unix.EINTR):
+			continue
+		case err != nil || n == 0: // EAGAIN: that was all
+			return lines
+		}
+		if l, ok := parseLog(string(buf[:n])); ok {
+			lines = append(lines, l)
+		}
+	}
+}
+
+func (k *kernelLog) close() error {
+	if k == nil {
+		return nil
+	}
+	return unix.Close(k.fd)
+}
+
+// parseLog reads a record, "PRIORITY,SEQUENCE,MICROSECONDS,FLAGS;text"; what
+// programs wrote there (a facility other than the kernel's) is left out.
+func parseLog(record string) (logLine, bool) {
+	head, text, ok := strings.Cut(record, ";")
+	if !ok {
+		return logLine{}, false
+	}
+	first, _, _ := strings.Cut(head, ",")
+	n, err := strconv.ParseUint(first, 10, 16)
+	if err != nil || n>>3 != 0 {
+		return logLine{}, false
+	}
+	text, _, _ = strings.Cut(text, "\n")
+	return logLine{level: int(n & 7), text: text}, true
+}
+
+// graveLevel is critical: at this level or below every line counts.
+const graveLevel = 2
+
+// grave are lines of any level after which a measurement is not to be
+// believed: lockups and stalls (kernel/watchdog.c, rcu/tree_stall.h), tasks
+// that hang, throttling by temperature, errors of hardware and devices, a clock
+// that is given up, and memory that ran out.
+var grave = regexp.MustCompile(`(?i)soft lockup|hard lockup|rcu.*(detected|self-detected) .*stall|blocked for more than|cpu clock (is )?throttled|temperature above threshold|hardware error|machine check|marking clocksource .* unstable|sched: RT throttling activated|out of memory|oom-kill|i/o error|kernel BUG|^WARNING: |Call Trace`)
+
+// judgeKernel finds the first line that speaks against a run.
+func judgeKernel(lines []logLine) *result.Evidence {
+	for _, l := range lines {
+		if l.level <= graveLevel || grave.MatchString(l.text) {
+			return &result.Evidence{Reason: result.KernelLog, Value: float64(l.level), Bound: graveLevel, Unit: "level",
+				Text: fmt.Sprintf("the kernel says: %s", l.text)}
+		}
+	}
+	return nil
+}

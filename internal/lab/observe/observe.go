@@ -1,0 +1,219 @@
+package observe
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// Options say what of runs is observed.
+type Options struct {
+	Host    *host.Host
+	Observe study.Observe
+	Run     study.Run
+}
+
+// Observer watches one run. It implements lab.Observer and is for one
+// goroutine.
+type Observer struct {
+	opt    Options
+	of     lab.Observed
+	parts  []*part
+	cpus   sample.Set // of all parts
+	length time.Duration
+
+	last, opened, closed machine // readings: at the last second, and at the window's ends
+	inWindow             bool
+	blamed               map[result.Reason]bool
+	found                []result.Evidence // between two calls
+
+	clock  clock
+	kernel *kernelLog // nil where it cannot be read
+	energy *energy    // nil without a source
+	caches *caches    // nil where CPUs do not move
+	before processes
+}
+
+// Open begins to watch a run. It fits lab.Options.Observe.
+func (o Options) Open(of lab.Observed) (lab.Observer, error) {
+	obs, err := o.open(of)
+	if err != nil {
+		return nil, err
+	}
+	return obs, nil
+}
+
+func (o Options) open(of lab.Observed) (*Observer, error) {
+	obs := &Observer{opt: o, of: of, blamed: map[result.Reason]bool{}, length: steady(of.Cell)}
+	top, err := o.Host.Topology()
+	if err != nil {
+		return nil, fmt.Errorf("observe: %w", err)
+	}
+	for i, name := range of.Names {
+		var cpus sample.Set
+		for _, set := range of.Sets[i] {
+			cpus = union(cpus, set)
+		}
+		if cpus.Len() == 0 {
+			cpus = top.Online
+		}
+		obs.cpus = union(obs.cpus, cpus)
+		obs.parts = append(obs.parts, newPart(name, of.Envs[i], cpus, &obs.opt))
+	}
+	if obs.energy, err = openEnergy(o.Host, o.Observe); err != nil {
+		return nil, errors.Join(fmt.Errorf("observe: %w", err), obs.end())
+	}
+	obs.kernel = openKernelLog(o.Host)
+	obs.caches = openCaches(o.Host, top, obs.parts)
+	obs.caches.look()
+	if obs.clock, err = readClock(); err != nil {
+		return nil, errors.Join(fmt.Errorf("observe: %w", err), obs.end())
+	}
+	if obs.last, err = obs.read(); err != nil {
+		return nil, errors.Join(fmt.Errorf("observe: %w", err), obs.end())
+	}
+	return obs, nil
+}
+
+func union(a, b sample.Set) sample.Set {
+	all := slices.Clone(a)
+	for _, n := range b.Numbers() {
+		all = all.With(n)
+	}
+	return all
+}
+
+// steady is the least length of a cell's steady window; 0 where iterations
+// give it.
+func steady(c *study.Cell) time.Duration {
+	length := c.For
+	if n := len(c.Steps); n > 0 {
+		length = max(length, c.Steps[n-1].To-c.Warmup)
+	}
+	for _, p := range c.Parts {
+		if p.Measure {
+			length = max(length, p.Workload.Time)
+		}
+	}
+	return length
+}
+
+func (o *Observer) wants(set string) bool { return slices.Contains(o.opt.Observe.Sets, set) }
+
+// Second implements lab.Observer.
+func (o *Observer) Second(now time.Time) (result.Sample, []result.Evidence) {
+	s := result.Sample{At: now.Sub(o.of.Start), Values: map[string]float64{}}
+	cur, err := o.read()
+	if err != nil {
+		// The rest of a run that could not be watched is not to be believed.
+		return s, []result.Evidence{{Reason: result.WorkloadFailed, At: s.At, Text: "observe: " + err.Error()}}
+	}
+	o.values(s.Values, o.last, cur)
+	o.last = cur
+	o.watch(s)
+	if o.inWindow {
+		o.early(cur, s.At)
+	}
+	evidence := o.found
+	o.found = nil
+	return s, evidence
+}
+
+// watch looks at what is not a counter of the machine.
+func (o *Observer) watch(s result.Sample) {
+	if c, err := readClock(); err == nil {
+		step := c.since(o.clock)
+		s.Values["clock.offset"] = step.offset.Seconds()
+		o.clock = c
+		if o.inWindow {
+			o.blame(step.judge(), s.At)
+		}
+	}
+	lines := o.kernel.read()
+	if o.kernel != nil {
+		s.Values["kmsg.lines"] = float64(len(lines))
+	}
+	if o.inWindow {
+		o.blame(judgeKernel(lines), s.At)
+	}
+	o.caches.values(s.Values)
+}
+
+// Window implements lab.Observer.
+func (o *Observer) Window(open bool) error {
+	cur, err := o.read()
+	if err != nil {
+		return fmt.Errorf("observe: %w", err)
+	}
+	var errs []error
+	for _, p := range o.parts {
+		errs = append(errs, p.window(open))
+	}
+	if open {
+		o.kernel.read()
+		o.opened, o.inWindow = cur, true
+		o.before = listProcesses(o.opt.Host)
+		// Before the window it did not matter.
+		o.clock, err = readClock()
+		return errors.Join(append(errs, err)...)
+	}
+	o.closed, o.inWindow = cur, false
+	o.watchEnd(time.Since(o.of.Start))
+	return errors.Join(errs...)
+}
+
+// watchEnd looks at the last part of a second.
+func (o *Observer) watchEnd(at time.Duration) {
+	if c, err := readClock(); err == nil {
+		o.blame(c.since(o.clock).judge(), at)
+	}
+	o.blame(judgeKernel(o.kernel.read()), at)
+	o.final(o.opened, o.closed, at)
+}
+
+// blame notes evidence, once for each reason and role.
+func (o *Observer) blame(e *result.Evidence, at time.Duration) {
+	if e == nil || o.blamed[e.Reason+result.Reason("/"+e.Role)] {
+		return
+	}
+	o.blamed[e.Reason+result.Reason("/"+e.Role)] = true
+	e.At = at
+	o.found = append(o.found, *e)
+}
+
+// Close implements lab.Observer.
+func (o *Observer) Close(parts []result.Part) ([]result.Evidence, error) {
+	for i, p := range o.parts {
+		if i < len(parts) {
+			parts[i].Events, parts[i].Missing = p.counts()
+		}
+	}
+	o.caches.look()
+	if e := o.caches.judge(o.of.Cell.Place); !o.closed.at.IsZero() {
+		o.blame(e, o.closed.at.Sub(o.of.Start))
+	}
+	evidence := o.found
+	o.found = nil
+	return evidence, o.end()
+}
+
+// end lets go of everything.
+func (o *Observer) end() error {
+	for _, p := range o.parts {
+		p.close()
+	}
+	return errors.Join(o.kernel.close(), o.energy.close())
+}
+
+// Energy returns the joules of a part of the run and what measured them; the
+// source is "" if nothing does, or did not for all of it.
+func (o *Observer) Energy(w result.Window) (joules float64, source string) {
+	return o.energy.between(o.of.Start.Add(w.From), o.of.Start.Add(w.To))
+}

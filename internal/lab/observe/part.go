@@ -1,0 +1,370 @@
+package observe
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/quell-dev/quell/internal/counter"
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// part is one part of the run, as it is watched.
+type part struct {
+	name string
+	env  lab.Environment
+	cpus sample.Set
+	host *host.Host
+
+	dirs map[string]string // of its cgroup, by v1 controller; "" is cgroup2
+	psi  *host.Cgroup      // nil where it has none of its own in cgroup2
+	// Run delay of threads, by their ids: those that have ended keep theirs.
+	delays map[int]time.Duration
+	ended  time.Duration
+
+	events  []*counted
+	missing map[string]string
+}
+
+// counted is an event of a part.
+type counted struct {
+	name     string
+	always   bool // it counts outside the window too
+	tallies  []*counter.Tally
+	total    float64 // since it was opened, or in the window
+	atOpen   float64
+	coverage float64
+	in       float64 // in the window
+	done     bool
+}
+
+// everySecond are the events that samples have.
+var everySecond = []string{"context-switches", "migrations"}
+
+// always are counted beside what a study asks for: they are the kernel's own
+// and cost next to nothing.
+var always = []string{"context-switches", "migrations", "page-faults", "task-clock"}
+
+func newPart(name string, env lab.Environment, cpus sample.Set, o *Options) *part {
+	p := &part{name: name, env: env, cpus: cpus, host: o.Host, delays: map[int]time.Duration{}, missing: map[string]string{}}
+	threads, err := env.Threads()
+	if err != nil || len(threads) == 0 {
+		threads = nil
+	}
+	p.dirs = cgroups(o.Host, threads)
+	if unified := p.dirs[""]; unified != "" {
+		if rel, err := filepath.Rel(o.Host.Layout().Unified, unified); err == nil {
+			if p.psi, err = o.Host.OpenCgroup(sample.Unified, "/"+rel); err != nil {
+				p.psi = nil
+			}
+		}
+	}
+	wanted := slices.Clone(always)
+	for _, name := range o.Observe.Events {
+		if !slices.Contains(wanted, name) {
+			wanted = append(wanted, name)
+		}
+	}
+	for _, name := range wanted {
+		c, err := p.open(name, threads)
+		if err != nil {
+			p.missing[name] = reason(err)
+			continue
+		}
+		p.events = append(p.events, c)
+	}
+	return p
+}
+
+// reason is why an event is not counted, with what to do about it.
+func reason(err error) string {
+	var e *counter.NotSupportedError
+	if errors.As(err, &e) && e.Remedy != "" {
+		return e.Error() + "; what to do: " + e.Remedy
+	}
+	return err.Error()
+}
+
+// cgroups finds the cgroups, one in each hierarchy, that hold all of the
+// threads and not the lab itself.
+func cgroups(h *host.Host, threads []int) map[string]string {
+	var common map[string]string
+	for _, tid := range threads {
+		paths := pathsOf(h, strconv.Itoa(tid))
+		if paths == nil { // it has ended
+			continue
+		}
+		if common == nil {
+			common = paths
+			continue
+		}
+		for controller, p := range common {
+			common[controller] = shared(p, paths[controller])
+		}
+	}
+	own := pathsOf(h, "self")
+	dirs := map[string]string{}
+	layout := h.Layout()
+	for controller, p := range common {
+		mount, ok := layout.V1[controller]
+		if controller == "" {
+			mount, ok = layout.Unified, layout.Unified != ""
+		}
+		if ok && p != "" && shared(p, own[controller]) != p {
+			dirs[controller] = filepath.Join(mount, p)
+		}
+	}
+	return dirs
+}
+
+// pathsOf reads /proc/PID/cgroup: paths by controller, "" being cgroup2.
+func pathsOf(h *host.Host, pid string) map[string]string {
+	text, err := h.ReadValue("/proc/" + pid + "/cgroup")
+	if err != nil {
+		return nil
+	}
+	paths := map[string]string{}
+	for line := range strings.Lines(text) {
+		if f := strings.SplitN(strings.TrimSpace(line), ":", 3); len(f) == 3 {
+			for controller := range strings.SplitSeq(f[1], ",") {
+				paths[controller] = f[2]
+			}
+		}
+	}
+	return paths
+}
+
+// shared is the path that both are in.
+func shared(a, b string) string {
+	x, y := strings.Split(a, "/"), strings.Split(b, "/")
+	n := 0
+	for n < len(x) && n < len(y) && x[n] == y[n] {
+		n++
+	}
+	if n <= 1 {
+		return "/"
+	}
+	return strings.Join(x[:n], "/")
+}
+
+// open opens an event in the part's cgroup or, where it has none of its own, in
+// its threads.
+func (p *part) open(name string, threads []int) (*counted, error) {
+	e, err := counter.LookupEvent(name)
+	if err != nil {
+		return nil, err
+	}
+	c := &counted{name: name, always: slices.Contains(everySecond, name), coverage: 1}
+	dir := p.dirs[""]
+	if _, ok := p.host.Layout().V1["perf_event"]; ok {
+		dir = p.dirs["perf_event"]
+	}
+	switch {
+	case dir != "":
+		t, err := e.OpenCgroup(p.host.Path(dir), p.cpus)
+		if err != nil {
+			return nil, err
+		}
+		c.tallies = append(c.tallies, t)
+	case len(threads) > 0:
+		for _, tid := range threads {
+			t, err := e.OpenThread(tid)
+			if err != nil {
+				c.close()
+				return nil, err
+			}
+			c.tallies = append(c.tallies, t)
+		}
+	default:
+		return nil, errNoPart
+	}
+	if c.always {
+		return c, c.toggle(true)
+	}
+	return c, nil
+}
+
+func (c *counted) toggle(on bool) error {
+	var all []error
+	for _, t := range c.tallies {
+		all = append(all, t.Toggle(on))
+	}
+	return errors.Join(all...)
+}
+
+// read adds what was counted since the last time.
+func (c *counted) read() error {
+	for _, t := range c.tallies {
+		n, coverage, err := t.Read()
+		if err != nil {
+			return err
+		}
+		c.total += n
+		c.coverage = min(c.coverage, coverage)
+	}
+	return nil
+}
+
+func (c *counted) close() {
+	for _, t := range c.tallies {
+		t.Close()
+	}
+	c.tallies = nil
+}
+
+// scheduling returns the part's context switches and migrations so far.
+func (p *part) scheduling() (switches, moves float64) {
+	for _, c := range p.events {
+		if !c.always || c.tallies == nil {
+			continue
+		}
+		if err := c.read(); err != nil {
+			p.lose(c, err)
+		}
+		switch c.name {
+		case "context-switches":
+			switches = c.total
+		case "migrations":
+			moves = c.total
+		}
+	}
+	return switches, moves
+}
+
+func (p *part) lose(c *counted, err error) {
+	p.missing[c.name] = err.Error()
+	c.close()
+}
+
+func (p *part) counts1(name string) bool {
+	return slices.ContainsFunc(p.events, func(c *counted) bool { return c.name == name && c.tallies != nil })
+}
+
+// window begins and ends what is counted over the steady window.
+func (p *part) window(open bool) error {
+	for _, c := range p.events {
+		if c.tallies == nil {
+			continue
+		}
+		var err error
+		if !c.always {
+			err = c.toggle(open)
+		}
+		if err == nil {
+			err = c.read()
+		}
+		if err != nil {
+			p.lose(c, err)
+			continue
+		}
+		if open {
+			c.atOpen, c.coverage = c.total, 1
+		} else {
+			c.in, c.done = c.total-c.atOpen, true
+		}
+	}
+	return nil
+}
+
+// leastCoverage is the share of the window in which an event must have had a
+// counter for its count to be believed.
+const leastCoverage = 0.1
+
+// counts are the events of the steady window, and why others are not there.
+// Where an event shared its counter with others, NAME/coverage is the share
+// of the time that it had it.
+func (p *part) counts() (events map[string]float64, missing map[string]string) {
+	events, missing = map[string]float64{}, p.missing
+	for _, c := range p.events {
+		switch {
+		case !c.done:
+		case c.coverage < leastCoverage:
+			missing[c.name] = fmt.Sprintf("it had a counter for %.0f %% of the time only: ask for fewer events", c.coverage*100)
+		default:
+			events[c.name] = c.in
+			if c.coverage < 0.9999 {
+				events[c.name+"/coverage"] = c.coverage
+			}
+		}
+	}
+	if len(missing) == 0 {
+		missing = nil
+	}
+	if len(events) == 0 {
+		events = nil
+	}
+	return events, missing
+}
+
+// stalled is the total pressure of the part's own cgroup on a resource.
+func (p *part) stalled(resource string) (time.Duration, bool) {
+	if p.psi == nil {
+		return 0, false
+	}
+	d, err := p.psi.Stalled(resource)
+	return d, err == nil
+}
+
+// delay is how long the part's threads were ready and waited for a CPU: the
+// second field of schedstat (scheduler/sched-stats.rst). Threads that began
+// and ended between two seconds are lost.
+func (p *part) delay() time.Duration {
+	threads, err := p.env.Threads()
+	if err != nil {
+		threads = nil
+	}
+	there := make(map[int]time.Duration, len(threads))
+	sum := time.Duration(0)
+	for _, tid := range threads {
+		text, err := p.host.ReadValue(fmt.Sprintf("/proc/%d/schedstat", tid))
+		if err != nil {
+			continue
+		}
+		if f := strings.Fields(text); len(f) == 3 {
+			if n, err := strconv.ParseInt(f[1], 10, 64); err == nil {
+				there[tid] = time.Duration(n)
+				sum += time.Duration(n)
+			}
+		}
+	}
+	for tid, d := range p.delays {
+		if now, ok := there[tid]; !ok || now < d {
+			p.ended += d
+		}
+	}
+	p.delays = there
+	return p.ended + sum
+}
+
+func (p *part) close() {
+	for _, c := range p.events {
+		c.close()
+	}
+	if p.psi != nil {
+		_ = p.psi.Close() // only read from
+		p.psi = nil
+	}
+}
+
+// holds reports whether a process, with its cgroups, is of the part.
+func (p *part) holds(pid int, paths map[string]string) bool {
+	layout := p.host.Layout()
+	for controller, dir := range p.dirs {
+		mount := layout.V1[controller]
+		if controller == "" {
+			mount = layout.Unified
+		}
+		own := strings.TrimPrefix(dir, strings.TrimSuffix(mount, "/"))
+		if at, ok := paths[controller]; ok {
+			return shared(own, at) == own
+		}
+	}
+	threads, err := p.env.Threads()
+	return err == nil && slices.Contains(threads, pid)
+}
