@@ -1,10 +1,12 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,19 +24,39 @@ type HostFinder struct {
 	watcher   *host.Watcher
 	unwatched error // why watcher is nil
 	own       map[sample.Hierarchy]string
-	walked    time.Time
-	// undecided is set while a v1 cgroup that matches has no processes yet.
-	undecided bool
-	// home says of v1 cgroups, by inode, whether their processes have their
-	// identity there: not if they have a cgroup2 of their own.
-	home map[uint64]bool
+	walked    time.Time // all
+	known     map[host.Place]*candidate
+	undecided map[host.Place]*candidate // those of known that are
 }
 
-// Walking takes in the order of 10 µs a cgroup, so it is done when the kernel
-// tells of a change, and now and then in case it did not.
+// candidate is a cgroup that a rule makes a task, if it is one.
+type candidate struct {
+	Found
+	decision
+	asked time.Time // while undecided: when, and how long until it is again
+	pause time.Duration
+}
+
+// decision is whether a cgroup's processes have their identity there. Those of a
+// v1 cgroup do not if they have a cgroup2 of their own, and while it has none
+// nobody knows.
+type decision uint8
+
 const (
-	walkWatched   = time.Minute
+	undecided decision = iota
+	isTask
+	isNone
+)
+
+// Walking takes in the order of 10 µs a cgroup. Where the kernel tells of
+// changes only what has changed is looked at, and all now and then in case
+// something was missed. A cgroup that is undecided is asked again, at first
+// after askFirst and then ever more rarely.
+const (
+	walkWatched   = 10 * time.Minute
 	walkUnwatched = 5 * time.Second
+	askFirst      = time.Second
+	askMost       = 10 * time.Second
 )
 
 // NewHostFinder starts to watch the host's cgroups. Close ends it.
@@ -78,73 +100,144 @@ func (f *HostFinder) findOwn() {
 
 // Find implements Finder.
 func (f *HostFinder) Find(now time.Time) ([]Found, bool, error) {
-	every, changed := walkUnwatched, false
+	var changes host.Changes
+	every := walkUnwatched
 	if f.watcher != nil {
-		var err error
-		if changed, err = f.watcher.Changed(); err != nil {
+		seen, err := f.watcher.Changes()
+		if changes = *seen; err != nil {
 			// Too many cgroups for the user's watches, as a rule.
 			f.unwatched = errors.Join(err, f.watcher.Close())
-			f.watcher, changed = nil, true
+			f.watcher, changes.Lost = nil, true
 		} else {
 			every = walkWatched
 		}
 	}
-	if !changed && !f.undecided && !f.walked.IsZero() && now.Sub(f.walked) < every {
-		return nil, false, nil
-	}
-	f.walked, f.undecided = now, false
-	var found []Found
-	home := map[uint64]bool{}
-	for _, hier := range []sample.Hierarchy{sample.Unified, sample.V1CPU} {
-		err := f.host.Walk(hier, func(p string, inode uint64) error {
-			if p == "/" {
-				return nil
-			}
-			rule, job := f.config.Classify(p)
-			if rule == nil || hier == sample.V1CPU && !f.here(p, inode, home) {
-				return nil
-			}
-			own := f.own[hier]
-			found = append(found, Found{Hierarchy: hier, Path: p, Inode: inode, Rule: rule, Job: job,
-				Own: own == p || strings.HasPrefix(own, p+"/")})
-			return nil
-		})
-		if err != nil && !errors.Is(err, host.ErrNoHierarchy) {
+	fresh := false
+	if changes.Lost || f.walked.IsZero() || now.Sub(f.walked) >= every {
+		if err := f.walkAll(now); err != nil {
 			f.walked = time.Time{} // what the watcher told of has not been seen
 			return nil, false, err
 		}
+		fresh = true
+	} else {
+		for _, at := range changes.Places {
+			changed, err := f.walkAt(now, at)
+			if err != nil {
+				f.walked = time.Time{}
+				return nil, false, err
+			}
+			fresh = fresh || changed
+		}
 	}
-	f.home = home // without those that are gone
-	return found, true, nil
+	for at, c := range f.undecided {
+		if now.Sub(c.asked) >= c.pause {
+			fresh = f.ask(now, at, c) || fresh
+		}
+	}
+	if !fresh {
+		return nil, false, nil
+	}
+	return f.tasks(), true, nil
 }
 
-// here reports whether a v1 cgroup's processes have their identity in it, and
-// files it in home once it is known: a task is not looked at again.
-func (f *HostFinder) here(p string, inode uint64, home map[uint64]bool) bool {
-	if f.host.Layout().Unified == "" {
-		return true
+// tasks lists those found, parents first.
+func (f *HostFinder) tasks() []Found {
+	var found []Found
+	for _, c := range f.known {
+		if c.decision == isTask {
+			found = append(found, c.Found)
+		}
 	}
-	if yes, known := f.home[inode]; known {
-		home[inode] = yes
-		return yes
+	slices.SortFunc(found, func(x, y Found) int {
+		return cmp.Or(cmp.Compare(x.Hierarchy, y.Hierarchy), cmp.Compare(x.Path, y.Path))
+	})
+	return found
+}
+
+// walkAll looks at all cgroups.
+func (f *HostFinder) walkAll(now time.Time) error {
+	old := f.known
+	f.walked, f.known, f.undecided = now, map[host.Place]*candidate{}, map[host.Place]*candidate{}
+	for _, hier := range []sample.Hierarchy{sample.Unified, sample.V1CPU} {
+		_, err := f.walk(now, host.Place{Hierarchy: hier, Path: "/"}, old)
+		if err != nil && !errors.Is(err, host.ErrNoHierarchy) {
+			return err
+		}
 	}
-	cg, err := f.host.OpenCgroup(sample.V1CPU, p)
+	return nil
+}
+
+// walkAt looks at a place where a cgroup was made or removed, and reports
+// whether that changes the tasks. A removed cgroup has none below it.
+func (f *HostFinder) walkAt(now time.Time, at host.Place) (changed bool, err error) {
+	old := map[host.Place]*candidate{}
+	if c := f.known[at]; c != nil {
+		old[at], changed = c, c.decision == isTask
+		delete(f.known, at)
+		delete(f.undecided, at)
+	}
+	more, err := f.walk(now, at, old)
+	return changed || more, err
+}
+
+// walk looks at the cgroups from a place on, and reports whether one is a task.
+// What was known of them before is not asked again.
+func (f *HostFinder) walk(now time.Time, from host.Place, old map[host.Place]*candidate) (tasks bool, err error) {
+	err = f.host.WalkAt(from, func(p string, inode uint64) error {
+		if p == "/" {
+			return nil
+		}
+		rule, job := f.config.Classify(p)
+		if rule == nil {
+			return nil
+		}
+		at := host.Place{Hierarchy: from.Hierarchy, Path: p}
+		c := old[at]
+		if c == nil || c.Inode != inode {
+			own := f.own[at.Hierarchy]
+			c = &candidate{Found: Found{Hierarchy: at.Hierarchy, Path: p, Inode: inode, Rule: rule, Job: job,
+				Own: own == p || strings.HasPrefix(own, p+"/")}}
+		}
+		f.known[at] = c
+		if c.decision == undecided {
+			f.ask(now, at, c)
+		}
+		tasks = tasks || c.decision == isTask
+		return nil
+	})
+	return tasks, err
+}
+
+// ask decides on a candidate if that can be done now, and reports whether it is
+// a task.
+func (f *HostFinder) ask(now time.Time, at host.Place, c *candidate) bool {
+	c.decision = f.decide(at)
+	if c.decision == undecided {
+		c.asked, c.pause = now, min(askMost, max(askFirst, 2*c.pause))
+		f.undecided[at] = c
+	} else {
+		delete(f.undecided, at)
+	}
+	return c.decision == isTask
+}
+
+func (f *HostFinder) decide(at host.Place) decision {
+	if at.Hierarchy != sample.V1CPU || f.host.Layout().Unified == "" {
+		return isTask
+	}
+	cg, err := f.host.OpenCgroup(at.Hierarchy, at.Path)
 	if err != nil {
-		return false
+		return undecided // gone, as a rule
 	}
 	defer cg.Close()
 	places, err := cg.Places()
-	if err == nil && places.Unified == "" {
-		// With processes they are in several cgroups2; the next walk asks again.
-		pids, err := cg.Members()
-		f.undecided = f.undecided || err == nil && len(pids) == 0
-		return false
+	switch {
+	case err != nil || places.Unified == "": // none, or in several cgroups2
+		return undecided
+	case path.Clean(places.Unified) == "/":
+		return isTask
 	}
-	if err != nil {
-		return false
-	}
-	home[inode] = path.Clean(places.Unified) == "/"
-	return home[inode]
+	return isNone
 }
 
 // Open implements Finder.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -127,28 +128,39 @@ v1cpu /quell-test-fix-old job old batch own
 	if got := look(t, f, now); got != "same" {
 		t.Errorf("looked again without a change: %s", got)
 	}
-	if got := look(t, f, now.Add(walkWatched)); got != want {
-		t.Errorf("a minute later:\n%swant:\n%s", got, want)
+	now = now.Add(walkWatched)
+	if got := look(t, f, now); got != want {
+		t.Errorf("long after:\n%swant:\n%s", got, want)
 	}
 	// A new cgroup is found when the kernel tells of it.
 	lay(t, root, "sys/fs/cgroup/unified/quell-test-fix-new/cpu.stat", "usage_usec 1\n")
 	lay(t, root, "sys/fs/cgroup/unified/quell-test-fix-new/cgroup.procs", "")
-	if got, line := look(t, f, now.Add(walkWatched)), "v2 /quell-test-fix-new job new batch\n"; !strings.Contains(got, line) {
+	if got, line := look(t, f, now), "v2 /quell-test-fix-new job new batch\n"; !strings.Contains(got, line) {
 		t.Errorf("the new one is missing in:\n%s", got)
 	}
 	if err := os.RemoveAll(filepath.Join(root, "sys/fs/cgroup/cpu/quell-test-fix-old")); err != nil {
 		t.Fatal(err)
 	}
-	if got := look(t, f, now.Add(walkWatched)); strings.Contains(got, "fix-old") {
+	if got := look(t, f, now); got == "same" || strings.Contains(got, "fix-old") {
 		t.Errorf("found although it is gone:\n%s", got)
 	}
-	if len(f.home) != 1 { // shop's v1 cgroup; the processes in batch's are in several of cgroup2
-		t.Errorf("remembered %v", f.home)
+	var none, open []string
+	for at, c := range f.known {
+		switch c.decision {
+		case isNone:
+			none = append(none, at.Path)
+		case undecided:
+			open = append(open, at.Path)
+		}
+	}
+	// The processes in batch's v1 cgroup are in several of cgroup2.
+	if !slices.Equal(none, []string{"/quell-test-fix-shop"}) || !slices.Equal(open, []string{"/quell-test-fix-batch"}) || len(f.undecided) != 1 {
+		t.Errorf("decided against %v, undecided %v, to be asked again %v", none, open, f.undecided)
 	}
 }
 
-// A v1 cgroup without processes is looked at again each time: they will say
-// where it belongs.
+// A v1 cgroup without processes is looked at again, ever more rarely: they will
+// say where it belongs.
 func TestEmptyCgroupIsDecidedLater(t *testing.T) {
 	f, root := onHost(t, "hybrid", fixRules)
 	dir := "sys/fs/cgroup/cpu/quell-test-fix-later/"
@@ -157,11 +169,23 @@ func TestEmptyCgroupIsDecidedLater(t *testing.T) {
 	}
 	lay(t, root, dir+"cpu.stat", "nr_throttled 0\n")
 	now := time.Now()
-	for range 3 {
-		if got := look(t, f, now); got == "same" || strings.Contains(got, "later") {
+	if got := look(t, f, now); strings.Contains(got, "later") {
+		t.Errorf("while it is empty: %s", got)
+	}
+	c := f.undecided[host.Place{Hierarchy: sample.V1CPU, Path: "/quell-test-fix-later"}]
+	var asked []time.Duration
+	for since := time.Duration(0); since < time.Minute; since += askFirst {
+		if got := look(t, f, now.Add(since)); got != "same" {
 			t.Errorf("while it is empty: %s", got)
 		}
+		if c.asked.Equal(now.Add(since)) {
+			asked = append(asked, since/time.Second)
+		}
 	}
+	if want := []time.Duration{0, 1, 3, 7, 15, 25, 35, 45, 55}; !slices.Equal(asked, want) {
+		t.Errorf("asked after %d s, want %d", asked, want)
+	}
+	now = now.Add(time.Minute + askMost)
 	lay(t, root, dir+"cgroup.procs", "777\n")
 	lay(t, root, dir+"tasks", "777\n")
 	lay(t, root, "proc/777/cgroup", "3:cpuset:/\n2:cpuacct:/\n1:cpu:/quell-test-fix-later\n0::/\n")
@@ -235,7 +259,7 @@ func TestFindsOnThisMachine(t *testing.T) {
 	enter(t, v1)
 	enter(t, both, unified)
 	want += fmt.Sprintf("v1cpu %sv1 job v1 batch\n", prefix)
-	if got := look(t, f, now); got != want {
+	if got := look(t, f, now.Add(askFirst)); got != want {
 		t.Errorf("got:\n%swant:\n%s", got, want)
 	}
 }
@@ -307,5 +331,87 @@ func TestTaskOnThisMachine(t *testing.T) {
 	}
 	if found[0].Hierarchy != sample.V1CPU {
 		t.Errorf("found %+v", found[0])
+	}
+}
+
+// What others do with their cgroups costs no walk of ours, and no list of tasks.
+func TestOthersChangesAreNone(t *testing.T) {
+	f, root := onHost(t, "hybrid", fixRules)
+	now := time.Now()
+	look(t, f, now)
+	lay(t, root, "sys/fs/cgroup/unified/others/below/cpu.stat", "usage_usec 1\n")
+	if got := look(t, f, now); got != "same" {
+		t.Errorf("others made a cgroup: %s", got)
+	}
+	// A task that is made, removed and made again between two looks, below a
+	// directory that is new as well.
+	dir := filepath.Join(root, "sys/fs/cgroup/unified/quell-test-fix-twice")
+	for range 2 {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range []string{"cpu.stat", "web/cpu.stat"} {
+			lay(t, root, "sys/fs/cgroup/unified/quell-test-fix-twice/"+file, "usage_usec 1\n")
+		}
+	}
+	got := look(t, f, now)
+	for _, line := range []string{"v2 /quell-test-fix-twice job twice batch\n", "v2 /quell-test-fix-twice/web job web batch\n"} {
+		if strings.Count(got, line) != 1 {
+			t.Errorf("%q is not there once:\n%s", line, got)
+		}
+	}
+	if err := os.RemoveAll(dir + "/web"); err != nil {
+		t.Fatal(err)
+	}
+	if got := look(t, f, now); strings.Contains(got, "twice/web") || !strings.Contains(got, "twice job") {
+		t.Errorf("one of them removed:\n%s", got)
+	}
+	if f.walked != now {
+		t.Error("all were walked")
+	}
+}
+
+// However cgroups come and go, looking at what changed finds what a walk of all
+// finds.
+func TestChangesFindWhatAWalkFinds(t *testing.T) {
+	f, root := onHost(t, "hybrid", fixRules)
+	now := time.Now()
+	all, _, err := f.Find(now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seed := time.Now().UnixNano()
+	random := rand.New(rand.NewPCG(uint64(seed), 0))
+	top := filepath.Join(root, "sys/fs/cgroup/unified")
+	for step := range 300 {
+		for range random.IntN(6) {
+			dir := filepath.Join(top, fmt.Sprintf("quell-test-fix-%d", random.IntN(4)))
+			if random.IntN(2) == 0 {
+				dir = filepath.Join(dir, "web")
+			}
+			switch n := random.IntN(100); {
+			case n < 50:
+				os.MkdirAll(dir, 0o755)
+			case n < 98:
+				os.RemoveAll(dir)
+			default: // then all are walked
+				os.Rename(dir, filepath.Join(top, fmt.Sprintf("quell-test-fix-%d", random.IntN(4))))
+			}
+		}
+		found, fresh, err := f.Find(now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if fresh {
+			all = found
+		}
+		twin := NewHostFinder(f.host, f.config)
+		want, _, err := twin.Find(now)
+		if err = errors.Join(err, twin.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(all, want) {
+			t.Fatalf("seed %d, step %d: found\n%v\na walk finds\n%v", seed, step, all, want)
+		}
 	}
 }

@@ -329,31 +329,34 @@ func TestWatchSeesCgroupsComeAndGo(t *testing.T) {
 	// Others on this machine make cgroups too, so ask for what is watched
 	// below ours, which nobody else touches.
 	top := mkcgroup(t, h, tree, "watch")
-	drain := func() bool {
+	shows := func(p string) bool {
 		t.Helper()
-		changed, err := w.Changed()
+		changes, err := w.Changes()
 		if err != nil {
 			t.Fatal(err)
 		}
-		return changed
+		return slices.Contains(changes.Places, Place{hier, p})
 	}
-	if !drain() {
+	if !shows(top) {
 		t.Error("a new cgroup did not show")
 	}
 	dir := path.Join(h.trees[tree].dir, top)
 	for _, step := range []struct {
-		what string
-		do   func() error
+		what, where string
+		do          func() error
 	}{
-		{"mkdir in a directory that was new", func() error { return os.Mkdir(dir+"/a", 0o755) }},
-		{"mkdir below that", func() error { return os.Mkdir(dir+"/a/b", 0o755) }},
-		{"rmdir", func() error { return os.Remove(dir + "/a/b") }},
-		{"rmdir of its parent", func() error { return os.Remove(dir + "/a") }},
+		{"mkdir in a directory that was new", "/a", func() error { return os.Mkdir(dir+"/a", 0o755) }},
+		{"mkdir below that", "/a/b", func() error { return os.Mkdir(dir+"/a/b", 0o755) }},
+		{"rmdir", "/a/b", func() error { return os.Remove(dir + "/a/b") }},
+		{"rmdir of its parent", "/a", func() error { return os.Remove(dir + "/a") }},
 	} {
 		if err := step.do(); err != nil {
 			t.Fatal(err)
 		}
-		if !drain() {
+		if err := w.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		if !shows(top + step.where) {
 			t.Errorf("%s did not show", step.what)
 		}
 	}
@@ -433,13 +436,14 @@ func TestUsageDoesNotAllocate(t *testing.T) {
 }
 
 func TestWatchLosesNothingWhenTheQueueOverflows(t *testing.T) {
-	w := &Watcher{dirs: make(map[int32]string), wds: make(map[string]int32)}
-	var err error
-	if w.fd, err = unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK); err != nil {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
 		t.Fatal(err)
 	}
+	w := newWatcher(fd)
 	defer w.Close()
-	w.tops = []string{t.TempDir()}
+	dir := t.TempDir()
+	w.tops = []top{{sample.Unified, dir}}
 	if err := w.addAll(); err != nil {
 		t.Fatal(err)
 	}
@@ -452,7 +456,7 @@ func TestWatchLosesNothingWhenTheQueueOverflows(t *testing.T) {
 		quelltest.Skip(t, "inotify-queue", errors.New("the queue holds "+string(text)))
 	}
 	// Each rename makes two events; files do not matter, but fill the queue.
-	a, b := w.tops[0]+"/a", w.tops[0]+"/b"
+	a, b := dir+"/a", dir+"/b"
 	if err := os.WriteFile(a, nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -462,29 +466,30 @@ func TestWatchLosesNothingWhenTheQueueOverflows(t *testing.T) {
 		}
 		a, b = b, a
 	}
-	if err := os.MkdirAll(w.tops[0]+"/late/later", 0o755); err != nil {
+	if err := os.MkdirAll(dir+"/late/later", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if changed, err := w.Changed(); !changed || err != nil {
-		t.Fatalf("Changed() = %v, %v after an overflow", changed, err)
+	if changes, err := w.Changes(); !changes.Lost || err != nil {
+		t.Fatalf("Changes() = %+v, %v after an overflow", changes, err)
 	}
-	if _, ok := w.wds[w.tops[0]+"/late/later"]; !ok || len(w.dirs) != 3 || len(w.wds) != 3 {
+	if _, ok := w.wds[dir+"/late/later"]; !ok || len(w.dirs) != 3 || len(w.wds) != 3 {
 		t.Errorf("watched after an overflow: %v", w.wds)
 	}
-	if changed, err := w.Changed(); changed || err != nil {
-		t.Errorf("Changed() = %v, %v with nothing new", changed, err)
+	if changes, err := w.Changes(); !changes.None() || err != nil {
+		t.Errorf("Changes() = %+v, %v with nothing new", changes, err)
 	}
-	if err := os.Rename(w.tops[0]+"/late", w.tops[0]+"/moved"); err != nil {
+	if err := os.Rename(dir+"/late", dir+"/moved"); err != nil {
 		t.Fatal(err)
 	}
-	if changed, err := w.Changed(); !changed || err != nil || len(w.wds) != 3 {
-		t.Errorf("Changed() = %v, %v after a rename, watching %v", changed, err, w.wds)
+	if changes, err := w.Changes(); !changes.Lost || err != nil || len(w.wds) != 3 {
+		t.Errorf("Changes() = %+v, %v after a rename, watching %v", changes, err, w.wds)
 	}
-	if err := os.Mkdir(w.tops[0]+"/moved/later/new", 0o755); err != nil {
+	if err := os.Mkdir(dir+"/moved/later/new", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if changed, err := w.Changed(); !changed || err != nil || w.wds[w.tops[0]+"/moved/later/new"] == 0 {
-		t.Errorf("Changed() = %v, %v below what was renamed, watching %v", changed, err, w.wds)
+	changes, err := w.Changes()
+	if !slices.Contains(changes.Places, Place{sample.Unified, "/moved/later/new"}) || err != nil || w.wds[dir+"/moved/later/new"] == 0 {
+		t.Errorf("Changes() = %+v, %v below what was renamed, watching %v", changes, err, w.wds)
 	}
 }
 

@@ -33,11 +33,17 @@ func (h *Host) tree(hier sample.Hierarchy) (tree, error) {
 // meanwhile are skipped. fn may return fs.SkipDir to leave out what is below;
 // any other error ends the walk and is returned.
 func (h *Host) Walk(hier sample.Hierarchy, fn func(path string, inode uint64) error) error {
-	t, err := h.tree(hier)
+	return h.WalkAt(Place{hier, "/"}, fn)
+}
+
+// WalkAt is Walk of the cgroup at a place and of those below it; of none if it
+// is not there.
+func (h *Host) WalkAt(at Place, fn func(path string, inode uint64) error) error {
+	t, err := h.tree(at.Hierarchy)
 	if err != nil {
 		return fmt.Errorf("walk cgroups: %w", err)
 	}
-	return h.walk(t.dir, "/", fn)
+	return h.walk(t.dir, at.Path, fn)
 }
 
 // walk is Walk of the cgroup at p in the hierarchy mounted at mount.

@@ -10,20 +10,49 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Watcher tells whether cgroups have come or gone since it was last asked, so
-// that the hierarchies need not be walked each time. It is for one goroutine
-// and has none of its own.
+// Watcher tells which cgroups have come or gone since it was last asked, so
+// that the hierarchies need not be walked. It is for one goroutine, but for
+// Wait, and has none of its own.
 type Watcher struct {
-	fd   int
-	tops []string         // mounts, as this process opens them
+	fd   int // file's; not to be read after Close
+	file *os.File
+	tops []top
 	dirs map[int32]string // by watch descriptor
 	wds  map[string]int32 // the inverse
 	buf  [16 << 10]byte
+	seen Changes
 }
 
-// maxReads bounds what one call of Changed reads, some 30,000 events: about as
+// top is a mount, as this process opens it.
+type top struct {
+	hier sample.Hierarchy
+	dir  string
+}
+
+// Place is where a cgroup is: its path below the mount of its hierarchy.
+type Place struct {
+	Hierarchy sample.Hierarchy
+	Path      string
+}
+
+// Changes are what a Watcher saw.
+type Changes struct {
+	// Places where a cgroup was made or removed, in that order, one after
+	// several changes more than once. It may be there by now or not. Of a new
+	// one those below it are not told apart.
+	Places []Place
+	// Lost: any cgroup may have come, gone or got another path.
+	Lost bool
+}
+
+// None reports whether nothing has changed.
+func (c *Changes) None() bool { return !c.Lost && len(c.Places) == 0 }
+
+// maxReads bounds what one call of Changes reads, some 30,000 events: about as
 // many as the kernel queues (fs.inotify.max_queued_events is 16384 by default).
 // Where cgroups come and go faster than that the rest is read by the next call.
 const maxReads = 64
@@ -38,10 +67,10 @@ func (h *Host) Watch() (*Watcher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watch cgroups: %w", err)
 	}
-	w := &Watcher{fd: fd, dirs: make(map[int32]string), wds: make(map[string]int32)}
-	for _, name := range [...]string{"", "cpu"} {
-		if t, ok := h.trees[name]; ok {
-			w.tops = append(w.tops, h.Path(t.dir))
+	w := newWatcher(fd)
+	for _, hier := range [...]sample.Hierarchy{sample.Unified, sample.V1CPU} {
+		if t, err := h.tree(hier); err == nil {
+			w.tops = append(w.tops, top{hier, h.Path(t.dir)})
 		}
 	}
 	if err := w.addAll(); err != nil {
@@ -51,15 +80,18 @@ func (h *Host) Watch() (*Watcher, error) {
 	return w, nil
 }
 
-// Close ends the watch.
-func (w *Watcher) Close() error { return unix.Close(w.fd) }
+func newWatcher(fd int) *Watcher {
+	return &Watcher{fd: fd, file: os.NewFile(uintptr(fd), "inotify"), dirs: make(map[int32]string), wds: make(map[string]int32)}
+}
 
-// Changed reports whether any cgroup was made, removed or renamed since the
-// last call, and watches the new ones. When the kernel's queue overflowed it
-// says true, since something was lost, and watches what there is. It does not
-// wait.
-func (w *Watcher) Changed() (bool, error) {
-	changed, again := false, false
+// Close ends the watch, and Wait.
+func (w *Watcher) Close() error { return w.file.Close() }
+
+// Changes returns what was made, removed or renamed since the last call, and
+// watches what is new. It does not wait. What it returns holds until the next
+// call; with an error it is not complete.
+func (w *Watcher) Changes() (*Changes, error) {
+	w.seen = Changes{Places: w.seen.Places[:0]}
 	for range maxReads {
 		n, err := unix.Read(w.fd, w.buf[:])
 		if err == unix.EAGAIN {
@@ -69,44 +101,83 @@ func (w *Watcher) Changed() (bool, error) {
 			continue
 		}
 		if err != nil {
-			return true, fmt.Errorf("watch cgroups: %w", err)
+			return &w.seen, fmt.Errorf("watch cgroups: %w", err)
 		}
 		for b := w.buf[:n]; len(b) >= unix.SizeofInotifyEvent; {
 			e := (*unix.InotifyEvent)(unsafe.Pointer(&b[0]))
 			end := unix.SizeofInotifyEvent + int(e.Len)
 			name := strings.TrimRight(string(b[unix.SizeofInotifyEvent:end]), "\x00")
 			b = b[end:]
-			switch dir, known := w.dirs[e.Wd]; {
-			case e.Mask&unix.IN_Q_OVERFLOW != 0:
-				changed, again = true, true
-			case e.Mask&unix.IN_ISDIR == 0: // also IN_IGNORED, the answer to forget
-			case e.Mask&unix.IN_MOVE != 0:
-				changed, again = true, true // paths below it have changed
-			case e.Mask&unix.IN_CREATE != 0 && known:
-				changed = true
-				if err := w.add(path.Join(dir, name)); err != nil {
-					return true, err
-				}
-			case e.Mask&unix.IN_DELETE != 0 && known:
-				changed = true
-				w.forget(path.Join(dir, name))
-			default:
-				changed = true
+			if err := w.take(e, name); err != nil {
+				return &w.seen, err
 			}
 		}
 	}
-	if again {
-		return true, w.addAll()
+	if w.seen.Lost {
+		return &w.seen, w.addAll()
 	}
-	return changed, nil
+	return &w.seen, nil
+}
+
+// take notes one event.
+func (w *Watcher) take(e *unix.InotifyEvent, name string) error {
+	dir, known := w.dirs[e.Wd]
+	switch {
+	case e.Mask&unix.IN_Q_OVERFLOW != 0:
+		w.seen.Lost = true
+	case e.Mask&unix.IN_ISDIR == 0: // also IN_IGNORED, the answer to forget
+	case e.Mask&unix.IN_MOVE != 0:
+		w.seen.Lost = true // paths below it have changed
+	case !known: // of a directory that is gone itself, and so told of
+	case e.Mask&unix.IN_CREATE != 0:
+		w.note(path.Join(dir, name))
+		return w.add(path.Join(dir, name))
+	case e.Mask&unix.IN_DELETE != 0:
+		w.note(path.Join(dir, name))
+		w.forget(path.Join(dir, name))
+	}
+	return nil
+}
+
+// note adds a directory to what has been seen.
+func (w *Watcher) note(dir string) {
+	for _, t := range w.tops {
+		if p, ok := below(dir, t.dir); ok {
+			w.seen.Places = append(w.seen.Places, Place{t.hier, "/" + strings.TrimPrefix(p, "/")})
+			return
+		}
+	}
+	w.seen.Lost = true
+}
+
+// Wait returns when Changes has something to say, or with an error once the
+// watcher is closed. It may run beside every other method.
+func (w *Watcher) Wait() error {
+	raw, err := w.file.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("wait for cgroups: %w", err)
+	}
+	// Go's poller tells of what comes, not of what is there already.
+	var bad error
+	err = raw.Read(func(fd uintptr) bool {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		if err != nil && err != unix.EINTR {
+			bad = err
+		}
+		return n > 0 || bad != nil
+	})
+	if err = errors.Join(err, bad); err != nil {
+		return fmt.Errorf("wait for cgroups: %w", err)
+	}
+	return nil
 }
 
 // addAll watches whatever there is and forgets what is not there any more.
 func (w *Watcher) addAll() error {
 	old := w.dirs
 	w.dirs, w.wds = make(map[int32]string), make(map[string]int32)
-	for _, top := range w.tops {
-		if err := w.add(top); err != nil {
+	for _, t := range w.tops {
+		if err := w.add(t.dir); err != nil {
 			return err
 		}
 	}
@@ -143,15 +214,20 @@ func (w *Watcher) add(dir string) error {
 		w.forget(dir) // it is another directory than the one watched before
 	}
 	w.dirs[int32(wd)], w.wds[dir] = dir, int32(wd)
-	entries, err := os.ReadDir(dir)
-	if err != nil && !vanished(err) {
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		if vanished(err) {
+			return nil
+		}
+		return fmt.Errorf("watch cgroups: %w", &fs.PathError{Op: "stat", Path: dir, Err: err})
+	}
+	names, err := subdirs(dir, uint64(st.Nlink))
+	if err != nil {
 		return fmt.Errorf("watch cgroups: %w", err)
 	}
-	for _, e := range entries {
-		if e.IsDir() {
-			if err := w.add(path.Join(dir, e.Name())); err != nil {
-				return err
-			}
+	for _, name := range names {
+		if err := w.add(path.Join(dir, name)); err != nil {
+			return err
 		}
 	}
 	return nil
