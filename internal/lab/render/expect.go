@@ -1,0 +1,6 @@
+package render
+
+// Check is one expectation held against the results.
+type Check struct{}
+
+func (r *Report) checks() section { return section{} }

@@ -1,0 +1,188 @@
+package render
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/quell-dev/quell/internal/lab/analyse"
+	"github.com/quell-dev/quell/internal/lab/result"
+)
+
+// page is the report's.
+func (r *Report) page() *page {
+	p := &page{Title: r.Study.Name, Question: r.Study.Question, Refute: r.Study.Refute, Stamps: r.stamps()}
+	p.Head = append(p.Head, r.about(), r.verdicts())
+	for _, m := range r.Machines {
+		t := table{Caption: "Machine " + m.Name}
+		for _, f := range m.Facts {
+			t.Rows = append(t.Rows, row(f.Name, f.Value))
+		}
+		t.Long = len(t.Rows) > 12
+		p.Head = append(p.Head, t)
+	}
+	sections := []section{r.checks()}
+	done := map[string]bool{}
+	for _, a := range r.Study.Analysis {
+		if a.Kind == "energy" { // with throughput: the same steps
+			a.Kind = "throughput"
+		}
+		if done[a.Kind] {
+			continue
+		}
+		done[a.Kind] = true
+		switch a.Kind {
+		case "degradation":
+			sections = append(sections, r.degradations())
+		case "mapping":
+			sections = append(sections, r.mappings())
+		case "interference":
+			sections = append(sections, r.interferences(a.Options))
+		case "throughput":
+			sections = append(sections, r.systems(a.Options))
+		case "correlation":
+			sections = append(sections, r.correlations())
+		case "migration":
+			sections = append(sections, r.migrations())
+		case "dose-response":
+			sections = append(sections, r.doses())
+		case "signal-validity":
+			sections = append(sections, r.validities())
+		}
+	}
+	sections = append(sections, r.insufficient(), r.refused())
+	for _, s := range sections {
+		if len(s.Exhibits) > 0 || len(s.Notes) > 0 {
+			p.Sections = append(p.Sections, s)
+		}
+	}
+	return p
+}
+
+// about says of what the report is and what may be seen in it at all.
+func (r *Report) about() table {
+	t := table{Caption: "This study"}
+	add := func(name, value string) {
+		if value != "" {
+			t.Rows = append(t.Rows, row(name, value))
+		}
+	}
+	add("study", r.Study.Name)
+	add("description", r.Study.Description)
+	add("study file's hash", r.Lock.Hash)
+	add("quell", r.Lock.Program)
+	if !r.Lock.Created.IsZero() {
+		add("begun", r.Lock.Created.UTC().Format("2006-01-02 15:04 UTC"))
+	}
+	add("design", fmt.Sprintf("%s, %s, seed %d", plural(r.Study.Design.Repetitions, "repetition"), r.Study.Design.Order, r.Study.Design.Seed))
+	if len(r.Machines) == 0 {
+		add("machine", "not described")
+	}
+	missed := "none"
+	if len(r.Missed) > 0 {
+		missed = strings.Join(r.Missed, "; ")
+	}
+	add("missed requirements", missed)
+	if n := r.Results.Noise; n != nil {
+		add("noise floor", fmt.Sprintf("%s: two equal runs differ by less in 95 of 100 cases (%s)", percentage(n.Floor), plural(n.Pairs, "pair")))
+		add("detectable", fmt.Sprintf("a difference of %s, 8 times in 10, with %s", percentage(n.Detectable), plural(n.Repetitions, "repetition")))
+	} else {
+		add("noise floor", "not known: no equal runs to compare")
+	}
+	add("cost of watching", cmp.Or(r.Overhead, "not measured"))
+	add("energy", cmp.Or(r.energy(), "no energy source"))
+	add("stamps", strings.Join(r.stamps(), ", "))
+	return t
+}
+
+// energy names the sources that the runs' energy is from.
+func (r *Report) energy() string {
+	sources := map[string]bool{}
+	for i := range r.Runs {
+		if s := r.Runs[i].Energy; s != "" {
+			sources[s] = true
+		}
+	}
+	return strings.Join(slices.Sorted(maps.Keys(sources)), ", ")
+}
+
+func (r *Report) verdicts() table {
+	t := table{Caption: "Runs", Head: []string{"verdict", "runs", "reasons"}}
+	reasons := map[result.Verdict]map[result.Reason]int{}
+	for i := range r.Runs {
+		run := &r.Runs[i]
+		seen := map[result.Reason]bool{}
+		for _, e := range run.Evidence {
+			if reasons[run.Verdict] == nil {
+				reasons[run.Verdict] = map[result.Reason]int{}
+			}
+			if !seen[e.Reason] {
+				reasons[run.Verdict][e.Reason]++
+				seen[e.Reason] = true
+			}
+		}
+	}
+	for _, v := range []result.Verdict{result.Valid, result.Invalid, result.Failed, result.Skipped} {
+		var w []string
+		for _, reason := range slices.Sorted(maps.Keys(reasons[v])) {
+			w = append(w, fmt.Sprintf("%s %d", reason, reasons[v][reason]))
+		}
+		t.Rows = append(t.Rows, row(string(v), fmt.Sprint(r.Results.Runs[v]), strings.Join(w, ", ")))
+	}
+	return t
+}
+
+// refused lists the runs that were not believed, with the evidence.
+func (r *Report) refused() section {
+	s := section{ID: "refused", Title: "Runs that are not valid"}
+	t := table{Caption: "Every run that no number here is from, and why", Head: []string{"run", "verdict", "reason", "who", "when", "measured", "bound", "evidence"}}
+	for i := range r.Runs {
+		run := &r.Runs[i]
+		if run.Verdict == result.Valid {
+			continue
+		}
+		name := fmt.Sprintf("%s, %d.%d", run.Cell.String(), run.N, run.Try)
+		if len(run.Evidence) == 0 {
+			t.Rows = append(t.Rows, row(name, string(run.Verdict), "", "", "", "", "", ""))
+		}
+		for _, e := range run.Evidence {
+			measured, bound := "", ""
+			if e.Value != 0 || e.Bound != 0 {
+				measured, bound = number(e.Value)+" "+e.Unit, number(e.Bound)+" "+e.Unit
+			}
+			t.Rows = append(t.Rows, row(name, string(run.Verdict), string(e.Reason), e.Role, e.At.Round(time.Millisecond).String(), measured, bound, e.Text))
+		}
+	}
+	if len(t.Rows) > 0 {
+		t.Long = len(t.Rows) > 20
+		s.Exhibits = append(s.Exhibits, exhibit{Table: t})
+	}
+	return s
+}
+
+// insufficient names the analyses that came to nothing.
+func (r *Report) insufficient() section {
+	s := section{ID: "insufficient", Title: "Asked for, not answered"}
+	for _, kind := range slices.Sorted(maps.Keys(r.Results.Insufficient)) {
+		s.Notes = append(s.Notes, kind+": "+r.Results.Insufficient[kind]+".")
+	}
+	return s
+}
+
+// method says how a list's intervals were found, once for all of them.
+func method(intervals ...analyse.Interval) string {
+	var names []string
+	at := 0.0
+	for _, i := range intervals {
+		if i.Method != "" && !slices.Contains(names, i.Method) {
+			names, at = append(names, i.Method), i.Level
+		}
+	}
+	if len(names) == 0 {
+		return "No intervals: too few runs."
+	}
+	return fmt.Sprintf("Intervals are %s %%: %s.", number(100*at), strings.Join(names, "; "))
+}

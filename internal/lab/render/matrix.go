@@ -1,0 +1,161 @@
+package render
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/quell-dev/quell/internal/lab/analyse"
+	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/study"
+)
+
+// correlations are table 6 of paper 000, and beside it what a small sample
+// asks for.
+func (r *Report) correlations() section {
+	s := section{ID: "correlation", Title: "Events and degradation"}
+	c := r.Results.Correlations
+	if c == nil {
+		return s
+	}
+	s.Notes = append(s.Notes,
+		"As in the paper the first matrix correlates over each machine's own runs, alone and beside others, and then averages over machines. Pooled and rank correlation are over all machines' points, each over its value alone.",
+		fmt.Sprintf("n = %d pooled points. p is by permutation, q is adjusted for the false discovery rate over all pairs.", c.N))
+	for _, event := range slices.Sorted(maps.Keys(c.Missing)) {
+		s.Notes = append(s.Notes, event+" is not there: "+c.Missing[event]+".")
+	}
+	for _, m := range []struct {
+		title  string
+		values analyse.Matrix
+	}{{"Correlation, averaged over machines (the paper's)", c.PerVM}, {"Correlation, pooled", c.Pooled}, {"Rank correlation, pooled", c.Spearman}} {
+		t := table{Caption: m.title, Head: append([]string{""}, c.Names...)}
+		for i, name := range c.Names {
+			cells := row(name)
+			for j := range c.Names {
+				switch v := m.values[i][j]; {
+				case i == j:
+					cells = append(cells, cell{Text: "1"})
+				case math.IsNaN(v):
+					cells = append(cells, cell{Text: unknown})
+				default:
+					cells = append(cells, cell{Text: decimals(v, 2), Shade: v, Shaded: true})
+				}
+			}
+			t.Rows = append(t.Rows, cells)
+		}
+		s.Exhibits = append(s.Exhibits, exhibit{Table: t})
+	}
+	type pair struct{ i, j int }
+	var pairs []pair
+	for i := range c.Names {
+		for j := i + 1; j < len(c.Names); j++ {
+			pairs = append(pairs, pair{i, j})
+		}
+	}
+	slices.SortStableFunc(pairs, func(a, b pair) int {
+		return cmp.Or(cmp.Compare(a.i, b.i), cmp.Compare(math.Abs(c.Pooled[b.i][b.j]), math.Abs(c.Pooled[a.i][a.j])))
+	})
+	t := table{Caption: "Pairs, strongest first", Head: []string{"one", "other", "averaged r", "machines", "pooled r", "rank r", "p", "q"}}
+	for _, p := range pairs {
+		i, j := p.i, p.j
+		t.Rows = append(t.Rows, row(c.Names[i], c.Names[j], decimals(c.PerVM[i][j], 2), fmt.Sprint(c.VMs[i][j]), decimals(c.Pooled[i][j], 2),
+			decimals(c.Spearman[i][j], 2), probability(c.P[i][j]), probability(c.Q[i][j])))
+	}
+	s.Exhibits = append(s.Exhibits, s.first(exhibit{Table: t}))
+	return s
+}
+
+// migrations are paper 000's section 4: how often each part changed its CPU and
+// its core, and where its threads were.
+func (r *Report) migrations() section {
+	s := section{ID: "migration", Title: "Migrations"}
+	all := r.Results.Migrations
+	if len(all) == 0 {
+		return s
+	}
+	t := table{Caption: "Migrations", Head: []string{"cell", "part", "logical", "physical", "window, s", "logical per second", "interval", "on its CPUs", "two on a core while one idled", "seen by", "records lost"}}
+	var intervals []analyse.Interval
+	var e exhibit
+	names, groups := grouped(all, func(m *analyse.Moves) string { return words(m.Levels) })
+	for _, name := range names {
+		b := bars{title: "Migrations per second, " + name, unit: "migrations per second", series: []string{"across logical CPUs", "across physical cores"},
+			about: "Two bars per part; the table below has the numbers."}
+		for _, m := range groups[name] {
+			b.groups = append(b.groups, group{m.Part, []analyse.Interval{m.PerSecond, bare(float64(m.Physical) / m.Seconds)}})
+			intervals = append(intervals, m.PerSecond)
+			t.Rows = append(t.Rows, row(name, m.Part, fmt.Sprint(m.Logical), fmt.Sprint(m.Physical), number(m.Seconds), number(m.PerSecond.Value), between(m.PerSecond),
+				percentage(m.OnPlace), percentage(m.Doubled), m.Method, fmt.Sprint(m.Lost)))
+		}
+		e.Plots = append(e.Plots, split(b)...)
+	}
+	e.Table = t
+	s.Notes = append(s.Notes, "Logical migrations are changes of CPU, physical ones changes of core; on its CPUs is the least share of run time of all runs. "+method(intervals...))
+	s.Exhibits = append(s.Exhibits, s.first(e))
+	for _, places := range r.places() {
+		s.Exhibits = append(s.Exhibits, s.first(exhibit{Table: places}))
+	}
+	return s
+}
+
+// mostTables is how many cells have a table of where their threads ran.
+const mostTables = 24
+
+// places are the shares of run time of each thread on each CPU, in the first
+// valid run of each cell.
+func (r *Report) places() []table {
+	var tables []table
+	for i := range r.Runs {
+		run := &r.Runs[i]
+		if run.Verdict != result.Valid || run.Cell.Kind != study.Main || run.N != 0 || len(tables) == mostTables {
+			continue
+		}
+		t := table{Caption: "Share of run time on each CPU, %, first run of " + words(run.Cell.Levels)}
+		n := 0
+		for _, p := range run.Parts {
+			if p.Audit == nil {
+				continue
+			}
+			for _, m := range p.Audit.Migrations {
+				cells := row(strings.TrimSpace(p.Name + " " + m.Thread))
+				for _, share := range m.PerCPU {
+					cells = append(cells, cell{Text: decimals(100*share, 1), Shade: share, Shaded: true})
+				}
+				n = max(n, len(m.PerCPU))
+				t.Rows = append(t.Rows, cells)
+			}
+		}
+		if n == 0 {
+			continue
+		}
+		t.Head = []string{"thread"}
+		for cpu := range n {
+			t.Head = append(t.Head, fmt.Sprint(cpu))
+		}
+		for k := range t.Rows {
+			for len(t.Rows[k]) < len(t.Head) {
+				t.Rows[k] = append(t.Rows[k], cell{Text: unknown})
+			}
+		}
+		tables = append(tables, t)
+	}
+	return tables
+}
+
+// validities say how well quell's own signals tell what the application does.
+func (r *Report) validities() section {
+	s := section{ID: "signal-validity", Title: "What the signals are worth"}
+	if len(r.Results.Validities) == 0 {
+		return s
+	}
+	t := table{Caption: "Correlation of each signal with the application's own time per unit of work, over runs", Head: []string{"signal", "part", "workload", "r", "rank r", "p", "runs"}}
+	b := bars{title: "Correlation with the time per unit of work", unit: "r", series: []string{"r", "rank r"}, about: "Two bars per signal and workload; the table below has the numbers."}
+	for _, v := range r.Results.Validities {
+		b.groups = append(b.groups, group{v.Signal + " " + v.Workload, []analyse.Interval{bare(float64(v.Pearson)), bare(float64(v.Spearman))}})
+		t.Rows = append(t.Rows, row(v.Signal, v.Part, v.Workload, decimals(float64(v.Pearson), 2), decimals(float64(v.Spearman), 2), probability(float64(v.P)), fmt.Sprint(v.N)))
+	}
+	s.Exhibits = append(s.Exhibits, s.first(exhibit{Plots: split(b), Table: t}))
+	return s
+}

@@ -1,0 +1,165 @@
+package render
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/quell-dev/quell/internal/lab/analyse"
+	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/study"
+)
+
+// Report is everything that a rendering may show. Study and Results must be
+// there; the rest is left out, or named as not known, where it is not.
+type Report struct {
+	Study   *study.Study
+	Lock    result.Lock
+	Results analyse.Results
+	// Runs are the records: verdicts with evidence, and the time lines.
+	Runs []result.Run
+	// Machines are what the study ran on.
+	Machines []Machine
+	// Missed are requirements that a machine did not meet and that the study
+	// preferred to run without.
+	Missed []string
+	// Overhead is what watching the runs costs, in words with its bound; ""
+	// where it was not measured.
+	Overhead string
+	Checks   []Check // Expectations.Against
+}
+
+// Machine is a machine's description, in the order in which it is to be read.
+type Machine struct {
+	Name  string
+	Facts []Fact
+}
+
+// Fact is one thing that is known of a machine, e.g. kernel 6.1.0.
+type Fact struct{ Name, Value string }
+
+// Facts flattens a description in JSON to facts in the order of its text:
+// {"cpu": {"model": "x"}} is the fact "cpu model". Lists of plain values are
+// joined, others numbered from 0.
+func Facts(text []byte) ([]Fact, error) {
+	d := json.NewDecoder(strings.NewReader(string(text)))
+	d.UseNumber()
+	var facts []Fact
+	var walk func(name string) error
+	walk = func(name string) error {
+		t, err := d.Token()
+		if err != nil {
+			return err
+		}
+		open, nested := t.(json.Delim)
+		if !nested {
+			if t != nil && fmt.Sprint(t) != "" {
+				facts = append(facts, Fact{name, fmt.Sprint(t)})
+			}
+			return nil
+		}
+		first, plain := len(facts), true
+		for i := 0; d.More(); i++ {
+			key := fmt.Sprint(i)
+			if open == '{' {
+				k, err := d.Token()
+				if err != nil {
+					return err
+				}
+				key = strings.ReplaceAll(fmt.Sprint(k), "_", " ")
+			}
+			before := len(facts)
+			if err := walk(strings.TrimSpace(name + " " + key)); err != nil {
+				return err
+			}
+			plain = plain && len(facts) <= before+1
+		}
+		if open == '[' && plain && len(facts) > first {
+			var values []string
+			for _, f := range facts[first:] {
+				values = append(values, f.Value)
+			}
+			facts = append(facts[:first], Fact{name, strings.Join(values, ", ")})
+		}
+		_, err = d.Token() // the closing one
+		return err
+	}
+	if err := walk(""); err != nil {
+		return nil, fmt.Errorf("read a machine's description: %w", err)
+	}
+	return facts, nil
+}
+
+// stamps are what the numbers must not be taken for.
+func (r *Report) stamps() []string {
+	s := slices.Clone(r.Results.Stamps)
+	if r.Results.Simulated && !slices.Contains(s, "simulated") {
+		s = append(s, "simulated")
+	}
+	return s
+}
+
+// level is a factor's value among levels, "" if it is not there.
+func level(ls []study.Level, factor string) string {
+	for _, l := range ls {
+		if l.Factor == factor {
+			return l.Value
+		}
+	}
+	return ""
+}
+
+// words are levels for people, those of the left-out factors aside.
+func words(ls []study.Level, without ...string) string {
+	var w []string
+	for _, l := range ls {
+		if !slices.Contains(without, l.Factor) {
+			w = append(w, l.Factor+"="+l.Value)
+		}
+	}
+	if len(w) == 0 {
+		return "all"
+	}
+	return strings.Join(w, " ")
+}
+
+// placing are the factors that say where parts run: plots have one series for
+// each of their levels.
+func (r *Report) placing() []string {
+	var names []string
+	for i := range r.Study.Factors {
+		if f := &r.Study.Factors[i]; len(f.Placements) > 0 || f.Mappings != nil {
+			names = append(names, f.Name)
+		}
+	}
+	return names
+}
+
+// place is the level of those factors, for a legend.
+func (r *Report) place(ls []study.Level) string {
+	var w []string
+	for _, name := range r.placing() {
+		if v := level(ls, name); v != "" {
+			w = append(w, v)
+		}
+	}
+	if len(w) == 0 {
+		return "all"
+	}
+	return strings.Join(w, " ")
+}
+
+// grouped collects things under names, in the order in which names are first
+// met.
+func grouped[T any](all []T, name func(*T) string) (names []string, groups map[string][]*T) {
+	groups = map[string][]*T{}
+	for i := range all {
+		n := name(&all[i])
+		if groups[n] == nil {
+			names = append(names, n)
+		}
+		groups[n] = append(groups[n], &all[i])
+	}
+	return names, groups
+}

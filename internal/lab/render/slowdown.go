@@ -1,0 +1,175 @@
+package render
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/quell-dev/quell/internal/lab/analyse"
+	"github.com/quell-dev/quell/internal/lab/study"
+)
+
+// mostBars is how many bars a plot has at most; mostPlots how many plots of one
+// kind a report draws. What is over that is in the tables.
+const (
+	mostBars  = 48
+	mostPlots = 120
+)
+
+// bare is a value that has no interval.
+func bare(v float64) analyse.Interval {
+	return analyse.Interval{Value: v, Low: math.NaN(), High: math.NaN()}
+}
+
+// degradations are bars per set of workloads, one per part and mapping (figure
+// 3 of paper 000).
+func (r *Report) degradations() section {
+	s := section{ID: "degradation", Title: "Degradation against running alone"}
+	t := table{Caption: "Degradation of each part beside others", Head: []string{"cell", "part", "workload", "beside", "degradation %", "interval", "slowdown", "interval", "alone", "beside others", "unit", "CPU time %"}}
+	all := r.Results.Degradations
+	var intervals []analyse.Interval
+	better := map[string]bool{}
+	for _, d := range all {
+		better[d.Better] = true
+		intervals = append(intervals, d.Percent)
+		t.Rows = append(t.Rows, row(words(d.Levels), d.Part, d.Workload, strings.Join(d.Partners, ", "), number(d.Percent.Value), between(d.Percent),
+			number(d.Slowdown.Value), between(d.Slowdown), estimate(d.Solo), estimate(d.Co), d.Unit, estimate(d.CPU)))
+	}
+	if len(all) == 0 {
+		return s
+	}
+	if better["lower"] {
+		s.Notes = append(s.Notes, "Of times the degradation is 100·(beside/alone − 1): twice the time is 100 %.")
+	}
+	if better["higher"] || better[""] {
+		s.Notes = append(s.Notes, "Of rates the degradation is 100·(1 − beside/alone): half the rate is 50 %.")
+	}
+	s.Notes = append(s.Notes, "CPU time is the change of user and system time per unit of work: where it stays and the degradation does not, the part waited. "+method(intervals...))
+	e := exhibit{Table: t}
+	names, groups := grouped(all, func(d *analyse.Degradation) string { return words(d.Levels, r.placing()...) })
+	for _, name := range names {
+		b := bars{title: "Degradation, " + name, unit: "degradation, %", about: "Bars per part and placement against running alone, with intervals; the table below has the numbers."}
+		at := map[string]int{}
+		for _, d := range groups[name] {
+			if p := r.place(d.Levels); !slices.Contains(b.series, p) {
+				b.series = append(b.series, p)
+			}
+		}
+		for _, d := range groups[name] {
+			label := d.Part
+			if d.Workload != d.Part {
+				label += " " + d.Workload
+			}
+			k, ok := at[label]
+			if !ok {
+				k = len(b.groups)
+				at[label] = k
+				b.groups = append(b.groups, group{label, slices.Repeat([]analyse.Interval{bare(math.NaN())}, len(b.series))})
+			}
+			b.groups[k].values[slices.Index(b.series, r.place(d.Levels))] = d.Percent
+		}
+		e.Plots = append(e.Plots, split(b)...)
+	}
+	s.Exhibits = append(s.Exhibits, s.first(e))
+	return s
+}
+
+// split draws bars in as many plots as they need.
+func split(b bars) []plot {
+	per := max(1, mostBars/max(1, len(b.series)))
+	var plots []plot
+	title := b.title
+	for k, chunk := range slices.Collect(slices.Chunk(b.groups, per)) {
+		b.groups = chunk
+		if k > 0 {
+			b.title = fmt.Sprintf("%s (%d)", title, k+1)
+		}
+		plots = append(plots, b.draw())
+	}
+	return plots
+}
+
+// first keeps as many plots as a report draws and says how many that leaves out.
+func (s *section) first(e exhibit) exhibit {
+	if n := len(e.Plots); n > mostPlots {
+		e.Plots = e.Plots[:mostPlots]
+		s.Notes = append(s.Notes, fmt.Sprintf("The first %d of %d plots are drawn; the table has every number.", mostPlots, n))
+	}
+	e.Table.Long = e.Table.Long || len(e.Table.Rows) > 20
+	return e
+}
+
+// mappings are figure 4 of paper 000: average and worst degradation over each
+// machine's best mapping, per set of workloads.
+func (r *Report) mappings() section {
+	s := section{ID: "mapping", Title: "Mappings of machines to cores"}
+	if len(r.Results.Mappings) == 0 {
+		return s
+	}
+	s.Notes = append(s.Notes,
+		"Each machine's time is held against its own best mapping in the same set of workloads; the average is the arithmetic mean over all machines and mappings, the 0 % of each best one included. "+
+			"The level "+study.Unpinned+", where the kernel's scheduler decides, is in no average. These are the paper's definitions, of means over runs and without intervals; intervals are in the degradation against running alone.")
+	b := bars{title: "Worst and average degradation over the best mapping", unit: "degradation, %", series: []string{"average", "worst"},
+		about: "Two bars per set of workloads; the table below has the numbers."}
+	sets := table{Caption: "Sets of workloads", Head: []string{"set", "mappings", "average %", "worst %", "of"}}
+	mappings := map[string]bool{}
+	for _, m := range r.Results.Mappings {
+		b.groups = append(b.groups, group{m.Set, []analyse.Interval{bare(m.Average), bare(m.Worst)}})
+		sets.Rows = append(sets.Rows, row(m.Set, fmt.Sprint(m.Mappings), number(m.Average), number(m.Worst), m.WorstOf))
+		for _, p := range m.Parts {
+			for name := range p.Percent {
+				mappings[name] = true
+			}
+		}
+	}
+	columns := slices.Sorted(maps.Keys(mappings))
+	parts := table{Caption: "Each machine in each mapping, % over its best", Head: append([]string{"set", "machine", "workload"}, append(slices.Clone(columns), "average", "worst")...)}
+	for _, m := range r.Results.Mappings {
+		for _, p := range m.Parts {
+			cells := row(m.Set, p.Part, p.Workload)
+			for _, name := range columns {
+				text := unknown
+				if v, ok := p.Percent[name]; ok {
+					text = number(v)
+				}
+				cells = append(cells, cell{Text: text})
+			}
+			parts.Rows = append(parts.Rows, append(cells, row(number(p.Average), number(p.Worst))...))
+		}
+	}
+	s.Exhibits = append(s.Exhibits, exhibit{Plots: split(b), Table: sets}, s.first(exhibit{Table: parts}))
+	return s
+}
+
+// doses are a part's value against the number of its neighbours, with a line
+// per state of them.
+func (r *Report) doses() section {
+	s := section{ID: "dose-response", Title: "What each neighbour costs"}
+	t := table{Caption: "Value beside so many neighbours", Head: []string{"cell", "part", "neighbours are", "neighbours", "value", "interval", "per neighbour, % of none", "interval"}}
+	var intervals []analyse.Interval
+	names, groups := grouped(r.Results.Doses, func(d *analyse.Dose) string { return words(d.Levels) + ", " + d.Part })
+	e := exhibit{}
+	for _, name := range names {
+		c := chart{title: name, x: "neighbours", y: "value", zero: true, about: "Value against the number of neighbours, with intervals; the table below has the numbers."}
+		for k, d := range groups[name] {
+			one := series{name: d.State, index: k, mark: dot, line: true}
+			for _, p := range d.Points {
+				one.addInterval(float64(p.Neighbours), p.Value)
+				intervals = append(intervals, p.Value)
+				t.Rows = append(t.Rows, row(words(d.Levels), d.Part, d.State, fmt.Sprint(p.Neighbours), number(p.Value.Value), between(p.Value), number(d.PerNeighbour.Value), between(d.PerNeighbour)))
+			}
+			intervals = append(intervals, d.PerNeighbour)
+			c.series = append(c.series, one)
+		}
+		e.Plots = append(e.Plots, c.draw())
+	}
+	if len(t.Rows) == 0 {
+		return s
+	}
+	s.Notes = append(s.Notes, "The slope is that of the value in percent of what it is beside the least number of neighbours. "+method(intervals...))
+	e.Table = t
+	s.Exhibits = append(s.Exhibits, s.first(e))
+	return s
+}

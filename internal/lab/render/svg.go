@@ -1,0 +1,145 @@
+package render
+
+import (
+	"fmt"
+	"html"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// A plot is 400 units wide: at a phone's width its text keeps its size, and
+// wide screens get several beside each other.
+const (
+	plotWidth  = 400.0
+	plotHeight = 240.0
+	fontWidth  = 6.0 // of a character, at most, at the style sheet's 11 units
+)
+
+// drawing writes SVG, with coordinates to a tenth: a report's size is that of
+// its plots' digits.
+type drawing struct{ strings.Builder }
+
+func coordinate(v float64) string {
+	return strconv.FormatFloat(math.Round(v*10)/10, 'f', -1, 64)
+}
+
+func (d *drawing) path(class, data string) {
+	if data != "" {
+		fmt.Fprintf(d, `<path class="%s" d="%s"/>`, class, data)
+	}
+}
+
+func (d *drawing) rect(class string, x, y, w, h float64) {
+	fmt.Fprintf(d, `<rect class="%s" x="%s" y="%s" width="%s" height="%s"/>`, class, coordinate(x), coordinate(y), coordinate(w), coordinate(h))
+}
+
+// text writes a label; anchor is start, middle or end.
+func (d *drawing) text(anchor string, x, y float64, s string) {
+	fmt.Fprintf(d, `<text class="%s" x="%s" y="%s">%s</text>`, anchor, coordinate(x), coordinate(y), html.EscapeString(s))
+}
+
+// finish wraps what was drawn. Its title and description are what a reader has
+// who does not see it.
+func (d *drawing) finish(height float64, title, about string) string {
+	return fmt.Sprintf(`<svg viewBox="0 0 %s %s" role="img" aria-label="%s"><title>%s</title><desc>%s</desc>%s</svg>`,
+		coordinate(plotWidth), coordinate(height), html.EscapeString(title), html.EscapeString(title), html.EscapeString(about), d.String())
+}
+
+// outline joins points with straight lines; a NaN breaks the line.
+func outline(xs, ys []float64) string {
+	var b strings.Builder
+	pen := "M"
+	for i := range xs {
+		if math.IsNaN(ys[i]) {
+			pen = "M"
+			continue
+		}
+		b.WriteString(pen + coordinate(xs[i]) + " " + coordinate(ys[i]))
+		pen = "L"
+	}
+	return b.String()
+}
+
+// mark is the shape of a point.
+type mark int
+
+const (
+	noMark mark = iota
+	dot
+	up   // a triangle that points up: the rising half of a staircase
+	down // the falling half
+	bar
+	stair // a broad line: a target load
+)
+
+func (m mark) at(x, y float64) string {
+	p := coordinate(x) + " "
+	switch m {
+	case dot:
+		return "M" + coordinate(x-2.5) + " " + coordinate(y) + "a2.5 2.5 0 1 0 5 0a2.5 2.5 0 1 0-5 0"
+	case up:
+		return "M" + p + coordinate(y-3) + "l3 5h-6z"
+	case down:
+		return "M" + p + coordinate(y+3) + "l3-5h-6z"
+	}
+	return ""
+}
+
+// span is an axis: what it shows, and from where to where on paper.
+type span struct {
+	low, high float64
+	from, to  float64
+}
+
+func (s span) at(v float64) float64 {
+	return s.from + (v-s.low)/(s.high-s.low)*(s.to-s.from)
+}
+
+// over widens an axis to its values, and to zero where they come near it.
+func (s *span) over(values ...float64) {
+	for _, v := range values {
+		if !math.IsNaN(v) && !math.IsInf(v, 0) {
+			s.low, s.high = min(s.low, v), max(s.high, v)
+		}
+	}
+}
+
+func empty() span { return span{low: math.Inf(1), high: math.Inf(-1)} }
+
+// ticks rounds an axis to its marks of 1, 2 or 5 times a power of ten, about n
+// of them.
+func (s *span) ticks(n int) []float64 {
+	if !(s.high >= s.low) || math.IsInf(s.low, 0) {
+		s.low, s.high = 0, 1
+	}
+	if s.high == s.low {
+		s.low, s.high = s.low-math.Abs(s.low)/2-1e-9, s.high+math.Abs(s.high)/2+1e-9
+	}
+	raw := (s.high - s.low) / float64(n)
+	step := math.Pow(10, math.Floor(math.Log10(raw)))
+	for _, f := range []float64{1, 2, 5, 10} {
+		if step*f >= raw*(1-1e-9) {
+			step *= f
+			break
+		}
+	}
+	first, last := math.Floor(s.low/step+1e-9), math.Ceil(s.high/step-1e-9)
+	s.low, s.high = first*step, last*step
+	var at []float64
+	for k := first; k <= last; k++ {
+		at = append(at, k*step)
+	}
+	return at
+}
+
+// tick is a mark's label: as many decimals as the step needs.
+func tick(v, step float64) string {
+	if v == 0 {
+		return "0"
+	}
+	if math.Abs(v) >= 1e5 || step < 1e-4 {
+		return strconv.FormatFloat(v, 'g', 3, 64)
+	}
+	return strconv.FormatFloat(v, 'f', max(0, int(math.Ceil(-math.Log10(step)-1e-9))), 64)
+}
