@@ -47,10 +47,10 @@ type Guest struct {
 // tail is how many lines of the console an error shows.
 const tail = 25
 
-// Start boots a machine. It is ended when ctx is done, when this process dies,
-// and, after its power is off, by Wait, which every Start needs.
-// Without QEMU the error is a *MissingError.
-func Start(ctx context.Context, m Machine) (*Guest, error) {
+// Command is the command line of QEMU that plays the machine, with the console
+// on its standard output. For callers that start it in a place of their own:
+// Start does the rest too. Without QEMU the error is a *MissingError.
+func (m Machine) Command(ctx context.Context) (*exec.Cmd, error) {
 	if err := m.check(); err != nil {
 		return nil, err
 	}
@@ -59,9 +59,21 @@ func Start(ctx context.Context, m Machine) (*Guest, error) {
 		pkg := map[Arch]string{AMD64: "qemu-system-x86", ARM64: "qemu-system-arm"}[m.Arch]
 		return nil, fmt.Errorf("start guest: %w", &MissingError{m.program(), "apt-get install --no-install-recommends " + pkg, err})
 	}
-	g := &Guest{ctx: ctx, cmd: exec.CommandContext(ctx, path, m.args()...), exit: -1}
-	g.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	g.cmd.WaitDelay = 5 * time.Second
+	cmd := exec.CommandContext(ctx, path, m.args()...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.WaitDelay = 5 * time.Second
+	return cmd, nil
+}
+
+// Start boots a machine. It is ended when ctx is done, when this process dies,
+// and, after its power is off, by Wait, which every Start needs.
+// Without QEMU the error is a *MissingError.
+func Start(ctx context.Context, m Machine) (*Guest, error) {
+	cmd, err := m.Command(ctx)
+	if err != nil {
+		return nil, err
+	}
+	g := &Guest{ctx: ctx, cmd: cmd, exit: -1}
 	out, err := g.cmd.StdoutPipe()
 	if err != nil {
 		return nil, fmt.Errorf("start guest: %w", err)

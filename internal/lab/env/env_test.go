@@ -163,7 +163,7 @@ func TestNative(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, waits %t", driver, waits), func(t *testing.T) {
 				m := openMaker(t)
 				e := makeEnv(t, m, part(driver))
-				play(t, m, e, waits, 1)
+				play(t, m, e, os.Args[0], waits)
 				if err := e.Close(); err != nil {
 					t.Fatal(err)
 				}
@@ -178,7 +178,7 @@ func TestNative(t *testing.T) {
 }
 
 // play holds an environment against the contract.
-func play(t *testing.T, m *Maker, e lab.Environment, waits bool, cpus int) {
+func play(t *testing.T, m *Maker, e lab.Environment, exe string, waits bool) {
 	t.Helper()
 	on := sample.SetOf(lastCPU(t))
 	if err := e.Pin([]sample.Set{on}); err != nil {
@@ -192,7 +192,7 @@ func play(t *testing.T, m *Maker, e lab.Environment, waits bool, cpus int) {
 		}
 	}
 	placed("before it is started")
-	job := lab.Job{Name: "fg", Argv: []string{os.Args[0], "play-work"}, Waits: waits, Stdout: &said{}, Stderr: &said{}}
+	job := lab.Job{Name: "fg", Argv: []string{exe, "play-work"}, Waits: waits, Stdout: &said{}, Stderr: &said{}}
 	if waits {
 		job.Argv = append(job.Argv, "waits")
 	}
@@ -268,7 +268,7 @@ func TestContainer(t *testing.T) {
 		t.Run(fmt.Sprintf("waits %t", waits), func(t *testing.T) {
 			m := openMaker(t)
 			e := makeEnv(t, m, part(study.LXC))
-			play(t, m, e, waits, 1)
+			play(t, m, e, os.Args[0], waits)
 			out := &said{}
 			p, err := e.Start(t.Context(), lab.Job{Argv: []string{"sh", "-c", "echo host $(hostname) pid $$; exit 3"}, Stdout: out})
 			if err != nil {

@@ -1,16 +1,333 @@
 package env
 
 import (
+	"bufio"
 	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/guest"
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/sample"
 )
+
+// machine is a QEMU guest with the agent as its PID 1. All of QEMU's threads
+// are in the part's cgroup: its CPU time is counted, and it is frozen, from
+// outside, as a host sees any guest.
+type machine struct {
+	*inside
+	*box
+	qemu  *exec.Cmd
+	ended chan struct{}
+	vcpus []int // host threads
+	once  sync.Once
+	err   error
+
+	mu    sync.Mutex
+	apart bool // its virtual CPUs are placed one by one
+}
 
 func nativeArch() guest.Arch { return guest.Arch(runtime.GOARCH) }
 
-func (m *Maker) machine(context.Context, *study.Part) (lab.Environment, error) {
-	return nil, &lab.LackError{What: "guests are not there yet"}
+// bootless is how long a guest on KVM gets to boot before it is taken not to
+// work; one takes two seconds.
+const bootless = 20 * time.Second
+
+// machine boots a guest on the first accelerator that works.
+func (m *Maker) machine(ctx context.Context, p *study.Part) (lab.Environment, error) {
+	wanted := p.Environment.Accel
+	if len(wanted) == 0 {
+		wanted = []string{"kvm", "tcg"}
+	}
+	var errs []error
+	for _, accel := range wanted {
+		m.mu.Lock()
+		known, tried := m.accel[accel]
+		m.mu.Unlock()
+		if tried && known != nil {
+			errs = append(errs, known)
+			continue
+		}
+		e, err := m.boot(ctx, p, accel)
+		var lack *lab.LackError
+		if ctx.Err() != nil || errors.As(lacking(err), &lack) {
+			return nil, err
+		}
+		if err != nil {
+			err = fmt.Errorf("accelerator %s: %w", accel, err)
+		}
+		if accel == "kvm" || err == nil {
+			m.mu.Lock()
+			m.accel[accel] = err
+			m.mu.Unlock()
+		}
+		if err == nil {
+			return e, nil
+		}
+		errs = append(errs, err)
+	}
+	err := errors.Join(errs...)
+	if !slices.Contains(wanted, "tcg") {
+		return nil, &lab.LackError{What: fmt.Sprintf("none of the accelerators %v works: %v", wanted, err), Remedy: "load kvm and give access to /dev/kvm, or allow tcg in the environment's accel"}
+	}
+	return nil, err
+}
+
+func (m *Maker) boot(ctx context.Context, p *study.Part, accel string) (_ lab.Environment, err error) {
+	limit := patienceToBoot
+	if accel == "kvm" {
+		fd, err := unix.Open("/dev/kvm", unix.O_RDWR|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return nil, fmt.Errorf("open /dev/kvm: %w", err)
+		}
+		if err := unix.Close(fd); err != nil {
+			return nil, err
+		}
+		limit = bootless
+	}
+	b, err := m.box(p, false)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, b.tree.Remove(b.task))
+		}
+	}()
+	dir, err := scratch(b.tree, b.task)
+	if err != nil {
+		return nil, err
+	}
+	spec, err := m.spec(p, accel, dir)
+	if err != nil {
+		return nil, err
+	}
+	// Not the context: a guest lives until it is closed.
+	cmd, err := spec.Command(context.WithoutCancel(ctx))
+	if err != nil {
+		return nil, err
+	}
+	g := &machine{box: b, qemu: cmd, ended: make(chan struct{})}
+	console, finish := m.console(p.Name())
+	cmd.Stdout, cmd.Stderr = console, console
+	if err := b.tree.Launch(b.task, cmd, sample.Set{}); err != nil {
+		finish()
+		return nil, err
+	}
+	var died error
+	go func() {
+		died = cmd.Wait()
+		finish()
+		close(g.ended)
+	}()
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, g.Close(), died)
+		}
+	}()
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	line, err := g.dial(ctx, filepath.Join(dir, "agent"))
+	if err != nil {
+		return nil, err
+	}
+	g.inside = newInside(m, "/init", line, true, b.thaw)
+	if err := g.findCPUs(ctx, filepath.Join(dir, "qmp")); err != nil {
+		return nil, err
+	}
+	select {
+	case <-g.hello:
+	case <-g.inside.gone:
+		return nil, errors.New("the guest has ended while it booted")
+	case <-ctx.Done():
+		return nil, fmt.Errorf("no word from the guest's agent after %s", limit)
+	}
+	return g, g.measure(ctx)
+}
+
+// spec is what QEMU is to be.
+func (m *Maker) spec(p *study.Part, accel, dir string) (guest.Machine, error) {
+	if nativeArch() != guest.AMD64 {
+		return guest.Machine{}, &lab.LackError{What: "guests of the lab are for amd64 hosts: another board has no second serial line"}
+	}
+	if p.Environment.Image != "" {
+		return guest.Machine{}, &lab.LackError{What: "a guest from a disk image is not supported", Remedy: "leave image: out; programs of the host can run in the driver lxc"}
+	}
+	kernel := guest.Kernel{Image: p.Environment.Kernel}
+	if kernel.Image == "" {
+		var err error
+		if kernel, err = m.opt.Kernel(); err != nil {
+			return guest.Machine{}, err
+		}
+	}
+	exe, err := exec.LookPath(m.opt.Agent[0])
+	if err != nil {
+		return guest.Machine{}, &lab.LackError{What: fmt.Sprintf("no program %q: %v", m.opt.Agent[0], err)}
+	}
+	initramfs := filepath.Join(dir, "initramfs")
+	f, err := os.Create(initramfs)
+	if err != nil {
+		return guest.Machine{}, err
+	}
+	if err := errors.Join(guest.Initramfs(f, exe, guest.Init{}), f.Close()); err != nil {
+		return guest.Machine{}, err
+	}
+	words := []string{}
+	if accel == "tcg" {
+		// Under TCG the TSC is calibrated against a timer that a loaded host
+		// delays; the HPET is QEMU's clock, which is the host's.
+		words = append(words, "clocksource=hpet", "tsc=unstable")
+	}
+	words = append(append(words, "--"), m.opt.Agent[1:]...)
+	words = append(words, "tty", "/dev/ttyS1")
+	return guest.Machine{Arch: guest.AMD64, Kernel: kernel.Image, Initramfs: initramfs, Append: strings.Join(words, " "),
+		CPUs: guest.CPUs{Sockets: 1, Cores: p.Environment.CPUs}, MemoryMB: int(p.Environment.Memory >> 20), KVM: accel == "kvm",
+		// A thread for each virtual CPU, which can be placed.
+		Parallel: true,
+		Args: []string{"-chardev", "socket,id=agent,path=" + comma(filepath.Join(dir, "agent")) + ",server=on,wait=off", "-serial", "chardev:agent",
+			"-qmp", "unix:" + comma(filepath.Join(dir, "qmp")) + ",server=on,wait=off"}}, nil
+}
+
+func comma(path string) string { return strings.ReplaceAll(path, ",", ",,") }
+
+// console gives a guest's console to whoever asked for it, line by line.
+func (m *Maker) console(part string) (io.Writer, func()) {
+	if m.opt.Console == nil {
+		return io.Discard, func() {}
+	}
+	r, w := io.Pipe()
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		lines := bufio.NewReader(r)
+		for {
+			text, err := lines.ReadString('\n')
+			if text = strings.TrimRight(text, "\r\n"); text != "" {
+				m.opt.Console(part, text)
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return w, func() { _ = w.Close(); <-over }
+}
+
+// dial connects to a socket that QEMU makes while it starts.
+func (g *machine) dial(ctx context.Context, path string) (net.Conn, error) {
+	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		conn, err := net.Dial("unix", path)
+		if err == nil {
+			return conn, nil
+		}
+		t := time.NewTimer(pause)
+		select {
+		case <-t.C:
+		case <-g.ended:
+			t.Stop()
+			return nil, errors.New("QEMU has ended at once")
+		case <-ctx.Done():
+			t.Stop()
+			return nil, errors.Join(err, ctx.Err())
+		}
+	}
+}
+
+func (g *machine) findCPUs(ctx context.Context, path string) error {
+	conn, err := g.dial(ctx, path)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if at, ok := ctx.Deadline(); ok {
+		if err := conn.SetDeadline(at); err != nil {
+			return err
+		}
+	}
+	q, err := greet(conn)
+	if err != nil {
+		return err
+	}
+	g.vcpus, err = q.vcpus()
+	return err
+}
+
+// Threads implements lab.Environment: those of the virtual CPUs, in order.
+func (g *machine) Threads() ([]int, error) { return slices.Clone(g.vcpus), nil }
+
+// Pin implements lab.Environment. With a set for each virtual CPU, QEMU's other
+// threads may run on all of them.
+func (g *machine) Pin(sets []sample.Set) error {
+	if len(sets) != 1 && len(sets) != len(g.vcpus) {
+		return fmt.Errorf("place guest: %d sets for %d virtual CPUs", len(sets), len(g.vcpus))
+	}
+	var all sample.Set
+	for _, s := range sets {
+		for _, n := range s.Numbers() {
+			all = all.With(n)
+		}
+	}
+	if err := g.place(all); err != nil {
+		return err
+	}
+	g.mu.Lock()
+	g.apart = len(sets) > 1
+	g.mu.Unlock()
+	if len(sets) == 1 {
+		return nil
+	}
+	for i, tid := range g.vcpus {
+		if err := setAffinity(tid, sets[i]); err != nil {
+			return fmt.Errorf("place virtual CPU %d on %s: %w", i, sets[i], err)
+		}
+	}
+	return nil
+}
+
+// Pinned implements lab.Environment.
+func (g *machine) Pinned() ([]sample.Set, error) {
+	g.mu.Lock()
+	apart := g.apart
+	g.mu.Unlock()
+	if !apart {
+		return g.box.Pinned()
+	}
+	var sets []sample.Set
+	for i, tid := range g.vcpus {
+		set, err := affinity(tid)
+		if err != nil {
+			return nil, fmt.Errorf("read where virtual CPU %d may run: %w", i, err)
+		}
+		sets = append(sets, set)
+	}
+	return sets, nil
+}
+
+// Close implements lab.Environment. There is nothing in a guest to save, so its
+// power is cut.
+func (g *machine) Close() error {
+	g.once.Do(func() {
+		errs := []error{g.box.thaw()}
+		_ = g.qemu.Process.Kill() // ended already: nothing to do
+		<-g.ended
+		if g.inside != nil {
+			errs = append(errs, g.conn.Close())
+			<-g.inside.gone
+		}
+		g.err = errors.Join(append(errs, g.tree.Remove(g.task))...)
+	})
+	return g.err
 }

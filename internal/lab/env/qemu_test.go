@@ -1,0 +1,172 @@
+package env
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/guest"
+	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// static builds this test's binary as a guest can run it.
+func static(t *testing.T) string {
+	t.Helper()
+	exe := filepath.Join(t.TempDir(), "env.test")
+	cmd := exec.Command("go", "test", "-c", "-o", exe, ".")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return exe
+}
+
+// A guest is as any other environment: its virtual CPUs are placed, one by one
+// too, its clock is known, and it stands still when it is frozen.
+func TestGuest(t *testing.T) {
+	quelltest.Need(t, quelltest.Root)
+	var missing *guest.MissingError
+	if _, err := guest.Find(nativeArch()); errors.As(err, &missing) {
+		quelltest.Skip(t, "guest-kernel", err)
+	}
+	if _, err := exec.LookPath("qemu-system-x86_64"); err != nil {
+		quelltest.Skip(t, "qemu-amd64", err)
+	}
+	exe := static(t)
+	m, err := Open(Options{Hold: []string{exe, "play-hold"}, Agent: []string{exe, "play-agent"}, Prefix: testPrefix,
+		Console: func(part, line string) { t.Logf("%s| %s", part, line) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	p := part(study.QEMU)
+	p.Environment.CPUs, p.Environment.Memory, p.Environment.Accel = 2, 256<<20, []string{"tcg"}
+	begin := time.Now()
+	e := makeEnv(t, m, p)
+	g := e.(*machine)
+	t.Logf("booted in %v, clock ±%v", time.Since(begin), g.unsure)
+	if stamp := m.Stamp(study.QEMU); !slices.Equal(stamp, []string{"accel=tcg"}) {
+		t.Errorf("stamped %v", stamp)
+	}
+	ids, err := e.Threads()
+	if err != nil || len(ids) != 2 || ids[0] == ids[1] {
+		t.Errorf("threads %v, %v, want two", ids, err)
+	}
+	cpu := lastCPU(t)
+	apart := []sample.Set{sample.SetOf(cpu), sample.SetOf(0, cpu)}
+	if err := e.Pin(apart); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := e.Pinned(); err != nil || len(got) != 2 || got[0].String() != apart[0].String() || got[1].String() != apart[1].String() {
+		t.Errorf("pinned on %v, %v, want %v", got, err, apart)
+	}
+	if err := e.Pin(make([]sample.Set, 3)); err == nil {
+		t.Error("three sets for two virtual CPUs")
+	}
+	before := g.offset
+	play(t, m, e, exe, true)
+	// Frozen for a while, its clock is still the host's.
+	if err := g.measure(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if drift := time.Duration(g.offset - before).Abs(); drift > 100*time.Millisecond {
+		t.Errorf("its clock has drifted by %v, known to ±%v", drift, g.unsure)
+	}
+	t.Logf("drift %v in %v, clock ±%v", time.Duration(g.offset-before), time.Since(begin), g.unsure)
+	var lack *lab.LackError
+	if _, err := e.Start(t.Context(), lab.Job{Argv: []string{"/no/such/program"}, Waits: true}); !errors.As(err, &lack) {
+		t.Errorf("a program that is missing: %v", err)
+	}
+	held := lab.Job{Argv: []string{exe, "play-work"}, Stdout: &said{}}
+	q, err := e.Start(t.Context(), held)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := q.Begin(); err != nil {
+		t.Fatal(err)
+	}
+	quelltest.Until(t, 30*time.Second, "a held program works", func() bool { return len(held.Stdout.(*said).lines(lab.IterationLine)) > 0 })
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	<-q.Done()
+	if q.Err() == nil {
+		t.Error("its guest is gone and it has not failed")
+	}
+}
+
+// An accelerator that does not work is passed over, and a study that wants it
+// alone is skipped.
+func TestAccelerators(t *testing.T) {
+	m := openMaker(t)
+	m.accel["kvm"] = errors.New("it does not work here")
+	p := part(study.QEMU)
+	p.Environment.Accel = []string{"kvm"}
+	var lack *lab.LackError
+	if _, err := m.Make(t.Context(), p); !errors.As(err, &lack) || !strings.Contains(err.Error(), "does not work here") {
+		t.Errorf("%v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	p.Environment.Accel = []string{"tcg"}
+	if _, err := m.Make(ctx, p); err == nil {
+		t.Error("booted after its context ended")
+	}
+	if left := m.trees[false]; left != nil && len(left.Left()) > len(left.Dirs(""))+3 {
+		t.Errorf("left %v", left.Left())
+	}
+}
+
+// The client of QEMU's protocol, against what QEMU 7.2 says.
+func TestQMP(t *testing.T) {
+	for _, c := range []struct{ name, said, want string }{
+		{"two vCPUs, an event between", `{"QMP": {"version": {}, "capabilities": ["oob"]}}
+{"return": {}}
+{"timestamp": {"seconds": 1, "microseconds": 2}, "event": "RESUME"}
+{"return": [{"thread-id": 4712, "cpu-index": 1, "target": "x86_64"}, {"thread-id": 4711, "cpu-index": 0, "target": "x86_64"}]}`, ""},
+		{"another protocol", `{"hello": 1}`, "not QMP"},
+		{"refused", `{"QMP": {}} {"error": {"class": "CommandNotFound", "desc": "no"}}`, "CommandNotFound: no"},
+		{"no vCPUs", `{"QMP": {}} {"return": {}} {"return": []}`, "no virtual CPUs"},
+		{"one twice", `{"QMP": {}} {"return": {}} {"return": [{"thread-id": 7, "cpu-index": 0}, {"thread-id": 8, "cpu-index": 0}]}`, "virtual CPU 0"},
+		{"cut short", `{"QMP": {}} {"return"`, "EOF"},
+	} {
+		here, there := net.Pipe()
+		go func() {
+			_, _ = there.Write([]byte(c.said))
+			_ = there.Close()
+		}()
+		threads, err := func() ([]int, error) {
+			q, err := greet(discarding{here})
+			if err != nil {
+				return nil, err
+			}
+			return q.vcpus()
+		}()
+		_ = here.Close()
+		switch {
+		case c.want == "" && (err != nil || !slices.Equal(threads, []int{4711, 4712})):
+			t.Errorf("%s: %v, %v", c.name, threads, err)
+		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
+			t.Errorf("%s: %v, want %q in it", c.name, err, c.want)
+		}
+	}
+}
+
+// discarding is a connection to somebody who does not listen.
+type discarding struct{ net.Conn }
+
+func (discarding) Write(p []byte) (int, error) { return len(p), nil }
