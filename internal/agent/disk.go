@@ -56,7 +56,9 @@ func (d *disk) loadSpecs(h *spec.History) error {
 	if f.Version != specVersion && f.Records != nil {
 		return d.aside("specs.json", fmt.Errorf("version %d, want %d: learning anew", f.Version, specVersion))
 	}
-	h.Restore(f.Records)
+	if n := h.Restore(f.Records); n > 0 {
+		return fmt.Errorf("specs.json: %d of %d histories make no sense and were left out", n, len(f.Records))
+	}
 	return nil
 }
 

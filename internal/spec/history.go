@@ -221,10 +221,15 @@ func (h *History) Records() []Record {
 	return all
 }
 
-// Restore puts kept records back; what was learnt since stays as it is.
-func (h *History) Restore(records []Record) {
+// Restore puts kept records back; what was learnt since stays as it is. Those
+// whose numbers no samples can have given are left out: it returns how many.
+func (h *History) Restore(records []Record) (refused int) {
 	for _, r := range records {
 		if h.books[r.Key] != nil {
+			continue
+		}
+		if !r.sane() {
+			refused++
 			continue
 		}
 		r.Published.Key = r.Key
@@ -237,4 +242,22 @@ func (h *History) Restore(records []Record) {
 		h.books[r.Key] = &book{cost: r.Cost, self: r.Self, cpu: r.CPU, decayed: r.Aged, last: r.Last, full: r.Full,
 			tasks: map[sample.TaskKey]int{}, before: before, published: r.Published}
 	}
+	return refused
+}
+
+// sane reports whether a record can have been learnt: one that was damaged
+// would go on to damage what is learnt from now on.
+func (r *Record) sane() bool {
+	p := &r.Published
+	for _, x := range []float64{p.CPUMean, p.Mean, p.StdDev, p.SelfMean, p.SelfStdDev} {
+		if !(x >= 0 && x < stat.Huge) {
+			return false
+		}
+	}
+	for _, t := range r.Tasks {
+		if t.Samples < 0 || t.Missed < 0 {
+			return false
+		}
+	}
+	return r.Full >= 0 && r.Cost.Sane() && r.Self.Sane() && r.CPU.Sane()
 }

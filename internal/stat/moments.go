@@ -32,6 +32,24 @@ func (m *Moments) Merge(o Moments) {
 	m.N, m.W, m.W2 = m.N+o.N, w, m.W2+o.W2
 }
 
+// Huge is more than any value or weight that is measured. Below it nothing
+// that is made of moments overflows.
+const Huge = 1e75
+
+// Sane reports whether values, none of them negative, can have given these
+// moments: they may come from a damaged file.
+func (m *Moments) Sane() bool {
+	if m.N < 0 || m.N > 1<<60 || m.N == 0 && *m != (Moments{}) {
+		return false
+	}
+	for _, x := range []float64{m.W, m.W2, m.Mean, m.M2} {
+		if !(x >= 0 && x < Huge) {
+			return false
+		}
+	}
+	return true
+}
+
 // Decay multiplies the weight of everything so far by f, 0 < f ≤ 1.
 func (m *Moments) Decay(f float64) {
 	m.W *= f

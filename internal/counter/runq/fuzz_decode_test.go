@@ -1,0 +1,34 @@
+package runq
+
+import (
+	"encoding/binary"
+	"math"
+	"testing"
+	"time"
+)
+
+// FuzzDecode: whatever the kernel's memory holds, a reading has numbers or
+// nothing, and no CPU that there is not.
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte{}, uint64(0), int64(time.Second))
+	f.Add(make([]byte, 3*recordSize), uint64(1), int64(0))
+	running := make([]byte, 2*recordSize)
+	binary.LittleEndian.PutUint64(running, 1<<63|12345)
+	f.Add(running, uint64(1<<62), int64(-1))
+	f.Fuzz(func(t *testing.T, b []byte, now uint64, cpu int64) {
+		cur := decode(b, now)
+		if len(cur) != len(b)/recordSize {
+			t.Fatalf("%d records of %d bytes", len(cur), len(b))
+		}
+		sum, ran := since(cur, make([]record, len(cur)))
+		for _, n := range ran.Numbers() {
+			if n >= len(cur) {
+				t.Errorf("ran on CPU %d of %d", n, len(cur))
+			}
+		}
+		r := sum.reading(10*time.Second, time.Duration(max(0, cpu)), true)
+		if math.IsInf(r.Cost, 0) || r.Cost < 0 || r.Coverage < 0 || r.Coverage > 1 || math.IsNaN(r.Coverage) || math.IsNaN(r.Rate) {
+			t.Errorf("%+v of %+v", r, sum)
+		}
+	})
+}
