@@ -29,6 +29,9 @@ var update = flag.Bool("update", false, "write the golden files")
 
 // TestMain makes the test binary the program that workload trees start.
 func TestMain(m *testing.M) {
+	if code, ok := helper(os.Args); ok {
+		os.Exit(code)
+	}
 	if len(os.Args) > 1 && os.Args[1] == "workload" {
 		s, err := workload.Parse(os.Args[2:])
 		if err == nil {
@@ -98,14 +101,14 @@ func newFake(t *testing.T) *fake {
 	return f
 }
 
-// result is what a command line did.
-type result struct {
+// answer is what a command line did.
+type answer struct {
 	code     int
 	out, err string
 }
 
 // quell runs a command line at 12:30 UTC of the day that testdata is from.
-func quell(t *testing.T, env map[string]string, args ...string) result {
+func quell(t *testing.T, env map[string]string, args ...string) answer {
 	t.Helper()
 	var out, errs bytes.Buffer
 	a := &app{out: &out, err: &errs, zone: time.UTC,
@@ -113,7 +116,7 @@ func quell(t *testing.T, env map[string]string, args ...string) result {
 		terminal: func() (int, int, bool) { return 0, 0, false },
 		now:      func() time.Time { return time.Date(2025, 11, 21, 12, 30, 0, 0, time.UTC) }}
 	code := a.run(t.Context(), args)
-	return result{code, out.String(), errs.String()}
+	return answer{code, out.String(), errs.String()}
 }
 
 // utf8 is the usual environment, with the socket.

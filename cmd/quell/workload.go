@@ -14,7 +14,7 @@ import (
 // workload is what the demo and the lab start processes of; people have no use
 // for it, so it is hidden.
 func (a *app) workload() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use: "workload KIND [flags]", Short: "play a victim, an innocent or an antagonist", Hidden: true,
 		Long: "workload plays one part of a scene until its standard input closes; it begins when a line comes in there.\nKinds: " +
 			strings.Trim(fmt.Sprint(workload.Kinds()), "[]"),
@@ -30,4 +30,20 @@ func (a *app) workload() *cobra.Command {
 			return workload.Run(cmd.Context(), s)
 		},
 	}
+	cmd.AddCommand(&cobra.Command{
+		Use: "lab KERNEL [flags]", Short: "do equal pieces of work and say when each was done", Hidden: true,
+		Long:    "Kernels: " + strings.Join(workload.KernelNames(), " "),
+		Example: "  quell workload lab primes -threads=2", DisableFlagParsing: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			k, err := workload.ParseKernel(args)
+			if errors.Is(err, flag.ErrHelp) || len(args) == 0 {
+				return cmd.Help()
+			}
+			if err != nil {
+				return err
+			}
+			return workload.RunKernel(cmd.Context(), k)
+		},
+	})
+	return cmd
 }

@@ -112,6 +112,15 @@ func NewSignals(procs string, g *Guard) *Signals {
 	return &Signals{read, g, map[int]bool{}}
 }
 
+// NewSignalsOf stops the processes of the threads that list gives.
+func NewSignalsOf(list func() ([]int, error), g *Guard) *Signals {
+	read := func() (string, error) {
+		threads, err := list()
+		return strings.Trim(fmt.Sprint(threads), "[]"), err
+	}
+	return &Signals{read, g, map[int]bool{}}
+}
+
 // Stop sends SIGSTOP to all that is there, again until nobody new is.
 func (s *Signals) Stop() error { return s.signal(unix.SIGSTOP, true) }
 

@@ -37,6 +37,8 @@ func Parse(file string, text []byte, known Known) (*Study, error) {
 type Known struct {
 	Builtins []string // workload kernels
 	Parsers  []string // of commands' output
+	// Options says what is wrong with a kernel's flags; nil: nobody asks.
+	Options func(builtin string, flags []string) error
 }
 
 // Local is the name of the machine that runs the lab, where a study names no

@@ -99,6 +99,11 @@ func (c *checker) workload(w Workload) {
 	case len(w.Command) > 0 && w.Metric.Parse == "":
 		c.add(key+".metric.parse", "not given", "how to read the metric from the command's output: "+c.parsers())
 	}
+	if c.known.Options != nil && slices.Contains(c.known.Builtins, w.Builtin) {
+		if err := c.known.Options(w.Builtin, strings.Fields(w.Options)); err != nil {
+			c.add(key+".options", strconv.Quote(w.Options), "flags of the kernel: "+err.Error())
+		}
+	}
 	if p := w.Metric.Parse; p != "" {
 		if pattern, ok := strings.CutPrefix(p, "/"); ok {
 			re, err := regexp.Compile(strings.TrimSuffix(pattern, "/"))

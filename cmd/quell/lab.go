@@ -1,0 +1,190 @@
+package main
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quell-dev/quell/internal/keyed"
+	"github.com/quell-dev/quell/internal/lab/env"
+	"github.com/quell-dev/quell/internal/lab/load"
+	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/workload"
+)
+
+// lab runs studies and shows what came out.
+func (a *app) lab() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "lab", Short: "run co-location experiments that can be believed", Args: cobra.NoArgs,
+		Long: `lab runs studies: workloads side by side in virtual environments, placed, held at
+loads and watched, each run with a verdict and its evidence. A study is a YAML file
+(docs/lab.md); what its runs were is kept in a folder, from which everything else is
+computed.
+
+A study that was stopped, by Ctrl-C or kill -9, goes on with lab resume and has lost
+at most the run under way.`,
+		Example: `  quell lab check studies/smoke.yaml     # is the file right?
+  quell lab plan studies/smoke.yaml      # what would be run, in what order, how long
+  quell lab run studies/smoke.yaml       # run it
+  quell lab status lab-results/smoke     # how far it is
+  quell lab analyse lab-results/smoke    # what it says`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.labCheck(), a.labPlan(), a.labRun(), a.labResume(), a.labStatus(), a.labRestore(), a.labAnalyse())
+	return cmd
+}
+
+// labHelpers are what the lab starts of this program itself.
+func (a *app) labHelpers() []*cobra.Command {
+	return []*cobra.Command{
+		{Use: "lab-guard", Hidden: true, Args: cobra.NoArgs, Short: "let go what a lab that ends has stopped",
+			RunE: func(*cobra.Command, []string) error { return load.GuardMain(os.Stdin, os.Stdout) }},
+		{Use: "lab-hold PROGRAM", Hidden: true, DisableFlagParsing: true, Short: "wait for a line and become a program",
+			RunE: func(_ *cobra.Command, args []string) error { return env.HoldMain(args) }},
+	}
+}
+
+// known is what a study file may name.
+func known() study.Known {
+	return study.Known{Builtins: workload.KernelNames(), Parsers: workload.ParserNames(),
+		Options: func(builtin string, flags []string) error {
+			_, err := workload.ParseKernel(append([]string{builtin}, flags...))
+			return err
+		}}
+}
+
+// readStudy reads a study's file.
+func readStudy(file string) (*study.Study, []byte, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, nil, &usageError{fmt.Errorf("read study: %w", err), "name a study's file, e.g. studies/smoke.yaml"}
+	}
+	s, err := study.Parse(file, text, known())
+	return s, text, remedied(err, file)
+}
+
+func remedied(err error, file string) error {
+	var invalid *keyed.InvalidError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &invalid):
+		return &noError{err, "mend " + file + "; docs/lab.md explains every key"}
+	}
+	return &usageError{err, "a study is one YAML document; docs/lab.md has an example"}
+}
+
+// openStudy opens a folder of results and reads the study that it is of, as it
+// was when the folder was made.
+func openStudy(dir string) (*result.Folder, *study.Study, error) {
+	f, err := result.Open(dir)
+	if err != nil {
+		return nil, nil, &usageError{err, "name the folder that `quell lab run` wrote, e.g. lab-results/smoke"}
+	}
+	l, err := f.Lock()
+	if err != nil {
+		return nil, nil, &usageError{err, "read it with the quell that wrote it"}
+	}
+	s, err := study.Parse(filepath.Join(dir, l.Study), []byte(l.File), known())
+	if err != nil {
+		return nil, nil, &usageError{err, "read it with the quell that wrote it, " + l.Program}
+	}
+	return f, s, nil
+}
+
+func lockOf(s *study.Study, text []byte, now time.Time) result.Lock {
+	sum := sha256.Sum256(text)
+	return result.Lock{Study: s.Name, File: string(text), Hash: hex.EncodeToString(sum[:]), Program: "quell " + version, Created: now}
+}
+
+func (a *app) labCheck() *cobra.Command {
+	return a.withJSON(&cobra.Command{
+		Use: "check STUDY.yaml", Short: "name everything that is wrong with a study's file", Args: cobra.ExactArgs(1),
+		Long:              "check reads a study's file and names every problem with its line and what is allowed there.\nExit codes: 0 it is right; 1 it is not.",
+		Example:           "  quell lab check studies/smoke.yaml\n  quell lab check --json mine.yaml | jq -r '.problems[].where'",
+		ValidArgsFunction: files("yaml", "yml"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			s, _, err := readStudy(args[0])
+			if a.json {
+				return errors.Join(err, a.writeJSON(checked(s, err)))
+			}
+			if err != nil {
+				return err
+			}
+			plan := s.Plan()
+			fmt.Fprintf(a.out, "%s: study %s is right: %d cells, %d runs, %s\n", args[0], s.Name, len(s.Cells()), len(plan), about(total(plan)))
+			return nil
+		},
+	})
+}
+
+// problem is a keyed.Problem as JSON has it.
+type problem struct {
+	Key   string `json:"key"`
+	Value string `json:"value"`
+	Want  string `json:"want"`
+	Where string `json:"where"`
+}
+
+type check struct {
+	OK       bool      `json:"ok"`
+	Study    string    `json:"study,omitempty"`
+	Problems []problem `json:"problems"`
+}
+
+func checked(s *study.Study, err error) check {
+	c := check{OK: err == nil, Problems: []problem{}}
+	if s != nil {
+		c.Study = s.Name
+	}
+	var invalid *keyed.InvalidError
+	if errors.As(err, &invalid) {
+		for _, p := range invalid.Problems {
+			c.Problems = append(c.Problems, problem(p))
+		}
+	}
+	return c
+}
+
+// files completes names of files.
+func files(ext ...string) cobra.CompletionFunc {
+	return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return ext, cobra.ShellCompDirectiveFilterFileExt
+	}
+}
+
+// folders completes names of folders.
+func folders(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return nil, cobra.ShellCompDirectiveFilterDirs
+}
+
+func total(plan []study.Planned) (sum time.Duration) {
+	for _, p := range plan {
+		sum += p.Takes
+	}
+	return sum
+}
+
+// about is a length of time for people: two of its units.
+func about(d time.Duration) string {
+	switch d = d.Round(time.Second); {
+	case d < time.Second:
+		return "no time"
+	case d < time.Minute:
+		return fmt.Sprintf("%d s", d/time.Second)
+	case d < 10*time.Minute:
+		return strings.TrimSuffix(fmt.Sprintf("%d min %d s", d/time.Minute, d%time.Minute/time.Second), " 0 s")
+	case d.Round(time.Minute) < time.Hour:
+		return fmt.Sprintf("%d min", d.Round(time.Minute)/time.Minute)
+	}
+	d = d.Round(time.Minute)
+	return fmt.Sprintf("%d h %d min", d/time.Hour, d%time.Hour/time.Minute)
+}

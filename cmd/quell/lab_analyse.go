@@ -1,0 +1,112 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quell-dev/quell/internal/lab/analyse"
+	"github.com/quell-dev/quell/internal/lab/study"
+)
+
+func (a *app) labAnalyse() *cobra.Command {
+	return a.withJSON(&cobra.Command{
+		Use: "analyse FOLDER", Short: "compute what a study's runs say", Args: cobra.ExactArgs(1), Aliases: []string{"analyze"},
+		Long:              "analyse computes the study's analyses from the records in a folder, with intervals. It runs nothing, and\nthe same records give the same numbers on any machine.",
+		Example:           "  quell lab analyse lab-results/smoke\n  quell lab analyse --json lab-results/smoke | jq '.interferences[].metric'",
+		ValidArgsFunction: folders,
+		RunE: func(_ *cobra.Command, args []string) error {
+			f, s, err := openStudy(args[0])
+			if err != nil {
+				return err
+			}
+			runs, err := f.Runs()
+			if err != nil {
+				fmt.Fprintln(a.err, "left out:", err)
+			}
+			r := analyse.Of(s, runs)
+			if a.json {
+				return a.writeJSON(r)
+			}
+			return printResults(a.out, &r)
+		},
+	})
+}
+
+// printResults is the short form for a terminal; lab report has all of it.
+func printResults(w io.Writer, r *analyse.Results) error {
+	fmt.Fprintf(w, "study %s\n", r.Study)
+	if r.Simulated {
+		fmt.Fprintln(w, "SIMULATED: nothing ran; the truth is the study's own model")
+	}
+	printVerdicts(w, r.Runs, r.Reasons)
+	if n := r.Noise; n != nil {
+		fmt.Fprintf(w, "noise floor %.2f %% between two runs; %.2f %% detectable with %d repetitions (%d pairs)\n", 100*n.Floor, 100*n.Detectable, n.Repetitions, n.Pairs)
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	head := func(title string, columns ...string) {
+		fmt.Fprintf(t, "\n%s\n%s\n", title, strings.Join(columns, "\t"))
+	}
+	if len(r.Degradations) > 0 {
+		head("degradation against solo", "cell", "role", "solo", "beside others", "unit", "worse by %")
+		for _, d := range r.Degradations {
+			fmt.Fprintf(t, "%s\t%s\t%.4g\t%.4g\t%s\t%s\n", levels(d.Levels), d.Part, d.Solo.Value, d.Co.Value, d.Unit, interval(d.Percent))
+		}
+	}
+	if len(r.Interferences) > 0 {
+		head("performance interference", "cell", "role", "metric %", "interval %", "halves", "angle°", "style")
+		for _, i := range r.Interferences {
+			fmt.Fprintf(t, "%s\t%s\t%.2f\t%s\t%.2f, %.2f\t%.2f\t%s\n", levels(i.Levels), i.Role, i.Metric, interval(i.Interval), i.Halves[0].Metric, i.Halves[1].Metric, i.Angle, i.Style())
+		}
+	}
+	if len(r.Mappings) > 0 {
+		head("mappings, against each machine's best", "set", "mappings", "average %", "worst %", "of")
+		for _, b := range r.Mappings {
+			fmt.Fprintf(t, "%s\t%d\t%.2f\t%.2f\t%s\n", b.Set, b.Mappings, b.Average, b.Worst, b.WorstOf)
+		}
+	}
+	if len(r.Systems) > 0 {
+		head("system throughput", "cell", "steps", "unit", "symmetric")
+		for _, s := range r.Systems {
+			fmt.Fprintf(t, "%s\t%d\t%s\t%v\n", levels(s.Levels), len(s.Steps), s.Unit, s.Symmetric)
+		}
+	}
+	if len(r.Migrations) > 0 {
+		head("migrations", "cell", "part", "a second", "logical", "physical", "in s", "on place")
+		for _, m := range r.Migrations {
+			fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%.0f\t%.3f\n", levels(m.Levels), m.Part, interval(m.PerSecond), m.Logical, m.Physical, m.Seconds, m.OnPlace)
+		}
+	}
+	if len(r.Doses) > 0 {
+		head("dose and response", "cell", "role", "per neighbour")
+		for _, d := range r.Doses {
+			fmt.Fprintf(t, "%s\t%s\t%s\n", levels(d.Levels), d.Part, interval(d.PerNeighbour))
+		}
+	}
+	if len(r.Validities) > 0 {
+		head("how well signals tell", "signal", "part", "workload", "Pearson", "Spearman", "p", "runs")
+		for _, v := range r.Validities {
+			fmt.Fprintf(t, "%s\t%s\t%s\t%.3f\t%.3f\t%.3g\t%d\n", v.Signal, v.Part, v.Workload, v.Pearson, v.Spearman, v.P, v.N)
+		}
+	}
+	for _, k := range sortedKeys(r.Insufficient) {
+		fmt.Fprintf(t, "\n%s: %s\n", k, r.Insufficient[k])
+	}
+	return t.Flush()
+}
+
+func levels(ls []study.Level) string {
+	words := make([]string, len(ls))
+	for i, l := range ls {
+		words[i] = l.Value
+	}
+	return strings.Join(words, " ")
+}
+
+// interval is a figure with its bounds.
+func interval(i analyse.Interval) string {
+	return fmt.Sprintf("%.3g [%.3g, %.3g]", i.Value, i.Low, i.High)
+}

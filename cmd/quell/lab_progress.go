@@ -1,0 +1,80 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/study"
+)
+
+// labProgress is a lab.Progress for people: a line per run, and on a terminal
+// one more that moves.
+type labProgress struct {
+	w     io.Writer
+	live  bool
+	now   func() time.Time
+	began time.Time
+	runs  int
+	left  time.Duration // what is still to be done, by the plan
+	of    time.Duration // of the run under way
+	line  string
+	shown bool
+}
+
+// Plan implements lab.Progress.
+func (p *labProgress) Plan(runs int, takes time.Duration) {
+	p.runs, p.left, p.began = runs, takes, p.now()
+	fmt.Fprintf(p.w, "%d runs to do, %s\n", runs, about(takes))
+}
+
+// Run implements lab.Progress.
+func (p *labProgress) Run(i int, r *study.Planned, try int) {
+	again := ""
+	if try > 0 {
+		again = fmt.Sprintf(", try %d", try+1)
+	}
+	p.of = r.Takes
+	p.line = fmt.Sprintf("[%*d/%d] %s%s", len(fmt.Sprint(p.runs)), i+1, max(p.runs, i+1), r.Cell.String(), again)
+}
+
+// Phase implements lab.Progress.
+func (p *labProgress) Phase(name string, part, whole time.Duration) {
+	if !p.live {
+		return
+	}
+	share := ""
+	if whole > time.Second {
+		share = fmt.Sprintf(" %.0f/%.0f s", part.Seconds(), whole.Seconds())
+	}
+	fmt.Fprintf(p.w, "\r\x1b[K%s: %s%s; %s left", p.line, name, share, about(p.left))
+	p.shown = true
+}
+
+// Done implements lab.Progress.
+func (p *labProgress) Done(r *result.Run) {
+	p.end()
+	p.left = max(0, p.left-p.of)
+	fmt.Fprintf(p.w, "%s: %s", p.line, r.Verdict)
+	for i, e := range r.Evidence {
+		if i == 2 {
+			fmt.Fprintf(p.w, "; and %d more", len(r.Evidence)-i)
+			break
+		}
+		fmt.Fprintf(p.w, "; %s: %s", e.Reason, e.Text)
+	}
+	fmt.Fprintln(p.w)
+}
+
+func (p *labProgress) end() {
+	if p.shown {
+		fmt.Fprint(p.w, "\r\x1b[K")
+		p.shown = false
+	}
+}
+
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }

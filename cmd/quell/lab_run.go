@@ -1,0 +1,308 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/lab/env"
+	"github.com/quell-dev/quell/internal/lab/load"
+	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/workload"
+)
+
+func (a *app) labRun() *cobra.Command {
+	var o runOptions
+	cmd := &cobra.Command{
+		Use: "run STUDY.yaml", Short: "run a study", Args: cobra.ExactArgs(1),
+		Long: `run does what a study's plan asks for, in its order, and writes a folder with a record
+of every run. Runs that are not valid are done again, as often as the study says. A
+folder that has runs of the same file already is gone on with.
+
+Ctrl-C ends the run under way and removes everything that was made; after a kill -9,
+lab resume or lab restore does.
+Exit codes: 0 all is done; 1 it was stopped, or runs are missing; 2 it cannot be run.`,
+		Example:           "  quell lab run studies/smoke.yaml\n  quell lab run --out /srv/smoke-1 --budget 1h studies/smoke.yaml",
+		ValidArgsFunction: files("yaml", "yml"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s, text, err := readStudy(args[0])
+			if err != nil {
+				return err
+			}
+			if o.out == "" {
+				o.out = filepath.Join("lab-results", s.Name)
+			}
+			f, err := result.Create(o.out, lockOf(s, text, a.now()))
+			if err != nil {
+				return &usageError{err, "name another folder with --out"}
+			}
+			return a.runStudy(cmd.Context(), f, s, o)
+		},
+	}
+	cmd.Flags().StringVar(&o.out, "out", "", "folder for its results (default lab-results/NAME)")
+	o.flags(cmd)
+	return a.withJSON(cmd)
+}
+
+func (a *app) labResume() *cobra.Command {
+	var o runOptions
+	cmd := &cobra.Command{
+		Use: "resume FOLDER", Short: "go on with a study that was stopped", Args: cobra.ExactArgs(1),
+		Long:              "resume does the runs of a study that its folder has not got yet, by the study's file as it was.",
+		Example:           "  quell lab resume lab-results/smoke",
+		ValidArgsFunction: folders,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f, s, err := openStudy(args[0])
+			if err != nil {
+				return err
+			}
+			return a.runStudy(cmd.Context(), f, s, o)
+		},
+	}
+	o.flags(cmd)
+	return a.withJSON(cmd)
+}
+
+type runOptions struct {
+	out    string
+	budget time.Duration
+}
+
+func (o *runOptions) flags(cmd *cobra.Command) {
+	cmd.Flags().DurationVar(&o.budget, "budget", 0, "time for this call instead of the study's; 0: as the study says")
+}
+
+// hold makes sure that one process at a time runs a study into a folder; free
+// lets another.
+func hold(f *result.Folder) (free func(), err error) {
+	d, err := os.Open(f.Dir())
+	if err != nil {
+		return nil, fmt.Errorf("open results: %w", err)
+	}
+	if err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("hold %s: another quell runs its study: %w", f.Dir(), err), d.Close())
+	}
+	return func() { d.Close() }, nil
+}
+
+func (a *app) runStudy(ctx context.Context, f *result.Folder, s *study.Study, o runOptions) error {
+	if o.budget > 0 {
+		s.Design.Budget = o.budget
+	}
+	free, err := hold(f)
+	if err != nil {
+		return &usageError{err, "wait for it, or name another folder with --out"}
+	}
+	defer free()
+	l, err := a.openLab(s)
+	if err != nil {
+		return err
+	}
+	show := &labProgress{w: a.out, now: a.now}
+	if _, _, ok := a.terminal(); ok && !a.json {
+		show.live = true
+	}
+	if a.json {
+		show.w = a.err
+	}
+	sum, err := lab.Run(ctx, lab.Options{Study: s, Folder: f, Maker: l.maker, Command: l.command, Metric: metric, Hold: l.hold,
+		Topology: l.topology, Allowed: l.allowed, Stamp: l.maker.Stamp(driversOf(s)...), Progress: show})
+	show.end()
+	err = errors.Join(err, l.close())
+	if a.json {
+		if err := a.writeJSON(sum); err != nil {
+			return err
+		}
+	} else {
+		fmt.Fprintf(a.out, "\n%d runs planned, %d were there already, %d are left\n", sum.Planned, sum.There, sum.Left)
+		printVerdicts(a.out, sum.Verdicts, sum.Reasons)
+		fmt.Fprintf(a.out, "records: %s\n", f.Dir())
+	}
+	again := "quell lab resume " + f.Dir()
+	switch {
+	case errors.Is(err, context.Canceled):
+		return &noError{errors.New("stopped; everything that was made is removed"), "to go on: " + again}
+	case errors.Is(err, lab.ErrBudget):
+		return &noError{err, again + " --budget TIME"}
+	case errors.Is(err, lab.ErrStopped):
+		return &noError{err, "see the run's record; to go on: " + again}
+	case err != nil:
+		return &noError{err, again}
+	}
+	st, err := statusOf(f, s)
+	if err == nil && st.Left > 0 {
+		err = &noError{fmt.Errorf("%d of %d runs never came out valid", st.Left, st.Planned), "see why above; to try them again: " + again}
+	}
+	return err
+}
+
+// bench is a machine made ready to run studies on.
+type bench struct {
+	self     string
+	guard    *load.Guard
+	maker    *env.Maker
+	topology host.Topology
+	allowed  sample.Set
+}
+
+// openLab makes ready what a study's runs need of the machine.
+func (a *app) openLab(s *study.Study) (l *bench, err error) {
+	l = &bench{}
+	if l.self, err = os.Executable(); err != nil {
+		return nil, fmt.Errorf("find this program: %w", err)
+	}
+	h, err := host.Open("/")
+	if err != nil {
+		return nil, &usageError{err, "mount /proc"}
+	}
+	if l.topology, err = h.Topology(); err != nil {
+		return nil, &usageError{err, "mount /sys"}
+	}
+	if l.allowed, err = allowedCPUs(); err != nil {
+		return nil, err
+	}
+	o := env.Options{Hold: []string{l.self, "lab-hold"}, Agent: []string{l.self, "lab-agent"}}
+	if real := realDrivers(s); len(real) > 0 {
+		if os.Geteuid() != 0 {
+			return nil, &usageError{fmt.Errorf("run study: not root: environments of driver %s are made with cgroups", real[0]), "run it as root (sudo)"}
+		}
+		if l.guard, err = load.StartGuard(l.self, "lab-guard"); err != nil {
+			return nil, err
+		}
+		o.Guard = l.guard
+	}
+	if l.maker, err = env.Open(o); err != nil {
+		return nil, errors.Join(err, l.close())
+	}
+	return l, nil
+}
+
+func (l *bench) close() error {
+	var errs []error
+	if l.maker != nil {
+		errs = append(errs, l.maker.Close())
+	}
+	if l.guard != nil {
+		errs = append(errs, l.guard.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func allowedCPUs() (sample.Set, error) {
+	var mask unix.CPUSet
+	var set sample.Set
+	if err := unix.SchedGetaffinity(0, &mask); err != nil {
+		return set, fmt.Errorf("read the CPUs that may be used: %w", err)
+	}
+	for n := range 64 * len(mask) {
+		if mask.IsSet(n) {
+			set = set.With(n)
+		}
+	}
+	return set, nil
+}
+
+func driversOf(s *study.Study) []study.Driver {
+	var ds []study.Driver
+	for _, name := range sortedKeys(s.Environments) {
+		ds = append(ds, s.Environments[name].Driver)
+	}
+	return ds
+}
+
+func realDrivers(s *study.Study) []study.Driver {
+	var ds []study.Driver
+	for _, d := range driversOf(s) {
+		if d != study.Synthetic {
+			ds = append(ds, d)
+		}
+	}
+	return ds
+}
+
+// command is what a part runs: a kernel of this program's own, or the study's
+// command.
+func (l *bench) command(p *study.Part) (lab.Job, error) {
+	w := &p.Workload
+	if w.Builtin == "" {
+		return lab.Job{Argv: w.Command, Dir: w.Dir, Env: w.Env}, nil
+	}
+	argv := []string{l.self, "workload", "lab", w.Builtin}
+	threads := w.Threads
+	if threads == 0 {
+		threads = p.Environment.CPUs
+	}
+	// The file's own options stand last, so that they count.
+	argv = append(argv, fmt.Sprintf("-threads=%d", threads))
+	return lab.Job{Argv: append(argv, strings.Fields(w.Options)...), Dir: w.Dir, Env: w.Env, Waits: true}, nil
+}
+
+func metric(w *study.Workload, output []byte) (float64, error) {
+	return workload.ParseMetric(w.Metric.Parse, output)
+}
+
+// hold is lab.Options.Hold by package load.
+func (l *bench) hold(ctx context.Context, e lab.Environment, cpus float64, p *study.Part, levels []lab.Level, each func(lab.Period)) error {
+	var act load.Actuator
+	switch p.Load.Actuator {
+	case "freezer":
+		act = freezing{e}
+	case "sigstop":
+		act = load.NewSignalsOf(e.Threads, l.guard)
+	default:
+		return &lab.LackError{What: "no actuator " + p.Load.Actuator, Remedy: "take freezer or sigstop"}
+	}
+	var ls []load.Level
+	for _, v := range levels {
+		ls = append(ls, load.Level(v))
+	}
+	used := func() (time.Duration, error) {
+		u, err := e.Usage()
+		return u.Total(), err
+	}
+	return load.Hold(ctx, act, used, ls, load.Options{CPUs: cpus, Period: p.Load.Period, Tolerance: float64(p.Load.Tolerance)}, func(q load.Period) {
+		each(lab.Period{At: q.At, Target: q.Target, Used: q.Used, Length: q.Length, Unattainable: q.Unattainable})
+	})
+}
+
+// freezing stops an environment by its own freezer.
+type freezing struct{ e lab.Environment }
+
+func (f freezing) Stop() error { return f.e.Freeze(true) }
+func (f freezing) Go() error   { return f.e.Freeze(false) }
+
+func (a *app) labRestore() *cobra.Command {
+	return &cobra.Command{
+		Use: "restore", Short: "remove and undo what a lab that was killed has left behind", Args: cobra.NoArgs,
+		Long: `restore ends the processes, guests and containers of labs that are dead, removes
+their cgroups and puts back what they had changed on the machine. Those of a lab that
+is running are not touched. lab run and lab resume do it first by themselves.`,
+		Example: "  sudo quell lab restore",
+		RunE: func(*cobra.Command, []string) error {
+			self, err := os.Executable()
+			if err != nil {
+				return fmt.Errorf("find this program: %w", err)
+			}
+			m, err := env.Open(env.Options{Hold: []string{self, "lab-hold"}, Agent: []string{self, "lab-agent"}})
+			if err != nil {
+				return &usageError{err, "mount /proc and /sys"}
+			}
+			if err := m.Sweep(); err != nil {
+				return &noError{err, "run it as root (sudo)"}
+			}
+			fmt.Fprintln(a.out, "nothing of a dead lab is left")
+			return nil
+		},
+	}
+}

@@ -1,0 +1,291 @@
+package workload
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Kernel is a workload of the lab: each of its threads does equal pieces of
+// work, one after the other, and says of each when it began, when it ended and
+// how many units it was. How long a piece takes is what is measured, so its
+// size is given and never calibrated.
+type Kernel struct {
+	Name string
+	// Threads 0 is one for each CPU that the process may use when it starts.
+	Threads int
+	// Work is the number of units in an iteration.
+	Work int
+	// Set is the working set of each thread, bytes: for triad all three arrays
+	// (0: each four times the last-level cache, at least 32 MiB, as STREAM's
+	// rules ask), for chase the chain, for fault what is mapped at a time.
+	Set int64
+	// Pause is the mean time between two bursts; each is seeded in 50 to 150 %
+	// of it.
+	Pause time.Duration
+	Seed  uint64
+}
+
+// kernels are the lab's workloads. A unit is what stands in its comment.
+var kernels = []Kernel{
+	{Name: "cpu-burn", Work: 50_000_000},                                      // a floating-point addition that depends on the last
+	{Name: "primes", Work: 50},                                                // an event of sysbench cpu: all primes up to 10,000
+	{Name: "triad", Work: 1},                                                  // a byte that STREAM counts; Work counts sweeps
+	{Name: "chase", Work: 1_000_000, Set: 8 << 20, Seed: 1},                   // a dependent load
+	{Name: "syscall", Work: 100_000},                                          // a system call
+	{Name: "fault", Work: 20_000, Set: 16 << 20},                              // a page fault
+	{Name: "burst", Work: 50_000_000, Pause: 100 * time.Millisecond, Seed: 1}, // a step of compute
+	{Name: "idle"}, // nothing
+}
+
+// KernelNames are the names of the lab's workloads.
+func KernelNames() []string {
+	names := make([]string, len(kernels))
+	for i, k := range kernels {
+		names[i] = k.Name
+	}
+	return names
+}
+
+// ParseKernel reads "NAME -flag=value …".
+func ParseKernel(args []string) (Kernel, error) {
+	if len(args) == 0 {
+		return Kernel{}, fmt.Errorf("parse workload: want one of %s", strings.Join(KernelNames(), ", "))
+	}
+	i := slices.IndexFunc(kernels, func(k Kernel) bool { return k.Name == args[0] })
+	if i < 0 {
+		return Kernel{}, fmt.Errorf("parse workload %q: want one of %s", args[0], strings.Join(KernelNames(), ", "))
+	}
+	k := kernels[i]
+	f := k.flags()
+	if err := f.Parse(args[1:]); err != nil {
+		return Kernel{}, fmt.Errorf("parse workload %s: %w", k.Name, err)
+	}
+	if f.NArg() > 0 {
+		return Kernel{}, fmt.Errorf("parse workload %s: unexpected %q", k.Name, f.Arg(0))
+	}
+	return k, k.Validate()
+}
+
+// flags binds the fields that the kernel has, those that are not 0 by default.
+func (k *Kernel) flags() *flag.FlagSet {
+	f := flag.NewFlagSet(k.Name, flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	f.IntVar(&k.Threads, "threads", k.Threads, "threads; 0: one per CPU that it may use")
+	if k.Work > 0 {
+		f.IntVar(&k.Work, "work", k.Work, "units of work in an iteration")
+	}
+	if k.Set > 0 || k.Name == "triad" {
+		f.Func("set", "working set of a thread, e.g. 8MiB", func(text string) (err error) {
+			k.Set, err = parseSize(text)
+			return err
+		})
+	}
+	if k.Pause > 0 {
+		f.DurationVar(&k.Pause, "pause", k.Pause, "mean time between bursts")
+	}
+	if k.Seed > 0 {
+		f.Uint64Var(&k.Seed, "seed", k.Seed, "seed of what is random")
+	}
+	return f
+}
+
+// parseSize reads "64KiB", "8MiB", "1GiB" or bytes.
+func parseSize(text string) (int64, error) {
+	shift := 0
+	for i, unit := range []string{"KiB", "MiB", "GiB"} {
+		if number, ok := strings.CutSuffix(text, unit); ok {
+			text, shift = number, 10*(i+1)
+			break
+		}
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 0 || n > 1<<36>>shift {
+		return 0, errors.New("want a size such as 8MiB, at most 64GiB")
+	}
+	return n << shift, nil
+}
+
+// Validate returns everything that is wrong with k, joined.
+func (k Kernel) Validate() error {
+	var all []error
+	bad := func(field string, value any, want string) {
+		all = append(all, fmt.Errorf("workload %s: -%s %v: want %s", k.Name, field, value, want))
+	}
+	if k.Threads < 0 || k.Threads > 4096 {
+		bad("threads", k.Threads, "0 to 4096")
+	}
+	if k.Name != "idle" && (k.Work < 1 || k.Work > 1<<40) {
+		bad("work", k.Work, "1 or more")
+	}
+	least := map[string]int64{"chase": 2 * line, "triad": 3 * 8, "fault": 1 << 16}[k.Name]
+	if k.Set < least && !(k.Name == "triad" && k.Set == 0) {
+		bad("set", k.Set, fmt.Sprintf("at least %d bytes", least))
+	}
+	if k.Pause < 0 || k.Pause > longest {
+		bad("pause", k.Pause, "0s to "+longest.String())
+	}
+	return errors.Join(all...)
+}
+
+// RunKernel plays k in this process. It makes ready what it needs, waits for a
+// line on standard input, and then works until standard input closes or ctx
+// ends; both are a normal end. Iterations come out as lines
+//
+//	quell-lab iteration FROM TO UNITS
+//
+// on standard output, the times being CLOCK_MONOTONIC in ns, in the order of
+// their ends. Units are also counted in the file that $QUELL_PROGRESS names.
+func RunKernel(ctx context.Context, k Kernel) error {
+	return runKernel(ctx, k, os.Stdin, os.Stdout, os.Getenv(ProgressEnv))
+}
+
+func runKernel(ctx context.Context, k Kernel, in io.Reader, out io.Writer, path string) (err error) {
+	if err := k.Validate(); err != nil {
+		return err
+	}
+	if k.Threads == 0 {
+		var mask unix.CPUSet
+		if err := unix.SchedGetaffinity(0, &mask); err != nil {
+			return fmt.Errorf("count CPUs: %w", err)
+		}
+		k.Threads = mask.Count()
+	}
+	runtime.GOMAXPROCS(max(k.Threads, runtime.GOMAXPROCS(0)))
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	b := &band{ctx: ctx, out: out}
+	if b.progress, err = openProgress(path); err != nil {
+		return err
+	}
+	defer b.progress.Close()
+	context.AfterFunc(ctx, func() { b.stop.Store(true) })
+
+	var ready, done sync.WaitGroup
+	began := make(chan struct{})
+	for n := range k.Threads {
+		ready.Add(1)
+		done.Go(func() {
+			// One that is not ready must not run beside those that are.
+			runtime.LockOSThread()
+			piece, free, err := b.prepare(k, uint64(n))
+			defer free()
+			if err != nil {
+				b.fail(err)
+			}
+			ready.Done()
+			select {
+			case <-began:
+			case <-ctx.Done():
+			}
+			for !b.stop.Load() {
+				if err := b.iterate(piece); err != nil {
+					b.fail(err)
+				}
+			}
+		})
+	}
+	ready.Wait()
+	hush()
+	go func() {
+		// The reader may stay blocked after this returns; the process ends.
+		defer cancel()
+		lines := bufio.NewReader(in)
+		if _, err := lines.ReadString('\n'); err != nil {
+			return
+		}
+		close(began)
+		io.Copy(io.Discard, lines)
+	}()
+	done.Wait()
+	return b.err
+}
+
+// band is what the threads of a kernel share.
+type band struct {
+	ctx      context.Context
+	stop     atomic.Bool
+	mu       sync.Mutex
+	out      io.Writer
+	text     []byte
+	progress *progress
+	err      error
+}
+
+// fail ends them all.
+func (b *band) fail(err error) {
+	b.mu.Lock()
+	b.err = errors.Join(b.err, err)
+	b.mu.Unlock()
+	b.stop.Store(true)
+}
+
+// piece does one iteration's work and returns its units, 0 for one that does
+// not count.
+type piece func() (units float64)
+
+func (b *band) iterate(p piece) error {
+	from := monotonic()
+	units := p()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	// The end is taken under the lock, so that lines are in its order.
+	to := monotonic()
+	if units == 0 || b.stop.Load() {
+		return nil
+	}
+	b.text = append(b.text[:0], "quell-lab iteration "...)
+	b.text = strconv.AppendInt(b.text, from, 10)
+	b.text = append(b.text, ' ')
+	b.text = strconv.AppendInt(b.text, to, 10)
+	b.text = append(b.text, ' ')
+	b.text = strconv.AppendFloat(b.text, units, 'g', -1, 64)
+	b.text = append(b.text, '\n')
+	if err := b.write(); err != nil {
+		return fmt.Errorf("report iteration: %w", err)
+	}
+	return b.progress.add(uint64(units))
+}
+
+// write goes past the runtime where it can (see raw): a line is far below what
+// a pipe takes in one piece.
+func (b *band) write() error {
+	f, ok := b.out.(*os.File)
+	if !ok {
+		_, err := b.out.Write(b.text)
+		return err
+	}
+	for {
+		n, errno := raw(unix.SYS_WRITE, f.Fd(), uintptr(unsafe.Pointer(&b.text[0])), uintptr(len(b.text)), 0)
+		switch {
+		case errno == unix.EINTR || errno == unix.EAGAIN && !b.stop.Load():
+		case errno != 0:
+			return errno
+		case int(n) != len(b.text):
+			return io.ErrShortWrite
+		default:
+			return nil
+		}
+	}
+}
+
+// monotonic is CLOCK_MONOTONIC in ns.
+func monotonic() int64 {
+	var ts unix.Timespec
+	raw(unix.SYS_CLOCK_GETTIME, unix.CLOCK_MONOTONIC, uintptr(unsafe.Pointer(&ts)), 0, 0)
+	return ts.Nano()
+}

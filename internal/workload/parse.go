@@ -1,0 +1,152 @@
+package workload
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// ParserNames are the names that ParseMetric takes: tools whose output is
+// understood. testdata/output has a recording of each that could be run.
+func ParserNames() []string {
+	return []string{"sysbench", "stress-ng", "redis-benchmark", "wrk", "dacapo", "renaissance"}
+}
+
+func parserOf(name string) func(text string) (float64, error) {
+	switch name {
+	case "sysbench":
+		return sysbench // events/s
+	case "stress-ng":
+		return stressNG // bogo operations/s
+	case "redis-benchmark":
+		return one(redisRate, "run one test: -t get") // requests/s
+	case "wrk":
+		return one(wrkRate, "run it once") // requests/s
+	case "dacapo":
+		return one(dacapoTime, "run one benchmark") // ms
+	case "renaissance":
+		return renaissance // ms
+	}
+	return nil
+}
+
+// ParseMetric reads a figure from a command's output by the tool's name, or by
+// a regular expression with one group between slashes, whose last match counts.
+func ParseMetric(how string, output []byte) (float64, error) {
+	if pattern, ok := strings.CutPrefix(how, "/"); ok {
+		re, err := regexp.Compile(strings.TrimSuffix(pattern, "/"))
+		if err != nil || re.NumSubexp() != 1 {
+			return 0, fmt.Errorf("parse output by %s: want a regular expression with one group", how)
+		}
+		all := re.FindAllSubmatch(output, -1)
+		if len(all) == 0 {
+			return 0, fmt.Errorf("parse output: nothing in it matches %s", how)
+		}
+		return number(string(all[len(all)-1][1]))
+	}
+	read := parserOf(how)
+	if read == nil {
+		return 0, fmt.Errorf("parse output: %q: want one of %s, or /a regular expression/", how, strings.Join(ParserNames(), ", "))
+	}
+	v, err := read(string(bytes.ReplaceAll(output, []byte("\r"), []byte("\n"))))
+	if err != nil {
+		return 0, fmt.Errorf("parse output of %s: %w", how, err)
+	}
+	return v, nil
+}
+
+func number(text string) (float64, error) {
+	v, err := strconv.ParseFloat(text, 64)
+	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
+		return 0, fmt.Errorf("%q is no number", text)
+	}
+	return v, nil
+}
+
+// one reads the group of the only match.
+func one(re *regexp.Regexp, remedy string) func(string) (float64, error) {
+	return func(text string) (float64, error) {
+		all := re.FindAllStringSubmatch(text, -1)
+		if len(all) != 1 {
+			return 0, missing(len(all), remedy)
+		}
+		return number(all[0][1])
+	}
+}
+
+func missing(n int, remedy string) error {
+	if n == 0 {
+		return errors.New("its figure is not in it: it did not come to its end, or prints something else")
+	}
+	return fmt.Errorf("it has %d figures, want one: %s", n, remedy)
+}
+
+var (
+	redisRate  = regexp.MustCompile(`(?:throughput summary:|:)\s+([0-9.]+) requests per second`)
+	wrkRate    = regexp.MustCompile(`(?m)^Requests/sec:\s+([0-9.]+)\s*$`)
+	dacapoTime = regexp.MustCompile(`(?m)^===== DaCapo \S+ \S+ PASSED in ([0-9]+) msec =====`)
+)
+
+var (
+	sysbenchRate   = regexp.MustCompile(`(?m)^\s+events per second:\s+([0-9.]+)\s*$`)
+	sysbenchEvents = regexp.MustCompile(`(?m)^\s+total number of events:\s+([0-9]+)\s*$`)
+	sysbenchTime   = regexp.MustCompile(`(?m)^\s+total time:\s+([0-9.]+)s\s*$`)
+)
+
+// sysbench 1.0: cpu prints its rate, the other tests events and time.
+func sysbench(text string) (float64, error) {
+	if m := sysbenchRate.FindAllStringSubmatch(text, -1); len(m) == 1 {
+		return number(m[0][1])
+	}
+	events, time := sysbenchEvents.FindAllStringSubmatch(text, -1), sysbenchTime.FindAllStringSubmatch(text, -1)
+	if len(events) != 1 || len(time) != 1 {
+		return 0, missing(len(events), "run one test")
+	}
+	n, err := number(events[0][1])
+	s, err2 := number(time[0][1])
+	if err := errors.Join(err, err2); err != nil {
+		return 0, err
+	}
+	if s == 0 {
+		return 0, errors.New("it took no time")
+	}
+	return n / s, nil
+}
+
+// stress-ng --metrics prints a line per stressor: its name, bogo operations,
+// real, user and system time, and the operations per second of real time.
+var stressLine = regexp.MustCompile(`(?m)^stress-ng: (?:metrc|info): +\[[0-9]+\] ([a-z0-9-]+) +[0-9]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ +([0-9.]+) +[0-9.]+`)
+
+func stressNG(text string) (float64, error) {
+	all := stressLine.FindAllStringSubmatch(text, -1)
+	if len(all) != 1 {
+		return 0, missing(len(all), "run one stressor, with --metrics")
+	}
+	return number(all[0][2])
+}
+
+var renaissanceLine = regexp.MustCompile(`(?m)^====== \S+ \([^)]*\)(?: \[[^]]*\])?, (?:final )?iteration [0-9]+ completed \(([0-9.]+) ms\) ======`)
+
+// renaissance is the mean time of an iteration, all of them.
+func renaissance(text string) (float64, error) {
+	all := renaissanceLine.FindAllStringSubmatch(text, -1)
+	if len(all) == 0 {
+		return 0, missing(0, "")
+	}
+	sum := 0.0
+	for _, m := range all {
+		v, err := number(m[1])
+		if err != nil {
+			return 0, err
+		}
+		sum += v
+	}
+	if math.IsInf(sum, 0) {
+		return 0, errors.New("its times are too long")
+	}
+	return sum / float64(len(all)), nil
+}

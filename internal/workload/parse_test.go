@@ -1,0 +1,73 @@
+package workload
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// The recordings are of sysbench 1.0.20, stress-ng 0.15.06, redis-benchmark
+// 7.0.15 and wrk 4.1.0, from Debian 12. Those of DaCapo and Renaissance are
+// written after their documentation, since no Java is at hand.
+func TestParseMetric(t *testing.T) {
+	for _, c := range []struct {
+		how, file string
+		want      float64
+		wrong     string // what the error says
+	}{
+		{"sysbench", "sysbench-cpu.txt", 265.58, ""},
+		{"sysbench", "sysbench-threads.txt", 35 / 1.0185, ""},
+		{"stress-ng", "stress-ng.txt", 106.56, ""},
+		{"stress-ng", "stress-ng-two.txt", 0, "one stressor"},
+		{"redis-benchmark", "redis-benchmark-q.txt", 3436.43, ""},
+		{"redis-benchmark", "redis-benchmark-two.txt", 0, "-t get"},
+		{"wrk", "wrk.txt", 789.91, ""},
+		{"wrk", "sysbench-cpu.txt", 0, "did not come to its end"},
+		{"dacapo", "dacapo.txt", 2714, ""},
+		{"renaissance", "renaissance.txt", (1204.5 + 1000.5 + 995) / 3, ""},
+		{`/avg: +([0-9.]+)/`, "sysbench-cpu.txt", 3.75, ""},
+		{`/nothing like (it)/`, "sysbench-cpu.txt", 0, "nothing in it matches"},
+		{`/Prime numbers (limit)/`, "sysbench-cpu.txt", 0, "no number"},
+		{`/no group/`, "sysbench-cpu.txt", 0, "one group"},
+		{"ab", "wrk.txt", 0, "want one of sysbench"},
+	} {
+		text, err := os.ReadFile(filepath.Join("testdata", "output", c.file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := ParseMetric(c.how, text)
+		if c.wrong != "" {
+			if err == nil || !strings.Contains(err.Error(), c.wrong) {
+				t.Errorf("%s of %s: %v, want an error with %q", c.how, c.file, err, c.wrong)
+			}
+			continue
+		}
+		if err != nil || got < c.want*(1-1e-9) || got > c.want*(1+1e-9) {
+			t.Errorf("%s of %s: %v, %v, want %v", c.how, c.file, got, err, c.want)
+		}
+	}
+}
+
+// Whatever a tool prints, a figure is a finite number or there is an error.
+func FuzzParseMetric(f *testing.F) {
+	names, err := filepath.Glob("testdata/output/*.txt")
+	if err != nil || len(names) == 0 {
+		f.Fatal(names, err)
+	}
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(string(text))
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		for _, how := range ParserNames() {
+			v, err := ParseMetric(how, []byte(text))
+			if err == nil && (v != v || v-v != 0 || v < 0) {
+				t.Errorf("%s: %v", how, v)
+			}
+		}
+	})
+}
