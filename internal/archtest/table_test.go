@@ -37,6 +37,7 @@ var table = []row{
 	{pkg: "guest/inside/cpi", why: "tests only, of counter, in a guest"},
 	{pkg: "guest/inside/topology", why: "tests only, of host.Topology, in a guest"},
 	{pkg: "guest/inside/v2", why: "tests only, of cgroup v2 alone, in a guest"},
+	{pkg: "guest/inside/systemd", why: "tests only, of the packaged unit, in a guest"},
 	{pkg: "guest/inside/fakepmu", why: "tests only, of the agent's whole loop, in a guest"},
 	{pkg: "config", may: "sample spec detect plan keyed", why: "one struct per program out of the parameters that the core declares"},
 	{pkg: "logbook", may: "sample plan", why: "keeps and finds plan.Incidents; the agent writes, it and people's tools read"},
