@@ -171,6 +171,7 @@ func (s *stage) strike() error {
 	if s.observer != nil {
 		evidence, err := s.observer.Close(parts)
 		s.run.Evidence = append(s.run.Evidence, evidence...)
+		s.energy()
 		errs = append(errs, err)
 	}
 	s.run.Parts = parts
@@ -178,4 +179,19 @@ func (s *stage) strike() error {
 		errs = append(errs, a.env.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// energy takes what the observer knows of energy into the record.
+func (s *stage) energy() {
+	m, ok := s.observer.(interface {
+		Energy(w result.Window) (joules float64, source string)
+	})
+	if !ok {
+		return
+	}
+	s.run.Joules, s.run.Energy = m.Energy(s.run.Window)
+	for i := range s.run.Steps {
+		step := &s.run.Steps[i]
+		step.Joules, _ = m.Energy(result.Window{From: step.From + step.Settle, To: step.To - step.Trail})
+	}
 }

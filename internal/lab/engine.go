@@ -78,7 +78,9 @@ type Maker interface {
 	Sweep() error
 }
 
-// Observer watches a run from its common start on.
+// Observer watches a run from its common start on. One that knows of energy
+// also has Energy(w result.Window) (joules float64, source string), which is
+// asked after Close.
 type Observer interface {
 	// Second returns what the last second was like.
 	Second(now time.Time) (result.Sample, []result.Evidence)

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/quell-dev/quell/internal/host"
 )
 
@@ -75,8 +77,8 @@ func parseProcess(text string) (began uint64, p process, ok bool) {
 }
 
 // culprits names the processes outside the parts that used most CPU time since
-// the look; "" if there are none. Those that began and ended meanwhile are not
-// seen.
+// the look and may run on the parts' CPUs; "" if there are none. Those that
+// ended meanwhile are not seen, nor on which CPUs the time was used.
 func (p processes) culprits(o *Observer) string {
 	if p.at.IsZero() {
 		return ""
@@ -100,7 +102,7 @@ func (p processes) culprits(o *Observer) string {
 		if len(names) == 3 {
 			break
 		}
-		if !o.owns(u.pid) {
+		if !o.owns(u.pid) && o.reaches(u.pid) {
 			names = append(names, fmt.Sprintf("%s (pid %d) %.2f CPUs", u.name, u.pid, u.rate))
 		}
 	}
@@ -116,4 +118,13 @@ func (o *Observer) owns(pid int) bool {
 		}
 	}
 	return false
+}
+
+// reaches reports whether a process's first thread may run on the parts' CPUs.
+func (o *Observer) reaches(pid int) bool {
+	var mask unix.CPUSet
+	if err := unix.SchedGetaffinity(pid, &mask); err != nil {
+		return false
+	}
+	return slices.ContainsFunc(o.cpus.Numbers(), mask.IsSet)
 }

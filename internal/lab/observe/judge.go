@@ -39,7 +39,7 @@ func (o *Observer) shares(foreign, steal float64, cur machine, at time.Duration)
 	if bound := float64(o.opt.Run.MaxForeignCPU); foreign > bound {
 		text := fmt.Sprintf("others used %.1f %% of CPUs %s in the measured window, more than %.1f %%", foreign*100, o.cpus, bound*100)
 		if who := o.before.culprits(o); who != "" {
-			text += ": " + who
+			text += "; busiest of those that may run there: " + who
 		}
 		o.blame(&result.Evidence{Reason: result.ForeignCPU, Value: foreign, Bound: bound, Unit: unit, Text: text}, at)
 	}

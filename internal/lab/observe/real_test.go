@@ -1,0 +1,198 @@
+package observe
+
+import (
+	"bufio"
+	"fmt"
+	"math"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/workload"
+)
+
+// boxed is a real process in cgroups of its own.
+type boxed struct {
+	lab.Environment
+	t    *testing.T
+	dir  *host.Cgroup
+	pid  int
+	busy func(n int)
+}
+
+func (b *boxed) Usage() (lab.Usage, error) {
+	u, err := b.dir.Usage()
+	return lab.Usage{User: u.CPU}, err
+}
+func (b *boxed) Threads() ([]int, error) { return []int{b.pid}, nil }
+
+// box starts a shell that counts when it is told to, on CPU 0.
+func box(t *testing.T, h *host.Host, tree *workload.Tree, task string) *boxed {
+	t.Helper()
+	sh := exec.Command("sh", "-c", "while read n; do i=0; while [ $i -lt $n ]; do i=$((i+1)); done; echo done; done")
+	in, err := sh.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := sh.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tree.Launch(task, sh, sample.SetOf(0)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		in.Close()
+		_ = sh.Wait() // its read finds the end
+	})
+	hier, _ := h.Layout().CPU()
+	cg, err := h.OpenCgroup(hier, tree.Path(task))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cg.Close() })
+	lines := bufio.NewScanner(out)
+	return &boxed{t: t, dir: cg, pid: sh.Process.Pid, busy: func(n int) {
+		fmt.Fprintln(in, n)
+		if !lines.Scan() {
+			t.Error("the shell ended")
+		}
+	}}
+}
+
+func TestObservesThisMachine(t *testing.T) {
+	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2, quelltest.PerfSoftware)
+	h, err := host.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tree, err := workload.OpenTree("quell-test-observe", workload.TreeOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := tree.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	fg, other := box(t, h, tree, "fg"), box(t, h, tree, "other")
+	opt := Options{Host: h, Observe: study.Observe{Sets: []string{"cpu", "psi", "schedstat", "net", "energy"}, Events: []string{"cycles", "instructions", "llc-misses", "sched:sched_switch", "no-such"}},
+		Run: study.Run{MaxForeignCPU: 0.001, MaxSteal: 1}}
+	cell := &study.Cell{Parts: []study.Part{{Role: "fg"}}}
+	o, err := opt.open(lab.Observed{Cell: cell, Names: []string{"fg"}, Envs: []lab.Environment{fg}, Start: time.Now(), Sets: [][]sample.Set{{sample.SetOf(0)}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fg.busy(20000)
+	if err := o.Window(true); err != nil {
+		t.Fatal(err)
+	}
+	before, err := fg.Usage()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fg.busy(300000)
+	other.busy(300000) // somebody who is nobody's role
+	after, err := fg.Usage()
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, _ := o.Second(time.Now())
+	if err := o.Window(false); err != nil {
+		t.Fatal(err)
+	}
+	fg.busy(20000)
+	window := o.closed.at.Sub(o.opened.at)
+	parts := []result.Part{{Name: "fg"}}
+	evidence, err := o.Close(parts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := (after.Total() - before.Total()).Seconds()
+	got := parts[0]
+	if clock := got.Events["task-clock"] / 1e9; math.Abs(clock-used) > 0.05*used+0.01 {
+		t.Errorf("task-clock %v s, its CPU time is %v", clock, used)
+	}
+	if got.Events["sched:sched_switch"]+got.Events["context-switches"] == 0 {
+		t.Error("no context switch, though it waited for input")
+	}
+	if got.Missing["no-such"] == "" {
+		t.Errorf("no reason for an event that there is not: %v", got.Missing)
+	}
+	if quelltest.Probe(quelltest.PMU) == nil {
+		if got.Events["instructions"] < 1e6 || got.Events["cycles"] < 1e6 {
+			t.Errorf("%v, missing %v", got.Events, got.Missing)
+		}
+	} else if got.Missing["instructions"] == "" || got.Events["instructions"] != 0 {
+		t.Errorf("without a PMU: %v, missing %v", got.Events, got.Missing)
+	}
+	for _, name := range []string{"cpu.fg", "cpu.foreign", "sched.delay.fg", "sched.switches.fg", "sched.migrations.fg", "swap.in"} {
+		if _, ok := second.Values[name]; !ok {
+			t.Errorf("no %s in %v", name, second.Values)
+		}
+	}
+	if cpu := second.Values["cpu.fg"]; cpu <= 0 || cpu > 1.05 {
+		t.Errorf("cpu.fg = %v", cpu)
+	}
+	// Foreign is what the other used and whatever else ran here; together with
+	// the part it is no more than there is.
+	foreign := -1.0
+	for _, e := range evidence {
+		if e.Reason == result.ForeignCPU {
+			foreign = e.Value
+			t.Log(e.Text)
+		}
+	}
+	theirs, err := other.Usage()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if least := theirs.Total().Seconds()*0.5/window.Seconds() - 0.01; foreign < least || foreign+used/window.Seconds() > 1.05 {
+		t.Errorf("foreign %v with a part of %v, and another of at least %v", foreign, used/window.Seconds(), least)
+	}
+	t.Logf("%v\n%v\nmissing %v", second.Values, got.Events, got.Missing)
+}
+
+// What a part's cgroup is, is told by its threads; the lab's own is none.
+func TestCgroupOfAPart(t *testing.T) {
+	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2)
+	h, err := host.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tree, err := workload.OpenTree("quell-test-observe", workload.TreeOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := tree.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	a, b := box(t, h, tree, "x/a"), box(t, h, tree, "x/b")
+	unified := h.Layout().Unified
+	for _, test := range []struct {
+		threads []int
+		want    string
+	}{
+		{[]int{a.pid}, filepath.Join(unified, tree.Path("x/a"))},
+		{[]int{a.pid, b.pid}, filepath.Join(unified, tree.Path("x"))},
+		{[]int{a.pid, 1 << 22}, filepath.Join(unified, tree.Path("x/a"))},
+		{nil, ""},
+	} {
+		if got := cgroups(h, test.threads)[""]; got != test.want {
+			t.Errorf("%v: %q, want %q", test.threads, got, test.want)
+		}
+	}
+	p := &part{host: h, dirs: cgroups(h, []int{a.pid}), env: a}
+	if !p.holds(a.pid, pathsOf(h, fmt.Sprint(a.pid))) || p.holds(b.pid, pathsOf(h, fmt.Sprint(b.pid))) {
+		t.Error("a part holds its own processes and no others")
+	}
+}
