@@ -1,0 +1,317 @@
+package audit
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// Methods.
+const (
+	Trace = "trace" // every context switch
+	Poll  = "poll"  // a look at /proc now and then
+)
+
+// Part is a part to audit.
+type Part struct {
+	Name    string
+	Sets    []sample.Set // where it was placed, as in lab.Observed; none: anywhere
+	Threads func() ([]int, error)
+}
+
+// Audit watches one window.
+type Audit struct {
+	parts  []Part
+	method string
+	top    host.Topology
+	begun  int64
+
+	mu       sync.Mutex
+	known    [][]int // threads of each part, in the order in which they were first seen
+	ledger   *Ledger
+	switches *switches
+	looks    map[int]look
+	first    map[int]look
+
+	stop chan struct{}
+	done chan struct{}
+	err  error
+}
+
+// beat is how often rings are emptied and threads are looked for; looking is
+// how often /proc is looked at where that is all there is.
+const (
+	beat    = 100 * time.Millisecond
+	looking = 20 * time.Millisecond
+)
+
+// Open begins a window. The methods are tried in turn; none is trace, then
+// poll. Threads that are there for a moment only between two beats may be
+// missed.
+func Open(top host.Topology, parts []Part, methods ...string) (*Audit, error) {
+	if len(methods) == 0 {
+		methods = []string{Trace, Poll}
+	}
+	a := &Audit{parts: parts, top: top, known: make([][]int, len(parts)), looks: map[int]look{}, first: map[int]look{},
+		stop: make(chan struct{}), done: make(chan struct{})}
+	var errs []error
+	for _, m := range methods {
+		err := a.open(m)
+		if err == nil {
+			go a.run()
+			return a, nil
+		}
+		errs = append(errs, err)
+	}
+	return nil, fmt.Errorf("audit placement: %w", errors.Join(errs...))
+}
+
+func (a *Audit) open(method string) error {
+	switch method {
+	case Trace:
+		s, err := openSwitches(a.top.Online)
+		if err != nil {
+			return err
+		}
+		a.switches = s
+	case Poll:
+	default:
+		return fmt.Errorf("no method %q: want %s or %s", method, Trace, Poll)
+	}
+	a.method = method
+	a.begun = now()
+	a.ledger = NewLedger(a.top, a.begun)
+	return a.find()
+}
+
+func now() int64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		panic(err) // every kernel has it
+	}
+	return ts.Nano()
+}
+
+// find looks for new threads and, polling, where all of them are.
+func (a *Audit) find() error {
+	var errs []error
+	for i, p := range a.parts {
+		ids, err := p.Threads()
+		if err != nil {
+			errs = append(errs, fmt.Errorf("list threads of %s: %w", p.Name, err))
+			continue
+		}
+		for _, tid := range ids {
+			if !slices.Contains(a.known[i], tid) {
+				a.known[i] = append(a.known[i], tid)
+				if l, err := lookAt(tid); err == nil {
+					a.first[tid] = l
+				}
+			}
+		}
+	}
+	if placed := a.placed(); len(a.ledger.doubled) == 0 {
+		a.ledger.Track(placed)
+	} else {
+		for i, p := range placed {
+			for _, tid := range p.Threads {
+				a.ledger.part[tid] = i
+			}
+		}
+	}
+	if a.method == Poll {
+		a.poll()
+	}
+	return errors.Join(errs...)
+}
+
+func (a *Audit) placed() []Placed {
+	all := make([]Placed, len(a.parts))
+	for i, p := range a.parts {
+		all[i] = Placed{p.Name, p.Sets, a.known[i]}
+	}
+	return all
+}
+
+func (a *Audit) run() {
+	defer close(a.done)
+	every := beat
+	if a.method == Poll {
+		every = looking
+	}
+	t := time.NewTicker(every)
+	defer t.Stop()
+	for {
+		select {
+		case <-a.stop:
+			return
+		case <-t.C:
+		}
+		a.mu.Lock()
+		if a.switches != nil {
+			a.switches.read(now(), a.ledger)
+		}
+		if err := a.find(); err != nil && a.err == nil {
+			a.err = err
+		}
+		a.mu.Unlock()
+	}
+}
+
+// Close ends the window: what it says is of the parts in their order.
+func (a *Audit) Close() ([]result.Audit, error) {
+	close(a.stop)
+	<-a.done
+	at := now()
+	if a.switches != nil {
+		a.switches.read(at, a.ledger)
+		if err := a.switches.close(); err != nil && a.err == nil {
+			a.err = err
+		}
+		for tid, l := range a.first {
+			if last, err := lookAt(tid); err == nil {
+				a.ledger.Still(tid, last.cpu, last.ran-l.ran)
+			}
+		}
+	} else if err := a.find(); err != nil && a.err == nil {
+		a.err = err
+	}
+	return a.ledger.Close(at, a.placed(), a.method), a.err
+}
+
+// look is what /proc says of a thread.
+type look struct {
+	cpu int
+	ran int64 // ns
+}
+
+// lookAt reads the CPU that a thread ran on last, field 39 of
+// /proc/TID/stat (proc_pid_stat(5)), and its time on CPUs from schedstat.
+func lookAt(tid int) (look, error) {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(tid) + "/stat")
+	if err != nil {
+		return look{}, err
+	}
+	cpu, err := parseCPU(string(text))
+	if err != nil {
+		return look{}, err
+	}
+	text, err = os.ReadFile("/proc/" + strconv.Itoa(tid) + "/schedstat")
+	if err != nil {
+		return look{}, err
+	}
+	ran, _, _ := strings.Cut(string(text), " ")
+	ns, err := strconv.ParseInt(ran, 10, 64)
+	return look{cpu, ns}, err
+}
+
+// parseCPU reads field 39. The name in the second field may hold blanks and
+// brackets, so fields are counted after its last bracket.
+func parseCPU(stat string) (int, error) {
+	i := strings.LastIndexByte(stat, ')')
+	f := strings.Fields(stat[i+1:])
+	if i < 0 || len(f) < 37 {
+		return 0, fmt.Errorf("parse stat %q: too short", stat)
+	}
+	cpu, err := strconv.Atoi(f[36])
+	if err != nil || cpu < 0 {
+		return 0, fmt.Errorf("parse stat: CPU %q", f[36])
+	}
+	return cpu, nil
+}
+
+// poll counts what each thread ran since the last look to the CPU that it is on
+// now.
+func (a *Audit) poll() {
+	for _, ids := range a.known {
+		for _, tid := range ids {
+			l, err := lookAt(tid)
+			if err != nil {
+				continue // gone
+			}
+			if old, ok := a.looks[tid]; ok {
+				a.ledger.Ran(tid, l.cpu, l.ran-old.ran)
+			}
+			a.looks[tid] = l
+		}
+	}
+}
+
+// least is the share of run time on a part's CPUs below which it was
+// misplaced.
+const least = 0.99
+
+// observer adds an audit of the steady window to what another observer sees.
+type observer struct {
+	lab.Observer
+	top     host.Topology
+	parts   []Part
+	methods []string
+	audit   *Audit
+	got     []result.Audit
+}
+
+// With audits the steady window of a run beside what the inner observer does,
+// and finds parts misplaced that ran elsewhere, unless their placement changes
+// with the load.
+func With(inner lab.Observer, top host.Topology, o lab.Observed, methods ...string) lab.Observer {
+	w := &observer{Observer: inner, top: top, methods: methods}
+	for i, e := range o.Envs {
+		p := Part{Name: o.Names[i], Threads: e.Threads}
+		if o.Cell.Place.Dynamic == nil {
+			p.Sets = o.Sets[i]
+		}
+		w.parts = append(w.parts, p)
+	}
+	return w
+}
+
+// Window implements lab.Observer.
+func (w *observer) Window(open bool) error {
+	err := w.Observer.Window(open)
+	switch {
+	case open && w.audit == nil:
+		a, opening := Open(w.top, w.parts, w.methods...)
+		w.audit = a
+		return errors.Join(err, opening)
+	case !open && w.audit != nil:
+		got, closing := w.audit.Close()
+		w.audit, w.got = nil, got
+		return errors.Join(err, closing)
+	}
+	return err
+}
+
+// Close implements lab.Observer.
+func (w *observer) Close(parts []result.Part) ([]result.Evidence, error) {
+	evidence, err := w.Observer.Close(parts)
+	if w.audit != nil { // the run ended within its window
+		_, closing := w.audit.Close()
+		w.audit = nil
+		err = errors.Join(err, closing)
+	}
+	for i := range w.got {
+		if i >= len(parts) {
+			break
+		}
+		a := w.got[i]
+		parts[i].Audit = &a
+		if a.OnPlace < least {
+			evidence = append(evidence, result.Evidence{Reason: result.Misplaced, Role: parts[i].Name, Value: a.OnPlace, Bound: least,
+				Text: fmt.Sprintf("%.1f %% of its run time was on the CPUs that it was placed on", a.OnPlace*100)})
+		}
+	}
+	return evidence, err
+}

@@ -1,0 +1,238 @@
+package audit
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// Switch is a thread's going on a CPU or off it. Thread 0 is idleness.
+type Switch struct {
+	At  int64 // ns
+	CPU int
+	TID int
+	On  bool
+	// Preempted, of one that goes off, is that it would go on.
+	Preempted bool
+}
+
+// Placed is a part with where it was placed: a set for each thread, or one for
+// all, or none if it was not.
+type Placed struct {
+	Name    string
+	Sets    []sample.Set
+	Threads []int
+}
+
+// Ledger adds switches up. They come in order of time; it knows no clock.
+type Ledger struct {
+	core  map[int]int // CPU to number of its core
+	cores [][]int     // CPUs of each
+
+	from, now int64
+	current   map[int]int // thread on a CPU; none: not known yet
+	threads   map[int]*thread
+	part      map[int]int // tracked thread to part
+	doubled   []int64     // ns, by part
+	Lost      uint64
+}
+
+// thread is what is known of one: also of those that are not tracked, since a
+// part may have them when it is asked.
+type thread struct {
+	on     map[int]int64 // CPU to ns run there
+	cpu    int           // where it ran last, -1: not known
+	since  int64         // when it went on, -1: it is off
+	sits   bool          // on its CPU, or preempted there
+	moves  int
+	across int // moves between cores
+}
+
+// NewLedger begins at an instant.
+func NewLedger(top host.Topology, at int64) *Ledger {
+	l := &Ledger{core: map[int]int{}, from: at, now: at, current: map[int]int{}, threads: map[int]*thread{}, part: map[int]int{}}
+	for _, c := range top.CPUs {
+		if _, known := l.core[c.ID]; known {
+			continue
+		}
+		cpus := c.Siblings.Numbers()
+		if len(cpus) == 0 {
+			cpus = []int{c.ID}
+		}
+		for _, n := range cpus {
+			l.core[n] = len(l.cores)
+		}
+		l.cores = append(l.cores, cpus)
+	}
+	return l
+}
+
+// Track names the threads among which sharing of cores is looked for, by part.
+func (l *Ledger) Track(parts []Placed) {
+	l.doubled = make([]int64, len(parts))
+	for i, p := range parts {
+		for _, tid := range p.Threads {
+			l.part[tid] = i
+		}
+	}
+}
+
+func (l *Ledger) thread(tid int) *thread {
+	t := l.threads[tid]
+	if t == nil {
+		t = &thread{on: map[int]int64{}, cpu: -1, since: -1}
+		l.threads[tid] = t
+	}
+	return t
+}
+
+// Add takes the next switch.
+func (l *Ledger) Add(s Switch) {
+	l.pass(s.At)
+	t := l.thread(s.TID)
+	if s.On {
+		if old, ok := l.current[s.CPU]; ok && old != s.TID {
+			l.off(old, s.CPU, s.At, false) // its own record was lost
+		}
+		l.current[s.CPU] = s.TID
+		if s.TID == 0 {
+			return // idleness is on many CPUs at once
+		}
+		if t.cpu >= 0 && t.cpu != s.CPU {
+			t.moves++
+			if l.core[t.cpu] != l.core[s.CPU] {
+				t.across++
+			}
+		}
+		t.cpu, t.since, t.sits = s.CPU, s.At, true
+		return
+	}
+	if _, known := l.current[s.CPU]; !known && s.TID != 0 && t.cpu < 0 {
+		t.cpu, t.since = s.CPU, l.from // it has been there since the beginning
+	}
+	l.off(s.TID, s.CPU, s.At, s.Preempted)
+	l.current[s.CPU] = -1 // nobody: the next one goes on at once
+}
+
+func (l *Ledger) off(tid, cpu int, at int64, preempted bool) {
+	t := l.threads[tid]
+	if tid <= 0 || t == nil || t.cpu != cpu {
+		return
+	}
+	if t.since >= 0 {
+		t.on[cpu] += at - t.since
+	}
+	t.since, t.sits = -1, preempted
+}
+
+// pass lets time go by with everything as it is.
+func (l *Ledger) pass(at int64) {
+	span := at - l.now
+	if span <= 0 {
+		return
+	}
+	l.now = at
+	if len(l.part) < 2 {
+		return
+	}
+	sitting := make([][]int, len(l.cores)) // parts on each core
+	for tid, part := range l.part {
+		if t := l.threads[tid]; t != nil && t.sits {
+			k := l.core[t.cpu]
+			sitting[k] = append(sitting[k], part)
+		}
+	}
+	idle := false
+	for _, cpus := range l.cores {
+		idle = idle || !slices.ContainsFunc(cpus, func(n int) bool { tid, known := l.current[n]; return !known || tid != 0 })
+	}
+	if !idle {
+		return
+	}
+	hit := make([]bool, len(l.doubled))
+	for _, parts := range sitting {
+		if len(parts) < 2 {
+			continue
+		}
+		for _, p := range parts {
+			hit[p] = true
+		}
+	}
+	for p, yes := range hit {
+		if yes {
+			l.doubled[p] += span
+		}
+	}
+}
+
+// Still is a thread that had no switch in the window: it ran all that its own
+// clock says on one CPU.
+func (l *Ledger) Still(tid, cpu int, ran int64) {
+	if t := l.thread(tid); t.cpu < 0 && ran > 0 {
+		t.cpu, t.on[cpu] = cpu, ran
+	}
+}
+
+// Ran is a look at a thread that ran so long since the last one and is on a CPU
+// now.
+func (l *Ledger) Ran(tid, cpu int, ns int64) {
+	if ns <= 0 {
+		return // it may not even have been there
+	}
+	t := l.thread(tid)
+	if t.cpu >= 0 && t.cpu != cpu {
+		t.moves++
+		if l.core[t.cpu] != l.core[cpu] {
+			t.across++
+		}
+	}
+	t.cpu = cpu
+	t.on[cpu] += ns
+}
+
+// Close ends the window and says of each part where its threads ran.
+func (l *Ledger) Close(at int64, parts []Placed, method string) []result.Audit {
+	l.pass(at)
+	all := make([]result.Audit, len(parts))
+	for i, p := range parts {
+		a := result.Audit{Method: method, OnPlace: 1, Lost: l.Lost}
+		var right, total int64
+		for k, tid := range p.Threads {
+			t := l.threads[tid]
+			if t == nil {
+				continue
+			}
+			if t.since >= 0 {
+				t.on[t.cpu] += at - t.since
+				t.since = at
+			}
+			m := result.Migrations{Thread: strconv.Itoa(tid), Logical: t.moves, Physical: t.across}
+			var ran int64
+			for cpu, ns := range t.on {
+				ran += ns
+				m.PerCPU = append(m.PerCPU, make([]float64, max(0, cpu+1-len(m.PerCPU)))...)
+				if len(p.Sets) == 0 || p.Sets[min(k, len(p.Sets)-1)].Has(cpu) {
+					right += ns
+				}
+			}
+			for cpu, ns := range t.on {
+				if ran > 0 {
+					m.PerCPU[cpu] = float64(ns) / float64(ran)
+				}
+			}
+			total += ran
+			a.Migrations = append(a.Migrations, m)
+		}
+		if total > 0 {
+			a.OnPlace = float64(right) / float64(total)
+		}
+		if span := at - l.from; span > 0 && i < len(l.doubled) {
+			a.Doubled = float64(l.doubled[i]) / float64(span)
+		}
+		all[i] = a
+	}
+	return all
+}
