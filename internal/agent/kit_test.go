@@ -281,8 +281,10 @@ type source struct {
 	start, finish error // of Start and Stop
 	adding        error
 	added         int // calls of Add
-	open          bool
-	targets       map[sample.TaskKey]*followed
+	// change, if set, changes what is read of a guest.
+	change  func(path string, r *counter.Reading)
+	open    bool
+	targets map[sample.TaskKey]*followed
 }
 
 type followed struct {
@@ -315,6 +317,9 @@ func (s *source) Add(t counter.Target) error {
 func (s *source) reading(f *followed) counter.Reading {
 	r := counter.Reading{Cost: f.cost(), Rate: 1000, Coverage: 1}
 	r.Extras.Set(sample.Instructions, 1e9)
+	if s.change != nil {
+		s.change(f.path, &r)
+	}
 	return r
 }
 
