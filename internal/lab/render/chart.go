@@ -121,11 +121,12 @@ func (d *drawing) series(s *series, x, y span) {
 	var marks, bars strings.Builder
 	for i := range s.x {
 		xs[i], ys[i] = x.at(s.x[i]), y.at(s.y[i])
-		if math.IsNaN(s.y[i]) {
+		if !finite(s.x[i], s.y[i]) {
+			xs[i], ys[i] = math.NaN(), math.NaN()
 			continue
 		}
 		marks.WriteString(s.mark.at(xs[i], ys[i]))
-		if i < len(s.low) && !math.IsNaN(s.low[i]) && !math.IsNaN(s.high[i]) {
+		if i < len(s.low) && finite(s.low[i], s.high[i]) {
 			bars.WriteString("M" + coordinate(xs[i]) + " " + coordinate(y.at(s.low[i])) + "V" + coordinate(y.at(s.high[i])))
 		}
 	}
@@ -174,7 +175,7 @@ func (b *bars) draw() plot {
 		label = max(label, len([]rune(g.name)))
 		height += gap
 		for _, v := range g.values {
-			if !math.IsNaN(v.Value) {
+			if finite(v.Value) {
 				height += thick
 				x.over(v.Value, v.Low, v.High)
 			}
@@ -195,13 +196,13 @@ func (b *bars) draw() plot {
 		at += gap
 		first := at
 		for k, v := range g.values {
-			if math.IsNaN(v.Value) {
+			if !finite(v.Value) {
 				continue
 			}
 			s := series{index: k}
 			a, e := x.at(0), x.at(v.Value)
 			d.rect(s.class("bar"), min(a, e), at+1, math.Abs(e-a), thick-2)
-			if !math.IsNaN(v.Low) && !math.IsNaN(v.High) {
+			if finite(v.Low, v.High) {
 				whiskers.WriteString("M" + coordinate(x.at(v.Low)) + " " + coordinate(at+thick/2) + "H" + coordinate(x.at(v.High)))
 			}
 			at += thick

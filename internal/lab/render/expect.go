@@ -1,6 +1,223 @@
 package render
 
-// Check is one expectation held against the results.
-type Check struct{}
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
 
-func (r *Report) checks() section { return section{} }
+	"github.com/quell-dev/quell/internal/keyed"
+	"github.com/quell-dev/quell/internal/lab/analyse"
+)
+
+// Expectations are what a study's results are held against: a paper's table, or
+// what somebody found before.
+type Expectations struct {
+	Version int           `key:"version" help:"format of this file; 1"`
+	Source  string        `key:"source" help:"where the values are from, e.g. a paper and its table"`
+	Stamps  []string      `key:"stamps" help:"stamps of results that the values are meant for; of others nothing is said"`
+	Expect  []Expectation `key:"expect"`
+}
+
+// Expectation is one value's: which it is, and between what bounds it is
+// expected.
+type Expectation struct {
+	Name     string            `key:"name" help:"for people"`
+	Analysis string            `key:"analysis" help:"as in the study file"`
+	Quantity string            `key:"quantity" help:"as in the CSV of the results"`
+	Cell     map[string]string `key:"cell" help:"levels of factors, as many as single it out"`
+	Part     string            `key:"part"`
+	At       string            `key:"at"`
+	// Value with Tolerance, or Above and Below, each open where it is not
+	// given; in the unit of the quantity.
+	Value     *float64 `key:"value"`
+	Tolerance float64  `key:"tolerance" min:"0" help:"on both sides of value, in its unit"`
+	Above     *float64 `key:"above"`
+	Below     *float64 `key:"below"`
+	Source    string   `key:"source" help:"if it is not the file's"`
+}
+
+// Missing implements keyed.Needing.
+func (e *Expectation) Missing(seen map[string]bool) []string {
+	var names []string
+	for _, n := range []string{"analysis", "quantity"} {
+		if !seen[n] {
+			names = append(names, n)
+		}
+	}
+	if !seen["value"] && !seen["above"] && !seen["below"] {
+		names = append(names, "value")
+	}
+	if seen["value"] && !seen["tolerance"] {
+		names = append(names, "tolerance")
+	}
+	return names
+}
+
+// ParseExpectations reads such a file. The error is a *keyed.InvalidError with
+// every problem, or says that the text is no YAML.
+func ParseExpectations(file string, text []byte) (*Expectations, error) {
+	var x Expectations
+	r := keyed.Reader{File: file}
+	if err := r.Document(&x, text); err != nil {
+		return nil, fmt.Errorf("read expectations %s: %w", file, err)
+	}
+	if len(r.Problems) == 0 {
+		if x.Version != 1 {
+			r.Add("version", fmt.Sprint(x.Version), "1", r.Where("version"))
+		}
+		for i := range x.Expect {
+			if e := &x.Expect[i]; e.Value != nil && (e.Above != nil || e.Below != nil) {
+				key := fmt.Sprintf("expect[%d].value", i)
+				r.Add(key, number(*e.Value), "value with tolerance, or above and below", r.Where(key))
+			}
+		}
+	}
+	if len(r.Problems) > 0 {
+		return nil, &keyed.InvalidError{What: "expectations " + file, Problems: r.Problems}
+	}
+	return &x, nil
+}
+
+// Outcome is what came of an expectation.
+type Outcome string
+
+// The outcomes.
+const (
+	Reproduced    Outcome = "reproduced"     // the whole interval is within the bounds
+	NotReproduced Outcome = "not reproduced" // none of it is
+	Inconclusive  Outcome = "inconclusive"   // the results do not decide it
+)
+
+// Check is one expectation held against the results.
+type Check struct {
+	Expectation Expectation
+	Source      string
+	Low, High   float64 // the bounds, infinite where they are open
+	Found       *Value  // nil where there is no such value, or several
+	Outcome     Outcome
+	Why         string // for what is inconclusive
+}
+
+// Against holds results against the expectations. A value is reproduced only if
+// its whole interval lies within the bounds, so that a run of too few
+// repetitions reproduces nothing.
+func (x *Expectations) Against(results *analyse.Results) []Check {
+	all := Values(results)
+	var strange []string
+	stamps := slices.Clone(results.Stamps)
+	if results.Simulated {
+		stamps = append(stamps, "simulated")
+	}
+	for _, s := range stamps {
+		if !slices.Contains(x.Stamps, s) && !slices.Contains(strange, s) {
+			strange = append(strange, s)
+		}
+	}
+	var checks []Check
+	for _, e := range x.Expect {
+		c := Check{Expectation: e, Source: e.Source, Outcome: Inconclusive, Low: math.Inf(-1), High: math.Inf(1)}
+		if c.Source == "" {
+			c.Source = x.Source
+		}
+		switch {
+		case e.Value != nil:
+			c.Low, c.High = *e.Value-e.Tolerance, *e.Value+e.Tolerance
+		default:
+			if e.Above != nil {
+				c.Low = *e.Above
+			}
+			if e.Below != nil {
+				c.High = *e.Below
+			}
+		}
+		var found []*Value
+		for i := range all {
+			if e.is(&all[i]) {
+				found = append(found, &all[i])
+			}
+		}
+		switch len(found) {
+		case 0:
+			c.Why = "the results have no such value"
+		case 1:
+			c.Found = found[0]
+			c.judge()
+			if len(strange) > 0 {
+				c.Outcome, c.Why = Inconclusive, "the results are "+strings.Join(strange, ", ")+", the expectation is not"
+			}
+		default:
+			c.Why = fmt.Sprintf("%d values are meant, e.g. %q and %q: name more levels", len(found), found[0].Name(), found[1].Name())
+		}
+		checks = append(checks, c)
+	}
+	return checks
+}
+
+// is reports whether a value is the one that is meant.
+func (e *Expectation) is(v *Value) bool {
+	if v.Analysis != e.Analysis || v.Quantity != e.Quantity || v.At != e.At || e.Part != "" && v.Part != e.Part {
+		return false
+	}
+	levels := strings.Fields(v.Cell)
+	for factor, value := range e.Cell {
+		if !slices.Contains(levels, factor+"="+value) {
+			return false
+		}
+	}
+	return true
+}
+
+func (c *Check) judge() {
+	value, low, high := float64(c.Found.Value), float64(c.Found.Low), float64(c.Found.High)
+	switch {
+	case math.IsNaN(value):
+		c.Why = "the value is not known"
+	case math.IsNaN(low) || math.IsNaN(high):
+		c.Why = "the value has no interval, and is outside of the bounds"
+		if value >= c.Low && value <= c.High {
+			c.Why = "the value has no interval, and is within the bounds"
+		}
+	case low >= c.Low && high <= c.High:
+		c.Outcome = Reproduced
+	case high < c.Low || low > c.High:
+		c.Outcome = NotReproduced
+	default:
+		c.Why = "the interval is neither within the bounds nor outside of them: more repetitions would tell"
+	}
+}
+
+// checks are the expectations and what came of them.
+func (r *Report) checks() section {
+	s := section{ID: "expectations", Title: "Against what was expected"}
+	t := table{Caption: "Expectations", Head: []string{"expectation", "outcome", "expected", "found", "interval", "unit", "why", "source"}}
+	counts := map[Outcome]int{}
+	for _, c := range r.Checks {
+		counts[c.Outcome]++
+		name, expected := c.Expectation.Name, "from "+number(c.Low)+" to "+number(c.High)
+		switch {
+		case math.IsInf(c.Low, -1):
+			expected = "below " + number(c.High)
+		case math.IsInf(c.High, 1):
+			expected = "above " + number(c.Low)
+		}
+		found, interval, unit := unknown, "", ""
+		if v := c.Found; v != nil {
+			found, unit = number(float64(v.Value)), v.Unit
+			interval = between(analyse.Interval{Value: float64(v.Value), Low: float64(v.Low), High: float64(v.High), N: v.N})
+			if name == "" {
+				name = v.Name()
+			}
+		}
+		if name == "" {
+			name = c.Expectation.Analysis + " " + c.Expectation.Quantity
+		}
+		t.Rows = append(t.Rows, row(name, string(c.Outcome), expected, found, interval, unit, c.Why, c.Source))
+	}
+	if len(t.Rows) > 0 {
+		s.Notes = append(s.Notes, fmt.Sprintf("%d reproduced, %d not reproduced, %d inconclusive. Reproduced is a value whose whole interval is within the bounds; not reproduced, whose whole interval is outside.",
+			counts[Reproduced], counts[NotReproduced], counts[Inconclusive]))
+		s.Exhibits = append(s.Exhibits, s.first(exhibit{Table: t}))
+	}
+	return s
+}

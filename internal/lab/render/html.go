@@ -30,7 +30,7 @@ func HTML(w io.Writer, r *Report) error {
 		return fmt.Errorf("render HTML: %w", err)
 	}
 	b := bufio.NewWriter(w)
-	if err := t.Execute(b, r.page()); err != nil {
+	if err := t.Execute(b, r.ordered().page()); err != nil {
 		return fmt.Errorf("render HTML: %w", err)
 	}
 	if err := b.Flush(); err != nil {

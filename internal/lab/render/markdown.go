@@ -10,7 +10,7 @@ import (
 // Markdown writes the report's text and tables; plots are in the HTML only, and
 // each of them shows what is in a table.
 func Markdown(w io.Writer, r *Report) error {
-	p := r.page()
+	p := r.ordered().page()
 	b := bufio.NewWriter(w)
 	fmt.Fprintf(b, "# %s\n", escape(p.Title))
 	if len(p.Stamps) > 0 {

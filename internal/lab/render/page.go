@@ -75,17 +75,17 @@ func row(texts ...string) []cell {
 // unknown is what stands where there is no number.
 const unknown = "–"
 
-// number is a value with as many digits as tell something: four.
+// number is a value with as many digits as tell something: three.
 func number(v float64) string {
 	switch {
-	case math.IsNaN(v) || math.IsInf(v, 0):
+	case !finite(v):
 		return unknown
 	case v == math.Trunc(v) && math.Abs(v) < 1e6:
 		return strconv.FormatFloat(v, 'f', 0, 64)
 	case math.Abs(v) >= 1000:
 		return strconv.FormatFloat(v, 'f', 0, 64)
 	case math.Abs(v) >= 0.001:
-		s := strconv.FormatFloat(v, 'f', max(0, 3-int(math.Floor(math.Log10(math.Abs(v))))), 64)
+		s := strconv.FormatFloat(v, 'f', max(0, 2-int(math.Floor(math.Log10(math.Abs(v))))), 64)
 		if strings.Contains(s, ".") {
 			s = strings.TrimRight(strings.TrimRight(s, "0"), ".")
 		}
@@ -96,7 +96,7 @@ func number(v float64) string {
 
 // decimals is a value with so many of them.
 func decimals(v float64, n int) string {
-	if math.IsNaN(v) || math.IsInf(v, 0) {
+	if !finite(v) {
 		return unknown
 	}
 	return strconv.FormatFloat(v, 'f', n, 64)
@@ -104,7 +104,7 @@ func decimals(v float64, n int) string {
 
 // between are an interval's bounds for people.
 func between(i analyse.Interval) string {
-	if math.IsNaN(i.Low) || math.IsNaN(i.High) {
+	if !finite(i.Low, i.High) {
 		return "no interval (n = " + strconv.Itoa(i.N) + ")"
 	}
 	return "[" + number(i.Low) + ", " + number(i.High) + "]"
@@ -112,7 +112,7 @@ func between(i analyse.Interval) string {
 
 // estimate is a value with its interval.
 func estimate(i analyse.Interval) string {
-	if math.IsNaN(i.Value) {
+	if !finite(i.Value) {
 		return unknown
 	}
 	return number(i.Value) + " " + between(i)
@@ -130,7 +130,7 @@ func probability(p float64) string {
 }
 
 func percentage(share float64) string {
-	if math.IsNaN(share) {
+	if !finite(share) {
 		return unknown
 	}
 	return number(100*share) + " %"

@@ -2,8 +2,19 @@ package render
 
 import (
 	"bytes"
+	"encoding/csv"
+	"flag"
+	"html/template"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/quell-dev/quell/internal/lab/analyse"
 	"github.com/quell-dev/quell/internal/lab/result"
@@ -108,6 +119,228 @@ func TestHeader(t *testing.T) {
 			if !strings.Contains(text, want) {
 				t.Errorf("%s does not say %q", name, want)
 			}
+		}
+	}
+}
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// The text of two small studies, to be read as a diff.
+func TestGolden(t *testing.T) {
+	for name, text := range map[string]string{"stairs": stairs, "pairs": pairs} {
+		got := markdownOf(t, simulate(t, text))
+		file := filepath.Join("testdata", name+".md")
+		if *update {
+			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); d != "" {
+			t.Errorf("%s (-update if it is meant to change):\n%s", file, d)
+		}
+	}
+}
+
+// The file needs nothing beside it: whatever it names would be a request.
+func TestHTMLStandsAlone(t *testing.T) {
+	text := htmlOf(t, simulate(t, stairs))
+	for _, bad := range []string{"<script", "src=", "@import", "url(", "<b>a neighbour", "NaN", "Inf", "ZgotmplZ", "%!"} {
+		if strings.Contains(text, bad) {
+			t.Errorf("the page has %q", bad)
+		}
+	}
+	for _, link := range regexp.MustCompile(`href="([^"]*)"`).FindAllStringSubmatch(text, -1) {
+		if !strings.HasPrefix(link[1], "#") && link[1] != "data:," {
+			t.Errorf("the page links to %q", link[1])
+		}
+	}
+	if !strings.Contains(text, "&lt;b&gt;a neighbour") {
+		t.Error("the question is not there, escaped")
+	}
+	tags := regexp.MustCompile(`<(/?)([a-z][a-z0-9]*)([^>]*)>`)
+	void := map[string]bool{"meta": true, "link": true}
+	var open []string
+	for _, m := range tags.FindAllStringSubmatch(text, -1) {
+		switch {
+		case m[1] == "/":
+			if len(open) == 0 || open[len(open)-1] != m[2] {
+				t.Fatalf("</%s> closes %v", m[2], open)
+			}
+			open = open[:len(open)-1]
+		case !void[m[2]] && !strings.HasSuffix(m[3], "/"):
+			open = append(open, m[2])
+		}
+	}
+	if len(open) > 0 {
+		t.Errorf("never closed: %v", open)
+	}
+}
+
+// Every plot of the page has its table, and says to who cannot see it what it is.
+func TestEveryPlotHasItsTable(t *testing.T) {
+	for _, text := range []string{stairs, pairs} {
+		plots := 0
+		for _, s := range simulate(t, text).ordered().page().Sections {
+			for _, e := range s.Exhibits {
+				plots += len(e.Plots)
+				if len(e.Plots) > 0 && len(e.Table.Rows) == 0 {
+					t.Errorf("%s: %d plots and no table", s.Title, len(e.Plots))
+				}
+				for _, r := range e.Table.Rows {
+					if len(r) != len(e.Table.Head) {
+						t.Errorf("%s: %d cells under %d heads", e.Table.Caption, len(r), len(e.Table.Head))
+					}
+				}
+				for _, p := range e.Plots {
+					if p.Title == "" || p.About == "" || !strings.Contains(p.SVG, "<desc>"+template.HTMLEscapeString(p.About)) {
+						t.Errorf("%s: a plot without words: %.400s", s.Title, p.SVG)
+					}
+				}
+			}
+		}
+		if plots == 0 {
+			t.Error("no plots")
+		}
+	}
+}
+
+// A placement has the same colour in every plot of the report, also where
+// results came in another order.
+func TestColoursAreOfPlacements(t *testing.T) {
+	r := simulate(t, stairs)
+	for range 2 {
+		o := r.ordered()
+		for _, e := range []exhibit{o.against(), o.systems(nil).Exhibits[0]} {
+			for _, p := range e.Plots {
+				for _, k := range p.Legend {
+					if want := map[bool]int{true: 0, false: 1}[strings.HasPrefix(k.Text, "per-thread")]; k.Series != want {
+						t.Errorf("%s: %s has colour %d", p.Title, k.Text, k.Series)
+					}
+				}
+			}
+		}
+		slices.Reverse(r.Results.Interferences)
+		slices.Reverse(r.Results.Systems)
+	}
+}
+
+// Tables I and II of paper 003 as we would print them.
+func TestTablesOfThePaper(t *testing.T) {
+	f, err := os.Open("../../../testdata/reference/pinning_interference.csv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	rows, err := csv.NewReader(f).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := `
+version: 1
+study: pinning
+environments: {kvm: {driver: qemu, cpus: 1}, lxc: {driver: lxc}}
+workloads: {avrora: {builtin: burn}, h2: {builtin: burn}, luindex: {builtin: burn}, scalac: {builtin: burn}, specs: {builtin: burn}}
+roles:
+  fg: {workload: $fgw, environment: $ve, measure: true}
+  bg: {workload: $bgw, environment: $ve, load: {target: $load}}
+factors:
+  ve: [kvm, lxc]
+  placement: [{name: per-chip, relation: per-chip}, {name: per-core, relation: per-core}, {name: per-thread, relation: per-thread}, {name: neutral, relation: neutral}]
+  fgw: [avrora, h2, luindex, scalac, specs]
+  bgw: [avrora, h2, luindex, scalac, specs]
+  load: {staircase: {from: 5%, to: 95%, step: 5%, hold: 3m}}
+analysis: [{kind: interference, exclude_rows: avrora}]
+`
+	s, err := study.Parse("p.yaml", []byte(text), study.Known{Builtins: []string{"burn"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Report{Study: s}
+	for _, c := range rows[1:] {
+		v, err := strconv.ParseFloat(c[4], 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := analyse.Interference{Role: "fg", Metric: v, Interval: bare(v), Symmetric: true, Significant: v > 0,
+			Levels: []study.Level{{Factor: "ve", Value: c[0]}, {Factor: "placement", Value: c[1]}, {Factor: "fgw", Value: c[2]}, {Factor: "bgw", Value: c[3]}}}
+		r.Results.Interferences = append(r.Results.Interferences, i)
+	}
+	tables, excluded := r.ordered().shaded("avrora")
+	if len(tables) != 7 || excluded != "avrora" {
+		t.Fatalf("%d tables without %s, the paper has 4 and 3", len(tables), excluded)
+	}
+	// "per-thread" on KVM, row specs, column luindex.
+	c := tables[2].Rows[4][3]
+	if tables[2].Caption != "Interference metric (%) of fg, ve=kvm placement=per-thread" || tables[2].Head[3] != "luindex" || tables[2].Rows[4][0].Text != "specs" ||
+		!strings.HasPrefix(c.Text, "37.5 ") || c.Style != "bold" || !c.Shaded {
+		t.Errorf("%s: %+v", tables[2].Caption, c)
+	}
+	// The scale of a kind is from its lowest to its highest value without
+	// avrora's rows: 49.1 is KVM's darkest, avrora's 106.3 no darker.
+	if dark, over, light := tables[2].Rows[3][5], tables[2].Rows[0][3], tables[0].Rows[1][1]; dark.Shade != 1 || over.Shade != 1 || light.Shade > 0.05 || light.Style != "plain" {
+		t.Errorf("shades: %+v %+v %+v", dark, over, light)
+	}
+	// LXC has a scale of its own.
+	most := 0.0
+	for _, tab := range tables[4:] {
+		for _, cells := range tab.Rows[1:] {
+			for _, c := range cells[1:] {
+				most = max(most, c.Shade)
+			}
+		}
+	}
+	if most != 1 {
+		t.Errorf("LXC's darkest is %g", most)
+	}
+}
+
+// What is not known is a dash, in every rendering.
+func TestNothingKnown(t *testing.T) {
+	r := simulate(t, stairs)
+	nan := math.NaN()
+	for i := range r.Results.Systems {
+		for k := range r.Results.Systems[i].Steps {
+			s := &r.Results.Systems[i].Steps[k]
+			s.Throughput, s.PerWh, s.Relative, s.RelativePerWh = bare(nan), bare(math.Inf(1)), analyse.Num(nan), analyse.Num(nan)
+		}
+	}
+	r.Results.Interferences[0].Interval = bare(nan)
+	r.Results.Interferences[0].Metric = nan
+	r.Study.Analysis = append(r.Study.Analysis, study.Analysis{Kind: "correlation"}, study.Analysis{Kind: "mapping"})
+	r.Results.Correlations = &analyse.Correlations{Names: []string{"degradation", "cycles"}, PerVM: square(nan), Pooled: square(nan), Spearman: square(nan), P: square(nan), Q: square(nan), VMs: [][]int{{0, 0}, {0, 0}}}
+	r.Results.Mappings = []analyse.Best{{Set: "s", Average: nan, Worst: math.Inf(-1), Parts: []analyse.OfBest{{Part: "vm", Percent: map[string]float64{"0|1": nan}}}}}
+	for _, text := range []string{htmlOf(t, r), markdownOf(t, r)} {
+		if m := regexp.MustCompile(`.{0,60}(NaN|Inf).{0,60}`).FindString(text); m != "" || !strings.Contains(text, unknown) {
+			t.Errorf("what is not known is not a dash: %s", m)
+		}
+	}
+	if text := htmlOf(t, &Report{Study: &study.Study{Name: "empty"}}); !strings.Contains(text, "empty") {
+		t.Error("an empty report is nothing")
+	}
+}
+
+func square(v float64) analyse.Matrix { return analyse.Matrix{{v, v}, {v, v}} }
+
+func TestFacts(t *testing.T) {
+	facts, err := Facts([]byte(`{"kernel": "6.1", "cpu": {"model_name": "x", "count": 2, "off": null}, "flags": ["a", "b"], "nodes": [{"cpus": "0"}, {"cpus": "1"}], "smt": false, "none": []}`))
+	want := []Fact{{"kernel", "6.1"}, {"cpu model name", "x"}, {"cpu count", "2"}, {"flags", "a, b"}, {"nodes 0 cpus", "0"}, {"nodes 1 cpus", "1"}, {"smt", "false"}}
+	if d := cmp.Diff(want, facts); d != "" || err != nil {
+		t.Error(d, err)
+	}
+	if _, err := Facts([]byte(`{"a": `)); err == nil {
+		t.Error("half a description was read")
+	}
+}
+
+// Numbers in tables are rounded, and stay what they are.
+func TestNumber(t *testing.T) {
+	for v, want := range map[float64]string{0: "0", 12: "12", 1066: "1066", 33.727: "33.7", 0.0123456: "0.0123", -4.99: "-4.99", 5.0004: "5", 123456.7: "123457", 0.00001234: "1.23e-05", math.Inf(1): unknown, 99.96: "100"} {
+		if got := number(v); got != want {
+			t.Errorf("%g is printed as %s, want %s", v, got, want)
 		}
 	}
 }

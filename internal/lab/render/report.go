@@ -1,6 +1,7 @@
 package render
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -69,11 +70,11 @@ func Facts(text []byte) ([]Fact, error) {
 				}
 				key = strings.ReplaceAll(fmt.Sprint(k), "_", " ")
 			}
-			before := len(facts)
-			if err := walk(strings.TrimSpace(name + " " + key)); err != nil {
+			before, inner := len(facts), strings.TrimSpace(name+" "+key)
+			if err := walk(inner); err != nil {
 				return err
 			}
-			plain = plain && len(facts) <= before+1
+			plain = plain && !slices.ContainsFunc(facts[before:], func(f Fact) bool { return f.Name != inner })
 		}
 		if open == '[' && plain && len(facts) > first {
 			var values []string
@@ -148,6 +149,63 @@ func (r *Report) place(ls []study.Level) string {
 		return "all"
 	}
 	return strings.Join(w, " ")
+}
+
+// order is the place of levels in the study's own order. Runs are shuffled, so
+// results are not in it.
+func (r *Report) order(a, b []study.Level) int {
+	for i := range min(len(a), len(b)) {
+		if a[i].Value == b[i].Value {
+			continue
+		}
+		if f := r.Study.Factor(a[i].Factor); f != nil {
+			names := f.Levels
+			for _, p := range f.Placements {
+				names = append(slices.Clip(names), p.Name)
+			}
+			for _, s := range f.Sets {
+				names = append(slices.Clip(names), s.Name)
+			}
+			if c := cmp.Compare(slices.Index(names, a[i].Value), slices.Index(names, b[i].Value)); c != 0 {
+				return c
+			}
+		}
+		return cmp.Compare(a[i].Value, b[i].Value)
+	}
+	return cmp.Compare(len(a), len(b))
+}
+
+// sorted are things in the order of the study.
+func sorted[T any](r *Report, all []T, levels func(*T) []study.Level) []T {
+	all = slices.Clone(all)
+	slices.SortStableFunc(all, func(a, b T) int { return r.order(levels(&a), levels(&b)) })
+	return all
+}
+
+// ordered is the report with everything in the order of the study.
+func (r *Report) ordered() *Report {
+	o := *r
+	x := &o.Results
+	x.Degradations = sorted(r, x.Degradations, func(d *analyse.Degradation) []study.Level { return d.Levels })
+	x.Interferences = sorted(r, x.Interferences, func(i *analyse.Interference) []study.Level { return i.Levels })
+	x.Systems = sorted(r, x.Systems, func(y *analyse.System) []study.Level { return y.Levels })
+	x.Migrations = sorted(r, x.Migrations, func(m *analyse.Moves) []study.Level { return m.Levels })
+	x.Doses = sorted(r, x.Doses, func(d *analyse.Dose) []study.Level { return d.Levels })
+	o.Runs = sorted(r, o.Runs, func(n *result.Run) []study.Level { return n.Cell.Levels })
+	return &o
+}
+
+// colour is the index of a placement in plots: the same in all of them, also
+// where one has not all placements.
+func (r *Report) colour(ls []study.Level) int {
+	var names []string
+	for _, name := range r.placing() {
+		f := r.Study.Factor(name)
+		for _, p := range f.Placements {
+			names = append(names, p.Name)
+		}
+	}
+	return max(0, slices.Index(names, r.place(ls)))
 }
 
 // grouped collects things under names, in the order in which names are first

@@ -93,7 +93,7 @@ func (r *Report) shaded(exclude string) (tables []table, excluded string) {
 	}
 	names, groups := grouped(all, func(i *analyse.Interference) string {
 		rows, columns, _ := r.axes(i.Role)
-		return i.Role + " of " + words(i.Levels, rows, columns)
+		return i.Role + ", " + words(i.Levels, rows, columns)
 	})
 	for _, name := range names {
 		g := groups[name]
@@ -107,7 +107,7 @@ func (r *Report) shaded(exclude string) (tables []table, excluded string) {
 				along = append(along, c)
 			}
 		}
-		t := table{Caption: "Interference, % lost of " + name, Head: append([]string{"foreground \\ background"}, across...)}
+		t := table{Caption: "Interference metric (%) of " + name, Head: append([]string{"foreground \\ background"}, across...)}
 		if len(across) == 1 && across[0] == "" {
 			t.Head = []string{"foreground", "metric"}
 		}
@@ -145,8 +145,8 @@ func (r *Report) against() exhibit {
 	for _, name := range names {
 		c := chart{title: "Throughput against load, " + name, x: "background load, share of its CPUs", y: "throughput, 1/s", zero: true,
 			about: "Throughput of the foreground at each step of background load; triangles up are the rising half, down the falling one, lines are fitted to each half. The table below has the lines."}
-		for k, i := range groups[name] {
-			place := r.place(i.Levels)
+		for _, i := range groups[name] {
+			place, k := r.place(i.Levels), r.colour(i.Levels)
 			rising, falling := series{name: place + ", rising", index: k, mark: up}, series{name: place + ", falling", index: k, mark: down}
 			for _, p := range i.Points {
 				if p.Up {
@@ -251,8 +251,8 @@ func (r *Report) systems(options map[string]string) section {
 		perWh := chart{title: "Work per watt-hour, " + name, x: "step", y: "work/Wh", zero: true}
 		relativeWh := chart{title: "Work per watt-hour in % of " + base + ", " + name, x: "step", y: "% of " + base}
 		counted := false
-		for k, y := range groups[name] {
-			place := r.place(y.Levels)
+		for _, y := range groups[name] {
+			place, k := r.place(y.Levels), r.colour(y.Levels)
 			line := func() series { return series{name: place, index: k, mark: dot, line: true} }
 			a, b, c, d := line(), line(), line(), line()
 			for n, step := range y.Steps {

@@ -46,6 +46,16 @@ func (d *drawing) finish(height float64, title, about string) string {
 		coordinate(plotWidth), coordinate(height), html.EscapeString(title), html.EscapeString(title), html.EscapeString(about), d.String())
 }
 
+// finite reports whether all of the values are to be drawn.
+func finite(values ...float64) bool {
+	for _, v := range values {
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			return false
+		}
+	}
+	return true
+}
+
 // outline joins points with straight lines; a NaN breaks the line.
 func outline(xs, ys []float64) string {
 	var b strings.Builder
@@ -99,7 +109,7 @@ func (s span) at(v float64) float64 {
 // over widens an axis to its values, and to zero where they come near it.
 func (s *span) over(values ...float64) {
 	for _, v := range values {
-		if !math.IsNaN(v) && !math.IsInf(v, 0) {
+		if finite(v) {
 			s.low, s.high = min(s.low, v), max(s.high, v)
 		}
 	}

@@ -1,0 +1,177 @@
+package render
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/quell-dev/quell/internal/lab/analyse"
+)
+
+// ErrStamps is that two studies' results are not of one kind, e.g. one is
+// simulated: their difference would say nothing of the machines.
+var ErrStamps = errors.New("the results have different stamps")
+
+// Diff is how the results of two folders differ.
+type Diff struct {
+	Earlier, Later *Report
+	Changes        []Change
+	// OnlyEarlier and OnlyLater are values that the other has not.
+	OnlyEarlier, OnlyLater []Value
+}
+
+// Change is one value in both.
+type Change struct {
+	Earlier, Later Value
+	// Difference is later − earlier; its interval takes the two values' as
+	// independent, their half-widths added in squares.
+	Difference analyse.Interval
+}
+
+// Seen is what the change comes to: "higher", "lower", "none seen", or "not
+// known" where a value has no interval.
+func (c *Change) Seen() string {
+	switch d := c.Difference; {
+	case math.IsNaN(d.Low) || math.IsNaN(d.High):
+		return "not known"
+	case d.Low > 0:
+		return "higher"
+	case d.High < 0:
+		return "lower"
+	}
+	return "none seen"
+}
+
+// Compare says how later results differ from earlier ones. Results of different
+// stamps are not compared (ErrStamps) unless that is forced.
+func Compare(earlier, later *Report, force bool) (*Diff, error) {
+	a, b := slices.Sorted(slices.Values(earlier.stamps())), slices.Sorted(slices.Values(later.stamps()))
+	if !slices.Equal(a, b) && !force {
+		return nil, fmt.Errorf("compare %s with %s: %w: %s, and %s", earlier.Study.Name, later.Study.Name, ErrStamps, stampText(a), stampText(b))
+	}
+	d := &Diff{Earlier: earlier, Later: later}
+	name := func(v *Value) [5]string { return [5]string{v.Analysis, v.Quantity, v.Cell, v.Part, v.At} }
+	others := map[[5]string]Value{}
+	for _, v := range Values(&later.ordered().Results) {
+		others[name(&v)] = v
+	}
+	for _, v := range Values(&earlier.ordered().Results) {
+		w, ok := others[name(&v)]
+		if !ok {
+			d.OnlyEarlier = append(d.OnlyEarlier, v)
+			continue
+		}
+		delete(others, name(&v))
+		d.Changes = append(d.Changes, Change{v, w, difference(&v, &w)})
+	}
+	for _, v := range Values(&later.ordered().Results) {
+		if _, ok := others[name(&v)]; ok {
+			d.OnlyLater = append(d.OnlyLater, v)
+		}
+	}
+	return d, nil
+}
+
+func stampText(s []string) string {
+	if len(s) == 0 {
+		return "none"
+	}
+	return strings.Join(s, ", ")
+}
+
+func difference(a, b *Value) analyse.Interval {
+	i := bare(float64(b.Value - a.Value))
+	i.Level, i.Method, i.N = a.Level, "half-widths added in squares", a.N+b.N
+	if a.Level != b.Level {
+		return i
+	}
+	// Intervals of ratios lean to one side: each bound has its own half-width.
+	half := func(p, q analyse.Num) float64 { return math.Hypot(float64(p), float64(q)) }
+	i.Low = i.Value - half(b.Value-b.Low, a.High-a.Value)
+	i.High = i.Value + half(b.High-b.Value, a.Value-a.Low)
+	return i
+}
+
+// Markdown writes the difference for people: what was not the same, then the
+// values that changed, then all others.
+func (d *Diff) Markdown(w io.Writer) error {
+	b := bufio.NewWriter(w)
+	fmt.Fprintf(b, "# %s: later against earlier\n", escape(d.Later.Study.Name))
+	conditions := table{Caption: "What was not the same", Head: []string{"", "earlier", "later"}}
+	condition := func(name, earlier, later string) {
+		if earlier != later {
+			conditions.Rows = append(conditions.Rows, row(name, earlier, later))
+		}
+	}
+	condition("stamps", stampText(d.Earlier.stamps()), stampText(d.Later.stamps()))
+	condition("study", d.Earlier.Study.Name, d.Later.Study.Name)
+	condition("study file's hash", d.Earlier.Lock.Hash, d.Later.Lock.Hash)
+	condition("quell", d.Earlier.Lock.Program, d.Later.Lock.Program)
+	condition("missed requirements", strings.Join(d.Earlier.Missed, "; "), strings.Join(d.Later.Missed, "; "))
+	before, after := d.Earlier.facts(), d.Later.facts()
+	for _, f := range before {
+		at := slices.IndexFunc(after, func(g Fact) bool { return g.Name == f.Name })
+		if at < 0 {
+			condition(f.Name, f.Value, unknown)
+		} else {
+			condition(f.Name, f.Value, after[at].Value)
+		}
+	}
+	for _, f := range after {
+		if !slices.ContainsFunc(before, func(g Fact) bool { return g.Name == f.Name }) {
+			condition(f.Name, unknown, f.Value)
+		}
+	}
+	conditions.markdown(b)
+	head := []string{"value", "change", "difference", "interval", "earlier", "later", "unit"}
+	changed, rest := table{Caption: "Values that changed", Head: head}, table{Caption: "Values without a change that is seen", Head: head}
+	judged := 0
+	for i := range d.Changes {
+		c := &d.Changes[i]
+		seen := c.Seen()
+		line := row(c.Earlier.Name(), seen, number(c.Difference.Value), between(c.Difference), number(float64(c.Earlier.Value)), number(float64(c.Later.Value)), c.Earlier.Unit)
+		if seen != "not known" {
+			judged++
+		}
+		if seen == "higher" || seen == "lower" {
+			changed.Rows = append(changed.Rows, line)
+		} else {
+			rest.Rows = append(rest.Rows, line)
+		}
+	}
+	fmt.Fprintf(b, "\n%s, of %s with an interval. Of values that did not change about 1 in 20 shows a change by chance.\n", plural(len(changed.Rows), "change"), plural(judged, "value"))
+	changed.markdown(b)
+	rest.markdown(b)
+	for _, o := range []struct {
+		caption string
+		values  []Value
+	}{{"Values only in the earlier", d.OnlyEarlier}, {"Values only in the later", d.OnlyLater}} {
+		t := table{Caption: o.caption, Head: []string{"value", "was", "unit"}}
+		for _, v := range o.values {
+			t.Rows = append(t.Rows, row(v.Name(), number(float64(v.Value)), v.Unit))
+		}
+		t.markdown(b)
+	}
+	if err := b.Flush(); err != nil {
+		return fmt.Errorf("write difference: %w", err)
+	}
+	return nil
+}
+
+// facts are those of all machines, named by machine where there are several.
+func (r *Report) facts() []Fact {
+	var all []Fact
+	for _, m := range r.Machines {
+		for _, f := range m.Facts {
+			if len(r.Machines) > 1 {
+				f.Name = m.Name + " " + f.Name
+			}
+			all = append(all, f)
+		}
+	}
+	return all
+}

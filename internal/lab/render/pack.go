@@ -1,0 +1,201 @@
+package render
+
+import (
+	"archive/tar"
+	"bufio"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/quell-dev/quell/internal/lab/result"
+)
+
+// packed are the parts of a study's folder that a pack has: what was measured
+// and what was said of it. Renderings are made again, and a journal is of the
+// machine it is on.
+var packed = [...]string{"study.lock.json", "env", "runs", "results"}
+
+// manifest is a pack's first file: a line per other one, as sha256sum writes.
+const manifest = "MANIFEST.sha256"
+
+// largest bounds what is read of a pack's file, so that a small pack cannot
+// fill a disk with one.
+const largest = 4 << 30
+
+// Pack writes a study's folder as one tar.gz. The same records give the same
+// bytes: no times, owners or order of the file system are in it.
+func Pack(w io.Writer, f *result.Folder) error {
+	names, sums, err := contents(f)
+	if err != nil {
+		return fmt.Errorf("pack %s: %w", f.Dir(), err)
+	}
+	b := bufio.NewWriter(w)
+	z := gzip.NewWriter(b)
+	t := tar.NewWriter(z)
+	var list strings.Builder
+	for i, name := range names {
+		fmt.Fprintf(&list, "%s  %s\n", sums[i], name)
+	}
+	err = t.WriteHeader(&tar.Header{Name: manifest, Mode: 0o644, Size: int64(list.Len())})
+	if err == nil {
+		_, err = io.WriteString(t, list.String())
+	}
+	for i := 0; err == nil && i < len(names); i++ {
+		err = put(t, names[i], f.Path(filepath.FromSlash(names[i])))
+	}
+	if err = errors.Join(err, t.Close(), z.Close(), b.Flush()); err != nil {
+		return fmt.Errorf("pack %s: %w", f.Dir(), err)
+	}
+	return nil
+}
+
+// contents are the files of a folder that are packed, sorted, and their hashes.
+func contents(f *result.Folder) (names, sums []string, err error) {
+	for _, part := range packed {
+		err := filepath.WalkDir(f.Path(part), func(name string, d fs.DirEntry, err error) error {
+			if errors.Is(err, fs.ErrNotExist) && name == f.Path(part) {
+				return nil
+			}
+			if err != nil || !d.Type().IsRegular() {
+				return err
+			}
+			rel, err := filepath.Rel(f.Dir(), name)
+			names = append(names, filepath.ToSlash(rel))
+			return err
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		file, err := os.Open(f.Path(filepath.FromSlash(name)))
+		if err != nil {
+			return nil, nil, err
+		}
+		h := sha256.New()
+		_, err = io.Copy(h, file)
+		if err = errors.Join(err, file.Close()); err != nil {
+			return nil, nil, err
+		}
+		sums = append(sums, hex.EncodeToString(h.Sum(nil)))
+	}
+	return names, sums, nil
+}
+
+func put(t *tar.Writer, name, from string) error {
+	file, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	if err := t.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: info.Size()}); err != nil {
+		return err
+	}
+	_, err = io.Copy(t, file)
+	return err
+}
+
+// Unpack makes a study's folder of a pack. The folder must not be there. Every
+// file is held against the pack's manifest; when something is wrong nothing is
+// left behind.
+func Unpack(r io.Reader, dir string) (f *result.Folder, err error) {
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("unpack: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("unpack: %w", err), os.RemoveAll(dir))
+		}
+	}()
+	z, err := gzip.NewReader(bufio.NewReader(r))
+	if err != nil {
+		return nil, err
+	}
+	t := tar.NewReader(z)
+	want, err := readManifest(t)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		h, err := t.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		sum, named := want[h.Name]
+		if !named || h.Typeflag != tar.TypeReg {
+			return nil, fmt.Errorf("%q is not in the pack's manifest, or no plain file", h.Name)
+		}
+		delete(want, h.Name)
+		got, err := take(t, filepath.Join(dir, filepath.FromSlash(h.Name)))
+		if err != nil {
+			return nil, err
+		}
+		if got != sum {
+			return nil, fmt.Errorf("%s is not what was packed: its hash differs", h.Name)
+		}
+	}
+	for name := range want {
+		return nil, fmt.Errorf("%s of the pack's manifest is not in it", name)
+	}
+	return result.Open(dir)
+}
+
+// readManifest reads the first file, and bars names that lead out of the folder
+// or to what a pack has not.
+func readManifest(t *tar.Reader) (map[string]string, error) {
+	h, err := t.Next()
+	if err != nil {
+		return nil, err
+	}
+	if h.Name != manifest {
+		return nil, fmt.Errorf("no pack of a study: it begins with %q, not %s", h.Name, manifest)
+	}
+	text, err := io.ReadAll(io.LimitReader(t, 1<<26))
+	if err != nil {
+		return nil, err
+	}
+	want := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		sum, name, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "  ")
+		first, _, _ := strings.Cut(name, "/")
+		if !ok || !filepath.IsLocal(name) || path.Clean(name) != name || !slices.Contains(packed[:], first) {
+			return nil, fmt.Errorf("%s: a line that is none of a pack: %.100q", manifest, line)
+		}
+		want[name] = sum
+	}
+	return want, nil
+}
+
+// take writes a file of a pack and returns its hash.
+func take(t io.Reader, name string) (string, error) {
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return "", err
+	}
+	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return "", err
+	}
+	h := sha256.New()
+	n, err := io.Copy(io.MultiWriter(file, h), io.LimitReader(t, largest))
+	if n == largest {
+		err = fmt.Errorf("%s is larger than a pack's file may be", name)
+	}
+	return hex.EncodeToString(h.Sum(nil)), errors.Join(err, file.Close())
+}

@@ -1,0 +1,112 @@
+package render
+
+import (
+	"math"
+	"math/rand/v2"
+	"regexp"
+	"strconv"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/quell-dev/quell/internal/lab/analyse"
+)
+
+func TestTicks(t *testing.T) {
+	for _, c := range []struct {
+		low, high float64
+		want      []float64
+	}{
+		{0, 5.1, []float64{0, 2, 4, 6}},
+		{0, 1, []float64{0, 0.2, 0.4, 0.6000000000000001, 0.8, 1}},
+		{-3, 49, []float64{-20, 0, 20, 40, 60}},
+		{math.Inf(1), math.Inf(-1), []float64{0, 0.2, 0.4, 0.6000000000000001, 0.8, 1}},
+	} {
+		s := span{low: c.low, high: c.high}
+		if d := cmp.Diff(c.want, s.ticks(5)); d != "" {
+			t.Errorf("%g..%g: %s", c.low, c.high, d)
+		}
+	}
+	// Whatever the range, the marks hold it and are few.
+	r := rand.New(rand.NewPCG(1, 1))
+	for range 2000 {
+		a := r.NormFloat64() * math.Pow(10, r.Float64()*12-6)
+		s := span{low: a, high: a + math.Abs(a)*r.Float64()*r.Float64()}
+		low, high := s.low, s.high
+		at := s.ticks(5)
+		if len(at) < 2 || len(at) > 8 || at[0] > low+math.Abs(low)*1e-6 || at[len(at)-1] < high-math.Abs(high)*1e-6 {
+			t.Fatalf("%g..%g: %v", low, high, at)
+		}
+	}
+}
+
+var places = regexp.MustCompile(`[MLHV](-?[\d.]+)(?: (-?[\d.]+))?|x="(-?[\d.]+)" y="(-?[\d.]+)"`)
+
+// Nothing is drawn outside of the drawing, whatever the values.
+func TestDrawingsKeepWithinTheirBounds(t *testing.T) {
+	r := rand.New(rand.NewPCG(2, 2))
+	value := func() float64 {
+		switch r.IntN(12) {
+		case 0:
+			return math.NaN()
+		case 1:
+			return 0
+		}
+		return r.NormFloat64() * math.Pow(10, r.Float64()*10-5)
+	}
+	interval := func() analyse.Interval {
+		v, h := value(), math.Abs(value())
+		return analyse.Interval{Value: v, Low: v - h, High: v + h}
+	}
+	for range 500 {
+		c := chart{title: "t", about: "a", x: "x", y: "y", zero: r.IntN(2) == 0}
+		if r.IntN(2) == 0 {
+			c.right = "right"
+		}
+		b := bars{title: "t", about: "a", unit: "u", series: []string{"one", "other"}}
+		for k := range r.IntN(4) {
+			s := series{name: "s", index: k, mark: mark(r.IntN(6)), line: r.IntN(2) == 0, right: r.IntN(2) == 0}
+			for range r.IntN(20) {
+				s.addInterval(value(), interval())
+			}
+			c.series = append(c.series, s)
+			b.groups = append(b.groups, group{"a name that is rather long for a bar's label", []analyse.Interval{interval(), interval()}})
+		}
+		for _, p := range []plot{c.draw(), b.draw()} {
+			var height float64
+			if m := regexp.MustCompile(`viewBox="0 0 400 ([\d.]+)"`).FindStringSubmatch(p.SVG); m == nil {
+				t.Fatal(p.SVG)
+			} else {
+				height, _ = strconv.ParseFloat(m[1], 64)
+			}
+			if regexp.MustCompile(`NaN|Inf`).MatchString(p.SVG) {
+				t.Fatalf("drawn out of nothing: %s", p.SVG)
+			}
+			for _, m := range places.FindAllStringSubmatch(p.SVG, -1) {
+				x, errX := strconv.ParseFloat(m[1]+m[3], 64)
+				y, errY := strconv.ParseFloat(m[2]+m[4], 64)
+				if m[2] != "" || m[4] != "" {
+					if errX != nil || errY != nil || x < -4 || x > plotWidth+4 || y < -4 || y > height+4 {
+						t.Fatalf("%s is outside: %s", m[0], p.SVG)
+					}
+				}
+			}
+		}
+	}
+}
+
+// A point is where its axes say: half of the range is half of the way.
+func TestPointsAreWhereTheyBelong(t *testing.T) {
+	c := chart{x: "x", y: "y", zero: true, series: []series{{mark: down, x: []float64{0, 5, 10}, y: []float64{0, 1, 2}}}}
+	m := regexp.MustCompile(`class="mark s0" d="M([\d.]+) ([\d.]+)l3-5h-6zM([\d.]+) ([\d.]+)l3-5h-6zM([\d.]+) ([\d.]+)l3-5h-6z"`).FindStringSubmatch(c.draw().SVG)
+	if m == nil {
+		t.Fatal(c.draw().SVG)
+	}
+	var v [7]float64
+	for i := 1; i < 7; i++ {
+		v[i], _ = strconv.ParseFloat(m[i], 64)
+	}
+	if math.Abs((v[1]+v[5])/2-v[3]) > 0.11 || math.Abs((v[2]+v[6])/2-v[4]) > 0.11 || v[5] <= v[1] || v[6] >= v[2] {
+		t.Errorf("points at %v", v[1:])
+	}
+}
