@@ -11,7 +11,7 @@ PKGS ?= ./...
 CC_FOUND := $(shell command -v $${CC:-gcc} || command -v clang)
 RACE     := $(if $(CC_FOUND),-race)
 
-.PHONY: help demo demo-figures fault test test-guests bench bench-agent fuzz lint build generate clean bin/quell bin/quell-agent
+.PHONY: help demo demo-figures fault test test-guests bench bench-agent lab-smoke fuzz lint build generate clean bin/quell bin/quell-agent
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -44,6 +44,9 @@ bench-agent: bin/quell-agent ## what the agent costs, beside other agents and th
 	@mkdir -p bin
 	go build -o bin/bench ./internal/bench
 	bin/bench $(BENCH)
+
+lab-smoke: bin/quell ## a study from its file to its report, killed in the middle (root, 2 minutes)
+	go run ./internal/lab/smoke bin/quell studies/smoke.yaml
 
 fuzz: ## every fuzz target for FUZZTIME each
 	@status=0; for dir in $$(grep -rl --include='*_test.go' '^func Fuzz' cmd internal 2>/dev/null | xargs -r -n1 dirname | sort -u); do \

@@ -38,7 +38,7 @@ at most the run under way.`,
   quell lab analyse lab-results/smoke    # what it says`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.labCheck(), a.labPlan(), a.labRun(), a.labResume(), a.labStatus(), a.labRestore(), a.labAnalyse())
+	cmd.AddCommand(a.labCheck(), a.labPlan(), a.labRun(), a.labResume(), a.labStatus(), a.labRestore(), a.labAnalyse(), a.labReport(), a.labDiff(), a.labPack())
 	return cmd
 }
 
@@ -49,6 +49,8 @@ func (a *app) labHelpers() []*cobra.Command {
 			RunE: func(*cobra.Command, []string) error { return load.GuardMain(os.Stdin, os.Stdout) }},
 		{Use: "lab-hold PROGRAM", Hidden: true, DisableFlagParsing: true, Short: "wait for a line and become a program",
 			RunE: func(_ *cobra.Command, args []string) error { return env.HoldMain(args) }},
+		{Use: "lab-agent", Hidden: true, Args: cobra.ExactArgs(2), Short: "be PID 1 of a container or a guest",
+			RunE: func(_ *cobra.Command, args []string) error { return env.AgentMain(args) }},
 	}
 }
 

@@ -14,24 +14,20 @@ import (
 
 func (a *app) labAnalyse() *cobra.Command {
 	return a.withJSON(&cobra.Command{
-		Use: "analyse FOLDER", Short: "compute what a study's runs say", Args: cobra.ExactArgs(1), Aliases: []string{"analyze"},
+		Use: "analyse FOLDER|PACK", Short: "compute what a study's runs say", Args: cobra.ExactArgs(1), Aliases: []string{"analyze"},
 		Long:              "analyse computes the study's analyses from the records in a folder, with intervals. It runs nothing, and\nthe same records give the same numbers on any machine.",
-		Example:           "  quell lab analyse lab-results/smoke\n  quell lab analyse --json lab-results/smoke | jq '.interferences[].metric'",
+		Example:           "  quell lab analyse lab-results/smoke\n  quell lab analyse --json smoke.tar.gz | jq '.interferences[].metric'",
 		ValidArgsFunction: folders,
 		RunE: func(_ *cobra.Command, args []string) error {
-			f, s, err := openStudy(args[0])
+			r, done, err := a.openReport(args[0], "")
 			if err != nil {
 				return err
 			}
-			runs, err := f.Runs()
-			if err != nil {
-				fmt.Fprintln(a.err, "left out:", err)
-			}
-			r := analyse.Of(s, runs)
+			defer done()
 			if a.json {
-				return a.writeJSON(r)
+				return a.writeJSON(r.Results)
 			}
-			return printResults(a.out, &r)
+			return printResults(a.out, &r.Results)
 		},
 	})
 }

@@ -14,8 +14,11 @@ import (
 
 	"github.com/quell-dev/quell/internal/host"
 	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/lab/audit"
 	"github.com/quell-dev/quell/internal/lab/env"
 	"github.com/quell-dev/quell/internal/lab/load"
+	"github.com/quell-dev/quell/internal/lab/observe"
+	"github.com/quell-dev/quell/internal/lab/render"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/sample"
@@ -47,6 +50,11 @@ Exit codes: 0 all is done; 1 it was stopped, or runs are missing; 2 it cannot be
 			if err != nil {
 				return &usageError{err, "name another folder with --out"}
 			}
+			if s.Report.Expect != "" {
+				if err := keepExpected(f, filepath.Join(filepath.Dir(args[0]), s.Report.Expect)); err != nil {
+					return err
+				}
+			}
 			return a.runStudy(cmd.Context(), f, s, o)
 		},
 	}
@@ -72,6 +80,22 @@ func (a *app) labResume() *cobra.Command {
 	}
 	o.flags(cmd)
 	return a.withJSON(cmd)
+}
+
+// keepExpected puts a study's expected values, whose file is named relative to
+// the study's, beside its records.
+func keepExpected(f *result.Folder, file string) error {
+	text, err := os.ReadFile(file)
+	if err == nil {
+		_, err = render.ParseExpectations(file, text)
+	}
+	if err != nil {
+		return remedied(fmt.Errorf("read expected values: %w", err), file)
+	}
+	if err := os.WriteFile(f.Path(expectFile), text, 0o644); err != nil {
+		return fmt.Errorf("keep expected values: %w", err)
+	}
+	return nil
 }
 
 type runOptions struct {
@@ -117,7 +141,7 @@ func (a *app) runStudy(ctx context.Context, f *result.Folder, s *study.Study, o 
 		show.w = a.err
 	}
 	sum, err := lab.Run(ctx, lab.Options{Study: s, Folder: f, Maker: l.maker, Command: l.command, Metric: metric, Hold: l.hold,
-		Topology: l.topology, Allowed: l.allowed, Stamp: l.maker.Stamp(driversOf(s)...), Progress: show})
+		Topology: l.topology, Allowed: l.allowed, Observe: l.observe(s), Stamp: l.maker.Stamp(ctx, s.Environments), Progress: show})
 	show.end()
 	err = errors.Join(err, l.close())
 	if a.json {
@@ -152,6 +176,7 @@ type bench struct {
 	self     string
 	guard    *load.Guard
 	maker    *env.Maker
+	host     *host.Host
 	topology host.Topology
 	allowed  sample.Set
 }
@@ -166,6 +191,7 @@ func (a *app) openLab(s *study.Study) (l *bench, err error) {
 	if err != nil {
 		return nil, &usageError{err, "mount /proc"}
 	}
+	l.host = h
 	if l.topology, err = h.Topology(); err != nil {
 		return nil, &usageError{err, "mount /sys"}
 	}
@@ -229,6 +255,20 @@ func realDrivers(s *study.Study) []study.Driver {
 		}
 	}
 	return ds
+}
+
+func (l *bench) observe(s *study.Study) func(lab.Observed) (lab.Observer, error) {
+	watch := observe.Options{Host: l.host, Observe: s.Observe, Run: s.Run}.Open
+	if len(s.Observe.Placement) == 0 {
+		return watch
+	}
+	return func(o lab.Observed) (lab.Observer, error) {
+		w, err := watch(o)
+		if err != nil {
+			return nil, err
+		}
+		return audit.With(w, l.topology, o, s.Observe.Placement...), nil
+	}
 }
 
 // command is what a part runs: a kernel of this program's own, or the study's

@@ -57,12 +57,13 @@ var table = []row{
 	{pkg: "lab", may: "sample host lab/study lab/result lab/place lab/synthetic", why: "the engine: runs a plan and leaves records; environments, load and observers are fed to it"},
 	{pkg: "lab/audit", may: "sample host lab/study lab/result lab", outside: "golang.org/x/sys", why: "adds to what a lab.Observer sees; perf's switch records are its own"},
 	{pkg: "lab/env", may: "sample host workload guest lab/study lab/load lab", outside: "golang.org/x/sys", why: "what the engine's roles run in: cgroups and processes are workload's, machines guest's, stopping load's"},
-	{pkg: "lab/observe", may: "sample host counter enforce workload lab/study lab/result lab", outside: "golang.org/x/sys", why: "watches runs for the engine; knobs are journalled by enforce, two CPUs' distance is measured by workload"},
+	{pkg: "lab/observe", may: "sample host counter enforce workload keyed lab/study lab/result lab", outside: "golang.org/x/sys", why: "watches runs for the engine; knobs are journalled by enforce, two CPUs' distance is measured by workload"},
 	{pkg: "lab/render", may: "keyed lab/study lab/result lab/analyse", outside: "go.yaml.in/yaml", why: "results for people and their tools: draws what analyses say, computes nothing; expectations are strict YAML"},
+	{pkg: "lab/smoke", may: "lab/result", why: "runs, kills and judges the shipped quell lab"},
 	{pkg: "bench", may: "sample host", outside: "golang.org/x/sys", why: "starts the shipped agent and its rivals as processes and meters them; host says where cgroup2 is and which CPUs there are"},
 	{pkg: "enforce/fault", may: "sample host enforce api", outside: "golang.org/x/sys", why: "kills the shipped agent and the enforcer at every step, and judges what is left"},
 	{pkg: "cmd/quell-agent", may: "sample stat spec detect plan trace host counter counter/runq counter/uprobe enforce config logbook api agent", outside: "golang.org/x/sys github.com/spf13 github.com/prometheus", why: "wiring"},
-	{pkg: "cmd/quell", may: "keyed sample stat spec detect plan trace host counter counter/runq counter/uprobe enforce workload config logbook api report agent demo lab lab/study lab/result lab/analyse lab/load lab/env lab/observe lab/render", outside: "golang.org/x/sys golang.org/x/term github.com/spf13", why: "wiring"},
+	{pkg: "cmd/quell", may: "keyed sample stat spec detect plan trace host counter counter/runq counter/uprobe enforce workload config logbook api report agent demo lab lab/study lab/result lab/analyse lab/load lab/audit lab/env lab/observe lab/render", outside: "golang.org/x/sys golang.org/x/term github.com/spf13", why: "wiring"},
 }
 
 // mutable lists the package-level variables that may change, with the reason.
