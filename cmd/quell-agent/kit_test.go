@@ -132,9 +132,15 @@ func start(t *testing.T, dir string, args ...string) *daemon {
 // startWith is start with more in its environment.
 func startWith(t *testing.T, dir string, env []string, args ...string) *daemon {
 	t.Helper()
-	d := &daemon{Client: api.NewClient(dir + "/agent.sock"), t: t, ended: make(chan struct{})}
-	d.cmd = agentCommand(context.Background(), args...)
-	d.cmd.Env = append(d.cmd.Env, env...)
+	cmd := agentCommand(context.Background(), args...)
+	cmd.Env = append(cmd.Env, env...)
+	return startCommand(t, dir, cmd)
+}
+
+// startCommand is start of a command that is, or becomes, the agent.
+func startCommand(t *testing.T, dir string, cmd *exec.Cmd) *daemon {
+	t.Helper()
+	d := &daemon{Client: api.NewClient(dir + "/agent.sock"), t: t, cmd: cmd, ended: make(chan struct{})}
 	d.cmd.Stderr = &d.log
 	if err := d.cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -48,10 +48,10 @@ func shares(seats int) (g [numRanks]int, ok bool) {
 // those whose turn is over. Each rank has its share; what it leaves goes to the
 // other ranks, urgent first.
 //
-// So nobody starves. While it waits, a task's share g of the seats is held by
-// tasks that are before it, each of the n−1 others of its rank for one turn at
-// most: it is counted after at most ⌈(n−1)·turn/g⌉ windows. (With fewer than
-// three seats, of all ranks together.) Newcomers enter behind it.
+// So nobody starves. While a task waits, the g seats that its rank has at least
+// are held by tasks that are before it, each of the n−1 others of the rank for
+// one turn at most: it is counted after at most ⌈(n−1)·turn/g⌉ windows. (With
+// fewer than three seats, of all ranks together.) Newcomers enter behind it.
 func takeTurns(all []claimant, seats, turn int) []int {
 	if seats >= len(all) {
 		seated := make([]int, len(all))
@@ -120,7 +120,8 @@ func longestWait(n [numRanks]int, r rank, seats, turn int) int {
 		all += m
 	}
 	share, shared := shares(seats)
-	mine, g := n[r], share[r]
+	mine := n[r]
+	g := max(share[r], seats-(all-mine)) // the others cannot take more than one each
 	switch {
 	case seats >= all:
 		return 1

@@ -160,7 +160,7 @@ func TestTurnsAreWholeAndComeBack(t *testing.T) {
 	if len(runs) != 1 || runs[turn] < 150*seats/turn-seats-tasks {
 		t.Errorf("turns by length: %v, want all of %d", runs, turn)
 	}
-	if got := longestWait([numRanks]int{ordinary: tasks}, ordinary, seats, turn); got != 58 {
-		t.Errorf("bound %d, want 19 turns of 3 on the one seat of the rank, and one", got)
+	if got := longestWait([numRanks]int{ordinary: tasks}, ordinary, seats, turn); got != 16 {
+		t.Errorf("bound %d, want 19 turns of 3 on four seats, and one", got)
 	}
 }
