@@ -18,7 +18,8 @@ import (
 var ErrNoPerfDir = errors.New("task has no cgroup of its own for perf")
 
 // add opens the task's groups on every CPU, or none. Those that are opened per
-// window are opened to see that it can be done.
+// window are not tried: that they can be opened was seen in the root, and to
+// close the last event of a tracepoint waits for all CPUs, 40 ms and more.
 func (g *groups) add(key sample.TaskKey, dir string) error {
 	if g.tasks[key] != nil {
 		return fmt.Errorf("add %s: already followed", key)
@@ -38,6 +39,11 @@ func (g *groups) add(key sample.TaskKey, dir string) error {
 	}
 	defer unix.Close(fd)
 	t := &groupTask{key: key, dir: dir, inode: inode, cpus: make([]cpuGroup, len(g.cpus))}
+	if g.perWindow {
+		g.tasks[key] = t
+		g.order = append(g.order, t)
+		return nil
+	}
 	there := 0
 	for i, cpu := range g.cpus {
 		err = g.open(&t.cpus[i], fd, cpu)
@@ -50,9 +56,6 @@ func (g *groups) add(key sample.TaskKey, dir string) error {
 	if there > 0 && (err == nil || errors.Is(err, unix.ENODEV)) {
 		g.tasks[key] = t
 		g.order = append(g.order, t)
-		if g.perWindow {
-			g.closeTask(t)
-		}
 		return nil
 	}
 	g.closeTask(t)
