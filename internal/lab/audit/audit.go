@@ -50,15 +50,15 @@ type Audit struct {
 	err  error
 }
 
-// beat is how often rings are emptied and threads are looked for; looking is
-// how often /proc is looked at where that is all there is.
+// beat is how often rings are emptied, or /proc is looked at where that is all
+// there is; every so many beats new threads are looked for.
 const (
-	beat    = 100 * time.Millisecond
-	looking = 20 * time.Millisecond
+	beat  = 100 * time.Millisecond
+	fresh = 5
 )
 
 // Open begins a window. The methods are tried in turn; none is trace, then
-// poll. Threads that are there for a moment only between two beats may be
+// poll. Threads that come and go within half a second may be
 // missed.
 func Open(top host.Topology, parts []Part, methods ...string) (*Audit, error) {
 	if len(methods) == 0 {
@@ -93,7 +93,21 @@ func (a *Audit) open(method string) error {
 	a.method = method
 	a.begun = now()
 	a.ledger = NewLedger(a.top, a.begun)
-	return a.find()
+	if err := a.find(); err != nil {
+		return errors.Join(err, a.drop())
+	}
+	if a.method == Poll {
+		a.poll()
+	}
+	return nil
+}
+
+// drop ends the recording.
+func (a *Audit) drop() error {
+	if a.switches == nil {
+		return nil
+	}
+	return a.switches.close()
 }
 
 func now() int64 {
@@ -104,7 +118,7 @@ func now() int64 {
 	return ts.Nano()
 }
 
-// find looks for new threads and, polling, where all of them are.
+// find looks for new threads.
 func (a *Audit) find() error {
 	var errs []error
 	for i, p := range a.parts {
@@ -131,9 +145,6 @@ func (a *Audit) find() error {
 			}
 		}
 	}
-	if a.method == Poll {
-		a.poll()
-	}
 	return errors.Join(errs...)
 }
 
@@ -147,13 +158,9 @@ func (a *Audit) placed() []Placed {
 
 func (a *Audit) run() {
 	defer close(a.done)
-	every := beat
-	if a.method == Poll {
-		every = looking
-	}
-	t := time.NewTicker(every)
+	t := time.NewTicker(beat)
 	defer t.Stop()
-	for {
+	for i := 1; ; i++ {
 		select {
 		case <-a.stop:
 			return
@@ -163,8 +170,13 @@ func (a *Audit) run() {
 		if a.switches != nil {
 			a.switches.read(now(), a.ledger)
 		}
-		if err := a.find(); err != nil && a.err == nil {
-			a.err = err
+		if i%fresh == 0 {
+			if err := a.find(); err != nil && a.err == nil {
+				a.err = err
+			}
+		}
+		if a.method == Poll {
+			a.poll()
 		}
 		a.mu.Unlock()
 	}
@@ -177,7 +189,7 @@ func (a *Audit) Close() ([]result.Audit, error) {
 	at := now()
 	if a.switches != nil {
 		a.switches.read(at, a.ledger)
-		if err := a.switches.close(); err != nil && a.err == nil {
+		if err := a.drop(); err != nil && a.err == nil {
 			a.err = err
 		}
 		for tid, l := range a.first {
@@ -185,8 +197,8 @@ func (a *Audit) Close() ([]result.Audit, error) {
 				a.ledger.Still(tid, last.cpu, last.ran-l.ran)
 			}
 		}
-	} else if err := a.find(); err != nil && a.err == nil {
-		a.err = err
+	} else {
+		a.poll()
 	}
 	return a.ledger.Close(at, a.placed(), a.method), a.err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -159,23 +160,21 @@ func (m *Maker) name(p *study.Part) string {
 	return fmt.Sprintf("e%d.%s", m.made, clean)
 }
 
-// Stamp is what records must say of environments of these drivers, since
-// results with and without it are not to be mixed.
-func (m *Maker) Stamp(drivers ...study.Driver) []string {
+// Stamp is what records must say of a study's environments, since results with
+// and without it are not to be mixed: e.g. that guests run on TCG, which is found
+// out by booting one.
+func (m *Maker) Stamp(ctx context.Context, envs map[string]study.Environment) []string {
 	var all []string
-	if slices.Contains(drivers, study.Bare) && m.layout.Kind == host.V2 {
-		all = append(all, "bare=in-a-scheduling-group")
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if slices.Contains(drivers, study.QEMU) {
-		for _, name := range []string{"kvm", "tcg"} {
-			if err, tried := m.accel[name]; tried && err == nil {
-				all = append(all, "accel="+name)
-			}
+	for _, name := range slices.Sorted(maps.Keys(envs)) {
+		switch e := envs[name]; {
+		case e.Driver == study.Bare && m.layout.Kind == host.V2:
+			all = append(all, "bare=in-a-scheduling-group")
+		case e.Driver == study.QEMU:
+			all = append(all, "accel="+m.accelerator(ctx, e))
 		}
 	}
-	return all
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // Sweep removes what labs that are dead have left behind: processes, guests,

@@ -48,10 +48,7 @@ const bootless = 20 * time.Second
 
 // machine boots a guest on the first accelerator that works.
 func (m *Maker) machine(ctx context.Context, p *study.Part) (lab.Environment, error) {
-	wanted := p.Environment.Accel
-	if len(wanted) == 0 {
-		wanted = []string{"kvm", "tcg"}
-	}
+	wanted := accelerators(p.Environment)
 	var errs []error
 	for _, accel := range wanted {
 		m.mu.Lock()
@@ -84,6 +81,29 @@ func (m *Maker) machine(ctx context.Context, p *study.Part) (lab.Environment, er
 		return nil, &lab.LackError{What: fmt.Sprintf("none of the accelerators %v works: %v", wanted, err), Remedy: "load kvm and give access to /dev/kvm, or allow tcg in the environment's accel"}
 	}
 	return nil, err
+}
+
+func accelerators(e study.Environment) []string {
+	if len(e.Accel) == 0 {
+		return []string{"kvm", "tcg"}
+	}
+	return e.Accel
+}
+
+// accelerator is the one that an environment's guests get; TCG is there
+// wherever QEMU is, so it is not tried. "none" where no guest boots.
+func (m *Maker) accelerator(ctx context.Context, e study.Environment) string {
+	for _, accel := range accelerators(e) {
+		if accel == "tcg" {
+			return accel
+		}
+		e.Accel = []string{accel}
+		if g, err := m.Make(ctx, &study.Part{Role: "probe", Environment: e}); err == nil {
+			_ = g.Close() // Maker's Close says it again
+			return accel
+		}
+	}
+	return "none"
 }
 
 func (m *Maker) boot(ctx context.Context, p *study.Part, accel string) (_ lab.Environment, err error) {

@@ -59,9 +59,6 @@ func TestGuest(t *testing.T) {
 	e := makeEnv(t, m, p)
 	g := e.(*machine)
 	t.Logf("booted in %v, clock ±%v", time.Since(begin), g.unsure)
-	if stamp := m.Stamp(study.QEMU); !slices.Equal(stamp, []string{"accel=tcg"}) {
-		t.Errorf("stamped %v", stamp)
-	}
 	ids, err := e.Threads()
 	if err != nil || len(ids) != 2 || ids[0] == ids[1] {
 		t.Errorf("threads %v, %v, want two", ids, err)
@@ -119,6 +116,12 @@ func TestAccelerators(t *testing.T) {
 	var lack *lab.LackError
 	if _, err := m.Make(t.Context(), p); !errors.As(err, &lack) || !strings.Contains(err.Error(), "does not work here") {
 		t.Errorf("%v", err)
+	}
+	both, bare := p.Environment, study.Environment{Driver: study.Bare}
+	both.Accel = nil
+	stamp := m.Stamp(t.Context(), map[string]study.Environment{"a": both, "b": both, "c": bare})
+	if !slices.Contains(stamp, "accel=tcg") || len(stamp) > 2 {
+		t.Errorf("stamped %v", stamp)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
