@@ -28,6 +28,10 @@ type Finder interface {
 	// Unwatched is why changes are found by walking now and then; nil if the
 	// kernel tells of them.
 	Unwatched() error
+	// Wait returns what returns once Find may have something new to say, or
+	// once it no longer can be waited for. It is called in another goroutine.
+	// Where nobody tells it is nil.
+	Wait() func() error
 }
 
 // Found is a cgroup that a rule makes a task.
@@ -196,22 +200,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.saved = a.now()
 	a.started = sample.At(a.saved)
 	a.degrade("incident log", a.closeLeftOver(a.started))
-	ticker := time.NewTicker(a.config.Tick)
-	defer ticker.Stop()
-	a.tick(a.now())
-	for {
-		select {
-		case <-ctx.Done():
-			return a.stop(a.now())
-		case now := <-ticker.C:
-			if late := time.Since(now); late > a.config.Tick {
-				a.stats.late++
-			}
-			a.tick(a.now())
-		case request := <-a.requests:
-			request()
-		}
-	}
+	a.loop(ctx)
+	return a.stop(a.now())
 }
 
 // ErrStopped is the answer to a request to an agent that has ended.

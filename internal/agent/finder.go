@@ -70,6 +70,14 @@ func NewHostFinder(h *host.Host, c *config.Agent) *HostFinder {
 // Unwatched implements Finder.
 func (f *HostFinder) Unwatched() error { return f.unwatched }
 
+// Wait implements Finder.
+func (f *HostFinder) Wait() func() error {
+	if f.watcher == nil {
+		return nil
+	}
+	return f.watcher.Wait
+}
+
 // Close ends watching.
 func (f *HostFinder) Close() error {
 	if f.watcher == nil {

@@ -44,6 +44,7 @@ type machine struct {
 	guests    []*guest
 	inodes    uint64
 	fresh     bool
+	wait      func() error  // of Finder.Wait
 	settled   time.Time     // up to when usage is accounted
 	busy      time.Duration // of all guests
 	stolen    time.Duration
@@ -141,6 +142,8 @@ func (f finder) Find(time.Time) (found []Found, fresh bool, err error) {
 	fresh, f.m.fresh = f.m.fresh, len(f.m.opening) > 0
 	return found, fresh, nil
 }
+
+func (f finder) Wait() func() error { return f.m.wait }
 
 func (f finder) Open(t Found) (Cgroup, error) {
 	if err := f.m.opening[t.Path]; err != nil {

@@ -30,6 +30,7 @@ type task struct {
 	base, last host.Usage // at the window's start, newest
 	read       bool       // last was read at least once
 	counted    bool       // it was there at the window's start
+	measured   bool       // it has seen the end of a window
 	capped     bool       // a cap was in force in the window
 	ended      bool       // it is gone; kept until the window is closed
 	final      map[sample.SignalName]counter.Reading
@@ -109,6 +110,10 @@ const (
 	idle          = 0.01 // CPU-s/s
 )
 
+// busy reports whether it may have used something worth mention since its usage
+// was read: it did in its last window, or it has seen none.
+func (t *task) busy() bool { return t.cpu >= idle || !t.measured }
+
 // dueLook reports whether the task's places and CPUs are to be read again.
 func (t *task) dueLook(now time.Time) bool {
 	since := now.Sub(t.looked)
@@ -118,9 +123,9 @@ func (t *task) dueLook(now time.Time) bool {
 // refresh follows tasks that came and lets go of tasks that went. Reading what
 // a task has used also tells that it is gone, but between windows nobody wants
 // to know how much it was: where the kernel tells of cgroups that go, only those
-// that are no longer found are read. In a window all are read once more in its
-// middle, so that of a task that goes before the end at most the usage of half
-// a window is lost.
+// that are no longer found are read. In a window those that are busy are read
+// once more in its middle, so that of a task that goes before the end at most
+// the usage of half a window is lost.
 func (a *Agent) refresh(now time.Time) {
 	found, fresh, err := a.Finder.Find(now)
 	a.degrade("finding tasks", err)
@@ -147,12 +152,13 @@ func (a *Agent) refresh(now time.Time) {
 		}
 		a.unfollowed = failed
 	}
-	all := unwatched != nil || a.window.half(now, a.config)
-	if !all && there == nil {
+	half := a.window.half(now, a.config)
+	if !half && there == nil {
 		return
 	}
 	for _, t := range a.tasks {
-		if t.ended || !all && there[cgroupID{t.Key.Hierarchy, t.Key.Inode}] {
+		gone := there != nil && !there[cgroupID{t.Key.Hierarchy, t.Key.Inode}]
+		if t.ended || !gone && !(half && t.busy()) {
 			continue
 		}
 		if err := t.use(); errors.Is(err, host.ErrGone) {

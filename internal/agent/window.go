@@ -20,11 +20,12 @@ import (
 // window is the sampling window that is open, or when the next one will be.
 type window struct {
 	open     bool
-	halved   bool   // its middle is over
+	halved   bool   // its middle is over, or nobody wants to know of it
 	number   uint64 // of windows begun
 	hurry    bool   // begin with windows that are closer together
 	start    time.Time
 	next     time.Time
+	ended    time.Time // the tick that closed the newest
 	times    host.CPUTimes
 	timesOK  bool
 	busy     time.Duration    // of all CPUs in the window; below 0: not known
@@ -55,6 +56,21 @@ func (w *window) due(now time.Time, c *config.Agent) bool {
 	return !now.Add(c.Tick / 2).Before(w.next)
 }
 
+// nextDue is when one of them is.
+func (w *window) nextDue(c *config.Agent) time.Time {
+	if !w.open {
+		return w.next
+	}
+	if !w.halved {
+		return w.start.Add(c.Sampling.Duration / 2)
+	}
+	end := w.start.Add(c.Sampling.Duration)
+	if off := end.Sub(w.next); off > 0 && off <= c.Tick/2 { // the next one begins where this one ends
+		return w.next
+	}
+	return end
+}
+
 func (a *Agent) openWindow(now time.Time) {
 	w := &a.window
 	if w.next.IsZero() {
@@ -83,13 +99,16 @@ func (a *Agent) openWindow(now time.Time) {
 		}
 	}
 	a.markQuotas()
-	w.start, w.open, w.halved = a.now(), true, false
+	w.start, w.open, w.halved = a.now(), true, true
 	for _, t := range a.tasks {
-		_ = t.use() // noted
+		if t.busy() || !now.Equal(w.ended) { // else it has just been read
+			_ = t.use() // noted
+		}
 		t.pressure.begin(t.cgroup)
 		if t.looked.IsZero() {
 			a.look(now, t)
 		}
+		w.halved = w.halved && !t.busy()
 		t.base, t.counted, t.capped = t.last, true, a.underCap(t)
 	}
 }
@@ -103,7 +122,7 @@ func (a *Agent) cpuTimes() (host.CPUTimes, bool) {
 // closeWindow ends the window and lets everybody know what it said.
 func (a *Agent) closeWindow(now time.Time) {
 	w := &a.window
-	w.open = false
+	w.open, w.ended = false, now
 	for _, t := range a.tasks {
 		if t.ended {
 			continue
@@ -167,6 +186,7 @@ func (a *Agent) stolen() float64 {
 
 // measure works out what the window says of a task whatever the signal.
 func (a *Agent) measure(t *task, now time.Time, wall, stolen float64) {
+	t.measured = true
 	t.cpu = max(0, (t.last.CPU-t.base.CPU).Seconds()/wall)
 	t.flags = a.throttled(t, wall)
 	if stolen >= a.detector.Params().StolenShare {

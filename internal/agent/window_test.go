@@ -36,30 +36,30 @@ func TestUsageIsOfTheWindow(t *testing.T) {
 	})
 }
 
-// Reading costs, so it is done for a window's ends and its middle, and between
-// windows not at all, unless nothing else would tell that a cgroup is gone.
+// Reading costs, so it is done for a window's ends, in its middle if the task
+// uses anything, and between windows not at all.
 func TestHowOftenUsageIsRead(t *testing.T) {
 	for _, c := range []struct {
-		name      string
-		unwatched error
-		least     int // in a minute
-		most      int
+		name, period string
+		load         float64
+		want         int // in a minute
 	}{
-		{"watched", nil, 3, 3},
-		{"unwatched", errors.New("no inotify"), 60, 64},
+		{"busy", "60s", 0.5, 3},
+		{"idle", "60s", 0, 2},
+		{"busy, no pause", "10s", 0.5, 18},
+		{"idle, no pause", "10s", 0, 6},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				r := newRig(t, newMachine(t), t.TempDir())
-				r.unwatched = c.unwatched
-				g := r.add("/batch/job-1", 0.5)
+				r := newRig(t, newMachine(t), t.TempDir(), "sampling.period="+c.period)
+				g := r.add("/batch/job-1", c.load)
 				r.start()
 				defer r.stop()
-				r.pass(30 * time.Second)
+				r.pass(32 * time.Second)
 				before := g.reads
 				r.pass(time.Minute)
-				if n := g.reads - before; n < c.least || n > c.most {
-					t.Errorf("%d readings in a minute, want %d to %d", n, c.least, c.most)
+				if n := g.reads - before; n != c.want {
+					t.Errorf("%d readings in a minute, want %d", n, c.want)
 				}
 			})
 		})

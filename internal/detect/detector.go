@@ -244,6 +244,9 @@ func (d *Detector) Next(now sample.Millis) (Finding, bool) {
 	return Finding{}, false
 }
 
+// Waiting reports whether Next has anomalies in line.
+func (d *Detector) Waiting() bool { return len(d.queue) > 0 }
+
 // Forget drops a task that is gone, as victim and as suspect.
 func (d *Detector) Forget(k sample.TaskKey) {
 	for _, s := range d.series {
