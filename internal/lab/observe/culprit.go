@@ -83,22 +83,8 @@ func (p processes) culprits(o *Observer) string {
 	if p.at.IsZero() {
 		return ""
 	}
-	span := time.Since(p.at).Seconds()
-	type used struct {
-		pid  int
-		name string
-		rate float64
-	}
-	var all []used
-	for key, now := range listProcesses(o.opt.Host).all {
-		rate := (now.used - p.all[key].used).Seconds() / span
-		if rate >= 0.01 && key.pid != os.Getpid() {
-			all = append(all, used{key.pid, now.name, rate})
-		}
-	}
-	slices.SortFunc(all, func(a, b used) int { return cmp.Or(cmp.Compare(b.rate, a.rate), cmp.Compare(a.pid, b.pid)) })
 	var names []string
-	for _, u := range all {
+	for _, u := range p.since(o.opt.Host, 0.01) {
 		if len(names) == 3 {
 			break
 		}
@@ -127,4 +113,26 @@ func (o *Observer) reaches(pid int) bool {
 		return false
 	}
 	return slices.ContainsFunc(o.cpus.Numbers(), mask.IsSet)
+}
+
+// user is a process that used CPU time, and at what rate.
+type user struct {
+	pid  int
+	name string
+	rate float64 // CPUs
+}
+
+// since lists the processes, but this one, that used at least so many CPUs
+// since the look, the busiest first.
+func (p processes) since(h *host.Host, least float64) []user {
+	var all []user
+	now := listProcesses(h)
+	span := now.at.Sub(p.at).Seconds()
+	for key, one := range now.all {
+		if rate := (one.used - p.all[key].used).Seconds() / span; rate >= least && key.pid != os.Getpid() {
+			all = append(all, user{key.pid, one.name, rate})
+		}
+	}
+	slices.SortFunc(all, func(a, b user) int { return cmp.Or(cmp.Compare(b.rate, a.rate), cmp.Compare(a.pid, b.pid)) })
+	return all
 }

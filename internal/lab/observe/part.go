@@ -3,6 +3,7 @@ package observe
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -29,6 +30,7 @@ type part struct {
 	ended  time.Duration
 
 	events  []*counted
+	signals []string
 	missing map[string]string
 }
 
@@ -42,6 +44,20 @@ type counted struct {
 	coverage float64
 	in       float64 // in the window
 	done     bool
+}
+
+// signal is one of quell's own cost signals, as a ratio of two events of the
+// same part and window: just as the agent counts it.
+type signal struct {
+	cost, work string
+	scale      float64 // of the ratio, to the signal's unit
+}
+
+func signals() map[string]signal {
+	return map[string]signal{
+		string(sample.CPI): {"cycles", "instructions", 1},
+		string(sample.CPS): {"task-clock", "raw_syscalls:sys_enter", 1e-9},
+	}
 }
 
 // everySecond are the events that samples have.
@@ -66,7 +82,16 @@ func newPart(name string, env lab.Environment, cpus sample.Set, o *Options) *par
 		}
 	}
 	wanted := slices.Clone(always)
-	for _, name := range o.Observe.Events {
+	ask := slices.Clone(o.Observe.Events)
+	for _, name := range o.Observe.Signals {
+		if s, ok := signals()[name]; ok {
+			p.signals = append(p.signals, name)
+			ask = append(ask, s.cost, s.work)
+		} else {
+			p.missing["signal."+name] = "the lab counts " + strings.Join(slices.Sorted(maps.Keys(signals())), " and ") + " only; an agent beside it writes its own record"
+		}
+	}
+	for _, name := range ask {
 		if !slices.Contains(wanted, name) {
 			wanted = append(wanted, name)
 		}
@@ -276,7 +301,8 @@ func (p *part) window(open bool) error {
 // counter for its count to be believed.
 const leastCoverage = 0.1
 
-// counts are the events of the steady window, and why others are not there.
+// counts are the events of the steady window, with signal.NAME for the signals
+// that the study asks for, and why others are not there.
 // Where an event shared its counter with others, NAME/coverage is the share
 // of the time that it had it.
 func (p *part) counts() (events map[string]float64, missing map[string]string) {
@@ -291,6 +317,14 @@ func (p *part) counts() (events map[string]float64, missing map[string]string) {
 			if c.coverage < 0.9999 {
 				events[c.name+"/coverage"] = c.coverage
 			}
+		}
+	}
+	for _, name := range p.signals {
+		s := signals()[name]
+		if work := events[s.work]; work > 0 && events[s.cost] > 0 {
+			events["signal."+name] = events[s.cost] / work * s.scale
+		} else {
+			missing["signal."+name] = s.cost + " or " + s.work + " was not counted, or there was none"
 		}
 	}
 	if len(missing) == 0 {

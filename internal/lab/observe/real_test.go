@@ -83,7 +83,7 @@ func TestObservesThisMachine(t *testing.T) {
 		}
 	})
 	fg, other := box(t, h, tree, "fg"), box(t, h, tree, "other")
-	opt := Options{Host: h, Observe: study.Observe{Sets: []string{"cpu", "psi", "schedstat", "net", "energy"}, Events: []string{"cycles", "instructions", "llc-misses", "sched:sched_switch", "no-such"}},
+	opt := Options{Host: h, Observe: study.Observe{Sets: []string{"cpu", "psi", "schedstat", "net", "energy"}, Events: []string{"cycles", "instructions", "llc-misses", "sched:sched_switch", "no-such"}, Signals: []string{"cpi", "cps", "net"}},
 		Run: study.Run{MaxForeignCPU: 0.001, MaxSteal: 1}}
 	cell := &study.Cell{Parts: []study.Part{{Role: "fg"}}}
 	o, err := opt.open(lab.Observed{Cell: cell, Names: []string{"fg"}, Envs: []lab.Environment{fg}, Start: time.Now(), Sets: [][]sample.Set{{sample.SetOf(0)}}})
@@ -126,7 +126,16 @@ func TestObservesThisMachine(t *testing.T) {
 	if got.Missing["no-such"] == "" {
 		t.Errorf("no reason for an event that there is not: %v", got.Missing)
 	}
+	if quelltest.Probe(quelltest.Tracepoints) == nil && (got.Events["signal.cps"] <= 0 || got.Events["signal.cps"] > used) {
+		t.Errorf("signal.cps = %v s a call", got.Events["signal.cps"])
+	}
+	if got.Missing["signal.net"] == "" {
+		t.Error("no reason for a signal that is not counted")
+	}
 	if quelltest.Probe(quelltest.PMU) == nil {
+		if cpi := got.Events["cycles"] / got.Events["instructions"]; got.Events["signal.cpi"] != cpi {
+			t.Errorf("signal.cpi = %v, want %v", got.Events["signal.cpi"], cpi)
+		}
 		if got.Events["instructions"] < 1e6 || got.Events["cycles"] < 1e6 {
 			t.Errorf("%v, missing %v", got.Events, got.Missing)
 		}

@@ -1,0 +1,290 @@
+package observe
+
+import (
+	"bufio"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/quell-dev/quell/internal/host"
+)
+
+// Description is what a machine was when a study ran on it.
+type Description struct {
+	Items []Item `json:"items"` // by name
+}
+
+// Item is one thing about a machine.
+type Item struct {
+	Name  string `json:"name"` // e.g. "cpu.governor"
+	Value string `json:"value,omitempty"`
+	// Missing is why there is no value.
+	Missing string `json:"missing,omitempty"`
+	// Passing is that it changes by itself, as a temperature does: it makes
+	// no other machine.
+	Passing bool `json:"passing,omitempty"`
+}
+
+// Describe reads everything about a machine that files tell, and watches for
+// the given time who uses its CPUs; 0: it does not. What is known to the caller
+// alone (versions of what runs, hashes of what is run) is added from more.
+func Describe(ctx context.Context, h *host.Host, watch time.Duration, more map[string]string) (Description, error) {
+	var d Description
+	for _, s := range sources() {
+		for name, text := range s.read(h) {
+			d.add(name, text, s.passing)
+		}
+	}
+	for name, text := range more {
+		d.add(name, value{text: text}, false)
+	}
+	busy, err := busyProcesses(ctx, h, watch)
+	if err != nil {
+		return d, fmt.Errorf("describe the machine: %w", err)
+	}
+	d.add("processes.busy", busy, true)
+	slices.SortFunc(d.Items, func(a, b Item) int { return strings.Compare(a.Name, b.Name) })
+	return d, nil
+}
+
+func (d *Description) add(name string, v value, passing bool) {
+	i := Item{Name: name, Value: v.text, Passing: passing}
+	if v.err != nil {
+		i.Value, i.Missing = "", v.err.Error()
+	}
+	d.Items = append(d.Items, i)
+}
+
+// Hash names the machine as it is: two descriptions have the same unless
+// something differs that does not change by itself.
+func (d Description) Hash() string {
+	sum := sha256.New()
+	for _, i := range d.Items {
+		if !i.Passing {
+			fmt.Fprintf(sum, "%q %q %t\n", i.Name, i.Value, i.Missing != "")
+		}
+	}
+	return hex.EncodeToString(sum.Sum(nil))[:16]
+}
+
+// Get returns an item's value; false if it is missing or unknown.
+func (d Description) Get(name string) (string, bool) {
+	for _, i := range d.Items {
+		if i.Name == name {
+			return i.Value, i.Missing == ""
+		}
+	}
+	return "", false
+}
+
+// Diff says in lines what has changed since an earlier description: "name: old
+// → new". What passes by itself is marked with "~" and comes last.
+func (d Description) Diff(before Description) []string {
+	say := func(i Item, ok bool) string {
+		switch {
+		case !ok:
+			return "(not described)"
+		case i.Missing != "":
+			return "(missing: " + i.Missing + ")"
+		}
+		return i.Value
+	}
+	index := func(d Description) map[string]Item {
+		all := map[string]Item{}
+		for _, i := range d.Items {
+			all[i.Name] = i
+		}
+		return all
+	}
+	was, is := index(before), index(d)
+	names := maps.Clone(was)
+	maps.Copy(names, is)
+	var lasting, passing []string
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		a, inA := was[name]
+		b, inB := is[name]
+		from, to := say(a, inA), say(b, inB)
+		// Why it is missing may be told in other words.
+		if from == to || inA && inB && a.Missing != "" && b.Missing != "" {
+			continue
+		}
+		line := fmt.Sprintf("%s: %s → %s", name, from, to)
+		if names[name].Passing {
+			passing = append(passing, "~ "+line)
+		} else {
+			lasting = append(lasting, line)
+		}
+	}
+	return append(lasting, passing...)
+}
+
+// value is what was read, or why nothing was.
+type value struct {
+	text string
+	err  error
+}
+
+// source reads items of a machine.
+type source struct {
+	passing bool
+	read    func(h *host.Host) map[string]value
+}
+
+// file is one item from one file; its path says what it is.
+func file(name, path string) source {
+	return source{read: func(h *host.Host) map[string]value { return map[string]value{name: readValue(h, path)} }}
+}
+
+func readValue(h *host.Host, path string) value {
+	text, err := h.ReadValue(path)
+	if errors.Is(err, fs.ErrNotExist) && strings.HasPrefix(path, "/sys/kernel/debug/") {
+		return value{err: errors.New("no such file; is debugfs mounted?")}
+	}
+	if err != nil {
+		return value{err: because(err)}
+	}
+	return value{text: text}
+}
+
+// because is an error's cause in few words, without paths that differ by where
+// the machine is mounted.
+func because(err error) error {
+	var p *os.PathError
+	if errors.As(err, &p) {
+		return p.Err
+	}
+	return err
+}
+
+// one is a single item from code.
+func one(name string, passing bool, read func(h *host.Host) (string, error)) source {
+	return source{passing: passing, read: func(h *host.Host) map[string]value {
+		text, err := read(h)
+		return map[string]value{name: {text, err}}
+	}}
+}
+
+// each is an item for each place that a pattern finds, NAME.PLACE, from the file
+// below it; a single missing item if there is none.
+func each(name, pattern, below string) source {
+	return source{read: func(h *host.Host) map[string]value {
+		all := map[string]value{}
+		for _, p := range places(h, pattern) {
+			if v := readValue(h, path.Join(p, below)); v.err == nil {
+				all[name+"."+path.Base(p)] = v
+			}
+		}
+		if len(all) == 0 {
+			all[name] = value{err: fmt.Errorf("nothing at %s", path.Join(pattern, below))}
+		}
+		return all
+	}}
+}
+
+// distinct is an item that all CPUs (or other places) ought to have in common: its
+// values, with how many have it where they differ.
+func distinct(name, pattern string) source {
+	return one(name, false, func(h *host.Host) (string, error) { return common(h, pattern) })
+}
+
+func common(h *host.Host, pattern string) (string, error) {
+	count := map[string]int{}
+	for _, p := range places(h, pattern) {
+		if v := readValue(h, p); v.err == nil {
+			count[v.text]++
+		}
+	}
+	switch len(count) {
+	case 0:
+		return "", fmt.Errorf("nothing at %s", pattern)
+	case 1:
+		for text := range count {
+			return text, nil
+		}
+	}
+	var words []string
+	for _, text := range slices.Sorted(maps.Keys(count)) {
+		words = append(words, fmt.Sprintf("%s (%d)", text, count[text]))
+	}
+	return strings.Join(words, ", "), nil
+}
+
+// places are the paths inside the host that a pattern finds.
+func places(h *host.Host, pattern string) []string {
+	found, err := filepath.Glob(h.Path(pattern))
+	if err != nil {
+		return nil
+	}
+	root := strings.TrimSuffix(h.Path("/"), "/")
+	for i, p := range found {
+		found[i] = strings.TrimPrefix(p, root)
+	}
+	return found
+}
+
+// kernelOption reads an option of the kernel's configuration: of the running
+// one (IKCONFIG), else the file that distributions leave in /boot.
+func kernelOption(h *host.Host, option string) (string, error) {
+	release, _ := h.ReadValue("/proc/sys/kernel/osrelease")
+	for _, name := range []string{"/proc/config.gz", "/boot/config-" + release} {
+		f, err := os.Open(h.Path(name))
+		if err != nil {
+			continue
+		}
+		text, err := findOption(f, strings.HasSuffix(name, ".gz"), option)
+		f.Close()
+		if err == nil {
+			return text, nil
+		}
+	}
+	return "", errors.New("no configuration of the kernel in /proc/config.gz nor /boot")
+}
+
+func findOption(r io.Reader, compressed bool, option string) (string, error) {
+	if compressed {
+		z, err := gzip.NewReader(r)
+		if err != nil {
+			return "", err
+		}
+		r = z
+	}
+	in := bufio.NewScanner(r)
+	for in.Scan() {
+		if text, ok := strings.CutPrefix(in.Text(), option+"="); ok {
+			return text, nil
+		}
+	}
+	return "n", in.Err()
+}
+
+// busyProcesses lists who used more than half a percent of a CPU for some time.
+func busyProcesses(ctx context.Context, h *host.Host, watch time.Duration) (value, error) {
+	if watch <= 0 {
+		return value{err: errors.New("not watched")}, nil
+	}
+	before := listProcesses(h)
+	t := time.NewTimer(watch)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return value{}, ctx.Err()
+	case <-t.C:
+	}
+	var names []string
+	for _, u := range before.since(h, 0.005) {
+		names = append(names, fmt.Sprintf("%s (pid %d) %.3f CPUs", u.name, u.pid, u.rate))
+	}
+	return value{text: strings.Join(names, ", ")}, nil
+}

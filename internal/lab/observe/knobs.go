@@ -1,0 +1,252 @@
+package observe
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/enforce"
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// knob is a setting of the machine that a study may change for its time.
+type knob struct {
+	files   string // pattern
+	allowed []string
+	help    string
+}
+
+// irqbalanceFile stands for whether irqbalance runs; there is no such file. It
+// is stopped by a signal, and let go by one.
+const irqbalanceFile = "/proc/irqbalance"
+
+func knobs() map[string]knob {
+	onOff := []string{"0", "1"}
+	return map[string]knob{
+		"governor":         {cpus + "/cpu[0-9]*/cpufreq/scaling_governor", nil, "cpufreq governor of all CPUs"},
+		"no_turbo":         {cpus + "/intel_pstate/no_turbo", onOff, "1 switches turbo off (intel_pstate)"},
+		"boost":            {cpus + "/cpufreq/boost", onOff, "0 switches turbo off (acpi-cpufreq, amd-pstate)"},
+		"smt":              {cpus + "/smt/control", []string{"on", "off"}, "simultaneous multithreading"},
+		"numa_balancing":   {sysctl + "/kernel/numa_balancing", []string{"0", "1", "2"}, "automatic NUMA balancing"},
+		"thp":              {mm + "/transparent_hugepage/enabled", []string{"always", "madvise", "never"}, "transparent huge pages"},
+		"thp_defrag":       {mm + "/transparent_hugepage/defrag", []string{"always", "defer", "defer+madvise", "madvise", "never"}, "their defragmentation"},
+		"ksm":              {mm + "/ksm/run", onOff, "kernel samepage merging"},
+		"aslr":             {sysctl + "/kernel/randomize_va_space", []string{"0", "1", "2"}, "random addresses"},
+		"autogroup":        {sysctl + "/kernel/sched_autogroup_enabled", onOff, "scheduling by session"},
+		"nmi_watchdog":     {sysctl + "/kernel/nmi_watchdog", onOff, "it holds one hardware counter"},
+		"timer_migration":  {sysctl + "/kernel/timer_migration", onOff, "timers move to busy CPUs"},
+		"swappiness":       {sysctl + "/vm/swappiness", nil, "0 to 200"},
+		"zone_reclaim":     {sysctl + "/vm/zone_reclaim_mode", nil, "reclaim before another memory node is used"},
+		"perf_max_sample":  {sysctl + "/kernel/perf_cpu_time_max_percent", nil, "share of CPU that perf's interrupts may take"},
+		"rt_runtime":       {sysctl + "/kernel/sched_rt_runtime_us", nil, "µs of a second that realtime tasks may take; -1 all"},
+		"dirty_writeback":  {sysctl + "/vm/dirty_writeback_centisecs", nil, "how often dirty pages are written back"},
+		"workqueue_cpus":   {"/sys/devices/virtual/workqueue/cpumask", nil, "CPUs of unbound kernel workers, hexadecimal"},
+		"irqbalance":       {irqbalanceFile, []string{"running", "stopped"}, "the daemon that moves interrupts; stopped by SIGSTOP"},
+		"mglru":            {mm + "/lru_gen/enabled", nil, "multi-generational LRU"},
+		"compaction":       {sysctl + "/vm/compaction_proactiveness", nil, "0 to 100; memory compaction in the background"},
+		"stat_interval":    {sysctl + "/vm/stat_interval", nil, "seconds between updates of vmstat"},
+		"watchdog_cpumask": {sysctl + "/kernel/watchdog_cpumask", nil, "CPUs that have a soft-lockup watchdog"},
+	}
+}
+
+// KnobNames are those that a study's preconditions may set.
+func KnobNames() []string { return slices.Sorted(maps.Keys(knobs())) }
+
+// Knobs are the files of a machine as the enforcer wants them: it implements
+// enforce.Files. A file that lists its choices ("always [madvise] never") reads
+// as the chosen one, and their directories, which are no cgroups, are always
+// the same ones: after a reboot nothing of theirs is left to restore.
+type Knobs struct{ Host *host.Host }
+
+// ReadValue implements enforce.Files.
+func (k Knobs) ReadValue(file string) (string, error) {
+	if file == irqbalanceFile {
+		return balancer{k.Host}.state(), nil
+	}
+	text, err := k.Host.ReadValue(file)
+	if err != nil {
+		return "", err
+	}
+	return chosen(text), nil
+}
+
+// WriteValue implements enforce.Files.
+func (k Knobs) WriteValue(file, value string) error {
+	if file == irqbalanceFile {
+		return balancer{k.Host}.set(value)
+	}
+	return k.Host.WriteValue(file, value)
+}
+
+// Inode implements enforce.Files.
+func (k Knobs) Inode(dir string) (uint64, error) {
+	if dir != path.Dir(irqbalanceFile) {
+		if _, err := k.Host.Inode(dir); err != nil {
+			return 0, err // a CPU that was unplugged, for one
+		}
+	}
+	return 1, nil
+}
+
+// BootID implements enforce.Files.
+func (k Knobs) BootID() (string, error) { return k.Host.BootID() }
+
+// chosen is the word in brackets, or all of it.
+func chosen(text string) string {
+	_, rest, ok := strings.Cut(text, "[")
+	word, _, closed := strings.Cut(rest, "]")
+	if !ok || !closed || strings.ContainsAny(word, " \n") {
+		return text
+	}
+	return word
+}
+
+// knobError is that a machine has no such knob.
+type knobError struct{ name, files string }
+
+func (e *knobError) Error() string {
+	return fmt.Sprintf("set %s: this machine has no %s", e.name, e.files)
+}
+
+// Set journals and makes the changes that a study wants: knob to value. It is
+// all or nothing. What already is as wanted is not touched. The enforcer has
+// Knobs for its files; its RestoreAll, also of the next process, puts
+// everything back.
+func (k Knobs) Set(e *enforce.Enforcer, now, until sample.Millis, settings map[string]string, who string) error {
+	var changes []enforce.Change
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		c, err := k.changes(name, settings[name])
+		if err != nil {
+			return err
+		}
+		changes = append(changes, c...)
+	}
+	for i, c := range changes {
+		c.From, c.Until, c.Who, c.Why = now, until, who, "preconditions of a study"
+		if err := e.Apply(now, c); err != nil {
+			err = fmt.Errorf("set %s: %w", c.Task, err)
+			for _, done := range slices.Backward(changes[:i]) {
+				if _, undo := e.Undo(now, done.ID, "another change failed"); undo != nil {
+					err = errors.Join(err, undo)
+				}
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// changes are those that a setting takes: one for each directory.
+func (k Knobs) changes(name, want string) ([]enforce.Change, error) {
+	if err := checkKnob(name, want); err != nil {
+		return nil, err
+	}
+	files := places(k.Host, knobs()[name].files)
+	if knobs()[name].files == irqbalanceFile {
+		files = []string{irqbalanceFile}
+	}
+	if len(files) == 0 {
+		return nil, &knobError{name, knobs()[name].files}
+	}
+	var all []enforce.Change
+	for _, file := range files {
+		old, err := k.ReadValue(file)
+		if err != nil {
+			return nil, fmt.Errorf("set %s: %w", name, err)
+		}
+		if old == want || old == noBalancer && want == "stopped" {
+			continue
+		}
+		if old == noBalancer {
+			return nil, &knobError{name, "irqbalance"}
+		}
+		dir := path.Dir(file)
+		inode, err := k.Inode(dir)
+		if err != nil {
+			return nil, fmt.Errorf("set %s: %w", name, err)
+		}
+		all = append(all, enforce.Change{ID: "lab-knob " + file, Dir: dir, Inode: inode, Task: sample.TaskName(name),
+			Writes: []host.Write{{File: file, Old: old, New: want}}})
+	}
+	return all, nil
+}
+
+// checkKnob says what is wrong with a setting.
+func checkKnob(name, want string) error {
+	one, ok := knobs()[name]
+	switch {
+	case !ok:
+		return fmt.Errorf("no knob %q: there are %s", name, strings.Join(KnobNames(), ", "))
+	case one.allowed != nil && !slices.Contains(one.allowed, want):
+		return fmt.Errorf("%q: want one of %s", want, strings.Join(one.allowed, ", "))
+	case want == "" || strings.ContainsAny(want, "\n[]"):
+		return fmt.Errorf("%q: want a value", want)
+	}
+	return nil
+}
+
+// noBalancer is irqbalance's state where there is none.
+const noBalancer = "none"
+
+// balancer is the daemon irqbalance.
+type balancer struct{ host *host.Host }
+
+// pids are its processes.
+func (b balancer) pids() (running, stopped []int) {
+	for _, p := range places(b.host, "/proc/[0-9]*/stat") {
+		text, err := b.host.ReadValue(p)
+		if err != nil {
+			continue
+		}
+		pid, err := strconv.Atoi(path.Base(path.Dir(p)))
+		_, one, ok := parseProcess(text)
+		if err != nil || !ok || one.name != "irqbalance" {
+			continue
+		}
+		if state := strings.TrimSpace(text[strings.LastIndexByte(text, ')')+1:]); strings.HasPrefix(state, "T") {
+			stopped = append(stopped, pid)
+		} else {
+			running = append(running, pid)
+		}
+	}
+	return running, stopped
+}
+
+func (b balancer) state() string {
+	running, stopped := b.pids()
+	switch {
+	case len(running) > 0:
+		return "running"
+	case len(stopped) > 0:
+		return "stopped"
+	}
+	return noBalancer
+}
+
+// patience is how long a signal may take to show.
+const patience = 2 * time.Second
+
+func (b balancer) set(state string) error {
+	running, stopped := b.pids()
+	pids, signal := running, unix.SIGSTOP
+	if state == "running" {
+		pids, signal = stopped, unix.SIGCONT
+	}
+	for _, pid := range pids {
+		if err := unix.Kill(pid, signal); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("signal irqbalance (pid %d): %w", pid, err)
+		}
+	}
+	for end := time.Now().Add(patience); b.state() != state && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	return nil
+}

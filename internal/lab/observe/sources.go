@@ -1,0 +1,249 @@
+package observe
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+const (
+	cpus   = "/sys/devices/system/cpu"
+	mm     = "/sys/kernel/mm"
+	sysctl = "/proc/sys"
+)
+
+// sources are everything that Describe reads. What programs are installed is
+// recorded and makes no other machine: what of it a study runs has hashes of its
+// own.
+func sources() []source {
+	return []source{
+		one("cpu.platform", false, func(h *host.Host) (string, error) { p, err := h.Platform(); return string(p), err }),
+		one("cpu.model", false, func(h *host.Host) (string, error) { return cpuinfo(h, "model name", "CPU part") }),
+		one("cpu.microcode", false, func(h *host.Host) (string, error) { return cpuinfo(h, "microcode") }),
+		one("cpu.topology", false, topology),
+		file("cpu.online", cpus+"/online"),
+		file("cpu.isolated", cpus+"/isolated"),
+		file("cpu.smt", cpus+"/smt/control"),
+		distinct("cpu.governor", cpus+"/cpu[0-9]*/cpufreq/scaling_governor"),
+		distinct("cpu.driver", cpus+"/cpu[0-9]*/cpufreq/scaling_driver"),
+		distinct("cpu.min_khz", cpus+"/cpu[0-9]*/cpufreq/scaling_min_freq"),
+		distinct("cpu.max_khz", cpus+"/cpu[0-9]*/cpufreq/scaling_max_freq"),
+		distinct("cpu.energy_preference", cpus+"/cpu[0-9]*/cpufreq/energy_performance_preference"),
+		one("cpu.turbo", false, turbo),
+		file("cpu.idle_driver", cpus+"/cpuidle/current_driver"),
+		file("cpu.idle_governor", cpus+"/cpuidle/current_governor_ro"),
+		one("cpu.idle_states", false, idleStates),
+		each("cpu.vulnerability", cpus+"/vulnerabilities/*", ""),
+		distinct("cpu.rapl_limits_uw", "/sys/class/powercap/*/constraint_0_power_limit_uw"),
+		file("machine.product", "/sys/class/dmi/id/product_name"),
+		file("machine.firmware", "/sys/class/dmi/id/bios_version"),
+		file("machine.hypervisor", "/sys/hypervisor/type"),
+		file("machine.name", sysctl+"/kernel/hostname"),
+
+		file("kernel.release", sysctl+"/kernel/osrelease"),
+		file("kernel.version", sysctl+"/kernel/version"),
+		file("kernel.cmdline", "/proc/cmdline"),
+		one("kernel.hz", false, func(h *host.Host) (string, error) { return kernelOption(h, "CONFIG_HZ") }),
+		one("kernel.irq_time_accounting", false, func(h *host.Host) (string, error) { return kernelOption(h, "CONFIG_IRQ_TIME_ACCOUNTING") }),
+		file("kernel.preempt", "/sys/kernel/debug/sched/preempt"),
+		file("kernel.clocksource", "/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+		file("kernel.tainted", sysctl+"/kernel/tainted").fleeting(),
+		file("sched.autogroup", sysctl+"/kernel/sched_autogroup_enabled"),
+		file("sched.features", "/sys/kernel/debug/sched/features"),
+		file("sched.base_slice_ns", "/sys/kernel/debug/sched/base_slice_ns"),
+		file("sched.cfs_slice_us", sysctl+"/kernel/sched_cfs_bandwidth_slice_us"),
+		file("sched.rt_runtime_us", sysctl+"/kernel/sched_rt_runtime_us"),
+		file("sched.timer_migration", sysctl+"/kernel/timer_migration"),
+		file("kernel.nmi_watchdog", sysctl+"/kernel/nmi_watchdog"),
+		file("kernel.perf_event_paranoid", sysctl+"/kernel/perf_event_paranoid"),
+		file("kernel.aslr", sysctl+"/kernel/randomize_va_space"),
+		file("kernel.boot_id", sysctl+"/kernel/random/boot_id").fleeting(),
+
+		one("memory.total", false, func(h *host.Host) (string, error) { return meminfo(h, "MemTotal") }),
+		one("memory.swap_total", false, func(h *host.Host) (string, error) { return meminfo(h, "SwapTotal") }),
+		one("memory.swap_used", true, swapUsed),
+		file("memory.swappiness", sysctl+"/vm/swappiness"),
+		file("memory.overcommit", sysctl+"/vm/overcommit_memory"),
+		file("memory.thp", mm+"/transparent_hugepage/enabled"),
+		file("memory.thp_defrag", mm+"/transparent_hugepage/defrag"),
+		file("memory.ksm", mm+"/ksm/run"),
+		file("memory.zone_reclaim", sysctl+"/vm/zone_reclaim_mode"),
+		file("memory.hugepages", sysctl+"/vm/nr_hugepages"),
+		file("numa.nodes", "/sys/devices/system/node/online"),
+		file("numa.balancing", sysctl+"/kernel/numa_balancing"),
+
+		one("cgroup.kind", false, cgroupKind),
+		file("irq.default_affinity", "/proc/irq/default_smp_affinity"),
+		one("irq.affinities", true, func(h *host.Host) (string, error) { return common(h, "/proc/irq/[0-9]*/smp_affinity_list") }),
+		one("irq.balancer", false, irqbalanceState),
+
+		each("disk.model", "/sys/block/[^lrz]*", "device/model"),
+		each("disk.firmware", "/sys/block/[^lrz]*", "device/firmware_rev"),
+		each("disk.scheduler", "/sys/block/[^lrz]*", "queue/scheduler"),
+		each("disk.rotational", "/sys/block/[^lrz]*", "queue/rotational"),
+		each("net.mtu", "/sys/class/net/e*", "mtu"),
+		each("net.speed", "/sys/class/net/e*", "speed"),
+		one("net.queues", false, netQueues),
+		one("net.offloads", false, func(*host.Host) (string, error) {
+			return "", errors.New("not in any file: ethtool -k and ethtool -g tell offloads and rings")
+		}),
+		each("temperature", "/sys/class/thermal/thermal_zone*", "temp").fleeting(),
+
+		one("os.name", false, osName),
+		one("os.packages", true, packages),
+	}
+}
+
+// fleeting is the source of what changes by itself.
+func (s source) fleeting() source { s.passing = true; return s }
+
+func cpuinfo(h *host.Host, keys ...string) (string, error) {
+	text, err := h.ReadValue("/proc/cpuinfo")
+	if err != nil {
+		return "", because(err)
+	}
+	count := map[string]bool{}
+	for line := range strings.Lines(text) {
+		key, v, _ := strings.Cut(line, ":")
+		if slices.Contains(keys, strings.TrimSpace(key)) {
+			count[strings.TrimSpace(v)] = true
+		}
+	}
+	if len(count) == 0 {
+		return "", fmt.Errorf("no %s in /proc/cpuinfo", keys[0])
+	}
+	var all []string
+	for v := range count {
+		all = append(all, v)
+	}
+	slices.Sort(all)
+	return strings.Join(all, ", "), nil
+}
+
+func topology(h *host.Host) (string, error) {
+	t, err := h.Topology()
+	if err != nil {
+		return "", err
+	}
+	var lines []string
+	for _, c := range t.CPUs {
+		lines = append(lines, fmt.Sprintf("%d: package %d core %d node %d siblings %s llc %d of %d KiB on %s", c.ID, c.Package, c.Core, c.Node, c.Siblings, c.LLC.ID, c.LLC.Size>>10, c.LLC.CPUs))
+	}
+	return strings.Join(lines, "\n"), nil
+}
+
+// turbo is on or off, by whichever driver says it.
+func turbo(h *host.Host) (string, error) {
+	if v := readValue(h, cpus+"/intel_pstate/no_turbo"); v.err == nil {
+		return map[string]string{"0": "on", "1": "off"}[v.text], nil
+	}
+	if v := readValue(h, cpus+"/cpufreq/boost"); v.err == nil {
+		return map[string]string{"1": "on", "0": "off"}[v.text], nil
+	}
+	return "", errors.New("neither intel_pstate nor cpufreq tells")
+}
+
+func idleStates(h *host.Host) (string, error) {
+	var words []string
+	for _, p := range places(h, cpus+"/cpu0/cpuidle/state*") {
+		name, off := readValue(h, p+"/name"), readValue(h, p+"/disable")
+		word := name.text
+		if off.text != "0" {
+			word += " (disabled)"
+		}
+		words = append(words, word)
+	}
+	if len(words) == 0 {
+		return "", errors.New("no cpuidle for CPU 0")
+	}
+	return strings.Join(words, ", "), nil
+}
+
+func meminfo(h *host.Host, key string) (string, error) {
+	text, err := h.ReadValue("/proc/meminfo")
+	if err != nil {
+		return "", because(err)
+	}
+	for line := range strings.Lines(text) {
+		if v, ok := strings.CutPrefix(line, key+":"); ok {
+			return strings.TrimSpace(v), nil
+		}
+	}
+	return "", fmt.Errorf("no %s in /proc/meminfo", key)
+}
+
+func swapUsed(h *host.Host) (string, error) {
+	n, err := swapBytes(h)
+	return fmt.Sprintf("%d kB", int64(n)>>10), err
+}
+
+func cgroupKind(h *host.Host) (string, error) {
+	l := h.Layout()
+	if l.Kind == host.None {
+		return "", errors.New("no cgroup hierarchy is mounted")
+	}
+	hier, ok := l.CPU()
+	where := "nowhere"
+	if ok {
+		where = map[sample.Hierarchy]string{sample.Unified: "in cgroup2", sample.V1CPU: "in v1"}[hier]
+	}
+	return fmt.Sprintf("%s, cpu %s, cgroup2 has: %s", l.Kind, where, strings.Join(l.Controllers, " ")), nil
+}
+
+// irqbalanceState is whether irqbalance runs, which moves interrupts during a run.
+func irqbalanceState(h *host.Host) (string, error) { return balancer{h}.state(), nil }
+
+func netQueues(h *host.Host) (string, error) {
+	count := map[string]int{}
+	for _, p := range places(h, "/sys/class/net/e*/queues/*") {
+		kind, _, _ := strings.Cut(path.Base(p), "-")
+		count[path.Base(path.Dir(path.Dir(p)))+" "+kind]++
+	}
+	var words []string
+	for name, n := range count {
+		words = append(words, fmt.Sprintf("%s %d", name, n))
+	}
+	if len(words) == 0 {
+		return "", errors.New("no network interface")
+	}
+	slices.Sort(words)
+	return strings.Join(words, ", "), nil
+}
+
+func osName(h *host.Host) (string, error) {
+	text, err := h.ReadValue("/etc/os-release")
+	if err != nil {
+		return "", because(err)
+	}
+	for line := range strings.Lines(text) {
+		if v, ok := strings.CutPrefix(line, "PRETTY_NAME="); ok {
+			return strings.Trim(strings.TrimSpace(v), `"`), nil
+		}
+	}
+	return "", errors.New("no PRETTY_NAME in /etc/os-release")
+}
+
+// packages names the set of installed packages by a hash of their versions.
+func packages(h *host.Host) (string, error) {
+	text, err := h.ReadValue("/var/lib/dpkg/status")
+	if err != nil {
+		return "", errors.New("no dpkg; other packagers are not asked")
+	}
+	sum, n := sha256.New(), 0
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "Package: ") {
+			n++
+		}
+		if strings.HasPrefix(line, "Package: ") || strings.HasPrefix(line, "Version: ") || strings.HasPrefix(line, "Status: ") {
+			sum.Write([]byte(line))
+		}
+	}
+	return fmt.Sprintf("dpkg, %d packages, %s", n, hex.EncodeToString(sum.Sum(nil))[:16]), nil
+}
