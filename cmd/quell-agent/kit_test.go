@@ -36,6 +36,8 @@ func TestMain(m *testing.M) {
 		}
 	case "stay":
 		stay()
+	case "work":
+		progress()
 	}
 }
 
