@@ -63,7 +63,7 @@ func TestLedger(t *testing.T) {
 			l.Add(s)
 		}
 		got := l.Close(100, parts, Trace)
-		m := got[0].Migrations[0]
+		m := got[0].Migrations[0] // b may have slept
 		if !near(got[0].OnPlace, c.onPlace) || m.Logical != c.moves[0] || m.Physical != c.moves[1] || !slices.EqualFunc(m.PerCPU, c.perCPU, near) ||
 			!near(got[0].Doubled, c.doubled[0]) || !near(got[1].Doubled, c.doubled[1]) {
 			t.Errorf("%s: %+v and doubled %g, want %+v", c.name, got[0], got[1].Doubled, c)
@@ -154,6 +154,12 @@ func TestLedgerAgainstATwin(t *testing.T) {
 					}
 				}
 				i := slices.IndexFunc(got[p].Migrations, func(m result.Migrations) bool { return m.Thread == strconv.Itoa(tid) })
+				if i < 0 {
+					if moves[tid] > 0 || ran[tid] != [4]int64{} {
+						t.Errorf("seed %d round %d: thread %d is missing", seed, round, tid)
+					}
+					continue
+				}
 				if m := got[p].Migrations[i]; m.Logical != moves[tid] || m.Physical != across[tid] {
 					t.Errorf("seed %d round %d thread %d: %+v, want %d and %d moves", seed, round, tid, m, moves[tid], across[tid])
 				}

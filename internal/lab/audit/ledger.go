@@ -224,6 +224,9 @@ func (l *Ledger) Close(at int64, parts []Placed, method string) []result.Audit {
 				}
 			}
 			total += ran
+			if ran == 0 && t.moves == 0 {
+				continue // it slept all the time
+			}
 			a.Migrations = append(a.Migrations, m)
 		}
 		if total > 0 {

@@ -18,8 +18,8 @@
 // a machine with cgroup2 alone there is no way around it, and [Maker.Stamp] says
 // so.
 //
-// What a machine can do is found out by trying it (Capabilities), never from
-// versions. What it lacks is a *lab.LackError: the run is skipped.
+// What a machine can do is found out by trying it, never from versions: KVM, for
+// one, by booting a guest. What it lacks is a *lab.LackError: the run is skipped.
 //
 // Inside a container and a guest, quell's own binary is PID 1 ([AgentMain]). It
 // holds programs at the barrier, passes their output on, and tells its clock,

@@ -27,7 +27,8 @@ type Options struct {
 	// Hold is the command line that calls HoldMain with the words after it.
 	Hold []string
 	// Agent is the command line that calls AgentMain with the words after it.
-	// Its first word is a static program: it is taken into containers and guests.
+	// Its first word is a static program: it is taken into containers and guests,
+	// where Hold is looked for in it too.
 	Agent []string
 	// Guard thaws what is stopped when the lab is killed; nil for none.
 	Guard *load.Guard

@@ -31,7 +31,7 @@ type container struct {
 }
 
 // patienceToBoot bounds the time to the agent's first word.
-const patienceToBoot = 60 * time.Second
+const patienceToBoot = 2 * time.Minute
 
 // Places of the agent in a container.
 const (
