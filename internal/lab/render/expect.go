@@ -31,7 +31,7 @@ type Expectation struct {
 	// Value with Tolerance, or Above and Below, each open where it is not
 	// given; in the unit of the quantity.
 	Value     *float64 `key:"value"`
-	Tolerance float64  `key:"tolerance" min:"0" help:"on both sides of value, in its unit"`
+	Tolerance float64  `key:"tolerance" help:"on both sides of value, in its unit"`
 	Above     *float64 `key:"above"`
 	Below     *float64 `key:"below"`
 	Source    string   `key:"source" help:"if it is not the file's"`
@@ -67,7 +67,10 @@ func ParseExpectations(file string, text []byte) (*Expectations, error) {
 			r.Add("version", fmt.Sprint(x.Version), "1", r.Where("version"))
 		}
 		for i := range x.Expect {
-			if e := &x.Expect[i]; e.Value != nil && (e.Above != nil || e.Below != nil) {
+			if e := &x.Expect[i]; !(e.Tolerance >= 0) {
+				key := fmt.Sprintf("expect[%d].tolerance", i)
+				r.Add(key, number(e.Tolerance), "0 or more", r.Where(key))
+			} else if e.Value != nil && (e.Above != nil || e.Below != nil) {
 				key := fmt.Sprintf("expect[%d].value", i)
 				r.Add(key, number(*e.Value), "value with tolerance, or above and below", r.Where(key))
 			}
