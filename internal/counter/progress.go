@@ -32,6 +32,10 @@ const (
 	maxEnviron = 256 << 10
 )
 
+// longestPause is in how many windows a task without a progress file is looked
+// at once, at least.
+const longestPause = 8
+
 const progressEnv = "QUELL_PROGRESS"
 
 var (
@@ -58,6 +62,9 @@ type progressTask struct {
 	files  []progressFile
 	seen   map[fileID]bool
 	err    error // why the open window's start could not tell all files
+	// A task that has none is looked at again after a pause, in windows, that
+	// grows: looking costs some files for each process.
+	pause, skip int
 }
 
 type fileID struct{ dev, inode uint64 }
@@ -84,6 +91,10 @@ func (t *progressTask) stop() (counted, error) {
 // they stand.
 func (t *progressTask) start() {
 	t.err = nil
+	if t.skip > 0 {
+		t.skip--
+		return
+	}
 	clear(t.seen)
 	pids, err := t.target.Members()
 	if err != nil {
@@ -108,6 +119,18 @@ func (t *progressTask) start() {
 		}
 	}
 	t.known = known
+	if t.pause = t.nextPause(); t.pause > 0 {
+		t.skip = t.pause - 1
+	}
+}
+
+// nextPause is how many windows after this one the task is looked at again, 0
+// for one that has a progress file or may have.
+func (t *progressTask) nextPause() int {
+	if len(t.files) > 0 || t.err != nil || t.target.Progress != "" {
+		return 0
+	}
+	return min(longestPause, max(1, 2*t.pause))
 }
 
 // look finds a process's progress file by its environment as it was at exec.

@@ -10,6 +10,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -323,6 +324,47 @@ func TestCPTNextWindow(t *testing.T) {
 	p.set("/run/b", 500)
 	p.set("/run/d", 5)
 	window("/run/b", 500)
+}
+
+// A task without a progress file is looked at ever more rarely; once it has one,
+// in every window.
+func TestCPTLooksRarelyWhereThereIsNone(t *testing.T) {
+	p := newFakeProc(t)
+	p.check(os.Mkdir(p.root+"/run", 0o755))
+	p.process(7, 1, 1)
+	c, looked := p.cpt(""), 0
+	members := c.order[0].target.Members
+	c.order[0].transactions.(*progressTask).target.Members = func() ([]int, error) { looked++; return members() }
+	var at []int
+	window := func(n int) (found bool) {
+		t.Helper()
+		before := looked
+		start(t, c)
+		if looked > before {
+			at = append(at, n)
+		}
+		_, found = stopped(t, c, twoSeconds)[key(1)]
+		return found
+	}
+	for n := range 32 {
+		if window(n) {
+			t.Errorf("window %d has a reading", n)
+		}
+	}
+	if want := []int{0, 1, 3, 7, 15, 23, 31}; !slices.Equal(at, want) {
+		t.Errorf("looked in windows %d, want %d", at, want)
+	}
+	p.process(7, 1, 2, "QUELL_PROGRESS=/run/a")
+	p.set("/run/a", 1)
+	at = nil
+	for n := range 10 {
+		if found := window(n); found != (n >= longestPause-1) {
+			t.Errorf("window %d: reading %v", n, found)
+		}
+	}
+	if want := []int{7, 8, 9}; !slices.Equal(at, want) {
+		t.Errorf("looked in windows %d, want %d", at, want)
+	}
 }
 
 func TestCPTEnvironBudget(t *testing.T) {
