@@ -128,6 +128,10 @@ func openSources(c *config.Agent, h *host.Host, p *agent.Parts) {
 			if f, ok := s.(interface{ Fallback() string }); ok {
 				st.Reason = f.Fallback()
 			}
+			if d, ok := s.(interface{ Dear() string }); ok && d.Dear() != "" {
+				st.Reason = d.Dear()
+				p.Log.Warn("a signal is dear to count", "signal", sig.Name, "reason", st.Reason)
+			}
 			if m, ok := s.(interface{ Missing() []error }); ok {
 				for _, err := range m.Missing() {
 					p.Log.Info("signal is counted without", "signal", sig.Name, "variant", st.Variant, "reason", err)

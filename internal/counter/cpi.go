@@ -77,14 +77,14 @@ func openCPI(sys kernel, cpus sample.Set, cgroup2 string) (*Perf, error) {
 		for _, m := range misses {
 			if err = g.try(fd, c, instructions, m); err == nil {
 				g.events = []event{c, instructions, m}
-				p.variant = c.name
+				p.variant, p.tolled = c.name, g.toll(fd)
 				return p, nil
 			}
 			p.missing = append(p.missing, refusal(c.name+", instructions and "+m.name+" in one group", err))
 		}
 		if err = g.try(fd, c, instructions); err == nil {
 			g.events = []event{c, instructions}
-			p.variant = c.name
+			p.variant, p.tolled = c.name, g.toll(fd)
 			return p, nil
 		}
 		p.missing = append(p.missing, refusal(c.name+" and instructions in one group", err))

@@ -23,6 +23,7 @@ type Perf struct {
 	fill    func(Reading, total) Reading
 	groups  *groups
 	missing []error
+	tolled  time.Duration
 }
 
 // Signal implements Source.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/quell-dev/quell/internal/host"
 	"github.com/quell-dev/quell/internal/sample"
@@ -41,6 +42,10 @@ func Capabilities(cgroup2 string, cpus sample.Set) []host.Capability {
 		c := capability("perf "+e.name, "counted per cgroup", try("event "+e.name, e))
 		if c.OK && watchdog() {
 			c.Detail += "; the NMI watchdog holds one of the counters"
+		}
+		if c.OK {
+			g.events = []event{e}
+			c.Detail += fmt.Sprintf("; on and off again takes %s", g.toll(root).Round(100*time.Nanosecond))
 		}
 		all = append(all, c)
 	}
