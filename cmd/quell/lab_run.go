@@ -257,17 +257,18 @@ func realDrivers(s *study.Study) []study.Driver {
 	return ds
 }
 
+// observe watches a run's parts and audits where they are.
 func (l *bench) observe(s *study.Study) func(lab.Observed) (lab.Observer, error) {
-	watch := observe.Options{Host: l.host, Observe: s.Observe, Run: s.Run}.Open
-	if len(s.Observe.Placement) == 0 {
-		return watch
-	}
+	watch := observe.Options{Host: l.host, Observe: s.Observe, Run: s.Run}
 	return func(o lab.Observed) (lab.Observer, error) {
-		w, err := watch(o)
+		inner, err := watch.Open(o)
 		if err != nil {
 			return nil, err
 		}
-		return audit.With(w, l.topology, o, s.Observe.Placement...), nil
+		if len(s.Observe.Placement) == 0 {
+			return inner, nil
+		}
+		return audit.With(inner, l.topology, o, s.Observe.Placement...), nil
 	}
 }
 
@@ -275,8 +276,12 @@ func (l *bench) observe(s *study.Study) func(lab.Observed) (lab.Observer, error)
 // command.
 func (l *bench) command(p *study.Part) (lab.Job, error) {
 	w := &p.Workload
-	if w.Builtin == "" {
+	switch {
+	case w.Builtin == "" && w.Metric.Parse == workload.Lines:
 		return lab.Job{Argv: w.Command, Dir: w.Dir, Env: w.Env}, nil
+	case w.Builtin == "":
+		argv := append([]string{l.self, "workload", "command"}, w.Command...)
+		return lab.Job{Argv: argv, Dir: w.Dir, Env: w.Env, Waits: true}, nil
 	}
 	argv := []string{l.self, "workload", "lab", w.Builtin}
 	threads := w.Threads
@@ -289,7 +294,7 @@ func (l *bench) command(p *study.Part) (lab.Job, error) {
 }
 
 func metric(w *study.Workload, output []byte) (float64, error) {
-	return workload.ParseMetric(w.Metric.Parse, output)
+	return workload.MeanMetric(w.Metric.Parse, output)
 }
 
 // hold is lab.Options.Hold by package load.

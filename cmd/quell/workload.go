@@ -45,5 +45,10 @@ func (a *app) workload() *cobra.Command {
 			return workload.RunKernel(cmd.Context(), k)
 		},
 	})
+	cmd.AddCommand(&cobra.Command{
+		Use: "command PROGRAM [ARGUMENTS]", Short: "run a program again and again and say how long each run took", Hidden: true,
+		Example: "  quell workload command sysbench cpu run", DisableFlagParsing: true,
+		RunE: func(cmd *cobra.Command, args []string) error { return workload.RunCommand(cmd.Context(), args) },
+	})
 	return cmd
 }

@@ -10,10 +10,14 @@ import (
 	"strings"
 )
 
-// ParserNames are the names that ParseMetric takes: tools whose output is
-// understood. testdata/output has a recording of each that could be run.
+// Lines is the parser of a command that says of each of its iterations itself
+// when it was, in lines as RunKernel has them.
+const Lines = "iterations"
+
+// ParserNames are the names that MeanMetric takes: Lines, how long a run took, and
+// tools whose output is understood. testdata/output has a recording of each that could be run.
 func ParserNames() []string {
-	return []string{"sysbench", "stress-ng", "redis-benchmark", "wrk", "dacapo", "renaissance"}
+	return []string{Lines, "time", "sysbench", "stress-ng", "redis-benchmark", "wrk", "dacapo", "renaissance"}
 }
 
 func parserOf(name string) func(text string) (float64, error) {

@@ -30,7 +30,7 @@ func TestParseMetric(t *testing.T) {
 		{`/nothing like (it)/`, "sysbench-cpu.txt", 0, "nothing in it matches"},
 		{`/Prime numbers (limit)/`, "sysbench-cpu.txt", 0, "no number"},
 		{`/no group/`, "sysbench-cpu.txt", 0, "one group"},
-		{"ab", "wrk.txt", 0, "want one of sysbench"},
+		{"ab", "wrk.txt", 0, "want one of iterations, time, sysbench"},
 	} {
 		text, err := os.ReadFile(filepath.Join("testdata", "output", c.file))
 		if err != nil {
@@ -63,7 +63,7 @@ func FuzzParseMetric(f *testing.F) {
 		f.Add(string(text))
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		for _, how := range ParserNames() {
+		for _, how := range ParserNames()[2:] {
 			v, err := ParseMetric(how, []byte(text))
 			if err == nil && (v != v || v-v != 0 || v < 0) {
 				t.Errorf("%s: %v", how, v)

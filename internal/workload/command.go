@@ -1,0 +1,98 @@
+package workload
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// endOfRun separates the outputs of a command's runs; the seconds that the run
+// took stand behind it.
+const endOfRun = "quell-lab run took "
+
+// RunCommand runs a command of the user's again and again: each run is one
+// iteration (see RunKernel). It waits for a line on standard input, and ends
+// what runs when that closes. The command's output is passed on. A run that
+// fails ends it with an error.
+func RunCommand(ctx context.Context, argv []string) error {
+	return runCommand(ctx, argv, os.Stdin, os.Stdout, os.Stderr)
+}
+
+func runCommand(ctx context.Context, argv []string, in io.Reader, out, errs io.Writer) error {
+	if len(argv) == 0 {
+		return errors.New("run command: no program given")
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	lines := bufio.NewReader(in)
+	if _, err := lines.ReadString('\n'); err != nil {
+		return nil // called off
+	}
+	go func() {
+		// The reader may stay blocked after this returns; the process ends.
+		defer cancel()
+		io.Copy(io.Discard, lines)
+	}()
+	for {
+		cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+		cmd.Stdout, cmd.Stderr = out, errs
+		// A group of its own, so that its children end with it.
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+		cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+		cmd.WaitDelay = time.Second
+		from := monotonic()
+		err := cmd.Run()
+		to := monotonic()
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("run %s: %w", argv[0], err)
+		}
+		took := strconv.FormatFloat(time.Duration(to-from).Seconds(), 'f', 6, 64)
+		if _, err := fmt.Fprintf(out, "\n%s%s\nquell-lab iteration %d %d 1\n", endOfRun, took, from, to); err != nil {
+			return fmt.Errorf("report iteration: %w", err)
+		}
+	}
+}
+
+// MeanMetric is the mean of ParseMetric over the complete runs in the output of
+// RunCommand. The parser "time" is how many seconds a run took; Lines have no
+// figure beside them, which is 0.
+func MeanMetric(how string, output []byte) (float64, error) {
+	if how == Lines {
+		return 0, nil
+	}
+	sum, n := 0.0, 0
+	rest := string(output)
+	for {
+		text, after, ok := strings.Cut(rest, "\n"+endOfRun)
+		if !ok {
+			break
+		}
+		took, more, ok := strings.Cut(after, "\n")
+		if !ok {
+			break
+		}
+		v, err := number(took)
+		if err == nil && how != "time" {
+			v, err = ParseMetric(how, []byte(text))
+		}
+		if err != nil {
+			return 0, err
+		}
+		sum, n, rest = sum+v, n+1, more
+	}
+	if n == 0 {
+		return 0, errors.New("the command has not come to its end once: give it more time, or less to do")
+	}
+	return sum / float64(n), nil
+}
