@@ -271,6 +271,14 @@ func TestScrapeRests(t *testing.T) {
 			t.Error("not asked although it answers")
 		}
 	}
+	works = false // what was is forgotten
+	pattern = ""
+	for range 5 {
+		pattern += map[bool]string{true: "A", false: "."}[window()]
+	}
+	if want := "AA.A."; pattern != want {
+		t.Errorf("asked in windows %s, want %s", pattern, want)
+	}
 }
 
 // A task in a network of its own is asked there, at the same port as another

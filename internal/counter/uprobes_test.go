@@ -3,6 +3,7 @@
 package counter
 
 import (
+	"context"
 	"errors"
 	"math"
 	"os"
@@ -186,6 +187,34 @@ func TestUprobeAttribution(t *testing.T) {
 	}
 }
 
+// What cgroups and processes did that are gone at the window's end counts too.
+func TestUprobeHitsOfTheGone(t *testing.T) {
+	k := &fakeProber{}
+	_, c := probed(t, k)
+	below, members := []uint64{11}, []int{7, 21}
+	one, two := uprobe(1, sample.Unified), uprobe(2, sample.V1CPU)
+	one.Below = func() ([]uint64, error) { return below, nil }
+	two.Members = func() ([]int, error) { return members, nil }
+	for _, target := range []Target{one, two} {
+		if err := c.Add(target); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := window(t, c, func() {
+		below, members = []uint64{12}, []int{7, 22}
+		k.hit(11, 1, 2)
+		k.hit(12, 1, 3)
+		k.hit(90, 21, 4)
+		k.hit(90, 22, 5)
+	})
+	for task, want := range map[sample.TaskKey]float64{one.Key: 5, two.Key: 9} {
+		r := all[task]
+		if tx, _ := r.Extras.Get(sample.Transactions); tx != want {
+			t.Errorf("%v: %+v, want %v transactions", task.Hierarchy, r, want)
+		}
+	}
+}
+
 // What is hit too often is taken out at once, whoever hits it, said so, left
 // alone for more and more windows, and counted again when it is rare.
 func TestUprobeAboveItsRate(t *testing.T) {
@@ -361,5 +390,39 @@ func TestUprobeOfATaskThatGoes(t *testing.T) {
 	tx, _ := rest.Extras.Get(sample.Transactions)
 	if _, ok := all[one.Key]; ok || tx != 7 {
 		t.Errorf("%+v", all)
+	}
+}
+
+// stub counts what it says.
+type stub struct{ counted }
+
+func (stub) variant() string        { return "stub" }
+func (stub) start()                 {}
+func (stub) ending(context.Context) {}
+func (stub) abort()                 {}
+
+func (s stub) stop() (counted, error) { return s.counted, nil }
+
+// What was counted in a part of the window stands for the whole of it, unless
+// the part is too small.
+func TestCountsAreScaledToTheWindow(t *testing.T) {
+	for _, tc := range []struct {
+		span               time.Duration
+		tx, cost, coverage float64
+		err                bool
+	}{
+		{0, 100, 0.02, 1, false}, // the window
+		{10 * time.Second, 100, 0.02, 1, false},
+		{8 * time.Second, 125, 0.016, 0.8, false},
+		{12500 * time.Millisecond, 80, 0.025, 1, false},
+		{4 * time.Second, 0, math.NaN(), 0.4, true},
+	} {
+		_, c := probed(t, &fakeProber{})
+		task := &cptTask{transactions: stub{counted{done: 100, span: tc.span}}, from: time.Unix(1, 0)}
+		r, ok := c.finish(task, task.from.Add(10*time.Second), 2*time.Second, true)
+		tx, _ := r.Extras.Get(sample.Transactions)
+		if !ok || tx != tc.tx || !same(r.Cost, tc.cost) || r.Coverage != tc.coverage || (r.Err != nil) != tc.err {
+			t.Errorf("%v: %+v: %v transactions", tc.span, r, tx)
+		}
 	}
 }
