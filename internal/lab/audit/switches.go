@@ -28,9 +28,10 @@ type ring struct {
 	data []byte
 }
 
-// pages of 4 KiB in a ring, a power of two: 26,000 records, a tenth of a second
-// of a CPU that switches 130,000 times in one.
-const pages = 256
+// pages of 4 KiB in a ring, a power of two: 100,000 records, half a second of a
+// CPU that switches 100,000 times in one. On a loaded machine the reader comes
+// late too.
+const pages = 1024
 
 // openSwitches records the switches of the CPUs from now on.
 func openSwitches(cpus sample.Set) (_ *switches, err error) {
