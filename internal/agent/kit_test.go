@@ -284,10 +284,9 @@ type source struct {
 	start, finish error // of Start and Stop
 	adding        error
 	added         int // calls of Add
-	// change, if set, changes what is read of a guest.
-	change  func(path string, r *counter.Reading)
-	open    bool
-	targets map[sample.TaskKey]*followed
+	open          bool
+	targets       map[sample.TaskKey]*followed
+	change        func(path string, r *counter.Reading) // what was read of a guest
 }
 
 type followed struct {
