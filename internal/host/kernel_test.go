@@ -435,12 +435,41 @@ func TestUsageDoesNotAllocate(t *testing.T) {
 	}
 }
 
+// Close ends a Wait that is under way.
+func TestWaitEndsWithClose(t *testing.T) {
+	w, err := real(t).Watch()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		for {
+			if err := w.Wait(); err != nil {
+				ended <- err
+				return
+			}
+		}
+	}()
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; !errors.Is(err, os.ErrClosed) {
+		t.Errorf("Wait: %v", err)
+	}
+	if err := w.Wait(); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("Wait after Close: %v", err)
+	}
+}
+
 func TestWatchLosesNothingWhenTheQueueOverflows(t *testing.T) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := newWatcher(fd)
+	w, err := newWatcher(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer w.Close()
 	dir := t.TempDir()
 	w.tops = []top{{sample.Unified, dir}}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"strings"
+	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -18,13 +19,16 @@ import (
 // that the hierarchies need not be walked. It is for one goroutine, but for
 // Wait, and has none of its own.
 type Watcher struct {
-	fd   int // file's; not to be read after Close
-	file *os.File
+	fd   int
+	end  int // an eventfd that Close writes to
 	tops []top
 	dirs map[int32]string // by watch descriptor
 	wds  map[string]int32 // the inverse
 	buf  [16 << 10]byte
 	seen Changes
+
+	waiting sync.Mutex // held by Wait
+	closed  bool
 }
 
 // top is a mount, as this process opens it.
@@ -67,7 +71,10 @@ func (h *Host) Watch() (*Watcher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watch cgroups: %w", err)
 	}
-	w := newWatcher(fd)
+	w, err := newWatcher(fd)
+	if err != nil {
+		return nil, err
+	}
 	for _, hier := range [...]sample.Hierarchy{sample.Unified, sample.V1CPU} {
 		if t, err := h.tree(hier); err == nil {
 			w.tops = append(w.tops, top{hier, h.Path(t.dir)})
@@ -80,12 +87,26 @@ func (h *Host) Watch() (*Watcher, error) {
 	return w, nil
 }
 
-func newWatcher(fd int) *Watcher {
-	return &Watcher{fd: fd, file: os.NewFile(uintptr(fd), "inotify"), dirs: make(map[int32]string), wds: make(map[string]int32)}
+func newWatcher(fd int) (*Watcher, error) {
+	end, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("watch cgroups: %w", err)
+	}
+	return &Watcher{fd: fd, end: end, dirs: make(map[int32]string), wds: make(map[string]int32)}, nil
 }
 
 // Close ends the watch, and Wait.
-func (w *Watcher) Close() error { return w.file.Close() }
+func (w *Watcher) Close() error {
+	if w.closed {
+		return nil
+	}
+	_, err := unix.Write(w.end, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	w.waiting.Lock()
+	defer w.waiting.Unlock()
+	w.closed = true
+	return errors.Join(err, unix.Close(w.fd), unix.Close(w.end))
+}
 
 // Changes returns what was made, removed or renamed since the last call, and
 // watches what is new. It does not wait. What it returns holds until the next
@@ -151,23 +172,24 @@ func (w *Watcher) note(dir string) {
 }
 
 // Wait returns when Changes has something to say, or with an error once the
-// watcher is closed. It may run beside every other method.
+// watcher is closed. It may run beside every other method. It holds a thread:
+// Go's poller would wake the program for every change, also while nobody waits.
 func (w *Watcher) Wait() error {
-	raw, err := w.file.SyscallConn()
-	if err != nil {
-		return fmt.Errorf("wait for cgroups: %w", err)
+	w.waiting.Lock()
+	defer w.waiting.Unlock()
+	if w.closed {
+		return fmt.Errorf("wait for cgroups: %w", os.ErrClosed)
 	}
-	// Go's poller tells of what comes, not of what is there already.
-	var bad error
-	err = raw.Read(func(fd uintptr) bool {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
-		if err != nil && err != unix.EINTR {
-			bad = err
+	fds := []unix.PollFd{{Fd: int32(w.fd), Events: unix.POLLIN}, {Fd: int32(w.end), Events: unix.POLLIN}}
+	for {
+		if _, err := unix.Poll(fds, -1); err == nil {
+			break
+		} else if err != unix.EINTR {
+			return fmt.Errorf("wait for cgroups: %w", err)
 		}
-		return n > 0 || bad != nil
-	})
-	if err = errors.Join(err, bad); err != nil {
-		return fmt.Errorf("wait for cgroups: %w", err)
+	}
+	if fds[1].Revents != 0 {
+		return fmt.Errorf("wait for cgroups: %w", os.ErrClosed)
 	}
 	return nil
 }
