@@ -22,12 +22,12 @@ func FuzzWire(f *testing.F) {
 		w := newWire(b)
 		want := message{Op: "out", ID: id, NS: ns, Text: strings.ToValidUTF8(text, "�"), Argv: []string{"a b"}}
 		if len(noise) > mostLine || len(text) > mostLine {
-			t.Skip()
+			return
 		}
 		// Noise has lines of its own.
 		for line := range strings.Lines(noise) {
 			if m := (message{}); json.Unmarshal([]byte(line), &m) == nil && m.Op != "" {
-				t.Skip()
+				return
 			}
 		}
 		b.WriteString(noise + "\n")
