@@ -3,7 +3,6 @@ package observe
 import (
 	"bufio"
 	"fmt"
-	"math"
 	"os/exec"
 	"path/filepath"
 	"testing"
@@ -90,7 +89,7 @@ func TestObservesThisMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fg.busy(20000)
+	fg.busy(150000)
 	if err := o.Window(true); err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +107,7 @@ func TestObservesThisMachine(t *testing.T) {
 	if err := o.Window(false); err != nil {
 		t.Fatal(err)
 	}
-	fg.busy(20000)
+	fg.busy(150000)
 	window := o.closed.at.Sub(o.opened.at)
 	parts := []result.Part{{Name: "fg"}}
 	evidence, err := o.Close(parts)
@@ -117,7 +116,9 @@ func TestObservesThisMachine(t *testing.T) {
 	}
 	used := (after.Total() - before.Total()).Seconds()
 	got := parts[0]
-	if clock := got.Events["task-clock"] / 1e9; math.Abs(clock-used) > 0.05*used+0.01 {
+	// perf's clock goes on while the hypervisor has the CPU, and while the
+	// kernel switches; what was done outside the window would double it.
+	if clock := got.Events["task-clock"] / 1e9; clock < 0.95*used-0.01 || clock > 1.5*used {
 		t.Errorf("task-clock %v s, its CPU time is %v", clock, used)
 	}
 	if got.Events["sched:sched_switch"]+got.Events["context-switches"] == 0 {
