@@ -11,7 +11,9 @@ import (
 // metered is an observer of a machine that takes 2 W.
 type metered struct{ Observer }
 
-func (metered) Energy(w result.Window) (float64, string) { return 2 * (w.To - w.From).Seconds(), "meter" }
+func (metered) Energy(w result.Window) (float64, string) {
+	return 2 * (w.To - w.From).Seconds(), "meter"
+}
 
 func TestEnergyOfWindowAndSteps(t *testing.T) {
 	s := &stage{run: &result.Run{Window: result.Window{From: time.Second, To: 11 * time.Second},
