@@ -15,6 +15,7 @@ import (
 	"github.com/quell-dev/quell/internal/keyed"
 	"github.com/quell-dev/quell/internal/lab/env"
 	"github.com/quell-dev/quell/internal/lab/load"
+	"github.com/quell-dev/quell/internal/lab/observe"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/workload"
@@ -70,6 +71,11 @@ func readStudy(file string) (*study.Study, []byte, error) {
 		return nil, nil, &usageError{fmt.Errorf("read study: %w", err), "name a study's file, e.g. studies/smoke.yaml"}
 	}
 	s, err := study.Parse(file, text, known())
+	if err == nil {
+		if ps := observe.Problems(s.Preconditions); len(ps) > 0 {
+			err = &keyed.InvalidError{What: "study " + file, Problems: ps}
+		}
+	}
 	return s, text, remedied(err, file)
 }
 

@@ -130,7 +130,11 @@ func (a *app) openReport(name, expect string) (*render.Report, func(), error) {
 		fmt.Fprintln(a.err, "left out:", err)
 	}
 	r := &render.Report{Study: s, Results: analyse.Of(s, runs), Runs: runs}
-	if r.Lock, err = f.Lock(); err == nil {
+	r.Lock, err = f.Lock()
+	if err == nil {
+		r.Machines, r.Missed, err = machines(f)
+	}
+	if err == nil {
 		err = expected(r, f, expect)
 	}
 	if err != nil {

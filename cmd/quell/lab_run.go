@@ -133,6 +133,13 @@ func (a *app) runStudy(ctx context.Context, f *result.Folder, s *study.Study, o 
 	if err != nil {
 		return err
 	}
+	if err := l.require(ctx, s, f); err != nil {
+		return errors.Join(err, l.close())
+	}
+	series, err := l.describe(ctx, s, f)
+	if err != nil {
+		return errors.Join(err, l.close())
+	}
 	show := &labProgress{w: a.out, now: a.now}
 	if _, _, ok := a.terminal(); ok && !a.json {
 		show.live = true
@@ -141,7 +148,7 @@ func (a *app) runStudy(ctx context.Context, f *result.Folder, s *study.Study, o 
 		show.w = a.err
 	}
 	sum, err := lab.Run(ctx, lab.Options{Study: s, Folder: f, Maker: l.maker, Command: l.command, Metric: metric, Hold: l.hold,
-		Topology: l.topology, Allowed: l.allowed, Observe: l.observe(s), Stamp: l.maker.Stamp(ctx, s.Environments), Progress: show})
+		Topology: l.topology, Allowed: l.allowed, Observe: l.observe(s), Env: series, Stamp: l.maker.Stamp(ctx, s.Environments), Progress: show})
 	show.end()
 	err = errors.Join(err, l.close())
 	if a.json {

@@ -107,6 +107,7 @@ func TestLabSaysWhatIsWrong(t *testing.T) {
 	bad := studyFile(t, strings.Replace(strings.Replace(simulatedStudy, "primes}", "primes, options: -set=1MiB}", 1), "from: 10%", "from: 10", 1))
 	worse := studyFile(t, strings.Replace(simulatedStudy, "primes}", "primes, options: -set=1MiB}", 1))
 	real := studyFile(t, strings.Replace(simulatedStudy, "{driver: synthetic, cpus: 1, truth: {base: 1s, slope: 0.5, noise: 1%, ar1: 0.3, fail: 50%}}", "{driver: synthetic}", 1))
+	odd := studyFile(t, simulatedStudy+"preconditions: {require: {idel_cpu: '>=97%'}}\n")
 	folder := t.TempDir()
 	for _, c := range []struct {
 		args []string
@@ -116,6 +117,7 @@ func TestLabSaysWhatIsWrong(t *testing.T) {
 		{[]string{"check", bad}, exitNo, bad + ":10: factors.load.staircase.from"},
 		{[]string{"check", worse}, exitNo, "workloads.work.options"},
 		{[]string{"check", real}, exitNo, "environments.ve.truth"},
+		{[]string{"check", odd}, exitNo, "preconditions.require.idel_cpu"},
 		{[]string{"check", "/nowhere.yaml"}, exitUsage, "name a study's file"},
 		{[]string{"run", bad}, exitNo, "staircase.from"},
 		{[]string{"status", folder}, exitUsage, "no study's folder"},

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/quell-dev/quell/internal/lab/observe"
+	"github.com/quell-dev/quell/internal/lab/render"
+	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/study"
+)
+
+// missedFile lists the preferred preconditions that a machine did not meet.
+const missedFile = "missed.json"
+
+// require holds the machine against the study's preconditions: what is required
+// must be so, what is preferred is noted for the report.
+func (l *bench) require(ctx context.Context, s *study.Study, f *result.Folder) error {
+	if len(s.Preconditions.Set) > 0 {
+		return &usageError{errors.New("run study: preconditions.set: this quell changes no knobs"), "set them yourself and name them under require or prefer"}
+	}
+	if len(s.Preconditions.Require)+len(s.Preconditions.Prefer) == 0 {
+		return nil
+	}
+	unmet, err := observe.Measure(ctx, l.host, s.Preconditions, time.Second)
+	if err != nil {
+		return err
+	}
+	missed := []string{}
+	var required []error
+	for _, u := range unmet {
+		if u.Required {
+			required = append(required, errors.New(u.String()))
+			continue
+		}
+		missed = append(missed, u.String())
+	}
+	if err := errors.Join(required...); err != nil {
+		return &noError{fmt.Errorf("run study: the machine is not as its file requires: %w", err), "make it so, or take it from require to prefer"}
+	}
+	return writeJSONFile(f.Path(missedFile), missed)
+}
+
+// describe writes down what the machine is and returns its hash: records of
+// another machine, or of this one after a change, are another series.
+func (l *bench) describe(ctx context.Context, s *study.Study, f *result.Folder) (hash string, err error) {
+	if len(realDrivers(s)) == 0 {
+		return "", nil
+	}
+	d, err := observe.Describe(ctx, l.host, 0, map[string]string{"quell.version": version})
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(f.Path("env"), 0o755); err != nil {
+		return "", fmt.Errorf("describe the machine: %w", err)
+	}
+	return d.Hash(), writeJSONFile(f.Path("env", d.Hash()+".json"), d)
+}
+
+func writeJSONFile(name string, v any) error {
+	text, err := json.MarshalIndent(v, "", " ")
+	if err == nil {
+		err = os.WriteFile(name, append(text, '\n'), 0o644)
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	return nil
+}
+
+// machines reads back what describe and require have written.
+func machines(f *result.Folder) (ms []render.Machine, missed []string, err error) {
+	names, err := filepath.Glob(f.Path("env", "*.json"))
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, name := range names {
+		var d observe.Description
+		if err := readJSONFile(name, &d); err != nil {
+			return nil, nil, err
+		}
+		m := render.Machine{Name: strings.TrimSuffix(filepath.Base(name), ".json")}
+		for _, i := range d.Items {
+			if i.Missing == "" {
+				m.Facts = append(m.Facts, render.Fact{Name: strings.ReplaceAll(i.Name, ".", " "), Value: i.Value})
+			}
+		}
+		ms = append(ms, m)
+	}
+	if err := readJSONFile(f.Path(missedFile), &missed); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, err
+	}
+	return ms, missed, nil
+}
+
+func readJSONFile(name string, v any) error {
+	text, err := os.ReadFile(name)
+	if err == nil {
+		err = json.Unmarshal(text, v)
+	}
+	if err != nil {
+		return fmt.Errorf("read %s: %w", name, err)
+	}
+	return nil
+}
