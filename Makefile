@@ -11,7 +11,7 @@ PKGS ?= ./...
 CC_FOUND := $(shell command -v $${CC:-gcc} || command -v clang)
 RACE     := $(if $(CC_FOUND),-race)
 
-.PHONY: help demo demo-figures fault churn test test-guests bench bench-agent lab-smoke fuzz lint build generate clean bin/quell bin/quell-agent
+.PHONY: help demo demo-figures fault churn test test-guests test-browser bench bench-agent lab-smoke fuzz lint build generate clean bin/quell bin/quell-agent
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -39,6 +39,10 @@ test-guests: ## boot Linux guests in QEMU and test on their kernels what this on
 	@go run ./internal/guest/fetch
 	@status=0; GOARCH=arm64 go vet -tags inguest ./internal/guest/inside/... || status=1; go vet -tags guests ./internal/guest || status=1; \
 	go run ./internal/quelltest/tally -tags guests -count 1 -timeout 20m ./internal/guest || status=1; exit $$status
+
+test-browser: ## look at the lab's report in Chromium: widths, dark, print, contrast (apt-get install chromium; 2 minutes)
+	@status=0; go vet -tags browser ./internal/lab/render || status=1; \
+	go run ./internal/quelltest/tally -tags browser -count 1 -timeout 5m -run 'Browser|Print' ./internal/lab/render || status=1; exit $$status
 
 bench: ## every benchmark once; comparisons print ratios
 	go test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) $(PKGS)

@@ -13,7 +13,7 @@ import (
 const (
 	plotWidth  = 400.0
 	plotHeight = 240.0
-	fontWidth  = 6.0 // of a character, at most, at the style sheet's 11 units
+	fontWidth  = 6.6 // of a character, on average, at the style sheet's 11 units
 )
 
 // drawing writes SVG, with coordinates to a tenth: a report's size is that of

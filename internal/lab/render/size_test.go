@@ -1,0 +1,86 @@
+package render
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/quell-dev/quell/internal/lab/analyse"
+	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/lab/synthetic"
+)
+
+// large is 1,000 runs and more of 600 s: 25 pairs of workloads at 4 placements,
+// 10 times.
+const large = `
+version: 1
+study: large
+environments:
+  ve: {driver: synthetic, truth: {base: 1s, slope: 0.5, by_placement: {per-thread: 100%, per-core: 40%, per-chip: 0%}, noise: 3%, ar1: 0.5, power: 100, power_per_cpu: 20, fail: 5%}}
+workloads: {avrora: {builtin: burn}, h2: {builtin: burn}, luindex: {builtin: burn}, scalac: {builtin: burn}, specs: {builtin: burn}}
+roles:
+  fg: {workload: $fgw, environment: ve, measure: true}
+  bg: {workload: $bgw, environment: ve, measure: true, load: {target: $load}}
+factors:
+  fgw: [avrora, h2, luindex, scalac, specs]
+  bgw: [avrora, h2, luindex, scalac, specs]
+  load: {staircase: {from: 10%, to: 95%, step: 17%, hold: 50s, settle: 8s, trail: 8s}}
+  placement: [{name: per-chip, relation: per-chip}, {name: per-core, relation: per-core}, {name: per-thread, relation: per-thread}, {name: neutral, relation: neutral}]
+controls: {solo: true, aa_pairs: 1}
+design: {repetitions: 10}
+analysis:
+  - {kind: interference}
+  - {kind: degradation}
+  - {kind: throughput}
+`
+
+// The page of a study of full size can be sent by mail.
+func TestLargeReportIsSmall(t *testing.T) {
+	r := simulate(t, strings.Replace(large, "repetitions: 10", "repetitions: 1", 1))
+	once := r.Runs
+	for n := 1; n < 10; n++ { // the same again: as many points, without simulating them
+		for _, run := range once {
+			run.N = n
+			r.Runs = append(r.Runs, run)
+		}
+	}
+	r.Results = analyse.Of(r.Study, r.Runs)
+	if len(r.Runs) < 1000 {
+		t.Fatalf("%d runs", len(r.Runs))
+	}
+	text := htmlOf(t, r)
+	t.Logf("%d runs: %d kB of HTML", len(r.Runs), len(text)/1000)
+	if len(text) > 5e6 {
+		t.Errorf("%d bytes of HTML for %d runs, want at most 5 MB", len(text), len(r.Runs))
+	}
+}
+
+// Everything from records on disk to the page; 10 s are promised for 1,000 runs
+// of 600 seconds.
+func BenchmarkReport(b *testing.B) {
+	s, err := study.Parse("large.yaml", []byte(large), study.Known{Builtins: []string{"burn"}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	plan := s.Plan()
+	r := &Report{Study: s}
+	for i, p := range plan {
+		run, _ := synthetic.Run(&p.Cell, synthetic.Where{N: p.N, Order: i, Runs: len(plan), Seed: 1})
+		r.Runs = append(r.Runs, *run)
+	}
+	f := folderOf(b, r)
+	for b.Loop() {
+		runs, err := f.Runs()
+		if err != nil {
+			b.Fatal(err)
+		}
+		var page, md, csv, jsonl bytes.Buffer
+		o := &Report{Study: s, Runs: runs, Results: analyse.Of(s, runs)}
+		if err := errors.Join(HTML(&page, o), Markdown(&md, o), CSV(&csv, o), JSONL(&jsonl, o)); err != nil {
+			b.Fatal(err)
+		}
+		b.ReportMetric(float64(page.Len())/1e6, "MB-html")
+		b.ReportMetric(float64(len(runs)), "runs")
+	}
+}
