@@ -50,16 +50,15 @@ type theatre struct {
 }
 
 type fakeEnv struct {
-	t        *theatre
-	name     string
-	sets     []sample.Set
-	process  *fakeProcess
-	frozen   time.Time // since when, or zero
-	lost     time.Duration
-	made     time.Time
-	closed   bool
-	starts   int
-	busyTill time.Time
+	t       *theatre
+	name    string
+	sets    []sample.Set
+	process *fakeProcess
+	frozen  time.Time // since when, or zero
+	lost    time.Duration
+	made    time.Time
+	closed  bool
+	starts  int
 }
 
 func (t *theatre) Make(_ context.Context, p *study.Part) (Environment, error) {

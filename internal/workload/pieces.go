@@ -25,7 +25,6 @@ func (b *band) prepare(k Kernel, thread uint64) (p piece, free func(), err error
 	case "primes":
 		return func() float64 {
 			for range k.Work {
-				//lint:ignore SA4017 the time it takes is what is wanted
 				primes(mostPrime)
 			}
 			return float64(k.Work)

@@ -123,7 +123,7 @@ func TestDescribeThisMachine(t *testing.T) {
 func TestKnobsComeBackAfterACrash(t *testing.T) {
 	h := tree(t, machineFiles())
 	k := Knobs{h}
-	before := map[string]string{}
+	var before map[string]string
 	want := map[string]string{"governor": "performance", "thp": "never", "numa_balancing": "0", "irqbalance": "stopped"}
 	files := []string{"/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "/sys/devices/system/cpu/cpu1/cpufreq/scaling_governor",
 		"/sys/kernel/mm/transparent_hugepage/enabled", "/proc/sys/kernel/numa_balancing"}

@@ -1,3 +1,5 @@
+//go:build inguest
+
 #include "textflag.h"
 
 // func spin() (pid int)
