@@ -114,6 +114,7 @@ type stage struct {
 
 	actors   []*actor
 	observer Observer
+	dynamic  *place.Dynamic // of a placement that follows load
 	start    time.Time // the common start
 }
 

@@ -401,3 +401,50 @@ func TestSynthetic(t *testing.T) {
 		t.Errorf("%d samples, %v", len(s), err)
 	}
 }
+
+// Below the threshold the parts are on threads of their own of every core,
+// above it on packages of their own.
+func TestPlacementFollowsLoad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		text := strings.Replace(twoRoles, "bg: {workload: noise, ", "bg: {workload: noise, load: {target: $l, tolerance: 100%}, ", 1)
+		text = strings.Replace(text, "factors:", "factors:\n  l: {staircase: {from: 20%, to: 80%, step: 60%, hold: 5s, settle: 1s}}", 1)
+		text = strings.Replace(text, `cpus: {fg: "0", bg: "1"}`, "dynamic: {role: bg, below: per-thread, above: per-chip, at: 50%, hysteresis: 5%}", 1)
+		th := &theatre{}
+		o := options(t, text, th)
+		o.Topology, o.Allowed = host.Topology{}, sample.SetOf(0, 1, 2, 3)
+		for id := range 4 { // two packages of a core of two threads
+			o.Topology.CPUs = append(o.Topology.CPUs, host.CPU{ID: id, Package: id / 2, Siblings: sample.SetOf(id/2*2, id/2*2+1)})
+		}
+		o.Hold = func(ctx context.Context, _ Environment, cpus float64, _ *study.Part, levels []Level, each func(Period)) error {
+			for _, l := range levels {
+				for time.Now().Before(l.Until) {
+					if err := pause(ctx, 100*time.Millisecond); err != nil {
+						return err
+					}
+					each(Period{At: time.Now(), Used: time.Duration(l.Share * cpus * 1e8), Length: 100 * time.Millisecond})
+				}
+			}
+			return nil
+		}
+		sum, err := Run(t.Context(), o)
+		if err != nil || sum.Verdicts[result.Valid] != 1 {
+			t.Fatalf("%+v, %v", sum, err)
+		}
+		runs, err := o.Folder.Runs()
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Up at 5 s, down at 15 s, each seen within the time that is averaged over.
+		want := map[string][]string{"fg": {"0,2", "0-1 from ", "0,2 from "}, "bg": {"1,3", "2-3 from ", "1,3 from "}}
+		for _, p := range runs[0].Parts {
+			if len(p.CPUs) != 3 {
+				t.Fatalf("%s was on %q", p.Name, p.CPUs)
+			}
+			for i, cpus := range p.CPUs {
+				if !strings.HasPrefix(cpus, want[p.Name][i]) {
+					t.Errorf("%s was on %q, want %q", p.Name, p.CPUs, want[p.Name])
+				}
+			}
+		}
+	})
+}

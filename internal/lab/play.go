@@ -25,7 +25,11 @@ func (s *stage) play(ctx context.Context) error {
 	if s.Observe != nil {
 		o := Observed{Cell: s.cell, Start: s.start}
 		for _, a := range s.actors {
-			o.Names, o.Envs, o.Sets = append(o.Names, a.part.Name()), append(o.Envs, a.env), append(o.Sets, a.sets)
+			sets, err := s.everywhere(a)
+			if err != nil {
+				return err
+			}
+			o.Names, o.Envs, o.Sets = append(o.Names, a.part.Name()), append(o.Envs, a.env), append(o.Sets, sets)
 		}
 		var err error
 		if s.observer, err = s.Observe(o); err != nil {
@@ -158,6 +162,9 @@ func (s *stage) watch(ctx context.Context, phase string, length time.Duration, e
 			return err
 		}
 		if err := s.living(ctx); err != nil {
+			return err
+		}
+		if err := s.follow(); err != nil {
 			return err
 		}
 		if now := time.Since(s.start) / time.Second; s.observer != nil && now > seconds {

@@ -66,10 +66,7 @@ func NoiseFloor(runs []result.Run, repetitions int) (Noise, bool) {
 	pair := math.Sqrt(mean(squares)) // of a difference of two runs
 	n.Deviation = pair / math.Sqrt2
 	n.Floor = math.Expm1(tQuantile(float64(len(squares))) * pair)
-	df := float64(2*n.Repetitions - 2)
-	if n.Repetitions == 1 {
-		df = float64(len(squares))
-	}
+	df := float64(len(squares)) // of the deviation, whatever it is used for
 	power := student(df).Quantile(0.8)
 	n.Detectable = math.Expm1((tQuantile(df) + power) * n.Deviation * math.Sqrt(2/float64(n.Repetitions)))
 	return n, true
