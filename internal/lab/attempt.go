@@ -115,7 +115,7 @@ type stage struct {
 	actors   []*actor
 	observer Observer
 	dynamic  *place.Dynamic // of a placement that follows load
-	start    time.Time // the common start
+	start    time.Time      // the common start
 }
 
 // blame adds evidence against the run.

@@ -1,0 +1,81 @@
+package lab
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/quell-dev/quell/internal/lab/place"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// settleLoad is over how long a load is averaged before a placement follows
+// it: some nine periods of 107 ms.
+const settleLoad = time.Second
+
+// follow moves everybody when the load of the role that a dynamic placement
+// follows has passed its threshold.
+func (s *stage) follow() error {
+	d := s.cell.Place.Dynamic
+	if d == nil {
+		return nil
+	}
+	if s.dynamic == nil {
+		s.dynamic = place.NewDynamic(*d)
+	}
+	now := time.Now()
+	for _, a := range s.actors {
+		if a.part.Role != d.Role {
+			continue
+		}
+		load, _, ok := a.achieved(now.Add(-settleLoad), now)
+		if !ok {
+			continue
+		}
+		relation, changed := s.dynamic.Update(load)
+		if !changed {
+			return nil
+		}
+		return s.move(relation)
+	}
+	return nil
+}
+
+// everywhere is where a part may be in the course of the run.
+func (s *stage) everywhere(a *actor) ([]sample.Set, error) {
+	d := s.cell.Place.Dynamic
+	if d == nil || a.part.CPUs != "" {
+		return a.sets, nil
+	}
+	above, err := place.Relation(s.Topology, s.Allowed, d.Above, a.part.Slot, a.part.Slots)
+	if err != nil {
+		return nil, err
+	}
+	all := sample.SetOf()
+	for _, set := range append(above, a.sets...) {
+		for _, n := range set.Numbers() {
+			all = all.With(n)
+		}
+	}
+	return []sample.Set{all}, nil
+}
+
+// move places every part by another relation.
+func (s *stage) move(relation string) error {
+	for _, a := range s.actors {
+		if a.part.CPUs != "" {
+			continue
+		}
+		sets, err := place.Relation(s.Topology, s.Allowed, relation, a.part.Slot, a.part.Slots)
+		if err != nil {
+			return err
+		}
+		if err := a.env.Pin(sets); err != nil {
+			return fmt.Errorf("move %s: %w", a.part.Name(), err)
+		}
+		a.sets = sets
+		for _, set := range sets {
+			a.pinned = append(a.pinned, fmt.Sprintf("%s from %s", set, time.Since(s.start).Round(100*time.Millisecond)))
+		}
+	}
+	return nil
+}
