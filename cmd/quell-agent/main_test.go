@@ -145,7 +145,7 @@ func TestMetricsAndHealth(t *testing.T) {
 		t.Errorf("the socket's resources are on the metrics' address: %d", code)
 	}
 	info, err := os.Stat(dir + "/agent.sock")
-	if err != nil || info.Mode() != fs.ModeSocket|0o660 {
+	if err != nil || info.Mode() != fs.ModeSocket|0o600 {
 		t.Errorf("the socket: %v, %v", info, err)
 	}
 	info, err = os.Stat(dir + "/state")
