@@ -14,7 +14,7 @@ import (
 // to must hold here as well.
 func TestRandomScripts(t *testing.T) {
 	total := map[string]int{}
-	for seed := range uint64(40) {
+	for seed := range uint64(16) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			for verb, n := range wander(t, seed) {
 				total[verb] += n
@@ -24,7 +24,7 @@ func TestRandomScripts(t *testing.T) {
 	// The walks must get somewhere: caps of both kinds, several rounds, exits.
 	t.Log(total)
 	for _, what := range []string{"caps", "automatic", "rounds", "closed", "takeover", "gone", "failed"} {
-		if total[what] < 20 {
+		if total[what] < 8 {
 			t.Errorf("%s: %d", what, total[what])
 		}
 	}

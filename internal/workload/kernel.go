@@ -191,6 +191,7 @@ func runKernel(ctx context.Context, k Kernel, in io.Reader, out io.Writer, path 
 			select {
 			case <-began:
 			case <-ctx.Done():
+				return // stop may be set a moment later
 			}
 			for !b.stop.Load() {
 				if err := b.iterate(piece); err != nil {
