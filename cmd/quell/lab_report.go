@@ -12,6 +12,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/lab/analyse"
 	"github.com/quell-dev/quell/internal/lab/render"
+	"github.com/quell-dev/quell/internal/lab/render/parquet"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
 )
@@ -75,6 +76,8 @@ func rendererOf(format string) func(io.Writer, *render.Report) error {
 		return render.CSV
 	case "jsonl":
 		return render.JSONL
+	case "parquet":
+		return func(w io.Writer, r *render.Report) error { return parquet.Values(w, &r.Results) }
 	}
 	return nil
 }

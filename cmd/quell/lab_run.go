@@ -337,9 +337,8 @@ func (f freezing) Go() error   { return f.e.Freeze(false) }
 func (a *app) labRestore() *cobra.Command {
 	return &cobra.Command{
 		Use: "restore", Short: "remove and undo what a lab that was killed has left behind", Args: cobra.NoArgs,
-		Long: `restore ends the processes, guests and containers of labs that are dead, removes
-their cgroups and puts back what they had changed on the machine. Those of a lab that
-is running are not touched. lab run and lab resume do it first by themselves.`,
+		Long: `restore ends the processes, guests and containers of labs that are dead and removes
+their cgroups, frozen ones too. Those of a lab that is running are not touched. lab run and lab resume do it first by themselves.`,
 		Example: "  sudo quell lab restore",
 		RunE: func(*cobra.Command, []string) error {
 			self, err := os.Executable()

@@ -64,7 +64,7 @@ var table = []row{
 	{pkg: "bench", may: "sample host", outside: "golang.org/x/sys", why: "starts the shipped agent and its rivals as processes and meters them; host says where cgroup2 is and which CPUs there are"},
 	{pkg: "enforce/fault", may: "sample host enforce api", outside: "golang.org/x/sys", why: "kills the shipped agent and the enforcer at every step, and judges what is left"},
 	{pkg: "cmd/quell-agent", may: "sample stat spec detect plan trace host counter counter/runq counter/uprobe enforce config logbook api agent", outside: "golang.org/x/sys github.com/spf13 github.com/prometheus", why: "wiring"},
-	{pkg: "cmd/quell", may: "keyed sample stat spec detect plan trace host counter counter/runq counter/uprobe enforce workload config logbook api report agent demo lab lab/study lab/result lab/analyse lab/load lab/audit lab/env lab/observe lab/render", outside: "golang.org/x/sys golang.org/x/term github.com/spf13", why: "wiring"},
+	{pkg: "cmd/quell", may: "keyed sample stat spec detect plan trace host counter counter/runq counter/uprobe enforce workload config logbook api report agent demo lab lab/study lab/result lab/analyse lab/load lab/audit lab/env lab/observe lab/render lab/render/parquet", outside: "golang.org/x/sys golang.org/x/term github.com/spf13", why: "wiring"},
 }
 
 // mutable lists the package-level variables that may change, with the reason.

@@ -66,13 +66,11 @@ func (o *Observer) killed(a, b machine) *result.Evidence {
 	return &result.Evidence{Reason: result.OOM, Value: n, Unit: "processes", Text: "the kernel killed processes for want of memory in the measured window"}
 }
 
-// throttled looks for quotas that nobody of the study has set: those of a load
-// that is held by one are its own.
+// throttled looks for quotas: no study sets one.
 func (o *Observer) throttled(a, b machine, at time.Duration) {
 	for i, p := range o.parts {
-		load := o.of.Cell.Parts[i].Load
 		d := b.usage[i].Throttled - a.usage[i].Throttled
-		if d <= 0 || load.Control != "none" && load.Control != "" && (load.Actuator == "cpu.max" || load.Fallback == "cpu.max") {
+		if d <= 0 {
 			continue
 		}
 		o.blame(&result.Evidence{Reason: result.Throttled, Role: p.name, Value: d.Seconds(), Unit: "s",

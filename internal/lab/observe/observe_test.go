@@ -121,10 +121,6 @@ func TestVerdictOfTheWindow(t *testing.T) {
 		"swap, a little":    {end: func(b *machine) { b.swapIn = 200 }},
 		"oom":               {end: func(b *machine) { b.oomKill = 1 }, want: result.OOM},
 		"throttled":         {end: func(b *machine) { b.usage[1].Throttled = time.Millisecond }, want: result.Throttled, role: "bg"},
-		"throttled by its load": {end: func(b *machine) { b.usage[1].Throttled = time.Millisecond },
-			cell: func(c *study.Cell, _ *Options) {
-				c.Parts[1].Load = study.Load{Control: "duty-cycle", Actuator: "cpu.max"}
-			}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

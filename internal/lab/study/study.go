@@ -145,8 +145,7 @@ type Role struct {
 // Load holds a role at a share of its CPUs' capacity.
 type Load struct {
 	Control   string        `key:"control" oneof:"none duty-cycle" help:"none: it runs free"`
-	Actuator  string        `key:"actuator" oneof:"freezer sigstop cpu.max"`
-	Fallback  string        `key:"fallback" help:"actuator to take if the first is not to be had"`
+	Actuator  string        `key:"actuator" oneof:"freezer sigstop"`
 	Period    time.Duration `key:"period" help:"107ms beats with nothing: not 100 ms quotas, nor ticks, nor 1 s samples"`
 	Target    string        `key:"target" help:"a share, or the name of a factor: '$bgload'"`
 	Tolerance Share         `key:"tolerance"`
