@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/lab/analyse"
+	"github.com/quell-dev/quell/internal/lab/result"
 )
 
 // helper plays those hidden commands that the lab starts of its own program.
@@ -73,11 +74,16 @@ func TestLabFromFileToResults(t *testing.T) {
 		t.Errorf("status: %+v, %v", r, err)
 	}
 	// A run that is lost is the only one that is done again.
-	names, err := filepath.Glob(filepath.Join(out, "runs", "*", "1.0"))
-	if err != nil || len(names) == 0 {
-		t.Fatal(names, err)
+	folder, err := result.Open(out)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if err := os.RemoveAll(names[0]); err != nil {
+	runs, err := folder.Runs()
+	lost := slices.IndexFunc(runs, func(r result.Run) bool { return r.Verdict == result.Valid })
+	if err != nil || lost < 0 {
+		t.Fatal(runs, err)
+	}
+	if err := os.RemoveAll(folder.Path("runs", runs[lost].CellKey, fmt.Sprintf("%d.%d", runs[lost].N, runs[lost].Try))); err != nil {
 		t.Fatal(err)
 	}
 	if r := quell(t, env, "lab", "status", out); r.code != exitNo || !strings.Contains(r.err, "1 of 14 runs are left") || !strings.Contains(r.err, "quell lab resume "+out) {
