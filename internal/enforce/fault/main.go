@@ -62,9 +62,12 @@ func main() {
 	case o.points != "":
 		var numbers []int
 		if err = json.Unmarshal([]byte(o.points), &numbers); err == nil {
-			// The parent gone, or asking to end: first put everything away.
-			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGPIPE)
+			// The parent asking to end: first put everything away. So too when it is
+			// gone: writing to it must fail and not end this process. That signal says
+			// no more, for a request to an agent just killed raises it too.
+			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
+			signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 			err = work(ctx, o.seed, numbers, o.agent, o.name, os.Stdout)
 		}
 	default:
