@@ -139,15 +139,22 @@ func (g *daemon) incidents() ([]plan.Incident, error) {
 	return logbook.Load(g.dir)
 }
 
-// stop ends the agent as systemd would. One that does not leave is killed; the
-// error says so.
+// stop ends the agent as systemd would. One that does not leave is killed, after
+// it has written to its log where it hangs; the error says so.
 func (g *daemon) stop() error {
 	var err error
 	if sig := g.cmd.Process.Signal(syscall.SIGTERM); sig == nil || errors.Is(sig, os.ErrProcessDone) {
 		select {
 		case err = <-g.ended:
 		case <-time.After(10 * time.Second):
-			err = errors.Join(errors.New("the agent did not leave within 10 s of SIGTERM"), g.cmd.Process.Kill(), <-g.ended)
+			err = errors.New("the agent did not leave within 10 s of SIGTERM; its log ends with where it hangs")
+			_ = g.cmd.Process.Signal(syscall.SIGQUIT)
+			select {
+			case ended := <-g.ended:
+				err = errors.Join(err, ended)
+			case <-time.After(2 * time.Second):
+				err = errors.Join(err, g.cmd.Process.Kill(), <-g.ended)
+			}
 		}
 	}
 	return err

@@ -100,7 +100,8 @@ func play(ctx context.Context, w io.Writer, quell string, cpu, alone, cache int,
 
 // run plays one demo. Its error is that of a run without a result.
 func run(ctx context.Context, quell string, seed int, args ...string) (*demo.Result, error) {
-	cmd := exec.CommandContext(ctx, quell, append([]string{"demo", "--json", "--seed", strconv.Itoa(seed)}, args...)...)
+	log := filepath.Join(os.TempDir(), fmt.Sprintf("quell-figures-%d-agent.log", os.Getpid()))
+	cmd := exec.CommandContext(ctx, quell, append([]string{"demo", "--json", "--seed", strconv.Itoa(seed), "--agent-log", log}, args...)...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	var story bytes.Buffer
 	cmd.Stderr = &story
@@ -108,9 +109,9 @@ func run(ctx context.Context, quell string, seed int, args ...string) (*demo.Res
 	lines := bytes.Split(bytes.TrimSpace(out), []byte("\n"))
 	var r demo.Result
 	if json.Unmarshal(lines[len(lines)-1], &r) == nil {
-		return &r, nil // exit 1 is a verdict like another
+		return &r, os.Remove(log) // exit 1 is a verdict like another
 	}
-	return nil, fmt.Errorf("seed %d: %w: %s", seed, err, bytes.TrimSpace(story.Bytes()))
+	return nil, fmt.Errorf("seed %d: %w (the agent's log: %s): %s", seed, err, log, bytes.TrimSpace(story.Bytes()))
 }
 
 func wait(ctx context.Context, d time.Duration) error {
