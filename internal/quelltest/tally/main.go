@@ -5,6 +5,11 @@
 //
 //	N passed, N failed, N skipped
 //
+// Arguments after a "--" are a run of its own, with those before the first one
+// as well; all runs are counted together:
+//
+//	tally -race -- ./pure ./other -- -p 1 ./alone
+//
 // It exits with 1 if a test failed, a package did not build, or a test was
 // skipped without naming what it needs ("needs NAME: reason").
 package main
@@ -14,6 +19,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"time"
 )
 
@@ -29,6 +35,39 @@ func main() {
 
 func run(w io.Writer, args []string) (bool, error) {
 	start := time.Now()
+	t := newTally(w)
+	all := true
+	for _, r := range runs(args) {
+		ok, err := t.goTest(r)
+		if err != nil {
+			return false, err
+		}
+		all = all && ok
+	}
+	fmt.Fprintf(w, "\n%.0f s\n", time.Since(start).Seconds())
+	return t.summary() && all, nil
+}
+
+// runs cuts the arguments at each "--".
+func runs(args []string) (all [][]string) {
+	i := slices.Index(args, "--")
+	if i < 0 {
+		return [][]string{args}
+	}
+	common, rest := args[:i:i], args[i+1:]
+	for i >= 0 {
+		run := rest
+		if i = slices.Index(rest, "--"); i >= 0 {
+			run, rest = rest[:i], rest[i+1:]
+		}
+		all = append(all, append(common, run...))
+	}
+	return all
+}
+
+// goTest takes in one run, and returns go test's own verdict: it sees what has
+// no event.
+func (t *tally) goTest(args []string) (bool, error) {
 	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
 	cmd.Stderr = os.Stderr
 	events, err := cmd.StdoutPipe()
@@ -38,14 +77,10 @@ func run(w io.Writer, args []string) (bool, error) {
 	if err := cmd.Start(); err != nil {
 		return false, err
 	}
-	t := newTally(w)
 	readErr := t.read(events)
-	// go test's own verdict counts too: it sees what has no event.
 	waitErr := cmd.Wait()
 	if readErr != nil {
 		return false, fmt.Errorf("read go test -json: %w", readErr)
 	}
-	fmt.Fprintf(w, "\n%.0f s\n", time.Since(start).Seconds())
-	ok := t.summary()
-	return ok && waitErr == nil, nil
+	return waitErr == nil, nil
 }
