@@ -24,6 +24,7 @@ var table = []row{
 	{pkg: "archtest", why: "tests only"},
 	{pkg: "atomicfile", why: "files that are there whole or not at all"},
 	{pkg: "trace", may: "sample", why: "samples as CSV"},
+	{pkg: "wire", may: "sample spec", outside: "google.golang.org/protobuf", why: "what agents and servers say to each other, in sample's and spec's words"},
 	{pkg: "host", may: "sample", outside: "golang.org/x/sys", why: "fills sample's words from /proc and /sys"},
 	{pkg: "counter", may: "sample host", outside: "golang.org/x/sys github.com/prometheus/common", why: "readings by task; host.Capability for what is missing; Prometheus's own parser for tasks' counters"},
 	{pkg: "counter/runq", may: "sample host counter", outside: "golang.org/x/sys github.com/cilium/ebpf", why: "a counter.Source over eBPF"},

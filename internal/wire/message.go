@@ -1,0 +1,52 @@
+package wire
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// Version is the version of the messages that this side writes and the newest
+// that it reads.
+const Version = 1
+
+// VersionError is a message that this side does not read.
+type VersionError struct{ Got uint32 }
+
+func (e *VersionError) Error() string {
+	if e.Got == 0 {
+		return "the message has no version: it is none of quell's"
+	}
+	return fmt.Sprintf("the message is of version %d, newer than %d: upgrade this side", e.Got, Version)
+}
+
+// Message is any message that travels by itself.
+type Message interface {
+	proto.Message
+	GetVersion() uint32
+}
+
+// Marshal encodes a message as of this version.
+func Marshal(m Message) ([]byte, error) {
+	r := m.ProtoReflect()
+	r.Set(r.Descriptor().Fields().ByNumber(1), protoreflect.ValueOfUint32(Version))
+	data, err := proto.Marshal(m)
+	if err != nil {
+		return nil, fmt.Errorf("encode %s: %w", r.Descriptor().Name(), err)
+	}
+	return data, nil
+}
+
+// Unmarshal decodes a message. Fields that this side does not know are kept,
+// and are there again when the message is encoded.
+func Unmarshal(data []byte, m Message) error {
+	err := proto.Unmarshal(data, m)
+	if v := m.GetVersion(); err == nil && (v == 0 || v > Version) {
+		err = &VersionError{v}
+	}
+	if err != nil {
+		return fmt.Errorf("decode %s: %w", m.ProtoReflect().Descriptor().Name(), err)
+	}
+	return nil
+}

@@ -1,0 +1,78 @@
+package wire
+
+import (
+	"fmt"
+	"strings"
+)
+
+// The subjects. An agent may publish below its own machine's samples and
+// records and nowhere else; it reads specs and the commands to its machine or
+// to all.
+const (
+	AllSamples = "sample.*"
+	AllRecords = "record.*"
+	AllSpecs   = "spec.*.*"
+	CommandAll = "command.all"
+)
+
+// SampleSubject is where a machine's batches go.
+func SampleSubject(machine string) string { return "sample." + Token(machine) }
+
+// RecordSubject is where a machine's incidents and audit entries go.
+func RecordSubject(machine string) string { return "record." + Token(machine) }
+
+// SpecSubject is where a change of a job's Specs on a platform is announced.
+func SpecSubject(job, platform string) string { return "spec." + SpecKey(job, platform) }
+
+// SpecKey is the key of the same Specs in the bucket of specs.
+func SpecKey(job, platform string) string { return Token(job) + "." + Token(platform) }
+
+// CommandSubject is where commands to one machine go.
+func CommandSubject(machine string) string { return "command.machine." + Token(machine) }
+
+// Token makes one word of a subject, or of a bucket's key, out of any name:
+// letters, digits, "-" and "_" stay, every other byte is "=" and two hex digits.
+// Different names make different words; the empty name makes "=".
+func Token(name string) string {
+	if name == "" {
+		return "="
+	}
+	var b strings.Builder
+	for i := range len(name) {
+		switch c := name[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '-', c == '_':
+			b.WriteByte(c)
+		default:
+			fmt.Fprintf(&b, "=%02X", c)
+		}
+	}
+	return b.String()
+}
+
+// Name is the inverse of Token.
+func Name(token string) (string, error) {
+	if token == "=" {
+		return "", nil
+	}
+	var b strings.Builder
+	for rest := token; rest != ""; {
+		if rest[0] != '=' {
+			b.WriteByte(rest[0])
+			rest = rest[1:]
+			continue
+		}
+		var c byte
+		if len(rest) < 3 {
+			return "", fmt.Errorf("word %q of a subject is cut off", token)
+		}
+		if _, err := fmt.Sscanf(rest[1:3], "%02X", &c); err != nil {
+			return "", fmt.Errorf("word %q of a subject: %w", token, err)
+		}
+		b.WriteByte(c)
+		rest = rest[3:]
+	}
+	if Token(b.String()) != token {
+		return "", fmt.Errorf("word %q of a subject is not how %q is written", token, b.String())
+	}
+	return b.String(), nil
+}
