@@ -11,7 +11,7 @@ PKGS ?= ./...
 CC_FOUND := $(shell command -v $${CC:-gcc} || command -v clang)
 RACE     := $(if $(CC_FOUND),-race)
 
-.PHONY: help demo demo-figures fault churn test test-guests test-browser bench bench-agent lab-smoke fuzz lint build generate clean bin/quell bin/quell-agent
+.PHONY: help demo demo-figures fault churn test test-guests test-browser bench bench-agent lab-smoke lab-fault lab-load quality fuzz lint build generate clean bin/quell bin/quell-agent
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -58,6 +58,15 @@ bench-agent: bin/quell-agent ## what the agent costs, beside other agents and th
 
 lab-smoke: bin/quell ## a study from its file to its report, killed in the middle (root, 2 minutes)
 	go run ./internal/lab/smoke bin/quell studies/smoke.yaml
+
+lab-fault: bin/quell ## kill -9 of a study at 50 moments, and what may happen in a run (root, 5 minutes)
+	go run ./internal/lab/fault -quell bin/quell
+
+lab-load: ## how exactly a load is held, beside stress-ng and others (root, 6 minutes of a quiet CPU)
+	go run ./internal/lab/load/compare
+
+quality: ## how often each rule is right over the simulator's scenarios (docs/rules.md; QUALITY='-seeds 3' for less)
+	go run ./internal/quality/table $(QUALITY)
 
 fuzz: ## every fuzz target for FUZZTIME each
 	@status=0; for dir in $$(grep -rl --include='*_test.go' '^func Fuzz' cmd internal 2>/dev/null | xargs -r -n1 dirname | sort -u); do \

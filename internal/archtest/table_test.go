@@ -24,6 +24,10 @@ var table = []row{
 	{pkg: "archtest", why: "tests only"},
 	{pkg: "atomicfile", why: "files that are there whole or not at all"},
 	{pkg: "trace", may: "sample", why: "samples as CSV"},
+	{pkg: "trace/parquet", may: "sample trace", outside: "github.com/parquet-go", why: "the same samples by column; apart, so that the agent links no Parquet"},
+	{pkg: "sim", may: "sample stat spec detect plan trace", why: "the real detect and plan over machines of a model; writes what it played, with labels, as a trace"},
+	{pkg: "quality", may: "stat detect plan sim", why: "rules against the simulator's scenarios, counted"},
+	{pkg: "quality/table", may: "detect sim quality", why: "make quality"},
 	{pkg: "wire", may: "sample spec", outside: "google.golang.org/protobuf", why: "what agents and servers say to each other, in sample's and spec's words"},
 	{pkg: "host", may: "sample", outside: "golang.org/x/sys", why: "fills sample's words from /proc and /sys"},
 	{pkg: "counter", may: "sample host", outside: "golang.org/x/sys github.com/prometheus/common", why: "readings by task; host.Capability for what is missing; Prometheus's own parser for tasks' counters"},
@@ -52,6 +56,7 @@ var table = []row{
 	{pkg: "lab/study", may: "keyed", outside: "go.yaml.in/yaml", why: "what a study file says and the plan that follows; touches no machine"},
 	{pkg: "lab/result", may: "atomicfile lab/study", why: "records on disk; everything in the lab speaks them"},
 	{pkg: "lab/load", outside: "golang.org/x/sys", why: "stops and lets go what it is given; knows no study"},
+	{pkg: "lab/load/compare", may: "sample host workload lab/load", outside: "golang.org/x/sys", why: "holds processes by the lab's law and by others'; knows no study"},
 	{pkg: "lab/place", may: "sample host lab/study", why: "a cell's parts on a machine's CPUs; touches no machine"},
 	{pkg: "lab/analyse", may: "lab/study lab/result", outside: "gonum.org/v1/gonum/stat", why: "records in, results with intervals out; distributions are gonum's"},
 	{pkg: "lab/synthetic", may: "lab/study lab/result", why: "records from a model; runs nothing"},
@@ -62,10 +67,11 @@ var table = []row{
 	{pkg: "lab/render", may: "keyed lab/study lab/result lab/analyse", outside: "go.yaml.in/yaml", why: "results for people and their tools: draws what analyses say, computes nothing; expectations are strict YAML"},
 	{pkg: "lab/render/parquet", may: "lab/study lab/result lab/analyse lab/render", outside: "github.com/parquet-go", why: "a study's numbers and seconds by column; apart, so that nothing else links Parquet"},
 	{pkg: "lab/smoke", may: "lab/result", why: "runs, kills and judges the shipped quell lab"},
+	{pkg: "lab/fault", may: "lab/result", outside: "golang.org/x/sys", why: "kills and disturbs the shipped quell lab, and judges what is left"},
 	{pkg: "bench", may: "sample host", outside: "golang.org/x/sys", why: "starts the shipped agent and its rivals as processes and meters them; host says where cgroup2 is and which CPUs there are"},
 	{pkg: "enforce/fault", may: "sample host enforce api", outside: "golang.org/x/sys", why: "kills the shipped agent and the enforcer at every step, and judges what is left"},
 	{pkg: "cmd/quell-agent", may: "sample stat spec detect plan trace host counter counter/runq counter/uprobe enforce config logbook api agent", outside: "golang.org/x/sys github.com/spf13 github.com/prometheus", why: "wiring"},
-	{pkg: "cmd/quell", may: "keyed sample stat spec detect plan trace host counter counter/runq counter/uprobe enforce workload config logbook api report agent demo lab lab/study lab/result lab/analyse lab/load lab/audit lab/env lab/observe lab/render lab/render/parquet", outside: "golang.org/x/sys golang.org/x/term github.com/spf13", why: "wiring"},
+	{pkg: "cmd/quell", may: "keyed sample stat spec detect plan trace sim quality host counter counter/runq counter/uprobe enforce workload config logbook api report agent demo lab lab/study lab/result lab/analyse lab/load lab/audit lab/env lab/observe lab/render lab/render/parquet", outside: "golang.org/x/sys golang.org/x/term github.com/spf13", why: "wiring"},
 }
 
 // mutable lists the package-level variables that may change, with the reason.

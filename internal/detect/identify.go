@@ -2,6 +2,7 @@ package detect
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 
 	"github.com/quell-dev/quell/internal/sample"
@@ -164,6 +165,11 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 		}
 	}
 	d.top, d.bottom = d.top[:0], d.bottom[:0]
+	foremost := -1
+	if d.params.Suspicion != ByCorrelation {
+		foremost = d.foremost(s, victim, d.params.Suspicion)
+	}
+	cleared := false
 	for i := range s.tasks {
 		if i == victim || !s.tasks[i].used {
 			continue
@@ -175,7 +181,11 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 		if den[i] > 0 {
 			c.correlation, c.usage = num[i]/den[i], den[i]/float64(len(d.pairs))
 		}
-		if c.excluded == "" && c.correlation >= d.params.Correlation {
+		clears := i == foremost
+		if d.params.Suspicion == ByCorrelation {
+			clears = c.correlation >= d.params.Correlation
+		}
+		if c.excluded == "" && clears {
 			switch {
 			case d.params.Switches.LeastPressure && d.pressed(victim, i) < d.params.LeastPressure:
 				c.excluded = "used next to nothing when the victim was bad"
@@ -187,14 +197,27 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 			d.bottom = d.keep(s, d.bottom, c)
 			continue
 		}
-		if c.correlation >= d.params.Correlation {
-			c.rank = 0
+		if clears {
+			c.rank, cleared = 0, true
 			if d.params.Switches.CoVictim && d.coVictim(victim, i) {
 				c.rank = 1
 			}
 		}
 		d.top = d.keep(s, d.top, c)
 	}
+	if d.params.Fallback && !cleared {
+		d.fallBack(s, victim)
+	}
+}
+
+// fallBack accuses the biggest user that may be held (Params.Fallback).
+func (d *Detector) fallBack(s *series, victim int) {
+	i := d.foremost(s, victim, ByUsage)
+	if i < 0 {
+		return
+	}
+	d.top = slices.DeleteFunc(d.top, func(c candidate) bool { return c.slot == i })
+	d.top = d.keep(s, d.top, candidate{slot: i, correlation: d.num[i] / d.den[i], usage: d.den[i] / float64(len(d.pairs))})
 }
 
 // unable says why a task cannot hurt the victim whatever it uses; "" if it can.

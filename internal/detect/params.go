@@ -52,13 +52,13 @@ type Switches struct {
 // Switches returns what the rule turns on.
 func (r Rule) Switches() (Switches, error) {
 	switch r {
-	case CPI2:
+	case CPI2, CPI2Sigma3, Rubik, CPUShare, Biggest, Fences:
 		return Switches{}, nil
 	case Quell, "":
 		return Switches{Reach: true, CoVictim: true, LeastEffect: true, Indeterminate: true, LeastPressure: true,
 			LookBack: true, PhaseChange: true, OwnCauses: true}, nil
 	}
-	return Switches{}, fmt.Errorf("rule %q: want %s or %s", r, CPI2, Quell)
+	return Switches{}, fmt.Errorf("rule %q: want one of %v", r, Rules())
 }
 
 // Params are the numbers of detection. Start from Paper.
@@ -81,6 +81,14 @@ type Params struct {
 	// the switch of that name asks of a suspect. Paper sets the hard cap: who
 	// uses less would not notice being capped.
 	LeastPressure float64
+	// Suspicion is by what the rule tells who it is, and Fallback whether it
+	// accuses the biggest user that may be held where nobody clears the bar.
+	// Both are others' (rules.go).
+	Suspicion Suspicion
+	Fallback  bool
+	// OwnSpec and UsageBins say what the rule wants to be given as Reading.Spec:
+	// one of the task's own history, one of the range its usage is in.
+	OwnSpec, UsageBins bool
 	// Pace is the least time between two analyses on a machine.
 	Pace time.Duration
 	// Top is how many suspects a finding lists.
@@ -97,12 +105,14 @@ func Paper(r Rule) (Params, error) {
 	if r == "" {
 		r = Quell
 	}
-	return Params{
+	p := Params{
 		Rule: r, Switches: sw,
 		Sigmas: 2, Outliers: 3, OutlierWindow: 5 * time.Minute,
 		Window: 10 * time.Minute, LookBack: time.Hour, Correlation: 0.35, LeastPressure: 0.1, Pace: time.Second, Top: 10,
 		ThrottledShare: 0.05, StolenShare: 0.02,
-	}, err
+	}
+	p.rival()
+	return p, err
 }
 
 // kept is how long intervals are kept.

@@ -1,0 +1,233 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/quality"
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/sim"
+	"github.com/quell-dev/quell/internal/trace"
+)
+
+// simulation is what the flags of quell sim say.
+type simulation struct {
+	seed                        uint64
+	machines, workers           int
+	takes                       time.Duration
+	scenario, rule, mode, trace string
+	list                        bool
+}
+
+func (a *app) sim() *cobra.Command {
+	var s simulation
+	cmd := &cobra.Command{
+		Use: "sim", Short: "play a simulated fleet with the real detection, where it is known who hurt whom", Args: cobra.NoArgs,
+		Long: `sim plays machines that never existed, with the detection and the planning that
+the agent runs, and counts how often they are right. The same seed gives the
+same report. docs/sim.md describes the model, docs/rules.md the rules.
+
+A scenario is a family's name or a pattern of names (` + "`quell sim --list`" + `); "everyday"
+is a machine without antagonists.`,
+		Example: `  quell sim                                        # every family once, rule quell
+  quell sim --scenario 'llc/*/mild/*' --rule cpi2  # the paper's rule on mild slowdowns
+  quell sim --scenario everyday --machines 100 --for 24h
+  quell sim --scenario llc/bursts/strong/plain --trace bursts.csv  # samples with labels
+  quell sim --seed 7 --json | jq .precision`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.runSim(&s) },
+	}
+	flags := cmd.Flags()
+	flags.Uint64Var(&s.seed, "seed", 1, "what the fleet is drawn from")
+	flags.IntVar(&s.machines, "machines", 1, "machines of each family")
+	flags.DurationVar(&s.takes, "for", 150*time.Minute, "how long each machine is played, in its own time")
+	flags.StringVar(&s.scenario, "scenario", "*", "which families")
+	flags.StringVar(&s.rule, "rule", string(detect.Quell), "rule that detects: "+names(detect.Rules()))
+	flags.StringVar(&s.mode, "enforcement", plan.On.String(), "on: caps act back on the machine; advise: nobody is capped")
+	flags.StringVar(&s.trace, "trace", "", "write every sample, and the labels, to this file (CSV)")
+	flags.IntVar(&s.workers, "workers", 0, "machines played at once; 0: one a CPU")
+	flags.BoolVar(&s.list, "list", false, "list the families and do nothing")
+	_ = cmd.RegisterFlagCompletionFunc("rule", cobra.FixedCompletions(strings.Split(names(detect.Rules()), ", "), cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("enforcement", cobra.FixedCompletions([]string{"on", "advise"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("scenario", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		var all []string
+		for _, s := range families() {
+			all = append(all, s.Name)
+		}
+		return all, cobra.ShellCompDirectiveNoFileComp
+	})
+	return a.withJSON(cmd)
+}
+
+func names(rules []detect.Rule) string {
+	var all []string
+	for _, r := range rules {
+		all = append(all, string(r))
+	}
+	return strings.Join(all, ", ")
+}
+
+// families are those that can be asked for.
+func families() []sim.Scenario { return append(sim.Scenarios(), sim.Everyday()) }
+
+// chosen are those whose names match the pattern. A star stands for one or
+// more whole parts of a name; alone, for all but the everyday machine.
+func chosen(all []sim.Scenario, pattern string) ([]*sim.Scenario, error) {
+	var some []*sim.Scenario
+	for i := range all {
+		ok, err := path.Match(pattern, all[i].Name)
+		if err != nil {
+			return nil, &usageError{fmt.Errorf("--scenario %q: %w", pattern, err), "see `quell sim --list` for the names"}
+		}
+		if ok && pattern != "*" || pattern == "*" && all[i].Name != sim.Everyday().Name {
+			some = append(some, &all[i])
+		}
+	}
+	if len(some) == 0 {
+		return nil, &usageError{fmt.Errorf("--scenario %q: no family is called so", pattern), "see `quell sim --list` for the names"}
+	}
+	return some, nil
+}
+
+func (a *app) runSim(s *simulation) error {
+	all := families()
+	some, err := chosen(all, s.scenario)
+	if err != nil {
+		return err
+	}
+	if s.list {
+		for _, f := range some {
+			if _, err := fmt.Fprintf(a.out, "%-40s %s\n", f.Name, f.Half); err != nil {
+				return fmt.Errorf("list families: %w", err)
+			}
+		}
+		return nil
+	}
+	params, err := detect.Paper(detect.Rule(s.rule))
+	if err != nil {
+		return &usageError{fmt.Errorf("--rule: %w", err), "see `quell sim --help`"}
+	}
+	policy := plan.Paper()
+	if policy.Mode, err = plan.ParseMode(s.mode); err != nil {
+		return &usageError{fmt.Errorf("--enforcement: %w", err), "see `quell sim --help`"}
+	}
+	if s.machines < 1 || s.takes < time.Minute {
+		return &usageError{fmt.Errorf("--machines %d --for %s: want at least one machine and one minute", s.machines, s.takes), "see `quell sim --help`"}
+	}
+	var orders []sim.Order
+	for _, f := range some {
+		for n := range s.machines {
+			orders = append(orders, sim.Order{Scenario: f, Seed: s.seed + uint64(n)})
+		}
+	}
+	setup := sim.Setup{Params: params, Policy: policy, Minutes: int(s.takes.Minutes())}
+	return a.playSim(s, orders, setup)
+}
+
+// playSim plays the orders, and writes the trace if one was asked for.
+func (a *app) playSim(s *simulation, orders []sim.Order, setup sim.Setup) (err error) {
+	var labelled *trace.Writer
+	var broken error
+	if s.trace != "" {
+		file, err := os.Create(s.trace)
+		if err != nil {
+			return fmt.Errorf("write trace: %w", err)
+		}
+		defer func() {
+			if e := file.Close(); err == nil && e != nil {
+				err = fmt.Errorf("write trace: %w", e)
+			}
+		}()
+		labelled = trace.NewWriter(file)
+		setup.Record = func(x *sample.Sample) {
+			if broken == nil {
+				broken = labelled.Write(x)
+			}
+		}
+	}
+	_, _, live := a.terminal()
+	report := simReport{Rule: setup.Params.Rule, Seed: s.seed, Count: quality.Count{Class: s.scenario}}
+	began := a.now()
+	sim.NewPlayer(s.seed).Fleet(orders, setup, s.workers, func(c sim.Case) {
+		report.Count.Add(&c)
+		report.Outliers += c.Outliers
+		report.Anomalies += c.Anomalies
+		if labelled != nil && broken == nil {
+			broken = labelled.Labels(c.Labels...)
+		}
+		if live && !a.json {
+			bar(a.err, report.Count.Cases, len(orders))
+		}
+	})
+	if live && !a.json {
+		fmt.Fprint(a.err, "\r\x1b[K")
+	}
+	if labelled != nil && broken == nil {
+		broken = labelled.Flush()
+	}
+	if broken != nil {
+		return fmt.Errorf("write trace: %w", broken)
+	}
+	report.finish()
+	if a.json {
+		return a.writeJSON(&report)
+	}
+	return report.text(a.out, a.now().Sub(began))
+}
+
+// bar draws how much is done.
+func bar(w io.Writer, done, all int) {
+	const width = 40
+	n := done * width / all
+	fmt.Fprintf(w, "\r[%s%s] %d of %d machines", strings.Repeat("#", n), strings.Repeat(".", width-n), done, all)
+}
+
+// simReport is what quell sim says.
+type simReport struct {
+	Rule detect.Rule `json:"rule"`
+	Seed uint64      `json:"seed"`
+	quality.Count
+	Outliers  int     `json:"outliers"`
+	Anomalies int     `json:"anomalies"`
+	Precision float64 `json:"precision"`
+	Recall    float64 `json:"recall"`
+	Top1      float64 `json:"top1"`
+	// Least are the lower ends of their one-sided 95 % intervals.
+	Least      map[string]float64 `json:"least"`
+	MedianS    float64            `json:"median_time_s"`
+	FalseRate  float64            `json:"false_per_1000_machine_days"`
+	FalseAbove float64            `json:"false_per_1000_machine_days_upper"`
+}
+
+func (r *simReport) finish() {
+	r.Least = map[string]float64{}
+	r.Precision, r.Least["precision"] = r.Count.Precision()
+	r.Recall, r.Least["recall"] = r.Count.Recall()
+	r.Top1, r.Least["top1"] = r.Count.Top1()
+	r.MedianS = r.Median().Seconds()
+	r.FalseRate, r.FalseAbove = r.FalsePerThousandDays()
+}
+
+func (r *simReport) text(w io.Writer, took time.Duration) error {
+	days := float64(r.Minutes) / (24 * 60)
+	_, err := fmt.Fprintf(w, `rule %s, seed %d: %d machines, %.1f machine-days, %d samples in %s
+outliers %d, anomalies %d, accusations %d, right %d
+victims %d, named %d, after %.0f min (median)
+precision %.3f (at least %.3f), recall %.3f (%.3f), top-1 %.3f (%.3f)
+false accusations per 1,000 machine-days: %.1f (at most %.1f)
+bounds: one-sided, 95 %%
+`, r.Rule, r.Seed, r.Cases, days, r.Samples, took.Round(100*time.Millisecond), r.Outliers, r.Anomalies, r.Accusations, r.Right,
+		r.Victims, r.Named, r.MedianS/60, r.Precision, r.Least["precision"], r.Recall, r.Least["recall"], r.Top1, r.Least["top1"],
+		r.FalseRate, r.FalseAbove)
+	if err != nil {
+		return fmt.Errorf("write report: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,58 @@
+// Table plays rules over the simulator's scenarios and prints how often they
+// are right (make quality).
+package main
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/quality"
+	"github.com/quell-dev/quell/internal/sim"
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "table:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	s := quality.Study{}
+	var rules []string
+	for _, r := range detect.Rules() {
+		rules = append(rules, string(r))
+	}
+	names := flag.String("rules", strings.Join(rules, ","), "which rules")
+	half := flag.String("half", string(sim.Test), "which half of the scenarios: tuning or test")
+	flag.IntVar(&s.Seeds, "seeds", 20, "cases of each scenario")
+	flag.IntVar(&s.Minutes, "minutes", 150, "how long a case lasts")
+	flag.IntVar(&s.Days, "days", 200, "days of an everyday machine without antagonists")
+	flag.Uint64Var(&s.Seed, "seed", 1, "of everything")
+	flag.IntVar(&s.Workers, "workers", 0, "cases played at once; 0: one a CPU")
+	asJSON := flag.Bool("json", false, "write JSON")
+	flag.Parse()
+	for name := range strings.SplitSeq(*names, ",") {
+		s.Rules = append(s.Rules, detect.Rule(name))
+	}
+	s.Half = sim.Half(*half)
+	began, shown := time.Now(), time.Now()
+	results, err := quality.Run(s, func(done, all int) {
+		if now := time.Now(); now.Sub(shown) > 5*time.Second {
+			shown = now
+			fmt.Fprintf(os.Stderr, "%d of %d cases, %s\n", done, all, now.Sub(began).Round(time.Second))
+		}
+	})
+	if err != nil {
+		return err
+	}
+	if *asJSON {
+		return json.NewEncoder(os.Stdout).Encode(results)
+	}
+	return quality.Text(os.Stdout, results)
+}

@@ -1,0 +1,50 @@
+package quality
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+)
+
+// Text writes the results as Markdown tables: all rules over everything, then
+// each rule by class.
+func Text(w io.Writer, results []Result) error {
+	var b strings.Builder
+	b.WriteString("| rule | cases | precision | recall | top-1 | median time | false per 1,000 machine-days |\n|---|---|---|---|---|---|---|\n")
+	for i := range results {
+		r := &results[i]
+		fmt.Fprintf(&b, "| `%s` | %d | %s | %s | %s | %.0f min | %s |\n", r.Rule, r.All.Cases, share(r.All.Precision()), share(r.All.Recall()),
+			share(r.All.Top1()), r.All.Median().Minutes(), perDay(&r.Everyday))
+	}
+	for i := range results {
+		r := &results[i]
+		fmt.Fprintf(&b, "\n`%s` by class:\n\n| class | cases | victims | named | accusations | right | first right |\n|---|---|---|---|---|---|---|\n", r.Rule)
+		for _, c := range r.Classes {
+			fmt.Fprintf(&b, "| %s | %d | %d | %d | %d | %d | %d of %d |\n", c.Class, c.Cases, c.Victims, c.Named, c.Accusations, c.Right, c.FirstRight, c.First)
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func share(x, low float64) string { return fmt.Sprintf("%.3f (≥ %.3f)", x, low) }
+
+func perDay(c *Count) string {
+	if c.Minutes == 0 {
+		return "–"
+	}
+	rate, high := c.FalsePerThousandDays()
+	return fmt.Sprintf("%.1f (≤ %.1f) in %d", rate, high, c.Minutes/(24*60))
+}
+
+// Plain writes the first table for a terminal.
+func Plain(w io.Writer, results []Result) error {
+	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(t, "rule\tcases\tprecision\trecall\ttop-1\tfalse/1000 days")
+	for i := range results {
+		r := &results[i]
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\n", r.Rule, r.All.Cases, share(r.All.Precision()), share(r.All.Recall()), share(r.All.Top1()), perDay(&r.Everyday))
+	}
+	return t.Flush()
+}

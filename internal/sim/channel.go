@@ -1,0 +1,90 @@
+package sim
+
+import (
+	"math"
+
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// Channel is the resource that tasks contend for.
+type Channel string
+
+// The channels. Each shows in one cost signal.
+const (
+	LLC       Channel = "llc"       // last-level cache: capacity
+	Bandwidth Channel = "bandwidth" // memory bandwidth
+	SMT       Channel = "smt"       // execution units shared by hardware threads
+	CPU       Channel = "cpu"       // CPU time
+	IO        Channel = "io"        // one block device
+	Net       Channel = "net"       // one network interface
+)
+
+// Channels returns all of them.
+func Channels() []Channel { return []Channel{LLC, Bandwidth, SMT, CPU, IO, Net} }
+
+// The signals of the paper's future work as DESIGN describes them, for as long
+// as package sample has none of that name.
+var laterSignals = [...]sample.Signal{
+	{Name: "io", Unit: "s/operation", Cost: "I/O time ÷ operations", Domain: "device",
+		LeastCPU: math.MaxFloat64, LeastRate: 10, EffectRel: 0.20, Min: 0, Max: 1e4},
+	{Name: "net", Unit: "s/packet", Cost: "queueing ÷ packets", Domain: "interface",
+		LeastCPU: math.MaxFloat64, LeastRate: 100, EffectRel: 0.20, Min: 0, Max: 1e4},
+}
+
+// Signal returns the cost signal in which the channel shows.
+func (c Channel) Signal() sample.Signal {
+	name := sample.CPI
+	switch c {
+	case CPU:
+		name = sample.RunQ
+	case IO, Net:
+		name = sample.SignalName(c)
+	}
+	if s, ok := sample.LookupSignal(name); ok {
+		return s
+	}
+	for _, s := range laterSignals {
+		if s.Name == name {
+			return s
+		}
+	}
+	panic("sim: channel " + string(c) + " has no signal")
+}
+
+// calm is how much of the channel a machine's usual tasks ask for together, as
+// a share of its capacity.
+func (c Channel) calm() float64 {
+	switch c {
+	case LLC:
+		return 0.8
+	case SMT, CPU:
+		return 0.5
+	case Bandwidth:
+		return 0.35
+	}
+	return 0.3
+}
+
+// stress is how hard the channel presses on whoever uses it, at a load given as
+// a share of its capacity; 0 where nobody notices.
+//
+//   - llc: the share of everybody's working set that has no place, if everybody
+//     loses the same share (LRU, equal density of accesses).
+//   - bandwidth, io, net: the queue of M/M/1, ρ/(1−ρ).
+//   - smt: the share of busy threads whose sibling is busy, where the scheduler
+//     fills cores first.
+//   - cpu: waiting ÷ service of M/M/c (Sakasegawa, Ann. Inst. Stat. Math. 29,
+//     1977, eq. 2.5).
+func (c Channel) stress(load float64, cpus int) float64 {
+	switch c {
+	case LLC:
+		return max(0, 1-1/max(load, 1e-9))
+	case SMT:
+		return min(1, max(0, 2*load-1))
+	case CPU:
+		r := min(load, 0.97)
+		return math.Pow(r, math.Sqrt(2*float64(cpus+1))-1) / (float64(cpus) * (1 - r))
+	}
+	r := min(load, 0.95)
+	return r / (1 - r)
+}

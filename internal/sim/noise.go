@@ -1,0 +1,54 @@
+package sim
+
+import (
+	"math"
+	"math/rand/v2"
+)
+
+// The distribution of a web-search job's CPI, CPI² figure 7: a generalised
+// extreme value distribution, skewed to the right.
+const (
+	gevLocation, gevScale, gevShape = 1.73, 0.133, -0.0534
+)
+
+// quantiles is how finely the distribution is tabulated: its tails end at the
+// (½/8192)th quantile, 3.9 σ above the mean.
+const quantiles = 8192
+
+// shape draws from that distribution, standardised to mean 0 and variance 1.
+type shape [quantiles]float32
+
+// newShape tabulates the quantile function at the middles of equal
+// probabilities, and standardises what is tabulated.
+func newShape() *shape {
+	var s shape
+	var sum, sq float64
+	q := make([]float64, quantiles)
+	for i := range q {
+		p := (float64(i) + 0.5) / quantiles
+		q[i] = gevLocation + gevScale*(math.Pow(-math.Log(p), -gevShape)-1)/gevShape
+		sum += q[i]
+	}
+	mean := sum / quantiles
+	for _, x := range q {
+		sq += (x - mean) * (x - mean)
+	}
+	sd := math.Sqrt(sq / quantiles)
+	for i, x := range q {
+		s[i] = float32((x - mean) / sd)
+	}
+	return &s
+}
+
+func (s *shape) draw(rng *rand.Rand) float64 { return float64(s[rng.Uint32()%quantiles]) }
+
+// How a job's variance is made up. CPI² gives its sum (table 1) and a daily
+// wave of about 4 % (figure 5); that tasks differ for good, and that what
+// a task does now resembles what it did a minute ago, is everybody's
+// experience, the shares are assumed.
+const (
+	shareTask  = 0.25 // between tasks
+	shareDrift = 0.25 // slow: autocorrelation driftStay a minute
+	shareWhite = 0.50 // from sample to sample, of figure 7's shape
+	driftStay  = 0.9
+)
