@@ -21,6 +21,9 @@ const (
 	// Split: the task's processes disagree on their cgroup in another
 	// hierarchy, so only its usage can be told, and it cannot be capped.
 	Split
+
+	// AllFlags has every flag set.
+	AllFlags = Capped | Throttled | Stolen | Restarted | Split
 )
 
 var flagNames = [...]string{"capped", "throttled", "stolen", "restarted", "split"}

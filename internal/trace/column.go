@@ -58,9 +58,30 @@ func columnName(col int) string {
 // Read counts the row as bad.
 var ErrSample = errors.New("not a sample")
 
-// check is what both directions agree on, so that whatever was written can be
-// read back unchanged.
-func check(s *sample.Sample) error {
+// Check says why a sample cannot be in a trace; nil if it can. All directions
+// and formats agree on it, so that whatever was written can be read back
+// unchanged, also as another format.
+func Check(s *sample.Sample) error {
+	if err := CheckValues(s); err != nil {
+		return err
+	}
+	for _, text := range [...]string{s.Machine, string(s.Job), string(s.Task), string(s.Platform), string(s.Signal), s.Variant} {
+		if err := oneLine(text); err != nil {
+			return fmt.Errorf("%w: %w", ErrSample, err)
+		}
+	}
+	return nil
+}
+
+func oneLine(text string) error {
+	if strings.ContainsAny(text, "\n\r") {
+		return fmt.Errorf("line end in %q", text)
+	}
+	return nil
+}
+
+// CheckValues is Check for a sample whose names are known to be in order.
+func CheckValues(s *sample.Sample) error {
 	cpu, cost, coverage := float64(s.CPU), float64(s.Cost), float64(s.Coverage)
 	switch {
 	case s.Task == "":
@@ -75,11 +96,6 @@ func check(s *sample.Sample) error {
 		return fmt.Errorf("%w: coverage %v is not in 0..1", ErrSample, coverage)
 	case s.Class > sample.LatencySensitive:
 		return fmt.Errorf("%w: %v", ErrSample, s.Class)
-	}
-	for _, text := range [...]string{s.Machine, string(s.Job), string(s.Task), string(s.Platform), string(s.Signal), s.Variant} {
-		if strings.ContainsAny(text, "\n\r") {
-			return fmt.Errorf("%w: line end in %q", ErrSample, text)
-		}
 	}
 	return nil
 }

@@ -1,7 +1,6 @@
 package trace
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -15,9 +14,6 @@ import (
 
 // ErrHeader means that the first line does not name the columns of a trace.
 var ErrHeader = errors.New("not the header of a trace")
-
-// maxLine bounds a row; a longer one is skipped as bad.
-const maxLine = 1 << 16
 
 // maxReasons is how many bad rows are explained; the rest are only counted.
 const maxReasons = 5
@@ -34,36 +30,42 @@ type Report struct {
 // column is where. A bad row is counted and skipped. Equal strings are kept
 // once, so memory grows with the distinct names, not with the rows.
 type Reader struct {
-	r       *bufio.Reader
-	line    int
-	header  []byte
-	cols    []int // by field: column, -1 unknown
-	fields  [][]byte
-	unquote []byte // text of the quoted fields of one row
-	names   map[string]string
-	report  Report
+	rows   *Rows
+	header []byte
+	cols   []int // by field: column, -1 unknown
+	names  map[string]string
+	report Report
+
+	labels   []Label
+	labelled bool
 }
 
 // NewReader reads the header. It fails with ErrHeader if a column that every
 // sample needs is missing or one is there twice.
 func NewReader(r io.Reader) (*Reader, error) {
-	t := &Reader{r: bufio.NewReaderSize(r, maxLine), names: map[string]string{}}
-	line, err := t.next()
+	t := &Reader{rows: NewRows(r, ','), names: map[string]string{}}
+	line, err := t.rows.Next()
+	for err == nil && bytes.HasPrefix(line, []byte(remark)) {
+		if err := t.remark(line); err != nil {
+			t.bad(err)
+		}
+		line, err = t.rows.Next()
+	}
 	if err == io.EOF {
 		return nil, fmt.Errorf("read trace: %w: it is empty", ErrHeader)
 	}
-	if err == errLong {
+	if err == ErrLong {
 		return nil, fmt.Errorf("read trace: %w: %w", ErrHeader, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read trace: %w", err)
 	}
 	t.header = bytes.Clone(line)
-	if !t.split(bytes.TrimPrefix(line, []byte("\ufeff"))) {
+	if !t.rows.split(bytes.TrimPrefix(line, []byte("\ufeff"))) {
 		return nil, fmt.Errorf("read trace: %w: %.80q", ErrHeader, line)
 	}
 	seen := map[int]bool{}
-	for _, f := range t.fields {
+	for _, f := range t.rows.fields {
 		name := strings.TrimSpace(string(f))
 		col, ok := columnOf(name)
 		switch {
@@ -91,17 +93,22 @@ func (r *Reader) Report() Report { return r.report }
 // at the end, and other errors only if the underlying reader fails.
 func (r *Reader) Read(s *sample.Sample) error {
 	for {
-		line, err := r.next()
+		line, err := r.rows.Next()
 		switch {
-		case err == errLong:
+		case err == ErrLong:
 			r.bad(err)
 			continue
 		case err == io.EOF:
 			return io.EOF
 		case err != nil:
-			return fmt.Errorf("read trace: line %d: %w", r.line, err)
+			return fmt.Errorf("read trace: line %d: %w", r.rows.line, err)
 		case len(line) == 0 || bytes.Equal(line, r.header):
 			continue // traces may be joined end to end
+		case bytes.HasPrefix(line, []byte(remark)):
+			if err := r.remark(line); err != nil {
+				r.bad(err)
+			}
+			continue
 		}
 		if err := r.parse(line, s); err != nil {
 			r.bad(err)
@@ -115,101 +122,26 @@ func (r *Reader) Read(s *sample.Sample) error {
 func (r *Reader) bad(err error) {
 	r.report.Bad++
 	if len(r.report.Reasons) < maxReasons {
-		r.report.Reasons = append(r.report.Reasons, fmt.Sprintf("line %d: %v", r.line, err))
-	}
-}
-
-var errLong = fmt.Errorf("line longer than %d bytes", maxLine)
-
-// next returns the next line without its end, valid until the next call.
-func (r *Reader) next() ([]byte, error) {
-	line, err := r.r.ReadSlice('\n')
-	if len(line) == 0 && err != nil {
-		return nil, err
-	}
-	r.line++
-	if err == bufio.ErrBufferFull {
-		for err == bufio.ErrBufferFull {
-			_, err = r.r.ReadSlice('\n')
-		}
-		if err != nil && err != io.EOF {
-			return nil, err
-		}
-		return nil, errLong
-	}
-	if err != nil && err != io.EOF {
-		return nil, err
-	}
-	line = bytes.TrimSuffix(line, []byte("\n"))
-	return bytes.TrimSuffix(line, []byte("\r")), nil
-}
-
-// split cuts a line into fields (RFC 4180, one line per row) and reports
-// whether its quotes are in order. The fields are valid until the next call.
-func (r *Reader) split(line []byte) bool {
-	r.fields, r.unquote = r.fields[:0], r.unquote[:0]
-	if cap(r.unquote) < len(line) {
-		r.unquote = make([]byte, 0, maxLine) // never moves while fields point into it
-	}
-	for {
-		if len(line) == 0 || line[0] != '"' {
-			i := bytes.IndexByte(line, ',')
-			field := line
-			if i >= 0 {
-				field = line[:i]
-			}
-			if bytes.IndexByte(field, '"') >= 0 {
-				return false
-			}
-			r.fields = append(r.fields, field)
-			if i < 0 {
-				return true
-			}
-			line = line[i+1:]
-			continue
-		}
-		start := len(r.unquote)
-		line = line[1:]
-		for {
-			i := bytes.IndexByte(line, '"')
-			if i < 0 {
-				return false
-			}
-			r.unquote = append(r.unquote, line[:i]...)
-			line = line[i+1:]
-			if len(line) == 0 || line[0] != '"' {
-				break
-			}
-			r.unquote = append(r.unquote, '"')
-			line = line[1:]
-		}
-		r.fields = append(r.fields, r.unquote[start:])
-		if len(line) == 0 {
-			return true
-		}
-		if line[0] != ',' {
-			return false
-		}
-		line = line[1:]
+		r.report.Reasons = append(r.report.Reasons, fmt.Sprintf("line %d: %v", r.rows.line, err))
 	}
 }
 
 func (r *Reader) parse(line []byte, s *sample.Sample) error {
-	if !r.split(line) {
+	if !r.rows.split(line) {
 		return errors.New("quotes out of order")
 	}
-	if len(r.fields) != len(r.cols) {
-		return fmt.Errorf("%d fields, the header has %d", len(r.fields), len(r.cols))
+	if len(r.rows.fields) != len(r.cols) {
+		return fmt.Errorf("%d fields, the header has %d", len(r.rows.fields), len(r.cols))
 	}
 	*s = sample.Sample{Coverage: 1}
-	for i, f := range r.fields {
+	for i, f := range r.rows.fields {
 		if col := r.cols[i]; col >= 0 {
 			if err := r.set(s, col, f); err != nil {
 				return fmt.Errorf("%s: %w", columnName(col), err)
 			}
 		}
 	}
-	return check(s)
+	return Check(s)
 }
 
 func (r *Reader) set(s *sample.Sample, col int, f []byte) (err error) {

@@ -14,10 +14,10 @@ import (
 // a reader should see what was written so far. It is not safe for use from
 // several goroutines.
 type Writer struct {
-	w      *bufio.Writer
-	extras []sample.Extra
-	headed bool
-	line   []byte
+	w                *bufio.Writer
+	extras           []sample.Extra
+	headed, labelled bool
+	line             []byte
 }
 
 // NewWriter returns a Writer that writes the fixed columns and one for each of
@@ -29,7 +29,7 @@ func NewWriter(w io.Writer, extras ...sample.Extra) *Writer {
 // Write adds one row, and the header before the first. A sample that could not
 // be read back is refused with ErrSample and nothing is written.
 func (w *Writer) Write(s *sample.Sample) error {
-	if err := check(s); err != nil {
+	if err := Check(s); err != nil {
 		return err
 	}
 	b := w.line[:0]
@@ -64,7 +64,7 @@ func (w *Writer) Write(s *sample.Sample) error {
 	}
 	w.line = append(b, '\n')
 	if len(w.line) > maxLine {
-		return fmt.Errorf("%w: %w", ErrSample, errLong)
+		return fmt.Errorf("%w: %w", ErrSample, ErrLong)
 	}
 	w.headed = true
 	if _, err := w.w.Write(w.line); err != nil {

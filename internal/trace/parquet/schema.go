@@ -1,0 +1,86 @@
+package parquet
+
+import (
+	"math"
+
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// Row is a sample as it stands in a file, in the order of its columns. Its
+// tags are the schema: what else writes samples as Parquet writes Rows.
+type Row struct {
+	TS       int64    `parquet:"ts,timestamp(millisecond),delta"`
+	Machine  string   `parquet:"machine,dict"`
+	Job      string   `parquet:"job,dict"`
+	Task     string   `parquet:"task,dict"`
+	Platform string   `parquet:"platform,dict"`
+	Signal   string   `parquet:"signal,dict"`
+	Variant  string   `parquet:"variant,dict"`
+	Class    string   `parquet:"class,dict"`
+	CPU      float32  `parquet:"cpu"`
+	Cost     *float32 `parquet:"cost"` // null if only the usage is known
+	Coverage float32  `parquet:"coverage,dict"`
+	Flags    int32    `parquet:"flags,dict"` // bits, as in sample.Flags
+
+	Cycles        *float64 `parquet:"cycles"`
+	Instructions  *float64 `parquet:"instructions"`
+	LLCMisses     *float64 `parquet:"llc_misses"`
+	Transactions  *float64 `parquet:"transactions"`
+	Syscalls      *float64 `parquet:"syscalls"`
+	WaitOther     *float64 `parquet:"wait_other"`
+	WaitSelf      *float64 `parquet:"wait_self"`
+	WaitThrottled *float64 `parquet:"wait_throttled"`
+	Wakeups       *float64 `parquet:"wakeups"`
+	Threads       *float64 `parquet:"threads"`
+	CPUStall      *float64 `parquet:"cpu_stall"`
+}
+
+// extra is the field of an extra; nil for one that has no column.
+func (r *Row) extra(e sample.Extra) **float64 {
+	switch e {
+	case sample.Cycles:
+		return &r.Cycles
+	case sample.Instructions:
+		return &r.Instructions
+	case sample.LLCMisses:
+		return &r.LLCMisses
+	case sample.Transactions:
+		return &r.Transactions
+	case sample.Syscalls:
+		return &r.Syscalls
+	case sample.WaitOther:
+		return &r.WaitOther
+	case sample.WaitSelf:
+		return &r.WaitSelf
+	case sample.WaitThrottled:
+		return &r.WaitThrottled
+	case sample.Wakeups:
+		return &r.Wakeups
+	case sample.Threads:
+		return &r.Threads
+	case sample.CPUStall:
+		return &r.CPUStall
+	}
+	return nil
+}
+
+// Set makes the row say what the sample does. It points into the sample, which
+// must not change until the row is written; extras are copied to values, which
+// must have room for them and is returned grown.
+func (r *Row) Set(s *sample.Sample, values []float64) []float64 {
+	*r = Row{TS: int64(s.TS), Machine: s.Machine, Job: string(s.Job), Task: string(s.Task), Platform: string(s.Platform),
+		Signal: string(s.Signal), Variant: s.Variant, Class: s.Class.String(), CPU: s.CPU, Coverage: s.Coverage, Flags: int32(s.Flags)}
+	if !math.IsNaN(float64(s.Cost)) {
+		r.Cost = &s.Cost
+	}
+	if s.Extras.Len() == 0 {
+		return values
+	}
+	for _, e := range sample.AllExtras() {
+		if v, ok := s.Extras.Get(e); ok {
+			values = append(values, v)
+			*r.extra(e) = &values[len(values)-1]
+		}
+	}
+	return values
+}

@@ -1,0 +1,116 @@
+package parquet
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+
+	"github.com/parquet-go/parquet-go"
+
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/trace"
+)
+
+// The keys of the file's metadata: the version of the format, and the labels as
+// a JSON list of trace.Label where the trace is labelled.
+const (
+	formatKey = "quell.trace"
+	labelsKey = "quell.labels"
+	version   = "1"
+)
+
+const (
+	// batch is how many rows go to and from the library at once.
+	batch = 1024
+	// groupRows bounds a row group, and with it what Write holds in memory: some
+	// 20 MB. Readers skip by row groups.
+	groupRows = 1 << 18
+	// pageBytes bounds a page, and with it what Read holds in memory for each column.
+	pageBytes = 1 << 18
+)
+
+// Options are those of writing: compressed with zstd, in row groups and pages of
+// quell's size.
+func Options() []parquet.WriterOption {
+	return []parquet.WriterOption{parquet.Compression(&parquet.Zstd), parquet.MaxRowsPerRowGroup(groupRows),
+		parquet.PageBufferSize(pageBytes), parquet.KeyValueMetadata(formatKey, version)}
+}
+
+// Writer writes samples as Parquet. Nothing can be read of it before Close. It
+// is not safe for use from several goroutines.
+type Writer struct {
+	w        *parquet.GenericWriter[Row]
+	samples  []sample.Sample
+	rows     []Row
+	values   []float64
+	labels   []trace.Label
+	labelled bool
+}
+
+// NewWriter returns a Writer to w, which stays the caller's to close.
+func NewWriter(w io.Writer) *Writer {
+	extras := len(sample.AllExtras())
+	return &Writer{w: parquet.NewGenericWriter[Row](w, Options()...), samples: make([]sample.Sample, 0, batch),
+		rows: make([]Row, batch), values: make([]float64, 0, batch*extras)}
+}
+
+// Write adds one sample. One that could not be read back is refused with
+// trace.ErrSample and nothing is written.
+func (w *Writer) Write(s *sample.Sample) error {
+	if err := trace.Check(s); err != nil {
+		return err
+	}
+	for _, e := range sample.AllExtras() {
+		if v, ok := s.Extras.Get(e); ok && (math.IsNaN(v) || math.IsInf(v, 0)) {
+			return fmt.Errorf("%w: %v %v", trace.ErrSample, e, v)
+		}
+	}
+	w.samples = append(w.samples, *s)
+	if len(w.samples) < batch {
+		return nil
+	}
+	return w.flush()
+}
+
+func (w *Writer) flush() error {
+	w.values = w.values[:0]
+	for i := range w.samples {
+		w.values = w.rows[i].Set(&w.samples[i], w.values)
+	}
+	_, err := w.w.Write(w.rows[:len(w.samples)])
+	w.samples = w.samples[:0]
+	if err != nil {
+		return fmt.Errorf("write trace as Parquet: %w", err)
+	}
+	return nil
+}
+
+// Labels says that the trace is labelled, and adds labels.
+func (w *Writer) Labels(labels ...trace.Label) error {
+	for i := range labels {
+		if err := labels[i].Check(); err != nil {
+			return err
+		}
+	}
+	w.labels, w.labelled = append(w.labels, labels...), true
+	return nil
+}
+
+// Close writes what is left, and the file's end.
+func (w *Writer) Close() error {
+	if err := w.flush(); err != nil {
+		return err
+	}
+	if w.labelled {
+		text, err := json.Marshal(append([]trace.Label{}, w.labels...))
+		if err != nil {
+			return fmt.Errorf("write labels: %w", err)
+		}
+		w.w.SetKeyValueMetadata(labelsKey, string(text))
+	}
+	if err := w.w.Close(); err != nil {
+		return fmt.Errorf("write trace as Parquet: %w", err)
+	}
+	return nil
+}
