@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"unicode/utf8"
 
@@ -28,9 +30,14 @@ type Files interface {
 // Change is a set of writes to the files of one cgroup, with a lease. Old and
 // New are spelt as the kernel reads them back: a value that reads back otherwise
 // could not be told from a stranger's.
+//
+// Writes may also be to files of cgroups below Dir, which then have their
+// inodes (v1 wants quotas there lowered first). Each cgroup is looked after
+// alone: whoever takes over one, or removes it, keeps no other from its old
+// values.
 type Change struct {
 	ID     string          `json:"id"`
-	Dir    string          `json:"dir"`   // cgroup directory that holds every file
+	Dir    string          `json:"dir"`   // cgroup directory that holds the files
 	Inode  uint64          `json:"inode"` // of Dir
 	Writes []host.Write    `json:"writes"`
 	From   sample.Millis   `json:"from"`
@@ -63,9 +70,11 @@ var (
 type Result uint8
 
 const (
-	// Restored: every file holds its old value.
+	// Restored: every file holds its old value. What is otherwise in a cgroup
+	// below is in the note.
 	Restored Result = iota
-	// TakenOver: a file holds somebody else's value; all were left alone.
+	// TakenOver: a file holds somebody else's value; all of that cgroup were
+	// left alone.
 	TakenOver
 	// Gone: the cgroup or the boot that the change was made in is no more.
 	Gone
@@ -106,11 +115,18 @@ func (c *Change) check() error {
 	case len(c.Writes) == 0:
 		return refuse("no writes")
 	}
-	seen := map[string]bool{}
+	seen, inodes := map[string]bool{}, map[string]uint64{}
 	for _, w := range c.Writes {
+		dir := filepath.Dir(w.File)
+		below := strings.HasPrefix(dir, c.Dir+"/")
+		other, known := inodes[dir]
 		switch {
-		case filepath.Clean(w.File) != w.File || filepath.Dir(w.File) != c.Dir:
-			return refuse("file %q is not in %s, whose inode is known", w.File, c.Dir)
+		case filepath.Clean(w.File) != w.File || dir != c.Dir && !below:
+			return refuse("file %q is neither in %s nor below it", w.File, c.Dir)
+		case below != (w.Inode != 0):
+			return refuse("file %q comes with inode %d; want one if it is below %s, else none", w.File, w.Inode, c.Dir)
+		case known && other != w.Inode:
+			return refuse("%s comes with inodes %d and %d", dir, other, w.Inode)
 		case !utf8.ValidString(w.File + w.Old + w.New):
 			return refuse("%q or its values are not UTF-8", w.File)
 		case w.Old == "" && !w.Empty:
@@ -122,9 +138,37 @@ func (c *Change) check() error {
 		case seen[w.File]:
 			return refuse("%s is written twice", w.File)
 		}
-		seen[w.File] = true
+		seen[w.File], inodes[dir] = true, w.Inode
+	}
+	if _, ok := inodes[c.Dir]; !ok {
+		return refuse("no writes in %s itself", c.Dir)
 	}
 	return nil
+}
+
+// place is a cgroup of a change with what is written there, in order.
+type place struct {
+	dir    string
+	inode  uint64
+	writes []host.Write
+}
+
+// places are the change's cgroups in the order they are written to: those
+// below, if any, and the one that the change is of.
+func (c *Change) places() []place {
+	var all []place
+	for _, w := range c.Writes {
+		p := place{dir: filepath.Dir(w.File), inode: w.Inode}
+		if p.dir == c.Dir {
+			p.inode = c.Inode
+		}
+		i := slices.IndexFunc(all, func(q place) bool { return q.dir == p.dir })
+		if i < 0 {
+			i, all = len(all), append(all, p)
+		}
+		all[i].writes = append(all[i].writes, w)
+	}
+	return all
 }
 
 // overlaps reports whether c and d have a file or the ID in common.

@@ -15,12 +15,12 @@ import (
 // says: put back what nobody touched, leave alone the rest.
 
 func scriptWorld() *world {
-	return newWorld(map[string][]string{"/cg/a": {"x", "y", "z"}, "/cg/bb": {"x", "y"}})
+	return newWorld(map[string][]string{"/cg/a": {"x", "y", "z"}, "/cg/a/k": {"x"}, "/cg/bb": {"x", "y"}})
 }
 
 // script is one life with two changes at a time, an expiry and a second change
-// of a cgroup that had one, each of all its files. It ends early where the
-// world does.
+// of a cgroup that had one, each of all its files, one with the cgroup below. It
+// ends early where the world does.
 func script(w *world) error {
 	e, err := w.start()
 	if err != nil {
@@ -31,7 +31,7 @@ func script(w *world) error {
 		func() error { return e.Apply(2000, w.change("A", "/cg/a", "x", "y", "z")) },
 		func() error { return e.Apply(2000, w.change("B", "/cg/bb", "x", "y")) },
 		func() error { return undo("A") },
-		func() error { return e.Apply(4000, w.change("C", "/cg/a", "y", "z", "x")) },
+		func() error { return e.Apply(4000, w.change("C", "/cg/a", "k/x", "y", "z", "x")) },
 		func() error { _, err := e.RestoreAll(5000, "stop"); return err },
 		e.Close,
 	} {
@@ -42,19 +42,25 @@ func script(w *world) error {
 	return nil
 }
 
-// edit is what others do while the process is dead. dir is what they made
-// theirs by it: nothing there may be written. "*" is all.
+// edit is what others do while the process is dead. theirs matches the
+// directories that they made theirs by it: nothing there may be written.
 type edit struct {
-	name string
-	dir  string
-	do   func(*world)
+	name   string
+	theirs string // "/cg/a" is that one alone, "/cg/a*" with all below it
+	do     func(*world)
+}
+
+func (e edit) isTheirs(file string) bool {
+	tree, whole := strings.CutSuffix(e.theirs, "*")
+	dir := filepath.Dir(file)
+	return dir == e.theirs || whole && (dir == tree || strings.HasPrefix(dir, tree+"/"))
 }
 
 func edits() []edit {
 	all := []edit{
 		{"none", "", func(*world) {}},
-		{"reboot", "*", func(w *world) { w.boot = "boot-2" }},
-		{"power loss", "*", func(w *world) { w.boot = "boot-2"; w.powerLoss() }},
+		{"reboot", "/cg*", func(w *world) { w.boot = "boot-2" }},
+		{"power loss", "/cg*", func(w *world) { w.boot = "boot-2"; w.powerLoss() }},
 		{"no y in a", "", func(w *world) { delete(w.values, "/cg/a/y") }},
 	}
 	w := scriptWorld()
@@ -65,9 +71,15 @@ func edits() []edit {
 	}
 	for _, dir := range slices.Sorted(maps.Keys(w.inodes)) {
 		all = append(all,
-			edit{"removed " + dir, dir, func(w *world) { w.remove(dir) }},
+			edit{"removed " + dir, dir + "*", func(w *world) { w.remove(dir) }},
 			// With the very values of ours, the worst case.
-			edit{"made again " + dir, dir, func(w *world) { w.inodes[dir] += 50 }})
+			edit{"made again " + dir, dir + "*", func(w *world) {
+				for d := range w.inodes {
+					if d == dir || strings.HasPrefix(d, dir+"/") {
+						w.inodes[d] += 50
+					}
+				}
+			}})
 	}
 	return all
 }
@@ -77,7 +89,7 @@ func twin(crashed *world, e edit) map[string]string {
 	original := scriptWorld().values
 	want := maps.Clone(crashed.values)
 	for f := range want {
-		if e.dir != "*" && filepath.Dir(f) != e.dir {
+		if !e.isTheirs(f) {
 			want[f] = original[f]
 		}
 	}
@@ -137,7 +149,7 @@ func checkEnd(t *testing.T, crashed, w *world, e edit, where string) {
 	}
 	for _, l := range w.log {
 		file, value, _ := strings.Cut(l, "=")
-		if e.dir == "*" || filepath.Dir(file) == e.dir {
+		if e.isTheirs(file) {
 			t.Errorf("%s: wrote %s to what is not ours", where, l)
 		}
 		if value != scriptWorld().values[file] || crashed.values[file] == value {

@@ -120,6 +120,9 @@ func (e *Enforcer) holds(c *entry) bool {
 		return !gone
 	}
 	for _, w := range c.Writes {
+		if w.Inode != 0 {
+			continue // below: whoever changes that has not changed the limit
+		}
 		if v, err := e.files.ReadValue(w.File); isGone(err) || err == nil && v != w.New {
 			return false
 		}
@@ -167,14 +170,16 @@ func (e *Enforcer) Apply(now sample.Millis, c Change) error {
 
 // verify makes sure that the change starts from what it says.
 func (e *Enforcer) verify(c *Change) error {
-	inode, err := e.files.Inode(c.Dir)
-	switch {
-	case isGone(err):
-		return fmt.Errorf("%w: %w", ErrGone, err)
-	case err != nil:
-		return fmt.Errorf("identify %s: %w", c.Dir, err)
-	case inode != c.Inode:
-		return fmt.Errorf("%w: %s has inode %d, not %d", ErrGone, c.Dir, inode, c.Inode)
+	for _, p := range c.places() {
+		inode, err := e.files.Inode(p.dir)
+		switch {
+		case isGone(err):
+			return fmt.Errorf("%w: %w", ErrGone, err)
+		case err != nil:
+			return fmt.Errorf("identify %s: %w", p.dir, err)
+		case inode != p.inode:
+			return fmt.Errorf("%w: %s has inode %d, not %d", ErrGone, p.dir, inode, p.inode)
+		}
 	}
 	for _, w := range c.Writes {
 		v, err := e.files.ReadValue(w.File)

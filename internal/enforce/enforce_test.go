@@ -48,6 +48,17 @@ func TestApplyRefuses(t *testing.T) {
 		{"no old value", func(_ *world, c *Change) { c.Writes[1].Old = "" }, ErrRefused},
 		{"no new value", func(_ *world, c *Change) { c.Writes[1].New = "" }, ErrRefused},
 		{"file elsewhere", func(_ *world, c *Change) { c.Writes[1].File = "/cg/b/y" }, ErrRefused},
+		{"file elsewhere, with an inode", func(_ *world, c *Change) { c.Writes[1].File, c.Writes[1].Inode = "/cg/b/y", 7 }, ErrRefused},
+		{"file below without an inode", func(_ *world, c *Change) { c.Writes[1].File = "/cg/a/b/y" }, ErrRefused},
+		{"file of its own with an inode", func(_ *world, c *Change) { c.Writes[1].Inode = c.Inode }, ErrRefused},
+		{"files below with two inodes", func(_ *world, c *Change) {
+			c.Writes[0].File, c.Writes[0].Inode = "/cg/a/b/x", 7
+			c.Writes[1].File, c.Writes[1].Inode = "/cg/a/b/y", 8
+		}, ErrRefused},
+		{"files below alone", func(_ *world, c *Change) {
+			c.Writes = c.Writes[:1]
+			c.Writes[0].File, c.Writes[0].Inode = "/cg/a/b/x", 7
+		}, ErrRefused},
 		{"file by a detour", func(_ *world, c *Change) { c.Writes[1].File = "/cg/a/../a/y" }, ErrRefused},
 		{"file twice", func(_ *world, c *Change) { c.Writes[1].File = "/cg/a/x" }, ErrRefused},
 		{"id JSON cannot hold", func(_ *world, c *Change) { c.ID = "\xff" }, ErrRefused},

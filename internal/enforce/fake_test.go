@@ -8,6 +8,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -110,21 +111,30 @@ func (w *world) Inode(dir string) (uint64, error) {
 
 func (w *world) BootID() (string, error) { return w.boot, nil }
 
-// remove takes a cgroup away.
+// remove takes a cgroup away, and those below it.
 func (w *world) remove(dir string) {
-	delete(w.inodes, dir)
+	for d := range w.inodes {
+		if d == dir || strings.HasPrefix(d, dir+"/") {
+			delete(w.inodes, d)
+		}
+	}
 	for f := range w.values {
-		if filepath.Dir(f) == dir {
+		if strings.HasPrefix(f, dir+"/") {
 			delete(w.values, f)
 		}
 	}
 }
 
-// change makes a Change that sets the files of dir to the new values.
+// change makes a Change that sets the files of dir, or of cgroups below it
+// ("k/x"), to new values.
 func (w *world) change(id, dir string, files ...string) Change {
 	c := Change{ID: id, Dir: dir, Inode: w.inodes[dir], From: 1000, Until: 9000, Task: "/batch", Who: "test", Why: "noise"}
 	for i, f := range files {
-		c.Writes = append(c.Writes, host.Write{File: dir + "/" + f, Old: w.values[dir+"/"+f], New: fmt.Sprintf("%s-%d", id, i)})
+		write := host.Write{File: dir + "/" + f, Old: w.values[dir+"/"+f], New: fmt.Sprintf("%s-%d", id, i)}
+		if in := filepath.Dir(write.File); in != dir {
+			write.Inode = w.inodes[in]
+		}
+		c.Writes = append(c.Writes, write)
 	}
 	return c
 }

@@ -26,59 +26,81 @@ func newSettler(files Files) (settler, error) {
 	return settler{files, boot}, nil
 }
 
-// settle puts the files back where they are still ours. It may be repeated
-// from wherever it was cut off: a file holds its old or its new value.
+// settle puts the files back where they are still ours, cgroup by cgroup, the
+// one that the change is of first: v1 takes no quota above that of the cgroup
+// above it. It may be repeated from wherever it was cut off: a file holds its
+// old or its new value.
 func (s settler) settle(c *entry) (Outcome, error) {
 	out := Outcome{Change: c.Change}
-	gone, note, err := s.gone(c)
-	if err != nil {
-		return out, err
-	}
-	if gone {
-		out.Result, out.Note = Gone, note
+	if c.boot != s.boot {
+		out.Result, out.Note = Gone, rebooted
 		return out, nil
 	}
-	var ours []host.Write
-	var stranger string
+	var notes []string
+	var errs []error
+	ours := 0
+	for _, p := range slices.Backward(c.places()) {
+		result, note, n, err := s.settleAt(p)
+		if p.dir == c.Dir {
+			out.Result = result
+		}
+		if note != "" {
+			notes = append(notes, note)
+		}
+		ours, errs = ours+n, append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return Outcome{Change: c.Change}, err
+	}
+	switch {
+	case out.Result != Restored:
+	case !c.applied:
+		notes = append(notes, "had not been fully applied")
+	case ours == 0 && len(notes) == 0:
+		notes = append(notes, "held the old values already")
+	}
+	out.Note = strings.Join(notes, "; ")
+	return out, nil
+}
+
+// settleAt is settle for one cgroup; ours is how many files were put back.
+func (s settler) settleAt(p place) (result Result, note string, ours int, err error) {
+	gone, note, err := s.lost(p.dir, p.inode)
+	if gone || err != nil {
+		return Gone, note, 0, err
+	}
+	var back []host.Write
+	var strangers []string
 	missing := 0
-	for _, w := range c.Writes {
+	for _, w := range p.writes {
 		v, err := s.files.ReadValue(w.File)
 		switch {
 		case isGone(err): // the controller was taken from the cgroup
 			missing++
 		case err != nil:
-			return out, fmt.Errorf("compare: %w", err)
+			return 0, "", 0, fmt.Errorf("compare: %w", err)
 		case v == w.Old:
 		case v == w.New:
-			ours = append(ours, w)
+			back = append(back, w)
 		default:
-			stranger += fmt.Sprintf("%s holds %q, neither our %q nor the old %q; ", w.File, v, w.New, w.Old)
+			strangers = append(strangers, fmt.Sprintf("%s holds %q, neither our %q nor the old %q", w.File, v, w.New, w.Old))
 		}
 	}
-	if stranger != "" {
-		out.Result = TakenOver
-		for _, w := range ours {
-			stranger += fmt.Sprintf("%s is left at our %q, was %q; ", w.File, w.New, w.Old)
+	if len(strangers) > 0 {
+		for _, w := range back {
+			strangers = append(strangers, fmt.Sprintf("%s is left at our %q, was %q", w.File, w.New, w.Old))
 		}
-		out.Note = strings.TrimSuffix(stranger, "; ")
-		return out, nil
+		return TakenOver, strings.Join(strangers, "; "), 0, nil
 	}
-	if missing == len(c.Writes) {
-		out.Result, out.Note = Gone, "its files are gone from "+c.Dir
-		return out, nil
+	if missing == len(p.writes) {
+		return Gone, "its files are gone from " + p.dir, 0, nil
 	}
-	for _, w := range slices.Backward(ours) {
+	for _, w := range slices.Backward(back) {
 		if err := s.putBack(w); err != nil {
-			return out, err
+			return 0, "", 0, err
 		}
 	}
-	switch {
-	case !c.applied:
-		out.Note = "had not been fully applied"
-	case len(ours) == 0:
-		out.Note = "held the old values already"
-	}
-	return out, nil
+	return Restored, "", len(back), nil
 }
 
 func (s settler) putBack(w host.Write) error {
@@ -92,19 +114,26 @@ func (s settler) putBack(w host.Write) error {
 	return nil
 }
 
-// gone reports whether what the change was made to is no more, and why.
+const rebooted = "made before a reboot"
+
+// gone reports whether the cgroup that the change is of is no more, and why.
 func (s settler) gone(c *entry) (bool, string, error) {
 	if c.boot != s.boot {
-		return true, "made before a reboot", nil
+		return true, rebooted, nil
 	}
-	inode, err := s.files.Inode(c.Dir)
+	return s.lost(c.Dir, c.Inode)
+}
+
+// lost reports whether a cgroup was removed, and whether another is there now.
+func (s settler) lost(dir string, inode uint64) (bool, string, error) {
+	now, err := s.files.Inode(dir)
 	switch {
 	case isGone(err):
-		return true, c.Dir + " was removed", nil
+		return true, dir + " was removed", nil
 	case err != nil:
-		return false, "", fmt.Errorf("identify %s: %w", c.Dir, err)
-	case inode != c.Inode:
-		return true, c.Dir + " was removed and made again", nil
+		return false, "", fmt.Errorf("identify %s: %w", dir, err)
+	case now != inode:
+		return true, dir + " was removed and made again", nil
 	}
 	return false, "", nil
 }

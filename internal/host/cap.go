@@ -25,6 +25,9 @@ type Write struct {
 	// which an empty line puts back: cpuset.cpus of a cgroup2 that is on the
 	// CPUs of the one above.
 	Empty bool `json:"empty,omitempty"`
+	// Inode is that of the cgroup with the file where this is one below the
+	// cgroup that is to be limited; 0 where it is that one.
+	Inode uint64 `json:"inode,omitempty"`
 }
 
 var (
@@ -92,7 +95,9 @@ func (b bandwidth) over(l bandwidth) bool {
 // cgroup's own period stays or the shortest possible is taken.
 //
 // v1 forbids a child a higher rate than its parent (cgroup2 does not), so
-// cgroups below with quotas above the rate are lowered to it, deepest first. A
+// cgroups below with quotas above the rate are lowered to it, deepest first, and
+// are named with their inodes (Write.Inode). As long as the cap lasts the kernel
+// refuses to give a cgroup below, a new one too, a quota above it: EINVAL. A
 // burst that is longer than the new quota is set to 0.
 //
 // Errors: ErrNoLimit, ErrNotLower, ErrTooLow, ErrGone.
@@ -204,6 +209,16 @@ func (h *Host) lowerBelow(dir string, limit bandwidth) (w []Write, highest bandw
 			steps, ok := b.steps(sample.V1CPU, child, target, floor)
 			if !ok {
 				return nil, highest, fmt.Errorf("no order of writes for %s", child)
+			}
+			inode, err := h.Inode(child)
+			if vanished(err) {
+				continue
+			}
+			if err != nil {
+				return nil, highest, err
+			}
+			for i := range steps {
+				steps[i].Inode = inode
 			}
 			w = append(w, steps...)
 		}

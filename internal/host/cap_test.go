@@ -434,9 +434,14 @@ func TestCapWritesOrder(t *testing.T) {
 		"/pod/a/sub": {quota: 50_000, period: 50_000},
 		"/pod/b":     {quota: 5_000, period: 100_000},
 	}}
-	_, _, got, err := m.files(t).CapWrites("/pod", 0.1, 0)
+	h := m.files(t)
+	sub, err := h.Inode("/cg/pod/a/sub")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _, got, err := h.CapWrites("/pod", 0.1, 0)
 	want := []Write{
-		{File: "/cg/pod/a/sub/cpu.cfs_quota_us", Old: "50000", New: "5000"},
+		{File: "/cg/pod/a/sub/cpu.cfs_quota_us", Old: "50000", New: "5000", Inode: sub},
 		{File: "/cg/pod/cpu.cfs_burst_us", Old: "50000", New: "0"},
 		{File: "/cg/pod/cpu.cfs_quota_us", Old: "200000", New: "10000"},
 	}
