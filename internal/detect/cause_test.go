@@ -1,6 +1,7 @@
 package detect
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/quell-dev/quell/internal/sample"
@@ -92,5 +93,30 @@ func TestOutliersOfDifferentCausesDoNotAddUp(t *testing.T) {
 	}
 	if f := findings(New(only(t, Switches{})), signal(t, sample.CPI), rows...); len(f) != 2 {
 		t.Errorf("without the switch they are one cause: %d findings", len(f))
+	}
+}
+
+// Of a task that several quotas hold back in turns the newest is named.
+func TestAFindingNamesWhoseQuota(t *testing.T) {
+	for _, c := range []struct{ by, want string }{{"/pod /pod /pod", "/pod"}, {"/slice /slice /pod", "/pod"}, {"/pod /pod own", ""}} {
+		rows := rowsOf([]float64{1, 4, 4, 4}, []float64{0, 1, 1, 1})
+		for i, by := range strings.Fields(c.by) {
+			r := &rows[i+1][0]
+			if r.Flags |= sample.Throttled; by != "own" {
+				r.HeldBy = by
+			}
+		}
+		f := last(t, findings(New(only(t, Switches{OwnCauses: true})), signal(t, sample.CPI), rows...))
+		if f.Kind != OwnQuota || f.HeldBy != c.want {
+			t.Errorf("%s: %v by %q, want %q", c.by, f.Kind, f.HeldBy, c.want)
+		}
+	}
+	// A neighbour that comes on top is no quota's doing.
+	rows := rowsOf([]float64{1, 4, 4, 4, 4, 4, 4}, []float64{0, 0, 0, 0, 1, 1, 1})
+	for _, row := range rows[1:4] {
+		row[0].Flags, row[0].HeldBy = sample.Throttled, "/pod"
+	}
+	if f := last(t, findings(New(only(t, Switches{OwnCauses: true})), signal(t, sample.CPI), rows...)); f.Kind != Neighbour || f.HeldBy != "" {
+		t.Errorf("%v by %q", f.Kind, f.HeldBy)
 	}
 }

@@ -23,6 +23,9 @@ type Reading struct {
 	Pressure float64 // what the signal correlates with: CPU-s/s
 	Stolen   float64 // share of the machine's CPU time stolen, 0..1
 	Flags    sample.Flags
+	// HeldBy is the cgroup above the task that ran out of CPU quota, where the
+	// flag Throttled is of that and not of the task's own.
+	HeldBy string
 	// Reach are the numbered resources of the signal's domain that the task
 	// can use; nil if not known, which reaches everything.
 	Reach sample.Set
@@ -138,6 +141,9 @@ func (d *Detector) take(s *series, row *row, slot int, at sample.Millis, r *Read
 	row.cause[slot] = cause
 	if cause == good {
 		return v
+	}
+	if cause == byQuota {
+		t.heldBy = r.HeldBy
 	}
 	t.bad = append(t.bad, mark{at, cause})
 	keep := at.Add(-d.params.OutlierWindow)

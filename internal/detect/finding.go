@@ -18,7 +18,8 @@ const (
 	Neighbour
 	// Indeterminate: the window has no good samples to tell suspects apart by.
 	Indeterminate
-	// OwnQuota: the task ran into its own CPU quota.
+	// OwnQuota: the task ran into its own CPU quota, or into that of a cgroup
+	// above it: Finding.HeldBy.
 	OwnQuota
 	// Steal: the hypervisor took the CPU; the antagonist is another VM.
 	Steal
@@ -89,6 +90,9 @@ type Finding struct {
 	LookedBack time.Duration
 	// Change is what the task changed, if Kind is PhaseChange.
 	Change Change
+	// HeldBy is the cgroup above the task whose quota it was at last, if Kind is
+	// OwnQuota; "" for its own.
+	HeldBy string
 	// Suspects are ranked: those that clear the bar and are not co-victims,
 	// co-victims that clear it, the rest, each by correlation. Excluded ones
 	// come last. At most Params.Top of each. The slice is the Detector's; it

@@ -50,6 +50,9 @@ func (d *Detector) analyse(a anomaly, victim int) Finding {
 		}
 	}
 	goodSamples := d.compare(s, victim, &f)
+	if a.kind == OwnQuota {
+		f.HeldBy = t.heldBy
+	}
 	if a.kind != Neighbour {
 		return f
 	}

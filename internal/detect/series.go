@@ -28,6 +28,8 @@ type track struct {
 	limit float64
 	bad   []mark // of the last OutlierWindow
 	used  bool
+	// heldBy is Reading.HeldBy of the newest interval that a quota explains.
+	heldBy string
 }
 
 type mark struct {

@@ -92,8 +92,11 @@ type Incident struct {
 	// Follows, that this has lasted so long that its spec follows.
 	Change  detect.Change `json:"change,omitempty"`
 	Follows bool          `json:"follows,omitempty"`
-	Began   sample.Millis `json:"began"`  // end of the first bad interval
-	Opened  sample.Millis `json:"opened"` // when it was found
+	// HeldBy is the cgroup above the victim whose quota it was, if Kind is
+	// OwnQuota; "" for its own.
+	HeldBy string        `json:"held_by,omitempty"`
+	Began  sample.Millis `json:"began"`  // end of the first bad interval
+	Opened sample.Millis `json:"opened"` // when it was found
 	// Accused is when a suspect first cleared the bar, 0 if none has, and
 	// Anomaly the end of the interval whose outlier led to that.
 	Accused     sample.Millis    `json:"accused,omitempty"`

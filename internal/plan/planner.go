@@ -126,7 +126,7 @@ func (p *Planner) Finding(now sample.Millis, f detect.Finding, window func(sampl
 		inc.Kind, inc.Change, inc.Antagonists = f.Kind, f.Change, f.Antagonists
 		inc.Suspects = slices.Clone(f.Suspects)
 	}
-	inc.Victim, inc.Threshold, inc.Cost, inc.Bad, inc.Pairs = f.Victim, f.Threshold, f.Cost, f.Bad, f.Pairs
+	inc.Victim, inc.Threshold, inc.Cost, inc.Bad, inc.Pairs, inc.HeldBy = f.Victim, f.Threshold, f.Cost, f.Bad, f.Pairs, f.HeldBy
 	inc.SpecMean, inc.SpecStdDev, inc.SpecOwn = f.Spec.Mean, f.Spec.StdDev, f.Spec.Own
 	inc.Follows = inc.Kind == detect.PhaseChange && now.Sub(inc.Began) >= p.policy.Settle
 	if !(silent && len(inc.Rounds) == 0) && (!inc.capped() || inc.again()) {
@@ -198,6 +198,9 @@ func (p *Planner) act(now sample.Millis, inc *Incident, f detect.Finding, window
 		return
 	case detect.OwnQuota:
 		inc.Reason = "the task ran into its own CPU quota; no neighbour is to blame"
+		if f.HeldBy != "" {
+			inc.Reason = fmt.Sprintf("the CPU quota of %s, a cgroup above the task, held it back; no neighbour is to blame", f.HeldBy)
+		}
 		return
 	case detect.Steal:
 		inc.Reason = "the hypervisor took the CPU; the antagonist is another VM"

@@ -201,6 +201,7 @@ type cell struct {
 	usage  float64
 	flags  sample.Flags
 	self   bool
+	above  bool // the quota was of a cgroup above it
 }
 
 func (w *world) cell(text string) cell {
@@ -213,6 +214,10 @@ func (w *world) cell(text string) cell {
 	for f := range strings.SplitSeq(flags, "!") {
 		if f == "self" {
 			c.self = true
+			continue
+		}
+		if f == "above" {
+			c.above = true
 			continue
 		}
 		flag, err := sample.ParseFlags(f)

@@ -307,6 +307,10 @@ func (w *world) reading(name string, c cell, from, to sample.Millis) detect.Read
 	if c.self {
 		r.OwnApart, r.Self = true, 10
 	}
+	if c.above {
+		r.Flags |= sample.Throttled
+		r.HeldBy = "/pod"
+	}
 	return r
 }
 

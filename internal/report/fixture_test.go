@@ -113,6 +113,14 @@ func throttled() plan.Incident {
 		Outcome: plan.NotActed, Reason: "the task ran into its own CPU quota; no neighbour is to blame", Rounds: []*plan.Round{}}
 }
 
+// throttledAbove is a pod's fault.
+func throttledAbove() plan.Incident {
+	inc := throttled()
+	inc.HeldBy = "/kubepods/burstable/pod4713"
+	inc.Reason = "the CPU quota of /kubepods/burstable/pod4713, a cgroup above the task, held it back; no neighbour is to blame"
+	return inc
+}
+
 func someTasks() []api.TaskView {
 	ready := spec.Spec{State: spec.Ready}
 	return []api.TaskView{

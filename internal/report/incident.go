@@ -194,6 +194,9 @@ func finding(inc *plan.Incident) string {
 	case detect.Indeterminate:
 		return "indeterminate: no good intervals to tell suspects apart by"
 	case detect.OwnQuota:
+		if inc.HeldBy != "" {
+			return fmt.Sprintf("own-quota: the CPU quota of %s, a cgroup above the task, held it back; no neighbour is to blame", inc.HeldBy)
+		}
 		return "own-quota: the task ran into its own CPU quota; no neighbour is to blame"
 	case detect.Steal:
 		return "steal: the hypervisor took the CPU; the antagonist is another VM"

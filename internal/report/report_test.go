@@ -20,9 +20,10 @@ var pages = map[string]func(io.Writer, Style) error{
 	"incidents": func(w io.Writer, s Style) error {
 		return Incidents(w, []plan.Incident{throttled(), quieted(), queued()}, 7, s)
 	},
-	"incident_quieted":   func(w io.Writer, s Style) error { return Incident(w, quieted(), s) },
-	"incident_queued":    func(w io.Writer, s Style) error { return Incident(w, queued(), s) },
-	"incident_own_quota": func(w io.Writer, s Style) error { return Incident(w, throttled(), s) },
+	"incident_quieted":     func(w io.Writer, s Style) error { return Incident(w, quieted(), s) },
+	"incident_queued":      func(w io.Writer, s Style) error { return Incident(w, queued(), s) },
+	"incident_own_quota":   func(w io.Writer, s Style) error { return Incident(w, throttled(), s) },
+	"incident_quota_above": func(w io.Writer, s Style) error { return Incident(w, throttledAbove(), s) },
 	"tasks": func(w io.Writer, s Style) error {
 		tasks := someTasks()
 		SortTasks(tasks, "worst")
