@@ -76,7 +76,7 @@ func within(inner, outer sample.Task) bool {
 // throttled says what of a window was the fault of quotas, the task's own or
 // above it: nothing, or one of the two flags.
 func (a *Agent) throttled(t *task, wall float64) sample.Flags {
-	t.notes[noteQuota] = ""
+	t.notes[noteQuota], t.heldBy = "", ""
 	least := a.detector.Params().ThrottledShare * wall
 	above, held := a.window.quotas.above(t)
 	switch {
@@ -87,6 +87,7 @@ func (a *Agent) throttled(t *task, wall float64) sample.Flags {
 	case above == "" || held.Seconds() < least:
 		return 0
 	}
+	t.heldBy = above
 	t.notes[noteQuota] = fmt.Sprintf("held back by the CPU quota of %s above it", above)
 	return sample.Throttled
 }

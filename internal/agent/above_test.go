@@ -34,12 +34,15 @@ func TestQuotaAboveTheTaskIsNobodysFault(t *testing.T) {
 			if len(all) != 1 {
 				t.Fatalf("share %g: %d incidents", share, len(all))
 			}
-			kind, limit, note := detect.OwnQuota, "max", "/web above it"
+			kind, limit, note, by := detect.OwnQuota, "max", "/web above it", "/web"
 			if share < 0.05 {
-				kind, limit, note = detect.Neighbour, "0.1", ""
+				kind, limit, note, by = detect.Neighbour, "0.1", "", ""
 			}
-			if got := r.values[noisy.limit()]; all[0].Kind != kind || got != limit {
-				t.Errorf("held back %g of the time: %v, the neighbour's limit is %s; want %v and %s", share, all[0].Kind, got, kind, limit)
+			if got := r.values[noisy.limit()]; all[0].Kind != kind || got != limit || all[0].HeldBy != by {
+				t.Errorf("held back %g of the time: %v by %q, the neighbour's limit is %s; want %v by %q and %s", share, all[0].Kind, all[0].HeldBy, got, kind, by, limit)
+			}
+			if by != "" && !strings.Contains(all[0].Reason, "CPU quota of /web,") {
+				t.Errorf("reason %q", all[0].Reason)
 			}
 			if v := r.task("/web/1"); !strings.Contains(v.Note, note) || note == "" && v.Note != "" {
 				t.Errorf("held back %g of the time: note %q, want %q", share, v.Note, note)

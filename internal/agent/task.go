@@ -42,6 +42,7 @@ type task struct {
 	views  []api.SignalView
 	cpu    float64 // CPU-s/s of the last interval
 	flags  sample.Flags
+	heldBy string // the cgroup above it that was out of quota in the last interval
 }
 
 // What a note of a task is about.

@@ -249,7 +249,7 @@ func (a *Agent) judge(now, at sample.Millis, sig sample.Signal, variant string, 
 	w.readings = w.readings[:0]
 	for _, t := range w.order {
 		r := detect.Reading{Task: t.Task, Cost: math.NaN(), CPU: t.cpu, Pressure: t.cpu, Stolen: stolen,
-			Flags: t.flags, Reach: a.reach(sig.Domain, t)}
+			Flags: t.flags, HeldBy: t.heldBy, Reach: a.reach(sig.Domain, t)}
 		if c, ok := w.counted[t.Key]; ok && t.counted && t.judges(sig.Name) {
 			r.Cost, r.Self, r.Rate = c.Cost, c.Self, c.Rate
 			variant := cmp.Or(c.Variant, variant)
