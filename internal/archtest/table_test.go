@@ -69,6 +69,8 @@ var table = []row{
 	{pkg: "lab/smoke", may: "lab/result", why: "runs, kills and judges the shipped quell lab"},
 	{pkg: "lab/fault", may: "lab/result", outside: "golang.org/x/sys", why: "kills and disturbs the shipped quell lab, and judges what is left"},
 	{pkg: "bench", may: "sample host", outside: "golang.org/x/sys", why: "starts the shipped agent and its rivals as processes and meters them; host says where cgroup2 is and which CPUs there are"},
+	{pkg: "store", may: "sample plan atomicfile trace/parquet", outside: "golang.org/x/sys github.com/parquet-go", why: "samples and records in Parquet segments: trace/parquet's columns, plan's incidents"},
+	{pkg: "store/duck", may: "sample spec store", outside: "golang.org/x/sys github.com/duckdb", why: "SQL over a store's segments; the only package that links DuckDB"},
 	{pkg: "enforce/fault", may: "sample host enforce api", outside: "golang.org/x/sys", why: "kills the shipped agent and the enforcer at every step, and judges what is left"},
 	{pkg: "cmd/quell-agent", may: "sample stat spec detect plan trace host counter counter/runq counter/uprobe enforce config logbook api agent", outside: "golang.org/x/sys github.com/spf13 github.com/prometheus", why: "wiring"},
 	{pkg: "cmd/quell", may: "keyed sample stat spec detect plan trace sim quality host counter counter/runq counter/uprobe enforce workload config logbook api report agent demo lab lab/study lab/result lab/analyse lab/load lab/audit lab/env lab/observe lab/render lab/render/parquet", outside: "golang.org/x/sys golang.org/x/term github.com/spf13", why: "wiring"},

@@ -1,0 +1,195 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/parquet-go/parquet-go"
+
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+const (
+	// fanIn is how many segments of one tier are worth merging: each row is
+	// written again once a tier, so log₈ of the commits in an hour, which is
+	// three or four times.
+	fanIn = 8
+	// maxMerge bounds what one merge reads, and with it how long it takes and how
+	// large a segment becomes.
+	maxMerge = 1 << 30 // bytes
+	// settled is how long after its end an hour, or a day, is merged to one whatever
+	// the number of segments: nearly nothing comes later.
+	settled = 10 * 60 * 1000 // ms
+)
+
+// Compact merges the small segments of one partition that has most of them and
+// reports whether there was one: call it again until there is none. Readers see
+// the old segments or the new one, never both.
+func (s *Store) Compact() (bool, error) {
+	s.upkeep.Lock()
+	defer s.upkeep.Unlock()
+	from, folder := s.pick(sample.At(s.opt.Now()))
+	if len(from) == 0 {
+		return false, nil
+	}
+	if err := s.merge(from, folder); err != nil {
+		return false, fmt.Errorf("compact %s: %w", folder, err)
+	}
+	return true, nil
+}
+
+// pick chooses what to merge: the most segments of one tier, or all of a
+// partition that is over.
+func (s *Store) pick(now sample.Millis) (best []Segment, folder string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	type group struct {
+		folder string
+		tier   int
+	}
+	tiers, whole := map[group][]Segment{}, map[string][]Segment{}
+	for _, seg := range s.state.Segments {
+		at := seg.folder()
+		tiers[group{at, seg.Tier}] = append(tiers[group{at, seg.Tier}], seg)
+		whole[at] = append(whole[at], seg)
+	}
+	consider := func(at string, all []Segment) {
+		slices.SortFunc(all, func(a, b Segment) int { return int(min(1, max(-1, a.Bytes-b.Bytes))) })
+		n, bytes := 0, int64(0)
+		for n < len(all) && bytes+all[n].Bytes <= maxMerge {
+			bytes += all[n].Bytes
+			n++
+		}
+		if n > 1 && (n > len(best) || n == len(best) && at < folder) {
+			best, folder = all[:n], at
+		}
+	}
+	for g, all := range tiers {
+		if len(all) >= fanIn {
+			consider(g.folder, all)
+		}
+	}
+	if len(best) > 0 {
+		return best, folder
+	}
+	for at, all := range whole {
+		if len(all) > 1 && all[0].over(now) {
+			consider(at, all)
+		}
+	}
+	return best, folder
+}
+
+// over reports whether a segment's partition is past its time.
+func (seg *Segment) over(now sample.Millis) bool {
+	length := sample.Millis(24 * hourMS)
+	if seg.Table() == Samples {
+		length = hourMS
+	}
+	return (seg.From/length+1)*length+settled < now
+}
+
+// merge writes one segment of several and puts it in their place.
+func (s *Store) merge(from []Segment, folder string) error {
+	seg := Segment{From: from[0].From, To: from[0].To}
+	c := &commit{}
+	for i := range from {
+		f := &from[i]
+		seg.Rows += f.Rows
+		seg.From, seg.To, seg.Tier = min(seg.From, f.From), max(seg.To, f.To), max(seg.Tier, f.Tier+1)
+		c.Remove = append(c.Remove, f.File)
+	}
+	slices.Sort(c.Remove)
+	w := s.writer()
+	w.segment(folder, seg, func(out io.Writer) error { return s.mergeTo(out, seg.Rows, from) })
+	s.committing.Lock()
+	defer s.committing.Unlock()
+	err := w.finish()
+	if err == nil {
+		c.Add = w.made
+		err = s.commit(c)
+	}
+	if err != nil {
+		return s.failed(w, err)
+	}
+	s.mu.Lock()
+	s.stats.Merged += uint64(len(from))
+	s.mu.Unlock()
+	return nil
+}
+
+func (s *Store) mergeTo(out io.Writer, rows int64, from []Segment) (err error) {
+	var files []*parquet.File
+	for i := range from {
+		f, err := os.Open(filepath.Join(s.dir, filepath.FromSlash(from[i].File)))
+		if err != nil {
+			return err
+		}
+		defer f.Close() // it was only read
+		p, err := parquet.OpenFile(f, from[i].Bytes)
+		if err != nil {
+			return fmt.Errorf("%s: %w", from[i].File, err)
+		}
+		if p.NumRows() != from[i].Rows {
+			return fmt.Errorf("%s has %d rows, its manifest says %d", from[i].File, p.NumRows(), from[i].Rows)
+		}
+		files = append(files, p)
+	}
+	return merge(out, from[0].Table(), files)
+}
+
+// Retain removes from the store the segments all of whose rows are past their
+// table's time, and from disk what was removed from the store and is not read
+// any more.
+func (s *Store) Retain() error {
+	s.upkeep.Lock()
+	defer s.upkeep.Unlock()
+	now := sample.At(s.opt.Now())
+	s.committing.Lock()
+	defer s.committing.Unlock()
+	c := &commit{}
+	s.mu.Lock()
+	for name, seg := range s.state.Segments {
+		if keep := s.opt.Keep[seg.Table()]; keep > 0 && seg.To < now.Add(-keep) {
+			c.Remove = append(c.Remove, name)
+		}
+	}
+	s.mu.Unlock()
+	if len(c.Remove) > 0 {
+		slices.Sort(c.Remove)
+		if err := s.commit(c); err != nil {
+			return fmt.Errorf("retain: %w", err)
+		}
+		s.mu.Lock()
+		s.stats.Expired += uint64(len(c.Remove))
+		s.mu.Unlock()
+	}
+	return s.sweep(now)
+}
+
+// sweep removes replaced files that nobody reads any more.
+func (s *Store) sweep(now sample.Millis) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(s.doomed)) {
+		if s.pins[name] > 0 || s.doomed[name] > now.Add(-s.opt.Grace) {
+			continue
+		}
+		path := filepath.Join(s.dir, filepath.FromSlash(name))
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+			continue
+		}
+		delete(s.doomed, name)
+		// The last file of an hour takes its folders with it; one that is not empty stays.
+		for dir := filepath.Dir(path); dir != s.dir && os.Remove(dir) == nil; dir = filepath.Dir(dir) {
+		}
+	}
+	return errors.Join(errs...)
+}

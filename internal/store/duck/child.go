@@ -1,0 +1,184 @@
+package duck
+
+import (
+	"bufio"
+	"context"
+	"database/sql/driver"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/big"
+	"strings"
+	"time"
+
+	duckdb "github.com/duckdb/duckdb-go/v2"
+)
+
+// Child is the whole life of the process that Runner starts: it shuts itself
+// in, reads one Job, and writes the answer. dir is the store's folder.
+func Child(dir string, in io.Reader, out io.Writer) error {
+	fences, err := shutIn(dir) // the first time it does not return: the process begins again inside
+	if err != nil {
+		return fmt.Errorf("shut the query in: %w", err)
+	}
+	w := bufio.NewWriterSize(out, 1<<16)
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	var job Job
+	if err := json.NewDecoder(in).Decode(&job); err != nil {
+		return fmt.Errorf("read query: %w", err)
+	}
+	if err := limit(&job.Limits); err != nil {
+		return fmt.Errorf("limit the query: %w", err)
+	}
+	if err := enc.Encode(line{Fences: append(fences, "limits")}); err != nil {
+		return err
+	}
+	a := &answer{limits: job.Limits, enc: enc}
+	if err := run(context.Background(), &job, a); err != nil {
+		var e *Error
+		if !errors.As(err, &e) {
+			e = &Error{Broken, err.Error()}
+		}
+		if err := enc.Encode(line{Err: e}); err != nil {
+			return err
+		}
+	} else if err := enc.Encode(line{End: &a.end}); err != nil {
+		return err
+	}
+	return w.Flush()
+}
+
+// answer writes columns and rows, up to the limits.
+type answer struct {
+	limits Limits
+	enc    *json.Encoder
+	bytes  int64
+	end    End
+}
+
+func run(ctx context.Context, job *Job, a *answer) (err error) {
+	e, err := open(ctx, job)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, e.Close()) }()
+	stmt, err := e.prepare(ctx, job.SQL)
+	if err != nil {
+		return asked(err)
+	}
+	defer func() { err = errors.Join(err, stmt.Close()) }()
+	rows, err := stmt.QueryContext(ctx, nil)
+	if err != nil {
+		return asked(err)
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	return a.write(rows)
+}
+
+// asked says whose fault a statement's error is.
+func asked(err error) error {
+	var own *Error
+	if errors.As(err, &own) {
+		return own
+	}
+	var e *duckdb.Error
+	kind := Wrong
+	if errors.As(err, &e) {
+		switch e.Type {
+		case duckdb.ErrorTypeOutOfMemory:
+			kind = Exceeded
+		case duckdb.ErrorTypePermission:
+			kind = Refused
+		case duckdb.ErrorTypeIO, duckdb.ErrorTypeInternal, duckdb.ErrorTypeFatal:
+			kind = Broken
+		}
+	}
+	return &Error{kind, strings.TrimSpace(err.Error())}
+}
+
+func (a *answer) write(rows driver.Rows) error {
+	var columns []Column
+	typed, _ := rows.(driver.RowsColumnTypeDatabaseTypeName)
+	for i, name := range rows.Columns() {
+		c := Column{Name: name}
+		if typed != nil {
+			c.Type = typed.ColumnTypeDatabaseTypeName(i)
+		}
+		columns = append(columns, c)
+	}
+	if err := a.enc.Encode(line{Columns: columns}); err != nil {
+		return err
+	}
+	values, row := make([]driver.Value, len(columns)), make([]any, len(columns))
+	for {
+		err := rows.Next(values)
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return asked(err)
+		}
+		for i, v := range values {
+			row[i] = plain(v)
+		}
+		text, err := json.Marshal(row)
+		if err != nil {
+			return &Error{Wrong, "a value of the answer cannot be written: " + err.Error()}
+		}
+		if a.end.Rows == a.limits.Rows || a.bytes+int64(len(text)) > a.limits.Bytes {
+			a.end.Truncated = true
+			return nil
+		}
+		a.end.Rows++
+		a.bytes += int64(len(text))
+		if err := a.enc.Encode(line{Row: text}); err != nil {
+			return err
+		}
+	}
+}
+
+// plain makes of DuckDB's values what JSON can say; a number that is none is
+// null, and a time is UTC to the millisecond.
+func plain(v any) any {
+	switch v := v.(type) {
+	case float64:
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			return nil
+		}
+	case float32:
+		if v != v || math.IsInf(float64(v), 0) {
+			return nil
+		}
+	case time.Time:
+		return v.UTC().Format("2006-01-02T15:04:05.999Z")
+	case []byte:
+		return fmt.Sprintf("%x", v)
+	case *big.Int:
+		return json.Number(v.String())
+	case duckdb.Decimal:
+		return json.Number(v.String())
+	case duckdb.UUID:
+		return v.String()
+	case []any:
+		for i := range v {
+			v[i] = plain(v[i])
+		}
+	case map[string]any:
+		for k := range v {
+			v[k] = plain(v[k])
+		}
+	case duckdb.Map:
+		m := make(map[string]any, len(v))
+		for k, x := range v {
+			m[fmt.Sprint(k)] = plain(x)
+		}
+		return m
+	case nil, bool, string, int8, int16, int32, int64, uint8, uint16, uint32, uint64, int, uint:
+	default:
+		return fmt.Sprint(v)
+	}
+	return v
+}

@@ -1,0 +1,19 @@
+// Package duck asks a store by SQL, with DuckDB. It is the only package that
+// links DuckDB, and the only one with cgo.
+//
+// A query runs in a process of its own, which the program that links this
+// package starts as a child of itself (Child is the other end). The child may
+// read the segments that it is given and nothing else, by three fences of which
+// each would do:
+//
+//   - DuckDB: only one statement, which DuckDB itself types as SELECT (or EXPLAIN
+//     of one), allowed_paths with external access off, no extensions, and the
+//     configuration locked;
+//   - resource limits: no file can grow by a byte (RLIMIT_FSIZE 0), memory,
+//     processor time and descriptors are bounded, and DuckDB's own memory_limit
+//     is below that;
+//   - Landlock, where the kernel has it: no path but the segments, read only, and
+//     no TCP. What a child lacks of it is in Fences.
+//
+// The parent holds the deadline: past it the child is killed, whatever it does.
+package duck

@@ -1,0 +1,158 @@
+package duck
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	duckdb "github.com/duckdb/duckdb-go/v2"
+
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/store"
+)
+
+// engine is a DuckDB in memory over some segments.
+type engine struct {
+	db   *sql.DB
+	conn *sql.Conn
+}
+
+// open makes the views and then shuts DuckDB in.
+func open(ctx context.Context, job *Job) (*engine, error) {
+	connector, err := duckdb.NewConnector("", nil)
+	if err != nil {
+		return nil, fmt.Errorf("open DuckDB: %w", err)
+	}
+	e := &engine{db: sql.OpenDB(connector)}
+	if e.conn, err = e.db.Conn(ctx); err != nil {
+		return nil, fmt.Errorf("open DuckDB: %w", errors.Join(err, e.db.Close()))
+	}
+	statements := []string{
+		fmt.Sprintf("SET memory_limit='%dMB'", job.Limits.MemoryMB),
+		fmt.Sprintf("SET threads=%d", max(1, job.Limits.Threads)),
+		"SET temp_directory=''", // nothing is written, also not what does not fit in memory
+		"SET autoinstall_known_extensions=false", "SET autoload_known_extensions=false",
+		"SET allow_community_extensions=false", "SET TimeZone='UTC'", "SET preserve_insertion_order=false",
+		"SET errors_as_json=false",
+	}
+	statements = append(statements, views(job)...)
+	statements = append(statements, "SET allowed_paths="+list(allFiles(job)), "SET enable_external_access=false", "SET lock_configuration=true")
+	for _, s := range statements {
+		if _, err := e.conn.ExecContext(ctx, s); err != nil {
+			return nil, fmt.Errorf("prepare DuckDB: %.80s: %w", s, errors.Join(err, e.Close()))
+		}
+	}
+	return e, nil
+}
+
+func (e *engine) Close() error { return errors.Join(e.conn.Close(), e.db.Close()) }
+
+func allFiles(job *Job) (all []string) {
+	for _, table := range store.Tables() {
+		all = append(all, job.Files[table]...)
+	}
+	return all
+}
+
+func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
+
+func list(texts []string) string {
+	quoted := make([]string, len(texts))
+	for i, s := range texts {
+		quoted[i] = quote(s)
+	}
+	return "[" + strings.Join(quoted, ", ") + "]"
+}
+
+// views returns the statements that make the tables people ask (docs/sql.md).
+func views(job *Job) []string {
+	scan := func(table string) string {
+		return "SELECT * FROM read_parquet(" + list(job.Files[table]) + ")"
+	}
+	var where []string
+	if job.From > 0 {
+		where = append(where, fmt.Sprintf("ts >= make_timestamptz(%d)", int64(job.From)*1000))
+	}
+	if job.To > 0 {
+		where = append(where, fmt.Sprintf("ts <= make_timestamptz(%d)", int64(job.To)*1000))
+	}
+	samples := scan(store.Samples)
+	if len(where) > 0 {
+		samples += " WHERE " + strings.Join(where, " AND ")
+	}
+	all := []string{
+		"CREATE VIEW samples AS " + samples,
+		"CREATE VIEW incident_history AS " + scan(store.Incidents),
+		"CREATE VIEW incidents AS SELECT * FROM incident_history QUALIFY row_number() OVER (PARTITION BY machine, id ORDER BY updated DESC, closed DESC NULLS LAST) = 1",
+		"CREATE VIEW actions AS " + scan(store.Actions),
+		"CREATE VIEW audit AS " + scan(store.AuditLog),
+		"CREATE VIEW spec_history AS " + scan(store.Specs),
+		"CREATE VIEW specs AS SELECT * FROM spec_history QUALIFY row_number() OVER (PARTITION BY job, platform, signal, variant ORDER BY version DESC) = 1",
+		"CREATE TABLE machines (machine VARCHAR, boot VARCHAR, stream VARCHAR, batch UBIGINT, last_seen TIMESTAMPTZ)",
+		"CREATE TABLE signals (signal VARCHAR, unit VARCHAR, cost VARCHAR, least_cpu DOUBLE, least_cost DOUBLE, most_cost DOUBLE)",
+	}
+	for _, m := range job.Machines {
+		all = append(all, fmt.Sprintf("INSERT INTO machines VALUES (%s, %s, %s, %d, make_timestamptz(%d))",
+			quote(m.Machine), quote(m.Boot), quote(m.Stream), m.Batch, int64(m.LastSeen)*1000))
+	}
+	for _, s := range sample.Signals() {
+		all = append(all, fmt.Sprintf("INSERT INTO signals VALUES (%s, %s, %s, %g, %g, %g)", quote(string(s.Name)), quote(s.Unit), quote(s.Cost), s.LeastCPU, s.Min, s.Max))
+	}
+	return all
+}
+
+// explain matches what may stand before a SELECT that is to be explained: with
+// ANALYZE it is carried out, so it must be a SELECT that is.
+var explain = regexp.MustCompile(`(?is)^\s*explain\s+(?:analyze\s+)?`)
+
+// prepare makes a statement of the text, if it is one that may be asked.
+func (e *engine) prepare(ctx context.Context, text string) (stmt *duckdb.Stmt, err error) {
+	err = e.conn.Raw(func(c any) error {
+		conn, ok := c.(*duckdb.Conn)
+		if !ok {
+			return errors.New("the connection is not DuckDB's")
+		}
+		if stmt, err = typed(conn, text); err != nil {
+			return err
+		}
+		kind, err := stmt.StatementType()
+		if err != nil {
+			return errors.Join(err, stmt.Close())
+		}
+		switch kind {
+		case duckdb.STATEMENT_TYPE_SELECT:
+			return nil
+		case duckdb.STATEMENT_TYPE_EXPLAIN:
+			inner, err := typed(conn, explain.ReplaceAllString(text, ""))
+			if err != nil {
+				return errors.Join(refused("what is explained must be a SELECT: %v", err), stmt.Close())
+			}
+			kind, err := inner.StatementType()
+			if err = errors.Join(err, inner.Close()); err == nil && kind == duckdb.STATEMENT_TYPE_SELECT {
+				return nil
+			}
+			return errors.Join(refused("what is explained must be a SELECT"), stmt.Close())
+		}
+		return errors.Join(refused("the statement is no SELECT"), stmt.Close())
+	})
+	return stmt, err
+}
+
+// typed prepares without running anything.
+func typed(conn *duckdb.Conn, text string) (*duckdb.Stmt, error) {
+	s, err := conn.Prepare(text) // PrepareContext would carry out all of several statements but the last
+	if err != nil {
+		return nil, err
+	}
+	stmt, ok := s.(*duckdb.Stmt)
+	if !ok {
+		return nil, errors.Join(errors.New("the statement is not DuckDB's"), s.Close())
+	}
+	return stmt, nil
+}
+
+var _ driver.Stmt = (*duckdb.Stmt)(nil)

@@ -1,0 +1,133 @@
+package duck
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"syscall"
+	"time"
+)
+
+// Runner starts a process for each query.
+type Runner struct {
+	// Program and Args start what calls Child with the store's folder.
+	Program string
+	Args    []string
+	Slots   chan struct{} // as many queries at once as it has room for
+}
+
+// NewRunner returns a Runner of so many queries at once.
+func NewRunner(atOnce int, program string, args ...string) *Runner {
+	return &Runner{Program: program, Args: args, Slots: make(chan struct{}, atOnce)}
+}
+
+// Answer is what came of a query.
+type Answer struct {
+	Columns []Column          `json:"columns"`
+	Rows    []json.RawMessage `json:"rows"` // each a JSON list, a value for each column
+	End
+	Fences []string      `json:"-"` // that were up around it
+	Took   time.Duration `json:"-"`
+}
+
+// grace is what a child may take beyond the query's time to start and to end.
+const grace = 2 * time.Second
+
+// Query carries out a job. An *Error says why there is no answer.
+func (r *Runner) Query(ctx context.Context, job *Job) (*Answer, error) {
+	select {
+	case r.Slots <- struct{}{}:
+		defer func() { <-r.Slots }()
+	case <-ctx.Done():
+		return nil, &Error{Exceeded, "the server carries out as many queries as it may, and none ended in time"}
+	}
+	text, err := json.Marshal(job)
+	if err != nil {
+		return nil, fmt.Errorf("encode query: %w", err)
+	}
+	begun := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, job.Limits.Time+grace)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, r.Program, r.Args...)
+	cmd.Env = []string{} // whatever secrets the server's has
+	cmd.Stdin = bytes.NewReader(text)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	var errs tail
+	cmd.Stderr = &errs
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, fmt.Errorf("start query: %w", err)
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start query: %w", err)
+	}
+	a := &Answer{Rows: []json.RawMessage{}}
+	bad, ended := a.read(bufio.NewReaderSize(out, 1<<16))
+	if !ended && bad == nil || bad != nil {
+		cancel() // nothing more of it is of use
+	}
+	waited := cmd.Wait()
+	a.Took = time.Since(begun)
+	switch {
+	case bad != nil && ended:
+		return nil, bad
+	case ended:
+		return a, nil
+	case a.Took >= job.Limits.Time:
+		return nil, &Error{Exceeded, fmt.Sprintf("it takes longer than %s", job.Limits.Time)}
+	}
+	return nil, died(waited, errs.String(), bad)
+}
+
+// read takes in what the child writes; ended, that it came to an end of its own.
+func (a *Answer) read(in *bufio.Reader) (bad error, ended bool) {
+	dec := json.NewDecoder(in)
+	for {
+		var l line
+		if err := dec.Decode(&l); err != nil {
+			return nil, false // it was stopped, or stopped itself
+		}
+		switch {
+		case l.Err != nil:
+			return l.Err, true
+		case l.End != nil:
+			a.End = *l.End
+			return nil, true
+		case l.Columns != nil:
+			a.Columns = l.Columns
+		case l.Row != nil:
+			a.Rows = append(a.Rows, l.Row)
+		case l.Fences != nil:
+			a.Fences = l.Fences
+		}
+	}
+}
+
+// died says why a child ended without an answer.
+func died(waited error, said string, bad error) error {
+	var exit *exec.ExitError
+	if errors.As(waited, &exit) {
+		if s, ok := exit.Sys().(syscall.WaitStatus); ok && (s.Signaled() || s.ExitStatus() == 2) {
+			// A signal, or Go's own end when there is no memory: the limits.
+			return &Error{Exceeded, "it needs more memory or processor time than it may have"}
+		}
+	}
+	return &Error{Broken, fmt.Sprintf("the query's process ended: %v: %s", errors.Join(waited, bad), said)}
+}
+
+// tail keeps the end of what is written to it.
+type tail struct{ text []byte }
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.text = append(t.text, p...)
+	if over := len(t.text) - 4096; over > 0 {
+		t.text = t.text[over:]
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string { return string(bytes.TrimSpace(t.text)) }

@@ -1,0 +1,356 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/quell-dev/quell/internal/atomicfile"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// flight is what one commit will hold.
+type flight struct {
+	pack      pack
+	incidents []Incident
+	actions   []Action
+	audit     []Audit
+	specs     []Spec
+	marks     map[Source]Mark
+	streams   map[string]Range
+	batches   uint64
+}
+
+func newFlight() *flight {
+	return &flight{pack: pack{names: newNames()}, marks: map[Source]Mark{}, streams: map[string]Range{}}
+}
+
+func (f *flight) size() int {
+	return len(f.pack.rows) + len(f.incidents) + len(f.actions) + len(f.audit) + len(f.specs)
+}
+
+func (f *flight) empty() bool { return f.size() == 0 && len(f.marks) == 0 && len(f.streams) == 0 }
+
+// clear makes it ready for the next commit.
+func (f *flight) clear() {
+	f.pack.clear()
+	f.incidents, f.actions, f.audit, f.specs = nil, nil, nil, nil
+	clear(f.marks)
+	clear(f.streams)
+	f.batches = 0
+}
+
+// Add takes in a batch, and reports whether it was new. It is kept from the
+// next Flush on. What the batch holds may be used again when Add returns.
+func (s *Store) Add(b *Batch) bool {
+	now := sample.At(s.opt.Now())
+	oldest := sample.Millis(0)
+	if keep := s.opt.Keep[Samples]; keep > 0 {
+		oldest = now.Add(-keep)
+	}
+	newest := now.Add(s.opt.Ahead)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := s.next
+	if b.Seq > 0 {
+		r, ok := f.streams[b.Source.Stream]
+		if !ok {
+			r.First = b.Seq
+		}
+		f.streams[b.Source.Stream] = Range{min(r.First, b.Seq), max(r.Last, b.Seq)}
+	}
+	if b.N > 0 {
+		m := s.mark(b.Source)
+		if m.taken(b.N) {
+			s.stats.Duplicates++
+			return false
+		}
+		f.marks[b.Source] = m.take(b.N, now)
+	}
+	for i := range b.Samples {
+		if ts := b.Samples[i].TS; ts < oldest || ts > newest || ts <= 0 {
+			s.stats.Rejected++
+			continue
+		}
+		f.pack.add(&b.Samples[i])
+		s.stats.Samples++
+	}
+	f.incidents = append(f.incidents, b.Incidents...)
+	f.actions = append(f.actions, b.Actions...)
+	f.audit = append(f.audit, b.Audit...)
+	f.specs = append(f.specs, b.Specs...)
+	s.stats.Records += uint64(len(b.Incidents) + len(b.Actions) + len(b.Audit) + len(b.Specs))
+	s.stats.Batches++
+	return true
+}
+
+// mark is what was taken of a source, committed or not.
+func (s *Store) mark(source Source) Mark {
+	if m, ok := s.next.marks[source]; ok {
+		return m
+	}
+	if s.flying != nil {
+		if m, ok := s.flying.marks[source]; ok {
+			return m
+		}
+	}
+	return s.state.Marks[source]
+}
+
+// Flush commits all that was added before it was called: when it returns
+// without an error that is on disk and in every later Snapshot. After an error
+// nothing is lost, and nothing is there of it; the next Flush tries again.
+func (s *Store) Flush() error {
+	s.committing.Lock()
+	defer s.committing.Unlock()
+	for range 2 { // what could not be written last time goes first, apart
+		s.mu.Lock()
+		if s.broken != nil {
+			s.mu.Unlock()
+			return s.broken
+		}
+		f, again := s.flying, s.flying != nil
+		if !again {
+			f = s.next
+			if f.empty() {
+				s.mu.Unlock()
+				return nil
+			}
+			s.flying, s.next = f, s.spare()
+		}
+		s.mu.Unlock()
+		if err := s.write(f); err != nil {
+			return fmt.Errorf("flush: %w", err)
+		}
+		if !again {
+			return nil
+		}
+	}
+	return nil
+}
+
+// spare is what gathers while another is written: the one before, which knows
+// the names that come again.
+func (s *Store) spare() *flight {
+	f := s.idle
+	if s.idle = nil; f == nil {
+		f = newFlight()
+	}
+	return f
+}
+
+// write makes the segments of a flight and commits them.
+func (s *Store) write(f *flight) error {
+	c := &commit{Streams: f.streams}
+	for _, source := range sortedSources(f.marks) {
+		c.Marks = append(c.Marks, sourceMark{source, f.marks[source]})
+	}
+	w := s.writer()
+	for hour, rows := range f.pack.hours() {
+		from, to := rows[0].ts, rows[0].ts
+		for i := range rows {
+			from, to = min(from, rows[i].ts), max(to, rows[i].ts)
+		}
+		w.segment(partition(Samples, hour), Segment{Rows: int64(len(rows)), From: sample.Millis(from), To: sample.Millis(to)},
+			func(out io.Writer) error { return f.pack.writeSamples(out, rows) })
+	}
+	writeTable(w, Incidents, f.incidents, func(r *Incident) int64 { return r.Updated })
+	writeTable(w, Actions, f.actions, func(r *Action) int64 { return r.At })
+	writeTable(w, AuditLog, f.audit, func(r *Audit) int64 { return r.At })
+	writeTable(w, Specs, f.specs, func(r *Spec) int64 { return r.At })
+	c.Add = w.made
+	err := w.finish()
+	if err == nil {
+		err = s.commit(c)
+	}
+	if err != nil {
+		return s.failed(w, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f.clear()
+	s.flying, s.idle = nil, f
+	return nil
+}
+
+// failed takes back the files of a commit that failed.
+func (s *Store) failed(w *writer, err error) error {
+	var broken *brokenError
+	if errors.As(err, &broken) {
+		s.mu.Lock()
+		s.broken = err
+		s.mu.Unlock()
+		return err
+	}
+	w.undo()
+	return err
+}
+
+func sortedSources(marks map[Source]Mark) []Source {
+	return slices.SortedFunc(maps.Keys(marks), func(a, b Source) int {
+		return compare3(a.Stream, b.Stream, a.Machine, b.Machine, a.Boot, b.Boot)
+	})
+}
+
+func compare3(texts ...string) int {
+	for i := 0; i < len(texts); i += 2 {
+		switch {
+		case texts[i] < texts[i+1]:
+			return -1
+		case texts[i] > texts[i+1]:
+			return 1
+		}
+	}
+	return 0
+}
+
+// writeTable writes records, a segment a day.
+func writeTable[T any](w *writer, table string, rows []T, at func(*T) int64) {
+	byDay := map[string][]T{}
+	for i := range rows {
+		p := partition(table, sample.Millis(at(&rows[i])))
+		byDay[p] = append(byDay[p], rows[i])
+	}
+	for _, p := range slices.Sorted(maps.Keys(byDay)) {
+		day := byDay[p]
+		slices.SortStableFunc(day, func(a, b T) int { return int(min(1, max(-1, at(&a)-at(&b)))) })
+		w.segment(p, Segment{Rows: int64(len(day)), From: sample.Millis(at(&day[0])), To: sample.Millis(at(&day[len(day)-1]))},
+			func(out io.Writer) error { return writeRecords(out, table, day) })
+	}
+}
+
+// commit makes a commit the newest: the rename of its file is the moment. The
+// caller holds committing.
+func (s *Store) commit(c *commit) error {
+	now := sample.At(s.opt.Now())
+	s.mu.Lock()
+	c.Generation, c.At = s.state.Generation+1, now
+	s.mu.Unlock()
+	path := filepath.Join(s.dir, logDir, commitName(c.Generation))
+	if err := writeJSON(path, c); err != nil {
+		// It may be there all the same, if only its folder could not be synced.
+		if bad := os.Remove(path); bad != nil && !errors.Is(bad, os.ErrNotExist) {
+			return &brokenError{errors.Join(err, bad)}
+		}
+		return fmt.Errorf("commit: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.state.apply(c)
+	for _, name := range c.Remove {
+		s.doomed[name] = now
+	}
+	s.stats.Commits++
+	if c.Generation%everyCommits == 0 {
+		s.forgetSources(now)
+		// The commits hold all of it: a checkpoint that fails is made 256 later.
+		s.checkpointErr = s.state.checkpoint(s.dir)
+	}
+	return nil
+}
+
+// brokenError is a commit that neither came about nor could be taken back: only
+// opening the store anew says which.
+type brokenError struct{ error }
+
+func (e *brokenError) Unwrap() error { return e.error }
+
+func (e *brokenError) Error() string { return "commit, and take it back: " + e.error.Error() }
+
+// forgetAfter is how long a source is remembered: longer than any agent spools.
+const forgetAfter = 30 * 24 * 60 * 60 * 1000
+
+func (s *Store) forgetSources(now sample.Millis) {
+	maps.DeleteFunc(s.state.Marks, func(_ Source, m Mark) bool { return m.At < now-forgetAfter })
+}
+
+// writer makes files of one commit. After its first error it does nothing.
+type writer struct {
+	store *Store
+	dirs  map[string]bool // to be synced
+	made  []Segment
+	err   error
+}
+
+func (s *Store) writer() *writer { return &writer{store: s, dirs: map[string]bool{}} }
+
+// segment writes one file; the Segment lacks its name and size.
+func (w *writer) segment(folder string, seg Segment, fill func(io.Writer) error) {
+	if w.err != nil {
+		return
+	}
+	s := w.store
+	s.mu.Lock()
+	s.files++
+	seg.File = fmt.Sprintf("%s/%012d-%04d.parquet", folder, s.state.Generation+1, s.files)
+	s.mu.Unlock()
+	path := filepath.Join(s.dir, filepath.FromSlash(seg.File))
+	if w.err = w.mkdir(filepath.Dir(path)); w.err != nil {
+		return
+	}
+	if seg.Bytes, w.err = create(path, fill); w.err == nil {
+		w.made = append(w.made, seg)
+	}
+}
+
+// mkdir makes a folder and those above it, and notes which must be synced.
+func (w *writer) mkdir(dir string) error {
+	w.dirs[dir] = true
+	if _, err := os.Stat(dir); err == nil {
+		return nil
+	}
+	if err := w.mkdir(filepath.Dir(dir)); err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("make segment: %w", err)
+	}
+	return nil
+}
+
+// create writes a file that is there whole or not at all. Its folder is yet to
+// be synced. While it is written its name begins with a dot, as what Parquet's
+// readers pass over.
+func create(path string, fill func(io.Writer) error) (size int64, err error) {
+	part := filepath.Join(filepath.Dir(path), "."+filepath.Base(path))
+	f, err := os.OpenFile(part, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644)
+	if err != nil {
+		return 0, fmt.Errorf("write segment: %w", err)
+	}
+	err = fill(f)
+	if err == nil {
+		err = f.Sync()
+	}
+	if info, bad := f.Stat(); bad == nil {
+		size = info.Size()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(part, path)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("write segment %s: %w", path, errors.Join(err, os.Remove(part)))
+	}
+	return size, nil
+}
+
+// finish makes the files last, and returns the first error.
+func (w *writer) finish() error {
+	for _, dir := range slices.Sorted(maps.Keys(w.dirs)) {
+		if w.err == nil {
+			w.err = atomicfile.SyncDir(dir)
+		}
+	}
+	return w.err
+}
+
+// undo removes the files of a commit that did not come about. What cannot be
+// removed now is no part of the store, and is removed by the next Open.
+func (w *writer) undo() {
+	for i := range w.made {
+		_ = os.Remove(filepath.Join(w.store.dir, filepath.FromSlash(w.made[i].File)))
+	}
+}

@@ -1,0 +1,270 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// Options of a store; the zero value keeps everything for ever.
+type Options struct {
+	// Now is the clock, time.Now if nil.
+	Now func() time.Time
+	// Keep is how long a table's rows are kept; 0 or no entry: for ever.
+	Keep map[string]time.Duration
+	// Ahead is how far in the future a sample may lie: one of a machine whose
+	// clock is wrong would found a partition that nobody looks for. 0: an hour.
+	Ahead time.Duration
+	// Grace is how long a file stays after it was replaced, for readers in other
+	// processes that found it in the log. 0: a minute.
+	Grace time.Duration
+}
+
+// Stats counts since Open.
+type Stats struct {
+	Batches    uint64 // taken
+	Duplicates uint64 // batches dropped because they were taken before
+	Samples    uint64 // taken
+	Records    uint64 // taken
+	Rejected   uint64 // samples too old to be kept or too far in the future
+	Commits    uint64
+	Merged     uint64 // segments that were replaced by larger ones
+	Expired    uint64 // segments that were past their time
+
+	Segments int   // that live
+	Rows     int64 // in them
+	Bytes    int64 // of them
+	Pending  int   // samples and records not yet committed
+}
+
+// ErrLocked means that another process has the store open.
+var ErrLocked = errors.New("another process writes to this store")
+
+// Store is a folder that is open for writing. Its methods may be called from
+// several goroutines.
+type Store struct {
+	dir  string
+	lock *os.File
+	opt  Options
+
+	mu     sync.Mutex // of what follows
+	state  state
+	pins   map[string]int           // files that snapshots hold
+	doomed map[string]sample.Millis // files no longer listed, and since when
+	stats  Stats
+	next   *flight // gathers
+	flying *flight // being written, or to be tried again
+	idle   *flight // written, to gather again
+	broken error   // nothing can be committed any more
+
+	checkpointErr error // of the newest checkpoint
+
+	upkeep sync.Mutex // one Compact or Retain at a time; taken before committing
+
+	committing sync.Mutex // one commit at a time; taken before mu
+	files      int        // made by this process
+}
+
+// Open opens the store in a folder, which it makes if need be, and removes what
+// a crash left there that no commit names.
+func Open(dir string, opt Options) (*Store, error) {
+	if opt.Now == nil {
+		opt.Now = time.Now
+	}
+	if opt.Ahead == 0 {
+		opt.Ahead = time.Hour
+	}
+	if opt.Grace == 0 {
+		opt.Grace = time.Minute
+	}
+	if err := os.MkdirAll(filepath.Join(dir, logDir), 0o755); err != nil {
+		return nil, fmt.Errorf("open store: %w", err)
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open store: %w", err)
+	}
+	s := &Store{dir: dir, lock: lock, opt: opt, pins: map[string]int{}, doomed: map[string]sample.Millis{}, next: newFlight()}
+	if err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == unix.EWOULDBLOCK {
+		err = ErrLocked
+	}
+	if err == nil {
+		s.state, err = readLog(dir)
+	}
+	if err == nil {
+		err = s.sweepOrphans()
+	}
+	if err == nil {
+		err = writeSchemas(dir)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open store %s: %w", dir, errors.Join(err, lock.Close()))
+	}
+	return s, nil
+}
+
+// Close lets go of the folder. What was not flushed is not kept.
+func (s *Store) Close() error { return s.lock.Close() }
+
+// sweepOrphans removes what a crash left: files that no commit names.
+func (s *Store) sweepOrphans() error {
+	for _, table := range Tables() {
+		top := filepath.Join(s.dir, table)
+		err := filepath.WalkDir(top, func(path string, d os.DirEntry, err error) error {
+			if errors.Is(err, os.ErrNotExist) {
+				return nil
+			}
+			if err != nil || d.IsDir() {
+				return err
+			}
+			name, err := filepath.Rel(s.dir, path)
+			if err != nil {
+				return err
+			}
+			if _, live := s.state.Segments[filepath.ToSlash(name)]; live {
+				return nil
+			}
+			return os.Remove(path)
+		})
+		if err != nil {
+			return fmt.Errorf("remove what a crash left: %w", err)
+		}
+	}
+	entries, err := os.ReadDir(filepath.Join(s.dir, logDir))
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), ".") { // atomicfile's, not finished
+			if err := os.Remove(filepath.Join(s.dir, logDir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Stats counts.
+func (s *Store) Stats() Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.stats
+	st.Segments = len(s.state.Segments)
+	for _, seg := range s.state.Segments {
+		st.Rows += seg.Rows
+		st.Bytes += seg.Bytes
+	}
+	st.Pending = s.next.size()
+	if s.flying != nil {
+		st.Pending += s.flying.size()
+	}
+	return st
+}
+
+// Err says what is wrong with the store as it stands: nil, why nothing can be
+// committed any more, or why its log grows.
+func (s *Store) Err() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.broken != nil {
+		return s.broken
+	}
+	if s.checkpointErr != nil {
+		return fmt.Errorf("make checkpoint: %w", s.checkpointErr)
+	}
+	return nil
+}
+
+// Marks returns what was taken of every source.
+func (s *Store) Marks() map[Source]Mark {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.state.Marks)
+}
+
+// Stream returns the last message of a stream that is in the store.
+func (s *Store) Stream(name string) uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state.Streams[name]
+}
+
+// Snapshot is the segments that lived at one commit. They stay on disk until
+// Close.
+type Snapshot struct {
+	Dir        string
+	Generation uint64
+	Segments   []Segment // by file
+	store      *Store
+}
+
+// Snapshot returns the segments that may hold rows from from to to; 0 is no
+// bound. Close it.
+func (s *Store) Snapshot(from, to sample.Millis) *Snapshot {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sn := &Snapshot{Dir: s.dir, Generation: s.state.Generation, store: s}
+	for _, seg := range s.state.Segments {
+		if (from == 0 || seg.To >= from) && (to == 0 || seg.From <= to) {
+			sn.Segments = append(sn.Segments, seg)
+			s.pins[seg.File]++
+		}
+	}
+	sortSegments(sn.Segments)
+	return sn
+}
+
+func sortSegments(all []Segment) {
+	slices.SortFunc(all, func(a, b Segment) int { return strings.Compare(a.File, b.File) })
+}
+
+// Files returns the paths of a table's segments.
+func (sn *Snapshot) Files(table string) []string {
+	var files []string
+	for i := range sn.Segments {
+		if sn.Segments[i].Table() == table {
+			files = append(files, filepath.Join(sn.Dir, filepath.FromSlash(sn.Segments[i].File)))
+		}
+	}
+	return files
+}
+
+// Close lets go of the segments.
+func (sn *Snapshot) Close() {
+	s := sn.store
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range sn.Segments {
+		name := sn.Segments[i].File
+		if s.pins[name]--; s.pins[name] == 0 {
+			delete(s.pins, name)
+		}
+	}
+	sn.store = nil
+}
+
+// Read returns the segments of a store that may be open elsewhere, without
+// holding on to them: a file that is gone when it is opened has been replaced
+// meanwhile, then read again.
+func Read(dir string) (*Snapshot, error) {
+	st, err := readLog(dir)
+	if err != nil {
+		return nil, fmt.Errorf("read store %s: %w", dir, err)
+	}
+	sn := &Snapshot{Dir: dir, Generation: st.Generation, Segments: slices.Collect(maps.Values(st.Segments))}
+	sortSegments(sn.Segments)
+	return sn, nil
+}
