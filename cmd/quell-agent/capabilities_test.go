@@ -278,7 +278,7 @@ func (m *privilegedMachine) run(t *testing.T, row privilegeRow) outcome {
 		caps += ",+" + c
 	}
 	d := &daemon{Client: api.NewClient(dir + "/agent.sock"), t: t, ended: make(chan struct{})}
-	args := append(settings(dir, "signals=cpi,cpt,cps,runq", "sampling.duration=300ms", "sampling.period=400ms", "tick=50ms", "log_level=debug"), "--config", m.config)
+	args := append(settings(dir, "signals=cpi,cpt,cps,runq", "sampling.max_tax=0", "sampling.duration=300ms", "sampling.period=400ms", "tick=50ms", "log_level=debug"), "--config", m.config)
 	// In a mount namespace of its own, where tracefs is mounted as it is on
 	// most machines; then as another user.
 	d.cmd = agentCommand(context.Background())

@@ -54,7 +54,7 @@ func TestChurn(t *testing.T) {
 	if err := os.WriteFile(file, []byte(rules), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d := start(t, dir, append(settings(dir, "signals=cpi,cps,runq", "tick="+churnTick.String(), "sampling.duration="+churnDuration.String(),
+	d := start(t, dir, append(settings(dir, "signals=cpi,cps,runq", "sampling.max_tax=0", "tick="+churnTick.String(), "sampling.duration="+churnDuration.String(),
 		"sampling.period="+churnPeriod.String(), "record="+dir+"/trace.csv"), "--config", file)...)
 	c.metrics = "http://" + regexp.MustCompile(`metrics=(127\.0\.0\.1:\d+)`).FindStringSubmatch(d.log.String())[1] + "/metrics"
 

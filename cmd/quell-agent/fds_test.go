@@ -45,7 +45,7 @@ func TestFewDescriptors(t *testing.T) {
 	if err := os.WriteFile(file, []byte(rules), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	args := append(settings(dir, "signals=cpi,cps", "tick=50ms", "sampling.duration=200ms", "sampling.period=500ms"), "--config", file)
+	args := append(settings(dir, "signals=cpi,cps", "sampling.max_tax=0", "tick=50ms", "sampling.duration=200ms", "sampling.period=500ms"), "--config", file)
 	d := startLimited(t, dir, *fdLimit, args...)
 	most := 0
 	within := 0

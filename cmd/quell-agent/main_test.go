@@ -97,7 +97,7 @@ func TestCheckAndConfig(t *testing.T) {
 func TestSignalsAreNamed(t *testing.T) {
 	quelltest.Need(t, quelltest.Root)
 	dir := state(t)
-	d := start(t, dir, settings(dir, "signals=cpi,cpt,cps,runq")...)
+	d := start(t, dir, settings(dir, "signals=cpi,cpt,cps,runq", "sampling.max_tax=0")...)
 	s, err := d.Status(t.Context())
 	if err != nil || len(s.Signals) != 4 || s.PID != d.cmd.Process.Pid {
 		t.Fatalf("status %+v, %v", s, err)

@@ -14,21 +14,47 @@ import (
 // a slice's), and the kernel counts that for the cgroup with the quota alone.
 // So the quotas above the tasks are read at both ends of a window.
 
-// quotas is how long cgroups with quotas have been held back, by their paths in
-// the cpu controller's hierarchy; -1 for those without.
-type quotas map[string]time.Duration
+// quotas is how long cgroups above tasks have been held back, each read once for
+// all tasks below it.
+type quotas struct {
+	all   []quota
+	stale bool // tasks came, went or moved since it was known whose cgroups these are
+}
+
+// quota is that of one cgroup, by its path in the cpu controller's hierarchy.
+type quota struct {
+	path   string
+	before time.Duration // at the window's start; -1 where there is no quota
+	held   time.Duration // in the window; 0 also where it is not known
+}
 
 // markQuotas begins a window.
 func (a *Agent) markQuotas() {
-	q := quotas{}
-	for _, t := range a.tasks {
+	q := &a.quotas
+	if q.stale {
+		q.find(a.roster.order)
+	}
+	for i := range q.all {
+		q.all[i].held, q.all[i].before = 0, a.heldBack(q.all[i].path)
+	}
+}
+
+// find lists the cgroups above the tasks.
+func (q *quotas) find(tasks []*task) {
+	q.stale, q.all = false, q.all[:0]
+	known := map[string]int{}
+	for _, t := range tasks {
+		t.above = t.above[:0]
 		for p := path.Dir(t.places.CPU); len(p) > 1; p = path.Dir(p) {
-			if _, known := q[p]; !known {
-				q[p] = a.heldBack(p)
+			i, ok := known[p]
+			if !ok {
+				i = len(q.all)
+				known[p] = i
+				q.all = append(q.all, quota{path: p})
 			}
+			t.above = append(t.above, i)
 		}
 	}
-	a.window.quotas = q
 }
 
 // heldBack is -1 also where it cannot be read: the next window tries again.
@@ -40,22 +66,21 @@ func (a *Agent) heldBack(p string) time.Duration {
 	return d
 }
 
-// lackQuotas ends it: what is left in window.quotas is how long each was held
-// back in the window, not above 0 where that is not known.
+// lackQuotas ends it.
 func (a *Agent) lackQuotas() {
-	for p, before := range a.window.quotas {
-		if before >= 0 {
-			a.window.quotas[p] = a.heldBack(p) - before
+	for i := range a.quotas.all {
+		if q := &a.quotas.all[i]; q.before >= 0 {
+			q.held = max(0, a.heldBack(q.path)-q.before)
 		}
 	}
 }
 
 // above returns the cgroup above a task that was held back longest in the
 // window, and how long; "" if none was.
-func (q quotas) above(t *task) (p string, held time.Duration) {
-	for up := path.Dir(t.places.CPU); len(up) > 1; up = path.Dir(up) {
-		if d := q[up]; d > held {
-			p, held = up, d
+func (q *quotas) above(t *task) (p string, held time.Duration) {
+	for _, i := range t.above {
+		if d := q.all[i].held; d > held {
+			p, held = q.all[i].path, d
 		}
 	}
 	return p, held
@@ -64,7 +89,7 @@ func (q quotas) above(t *task) (p string, held time.Duration) {
 // underCap reports whether a cap of quell's own holds the task: its own, or that
 // of a task that it is part of.
 func (a *Agent) underCap(t *task) bool {
-	return a.planner.Capped(t.Key) || slices.ContainsFunc(a.planner.Caps(), func(c plan.CapState) bool { return within(t.Task, c.Task) })
+	return len(a.window.caps) > 0 && slices.ContainsFunc(a.window.caps, func(c plan.CapState) bool { return c.Task.Key == t.Key || within(t.Task, c.Task) })
 }
 
 // within reports whether the first task's cgroup is below the other's.
@@ -78,7 +103,7 @@ func within(inner, outer sample.Task) bool {
 func (a *Agent) throttled(t *task, wall float64) sample.Flags {
 	t.notes[noteQuota], t.heldBy = "", ""
 	least := a.detector.Params().ThrottledShare * wall
-	above, held := a.window.quotas.above(t)
+	above, held := a.quotas.above(t)
 	switch {
 	case t.capped || a.underCap(t):
 		return sample.Capped

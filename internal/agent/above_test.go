@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -54,21 +55,22 @@ func TestQuotaAboveTheTaskIsNobodysFault(t *testing.T) {
 // A quota that is not there at both ends of a window says nothing of it.
 func TestQuotasThatComeAndGo(t *testing.T) {
 	m := newMachine(t)
-	a := &Agent{Parts: Parts{Machine: m}, tasks: map[sample.TaskKey]*task{}}
+	a := &Agent{Parts: Parts{Machine: m}}
 	for i, p := range []string{"/a/b/task", "/a/c/task", "/lone"} {
 		k := sample.TaskKey{Inode: uint64(i + 1)}
-		a.tasks[k] = &task{Task: sample.Task{Key: k, Name: sample.TaskName(p)}, places: host.Places{CPU: p}}
+		a.roster.add(&task{Task: sample.Task{Key: k, Name: sample.TaskName(p)}, places: host.Places{CPU: p}})
 	}
-	window := func(begin, end map[string]time.Duration) quotas {
+	a.quotas.stale = true
+	window := func(begin, end map[string]time.Duration) {
 		m.quotas = begin
 		a.markQuotas()
 		m.quotas = end
 		a.lackQuotas()
-		return a.window.quotas
 	}
-	q := window(map[string]time.Duration{"/a": 5, "/a/b": 7, "/lone": 1}, map[string]time.Duration{"/a": 6, "/a/b": 10, "/lone": 9})
+	window(map[string]time.Duration{"/a": 5, "/a/b": 7, "/lone": 1}, map[string]time.Duration{"/a": 6, "/a/b": 10, "/lone": 9})
 	for p, want := range map[string]string{"/a/b/task": "/a/b", "/a/c/task": "/a", "/lone": ""} {
-		if got, held := q.above(&task{places: host.Places{CPU: p}}); got != want || (held > 0) != (want != "") {
+		i := slices.IndexFunc(a.roster.order, func(t *task) bool { return t.places.CPU == p })
+		if got, held := a.quotas.above(a.roster.order[i]); got != want || (held > 0) != (want != "") {
 			t.Errorf("%s: %q, %v; want %q", p, got, held, want)
 		}
 	}
@@ -77,7 +79,8 @@ func TestQuotasThatComeAndGo(t *testing.T) {
 		{{"/a": 5}, {}},        // lifted
 		{{"/a": 5}, {"/a": 4}}, // made anew
 	} {
-		if p, held := window(c[0], c[1]).above(&task{places: host.Places{CPU: "/a/c/task"}}); held != 0 {
+		window(c[0], c[1])
+		if p, held := a.quotas.above(a.roster.order[1]); held != 0 {
 			t.Errorf("%v: %s %v", c, p, held)
 		}
 	}

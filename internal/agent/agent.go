@@ -81,6 +81,10 @@ type Enforcer interface {
 type Machine interface {
 	CPUTimes() (host.CPUTimes, error)
 	CapWrites(cpuPath string, rate float64, period time.Duration) (dir string, inode uint64, w []host.Write, err error)
+	// Online are the CPUs that are there now; Topology is read again when they
+	// are not those that it has.
+	Online() (sample.Set, error)
+	Topology() (host.Topology, error)
 	// Throttled is how long a cgroup was held back for its own quota; an
 	// error if it has none.
 	Throttled(cpuPath string) (time.Duration, error)
@@ -116,8 +120,15 @@ type Agent struct {
 	history  *spec.History
 	tasks    map[sample.TaskKey]*task
 	byCgroup map[cgroupID]*task
+	roster   roster // the same tasks, in order
+	quotas   quotas
+	reaches  reaches
+	jobs     jobs
+	snapshot snapshot
 	window   window
 	seatings []seating // by source, of the newest window
+	claims   [][]*task // by source: tasks that it could count in it
+	taxes    []tax     // by source
 	disk     *disk
 	stats    stats
 	requests chan func()
@@ -158,7 +169,7 @@ func New(p Parts) (*Agent, error) {
 		tasks:    map[sample.TaskKey]*task{}, byCgroup: map[cgroupID]*task{},
 		requests: make(chan func()), done: make(chan struct{}),
 		degraded: map[string]string{}, unlifted: map[string]string{},
-		stats: newStats(),
+		taxes: make([]tax, len(p.Sources)), stats: newStats(), snapshot: newSnapshot(),
 	}
 	for _, c := range p.Enforcer.Active() {
 		a.unlifted[c.ID] = LeftOver
@@ -211,7 +222,7 @@ var ErrStopped = errors.New("the agent is stopping")
 func (a *Agent) ask(ctx context.Context, f func()) error {
 	finished := make(chan struct{})
 	select {
-	case a.requests <- func() { f(); close(finished) }:
+	case a.requests <- func() { f(); a.snapshot.take(a, a.now()); close(finished) }:
 		<-finished
 		return nil
 	case <-a.done:
@@ -240,6 +251,7 @@ func (a *Agent) tick(now time.Time) {
 	}
 	a.stats.ticks++
 	a.stats.tickSeconds += time.Since(begin).Seconds()
+	a.snapshot.take(a, now)
 }
 
 // analyse works off anomalies, as many as the pace allows.
@@ -269,7 +281,7 @@ func (a *Agent) stop(now time.Time) error {
 			errs = append(errs, s.Stop(func(sample.TaskKey) (time.Duration, bool) { return 0, false }, func(sample.TaskKey, counter.Reading) {}))
 		}
 	}
-	for _, t := range a.tasks {
+	for _, t := range a.roster.order {
 		if !t.ended { // else it is closed
 			errs = append(errs, t.cgroup.Close())
 		}

@@ -52,8 +52,14 @@ type machine struct {
 	quotas    map[string]time.Duration       // cgroups above guests that have one: how long they were held back
 	write     func(file, value string) error // nil: writing works
 	reading   error                          // of CPU times
-	samples   []sample.Sample                // recorded
-	finding   error                          // of Find
+	sysfs     *host.Host
+	online    []string      // that the source was told of
+	switches  float64       // context switches a second
+	toll      time.Duration // of the source
+	switched  uint64        // up to looked
+	looked    time.Time
+	samples   []sample.Sample // recorded
+	finding   error           // of Find
 	unwatched error
 	opening   map[string]error // of Open, by path
 	log       bytes.Buffer
@@ -77,7 +83,7 @@ type guest struct {
 }
 
 func newMachine(t testing.TB) *machine {
-	return &machine{t: t, settled: time.Now(), values: map[string]string{}, opening: map[string]error{}}
+	return &machine{t: t, settled: time.Now(), looked: time.Now(), switched: 1, values: map[string]string{}, opening: map[string]error{}}
 }
 
 func (m *machine) add(path string, load float64) *guest {
@@ -222,7 +228,9 @@ func (m *machine) CPUTimes() (host.CPUTimes, error) {
 		return host.CPUTimes{}, m.reading
 	}
 	m.settle()
-	return host.CPUTimes{Total: host.CPUTime{User: m.busy, Steal: m.stolen}}, nil
+	m.switched += uint64(m.switches * time.Since(m.looked).Seconds())
+	m.looked = time.Now()
+	return host.CPUTimes{Total: host.CPUTime{User: m.busy, Steal: m.stolen}, Switches: m.switched}, nil
 }
 
 // CapWrites implements Machine.
@@ -233,6 +241,22 @@ func (m *machine) CapWrites(p string, rate float64, _ time.Duration) (string, ui
 		}
 	}
 	return "", 0, nil, host.ErrGone
+}
+
+// Online implements Machine; without sysfs nothing is known of CPUs.
+func (m *machine) Online() (sample.Set, error) {
+	if m.sysfs == nil {
+		return nil, nil
+	}
+	return m.sysfs.Online()
+}
+
+// Topology implements Machine.
+func (m *machine) Topology() (host.Topology, error) {
+	if m.sysfs == nil {
+		return host.Topology{}, nil
+	}
+	return m.sysfs.Topology()
 }
 
 // Throttled implements Machine.
@@ -276,91 +300,6 @@ func (m *machine) Inode(dir string) (uint64, error) {
 }
 
 func (m *machine) BootID() (string, error) { return "boot", nil }
-
-// source implements counter.Source: a guest's cost as it is at the window's end.
-type source struct {
-	m             *machine
-	signal        sample.SignalName
-	start, finish error // of Start and Stop
-	adding        error
-	added         int // calls of Add
-	open          bool
-	targets       map[sample.TaskKey]*followed
-	change        func(path string, r *counter.Reading) // what was read of a guest
-}
-
-type followed struct {
-	*guest
-	counting bool
-}
-
-func (m *machine) source(s sample.SignalName) *source {
-	return &source{m: m, signal: s, targets: map[sample.TaskKey]*followed{}}
-}
-
-func (s *source) Signal() sample.SignalName { return s.signal }
-func (s *source) Variant() string           { return "by-heart" }
-func (s *source) Close() error              { return nil }
-
-func (s *source) Add(t counter.Target) error {
-	s.added++
-	if s.adding != nil {
-		return s.adding
-	}
-	for _, g := range s.m.guests {
-		if g.inode == t.Key.Inode {
-			s.targets[t.Key] = &followed{guest: g}
-			return nil
-		}
-	}
-	return host.ErrGone
-}
-
-func (s *source) reading(f *followed) counter.Reading {
-	r := counter.Reading{Cost: f.cost(), Rate: 1000, Coverage: 1}
-	r.Extras.Set(sample.Instructions, 1e9)
-	if s.change != nil {
-		s.change(f.path, &r)
-	}
-	return r
-}
-
-func (s *source) Remove(k sample.TaskKey, _ time.Duration) (counter.Reading, bool) {
-	f := s.targets[k]
-	delete(s.targets, k)
-	if f == nil || !s.open || !f.counting {
-		return counter.Reading{}, false
-	}
-	return s.reading(f), true
-}
-
-func (s *source) Start() error {
-	if s.open {
-		return errors.New("started twice")
-	}
-	if s.start != nil {
-		return s.start
-	}
-	s.open = true
-	for _, f := range s.targets {
-		f.counting = true
-	}
-	return nil
-}
-
-func (s *source) Stop(cpu counter.CPUTime, yield func(sample.TaskKey, counter.Reading)) error {
-	if !s.open {
-		return errors.New("stopped without a start")
-	}
-	s.open = false
-	for k, f := range s.targets {
-		if _, ok := cpu(k); ok && f.counting {
-			yield(k, s.reading(f))
-		}
-		f.counting = false
-	}
-	return s.finish
-}
 
 // rig is an agent on such a machine.
 type rig struct {
@@ -409,7 +348,11 @@ func (r *rig) start() {
 		r.t.Fatal(err)
 	}
 	r.fresh = true
-	r.agent, err = New(Parts{Config: r.config, Version: "test", Platform: "p", Machine: r.machine, Finder: finder{r.machine, r.config},
+	topology, err := r.Topology()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.agent, err = New(Parts{Config: r.config, Version: "test", Platform: "p", Topology: topology, Machine: r.machine, Finder: finder{r.machine, r.config},
 		Sources: []counter.Source{r.counts()}, Descriptors: r.descriptors, Enforcer: r.enforcer, Log: slog.New(slog.NewTextHandler(&r.log, nil)),
 		Signals: []api.SignalStatus{{Signal: sample.CPI, Variant: "by-heart", OK: true}},
 		Record:  func(s *sample.Sample) error { r.samples = append(r.samples, *s); return nil }})

@@ -7,11 +7,11 @@ import (
 	"net/http/httptest"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	"github.com/quell-dev/quell/internal/api"
@@ -188,8 +188,11 @@ func TestMetricNames(t *testing.T) {
 			t.Errorf("%s is no name, or is there twice", m.name)
 		}
 		seen[m.name] = true
-		if strings.HasSuffix(m.name, "_total") != (m.kind == prometheus.CounterValue) {
+		if strings.HasSuffix(m.name, "_total") != (m.kind == count) {
 			t.Errorf("%s: a counter's name, and no other, ends in _total", m.name)
+		}
+		if !slices.IsSorted(m.labels) {
+			t.Errorf("%s: labels %v are not sorted", m.name, m.labels)
 		}
 		if !strings.HasSuffix(m.help, ".") {
 			t.Errorf("%s: help is not a sentence", m.name)
@@ -213,11 +216,7 @@ func TestMetricsPage(t *testing.T) {
 	var b strings.Builder
 	fmt.Fprintln(&b, "| metric | kind | labels | what |\n|---|---|---|---|")
 	for _, m := range metrics() {
-		kind := "gauge"
-		if m.kind == prometheus.CounterValue {
-			kind = "counter"
-		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", m.name, kind, strings.Join(m.labels, ", "), m.help)
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", m.name, m.kind, strings.Join(m.labels, ", "), m.help)
 	}
 	want := before + begin + b.String() + end + after
 	if *update {

@@ -2,10 +2,8 @@ package agent
 
 import (
 	"math"
-	"path"
 
 	"github.com/quell-dev/quell/internal/detect"
-	"github.com/quell-dev/quell/internal/sample"
 )
 
 // outside works out how much CPU (CPU-s/s) was used in the window outside any
@@ -17,23 +15,11 @@ func (a *Agent) outside(wall float64) float64 {
 	if w.busy < 0 || wall <= 0 {
 		return 0
 	}
-	type place struct {
-		hierarchy sample.Hierarchy
-		path      string
-	}
-	follows := make(map[place]bool, len(w.order))
-	for _, t := range w.order {
-		follows[place{t.Key.Hierarchy, string(t.Name)}] = true
-	}
 	used := 0.0
-next:
-	for _, t := range w.order {
-		for p := path.Dir(string(t.Name)); p != "/" && p != "."; p = path.Dir(p) {
-			if follows[place{t.Key.Hierarchy, p}] {
-				continue next // counted with the task that contains it
-			}
+	for _, t := range a.roster.order {
+		if !t.inner { // else it is counted with the task that contains it
+			used += t.cpu
 		}
-		used += t.cpu
 	}
 	return max(0, w.busy.Seconds()/wall-used)
 }

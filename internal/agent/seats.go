@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -29,6 +28,9 @@ type seating struct {
 	seats   int // that it has for them; claimed if they suffice
 	taken   int
 	wait    int // windows within which every claimant is counted
+	// coverage is the share of their windows in which it counted those claimants;
+	// 1 if there are none.
+	coverage float64
 }
 
 // reserve is how many descriptors are left to everything but tasks: clients of
@@ -58,7 +60,7 @@ func (a *Agent) budget(need int) budget {
 		return budget{free: -1, keep: true}
 	}
 	held := 0
-	for _, t := range a.tasks {
+	for _, t := range a.roster.order {
 		if t.ended {
 			continue
 		}
@@ -87,21 +89,17 @@ func fds(s counter.Source) (window, between int) {
 // ends before the next window costs none.
 func (a *Agent) takeSeats() {
 	a.window.number++
-	tasks := make([]*task, 0, len(a.tasks))
-	for _, t := range a.tasks {
-		if !t.ended {
-			tasks = append(tasks, t)
-		}
+	a.roster.settle() // none of them has ended
+	a.rankAll(a.roster.order)
+	if a.claims == nil {
+		a.claims = make([][]*task, len(a.Sources))
 	}
-	slices.SortFunc(tasks, func(x, y *task) int {
-		return cmp.Or(cmp.Compare(x.Key.FirstSeen, y.Key.FirstSeen), cmp.Compare(x.Key.Inode, y.Key.Inode), cmp.Compare(x.Key.Hierarchy, y.Key.Hierarchy))
-	})
-	a.rankAll(tasks)
-	claims := make([][]*task, len(a.Sources))
-	each, need := 0, 0
+	claims, each, need := a.claims, 0, 0
 	for i, s := range a.Sources {
-		for _, t := range tasks {
-			if t.judges(s.Signal()) && !t.seats[i].never {
+		sig := s.Signal()
+		claims[i] = claims[i][:0]
+		for _, t := range a.roster.order {
+			if t.judges(sig) && !t.seats[i].never {
 				claims[i] = append(claims[i], t)
 			}
 		}
@@ -112,7 +110,7 @@ func (a *Agent) takeSeats() {
 		}
 	}
 	b := a.budget(need)
-	for _, t := range tasks {
+	for _, t := range a.roster.order {
 		if err := t.cgroup.Keep(b.keep); err != nil {
 			t.notes[noteUsage] = err.Error()
 		}
@@ -150,8 +148,12 @@ func (b budget) shortage(need, each int, sources []counter.Source, seatings []se
 
 // rankAll says whose cost is needed most.
 func (a *Agent) rankAll(tasks []*task) {
-	victim, suspect := map[sample.TaskKey]bool{}, map[sample.TaskKey]bool{}
-	for _, inc := range a.planner.Open() {
+	open := a.planner.Open()
+	var victim, suspect map[sample.TaskKey]bool
+	if len(open) > 0 {
+		victim, suspect = map[sample.TaskKey]bool{}, map[sample.TaskKey]bool{}
+	}
+	for _, inc := range open {
 		victim[inc.Victim.Key] = true
 		for _, s := range inc.Suspects[:min(inc.Antagonists, len(inc.Suspects))] {
 			suspect[s.Key] = true
@@ -173,45 +175,61 @@ func (a *Agent) rankAll(tasks []*task) {
 
 // seatSource lets the tasks of one source take turns on its seats.
 func (a *Agent) seatSource(i int, claims []*task, seats int) seating {
-	s, turn := a.Sources[i], max(1, a.config.Detect.Outliers)
-	all := make([]claimant, len(claims))
-	var n [numRanks]int
-	for j, t := range claims {
-		all[j] = t.seats[i].claimant
-		n[all[j].rank]++
+	turn := max(1, a.config.Detect.Outliers)
+	g := seating{claimed: len(claims), seats: seats, wait: min(1, len(claims))}
+	var chosen []bool // nil: all
+	if seats < len(claims) {
+		chosen, g.wait = a.choose(i, claims, seats, turn)
 	}
-	chosen := make([]bool, len(claims))
-	for _, j := range takeTurns(all, seats, turn) {
-		chosen[j] = true
-	}
-	g := seating{claimed: len(claims), seats: seats}
-	for r := range n {
-		if w := longestWait(n, rank(r), seats, turn); n[r] > 0 {
-			g.wait = max(g.wait, w)
-		}
-	}
-	for j, t := range claims { // first those that leave make room
-		if st := &t.seats[i]; st.taken && !chosen[j] {
-			s.Remove(t.Key, 0)
-			st.taken = false
-		}
-	}
+	var windows, counted uint64
 	full := false // more would fail as the last one did
 	for j, t := range claims {
 		st := &t.seats[i]
-		if chosen[j] && !st.taken && !full {
+		if !st.taken && !full && (chosen == nil || chosen[j]) {
 			var limit *counter.FDLimitError
 			err := a.seatTask(i, t)
 			full = errors.As(err, &limit)
 		}
 		st.claimant = st.claimant.next(st.taken, a.window.number, turn)
 		st.windows++
-		if st.taken {
+		if st.taken && !a.taxes[i].rests {
 			g.taken++
 			st.counted++
 		}
+		windows, counted = windows+st.windows, counted+st.counted
+	}
+	g.coverage = 1
+	if windows > 0 {
+		g.coverage = float64(counted) / float64(windows)
 	}
 	return g
+}
+
+// choose says which tasks are counted where not all can be, and in how many
+// windows each is at least once. Those that leave make room at once.
+func (a *Agent) choose(i int, claims []*task, seats, turn int) (chosen []bool, wait int) {
+	all := make([]claimant, len(claims))
+	var n [numRanks]int
+	for j, t := range claims {
+		all[j] = t.seats[i].claimant
+		n[all[j].rank]++
+	}
+	chosen = make([]bool, len(claims))
+	for _, j := range takeTurns(all, seats, turn) {
+		chosen[j] = true
+	}
+	for r := range n {
+		if w := longestWait(n, rank(r), seats, turn); n[r] > 0 {
+			wait = max(wait, w)
+		}
+	}
+	for j, t := range claims {
+		if st := &t.seats[i]; st.taken && !chosen[j] {
+			a.Sources[i].Remove(t.Key, 0)
+			st.taken = false
+		}
+	}
+	return chosen, wait
 }
 
 // seatTask lets a source follow a task.
@@ -248,27 +266,13 @@ func (a *Agent) unseat(t *task) {
 	}
 }
 
-// coverage is the share of their windows in which source i counted the tasks
-// that are there now; 1 if there are none.
-func (a *Agent) coverage(i int) float64 {
-	var windows, counted uint64
-	for _, t := range a.tasks {
-		windows += t.seats[i].windows
-		counted += t.seats[i].counted
-	}
-	if windows == 0 {
-		return 1
-	}
-	return float64(counted) / float64(windows)
-}
-
 // signals is Parts.Signals with what the newest window made of them.
 func (a *Agent) signals() []api.SignalStatus {
 	all := slices.Clone(a.Signals)
 	for i, g := range a.seatings {
 		j := slices.IndexFunc(all, func(s api.SignalStatus) bool { return s.Signal == a.Sources[i].Signal() })
 		if j >= 0 {
-			all[j].Tasks, all[j].Counted, all[j].Within, all[j].Coverage = g.claimed, g.taken, g.wait, a.coverage(i)
+			all[j].Tasks, all[j].Counted, all[j].Within, all[j].Coverage = g.claimed, g.taken, g.wait, g.coverage
 		}
 	}
 	return all

@@ -22,10 +22,14 @@ type cgroupID struct {
 type task struct {
 	sample.Task
 	rule   *config.Rule
+	job    *job
 	cgroup Cgroup
 	places host.Places
 	notes  [numNotes]string // why something cannot be told of it
 	seats  []seat           // by source, as Parts.Sources
+	index  int              // in roster.order
+	above  []int            // cgroups above it, nearest first, in quotas.all
+	inner  bool             // it is part of another task, with which its usage counts
 
 	base, last host.Usage // at the window's start, newest
 	read       bool       // last was read at least once
@@ -38,6 +42,7 @@ type task struct {
 	pressure pressure // on the CPU
 
 	cpus   sample.Set // that it may run on
+	reach  reach      // what follows from cpus
 	looked time.Time  // when places and cpus were read
 	views  []api.SignalView
 	cpu    float64 // CPU-s/s of the last interval
@@ -157,14 +162,19 @@ func (a *Agent) refresh(now time.Time) {
 	if !half && there == nil {
 		return
 	}
-	for _, t := range a.tasks {
+	ended := false
+	for _, t := range a.roster.order {
 		gone := there != nil && !there[cgroupID{t.Key.Hierarchy, t.Key.Inode}]
 		if t.ended || !gone && !(half && t.busy()) {
 			continue
 		}
 		if err := t.use(); errors.Is(err, host.ErrGone) {
 			a.letGo(now, t)
+			ended = true
 		}
+	}
+	if ended && !a.window.open {
+		a.roster.dropEnded(a.forget)
 	}
 }
 
@@ -180,7 +190,7 @@ func (a *Agent) follow(now time.Time, f Found) error {
 	if err := cg.Keep(false); err != nil {
 		return errors.Join(err, cg.Close())
 	}
-	t := &task{cgroup: cg, rule: f.Rule, seats: make([]seat, len(a.Sources)), Task: sample.Task{
+	t := &task{cgroup: cg, rule: f.Rule, job: a.jobs.of(f.Job), seats: make([]seat, len(a.Sources)), Task: sample.Task{
 		Key:  sample.TaskKey{Hierarchy: f.Hierarchy, Inode: f.Inode, FirstSeen: sample.At(now)},
 		Name: sample.TaskName(f.Path), Job: f.Job, Class: f.Rule.Class,
 		Protected: f.Rule.Protected || a.overrides.protects(f.Path),
@@ -193,6 +203,7 @@ func (a *Agent) follow(now time.Time, f Found) error {
 		t.seats[i].since = a.window.number + 1
 	}
 	a.tasks[t.Key] = t
+	a.roster.add(t)
 	a.byCgroup[cgroupID{f.Hierarchy, f.Inode}] = t
 	a.Log.Debug("task found", "task", t.Name, "job", t.Job, "class", t.Class)
 	return nil
@@ -221,12 +232,16 @@ func (a *Agent) look(now time.Time, t *task) {
 		t.notes[notePlaces] = err.Error()
 		return
 	}
+	if places.CPU != t.places.CPU {
+		a.quotas.stale = true
+	}
 	t.places, t.notes[notePlaces] = places, ""
 	if places.Split {
 		t.notes[notePlaces] = "split: " + places.Reason
 	}
-	if cpus, err := t.cgroup.AllowedCPUs(); err == nil {
-		t.cpus = cpus
+	if cpus, err := t.cgroup.AllowedCPUs(); err == nil && !slices.Equal(cpus, t.cpus) {
+		t.reach = a.reaches.of(&a.Topology, cpus)
+		t.cpus = t.reach.cpus
 	}
 }
 
@@ -242,13 +257,11 @@ func (a *Agent) letGo(now time.Time, t *task) {
 	ms := sample.At(now)
 	a.carryOut(ms, a.planner.Gone(ms, t.Key))
 	a.Log.Debug("task gone", "task", t.Name)
-	if !a.window.open {
-		a.forget(t)
-	}
 }
 
 func (a *Agent) forget(t *task) {
 	delete(a.tasks, t.Key)
+	a.quotas.stale = true
 	a.detector.Forget(t.Key)
 	a.history.Forget(t.Key)
 }
@@ -256,26 +269,4 @@ func (a *Agent) forget(t *task) {
 // judges reports whether a signal judges this task.
 func (t *task) judges(s sample.SignalName) bool {
 	return len(t.rule.Signals) == 0 || slices.Contains(t.rule.Signals, string(s))
-}
-
-// reach numbers the resources of a signal's domain that the task can use.
-func (a *Agent) reach(d sample.Domain, t *task) sample.Set {
-	if t.cpus.Len() == 0 {
-		return nil
-	}
-	if d == sample.SharedCPU {
-		return t.cpus
-	}
-	// A cache and a memory node are told apart by an offset; a CPU whose
-	// cache is not known makes everything reachable.
-	const nodes = 1 << 12
-	caches := a.Topology.Caches(t.cpus)
-	if caches.Len() == 0 {
-		return nil
-	}
-	reach := sample.SetOf(caches.Numbers()...)
-	for _, n := range a.Topology.Nodes(t.cpus).Numbers() {
-		reach = reach.With(nodes + n)
-	}
-	return reach
 }

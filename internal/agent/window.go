@@ -30,11 +30,16 @@ type window struct {
 	timesOK  bool
 	busy     time.Duration    // of all CPUs in the window; below 0: not known
 	outside  float64          // CPU-s/s used outside any task
-	quotas   quotas           // of cgroups above tasks
+	caps     []plan.CapState  // in force at the window's start, then at its end
 	sources  []counter.Source // that were started
-	order    []*task          // of readings
-	readings []detect.Reading
-	counted  map[sample.TaskKey]counter.Reading
+	counted  []counted        // by the source that was stopped last, as roster.order
+	readings []detect.Reading // likewise
+}
+
+// counted is what a source counted for a task, if it did.
+type counted struct {
+	counter.Reading
+	ok bool
 }
 
 // over and due allow half a tick, so that ticks which drift by a little do not
@@ -79,6 +84,7 @@ func (a *Agent) openWindow(now time.Time) {
 	for !w.next.After(now.Add(a.config.Tick / 2)) {
 		w.next = w.next.Add(a.config.Sampling.Period)
 	}
+	a.followCPUs()
 	a.takeSeats()
 	// An agent that was restarted while a task suffers has everything it needs
 	// to see that but outliers. It takes them half a period apart, so that an
@@ -91,7 +97,10 @@ func (a *Agent) openWindow(now time.Time) {
 	}
 	w.times, w.timesOK = a.cpuTimes()
 	w.sources = w.sources[:0]
-	for _, s := range a.Sources {
+	for i, s := range a.Sources {
+		if a.taxes[i].rests {
+			continue
+		}
 		err := s.Start()
 		a.degrade("counting "+string(s.Signal()), err)
 		if err == nil {
@@ -100,7 +109,8 @@ func (a *Agent) openWindow(now time.Time) {
 	}
 	a.markQuotas()
 	w.start, w.open, w.halved = a.now(), true, true
-	for _, t := range a.tasks {
+	w.caps = a.planner.Caps()
+	for _, t := range a.roster.order {
 		if t.busy() || !now.Equal(w.ended) { // else it has just been read
 			_ = t.use() // noted
 		}
@@ -123,25 +133,25 @@ func (a *Agent) cpuTimes() (host.CPUTimes, bool) {
 func (a *Agent) closeWindow(now time.Time) {
 	w := &a.window
 	w.open, w.ended = false, now
-	for _, t := range a.tasks {
-		if t.ended {
-			continue
+	a.roster.settle()
+	for _, t := range a.roster.order {
+		if !t.ended {
+			_ = t.use() // noted
 		}
-		_ = t.use() // noted
 	}
 	end := a.now()
-	for _, t := range a.tasks {
+	contiguous := w.due(now, a.config)
+	for _, t := range a.roster.order {
 		if !t.ended {
-			t.pressure.end(t.cgroup, end.Sub(w.start), w.due(now, a.config))
+			t.pressure.end(t.cgroup, end.Sub(w.start), contiguous)
 		}
 	}
 	wall := end.Sub(w.start).Seconds()
-	stolen := a.stolen()
+	stolen := a.stolen(wall)
 	a.lackQuotas()
-	w.order = w.order[:0]
-	for _, t := range a.tasks {
+	w.caps = a.planner.Caps()
+	for _, t := range a.roster.order {
 		a.measure(t, end, wall, stolen)
-		w.order = append(w.order, t)
 	}
 	w.outside = a.outside(wall)
 	at := sample.At(end)
@@ -151,7 +161,7 @@ func (a *Agent) closeWindow(now time.Time) {
 			continue
 		}
 		if l, ok := s.(interface{ Linger(bool) }); ok {
-			l.Linger(w.due(now, a.config)) // windows may follow each other without a pause
+			l.Linger(contiguous)
 		}
 		began := time.Now()
 		a.collect(s)
@@ -159,21 +169,21 @@ func (a *Agent) closeWindow(now time.Time) {
 		a.judge(sample.At(now), at, sig, s.Variant(), stolen)
 	}
 	a.stats.intervals++
-	for _, t := range w.order {
-		if t.ended {
-			a.forget(t)
-		}
-	}
+	a.roster.dropEnded(a.forget)
+	a.jobs.sum(a.roster.order)
+	a.snapshot.takeWindow(a)
 }
 
 // stolen is the share of the machine's CPU time in the window that the
-// hypervisor took (proc(5): steal).
-func (a *Agent) stolen() float64 {
+// hypervisor took (proc(5): steal). The kernel's other figures of the machine in
+// the window are read with it.
+func (a *Agent) stolen(wall float64) float64 {
 	times, ok := a.cpuTimes()
 	a.window.busy = -1
 	if !ok || !a.window.timesOK {
 		return 0
 	}
+	a.levy(a.window.times, times, wall)
 	b, e := a.window.times.Total, times.Total
 	a.window.busy = e.Busy() - b.Busy()
 	steal := e.Steal - b.Steal
@@ -204,9 +214,8 @@ func (a *Agent) measure(t *task, now time.Time, wall, stolen float64) {
 // collect stops a source and gathers its readings, those of ended tasks too.
 func (a *Agent) collect(s counter.Source) {
 	w := &a.window
-	if w.counted == nil {
-		w.counted = map[sample.TaskKey]counter.Reading{}
-	}
+	n := len(a.roster.order)
+	w.counted = slices.Grow(w.counted[:0], n)[:n]
 	clear(w.counted)
 	err := s.Stop(func(k sample.TaskKey) (time.Duration, bool) {
 		t := a.tasks[k]
@@ -214,11 +223,15 @@ func (a *Agent) collect(s counter.Source) {
 			return 0, false
 		}
 		return t.last.CPU - t.base.CPU, true
-	}, func(k sample.TaskKey, r counter.Reading) { w.counted[k] = r })
+	}, func(k sample.TaskKey, r counter.Reading) {
+		if t := a.tasks[k]; t != nil {
+			w.counted[t.index] = counted{r, true}
+		}
+	})
 	a.degrade("counting "+string(s.Signal()), err)
-	for _, t := range w.order {
+	for i, t := range a.roster.order {
 		if r, ok := t.final[s.Signal()]; ok {
-			w.counted[t.Key] = r
+			w.counted[i] = counted{r, true}
 		}
 	}
 	a.explain(s.Signal())
@@ -229,8 +242,8 @@ func (a *Agent) collect(s counter.Source) {
 func (a *Agent) explain(sig sample.SignalName) {
 	w := &a.window
 	var refused []error
-	for _, t := range w.order {
-		err := w.counted[t.Key].Err
+	for i, t := range a.roster.order {
+		err := w.counted[i].Err
 		if err == nil {
 			continue
 		}
@@ -247,10 +260,10 @@ func (a *Agent) explain(sig sample.SignalName) {
 func (a *Agent) judge(now, at sample.Millis, sig sample.Signal, variant string, stolen float64) {
 	w := &a.window
 	w.readings = w.readings[:0]
-	for _, t := range w.order {
+	for i, t := range a.roster.order {
 		r := detect.Reading{Task: t.Task, Cost: math.NaN(), CPU: t.cpu, Pressure: t.cpu, Stolen: stolen,
-			Flags: t.flags, HeldBy: t.heldBy, Reach: a.reach(sig.Domain, t)}
-		if c, ok := w.counted[t.Key]; ok && t.counted && t.judges(sig.Name) {
+			Flags: t.flags, HeldBy: t.heldBy, Reach: t.reach.in(sig.Domain)}
+		if c := &w.counted[i]; c.ok && t.counted && t.judges(sig.Name) {
 			r.Cost, r.Self, r.Rate = c.Cost, c.Self, c.Rate
 			variant := cmp.Or(c.Variant, variant)
 			r.Flags |= c.Flags
@@ -267,12 +280,12 @@ func (a *Agent) judge(now, at sample.Millis, sig sample.Signal, variant string, 
 	}
 	verdicts := a.detector.Observe(sig, at, w.readings)
 	a.carryOut(now, a.planner.Interval(now, sig.Name, at, w.readings, verdicts))
-	for i, t := range w.order {
+	for i, t := range a.roster.order {
 		r, v := &w.readings[i], &verdicts[i]
-		variant := cmp.Or(w.counted[t.Key].Variant, variant)
+		variant := cmp.Or(w.counted[i].Variant, variant)
 		a.learn(t, sig.Name, variant, at, r, v)
 		view := api.SignalView{Signal: sig.Name, Cost: plan.Value(r.Cost), Limit: plan.Value(math.NaN()), Outlier: v.Outlier,
-			Coverage: w.counted[t.Key].Coverage, Spec: r.Spec}
+			Coverage: w.counted[i].Coverage, Spec: r.Spec}
 		if v.Judged {
 			view.Limit = plan.Value(v.Limit)
 		}
@@ -317,7 +330,7 @@ func (a *Agent) record(t *task, sig sample.SignalName, variant string, at sample
 	if a.Record == nil {
 		return
 	}
-	c := a.window.counted[t.Key]
+	c := &a.window.counted[t.index]
 	s := sample.Sample{TS: at, Machine: a.config.MachineName(), Job: t.Job, Task: t.Name, Platform: a.Platform,
 		Signal: sig, Variant: variant, Class: t.Class, CPU: float32(r.CPU), Cost: float32(r.Cost),
 		Coverage: float32(c.Coverage), Flags: r.Flags, Extras: c.Extras}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/api"
-	"github.com/quell-dev/quell/internal/host"
 	"github.com/quell-dev/quell/internal/sample"
 )
 
@@ -118,7 +117,7 @@ func TestWindowsWithJitteredTicks(t *testing.T) {
 		a := r.agent
 		r.fresh = true
 		a.disk, _ = openDisk(r.config)
-		a.tasks, a.byCgroup = map[sample.TaskKey]*task{}, map[cgroupID]*task{}
+		a.tasks, a.byCgroup, a.roster = map[sample.TaskKey]*task{}, map[cgroupID]*task{}, roster{}
 		a.window, r.source.open, r.source.targets = window{}, false, map[sample.TaskKey]*followed{}
 
 		begin := time.Now()
@@ -254,39 +253,6 @@ func TestStolenTime(t *testing.T) {
 			t.Errorf("flags %v of the next window", got)
 		}
 	})
-}
-
-func TestReach(t *testing.T) {
-	a := &Agent{Parts: Parts{Topology: host.Topology{CPUs: []host.CPU{
-		{ID: 0, LLC: host.Cache{ID: 0}}, {ID: 1, LLC: host.Cache{ID: 0}},
-		{ID: 2, LLC: host.Cache{ID: 1}}, {ID: 3, Node: 1, LLC: host.Cache{ID: 2}},
-	}}}}
-	on := func(cpus ...int) *task { return &task{cpus: sample.SetOf(cpus...)} }
-	for _, c := range []struct {
-		domain sample.Domain
-		a, b   *task
-		meets  bool
-	}{
-		{sample.SharedCPU, on(0), on(1), false},
-		{sample.SharedCPU, on(0, 1), on(1, 2), true},
-		{sample.SharedCache, on(0), on(1), true},  // the same cache
-		{sample.SharedCache, on(0), on(2), true},  // another, on the same memory node
-		{sample.SharedCache, on(2), on(3), false}, // neither
-		// A cache's number is no node's: cache 1 is not node 1.
-		{sample.SharedCache, on(2), on(3), false},
-	} {
-		if got := a.reach(c.domain, c.a).Meets(a.reach(c.domain, c.b)); got != c.meets {
-			t.Errorf("%s: %s and %s meet: %v", c.domain, c.a.cpus, c.b.cpus, got)
-		}
-	}
-	// What is not known reaches everything, which is nil.
-	if got := a.reach(sample.SharedCPU, on()); got != nil {
-		t.Errorf("unknown CPUs reach %v", got)
-	}
-	a.Topology = host.Topology{CPUs: []host.CPU{{ID: 0, LLC: host.Cache{ID: -1}}}}
-	if got := a.reach(sample.SharedCache, on(0)); got != nil {
-		t.Errorf("an unknown cache reaches %v", got)
-	}
 }
 
 // Where an idle task may run matters to nobody, and finding out is dear.

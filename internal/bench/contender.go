@@ -46,13 +46,13 @@ const (
 
 func sweepEvery10s() contender {
 	return contender{name: sweepName, commands: func(r *run, n int) ([][]string, string, error) {
-		return r.agentCommand("sweep", "--set", "signals=cpi", "--set", "sampling.period=10s", "--set", "sampling.duration=10s")
+		return r.agentCommand("sweep", "--set", "signals=cpi", "--set", "sampling.max_tax=0", "--set", "sampling.period=10s", "--set", "sampling.duration=10s")
 	}}
 }
 
 func defaultAgent() contender {
 	return contender{name: defaultName, commands: func(r *run, n int) ([][]string, string, error) {
-		return r.agentCommand("default")
+		return r.agentCommand("default", "--set", "sampling.max_tax=0")
 	}}
 }
 

@@ -83,7 +83,7 @@ func (r *run) measureTax(ctx context.Context, rounds, trips int) (_ []tax, err e
 func (r *run) underAgent(ctx context.Context, g *game, signals []string, window time.Duration, until string, trips int) (_ float64, err error) {
 	c := contender{name: "quell-agent", commands: func(r *run, _ int) ([][]string, string, error) {
 		argv, scrape, err := r.agentCommand("tax", "--set", "signals="+strings.Join(signals, ","),
-			"--set", "sampling.period=1h", "--set", "sampling.duration="+window.String(),
+			"--set", "sampling.max_tax=0", "--set", "sampling.period=1h", "--set", "sampling.duration="+window.String(),
 			"--set", "detect.outlier_window=3h", "--set", "detect.window=3h")
 		if err == nil {
 			// A rule for the two players in place of the crowd's.

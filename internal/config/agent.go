@@ -40,6 +40,7 @@ type Agent struct {
 type Sampling struct {
 	Duration time.Duration `key:"duration" help:"count this long" min:"50ms" max:"10m"`
 	Period   time.Duration `key:"period" help:"out of this long" min:"50ms" max:"1h"`
+	MaxTax   float64       `key:"max_tax" help:"a signal rests while counting it would cost more than this share of the machine's CPU time, by what a context switch costs more (virtual PMUs); 0: no limit" min:"0" max:"1"`
 }
 
 // Spec is how to learn what is normal.
@@ -106,7 +107,7 @@ func Default() Agent {
 	return Agent{
 		StateDir: "/var/lib/quell", Socket: "/run/quell/agent.sock", Listen: "127.0.0.1:9780",
 		LogLevel: "info", LogFormat: "text", Signals: []string{"cpi", "cpt", "runq"},
-		Tick: time.Second, Sampling: Sampling{10 * time.Second, time.Minute},
+		Tick: time.Second, Sampling: Sampling{10 * time.Second, time.Minute, 0.01},
 		Spec: Spec{s.MinTasks, s.MinSamples, s.AgeWeight, s.Every, s.StaleAfter, 5 * time.Minute, false},
 		Detect: Detect{string(detect.Quell), d.Sigmas, d.Outliers, d.OutlierWindow, d.Window, d.LookBack, d.Correlation, d.LeastPressure, d.Pace, d.Top,
 			Switches{"rule", "rule", "rule", "rule", "rule", "rule", "rule", "rule"}},

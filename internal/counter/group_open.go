@@ -65,6 +65,20 @@ func (g *groups) add(key sample.TaskKey, dir string) error {
 	return fmt.Errorf("add %s: %w", key, g.explain("event group", fd, dir, inode, err))
 }
 
+// addCPUs makes room for groups on CPUs that were not there before; reopen
+// opens them.
+func (g *groups) addCPUs(online sample.Set) {
+	for _, cpu := range online.Numbers() {
+		if slices.Contains(g.cpus, cpu) {
+			continue
+		}
+		g.cpus = append(g.cpus, cpu)
+		for _, t := range g.order {
+			t.cpus = append(t.cpus, cpuGroup{})
+		}
+	}
+}
+
 // reopen opens whatever is closed: groups that are open in windows only, whose
 // CPU was offline, or which could not be read. A CPU that is found offline is
 // not tried again for the other tasks.

@@ -74,6 +74,10 @@ func (p *Perf) Stop(_ CPUTime, yield func(sample.TaskKey, Reading)) error {
 // at once. The counters then stay on in between.
 func (p *Perf) Linger(yes bool) { p.groups.linger = yes }
 
+// SetCPUs tells which CPUs are online, between windows. Those that are new are
+// counted on from the next window; what is known of the others stays.
+func (p *Perf) SetCPUs(online sample.Set) { p.groups.addCPUs(online) }
+
 // Close implements Source.
 func (p *Perf) Close() error {
 	p.groups.closeAll()

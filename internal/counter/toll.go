@@ -57,5 +57,5 @@ func (p *Perf) Dear() string {
 		return ""
 	}
 	return fmt.Sprintf("in a window, counting costs up to %s a context switch here: the hypervisor seems to trap every access to a counter. "+
-		"Where tasks switch often, make windows shorter or rarer (sampling), or leave %s out of signals", p.tolled.Round(time.Microsecond), p.signal)
+		"While tasks switch so often that this exceeds sampling.max_tax, %s rests. Shorter or rarer windows (sampling) cost less", p.tolled.Round(time.Microsecond), p.signal)
 }

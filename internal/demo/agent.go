@@ -86,7 +86,7 @@ func tail(text string) string {
 func (d *demo) configuration(dir, top string, sig sample.SignalName) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "state_dir: %q\nsocket: %q\nlisten: \"\"\nsignals: [%s]\n", dir, filepath.Join(dir, "agent.sock"), sig)
-	fmt.Fprintf(&b, "tick: %s\nsampling: {duration: %s, period: %s}\n", d.beat.tick(), d.beat.interval(), d.beat.interval())
+	fmt.Fprintf(&b, "tick: %s\nsampling: {duration: %s, period: %s, max_tax: 0}\n", d.beat.tick(), d.beat.interval(), d.beat.interval())
 	fmt.Fprintf(&b, "spec: {min_samples: %d}\n", samples)
 	fmt.Fprintf(&b, "detect: {outlier_window: %s, window: %s, pace: 0s}\n", d.beat.outlierWindow(), d.beat.window())
 	fmt.Fprintf(&b, "enforce: {mode: %q, for: %s, calm: %s}\n", d.Mode, d.beat.capFor(), d.beat.outlierWindow())

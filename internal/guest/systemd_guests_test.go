@@ -44,7 +44,7 @@ func TestSystemd(t *testing.T) {
 		"/tests/run":                         "/tests/0-systemd.test -test.v=test2json -test.timeout=10m\necho\necho GUEST-EXIT $?\n/bin/systemctl poweroff --force --force\n",
 		"/etc/quell/agent.yaml": `signals: [cpi, cpt, cps, runq]
 tick: 200ms
-sampling: {duration: 1s, period: 2s}
+sampling: {duration: 1s, period: 2s, max_tax: 0}
 rules:
   - {match: /system.slice/file.service, class: batch}
   - {match: /system.slice/scrape.service, class: batch, prometheus: {port: 8080, metric: transactions_total}}

@@ -38,7 +38,7 @@ type Cgroup struct {
 	inode uint64
 
 	usage, throttle statFile
-	psi             map[string]statFile
+	psi             []pressureFile
 	brief           bool // files are open only while they are read: Keep
 	places          Places
 	buf             [1024]byte // every file read here is smaller
@@ -49,6 +49,12 @@ type statFile struct {
 	fd   int
 	own  bool   // in the cgroup itself, not in another hierarchy's
 	from string // the directory it is in
+}
+
+// pressureFile is kept for one resource.
+type pressureFile struct {
+	resource string
+	statFile
 }
 
 // OpenCgroup opens the cgroup at a path below the mount of a hierarchy. One

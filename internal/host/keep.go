@@ -7,6 +7,9 @@ import "errors"
 // four times as long (BenchmarkUsage) and no descriptor. A cgroup that is gone
 // is ErrGone either way.
 func (c *Cgroup) Keep(yes bool) error {
+	if yes && !c.brief {
+		return nil
+	}
 	c.brief = true
 	if !yes {
 		return c.drop()
@@ -20,9 +23,14 @@ func (c *Cgroup) Keep(yes bool) error {
 
 // Files returns how many files are open.
 func (c *Cgroup) Files() int {
-	n := len(c.psi)
-	for _, f := range []statFile{c.usage, c.throttle} {
-		if f.fd >= 0 {
+	n := 0
+	for _, fd := range [...]int{c.usage.fd, c.throttle.fd} {
+		if fd >= 0 {
+			n++
+		}
+	}
+	for i := range c.psi {
+		if c.psi[i].fd >= 0 {
 			n++
 		}
 	}
@@ -31,10 +39,13 @@ func (c *Cgroup) Files() int {
 
 // drop closes all files.
 func (c *Cgroup) drop() error {
-	err := errors.Join(c.usage.close(), c.throttle.close())
-	for resource, f := range c.psi {
-		err = errors.Join(err, f.close())
-		delete(c.psi, resource)
+	return errors.Join(c.usage.close(), c.throttle.close(), c.dropPressure())
+}
+
+func (c *Cgroup) dropPressure() error {
+	var err error
+	for i := range c.psi {
+		err = errors.Join(err, c.psi[i].close())
 	}
 	return err
 }

@@ -48,10 +48,7 @@ func (c *Cgroup) Places() (Places, error) {
 		return Places{}, fmt.Errorf("find places of %s: %w", c.path, err)
 	}
 	if c.hier == sample.V1CPU && p.Unified != c.places.Unified {
-		for resource, f := range c.psi { // were opened at the former place
-			f.close()
-			delete(c.psi, resource)
-		}
+		_ = c.dropPressure() // was opened at the former place
 	}
 	c.places = p
 	if c.brief {

@@ -60,8 +60,8 @@ func (c *Cgroup) Stalled(resource string) (time.Duration, error) {
 
 // readPressure reads a pressure file into c.buf.
 func (c *Cgroup) readPressure(resource string) ([]byte, error) {
-	f, ok := c.psi[resource]
-	if !ok {
+	f := c.pressure(resource)
+	if f.fd < 0 {
 		dir := c.Dir()
 		if c.hier == sample.V1CPU {
 			t, ok := c.h.trees[""]
@@ -71,26 +71,32 @@ func (c *Cgroup) readPressure(resource string) ([]byte, error) {
 			dir = path.Join(t.dir, c.places.Unified)
 		}
 		var err error
-		if f, err = c.openIn(dir, path.Base(resource)+".pressure"); err != nil {
+		if *f, err = c.openIn(dir, path.Base(resource)+".pressure"); err != nil {
 			return nil, fmt.Errorf("read %s pressure of %s: %w", resource, c.path, orNoPSI(err))
 		}
-		if c.psi == nil {
-			c.psi = make(map[string]statFile)
-		}
-		c.psi[resource] = f
 	}
-	text, err := c.read(&f)
-	if c.brief {
-		defer c.drop()
-	}
+	text, err := c.read(f)
 	if f.fd < 0 { // its place in cgroup2 is gone
-		delete(c.psi, resource)
 		err = ErrNoPSI
+	}
+	if c.brief {
+		err = errors.Join(err, c.dropPressure())
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read %s pressure of %s: %w", resource, c.path, orNoPSI(err))
 	}
 	return text, nil
+}
+
+// pressure is the file that is kept for a resource, open or not.
+func (c *Cgroup) pressure(resource string) *statFile {
+	for i := range c.psi {
+		if c.psi[i].resource == resource {
+			return &c.psi[i].statFile
+		}
+	}
+	c.psi = append(c.psi, pressureFile{resource, statFile{fd: -1}})
+	return &c.psi[len(c.psi)-1].statFile
 }
 
 // orNoPSI adds ErrNoPSI to the errors by which kernels say so: no file, or

@@ -12,6 +12,8 @@ import (
 type CPUTimes struct {
 	Total CPUTime
 	CPUs  []CPUTime // those online, ascending
+	// Switches counts context switches on all CPUs (ctxt); 0 if it is not told.
+	Switches uint64
 }
 
 // CPUTime is one line of /proc/stat (proc(5)). User includes the time of
@@ -42,7 +44,17 @@ func parseStat(text []byte) (CPUTimes, error) {
 	var all CPUTimes
 	found := false
 	for line := range bytes.Lines(text) {
+		if line[0] != 'c' { // intr alone is thousands of fields
+			continue
+		}
 		f := bytes.Fields(line)
+		if len(f) == 2 && string(f[0]) == "ctxt" {
+			n, ok := parseUint(f[1])
+			if !ok {
+				return CPUTimes{}, fmt.Errorf("parse CPU times: bad field %q of ctxt", f[1])
+			}
+			all.Switches = n
+		}
 		if len(f) == 0 || !bytes.HasPrefix(f[0], []byte("cpu")) {
 			continue
 		}

@@ -84,6 +84,15 @@ func (t Topology) Nodes(cpus sample.Set) sample.Set {
 	return ids
 }
 
+// Online reads which CPUs are online.
+func (h *Host) Online() (sample.Set, error) {
+	online, err := h.readSet(cpuDir + "/online")
+	if err != nil {
+		return nil, fmt.Errorf("read online CPUs: %w", err)
+	}
+	return online, nil
+}
+
 const cpuDir = "/sys/devices/system/cpu"
 
 // Topology reads /sys/devices/system/cpu and node

@@ -51,7 +51,7 @@ socket: %q
 listen: ""
 signals: [cpi]
 tick: 200ms
-sampling: {duration: %s, period: %s}
+sampling: {duration: %s, period: %s, max_tax: 0}
 spec: {min_samples: %d, save: %s}
 detect: {outlier_window: %s, window: %s, pace: %s}
 enforce: {mode: "on", for: %s, calm: %s}

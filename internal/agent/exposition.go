@@ -1,0 +1,75 @@
+package agent
+
+import (
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// exposition is values in Prometheus' text format 0.0.4. It is written anew
+// into the same memory, so that a snapshot costs the loop no allocation.
+type exposition struct {
+	text []byte
+	row  *metric
+}
+
+func (e *exposition) reset() { e.text = e.text[:0] }
+
+// collect writes one metric, all of its series together as the format wants it.
+func (e *exposition) collect(a *Agent, m *metric) {
+	e.row = m
+	start := len(e.text)
+	e.text = append(e.text, "# HELP "...)
+	e.text = append(e.text, m.name...)
+	e.text = append(e.text, ' ')
+	e.text = appendEscaped(e.text, m.help, false)
+	e.text = append(e.text, "\n# TYPE "...)
+	e.text = append(e.text, m.name...)
+	e.text = append(e.text, ' ')
+	e.text = append(e.text, m.kind...)
+	e.text = append(e.text, '\n')
+	head := len(e.text)
+	if m.collect(a, e); len(e.text) == head { // nothing to say of it now
+		e.text = e.text[:start]
+	}
+}
+
+// add writes a value of the metric that is collected, with a label for each of
+// its names, in their order.
+func (e *exposition) add(v float64, labels ...string) {
+	e.text = append(e.text, e.row.name...)
+	for i, name := range e.row.labels {
+		e.text = append(e.text, "{,"[min(i, 1)])
+		e.text = append(e.text, name...)
+		e.text = append(e.text, `="`...)
+		e.text = appendEscaped(e.text, labels[i], true)
+		e.text = append(e.text, '"')
+	}
+	if len(e.row.labels) > 0 {
+		e.text = append(e.text, '}')
+	}
+	e.text = append(e.text, ' ')
+	e.text = strconv.AppendFloat(e.text, v, 'g', -1, 64) // NaN, +Inf and -Inf as the format has them
+	e.text = append(e.text, '\n')
+}
+
+// appendEscaped writes help or, with quotes, a label's value. The format is
+// UTF-8; a cgroup's name is bytes.
+func appendEscaped(b []byte, s string, quotes bool) []byte {
+	if !utf8.ValidString(s) {
+		s = strings.ToValidUTF8(s, string(utf8.RuneError))
+	}
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c == '\\':
+			b = append(b, `\\`...)
+		case c == '\n':
+			b = append(b, `\n`...)
+		case c == '"' && quotes:
+			b = append(b, `\"`...)
+		default:
+			b = append(b, c)
+		}
+	}
+	return b
+}

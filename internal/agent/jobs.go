@@ -1,0 +1,138 @@
+package agent
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/spec"
+)
+
+// maxJobs bounds the series that grow with what runs on the machine: the jobs
+// that use most CPU have series of their own.
+const maxJobs = 100
+
+// jobs is what the newest window said of the tasks, by job.
+type jobs struct {
+	byName map[sample.JobName]*job
+	all    []*job
+	top    []*job // those of all that use most CPU, most first
+	states []specCount
+}
+
+type job struct {
+	name  string
+	tasks int
+	cpu   float64
+	// of the tasks whose pressure is known
+	stall  float64 // sum
+	stalls int
+	costs  []jobCost // by signal
+	specs  []jobSpec
+}
+
+type jobCost struct {
+	signal sample.SignalName
+	sum    float64
+	n      int
+}
+
+// jobSpec is the state of one of the job's specs: there is one for each signal
+// and each way that it was counted.
+type jobSpec struct {
+	signal  sample.SignalName
+	variant string
+	state   spec.State
+}
+
+type specCount struct {
+	signal sample.SignalName
+	state  spec.State
+	n      int
+}
+
+// of returns a task's job, which it is to keep.
+func (js *jobs) of(name sample.JobName) *job {
+	j := js.byName[name]
+	if j == nil {
+		if js.byName == nil {
+			js.byName = map[sample.JobName]*job{}
+		}
+		j = &job{name: string(name)}
+		js.byName[name], js.all = j, append(js.all, j)
+	}
+	return j
+}
+
+// sum sums up a window. Jobs that have no task any more are forgotten.
+func (js *jobs) sum(tasks []*task) {
+	for _, j := range js.all {
+		*j = job{name: j.name, costs: j.costs[:0], specs: j.specs[:0]}
+	}
+	for _, t := range tasks {
+		j := t.job
+		j.tasks++
+		j.cpu += t.cpu
+		if t.pressure.said {
+			j.stall += t.pressure.share
+			j.stalls++
+		}
+		for i := range t.views {
+			v := &t.views[i]
+			if c := float64(v.Cost); c == c {
+				j.addCost(v.Signal, c)
+			}
+			if v.Spec.Key.Job != "" { // else the signal did not count the task
+				j.addSpec(jobSpec{v.Signal, v.Spec.Variant, v.Spec.State})
+			}
+		}
+	}
+	js.all = slices.DeleteFunc(js.all, func(j *job) bool {
+		if j.tasks == 0 {
+			delete(js.byName, sample.JobName(j.name))
+		}
+		return j.tasks == 0
+	})
+	js.rank()
+}
+
+// rank puts the jobs in order and counts their specs.
+func (js *jobs) rank() {
+	slices.SortFunc(js.all, func(x, y *job) int {
+		return cmp.Or(cmp.Compare(y.cpu, x.cpu), cmp.Compare(x.name, y.name))
+	})
+	js.top = js.all[:min(len(js.all), maxJobs)]
+	js.states = js.states[:0]
+	for _, j := range js.all {
+	next:
+		for _, s := range j.specs {
+			for i := range js.states {
+				if c := &js.states[i]; c.signal == s.signal && c.state == s.state {
+					c.n++
+					continue next
+				}
+			}
+			js.states = append(js.states, specCount{s.signal, s.state, 1})
+		}
+	}
+}
+
+func (j *job) addCost(signal sample.SignalName, cost float64) {
+	for i := range j.costs {
+		if c := &j.costs[i]; c.signal == signal {
+			c.sum += cost
+			c.n++
+			return
+		}
+	}
+	j.costs = append(j.costs, jobCost{signal, cost, 1})
+}
+
+func (j *job) addSpec(s jobSpec) {
+	for _, o := range j.specs {
+		if o.signal == s.signal && o.variant == s.variant {
+			return
+		}
+	}
+	j.specs = append(j.specs, s)
+}

@@ -1,0 +1,97 @@
+package agent
+
+import (
+	"errors"
+	"time"
+
+	"github.com/quell-dev/quell/internal/counter"
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// source implements counter.Source: a guest's cost as it is at the window's end.
+type source struct {
+	m             *machine
+	signal        sample.SignalName
+	start, finish error // of Start and Stop
+	adding        error
+	added         int // calls of Add
+	open          bool
+	targets       map[sample.TaskKey]*followed
+	change        func(path string, r *counter.Reading) // what was read of a guest
+}
+
+type followed struct {
+	*guest
+	counting bool
+}
+
+func (m *machine) source(s sample.SignalName) *source {
+	return &source{m: m, signal: s, targets: map[sample.TaskKey]*followed{}}
+}
+
+func (s *source) Signal() sample.SignalName { return s.signal }
+func (s *source) Variant() string           { return "by-heart" }
+func (s *source) Close() error              { return nil }
+func (s *source) SetCPUs(online sample.Set) { s.m.online = append(s.m.online, online.String()) }
+func (s *source) Toll() time.Duration       { return s.m.toll }
+
+func (s *source) Add(t counter.Target) error {
+	s.added++
+	if s.adding != nil {
+		return s.adding
+	}
+	for _, g := range s.m.guests {
+		if g.inode == t.Key.Inode {
+			s.targets[t.Key] = &followed{guest: g}
+			return nil
+		}
+	}
+	return host.ErrGone
+}
+
+func (s *source) reading(f *followed) counter.Reading {
+	r := counter.Reading{Cost: f.cost(), Rate: 1000, Coverage: 1}
+	r.Extras.Set(sample.Instructions, 1e9)
+	if s.change != nil {
+		s.change(f.path, &r)
+	}
+	return r
+}
+
+func (s *source) Remove(k sample.TaskKey, _ time.Duration) (counter.Reading, bool) {
+	f := s.targets[k]
+	delete(s.targets, k)
+	if f == nil || !s.open || !f.counting {
+		return counter.Reading{}, false
+	}
+	return s.reading(f), true
+}
+
+func (s *source) Start() error {
+	if s.open {
+		return errors.New("started twice")
+	}
+	if s.start != nil {
+		return s.start
+	}
+	s.open = true
+	for _, f := range s.targets {
+		f.counting = true
+	}
+	return nil
+}
+
+func (s *source) Stop(cpu counter.CPUTime, yield func(sample.TaskKey, counter.Reading)) error {
+	if !s.open {
+		return errors.New("stopped without a start")
+	}
+	s.open = false
+	for k, f := range s.targets {
+		if _, ok := cpu(k); ok && f.counting {
+			yield(k, s.reading(f))
+		}
+		f.counting = false
+	}
+	return s.finish
+}

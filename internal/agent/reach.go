@@ -1,0 +1,87 @@
+package agent
+
+import (
+	"slices"
+	"time"
+
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// followCPUs reads the topology again when CPUs have come or gone.
+func (a *Agent) followCPUs() {
+	online, err := a.Machine.Online()
+	t, changed := a.Topology, err == nil && !slices.Equal(online, a.Topology.Online)
+	if changed {
+		t, err = a.Machine.Topology()
+	}
+	a.degrade("reading the topology", err)
+	if err != nil || !changed {
+		return
+	}
+	a.Log.Info("the machine's CPUs have changed", "online", t.Online.String(), "were", a.Topology.Online.String())
+	a.Topology, a.reaches = t, reaches{}
+	for _, s := range a.Sources {
+		if c, ok := s.(interface{ SetCPUs(sample.Set) }); ok {
+			c.SetCPUs(t.Online)
+		}
+	}
+	for _, t := range a.roster.order {
+		t.looked, t.cpus, t.reach = time.Time{}, nil, reach{} // look again
+	}
+}
+
+// reach is what a task can use of the resources that tasks meet at, as numbered
+// sets; nil where that is not known, which reaches everything.
+type reach struct {
+	cpus sample.Set
+	near sample.Set // last-level caches, and memory nodes behind them
+}
+
+// in returns the part of a signal's domain.
+func (r reach) in(d sample.Domain) sample.Set {
+	if d == sample.SharedCPU {
+		return r.cpus
+	}
+	return r.near
+}
+
+// reaches works out what CPUs reach, once for each set of CPUs in a row: tasks
+// that are not pinned have the same. Tasks share the sets, which nobody changes.
+// The zero value works; it is to be made anew when the topology changes.
+type reaches struct {
+	numbers map[int]int // of caches, by the kernel's ids, which may be large
+	newest  reach
+}
+
+func (rs *reaches) of(t *host.Topology, cpus sample.Set) reach {
+	switch {
+	case cpus.Len() == 0:
+		return reach{}
+	case slices.Equal(cpus, rs.newest.cpus):
+		return rs.newest
+	}
+	if rs.numbers == nil {
+		rs.numbers = map[int]int{}
+		for _, c := range t.CPUs {
+			if _, known := rs.numbers[c.LLC.ID]; !known && c.LLC.ID >= 0 {
+				rs.numbers[c.LLC.ID] = len(rs.numbers)
+			}
+		}
+	}
+	r := reach{cpus: cpus}
+	for _, c := range t.CPUs {
+		if n, known := rs.numbers[c.LLC.ID]; known && cpus.Has(c.ID) {
+			r.near = r.near.With(n)
+		}
+	}
+	if r.near != nil { // else no cache is known, and everything is reachable
+		for _, c := range t.CPUs {
+			if cpus.Has(c.ID) && c.Node >= 0 {
+				r.near = r.near.With(len(rs.numbers) + c.Node)
+			}
+		}
+	}
+	rs.newest = r
+	return r
+}
