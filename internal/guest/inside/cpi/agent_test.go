@@ -35,7 +35,7 @@ func TestAgent(t *testing.T) {
 	dir := t.TempDir()
 	conf, record, log := dir+"/agent.yaml", dir+"/record.csv", dir+"/log"
 	text := fmt.Sprintf("state_dir: %s/state\nsocket: %s/agent.sock\nlisten: 127.0.0.1:9780\nrecord: %s\nsignals: [cpi, cps, runq]\n"+
-		"sampling: {duration: 2s, period: 4s}\nrules: [{match: %q, job: loop, class: batch}]\n", dir, dir, record, name)
+		"sampling: {duration: 2s, period: 4s, max_tax: 0}\nrules: [{match: %q, job: loop, class: batch}]\n", dir, dir, record, name)
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
