@@ -1,6 +1,7 @@
 package env
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -48,7 +49,8 @@ func (m *Maker) box(p *study.Part, ungrouped bool) (*box, error) {
 	}
 	b.dirs = tree.Dirs(b.task)
 	b.all = b.dirs[0]
-	if p.Environment.Memory > 0 {
+	// A guest's memory is what it is given; QEMU needs some of its own besides.
+	if p.Environment.Memory > 0 && p.Environment.Driver != study.QEMU {
 		if err := b.limitMemory(int64(p.Environment.Memory)); err != nil {
 			return nil, errors.Join(err, tree.Remove(b.task))
 		}
@@ -190,6 +192,26 @@ func ignoreGone(err error) error {
 		return nil
 	}
 	return err
+}
+
+// Ready implements lab.Environment, by the state in /proc/TID/stat
+// (proc_pid_stat(5)): R is running or waiting for a CPU.
+func (b *box) Ready() (bool, error) {
+	threads, err := b.Threads()
+	if err != nil {
+		return false, err
+	}
+	for _, tid := range threads {
+		text, err := os.ReadFile("/proc/" + strconv.Itoa(tid) + "/stat")
+		if err := ignoreGone(err); err != nil {
+			return false, fmt.Errorf("read the state of thread %d: %w", tid, err)
+		}
+		// The name before it may hold anything, parentheses too.
+		if at := bytes.LastIndexByte(text, ')'); at >= 0 && bytes.HasPrefix(text[at+1:], []byte(" R")) {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // Pin implements lab.Environment for what has no virtual CPUs: one set for all

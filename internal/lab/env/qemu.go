@@ -142,7 +142,8 @@ func (m *Maker) boot(ctx context.Context, p *study.Part, accel string) (_ lab.En
 	}
 	g := &machine{box: b, qemu: cmd, ended: make(chan struct{})}
 	console, finish := m.console(p.Name())
-	cmd.Stdout, cmd.Stderr = console, console
+	last := &tail{to: console}
+	cmd.Stdout, cmd.Stderr = last, last
 	if err := b.tree.Launch(b.task, cmd, sample.Set{}); err != nil {
 		finish()
 		return nil, err
@@ -171,9 +172,9 @@ func (m *Maker) boot(ctx context.Context, p *study.Part, accel string) (_ lab.En
 	select {
 	case <-g.hello:
 	case <-g.inside.gone:
-		return nil, errors.New("the guest has ended while it booted")
+		return nil, fmt.Errorf("the guest has ended while it booted%s", last.said())
 	case <-ctx.Done():
-		return nil, fmt.Errorf("no word from the guest's agent after %s", limit)
+		return nil, fmt.Errorf("no word from the guest's agent after %s%s", limit, last.said())
 	}
 	return g, g.measure(ctx)
 }
@@ -244,6 +245,38 @@ func (m *Maker) console(part string) (io.Writer, func()) {
 		}
 	}()
 	return w, func() { _ = w.Close(); <-over }
+}
+
+// tail passes on what QEMU and a guest's console write, and keeps the end of it
+// for the error of a guest that does not come up.
+type tail struct {
+	to   io.Writer
+	mu   sync.Mutex
+	kept []byte
+}
+
+// mostSaid is how much of a console an error quotes, bytes.
+const mostSaid = 600
+
+// Write implements io.Writer.
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	t.kept = append(t.kept, p...)
+	if n := len(t.kept) - mostSaid; n > 0 {
+		t.kept = slices.Delete(t.kept, 0, n)
+	}
+	t.mu.Unlock()
+	return t.to.Write(p)
+}
+
+func (t *tail) said() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	text := strings.Join(strings.Fields(strings.ToValidUTF8(string(t.kept), "?")), " ")
+	if text == "" {
+		return " and said nothing"
+	}
+	return "; its console ends: " + text
 }
 
 // dial connects to a socket that QEMU makes while it starts.
