@@ -61,7 +61,7 @@ func printResults(w io.Writer, r *analyse.Results) error {
 	if len(r.Mappings) > 0 {
 		head("mappings, against each machine's best", "set", "mappings", "average %", "worst %", "of")
 		for _, b := range r.Mappings {
-			fmt.Fprintf(t, "%s\t%d\t%.2f\t%.2f\t%s\n", b.Set, b.Mappings, b.Average, b.Worst, b.WorstOf)
+			fmt.Fprintf(t, "%s\t%d\t%s\t%.2f\t%s\n", b.Set, b.Mappings, interval(b.Interval), b.Worst, b.WorstOf)
 		}
 	}
 	if len(r.Systems) > 0 {

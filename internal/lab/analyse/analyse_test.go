@@ -347,11 +347,11 @@ analysis:
 		if !sys.Symmetric || last.Throughput.Value <= first.Throughput.Value || !finite(first.PerWh.Value) {
 			t.Errorf("%+v", sys)
 		}
-		if sys.Levels[0].Value == "per-chip" && !near(float64(last.Relative), 100, 1e-9) {
-			t.Errorf("the base is %.1f %% of itself", float64(last.Relative))
+		if sys.Levels[0].Value == "per-chip" && !near(last.Relative.Value, 100, 1e-9) {
+			t.Errorf("the base is %.1f %% of itself", last.Relative.Value)
 		}
-		if sys.Levels[0].Value == "near" && !(float64(last.Relative) < 90) {
-			t.Errorf("near is %.1f %% of per-chip", float64(last.Relative))
+		if sys.Levels[0].Value == "near" && !(last.Relative.Value < 90) {
+			t.Errorf("near is %.1f %% of per-chip", last.Relative.Value)
 		}
 	}
 	// What is written is read back, NaN and all.

@@ -3,6 +3,7 @@ package analyse
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -157,6 +158,9 @@ type Best struct {
 	Worst    float64 `json:"worst"`
 	WorstOf  string  `json:"worst_of"`
 	Mappings int     `json:"mappings"`
+	// Interval is that of Average, over repetitions, with each machine's best
+	// mapping as it was found; ours, not the paper's.
+	Interval Interval `json:"interval"`
 }
 
 // OfBest is one machine's part of it.
@@ -166,6 +170,8 @@ type OfBest struct {
 	Percent  map[string]float64 `json:"percent"` // by mapping
 	Average  float64            `json:"average"`
 	Worst    float64            `json:"worst"`
+	// Intervals are of Percent, over repetitions.
+	Intervals map[string]Interval `json:"intervals"`
 }
 
 // OverBest are times' degradations over the best of them, in percent: 10, 11
@@ -185,11 +191,79 @@ func OverBest(times []float64) (percent []float64, average, worst float64) {
 // where the kernel's scheduler decides, is not one of them: it is in Percent
 // against the best mapping and in no average, as in the paper.
 func Mappings(runs []result.Run, factor string) []Best {
-	type key struct{ set, part string }
-	times := map[key]map[string][]float64{}
-	workload := map[key]string{}
-	var sets []string
-	parts := map[string][]string{}
+	var out []Best
+	sets, times := mappingTimes(runs, factor)
+	for _, set := range sets {
+		b := Best{Set: set, Worst: math.Inf(-1)}
+		var all []float64
+		blocks := map[int][]float64{} // percentages by repetition
+		for _, m := range times[set] {
+			names := slices.DeleteFunc(sortedKeys(m.times), func(name string) bool { return name == study.Unpinned })
+			if len(names) == 0 {
+				continue
+			}
+			var ts []float64
+			for _, name := range names {
+				ts = append(ts, meanOf(m.times[name]))
+			}
+			percent, average, worst := OverBest(ts)
+			best := names[slices.Index(ts, slices.Min(ts))]
+			o := OfBest{Part: m.part, Workload: m.workload, Percent: map[string]float64{}, Average: average, Worst: worst, Intervals: map[string]Interval{}}
+			for i, name := range names {
+				o.Percent[name] = percent[i]
+			}
+			if v := m.times[study.Unpinned]; len(v) > 0 {
+				o.Percent[study.Unpinned] = 100 * (meanOf(v)/slices.Min(ts) - 1)
+			}
+			for name := range o.Percent {
+				over := overBlocks(m.times[name], m.times[best])
+				var values []float64
+				for _, n := range sortedKeys(over) {
+					values = append(values, over[n])
+					if name != study.Unpinned {
+						blocks[n] = append(blocks[n], over[n])
+					}
+				}
+				// The best one is 0 % of itself in every repetition.
+				if i := meanInterval(values, "t over repetitions"); name != best {
+					i.Value = o.Percent[name]
+					o.Intervals[name] = i
+				}
+			}
+			b.Mappings = max(b.Mappings, len(names))
+			b.Parts = append(b.Parts, o)
+			all = append(all, percent...)
+			if worst > b.Worst {
+				b.Worst, b.WorstOf = worst, fmt.Sprintf("%s (%s)", m.part, m.workload)
+			}
+		}
+		if len(all) == 0 {
+			continue
+		}
+		b.Average = mean(all)
+		var values []float64
+		for _, n := range sortedKeys(blocks) {
+			if len(blocks[n]) == len(all) { // a repetition without a hole
+				values = append(values, mean(blocks[n]))
+			}
+		}
+		b.Interval = meanInterval(values, "t over repetitions")
+		b.Interval.Value = b.Average
+		out = append(out, b)
+	}
+	return out
+}
+
+// mappedPart is a part's time of a unit of work, by mapping and repetition.
+type mappedPart struct {
+	part, workload string
+	times          map[string]map[int]float64
+}
+
+// mappingTimes collects the parts of each set of workloads, both in the order in
+// which they are first met.
+func mappingTimes(runs []result.Run, factor string) (sets []string, parts map[string][]*mappedPart) {
+	parts = map[string][]*mappedPart{}
 	for _, r := range valid(runs) {
 		c := &r.Cell
 		mapping := c.Level(factor)
@@ -220,58 +294,41 @@ func Mappings(runs []result.Run, factor string) []Best {
 			if p.Workload.Metric.Better != "lower" {
 				t = 1 / t // the time of a unit of work
 			}
-			k := key{name, p.Name()}
-			if times[k] == nil {
-				times[k] = map[string][]float64{}
-				parts[name] = append(parts[name], p.Name())
-				workload[k] = p.Workload.Name
+			k := slices.IndexFunc(parts[name], func(m *mappedPart) bool { return m.part == p.Name() })
+			if k < 0 {
+				k = len(parts[name])
+				parts[name] = append(parts[name], &mappedPart{p.Name(), p.Workload.Name, map[string]map[int]float64{}})
 			}
-			times[k][mapping] = append(times[k][mapping], t)
+			m := parts[name][k]
+			if m.times[mapping] == nil {
+				m.times[mapping] = map[int]float64{}
+			}
+			m.times[mapping][r.N] = t
 		}
 	}
-	var out []Best
-	for _, set := range sets {
-		b := Best{Set: set, Worst: math.Inf(-1)}
-		var all []float64
-		for _, part := range parts[set] {
-			k := key{set, part}
-			var names []string
-			var ts []float64
-			for m, v := range times[k] {
-				if m != study.Unpinned {
-					names = append(names, m)
-					_ = v
-				}
-			}
-			slices.Sort(names)
-			for _, m := range names {
-				ts = append(ts, mean(times[k][m]))
-			}
-			percent, average, worst := OverBest(ts)
-			if len(percent) == 0 {
-				continue
-			}
-			o := OfBest{Part: part, Workload: workload[k], Percent: map[string]float64{}, Average: average, Worst: worst}
-			for i, m := range names {
-				o.Percent[m] = percent[i]
-			}
-			if v := times[k][study.Unpinned]; len(v) > 0 {
-				o.Percent[study.Unpinned] = 100 * (mean(v)/slices.Min(ts) - 1)
-			}
-			b.Mappings = max(b.Mappings, len(names))
-			b.Parts = append(b.Parts, o)
-			all = append(all, percent...)
-			if worst > b.Worst {
-				b.Worst, b.WorstOf = worst, fmt.Sprintf("%s (%s)", part, o.Workload)
-			}
-		}
-		if len(all) > 0 {
-			b.Average = mean(all)
-			out = append(out, b)
-		}
-	}
-	return out
+	return sets, parts
 }
+
+// overBlocks is 100·(a/b−1) in each repetition that has both.
+func overBlocks(a, b map[int]float64) map[int]float64 {
+	over := map[int]float64{}
+	for n, t := range a {
+		if base, ok := b[n]; ok {
+			over[n] = 100 * (t/base - 1)
+		}
+	}
+	return over
+}
+
+func meanOf(byBlock map[int]float64) float64 {
+	var all []float64
+	for _, n := range sortedKeys(byBlock) {
+		all = append(all, byBlock[n])
+	}
+	return mean(all)
+}
+
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
 
 // Advised is what pairing by pairwise degradation would choose: the mapping
 // with the least sum of its machines' degradations, measured as pairs.

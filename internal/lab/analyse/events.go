@@ -19,6 +19,10 @@ type Correlations struct {
 	// then averaged over machines. VMs is how many machines an entry averages.
 	PerVM Matrix  `json:"per_vm"`
 	VMs   [][]int `json:"vms"`
+	// PerVMLow and PerVMHigh are the bounds of its 95 % interval, t over
+	// machines; ours, not the paper's.
+	PerVMLow  Matrix `json:"per_vm_low"`
+	PerVMHigh Matrix `json:"per_vm_high"`
 	// Pooled are all machines' points at once, each event over its solo value.
 	Pooled   Matrix `json:"pooled"`
 	Spearman Matrix `json:"spearman"` // pooled
@@ -98,7 +102,9 @@ func Events(runs []result.Run, seed uint64) (Correlations, bool) {
 		}
 		return m
 	}
-	out.PerVM, out.Pooled, out.Spearman, out.P, out.Q = square(math.NaN()), square(math.NaN()), square(math.NaN()), square(math.NaN()), square(math.NaN())
+	for _, m := range []*Matrix{&out.PerVM, &out.PerVMLow, &out.PerVMHigh, &out.Pooled, &out.Spearman, &out.P, &out.Q} {
+		*m = square(math.NaN())
+	}
 	out.VMs = make([][]int, n)
 	column := func(points []point, a, b string) (x, y []float64) {
 		for _, p := range points {
@@ -146,7 +152,9 @@ func Events(runs []result.Run, seed uint64) (Correlations, bool) {
 				}
 			}
 			if out.VMs[i][j] = len(rs); len(rs) > 0 {
-				out.PerVM[i][j] = mean(rs)
+				v := meanInterval(rs, "")
+				// A correlation has an end.
+				out.PerVM[i][j], out.PerVMLow[i][j], out.PerVMHigh[i][j] = v.Value, max(v.Low, -1), min(v.High, 1)
 			}
 			x, y := column(pooled, out.Names[i], out.Names[j])
 			out.Pooled[i][j], out.Spearman[i][j] = Pearson(x, y), Spearman(x, y)

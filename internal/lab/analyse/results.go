@@ -89,7 +89,7 @@ func Of(s *study.Study, runs []result.Run) Results {
 			n = len(out.Validities)
 		}
 		if n == 0 {
-			out.Insufficient[a.Kind] = "no valid runs that it could be computed from"
+			out.Insufficient[a.Kind] = insufficient(s, a.Kind, valid(runs))
 		}
 	}
 	return out

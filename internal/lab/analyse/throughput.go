@@ -30,10 +30,13 @@ type SystemStep struct {
 	// NaN without one.
 	PerWh Interval `json:"per_wh"`
 	// Relative are percentages of the base placement's step; NaN for what has
-	// none to be compared with.
-	Relative      Num `json:"relative"`
-	RelativePerWh Num `json:"relative_per_wh"`
+	// none to be compared with. Their intervals are over repetitions, and ours.
+	Relative      Interval `json:"relative"`
+	RelativePerWh Interval `json:"relative_per_wh"`
 }
+
+// byBlock is a step's work and work per watt-hour by repetition.
+type byBlock struct{ rates, perWh map[int]float64 }
 
 // Systems computes every staircase cell's, relative to the placement named base
 // ("per-chip" in the paper).
@@ -41,26 +44,44 @@ func Systems(runs []result.Run, factor, base string) []System {
 	good := valid(runs)
 	solos := byCell(good, study.Solo)
 	var out []System
+	var blocks [][]byBlock
 	for _, group := range byCell(good, study.Main) {
 		if len(group[0].Cell.Steps) == 0 {
 			continue
 		}
-		if s, ok := system(group, solos); ok {
-			out = append(out, s)
+		if s, b, ok := system(group, solos); ok {
+			out, blocks = append(out, s), append(blocks, b)
 		}
 	}
 	for i := range out {
 		b := slices.IndexFunc(out, func(o System) bool { return sameBut(o.Levels, out[i].Levels, factor, base) })
 		for k := range out[i].Steps {
 			s := &out[i].Steps[k]
-			s.Relative, s.RelativePerWh = Num(math.NaN()), Num(math.NaN())
+			s.Relative, s.RelativePerWh = meanInterval(nil, ""), meanInterval(nil, "")
 			if b >= 0 && k < len(out[b].Steps) {
-				s.Relative = Num(100 * s.Throughput.Value / out[b].Steps[k].Throughput.Value)
-				s.RelativePerWh = Num(100 * s.PerWh.Value / out[b].Steps[k].PerWh.Value)
+				base := &out[b].Steps[k]
+				s.Relative = relative(s.Throughput.Value/base.Throughput.Value, blocks[i][k].rates, blocks[b][k].rates)
+				s.RelativePerWh = relative(s.PerWh.Value/base.PerWh.Value, blocks[i][k].perWh, blocks[b][k].perWh)
 			}
 		}
 	}
 	return out
+}
+
+// relative is a ratio of means in percent, with the interval of the ratios in
+// each repetition. The base is 100 % of itself, without one.
+func relative(ratio float64, a, base map[int]float64) Interval {
+	over := overBlocks(a, base)
+	var values []float64
+	for _, n := range sortedKeys(over) {
+		values = append(values, 100+over[n])
+	}
+	i := meanInterval(values, "t over repetitions")
+	i.Value = 100 * ratio
+	if i.Low == i.High {
+		i.Low, i.High = math.NaN(), math.NaN()
+	}
+	return i
 }
 
 // sameBut reports whether a has b's levels but for one factor's, which has the
@@ -81,7 +102,7 @@ func sameBut(a, b []study.Level, factor, value string) bool {
 	return true
 }
 
-func system(group []*result.Run, solos [][]*result.Run) (System, bool) {
+func system(group []*result.Run, solos [][]*result.Run) (System, []byBlock, bool) {
 	c := &group[0].Cell
 	s := System{Levels: c.Levels, Symmetric: true, Unit: c.Parts[0].Workload.WorkUnit + "s/s"}
 	for i := range c.Parts {
@@ -97,7 +118,7 @@ func system(group []*result.Run, solos [][]*result.Run) (System, bool) {
 		s.Normalised, s.Unit = true, "share of solo"
 		solo := soloOf(solos, c, p)
 		if solo == nil {
-			return s, false
+			return s, nil, false
 		}
 		var rates []float64
 		for _, r := range solo {
@@ -105,8 +126,10 @@ func system(group []*result.Run, solos [][]*result.Run) (System, bool) {
 		}
 		weights[p.Name()] = 1 / mean(rates)
 	}
+	var blocks []byBlock
 	for k, step := range group[0].Steps {
 		var rates, perWh []float64
+		one := byBlock{map[int]float64{}, map[int]float64{}}
 		for _, r := range group {
 			if k >= len(r.Steps) {
 				continue
@@ -117,12 +140,15 @@ func system(group []*result.Run, solos [][]*result.Run) (System, bool) {
 				sum += weights[r.Parts[i].Name] * Throughput(r.Parts[i].Iterations, from, to)
 			}
 			rates = append(rates, sum)
+			one.rates[r.N] = sum
 			if j := r.Steps[k].Joules; j > 0 {
-				perWh = append(perWh, sum*(to-from).Seconds()/(j/3600))
+				one.perWh[r.N] = sum * (to - from).Seconds() / (j / 3600)
+				perWh = append(perWh, one.perWh[r.N])
 			}
 		}
+		blocks = append(blocks, one)
 		s.Steps = append(s.Steps, SystemStep{Target: float64(step.Target), Up: step.Up,
 			Throughput: meanInterval(rates, "t over runs"), PerWh: meanInterval(perWh, "t over runs")})
 	}
-	return s, len(s.Steps) > 0
+	return s, blocks, len(s.Steps) > 0
 }

@@ -53,7 +53,7 @@ func (r *Report) page() *page {
 			sections = append(sections, r.validities())
 		}
 	}
-	sections = append(sections, r.insufficient(), r.refused())
+	sections = append(sections, r.missing(), r.insufficient(), r.refused())
 	for _, s := range sections {
 		if len(s.Exhibits) > 0 || len(s.Notes) > 0 {
 			p.Sections = append(p.Sections, s)

@@ -20,9 +20,8 @@ import (
 )
 
 // packed are the parts of a study's folder that a pack has: what was measured
-// and what was said of it. Renderings are made again, and a journal is of the
-// machine it is on.
-var packed = [...]string{"study.lock.json", "env", "runs", "results"}
+// and what it is held against. Renderings are made again.
+var packed = [...]string{"study.lock.json", "env", "runs", "results", "missed.json", "expect.yaml", "cost.json"}
 
 // manifest is a pack's first file: a line per other one, as sha256sum writes.
 const manifest = "MANIFEST.sha256"

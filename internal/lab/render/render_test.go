@@ -305,7 +305,7 @@ func TestNothingKnown(t *testing.T) {
 	for i := range r.Results.Systems {
 		for k := range r.Results.Systems[i].Steps {
 			s := &r.Results.Systems[i].Steps[k]
-			s.Throughput, s.PerWh, s.Relative, s.RelativePerWh = bare(nan), bare(math.Inf(1)), analyse.Num(nan), analyse.Num(nan)
+			s.Throughput, s.PerWh, s.Relative, s.RelativePerWh = bare(nan), bare(math.Inf(1)), bare(nan), bare(nan)
 		}
 	}
 	r.Results.Interferences[0].Interval = bare(nan)

@@ -110,14 +110,14 @@ func (r *Report) mappings() section {
 	}
 	s.Notes = append(s.Notes,
 		"Each machine's time is held against its own best mapping in the same set of workloads; the average is the arithmetic mean over all machines and mappings, the 0 % of each best one included. "+
-			"The level "+study.Unpinned+", where the kernel's scheduler decides, is in no average. These are the paper's definitions, of means over runs and without intervals; intervals are in the degradation against running alone.")
+			"The level "+study.Unpinned+", where the kernel's scheduler decides, is in no average. These are the paper's definitions, of means over runs; the intervals are over repetitions, with each machine's best mapping as it was found, and not the paper's.")
 	b := bars{title: "Worst and average degradation over the best mapping", unit: "degradation, %", series: []string{"average", "worst"},
 		about: "Two bars per set of workloads; the table below has the numbers."}
 	sets := table{Caption: "Sets of workloads", Head: []string{"set", "mappings", "average %", "worst %", "of"}}
 	mappings := map[string]bool{}
 	for _, m := range r.Results.Mappings {
-		b.groups = append(b.groups, group{m.Set, []analyse.Interval{bare(m.Average), bare(m.Worst)}})
-		sets.Rows = append(sets.Rows, row(m.Set, fmt.Sprint(m.Mappings), number(m.Average), number(m.Worst), m.WorstOf))
+		b.groups = append(b.groups, group{m.Set, []analyse.Interval{m.Interval, bare(m.Worst)}})
+		sets.Rows = append(sets.Rows, row(m.Set, fmt.Sprint(m.Mappings), estimate(m.Interval), number(m.Worst), m.WorstOf))
 		for _, p := range m.Parts {
 			for name := range p.Percent {
 				mappings[name] = true
@@ -131,7 +131,9 @@ func (r *Report) mappings() section {
 			cells := row(m.Set, p.Part, p.Workload)
 			for _, name := range columns {
 				text := unknown
-				if v, ok := p.Percent[name]; ok {
+				if v, ok := p.Intervals[name]; ok {
+					text = estimate(v)
+				} else if v, ok := p.Percent[name]; ok {
 					text = number(v)
 				}
 				cells = append(cells, cell{Text: text})

@@ -258,9 +258,9 @@ func (r *Report) systems(options map[string]string) section {
 			for n, step := range y.Steps {
 				x := float64(n + 1)
 				a.addInterval(x, step.Throughput)
-				b.add(x, float64(step.Relative))
+				b.add(x, step.Relative.Value)
 				c.addInterval(x, step.PerWh)
-				d.add(x, float64(step.RelativePerWh))
+				d.add(x, step.RelativePerWh.Value)
 				counted = counted || !math.IsNaN(step.PerWh.Value)
 				intervals = append(intervals, step.Throughput)
 				half := "falling"
@@ -268,7 +268,7 @@ func (r *Report) systems(options map[string]string) section {
 					half = "rising"
 				}
 				t.Rows = append(t.Rows, row(words(y.Levels), y.Unit, fmt.Sprint(n+1), percentage(step.Target), half, number(step.Throughput.Value), between(step.Throughput),
-					number(float64(step.Relative)), number(step.PerWh.Value), between(step.PerWh), number(float64(step.RelativePerWh))))
+					number(step.Relative.Value), number(step.PerWh.Value), between(step.PerWh), number(step.RelativePerWh.Value)))
 			}
 			absolute.series, relative.series = append(absolute.series, a), append(relative.series, b)
 			perWh.series, relativeWh.series = append(perWh.series, c), append(relativeWh.series, d)
@@ -282,7 +282,7 @@ func (r *Report) systems(options map[string]string) section {
 			e.Plots = append(e.Plots, c.draw())
 		}
 	}
-	s.Notes = append(s.Notes, "Equal workloads' work is summed as it is; of mixed pairs each part's work is first divided by what it does alone (unit: share of solo). Relative values are of the means, without intervals. "+method(intervals...))
+	s.Notes = append(s.Notes, "Equal workloads' work is summed as it is; of mixed pairs each part's work is first divided by what it does alone (unit: share of solo). Relative values are of the means; their intervals, over repetitions, are in the tables of numbers (CSV). "+method(intervals...))
 	if energy {
 		s.Notes = append(s.Notes, "Energy is from: "+r.energy()+".")
 	} else {

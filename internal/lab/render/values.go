@@ -74,11 +74,15 @@ func Values(x *analyse.Results) []Value {
 		add("degradation", "beside", c, d.Part, d.Workload, d.Unit, d.Co)
 	}
 	for _, m := range x.Mappings {
-		add("mapping", "average", m.Set, "", "", "%", bare(m.Average))
+		add("mapping", "average", m.Set, "", "", "%", m.Interval)
 		add("mapping", "worst", m.Set, "", "", "%", bare(m.Worst))
 		for _, p := range m.Parts {
 			for _, name := range slices.Sorted(maps.Keys(p.Percent)) {
-				add("mapping", "percent", m.Set, p.Part, name, "%", bare(p.Percent[name]))
+				v, ok := p.Intervals[name]
+				if !ok {
+					v = bare(p.Percent[name])
+				}
+				add("mapping", "percent", m.Set, p.Part, name, "%", v)
 			}
 		}
 	}
@@ -98,21 +102,26 @@ func Values(x *analyse.Results) []Value {
 		for k, s := range y.Steps {
 			at := strconv.Itoa(k + 1)
 			add("throughput", "work", c, "", at, y.Unit, s.Throughput)
-			add("throughput", "relative", c, "", at, "%", bare(float64(s.Relative)))
+			add("throughput", "relative", c, "", at, "%", s.Relative)
 			add("energy", "work per Wh", c, "", at, "1/Wh", s.PerWh)
-			add("energy", "relative", c, "", at, "%", bare(float64(s.RelativePerWh)))
+			add("energy", "relative", c, "", at, "%", s.RelativePerWh)
 		}
 	}
 	if e := x.Correlations; e != nil {
 		for i, one := range e.Names {
 			for j := i + 1; j < len(e.Names); j++ {
 				at := one + " " + e.Names[j]
+				averaged := bare(e.PerVM[i][j])
+				averaged.N = e.VMs[i][j]
+				if low, high := e.PerVMLow, e.PerVMHigh; low != nil && finite(low[i][j], high[i][j]) {
+					averaged.Low, averaged.High, averaged.Level, averaged.Method = low[i][j], high[i][j], 0.95, "t over machines"
+				}
+				add("correlation", "averaged", "", "", at, "", averaged)
 				of := func(quantity string, m analyse.Matrix, n int) {
 					v := bare(m[i][j])
 					v.N = n
 					add("correlation", quantity, "", "", at, "", v)
 				}
-				of("averaged", e.PerVM, e.VMs[i][j])
 				of("pooled", e.Pooled, e.N)
 				of("rank", e.Spearman, e.N)
 				of("p", e.P, e.N)

@@ -1,0 +1,58 @@
+package analyse
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/study"
+)
+
+// fewest is how many steps a half of a staircase must have for a line with
+// anything to judge it by.
+const fewest = 3
+
+// insufficient says what an analysis that came to nothing needs.
+func insufficient(s *study.Study, kind string, good []*result.Run) string {
+	is := func(k study.CellKind) func(*result.Run) bool {
+		return func(r *result.Run) bool { return r.Cell.Kind == k }
+	}
+	if !slices.ContainsFunc(good, is(study.Main)) {
+		return "no valid run of what the study asks"
+	}
+	i := slices.IndexFunc(s.Factors, func(f study.Factor) bool { return f.Staircase != nil })
+	switch kind {
+	case "interference":
+		if i < 0 {
+			return "the study has no staircase: give the load of the background one (factors, staircase)"
+		}
+		st := s.Factors[i].Staircase
+		levels := len(st.Targets())
+		switch {
+		case st.Direction != "up-down":
+			return fmt.Sprintf("the staircase goes %s only: the metric is the mean of a rising and a falling half (direction: up-down)", st.Direction)
+		case levels < fewest:
+			return fmt.Sprintf("the staircase has %d levels in a half: a line with an interval needs %d or more (a smaller step)", levels, fewest)
+		}
+		return "no valid run has three steps or more in both halves"
+	case "throughput", "energy":
+		if i < 0 {
+			return "the study has no staircase: the work of all parts is taken step by step (factors, staircase)"
+		}
+		return "of pairs that differ each part's work is divided by what it does alone: no valid run of one alone (controls, solo)"
+	case "degradation":
+		if !slices.ContainsFunc(good, is(study.Solo)) {
+			return "no valid run of a measured role alone (controls, solo)"
+		}
+		return "no measured role has a valid run both alone and beside others at one placement"
+	case "mapping":
+		return "no valid runs with a level of the factor of mappings and iterations in their window"
+	case "correlation":
+		return "no event was counted in a valid run: observe.events, and what the machine has of them"
+	case "migration":
+		return "no placement was audited in a valid run (observe, placement)"
+	case "signal-validity":
+		return "no signal was counted in a valid run: observe.signals, and what the machine has of them"
+	}
+	return "no valid runs that it could be computed from"
+}

@@ -1,0 +1,122 @@
+package render
+
+import (
+	"encoding/csv"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"github.com/quell-dev/quell/internal/lab/study"
+)
+
+// The expectations that are shipped: each has every value of its
+// paper's table, as printed, and means values that its study's results will have.
+func TestShippedExpectationsAreThePapers(t *testing.T) {
+	read := func(name string) (*Expectations, *study.Study) {
+		t.Helper()
+		file := filepath.Join("../../../studies/expect", name)
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x, err := ParseExpectations(file, text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file = filepath.Join("../../../studies", name)
+		if text, err = os.ReadFile(file); err != nil {
+			t.Fatal(err)
+		}
+		s, err := study.Parse(file, text, study.Known{Builtins: []string{"triad"}, Parsers: []string{"iterations", "time"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.Report.Expect != "expect/"+name {
+			t.Errorf("%s: expects %q", name, s.Report.Expect)
+		}
+		return x, s
+	}
+	table := func(name string) [][]string {
+		t.Helper()
+		f, err := os.Open(filepath.Join("../../../testdata/reference", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		r := csv.NewReader(f)
+		rows, err := r.ReadAll()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rows
+	}
+	value := func(text string) float64 {
+		v, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+
+	x, s := read("cpu-pinning.yaml")
+	rows := table("pinning_interference.csv")[1:]
+	cells := map[string]bool{}
+	for _, c := range s.Cells() {
+		cells[words(c.Levels)] = c.Kind == study.Main || cells[words(c.Levels)]
+	}
+	if len(x.Expect) != len(rows) {
+		t.Fatalf("%d expectations for %d values", len(x.Expect), len(rows))
+	}
+	for i, r := range rows {
+		e := x.Expect[i]
+		got := []string{e.Cell["ve"], e.Cell["placement"], e.Cell["fgw"], e.Cell["bgw"]}
+		for k := range got {
+			if got[k] != r[k] {
+				t.Errorf("expectation %d is of %q, the table's of %q", i, got, r[:4])
+			}
+		}
+		if *e.Value != value(r[4]) || e.Part != "fg" {
+			t.Errorf("%q: %g, the table has %s", got, *e.Value, r[4])
+		}
+		if name := "ve=" + r[0] + " fgw=" + r[2] + " bgw=" + r[3] + " placement=" + r[1]; !cells[name] {
+			t.Errorf("the study has no cell %q", name)
+		}
+	}
+
+	x, s = read("vm-correlation.yaml")
+	event := map[string]string{"degradation": "degradation", "L1": "l1d-misses", "L2": "l2-misses", "LLC": "llc-misses",
+		"DTLB": "dtlb-misses", "IC": "instructions", "Clk_c": "cycles", "Clk_r": "ref-cycles"}
+	rows = table("kvm_table6_correlation.csv")
+	n := 0
+	for _, r := range rows[1:] {
+		for k, text := range r[1:] {
+			if text == "" {
+				continue
+			}
+			a, b := event[rows[0][k+1]], event[r[0]]
+			if b < a && a != "degradation" { // as Correlations has its names
+				a, b = b, a
+			}
+			e := x.Expect[n]
+			if n++; e.At != a+" "+b || *e.Value != value(text) {
+				t.Errorf("expectation %d: %q %g, the table has %s for %q", n, e.At, *e.Value, text, a+" "+b)
+			}
+		}
+	}
+	if n != len(x.Expect) {
+		t.Errorf("%d expectations for %d values", len(x.Expect), n)
+	}
+	for short, name := range event {
+		if short == "degradation" {
+			continue
+		}
+		found := false
+		for _, e := range s.Observe.Events {
+			found = found || e == name
+		}
+		if !found {
+			t.Errorf("the study does not count %s", name)
+		}
+	}
+}

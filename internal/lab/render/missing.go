@@ -1,0 +1,52 @@
+package render
+
+import (
+	"cmp"
+	"fmt"
+
+	"github.com/quell-dev/quell/internal/lab/result"
+)
+
+// missing lists the runs of the plan that have no valid record, with what came
+// of the last try: what the numbers here are without.
+func (r *Report) missing() section {
+	s := section{ID: "missing", Title: "Runs that are missing"}
+	type slot struct {
+		cell string
+		n    int
+	}
+	last, tries := map[slot]*result.Run{}, map[slot]int{}
+	for i := range r.Runs {
+		run := &r.Runs[i]
+		k := slot{run.CellKey, run.N}
+		tries[k]++
+		if old := last[k]; old == nil || old.Verdict != result.Valid && (run.Verdict == result.Valid || run.Try >= old.Try) {
+			last[k] = run
+		}
+	}
+	plan := r.Study.Plan()
+	t := table{Caption: "Runs of the plan without a valid record", Head: []string{"cell", "repetition", "tries", "last verdict", "why"}}
+	for i := range plan {
+		c := &plan[i].Cell
+		k := slot{c.Key(), plan[i].N}
+		run := last[k]
+		switch {
+		case run == nil:
+			t.Rows = append(t.Rows, row(c.String(), fmt.Sprint(k.n), "0", "not tried", "the study ended before"))
+		case run.Verdict != result.Valid:
+			why := "no evidence is recorded"
+			if len(run.Evidence) > 0 {
+				e := run.Evidence[0]
+				why = fmt.Sprintf("%s: %s", e.Reason, cmp.Or(e.Text, "no more is recorded"))
+			}
+			t.Rows = append(t.Rows, row(c.String(), fmt.Sprint(k.n), fmt.Sprint(tries[k]), string(run.Verdict), why))
+		}
+	}
+	if len(t.Rows) == 0 {
+		return s
+	}
+	t.Long = len(t.Rows) > 20
+	s.Notes = append(s.Notes, fmt.Sprintf("%d of %d runs of the plan have no valid record; the numbers here are without them. quell lab resume tries them again.", len(t.Rows), len(plan)))
+	s.Exhibits = append(s.Exhibits, exhibit{Table: t})
+	return s
+}
