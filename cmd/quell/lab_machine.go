@@ -8,9 +8,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/quell-dev/quell/internal/host"
 	"github.com/quell-dev/quell/internal/lab/observe"
 	"github.com/quell-dev/quell/internal/lab/render"
 	"github.com/quell-dev/quell/internal/lab/result"
@@ -23,9 +25,6 @@ const missedFile = "missed.json"
 // require holds the machine against the study's preconditions: what is required
 // must be so, what is preferred is noted for the report.
 func (l *bench) require(ctx context.Context, s *study.Study, f *result.Folder) error {
-	if len(s.Preconditions.Set) > 0 {
-		return &usageError{errors.New("run study: preconditions.set: this quell changes no knobs"), "set them yourself and name them under require or prefer"}
-	}
 	if len(s.Preconditions.Require)+len(s.Preconditions.Prefer) == 0 {
 		return nil
 	}
@@ -62,6 +61,30 @@ func (l *bench) describe(ctx context.Context, s *study.Study, f *result.Folder) 
 		return "", fmt.Errorf("describe the machine: %w", err)
 	}
 	return d.Hash(), writeJSONFile(f.Path("env", d.Hash()+".json"), d)
+}
+
+// changed says what of this machine is not as it was in a series of records; nil
+// if nothing is, or nobody can tell: another user than root reads less, and a
+// folder may have been brought from elsewhere without its descriptions.
+func changed(ctx context.Context, f *result.Folder, s *study.Study, series string) ([]string, error) {
+	if series == "" || len(realDrivers(s)) == 0 || os.Geteuid() != 0 {
+		return nil, nil
+	}
+	var was observe.Description
+	if err := readJSONFile(f.Path("env", series+".json"), &was); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	h, err := host.Open("/")
+	if err != nil {
+		return nil, err
+	}
+	now, err := observe.Describe(ctx, h, 0, map[string]string{"quell.version": version})
+	if err != nil || now.Hash() == series {
+		return nil, err
+	}
+	return slices.DeleteFunc(now.Diff(was), func(line string) bool { return strings.HasPrefix(line, "~") }), nil
 }
 
 func writeJSONFile(name string, v any) error {

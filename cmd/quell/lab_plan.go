@@ -118,13 +118,16 @@ func (a *app) labStatus() *cobra.Command {
 		Long:              "status counts the runs that a folder of results has, while the study is run or after.\nExit codes: 0 every run of the plan is there; 1 some are left.",
 		Example:           "  quell lab status lab-results/smoke\n  quell lab status --json lab-results/smoke | jq .left",
 		ValidArgsFunction: folders,
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			f, s, err := openStudy(args[0])
 			if err != nil {
 				return err
 			}
-			st, err := statusOf(f, s)
+			st, err := statusOf(f, s, "")
 			if err != nil {
+				return err
+			}
+			if st.Changed, err = changed(cmd.Context(), f, s, st.Series); err != nil {
 				return err
 			}
 			if a.json {
@@ -152,9 +155,28 @@ type status struct {
 	Reasons  map[result.Reason]int  `json:"reasons,omitempty"`
 	// Broken are records that cannot be read.
 	Broken string `json:"broken,omitempty"`
+	// Series is the hash of the machine whose records count; Others are those
+	// of other machines, or of this one before it changed, which do not.
+	Series string `json:"series,omitempty"`
+	Others int    `json:"others,omitempty"`
+	// Changed says what is not now as it was in the series: lab resume would
+	// begin another.
+	Changed []string `json:"changed,omitempty"`
 }
 
-func statusOf(f *result.Folder, s *study.Study) (status, error) {
+// seriesOf is the machine of the newest record.
+func seriesOf(runs []result.Run) string {
+	series, newest := "", -1
+	for i := range runs {
+		if r := &runs[i]; !r.Simulated && r.Order > newest {
+			series, newest = r.Env, r.Order
+		}
+	}
+	return series
+}
+
+// statusOf counts the records of a series, "" being that of the newest.
+func statusOf(f *result.Folder, s *study.Study, series string) (status, error) {
 	st := status{Study: s.Name, Verdicts: map[result.Verdict]int{}, Reasons: map[result.Reason]int{}}
 	free, err := hold(f)
 	if err != nil {
@@ -170,8 +192,15 @@ func statusOf(f *result.Folder, s *study.Study) (status, error) {
 		cell string
 		n    int
 	}
+	if st.Series = series; series == "" {
+		st.Series = seriesOf(runs)
+	}
 	done := map[slot]bool{}
 	for _, r := range runs {
+		if r.Env != st.Series && !r.Simulated {
+			st.Others++
+			continue
+		}
 		st.Verdicts[r.Verdict]++
 		for _, e := range r.Evidence {
 			st.Reasons[e.Reason]++
@@ -201,6 +230,15 @@ func printStatus(w io.Writer, st status) {
 	}
 	fmt.Fprintln(w)
 	printVerdicts(w, st.Verdicts, st.Reasons)
+	if st.Others > 0 {
+		fmt.Fprintf(w, "not counted: %d records of another machine, or of this one before it changed\n", st.Others)
+	}
+	if len(st.Changed) > 0 {
+		fmt.Fprintln(w, "the machine has changed since; lab resume would do all runs again:")
+		for _, line := range st.Changed {
+			fmt.Fprintln(w, "  "+line)
+		}
+	}
 	if st.Broken != "" {
 		fmt.Fprintln(w, "records that cannot be read:", st.Broken)
 	}

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -35,35 +36,44 @@ Without --format it writes the formats that the study asks for. If the study, or
 			}
 			defer done()
 			if out == "" {
-				out = filepath.Join(args[0], "report")
+				out = filepath.Join(args[0], reportDir)
 				if st, err := os.Stat(args[0]); err == nil && !st.IsDir() {
 					out = r.Study.Name + "-report"
 				}
 			}
-			if len(formats) == 0 {
-				formats = r.Study.Report.Formats
-			}
-			if err := os.MkdirAll(out, 0o755); err != nil {
-				return fmt.Errorf("write report: %w", err)
-			}
-			for _, format := range formats {
-				write := rendererOf(format)
-				if write == nil {
-					return &usageError{fmt.Errorf("write report: no format %q", format), "take of html, md, csv, jsonl, parquet"}
-				}
-				name := filepath.Join(out, r.Study.Name+"."+format)
-				if err := writeFile(name, func(w io.Writer) error { return write(w, r) }); err != nil {
-					return fmt.Errorf("write report: %w", err)
-				}
-				fmt.Fprintln(a.out, name)
-			}
-			return nil
+			return writeReport(a.out, r, out, formats)
 		},
 	}
 	cmd.Flags().StringSliceVar(&formats, "format", nil, "of html, md, csv, jsonl, parquet (default: the study's)")
 	cmd.Flags().StringVar(&out, "out", "", "folder to write to (default FOLDER/report)")
 	cmd.Flags().StringVar(&expect, "expect", "", "file of expected values (default: the study's)")
 	return cmd
+}
+
+// reportDir is where in a study's folder its report is written.
+const reportDir = "report"
+
+// writeReport writes a report in the formats, none being those that the study
+// asks for, and prints the names of the files.
+func writeReport(w io.Writer, r *render.Report, dir string, formats []string) error {
+	if len(formats) == 0 {
+		formats = r.Study.Report.Formats
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("write report: %w", err)
+	}
+	for _, format := range formats {
+		write := rendererOf(format)
+		if write == nil {
+			return &usageError{fmt.Errorf("write report: no format %q", format), "take of html, md, csv, jsonl, parquet"}
+		}
+		name := filepath.Join(dir, r.Study.Name+"."+format)
+		if err := writeFile(name, func(w io.Writer) error { return write(w, r) }); err != nil {
+			return fmt.Errorf("write report: %w", err)
+		}
+		fmt.Fprintln(w, name)
+	}
+	return nil
 }
 
 func rendererOf(format string) func(io.Writer, *render.Report) error {
@@ -132,10 +142,19 @@ func (a *app) openReport(name, expect string) (*render.Report, func(), error) {
 	if err != nil {
 		fmt.Fprintln(a.err, "left out:", err)
 	}
+	series := seriesOf(runs)
+	all := len(runs)
+	runs = slices.DeleteFunc(runs, func(r result.Run) bool { return r.Env != series && !r.Simulated })
+	if left := all - len(runs); left > 0 {
+		fmt.Fprintf(a.err, "left out: %d runs of another machine, or of this one before it changed\n", left)
+	}
 	r := &render.Report{Study: s, Results: analyse.Of(s, runs), Runs: runs}
 	r.Lock, err = f.Lock()
 	if err == nil {
 		r.Machines, r.Missed, err = machines(f)
+	}
+	if err == nil {
+		r.Overhead, err = costOf(f)
 	}
 	if err == nil {
 		err = expected(r, f, expect)

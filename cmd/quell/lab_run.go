@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -99,12 +100,32 @@ func keepExpected(f *result.Folder, file string) error {
 }
 
 type runOptions struct {
-	out    string
-	budget time.Duration
+	out     string
+	budget  time.Duration
+	journal string
+	cell    string
+}
+
+// only is lab.Options.Only for cells that are named by words of theirs.
+func (o *runOptions) only() func(c *study.Cell) bool {
+	words := strings.Fields(o.cell)
+	if len(words) == 0 {
+		return nil
+	}
+	return func(c *study.Cell) bool {
+		has := append(strings.Fields(c.String()), c.Key())
+		return !slices.ContainsFunc(words, func(w string) bool { return !slices.Contains(has, w) })
+	}
 }
 
 func (o *runOptions) flags(cmd *cobra.Command) {
 	cmd.Flags().DurationVar(&o.budget, "budget", 0, "time for this call instead of the study's; 0: as the study says")
+	cmd.Flags().StringVar(&o.cell, "cell", "", "do only the runs of cells that have all of these words in their name, as lab plan prints it (e.g. 'solo ve=lxc')")
+	journalFlag(cmd, &o.journal)
+}
+
+func journalFlag(cmd *cobra.Command, dir *string) {
+	cmd.Flags().StringVar(dir, "journal", labJournal, "where changes of the machine's knobs are journalled")
 }
 
 // hold makes sure that one process at a time runs a study into a folder; free
@@ -133,10 +154,7 @@ func (a *app) runStudy(ctx context.Context, f *result.Folder, s *study.Study, o 
 	if err != nil {
 		return err
 	}
-	if err := l.require(ctx, s, f); err != nil {
-		return errors.Join(err, l.close())
-	}
-	series, err := l.describe(ctx, s, f)
+	series, err := l.ready(ctx, s, f, o.journal, a.now)
 	if err != nil {
 		return errors.Join(err, l.close())
 	}
@@ -148,7 +166,7 @@ func (a *app) runStudy(ctx context.Context, f *result.Folder, s *study.Study, o 
 		show.w = a.err
 	}
 	sum, err := lab.Run(ctx, lab.Options{Study: s, Folder: f, Maker: l.maker, Command: l.command, Metric: metric, Hold: l.hold,
-		Topology: l.topology, Allowed: l.allowed, Observe: l.observe(s), Env: series, Stamp: l.maker.Stamp(ctx, s.Environments), Progress: show})
+		Topology: l.topology, Allowed: l.allowed, Observe: l.observe(s), Env: series, Stamp: l.maker.Stamp(ctx, s.Environments), Only: o.only(), Progress: show})
 	show.end()
 	err = errors.Join(err, l.close())
 	if a.json {
@@ -161,6 +179,9 @@ func (a *app) runStudy(ctx context.Context, f *result.Folder, s *study.Study, o 
 		fmt.Fprintf(a.out, "records: %s\n", f.Dir())
 	}
 	again := "quell lab resume " + f.Dir()
+	if err == nil || errors.Is(err, lab.ErrBudget) || errors.Is(err, lab.ErrStopped) {
+		err = errors.Join(err, a.reportOf(f))
+	}
 	switch {
 	case errors.Is(err, context.Canceled):
 		return &noError{errors.New("stopped; everything that was made is removed"), "to go on: " + again}
@@ -171,11 +192,28 @@ func (a *app) runStudy(ctx context.Context, f *result.Folder, s *study.Study, o 
 	case err != nil:
 		return &noError{err, again}
 	}
-	st, err := statusOf(f, s)
+	st, err := statusOf(f, s, series)
 	if err == nil && st.Left > 0 {
 		err = &noError{fmt.Errorf("%d of %d runs never came out valid", st.Left, st.Planned), "see why above; to try them again: " + again}
 	}
 	return err
+}
+
+// reportOf writes the report of what there is, also of a study that is not
+// whole: the report names what is missing.
+func (a *app) reportOf(f *result.Folder) error {
+	r, done, err := a.openReport(f.Dir(), "")
+	if err != nil {
+		return err
+	}
+	defer done()
+	w := a.out
+	if a.json {
+		w = a.err
+	} else {
+		fmt.Fprintln(w, "report:")
+	}
+	return writeReport(w, r, f.Path(reportDir), nil)
 }
 
 // bench is a machine made ready to run studies on.
@@ -186,6 +224,7 @@ type bench struct {
 	host     *host.Host
 	topology host.Topology
 	allowed  sample.Set
+	undo     func() error // of the machine's knobs; nil if none are changed
 }
 
 // openLab makes ready what a study's runs need of the machine.
@@ -221,6 +260,28 @@ func (a *app) openLab(s *study.Study) (l *bench, err error) {
 	return l, nil
 }
 
+// ready brings the machine into the state that the study wants, sees that it is
+// in it, and writes down what it is: the hash names the series of runs.
+func (l *bench) ready(ctx context.Context, s *study.Study, f *result.Folder, journal string, now func() time.Time) (series string, err error) {
+	if len(realDrivers(s)) > 0 {
+		if _, err := restoreKnobs(journal, l.host, now()); err != nil {
+			return "", err
+		}
+	}
+	if len(s.Preconditions.Set) > 0 {
+		if l.undo, err = setKnobs(journal, l.host, s, now); err != nil {
+			return "", err
+		}
+	}
+	if err := l.require(ctx, s, f); err != nil {
+		return "", err
+	}
+	if series, err = l.describe(ctx, s, f); err != nil {
+		return "", err
+	}
+	return series, l.cost(ctx, s, f)
+}
+
 func (l *bench) close() error {
 	var errs []error
 	if l.maker != nil {
@@ -228,6 +289,9 @@ func (l *bench) close() error {
 	}
 	if l.guard != nil {
 		errs = append(errs, l.guard.Close())
+	}
+	if l.undo != nil {
+		errs = append(errs, l.undo())
 	}
 	return errors.Join(errs...)
 }
@@ -335,10 +399,12 @@ func (f freezing) Stop() error { return f.e.Freeze(true) }
 func (f freezing) Go() error   { return f.e.Freeze(false) }
 
 func (a *app) labRestore() *cobra.Command {
-	return &cobra.Command{
+	var journal string
+	cmd := &cobra.Command{
 		Use: "restore", Short: "remove and undo what a lab that was killed has left behind", Args: cobra.NoArgs,
 		Long: `restore ends the processes, guests and containers of labs that are dead and removes
-their cgroups, frozen ones too. Those of a lab that is running are not touched. lab run and lab resume do it first by themselves.`,
+their cgroups, frozen ones too, and puts back the knobs of the machine that a study's
+preconditions.set has changed. What is of a lab that is running is not touched. lab run and lab resume do it first by themselves.`,
 		Example: "  sudo quell lab restore",
 		RunE: func(*cobra.Command, []string) error {
 			self, err := os.Executable()
@@ -352,8 +418,21 @@ their cgroups, frozen ones too. Those of a lab that is running are not touched. 
 			if err := m.Sweep(); err != nil {
 				return &noError{err, "run it as root (sudo)"}
 			}
+			h, err := host.Open("/")
+			if err != nil {
+				return &usageError{err, "mount /proc"}
+			}
+			outcomes, err := restoreKnobs(journal, h, a.now())
+			for _, o := range outcomes {
+				fmt.Fprintf(a.out, "%s: %s %s\n", o.Change.Task, o.Result, o.Note)
+			}
+			if err != nil {
+				return &noError{err, "run it as root (sudo)"}
+			}
 			fmt.Fprintln(a.out, "nothing of a dead lab is left")
 			return nil
 		},
 	}
+	journalFlag(cmd, &journal)
+	return cmd
 }

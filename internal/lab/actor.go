@@ -39,6 +39,7 @@ type actor struct {
 	used0, used Usage // at the window's ends
 	seen        Usage // at the last look
 	quiet       int   // looks in a row without progress
+	ready       bool  // it wanted to run at one of them
 
 	mu      sync.Mutex
 	periods []Period // of a held load

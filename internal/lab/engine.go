@@ -27,6 +27,9 @@ type Environment interface {
 	// Threads are the host's thread ids whose placement is audited: the
 	// virtual CPUs of a guest, the threads of what runs in a container.
 	Threads() ([]int, error)
+	// Ready reports whether a thread in it wants to run, whether it has a CPU
+	// or not. What is frozen, stopped or asleep does not.
+	Ready() (bool, error)
 	// Freeze stops and thaws everything in it.
 	Freeze(stop bool) error
 	// Close ends what runs in it and removes it. Closing again does nothing.

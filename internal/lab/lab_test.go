@@ -59,6 +59,7 @@ type fakeEnv struct {
 	made    time.Time
 	closed  bool
 	starts  int
+	hungry  bool // it gets no CPU time, and wants some
 }
 
 func (t *theatre) Make(_ context.Context, p *study.Part) (Environment, error) {
@@ -97,6 +98,11 @@ func (e *fakeEnv) Usage() (Usage, error) {
 	return Usage{User: now.Sub(e.process.began) - e.lost}, nil
 }
 func (e *fakeEnv) Threads() ([]int, error) { return nil, nil }
+func (e *fakeEnv) Ready() (bool, error) {
+	e.t.mu.Lock()
+	defer e.t.mu.Unlock()
+	return e.hungry || e.frozen.IsZero(), nil
+}
 func (e *fakeEnv) Freeze(stop bool) error {
 	e.t.mu.Lock()
 	defer e.t.mu.Unlock()
@@ -216,6 +222,16 @@ func TestVerdicts(t *testing.T) {
 			th.script["bg"] = func(e *fakeEnv) { <-time.After(300 * time.Millisecond); _ = e.Freeze(true) }
 			return s
 		}, result.Invalid, result.Stalled},
+		{"a co-runner gets no CPU", func(th *theatre, s string) string {
+			th.script["bg"] = func(e *fakeEnv) {
+				<-time.After(300 * time.Millisecond)
+				e.t.mu.Lock()
+				e.hungry = true
+				e.t.mu.Unlock()
+				_ = e.Freeze(true)
+			}
+			return s
+		}, result.Invalid, result.Starved},
 		{"a finite co-runner is started again", func(_ *theatre, s string) string {
 			return strings.Replace(s, "noise: {builtin: burn}", `noise: {builtin: burn, options: "7"}`, 1)
 		}, result.Invalid, result.OverlapShort}, // the gaps of up to a look are more than 1 %
@@ -273,7 +289,7 @@ func TestVerdicts(t *testing.T) {
 					}
 				}
 				// What stood still or died is noticed within a second.
-				if c.reason == result.CorunnerDied || c.reason == result.Stalled {
+				if c.reason == result.CorunnerDied || c.reason == result.Stalled || c.reason == result.Starved {
 					if at := r.Evidence[0].At; at > 1700*time.Millisecond {
 						t.Errorf("noticed at %s", at)
 					}

@@ -33,8 +33,11 @@ type Options struct {
 	Allowed  sample.Set
 	// Env is the hash of the machine's description: records of another one
 	// are another series, and their runs are done again.
-	Env      string
-	Stamp    []string // what comparisons must not mix
+	Env   string
+	Stamp []string // what comparisons must not mix
+	// Only says of which cells the runs are done, nil for all; the others are
+	// left for another time.
+	Only     func(c *study.Cell) bool
 	Progress Progress
 }
 
@@ -177,6 +180,9 @@ func (o *Options) queue(s *Summary) ([]due, int, error) {
 		k := slot{p.Cell.Key(), p.N}
 		if done[k] {
 			s.There++
+			continue
+		}
+		if o.Only != nil && !o.Only(&p.Cell) {
 			continue
 		}
 		queue = append(queue, due{p, tries[k], o.Study.Run.Retries})

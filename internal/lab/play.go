@@ -201,13 +201,25 @@ func (s *stage) living(ctx context.Context) error {
 		}
 		moved := u.Total() > a.seen.Total()
 		if a.seen = u; moved || a.part.Load.Control == "duty-cycle" && a.part.Target == 0 && len(s.cell.Steps) == 0 || a.part.Workload.Builtin == "idle" {
-			a.quiet = 0
+			a.quiet, a.ready = 0, false
 			continue
 		}
-		if a.quiet++; a.quiet == stall {
-			s.blame(result.Evidence{Reason: result.Stalled, Role: a.part.Name(), Value: (stall * look).Seconds(), Unit: "s", At: time.Since(s.start),
-				Text: fmt.Sprintf("%s used no CPU time for %s: frozen by somebody, waiting, or hung", a.part.Name(), stall*look)})
+		ready, err := a.env.Ready()
+		if err != nil {
+			return fmt.Errorf("see whether %s wants to run: %w", a.part.Name(), err)
 		}
+		// A held load is stopped by the lab itself at some of the looks.
+		a.ready = a.ready || ready
+		if a.quiet++; a.quiet != stall {
+			continue
+		}
+		e := result.Evidence{Reason: result.Stalled, Role: a.part.Name(), Value: (stall * look).Seconds(), Unit: "s", At: time.Since(s.start),
+			Text: fmt.Sprintf("%s used no CPU time for %s and did not want to run: frozen by somebody, waiting, or hung", a.part.Name(), stall*look)}
+		if a.ready {
+			e.Reason = result.Starved
+			e.Text = fmt.Sprintf("%s wanted to run and got no CPU time for %s: others had its CPUs, or the hypervisor", a.part.Name(), stall*look)
+		}
+		s.blame(e)
 	}
 	return nil
 }

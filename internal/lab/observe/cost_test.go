@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/host"
-	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/quelltest"
 	"github.com/quell-dev/quell/internal/sample"
@@ -158,7 +157,7 @@ func BenchmarkObservation(b *testing.B) {
 				used := now - last
 				last = now
 				return used, err
-			}, func() (func() error, error) { return watchInTurn(o, env) })
+			}, func() (func() error, error) { return o.inTurn(env, sample.SetOf(1)) })
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -169,37 +168,4 @@ func BenchmarkObservation(b *testing.B) {
 			b.ReportMetric(0, "ns/op")
 		})
 	}
-}
-
-// watchInTurn observes as the engine does: once a second.
-func watchInTurn(o Options, env lab.Environment) (func() error, error) {
-	obs, err := o.open(lab.Observed{Cell: &study.Cell{Parts: []study.Part{{Role: "fg"}}}, Names: []string{"fg"}, Envs: []lab.Environment{env},
-		Start: time.Now(), Sets: [][]sample.Set{{sample.SetOf(1)}}})
-	if err != nil {
-		return nil, err
-	}
-	if err := obs.Window(true); err != nil {
-		return nil, errors.Join(err, obs.end())
-	}
-	stop, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		t := time.NewTicker(time.Second)
-		defer t.Stop()
-		for {
-			select {
-			case <-stop:
-				return
-			case now := <-t.C:
-				obs.Second(now)
-			}
-		}
-	}()
-	return func() error {
-		close(stop)
-		<-done
-		err := obs.Window(false)
-		_, closing := obs.Close(nil)
-		return errors.Join(err, closing)
-	}, nil
 }

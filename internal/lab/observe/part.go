@@ -32,7 +32,21 @@ type part struct {
 	events  []*counted
 	signals []string
 	missing map[string]string
+	waited  waited // for the signal runq
 }
+
+// waited is how long a part's threads waited for a CPU and how long they had
+// one, over the steady window.
+type waited struct {
+	on         bool
+	delay, cpu time.Duration // at the window's beginning, then in it
+	err        error
+}
+
+// runqName is the signal that needs no event: run-queue wait ÷ CPU time, from
+// schedstat. Waiting behind the part's own threads is in it, other than in the
+// agent's, so it is that signal for parts of one thread.
+const runqName = string(sample.RunQ)
 
 // counted is an event of a part.
 type counted struct {
@@ -84,11 +98,13 @@ func newPart(name string, env lab.Environment, cpus sample.Set, o *Options) *par
 	wanted := slices.Clone(always)
 	ask := slices.Clone(o.Observe.Events)
 	for _, name := range o.Observe.Signals {
-		if s, ok := signals()[name]; ok {
+		if name == runqName {
+			p.signals, p.waited.on = append(p.signals, name), true
+		} else if s, ok := signals()[name]; ok {
 			p.signals = append(p.signals, name)
 			ask = append(ask, s.cost, s.work)
 		} else {
-			p.missing["signal."+name] = "the lab counts " + strings.Join(slices.Sorted(maps.Keys(signals())), " and ") + " only; an agent beside it writes its own record"
+			p.missing["signal."+name] = "the lab counts " + strings.Join(append(slices.Sorted(maps.Keys(signals())), runqName), ", ") + " only; an agent beside it writes its own record"
 		}
 	}
 	for _, name := range ask {
@@ -273,6 +289,9 @@ func (p *part) counts1(name string) bool {
 
 // window begins and ends what is counted over the steady window.
 func (p *part) window(open bool) error {
+	if p.waited.on {
+		p.wait(open)
+	}
 	for _, c := range p.events {
 		if c.tallies == nil {
 			continue
@@ -295,6 +314,18 @@ func (p *part) window(open bool) error {
 		}
 	}
 	return nil
+}
+
+// wait reads how long the part has waited and run; its CPU time is exact while
+// it is stopped, else to a tick.
+func (p *part) wait(open bool) {
+	w, delay := &p.waited, p.delay()
+	u, err := p.env.Usage()
+	if w.err = errors.Join(w.err, err); open {
+		w.delay, w.cpu = delay, u.Total()
+		return
+	}
+	w.delay, w.cpu = delay-w.delay, u.Total()-w.cpu
 }
 
 // leastCoverage is the share of the window in which an event must have had a
@@ -321,7 +352,13 @@ func (p *part) counts() (events map[string]float64, missing map[string]string) {
 	}
 	for _, name := range p.signals {
 		s := signals()[name]
-		if work := events[s.work]; work > 0 && events[s.cost] > 0 {
+		if w := &p.waited; name == runqName {
+			if w.err == nil && w.cpu > 0 {
+				events["signal."+name] = w.delay.Seconds() / w.cpu.Seconds()
+			} else {
+				missing["signal."+name] = "its CPU time could not be read, or there was none"
+			}
+		} else if work := events[s.work]; work > 0 && events[s.cost] > 0 {
 			events["signal."+name] = events[s.cost] / work * s.scale
 		} else {
 			missing["signal."+name] = s.cost + " or " + s.work + " was not counted, or there was none"

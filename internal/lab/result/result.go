@@ -29,6 +29,7 @@ const (
 	OverlapShort     Reason = "overlap-short"
 	Misplaced        Reason = "misplaced"
 	Stalled          Reason = "stalled" // a role made no progress: frozen by somebody else, or hung
+	Starved          Reason = "starved" // a role was ready to run and got no CPU
 	ForeignCPU       Reason = "foreign-cpu"
 	Steal            Reason = "steal"
 	Throttled        Reason = "throttled"

@@ -33,7 +33,7 @@ func main() {
 const patience = 3 * time.Minute
 
 // excused are reasons that only say how busy the machine was.
-var excused = []result.Reason{result.Stalled, result.LoadUnattainable, result.LoadOffTarget, result.OverlapShort,
+var excused = []result.Reason{result.Stalled, result.Starved, result.LoadUnattainable, result.LoadOffTarget, result.OverlapShort,
 	result.ForeignCPU, result.Steal, result.Throttled, result.CacheLost, result.ClockStep, result.KernelLog}
 
 func smoke(quell, file string) (err error) {

@@ -255,6 +255,8 @@ type Observe struct {
 	Signals   []string      `key:"signals" help:"quell's own cost signals as metrics"`
 	// Meter is a user's command that prints watts, one number a line.
 	Meter string `key:"meter"`
+	// Cost measures once, before the first run, what watching costs.
+	Cost bool `key:"cost" help:"measure what watching costs, for the report: half a minute before the first run"`
 }
 
 // Analysis is one question put to the runs' records.
