@@ -64,8 +64,11 @@ func run(ctx context.Context, job *Job, a *answer) (err error) {
 	if err != nil {
 		return err
 	}
+	// DuckDB stops itself in time, nearly always; else the parent does it.
+	ctx, cancel := context.WithTimeout(ctx, job.Limits.Time)
+	defer cancel()
 	defer func() { err = errors.Join(err, e.Close()) }()
-	stmt, err := e.prepare(ctx, job.SQL)
+	stmt, err := e.prepare(job.SQL, job.Limits.Rows)
 	if err != nil {
 		return asked(err)
 	}
@@ -84,11 +87,14 @@ func asked(err error) error {
 	if errors.As(err, &own) {
 		return own
 	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return &Error{Exceeded, "it takes longer than it may"}
+	}
 	var e *duckdb.Error
 	kind := Wrong
 	if errors.As(err, &e) {
 		switch e.Type {
-		case duckdb.ErrorTypeOutOfMemory:
+		case duckdb.ErrorTypeOutOfMemory, duckdb.ErrorTypeInterrupt:
 			kind = Exceeded
 		case duckdb.ErrorTypePermission:
 			kind = Refused

@@ -6,7 +6,9 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"math"
 	"regexp"
+	"strconv"
 	"strings"
 
 	duckdb "github.com/duckdb/duckdb-go/v2"
@@ -95,22 +97,35 @@ func views(job *Job) []string {
 		"CREATE TABLE machines (machine VARCHAR, boot VARCHAR, stream VARCHAR, batch UBIGINT, last_seen TIMESTAMPTZ)",
 		"CREATE TABLE signals (signal VARCHAR, unit VARCHAR, cost VARCHAR, least_cpu DOUBLE, least_cost DOUBLE, most_cost DOUBLE)",
 	}
+	var rows []string
 	for _, m := range job.Machines {
-		all = append(all, fmt.Sprintf("INSERT INTO machines VALUES (%s, %s, %s, %d, make_timestamptz(%d))",
-			quote(m.Machine), quote(m.Boot), quote(m.Stream), m.Batch, int64(m.LastSeen)*1000))
+		rows = append(rows, fmt.Sprintf("(%s, %s, %s, %d, make_timestamptz(%d))", quote(m.Machine), quote(m.Boot), quote(m.Stream), m.Batch, int64(m.LastSeen)*1000))
+	}
+	if len(rows) > 0 {
+		all = append(all, "INSERT INTO machines VALUES "+strings.Join(rows, ", "))
 	}
 	for _, s := range sample.Signals() {
-		all = append(all, fmt.Sprintf("INSERT INTO signals VALUES (%s, %s, %s, %g, %g, %g)", quote(string(s.Name)), quote(s.Unit), quote(s.Cost), s.LeastCPU, s.Min, s.Max))
+		all = append(all, fmt.Sprintf("INSERT INTO signals VALUES (%s, %s, %s, %s, %s, %s)", quote(string(s.Name)), quote(s.Unit), quote(s.Cost),
+			number(s.LeastCPU), number(s.Min), number(s.Max)))
 	}
 	return all
+}
+
+// number writes one that may be infinite, which is a bound that is none: null.
+func number(v float64) string {
+	if math.IsInf(v, 0) {
+		return "NULL"
+	}
+	return strconv.FormatFloat(v, 'g', -1, 64)
 }
 
 // explain matches what may stand before a SELECT that is to be explained: with
 // ANALYZE it is carried out, so it must be a SELECT that is.
 var explain = regexp.MustCompile(`(?is)^\s*explain\s+(?:analyze\s+)?`)
 
-// prepare makes a statement of the text, if it is one that may be asked.
-func (e *engine) prepare(ctx context.Context, text string) (stmt *duckdb.Stmt, err error) {
+// prepare makes a statement of the text, if it is one that may be asked, that
+// gives at most one row more than so many.
+func (e *engine) prepare(text string, rows int) (stmt *duckdb.Stmt, err error) {
 	err = e.conn.Raw(func(c any) error {
 		conn, ok := c.(*duckdb.Conn)
 		if !ok {
@@ -125,6 +140,12 @@ func (e *engine) prepare(ctx context.Context, text string) (stmt *duckdb.Stmt, e
 		}
 		switch kind {
 		case duckdb.STATEMENT_TYPE_SELECT:
+			// DuckDB holds an answer whole before the first row is read.
+			if cut, err := typed(conn, fmt.Sprintf("SELECT * FROM (%s\n) LIMIT %d", strings.TrimRight(text, "; \t\r\n"), rows+1)); err == nil {
+				err = stmt.Close()
+				stmt = cut
+				return err
+			}
 			return nil
 		case duckdb.STATEMENT_TYPE_EXPLAIN:
 			inner, err := typed(conn, explain.ReplaceAllString(text, ""))

@@ -101,6 +101,8 @@ func landlock(program, dir string) error {
 	const read = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
 	const run = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_EXECUTE
 	allowed := map[string]uint64{program: run, dir: read}
+	// DuckDB looks there for how much memory it may use, and fails if it may not look.
+	allowed[fmt.Sprintf("/proc/%d/cgroup", os.Getpid())], allowed["/sys/fs/cgroup"] = unix.LANDLOCK_ACCESS_FS_READ_FILE, unix.LANDLOCK_ACCESS_FS_READ_FILE
 	for _, lib := range []string{"/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache"} {
 		allowed[lib] = run
 	}

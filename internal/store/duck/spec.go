@@ -17,7 +17,8 @@ import (
 // of its age in days, and over the sum of the weights, not of the samples.
 //
 // What detection would not judge does not teach (detect.Observe): tasks that
-// hardly ran, split ones, costs out of the signal's range, samples under a cap,
+// hardly ran (by their CPU usage; for a signal whose activity is another, the
+// sample does not tell), split ones, costs out of the signal's range, samples under a cap,
 // and those of a victim from the first bad interval of an incident to its end;
 // unless the incident is a change that lasts, which the spec follows.
 //
@@ -27,10 +28,10 @@ func SpecSQL(p spec.Params, now sample.Millis) string {
 	return fmt.Sprintf(`WITH teaching AS (
   SELECT s.job, s.platform, s.signal, s.variant, s.machine, s.task, s.ts,
          s.cpu::DOUBLE AS cpu, s.cost::DOUBLE AS cost,
-         exp(%[2]s * (epoch_ms(s.ts) - %[1]d)) AS w
+         exp(%[2]s * (%[1]d - epoch_ms(s.ts))) AS w
   FROM samples s JOIN signals g ON g.signal = s.signal
-  WHERE s.cost BETWEEN g.least_cost AND g.most_cost
-    AND s.cpu >= g.least_cpu
+  WHERE s.cost >= g.least_cost AND (g.most_cost IS NULL OR s.cost <= g.most_cost)
+    AND (g.least_cpu IS NULL OR s.cpu >= g.least_cpu)
     AND s.flags & %[3]d = 0
     AND s.ts <= make_timestamptz(%[1]d * 1000)
     AND NOT EXISTS (
