@@ -32,10 +32,13 @@ var table = []row{
 	{pkg: "host", may: "sample", outside: "golang.org/x/sys", why: "fills sample's words from /proc and /sys"},
 	{pkg: "counter", may: "sample host", outside: "golang.org/x/sys github.com/prometheus/common", why: "readings by task; host.Capability for what is missing; Prometheus's own parser for tasks' counters"},
 	{pkg: "counter/runq", may: "sample host counter", outside: "golang.org/x/sys github.com/cilium/ebpf", why: "a counter.Source over eBPF"},
-	{pkg: "counter/uprobe", may: "sample host counter", outside: "golang.org/x/sys github.com/cilium/ebpf", why: "a counter.Prober over eBPF; beside runq the only package that loads any"},
+	{pkg: "counter/uprobe", may: "sample host counter", outside: "golang.org/x/sys github.com/cilium/ebpf", why: "a counter.Prober over eBPF"},
+	{pkg: "counter/blockio", may: "sample host counter", outside: "golang.org/x/sys github.com/cilium/ebpf", why: "a counter.Source over eBPF; beside runq and uprobe the only package that loads any"},
 	{pkg: "enforce", may: "sample host", outside: "golang.org/x/sys", why: "journals host.Write, at a time given in sample's words"},
 	{pkg: "workload", may: "sample host", outside: "golang.org/x/sys", why: "names CPUs as sample.Set; places processes in cgroups that host finds"},
 	{pkg: "keyed", outside: "go.yaml.in/yaml", why: "YAML into tagged structs; knows no configuration"},
+	{pkg: "trace/recording", may: "sample keyed trace trace/parquet", outside: "github.com/parquet-go github.com/klauspost/compress", why: "samples out of whatever recorded them; column maps are strict YAML"},
+	{pkg: "replay", may: "sample stat spec detect plan trace trace/recording", why: "the real detect and plan over a recording"},
 	{pkg: "guest", may: "sample", outside: "golang.org/x/sys", why: "QEMU as a machine; names CPUs as sample.Set"},
 	{pkg: "guest/init", may: "guest", outside: "golang.org/x/sys", why: "PID 1 of a guest: does what guest.Init says"},
 	{pkg: "guest/fetch", may: "guest", why: "fills guest's cache of kernels"},
@@ -72,8 +75,8 @@ var table = []row{
 	{pkg: "store", may: "sample plan atomicfile trace/parquet", outside: "golang.org/x/sys github.com/parquet-go", why: "samples and records in Parquet segments: trace/parquet's columns, plan's incidents"},
 	{pkg: "store/duck", may: "sample spec store", outside: "golang.org/x/sys github.com/duckdb", why: "SQL over a store's segments; the only package that links DuckDB"},
 	{pkg: "enforce/fault", may: "sample host enforce api", outside: "golang.org/x/sys", why: "kills the shipped agent and the enforcer at every step, and judges what is left"},
-	{pkg: "cmd/quell-agent", may: "sample stat spec detect plan trace host counter counter/runq counter/uprobe enforce config logbook api agent", outside: "golang.org/x/sys github.com/spf13 github.com/prometheus", why: "wiring"},
-	{pkg: "cmd/quell", may: "keyed sample stat spec detect plan trace sim quality host counter counter/runq counter/uprobe enforce workload config logbook api report agent demo lab lab/study lab/result lab/analyse lab/load lab/audit lab/env lab/observe lab/render lab/render/parquet", outside: "golang.org/x/sys golang.org/x/term github.com/spf13", why: "wiring"},
+	{pkg: "cmd/quell-agent", may: "sample stat spec detect plan trace host counter counter/runq counter/uprobe counter/blockio enforce config logbook api agent", outside: "golang.org/x/sys github.com/spf13 github.com/prometheus", why: "wiring"},
+	{pkg: "cmd/quell", may: "keyed sample stat spec detect plan trace trace/parquet trace/recording replay sim quality host counter counter/runq counter/uprobe counter/blockio enforce workload config logbook api report agent demo lab lab/study lab/result lab/analyse lab/load lab/audit lab/env lab/observe lab/render lab/render/parquet", outside: "golang.org/x/sys golang.org/x/term github.com/spf13", why: "wiring"},
 }
 
 // mutable lists the package-level variables that may change, with the reason.

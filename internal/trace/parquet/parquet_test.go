@@ -104,6 +104,17 @@ func TestWhatIsWrittenIsReadBack(t *testing.T) {
 	}
 }
 
+func TestEveryExtraHasAColumn(t *testing.T) {
+	for _, e := range sample.AllExtras() {
+		if new(Row).extra(e) == nil {
+			t.Errorf("%v has none", e)
+		}
+		if _, ok := parquet.SchemaOf(Row{}).Lookup(e.String()); !ok {
+			t.Errorf("%v is called otherwise", e)
+		}
+	}
+}
+
 // Row groups end and dictionaries change in the middle of a batch.
 func TestRowGroups(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
@@ -238,8 +249,8 @@ func TestDamage(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	var all []sample.Sample
 	var b bytes.Buffer
-	w := parquet.NewGenericWriter[Row](&b, parquet.Compression(&parquet.Zstd), parquet.MaxRowsPerRowGroup(200))
-	for range 1000 {
+	w := parquet.NewGenericWriter[Row](&b, parquet.Compression(&parquet.Zstd), parquet.MaxRowsPerRowGroup(60))
+	for range 300 {
 		all = append(all, random(r))
 		var row Row
 		row.Set(&all[len(all)-1], make([]float64, 0, 16))
@@ -251,7 +262,7 @@ func TestDamage(t *testing.T) {
 		t.Fatal(err)
 	}
 	lost := 0
-	for i := range 400 {
+	for i := range 200 {
 		file := bytes.Clone(b.Bytes())
 		file[r.IntN(len(file))] ^= byte(1 + r.IntN(255))
 		reader, err := NewReader(bytes.NewReader(file), int64(len(file)))

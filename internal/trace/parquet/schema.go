@@ -33,33 +33,42 @@ type Row struct {
 	Wakeups       *float64 `parquet:"wakeups"`
 	Threads       *float64 `parquet:"threads"`
 	CPUStall      *float64 `parquet:"cpu_stall"`
+	IOOps         *float64 `parquet:"io_ops"`
+	IOBytes       *float64 `parquet:"io_bytes"`
+	IOTime        *float64 `parquet:"io_time"`
 }
 
 // extra is the field of an extra; nil for one that has no column.
 func (r *Row) extra(e sample.Extra) **float64 {
-	switch e {
-	case sample.Cycles:
+	switch e.String() {
+	case "cycles":
 		return &r.Cycles
-	case sample.Instructions:
+	case "instructions":
 		return &r.Instructions
-	case sample.LLCMisses:
+	case "llc_misses":
 		return &r.LLCMisses
-	case sample.Transactions:
+	case "transactions":
 		return &r.Transactions
-	case sample.Syscalls:
+	case "syscalls":
 		return &r.Syscalls
-	case sample.WaitOther:
+	case "wait_other":
 		return &r.WaitOther
-	case sample.WaitSelf:
+	case "wait_self":
 		return &r.WaitSelf
-	case sample.WaitThrottled:
+	case "wait_throttled":
 		return &r.WaitThrottled
-	case sample.Wakeups:
+	case "wakeups":
 		return &r.Wakeups
-	case sample.Threads:
+	case "threads":
 		return &r.Threads
-	case sample.CPUStall:
+	case "cpu_stall":
 		return &r.CPUStall
+	case "io_ops":
+		return &r.IOOps
+	case "io_bytes":
+		return &r.IOBytes
+	case "io_time":
+		return &r.IOTime
 	}
 	return nil
 }
@@ -78,8 +87,10 @@ func (r *Row) Set(s *sample.Sample, values []float64) []float64 {
 	}
 	for _, e := range sample.AllExtras() {
 		if v, ok := s.Extras.Get(e); ok {
-			values = append(values, v)
-			*r.extra(e) = &values[len(values)-1]
+			if field := r.extra(e); field != nil {
+				values = append(values, v)
+				*field = &values[len(values)-1]
+			}
 		}
 	}
 	return values

@@ -1,0 +1,56 @@
+package replay
+
+import (
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/spec"
+	"github.com/quell-dev/quell/internal/stat"
+)
+
+// Learner makes specs out of a whole recording, those of incidents too: what a
+// plain reading of the paper judges a recording by that is too short to learn
+// from first.
+type Learner struct {
+	options *Options
+	cost    map[spec.Key]*stat.Moments
+	cpu     map[spec.Key]*stat.Moments
+}
+
+// NewLearner returns a Learner that has seen nothing.
+func NewLearner(o *Options) *Learner {
+	return &Learner{options: o, cost: map[spec.Key]*stat.Moments{}, cpu: map[spec.Key]*stat.Moments{}}
+}
+
+// Add takes in a sample, if it is one that detection would judge.
+func (l *Learner) Add(s *sample.Sample) {
+	sig, ok := l.options.signal(s.Signal)
+	cost := float64(s.Cost)
+	if !ok || !sig.Active(float64(s.CPU), rate(s, l.options)) || !sig.Sane(cost) || s.Flags&(sample.Capped|sample.Split) != 0 {
+		return
+	}
+	k := l.options.key(s)
+	if l.cost[k] == nil {
+		l.cost[k], l.cpu[k] = &stat.Moments{}, &stat.Moments{}
+	}
+	l.cost[k].Add(cost, 1)
+	l.cpu[k].Add(float64(s.CPU), 1)
+}
+
+// Specs returns what was learnt; at least least samples make a spec.
+func (l *Learner) Specs(least int) map[spec.Key]spec.Spec {
+	specs := map[spec.Key]spec.Spec{}
+	for k, cost := range l.cost {
+		if cost.N >= int64(least) {
+			specs[k] = spec.Spec{Key: k, State: spec.Ready, Own: true, Samples: cost.N, Tasks: 1, CPUMean: l.cpu[k].Mean,
+				Mean: cost.Mean, StdDev: cost.StdDev()}
+		}
+	}
+	return specs
+}
+
+// rate is a task's activity, 1/s, where its sample says it.
+func rate(s *sample.Sample, o *Options) float64 {
+	if n, ok := s.Extras.Get(sample.Wakeups); ok {
+		return n / o.Sampling.Seconds()
+	}
+	return 0
+}

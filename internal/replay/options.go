@@ -1,0 +1,65 @@
+package replay
+
+import (
+	"time"
+
+	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/spec"
+)
+
+// Options say how samples are judged. Start from Default.
+type Options struct {
+	Detect detect.Params
+	Policy plan.Policy
+	Spec   spec.Params
+	// Specs are what jobs normally cost; nil: learnt on the way, as an agent
+	// does. See Learner for specs out of the whole recording.
+	Specs map[spec.Key]spec.Spec
+	// ByTask makes each task a job of its own.
+	ByTask bool
+	// Signals overrides what is built in of signals: their least activity and
+	// sane range.
+	Signals map[sample.SignalName]sample.Signal
+	// Sampling is how long each sample was taken; counts become rates by it.
+	Sampling time.Duration
+}
+
+// Default returns the agent's defaults with a rule's parameters: specs out of
+// each machine's own history.
+func Default(rule detect.Rule) (Options, error) {
+	p, err := detect.Paper(rule)
+	return Options{Detect: p, Policy: plan.Paper(), Spec: spec.OwnHistory(), Sampling: 10 * time.Second}, err
+}
+
+// Step scales the rule's windows to a recording with a sample every step: they
+// are made for one a minute (CPI², section 3.1), so that 3 outliers in 5 minutes
+// are 3 in 5 samples.
+func (o *Options) Step(step time.Duration) {
+	scale := func(d *time.Duration) { *d = time.Duration(float64(*d) * step.Minutes()) }
+	scale(&o.Detect.OutlierWindow)
+	scale(&o.Detect.Window)
+	scale(&o.Detect.LookBack)
+	scale(&o.Policy.Calm)
+	scale(&o.Policy.For)
+	scale(&o.Policy.Settle)
+	o.Detect.Pace = min(o.Detect.Pace, step)
+}
+
+// signal is what is known of a signal; false for one that is not.
+func (o *Options) signal(name sample.SignalName) (sample.Signal, bool) {
+	if s, ok := o.Signals[name]; ok {
+		return s, true
+	}
+	return sample.LookupSignal(name)
+}
+
+// key is whose spec a sample is judged by.
+func (o *Options) key(s *sample.Sample) spec.Key {
+	k := spec.Key{Job: s.Job, Platform: s.Platform, Signal: s.Signal, Variant: s.Variant}
+	if o.ByTask {
+		k.Job = sample.JobName(s.Machine + " " + string(s.Task))
+	}
+	return k
+}

@@ -1,0 +1,211 @@
+package replay
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// Job is what was counted of a job.
+type Job struct {
+	Job     sample.JobName `json:"job"`
+	Class   sample.Class   `json:"class"`
+	Tasks   int            `json:"tasks"`
+	Samples int            `json:"samples"` // with a cost
+	Judged  int            `json:"judged"`  // that were held against a ready spec
+	Outlier int            `json:"outliers"`
+	Anomaly int            `json:"anomalies"`
+	Suffers int            `json:"accusing"` // accusations of others by its tasks' anomalies
+	Accused int            `json:"accused"`  // accusations of its tasks
+}
+
+// Accusation is that of one suspect, the first of its list, in one incident.
+type Accusation struct {
+	Incident    string            `json:"incident"`
+	Machine     string            `json:"machine"`
+	Signal      sample.SignalName `json:"signal"`
+	Victim      sample.TaskName   `json:"victim"`
+	Suspect     sample.TaskName   `json:"suspect"`
+	Correlation float64           `json:"correlation"`
+	Began       sample.Millis     `json:"began"` // the anomaly
+	At          sample.Millis     `json:"at"`    // when it was made
+}
+
+// Result is what came of a replay.
+type Result struct {
+	Rule detect.Rule
+	// Samples are those with a cost that is active and sane: what detection
+	// goes by. Judged were held against a ready spec, Outliers were over it.
+	Samples, Judged, Outliers int
+	// Usage are samples that only say what a task used.
+	Usage int
+	// Anomalies are the outliers that made, with those before them, outliers
+	// enough: while a task stays bad each of its samples is one.
+	Anomalies int
+	// Late were not in order of time, UnknownSignal of a signal that quell does
+	// not know: neither was taken in.
+	Late, UnknownSignal int
+	Machines            int
+	From, To            sample.Millis
+	Jobs                []Job
+	Incidents           []*plan.Incident // by time; their pictures are kept of the first
+	Accusations         []Accusation     // by time
+}
+
+// pictures is how many incidents keep their picture: it is most of what an
+// incident is in memory.
+const pictures = 200
+
+// Player plays samples of any number of machines. It is used from one goroutine.
+type Player struct {
+	options  Options
+	machines map[string]*machine
+	last     *machine
+	jobs     map[sample.JobName]*Job
+	accused  map[accusation]bool
+	pictures int
+	result   Result
+}
+
+type accusation struct {
+	machine, incident string
+	suspect           sample.TaskKey
+}
+
+// New returns a Player that has seen nothing.
+func New(o Options) *Player {
+	return &Player{options: o, machines: map[string]*machine{}, jobs: map[sample.JobName]*Job{}, accused: map[accusation]bool{},
+		result: Result{Rule: o.Detect.Rule}}
+}
+
+// Add takes in a sample.
+func (p *Player) Add(s *sample.Sample) {
+	if p.last == nil || p.last.name != s.Machine {
+		p.last = p.machine(s.Machine)
+	}
+	p.last.add(s)
+}
+
+// Finish ends every machine's recording and returns what was found.
+func (p *Player) Finish() *Result {
+	for _, name := range slices.Sorted(maps.Keys(p.machines)) {
+		p.machines[name].finish()
+	}
+	r := &p.result
+	r.Machines = len(p.machines)
+	for _, j := range p.jobs {
+		r.Jobs = append(r.Jobs, *j)
+	}
+	r.order()
+	return r
+}
+
+// order brings the result into an order that does not depend on who was first.
+func (r *Result) order() {
+	slices.SortFunc(r.Jobs, func(a, b Job) int { return cmp.Compare(a.Job, b.Job) })
+	slices.SortStableFunc(r.Incidents, func(a, b *plan.Incident) int {
+		return cmp.Or(cmp.Compare(a.Opened, b.Opened), cmp.Compare(a.Machine, b.Machine), cmp.Compare(a.ID, b.ID))
+	})
+	slices.SortStableFunc(r.Accusations, func(a, b Accusation) int {
+		return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.Machine, b.Machine), cmp.Compare(a.Victim, b.Victim), cmp.Compare(a.Suspect, b.Suspect))
+	})
+}
+
+// Merge takes in what another Player found on other machines.
+func (r *Result) Merge(o *Result) {
+	r.Samples, r.Judged, r.Outliers, r.Usage = r.Samples+o.Samples, r.Judged+o.Judged, r.Outliers+o.Outliers, r.Usage+o.Usage
+	r.Anomalies, r.Late, r.UnknownSignal = r.Anomalies+o.Anomalies, r.Late+o.Late, r.UnknownSignal+o.UnknownSignal
+	r.Machines += o.Machines
+	r.span(o.From)
+	r.span(o.To)
+	for _, j := range o.Jobs {
+		i := slices.IndexFunc(r.Jobs, func(k Job) bool { return k.Job == j.Job })
+		if i < 0 {
+			r.Jobs = append(r.Jobs, j)
+			continue
+		}
+		r.Jobs[i].add(&j)
+	}
+	r.Incidents = append(r.Incidents, o.Incidents...)
+	r.Accusations = append(r.Accusations, o.Accusations...)
+	r.order()
+}
+
+func (j *Job) add(o *Job) {
+	j.Tasks, j.Samples, j.Judged, j.Outlier = j.Tasks+o.Tasks, j.Samples+o.Samples, j.Judged+o.Judged, j.Outlier+o.Outlier
+	j.Anomaly, j.Suffers, j.Accused = j.Anomaly+o.Anomaly, j.Suffers+o.Suffers, j.Accused+o.Accused
+	j.Class = max(j.Class, o.Class)
+}
+
+func (r *Result) span(at sample.Millis) {
+	if at == 0 {
+		return
+	}
+	if r.From == 0 || at < r.From {
+		r.From = at
+	}
+	r.To = max(r.To, at)
+}
+
+func (p *Player) job(name sample.JobName) *Job {
+	j := p.jobs[name]
+	if j == nil {
+		j = &Job{Job: name}
+		p.jobs[name] = j
+	}
+	return j
+}
+
+// count takes in what was made of a sample.
+func (p *Player) count(v *view, r *detect.Reading, verdict *detect.Verdict) {
+	j := v.job
+	j.Class = max(j.Class, r.Task.Class)
+	switch {
+	case !verdict.Sane:
+		p.result.Usage++
+		return
+	case verdict.Judged:
+		p.result.Judged++
+		j.Judged++
+	}
+	p.result.Samples++
+	j.Samples++
+	if verdict.Outlier {
+		p.result.Outliers++
+		j.Outlier++
+	}
+	if verdict.Anomaly {
+		p.result.Anomalies++
+		j.Anomaly++
+	}
+}
+
+// found takes in a finding and the incident that came of it.
+func (p *Player) found(m *machine, f *detect.Finding, out plan.Output) {
+	if f.Kind != detect.Neighbour || f.Antagonists == 0 || len(out.Incidents) == 0 {
+		return
+	}
+	inc, first := out.Incidents[0], f.Suspects[0]
+	k := accusation{m.name, inc.ID, first.Key}
+	if p.accused[k] {
+		return
+	}
+	p.accused[k] = true
+	p.job(f.Victim.Job).Suffers++
+	p.job(first.Job).Accused++
+	p.result.Accusations = append(p.result.Accusations, Accusation{Incident: inc.ID, Machine: m.name, Signal: f.Signal,
+		Victim: f.Victim.Name, Suspect: first.Name, Correlation: first.Correlation, Began: f.First, At: f.At})
+}
+
+// closed keeps an incident as it ended.
+func (p *Player) closed(inc *plan.Incident) {
+	kept := *inc
+	if p.pictures++; p.pictures > pictures {
+		kept.Times, kept.VictimCost, kept.Usage = nil, nil, nil
+	}
+	p.result.Incidents = append(p.result.Incidents, &kept)
+}

@@ -1,0 +1,129 @@
+package replay
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/trace/recording"
+)
+
+func TestMain(m *testing.M) { quelltest.Main(m) }
+
+const traces = "../../testdata/traces/"
+
+// plain is CPI²'s rule at its plainest, for recordings too short to learn from:
+// each task against its own samples of the whole recording, at least 20 of them,
+// whatever CPU it used; a CPI outside 0.1 to 20 is a bad reading.
+func plain(t *testing.T, rule detect.Rule, step time.Duration) Options {
+	t.Helper()
+	o, err := Default(rule)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Step(step)
+	o.ByTask, o.Spec.MinSamples = true, 20
+	cpi, _ := sample.LookupSignal(sample.CPI)
+	cpi.LeastCPU, cpi.Min, cpi.Max = 0, 0.1, 20
+	o.Signals = map[sample.SignalName]sample.Signal{sample.CPI: cpi}
+	return o
+}
+
+func open(t *testing.T, file string) *recording.Recording {
+	t.Helper()
+	var o recording.Options
+	if filepath.Ext(file) == ".gz" && filepath.Ext(file[:len(file)-3]) == ".csv" {
+		c, err := recording.LoadColumns("cgroup-counters")
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.Columns = c
+	}
+	r, err := recording.Open(traces+file, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+func play(t *testing.T, file string, o Options, whole bool) *Result {
+	t.Helper()
+	if whole {
+		l := NewLearner(&o)
+		r := open(t, file)
+		var s sample.Sample
+		for r.Read(&s) == nil {
+			l.Add(&s)
+		}
+		o.Specs = l.Specs(o.Spec.MinSamples)
+	}
+	r := open(t, file)
+	result, err := Run(context.Background(), r, o, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rep := r.Report(); rep.Bad != 0 || result.Late != 0 || rep.Rows == 0 {
+		t.Errorf("%s: %+v, %d late", file, rep, result.Late)
+	}
+	return result
+}
+
+// What a script that knows nothing of quell found in these recordings by the
+// paper's rule: docs/replay.md has the definitions.
+func TestRecordings(t *testing.T) {
+	var samples, outliers, anomalies int
+	for _, c := range []struct {
+		file                         string
+		step                         time.Duration
+		samples, outliers, anomalies int
+		learning                     int // accusations of cpi2 where it learns on the way
+	}{
+		{"kepler_coremark_2023.json.gz", 3 * time.Second, 2491, 103, 1, 0},
+		{"rezolus_vllm.parquet", time.Second, 3317, 69, 5, 1},
+		{"rezolus_AB_base.csv.gz", time.Second, 1281, 31, 2, 0},
+		{"rezolus_AB_base_pin.csv.gz", time.Second, 1281, 34, 10, 0},
+		{"rezolus_AB_level.csv.gz", time.Second, 1278, 35, 12, 0},
+		{"rezolus_AB_level_pin.csv.gz", time.Second, 1281, 57, 10, 0},
+		{"rezolus_sglang_gemma3.csv.gz", time.Second, 1831, 53, 2, 0},
+		{"rezolus_vllm_gemma3.csv.gz", time.Second, 1821, 59, 0, 0},
+	} {
+		for _, rule := range []detect.Rule{detect.CPI2, detect.Quell} {
+			r := play(t, c.file, plain(t, rule, c.step), true)
+			if len(r.Accusations) != 0 {
+				t.Errorf("%s, %s: %+v", c.file, rule, r.Accusations)
+			}
+			if rule == detect.CPI2 {
+				if r.Judged != c.samples || r.Outliers != c.outliers || r.Anomalies != c.anomalies {
+					t.Errorf("%s: %d samples, %d outliers, %d anomalies", c.file, r.Judged, r.Outliers, r.Anomalies)
+				}
+				if c.step == time.Second {
+					samples, outliers, anomalies = samples+r.Judged, outliers+r.Outliers, anomalies+r.Anomalies
+				}
+			}
+			o, err := Default(rule)
+			if err != nil {
+				t.Fatal(err)
+			}
+			o.Step(c.step)
+			want := 0
+			if rule == detect.CPI2 {
+				want = c.learning
+			}
+			if r := play(t, c.file, o, false); len(r.Accusations) != want {
+				t.Errorf("%s, %s, as an agent learns: %+v", c.file, rule, r.Accusations)
+			}
+		}
+	}
+	if samples != 12090 || outliers != 338 || anomalies != 41 {
+		t.Errorf("Rezolus: %d samples, %d outliers, %d anomalies", samples, outliers, anomalies)
+	}
+}
