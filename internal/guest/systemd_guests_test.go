@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// TestSystemd runs the packaged unit under the host's systemd as PID 1: what it
+// TestSystemd runs the packaged units under the host's systemd as PID 1: what it
 // promises of its sandbox is the service manager's to keep.
 func TestSystemd(t *testing.T) {
 	const pkg = "internal/guest/inside/systemd"
@@ -57,6 +57,8 @@ rules:
 	}
 	b.files = append(b.files,
 		File{Path: "/lib/systemd/system/quell-agent.service", Mode: 0o644, From: deploy + "quell-agent.service"},
+		File{Path: "/lib/systemd/system/quell-restore.service", Mode: 0o644, From: deploy + "quell-restore.service"},
+		File{Path: "/lib/systemd/system/quell-restore.timer", Mode: 0o644, From: deploy + "quell-restore.timer"},
 		File{Path: "/usr/lib/quell-agent-containers.conf", Mode: 0o644, From: deploy + "quell-agent-containers.conf"},
 		File{Path: "/usr/bin/quell-agent", From: build(t, AMD64, "program", "cmd/quell-agent")})
 	b.run(t)

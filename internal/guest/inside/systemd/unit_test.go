@@ -22,7 +22,9 @@ import (
 )
 
 const (
-	unit = "quell-agent.service"
+	unit    = "quell-agent.service"
+	restore = "quell-restore.service"
+	timer   = "quell-restore.timer"
 	// The tasks are services of this binary's own, one for each way to count.
 	files, scraped, probed = "/system.slice/file.service", "/system.slice/scrape.service", "/system.slice/uprobe.service"
 )
@@ -67,6 +69,11 @@ func systemctl(t *testing.T, args ...string) string {
 
 func show(t *testing.T, property string) string {
 	t.Helper()
+	return showOf(t, unit, property)
+}
+
+func showOf(t *testing.T, unit, property string) string {
+	t.Helper()
 	return systemctl(t, "show", "--value", "-p", property, unit)
 }
 
@@ -110,11 +117,11 @@ func counted(t *testing.T, sig sample.SignalName, tasks ...string) {
 	})
 }
 
-func capped(t *testing.T) {
+func capped(t *testing.T, lasts string) {
 	t.Helper()
 	var err error
 	for range 60 { // until it follows the task
-		if _, err = client.Cap(t.Context(), api.CapRequest{Task: files, Rate: 0.2, For: "1h", Reason: "test"}); err == nil {
+		if _, err = client.Cap(t.Context(), api.CapRequest{Task: files, Rate: 0.2, For: lasts, Reason: "test"}); err == nil {
 			break
 		}
 		<-time.After(250 * time.Millisecond)
@@ -128,20 +135,25 @@ func capped(t *testing.T) {
 	t.Log("capped")
 }
 
-// TestSecurity prints what systemd thinks of the sandbox.
+// TestSecurity prints what systemd thinks of the sandboxes.
 func TestSecurity(t *testing.T) {
 	if err := os.MkdirAll("/tmp", 0o1777); err != nil { // for its scratch
 		t.Fatal(err)
 	}
-	out, err := exec.Command("/usr/bin/systemd-analyze", "security", "--offline=yes", "--no-pager", "/lib/systemd/system/"+unit).CombinedOutput()
-	t.Logf("%s", out)
-	m := regexp.MustCompile(`Overall exposure level for \S+: (\d+\.\d+)`).FindSubmatch(out)
-	if m == nil {
-		t.Fatal(err)
-	}
-	fmt.Printf("figure: systemd-analyze security: exposure %s of 10 (0 is none)\n", m[1])
-	if level, _ := strconv.ParseFloat(string(m[1]), 64); level > 3.5 {
-		t.Errorf("exposure %v", level)
+	for _, c := range []struct {
+		unit string
+		most float64
+	}{{unit, 3.5}, {restore, 1.5}} {
+		out, err := exec.Command("/usr/bin/systemd-analyze", "security", "--offline=yes", "--no-pager", "/lib/systemd/system/"+c.unit).CombinedOutput()
+		t.Logf("%s", out)
+		m := regexp.MustCompile(`Overall exposure level for \S+: (\d+\.\d+)`).FindSubmatch(out)
+		if m == nil {
+			t.Fatal(err)
+		}
+		fmt.Printf("figure: systemd-analyze security %s: exposure %s of 10 (0 is none)\n", c.unit, m[1])
+		if level, _ := strconv.ParseFloat(string(m[1]), 64); level > c.most {
+			t.Errorf("%s: exposure %v", c.unit, level)
+		}
 	}
 }
 
@@ -211,7 +223,7 @@ func TestUnit(t *testing.T) {
 		}
 	}
 
-	capped(t)
+	capped(t, "1h")
 	systemctl(t, "stop", unit)
 	if got := limit(t, files); !strings.HasPrefix(got, "max ") {
 		t.Errorf("stopped, cpu.max is %s", got)
@@ -222,7 +234,7 @@ func TestUnit(t *testing.T) {
 	}
 
 	systemctl(t, "start", unit)
-	capped(t)
+	capped(t, "1h")
 	pid = show(t, "MainPID")
 	systemctl(t, "kill", "--signal=KILL", unit)
 	until(t, time.Minute, "ExecStopPost has undone the cap", func() bool { return strings.HasPrefix(limit(t, files), "max ") })
@@ -234,6 +246,50 @@ func TestUnit(t *testing.T) {
 		t.Errorf("started again %d times, %v", n, err)
 	}
 	systemctl(t, "stop", unit)
+}
+
+// TestRestore is the safety net in its sandbox: it leaves alone what is within
+// its lease, lifts what an agent that hangs does not, says so by its exit code,
+// and the timer sets it off.
+func TestRestore(t *testing.T) {
+	systemctl(t, "start", restore)
+	if got := showOf(t, restore, "Result"); got != "success" {
+		t.Errorf("with nothing to undo the result is %s", got)
+	}
+	systemctl(t, "start", unit)
+	capped(t, "5s")
+	over := time.Now().Add(5 * time.Second)
+	systemctl(t, "kill", "--kill-whom=main", "--signal=STOP", unit)
+	systemctl(t, "start", restore)
+	if got := limit(t, files); !strings.HasPrefix(got, "20000 ") || time.Now().After(over) {
+		t.Errorf("within the lease the limit is %s", got)
+	}
+	<-time.After(time.Until(over) + 11*time.Second) // the grace
+	if out, err := exec.Command("/bin/systemctl", "start", restore).CombinedOutput(); err == nil {
+		t.Errorf("beside a hung agent the unit did not fail: %s", out)
+	}
+	if status, got := showOf(t, restore, "ExecMainStatus"), limit(t, files); status != "3" || !strings.HasPrefix(got, "max ") {
+		log, _ := os.ReadFile("/run/agent.log")
+		t.Fatalf("exit code %s, cpu.max is %s; the log:\n%s", status, got, log)
+	}
+	t.Log("lifted for the agent that hangs")
+	pid := show(t, "MainPID")
+	systemctl(t, "kill", "--kill-whom=main", "--signal=CONT", unit)
+	until(t, time.Minute, "the agent goes on, without the cap", func() bool {
+		s, err := client.Status(t.Context())
+		return err == nil && len(s.Caps) == 0
+	})
+	if now := show(t, "MainPID"); now != pid {
+		t.Errorf("it is another agent, %s after %s", now, pid)
+	}
+	if got := showOf(t, timer, "LastTriggerUSec"); got != "" && got != "n/a" && got != "0" {
+		t.Errorf("the timer has run: %s", got)
+	}
+	systemctl(t, "start", timer)
+	until(t, 2*time.Minute, "the timer has set it off, and nothing is to be done", func() bool {
+		return showOf(t, restore, "Result") == "success" && showOf(t, restore, "ExecMainStatus") == "0"
+	})
+	systemctl(t, "stop", timer, unit)
 }
 
 // TestContainersDropIn: with it uprobes can be counted too.
