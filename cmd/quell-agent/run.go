@@ -20,6 +20,7 @@ import (
 	"github.com/quell-dev/quell/internal/api"
 	"github.com/quell-dev/quell/internal/config"
 	"github.com/quell-dev/quell/internal/counter"
+	"github.com/quell-dev/quell/internal/counter/blockio"
 	"github.com/quell-dev/quell/internal/counter/runq"
 	"github.com/quell-dev/quell/internal/counter/uprobe"
 	"github.com/quell-dev/quell/internal/enforce"
@@ -113,6 +114,7 @@ func openSources(c *config.Agent, h *host.Host, p *agent.Parts) {
 		sample.CPS:  func() (counter.Source, error) { return source(counter.OpenCPS(cpus, cgroup2)) },
 		sample.CPT:  func() (counter.Source, error) { return source(counter.OpenCPT(h.Path("/proc"), uprobe.Kernel{})) },
 		sample.RunQ: func() (counter.Source, error) { return runq.Open(runq.Options{}) },
+		sample.IO:   func() (counter.Source, error) { return source(blockio.Open()) },
 	}
 	for _, sig := range sample.Signals() {
 		if !c.Counts(sig.Name) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/api"
 	"github.com/quell-dev/quell/internal/counter"
+	"github.com/quell-dev/quell/internal/counter/blockio"
 	"github.com/quell-dev/quell/internal/counter/runq"
 	"github.com/quell-dev/quell/internal/counter/uprobe"
 	"github.com/quell-dev/quell/internal/host"
@@ -92,6 +93,7 @@ func (a *app) diagnose(ctx context.Context) (report.Diagnosis, error) {
 		{Name: "perf events", Capabilities: perf},
 		{Name: "run queue", Capabilities: runq.Capabilities()},
 		{Name: "transactions", Capabilities: []host.Capability{uprobe.Capability(), counter.NetworkCapability()}},
+		{Name: "disks", Capabilities: []host.Capability{blockio.Capability()}},
 	}, nil
 }
 
@@ -111,6 +113,8 @@ func signals(h *host.Host, cpus sample.Set) []host.Capability {
 			s, err = counter.OpenCPT(h.Path("/proc"), uprobe.Kernel{})
 		case sample.RunQ:
 			s, err = runq.Open(runq.Options{})
+		case sample.IO:
+			s, err = blockio.Open()
 		default:
 			continue
 		}

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/sample"
 )
 
 // outside works out how much CPU (CPU-s/s) was used in the window outside any
@@ -24,7 +25,12 @@ func (a *Agent) outside(wall float64) float64 {
 	return max(0, w.busy.Seconds()/wall-used)
 }
 
-// outsideReading makes a suspect of it, so that nobody is blamed for it.
-func outsideReading(cpu float64) detect.Reading {
-	return detect.Reading{Task: detect.Outside(), Cost: math.NaN(), CPU: cpu, Pressure: cpu}
+// outsideReading makes a suspect of it, so that nobody is blamed for it. What
+// is not a matter of CPUs the signal's source must know.
+func (a *Agent) outsideReading(sig sample.Signal) (detect.Reading, bool) {
+	r := detect.Reading{Task: detect.Outside(), Cost: math.NaN(), CPU: a.window.outside, Pressure: a.window.outside}
+	if !sig.Domain.OfCPUs() {
+		r.Pressure, r.Reach = a.window.others.Pressure, a.window.others.Reach
+	}
+	return r, r.Pressure > 0
 }

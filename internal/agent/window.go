@@ -33,6 +33,7 @@ type window struct {
 	caps     []plan.CapState  // in force at the window's start, then at its end
 	sources  []counter.Source // that were started
 	counted  []counted        // by the source that was stopped last, as roster.order
+	others   counter.Reading  // by that source, of what is outside all tasks
 	readings []detect.Reading // likewise
 }
 
@@ -229,6 +230,10 @@ func (a *Agent) collect(s counter.Source) {
 		}
 	})
 	a.degrade("counting "+string(s.Signal()), err)
+	w.others = counter.Reading{}
+	if o, ok := s.(interface{ Others() counter.Reading }); ok {
+		w.others = o.Others()
+	}
 	for i, t := range a.roster.order {
 		if r, ok := t.final[s.Signal()]; ok {
 			w.counted[i] = counted{r, true}
@@ -263,11 +268,15 @@ func (a *Agent) judge(now, at sample.Millis, sig sample.Signal, variant string, 
 	for i, t := range a.roster.order {
 		r := detect.Reading{Task: t.Task, Cost: math.NaN(), CPU: t.cpu, Pressure: t.cpu, Stolen: stolen,
 			Flags: t.flags, HeldBy: t.heldBy, Reach: t.reach.in(sig.Domain)}
+		if !sig.Domain.OfCPUs() {
+			r.Pressure, r.Reach, r.OwnApart = w.counted[i].Pressure, w.counted[i].Reach, true
+		}
 		if c := &w.counted[i]; c.ok && t.counted && t.judges(sig.Name) {
 			r.Cost, r.Self, r.Rate = c.Cost, c.Self, c.Rate
 			variant := cmp.Or(c.Variant, variant)
 			r.Flags |= c.Flags
-			_, r.OwnApart = c.Extras.Get(sample.WaitThrottled)
+			_, apart := c.Extras.Get(sample.WaitThrottled)
+			r.OwnApart = r.OwnApart || apart
 			r.Spec, _ = a.history.Lookup(a.specKey(t, sig.Name, variant), at)
 			if math.IsNaN(c.Cost) {
 				a.stats.notCounted[sig.Name]++
@@ -275,8 +284,8 @@ func (a *Agent) judge(now, at sample.Millis, sig sample.Signal, variant string, 
 		}
 		w.readings = append(w.readings, r)
 	}
-	if w.outside > 0 {
-		w.readings = append(w.readings, outsideReading(w.outside))
+	if r, ok := a.outsideReading(sig); ok {
+		w.readings = append(w.readings, r)
 	}
 	verdicts := a.detector.Observe(sig, at, w.readings)
 	a.carryOut(now, a.planner.Interval(now, sig.Name, at, w.readings, verdicts))

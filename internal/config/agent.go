@@ -25,7 +25,7 @@ type Agent struct {
 	LogLevel    string   `key:"log_level" help:"debug, info, warn or error" oneof:"debug info warn error"`
 	LogFormat   string   `key:"log_format" help:"text or json" oneof:"text json"`
 	Record      string   `key:"record" help:"write every sample to this CSV trace; empty: none"`
-	Signals     []string `key:"signals" help:"cost signals to count; those the machine cannot count are dropped and named" oneof:"cpi cpt cps runq"`
+	Signals     []string `key:"signals" help:"cost signals to count; those the machine cannot count are dropped and named" oneof:"cpi cpt cps runq io"`
 
 	Tick     time.Duration `key:"tick" help:"period of the agent's loop" min:"10ms" max:"10s"`
 	Sampling Sampling      `key:"sampling"`
@@ -151,7 +151,7 @@ func (a *Agent) Validate() []Problem {
 		add("detect.window", a.Detect.Window, fmt.Sprintf("at least detect.outlier_window, %s", a.Detect.OutlierWindow))
 	}
 	if len(a.Signals) == 0 {
-		add("signals", "[]", "at least one of cpi, cpt, cps, runq")
+		add("signals", "[]", "at least one of cpi, cpt, cps, runq, io")
 	}
 	// The kernel takes no quota and no period under 1 ms (sched-bwc.rst).
 	if p := a.Enforce.Period; p > 0 && p < time.Millisecond {

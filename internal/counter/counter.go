@@ -44,6 +44,12 @@ type Reading struct {
 	Self float64
 	// Rate is the task's activity, per second; 0 where the signal has none.
 	Rate float64
+	// Pressure is how much the task used of what its neighbours may lack, and
+	// Reach the numbered resources of the signal's domain that it used since it
+	// is followed: nil where that is not known. Only of a signal whose domain is
+	// not a matter of CPUs; elsewhere both are the CPU's.
+	Pressure float64
+	Reach    sample.Set
 	// Coverage is the counted share of the window, 0..1.
 	Coverage float64
 	Flags    sample.Flags // Restarted, or none

@@ -77,11 +77,15 @@ const (
 	Wakeups                    // times a thread became runnable
 	Threads                    // at the end of the interval
 	CPUStall                   // share of the interval in which some thread waited for a CPU (PSI's some)
+	IOOps                      // requests to disks
+	IOBytes                    // of those requests
+	IOTime                     // s that those requests took, added up
 	numExtras
 )
 
 var extraNames = [numExtras]string{"cycles", "instructions", "llc_misses", "transactions", "syscalls",
-	"wait_other", "wait_self", "wait_throttled", "wakeups", "threads", "cpu_stall"}
+	"wait_other", "wait_self", "wait_throttled", "wakeups", "threads", "cpu_stall",
+	"io_ops", "io_bytes", "io_time"}
 
 func (e Extra) String() string { return extraNames[e] }
 

@@ -1,5 +1,7 @@
 package sample
 
+import "math"
+
 // SignalName names a cost signal.
 type SignalName string
 
@@ -9,6 +11,7 @@ const (
 	CPT  SignalName = "cpt"
 	CPS  SignalName = "cps"
 	RunQ SignalName = "runq"
+	IO   SignalName = "io"
 )
 
 // Domain says what a suspect must share with a victim to be able to hurt it.
@@ -20,7 +23,13 @@ const (
 	// SharedCache: they can run under the same last-level cache or on the
 	// same memory node.
 	SharedCache Domain = "cache"
+	// SharedDevice: they used the same disk.
+	SharedDevice Domain = "device"
 )
+
+// OfCPUs reports whether it follows from the CPUs that tasks may run on what
+// they share, and from their CPU usage how much of it they use.
+func (d Domain) OfCPUs() bool { return d == SharedCPU || d == SharedCache }
 
 // Signal describes a cost signal: resource spent per unit of work done, higher
 // is worse. Detection knows nothing of a signal but what stands here.
@@ -53,6 +62,8 @@ var signals = []Signal{
 		LeastCPU: 0.25, EffectRel: 0.05, Min: 1e-9, Max: 3600},
 	{Name: RunQ, Unit: "s/CPU-s", Cost: "run-queue wait behind other tasks ÷ CPU time", Domain: SharedCPU,
 		LeastCPU: 0.02, LeastRate: 20, EffectAbs: 0.05, EffectRel: 0.20, Min: 0, Max: 1e4},
+	{Name: IO, Unit: "s/request", Cost: "time of requests to disks ÷ requests", Domain: SharedDevice,
+		LeastCPU: math.Inf(1), LeastRate: 10, EffectRel: 0.20, Min: 0, Max: 3600},
 }
 
 // Signals returns every built-in signal.

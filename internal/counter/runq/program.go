@@ -158,20 +158,20 @@ func (p *Program) Start() error {
 // known or fit: what is left out would count as a neighbour.
 func (p *Program) setOwners() (unfit map[uint32]bool, err error) {
 	unfit = map[uint32]bool{}
-	claims := make([]claim, 0, len(p.tasks))
+	claims := make([]counter.Claim[runqOwner], 0, len(p.tasks))
 	for _, t := range p.tasks {
-		c := claim{owner: t.owner, id: t.target.Key.CgroupID()}
+		c := counter.Claim[runqOwner]{Owner: t.owner, ID: t.target.Key.CgroupID()}
 		below, err := t.target.Below()
 		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENODEV) {
 			unfit[t.owner.Slot] = true
 			continue
 		}
 		for _, id := range below {
-			c.below = append(c.below, sample.CgroupID(t.target.Key.Hierarchy, id))
+			c.Below = append(c.Below, sample.CgroupID(t.target.Key.Hierarchy, id))
 		}
 		claims = append(claims, c)
 	}
-	want := assign(claims)
+	want := counter.Assign(claims)
 	for id := range p.owned {
 		if _, ok := want[id]; !ok {
 			if err := p.k.disown(id); err != nil {

@@ -2,7 +2,6 @@ package runq
 
 import (
 	"encoding/binary"
-	"maps"
 	"math"
 	"slices"
 	"testing"
@@ -85,24 +84,5 @@ func TestReading(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-func TestAssign(t *testing.T) {
-	o := func(slot uint32) runqOwner { return runqOwner{Slot: slot, Serial: slot + 100} }
-	outer := claim{o(1), 10, []uint64{20, 21, 30, 31}}
-	inner := claim{o(2), 20, []uint64{30, 31}}
-	innermost := claim{o(3), 30, nil}
-	other := claim{o(4), 40, []uint64{41}}
-	want := map[uint64]runqOwner{10: o(1), 21: o(1), 20: o(2), 31: o(2), 30: o(3), 40: o(4), 41: o(4)}
-	claims := []claim{outer, inner, innermost, other}
-	for range claims { // in whatever order
-		claims = append(claims[1:], claims[0])
-		if got := assign(claims); !maps.Equal(got, want) {
-			t.Errorf("got %v, want %v", got, want)
-		}
-	}
-	if got := assign(nil); len(got) != 0 {
-		t.Errorf("nobody owns %v", got)
 	}
 }

@@ -1,0 +1,32 @@
+package counter
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Claim is a task's claim on cgroups, by their ids as sample.CgroupID makes
+// them: its own, and those below it.
+type Claim[Owner any] struct {
+	Owner Owner
+	ID    uint64
+	Below []uint64
+}
+
+// Assign says to whom each cgroup belongs. A followed cgroup below another
+// followed one is its own, with all that is below it: the nearest wins, which
+// of two above the same cgroup is the one with fewer below it.
+func Assign[Owner any](claims []Claim[Owner]) map[uint64]Owner {
+	claims = slices.Clone(claims)
+	slices.SortStableFunc(claims, func(a, b Claim[Owner]) int { return cmp.Compare(len(b.Below), len(a.Below)) })
+	owned := make(map[uint64]Owner, 2*len(claims))
+	for _, c := range claims {
+		for _, id := range c.Below {
+			owned[id] = c.Owner
+		}
+	}
+	for _, c := range claims {
+		owned[c.ID] = c.Owner
+	}
+	return owned
+}
