@@ -1,0 +1,188 @@
+// Package authority says who may do what on the bus. It holds the keys that
+// sign credentials; NATS servers, the embedded one or others, know its public
+// keys only. Credentials are files of NATS's own format: a JWT that names what
+// its holder may do and until when, and a private key that never travels.
+package authority
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/nats-io/jwt/v2"
+	"github.com/nats-io/nkeys"
+
+	"github.com/quell-dev/quell/internal/atomicfile"
+	"github.com/quell-dev/quell/internal/wire"
+)
+
+// Authority issues credentials.
+type Authority struct {
+	operator, account, system nkeys.KeyPair
+}
+
+// Load reads the keys in a directory, which must be nobody else's to read, and
+// makes those that are not there.
+func Load(dir string) (*Authority, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make directory of keys: %w", err)
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		return nil, fmt.Errorf("load keys: %w", err)
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		return nil, fmt.Errorf("load keys: others may read %s: chmod 0700 it", dir)
+	}
+	a := &Authority{}
+	for _, k := range []struct {
+		name string
+		pair *nkeys.KeyPair
+		make func() (nkeys.KeyPair, error)
+	}{
+		{"operator.nk", &a.operator, nkeys.CreateOperator},
+		{"account.nk", &a.account, nkeys.CreateAccount},
+		{"system.nk", &a.system, nkeys.CreateAccount},
+	} {
+		if *k.pair, err = loadKey(filepath.Join(dir, k.name), k.make); err != nil {
+			return nil, err
+		}
+	}
+	return a, nil
+}
+
+func loadKey(path string, create func() (nkeys.KeyPair, error)) (nkeys.KeyPair, error) {
+	seed, err := os.ReadFile(path)
+	if err == nil {
+		pair, err := nkeys.FromSeed(seed)
+		if err != nil {
+			return nil, fmt.Errorf("load key %s: %w", path, err)
+		}
+		return pair, nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("load key: %w", err)
+	}
+	pair, err := create()
+	if err != nil {
+		return nil, fmt.Errorf("make key %s: %w", path, err)
+	}
+	if seed, err = pair.Seed(); err != nil {
+		return nil, fmt.Errorf("make key %s: %w", path, err)
+	}
+	return pair, atomicfile.Write(path, seed, 0o600)
+}
+
+// Role is what credentials are for.
+type Role string
+
+// The roles.
+const (
+	// Agent may publish its own machine's samples and records, read specs, and
+	// answer commands. Nothing of any other machine.
+	Agent Role = "agent"
+	// Server may do everything on the account.
+	Server Role = "server"
+	// Viewer may listen to samples, records and specs, and change nothing.
+	Viewer Role = "viewer"
+	// Operator may do what a viewer may, and command machines.
+	Operator Role = "operator"
+)
+
+// Issue signs credentials for a machine's agent, or for somebody by that name in
+// another role. They end after ttl; 0: never.
+func (a *Authority) Issue(role Role, name string, ttl time.Duration) ([]byte, error) {
+	if name == "" {
+		return nil, errors.New("issue credentials: they need a name")
+	}
+	user, err := nkeys.CreateUser()
+	if err != nil {
+		return nil, fmt.Errorf("issue credentials: %w", err)
+	}
+	public, err := user.PublicKey()
+	if err != nil {
+		return nil, fmt.Errorf("issue credentials: %w", err)
+	}
+	c := jwt.NewUserClaims(public)
+	c.Name = string(role) + "." + name
+	if ttl != 0 {
+		c.Expires = time.Now().Add(ttl).Unix()
+	}
+	if err := permit(c, role, name); err != nil {
+		return nil, err
+	}
+	token, err := c.Encode(a.account)
+	if err != nil {
+		return nil, fmt.Errorf("issue credentials: %w", err)
+	}
+	seed, err := user.Seed()
+	if err != nil {
+		return nil, fmt.Errorf("issue credentials: %w", err)
+	}
+	return jwt.FormatUserConfig(token, seed)
+}
+
+// permit writes down what a role may do. What is not listed is refused.
+func permit(c *jwt.UserClaims, role Role, name string) error {
+	inbox := "inbox." + wire.Token(name) + ".>"
+	switch role {
+	case Server:
+		return nil // all
+	case Agent:
+		c.Pub.Allow.Add(wire.SampleSubject(name), wire.RecordSubject(name), "$JS.API.DIRECT.GET.KV_specs.$KV.specs.>")
+		c.Sub.Allow.Add(wire.AllSpecs, wire.CommandSubject(name), wire.CommandAll, inbox)
+		// One answer to each command, at the place that the command names.
+		c.Resp = &jwt.ResponsePermission{MaxMsgs: 1, Expires: time.Minute}
+	case Viewer, Operator:
+		c.Sub.Allow.Add(wire.AllSamples, wire.AllRecords, wire.AllSpecs, inbox)
+		c.Pub.Allow.Add("$JS.API.DIRECT.GET.KV_specs.$KV.specs.>")
+		if role == Operator {
+			c.Pub.Allow.Add("command.>")
+		}
+	default:
+		return fmt.Errorf("issue credentials: role %q: want agent, viewer, operator or server", role)
+	}
+	return nil
+}
+
+// Trust is what a NATS server must know to let the holders of credentials in:
+// the operator and its accounts, as JWTs; nothing secret.
+type Trust struct {
+	Operator              string
+	Account, System       string // public keys
+	AccountJWT, SystemJWT string
+}
+
+// Trust makes it.
+func (a *Authority) Trust() (t Trust, err error) {
+	operatorKey, err := a.operator.PublicKey()
+	if err != nil {
+		return t, fmt.Errorf("describe keys: %w", err)
+	}
+	if t.Account, err = a.account.PublicKey(); err != nil {
+		return t, fmt.Errorf("describe keys: %w", err)
+	}
+	if t.System, err = a.system.PublicKey(); err != nil {
+		return t, fmt.Errorf("describe keys: %w", err)
+	}
+	operator := jwt.NewOperatorClaims(operatorKey)
+	operator.Name, operator.SystemAccount = "quell", t.System
+	if t.Operator, err = operator.Encode(a.operator); err != nil {
+		return t, fmt.Errorf("describe keys: %w", err)
+	}
+	account := jwt.NewAccountClaims(t.Account)
+	account.Name = "quell"
+	account.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: -1, DiskStorage: -1, Streams: -1, Consumer: -1}
+	if t.AccountJWT, err = account.Encode(a.operator); err != nil {
+		return t, fmt.Errorf("describe keys: %w", err)
+	}
+	system := jwt.NewAccountClaims(t.System)
+	system.Name = "system"
+	if t.SystemJWT, err = system.Encode(a.operator); err != nil {
+		return t, fmt.Errorf("describe keys: %w", err)
+	}
+	return t, nil
+}

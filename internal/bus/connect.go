@@ -1,0 +1,72 @@
+package bus
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/quell-dev/quell/internal/wire"
+)
+
+// Options say how to reach NATS and as whom.
+type Options struct {
+	URL string // nats://HOST:PORT, tls://HOST:PORT, several with commas between
+	// Name is shown in the NATS server's list of connections. It is also what
+	// inboxes are named by: that of an agent is its machine's.
+	Name string
+	// Credentials is a file with a user's JWT and key, read anew for every
+	// connection; empty: none.
+	Credentials string
+	TLS         *tls.Config // nil: the system's roots, where the URL says tls
+	// InProcess is a NATS server in this process, used instead of URL.
+	InProcess nats.InProcessConnProvider
+	Log       *slog.Logger
+
+	pause time.Duration // between attempts; 0: as below
+}
+
+// connect returns a connection that is made now or later, and made again for as
+// long as it takes.
+func (o *Options) connect(extra ...nats.Option) (*nats.Conn, error) {
+	// After the loss of a server with thousands of agents they come back spread
+	// over some seconds.
+	pause, jitter := 500*time.Millisecond, 2*time.Second
+	if o.pause != 0 {
+		pause, jitter = o.pause, o.pause
+	}
+	opts := []nats.Option{
+		nats.Name(o.Name),
+		nats.CustomInboxPrefix(InboxPrefix(o.Name)),
+		nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
+		nats.ReconnectWait(pause), nats.ReconnectJitter(jitter, jitter),
+		nats.IgnoreAuthErrorAbort(), // credentials may be renewed
+		nats.PingInterval(20 * time.Second), nats.MaxPingsOutstanding(2),
+		// What cannot be sent now is not sent later behind the sender's back.
+		nats.ReconnectBufSize(-1),
+	}
+	if o.Credentials != "" {
+		opts = append(opts, nats.UserCredentials(o.Credentials))
+	}
+	if o.TLS != nil {
+		opts = append(opts, nats.Secure(o.TLS))
+	}
+	if o.InProcess != nil {
+		opts = append(opts, nats.InProcessServer(o.InProcess))
+	}
+	nc, err := nats.Connect(o.URL, append(opts, extra...)...)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", o.URL, err)
+	}
+	return nc, nil
+}
+
+// InboxPrefix is what the inboxes of a client begin with: an agent may listen
+// to its own only.
+func InboxPrefix(name string) string { return "inbox." + wire.Token(name) }
+
+// ErrNotConnected is why something was not sent.
+var ErrNotConnected = errors.New("not connected to the server")

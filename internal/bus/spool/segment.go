@@ -1,0 +1,133 @@
+package spool
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+)
+
+// A segment file is the magic and then frames: the length of a message and its
+// CRC-32C, four bytes each, little-endian, and the message. There are no empty
+// messages: a crash can leave a file with zeros at its end.
+const (
+	magic       = "qspool1\n"
+	frameHeader = 8
+)
+
+// castagnoli is made once by hash/crc32.
+func castagnoli() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) }
+
+var errDamaged = errors.New("damaged")
+
+func segmentName(first uint64) string { return fmt.Sprintf("%020d%s", first, suffix) }
+
+func appendFrame(buf, message []byte) []byte {
+	buf = binary.LittleEndian.AppendUint32(buf, uint32(len(message)))
+	buf = binary.LittleEndian.AppendUint32(buf, crc32.Checksum(message, castagnoli()))
+	return append(buf, message...)
+}
+
+// segment is one file of a spool.
+type segment struct {
+	path       string
+	first, end uint64 // numbers of its first message and one past its last
+	size       int64
+	offsets    []int64  // of its frames; nil: not looked at yet
+	f          *os.File // open for reading; nil: not
+}
+
+// scan finds the frames of the file, up to the first that is not whole, and
+// returns where they end.
+func (g *segment) scan() (good int64, err error) {
+	f, err := os.Open(g.path)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	offsets, good, err := frames(f)
+	g.offsets = offsets
+	return good, err
+}
+
+// frames finds the frames of a segment. The error is one of reading; damage
+// only ends them.
+func frames(r io.Reader) (offsets []int64, good int64, err error) {
+	in := bufio.NewReaderSize(r, 64<<10)
+	head := make([]byte, frameHeader)
+	offsets = []int64{}
+	if _, err := io.ReadFull(in, head); err != nil || string(head) != magic {
+		return offsets, 0, short(err)
+	}
+	good = int64(len(magic))
+	for {
+		if _, err := io.ReadFull(in, head); err != nil {
+			return offsets, good, short(err)
+		}
+		n := binary.LittleEndian.Uint32(head)
+		if n == 0 || n > MaxMessage {
+			return offsets, good, nil
+		}
+		sum := crc32.New(castagnoli())
+		if _, err := io.CopyN(sum, in, int64(n)); err != nil {
+			return offsets, good, short(err)
+		}
+		if sum.Sum32() != binary.LittleEndian.Uint32(head[4:]) {
+			return offsets, good, nil
+		}
+		offsets = append(offsets, good)
+		good += frameHeader + int64(n)
+	}
+}
+
+// short drops the errors that say that a file ends.
+func short(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil
+	}
+	return err
+}
+
+// read returns a frame's message, errDamaged if it is not what was written.
+func (g *segment) read(i int) ([]byte, error) {
+	if g.f == nil {
+		f, err := os.Open(g.path)
+		if err != nil {
+			return nil, err
+		}
+		g.f = f
+	}
+	end := g.size
+	if i+1 < len(g.offsets) {
+		end = g.offsets[i+1]
+	}
+	if end-g.offsets[i] <= frameHeader {
+		return nil, errDamaged
+	}
+	frame := make([]byte, end-g.offsets[i])
+	if _, err := g.f.ReadAt(frame, g.offsets[i]); err != nil {
+		if short(err) == nil {
+			return nil, errDamaged
+		}
+		return nil, err
+	}
+	n := binary.LittleEndian.Uint32(frame)
+	if int64(n) > int64(len(frame)-frameHeader) || n == 0 {
+		return nil, errDamaged
+	}
+	message := frame[frameHeader:][:n]
+	if crc32.Checksum(message, castagnoli()) != binary.LittleEndian.Uint32(frame[4:]) {
+		return nil, errDamaged
+	}
+	return message, nil
+}
+
+func (g *segment) close() {
+	if g.f != nil {
+		_ = g.f.Close()
+		g.f = nil
+	}
+}
