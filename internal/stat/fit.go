@@ -1,0 +1,283 @@
+package stat
+
+import (
+	"math"
+	"slices"
+)
+
+// Distribution is one of a real value.
+type Distribution interface {
+	Name() string
+	Mean() float64
+	StdDev() float64
+	// LogPDF is the logarithm of the density at x; −Inf where there is none.
+	LogPDF(x float64) float64
+}
+
+// Normal is Gauss' distribution.
+type Normal struct{ Mu, Sigma float64 }
+
+func (Normal) Name() string      { return "normal" }
+func (n Normal) Mean() float64   { return n.Mu }
+func (n Normal) StdDev() float64 { return n.Sigma }
+
+// LogPDF implements Distribution.
+func (n Normal) LogPDF(x float64) float64 {
+	z := (x - n.Mu) / n.Sigma
+	return -z*z/2 - math.Log(n.Sigma) - logSqrt2Pi
+}
+
+var logSqrt2Pi = math.Log(2*math.Pi) / 2
+
+// LogNormal is the distribution of what has a normal logarithm.
+type LogNormal struct{ Mu, Sigma float64 }
+
+func (LogNormal) Name() string    { return "log-normal" }
+func (l LogNormal) Mean() float64 { return math.Exp(l.Mu + l.Sigma*l.Sigma/2) }
+func (l LogNormal) StdDev() float64 {
+	return l.Mean() * math.Sqrt(math.Expm1(l.Sigma*l.Sigma))
+}
+
+// LogPDF implements Distribution.
+func (l LogNormal) LogPDF(x float64) float64 {
+	if x <= 0 {
+		return math.Inf(-1)
+	}
+	return Normal(l).LogPDF(math.Log(x)) - math.Log(x)
+}
+
+// Gamma has a shape and a scale.
+type Gamma struct{ Shape, Scale float64 }
+
+func (Gamma) Name() string      { return "gamma" }
+func (g Gamma) Mean() float64   { return g.Shape * g.Scale }
+func (g Gamma) StdDev() float64 { return math.Sqrt(g.Shape) * g.Scale }
+
+// LogPDF implements Distribution.
+func (g Gamma) LogPDF(x float64) float64 {
+	if x <= 0 {
+		return math.Inf(-1)
+	}
+	lg, _ := math.Lgamma(g.Shape)
+	return (g.Shape-1)*math.Log(x) - x/g.Scale - lg - g.Shape*math.Log(g.Scale)
+}
+
+// GEV is the generalised extreme value distribution: its location, scale and
+// shape, which is 0 for Gumbel's, above for a heavy tail and below for one that
+// ends (Coles, An Introduction to Statistical Modeling of Extreme Values, 3.1).
+// CPI² fits its CPI by it (figure 7).
+type GEV struct{ Location, Scale, Shape float64 }
+
+func (GEV) Name() string { return "GEV" }
+
+// Mean is infinite from shape 1 on.
+func (g GEV) Mean() float64 {
+	switch {
+	case g.Shape >= 1:
+		return math.Inf(1)
+	case math.Abs(g.Shape) < tiny:
+		return g.Location + g.Scale*eulerGamma
+	}
+	return g.Location + g.Scale*(math.Gamma(1-g.Shape)-1)/g.Shape
+}
+
+// StdDev is infinite from shape ½ on.
+func (g GEV) StdDev() float64 {
+	switch {
+	case g.Shape >= 0.5:
+		return math.Inf(1)
+	case math.Abs(g.Shape) < tiny:
+		return g.Scale * math.Pi / math.Sqrt(6)
+	}
+	g1, g2 := math.Gamma(1-g.Shape), math.Gamma(1-2*g.Shape)
+	return g.Scale * math.Sqrt(g2-g1*g1) / math.Abs(g.Shape)
+}
+
+// tiny is how near 0 a shape is Gumbel's.
+const tiny = 1e-6
+
+const eulerGamma = 0.57721566490153286
+
+// reduced is t(x) of which the distribution is exp(−t).
+func (g GEV) reduced(x float64) float64 {
+	z := (x - g.Location) / g.Scale
+	if math.Abs(g.Shape) < tiny {
+		return math.Exp(-z)
+	}
+	base := 1 + g.Shape*z
+	switch {
+	case base > 0:
+		return math.Pow(base, -1/g.Shape)
+	case g.Shape > 0:
+		return math.Inf(1) // below the least value
+	}
+	return 0 // above the largest
+}
+
+// LogPDF implements Distribution.
+func (g GEV) LogPDF(x float64) float64 {
+	t := g.reduced(x)
+	if t == 0 || math.IsInf(t, 1) {
+		return math.Inf(-1)
+	}
+	return (1+g.Shape)*math.Log(t) - t - math.Log(g.Scale)
+}
+
+// Above is the share of values above x.
+func (g GEV) Above(x float64) float64 { return -math.Expm1(-g.reduced(x)) }
+
+// Quantile is the value that a share p of values is below.
+func (g GEV) Quantile(p float64) float64 {
+	l := -math.Log(p)
+	if math.Abs(g.Shape) < tiny {
+		return g.Location - g.Scale*math.Log(l)
+	}
+	return g.Location + g.Scale*(math.Pow(l, -g.Shape)-1)/g.Shape
+}
+
+// Fit is a distribution fitted to values.
+type Fit struct {
+	Distribution
+	// LogLikelihood of the values; the fit with the largest is the best of
+	// those with as many parameters. AIC counts the parameters in (Akaike,
+	// 1974): the least is the best.
+	LogLikelihood, AIC float64
+}
+
+// Fits fits the four distributions of CPI²'s figure 7 to values, the best
+// first. Log-normal and gamma need values above 0; all need some that differ.
+func Fits(values []float64) []Fit {
+	var fits []Fit
+	add := func(d Distribution, parameters float64, ok bool) {
+		if !ok {
+			return
+		}
+		f := Fit{Distribution: d}
+		for _, x := range values {
+			f.LogLikelihood += d.LogPDF(x)
+		}
+		if f.AIC = 2*parameters - 2*f.LogLikelihood; !math.IsNaN(f.AIC) {
+			fits = append(fits, f)
+		}
+	}
+	n, ok := FitNormal(values)
+	add(n, 2, ok)
+	l, ok := FitLogNormal(values)
+	add(l, 2, ok)
+	g, ok := FitGamma(values)
+	add(g, 2, ok)
+	e, ok := FitGEV(values)
+	add(e, 3, ok)
+	slices.SortStableFunc(fits, func(a, b Fit) int {
+		switch {
+		case a.AIC < b.AIC:
+			return -1
+		case a.AIC > b.AIC:
+			return 1
+		}
+		return 0
+	})
+	return fits
+}
+
+// FitNormal is by moments, with the unbiased variance.
+func FitNormal(values []float64) (Normal, bool) {
+	var m Moments
+	for _, x := range values {
+		m.Add(x, 1)
+	}
+	return Normal{m.Mean, m.StdDev()}, m.StdDev() > 0
+}
+
+// FitLogNormal is the normal fit of the logarithms.
+func FitLogNormal(values []float64) (LogNormal, bool) {
+	logs := make([]float64, len(values))
+	for i, x := range values {
+		if !(x > 0) {
+			return LogNormal{}, false
+		}
+		logs[i] = math.Log(x)
+	}
+	n, ok := FitNormal(logs)
+	return LogNormal(n), ok
+}
+
+// FitGamma is by maximum likelihood: Newton's method in 1/shape (Minka,
+// Estimating a Gamma distribution, 2002), which needs a handful of steps.
+func FitGamma(values []float64) (Gamma, bool) {
+	var sum, logs float64
+	for _, x := range values {
+		if !(x > 0) {
+			return Gamma{}, false
+		}
+		sum, logs = sum+x, logs+math.Log(x)
+	}
+	n := float64(len(values))
+	mean := sum / n
+	s := math.Log(mean) - logs/n
+	if !(s > 0) {
+		return Gamma{}, false
+	}
+	k := (3 - s + math.Sqrt((s-3)*(s-3)+24*s)) / (12 * s)
+	for range 50 {
+		psi, psi1 := digamma(k)
+		next := 1 / (1/k + (math.Log(k)-s-psi)/(k*k*(1/k-psi1)))
+		if !(next > 0) {
+			break
+		}
+		if math.Abs(next-k) <= 1e-12*k {
+			k = next
+			break
+		}
+		k = next
+	}
+	return Gamma{k, mean / k}, true
+}
+
+// digamma is the derivative of log Γ and its own derivative, by recurrence to
+// where their asymptotic series hold (Abramowitz and Stegun, 6.3.18, 6.4.12).
+func digamma(x float64) (psi, psi1 float64) {
+	for ; x < 10; x++ {
+		psi -= 1 / x
+		psi1 += 1 / (x * x)
+	}
+	r := 1 / (x * x)
+	psi += math.Log(x) - 1/(2*x) - r*(1./12-r*(1./120-r*(1./252-r/240)))
+	psi1 += 1/x + r/2 + r/x*(1./6-r*(1./30-r*(1./42-r/30)))
+	return psi, psi1
+}
+
+// FitGEV is by probability-weighted moments (Hosking, Wallis and Wood,
+// Technometrics 27, 1985), which stay near the truth with few values.
+func FitGEV(values []float64) (GEV, bool) {
+	n := len(values)
+	if n < 3 {
+		return GEV{}, false
+	}
+	sorted := slices.Clone(values)
+	slices.Sort(sorted)
+	var b0, b1, b2 float64
+	for i, x := range sorted {
+		j := float64(i)
+		b0 += x
+		b1 += x * j / float64(n-1)
+		b2 += x * j * (j - 1) / (float64(n-1) * float64(n-2))
+	}
+	b0, b1, b2 = b0/float64(n), b1/float64(n), b2/float64(n)
+	if !(2*b1-b0 > 0) {
+		return GEV{}, false
+	}
+	c := (2*b1-b0)/(3*b2-b0) - math.Ln2/math.Log(3)
+	k := 7.8590*c + 2.9554*c*c // their shape is the negative of ours
+	var g GEV
+	if math.Abs(k) < tiny {
+		g.Scale = (2*b1 - b0) / math.Ln2
+		g.Location = b0 - eulerGamma*g.Scale
+		return g, g.Scale > 0
+	}
+	gamma := math.Gamma(1 + k)
+	g.Shape = -k
+	g.Scale = (2*b1 - b0) * k / (gamma * (1 - math.Pow(2, -k)))
+	g.Location = b0 + g.Scale*(gamma-1)/k
+	return g, g.Scale > 0 && !math.IsInf(g.Scale, 0)
+}
