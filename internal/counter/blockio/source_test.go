@@ -69,7 +69,7 @@ const blocks = 512
 
 // worker is a child in a cgroup.
 type worker struct {
-	t    *testing.T
+	t    testing.TB
 	in   io.Writer
 	done *bufio.Scanner
 }
@@ -83,7 +83,7 @@ func (w worker) do(what string, n int) {
 }
 
 // start runs a child in the cgroup of a directory.
-func start(t *testing.T, dir string) worker {
+func start(t testing.TB, dir string) worker {
 	t.Helper()
 	// Not in memory, as /tmp may be.
 	tmp, err := os.MkdirTemp(".", "blockio-test-")
@@ -133,7 +133,7 @@ func start(t *testing.T, dir string) worker {
 }
 
 // target makes a cgroup; it is removed at the test's end.
-func target(t *testing.T, h *host.Host, hier sample.Hierarchy, name string) counter.Target {
+func target(t testing.TB, h *host.Host, hier sample.Hierarchy, name string) counter.Target {
 	t.Helper()
 	root := h.Layout().Unified
 	if hier == sample.V1CPU {
@@ -155,7 +155,7 @@ func target(t *testing.T, h *host.Host, hier sample.Hierarchy, name string) coun
 	return counter.Target{Key: sample.TaskKey{Hierarchy: hier, Inode: cg.Inode(), FirstSeen: 1}, Dir: dir, Members: cg.Members, Below: cg.Below}
 }
 
-func open(t *testing.T, targets ...counter.Target) *Source {
+func open(t testing.TB, targets ...counter.Target) *Source {
 	t.Helper()
 	s, err := Open()
 	if err != nil {
@@ -174,7 +174,7 @@ func open(t *testing.T, targets ...counter.Target) *Source {
 	return s
 }
 
-func stop(t *testing.T, s *Source) map[sample.TaskKey]counter.Reading {
+func stop(t testing.TB, s *Source) map[sample.TaskKey]counter.Reading {
 	t.Helper()
 	all := map[sample.TaskKey]counter.Reading{}
 	if err := s.Stop(nil, func(k sample.TaskKey, r counter.Reading) { all[k] = r }); err != nil {
