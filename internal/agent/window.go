@@ -223,7 +223,7 @@ func (a *Agent) collect(s counter.Source) {
 		if t == nil || !t.counted {
 			return 0, false
 		}
-		return t.last.CPU - t.base.CPU, true
+		return t.last.CPU - t.base.CPU, t.notes[noteUsage] == ""
 	}, func(k sample.TaskKey, r counter.Reading) {
 		if t := a.tasks[k]; t != nil {
 			w.counted[t.index] = counted{r, true}

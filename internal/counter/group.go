@@ -119,8 +119,10 @@ func (g *groups) start() error {
 //
 // Where the next window begins at once nothing is disabled, since that would
 // cost more than all the reading: each window then ends, for each task, when it
-// is read, and the next begins there.
-func (g *groups) stop(yield func(*groupTask, total)) error {
+// is read, and the next begins there. A task that has not run has counted nothing
+// then, and is not read: whatever it does later is the next window's. idle says
+// who has not; it may be nil.
+func (g *groups) stop(idle func(sample.TaskKey) bool, yield func(*groupTask, total)) error {
 	if !g.inOpen {
 		return errNotOpen
 	}
@@ -128,10 +130,16 @@ func (g *groups) stop(yield func(*groupTask, total)) error {
 	span := g.now().Sub(g.from)
 	if !g.linger || g.perWindow {
 		g.toggle(false)
+		idle = nil // some may have run since that was known
 	}
 	for _, t := range g.order {
-		if t.counting {
-			t.counting = false
+		if !t.counting {
+			continue
+		}
+		t.counting = false
+		if idle != nil && idle(t.key) && t.whole() {
+			yield(t, total{events: len(g.events), cpus: len(t.cpus), span: span})
+		} else {
 			yield(t, g.read(t, span))
 		}
 	}
@@ -151,9 +159,7 @@ func (g *groups) stop(yield func(*groupTask, total)) error {
 // toggle switches on or off all groups that are not so yet. A group that
 // cannot be switched is closed.
 func (g *groups) toggle(on bool) {
-	if !slices.ContainsFunc(g.order, func(t *groupTask) bool {
-		return slices.ContainsFunc(t.cpus, func(c cpuGroup) bool { return c.isOpen && c.on != on })
-	}) {
+	if !slices.ContainsFunc(g.order, func(t *groupTask) bool { return t.needs(on) }) {
 		return
 	}
 	g.tour.begin(len(g.order))
@@ -166,6 +172,16 @@ func (g *groups) toggle(on bool) {
 	}
 }
 
+// needs reports whether a group of the task is not switched so yet.
+func (t *groupTask) needs(on bool) bool {
+	for i := range t.cpus {
+		if c := &t.cpus[i]; c.isOpen && c.on != on {
+			return true
+		}
+	}
+	return false
+}
+
 func (g *groups) switchOne(c *cpuGroup, on bool) {
 	if !c.isOpen || c.on == on {
 		return
@@ -175,6 +191,16 @@ func (g *groups) switchOne(c *cpuGroup, on bool) {
 		return
 	}
 	c.on = on
+}
+
+// whole reports whether the task is counted wherever it can run.
+func (t *groupTask) whole() bool {
+	for i := range t.cpus {
+		if c := &t.cpus[i]; !c.isOpen && !c.offline {
+			return false
+		}
+	}
+	return true
 }
 
 // remove closes a task's groups; in an open window it reads them first, which

@@ -59,7 +59,7 @@ func BenchmarkWindow(b *testing.B) {
 		if err := g.start(); err != nil {
 			b.Fatal(err)
 		}
-		if err := g.stop(func(*groupTask, total) {}); err != nil {
+		if err := g.stop(nil, func(*groupTask, total) {}); err != nil {
 			b.Fatal(err)
 		}
 	}

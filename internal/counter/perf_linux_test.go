@@ -183,7 +183,7 @@ func softGroups(t testing.TB) (*groups, string) {
 func stopGroups(t testing.TB, g *groups) total {
 	t.Helper()
 	var sum total
-	if err := g.stop(func(_ *groupTask, s total) { sum = s }); err != nil {
+	if err := g.stop(nil, func(_ *groupTask, s total) { sum = s }); err != nil {
 		t.Fatal(err)
 	}
 	return sum
@@ -278,7 +278,7 @@ func TestWindowAllocatesNothing(t *testing.T) {
 	}
 	yield := func(*groupTask, total) {}
 	if n := testing.AllocsPerRun(20, func() {
-		if g.start() != nil || g.stop(yield) != nil {
+		if g.start() != nil || g.stop(nil, yield) != nil {
 			t.Error("start or stop failed")
 		}
 	}); n != 0 {
@@ -325,7 +325,7 @@ func TestDyingCgroup(t *testing.T) {
 		t.Errorf("task clock %v %v, want the last %v to %v", time.Duration(sum.value[0]), ok, used, around)
 	}
 	quelltest.Until(t, 5*time.Second, "nr_dying_descendants is 0", func() bool { return dying() == "0" })
-	if err := g.stop(func(*groupTask, total) { t.Error("a reading of a removed task") }); err != nil {
+	if err := g.stop(nil, func(*groupTask, total) { t.Error("a reading of a removed task") }); err != nil {
 		t.Error(err)
 	}
 }

@@ -66,8 +66,15 @@ func (p *Perf) Most() int { return 0 }
 func (p *Perf) Start() error { return p.groups.start() }
 
 // Stop implements Source.
-func (p *Perf) Stop(_ CPUTime, yield func(sample.TaskKey, Reading)) error {
-	return p.groups.stop(func(t *groupTask, sum total) { yield(t.key, p.reading(sum)) })
+func (p *Perf) Stop(cpu CPUTime, yield func(sample.TaskKey, Reading)) error {
+	var idle func(sample.TaskKey) bool
+	if cpu != nil {
+		idle = func(k sample.TaskKey) bool {
+			used, known := cpu(k)
+			return known && used == 0
+		}
+	}
+	return p.groups.stop(idle, func(t *groupTask, sum total) { yield(t.key, p.reading(sum)) })
 }
 
 // Linger tells whether the window that is stopped next is followed by another
