@@ -189,6 +189,8 @@ func (a *app) runStudy(ctx context.Context, f *result.Folder, s *study.Study, o 
 		return &noError{err, again + " --budget TIME"}
 	case errors.Is(err, lab.ErrStopped):
 		return &noError{err, "see the run's record; to go on: " + again}
+	case errors.Is(err, unix.ENOSPC):
+		return &noError{err, "make room on its disk, then: " + again}
 	case err != nil:
 		return &noError{err, again}
 	}

@@ -25,6 +25,7 @@ const childEnv = "QUELL_COMPARE_CHILD"
 // bench is a CPU with cgroups of its own to put processes on it.
 type bench struct {
 	cpu   int
+	self  string // this program
 	host  *host.Host
 	tree  *workload.Tree
 	guard *load.Guard
@@ -40,7 +41,10 @@ func openBench(cpu int) (*bench, error) {
 		return nil, err
 	}
 	b := &bench{cpu: cpu, host: h}
-	if b.guard, err = load.StartGuard("/usr/bin/env", childEnv+"=1", "/proc/self/exe", "guard"); err != nil {
+	if b.self, err = os.Executable(); err != nil {
+		return nil, err
+	}
+	if b.guard, err = load.StartGuard("/usr/bin/env", childEnv+"=1", b.self, "guard"); err != nil {
 		return nil, err
 	}
 	b.tree, err = workload.OpenTree("quell-lab-compare", workload.TreeOptions{Controllers: []string{"freezer"}})
@@ -75,13 +79,7 @@ func (b *bench) start(argv ...string) (*subject, error) {
 	return s, nil
 }
 
-func (b *bench) burn() (*subject, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	return b.start(self, "burn")
-}
+func (b *bench) burn() (*subject, error) { return b.start(b.self, "burn") }
 
 func (s *subject) end() error {
 	_ = s.cmd.Process.Kill() // what else is in the cgroup, Remove ends
