@@ -50,8 +50,8 @@ var table = []row{
 	{pkg: "config", may: "sample spec detect plan keyed", why: "one struct per program out of the parameters that the core declares"},
 	{pkg: "logbook", may: "sample plan", why: "keeps and finds plan.Incidents; the agent writes, it and people's tools read"},
 	{pkg: "api", may: "sample spec detect plan logbook", why: "the agent's socket: incidents and specs as the core spells them, in JSON, incidents out of the log"},
-	{pkg: "report", may: "sample spec detect plan host api", why: "incidents, the agent's status and host.Capability as text for people"},
-	{pkg: "agent", may: "sample stat spec detect plan trace host counter enforce config logbook api", outside: "golang.org/x/sys github.com/prometheus/client_golang",
+	{pkg: "report", may: "sample spec detect plan replay host api", why: "incidents, the agent's status and host.Capability as text for people"},
+	{pkg: "agent", may: "sample stat spec detect plan trace wire host counter enforce config logbook api", outside: "golang.org/x/sys github.com/prometheus/client_golang",
 		why: "the loop over the core; what it is fed through are its own interfaces, the types in them are their packages'"},
 	{pkg: "bus/spool", may: "atomicfile", why: "messages on disk; knows no message"},
 	{pkg: "bus/authority", may: "atomicfile wire", outside: "github.com/nats-io/jwt github.com/nats-io/nkeys", why: "who may use which of wire's subjects, as NATS's own credentials"},
@@ -79,7 +79,7 @@ var table = []row{
 	{pkg: "store", may: "sample plan atomicfile trace/parquet", outside: "golang.org/x/sys github.com/parquet-go", why: "samples and records in Parquet segments: trace/parquet's columns, plan's incidents"},
 	{pkg: "store/duck", may: "sample spec store", outside: "golang.org/x/sys github.com/duckdb", why: "SQL over a store's segments; the only package that links DuckDB"},
 	{pkg: "enforce/fault", may: "sample host enforce api", outside: "golang.org/x/sys", why: "kills the shipped agent and the enforcer at every step, and judges what is left"},
-	{pkg: "cmd/quell-agent", may: "sample stat spec detect plan trace host counter counter/runq counter/uprobe counter/blockio enforce config logbook api agent", outside: "golang.org/x/sys github.com/spf13 github.com/prometheus", why: "wiring"},
+	{pkg: "cmd/quell-agent", may: "sample stat spec detect plan trace host counter counter/runq counter/uprobe counter/blockio enforce config logbook api agent wire bus", outside: "golang.org/x/sys github.com/spf13 github.com/prometheus", why: "wiring"},
 	{pkg: "cmd/quell", may: "keyed sample stat spec detect plan trace trace/parquet trace/recording replay sim quality host counter counter/runq counter/uprobe counter/blockio enforce workload config logbook api report agent demo lab lab/study lab/result lab/analyse lab/load lab/audit lab/env lab/observe lab/render lab/render/parquet", outside: "golang.org/x/sys golang.org/x/term github.com/spf13", why: "wiring"},
 }
 
@@ -106,6 +106,6 @@ var impure = map[string][]string{
 var randOK = words("New NewSource NewPCG NewChaCha8 NewZipf Rand Source Source64 PCG ChaCha8 Zipf")
 
 // agentNever are import paths that must not get into the agent.
-var agentNever = words("github.com/quell-dev/quell/internal/trace/parquet github.com/marcboeker github.com/duckdb github.com/parquet-go github.com/apache/arrow")
+var agentNever = words("github.com/quell-dev/quell/internal/bus/embedded github.com/quell-dev/quell/internal/bus/authority github.com/nats-io/nats-server github.com/quell-dev/quell/internal/trace/parquet github.com/marcboeker github.com/duckdb github.com/parquet-go github.com/apache/arrow")
 
 func words(s string) []string { return strings.Fields(s) }

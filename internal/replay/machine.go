@@ -45,10 +45,12 @@ type task struct {
 
 // view is what a task is to one signal.
 type view struct {
-	task *task
-	key  spec.Key
-	spec spec.Spec // of the whole recording, if those are used
-	job  *Job
+	task    *task
+	key     spec.Key
+	variant string
+	bin     int
+	spec    spec.Spec // of the whole recording, if those are used
+	job     *Job
 }
 
 func (p *Player) machine(name string) *machine {
@@ -113,10 +115,14 @@ func (m *machine) view(s *sample.Sample, index int) *view {
 		t.views = append(t.views, nil)
 	}
 	v := t.views[index]
-	if v == nil || v.key.Variant != s.Variant || v.key.Platform != s.Platform || t.who.Job != s.Job {
+	bin := m.player.options.bin(s)
+	if v == nil || v.variant != s.Variant || v.key.Platform != s.Platform || t.who.Job != s.Job || v.bin != bin {
+		j := m.player.job(s.Job)
+		if v == nil || v.job != j {
+			j.Tasks++
+		}
 		t.who.Job = s.Job
-		v = &view{task: t, key: m.player.options.key(s), job: m.player.job(s.Job)}
-		v.job.Tasks++
+		v = &view{task: t, key: m.player.options.key(s), variant: s.Variant, bin: bin, job: j}
 		v.spec = m.player.options.Specs[v.key]
 		t.views[index] = v
 	}

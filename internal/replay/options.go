@@ -1,6 +1,8 @@
 package replay
 
 import (
+	"fmt"
+	"math"
 	"time"
 
 	"github.com/quell-dev/quell/internal/detect"
@@ -30,7 +32,7 @@ type Options struct {
 // each machine's own history.
 func Default(rule detect.Rule) (Options, error) {
 	p, err := detect.Paper(rule)
-	return Options{Detect: p, Policy: plan.Paper(), Spec: spec.OwnHistory(), Sampling: 10 * time.Second}, err
+	return Options{Detect: p, Policy: plan.Paper(), Spec: spec.OwnHistory(), Sampling: 10 * time.Second, ByTask: p.OwnSpec}, err
 }
 
 // Step scales the rule's windows to a recording with a sample every step: they
@@ -61,5 +63,17 @@ func (o *Options) key(s *sample.Sample) spec.Key {
 	if o.ByTask {
 		k.Job = sample.JobName(s.Machine + " " + string(s.Task))
 	}
+	if o.Detect.UsageBins {
+		k.Variant += fmt.Sprintf(" %d", o.bin(s))
+	}
 	return k
+}
+
+// bin is the range of usage that a sample is in, for rules that have a spec for
+// each: two for each doubling, from what a signal asks for at least.
+func (o *Options) bin(s *sample.Sample) int {
+	if !o.Detect.UsageBins || s.CPU < 0.01 {
+		return 0
+	}
+	return int(math.Floor(2*math.Log2(float64(s.CPU)))) + 20
 }

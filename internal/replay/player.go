@@ -12,15 +12,15 @@ import (
 
 // Job is what was counted of a job.
 type Job struct {
-	Job     sample.JobName `json:"job"`
-	Class   sample.Class   `json:"class"`
-	Tasks   int            `json:"tasks"`
-	Samples int            `json:"samples"` // with a cost
-	Judged  int            `json:"judged"`  // that were held against a ready spec
-	Outlier int            `json:"outliers"`
-	Anomaly int            `json:"anomalies"`
-	Suffers int            `json:"accusing"` // accusations of others by its tasks' anomalies
-	Accused int            `json:"accused"`  // accusations of its tasks
+	Job       sample.JobName `json:"job"`
+	Class     sample.Class   `json:"class"`
+	Tasks     int            `json:"tasks"`
+	Samples   int            `json:"samples"` // with a cost
+	Judged    int            `json:"judged"`  // that were held against a ready spec
+	Outliers  int            `json:"outliers"`
+	Anomalies int            `json:"anomalies"`
+	Accusing  int            `json:"accusing"` // accusations of others by its tasks' anomalies
+	Accused   int            `json:"accused"`  // accusations of its tasks
 }
 
 // Accusation is that of one suspect, the first of its list, in one incident.
@@ -136,8 +136,8 @@ func (r *Result) Merge(o *Result) {
 }
 
 func (j *Job) add(o *Job) {
-	j.Tasks, j.Samples, j.Judged, j.Outlier = j.Tasks+o.Tasks, j.Samples+o.Samples, j.Judged+o.Judged, j.Outlier+o.Outlier
-	j.Anomaly, j.Suffers, j.Accused = j.Anomaly+o.Anomaly, j.Suffers+o.Suffers, j.Accused+o.Accused
+	j.Tasks, j.Samples, j.Judged, j.Outliers = j.Tasks+o.Tasks, j.Samples+o.Samples, j.Judged+o.Judged, j.Outliers+o.Outliers
+	j.Anomalies, j.Accusing, j.Accused = j.Anomalies+o.Anomalies, j.Accusing+o.Accusing, j.Accused+o.Accused
 	j.Class = max(j.Class, o.Class)
 }
 
@@ -176,11 +176,11 @@ func (p *Player) count(v *view, r *detect.Reading, verdict *detect.Verdict) {
 	j.Samples++
 	if verdict.Outlier {
 		p.result.Outliers++
-		j.Outlier++
+		j.Outliers++
 	}
 	if verdict.Anomaly {
 		p.result.Anomalies++
-		j.Anomaly++
+		j.Anomalies++
 	}
 }
 
@@ -195,7 +195,7 @@ func (p *Player) found(m *machine, f *detect.Finding, out plan.Output) {
 		return
 	}
 	p.accused[k] = true
-	p.job(f.Victim.Job).Suffers++
+	p.job(f.Victim.Job).Accusing++
 	p.job(first.Job).Accused++
 	p.result.Accusations = append(p.result.Accusations, Accusation{Incident: inc.ID, Machine: m.name, Signal: f.Signal,
 		Victim: f.Victim.Name, Suspect: first.Name, Correlation: first.Correlation, Began: f.First, At: f.At})

@@ -9,13 +9,9 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Source gives samples one at a time, io.EOF at the end.
+// Source gives samples, as many at a time as suits it, possibly none, and io.EOF
+// at the end. They are valid until the next call. *recording.Recording is one.
 type Source interface {
-	Read(*sample.Sample) error
-}
-
-// batcher is a Source that has many samples at once, valid until the next call.
-type batcher interface {
 	Next() ([]sample.Sample, error)
 }
 
@@ -77,15 +73,8 @@ func deal(ctx context.Context, src Source, full []chan []sample.Sample, empty ch
 		}
 	}()
 	last, to := "", int(maphash.String(seed, "")%uint64(len(full)))
-	one := make([]sample.Sample, 1)
 	for {
-		some := one
-		var err error
-		if b, ok := src.(batcher); ok {
-			some, err = b.Next()
-		} else {
-			err = src.Read(&one[0])
-		}
+		some, err := src.Next()
 		if err == io.EOF {
 			return nil
 		}

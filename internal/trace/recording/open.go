@@ -35,6 +35,7 @@ type Recording struct {
 	taken    *atomic.Int64 // bytes of the file
 	progress func() float64
 	closers  []func() error
+	buffer   []sample.Sample
 }
 
 // Options are what a file's content does not say.
@@ -75,6 +76,30 @@ func Open(name string, o Options) (*Recording, error) {
 		return nil, &FormatError{name, err, do}
 	}
 	return r, nil
+}
+
+// batch is how many samples Next reads of what gives them one by one.
+const batch = 256
+
+// Next returns the samples that come next, possibly none, or io.EOF. They are
+// valid until the next call. It is Read without a copy: use one of the two.
+func (r *Recording) Next() ([]sample.Sample, error) {
+	if b, ok := r.Reader.(interface {
+		Next() ([]sample.Sample, error)
+	}); ok {
+		return b.Next()
+	}
+	if r.buffer == nil {
+		r.buffer = make([]sample.Sample, batch)
+	}
+	for i := range r.buffer {
+		if err := r.Read(&r.buffer[i]); err == io.EOF && i > 0 {
+			return r.buffer[:i], nil
+		} else if err != nil {
+			return r.buffer[:i], err
+		}
+	}
+	return r.buffer, nil
 }
 
 // Close closes the file.

@@ -1,0 +1,288 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/keyed"
+	"github.com/quell-dev/quell/internal/replay"
+	"github.com/quell-dev/quell/internal/report"
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/trace"
+	"github.com/quell-dev/quell/internal/trace/recording"
+)
+
+// replaying is what the flags of quell replay say.
+type replaying struct {
+	rule, columns, specs, sane   string
+	byTask                       bool
+	leastSamples, workers, limit int
+	leastCPU                     float64
+	step                         time.Duration
+}
+
+func (a *app) replay() *cobra.Command {
+	var f replaying
+	cmd := &cobra.Command{
+		Use: "replay FILE...", Short: "play recorded samples with the real detection", Args: cobra.MinimumNArgs(1),
+		Long: `replay plays samples that were recorded, with the detection and the planning that
+the agent runs, and reports outliers, anomalies, incidents and who was accused. Of a
+labelled recording it also says how often that was right. Nobody is capped.
+
+What a file is shows from its content: a trace of quell's (CSV or Parquet), Kepler's
+counters as Prometheus JSON, Rezolus' Parquet, or with --columns any other CSV; gzip
+and zstd are read as they are, and - is standard input. Several files are played one
+after the other. docs/replay.md describes all of it.
+
+With --json every incident is a line, and the last line is the summary.`,
+		Example: `  quell replay trace.csv
+  quell replay --rule cpi2 --json trace.parquet | tail -1 | jq .accusations
+  quell replay --step 3s --specs whole --by-task prom_response.json.gz
+  quell replay --columns google2011 part-00000-of-00500.csv.gz`,
+		RunE: func(cmd *cobra.Command, files []string) error { return a.runReplay(cmd, &f, files) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.rule, "rule", string(detect.Quell), "rule that detects: "+names(detect.Rules()))
+	flags.StringVar(&f.columns, "columns", "", "what a CSV's columns are: a YAML file, or "+strings.Join(slices.Sorted(maps.Keys(recording.Maps())), ", "))
+	flags.StringVar(&f.specs, "specs", "learn", "learn: on the way, as an agent does; whole: out of the whole recording first")
+	flags.BoolVar(&f.byTask, "by-task", false, "a spec for each task instead of each job")
+	flags.IntVar(&f.leastSamples, "least-samples", 100, "samples of a task that make a spec")
+	flags.Float64Var(&f.leastCPU, "least-cpu", 0.25, "CPU-s/s below which a sample is not judged (default the signal's)")
+	flags.StringVar(&f.sane, "sane", "", "LOW:HIGH, outside which a cost is a bad reading (default the signal's)")
+	flags.DurationVar(&f.step, "step", time.Minute, "time between two samples of a task: the rule's windows are so many samples")
+	flags.IntVar(&f.workers, "workers", runtime.GOMAXPROCS(0), "machines played at once")
+	flags.IntVar(&f.limit, "limit", 50, "incidents shown, those that accuse somebody first; 0: all")
+	complete := func(flag string, words []string) {
+		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+	}
+	complete("rule", strings.Split(names(detect.Rules()), ", "))
+	complete("specs", []string{"learn", "whole"})
+	_ = cmd.RegisterFlagCompletionFunc("columns", cobra.FixedCompletions(slices.Sorted(maps.Keys(recording.Maps())), cobra.ShellCompDirectiveDefault))
+	return a.withJSON(cmd)
+}
+
+// options turns flags into replay's.
+func (f *replaying) options(changed func(string) bool) (replay.Options, error) {
+	o, err := replay.Default(detect.Rule(f.rule))
+	if err != nil {
+		return o, &usageError{fmt.Errorf("--rule: %w", err), "see `quell replay --help`"}
+	}
+	switch {
+	case f.specs != "learn" && f.specs != "whole":
+		return o, fmt.Errorf("--specs %q: want learn or whole", f.specs)
+	case f.step <= 0:
+		return o, fmt.Errorf("--step %v: want a duration above 0", f.step)
+	case f.leastSamples < 2:
+		return o, fmt.Errorf("--least-samples %d: want 2 or more", f.leastSamples)
+	case f.leastCPU < 0:
+		return o, fmt.Errorf("--least-cpu %v: want 0 or more", f.leastCPU)
+	}
+	o.Step(f.step)
+	o.ByTask = o.ByTask || f.byTask
+	o.Spec.MinSamples = f.leastSamples
+	o.Signals = map[sample.SignalName]sample.Signal{}
+	for _, s := range sample.Signals() {
+		if changed("least-cpu") {
+			s.LeastCPU = f.leastCPU
+		}
+		if f.sane != "" {
+			low, high, _ := strings.Cut(f.sane, ":")
+			var bad, worse error
+			s.Min, bad = strconv.ParseFloat(low, 64)
+			if s.Max, worse = strconv.ParseFloat(high, 64); bad != nil || worse != nil || !(s.Min < s.Max) {
+				return o, fmt.Errorf("--sane %q: want two numbers such as 0.1:20", f.sane)
+			}
+		}
+		o.Signals[s.Name] = s
+	}
+	return o, nil
+}
+
+func (a *app) runReplay(cmd *cobra.Command, f *replaying, files []string) error {
+	o, err := f.options(cmd.Flags().Changed)
+	if err != nil {
+		return err
+	}
+	var columns *recording.Columns
+	if f.columns != "" {
+		if columns, err = recording.LoadColumns(f.columns); err != nil {
+			return columnsError(err)
+		}
+	}
+	if f.specs == "whole" && slices.Contains(files, "-") {
+		return &usageError{errors.New("--specs whole reads the recording twice, which standard input cannot be"), "write it to a file first"}
+	}
+	reel := func(what string) *reel {
+		return &reel{app: a, files: files, options: recording.Options{Columns: columns}, what: what}
+	}
+	if f.specs == "whole" {
+		learner := replay.NewLearner(&o)
+		if err := each(cmd.Context(), reel("learning"), learner.Add); err != nil {
+			return err
+		}
+		o.Specs = learner.Specs(o.Spec.MinSamples)
+	}
+	film := reel("replaying")
+	result, err := replay.Run(cmd.Context(), film, o, f.workers)
+	if err := errors.Join(err, film.close()); err != nil {
+		return err
+	}
+	r := &report.Replay{Result: result}
+	if labels, labelled := film.labels, film.labelled; labelled {
+		score := replay.Judge(labels, result.Accusations)
+		r.Score = &score
+	}
+	r.Summary = result.Summary(r.Score)
+	r.Summary.Rows, r.Summary.Bad = film.rows, film.bad
+	r.Notes = film.notes
+	if result.Late > 0 {
+		r.Notes = append(r.Notes, fmt.Sprintf("rows skipped that are not in order of time: %d; sort the recording", result.Late))
+	}
+	if result.UnknownSignal > 0 {
+		r.Notes = append(r.Notes, fmt.Sprintf("rows skipped of a signal that quell does not know: %d", result.UnknownSignal))
+	}
+	if a.json {
+		return a.replayJSON(r)
+	}
+	return report.ReplayText(a.out, r, f.limit, a.style())
+}
+
+func columnsError(err error) error {
+	var invalid *keyed.InvalidError
+	if errors.As(err, &invalid) {
+		return &usageError{err, "docs/replay.md describes column maps"}
+	}
+	return &usageError{err, "name a YAML file, or one of " + strings.Join(slices.Sorted(maps.Keys(recording.Maps())), ", ")}
+}
+
+// replayJSON writes a line for each incident and the summary last.
+func (a *app) replayJSON(r *report.Replay) error {
+	e := json.NewEncoder(a.out)
+	e.SetEscapeHTML(false)
+	for _, inc := range r.Result.Incidents {
+		if err := e.Encode(inc); err != nil {
+			return fmt.Errorf("write JSON: %w", err)
+		}
+	}
+	for _, note := range r.Notes {
+		fmt.Fprintln(a.err, "quell: "+note)
+	}
+	if err := e.Encode(r.Summary); err != nil {
+		return fmt.Errorf("write JSON: %w", err)
+	}
+	return nil
+}
+
+// each reads all of a source.
+func each(ctx context.Context, src *reel, take func(*sample.Sample)) error {
+	for {
+		some, err := src.Next()
+		if err == nil {
+			err = ctx.Err()
+		}
+		for i := range some {
+			take(&some[i])
+		}
+		if err == io.EOF {
+			return src.close()
+		}
+		if err != nil {
+			return errors.Join(err, src.close())
+		}
+	}
+}
+
+// reel is a replay.Source of several files, which shows how far it is.
+type reel struct {
+	app     *app
+	files   []string
+	options recording.Options
+	what    string
+
+	at       int // file
+	open     *recording.Recording
+	read     int
+	shown    time.Time
+	rows     int
+	bad      int
+	labels   []trace.Label
+	labelled bool
+	notes    []string
+}
+
+// Next implements replay.Source.
+func (r *reel) Next() ([]sample.Sample, error) {
+	for {
+		if r.open == nil {
+			if r.at == len(r.files) {
+				return nil, io.EOF
+			}
+			var err error
+			if r.open, err = recording.Open(r.files[r.at], r.options); err != nil {
+				return nil, err
+			}
+		}
+		some, err := r.open.Next()
+		r.read += len(some)
+		r.show()
+		if err != io.EOF {
+			return some, err
+		}
+		if err := r.close(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// close ends the open file and notes what it said of itself.
+func (r *reel) close() error {
+	r.clear()
+	if r.open == nil {
+		return nil
+	}
+	name, open := r.files[r.at], r.open
+	r.open = nil
+	r.at++
+	rep := open.Report()
+	r.rows, r.bad = r.rows+rep.Rows, r.bad+rep.Bad
+	labels, labelled := open.Labels()
+	r.labels, r.labelled = append(r.labels, labels...), r.labelled || labelled
+	if rep.Bad > 0 {
+		r.notes = append(r.notes, fmt.Sprintf("%s: bad rows skipped: %d: %s", filepath.Base(name), rep.Bad, strings.Join(rep.Reasons, "; ")))
+	}
+	if len(rep.Unknown) > 0 {
+		r.notes = append(r.notes, fmt.Sprintf("%s: columns not known, ignored: %s", filepath.Base(name), strings.Join(rep.Unknown, ", ")))
+	}
+	return open.Close()
+}
+
+// show draws a bar on a terminal.
+func (r *reel) show() {
+	if _, _, ok := r.app.terminal(); !ok || r.app.json || r.app.now().Sub(r.shown) < 200*time.Millisecond {
+		return
+	}
+	r.shown = r.app.now()
+	const wide = 30
+	part := (float64(r.at) + r.open.Progress()) / float64(len(r.files))
+	full := int(part * wide)
+	fmt.Fprintf(r.app.err, "\r\x1b[K%s [%s%s] %.0f %%, %d samples", r.what, strings.Repeat("#", full), strings.Repeat("-", wide-full), 100*part, r.read)
+}
+
+func (r *reel) clear() {
+	if !r.shown.IsZero() {
+		fmt.Fprint(r.app.err, "\r\x1b[K")
+	}
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/replay"
+)
+
+const kepler = "../../testdata/traces/kepler_coremark_2023.json.gz"
+
+// labelled writes a trace in which /encode hurts /web from minute 130 on, in
+// turns, and says so.
+func labelled(t *testing.T) string {
+	t.Helper()
+	var b strings.Builder
+	b.WriteString("#labels: machine,victim,antagonist,from,to,cause\n#label: m,/web,/encode,7860000,9600000,cache\nts,machine,job,task,signal,variant,class,cpu,cost\n")
+	for at := range 200 {
+		cost, used := 1.5+0.01*float64(at%7), 0.05
+		if at >= 130 && at < 160 && at/3%2 == 0 {
+			cost, used = 4, 3
+		}
+		fmt.Fprintf(&b, "%[1]d,m,web,/web,cpi,v,latency-sensitive,1,%[2]v\n%[1]d,m,encode,/encode,cpi,v,batch,%[3]v,\n", (at+1)*60_000, cost, used)
+	}
+	b.WriteString("bad\n1,m,web,/web,cpi,v,batch,1,1\n")
+	name := filepath.Join(t.TempDir(), "labelled.csv")
+	if err := os.WriteFile(name, []byte(b.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+func TestReplay(t *testing.T) {
+	got := quell(t, utf8(""), "replay", labelled(t))
+	if got.code != exitOK {
+		t.Fatalf("%+v", got)
+	}
+	golden(t, "replay", got.out)
+
+	got = quell(t, utf8(""), "replay", "--rule", "cpi2", "--step", "3s", "--specs", "whole", "--by-task", "--least-samples", "20",
+		"--least-cpu", "0", "--sane", "0.1:20", "--json", kepler)
+	lines := strings.Split(strings.TrimSpace(got.out), "\n")
+	var inc plan.Incident
+	var s replay.Summary
+	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &s); err != nil || got.code != exitOK {
+		t.Fatal(err, got)
+	}
+	if s.Rule != "cpi2" || s.Rows != 4302 || s.Samples != 2491 || s.Outliers != 103 || s.Anomalies != 1 || s.Accusations != 0 || s.Precision != nil {
+		t.Errorf("%+v", s)
+	}
+	if err := json.Unmarshal([]byte(lines[0]), &inc); err != nil || len(lines) != 2 || !strings.Contains(string(inc.Victim.Name), "kube-apiserver") {
+		t.Errorf("%d lines, %v, %+v", len(lines), err, inc.Victim)
+	}
+}
+
+func TestReplayScores(t *testing.T) {
+	got := quell(t, utf8(""), "replay", "--json", labelled(t))
+	lines := strings.Split(strings.TrimSpace(got.out), "\n")
+	var s replay.Summary
+	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &s); err != nil {
+		t.Fatal(err)
+	}
+	if s.Precision == nil || *s.Precision.Value != 1 || *s.Recall.Value != 1 || *s.Top1.Value != 1 || s.After.N != 1 || s.Bad != 1 || s.Late != 1 {
+		t.Errorf("%+v", s)
+	}
+	for _, want := range []string{"bad rows skipped: 1: line 404", "not in order of time: 1"} {
+		if !strings.Contains(got.err, want) {
+			t.Errorf("%q is not in %q", want, got.err)
+		}
+	}
+}
+
+func TestReplayRefuses(t *testing.T) {
+	csv := filepath.Join(t.TempDir(), "a.csv")
+	if err := os.WriteFile(csv, []byte("a,b\n1,2\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for want, args := range map[string][]string{
+		"no such file": {"none"}, "not the header of a trace": {csv}, "--columns": {csv}, `rule "nobody"`: {"--rule", "nobody", csv},
+		"want learn or whole": {"--specs", "half", csv}, "want two numbers": {"--sane", "3", csv}, "--step": {"--step", "0s", csv},
+		"google2011": {"--columns", "none", csv}, "read header": {"--columns", "cgroup-counters", csv}, "write it to a file first": {"--specs", "whole", "-"},
+	} {
+		got := quell(t, utf8(""), append([]string{"replay"}, args...)...)
+		if got.code != exitUsage || !strings.Contains(got.err, want) {
+			t.Errorf("%v: %d, %q, want %q", args, got.code, got.err, want)
+		}
+	}
+}

@@ -1,0 +1,100 @@
+package replay
+
+import (
+	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/stat"
+)
+
+// Summary is a replay in numbers, for programs.
+type Summary struct {
+	Rule        detect.Rule   `json:"rule"`
+	Rows        int           `json:"rows"`    // read
+	Bad         int           `json:"bad"`     // skipped: they hold no sample
+	Late        int           `json:"late"`    // skipped: not in order of time
+	Unknown     int           `json:"unknown"` // skipped: of a signal that is not known
+	Samples     int           `json:"samples"` // held against a ready spec
+	Outliers    int           `json:"outliers"`
+	Anomalies   int           `json:"anomalies"`
+	Accusations int           `json:"accusations"`
+	Incidents   int           `json:"incidents"`
+	Machines    int           `json:"machines"`
+	Jobs        int           `json:"jobs"`
+	From        sample.Millis `json:"from"`
+	To          sample.Millis `json:"to"`
+	// Of a labelled recording; the intervals are two-sided, 95 %.
+	Precision *ShareJSON `json:"precision,omitempty"`
+	Recall    *ShareJSON `json:"recall,omitempty"`
+	Top1      *ShareJSON `json:"top1,omitempty"`
+	After     *AfterJSON `json:"time_to_detection,omitempty"`
+}
+
+// ShareJSON is a share; without a value, of none.
+type ShareJSON struct {
+	Value *float64 `json:"value"`
+	Low   float64  `json:"low"`
+	High  float64  `json:"high"`
+	K     int      `json:"k"`
+	N     int      `json:"n"`
+}
+
+// AfterJSON is the median time to detection, in seconds.
+type AfterJSON struct {
+	Median float64 `json:"median_s"`
+	Low    float64 `json:"low_s"`
+	High   float64 `json:"high_s"`
+	N      int     `json:"n"`
+}
+
+func (s Share) json() *ShareJSON {
+	j := &ShareJSON{Low: s.Low, High: s.High, K: s.K, N: s.N}
+	if s.N > 0 {
+		v := s.Value()
+		j.Value = &v
+	} else {
+		j.High = 1
+	}
+	return j
+}
+
+// Summary puts the result into numbers; score is nil for a recording that is
+// not labelled. Rows and Bad are the reader's to add.
+func (r *Result) Summary(score *Score) Summary {
+	s := Summary{Rule: r.Rule, Late: r.Late, Unknown: r.UnknownSignal, Samples: r.Judged, Outliers: r.Outliers, Anomalies: r.Anomalies,
+		Accusations: len(r.Accusations), Incidents: len(r.Incidents), Machines: r.Machines, Jobs: len(r.Jobs), From: r.From, To: r.To}
+	if score == nil {
+		return s
+	}
+	s.Precision, s.Recall, s.Top1 = score.Precision.json(), score.Recall.json(), score.Top1.json()
+	if median, low, high, ok := score.Median(); ok {
+		s.After = &AfterJSON{median.Seconds(), low.Seconds(), high.Seconds(), len(score.After)}
+	}
+	return s
+}
+
+// Costs collects a job's costs for their distribution: all up to its size, then
+// an even choice of them (reservoir sampling; Vitter, 1985) by a fixed seed.
+type Costs struct {
+	Values []float64
+	Seen   int
+	state  uint64
+}
+
+// costsKept bounds a job's costs in memory.
+const costsKept = 1 << 14
+
+// Add takes in one.
+func (c *Costs) Add(v float64) {
+	c.Seen++
+	if len(c.Values) < costsKept {
+		c.Values = append(c.Values, v)
+		return
+	}
+	c.state = c.state*6364136223846793005 + 1442695040888963407 // Knuth's linear congruence
+	if i := int((c.state >> 33) % uint64(c.Seen)); i < costsKept {
+		c.Values[i] = v
+	}
+}
+
+// Fits are the distributions of the paper's figure 7 fitted to the costs.
+func (c *Costs) Fits() []stat.Fit { return stat.Fits(c.Values) }

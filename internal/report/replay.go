@@ -1,0 +1,140 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/replay"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// Replay is what a replay is reported from.
+type Replay struct {
+	Summary replay.Summary
+	Result  *replay.Result
+	Score   *replay.Score // nil: not labelled
+	Notes   []string      // of the reading: what was skipped, and why
+}
+
+// ReplayText writes it: the numbers, the jobs, the incidents (those that accuse
+// somebody first, at most so many; 0: all) and, of a labelled recording, how
+// often it was right.
+func ReplayText(w io.Writer, r *Replay, incidents int, s Style) error {
+	p := &page{Style: s}
+	n := &r.Summary
+	p.fact("rule", string(n.Rule))
+	p.fact("recording", fmt.Sprintf("%s, %s, %s to %s", plural(n.Machines, "machine"), plural(n.Jobs, "job"),
+		p.local(n.From).Format("2006-01-02 15:04:05 MST"), p.local(n.To).Format("2006-01-02 15:04:05 MST")))
+	p.fact("samples", fmt.Sprintf("%d of %d rows were held against a spec", n.Samples, n.Rows))
+	p.fact("outliers", share(n.Outliers, n.Samples))
+	p.fact("anomalies", fmt.Sprint(n.Anomalies))
+	p.fact("incidents", fmt.Sprint(n.Incidents))
+	c := plain
+	if n.Accusations > 0 {
+		c = yellow
+	}
+	p.colored("accusations", c, fmt.Sprint(n.Accusations))
+	for _, note := range r.Notes {
+		p.colored("note", yellow, note)
+	}
+	if n.Samples == 0 {
+		p.colored("note", yellow, "no sample was held against a spec: specs learnt on the way need 100 samples of a task; --specs whole makes them of the whole recording first")
+	}
+	p.score(r.Score)
+	p.jobs(r.Result.Jobs)
+	if err := p.flush(w); err != nil {
+		return err
+	}
+	if len(r.Result.Incidents) == 0 {
+		return nil
+	}
+	if _, err := io.WriteString(w, "\n"); err != nil {
+		return err
+	}
+	list := slices.Clone(r.Result.Incidents)
+	slices.SortStableFunc(list, func(a, b *plan.Incident) int {
+		return -cmp.Compare(min(a.Antagonists, 1), min(b.Antagonists, 1))
+	})
+	if incidents > 0 && len(list) > incidents {
+		list = list[:incidents]
+	}
+	shown := make([]plan.Incident, len(list))
+	for i, inc := range list {
+		shown[i] = *inc
+	}
+	return Incidents(w, shown, len(r.Result.Incidents)-len(shown), s)
+}
+
+func share(k, of int) string {
+	if of == 0 {
+		return fmt.Sprint(k)
+	}
+	return fmt.Sprintf("%d, %.1f %%", k, 100*float64(k)/float64(of))
+}
+
+func (p *page) score(s *replay.Score) {
+	if s == nil {
+		return
+	}
+	for _, of := range []struct {
+		name  string
+		share replay.Share
+		what  string
+	}{
+		{"precision", s.Precision, "accusations were right"},
+		{"recall", s.Recall, "labelled episodes had an antagonist accused"},
+		{"top-1", s.Top1, "episodes with an accusation had the right one first"},
+	} {
+		text := "none of none"
+		if of.share.N > 0 {
+			text = fmt.Sprintf("%.3f [%.3f, %.3f]: %d of %d %s", of.share.Value(), of.share.Low, of.share.High, of.share.K, of.share.N, of.what)
+		}
+		p.fact(of.name, text)
+	}
+	if median, low, high, ok := s.Median(); ok {
+		p.fact("after", fmt.Sprintf("%s [%s, %s] until the right one is accused (median of %d)", span(median), span(low), span(high), len(s.After)))
+	}
+}
+
+// jobs writes those that something was found of, else the largest.
+func (p *page) jobs(all []replay.Job) {
+	list := slices.Clone(all)
+	slices.SortStableFunc(list, func(a, b replay.Job) int {
+		return -cmp.Or(cmp.Compare(a.Accused+a.Accusing, b.Accused+b.Accusing), cmp.Compare(a.Anomalies, b.Anomalies), cmp.Compare(a.Samples, b.Samples))
+	})
+	const most = 20
+	p.line("")
+	t := table{columns: []column{{head: "JOB", least: 16}, {head: "CLASS", drop: 1}, {head: "TASKS", right: true, drop: 2}, {head: "SAMPLES", right: true},
+		{head: "OUTLIERS", right: true}, {head: "ANOMALIES", right: true}, {head: "ACCUSES", right: true}, {head: "ACCUSED", right: true}}}
+	for _, j := range list[:min(most, len(list))] {
+		name := string(j.Job)
+		if name == "" {
+			name = "(none)"
+		}
+		t.row(cell{text: name}, cell{text: j.Class.String()}, cell{text: fmt.Sprint(j.Tasks)}, cell{text: fmt.Sprint(j.Judged)},
+			cell{text: fmt.Sprint(j.Outliers)}, cell{text: fmt.Sprint(j.Anomalies)}, cell{text: fmt.Sprint(j.Accusing)}, cell{text: fmt.Sprint(j.Accused)})
+	}
+	t.write(p)
+	if len(list) > most {
+		p.line(p.paint(dim, fmt.Sprintf("and %d more", len(list)-most)))
+	}
+	var classes [3]replay.Job
+	for _, j := range all {
+		c := &classes[j.Class]
+		c.Tasks, c.Judged, c.Outliers, c.Anomalies = c.Tasks+j.Tasks, c.Judged+j.Judged, c.Outliers+j.Outliers, c.Anomalies+j.Anomalies
+		c.Accusing, c.Accused = c.Accusing+j.Accusing, c.Accused+j.Accused
+	}
+	p.line("")
+	t = table{columns: []column{{head: "CLASS"}, {head: "TASKS", right: true}, {head: "SAMPLES", right: true},
+		{head: "OUTLIERS", right: true}, {head: "ANOMALIES", right: true}, {head: "ACCUSES", right: true}, {head: "ACCUSED", right: true}}}
+	for c := len(classes) - 1; c >= 0; c-- {
+		if j := classes[c]; j.Tasks > 0 {
+			t.row(cell{text: sample.Class(c).String()}, cell{text: fmt.Sprint(j.Tasks)}, cell{text: fmt.Sprint(j.Judged)},
+				cell{text: fmt.Sprint(j.Outliers)}, cell{text: fmt.Sprint(j.Anomalies)}, cell{text: fmt.Sprint(j.Accusing)}, cell{text: fmt.Sprint(j.Accused)})
+		}
+	}
+	t.write(p)
+}
