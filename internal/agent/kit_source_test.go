@@ -54,7 +54,9 @@ func (s *source) reading(f *followed) counter.Reading {
 	r := counter.Reading{Cost: f.cost(), Rate: 1000, Coverage: 1}
 	r.Extras.Set(sample.Instructions, 1e9)
 	if s.change != nil {
-		s.change(f.path, &r)
+		changed := r
+		s.change(f.path, &changed)
+		return changed
 	}
 	return r
 }

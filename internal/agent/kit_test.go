@@ -52,6 +52,7 @@ type machine struct {
 	quotas    map[string]time.Duration       // cgroups above guests that have one: how long they were held back
 	write     func(file, value string) error // nil: writing works
 	reading   error                          // of CPU times
+	cpus      sample.Set                     // that tasks may run on
 	sysfs     *host.Host
 	online    []string      // that the source was told of
 	switches  float64       // context switches a second
@@ -83,7 +84,7 @@ type guest struct {
 }
 
 func newMachine(t testing.TB) *machine {
-	return &machine{t: t, settled: time.Now(), looked: time.Now(), switched: 1, values: map[string]string{}, opening: map[string]error{}}
+	return &machine{t: t, cpus: sample.SetOf(0, 1), settled: time.Now(), looked: time.Now(), switched: 1, values: map[string]string{}, opening: map[string]error{}}
 }
 
 func (m *machine) add(path string, load float64) *guest {
@@ -100,10 +101,15 @@ func (g *guest) limit() string { return "/cg" + g.path + "/cpu.max" }
 
 // rate is what it gets of what it wants.
 func (g *guest) rate() float64 {
-	if limit, err := strconv.ParseFloat(g.m.values[g.limit()], 64); err == nil {
-		return min(g.load, limit)
+	text := g.m.values[g.limit()]
+	if text == "max" || text == "" {
+		return g.load
 	}
-	return g.load
+	limit, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		g.m.t.Errorf("%s is limited to %q", g.path, text)
+	}
+	return min(g.load, limit)
 }
 
 // settle accounts what was used up to now; call it before a rate changes.
@@ -176,7 +182,7 @@ type cgroup struct {
 func (c *cgroup) Dir() string                      { return "/cg" + c.path }
 func (c *cgroup) Members() ([]int, error)          { return nil, nil }
 func (c *cgroup) Below() ([]uint64, error)         { return nil, nil }
-func (c *cgroup) AllowedCPUs() (sample.Set, error) { return sample.SetOf(0, 1), nil }
+func (c *cgroup) AllowedCPUs() (sample.Set, error) { return c.m.cpus, nil }
 func (c *cgroup) Threads() (int, error)            { return 3, nil }
 
 func (c *cgroup) Usage() (host.Usage, error) {
@@ -312,6 +318,7 @@ type rig struct {
 	// bounds are the source's, nil for none; descriptors is Parts.Descriptors.
 	bounds      *bounds
 	descriptors func() (open, limit int, err error)
+	uplink      Uplink
 }
 
 // baseRules are those of the rig: who is what is told by the path.
@@ -355,7 +362,7 @@ func (r *rig) start() {
 	r.agent, err = New(Parts{Config: r.config, Version: "test", Platform: "p", Topology: topology, Machine: r.machine, Finder: finder{r.machine, r.config},
 		Sources: []counter.Source{r.counts()}, Descriptors: r.descriptors, Enforcer: r.enforcer, Log: slog.New(slog.NewTextHandler(&r.log, nil)),
 		Signals: []api.SignalStatus{{Signal: sample.CPI, Variant: "by-heart", OK: true}},
-		Record:  func(s *sample.Sample) error { r.samples = append(r.samples, *s); return nil }})
+		Record:  func(s *sample.Sample) error { r.samples = append(r.samples, *s); return nil }, Uplink: r.uplink})
 	if err != nil {
 		r.t.Fatal(err)
 	}

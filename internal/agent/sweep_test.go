@@ -1,0 +1,60 @@
+package agent
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// sweeper is an agent over n tasks, every other of them busy, whose windows are
+// the caller's to open and close.
+func sweeper(t testing.TB, n int) (r *rig, sweep func()) {
+	r = newRig(t, newMachine(t), t.TempDir(), "sampling.period=10s")
+	for i := range n {
+		g := r.add(fmt.Sprintf("/batch/job%d-%d", i/10, i), 0.3*float64(i%2))
+		g.cost = func() float64 { return 1 + float64(i%7)/100 }
+	}
+	r.start()
+	r.stop() // the loop; from here on the caller is
+	a := r.agent
+	a.Record = nil // a trace is written for whoever asks for one
+	a.disk, _ = openDisk(r.config)
+	t.Cleanup(func() { a.disk.close() })
+	a.tasks, a.byCgroup, a.roster = map[sample.TaskKey]*task{}, map[cgroupID]*task{}, roster{}
+	a.window, r.source.open, r.source.targets = window{}, false, map[sample.TaskKey]*followed{}
+	r.fresh = true
+	a.refresh(time.Now())
+	a.openWindow(time.Now())
+	return r, func() {
+		<-time.After(10 * time.Second)
+		now := time.Now()
+		a.closeWindow(now)
+		a.analyse()
+		a.openWindow(now)
+		a.snapshot.take(a, now)
+	}
+}
+
+// What a window takes of memory once the agent runs does not depend on how many
+// tasks it follows.
+func TestASweepAllocatesNothingForATask(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		allocs := func(n int) float64 {
+			r, sweep := sweeper(t, n)
+			for range 400 { // the look back is an hour
+				sweep()
+			}
+			if got := r.agent.stats.samples[sample.CPI]; got != uint64(400*n) {
+				t.Fatalf("%d samples", got)
+			}
+			return testing.AllocsPerRun(60, sweep)
+		}
+		few, many := allocs(10), allocs(90)
+		t.Logf("%v allocations a sweep of 10 tasks, %v of 90", few, many)
+		if many > few {
+			t.Errorf("%v allocations a sweep of 10 tasks, %v of 90", few, many)
+		}
+	})
+}
