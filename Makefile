@@ -62,7 +62,7 @@ lab-smoke: bin/quell ## a study from its file to its report, killed in the middl
 lab-fault: bin/quell ## kill -9 of a study at 50 moments, and what may happen in a run (root, 5 minutes)
 	go run ./internal/lab/fault -quell bin/quell
 
-lab-load: ## how exactly a load is held, beside stress-ng and others (root, 6 minutes of a quiet CPU)
+lab-load: ## how exactly a load is held, beside stress-ng and others (root, 7 minutes of a quiet CPU)
 	go run ./internal/lab/load/compare
 
 quality: ## how often each rule is right over the simulator's scenarios (docs/rules.md; QUALITY='-seeds 3' for less)

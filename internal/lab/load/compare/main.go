@@ -4,9 +4,9 @@
 // rival on the CPU and sees how soon a target out of reach is called that.
 //
 // It prints the error of each in points of a CPU, beside what others used of that
-// CPU meanwhile: a share is attainable where both fit. It exits with 1 if the
-// closed loop missed one that is by more than half a point, or took more than 5 s
-// over one that is not. `make lab-load`; root, 6 minutes.
+// CPU meanwhile. It exits with 1 if the closed loop missed a target by more than
+// half a point although the CPU had time left, or took more than 5 s to call one
+// out of reach. `make lab-load`; root, 7 minutes.
 package main
 
 import (
@@ -34,8 +34,8 @@ const (
 	// window is ten seconds in whole periods: a part of one would be counted as
 	// an error.
 	window = 94 * period
-	settle = 10 * period
-	most   = 0.005 // share by which an attainable target may be missed
+	settle = 30 * period // stress-ng has much to do before it begins
+	most   = 0.005       // share by which an attainable target may be missed
 	prompt = 5 * time.Second
 )
 
@@ -82,7 +82,9 @@ type held struct {
 	note     string
 }
 
-func (h held) attainable() bool { return h.target+h.others <= 1-2*most }
+// contended is that the CPU had no time left: how it is divided is then not the
+// law's to say.
+func (h held) contended() bool { return h.achieved+h.others > 1-4*most }
 
 func compare(ctx context.Context, o options) (err error) {
 	targets, err := shares(o.targets)
@@ -127,7 +129,7 @@ func compare(ctx context.Context, o options) (err error) {
 			return fmt.Errorf("hold what cannot be held by %s: %w", m.name, err)
 		}
 		if took == 0 || took > prompt {
-			bad = append(bad, fmt.Sprintf("%s: 90 %% beside a rival was not called unattainable within %s", m.name, prompt))
+			bad = append(bad, fmt.Sprintf("%s: 90 %% beside a rival was called unattainable after %s (0s: never), wanted within %s", m.name, took.Round(100*time.Millisecond), prompt))
 			continue
 		}
 		fmt.Printf("%s: 90 %% beside a rival on the CPU, of which it got %.1f %%, was called unattainable after %.1f s\n", m.name, achieved*100, took.Seconds())
@@ -146,14 +148,15 @@ func judge(all []held) (bad []string) {
 			continue
 		}
 		switch miss := math.Abs(h.achieved - h.target); {
-		case !h.attainable():
+		case miss <= most:
+		case h.contended():
 			out++
-		case miss > most:
+		default:
 			bad = append(bad, fmt.Sprintf("%s: %.2f %% instead of %.0f %%, others %.1f %%", h.method, h.achieved*100, h.target*100, h.others*100))
 		}
 	}
 	if out > 0 {
-		fmt.Printf("%d windows of the closed loop are not judged: others left too little of the CPU.\n", out)
+		fmt.Printf("%d windows of the closed loop missed their target with no CPU time left, and are not judged.\n", out)
 	}
 	return bad
 }
