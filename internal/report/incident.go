@@ -222,7 +222,7 @@ func (p *page) suspects(inc *plan.Incident) {
 	}
 	p.line("")
 	t := table{columns: []column{{head: "#", right: true}, {head: "SUSPECT", least: 24}, {head: "CLASS", drop: 1},
-		{head: "CORR", right: true}, {head: "CPU-S/S", right: true}, {head: "WHY", least: 24, words: true}}}
+		{head: "CORR", right: true}, {head: strings.ToUpper(pressure(inc.Signal)), right: true}, {head: "WHY", least: 24, words: true}}}
 	for i, sus := range inc.Suspects {
 		rank, c := fmt.Sprint(i+1), plain
 		var why string
@@ -286,4 +286,13 @@ func plural(n int, what string) string {
 		return "1 " + what
 	}
 	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// pressure is the unit of a suspect's usage.
+func pressure(n sample.SignalName) string {
+	sig, known := sample.LookupSignal(n)
+	if !known {
+		return sample.CPUPerSecond
+	}
+	return sig.Pressure
 }

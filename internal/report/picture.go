@@ -58,7 +58,7 @@ func (p *page) picture(inc *plan.Incident) {
 				about = fmt.Sprintf(", correlation %.2f", s.Correlation)
 			}
 		}
-		p.title("usage of "+string(track.Task), "CPU-s/s"+about)
+		p.title("usage of "+string(track.Task), pressure(inc.Signal)+about)
 		mine := capped[track.Task]
 		chart{values: track.Usage, limit: math.NaN(), capped: mine, rows: 4, fill: cyan, write: p.number}.draw(p, a)
 		if i == len(inc.Usage)-1 {

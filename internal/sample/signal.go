@@ -37,6 +37,8 @@ type Signal struct {
 	Name SignalName
 	Unit string
 	Cost string // in words, for people
+	// Pressure is the unit of what suspects are ranked by.
+	Pressure string
 	// Domain is what a suspect must share with the victim.
 	Domain Domain
 	// LeastCPU and LeastRate: a victim's sample counts only if the task used
@@ -53,16 +55,19 @@ type Signal struct {
 	Min, Max float64
 }
 
+// CPUPerSecond is the unit of CPU usage: seconds of CPU time per second.
+const CPUPerSecond = "CPU-s/s"
+
 var signals = []Signal{
-	{Name: CPI, Unit: "cycles/instruction", Cost: "cycles ÷ instructions", Domain: SharedCache,
+	{Name: CPI, Unit: "cycles/instruction", Cost: "cycles ÷ instructions", Pressure: CPUPerSecond, Domain: SharedCache,
 		LeastCPU: 0.25, EffectRel: 0.05, Min: 0.1, Max: 1000},
-	{Name: CPT, Unit: "CPU-s/transaction", Cost: "CPU time ÷ transactions", Domain: SharedCache,
+	{Name: CPT, Unit: "CPU-s/transaction", Cost: "CPU time ÷ transactions", Pressure: CPUPerSecond, Domain: SharedCache,
 		LeastCPU: 0.25, EffectRel: 0.05, Min: 1e-9, Max: 3600},
-	{Name: CPS, Unit: "CPU-s/call", Cost: "CPU time ÷ system calls", Domain: SharedCache,
+	{Name: CPS, Unit: "CPU-s/call", Cost: "CPU time ÷ system calls", Pressure: CPUPerSecond, Domain: SharedCache,
 		LeastCPU: 0.25, EffectRel: 0.05, Min: 1e-9, Max: 3600},
-	{Name: RunQ, Unit: "s/CPU-s", Cost: "run-queue wait behind other tasks ÷ CPU time", Domain: SharedCPU,
+	{Name: RunQ, Unit: "s/CPU-s", Cost: "run-queue wait behind other tasks ÷ CPU time", Pressure: CPUPerSecond, Domain: SharedCPU,
 		LeastCPU: 0.02, LeastRate: 20, EffectAbs: 0.05, EffectRel: 0.20, Min: 0, Max: 1e4},
-	{Name: IO, Unit: "s/request", Cost: "time of requests to disks ÷ requests", Domain: SharedDevice,
+	{Name: IO, Unit: "s/request", Cost: "time of requests to disks ÷ requests", Pressure: "requests/s", Domain: SharedDevice,
 		LeastCPU: math.Inf(1), LeastRate: 10, EffectRel: 0.20, Min: 0, Max: 3600},
 }
 

@@ -132,6 +132,7 @@ func TestSignals(t *testing.T) {
 		{sample.CPT, sample.SharedCache, 0.25, 0, 0, 0.05},
 		{sample.CPS, sample.SharedCache, 0.25, 0, 0, 0.05},
 		{sample.RunQ, sample.SharedCPU, 0.02, 20, 0.05, 0.20},
+		{sample.IO, sample.SharedDevice, math.Inf(1), 10, 0, 0.20},
 	}
 	got := sample.Signals()
 	if len(got) != len(want) {
@@ -143,7 +144,7 @@ func TestSignals(t *testing.T) {
 			s.EffectAbs != w.absolute || s.EffectRel != w.relative {
 			t.Errorf("got %+v, want %+v", s, w)
 		}
-		if s.Unit == "" || s.Cost == "" || !(s.Min < s.Max) {
+		if s.Unit == "" || s.Cost == "" || s.Pressure == "" || !(s.Min < s.Max) {
 			t.Errorf("%s lacks a unit, words or a range", s.Name)
 		}
 		if found, ok := sample.LookupSignal(s.Name); !ok || found != s {
