@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -83,10 +84,17 @@ func run(ctx context.Context, c *config.Agent) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, closeTrace()) }()
+	var commanded atomic.Pointer[agent.Agent]
+	closeUplink, err := openUplink(c, &p, &commanded)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeUplink()) }()
 	a, err := agent.New(p)
 	if err != nil {
 		return err
 	}
+	commanded.Store(a)
 	return serve(ctx, c, log, a)
 }
 

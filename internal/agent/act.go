@@ -9,6 +9,7 @@ import (
 	"github.com/quell-dev/quell/internal/logbook"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/wire"
 )
 
 // carryOut does what the planner asks for, and what it asks for upon that. The
@@ -34,6 +35,7 @@ func (a *Agent) carryOut(now sample.Millis, out plan.Output) error {
 			a.Log.Info("incident closed", "id", inc.ID, "victim", inc.Victim.Name, "outcome", inc.Outcome)
 		}
 		a.degrade("incident log", a.disk.incidents.Add(inc))
+		a.tell(now, wire.Record_KIND_INCIDENT, inc.ID, inc)
 	}
 	return errors.Join(errs...)
 }
@@ -117,6 +119,7 @@ func (a *Agent) audit(now sample.Millis, who, what string, act plan.Action, err 
 		e.Result = err.Error()
 	}
 	a.degrade("audit log", a.disk.audit.Write(e))
+	a.tell(now, wire.Record_KIND_AUDIT, e.ID, e)
 }
 
 // closeLeftOver writes the end of incidents that an earlier agent left open.
@@ -137,6 +140,7 @@ func (a *Agent) closeLeftOver(now sample.Millis) error {
 			}
 		}
 		errs = append(errs, a.disk.incidents.Add(&inc))
+		a.tell(now, wire.Record_KIND_INCIDENT, inc.ID, &inc)
 	}
 	return errors.Join(errs...)
 }

@@ -109,6 +109,8 @@ type Parts struct {
 	Descriptors func() (open, limit int, err error)
 	// Record takes every sample; nil for none.
 	Record func(*sample.Sample) error
+	// Uplink is the way to the server; nil for none.
+	Uplink Uplink
 }
 
 // Agent is the loop and what it remembers.
@@ -136,6 +138,7 @@ type Agent struct {
 	clock    clock
 	started  sample.Millis
 	saved    time.Time
+	upward   upward
 	// degraded holds what is wrong now, by what it is about.
 	degraded map[string]string
 	// overrides are what operators set and is kept over restarts.
@@ -235,6 +238,7 @@ func (a *Agent) ask(ctx context.Context, f func()) error {
 func (a *Agent) tick(now time.Time) {
 	begin := time.Now()
 	ms := sample.At(now)
+	a.hear()
 	a.refresh(now)
 	a.checkCaps(ms)
 	a.carryOut(ms, a.planner.Tick(ms))

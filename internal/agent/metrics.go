@@ -76,7 +76,7 @@ const (
 )
 
 // metrics is the table that names, helps and the reference page come from.
-func metrics() []metric { return append(tickMetrics(), windowMetrics()...) }
+func metrics() []metric { return append(append(tickMetrics(), windowMetrics()...), uplinkMetrics()...) }
 
 // tickMetrics are those that may change at any time.
 func tickMetrics() []metric {

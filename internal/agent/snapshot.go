@@ -31,7 +31,9 @@ const staleAfter = 6 * longestSleep
 
 var errNoTurn = errors.New("the agent's loop has taken no turn yet")
 
-func newSnapshot() snapshot { return snapshot{ofTick: tickMetrics(), ofWindow: windowMetrics()} }
+func newSnapshot() snapshot {
+	return snapshot{ofTick: append(tickMetrics(), uplinkMetrics()...), ofWindow: windowMetrics()}
+}
 
 func (s *snapshot) takeWindow(a *Agent) {
 	s.window.reset()

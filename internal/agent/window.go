@@ -169,6 +169,7 @@ func (a *Agent) closeWindow(now time.Time) {
 		a.stats.sourceSeconds[sig.Name] += time.Since(began).Seconds()
 		a.judge(sample.At(now), at, sig, s.Variant(), stolen)
 	}
+	a.report(at)
 	a.stats.intervals++
 	a.roster.dropEnded(a.forget)
 	a.jobs.sum(a.roster.order)
@@ -277,7 +278,7 @@ func (a *Agent) judge(now, at sample.Millis, sig sample.Signal, variant string, 
 			r.Flags |= c.Flags
 			_, apart := c.Extras.Get(sample.WaitThrottled)
 			r.OwnApart = r.OwnApart || apart
-			r.Spec, _ = a.history.Lookup(a.specKey(t, sig.Name, variant), at)
+			r.Spec = a.lookup(a.specKey(t, sig.Name, variant), at)
 			if math.IsNaN(c.Cost) {
 				a.stats.notCounted[sig.Name]++
 			}
@@ -333,10 +334,10 @@ func (a *Agent) learn(t *task, sig sample.SignalName, variant string, at sample.
 	}
 }
 
-// record writes the sample to the trace and counts it.
+// record writes the sample to the trace, keeps it for the server, and counts it.
 func (a *Agent) record(t *task, sig sample.SignalName, variant string, at sample.Millis, r *detect.Reading) {
 	a.stats.samples[sig]++
-	if a.Record == nil {
+	if a.Record == nil && a.Uplink == nil {
 		return
 	}
 	c := &a.window.counted[t.index]
@@ -349,5 +350,10 @@ func (a *Agent) record(t *task, sig sample.SignalName, variant string, at sample
 	if t.pressure.said {
 		s.Extras.Set(sample.CPUStall, t.pressure.share)
 	}
-	a.degrade("recording samples", a.Record(&s))
+	if a.Uplink != nil {
+		a.upward.samples = append(a.upward.samples, s)
+	}
+	if a.Record != nil {
+		a.degrade("recording samples", a.Record(&s))
+	}
 }

@@ -99,11 +99,12 @@ type player struct {
 
 func newFleet(t *testing.T, nodes, agents int) *fleet {
 	t.Helper()
-	if *seed == 0 {
-		*seed = rand.Uint64()
+	from := *seed
+	if from == 0 {
+		from = rand.Uint64()
 	}
-	t.Logf("-seed %d", *seed)
-	f := &fleet{t: t, rng: rand.New(rand.NewPCG(*seed, 1)), keys: newAuthority(t),
+	t.Logf("-seed %d", from)
+	f := &fleet{t: t, rng: rand.New(rand.NewPCG(from, 1)), keys: newAuthority(t),
 		onDisk: map[wire.Key]uint64{}, highest: map[wire.Key]uint64{}}
 	f.startServers(nodes)
 	b := openBus(t, f.keys, f.url, nodes)

@@ -215,6 +215,13 @@ func (u *Uplink) Stats() UplinkStats {
 	return s
 }
 
+// Backlog is how many messages wait for the server, and how many will never
+// reach it.
+func (u *Uplink) Backlog() (waiting, lost uint64) {
+	s := u.Stats()
+	return s.Waiting, s.Lost + s.Dropped + s.Damaged + s.Refused
+}
+
 // Close takes what still waits in memory to disk and ends the connection. What
 // was not acknowledged is sent by the next Uplink of the directory.
 func (u *Uplink) Close() error {

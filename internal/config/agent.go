@@ -33,6 +33,7 @@ type Agent struct {
 	Detect   Detect        `key:"detect"`
 	Enforce  Enforce       `key:"enforce"`
 	Log      Log           `key:"incidents"`
+	Server   Uplink        `key:"server"`
 	Rules    []Rule        `key:"rules" help:"which cgroups are tasks; the first rule that matches counts"`
 }
 
@@ -113,6 +114,7 @@ func Default() Agent {
 			Switches{"rule", "rule", "rule", "rule", "rule", "rule", "rule", "rule"}},
 		Enforce: Enforce{p.Mode.String(), p.Rate, p.BestEffortRate, p.For, 0, p.MaxCaps, p.Outliers, p.Calm, p.Settle},
 		Log:     Log{16, 4},
+		Server:  Uplink{Spool: Spool{MaxMB: 256}},
 		Rules:   DefaultRules(),
 	}
 }
@@ -167,6 +169,7 @@ func (a *Agent) Validate() []Problem {
 			}
 		}
 	}
+	a.Server.validate(add)
 	for i := range a.Rules {
 		ps = append(ps, a.Rules[i].validate(fmt.Sprintf("rules[%d]", i))...)
 	}

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"os"
+	"sync/atomic"
+
+	"github.com/quell-dev/quell/internal/agent"
+	"github.com/quell-dev/quell/internal/bus"
+	"github.com/quell-dev/quell/internal/config"
+	"github.com/quell-dev/quell/internal/wire"
+)
+
+// openUplink opens the way to the server, if there is to be one, and returns what
+// closes it. Commands are for the agent that is put into to.
+func openUplink(c *config.Agent, p *agent.Parts, to *atomic.Pointer[agent.Agent]) (func() error, error) {
+	if c.Server.URL == "" {
+		return func() error { return nil }, nil
+	}
+	t, err := uplinkTLS(&c.Server.TLS)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	if c.Server.Credentials != "" {
+		// It may be renewed later; that it is not there now is a mistake.
+		if _, err := os.ReadFile(c.Server.Credentials); err != nil {
+			return nil, usageError{fmt.Errorf("read server.credentials: %w", err)}
+		}
+	}
+	u, err := bus.OpenUplink(bus.UplinkOptions{
+		Options: bus.Options{URL: c.Server.URL, Name: c.MachineName(), Credentials: c.Server.Credentials, TLS: t, Log: p.Log},
+		Dir:     c.SpoolDir(), MaxBytes: int64(c.Server.Spool.MaxMB) << 20,
+		Command: func(ctx context.Context, cmd *wire.Command) *wire.Reply {
+			if a := to.Load(); a != nil {
+				return a.Command(ctx, cmd)
+			}
+			return &wire.Reply{Message: "the agent is starting"}
+		},
+	})
+	if err != nil {
+		return nil, usageError{err}
+	}
+	p.Uplink = u
+	return u.Close, nil
+}
+
+// uplinkTLS is nil where nothing is set: the system's roots.
+func uplinkTLS(c *config.UplinkTLS) (*tls.Config, error) {
+	if c.CA == "" && c.Cert == "" {
+		return nil, nil
+	}
+	t := &tls.Config{MinVersion: tls.VersionTLS12}
+	if c.CA != "" {
+		text, err := os.ReadFile(c.CA)
+		if err != nil {
+			return nil, fmt.Errorf("read server.tls.ca: %w", err)
+		}
+		t.RootCAs = x509.NewCertPool()
+		if !t.RootCAs.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("read server.tls.ca: %s holds no certificate", c.CA)
+		}
+	}
+	if c.Cert != "" {
+		pair, err := tls.LoadX509KeyPair(c.Cert, c.Key)
+		if err != nil {
+			return nil, fmt.Errorf("read server.tls.cert and key: %w", err)
+		}
+		t.Certificates = []tls.Certificate{pair}
+	}
+	return t, nil
+}

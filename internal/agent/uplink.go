@@ -1,0 +1,154 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/spec"
+	"github.com/quell-dev/quell/internal/wire"
+)
+
+// Uplink is the way to a server; *bus.Uplink is one. Its methods do not wait:
+// whatever becomes of the server, the loop goes on.
+type Uplink interface {
+	// Samples takes in those of one window; it does not keep the slice.
+	Samples(at sample.Millis, samples []sample.Sample)
+	// Record takes in an incident or audit entry, as JSON.
+	Record(at sample.Millis, kind wire.Record_Kind, id string, document []byte)
+	// Follow says whose specs are wanted from now on.
+	Follow(platform sample.Platform, jobs []sample.JobName)
+	// Specs returns those that have come since it was last called.
+	Specs() []spec.Spec
+	// Backlog is how many messages wait for the server, and how many were lost.
+	Backlog() (waiting, lost uint64)
+	// Err is what of the way does not work now.
+	Err() error
+}
+
+// upward is what goes to the server and what has come from it.
+type upward struct {
+	samples  []sample.Sample // of this window
+	specs    map[spec.Key]spec.Spec
+	followed []sample.JobName // sorted
+}
+
+// hear takes in what has come.
+func (a *Agent) hear() {
+	if a.Uplink == nil {
+		return
+	}
+	for _, s := range a.Uplink.Specs() {
+		if a.upward.specs == nil {
+			a.upward.specs = map[spec.Key]spec.Spec{}
+		}
+		a.upward.specs[s.Key] = s
+	}
+	a.degrade("server", a.Uplink.Err())
+}
+
+// lookup finds the spec to judge by: the server's, learnt from the whole job, if
+// it is ready, else this machine's own.
+func (a *Agent) lookup(k spec.Key, at sample.Millis) spec.Spec {
+	own, _ := a.history.Lookup(k, at)
+	s, ok := a.upward.specs[k]
+	if !ok || s.State != spec.Ready || at.Sub(s.Updated) > a.config.Spec.StaleAfter {
+		return own
+	}
+	return s
+}
+
+// report sends what the window said, and says whose specs are wanted.
+func (a *Agent) report(at sample.Millis) {
+	if a.Uplink == nil {
+		return
+	}
+	u := &a.upward
+	a.Uplink.Samples(at, u.samples)
+	clear(u.samples) // its strings may be of tasks that are gone
+	u.samples = u.samples[:0]
+	jobs := make([]sample.JobName, 0, len(a.roster.order))
+	for _, t := range a.roster.order {
+		jobs = append(jobs, t.Job)
+	}
+	slices.Sort(jobs)
+	if jobs = slices.Compact(jobs); slices.Equal(jobs, u.followed) {
+		return
+	}
+	u.followed = jobs
+	a.Uplink.Follow(a.Platform, jobs)
+	for k := range u.specs {
+		if _, found := slices.BinarySearch(jobs, k.Job); !found {
+			delete(u.specs, k)
+		}
+	}
+}
+
+// tell sends an incident or audit entry as it is in the log.
+func (a *Agent) tell(at sample.Millis, kind wire.Record_Kind, id string, entry any) {
+	if a.Uplink == nil {
+		return
+	}
+	document, err := json.Marshal(entry)
+	if err == nil {
+		a.Uplink.Record(at, kind, id, document)
+	}
+	a.degrade("telling the server", err)
+}
+
+// Command carries out an operator's command that came over the bus, where who it
+// was has been checked. It is in the audit log before the answer is out.
+func (a *Agent) Command(ctx context.Context, c *wire.Command) *wire.Reply {
+	who := c.Who + " (server)"
+	var done api.Done
+	var refused error
+	err := a.ask(ctx, func() {
+		now := sample.At(a.now())
+		switch do := c.Do.(type) {
+		case *wire.Command_Cap_:
+			lasts := time.Duration(do.Cap.ForMs) * time.Millisecond
+			done, refused = a.cap(now, who, api.CapRequest{Task: do.Cap.Task, Rate: do.Cap.Rate, For: lasts.String(), Reason: c.Why})
+		case *wire.Command_Uncap_:
+			done, refused = a.uncap(now, who, api.UncapRequest{Task: do.Uncap.Task, Reason: c.Why})
+		case *wire.Command_Protect_:
+			done, refused = a.protect(now, who, api.ProtectRequest{Task: do.Protect.Task, Off: do.Protect.Off, Reason: c.Why})
+		case *wire.Command_Enforcement_:
+			done, refused = a.setMode(now, who, api.ModeRequest{Mode: do.Enforcement.Mode, Reason: c.Why})
+		default:
+			refused = fmt.Errorf("this agent, %s, does not know the command: upgrade it", a.Version)
+			a.audit(now, who, "unknown command", plan.Action{Why: c.Why}, refused)
+		}
+	})
+	switch {
+	case err != nil:
+		return &wire.Reply{Message: err.Error()}
+	case refused != nil:
+		return &wire.Reply{Message: refused.Error()}
+	}
+	return &wire.Reply{Ok: true, Message: done.Message, Cap: done.ID}
+}
+
+// uplinkMetrics are those of the way to the server, where there is one.
+func uplinkMetrics() []metric {
+	return []metric{
+		{"quell_uplink_connected", "Whether the way to the server works; absent without a server.", gauge, nil,
+			uplink(func(u Uplink) float64 { return truth(u.Err() == nil) })},
+		{"quell_uplink_waiting", "Batches of samples and records on disk that the server has not taken yet.", gauge, nil,
+			uplink(func(u Uplink) float64 { waiting, _ := u.Backlog(); return float64(waiting) })},
+		{"quell_uplink_lost_total", "Batches and records that will never reach the server: the spool was full, too slow or damaged.", count, nil,
+			uplink(func(u Uplink) float64 { _, lost := u.Backlog(); return float64(lost) })},
+	}
+}
+
+func uplink(of func(Uplink) float64) func(*Agent, *exposition) {
+	return func(a *Agent, e *exposition) {
+		if a.Uplink != nil {
+			e.add(of(a.Uplink))
+		}
+	}
+}

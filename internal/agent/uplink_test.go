@@ -1,0 +1,215 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/spec"
+	"github.com/quell-dev/quell/internal/wire"
+)
+
+// way is a way to a server that remembers what was sent. The loop alone uses it.
+type way struct {
+	windows  []int // samples in each
+	samples  []sample.Sample
+	records  []string // kind, id and who or victim
+	followed []string
+	specs    []spec.Spec
+	err      error
+}
+
+func (w *way) Samples(_ sample.Millis, s []sample.Sample) {
+	w.windows, w.samples = append(w.windows, len(s)), append(w.samples, s...)
+}
+
+func (w *way) Record(_ sample.Millis, kind wire.Record_Kind, id string, document []byte) {
+	var in struct {
+		Who    string      `json:"who"`
+		Victim sample.Task `json:"victim"`
+	}
+	if err := json.Unmarshal(document, &in); err != nil {
+		panic(err)
+	}
+	w.records = append(w.records, strings.TrimSpace(fmt.Sprint(kind, " ", id != "", " ", in.Who, in.Victim.Name)))
+}
+
+func (w *way) Follow(p sample.Platform, jobs []sample.JobName) {
+	w.followed = append(w.followed, fmt.Sprint(p, jobs))
+}
+
+func (w *way) Specs() []spec.Spec {
+	s := w.specs
+	w.specs = nil
+	return s
+}
+
+func (w *way) Backlog() (waiting, lost uint64) { return 7, 3 }
+func (w *way) Err() error                      { return w.err }
+
+// Every sample, incident and audit entry goes to the server, and whose specs are
+// wanted is said once.
+func TestServerIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, w := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=on"), &way{}
+		r.uplink = w
+		antagonist := r.add("/batch/noisy-1", 0.05)
+		r.suffering(antagonist)
+		r.start()
+		r.learn()
+		antagonist.set(1)
+		r.pass(8 * time.Minute)
+		if len(r.incidents()) == 0 {
+			t.Fatal("no incident")
+		}
+		r.stop()
+		if len(w.samples) != len(r.samples) || len(w.windows) < 20 || w.windows[0] != 2 {
+			t.Errorf("%d samples in windows of %d; %d were recorded", len(w.samples), w.windows, len(r.samples))
+		}
+		for i := range w.samples {
+			x, y := w.samples[i], r.samples[i]
+			if x.Task != y.Task || x.TS != y.TS || x.CPU != y.CPU || x.Job != y.Job || x.Machine != "m1" {
+				t.Fatalf("sample %d is %+v, recorded %+v", i, x, y)
+			}
+		}
+		for _, want := range []string{"KIND_INCIDENT true /web/1", "KIND_AUDIT true quell"} {
+			if !slices.Contains(w.records, want) {
+				t.Errorf("no record %q in %q", want, w.records)
+			}
+		}
+		if n := len(r.audit()); n != countOf(w.records, "KIND_AUDIT") {
+			t.Errorf("%d audit entries, sent %q", n, w.records)
+		}
+		if want := []string{"p[noisy web]"}; !slices.Equal(w.followed, want) {
+			t.Errorf("follows %q, want %q", w.followed, want)
+		}
+	})
+}
+
+func countOf(all []string, prefix string) (n int) {
+	for _, s := range all {
+		if strings.HasPrefix(s, prefix) {
+			n++
+		}
+	}
+	return n
+}
+
+// The server's spec is judged by while it is ready and not too old; else the
+// agent's own is, as if there were no server.
+func TestServersSpecIsPreferred(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, w := newRig(t, newMachine(t), t.TempDir()), &way{}
+		r.uplink = w
+		v := r.add("/web/1", 0.5)
+		v.cost = func() float64 { return 1 }
+		r.start()
+		r.learn()
+		give := func(state spec.State, updated time.Time) spec.Spec {
+			t.Helper()
+			s := spec.Spec{Key: spec.Key{Job: "web", Platform: "p", Signal: sample.CPI, Variant: "by-heart"}, State: state,
+				Samples: 1000, Tasks: 50, Mean: 7, StdDev: 1, Updated: sample.At(updated)}
+			if err := r.agent.ask(t.Context(), func() { w.specs = []spec.Spec{s} }); err != nil {
+				t.Fatal(err)
+			}
+			r.pass(2 * time.Minute)
+			return r.task("/web/1").Costs[0].Spec
+		}
+		if got := give(spec.Insufficient, time.Now()); !got.Own || got.Mean == 7 {
+			t.Errorf("by an insufficient one: %+v", got)
+		}
+		if got := give(spec.Ready, time.Now()); got.Own || got.Mean != 7 || got.Tasks != 50 {
+			t.Errorf("not by a ready one: %+v", got)
+		}
+		if got := give(spec.Ready, time.Now().Add(-r.config.Spec.StaleAfter)); !got.Own {
+			t.Errorf("by an old one: %+v", got)
+		}
+		r.stop()
+	})
+}
+
+// An operator's command over the bus does what the same request at the socket
+// does, and is audited with who it was and why.
+func TestCommandsFromTheServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir())
+		r.add("/batch/noisy-1", 1)
+		r.start()
+		r.pass(time.Minute)
+		send := func(c *wire.Command) *wire.Reply {
+			c.Who, c.Why = "anna", "a test"
+			return r.agent.Command(context.Background(), c)
+		}
+		capped := send(&wire.Command{Do: &wire.Command_Cap_{Cap: &wire.Command_Cap{Task: "/batch/noisy-1", Rate: 0.1, ForMs: 300_000}}})
+		if !capped.Ok || capped.Cap == "" || r.values["/cg/batch/noisy-1/cpu.max"] != "0.1" {
+			t.Errorf("cap: %v, limit %s", capped, r.values["/cg/batch/noisy-1/cpu.max"])
+		}
+		if got := send(&wire.Command{Do: &wire.Command_Uncap_{Uncap: &wire.Command_Uncap{Task: "/batch/noisy-1"}}}); !got.Ok || r.values["/cg/batch/noisy-1/cpu.max"] != "max" {
+			t.Errorf("uncap: %v, limit %s", got, r.values["/cg/batch/noisy-1/cpu.max"])
+		}
+		if got := send(&wire.Command{Do: &wire.Command_Protect_{Protect: &wire.Command_Protect{Task: "/batch/noisy-1"}}}); !got.Ok || !r.task("/batch/noisy-1").Protected {
+			t.Errorf("protect: %v", got)
+		}
+		if got := send(&wire.Command{Do: &wire.Command_Enforcement_{Enforcement: &wire.Command_Enforcement{Mode: "on"}}}); !got.Ok || r.status().Mode != plan.On {
+			t.Errorf("enforcement: %v", got)
+		}
+		for _, c := range []*wire.Command{
+			{Do: &wire.Command_Cap_{Cap: &wire.Command_Cap{Task: "/nobody", Rate: 0.1, ForMs: 300_000}}},
+			{Do: &wire.Command_Enforcement_{Enforcement: &wire.Command_Enforcement{Mode: "hard"}}},
+			{}, // of a server to come
+		} {
+			if got := send(c); got.Ok || got.Message == "" {
+				t.Errorf("%v: %v", c, got)
+			}
+		}
+		byAnna := 0
+		for _, e := range r.audit() {
+			if e.Who == "anna (server)" && e.Why == "a test" {
+				byAnna++
+			}
+		}
+		if byAnna != 7 {
+			t.Errorf("%d of 7 commands are in the audit log: %+v", byAnna, r.audit())
+		}
+		r.stop()
+		if got := send(&wire.Command{Do: &wire.Command_Enforcement_{Enforcement: &wire.Command_Enforcement{Mode: "off"}}}); got.Ok {
+			t.Errorf("a stopped agent: %v", got)
+		}
+	})
+}
+
+// A server that is not there is a degradation with a name, and a metric.
+func TestServerAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, w := newRig(t, newMachine(t), t.TempDir()), &way{err: errors.New("nobody answers")}
+		r.uplink = w
+		r.start()
+		r.pass(time.Minute)
+		if d := r.status().Degraded; !slices.Contains(d, "server: nobody answers") {
+			t.Errorf("degraded: %q", d)
+		}
+		_, series := r.scrape()
+		if series["quell_uplink_connected"] != "0" || series["quell_uplink_waiting"] != "7" || series["quell_uplink_lost_total"] != "3" {
+			t.Errorf("metrics: %v", series)
+		}
+		if err := r.agent.ask(t.Context(), func() { w.err = nil }); err != nil {
+			t.Fatal(err)
+		}
+		r.pass(time.Minute)
+		if d := r.status().Degraded; len(d) != 0 {
+			t.Errorf("degraded: %q", d)
+		}
+		if _, series = r.scrape(); series["quell_uplink_connected"] != "1" {
+			t.Errorf("metrics: %v", series)
+		}
+		r.stop()
+	})
+}

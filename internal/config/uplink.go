@@ -1,0 +1,70 @@
+package config
+
+import (
+	"net"
+	"net/url"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// Uplink is how an agent reaches its server.
+type Uplink struct {
+	URL         string    `key:"url" help:"the server's bus, or several with commas between: tls://HOST:PORT, or nats://HOST:PORT on loopback; empty: the agent works by itself"`
+	Credentials string    `key:"credentials" help:"file of this machine's credentials, from quell-server; read anew for every connection"`
+	TLS         UplinkTLS `key:"tls"`
+	Spool       Spool     `key:"spool"`
+}
+
+// UplinkTLS names files for a TLS connection.
+type UplinkTLS struct {
+	CA   string `key:"ca" help:"certificates that the server's must be signed by, PEM; empty: the system's"`
+	Cert string `key:"cert" help:"certificate of this machine, PEM, where the server asks for one"`
+	Key  string `key:"key" help:"its private key, PEM"`
+}
+
+// Spool is where the agent keeps what the server has not taken yet.
+type Spool struct {
+	Dir   string `key:"dir" help:"directory; empty: spool in state_dir"`
+	MaxMB int    `key:"max_mb" help:"disk that it may take; when it is full, the oldest is dropped and counted" min:"8" max:"1000000"`
+}
+
+// SpoolDir is Server.Spool.Dir, or its place in the state directory.
+func (a *Agent) SpoolDir() string {
+	if a.Server.Spool.Dir != "" {
+		return a.Server.Spool.Dir
+	}
+	return filepath.Join(a.StateDir, "spool")
+}
+
+// validate reports what is wrong beyond the ranges of single keys.
+func (u *Uplink) validate(add func(key string, value any, want string)) {
+	if (u.TLS.Cert == "") != (u.TLS.Key == "") {
+		add("server.tls.cert", strconv.Quote(u.TLS.Cert), "a file if and only if server.tls.key is one")
+	}
+	if u.URL == "" {
+		return
+	}
+	beyond := false
+	for part := range strings.SplitSeq(u.URL, ",") {
+		at, err := url.Parse(part)
+		if err != nil || at.Scheme != "nats" && at.Scheme != "tls" || at.Hostname() == "" || at.User != nil {
+			shown := strconv.Quote(part)
+			if at == nil || at.User != nil {
+				shown = "a URL that is not shown, for there may be a password in it"
+			}
+			add("server.url", shown, "tls://HOST:PORT or nats://HOST:PORT, several with commas between; credentials have a key of their own")
+			return
+		}
+		ip := net.ParseIP(at.Hostname())
+		loopback := at.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
+		if !loopback && at.Scheme != "tls" {
+			add("server.url", strconv.Quote(part), "tls:// beyond loopback")
+			return
+		}
+		beyond = beyond || !loopback
+	}
+	if beyond && u.Credentials == "" {
+		add("server.credentials", `""`, "a file of credentials, for a server beyond loopback")
+	}
+}
