@@ -49,7 +49,9 @@ type view struct {
 	key     spec.Key
 	variant string
 	bin     int
-	spec    spec.Spec // of the whole recording, if those are used
+	spec    spec.Spec     // as it stands, or of the whole recording
+	asked   sample.Millis // when spec was last
+	held    sample.Millis // the newest sample that was held back, 0 if there can be none
 	job     *Job
 }
 
@@ -160,9 +162,20 @@ func (m *machine) reading(s *sample.Sample, v *view) detect.Reading {
 		r.Self = self / (float64(s.CPU) * o.Sampling.Seconds())
 	}
 	if o.Specs == nil && s.Cost == s.Cost {
-		r.Spec, _ = m.history.Lookup(v.key, s.TS)
+		r.Spec = m.spec(v, s.TS)
 	}
 	return r
+}
+
+// spec is what was learnt of a task's job. A ready spec stands for Every, so it
+// is asked for only then: looking it up is dear where samples are many.
+func (m *machine) spec(v *view, at sample.Millis) spec.Spec {
+	p := &m.player.options.Spec
+	if v.spec.State != spec.Ready || at.Sub(v.spec.Updated) >= p.Every || at.Sub(v.asked) > p.StaleAfter {
+		v.spec, _ = m.history.Lookup(v.key, at)
+	}
+	v.asked = at
+	return v.spec
 }
 
 // flush lets the machine's agent take in the interval that was collected, and
@@ -210,8 +223,15 @@ func (m *machine) learn(v *view, at sample.Millis, r *detect.Reading, verdict *d
 		h.Discard(k, t)
 	case verdict.Outlier:
 		h.Hold(k, t, at, r.CPU, r.Cost, r.Self)
+		v.held = at
 	default:
-		h.Release(k, t, at.Add(-m.player.options.Detect.OutlierWindow))
+		if v.held != 0 { // looking up that there are none is dear
+			before := at.Add(-m.player.options.Detect.OutlierWindow)
+			h.Release(k, t, before)
+			if v.held < before {
+				v.held = 0
+			}
+		}
 		h.Add(k, t, at, r.CPU, r.Cost, r.Self)
 	}
 }

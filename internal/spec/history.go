@@ -69,12 +69,13 @@ func (h *History) Add(k Key, task sample.TaskKey, at sample.Millis, cpu, cost, s
 	b.self.Add(self, 1)
 	b.cpu.Add(cpu, 1)
 	b.last = max(b.last, at)
-	if n, known := b.before[cgroupOf(task)]; known {
-		b.tasks[task] += n.Samples
+	n := b.tasks[task] + 1
+	if earlier, known := b.before[cgroupOf(task)]; known {
+		n += earlier.Samples
 		delete(b.before, cgroupOf(task))
 	}
-	b.tasks[task]++
-	if b.tasks[task] == h.params.MinSamples {
+	b.tasks[task] = n
+	if n == h.params.MinSamples {
 		b.full++
 	}
 }
