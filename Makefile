@@ -51,7 +51,7 @@ test-browser: ## look at the lab's report in Chromium: widths, dark, print, cont
 bench: ## every benchmark once; comparisons print ratios
 	go test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) $(PKGS)
 
-bench-agent: bin/quell-agent ## what the agent costs, beside other agents and the least possible (20 min; BENCH=-quick: 3)
+bench-agent: bin/quell-agent ## what the agent costs, beside other agents and the least possible (15 min; BENCH=-quick: 3)
 	@mkdir -p bin
 	go build -o bin/bench ./internal/bench
 	bin/bench $(BENCH)

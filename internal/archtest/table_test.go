@@ -75,19 +75,22 @@ var table = []row{
 	{pkg: "lab/render/parquet", may: "lab/study lab/result lab/analyse lab/render", outside: "github.com/parquet-go", why: "a study's numbers and seconds by column; apart, so that nothing else links Parquet"},
 	{pkg: "lab/smoke", may: "lab/result", why: "runs, kills and judges the shipped quell lab"},
 	{pkg: "lab/fault", may: "lab/result", outside: "golang.org/x/sys", why: "kills and disturbs the shipped quell lab, and judges what is left"},
-	{pkg: "bench", may: "sample host", outside: "golang.org/x/sys", why: "starts the shipped agent and its rivals as processes and meters them; host says where cgroup2 is and which CPUs there are"},
+	{pkg: "bench", may: "sample host config", outside: "golang.org/x/sys", why: "starts the shipped agent and its rivals as processes and meters them; host says where cgroup2 is and which CPUs there are; config what is shipped"},
 	{pkg: "store", may: "sample plan atomicfile trace/parquet", outside: "golang.org/x/sys github.com/parquet-go", why: "samples and records in Parquet segments: trace/parquet's columns, plan's incidents"},
 	{pkg: "store/duck", may: "sample spec store", outside: "golang.org/x/sys github.com/duckdb", why: "SQL over a store's segments; the only package that links DuckDB"},
+	{pkg: "server", may: "sample spec plan config wire store store/duck", outside: "github.com/prometheus/client_golang", why: "the cluster's side; what it is fed through are its own interfaces, the types in them are their packages'"},
 	{pkg: "enforce/fault", may: "sample host enforce api", outside: "golang.org/x/sys", why: "kills the shipped agent and the enforcer at every step, and judges what is left"},
 	{pkg: "cmd/quell-agent", may: "sample stat spec detect plan trace host counter counter/runq counter/uprobe counter/blockio enforce config logbook api agent wire bus", outside: "golang.org/x/sys github.com/spf13 github.com/prometheus", why: "wiring"},
+	{pkg: "cmd/quell-server", may: "sample trace config wire atomicfile bus bus/authority bus/embedded store store/duck server", outside: "github.com/spf13", why: "wiring"},
 	{pkg: "cmd/quell", may: "keyed sample stat spec detect plan trace trace/parquet trace/recording replay sim quality host counter counter/runq counter/uprobe counter/blockio enforce workload config logbook api report agent demo lab lab/study lab/result lab/analyse lab/load lab/audit lab/env lab/observe lab/render lab/render/parquet", outside: "golang.org/x/sys golang.org/x/term github.com/spf13", why: "wiring"},
 }
 
 // mutable lists the package-level variables that may change, with the reason.
 var mutable = map[string]string{
-	"internal/workload.sink":  "keeps the compiler from dropping the loops; written, never read",
-	"cmd/quell.version":       "stamped by the linker",
-	"cmd/quell-agent.version": "stamped by the linker",
+	"internal/workload.sink":   "keeps the compiler from dropping the loops; written, never read",
+	"cmd/quell.version":        "stamped by the linker",
+	"cmd/quell-agent.version":  "stamped by the linker",
+	"cmd/quell-server.version": "stamped by the linker",
 }
 
 // coreStd are the standard packages that the pure core may use: none of them

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"math"
 	"os"
@@ -73,13 +75,15 @@ func TestPromises(t *testing.T) {
 				{contender: defaultName, cgroups: 100, share: times * 0.0002, scrape: math.NaN()},
 				{contender: sweepName, cgroups: 1000, share: times * 0.002, rss: int64(times * 30e6), scrape: times * 0.03, bytes: int64(times * 0.7e6)},
 				{contender: floorName, cgroups: 1000, share: 0.001},
+				{contender: sweepName + awake, cgroups: 1000, share: times * 0.0022},
+				{contender: floorName + awake, cgroups: 1000, share: 0.0015},
 				{contender: "cAdvisor 1", cgroups: 1000, share: 0.04},
 				{contender: "below 1", cgroups: 1000, share: 0.03},
 				{contender: sweepName, cgroups: 2000, share: times * 0.004},
 			}, []tax{
-				{Signals: "cpi", Off: 1000, Between: 1000 + 100*times, Inner: 1000 + 900*times},
-				{Signals: "cpi + runq", Off: 1000, Between: 1000 + 100*times, Inner: 1000 + 1500*times},
-				{Signals: "cpi + cps", Off: 1000, Between: 1000 + 100*times, Inner: 1000 + 1500*times},
+				{Signals: "cpi", Off: 1000, Between: 1000 + 100*times, Inner: 150_000, Shipped: 1000 + 900*times},
+				{Signals: "cpi + runq", Off: 1000, Between: 1000 + 100*times, Inner: 150_000, Shipped: 1000 + 1500*times},
+				{Signals: "cpi + cps", Off: 1000, Between: 1000 + 100*times, Inner: 150_000, Shipped: 1000 + 1500*times},
 			}
 	}
 	for _, c := range []struct {
@@ -87,7 +91,7 @@ func TestPromises(t *testing.T) {
 		kept  bool
 	}{{1, true}, {2.5, false}} {
 		ps := promises(append2(figures(c.times)))
-		if len(ps) != 14 {
+		if len(ps) != 16 {
 			t.Errorf("%d promises", len(ps))
 		}
 		for _, p := range ps {
@@ -101,6 +105,68 @@ func TestPromises(t *testing.T) {
 	}
 	if ps := promises(nil, nil, 2); len(ps) != 0 {
 		t.Errorf("promises about nothing: %v", ps)
+	}
+}
+
+// Each size is swept beside the floor; the default, which takes a minute's window,
+// rivals and tasks that are awake belong to the full size, and rounds to the pair
+// that is judged. An absent rival has no turn.
+func TestTurns(t *testing.T) {
+	others := []contender{{name: "heavy", heavy: true}, {name: "light"}, {name: "absent", heavy: true, absent: os.ErrNotExist}}
+	show := func(n int) string {
+		var text []string
+		for _, x := range turns(n, 1000, 2, others) {
+			var names []string
+			for _, c := range x.all {
+				names = append(names, c.name)
+			}
+			text = append(text, fmt.Sprintf("%s round %d short %v awake %v", strings.Join(names, " + "), x.round, x.short, x.awake))
+		}
+		return strings.Join(text, "\n")
+	}
+	pair := sweepName + " + " + floorName
+	for n, want := range map[int]string{
+		10:  pair + " round 0 short true awake false",
+		100: pair + " round 0 short true awake false\n" + defaultName + " round 0 short false awake false",
+		1000: pair + " round 0 short false awake false\nheavy round 0 short false awake false\n" +
+			defaultName + " + light round 0 short false awake false\n" + pair + " round 1 short false awake false\n" +
+			sweepName + awake + " + " + floorName + awake + " round 0 short true awake true",
+	} {
+		if got := show(n); got != want {
+			t.Errorf("%d cgroups:\n%s\nwant\n%s", n, got, want)
+		}
+	}
+}
+
+// Tasks that are kept awake use CPU time; paused ones do not.
+func TestKeepAwake(t *testing.T) {
+	r := newRun(t)
+	if err := r.crowd.grow(2); err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(crowdName, podName(1))
+	used := func() float64 {
+		s, err := r.tree.usage(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	asleep := func() bool { // it has started
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.crowd.procs[1].Pid))
+		return err == nil && strings.Contains(string(text), "(sleep) S")
+	}
+	quelltest.Until(t, 20*time.Second, "the task is paused", asleep)
+	before := used()
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); r.crowd.keepAwake(ctx) }()
+	quelltest.Until(t, 20*time.Second, "the task has run", func() bool { return used() > before })
+	stop()
+	<-done
+	quelltest.Until(t, 20*time.Second, "it is not left stopped", asleep)
+	if err := errors.Join(r.crowd.end(), r.tree.remove()); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -138,7 +204,7 @@ func TestFloorOverACrowd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	results, err := r.measure(context.Background(), []*started{s}, n, 0)
+	results, err := r.measure(context.Background(), []*started{s}, n, 0, r.window)
 	if err != nil {
 		t.Fatal(err)
 	}

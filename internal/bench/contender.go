@@ -42,6 +42,7 @@ const (
 	sweepName   = "quell-agent, sweep every 10 s"
 	defaultName = "quell-agent, default (10 s in 60 s)"
 	floorName   = "floor, every 10 s"
+	awake       = ", tasks awake" // behind a name: each task runs every second
 )
 
 func sweepEvery10s() contender {
@@ -140,7 +141,7 @@ func (r *run) start(ctx context.Context, c contender, n int) (*started, error) {
 		}
 		cmd.Stderr = logFile
 		var out io.ReadCloser
-		if c.name == floorName {
+		if strings.HasPrefix(c.name, floorName) {
 			if out, err = cmd.StdoutPipe(); err != nil {
 				return nil, err
 			}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -139,6 +141,21 @@ func (c *crowd) grow(n int) error {
 }
 
 func podName(i int) string { return fmt.Sprintf("app-%d.%d", i/perJob, i%perJob) }
+
+// keepAwake lets every process run for some µs each second, until ctx ends: it is
+// stopped and continued. What a paused task needs not be read again, this does.
+func (c *crowd) keepAwake(ctx context.Context) {
+	for tick := time.Tick(time.Second); ctx.Err() == nil; {
+		for _, p := range c.procs {
+			_ = p.Signal(unix.SIGSTOP) // they end with the crowd
+			_ = p.Signal(unix.SIGCONT)
+		}
+		select {
+		case <-tick:
+		case <-ctx.Done():
+		}
+	}
+}
 
 // end ends the processes; the cgroups go with the tree.
 func (c *crowd) end() error {

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -78,10 +79,10 @@ func dispatch(args []string) error {
 	f.StringVar(&r.agent, "agent", "bin/quell-agent", "the agent")
 	f.DurationVar(&r.window, "window", time.Minute, "measure this long; the default agent's cycle is 60 s")
 	f.DurationVar(&r.warmUp, "warm-up", 15*time.Second, "let a contender run this long before")
-	sizes := f.String("cgroups", "10,100,1000,2000,4000", "numbers of cgroups")
+	sizes := f.String("cgroups", "10,100,1000,2000,4000", "numbers of cgroups; over other than -full and 100 for half of -window")
 	full := f.Int("full", 1000, "the number of cgroups over which all contenders are measured")
 	rounds := f.Int("rounds", 2, "turns of all contenders over -full cgroups")
-	taxRounds := f.Int("tax-rounds", 5, "turns of the switch tax; 0: none")
+	taxRounds := f.Int("tax-rounds", 3, "turns of the switch tax; 0: none")
 	trips := f.Int("trips", 20_000, "round trips of one measurement of the switch tax")
 	bin := f.String("bin", "bin/rivals", "where rivals are, and are built")
 	with := f.String("rivals", "build", "build: build those that are not in -bin; have: only those that are; none")
@@ -188,46 +189,71 @@ func (r *run) all(ctx context.Context, sizes []int, full, rounds, taxRounds, tri
 		}
 	}
 	for _, n := range sizes {
-		turns := [][]contender{{sweepEvery10s(), floor()}}
-		times := 1
-		if n == full {
-			times = rounds
-		}
-		if n == full || n == 100 { // 100: the density that the paper speaks of, and more
-			turns = append(turns, []contender{defaultAgent()})
-		}
-		if n == full {
-			for _, c := range others {
-				if c.absent == nil && c.heavy {
-					turns = append(turns, []contender{c})
-				} else if c.absent == nil {
-					turns[1] = append(turns[1], c)
-				}
-			}
-		}
 		r.say("%d cgroups", n)
 		if err := r.crowd.grow(n); err != nil {
 			return err
 		}
-		for round := range times {
-			for _, turn := range turns {
-				if err := r.turn(ctx, turn, n, round); err != nil {
-					return err
-				}
+		for _, turn := range turns(n, full, rounds, others) {
+			if err := r.turn(ctx, turn, n); err != nil {
+				return err
 			}
 		}
 	}
 	return nil
 }
 
-// turn measures contenders side by side.
-func (r *run) turn(ctx context.Context, turn []contender, n, round int) (err error) {
-	done := func(c contender) bool {
-		return slices.ContainsFunc(r.kept.Results, func(x result) bool { return x.Contender == c.name && x.Cgroups == n && x.Round == round })
+// turn is contenders that are measured side by side.
+type turn struct {
+	all   []contender
+	round int
+	short bool // half the time: a sweep is the same each 10 s
+	awake bool // the tasks are
+}
+
+// turns is what is measured over n cgroups. The sweep beside the floor is what is
+// judged: it alone is measured again and again.
+func turns(n, full, rounds int, others []contender) []turn {
+	pair := []contender{sweepEvery10s(), floor()}
+	all := []turn{{all: pair, short: n != full}}
+	if n != full && n != 100 { // 100: the density that the paper speaks of, and more
+		return all
 	}
-	turn = slices.DeleteFunc(slices.Clone(turn), done)
-	if len(turn) == 0 {
+	byDefault := turn{all: []contender{defaultAgent()}}
+	if n != full {
+		return append(all, byDefault)
+	}
+	for _, c := range others {
+		if c.absent == nil && c.heavy {
+			all = append(all, turn{all: []contender{c}})
+		} else if c.absent == nil {
+			byDefault.all = append(byDefault.all, c)
+		}
+	}
+	all = append(all, byDefault)
+	for round := 1; round < rounds; round++ {
+		all = append(all, turn{all: pair, round: round})
+	}
+	awoken := slices.Clone(pair)
+	for i := range awoken {
+		awoken[i].name += awake
+	}
+	return append(all, turn{all: awoken, short: true, awake: true})
+}
+
+// turn measures a turn, those of it that have not been.
+func (r *run) turn(ctx context.Context, t turn, n int) (err error) {
+	left := slices.DeleteFunc(slices.Clone(t.all), func(c contender) bool {
+		return slices.ContainsFunc(r.kept.Results, func(x result) bool { return x.Contender == c.name && x.Cgroups == n && x.Round == t.round })
+	})
+	if len(left) == 0 {
 		return nil
+	}
+	if t.awake {
+		awakeCtx, sleep := context.WithCancel(ctx)
+		var awakener sync.WaitGroup
+		awakener.Go(func() { r.crowd.keepAwake(awakeCtx) })
+		defer awakener.Wait()
+		defer sleep()
 	}
 	var all []*started
 	defer func() {
@@ -235,7 +261,7 @@ func (r *run) turn(ctx context.Context, turn []contender, n, round int) (err err
 			err = errors.Join(err, s.stop())
 		}
 	}()
-	for _, c := range turn {
+	for _, c := range left {
 		s, err := r.start(ctx, c, n)
 		if err != nil {
 			return err
@@ -248,7 +274,11 @@ func (r *run) turn(ctx context.Context, turn []contender, n, round int) (err err
 			}
 		}
 	}
-	results, err := r.measure(ctx, all, n, round)
+	window := r.window
+	if t.short {
+		window /= 2
+	}
+	results, err := r.measure(ctx, all, n, t.round, window)
 	if err != nil {
 		return err
 	}

@@ -38,7 +38,7 @@ func (r *result) share() float64 { return r.CPU / r.Window }
 const scrapeEvery = 10 * time.Second
 
 // measure waits for the warm-up and measures all that were started, together.
-func (r *run) measure(ctx context.Context, all []*started, n, round int) ([]result, error) {
+func (r *run) measure(ctx context.Context, all []*started, n, round int, window time.Duration) ([]result, error) {
 	if err := pause(ctx, r.warmUp); err != nil {
 		return nil, err
 	}
@@ -51,7 +51,7 @@ func (r *run) measure(ctx context.Context, all []*started, n, round int) ([]resu
 		}
 	}
 	// The first scrape is half a pace in, so that each is within the window.
-	for next := scrapeEvery / 2; next < r.window; next += scrapeEvery {
+	for next := scrapeEvery / 2; next < window; next += scrapeEvery {
 		if err := pause(ctx, time.Until(begin.Add(next))); err != nil {
 			return nil, err
 		}
@@ -61,7 +61,7 @@ func (r *run) measure(ctx context.Context, all []*started, n, round int) ([]resu
 			}
 		}
 	}
-	if err := pause(ctx, time.Until(begin.Add(r.window))); err != nil {
+	if err := pause(ctx, time.Until(begin.Add(window))); err != nil {
 		return nil, err
 	}
 	for i, s := range all {

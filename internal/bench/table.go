@@ -85,7 +85,11 @@ func printRows(w io.Writer, all []row) {
 			scrape, size = fmt.Sprintf("%.1f", 1e3*r.scrape), fmt.Sprintf("%.0f", float64(r.bytes)/1e3)
 		}
 		times := "–"
-		if base, ok := find(all, floorName, r.cgroups); ok && base.share > 0 {
+		floor := floorName
+		if strings.HasSuffix(r.contender, awake) {
+			floor += awake
+		}
+		if base, ok := find(all, floor, r.cgroups); ok && base.share > 0 {
 			times = fmt.Sprintf("%.2f", r.share/base.share)
 		}
 		fmt.Fprintf(w, "| %d | %s | %.3f%s | %.1f | %s | %.1f | %d | %s | %s |\n", r.cgroups, r.contender, 100*r.share, span,
@@ -94,10 +98,14 @@ func printRows(w io.Writer, all []row) {
 }
 
 func printTaxes(w io.Writer, taxes []tax) {
-	fmt.Fprintln(w, "| signals | a switch without the agent, ns | between windows, ns more | in a window, ns more | on average at 10 s in 60 s, ns more |")
-	fmt.Fprintln(w, "|---|---|---|---|---|")
+	fmt.Fprintln(w, "| signals | a switch without the agent, ns | between windows, ns more | in a window that counts, ns more | in a window as shipped, ns more | on average at 10 s in 60 s, as shipped, ns more |")
+	fmt.Fprintln(w, "|---|---|---|---|---|---|")
 	for _, t := range taxes {
-		fmt.Fprintf(w, "| %s | %.0f | %+.0f | %+.0f | %+.0f |\n", t.Signals, t.Off, t.between(), t.inner(), t.average())
+		rests := ""
+		if t.Rests {
+			rests = " (cpi rests)"
+		}
+		fmt.Fprintf(w, "| %s | %.0f | %+.0f | %+.0f | %+.0f%s | %+.0f |\n", t.Signals, t.Off, t.between(), t.inner(), t.shipped(), rests, t.average())
 	}
 }
 
@@ -134,6 +142,12 @@ func promises(all []row, taxes []tax, cpus int) (ps []promise) {
 		}
 		add("slowest scrape at 1,000 cgroups", 1e3*sweep.scrape, 50, "ms")
 		add("scrape at 1,000 cgroups", float64(sweep.bytes)/1e6, 1, "MB")
+	}
+	if sweep, ok := find(all, sweepName+awake, 1000); ok {
+		add("CPU at 1,000 cgroups, tasks awake", 100*sweep.share, 0.25, "% of a core")
+		if base, ok := find(all, floorName+awake, 1000); ok {
+			add("times the floor, tasks awake", sweep.share/base.share, 3, "")
+		}
 	}
 	few, ok1 := find(all, sweepName, 100)
 	many, ok2 := find(all, sweepName, 2000)

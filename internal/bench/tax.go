@@ -12,11 +12,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/config"
 )
 
 // The tax is what a switch between two cgroups costs more than without the
@@ -34,11 +37,18 @@ const duty = 10.0 / 60
 type tax struct {
 	Signals             string
 	Off, Between, Inner float64
+	// Shipped is a switch in a window at the default sampling.max_tax, by which
+	// a signal rests where a switch would cost too much; Rests says that one did.
+	Shipped float64
+	Rests   bool
 }
 
 func (t tax) between() float64 { return t.Between - t.Off }
 func (t tax) inner() float64   { return t.Inner - t.Off }
-func (t tax) average() float64 { return t.between() + duty*(t.Inner-t.Between) }
+func (t tax) shipped() float64 { return t.Shipped - t.Off }
+
+// average is over windows and pauses, as the agent is shipped.
+func (t tax) average() float64 { return t.between() + duty*(t.Shipped-t.Between) }
 
 // measureTax plays all states in turn, as often as rounds says.
 func (r *run) measureTax(ctx context.Context, rounds, trips int) (_ []tax, err error) {
@@ -49,7 +59,7 @@ func (r *run) measureTax(ctx context.Context, rounds, trips int) (_ []tax, err e
 	defer func() { err = errors.Join(err, game.end()) }()
 	taxes := make([]tax, len(taxSets))
 	for i, set := range taxSets {
-		taxes[i] = tax{strings.Join(set, " + "), math.Inf(1), math.Inf(1), math.Inf(1)}
+		taxes[i] = tax{Signals: strings.Join(set, " + "), Off: math.Inf(1), Between: math.Inf(1), Inner: math.Inf(1), Shipped: math.Inf(1)}
 	}
 	for round := range rounds {
 		r.say("switch tax: round %d of %d", round+1, rounds)
@@ -68,23 +78,40 @@ func (r *run) measureTax(ctx context.Context, rounds, trips int) (_ []tax, err e
 				{time.Second, "quell_intervals_total", &taxes[i].Between},
 				{10 * time.Minute, "quell_ticks_total", &taxes[i].Inner},
 			} {
-				ns, err := r.underAgent(ctx, game, set, state.window, state.until, trips)
+				ns, _, err := r.underAgent(ctx, game, set, trips, state.until, "sampling.max_tax=0",
+					"sampling.period=1h", "sampling.duration="+state.window.String())
 				if err != nil {
 					return nil, err
 				}
 				*state.into = min(*state.into, ns)
 			}
+			// It settles what rests when a window ends. Windows without a pause
+			// are held against what is allowed at the duty cycle.
+			allowed := config.Default().Sampling.MaxTax / duty
+			ns, rests, err := r.underAgent(ctx, game, set, trips, "quell_ticks_total", fmt.Sprintf("sampling.max_tax=%g", allowed),
+				"sampling.period=1s", "sampling.duration=1s")
+			if err != nil {
+				return nil, err
+			}
+			taxes[i].Shipped, taxes[i].Rests = min(taxes[i].Shipped, ns), rests
 		}
 	}
 	return taxes, nil
 }
 
-// underAgent is a switch while an agent follows both processes.
-func (r *run) underAgent(ctx context.Context, g *game, signals []string, window time.Duration, until string, trips int) (_ float64, err error) {
+// settled is how many windows must have passed under a game until it is known
+// which signals rest.
+const settled = 3
+
+// underAgent is a switch while an agent follows both processes, and whether a
+// signal of it rests then.
+func (r *run) underAgent(ctx context.Context, g *game, signals []string, trips int, until string, set ...string) (_ float64, rests bool, err error) {
 	c := contender{name: "quell-agent", commands: func(r *run, _ int) ([][]string, string, error) {
-		argv, scrape, err := r.agentCommand("tax", "--set", "signals="+strings.Join(signals, ","),
-			"--set", "sampling.max_tax=0", "--set", "sampling.period=1h", "--set", "sampling.duration="+window.String(),
-			"--set", "detect.outlier_window=3h", "--set", "detect.window=3h")
+		args := []string{"--set", "signals=" + strings.Join(signals, ","), "--set", "detect.outlier_window=3h", "--set", "detect.window=3h"}
+		for _, s := range set {
+			args = append(args, "--set", s)
+		}
+		argv, scrape, err := r.agentCommand("tax", args...)
 		if err == nil {
 			// A rule for the two players in place of the crowd's.
 			conf := filepath.Join(r.scratch, "tax", "agent.yaml")
@@ -95,14 +122,24 @@ func (r *run) underAgent(ctx context.Context, g *game, signals []string, window 
 	}}
 	s, err := r.start(ctx, c, 0)
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	defer func() { err = errors.Join(err, s.stop()) }()
 	err = s.await(ctx, func(m map[string]float64) bool { return m[until] >= 1 && m["quell_tasks"] == 2 })
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
-	return g.best(trips)
+	m, err := s.metrics(ctx)
+	for end := m["quell_intervals_total"] + settled; err == nil && slices.Contains(set, "sampling.period=1s") && m["quell_intervals_total"] < end; {
+		if _, err = g.best(trips); err == nil {
+			m, err = s.metrics(ctx)
+		}
+	}
+	if err != nil {
+		return 0, false, err
+	}
+	ns, err := g.best(trips)
+	return ns, m[`quell_signal_resting{signal="cpi"}`] == 1, err
 }
 
 // await waits until the agent's metrics are as they should be.
