@@ -2,7 +2,7 @@
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION)
-# Nothing that is shipped is linked with C.
+# Nothing that is shipped is linked with C, but quell-server: DuckDB.
 GOBUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)'
 BENCHTIME ?= 0.5s
 FUZZTIME  ?= 10s
@@ -11,7 +11,7 @@ PKGS ?= ./...
 CC_FOUND := $(shell command -v $${CC:-gcc} || command -v clang)
 RACE     := $(if $(CC_FOUND),-race)
 
-.PHONY: help demo demo-figures fault churn test test-guests test-browser bench bench-agent lab-smoke lab-fault lab-load quality fuzz lint build generate clean bin/quell bin/quell-agent
+.PHONY: help demo demo-figures fault churn test test-guests test-browser bench bench-agent lab-smoke lab-fault lab-load quality fuzz lint build generate clean bin/quell bin/quell-agent bin/quell-server
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -80,13 +80,17 @@ lint: ## gofmt, go vet and staticcheck (the version in go.mod)
 	go vet $(PKGS)
 	go tool staticcheck $(PKGS)
 
-build: bin/quell bin/quell-agent ## the programs, and the agent for linux/amd64 and linux/arm64, in bin/
+build: bin/quell bin/quell-agent bin/quell-server ## the programs, and the agent for linux/amd64 and linux/arm64, in bin/
 	GOOS=linux GOARCH=amd64 $(GOBUILD) -o bin/quell-agent-linux-amd64 ./cmd/quell-agent
 	GOOS=linux GOARCH=arm64 $(GOBUILD) -o bin/quell-agent-linux-arm64 ./cmd/quell-agent
 
 bin/quell bin/quell-agent: # go knows what has changed
 	@mkdir -p bin
 	$(GOBUILD) -o $@ ./cmd/$(@F)
+
+bin/quell-server: # needs a C++ compiler
+	@mkdir -p bin
+	CGO_ENABLED=1 go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o $@ ./cmd/quell-server
 
 generate: ## compile the eBPF programs again (needs clang and libbpf's headers)
 	go generate $(PKGS)

@@ -268,3 +268,14 @@ func Read(dir string) (*Snapshot, error) {
 	sortSegments(sn.Segments)
 	return sn, nil
 }
+
+// Pending is how many samples and records are not yet committed.
+func (s *Store) Pending() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.next.size()
+	if s.flying != nil {
+		n += s.flying.size()
+	}
+	return n
+}

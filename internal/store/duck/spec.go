@@ -67,12 +67,13 @@ func decay(p spec.Params) string {
 	return fmt.Sprintf("(ln(%s::DOUBLE) / %d)", strconv.FormatFloat(p.AgeWeight, 'g', -1, 64), (24 * time.Hour).Milliseconds())
 }
 
-// SpecsOf reads the answer to SpecSQL.
+// SpecsOf reads the answer to SpecSQL; of kept ones when they were computed and
+// their version follow.
 func SpecsOf(a *Answer, now sample.Millis) ([]store.Spec, error) {
 	all := make([]store.Spec, 0, len(a.Rows))
 	for _, row := range a.Rows {
 		s := store.Spec{At: int64(now)}
-		into := []any{&s.Job, &s.Platform, &s.Signal, &s.Variant, &s.State, &s.Tasks, &s.Samples, &s.CPUMean, &s.Mean, &s.StdDev, &s.Last}
+		into := []any{&s.Job, &s.Platform, &s.Signal, &s.Variant, &s.State, &s.Tasks, &s.Samples, &s.CPUMean, &s.Mean, &s.StdDev, &s.Last, &s.At, &s.Version}
 		if err := json.Unmarshal(row, &into); err != nil {
 			return nil, fmt.Errorf("read specs: %w", err)
 		}

@@ -1,0 +1,244 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/bus"
+	"github.com/quell-dev/quell/internal/config"
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/wire"
+)
+
+// TestMain makes the test binary the child that its queries run in.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == childCommand {
+		main()
+		os.Exit(0)
+	}
+	quelltest.Main(m)
+}
+
+// quellServer runs a command line.
+func quellServer(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	var out bytes.Buffer
+	cmd := command()
+	cmd.SetArgs(args)
+	cmd.SetOut(&out)
+	cmd.SetErr(io.Discard)
+	err := cmd.ExecuteContext(t.Context())
+	return out.String(), err
+}
+
+func free(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+type running struct {
+	t     *testing.T
+	set   []string
+	api   string
+	bus   string
+	state string
+	ended chan error
+	stop  context.CancelFunc
+}
+
+// start runs a server in this process until the test ends.
+func start(t *testing.T, set ...string) *running {
+	t.Helper()
+	r := &running{t: t, api: free(t), bus: free(t), state: t.TempDir()}
+	r.set = append([]string{"state_dir=" + r.state, "listen=" + r.api, "bus.listen=" + r.bus, "store.flush=100ms", "log_level=error", "query.memory_mb=100"}, set...)
+	r.begin()
+	t.Cleanup(func() { r.end() })
+	return r
+}
+
+func (r *running) begin() {
+	r.t.Helper()
+	c, err := config.LoadServer("", nil, r.set)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.WithoutCancel(r.t.Context()))
+	r.stop, r.ended = stop, make(chan error, 1)
+	go func() { r.ended <- run(ctx, c) }()
+	quelltest.Until(r.t, 60*time.Second, "the server is ready", func() bool {
+		select {
+		case err := <-r.ended:
+			r.t.Fatalf("the server ended: %v", err)
+		default:
+		}
+		status, _ := r.get("/readyz")
+		return status == http.StatusOK
+	})
+}
+
+func (r *running) end() {
+	if r.stop == nil {
+		return
+	}
+	r.stop()
+	if err := <-r.ended; err != nil {
+		r.t.Errorf("the server ended with %v", err)
+	}
+	r.stop = nil
+}
+
+func (r *running) get(path string) (int, string) { return r.ask("GET", path, "") }
+
+func (r *running) ask(method, path, body string) (int, string) {
+	req, err := http.NewRequest(method, "http://"+r.api+path, strings.NewReader(body))
+	if err != nil {
+		return 0, err.Error()
+	}
+	req.Close = true
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, err.Error()
+	}
+	return resp.StatusCode, string(text)
+}
+
+// sql returns the rows of an answer.
+func (r *running) sql(text string) string {
+	r.t.Helper()
+	body, err := json.Marshal(map[string]string{"sql": text})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	status, answer := r.ask("POST", "/v1/query", string(body))
+	var a struct{ Rows []json.RawMessage }
+	if err := json.Unmarshal([]byte(answer), &a); err != nil || status != http.StatusOK {
+		return fmt.Sprint(status, " ", answer)
+	}
+	var rows []string
+	for _, row := range a.Rows {
+		rows = append(rows, string(row))
+	}
+	return strings.Join(rows, " ")
+}
+
+// TestFromAgentToSQL plays an agent: what it sends over the bus is answered by
+// SQL, once, over a restart of the server.
+func TestFromAgentToSQL(t *testing.T) {
+	r := start(t)
+	creds, err := quellServer(t, "credentials", "agent", "m1", "--set", "state_dir="+r.state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "m1.creds")
+	if err := os.WriteFile(file, []byte(creds), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	up, err := bus.OpenUplink(bus.UplinkOptions{Options: bus.Options{URL: "nats://" + r.bus, Name: "m1", Credentials: file, Log: slog.New(slog.DiscardHandler)},
+		Dir: t.TempDir(), MaxBytes: bus.MinSpool})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer up.Close()
+	now := sample.At(time.Now())
+	send := func(n int) {
+		up.Samples(now, []sample.Sample{{TS: now + sample.Millis(n), Machine: "m1", Job: "web", Task: "/web/1", Platform: "p", Signal: sample.CPI,
+			Variant: "v", CPU: 1, Cost: float32(n), Coverage: 1}})
+	}
+	send(1)
+	send(2)
+	doc, err := json.Marshal(&plan.Incident{ID: "i1", Machine: "m1", Signal: sample.CPI, Victim: sample.Task{Name: "/web/1", Job: "web"}, Began: now, Updated: now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	up.Record(now, wire.Record_KIND_INCIDENT, "i1", doc)
+	quelltest.Until(t, 30*time.Second, "the samples are there", func() bool { return r.sql("SELECT cost FROM samples ORDER BY ts") == "[1] [2]" })
+	quelltest.Until(t, 30*time.Second, "the incident is there", func() bool { return r.sql("SELECT machine, id, victim_job FROM incidents") == `["m1","i1","web"]` })
+	if _, text := r.get("/v1/incidents?job=web&since=1h"); !strings.Contains(text, `"id":"i1"`) {
+		t.Errorf("incidents: %s", text)
+	}
+	r.end()
+	send(3)
+	r.begin()
+	quelltest.Until(t, 60*time.Second, "what was sent meanwhile is there", func() bool { return r.sql("SELECT cost FROM samples ORDER BY ts") == "[1] [2] [3]" })
+	if _, text := r.get("/v1/machines"); !strings.Contains(text, `"machine":"m1"`) {
+		t.Errorf("machines: %s", text)
+	}
+}
+
+// TestImportOnce imports a trace twice.
+func TestImportOnce(t *testing.T) {
+	dir := t.TempDir()
+	name := filepath.Join(dir, "t.csv")
+	text := "ts,machine,job,task,platform,signal,variant,class,cpu,cost,coverage,flags\n"
+	for i := range 5 {
+		text += fmt.Sprintf("%d,m1,web,/web/%d,p,cpi,v,batch,1,%d,1,\n", time.Now().UnixMilli()-int64(i), i, i)
+	}
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	set := "state_dir=" + filepath.Join(dir, "state")
+	for _, want := range []string{"5 samples, 0 of them taken before", "5 samples, 5 of them taken before"} {
+		out, err := quellServer(t, "import", "--set", set, name)
+		if err != nil || !strings.Contains(out, want) {
+			t.Errorf("%q, %v; want %q", out, err, want)
+		}
+	}
+	out, err := quellServer(t, "segments", "samples", "--set", set)
+	if err != nil || strings.Count(out, "\n") != 1 || !strings.HasSuffix(strings.TrimSpace(out), ".parquet") {
+		t.Errorf("segments: %q, %v", out, err)
+	}
+}
+
+func TestCommandLines(t *testing.T) {
+	for _, c := range []struct{ args, out, err string }{
+		{"check", "the configuration is right", ""},
+		{"check --set listen=0.0.0.0:80 --set query.rows=0 --set nothing=1", "", "has 4 problems"},
+		{"config", "state_dir: ", ""},
+		{"token bob admin", "", `scope "admin"`},
+		{"token bob viewer", "bob viewer sha256:", ""},
+		{"credentials root x", "", "want agent, viewer or operator"},
+		{"segments nothing", "", "want one of [samples incidents"},
+		{"surplus", "", "want none"},
+	} {
+		out, err := quellServer(t, strings.Fields(c.args)...)
+		if !strings.Contains(out, c.out) || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%s: %q, %v; want %q, %q", c.args, out, err, c.out, c.err)
+		}
+	}
+}
+
+// TestStopsOnATerm: SIGTERM ends the shipped daemon's run well.
+func TestStopsOnATerm(t *testing.T) {
+	r := start(t, "bus.listen=")
+	if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-r.ended; err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+	r.stop = nil
+}

@@ -1,0 +1,137 @@
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// hub gives events to those who follow along.
+type hub struct {
+	room int
+	mu   sync.Mutex
+	all  map[chan event]*uint64 // and how many each missed
+	over bool
+	next uint64
+}
+
+type event struct {
+	n    uint64
+	name string
+	data []byte
+}
+
+// behind is how many events a follower may be behind before it misses some.
+const behind = 256
+
+func newHub(room int) *hub { return &hub{room: room, all: map[chan event]*uint64{}} }
+
+// tell gives an event to all, without waiting for any.
+func (h *hub) tell(name string, v any) {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return // rows and maps of plain values
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.next++
+	for c, missed := range h.all {
+		select {
+		case c <- event{h.next, name, data}:
+		default:
+			*missed++
+		}
+	}
+}
+
+func (h *hub) join() (chan event, *uint64, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.over || len(h.all) >= h.room {
+		return nil, nil, false
+	}
+	c, missed := make(chan event, behind), new(uint64)
+	h.all[c] = missed
+	return c, missed, true
+}
+
+func (h *hub) leave(c chan event) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.all, c)
+}
+
+func (h *hub) count() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.all)
+}
+
+// missed takes how many events a follower missed.
+func (h *hub) missed(n *uint64) uint64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	was := *n
+	*n = 0
+	return was
+}
+
+// close ends all streams.
+func (h *hub) close() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.over = true
+	for c := range h.all {
+		close(c)
+		delete(h.all, c)
+	}
+}
+
+// heartbeat keeps what stands between from closing a stream that is silent.
+const heartbeat = 15 * time.Second
+
+// events is the stream (WHATWG HTML, section 9.2, server-sent events). Event
+// "missed" says how many the follower was too slow for.
+func (s *Server) events(w http.ResponseWriter, r *request) error {
+	c, missed, ok := s.hub.join()
+	if !ok {
+		return &httpError{http.StatusServiceUnavailable, "as many follow as may", "try again later"}
+	}
+	defer s.hub.leave(c)
+	out := http.NewResponseController(w)
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(http.StatusOK)
+	if _, err := fmt.Fprint(w, ": quell\n\n"); err != nil {
+		return nil
+	}
+	beat := time.NewTicker(heartbeat)
+	defer beat.Stop()
+	for {
+		if err := out.Flush(); err != nil {
+			return nil // nobody listens any more
+		}
+		var err error
+		select {
+		case <-r.Context().Done():
+			return nil
+		case e, open := <-c:
+			if !open {
+				return nil
+			}
+			if n := s.hub.missed(missed); n > 0 {
+				_, err = fmt.Fprintf(w, "event: missed\ndata: {\"events\":%d}\n\n", n)
+			}
+			if err == nil {
+				_, err = fmt.Fprintf(w, "id: %d\nevent: %s\ndata: %s\n\n", e.n, e.name, e.data)
+			}
+		case <-beat.C:
+			_, err = fmt.Fprint(w, ": still here\n\n")
+		}
+		if err != nil {
+			return nil
+		}
+	}
+}

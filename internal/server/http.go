@@ -1,0 +1,227 @@
+package server
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/store"
+	"github.com/quell-dev/quell/internal/store/duck"
+)
+
+// request is one that may go on: who asks is known and may.
+type request struct {
+	*http.Request
+	caller caller
+}
+
+// httpError is an answer that is not what was asked for.
+type httpError struct {
+	status  int
+	message string
+	remedy  string
+}
+
+func (e *httpError) Error() string { return e.message }
+
+func bad(format string, args ...any) error {
+	return &httpError{http.StatusBadRequest, fmt.Sprintf(format, args...), "see /openapi.json"}
+}
+
+// Failure is the body of every answer that is not a success.
+type Failure struct {
+	Error  string `json:"error"`
+	Remedy string `json:"remedy,omitempty"`
+}
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	s.mux.ServeHTTP(w, r)
+}
+
+// guard lets in who may and counts the answers.
+func (s *Server) guard(rt *route) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		begun := time.Now()
+		seen := &watched{ResponseWriter: w, status: http.StatusOK}
+		r.Body = http.MaxBytesReader(seen, r.Body, int64(s.Config.Limits.BodyKB)<<10)
+		q := &request{Request: r}
+		err := s.identify(q, rt)
+		if err == nil {
+			err = rt.serve(s, seen, q)
+		}
+		if err != nil && !seen.begun {
+			fail(seen, err, s)
+		}
+		s.metrics.request(rt, seen.status, time.Since(begun))
+	}
+}
+
+// watched remembers what was answered.
+type watched struct {
+	http.ResponseWriter
+	status int
+	begun  bool
+}
+
+func (w *watched) WriteHeader(status int) {
+	w.status, w.begun = status, true
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *watched) Write(p []byte) (int, error) {
+	w.begun = true
+	return w.ResponseWriter.Write(p)
+}
+
+// Unwrap is for http.ResponseController.
+func (w *watched) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// identify finds out who asks, and whether they may.
+func (s *Server) identify(q *request, rt *route) error {
+	q.caller.from, _, _ = net.SplitHostPort(q.RemoteAddr)
+	header := q.Header.Get("Authorization")
+	secret, bearer := strings.CutPrefix(header, "Bearer ")
+	why := "it needs a token"
+	switch {
+	case header != "" && !bearer:
+		why = "Authorization is not of the form Bearer TOKEN"
+	case bearer:
+		var k token
+		k, why = s.Tokens.find(strings.TrimSpace(secret), s.Now())
+		q.caller.name, q.caller.scope = k.name, k.scope
+	case !s.Tokens.Required && local(q.Request):
+		q.caller.scope = Viewer
+	}
+	who := q.caller.from
+	if q.caller.scope != Public {
+		who = "token " + q.caller.name
+	}
+	if !s.callers.take(who) {
+		return &httpError{http.StatusTooManyRequests, "too many requests", "ask less often"}
+	}
+	if q.caller.scope.allows(rt.scope) {
+		return nil
+	}
+	if q.caller.scope != Public {
+		s.audit(q, rt, "", "", "refused: the token's scope is "+string(q.caller.scope))
+		return &httpError{http.StatusForbidden, fmt.Sprintf("it needs scope %s, the token has %s", rt.scope, q.caller.scope), "ask who runs the server for such a token"}
+	}
+	s.audit(q, rt, "", "", "refused: "+why)
+	return &httpError{http.StatusUnauthorized, why, "set QUELL_TOKEN, or the header Authorization: Bearer TOKEN"}
+}
+
+// local reports whether a request comes from this machine, from a program that
+// knows whom it asks: a page in a browser that was sent here by its own name for
+// this address says that name.
+func local(r *http.Request) bool {
+	from, _, _ := net.SplitHostPort(r.RemoteAddr)
+	if ip := net.ParseIP(from); ip == nil || !ip.IsLoopback() {
+		return false
+	}
+	host := r.Host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	ip := net.ParseIP(strings.Trim(host, "[]"))
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// audit writes down what somebody did, or was refused. It is committed with
+// the next batch.
+func (s *Server) audit(q *request, rt *route, target, why, outcome string) {
+	s.Store.Add(&store.Batch{Audit: []store.Audit{{At: int64(s.now()), Who: q.caller.name, From: q.caller.from, Scope: string(q.caller.scope),
+		What: rt.method + " " + rt.path, Target: target, Why: why, Outcome: outcome}}})
+	s.Log.Info("audit", "who", q.caller.name, "from", q.caller.from, "what", rt.method+" "+rt.path, "target", target, "why", why, "outcome", outcome)
+}
+
+// fail answers with an error.
+func fail(w http.ResponseWriter, err error, s *Server) {
+	status, f := http.StatusInternalServerError, Failure{Error: err.Error()}
+	var own *httpError
+	var asked *duck.Error
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &own):
+		status, f.Remedy = own.status, own.remedy
+	case errors.As(err, &large):
+		status, f.Remedy = http.StatusRequestEntityTooLarge, "send less"
+	case errors.As(err, &asked):
+		f.Remedy = asked.Remedy()
+		switch asked.Kind {
+		case duck.Refused, duck.Wrong:
+			status = http.StatusBadRequest
+		case duck.Exceeded:
+			status = http.StatusUnprocessableEntity
+		}
+	}
+	if status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+	}
+	if status == http.StatusInternalServerError {
+		s.Log.Error("answer", "reason", err)
+	}
+	_ = reply(w, status, f) // nobody listens any more
+}
+
+func reply(w http.ResponseWriter, status int, v any) error {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+// body reads a request's JSON, strictly.
+func body(q *request, v any) error {
+	d := json.NewDecoder(q.Body)
+	d.DisallowUnknownFields()
+	err := d.Decode(v)
+	if err == nil {
+		if _, more := d.Token(); more == nil {
+			err = errors.New("more than one value")
+		} else if !errors.Is(more, io.EOF) {
+			err = more
+		}
+	}
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return err
+	case err != nil:
+		return bad("read the request: %v", err)
+	}
+	return nil
+}
+
+// when reads a time of a request: RFC 3339, a day, or how long ago ("24h").
+func when(name, text string, now sample.Millis) (sample.Millis, error) {
+	if text == "" {
+		return 0, nil
+	}
+	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
+		return max(1, now.Add(-d)), nil
+	}
+	for _, layout := range []string{time.RFC3339, time.DateOnly} {
+		if t, err := time.Parse(layout, text); err == nil && t.Year() >= 1970 && t.Year() < 10000 {
+			return max(1, sample.At(t)), nil
+		}
+	}
+	return 0, bad("%s: %.40q: want a time such as 2026-11-21T13:00:00Z, a day, or how long ago, such as 24h", name, text)
+}
+
+// span reads since and until.
+func span(since, until string, now sample.Millis) (from, to sample.Millis, err error) {
+	if from, err = when("since", since, now); err != nil {
+		return 0, 0, err
+	}
+	to, err = when("until", until, now)
+	return from, to, err
+}

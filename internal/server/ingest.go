@@ -1,0 +1,155 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/store"
+	"github.com/quell-dev/quell/internal/wire"
+)
+
+// Feed is a stream of agents' messages, in order.
+type Feed interface {
+	// Next returns messages that came after those before, as batches that are
+	// good until the next call. It waits for the first until ctx ends, which is no error.
+	Next(ctx context.Context) ([]store.Batch, error)
+	// Done lets the stream forget what it gave up to the message of that number.
+	Done(ctx context.Context, seq uint64) error
+}
+
+// take takes a feed in until ctx ends: it gathers, commits, and only then lets
+// the feed forget.
+func (s *Server) take(ctx context.Context, f Feed) {
+	var last, done uint64
+	commit := func() {
+		if last == done {
+			return
+		}
+		if err := s.Store.Flush(); err != nil {
+			s.Log.Error("commit; trying again", "reason", err)
+			return
+		}
+		if err := f.Done(context.WithoutCancel(ctx), last); err != nil {
+			s.Log.Warn("what is stored stays in the stream for now", "reason", err)
+			return
+		}
+		done = last
+	}
+	defer commit()
+	flush := time.NewTicker(s.Config.Store.Flush)
+	defer flush.Stop()
+	for ctx.Err() == nil {
+		soon, cancel := context.WithTimeout(ctx, s.Config.Store.Flush)
+		batches, err := f.Next(soon)
+		cancel()
+		if err != nil && ctx.Err() == nil {
+			s.Log.Error("read messages; trying again", "reason", err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+			}
+		}
+		for i := range batches {
+			s.Add(&batches[i])
+			last = max(last, batches[i].Seq)
+		}
+		select {
+		case <-flush.C:
+			commit()
+		case <-s.flush:
+			commit()
+		default:
+			if s.Store.Pending() >= s.Config.Store.MaxPending {
+				commit()
+			}
+		}
+		// While nothing can be committed nothing more is taken in: the stream keeps it.
+		for s.Store.Pending() >= 2*s.Config.Store.MaxPending && ctx.Err() == nil {
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+				commit()
+			}
+		}
+	}
+}
+
+// Add takes a batch in, and tells those who follow along what is in it.
+func (s *Server) Add(b *store.Batch) bool {
+	if !s.Store.Add(b) {
+		return false
+	}
+	for i := range b.Incidents {
+		inc := &b.Incidents[i]
+		s.hub.tell("incident", map[string]any{"machine": inc.Machine, "id": inc.ID, "kind": inc.Kind, "signal": inc.Signal,
+			"victim_job": inc.VictimJob, "victim_task": inc.VictimTask, "suspect_task": inc.SuspectTask, "outcome": inc.Outcome,
+			"updated": inc.Updated, "closed": inc.Closed})
+	}
+	for i := range b.Actions {
+		s.hub.tell("action", &b.Actions[i])
+	}
+	return true
+}
+
+// BatchOf is a message of the stream of samples as the store takes it. What the
+// wire's batch holds must stay until the store's is taken in.
+func BatchOf(b *wire.Batch, seq uint64) store.Batch {
+	return store.Batch{Source: store.Source{Stream: "samples", Machine: b.Machine, Boot: b.Boot}, N: b.N, Seq: seq, Samples: b.Samples}
+}
+
+// RecordOf is a message of the stream of records as the store takes it.
+func RecordOf(r *wire.Record, seq uint64) (store.Batch, error) {
+	b := store.Batch{Source: store.Source{Stream: "records", Machine: r.Machine, Boot: r.Boot}, N: r.N, Seq: seq}
+	switch r.Kind {
+	case wire.Record_KIND_INCIDENT:
+		var inc plan.Incident
+		if err := json.Unmarshal(r.Json, &inc); err != nil {
+			return b, fmt.Errorf("read incident %s of %s: %w", r.Id, r.Machine, err)
+		}
+		inc.Machine = r.Machine // whose it is, NATS has checked
+		row, err := store.IncidentOf(&inc)
+		if err != nil {
+			return b, err
+		}
+		b.Incidents = []store.Incident{row}
+	case wire.Record_KIND_AUDIT:
+		a, err := actionOf(r)
+		if err != nil {
+			return b, err
+		}
+		b.Actions = []store.Action{a}
+	default:
+		return b, fmt.Errorf("record %s of %s is of kind %v, which this server does not know", r.Id, r.Machine, r.Kind)
+	}
+	return b, nil
+}
+
+// actionOf reads a line of an agent's audit log (docs/safety.md).
+func actionOf(r *wire.Record) (store.Action, error) {
+	var e struct {
+		At     sample.Millis `json:"at"`
+		Who    string        `json:"who"`
+		What   string        `json:"what"`
+		ID     string        `json:"id"`
+		Task   string        `json:"task"`
+		Rate   float64       `json:"rate"`
+		Until  int64         `json:"until"`
+		Why    string        `json:"why"`
+		Result string        `json:"result"`
+	}
+	if err := json.Unmarshal(r.Json, &e); err != nil {
+		return store.Action{}, fmt.Errorf("read audit entry of %s: %w", r.Machine, err)
+	}
+	a := store.Action{At: int64(e.At), Machine: r.Machine, ID: e.ID, What: e.What, Task: e.Task, By: e.Who, Why: e.Why, Result: e.Result}
+	if e.Rate > 0 {
+		a.Rate = &e.Rate
+	}
+	if e.Until > 0 {
+		a.Until = &e.Until
+	}
+	return a, nil
+}

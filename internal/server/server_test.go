@@ -1,0 +1,607 @@
+package server
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/parquet-go/parquet-go"
+
+	"github.com/quell-dev/quell/internal/config"
+	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/store"
+	"github.com/quell-dev/quell/internal/store/duck"
+	"github.com/quell-dev/quell/internal/wire"
+)
+
+func TestMain(m *testing.M) { quelltest.Main(m) }
+
+// fake answers queries, publishes specs and carries out commands by writing down
+// what it was asked.
+type fake struct {
+	mu       sync.Mutex
+	jobs     []duck.Job
+	answer   func(*duck.Job) (*duck.Answer, error)
+	specs    []*wire.Specs
+	commands []*wire.Command
+	reply    *wire.Reply
+}
+
+func (f *fake) Query(_ context.Context, job *duck.Job) (*duck.Answer, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.jobs = append(f.jobs, *job)
+	if f.answer != nil {
+		return f.answer(job)
+	}
+	return &duck.Answer{Columns: []duck.Column{}, Rows: []json.RawMessage{}}, nil
+}
+
+func (f *fake) PutSpecs(_ context.Context, m *wire.Specs) error {
+	f.specs = append(f.specs, m)
+	return nil
+}
+
+func (f *fake) Command(_ context.Context, machine string, c *wire.Command) (*wire.Reply, error) {
+	f.commands = append(f.commands, c)
+	if f.reply == nil {
+		return nil, errors.New(machine + " is not there")
+	}
+	return f.reply, nil
+}
+
+var start = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+type bench struct {
+	*Server
+	fake  *fake
+	store *store.Store
+}
+
+// tokens knows a viewer, an operator, and an operator of yesterday.
+func tokens(t testing.TB) *Tokens {
+	t.Helper()
+	known, err := LoadTokens("testdata/tokens")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return known
+}
+
+func newBench(t testing.TB, change func(*Parts)) *bench {
+	t.Helper()
+	c := config.DefaultServer()
+	c.Limits.PerSecond, c.Limits.Burst = 1000, 1000
+	st, err := store.Open(t.TempDir(), store.Options{Now: func() time.Time { return start }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { st.Close() })
+	f := &fake{}
+	p := Parts{Config: &c, Version: "test", Store: st, Asker: f, Publisher: f, Commander: f, Log: slog.New(slog.DiscardHandler),
+		Now: func() time.Time { return start }}
+	if change != nil {
+		change(&p)
+	}
+	s, err := New(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.ready.Store(true)
+	return &bench{s, f, st}
+}
+
+// do asks the server as somebody from an address.
+func (b *bench) do(from, host, token, method, path, body string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, path, strings.NewReader(body))
+	r.RemoteAddr, r.Host = from+":4711", host
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+	w := httptest.NewRecorder()
+	b.ServeHTTP(w, r)
+	return w
+}
+
+func (b *bench) local(method, path, body string) *httptest.ResponseRecorder {
+	return b.do("127.0.0.1", "localhost:9781", "", method, path, body)
+}
+
+// audits reads the audit log.
+func (b *bench) audits(t testing.TB) []store.Audit {
+	t.Helper()
+	if err := b.store.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	return rowsOf[store.Audit](t, b.store, store.AuditLog)
+}
+
+// TestWhoMayDoWhat goes through every route with everybody.
+func TestWhoMayDoWhat(t *testing.T) {
+	open, shut := newBench(t, nil), newBench(t, func(p *Parts) { p.Tokens = tokens(t) })
+	for _, rt := range table() {
+		if rt.path == "/v1/events" {
+			continue // it does not end; TestEvents
+		}
+		for _, c := range []struct {
+			name, from, host, token string
+			server                  *bench
+			scope                   Scope
+		}{
+			{"loopback", "127.0.0.1", "localhost", "", open, Viewer},
+			{"loopback, IPv6", "::1", "[::1]:9781", "", open, Viewer},
+			{"loopback, by a name of the asker's", "127.0.0.1", "evil.example", "", open, Public},
+			{"elsewhere", "192.0.2.1", "localhost", "", open, Public},
+			{"loopback where tokens are needed", "127.0.0.1", "localhost", "", shut, Public},
+			{"an unknown token", "127.0.0.1", "localhost", "no-such-token", shut, Public},
+			{"an expired token", "192.0.2.1", "quell", "expired-secret", shut, Public},
+			{"a viewer", "192.0.2.1", "quell", "viewer-secret", shut, Viewer},
+			{"an operator", "192.0.2.1", "quell", "operator-secret", shut, Operator},
+		} {
+			from := c.from
+			if strings.Contains(from, ":") {
+				from = "[" + from + "]"
+			}
+			w := c.server.do(from, c.host, c.token, rt.method, rt.path, "{}")
+			refused := w.Code == http.StatusUnauthorized || w.Code == http.StatusForbidden
+			if refused == c.scope.allows(rt.scope) {
+				t.Errorf("%s: %s %s: %d", c.name, rt.method, rt.path, w.Code)
+			}
+			if w.Code >= 500 && w.Code != http.StatusServiceUnavailable {
+				t.Errorf("%s: %s %s: %d %s", c.name, rt.method, rt.path, w.Code, w.Body)
+			}
+			if refused && !strings.Contains(w.Body.String(), `"remedy"`) {
+				t.Errorf("%s: %s %s: no remedy in %s", c.name, rt.method, rt.path, w.Body)
+			}
+		}
+	}
+	var refused []string
+	for _, a := range shut.audits(t) {
+		if strings.Contains(a.Outcome, "refused") {
+			refused = append(refused, a.Who+" "+a.Outcome)
+		}
+	}
+	for _, want := range []string{"victor refused: the token's scope is viewer", "old refused: the token expired on 2026-11-20", " refused: the token is not known", " refused: it needs a token"} {
+		if !slices.Contains(refused, want) {
+			t.Errorf("%q is not in the audit log: %q", want, refused)
+		}
+	}
+}
+
+func TestTokensFile(t *testing.T) {
+	secret, line, err := NewToken("alice", Operator, "2027-01-31")
+	if err != nil {
+		t.Fatal(err)
+	}
+	known, err := parseTokens("f", []byte("# who may\n\n"+line+"\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if k, why := known.find(secret, time.Date(2027, 1, 31, 23, 0, 0, 0, time.UTC)); why != "" || k.name != "alice" || k.scope != Operator {
+		t.Errorf("%+v %q", k, why)
+	}
+	if _, why := known.find(secret, time.Date(2027, 2, 1, 1, 0, 0, 0, time.UTC)); !strings.Contains(why, "2027-01-31") {
+		t.Errorf("a day later: %q", why)
+	}
+	if strings.Contains(line, secret) {
+		t.Error("the line gives the token away")
+	}
+	_, err = parseTokens("f", []byte("a viewer\nb admin sha256:00\nc viewer sha256:xyz\nd viewer "+strings.Fields(line)[2]+" tomorrow\n"+line+"\n"+line))
+	for _, want := range []string{"f:1: 2 words", `f:2: scope "admin"`, "f:3: no SHA-256", `f:4: day "tomorrow"`, "f:6: the same token again"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is missing in %v", want, err)
+		}
+	}
+	if _, _, err := NewToken("two words", Viewer, ""); err == nil {
+		t.Error("a name of two words was taken")
+	}
+}
+
+func TestCallersAreHeldToTheirRate(t *testing.T) {
+	now := start
+	c := newCallers(2, 3, func() time.Time { return now })
+	for i := range 3 {
+		if !c.take("a") {
+			t.Errorf("request %d of the burst was refused", i+1)
+		}
+	}
+	if c.take("a") {
+		t.Error("a fourth at once was let in")
+	}
+	if !c.take("b") {
+		t.Error("another caller was refused")
+	}
+	now = now.Add(500 * time.Millisecond)
+	if !c.take("a") || c.take("a") {
+		t.Error("half a second lets one in, at two a second")
+	}
+	for i := range maxCallers {
+		c.take(fmt.Sprint(i))
+	}
+	if c.take("one too many") {
+		t.Error("more callers than are remembered")
+	}
+	now = now.Add(time.Hour)
+	if !c.take("one later") || len(c.by) > 10 {
+		t.Errorf("those that are full again are not forgotten: %d", len(c.by))
+	}
+}
+
+func TestQueries(t *testing.T) {
+	b := newBench(t, nil)
+	b.fake.answer = func(job *duck.Job) (*duck.Answer, error) {
+		switch {
+		case strings.Contains(job.SQL, "DROP"):
+			return nil, &duck.Error{Kind: duck.Refused, Message: "no SELECT"}
+		case strings.Contains(job.SQL, "huge"):
+			return nil, &duck.Error{Kind: duck.Exceeded, Message: "too much"}
+		case strings.Contains(job.SQL, "broken"):
+			return nil, &duck.Error{Kind: duck.Broken, Message: "the store"}
+		}
+		return &duck.Answer{Columns: []duck.Column{{Name: "a", Type: "INTEGER"}}, Rows: []json.RawMessage{json.RawMessage("[1]")}, End: duck.End{Rows: 1}}, nil
+	}
+	for _, c := range []struct {
+		body, want string
+		code       int
+	}{
+		{`{"sql":"SELECT 1 AS a"}`, `{"columns":[{"name":"a","type":"INTEGER"}],"rows":[[1]]}`, 200},
+		{`{"sql":"DROP TABLE x"}`, "one SELECT", 400},
+		{`{"sql":"huge"}`, "ask for less", 422},
+		{`{"sql":"broken"}`, "server's log", 500},
+		{`{}`, "want sql", 400},
+		{`{"sql":"SELECT 1","canned":"worst-machines"}`, "want sql", 400},
+		{`{"sql":"SELECT 1","since":"yesterday"}`, "since", 400},
+		{`{"canned":"nothing"}`, "worst-antagonists", 400},
+		{`{"canned":"worst-antagonists"}`, "needs the parameter job", 400},
+		{`{"canned":"worst-machines","params":{"x":"1"}}`, "no parameter", 400},
+		{`{"canned":"worst-machines"}`, `[[1]]`, 200},
+		{`{"sql":`, "read the request", 400},
+		{`{"sql":"SELECT 1"}{}`, "more than one", 400},
+		{`{"sequel":"SELECT 1"}`, "unknown field", 400},
+		{`{"sql":"` + strings.Repeat("x", 2<<20) + `"}`, "send less", 413},
+	} {
+		w := b.local("POST", "/v1/query", c.body)
+		if w.Code != c.code || !strings.Contains(w.Body.String(), c.want) {
+			t.Errorf("%.60s: %d %.200s; want %d %s", c.body, w.Code, w.Body, c.code, c.want)
+		}
+	}
+	b.local("POST", "/v1/query", `{"canned":"worst-antagonists","params":{"job":"it's"},"since":"24h","until":"2026-11-21"}`)
+	last := b.fake.jobs[len(b.fake.jobs)-1]
+	if !strings.Contains(last.SQL, "victim_job = 'it''s'") || last.From != sample.At(start.Add(-24*time.Hour)) || last.To != sample.At(time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)) {
+		t.Errorf("asked %+v", last)
+	}
+	if c := b.Config.Query; last.Limits.Time != c.Time || last.Limits.MemoryMB != c.MemoryMB || last.Limits.Rows != c.Rows {
+		t.Errorf("limits %+v", last.Limits)
+	}
+}
+
+func TestOperatorsCommandsAreAudited(t *testing.T) {
+	b := newBench(t, func(p *Parts) { p.Tokens = tokens(t) })
+	ask := func(body string) *httptest.ResponseRecorder {
+		return b.do("192.0.2.1", "quell", "operator-secret", "POST", "/v1/commands", body)
+	}
+	b.fake.reply = &wire.Reply{Machine: "m1", Ok: true, Message: "capped", Cap: "cap-1"}
+	w := ask(`{"machine":"m1","why":"ticket 1","cap":{"task":"/encode","rate":0.1,"for":"5m"}}`)
+	if w.Code != 200 || !strings.Contains(w.Body.String(), `"cap":"cap-1"`) {
+		t.Fatalf("%d %s", w.Code, w.Body)
+	}
+	c := b.fake.commands[0]
+	if c.Who != "olga" || c.Why != "ticket 1" || c.GetCap().GetForMs() != 300_000 || c.GetCap().GetTask() != "/encode" || c.Expires <= start.UnixMilli() {
+		t.Errorf("sent %v", c)
+	}
+	b.fake.reply = &wire.Reply{Machine: "m1", Message: "it may never be capped"}
+	if w := ask(`{"machine":"m1","why":"x","uncap":{"task":"/encode"}}`); w.Code != 409 {
+		t.Errorf("refused by the machine: %d", w.Code)
+	}
+	b.fake.reply = nil
+	if w := ask(`{"machine":"m2","why":"x","enforcement":{"mode":"off"}}`); w.Code != 502 {
+		t.Errorf("a machine that is not there: %d", w.Code)
+	}
+	for _, body := range []string{
+		`{"machine":"m1","cap":{"task":"/encode","rate":0.1,"for":"5m"}}`,
+		`{"machine":"m1","why":"x"}`, `{"why":"x","uncap":{"task":"/a"}}`, `{"machine":"m1","why":"x","uncap":{"task":""}}`,
+		`{"machine":"m1","why":"x","uncap":{"task":"/a"},"protect":{"task":"/a"}}`,
+		`{"machine":"m1","why":"x","cap":{"task":"/a","rate":-1,"for":"5m"}}`, `{"machine":"m1","why":"x","cap":{"task":"/a","rate":1,"for":"5 minutes"}}`,
+		`{"machine":"m1","why":"x","enforcement":{"mode":"maybe"}}`,
+	} {
+		if w := ask(body); w.Code != 400 {
+			t.Errorf("%s: %d", body, w.Code)
+		}
+	}
+	if len(b.fake.commands) != 3 {
+		t.Errorf("%d commands went out, want 3", len(b.fake.commands))
+	}
+	var got []string
+	for _, a := range b.audits(t) {
+		got = append(got, strings.Join([]string{a.Who, a.From, a.Scope, a.What, a.Target, a.Why, a.Outcome}, "|"))
+	}
+	for _, want := range []string{"olga|192.0.2.1|operator|POST /v1/commands|m1 cap /encode|ticket 1|done",
+		"olga|192.0.2.1|operator|POST /v1/commands|m1 uncap /encode|x|it may never be capped",
+		"olga|192.0.2.1|operator|POST /v1/commands|m2 enforcement off|x|m2 is not there"} {
+		if !slices.Contains(got, want) {
+			t.Errorf("%s is missing in\n%s", want, strings.Join(got, "\n"))
+		}
+	}
+}
+
+// Specs that changed get a version and are made known; those that did not, do not.
+func TestSpecsGetVersions(t *testing.T) {
+	b := newBench(t, nil)
+	row := func(job, signal string, mean float64) json.RawMessage {
+		return json.RawMessage(fmt.Sprintf(`["%s","p","%s","v","ready",5,500,1.5,%g,0.1,1795262400000]`, job, signal, mean))
+	}
+	var rows []json.RawMessage
+	b.fake.answer = func(*duck.Job) (*duck.Answer, error) { return &duck.Answer{Rows: rows}, nil }
+	ctx := t.Context()
+	if err := b.loadSpecs(ctx); err != nil {
+		t.Fatal(err)
+	}
+	learn := func() {
+		t.Helper()
+		b.fake.specs = nil
+		if err := b.learn(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rows = []json.RawMessage{row("web", "cpi", 1.8), row("web", "runq", 0.1), row("db", "cpi", 2)}
+	learn()
+	if len(b.fake.specs) != 2 {
+		t.Errorf("%d messages, want one for each job", len(b.fake.specs))
+	}
+	learn()
+	if len(b.fake.specs) != 0 {
+		t.Errorf("nothing changed, and %d messages went out", len(b.fake.specs))
+	}
+	rows = []json.RawMessage{row("web", "cpi", 1.9), row("web", "runq", 0.1)}
+	learn()
+	if len(b.fake.specs) != 1 || b.fake.specs[0].Job != "web" || b.fake.specs[0].Revision != 3 || len(b.fake.specs[0].Specs) != 2 {
+		t.Errorf("got %v, want web's two with a higher revision", b.fake.specs)
+	}
+	var views []SpecView
+	w := b.local("GET", "/v1/specs?job=web", "")
+	if err := json.Unmarshal(w.Body.Bytes(), &views); err != nil || len(views) != 2 || views[0].Version != 2 || views[0].Mean != 1.9 || views[1].Version != 1 {
+		t.Errorf("%v %s", err, w.Body)
+	}
+	if kept := rowsOf[store.Spec](t, b.store, store.Specs); len(kept) != 4 {
+		t.Errorf("%d versions are kept, want 4", len(kept))
+	}
+	b.fake.answer = func(*duck.Job) (*duck.Answer, error) { return nil, errors.New("no memory") }
+	if b.learn(ctx) == nil {
+		t.Error("a computation that failed is not told of")
+	}
+	if w := b.local("GET", "/healthz", ""); w.Code != 200 || !strings.Contains(w.Body.String(), "no memory") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+// stream is a feed of batches that remembers what it may forget.
+type stream struct {
+	mu      sync.Mutex
+	batches []store.Batch
+	given   int
+	done    uint64
+}
+
+func (f *stream) Next(ctx context.Context) ([]store.Batch, error) {
+	f.mu.Lock()
+	n := min(3, len(f.batches)-f.given)
+	out := f.batches[f.given : f.given+n]
+	f.given += n
+	f.mu.Unlock()
+	if n == 0 {
+		<-ctx.Done()
+	}
+	return out, nil
+}
+
+func (f *stream) Done(_ context.Context, seq uint64) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.done = seq
+	return nil
+}
+
+func TestAFeedForgetsWhatIsStored(t *testing.T) {
+	f := &stream{}
+	for i := range uint64(10) {
+		n := i%5 + 1 // each twice
+		f.batches = append(f.batches, store.Batch{Source: store.Source{Stream: "samples", Machine: "m"}, N: n, Seq: i + 1,
+			Samples: []sample.Sample{{TS: sample.At(start) + sample.Millis(n), Machine: "m", Task: "/a", Signal: sample.CPI}}})
+	}
+	b := newBench(t, func(p *Parts) { p.Feeds = []Feed{f}; p.Config.Store.Flush = 100 * time.Millisecond })
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- b.Run(ctx) }()
+	quelltest.Until(t, 20*time.Second, "all is stored", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.done == 10 })
+	cancel()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if st := b.store.Stats(); st.Rows != 5 || st.Duplicates != 5 {
+		t.Errorf("%+v, want 5 rows, 5 duplicates", st)
+	}
+	w := b.local("GET", "/v1/machines", "")
+	if !strings.Contains(w.Body.String(), `"machine":"m"`) || !strings.Contains(w.Body.String(), `"batch":5`) {
+		t.Errorf("machines: %s", w.Body)
+	}
+}
+
+func TestEvents(t *testing.T) {
+	b := newBench(t, nil)
+	web := httptest.NewServer(b)
+	defer web.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, "GET", web.URL+"/v1/events", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultTransport.RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	quelltest.Until(t, 5*time.Second, "somebody follows", func() bool { return b.hub.count() == 1 })
+	b.Add(&store.Batch{Source: store.Source{Machine: "m1"}, N: 1, Incidents: []store.Incident{{Machine: "m1", ID: "i7", Updated: 1}}})
+	b.Add(&store.Batch{Source: store.Source{Machine: "m1"}, N: 1, Incidents: []store.Incident{{Machine: "m1", ID: "again", Updated: 1}}})
+	b.Add(&store.Batch{Actions: []store.Action{{What: "cap"}}})
+	lines := bufio.NewScanner(resp.Body)
+	var got []string
+	for len(got) < 2 && lines.Scan() {
+		if name, ok := strings.CutPrefix(lines.Text(), "event: "); ok {
+			lines.Scan()
+			got = append(got, name+" "+lines.Text())
+		}
+	}
+	if len(got) != 2 || !strings.HasPrefix(got[0], "incident data: ") || !strings.Contains(got[0], `"id":"i7"`) || !strings.HasPrefix(got[1], "action ") {
+		t.Errorf("got %q", got)
+	}
+	b.hub.close()
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+		t.Errorf("the stream did not end well: %v", err)
+	}
+}
+
+// Whoever is too slow is told how much it missed.
+func TestSlowFollowersMiss(t *testing.T) {
+	h := newHub(1)
+	c, missed, ok := h.join()
+	if _, _, more := h.join(); !ok || more {
+		t.Fatal("room for one")
+	}
+	for range behind + 5 {
+		h.tell("x", 1)
+	}
+	if n := h.missed(missed); n != 5 || len(c) != behind {
+		t.Errorf("missed %d, has %d", n, len(c))
+	}
+	h.leave(c)
+	h.tell("x", 1)
+	if h.count() != 0 {
+		t.Error("still there")
+	}
+}
+
+// The document describes what is served, and nothing else.
+func TestOpenAPI(t *testing.T) {
+	b := newBench(t, nil)
+	w := b.local("GET", "/openapi.json", "")
+	var doc struct {
+		OpenAPI string
+		Paths   map[string]map[string]struct {
+			OperationID string
+			Responses   map[string]any
+			RequestBody any
+		}
+	}
+	if err := json.Unmarshal(w.Body.Bytes(), &doc); err != nil || doc.OpenAPI != "3.1.0" {
+		t.Fatalf("%v %.100s", err, w.Body)
+	}
+	n := 0
+	ids := map[string]bool{}
+	for path, item := range doc.Paths {
+		for method, op := range item {
+			n++
+			if ids[op.OperationID] {
+				t.Errorf("%s twice", op.OperationID)
+			}
+			ids[op.OperationID] = true
+			if path == "/v1/events" {
+				continue
+			}
+			w := b.local(strings.ToUpper(method), path, "{}")
+			if w.Code == http.StatusNotFound || w.Code == http.StatusMethodNotAllowed {
+				t.Errorf("%s %s is not served", method, path)
+			}
+			if _, ok := op.Responses[fmt.Sprint(w.Code)]; !ok {
+				t.Errorf("%s %s: %d is not documented", method, path, w.Code)
+			}
+			if (method == "post") != (op.RequestBody != nil) {
+				t.Errorf("%s %s: body", method, path)
+			}
+		}
+	}
+	if n != len(table()) {
+		t.Errorf("%d operations, %d routes", n, len(table()))
+	}
+	if w := b.local("GET", "/nothing", ""); w.Code != http.StatusNotFound || !strings.Contains(w.Body.String(), "remedy") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	b := newBench(t, nil)
+	b.local("GET", "/healthz", "")
+	b.Add(&store.Batch{Samples: []sample.Sample{{TS: sample.At(start), Task: "/a"}}})
+	text := b.local("GET", "/metrics", "").Body.String()
+	for _, want := range []string{"quell_server_samples_total 1", `quell_server_requests_total{path="/healthz",status="200"} 1`, "quell_server_pending_rows 1", "quell_server_specs 0"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%s is missing in\n%s", want, text)
+		}
+	}
+}
+
+// A server that must not be believed ready is not.
+func TestReadiness(t *testing.T) {
+	b := newBench(t, nil)
+	b.ready.Store(false)
+	if h, r := b.local("GET", "/healthz", ""), b.local("GET", "/readyz", ""); h.Code != 200 || r.Code != 503 {
+		t.Errorf("healthy %d, ready %d; want 200, 503", h.Code, r.Code)
+	}
+}
+
+// FuzzAPI sends anything to every route: no answer is the server's fault.
+func FuzzAPI(f *testing.F) {
+	b := newBench(f, func(p *Parts) { p.Config.Limits.PerSecond, p.Config.Limits.Burst = 1e9, 1e9; p.Tokens = tokens(f) })
+	b.fake.reply = &wire.Reply{Ok: true}
+	routes := table()
+	for i := range routes {
+		f.Add(i, "since=24h&until=2026-11-21&job=a%27b&open=true", `{"sql":"SELECT 1","machine":"m","why":"x","uncap":{"task":"/a"}}`)
+	}
+	f.Fuzz(func(t *testing.T, n int, query, body string) {
+		rt := routes[max(0, n)%len(routes)]
+		if rt.path == "/v1/events" {
+			return
+		}
+		r := httptest.NewRequest(rt.method, rt.path, bytes.NewReader([]byte(body)))
+		r.URL.RawQuery = query
+		r.Header.Set("Authorization", "Bearer operator-secret")
+		w := httptest.NewRecorder()
+		b.ServeHTTP(w, r)
+		if w.Code >= 500 {
+			t.Errorf("%s %s?%s %s: %d %s", rt.method, rt.path, query, body, w.Code, w.Body)
+		}
+		if rt.media == "" && !json.Valid(w.Body.Bytes()) {
+			t.Errorf("%s %s: no JSON: %s", rt.method, rt.path, w.Body)
+		}
+	})
+}
+
+// rowsOf reads a table of a store.
+func rowsOf[T any](t testing.TB, s *store.Store, table string) []T {
+	t.Helper()
+	sn := s.Snapshot(0, 0)
+	defer sn.Close()
+	var all []T
+	for _, file := range sn.Files(table) {
+		rows, err := parquet.ReadFile[T](file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, rows...)
+	}
+	return all
+}

@@ -1,0 +1,134 @@
+package server
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+)
+
+// Scope is what a token is good for.
+type Scope string
+
+// The scopes. Agents do not use the API: their credentials are the bus's.
+const (
+	Public   Scope = ""         // everybody
+	Viewer   Scope = "viewer"   // may read
+	Operator Scope = "operator" // may also act
+)
+
+// allows reports whether who has one may do what asks for the other.
+func (s Scope) allows(need Scope) bool {
+	return need == Public || s == need || s == Operator && need == Viewer
+}
+
+// caller is who asks.
+type caller struct {
+	name  string // of the token; "" without one
+	scope Scope
+	from  string // address
+}
+
+type token struct {
+	name    string
+	scope   Scope
+	expires time.Time // zero: never
+}
+
+// Tokens are who may use the API, by the hash of what they hold. The zero value
+// knows nobody.
+type Tokens struct {
+	Required bool // without one nothing but Public is for anybody, also from loopback
+	by       map[[sha256.Size]byte]token
+}
+
+// LoadTokens reads a file of lines NAME SCOPE sha256:HEX [EXPIRES], where
+// EXPIRES is a day (2026-12-31, its end in UTC). Empty lines and those that
+// begin with # say nothing. All that is wrong is in the error.
+func LoadTokens(path string) (*Tokens, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read tokens: %w", err)
+	}
+	return parseTokens(path, text)
+}
+
+func parseTokens(path string, text []byte) (*Tokens, error) {
+	t := &Tokens{Required: true, by: map[[sha256.Size]byte]token{}}
+	var wrong []string
+	n := 0
+	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
+		n++
+		fields := strings.Fields(lines.Text())
+		if len(fields) == 0 || fields[0][0] == '#' {
+			continue
+		}
+		if bad := t.line(fields); bad != "" {
+			wrong = append(wrong, fmt.Sprintf("  %s:%d: %s", path, n, bad))
+		}
+	}
+	if len(wrong) > 0 {
+		return nil, fmt.Errorf("read tokens: want NAME viewer|operator sha256:HEX [YYYY-MM-DD]:\n%s", strings.Join(wrong, "\n"))
+	}
+	return t, nil
+}
+
+func (t *Tokens) line(fields []string) (bad string) {
+	if len(fields) < 3 || len(fields) > 4 {
+		return fmt.Sprintf("%d words", len(fields))
+	}
+	k := token{name: fields[0], scope: Scope(fields[1])}
+	if k.scope != Viewer && k.scope != Operator {
+		return fmt.Sprintf("scope %q", fields[1])
+	}
+	digits, ok := strings.CutPrefix(fields[2], "sha256:")
+	raw, err := hex.DecodeString(digits)
+	if !ok || err != nil || len(raw) != sha256.Size {
+		return "no SHA-256"
+	}
+	if len(fields) == 4 {
+		day, err := time.Parse(time.DateOnly, fields[3])
+		if err != nil {
+			return fmt.Sprintf("day %q", fields[3])
+		}
+		k.expires = day.AddDate(0, 0, 1)
+	}
+	if _, twice := t.by[[sha256.Size]byte(raw)]; twice {
+		return "the same token again"
+	}
+	t.by[[sha256.Size]byte(raw)] = k
+	return ""
+}
+
+// NewToken makes a token and the line that lets it in.
+func NewToken(name string, scope Scope, expires string) (secret, line string, err error) {
+	var raw [32]byte
+	if _, err := rand.Read(raw[:]); err != nil {
+		return "", "", fmt.Errorf("make token: %w", err)
+	}
+	secret = base64.RawURLEncoding.EncodeToString(raw[:])
+	sum := sha256.Sum256([]byte(secret))
+	line = strings.TrimSpace(fmt.Sprintf("%s %s sha256:%x %s", name, scope, sum, expires))
+	if _, err := parseTokens("", []byte(line)); err != nil {
+		return "", "", err
+	}
+	return secret, line, nil
+}
+
+// find returns whose a secret is; why says what is wrong with it.
+func (t *Tokens) find(secret string, now time.Time) (k token, why string) {
+	k, ok := t.by[sha256.Sum256([]byte(secret))]
+	switch {
+	case !ok:
+		return token{}, "the token is not known"
+	case !k.expires.IsZero() && now.After(k.expires):
+		return token{name: k.name}, "the token expired on " + k.expires.AddDate(0, 0, -1).Format(time.DateOnly)
+	}
+	return k, ""
+}
