@@ -27,7 +27,8 @@ func (n Normal) LogPDF(x float64) float64 {
 	return -z*z/2 - math.Log(n.Sigma) - logSqrt2Pi
 }
 
-var logSqrt2Pi = math.Log(2*math.Pi) / 2
+// logSqrt2Pi is ln(2π)/2.
+const logSqrt2Pi = 0.91893853320467274178
 
 // LogNormal is the distribution of what has a normal logarithm.
 type LogNormal struct{ Mu, Sigma float64 }

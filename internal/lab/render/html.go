@@ -2,28 +2,27 @@ package render
 
 import (
 	"bufio"
-	_ "embed" // the page and its style
+	_ "embed" // the page
 	"fmt"
 	"html/template"
 	"io"
 	"math"
 	"strings"
+
+	"github.com/quell-dev/quell/internal/plot"
 )
 
 //go:embed report.html.tmpl
 var pageText string
 
-//go:embed report.css
-var style string
-
 // HTML writes the report as one file that needs nothing else: it runs no
 // script, loads nothing, and says so to the browser.
 func HTML(w io.Writer, r *Report) error {
 	t, err := template.New("report").Funcs(template.FuncMap{
-		"style": func() template.CSS { return template.CSS(style) },
+		"style": func() template.CSS { return template.CSS(plot.Style) },
 		// What was drawn here has its texts escaped already.
 		"drawn":  func(svg string) template.HTML { return template.HTML(svg) },
-		"swatch": swatch,
+		"swatch": plot.Swatch,
 		"look":   look,
 	}).Parse(pageText)
 	if err != nil {
@@ -37,24 +36,6 @@ func HTML(w io.Writer, r *Report) error {
 		return fmt.Errorf("render HTML: %w", err)
 	}
 	return nil
-}
-
-// swatch is how a series looks, in a legend.
-func swatch(k key) template.HTML {
-	s := series{index: k.Series, mark: k.Mark, quiet: k.Series < 0}
-	var d drawing
-	switch k.Mark {
-	case bar:
-		d.rect(s.class("bar"), 0, 0, 26, 10)
-	default:
-		if k.Mark != up && k.Mark != down {
-			d.path(s.class("line"), "M0 5H26")
-		}
-		if m := k.Mark.at(13, 5); m != "" {
-			d.path(s.class("mark"), m)
-		}
-	}
-	return template.HTML(`<svg viewBox="0 0 26 10" aria-hidden="true">` + d.String() + `</svg>`)
 }
 
 // look is how a cell stands out.

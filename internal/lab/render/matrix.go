@@ -11,6 +11,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab/analyse"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/plot"
 )
 
 // correlations are table 6 of paper 000, and beside it what a small sample
@@ -81,10 +82,10 @@ func (r *Report) migrations() section {
 	var e exhibit
 	names, groups := grouped(all, func(m *analyse.Moves) string { return words(m.Levels) })
 	for _, name := range names {
-		b := bars{title: "Migrations per second, " + name, unit: "migrations per second", series: []string{"across logical CPUs", "across physical cores"},
-			about: "Two bars per part; the table below has the numbers."}
+		b := plot.Bars{Title: "Migrations per second, " + name, Unit: "migrations per second", Series: []string{"across logical CPUs", "across physical cores"},
+			About: "Two bars per part; the table below has the numbers."}
 		for _, m := range groups[name] {
-			b.groups = append(b.groups, group{m.Part, []analyse.Interval{m.PerSecond, bare(float64(m.Physical) / m.Seconds)}})
+			b.Groups = append(b.Groups, plot.Group{Name: m.Part, Values: []plot.Interval{bounds(m.PerSecond), bounds(bare(float64(m.Physical) / m.Seconds))}})
 			intervals = append(intervals, m.PerSecond)
 			t.Rows = append(t.Rows, row(name, m.Part, fmt.Sprint(m.Logical), fmt.Sprint(m.Physical), number(m.Seconds), number(m.PerSecond.Value), between(m.PerSecond),
 				percentage(m.OnPlace), percentage(m.Doubled), m.Method, fmt.Sprint(m.Lost)))
@@ -151,9 +152,9 @@ func (r *Report) validities() section {
 		return s
 	}
 	t := table{Caption: "Correlation of each signal with the application's own time per unit of work, over runs", Head: []string{"signal", "part", "workload", "r", "rank r", "p", "runs"}}
-	b := bars{title: "Correlation with the time per unit of work", unit: "r", series: []string{"r", "rank r"}, about: "Two bars per signal and workload; the table below has the numbers."}
+	b := plot.Bars{Title: "Correlation with the time per unit of work", Unit: "r", Series: []string{"r", "rank r"}, About: "Two bars per signal and workload; the table below has the numbers."}
 	for _, v := range r.Results.Validities {
-		b.groups = append(b.groups, group{v.Signal + " " + v.Workload, []analyse.Interval{bare(float64(v.Pearson)), bare(float64(v.Spearman))}})
+		b.Groups = append(b.Groups, plot.Group{Name: v.Signal + " " + v.Workload, Values: []plot.Interval{bounds(bare(float64(v.Pearson))), bounds(bare(float64(v.Spearman)))}})
 		t.Rows = append(t.Rows, row(v.Signal, v.Part, v.Workload, decimals(float64(v.Pearson), 2), decimals(float64(v.Spearman), 2), probability(float64(v.P)), fmt.Sprint(v.N)))
 	}
 	s.Exhibits = append(s.Exhibits, s.first(exhibit{Plots: split(b), Table: t}))

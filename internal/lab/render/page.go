@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/quell-dev/quell/internal/lab/analyse"
+	"github.com/quell-dev/quell/internal/plot"
 )
 
 // page is a report before it is HTML or Markdown.
@@ -28,23 +29,8 @@ type section struct {
 
 // exhibit is a table with the plots of it.
 type exhibit struct {
-	Plots []plot
+	Plots []plot.Plot
 	Table table
-}
-
-// plot is a drawing; its table says the same in numbers.
-type plot struct {
-	Title  string
-	About  string // what a reader who does not see it is told
-	SVG    string
-	Legend []key
-}
-
-// key is a legend's entry: which series, and how it is marked.
-type key struct {
-	Series int
-	Mark   mark
-	Text   string
 }
 
 type table struct {
@@ -78,7 +64,7 @@ const unknown = "–"
 // number is a value with as many digits as tell something: three.
 func number(v float64) string {
 	switch {
-	case !finite(v):
+	case !plot.Finite(v):
 		return unknown
 	case v == math.Trunc(v) && math.Abs(v) < 1e6:
 		return strconv.FormatFloat(v, 'f', 0, 64)
@@ -96,7 +82,7 @@ func number(v float64) string {
 
 // decimals is a value with so many of them.
 func decimals(v float64, n int) string {
-	if !finite(v) {
+	if !plot.Finite(v) {
 		return unknown
 	}
 	return strconv.FormatFloat(v, 'f', n, 64)
@@ -104,7 +90,7 @@ func decimals(v float64, n int) string {
 
 // between are an interval's bounds for people.
 func between(i analyse.Interval) string {
-	if !finite(i.Low, i.High) {
+	if !plot.Finite(i.Low, i.High) {
 		return "no interval (n = " + strconv.Itoa(i.N) + ")"
 	}
 	return "[" + number(i.Low) + ", " + number(i.High) + "]"
@@ -112,7 +98,7 @@ func between(i analyse.Interval) string {
 
 // estimate is a value with its interval.
 func estimate(i analyse.Interval) string {
-	if !finite(i.Value) {
+	if !plot.Finite(i.Value) {
 		return unknown
 	}
 	return number(i.Value) + " " + between(i)
@@ -130,7 +116,7 @@ func probability(p float64) string {
 }
 
 func percentage(share float64) string {
-	if !finite(share) {
+	if !plot.Finite(share) {
 		return unknown
 	}
 	return number(100*share) + " %"

@@ -9,6 +9,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/lab/analyse"
 	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/plot"
 )
 
 // mostBars is how many bars a plot has at most; mostPlots how many plots of one
@@ -21,6 +22,11 @@ const (
 // bare is a value that has no interval.
 func bare(v float64) analyse.Interval {
 	return analyse.Interval{Value: v, Low: math.NaN(), High: math.NaN()}
+}
+
+// bounds is an analysis' interval as it is drawn.
+func bounds(i analyse.Interval) plot.Interval {
+	return plot.Interval{Value: i.Value, Low: i.Low, High: i.High}
 }
 
 // degradations are bars per set of workloads, one per part and mapping (figure
@@ -50,11 +56,11 @@ func (r *Report) degradations() section {
 	e := exhibit{Table: t}
 	names, groups := grouped(all, func(d *analyse.Degradation) string { return words(d.Levels, r.placing()...) })
 	for _, name := range names {
-		b := bars{title: "Degradation, " + name, unit: "degradation, %", about: "Bars per part and placement against running alone, with intervals; the table below has the numbers."}
+		b := plot.Bars{Title: "Degradation, " + name, Unit: "degradation, %", About: "Bars per part and placement against running alone, with intervals; the table below has the numbers."}
 		at := map[string]int{}
 		for _, d := range groups[name] {
-			if p := r.place(d.Levels); !slices.Contains(b.series, p) {
-				b.series = append(b.series, p)
+			if p := r.place(d.Levels); !slices.Contains(b.Series, p) {
+				b.Series = append(b.Series, p)
 			}
 		}
 		for _, d := range groups[name] {
@@ -64,11 +70,11 @@ func (r *Report) degradations() section {
 			}
 			k, ok := at[label]
 			if !ok {
-				k = len(b.groups)
+				k = len(b.Groups)
 				at[label] = k
-				b.groups = append(b.groups, group{label, slices.Repeat([]analyse.Interval{bare(math.NaN())}, len(b.series))})
+				b.Groups = append(b.Groups, plot.Group{Name: label, Values: slices.Repeat([]plot.Interval{bounds(bare(math.NaN()))}, len(b.Series))})
 			}
-			b.groups[k].values[slices.Index(b.series, r.place(d.Levels))] = d.Percent
+			b.Groups[k].Values[slices.Index(b.Series, r.place(d.Levels))] = bounds(d.Percent)
 		}
 		e.Plots = append(e.Plots, split(b)...)
 	}
@@ -77,16 +83,16 @@ func (r *Report) degradations() section {
 }
 
 // split draws bars in as many plots as they need.
-func split(b bars) []plot {
-	per := max(1, mostBars/max(1, len(b.series)))
-	var plots []plot
-	title := b.title
-	for k, chunk := range slices.Collect(slices.Chunk(b.groups, per)) {
-		b.groups = chunk
+func split(b plot.Bars) []plot.Plot {
+	per := max(1, mostBars/max(1, len(b.Series)))
+	var plots []plot.Plot
+	title := b.Title
+	for k, chunk := range slices.Collect(slices.Chunk(b.Groups, per)) {
+		b.Groups = chunk
 		if k > 0 {
-			b.title = fmt.Sprintf("%s (%d)", title, k+1)
+			b.Title = fmt.Sprintf("%s (%d)", title, k+1)
 		}
-		plots = append(plots, b.draw())
+		plots = append(plots, b.Draw())
 	}
 	return plots
 }
@@ -111,12 +117,12 @@ func (r *Report) mappings() section {
 	s.Notes = append(s.Notes,
 		"Each machine's time is held against its own best mapping in the same set of workloads; the average is the arithmetic mean over all machines and mappings, the 0 % of each best one included. "+
 			"The level "+study.Unpinned+", where the kernel's scheduler decides, is in no average. These are the paper's definitions, of means over runs; the intervals are over repetitions, with each machine's best mapping as it was found, and not the paper's.")
-	b := bars{title: "Worst and average degradation over the best mapping", unit: "degradation, %", series: []string{"average", "worst"},
-		about: "Two bars per set of workloads; the table below has the numbers."}
+	b := plot.Bars{Title: "Worst and average degradation over the best mapping", Unit: "degradation, %", Series: []string{"average", "worst"},
+		About: "Two bars per set of workloads; the table below has the numbers."}
 	sets := table{Caption: "Sets of workloads", Head: []string{"set", "mappings", "average %", "worst %", "of"}}
 	mappings := map[string]bool{}
 	for _, m := range r.Results.Mappings {
-		b.groups = append(b.groups, group{m.Set, []analyse.Interval{m.Interval, bare(m.Worst)}})
+		b.Groups = append(b.Groups, plot.Group{Name: m.Set, Values: []plot.Interval{bounds(m.Interval), bounds(bare(m.Worst))}})
 		sets.Rows = append(sets.Rows, row(m.Set, fmt.Sprint(m.Mappings), estimate(m.Interval), number(m.Worst), m.WorstOf))
 		for _, p := range m.Parts {
 			for name := range p.Percent {
@@ -142,6 +148,17 @@ func (r *Report) mappings() section {
 		}
 	}
 	s.Exhibits = append(s.Exhibits, exhibit{Plots: split(b), Table: sets}, s.first(exhibit{Table: parts}))
+	advice := table{Caption: "What misses measured alone would have advised; averages over machines, % over each one's best mapping",
+		Head: []string{"set", "by", "advised", "%", "best", "%", "worst", "%", study.Unpinned + " %"}}
+	for _, m := range r.Results.Mappings {
+		if a := m.Advised; a != nil {
+			advice.Rows = append(advice.Rows, row(m.Set, a.By, a.Mapping, number(a.Percent), a.BestMapping, number(a.Best), a.WorstMapping, number(a.Worst), number(float64(a.Default))))
+		}
+	}
+	if len(advice.Rows) > 0 {
+		s.Notes = append(s.Notes, "The advised mapping puts apart the machines that miss most in the cache when they are alone; no run beside others went into the choice.")
+		s.Exhibits = append(s.Exhibits, exhibit{Table: advice})
+	}
 	return s
 }
 
@@ -154,18 +171,18 @@ func (r *Report) doses() section {
 	names, groups := grouped(r.Results.Doses, func(d *analyse.Dose) string { return words(d.Levels) + ", " + d.Part })
 	e := exhibit{}
 	for _, name := range names {
-		c := chart{title: name, x: "neighbours", y: "value", zero: true, about: "Value against the number of neighbours, with intervals; the table below has the numbers."}
+		c := plot.Chart{Title: name, X: "neighbours", Y: "value", Zero: true, About: "Value against the number of neighbours, with intervals; the table below has the numbers."}
 		for k, d := range groups[name] {
-			one := series{name: d.State, index: k, mark: dot, line: true}
+			one := plot.Series{Name: d.State, Index: k, Mark: plot.Dot, Line: true}
 			for _, p := range d.Points {
-				one.addInterval(float64(p.Neighbours), p.Value)
+				one.AddInterval(float64(p.Neighbours), bounds(p.Value))
 				intervals = append(intervals, p.Value)
 				t.Rows = append(t.Rows, row(words(d.Levels), d.Part, d.State, fmt.Sprint(p.Neighbours), number(p.Value.Value), between(p.Value), number(d.PerNeighbour.Value), between(d.PerNeighbour)))
 			}
 			intervals = append(intervals, d.PerNeighbour)
-			c.series = append(c.series, one)
+			c.Series = append(c.Series, one)
 		}
-		e.Plots = append(e.Plots, c.draw())
+		e.Plots = append(e.Plots, c.Draw())
 	}
 	if len(t.Rows) == 0 {
 		return s

@@ -10,6 +10,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab/analyse"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/plot"
 )
 
 // interferences are paper 003's figures 2 and 3 and its tables I and II.
@@ -143,31 +144,31 @@ func (r *Report) against() exhibit {
 		Head: []string{"cell", "part", "half", "metric", "intercept, 1/s", "slope, 1/s", "p of slope", "p of intercept", "steps", "angle °", "metric of all runs"}}}
 	names, groups := grouped(r.Results.Interferences, func(i *analyse.Interference) string { return i.Role + ": " + words(i.Levels, r.placing()...) })
 	for _, name := range names {
-		c := chart{title: "Throughput against load, " + name, x: "background load, share of its CPUs", y: "throughput, 1/s", zero: true,
-			about: "Throughput of the foreground at each step of background load; triangles up are the rising half, down the falling one, lines are fitted to each half. The table below has the lines."}
+		c := plot.Chart{Title: "Throughput against load, " + name, X: "background load, share of its CPUs", Y: "throughput, 1/s", Zero: true,
+			About: "Throughput of the foreground at each step of background load; triangles up are the rising half, down the falling one, lines are fitted to each half. The table below has the lines."}
 		for _, i := range groups[name] {
 			place, k := r.place(i.Levels), r.colour(i.Levels)
-			rising, falling := series{name: place + ", rising", index: k, mark: up}, series{name: place + ", falling", index: k, mark: down}
+			rising, falling := plot.Series{Name: place + ", rising", Index: k, Mark: plot.Up}, plot.Series{Name: place + ", falling", Index: k, Mark: plot.Down}
 			for _, p := range i.Points {
 				if p.Up {
-					rising.add(p.Load, p.Throughput)
+					rising.Add(p.Load, p.Throughput)
 				} else {
-					falling.add(p.Load, p.Throughput)
+					falling.Add(p.Load, p.Throughput)
 				}
 			}
 			for h, half := range i.Halves {
 				l := half.Line
-				fit := series{index: k, line: true}
+				fit := plot.Series{Index: k, Line: true}
 				for _, x := range []float64{0, 1} {
-					fit.add(x, l.Intercept+l.Slope*x)
+					fit.Add(x, l.Intercept+l.Slope*x)
 				}
-				c.series = append(c.series, fit)
+				c.Series = append(c.Series, fit)
 				e.Table.Rows = append(e.Table.Rows, row(words(i.Levels), i.Role, []string{"rising", "falling"}[h], number(half.Metric), number(l.Intercept), number(l.Slope),
 					probability(l.PSlope), probability(l.PIntercept), fmt.Sprint(l.N), decimals(i.Angle, 2), estimate(i.Interval)))
 			}
-			c.series = append(c.series, rising, falling)
+			c.Series = append(c.Series, rising, falling)
 		}
-		e.Plots = append(e.Plots, c.draw())
+		e.Plots = append(e.Plots, c.Draw())
 	}
 	return e
 }
@@ -200,31 +201,31 @@ func (r *Report) timelines() exhibit {
 	return e
 }
 
-func (r *Report) timeline(run *result.Run, p *result.Part) plot {
+func (r *Report) timeline(run *result.Run, p *result.Part) plot.Plot {
 	from, to := run.Steps[0].From, run.Steps[len(run.Steps)-1].To
 	width := 6 * time.Second // the paper's
 	for (to-from)/width > mostBins {
 		width += 6 * time.Second
 	}
-	c := chart{title: fmt.Sprintf("Time line, %s: %s", p.Name, words(run.Cell.Levels)), x: "time, s", y: "load, %", right: fmt.Sprintf("throughput, 1/s (%s)", width), zero: true,
-		about: "The background's load as a staircase, asked for and achieved, and the throughput of " + p.Name + " over time; the table below has the steps."}
-	target := series{name: "load asked for", mark: stair, line: true, quiet: true}
-	achieved := series{name: "load achieved", line: true, quiet: true}
+	c := plot.Chart{Title: fmt.Sprintf("Time line, %s: %s", p.Name, words(run.Cell.Levels)), X: "time, s", Y: "load, %", Right: fmt.Sprintf("throughput, 1/s (%s)", width), Zero: true,
+		About: "The background's load as a staircase, asked for and achieved, and the throughput of " + p.Name + " over time; the table below has the steps."}
+	target := plot.Series{Name: "load asked for", Mark: plot.Stair, Line: true, Quiet: true}
+	achieved := plot.Series{Name: "load achieved", Line: true, Quiet: true}
 	for _, s := range run.Steps {
 		for _, at := range []time.Duration{s.From, s.To} {
-			target.add(at.Seconds(), 100*float64(s.Target))
+			target.Add(at.Seconds(), 100*float64(s.Target))
 		}
 		for _, at := range []time.Duration{s.From + s.Settle, s.To - s.Trail} {
-			achieved.add(at.Seconds(), 100*s.Achieved)
+			achieved.Add(at.Seconds(), 100*s.Achieved)
 		}
-		achieved.add(math.NaN(), math.NaN())
+		achieved.Add(math.NaN(), math.NaN())
 	}
-	work := series{name: "throughput", index: 0, line: true, right: true}
+	work := plot.Series{Name: "throughput", Index: 0, Line: true, Right: true}
 	for k, v := range analyse.Bins(p.Iterations, from, to, width) {
-		work.add((from + time.Duration(k)*width + width/2).Seconds(), v)
+		work.Add((from + time.Duration(k)*width + width/2).Seconds(), v)
 	}
-	c.series = []series{target, achieved, work}
-	return c.draw()
+	c.Series = []plot.Series{target, achieved, work}
+	return c.Draw()
 }
 
 // systems are the work of all parts together along the staircase, and per
@@ -246,21 +247,21 @@ func (r *Report) systems(options map[string]string) section {
 	energy := false
 	for _, name := range names {
 		unit := groups[name][0].Unit
-		absolute := chart{title: "System throughput, " + name, x: "step", y: unit, zero: true}
-		relative := chart{title: "System throughput in % of " + base + ", " + name, x: "step", y: "% of " + base}
-		perWh := chart{title: "Work per watt-hour, " + name, x: "step", y: "work/Wh", zero: true}
-		relativeWh := chart{title: "Work per watt-hour in % of " + base + ", " + name, x: "step", y: "% of " + base}
+		absolute := plot.Chart{Title: "System throughput, " + name, X: "step", Y: unit, Zero: true}
+		relative := plot.Chart{Title: "System throughput in % of " + base + ", " + name, X: "step", Y: "% of " + base}
+		perWh := plot.Chart{Title: "Work per watt-hour, " + name, X: "step", Y: "work/Wh", Zero: true}
+		relativeWh := plot.Chart{Title: "Work per watt-hour in % of " + base + ", " + name, X: "step", Y: "% of " + base}
 		counted := false
 		for _, y := range groups[name] {
 			place, k := r.place(y.Levels), r.colour(y.Levels)
-			line := func() series { return series{name: place, index: k, mark: dot, line: true} }
+			line := func() plot.Series { return plot.Series{Name: place, Index: k, Mark: plot.Dot, Line: true} }
 			a, b, c, d := line(), line(), line(), line()
 			for n, step := range y.Steps {
 				x := float64(n + 1)
-				a.addInterval(x, step.Throughput)
-				b.add(x, step.Relative.Value)
-				c.addInterval(x, step.PerWh)
-				d.add(x, step.RelativePerWh.Value)
+				a.AddInterval(x, bounds(step.Throughput))
+				b.Add(x, step.Relative.Value)
+				c.AddInterval(x, bounds(step.PerWh))
+				d.Add(x, step.RelativePerWh.Value)
 				counted = counted || !math.IsNaN(step.PerWh.Value)
 				intervals = append(intervals, step.Throughput)
 				half := "falling"
@@ -270,16 +271,16 @@ func (r *Report) systems(options map[string]string) section {
 				t.Rows = append(t.Rows, row(words(y.Levels), y.Unit, fmt.Sprint(n+1), percentage(step.Target), half, number(step.Throughput.Value), between(step.Throughput),
 					number(step.Relative.Value), number(step.PerWh.Value), between(step.PerWh), number(step.RelativePerWh.Value)))
 			}
-			absolute.series, relative.series = append(absolute.series, a), append(relative.series, b)
-			perWh.series, relativeWh.series = append(perWh.series, c), append(relativeWh.series, d)
+			absolute.Series, relative.Series = append(absolute.Series, a), append(relative.Series, b)
+			perWh.Series, relativeWh.Series = append(perWh.Series, c), append(relativeWh.Series, d)
 		}
-		charts := []chart{absolute, relative}
+		charts := []plot.Chart{absolute, relative}
 		if counted {
 			charts, energy = append(charts, perWh, relativeWh), true
 		}
 		for _, c := range charts {
-			c.about = "Lines per placement over the steps of the staircase, load up and then down; the table below has the numbers."
-			e.Plots = append(e.Plots, c.draw())
+			c.About = "Lines per placement over the steps of the staircase, load up and then down; the table below has the numbers."
+			e.Plots = append(e.Plots, c.Draw())
 		}
 	}
 	s.Notes = append(s.Notes, "Equal workloads' work is summed as it is; of mixed pairs each part's work is first divided by what it does alone (unit: share of solo). Relative values are of the means; their intervals, over repetitions, are in the tables of numbers (CSV). "+method(intervals...))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/lab/analyse"
 	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/plot"
 )
 
 // Value is one number of a study's results. Analysis, Quantity, Cell, Part and
@@ -76,6 +77,14 @@ func Values(x *analyse.Results) []Value {
 	for _, m := range x.Mappings {
 		add("mapping", "average", m.Set, "", "", "%", m.Interval)
 		add("mapping", "worst", m.Set, "", "", "%", bare(m.Worst))
+		if a := m.Advised; a != nil {
+			for _, one := range []struct {
+				at    string
+				value float64
+			}{{"advised", a.Percent}, {"best", a.Best}, {"worst", a.Worst}, {study.Unpinned, float64(a.Default)}} {
+				add("mapping", "of all machines", m.Set, "", one.at, "%", bare(one.value))
+			}
+		}
 		for _, p := range m.Parts {
 			for _, name := range slices.Sorted(maps.Keys(p.Percent)) {
 				v, ok := p.Intervals[name]
@@ -113,7 +122,7 @@ func Values(x *analyse.Results) []Value {
 				at := one + " " + e.Names[j]
 				averaged := bare(e.PerVM[i][j])
 				averaged.N = e.VMs[i][j]
-				if low, high := e.PerVMLow, e.PerVMHigh; low != nil && finite(low[i][j], high[i][j]) {
+				if low, high := e.PerVMLow, e.PerVMHigh; low != nil && plot.Finite(low[i][j], high[i][j]) {
 					averaged.Low, averaged.High, averaged.Level, averaged.Method = low[i][j], high[i][j], 0.95, "t over machines"
 				}
 				add("correlation", "averaged", "", "", at, "", averaged)

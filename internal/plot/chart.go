@@ -1,69 +1,74 @@
-package render
+package plot
 
 import (
 	"math"
 	"strings"
-
-	"github.com/quell-dev/quell/internal/lab/analyse"
 )
 
-// chart draws series of points over two axes, or three.
-type chart struct {
-	title, about string
-	x, y         string // what the axes show, with the unit
-	right        string // of the right axis; "" for none
-	zero         bool   // the y axis has 0
-	series       []series
+// Chart draws series of points over two axes, or three.
+type Chart struct {
+	Title  string
+	About  string // what a reader who does not see it is told
+	X, Y   string // what the axes show, with the unit
+	Right  string // of the right axis; "" for none
+	Zero   bool   // the y axis has 0
+	Series []Series
 }
 
-// series are the points of one thing. Low and High, where there are such, are
-// intervals.
-type series struct {
-	name      string
-	index     int // colour and dashes
-	mark      mark
-	line      bool
-	right     bool // on the right axis
-	quiet     bool // grey, behind the others
+// Interval is a value with its bounds; NaN for what is not known.
+type Interval struct{ Value, Low, High float64 }
+
+// Series are the points of one thing.
+type Series struct {
+	Name  string // in the legend; "" leaves it out
+	Index int    // colour and dashes
+	Mark  Mark
+	Line  bool
+	Right bool // on the right axis
+	Quiet bool // grey, behind the others
+
 	x, y      []float64
-	low, high []float64
+	low, high []float64 // the bounds of those that are intervals
 }
 
-func (s *series) add(x, y float64) { s.x, s.y = append(s.x, x), append(s.y, y) }
+// Add adds a point; NaN breaks the line.
+func (s *Series) Add(x, y float64) { s.x, s.y = append(s.x, x), append(s.y, y) }
 
-func (s *series) addInterval(x float64, i analyse.Interval) {
-	s.add(x, i.Value)
+// AddInterval adds a point with its bounds.
+func (s *Series) AddInterval(x float64, i Interval) {
+	s.Add(x, i.Value)
 	s.low, s.high = append(s.low, i.Low), append(s.high, i.High)
 }
 
 // class is a series' class in the style sheet.
-func (s *series) class(kind string) string {
+func (s *Series) class(kind string) string {
 	switch {
-	case s.quiet && s.mark == stair:
+	case s.Quiet && s.Mark == Stair:
 		return kind + " stair"
-	case s.quiet:
+	case s.Quiet:
 		return kind + " quiet"
 	}
-	return kind + " s" + string(rune('0'+s.index%colours))
+	return kind + " s" + string(rune('0'+s.Index%colours))
 }
 
 // colours is how many series the style sheet tells apart.
 const colours = 8
 
-func (c *chart) draw() plot {
+// Draw draws it.
+func (c *Chart) Draw() Plot {
 	x, y, r := empty(), empty(), empty()
-	for i := range c.series {
-		s := &c.series[i]
+	for i := range c.Series {
+		s := &c.Series[i]
 		x.over(s.x...)
 		side := &y
-		if s.right {
+		if s.Right {
 			side = &r
 		}
 		side.over(s.y...)
 		side.over(s.low...)
 		side.over(s.high...)
 	}
-	if c.zero {
+	if c.Zero {
 		y.over(0)
 		r.over(0)
 	}
@@ -71,7 +76,7 @@ func (c *chart) draw() plot {
 	rt := r.ticks(5)
 	left := 14 + fontWidth*widest(yt)
 	margin := 12.0
-	if c.right != "" {
+	if c.Right != "" {
 		margin = 14 + fontWidth*widest(rt)
 	}
 	x.from, x.to = left, plotWidth-margin
@@ -88,24 +93,24 @@ func (c *chart) draw() plot {
 	for _, v := range xt {
 		d.text("middle", x.at(v), y.from+13, tick(v, xt[1]-xt[0]))
 	}
-	if c.right != "" {
+	if c.Right != "" {
 		for _, v := range rt {
 			d.text("start", x.to+4, r.at(v)+4, tick(v, rt[1]-rt[0]))
 		}
-		d.text("end", plotWidth-2, 11, c.right)
+		d.text("end", plotWidth-2, 11, c.Right)
 	}
 	d.path("axis", "M"+coordinate(x.from)+" "+coordinate(y.to)+"V"+coordinate(y.from)+"H"+coordinate(x.to))
-	d.text("start", 2, 11, c.y)
-	d.text("middle", (x.from+x.to)/2, plotHeight-4, c.x)
-	for i := range c.series {
-		s := &c.series[i]
+	d.text("start", 2, 11, c.Y)
+	d.text("middle", (x.from+x.to)/2, plotHeight-4, c.X)
+	for i := range c.Series {
+		s := &c.Series[i]
 		axis := y
-		if s.right {
+		if s.Right {
 			axis = r
 		}
 		d.series(s, x, axis)
 	}
-	return plot{Title: c.title, About: c.about, SVG: d.finish(plotHeight, c.title, c.about), Legend: c.legend()}
+	return Plot{Title: c.Title, About: c.About, SVG: d.finish(plotHeight, c.Title, c.About), Legend: c.legend()}
 }
 
 func widest(ticks []float64) float64 {
@@ -116,36 +121,36 @@ func widest(ticks []float64) float64 {
 	return float64(n)
 }
 
-func (d *drawing) series(s *series, x, y span) {
+func (d *drawing) series(s *Series, x, y span) {
 	xs, ys := make([]float64, len(s.x)), make([]float64, len(s.y))
 	var marks, bars strings.Builder
 	for i := range s.x {
 		xs[i], ys[i] = x.at(s.x[i]), y.at(s.y[i])
-		if !finite(s.x[i], s.y[i]) {
+		if !Finite(s.x[i], s.y[i]) {
 			xs[i], ys[i] = math.NaN(), math.NaN()
 			continue
 		}
-		marks.WriteString(s.mark.at(xs[i], ys[i]))
-		if i < len(s.low) && finite(s.low[i], s.high[i]) {
+		marks.WriteString(s.Mark.at(xs[i], ys[i]))
+		if i < len(s.low) && Finite(s.low[i], s.high[i]) {
 			bars.WriteString("M" + coordinate(xs[i]) + " " + coordinate(y.at(s.low[i])) + "V" + coordinate(y.at(s.high[i])))
 		}
 	}
 	d.path(s.class("error"), bars.String())
-	if s.line {
+	if s.Line {
 		d.path(s.class("line"), outline(xs, ys))
 	}
 	d.path(s.class("mark"), marks.String())
 }
 
-func (c *chart) legend() []key {
-	var keys []key
-	for i := range c.series {
-		s := &c.series[i]
-		if s.name == "" {
+func (c *Chart) legend() []Key {
+	var keys []Key
+	for i := range c.Series {
+		s := &c.Series[i]
+		if s.Name == "" {
 			continue
 		}
-		k := key{s.index % colours, s.mark, s.name}
-		if s.quiet {
+		k := Key{s.Index % colours, s.Mark, s.Name}
+		if s.Quiet {
 			k.Series = -1
 		}
 		keys = append(keys, k)
@@ -153,29 +158,31 @@ func (c *chart) legend() []key {
 	return keys
 }
 
-// bars draws values with their intervals as horizontal bars, in groups: names
+// Bars draws values with their intervals as horizontal bars, in groups: names
 // have room, also on a phone.
-type bars struct {
-	title, about string
-	unit         string
-	groups       []group
-	series       []string // names of the bars of a group, by index
+type Bars struct {
+	Title, About string
+	Unit         string
+	Groups       []Group
+	Series       []string // names of the bars of a group, by index
 }
 
-type group struct {
-	name   string
-	values []analyse.Interval // one per series; NaN for none
+// Group are bars beside each other.
+type Group struct {
+	Name   string
+	Values []Interval // one per series; NaN for none
 }
 
-func (b *bars) draw() plot {
+// Draw draws them.
+func (b *Bars) Draw() Plot {
 	const thick, gap, top = 11.0, 6.0, 8.0
 	x := span{}
 	label, height := 0, top
-	for _, g := range b.groups {
-		label = max(label, len([]rune(g.name)))
+	for _, g := range b.Groups {
+		label = max(label, len([]rune(g.Name)))
 		height += gap
-		for _, v := range g.values {
-			if finite(v.Value) {
+		for _, v := range g.Values {
+			if Finite(v.Value) {
 				height += thick
 				x.over(v.Value, v.Low, v.High)
 			}
@@ -192,30 +199,30 @@ func (b *bars) draw() plot {
 	}
 	d.path("grid", grid.String())
 	at := top
-	for _, g := range b.groups {
+	for _, g := range b.Groups {
 		at += gap
 		first := at
-		for k, v := range g.values {
-			if !finite(v.Value) {
+		for k, v := range g.Values {
+			if !Finite(v.Value) {
 				continue
 			}
-			s := series{index: k}
+			s := Series{Index: k}
 			a, e := x.at(0), x.at(v.Value)
 			d.rect(s.class("bar"), min(a, e), at+1, math.Abs(e-a), thick-2)
-			if finite(v.Low, v.High) {
+			if Finite(v.Low, v.High) {
 				whiskers.WriteString("M" + coordinate(x.at(v.Low)) + " " + coordinate(at+thick/2) + "H" + coordinate(x.at(v.High)))
 			}
 			at += thick
 		}
-		d.text("end", wide, (first+at)/2+4, shorten(g.name, int((wide-8)/fontWidth)))
+		d.text("end", wide, (first+at)/2+4, shorten(g.Name, int((wide-8)/fontWidth)))
 	}
 	d.path("whisker", whiskers.String())
 	d.path("axis", "M"+coordinate(x.at(0))+" "+coordinate(top)+"V"+coordinate(height+2))
-	d.text("middle", (x.from+x.to)/2, height+28, b.unit)
-	p := plot{Title: b.title, About: b.about, SVG: d.finish(height+34, b.title, b.about)}
-	if len(b.series) > 1 {
-		for k, name := range b.series {
-			p.Legend = append(p.Legend, key{k % colours, bar, name})
+	d.text("middle", (x.from+x.to)/2, height+28, b.Unit)
+	p := Plot{Title: b.Title, About: b.About, SVG: d.finish(height+34, b.Title, b.About)}
+	if len(b.Series) > 1 {
+		for k, name := range b.Series {
+			p.Legend = append(p.Legend, Key{k % colours, Bar, name})
 		}
 	}
 	return p

@@ -1,4 +1,4 @@
-package render
+package plot
 
 import (
 	"math"
@@ -8,8 +8,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/quell-dev/quell/internal/lab/analyse"
 )
 
 func TestTicks(t *testing.T) {
@@ -54,25 +52,25 @@ func TestDrawingsKeepWithinTheirBounds(t *testing.T) {
 		}
 		return r.NormFloat64() * math.Pow(10, r.Float64()*10-5)
 	}
-	interval := func() analyse.Interval {
+	interval := func() Interval {
 		v, h := value(), math.Abs(value())
-		return analyse.Interval{Value: v, Low: v - h, High: v + h}
+		return Interval{Value: v, Low: v - h, High: v + h}
 	}
 	for range 500 {
-		c := chart{title: "t", about: "a", x: "x", y: "y", zero: r.IntN(2) == 0}
+		c := Chart{Title: "t", About: "a", X: "x", Y: "y", Zero: r.IntN(2) == 0}
 		if r.IntN(2) == 0 {
-			c.right = "right"
+			c.Right = "right"
 		}
-		b := bars{title: "t", about: "a", unit: "u", series: []string{"one", "other"}}
+		b := Bars{Title: "t", About: "a", Unit: "u", Series: []string{"one", "other"}}
 		for k := range r.IntN(4) {
-			s := series{name: "s", index: k, mark: mark(r.IntN(6)), line: r.IntN(2) == 0, right: r.IntN(2) == 0}
+			s := Series{Name: "s", Index: k, Mark: Mark(r.IntN(6)), Line: r.IntN(2) == 0, Right: r.IntN(2) == 0}
 			for range r.IntN(20) {
-				s.addInterval(value(), interval())
+				s.AddInterval(value(), interval())
 			}
-			c.series = append(c.series, s)
-			b.groups = append(b.groups, group{"a name that is rather long for a bar's label", []analyse.Interval{interval(), interval()}})
+			c.Series = append(c.Series, s)
+			b.Groups = append(b.Groups, Group{"a name that is rather long for a bar's label", []Interval{interval(), interval()}})
 		}
-		for _, p := range []plot{c.draw(), b.draw()} {
+		for _, p := range []Plot{c.Draw(), b.Draw()} {
 			var height float64
 			if m := regexp.MustCompile(`viewBox="0 0 400 ([\d.]+)"`).FindStringSubmatch(p.SVG); m == nil {
 				t.Fatal(p.SVG)
@@ -97,10 +95,10 @@ func TestDrawingsKeepWithinTheirBounds(t *testing.T) {
 
 // A point is where its axes say: half of the range is half of the way.
 func TestPointsAreWhereTheyBelong(t *testing.T) {
-	c := chart{x: "x", y: "y", zero: true, series: []series{{mark: down, x: []float64{0, 5, 10}, y: []float64{0, 1, 2}}}}
-	m := regexp.MustCompile(`class="mark s0" d="M([\d.]+) ([\d.]+)l3-5h-6zM([\d.]+) ([\d.]+)l3-5h-6zM([\d.]+) ([\d.]+)l3-5h-6z"`).FindStringSubmatch(c.draw().SVG)
+	c := Chart{X: "x", Y: "y", Zero: true, Series: []Series{{Mark: Down, x: []float64{0, 5, 10}, y: []float64{0, 1, 2}}}}
+	m := regexp.MustCompile(`class="mark s0" d="M([\d.]+) ([\d.]+)l3-5h-6zM([\d.]+) ([\d.]+)l3-5h-6zM([\d.]+) ([\d.]+)l3-5h-6z"`).FindStringSubmatch(c.Draw().SVG)
 	if m == nil {
-		t.Fatal(c.draw().SVG)
+		t.Fatal(c.Draw().SVG)
 	}
 	var v [7]float64
 	for i := 1; i < 7; i++ {

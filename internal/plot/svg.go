@@ -1,4 +1,4 @@
-package render
+package plot
 
 import (
 	"fmt"
@@ -46,8 +46,8 @@ func (d *drawing) finish(height float64, title, about string) string {
 		coordinate(plotWidth), coordinate(height), html.EscapeString(title), html.EscapeString(title), html.EscapeString(about), d.String())
 }
 
-// finite reports whether all of the values are to be drawn.
-func finite(values ...float64) bool {
+// Finite reports whether all of the values are to be drawn.
+func Finite(values ...float64) bool {
 	for _, v := range values {
 		if math.IsNaN(v) || math.IsInf(v, 0) {
 			return false
@@ -71,26 +71,27 @@ func outline(xs, ys []float64) string {
 	return b.String()
 }
 
-// mark is the shape of a point.
-type mark int
+// Mark is the shape of a point.
+type Mark int
 
+// The shapes.
 const (
-	noMark mark = iota
-	dot
-	up   // a triangle that points up: the rising half of a staircase
-	down // the falling half
-	bar
-	stair // a broad line: a target load
+	NoMark Mark = iota
+	Dot
+	Up   // a triangle that points up: the rising half of a staircase
+	Down // the falling half
+	Bar
+	Stair // a broad line: a target load
 )
 
-func (m mark) at(x, y float64) string {
+func (m Mark) at(x, y float64) string {
 	p := coordinate(x) + " "
 	switch m {
-	case dot:
+	case Dot:
 		return "M" + coordinate(x-2.5) + " " + coordinate(y) + "a2.5 2.5 0 1 0 5 0a2.5 2.5 0 1 0-5 0"
-	case up:
+	case Up:
 		return "M" + p + coordinate(y-3) + "l3 5h-6z"
-	case down:
+	case Down:
 		return "M" + p + coordinate(y+3) + "l3-5h-6z"
 	}
 	return ""
@@ -109,7 +110,7 @@ func (s span) at(v float64) float64 {
 // over widens an axis to its values, and to zero where they come near it.
 func (s *span) over(values ...float64) {
 	for _, v := range values {
-		if finite(v) {
+		if Finite(v) {
 			s.low, s.high = min(s.low, v), max(s.high, v)
 		}
 	}

@@ -1,0 +1,45 @@
+package plot
+
+import (
+	_ "embed" // the style sheet
+	"html/template"
+)
+
+// Style is the style sheet of a page with plots and tables: for narrow and wide
+// screens, light and dark, and for paper.
+//
+//go:embed style.css
+var Style string
+
+// Plot is a drawing. What it shows should also stand in a table beside it.
+type Plot struct {
+	Title  string
+	About  string // what a reader who does not see it is told
+	SVG    string // its texts are escaped
+	Legend []Key
+}
+
+// Key is a legend's entry: which series, and how it is marked.
+type Key struct {
+	Series int // below 0: a quiet one
+	Mark   Mark
+	Text   string
+}
+
+// Swatch is how a series looks, in a legend.
+func Swatch(k Key) template.HTML {
+	s := Series{Index: k.Series, Mark: k.Mark, Quiet: k.Series < 0}
+	var d drawing
+	switch k.Mark {
+	case Bar:
+		d.rect(s.class("bar"), 0, 0, 26, 10)
+	default:
+		if k.Mark != Up && k.Mark != Down {
+			d.path(s.class("line"), "M0 5H26")
+		}
+		if m := k.Mark.at(13, 5); m != "" {
+			d.path(s.class("mark"), m)
+		}
+	}
+	return template.HTML(`<svg viewBox="0 0 26 10" aria-hidden="true">` + d.String() + `</svg>`)
+}
