@@ -161,6 +161,9 @@ type Best struct {
 	// Interval is that of Average, over repetitions, with each machine's best
 	// mapping as it was found; ours, not the paper's.
 	Interval Interval `json:"interval"`
+	// Advised is the mapping that misses measured alone would have chosen; nil
+	// where none were counted.
+	Advised *Advice `json:"advised,omitempty"`
 }
 
 // OfBest is one machine's part of it.
@@ -249,6 +252,7 @@ func Mappings(runs []result.Run, factor string) []Best {
 		}
 		b.Interval = meanInterval(values, "t over repetitions")
 		b.Interval.Value = b.Average
+		b.Advised = advise(&b, runs, factor)
 		out = append(out, b)
 	}
 	return out
@@ -270,13 +274,7 @@ func mappingTimes(runs []result.Run, factor string) (sets []string, parts map[st
 		if c.Kind != study.Main || mapping == "" {
 			continue
 		}
-		var set []string
-		for _, l := range c.Levels {
-			if l.Factor != factor {
-				set = append(set, l.Factor+"="+l.Value)
-			}
-		}
-		name := strings.Join(set, " ")
+		name := setOf(c, factor)
 		if !slices.Contains(sets, name) {
 			sets = append(sets, name)
 		}
@@ -329,29 +327,3 @@ func meanOf(byBlock map[int]float64) float64 {
 }
 
 func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
-
-// Advised is what pairing by pairwise degradation would choose: the mapping
-// with the least sum of its machines' degradations, measured as pairs.
-func Advised(pairs []Degradation, mappings map[string][][2]string) (best string, cost float64) {
-	sum := map[string]float64{}
-	of := func(a, b string) float64 {
-		for _, d := range pairs {
-			if d.Workload == a && slices.Contains(d.Partners, b) {
-				return d.Percent.Value
-			}
-		}
-		return math.NaN()
-	}
-	names := make([]string, 0, len(mappings))
-	for name, together := range mappings {
-		for _, ab := range together {
-			sum[name] += of(ab[0], ab[1]) + of(ab[1], ab[0])
-		}
-		names = append(names, name)
-	}
-	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(sum[a], sum[b]), cmp.Compare(a, b)) })
-	if len(names) == 0 {
-		return "", math.NaN()
-	}
-	return names[0], sum[names[0]]
-}

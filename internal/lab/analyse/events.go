@@ -79,7 +79,7 @@ func Events(runs []result.Run, seed uint64) (Correlations, bool) {
 					names[event] = true
 				}
 			}
-			k := p.Role + "/" + p.Workload.Name + "/" + p.Environment.Name
+			k := identity(p)
 			if vms[k] == nil {
 				vms[k] = &vm{}
 				order = append(order, k)

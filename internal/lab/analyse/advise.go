@@ -1,0 +1,132 @@
+package analyse
+
+import (
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/study"
+)
+
+// Advice is the mapping that would have been chosen before any was tried, by
+// the cache misses that each machine has alone: those that miss most are put
+// apart (what paper 000 leaves to future work). It is then held against what
+// was measured of all mappings.
+type Advice struct {
+	By      string `json:"by"` // the event
+	Mapping string `json:"mapping"`
+	// Averages over machines of the degradation over each one's own best
+	// mapping, percent: in the advised one, in the best and in the worst for all
+	// together, and where the kernel's scheduler decides (NaN if it was not
+	// tried).
+	Percent      float64 `json:"percent"`
+	Best         float64 `json:"best"`
+	BestMapping  string  `json:"best_mapping"`
+	Worst        float64 `json:"worst"`
+	WorstMapping string  `json:"worst_mapping"`
+	Default      Num     `json:"default"`
+}
+
+// adviceBy are the events that advice may go by, the best first.
+var adviceBy = [...]string{"llc-misses", "l2-misses", "cache-misses"}
+
+// advise is nil where no event was counted of every machine alone, or a mapping
+// was not measured of all machines.
+func advise(b *Best, runs []result.Run, factor string) *Advice {
+	cores := map[string]map[string]int{} // of each mapping of the set
+	alone := map[string]map[string][]float64{}
+	var parts []study.Part
+	for _, r := range valid(runs) {
+		c := &r.Cell
+		switch name := c.Level(factor); {
+		case c.Kind == study.Main && c.Mapping != nil && setOf(c, factor) == b.Set:
+			cores[name], parts = c.Mapping, c.Parts
+		case c.Kind == study.Solo:
+			rec, seconds := &r.Parts[0], (r.Window.To - r.Window.From).Seconds()
+			for event, n := range rec.Events {
+				if seconds > 0 {
+					k := identity(&c.Parts[0])
+					if alone[k] == nil {
+						alone[k] = map[string][]float64{}
+					}
+					alone[k][event] = append(alone[k][event], n/seconds)
+				}
+			}
+		}
+	}
+	average := map[string]float64{}
+	for _, p := range b.Parts {
+		for name, v := range p.Percent {
+			average[name] += v / float64(len(b.Parts))
+		}
+	}
+	for _, event := range adviceBy {
+		cost := map[string]float64{}
+		for name, mapping := range cores {
+			cost[name] = crowding(mapping, parts, func(p *study.Part) float64 {
+				rates := alone[identity(p)][event]
+				if len(rates) == 0 {
+					return math.NaN()
+				}
+				return mean(rates)
+			})
+		}
+		names := sortedKeys(cost)
+		if len(names) < 2 || slices.ContainsFunc(names, func(n string) bool { return math.IsNaN(cost[n]) || math.IsNaN(average[n]) }) {
+			continue
+		}
+		a := &Advice{By: event, Mapping: names[0], BestMapping: names[0], WorstMapping: names[0], Default: Num(math.NaN())}
+		for _, n := range names {
+			if cost[n] < cost[a.Mapping] {
+				a.Mapping = n
+			}
+			if average[n] < average[a.BestMapping] {
+				a.BestMapping = n
+			}
+			if average[n] > average[a.WorstMapping] {
+				a.WorstMapping = n
+			}
+		}
+		a.Percent, a.Best, a.Worst = average[a.Mapping], average[a.BestMapping], average[a.WorstMapping]
+		if v, ok := average[study.Unpinned]; ok {
+			a.Default = Num(v)
+		}
+		return a
+	}
+	return nil
+}
+
+// crowding is the sum over cores of the square of what their virtual CPUs miss
+// alone: least where those that miss most are apart.
+func crowding(mapping map[string]int, parts []study.Part, rate func(p *study.Part) float64) float64 {
+	byCore := map[int]float64{}
+	for _, vcpu := range sortedKeys(mapping) {
+		for i := range parts {
+			if p := &parts[i]; strings.HasPrefix(vcpu, p.Name()+"/") {
+				byCore[mapping[vcpu]] += rate(p) / float64(max(p.Environment.CPUs, 1))
+			}
+		}
+	}
+	var sum float64
+	for _, core := range sortedKeys(byCore) {
+		sum += byCore[core] * byCore[core]
+	}
+	return sum
+}
+
+// identity is of what is alone in one run and beside others in another.
+func identity(p *study.Part) string {
+	return p.Role + "/" + p.Workload.Name + "/" + p.Environment.Name
+}
+
+// setOf is a cell's levels without the factor of mappings.
+func setOf(c *study.Cell, factor string) string {
+	var set []string
+	for _, l := range c.Levels {
+		if l.Factor != factor {
+			set = append(set, l.Factor+"="+l.Value)
+		}
+	}
+	return strings.Join(set, " ")
+}
