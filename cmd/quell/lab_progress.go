@@ -22,6 +22,7 @@ type labProgress struct {
 	runs  int
 	left  time.Duration // what is still to be done, by the plan
 	of    time.Duration // of the run under way
+	done  time.Duration // by the plan, of the runs that have been done
 	line  string
 	shown bool
 }
@@ -51,14 +52,14 @@ func (p *labProgress) Phase(name string, part, whole time.Duration) {
 	if whole > time.Second {
 		share = fmt.Sprintf(" %.0f/%.0f s", part.Seconds(), whole.Seconds())
 	}
-	fmt.Fprintf(p.w, "\r\x1b[K%s: %s%s; %s left", p.line, name, share, about(p.left))
+	fmt.Fprintf(p.w, "\r\x1b[K%s: %s%s; %s left", p.line, name, share, about(p.remaining()))
 	p.shown = true
 }
 
 // Done implements lab.Progress.
 func (p *labProgress) Done(r *result.Run) {
 	p.end()
-	p.left = max(0, p.left-p.of)
+	p.left, p.done = max(0, p.left-p.of), p.done+p.of
 	fmt.Fprintf(p.w, "%s: %s", p.line, r.Verdict)
 	for i, e := range r.Evidence {
 		if i == 2 {
@@ -68,6 +69,14 @@ func (p *labProgress) Done(r *result.Run) {
 		fmt.Fprintf(p.w, "; %s: %s", e.Reason, e.Text)
 	}
 	fmt.Fprintln(p.w)
+}
+
+// remaining is what is left by the plan, at the pace of the runs that are done.
+func (p *labProgress) remaining() time.Duration {
+	if p.done == 0 {
+		return p.left
+	}
+	return time.Duration(float64(p.left) * p.now().Sub(p.began).Seconds() / p.done.Seconds())
 }
 
 func (p *labProgress) end() {

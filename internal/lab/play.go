@@ -13,8 +13,9 @@ import (
 // within a second.
 const look = 200 * time.Millisecond
 
-// stall is how many looks without any progress make a stalled role.
-const stall = 5
+// stall is how many looks without any progress make a stalled role: the fourth
+// is within a second.
+const stall = 4
 
 // play lets everything go at once and watches it to the end of the steady
 // window.

@@ -82,6 +82,9 @@ func inject(ctx context.Context, o options) (err error) {
 	}
 	s.knob = strings.TrimSpace(string(text))
 	defer func() {
+		if now, e := os.ReadFile(knob); e == nil && strings.TrimSpace(string(now)) != s.knob {
+			err = errors.Join(err, os.WriteFile(knob, []byte(s.knob), 0o644)) // it has been counted
+		}
 		if err == nil {
 			err = os.RemoveAll(s.dir)
 		} else {
