@@ -11,7 +11,7 @@ PKGS ?= ./...
 CC_FOUND := $(shell command -v $${CC:-gcc} || command -v clang)
 RACE     := $(if $(CC_FOUND),-race)
 
-.PHONY: help demo demo-figures fault churn test test-guests test-browser bench bench-agent lab-smoke lab-fault lab-load quality fuzz lint build generate clean bin/quell bin/quell-agent bin/quell-server
+.PHONY: help demo demo-figures fault cluster-fault churn test test-guests test-browser bench bench-agent lab-smoke lab-fault lab-load quality fuzz lint build generate clean bin/quell bin/quell-agent bin/quell-server
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -25,6 +25,9 @@ demo-figures: bin/quell bin/quell-agent ## play the demo 45 times against what i
 # QUELL_TEST_KILLS=5000 for more points, QUELL_TEST_SEED=1 for the same ones again.
 churn: bin/quell-agent ## 100,000 cgroups come and go under the agent: it holds on to none, and loses no sample (root, 2 to 5 minutes)
 	go test -count 1 -v -timeout 10m ./cmd/quell-agent -run '^TestChurn$$' -args -agent $(CURDIR)/bin/quell-agent -churn 100000
+
+cluster-fault: ## kill -9 of the bus's server, of agents, and of one of three nodes, 50 times each under load (30 minutes)
+	go test -count 1 -v -timeout 60m ./internal/bus -run '^Test(Cluster)?Kills$$' -args -kills 50
 
 fault: bin/quell-agent ## kill -9 at 1,000 points and see that every limit comes back (root, 10 minutes)
 	CGO_ENABLED=0 go run ./internal/enforce/fault
