@@ -1,0 +1,41 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"strings"
+)
+
+// AnswerColumn is one of a query's answer.
+type AnswerColumn struct {
+	Name   string
+	Number bool // its values stand to the right
+}
+
+// Answer writes a query's rows as a table, null as "-"; cut says that there are
+// more.
+func Answer(w io.Writer, columns []AnswerColumn, rows [][]string, cut bool, s Style) error {
+	p := &page{Style: s}
+	t := table{}
+	for _, c := range columns {
+		t.columns = append(t.columns, column{head: strings.ToUpper(c.Name), right: c.Number, least: 12})
+	}
+	for _, r := range rows {
+		cells := make([]cell, len(r))
+		for i, text := range r {
+			cells[i] = cell{text: text}
+		}
+		t.row(cells...)
+	}
+	t.write(p)
+	noun := "rows"
+	if len(rows) == 1 {
+		noun = "row"
+	}
+	last := fmt.Sprintf("%d %s", len(rows), noun)
+	if cut {
+		last += "; there are more, cut off by the server's limits"
+	}
+	p.line(p.paint(dim, last))
+	return p.flush(w)
+}
