@@ -131,6 +131,7 @@ type Agent struct {
 	seatings []seating // by source, of the newest window
 	claims   [][]*task // by source: tasks that it could count in it
 	taxes    []tax     // by source
+	machine  string
 	disk     *disk
 	stats    stats
 	requests chan func()
@@ -189,7 +190,8 @@ func New(p Parts) (*Agent, error) {
 		a.Log.Warn("enforcement is as an operator set it", "mode", m, "configured", policy.Mode)
 		policy.Mode = m
 	}
-	a.planner = plan.New(p.Config.MachineName(), params.Rule, policy)
+	a.machine = p.Config.MachineName()
+	a.planner = plan.New(a.machine, params.Rule, policy)
 	return a, nil
 }
 

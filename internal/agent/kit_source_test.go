@@ -17,6 +17,8 @@ type source struct {
 	adding        error
 	added         int // calls of Add
 	open          bool
+	on            bool // it counts, also where it lingers
+	linger        bool
 	targets       map[sample.TaskKey]*followed
 	change        func(path string, r *counter.Reading) // what was read of a guest
 }
@@ -35,6 +37,7 @@ func (s *source) Variant() string           { return "by-heart" }
 func (s *source) Close() error              { return nil }
 func (s *source) SetCPUs(online sample.Set) { s.m.online = append(s.m.online, online.String()) }
 func (s *source) Toll() time.Duration       { return s.m.toll }
+func (s *source) Linger(yes bool)           { s.linger = yes }
 
 func (s *source) Add(t counter.Target) error {
 	s.added++
@@ -77,7 +80,7 @@ func (s *source) Start() error {
 	if s.start != nil {
 		return s.start
 	}
-	s.open = true
+	s.open, s.on = true, true
 	for _, f := range s.targets {
 		f.counting = true
 	}
@@ -88,7 +91,7 @@ func (s *source) Stop(cpu counter.CPUTime, yield func(sample.TaskKey, counter.Re
 	if !s.open {
 		return errors.New("stopped without a start")
 	}
-	s.open = false
+	s.open, s.on = false, s.linger
 	for k, f := range s.targets {
 		if _, ok := cpu(k); ok && f.counting {
 			yield(k, s.reading(f))

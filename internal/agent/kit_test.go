@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -78,8 +79,10 @@ type guest struct {
 	cgroup *cgroup // as the agent has it
 	gone   bool
 	split  string
-	fails  error // of Usage
-	reads  int   // calls of Usage
+	moves  string // where its processes are in the cpu controller's hierarchy, if not there
+	fails  error  // of Usage
+	reads  int    // calls of Usage
+	looks  int    // calls of Places
 	stall  time.Duration
 }
 
@@ -207,7 +210,8 @@ func (c *cgroup) Stalled(resource string) (time.Duration, error) {
 }
 
 func (c *cgroup) Places() (host.Places, error) {
-	return host.Places{CPU: c.path, Unified: c.path, Split: c.split != "", Reason: c.split}, nil
+	c.looks++
+	return host.Places{CPU: cmp.Or(c.moves, c.path), Unified: c.path, Split: c.split != "", Reason: c.split}, nil
 }
 
 func (c *cgroup) Keep(yes bool) error { c.kept = yes; return nil }

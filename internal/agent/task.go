@@ -41,13 +41,17 @@ type task struct {
 
 	pressure pressure // on the CPU
 
-	cpus   sample.Set // that it may run on
-	reach  reach      // what follows from cpus
-	looked time.Time  // when places and cpus were read
+	cpus   sample.Set    // that it may run on
+	reach  reach         // what follows from cpus
+	looked time.Time     // when places and cpus were read
+	calm   time.Duration // until that is done again, while it is busy
 	views  []api.SignalView
 	cpu    float64 // CPU-s/s of the last interval
 	flags  sample.Flags
-	heldBy string // the cgroup above it that was out of quota in the last interval
+	// threads at the last interval's end, counted for who records samples if it
+	// was busy: that takes some files of each cgroup below it. 0: not counted.
+	threads int
+	heldBy  string // the cgroup above it that was out of quota in the last interval
 }
 
 // What a note of a task is about.
@@ -108,12 +112,15 @@ func (p *pressure) read(c Cgroup) {
 
 // lookEvery is how often a task's places and CPUs are read again: its members
 // and their affinity may change at any time, and reading them takes a few
-// files per thread, a hundred times what reading its usage takes. A task that
-// used next to nothing since is neither victim nor suspect, and waits longer.
+// files per thread, a hundred times what reading its usage takes. While each
+// look finds what the last one found, the next one is twice as far off, up to
+// lookMost. One that finds a change brings those of all tasks near: whoever
+// moves tasks, moves more than one. A task that used next to nothing since is
+// neither victim nor suspect, and waits longest.
 const (
-	lookEvery     = time.Minute
-	lookIdleEvery = 10 * time.Minute
-	idle          = 0.01 // CPU-s/s
+	lookEvery = time.Minute
+	lookMost  = 10 * time.Minute
+	idle      = 0.01 // CPU-s/s
 )
 
 // busy reports whether it may have used something worth mention since its usage
@@ -122,8 +129,13 @@ func (t *task) busy() bool { return t.cpu >= idle || !t.measured }
 
 // dueLook reports whether the task's places and CPUs are to be read again.
 func (t *task) dueLook(now time.Time) bool {
-	since := now.Sub(t.looked)
-	return t.cpus.Len() == 0 || since >= lookIdleEvery || since >= lookEvery && t.cpu >= idle
+	pause := max(lookEvery, t.calm)
+	if t.cpu < idle {
+		pause = lookMost
+	}
+	// Tasks that came together need not all be looked at in the same window.
+	pause -= pause / 4 * time.Duration(t.Key.Inode%16) / 16
+	return t.cpus.Len() == 0 || now.Sub(t.looked) >= pause
 }
 
 // refresh follows tasks that came and lets go of tasks that went. Reading what
@@ -226,7 +238,23 @@ func (a *Agent) target(t *task) counter.Target {
 
 // look reads where a task's processes are and may run.
 func (a *Agent) look(now time.Time, t *task) {
+	first, places, cpus := t.looked.IsZero(), t.places, t.cpus
 	t.looked = now
+	a.read(t)
+	if !first && (t.places != places || !slices.Equal(t.cpus, cpus)) {
+		for _, o := range a.roster.order {
+			o.calm = 0
+		}
+	}
+}
+
+// lookAgain is look where nothing calls for it but time.
+func (a *Agent) lookAgain(now time.Time, t *task) {
+	t.calm = min(lookMost, max(lookEvery, 2*t.calm)) // unless it finds a change
+	a.look(now, t)
+}
+
+func (a *Agent) read(t *task) {
 	places, err := t.cgroup.Places()
 	if err != nil {
 		t.notes[notePlaces] = err.Error()

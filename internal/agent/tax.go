@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/quell-dev/quell/internal/counter"
@@ -66,6 +67,12 @@ func (a *Agent) levy(from, to host.CPUTimes, wall float64) {
 		}
 		a.degrade("cost of "+string(s.Signal()), err)
 	}
+}
+
+// rests reports whether a source is left out of the next window.
+func (a *Agent) rests(s counter.Source) bool {
+	i := slices.Index(a.Sources, s)
+	return i >= 0 && a.taxes[i].rests
 }
 
 // restError says why a signal is not counted for now. How much it would cost is

@@ -36,6 +36,35 @@ func TestTax(t *testing.T) {
 	}
 }
 
+// Where windows follow each other without a pause counters stay on in between:
+// not those of a signal that rests.
+func TestWhatRestsIsSwitchedOff(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		root := t.TempDir()
+		plug(t, root, "0-1", 0, 1)
+		r := newRig(t, newMachine(t), t.TempDir(), "sampling.period=10s")
+		r.sysfs = openHost(t, root)
+		r.add("/batch/job-1", 0.5)
+		r.toll, r.switches = 150*time.Microsecond, 90
+		r.start()
+		defer r.stop()
+		r.pass(25 * time.Second)
+		if !r.source.on {
+			t.Fatal("nothing is counted")
+		}
+		r.switches = 9000
+		r.pass(20 * time.Second)
+		if r.source.on || r.source.open {
+			t.Error("it is counted on while it rests")
+		}
+		r.switches = 50
+		r.pass(30 * time.Second)
+		if !r.source.on {
+			t.Error("it does not come back")
+		}
+	})
+}
+
 // A signal rests in the windows in which it would cost the machine too much, is
 // said to, and comes back. What does not depend on it goes on.
 func TestADearSignalRests(t *testing.T) {

@@ -162,7 +162,7 @@ func (a *Agent) closeWindow(now time.Time) {
 			continue
 		}
 		if l, ok := s.(interface{ Linger(bool) }); ok {
-			l.Linger(contiguous)
+			l.Linger(contiguous && !a.rests(s)) // else it would go on while it rests
 		}
 		began := time.Now()
 		a.collect(s)
@@ -208,8 +208,17 @@ func (a *Agent) measure(t *task, now time.Time, wall, stolen float64) {
 		t.flags |= sample.Split
 	}
 	t.views, t.notes[noteReading] = t.views[:0], ""
+	if t.cpu < idle {
+		t.calm = 0 // once it is busy, soon
+	}
 	if !t.ended && t.dueLook(now) {
-		a.look(now, t)
+		a.lookAgain(now, t)
+	}
+	t.threads = 0
+	if !t.ended && t.cpu >= idle && (a.Record != nil || a.Uplink != nil) {
+		if n, err := t.cgroup.Threads(); err == nil {
+			t.threads = n
+		}
 	}
 }
 
@@ -341,11 +350,11 @@ func (a *Agent) record(t *task, sig sample.SignalName, variant string, at sample
 		return
 	}
 	c := &a.window.counted[t.index]
-	s := sample.Sample{TS: at, Machine: a.config.MachineName(), Job: t.Job, Task: t.Name, Platform: a.Platform,
+	s := sample.Sample{TS: at, Machine: a.machine, Job: t.Job, Task: t.Name, Platform: a.Platform,
 		Signal: sig, Variant: variant, Class: t.Class, CPU: float32(r.CPU), Cost: float32(r.Cost),
 		Coverage: float32(c.Coverage), Flags: r.Flags, Extras: c.Extras}
-	if n, err := t.cgroup.Threads(); err == nil && !t.ended {
-		s.Extras.Set(sample.Threads, float64(n))
+	if t.threads > 0 {
+		s.Extras.Set(sample.Threads, float64(t.threads))
 	}
 	if t.pressure.said {
 		s.Extras.Set(sample.CPUStall, t.pressure.share)

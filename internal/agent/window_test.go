@@ -259,21 +259,70 @@ func TestStolenTime(t *testing.T) {
 func TestWhenATaskIsLookedAtAgain(t *testing.T) {
 	now := time.Now()
 	for _, c := range []struct {
-		cpus  sample.Set
-		cpu   float64
-		since time.Duration
-		want  bool
+		cpus        sample.Set
+		cpu         float64
+		calm, since time.Duration
+		want        bool
 	}{
-		{sample.SetOf(0), 0.5, 59 * time.Second, false},
-		{sample.SetOf(0), 0.5, time.Minute, true},
-		{sample.SetOf(0), 0, time.Minute, false},
-		{sample.SetOf(0), 0, 10 * time.Minute, true},
-		{sample.SetOf(0), 0.01, time.Minute, true},
-		{nil, 0, time.Second, true}, // it had no processes yet
+		{sample.SetOf(0), 0.5, 0, 59 * time.Second, false},
+		{sample.SetOf(0), 0.5, 0, time.Minute, true},
+		{sample.SetOf(0), 0.5, 4 * time.Minute, 3 * time.Minute, false},
+		{sample.SetOf(0), 0.5, 4 * time.Minute, 4 * time.Minute, true},
+		{sample.SetOf(0), 0, 0, 5 * time.Minute, false},
+		{sample.SetOf(0), 0, 0, 10 * time.Minute, true},
+		{sample.SetOf(0), 0.01, 0, time.Minute, true},
+		{nil, 0, 0, time.Second, true}, // it had no processes yet
 	} {
-		x := &task{cpus: c.cpus, cpu: c.cpu, looked: now.Add(-c.since)}
+		x := &task{cpus: c.cpus, cpu: c.cpu, calm: c.calm, looked: now.Add(-c.since)}
 		if got := x.dueLook(now); got != c.want {
 			t.Errorf("%v of CPU, %v later, on CPUs %v: %v, want %v", c.cpu, c.since, c.cpus, got, c.want)
 		}
 	}
+	// Of many that came together each has a time of its own, not much sooner.
+	due := 0
+	for inode := range uint64(160) {
+		x := &task{Task: sample.Task{Key: sample.TaskKey{Inode: inode}}, cpus: sample.SetOf(0), looked: now.Add(-9 * time.Minute)}
+		if x.dueLook(now) {
+			due++
+		}
+	}
+	if due < 60 || due > 100 {
+		t.Errorf("%d of 160 idle tasks are due a tenth before their time", due)
+	}
+}
+
+// A task that stays where it is is looked at ever more rarely; when any task is
+// found to have moved, all are looked at soon.
+func TestLooksBecomeRare(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir())
+		all := []*guest{r.add("/batch/job-1", 0.5), r.add("/batch/job-2", 0.5), r.add("/batch/job-3", 0)}
+		r.start()
+		defer r.stop()
+		looks := func(d time.Duration) (n [3]int) {
+			for i, g := range all {
+				n[i] = -g.looks
+			}
+			r.pass(d)
+			for i, g := range all {
+				n[i] += g.looks
+			}
+			return n
+		}
+		r.pass(30 * time.Minute)
+		calm := looks(time.Hour)
+		for i, n := range calm {
+			if n < 5 || n > 8 {
+				t.Errorf("task %d was looked at %d times in an hour", i, n)
+			}
+		}
+		all[0].moves = "/elsewhere"
+		r.pass(12 * time.Minute) // until somebody has looked
+		if n := looks(10 * time.Minute); n[1] < 2 {
+			t.Errorf("after another task moved, a busy one was looked at %d times in 10 minutes", n[1])
+		}
+		if p := r.agent.roster.order[0].places.CPU; p != "/elsewhere" {
+			t.Errorf("the task is thought to be in %s", p)
+		}
+	})
 }
