@@ -57,7 +57,7 @@ type Spec struct {
 
 // Detect is how to judge.
 type Detect struct {
-	Rule          string        `key:"rule" help:"quell, or cpi2 for the paper's rules and nothing else" oneof:"quell cpi2"`
+	Rule          string        `key:"rule" help:"quell; evidence, which regresses over all suspects and can try them (docs/rules.md); or cpi2 for the paper's rules and nothing else" oneof:"quell evidence cpi2"`
 	Sigmas        float64       `key:"sigmas" help:"a cost over mean + this many standard deviations is an outlier" min:"0" max:"100"`
 	Outliers      int           `key:"outliers" help:"outliers that make an anomaly" min:"1" max:"1000"`
 	OutlierWindow time.Duration `key:"outlier_window" help:"within this long" min:"100ms" max:"24h"`
@@ -79,6 +79,7 @@ type Switches struct {
 	LeastPressure string `key:"least_pressure" help:"leave out suspects that used next to nothing when the victim was bad" oneof:"rule on off"`
 	LookBack      string `key:"look_back" help:"move a window without good samples back to the last good ones" oneof:"rule on off"`
 	PhaseChange   string `key:"phase_change" help:"accuse only who used more when the victim was bad; a change of the victim's own is a finding of its own" oneof:"rule on off"`
+	Evidence      string `key:"evidence" help:"accuse by regression over all suspects and all that is kept, not by the correlation" oneof:"rule on off"`
 	OwnCauses     string `key:"own_causes" help:"own quota, steal and self-wait are findings of their own" oneof:"rule on off"`
 }
 
@@ -89,6 +90,8 @@ type Enforce struct {
 	BestEffortRate float64       `key:"best_effort_rate" help:"hard cap for best-effort tasks, CPU-s/s" min:"0.001" max:"1024"`
 	For            time.Duration `key:"for" help:"how long a cap lasts" min:"1s" max:"24h"`
 	Period         time.Duration `key:"quota_period" help:"CPU bandwidth period of a cap; 0s: the cgroup's own (the paper's example: 250ms)" min:"0s" max:"1s"`
+	Trial          time.Duration `key:"trial" help:"hold a suspect for so long to find out whether it is the one, where rule evidence cannot tell; 0s: never" min:"0s" max:"1h"`
+	Trials         int           `key:"trials" help:"such trials in one incident" min:"0" max:"100"`
 	MaxCaps        int           `key:"max_caps" help:"caps in force at once" min:"0" max:"10000"`
 	Outliers       int           `key:"round_outliers" help:"outliers under a cap that start another round" min:"1" max:"1000"`
 	Calm           time.Duration `key:"calm" help:"an incident closes after so long without an outlier" min:"100ms" max:"24h"`
@@ -111,8 +114,8 @@ func Default() Agent {
 		Tick: time.Second, Sampling: Sampling{10 * time.Second, time.Minute, 0.01},
 		Spec: Spec{s.MinTasks, s.MinSamples, s.AgeWeight, s.Every, s.StaleAfter, 5 * time.Minute, false},
 		Detect: Detect{string(detect.Quell), d.Sigmas, d.Outliers, d.OutlierWindow, d.Window, d.LookBack, d.Correlation, d.LeastPressure, d.Pace, d.Top,
-			Switches{"rule", "rule", "rule", "rule", "rule", "rule", "rule", "rule"}},
-		Enforce: Enforce{p.Mode.String(), p.Rate, p.BestEffortRate, p.For, 0, p.MaxCaps, p.Outliers, p.Calm, p.Settle},
+			Switches{"rule", "rule", "rule", "rule", "rule", "rule", "rule", "rule", "rule"}},
+		Enforce: Enforce{p.Mode.String(), p.Rate, p.BestEffortRate, p.For, 0, p.Trial, p.Trials, p.MaxCaps, p.Outliers, p.Calm, p.Settle},
 		Log:     Log{16, 4},
 		Server:  Uplink{Spool: Spool{MaxMB: 256}},
 		Rules:   DefaultRules(),
@@ -201,7 +204,7 @@ func (a *Agent) DetectParams() (detect.Params, error) {
 		&c.Switches.Reach: &p.Switches.Reach, &c.Switches.CoVictim: &p.Switches.CoVictim,
 		&c.Switches.LeastEffect: &p.Switches.LeastEffect, &c.Switches.Indeterminate: &p.Switches.Indeterminate,
 		&c.Switches.LeastPressure: &p.Switches.LeastPressure, &c.Switches.OwnCauses: &p.Switches.OwnCauses,
-		&c.Switches.LookBack: &p.Switches.LookBack, &c.Switches.PhaseChange: &p.Switches.PhaseChange,
+		&c.Switches.Evidence: &p.Switches.Evidence, &c.Switches.LookBack: &p.Switches.LookBack, &c.Switches.PhaseChange: &p.Switches.PhaseChange,
 	} {
 		if *value != "rule" {
 			*sw = *value == "on"
@@ -214,7 +217,7 @@ func (a *Agent) DetectParams() (detect.Params, error) {
 func (a *Agent) Policy() (plan.Policy, error) {
 	m, err := plan.ParseMode(a.Enforce.Mode)
 	e := a.Enforce
-	return plan.Policy{Mode: m, Rate: e.Rate, BestEffortRate: e.BestEffortRate, For: e.For, MaxCaps: e.MaxCaps,
+	return plan.Policy{Mode: m, Rate: e.Rate, BestEffortRate: e.BestEffortRate, For: e.For, Trial: e.Trial, Trials: e.Trials, MaxCaps: e.MaxCaps,
 		Outliers: e.Outliers, Calm: e.Calm, Settle: e.Settle}, err
 }
 

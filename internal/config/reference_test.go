@@ -168,6 +168,7 @@ func TestSwitchesOverrideTheRule(t *testing.T) {
 	}{
 		{nil, all},
 		{[]string{"detect.rule=cpi2"}, detect.Switches{}},
+		{[]string{"detect.rule=cpi2", "detect.switches.evidence=on"}, detect.Switches{Evidence: true}},
 		{[]string{"detect.rule=cpi2", "detect.switches.reach=on"}, detect.Switches{Reach: true}},
 		{[]string{"detect.rule=cpi2", "detect.switches.co_victim=on", "detect.switches.least_effect=on"}, detect.Switches{CoVictim: true, LeastEffect: true}},
 		{[]string{"detect.rule=cpi2", "detect.switches.indeterminate=on", "detect.switches.own_causes=on"}, detect.Switches{Indeterminate: true, OwnCauses: true}},
@@ -185,7 +186,7 @@ func TestNumbersArrive(t *testing.T) {
 	a := load(t, `
 spec: {min_tasks: 2, min_samples: 3, age_weight: 0.5, every: 2m, stale_after: 3m}
 detect: {sigmas: 1.5, outliers: 2, outlier_window: 4m, window: 5m, look_back: 7m, correlation: 0.5, pace: 2s, top: 3}
-enforce: {mode: on, rate: 0.3, best_effort_rate: 0.2, for: 1m, max_caps: 2, round_outliers: 4, calm: 6m, settle: 8m}
+enforce: {mode: on, rate: 0.3, best_effort_rate: 0.2, for: 1m, trial: 90s, trials: 3, max_caps: 2, round_outliers: 4, calm: 6m, settle: 8m}
 signals: [runq]
 `, nil, nil)
 	if s := a.SpecParams(); s.MinTasks != 2 || s.MinSamples != 3 || s.AgeWeight != 0.5 || s.Every != 2*time.Minute || s.StaleAfter != 3*time.Minute {
@@ -197,7 +198,7 @@ signals: [runq]
 		t.Errorf("detect %+v, %v", d, err)
 	}
 	p, err := a.Policy()
-	want := plan.Policy{Mode: plan.On, Rate: 0.3, BestEffortRate: 0.2, For: time.Minute, MaxCaps: 2, Outliers: 4, Calm: 6 * time.Minute, Settle: 8 * time.Minute}
+	want := plan.Policy{Mode: plan.On, Rate: 0.3, BestEffortRate: 0.2, For: time.Minute, Trial: 90 * time.Second, Trials: 3, MaxCaps: 2, Outliers: 4, Calm: 6 * time.Minute, Settle: 8 * time.Minute}
 	if err != nil || p != want {
 		t.Errorf("policy %+v, %v; want %+v", p, err, want)
 	}

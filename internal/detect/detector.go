@@ -55,6 +55,7 @@ type Detector struct {
 	pairs       []pair
 	top, bottom []candidate
 	out         []Suspect
+	bench       bench
 	verdicts    []Verdict
 }
 

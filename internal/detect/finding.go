@@ -100,4 +100,7 @@ type Finding struct {
 	Suspects []Suspect
 	// Antagonists is how many of Suspects clear the bar.
 	Antagonists int
+	// Trial: the first of Suspects explains the victim's cost, but so may chance
+	// or another suspect (switch Evidence). Holding it for a moment would tell.
+	Trial bool
 }

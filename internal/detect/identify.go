@@ -33,7 +33,9 @@ type candidate struct {
 	slot        int
 	correlation float64
 	usage       float64
-	rank        int // 0 clears the bar, 1 as co-victim, 2 does not
+	part        float64 // of the excess, where there is evidence
+	try         bool    // not proven, but a trial could tell
+	rank        int     // 0 clears the bar, 1 as co-victim, 2 does not
 	excluded    string
 }
 
@@ -64,9 +66,12 @@ func (d *Detector) analyse(a anomaly, victim int) Finding {
 	}
 	f.Suspects = d.describe(s)
 	own := d.params.Switches.PhaseChange && goodSamples > 0
+	f.Trial = f.Antagonists == 0 && len(d.top) > 0 && d.top[0].try
 	switch {
 	case own && d.moreWork(s, victim):
-		f.Change = MoreWork
+		f.Change, f.Trial = MoreWork, false
+	case f.Trial:
+		f.Kind = Indeterminate
 	case f.Antagonists == 0:
 		f.Kind = Nobody
 		if own {
@@ -172,6 +177,10 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 	if d.params.Suspicion != ByCorrelation {
 		foremost = d.foremost(s, victim, d.params.Suspicion)
 	}
+	var proofs []proof
+	if d.params.Switches.Evidence {
+		proofs = d.weigh(s, victim)
+	}
 	cleared := false
 	for i := range s.tasks {
 		if i == victim || !s.tasks[i].used {
@@ -188,11 +197,21 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 		if d.params.Suspicion == ByCorrelation {
 			clears = c.correlation >= d.params.Correlation
 		}
+		if d.params.Switches.Evidence {
+			k := slices.IndexFunc(proofs, func(p proof) bool { return p.slot == i })
+			if clears = k >= 0 && proofs[k].proven(); clears {
+				c.part = proofs[k].part
+			}
+			if k >= 0 && !clears && proofs[k].worthTrying() && c.excluded == "" && mayHold(&s.tasks[i].task) &&
+				d.pressed(victim, i) >= d.params.LeastPressure {
+				c.try, c.part = true, proofs[k].part
+			}
+		}
 		if c.excluded == "" && clears {
 			switch {
 			case d.params.Switches.LeastPressure && d.pressed(victim, i) < d.params.LeastPressure:
 				c.excluded = "used next to nothing when the victim was bad"
-			case d.params.Switches.PhaseChange && comparable && !d.moved(victim, i, sure):
+			case d.params.Switches.PhaseChange && !d.params.Switches.Evidence && comparable && !d.moved(victim, i, sure):
 				c.excluded = "used no more when the victim was bad than when it was good"
 			}
 		}
@@ -295,6 +314,9 @@ func (d *Detector) keep(s *series, list []candidate, c candidate) []candidate {
 func (s *series) before(a, b *candidate) bool {
 	if a.rank != b.rank {
 		return a.rank < b.rank
+	}
+	if a.part != b.part {
+		return a.part > b.part
 	}
 	if a.correlation != b.correlation {
 		return a.correlation > b.correlation

@@ -16,6 +16,9 @@ const (
 	CPI2 Rule = "cpi2"
 	// Quell is CPI2 with every switch on that has earned it. The default.
 	Quell Rule = "quell"
+	// Evident is Quell with the switch Evidence: regression over all suspects,
+	// and short trials where policy allows them (plan.Policy.Trial).
+	Evident Rule = "evidence"
 )
 
 // Switches are what quell adds to the paper, each on its own.
@@ -44,6 +47,9 @@ type Switches struct {
 	// interfered with: who used no more when the victim was bad is not accused,
 	// and a change of the victim's own is a finding of its own (change.go).
 	PhaseChange bool
+	// Evidence accuses by regression over all suspects and everything that is
+	// kept instead of by Params.Correlation alone (evidence.go).
+	Evidence bool
 	// OwnCauses gives samples explained by the task's own quota, by stolen
 	// time or by waiting on itself findings of their own.
 	OwnCauses bool
@@ -54,9 +60,9 @@ func (r Rule) Switches() (Switches, error) {
 	switch r {
 	case CPI2, CPI2Sigma3, Rubik, CPUShare, Biggest, Fences:
 		return Switches{}, nil
-	case Quell, "":
+	case Quell, Evident, "":
 		return Switches{Reach: true, CoVictim: true, LeastEffect: true, Indeterminate: true, LeastPressure: true,
-			LookBack: true, PhaseChange: true, OwnCauses: true}, nil
+			LookBack: true, PhaseChange: true, OwnCauses: true, Evidence: r == Evident}, nil
 	}
 	return Switches{}, fmt.Errorf("rule %q: want one of %v", r, Rules())
 }

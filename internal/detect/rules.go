@@ -26,9 +26,9 @@ const (
 	Fences Rule = "prm-fences"
 )
 
-// Rules returns all of them, quell's first.
+// Rules returns all rules, quell's first.
 func Rules() []Rule {
-	return []Rule{Quell, CPI2, CPI2Sigma3, Rubik, CPUShare, Biggest, Fences}
+	return []Rule{Quell, Evident, CPI2, CPI2Sigma3, Rubik, CPUShare, Biggest, Fences}
 }
 
 // Suspicion is by what a rule tells who it is.

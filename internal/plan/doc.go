@@ -12,7 +12,9 @@
 //   - a task is capped at most once at a time;
 //   - a task that was capped in vain, or in somebody's way, is not capped again
 //     for the same incident;
-//   - a finding that names nobody, or is indeterminate, caps nobody.
+//   - a finding that names nobody, or is indeterminate, caps nobody; only where
+//     the policy has trials, and finding out is worth one (detect.Finding.Trial),
+//     its first suspect is held for that long.
 //
 // A Planner has no clock and is used from one goroutine.
 package plan

@@ -57,6 +57,8 @@ type Round struct {
 	Ended       sample.Millis `json:"ended,omitempty"`
 	By          string        `json:"by"` // "quell" or the operator
 	Why         string        `json:"why,omitempty"`
+	// Trial: it was held to find out whether it is the one.
+	Trial bool `json:"trial,omitempty"`
 	// CostBefore is the victim's mean cost in the anomaly before the cap,
 	// CostUnder under it without the first sample; RelativeCost their ratio.
 	CostBefore   Value   `json:"cost_before"`

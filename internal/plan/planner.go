@@ -180,6 +180,10 @@ func (inc *Incident) tried(k sample.TaskKey) string {
 
 // act decides what follows from a finding; it leaves the reason if nothing.
 func (p *Planner) act(now sample.Millis, inc *Incident, f detect.Finding, window func(sample.TaskKey) []detect.Point, out *Output) {
+	if f.Trial {
+		p.try(now, inc, f, window, out)
+		return
+	}
 	switch f.Kind {
 	case detect.Nobody:
 		inc.Reason = "no suspect reaches the correlation that accuses"
@@ -218,6 +222,11 @@ func (p *Planner) act(now sample.Millis, inc *Incident, f detect.Finding, window
 		inc.Reason = "enforcement is off"
 		return
 	}
+	if sig, known := sample.LookupSignal(f.Signal); known && !sig.Domain.OfCPUs() {
+		// What hurts is not the CPU that it uses, so a cap of that is no help.
+		inc.Advice = fmt.Sprintf("limit what %s does to the %s it shares with %s; quell does not", suspect.Name, sig.Domain, f.Victim.Name)
+		return
+	}
 	rate := p.policy.rate(suspect.Task)
 	what := fmt.Sprintf("cap %s to %g CPU-s/s for %s", suspect.Name, rate, p.policy.For)
 	switch {
@@ -235,6 +244,35 @@ func (p *Planner) act(now sample.Millis, inc *Incident, f detect.Finding, window
 	p.start(now, inc, Action{Task: suspect.Task, Rate: rate, Until: now.Add(p.policy.For), By: auto,
 		Why: fmt.Sprintf("%s of %s at %.3g over %.3g, correlation %.2f", f.Signal, f.Victim.Name, f.Cost, f.Threshold, suspect.Correlation),
 	}, suspect.Correlation, window, out)
+}
+
+// try holds the first suspect for a moment, to find out whether it is the one.
+func (p *Planner) try(now sample.Millis, inc *Incident, f detect.Finding, window func(sample.TaskKey) []detect.Point, out *Output) {
+	s := &f.Suspects[0]
+	trials := 0
+	for _, r := range inc.Rounds {
+		if r.Trial {
+			trials++
+		}
+	}
+	inc.Reason = fmt.Sprintf("%s explains it, but so may chance or another suspect", s.Name)
+	what := fmt.Sprintf("hold %s to %g CPU-s/s for %s to find out", s.Name, p.policy.rate(s.Task), p.policy.Trial)
+	switch why := cmp.Or(mayHelp(f.Victim), mayCap(s.Task), inc.tried(s.Key)); {
+	case why != "":
+		inc.Reason += "; not tried: " + why
+	case p.policy.Trial <= 0 || p.policy.Mode == Off:
+	case p.policy.Mode == Advise:
+		inc.Advice = what
+	case trials >= p.policy.Trials:
+		inc.Reason += fmt.Sprintf("; not tried: the incident had its %d trials", trials)
+	case p.inForce() >= p.policy.MaxCaps || p.Capped(s.Key):
+		inc.Reason += "; not tried: as many caps are in force as allowed"
+	default:
+		inc.Advice = what
+		c := p.start(now, inc, Action{Task: s.Task, Rate: p.policy.rate(s.Task), Until: now.Add(p.policy.Trial), By: auto,
+			Why: "trial: " + inc.Reason}, s.Correlation, window, out)
+		c.round.Trial = true
+	}
 }
 
 // change says what a task changed of itself.

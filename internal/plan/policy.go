@@ -53,6 +53,11 @@ type Policy struct {
 	For time.Duration
 	// MaxCaps is how many caps may be in force on the machine at once.
 	MaxCaps int
+	// Trial is how long a suspect is held to find out whether it is the one,
+	// where detection cannot tell (detect.Finding.Trial); 0 forbids it. Trials is
+	// how many an incident may have. Not in the paper.
+	Trial  time.Duration
+	Trials int
 	// Outliers under a cap, its first sample left out, make another round.
 	Outliers int
 	// Calm closes an incident: so long without an outlier and without a cap.
@@ -65,7 +70,7 @@ type Policy struct {
 // Paper returns CPI²'s numbers (section 5, table 2).
 func Paper() Policy {
 	return Policy{Mode: Advise, Rate: 0.1, BestEffortRate: 0.01, For: 5 * time.Minute, MaxCaps: 8,
-		Outliers: 3, Calm: 5 * time.Minute, Settle: 30 * time.Minute}
+		Trials: 4, Outliers: 3, Calm: 5 * time.Minute, Settle: 30 * time.Minute}
 }
 
 // rate is the cap for a suspect.

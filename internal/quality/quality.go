@@ -20,6 +20,8 @@ type Study struct {
 	// Change, if set, alters a rule's parameters: an ablation.
 	Change func(*detect.Params)
 	Half   sim.Half
+	// Trial is how long suspects may be held to find out (plan.Policy).
+	Trial time.Duration
 	// Seeds is how many cases of each scenario, Minutes how long each.
 	Seeds, Minutes int
 	// Days is how many days of an everyday machine without antagonists.
@@ -46,6 +48,9 @@ type Count struct {
 	FirstRight int `json:"first_right"`
 	// After are the times from becoming a victim to being named.
 	After []time.Duration `json:"-"`
+	// Trials are suspects held to find out; TrialsRight of them had hurt the victim.
+	Trials      int `json:"trials"`
+	TrialsRight int `json:"trials_right"`
 	// Outcomes counts the rounds of caps by what the planner made of them.
 	Outcomes map[plan.Outcome]int `json:"outcomes,omitempty"`
 	Minutes  int                  `json:"minutes"`
@@ -83,6 +88,8 @@ func (c *Count) Add(k *sim.Case) {
 			c.Right++
 		}
 	}
+	c.Trials += k.Trials
+	c.TrialsRight += k.TrialsRight
 	c.Victims += len(k.Victims)
 	for _, v := range k.Victims {
 		if v.Named {
@@ -97,6 +104,9 @@ func (c *Count) Add(k *sim.Case) {
 		}
 	}
 	for _, r := range k.Rounds {
+		if r.Trial {
+			continue
+		}
 		if c.Outcomes == nil {
 			c.Outcomes = map[plan.Outcome]int{}
 		}
@@ -149,7 +159,7 @@ func Run(s Study, progress func(done, all int)) ([]Result, error) {
 			s.Change(&p)
 		}
 		policy := plan.Paper()
-		policy.Mode = plan.On
+		policy.Mode, policy.Trial = plan.On, s.Trial
 		setup := sim.Setup{Params: p, Policy: policy, Minutes: s.Minutes}
 		r := Result{Rule: rule, All: Count{Class: "all"}, Everyday: Count{Class: "everyday"}}
 		classes := map[string]*Count{}

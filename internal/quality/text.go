@@ -11,17 +11,17 @@ import (
 // each rule by class.
 func Text(w io.Writer, results []Result) error {
 	var b strings.Builder
-	b.WriteString("| rule | cases | precision | recall | top-1 | median time | false per 1,000 machine-days |\n|---|---|---|---|---|---|---|\n")
+	b.WriteString("| rule | cases | precision | recall | top-1 | median time | false per 1,000 machine-days | trials, right |\n|---|---|---|---|---|---|---|---|\n")
 	for i := range results {
 		r := &results[i]
-		fmt.Fprintf(&b, "| `%s` | %d | %s | %s | %s | %.0f min | %s |\n", r.Rule, r.All.Cases, share(r.All.Precision()), share(r.All.Recall()),
-			share(r.All.Top1()), r.All.Median().Minutes(), perDay(&r.Everyday))
+		fmt.Fprintf(&b, "| `%s` | %d | %s | %s | %s | %.0f min | %s | %d, %d |\n", r.Rule, r.All.Cases, share(r.All.Precision()), share(r.All.Recall()),
+			share(r.All.Top1()), r.All.Median().Minutes(), perDay(&r.Everyday), r.All.Trials, r.All.TrialsRight)
 	}
 	for i := range results {
 		r := &results[i]
-		fmt.Fprintf(&b, "\n`%s` by class:\n\n| class | cases | victims | named | accusations | right | first right |\n|---|---|---|---|---|---|---|\n", r.Rule)
+		fmt.Fprintf(&b, "\n`%s` by class:\n\n| class | cases | victims | named | accusations | right | first right | trials | right |\n|---|---|---|---|---|---|---|---|---|\n", r.Rule)
 		for _, c := range r.Classes {
-			fmt.Fprintf(&b, "| %s | %d | %d | %d | %d | %d | %d of %d |\n", c.Class, c.Cases, c.Victims, c.Named, c.Accusations, c.Right, c.FirstRight, c.First)
+			fmt.Fprintf(&b, "| %s | %d | %d | %d | %d | %d | %d of %d | %d | %d |\n", c.Class, c.Cases, c.Victims, c.Named, c.Accusations, c.Right, c.FirstRight, c.First, c.Trials, c.TrialsRight)
 		}
 	}
 	_, err := io.WriteString(w, b.String())

@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/quell-dev/quell/internal/detect"
@@ -54,6 +55,9 @@ type Case struct {
 	Accusations []Accusation
 	Victims     []Victim
 	Rounds      []plan.Round
+	// Trials are suspects held to find out; TrialsRight of them had hurt the
+	// victim by what matters.
+	Trials, TrialsRight int
 	// Labels say who hurt whom, from when to when.
 	Labels []trace.Label
 }
@@ -84,6 +88,7 @@ type game struct {
 	victim   []int   // its place among the victims, -1 if it is none
 	accused  map[[2]int]bool
 	result   Case
+	tried    [2]int // victim and suspect of the newest finding that asks for a trial
 	name     string // of the machine
 	spans    map[[2]int][]span
 	follow   []stat.Moments // what is learnt of a task that changed for good
@@ -245,6 +250,9 @@ func (g *game) suffer(at sample.Millis) {
 
 // judge notes whom a finding accuses, and whether it is right.
 func (g *game) judge(now sample.Millis, f *detect.Finding) {
+	if f.Trial {
+		g.tried = [2]int{g.index(f.Victim.Key), g.index(f.Suspects[0].Key)}
+	}
 	if f.Kind != detect.Neighbour || f.Antagonists == 0 || f.Victim.Class != sample.LatencySensitive && !f.Victim.Protected {
 		return
 	}
@@ -280,6 +288,12 @@ func (g *game) carryOut(now sample.Millis, o plan.Output) {
 	for _, a := range o.Actions {
 		i := g.index(a.Task.Key)
 		if a.Kind == plan.Cap {
+			if strings.HasPrefix(a.Why, "trial") {
+				g.result.Trials++
+				if g.hurts(g.tried[1], g.tried[0]) {
+					g.result.TrialsRight++
+				}
+			}
 			g.cap(i, a.Rate)
 			g.carryOut(now, g.planner.Applied(now, a.ID, nil))
 			continue

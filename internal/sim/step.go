@@ -61,8 +61,8 @@ func (m *machine) step() {
 		}
 		t.cost = max(cost*(1+t.spread*m.noise(t)), m.signal.Min)
 		t.usage = t.demand
-		if t.open {
-			t.usage *= min(3, cost/t.mean) // the work of each minute is done in it
+		if t.open && m.signal.Name == sample.CPI {
+			t.usage *= min(3, cost/t.mean) // the work of each minute is done in it; waiting takes no CPU
 		}
 		p.demand[i], p.expected[i] = t.demand, t.expected
 	}
@@ -89,7 +89,8 @@ func (m *machine) suffers(victim int) bool {
 			load -= t.weight * t.demand
 		}
 	}
-	return v.mean*max(0.8, 1+v.sensitivity*(m.stress(load)-m.usual)) <= v.limit
+	without := v.mean * max(0.8, 1+v.sensitivity*(m.stress(load)-m.usual))
+	return without <= v.limit && v.expected-without >= m.least(v)
 }
 
 // cap holds a task, or lets it go at math.Inf(1).

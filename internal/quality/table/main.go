@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"reflect"
 	"strings"
 	"time"
 
@@ -35,12 +36,20 @@ func run() error {
 	flag.IntVar(&s.Days, "days", 200, "days of an everyday machine without antagonists")
 	flag.Uint64Var(&s.Seed, "seed", 1, "of everything")
 	flag.IntVar(&s.Workers, "workers", 0, "cases played at once; 0: one a CPU")
+	flag.DurationVar(&s.Trial, "trial", 3*time.Minute, "how long suspects may be held to find out; 0: never")
+	with := flag.String("with", "", "switches to turn on in every rule, by name: an ablation")
+	without := flag.String("without", "", "switches to turn off")
 	asJSON := flag.Bool("json", false, "write JSON")
 	flag.Parse()
 	for name := range strings.SplitSeq(*names, ",") {
 		s.Rules = append(s.Rules, detect.Rule(name))
 	}
 	s.Half = sim.Half(*half)
+	change, err := switches(*with, *without)
+	if err != nil {
+		return err
+	}
+	s.Change = change
 	began, shown := time.Now(), time.Now()
 	results, err := quality.Run(s, func(done, all int) {
 		if now := time.Now(); now.Sub(shown) > 5*time.Second {
@@ -55,4 +64,38 @@ func run() error {
 		return json.NewEncoder(os.Stdout).Encode(results)
 	}
 	return quality.Text(os.Stdout, results)
+}
+
+// switches returns what turns detect's switches of these names on and off.
+func switches(on, off string) (func(*detect.Params), error) {
+	known := reflect.TypeFor[detect.Switches]()
+	list := func(names string) (all []string, err error) {
+		for name := range strings.SplitSeq(names, ",") {
+			if name == "" {
+				continue
+			}
+			if _, ok := known.FieldByName(name); !ok {
+				return nil, fmt.Errorf("there is no switch %q", name)
+			}
+			all = append(all, name)
+		}
+		return all, nil
+	}
+	ons, err := list(on)
+	if err != nil {
+		return nil, err
+	}
+	offs, err := list(off)
+	if err != nil {
+		return nil, err
+	}
+	return func(p *detect.Params) {
+		v := reflect.ValueOf(&p.Switches).Elem()
+		for _, name := range ons {
+			v.FieldByName(name).SetBool(true)
+		}
+		for _, name := range offs {
+			v.FieldByName(name).SetBool(false)
+		}
+	}, nil
 }

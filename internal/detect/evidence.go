@@ -1,0 +1,411 @@
+package detect
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// What the switch Evidence asks before it accuses. Chosen on the tuning half
+// of the simulator's scenarios; docs/design/0005 says what each is for.
+const (
+	// enters is the z at which a suspect enters the model, tries the one that
+	// makes a trial worth it, accuses the one it needs to be accused.
+	enters, tries, tried, untried = 3, 4, 4.5, 6.5
+	// changes is how often a suspect's usage must have gone up or down between
+	// its levels: who changed once may have done so by chance when the victim did.
+	changes = 3
+	// partOf is the least part of the victim's excess in its newest bad
+	// intervals that a suspect must explain.
+	partOf = 0.2
+	// rises is by what ratio a suspect must have done more when the victim was
+	// bad than when it was good.
+	rises = 1.25
+	// matters is how many of its spec's σ the victim would cost less.
+	matters = 2
+	// alike is how much of the best suspect's fit another one may have before
+	// they cannot be told apart.
+	alike = 0.85
+	// model is how many suspects may explain a victim together, fewest how many
+	// intervals it takes.
+	model, fewest = 4, 12
+)
+
+// proof is a suspect in the model of a victim's cost.
+type proof struct {
+	slot    int
+	z       float64 // its coefficient ÷ standard error
+	part    float64 // of the excess in the newest bad intervals
+	changes int     // of its usage's level
+	sigmas  float64 // of the victim's spec that the model explains of the newest excess
+	held    int     // times that quell held it down meanwhile
+	denied  bool    // holding it down did not help
+	rival   bool    // another suspect fits about as well
+}
+
+// proven reports whether it suffices to accuse.
+func (p *proof) proven() bool {
+	bar := max(tried, untried-float64(p.held))
+	return p.z >= bar && p.sigmas >= matters && p.part >= partOf && p.changes >= changes && !p.rival && !p.denied
+}
+
+// worthTrying reports whether it would suffice but for chance or a rival.
+func (p *proof) worthTrying() bool {
+	return p.z >= tries && p.sigmas >= matters && p.part >= partOf && !p.denied
+}
+
+// bench is the working space of the regression.
+type bench struct {
+	rows           []*row
+	y, e           []float64
+	bad            []bool
+	slots          []int
+	column         []float64 // n values for each slot: what the basis leaves of its usage
+	basis          [][]float64
+	usage          []float64 // n values for each slot, centred
+	proofs         []proof
+	victim         int
+	spread, sigmas float64 // of the victim's spec
+}
+
+// weigh explains the victim's cost over all intervals that are kept by what
+// its suspects did: non-negative regression, one suspect after the other, each
+// the one that explains most of what is left; then each is looked at once more
+// beside all the others. Those held by a cap take part: what a cap did to their
+// usage says more than anything. The result is ordered by how much of the newest
+// excess each explains.
+func (d *Detector) weigh(s *series, victim int) []proof {
+	t := &d.bench
+	t.proofs = t.proofs[:0]
+	if !t.load(d, s, victim) {
+		return nil
+	}
+	t.basis = t.basis[:0]
+	for len(t.proofs) < model {
+		copy(t.column, t.usage)
+		p, ok := t.next(-1)
+		if !ok || p.z < enters {
+			break
+		}
+		t.proofs = append(t.proofs, p)
+		t.basis = append(t.basis, t.along(p.slot))
+	}
+	for i := range t.proofs {
+		t.basis = t.basis[:0]
+		for k := range t.proofs {
+			if k != i {
+				t.basis = append(t.basis, t.along(t.proofs[k].slot))
+			}
+		}
+		if p, ok := t.next(t.proofs[i].slot); ok {
+			t.proofs[i] = p
+		} else {
+			t.proofs[i].z = 0
+		}
+	}
+	t.share()
+	slices.SortFunc(t.proofs, func(a, b proof) int {
+		return cmp.Or(cmp.Compare(b.part, a.part), compareKeys(s.tasks[a.slot].task.Key, s.tasks[b.slot].task.Key))
+	})
+	return t.proofs
+}
+
+// along returns a suspect's usage, less what the basis explains of it, at
+// length 1.
+func (t *bench) along(slot int) []float64 {
+	q := slices.Clone(t.of(slot))
+	for _, b := range t.basis {
+		take(q, b)
+	}
+	if norm := math.Sqrt(dot(q, q)); norm > 0 {
+		for i := range q {
+			q[i] /= norm
+		}
+	}
+	return q
+}
+
+// take subtracts from x its part along q, and returns how long that is.
+func take(x, q []float64) float64 {
+	along := dot(x, q)
+	for i := range x {
+		x[i] -= along * q[i]
+	}
+	return along
+}
+
+// next finds the suspect that explains most of what the basis leaves of the
+// victim's cost; or looks at the given one, −1 for none.
+func (t *bench) next(given int) (proof, bool) {
+	n := len(t.rows)
+	e := append(t.e[:0], t.y...)
+	t.e = e
+	for _, b := range t.basis {
+		take(e, b)
+	}
+	copy(t.column, t.usage)
+	best, most, second := -1, 0.0, 0.0
+	for k, slot := range t.slots {
+		u := t.column[k*n : (k+1)*n]
+		whole := dot(u, u)
+		for _, b := range t.basis {
+			take(u, b)
+		}
+		left := dot(u, u)
+		if left <= whole*1e-6 {
+			continue
+		}
+		switch g := dot(u, e) / math.Sqrt(left); {
+		case slot == given, given < 0 && g > most:
+			if given < 0 {
+				second = most
+			}
+			best, most = k, g
+		case g > second:
+			second = g
+		}
+	}
+	if best < 0 || most <= 0 {
+		return proof{}, false
+	}
+	held := t.holds(t.slots[best])
+	p := proof{slot: t.slots[best], changes: turns(t.usage[best*n:(best+1)*n]) + 2*held, held: held, rival: second*second >= alike*most*most}
+	q := t.column[best*n : (best+1)*n]
+	norm := math.Sqrt(dot(q, q))
+	for i := range q {
+		q[i] /= norm
+	}
+	take(e, q)
+	spread := math.Sqrt(max(dot(e, e), 1e-12) / float64(n-len(t.basis)-2))
+	f := max(0, lag(e)) * max(0, lag(q))
+	p.z = most / (spread * math.Sqrt((1+f)/(1-f)))
+	return p, true
+}
+
+// load gathers the victim's intervals and its suspects' columns. It returns
+// false where they are too few to say anything.
+func (t *bench) load(d *Detector, s *series, victim int) bool {
+	t.rows, t.y, t.bad, t.slots = t.rows[:0], t.y[:0], t.bad[:0], t.slots[:0]
+	ngood, nbad := 0, 0
+	limit := s.tasks[victim].limit
+	t.victim, t.spread = victim, s.tasks[victim].spec.StdDev
+	for _, r := range s.rows {
+		switch r.cause[victim] {
+		case absent, byQuota, bySteal, bySelf, held:
+			continue
+		case byNeighbour:
+			nbad++
+		default:
+			ngood++
+		}
+		t.rows = append(t.rows, r)
+		t.y = append(t.y, weight(float64(r.cost[victim]), limit))
+		t.bad = append(t.bad, r.cause[victim] == byNeighbour)
+	}
+	n := len(t.rows)
+	if n < fewest || ngood < d.params.Outliers || nbad < d.params.Outliers {
+		return false
+	}
+	centre(t.y)
+	t.column = t.column[:0]
+	for i := range s.tasks {
+		k := &s.tasks[i]
+		if i == victim || !k.used || d.unable(s, victim, i) != "" {
+			continue
+		}
+		t.slots = append(t.slots, i)
+		usual := t.usual(i)
+		var good, bad float64
+		for r, row := range t.rows {
+			u := float64(row.pressure[i])
+			// Who suffers too uses more CPU for the same work: what it does is
+			// its work, not its usage.
+			if s.signal.EffectAbs == 0 && row.cause[i].judged() && usual > 0 {
+				u /= max(1, float64(row.cost[i])/usual)
+			}
+			t.column = append(t.column, u)
+			if t.bad[r] {
+				bad += u
+			} else {
+				good += u
+			}
+		}
+		if bad/float64(nbad) < rises*good/float64(ngood) { // it did hardly more
+			t.slots = t.slots[:len(t.slots)-1]
+			t.column = t.column[:len(t.column)-n]
+			continue
+		}
+		centre(t.column[len(t.column)-n:])
+	}
+	t.usage = append(t.usage[:0], t.column...)
+	return true
+}
+
+// usual is what a suspect's own cost is while the victim is well; 0 if that is
+// not known.
+func (t *bench) usual(slot int) float64 {
+	var sum float64
+	n := 0
+	for i, r := range t.rows {
+		if !t.bad[i] && r.cause[slot].judged() {
+			sum, n = sum+float64(r.cost[slot]), n+1
+		}
+	}
+	return sum / float64(max(n, 1))
+}
+
+// share says how much of the excess of the newest bad intervals, over the good
+// ones' mean, each of the model explains.
+func (t *bench) share() {
+	p := len(t.proofs)
+	t.basis = t.basis[:0]
+	for i := range t.proofs {
+		t.basis = append(t.basis, t.along(t.proofs[i].slot))
+	}
+	// The coefficients by back substitution: usage = Σ r·q.
+	var beta [model]float64
+	for a := p - 1; a >= 0; a-- {
+		beta[a] = dot(t.basis[a], t.y)
+		for b := a + 1; b < p; b++ {
+			beta[a] -= beta[b] * dot(t.basis[a], t.of(t.proofs[b].slot))
+		}
+		beta[a] /= dot(t.basis[a], t.of(t.proofs[a].slot))
+	}
+	excess := t.level(t.y)
+	var cost []float64
+	for _, r := range t.rows {
+		cost = append(cost, float64(r.cost[t.victim]))
+	}
+	t.sigmas = t.level(cost) / max(t.spread, 1e-12)
+	for a := range t.proofs {
+		if excess > 0 && beta[a] > 0 {
+			t.proofs[a].part = beta[a] * t.level(t.of(t.proofs[a].slot)) / excess
+		}
+	}
+	for a := range t.proofs {
+		t.proofs[a].denied = t.proofs[a].held > 0 && t.denies(a, beta[:p])
+	}
+	var all float64
+	for i := range t.proofs {
+		all += max(0, t.proofs[i].part)
+	}
+	for i := range t.proofs {
+		t.proofs[i].sigmas = min(1, all) * t.sigmas
+	}
+}
+
+// denies reports whether holding a suspect down gave the victim less than half
+// of what the model says it should have: what the others of the model did
+// meanwhile taken off, its cost while the suspect was held beside its cost in
+// bad intervals before and after. The first interval of each hold is half of
+// something else and left out.
+func (t *bench) denies(a int, beta []float64) bool {
+	var y, u, n [2]float64 // not held and bad; held
+	own := t.of(t.proofs[a].slot)
+	for i, r := range t.rows {
+		side := 0
+		switch is := r.cause[t.proofs[a].slot] == held; {
+		case is && (i == 0 || t.rows[i-1].cause[t.proofs[a].slot] != held):
+			continue
+		case is:
+			side = 1
+		case !t.bad[i]:
+			continue
+		}
+		rest := t.y[i]
+		for b := range beta {
+			if b != a {
+				rest -= beta[b] * t.of(t.proofs[b].slot)[i]
+			}
+		}
+		y[side], u[side], n[side] = y[side]+rest, u[side]+own[i], n[side]+1
+	}
+	if n[0] == 0 || n[1] == 0 {
+		return false
+	}
+	return y[0]/n[0]-y[1]/n[1] < beta[a]*(u[0]/n[0]-u[1]/n[1])/2
+}
+
+// level is how much more something is in the newest bad intervals than in the
+// good ones, on average.
+func (t *bench) level(x []float64) float64 {
+	newest := t.rows[len(t.rows)-1].at
+	var bad, good, nb, ng float64
+	for i, v := range x {
+		switch {
+		case !t.bad[i]:
+			good, ng = good+v, ng+1
+		case newest-t.rows[i].at < newestBad:
+			bad, nb = bad+v, nb+1
+		}
+	}
+	return bad/max(nb, 1) - good/max(ng, 1)
+}
+
+// newestBad is how far back the bad intervals reach that are to be explained:
+// the window that makes an anomaly.
+const newestBad sample.Millis = 5 * 60_000
+
+func (t *bench) of(slot int) []float64 {
+	n := len(t.rows)
+	k := slices.Index(t.slots, slot)
+	return t.usage[k*n : (k+1)*n]
+}
+
+// turns counts how often a centred usage went from one side of the middle
+// between its levels to the other, and stayed for two intervals.
+func turns(u []float64) int {
+	lo, hi := slices.Min(u), slices.Max(u)
+	middle := (lo + hi) / 2
+	count, side := 0, u[0] > middle
+	for i := 1; i < len(u); i++ {
+		if now := u[i] > middle; now != side && (i+1 == len(u) || (u[i+1] > middle) == now) {
+			side = now
+			count++
+		}
+	}
+	return count
+}
+
+// holds counts how often quell held a task down meanwhile. When that began and
+// ended was quell's doing, so that chance had no part in it.
+func (t *bench) holds(slot int) (count int) {
+	was := false
+	for _, r := range t.rows {
+		is := r.cause[slot] == held
+		if is && !was {
+			count++
+		}
+		was = is
+	}
+	return count
+}
+
+func dot(a, b []float64) (sum float64) {
+	for i, x := range a {
+		sum += x * b[i]
+	}
+	return sum
+}
+
+func centre(x []float64) {
+	var sum float64
+	for _, v := range x {
+		sum += v
+	}
+	sum /= float64(len(x))
+	for i := range x {
+		x[i] -= sum
+	}
+}
+
+// lag is the autocorrelation at one interval of values with mean 0.
+func lag(x []float64) float64 {
+	v := dot(x, x)
+	if v <= 0 {
+		return 0
+	}
+	return dot(x[1:], x[:len(x)-1]) / v
+}

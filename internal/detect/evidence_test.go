@@ -1,0 +1,244 @@
+package detect
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"gonum.org/v1/gonum/mat"
+
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// story plays minutes of a victim (task 1, 1 ± 0.1, threshold 1.2) whose cost
+// is what the tasks after it make of it, and returns every finding. use says
+// what each of them uses in a minute; hold says who is held down.
+func story(t *testing.T, minutes int, weights []float64, use func(minute, task int, rng *rand.Rand) float64, hold func(minute, task int) bool) []Finding {
+	t.Helper()
+	d := New(paper(t, Evident))
+	rng := rand.New(rand.NewPCG(5, 7))
+	sig := signal(t, sample.CPI)
+	var all []Finding
+	for m := range minutes {
+		cost := 1.0
+		row := []Reading{{}}
+		for i, w := range weights {
+			u := use(m, i, rng)
+			r := suspect(uint64(i+2), u*(1+0.05*rng.NormFloat64()))
+			if hold != nil && hold(m, i) {
+				u = min(u, 0.1)
+				r.Pressure, r.CPU, r.Flags = u, u, sample.Capped
+			}
+			cost += w * u
+			row = append(row, r)
+		}
+		row[0] = victim(1, cost*(1+0.05*rng.NormFloat64())).with(func(r *Reading) { r.Spec = ready(1, 0.1) })
+		at := sample.Millis(m+1) * minute
+		d.Observe(sig, at, row)
+		all = append(all, drain(d, at)...)
+	}
+	return all
+}
+
+// accused lists whom the findings accused first, each once.
+func accused(all []Finding) []uint64 {
+	var who []uint64
+	for _, f := range all {
+		if f.Antagonists > 0 && !slices.Contains(who, f.Suspects[0].Key.Inode) {
+			who = append(who, f.Suspects[0].Key.Inode)
+		}
+	}
+	return who
+}
+
+// asked lists whom the findings would try first, each once.
+func asked(all []Finding) []uint64 {
+	var who []uint64
+	for _, f := range all {
+		if f.Trial && !slices.Contains(who, f.Suspects[0].Key.Inode) {
+			who = append(who, f.Suspects[0].Key.Inode)
+		}
+	}
+	return who
+}
+
+func TestEvidence(t *testing.T) {
+	bursts := func(m int) float64 { return pick(m >= 20 && (m-20)/6%2 == 0, 2, 0.1) }
+	steadily := func(rng *rand.Rand) float64 { return 0.8 + 0.1*rng.NormFloat64() }
+	for _, c := range []struct {
+		name           string
+		minutes        int
+		weights        []float64
+		use            func(m, i int, rng *rand.Rand) float64
+		hold           func(m, i int) bool
+		accuse, trials []uint64
+	}{
+		{"a mild antagonist in bursts, which 0.35 cannot reach", 70, []float64{0.2, 0, 0}, func(m, i int, rng *rand.Rand) float64 {
+			return [...]float64{bursts(m), steadily(rng), pick(rng.IntN(2) == 0, 1, 0)}[i]
+		}, nil, []uint64{2}, []uint64{2}},
+		{"who begins once and stays is tried, not accused", 50, []float64{0.2, 0}, func(m, i int, rng *rand.Rand) float64 {
+			return [...]float64{pick(m >= 30, 2, 0.1), steadily(rng)}[i]
+		}, nil, nil, []uint64{2}},
+		{"held once, with relief, and bad again after: it is the one", 55, []float64{0.2, 0}, func(m, i int, rng *rand.Rand) float64 {
+			return [...]float64{pick(m >= 30, 2, 0.1), steadily(rng)}[i]
+		}, func(m, i int) bool { return i == 0 && m >= 38 && m < 42 }, []uint64{2}, []uint64{2}},
+		{"busy for longer than is kept, and held once: that change was quell's doing", 110, []float64{0.2, 0}, func(m, i int, rng *rand.Rand) float64 {
+			return [...]float64{pick(m >= 25, 2, 0.1), steadily(rng)}[i]
+		}, func(m, i int) bool { return i == 0 && m >= 95 && m < 100 }, []uint64{2}, []uint64{2}},
+		{"two that do the same at the same time are not told apart", 70, []float64{0.2, 0}, func(m, i int, _ *rand.Rand) float64 {
+			return bursts(m)
+		}, nil, nil, []uint64{2, 3}},
+		{"three that hurt only together are all named", 90, []float64{0.12, 0.12, 0.12, 0}, func(m, i int, rng *rand.Rand) float64 {
+			if i == 3 {
+				return steadily(rng)
+			}
+			return pick(bursts(m) > 1 && (m+i)%7 != 0, 1.5, 0.1)
+		}, nil, []uint64{2, 3, 4}, []uint64{2, 3, 4}},
+		{"nobody", 90, []float64{0, 0}, func(m, i int, rng *rand.Rand) float64 {
+			return pick(rng.IntN(4) == 0, 2, 0.1)
+		}, nil, nil, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			all := story(t, c.minutes, c.weights, c.use, c.hold)
+			got := accused(all)
+			for _, who := range got {
+				if !slices.Contains(c.accuse, who) {
+					t.Errorf("task %d is accused", who)
+				}
+			}
+			if len(c.accuse) > 0 && len(got) == 0 {
+				t.Error("nobody is accused")
+			}
+			for _, who := range asked(all) {
+				if !slices.Contains(c.trials, who) {
+					t.Errorf("task %d would be tried", who)
+				}
+			}
+			if len(c.trials) > 0 && len(asked(all)) == 0 {
+				t.Error("nobody would be tried")
+			}
+		})
+	}
+}
+
+// TestAHoldThatDoesNotHelpDenies: a bystander starts when the victim changes its
+// level for good; held down, it takes nothing off the victim's cost.
+func TestAHoldThatDoesNotHelpDenies(t *testing.T) {
+	use := func(m, i int, rng *rand.Rand) float64 {
+		return [...]float64{pick(m >= 30, 2, 0.1), pick(m >= 30, 2, 0.1)}[i] // the first stands for the victim's own level
+	}
+	d := New(paper(t, Evident))
+	rng := rand.New(rand.NewPCG(5, 7))
+	tried := false
+	for m := range 60 {
+		cost, u := 1+0.2*use(m, 0, rng), use(m, 1, rng)
+		r := suspect(2, u*(1+0.05*rng.NormFloat64()))
+		if m >= 38 && m < 42 {
+			r = suspect(2, 0.1).with(func(r *Reading) { r.Flags = sample.Capped })
+		}
+		at := sample.Millis(m+1) * minute
+		d.Observe(signal(t, sample.CPI), at, []Reading{r,
+			victim(1, cost*(1+0.05*rng.NormFloat64())).with(func(r *Reading) { r.Spec = ready(1, 0.1) })})
+		for _, f := range drain(d, at) {
+			if f.Antagonists > 0 || f.Trial && m >= 41 {
+				t.Errorf("minute %d: %v, trial %v: it was held in vain", m, f.Kind, f.Trial)
+			}
+			tried = tried || f.Trial
+		}
+	}
+	if !tried {
+		t.Error("it was never worth a trial, so this says nothing")
+	}
+}
+
+// TestACoVictimsUsageIsItsWork: who suffers too and uses more CPU for it explains
+// the victim's cost as well as the antagonist does, but did no more work.
+func TestACoVictimsUsageIsItsWork(t *testing.T) {
+	d := New(paper(t, Evident))
+	rng := rand.New(rand.NewPCG(1, 2))
+	var all []Finding
+	for m := range 70 {
+		hit := pick(m >= 20 && (m-20)/6%2 == 0, 1.5, 1)
+		noisy := func(x float64) float64 { return x * (1 + 0.04*rng.NormFloat64()) }
+		row := []Reading{victim(1, noisy(hit)).with(func(r *Reading) { r.Spec = ready(1, 0.1) })}
+		co := victim(2, noisy(hit)).with(func(r *Reading) { r.Spec = ready(1, 0.1) })
+		co.Task.Class = sample.Batch
+		co.Pressure, co.CPU = co.Cost*0.9, co.Cost*0.9
+		row = append(row, co)
+		at := sample.Millis(m+1) * minute
+		d.Observe(signal(t, sample.CPI), at, row)
+		all = append(all, drain(d, at)...)
+	}
+	if who := append(accused(all), asked(all)...); len(who) != 0 {
+		t.Errorf("tasks %v are named", who)
+	}
+}
+
+// TestWeighIsLeastSquares: what is said of each suspect is what ordinary least
+// squares over the same suspects says, by the textbook's normal equations.
+func TestWeighIsLeastSquares(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 9))
+	several, exact := 0, 0
+	for range 200 {
+		const n = 50
+		d := New(paper(t, Evident))
+		sig := signal(t, sample.CPI)
+		hurt := [4]float64{rng.Float64() * 0.4, rng.Float64() * 0.4, 0, rng.Float64() * 0.2}
+		left := make([]int, 4)
+		on := make([]bool, 4)
+		for m := range n {
+			cost := 1.0
+			row := []Reading{{}}
+			for i, h := range hurt {
+				if left[i]--; left[i] < 0 {
+					left[i], on[i] = 2+rng.IntN(8), !on[i]
+				}
+				u := pick(on[i], 2, 0.1) * (1 + 0.1*rng.NormFloat64())
+				cost += h * u
+				row = append(row, suspect(uint64(i+2), u))
+			}
+			row[0] = victim(1, cost*(1+0.05*rng.NormFloat64())).with(func(r *Reading) { r.Spec = ready(1, 0.1) })
+			d.Observe(sig, sample.Millis(m+1)*minute, row)
+		}
+		s := d.series[sig.Name]
+		proofs := d.weigh(s, s.index[sample.TaskKey{Inode: 1}])
+		if len(proofs) < 2 {
+			continue
+		}
+		several++
+		x, y := mat.NewDense(n, len(proofs), nil), mat.NewVecDense(n, slices.Clone(d.bench.y))
+		for k, p := range proofs {
+			x.SetCol(k, d.bench.of(p.slot))
+		}
+		var xtx, inv mat.Dense
+		xtx.Mul(x.T(), x)
+		if err := inv.Inverse(&xtx); err != nil {
+			t.Fatal(err)
+		}
+		var xty, beta, e mat.VecDense
+		xty.MulVec(x.T(), y)
+		beta.MulVec(&inv, &xty)
+		e.MulVec(x, &beta)
+		e.SubVec(y, &e)
+		variance := mat.Dot(&e, &e) / float64(n-len(proofs)-1)
+		for k, p := range proofs {
+			plain := beta.AtVec(k) / math.Sqrt(variance*inv.At(k, k))
+			// The autocorrelation of both can only lower it, and does not where
+			// one of them has none.
+			if math.Abs(p.z/plain-1) < 1e-9 {
+				exact++
+			}
+			if p.z > plain*(1+1e-9) || p.z < plain/4 {
+				t.Fatalf("z %.6f, least squares has %.6f before autocorrelation", p.z, plain)
+			}
+			level := d.bench.level(d.bench.of(p.slot)) * beta.AtVec(k) / d.bench.level(d.bench.y)
+			if beta.AtVec(k) > 0 && math.Abs(level-p.part) > 1e-6 {
+				t.Fatalf("part %.6f, least squares has %.6f", p.part, level)
+			}
+		}
+	}
+	if several < 50 || exact < 50 {
+		t.Errorf("only %d of 200 had several suspects in the model, only %d had z without autocorrelation", several, exact)
+	}
+}
