@@ -139,7 +139,7 @@ capability is missing); 2 the command line or the environment is not right.`,
 	root.AddCommand(
 		a.demo(), a.incidents(), a.top(), a.status(), a.doctor(),
 		a.cap(), a.uncap(), a.protect(), a.enforcement(),
-		a.version(), a.workload(), a.lab(), a.replay(), a.sim(),
+		a.query(), a.version(), a.workload(), a.lab(), a.replay(), a.sim(),
 	)
 	root.AddCommand(a.labHelpers()...)
 	return root
