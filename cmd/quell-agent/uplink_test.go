@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/bus"
+	"github.com/quell-dev/quell/internal/bus/authority"
+	"github.com/quell-dev/quell/internal/bus/embedded"
+	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/wire"
+)
+
+// server is a NATS server with an authority, that can go and come back.
+type server struct {
+	t      *testing.T
+	dir    string
+	keys   *authority.Authority
+	listen string
+	nats   *embedded.Server
+	*bus.Bus
+}
+
+func newServer(t *testing.T) *server {
+	t.Helper()
+	s := &server{t: t, dir: state(t), listen: "127.0.0.1:0"}
+	var err error
+	if s.keys, err = authority.Load(filepath.Join(s.dir, "keys")); err != nil {
+		t.Fatal(err)
+	}
+	s.start()
+	t.Cleanup(func() { s.stop() })
+	return s
+}
+
+func (s *server) start() {
+	s.t.Helper()
+	trust, err := s.keys.Trust()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if s.nats, err = embedded.Start(embedded.Options{Dir: filepath.Join(s.dir, "bus"), Listen: s.listen}, trust); err != nil {
+		s.t.Fatal(err)
+	}
+	s.listen = strings.TrimPrefix(s.nats.URL(), "nats://")
+	ctx, cancel := context.WithTimeout(s.t.Context(), 30*time.Second)
+	defer cancel()
+	s.Bus, err = bus.Open(ctx, bus.Options{Name: "server", Credentials: s.credentials(authority.Server, "server"), InProcess: s.nats,
+		Log: slog.New(slog.DiscardHandler)}, bus.StreamOptions{MaxBytes: 64 << 20})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *server) stop() {
+	if s.nats != nil {
+		s.Close()
+		s.nats.Close()
+		s.nats = nil
+	}
+}
+
+func (s *server) credentials(role authority.Role, name string) string {
+	s.t.Helper()
+	path := filepath.Join(s.dir, name+".creds")
+	text, err := s.keys.Issue(role, name, 0)
+	if err == nil {
+		err = os.WriteFile(path, text, 0o600)
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return path
+}
+
+// The shipped agent and a server: samples arrive, an operator's command over the
+// bus caps a task and is answered, audited and undone. While the server is away
+// the agent goes on; it is killed meanwhile; and when the server is back, what
+// both lives of the agent had to say arrives, in order, nothing twice.
+func TestServer(t *testing.T) {
+	task := newLimited(t, "server", "-1", "burn")
+	s := newServer(t)
+	dir := state(t)
+	args := append(settings(dir, "machine=node-1.test", "server.url=nats://"+s.listen, "server.credentials="+s.credentials(authority.Agent, "node-1.test"),
+		"tick=20ms", "sampling.duration=100ms", "sampling.period=200ms"), "--config", configFile(t, dir, task.path))
+	d := start(t, dir, args...)
+	reader := &reader{t: t, server: s, highest: map[string]uint64{}}
+	reader.until("a sample of the task arrives", func() bool { return reader.tasks[task.path] > 0 })
+
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	command := &wire.Command{Id: "c1", Who: "anna", Why: "a test",
+		Do: &wire.Command_Cap_{Cap: &wire.Command_Cap{Task: task.path, Rate: 0.1, ForMs: 3_600_000}}}
+	reply, err := s.Command(ctx, "node-1.test", command)
+	if err != nil || !reply.Ok || reply.Cap == "" || reply.Machine != "node-1.test" {
+		t.Fatalf("cap: %v, %v", reply, err)
+	}
+	if got := task.quota(); got != "10000 100000" {
+		t.Errorf("capped, the quota is %s", got)
+	}
+	reader.until("the audit entry arrives", func() bool { return strings.Contains(reader.records, `"who":"anna (server)"`) })
+
+	s.stop()
+	window := func(d *daemon, more uint64) {
+		t.Helper()
+		st, err := d.Status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := st.Intervals + more
+		quelltest.Until(t, 30*time.Second, "the agent goes on", func() bool {
+			st, err = d.Status(t.Context())
+			return err == nil && st.Intervals >= want
+		})
+	}
+	window(d, 5)
+	if st, err := d.Status(t.Context()); err != nil || !strings.Contains(strings.Join(st.Degraded, "\n"), "server: ") {
+		t.Errorf("degraded: %q, %v", st.Degraded, err)
+	}
+	d.kill()
+	d = start(t, dir, args...) // it lifts the cap that the dead one left
+	if got := task.quota(); got != "-1 100000" {
+		t.Errorf("after the restart the quota is %s", got)
+	}
+	window(d, 5)
+	s.start()
+	reader.until("a batch of the second life arrives, and it says that it works again", func() bool {
+		st, err := d.Status(t.Context())
+		return err == nil && len(st.Degraded) == 0 && len(reader.highest) == 2
+	})
+	if reader.missing > 0 || reader.stored < 10 {
+		t.Errorf("%d batches, %d are missing", reader.stored, reader.missing)
+	}
+	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	<-d.ended
+}
+
+// reader takes batches once by their numbers.
+type reader struct {
+	t       *testing.T
+	server  *server
+	from    [2]uint64
+	highest map[string]uint64 // by life of the agent
+	stored  int
+	missing uint64
+	tasks   map[string]int
+	records string
+}
+
+// until reads what has come until cond holds.
+func (r *reader) until(what string, cond func() bool) {
+	r.t.Helper()
+	quelltest.Until(r.t, 60*time.Second, what, func() bool {
+		r.read(bus.Samples, &r.from[0])
+		r.read(bus.Records, &r.from[1])
+		return cond()
+	})
+}
+
+func (r *reader) read(stream bus.Stream, from *uint64) {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(r.t.Context(), 300*time.Millisecond)
+	defer cancel()
+	c, err := r.server.Consume(ctx, stream, *from)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer c.Close()
+	all, err := c.Fetch(ctx, nil, 1000)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for i := range all {
+		*from = all[i].Seq + 1
+		if stream == bus.Records {
+			rec, err := all[i].Record()
+			if err != nil {
+				r.t.Fatal(err)
+			}
+			r.records += string(rec.Json) + "\n"
+			continue
+		}
+		var b wire.Batch
+		if err := all[i].Batch(&b); err != nil {
+			r.t.Fatal(err)
+		}
+		last := r.highest[b.Boot]
+		if b.N <= last {
+			continue
+		}
+		r.missing += b.N - last - 1
+		r.highest[b.Boot] = b.N
+		r.stored++
+		if r.tasks == nil {
+			r.tasks = map[string]int{}
+		}
+		for j := range b.Samples {
+			r.tasks[string(b.Samples[j].Task)]++
+		}
+	}
+}
