@@ -27,11 +27,11 @@ import (
 
 // replaying is what the flags of quell replay say.
 type replaying struct {
-	rule, columns, specs, sane   string
-	byTask                       bool
-	leastSamples, workers, limit int
-	leastCPU                     float64
-	step                         time.Duration
+	rule, columns, specs, sane, out string
+	byTask                          bool
+	leastSamples, workers, limit    int
+	leastCPU                        float64
+	step                            time.Duration
 }
 
 func (a *app) replay() *cobra.Command {
@@ -51,7 +51,8 @@ With --json every incident is a line, and the last line is the summary.`,
 		Example: `  quell replay trace.csv
   quell replay --rule cpi2 --json trace.parquet | tail -1 | jq .accusations
   quell replay --step 3s --specs whole --by-task prom_response.json.gz
-  quell replay --columns google2011 part-00000-of-00500.csv.gz`,
+  quell replay --columns google2011 part-00000-of-00500.csv.gz
+  quell replay --out report.html trace.csv`,
 		RunE: func(cmd *cobra.Command, files []string) error { return a.runReplay(cmd, &f, files) },
 	}
 	flags := cmd.Flags()
@@ -65,6 +66,7 @@ With --json every incident is a line, and the last line is the summary.`,
 	flags.DurationVar(&f.step, "step", time.Minute, "time between two samples of a task: the rule's windows are so many samples")
 	flags.IntVar(&f.workers, "workers", runtime.GOMAXPROCS(0), "machines played at once")
 	flags.IntVar(&f.limit, "limit", 50, "incidents shown, those that accuse somebody first; 0: all")
+	flags.StringVar(&f.out, "out", "", "also write a report with plots to this file (HTML)")
 	complete := func(flag string, words []string) {
 		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 	}
@@ -135,6 +137,7 @@ func (a *app) runReplay(cmd *cobra.Command, f *replaying, files []string) error 
 		}
 		o.Specs = learner.Specs(o.Spec.MinSamples)
 	}
+	o.Costs = f.out != ""
 	film := reel("replaying")
 	result, err := replay.Run(cmd.Context(), film, o, f.workers)
 	if err := errors.Join(err, film.close()); err != nil {
@@ -153,6 +156,11 @@ func (a *app) runReplay(cmd *cobra.Command, f *replaying, files []string) error 
 	}
 	if result.UnknownSignal > 0 {
 		r.Notes = append(r.Notes, fmt.Sprintf("rows skipped of a signal that quell does not know: %d", result.UnknownSignal))
+	}
+	if f.out != "" {
+		if err := writeFile(f.out, func(w io.Writer) error { return report.ReplayHTML(w, r, a.style()) }); err != nil {
+			return fmt.Errorf("write report: %w", err)
+		}
 	}
 	if a.json {
 		return a.replayJSON(r)

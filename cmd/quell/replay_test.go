@@ -36,9 +36,13 @@ func labelled(t *testing.T) string {
 }
 
 func TestReplay(t *testing.T) {
-	got := quell(t, utf8(""), "replay", labelled(t))
+	page := filepath.Join(t.TempDir(), "report.html")
+	got := quell(t, utf8(""), "replay", "--out", page, labelled(t))
 	if got.code != exitOK {
 		t.Fatalf("%+v", got)
+	}
+	if html, err := os.ReadFile(page); err != nil || !strings.Contains(string(html), "What jobs cost") {
+		t.Errorf("%v, %.200s", err, html)
 	}
 	golden(t, "replay", got.out)
 

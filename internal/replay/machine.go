@@ -53,6 +53,7 @@ type view struct {
 	asked   sample.Millis // when spec was last
 	held    sample.Millis // the newest sample that was held back, 0 if there can be none
 	job     *Job
+	costs   *Costs // nil: not collected
 }
 
 func (p *Player) machine(name string) *machine {
@@ -126,6 +127,9 @@ func (m *machine) view(s *sample.Sample, index int) *view {
 		t.who.Job = s.Job
 		v = &view{task: t, key: m.player.options.key(s), variant: s.Variant, bin: bin, job: j}
 		v.spec = m.player.options.Specs[v.key]
+		if m.player.costs != nil {
+			v.costs = m.player.costs.find(s.Job, s.Signal)
+		}
 		t.views[index] = v
 	}
 	return v

@@ -24,6 +24,8 @@ type Options struct {
 	// Signals overrides what is built in of signals: their least activity and
 	// sane range.
 	Signals map[sample.SignalName]sample.Signal
+	// Costs collects what jobs cost, for their distributions.
+	Costs bool
 	// Sampling is how long each sample was taken; counts become rates by it.
 	Sampling time.Duration
 }

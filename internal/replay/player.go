@@ -54,6 +54,7 @@ type Result struct {
 	Jobs                []Job
 	Incidents           []*plan.Incident // by time; their pictures are kept of the first
 	Accusations         []Accusation     // by time
+	Costs               []Costs          // those of most samples first; if asked for
 }
 
 // pictures is how many incidents keep their picture: it is most of what an
@@ -68,6 +69,7 @@ type Player struct {
 	jobs     map[sample.JobName]*Job
 	accused  map[accusation]bool
 	pictures int
+	costs    *costs // nil: not asked for
 	result   Result
 }
 
@@ -78,8 +80,12 @@ type accusation struct {
 
 // New returns a Player that has seen nothing.
 func New(o Options) *Player {
-	return &Player{options: o, machines: map[string]*machine{}, jobs: map[sample.JobName]*Job{}, accused: map[accusation]bool{},
+	p := &Player{options: o, machines: map[string]*machine{}, jobs: map[sample.JobName]*Job{}, accused: map[accusation]bool{},
 		result: Result{Rule: o.Detect.Rule}}
+	if o.Costs {
+		p.costs = newCosts()
+	}
+	return p
 }
 
 // Add takes in a sample.
@@ -99,6 +105,9 @@ func (p *Player) Finish() *Result {
 	r.Machines = len(p.machines)
 	for _, j := range p.jobs {
 		r.Jobs = append(r.Jobs, *j)
+	}
+	if p.costs != nil {
+		r.Costs = p.costs.list()
 	}
 	r.order()
 	return r
@@ -130,6 +139,7 @@ func (r *Result) Merge(o *Result) {
 		}
 		r.Jobs[i].add(&j)
 	}
+	r.Costs = mergeCosts(r.Costs, o.Costs)
 	r.Incidents = append(r.Incidents, o.Incidents...)
 	r.Accusations = append(r.Accusations, o.Accusations...)
 	r.order()
@@ -174,6 +184,9 @@ func (p *Player) count(v *view, r *detect.Reading, verdict *detect.Verdict) {
 	}
 	p.result.Samples++
 	j.Samples++
+	if v.costs != nil {
+		p.costs.add(v.costs, r.Cost)
+	}
 	if verdict.Outlier {
 		p.result.Outliers++
 		j.Outliers++

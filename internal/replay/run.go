@@ -2,7 +2,6 @@ package replay
 
 import (
 	"context"
-	"hash/maphash"
 	"io"
 	"sync"
 
@@ -62,7 +61,6 @@ func Run(ctx context.Context, src Source, o Options, workers int) (*Result, erro
 
 // deal gives each machine's samples to one worker.
 func deal(ctx context.Context, src Source, full []chan []sample.Sample, empty chan []sample.Sample) error {
-	seed := maphash.MakeSeed()
 	open := make([][]sample.Sample, len(full))
 	for i := range open {
 		open[i] = <-empty
@@ -72,7 +70,7 @@ func deal(ctx context.Context, src Source, full []chan []sample.Sample, empty ch
 			full[i] <- some
 		}
 	}()
-	last, to := "", int(maphash.String(seed, "")%uint64(len(full)))
+	last, to := "", worker("", len(full))
 	for {
 		some, err := src.Next()
 		if err == io.EOF {
@@ -84,7 +82,7 @@ func deal(ctx context.Context, src Source, full []chan []sample.Sample, empty ch
 		for k := range some {
 			if some[k].Machine != last {
 				last = some[k].Machine
-				to = int(maphash.String(seed, last) % uint64(len(full)))
+				to = worker(last, len(full))
 			}
 			if open[to] = append(open[to], some[k]); len(open[to]) == batch {
 				full[to] <- open[to]
@@ -95,4 +93,13 @@ func deal(ctx context.Context, src Source, full []chan []sample.Sample, empty ch
 			return ctx.Err()
 		}
 	}
+}
+
+// worker is whose a machine is: the same in every run (FNV-1a).
+func worker(machine string, workers int) int {
+	h := uint32(2166136261)
+	for i := range len(machine) {
+		h = (h ^ uint32(machine[i])) * 16777619
+	}
+	return int(h % uint32(workers))
 }

@@ -3,7 +3,6 @@ package replay
 import (
 	"github.com/quell-dev/quell/internal/detect"
 	"github.com/quell-dev/quell/internal/sample"
-	"github.com/quell-dev/quell/internal/stat"
 )
 
 // Summary is a replay in numbers, for programs.
@@ -71,30 +70,3 @@ func (r *Result) Summary(score *Score) Summary {
 	}
 	return s
 }
-
-// Costs collects a job's costs for their distribution: all up to its size, then
-// an even choice of them (reservoir sampling; Vitter, 1985) by a fixed seed.
-type Costs struct {
-	Values []float64
-	Seen   int
-	state  uint64
-}
-
-// costsKept bounds a job's costs in memory.
-const costsKept = 1 << 14
-
-// Add takes in one.
-func (c *Costs) Add(v float64) {
-	c.Seen++
-	if len(c.Values) < costsKept {
-		c.Values = append(c.Values, v)
-		return
-	}
-	c.state = c.state*6364136223846793005 + 1442695040888963407 // Knuth's linear congruence
-	if i := int((c.state >> 33) % uint64(c.Seen)); i < costsKept {
-		c.Values[i] = v
-	}
-}
-
-// Fits are the distributions of the paper's figure 7 fitted to the costs.
-func (c *Costs) Fits() []stat.Fit { return stat.Fits(c.Values) }

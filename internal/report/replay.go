@@ -43,7 +43,9 @@ func ReplayText(w io.Writer, r *Replay, incidents int, s Style) error {
 	if n.Samples == 0 {
 		p.colored("note", yellow, "no sample was held against a spec: specs learnt on the way need 100 samples of a task; --specs whole makes them of the whole recording first")
 	}
-	p.score(r.Score)
+	for _, f := range scored(r.Score) {
+		p.fact(f[0], f[1])
+	}
 	p.jobs(r.Result.Jobs)
 	if err := p.flush(w); err != nil {
 		return err
@@ -54,10 +56,7 @@ func ReplayText(w io.Writer, r *Replay, incidents int, s Style) error {
 	if _, err := io.WriteString(w, "\n"); err != nil {
 		return err
 	}
-	list := slices.Clone(r.Result.Incidents)
-	slices.SortStableFunc(list, func(a, b *plan.Incident) int {
-		return -cmp.Compare(min(a.Antagonists, 1), min(b.Antagonists, 1))
-	})
+	list := accusingFirst(r.Result.Incidents)
 	if incidents > 0 && len(list) > incidents {
 		list = list[:incidents]
 	}
@@ -68,6 +67,14 @@ func ReplayText(w io.Writer, r *Replay, incidents int, s Style) error {
 	return Incidents(w, shown, len(r.Result.Incidents)-len(shown), s)
 }
 
+func accusingFirst(all []*plan.Incident) []*plan.Incident {
+	list := slices.Clone(all)
+	slices.SortStableFunc(list, func(a, b *plan.Incident) int {
+		return -cmp.Compare(min(a.Antagonists, 1), min(b.Antagonists, 1))
+	})
+	return list
+}
+
 func share(k, of int) string {
 	if of == 0 {
 		return fmt.Sprint(k)
@@ -75,9 +82,11 @@ func share(k, of int) string {
 	return fmt.Sprintf("%d, %.1f %%", k, 100*float64(k)/float64(of))
 }
 
-func (p *page) score(s *replay.Score) {
+// scored is how often a labelled recording's accusations were right: names and
+// texts.
+func scored(s *replay.Score) (facts [][2]string) {
 	if s == nil {
-		return
+		return nil
 	}
 	for _, of := range []struct {
 		name  string
@@ -92,19 +101,26 @@ func (p *page) score(s *replay.Score) {
 		if of.share.N > 0 {
 			text = fmt.Sprintf("%.3f [%.3f, %.3f]: %d of %d %s", of.share.Value(), of.share.Low, of.share.High, of.share.K, of.share.N, of.what)
 		}
-		p.fact(of.name, text)
+		facts = append(facts, [2]string{of.name, text})
 	}
 	if median, low, high, ok := s.Median(); ok {
-		p.fact("after", fmt.Sprintf("%s [%s, %s] until the right one is accused (median of %d)", span(median), span(low), span(high), len(s.After)))
+		facts = append(facts, [2]string{"after", fmt.Sprintf("%s [%s, %s] until the right one is accused (median of %d)", span(median), span(low), span(high), len(s.After))})
 	}
+	return facts
 }
 
-// jobs writes those that something was found of, else the largest.
-func (p *page) jobs(all []replay.Job) {
+// byImportance puts jobs that something was found of first, then the largest.
+func byImportance(all []replay.Job) []replay.Job {
 	list := slices.Clone(all)
 	slices.SortStableFunc(list, func(a, b replay.Job) int {
 		return -cmp.Or(cmp.Compare(a.Accused+a.Accusing, b.Accused+b.Accusing), cmp.Compare(a.Anomalies, b.Anomalies), cmp.Compare(a.Samples, b.Samples))
 	})
+	return list
+}
+
+// jobs writes those that something was found of, else the largest.
+func (p *page) jobs(all []replay.Job) {
+	list := byImportance(all)
 	const most = 20
 	p.line("")
 	t := table{columns: []column{{head: "JOB", least: 16}, {head: "CLASS", drop: 1}, {head: "TASKS", right: true, drop: 2}, {head: "SAMPLES", right: true},
