@@ -22,7 +22,7 @@ import (
 type simulation struct {
 	seed                        uint64
 	machines, workers           int
-	takes                       time.Duration
+	takes, trial                time.Duration
 	scenario, rule, mode, trace string
 	list                        bool
 }
@@ -39,6 +39,7 @@ A scenario is a family's name or a pattern of names (` + "`quell sim --list`" + 
 is a machine without antagonists.`,
 		Example: `  quell sim                                        # every family once, rule quell
   quell sim --scenario 'llc/*/mild/*' --rule cpi2  # the paper's rule on mild slowdowns
+  quell sim --rule evidence --trial 3m             # may hold a suspect to find out
   quell sim --scenario everyday --machines 100 --for 24h
   quell sim --scenario llc/bursts/strong/plain --trace bursts.csv  # samples with labels
   quell sim --seed 7 --json | jq .precision`,
@@ -51,6 +52,7 @@ is a machine without antagonists.`,
 	flags.StringVar(&s.scenario, "scenario", "*", "which families")
 	flags.StringVar(&s.rule, "rule", string(detect.Quell), "rule that detects: "+names(detect.Rules()))
 	flags.StringVar(&s.mode, "enforcement", plan.On.String(), "on: caps act back on the machine; advise: nobody is capped")
+	flags.DurationVar(&s.trial, "trial", 0, "hold a suspect for so long where rule evidence cannot tell; 0: never")
 	flags.StringVar(&s.trace, "trace", "", "write every sample, and the labels, to this file (CSV)")
 	flags.IntVar(&s.workers, "workers", 0, "machines played at once; 0: one a CPU")
 	flags.BoolVar(&s.list, "list", false, "list the families and do nothing")
@@ -118,6 +120,7 @@ func (a *app) runSim(s *simulation) error {
 	if policy.Mode, err = plan.ParseMode(s.mode); err != nil {
 		return &usageError{fmt.Errorf("--enforcement: %w", err), "see `quell sim --help`"}
 	}
+	policy.Trial = s.trial
 	if s.machines < 1 || s.takes < time.Minute {
 		return &usageError{fmt.Errorf("--machines %d --for %s: want at least one machine and one minute", s.machines, s.takes), "see `quell sim --help`"}
 	}

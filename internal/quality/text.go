@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 )
 
 // Text writes the results as Markdown tables: all rules over everything, then
@@ -36,15 +35,4 @@ func perDay(c *Count) string {
 	}
 	rate, high := c.FalsePerThousandDays()
 	return fmt.Sprintf("%.1f (≤ %.1f) in %d", rate, high, c.Minutes/(24*60))
-}
-
-// Plain writes the first table for a terminal.
-func Plain(w io.Writer, results []Result) error {
-	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(t, "rule\tcases\tprecision\trecall\ttop-1\tfalse/1000 days")
-	for i := range results {
-		r := &results[i]
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\n", r.Rule, r.All.Cases, share(r.All.Precision()), share(r.All.Recall()), share(r.All.Top1()), perDay(&r.Everyday))
-	}
-	return t.Flush()
 }
