@@ -72,6 +72,7 @@ var table = []row{
 	{pkg: "lab/audit", may: "sample host lab/study lab/result lab", outside: "golang.org/x/sys", why: "adds to what a lab.Observer sees; perf's switch records are its own"},
 	{pkg: "lab/env", may: "sample host workload guest lab/study lab/load lab", outside: "golang.org/x/sys", why: "what the engine's roles run in: cgroups and processes are workload's, machines guest's, stopping load's"},
 	{pkg: "lab/observe", may: "sample host counter enforce workload keyed lab/study lab/result lab", outside: "golang.org/x/sys gonum.org/v1/gonum/stat", why: "watches runs for the engine; knobs are journalled by enforce, two CPUs' distance is measured by workload"},
+	{pkg: "lab/httpload", why: "asks web servers; knows no study"},
 	{pkg: "lab/render", may: "keyed plot lab/study lab/result lab/analyse", outside: "go.yaml.in/yaml", why: "results for people and their tools: draws what analyses say, computes nothing; expectations are strict YAML"},
 	{pkg: "lab/render/parquet", may: "lab/study lab/result lab/analyse lab/render", outside: "github.com/parquet-go", why: "a study's numbers and seconds by column; apart, so that nothing else links Parquet"},
 	{pkg: "lab/smoke", may: "lab/result", why: "runs, kills and judges the shipped quell lab"},
@@ -83,7 +84,7 @@ var table = []row{
 	{pkg: "enforce/fault", may: "sample host enforce api", outside: "golang.org/x/sys", why: "kills the shipped agent and the enforcer at every step, and judges what is left"},
 	{pkg: "cmd/quell-agent", may: "sample stat spec detect plan trace host counter counter/runq counter/uprobe counter/blockio enforce config logbook api agent wire bus", outside: "golang.org/x/sys github.com/spf13 github.com/prometheus", why: "wiring"},
 	{pkg: "cmd/quell-server", may: "sample trace config wire atomicfile bus bus/authority bus/embedded store store/duck server", outside: "github.com/spf13", why: "wiring"},
-	{pkg: "cmd/quell", may: "keyed sample stat spec detect plan trace trace/parquet trace/recording replay sim quality host counter counter/runq counter/uprobe counter/blockio enforce workload config logbook api report agent demo lab lab/study lab/result lab/analyse lab/load lab/audit lab/env lab/observe lab/render lab/render/parquet", outside: "golang.org/x/sys golang.org/x/term github.com/spf13", why: "wiring"},
+	{pkg: "cmd/quell", may: "keyed sample stat spec detect plan trace trace/parquet trace/recording replay sim quality host counter counter/runq counter/uprobe counter/blockio enforce workload config logbook api report agent demo lab lab/study lab/result lab/analyse lab/load lab/httpload lab/audit lab/env lab/observe lab/render lab/render/parquet", outside: "golang.org/x/sys golang.org/x/term github.com/spf13", why: "wiring"},
 }
 
 // mutable lists the package-level variables that may change, with the reason.

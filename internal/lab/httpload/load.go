@@ -1,0 +1,219 @@
+package httpload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"sync"
+	"time"
+)
+
+// Options of a run.
+type Options struct {
+	URL string
+	// Connections is how many requests may be under way at once, each on its
+	// own connection, which is kept.
+	Connections int
+	// Warmup comes before Duration; its requests are not counted.
+	Warmup, Duration time.Duration
+	// Timeout of a request, from its sending, and of an open loop's wait for a
+	// free connection before that; 0: 10 s.
+	Timeout time.Duration
+	// Dial connects; nil: net.Dialer. A test's, or one of another network namespace.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+func (o *Options) check() error {
+	switch {
+	case o.Connections < 1:
+		return fmt.Errorf("connections: %d: want at least 1", o.Connections)
+	case o.Duration <= 0:
+		return fmt.Errorf("duration: %s: want more than 0", o.Duration)
+	case o.Warmup < 0:
+		return fmt.Errorf("warmup: %s: want at least 0", o.Warmup)
+	}
+	if _, err := http.NewRequest(http.MethodGet, o.URL, nil); err != nil {
+		return fmt.Errorf("url: %w", err)
+	}
+	return nil
+}
+
+func (o *Options) timeout() time.Duration {
+	if o.Timeout > 0 {
+		return o.Timeout
+	}
+	return 10 * time.Second
+}
+
+// client has room for all connections and makes no others.
+func (o *Options) client() *http.Client {
+	dial := o.Dial
+	if dial == nil {
+		dial = (&net.Dialer{}).DialContext
+	}
+	return &http.Client{Transport: &http.Transport{
+		DialContext: dial, MaxIdleConns: o.Connections, MaxIdleConnsPerHost: o.Connections, MaxConnsPerHost: o.Connections,
+		DisableCompression: true, IdleConnTimeout: time.Minute,
+	}}
+}
+
+// Errors counts requests that failed, by what happened.
+type Errors struct {
+	Connect int `json:"connect"` // no connection
+	Timeout int `json:"timeout"` // no whole answer in time
+	Status  int `json:"status"`  // an answer that is not 2xx
+	Other   int `json:"other"`   // the connection broke, or the answer made no sense
+}
+
+// Sum is how many there were.
+func (e Errors) Sum() int { return e.Connect + e.Timeout + e.Status + e.Other }
+
+// answer is what became of one request.
+type answer struct {
+	intended, sent, end time.Time
+	bytes               int64
+	err                 error
+}
+
+// errStatus is an answer that is not 2xx.
+var errStatus = errors.New("status")
+
+// errConnect is that there was no connection.
+var errConnect = errors.New("connect")
+
+// ask does one request.
+func ask(ctx context.Context, c *http.Client, url string, intended time.Time, timeout time.Duration) answer {
+	a := answer{intended: intended, sent: time.Now()}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	connected := false
+	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected = true }}
+	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), http.MethodGet, url, nil)
+	if err != nil {
+		a.err, a.end = err, time.Now()
+		return a
+	}
+	resp, err := c.Do(req)
+	if err == nil {
+		a.bytes, err = io.Copy(io.Discard, resp.Body)
+		err = errors.Join(err, resp.Body.Close())
+		if err == nil && resp.StatusCode/100 != 2 {
+			err = fmt.Errorf("%w %d", errStatus, resp.StatusCode)
+		}
+	} else if !connected {
+		err = fmt.Errorf("%w: %w", errConnect, err)
+	}
+	a.err, a.end = err, time.Now()
+	return a
+}
+
+func (e *Errors) count(err error) {
+	switch {
+	case errors.Is(err, errStatus):
+		e.Status++
+	case errors.Is(err, context.DeadlineExceeded):
+		e.Timeout++
+	case errors.Is(err, errConnect):
+		e.Connect++
+	default:
+		e.Other++
+	}
+}
+
+// tally gathers what the workers saw between two times.
+type tally struct {
+	from, to time.Time
+	mu       sync.Mutex
+	r        Result
+	latency  []time.Duration // from the intended beginning
+	service  []time.Duration // from when it was sent
+	late     []time.Duration // by how much requests began late
+	first    error
+}
+
+// add takes an answer in, if its request was to begin in time to count.
+func (t *tally) add(a answer) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !a.end.Before(t.from) && a.end.Before(t.to) && a.err == nil {
+		t.r.finished++
+		t.r.Bytes += a.bytes
+	}
+	if a.intended.Before(t.from) || !a.intended.Before(t.to) {
+		return
+	}
+	t.r.Sent++
+	t.late = append(t.late, max(0, a.sent.Sub(a.intended)))
+	if a.err != nil {
+		t.r.Errors.count(a.err)
+		if t.first == nil {
+			t.first = a.err
+		}
+		return
+	}
+	t.r.Done++
+	t.latency = append(t.latency, a.end.Sub(a.intended))
+	t.service = append(t.service, a.end.Sub(a.sent))
+}
+
+// result closes the books.
+func (t *tally) result() *Result {
+	r := &t.r
+	r.Seconds = t.to.Sub(t.from).Seconds()
+	r.Rate = float64(r.finished) / r.Seconds
+	r.Throughput = float64(r.Bytes) / r.Seconds
+	r.Latency, r.Service, r.Late = quantiles(t.latency), quantiles(t.service), quantiles(t.late)
+	if t.first != nil {
+		r.FirstError = t.first.Error()
+	}
+	return r
+}
+
+// Closed runs a closed loop: Connections workers, each of which asks again as
+// soon as it has its answer. The error is one of the options or the context's.
+func Closed(ctx context.Context, o Options) (*Result, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	client := o.client()
+	defer client.CloseIdleConnections()
+	began := time.Now()
+	t := &tally{from: began.Add(o.Warmup), to: began.Add(o.Warmup + o.Duration)}
+	ctx, cancel := context.WithDeadline(ctx, t.to)
+	defer cancel()
+	var wg sync.WaitGroup
+	for range o.Connections {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				a := ask(ctx, client, o.URL, time.Now(), o.timeout())
+				if ctx.Err() != nil { // cut off by the end
+					return
+				}
+				t.add(a)
+				if a.err != nil { // not to spin where nobody listens
+					pause(ctx, 10*time.Millisecond)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if err := ctx.Err(); errors.Is(err, context.Canceled) {
+		return nil, err
+	}
+	r := t.result()
+	r.Connections = o.Connections
+	return r, nil
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}

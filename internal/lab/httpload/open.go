@@ -1,0 +1,142 @@
+package httpload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// The generator's own bounds: past them its figures are its own fault.
+const (
+	// ownLate is how late the generator itself may be for one request in a
+	// hundred. Timers of an idle machine are late by 0.1 ms.
+	ownLate = 10 * time.Millisecond
+	// shortfall is the share of the requests that it may fail to begin.
+	shortfall = 0.01
+)
+
+// Open runs an open loop: rate requests per second are to begin, evenly spaced.
+// One that finds every connection busy waits for one, and its latency counts
+// that wait; one that has waited as long as the timeout is dropped. The error is
+// one of the options or the context's.
+func Open(ctx context.Context, o Options, rate float64) (*Result, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	if !(rate > 0) || rate > 1e6 {
+		return nil, fmt.Errorf("rate: %g: want more than 0, at most 1,000,000 a second", rate)
+	}
+	client := o.client()
+	defer client.CloseIdleConnections()
+	began := time.Now()
+	t := &tally{from: began.Add(o.Warmup), to: began.Add(o.Warmup + o.Duration)}
+	total := int(rate * (o.Warmup + o.Duration).Seconds())
+	timeout := o.timeout()
+
+	// As many as can wait at all are taken in, so that giving never waits.
+	due := make(chan time.Time, int(rate*timeout.Seconds())+o.Connections+1)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	dropped := 0
+	for range o.Connections {
+		wg.Go(func() {
+			for intended := range due {
+				if ctx.Err() != nil {
+					continue
+				}
+				if time.Since(intended) >= timeout {
+					if !intended.Before(t.from) {
+						mu.Lock()
+						dropped++
+						mu.Unlock()
+					}
+					continue
+				}
+				t.add(ask(ctx, client, o.URL, intended, timeout))
+			}
+		})
+	}
+	var own []time.Duration
+	given := 0
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for i := range total {
+		intended := began.Add(time.Duration(float64(i) / rate * 1e9))
+		if wait := time.Until(intended); wait > 0 {
+			timer.Reset(wait)
+			select {
+			case <-timer.C:
+			case <-ctx.Done():
+			}
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		counts := !intended.Before(t.from)
+		select {
+		case due <- intended:
+			if counts {
+				own = append(own, max(0, time.Since(intended)))
+				given++
+			}
+		default: // it cannot be that more wait than can, unless this falls behind
+			if counts {
+				mu.Lock()
+				dropped++
+				mu.Unlock()
+			}
+		}
+	}
+	close(due)
+	wg.Wait()
+	if err := ctx.Err(); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return nil, err
+	}
+	r := t.result()
+	r.Offered, r.Connections, r.Dropped, r.Own = rate, o.Connections, dropped, quantiles(own)
+	r.Saturated = r.fault(given, rate*o.Duration.Seconds())
+	return r, nil
+}
+
+// fault is what the generator itself did not do: begin given of the wanted
+// requests, in time.
+func (r *Result) fault(given int, want float64) string {
+	switch {
+	case r.Own.P99 > ownLate.Seconds():
+		return fmt.Sprintf("the generator was late by %.1f ms for one request in a hundred, by %.1f ms at most: give it more CPU, or ask for less", r.Own.P99*1e3, r.Own.Max*1e3)
+	case float64(given) < want*(1-shortfall)-1:
+		return fmt.Sprintf("the generator began %d of %.0f requests", given, want)
+	}
+	return ""
+}
+
+// Maximum looks for the rate that a server can do by closed loops with 1, 2, 4 …
+// up to Options.Connections connections, each for Options.Duration, and stops
+// when twice as many bring less than gain more. It returns the best, and all.
+func Maximum(ctx context.Context, o Options, each func(*Result)) (best *Result, all []*Result, err error) {
+	if err := o.check(); err != nil {
+		return nil, nil, err
+	}
+	const gain = 1.03
+	most := o.Connections
+	for n := 1; ; n = min(2*n, most) {
+		o.Connections = n
+		r, err := Closed(ctx, o)
+		if err != nil {
+			return nil, all, err
+		}
+		all = append(all, r)
+		if each != nil {
+			each(r)
+		}
+		grown := best == nil || r.Rate > gain*best.Rate
+		if best == nil || r.Rate > best.Rate {
+			best = r
+		}
+		if !grown || n == most {
+			return best, all, nil
+		}
+	}
+}

@@ -1,0 +1,65 @@
+package httpload
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+// Result of a run. Rates are per second of the counted time.
+type Result struct {
+	Offered     float64 `json:"offered,omitempty"` // requests per second that were to begin; 0: a closed loop
+	Rate        float64 `json:"rate"`              // good answers per second
+	Throughput  float64 `json:"throughput"`        // bytes of bodies per second
+	Seconds     float64 `json:"seconds"`
+	Connections int     `json:"connections"`
+
+	Sent    int    `json:"sent"`    // requests that were to begin in the counted time, and did
+	Done    int    `json:"done"`    // of those, with a good answer
+	Errors  Errors `json:"errors"`  // of those, without
+	Dropped int    `json:"dropped"` // never sent: every connection was busy for as long as the timeout
+	Bytes   int64  `json:"bytes"`
+
+	Latency Quantiles `json:"latency"` // s, from the intended beginning to the end of the answer
+	Service Quantiles `json:"service"` // s, from the sending
+	Late    Quantiles `json:"late"`    // s, from the intended beginning to the sending
+	// Own is by how much the generator itself was late, s: from when a request
+	// was to begin to when it was given to whichever connection is free.
+	Own Quantiles `json:"own"`
+
+	FirstError string `json:"first_error,omitempty"`
+	// Saturated is why the generator, and not the server, spoilt the figures;
+	// "" if it did not.
+	Saturated string `json:"saturated,omitempty"`
+
+	finished int
+}
+
+// Quantiles of times in seconds; NaN is not in JSON, so of nothing they are 0
+// and N is 0.
+type Quantiles struct {
+	N    int     `json:"n"`
+	Mean float64 `json:"mean"`
+	P50  float64 `json:"p50"`
+	P90  float64 `json:"p90"`
+	P99  float64 `json:"p99"`
+	P999 float64 `json:"p999"`
+	Max  float64 `json:"max"`
+}
+
+// quantiles sorts all. A quantile is the least value that so large a share of
+// all does not exceed (type 1 of Hyndman and Fan).
+func quantiles(all []time.Duration) Quantiles {
+	if len(all) == 0 {
+		return Quantiles{}
+	}
+	slices.Sort(all)
+	at := func(q float64) float64 {
+		return all[max(0, int(math.Ceil(q*float64(len(all))))-1)].Seconds()
+	}
+	var sum float64
+	for _, d := range all {
+		sum += d.Seconds()
+	}
+	return Quantiles{N: len(all), Mean: sum / float64(len(all)), P50: at(0.5), P90: at(0.9), P99: at(0.99), P999: at(0.999), Max: at(1)}
+}
