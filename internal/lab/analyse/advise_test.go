@@ -80,3 +80,27 @@ func TestAdviceKeepsApartWhatMisses(t *testing.T) {
 		t.Errorf("advice by nothing: %+v", got[0].Advised)
 	}
 }
+
+// A machine of two virtual CPUs on one core is held against itself alone on one
+// core, one on two against two.
+func TestBaselineHasTheSameShape(t *testing.T) {
+	part := study.Part{Role: "vm", Measure: true, Environment: study.Environment{CPUs: 2}, Workload: study.Workload{Name: "w", Metric: study.Metric{Better: "lower"}}}
+	other := study.Part{Role: "nb", Workload: study.Workload{Name: "n"}}
+	var runs []result.Run
+	add := func(kind study.CellKind, name string, parts []study.Part, mapping map[string]int, seconds float64) {
+		c := study.Cell{Kind: kind, Parts: parts, Mapping: mapping, Levels: []study.Level{{Factor: "mapping", Value: name}}}
+		for n := range 2 {
+			runs = append(runs, result.Run{Cell: c, CellKey: c.Key(), N: n, Verdict: result.Valid, Window: result.Window{To: 100 * time.Second},
+				Parts: []result.Part{{Name: "vm", Role: "vm", Iterations: []result.Iteration{{To: time.Duration(seconds * 1e9), Units: 1}}}}})
+		}
+	}
+	one, two := map[string]int{"vm/0": 0, "vm/1": 0}, map[string]int{"vm/0": 0, "vm/1": 1}
+	add(study.Solo, "one", []study.Part{part}, one, 2)
+	add(study.Solo, "two", []study.Part{part}, two, 1)
+	add(study.Main, "vm/0+vm/1|nb", []study.Part{part, other}, map[string]int{"vm/0": 1, "vm/1": 1, "nb/0": 0}, 2.2)
+	add(study.Main, "vm/0|vm/1+nb", []study.Part{part, other}, map[string]int{"vm/0": 1, "vm/1": 0, "nb/0": 0}, 1.5)
+	got := Degradations(runs, 1)
+	if len(got) != 2 || !near(got[0].Percent.Value, 10, 1e-6) || !near(got[1].Percent.Value, 50, 1e-6) {
+		t.Errorf("%+v", got)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/quell-dev/quell/internal/lab/result"
@@ -64,11 +65,26 @@ func soloOf(solos [][]*result.Run, c *study.Cell, p *study.Part) []*result.Run {
 	for _, g := range solos {
 		s := &g[0].Cell
 		alone := &s.Parts[0]
-		if alone.Role == p.Role && alone.Workload.Name == p.Workload.Name && alone.Environment.Name == p.Environment.Name && s.Place.Name == c.Place.Name {
+		if identity(alone) == identity(p) && s.Place.Name == c.Place.Name && slices.Equal(shape(c.Mapping, p), shape(s.Mapping, alone)) {
 			return g
 		}
 	}
 	return nil
+}
+
+// shape says which of a part's virtual CPUs share a core in a mapping: for each,
+// the first one that is on its core. A machine of two on one core is another
+// alone than one of two on two.
+func shape(mapping map[string]int, p *study.Part) []int {
+	var cores, first []int
+	for n := 0; ; n++ {
+		core, ok := mapping[p.Name()+"/"+strconv.Itoa(n)]
+		if !ok {
+			return first
+		}
+		cores = append(cores, core)
+		first = append(first, slices.Index(cores, core))
+	}
 }
 
 func degradation(co []*result.Run, p *study.Part, solo []*result.Run, seed uint64) Degradation {

@@ -230,6 +230,13 @@ func (m machine) related(relation string, slot, slots int) ([]sample.Set, error)
 	return nil, fmt.Errorf("place: unknown relation %q", relation)
 }
 
+// byNumber orders virtual CPUs by their machine and then by their number: vm/2
+// comes before vm/10.
+func byNumber(a, b string) int {
+	i, j := strings.LastIndexByte(a, '/')+1, strings.LastIndexByte(b, '/')+1
+	return cmp.Or(cmp.Compare(a[:i], b[:j]), cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
+}
+
 // mapped places a part's virtual CPUs on the threads of the cores they are
 // mapped to. Virtual CPUs that share a core get threads of their own in turn,
 // and share those where there are too few.
@@ -238,7 +245,7 @@ func (m machine) mapped(mapping map[string]int, p *study.Part) ([]sample.Set, er
 	for name := range mapping {
 		names = append(names, name)
 	}
-	slices.Sort(names)
+	slices.SortFunc(names, byNumber)
 	taken := map[int]int{} // core to virtual CPUs placed there
 	var sets []sample.Set
 	for _, name := range names {

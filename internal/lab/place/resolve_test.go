@@ -135,6 +135,10 @@ func TestMappedAndListed(t *testing.T) {
 		{"threads", [4]int{1, 2, 2, 1}, study.Cell{Parts: four, Mapping: map[string]int{"vm1/0": 0, "vm2/0": 1, "vm3/0": 0, "vm4/0": 1}}, "[0] [1] [2] [3]"},
 		{"no threads", [4]int{1, 2, 1, 1}, study.Cell{Parts: four, Mapping: map[string]int{"vm1/0": 0, "vm2/0": 0, "vm3/0": 1, "vm4/0": 1}}, "[0] [0] [1] [1]"},
 		{"too few cores", [4]int{1, 1, 2, 1}, study.Cell{Parts: four, Mapping: map[string]int{"vm1/0": 0, "vm2/0": 1}}, "placement mapping wants 2 cores, this machine has 1"},
+		// A guest of two virtual CPUs, one of them beside a process of the host's.
+		{"a mix", [4]int{1, 2, 1, 1}, study.Cell{Parts: []study.Part{part("vm", ""), part("native", "")}, Mapping: map[string]int{"vm/0": 0, "vm/1": 1, "native/0": 1}}, "[0 1] [1]"},
+		{"many", [4]int{1, 11, 1, 1}, study.Cell{Parts: []study.Part{part("vm", "")}, Mapping: map[string]int{"vm/0": 0, "vm/1": 1, "vm/2": 2, "vm/3": 3, "vm/4": 4,
+			"vm/5": 5, "vm/6": 6, "vm/7": 7, "vm/8": 8, "vm/9": 9, "vm/10": 10}}, "[0 1 2 3 4 5 6 7 8 9 10]"},
 		{"lists", [4]int{1, 4, 1, 1}, study.Cell{Parts: []study.Part{part("a", "0-1"), part("b", "2;3")}}, "[0-1] [2 3]"},
 		{"lists by placement", [4]int{1, 4, 1, 1}, study.Cell{Parts: []study.Part{part("a", "")}, Place: study.Placement{CPUs: map[string]string{"a": "3"}}}, "[3]"},
 		{"no such CPU", [4]int{1, 2, 1, 1}, study.Cell{Parts: []study.Part{part("a", "7")}}, `placement "7" of a wants CPU 7, this machine has the CPUs 0-1`},

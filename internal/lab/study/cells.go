@@ -169,9 +169,15 @@ func (s *Study) mappedCells(c Cell) []Cell {
 		if len(f.Mappings.Roles) > 0 && !slices.Contains(f.Mappings.Roles, p.Role) {
 			continue
 		}
+		// Equal machines stand for one another, but not one's virtual CPU for
+		// another's: whether a machine's own share a core makes a difference.
+		kind := p.Workload.Name + "@" + p.Environment.Name
+		if p.Environment.CPUs > 1 {
+			kind = p.Name()
+		}
 		for v := range max(p.Environment.CPUs, 1) {
 			names = append(names, fmt.Sprintf("%s/%d", p.Name(), v))
-			kinds = append(kinds, p.Workload.Name+"@"+p.Environment.Name)
+			kinds = append(kinds, kind)
 		}
 	}
 	var cells []Cell

@@ -142,6 +142,46 @@ func TestMappings(t *testing.T) {
 	}
 }
 
+// Two equal machines of two virtual CPUs each, and a process: which machine's
+// CPUs are together is told apart, which of one machine's is not.
+func TestMappingsOfSeveralCPUs(t *testing.T) {
+	text := `
+version: 1
+study: t
+environments: {vm: {driver: qemu, cpus: 2}, bare: {driver: cgroup, cpus: 1}}
+workloads: {w: {builtin: burn}}
+roles:
+  a: {workload: w, environment: vm, measure: true}
+  b: {workload: w, environment: vm, measure: true}
+  c: {workload: w, environment: bare, measure: true}
+factors: {mapping: {mappings: {cores: 2}}}
+run: {for: 1s}
+`
+	s, err := Parse("t.yaml", []byte(text), Known{Builtins: []string{"burn"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mains, solos []string
+	for _, c := range s.Cells() {
+		switch c.Kind {
+		case Main:
+			mains = append(mains, c.Level("mapping"))
+		case Solo:
+			solos = append(solos, fmt.Sprint(c.Parts[0].Role, c.Mapping))
+		}
+	}
+	want := []string{"a/0+a/1+b/0|b/1+c", "a/0+a/1+c|b/0+b/1", "a/0+a/1|b/0+b/1+c", "a/0+b/0+b/1|a/1+c", "a/0+b/0+c|a/1+b/1"}
+	slices.Sort(mains)
+	if !slices.Equal(mains, want) {
+		t.Errorf("mappings %q, want %q", mains, want)
+	}
+	slices.Sort(solos)
+	// Alone, a machine's two are on one core or on two.
+	if got := slices.Compact(solos); !slices.Equal(got, []string{"amap[a/0:0 a/1:0]", "amap[a/0:0 a/1:1]", "bmap[b/0:0 b/1:0]", "bmap[b/0:0 b/1:1]", "cmap[c/0:0]"}) {
+		t.Errorf("alone %q", got)
+	}
+}
+
 // mappedNaively counts the distinct mappings by trying every assignment.
 func mappedNaively(kinds string, cores, perCore int) int {
 	most, least := perCore, 0
