@@ -145,7 +145,7 @@ func (a *app) runReplay(cmd *cobra.Command, f *replaying, files []string) error 
 	}
 	r := &report.Replay{Result: result}
 	if labels, labelled := film.labels, film.labelled; labelled {
-		score := replay.Judge(labels, result.Accusations)
+		score := replay.Judge(labels, result.Accusations, o.Policy.Calm)
 		r.Score = &score
 	}
 	r.Summary = result.Summary(r.Score)

@@ -54,9 +54,10 @@ type Episode struct {
 	labels      []trace.Label
 }
 
-// Episodes joins labels of one victim that overlap. Labels without an
+// Episodes joins labels of one victim that are no more than gap apart: what
+// would be one incident is one episode (Policy.Calm). Labels without an
 // antagonist, what was nobody's doing, make none.
-func Episodes(labels []trace.Label) []Episode {
+func Episodes(labels []trace.Label, gap time.Duration) []Episode {
 	all := slices.DeleteFunc(slices.Clone(labels), func(l trace.Label) bool { return l.Antagonist == "" })
 	slices.SortFunc(all, func(a, b trace.Label) int {
 		return cmp.Or(cmp.Compare(a.Machine, b.Machine), cmp.Compare(a.Victim, b.Victim), cmp.Compare(a.From, b.From),
@@ -65,7 +66,7 @@ func Episodes(labels []trace.Label) []Episode {
 	var episodes []Episode
 	for _, l := range all {
 		n := len(episodes) - 1
-		if n < 0 || episodes[n].Machine != l.Machine || episodes[n].Victim != l.Victim || episodes[n].To < l.From {
+		if n < 0 || episodes[n].Machine != l.Machine || episodes[n].Victim != l.Victim || episodes[n].To.Add(gap) < l.From {
 			episodes = append(episodes, Episode{Machine: l.Machine, Victim: l.Victim, From: l.From, To: l.To})
 			n++
 		}
@@ -83,8 +84,8 @@ func Episodes(labels []trace.Label) []Episode {
 
 // Judge holds accusations against labels. An accusation is about the time from
 // its anomaly's beginning until it was made, so one made shortly after an
-// episode of what happened in it is right.
-func Judge(labels []trace.Label, accusations []Accusation) Score {
+// episode of what happened in it is right. Labels make episodes by gap.
+func Judge(labels []trace.Label, accusations []Accusation, gap time.Duration) Score {
 	var s Score
 	right := 0
 	for _, a := range accusations {
@@ -97,7 +98,7 @@ func Judge(labels []trace.Label, accusations []Accusation) Score {
 		}
 	}
 	s.Precision = shareOf(right, len(accusations))
-	episodes := Episodes(labels)
+	episodes := Episodes(labels, gap)
 	named, first, firstRight := 0, 0, 0
 	for _, e := range episodes {
 		var anybody, found bool

@@ -29,7 +29,7 @@ func TestJudge(t *testing.T) {
 		accuse("m", "/x", "/a", 1100, 1200), // wrong: its own quota
 		accuse("n", "/w", "/a", 1100, 1200), // another machine
 		accuse("m", "/v", "/a", 9100, 9200), // right
-	})
+	}, 0)
 	if s.Precision.K != 3 || s.Precision.N != 7 || s.Recall.K != 2 || s.Recall.N != 3 || s.Top1.K != 1 || s.Top1.N != 2 {
 		t.Errorf("precision %+v, recall %+v, top-1 %+v", s.Precision, s.Recall, s.Top1)
 	}
@@ -39,8 +39,17 @@ func TestJudge(t *testing.T) {
 	if len(s.Wrong) != 4 || len(s.Missed) != 1 || s.Missed[0].Victim != "/w" {
 		t.Errorf("wrong %+v, missed %+v", s.Wrong, s.Missed)
 	}
-	if e := Episodes(labels); len(e) != 3 || len(e[0].Antagonists) != 2 || e[0].To != 3000 || len(e[0].Causes) != 2 {
+	if e := Episodes(labels, 0); len(e) != 3 || len(e[0].Antagonists) != 2 || e[0].To != 3000 || len(e[0].Causes) != 2 {
 		t.Errorf("%+v", e)
+	}
+}
+
+func TestEpisodesByGap(t *testing.T) {
+	turns := []trace.Label{{Victim: "/v", Antagonist: "/a", From: 1000, To: 2000}, {Victim: "/v", Antagonist: "/a", From: 3000, To: 4000}, {Victim: "/v", Antagonist: "/b", From: 5001, To: 6000}}
+	for gap, want := range map[time.Duration]int{0: 3, 999 * time.Millisecond: 3, time.Second: 2, 1001 * time.Millisecond: 1} {
+		if got := Episodes(turns, gap); len(got) != want {
+			t.Errorf("%v: %+v", gap, got)
+		}
 	}
 }
 

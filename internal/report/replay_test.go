@@ -38,7 +38,7 @@ func played(t *testing.T) *Replay {
 		add(at, "<script>alert(1)</script>", sample.Batch, used, math.NaN())
 	}
 	r := &Replay{Result: p.Finish(), Notes: []string{"a note"}}
-	score := replay.Judge([]trace.Label{{Machine: "m", Victim: "/web", Antagonist: "/nobody", From: 1, To: 2}}, r.Result.Accusations)
+	score := replay.Judge([]trace.Label{{Machine: "m", Victim: "/web", Antagonist: "/nobody", From: 1, To: 2}}, r.Result.Accusations, 0)
 	r.Score = &score
 	r.Summary = r.Result.Summary(r.Score)
 	return r
