@@ -121,6 +121,9 @@ func (a *app) playDemo(cmd *cobra.Command, o demo.Options, inFull bool) error {
 			}
 		}
 	}
+	if !r.OK && r.Excuse != "" {
+		return &noError{fmt.Errorf("demo: %s", r.Verdict), "play it on a machine whose CPUs run at the same time"}
+	}
 	if !r.OK {
 		return &noError{fmt.Errorf("demo: %s", r.Verdict), "try again; if it stays so, run it with --agent-log FILE and look there"}
 	}
@@ -238,4 +241,7 @@ func printDemo(w io.Writer, r *demo.Result) {
 	}
 	took := time.Duration(r.Seconds * float64(time.Second)).Round(100 * time.Millisecond)
 	fmt.Fprintf(w, "\n%s (seed %d, %s, %d attempt(s), %d flip(s))\n", r.Verdict, r.Seed, took, r.Attempts, r.Flips)
+	if r.Excuse != "" {
+		fmt.Fprintln(w, r.Excuse)
+	}
 }

@@ -93,6 +93,9 @@ type Result struct {
 	Outcome             plan.Outcome `json:"outcome"`
 	Seconds             float64      `json:"seconds"` // of the whole demo
 	LeftBehind          []string     `json:"left_behind"`
+	// Excuse says why the machine is none to play on, if that was found where
+	// the demo did not succeed.
+	Excuse string `json:"excuse,omitempty"`
 
 	incident *plan.Incident
 }
@@ -173,10 +176,18 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 				continue
 			}
 		} else if err != nil {
+			var env *workload.EnvError
+			if ctx.Err() == nil && !errors.As(err, &env) {
+				if why := d.excuse(); why != "" {
+					err = fmt.Errorf("%w; %s", err, why)
+				}
+			}
 			return nil, err
 		}
 		r.Attempts, r.Flips, r.Seconds = attempts, flips, time.Since(d.began).Seconds()
-		r.judge()
+		if r.judge(); !r.OK {
+			r.Excuse = d.excuse()
+		}
 		return r, nil
 	}
 }

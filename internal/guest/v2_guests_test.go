@@ -48,4 +48,11 @@ func TestV2(t *testing.T) {
 			tests:   []insideTest{{pkg: pkg, args: []string{"-test.run=Placement|Pressure"}}},
 		}.run(t)
 	})
+	// In the host's time, where emulated CPUs take long turns.
+	t.Run("demo", func(t *testing.T) {
+		box{
+			Machine: Machine{Arch: AMD64, CPUs: CPUs{Cores: 2}, MemoryMB: 768},
+			tests:   []insideTest{{pkg: pkg, args: []string{"-test.run=Demo"}}},
+		}.programs(t, "quell-agent", "quell").run(t)
+	})
 }

@@ -1,0 +1,94 @@
+package demo
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// standstill is how a CPU that had work all the time did none of it: an
+// emulator ran the other CPU, or a hypervisor somebody else's. The guest counts
+// such time for whoever was on the CPU, so all who wanted it seem to have
+// waited for that task. Where it is not reported as stolen nothing else tells.
+type standstill struct {
+	share   float64       // of the time watched
+	longest time.Duration // on end
+}
+
+// leastJump is longer than an interrupt takes and shorter than a time slice of
+// a hypervisor; telling is the share from which waits are not to be believed.
+const (
+	leastJump = 2 * time.Millisecond
+	telling   = 0.1
+)
+
+// standstills gives both CPUs work for a while.
+func standstills(a, b int, d time.Duration) (both [2]standstill, err error) {
+	failed := make(chan error, 2)
+	var there sync.WaitGroup
+	there.Add(2)
+	for i, cpu := range [...]int{a, b} {
+		go func() {
+			runtime.LockOSThread() // and the thread ends with the goroutine
+			var set unix.CPUSet
+			set.Set(cpu)
+			err := unix.SchedSetaffinity(0, &set)
+			there.Done()
+			there.Wait()
+			if err == nil {
+				both[i], err = watchClock(d, lookAtClock)
+			}
+			failed <- err
+		}()
+	}
+	if err := errors.Join(<-failed, <-failed); err != nil {
+		return both, fmt.Errorf("watch CPUs %d and %d: %w", a, b, err)
+	}
+	return both, nil
+}
+
+// lookAtClock says what time it is, and how often this thread was switched out
+// until then.
+func lookAtClock() (now time.Time, switches int64, err error) {
+	var use unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_THREAD, &use); err != nil {
+		return now, 0, fmt.Errorf("count context switches: %w", err)
+	}
+	return time.Now(), use.Nvcsw + use.Nivcsw, nil
+}
+
+// watchClock looks at the clock without a pause. A jump in which the kernel did
+// not switch the thread out is time in which the CPU stood still.
+func watchClock(d time.Duration, look func() (time.Time, int64, error)) (s standstill, err error) {
+	begin, before, err := look()
+	var lost time.Duration
+	for last := begin; err == nil; {
+		now, switches, failed := look()
+		if jump := now.Sub(last); jump >= leastJump && switches == before {
+			lost, s.longest = lost+jump, max(s.longest, jump)
+		}
+		last, before, err = now, switches, failed
+		if watched := last.Sub(begin); watched >= d {
+			s.share = float64(lost) / float64(watched)
+			break
+		}
+	}
+	return s, err
+}
+
+// excuse says why waits are not to be believed on this machine; "" if they are,
+// or if that cannot be told.
+func (d *demo) excuse() string {
+	both, err := standstills(d.a, d.b, time.Second)
+	if err != nil || max(both[0].share, both[1].share) < telling {
+		return ""
+	}
+	return fmt.Sprintf("CPUs %d and %d take turns here: in a second with work for both they stood still for %.0f %% and %.0f %% of it, "+
+		"up to %s on end, as in an emulator or where a hypervisor has too few processors. That time counts for whoever was on the CPU, "+
+		"so it looks like waiting behind that task, whoever it is", d.a, d.b, 100*both[0].share, 100*both[1].share,
+		max(both[0].longest, both[1].longest).Round(time.Millisecond))
+}
