@@ -126,6 +126,9 @@ func signals(h *host.Host, cpus sample.Set) []host.Capability {
 			if f, ok := s.(interface{ Fallback() string }); ok {
 				c.Reason = f.Fallback()
 			}
+			if d, ok := s.(interface{ Dear() string }); ok && c.Reason == "" {
+				c.Reason = d.Dear()
+			}
 			if err := s.Close(); err != nil {
 				c.OK, c.Reason = false, err.Error()
 			}
