@@ -27,11 +27,11 @@ import (
 
 // replaying is what the flags of quell replay say.
 type replaying struct {
-	rule, columns, specs, sane, out string
-	byTask                          bool
-	leastSamples, workers, limit    int
-	leastCPU                        float64
-	step                            time.Duration
+	rule, columns, specs, sane, out, save string
+	byTask                                bool
+	leastSamples, workers, limit          int
+	leastCPU                              float64
+	step                                  time.Duration
 }
 
 func (a *app) replay() *cobra.Command {
@@ -52,7 +52,8 @@ With --json every incident is a line, and the last line is the summary.`,
   quell replay --rule cpi2 --json trace.parquet | tail -1 | jq .accusations
   quell replay --step 3s --specs whole --by-task prom_response.json.gz
   quell replay --columns google2011 part-00000-of-00500.csv.gz
-  quell replay --out report.html trace.csv`,
+  quell replay --out report.html trace.csv
+  quell replay --save trace.parquet trace.csv.gz`,
 		RunE: func(cmd *cobra.Command, files []string) error { return a.runReplay(cmd, &f, files) },
 	}
 	flags := cmd.Flags()
@@ -67,6 +68,7 @@ With --json every incident is a line, and the last line is the summary.`,
 	flags.IntVar(&f.workers, "workers", runtime.GOMAXPROCS(0), "machines played at once")
 	flags.IntVar(&f.limit, "limit", 50, "incidents shown, those that accuse somebody first; 0: all")
 	flags.StringVar(&f.out, "out", "", "also write a report with plots to this file (HTML)")
+	flags.StringVar(&f.save, "save", "", "also write what was read to this file, as a trace: Parquet if it ends in .parquet, else CSV")
 	complete := func(flag string, words []string) {
 		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 	}
@@ -139,8 +141,16 @@ func (a *app) runReplay(cmd *cobra.Command, f *replaying, files []string) error 
 	}
 	o.Costs = f.out != ""
 	film := reel("replaying")
+	if f.save != "" {
+		if film.save, err = save(f.save); err != nil {
+			return err
+		}
+	}
 	result, err := replay.Run(cmd.Context(), film, o, f.workers)
 	if err := errors.Join(err, film.close()); err != nil {
+		return err
+	}
+	if err := film.save.close(film.labels, film.labelled); err != nil {
 		return err
 	}
 	r := &report.Replay{Result: result}
@@ -219,6 +229,7 @@ type reel struct {
 	files   []string
 	options recording.Options
 	what    string
+	save    *saved // nil: nobody
 
 	at       int // file
 	open     *recording.Recording
@@ -247,7 +258,7 @@ func (r *reel) Next() ([]sample.Sample, error) {
 		r.read += len(some)
 		r.show()
 		if err != io.EOF {
-			return some, err
+			return some, errors.Join(err, r.save.add(some))
 		}
 		if err := r.close(); err != nil {
 			return nil, err

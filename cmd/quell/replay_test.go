@@ -79,6 +79,30 @@ func TestReplayScores(t *testing.T) {
 	}
 }
 
+// What is saved replays to the same, labels included.
+func TestReplaySaves(t *testing.T) {
+	summary := func(args ...string) string {
+		got := quell(t, utf8(""), append([]string{"replay", "--json"}, args...)...)
+		if got.code != exitOK {
+			t.Fatalf("%+v", got)
+		}
+		return got.out
+	}
+	dir := t.TempDir()
+	columns, csv := filepath.Join(dir, "a.parquet"), filepath.Join(dir, "a.csv")
+	summary("--save", columns, labelled(t)) // without its bad row and its late one
+	want := summary("--save", csv, columns)
+	for _, file := range []string{columns, csv} {
+		if got := summary(file); got != want || !strings.Contains(got, `"precision"`) {
+			t.Errorf("%s: %s\nwant %s", file, got, want)
+		}
+	}
+	start, err := os.ReadFile(columns)
+	if err != nil || !strings.HasPrefix(string(start), "PAR1") {
+		t.Errorf("%v, %.4q", err, start)
+	}
+}
+
 func TestReplayRefuses(t *testing.T) {
 	csv := filepath.Join(t.TempDir(), "a.csv")
 	if err := os.WriteFile(csv, []byte("a,b\n1,2\n"), 0o644); err != nil {

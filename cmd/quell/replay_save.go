@@ -1,0 +1,62 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/trace"
+	"github.com/quell-dev/quell/internal/trace/parquet"
+)
+
+// saved is a trace that what was read is written to: as Parquet if it is called
+// so, else as CSV.
+type saved struct {
+	file   *os.File
+	write  func(*sample.Sample) error
+	labels func(...trace.Label) error
+	end    func() error
+}
+
+func save(name string) (*saved, error) {
+	f, err := os.Create(name)
+	if err != nil {
+		return nil, fmt.Errorf("save trace: %w", err)
+	}
+	if filepath.Ext(name) == ".parquet" {
+		w := parquet.NewWriter(f)
+		return &saved{f, w.Write, w.Labels, w.Close}, nil
+	}
+	w := trace.NewWriter(f, sample.AllExtras()...)
+	return &saved{f, w.Write, w.Labels, w.Flush}, nil
+}
+
+// add writes samples; nothing is saved by nobody.
+func (s *saved) add(some []sample.Sample) error {
+	if s == nil {
+		return nil
+	}
+	for i := range some {
+		if err := s.write(&some[i]); err != nil {
+			return fmt.Errorf("save trace: %w", err)
+		}
+	}
+	return nil
+}
+
+// close writes the labels, if what was read has them, and the end.
+func (s *saved) close(labels []trace.Label, labelled bool) error {
+	if s == nil {
+		return nil
+	}
+	var err error
+	if labelled {
+		err = s.labels(labels...)
+	}
+	if err = errors.Join(err, s.end(), s.file.Close()); err != nil {
+		return fmt.Errorf("save trace: %w", err)
+	}
+	return nil
+}
