@@ -27,7 +27,7 @@ const (
 	matters = 2
 	// alike is how much of the best suspect's fit another one may have before
 	// they cannot be told apart.
-	alike = 0.85
+	alike = 0.93
 	// model is how many suspects may explain a victim together, fewest how many
 	// intervals it takes.
 	model, fewest = 4, 12

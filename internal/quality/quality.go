@@ -144,9 +144,14 @@ func Run(s Study, progress func(done, all int)) ([]Result, error) {
 			orders = append(orders, sim.Order{Scenario: &scenarios[i], Seed: s.Seed + uint64(n)})
 		}
 	}
+	// Days for judging are others than days for tuning.
+	firstDay := s.Seed
+	if s.Half == sim.Test {
+		firstDay += 1 << 20
+	}
 	everyday := sim.Everyday()
 	for n := range s.Days {
-		days = append(days, sim.Order{Scenario: &everyday, Seed: s.Seed + uint64(n)})
+		days = append(days, sim.Order{Scenario: &everyday, Seed: firstDay + uint64(n)})
 	}
 	all, done := (len(orders)+len(days))*len(s.Rules), 0
 	var results []Result
