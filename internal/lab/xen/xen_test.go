@@ -1,0 +1,231 @@
+package xen
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"strings"
+	"testing"
+)
+
+func open(t testing.TB, name string) io.Reader {
+	t.Helper()
+	f, err := os.Open("testdata/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	if !strings.HasSuffix(name, ".gz") {
+		return f
+	}
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return z
+}
+
+var recordings = []string{"credit-smp1", "credit2-smp2"}
+
+// What is decoded is what xenalyze, Xen's own reader, makes of the beginning of
+// the same trace: the changes of state in order, and how many of each call.
+func TestDecodeAgreesWithXenalyze(t *testing.T) {
+	for _, name := range recordings {
+		t.Run(name, func(t *testing.T) {
+			var want []string
+			calls := 0
+			for lines := bufio.NewScanner(open(t, name+"/xenalyze-dump-head.txt")); lines.Scan(); {
+				_, rest, ok := strings.Cut(lines.Text(), " runstate_change ")
+				if ok {
+					want = append(want, strings.TrimSpace(rest))
+				}
+				if strings.Contains(lines.Text(), " hypercall ") && len(want) < 3 {
+					calls++
+				}
+			}
+			if len(want) < 4 || calls == 0 {
+				t.Fatalf("the dump has %d changes and %d calls", len(want), calls)
+			}
+			states := [...]string{"running", "runnable", "blocked", "offline"}
+			var got []string
+			// A trace of several CPUs is in order for each of them only: xenalyze
+			// sorts. So the changes are compared as a set there.
+			err := Decode(open(t, name+"/xentrace-head.bin.gz"), func(r *Record) error {
+				if r.Event&runstateMask == eventRunstate {
+					got = append(got, fmt.Sprintf("d%dv%d %s->%s", r.Extra[0]>>16, r.Extra[0]&0xffff, states[r.Event>>8&3], states[r.Event>>4&3]))
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if name == "credit-smp1" {
+				if len(got) < len(want) || strings.Join(got[:len(want)], "\n") != strings.Join(want, "\n") {
+					t.Errorf("got %v, want %v first", got[:min(len(got), len(want))], want)
+				}
+				return
+			}
+			in := map[string]int{}
+			for _, g := range got {
+				in[g]++
+			}
+			for _, w := range want {
+				if in[w]--; in[w] < 0 {
+					t.Errorf("%s is not in the trace", w)
+				}
+			}
+		})
+	}
+}
+
+func TestMeasure(t *testing.T) {
+	for _, name := range recordings {
+		t.Run(name, func(t *testing.T) {
+			hz, err := ParseHertz(open(t, name+"/xl-info.txt"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			all, err := Measure(open(t, name+"/xentrace-head.bin.gz"), hz)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(all) != 3 {
+				t.Fatalf("%d domains, want 3: %+v", len(all), all)
+			}
+			for i, d := range all {
+				if d.ID != i || d.Span <= 0 || d.Executions == 0 || d.Events == 0 {
+					t.Errorf("%+v", d)
+				}
+				if sum := d.Running + d.Runnable + d.Blocked; math.Abs(sum-1) > 1e-9 {
+					t.Errorf("domain %d: the shares add up to %v", d.ID, sum)
+				}
+				if d.EventChannel >= d.Events || (d.ID == 0) != (d.EventChannel > 0 && d.Grants == 0) {
+					t.Errorf("domain %d: %d of %d events are event channels', %d grants", d.ID, d.EventChannel, d.Events, d.Grants)
+				}
+			}
+		})
+	}
+}
+
+// trace makes records of one CPU.
+func trace(records ...[]uint32) []byte {
+	var b []byte
+	word := func(w ...uint32) {
+		for _, v := range w {
+			b = binary.LittleEndian.AppendUint32(b, v)
+		}
+	}
+	word(eventCPUChange|2<<28, 3, 0)
+	for _, r := range records { // event, TSC, extras
+		word(r[0] | uint32(len(r)-2)<<28 | 1<<31)
+		word(r[1], 0)
+		word(r[2:]...)
+	}
+	return b
+}
+
+// A made trace whose shares are known: domain 1 runs for 50 of 200 cycles, waits
+// for 30, is blocked for 120.
+func TestMeasureOfAMadeTrace(t *testing.T) {
+	const one = 1 << 16
+	b := trace(
+		[]uint32{0x21201, 100, one},     // blocked to running
+		[]uint32{0x20110d, 110, 32},     // event channel
+		[]uint32{0x201104, 115, 7, 7},   // fault
+		[]uint32{eventGrantMap, 118, 1}, // a page of its own is mapped
+		[]uint32{0x21011, 130, one},     // preempted
+		[]uint32{0x20110d, 140, 32},     // nobody runs: nobody's
+		[]uint32{0x21101, 160, one},     // runs again
+		[]uint32{0x21021, 180, one},     // blocks
+		[]uint32{0x22006, 300, 0},       // the end
+	)
+	all, err := Measure(bytes.NewReader(b), 1e9)
+	if err != nil || len(all) != 1 {
+		t.Fatal(all, err)
+	}
+	d := all[0]
+	if d.Running != 0.25 || d.Runnable != 0.15 || d.Blocked != 0.6 || d.Executions != 2 || d.Preemptions != 1 ||
+		d.Events != 2 || d.EventChannel != 1 || d.Grants != 1 || d.GrantsPerExecution() != 0.5 || d.Span != 200 || d.PerSecond(d.Events) != 1e7 || d.VCPUs != 1 {
+		t.Errorf("%+v", d)
+	}
+	if _, err := Measure(bytes.NewReader(b), 0); err == nil {
+		t.Error("a machine without cycles")
+	}
+}
+
+func TestTables(t *testing.T) {
+	for _, name := range recordings {
+		for _, file := range []string{"xentop-b.txt", "xentop-b-f-n-x-v.txt"} {
+			all, err := ParseTop(open(t, name+"/"+file))
+			if err != nil || len(all) < 6 || len(all)%3 != 0 {
+				t.Fatalf("%s: %d rows, %v", file, len(all), err)
+			}
+			for i, u := range all {
+				if u.Round != i/3 || u.Name != [...]string{"Domain-0", "g1", "g2"}[i%3] || (u.Round == 0) != (u.CPU == 0) || u.MemoryKB == 0 || u.VCPUs == 0 {
+					t.Errorf("%s: %+v", file, u)
+				}
+			}
+			if u := all[5]; u.RxKB <= all[2].RxKB || u.TxKB <= all[2].TxKB {
+				t.Errorf("%s: g2 sent nothing between the rounds", file)
+			}
+		}
+		guests, err := ParseList(open(t, name+"/xl-list-l.json"))
+		if err != nil || len(guests) != 3 || guests[1].ID != 1 || guests[1].Name != "g1" || guests[1].Type != "pv" || guests[1].VCPUs != 1 {
+			t.Errorf("%+v, %v", guests, err)
+		}
+	}
+	pinned, err := ParseVCPUs(open(t, "credit2-smp2/xl-vcpu-list.pinned.txt"))
+	want := []VCPU{{"Domain-0", 0, 0, 0, "r", 93.2, "0", "all"}, {"Domain-0", 0, 1, 1, "b", 91.4, "all", "all"},
+		{"g1", 1, 0, 0, "b", 36.8, "0", "all"}, {"g2", 2, 0, 1, "b", 24.4, "1", "all"}}
+	if err != nil || fmt.Sprint(pinned) != fmt.Sprint(want) {
+		t.Errorf("%v, %v; want %v", pinned, err, want)
+	}
+	for _, file := range []string{"credit-smp1/xl-sched-credit.txt", "credit2-smp2/xl-sched-credit2.txt"} {
+		shares, err := ParseShares(open(t, file))
+		if want := []Share{{"Domain-0", 0, 256, 0}, {"g1", 1, 512, 50}, {"g2", 2, 256, 0}}; err != nil || fmt.Sprint(shares) != fmt.Sprint(want) {
+			t.Errorf("%v, %v; want %v", shares, err, want)
+		}
+	}
+}
+
+// What is damaged is an error that says where, and never a panic.
+func TestDamagedTables(t *testing.T) {
+	for _, c := range []struct {
+		text, want string
+		parse      func(io.Reader) error
+	}{
+		{"Name ID VCPU\ng1 1 0", "line 2: 3 columns", func(r io.Reader) error { _, err := ParseVCPUs(r); return err }},
+		{"g1 1 0", "no head", func(r io.Reader) error { _, err := ParseShares(r); return err }},
+		{"Name ID\ng1 one 2 3", "line 2", func(r io.Reader) error { _, err := ParseShares(r); return err }},
+		{"g1 --b", "no head before it", func(r io.Reader) error { _, err := ParseTop(r); return err }},
+		{"NAME STATE CPU(sec)\ng1 --b x", "line 2", func(r io.Reader) error { _, err := ParseTop(r); return err }},
+		{"{", "read xl list", func(r io.Reader) error { _, err := ParseList(r); return err }},
+		{"host : x", "no cpu_mhz", func(r io.Reader) error { _, err := ParseHertz(r); return err }},
+	} {
+		if err := c.parse(strings.NewReader(c.text)); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q: %v, want %q", c.text, err, c.want)
+		}
+	}
+}
+
+func FuzzMeasure(f *testing.F) {
+	f.Add(trace([]uint32{0x21201, 100, 1 << 16}, []uint32{0x21021, 180, 1 << 16}))
+	head, err := io.ReadAll(io.LimitReader(open(f, "credit-smp1/xentrace-head.bin.gz"), 4096))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(head)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		all, err := Measure(bytes.NewReader(b), 1e9)
+		for _, d := range all {
+			if sum := d.Running + d.Runnable + d.Blocked; err == nil && sum != 0 && math.Abs(sum-1) > 1e-6 {
+				t.Errorf("shares of %v", sum)
+			}
+		}
+	})
+}
