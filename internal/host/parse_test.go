@@ -113,7 +113,7 @@ func TestParseStat(t *testing.T) {
 	line := CPUTime{-1, 100 * time.Millisecond, 20 * time.Millisecond, 30 * time.Millisecond, 4 * time.Second, 50 * time.Millisecond, 60 * time.Millisecond, 70 * time.Millisecond, 80 * time.Millisecond}
 	cpu3 := line
 	cpu3.ID = 3
-	if err != nil || got.Total != line || !slices.Equal(got.CPUs, []CPUTime{cpu3}) {
+	if err != nil || got.Total != line || !slices.Equal(got.CPUs, []CPUTime{cpu3}) || got.Switches != 5 {
 		t.Errorf("%+v, %v", got, err)
 	}
 	if got.Total.Busy() != 280*time.Millisecond {
@@ -122,7 +122,7 @@ func TestParseStat(t *testing.T) {
 	if got, err := parseStat([]byte("cpu 1 2 3 4\n")); err != nil || got.Total.Steal != 0 || got.Total.Idle != 40*time.Millisecond {
 		t.Errorf("an old kernel's four fields: %+v, %v", got, err)
 	}
-	for _, bad := range []string{"", "cpu0 1 2 3 4\n", "cpu 1 2 3\n", "cpu 1 2 x 4\n", "cpux 1 2 3 4\n", "cpu99999999 1 2 3 4\n"} {
+	for _, bad := range []string{"", "cpu 1 2 3 4\nctxt -1\n", "cpu0 1 2 3 4\n", "cpu 1 2 3\n", "cpu 1 2 x 4\n", "cpux 1 2 3 4\n", "cpu99999999 1 2 3 4\n"} {
 		if got, err := parseStat([]byte(bad)); err == nil {
 			t.Errorf("%q: %+v", bad, got)
 		}
