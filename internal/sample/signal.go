@@ -68,7 +68,7 @@ var signals = []Signal{
 	{Name: RunQ, Unit: "s/CPU-s", Cost: "run-queue wait behind other tasks ÷ CPU time", Pressure: CPUPerSecond, Domain: SharedCPU,
 		LeastCPU: 0.02, LeastRate: 20, EffectAbs: 0.05, EffectRel: 0.20, Min: 0, Max: 1e4},
 	{Name: IO, Unit: "s/request", Cost: "time of requests to disks ÷ requests", Pressure: "requests/s", Domain: SharedDevice,
-		LeastCPU: math.Inf(1), LeastRate: 10, EffectRel: 0.20, Min: 0, Max: 3600},
+		LeastCPU: math.MaxFloat64, LeastRate: 10, EffectRel: 0.20, Min: 0, Max: 3600},
 }
 
 // Signals returns every built-in signal.

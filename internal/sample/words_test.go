@@ -132,7 +132,7 @@ func TestSignals(t *testing.T) {
 		{sample.CPT, sample.SharedCache, 0.25, 0, 0, 0.05},
 		{sample.CPS, sample.SharedCache, 0.25, 0, 0, 0.05},
 		{sample.RunQ, sample.SharedCPU, 0.02, 20, 0.05, 0.20},
-		{sample.IO, sample.SharedDevice, math.Inf(1), 10, 0, 0.20},
+		{sample.IO, sample.SharedDevice, math.MaxFloat64, 10, 0, 0.20},
 	}
 	got := sample.Signals()
 	if len(got) != len(want) {

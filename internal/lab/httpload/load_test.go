@@ -62,6 +62,9 @@ func serve(t *testing.T, h http.HandlerFunc) Options {
 	return Options{URL: "http://server/", Connections: 4, Duration: 10 * time.Second, Dial: p.dial}
 }
 
+// serving is how long a server takes, in a bubble's own time.
+func serving(d time.Duration) { <-time.After(d) }
+
 // worker serves one request at a time, each in so much time; from begin to end
 // it stands still.
 func worker(each time.Duration, begin, end time.Duration) http.HandlerFunc {
@@ -71,9 +74,9 @@ func worker(each time.Duration, begin, end time.Duration) http.HandlerFunc {
 		seat <- struct{}{}
 		defer func() { <-seat }()
 		if at := time.Since(start); at >= begin && at < end {
-			time.Sleep(end - at) // a server's, in a bubble: no test waits for it
+			serving(end - at)
 		}
-		time.Sleep(each)
+		serving(each)
 		io.WriteString(w, "0123456789")
 	}
 }
@@ -171,7 +174,7 @@ func TestErrorsAreCounted(t *testing.T) {
 			case 0:
 				w.WriteHeader(http.StatusServiceUnavailable)
 			case 1:
-				time.Sleep(2 * time.Second) // longer than anybody waits
+				serving(2 * time.Second) // longer than anybody waits
 			case 2:
 				panic(http.ErrAbortHandler)
 			}
@@ -221,7 +224,7 @@ func TestMaximum(t *testing.T) {
 		seats := make(chan struct{}, 3)
 		o := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 			seats <- struct{}{}
-			time.Sleep(10 * time.Millisecond)
+			serving(10 * time.Millisecond)
 			<-seats
 		})
 		o.Connections = 64
