@@ -29,7 +29,7 @@ type link struct {
 const connectTime = time.Minute
 
 // connect opens the bus, nil if none is configured.
-func connect(ctx context.Context, c *config.Server, log *slog.Logger, st *store.Store) (*link, error) {
+func connect(ctx context.Context, c *config.Server, log *slog.Logger) (*link, error) {
 	o := bus.Options{URL: c.Bus.URL, Name: "quell-server", Credentials: c.Bus.Credentials, Log: log}
 	var l link
 	switch {
@@ -65,7 +65,7 @@ func connect(ctx context.Context, c *config.Server, log *slog.Logger, st *store.
 		return nil, err
 	}
 	for _, name := range []bus.Stream{bus.Samples, bus.Records} {
-		l.feeds = append(l.feeds, &feed{bus: l.bus, name: name, log: log, next: st.Stream(string(name)) + 1})
+		l.feeds = append(l.feeds, &feed{bus: l.bus, name: name, log: log})
 	}
 	return &l, nil
 }
@@ -97,7 +97,6 @@ type feed struct {
 	bus      *bus.Bus
 	name     bus.Stream
 	log      *slog.Logger
-	next     uint64 // to be read
 	consumer *bus.Consumer
 	messages []bus.Message
 	decoded  []wire.Batch // used again and again
@@ -110,7 +109,7 @@ const maxFetch = 512
 // Next implements server.Feed.
 func (f *feed) Next(ctx context.Context) ([]store.Batch, error) {
 	if f.consumer == nil {
-		c, err := f.bus.Consume(ctx, f.name, f.next)
+		c, err := f.bus.Consume(ctx, f.name)
 		if err != nil {
 			return nil, err
 		}
@@ -134,7 +133,6 @@ func (f *feed) Next(ctx context.Context) ([]store.Batch, error) {
 			b = store.Batch{Source: store.Source{Stream: string(f.name)}, Seq: m.Seq}
 		}
 		f.batches = append(f.batches, b)
-		f.next = m.Seq + 1
 	}
 	return f.batches, err
 }

@@ -74,7 +74,7 @@ func run(ctx context.Context, c *config.Server) (err error) {
 		return err
 	}
 	p.Asker = duck.NewRunner(c.Query.AtOnce, self, childCommand, dir)
-	link, err := connect(ctx, c, log, p.Store)
+	link, err := connect(ctx, c, log)
 	if err != nil {
 		return err
 	}

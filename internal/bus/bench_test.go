@@ -21,7 +21,7 @@ func BenchmarkStream(b *testing.B) {
 			a := newAuthority(b)
 			s := startServer(b, a, embedded.Options{})
 			hub := openBus(b, a, s.url(), 1)
-			c, err := hub.Consume(b.Context(), Samples, 0)
+			c, err := hub.Consume(b.Context(), Samples)
 			if err != nil {
 				b.Fatal(err)
 			}

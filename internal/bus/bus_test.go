@@ -48,7 +48,7 @@ func TestFromAgentToReader(t *testing.T) {
 	u.Samples(2000, want)
 	u.Record(3000, wire.Record_KIND_INCIDENT, "i1", []byte(`{"id":"i1"}`))
 
-	c, err := b.Consume(t.Context(), Samples, 0)
+	c, err := b.Consume(t.Context(), Samples)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func TestFromAgentToReader(t *testing.T) {
 	if got.Machine != "node-1.example.org" || got.N != 1 || got.Boot == "" || got.At != 2000 || !slices.Equal(got.Samples, want) {
 		t.Errorf("got %+v", got)
 	}
-	r, err := b.Consume(t.Context(), Records, 0)
+	r, err := b.Consume(t.Context(), Records)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,28 +91,30 @@ func TestReaderGoesOn(t *testing.T) {
 	for range 10 {
 		u.Samples(1, samples("m", 1))
 	}
-	c, err := b.Consume(t.Context(), Samples, 0)
+	first, err := b.Consume(t.Context(), Samples)
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := fetch(t, c, 10)
-	c.Close()
-	if c, err = b.Consume(t.Context(), Samples, all[6].Seq+1); err != nil {
-		t.Fatal(err)
-	}
-	rest := fetch(t, c, 3)
-	c.Close()
-	if rest[0].Seq != all[7].Seq || rest[2].Seq != all[9].Seq {
-		t.Errorf("went on with %d to %d", rest[0].Seq, rest[2].Seq)
-	}
-	// A number past the end: the stream lost its end. What comes then is read.
-	if c, err = b.Consume(t.Context(), Samples, all[9].Seq+100); err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	u.Samples(1, samples("m", 1))
-	if next := fetch(t, c, 1)[0]; next.Seq != all[9].Seq+1 {
-		t.Errorf("read %d after %d", next.Seq, all[9].Seq)
+	defer first.Close()
+	all := fetch(t, first, 10)
+	for _, done := range []int{0, 7} { // messages stored
+		if done > 0 {
+			if err := first.Done(t.Context(), all[done-1].Seq); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c, err := b.Consume(t.Context(), Samples)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if err := c.Done(t.Context(), all[9].Seq); err == nil {
+			t.Error("what it has not read is done")
+		}
+		rest := fetch(t, c, 10-done)
+		if rest[0].Seq != all[done].Seq || rest[9-done].Seq != all[9].Seq {
+			t.Errorf("%d were stored, went on with %d to %d", done, rest[0].Seq, rest[9-done].Seq)
+		}
 	}
 }
 
@@ -133,7 +135,7 @@ func TestServerComesLater(t *testing.T) {
 	}
 	s.start()
 	b := openBus(t, a, s.url(), 1)
-	c, err := b.Consume(t.Context(), Samples, 0)
+	c, err := b.Consume(t.Context(), Samples)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +164,7 @@ func TestKeptIsSentAgain(t *testing.T) {
 	s.start()
 	quelltest.Until(t, 30*time.Second, "all are acknowledged again", func() bool { return u.Stats().Sent == 6 })
 	b = openBus(t, a, s.url(), 1)
-	c, err := b.Consume(t.Context(), Samples, 0)
+	c, err := b.Consume(t.Context(), Samples)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +228,7 @@ func TestFullStream(t *testing.T) {
 		err := u.Err()
 		return err != nil && strings.Contains(err.Error(), "maximum bytes")
 	})
-	c, err := b.Consume(t.Context(), Samples, 0)
+	c, err := b.Consume(t.Context(), Samples)
 	if err != nil {
 		t.Fatal(err)
 	}

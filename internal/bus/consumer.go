@@ -10,39 +10,74 @@ import (
 
 // Message is one of a stream.
 type Message struct {
-	Seq     uint64 // its place in the stream: it only grows, with gaps where some are gone
+	Seq     uint64 // its place in the stream: it grows from one message of a consumer to the next
 	Subject string // NATS has checked that the sender may use it; of what Data says nothing is checked
 	Data    []byte
 	At      time.Time // when the stream took it in
 }
 
-// Consumer reads a stream in order. What it has read is not remembered by the
-// server: the reader knows what it has stored, and says from where to go on. (A
-// consumer that acknowledges each message would get those that a dead reader had
-// not acknowledged after newer ones, and their batches would be taken for old.)
+// Consumer reads a stream in order, from what is not Done on. The server keeps
+// no account of what it has read. (A consumer that acknowledges each message
+// would get those that a dead reader had not acknowledged after newer ones, and
+// their batches would be taken for old.)
+//
+// A Consumer is for one goroutine.
 type Consumer struct {
 	stream   jetstream.Stream
 	messages jetstream.MessagesContext
+	ready    chan Message  // those that have come; closed when no more will
+	closed   chan struct{} // by Close
+	failed   error         // why ready is closed, then
+	last     uint64        // read
 }
 
-// Consume reads a stream from that sequence number on; from 0, all there is. A
-// number past the end of a stream that lost its end in a power cut means the end.
-func (b *Bus) Consume(ctx context.Context, name Stream, from uint64) (*Consumer, error) {
+// Consume reads a stream from its beginning: all that no reader has Done. Some of
+// that may have been stored before, by this reader or by one that was killed;
+// batches' keys tell. A reader that asked to go on by number would go wrong where
+// a power cut took the end of the stream and its numbers are given out again.
+func (b *Bus) Consume(ctx context.Context, name Stream) (*Consumer, error) {
 	stream, err := b.js.Stream(ctx, string(name))
 	if err != nil {
 		return nil, fmt.Errorf("read stream %s: %w", name, err)
 	}
-	cfg := jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverByStartSequencePolicy,
-		OptStartSeq: max(1, min(from, stream.CachedInfo().State.LastSeq+1))}
-	consumer, err := stream.OrderedConsumer(ctx, cfg)
+	consumer, err := stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverAllPolicy,
+		// Once: its attempts take ten seconds each and hide why they fail. The
+		// caller begins anew instead.
+		MaxResetAttempts: 1})
 	if err != nil {
 		return nil, fmt.Errorf("read stream %s: %w", name, err)
 	}
-	messages, err := consumer.Messages(jetstream.PullMaxMessages(pull))
+	messages, err := consumer.Messages(jetstream.PullMaxMessages(pull), jetstream.PullExpiry(10*time.Second), jetstream.PullHeartbeat(time.Second))
 	if err != nil {
 		return nil, fmt.Errorf("read stream %s: %w", name, err)
 	}
-	return &Consumer{stream, messages}, nil
+	c := &Consumer{stream: stream, messages: messages, ready: make(chan Message, 64), closed: make(chan struct{})}
+	go c.pump()
+	return c, nil
+}
+
+// pump takes messages as they come. It waits without a bound: the server's
+// silence, after the loss of the node that held the consumer say, is only found
+// out by who waits longer than two heartbeats at a time.
+func (c *Consumer) pump() {
+	defer close(c.ready)
+	for {
+		m, err := c.messages.Next()
+		if err != nil {
+			c.failed = err
+			return
+		}
+		meta, err := m.Metadata()
+		if err != nil {
+			c.failed = err
+			return
+		}
+		select {
+		case c.ready <- Message{meta.Sequence.Stream, m.Subject(), m.Data(), meta.Timestamp}:
+		case <-c.closed:
+			return
+		}
+	}
 }
 
 // pull is how many messages are asked for ahead.
@@ -68,25 +103,27 @@ const gatherFor = 100 * time.Millisecond
 // gather appends n messages, fewer if ctx ends before they have come.
 func (c *Consumer) gather(ctx context.Context, all []Message, n int) ([]Message, error) {
 	for range n {
-		m, err := c.messages.Next(jetstream.NextContext(ctx))
-		if err != nil && ctx.Err() != nil {
+		select {
+		case m, ok := <-c.ready:
+			if !ok {
+				return all, fmt.Errorf("read stream: %w", c.failed)
+			}
+			c.last = m.Seq
+			all = append(all, m)
+		case <-ctx.Done():
 			return all, nil
 		}
-		if err != nil {
-			return all, fmt.Errorf("read stream: %w", err)
-		}
-		meta, err := m.Metadata()
-		if err != nil {
-			return all, fmt.Errorf("read stream: %w", err)
-		}
-		all = append(all, Message{meta.Sequence.Stream, m.Subject(), m.Data(), meta.Timestamp})
 	}
 	return all, nil
 }
 
-// Done lets the stream forget all messages up to and with that number: they are
-// stored.
+// Done lets the stream forget all messages up to and with that number, which
+// this consumer has read: they are stored. Numbers that another consumer has read
+// say nothing, not even another of the same stream.
 func (c *Consumer) Done(ctx context.Context, seq uint64) error {
+	if seq > c.last {
+		return fmt.Errorf("forget what is stored: this consumer has read up to %d, not %d", c.last, seq)
+	}
 	if err := c.stream.Purge(ctx, jetstream.WithPurgeSequence(seq+1)); err != nil {
 		return fmt.Errorf("forget what is stored: %w", err)
 	}
@@ -102,5 +139,10 @@ func (c *Consumer) State(ctx context.Context) (messages, bytes uint64, err error
 	return info.State.Msgs, info.State.Bytes, nil
 }
 
-// Close ends reading.
-func (c *Consumer) Close() { c.messages.Stop() }
+// Close ends reading. It is called once, when Fetch has returned.
+func (c *Consumer) Close() {
+	close(c.closed)
+	c.messages.Stop()
+	for range c.ready { // until pump has ended
+	}
+}

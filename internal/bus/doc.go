@@ -2,7 +2,7 @@
 // and a server's (Bus). The NATS server itself is in bus/embedded, or anywhere.
 //
 //	agent                           NATS                            server
-//	spool ──sample.<machine>──> stream samples ──────────────────> Consumer, in order, by sequence
+//	spool ──sample.<machine>──> stream samples ──────────────────> Consumer, in order
 //	spool ──record.<machine>──> stream records ──────────────────> Consumer
 //	  <── spec.<job>.<platform> ── core subject <── PutSpecs ── bucket specs
 //	  <── command.machine.<machine>, command.all ── core subjects <── Command; replies go back

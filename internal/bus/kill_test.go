@@ -67,7 +67,11 @@ func play(text string) {
 
 func report(u *Uplink) {
 	s := u.samples.spool.Stats()
-	fmt.Printf("%s %d %d\n", u.boot, s.Appended, u.Stats().Lost+s.Dropped+s.Damaged)
+	trouble := ""
+	if err := u.Err(); err != nil {
+		trouble = strings.ReplaceAll(err.Error(), "\n", "; ")
+	}
+	fmt.Printf("%s %d %d %s\n", u.boot, s.Appended, u.Stats().Lost+s.Dropped+s.Damaged, trouble)
 }
 
 // fleet is servers, agents and a reader that stores, and what each has said.
@@ -85,8 +89,10 @@ type fleet struct {
 	onDisk  map[wire.Key]uint64 // by life: how many batches are on the agent's disk
 	lost    uint64
 	highest map[wire.Key]uint64 // by life: of the stored
+	newest  map[string]string   // by machine: what its agent said last
 	stored  int
 	twice   int // dropped because they were stored already
+	reads   error
 	wrong   []string
 }
 
@@ -105,7 +111,12 @@ func newFleet(t *testing.T, nodes, agents int) *fleet {
 	}
 	t.Logf("-seed %d", from)
 	f := &fleet{t: t, rng: rand.New(rand.NewPCG(from, 1)), keys: newAuthority(t),
-		onDisk: map[wire.Key]uint64{}, highest: map[wire.Key]uint64{}}
+		onDisk: map[wire.Key]uint64{}, highest: map[wire.Key]uint64{}, newest: map[string]string{}}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("%d stored, %d again; the reader: %v; agents: %q", f.stored, f.twice, f.reads, f.newest)
+		}
+	})
 	f.startServers(nodes)
 	b := openBus(t, f.keys, f.url, nodes)
 	ctx, stop := context.WithCancel(context.Background())
@@ -179,6 +190,7 @@ func (f *fleet) startAgent(p *player) {
 				continue // cut off by the kill
 			}
 			f.mu.Lock()
+			f.newest[p.options.Machine] = in.Text()
 			f.onDisk[wire.Key{Machine: p.options.Machine, Boot: boot}] = n
 			f.lost = max(f.lost, lost)
 			f.mu.Unlock()
@@ -201,9 +213,11 @@ func (p *player) kill() {
 // read is a store in memory that is never killed: it takes a batch if its
 // number is higher than any of that life, and lets the stream forget what it has.
 func (f *fleet) read(ctx context.Context, b *Bus) {
-	var from uint64
 	for ctx.Err() == nil {
-		if err := f.readOn(ctx, b, &from); err != nil && ctx.Err() == nil {
+		if err := f.readOn(ctx, b); err != nil && ctx.Err() == nil {
+			f.mu.Lock()
+			f.reads = err
+			f.mu.Unlock()
 			select {
 			case <-ctx.Done():
 			case <-time.After(20 * time.Millisecond):
@@ -212,9 +226,9 @@ func (f *fleet) read(ctx context.Context, b *Bus) {
 	}
 }
 
-func (f *fleet) readOn(ctx context.Context, b *Bus, from *uint64) error {
+func (f *fleet) readOn(ctx context.Context, b *Bus) error {
 	opening, cancel := context.WithTimeout(ctx, 2*time.Second)
-	c, err := b.Consume(opening, Samples, *from)
+	c, err := b.Consume(opening, Samples)
 	cancel()
 	if err != nil {
 		return err
@@ -225,18 +239,14 @@ func (f *fleet) readOn(ctx context.Context, b *Bus, from *uint64) error {
 		all, err := c.Fetch(fetching, nil, 500)
 		cancel()
 		for i := range all {
-			if all[i].Seq < *from {
-				continue // of a consumer that began at an end that was not the end
-			}
 			f.take(&all[i])
-			*from = all[i].Seq + 1
 		}
 		if err != nil || ctx.Err() != nil {
 			return err
 		}
 		if len(all) > 0 && f.some(2) == 0 {
 			forgetting, cancel := context.WithTimeout(ctx, 2*time.Second)
-			err = c.Done(forgetting, *from-1)
+			err = c.Done(forgetting, all[len(all)-1].Seq)
 			cancel()
 			if err != nil {
 				return err

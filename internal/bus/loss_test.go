@@ -50,7 +50,7 @@ func TestPowerCut(t *testing.T) {
 	}
 	s.start()
 	b := openBus(t, a, s.url(), 1)
-	c, err := b.Consume(t.Context(), Samples, 0)
+	c, err := b.Consume(t.Context(), Samples)
 	if err != nil {
 		t.Fatal(err)
 	}

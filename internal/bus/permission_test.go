@@ -196,7 +196,7 @@ func TestForged(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	for _, stream := range []Stream{Samples, Records} {
-		c, err := b.Consume(ctx, stream, 0)
+		c, err := b.Consume(ctx, stream)
 		if err != nil {
 			t.Fatal(err)
 		}
