@@ -228,8 +228,12 @@ func play(t *testing.T, m *Maker, e lab.Environment, exe string, waits bool) {
 		}
 		return u.Total()
 	}
+	quelltest.Until(t, 20*time.Second, "it wants to run", func() bool { ready, err := e.Ready(); return err == nil && ready })
 	if err := e.Freeze(true); err != nil {
 		t.Fatal(err)
+	}
+	if ready, err := e.Ready(); ready || err != nil {
+		t.Errorf("frozen, it wants to run: %t, %v", ready, err)
 	}
 	stopped := used()
 	if stopped <= 0 {
