@@ -25,19 +25,18 @@ import (
 // One pass: sums for each task, then their moments merged (Chan, Golub and
 // LeVeque, 1979), as stat.Moments does it.
 func SpecSQL(p spec.Params, now sample.Millis) string {
-	return fmt.Sprintf(`WITH teaching AS (
+	return fmt.Sprintf(`WITH victims AS MATERIALIZED (
+  SELECT machine, victim_task AS task, signal, began, coalesce(closed, updated) AS ended FROM incidents WHERE NOT follows
+), teaching AS (
   SELECT s.job, s.platform, s.signal, s.variant, s.machine, s.task, s.ts,
          s.cpu::DOUBLE AS cpu, s.cost::DOUBLE AS cost,
          exp(%[2]s * (%[1]d - epoch_ms(s.ts))) AS w
   FROM samples s JOIN signals g ON g.signal = s.signal
+  ANTI JOIN victims i ON i.machine = s.machine AND i.task = s.task AND i.signal = s.signal AND s.ts >= i.began AND s.ts <= i.ended
   WHERE s.cost >= g.least_cost AND (g.most_cost IS NULL OR s.cost <= g.most_cost)
     AND (g.least_cpu IS NULL OR s.cpu >= g.least_cpu)
     AND s.flags & %[3]d = 0
     AND s.ts <= make_timestamptz(%[1]d * 1000)
-    AND NOT EXISTS (
-      SELECT 1 FROM incidents i
-      WHERE i.machine = s.machine AND i.victim_task = s.task AND i.signal = s.signal
-        AND NOT i.follows AND s.ts BETWEEN i.began AND coalesce(i.closed, i.updated))
 ), tasks AS (
   SELECT job, platform, signal, variant, count(*) AS n, sum(w) AS sw, sum(w * w) AS sw2,
          sum(w * cpu) AS swu, sum(w * cost) AS swc, sum(w * cost * cost) AS swcc, max(ts) AS newest
