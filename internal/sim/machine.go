@@ -19,7 +19,6 @@ type machine struct {
 	tasks    []task // the victim is the first
 	guilty   []int
 	usual    float64 // stress of the channel on a usual minute
-	unseen   wave    // what presses on it from outside
 	extra    float64 // how much that is
 	trouble  wave    // when the trouble is on
 	severity float64

@@ -1,10 +1,14 @@
 package sim
 
 import (
+	"encoding/csv"
 	"encoding/json"
 	"math"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"syscall"
 	"testing"
 
@@ -95,6 +99,48 @@ func TestNoiseIsFigure7s(t *testing.T) {
 	}
 	if share := float64(over) / quantiles; math.Abs(share-0.040) > 0.001 {
 		t.Errorf("%.4f above 2 σ, the paper's fit has 0.040", share)
+	}
+}
+
+// reference reads a table of the papers: the values of a column by the first.
+func reference(t *testing.T, name, column string) map[string]float64 {
+	t.Helper()
+	f, err := os.Open(filepath.Join("..", "..", "testdata", "reference", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	rows, err := csv.NewReader(f).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := map[string]float64{}
+	for _, row := range rows[1:] {
+		values[row[0]], err = strconv.ParseFloat(row[slices.Index(rows[0], column)], 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return values
+}
+
+func TestFiguresAreThePapers(t *testing.T) {
+	said := reference(t, "cpi2_headline.csv", "value")
+	search := served()[3]
+	for name, have := range map[string]float64{"web_search_cpi_mean": search.Mean, "web_search_cpi_stddev": search.StdDev,
+		"web_search_gev_location": gevLocation, "web_search_gev_scale": gevScale, "web_search_gev_shape": gevShape} {
+		if want, ok := said[name]; !ok || want != have {
+			t.Errorf("%s is %v, the paper has %v", name, have, want)
+		}
+	}
+	smt := reference(t, "aws_metal_degradation.csv", "full_degradation_percent")
+	for _, p := range Platforms() {
+		if want := smt[string(p.Name)]; math.Abs(100*p.SMT-want) > 1e-9 {
+			t.Errorf("%s loses %v %%, the study has %v", p.Name, 100*p.SMT, want)
+		}
+	}
+	if len(smt) != len(Platforms()) {
+		t.Errorf("the study has %d platforms", len(smt))
 	}
 }
 

@@ -49,9 +49,8 @@ func (m *machine) noise(t *task) float64 {
 // past is what is remembered of a minute, for the question whether an accused
 // really hurt a victim.
 type past struct {
-	load           float64
-	demand         []float64
-	expected, open []float64 // of each task; open: 1 where it was hurt by an antagonist
+	load             float64
+	demand, expected []float64 // of each task
 }
 
 // memory is how many minutes the truth looks back: the paper's window.

@@ -31,7 +31,7 @@ func run() error {
 	}
 	names := flag.String("rules", strings.Join(rules, ","), "which rules")
 	half := flag.String("half", string(sim.Test), "which half of the scenarios: tuning or test")
-	flag.IntVar(&s.Seeds, "seeds", 20, "cases of each scenario")
+	flag.IntVar(&s.Seeds, "seeds", 10, "cases of each scenario")
 	flag.IntVar(&s.Minutes, "minutes", 150, "how long a case lasts")
 	flag.IntVar(&s.Days, "days", 200, "days of an everyday machine without antagonists")
 	flag.Uint64Var(&s.Seed, "seed", 1, "of everything")
