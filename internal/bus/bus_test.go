@@ -154,7 +154,7 @@ func TestServerComesLater(t *testing.T) {
 func TestKeptIsSentAgain(t *testing.T) {
 	a := newAuthority(t)
 	s := startServer(t, a, embedded.Options{})
-	b := openBus(t, a, s.url(), 1)
+	openBus(t, a, s.url(), 1) // makes the streams
 	u := openUplink(t, a, s.url(), "m", nil)
 	for range 3 {
 		u.Samples(1, samples("m", 1))
@@ -163,7 +163,7 @@ func TestKeptIsSentAgain(t *testing.T) {
 	s.kill()
 	s.start()
 	quelltest.Until(t, 30*time.Second, "all are acknowledged again", func() bool { return u.Stats().Sent == 6 })
-	b = openBus(t, a, s.url(), 1)
+	b := openBus(t, a, s.url(), 1)
 	c, err := b.Consume(t.Context(), Samples)
 	if err != nil {
 		t.Fatal(err)

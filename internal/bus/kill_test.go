@@ -148,8 +148,8 @@ func (f *fleet) startServers(n int) {
 		peers = append(peers, freeAddress(f.t))
 	}
 	for i := range n {
-		p := &process{t: f.t, Options: serverOptions{embedded.Options{Dir: f.t.TempDir(), Listen: freeAddress(f.t), Name: fmt.Sprint("n", i),
-			Cluster: &embedded.Cluster{Name: "test", Listen: peers[i], Peers: peers, Secret: "secret"}}, trust}}
+		p := &process{t: f.t, Options: serverOptions{Dir: f.t.TempDir(), Listen: freeAddress(f.t), Name: fmt.Sprint("n", i),
+			Peer: peers[i], Peers: peers, Trust: trust}}
 		f.t.Cleanup(p.kill)
 		f.servers, urls = append(f.servers, p), append(urls, p.url())
 	}

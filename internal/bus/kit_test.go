@@ -45,9 +45,12 @@ type process struct {
 	stdin   io.Closer
 }
 
+// serverOptions are those of embedded.Options that go to another process.
 type serverOptions struct {
-	embedded.Options
-	Trust authority.Trust
+	Dir, Listen, Name string
+	Peer              string   // its address for other nodes; empty: it is alone
+	Peers             []string // theirs
+	Trust             authority.Trust
 }
 
 // startServer starts a server on a port that stays its own, also after a kill.
@@ -63,7 +66,7 @@ func startServer(t testing.TB, a *authority.Authority, o embedded.Options) *proc
 	if o.Listen == "" {
 		o.Listen = freeAddress(t)
 	}
-	n := &process{t: t, Options: serverOptions{o, trust}}
+	n := &process{t: t, Options: serverOptions{Dir: o.Dir, Listen: o.Listen, Trust: trust}}
 	t.Cleanup(n.kill)
 	n.start()
 	return n
@@ -134,8 +137,12 @@ func serve(text string) {
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
 		panic(err)
 	}
-	o.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
-	s, err := embedded.Start(o.Options, o.Trust)
+	opts := embedded.Options{Dir: o.Dir, Listen: o.Listen, Name: o.Name,
+		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))}
+	if o.Peer != "" {
+		opts.Cluster = &embedded.Cluster{Name: "test", Listen: o.Peer, Peers: o.Peers, Secret: "secret"}
+	}
+	s, err := embedded.Start(opts, o.Trust)
 	if err != nil {
 		panic(err)
 	}
