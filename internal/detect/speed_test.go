@@ -60,6 +60,31 @@ func BenchmarkIdentify1000x10(b *testing.B) {
 	b.ReportMetric(each/1000, "ns/suspect")
 }
 
+// BenchmarkEvidence1000x60 is what the switch Evidence adds to that, in time: an
+// hour of a thousand suspects, beside the correlation over the same hour.
+func BenchmarkEvidence1000x60(b *testing.B) {
+	d := New(paper(b, Evident))
+	sig := signal(b, sample.CPI)
+	for at := minute; at <= 60*minute; at += minute {
+		d.Observe(sig, at, crowded(1000, at))
+	}
+	a := anomaly{d.series[sig.Name], sample.TaskKey{Inode: 1}, Neighbour, 60 * minute}
+	slot := a.signal.index[a.victim]
+	var took [2]time.Duration
+	turns := 0
+	for b.Loop() {
+		turns++
+		for i, on := range [2]bool{false, true} {
+			d.params.Switches.Evidence = on
+			start := time.Now()
+			d.analyse(a, slot)
+			took[i] += time.Since(start)
+		}
+	}
+	b.ReportMetric(float64(took[1])/float64(took[0]), "evidence/correlation")
+	b.ReportMetric(float64(took[1])/float64(turns)/1e6, "ms")
+}
+
 func TestAnAnalysisAllocatesNothing(t *testing.T) {
 	d, _, a := crowd(t, 100)
 	slot := a.signal.index[a.victim]
