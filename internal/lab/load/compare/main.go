@@ -79,7 +79,6 @@ type held struct {
 	target   float64
 	achieved float64
 	others   float64 // what others used of the CPU
-	note     string
 }
 
 // contended is that the CPU had no time left: how it is divided is then not the
