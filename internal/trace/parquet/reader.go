@@ -93,6 +93,13 @@ func NewReader(r io.ReaderAt, size int64) (t *Reader, err error) {
 			t.extras = append(t.extras, extraColumn{e, c})
 		}
 	}
+	rows := f.NumRows()
+	for _, g := range t.groups {
+		if rows -= g.NumRows(); g.NumRows() < 0 || rows < 0 {
+			err = errors.Join(err, errors.New("read Parquet: damaged: its groups have more rows than the file, or less than none"))
+			break
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
