@@ -147,6 +147,9 @@ func TestAQueryAnswers(t *testing.T) {
 		b.ask(t, "FROM "+table)
 		b.ask(t, "DESCRIBE "+table)
 	}
+	if got := rows(b.ask(t, "SELECT count(*) FROM signals WHERE least_cpu > 1000 OR most_cost > 1e9")); got != "[0]" {
+		t.Errorf("%s signals have a bound that nothing reaches", got)
+	}
 	b.ask(t, "EXPLAIN SELECT * FROM samples")
 	b.ask(t, "explain analyze SELECT count(*) FROM samples")
 	b.ask(t, "WITH x AS (SELECT 1 AS a) SELECT * FROM x;")

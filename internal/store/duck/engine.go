@@ -111,9 +111,10 @@ func views(job *Job) []string {
 	return all
 }
 
-// number writes one that may be infinite, which is a bound that is none: null.
+// number writes a bound; one that nothing reaches is none: null. (The signal io
+// has such a least CPU usage: its activity is another.)
 func number(v float64) string {
-	if math.IsInf(v, 0) {
+	if math.IsInf(v, 0) || v == math.MaxFloat64 {
 		return "NULL"
 	}
 	return strconv.FormatFloat(v, 'g', -1, 64)
