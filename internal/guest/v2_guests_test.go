@@ -2,7 +2,10 @@
 
 package guest
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 // modules puts kernel modules into a box, loaded before anything runs.
 func (b box) modules(t *testing.T, names ...string) box {
@@ -47,6 +50,14 @@ func TestV2(t *testing.T) {
 			Machine: Machine{Arch: AMD64, CPUs: CPUs{Cores: 2}},
 			tests:   []insideTest{{pkg: pkg, args: []string{"-test.run=Placement|Pressure"}}},
 		}.run(t)
+	})
+	// In virtual time, and so with the kernel of arm64: see Machine.InstructionNS.
+	t.Run("findings", func(t *testing.T) {
+		box{
+			Machine:  Machine{Arch: ARM64, CPUs: CPUs{Cores: 2}, InstructionNS: 16},
+			tests:    []insideTest{{pkg: pkg, args: []string{"-test.run=Findings"}}},
+			deadline: 20 * time.Minute, // of a busy host
+		}.programs(t, "quell-agent").run(t)
 	})
 	// In the host's time, where emulated CPUs take long turns.
 	t.Run("demo", func(t *testing.T) {

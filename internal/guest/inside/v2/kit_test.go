@@ -113,12 +113,14 @@ func burn(t *testing.T, path string, cpu int) (pid int) {
 		t.Fatal(syscall.Errno(-pid))
 	}
 	t.Cleanup(func() { end(t, pid) })
+	// In this order: before Linux 6.2 a process that comes into another cpuset
+	// may run on all of its CPUs, whatever its affinity was.
+	put(t, filepath.Join(root, path, "cgroup.procs"), strconv.Itoa(pid))
 	var set unix.CPUSet
 	set.Set(cpu)
 	if err := unix.SchedSetaffinity(pid, &set); err != nil {
 		t.Fatal(err)
 	}
-	put(t, filepath.Join(root, path, "cgroup.procs"), strconv.Itoa(pid))
 	return pid
 }
 

@@ -1,0 +1,208 @@
+//go:build inguest
+
+package v2
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/report"
+)
+
+// suffering is a way to make the victim suffer and what is to be found then.
+type suffering struct {
+	name    string
+	variant string // of runq
+	uid     int    // of the agent and the scene
+	suffer  func(*testing.T)
+	kind    detect.Kind
+	words   string // of the incident, for people
+	note    string // of the victim
+}
+
+// A victim that is made to suffer without a neighbour's doing, beside one that
+// is loud in just those intervals: each cause has its own words, in incidents
+// and in metrics, and nobody is blamed. The last is the counter-proof.
+func TestFindings(t *testing.T) {
+	quelltest.Need(t, quelltest.TwoCPUs)
+	// CPU 1 is the victim's: whatever else ran there would be a neighbour.
+	if err := keepTo(0); err != nil {
+		t.Fatal(err)
+	}
+	quota := func(path string) func(*testing.T) {
+		return func(t *testing.T) {
+			burn(t, loud, 0)
+			put(t, filepath.Join(root, path, "cpu.max"), "50000 100000")
+		}
+	}
+	const own = "own-quota: the task ran into its own CPU quota; no neighbour is to blame"
+	const above = "own-quota: the CPU quota of " + pod + ", a cgroup above the task, held it back; no neighbour is to blame"
+	for _, c := range []suffering{
+		{name: "own quota", variant: "bpf", suffer: quota(victim), kind: detect.OwnQuota, words: own},
+		{name: "quota above", variant: "bpf", suffer: quota(pod), kind: detect.OwnQuota, words: above, note: pod},
+		{name: "quota above, by schedstat", variant: "schedstat", uid: user, suffer: quota(pod), kind: detect.OwnQuota, words: above, note: pod},
+		{name: "waits for itself", variant: "bpf", suffer: func(t *testing.T) { burn(t, loud, 0); burn(t, victim, 1) },
+			kind: detect.SelfWait, words: "self-wait: the task's threads waited for each other; no neighbour is to blame"},
+		{name: "stolen time, by a made-up /proc/stat", variant: "bpf", suffer: func(t *testing.T) { steal(t); burn(t, loud, 1) },
+			kind: detect.Steal, words: "steal: the hypervisor took the CPU; the antagonist is another VM"},
+		{name: "a neighbour", variant: "bpf", suffer: func(t *testing.T) { burn(t, loud, 1) }, kind: detect.Neighbour, words: "neighbour: 1 antagonist among"},
+	} {
+		t.Run(c.name, func(t *testing.T) { c.play(t) })
+	}
+}
+
+func (c suffering) play(t *testing.T) {
+	stage(t, c.uid)
+	a := startAgent(t, c.uid)
+	burn(t, victim, 1) // not earlier: to start, the agent works for seconds
+	s, err := a.Status(t.Context())
+	if err != nil || len(s.Signals) != 1 || s.Signals[0].Variant != c.variant {
+		t.Fatalf("status %+v, %v; want runq by %s", s, err, c.variant)
+	}
+	a.learnt()
+	c.suffer(t)
+	var got plan.Incident
+	until(t, 60*time.Second, "there is an incident", func() bool {
+		for _, i := range a.incidents() {
+			if i.Kind == c.kind {
+				got = i
+			}
+		}
+		return got.ID != ""
+	})
+	blame := c.kind == detect.Neighbour
+	for _, i := range a.incidents() {
+		if i.Kind == detect.Neighbour != blame || !blame && (i.Antagonists > 0 || len(i.Rounds) > 0) || i.Victim.Name != victim {
+			t.Errorf("incident %+v", i)
+		}
+	}
+	var page bytes.Buffer
+	if err := report.Incident(&page, got, report.Style{}); err != nil || !strings.Contains(strings.Join(strings.Fields(page.String()), " "), c.words) {
+		t.Errorf("%v, the incident reads\n%s", err, page.String())
+	}
+	t.Logf("figure: %s: cost %.2f, over %.2f: %s (%s)", c.name, got.Cost, got.Threshold, got.Kind, got.Reason)
+	limit := text(t, loud, "cpu.max")
+	if was := "max 100000\n"; (limit != was) != blame {
+		t.Errorf("the neighbour's limit is %q", limit)
+	}
+	until(t, 20*time.Second, "the finding is counted", func() bool {
+		return a.metric(fmt.Sprintf(`quell_findings_total{kind="%s",signal="runq"}`, c.kind)) != ""
+	})
+	for _, m := range []string{"quell_incidents_total", "quell_findings_total"} {
+		if n := a.metric(m + `{kind="neighbour",signal="runq"}`); n != "" && !blame {
+			t.Errorf("%s neighbours in %s", n, m)
+		}
+	}
+	until(t, 20*time.Second, "the victim's note names the cgroup with the quota", func() bool {
+		tasks, err := a.Tasks(t.Context())
+		return err == nil && slices.ContainsFunc(tasks, func(v api.TaskView) bool {
+			return v.Name == victim && strings.Contains(v.Note, c.note)
+		})
+	})
+	if blame {
+		a.diesAndIsFollowed(limit)
+	}
+}
+
+// diesAndIsFollowed kills the agent while it holds a cap: that stays until
+// somebody restores.
+func (a *agent) diesAndIsFollowed(limit string) {
+	t := a.t
+	a.cmd.Process.Kill()
+	a.cmd.Wait()
+	if got := text(t, loud, "cpu.max"); got != limit {
+		t.Errorf("with the agent dead the limit is %q, was %q", got, limit)
+	}
+	out, err := a.command("restore").CombinedOutput()
+	if err != nil {
+		t.Errorf("restore: %v: %s", err, out)
+	}
+	if got := text(t, loud, "cpu.max"); got != "max 100000\n" {
+		t.Errorf("after `restore` the limit is %q: %s", got, out)
+	}
+}
+
+// steal lets /proc/stat say from now on that the hypervisor takes 60 % of the
+// time of each CPU: a TCG guest cannot be robbed, and everything else here is
+// as it is.
+func steal(t *testing.T) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "stat")
+	before, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	tell := func() error {
+		// user nice system idle iowait irq softirq steal: in ticks of 10 ms.
+		n := int64(time.Since(begin) / (10 * time.Millisecond))
+		var b strings.Builder
+		for line := range strings.Lines(string(before)) {
+			f := strings.Fields(line)
+			if strings.HasPrefix(f[0], "cpu") {
+				cpus := int64(1)
+				if f[0] == "cpu" {
+					cpus = 2
+				}
+				line = fmt.Sprintf("%s %d 0 0 0 0 0 0 %d 0 0\n", f[0], n*4/10*cpus, n*6/10*cpus)
+			}
+			b.WriteString(line)
+		}
+		next := file + ".next"
+		if err := os.WriteFile(next, []byte(b.String()), 0o644); err != nil {
+			return err
+		}
+		text, err := os.ReadFile(next)
+		if err != nil {
+			return err
+		}
+		f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE, 0o644)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		_, err = f.WriteAt(append(text, bytes.Repeat([]byte("\n"), 64)...), 0)
+		return err
+	}
+	if err := tell(); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount(file, "/proc/stat", "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		tick := time.NewTicker(100 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+				if err := tell(); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		close(stop)
+		<-stopped
+		if err := unix.Unmount("/proc/stat", unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+}
