@@ -1,4 +1,5 @@
-# quell's targets. Needs Go (the version in go.mod) and, for -race, a C compiler.
+# quell's targets. Needs Go (the version in go.mod) and, for -race and
+# quell-server, a C and C++ compiler.
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION)
@@ -8,8 +9,9 @@ BENCHTIME ?= 0.5s
 FUZZTIME  ?= 10s
 PKGS ?= ./...
 
-CC_FOUND := $(shell command -v $${CC:-gcc} || command -v clang)
-RACE     := $(if $(CC_FOUND),-race)
+CC_FOUND  := $(shell command -v $${CC:-gcc} || command -v clang)
+CXX_FOUND := $(shell command -v $${CXX:-g++} || command -v clang++)
+RACE      := $(if $(CC_FOUND),-race)
 
 .PHONY: help demo demo-figures fault cluster-fault churn test test-guests test-browser bench bench-agent lab-smoke lab-fault lab-load quality fuzz lint build generate clean bin/quell bin/quell-agent bin/quell-server
 
@@ -38,7 +40,7 @@ ALONE  = $(shell go list $(PKGS) | grep -Fx "$$(grep -lr --include='*_test.go' '
 OTHERS = $(filter-out $(ALONE),$(shell go list $(PKGS)))
 
 test: ## go vet, then every test with -race; lists what failed and what was skipped
-	@$(if $(RACE),,echo 'no C compiler: testing without -race (for it: apt-get install -y gcc libc6-dev)')
+	@$(if $(and $(CC_FOUND),$(CXX_FOUND)),,echo 'needs a C and C++ compiler, for -race and DuckDB: apt-get install -y g++'; exit 1)
 	@status=0; go vet $(PKGS) || status=1; go build $(RACE) -o /dev/null $(PKGS) || status=1; \
 	go run ./internal/quelltest/tally $(RACE) -timeout 10m $(if $(OTHERS),-- $(OTHERS)) $(if $(ALONE),-- -p 1 $(ALONE)) || status=1; exit $$status
 

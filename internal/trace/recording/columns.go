@@ -214,10 +214,9 @@ func (m *mapped) parse(line []byte, s *sample.Sample) (bool, error) {
 		s.Class, err = sample.ParseClass(class)
 		errs = cmp.Or(errs, keyedError("class", err))
 	}
-	cpu, cost, misses := number("cpu", m.c.CPU), math.NaN(), number("llc_misses", m.c.LLCMisses)
+	cpu, misses := number("cpu", m.c.CPU), number("llc_misses", m.c.LLCMisses)
 	if !m.c.Counters {
-		cost = number("cost", m.c.Cost)
-		s.CPU, s.Cost = float32(cpu), float32(cost)
+		s.CPU, s.Cost = float32(cpu), float32(number("cost", m.c.Cost))
 		if misses >= 0 {
 			s.Extras.Set(sample.LLCMisses, misses)
 		}

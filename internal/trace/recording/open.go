@@ -171,7 +171,7 @@ func (r *Recording) open(f *os.File, o Options) error {
 			b, packed = bufio.NewReaderSize(z, 1<<16), packed+", zstd"
 		case bytes.HasPrefix(start, []byte(parquetMagic)):
 			if packed != "" || r.size == 0 {
-				return errors.New("Parquet is read from a plain file only: unpack it first")
+				return errors.New("read Parquet: only from a plain file; unpack it first")
 			}
 			return r.parquet(f)
 		default:
