@@ -273,7 +273,8 @@ func stay() {
 	}
 }
 
-// stayers keeps four tasks at a time that stay for longer than a period, until
+// stayers keeps four tasks at a time that stay for longer than two periods, so
+// that an interval lies within, wherever they begin, until
 // the function returned is called and each lane has had one; that returns their
 // lives.
 func (c *churn) stayers() func() []life {
@@ -286,7 +287,7 @@ func (c *churn) stayers() func() []life {
 			for n := 0; ; n++ {
 				l := life{name: fmt.Sprintf("/%s/stay-%d-%d", c.name, lane, n)}
 				dir := filepath.Join(filepath.Dir(c.tops[0]), l.name)
-				if err := c.stayer(dir, churnPeriod+churnDuration+time.Duration(lane*300+n%7*250)*time.Millisecond, &l); err != nil {
+				if err := c.stayer(dir, 2*churnPeriod+churnDuration+time.Duration(lane*300+n%7*250)*time.Millisecond, &l); err != nil {
 					c.t.Error(err)
 					return
 				}
