@@ -25,7 +25,7 @@ type window struct {
 	hurry    bool   // begin with windows that are closer together
 	start    time.Time
 	next     time.Time
-	ended    time.Time // the tick that closed the newest
+	read     time.Time // when usage was read at the newest one's end
 	times    host.CPUTimes
 	timesOK  bool
 	busy     time.Duration    // of all CPUs in the window; below 0: not known
@@ -111,8 +111,11 @@ func (a *Agent) openWindow(now time.Time) {
 	a.markQuotas()
 	w.start, w.open, w.halved = a.now(), true, true
 	w.caps = a.planner.Caps()
+	// What an idle task uses between two readings counts for the second. That is
+	// nothing as a rule, but the analysis of the window before may have taken long.
+	justRead := w.start.Sub(w.read) < a.config.Sampling.Duration/100
 	for _, t := range a.roster.order {
-		if t.busy() || !now.Equal(w.ended) { // else it has just been read
+		if t.busy() || !justRead {
 			_ = t.use() // noted
 		}
 		t.pressure.begin(t.cgroup)
@@ -133,7 +136,7 @@ func (a *Agent) cpuTimes() (host.CPUTimes, bool) {
 // closeWindow ends the window and lets everybody know what it said.
 func (a *Agent) closeWindow(now time.Time) {
 	w := &a.window
-	w.open, w.ended = false, now
+	w.open = false
 	a.roster.settle()
 	for _, t := range a.roster.order {
 		if !t.ended {
@@ -141,6 +144,7 @@ func (a *Agent) closeWindow(now time.Time) {
 		}
 	}
 	end := a.now()
+	w.read = end
 	contiguous := w.due(now, a.config)
 	for _, t := range a.roster.order {
 		if !t.ended {
