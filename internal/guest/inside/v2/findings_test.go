@@ -55,7 +55,7 @@ func TestFindings(t *testing.T) {
 		{name: "quota above, by schedstat", variant: "schedstat", uid: user, suffer: quota(pod), kind: detect.OwnQuota, words: above, note: pod},
 		{name: "waits for itself", variant: "bpf", suffer: func(t *testing.T) { burn(t, loud, 0); burn(t, victim, 1) },
 			kind: detect.SelfWait, words: "self-wait: the task's threads waited for each other; no neighbour is to blame"},
-		{name: "stolen time, by a made-up /proc/stat", variant: "bpf", suffer: func(t *testing.T) { steal(t); burn(t, loud, 1) },
+		{name: "stolen time, by made-up counters", variant: "bpf", suffer: func(t *testing.T) { steal(t); burn(t, loud, 1) },
 			kind: detect.Steal, words: "steal: the hypervisor took the CPU; the antagonist is another VM"},
 		{name: "a neighbour", variant: "bpf", suffer: func(t *testing.T) { burn(t, loud, 1) }, kind: detect.Neighbour, words: "neighbour: 1 antagonist among"},
 	} {
