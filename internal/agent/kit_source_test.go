@@ -21,6 +21,7 @@ type source struct {
 	linger        bool
 	targets       map[sample.TaskKey]*followed
 	change        func(path string, r *counter.Reading) // what was read of a guest
+	starting      func()                                // happens in Start
 }
 
 type followed struct {
@@ -81,6 +82,9 @@ func (s *source) Start() error {
 		return s.start
 	}
 	s.open, s.on = true, true
+	if s.starting != nil {
+		s.starting()
+	}
 	for _, f := range s.targets {
 		f.counting = true
 	}

@@ -65,6 +65,34 @@ func TestHowOftenUsageIsRead(t *testing.T) {
 	}
 }
 
+// Opening a window takes seconds on a slow machine. An idle task that wakes
+// meanwhile used nothing in the window but what it uses there.
+func TestUsageOfTheWindowAlone(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir(), "sampling.period=10s")
+		g := r.add("/batch/job-1", 0)
+		r.start()
+		defer r.stop()
+		r.pass(25 * time.Second)
+		slow := true
+		r.source.starting = func() {
+			if slow {
+				slow = false
+				g.set(0.5)
+				<-time.After(8 * time.Second)
+			}
+		}
+		r.pass(20 * time.Second)
+		seen := 0.0
+		for _, s := range r.samples {
+			seen = max(seen, float64(s.CPU))
+		}
+		if slow || seen < 0.49 || seen > 0.51 {
+			t.Errorf("used %g CPU-s/s at most, want 0.5", seen)
+		}
+	})
+}
+
 func TestPressureIsOfTheWindow(t *testing.T) {
 	for _, period := range []string{"60s", "10s"} { // with a pause between windows, and without
 		t.Run(period, func(t *testing.T) {
