@@ -82,7 +82,7 @@ func TestUsageOfTheWindowAlone(t *testing.T) {
 				<-time.After(8 * time.Second)
 			}
 		}
-		r.pass(20 * time.Second)
+		r.pass(40 * time.Second)
 		seen := 0.0
 		for _, s := range r.samples {
 			seen = max(seen, float64(s.CPU))
