@@ -172,7 +172,7 @@ func (e Event) OpenThread(tid int) (*Tally, error) {
 func openTally(e event, pid int, cpus []int, flags int, bits uint64) (*Tally, error) {
 	t := &Tally{}
 	for _, cpu := range cpus {
-		attr := e.attr(true)
+		attr := e.attr()
 		attr.Bits |= bits
 		// A group's format cannot be inherited.
 		attr.Read_format = unix.PERF_FORMAT_TOTAL_TIME_ENABLED | unix.PERF_FORMAT_TOTAL_TIME_RUNNING

@@ -186,11 +186,33 @@ func (g *groups) switchOne(c *cpuGroup, on bool) {
 	if !c.isOpen || c.on == on {
 		return
 	}
-	if g.sys.toggle(c.fds[0], on) != nil {
+	if g.turn(c, on) != nil {
 		g.close(c)
 		return
 	}
 	c.on = on
+}
+
+// turn switches a group on or off. Its leader starts it last and ends it first,
+// so that all members count for the same time. Members are off between windows
+// too: a cgroup with an event that is on, though its leader keeps it from
+// counting, costs each switch to or from it a microsecond (perf_cgroup_switch
+// in kernel/events/core.c returns early where none is).
+func (g *groups) turn(c *cpuGroup, on bool) error {
+	if !on {
+		if err := g.sys.toggle(c.fds[0], false); err != nil {
+			return err
+		}
+	}
+	for _, fd := range c.fds[1:len(g.events)] {
+		if err := g.sys.toggle(fd, on); err != nil {
+			return err
+		}
+	}
+	if on {
+		return g.sys.toggle(c.fds[0], true)
+	}
+	return nil
 }
 
 // whole reports whether the task is counted wherever it can run.

@@ -131,7 +131,7 @@ func (g *groups) open(c *cpuGroup, cgroup, cpu int) error {
 	*c = cpuGroup{}
 	leader := -1
 	for i, e := range g.events {
-		fd, err := g.sys.open(e.attr(leader < 0), cgroup, cpu, leader)
+		fd, err := g.sys.open(e.attr(), cgroup, cpu, leader)
 		if err != nil {
 			for _, fd := range c.fds[:i] {
 				g.sys.close(fd)

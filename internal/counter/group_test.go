@@ -204,21 +204,33 @@ func TestWindowNaive(t *testing.T) {
 func TestGroupShape(t *testing.T) {
 	f, p, _ := fakeCPI(t)
 	f.reads = 0
+	on := func() (n int) {
+		for _, e := range f.events {
+			if e.on {
+				n++
+			}
+		}
+		return n
+	}
 	start(t, p)
+	if on() != 6 {
+		t.Errorf("%d events are on in a window, want all 6", on())
+	}
 	stopped(t, p, nil)
+	if on() > 0 {
+		t.Errorf("%d events are on between windows: each makes switches dear", on())
+	}
 	if f.reads != 2 {
 		t.Errorf("%d reads for 2 CPUs, want one each", f.reads)
 	}
 	const format = unix.PERF_FORMAT_GROUP | unix.PERF_FORMAT_TOTAL_TIME_ENABLED | unix.PERF_FORMAT_TOTAL_TIME_RUNNING
 	leaders := 0
 	for fd, e := range f.events {
-		var bits uint64
 		if e.leader == fd {
 			leaders++
-			bits = unix.PerfBitDisabled
 		}
-		if e.attr.Bits != bits {
-			t.Errorf("event %d of type %d: bits %#x, want %#x: no exclude bit, the leader alone disabled", e.attr.Config, e.attr.Type, e.attr.Bits, bits)
+		if e.attr.Bits != unix.PerfBitDisabled {
+			t.Errorf("event %d of type %d: bits %#x, want disabled and no exclude bit", e.attr.Config, e.attr.Type, e.attr.Bits)
 		}
 		if e.attr.Read_format != format {
 			t.Errorf("read format %#x, want %#x", e.attr.Read_format, format)

@@ -16,8 +16,9 @@ type kernel interface {
 	// open opens an event of the cgroup (a directory's descriptor) on a CPU;
 	// leader is the descriptor of the group to join, -1 to lead a new one.
 	open(attr *unix.PerfEventAttr, cgroup, cpu, leader int) (int, error)
-	// toggle starts or stops a whole group, given its leader.
-	toggle(leader int, on bool) error
+	// toggle starts or stops an event. A group counts while its leader is on,
+	// and then those of its members that are.
+	toggle(fd int, on bool) error
 	read(fd int, buf []byte) (int, error)
 	close(fd int)
 }
@@ -28,14 +29,12 @@ func (linux) open(attr *unix.PerfEventAttr, cgroup, cpu, leader int) (int, error
 	return unix.PerfEventOpen(attr, cgroup, cpu, leader, unix.PERF_FLAG_PID_CGROUP|unix.PERF_FLAG_FD_CLOEXEC)
 }
 
-func (linux) toggle(leader int, on bool) error {
+func (linux) toggle(fd int, on bool) error {
 	req := uint(unix.PERF_EVENT_IOC_DISABLE)
 	if on {
 		req = unix.PERF_EVENT_IOC_ENABLE
 	}
-	// Without PERF_IOC_FLAG_GROUP, which would switch every member too: they
-	// stay enabled and count while their leader does (perf_event_open(2)).
-	return unix.IoctlSetInt(leader, req, 0)
+	return unix.IoctlSetInt(fd, req, 0) // of a leader, not of all its group
 }
 
 func (linux) read(fd int, buf []byte) (int, error) { return unix.Read(fd, buf) }
@@ -54,19 +53,14 @@ var taskClock = event{"task-clock", unix.PERF_TYPE_SOFTWARE, unix.PERF_COUNT_SW_
 
 // attr asks for counting with times. No exclude_ bit is set: above all not
 // exclude_guest, under which a virtual machine as a task counts nothing.
-func (e event) attr(leader bool) *unix.PerfEventAttr {
-	a := &unix.PerfEventAttr{
+func (e event) attr() *unix.PerfEventAttr {
+	return &unix.PerfEventAttr{
 		Type:        e.kind,
 		Size:        uint32(unsafe.Sizeof(unix.PerfEventAttr{})),
 		Config:      e.config,
+		Bits:        unix.PerfBitDisabled,
 		Read_format: unix.PERF_FORMAT_GROUP | unix.PERF_FORMAT_TOTAL_TIME_ENABLED | unix.PERF_FORMAT_TOTAL_TIME_RUNNING,
 	}
-	if leader {
-		// Members are opened enabled and follow the leader. Opened disabled,
-		// they would need a toggle of their own.
-		a.Bits = unix.PerfBitDisabled
-	}
-	return a
 }
 
 // refusal turns an error of perf_event_open into a NotSupportedError where it

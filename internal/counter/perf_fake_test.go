@@ -11,7 +11,8 @@ import (
 )
 
 // fake is a kernel that counts what a test says. It holds to what quell relies
-// on: a group counts only while its leader is on, and it is read as a whole.
+// on: an event counts only while it and its leader are on, and a group is read
+// as a whole.
 type fake struct {
 	t      *testing.T
 	events map[int]*fakeEvent
@@ -72,17 +73,17 @@ func (f *fake) open(attr *unix.PerfEventAttr, cgroup, cpu, leader int) (int, err
 	return f.next, nil
 }
 
-func (f *fake) toggle(leader int, on bool) error {
-	e := f.events[leader]
-	if e == nil || e.leader != leader {
-		f.t.Errorf("toggle of %d, which leads no group", leader)
+func (f *fake) toggle(fd int, on bool) error {
+	e := f.events[fd]
+	if e == nil {
+		f.t.Errorf("toggle of %d, which is not open", fd)
 		return unix.EBADF
 	}
-	if on && f.refuseOn != nil {
+	if on && e.leader == fd && f.refuseOn != nil {
 		return f.refuseOn
 	}
 	if e.on == on {
-		f.t.Errorf("group on CPU %d is on=%v already", e.cpu, on)
+		f.t.Errorf("event on CPU %d is on=%v already", e.cpu, on)
 	}
 	e.on = on
 	return nil
@@ -130,7 +131,9 @@ func (f *fake) run(inode uint64, cpu int, did tick) {
 		e.enabled += did.enabled
 		e.running += did.running
 		for i, m := range e.members {
-			f.events[m].value += did.values[i]
+			if f.events[m].on {
+				f.events[m].value += did.values[i]
+			}
 		}
 	}
 }

@@ -31,6 +31,11 @@ func (g *groups) toll(cgroup int) (least time.Duration) {
 			continue // it is offline
 		}
 		defer g.close(&c)
+		for _, fd := range c.fds[1:len(g.events)] {
+			if g.sys.toggle(fd, true) != nil {
+				return 0
+			}
+		}
 		for range tollTries {
 			begin := g.now()
 			if g.sys.toggle(c.fds[0], true) != nil || g.sys.toggle(c.fds[0], false) != nil {

@@ -12,19 +12,22 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// slow is a fake kernel on which a toggle takes some time of a clock of its own.
+// slow is a fake kernel on which switching a group takes some time of a clock of
+// its own.
 type slow struct {
 	*fake
 	clock time.Time
 	takes []time.Duration // of each toggle in turn, the last for all others
 }
 
-func (s *slow) toggle(leader int, on bool) error {
-	s.clock = s.clock.Add(s.takes[0])
-	if len(s.takes) > 1 {
-		s.takes = s.takes[1:]
+func (s *slow) toggle(fd int, on bool) error {
+	if s.events[fd].leader == fd {
+		s.clock = s.clock.Add(s.takes[0])
+		if len(s.takes) > 1 {
+			s.takes = s.takes[1:]
+		}
 	}
-	return s.fake.toggle(leader, on)
+	return s.fake.toggle(fd, on)
 }
 
 // The toll is the least of a pair of toggles: the first ones were disturbed.
