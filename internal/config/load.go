@@ -20,31 +20,39 @@ type InvalidError = keyed.InvalidError
 // problem, or says why the file cannot be read.
 func Load(file string, environ, settings []string) (*Agent, error) {
 	a := Default()
+	if err := fill(&a, "QUELL_", file, environ, settings); err != nil {
+		return nil, err
+	}
+	return &a, nil
+}
+
+// fill fills c, which has the defaults, as Load says.
+func fill(c interface{ Validate() []Problem }, prefix, file string, environ, settings []string) error {
 	r := keyed.Reader{File: file}
 	if file != "" {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			return nil, fmt.Errorf("read configuration: %w", err)
+			return fmt.Errorf("read configuration: %w", err)
 		}
-		if err := r.Document(&a, text); err != nil {
-			return nil, fmt.Errorf("read configuration %s: %w", file, err)
+		if err := r.Document(c, text); err != nil {
+			return fmt.Errorf("read configuration %s: %w", file, err)
 		}
 	}
-	r.Environment(&a, "QUELL_", environ)
+	r.Environment(c, prefix, environ)
 	for _, s := range settings {
 		key, value, ok := strings.Cut(s, "=")
 		if !ok {
 			r.Add(s, s, "key=value", "--set")
 			continue
 		}
-		r.Set(&a, key, value, "--set")
+		r.Set(c, key, value, "--set")
 	}
-	for _, p := range a.Validate() {
+	for _, p := range c.Validate() {
 		p.Where = r.Where(p.Key)
 		r.Problems = append(r.Problems, p)
 	}
 	if len(r.Problems) > 0 {
-		return nil, &InvalidError{What: "configuration", Problems: r.Problems}
+		return &InvalidError{What: "configuration", Problems: r.Problems}
 	}
-	return &a, nil
+	return nil
 }

@@ -3,7 +3,6 @@ package config
 import (
 	"fmt"
 	"net"
-	"os"
 	"reflect"
 	"strconv"
 	"strings"
@@ -101,31 +100,8 @@ func DefaultServer() Server {
 // in the environment.
 func LoadServer(file string, environ, settings []string) (*Server, error) {
 	s := DefaultServer()
-	r := keyed.Reader{File: file}
-	if file != "" {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			return nil, fmt.Errorf("read configuration: %w", err)
-		}
-		if err := r.Document(&s, text); err != nil {
-			return nil, fmt.Errorf("read configuration %s: %w", file, err)
-		}
-	}
-	r.Environment(&s, "QUELL_SERVER_", environ)
-	for _, set := range settings {
-		key, value, ok := strings.Cut(set, "=")
-		if !ok {
-			r.Add(set, set, "key=value", "--set")
-			continue
-		}
-		r.Set(&s, key, value, "--set")
-	}
-	for _, p := range s.Validate() {
-		p.Where = r.Where(p.Key)
-		r.Problems = append(r.Problems, p)
-	}
-	if len(r.Problems) > 0 {
-		return nil, &InvalidError{What: "configuration", Problems: r.Problems}
+	if err := fill(&s, "QUELL_SERVER_", file, environ, settings); err != nil {
+		return nil, err
 	}
 	return &s, nil
 }

@@ -2,7 +2,13 @@ package counter
 
 import (
 	"cmp"
+	"errors"
+	"io/fs"
 	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/sample"
 )
 
 // Claim is a task's claim on cgroups, by their ids as sample.CgroupID makes
@@ -11,6 +17,20 @@ type Claim[Owner any] struct {
 	Owner Owner
 	ID    uint64
 	Below []uint64
+}
+
+// ClaimOf is a target's claim. It is not ok if not all of its cgroups are known;
+// one that is gone has none below it.
+func ClaimOf[Owner any](t *Target, owner Owner) (c Claim[Owner], ok bool) {
+	below, err := t.Below()
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENODEV) {
+		return c, false
+	}
+	c = Claim[Owner]{Owner: owner, ID: t.Key.CgroupID()}
+	for _, id := range below {
+		c.Below = append(c.Below, sample.CgroupID(t.Key.Hierarchy, id))
+	}
+	return c, true
 }
 
 // Assign says to whom each cgroup belongs. A followed cgroup below another

@@ -37,9 +37,9 @@ func Capabilities(cgroup2 string, cpus sample.Set) []host.Capability {
 		}
 		return nil
 	}
-	all := []host.Capability{capability("perf cgroup mode", "software events are counted per cgroup", try("event "+taskClock.name, taskClock))}
+	all := []host.Capability{CapabilityOf("perf cgroup mode", "software events are counted per cgroup", try("event "+taskClock.name, taskClock))}
 	for _, e := range append(append(cpiCycles[:], instructions), llcMisses()...) {
-		c := capability("perf "+e.name, "counted per cgroup", try("event "+e.name, e))
+		c := CapabilityOf("perf "+e.name, "counted per cgroup", try("event "+e.name, e))
 		if c.OK && watchdog() {
 			c.Detail += "; the NMI watchdog holds one of the counters"
 		}
@@ -53,11 +53,11 @@ func Capabilities(cgroup2 string, cpus sample.Set) []host.Capability {
 	if tpErr == nil {
 		tpErr = try("tracepoint "+enter.name, enter)
 	}
-	return append(all, capability("tracepoint raw_syscalls:sys_enter", "counted per cgroup", tpErr), tracefs(), fdBudget(cpus.Len()))
+	return append(all, CapabilityOf("tracepoint raw_syscalls:sys_enter", "counted per cgroup", tpErr), tracefs(), fdBudget(cpus.Len()))
 }
 
-// capability is err, or detail if there is none.
-func capability(name, detail string, err error) host.Capability {
+// CapabilityOf is err, or detail if there is none.
+func CapabilityOf(name, detail string, err error) host.Capability {
 	if err == nil {
 		return host.Capability{Name: name, OK: true, Detail: detail}
 	}

@@ -3,11 +3,8 @@ package blockio
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"math"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/counter"
 	"github.com/quell-dev/quell/internal/host"
@@ -106,13 +103,9 @@ func (s *Source) Start() error {
 	claims := make([]counter.Claim[*followed], 0, len(s.tasks))
 	for _, t := range s.tasks {
 		t.ids, t.sum = nil, done{}
-		below, err := t.target.Below()
-		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENODEV) {
+		c, ok := counter.ClaimOf(&t.target, t)
+		if !ok {
 			continue // what is left out would count as a neighbour
-		}
-		c := counter.Claim[*followed]{Owner: t, ID: t.target.Key.CgroupID()}
-		for _, id := range below {
-			c.Below = append(c.Below, sample.CgroupID(t.target.Key.Hierarchy, id))
 		}
 		claims = append(claims, c)
 	}
@@ -234,13 +227,5 @@ func Capability() host.Capability {
 	if err == nil {
 		err = s.Close()
 	}
-	if err == nil {
-		return host.Capability{Name: CapBlockIO, OK: true, Detail: "requests to disks are counted by task"}
-	}
-	c := host.Capability{Name: CapBlockIO, Reason: err.Error()}
-	var e *counter.NotSupportedError
-	if errors.As(err, &e) {
-		c.Reason, c.Remedy = e.Reason, e.Remedy
-	}
-	return c
+	return counter.CapabilityOf(CapBlockIO, "requests to disks are counted by task", err)
 }

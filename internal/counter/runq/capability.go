@@ -1,7 +1,6 @@
 package runq
 
 import (
-	"errors"
 	"os"
 
 	"github.com/quell-dev/quell/internal/counter"
@@ -22,7 +21,7 @@ func Capabilities() []host.Capability {
 	opts := Options{Tasks: 1}.withDefaults()
 	const btf = "/sys/kernel/btf/vmlinux"
 	_, err := os.Stat(btf)
-	all := []host.Capability{capability(CapBTF, btf, err)}
+	all := []host.Capability{counter.CapabilityOf(CapBTF, btf, err)}
 	if err != nil {
 		all[0].Remedy = "use a kernel built with CONFIG_DEBUG_INFO_BTF"
 	}
@@ -30,19 +29,7 @@ func Capabilities() []host.Capability {
 	if err == nil {
 		err = p.Close()
 	}
-	all = append(all, capability(CapProgram, "loads and attaches", err))
+	all = append(all, counter.CapabilityOf(CapProgram, "loads and attaches", err))
 	_, err = openSchedstat(opts, errNoBPF)
-	return append(all, capability(CapSchedstat, opts.Proc+"/PID/task/TID/schedstat", err))
-}
-
-func capability(name, detail string, err error) host.Capability {
-	if err == nil {
-		return host.Capability{Name: name, OK: true, Detail: detail}
-	}
-	c := host.Capability{Name: name, Reason: err.Error()}
-	var e *counter.NotSupportedError
-	if errors.As(err, &e) {
-		c.Reason, c.Remedy = e.Reason, e.Remedy
-	}
-	return c
+	return append(all, counter.CapabilityOf(CapSchedstat, opts.Proc+"/PID/task/TID/schedstat", err))
 }

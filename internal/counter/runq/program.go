@@ -3,7 +3,6 @@ package runq
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -160,14 +159,10 @@ func (p *Program) setOwners() (unfit map[uint32]bool, err error) {
 	unfit = map[uint32]bool{}
 	claims := make([]counter.Claim[runqOwner], 0, len(p.tasks))
 	for _, t := range p.tasks {
-		c := counter.Claim[runqOwner]{Owner: t.owner, ID: t.target.Key.CgroupID()}
-		below, err := t.target.Below()
-		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENODEV) {
+		c, ok := counter.ClaimOf(&t.target, t.owner)
+		if !ok {
 			unfit[t.owner.Slot] = true
 			continue
-		}
-		for _, id := range below {
-			c.Below = append(c.Below, sample.CgroupID(t.target.Key.Hierarchy, id))
 		}
 		claims = append(claims, c)
 	}

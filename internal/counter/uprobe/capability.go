@@ -4,7 +4,6 @@ package uprobe
 
 import (
 	"debug/elf"
-	"errors"
 	"fmt"
 	"os"
 
@@ -18,16 +17,7 @@ const CapUprobe = "uprobe eBPF"
 // Capability tries a uprobe once, at the first instruction of the running
 // program, which nobody reaches again.
 func Capability() host.Capability {
-	err := try("/proc/self/exe")
-	if err == nil {
-		return host.Capability{Name: CapUprobe, OK: true, Detail: "places in programs can be counted"}
-	}
-	c := host.Capability{Name: CapUprobe, Reason: err.Error()}
-	var e *counter.NotSupportedError
-	if errors.As(err, &e) {
-		c.Reason, c.Remedy = e.Reason, e.Remedy
-	}
-	return c
+	return counter.CapabilityOf(CapUprobe, "places in programs can be counted", try("/proc/self/exe"))
 }
 
 func try(name string) error {

@@ -101,13 +101,13 @@ func (m *meter) take(r *Record) {
 		}
 		m.last = max(m.last, r.TSC)
 	}
-	class := r.Event & classMask &^ 0x1000 &^ 0x00000f00
+	class := r.Event & classMask
 	switch {
 	case r.Event&runstateMask == eventRunstate && len(r.Extra) > 0:
 		m.change(r)
-	case (r.Event == eventGrantMap) && len(r.Extra) > 0:
+	case r.Event == eventGrantMap && len(r.Extra) > 0:
 		m.domain(int(r.Extra[0])).Grants++
-	case class == classPV || r.Event&0x0fff0000 == classHVM:
+	case class == classPV || class == classHVM:
 		id, known := m.on[r.CPU]
 		if !known {
 			return // before the first switch on this CPU

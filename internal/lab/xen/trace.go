@@ -20,13 +20,12 @@ type Record struct {
 const (
 	eventCPUChange = 0x0001f003 // the records that follow are another CPU's
 
-	classMask = 0x0ffff000
-	classPV   = 0x00200000 // with 0x1000: of 64-bit guests
+	classMask = 0x0fff0000
+	classPV   = 0x00200000
 	classHVM  = 0x00080000
 
 	eventRunstate = 0x00021001 // | old state << 8 | new state << 4
 	eventGrantMap = 0x0010f001
-	eventGrantUn  = 0x0010f002
 
 	hypercallV2  = 0x0020100d // | 0x100: from a 64-bit guest
 	evtchnOp     = 32         // HYPERVISOR_event_channel_op
