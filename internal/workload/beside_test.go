@@ -1,0 +1,69 @@
+package workload
+
+import (
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// BenchmarkBesideAStreamer is what a streamer on one CPU does to a chase through
+// 8 MiB on another, beside what the ping-pong says of the two: whether they use
+// one cache now. Contended is the share of the trials in which a load took more
+// than twice as long.
+func BenchmarkBesideAStreamer(b *testing.B) {
+	two := cpus(b, 2)
+	var on atomic.Bool
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		runtime.LockOSThread() // never unlocked: the pinned thread ends with the goroutine
+		if _, err := bind(two[0]); err != nil {
+			b.Error(err)
+			return
+		}
+		data := make([]int64, 8<<20)
+		pause := time.NewTicker(time.Millisecond)
+		defer pause.Stop()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-pause.C:
+			}
+			for on.Load() {
+				for i := 0; i < len(data); i += 8 {
+					data[i]++
+				}
+			}
+		}
+	}()
+	defer func() { close(stop); <-stopped }()
+	var contended, alone, beside, trip float64
+	for range b.N {
+		rt, err := PingPong(two[1], two[0], 30*time.Millisecond)
+		if err != nil {
+			b.Fatal(err)
+		}
+		before, err := ChaseStep(two[1], 8<<20, 100*time.Millisecond)
+		if err != nil {
+			b.Fatal(err)
+		}
+		on.Store(true)
+		after, err := ChaseStep(two[1], 8<<20, 200*time.Millisecond)
+		on.Store(false)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if after > 2*before {
+			contended++
+		}
+		alone, beside, trip = alone+float64(before), beside+float64(after), trip+float64(rt.Min)
+		b.Logf("a round trip %v, a load %v alone, %v beside the streamer", rt.Min, before, after)
+	}
+	n := float64(b.N)
+	b.ReportMetric(contended/n, "contended")
+	b.ReportMetric(alone/n, "alone-ns/load")
+	b.ReportMetric(beside/n, "beside-ns/load")
+	b.ReportMetric(trip/n, "round-trip-ns")
+}
