@@ -127,6 +127,13 @@ type Task struct {
 	// Protected makes it a victim for whom others may be capped although it
 	// is not latency-sensitive. It says nothing about being capped.
 	Protected bool `json:"protected,omitempty"`
+	// Unprotected makes it none although it is latency-sensitive.
+	Unprotected bool `json:"unprotected,omitempty"`
 	// NeverCap forbids capping it, whatever its class.
 	NeverCap bool `json:"never_cap,omitempty"`
+}
+
+// Helped reports whether others may be capped for it where it is a victim.
+func (t *Task) Helped() bool {
+	return !t.Unprotected && (t.Class == LatencySensitive || t.Protected)
 }

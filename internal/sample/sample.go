@@ -80,12 +80,16 @@ const (
 	IOOps                      // requests to disks
 	IOBytes                    // of those requests
 	IOTime                     // s that those requests took, added up
+	NetPackets                 // that left interfaces with queues
+	NetBytes                   // handed to those interfaces
+	NetWait                    // s that those packets waited in their queues, added up
+	NetResent                  // TCP segments that were sent again
 	numExtras
 )
 
 var extraNames = [numExtras]string{"cycles", "instructions", "llc_misses", "transactions", "syscalls",
 	"wait_other", "wait_self", "wait_throttled", "wakeups", "threads", "cpu_stall",
-	"io_ops", "io_bytes", "io_time"}
+	"io_ops", "io_bytes", "io_time", "net_packets", "net_bytes", "net_wait", "net_resent"}
 
 func (e Extra) String() string { return extraNames[e] }
 
@@ -101,7 +105,7 @@ func AllExtras() []Extra {
 // Extras holds those optional columns that were measured. The zero value
 // holds none: an absent value is absent, never 0.
 type Extras struct {
-	set    uint16
+	set    uint32
 	values [numExtras]float64
 }
 
@@ -112,7 +116,7 @@ func (x *Extras) Set(e Extra, v float64) { x.set |= 1 << e; x.values[e] = v }
 func (x *Extras) Get(e Extra) (float64, bool) { return x.values[e], x.set&(1<<e) != 0 }
 
 // Len returns how many were measured.
-func (x *Extras) Len() int { return bits.OnesCount16(x.set) }
+func (x *Extras) Len() int { return bits.OnesCount32(x.set) }
 
 // Merge copies every value that y has into x.
 func (x *Extras) Merge(y *Extras) {

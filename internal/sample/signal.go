@@ -12,7 +12,14 @@ const (
 	CPS  SignalName = "cps"
 	RunQ SignalName = "runq"
 	IO   SignalName = "io"
+	Net  SignalName = "net"
+	// Probe and Steal are of the machine as a whole and of no task.
+	Probe SignalName = "probe"
+	Steal SignalName = "steal"
 )
+
+// OfMachine reports whether a signal is measured of the machine and of no task.
+func (n SignalName) OfMachine() bool { return n == Probe || n == Steal }
 
 // Domain says what a suspect must share with a victim to be able to hurt it.
 type Domain string
@@ -25,6 +32,11 @@ const (
 	SharedCache Domain = "cache"
 	// SharedDevice: they used the same disk.
 	SharedDevice Domain = "device"
+	// SharedInterface: they sent through the same network interface.
+	SharedInterface Domain = "interface"
+	// Elsewhere: whoever is to blame is in another virtual machine. No task is
+	// ever a suspect.
+	Elsewhere Domain = "host"
 )
 
 // OfCPUs reports whether it follows from the CPUs that tasks may run on what
@@ -45,6 +57,13 @@ type Signal struct {
 	// at least LeastCPU CPU-s/s, or was active at least LeastRate times a
 	// second where LeastRate is not 0.
 	LeastCPU, LeastRate float64
+	// PerWork: the cost is Pressure per unit of work, so a task's work is its
+	// pressure ÷ its cost; else its pressure says how much it did.
+	PerWork bool
+	// LeastPressure (in the unit of Pressure) is what a suspect must have used
+	// in the bad intervals (switch "least-pressure"); 0 where Pressure is CPU
+	// usage, for which detection has a parameter.
+	LeastPressure float64
 	// EffectAbs (in Unit) and EffectRel (share of the mean): how far above the
 	// mean a cost must be, at least, to matter (switch "least-effect").
 	EffectAbs, EffectRel float64
@@ -55,20 +74,31 @@ type Signal struct {
 	Min, Max float64
 }
 
+// RequestBytes is how many bytes weigh as much as one more request in the
+// pressure of IO: a disk's time is spent on requests as well as on bytes (as the
+// kernel's own linear model of a disk has it, block/blk-iocost.c).
+const RequestBytes = 64 << 10
+
 // CPUPerSecond is the unit of CPU usage: seconds of CPU time per second.
 const CPUPerSecond = "CPU-s/s"
 
 var signals = []Signal{
-	{Name: CPI, Unit: "cycles/instruction", Cost: "cycles ÷ instructions", Pressure: CPUPerSecond, Domain: SharedCache,
+	{Name: CPI, Unit: "cycles/instruction", Cost: "cycles ÷ instructions", Pressure: CPUPerSecond, Domain: SharedCache, PerWork: true,
 		LeastCPU: 0.25, EffectRel: 0.05, Min: 0.1, Max: 1000},
-	{Name: CPT, Unit: "CPU-s/transaction", Cost: "CPU time ÷ transactions", Pressure: CPUPerSecond, Domain: SharedCache,
+	{Name: CPT, Unit: "CPU-s/transaction", Cost: "CPU time ÷ transactions", Pressure: CPUPerSecond, Domain: SharedCache, PerWork: true,
 		LeastCPU: 0.25, EffectRel: 0.05, Min: 1e-9, Max: 3600},
-	{Name: CPS, Unit: "CPU-s/call", Cost: "CPU time ÷ system calls", Pressure: CPUPerSecond, Domain: SharedCache,
+	{Name: CPS, Unit: "CPU-s/call", Cost: "CPU time ÷ system calls", Pressure: CPUPerSecond, Domain: SharedCache, PerWork: true,
 		LeastCPU: 0.25, EffectRel: 0.05, Min: 1e-9, Max: 3600},
 	{Name: RunQ, Unit: "s/CPU-s", Cost: "run-queue wait behind other tasks ÷ CPU time", Pressure: CPUPerSecond, Domain: SharedCPU,
 		LeastCPU: 0.02, LeastRate: 20, EffectAbs: 0.05, EffectRel: 0.20, Min: 0, Max: 1e4},
-	{Name: IO, Unit: "s/request", Cost: "time of requests to disks ÷ requests", Pressure: "requests/s", Domain: SharedDevice,
-		LeastCPU: math.MaxFloat64, LeastRate: 10, EffectRel: 0.20, Min: 0, Max: 3600},
+	{Name: IO, Unit: "s/request", Cost: "time of requests to disks ÷ requests", Pressure: "(requests + 64 KiB)/s", Domain: SharedDevice,
+		LeastPressure: 10, LeastCPU: math.MaxFloat64, LeastRate: 10, EffectRel: 0.20, Min: 0, Max: 3600},
+	{Name: Net, Unit: "s/packet", Cost: "wait in interfaces' queues ÷ packets", Pressure: "(packets + 1500 B)/s", Domain: SharedInterface,
+		LeastPressure: 100, LeastCPU: math.MaxFloat64, LeastRate: 100, EffectAbs: 100e-6, EffectRel: 0.20, Min: 0, Max: 3600},
+	{Name: Probe, Unit: "s/load", Cost: "time of the canary's loads ÷ loads", Pressure: CPUPerSecond, Domain: SharedCache,
+		EffectRel: 0.10, Min: 1e-10, Max: 1e-3},
+	{Name: Steal, Unit: "s/CPU-s", Cost: "stolen time ÷ CPU time", Pressure: "none", Domain: Elsewhere,
+		LeastCPU: 0.25, EffectAbs: 0.02, Min: 0, Max: 1e4},
 }
 
 // Signals returns every built-in signal.

@@ -133,6 +133,9 @@ func TestSignals(t *testing.T) {
 		{sample.CPS, sample.SharedCache, 0.25, 0, 0, 0.05},
 		{sample.RunQ, sample.SharedCPU, 0.02, 20, 0.05, 0.20},
 		{sample.IO, sample.SharedDevice, math.MaxFloat64, 10, 0, 0.20},
+		{sample.Net, sample.SharedInterface, math.MaxFloat64, 100, 100e-6, 0.20},
+		{sample.Probe, sample.SharedCache, 0, 0, 0, 0.10},
+		{sample.Steal, sample.Elsewhere, 0.25, 0, 0.02, 0},
 	}
 	got := sample.Signals()
 	if len(got) != len(want) {

@@ -2,9 +2,7 @@ package spec
 
 import (
 	"cmp"
-	"math"
 	"slices"
-	"time"
 
 	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/stat"
@@ -64,7 +62,7 @@ func (h *History) Add(k Key, task sample.TaskKey, at sample.Millis, cpu, cost, s
 		b = &book{decayed: at, tasks: map[sample.TaskKey]int{}, published: Spec{Key: k}}
 		h.books[k] = b
 	}
-	b.age(at, h.params.AgeWeight)
+	b.age(at, h.params)
 	b.cost.Add(cost, 1)
 	b.self.Add(self, 1)
 	b.cpu.Add(cpu, 1)
@@ -127,15 +125,15 @@ func (h *History) Forget(task sample.TaskKey) {
 	}
 }
 
-// age lowers the weight of the past: AgeWeight per day. The paper multiplies
-// "the CPI value from the previous day by about 0.9 before averaging", read
-// here as a weight: a factor on the value would bias the mean.
-func (b *book) age(now sample.Millis, perDay float64) {
-	elapsed := now.Sub(b.decayed)
-	if elapsed < time.Minute {
+// age lowers the weight of the past: AgeWeight per day, by the hour. The paper
+// multiplies "the CPI value from the previous day by about 0.9 before averaging",
+// read here as a weight: a factor on the value would bias the mean.
+func (b *book) age(now sample.Millis, p Params) {
+	from, to := HourOf(b.decayed), HourOf(now)
+	if to <= from {
 		return
 	}
-	f := math.Pow(perDay, elapsed.Hours()/24)
+	f := p.weight(from, to)
 	b.cost.Decay(f)
 	b.self.Decay(f)
 	b.cpu.Decay(f)

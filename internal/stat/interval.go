@@ -12,6 +12,12 @@ func ShareBelow(k, n int, confidence float64) float64 {
 	return bisect(0, 1, func(p float64) bool { return binomialFrom(k, n, p) < 1-confidence })
 }
 
+// ShareBetween is the exact two-sided 95 % confidence interval of a share.
+func ShareBetween(k, n int) (low, high float64) {
+	const side = 0.975
+	return ShareBelow(k, n, side), 1 - ShareBelow(n-k, n, side)
+}
+
 // RateAbove is the upper end of the exact one-sided confidence interval of a
 // Poisson mean of which k events were seen (Garwood, Biometrika 28, 1936).
 func RateAbove(k int, confidence float64) float64 {
