@@ -14,7 +14,7 @@ const (
 	// makes a task do the same work or less.
 	MoreWork Change = "more-work"
 	// LessCPU: it cost more where it used less CPU, and nobody used more
-	// instead (CPI², section 6.1, case 3: bimodal usage).
+	// instead (CPI², section 6.1, case 3: bimodal usage). Of signals by CPU only.
 	LessCPU Change = "less-cpu"
 	// NewLevel: its cost went to another level and stayed there, and nobody
 	// used more since.
@@ -66,9 +66,17 @@ func (d *Detector) shift(victim int, of func(*row) float64) shift {
 
 // moved reports whether a task used more when the victim was bad: by so many
 // standard errors, and by at least what a cap would take from it.
-func (d *Detector) moved(victim, suspect int, errors float64) bool {
-	s := d.shift(victim, func(r *row) float64 { return float64(r.pressure[suspect]) })
-	return s.up(errors) && s.bad-s.good >= d.params.LeastPressure
+func (d *Detector) moved(s *series, victim, suspect int, errors float64) bool {
+	u := d.shift(victim, func(r *row) float64 { return float64(r.pressure[suspect]) })
+	return u.up(errors) && u.bad-u.good >= d.leastPressure(s)
+}
+
+// leastPressure is what counts as used, in the unit of the signal's pressure.
+func (d *Detector) leastPressure(s *series) float64 {
+	if least := s.signal.LeastPressure; least > 0 {
+		return least
+	}
+	return d.params.LeastPressure
 }
 
 // wasHeld reports whether quell held a task down in one of the pairs.
@@ -77,12 +85,12 @@ func (d *Detector) wasHeld(task int) bool {
 }
 
 // moreWork reports whether the victim did more work when it was bad. Work is
-// usage ÷ cost where the cost is resource per unit of work; where it is a wait
-// (EffectAbs), work is what it used.
+// usage ÷ cost where the cost is resource per unit of work; where it is a wait,
+// work is what it used (Signal.PerWork).
 func (d *Detector) moreWork(s *series, victim int) bool {
 	w := d.shift(victim, func(r *row) float64 {
 		work := float64(r.pressure[victim])
-		if s.signal.EffectAbs == 0 {
+		if s.signal.PerWork {
 			work /= float64(r.cost[victim])
 		}
 		return work
@@ -94,7 +102,8 @@ func (d *Detector) moreWork(s *series, victim int) bool {
 // "" if there is none.
 func (d *Detector) change(s *series, victim int) Change {
 	u := d.shift(victim, func(r *row) float64 { return float64(r.pressure[victim]) })
-	fell := u.down(likely) && u.bad <= lessCPU*u.good
+	// Whose requests take longer makes fewer of them, whoever is behind it.
+	fell := s.signal.Domain.OfCPUs() && u.down(likely) && u.bad <= lessCPU*u.good
 	run := 0
 	for _, p := range d.pairs {
 		if run++; p.row.cause[victim] != byNeighbour {
@@ -108,7 +117,7 @@ func (d *Detector) change(s *series, victim int) Change {
 	// accuse, as it is wherever the cost is less than 1.5 times the threshold.
 	// Of somebody whom quell held down it is not known what would have been.
 	for i := range s.tasks {
-		if i != victim && s.tasks[i].used && d.unable(s, victim, i) == "" && (d.moved(victim, i, likely) || d.wasHeld(i)) {
+		if i != victim && s.tasks[i].used && d.unable(s, victim, i) == "" && (d.moved(s, victim, i, likely) || d.wasHeld(i)) {
 			return ""
 		}
 	}

@@ -29,6 +29,10 @@ func TestTheLimitsOfAPhaseChange(t *testing.T) {
 		{"four", sample.CPI, 1, 1, 4, 0, ""},
 		{"five beside somebody who moved a little", sample.CPI, 1, 1, 5, 0.11, ""},
 		{"five beside somebody who hardly moved", sample.CPI, 1, 1, 5, 0.09, NewLevel},
+		{"more requests, each of which takes longer", sample.IO, 100, 127, 3, 0, MoreWork},
+		{"fewer requests, because each takes longer", sample.IO, 100, 25, 3, 0, ""},
+		{"five beside somebody with a few requests more", sample.IO, 100, 100, 5, 11, ""},
+		{"five beside somebody with hardly any more", sample.IO, 100, 100, 5, 9, NewLevel},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var rows [][]Reading
@@ -39,7 +43,7 @@ func TestTheLimitsOfAPhaseChange(t *testing.T) {
 				}
 				r := victim(1, cost)
 				r.CPU = usage * (1 + 0.01*float64(i%2))
-				r.Pressure = r.CPU
+				r.Pressure, r.Rate = r.CPU, 100
 				rows = append(rows, []Reading{r, suspect(2, hog)})
 			}
 			f := last(t, findings(New(only(t, Switches{PhaseChange: true})), signal(t, c.signal), rows...))

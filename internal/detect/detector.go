@@ -64,6 +64,7 @@ type anomaly struct {
 	victim sample.TaskKey
 	kind   Kind
 	at     sample.Millis
+	review bool // no anomaly, but the end of a trial: review
 }
 
 // New returns a Detector that has seen nothing.
@@ -94,9 +95,12 @@ func (d *Detector) Observe(sig sample.Signal, at sample.Millis, readings []Readi
 		return d.verdicts
 	}
 	queued := len(d.queue)
-	for i := range readings {
-		slot := s.slot(readings[i].Task)
+	for i, slot := 0, -1; i < len(readings); i++ {
+		slot = s.slot(&readings[i].Task, slot+1)
 		d.verdicts[i] = d.take(s, row, slot, at, &readings[i])
+	}
+	if d.params.Switches.Evidence {
+		d.review(s)
 	}
 	// First come, first served over intervals; within one the order of the
 	// readings must not matter.
@@ -131,14 +135,17 @@ func (d *Detector) take(s *series, row *row, slot int, at sample.Millis, r *Read
 		return v
 	}
 	v.Sane = true
+	row.cost[slot] = float32(r.Cost)
 	if r.Spec.State != spec.Ready {
+		if r.Flags&(sample.Throttled|sample.Stolen) == 0 {
+			row.cause[slot] = early
+		}
 		return v
 	}
 	t.spec = r.Spec
 	t.limit = d.params.Threshold(s.signal, r.Spec)
 	v.Judged, v.Limit, v.Outlier = true, t.limit, r.Cost > t.limit
 	cause := d.cause(s.signal, r, t.limit)
-	row.cost[slot] = float32(r.Cost)
 	row.cause[slot] = cause
 	if cause == good {
 		return v
@@ -157,9 +164,32 @@ func (d *Detector) take(s *series, row *row, slot int, at sample.Millis, r *Read
 	}
 	if n >= d.params.Outliers {
 		v.Anomaly = cause == byNeighbour
-		d.enqueue(anomaly{s, r.Task.Key, kindOf[cause], at})
+		d.enqueue(anomaly{s, r.Task.Key, kindOf[cause], at, false})
 	}
 	return v
+}
+
+// review queues for whom a trial has just ended that was asked for on its behalf:
+// in the first interval after it, and in those of the next OutlierWindow in which
+// the task is bad again. That it suffers was known when the trial was asked for, so
+// no further outliers are waited for.
+func (d *Detector) review(s *series) {
+	row := s.rows[len(s.rows)-1]
+	for i := range s.tasks {
+		t := &s.tasks[i]
+		if !t.used || t.asked == 0 {
+			continue
+		}
+		suspect, known := s.index[t.suspect]
+		if !known {
+			continue
+		}
+		since, over := s.sinceTrial(suspect, t.asked, d.params.OutlierWindow)
+		c := row.cause[i]
+		if over && since < d.params.OutlierWindow && (c == byNeighbour || c == good && since == 0) {
+			d.enqueue(anomaly{s, t.task.Key, Neighbour, row.at, true})
+		}
+	}
 }
 
 // cause is why an interval was bad for a task, or that it was not.
@@ -172,11 +202,12 @@ const (
 	byQuota
 	bySteal
 	bySelf
-	held // not judged: quell held it down
+	held  // not judged: quell held it down
+	early // not judged: there was no spec yet
 )
 
 // judged reports whether the task was compared with its spec.
-func (c cause) judged() bool { return c != absent && c != held }
+func (c cause) judged() bool { return c != absent && c != held && c != early }
 
 var kindOf = [...]Kind{byNeighbour: Neighbour, byQuota: OwnQuota, bySteal: Steal, bySelf: SelfWait}
 
@@ -184,7 +215,7 @@ func (d *Detector) cause(sig sample.Signal, r *Reading, limit float64) cause {
 	outlier, own := r.Cost > limit, d.params.Switches.OwnCauses
 	// Only who may be helped is told of its own faults: a batch job that
 	// fills its quota is at work.
-	served := r.Task.Class == sample.LatencySensitive || r.Task.Protected
+	served := r.Task.Helped()
 	switch {
 	case !outlier && own && served && r.Flags&sample.Throttled != 0:
 		return byQuota
@@ -219,7 +250,7 @@ func stealExplains(sig sample.Signal, r *Reading) bool {
 func (d *Detector) enqueue(a anomaly) {
 	for i := range d.queue {
 		if q := &d.queue[i]; q.signal == a.signal && q.victim == a.victim && q.kind == a.kind {
-			q.at = a.at
+			q.at, q.review = a.at, q.review && a.review
 			return
 		}
 	}
@@ -242,7 +273,10 @@ func (d *Detector) Next(now sample.Millis) (Finding, bool) {
 			continue // forgotten since
 		}
 		f := d.analyse(a, slot)
-		if f.Bad < d.params.Outliers {
+		switch {
+		case a.review && (f.Antagonists == 0 || f.Bad == 0):
+			continue // it proved nobody: all is as it was
+		case !a.review && f.Bad < d.params.Outliers:
 			continue // the task has started again since
 		}
 		d.analysed, d.began = now, true

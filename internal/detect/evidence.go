@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/quell-dev/quell/internal/sample"
 )
@@ -13,10 +14,12 @@ import (
 const (
 	// enters is the z at which a suspect enters the model, tries the one that
 	// makes a trial worth it, accuses the one it needs to be accused.
-	enters, tries, tried, untried = 3, 4, 4.5, 6.5
+	enters, tries, tried, untried = 3, 4, 4, 5.5
 	// changes is how often a suspect's usage must have gone up or down between
 	// its levels: who changed once may have done so by chance when the victim did.
-	changes = 3
+	// Who was never held down must have done so more often: of many suspects
+	// some do anything three times when the victim does.
+	changes, unheld = 3, 5
 	// partOf is the least part of the victim's excess in its newest bad
 	// intervals that a suspect must explain.
 	partOf = 0.2
@@ -24,10 +27,14 @@ const (
 	// bad than when it was good.
 	rises = 1.25
 	// matters is how many of its spec's σ the victim would cost less.
-	matters = 2
+	matters = 2.3
 	// alike is how much of the best suspect's fit another one may have before
 	// they cannot be told apart.
 	alike = 0.93
+	// beside is the z that is asked of a suspect beside a change of the victim's
+	// own, at the moment that explains most: who began when the victim became
+	// dear, by chance, explains no more than that does.
+	beside = 4.5
 	// model is how many suspects may explain a victim together, fewest how many
 	// intervals it takes.
 	model, fewest = 4, 12
@@ -43,17 +50,29 @@ type proof struct {
 	held    int     // times that quell held it down meanwhile
 	denied  bool    // holding it down did not help
 	rival   bool    // another suspect fits about as well
+	beside  float64 // z beside the others and a change of the victim's own
+	booked  bool    // CPU time itself says that it was this one (accounts.go)
 }
 
 // proven reports whether it suffices to accuse.
 func (p *proof) proven() bool {
-	bar := max(tried, untried-float64(p.held))
-	return p.z >= bar && p.sigmas >= matters && p.part >= partOf && p.changes >= changes && !p.rival && !p.denied
+	bar, turns := max(tried, untried-float64(p.held)), changes
+	if p.held == 0 {
+		turns = unheld
+	}
+	chance := p.beside < beside || p.changes < turns
+	return p.z >= bar && p.sigmas >= matters && p.part >= partOf && !p.rival && !p.denied && (!chance || p.booked)
 }
 
 // worthTrying reports whether it would suffice but for chance or a rival.
 func (p *proof) worthTrying() bool {
 	return p.z >= tries && p.sigmas >= matters && p.part >= partOf && !p.denied
+}
+
+// presumed reports whether a suspect who is worth a trial is accused without one
+// (switch Presume): who clears rule quell's bar as well.
+func (d *Detector) presumed(s *series, p *proof, c *candidate, victim int, comparable bool) bool {
+	return !p.rival && c.correlation >= d.params.Correlation && comparable && d.moved(s, victim, p.slot, sure)
 }
 
 // bench is the working space of the regression.
@@ -64,10 +83,15 @@ type bench struct {
 	slots          []int
 	column         []float64 // n values for each slot: what the basis leaves of its usage
 	basis          [][]float64
+	step, u        []float64 // a change of the victim's own; a column at work
 	usage          []float64 // n values for each slot, centred
 	proofs         []proof
 	victim         int
 	spread, sigmas float64 // of the victim's spec
+	// newest is how far back, from upTo, the end of the newest bad interval, those
+	// reach that are to be explained: the window that makes an anomaly.
+	newest time.Duration
+	upTo   sample.Millis
 }
 
 // weigh explains the victim's cost over all intervals that are kept by what
@@ -92,24 +116,59 @@ func (d *Detector) weigh(s *series, victim int) []proof {
 		t.proofs = append(t.proofs, p)
 		t.basis = append(t.basis, t.along(p.slot))
 	}
+	t.ownChange()
 	for i := range t.proofs {
-		t.basis = t.basis[:0]
-		for k := range t.proofs {
-			if k != i {
-				t.basis = append(t.basis, t.along(t.proofs[k].slot))
-			}
-		}
+		t.others(i)
 		if p, ok := t.next(t.proofs[i].slot); ok {
 			t.proofs[i] = p
 		} else {
 			t.proofs[i].z = 0
 		}
+		t.others(i, t.step)
+		t.proofs[i].beside = t.alone(t.proofs[i].slot)
 	}
 	t.share()
+	if d.params.Switches.Accounts {
+		for i := range t.proofs {
+			t.proofs[i].booked = d.accounted(s, t.proofs[i].slot)
+		}
+	}
 	slices.SortFunc(t.proofs, func(a, b proof) int {
 		return cmp.Or(cmp.Compare(b.part, a.part), compareKeys(s.tasks[a.slot].task.Key, s.tasks[b.slot].task.Key))
 	})
 	return t.proofs
+}
+
+// others makes the basis of the given columns, of length 1, and of all of the
+// model but one.
+func (t *bench) others(but int, given ...[]float64) {
+	t.basis = append(t.basis[:0], given...)
+	for k := range t.proofs {
+		if k != but {
+			t.basis = append(t.basis, t.along(t.proofs[k].slot))
+		}
+	}
+}
+
+// ownChange finds the moment at which the victim's cost, if it had gone from one
+// level to another there by itself, would be explained best (least squares), and
+// keeps that as a column of length 1 and mean 0.
+func (t *bench) ownChange() {
+	n := len(t.y)
+	best, at, sum := 0.0, 1, 0.0
+	for k := 1; k < n; k++ {
+		sum += t.y[k-1] // the other side's is its negative
+		if gain := sum * sum / (float64(k) * float64(n-k)); gain > best {
+			best, at = gain, k
+		}
+	}
+	t.step = zeroed(t.step, n)
+	below, above := -math.Sqrt(float64(n-at)/float64(at*n)), math.Sqrt(float64(at)/float64((n-at)*n))
+	for i := range t.step {
+		if t.step[i] = above; i < at {
+			t.step[i] = below
+		}
+	}
 }
 
 // along returns a suspect's usage, less what the basis explains of it, at
@@ -172,16 +231,43 @@ func (t *bench) next(given int) (proof, bool) {
 	}
 	held := t.holds(t.slots[best])
 	p := proof{slot: t.slots[best], changes: turns(t.usage[best*n:(best+1)*n]) + 2*held, held: held, rival: second*second >= alike*most*most}
-	q := t.column[best*n : (best+1)*n]
-	norm := math.Sqrt(dot(q, q))
-	for i := range q {
-		q[i] /= norm
-	}
-	take(e, q)
-	spread := math.Sqrt(max(dot(e, e), 1e-12) / float64(n-len(t.basis)-2))
-	f := max(0, lag(e)) * max(0, lag(q))
-	p.z = most / (spread * math.Sqrt((1+f)/(1-f)))
+	p.z = t.significance(e, t.column[best*n:(best+1)*n], most)
 	return p, true
+}
+
+// alone returns the z of a suspect beside the basis, 0 if it is not positive.
+func (t *bench) alone(slot int) float64 {
+	t.e = append(t.e[:0], t.y...)
+	t.u = append(t.u[:0], t.of(slot)...)
+	whole := dot(t.u, t.u)
+	for _, b := range t.basis {
+		take(t.e, b)
+		take(t.u, b)
+	}
+	left := dot(t.u, t.u)
+	if left <= whole*1e-6 {
+		return 0
+	}
+	fit := dot(t.u, t.e) / math.Sqrt(left)
+	if fit <= 0 {
+		return 0
+	}
+	return t.significance(t.e, t.u, fit)
+}
+
+// significance is how many standard errors a fit is, of what the basis leaves of
+// the victim's cost, e, along what it leaves of a suspect's usage, u. Both are
+// changed: e becomes the residual, u gets length 1. The error is widened where
+// both go on as they were (Bartlett's formula for series of order 1).
+func (t *bench) significance(e, u []float64, fit float64) float64 {
+	norm := math.Sqrt(dot(u, u))
+	for i := range u {
+		u[i] /= norm
+	}
+	take(e, u)
+	spread := math.Sqrt(max(dot(e, e), 1e-12) / float64(len(e)-len(t.basis)-2))
+	f := max(0, lag(e)) * max(0, lag(u))
+	return fit / (spread * math.Sqrt((1+f)/(1-f)))
 }
 
 // load gathers the victim's intervals and its suspects' columns. It returns
@@ -190,19 +276,24 @@ func (t *bench) load(d *Detector, s *series, victim int) bool {
 	t.rows, t.y, t.bad, t.slots = t.rows[:0], t.y[:0], t.bad[:0], t.slots[:0]
 	ngood, nbad := 0, 0
 	limit := s.tasks[victim].limit
-	t.victim, t.spread = victim, s.tasks[victim].spec.StdDev
+	t.victim, t.spread, t.newest = victim, s.tasks[victim].spec.StdDev, d.params.OutlierWindow
 	for _, r := range s.rows {
+		bad := r.cause[victim] == byNeighbour
 		switch r.cause[victim] {
-		case absent, byQuota, bySteal, bySelf, held:
-			continue
-		case byNeighbour:
-			nbad++
+		case good, byNeighbour:
+		case early: // by the spec of now
+			bad = float64(r.cost[victim]) > limit
 		default:
+			continue
+		}
+		if bad {
+			nbad, t.upTo = nbad+1, r.at
+		} else {
 			ngood++
 		}
 		t.rows = append(t.rows, r)
 		t.y = append(t.y, weight(float64(r.cost[victim]), limit))
-		t.bad = append(t.bad, r.cause[victim] == byNeighbour)
+		t.bad = append(t.bad, bad)
 	}
 	n := len(t.rows)
 	if n < fewest || ngood < d.params.Outliers || nbad < d.params.Outliers {
@@ -217,22 +308,23 @@ func (t *bench) load(d *Detector, s *series, victim int) bool {
 		}
 		t.slots = append(t.slots, i)
 		usual := t.usual(i)
-		var good, bad float64
+		var good, bad, most float64
 		for r, row := range t.rows {
 			u := float64(row.pressure[i])
 			// Who suffers too uses more CPU for the same work: what it does is
 			// its work, not its usage.
-			if s.signal.EffectAbs == 0 && row.cause[i].judged() && usual > 0 {
+			if s.signal.PerWork && row.cause[i].judged() && usual > 0 {
 				u /= max(1, float64(row.cost[i])/usual)
 			}
 			t.column = append(t.column, u)
 			if t.bad[r] {
-				bad += u
+				bad, most = bad+u, max(most, u)
 			} else {
 				good += u
 			}
 		}
-		if bad/float64(nbad) < rises*good/float64(ngood) { // it did hardly more
+		// It did hardly more, or always so little that it cannot be accused.
+		if bad/float64(nbad) < rises*good/float64(ngood) || most < d.leastPressure(s) {
 			t.slots = t.slots[:len(t.slots)-1]
 			t.column = t.column[:len(t.column)-n]
 			continue
@@ -274,11 +366,7 @@ func (t *bench) share() {
 		beta[a] /= dot(t.basis[a], t.of(t.proofs[a].slot))
 	}
 	excess := t.level(t.y)
-	var cost []float64
-	for _, r := range t.rows {
-		cost = append(cost, float64(r.cost[t.victim]))
-	}
-	t.sigmas = t.level(cost) / max(t.spread, 1e-12)
+	t.sigmas = t.more(func(r *row) float64 { return float64(r.cost[t.victim]) }) / max(t.spread, 1e-12)
 	for a := range t.proofs {
 		if excess > 0 && beta[a] > 0 {
 			t.proofs[a].part = beta[a] * t.level(t.of(t.proofs[a].slot)) / excess
@@ -331,22 +419,17 @@ func (t *bench) denies(a int, beta []float64) bool {
 // level is how much more something is in the newest bad intervals than in the
 // good ones, on average.
 func (t *bench) level(x []float64) float64 {
-	newest := t.rows[len(t.rows)-1].at
 	var bad, good, nb, ng float64
 	for i, v := range x {
 		switch {
 		case !t.bad[i]:
 			good, ng = good+v, ng+1
-		case newest-t.rows[i].at < newestBad:
+		case t.upTo.Sub(t.rows[i].at) < t.newest:
 			bad, nb = bad+v, nb+1
 		}
 	}
 	return bad/max(nb, 1) - good/max(ng, 1)
 }
-
-// newestBad is how far back the bad intervals reach that are to be explained:
-// the window that makes an anomaly.
-const newestBad sample.Millis = 5 * 60_000
 
 func (t *bench) of(slot int) []float64 {
 	n := len(t.rows)

@@ -9,14 +9,22 @@ import (
 	"gonum.org/v1/gonum/mat"
 
 	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/spec"
 )
+
+// evident is rule evidence of who may try suspects, and so presumes nothing.
+func evident(t testing.TB) Params {
+	p := paper(t, Evident)
+	p.Switches.Presume = false
+	return p
+}
 
 // story plays minutes of a victim (task 1, 1 ± 0.1, threshold 1.2) whose cost
 // is what the tasks after it make of it, and returns every finding. use says
 // what each of them uses in a minute; hold says who is held down.
 func story(t *testing.T, minutes int, weights []float64, use func(minute, task int, rng *rand.Rand) float64, hold func(minute, task int) bool) []Finding {
 	t.Helper()
-	d := New(paper(t, Evident))
+	d := New(evident(t))
 	rng := rand.New(rand.NewPCG(5, 7))
 	sig := signal(t, sample.CPI)
 	var all []Finding
@@ -128,7 +136,7 @@ func TestAHoldThatDoesNotHelpDenies(t *testing.T) {
 	use := func(m, i int, rng *rand.Rand) float64 {
 		return [...]float64{pick(m >= 30, 2, 0.1), pick(m >= 30, 2, 0.1)}[i] // the first stands for the victim's own level
 	}
-	d := New(paper(t, Evident))
+	d := New(evident(t))
 	rng := rand.New(rand.NewPCG(5, 7))
 	tried := false
 	for m := range 60 {
@@ -155,7 +163,7 @@ func TestAHoldThatDoesNotHelpDenies(t *testing.T) {
 // TestACoVictimsUsageIsItsWork: who suffers too and uses more CPU for it explains
 // the victim's cost as well as the antagonist does, but did no more work.
 func TestACoVictimsUsageIsItsWork(t *testing.T) {
-	d := New(paper(t, Evident))
+	d := New(evident(t))
 	rng := rand.New(rand.NewPCG(1, 2))
 	var all []Finding
 	for m := range 70 {
@@ -182,7 +190,7 @@ func TestWeighIsLeastSquares(t *testing.T) {
 	several, exact := 0, 0
 	for range 200 {
 		const n = 50
-		d := New(paper(t, Evident))
+		d := New(evident(t))
 		sig := signal(t, sample.CPI)
 		hurt := [4]float64{rng.Float64() * 0.4, rng.Float64() * 0.4, 0, rng.Float64() * 0.2}
 		left := make([]int, 4)
@@ -240,5 +248,85 @@ func TestWeighIsLeastSquares(t *testing.T) {
 	}
 	if several < 50 || exact < 50 {
 		t.Errorf("only %d of 200 had several suspects in the model, only %d had z without autocorrelation", several, exact)
+	}
+}
+
+// TestATrialsEndIsLookedAt: who began once (minute 30) is held for three minutes for
+// a victim that has asked for that (minute 32). What came of it is looked at once
+// the hold is over (minute 36), and not only after three outliers more.
+func TestATrialsEndIsLookedAt(t *testing.T) {
+	const began, heldFrom, heldTo = 30, 33, 36
+	for _, c := range []struct {
+		name    string
+		use     func(m int) float64
+		hold    func(m int) bool
+		accused []int // minutes, from the first one on
+	}{
+		{"it goes on, and the victim is bad again", func(m int) float64 { return pick(m >= began, 2, 0.1) },
+			func(m int) bool { return m >= heldFrom && m < heldTo }, []int{36, 38, 39, 40, 41, 42, 43, 44, 45}},
+		{"it stops for good", func(m int) float64 { return pick(m >= began && m < heldTo, 2, 0.1) },
+			func(m int) bool { return m >= heldFrom && m < heldTo }, []int{36}},
+		{"it is held on, for another reason", func(m int) float64 { return pick(m >= began, 2, 0.1) },
+			func(m int) bool { return m >= heldFrom }, nil},
+		{"once it is accused, the end of a cap is no news", func(m int) float64 { return pick(m >= began && m < 45, 2, 0.1) },
+			func(m int) bool { return m >= heldFrom && m < heldTo || m >= 37 && m < 42 }, []int{36, 44}},
+		{"a hold that comes long after the question is no answer", func(m int) float64 { return pick(m >= began && m < heldFrom, 2, 0.1) },
+			func(m int) bool { return m >= 39 && m < 42 }, nil},
+		{"a hold that nobody asked for is no trial", func(m int) float64 { return 0.1 },
+			func(m int) bool { return m >= heldFrom && m < heldTo }, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			all := story(t, 46, []float64{0.25, 0}, func(m, i int, rng *rand.Rand) float64 {
+				return [...]float64{c.use(m), 0.8 + 0.1*rng.NormFloat64()}[i]
+			}, func(m, i int) bool { return i == 0 && c.hold(m) })
+			var got []int
+			for _, f := range all {
+				if f.Antagonists > 0 {
+					got = append(got, int(f.At/minute)-1)
+				}
+			}
+			if !slices.Equal(got, c.accused) {
+				t.Errorf("accused after minutes %v, want %v", got, c.accused)
+			}
+		})
+	}
+}
+
+// TestWhatWasCountedBeforeTheSpecCounts: the neighbour begins when the victim's spec
+// has just become ready. What it cost before can be judged by then.
+func TestWhatWasCountedBeforeTheSpecCounts(t *testing.T) {
+	for _, before := range []bool{true, false} {
+		d := New(evident(t))
+		rng := rand.New(rand.NewPCG(5, 11))
+		var all []Finding
+		for m := range 24 {
+			v := victim(1, pick(m >= 20, 1.5, 1)*(1+0.05*rng.NormFloat64()))
+			v.Spec = ready(1, 0.1)
+			if m < 19 {
+				v.Spec.State = spec.Learning
+				if !before {
+					v.Cost = math.NaN()
+				}
+			}
+			at := sample.Millis(m+1) * minute
+			d.Observe(signal(t, sample.CPI), at, []Reading{v, suspect(2, pick(m >= 20, 2, 0.1)*(1+0.05*rng.NormFloat64()))})
+			all = append(all, drain(d, at)...)
+		}
+		if got := len(asked(all)) > 0; got != before {
+			t.Errorf("its cost was counted before: %v; a trial was asked for: %v", before, got)
+		}
+	}
+}
+
+// TestWhoUsesNextToNothingIsNoRival: somebody moves with the antagonist, but so
+// little that it could not be accused.
+func TestWhoUsesNextToNothingIsNoRival(t *testing.T) {
+	for _, much := range []float64{0.01, 0.5} {
+		all := story(t, 90, []float64{0.2, 0}, func(m, i int, _ *rand.Rand) float64 {
+			return pick(m >= 20 && (m-20)/6%2 == 0, 2, 0.1) * [...]float64{1, much}[i]
+		}, nil)
+		if got := slices.Contains(accused(all), 2); got != (much < 0.1) {
+			t.Errorf("another uses %g of what it does: accused %v", much, got)
+		}
 	}
 }

@@ -63,7 +63,7 @@ type Suspect struct {
 	sample.Task
 	// Correlation of CPI², section 4.2, in [−1, 1].
 	Correlation float64 `json:"correlation"`
-	// Usage is its mean pressure over the window's pairs (CPU-s/s).
+	// Usage is its mean pressure over the window's pairs, in the signal's unit.
 	Usage float64 `json:"usage"`
 	// CoVictim: it was over its own threshold when the victim was.
 	CoVictim bool `json:"co_victim,omitempty"`
@@ -80,7 +80,8 @@ type Finding struct {
 	Spec      spec.Spec
 	Threshold float64
 	// First is the end of the first bad interval of the anomaly; Bad counts
-	// them; Cost is the mean cost from First on.
+	// them; Cost is the mean cost from First on, of bad intervals only where
+	// the finding is what a trial came to.
 	First sample.Millis
 	Bad   int
 	Cost  float64

@@ -51,7 +51,7 @@ func (d *Detector) analyse(a anomaly, victim int) Finding {
 			f.Bad++
 		}
 	}
-	goodSamples := d.compare(s, victim, &f)
+	goodSamples := d.compare(s, victim, &f, a.review)
 	if a.kind == OwnQuota {
 		f.HeldBy = t.heldBy
 	}
@@ -83,16 +83,23 @@ func (d *Detector) analyse(a anomaly, victim int) Finding {
 	if f.Change != "" {
 		f.Kind, f.Antagonists = PhaseChange, 0
 	}
+	switch {
+	case f.Trial && !a.review:
+		t.asked, t.suspect = a.at, f.Suspects[0].Key
+	case f.Antagonists > 0:
+		t.asked = 0
+	}
 	return f
 }
 
-// compare collects the victim's pairs, the mean cost since the anomaly began
-// and how many of the pairs were good.
-func (d *Detector) compare(s *series, victim int, f *Finding) (goodSamples int) {
+// compare collects the victim's pairs, the mean cost since the anomaly began,
+// of bad intervals only where a trial has made others good, and how many of the
+// pairs were good.
+func (d *Detector) compare(s *series, victim int, f *Finding, tried bool) (goodSamples int) {
 	var sum float64
 	var n int
 	for _, r := range s.rows {
-		if r.cause[victim].judged() && r.at >= f.First {
+		if c := r.cause[victim]; c.judged() && r.at >= f.First && !(tried && c == good) {
 			sum, n = sum+float64(r.cost[victim]), n+1
 		}
 	}
@@ -203,15 +210,18 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 				c.part = proofs[k].part
 			}
 			if k >= 0 && !clears && proofs[k].worthTrying() && c.excluded == "" && mayHold(&s.tasks[i].task) &&
-				d.pressed(victim, i) >= d.params.LeastPressure {
+				d.pressed(victim, i) >= d.leastPressure(s) {
 				c.try, c.part = true, proofs[k].part
+				if d.params.Switches.Presume && d.presumed(s, &proofs[k], &c, victim, comparable) {
+					clears, c.try = true, false
+				}
 			}
 		}
 		if c.excluded == "" && clears {
 			switch {
-			case d.params.Switches.LeastPressure && d.pressed(victim, i) < d.params.LeastPressure:
+			case d.params.Switches.LeastPressure && d.pressed(victim, i) < d.leastPressure(s):
 				c.excluded = "used next to nothing when the victim was bad"
-			case d.params.Switches.PhaseChange && !d.params.Switches.Evidence && comparable && !d.moved(victim, i, sure):
+			case d.params.Switches.PhaseChange && !d.params.Switches.Evidence && comparable && !d.moved(s, victim, i, sure):
 				c.excluded = "used no more when the victim was bad than when it was good"
 			}
 		}

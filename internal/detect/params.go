@@ -50,6 +50,12 @@ type Switches struct {
 	// Evidence accuses by regression over all suspects and everything that is
 	// kept instead of by Params.Correlation alone (evidence.go).
 	Evidence bool
+	// Accounts lets Evidence accuse who changed only once or twice where the
+	// books of CPU time leave nobody else (accounts.go).
+	Accounts bool
+	// Presume lets Evidence accuse whom a trial would be worth if it clears
+	// Params.Correlation too. Who may try suspects turns it off: a trial tells.
+	Presume bool
 	// OwnCauses gives samples explained by the task's own quota, by stolen
 	// time or by waiting on itself findings of their own.
 	OwnCauses bool
@@ -62,7 +68,8 @@ func (r Rule) Switches() (Switches, error) {
 		return Switches{}, nil
 	case Quell, Evident, "":
 		return Switches{Reach: true, CoVictim: true, LeastEffect: true, Indeterminate: true, LeastPressure: true,
-			LookBack: true, PhaseChange: true, OwnCauses: true, Evidence: r == Evident}, nil
+			LookBack: true, PhaseChange: true, OwnCauses: true, Evidence: r == Evident, Accounts: r == Evident,
+			Presume: r == Evident}, nil
 	}
 	return Switches{}, fmt.Errorf("rule %q: want one of %v", r, Rules())
 }
@@ -85,7 +92,8 @@ type Params struct {
 	Correlation float64
 	// LeastPressure is the mean usage (CPU-s/s) over the bad intervals that
 	// the switch of that name asks of a suspect. Paper sets the hard cap: who
-	// uses less would not notice being capped.
+	// uses less would not notice being capped. Signals whose pressure is not CPU
+	// usage have their own (sample.Signal.LeastPressure).
 	LeastPressure float64
 	// Suspicion is by what the rule tells who it is, and Fallback whether it
 	// accuses the biggest user that may be held where nobody clears the bar.

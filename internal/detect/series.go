@@ -2,6 +2,7 @@ package detect
 
 import (
 	"math"
+	"time"
 
 	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/spec"
@@ -28,6 +29,10 @@ type track struct {
 	limit float64
 	bad   []mark // of the last OutlierWindow
 	used  bool
+	// asked is when a trial of suspect was asked for on its behalf, if nobody has
+	// been accused since; else 0.
+	asked   sample.Millis
+	suspect sample.TaskKey
 	// heldBy is Reading.HeldBy of the newest interval that a quota explains.
 	heldBy string
 }
@@ -39,7 +44,7 @@ type mark struct {
 
 type row struct {
 	at       sample.Millis
-	cost     []float32 // valid where judged
+	cost     []float32 // valid where judged, and where it was too early for that
 	cause    []cause
 	pressure []float32
 }
@@ -83,8 +88,12 @@ func (r *row) grow(n int) {
 	}
 }
 
-// slot returns the task's column, giving it one if it is new.
-func (s *series) slot(t sample.Task) int {
+// slot returns the task's column, giving it one if it is new. The guess is
+// where it may be: tasks mostly come in the same order.
+func (s *series) slot(t *sample.Task, guess int) int {
+	if guess < len(s.tasks) && s.tasks[guess].used && s.tasks[guess].task.Key == t.Key {
+		return guess
+	}
 	if i, ok := s.index[t.Key]; ok {
 		return i
 	}
@@ -103,11 +112,31 @@ func (s *series) slot(t sample.Task) int {
 	return i
 }
 
+// sinceTrial is how long before the newest interval the first one was in which a
+// task was held down no more; false if it still is, or was not held from so soon
+// on after the given time.
+func (s *series) sinceTrial(slot int, asked sample.Millis, soon time.Duration) (time.Duration, bool) {
+	end := 0 // the first row after the newest hold
+	for i, r := range s.rows {
+		switch {
+		case r.at <= asked:
+		case r.cause[slot] == held:
+			end = i + 1
+		case end == 0 && r.at.Sub(asked) >= soon:
+			return 0, false
+		}
+	}
+	if n := len(s.rows); end > 0 && end < n {
+		return s.rows[n-1].at.Sub(s.rows[end].at), true
+	}
+	return 0, false
+}
+
 // reset forgets how a task fared so far, not what it used.
 func (s *series) reset(slot int) {
-	s.tasks[slot].bad = s.tasks[slot].bad[:0]
+	s.tasks[slot].bad, s.tasks[slot].asked = s.tasks[slot].bad[:0], 0
 	for _, r := range s.rows {
-		if r.cause[slot].judged() {
+		if r.cause[slot].judged() || r.cause[slot] == early {
 			r.cause[slot] = absent
 		}
 	}

@@ -68,7 +68,7 @@ func BenchmarkEvidence1000x60(b *testing.B) {
 	for at := minute; at <= 60*minute; at += minute {
 		d.Observe(sig, at, crowded(1000, at))
 	}
-	a := anomaly{d.series[sig.Name], sample.TaskKey{Inode: 1}, Neighbour, 60 * minute}
+	a := anomaly{signal: d.series[sig.Name], victim: sample.TaskKey{Inode: 1}, kind: Neighbour, at: 60 * minute}
 	slot := a.signal.index[a.victim]
 	var took [2]time.Duration
 	turns := 0

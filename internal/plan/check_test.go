@@ -14,6 +14,7 @@ import (
 // entry is a cap as the enforcer knows it.
 type entry struct {
 	plan.Action
+	began          sample.Millis
 	applied, ended sample.Millis // 0 if not
 	asked          bool          // an Uncap was asked for
 	live           bool          // from the Cap action until Lifted
@@ -39,6 +40,31 @@ func (w *world) check(out plan.Output) {
 			}
 			continue
 		}
+		if a.Kind == plan.Adjust {
+			switch e := w.books[a.ID]; {
+			case !w.policy.Feedback && w.policy.Longest == 0 || a.By != "quell":
+				wrong(a, "a cap is adjusted that is not to be")
+			case e == nil || !e.live || e.asked:
+				wrong(a, "an adjustment of no cap")
+			case a.Until < e.Until || a.Until > e.Until && a.Until.Sub(e.began) > w.policy.Longest:
+				wrong(a, "an adjustment takes from a cap's time, or gives it more than the longest")
+			case a.Until <= w.now.at || a.Task.Key != e.Task.Key:
+				wrong(a, "an adjustment changes more than the rate and the end")
+			case a.Rate != e.Rate && !w.policy.Feedback:
+				wrong(a, "the rate of a fixed cap is changed")
+			case a.Task.Class == sample.BestEffort && a.Rate < w.policy.BestEffortRate, a.Task.Class == sample.Batch && a.Rate < w.policy.Rate:
+				wrong(a, "it takes more than the hard cap")
+			case a.Rate < 0.49*e.Rate || a.Rate > 2.01*e.Rate:
+				wrong(a, "too large a step")
+			default:
+				if a.Until > e.Until {
+					w.renewed++
+				}
+				e.Rate, e.Until = a.Rate, a.Until
+				w.adjusted++
+			}
+			continue
+		}
 		live := 0
 		for _, e := range w.books {
 			if e.live {
@@ -53,8 +79,8 @@ func (w *world) check(out plan.Output) {
 			wrong(a, "the ID was used before")
 		case a.Task.Class == sample.LatencySensitive, a.Task.NeverCap:
 			wrong(a, "this task must never be capped")
-		case a.Until <= w.now.at, !(a.Rate > 0):
-			wrong(a, "a cap without an end or a rate")
+		case a.Until <= w.now.at, a.Rate > 0 == (!a.IO.IsZero() || a.Net > 0):
+			wrong(a, "a cap without an end, or not of one thing")
 		case a.By == "quell" && w.policy.Mode != plan.On:
 			wrong(a, "quell acts although it is not on")
 		case a.By == "quell" && live >= w.policy.MaxCaps:
@@ -62,7 +88,7 @@ func (w *world) check(out plan.Output) {
 		case a.By == "quell":
 			w.checkAccused(a, wrong)
 		}
-		w.books[a.ID] = &entry{Action: a, live: true}
+		w.books[a.ID] = &entry{Action: a, began: w.now.at, live: true}
 	}
 	var want, got []string
 	for id, e := range w.books {
@@ -172,9 +198,14 @@ func (w *world) print(out plan.Output) {
 	for _, a := range out.Actions {
 		switch a.Kind {
 		case plan.Cap:
-			fmt.Fprintf(&w.out, "%s cap %s to %g until %s by %s", at, a.Task.Name, a.Rate, clock(a.Until), a.By)
+			fmt.Fprintf(&w.out, "%s cap %s to %s until %s by %s", at, a.Task.Name, held(a), clock(a.Until), a.By)
 		case plan.Uncap:
 			fmt.Fprintf(&w.out, "%s uncap %s", at, a.Task.Name)
+		case plan.Adjust:
+			fmt.Fprintf(&w.out, "%s adjust %s to %.3g", at, a.Task.Name, a.Rate)
+			if w.policy.Longest > 0 {
+				fmt.Fprintf(&w.out, " until %s", clock(a.Until))
+			}
 		}
 		if a.Why != "" {
 			fmt.Fprintf(&w.out, ": %s", a.Why)
@@ -220,6 +251,14 @@ func (w *world) printIncident(at string, inc *plan.Incident) {
 	}
 }
 
+// held is what an action holds its task to.
+func held(a plan.Action) string {
+	if a.IO.IsZero() {
+		return fmt.Sprint(a.Rate)
+	}
+	return a.Limit()
+}
+
 // say prints a finding unless the last on that victim accused the same.
 func (w *world) say(f detect.Finding) {
 	var names []string
@@ -254,7 +293,7 @@ func (w *world) show(what string) {
 		}
 	case "caps":
 		for _, c := range p.Caps() {
-			fmt.Fprintf(&w.out, "%s to %g until %s by %s, applied %v\n", c.Task.Name, c.Rate, clock(c.Until), c.By, c.Applied)
+			fmt.Fprintf(&w.out, "%s to %s until %s by %s, applied %v\n", c.Task.Name, held(c.Action), clock(c.Until), c.By, c.Applied)
 		}
 	case "incidents":
 		for _, inc := range p.Open() {

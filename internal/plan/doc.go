@@ -8,7 +8,8 @@
 //
 //   - no automatic cap unless the mode is On, the victim is latency-sensitive
 //     or protected, and the suspect is neither latency-sensitive nor never-cap;
-//   - every cap has an end, and an Uncap follows it;
+//   - every cap has an end, and an Uncap follows it; an Adjust may put the end off,
+//     only where the policy lets caps go on, and never beyond Policy.Longest;
 //   - a task is capped at most once at a time;
 //   - a task that was capped in vain, or in somebody's way, is not capped again
 //     for the same incident;

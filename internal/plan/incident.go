@@ -51,7 +51,9 @@ type Round struct {
 	ID          string        `json:"id"` // of the cap
 	Suspect     sample.Task   `json:"suspect"`
 	Correlation float64       `json:"correlation"`
-	Rate        float64       `json:"rate"` // CPU-s/s
+	Rate        float64       `json:"rate"`          // CPU-s/s; 0 where IO says what was limited
+	IO          IORate        `json:"io,omitzero"`   // to each disk that it shares with the victim
+	Net         uint64        `json:"net,omitempty"` // bytes/s that it sent, where those were limited
 	From        sample.Millis `json:"from"`
 	Until       sample.Millis `json:"until"`
 	Ended       sample.Millis `json:"ended,omitempty"`
@@ -59,6 +61,10 @@ type Round struct {
 	Why         string        `json:"why,omitempty"`
 	// Trial: it was held to find out whether it is the one.
 	Trial bool `json:"trial,omitempty"`
+	// Feedback: Rate followed the victim's cost, is what it came to, and was
+	// changed Adjusted times.
+	Feedback bool `json:"feedback,omitempty"`
+	Adjusted int  `json:"adjusted,omitempty"`
 	// CostBefore is the victim's mean cost in the anomaly before the cap,
 	// CostUnder under it without the first sample; RelativeCost their ratio.
 	CostBefore   Value   `json:"cost_before"`
@@ -71,14 +77,16 @@ type Round struct {
 	first    bool // the first sample under the cap was left out
 	under    stat.Moments
 	outliers int
-	failing  bool // outliers enough under it for another round
-	lifted   bool // by an operator, before its end
+	failing  bool   // outliers enough under it for another round
+	lifted   bool   // by an operator, before its end
+	slack    int    // intervals in a row in which a cap that may end early held nothing back
+	curve    *curve // of a feedback cap
 }
 
 // Track is one task's line in an incident's picture.
 type Track struct {
 	Task  sample.TaskName `json:"task"`
-	Usage []Value         `json:"usage"` // CPU-s/s, one per Incident.Times; null where there was none
+	Usage []Value         `json:"usage"` // in the signal's unit, one per Incident.Times; null where there was none
 }
 
 // Incident is an anomaly with what was found, done and achieved.
@@ -101,8 +109,11 @@ type Incident struct {
 	Opened sample.Millis `json:"opened"` // when it was found
 	// Accused is when a suspect first cleared the bar, 0 if none has, and
 	// Anomaly the end of the interval whose outlier led to that.
-	Accused     sample.Millis    `json:"accused,omitempty"`
-	Anomaly     sample.Millis    `json:"anomaly,omitempty"`
+	Accused sample.Millis `json:"accused,omitempty"`
+	Anomaly sample.Millis `json:"anomaly,omitempty"`
+	// Busy is what all tasks together used when it was found, or when somebody was
+	// first accused, CPU-s/s.
+	Busy        float64          `json:"busy,omitempty"`
 	Updated     sample.Millis    `json:"updated"`
 	Closed      sample.Millis    `json:"closed,omitempty"`
 	Mode        Mode             `json:"mode"`
@@ -119,6 +130,8 @@ type Incident struct {
 	Outcome     Outcome          `json:"outcome,omitempty"`
 	Reason      string           `json:"reason,omitempty"` // why nothing, or nothing more, was done
 	Advice      string           `json:"advice,omitempty"`
+	// Escalation is what somebody who can do more is asked to do; nil if nothing.
+	Escalation *Escalation `json:"escalation,omitempty"`
 	// The picture: the victim's cost and the main suspects' usage over time.
 	Times      []sample.Millis `json:"times"`
 	VictimCost []Value         `json:"victim_cost"` // one per Times; null where not judged
@@ -126,6 +139,16 @@ type Incident struct {
 
 	unrest  sample.Millis    // the last outlier or end of a cap
 	watched []sample.TaskKey // whose usage the Tracks are
+}
+
+// MayBeANeighbour reports whether a neighbour may be behind it, rather than
+// something that the victim did to itself or the hypervisor to all.
+func (inc *Incident) MayBeANeighbour() bool {
+	switch inc.Kind {
+	case detect.Neighbour, detect.Nobody, detect.Indeterminate:
+		return true
+	}
+	return false
 }
 
 // maxPoints bounds an incident's picture: the newest are kept.

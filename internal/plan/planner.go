@@ -16,10 +16,13 @@ import (
 type ActionKind uint8
 
 const (
-	// Cap holds the task to Rate until Until.
+	// Cap holds the task to Rate, or IO, until Until.
 	Cap ActionKind = iota
 	// Uncap ends the cap with that ID.
 	Uncap
+	// Adjust holds the task to another Rate by the cap with that ID, or until
+	// a later end (Policy.Longest).
+	Adjust
 )
 
 // Action is an instruction to the enforcer.
@@ -27,18 +30,22 @@ type Action struct {
 	Kind     ActionKind
 	ID       string // of the cap
 	Task     sample.Task
-	Rate     float64 // CPU-s/s
+	Rate     float64 // CPU-s/s; 0 where IO or Net says what is limited
+	IO       IORate  // to each disk that the task shares with Victim
+	Net      uint64  // bytes/s that it sends; 0 where something else is limited
 	Until    sample.Millis
 	By       string // "quell" or the operator
 	Why      string
-	Incident string // ID, "" for an operator's cap outside any incident
+	Incident string         // ID, "" for an operator's cap outside any incident
+	Victim   sample.TaskKey // of the incident
 }
 
 // Output is what a call asks for: actions to carry out in order, incidents to
-// write down as they are now.
+// write down as they are now, and, if Offenders, the list of those to be kept.
 type Output struct {
 	Actions   []Action
 	Incidents []*Incident
+	Offenders bool
 }
 
 func (o *Output) changed(inc *Incident, now sample.Millis) {
@@ -87,12 +94,16 @@ type Planner struct {
 	open    map[incidentKey]*Incident
 	caps    map[string]*CapState
 	seq     int
+	busy    float64 // CPU-s/s of all tasks in the newest interval
+	learnt  learnt
+
+	offenders map[sample.JobName]*Offender
 }
 
 // New returns a Planner with nothing open.
 func New(machine string, rule detect.Rule, p Policy) *Planner {
 	return &Planner{machine: machine, rule: rule, policy: p,
-		open: map[incidentKey]*Incident{}, caps: map[string]*CapState{}}
+		open: map[incidentKey]*Incident{}, caps: map[string]*CapState{}, learnt: learnt{}, offenders: map[sample.JobName]*Offender{}}
 }
 
 // Policy returns what the planner goes by.
@@ -112,13 +123,13 @@ func (p *Planner) Finding(now sample.Millis, f detect.Finding, window func(sampl
 	if inc == nil {
 		inc = &Incident{ID: p.id("inc", now), Machine: p.machine, Rule: p.rule, Signal: f.Signal,
 			Variant: f.Spec.Variant, Began: f.First, Opened: now, Mode: p.policy.Mode, Kind: f.Kind,
-			Outcome: NotActed, Rounds: []*Round{}}
+			Outcome: NotActed, Rounds: []*Round{}, Busy: p.busy}
 		p.open[k] = inc
 		inc.draw(window(f.Victim.Key), f.Suspects, window)
 	}
 	inc.unrest = max(inc.unrest, f.At)
 	if inc.Accused == 0 && f.Antagonists > 0 {
-		inc.Accused, inc.Anomaly = now, f.At
+		inc.Accused, inc.Anomaly, inc.Busy = now, f.At, p.busy
 	}
 	// A window that tells nothing takes back nothing.
 	silent := f.Kind == detect.Indeterminate && (inc.Kind == detect.Neighbour || inc.Kind == detect.PhaseChange)
@@ -130,7 +141,7 @@ func (p *Planner) Finding(now sample.Millis, f detect.Finding, window func(sampl
 	inc.SpecMean, inc.SpecStdDev, inc.SpecOwn = f.Spec.Mean, f.Spec.StdDev, f.Spec.Own
 	inc.Follows = inc.Kind == detect.PhaseChange && now.Sub(inc.Began) >= p.policy.Settle
 	if !(silent && len(inc.Rounds) == 0) && (!inc.capped() || inc.again()) {
-		inc.Reason, inc.Advice = "", ""
+		inc.Reason, inc.Advice, inc.Escalation = "", "", nil
 		if inc.Outcome == WouldCap {
 			inc.Outcome = NotActed // unless act says so again
 		}
@@ -216,19 +227,35 @@ func (p *Planner) act(now sample.Millis, inc *Incident, f detect.Finding, window
 	suspect, why := p.choose(inc, f)
 	switch {
 	case suspect == nil:
-		inc.Reason = why
+		inc.Reason, inc.Advice = why, inc.helpless()
 		return
 	case p.policy.Mode == Off:
 		inc.Reason = "enforcement is off"
 		return
 	}
-	if sig, known := sample.LookupSignal(f.Signal); known && !sig.Domain.OfCPUs() {
+	a, ok := p.policy.limited(f.Signal, suspect.Task)
+	if !ok {
 		// What hurts is not the CPU that it uses, so a cap of that is no help.
+		sig, _ := sample.LookupSignal(f.Signal)
 		inc.Advice = fmt.Sprintf("limit what %s does to the %s it shares with %s; quell does not", suspect.Name, sig.Domain, f.Victim.Name)
 		return
 	}
-	rate := p.policy.rate(suspect.Task)
-	what := fmt.Sprintf("cap %s to %g CPU-s/s for %s", suspect.Name, rate, p.policy.For)
+	var follows *curve
+	if p.policy.Feedback && a.Rate > 0 {
+		a.Rate, follows = p.begin(inc, suspect.Task, window)
+	}
+	lease, job := p.policy.For, offenderOf(suspect.Task)
+	confined := p.confined(now, job)
+	if confined {
+		lease = max(lease, p.policy.ConfineFor)
+	}
+	what := fmt.Sprintf("cap %s to %s for %s", suspect.Name, a.Limit(), lease)
+	if follows != nil {
+		what += ", and to what keeps the victim well meanwhile"
+	}
+	if confined {
+		what += fmt.Sprintf("; %s is confined: %d caps on it helped within %s", job, p.recent(now, job), p.policy.ConfineWithin)
+	}
 	switch {
 	case p.policy.Mode == Advise:
 		inc.Advice = what
@@ -240,10 +267,11 @@ func (p *Planner) act(now sample.Millis, inc *Incident, f detect.Finding, window
 		inc.Reason = fmt.Sprintf("as many caps are in force as allowed, %d; would %s", p.inForce(), what)
 		return
 	}
-	inc.Advice = what
-	p.start(now, inc, Action{Task: suspect.Task, Rate: rate, Until: now.Add(p.policy.For), By: auto,
-		Why: fmt.Sprintf("%s of %s at %.3g over %.3g, correlation %.2f", f.Signal, f.Victim.Name, f.Cost, f.Threshold, suspect.Correlation),
-	}, suspect.Correlation, window, out)
+	inc.Advice = what + inc.comesBack(suspect.Task)
+	a.Until, a.By = now.Add(lease), auto
+	a.Why = fmt.Sprintf("%s of %s at %.3g over %.3g, correlation %.2f", f.Signal, f.Victim.Name, f.Cost, f.Threshold, suspect.Correlation)
+	c := p.start(now, inc, a, suspect.Correlation, window, out)
+	c.round.Feedback, c.round.curve = follows != nil, follows
 }
 
 // try holds the first suspect for a moment, to find out whether it is the one.
@@ -256,11 +284,12 @@ func (p *Planner) try(now sample.Millis, inc *Incident, f detect.Finding, window
 		}
 	}
 	inc.Reason = fmt.Sprintf("%s explains it, but so may chance or another suspect", s.Name)
-	what := fmt.Sprintf("hold %s to %g CPU-s/s for %s to find out", s.Name, p.policy.rate(s.Task), p.policy.Trial)
+	a, ok := p.policy.limited(f.Signal, s.Task)
+	what := fmt.Sprintf("hold %s to %s for %s to find out", s.Name, a.Limit(), p.policy.Trial)
 	switch why := cmp.Or(mayHelp(f.Victim), mayCap(s.Task), inc.tried(s.Key)); {
 	case why != "":
 		inc.Reason += "; not tried: " + why
-	case p.policy.Trial <= 0 || p.policy.Mode == Off:
+	case !ok || p.policy.Trial <= 0 || p.policy.Mode == Off:
 	case p.policy.Mode == Advise:
 		inc.Advice = what
 	case trials >= p.policy.Trials:
@@ -269,8 +298,8 @@ func (p *Planner) try(now sample.Millis, inc *Incident, f detect.Finding, window
 		inc.Reason += "; not tried: as many caps are in force as allowed"
 	default:
 		inc.Advice = what
-		c := p.start(now, inc, Action{Task: s.Task, Rate: p.policy.rate(s.Task), Until: now.Add(p.policy.Trial), By: auto,
-			Why: "trial: " + inc.Reason}, s.Correlation, window, out)
+		a.Until, a.By, a.Why = now.Add(p.policy.Trial), auto, "trial: "+inc.Reason
+		c := p.start(now, inc, a, s.Correlation, window, out)
 		c.round.Trial = true
 	}
 }
@@ -323,8 +352,8 @@ func (p *Planner) start(now sample.Millis, inc *Incident, a Action, correlation 
 	a.Kind, a.ID = Cap, p.id("cap", now)
 	c := &CapState{Action: a, From: now}
 	if inc != nil {
-		c.Incident, c.incident = inc.ID, inc
-		c.round = &Round{ID: a.ID, Suspect: a.Task, Correlation: correlation, Rate: a.Rate, From: now, Until: a.Until,
+		c.Incident, c.Victim, c.incident = inc.ID, inc.Victim.Key, inc
+		c.round = &Round{ID: a.ID, Suspect: a.Task, Correlation: correlation, Rate: a.Rate, IO: a.IO, Net: a.Net, From: now, Until: a.Until,
 			By: a.By, Why: a.Why, CostBefore: Value(inc.Cost), CostUnder: Value(math.NaN()), RelativeCost: Value(math.NaN())}
 		inc.Rounds = append(inc.Rounds, c.round)
 		inc.watch(a.Task, window(a.Task.Key))
@@ -409,81 +438,6 @@ func (p *Planner) Open() []*Incident {
 	return all
 }
 
-// Interval takes in what one interval said, as given to and judged by
-// detect.Observe, and follows open incidents of the signal with it.
-func (p *Planner) Interval(now sample.Millis, sig sample.SignalName, at sample.Millis, readings []detect.Reading, verdicts []detect.Verdict) Output {
-	var out Output
-	if len(p.open) == 0 {
-		return out
-	}
-	byKey := make(map[sample.TaskKey]int, len(readings))
-	for i := range readings {
-		byKey[readings[i].Task.Key] = i
-	}
-	usage := func(k sample.TaskKey) float64 {
-		if i, ok := byKey[k]; ok {
-			return readings[i].Pressure
-		}
-		return math.NaN()
-	}
-	for _, inc := range p.Open() {
-		if inc.Signal != sig {
-			continue
-		}
-		cost := math.NaN()
-		if i, ok := byKey[inc.Victim.Key]; ok && verdicts[i].Judged {
-			cost = readings[i].Cost
-			if verdicts[i].Outlier {
-				inc.unrest = max(inc.unrest, at)
-			}
-			inc.follow(at, cost, verdicts[i].Outlier, p.policy.Outliers)
-		}
-		inc.extend(at, cost, usage)
-		if inc.capped() {
-			out.changed(inc, now)
-		}
-	}
-	return out
-}
-
-// follow takes the victim's sample into the newest round whose cap is in force:
-// what changes now must not be credited to an older cap that is still there.
-// The first sample under a cap is partly from before it and is left out.
-func (inc *Incident) follow(at sample.Millis, cost float64, outlier bool, enough int) {
-	r := inc.newest()
-	switch {
-	case r == nil || !r.applied || at <= r.From:
-	case !r.first:
-		r.first = true
-	default:
-		r.under.Add(cost, 1)
-		r.Samples, r.CostUnder = r.under.N, Value(r.under.Mean)
-		if r.CostBefore > 0 {
-			r.RelativeCost = r.CostUnder / r.CostBefore
-		}
-		if outlier {
-			r.outliers++
-		}
-		r.failing = r.outliers >= enough
-	}
-}
-
-// Tick ends caps whose time is over and closes incidents that are.
-func (p *Planner) Tick(now sample.Millis) Output {
-	var out Output
-	for _, c := range p.Caps() {
-		if now >= c.Until {
-			p.lift(now, c.ID, "its time is over", "", &out)
-		}
-	}
-	for _, inc := range p.Open() {
-		if !inc.capped() && now.Sub(inc.unrest) >= p.policy.Calm {
-			p.close(now, inc, &out)
-		}
-	}
-	return out
-}
-
 func (p *Planner) close(now sample.Millis, inc *Incident, out *Output) {
 	delete(p.open, keyOf(inc.Signal, inc.Victim.Key, inc.Kind))
 	inc.Closed = now
@@ -497,7 +451,7 @@ func (p *Planner) lift(now sample.Millis, id, why string, outcome Outcome, out *
 		return
 	}
 	c.ended = true
-	c.finish(now, outcome)
+	p.finish(now, c, outcome, out)
 	out.changed(c.incident, now)
 	// Also where it is not known to be applied yet: it may be on its way.
 	a := c.Action
@@ -507,7 +461,7 @@ func (p *Planner) lift(now sample.Millis, id, why string, outcome Outcome, out *
 
 // finish ends the cap's round and judges it (CPI², section 7.2): by whether
 // the victim's cost moved by more than one σ of its spec.
-func (c *CapState) finish(now sample.Millis, outcome Outcome) {
+func (p *Planner) finish(now sample.Millis, c *CapState, outcome Outcome, out *Output) {
 	r := c.round
 	if r == nil || r.Ended != 0 {
 		return
@@ -528,6 +482,7 @@ func (c *CapState) finish(now sample.Millis, outcome Outcome) {
 		r.Outcome = Noise
 	}
 	c.incident.Outcome = r.Outcome
+	p.offend(now, c, out)
 }
 
 // Applied reports how a Cap action went.
@@ -538,7 +493,7 @@ func (p *Planner) Applied(now sample.Millis, id string, err error) Output {
 		return out
 	}
 	if err != nil {
-		c.finish(now, CapFailed)
+		p.finish(now, c, CapFailed, &out)
 		if c.incident != nil {
 			c.incident.Reason = "cap " + string(c.Task.Name) + ": " + err.Error()
 		}
@@ -565,7 +520,7 @@ func (p *Planner) Lifted(now sample.Millis, id string, takenOver bool) Output {
 	if takenOver {
 		outcome = CapTakenOver
 	}
-	c.finish(now, outcome)
+	p.finish(now, c, outcome, &out)
 	delete(p.caps, id)
 	out.changed(c.incident, now)
 	return out
@@ -574,6 +529,7 @@ func (p *Planner) Lifted(now sample.Millis, id string, takenOver bool) Output {
 // Gone reports that a task ended.
 func (p *Planner) Gone(now sample.Millis, k sample.TaskKey) Output {
 	var out Output
+	p.learnt.forget(k)
 	if c := p.capOf(k); c != nil {
 		p.lift(now, c.ID, "the task ended", SuspectExited, &out)
 	}

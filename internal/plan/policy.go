@@ -49,8 +49,27 @@ type Policy struct {
 	// Rate and BestEffortRate are the hard caps in CPU-s/s, by the suspect's
 	// class.
 	Rate, BestEffortRate float64
+	// IO is what a suspect that hurts through a disk is held to, whatever its
+	// class; zero: it is not limited. Not in the paper.
+	IO IORate
+	// Net is what a suspect that hurts through a network interface may send, in
+	// bytes/s, whatever its class; 0: it is not limited. Not in the paper.
+	Net uint64
+	// Feedback lets caps follow the victim's cost: the least that keeps it well
+	// is taken, never more than Rate and BestEffortRate take (feedback.go). Not
+	// in the paper.
+	Feedback bool
 	// For is how long a cap lasts.
 	For time.Duration
+	// Longest lets caps end by what is seen and not by the clock: one that is
+	// felt and helps goes on, to so long in all, and one that holds nothing back
+	// ends early; 0: by the clock. Not in the paper.
+	Longest time.Duration
+	// Confine is how many caps on a job that helped within ConfineWithin make it a
+	// repeat offender, whose caps last ConfineFor from then on; 0: none is
+	// (offender.go). Not in the paper.
+	Confine                   int
+	ConfineWithin, ConfineFor time.Duration
 	// MaxCaps is how many caps may be in force on the machine at once.
 	MaxCaps int
 	// Trial is how long a suspect is held to find out whether it is the one,
@@ -70,7 +89,7 @@ type Policy struct {
 // Paper returns CPI²'s numbers (section 5, table 2).
 func Paper() Policy {
 	return Policy{Mode: Advise, Rate: 0.1, BestEffortRate: 0.01, For: 5 * time.Minute, MaxCaps: 8,
-		Trials: 4, Outliers: 3, Calm: 5 * time.Minute, Settle: 30 * time.Minute}
+		ConfineWithin: 24 * time.Hour, ConfineFor: 30 * time.Minute, Trials: 4, Outliers: 3, Calm: 5 * time.Minute, Settle: 30 * time.Minute}
 }
 
 // rate is the cap for a suspect.
@@ -83,8 +102,11 @@ func (p Policy) rate(t sample.Task) float64 {
 
 // mayHelp says why nobody may be capped for this victim; "" if somebody may.
 func mayHelp(victim sample.Task) string {
-	if victim.Class == sample.LatencySensitive || victim.Protected {
+	switch {
+	case victim.Helped():
 		return ""
+	case victim.Unprotected:
+		return "an operator has ended the victim's protection"
 	}
 	return "the victim is " + victim.Class.String() + " and not protected"
 }

@@ -23,9 +23,14 @@ func TestRandomScripts(t *testing.T) {
 	}
 	// The walks must get somewhere: caps of both kinds, several rounds, exits.
 	t.Log(total)
-	for _, what := range []string{"caps", "automatic", "rounds", "closed", "takeover", "gone", "failed"} {
+	for _, what := range []string{"caps", "automatic", "rounds", "closed", "takeover", "gone", "failed", "io"} {
 		if total[what] < 8 {
 			t.Errorf("%s: %d", what, total[what])
+		}
+	}
+	for _, what := range []string{"adjusted", "renewed"} {
+		if total[what] == 0 {
+			t.Errorf("no cap was %s", what)
 		}
 	}
 }
@@ -35,8 +40,12 @@ func wander(t *testing.T, seed uint64) map[string]int {
 	rng := rand.New(rand.NewPCG(seed, 11))
 	pick := func(words ...string) string { return words[rng.IntN(len(words))] }
 	w := newWorld(t)
-	w.machine([]string{"rule=" + pick("cpi2", "quell"), "mode=" + pick("advise", "on", "on"), "every=" + pick("10s", "20s", "60s"),
-		"calm=" + pick("1m", "5m"), "for=" + pick("1m", "5m"), "max-caps=" + pick("1", "2", "8")})
+	signal := []string{"signal=cpi"}
+	if rng.IntN(2) == 0 {
+		signal = []string{"signal=io", "least-cpu=0", "io-ops=1"}
+	}
+	w.machine(append(signal, "rule="+pick("cpi2", "quell"), "mode="+pick("advise", "on", "on"), "every="+pick("10s", "20s", "60s"),
+		"calm="+pick("1m", "5m"), "for="+pick("1m", "5m"), "longest="+[]string{"0s", "15m", "15m", "15m"}[seed/2%4], "cap="+[]string{"fixed", "feedback"}[seed%2], "max-caps="+pick("1", "2", "8")))
 	add := func() {
 		args := []string{fmt.Sprintf("/t%d", len(w.names)), pick("latency-sensitive", "batch", "best-effort")}
 		for _, extra := range []string{"1±0.5", "protected", "never-cap"} {
@@ -108,8 +117,12 @@ func wander(t *testing.T, seed uint64) map[string]int {
 		did["caps"]++
 		if e.By == "quell" {
 			did["automatic"]++
+			if !e.IO.IsZero() {
+				did["io"]++
+			}
 		}
 	}
+	did["adjusted"], did["renewed"] = w.adjusted, w.renewed
 	did["closed"] = len(w.order) - len(w.pair[0].p.Open())
 	for _, s := range w.tasks {
 		if s.gone {

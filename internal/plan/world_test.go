@@ -44,6 +44,8 @@ type world struct {
 	state map[string]string          // of incidents, as printed
 	order []string                   // incidents by appearance
 	found detect.Finding             // the last
+
+	adjusted, renewed int // caps, of all and of those how many got more time
 }
 
 type state struct {
@@ -70,7 +72,7 @@ func newWorld(t *testing.T) *world {
 }
 
 // machine starts anew. Keys: rule, mode, signal, start (15:04), every, for,
-// calm, max-caps, top, least-cpu.
+// longest, calm, confine, max-caps, top, least-cpu, io-ops.
 func (w *world) machine(args []string) {
 	w.t.Helper()
 	if w.pair[0] != nil {
@@ -97,12 +99,20 @@ func (w *world) machine(args []string) {
 			w.every = w.duration(v)
 		case "for":
 			w.policy.For = w.duration(v)
+		case "longest":
+			w.policy.Longest = w.duration(v)
+		case "confine":
+			w.policy.Confine = int(w.number(v))
 		case "calm":
 			w.policy.Calm = w.duration(v)
+		case "cap":
+			w.policy.Feedback = v == "feedback"
 		case "max-caps":
 			w.policy.MaxCaps = int(w.number(v))
 		case "top":
 			top = int(w.number(v))
+		case "io-ops":
+			w.policy.IO = plan.IORate{Ops: uint64(w.number(v)), Bytes: 1 << 20}
 		case "least-cpu":
 			w.signal.LeastCPU = w.number(v)
 		default:
@@ -196,11 +206,16 @@ func (w *world) carryOut(a plan.Action) {
 		return
 	}
 	var err error
-	if w.enforcer == "fails" {
+	switch e := w.books[a.ID]; {
+	case e == nil || a.Kind == plan.Adjust && !e.live:
+		return // ended meanwhile
+	case w.enforcer == "fails":
 		err = errors.New(w.cause)
 		delete(w.books, a.ID)
-	} else {
-		w.books[a.ID].applied = w.now.at
+	case a.Kind == plan.Adjust:
+		return
+	default:
+		e.applied = w.now.at
 	}
 	w.both(func(b *brain) plan.Output { return b.p.Applied(w.now.at, a.ID, err) })
 }
@@ -256,7 +271,16 @@ func (w *world) second() {
 			return b.p.Finding(w.now.at, g, b.history(g.Signal))
 		})
 	}
-	w.both(func(b *brain) plan.Output { return b.p.Tick(w.now.at) })
+	due, ever := w.pair[0].p.Due()
+	did := false
+	w.both(func(b *brain) plan.Output {
+		out := b.p.Tick(w.now.at)
+		did = len(out.Actions)+len(out.Incidents) > 0
+		return out
+	})
+	if expected := ever && due <= w.now.at; did != expected {
+		w.t.Fatalf("at %s Tick did something: %v, due at %d: %v", clock(w.now.at), did, due, ever)
+	}
 	w.checkEnds()
 }
 
@@ -298,7 +322,11 @@ func (w *world) reading(name string, c cell, from, to sample.Millis) detect.Read
 	for _, e := range w.books {
 		if e.Task.Key == s.Key && e.applied != 0 && e.applied < to && (e.ended == 0 || e.ended > from) {
 			r.Flags |= sample.Capped
-			r.CPU, r.Pressure = min(r.CPU, e.Rate), min(r.Pressure, e.Rate)
+			most := e.Rate
+			if !e.IO.IsZero() {
+				most = float64(e.IO.Ops)
+			}
+			r.CPU, r.Pressure = min(r.CPU, most), min(r.Pressure, most)
 		}
 	}
 	if c.flags&sample.Stolen != 0 {

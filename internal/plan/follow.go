@@ -1,0 +1,113 @@
+package plan
+
+import (
+	"math"
+
+	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// Interval takes in what one interval said, as given to and judged by
+// detect.Observe, and follows open incidents of the signal with it.
+func (p *Planner) Interval(now sample.Millis, sig sample.SignalName, at sample.Millis, readings []detect.Reading, verdicts []detect.Verdict) Output {
+	var out Output
+	micros := int64(0) // whole numbers: the order of readings must not matter
+	for i := range readings {
+		if u := readings[i].CPU; u < 1e6 { // also no NaN
+			micros += int64(u * 1e6)
+		}
+	}
+	p.busy = float64(micros) / 1e6
+	if len(p.open) == 0 {
+		return out
+	}
+	// An incident asks for a handful of tasks: looking is cheaper than an index.
+	find := func(k sample.TaskKey) int {
+		for i := range readings {
+			if readings[i].Task.Key == k {
+				return i
+			}
+		}
+		return -1
+	}
+	usage := func(k sample.TaskKey) float64 {
+		if i := find(k); i >= 0 {
+			return readings[i].Pressure
+		}
+		return math.NaN()
+	}
+	for _, inc := range p.Open() {
+		if inc.Signal != sig {
+			continue
+		}
+		cost := math.NaN()
+		if i := find(inc.Victim.Key); i >= 0 && verdicts[i].Judged {
+			cost = readings[i].Cost
+			if verdicts[i].Outlier {
+				inc.unrest = max(inc.unrest, at)
+			}
+			inc.follow(at, cost, verdicts[i].Outlier, p.policy.Outliers)
+			p.hold(now, inc, cost, usage, &out)
+		}
+		inc.extend(at, cost, usage)
+		if inc.capped() {
+			out.changed(inc, now)
+		}
+	}
+	return out
+}
+
+// follow takes the victim's sample into the newest round whose cap is in force:
+// what changes now must not be credited to an older cap that is still there.
+// The first sample under a cap is partly from before it and is left out.
+func (inc *Incident) follow(at sample.Millis, cost float64, outlier bool, enough int) {
+	r := inc.newest()
+	switch {
+	case r == nil || !r.applied || at <= r.From:
+	case !r.first:
+		r.first = true
+	default:
+		r.under.Add(cost, 1)
+		r.Samples, r.CostUnder = r.under.N, Value(r.under.Mean)
+		if r.CostBefore > 0 {
+			r.RelativeCost = r.CostUnder / r.CostBefore
+		}
+		if outlier {
+			r.outliers++
+		}
+		r.failing = r.outliers >= enough
+	}
+}
+
+// Tick ends caps whose time is over and closes incidents that are.
+func (p *Planner) Tick(now sample.Millis) Output {
+	var out Output
+	for _, c := range p.Caps() {
+		if now >= c.Until {
+			p.lift(now, c.ID, "its time is over", "", &out)
+		}
+	}
+	for _, inc := range p.Open() {
+		if !inc.capped() && now.Sub(inc.unrest) >= p.policy.Calm {
+			p.close(now, inc, &out)
+		}
+	}
+	return out
+}
+
+// Due returns when Tick will next have something to do if nothing else happens,
+// and whether there is such a time.
+func (p *Planner) Due() (at sample.Millis, ok bool) {
+	at = math.MaxInt64
+	for _, c := range p.caps {
+		if !c.ended {
+			at = min(at, c.Until)
+		}
+	}
+	for _, inc := range p.open {
+		if !inc.capped() {
+			at = min(at, inc.unrest.Add(p.policy.Calm))
+		}
+	}
+	return at, at < math.MaxInt64
+}

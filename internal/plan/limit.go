@@ -1,0 +1,74 @@
+package plan
+
+import (
+	"fmt"
+
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// IORate is how much a task may ask of each disk that it shares with the victim,
+// a second: so much in reads, and as much again in writes. A zero is no limit.
+type IORate struct {
+	Ops   uint64 `json:"ops,omitempty"`   // requests
+	Bytes uint64 `json:"bytes,omitempty"` // bytes
+}
+
+// IsZero reports whether nothing is limited.
+func (r IORate) IsZero() bool { return r == IORate{} }
+
+func (r IORate) String() string {
+	switch {
+	case r.Bytes == 0:
+		return fmt.Sprintf("%d requests/s", r.Ops)
+	case r.Ops == 0:
+		return bytes(r.Bytes) + "/s"
+	}
+	return fmt.Sprintf("%d requests/s and %s/s", r.Ops, bytes(r.Bytes))
+}
+
+// bytes is a number of bytes for people: in KiB or MiB where it is whole.
+func bytes(n uint64) string {
+	switch {
+	case n >= 1<<20 && n%(1<<20) == 0:
+		return fmt.Sprintf("%d MiB", n>>20)
+	case n >= 1<<10 && n%(1<<10) == 0:
+		return fmt.Sprintf("%d KiB", n>>10)
+	}
+	return fmt.Sprintf("%d B", n)
+}
+
+// Limit is what the cap holds the task to, for people.
+func (a *Action) Limit() string { return limit(a.Rate, a.IO, a.Net) }
+
+// Limit is what the round held its suspect to, for people.
+func (r *Round) Limit() string { return limit(r.Rate, r.IO, r.Net) }
+
+func limit(rate float64, io IORate, net uint64) string {
+	switch {
+	case !io.IsZero():
+		return "reads and writes of " + io.String() + " each"
+	case net > 0:
+		return bytes(net) + "/s sent"
+	}
+	return fmt.Sprintf("%.4g CPU-s/s", rate)
+}
+
+// limited returns an action without an end that holds the task to what the
+// policy has for the resource that the signal's tasks meet at; ok is false where
+// the policy, or quell, has no limit for that.
+func (p Policy) limited(s sample.SignalName, t sample.Task) (a Action, ok bool) {
+	a = Action{Task: t}
+	sig, known := sample.LookupSignal(s)
+	switch {
+	case !known || sig.Domain.OfCPUs():
+		a.Rate = p.rate(t)
+		return a, true
+	case sig.Domain == sample.SharedDevice:
+		a.IO = p.IO
+		return a, !p.IO.IsZero()
+	case sig.Domain == sample.SharedInterface:
+		a.Net = p.Net
+		return a, p.Net > 0
+	}
+	return a, false
+}

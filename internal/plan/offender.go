@@ -1,0 +1,119 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// Offender is a job of which caps helped others. It is known by its job, or by its
+// task's name where it has none: who comes back is started anew, as another task.
+type Offender struct {
+	Job    sample.JobName  `json:"job"`
+	Task   sample.TaskName `json:"task"`   // that was capped last
+	Victim sample.TaskName `json:"victim"` // whom that helped
+	// Helped is when caps ended that helped, oldest first: the newest of them.
+	Helped []sample.Millis `json:"helped"`
+	// Confined: it is a repeat offender by the policy, now.
+	Confined bool `json:"confined"`
+}
+
+// What is kept of offenders: so many, those that offended last, and of each so
+// many caps.
+const (
+	maxOffenders = 256
+	maxHelped    = 32
+)
+
+func offenderOf(t sample.Task) sample.JobName {
+	return cmp.Or(t.Job, sample.JobName(t.Name))
+}
+
+// offend notes a cap that helped.
+func (p *Planner) offend(now sample.Millis, c *CapState, out *Output) {
+	r := c.round
+	if r == nil || r.Trial || r.Outcome != TruePositive {
+		return
+	}
+	job := offenderOf(r.Suspect)
+	o := p.offenders[job]
+	if o == nil {
+		o = &Offender{Job: job}
+		p.offenders[job] = o
+	}
+	o.Task, o.Victim = r.Suspect.Name, c.incident.Victim.Name
+	o.Helped = append(o.Helped[max(0, len(o.Helped)+1-maxHelped):], now)
+	p.forgetOffenders()
+	out.Offenders = true
+}
+
+// forgetOffenders forgets those that offended longest ago, where there are too many.
+func (p *Planner) forgetOffenders() {
+	for len(p.offenders) > maxOffenders {
+		var oldest *Offender
+		for _, o := range p.offenders {
+			if oldest == nil || cmp.Or(cmp.Compare(o.newest(), oldest.newest()), cmp.Compare(o.Job, oldest.Job)) < 0 {
+				oldest = o
+			}
+		}
+		delete(p.offenders, oldest.Job)
+	}
+}
+
+func (o *Offender) newest() sample.Millis { return o.Helped[len(o.Helped)-1] }
+
+// recent counts the caps on a job that helped lately.
+func (p *Planner) recent(now sample.Millis, job sample.JobName) (n int) {
+	if o := p.offenders[job]; o != nil {
+		for _, at := range o.Helped {
+			if now.Sub(at) < p.policy.ConfineWithin {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// confined reports whether a job is a repeat offender by the policy.
+func (p *Planner) confined(now sample.Millis, job sample.JobName) bool {
+	return p.policy.Confine > 0 && p.recent(now, job) >= p.policy.Confine
+}
+
+// Offenders lists the jobs of which caps helped others, who offended last first.
+func (p *Planner) Offenders(now sample.Millis) []Offender {
+	all := make([]Offender, 0, len(p.offenders))
+	for _, o := range p.offenders {
+		one := *o
+		one.Helped, one.Confined = slices.Clone(o.Helped), p.confined(now, o.Job)
+		all = append(all, one)
+	}
+	slices.SortFunc(all, func(a, b Offender) int {
+		return cmp.Or(cmp.Compare(b.newest(), a.newest()), cmp.Compare(a.Job, b.Job))
+	})
+	return all
+}
+
+// Remember takes over what an earlier planner knew of offenders. What makes no
+// sense, a job without a name or without a cap, is left out.
+func (p *Planner) Remember(all []Offender) {
+	for _, o := range all {
+		if o.Job == "" || len(o.Helped) == 0 {
+			continue
+		}
+		o.Helped = slices.Sorted(slices.Values(o.Helped))
+		o.Helped = o.Helped[max(0, len(o.Helped)-maxHelped):]
+		p.offenders[o.Job] = &o
+	}
+	p.forgetOffenders()
+}
+
+// Pardon forgets what a job did. Caps in force stay until their end.
+func (p *Planner) Pardon(job sample.JobName) error {
+	if p.offenders[job] == nil {
+		return fmt.Errorf("pardon %s: %w: no cap on it is known to have helped", job, ErrRefused)
+	}
+	delete(p.offenders, job)
+	return nil
+}
