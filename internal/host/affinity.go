@@ -6,13 +6,19 @@ import (
 	"os"
 	"strconv"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/quell-dev/quell/internal/sample"
 )
 
 // AllowedCPUs returns the CPUs on which any thread of the cgroup may run, of
 // those that are online; none if it has no processes. Affinities and cpusets
-// are both in it: Cpus_allowed_list of /proc/PID/task/TID/status (proc(5)).
-func (c *Cgroup) AllowedCPUs() (sample.Set, error) {
+// are both in it: Cpus_allowed_list of /proc/PID/task/TID/status (proc(5)), or
+// sched_getaffinity(2), which says the same and costs a hundredth.
+func (c *Cgroup) AllowedCPUs() (sample.Set, error) { return c.allowedCPUs(c.h.sameThreads()) }
+
+// allowedCPUs asks the kernel, or else reads files only.
+func (c *Cgroup) allowedCPUs(ask bool) (sample.Set, error) {
 	online, err := c.h.readSet(cpuDir + "/online")
 	if err != nil {
 		return nil, fmt.Errorf("read allowed CPUs of %s: %w", c.path, err)
@@ -23,12 +29,20 @@ func (c *Cgroup) AllowedCPUs() (sample.Set, error) {
 	}
 	var allowed sample.Set
 	for _, pid := range pids {
+		// The first thread has the process's number; with one that may run
+		// everywhere nobody has to know of others.
+		if ask && add(&allowed, pid, online) && allowed.Len() == online.Len() {
+			return allowed, nil
+		}
 		tasks := "/proc/" + strconv.Itoa(pid) + "/task"
 		entries, err := os.ReadDir(c.h.Path(tasks))
 		if err != nil && !vanished(err) {
 			return nil, fmt.Errorf("read allowed CPUs of %s: %w", c.path, err)
 		}
 		for _, e := range entries {
+			if tid, err := strconv.Atoi(e.Name()); ask && err == nil && add(&allowed, tid, online) {
+				continue
+			}
 			text, err := os.ReadFile(c.h.Path(tasks + "/" + e.Name() + "/status"))
 			if vanished(err) {
 				continue
@@ -51,6 +65,28 @@ func (c *Cgroup) AllowedCPUs() (sample.Set, error) {
 		}
 	}
 	return allowed, nil
+}
+
+// sameThreads reports whether threads have the same numbers here as in the
+// root's /proc: not where that is text, or of another pid namespace.
+func (h *Host) sameThreads() bool {
+	self, err := os.Readlink(h.Path("/proc/self"))
+	return err == nil && self == strconv.Itoa(os.Getpid())
+}
+
+// add adds the CPUs of a thread, if the kernel tells them: not if it has ended,
+// nor where there are more CPUs than a unix.CPUSet has room for.
+func add(allowed *sample.Set, tid int, online sample.Set) bool {
+	var set unix.CPUSet
+	if unix.SchedGetaffinity(tid, &set) != nil {
+		return false
+	}
+	for _, cpu := range online.Numbers() {
+		if set.IsSet(cpu) {
+			*allowed = allowed.With(cpu)
+		}
+	}
+	return true
 }
 
 func parseAllowed(text []byte) (sample.Set, error) {

@@ -71,7 +71,7 @@ func BenchmarkUsage(b *testing.B) {
 }
 
 // Walk against reading every directory, over 100 cgroups without others below
-// them, and Places of one cgroup with one process.
+// them, and what a look at one with one process takes: Places and AllowedCPUs.
 func BenchmarkWalk(b *testing.B) {
 	quelltest.Need(b, quelltest.Root)
 	h := real(b)
@@ -88,7 +88,7 @@ func BenchmarkWalk(b *testing.B) {
 	move(b, h, tree, top+"/0", pid)
 	c := open(b, h, hier, top+"/0")
 	mount := h.trees[tree].dir
-	var walked, twin, places time.Duration
+	var walked, twin, places, allowed time.Duration
 	for b.Loop() {
 		start := time.Now()
 		if err := h.walk(mount, top, func(string, uint64) error { return nil }); err != nil {
@@ -111,8 +111,14 @@ func BenchmarkWalk(b *testing.B) {
 			b.Fatal(err)
 		}
 		places += time.Since(start)
+		start = time.Now()
+		if _, err := c.AllowedCPUs(); err != nil {
+			b.Fatal(err)
+		}
+		allowed += time.Since(start)
 	}
 	b.ReportMetric(float64(walked)/float64(b.N)/101, "walk-ns/cgroup")
 	b.ReportMetric(float64(twin)/float64(walked), "naive/walk")
 	b.ReportMetric(float64(places)/float64(b.N), "places-ns")
+	b.ReportMetric(float64(allowed)/float64(b.N), "allowed-ns")
 }

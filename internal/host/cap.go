@@ -16,7 +16,7 @@ import (
 
 // Write is one change of one file: Old is what it held, New what it shall
 // hold, both trimmed. File is absolute inside the root; of a file with a line
-// per device it names one of them: "…/io.max#8:16".
+// per device (io.max, v1's blkio.throttle) it names one of them: "…/io.max#8:16".
 type Write struct {
 	File string `json:"file"`
 	Old  string `json:"old"`

@@ -222,7 +222,7 @@ func (h *Host) virtualCapabilities() []Capability {
 		platform.OK, platform.Reason = false, err.Error()
 	}
 	vm := strings.HasSuffix(string(p), "-vm")
-	steal := Capability{Name: "steal", OK: true}
+	steal := Capability{Name: "stolen time", OK: true}
 	times, err := h.CPUTimes()
 	switch {
 	case err != nil:

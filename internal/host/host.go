@@ -55,7 +55,7 @@ func (h *Host) BootID() (string, error) {
 }
 
 // ReadValue returns what a small file holds, trimmed, or of a file with a line
-// per device (see IOMaxWrites) what it holds for one.
+// per device (see IOWrites) what it holds for one.
 func (h *Host) ReadValue(file string) (string, error) {
 	file, device := splitDevice(file)
 	text, err := os.ReadFile(h.Path(file))
@@ -63,7 +63,7 @@ func (h *Host) ReadValue(file string) (string, error) {
 		return "", fmt.Errorf("read value: %w", err)
 	}
 	if device != "" {
-		return ioMaxOf(string(text), device), nil
+		return ofDevice(file, string(text), device), nil
 	}
 	return strings.TrimSpace(string(text)), nil
 }

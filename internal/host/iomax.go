@@ -17,7 +17,7 @@ type Device struct{ Major, Minor uint32 }
 
 func (d Device) String() string { return fmt.Sprintf("%d:%d", d.Major, d.Minor) }
 
-// IOLimit is how much I/O to one device io.max lets through, per second; 0 is
+// IOLimit is how much I/O to one device a cgroup may ask for, per second; 0 is
 // no limit.
 type IOLimit struct {
 	Rbps, Wbps   uint64 // bytes
@@ -75,96 +75,131 @@ func parseIOLimit(text string) (IOLimit, error) {
 // line is meant, "" for the whole file. No other file has a '#' in its name,
 // as directories may.
 func splitDevice(name string) (file, device string) {
-	if base, device, ok := strings.Cut(path.Base(name), "#"); ok && base == "io.max" {
+	if base, device, ok := strings.Cut(path.Base(name), "#"); ok && (base == "io.max" || slices.Contains(blkioFiles[:], base)) {
 		return path.Join(path.Dir(name), base), device
 	}
 	return name, ""
 }
 
-// ioMaxOf returns what the text of io.max says of a device. The kernel leaves
-// out those without a limit.
-func ioMaxOf(text, device string) string {
+// ofDevice returns what the text of such a file says of a device. The kernel
+// leaves out those without a limit.
+func ofDevice(file, text, device string) string {
 	for line := range strings.Lines(text) {
 		if rest, ok := strings.CutPrefix(strings.TrimSpace(line), device+" "); ok {
 			return rest
 		}
 	}
+	if path.Base(file) != "io.max" {
+		return noBlkio
+	}
 	return IOLimit{}.String()
 }
 
-// IOLimit returns a cgroup's own limit for a device (cgroup-v2.rst, "IO
-// Interface Files"), by its path in cgroup2. Those of cgroups above hold too.
-// Errors: ErrNoLimit, ErrGone.
-func (h *Host) IOLimit(unifiedPath string, dev Device) (IOLimit, error) {
-	_, _, text, err := h.readIOMax(path.Clean("/"+unifiedPath), dev)
-	if err != nil {
-		return IOLimit{}, fmt.Errorf("read I/O limit of %s: %w", unifiedPath, err)
+// IO says where I/O is limited: the mount of the hierarchy that has the io
+// controller, and whether that is v1's blkio; "" if none has it.
+func (l Layout) IO() (mount string, v1 bool) {
+	if dir, ok := l.V1["blkio"]; ok {
+		return dir, true
 	}
-	return parseIOLimit(text)
+	if slices.Contains(l.Controllers, "io") {
+		return l.Unified, false
+	}
+	return "", false
 }
 
-// IOMaxWrites lists the write that limits a cgroup, named by its path in
-// cgroup2, for one whole block device; a partition has no limits of its own
-// and is refused. Fields of the limit that are 0 stay as they are, the others
-// must not be higher than they are, and one must be lower. dir and inode tell
-// which cgroup it was that was looked at. v1's blkio is not supported.
+// IOLimit returns a cgroup's own limit for a device, by its path in the hierarchy
+// with the io controller (Cgroup.IOPlace). Those of cgroups above hold too, on v1
+// only on themselves. Errors: ErrNoLimit, ErrGone.
+func (h *Host) IOLimit(ioPath string, dev Device) (IOLimit, error) {
+	at, err := h.readIO(path.Clean("/"+ioPath), dev)
+	if err != nil {
+		return IOLimit{}, fmt.Errorf("read I/O limit of %s: %w", ioPath, err)
+	}
+	return at.limit, nil
+}
+
+// IOWrites lists the writes that limit a cgroup, named by its path in the
+// hierarchy with the io controller, for one whole block device; a partition has
+// no limits of its own and is refused. Fields of the limit that are 0 stay as
+// they are, the others must not be higher than they are, and one must be lower.
+// dir and inode tell which cgroup it was that was looked at.
+//
+// On cgroup2 it is one write to io.max (cgroup-v2.rst, "IO Interface Files"), on
+// v1 one to each of the four files of blkio.throttle that change
+// (cgroup-v1/blkio-controller.rst). What each holds differs: see BlkioHolds. v1
+// holds every cgroup alone, whatever is above it (block/blk-throttle.c,
+// throtl_pd_init), so there one is refused that has processes in cgroups below.
 //
 // Errors: ErrNoLimit, ErrNotLower, ErrGone.
-func (h *Host) IOMaxWrites(unifiedPath string, dev Device, limit IOLimit) (dir string, inode uint64, w []Write, err error) {
-	dir, inode, w, err = h.ioMaxWrites(path.Clean("/"+unifiedPath), dev, limit)
+func (h *Host) IOWrites(ioPath string, dev Device, limit IOLimit) (dir string, inode uint64, w []Write, err error) {
+	at, w, err := h.ioWrites(path.Clean("/"+ioPath), dev, limit)
 	if err != nil {
-		return "", 0, nil, fmt.Errorf("limit I/O of %s to %s: %w", unifiedPath, dev, err)
+		return "", 0, nil, fmt.Errorf("limit I/O of %s to %s: %w", ioPath, dev, err)
 	}
-	return dir, inode, w, nil
+	return at.dir, at.inode, w, nil
 }
 
-func (h *Host) ioMaxWrites(p string, dev Device, limit IOLimit) (dir string, inode uint64, w []Write, err error) {
+// ioLimited is a cgroup with its own limit for a device.
+type ioLimited struct {
+	dir   string
+	inode uint64
+	v1    bool
+	limit IOLimit
+	text  string // in io.max
+}
+
+func (h *Host) ioWrites(p string, dev Device, limit IOLimit) (at ioLimited, w []Write, err error) {
 	if slices.ContainsFunc([]uint64{limit.Riops, limit.Wiops}, func(n uint64) bool { return n > math.MaxUint32 }) {
-		return "", 0, nil, fmt.Errorf("bad limit %s: operations go up to %d a second", limit, uint32(math.MaxUint32))
+		return at, nil, fmt.Errorf("bad limit %s: operations go up to %d a second", limit, uint32(math.MaxUint32))
 	}
 	if err := h.wholeDevice(dev); err != nil {
-		return "", 0, nil, err
+		return at, nil, err
 	}
-	dir, inode, text, err := h.readIOMax(p, dev)
-	if err != nil {
-		return "", 0, nil, err
+	if at, err = h.readIO(p, dev); err != nil {
+		return at, nil, err
 	}
-	old, err := parseIOLimit(text)
-	if err != nil {
-		return "", 0, nil, err
-	}
-	next, is, lower := limit, old.fields(), false
+	next, is, lower := limit, at.limit.fields(), false
 	for i, field := range [...]*uint64{&next.Rbps, &next.Wbps, &next.Riops, &next.Wiops} {
 		switch wish, present := *field, is[i]; {
 		case wish == 0:
 			*field = present
 		case present != 0 && wish > present:
-			return "", 0, nil, fmt.Errorf("%s %d: %w, %d", ioFields[i], wish, ErrNotLower, present)
+			return at, nil, fmt.Errorf("%s %d: %w, %d", ioFields[i], wish, ErrNotLower, present)
 		case wish != present:
 			lower = true
 		}
 	}
 	if !lower {
-		return "", 0, nil, ErrNotLower
+		return at, nil, ErrNotLower
 	}
-	return dir, inode, []Write{{File: dir + "/io.max#" + dev.String(), Old: text, New: next.String()}}, nil
+	if !at.v1 {
+		return at, []Write{{File: at.dir + "/io.max#" + dev.String(), Old: at.text, New: next.String()}}, nil
+	}
+	w, err = h.blkioWrites(p, at, dev, next)
+	return at, w, err
 }
 
-// readIOMax finds a cgroup and reads its line for a device.
-func (h *Host) readIOMax(p string, dev Device) (dir string, inode uint64, line string, err error) {
-	t, ok := h.trees[""]
-	if !ok || p == "/" || !slices.Contains(h.layout.Controllers, "io") {
-		return "", 0, "", ErrNoLimit
+// readIO finds a cgroup and reads its limit for a device.
+func (h *Host) readIO(p string, dev Device) (at ioLimited, err error) {
+	mount, v1 := h.layout.IO()
+	if mount == "" || p == "/" {
+		return at, ErrNoLimit
 	}
-	dir = path.Join(t.dir, p)
-	if inode, err = h.Inode(dir); err != nil {
-		return "", 0, "", orGone(err)
+	at = ioLimited{dir: path.Join(mount, p), v1: v1}
+	if at.inode, err = h.Inode(at.dir); err != nil {
+		return at, orGone(err)
 	}
-	line, err = h.ReadValue(dir + "/io.max#" + dev.String())
+	remedy := "enable the io controller for it (+io in cgroup.subtree_control of the cgroups above)"
+	if v1 {
+		remedy = "use a kernel with CONFIG_BLK_DEV_THROTTLING"
+		at.limit, err = h.readBlkio(at.dir, dev)
+	} else if at.text, err = h.ReadValue(at.dir + "/io.max#" + dev.String()); err == nil {
+		at.limit, err = parseIOLimit(at.text)
+	}
 	if errors.Is(err, fs.ErrNotExist) {
-		err = fmt.Errorf("%w: %w", ErrNoLimit, err)
+		err = fmt.Errorf("%w: %s: %w", ErrNoLimit, remedy, err)
 	}
-	return dir, inode, line, err
+	return at, err
 }
 
 // wholeDevice makes sure that limits can be set for a device: the kernel

@@ -286,10 +286,15 @@ func TestAllowedCPUsFollowsAffinity(t *testing.T) {
 	c := open(t, h, hier, p)
 	check := func(want ...int) {
 		t.Helper()
-		got, err := c.AllowedCPUs()
-		if err != nil || got.String() != sample.SetOf(want...).String() {
-			t.Errorf("AllowedCPUs() = %v, %v; want %v", got, err, want)
+		for _, ask := range []bool{true, false} {
+			got, err := c.allowedCPUs(ask)
+			if err != nil || got.String() != sample.SetOf(want...).String() {
+				t.Errorf("allowedCPUs(%t) = %v, %v; want %v", ask, got, err, want)
+			}
 		}
+	}
+	if !h.sameThreads() {
+		t.Error("this machine's own /proc is taken for another's")
 	}
 	check()
 	pid := child(t, "wait")
@@ -314,6 +319,13 @@ func TestAllowedCPUsFollowsAffinity(t *testing.T) {
 	check(1)
 	pin(0)
 	check(0)
+	// Who may run elsewhere counts too, whoever comes first.
+	move(t, h, treeOf(hier), p, child(t, "wait"))
+	all, err := h.Online()
+	if err != nil {
+		t.Fatal(err)
+	}
+	check(all.Numbers()...)
 }
 
 func TestWatchSeesCgroupsComeAndGo(t *testing.T) {

@@ -32,6 +32,11 @@ func TestMain(m *testing.M) {
 		}
 	case "wait":
 		io.Copy(io.Discard, os.Stdin)
+	case "disk":
+		if err := writeDisk(os.Getenv(diskEnv)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
 	}
 }
 

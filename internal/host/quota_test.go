@@ -129,6 +129,8 @@ const ioV2 = `
 cpu io
 -- cg/a#b/io.max --
 8:0 rbps=4096 wbps=max riops=max wiops=120
+-- cg/new/cpu.stat --
+
 -- cg/new/io.max --
 
 -- cg/off/cpu.max --
@@ -141,7 +143,7 @@ max 100000
 1
 `
 
-func TestIOMaxWrites(t *testing.T) {
+func TestIOWrites(t *testing.T) {
 	disk := Device{8, 0}
 	for _, c := range []struct {
 		name, path string
@@ -160,7 +162,7 @@ func TestIOMaxWrites(t *testing.T) {
 		{name: "higher", path: "/a#b", dev: disk, limit: IOLimit{Rbps: 8192, Wbps: 1}, want: ErrNotLower},
 		{name: "the same", path: "/a#b", dev: disk, limit: IOLimit{Rbps: 4096}, want: ErrNotLower},
 		{name: "nothing", path: "/a#b", dev: disk, want: ErrNotLower},
-		{name: "not enabled", path: "/off", dev: disk, limit: IOLimit{Rbps: 1}, want: ErrNoLimit},
+		{name: "not enabled", path: "/off", dev: disk, limit: IOLimit{Rbps: 1}, want: ErrNoLimit, says: "+io in cgroup.subtree_control"},
 		{name: "the top", path: "/", dev: disk, limit: IOLimit{Rbps: 1}, want: ErrNoLimit},
 		{name: "gone", path: "/no", dev: disk, limit: IOLimit{Rbps: 1}, want: ErrGone},
 		{name: "a partition", path: "/new", dev: Device{8, 1}, limit: IOLimit{Rbps: 1}, says: "partition"},
@@ -170,7 +172,7 @@ func TestIOMaxWrites(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := unpack(t, txtar.Parse([]byte(ioV2)))
-			dir, _, w, err := h.IOMaxWrites(c.path, c.dev, c.limit)
+			dir, _, w, err := h.IOWrites(c.path, c.dev, c.limit)
 			if c.new == "" {
 				if err == nil || c.want != nil && !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
 					t.Errorf("got %v, %v; want an error that is %v and says %q", w, err, c.want, c.says)
@@ -197,7 +199,7 @@ func FuzzIOMax(f *testing.F) {
 	f.Add("8:0 rbps=max wbps=max riops=max wiops=max\n259:1 rbps=1 wbps=2 riops=3 wiops=4\n", "259:1")
 	f.Add("", "8:0")
 	f.Fuzz(func(t *testing.T, text, device string) {
-		l, err := parseIOLimit(ioMaxOf(text, device))
+		l, err := parseIOLimit(ofDevice("io.max", text, device))
 		if err != nil {
 			return
 		}

@@ -6,5 +6,9 @@
 // fails instead of skipping. [Main] fails a package that leaks goroutines or
 // file descriptors, and [Until] waits for a thing instead of for time.
 //
+// What tests of several packages set up is here as well: cgroups ([MakeCgroup]),
+// processes that are spoken to ([StartChild]), networks ([NewNet]), an sshd
+// ([NewSSHD]), quell's own programs ([Program]).
+//
 // The program in tally runs the tests and prints what was skipped.
 package quelltest

@@ -17,6 +17,7 @@ import (
 func Main(m *testing.M) {
 	before := openFiles()
 	code := m.Run()
+	_ = os.RemoveAll(programs()) // what of it stays is in the way of nobody
 	if code == 0 && !fuzzing() {
 		if leaks := leaked(before, 2*time.Second); len(leaks) > 0 {
 			fmt.Fprintf(os.Stderr, "--- FAIL: leaked by the tests of this package:\n%s\n", strings.Join(leaks, "\n"))

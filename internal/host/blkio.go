@@ -1,0 +1,124 @@
+package host
+
+import (
+	"fmt"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+)
+
+// blkioFiles are v1's limits of I/O in the order of IOLimit's fields, each with
+// a line per device that has one: "8:16 1048576".
+var blkioFiles = [4]string{"blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device",
+	"blkio.throttle.read_iops_device", "blkio.throttle.write_iops_device"}
+
+// noBlkio is how v1 is told that there is no limit. It then has no line.
+const noBlkio = "0"
+
+// BlkioHolds says what of a cgroup's I/O v1's limits hold. Only cgroup2 knows who
+// wrote to memory what the kernel writes back (cgroup-v2.rst, "Writeback").
+const BlkioHolds = "reads, direct writes and writes that are waited for (O_SYNC, fsync); not what the kernel writes back later by itself"
+
+// Unheld says what of a cgroup's I/O the writes of IOWrites do not hold, "" for
+// nothing.
+func Unheld(w []Write) string {
+	for _, one := range w {
+		if strings.HasPrefix(path.Base(one.File), "blkio.") {
+			return "v1 holds " + BlkioHolds
+		}
+	}
+	return ""
+}
+
+// readBlkio reads a cgroup's own limit for a device.
+func (h *Host) readBlkio(dir string, dev Device) (l IOLimit, err error) {
+	for i, field := range [...]*uint64{&l.Rbps, &l.Wbps, &l.Riops, &l.Wiops} {
+		file := dir + "/" + blkioFiles[i]
+		text, err := h.ReadValue(file + "#" + dev.String())
+		if err != nil {
+			return l, err
+		}
+		if *field, err = strconv.ParseUint(text, 10, 64); err != nil {
+			return l, fmt.Errorf("parse %s: bad value %q for %s", file, text, dev)
+		}
+	}
+	return l, nil
+}
+
+// blkioWrites lists the writes from one limit to the next.
+func (h *Host) blkioWrites(p string, at ioLimited, dev Device, next IOLimit) (w []Write, err error) {
+	mount, _ := h.layout.IO()
+	err = h.walk(mount, p, func(q string, _ uint64) error {
+		if q == p {
+			return nil
+		}
+		procs, err := os.ReadFile(h.Path(path.Join(mount, q, "cgroup.procs")))
+		if err != nil && !vanished(err) {
+			return err
+		}
+		if len(strings.TrimSpace(string(procs))) > 0 {
+			return fmt.Errorf("v1 holds each cgroup alone, and %s below it has processes too", q)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	is, want := at.limit.fields(), next.fields()
+	for i, file := range blkioFiles {
+		if want[i] != is[i] {
+			w = append(w, Write{File: at.dir + "/" + file + "#" + dev.String(),
+				Old: strconv.FormatUint(is[i], 10), New: strconv.FormatUint(want[i], 10)})
+		}
+	}
+	return w, nil
+}
+
+// IOPlace finds the cgroup whose limits hold the I/O of this one's processes, and
+// of no others: its path in the hierarchy with the io controller, which on v1
+// (blkio) may be another than in its own, see Places. Error: ErrNoLimit, with why.
+func (c *Cgroup) IOPlace() (string, error) {
+	place, err := c.ioPlace()
+	if err != nil {
+		return "", fmt.Errorf("find where the I/O of %s is limited: %w", c.path, err)
+	}
+	return place, nil
+}
+
+func (c *Cgroup) ioPlace() (string, error) {
+	const name = "blkio"
+	mount, v1 := c.h.layout.IO()
+	switch {
+	case mount == "":
+		return "", fmt.Errorf("%w: no hierarchy has the io controller", ErrNoLimit)
+	case mount == c.tree.dir:
+		return c.path, nil
+	case !v1:
+		return "", fmt.Errorf("%w: it is a cgroup of v1, and cgroup2 has the io controller", ErrNoLimit)
+	}
+	pids, err := c.Members()
+	if err != nil {
+		return "", err
+	}
+	var members []member
+	for _, pid := range pids {
+		if m, ok := c.where(pid, "cgroup"); ok {
+			members = append(members, m)
+		}
+	}
+	if len(members) == 0 {
+		return "", fmt.Errorf("%w: it has no processes, so its place in blkio is not known", ErrNoLimit)
+	}
+	place, reason := c.common(name, members)
+	if reason == "" && place != "/" {
+		place, reason = c.alone(name, place, pids, members)
+	}
+	switch {
+	case reason != "":
+		return "", fmt.Errorf("%w: %s", ErrNoLimit, reason)
+	case place == "/" || place == "":
+		return "", fmt.Errorf("%w: its processes are at the top of blkio", ErrNoLimit)
+	}
+	return place, nil
+}

@@ -1,0 +1,191 @@
+package placement
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+)
+
+// Task is one that wants a place. Several may have one name: they are alike.
+type Task struct {
+	Name string `json:"name"`
+	// Misses are last-level cache misses a second, Load is the share of its CPUs
+	// that it keeps busy, 0 to 1; negative: not measured.
+	Misses float64 `json:"-"`
+	Load   float64 `json:"-"`
+}
+
+// Degradation is by what ratio one of a name was seen to be slower beside one of
+// another: 0.3 is 30 %. A measured one may be below 0.
+type Degradation struct {
+	Victim, Neighbour string
+	By                float64
+}
+
+// Basis is what a number rests on.
+type Basis string
+
+// The bases, the better first. A pair has the worse of its two directions.
+const (
+	Measured Basis = "measured"
+	Misses   Basis = "misses"  // in proportion to the product of both tasks' misses
+	Unknown  Basis = "unknown" // taken as the mean of those that are measured
+	Alone    Basis = "alone"
+)
+
+// Pinning is how two tasks should share a machine of two chips or more.
+type Pinning string
+
+// The pinnings are paper 003's (figure 1): each task has a chip of its own, or
+// both have one hardware thread of each core.
+const (
+	PerChip    Pinning = "per-chip"
+	PerThread  Pinning = "per-thread"
+	NotPinned  Pinning = ""
+	lightBelow         = 0.5
+)
+
+// Pair are two tasks that should share a machine.
+type Pair struct {
+	A string `json:"a"`
+	B string `json:"b,omitempty"` // "": A has a machine to itself
+	// Loss is what both lose by it, added up, as ratios.
+	Loss    float64 `json:"loss"`
+	Basis   Basis   `json:"basis"`
+	Pinning Pinning `json:"pinning,omitempty"` // "" where no load is known
+}
+
+// Advice is who should be with whom.
+type Advice struct {
+	Pairs []Pair `json:"pairs"` // those that lose most first
+	// Loss is that of all pairs, Random what a pairing by lot loses on average.
+	Loss   float64 `json:"loss"`
+	Random float64 `json:"random_loss"`
+	// Exact: there is no better pairing by these numbers; else none that differs
+	// by an exchange between two pairs.
+	Exact bool `json:"exact"`
+}
+
+// exactUpTo is for how many tasks every pairing is looked at, MaxTasks how many
+// may be given.
+const (
+	exactUpTo = 16
+	MaxTasks  = 1000
+)
+
+// Advise pairs the tasks so that they lose least together. Of an odd number one
+// stays alone.
+func Advise(tasks []Task, measured []Degradation) (Advice, error) {
+	if len(tasks) == 0 || len(tasks) > MaxTasks {
+		return Advice{}, fmt.Errorf("pair %d tasks: want 1 to %d", len(tasks), MaxTasks)
+	}
+	m, err := newModel(tasks, measured)
+	if err != nil {
+		return Advice{}, err
+	}
+	tasks = slices.Clone(tasks)
+	slices.SortStableFunc(tasks, func(a, b Task) int { return cmp.Compare(a.Name, b.Name) })
+	n := len(tasks) + len(tasks)%2
+	loss := make([][]float64, n)
+	for i := range loss {
+		loss[i] = make([]float64, n)
+		for j := range loss[i] {
+			if i != j && max(i, j) < len(tasks) {
+				loss[i][j], _ = m.loss(tasks[i], tasks[j])
+			}
+		}
+	}
+	a := Advice{Exact: n <= exactUpTo}
+	with := exchange(loss)
+	if a.Exact {
+		with = best(loss)
+	}
+	for i, j := range with {
+		for k := range i {
+			a.Random += loss[i][k] / float64(n-1)
+		}
+		switch {
+		case j < i:
+		case j == len(tasks): // nobody
+			a.Pairs = append(a.Pairs, Pair{A: tasks[i].Name, Basis: Alone})
+		default:
+			p := Pair{A: tasks[i].Name, B: tasks[j].Name, Pinning: Pin(tasks[i].Load, tasks[j].Load)}
+			p.Loss, p.Basis = m.loss(tasks[i], tasks[j])
+			a.Loss += p.Loss
+			a.Pairs = append(a.Pairs, p)
+		}
+	}
+	slices.SortStableFunc(a.Pairs, func(p, q Pair) int { return cmp.Compare(q.Loss, p.Loss) })
+	return a, nil
+}
+
+// Pin is how two tasks should be pinned, by their loads: on chips apart where both
+// are busy, on threads of the same cores, where each has all the caches, while one
+// of them is busy for less than half (paper 003, section IV-C). It is no pinning
+// where a load is not known.
+func Pin(a, b float64) Pinning {
+	switch light := min(a, b); {
+	case !(light >= 0):
+		return NotPinned
+	case light < lightBelow:
+		return PerThread
+	}
+	return PerChip
+}
+
+// best is the pairing that loses least: the best of the first i tasks' subsets,
+// from small ones on. with[i] is who is with i.
+func best(loss [][]float64) (with []int) {
+	n := len(loss)
+	least, last := make([]float64, 1<<n), make([]int, 1<<n)
+	for set := 1; set < 1<<n; set++ {
+		i := 0
+		for set>>i&1 == 0 {
+			i++
+		}
+		least[set] = math.Inf(1)
+		for j := i + 1; j < n; j++ {
+			if rest := set &^ (1<<i | 1<<j); set>>j&1 == 1 && least[rest]+loss[i][j] < least[set] {
+				least[set], last[set] = least[rest]+loss[i][j], j
+			}
+		}
+	}
+	with = make([]int, n)
+	for set := 1<<n - 1; set != 0; {
+		i := 0
+		for set>>i&1 == 0 {
+			i++
+		}
+		j := last[set]
+		with[i], with[j] = j, i
+		set &^= 1<<i | 1<<j
+	}
+	return with
+}
+
+// exchange is a pairing that no exchange between two of its pairs makes better.
+func exchange(loss [][]float64) (with []int) {
+	n := len(loss)
+	with = make([]int, n)
+	for i := range with {
+		with[i] = i ^ 1
+	}
+	for better := true; better; {
+		better = false
+		for a := range n {
+			for c := range n {
+				b, d := with[a], with[c]
+				if c == a || c == b {
+					continue
+				}
+				const least = 1e-12 // rounding must not exchange for ever
+				if loss[a][c]+loss[b][d] < loss[a][b]+loss[c][d]-least {
+					with[a], with[c], with[b], with[d] = c, a, d, b
+					better = true
+				}
+			}
+		}
+	}
+	return with
+}

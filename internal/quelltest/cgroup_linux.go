@@ -1,0 +1,40 @@
+package quelltest
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"testing"
+	"time"
+)
+
+// CgroupMount returns where a hierarchy is mounted: that of a v1 controller, or
+// cgroup2 for "". It skips the test where there is none.
+func CgroupMount(t testing.TB, controller string) string {
+	t.Helper()
+	kind, capability := "cgroup2", Cgroup2
+	if controller != "" {
+		kind, capability = "cgroup", CgroupV1
+	}
+	dir, err := cgroupMount(kind, controller)
+	if err != nil {
+		Skip(t, capability, err)
+	}
+	return dir
+}
+
+// MakeCgroup makes a cgroup and returns its directory. It is removed when the
+// test ends; what ran in it must be ending by then.
+func MakeCgroup(t testing.TB, dir string) string {
+	t.Helper()
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		Until(t, 20*time.Second, "rmdir "+dir, func() bool {
+			err := os.Remove(dir)
+			return err == nil || errors.Is(err, fs.ErrNotExist)
+		})
+	})
+	return dir
+}

@@ -1,0 +1,91 @@
+package quelltest
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+)
+
+// Child is a process that is spoken to by lines, and is to end with its input.
+type Child struct {
+	PID int
+	t   testing.TB
+	in  io.Writer
+	out *bufio.Scanner
+	end func()
+}
+
+// StartChild starts a command in a cgroup's directory, of either version, or in
+// this test's own for "". It is killed when the test ends.
+func StartChild(t testing.TB, cmd *exec.Cmd, cgroup string) *Child {
+	t.Helper()
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	if cmd.Stderr == nil {
+		cmd.Stderr = os.Stderr
+	}
+	if cgroup != "" {
+		dir, err := os.Open(cgroup)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer dir.Close()
+		// Only into a cgroup of version 2 can a process be born.
+		if _, err := os.Stat(filepath.Join(cgroup, "cgroup.controllers")); err == nil {
+			cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(dir.Fd())
+		}
+	}
+	in, err1 := cmd.StdinPipe()
+	out, err2 := cmd.StdoutPipe()
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c := &Child{cmd.Process.Pid, t, in, bufio.NewScanner(out), sync.OnceFunc(func() {
+		in.Close()
+		_ = cmd.Wait() // the error may be "signal: killed"
+	})}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		c.End()
+	})
+	if cgroup != "" && !cmd.SysProcAttr.UseCgroupFD {
+		if err := os.WriteFile(filepath.Join(cgroup, "cgroup.procs"), []byte(strconv.Itoa(c.PID)), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
+}
+
+// End ends the child's input, and waits until it is gone.
+func (c *Child) End() { c.end() }
+
+// Hear waits for the child's next line.
+func (c *Child) Hear() string {
+	c.t.Helper()
+	if !c.out.Scan() {
+		c.t.Fatalf("child %d has ended: %v", c.PID, c.out.Err())
+	}
+	return c.out.Text()
+}
+
+// Say writes words to the child as a line, and returns the line that it answers.
+func (c *Child) Say(words ...any) string {
+	c.t.Helper()
+	if _, err := fmt.Fprintln(c.in, words...); err != nil {
+		c.t.Fatal(err)
+	}
+	return c.Hear()
+}

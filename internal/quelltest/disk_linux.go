@@ -1,0 +1,79 @@
+package quelltest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// BlkioV1 is where v1's blkio hierarchy is mounted, if cgroups can be made there
+// that limit I/O; else the test is skipped.
+func BlkioV1(t testing.TB) (mount string) {
+	t.Helper()
+	const capability = "cgroup-v1-blkio"
+	mount, err := cgroupMount("cgroup", "blkio")
+	if err == nil {
+		err = tryCgroup(mount)
+	}
+	if err == nil {
+		_, err = os.Stat(filepath.Join(mount, "blkio.throttle.read_bps_device"))
+	}
+	if err != nil {
+		Skip(t, capability, err)
+	}
+	return mount
+}
+
+// Disk makes a block device of so many bytes, a loop device over a file; it goes
+// with the test. It returns its path and its numbers as the kernel writes them
+// ("7:0"). Where none can be made the test is skipped.
+func Disk(t testing.TB, size int64) (file, numbers string) {
+	t.Helper()
+	const capability = "loop-device"
+	backing, err := os.Create(filepath.Join(t.TempDir(), "disk"))
+	if err == nil {
+		defer backing.Close()
+		err = backing.Truncate(size)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
+	if err != nil {
+		Skip(t, capability, err)
+	}
+	defer control.Close()
+	// Somebody else may take the one that was free.
+	for range 20 {
+		var n int
+		if n, err = unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE); err != nil {
+			break
+		}
+		file = fmt.Sprintf("/dev/loop%d", n)
+		var device *os.File
+		if device, err = os.OpenFile(file, os.O_RDWR, 0); err != nil {
+			break
+		}
+		err = unix.IoctlLoopConfigure(int(device.Fd()), &unix.LoopConfig{Fd: uint32(backing.Fd()), Size: 4096,
+			Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_AUTOCLEAR}}) // goes with the last descriptor
+		if err == nil {
+			t.Cleanup(func() { device.Close() })
+			text, err := os.ReadFile(fmt.Sprintf("/sys/block/loop%d/dev", n))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return file, strings.TrimSpace(string(text))
+		}
+		device.Close()
+		if !errors.Is(err, unix.EBUSY) {
+			break
+		}
+	}
+	Skip(t, capability, err)
+	return "", ""
+}

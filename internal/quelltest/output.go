@@ -1,0 +1,27 @@
+package quelltest
+
+import (
+	"bytes"
+	"sync"
+)
+
+// Output is what somebody writes and a test reads meanwhile. The zero value is
+// empty.
+type Output struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (o *Output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(p)
+}
+
+// String is what was written so far.
+func (o *Output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}

@@ -1,0 +1,29 @@
+package quelltest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// Program builds one of quell's programs without C, quell-agent or quell, as it is
+// shipped and returns its path. [Main] removes it; asked for again before that, it
+// is not linked again.
+func Program(t testing.TB, name string) string {
+	t.Helper()
+	Need(t, "go")
+	file := filepath.Join(programs(), name)
+	build := exec.Command("go", "build", "-o", file, "github.com/quell-dev/quell/cmd/"+name)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build %s: %v\n%s", name, err, out)
+	}
+	return file
+}
+
+// programs is the folder of this process's programs.
+func programs() string {
+	return filepath.Join(os.TempDir(), fmt.Sprintf("quell-test-bin-%d", os.Getpid()))
+}

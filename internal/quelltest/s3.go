@@ -1,0 +1,86 @@
+package quelltest
+
+import (
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// The key that an S3 server of [NewS3] takes.
+const (
+	S3Key    = "test"
+	S3Secret = "secret-of-a-test"
+)
+
+// S3Server names the program of a real S3 server, Versity's gateway over a folder,
+// in QUELL_TEST_S3 (make test-s3 builds it); "" if there is none.
+func S3Server() string { return os.Getenv("QUELL_TEST_S3") }
+
+// S3Env names that key, and nobody's settings, in the AWS library's variables.
+func S3Env(t testing.TB) {
+	t.Helper()
+	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": S3Key, "AWS_SECRET_ACCESS_KEY": S3Secret, "AWS_REGION": "us-east-1",
+		"AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": "/nowhere", "AWS_SHARED_CREDENTIALS_FILE": "/nowhere"} {
+		t.Setenv(name, value)
+	}
+}
+
+// S3 is such a server in a process of its own.
+type S3 struct {
+	URL string
+	Dir string // of its buckets, folders themselves
+
+	t      testing.TB
+	listen string
+	cmd    *exec.Cmd
+}
+
+// NewS3 starts one with these buckets, and ends it with the test. It does [S3Env].
+func NewS3(t testing.TB, buckets ...string) *S3 {
+	t.Helper()
+	if S3Server() == "" {
+		Skip(t, "s3-server", errors.New("QUELL_TEST_S3 names no versitygw (make test-s3)"))
+	}
+	S3Env(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &S3{URL: "http://" + l.Addr().String(), Dir: t.TempDir(), t: t, listen: l.Addr().String()}
+	l.Close()
+	for _, name := range buckets {
+		if err := os.Mkdir(filepath.Join(s.Dir, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.Start()
+	t.Cleanup(s.Kill)
+	return s
+}
+
+// Start starts it again, at the same address over the same folder, and returns
+// when it answers.
+func (s *S3) Start() {
+	s.t.Helper()
+	s.cmd = exec.Command(S3Server(), "--access", S3Key, "--secret", S3Secret, "--port", s.listen, "posix", s.Dir)
+	if err := s.cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	Until(s.t, 30*time.Second, "the S3 server answers", func() bool {
+		c, err := net.Dial("tcp", s.listen)
+		if err == nil {
+			c.Close()
+		}
+		return err == nil
+	})
+}
+
+// Kill is kill -9.
+func (s *S3) Kill() {
+	_ = s.cmd.Process.Kill() // it may have ended
+	_ = s.cmd.Wait()         // it was killed
+}

@@ -1,0 +1,62 @@
+package quelltest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// SSHD is what a real sshd needs to let a test in as root.
+type SSHD struct {
+	Argv    []string // what runs it, in the foreground; its log goes to standard error
+	HostKey string   // its own public key, as a line
+	Login   string   // the file of the private key that it lets in
+}
+
+// NewSSHD writes keys and a configuration for an sshd called name, with an address
+// of its own ("10.0.0.2", "127.0.0.1:2222"), which sets env ("NAME=value") for who
+// logs in. In one folder all let in the same key. It needs the programs sshd and
+// ssh-keygen; who starts it and where is up to the caller.
+func NewSSHD(t testing.TB, dir, name, address string, env ...string) *SSHD {
+	t.Helper()
+	program, err := exec.LookPath("sshd") // it wants to be called by its whole path
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll("/run/sshd", 0o755); err != nil { // it wants that too (privilege separation)
+		t.Fatal(err)
+	}
+	s := &SSHD{Login: filepath.Join(dir, "login")}
+	sshKey(t, s.Login)
+	key := filepath.Join(dir, name)
+	s.HostKey = sshKey(t, key)
+	config := key + ".config"
+	s.Argv = []string{program, "-D", "-e", "-f", config}
+	text := fmt.Sprintf("HostKey %s\nAuthorizedKeysFile %s.pub\nPermitRootLogin prohibit-password\nStrictModes no\nUsePAM no\nPidFile none\nListenAddress %s\n",
+		key, s.Login, address)
+	if len(env) > 0 {
+		text += "SetEnv " + strings.Join(env, " ") + "\n"
+	}
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// sshKey makes a key, unless it is there, and returns its public half as a line.
+func sshKey(t testing.TB, file string) string {
+	t.Helper()
+	if _, err := os.Stat(file); err != nil {
+		if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", file).CombinedOutput(); err != nil {
+			t.Fatalf("ssh-keygen: %v: %s", err, out)
+		}
+	}
+	line, err := os.ReadFile(file + ".pub")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(line))
+}
