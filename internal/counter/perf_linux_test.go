@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -59,10 +58,8 @@ func cpuTime() int64 {
 
 // worker is a process in a cgroup that works when it is told to.
 type worker struct {
-	t   testing.TB
-	cmd *exec.Cmd
-	in  *os.File
-	out *bufio.Scanner
+	*quelltest.Child
+	t testing.TB
 }
 
 // work starts a worker in the cgroup dir; env are more environment entries.
@@ -72,27 +69,9 @@ func work(t testing.TB, dir string, env ...string) *worker {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cgroup, err := os.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer cgroup.Close()
 	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), append(env, workerEnv+"=1", "GOMAXPROCS=1")...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(cgroup.Fd()), Pdeathsig: syscall.SIGKILL}
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	w := &worker{t: t, cmd: cmd, in: in.(*os.File), out: bufio.NewScanner(out)}
-	t.Cleanup(w.end)
+	w := &worker{quelltest.StartChild(t, cmd, dir), t}
 	w.do("call", 1) // it is past its start
 	return w
 }
@@ -100,40 +79,16 @@ func work(t testing.TB, dir string, env ...string) *worker {
 // do lets the worker work and returns the CPU time it took.
 func (w *worker) do(what string, n int) time.Duration {
 	w.t.Helper()
-	if _, err := fmt.Fprintln(w.in, what, n); err != nil {
-		w.t.Fatal(err)
-	}
-	if !w.out.Scan() {
-		w.t.Fatalf("the worker ended: %v", w.out.Err())
-	}
-	ns, err := strconv.ParseInt(w.out.Text(), 10, 64)
+	ns, err := strconv.ParseInt(w.Say(what, n), 10, 64)
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	return time.Duration(ns)
 }
 
-// end is idempotent.
-func (w *worker) end() {
-	if w.cmd.ProcessState == nil {
-		w.in.Close()
-		w.cmd.Wait()
-	}
-}
-
 func cgroup2(t testing.TB) string {
 	t.Helper()
-	text, err := os.ReadFile("/proc/self/mounts")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(text)) {
-		if f := strings.Fields(line); len(f) > 2 && f[2] == "cgroup2" {
-			return f[1]
-		}
-	}
-	t.Fatal("no cgroup2 mount")
-	return ""
+	return quelltest.CgroupMount(t, "")
 }
 
 // cgroup makes a cgroup for the length of the test.
@@ -305,7 +260,7 @@ func TestDyingCgroup(t *testing.T) {
 		t.Fatal(err)
 	}
 	used := w.do("burn", int(burn))
-	w.end()
+	w.End()
 	around := clock(t, dir) - before + slack
 	removeCgroup(t, dir)
 	dying := func() string {
@@ -402,7 +357,7 @@ func TestCPTHere(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	members := func() ([]int, error) { return []int{os.Getpid(), w.cmd.Process.Pid}, nil }
+	members := func() ([]int, error) { return []int{os.Getpid(), w.PID}, nil }
 	if err := c.Add(Target{Key: key(1), Members: members}); err != nil {
 		t.Fatal(err)
 	}

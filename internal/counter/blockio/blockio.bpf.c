@@ -6,7 +6,7 @@
 // completed, of how many bytes, and how long they took from when the kernel
 // made them: so with their time in the scheduler's queue, but without what
 // blk-throttle held back before.
-#include "kernel.h"
+#include "../bpf/kernel.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_tracing.h>
@@ -23,25 +23,17 @@ struct done {
 	__u64 more; // requests to further disks
 };
 
-// Sizes are set by the loader.
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1);
-	__type(key, __u64); // as owner() says
-	__type(value, struct done);
-} work SEC(".maps");
+#include "../bpf/account.h"
 
 // Who made a request that is under way, by its first bio. A request whose bio
 // got another one before it (a front merge) is not found again, and its entry
-// is pushed out by newer ones.
+// is pushed out by newer ones. The size is set by the loader.
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
-	__type(key, struct bio *);
+	__type(key, __u64); // the bio's address
 	__type(value, __u64);
 } makers SEC(".maps");
-
-__u64 lost; // requests for which there was no room
 
 // charged returns the cgroup that a bio is charged to, if it is one of v2: the
 // nearest above its writer's that has the io controller.
@@ -56,31 +48,16 @@ static __always_inline __u64 charged(struct bio *bio)
 	return cg->root->hierarchy_id == 0 && cg->level > 0 ? cg->kn->id : 0;
 }
 
-// owner says who makes a request: by the thread's cgroup in v2 or, if that is
-// the root, by the one that carries the cpu controller, whose ids are told apart
-// by the top bit. What the kernel writes back, long after it was written to
-// memory, is its writer's where v2 keeps account of that.
-static __always_inline __u64 owner(struct task_struct *p, struct bio *bio)
-{
-	struct cgroup *cg = p->cgroups->dfl_cgrp;
-
-	if (cg->level > 0)
-		return cg->kn->id;
-	if (bpf_core_field_exists(p->sched_task_group)) {
-		cg = p->sched_task_group->css.cgroup;
-		if (cg && cg->level > 0 && cg->root->hierarchy_id != 0)
-			return cg->kn->id | 1ULL << 63;
-	}
-	return charged(bio);
-}
-
-// A request is made.
+// A request is made: by the thread or, where that is nobody's, by who v2 says
+// wrote to memory, long before, what the kernel writes back now.
 SEC("tp_btf/block_getrq")
 int BPF_PROG(on_make, struct bio *bio)
 {
-	__u64 who = owner(bpf_get_current_task_btf(), bio);
+	__u64 who = owner(bpf_get_current_task_btf()), key = (__u64)bio;
 
-	bpf_map_update_elem(&makers, &bio, &who, BPF_ANY);
+	if (!who)
+		who = charged(bio);
+	bpf_map_update_elem(&makers, &key, &who, BPF_ANY);
 	return 0;
 }
 
@@ -90,25 +67,25 @@ int BPF_PROG(on_complete, struct request *rq, __u32 error, unsigned int bytes)
 {
 	struct bio *bio = rq->bio;
 	__u32 op = rq->cmd_flags & REQ_OP_MASK;
-	__u64 now = bpf_ktime_get_ns(), cgroup, disk, *who;
-	struct done *d, none = {};
-	int i;
+	// A copy: what a helper has seen of the stack is no pointer any more to
+	// verifiers before 6.2 or so (refused on 6.1).
+	__u64 key = (__u64)bio;
+	__u64 now = bpf_ktime_get_ns(), cgroup, *who;
+	struct done *d;
 
 	if (!bio || (op != REQ_OP_READ && op != REQ_OP_WRITE))
 		return 0; // flushes, discards: not work by the byte
-	who = bpf_map_lookup_elem(&makers, &bio);
+	who = bpf_map_lookup_elem(&makers, &key);
 	if (who) {
 		cgroup = *who;
-		bpf_map_delete_elem(&makers, &bio);
+		bpf_map_delete_elem(&makers, &key);
 	} else {
 		cgroup = charged(bio); // made before the window, or merged
 	}
-	d = bpf_map_lookup_elem(&work, &cgroup);
-	if (!d) {
-		bpf_map_update_elem(&work, &cgroup, &none, BPF_NOEXIST);
-		d = bpf_map_lookup_elem(&work, &cgroup);
-	}
-	if (!d || !rq->start_time_ns) {
+	d = account(cgroup);
+	if (!d)
+		return 0;
+	if (!rq->start_time_ns) {
 		__sync_fetch_and_add(&lost, 1);
 		return 0;
 	}
@@ -116,15 +93,6 @@ int BPF_PROG(on_complete, struct request *rq, __u32 error, unsigned int bytes)
 	__sync_fetch_and_add(&d->bytes, bytes);
 	if (now > rq->start_time_ns)
 		__sync_fetch_and_add(&d->ns, now - rq->start_time_ns);
-	disk = (__u64)bio->bi_bdev->bd_disk->major << 32 | bio->bi_bdev->bd_disk->first_minor;
-	for (i = 0; i < DISKS; i++) {
-		if (d->disks[i] == disk)
-			return 0;
-		if (!d->disks[i]) { // two CPUs may both take it: then one disk is noted later, or twice
-			d->disks[i] = disk;
-			return 0;
-		}
-	}
-	__sync_fetch_and_add(&d->more, 1);
+	note(d->disks, DISKS, &d->more, (__u64)bio->bi_bdev->bd_disk->major << 32 | bio->bi_bdev->bd_disk->first_minor);
 	return 0;
 }

@@ -4,10 +4,9 @@
 // other tasks' requests is in it; what blk-throttle (io.max) held back before
 // is not, since that is the task's own limit.
 //
-// It is one eBPF program on one tracepoint, attached while a window is open and
-// at no other time. A request is its cgroup's in the hierarchy that carries the
-// io controller (blkio in v1): there, what a task of v1 leaves to be written
-// back later is nobody's, and only reads, direct and synchronous writes count.
+// Two eBPF programs on two tracepoints, attached while a window is open and at
+// no other time. A request is its maker's; what the kernel writes back later is
+// the writer's where v2 keeps account of that, else nobody's.
 //
 // docs/signals/io.md says what the signal sees, what it cannot, and its cost.
 package blockio

@@ -3,7 +3,6 @@ package blockio
 import (
 	"bufio"
 	"fmt"
-	"io"
 	"math"
 	"os"
 	"os/exec"
@@ -17,6 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/counter"
+	"github.com/quell-dev/quell/internal/counter/bpf"
+	"github.com/quell-dev/quell/internal/counter/bpf/bpftest"
 	"github.com/quell-dev/quell/internal/host"
 	"github.com/quell-dev/quell/internal/quelltest"
 	"github.com/quell-dev/quell/internal/sample"
@@ -67,23 +68,8 @@ func child(file string) error {
 
 const blocks = 512
 
-// worker is a child in a cgroup.
-type worker struct {
-	t    testing.TB
-	in   io.Writer
-	done *bufio.Scanner
-}
-
-func (w worker) do(what string, n int) {
-	w.t.Helper()
-	fmt.Fprintln(w.in, what, n)
-	if !w.done.Scan() {
-		w.t.Fatal("the child has ended")
-	}
-}
-
 // start runs a child in the cgroup of a directory.
-func start(t testing.TB, dir string) worker {
+func start(t testing.TB, dir string) *quelltest.Child {
 	t.Helper()
 	// Not in memory, as /tmp may be.
 	tmp, err := os.MkdirTemp(".", "blockio-test-")
@@ -111,76 +97,23 @@ func start(t testing.TB, dir string) worker {
 	f.Close()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), childEnv+"="+file)
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { in.Close(); _ = cmd.Wait() })
-	if dir != "" {
-		if err := os.WriteFile(dir+"/cgroup.procs", []byte(strconv.Itoa(cmd.Process.Pid)), 0); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return worker{t, in, bufio.NewScanner(out)}
+	return quelltest.StartChild(t, cmd, dir)
 }
 
-// target makes a cgroup; it is removed at the test's end.
-func target(t testing.TB, h *host.Host, hier sample.Hierarchy, name string) counter.Target {
+// open loads the programs and follows the tasks.
+func open(t testing.TB, tasks ...counter.Target) (*Source, *bpf.Programs[blockioDone]) {
 	t.Helper()
-	root := h.Layout().Unified
-	if hier == sample.V1CPU {
-		root = h.Layout().V1["cpu"]
-	}
-	path := fmt.Sprintf("/quell-test-blockio-%d-%s", os.Getpid(), name)
-	dir := filepath.Join(root, path)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		quelltest.Until(t, 10*time.Second, "rmdir "+dir, func() bool { return os.Remove(dir) == nil })
-	})
-	cg, err := h.OpenCgroup(hier, path)
+	k, err := load()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { cg.Close() })
-	return counter.Target{Key: sample.TaskKey{Hierarchy: hier, Inode: cg.Inode(), FirstSeen: 1}, Dir: dir, Members: cg.Members, Below: cg.Below}
-}
-
-func open(t testing.TB, targets ...counter.Target) *Source {
-	t.Helper()
-	s, err := Open()
+	w, err := bpf.Open[blockioDone](k)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	for _, target := range targets {
-		if err := s.Add(target); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return s
-}
-
-func stop(t testing.TB, s *Source) map[sample.TaskKey]counter.Reading {
-	t.Helper()
-	all := map[sample.TaskKey]counter.Reading{}
-	if err := s.Stop(nil, func(k sample.TaskKey, r counter.Reading) { all[k] = r }); err != nil {
-		t.Fatal(err)
-	}
-	return all
+	s := &Source{w}
+	bpftest.Follow(t, s, tasks...)
+	return s, k
 }
 
 // Requests are their tasks', by either hierarchy, by cgroups below, and not
@@ -191,32 +124,30 @@ func TestRequestsByTask(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	reader, idle := target(t, h, sample.Unified, "reader"), target(t, h, sample.Unified, "idle")
-	inner := target(t, h, sample.Unified, "reader/inner") // not followed by itself
+	reader, idle := bpftest.Task(t, h, sample.Unified, "reader"), bpftest.Task(t, h, sample.Unified, "idle")
+	inner := bpftest.Task(t, h, sample.Unified, "reader/inner") // not followed by itself
 	targets := []counter.Target{reader, idle}
 	writer := reader
 	if h.Layout().V1["cpu"] != "" {
-		writer = target(t, h, sample.V1CPU, "writer")
+		writer = bpftest.Task(t, h, sample.V1CPU, "writer")
 		targets = append(targets, writer)
 	}
-	s := open(t, targets...)
+	s, _ := open(t, targets...)
 	a, b, c, outside := start(t, reader.Dir), start(t, writer.Dir), start(t, inner.Dir), start(t, "")
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
-	a.do("r", 200)
+	bpftest.Start(t, s)
+	a.Say("r", 200)
 	if writer.Key != reader.Key {
-		b.do("w", 100)
+		b.Say("w", 100)
 	}
-	c.do("r", 50)
-	outside.do("r", 300)
-	all := stop(t, s)
+	c.Say("r", 50)
+	outside.Say("r", 300)
+	all := bpftest.Stop(t, s)
 	check := func(name string, k sample.TaskKey, ops float64) {
 		t.Helper()
 		r, ok := all[k]
-		n, _ := r.Extras.Get(sample.IOOps)
-		bytes, _ := r.Extras.Get(sample.IOBytes)
-		took, _ := r.Extras.Get(sample.IOTime)
+		n := bpftest.Count(r, sample.IOOps)
+		bytes := bpftest.Count(r, sample.IOBytes)
+		took := bpftest.Count(r, sample.IOTime)
 		// A file system writes a little of its own for a writer.
 		if !ok || n < ops || n > 1.1*ops || bytes < ops*block || bytes > 1.2*ops*block {
 			t.Errorf("%s: %v, %v requests of %v bytes, want %v", name, ok, n, bytes, ops)
@@ -236,20 +167,18 @@ func TestRequestsByTask(t *testing.T) {
 		t.Errorf("idle: %v, %+v", ok, r)
 	}
 	others := s.Others()
-	if n, _ := others.Extras.Get(sample.IOOps); n < 300 {
+	if n := bpftest.Count(others, sample.IOOps); n < 300 {
 		t.Errorf("others made %v requests, want at least 300", n)
 	}
 
-	a.do("r", 100) // in no window
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
-	a.do("r", 30)
+	a.Say("r", 100) // in no window
+	bpftest.Start(t, s)
+	a.Say("r", 30)
 	r, ok := s.Remove(reader.Key, 0)
-	if n, _ := r.Extras.Get(sample.IOOps); !ok || n != 30 {
+	if n := bpftest.Count(r, sample.IOOps); !ok || n != 30 {
 		t.Errorf("removed in an open window: %v, %+v", ok, r)
 	}
-	if all := stop(t, s); len(all) != len(targets)-1 {
+	if all := bpftest.Stop(t, s); len(all) != len(targets)-1 {
 		t.Errorf("%v", all)
 	}
 	if s.Lost() > 0 {
@@ -257,40 +186,38 @@ func TestRequestsByTask(t *testing.T) {
 	}
 }
 
-func TestWindows(t *testing.T) {
-	quelltest.Need(t, quelltest.Root, quelltest.EBPF)
-	s := open(t)
-	if err := s.Stop(nil, nil); err != errNotOpen {
-		t.Error(err)
-	}
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Start(); err != errOpen {
-		t.Error(err)
-	}
-	stop(t, s)
-}
-
-// More disks than are told apart reach everything, none reaches nobody.
-func TestReach(t *testing.T) {
-	s := &Source{number: map[uint64]int{}}
-	var sum done
-	var used disks
-	if r := sum.reading(time.Second, used); r.Reach == nil || r.Reach.Len() != 0 {
-		t.Errorf("no disk: %v", r.Reach)
-	}
-	s.add(&sum, &used, &blockioDone{Ops: 3, Bytes: 2 * perOp, Ns: 6e6, Disks: [4]uint64{8 << 32, 8<<32 | 16}})
-	r := sum.reading(2*time.Second, used)
-	if r.Reach.Len() != 2 || r.Cost != 0.002 || r.Rate != 1.5 || r.Pressure != 2.5 {
+func TestReading(t *testing.T) {
+	var sum blockioDone
+	sum.Add(&blockioDone{Ops: 1, Bytes: sample.RequestBytes, Ns: 1e6})
+	sum.Add(&blockioDone{Ops: 2, Bytes: sample.RequestBytes, Ns: 5e6})
+	r := sum.Reading(2 * time.Second)
+	if r.Cost != 0.002 || r.Rate != 1.5 || r.Pressure != 2.5 || bpftest.Count(r, sample.IOTime) != 0.006 ||
+		bpftest.Count(r, sample.IOOps) != 3 || bpftest.Count(r, sample.IOBytes) != 2*sample.RequestBytes {
 		t.Errorf("%+v", r)
 	}
-	s.add(&sum, &used, &blockioDone{Disks: [4]uint64{8 << 32, 254 << 32}})
-	if got := sum.reading(time.Second, used).Reach.Len(); got != 3 {
-		t.Errorf("%d disks, want 3", got)
+	if r := new(blockioDone).Reading(time.Second); !math.IsNaN(r.Cost) || r.Pressure != 0 {
+		t.Errorf("of nothing: %+v", r)
 	}
-	s.add(&sum, &used, &blockioDone{More: 1})
-	if r := sum.reading(time.Second, used); r.Reach != nil {
-		t.Errorf("more disks: %v", r.Reach)
+	if _, more := (&blockioDone{More: 1}).Places(); !more {
+		t.Error("further disks are not told")
+	}
+}
+
+// A limit is for disks that both have used; numbers are as the kernel has them.
+func TestSharedDisks(t *testing.T) {
+	k := &bpftest.Kernel[blockioDone]{}
+	w, err := bpf.Open[blockioDone](k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Source{w}
+	none := func() ([]uint64, error) { return nil, nil }
+	one, two := counter.Target{Key: sample.TaskKey{Inode: 1}, Below: none}, counter.Target{Key: sample.TaskKey{Inode: 2}, Below: none}
+	bpftest.Follow(t, s, one, two)
+	bpftest.Start(t, s)
+	k.Counts = map[uint64]blockioDone{1: {Disks: [4]uint64{8 << 32, 254<<32 | 16, 259<<32 | 1}}, 2: {Disks: [4]uint64{254<<32 | 16, 7 << 32}}}
+	bpftest.Stop(t, s)
+	if got := s.Shared(one.Key, two.Key); len(got) != 1 || got[0].String() != "254:16" {
+		t.Errorf("shared %v, want 254:16", got)
 	}
 }

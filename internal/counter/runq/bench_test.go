@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/counter"
+	"github.com/quell-dev/quell/internal/quelltest"
 	"github.com/quell-dev/quell/internal/sample"
 )
 
@@ -32,12 +33,12 @@ func BenchmarkSwitch(b *testing.B) {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { echo.Process.Kill(); echo.Wait() })
-	(&burning{pid: echo.Process.Pid}).pin(b, 1)
+	pin(b, echo.Process.Pid, 1)
 	runtime.LockOSThread() // never unlocked: the pinned thread ends with the benchmark
-	(&burning{}).pin(b, 1)
+	pin(b, 0, 1)
 	toCgroup(b, pair.Dir, echo.Process.Pid)
 	toCgroup(b, pair.Dir, unix.Getpid())
-	b.Cleanup(func() { toCgroup(b, mount(b, "cgroup2", ""), unix.Getpid()) })
+	b.Cleanup(func() { toCgroup(b, quelltest.CgroupMount(b, ""), unix.Getpid()) })
 
 	const trips = 2000
 	to, from := int(inW.Fd()), int(outR.Fd())

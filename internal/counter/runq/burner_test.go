@@ -1,17 +1,14 @@
 package runq
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -38,11 +35,7 @@ type burner struct {
 	echo bool // sleep until a line is written to it, answer it, and again
 }
 
-type burning struct {
-	pid int
-	in  io.Writer
-	out *bufio.Reader
-}
+type burning struct{ *quelltest.Child }
 
 // start begins to burn inside the cgroup; the test's end ends it.
 func (b burner) start(t testing.TB, cgroup string) *burning {
@@ -52,55 +45,35 @@ func (b burner) start(t testing.TB, cgroup string) *burning {
 		loop = "while read line; do echo; done"
 	}
 	cmd := exec.Command("/bin/sh", "-c", "read line; echo burning; "+loop)
-	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		cmd.Process.Kill()
-		cmd.Wait()
-	})
-	x := &burning{cmd.Process.Pid, in, bufio.NewReader(out)}
+	x := &burning{quelltest.StartChild(t, cmd, "")} // where it belongs it comes when it is pinned
 	x.pin(t, b.cpu)
-	if err := unix.Setpriority(unix.PRIO_PROCESS, x.pid, b.nice); err != nil {
+	if err := unix.Setpriority(unix.PRIO_PROCESS, x.PID, b.nice); err != nil {
 		t.Fatal(err)
 	}
-	toCgroup(t, cgroup, x.pid)
-	x.ask(t)
+	toCgroup(t, cgroup, x.PID)
+	x.ask()
 	return x
 }
 
-// ask writes a line and waits for the answer.
-func (b *burning) ask(t testing.TB) {
-	t.Helper()
-	io.WriteString(b.in, "line\n")
-	if line, err := b.out.ReadString('\n'); err != nil {
-		t.Fatalf("burner says %q: %v", line, err)
-	}
-}
+// ask waits until it has answered a line.
+func (b *burning) ask() { b.Say("line") }
 
 // cpuTime of the whole process, by its CPU clock: clock_getcpuclockid(3).
 func (b *burning) cpuTime(t testing.TB) time.Duration {
 	var ts unix.Timespec
-	if err := unix.ClockGettime(int32(^b.pid<<3|2), &ts); err != nil {
+	if err := unix.ClockGettime(int32(^b.PID<<3|2), &ts); err != nil {
 		t.Fatal(err)
 	}
 	return time.Duration(ts.Nano())
 }
 
-func (b *burning) pin(t testing.TB, cpu int) {
+func (b *burning) pin(t testing.TB, cpu int) { pin(t, b.PID, cpu) }
+
+// pin is of the process's, or for 0 the calling, thread.
+func pin(t testing.TB, pid, cpu int) {
 	var set unix.CPUSet
 	set.Set(cpu)
-	if err := unix.SchedSetaffinity(b.pid, &set); err != nil {
+	if err := unix.SchedSetaffinity(pid, &set); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -115,13 +88,7 @@ type group struct {
 func newGroup(t testing.TB, h sample.Hierarchy, parent, name string, settings ...string) *group {
 	t.Helper()
 	dir := filepath.Join(parent, name)
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		// The kernel needs a moment to let go of processes that were reaped.
-		quelltest.Until(t, 5*time.Second, dir+" can be removed", func() bool { return os.Remove(dir) == nil })
-	})
+	quelltest.MakeCgroup(t, dir)
 	for _, s := range settings {
 		file, value, _ := strings.Cut(s, "=")
 		if err := os.WriteFile(filepath.Join(dir, file), []byte(value), 0); err != nil {
@@ -134,7 +101,7 @@ func newGroup(t testing.TB, h sample.Hierarchy, parent, name string, settings ..
 		Dir: dir,
 		Members: func() (pids []int, err error) {
 			for _, b := range g.burners {
-				pids = append(pids, b.pid)
+				pids = append(pids, b.PID)
 			}
 			return pids, nil
 		},
@@ -164,14 +131,14 @@ func unified(t testing.TB, name string) *group {
 	t.Helper()
 	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2)
 	prefer(t)
-	return newGroup(t, sample.Unified, mount(t, "cgroup2", ""), testName(name))
+	return newGroup(t, sample.Unified, quelltest.CgroupMount(t, ""), testName(name))
 }
 
 func v1cpu(t testing.TB, name string, settings ...string) *group {
 	t.Helper()
 	quelltest.Need(t, quelltest.Root, quelltest.CgroupV1)
 	prefer(t)
-	return newGroup(t, sample.V1CPU, mount(t, "cgroup", "cpu"), testName(name), append(settings, mostShares)...)
+	return newGroup(t, sample.V1CPU, quelltest.CgroupMount(t, "cpu"), testName(name), append(settings, mostShares)...)
 }
 
 // capped makes a cgroup with a quota in ms of each 100 ms, in v1 if that has
@@ -207,7 +174,7 @@ func prefer(t testing.TB) {
 	if strings.Contains(string(cgroup), name) {
 		return
 	}
-	root := mount(t, "cgroup", "cpu")
+	root := quelltest.CgroupMount(t, "cpu")
 	home := root
 	for line := range strings.Lines(string(cgroup)) {
 		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
@@ -228,24 +195,6 @@ func toCgroup(t testing.TB, dir string, pid int) {
 }
 
 func testName(name string) string { return fmt.Sprintf("quell-test-runq-%d-%s", os.Getpid(), name) }
-
-// mount returns where a file system of that type is mounted, for cgroup v1 with
-// that controller.
-func mount(t testing.TB, fstype, controller string) string {
-	t.Helper()
-	text, err := os.ReadFile("/proc/self/mounts")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(text)) {
-		f := strings.Fields(line)
-		if f[2] == fstype && (controller == "" || strings.Contains(","+f[3]+",", ","+controller+",")) {
-			return f[1]
-		}
-	}
-	t.Fatalf("no %s %s mount", fstype, controller)
-	return ""
-}
 
 // measured is what one window said about one group, in seconds per second.
 type measured struct {

@@ -5,16 +5,13 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
-	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 
-	"github.com/quell-dev/quell/internal/counter"
+	"github.com/quell-dev/quell/internal/counter/bpf"
 )
 
 // kernel is the loaded half of runq.bpf.c.
@@ -22,7 +19,7 @@ type kernel struct {
 	objs    runqObjects
 	records *ebpf.Memory
 	edge    *link.Iter
-	links   []link.Link
+	hooks   bpf.Hooks
 	ncpu    int // CPU numbers possible
 	window  uint32
 }
@@ -36,9 +33,8 @@ func loadKernel(opts Options, marksOnly bool) (_ *kernel, err error) {
 			err = errors.Join(err, k.close())
 		}
 	}()
-	// Maps are charged to the memory cgroup since 5.11; then this does nothing.
-	if err := rlimit.RemoveMemlock(); err != nil {
-		return nil, fmt.Errorf("lift RLIMIT_MEMLOCK: %w", err)
+	if err := bpf.Unlock(); err != nil {
+		return nil, err
 	}
 	if k.ncpu, err = ebpf.PossibleCPU(); err != nil {
 		return nil, fmt.Errorf("count possible CPUs: %w", err)
@@ -80,12 +76,8 @@ func (k *kernel) open() error {
 	if err := k.objs.Window.Set(k.window); err != nil {
 		return fmt.Errorf("number window: %w", err)
 	}
-	for _, p := range []*ebpf.Program{k.objs.OnNewtask, k.objs.OnSwitch, k.objs.OnWakeup, k.objs.OnWakeupNew, k.objs.OnMigrate} {
-		l, err := link.AttachTracing(link.TracingOptions{Program: p})
-		if err != nil {
-			return errors.Join(fmt.Errorf("attach %s: %w", p, err), k.detach())
-		}
-		k.links = append(k.links, l)
+	if err := k.hooks.Attach(k.objs.OnNewtask, k.objs.OnSwitch, k.objs.OnWakeup, k.objs.OnWakeupNew, k.objs.OnMigrate); err != nil {
+		return err
 	}
 	if err := errors.Join(k.sync(), k.cut()); err != nil {
 		return errors.Join(err, k.detach())
@@ -93,18 +85,10 @@ func (k *kernel) open() error {
 	return nil
 }
 
-// detach leaves nothing behind on the scheduler's paths. A program that still
-// runs on another CPU may write for another moment: all that it writes is told
-// from the next window's by the number of its window, or is a clock, whose
-// value at a window's start does not matter.
-func (k *kernel) detach() error {
-	var errs []error
-	for _, l := range k.links {
-		errs = append(errs, l.Close())
-	}
-	k.links = nil
-	return errors.Join(errs...)
-}
+// detach ends a window. What a program that still runs writes is told from the
+// next window's by the number of its window, or is a clock, whose value at a
+// window's start does not matter.
+func (k *kernel) detach() error { return k.hooks.Detach() }
 
 // sync runs on each CPU, one after the other, since only there can it be known
 // what it runs.
@@ -157,14 +141,8 @@ func (k *kernel) close() error {
 	if k.edge != nil {
 		errs = append(errs, k.edge.Close())
 	}
-	for _, m := range []*ebpf.Map{k.objs.Owners, k.objs.Waits, k.objs.Cpus, k.objs.Records} {
-		errs = append(errs, m.Close()) // a nil Map may be closed
-	}
-	for _, p := range []*ebpf.Program{k.objs.Edge, k.objs.Sync, k.objs.OnSwitch, k.objs.OnWakeup,
-		k.objs.OnWakeupNew, k.objs.OnMigrate, k.objs.OnNewtask} {
-		errs = append(errs, p.Close())
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, bpf.Close(k.objs.Owners, k.objs.Waits, k.objs.Cpus, k.objs.Records, k.objs.Edge, k.objs.Sync,
+		k.objs.OnSwitch, k.objs.OnWakeup, k.objs.OnWakeupNew, k.objs.OnMigrate, k.objs.OnNewtask))...)
 }
 
 // now reads the clock of bpf_ktime_get_ns.
@@ -177,16 +155,5 @@ func now() uint64 {
 
 // refusal says what the kernel's answer means for this machine.
 func refusal(err error) error {
-	e := &counter.NotSupportedError{What: "run queue by eBPF", Reason: err.Error(), Err: err}
-	switch {
-	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
-		e.Remedy = "grant CAP_BPF and CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8) and allow bpf(2) in the seccomp profile"
-	case errors.Is(err, btf.ErrNotFound), errors.Is(err, os.ErrNotExist):
-		e.Remedy = "use a kernel built with CONFIG_DEBUG_INFO_BTF that offers /sys/kernel/btf/vmlinux"
-	case errors.Is(err, unix.ENOMEM), errors.Is(err, unix.E2BIG):
-		e.Remedy = "follow fewer tasks, or raise the memory limit"
-	default:
-		e.Remedy = "use Linux 5.12 or newer with BTF"
-	}
-	return e
+	return bpf.Refusal("run queue by eBPF", "Linux 5.12 or newer with BTF", err)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Program counts with eBPF. It is a counter.Source; CPUs, Dropped and Fallback
+// Program counts with eBPF. It is a counter.Source; CPUs, Lost and Fallback
 // are its own.
 type Program struct {
 	k       *kernel
@@ -61,11 +61,11 @@ func (p *Program) Variant() string { return VariantBPF }
 // Fallback is "": this is what was asked for.
 func (p *Program) Fallback() string { return "" }
 
-// Dropped counts, since Open, the waits of followed tasks that could not be
+// Lost counts, since Open, the waits of followed tasks that could not be
 // noted, above all those of threads that were moved into the task in an open
 // window, and the windows in which a task was not counted because its cgroups
 // were not known or did not fit.
-func (p *Program) Dropped() uint64 { return p.dropped }
+func (p *Program) Lost() uint64 { return p.dropped }
 
 // CPUs returns the CPUs that the task ran on in the last closed window; nil if
 // it did not run or was not counted.

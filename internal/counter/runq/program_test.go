@@ -98,8 +98,8 @@ func TestTwoTasksOnOneCPU(t *testing.T) {
 	if got := p.CPUs(a.Key).String(); got != "1" {
 		t.Errorf("a ran on CPUs %q, want 1", got)
 	}
-	if p.Dropped() != 0 {
-		t.Errorf("dropped %d", p.Dropped())
+	if p.Lost() != 0 {
+		t.Errorf("dropped %d", p.Lost())
 	}
 }
 
@@ -292,7 +292,7 @@ func TestWakeups(t *testing.T) {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
-				woken.ask(t)
+				woken.ask()
 				written++
 			}
 		}
@@ -363,11 +363,11 @@ func TestDroppedIsCoverage(t *testing.T) {
 	guest := b.burn(t, burner{cpu: 1})
 	p := program(t, Options{}, a)
 	expect(t, p, []*group{a}, func(context.Context) {
-		if p.Dropped() == 0 {
-			toCgroup(t, a.Dir, guest.pid)
+		if p.Lost() == 0 {
+			toCgroup(t, a.Dir, guest.PID)
 		}
 	}, func(m []measured) []band {
-		return []band{{"coverage", m[0].Coverage, 0.4, 0.75}, {"dropped", float64(p.Dropped()), 10, 1000}}
+		return []band{{"coverage", m[0].Coverage, 0.4, 0.75}, {"dropped", float64(p.Lost()), 10, 1000}}
 	})
 	// From the next window on it belongs to it.
 	a.burners = append(a.burners, guest)
@@ -393,8 +393,8 @@ func TestTaskWhoseCgroupsDoNotFit(t *testing.T) {
 	if err != nil || len(yielded) != 1 || yielded[0] != a.Key {
 		t.Errorf("Stop yields %v, %v; want a alone", yielded, err)
 	}
-	if p.Dropped() != 1 {
-		t.Errorf("dropped %d, want 1", p.Dropped())
+	if p.Lost() != 1 {
+		t.Errorf("dropped %d, want 1", p.Lost())
 	}
 }
 

@@ -11,7 +11,7 @@
 //
 // Their readings when it became runnable are kept; when it is switched in,
 // the differences are its wait behind others, behind itself, and for quota.
-#include "kernel.h"
+#include "../bpf/kernel.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_tracing.h>

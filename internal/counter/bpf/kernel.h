@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The few kernel types that runq.bpf.c looks into. preserve_access_index makes
- * every offset a CO-RE relocation, so only names and types matter here, and
- * only of the fields listed. Written by hand: a dump of one kernel's BTF would
- * be three megabytes of one kernel's truth.
+ * The few kernel types that quell's programs look into. preserve_access_index
+ * makes every offset a CO-RE relocation, so only names and types matter here,
+ * and only of the fields listed. Written by hand: a dump of one kernel's BTF
+ * would be three megabytes of one kernel's truth.
  */
-#ifndef QUELL_RUNQ_KERNEL_H
-#define QUELL_RUNQ_KERNEL_H
+#ifndef QUELL_KERNEL_H
+#define QUELL_KERNEL_H
 
 typedef unsigned char __u8;
 typedef unsigned short __u16;
@@ -25,10 +25,20 @@ typedef _Bool bool;
 enum {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_LRU_HASH = 9,
 	BPF_MAP_TYPE_TASK_STORAGE = 29, /* 5.11 */
+	BPF_ANY = 0,
+	BPF_NOEXIST = 1,
 	BPF_F_NO_PREALLOC = 1 << 0,
 	BPF_F_MMAPABLE = 1 << 10,
 	BPF_LOCAL_STORAGE_GET_F_CREATE = 1 << 0,
+};
+
+/* linux/blk_types.h */
+enum {
+	REQ_OP_MASK = 255,
+	REQ_OP_READ = 0,
+	REQ_OP_WRITE = 1,
 };
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
@@ -37,9 +47,14 @@ struct kernfs_node {
 	__u64 id; /* 5.5; the inode of the directory */
 };
 
+struct cgroup_root {
+	int hierarchy_id; /* 0: cgroup v2 */
+};
+
 struct cgroup {
 	int level; /* 0: the root */
 	struct kernfs_node *kn;
+	struct cgroup_root *root;
 };
 
 struct css_set {
@@ -96,6 +111,33 @@ struct task_struct___v5_15 {
 
 struct bpf_iter__task {
 	struct task_struct *task;
+};
+
+struct blkcg {
+	struct cgroup_subsys_state css;
+};
+
+struct blkcg_gq {
+	struct blkcg *blkcg;
+};
+
+struct gendisk {
+	int major, first_minor;
+};
+
+struct block_device {
+	struct gendisk *bd_disk; /* 5.11 */
+};
+
+struct bio {
+	struct block_device *bi_bdev; /* 5.12 */
+	struct blkcg_gq *bi_blkg;
+};
+
+struct request {
+	struct bio *bio;
+	__u32 cmd_flags;
+	__u64 start_time_ns; /* 0 where the queue keeps no time (iostats off) */
 };
 
 #pragma clang attribute pop

@@ -1,0 +1,159 @@
+// Package bpftest is what tests of signals over counter/bpf share: tasks in
+// cgroups of their own, windows over them, a kernel that counts what a test says,
+// and what a window costs.
+package bpftest
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/counter"
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// Task makes a cgroup; it is removed at the test's end, by when its processes
+// must have ended.
+func Task(t testing.TB, h *host.Host, hier sample.Hierarchy, name string) counter.Target {
+	t.Helper()
+	root := h.Layout().Unified
+	if hier == sample.V1CPU {
+		root = h.Layout().V1["cpu"]
+	}
+	path := fmt.Sprintf("/quell-test-bpf-%d-%s", os.Getpid(), name)
+	dir := quelltest.MakeCgroup(t, filepath.Join(root, path))
+	cg, err := h.OpenCgroup(hier, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cg.Close() })
+	return counter.Target{Key: sample.TaskKey{Hierarchy: hier, Inode: cg.Inode(), FirstSeen: 1}, Dir: dir, Members: cg.Members, Below: cg.Below}
+}
+
+// Follow adds the tasks to a source, which is closed at the test's end.
+func Follow(t testing.TB, s counter.Source, tasks ...counter.Target) {
+	t.Helper()
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, task := range tasks {
+		if err := s.Add(task); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Start opens a window.
+func Start(t testing.TB, s counter.Source) {
+	t.Helper()
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Stop closes it.
+func Stop(t testing.TB, s counter.Source) map[sample.TaskKey]counter.Reading {
+	t.Helper()
+	all := map[sample.TaskKey]counter.Reading{}
+	if err := s.Stop(nil, func(k sample.TaskKey, r counter.Reading) { all[k] = r }); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// Count is one of a reading's extras, 0 where it has none.
+func Count(r counter.Reading, e sample.Extra) float64 {
+	n, _ := r.Extras.Get(e)
+	return n
+}
+
+// Cost runs pass, which returns how many ns each unit of its work took, without a
+// window and in one, in alternation, and reports the best of each and their
+// ratio; then what each run of the programs takes, by the kernel's own account.
+func Cost(b *testing.B, s counter.Source, unit string, programs []*ebpf.Program, pass func() float64) {
+	b.Helper()
+	pass()
+	closed, opened := math.Inf(1), math.Inf(1)
+	for range b.N {
+		closed = min(closed, pass())
+		Start(b, s)
+		opened = min(opened, pass())
+		Stop(b, s)
+	}
+	b.ReportMetric(closed, "closed-ns/"+unit)
+	b.ReportMetric(opened, "open-ns/"+unit)
+	b.ReportMetric(opened/closed, "open/closed")
+
+	// Last, since keeping this account costs too.
+	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer stats.Close()
+	Start(b, s)
+	for range 5 {
+		pass()
+	}
+	Stop(b, s)
+	for _, prog := range programs {
+		st, err := prog.Stats()
+		if err != nil {
+			b.Fatal(err)
+		}
+		info, err := prog.Info()
+		if err != nil {
+			b.Fatal(err)
+		}
+		if st.RunCount > 0 {
+			b.ReportMetric(float64(st.Runtime.Nanoseconds())/float64(st.RunCount), info.Name+"-ns/run")
+		}
+	}
+}
+
+// Kernel is a bpf.Kernel that counts what a test puts into Counts in an open
+// window.
+type Kernel[R any] struct {
+	Counts map[uint64]R // by sample.CgroupID
+	Missed uint64
+	// Each call gives its error, nil for none.
+	OpenErr, DetachErr, EachErr error
+	Closed                      int
+}
+
+// Open implements bpf.Kernel.
+func (k *Kernel[R]) Open() error {
+	k.Counts = map[uint64]R{}
+	return k.OpenErr
+}
+
+// Detach implements bpf.Kernel.
+func (k *Kernel[R]) Detach() error { return k.DetachErr }
+
+// Each implements bpf.Kernel.
+func (k *Kernel[R]) Each(yield func(uint64, *R)) error {
+	for id, r := range k.Counts {
+		yield(id, &r)
+	}
+	return k.EachErr
+}
+
+// Of implements bpf.Kernel.
+func (k *Kernel[R]) Of(cgroup uint64) R { return k.Counts[cgroup] }
+
+// Lost implements bpf.Kernel.
+func (k *Kernel[R]) Lost() uint64 { return k.Missed }
+
+// Close implements bpf.Kernel.
+func (k *Kernel[R]) Close() error {
+	k.Closed++
+	return nil
+}

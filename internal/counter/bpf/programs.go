@@ -1,0 +1,68 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+)
+
+// Programs are loaded programs that keep an R for every cgroup: the Kernel of a
+// signal. They are attached while a window is open and at no other time.
+type Programs[R any] struct {
+	work     *ebpf.Map
+	lost     *ebpf.Variable
+	programs []*ebpf.Program
+	unload   func() error
+	hooks    Hooks
+}
+
+// Loaded returns programs that are attached in the order given and keep an R
+// in work, by sample.CgroupID, and in lost, a uint64, how much had no room there.
+// unload closes all of that.
+func Loaded[R any](work *ebpf.Map, lost *ebpf.Variable, unload func() error, programs ...*ebpf.Program) *Programs[R] {
+	return &Programs[R]{work: work, lost: lost, unload: unload, programs: programs}
+}
+
+// Open implements Kernel.
+func (p *Programs[R]) Open() error {
+	if err := Clear[uint64](p.work); err != nil {
+		return err
+	}
+	return p.hooks.Attach(p.programs...)
+}
+
+// Detach implements Kernel.
+func (p *Programs[R]) Detach() error { return p.hooks.Detach() }
+
+// Each implements Kernel.
+func (p *Programs[R]) Each(yield func(cgroup uint64, r *R)) error {
+	var id uint64
+	var r R
+	all := p.work.Iterate()
+	for all.Next(&id, &r) {
+		yield(id, &r)
+	}
+	if err := all.Err(); err != nil {
+		return fmt.Errorf("read counts: %w", err)
+	}
+	return nil
+}
+
+// Of implements Kernel.
+func (p *Programs[R]) Of(cgroup uint64) (r R) {
+	_ = p.work.Lookup(cgroup, &r) // most did nothing and are not there
+	return r
+}
+
+// Lost implements Kernel.
+func (p *Programs[R]) Lost() (n uint64) {
+	_ = p.lost.Get(&n) // of a map that is there
+	return n
+}
+
+// Programs are those that a window attaches, for benchmarks of what each costs.
+func (p *Programs[R]) Programs() []*ebpf.Program { return p.programs }
+
+// Close implements Kernel.
+func (p *Programs[R]) Close() error { return errors.Join(p.Detach(), p.unload()) }

@@ -1,0 +1,274 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/quell-dev/quell/internal/counter"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// MaxCgroups is how many cgroups are counted at once in a window; what further
+// ones do is in Lost.
+const MaxCgroups = 16 << 10
+
+var (
+	// ErrOpen: Start in an open window.
+	ErrOpen = errors.New("start window: one is open already")
+	// ErrNotOpen: Stop without one.
+	ErrNotOpen = errors.New("stop window: none is open")
+)
+
+// Record is what a signal's programs keep for each cgroup: R, as bpf2go makes it
+// of the C struct, with what the signal makes of it.
+type Record[R any] interface {
+	*R
+	// Add takes in what a further cgroup did.
+	Add(*R)
+	// Places are the shared resources that the cgroup used, disks or interfaces,
+	// by 64-bit numbers of the signal's own; the first 0 ends them. more says
+	// that it used further ones too.
+	Places() (all []uint64, more bool)
+	// Reading is that of a window that took so long, which is more than 0.
+	// Coverage and Reach are set by Windows.
+	Reading(wall time.Duration) counter.Reading
+}
+
+// Kernel is what counts, by cgroups' ids as sample.CgroupID makes them;
+// *Programs is one.
+type Kernel[R any] interface {
+	// Open forgets what was counted and begins to count; Detach ends that.
+	Open() error
+	Detach() error
+	Each(yield func(cgroup uint64, r *R)) error
+	// Of is what one cgroup did so far, R's zero value if it did nothing.
+	Of(cgroup uint64) R
+	// Lost is how much could not be counted since the programs were loaded.
+	Lost() uint64
+	Close() error
+}
+
+// Windows is what a counter.Source over such programs is, but for its Signal and
+// Variant: whose each cgroup is, what a task's cgroups did together in a window,
+// and which places it has used since it is followed.
+type Windows[R any, P Record[R]] struct {
+	kernel Kernel[R]
+	tasks  map[sample.TaskKey]*followed[R]
+	number map[uint64]int // small numbers for the places that tasks have used
+	places []uint64       // by those numbers; 0: free
+	free   []int          // the longest free first
+	inOpen bool
+	began  time.Time
+	lost   uint64
+	others counter.Reading
+	beyond places // that others used
+}
+
+// followed is a task.
+type followed[R any] struct {
+	target counter.Target
+	ids    []uint64 // the cgroups that are the task's in this window; nil: not counted
+	sum    R
+	used   places // since it is followed
+}
+
+// places are those that somebody used, by their small numbers.
+type places struct {
+	known sample.Set
+	more  bool // also some that are not told
+}
+
+// Open returns windows over a kernel, which is its to close, also if that does
+// not attach: a kernel or a sandbox may allow loading and refuse the rest.
+func Open[R any, P Record[R]](k Kernel[R]) (*Windows[R, P], error) {
+	if err := errors.Join(k.Open(), k.Detach()); err != nil {
+		return nil, errors.Join(err, k.Close())
+	}
+	return &Windows[R, P]{kernel: k, tasks: map[sample.TaskKey]*followed[R]{}, number: map[uint64]int{}}, nil
+}
+
+// Lost counts what, since Open, could not be counted.
+func (w *Windows[R, P]) Lost() uint64 { return w.lost }
+
+// Others is what the last window counted outside of all tasks.
+func (w *Windows[R, P]) Others() counter.Reading { return w.others }
+
+// Common lists the places that two tasks have both used since they are followed,
+// as far as they are told.
+func (w *Windows[R, P]) Common(a, b sample.TaskKey) []uint64 {
+	one, other := w.tasks[a], w.tasks[b]
+	if one == nil || other == nil {
+		return nil
+	}
+	var both []uint64
+	for n, place := range w.places {
+		if one.used.known.Has(n) && other.used.known.Has(n) {
+			both = append(both, place)
+		}
+	}
+	return both
+}
+
+// Add implements counter.Source. A cgroup that is made below the task's in an
+// open window counts as another task's until that window's end.
+func (w *Windows[R, P]) Add(t counter.Target) error {
+	if w.tasks[t.Key] != nil {
+		return fmt.Errorf("add %s: already followed", t.Key)
+	}
+	w.tasks[t.Key] = &followed[R]{target: t}
+	return nil
+}
+
+// Start implements counter.Source.
+func (w *Windows[R, P]) Start() error {
+	if w.inOpen {
+		return ErrOpen
+	}
+	claims := make([]counter.Claim[*followed[R]], 0, len(w.tasks))
+	for _, t := range w.tasks {
+		var none R
+		t.ids, t.sum = nil, none
+		c, ok := counter.ClaimOf(&t.target, t)
+		if !ok {
+			continue // what is left out would count as a neighbour
+		}
+		claims = append(claims, c)
+	}
+	for id, t := range counter.Assign(claims) {
+		t.ids = append(t.ids, id)
+	}
+	if err := w.kernel.Open(); err != nil {
+		return fmt.Errorf("start window: %w", err)
+	}
+	w.inOpen, w.began = true, time.Now()
+	return nil
+}
+
+// Stop implements counter.Source.
+func (w *Windows[R, P]) Stop(_ counter.CPUTime, yield func(sample.TaskKey, counter.Reading)) error {
+	if !w.inOpen {
+		return ErrNotOpen
+	}
+	w.inOpen = false
+	wall := time.Since(w.began)
+	if err := w.kernel.Detach(); err != nil {
+		return fmt.Errorf("stop window: %w", err)
+	}
+	owners := map[uint64]*followed[R]{}
+	for _, t := range w.tasks {
+		for _, id := range t.ids {
+			owners[id] = t
+		}
+	}
+	var others R
+	err := w.kernel.Each(func(id uint64, r *R) {
+		if t := owners[id]; t != nil {
+			w.add(&t.sum, &t.used, r)
+		} else {
+			w.add(&others, &w.beyond, r)
+		}
+	})
+	w.lost = w.kernel.Lost()
+	if err != nil {
+		return fmt.Errorf("stop window: %w", err)
+	}
+	w.forget()
+	w.others = reading[R, P](&others, w.beyond, wall)
+	for key, t := range w.tasks {
+		if t.ids != nil {
+			yield(key, reading[R, P](&t.sum, t.used, wall))
+		}
+	}
+	return nil
+}
+
+// Remove implements counter.Source.
+func (w *Windows[R, P]) Remove(key sample.TaskKey, _ time.Duration) (counter.Reading, bool) {
+	t := w.tasks[key]
+	if t == nil {
+		return counter.Reading{}, false
+	}
+	delete(w.tasks, key)
+	if !w.inOpen || t.ids == nil {
+		return counter.Reading{}, false
+	}
+	for _, id := range t.ids {
+		r := w.kernel.Of(id)
+		w.add(&t.sum, &t.used, &r)
+	}
+	return reading[R, P](&t.sum, t.used, time.Since(w.began)), true
+}
+
+// Close implements counter.Source.
+func (w *Windows[R, P]) Close() error { return w.kernel.Close() }
+
+// add takes in what one cgroup did.
+func (w *Windows[R, P]) add(sum *R, used *places, r *R) {
+	P(sum).Add(r)
+	all, more := P(r).Places()
+	used.more = used.more || more
+	for _, place := range all {
+		if place == 0 {
+			break
+		}
+		n, known := w.number[place]
+		if !known {
+			n = w.take()
+			w.number[place], w.places[n] = n, place
+		}
+		used.known = used.known.With(n)
+	}
+}
+
+// take returns a number for a place.
+func (w *Windows[R, P]) take() int {
+	if len(w.free) == 0 {
+		w.places = append(w.places, 0)
+		return len(w.places) - 1
+	}
+	n := w.free[0]
+	w.free = w.free[1:]
+	return n
+}
+
+// forget gives up the numbers of places that no task has used that is still
+// followed: pods' interfaces come and go. Others hurt nobody there.
+func (w *Windows[R, P]) forget() {
+	var used, beyond sample.Set
+	for n, place := range w.places {
+		for _, t := range w.tasks {
+			if t.used.known.Has(n) {
+				used = used.With(n)
+				break
+			}
+		}
+		switch {
+		case place == 0:
+		case !used.Has(n):
+			delete(w.number, place)
+			w.places[n] = 0
+			w.free = append(w.free, n)
+		case w.beyond.known.Has(n):
+			beyond = beyond.With(n)
+		}
+	}
+	w.beyond.known = beyond
+}
+
+// reading is the reading of a window that took wall.
+func reading[R any, P Record[R]](sum *R, used places, wall time.Duration) counter.Reading {
+	r := counter.Reading{Cost: math.NaN()}
+	if wall > 0 {
+		r = P(sum).Reading(wall)
+	}
+	r.Coverage, r.Reach = 1, used.known
+	switch {
+	case used.more:
+		r.Reach = nil
+	case used.known == nil:
+		r.Reach = sample.Set{} // it used no place: can hurt nobody
+	}
+	return r
+}

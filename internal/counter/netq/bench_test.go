@@ -1,0 +1,30 @@
+package netq
+
+import (
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/counter/bpf/bpftest"
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// BenchmarkPacket sends datagrams of 100 bytes through an interface that is not
+// held up, with and without a window.
+func BenchmarkPacket(b *testing.B) {
+	sends, _ := shaped(b)
+	sends.Run("tc qdisc replace dev q0 root pfifo limit 10000")
+	h, err := host.Open("/")
+	if err != nil {
+		b.Fatal(err)
+	}
+	task := bpftest.Task(b, h, sample.Unified, "bench")
+	s, k := open(b, task)
+	w := start(b, "10.78.0.2:9000", task.Dir, sends)
+	const packets = 20000
+	bpftest.Cost(b, s, "packet", k.Programs(), func() float64 {
+		began := time.Now()
+		w.Say(packets, 100)
+		return float64(time.Since(began).Nanoseconds()) / packets
+	})
+}

@@ -1,0 +1,93 @@
+package netq
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/quell-dev/quell/internal/counter/bpf"
+)
+
+const (
+	// underWay is how many packets are followed at once: those in queues. A queue
+	// holds a thousand as a rule (txqueuelen).
+	underWay = 64 << 10
+	// sockets is of how many it is kept who sent on them last.
+	sockets = 64 << 10
+)
+
+// Programs in the order they are attached: what is queued is known before it
+// leaves. The others sharpen the count.
+var (
+	needed   = []string{netqProgOnLeave, netqProgOnQueue}
+	optional = []string{netqProgOnSend, netqProgOnSend6, netqProgOnSent, netqProgOnCut, netqProgOnResend}
+)
+
+// load loads netq.bpf.c. without says what this kernel offers no place for, of
+// the programs that the count can do without.
+func load() (k *bpf.Programs[netqDone], without []string, err error) {
+	if err := bpf.Unlock(); err != nil {
+		return nil, nil, err
+	}
+	spec, err := loadNetq()
+	if err != nil {
+		return nil, nil, err
+	}
+	spec.Maps[netqMapWork].MaxEntries = bpf.MaxCgroups
+	spec.Maps[netqMapPackets].MaxEntries = underWay
+	spec.Maps[netqMapSenders].MaxEntries = sockets
+	// Functions may not be hooked everywhere (no trampolines on arm64 before 6.4,
+	// no ftrace, a sandbox), and IPv6 may be a module.
+	may := func(names ...string) bool {
+		alone := spec.Copy()
+		maps.DeleteFunc(alone.Programs, func(n string, _ *ebpf.ProgramSpec) bool { return !slices.Contains(names, n) })
+		c, err := ebpf.NewCollection(alone)
+		if err == nil {
+			c.Close()
+		}
+		return err == nil
+	}
+	leave := func(lost string, names ...string) {
+		for _, n := range names {
+			delete(spec.Programs, n)
+		}
+		if lost != "" {
+			without = append(without, lost)
+		}
+	}
+	switch {
+	case may(netqProgOnSend):
+		leave("", netqProgOnSent) // which comes later
+		if !may(netqProgOnSend6) {
+			leave("what tasks of cgroup v1 send by IPv6", netqProgOnSend6)
+		}
+	case may(netqProgOnSent):
+		leave("", netqProgOnSend, netqProgOnSend6)
+	default:
+		leave("what tasks of cgroup v1 send", netqProgOnSend, netqProgOnSend6, netqProgOnSent)
+	}
+	if !may(netqProgOnCut) {
+		leave("what containers send in packets that the host cuts up", netqProgOnCut)
+	}
+	if !may(netqProgOnResend) {
+		leave("retransmissions", netqProgOnResend)
+	}
+	all, err := ebpf.NewCollection(spec)
+	if err != nil {
+		return nil, nil, err
+	}
+	var programs []*ebpf.Program
+	for _, name := range slices.Concat(needed, optional) {
+		if p := all.Programs[name]; p != nil {
+			programs = append(programs, p)
+		}
+	}
+	unload := func() error { all.Close(); return nil }
+	return bpf.Loaded[netqDone](all.Maps[netqMapWork], all.Variables[netqVarLost], unload, programs...), without, nil
+}
+
+// refusal says what the kernel's answer means for this machine.
+func refusal(err error) error {
+	return bpf.Refusal("network queues by eBPF", "Linux 5.11 or newer with BTF and CONFIG_NET_SCHED", err)
+}

@@ -1,0 +1,212 @@
+package egress
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/quelltest"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(childEnv) != "" {
+		if err := child(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	quelltest.Main(m)
+}
+
+// files are the machine's, with a cgroup of the test's own.
+func files(t *testing.T) (f *Files, dir string) {
+	t.Helper()
+	quelltest.Need(t, quelltest.Root, quelltest.EBPF, quelltest.Cgroup2)
+	h, err := host.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir = filepath.Join(h.Layout().Unified, fmt.Sprintf("quell-test-egress-%d", os.Getpid()))
+	quelltest.MakeCgroup(t, dir)
+	f = Over(h)
+	t.Cleanup(func() {
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return f, dir
+}
+
+func read(t *testing.T, f *Files, file string) string {
+	t.Helper()
+	v, err := f.ReadValue(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// The file behaves as the journal expects of one of the kernel's.
+func TestNetMaxIsLikeAFile(t *testing.T) {
+	f, dir := files(t)
+	file := filepath.Join(dir, Name)
+	if v := read(t, f, file); v != None {
+		t.Errorf("at first it reads %q", v)
+	}
+	w := Writes(dir, 1<<20)
+	if len(w) != 1 || w[0].File != file || w[0].Old != None || w[0].New != "1048576" {
+		t.Fatalf("writes %+v", w)
+	}
+	for _, value := range []string{"1048576", "2097152", None, None} {
+		if err := f.WriteValue(file, value); err != nil {
+			t.Fatal(err)
+		}
+		if v := read(t, f, file); v != value {
+			t.Errorf("it reads %q after writing %q", v, value)
+		}
+	}
+	if err := f.WriteValue(file, "1048576"); err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range []string{"", "0", "-1", "1023", strconv.FormatUint(most+1, 10), "1M"} {
+		if err := f.WriteValue(file, bad); err == nil {
+			t.Errorf("%q was taken", bad)
+		}
+	}
+	if v := read(t, f, file); v != "1048576" {
+		t.Errorf("after what was refused it reads %q", v)
+	}
+	// Another process's limit is not seen: it ends with that process.
+	if v := read(t, Over(f.Inner), file); v != None {
+		t.Errorf("another process reads %q", v)
+	}
+	if _, err := f.ReadValue(filepath.Join(dir, "cgroup.procs")); err != nil {
+		t.Errorf("a real file: %v", err)
+	}
+}
+
+func TestNetMaxOfACgroupThatIsGone(t *testing.T) {
+	f, dir := files(t)
+	file := filepath.Join(dir, Name)
+	if err := f.WriteValue(file, "1048576"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.ReadValue(file); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("reading: %v", err)
+	}
+	if err := f.WriteValue(file, None); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("writing: %v", err)
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if v := read(t, f, file); v != None {
+		t.Errorf("of another cgroup at its place it reads %q", v)
+	}
+}
+
+func TestNoLimitOutsideCgroup2(t *testing.T) {
+	f, _ := files(t)
+	dir := t.TempDir()
+	if err := f.WriteValue(filepath.Join(dir, Name), "1048576"); !errors.Is(err, ErrNoLimit) {
+		t.Errorf("in a directory that is no cgroup: %v", err)
+	}
+}
+
+// What a cgroup sends is held to its limit from the first packet on, not to lo,
+// and no longer than the limit is looked after.
+func TestSendingIsHeld(t *testing.T) {
+	f, dir := files(t)
+	file := filepath.Join(dir, Name)
+	send := sender(t, dir)
+	if err := f.WriteValue(file, "1048576"); err != nil {
+		t.Fatal(err)
+	}
+	const packets, size = 2000, 1000
+	send(packets, size)
+	passed, dropped, err := f.Stats(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// 2 MB at once, of which the first eighth of a second's worth passes, and
+	// what is let through while they are sent.
+	if total := passed + dropped; total < packets*size || dropped < packets*size/4 || passed == 0 {
+		t.Errorf("%d bytes passed, %d were dropped, of %d", passed, dropped, packets*size)
+	}
+	// Nobody has looked for too long.
+	if err := f.held[dir].objs.Until.Set(monotonic() - 1); err != nil {
+		t.Fatal(err)
+	}
+	send(packets, size)
+	if p, d, err := f.Stats(dir); err != nil || p != passed || d != dropped {
+		t.Errorf("beyond its end the limit counts %d and %d, was %d and %d: %v", p, d, passed, dropped, err)
+	}
+	if v := read(t, f, file); v != "1048576" { // which looks
+		t.Errorf("it reads %q", v)
+	}
+	send(packets, size)
+	if _, d, err := f.Stats(dir); err != nil || d <= dropped {
+		t.Errorf("looked after again it dropped %d more: %v", d-dropped, err)
+	}
+}
+
+// childEnv makes this test binary what sender starts.
+const childEnv = "QUELL_EGRESS_CHILD"
+
+// sender starts a process in the cgroup, in a network namespace of its own with
+// an interface that leads nowhere, and returns what makes it send.
+func sender(t *testing.T, dir string) func(packets, size int) {
+	t.Helper()
+	quelltest.Need(t, "ip")
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), childEnv+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	c := quelltest.StartChild(t, cmd, dir)
+	return func(packets, size int) {
+		t.Helper()
+		if answer := c.Say(packets, size); answer != "done" {
+			t.Fatalf("the sender says %q", answer)
+		}
+	}
+}
+
+// child sends as many datagrams as each line of its input says, of that size.
+func child() error {
+	for _, words := range []string{"link add e0 type veth peer name e1", "addr add 10.77.0.1/24 dev e0", "link set e0 up", "link set e1 up",
+		"neigh add 10.77.0.2 lladdr 02:00:00:00:00:02 dev e0"} {
+		if out, err := exec.Command("ip", strings.Fields(words)...).CombinedOutput(); err != nil {
+			return fmt.Errorf("ip %s: %w: %s", words, err, out)
+		}
+	}
+	conn, err := net.Dial("udp", "10.77.0.2:9")
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		var packets, size int
+		if _, err := fmt.Sscan(lines.Text(), &packets, &size); err != nil {
+			return err
+		}
+		data := make([]byte, size)
+		for range packets {
+			_, _ = conn.Write(data) // a full queue may refuse it
+		}
+		fmt.Println("done")
+	}
+	return nil
+}
