@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -17,6 +18,9 @@ import (
 func scriptWorld() *world {
 	return newWorld(map[string][]string{"/cg/a": {"x", "y", "z"}, "/cg/a/k": {"x"}, "/cg/bb": {"x", "y"}})
 }
+
+// original is what the files of the script's world hold before it.
+type original map[string]string
 
 // script is one life with two changes at a time, an expiry and a second change
 // of a cgroup that had one, each of all its files, one with the cgroup below. It
@@ -67,7 +71,7 @@ func edits() []edit {
 	for _, f := range slices.Sorted(maps.Keys(w.values)) {
 		all = append(all,
 			edit{"foreign " + f, filepath.Dir(f), func(w *world) { w.values[f] = "77" }},
-			edit{"reset " + f, "", func(w *world) { w.values[f] = scriptWorld().values[f] }})
+			edit{"reset " + f, "", func(c *world) { c.values[f] = w.values[f] }})
 	}
 	for _, dir := range slices.Sorted(maps.Keys(w.inodes)) {
 		all = append(all,
@@ -85,22 +89,20 @@ func edits() []edit {
 }
 
 // twin says what the files must hold in the end, from the state at the crash.
-func twin(crashed *world, e edit) map[string]string {
-	original := scriptWorld().values
+func (o original) twin(crashed *world, e edit) map[string]string {
 	want := maps.Clone(crashed.values)
 	for f := range want {
 		if !e.isTheirs(f) {
-			want[f] = original[f]
+			want[f] = o[f]
 		}
 	}
 	return want
 }
 
-// guarded makes the world check every write as it happens.
-func (w *world) guarded(t *testing.T, where string) {
-	original := scriptWorld().values
+// guard makes the world check every write as it happens.
+func (o original) guard(t *testing.T, w *world, where string) {
 	w.write = func(file, value string) (string, error) {
-		if value == original[file] {
+		if value == o[file] {
 			if w.values[file] == value {
 				t.Errorf("%s: %s written although it holds %s", where, file, value)
 			}
@@ -114,7 +116,7 @@ func (w *world) guarded(t *testing.T, where string) {
 		records, _ := parse(data)
 		for _, c := range replay(records) {
 			for _, v := range c.Writes {
-				if v.File == file && v.New == value && v.Old == original[file] {
+				if v.File == file && v.New == value && v.Old == o[file] {
 					return value, nil
 				}
 			}
@@ -125,9 +127,9 @@ func (w *world) guarded(t *testing.T, where string) {
 }
 
 // recoverFrom starts on w and restores; with a budget it dies on the way.
-func recoverFrom(t *testing.T, w *world, budget int, where string) {
+func (o original) recoverFrom(t *testing.T, w *world, budget int, where string) {
 	w.budget, w.dead = budget, false
-	w.guarded(t, where)
+	o.guard(t, w, where)
 	e, err := w.start()
 	if err == nil {
 		_, err = e.RestoreAll(6000, "start")
@@ -143,8 +145,8 @@ func recoverFrom(t *testing.T, w *world, budget int, where string) {
 	}
 }
 
-func checkEnd(t *testing.T, crashed, w *world, e edit, where string) {
-	if want := twin(crashed, e); !maps.Equal(w.values, want) {
+func (o original) checkEnd(t *testing.T, crashed, w *world, e edit, where string) {
+	if want := o.twin(crashed, e); !maps.Equal(w.values, want) {
 		t.Errorf("%s: files hold %v, want %v", where, w.values, want)
 	}
 	for _, l := range w.log {
@@ -152,75 +154,96 @@ func checkEnd(t *testing.T, crashed, w *world, e edit, where string) {
 		if e.isTheirs(file) {
 			t.Errorf("%s: wrote %s to what is not ours", where, l)
 		}
-		if value != scriptWorld().values[file] || crashed.values[file] == value {
+		if value != o[file] || crashed.values[file] == value {
 			t.Errorf("%s: wrote %s, where %s was", where, l, crashed.values[file])
 		}
 	}
 	n := len(w.log)
-	recoverFrom(t, w, -1, where+", again")
+	o.recoverFrom(t, w, -1, where+", again")
 	if len(w.log) != n || len(w.names) > 2 {
 		t.Errorf("%s: a second restore wrote %v, left files %v", where, w.log[n:], slices.Sorted(maps.Keys(w.names)))
 	}
 }
 
 func TestEveryCrash(t *testing.T) {
-	whole := scriptWorld()
-	whole.guarded(t, "no crash")
+	whole, o := scriptWorld(), original(scriptWorld().values)
+	o.guard(t, whole, "no crash")
 	must(t, script(whole))
 	all := edits()
+	var mu sync.Mutex
 	lives, capped, torn := 0, 0, 0
-	for budget := range whole.steps + 1 {
-		boundary := slices.Contains(whole.ends, budget)
-		if !boundary && budget%7 > 0 { // torn lines are alike
-			continue
+	// The points are dealt out to as many as run at once.
+	const hands = 8
+	t.Run("points", func(t *testing.T) {
+		for hand := range hands {
+			t.Run(fmt.Sprint(hand), func(t *testing.T) {
+				t.Parallel()
+				for budget := hand; budget <= whole.steps && !t.Failed(); budget += hands {
+					boundary := slices.Contains(whole.ends, budget)
+					if !boundary && budget%7 > 0 { // torn lines are alike
+						continue
+					}
+					n, limited := o.crash(t, budget, whole.steps, boundary, all)
+					mu.Lock()
+					lives += n
+					if limited {
+						capped++
+					}
+					if !boundary {
+						torn++
+					}
+					mu.Unlock()
+				}
+			})
 		}
-		w := scriptWorld()
-		w.budget = budget
-		w.guarded(t, fmt.Sprint("life of ", budget))
-		if err := script(w); (err == nil) != (budget == whole.steps) {
-			t.Fatalf("budget %d of %d: %v", budget, whole.steps, err)
-		}
-		w.log = nil
-		if !maps.Equal(w.values, scriptWorld().values) {
-			capped++
-		}
-		if !boundary {
-			torn++
-		}
-		for i, e := range all {
-			// Within a torn line only the line's absence matters, which every
-			// edit has met at the boundary: there they take turns.
-			if !boundary && i > 0 && budget%len(all) != i {
-				continue
-			}
-			crashed := w.clone()
-			e.do(crashed)
-			where := fmt.Sprintf("crash after %d steps, then %s", budget, e.name)
-			end := crashed.clone()
-			recoverFrom(t, end, -1, where)
-			ends := end.ends
-			checkEnd(t, crashed, end, e, where)
-			lives++
-			if !boundary {
-				continue
-			}
-			// And the restore dies as well, before and after each effect.
-			for _, second := range append([]int{0}, ends...) {
-				where := fmt.Sprintf("%s, crash in restore after %d", where, second)
-				end := crashed.clone()
-				recoverFrom(t, end, second, where)
-				end = end.clone()
-				recoverFrom(t, end, -1, where)
-				checkEnd(t, crashed, end, e, where)
-				lives++
-			}
-			if t.Failed() {
-				t.FailNow()
-			}
-		}
-	}
+	})
 	t.Logf("%d crash points (%d torn, %d with a cap in force), %d edits, %d recoveries", whole.steps+1, torn, capped, len(all), lives)
 	if capped == 0 || torn == 0 {
 		t.Error("the script shows nothing")
 	}
+}
+
+// crash ends the script after a number of its steps, at the boundary of two
+// effects or within one, and recovers after each edit: so many times. It reports
+// whether a cap was in force.
+func (o original) crash(t *testing.T, budget, steps int, boundary bool, all []edit) (lives int, capped bool) {
+	w := scriptWorld()
+	w.budget = budget
+	o.guard(t, w, fmt.Sprint("life of ", budget))
+	if err := script(w); (err == nil) != (budget == steps) {
+		t.Fatalf("budget %d of %d: %v", budget, steps, err)
+	}
+	w.log = nil
+	for i, e := range all {
+		// Within a torn line only the line's absence matters, which every
+		// edit has met at the boundary: there they take turns.
+		if !boundary && i > 0 && budget%len(all) != i {
+			continue
+		}
+		crashed := w.clone()
+		e.do(crashed)
+		where := fmt.Sprintf("crash after %d steps, then %s", budget, e.name)
+		end := crashed.clone()
+		o.recoverFrom(t, end, -1, where)
+		ends := end.ends
+		o.checkEnd(t, crashed, end, e, where)
+		lives++
+		if !boundary {
+			continue
+		}
+		// And the restore dies as well, before and after each effect.
+		for _, second := range append([]int{0}, ends...) {
+			where := fmt.Sprintf("%s, crash in restore after %d", where, second)
+			end := crashed.clone()
+			o.recoverFrom(t, end, second, where)
+			end = end.clone()
+			o.recoverFrom(t, end, -1, where)
+			o.checkEnd(t, crashed, end, e, where)
+			lives++
+		}
+		if t.Failed() {
+			t.FailNow()
+		}
+	}
+	return lives, !maps.Equal(w.values, o)
 }

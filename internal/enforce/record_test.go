@@ -3,6 +3,7 @@ package enforce
 import (
 	"bytes"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -62,7 +63,7 @@ func TestEveryFlippedBitIsSeen(t *testing.T) {
 				t.Fatalf("bit %d of byte %d flipped unseen", bit, i)
 			}
 			for _, r := range got {
-				if !contains(want, r) {
+				if !slices.ContainsFunc(want, func(w record) bool { return reflect.DeepEqual(w, r) }) {
 					t.Fatalf("bit %d of byte %d made up %+v", bit, i, r)
 				}
 			}
@@ -72,15 +73,6 @@ func TestEveryFlippedBitIsSeen(t *testing.T) {
 			}
 		}
 	}
-}
-
-func contains(all []record, r record) bool {
-	for _, a := range all {
-		if cmp.Equal(a, r) {
-			return true
-		}
-	}
-	return false
 }
 
 func TestTheRecordsBehindADamagedOneCount(t *testing.T) {

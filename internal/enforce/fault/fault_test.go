@@ -26,17 +26,11 @@ func TestMain(m *testing.M) {
 	quelltest.Main(m)
 }
 
-// program builds the agent as it is shipped, or says why not.
+// program is the agent as it is shipped.
 func program(t *testing.T) string {
 	t.Helper()
-	quelltest.Need(t, quelltest.Root, quelltest.CgroupV1, "go")
-	agent := filepath.Join(t.TempDir(), "quell-agent")
-	build := exec.Command("go", "build", "-o", agent, "github.com/quell-dev/quell/cmd/quell-agent")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	return agent
+	quelltest.Need(t, quelltest.Root, quelltest.CgroupV1)
+	return quelltest.Program(t, "quell-agent")
 }
 
 // run is make fault with fewer points.
