@@ -3,9 +3,10 @@ package agent
 import (
 	"cmp"
 	"errors"
-	"fmt"
+	"strings"
 
 	"github.com/quell-dev/quell/internal/enforce"
+	"github.com/quell-dev/quell/internal/host"
 	"github.com/quell-dev/quell/internal/logbook"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
@@ -19,12 +20,17 @@ func (a *Agent) carryOut(now sample.Millis, out plan.Output) error {
 	for _, act := range out.Actions {
 		switch act.Kind {
 		case plan.Cap:
-			err := a.applyCap(now, act)
+			err := a.applyCap(now, &act)
 			a.audit(now, act.By, "cap", act, err)
 			errs = append(errs, err, a.carryOut(now, a.planner.Applied(now, act.ID, err)))
 		case plan.Uncap:
 			errs = append(errs, a.undoCap(now, act.ID, act.Why))
+		case plan.Adjust:
+			errs = append(errs, a.adjustCap(now, act))
 		}
+	}
+	if out.Offenders {
+		a.degrade("offenders", a.disk.saveOffenders(a.offenders()))
 	}
 	for _, inc := range out.Incidents {
 		switch {
@@ -40,21 +46,19 @@ func (a *Agent) carryOut(now sample.Millis, out plan.Output) error {
 	return errors.Join(errs...)
 }
 
-func (a *Agent) applyCap(now sample.Millis, act plan.Action) error {
+// applyCap makes a cap; act.Why says afterwards also what that does not hold.
+func (a *Agent) applyCap(now sample.Millis, act *plan.Action) error {
 	t := a.tasks[act.Task.Key]
 	if t == nil || t.ended {
 		return errors.New("the task has ended")
 	}
 	a.look(a.now(), t)
-	switch {
-	case t.places.Split:
-		return fmt.Errorf("its processes are not together: %s", t.places.Reason)
-	case t.places.CPU == "":
-		return errors.New("it has no processes, so its CPU limit is not known")
-	}
-	dir, inode, writes, err := a.Machine.CapWrites(t.places.CPU, act.Rate, a.config.Enforce.Period)
+	dir, inode, writes, err := a.writes(t, *act)
 	if err != nil {
 		return err
+	}
+	if r := host.Unheld(writes); r != "" {
+		act.Why = strings.TrimPrefix(act.Why+"; "+r, "; ")
 	}
 	err = a.Enforcer.Apply(now, enforce.Change{ID: act.ID, Dir: dir, Inode: inode, Writes: writes, From: now,
 		Until: act.Until, Task: act.Task.Name, Who: act.By, Why: act.Why})
@@ -62,7 +66,7 @@ func (a *Agent) applyCap(now sample.Millis, act plan.Action) error {
 		return err
 	}
 	t.capped = true
-	a.Log.Warn("capped", "task", t.Name, "rate", act.Rate, "until", act.Until.Time(), "by", act.By, "why", act.Why)
+	a.Log.Warn("capped", "task", t.Name, "to", act.Limit(), "until", act.Until.Time(), "by", act.By, "why", act.Why)
 	return nil
 }
 
@@ -70,6 +74,28 @@ func (a *Agent) applyCap(now sample.Millis, act plan.Action) error {
 // enforcer says so (Due).
 func (a *Agent) undoCap(now sample.Millis, id, why string) error {
 	o, err := a.Enforcer.Undo(now, id, why)
+	return a.undone(now, id, why, o, err)
+}
+
+// adjustCap puts a cap at another rate: what was there before is put back and
+// the new rate set, each through the journal, so that a crash between the two
+// leaves the task free.
+func (a *Agent) adjustCap(now sample.Millis, act plan.Action) error {
+	const why = "another rate"
+	o, err := a.Enforcer.Undo(now, act.ID, why)
+	if err != nil || o.Result != enforce.Restored {
+		return a.undone(now, act.ID, why, o, err)
+	}
+	err = a.applyCap(now, &act)
+	a.audit(now, act.By, "adjust", act, err)
+	if err == nil {
+		return nil
+	}
+	return errors.Join(err, a.carryOut(now, a.planner.Applied(now, act.ID, err)))
+}
+
+// undone takes in how undoing a cap went.
+func (a *Agent) undone(now sample.Millis, id, why string, o enforce.Outcome, err error) error {
 	if errors.Is(err, enforce.ErrUnknown) {
 		delete(a.unlifted, id) // undone already, or never made
 		return a.carryOut(now, a.planner.Lifted(now, id, false))
@@ -108,13 +134,15 @@ type auditEntry struct {
 	ID     string          `json:"id,omitempty"`
 	Task   sample.TaskName `json:"task,omitempty"`
 	Rate   float64         `json:"rate,omitempty"`
+	IO     plan.IORate     `json:"io,omitzero"`
+	Net    uint64          `json:"net,omitempty"`
 	Until  sample.Millis   `json:"until,omitempty"`
 	Why    string          `json:"why,omitempty"`
 	Result string          `json:"result"`
 }
 
 func (a *Agent) audit(now sample.Millis, who, what string, act plan.Action, err error) {
-	e := auditEntry{At: now, Who: who, What: what, ID: act.ID, Task: act.Task.Name, Rate: act.Rate, Until: act.Until, Why: act.Why, Result: "ok"}
+	e := auditEntry{At: now, Who: who, What: what, ID: act.ID, Task: act.Task.Name, Rate: act.Rate, IO: act.IO, Net: act.Net, Until: act.Until, Why: act.Why, Result: "ok"}
 	if err != nil {
 		e.Result = err.Error()
 	}

@@ -54,6 +54,7 @@ type Cgroup interface {
 	// Stalled is how long some thread has waited for a resource ("cpu").
 	Stalled(resource string) (time.Duration, error)
 	Places() (host.Places, error)
+	IOPlace() (string, error)
 	AllowedCPUs() (sample.Set, error)
 	Threads() (int, error)
 	// Keep says whether the files that Usage reads stay open from one reading
@@ -81,6 +82,9 @@ type Enforcer interface {
 type Machine interface {
 	CPUTimes() (host.CPUTimes, error)
 	CapWrites(cpuPath string, rate float64, period time.Duration) (dir string, inode uint64, w []host.Write, err error)
+	// IOLimit and IOWrites are of the place that Cgroup.IOPlace says.
+	IOLimit(ioPath string, dev host.Device) (host.IOLimit, error)
+	IOWrites(ioPath string, dev host.Device, limit host.IOLimit) (dir string, inode uint64, w []host.Write, err error)
 	// Online are the CPUs that are there now; Topology is read again when they
 	// are not those that it has.
 	Online() (sample.Set, error)
@@ -101,6 +105,9 @@ type Parts struct {
 	Finder   Finder
 	Sources  []counter.Source
 	Enforcer Enforcer
+	// NetWrites lists what is to be written to hold the cgroup (v2) in a
+	// directory to so many bytes a second; nil where nothing can.
+	NetWrites func(dir string, bytesPerSecond uint64) []host.Write
 	// Signals says of every signal that was asked for what became of it.
 	Signals []api.SignalStatus
 	Log     *slog.Logger
@@ -140,6 +147,10 @@ type Agent struct {
 	started  sample.Millis
 	saved    time.Time
 	upward   upward
+	// standIns are what signals of the machine as a whole judge, by signal and
+	// name, and overall what those said in the newest window.
+	standIns map[string]*task
+	overall  []overallCost
 	// degraded holds what is wrong now, by what it is about.
 	degraded map[string]string
 	// overrides are what operators set and is kept over restarts.
@@ -170,7 +181,7 @@ func New(p Parts) (*Agent, error) {
 	a := &Agent{Parts: p, config: p.Config, disk: d,
 		detector: detect.New(params),
 		history:  spec.NewHistory(p.Config.SpecParams()),
-		tasks:    map[sample.TaskKey]*task{}, byCgroup: map[cgroupID]*task{},
+		tasks:    map[sample.TaskKey]*task{}, byCgroup: map[cgroupID]*task{}, standIns: map[string]*task{},
 		requests: make(chan func()), done: make(chan struct{}),
 		degraded: map[string]string{}, unlifted: map[string]string{},
 		taxes: make([]tax, len(p.Sources)), stats: newStats(), snapshot: newSnapshot(),
@@ -192,6 +203,9 @@ func New(p Parts) (*Agent, error) {
 	}
 	a.machine = p.Config.MachineName()
 	a.planner = plan.New(a.machine, params.Rule, policy)
+	known, err := a.disk.loadOffenders()
+	a.degrade("offenders", err)
+	a.planner.Remember(known)
 	return a, nil
 }
 

@@ -7,15 +7,15 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/quell-dev/quell/internal/config"
 	"github.com/quell-dev/quell/internal/logbook"
+	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/spec"
 )
 
-// disk is the state directory: specs.json, overrides.json, incidents.jsonl,
-// audit.jsonl. The journal beside them is the enforcer's.
+// disk is the state directory: specs.json, overrides.json, offenders.json,
+// incidents.jsonl, audit.jsonl. The journal beside them is the enforcer's.
 type disk struct {
 	dir       string
 	unread    error // why the incidents of earlier agents are not known
@@ -62,14 +62,6 @@ func (d *disk) loadSpecs(h *spec.History) error {
 	return nil
 }
 
-// overrides are what operators changed at run time.
-type overrides struct {
-	Mode      string   `json:"mode,omitempty"` // "" as configured
-	Protected []string `json:"protected,omitempty"`
-}
-
-func (o *overrides) protects(path string) bool { return slices.Contains(o.Protected, path) }
-
 func (d *disk) saveOverrides(o *overrides) error { return d.save("overrides.json", o) }
 
 // loadOverrides takes all of the file or nothing.
@@ -78,8 +70,19 @@ func (d *disk) loadOverrides(o *overrides) error {
 	if err := d.load("overrides.json", &read); err != nil {
 		return err
 	}
+	read.migrate()
 	*o = read
 	return nil
+}
+
+func (d *disk) saveOffenders(all []plan.Offender) error { return d.save("offenders.json", all) }
+
+// loadOffenders returns all of the file or nothing.
+func (d *disk) loadOffenders() (all []plan.Offender, err error) {
+	if err := d.load("offenders.json", &all); err != nil {
+		return nil, err
+	}
+	return all, nil
 }
 
 // save replaces a file as a whole: whoever reads it sees the old or the new

@@ -137,6 +137,7 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 		{"specs.json", `{"version":2,"records":[{}]}`, "specs: read specs.json: version 2, want 1"},
 		{"overrides.json", `{"mode":"on","protected":"web"}`, "overrides: read overrides.json: "},
 		{"overrides.json", "\x00\x00\x00", "overrides: read overrides.json: "},
+		{"offenders.json", `[{"job":"encode","helped":[1`, "offenders: read offenders.json: "},
 	} {
 		bubble(t, func(t *testing.T) {
 			dir := t.TempDir()

@@ -22,6 +22,8 @@ type source struct {
 	targets       map[sample.TaskKey]*followed
 	change        func(path string, r *counter.Reading) // what was read of a guest
 	starting      func()                                // happens in Start
+	shared        []host.Device                         // by any two tasks
+	lost          uint64
 }
 
 type followed struct {
@@ -39,6 +41,15 @@ func (s *source) Close() error              { return nil }
 func (s *source) SetCPUs(online sample.Set) { s.m.online = append(s.m.online, online.String()) }
 func (s *source) Toll() time.Duration       { return s.m.toll }
 func (s *source) Linger(yes bool)           { s.linger = yes }
+
+func (s *source) Lost() uint64 { return s.lost }
+
+func (s *source) Shared(a, b sample.TaskKey) []host.Device {
+	if s.targets[a] == nil || s.targets[b] == nil {
+		return nil
+	}
+	return s.shared
+}
 
 func (s *source) Add(t counter.Target) error {
 	s.added++

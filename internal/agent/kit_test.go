@@ -40,31 +40,35 @@ func TestMain(m *testing.M) { quelltest.Main(m) }
 // bubble: guests with a CPU load and a cost, limits in files, one source. It
 // is what an agent is fed through.
 type machine struct {
-	t         testing.TB
-	own       string // path of the agent's own cgroup
-	guests    []*guest
-	inodes    uint64
-	fresh     bool
-	wait      func() error  // of Finder.Wait
-	settled   time.Time     // up to when usage is accounted
-	busy      time.Duration // of all guests
-	stolen    time.Duration
-	values    map[string]string              // file → text
-	quotas    map[string]time.Duration       // cgroups above guests that have one: how long they were held back
-	write     func(file, value string) error // nil: writing works
-	reading   error                          // of CPU times
-	cpus      sample.Set                     // that tasks may run on
-	sysfs     *host.Host
-	online    []string      // that the source was told of
-	switches  float64       // context switches a second
-	toll      time.Duration // of the source
-	switched  uint64        // up to looked
-	looked    time.Time
-	samples   []sample.Sample // recorded
-	finding   error           // of Find
-	unwatched error
-	opening   map[string]error // of Open, by path
-	log       bytes.Buffer
+	t           testing.TB
+	own         string // path of the agent's own cgroup
+	guests      []*guest
+	inodes      uint64
+	fresh       bool
+	wait        func() error  // of Finder.Wait
+	settled     time.Time     // up to when usage is accounted
+	busy        time.Duration // of all guests
+	stolen      time.Duration
+	values      map[string]string              // file → text
+	quotas      map[string]time.Duration       // cgroups above guests that have one: how long they were held back
+	write       func(file, value string) error // nil: writing works
+	reading     error                          // of CPU times
+	cpus        sample.Set                     // that tasks may run on
+	sysfs       *host.Host
+	online      []string      // that the source was told of
+	switches    float64       // context switches a second
+	toll        time.Duration // of the source
+	switched    uint64        // up to looked
+	looked      time.Time
+	samples     []sample.Sample // recorded
+	finding     error           // of Find
+	unwatched   error
+	disks       map[string]host.IOLimit // present limits, by path, of whatever disk
+	controllers error                   // why there are none
+	unlimited   error                   // of Cgroup.IOPlace
+	blkio       bool                    // v1 limits I/O
+	opening     map[string]error        // of Open, by path
+	log         bytes.Buffer
 }
 
 // guest is a task of the machine.
@@ -323,6 +327,8 @@ type rig struct {
 	bounds      *bounds
 	descriptors func() (open, limit int, err error)
 	uplink      Uplink
+	// as makes another source of the rig's; nil leaves it.
+	as func(*source) counter.Source
 }
 
 // baseRules are those of the rig: who is what is told by the path.
@@ -382,6 +388,9 @@ func (r *rig) start() {
 
 // counts is the rig's source, bounded if the test has bounded it.
 func (r *rig) counts() counter.Source {
+	if r.as != nil {
+		return r.as(r.source)
+	}
 	if r.bounds == nil {
 		return r.source
 	}

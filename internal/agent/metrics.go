@@ -142,6 +142,14 @@ func tickMetrics() []metric {
 			bySignal(func(s *stats) map[sample.SignalName]float64 { return s.sourceSeconds })},
 		{"quell_source_failed_tasks_total", "Tasks that a signal could not follow.", count, []string{"signal"},
 			bySignal(func(s *stats) map[sample.SignalName]uint64 { return s.addFailed })},
+		{"quell_signal_lost_total", "Events that a signal's programs in the kernel saw and could not count: waits (runq), requests (io).", count, []string{"signal"},
+			func(a *Agent, e *exposition) {
+				for _, s := range a.Sources {
+					if l, ok := s.(interface{ Lost() uint64 }); ok {
+						e.add(float64(l.Lost()), string(s.Signal()))
+					}
+				}
+			}},
 		{"quell_samples_total", "Samples taken, of a task's usage at least.", count, []string{"signal"},
 			bySignal(func(s *stats) map[sample.SignalName]uint64 { return s.samples })},
 		{"quell_not_counted_total", "Samples whose cost could not be counted.", count, []string{"signal"},
@@ -210,6 +218,14 @@ func windowMetrics() []metric {
 						if c.n > 0 {
 							e.add(c.sum/float64(c.n), j.name, string(c.signal))
 						}
+					}
+				}
+			}},
+		{"quell_machine_cost", "Cost by a signal that is of the machine as a whole, or of one of its caches, in the last interval, in the signal's unit.", gauge, []string{"name", "signal"},
+			func(a *Agent, e *exposition) {
+				for _, o := range a.overall {
+					if c := float64(o.cost); c == c {
+						e.add(c, o.name, string(o.signal))
 					}
 				}
 			}},

@@ -52,6 +52,7 @@ func TestMetrics(t *testing.T) {
 		r.start()
 		defer r.stop()
 		r.agent.Signals = append(r.agent.Signals, api.SignalStatus{Signal: sample.RunQ, Reason: "no"})
+		r.source.lost = 7
 		r.learn()
 		noisy.set(1.5)
 		r.pass(8*time.Minute + 30*time.Second) // an incident, a cap, its end
@@ -60,23 +61,24 @@ func TestMetrics(t *testing.T) {
 			`quell_info{platform="p",rule="quell",version="test"}`:    "1",
 			`quell_signal_available{signal="cpi",variant="by-heart"}`: "1",
 			`quell_signal_available{signal="runq",variant=""}`:        "0",
-			`quell_degraded`:                                       "0",
-			`quell_enforcement_mode`:                               "2",
-			`quell_tasks`:                                          "3",
-			`quell_intervals_total`:                                "20",
-			`quell_samples_total{signal="cpi"}`:                    "60",
-			`quell_not_counted_total{signal="cpi"}`:                "40",
-			`quell_rejected_total{signal="cpi"}`:                   "0",
-			`quell_outliers_total{signal="cpi"}`:                   "4",
-			`quell_incidents_total{kind="neighbour",signal="cpi"}`: "1",
-			`quell_incidents_open`:                                 "1",
-			`quell_caps`:                                           "0",
-			`quell_caps_ended_total{result="restored"}`:            "1",
-			`quell_outcomes_total{outcome="true-positive"}`:        "1",
-			`quell_specs{signal="cpi",state="ready"}`:              "1",
-			`quell_job_tasks{job="web"}`:                           "1",
-			`quell_job_cpu{job="web"}`:                             "0.5",
-			`quell_ticks_late_total`:                               "0",
+			`quell_signal_lost_total{signal="cpi"}`:                   "7",
+			`quell_degraded`:                                          "0",
+			`quell_enforcement_mode`:                                  "2",
+			`quell_tasks`:                                             "3",
+			`quell_intervals_total`:                                   "20",
+			`quell_samples_total{signal="cpi"}`:                       "60",
+			`quell_not_counted_total{signal="cpi"}`:                   "40",
+			`quell_rejected_total{signal="cpi"}`:                      "0",
+			`quell_outliers_total{signal="cpi"}`:                      "4",
+			`quell_incidents_total{kind="neighbour",signal="cpi"}`:    "1",
+			`quell_incidents_open`:                                    "1",
+			`quell_caps`:                                              "0",
+			`quell_caps_ended_total{result="restored"}`:               "1",
+			`quell_outcomes_total{outcome="true-positive"}`:           "1",
+			`quell_specs{signal="cpi",state="ready"}`:                 "1",
+			`quell_job_tasks{job="web"}`:                              "1",
+			`quell_job_cpu{job="web"}`:                                "0.5",
+			`quell_ticks_late_total`:                                  "0",
 		} {
 			if got[series] != want {
 				t.Errorf("%s is %q, want %q", series, got[series], want)

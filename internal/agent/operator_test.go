@@ -185,8 +185,8 @@ func TestProtect(t *testing.T) {
 		if r.task("/batch/job-1").Protected {
 			t.Error("still protected")
 		}
-		if got := r.agent.overrides.Protected; len(got) != 0 {
-			t.Errorf("still kept: %q", got)
+		if got := r.agent.overrides.Protect; len(got) != 0 {
+			t.Errorf("still kept: %+v", got)
 		}
 	})
 }

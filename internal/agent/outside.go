@@ -34,3 +34,16 @@ func (a *Agent) outsideReading(sig sample.Signal) (detect.Reading, bool) {
 	}
 	return r, r.Pressure > 0
 }
+
+// recordOutside writes it to the trace, where a rule that is tried on that needs
+// it as the agent's did: a row without a cost under the name that no task has.
+// The server, which has specs of tasks, is not told. What is not a matter of
+// CPUs has no row: a sample has no place for that pressure but the signal's extras.
+func (a *Agent) recordOutside(sig sample.Signal, variant string, at sample.Millis, r *detect.Reading) {
+	if a.Record == nil || !sig.Domain.OfCPUs() {
+		return
+	}
+	s := sample.Sample{TS: at, Machine: a.machine, Job: sample.JobName(detect.OutsideName), Task: detect.OutsideName, Platform: a.Platform,
+		Signal: sig.Name, Variant: variant, Class: sample.BestEffort, CPU: float32(r.CPU), Cost: float32(math.NaN()), Coverage: 1}
+	a.degrade("recording samples", a.Record(&s))
+}

@@ -45,6 +45,23 @@ func TestWhatRunsOutsideAnyTaskIsNamedAndNobodyElseIsCapped(t *testing.T) {
 	})
 }
 
+// Where it takes long to begin counting, what tasks use meanwhile is not taken for
+// that of something outside them.
+func TestWhatIsUsedBeforeAWindowIsNobodys(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir())
+		r.add("/host/daemon", 0.05)
+		r.add("/batch/loud-1", 1.2)
+		r.source.starting = func() { <-time.After(5 * time.Second) }
+		r.start()
+		defer r.stop()
+		r.pass(3 * time.Minute)
+		if got := r.status().Outside; math.Abs(got-0.05) > 1e-6 {
+			t.Errorf("%v CPU-s/s outside any task, want 0.05", got)
+		}
+	})
+}
+
 // A victim that goes over to dearer work is told so, nobody is capped, and once
 // that has lasted the spec follows until what it costs is normal.
 func TestALastingPhaseChangeBecomesNormal(t *testing.T) {

@@ -98,8 +98,11 @@ func (a *Agent) takeSeats() {
 	for i, s := range a.Sources {
 		sig := s.Signal()
 		claims[i] = claims[i][:0]
+		// What is not a matter of CPUs only the source knows of a suspect too.
+		known, ok := sample.LookupSignal(sig)
+		all := ok && !sig.OfMachine() && !known.Domain.OfCPUs()
 		for _, t := range a.roster.order {
-			if t.judges(sig) && !t.seats[i].never {
+			if (all || t.judges(sig)) && !t.seats[i].never {
 				claims[i] = append(claims[i], t)
 			}
 		}
@@ -164,7 +167,7 @@ func (a *Agent) rankAll(tasks []*task) {
 		switch {
 		case victim[t.Key]:
 			r = urgent
-		case t.Class == sample.LatencySensitive || t.Protected || suspect[t.Key]:
+		case t.Helped() || suspect[t.Key]:
 			r = preferred
 		}
 		for i := range t.seats {

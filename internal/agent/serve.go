@@ -96,6 +96,8 @@ func (a *Agent) SocketServer() *http.Server {
 	mux.HandleFunc("POST "+api.PathCap, func(w http.ResponseWriter, r *http.Request) { command(a, w, r, a.cap) })
 	mux.HandleFunc("POST "+api.PathUncap, func(w http.ResponseWriter, r *http.Request) { command(a, w, r, a.uncap) })
 	mux.HandleFunc("POST "+api.PathProtect, func(w http.ResponseWriter, r *http.Request) { command(a, w, r, a.protect) })
+	mux.HandleFunc("GET "+api.PathOffenders, func(w http.ResponseWriter, r *http.Request) { answer(a, w, r, a.offenders) })
+	mux.HandleFunc("POST "+api.PathPardon, func(w http.ResponseWriter, r *http.Request) { command(a, w, r, a.pardon) })
 	mux.HandleFunc("POST "+api.PathMode, func(w http.ResponseWriter, r *http.Request) { command(a, w, r, a.setMode) })
 	return &http.Server{Handler: mux, ConnContext: withPeer, ReadHeaderTimeout: 10 * time.Second}
 }
@@ -138,117 +140,12 @@ func command[R any](a *Agent, w http.ResponseWriter, r *http.Request, do func(no
 	}
 }
 
-type notFoundError struct{ what string }
-
-func (e *notFoundError) Error() string { return e.what }
-
-// find resolves a task's name, or an unambiguous end of one.
-func (a *Agent) find(name string) (*task, error) {
-	var hits []*task
-	for _, t := range a.tasks {
-		switch full := string(t.Name); {
-		case t.ended:
-		case full == name:
-			return t, nil
-		case name != "" && strings.HasSuffix(full, "/"+strings.TrimPrefix(name, "/")):
-			hits = append(hits, t)
-		}
-	}
-	switch len(hits) {
-	case 0:
-		return nil, &notFoundError{fmt.Sprintf("no task is called %q", name)}
-	case 1:
-		return hits[0], nil
-	}
-	names := make([]string, len(hits))
-	for i, t := range hits {
-		names[i] = string(t.Name)
-	}
-	slices.Sort(names)
-	return nil, &notFoundError{fmt.Sprintf("%q could be any of %s", name, strings.Join(names, ", "))}
-}
-
-func (a *Agent) cap(now sample.Millis, who string, r api.CapRequest) (api.Done, error) {
-	act := plan.Action{Task: sample.Task{Name: sample.TaskName(r.Task)}, Rate: r.Rate, Why: r.Reason}
-	refuse := func(err error) (api.Done, error) {
-		a.audit(now, who, "cap", act, err)
-		return api.Done{}, err
-	}
-	t, err := a.find(r.Task)
-	if err != nil {
-		return refuse(err)
-	}
-	d, err := time.ParseDuration(r.For)
-	if err != nil {
-		return refuse(fmt.Errorf("cap %s: for %q: want a duration such as 5m", t.Name, r.For))
-	}
-	out, err := a.planner.CapFor(now, plan.Request{Task: t.Task, Rate: r.Rate, For: d, By: who, Why: r.Reason}, a.detector.Window)
-	if err != nil {
-		return refuse(err)
-	}
-	id := out.Actions[0].ID
-	if err := a.carryOut(now, out); err != nil {
-		return api.Done{}, fmt.Errorf("cap %s: %w", t.Name, err)
-	}
-	return api.Done{ID: id, Message: fmt.Sprintf("capped %s to %g CPU-s/s until %s", t.Name, r.Rate, now.Add(d).Time().Format(time.RFC3339))}, nil
-}
-
-func (a *Agent) uncap(now sample.Millis, who string, r api.UncapRequest) (api.Done, error) {
-	t, err := a.find(r.Task)
-	var out plan.Output
-	if err == nil {
-		out, err = a.planner.UncapTask(now, t.Key, r.Reason)
-	}
-	a.audit(now, who, "uncap", plan.Action{Task: sample.Task{Name: sample.TaskName(r.Task)}, Why: r.Reason}, err)
-	if err != nil {
-		return api.Done{}, err
-	}
-	if err := a.carryOut(now, out); err != nil {
-		return api.Done{}, fmt.Errorf("uncap %s: %w", t.Name, err)
-	}
-	return api.Done{Message: fmt.Sprintf("uncapped %s", t.Name)}, nil
-}
-
-func (a *Agent) protect(now sample.Millis, who string, r api.ProtectRequest) (api.Done, error) {
-	what := "protect"
-	if r.Off {
-		what = "unprotect"
-	}
-	t, err := a.find(r.Task)
-	if err == nil {
-		t.Protected = !r.Off
-		a.overrides.Protected = slices.DeleteFunc(a.overrides.Protected, func(p string) bool { return p == string(t.Name) })
-		if !r.Off {
-			a.overrides.Protected = append(a.overrides.Protected, string(t.Name))
-		}
-		err = a.disk.saveOverrides(&a.overrides)
-	}
-	a.audit(now, who, what, plan.Action{Task: sample.Task{Name: sample.TaskName(r.Task)}, Why: r.Reason}, err)
-	if err != nil {
-		return api.Done{}, err
-	}
-	return api.Done{Message: fmt.Sprintf("%sed %s", what, t.Name)}, nil
-}
-
-func (a *Agent) setMode(now sample.Millis, who string, r api.ModeRequest) (api.Done, error) {
-	m, err := plan.ParseMode(r.Mode)
-	if err == nil {
-		a.overrides.Mode = m.String()
-		err = errors.Join(a.carryOut(now, a.planner.SetMode(now, m)), a.disk.saveOverrides(&a.overrides))
-	}
-	a.audit(now, who, "enforcement "+r.Mode, plan.Action{Why: r.Reason}, err)
-	if err != nil {
-		return api.Done{}, err
-	}
-	return api.Done{Message: "enforcement is " + m.String()}, nil
-}
-
 func (a *Agent) status() api.Status {
 	s := api.Status{Version: a.Version, PID: os.Getpid(), Machine: a.config.MachineName(), Platform: a.Platform,
 		Started: a.started, Now: sample.At(a.now()), Rule: string(a.detector.Params().Rule), Mode: a.planner.Policy().Mode,
 		Signals: a.signals(), Tasks: len(a.tasks), Outside: a.window.outside, Caps: []api.CapView{}, Open: len(a.planner.Open()), Intervals: a.stats.intervals}
 	for _, c := range a.planner.Caps() {
-		s.Caps = append(s.Caps, api.CapView{ID: c.ID, Task: c.Task.Name, Rate: c.Rate, From: c.From, Until: c.Until,
+		s.Caps = append(s.Caps, api.CapView{ID: c.ID, Task: c.Task.Name, Rate: c.Rate, IO: c.IO, Net: c.Net, From: c.From, Until: c.Until,
 			By: c.By, Why: c.Why, Incident: c.Incident})
 	}
 	for what, why := range a.degraded {
@@ -257,6 +154,8 @@ func (a *Agent) status() api.Status {
 	slices.Sort(s.Degraded)
 	return s
 }
+
+func (a *Agent) offenders() []plan.Offender { return a.planner.Offenders(sample.At(a.now())) }
 
 func (a *Agent) taskViews() []api.TaskView {
 	views := make([]api.TaskView, 0, len(a.tasks))

@@ -205,9 +205,9 @@ func (a *Agent) follow(now time.Time, f Found) error {
 	t := &task{cgroup: cg, rule: f.Rule, job: a.jobs.of(f.Job), seats: make([]seat, len(a.Sources)), Task: sample.Task{
 		Key:  sample.TaskKey{Hierarchy: f.Hierarchy, Inode: f.Inode, FirstSeen: sample.At(now)},
 		Name: sample.TaskName(f.Path), Job: f.Job, Class: f.Rule.Class,
-		Protected: f.Rule.Protected || a.overrides.protects(f.Path),
-		NeverCap:  f.Rule.NeverCap || f.Own,
+		NeverCap: f.Rule.NeverCap || f.Own,
 	}}
+	a.shield(t)
 	if err := t.use(); errors.Is(err, host.ErrGone) {
 		return cg.Close()
 	}
@@ -296,5 +296,5 @@ func (a *Agent) forget(t *task) {
 
 // judges reports whether a signal judges this task.
 func (t *task) judges(s sample.SignalName) bool {
-	return len(t.rule.Signals) == 0 || slices.Contains(t.rule.Signals, string(s))
+	return !s.OfMachine() && (len(t.rule.Signals) == 0 || slices.Contains(t.rule.Signals, string(s)))
 }

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -112,11 +113,11 @@ func (a *Agent) Command(ctx context.Context, c *wire.Command) *wire.Reply {
 		switch do := c.Do.(type) {
 		case *wire.Command_Cap_:
 			lasts := time.Duration(do.Cap.ForMs) * time.Millisecond
-			done, refused = a.cap(now, who, api.CapRequest{Task: do.Cap.Task, Rate: do.Cap.Rate, For: lasts.String(), Reason: c.Why})
+			done, refused = a.cap(now, who, api.CapRequest{Task: do.Cap.Task, Rate: do.Cap.Rate, For: lasts.String(), Reason: c.Why, Many: many(do.Cap.Many)})
 		case *wire.Command_Uncap_:
-			done, refused = a.uncap(now, who, api.UncapRequest{Task: do.Uncap.Task, Reason: c.Why})
+			done, refused = a.uncap(now, who, api.UncapRequest{Task: do.Uncap.Task, Reason: c.Why, Many: many(do.Uncap.Many)})
 		case *wire.Command_Protect_:
-			done, refused = a.protect(now, who, api.ProtectRequest{Task: do.Protect.Task, Off: do.Protect.Off, Reason: c.Why})
+			done, refused = a.protect(now, who, api.ProtectRequest{Task: do.Protect.Task, Off: do.Protect.Off, Reason: c.Why, Many: many(do.Protect.Many)})
 		case *wire.Command_Enforcement_:
 			done, refused = a.setMode(now, who, api.ModeRequest{Mode: do.Enforcement.Mode, Reason: c.Why})
 		default:
@@ -124,13 +125,18 @@ func (a *Agent) Command(ctx context.Context, c *wire.Command) *wire.Reply {
 			a.audit(now, who, "unknown command", plan.Action{Why: c.Why}, refused)
 		}
 	})
+	var none *notFoundError
 	switch {
 	case err != nil:
 		return &wire.Reply{Message: err.Error()}
 	case refused != nil:
-		return &wire.Reply{Message: refused.Error()}
+		return &wire.Reply{Message: refused.Error(), None: errors.As(refused, &none)}
 	}
-	return &wire.Reply{Ok: true, Message: done.Message, Cap: done.ID}
+	return &wire.Reply{Ok: true, Message: done.Message, Cap: done.ID, Tasks: uint32(done.Tasks), Refused: done.Refused}
+}
+
+func many(m *wire.Command_Many) api.Many {
+	return api.Many{Job: m.GetJob(), Class: m.GetClass(), All: m.GetAll()}
 }
 
 // uplinkMetrics are those of the way to the server, where there is one.

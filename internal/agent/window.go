@@ -96,7 +96,6 @@ func (a *Agent) openWindow(now time.Time) {
 			w.next = soon
 		}
 	}
-	w.times, w.timesOK = a.cpuTimes()
 	w.sources = w.sources[:0]
 	for i, s := range a.Sources {
 		if a.taxes[i].rests {
@@ -109,6 +108,9 @@ func (a *Agent) openWindow(now time.Time) {
 		}
 	}
 	a.markQuotas()
+	// Together: starting sources takes long where there is little CPU time, and what
+	// is used meanwhile is nobody's in the window.
+	w.times, w.timesOK = a.cpuTimes()
 	w.start, w.open, w.halved = a.now(), true, true
 	w.caps = a.planner.Caps()
 	// What an idle task uses between two readings counts for the second. That is
@@ -145,20 +147,21 @@ func (a *Agent) closeWindow(now time.Time) {
 	}
 	end := a.now()
 	w.read = end
+	wall := end.Sub(w.start).Seconds()
+	stolen := a.stolen(wall)
 	contiguous := w.due(now, a.config)
 	for _, t := range a.roster.order {
 		if !t.ended {
 			t.pressure.end(t.cgroup, end.Sub(w.start), contiguous)
 		}
 	}
-	wall := end.Sub(w.start).Seconds()
-	stolen := a.stolen(wall)
 	a.lackQuotas()
 	w.caps = a.planner.Caps()
 	for _, t := range a.roster.order {
 		a.measure(t, end, wall, stolen)
 	}
 	w.outside = a.outside(wall)
+	a.overall = a.overall[:0]
 	at := sample.At(end)
 	for _, s := range w.sources {
 		sig, ok := sample.LookupSignal(s.Signal())
@@ -171,7 +174,11 @@ func (a *Agent) closeWindow(now time.Time) {
 		began := time.Now()
 		a.collect(s)
 		a.stats.sourceSeconds[sig.Name] += time.Since(began).Seconds()
-		a.judge(sample.At(now), at, sig, s.Variant(), stolen)
+		if o, ok := s.(counter.Overall); ok {
+			a.judgeOverall(sample.At(now), at, sig, o, wall)
+		} else {
+			a.judge(sample.At(now), at, sig, s.Variant(), stolen)
+		}
 	}
 	a.report(at)
 	a.stats.intervals++
@@ -316,7 +323,10 @@ func (a *Agent) judge(now, at sample.Millis, sig sample.Signal, variant string, 
 			a.stats.outliers[sig.Name]++
 		}
 		t.views = append(t.views, view)
-		a.record(t, sig.Name, variant, at, r)
+		a.record(t, &w.counted[i].Reading, sig.Name, variant, at, r)
+	}
+	if n := len(a.roster.order); n < len(w.readings) {
+		a.recordOutside(sig, variant, at, &w.readings[n])
 	}
 }
 
@@ -348,12 +358,11 @@ func (a *Agent) learn(t *task, sig sample.SignalName, variant string, at sample.
 }
 
 // record writes the sample to the trace, keeps it for the server, and counts it.
-func (a *Agent) record(t *task, sig sample.SignalName, variant string, at sample.Millis, r *detect.Reading) {
+func (a *Agent) record(t *task, c *counter.Reading, sig sample.SignalName, variant string, at sample.Millis, r *detect.Reading) {
 	a.stats.samples[sig]++
 	if a.Record == nil && a.Uplink == nil {
 		return
 	}
-	c := &a.window.counted[t.index]
 	s := sample.Sample{TS: at, Machine: a.machine, Job: t.Job, Task: t.Name, Platform: a.Platform,
 		Signal: sig, Variant: variant, Class: t.Class, CPU: float32(r.CPU), Cost: float32(r.Cost),
 		Coverage: float32(c.Coverage), Flags: r.Flags, Extras: c.Extras}

@@ -18,6 +18,8 @@ const (
 	PathUncap     = "/v1/uncap"     // UncapRequest → Done
 	PathProtect   = "/v1/protect"   // ProtectRequest → Done
 	PathMode      = "/v1/mode"      // ModeRequest → Done
+	PathOffenders = "/v1/offenders" // → []plan.Offender
+	PathPardon    = "/v1/pardon"    // PardonRequest → Done
 )
 
 // Status is the agent as a whole.
@@ -59,7 +61,9 @@ type SignalStatus struct {
 type CapView struct {
 	ID       string          `json:"id"`
 	Task     sample.TaskName `json:"task"`
-	Rate     float64         `json:"rate"` // CPU-s/s
+	Rate     float64         `json:"rate"`          // CPU-s/s; 0 where IO says what is limited
+	IO       plan.IORate     `json:"io,omitzero"`   // to each disk that it shares with the incident's victim
+	Net      uint64          `json:"net,omitempty"` // bytes/s that it sends
 	From     sample.Millis   `json:"from"`
 	Until    sample.Millis   `json:"until"`
 	By       string          `json:"by"`
@@ -89,25 +93,38 @@ type SignalView struct {
 	Spec     spec.Spec `json:"spec"`
 }
 
-// CapRequest asks to hold a task to a rate. Durations are Go's ("5m").
+// Many names tasks by what they have in common, in place of one by its name.
+type Many struct {
+	Job   string `json:"job,omitempty"`
+	Class string `json:"class,omitempty"`
+	All   bool   `json:"all,omitempty"`
+}
+
+// CapRequest asks to hold a task, or many, each to a rate. Durations are Go's
+// ("5m").
 type CapRequest struct {
 	Task   string  `json:"task"`
 	Rate   float64 `json:"rate"` // CPU-s/s
 	For    string  `json:"for"`
 	Reason string  `json:"reason"`
+	Many
 }
 
-// UncapRequest asks to end a cap early.
+// UncapRequest asks to end caps early.
 type UncapRequest struct {
 	Task   string `json:"task"`
 	Reason string `json:"reason"`
+	Many
 }
 
-// ProtectRequest asks to protect a task, or to end that.
+// ProtectRequest asks to protect a task, or many, or to end that. What is said of
+// a task counts before what is said of its job, that before its class, and that
+// before all; and whatever was said before the rules of the configuration.
 type ProtectRequest struct {
 	Task   string `json:"task"`
 	Off    bool   `json:"off"`
 	Reason string `json:"reason"`
+	Many
 }
 
 // ModeRequest asks to change enforcement on the machine.
@@ -116,10 +133,19 @@ type ModeRequest struct {
 	Reason string `json:"reason"`
 }
 
+// PardonRequest asks to forget that caps on a job helped others.
+type PardonRequest struct {
+	Job    string `json:"job"`
+	Reason string `json:"reason"`
+}
+
 // Done says what a request did.
 type Done struct {
 	Message string `json:"message"`
-	ID      string `json:"id,omitempty"` // of the cap
+	ID      string `json:"id,omitempty"` // of the cap, if it is one
+	Tasks   int    `json:"tasks,omitempty"`
+	// Refused are those of several tasks on which it was not carried out, with why.
+	Refused []string `json:"refused,omitempty"`
 }
 
 // Failure is the body of every answer that is not a success.

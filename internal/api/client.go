@@ -145,6 +145,16 @@ func (c *Client) Protect(ctx context.Context, r ProtectRequest) (Done, error) {
 	return c.post(ctx, PathProtect, r)
 }
 
+// Offenders asks for the jobs of which caps helped others.
+func (c *Client) Offenders(ctx context.Context) ([]plan.Offender, error) {
+	return get[[]plan.Offender](ctx, c, PathOffenders)
+}
+
+// Pardon asks to forget what a job did.
+func (c *Client) Pardon(ctx context.Context, r PardonRequest) (Done, error) {
+	return c.post(ctx, PathPardon, r)
+}
+
 // SetMode asks to change enforcement.
 func (c *Client) SetMode(ctx context.Context, r ModeRequest) (Done, error) {
 	return c.post(ctx, PathMode, r)

@@ -50,6 +50,8 @@ func TestRequests(t *testing.T) {
 			answer = Status{Machine: "m", Mode: plan.On}
 		case PathTasks:
 			answer = []TaskView{{CPU: 1}}
+		case PathOffenders:
+			answer = []plan.Offender{{Job: "encode"}}
 		case PathIncidents:
 			answer = Incidents{[]plan.Incident{{ID: "inc-1"}}, 3}
 			if r.URL.Query().Has("id") {
@@ -75,12 +77,23 @@ func TestRequests(t *testing.T) {
 		}},
 		{"GET /v1/incidents?id=a%26b ", func() (bool, error) { v, err := c.Incident(ctx, "a&b"); return v.ID == "a&b", err }},
 		{`POST /v1/cap {"task":"t","rate":0.1,"for":"5m","reason":"r"}`, func() (bool, error) {
-			d, err := c.Cap(ctx, CapRequest{"t", 0.1, "5m", "r"})
+			d, err := c.Cap(ctx, CapRequest{Task: "t", Rate: 0.1, For: "5m", Reason: "r"})
 			return d.ID == "cap-1" && d.Message == "done", err
 		}},
-		{`POST /v1/uncap {"task":"t","reason":"r"}`, func() (bool, error) { d, err := c.Uncap(ctx, UncapRequest{"t", "r"}); return d.Message == "done", err }},
+		{`POST /v1/uncap {"task":"t","reason":"r"}`, func() (bool, error) {
+			d, err := c.Uncap(ctx, UncapRequest{Task: "t", Reason: "r"})
+			return d.Message == "done", err
+		}},
 		{`POST /v1/protect {"task":"t","off":true,"reason":"r"}`, func() (bool, error) {
-			d, err := c.Protect(ctx, ProtectRequest{"t", true, "r"})
+			d, err := c.Protect(ctx, ProtectRequest{Task: "t", Off: true, Reason: "r"})
+			return d.Message == "done", err
+		}},
+		{"GET /v1/offenders ", func() (bool, error) {
+			v, err := c.Offenders(ctx)
+			return len(v) == 1 && v[0].Job == "encode", err
+		}},
+		{`POST /v1/pardon {"job":"encode","reason":"r"}`, func() (bool, error) {
+			d, err := c.Pardon(ctx, PardonRequest{"encode", "r"})
 			return d.Message == "done", err
 		}},
 		{`POST /v1/mode {"mode":"on","reason":"r"}`, func() (bool, error) {

@@ -25,7 +25,7 @@ type Agent struct {
 	LogLevel    string   `key:"log_level" help:"debug, info, warn or error" oneof:"debug info warn error"`
 	LogFormat   string   `key:"log_format" help:"text or json" oneof:"text json"`
 	Record      string   `key:"record" help:"write every sample to this CSV trace; empty: none"`
-	Signals     []string `key:"signals" help:"cost signals to count; those the machine cannot count are dropped and named" oneof:"cpi cpt cps runq io"`
+	Signals     []string `key:"signals" help:"cost signals to count; those the machine cannot count are dropped and named" oneof:"cpi cpt cps runq io net probe steal"`
 
 	Tick     time.Duration `key:"tick" help:"period of the agent's loop" min:"10ms" max:"10s"`
 	Sampling Sampling      `key:"sampling"`
@@ -80,6 +80,8 @@ type Switches struct {
 	LookBack      string `key:"look_back" help:"move a window without good samples back to the last good ones" oneof:"rule on off"`
 	PhaseChange   string `key:"phase_change" help:"accuse only who used more when the victim was bad; a change of the victim's own is a finding of its own" oneof:"rule on off"`
 	Evidence      string `key:"evidence" help:"accuse by regression over all suspects and all that is kept, not by the correlation" oneof:"rule on off"`
+	Accounts      string `key:"accounts" help:"with evidence: accuse who came only once where CPU time leaves nobody else" oneof:"rule on off"`
+	Presume       string `key:"presume" help:"with evidence, where enforce.trial is 0: accuse whom a trial would be worth if it clears the correlation too" oneof:"rule on off"`
 	OwnCauses     string `key:"own_causes" help:"own quota, steal and self-wait are findings of their own" oneof:"rule on off"`
 }
 
@@ -88,7 +90,15 @@ type Enforce struct {
 	Mode           string        `key:"mode" help:"off, advise or on" oneof:"off advise on"`
 	Rate           float64       `key:"rate" help:"hard cap for batch tasks, CPU-s/s" min:"0.001" max:"1024"`
 	BestEffortRate float64       `key:"best_effort_rate" help:"hard cap for best-effort tasks, CPU-s/s" min:"0.001" max:"1024"`
+	IOOps          uint64        `key:"io_ops" help:"cap of who hurts through a disk: requests/s, of reads and writes each, to each disk shared with the victim; 0: none" min:"0" max:"4294967295"`
+	IOBytes        uint64        `key:"io_bytes" help:"the same in bytes/s; both 0: such a task is named and not limited" min:"0" max:"1000000000000"`
+	NetBytes       uint64        `key:"net_bytes" help:"cap of who hurts through a network interface: bytes/s that it sends; 0: such a task is named and not limited" min:"0" max:"8589934592"`
+	Cap            string        `key:"cap" help:"fixed: the hard cap; feedback: caps follow the victim's cost and take no more than it needs (docs/rules.md)" oneof:"fixed feedback"`
 	For            time.Duration `key:"for" help:"how long a cap lasts" min:"1s" max:"24h"`
+	Longest        time.Duration `key:"longest" help:"a cap of CPU time that is felt and helps goes on, up to so long in all, and one that holds nothing back for three intervals ends early; 0s: caps end by the clock" min:"0s" max:"168h"`
+	Confine        int           `key:"confine" help:"caps that helped, on tasks of one job, that make it a repeat offender, which is held for confine_for; 0: none is" min:"0" max:"32"`
+	ConfineWithin  time.Duration `key:"confine_within" help:"within this long" min:"1m" max:"8760h"`
+	ConfineFor     time.Duration `key:"confine_for" help:"how long caps of repeat offenders last" min:"1s" max:"168h"`
 	Period         time.Duration `key:"quota_period" help:"CPU bandwidth period of a cap; 0s: the cgroup's own (the paper's example: 250ms)" min:"0s" max:"1s"`
 	Trial          time.Duration `key:"trial" help:"hold a suspect for so long to find out whether it is the one, where rule evidence cannot tell; 0s: never" min:"0s" max:"1h"`
 	Trials         int           `key:"trials" help:"such trials in one incident" min:"0" max:"100"`
@@ -114,8 +124,8 @@ func Default() Agent {
 		Tick: time.Second, Sampling: Sampling{10 * time.Second, time.Minute, 0.01},
 		Spec: Spec{s.MinTasks, s.MinSamples, s.AgeWeight, s.Every, s.StaleAfter, 5 * time.Minute, false},
 		Detect: Detect{string(detect.Quell), d.Sigmas, d.Outliers, d.OutlierWindow, d.Window, d.LookBack, d.Correlation, d.LeastPressure, d.Pace, d.Top,
-			Switches{"rule", "rule", "rule", "rule", "rule", "rule", "rule", "rule", "rule"}},
-		Enforce: Enforce{p.Mode.String(), p.Rate, p.BestEffortRate, p.For, 0, p.Trial, p.Trials, p.MaxCaps, p.Outliers, p.Calm, p.Settle},
+			Switches{"rule", "rule", "rule", "rule", "rule", "rule", "rule", "rule", "rule", "rule", "rule"}},
+		Enforce: Enforce{p.Mode.String(), p.Rate, p.BestEffortRate, 20, 1 << 20, 1 << 20, "fixed", p.For, p.Longest, p.Confine, p.ConfineWithin, p.ConfineFor, 0, p.Trial, p.Trials, p.MaxCaps, p.Outliers, p.Calm, p.Settle},
 		Log:     Log{16, 4},
 		Server:  Uplink{Spool: Spool{MaxMB: 256}},
 		Rules:   DefaultRules(),
@@ -156,7 +166,10 @@ func (a *Agent) Validate() []Problem {
 		add("detect.window", a.Detect.Window, fmt.Sprintf("at least detect.outlier_window, %s", a.Detect.OutlierWindow))
 	}
 	if len(a.Signals) == 0 {
-		add("signals", "[]", "at least one of cpi, cpt, cps, runq, io")
+		add("signals", "[]", "at least one of cpi, cpt, cps, runq, io, net, probe, steal")
+	}
+	if a.Enforce.Longest != 0 && a.Enforce.Longest < a.Enforce.For {
+		add("enforce.longest", a.Enforce.Longest, fmt.Sprintf("0s, or at least enforce.for, %s", a.Enforce.For))
 	}
 	// The kernel takes no quota and no period under 1 ms (sched-bwc.rst).
 	if p := a.Enforce.Period; p > 0 && p < time.Millisecond {
@@ -204,11 +217,15 @@ func (a *Agent) DetectParams() (detect.Params, error) {
 		&c.Switches.Reach: &p.Switches.Reach, &c.Switches.CoVictim: &p.Switches.CoVictim,
 		&c.Switches.LeastEffect: &p.Switches.LeastEffect, &c.Switches.Indeterminate: &p.Switches.Indeterminate,
 		&c.Switches.LeastPressure: &p.Switches.LeastPressure, &c.Switches.OwnCauses: &p.Switches.OwnCauses,
-		&c.Switches.Evidence: &p.Switches.Evidence, &c.Switches.LookBack: &p.Switches.LookBack, &c.Switches.PhaseChange: &p.Switches.PhaseChange,
+		&c.Switches.Evidence: &p.Switches.Evidence, &c.Switches.Accounts: &p.Switches.Accounts, &c.Switches.Presume: &p.Switches.Presume,
+		&c.Switches.LookBack: &p.Switches.LookBack, &c.Switches.PhaseChange: &p.Switches.PhaseChange,
 	} {
 		if *value != "rule" {
 			*sw = *value == "on"
 		}
+	}
+	if a.Enforce.Trial > 0 && c.Switches.Presume == "rule" {
+		p.Switches.Presume = false // a trial tells
 	}
 	return p, nil
 }
@@ -217,7 +234,9 @@ func (a *Agent) DetectParams() (detect.Params, error) {
 func (a *Agent) Policy() (plan.Policy, error) {
 	m, err := plan.ParseMode(a.Enforce.Mode)
 	e := a.Enforce
-	return plan.Policy{Mode: m, Rate: e.Rate, BestEffortRate: e.BestEffortRate, For: e.For, Trial: e.Trial, Trials: e.Trials, MaxCaps: e.MaxCaps,
+	return plan.Policy{Mode: m, Rate: e.Rate, BestEffortRate: e.BestEffortRate,
+		IO: plan.IORate{Ops: e.IOOps, Bytes: e.IOBytes}, Net: e.NetBytes, Feedback: e.Cap == "feedback", For: e.For, Longest: e.Longest,
+		Confine: e.Confine, ConfineWithin: e.ConfineWithin, ConfineFor: e.ConfineFor, Trial: e.Trial, Trials: e.Trials, MaxCaps: e.MaxCaps,
 		Outliers: e.Outliers, Calm: e.Calm, Settle: e.Settle}, err
 }
 

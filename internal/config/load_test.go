@@ -234,3 +234,13 @@ func FuzzLoad(f *testing.F) {
 		}
 	})
 }
+
+// A cap may not go on for less than it lasts.
+func TestLongestIsNoShorterThanACap(t *testing.T) {
+	for text, want := range map[string]bool{"0s": true, "5m": true, "1h": true, "4m": false} {
+		_, err := Load("", nil, []string{"enforce.longest=" + text})
+		if (err == nil) != want || err != nil && !strings.Contains(err.Error(), "at least enforce.for, 5m0s") {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}

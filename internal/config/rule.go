@@ -20,7 +20,7 @@ type Rule struct {
 	Protected bool         `key:"protected" help:"others may be capped for it although it is not latency-sensitive"`
 	NeverCap  bool         `key:"never_cap" help:"it is never capped"`
 	Ignore    bool         `key:"ignore" help:"what matches is no task"`
-	Signals   []string     `key:"signals" help:"judge it by these signals only; empty: by all" oneof:"cpi cpt cps runq io"`
+	Signals   []string     `key:"signals" help:"judge it by these signals only; empty: by all" oneof:"cpi cpt cps runq io net"`
 	Progress  string       `key:"progress" help:"progress file as the task sees it; empty: QUELL_PROGRESS of its environment"`
 	// Prometheus or Uprobe count its transactions instead.
 	Prometheus *Prometheus `key:"prometheus" help:"cpt counts transactions by a counter of the task's own"`

@@ -19,6 +19,8 @@ type Server struct {
 	Listen    string `key:"listen" help:"address of the HTTP API; beyond loopback it needs tls and tokens_file"`
 	LogLevel  string `key:"log_level" help:"debug, info, warn or error" oneof:"debug info warn error"`
 	LogFormat string `key:"log_format" help:"text or json" oneof:"text json"`
+	// MemoryMB is soft.
+	MemoryMB int `key:"memory_mb" help:"memory from which on the server rather spends CPU on garbage; queries, which are processes of their own, come on top" min:"128" max:"1000000"`
 	// TokensFile holds hashes, not tokens.
 	TokensFile string      `key:"tokens_file" help:"who may use the API (quell-server token makes lines for it); empty: from loopback anybody may read, and nobody may act"`
 	TLS        ServerTLS   `key:"tls"`
@@ -39,7 +41,9 @@ type ServerTLS struct {
 type ServerBus struct {
 	URL         string `key:"url" help:"an external NATS server or cluster; empty: one in this process"`
 	Credentials string `key:"credentials" help:"file of credentials for it"`
-	Listen      string `key:"listen" help:"address of the one in this process, for agents; empty: no agents, only imports"`
+	CA          string `key:"ca" help:"certificates that its own must be signed by, PEM; empty: the system's"`
+	Listen      string `key:"listen" help:"address of the one in this process, for agents; empty: no agents, only imports; beyond loopback it needs tls"`
+	SyncAlways  bool   `key:"sync_always" help:"the one in this process fsyncs before each acknowledgement; else once a second, and agents send again what it may have lost"`
 	MaxMB       int    `key:"max_mb" help:"disk that messages not yet stored may take" min:"16" max:"1000000"`
 	Replicas    int    `key:"replicas" help:"copies of each stream: 3 on a cluster" min:"1" max:"5"`
 }
@@ -51,11 +55,24 @@ type ServerStore struct {
 	KeepSamples time.Duration `key:"keep_samples" help:"samples older than this are removed" min:"1h" max:"87600h"`
 	KeepRecords time.Duration `key:"keep_records" help:"incidents, actions, audit entries and specs older than this are removed" min:"24h" max:"175200h"`
 	Upkeep      time.Duration `key:"upkeep" help:"merge small segments and remove old ones this often" min:"1s" max:"1h"`
+	S3          ServerS3      `key:"s3"`
+}
+
+// ServerS3 is where the store is if not in the state directory alone. Who may
+// use it is looked up as AWS's tools do: environment, files, the machine's role.
+type ServerS3 struct {
+	Bucket   string `key:"bucket" help:"bucket of S3-compatible storage for the store; empty: it is in state_dir. Credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or what AWS's tools use"`
+	Prefix   string `key:"prefix" help:"of its files' names"`
+	Endpoint string `key:"endpoint" help:"URL of the storage; empty: AWS"`
+	Region   string `key:"region" help:"empty: from the environment, else us-east-1"`
+	CopiesMB int    `key:"copies_mb" help:"disk that copies in state_dir may take" min:"64" max:"10000000"`
 }
 
 // ServerSpecs are the rules of learning over the whole cluster.
 type ServerSpecs struct {
 	Every      time.Duration `key:"every" help:"recompute all specs this often" min:"10s" max:"168h"`
+	Between    time.Duration `key:"between" help:"go on learning in between, and make known what has changed, this often; 0: not" min:"0s" max:"1h"`
+	Engine     string        `key:"engine" help:"what computes specs; empty: quell-server, which reads each segment once; duckdb: one SQL statement; sc://HOST:PORT: the same on Apache Spark, by Spark Connect"`
 	LookBack   time.Duration `key:"look_back" help:"from samples at most so old" min:"1h" max:"87600h"`
 	MinTasks   int           `key:"min_tasks" help:"tasks with enough samples that a spec needs" min:"1" max:"1000000"`
 	MinSamples int           `key:"min_samples" help:"samples that make a task count" min:"2" max:"1000000"`
@@ -76,10 +93,11 @@ type ServerQuery struct {
 
 // ServerRates bound what callers may ask.
 type ServerRates struct {
-	PerSecond float64 `key:"per_second" help:"requests of one caller a second, in the long run" min:"0.1" max:"100000"`
-	Burst     int     `key:"burst" help:"requests of one caller at once" min:"1" max:"100000"`
-	BodyKB    int     `key:"body_kb" help:"size of a request" min:"1" max:"65536"`
-	Streams   int     `key:"streams" help:"event streams at once" min:"1" max:"100000"`
+	PerSecond   float64 `key:"per_second" help:"requests of one caller a second, in the long run" min:"0.1" max:"100000"`
+	Burst       int     `key:"burst" help:"requests of one caller at once" min:"1" max:"100000"`
+	BodyKB      int     `key:"body_kb" help:"size of a request" min:"1" max:"65536"`
+	Connections int     `key:"connections" help:"connections of the API at once; more wait" min:"10" max:"100000"`
+	Streams     int     `key:"streams" help:"event streams at once" min:"1" max:"100000"`
 }
 
 // DefaultServer returns the paper's values where it has one, and limits for a
@@ -87,12 +105,13 @@ type ServerRates struct {
 func DefaultServer() Server {
 	s := spec.Paper()
 	return Server{
-		StateDir: "/var/lib/quell-server", Listen: "127.0.0.1:9781", LogLevel: "info", LogFormat: "text",
-		Bus:    ServerBus{Listen: "127.0.0.1:4222", MaxMB: 4096, Replicas: 1},
-		Store:  ServerStore{Flush: 2 * time.Second, MaxPending: 1_000_000, KeepSamples: 30 * 24 * time.Hour, KeepRecords: 365 * 24 * time.Hour, Upkeep: 10 * time.Second},
-		Specs:  ServerSpecs{s.Every, 14 * 24 * time.Hour, s.MinTasks, s.MinSamples, s.AgeWeight, s.StaleAfter, 512},
+		StateDir: "/var/lib/quell-server", Listen: "127.0.0.1:9781", LogLevel: "info", LogFormat: "text", MemoryMB: 900,
+		Bus: ServerBus{Listen: "127.0.0.1:4222", MaxMB: 4096, Replicas: 1},
+		Store: ServerStore{Flush: 2 * time.Second, MaxPending: 1_000_000, KeepSamples: 30 * 24 * time.Hour, KeepRecords: 365 * 24 * time.Hour, Upkeep: 10 * time.Second,
+			S3: ServerS3{CopiesMB: 10_000}},
+		Specs:  ServerSpecs{s.Every, time.Minute, "", 14 * 24 * time.Hour, s.MinTasks, s.MinSamples, s.AgeWeight, s.StaleAfter, 512},
 		Query:  ServerQuery{30 * time.Second, 256, 2, 100_000, 64, 2},
-		Limits: ServerRates{20, 40, 1024, 100},
+		Limits: ServerRates{20, 40, 1024, 1000, 100},
 	}
 }
 
@@ -124,7 +143,15 @@ func (s *Server) Validate() []Problem {
 		add("tokens_file", `""`, "a file of tokens, since listen is beyond loopback")
 	}
 	if s.Bus.Listen != "" {
-		address("bus.listen", s.Bus.Listen, add)
+		if loopback := address("bus.listen", s.Bus.Listen, add); !loopback && s.Bus.URL == "" && s.TLS.Cert == "" {
+			add("bus.listen", strconv.Quote(s.Bus.Listen), "an address of loopback, or a certificate in tls.cert")
+		}
+	}
+	if e := s.Specs.Engine; e != "" && e != "duckdb" && !strings.HasPrefix(e, "sc://") {
+		add("specs.engine", strconv.Quote(e), "nothing, duckdb, or sc://HOST:PORT")
+	}
+	if s3 := s.Store.S3; s3.Bucket == "" && s3.Endpoint != "" {
+		add("store.s3.bucket", `""`, "a bucket, since store.s3.endpoint is set")
 	}
 	if s.Specs.LookBack > s.Store.KeepSamples {
 		add("specs.look_back", s.Specs.LookBack.String(), fmt.Sprintf("at most store.keep_samples, %s", s.Store.KeepSamples))

@@ -151,7 +151,7 @@ func (b *Book) list(q Query, change func(*plan.Incident)) (list []plan.Incident,
 	defer b.mu.RUnlock()
 	var found []*entry
 	for _, e := range slices.Backward(b.order) {
-		if q.Open && e.closed != 0 || e.updated < q.Since || q.Victim != "" && !matches(q.Victim, e.victim) {
+		if q.Open && e.closed != 0 || e.updated < q.Since || q.Victim != "" && !Matches(q.Victim, e.victim) {
 			continue
 		}
 		if q.Limit > 0 && len(found) == q.Limit {
@@ -269,9 +269,9 @@ func (f *files) close() {
 	}
 }
 
-// matches reports whether a name fits a pattern whose stars stand for any run
+// Matches reports whether a name fits a pattern whose stars stand for any run
 // of characters, "/" too: cgroup paths are long.
-func matches(pattern, name string) bool {
+func Matches(pattern, name string) bool {
 	parts := strings.Split(pattern, "*")
 	last := len(parts) - 1
 	if last == 0 {

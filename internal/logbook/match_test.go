@@ -17,7 +17,7 @@ func TestMatches(t *testing.T) {
 		{"/a*b*c", "/ac", false}, {"a*a", "a", false}, {"*a*a*", "a", false}, {"**", "", true}, {"*", "x", true}, {"", "", true}, {"", "x", false},
 		{"*ab", "aab", true}, {"a*b", "ab/ab", true},
 	} {
-		if got := matches(c.pattern, c.name); got != c.want {
+		if got := Matches(c.pattern, c.name); got != c.want {
 			t.Errorf("%q matches %q: %t, want %t", c.pattern, c.name, got, c.want)
 		}
 	}
@@ -35,7 +35,7 @@ func TestMatchesAsARegularExpressionDoes(t *testing.T) {
 	for range 20000 {
 		pattern, name := word("ab*", 6), word("ab", 9)
 		want := regexp.MustCompile("^" + strings.ReplaceAll(pattern, "*", ".*") + "$").MatchString(name)
-		if matches(pattern, name) != want {
+		if Matches(pattern, name) != want {
 			t.Fatalf("%q matches %q: want %t", pattern, name, want)
 		}
 	}

@@ -1,0 +1,194 @@
+package agent
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/wire"
+)
+
+// A command about many is carried out on each that may; those that may not are
+// named, and each is in the audit log.
+func TestCommandsAboutMany(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := crowd(t, "enforce.mode=off")
+		r.add("/batch/job-2", 0.5)
+		r.start()
+		defer r.stop()
+		job := string(r.task("/batch/job-1").Job)
+		if other := string(r.task("/batch/job-2").Job); other != job {
+			t.Fatalf("jobs %s and %s", job, other)
+		}
+		d := r.do(api.PathCap, api.CapRequest{Many: api.Many{Job: job}, Rate: 0.25, For: "3m", Reason: "both"})
+		if d.Tasks != 2 || len(d.Refused) != 0 || r.values["/cg/batch/job-1/cpu.max"] != "0.25" || r.values["/cg/batch/job-2/cpu.max"] != "0.25" {
+			t.Errorf("%+v, limits %s, %s", d, r.values["/cg/batch/job-1/cpu.max"], r.values["/cg/batch/job-2/cpu.max"])
+		}
+		// Of all tasks, some may never be capped, and these two are.
+		d = r.do(api.PathCap, api.CapRequest{Many: api.Many{All: true}, Rate: 0.25, For: "3m", Reason: "all"})
+		all := strings.Join(d.Refused, "\n")
+		for _, want := range []string{"/web/1: refused: it is latency-sensitive", "/batch/job-1: refused: it is capped already", "/sys/sshd: refused: it is marked never-cap"} {
+			if !strings.Contains(all, want) {
+				t.Errorf("%q is not in %q", want, all)
+			}
+		}
+		if n := len(r.status().Caps); n != d.Tasks+2 || d.Tasks == 0 {
+			t.Errorf("%d caps, %+v", n, d)
+		}
+		refused := 0
+		for _, e := range r.audit() {
+			if e.What == "cap" && e.Result != "ok" && e.Why == "all" {
+				refused++
+			}
+		}
+		if refused != len(d.Refused) {
+			t.Errorf("%d refusals in the audit log, %d told", refused, len(d.Refused))
+		}
+		d = r.do(api.PathUncap, api.UncapRequest{Many: api.Many{Job: job}, Reason: "enough"})
+		if d.Tasks != 2 || r.values["/cg/batch/job-1/cpu.max"] != "max" || r.values["/cg/batch/job-2/cpu.max"] != "max" {
+			t.Errorf("%+v, limit %s", d, r.values["/cg/batch/job-1/cpu.max"])
+		}
+		if text := r.refused(api.PathUncap, api.UncapRequest{Many: api.Many{Job: job}, Reason: "again"}, http.StatusNotFound); !strings.Contains(text, "has a cap") {
+			t.Errorf("none is capped: %s", text)
+		}
+		r.do(api.PathUncap, api.UncapRequest{Many: api.Many{All: true}, Reason: "end"})
+		if n := len(r.status().Caps); n != 0 {
+			t.Errorf("%d caps are left", n)
+		}
+		for want, m := range map[string]api.Many{"no task here is of job nothing": {Job: "nothing"}, "want one of a task": {Job: job, All: true}, `class "web"`: {Class: "web"}} {
+			status := http.StatusConflict
+			if m.Job == "nothing" {
+				status = http.StatusNotFound
+			}
+			if text := r.refused(api.PathCap, api.CapRequest{Many: m, Rate: 1, For: "1m", Reason: "r"}, status); !strings.Contains(text, want) {
+				t.Errorf("%+v: %s", m, text)
+			}
+		}
+	})
+}
+
+// Who is helped is said of a task before its job, of a job before its class, of a
+// class before all, and holds for tasks to come and over a restart.
+func TestProtectMany(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		dir, m := t.TempDir(), newMachine(t)
+		r := newRig(t, m, dir)
+		for _, p := range []string{"/web/1", "/batch/job-1", "/batch/job-2", "/left/over"} {
+			r.add(p, 0.5)
+		}
+		r.start()
+		helped := func(want ...string) {
+			t.Helper()
+			var got []string
+			for _, p := range []string{"/web/1", "/batch/job-1", "/batch/job-2", "/left/over"} {
+				if v := r.task(p); v.Helped() {
+					got = append(got, p)
+				}
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("helped are %q, want %q", got, want)
+			}
+		}
+		helped("/web/1")
+		say := func(q api.ProtectRequest) {
+			t.Helper()
+			q.Reason = "r"
+			r.do(api.PathProtect, q)
+		}
+		say(api.ProtectRequest{Many: api.Many{All: true}, Off: true})
+		helped()
+		say(api.ProtectRequest{Many: api.Many{Class: "batch"}})
+		helped("/batch/job-1", "/batch/job-2")
+		job := string(r.task("/batch/job-1").Job)
+		say(api.ProtectRequest{Many: api.Many{Job: job}, Off: true})
+		helped()
+		say(api.ProtectRequest{Task: "job-2"})
+		helped("/batch/job-2")
+		r.stop()
+		r = newRig(t, m, dir)
+		r.start()
+		defer r.stop()
+		helped("/batch/job-2")
+		say(api.ProtectRequest{Task: "job-2", Off: true}) // as its job: nothing need be kept of it
+		if n := len(r.agent.overrides.Protect); n != 3 {
+			t.Errorf("%d are kept, want those of all, the class and the job: %+v", n, r.agent.overrides.Protect)
+		}
+		say(api.ProtectRequest{Many: api.Many{Job: "later"}})
+		r.add("/batch/later-1", 0.5)
+		r.pass(time.Minute)
+		if v := r.task("/batch/later-1"); string(v.Job) != "later" || !v.Helped() {
+			t.Errorf("one that came later: %+v", v)
+		}
+	})
+}
+
+// For a victim whose protection an operator has ended nobody is capped.
+func TestNobodyIsCappedForTheUnprotected(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=on")
+		noisy := r.add("/batch/noisy-1", 0.05)
+		r.suffering(noisy)
+		r.start()
+		defer r.stop()
+		r.do(api.PathProtect, api.ProtectRequest{Many: api.Many{Class: "latency-sensitive"}, Off: true, Reason: "load test"})
+		r.learn()
+		noisy.set(1.5)
+		r.pass(4 * time.Minute)
+		found := r.incidents()
+		if len(found) == 0 || len(found[0].Rounds) != 0 || !strings.Contains(found[0].Reason, "ended the victim's protection") {
+			t.Errorf("incidents %+v", found)
+		}
+		if got := r.values[noisy.limit()]; got != "max" {
+			t.Errorf("the limit is %s", got)
+		}
+	})
+}
+
+// What an older agent kept of protected tasks holds.
+func TestProtectedByAnOlderAgent(t *testing.T) {
+	o := overrides{Protected: []string{"/a"}}
+	o.migrate()
+	if on, said := o.said(&sample.Task{Name: "/a"}); !on || !said || o.Protected != nil {
+		t.Errorf("%+v", o)
+	}
+}
+
+// A server's command about many says of how many it was done, and that none was meant.
+func TestServersCommandsAboutMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir())
+		r.add("/batch/noisy-1", 1)
+		r.add("/batch/noisy-2", 1)
+		r.start()
+		defer r.stop()
+		r.pass(time.Minute)
+		send := func(c *wire.Command) *wire.Reply {
+			c.Who, c.Why = "anna", "a test"
+			return r.agent.Command(context.Background(), c)
+		}
+		capping := func(m *wire.Command_Many) *wire.Command {
+			return &wire.Command{Do: &wire.Command_Cap_{Cap: &wire.Command_Cap{Rate: 0.1, ForMs: 300_000, Many: m}}}
+		}
+		if got := send(capping(&wire.Command_Many{Job: "noisy"})); !got.Ok || got.Tasks != 2 || r.values["/cg/batch/noisy-2/cpu.max"] != "0.1" {
+			t.Errorf("cap: %v", got)
+		}
+		if got := send(capping(&wire.Command_Many{Job: "nothing"})); got.Ok || !got.None {
+			t.Errorf("cap of no task: %v", got)
+		}
+		if got := send(capping(&wire.Command_Many{All: true})); got.Ok || got.None || len(got.Message) == 0 {
+			t.Errorf("cap of what is capped: %v", got)
+		}
+		if got := send(&wire.Command{Do: &wire.Command_Uncap_{Uncap: &wire.Command_Uncap{Many: &wire.Command_Many{Class: "batch"}}}}); !got.Ok || got.Tasks != 2 {
+			t.Errorf("uncap: %v", got)
+		}
+		if got := send(&wire.Command{Do: &wire.Command_Protect_{Protect: &wire.Command_Protect{Many: &wire.Command_Many{Job: "noisy"}}}}); !got.Ok || got.Tasks != 2 || !r.task("/batch/noisy-1").Protected {
+			t.Errorf("protect: %v", got)
+		}
+	})
+}

@@ -1,0 +1,97 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// writes lists what has to be written to hold a task as an action asks, and in
+// which cgroup.
+func (a *Agent) writes(t *task, act plan.Action) (dir string, inode uint64, w []host.Write, err error) {
+	switch {
+	case !act.IO.IsZero():
+		return a.ioWrites(t, act)
+	case act.Net > 0:
+		return a.netWrites(t, act)
+	case t.places.Split:
+		err = fmt.Errorf("its processes are not together: %s", t.places.Reason)
+	case t.places.CPU == "":
+		err = errors.New("it has no processes, so its CPU limit is not known")
+	default:
+		return a.Machine.CapWrites(t.places.CPU, act.Rate, a.config.Enforce.Period)
+	}
+	return "", 0, nil, err
+}
+
+// ioWrites lists the writes that limit a task on every disk that it shares with
+// the victim. A limit of its own that is lower already stays as it is.
+func (a *Agent) ioWrites(t *task, act plan.Action) (dir string, inode uint64, w []host.Write, err error) {
+	place, err := t.cgroup.IOPlace()
+	if err != nil {
+		return "", 0, nil, err
+	}
+	disks := a.sharedDisks(act.Victim, t.Key)
+	if len(disks) == 0 {
+		return "", 0, nil, errors.New("no disk is known that it shares with the victim")
+	}
+	for _, disk := range disks {
+		has, err := a.Machine.IOLimit(place, disk)
+		if err != nil {
+			return "", 0, nil, err
+		}
+		limit := host.IOLimit{Rbps: lower(act.IO.Bytes, has.Rbps), Wbps: lower(act.IO.Bytes, has.Wbps),
+			Riops: lower(act.IO.Ops, has.Riops), Wiops: lower(act.IO.Ops, has.Wiops)}
+		if limit == (host.IOLimit{}) {
+			continue
+		}
+		var one []host.Write
+		if dir, inode, one, err = a.Machine.IOWrites(place, disk, limit); err != nil {
+			return "", 0, nil, err
+		}
+		w = append(w, one...)
+	}
+	if len(w) == 0 {
+		return "", 0, nil, fmt.Errorf("limit I/O of %s: %w", t.Name, host.ErrNotLower)
+	}
+	return dir, inode, w, nil
+}
+
+// netWrites lists the write that limits what a task sends.
+func (a *Agent) netWrites(t *task, act plan.Action) (dir string, inode uint64, w []host.Write, err error) {
+	switch {
+	case t.Key.Hierarchy != sample.Unified:
+		return "", 0, nil, errors.New("what it sends is not limited: it is a cgroup of v1")
+	case a.NetWrites == nil:
+		return "", 0, nil, errors.New("what tasks send cannot be limited here")
+	}
+	dir = t.cgroup.Dir()
+	return dir, t.Key.Inode, a.NetWrites(dir, act.Net), nil
+}
+
+// lower is the limit wished for where it is lower than the one that is there,
+// else 0, which leaves that. 0 is no limit.
+func lower(wish, has uint64) uint64 {
+	if has != 0 && has <= wish {
+		return 0
+	}
+	return wish
+}
+
+// sharedDisks are those that two tasks have both used, as far as a signal's
+// source knows.
+func (a *Agent) sharedDisks(victim, suspect sample.TaskKey) []host.Device {
+	for _, s := range a.Sources {
+		if d, ok := s.(interface {
+			Shared(a, b sample.TaskKey) []host.Device
+		}); ok {
+			if disks := d.Shared(victim, suspect); len(disks) > 0 {
+				return disks
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,184 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/counter"
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+func (c *cgroup) IOPlace() (string, error) { return c.path, c.m.unlimited }
+
+// ioMax is the guest's limit of a disk, from when it is first asked for; on v1
+// that of writes a second.
+func (g *guest) ioMax(dev host.Device) string {
+	file := "/cg" + g.path + "/io.max#" + dev.String()
+	if g.m.blkio {
+		file = "/cg" + g.path + "/blkio.throttle.write_iops_device#" + dev.String()
+	}
+	if g.m.values[file] == "" {
+		g.m.values[file] = g.m.ioText(host.IOLimit{})
+	}
+	return file
+}
+
+// ioText is a limit as that file has it.
+func (m *machine) ioText(l host.IOLimit) string {
+	if m.blkio {
+		return fmt.Sprint(l.Wiops)
+	}
+	return l.String()
+}
+
+// IOLimit implements Machine.
+func (m *machine) IOLimit(p string, dev host.Device) (host.IOLimit, error) {
+	return m.disks[p], m.controllers
+}
+
+// IOWrites implements Machine.
+func (m *machine) IOWrites(p string, dev host.Device, l host.IOLimit) (string, uint64, []host.Write, error) {
+	for _, g := range m.guests {
+		if g.path == p {
+			file := g.ioMax(dev)
+			return "/cg" + p, g.inode, []host.Write{{File: file, Old: m.values[file], New: m.ioText(l)}}, nil
+		}
+	}
+	return "", 0, nil, host.ErrGone
+}
+
+// disks is a rig whose tasks use one disk: /batch/noisy-1 asks it for as many
+// requests a second as *asked says, and slows /web/1 down by them.
+func disks(t *testing.T, r *rig) (noisy *guest, asked *float64) {
+	disk := host.Device{Major: 8}
+	noisy, asked = r.add("/batch/noisy-1", 0.01), new(float64)
+	r.add("/batch/quiet-1", 0.01)
+	*asked = 1
+	made := func() float64 {
+		if r.values[noisy.ioMax(disk)] != r.ioText(host.IOLimit{}) {
+			return min(20, *asked)
+		}
+		return *asked
+	}
+	n := 0
+	r.add("/web/1", 0.01).cost = func() float64 {
+		n++
+		return 0.005 + 1e-4*float64(n%5) + made()/1e5
+	}
+	r.source = r.machine.source(sample.IO)
+	r.source.shared = []host.Device{disk}
+	r.source.change = func(path string, c *counter.Reading) {
+		c.Rate, c.Pressure, c.Reach = 100, 100, sample.SetOf(0)
+		if path == noisy.path {
+			c.Rate, c.Pressure = made(), made()
+		}
+	}
+	for i := range r.config.Rules {
+		if r.config.Rules[i].Class == sample.Batch { // no victims of io, and suspects all the same
+			r.config.Rules[i].Signals = []string{"cpi"}
+		}
+	}
+	r.start()
+	r.pass(12*time.Minute - 30*time.Second)
+	if all := r.incidents(); len(all) != 0 {
+		t.Fatalf("incidents while all was quiet: %+v", all)
+	}
+	return noisy, asked
+}
+
+// Who hurts through a disk is held there and not on the CPU, and let go again. By
+// v1, which does not hold all, the audit log says what.
+func TestADiskIsLimitedAndLetGo(t *testing.T) {
+	limit := host.IOLimit{Rbps: 1 << 20, Wbps: 1 << 20, Riops: 20, Wiops: 20}
+	for _, v1 := range []bool{false, true} {
+		t.Run(fmt.Sprintf("v1 %v", v1), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				m := newMachine(t)
+				m.blkio = v1
+				r := newRig(t, m, t.TempDir(), "enforce.mode=on", "signals=io", "enforce.io_ops=20", "enforce.io_bytes=1048576")
+				noisy, asked := disks(t, r)
+				defer r.stop()
+				file := noisy.ioMax(host.Device{Major: 8})
+				*asked = 800
+				r.pass(2*time.Minute + 40*time.Second)
+				all := r.incidents()
+				if len(all) != 1 || len(all[0].Rounds) != 1 || all[0].Rounds[0].Suspect.Name != "/batch/noisy-1" {
+					t.Fatalf("incidents %+v", all)
+				}
+				want := plan.IORate{Ops: 20, Bytes: 1 << 20}
+				if round := all[0].Rounds[0]; round.IO != want || round.Rate != 0 {
+					t.Errorf("round %+v", round)
+				}
+				if got := r.values[file]; got != m.ioText(limit) {
+					t.Errorf("the limit is %q", got)
+				}
+				if got := r.values[noisy.limit()]; got != "max" {
+					t.Errorf("the CPU limit is %q", got)
+				}
+				if s := r.status(); len(s.Caps) != 1 || s.Caps[0].IO != want || s.Caps[0].Rate != 0 {
+					t.Errorf("caps %+v", s.Caps)
+				}
+				if a := r.audit(); len(a) != 1 || strings.Contains(a[0].Why, "not what the kernel writes back later") != v1 {
+					t.Errorf("audit %+v", a)
+				}
+				r.pass(5 * time.Minute)
+				if got := r.values[file]; got != m.ioText(host.IOLimit{}) {
+					t.Errorf("at the lease's end the limit is %q", got)
+				}
+				if inc := r.incidents()[0]; inc.Outcome != plan.TruePositive {
+					t.Errorf("outcome %s, round %+v", inc.Outcome, inc.Rounds[0])
+				}
+			})
+		})
+	}
+}
+
+// Where no limit can be set nothing is written, and the incident says why.
+func TestADiskThatCannotBeLimitedIsSaid(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*rig)
+		want   string
+	}{
+		{"no io controller", func(r *rig) { r.controllers = host.ErrNoLimit }, host.ErrNoLimit.Error()},
+		{"no place of its own in blkio", func(r *rig) { r.unlimited = errors.New("its processes are at the top of blkio") }, "at the top of blkio"},
+		{"no disk in common", func(r *rig) { r.source.shared = nil }, "no disk is known that it shares with the victim"},
+		{"limits of its own that are lower", func(r *rig) {
+			r.machine.disks = map[string]host.IOLimit{"/batch/noisy-1": {Rbps: 1, Wbps: 1, Riops: 20, Wiops: 1}}
+		}, "not lower than the present limit"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				r := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=on", "signals=io")
+				noisy, asked := disks(t, r)
+				defer r.stop()
+				c.change(r)
+				*asked = 800
+				r.pass(2*time.Minute + 40*time.Second)
+				all := r.incidents()
+				if len(all) != 1 || all[0].Outcome != plan.CapFailed || !strings.Contains(all[0].Reason, c.want) {
+					t.Errorf("incidents %+v; want a reason with %q", all, c.want)
+				}
+				if got := r.values[noisy.ioMax(host.Device{Major: 8})]; got != (host.IOLimit{}).String() {
+					t.Errorf("the limit is %q", got)
+				}
+			})
+		})
+	}
+}
+
+// A limit of the task's own that is lower stays in force.
+func TestTheLowerOfTwoLimitsHolds(t *testing.T) {
+	for _, c := range []struct{ wish, has, want uint64 }{
+		{20, 0, 20}, {20, 100, 20}, {20, 20, 0}, {20, 5, 0}, {0, 5, 0}, {0, 0, 0},
+	} {
+		if got := lower(c.wish, c.has); got != c.want {
+			t.Errorf("%d wished for, %d there: %d, want %d", c.wish, c.has, got, c.want)
+		}
+	}
+}

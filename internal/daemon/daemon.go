@@ -1,0 +1,153 @@
+// Package daemon is what quell's daemons have in common: how they end and say
+// why, how they log, and the commands that every one of them has for its
+// configuration.
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"slices"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit codes. A program may have others of its own (Coded).
+const (
+	Failed = 1 // something failed while running
+	Wrong  = 2 // the configuration, the environment or the command line is not right, and nothing was touched
+)
+
+// UsageError is why a program ends with Wrong.
+type UsageError struct{ Err error }
+
+func (e UsageError) Error() string { return e.Err.Error() }
+func (e UsageError) Unwrap() error { return e.Err }
+
+// Usage marks an error as the user's to mend before anything is touched.
+func Usage(err error) error { return UsageError{err} }
+
+// Coded is an error that ends a program with a code of its own.
+type Coded interface {
+	error
+	Code() int
+}
+
+// Remedied is an error that says what to do about it.
+type Remedied interface{ Remedy() string }
+
+// Main carries out a command line and returns the exit code. What went wrong, and
+// what to do, is on the standard error.
+func Main(ctx context.Context, root *cobra.Command, stderr io.Writer) int {
+	root.SilenceUsage, root.SilenceErrors = true, true
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return Usage(err) })
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintf(stderr, "%s: %v\n", root.Name(), err)
+	var remedied Remedied
+	if errors.As(err, &remedied) {
+		fmt.Fprintln(stderr, "what to do:", remedied.Remedy())
+	}
+	var usage UsageError
+	var coded Coded
+	switch {
+	case errors.As(err, &coded):
+		return coded.Code()
+	case errors.As(err, &usage):
+		return Wrong
+	}
+	return Failed
+}
+
+// NoArgs is cobra.NoArgs whose error is one of usage.
+func NoArgs(cmd *cobra.Command, args []string) error {
+	if err := cobra.NoArgs(cmd, args); err != nil {
+		return Usage(err)
+	}
+	return nil
+}
+
+// Config is where a daemon's configuration of type C comes from: a file, the
+// environment and --set, in this order.
+type Config[C any] struct {
+	load func(file string, environ, settings []string) (*C, error)
+	file string
+	set  []string
+}
+
+// Configured gives a daemon the flags --config and --set, and the commands check
+// and config. example is the name of a file and a setting, for the help.
+func Configured[C any](root *cobra.Command, load func(file string, environ, settings []string) (*C, error), reference func() string, file, setting string) *Config[C] {
+	c := &Config[C]{load: load}
+	root.PersistentFlags().StringVar(&c.file, "config", "", "configuration file (YAML)")
+	root.PersistentFlags().StringArrayVar(&c.set, "set", nil, "set one key, e.g. "+setting+"; may be repeated")
+	root.AddCommand(
+		&cobra.Command{Use: "check", Short: "check the configuration and name every problem", Args: NoArgs,
+			Example: fmt.Sprintf("  %s check --config %s", root.Name(), file),
+			RunE: func(cmd *cobra.Command, _ []string) error {
+				if _, err := c.Load(); err != nil {
+					return err
+				}
+				fmt.Fprintln(cmd.OutOrStdout(), "the configuration is right")
+				return nil
+			}},
+		&cobra.Command{Use: "config", Short: "print every key with its default, help and range", Args: NoArgs,
+			Example: fmt.Sprintf("  %s config > /etc/quell/%s", root.Name(), file),
+			RunE: func(cmd *cobra.Command, _ []string) error {
+				_, err := fmt.Fprint(cmd.OutOrStdout(), reference())
+				return err
+			}})
+	return c
+}
+
+// Load reads the configuration; all problems of all sources are one error of usage.
+// What more is set counts last.
+func (c *Config[C]) Load(more ...string) (*C, error) {
+	v, err := c.load(c.file, os.Environ(), append(slices.Clip(c.set), more...))
+	if err != nil {
+		return nil, Usage(err)
+	}
+	return v, nil
+}
+
+// Under returns a configuration of which those settings count less than c's own.
+func (c *Config[C]) Under(settings ...string) *Config[C] {
+	return &Config[C]{c.load, c.file, slices.Concat(settings, c.set)}
+}
+
+// Args are the arguments by which another process has the same configuration.
+func (c *Config[C]) Args() (args []string) {
+	if c.file != "" {
+		args = append(args, "--config", c.file)
+	}
+	for _, s := range c.set {
+		args = append(args, "--set", s)
+	}
+	return args
+}
+
+// Log writes to the standard error, at a level and in a format as configurations
+// name them.
+func Log(level, format string) *slog.Logger {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		l = slog.LevelInfo // Validate has ruled that out
+	}
+	o := &slog.HandlerOptions{Level: l}
+	if format == "json" {
+		return slog.New(slog.NewJSONHandler(os.Stderr, o))
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, o))
+}
+
+// UntilStopped ends its context with SIGTERM or SIGINT.
+func UntilStopped(ctx context.Context) (context.Context, context.CancelFunc) {
+	return signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
+}
