@@ -20,12 +20,20 @@ type Study struct {
 	// Change, if set, alters a rule's parameters: an ablation.
 	Change func(*detect.Params)
 	Half   sim.Half
+	// Only is whose scenarios are played; "": those of all channels.
+	Only sim.Channel
 	// Trial is how long suspects may be held to find out (plan.Policy).
 	Trial time.Duration
+	// Feedback lets caps follow the victim's cost (plan.Policy).
+	Feedback bool
 	// Seeds is how many cases of each scenario, Minutes how long each.
 	Seeds, Minutes int
-	// Days is how many days of an everyday machine without antagonists.
+	// Days is how many days of an everyday machine without antagonists, whose
+	// tasks meet at Channel ("": sim.Everyday's).
 	Days    int
+	Channel sim.Channel
+	// Outside tells the rules what runs outside any task.
+	Outside bool
 	Seed    uint64
 	Workers int // 0: one a CPU
 }
@@ -53,8 +61,10 @@ type Count struct {
 	TrialsRight int `json:"trials_right"`
 	// Outcomes counts the rounds of caps by what the planner made of them.
 	Outcomes map[plan.Outcome]int `json:"outcomes,omitempty"`
-	Minutes  int                  `json:"minutes"`
-	Samples  int                  `json:"samples"`
+	// Relief is what caps took and gave.
+	Relief  sim.Relief `json:"relief"`
+	Minutes int        `json:"minutes"`
+	Samples int        `json:"samples"`
 }
 
 // Precision, Recall and Top1 are the shares; their lower ends come with them.
@@ -82,6 +92,7 @@ func (c *Count) Add(k *sim.Case) {
 	c.Cases++
 	c.Minutes += k.Minutes
 	c.Samples += k.Samples
+	c.Relief.Add(&k.Relief)
 	c.Accusations += len(k.Accusations)
 	for _, a := range k.Accusations {
 		if a.Right {
@@ -137,7 +148,7 @@ func Run(s Study, progress func(done, all int)) ([]Result, error) {
 	scenarios := sim.Scenarios()
 	var orders, days []sim.Order
 	for i := range scenarios {
-		if scenarios[i].Half != s.Half {
+		if scenarios[i].Half != s.Half || s.Only != "" && scenarios[i].Channel != s.Only {
 			continue
 		}
 		for n := range s.Seeds {
@@ -150,6 +161,9 @@ func Run(s Study, progress func(done, all int)) ([]Result, error) {
 		firstDay += 1 << 20
 	}
 	everyday := sim.Everyday()
+	if s.Channel != "" {
+		everyday.Channel = s.Channel
+	}
 	for n := range s.Days {
 		days = append(days, sim.Order{Scenario: &everyday, Seed: firstDay + uint64(n)})
 	}
@@ -163,9 +177,10 @@ func Run(s Study, progress func(done, all int)) ([]Result, error) {
 		if s.Change != nil {
 			s.Change(&p)
 		}
-		policy := plan.Paper()
-		policy.Mode, policy.Trial = plan.On, s.Trial
-		setup := sim.Setup{Params: p, Policy: policy, Minutes: s.Minutes}
+		p.Switches.Presume = p.Switches.Presume && s.Trial == 0
+		policy := sim.Policy()
+		policy.Mode, policy.Trial, policy.Feedback = plan.On, s.Trial, s.Feedback
+		setup := sim.Setup{Params: p, Policy: policy, Minutes: s.Minutes, Outside: s.Outside}
 		r := Result{Rule: rule, All: Count{Class: "all"}, Everyday: Count{Class: "everyday"}}
 		classes := map[string]*Count{}
 		player.Fleet(orders, setup, s.Workers, func(c sim.Case) {

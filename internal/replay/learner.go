@@ -49,8 +49,10 @@ func (l *Learner) Specs(least int) map[spec.Key]spec.Spec {
 
 // rate is a task's activity, 1/s, where its sample says it.
 func rate(s *sample.Sample, o *Options) float64 {
-	if n, ok := s.Extras.Get(sample.Wakeups); ok {
-		return n / o.Sampling.Seconds()
+	for _, events := range [...]sample.Extra{sample.Wakeups, sample.IOOps} {
+		if n, ok := s.Extras.Get(events); ok {
+			return n / o.Sampling.Seconds()
+		}
 	}
 	return 0
 }

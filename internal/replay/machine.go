@@ -26,7 +26,6 @@ type machine struct {
 	cursor   int
 	swept    sample.Millis
 	seq      uint64
-	open     map[string]bool // incidents
 }
 
 // stream is one signal's interval while it is collected.
@@ -61,7 +60,7 @@ func (p *Player) machine(name string) *machine {
 	if m == nil {
 		m = &machine{name: name, player: p, detector: detect.New(p.options.Detect),
 			planner: plan.New(name, p.options.Detect.Rule, p.options.Policy), history: spec.NewHistory(p.options.Spec),
-			tasks: map[sample.TaskName]*task{}, open: map[string]bool{}, at: math.MinInt64}
+			tasks: map[sample.TaskName]*task{}, at: math.MinInt64}
 		p.machines[name] = m
 	}
 	return m
@@ -140,6 +139,9 @@ func (m *machine) task(s *sample.Sample) *task {
 	if t == nil {
 		m.seq++
 		t = &task{who: sample.Task{Key: sample.TaskKey{Inode: m.seq}, Name: s.Task, Job: s.Job, Class: s.Class}}
+		if s.Task == detect.OutsideName {
+			t.who = detect.Outside()
+		}
 		m.tasks[s.Task] = t
 	}
 	if i := slices.Index(m.order, t); i >= 0 {
@@ -158,6 +160,10 @@ func (m *machine) reading(s *sample.Sample, v *view) detect.Reading {
 	o := &m.player.options
 	r := detect.Reading{Task: v.task.who, Cost: float64(s.Cost), CPU: float64(s.CPU), Pressure: float64(s.CPU),
 		Rate: rate(s, o), Flags: s.Flags, Spec: v.spec}
+	if ops, ok := s.Extras.Get(sample.IOOps); ok && s.Signal == sample.IO {
+		bytes, _ := s.Extras.Get(sample.IOBytes)
+		r.Pressure = (ops + bytes/sample.RequestBytes) / o.Sampling.Seconds()
+	}
 	if s.Flags&sample.Stolen != 0 {
 		r.Stolen = o.Detect.StolenShare
 	}
@@ -207,12 +213,30 @@ func (m *machine) flush(next sample.Millis) {
 	}
 	m.cursor = 0
 	m.analyse(at)
+	m.pass(at, next)
+	m.sweep(at)
+}
+
+// pass lets the time until the next interval go by, in the agent's steps. Steps
+// at which nothing would happen are passed over.
+func (m *machine) pass(at, next sample.Millis) {
 	pace := max(m.player.options.Detect.Pace, time.Millisecond)
-	for now := at.Add(pace); now < next && (m.detector.Waiting() || len(m.open) > 0); now = now.Add(pace) {
+	step := sample.Millis(pace.Milliseconds())
+	for now := at + step; now < next; now += step {
+		if !m.detector.Waiting() {
+			due, ok := m.planner.Due()
+			if !ok || due >= next {
+				return
+			}
+			if due > now {
+				if now += (due - now + step - 1) / step * step; now >= next {
+					return
+				}
+			}
+		}
 		m.note(m.planner.Tick(now))
 		m.analyse(now)
 	}
-	m.sweep(at)
 }
 
 // learn is the agent's: a sample teaches its job's spec unless it may belong to
@@ -256,9 +280,7 @@ func (m *machine) analyse(now sample.Millis) {
 // note follows incidents; nothing of what the planner asks for is done.
 func (m *machine) note(out plan.Output) {
 	for _, inc := range out.Incidents {
-		m.open[inc.ID] = true
 		if inc.Closed != 0 {
-			delete(m.open, inc.ID)
 			m.player.closed(inc)
 		}
 	}

@@ -203,6 +203,9 @@ func (p *Player) found(m *machine, f *detect.Finding, out plan.Output) {
 		return
 	}
 	inc, first := out.Incidents[0], f.Suspects[0]
+	if first.Name == detect.OutsideName {
+		return // nobody is accused
+	}
 	k := accusation{m.name, inc.ID, first.Key}
 	if p.accused[k] {
 		return

@@ -210,3 +210,18 @@ func TestCancel(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// What suspects of io are ranked by is requests and bytes, which samples have as
+// extras, and not CPU usage.
+func TestPressureOfIO(t *testing.T) {
+	o := byDefault(t, detect.Quell)
+	p := New(o)
+	s := sample.Sample{TS: minute, Machine: "m", Job: "j", Task: "/t", Signal: sample.IO, Coverage: 1, CPU: 0.1, Cost: 0.01}
+	s.Extras.Set(sample.IOOps, 600)
+	s.Extras.Set(sample.IOBytes, 300*sample.RequestBytes)
+	p.Add(&s)
+	r := p.machines["m"].reading(&s, &view{task: &task{}})
+	if want := 900 / o.Sampling.Seconds(); r.Pressure != want || r.Rate != 600/o.Sampling.Seconds() || r.CPU != float64(s.CPU) {
+		t.Errorf("pressure %v with %v requests/s at %v CPU-s/s, want %v", r.Pressure, r.Rate, r.CPU, want)
+	}
+}

@@ -20,8 +20,8 @@ type Share struct {
 func (s Share) Value() float64 { return float64(s.K) / float64(s.N) }
 
 func shareOf(k, n int) Share {
-	const side = 0.975
-	return Share{k, n, stat.ShareBelow(k, n, side), 1 - stat.ShareBelow(n-k, n, side)}
+	low, high := stat.ShareBetween(k, n)
+	return Share{k, n, low, high}
 }
 
 // Score is how often a labelled recording's accusations were right.

@@ -77,13 +77,21 @@ func action(inc *plan.Incident) string {
 	all := rounds(inc)
 	switch {
 	case len(all) > 1:
-		return fmt.Sprintf("cap %g, %s", all[len(all)-1].Rate, plural(len(all), "round"))
+		return fmt.Sprintf("%s, %s", capped(all[len(all)-1]), plural(len(all), "round"))
 	case len(all) == 1:
-		return fmt.Sprintf("cap %g", all[0].Rate)
+		return capped(all[0])
 	case inc.Outcome == plan.WouldCap:
 		return "advice"
 	}
 	return "-"
+}
+
+// capped is what a round did, briefly.
+func capped(r *plan.Round) string {
+	if !r.IO.IsZero() {
+		return "cap I/O"
+	}
+	return fmt.Sprintf("cap %g", r.Rate)
 }
 
 // state is the outcome, or that there is none yet.
@@ -264,7 +272,7 @@ func (p *page) rounds(inc *plan.Incident) {
 		if r.Ended != 0 {
 			end = "ended " + p.clock(r.Ended)
 		}
-		text := fmt.Sprintf("%s held to %g CPU-s/s by %s from %s, %s.", r.Suspect.Name, r.Rate, r.By, p.clock(r.From), end)
+		text := fmt.Sprintf("%s held to %s by %s from %s, %s.", r.Suspect.Name, r.Limit(), r.By, p.clock(r.From), end)
 		if r.Why != "" {
 			text += " Why: " + r.Why + "."
 		}

@@ -21,7 +21,8 @@ var replayPage string
 
 // document is a page of sections before it is HTML.
 type document struct {
-	Rule     string
+	Title, Heading string
+
 	Facts    sheet
 	Sections []chapter
 }
@@ -55,8 +56,10 @@ const (
 
 // ReplayHTML writes a replay as one file that needs nothing else: it runs no
 // script and loads nothing.
-func ReplayHTML(w io.Writer, r *Replay, s Style) error {
-	t, err := template.New("replay").Funcs(template.FuncMap{
+func ReplayHTML(w io.Writer, r *Replay, s Style) error { return s.document(r).html(w) }
+
+func (d document) html(w io.Writer) error {
+	t, err := template.New("page").Funcs(template.FuncMap{
 		"style": func() template.CSS { return template.CSS(plot.Style) },
 		// What was drawn here has its texts escaped already.
 		"drawn":  func(svg string) template.HTML { return template.HTML(svg) },
@@ -66,7 +69,7 @@ func ReplayHTML(w io.Writer, r *Replay, s Style) error {
 		return fmt.Errorf("render HTML: %w", err)
 	}
 	b := bufio.NewWriter(w)
-	if err := t.Execute(b, s.document(r)); err != nil {
+	if err := t.Execute(b, d); err != nil {
 		return fmt.Errorf("render HTML: %w", err)
 	}
 	if err := b.Flush(); err != nil {
@@ -92,7 +95,7 @@ func (s Style) document(r *Replay) document {
 	for _, note := range r.Notes {
 		facts.Rows = append(facts.Rows, []string{"note", note})
 	}
-	d := document{Rule: string(n.Rule), Facts: facts, Sections: []chapter{s.incidentChapter(r)}}
+	d := document{Title: "quell replay: rule " + string(n.Rule), Heading: "Replay by rule " + string(n.Rule), Facts: facts, Sections: []chapter{s.incidentChapter(r)}}
 	for _, c := range []chapter{s.wrongChapter(r.Score), s.costChapter(r.Result.Costs), jobChapter(r.Result.Jobs)} {
 		if len(c.Exhibits) > 0 {
 			d.Sections = append(d.Sections, c)

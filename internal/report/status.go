@@ -62,14 +62,22 @@ func Status(w io.Writer, st api.Status, s Style) error {
 	}
 	p.fact("caps", fmt.Sprintf("%d in force", len(st.Caps)))
 	p.line("")
-	t := table{columns: []column{{head: "CAPPED", least: 16}, {head: "CPU-S/S", right: true}, {head: "LEFT", right: true}, {head: "BY"},
+	t := table{columns: []column{{head: "CAPPED", least: 16}, {head: "HELD TO", right: true}, {head: "LEFT", right: true}, {head: "BY"},
 		{head: "ID", drop: 2}, {head: "INCIDENT", drop: 1}, {head: "WHY", drop: 3}}}
 	for _, c := range st.Caps {
-		t.row(cell{text: string(c.Task)}, cell{text: fmt.Sprintf("%g", c.Rate)}, cell{text: span(max(0, c.Until.Sub(st.Now)))},
+		t.row(cell{text: string(c.Task)}, cell{text: heldTo(c)}, cell{text: span(max(0, c.Until.Sub(st.Now)))},
 			cell{text: c.By}, cell{text: c.ID}, cell{text: shortID(c.Incident)}, cell{text: c.Why})
 	}
 	t.write(p)
 	return p.flush(w)
+}
+
+// heldTo is what a cap allows: CPU-s/s, or the I/O.
+func heldTo(c api.CapView) string {
+	if !c.IO.IsZero() {
+		return c.IO.String()
+	}
+	return fmt.Sprintf("%g CPU-s/s", c.Rate)
 }
 
 func mode(m plan.Mode) string {

@@ -175,6 +175,9 @@ func flags(t api.TaskView) cell {
 	if t.Protected {
 		all = append(all, "protected")
 	}
+	if t.Unprotected {
+		all = append(all, "unprotected")
+	}
 	if t.NeverCap {
 		all = append(all, "never-cap")
 	}

@@ -22,15 +22,6 @@ const (
 // Channels returns all of them.
 func Channels() []Channel { return []Channel{LLC, Bandwidth, SMT, CPU, IO, Net} }
 
-// The signals of the paper's future work as DESIGN describes them, for as long
-// as package sample has none of that name.
-var laterSignals = [...]sample.Signal{
-	{Name: "io", Unit: "s/operation", Cost: "I/O time ÷ operations", Domain: "device",
-		LeastCPU: math.MaxFloat64, LeastRate: 10, EffectRel: 0.20, Min: 0, Max: 1e4},
-	{Name: "net", Unit: "s/packet", Cost: "queueing ÷ packets", Domain: "interface",
-		LeastCPU: math.MaxFloat64, LeastRate: 100, EffectRel: 0.20, Min: 0, Max: 1e4},
-}
-
 // Signal returns the cost signal in which the channel shows.
 func (c Channel) Signal() sample.Signal {
 	name := sample.CPI
@@ -40,15 +31,14 @@ func (c Channel) Signal() sample.Signal {
 	case IO, Net:
 		name = sample.SignalName(c)
 	}
-	if s, ok := sample.LookupSignal(name); ok {
-		return s
+	s, ok := sample.LookupSignal(name)
+	if !ok {
+		panic("sim: channel " + string(c) + " has no signal")
 	}
-	for _, s := range laterSignals {
-		if s.Name == name {
-			return s
-		}
+	if c == IO || c == Net { // in the model pressure is a share of the channel, and costs work by ratio
+		s.LeastPressure, s.PerWork, s.EffectAbs = 0, true, 0
 	}
-	panic("sim: channel " + string(c) + " has no signal")
+	return s
 }
 
 // calm is how much of the channel a machine's usual tasks ask for together, as

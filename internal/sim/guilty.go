@@ -29,7 +29,7 @@ func (m *machine) addGuilty(specs *Specs) {
 		case SMT, CPU: // it takes the CPUs themselves
 			high = m.uniform(0.38, 0.46) * float64(m.platform.CPUs) / float64(n)
 		case IO, Net:
-			high = m.uniform(800, 3000) / float64(n)
+			high = m.rate(80, 300) / float64(n)
 		}
 		t.guilty, t.here = true, true
 		t.wave = wave{kind: led, high: high, low: 0.05 * high * m.rng.Float64()}
@@ -49,7 +49,7 @@ func (m *machine) confuse(specs *Specs) {
 			t := m.join(m.pick(others()), specs)
 			high := m.uniform(0.5, 2)
 			if m.named() {
-				high = m.uniform(50, 300)
+				high = m.rate(5, 30)
 			}
 			// led by the antagonists' clock, but late, and not each time.
 			t.here, t.weight = true, m.uniform(0.1, 0.6)

@@ -73,6 +73,10 @@ func newMachine(s Scenario, seed uint64, shape *shape, specs *Specs) *machine {
 // uniform draws from [low, high).
 func (m *machine) uniform(low, high float64) float64 { return low + (high-low)*m.rng.Float64() }
 
+// rate draws operations a second, as multiples of what a task must at least do for
+// its samples to count (sample.Signal.LeastRate).
+func (m *machine) rate(low, high float64) float64 { return m.signal.LeastRate * m.uniform(low, high) }
+
 // pick draws one of the jobs.
 func (m *machine) pick(jobs []Job) Job { return jobs[m.rng.IntN(len(jobs))] }
 
@@ -95,7 +99,7 @@ func (m *machine) add(i int, specs *Specs) {
 	t := m.join(job, specs)
 	usage := m.uniform(0.3, 1.5)
 	if m.named() {
-		usage = m.uniform(20, 200) // operations a second
+		usage = m.rate(2, 20)
 	}
 	t.here = i == 0 || m.rng.Float64() < 0.6
 	t.open = t.id.Class == sample.LatencySensitive && m.rng.Float64() < 0.7

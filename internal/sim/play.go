@@ -21,6 +21,10 @@ type Setup struct {
 	Minutes int
 	// Record, if set, is given every minute's samples.
 	Record func(*sample.Sample)
+	// Incidents keeps them, as they ended.
+	Incidents bool
+	// Outside says in each minute what ran outside any task too (outside.go).
+	Outside bool
 }
 
 // Accusation is one task named for one victim: whom a cap would hit first.
@@ -58,6 +62,10 @@ type Case struct {
 	// Trials are suspects held to find out; TrialsRight of them had hurt the
 	// victim by what matters.
 	Trials, TrialsRight int
+	// Relief is what caps took and gave.
+	Relief Relief
+	// Incidents are in the order in which they ended, if they were asked for.
+	Incidents []plan.Incident
 	// Labels say who hurt whom, from when to when.
 	Labels []trace.Label
 }
@@ -93,6 +101,8 @@ type game struct {
 	spans    map[[2]int][]span
 	follow   []stat.Moments // what is learnt of a task that changed for good
 	usages   [][2]float64   // of each task, least and most in the calm time (Params.UsageBins)
+	under    []minutes      // of each victim, under caps
+	outside  *outside       // nil: not asked for
 }
 
 // Play plays one case. Nothing is shared but what is read only, so that
@@ -120,9 +130,19 @@ func (p *Player) Play(s *Scenario, seed uint64, setup Setup) Case {
 	if setup.Params.UsageBins {
 		g.usages = make([][2]float64, len(m.tasks))
 	}
+	if setup.Outside {
+		g.outside = newOutside(m, seed)
+		g.readings = append(g.readings, detect.Reading{Task: detect.Outside(), Cost: math.NaN()})
+	}
 	for range setup.Minutes {
 		g.play()
 	}
+	if setup.Incidents {
+		for _, inc := range g.planner.Open() {
+			g.result.Incidents = append(g.result.Incidents, *inc)
+		}
+	}
+	g.relief()
 	g.result.Labels = g.labels()
 	return g.result
 }
@@ -133,12 +153,18 @@ func (g *game) play() {
 	at := sample.Millis(g.machine.minute+1) * sample.Millis(minute.Milliseconds())
 	g.step()
 	g.suffer(at)
+	g.relieve()
 	for i := range g.tasks {
 		g.read(i, at)
 	}
+	if g.outside != nil {
+		r := &g.readings[len(g.tasks)]
+		r.Pressure = g.outside.usage(g.machine)
+		r.CPU = r.Pressure
+	}
 	verdicts := g.detector.Observe(g.signal, at, g.readings)
 	g.carryOut(at, g.planner.Interval(at, g.signal.Name, at, g.readings, verdicts))
-	for i := range verdicts {
+	for i := range g.tasks {
 		v := &verdicts[i]
 		g.result.Samples++
 		if v.Outlier {
@@ -263,6 +289,9 @@ func (g *game) judge(now sample.Millis, f *detect.Finding) {
 			break
 		}
 	}
+	if who.Name == detect.OutsideName {
+		return // nobody is accused
+	}
 	v, a := g.index(f.Victim.Key), g.index(who.Key)
 	right := g.hurts(a, v)
 	if right {
@@ -287,14 +316,18 @@ func (g *game) index(k sample.TaskKey) int { return int(k.Inode) - firstInode }
 func (g *game) carryOut(now sample.Millis, o plan.Output) {
 	for _, a := range o.Actions {
 		i := g.index(a.Task.Key)
-		if a.Kind == plan.Cap {
-			if strings.HasPrefix(a.Why, "trial") {
+		switch a.Kind {
+		case plan.Adjust:
+			g.tasks[i].capped = held(&a)
+			continue
+		case plan.Cap:
+			if g.tasks[i].trial = strings.HasPrefix(a.Why, "trial"); g.tasks[i].trial {
 				g.result.Trials++
 				if g.hurts(g.tried[1], g.tried[0]) {
 					g.result.TrialsRight++
 				}
 			}
-			g.cap(i, a.Rate)
+			g.cap(i, held(&a))
 			g.carryOut(now, g.planner.Applied(now, a.ID, nil))
 			continue
 		}
@@ -305,6 +338,9 @@ func (g *game) carryOut(now sample.Millis, o plan.Output) {
 		if inc.Closed == now {
 			for _, r := range inc.Rounds {
 				g.result.Rounds = append(g.result.Rounds, *r)
+			}
+			if g.setup.Incidents {
+				g.result.Incidents = append(g.result.Incidents, *inc)
 			}
 		}
 	}

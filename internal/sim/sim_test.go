@@ -201,6 +201,7 @@ func TestAntagonistsHurtAndInnocentsDoNot(t *testing.T) {
 			c := p.Play(s, seed, Setup{Params: setup(t, detect.Quell, 0).Params, Policy: plan.Paper(), Minutes: 120})
 			if len(c.Victims) > 0 {
 				victims++
+				break
 			}
 		}
 		if s.Pattern != "" && victims == 0 {

@@ -29,7 +29,8 @@ func (m *machine) step() {
 			t.lame--
 			t.demand *= 0.03
 		}
-		t.demand = min(max(t.demand, 0), t.capped)
+		t.wanted = max(t.demand, 0)
+		t.demand = min(t.wanted, t.capped)
 		m.load += t.weight * t.demand
 	}
 	stress := m.stress(m.load) - m.usual

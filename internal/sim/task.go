@@ -31,13 +31,14 @@ type task struct {
 	flags         sample.Flags
 	cold          int // minutes it stays dear after a start
 	capped        float64
-	lame          int // minutes it holds back after a cap
-	caps          int // so far
+	trial         bool // it is capped to find out
+	lame          int  // minutes it holds back after a cap
+	caps          int  // so far
 	guilty        bool
 	gone          bool
 
 	// of this minute
-	demand, usage, expected, cost float64
+	wanted, demand, usage, expected, cost float64 // wanted is the demand without a cap
 }
 
 // noise is this minute's, in units of the job's standard deviation.

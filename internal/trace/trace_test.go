@@ -13,15 +13,13 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/quell-dev/quell/internal/quelltest"
 	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/trace/tracetest"
 )
 
 func TestMain(m *testing.M) { quelltest.Main(m) }
-
-var equal = cmp.Options{cmp.AllowUnexported(sample.Extras{}), cmpopts.EquateNaNs()}
 
 func readAll(t testing.TB, text []byte) ([]sample.Sample, Report) {
 	t.Helper()
@@ -29,77 +27,30 @@ func readAll(t testing.TB, text []byte) ([]sample.Sample, Report) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var all []sample.Sample
-	for {
-		var s sample.Sample
-		if err := r.Read(&s); err == io.EOF {
-			return all, r.Report()
-		} else if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, s)
-	}
+	all := tracetest.ReadAll(t, r)
+	return all, r.Report()
 }
 
 func writeAll(t testing.TB, samples []sample.Sample, extras ...sample.Extra) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	w := NewWriter(&b, extras...)
-	for i := range samples {
-		if err := w.Write(&samples[i]); err != nil {
-			t.Fatal(err)
-		}
-	}
+	tracetest.WriteAll(t, w, samples)
 	if err := w.Flush(); err != nil {
 		t.Fatal(err)
 	}
 	return b.Bytes()
 }
 
-// random makes a sample that a Writer takes, with names that need every kind of
-// quoting.
-func random(r *rand.Rand) sample.Sample {
-	name := func() string {
-		parts := []string{"a", "b c", ",", `"`, `""`, " ", "/", "ü", "\t", "\xff", "'", "#", "\x00"}
-		var b strings.Builder
-		for range r.IntN(6) {
-			b.WriteString(parts[r.IntN(len(parts))])
-		}
-		return b.String()
-	}
-	f32 := func() float32 {
-		for {
-			f := math.Float32frombits(r.Uint32() &^ (1 << 31))
-			if f == f && !math.IsInf(float64(f), 0) {
-				return f
-			}
-		}
-	}
-	s := sample.Sample{
-		TS: sample.Millis(r.Int64()), Machine: name(), Job: sample.JobName(name()), Task: sample.TaskName("t" + name()),
-		Platform: sample.Platform(name()), Signal: sample.SignalName("s" + name()), Variant: name(),
-		Class: sample.Class(r.IntN(3)), CPU: f32(), Cost: f32(), Coverage: r.Float32(), Flags: sample.Flags(r.IntN(32)),
-	}
-	if r.IntN(4) == 0 {
-		s.Cost = float32(math.NaN())
-	}
-	for _, e := range sample.AllExtras() {
-		if r.IntN(2) == 0 {
-			s.Extras.Set(e, r.NormFloat64()*math.Pow(10, float64(r.IntN(40)-20)))
-		}
-	}
-	return s
-}
-
 func TestWhatIsWrittenIsReadBack(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var want []sample.Sample
 	for range 2000 {
-		want = append(want, random(r))
+		want = append(want, tracetest.Random(r))
 	}
 	text := writeAll(t, want, sample.AllExtras()...)
 	got, report := readAll(t, text)
-	if diff := cmp.Diff(want, got, equal); diff != "" {
+	if diff := cmp.Diff(want, got, tracetest.Equal()); diff != "" {
 		t.Error(diff)
 	}
 	if report.Rows != len(want) || report.Bad != 0 || len(report.Unknown) != 0 {
@@ -173,7 +124,7 @@ func TestReader(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, report := readAll(t, []byte(c.text))
-			if diff := cmp.Diff(c.want, got, equal); diff != "" {
+			if diff := cmp.Diff(c.want, got, tracetest.Equal()); diff != "" {
 				t.Error(diff)
 			}
 			if diff := cmp.Diff(c.report, report); diff != "" {
@@ -243,7 +194,7 @@ func TestWriterRefusesWhatCannotBeReadBack(t *testing.T) {
 // Memory is bounded by the distinct names: equal names are one string, and a
 // row of known names costs no allocation.
 func TestReaderKeepsEqualNamesOnce(t *testing.T) {
-	s := random(rand.New(rand.NewPCG(3, 4)))
+	s := tracetest.Random(rand.New(rand.NewPCG(3, 4)))
 	row := writeAll(t, []sample.Sample{s})
 	text := append(bytes.Clone(row), bytes.Repeat(row[bytes.IndexByte(row, '\n')+1:], 2000)...)
 	r, err := NewReader(bytes.NewReader(text))
@@ -262,7 +213,7 @@ func TestReaderKeepsEqualNamesOnce(t *testing.T) {
 
 func FuzzReader(f *testing.F) {
 	f.Add([]byte("ts,task,signal,cpu,cost,cycles,flags,class\n5,\"a,\"\"b\",cpi,0.5,,1e3,capped+split,batch\nbad\n"))
-	f.Add(writeAll(f, []sample.Sample{random(rand.New(rand.NewPCG(5, 6)))}, sample.AllExtras()...))
+	f.Add(writeAll(f, []sample.Sample{tracetest.Random(rand.New(rand.NewPCG(5, 6)))}, sample.AllExtras()...))
 	f.Add([]byte("\ufeffts,task,signal,cpu,cost\r\n-1,\"\",\"\",0x1p-2,-0\r\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		r, err := NewReader(bytes.NewReader(text))
@@ -284,7 +235,7 @@ func FuzzReader(f *testing.F) {
 			t.Fatalf("%d samples, report %+v", len(first), rep)
 		}
 		again, rep := readAll(t, writeAll(t, first, sample.AllExtras()...))
-		if diff := cmp.Diff(first, again, equal); diff != "" || rep.Bad != 0 {
+		if diff := cmp.Diff(first, again, tracetest.Equal()); diff != "" || rep.Bad != 0 {
 			t.Fatalf("%+v\n%s", rep, diff)
 		}
 	})

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,22 +35,37 @@ func run() error {
 	flag.IntVar(&s.Seeds, "seeds", 10, "cases of each scenario")
 	flag.IntVar(&s.Minutes, "minutes", 150, "how long a case lasts")
 	flag.IntVar(&s.Days, "days", 200, "days of an everyday machine without antagonists")
+	channel := flag.String("channel", "", "what the everyday machines' tasks meet at, such as cpu; empty: the last-level cache")
+	flag.BoolVar(&s.Outside, "outside", false, "say what runs outside any task too")
+	only := flag.String("only", "", "play only scenarios of this channel, such as cpu; empty: all")
 	flag.Uint64Var(&s.Seed, "seed", 1, "of everything")
 	flag.IntVar(&s.Workers, "workers", 0, "cases played at once; 0: one a CPU")
 	flag.DurationVar(&s.Trial, "trial", 3*time.Minute, "how long suspects may be held to find out; 0: never")
+	flag.BoolVar(&s.Feedback, "feedback", false, "let caps follow the victim's cost")
 	with := flag.String("with", "", "switches to turn on in every rule, by name: an ablation")
 	without := flag.String("without", "", "switches to turn off")
+	tail := flag.Float64("tail", 0, "share of calm samples that are to be outliers, by the shape of the paper's figure 7, in every rule; 0: the rule's own sigmas")
 	asJSON := flag.Bool("json", false, "write JSON")
 	flag.Parse()
 	for name := range strings.SplitSeq(*names, ",") {
 		s.Rules = append(s.Rules, detect.Rule(name))
 	}
-	s.Half = sim.Half(*half)
+	s.Half, s.Channel, s.Only = sim.Half(*half), sim.Channel(*channel), sim.Channel(*only)
+	for _, c := range []sim.Channel{s.Channel, s.Only} {
+		if c != "" && !slices.Contains(sim.Channels(), c) {
+			return fmt.Errorf("channel %q: want one of %v", c, sim.Channels())
+		}
+	}
 	change, err := switches(*with, *without)
 	if err != nil {
 		return err
 	}
-	s.Change = change
+	s.Change = func(p *detect.Params) {
+		change(p)
+		if *tail > 0 {
+			p.Sigmas = detect.Sigmas(*tail)
+		}
+	}
 	began, shown := time.Now(), time.Now()
 	results, err := quality.Run(s, func(done, all int) {
 		if now := time.Now(); now.Sub(shown) > 5*time.Second {

@@ -21,6 +21,7 @@ type column struct {
 	page    parquet.Page
 	rows    int    // left in the page
 	defined []byte // their levels; nil of a required column
+	blank   bool   // no row of the page has a value
 	next    int    // value of the page that is read next
 
 	// What the page holds: indexes into a dictionary, or one of the kinds.
@@ -61,6 +62,7 @@ func (c *column) release() {
 	if c.page != nil {
 		parquet.Release(c.page)
 	}
+	c.blank = false
 	c.page, c.defined, c.indexes, c.ints, c.int32s, c.f32s, c.f64s, c.text, c.ends = nil, nil, nil, nil, nil, nil, nil, nil, nil
 }
 
@@ -76,8 +78,10 @@ func (c *column) turn() error {
 			return fmt.Errorf("%s: %w", c.name, err)
 		}
 		c.page, c.rows, c.next = p, int(p.NumRows()), 0
+		c.blank = false
 		if c.levels > 0 {
 			c.defined = p.DefinitionLevels()
+			c.blank = p.NumNulls() == p.NumValues()
 		}
 		values := p.Data()
 		if d := p.Dictionary(); d != nil {
@@ -152,10 +156,24 @@ func (c *column) null(i int) bool {
 
 // strings fills dst; a null is "".
 func (c *column) strings(dst []string) error {
-	clear(dst)
+	if c.leaf < 0 {
+		clear(dst)
+		return nil
+	}
 	return c.each(len(dst), func(at, n int) bool {
+		if c.defined == nil && c.next+n <= len(c.indexes) {
+			for i, id := range c.indexes[c.next : c.next+n] {
+				if uint(id) >= uint(len(c.names)) {
+					return false
+				}
+				dst[at+i] = c.names[id]
+			}
+			c.next += n
+			return true
+		}
 		for i := range n {
 			if c.null(i) {
+				dst[at+i] = ""
 				continue
 			}
 			k := c.next
@@ -177,6 +195,27 @@ func (c *column) strings(dst []string) error {
 	})
 }
 
+// number returns the next value of the page; false if there is none.
+func (c *column) number() (float64, bool) {
+	k := c.next
+	c.next++
+	switch {
+	case k < len(c.f32s):
+		return float64(c.f32s[k]), true
+	case k < len(c.f64s):
+		return c.f64s[k], true
+	case k < len(c.indexes):
+		if id := c.indexes[k]; uint(id) < uint(len(c.numbers)) {
+			return c.numbers[id], true
+		}
+	case k < len(c.int32s):
+		return float64(c.int32s[k]), true
+	case k < len(c.ints):
+		return float64(c.ints[k]), true
+	}
+	return 0, false
+}
+
 // floats fills dst; a null is NaN.
 func (c *column) floats(dst []float64) error {
 	if c.leaf < 0 {
@@ -185,32 +224,40 @@ func (c *column) floats(dst []float64) error {
 		}
 		return nil
 	}
-	return c.each(len(dst), func(at, n int) bool {
+	return c.each(len(dst), func(at, n int) (ok bool) {
+		if c.defined == nil && c.next+n <= len(c.f32s) {
+			for i, v := range c.f32s[c.next : c.next+n] {
+				dst[at+i] = float64(v)
+			}
+			c.next += n
+			return true
+		}
 		for i := range n {
 			if c.null(i) {
 				dst[at+i] = math.NaN()
-				continue
-			}
-			k := c.next
-			c.next++
-			switch {
-			case k < len(c.f32s):
-				dst[at+i] = float64(c.f32s[k])
-			case k < len(c.f64s):
-				dst[at+i] = c.f64s[k]
-			case k < len(c.indexes):
-				id := c.indexes[k]
-				if uint(id) >= uint(len(c.numbers)) {
-					return false
-				}
-				dst[at+i] = c.numbers[id]
-			case k < len(c.int32s):
-				dst[at+i] = float64(c.int32s[k])
-			case k < len(c.ints):
-				dst[at+i] = float64(c.ints[k])
-			default:
+			} else if dst[at+i], ok = c.number(); !ok {
 				return false
 			}
+		}
+		return true
+	})
+}
+
+// some calls set with the values that n rows have, and their places.
+func (c *column) some(n int, set func(i int, v float64)) error {
+	return c.each(n, func(at, n int) bool {
+		if c.blank {
+			return true
+		}
+		for i := range n {
+			if c.null(i) {
+				continue
+			}
+			v, ok := c.number()
+			if !ok {
+				return false
+			}
+			set(at+i, v)
 		}
 		return true
 	})

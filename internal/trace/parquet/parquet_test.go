@@ -11,36 +11,22 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/parquet-go/parquet-go"
 
 	"github.com/quell-dev/quell/internal/quelltest"
 	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/trace"
+	"github.com/quell-dev/quell/internal/trace/tracetest"
 )
 
 func TestMain(m *testing.M) { quelltest.Main(m) }
 
-var equal = cmp.Options{cmp.AllowUnexported(sample.Extras{}), cmpopts.EquateNaNs()}
-
-// random makes a sample; some have names of their own, so that a dictionary
-// becomes too large for one.
+// random makes a sample; some have a name so long that a dictionary becomes too
+// large for one.
 func random(r *rand.Rand) sample.Sample {
-	name := func(n int) string { return "/ü " + string(rune('a'+r.IntN(n))) }
-	s := sample.Sample{TS: sample.Millis(r.Int64N(1 << 41)), Machine: name(3), Job: sample.JobName(name(5)),
-		Task: sample.TaskName(name(9)), Platform: sample.Platform(name(2)), Signal: sample.RunQ, Variant: name(2),
-		Class: sample.Class(r.IntN(3)), CPU: r.Float32() * 64, Cost: r.Float32(), Coverage: float32(r.IntN(5)) / 4,
-		Flags: sample.Flags(r.IntN(32))}
-	switch r.IntN(8) {
-	case 0:
-		s.Cost = float32(math.NaN())
-	case 1:
+	s := tracetest.Random(r)
+	if r.IntN(8) == 0 {
 		s.Task += sample.TaskName(strings.Repeat("x", r.IntN(300)))
-	}
-	for _, e := range sample.AllExtras() {
-		if r.IntN(3) == 0 {
-			s.Extras.Set(e, r.NormFloat64()*1e6)
-		}
 	}
 	return s
 }
@@ -49,11 +35,7 @@ func write(t testing.TB, samples []sample.Sample, labels ...trace.Label) []byte 
 	t.Helper()
 	var b bytes.Buffer
 	w := NewWriter(&b)
-	for i := range samples {
-		if err := w.Write(&samples[i]); err != nil {
-			t.Fatal(err)
-		}
-	}
+	tracetest.WriteAll(t, w, samples)
 	if labels != nil {
 		if err := w.Labels(labels...); err != nil {
 			t.Fatal(err)
@@ -72,16 +54,7 @@ func read(t testing.TB, file []byte) ([]sample.Sample, *Reader) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	var all []sample.Sample
-	for {
-		var s sample.Sample
-		if err := r.Read(&s); err == io.EOF {
-			return all, r
-		} else if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, s)
-	}
+	return tracetest.ReadAll(t, r), r
 }
 
 func TestWhatIsWrittenIsReadBack(t *testing.T) {
@@ -92,7 +65,7 @@ func TestWhatIsWrittenIsReadBack(t *testing.T) {
 			want = append(want, random(r))
 		}
 		got, reader := read(t, write(t, want))
-		if diff := cmp.Diff(want, got, equal); diff != "" {
+		if diff := cmp.Diff(want, got, tracetest.Equal()); diff != "" {
 			t.Errorf("%d samples: %s", n, diff)
 		}
 		if rep := reader.Report(); rep.Rows != n || rep.Bad != 0 || len(rep.Unknown) != 0 {
@@ -133,7 +106,7 @@ func TestRowGroups(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, _ := read(t, b.Bytes())
-	if diff := cmp.Diff(want, got, equal); diff != "" {
+	if diff := cmp.Diff(want, got, tracetest.Equal()); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -202,7 +175,7 @@ func TestFilesOfOthers(t *testing.T) {
 	}
 	want[0].Extras.Set(sample.Cycles, 7)
 	want[2].Extras.Set(sample.Cycles, 9)
-	if diff := cmp.Diff(want, got, equal); diff != "" {
+	if diff := cmp.Diff(want, got, tracetest.Equal()); diff != "" {
 		t.Error(diff)
 	}
 	wantReport := trace.Report{Rows: 3, Bad: 6, Unknown: []string{"colour"}, Reasons: []string{"row 3: not a sample: cpu NaN", "row 4: not a sample: no task",
@@ -298,21 +271,12 @@ func FuzzReader(f *testing.F) {
 			return
 		}
 		defer reader.Close()
-		if reader.file.NumRows() > 1<<20 {
-			return // says more than it can hold
+		if reader.file.NumRows() > 1<<14 {
+			return // more than is to be written again
 		}
-		var all []sample.Sample
-		for {
-			var s sample.Sample
-			if err := reader.Read(&s); err == io.EOF {
-				break
-			} else if err != nil {
-				t.Fatal(err)
-			}
-			all = append(all, s)
-		}
+		all := tracetest.ReadAll(t, reader)
 		again, _ := read(t, write(t, all))
-		if diff := cmp.Diff(all, again, equal); diff != "" {
+		if diff := cmp.Diff(all, again, tracetest.Equal()); diff != "" {
 			t.Fatal(diff)
 		}
 	})
@@ -329,18 +293,9 @@ func TestExampleAsParquet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var want []sample.Sample
-	for {
-		var s sample.Sample
-		if err := r.Read(&s); err == io.EOF {
-			break
-		} else if err != nil {
-			t.Fatal(err)
-		}
-		want = append(want, s)
-	}
+	want := tracetest.ReadAll(t, r)
 	got, _ := read(t, write(t, want))
-	if diff := cmp.Diff(want, got, equal); diff != "" {
+	if diff := cmp.Diff(want, got, tracetest.Equal()); diff != "" {
 		t.Error(diff)
 	}
 }

@@ -27,6 +27,8 @@ var texts = [...]string{"machine", "job", "task", "platform", "signal", "variant
 // distinct names.
 type Reader struct {
 	file   *parquet.File
+	raw    io.ReaderAt
+	size   int64
 	groups []parquet.RowGroup
 	left   int64 // rows of the open group
 	row    int64 // of the file, that is read next
@@ -41,8 +43,7 @@ type Reader struct {
 
 	texts   [len(texts)][]string
 	times   []int64
-	numbers [4][]float64 // cpu, cost, coverage, flags
-	counts  []float64
+	numbers [4][]float64    // cpu, cost, coverage, flags
 	ready   []sample.Sample // read, not yet given out
 	buffer  []sample.Sample
 	interns map[string]string
@@ -69,7 +70,7 @@ func NewReader(r io.ReaderAt, size int64) (t *Reader, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("read Parquet: %w", err)
 	}
-	t = &Reader{file: f, groups: f.RowGroups(), interns: map[string]string{}, check: trace.CheckValues}
+	t = &Reader{file: f, raw: r, size: size, groups: f.RowGroups(), interns: map[string]string{}, check: trace.CheckValues}
 	known := map[string]bool{}
 	open := func(name string, needed bool) *column {
 		known[name] = true
@@ -120,7 +121,7 @@ func NewReader(r io.ReaderAt, size int64) (t *Reader, err error) {
 	for i := range t.numbers {
 		t.numbers[i] = make([]float64, batch)
 	}
-	t.times, t.counts, t.buffer = make([]int64, batch), make([]float64, batch), make([]sample.Sample, batch)
+	t.times, t.buffer = make([]int64, batch), make([]sample.Sample, batch)
 	return t, nil
 }
 
@@ -204,6 +205,13 @@ func (r *Reader) Next() ([]sample.Sample, error) {
 
 func (r *Reader) begin() (err error) {
 	defer recovered(&err)
+	all := r.file.Metadata().RowGroups
+	g := &all[len(all)-len(r.groups)]
+	for _, c := range r.all {
+		if err := claims(r.raw, r.size, &g.Columns[c.leaf].MetaData, r.left); err != nil {
+			return fmt.Errorf("%s: %w", c.name, err)
+		}
+	}
 	for _, c := range r.all {
 		c.open(r.groups[0])
 	}
@@ -249,13 +257,12 @@ func (r *Reader) fill(n int) (err error) {
 		r.buffer[i].Extras = sample.Extras{}
 	}
 	for _, x := range r.extras {
-		if err := x.floats(r.counts[:n]); err != nil {
-			return err
-		}
-		for i, v := range r.counts[:n] {
+		if err := x.some(n, func(i int, v float64) {
 			if v == v {
 				r.buffer[i].Extras.Set(x.extra, v)
 			}
+		}); err != nil {
+			return err
 		}
 	}
 	return nil

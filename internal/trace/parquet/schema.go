@@ -36,6 +36,10 @@ type Row struct {
 	IOOps         *float64 `parquet:"io_ops"`
 	IOBytes       *float64 `parquet:"io_bytes"`
 	IOTime        *float64 `parquet:"io_time"`
+	NetPackets    *float64 `parquet:"net_packets"`
+	NetBytes      *float64 `parquet:"net_bytes"`
+	NetWait       *float64 `parquet:"net_wait"`
+	NetResent     *float64 `parquet:"net_resent"`
 }
 
 // extra is the field of an extra; nil for one that has no column.
@@ -69,6 +73,14 @@ func (r *Row) extra(e sample.Extra) **float64 {
 		return &r.IOBytes
 	case "io_time":
 		return &r.IOTime
+	case "net_packets":
+		return &r.NetPackets
+	case "net_bytes":
+		return &r.NetBytes
+	case "net_wait":
+		return &r.NetWait
+	case "net_resent":
+		return &r.NetResent
 	}
 	return nil
 }

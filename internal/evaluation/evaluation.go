@@ -1,0 +1,118 @@
+package evaluation
+
+import (
+	"math"
+
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// Band is a victim's priority band (section 7.2).
+type Band string
+
+// The bands. The paper's are production and non-production jobs; here those are
+// latency-sensitive victims and all others.
+const (
+	Production    Band = "production"
+	NonProduction Band = "non-production"
+)
+
+// Bands returns both.
+func Bands() []Band { return []Band{Production, NonProduction} }
+
+func bandOf(victim *sample.Task) Band {
+	if victim.Class == sample.LatencySensitive {
+		return Production
+	}
+	return NonProduction
+}
+
+// Evaluation collects incidents. The zero value has none.
+type Evaluation struct {
+	found  []found
+	rounds []round
+	pairs  map[Pair]*tally
+	// Days is how many machine-days they are of, 0 if that is not known.
+	Days float64
+	// Right of Accusations named who hurt the victim, where labels tell; no
+	// accusations where they do not.
+	Right, Accusations int
+}
+
+// Pair is a victim's job and that of whom it suffers from.
+type Pair struct {
+	Victim     sample.JobName `json:"victim"`
+	Antagonist sample.JobName `json:"antagonist"`
+}
+
+// tally is what was seen of a pair.
+type tally struct {
+	accused  int
+	outcomes map[plan.Outcome]int
+	relative []float64
+}
+
+func (e *Evaluation) pair(victim, antagonist *sample.Task) *tally {
+	if e.pairs == nil {
+		e.pairs = map[Pair]*tally{}
+	}
+	p := Pair{victim.Job, antagonist.Job}
+	if e.pairs[p] == nil {
+		e.pairs[p] = &tally{outcomes: map[plan.Outcome]int{}}
+	}
+	return e.pairs[p]
+}
+
+// found is an incident that a neighbour may be behind.
+type found struct {
+	band        Band
+	busy        float64 // CPU-s/s of all tasks
+	identified  bool
+	correlation float64 // of the best antagonist, or suspect
+	degradation float64 // cost ÷ mean of the spec
+}
+
+// round is a cap whose effect was measured.
+type round struct {
+	band        Band
+	correlation float64
+	sigmas      float64 // cost before it, in σ over the spec's mean
+	degradation float64 // cost before it ÷ mean
+	relative    float64 // cost under it ÷ cost before it
+	outcome     plan.Outcome
+}
+
+// Add takes in an incident as it ended. What a task does to itself is left out,
+// as is a trial of quell's own, which is made of whom nobody accuses yet.
+func (e *Evaluation) Add(inc *plan.Incident) {
+	if !inc.MayBeANeighbour() || !(inc.SpecMean > 0) {
+		return
+	}
+	f := found{band: bandOf(&inc.Victim), busy: inc.Busy, identified: inc.Accused != 0, correlation: math.NaN(), degradation: inc.Cost / inc.SpecMean}
+	for i := range inc.Suspects {
+		if inc.Suspects[i].Excluded == "" {
+			f.correlation = inc.Suspects[i].Correlation
+			break
+		}
+	}
+	e.found = append(e.found, f)
+	if f.identified && inc.Antagonists > 0 && len(inc.Suspects) > 0 {
+		e.pair(&inc.Victim, &inc.Suspects[0].Task).accused++
+	}
+	for _, r := range inc.Rounds {
+		switch r.Outcome {
+		case plan.TruePositive, plan.FalsePositive, plan.Noise:
+		default:
+			continue
+		}
+		before, under := float64(r.CostBefore), float64(r.CostUnder)
+		if r.Trial || !(before > 0) || math.IsNaN(under) {
+			continue
+		}
+		t := e.pair(&inc.Victim, &r.Suspect)
+		t.outcomes[r.Outcome]++
+		t.relative = append(t.relative, under/before)
+		e.rounds = append(e.rounds, round{band: f.band, correlation: r.Correlation, sigmas: (before - inc.SpecMean) / inc.SpecStdDev,
+			degradation: before / inc.SpecMean, relative: under / before, outcome: r.Outcome})
+	}
+}

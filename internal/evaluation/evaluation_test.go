@@ -1,0 +1,136 @@
+package evaluation
+
+import (
+	"encoding/json"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+func TestMain(m *testing.M) { quelltest.Main(m) }
+
+// incident has a spec of 1 ± 0.1 and one round that went from before to under.
+func incident(class sample.Class, correlation, before, under float64, outcome plan.Outcome) *plan.Incident {
+	return &plan.Incident{Kind: detect.Neighbour, Victim: sample.Task{Class: class}, SpecMean: 1, SpecStdDev: 0.1, Cost: before, Accused: 1,
+		Suspects: []detect.Suspect{{Correlation: correlation}},
+		Rounds:   []*plan.Round{{Correlation: correlation, CostBefore: plan.Value(before), CostUnder: plan.Value(under), Samples: 4, Outcome: outcome}}}
+}
+
+// TestFigures holds every figure to cases that can be counted by hand.
+func TestFigures(t *testing.T) {
+	var e Evaluation
+	e.Add(incident(sample.LatencySensitive, 0.5, 2, 1, plan.TruePositive))       // 10 σ
+	e.Add(incident(sample.LatencySensitive, 0.4, 1.45, 1.16, plan.TruePositive)) // 4.5 σ
+	e.Add(incident(sample.LatencySensitive, 0.3, 1.25, 1.25, plan.Noise))        // 2.5 σ
+	e.Add(incident(sample.LatencySensitive, 0.2, 1.25, 1.5, plan.FalsePositive))
+	e.Add(incident(sample.Batch, 0.36, 3, 2.4, plan.TruePositive))
+	quota := incident(sample.LatencySensitive, 0.9, 2, 1, plan.TruePositive)
+	quota.Kind = detect.OwnQuota // is none of a neighbour's
+	e.Add(quota)
+	trial := incident(sample.LatencySensitive, 0.9, 2, 1, plan.TruePositive)
+	trial.Accused, trial.Rounds[0].Trial = 0, true
+	e.Add(trial)
+	left := incident(sample.LatencySensitive, 0.9, 2, 1, plan.SuspectExited)
+	left.Rounds[0].CostUnder = plan.Value(math.NaN())
+	e.Add(left)
+	e.Days, e.Right, e.Accusations = 2, 3, 4
+	r := e.Report()
+	if r.Incidents != 7 || r.Identified.K != 6 || r.PerDay != 3 || r.Precision.Value != 0.75 {
+		t.Errorf("%d incidents, %+v identified, %v a day, precision %+v", r.Incidents, r.Identified, r.PerDay, r.Precision)
+	}
+	if o := r.OutcomeRate[0]; o.Band != Production || o.TruePositive.K != 2 || o.TruePositive.N != 4 || o.FalsePositive.K != 1 || o.Noise.K != 1 || math.Abs(float64(o.Relative)-0.65) > 1e-12 {
+		t.Errorf("production: %+v", o)
+	}
+	if o := r.OutcomeRate[1]; o.Band != NonProduction || o.TruePositive.K != 1 || o.TruePositive.N != 1 || math.Abs(float64(o.Relative)-0.8) > 1e-12 {
+		t.Errorf("non-production: %+v", o)
+	}
+	for from, want := range map[float64][2]int{0: {2, 4}, 0.2: {2, 4}, 0.25: {2, 3}, 0.35: {2, 2}, 0.45: {1, 1}, 0.6: {0, 0}} {
+		for _, x := range r.ByThreshold {
+			if x.Band == Production && x.From == from && (x.TruePositive.K != want[0] || x.TruePositive.N != want[1]) {
+				t.Errorf("from %v on: %+v", from, x.TruePositive)
+			}
+		}
+	}
+	for _, x := range r.BySigmas {
+		want := map[float64][2]int{2: {0, 2}, 4: {1, 1}, 10: {1, 1}}[x.From]
+		if x.Band == Production && (x.TruePositive.K != want[0] || x.TruePositive.N != want[1]) {
+			t.Errorf("from %v σ on: %+v", x.From, x.TruePositive)
+		}
+	}
+	for _, x := range r.ByDegraded {
+		if x.Band == Production && x.From == 2 && (x.N != 1 || x.Relative != 0.5) {
+			t.Errorf("twice as dear: %+v", x)
+		}
+	}
+	if q := r.Relative[0]; q.N != 4 || math.Abs(float64(q.Values[3])-0.9) > 1e-12 { // of 0.5, 0.8, 1, 1.2
+		t.Errorf("relative cost: %+v", q)
+	}
+	if _, err := json.Marshal(&r); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLoad: where correlations follow load the rank says so, and not where they
+// do not; quarters have equal numbers.
+func TestLoad(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for _, follows := range []bool{true, false} {
+		var e Evaluation
+		for i := range 1000 {
+			correlation := rng.Float64()
+			if follows {
+				correlation = float64(i)
+			}
+			inc := incident(sample.LatencySensitive, correlation, 2, 1, plan.TruePositive)
+			inc.Busy = math.Sqrt(float64(i))
+			e.Add(inc)
+		}
+		r := e.Report()
+		if rank := float64(r.LoadRank); follows && math.Abs(rank-1) > 1e-9 || !follows && math.Abs(rank) > 0.1 {
+			t.Errorf("follows %v: %v", follows, rank)
+		}
+		if len(r.Load) != 4 || r.Load[0].Identified.N != 250 || r.Load[3].To != math.Sqrt(999) || r.Load[0].To >= r.Load[1].From {
+			t.Errorf("%+v", r.Load)
+		}
+	}
+}
+
+// TestNothing: of no incident there is a report too, and it is JSON.
+func TestNothing(t *testing.T) {
+	r := new(Evaluation).Report()
+	if _, err := json.Marshal(&r); err != nil || r.Identified.N != 0 || r.Precision != nil || len(r.Load) != 0 {
+		t.Error(err, r)
+	}
+}
+
+func TestRanks(t *testing.T) {
+	got := ranks([]float64{3, 1, 3, 2})
+	for i, want := range []float64{3.5, 1, 3.5, 2} {
+		if got[i] != want {
+			t.Errorf("%v", got)
+			break
+		}
+	}
+}
+
+// TestOffenders: the pair that was seen most is first, with what caps did.
+func TestOffenders(t *testing.T) {
+	var e Evaluation
+	for i, antagonist := range []sample.JobName{"encode", "scan", "encode"} {
+		inc := incident(sample.LatencySensitive, 0.5, 2, 1, plan.TruePositive)
+		inc.Victim.Job, inc.Suspects[0].Job, inc.Rounds[0].Suspect.Job, inc.Antagonists = "web", antagonist, antagonist, 1
+		if i == 2 {
+			inc.Rounds[0].Outcome, inc.Rounds[0].CostUnder = plan.Noise, 2
+		}
+		e.Add(inc)
+	}
+	all := e.Report().Offenders
+	if len(all) != 2 || all[0].Antagonist != "encode" || all[0].Accused != 2 || all[0].Helped.K != 1 || all[0].Helped.N != 2 || all[0].Relative != 0.75 || all[1].Helped.K != 1 {
+		t.Errorf("%+v", all)
+	}
+}

@@ -1,0 +1,55 @@
+package sim
+
+import (
+	"math/rand/v2"
+
+	"github.com/quell-dev/quell/internal/plan"
+)
+
+// Policy returns plan.Paper with limits also for what hurts through a disk or an
+// interface, as strict as the paper's are for CPU time: without them nobody is
+// capped or tried there. The agent's default is the same for requests to disks;
+// what it lets a task send is some 700 of the model's packets a second.
+func Policy() plan.Policy {
+	p := plan.Paper()
+	p.IO = plan.IORate{Ops: uint64(strict * IO.Signal().LeastRate)}
+	p.Net = uint64(strict * Net.Signal().LeastRate * packet)
+	return p
+}
+
+const (
+	strict = 2    // times what a task must at least do for its samples to count
+	packet = 1500 // bytes
+)
+
+// held is what an action holds its task to, in the unit of the task's pressure.
+func held(a *plan.Action) float64 {
+	switch {
+	case a.IO.Ops > 0:
+		return float64(a.IO.Ops)
+	case a.Net > 0:
+		return float64(a.Net) / packet
+	}
+	return a.Rate
+}
+
+// outside is what runs outside any task of a machine. It has a source of chance
+// of its own, so that who is asked for it changes nothing else.
+type outside struct {
+	rng   *rand.Rand
+	usual float64 // CPU-s/s
+}
+
+func newOutside(m *machine, seed uint64) *outside {
+	return &outside{rand.New(rand.NewPCG(seed, 1)), 0.005 * float64(m.platform.CPUs)}
+}
+
+// usage is what it uses in the minute just played. Who cannot be seen where CPU
+// time is contended for uses CPU time: as much as an antagonist does.
+func (o *outside) usage(m *machine) float64 {
+	u := o.usual * (1 + 0.2*o.rng.NormFloat64())
+	if m.scenario.Channel == CPU && m.extra > 0 {
+		u += 0.42 * float64(m.platform.CPUs)
+	}
+	return max(u, 0)
+}

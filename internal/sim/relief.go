@@ -1,0 +1,84 @@
+package sim
+
+import "math"
+
+// Relief is what caps took and what they gave for it. Trials do not count.
+type Relief struct {
+	// Taken is the CPU time that caps kept antagonists from using, in seconds,
+	// TakenOfOthers what they kept innocents from. 0 where a task's pressure is
+	// not CPU time (io, net).
+	Taken         float64 `json:"taken_cpu_s"`
+	TakenOfOthers float64 `json:"taken_of_others_cpu_s"`
+	// Held are victims' minutes in which capped antagonists would have put them
+	// over the paper's threshold, noise left out; in Well of them nobody did.
+	Held int `json:"held_minutes"`
+	Well int `json:"well_minutes"`
+	// Helped are victims with such minutes; Saved were well in most of them.
+	Helped int `json:"helped"`
+	Saved  int `json:"saved"`
+}
+
+// Add takes in what caps did elsewhere.
+func (r *Relief) Add(o *Relief) {
+	r.Taken, r.TakenOfOthers = r.Taken+o.Taken, r.TakenOfOthers+o.TakenOfOthers
+	r.Held, r.Well, r.Helped, r.Saved = r.Held+o.Held, r.Well+o.Well, r.Helped+o.Helped, r.Saved+o.Saved
+}
+
+// minutes of a victim under caps: those in which it would have suffered, and
+// those of them in which it did not.
+type minutes struct{ held, well int }
+
+// relieve counts the minute just played.
+func (g *game) relieve() {
+	back := 0.0 // load that caps kept away
+	for i := range g.tasks {
+		t := &g.tasks[i]
+		if t.gone || t.trial || math.IsInf(t.capped, 1) {
+			continue
+		}
+		kept := t.wanted - t.demand
+		if t.guilty {
+			back += t.weight * kept
+		}
+		switch {
+		case g.named():
+		case t.guilty:
+			g.result.Relief.Taken += kept * minute.Seconds()
+		default:
+			g.result.Relief.TakenOfOthers += kept * minute.Seconds()
+		}
+	}
+	if back == 0 {
+		return
+	}
+	stress := g.stress(g.load+back) - g.usual
+	for i, n := range g.victim {
+		t := &g.tasks[i]
+		if n < 0 || t.mean*max(0.8, 1+t.sensitivity*stress) <= t.limit {
+			continue
+		}
+		for len(g.under) <= n {
+			g.under = append(g.under, minutes{})
+		}
+		g.under[n].held++
+		if t.expected <= t.limit {
+			g.under[n].well++
+		}
+	}
+}
+
+// relief sums up.
+func (g *game) relief() {
+	r := &g.result.Relief
+	for _, u := range g.under {
+		if u.held == 0 {
+			continue
+		}
+		r.Helped++
+		r.Held += u.held
+		r.Well += u.well
+		if 2*u.well > u.held {
+			r.Saved++
+		}
+	}
+}

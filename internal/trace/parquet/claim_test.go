@@ -1,0 +1,77 @@
+package parquet
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/parquet-go/parquet-go/encoding/thrift"
+	"github.com/parquet-go/parquet-go/format"
+)
+
+// pages are headers of pages without their content, of so many packed bytes each.
+func pages(t *testing.T, headers ...format.PageHeader) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	for i := range headers {
+		text, err := thrift.Marshal(new(thrift.CompactProtocol), &headers[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Write(text)
+		if n := int(headers[i].CompressedPageSize); n >= 0 && n < 1<<20 {
+			b.WriteString(strings.Repeat("\xff", n)) // is no header
+		}
+	}
+	return b.Bytes()
+}
+
+func data(values, unpacked, packed int32) format.PageHeader {
+	return format.PageHeader{Type: format.DataPage, UncompressedPageSize: unpacked, CompressedPageSize: packed,
+		DataPageHeader: thrift.New(format.DataPageHeader{NumValues: values})}
+}
+
+func dictionary(values, unpacked, packed int32) format.PageHeader {
+	return format.PageHeader{Type: format.DictionaryPage, UncompressedPageSize: unpacked, CompressedPageSize: packed,
+		DictionaryPageHeader: thrift.New(format.DictionaryPageHeader{NumValues: values})}
+}
+
+// What pages claim is refused before memory is taken by it.
+func TestClaims(t *testing.T) {
+	for name, c := range map[string]struct {
+		pages  []format.PageHeader
+		change func(*format.ColumnMetaData)
+		rows   int64
+		ok     bool
+	}{
+		"a dictionary and two pages":    {pages: []format.PageHeader{dictionary(3, 40, 30), data(60, 900, 700), data(40, 10, 10)}, rows: 100, ok: true},
+		"no rows and no pages":          {ok: true},
+		"a page of a gigabyte":          {pages: []format.PageHeader{data(100, 1<<30, 10)}, rows: 100},
+		"a dictionary of a gigabyte":    {pages: []format.PageHeader{dictionary(3, 1<<30, 10), data(100, 10, 10)}, rows: 100},
+		"more names than bytes":         {pages: []format.PageHeader{dictionary(1000, 10, 10), data(100, 10, 10)}, rows: 100},
+		"more values than rows":         {pages: []format.PageHeader{data(1<<30, 10, 10)}, rows: 100},
+		"more in both than rows":        {pages: []format.PageHeader{data(60, 10, 10), data(60, 10, 10)}, rows: 100},
+		"packed beyond the column":      {pages: []format.PageHeader{data(100, 10, 1<<20)}, rows: 100},
+		"less than nothing":             {pages: []format.PageHeader{data(100, -1, 10)}, rows: 100},
+		"more rows than any page holds": {pages: []format.PageHeader{data(1<<25, 10, 10)}, rows: 1 << 25},
+		"a column beyond the file":      {pages: []format.PageHeader{data(100, 10, 10)}, rows: 100, change: func(m *format.ColumnMetaData) { m.TotalCompressedSize++ }},
+		"a column before the file":      {pages: []format.PageHeader{data(100, 10, 10)}, rows: 100, change: func(m *format.ColumnMetaData) { m.DataPageOffset = -1 }},
+		"other rows than the others":    {pages: []format.PageHeader{data(100, 10, 10)}, rows: 100, change: func(m *format.ColumnMetaData) { m.NumValues-- }},
+	} {
+		file := pages(t, c.pages...)
+		m := format.ColumnMetaData{NumValues: c.rows, TotalCompressedSize: int64(len(file))}
+		if c.change != nil {
+			c.change(&m)
+		}
+		if err := claims(bytes.NewReader(file), int64(len(file)), &m, c.rows); (err == nil) != c.ok || err != nil && !errors.Is(err, errClaim) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// Pages that end too early.
+	file := pages(t, data(60, 10, 10))
+	m := format.ColumnMetaData{NumValues: 100, TotalCompressedSize: int64(len(file))}
+	if err := claims(bytes.NewReader(file), int64(len(file)), &m, 100); err == nil {
+		t.Error("40 rows have no page")
+	}
+}
