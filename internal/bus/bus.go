@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -29,6 +30,9 @@ type StreamOptions struct {
 	// MaxBytes bounds the stream of samples, a quarter of it that of records.
 	// A full stream takes nothing more, and the agents spool.
 	MaxBytes int64
+	// KeepSpecs is how long the bucket keeps specs that do not change; 0: for ever.
+	// Each new sample changes them: what is left are those of jobs that run no more.
+	KeepSpecs time.Duration
 }
 
 // Bus is a server's side.
@@ -37,14 +41,20 @@ type Bus struct {
 	js  jetstream.JetStream
 	kv  jetstream.KeyValue
 	log *slog.Logger
+
+	replicas  int
+	leaseTime time.Duration // 0: as the constant says
+
+	mu   sync.Mutex
+	made chan struct{} // closed when the connection is made anew
 }
 
 // Open connects, and makes the streams and the bucket or changes them to be as
 // asked. ctx bounds how long it may take.
 func Open(ctx context.Context, o Options, s StreamOptions) (*Bus, error) {
-	b := &Bus{log: o.Log}
+	b := &Bus{log: o.Log, replicas: max(1, s.Replicas), made: make(chan struct{})}
 	made := make(chan struct{}, 1)
-	nc, err := o.connect(nats.ConnectHandler(func(*nats.Conn) { made <- struct{}{} }),
+	nc, err := o.connect(nats.ConnectHandler(func(*nats.Conn) { made <- struct{}{} }), nats.ReconnectHandler(func(*nats.Conn) { b.renewed() }),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { b.log.Warn("bus", "reason", err) }))
 	if err != nil {
 		return nil, err
@@ -73,7 +83,7 @@ func (b *Bus) prepare(ctx context.Context, s StreamOptions) (err error) {
 		{Name: string(Records), Subjects: []string{wire.AllRecords}, MaxBytes: s.MaxBytes / 4,
 			Description: "incidents and audit entries, until they are stored"},
 	} {
-		c.Storage, c.Replicas = jetstream.FileStorage, max(1, s.Replicas)
+		c.Storage, c.Replicas = jetstream.FileStorage, b.replicas
 		// What was acknowledged is never pushed out by what is new.
 		c.Retention, c.Discard = jetstream.LimitsPolicy, jetstream.DiscardNew
 		if err := again(ctx, func(ctx context.Context) error { _, err := b.js.CreateOrUpdateStream(ctx, c); return err }); err != nil {
@@ -82,7 +92,7 @@ func (b *Bus) prepare(ctx context.Context, s StreamOptions) (err error) {
 	}
 	err = again(ctx, func(ctx context.Context) (err error) {
 		b.kv, err = b.js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: bucket, Storage: jetstream.FileStorage,
-			Replicas: max(1, s.Replicas), History: 1, Description: "what jobs normally cost, by job and platform"})
+			Replicas: b.replicas, History: 1, TTL: s.KeepSpecs, Description: "what jobs normally cost, by job and platform"})
 		return err
 	})
 	if err != nil {
@@ -107,6 +117,22 @@ func again(ctx context.Context, try func(context.Context) error) error {
 		case <-time.After(200 * time.Millisecond):
 		}
 	}
+}
+
+// renewed tells those who read that the connection is another.
+func (b *Bus) renewed() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	close(b.made)
+	b.made = make(chan struct{})
+}
+
+// epoch is the connection's own count, which is another before any message can
+// come over a new one, and what is closed some time after that.
+func (b *Bus) epoch() (uint64, <-chan struct{}) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.nc.Stats().Reconnects, b.made
 }
 
 // Close ends the connection.

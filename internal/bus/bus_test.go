@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/quell-dev/quell/internal/bus/authority"
 	"github.com/quell-dev/quell/internal/bus/embedded"
 	"github.com/quell-dev/quell/internal/quelltest"
@@ -41,9 +43,9 @@ func fetch(t *testing.T, c *Consumer, n int) []Message {
 // stream to the reader as they were.
 func TestFromAgentToReader(t *testing.T) {
 	a := newAuthority(t)
-	s := startServer(t, a, embedded.Options{})
-	b := openBus(t, a, s.url(), 1)
-	u := openUplink(t, a, s.url(), "node-1.example.org", nil)
+	url := serveHere(t, a)
+	b := openBus(t, a, url, 1)
+	u := openUplink(t, a, url, "node-1.example.org", nil)
 	want := samples("node-1.example.org", 5)
 	u.Samples(2000, want)
 	u.Record(3000, wire.Record_KIND_INCIDENT, "i1", []byte(`{"id":"i1"}`))
@@ -85,9 +87,9 @@ func TestFromAgentToReader(t *testing.T) {
 // What a reader has stored does not come again, and what it had not, does.
 func TestReaderGoesOn(t *testing.T) {
 	a := newAuthority(t)
-	s := startServer(t, a, embedded.Options{})
-	b := openBus(t, a, s.url(), 1)
-	u := openUplink(t, a, s.url(), "m", nil)
+	url := serveHere(t, a)
+	b := openBus(t, a, url, 1)
+	u := openUplink(t, a, url, "m", nil)
 	for range 10 {
 		u.Samples(1, samples("m", 1))
 	}
@@ -207,20 +209,63 @@ func TestReleased(t *testing.T) {
 	}
 }
 
+// An answer that was long on its way says nothing of the time it took: what was
+// acknowledged when its message was sent is not released by it.
+func TestALateAnswerReleasesNothing(t *testing.T) {
+	const keep = 50 * time.Millisecond
+	a := newAuthority(t)
+	url := serveHere(t, a)
+	server := connect(t, url, credentials(t, a, authority.Server, "server", 0))
+	var u *Uplink
+	opened, released := make(chan struct{}), make(chan uint64, 1)
+	n := 0
+	_, err := server.Subscribe(wire.SampleSubject("m"), func(m *nats.Msg) { // it takes messages as a stream does
+		<-opened
+		switch n++; n {
+		case 2:
+			<-time.After(2 * keep)
+		case 3:
+			released <- u.samples.spool.Released()
+		}
+		if err := m.Respond([]byte(`{"stream":"samples"}`)); err != nil {
+			t.Error(err)
+		}
+	})
+	if err == nil {
+		err = server.Flush()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if u, err = OpenUplink(UplinkOptions{Options: Options{URL: url, Name: "m", Credentials: credentials(t, a, authority.Agent, "m", 0),
+		pause: 20 * time.Millisecond}, Dir: t.TempDir(), MaxBytes: MinSpool, keep: keep}); err != nil {
+		t.Fatal(err)
+	}
+	defer u.Close()
+	close(opened)
+	for range 3 {
+		u.Samples(1, samples("m", 1))
+	}
+	if got := <-released; got > 1 {
+		t.Errorf("up to %d was released before anybody had asked for so long", got)
+	}
+	quelltest.Until(t, 30*time.Second, "all are released", func() bool { return u.samples.spool.Released() == 4 })
+}
+
 // A stream that is full takes no more, loses nothing, and the agents keep what
 // they have until there is room.
 func TestFullStream(t *testing.T) {
 	a := newAuthority(t)
-	s := startServer(t, a, embedded.Options{})
+	url := serveHere(t, a)
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
-	o := Options{URL: s.url(), Name: "server", Credentials: credentials(t, a, authority.Server, "server", 0), Log: testLog(t)}
+	o := Options{URL: url, Name: "server", Credentials: credentials(t, a, authority.Server, "server", 0), Log: testLog(t)}
 	b, err := Open(ctx, o, StreamOptions{MaxBytes: 4096})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	u := openUplink(t, a, s.url(), "m", nil)
+	u := openUplink(t, a, url, "m", nil)
 	for range 50 {
 		u.Samples(1, samples("m", 5))
 	}
@@ -300,16 +345,62 @@ func TestSpecsReachAgents(t *testing.T) {
 	}
 }
 
+// Specs of jobs that run no more leave the bucket.
+func TestSpecsThatDoNotChangeEnd(t *testing.T) {
+	a := newAuthority(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	b, err := Open(ctx, Options{URL: serveHere(t, a), Name: "server", Credentials: credentials(t, a, authority.Server, "server", 0), Log: testLog(t)},
+		StreamOptions{MaxBytes: 1 << 20, KeepSpecs: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if err := b.PutSpecs(ctx, wire.SpecsOf("web", "p", 1, nil)); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := b.Specs(ctx, "web", "p"); err != nil || m == nil {
+		t.Errorf("kept %v, %v", m, err)
+	}
+	quelltest.Until(t, 30*time.Second, "nothing is kept of it", func() bool {
+		m, err := b.Specs(ctx, "web", "p")
+		return m == nil && err == nil
+	})
+}
+
+// An announcement that was on the way when its job's last task left is not taken
+// for known when the job comes back.
+func TestSpecsOfAJobThatLeavesAndComesBack(t *testing.T) {
+	u := openUplink(t, newAuthority(t), "nats://127.0.0.1:1", "m", nil) // nobody is there
+	announced := func() int {
+		t.Helper()
+		key := spec.Key{Job: "web", Platform: "p", Signal: sample.CPI, Variant: "ref-cycles"}
+		data, err := wire.Marshal(wire.SpecsOf("web", "p", 1, []spec.Spec{{Key: key, State: spec.Ready, Mean: 1}}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.specs.announced(wire.SpecKey("web", "p"), data)
+		return len(u.Specs())
+	}
+	if n := announced(); n != 0 {
+		t.Errorf("%d specs of a job that does not run here", n)
+	}
+	u.Follow("p", []sample.JobName{"web"})
+	if n := announced(); n != 1 {
+		t.Errorf("%d specs of the job that has come back, want 1", n)
+	}
+}
+
 // Commands reach one machine, or all, and their answers come back; one that is
 // too old is not carried out.
 func TestCommands(t *testing.T) {
 	a := newAuthority(t)
-	s := startServer(t, a, embedded.Options{})
-	b := openBus(t, a, s.url(), 1)
+	url := serveHere(t, a)
+	b := openBus(t, a, url, 1)
 	var mu sync.Mutex
 	var done []string
 	for _, machine := range []string{"one", "two.example"} {
-		u := openUplink(t, a, s.url(), machine, func(_ context.Context, c *wire.Command) *wire.Reply {
+		u := openUplink(t, a, url, machine, func(_ context.Context, c *wire.Command) *wire.Reply {
 			mu.Lock()
 			defer mu.Unlock()
 			done = append(done, machine+" "+c.GetCap().GetTask()+c.GetEnforcement().GetMode())

@@ -38,7 +38,7 @@ func play(text string) {
 		panic(err)
 	}
 	u, err := OpenUplink(UplinkOptions{Options: Options{URL: o.URL, Name: o.Machine, Credentials: o.Credentials, pause: 20 * time.Millisecond},
-		Dir: o.Dir, MaxBytes: 64 << 20, keep: 300 * time.Millisecond}) // a kill takes nothing that is in the page cache
+		Dir: o.Dir, MaxBytes: 64 << 20, wait: 2 * time.Second, keep: 300 * time.Millisecond}) // a kill takes nothing that is in the page cache
 	if err != nil {
 		panic(err)
 	}
@@ -57,8 +57,8 @@ func play(text string) {
 		case <-tick.C:
 		}
 		// Not so much that the disk falls behind: what waits in memory is not
-		// promised to anybody.
-		if len(u.samples.incoming) < maxWaiting/2 && u.Stats().Waiting < 5000 {
+		// promised to anybody. And what waits on disk goes one by one in the end.
+		if len(u.samples.incoming) < maxWaiting/2 && u.Stats().Waiting < 300 {
 			u.Samples(1, all)
 		}
 		report(u)

@@ -72,6 +72,22 @@ func startServer(t testing.TB, a *authority.Authority, o embedded.Options) *proc
 	return n
 }
 
+// serveHere starts a server in this process, for tests that do not kill it: a
+// process takes a second to begin.
+func serveHere(t testing.TB, a *authority.Authority) (url string) {
+	t.Helper()
+	trust, err := a.Trust()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := embedded.Start(embedded.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0", Log: slog.New(slog.DiscardHandler)}, trust)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s.URL()
+}
+
 func freeAddress(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

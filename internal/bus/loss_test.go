@@ -1,6 +1,9 @@
 package bus
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,6 +18,80 @@ import (
 	"github.com/quell-dev/quell/internal/quelltest"
 	"github.com/quell-dev/quell/internal/wire"
 )
+
+// snapshot keeps a directory as it is, and returns what puts it back.
+func snapshot(t *testing.T, dir string) (putBack func()) {
+	t.Helper()
+	kept := filepath.Join(t.TempDir(), "kept")
+	if err := os.CopyFS(kept, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		t.Helper()
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.CopyFS(dir, os.DirFS(kept)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A reader that is connected all along gets what comes after a power cut of the
+// server, though it has read messages of those numbers before; and it can not have
+// the stream forget them unread.
+func TestPowerCutUnderAReader(t *testing.T) {
+	a := newAuthority(t)
+	s := startServer(t, a, embedded.Options{})
+	b := openBus(t, a, s.url(), 1)
+	s.kill()
+	putBack := snapshot(t, s.Options.Dir) // streams without a message
+	s.start()
+	quelltest.Until(t, 30*time.Second, "the reader is connected again", func() bool { return b.Err() == nil })
+	u := openUplink(t, a, s.url(), "lost", nil)
+	for range 5 {
+		u.Samples(1, samples("lost", 1))
+	}
+	quelltest.Until(t, 30*time.Second, "they are acknowledged", func() bool { return u.Stats().Sent == 5 })
+	c, err := b.Consume(t.Context(), Samples)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := fetch(t, c, 5)
+	if err := u.Close(); err != nil { // and its machine is off: it sends nothing again
+		t.Fatal(err)
+	}
+	s.kill()
+	putBack()
+	s.start()
+	u = openUplink(t, a, s.url(), "m", nil)
+	for range 3 {
+		u.Samples(1, samples("m", 1))
+	}
+	quelltest.Until(t, 30*time.Second, "the others are acknowledged", func() bool { return u.Stats().Sent == 3 })
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	var got []string
+	for len(got) < 3 && ctx.Err() == nil {
+		all, err := c.Fetch(ctx, nil, 1)
+		if err != nil { // of the connection that is gone
+			if err := c.Done(ctx, read[4].Seq); err == nil {
+				t.Error("messages that nobody has read are forgotten")
+			}
+			c.Close()
+			if c, err = b.Consume(ctx, Samples); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, m := range all {
+			got = append(got, fmt.Sprint(m.Seq, " ", m.Subject))
+		}
+	}
+	c.Close()
+	if want := []string{"1 sample.m", "2 sample.m", "3 sample.m"}; !slices.Equal(got, want) {
+		t.Errorf("the reader has %q, want %q", got, want)
+	}
+}
 
 // TestPowerCut puts the server's directory back to what it was some batches ago,
 // as a power cut does with what was not fsynced: agents send again what they
@@ -34,20 +111,12 @@ func TestPowerCut(t *testing.T) {
 	}
 	send(5)
 	s.kill()
-	before := filepath.Join(t.TempDir(), "before")
-	if err := os.CopyFS(before, os.DirFS(s.Options.Dir)); err != nil {
-		t.Fatal(err)
-	}
+	putBack := snapshot(t, s.Options.Dir)
 	s.start()
 	quelltest.Until(t, 30*time.Second, "the five have come again", func() bool { return u.Stats().Sent == 10 })
 	send(7)
 	s.kill()
-	if err := os.RemoveAll(s.Options.Dir); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.CopyFS(s.Options.Dir, os.DirFS(before)); err != nil {
-		t.Fatal(err)
-	}
+	putBack()
 	s.start()
 	b := openBus(t, a, s.url(), 1)
 	c, err := b.Consume(t.Context(), Samples)
@@ -119,4 +188,86 @@ func TestFullDisk(t *testing.T) {
 		st := u.Stats()
 		return st.Waiting == 0 && st.Sent == 22-lost && u.Err() == nil
 	})
+}
+
+// TestFullServerDisk fills the file system that the streams are on: what was
+// acknowledged before is there when there is room again, in order, and what was not
+// comes from the agent's spool.
+func TestFullServerDisk(t *testing.T) {
+	quelltest.Need(t, quelltest.Root)
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64m"); err != nil {
+		quelltest.Skip(t, quelltest.Root, err)
+	}
+	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
+	a := newAuthority(t)
+	s := startServer(t, a, embedded.Options{Dir: filepath.Join(dir, "bus")})
+	open := func() *Bus {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+		defer cancel()
+		b, err := Open(ctx, Options{URL: s.url(), Name: "server", Credentials: credentials(t, a, authority.Server, "server", 0), Log: testLog(t),
+			pause: 20 * time.Millisecond}, StreamOptions{MaxBytes: 16 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	open().Close()
+	u, err := OpenUplink(UplinkOptions{Options: Options{URL: s.url(), Name: "m", Credentials: credentials(t, a, authority.Agent, "m", 0), pause: 20 * time.Millisecond},
+		Dir: t.TempDir(), MaxBytes: MinSpool, wait: time.Second}) // a server without room does not answer
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.Close()
+	u.Samples(1, samples("m", 100))
+	quelltest.Until(t, 30*time.Second, "the first is acknowledged", func() bool { return u.Stats().Sent == 1 })
+	filler := filepath.Join(dir, "somebody else's")
+	if err := os.WriteFile(filler, make([]byte, 64<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("the file system is larger than it should be: %v", err)
+	}
+	if err := os.Truncate(filler, 62<<20); err != nil { // some are to be acknowledged yet
+		t.Fatal(err)
+	}
+	given := uint64(1)
+	var sent uint64
+	quelltest.Until(t, 120*time.Second, "the server takes no more", func() bool {
+		st := u.Stats()
+		for range 20 { // not more than the agent's own disk keeps up with, and its spool holds
+			if st.Waiting < 200 && len(u.samples.incoming) < maxWaiting/2 {
+				u.Samples(1, samples("m", 100))
+				given++
+			}
+		}
+		stuck := st.Sent == sent && st.Waiting > 50 && u.Err() != nil
+		sent = st.Sent
+		return stuck
+	})
+	s.kill()
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	s.start()
+	b := open()
+	defer b.Close()
+	c, err := b.Consume(t.Context(), Samples)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var highest uint64
+	for highest < given {
+		var got wire.Batch
+		m := fetch(t, c, 1)[0]
+		if err := m.Batch(&got); err != nil {
+			t.Fatal(err)
+		}
+		if got.N > highest+1 {
+			t.Fatalf("after batch %d comes %d", highest, got.N)
+		}
+		highest = max(highest, got.N)
+	}
+	if st := u.Stats(); st.Lost+st.Dropped > 0 {
+		t.Errorf("the agent has lost some: %+v", st)
+	}
 }

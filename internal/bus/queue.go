@@ -29,6 +29,7 @@ type queue struct {
 	spool   *spool.Spool
 	link    *link
 	keep    time.Duration
+	wait    time.Duration // for an acknowledgement
 
 	incoming chan []byte
 	arrived  chan struct{} // something was appended
@@ -46,7 +47,7 @@ func newQueue(subject, dir string, maxBytes int64, l *link) (*queue, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &queue{subject: subject, spool: s, link: l, keep: keepFor, incoming: make(chan []byte, maxWaiting),
+	return &queue{subject: subject, spool: s, link: l, keep: keepFor, wait: ackWait, incoming: make(chan []byte, maxWaiting),
 		arrived: make(chan struct{}, 1)}, nil
 }
 
@@ -109,6 +110,7 @@ func (q *queue) send(ctx context.Context) {
 		backoff time.Duration
 	)
 	for ctx.Err() == nil {
+		asked := time.Now() // before the answer: the answer can be long on its way
 		if now := q.link.epoch(); now != epoch {
 			// Whether the server still has what it acknowledged nobody knows.
 			epoch, kept, next = now, nil, q.spool.Released()
@@ -124,7 +126,7 @@ func (q *queue) send(ctx context.Context) {
 			next = number + 1
 			continue
 		default:
-			err = q.publish(ctx, message)
+			err = q.publish(ctx, epoch, message)
 		}
 		q.note(err)
 		if err != nil {
@@ -135,8 +137,8 @@ func (q *queue) send(ctx context.Context) {
 		backoff, next = 0, number+1
 		q.sent.Add(1)
 		q.spool.Ack(next)
-		if now := time.Now(); q.link.epoch() == epoch { // else the answer may be another server's
-			kept = q.release(append(kept, delivery{next, now}), now)
+		if q.link.epoch() == epoch { // else the answer may be another server's
+			kept = q.release(append(kept, delivery{next, time.Now()}), asked)
 		}
 	}
 }
@@ -168,7 +170,6 @@ func (q *queue) idle(ctx context.Context, epoch uint64, kept []delivery) []deliv
 	case <-q.arrived:
 	case <-q.link.changed(epoch):
 	case <-timer.C:
-		// Asked before the answer: what was kept so long then is so now.
 		asked := time.Now()
 		if q.link.ask(ctx) == nil && q.link.epoch() == epoch {
 			return q.release(kept, asked)
@@ -193,16 +194,35 @@ func (q *queue) err() error {
 // ackWait is how long an acknowledgement may take.
 const ackWait = 10 * time.Second
 
-// publish sends a message and returns when the stream has it.
-func (q *queue) publish(ctx context.Context, message []byte) error {
+// errLost is why a message is sent again at once over the next connection.
+var errLost = errors.New("the connection was lost before the answer")
+
+// publish sends a message over the connection of an epoch and returns when the
+// stream has it. An answer to it comes over no other connection.
+func (q *queue) publish(ctx context.Context, epoch uint64, message []byte) error {
 	nc := q.link.conn()
 	if !nc.IsConnected() {
 		return ErrNotConnected
 	}
-	ctx, cancel := context.WithTimeout(ctx, ackWait)
+	ctx, cancel := context.WithTimeout(ctx, q.wait)
 	defer cancel()
+	ctx, lose := context.WithCancelCause(ctx)
+	go func() {
+		for ctx.Err() == nil {
+			select {
+			case <-q.link.changed(epoch):
+				if q.link.epoch() != epoch {
+					lose(errLost)
+				}
+			case <-ctx.Done():
+			}
+		}
+	}()
 	answer, err := nc.RequestWithContext(ctx, q.subject, message)
 	if err != nil {
+		if lost := context.Cause(ctx); errors.Is(lost, errLost) {
+			err = lost
+		}
 		return fmt.Errorf("send to %s: %w", q.subject, err)
 	}
 	return stored(q.subject, answer)

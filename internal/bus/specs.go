@@ -193,6 +193,9 @@ func (s *specs) learn(key string, data []byte, bucket bool) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !s.wanted[key] { // no more: it was on the way
+		return nil
+	}
 	now := revision{m.Revision, s.link.epoch()}
 	known := s.revisions[key]
 	if now.number == known.number || now.number < known.number && (!bucket || now.epoch == known.epoch) {

@@ -31,6 +31,7 @@ type UplinkOptions struct {
 	Command func(context.Context, *wire.Command) *wire.Reply
 
 	keep time.Duration // past an acknowledgement; 0: as keepFor says
+	wait time.Duration // for one; 0: as ackWait says
 }
 
 // MinSpool is the least UplinkOptions.MaxBytes, bytes.
@@ -67,6 +68,9 @@ func OpenUplink(o UplinkOptions) (*Uplink, error) {
 	}
 	if o.keep != 0 {
 		u.samples.keep, u.rest.keep = o.keep, o.keep
+	}
+	if o.wait != 0 {
+		u.samples.wait, u.rest.wait = o.wait, o.wait
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	u.cancel = cancel
@@ -120,7 +124,8 @@ const (
 )
 
 // Samples takes in one tick's samples. They are not kept; their machine is the
-// uplink's.
+// uplink's. As for Record, one goroutine calls it: a batch that overtook another
+// would make that one old.
 func (u *Uplink) Samples(at sample.Millis, samples []sample.Sample) {
 	for len(samples) > 0 {
 		n, size := 0, 0

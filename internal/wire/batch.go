@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"errors"
 	"fmt"
 	"math"
 
@@ -33,6 +32,8 @@ type Batch struct {
 	Samples []sample.Sample // their Machine is the batch's
 	// Skipped counts extra columns that this side has no place for.
 	Skipped int
+
+	read columns // what Decode read last, for its memory
 }
 
 // Encode writes the batch as Columns. What Samples say of their machine is not
@@ -147,155 +148,4 @@ func extra(e sample.Extra, samples []sample.Sample) *Extra {
 		x.Doubles = values
 	}
 	return x
-}
-
-// Decode reads a batch that Encode wrote, here or in another version of quell,
-// over b; what Samples held is written over and their memory used again. The
-// strings of all samples share one piece of memory: who keeps one of them for
-// long clones it.
-func (b *Batch) Decode(data []byte) error {
-	var c Columns
-	if err := Unmarshal(data, &c); err != nil {
-		return err
-	}
-	if err := b.take(&c); err != nil {
-		return fmt.Errorf("decode batch %s/%s/%d: %w", c.Machine, c.Boot, c.N, err)
-	}
-	return nil
-}
-
-var errPlace = errors.New("a name is not in the dictionary")
-
-func (b *Batch) take(c *Columns) error {
-	if c.Rows > MaxSamples {
-		return fmt.Errorf("%d samples, at most %d", c.Rows, MaxSamples)
-	}
-	n := int(c.Rows)
-	names, err := c.names()
-	if err != nil {
-		return err
-	}
-	for _, col := range []struct {
-		name string
-		len  int
-	}{{"ts", len(c.Ts)}, {"job", len(c.Job)}, {"task", len(c.Task)}, {"platform", len(c.Platform)}, {"signal", len(c.Signal)},
-		{"variant", len(c.Variant)}, {"class", len(c.Class)}, {"flags", len(c.Flags)}, {"cpu", len(c.Cpu)}, {"cost", len(c.Cost)},
-		{"coverage", len(c.Coverage)}} {
-		if col.len > 1 && col.len != n {
-			return fmt.Errorf("column %s has %d values for %d rows", col.name, col.len, n)
-		}
-	}
-	b.Key, b.At, b.Skipped = Key{c.Machine, c.Boot, c.N}, sample.Millis(c.At), 0
-	if cap(b.Samples) < n {
-		b.Samples = make([]sample.Sample, n)
-	}
-	b.Samples = b.Samples[:n]
-	bad := false
-	name := func(col []uint32, i int) string {
-		p := cell(col, i)
-		if int(p) >= len(names) {
-			bad = true
-			return ""
-		}
-		return names[p]
-	}
-	for i := range b.Samples {
-		s := &b.Samples[i]
-		s.TS, s.Machine = b.At+sample.Millis(cell(c.Ts, i)), b.Machine
-		s.Job, s.Task = sample.JobName(name(c.Job, i)), sample.TaskName(name(c.Task, i))
-		s.Platform, s.Signal = sample.Platform(name(c.Platform, i)), sample.SignalName(name(c.Signal, i))
-		s.Variant = name(c.Variant, i)
-		class := cell(c.Class, i)
-		if class < 1 || class > math.MaxUint8 {
-			return fmt.Errorf("row %d has class %d", i, class)
-		}
-		s.Class, s.Flags = sample.Class(class-1), sample.Flags(cell(c.Flags, i))
-		s.CPU, s.Cost, s.Coverage = cell(c.Cpu, i), cell(c.Cost, i), cell(c.Coverage, i)
-		s.Extras = sample.Extras{}
-	}
-	if bad {
-		return errPlace
-	}
-	for _, x := range c.Extras {
-		if err := b.takeExtra(x, names); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// cell is a row's value in a column.
-func cell[T any](col []T, i int) (v T) {
-	switch len(col) {
-	case 0:
-		return v
-	case 1:
-		return col[0]
-	}
-	return col[i]
-}
-
-// names cuts the dictionary's text into its strings.
-func (c *Columns) names() ([]string, error) {
-	if n := len(c.Lengths); n > maxNames {
-		return nil, fmt.Errorf("%d names, at most %d", n, maxNames)
-	}
-	text := string(c.Text)
-	names := make([]string, len(c.Lengths))
-	for i, n := range c.Lengths {
-		if uint64(n) > uint64(len(text)) {
-			return nil, errors.New("the dictionary is longer than its text")
-		}
-		names[i], text = text[:n], text[n:]
-	}
-	if text != "" {
-		return nil, errors.New("the dictionary is shorter than its text")
-	}
-	return names, nil
-}
-
-func (b *Batch) takeExtra(x *Extra, names []string) error {
-	if int(x.Name) >= len(names) {
-		return errPlace
-	}
-	name := names[x.Name]
-	e, known := extraByName(name)
-	if !known {
-		b.Skipped++
-		return nil
-	}
-	if len(x.Floats) > 0 && len(x.Doubles) > 0 {
-		return fmt.Errorf("extra %s is in floats and in doubles", name)
-	}
-	if len(x.Rows) > 0 && len(x.Rows) != (len(b.Samples)+7)/8 {
-		return fmt.Errorf("extra %s has %d bytes of rows for %d", name, len(x.Rows), len(b.Samples))
-	}
-	next, n := 0, len(x.Floats)+len(x.Doubles)
-	for i := range b.Samples {
-		if len(x.Rows) > 0 && x.Rows[i/8]&(1<<(i%8)) == 0 {
-			continue
-		}
-		if next == n {
-			return fmt.Errorf("extra %s has too few values, %d", name, n)
-		}
-		if len(x.Floats) > 0 {
-			b.Samples[i].Extras.Set(e, float64(x.Floats[next]))
-		} else {
-			b.Samples[i].Extras.Set(e, x.Doubles[next])
-		}
-		next++
-	}
-	if next != n {
-		return fmt.Errorf("extra %s has %d values for %d rows", name, n, next)
-	}
-	return nil
-}
-
-func extraByName(name string) (sample.Extra, bool) {
-	for _, e := range sample.AllExtras() {
-		if e.String() == name {
-			return e, true
-		}
-	}
-	return 0, false
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
@@ -68,6 +69,7 @@ func strange(n int, rng *rand.Rand) *wire.Batch {
 
 // byBits compares samples so that NaN is NaN and −0 is not 0.
 var byBits = cmp.Options{
+	cmpopts.IgnoreUnexported(wire.Batch{}),
 	cmp.Comparer(func(x, y float32) bool { return math.Float32bits(x) == math.Float32bits(y) }),
 	cmp.Comparer(func(x, y sample.Extras) bool {
 		for _, e := range sample.AllExtras() {
@@ -100,6 +102,34 @@ func TestBatchComesBack(t *testing.T) {
 		}
 		if diff := cmp.Diff(want, &got, byBits); diff != "" {
 			t.Fatalf("%d samples, round %d (want −, got +):\n%s", len(want.Samples), i, diff)
+		}
+	}
+}
+
+// What a Repeater encodes is what Encode does of the same batch.
+func TestRepeater(t *testing.T) {
+	b := batch(50, 7)
+	for i := range b.Samples {
+		b.Samples[i].TS = b.At
+	}
+	r, err := wire.NewRepeater(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range uint64(3) {
+		b.N, b.At = 10+n, b.At+1000
+		var cpu, cost []float32
+		for i := range b.Samples {
+			s := &b.Samples[i]
+			s.TS, s.CPU, s.Cost = b.At, float32(i), float32(n)+float32(i)/3
+			cpu, cost = append(cpu, s.CPU), append(cost, s.Cost)
+		}
+		var got wire.Batch
+		if err := got.Decode(r.Encode(b.N, b.At, cpu, cost)); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(b, &got, byBits); diff != "" {
+			t.Fatalf("batch %d (want −, got +):\n%s", b.N, diff)
 		}
 	}
 }
@@ -311,16 +341,41 @@ func FuzzBatch(f *testing.F) {
 		}
 		f.Add(data)
 	}
+	// Columns in several pieces, not packed, and of the wrong type.
+	odd := protowire.AppendVarint(protowire.AppendTag(nil, 10, protowire.VarintType), 3)
+	odd = protowire.AppendBytes(protowire.AppendTag(odd, 10, protowire.BytesType), []byte{1, 0x80, 1})
+	odd = protowire.AppendFixed32(protowire.AppendTag(odd, 17, protowire.Fixed32Type), 7)
+	odd = protowire.AppendFixed64(protowire.AppendTag(odd, 17, protowire.Fixed64Type), 7)
+	f.Add(append(odd, 8, 1))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var b, again wire.Batch
-		if b.Decode(data) != nil {
+		err := b.Decode(data)
+		// What package proto makes of it and writes anew is the same batch, or as
+		// little one.
+		var c wire.Columns
+		if bad := proto.Unmarshal(data, &c); bad != nil {
+			if err == nil {
+				t.Fatalf("proto refuses what was read: %v", bad)
+			}
 			return
+		}
+		canonical, bad := proto.Marshal(&c)
+		if bad != nil {
+			t.Fatal(bad)
+		}
+		if bad := again.Decode(canonical); (bad == nil) != (err == nil) {
+			t.Fatalf("as it came: %v; as proto writes it: %v", err, bad)
+		}
+		if err != nil {
+			return
+		}
+		if diff := cmp.Diff(&b, &again, byBits); diff != "" {
+			t.Fatalf("as it came −, as proto writes it +:\n%s", diff)
 		}
 		if len(b.Samples) > wire.MaxSamples {
 			t.Fatalf("%d samples", len(b.Samples))
 		}
-		data, err := b.Encode()
-		if err != nil {
+		if data, err = b.Encode(); err != nil {
 			t.Fatal(err)
 		}
 		if err := again.Decode(data); err != nil {

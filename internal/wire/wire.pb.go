@@ -932,6 +932,9 @@ type Reply struct {
 	Ok            bool                   `protobuf:"varint,4,opt,name=ok,proto3" json:"ok,omitempty"`
 	Message       string                 `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"` // what was done, or why not
 	Cap           string                 `protobuf:"bytes,6,opt,name=cap,proto3" json:"cap,omitempty"`         // its id, if one was set
+	Tasks         uint32                 `protobuf:"varint,7,opt,name=tasks,proto3" json:"tasks,omitempty"`    // on how many it was carried out
+	Refused       []string               `protobuf:"bytes,8,rep,name=refused,proto3" json:"refused,omitempty"` // of several tasks those that it was not carried out on, and why
+	None          bool                   `protobuf:"varint,9,opt,name=none,proto3" json:"none,omitempty"`      // no task there is meant by the command
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1008,11 +1011,33 @@ func (x *Reply) GetCap() string {
 	return ""
 }
 
+func (x *Reply) GetTasks() uint32 {
+	if x != nil {
+		return x.Tasks
+	}
+	return 0
+}
+
+func (x *Reply) GetRefused() []string {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
+}
+
+func (x *Reply) GetNone() bool {
+	if x != nil {
+		return x.None
+	}
+	return false
+}
+
 type Command_Cap struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Task          string                 `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
 	Rate          float64                `protobuf:"fixed64,2,opt,name=rate,proto3" json:"rate,omitempty"`               // CPU-s/s
 	ForMs         int64                  `protobuf:"varint,3,opt,name=for_ms,json=forMs,proto3" json:"for_ms,omitempty"` // how long
+	Many          *Command_Many          `protobuf:"bytes,4,opt,name=many,proto3" json:"many,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1068,9 +1093,17 @@ func (x *Command_Cap) GetForMs() int64 {
 	return 0
 }
 
+func (x *Command_Cap) GetMany() *Command_Many {
+	if x != nil {
+		return x.Many
+	}
+	return nil
+}
+
 type Command_Uncap struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Task          string                 `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
+	Many          *Command_Many          `protobuf:"bytes,2,opt,name=many,proto3" json:"many,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1112,10 +1145,18 @@ func (x *Command_Uncap) GetTask() string {
 	return ""
 }
 
+func (x *Command_Uncap) GetMany() *Command_Many {
+	if x != nil {
+		return x.Many
+	}
+	return nil
+}
+
 type Command_Protect struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Task          string                 `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
 	Off           bool                   `protobuf:"varint,2,opt,name=off,proto3" json:"off,omitempty"`
+	Many          *Command_Many          `protobuf:"bytes,3,opt,name=many,proto3" json:"many,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1164,6 +1205,75 @@ func (x *Command_Protect) GetOff() bool {
 	return false
 }
 
+func (x *Command_Protect) GetMany() *Command_Many {
+	if x != nil {
+		return x.Many
+	}
+	return nil
+}
+
+// Many names tasks by what they have in common, in place of one by its name: an
+// agent that does not know it finds no task of no name.
+type Command_Many struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Job           string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	Class         string                 `protobuf:"bytes,2,opt,name=class,proto3" json:"class,omitempty"` // latency-sensitive, batch or best-effort
+	All           bool                   `protobuf:"varint,3,opt,name=all,proto3" json:"all,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Command_Many) Reset() {
+	*x = Command_Many{}
+	mi := &file_wire_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Command_Many) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Command_Many) ProtoMessage() {}
+
+func (x *Command_Many) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Command_Many.ProtoReflect.Descriptor instead.
+func (*Command_Many) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{5, 3}
+}
+
+func (x *Command_Many) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *Command_Many) GetClass() string {
+	if x != nil {
+		return x.Class
+	}
+	return ""
+}
+
+func (x *Command_Many) GetAll() bool {
+	if x != nil {
+		return x.All
+	}
+	return false
+}
+
 type Command_Enforcement struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Mode          string                 `protobuf:"bytes,1,opt,name=mode,proto3" json:"mode,omitempty"` // off, advise or on
@@ -1173,7 +1283,7 @@ type Command_Enforcement struct {
 
 func (x *Command_Enforcement) Reset() {
 	*x = Command_Enforcement{}
-	mi := &file_wire_proto_msgTypes[10]
+	mi := &file_wire_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1185,7 +1295,7 @@ func (x *Command_Enforcement) String() string {
 func (*Command_Enforcement) ProtoMessage() {}
 
 func (x *Command_Enforcement) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[10]
+	mi := &file_wire_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1198,7 +1308,7 @@ func (x *Command_Enforcement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Command_Enforcement.ProtoReflect.Descriptor instead.
 func (*Command_Enforcement) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{5, 3}
+	return file_wire_proto_rawDescGZIP(), []int{5, 4}
 }
 
 func (x *Command_Enforcement) GetMode() string {
@@ -1280,7 +1390,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x0eSTATE_LEARNING\x10\x01\x12\x16\n" +
 	"\x12STATE_INSUFFICIENT\x10\x02\x12\x0f\n" +
 	"\vSTATE_READY\x10\x03\x12\x0f\n" +
-	"\vSTATE_STALE\x10\x04\"\x98\x04\n" +
+	"\vSTATE_STALE\x10\x04\"\xed\x05\n" +
 	"\aCommand\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x10\n" +
@@ -1290,26 +1400,36 @@ const file_wire_proto_rawDesc = "" +
 	"\x03cap\x18\x06 \x01(\v2\x1a.quell.wire.v1.Command.CapH\x00R\x03cap\x124\n" +
 	"\x05uncap\x18\a \x01(\v2\x1c.quell.wire.v1.Command.UncapH\x00R\x05uncap\x12:\n" +
 	"\aprotect\x18\b \x01(\v2\x1e.quell.wire.v1.Command.ProtectH\x00R\aprotect\x12F\n" +
-	"\venforcement\x18\t \x01(\v2\".quell.wire.v1.Command.EnforcementH\x00R\venforcement\x1aD\n" +
+	"\venforcement\x18\t \x01(\v2\".quell.wire.v1.Command.EnforcementH\x00R\venforcement\x1au\n" +
 	"\x03Cap\x12\x12\n" +
 	"\x04task\x18\x01 \x01(\tR\x04task\x12\x12\n" +
 	"\x04rate\x18\x02 \x01(\x01R\x04rate\x12\x15\n" +
-	"\x06for_ms\x18\x03 \x01(\x03R\x05forMs\x1a\x1b\n" +
+	"\x06for_ms\x18\x03 \x01(\x03R\x05forMs\x12/\n" +
+	"\x04many\x18\x04 \x01(\v2\x1b.quell.wire.v1.Command.ManyR\x04many\x1aL\n" +
 	"\x05Uncap\x12\x12\n" +
-	"\x04task\x18\x01 \x01(\tR\x04task\x1a/\n" +
+	"\x04task\x18\x01 \x01(\tR\x04task\x12/\n" +
+	"\x04many\x18\x02 \x01(\v2\x1b.quell.wire.v1.Command.ManyR\x04many\x1a`\n" +
 	"\aProtect\x12\x12\n" +
 	"\x04task\x18\x01 \x01(\tR\x04task\x12\x10\n" +
-	"\x03off\x18\x02 \x01(\bR\x03off\x1a!\n" +
+	"\x03off\x18\x02 \x01(\bR\x03off\x12/\n" +
+	"\x04many\x18\x03 \x01(\v2\x1b.quell.wire.v1.Command.ManyR\x04many\x1a@\n" +
+	"\x04Many\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\x12\x14\n" +
+	"\x05class\x18\x02 \x01(\tR\x05class\x12\x10\n" +
+	"\x03all\x18\x03 \x01(\bR\x03all\x1a!\n" +
 	"\vEnforcement\x12\x12\n" +
 	"\x04mode\x18\x01 \x01(\tR\x04modeB\x04\n" +
-	"\x02do\"\x87\x01\n" +
+	"\x02do\"\xcb\x01\n" +
 	"\x05Reply\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x18\n" +
 	"\amachine\x18\x03 \x01(\tR\amachine\x12\x0e\n" +
 	"\x02ok\x18\x04 \x01(\bR\x02ok\x12\x18\n" +
 	"\amessage\x18\x05 \x01(\tR\amessage\x12\x10\n" +
-	"\x03cap\x18\x06 \x01(\tR\x03cap*c\n" +
+	"\x03cap\x18\x06 \x01(\tR\x03cap\x12\x14\n" +
+	"\x05tasks\x18\a \x01(\rR\x05tasks\x12\x18\n" +
+	"\arefused\x18\b \x03(\tR\arefused\x12\x12\n" +
+	"\x04none\x18\t \x01(\bR\x04none*c\n" +
 	"\x05Class\x12\x15\n" +
 	"\x11CLASS_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11CLASS_BEST_EFFORT\x10\x01\x12\x0f\n" +
@@ -1329,7 +1449,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_wire_proto_goTypes = []any{
 	(Class)(0),                  // 0: quell.wire.v1.Class
 	(Record_Kind)(0),            // 1: quell.wire.v1.Record.Kind
@@ -1344,7 +1464,8 @@ var file_wire_proto_goTypes = []any{
 	(*Command_Cap)(nil),         // 10: quell.wire.v1.Command.Cap
 	(*Command_Uncap)(nil),       // 11: quell.wire.v1.Command.Uncap
 	(*Command_Protect)(nil),     // 12: quell.wire.v1.Command.Protect
-	(*Command_Enforcement)(nil), // 13: quell.wire.v1.Command.Enforcement
+	(*Command_Many)(nil),        // 13: quell.wire.v1.Command.Many
+	(*Command_Enforcement)(nil), // 14: quell.wire.v1.Command.Enforcement
 }
 var file_wire_proto_depIdxs = []int32{
 	0,  // 0: quell.wire.v1.Columns.class:type_name -> quell.wire.v1.Class
@@ -1355,12 +1476,15 @@ var file_wire_proto_depIdxs = []int32{
 	10, // 5: quell.wire.v1.Command.cap:type_name -> quell.wire.v1.Command.Cap
 	11, // 6: quell.wire.v1.Command.uncap:type_name -> quell.wire.v1.Command.Uncap
 	12, // 7: quell.wire.v1.Command.protect:type_name -> quell.wire.v1.Command.Protect
-	13, // 8: quell.wire.v1.Command.enforcement:type_name -> quell.wire.v1.Command.Enforcement
-	9,  // [9:9] is the sub-list for method output_type
-	9,  // [9:9] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	14, // 8: quell.wire.v1.Command.enforcement:type_name -> quell.wire.v1.Command.Enforcement
+	13, // 9: quell.wire.v1.Command.Cap.many:type_name -> quell.wire.v1.Command.Many
+	13, // 10: quell.wire.v1.Command.Uncap.many:type_name -> quell.wire.v1.Command.Many
+	13, // 11: quell.wire.v1.Command.Protect.many:type_name -> quell.wire.v1.Command.Many
+	12, // [12:12] is the sub-list for method output_type
+	12, // [12:12] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -1380,7 +1504,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

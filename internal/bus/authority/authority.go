@@ -21,6 +21,7 @@ import (
 
 // Authority issues credentials.
 type Authority struct {
+	dir                       string
 	operator, account, system nkeys.KeyPair
 }
 
@@ -37,7 +38,7 @@ func Load(dir string) (*Authority, error) {
 	if info.Mode().Perm()&0o077 != 0 {
 		return nil, fmt.Errorf("load keys: others may read %s: chmod 0700 it", dir)
 	}
-	a := &Authority{}
+	a := &Authority{dir: dir}
 	for _, k := range []struct {
 		name string
 		pair *nkeys.KeyPair
@@ -92,8 +93,15 @@ const (
 	Operator Role = "operator"
 )
 
+// Limits of a connection: of its subscriptions, where an agent has one for each
+// job that runs on its machine, and of a message, bytes.
+const (
+	maxSubscriptions = 10_000
+	maxMessage       = 1 << 20
+)
+
 // Issue signs credentials for a machine's agent, or for somebody by that name in
-// another role. They end after ttl; 0: never.
+// another role, and remembers that it has. They end after ttl; 0: never.
 func (a *Authority) Issue(role Role, name string, ttl time.Duration) ([]byte, error) {
 	if name == "" {
 		return nil, errors.New("issue credentials: they need a name")
@@ -114,9 +122,15 @@ func (a *Authority) Issue(role Role, name string, ttl time.Duration) ([]byte, er
 	if err := permit(c, role, name); err != nil {
 		return nil, err
 	}
+	if role != Server {
+		c.Limits.Subs, c.Limits.Payload = maxSubscriptions, maxMessage
+	}
 	token, err := c.Encode(a.account)
 	if err != nil {
 		return nil, fmt.Errorf("issue credentials: %w", err)
+	}
+	if err := a.remember(Issued{Role: role, Name: name, Key: public, At: c.IssuedAt, Expires: c.Expires}); err != nil {
+		return nil, err
 	}
 	seed, err := user.Seed()
 	if err != nil {
@@ -176,6 +190,13 @@ func (a *Authority) Trust() (t Trust, err error) {
 	account := jwt.NewAccountClaims(t.Account)
 	account.Name = "quell"
 	account.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: -1, DiskStorage: -1, Streams: -1, Consumer: -1}
+	revoked, err := a.revoked()
+	if err != nil {
+		return t, err
+	}
+	for key, at := range revoked {
+		account.RevokeAt(key, time.Unix(at, 0))
+	}
 	if t.AccountJWT, err = account.Encode(a.operator); err != nil {
 		return t, fmt.Errorf("describe keys: %w", err)
 	}

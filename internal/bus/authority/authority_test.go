@@ -6,6 +6,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/nats-io/jwt/v2"
 
 	"github.com/quell-dev/quell/internal/bus/authority"
 	"github.com/quell-dev/quell/internal/quelltest"
@@ -87,5 +90,106 @@ func TestIssue(t *testing.T) {
 		if _, err := a.Issue(c.role, c.name, 0); err == nil {
 			t.Errorf("%q for %q was issued", c.role, c.name)
 		}
+	}
+}
+
+// What was issued is known, and what was revoked is in what servers are told, also
+// after a restart; of what was issued later, or to others, it says nothing.
+func TestRevoke(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "keys")
+	a, err := authority.Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	issue := func(role authority.Role, name string, ttl time.Duration) *jwt.UserClaims {
+		t.Helper()
+		text, err := a.Issue(role, name, ttl)
+		if err != nil {
+			t.Fatal(err)
+		}
+		token, err := jwt.ParseDecoratedJWT(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := jwt.DecodeUserClaims(token)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	first, ended, other, viewer := issue(authority.Agent, "m1", 0), issue(authority.Agent, "m1", -time.Hour), issue(authority.Agent, "m2", 0), issue(authority.Viewer, "m1", 0)
+	if n, err := a.Revoke(authority.Agent, "m1", time.Now()); n != 1 || err != nil {
+		t.Errorf("%d good ones were revoked, %v; want 1", n, err)
+	}
+	if n, err := a.Revoke(authority.Agent, "m1", time.Now()); n != 0 || err != nil {
+		t.Errorf("%d were revoked again, %v", n, err)
+	}
+	again := issue(authority.Agent, "m1", 0)
+	if a, err = authority.Load(dir); err != nil {
+		t.Fatal(err)
+	}
+	trust, err := a.Trust()
+	if err != nil {
+		t.Fatal(err)
+	}
+	account, err := jwt.DecodeAccountClaims(trust.AccountJWT)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		claims  *jwt.UserClaims
+		revoked bool
+	}{"the first": {first, true}, "one that had ended": {ended, true}, "another machine's": {other, false},
+		"a viewer's of that name": {viewer, false}, "one issued since": {again, false}} {
+		if got := account.IsClaimRevoked(c.claims); got != c.revoked {
+			t.Errorf("%s: revoked %v, want %v", name, got, c.revoked)
+		}
+	}
+	all, err := a.Issued()
+	if err != nil || len(all) != 5 || all[0].Name != "m1" || all[0].Revoked == 0 || all[2].Revoked != 0 || all[1].Expires >= time.Now().Unix() {
+		t.Errorf("issued %+v, %v", all, err)
+	}
+	// Who cannot know what was revoked must not let everybody in.
+	if err := os.WriteFile(authority.RevokedFile(dir), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Trust(); err == nil {
+		t.Error("a damaged list of what was revoked is no error")
+	}
+}
+
+// A line that a full disk cut off spoils neither the list nor what is issued next:
+// all that somebody holds can be revoked.
+func TestALineThatWasCutOff(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "keys")
+	a, err := authority.Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	issue := func(name string) {
+		t.Helper()
+		if _, err := a.Issue(authority.Agent, name, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	issue("m1")
+	file := filepath.Join(dir, "issued.jsonl")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, append(text, text[:len(text)/2]...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"m1", "m2"} {
+		if name != "m1" {
+			issue(name)
+		}
+		if n, err := a.Revoke(authority.Agent, name, time.Now()); n != 1 || err != nil {
+			t.Errorf("%d credentials of %s were revoked, %v; want 1", n, name, err)
+		}
+	}
+	if all, err := a.Issued(); err != nil || len(all) != 2 {
+		t.Errorf("issued %+v, %v", all, err)
 	}
 }

@@ -37,6 +37,9 @@ type Options struct {
 	SyncAlways bool
 	MaxBytes   int64 // of all streams on disk; 0: most of what is free
 	Log        *slog.Logger
+	// Refused is told of what clients were not let do, in a goroutine of its
+	// own; nil: nobody is.
+	Refused func(Refusal)
 }
 
 // Cluster is a server's part of several that hold the same streams.
@@ -50,7 +53,11 @@ type Cluster struct {
 }
 
 // Server is a NATS server in this process.
-type Server struct{ *server.Server }
+type Server struct {
+	*server.Server
+	trust   authority.Trust
+	watcher *watcher // nil: nobody is told of refusals
+}
 
 // startWait is how long a server may take to be ready: it reads its streams.
 const startWait = time.Minute
@@ -66,15 +73,20 @@ func Start(o Options, t authority.Trust) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start NATS: %w", err)
 	}
-	if o.Log != nil {
-		s.SetLoggerV2(logger{o.Log}, false, false, false)
+	e := &Server{Server: s, trust: t}
+	if o.Refused != nil {
+		e.watcher = watch(s, t, o.Refused)
 	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	s.SetLoggerV2(logger{o.Log, e.watcher}, false, false, false)
 	s.Start()
 	if !s.ReadyForConnections(startWait) {
-		s.Shutdown()
+		e.Close()
 		return nil, errors.New("start NATS: it is not ready after a minute; its log says why")
 	}
-	return &Server{s}, nil
+	return e, nil
 }
 
 func (o *Options) server(t authority.Trust) (*server.Options, error) {
@@ -93,6 +105,9 @@ func (o *Options) server(t authority.Trust) (*server.Options, error) {
 		SyncInterval: time.Second, SyncAlways: o.SyncAlways, JetStreamMaxStore: o.MaxBytes,
 		TrustedOperators: []*jwt.OperatorClaims{operator}, SystemAccount: t.System, AccountResolver: resolver,
 		NoSigs: true, TLSConfig: o.TLS, TLSTimeout: 5, MaxPayload: 1 << 20,
+		// Of who listens to a subject. Each acknowledgement has a subject of its own,
+		// which would push out what another left there.
+		NoSublistCache: true,
 	}
 	if o.SyncEvery != 0 {
 		opts.SyncInterval = o.SyncEvery
@@ -137,14 +152,27 @@ func (s *Server) URL() string { return s.ClientURL() }
 func (s *Server) Close() {
 	s.Shutdown()
 	s.WaitForShutdown()
+	if s.watcher != nil {
+		s.watcher.close()
+	}
 }
 
 // logger takes what NATS has to say.
-type logger struct{ log *slog.Logger }
+type logger struct {
+	log     *slog.Logger
+	watcher *watcher
+}
 
 func (l logger) Noticef(format string, v ...any) { l.log.Debug("nats: " + fmt.Sprintf(format, v...)) }
 func (l logger) Warnf(format string, v ...any)   { l.log.Warn("nats: " + fmt.Sprintf(format, v...)) }
 func (l logger) Fatalf(format string, v ...any)  { l.log.Error("nats: " + fmt.Sprintf(format, v...)) }
-func (l logger) Errorf(format string, v ...any)  { l.log.Error("nats: " + fmt.Sprintf(format, v...)) }
-func (l logger) Debugf(string, ...any)           {}
-func (l logger) Tracef(string, ...any)           {}
+func (l logger) Errorf(format string, v ...any) {
+	text := fmt.Sprintf(format, v...)
+	if l.watcher != nil && l.watcher.line(text) {
+		l.log.Warn("nats: " + text) // no fault of the server's
+		return
+	}
+	l.log.Error("nats: " + text)
+}
+func (l logger) Debugf(string, ...any) {}
+func (l logger) Tracef(string, ...any) {}

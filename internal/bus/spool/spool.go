@@ -34,9 +34,12 @@ type Spool struct {
 	segments []*segment // oldest first; the last is written to
 	w        *os.File   // of the last segment; nil: the next message begins one
 	next     uint64     // number of the next message
+	safe     uint64     // all below are on disk: nobody is given others, since their numbers are taken back if they do not get there
 	acked    uint64     // all below are acknowledged
 	released uint64     // all below are not needed any more
 	stats    Stats
+
+	sync func(*os.File) error // what an append ends with; tests have one that fails
 }
 
 // Stats says what is in a spool and what was lost.
@@ -68,7 +71,7 @@ func Open(dir string, maxBytes int64) (*Spool, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open spool: %w", err)
 	}
-	s := &Spool{dir: dir, max: maxBytes, segment: min(maxSegment, maxBytes/8)}
+	s := &Spool{dir: dir, max: maxBytes, segment: min(maxSegment, maxBytes/8), sync: func(f *os.File) error { return syscall.Fdatasync(int(f.Fd())) }}
 	err := s.open()
 	if err != nil {
 		s.closeFiles()
@@ -113,6 +116,7 @@ func (s *Spool) open() (err error) {
 			return err
 		}
 	}
+	s.safe = s.next
 	s.readMark()
 	s.removeReleased()
 	return nil
@@ -181,18 +185,26 @@ func (s *Spool) Append(messages ...[]byte) error {
 	w := s.w
 	s.mu.Unlock()
 	if err == nil {
-		if err = syscall.Fdatasync(int(w.Fd())); err != nil {
-			s.mu.Lock()
-			s.cut(uint64(len(messages)))
-			s.mu.Unlock()
-		}
+		err = s.synced(w, uint64(len(messages)))
 	}
 	if err != nil {
 		return fmt.Errorf("append to spool %s: %w", s.dir, err)
 	}
+	return nil
+}
+
+// synced returns when the last n messages are on disk, and lets them be read; or
+// takes them back.
+func (s *Spool) synced(w *os.File, n uint64) error {
+	err := s.sync(w)
 	s.mu.Lock()
-	s.stats.Appended += uint64(len(messages))
-	s.mu.Unlock()
+	defer s.mu.Unlock()
+	if err != nil {
+		s.cut(n)
+		return err
+	}
+	s.safe = s.next
+	s.stats.Appended += n
 	return nil
 }
 
@@ -304,7 +316,7 @@ func (s *Spool) Read(from uint64) (number uint64, message []byte, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, g := range s.segments {
-		for from = max(from, g.first); from < g.end; from++ {
+		for from = max(from, g.first); from < min(g.end, s.safe); from++ {
 			if g.offsets == nil {
 				if _, err := g.scan(); err != nil {
 					return 0, nil, fmt.Errorf("read spool: %w", err)

@@ -82,6 +82,32 @@ func TestComesBackInOrder(t *testing.T) {
 	}
 }
 
+// What could not be made last is taken back, and its number is another message's
+// then: nobody may have been given it meanwhile, or would pass over the other.
+func TestNobodyReadsWhatIsNotOnDisk(t *testing.T) {
+	s := open(t, t.TempDir(), MinBytes)
+	put(t, s, "a")
+	works := s.sync
+	broken := errors.New("input/output error")
+	s.sync = func(*os.File) error {
+		if _, messages := all(t, s, 0); !slices.Equal(messages, []string{"a"}) {
+			t.Errorf("read %q while the second was not on disk", messages)
+		}
+		return broken
+	}
+	if err := s.Append([]byte("b")); !errors.Is(err, broken) {
+		t.Fatalf("append: %v", err)
+	}
+	s.sync = works
+	put(t, s, "c")
+	if numbers, messages := all(t, s, 0); !slices.Equal(numbers, []uint64{1, 2}) || !slices.Equal(messages, []string{"a", "c"}) {
+		t.Errorf("%d: %q", numbers, messages)
+	}
+	if st := s.Stats(); st.Messages != 2 || st.Appended != 2 || st.Damaged != 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
 func TestRefusesWhatItCannotKeep(t *testing.T) {
 	s := open(t, t.TempDir(), MinBytes)
 	for _, m := range [][]byte{nil, {}, make([]byte, MaxMessage+1)} {

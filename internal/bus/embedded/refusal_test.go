@@ -1,0 +1,44 @@
+package embedded
+
+import (
+	"strconv"
+	"testing"
+)
+
+// What tells of a refusal is read from NATS's log; what a client says of itself in
+// the same line is not.
+func TestParse(t *testing.T) {
+	for _, c := range []struct {
+		line string
+		want seen
+		ok   bool
+	}{
+		{`127.0.0.1:40112 - cid:12 - "v1.48.0:go:m1" - "ACC/USER" - Publish Violation - Subject "sample.m2"`, seen{12, "127.0.0.1", "publish", "sample.m2"}, true},
+		{`[::1]:40112 - cid:3 - "v1:go" - Subscription Violation - Subject "command.>", SID 4`, seen{3, "::1", "subscribe", "command.>"}, true},
+		{`10.0.0.1:5 - cid:3 - Subscription Violation - Subject "a", Queue: "q", SID 4`, seen{3, "10.0.0.1", "subscribe", "a"}, true},
+		{`10.0.0.1:5 - cid:3 - Publish Violation - Reply "b.\"c"`, seen{3, "10.0.0.1", "publish", `b."c`}, true},
+		{`10.0.0.1:5 - cid:9 - authentication error - JWT User "UABC"`, seen{9, "10.0.0.1", "connect", ""}, true},
+		{`10.0.0.1:5 - cid:9 - authentication error`, seen{9, "10.0.0.1", "connect", ""}, true},
+		{`10.0.0.1:5 - cid:9 - "x - cid:1 - Publish Violation - Subject \"y\"" - Publish Violation - Subject "z"`, seen{9, "10.0.0.1", "publish", "z"}, true},
+		{`10.0.0.1:5 - cid:9 - "authentication error" - Client Error`, seen{}, false},
+		{`JetStream resource limits exceeded`, seen{}, false},
+	} {
+		got, ok := parse(c.line)
+		if ok != c.ok || ok && got != c.want {
+			t.Errorf("%s\ngot %+v, %v\nwant %+v, %v", c.line, got, ok, c.want, c.ok)
+		}
+	}
+}
+
+// FuzzParse: whatever a client calls itself, the line is of the connection that
+// NATS wrote at its beginning.
+func FuzzParse(f *testing.F) {
+	f.Add(`" - cid:1 - Publish Violation - Subject "x`)
+	f.Add(`\`)
+	f.Fuzz(func(t *testing.T, name string) {
+		line := "10.0.0.1:5 - cid:9 - " + strconv.Quote(name) + ` - Publish Violation - Subject "z"`
+		if got, ok := parse(line); !ok || got.cid != 9 || got.what != "publish" || got.subject != "z" {
+			t.Errorf("%q: %+v", name, got)
+		}
+	})
+}

@@ -1,0 +1,106 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// leases is the bucket of who does what only one server at a time should.
+const leases = "leases"
+
+// Lease times. Who holds one renews it three times before it ends, and stops in
+// time if that does not work; a store's commits are safe all the same.
+const leaseTime = 15 * time.Second
+
+// Hold waits for the lease of a name, calls do while it is held, and again if it
+// was lost and is held again, until ctx ends. The context of do ends when the
+// lease does; it must return soon then. If do returns before, it cannot do what the
+// lease is for: another may then try first. Who knows of holder who it is.
+func (b *Bus) Hold(ctx context.Context, name, holder string, do func(context.Context)) error {
+	ttl := b.leaseTime
+	if ttl == 0 {
+		ttl = leaseTime
+	}
+	kv, err := b.leases(ctx, ttl)
+	if err != nil {
+		return err
+	}
+	said := ""
+	for ctx.Err() == nil {
+		revision, err := kv.Create(ctx, name, []byte(holder))
+		if err == nil {
+			b.log.Info("this server has the lease", "of", name)
+			b.keep(ctx, kv, name, holder, revision, ttl, do)
+			said = ""
+		} else {
+			reason := "another server has it"
+			if !errors.Is(err, jetstream.ErrKeyExists) {
+				reason = err.Error()
+			}
+			if reason != said && ctx.Err() == nil {
+				b.log.Info("waiting for the lease", "of", name, "reason", reason)
+				said = reason
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(ttl / 5):
+		}
+	}
+	return nil
+}
+
+func (b *Bus) leases(ctx context.Context, ttl time.Duration) (kv jetstream.KeyValue, err error) {
+	err = again(ctx, func(ctx context.Context) error {
+		kv, err = b.js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: leases, Storage: jetstream.FileStorage, Replicas: b.replicas,
+			History: 1, TTL: ttl, Description: "what only one server at a time does"})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make bucket %s: %w", leases, err)
+	}
+	return kv, nil
+}
+
+// keep calls do and renews the lease meanwhile.
+func (b *Bus) keep(ctx context.Context, kv jetstream.KeyValue, name, holder string, revision uint64, ttl time.Duration, do func(context.Context)) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		do(ctx)
+	}()
+	good := time.Now() // when the lease was last ours for certain
+	tick := time.NewTicker(ttl / 4)
+	defer tick.Stop()
+	for alive := true; alive; {
+		select {
+		case <-done:
+			alive = false
+		case <-ctx.Done():
+			alive = false
+		case <-tick.C:
+			asked := time.Now()
+			ask, stop := context.WithTimeout(ctx, ttl/4)
+			next, err := kv.Update(ask, name, []byte(holder), revision)
+			stop()
+			switch {
+			case err == nil:
+				revision, good = next, asked
+			case time.Since(good) > ttl/2:
+				b.log.Warn("this server has lost the lease", "of", name, "reason", err)
+				alive = false
+			}
+		}
+	}
+	cancel()
+	<-done
+	// So that another need not wait; if it is somebody else's by now nothing happens.
+	bye, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer stop()
+	_ = kv.Delete(bye, name, jetstream.LastRevision(revision))
+}

@@ -1,0 +1,105 @@
+package bus
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/quelltest"
+)
+
+// One of several holds a lease; when it ends, or dies without a word, another
+// does, and never two at once.
+func TestOneHoldsALease(t *testing.T) {
+	a := newAuthority(t)
+	url := serveHere(t, a)
+	var holding, most, turns atomic.Int64
+	last := make([]atomic.Int64, 3) // when each began, by turns
+	stop := make([]context.CancelFunc, 3)
+	hubs := make([]*Bus, 3)
+	done := make(chan error, 3)
+	for i := range hubs {
+		hubs[i] = openBus(t, a, url, 1)
+		hubs[i].leaseTime = 2 * time.Second
+		ctx, cancel := context.WithCancel(t.Context())
+		stop[i] = cancel
+		go func() {
+			done <- hubs[i].Hold(ctx, "ingest", fmt.Sprint(i), func(ctx context.Context) {
+				most.Store(max(most.Load(), holding.Add(1)))
+				last[i].Store(turns.Add(1))
+				<-ctx.Done()
+				holding.Add(-1)
+			})
+		}()
+	}
+	holder := func() int {
+		for i := range last {
+			if n := last[i].Load(); n > 0 && n == turns.Load() {
+				return i
+			}
+		}
+		return -1
+	}
+	quelltest.Until(t, 10*time.Second, "one holds it", func() bool { return turns.Load() == 1 })
+	first := holder()
+	stop[first]() // it lets go
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	quelltest.Until(t, 10*time.Second, "another holds it", func() bool { return turns.Load() == 2 })
+	second := holder()
+	if second == first {
+		t.Fatal("who had ended holds it")
+	}
+	hubs[second].Close() // it is cut off: it must stop by itself, and the third takes over
+	quelltest.Until(t, 20*time.Second, "the third holds it", func() bool { return turns.Load() == 3 && holder() != second && holder() != first })
+	for _, f := range stop {
+		f()
+	}
+	for range 2 {
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if most.Load() != 1 {
+		t.Errorf("%d held it at once", most.Load())
+	}
+}
+
+// Who holds the lease and cannot do what it is for, a server without its storage
+// say, makes room for another.
+func TestWhoCannotLeadMakesRoom(t *testing.T) {
+	a := newAuthority(t)
+	url := serveHere(t, a)
+	var failed atomic.Int64
+	led := make(chan struct{})
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	done := make(chan error, 2)
+	hold := func(do func(context.Context)) {
+		b := openBus(t, a, url, 1)
+		b.leaseTime = time.Second
+		go func() { done <- b.Hold(ctx, "lead", "a server", do) }()
+	}
+	hold(func(context.Context) { failed.Add(1) })
+	quelltest.Until(t, 20*time.Second, "the first has failed", func() bool { return failed.Load() > 0 })
+	var once sync.Once
+	hold(func(ctx context.Context) { once.Do(func() { close(led) }); <-ctx.Done() })
+	select {
+	case <-led:
+	case <-time.After(20 * time.Second):
+		t.Errorf("nobody else leads, while one has failed %d times", failed.Load())
+	}
+	stop()
+	for range 2 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	if n := failed.Load(); n > 50 {
+		t.Errorf("it has tried %d times", n)
+	}
+}

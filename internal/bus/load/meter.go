@@ -1,0 +1,271 @@
+package load
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"golang.org/x/sys/unix"
+)
+
+// Usage is what a server says of itself, since its start where it counts.
+type Usage struct {
+	CPU      float64 // s
+	RSS      float64 // bytes
+	Samples  float64 // taken in
+	Pending  float64 // taken in and not committed; records too
+	Twice    float64 // batches dropped because they were taken before
+	Rejected float64 // samples
+	Commits  float64
+	Merged   float64 // segments
+	Segments float64
+	Rows     float64 // stored, of all tables
+	Bytes    float64 // of them
+}
+
+// committed is how many samples are on the server's disk.
+func (u *Usage) committed() float64 { return u.Samples - u.Pending }
+
+// MeterURL asks a server's /metrics.
+func MeterURL(client *http.Client, url, token string) func(context.Context) (Usage, error) {
+	return func(ctx context.Context) (u Usage, err error) {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return u, fmt.Errorf("ask the server what it uses: %w", err)
+		}
+		if token != "" {
+			req.Header.Set("Authorization", "Bearer "+token)
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			return u, fmt.Errorf("ask the server what it uses: %w", err)
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			return u, fmt.Errorf("ask the server what it uses: %s: %s", url, resp.Status)
+		}
+		return parse(resp.Body)
+	}
+}
+
+// parse reads the metrics that a Usage is made of; what is missing is 0.
+func parse(text io.Reader) (u Usage, err error) {
+	p := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := p.TextToMetricFamilies(text)
+	if err != nil {
+		return u, fmt.Errorf("ask the server what it uses: %w", err)
+	}
+	for name, into := range map[string]*float64{
+		"process_cpu_seconds_total": &u.CPU, "process_resident_memory_bytes": &u.RSS,
+		"quell_server_samples_total": &u.Samples, "quell_server_pending_rows": &u.Pending,
+		"quell_server_duplicate_batches_total": &u.Twice, "quell_server_rejected_samples_total": &u.Rejected,
+		"quell_server_commits_total": &u.Commits, "quell_server_merged_segments_total": &u.Merged, "quell_server_segments": &u.Segments,
+		"quell_server_stored_rows": &u.Rows, "quell_server_stored_bytes": &u.Bytes,
+	} {
+		f := families[name]
+		if f == nil || len(f.Metric) == 0 {
+			continue
+		}
+		m := f.Metric[0]
+		*into = m.GetCounter().GetValue() + m.GetGauge().GetValue() // one of them is there
+	}
+	return u, nil
+}
+
+// reading is what was known at a time.
+type reading struct {
+	at           time.Duration
+	acknowledged uint64
+	usage        Usage
+}
+
+// meter watches a run.
+type meter struct {
+	*player
+	first    Usage
+	last     Usage
+	peak     float64 // RSS, bytes
+	readings []reading
+	own      float64 // CPU seconds of this process before
+	failed   error   // why the server was not asked, the last time
+}
+
+func newMeter(p *player) *meter { return &meter{player: p, own: ownCPU()} }
+
+// ownCPU is this process's, s.
+func ownCPU() float64 {
+	var u unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {
+		return 0 // it cannot fail on itself
+	}
+	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
+}
+
+func (m *meter) begin(ctx context.Context) error {
+	if m.Meter == nil {
+		return nil
+	}
+	// A server that was asked much just now is asked again.
+	u, err := m.Meter(ctx)
+	for range 10 {
+		if err == nil || !wait(ctx, time.Second) {
+			break
+		}
+		u, err = m.Meter(ctx)
+	}
+	m.first, m.last, m.peak = u, u, u.RSS
+	return err
+}
+
+// look takes a reading. A server that does not answer now is asked again.
+func (m *meter) look(ctx context.Context, at time.Duration) {
+	if m.Meter != nil {
+		u, err := m.Meter(ctx)
+		if m.failed = err; err == nil {
+			m.last = u
+			m.peak = max(m.peak, u.RSS)
+		}
+	}
+	m.readings = append(m.readings, reading{at, m.acknowledged(), m.last})
+}
+
+// watch reads every second until ctx ends, and tells of progress.
+func (m *meter) watch(ctx context.Context, began time.Time) {
+	var told time.Duration
+	toldOf := uint64(0)
+	for wait(ctx, time.Second) {
+		at := time.Since(began)
+		m.look(ctx, at)
+		if at-told < m.Every || m.Progress == nil {
+			continue
+		}
+		now := m.acknowledged()
+		m.Progress(Progress{Elapsed: at, Connected: int(m.connected.Load()), Acknowledged: now,
+			Rate: float64(now-toldOf) / (at - told).Seconds(), Usage: m.last})
+		told, toldOf = at, now
+	}
+}
+
+// Result is what came of a run. Rates are per second.
+type Result struct {
+	Machines int     `json:"machines"`
+	Tasks    int     `json:"tasks"`
+	Period   float64 `json:"period"`  // s
+	Seconds  float64 `json:"seconds"` // how long it sent
+
+	Acknowledged uint64  `json:"acknowledged"` // samples
+	Rate         float64 `json:"rate"`
+	Slowest      float64 `json:"slowest"` // rate of acknowledgement in the slowest ten seconds
+	Batches      uint64  `json:"batches"`
+	WireBytes    float64 `json:"wire_bytes"` // of a sample
+	Again        uint64  `json:"again"`      // times that a batch was sent again
+	AgainWhy     string  `json:"again_why,omitempty"`
+	Late         uint64  `json:"late"`    // batches made a period or more after their time
+	AckP50       float64 `json:"ack_p50"` // s
+	AckP99       float64 `json:"ack_p99"`
+
+	PlayerCPU float64 `json:"player_cpu"` // CPU-s/s
+
+	Server *ServerResult `json:"server,omitempty"` // nil: it was not asked
+}
+
+// ServerResult is what the server says came of it.
+type ServerResult struct {
+	Committed   float64 `json:"committed"`    // samples, when it had settled
+	CommitRate  float64 `json:"commit_rate"`  // while it was sent to
+	SettleAfter float64 `json:"settle_after"` // s from the last batch until all was committed
+	CPU         float64 `json:"cpu"`          // CPU-s/s while it was sent to
+	PerSample   float64 `json:"per_sample"`   // CPU-µs
+	PeakRSS     float64 `json:"peak_rss"`     // bytes
+	StoredBytes float64 `json:"stored_bytes"` // of a sample
+	Commits     float64 `json:"commits"`
+	Merged      float64 `json:"merged"` // segments
+	Segments    float64 `json:"segments"`
+	Twice       float64 `json:"twice"` // batches dropped as taken before
+	Rejected    float64 `json:"rejected"`
+}
+
+// result waits for the server to settle and sums up.
+func (m *meter) result(ctx context.Context, took time.Duration) (*Result, error) {
+	r := &Result{Machines: m.Machines, Tasks: m.Tasks, Period: m.Period.Seconds(), Seconds: took.Seconds(),
+		Acknowledged: m.acknowledged(), Batches: m.batches.Load(), Again: m.again.Load(), Late: m.late.Load(),
+		PlayerCPU: (ownCPU() - m.own) / took.Seconds(), Slowest: slowest(m.readings)}
+	r.Rate = float64(r.Acknowledged) / took.Seconds()
+	if r.Acknowledged > 0 {
+		r.WireBytes = float64(m.bytes.Load()) / float64(r.Acknowledged)
+	}
+	if err := m.why(); err != nil {
+		r.AgainWhy = err.Error()
+	}
+	r.AckP50, r.AckP99 = percentiles(m.took)
+	if m.Meter == nil {
+		return r, nil
+	}
+	// The end is there also for who has interrupted.
+	ctx = context.WithoutCancel(ctx)
+	m.look(ctx, took)
+	during := m.last
+	s := &ServerResult{CommitRate: (during.committed() - m.first.committed()) / took.Seconds(), CPU: (during.CPU - m.first.CPU) / took.Seconds()}
+	if n := during.Samples - m.first.Samples; n > 0 {
+		s.PerSample = 1e6 * (during.CPU - m.first.CPU) / n
+	}
+	r.Server = s
+	ended := time.Now()
+	settled := func() bool {
+		return m.failed == nil && m.last.committed()-m.first.committed() >= float64(r.Acknowledged)
+	}
+	for !settled() && time.Since(ended) < m.Settle && wait(ctx, time.Second) {
+		m.look(ctx, took)
+	}
+	last := m.last
+	s.SettleAfter = time.Since(ended).Seconds()
+	s.Committed, s.PeakRSS = last.committed()-m.first.committed(), m.peak
+	if rows := last.Rows - m.first.Rows; rows > 0 {
+		s.StoredBytes = (last.Bytes - m.first.Bytes) / rows
+	}
+	s.Commits, s.Merged, s.Segments = last.Commits-m.first.Commits, last.Merged-m.first.Merged, last.Segments
+	s.Twice, s.Rejected = last.Twice-m.first.Twice, last.Rejected-m.first.Rejected
+	switch {
+	case m.failed != nil:
+		return r, m.failed
+	case !settled():
+		return r, fmt.Errorf("%w: %d of %d after %s", ErrNotCommitted, int64(s.Committed), r.Acknowledged, m.Settle)
+	}
+	return r, nil
+}
+
+// slowest is the least rate of acknowledgement over ten seconds; over all if
+// there are less.
+func slowest(all []reading) float64 {
+	const window = 10 * time.Second
+	least, found := 0.0, false
+	for i, from := 0, 0; i < len(all); i++ {
+		for all[i].at-all[from].at > window+window/20 {
+			from++
+		}
+		if d := all[i].at - all[from].at; d >= window-window/20 {
+			if rate := float64(all[i].acknowledged-all[from].acknowledged) / d.Seconds(); !found || rate < least {
+				least, found = rate, true
+			}
+		}
+	}
+	if n := len(all); !found && n > 1 {
+		return float64(all[n-1].acknowledged-all[0].acknowledged) / (all[n-1].at - all[0].at).Seconds()
+	}
+	return least
+}
+
+// percentiles are the median and the 99th.
+func percentiles(of [][]float32) (p50, p99 float64) {
+	all := slices.Concat(of...)
+	if len(all) == 0 {
+		return 0, 0
+	}
+	slices.Sort(all)
+	return float64(all[len(all)/2]), float64(all[len(all)*99/100])
+}

@@ -1,0 +1,290 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// columns is the message Columns as a server reads it, some thousands a second:
+// the same fields, into memory that is used again. What package proto accepts is
+// accepted here and means the same; the numbers are wire.proto's.
+type columns struct {
+	version uint32
+	machine []byte
+	boot    []byte
+	n       uint64
+	at      int64
+	rows    uint32
+	text    []byte // of the message
+	lengths []uint32
+	ts      []int64
+
+	job, task, platform, signal, variant []uint32
+
+	class  []Class
+	flags  []uint32
+	cpu    []float32
+	cost   []float32
+	extras []extraColumn
+
+	coverage []float32
+	strings  []string // the dictionary
+}
+
+// extraColumn is the message Extra.
+type extraColumn struct {
+	name    uint32
+	rows    []byte // of the message
+	floats  []float32
+	doubles []float64
+}
+
+// maxExtras bounds the columns of a message: those there are, and room for more
+// to come.
+const maxExtras = 256
+
+func (c *columns) clear() {
+	extras := c.extras[:0]
+	*c = columns{lengths: c.lengths[:0], ts: c.ts[:0], job: c.job[:0], task: c.task[:0], platform: c.platform[:0], signal: c.signal[:0],
+		variant: c.variant[:0], class: c.class[:0], flags: c.flags[:0], cpu: c.cpu[:0], cost: c.cost[:0], coverage: c.coverage[:0],
+		extras: extras, strings: c.strings[:0]}
+}
+
+var (
+	errUTF8  = errors.New("a name is no text (UTF-8)")
+	errLong  = errors.New("a column is longer than a batch can be")
+	errField = errors.New("there is no field of such a number")
+)
+
+// parse reads a message.
+func (c *columns) parse(data []byte) error {
+	c.clear()
+	return fields(data, func(num protowire.Number, typ protowire.Type, v uint64, b []byte) (err error) {
+		switch num {
+		case 1:
+			scalar(&c.version, typ, v)
+		case 2, 3:
+			if typ != protowire.BytesType {
+				return nil
+			}
+			if !utf8.Valid(b) {
+				return errUTF8
+			}
+			if num == 2 {
+				c.machine = b
+			} else {
+				c.boot = b
+			}
+		case 4:
+			scalar(&c.n, typ, v)
+		case 5:
+			if typ == protowire.VarintType {
+				c.at = protowire.DecodeZigZag(v)
+			}
+		case 6:
+			scalar(&c.rows, typ, v)
+		case 7:
+			if typ == protowire.BytesType {
+				c.text = b
+			}
+		case 8:
+			c.lengths, err = numbers(c.lengths, maxNames, typ, v, b)
+		case 9:
+			c.ts, err = zigzags(c.ts, typ, v, b)
+		case 10:
+			c.job, err = numbers(c.job, MaxSamples, typ, v, b)
+		case 11:
+			c.task, err = numbers(c.task, MaxSamples, typ, v, b)
+		case 12:
+			c.platform, err = numbers(c.platform, MaxSamples, typ, v, b)
+		case 13:
+			c.signal, err = numbers(c.signal, MaxSamples, typ, v, b)
+		case 14:
+			c.variant, err = numbers(c.variant, MaxSamples, typ, v, b)
+		case 15:
+			c.class, err = numbers(c.class, MaxSamples, typ, v, b)
+		case 16:
+			c.flags, err = numbers(c.flags, MaxSamples, typ, v, b)
+		case 17:
+			c.cpu, err = floats(c.cpu, typ, v, b)
+		case 18:
+			c.cost, err = floats(c.cost, typ, v, b)
+		case 19:
+			c.coverage, err = floats(c.coverage, typ, v, b)
+		case 20:
+			if typ == protowire.BytesType {
+				err = c.extra(b)
+			}
+		}
+		return err
+	})
+}
+
+// extra reads a message Extra, into memory that an earlier one used.
+func (c *columns) extra(data []byte) error {
+	if len(c.extras) == maxExtras {
+		return fmt.Errorf("more than %d extra columns", maxExtras)
+	}
+	if len(c.extras) < cap(c.extras) {
+		c.extras = c.extras[:len(c.extras)+1]
+	} else {
+		c.extras = append(c.extras, extraColumn{})
+	}
+	x := &c.extras[len(c.extras)-1]
+	*x = extraColumn{floats: x.floats[:0], doubles: x.doubles[:0]}
+	return fields(data, func(num protowire.Number, typ protowire.Type, v uint64, b []byte) (err error) {
+		switch num {
+		case 1:
+			scalar(&x.name, typ, v)
+		case 2:
+			if typ == protowire.BytesType {
+				x.rows = b
+			}
+		case 3:
+			x.floats, err = floats(x.floats, typ, v, b)
+		case 4:
+			x.doubles, err = doubles(x.doubles, typ, v, b)
+		}
+		return err
+	})
+}
+
+// fields calls take for each field: with its number, or the number's bits, in v
+// and its bytes in b. Groups are none of quell's.
+func fields(data []byte, take func(num protowire.Number, typ protowire.Type, v uint64, b []byte) error) error {
+	for len(data) > 0 {
+		num, typ, n := protowire.ConsumeTag(data)
+		switch {
+		case n < 0:
+			return protowire.ParseError(n)
+		case num > protowire.MaxValidNumber:
+			return errField
+		}
+		data = data[n:]
+		var v uint64
+		var b []byte
+		switch typ {
+		case protowire.VarintType:
+			v, n = protowire.ConsumeVarint(data)
+		case protowire.Fixed32Type:
+			var v32 uint32
+			v32, n = protowire.ConsumeFixed32(data)
+			v = uint64(v32)
+		case protowire.Fixed64Type:
+			v, n = protowire.ConsumeFixed64(data)
+		case protowire.BytesType:
+			b, n = protowire.ConsumeBytes(data)
+		default:
+			n = protowire.ConsumeFieldValue(num, typ, data)
+		}
+		if n < 0 {
+			return protowire.ParseError(n)
+		}
+		if err := take(num, typ, v, b); err != nil {
+			return err
+		}
+		data = data[n:]
+	}
+	return nil
+}
+
+// scalar sets a number; a field of another type is not the one that is meant.
+func scalar[T uint32 | uint64](dst *T, typ protowire.Type, v uint64) {
+	if typ == protowire.VarintType {
+		*dst = T(v)
+	}
+}
+
+// numbers appends to a repeated field, packed or not.
+func numbers[T uint32 | Class](dst []T, most int, typ protowire.Type, v uint64, b []byte) ([]T, error) {
+	switch typ {
+	case protowire.VarintType:
+		dst = append(dst, T(v))
+	case protowire.BytesType:
+		for len(b) > 0 {
+			if b[0] < 0x80 { // nearly all
+				dst, b = append(dst, T(b[0])), b[1:]
+			} else {
+				v, n := protowire.ConsumeVarint(b)
+				if n < 0 {
+					return dst, protowire.ParseError(n)
+				}
+				dst, b = append(dst, T(v)), b[n:]
+			}
+			if len(dst) > most {
+				return dst, errLong
+			}
+		}
+	}
+	if len(dst) > most {
+		return dst, errLong
+	}
+	return dst, nil
+}
+
+func zigzags(dst []int64, typ protowire.Type, v uint64, b []byte) ([]int64, error) {
+	switch typ {
+	case protowire.VarintType:
+		dst = append(dst, protowire.DecodeZigZag(v))
+	case protowire.BytesType:
+		for len(b) > 0 && len(dst) <= MaxSamples {
+			v, n := protowire.ConsumeVarint(b)
+			if n < 0 {
+				return dst, protowire.ParseError(n)
+			}
+			dst, b = append(dst, protowire.DecodeZigZag(v)), b[n:]
+		}
+	}
+	if len(dst) > MaxSamples {
+		return dst, errLong
+	}
+	return dst, nil
+}
+
+func floats(dst []float32, typ protowire.Type, v uint64, b []byte) ([]float32, error) {
+	switch typ {
+	case protowire.Fixed32Type:
+		dst = append(dst, math.Float32frombits(uint32(v)))
+	case protowire.BytesType:
+		if len(dst)+len(b)/4 > MaxSamples {
+			return dst, errLong
+		}
+		for len(b) > 0 {
+			v, n := protowire.ConsumeFixed32(b)
+			if n < 0 {
+				return dst, protowire.ParseError(n)
+			}
+			dst, b = append(dst, math.Float32frombits(v)), b[n:]
+		}
+	}
+	if len(dst) > MaxSamples {
+		return dst, errLong
+	}
+	return dst, nil
+}
+
+func doubles(dst []float64, typ protowire.Type, v uint64, b []byte) ([]float64, error) {
+	switch typ {
+	case protowire.Fixed64Type:
+		dst = append(dst, math.Float64frombits(v))
+	case protowire.BytesType:
+		if len(dst)+len(b)/8 > MaxSamples {
+			return dst, errLong
+		}
+		for len(b) > 0 {
+			v, n := protowire.ConsumeFixed64(b)
+			if n < 0 {
+				return dst, protowire.ParseError(n)
+			}
+			dst, b = append(dst, math.Float64frombits(v)), b[n:]
+		}
+	}
+	if len(dst) > MaxSamples {
+		return dst, errLong
+	}
+	return dst, nil
+}
