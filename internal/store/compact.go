@@ -1,10 +1,10 @@
 package store
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +12,7 @@ import (
 	"github.com/parquet-go/parquet-go"
 
 	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/store/segment"
 )
 
 const (
@@ -37,7 +38,8 @@ func (s *Store) Compact() (bool, error) {
 	if len(from) == 0 {
 		return false, nil
 	}
-	if err := s.merge(from, folder); err != nil {
+	err := s.merge(from, folder)
+	if err != nil && !errors.Is(err, errOvertaken) { // the other may have merged the same
 		return false, fmt.Errorf("compact %s: %w", folder, err)
 	}
 	return true, nil
@@ -98,6 +100,11 @@ func (seg *Segment) over(now sample.Millis) bool {
 func (s *Store) merge(from []Segment, folder string) error {
 	seg := Segment{From: from[0].From, To: from[0].To}
 	c := &commit{}
+	ctx, cancel := s.long()
+	defer cancel()
+	if err := s.fetch(ctx, from); err != nil {
+		return err
+	}
 	for i := range from {
 		f := &from[i]
 		seg.Rows += f.Rows
@@ -124,7 +131,15 @@ func (s *Store) merge(from []Segment, folder string) error {
 }
 
 func (s *Store) mergeTo(out io.Writer, rows int64, from []Segment) (err error) {
-	var files []*parquet.File
+	defer func() {
+		if p := recover(); p != nil { // the library, on a damaged file
+			err = fmt.Errorf("read segments from %s on: %v", from[0].File, p)
+		}
+	}()
+	var files []segment.Input
+	quick := from[0].Table() == Samples
+	// In the order of time: samples of one series then follow each other in stretches.
+	slices.SortFunc(from, func(a, b Segment) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.File, b.File)) })
 	for i := range from {
 		f, err := os.Open(filepath.Join(s.dir, filepath.FromSlash(from[i].File)))
 		if err != nil {
@@ -138,9 +153,18 @@ func (s *Store) mergeTo(out io.Writer, rows int64, from []Segment) (err error) {
 		if p.NumRows() != from[i].Rows {
 			return fmt.Errorf("%s has %d rows, its manifest says %d", from[i].File, p.NumRows(), from[i].Rows)
 		}
-		files = append(files, p)
+		files = append(files, segment.Input{Name: from[i].File, File: p})
+		quick = quick && segment.Mergeable(p)
 	}
-	return merge(out, from[0].Table(), files)
+	if !quick {
+		return mergeRows(out, from[0].Table(), files)
+	}
+	s.merger.Reset(out)
+	n, err := segment.Merge(s.merger, files)
+	if err == nil && n != rows {
+		err = fmt.Errorf("%d rows were merged of %d", n, rows)
+	}
+	return errors.Join(err, s.merger.Close())
 }
 
 // Retain removes from the store the segments all of whose rows are past their
@@ -150,6 +174,19 @@ func (s *Store) Retain() error {
 	s.upkeep.Lock()
 	defer s.upkeep.Unlock()
 	now := sample.At(s.opt.Now())
+	return errors.Join(s.expire(now), s.sweep(now))
+}
+
+// Sweep is what Retain does on disk: for a server that answers only, while another
+// keeps their store in order.
+func (s *Store) Sweep() error {
+	s.upkeep.Lock()
+	defer s.upkeep.Unlock()
+	return s.sweep(sample.At(s.opt.Now()))
+}
+
+// expire removes segments from the store.
+func (s *Store) expire(now sample.Millis) error {
 	s.committing.Lock()
 	defer s.committing.Unlock()
 	c := &commit{}
@@ -160,35 +197,58 @@ func (s *Store) Retain() error {
 		}
 	}
 	s.mu.Unlock()
-	if len(c.Remove) > 0 {
-		slices.Sort(c.Remove)
-		if err := s.commit(c); err != nil {
-			return fmt.Errorf("retain: %w", err)
-		}
+	if len(c.Remove) == 0 {
+		return nil
+	}
+	slices.Sort(c.Remove)
+	switch err := s.commit(c); {
+	case errors.Is(err, errOvertaken): // the next Retain sees to it
+	case err != nil:
+		return fmt.Errorf("retain: %w", err)
+	default:
 		s.mu.Lock()
 		s.stats.Expired += uint64(len(c.Remove))
 		s.mu.Unlock()
 	}
-	return s.sweep(now)
+	return nil
 }
 
-// sweep removes replaced files that nobody reads any more.
+// sweep removes replaced files that nobody reads any more. Nobody begins to: no
+// Snapshot has a file that is no part of the store. So what storage takes for it
+// holds up neither commits nor queries.
 func (s *Store) sweep(now sample.Millis) error {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	var errs []error
-	for _, name := range slices.Sorted(maps.Keys(s.doomed)) {
-		if s.pins[name] > 0 || s.doomed[name] > now.Add(-s.opt.Grace) {
-			continue
+	errs := []error{s.evict()}
+	var due []string
+	for name, since := range s.doomed {
+		if s.pins[name] == 0 && since <= now.Add(-s.opt.Grace) {
+			due = append(due, name)
 		}
-		path := filepath.Join(s.dir, filepath.FromSlash(name))
-		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+	}
+	s.mu.Unlock()
+	slices.Sort(due)
+	ctx, cancel := s.brief()
+	defer cancel()
+	var gone []string
+	for _, name := range due {
+		if err := s.remove(ctx, name); err != nil {
 			errs = append(errs, err)
 			continue
 		}
+		gone = append(gone, name)
+	}
+	s.committing.Lock() // folders that are made just now stay
+	defer s.committing.Unlock()
+	alone := s.fetching.TryLock()
+	if alone {
+		defer s.fetching.Unlock()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, name := range gone {
 		delete(s.doomed, name)
 		// The last file of an hour takes its folders with it; one that is not empty stays.
-		for dir := filepath.Dir(path); dir != s.dir && os.Remove(dir) == nil; dir = filepath.Dir(dir) {
+		for dir := filepath.Dir(s.path(name)); alone && dir != s.dir && os.Remove(dir) == nil; dir = filepath.Dir(dir) {
 		}
 	}
 	return errors.Join(errs...)

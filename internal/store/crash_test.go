@@ -57,11 +57,11 @@ func ingestForEver(dir string) {
 	}
 }
 
-// TestExactlyOnceOverKills kills the ingest at random points, 20 times or as
+// TestExactlyOnceOverKills kills the ingest at random points, 8 times or as
 // often as QUELL_TEST_KILLS says: all that was acknowledged is there once, and
 // what was delivered again is not there twice.
 func TestExactlyOnceOverKills(t *testing.T) {
-	kills := 20
+	kills := 8
 	if text := os.Getenv("QUELL_TEST_KILLS"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil {

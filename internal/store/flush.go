@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,17 +18,19 @@ import (
 // flight is what one commit will hold.
 type flight struct {
 	pack      pack
+	known     known // the index's, from when it is written
 	incidents []Incident
 	actions   []Action
 	audit     []Audit
 	specs     []Spec
 	marks     map[Source]Mark
 	streams   map[string]Range
-	batches   uint64
+	spans     []span
+	id        string // of its commit, set when it is written
 }
 
-func newFlight() *flight {
-	return &flight{pack: pack{names: newNames()}, marks: map[Source]Mark{}, streams: map[string]Range{}}
+func newFlight(x *index) *flight {
+	return &flight{pack: newPack(x), marks: map[Source]Mark{}, streams: map[string]Range{}}
 }
 
 func (f *flight) size() int {
@@ -36,12 +40,13 @@ func (f *flight) size() int {
 func (f *flight) empty() bool { return f.size() == 0 && len(f.marks) == 0 && len(f.streams) == 0 }
 
 // clear makes it ready for the next commit.
-func (f *flight) clear() {
-	f.pack.clear()
+func (f *flight) clear(x *index) {
+	f.pack.clear(x)
+	f.known = known{}
 	f.incidents, f.actions, f.audit, f.specs = nil, nil, nil, nil
 	clear(f.marks)
 	clear(f.streams)
-	f.batches = 0
+	f.spans, f.id = f.spans[:0], ""
 }
 
 // Add takes in a batch, and reports whether it was new. It is kept from the
@@ -71,21 +76,53 @@ func (s *Store) Add(b *Batch) bool {
 		}
 		f.marks[b.Source] = m.take(b.N, now)
 	}
+	had := len(f.pack.rows)
+	last := s.index.last[b.Source.Machine]
 	for i := range b.Samples {
 		if ts := b.Samples[i].TS; ts < oldest || ts > newest || ts <= 0 {
 			s.stats.Rejected++
 			continue
 		}
-		f.pack.add(&b.Samples[i])
+		last = f.pack.add(last, &b.Samples[i])
 		s.stats.Samples++
 	}
-	f.incidents = append(f.incidents, b.Incidents...)
-	f.actions = append(f.actions, b.Actions...)
-	f.audit = append(f.audit, b.Audit...)
-	f.specs = append(f.specs, b.Specs...)
-	s.stats.Records += uint64(len(b.Incidents) + len(b.Actions) + len(b.Audit) + len(b.Specs))
+	if last != 0 {
+		s.index.last[s.index.texts[s.index.place(b.Source.Machine)]] = last
+	}
+	p := span{source: b.Source, n: b.N, rows: len(f.pack.rows) - had}
+	f.incidents, p.incidents = timely(s, f.incidents, Incidents, b.Incidents, func(r *Incident) *int64 { return &r.Updated })
+	f.actions, p.actions = timely(s, f.actions, Actions, b.Actions, func(r *Action) *int64 { return &r.At })
+	f.audit, p.audit = timely(s, f.audit, AuditLog, b.Audit, func(r *Audit) *int64 { return &r.At })
+	f.specs, p.specs = timely(s, f.specs, Specs, b.Specs, func(r *Spec) *int64 { return &r.At })
+	f.spans = append(f.spans, p)
+	s.stats.Records += uint64(p.incidents + p.actions + p.audit + p.specs)
 	s.stats.Batches++
 	return true
+}
+
+// timely appends rows of a table to those that are gathered, and says how many. One
+// that is too old to be kept is not, and one from the future, where it would stay
+// for ever, is of now: a machine's clock is wrong, and what it did is not.
+func timely[T any](s *Store, to []T, table string, rows []T, at func(*T) *int64) (all []T, n int) {
+	now := sample.At(s.opt.Now())
+	newest, oldest := int64(now.Add(s.opt.Ahead)), int64(math.MinInt64)
+	if keep := s.opt.Keep[table]; keep > 0 {
+		oldest = int64(now.Add(-keep))
+	}
+	had := len(to)
+	for i := range rows {
+		r := rows[i]
+		t := at(&r)
+		if *t < oldest {
+			s.stats.Rejected++
+			continue
+		}
+		if *t > newest {
+			*t = int64(now)
+		}
+		to = append(to, r)
+	}
+	return to, len(to) - had
 }
 
 // mark is what was taken of a source, committed or not.
@@ -120,6 +157,7 @@ func (s *Store) Flush() error {
 				s.mu.Unlock()
 				return nil
 			}
+			f.known, f.id = s.index.known, s.name()
 			s.flying, s.next = f, s.spare()
 		}
 		s.mu.Unlock()
@@ -133,22 +171,46 @@ func (s *Store) Flush() error {
 	return nil
 }
 
-// spare is what gathers while another is written: the one before, which knows
-// the names that come again.
+// spare is what gathers while another is written: the one before, whose memory
+// is used again.
 func (s *Store) spare() *flight {
+	if now := sample.At(s.opt.Now()); s.index.old(now) {
+		s.index = newIndex(now)
+	}
 	f := s.idle
 	if s.idle = nil; f == nil {
-		f = newFlight()
+		return newFlight(s.index)
 	}
+	f.clear(s.index)
 	return f
 }
 
-// write makes the segments of a flight and commits them.
+// write makes the segments of a flight and commits them, without what other
+// servers commit meanwhile.
 func (s *Store) write(f *flight) error {
-	c := &commit{Streams: f.streams}
-	for _, source := range sortedSources(f.marks) {
-		c.Marks = append(c.Marks, sourceMark{source, f.marks[source]})
+	for {
+		s.mu.Lock()
+		if s.landed { // an attempt that nothing was known of
+			s.landed, s.flying, s.idle = false, nil, f
+			s.mu.Unlock()
+			return nil
+		}
+		s.mu.Unlock()
+		err := s.tryWrite(f)
+		if err == nil {
+			s.mu.Lock()
+			s.flying, s.idle = nil, f
+			s.mu.Unlock()
+			return nil
+		}
+		if !errors.Is(err, errOvertaken) {
+			return err
+		}
 	}
+}
+
+func (s *Store) tryWrite(f *flight) error {
+	c := &commit{ID: f.id, Streams: f.streams, Marks: listMarks(f.marks)}
 	w := s.writer()
 	for hour, rows := range f.pack.hours() {
 		from, to := rows[0].ts, rows[0].ts
@@ -156,7 +218,7 @@ func (s *Store) write(f *flight) error {
 			from, to = min(from, rows[i].ts), max(to, rows[i].ts)
 		}
 		w.segment(partition(Samples, hour), Segment{Rows: int64(len(rows)), From: sample.Millis(from), To: sample.Millis(to)},
-			func(out io.Writer) error { return f.pack.writeSamples(out, rows) })
+			func(out io.Writer) error { return f.pack.write(s.columns, out, &f.known, rows) })
 	}
 	writeTable(w, Incidents, f.incidents, func(r *Incident) int64 { return r.Updated })
 	writeTable(w, Actions, f.actions, func(r *Action) int64 { return r.At })
@@ -170,42 +232,23 @@ func (s *Store) write(f *flight) error {
 	if err != nil {
 		return s.failed(w, err)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	f.clear()
-	s.flying, s.idle = nil, f
 	return nil
 }
 
-// failed takes back the files of a commit that failed.
+// failed takes back the files of a commit that failed, unless it may be there.
 func (s *Store) failed(w *writer, err error) error {
 	var broken *brokenError
-	if errors.As(err, &broken) {
+	var unsure *unsureError
+	switch {
+	case errors.As(err, &broken):
 		s.mu.Lock()
 		s.broken = err
 		s.mu.Unlock()
-		return err
+	case errors.As(err, &unsure): // the next Open removes them if it is not
+	default:
+		w.undo()
 	}
-	w.undo()
 	return err
-}
-
-func sortedSources(marks map[Source]Mark) []Source {
-	return slices.SortedFunc(maps.Keys(marks), func(a, b Source) int {
-		return compare3(a.Stream, b.Stream, a.Machine, b.Machine, a.Boot, b.Boot)
-	})
-}
-
-func compare3(texts ...string) int {
-	for i := 0; i < len(texts); i += 2 {
-		switch {
-		case texts[i] < texts[i+1]:
-			return -1
-		case texts[i] > texts[i+1]:
-			return 1
-		}
-	}
-	return 0
 }
 
 // writeTable writes records, a segment a day.
@@ -223,33 +266,50 @@ func writeTable[T any](w *writer, table string, rows []T, at func(*T) int64) {
 	}
 }
 
-// commit makes a commit the newest: the rename of its file is the moment. The
+// errOvertaken means that another server has committed since, and that what that
+// was is known now; or that it was this commit, whose answer was lost.
+var errOvertaken = errors.New("another server has committed meanwhile")
+
+// commit makes a commit the newest: that its file is there is the moment. The
 // caller holds committing.
 func (s *Store) commit(c *commit) error {
 	now := sample.At(s.opt.Now())
 	s.mu.Lock()
 	c.Generation, c.At = s.state.Generation+1, now
 	s.mu.Unlock()
-	path := filepath.Join(s.dir, logDir, commitName(c.Generation))
-	if err := writeJSON(path, c); err != nil {
-		// It may be there all the same, if only its folder could not be synced.
-		if bad := os.Remove(path); bad != nil && !errors.Is(bad, os.ErrNotExist) {
-			return &brokenError{errors.Join(err, bad)}
+	ctx, cancel := s.brief()
+	defer cancel()
+	err := createJSON(ctx, s.bucket, commitName(c.Generation), c)
+	if errors.Is(err, fs.ErrExist) {
+		if err := s.refresh(ctx); err != nil {
+			return fmt.Errorf("commit: %w", err)
 		}
+		return errOvertaken
+	}
+	if err != nil && s.remote {
+		err = &unsureError{err}
+	}
+	if err != nil {
 		return fmt.Errorf("commit: %w", err)
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.state.apply(c)
 	for _, name := range c.Remove {
 		s.doomed[name] = now
 	}
 	s.stats.Commits++
-	if c.Generation%everyCommits == 0 {
-		s.forgetSources(now)
-		// The commits hold all of it: a checkpoint that fails is made 256 later.
-		s.checkpointErr = s.state.checkpoint(s.dir)
+	if c.Generation%everyCommits != 0 {
+		s.mu.Unlock()
+		return nil
 	}
+	s.forgetSources(now)
+	all := s.state.clone()
+	s.mu.Unlock()
+	// The commits hold all of it: a checkpoint that fails is made 256 later.
+	err = all.checkpoint(ctx, s.bucket)
+	s.mu.Lock()
+	s.checkpointErr = err
+	s.mu.Unlock()
 	return nil
 }
 
@@ -260,6 +320,12 @@ type brokenError struct{ error }
 func (e *brokenError) Unwrap() error { return e.error }
 
 func (e *brokenError) Error() string { return "commit, and take it back: " + e.error.Error() }
+
+// unsureError is a commit that storage may have or may yet get: the next attempt
+// finds out.
+type unsureError struct{ error }
+
+func (e *unsureError) Unwrap() error { return e.error }
 
 // forgetAfter is how long a source is remembered: longer than any agent spools.
 const forgetAfter = 30 * 24 * 60 * 60 * 1000
@@ -286,14 +352,20 @@ func (w *writer) segment(folder string, seg Segment, fill func(io.Writer) error)
 	s := w.store
 	s.mu.Lock()
 	s.files++
-	seg.File = fmt.Sprintf("%s/%012d-%04d.parquet", folder, s.state.Generation+1, s.files)
+	seg.File = fmt.Sprintf("%s/%012d-%04d%s.parquet", folder, s.state.Generation+1, s.files, s.suffix)
 	s.mu.Unlock()
 	path := filepath.Join(s.dir, filepath.FromSlash(seg.File))
 	if w.err = w.mkdir(filepath.Dir(path)); w.err != nil {
 		return
 	}
-	if seg.Bytes, w.err = create(path, fill); w.err == nil {
-		w.made = append(w.made, seg)
+	if seg.Bytes, w.err = create(path, fill); w.err != nil {
+		return
+	}
+	w.made = append(w.made, seg)
+	ctx, cancel := s.long()
+	defer cancel()
+	if err := s.bucket.Put(ctx, seg.File, path); err != nil {
+		w.err = fmt.Errorf("store segment: %w", err)
 	}
 }
 
@@ -350,7 +422,11 @@ func (w *writer) finish() error {
 // undo removes the files of a commit that did not come about. What cannot be
 // removed now is no part of the store, and is removed by the next Open.
 func (w *writer) undo() {
+	ctx, cancel := w.store.brief()
+	defer cancel()
 	for i := range w.made {
-		_ = os.Remove(filepath.Join(w.store.dir, filepath.FromSlash(w.made[i].File)))
+		if name := w.made[i].File; !w.store.live(name) { // else the commit is there after all
+			_ = w.store.remove(ctx, name)
+		}
 	}
 }

@@ -1,27 +1,27 @@
 package store
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/quell-dev/quell/internal/atomicfile"
 	"github.com/quell-dev/quell/internal/sample"
 )
 
 // commit is one file of the log: the manifest of what it adds.
 type commit struct {
-	Generation uint64           `json:"generation"` // its place in the log, from 1
+	Generation uint64           `json:"generation"`   // its place in the log, from 1
+	ID         string           `json:"id,omitempty"` // the same however often it is tried
 	At         sample.Millis    `json:"at"`
 	Add        []Segment        `json:"add,omitempty"`
 	Remove     []string         `json:"remove,omitempty"` // files
-	Marks      []sourceMark     `json:"marks,omitempty"`  // that changed
+	Marks      sourceMarks      `json:"marks,omitempty"`  // that changed
 	Streams    map[string]Range `json:"streams,omitempty"`
 }
 
@@ -29,11 +29,6 @@ type commit struct {
 type Range struct {
 	First uint64 `json:"first"`
 	Last  uint64 `json:"last"`
-}
-
-type sourceMark struct {
-	Source
-	Mark
 }
 
 // state is what all commits so far come to.
@@ -47,8 +42,8 @@ type state struct {
 // checkpoint is a state as a file.
 type checkpoint struct {
 	state
-	List  []Segment    `json:"segments"`
-	Taken []sourceMark `json:"marks"`
+	List  []Segment   `json:"segments"`
+	Taken sourceMarks `json:"marks"`
 }
 
 const (
@@ -78,105 +73,117 @@ func (s *state) apply(c *commit) {
 	}
 }
 
-func commitName(generation uint64) string { return fmt.Sprintf("%020d.json", generation) }
+func commitName(generation uint64) string { return fmt.Sprintf("%s/%020d.json", logDir, generation) }
 
 func checkpointName(generation uint64) string {
-	return fmt.Sprintf("%020d.checkpoint.json", generation)
+	return fmt.Sprintf("%s/%020d.checkpoint.json", logDir, generation)
 }
 
-// readLog folds a store's log.
-func readLog(dir string) (state, error) {
-	s := newState()
-	entries, err := os.ReadDir(filepath.Join(dir, logDir))
+// readLog folds what a store's log has beyond a state, which may be that of
+// nothing, and returns the new state and the commits that were read one by one.
+func readLog(ctx context.Context, b Bucket, old state) (state, []commit, error) {
+	entries, err := b.List(ctx, logDir)
 	if err != nil {
-		return s, fmt.Errorf("read log: %w", err)
+		return old, nil, fmt.Errorf("read log: %w", err)
 	}
-	var commits []uint64
+	var found []uint64
 	from := uint64(0)
 	for _, e := range entries {
-		digits, suffix, _ := strings.Cut(e.Name(), ".")
+		digits, suffix, _ := strings.Cut(e.Name[len(logDir)+1:], ".")
 		n, err := strconv.ParseUint(digits, 10, 64)
 		switch {
 		case err != nil: // a file that was not finished
 		case suffix == "checkpoint.json":
 			from = max(from, n)
 		case suffix == "json":
-			commits = append(commits, n)
+			found = append(found, n)
 		}
 	}
-	if from > 0 {
-		var c checkpoint
-		if err := readJSON(filepath.Join(dir, logDir, checkpointName(from)), &c); err != nil {
-			return s, err
-		}
-		s.Generation = c.Generation
-		maps.Copy(s.Streams, c.Streams)
-		for _, seg := range c.List {
-			s.Segments[seg.File] = seg
-		}
-		for _, m := range c.Taken {
-			s.Marks[m.Source] = m.Mark
+	slices.Sort(found)
+	s := old.clone()
+	// Where the next commit is there still, commits lead on from the state.
+	if _, next := slices.BinarySearch(found, s.Generation+1); from > s.Generation && !next {
+		if s, err = readCheckpoint(ctx, b, from); err != nil {
+			return old, nil, err
 		}
 	}
-	slices.Sort(commits)
-	for _, n := range commits {
+	var read []commit
+	for _, n := range found {
 		if n <= s.Generation {
 			continue
 		}
 		if n != s.Generation+1 {
-			return s, fmt.Errorf("read log: commit %d is missing before %d: restore %s from a copy", s.Generation+1, n, filepath.Join(dir, logDir))
+			return old, nil, fmt.Errorf("read log: commit %d is missing before %d: restore %s from a copy", s.Generation+1, n, b.URL(logDir))
 		}
 		var c commit
-		if err := readJSON(filepath.Join(dir, logDir, commitName(n)), &c); err != nil {
-			return s, err
+		if err := readJSON(ctx, b, commitName(n), &c); err != nil {
+			return old, nil, err
 		}
 		s.apply(&c)
+		read = append(read, c)
+	}
+	return s, read, nil
+}
+
+func readCheckpoint(ctx context.Context, b Bucket, n uint64) (state, error) {
+	s := newState()
+	var c checkpoint
+	if err := readJSON(ctx, b, checkpointName(n), &c); err != nil {
+		return s, err
+	}
+	s.Generation = c.Generation
+	maps.Copy(s.Streams, c.Streams)
+	for _, seg := range c.List {
+		s.Segments[seg.File] = seg
+	}
+	for _, m := range c.Taken {
+		s.Marks[m.Source] = m.Mark
 	}
 	return s, nil
 }
 
-func readJSON(path string, v any) error {
-	text, err := os.ReadFile(path)
+func (s *state) clone() state {
+	return state{Generation: s.Generation, Segments: maps.Clone(s.Segments), Marks: maps.Clone(s.Marks), Streams: maps.Clone(s.Streams)}
+}
+
+func readJSON(ctx context.Context, b Bucket, name string, v any) error {
+	text, err := b.Read(ctx, name)
 	if err != nil {
 		return fmt.Errorf("read log: %w", err)
 	}
 	if err := json.Unmarshal(text, v); err != nil {
-		return fmt.Errorf("read log: %s: %w", path, err)
+		return fmt.Errorf("read log: %s: %w", b.URL(name), err)
 	}
 	return nil
 }
 
-func writeJSON(path string, v any) error {
+func createJSON(ctx context.Context, b Bucket, name string, v any) error {
 	text, err := json.Marshal(v)
 	if err != nil {
-		return fmt.Errorf("encode %s: %w", path, err)
+		return fmt.Errorf("encode %s: %w", name, err)
 	}
-	return atomicfile.Write(path, text, 0o644)
+	return b.Create(ctx, name, text)
 }
 
 // checkpoint writes the state as one file, and removes what the last one stood for.
-func (s *state) checkpoint(dir string) error {
-	c := checkpoint{state: *s, List: []Segment{}, Taken: []sourceMark{}}
+func (s *state) checkpoint(ctx context.Context, b Bucket) error {
+	c := checkpoint{state: *s, List: []Segment{}, Taken: listMarks(s.Marks)}
 	for _, name := range slices.Sorted(maps.Keys(s.Segments)) {
 		c.List = append(c.List, s.Segments[name])
 	}
-	for source, m := range s.Marks {
-		c.Taken = append(c.Taken, sourceMark{source, m})
-	}
-	slices.SortFunc(c.Taken, func(a, b sourceMark) int { return strings.Compare(a.Source.String(), b.Source.String()) })
-	if err := writeJSON(filepath.Join(dir, logDir, checkpointName(s.Generation)), &c); err != nil {
+	if err := createJSON(ctx, b, checkpointName(s.Generation), &c); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	entries, err := os.ReadDir(filepath.Join(dir, logDir))
+	entries, err := b.List(ctx, logDir)
 	if err != nil {
 		return fmt.Errorf("clean log: %w", err)
 	}
 	for _, e := range entries {
-		digits, _, _ := strings.Cut(e.Name(), ".")
+		digits, _, _ := strings.Cut(e.Name[len(logDir)+1:], ".")
 		n, bad := strconv.ParseUint(digits, 10, 64)
 		if bad == nil && n+everyCommits < s.Generation {
 			// The checkpoint before this one stays, and the commits after it.
-			err = errors.Join(err, os.Remove(filepath.Join(dir, logDir, e.Name())))
+			err = errors.Join(err, b.Remove(ctx, e.Name))
 		}
 	}
 	return err

@@ -67,7 +67,10 @@ func IncidentOf(inc *plan.Incident) (Incident, error) {
 	}
 	if n := len(inc.Rounds); n > 0 {
 		last := inc.Rounds[n-1]
-		r.CappedJob, r.CappedTask, r.CappedRate = string(last.Suspect.Job), string(last.Suspect.Name), &last.Rate
+		r.CappedJob, r.CappedTask = string(last.Suspect.Job), string(last.Suspect.Name)
+		if last.IO.IsZero() { // else the document has what was limited
+			r.CappedRate = &last.Rate
+		}
 		if v := float64(last.RelativeCost); !math.IsNaN(v) && !math.IsInf(v, 0) {
 			r.RelativeCost = &v
 		}
@@ -122,4 +125,10 @@ type Spec struct {
 	Mean     float64 `parquet:"cost_mean"`      // the paper's cpi_mean, for any signal
 	StdDev   float64 `parquet:"cost_stddev"`
 	Last     int64   `parquet:"last,timestamp(millisecond)"` // newest sample in it
+	// What a computation by SQL leaves out is 0 or empty, in the file null.
+	Since int64   `parquet:"since,optional,timestamp(millisecond)"` // the history before was dropped: the distribution has shifted
+	P50   float64 `parquet:"cost_p50,optional"`
+	P90   float64 `parquet:"cost_p90,optional"`
+	P99   float64 `parquet:"cost_p99,optional"`
+	Usage string  `parquet:"by_usage,optional"` // JSON: a list of spec.UsageCost
 }

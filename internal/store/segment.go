@@ -10,6 +10,7 @@ import (
 	"github.com/parquet-go/parquet-go"
 
 	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/store/segment"
 	trace "github.com/quell-dev/quell/internal/trace/parquet"
 )
 
@@ -68,7 +69,7 @@ func partition(table string, at sample.Millis) string {
 func order(table string) []parquet.SortingColumn {
 	var by []parquet.SortingColumn
 	for _, c := range map[string][]string{
-		Samples:   {"job", "platform", "task", "machine", "signal", "ts"},
+		Samples:   segment.Order(),
 		Incidents: {"updated"}, Actions: {"at"}, AuditLog: {"at"}, Specs: {"at"},
 	}[table] {
 		by = append(by, parquet.Ascending(c))
@@ -81,30 +82,6 @@ func options(table string) []parquet.WriterOption {
 	return append(trace.Options(), parquet.SortingWriterConfig(parquet.SortingColumns(order(table)...)))
 }
 
-// chunk is how many rows go to the library at once.
-const chunk = 1024
-
-// writeSamples writes rows, which it sorts.
-func (p *pack) writeSamples(w io.Writer, rows []packed) error {
-	p.sort(rows)
-	out := parquet.NewGenericWriter[trace.Row](w, options(Samples)...)
-	samples, file := make([]sample.Sample, chunk), make([]trace.Row, chunk)
-	values := make([]float64, 0, chunk*len(sample.AllExtras()))
-	for len(rows) > 0 {
-		n := min(chunk, len(rows))
-		values = values[:0]
-		for i := range n {
-			p.unpack(&rows[i], &samples[i])
-			values = file[i].Set(&samples[i], values)
-		}
-		if _, err := out.Write(file[:n]); err != nil {
-			return err
-		}
-		rows = rows[n:]
-	}
-	return out.Close()
-}
-
 // writeRecords writes rows of a table, sorted already.
 func writeRecords[T any](w io.Writer, table string, rows []T) error {
 	out := parquet.NewGenericWriter[T](w, options(table)...)
@@ -114,11 +91,12 @@ func writeRecords[T any](w io.Writer, table string, rows []T) error {
 	return out.Close()
 }
 
-// merge writes the rows of several segments, each sorted, as one.
-func merge(w io.Writer, table string, files []*parquet.File) error {
+// mergeRows writes the rows of several segments, each sorted, as one: records,
+// and samples that something else wrote.
+func mergeRows(w io.Writer, table string, files []segment.Input) error {
 	var groups []parquet.RowGroup
 	for _, f := range files {
-		groups = append(groups, f.RowGroups()...)
+		groups = append(groups, f.File.RowGroups()...)
 	}
 	merged, err := parquet.MergeRowGroups(groups, parquet.SortingRowGroupConfig(parquet.SortingColumns(order(table)...)))
 	if err != nil {

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/store/segment"
 )
 
 // Options of a store; the zero value keeps everything for ever.
@@ -22,11 +24,18 @@ type Options struct {
 	Now func() time.Time
 	// Keep is how long a table's rows are kept; 0 or no entry: for ever.
 	Keep map[string]time.Duration
-	// Ahead is how far in the future a sample may lie: one of a machine whose
-	// clock is wrong would found a partition that nobody looks for. 0: an hour.
+	// Ahead is how far in the future a sample or a record may lie: one of a machine
+	// whose clock is wrong would found a partition that nobody looks for. 0: an hour.
 	Ahead time.Duration
+	// Bucket is where the files are; nil: in the folder itself. Then the folder has
+	// copies, and several servers may open a store of one Bucket, each with a folder
+	// of its own.
+	Bucket Bucket
+	// Copies bounds them, bytes; those that a query or a merge needs are there all the
+	// same. 0: no bound.
+	Copies int64
 	// Grace is how long a file stays after it was replaced, for readers in other
-	// processes that found it in the log. 0: a minute.
+	// processes that found it in the log. 0: a minute, ten in a Bucket.
 	Grace time.Duration
 }
 
@@ -36,7 +45,7 @@ type Stats struct {
 	Duplicates uint64 // batches dropped because they were taken before
 	Samples    uint64 // taken
 	Records    uint64 // taken
-	Rejected   uint64 // samples too old to be kept or too far in the future
+	Rejected   uint64 // samples and records too old to be kept, samples too far in the future
 	Commits    uint64
 	Merged     uint64 // segments that were replaced by larger ones
 	Expired    uint64 // segments that were past their time
@@ -53,26 +62,35 @@ var ErrLocked = errors.New("another process writes to this store")
 // Store is a folder that is open for writing. Its methods may be called from
 // several goroutines.
 type Store struct {
-	dir  string
-	lock *os.File
-	opt  Options
+	dir    string
+	lock   *os.File
+	opt    Options
+	bucket Bucket // of the folder itself if there is no other
+	remote bool   // there is
+	suffix string // of files' names, so that two servers make no two of one name
+
+	fetching sync.Mutex // one at a time brings files
 
 	mu     sync.Mutex // of what follows
 	state  state
 	pins   map[string]int           // files that snapshots hold
 	doomed map[string]sample.Millis // files no longer listed, and since when
 	stats  Stats
+	index  *index  // of the series that next gathers
 	next   *flight // gathers
 	flying *flight // being written, or to be tried again
 	idle   *flight // written, to gather again
 	broken error   // nothing can be committed any more
+	landed bool    // what flies is in the log, as was found out later
 
 	checkpointErr error // of the newest checkpoint
 
-	upkeep sync.Mutex // one Compact or Retain at a time; taken before committing
+	upkeep sync.Mutex      // one Compact or Retain at a time; taken before committing
+	merger *segment.Writer // under upkeep
 
-	committing sync.Mutex // one commit at a time; taken before mu
-	files      int        // made by this process
+	committing sync.Mutex      // one commit at a time; taken before mu
+	columns    *segment.Writer // under committing
+	files      int             // made by this process
 }
 
 // Open opens the store in a folder, which it makes if need be, and removes what
@@ -85,7 +103,9 @@ func Open(dir string, opt Options) (*Store, error) {
 		opt.Ahead = time.Hour
 	}
 	if opt.Grace == 0 {
-		opt.Grace = time.Minute
+		if opt.Grace = time.Minute; opt.Bucket != nil {
+			opt.Grace = 10 * time.Minute // other servers' queries may still be bringing it
+		}
 	}
 	if err := os.MkdirAll(filepath.Join(dir, logDir), 0o755); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
@@ -94,18 +114,32 @@ func Open(dir string, opt Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
-	s := &Store{dir: dir, lock: lock, opt: opt, pins: map[string]int{}, doomed: map[string]sample.Millis{}, next: newFlight()}
+	s := &Store{dir: dir, lock: lock, opt: opt, bucket: opt.Bucket, remote: opt.Bucket != nil, pins: map[string]int{}, doomed: map[string]sample.Millis{}, index: newIndex(sample.At(opt.Now()))}
+	s.next = newFlight(s.index)
+	if s.remote {
+		s.suffix = "-" + s.name()[:10]
+	} else {
+		s.bucket = folder{dir}
+	}
+	ctx, cancel := s.long()
+	defer cancel()
 	if err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == unix.EWOULDBLOCK {
 		err = ErrLocked
 	}
 	if err == nil {
-		s.state, err = readLog(dir)
+		s.state, _, err = readLog(ctx, s.bucket, newState())
 	}
 	if err == nil {
-		err = s.sweepOrphans()
+		err = s.sweepOrphans(ctx)
 	}
 	if err == nil {
 		err = writeSchemas(dir)
+	}
+	if err == nil {
+		s.columns, err = segment.NewWriter()
+	}
+	if err == nil {
+		s.merger, err = segment.NewWriter()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open store %s: %w", dir, errors.Join(err, lock.Close()))
@@ -116,39 +150,34 @@ func Open(dir string, opt Options) (*Store, error) {
 // Close lets go of the folder. What was not flushed is not kept.
 func (s *Store) Close() error { return s.lock.Close() }
 
-// sweepOrphans removes what a crash left: files that no commit names.
-func (s *Store) sweepOrphans() error {
-	for _, table := range Tables() {
-		top := filepath.Join(s.dir, table)
-		err := filepath.WalkDir(top, func(path string, d os.DirEntry, err error) error {
-			if errors.Is(err, os.ErrNotExist) {
-				return nil
-			}
-			if err != nil || d.IsDir() {
-				return err
-			}
-			name, err := filepath.Rel(s.dir, path)
+// orphanAge is how old a file in a Bucket is that no commit will ever name: no
+// server writes one for so long.
+const orphanAge = 24 * time.Hour
+
+// sweepOrphans removes what a crash left: files that no commit names. In a
+// Bucket others may be writing such files just now.
+func (s *Store) sweepOrphans(ctx context.Context) error {
+	for _, b := range []Bucket{folder{s.dir}, s.bucket} {
+		_, local := b.(folder)
+		for _, below := range append(Tables(), logDir) {
+			all, err := b.List(ctx, below)
 			if err != nil {
-				return err
+				return fmt.Errorf("remove what a crash left: %w", err)
 			}
-			if _, live := s.state.Segments[filepath.ToSlash(name)]; live {
-				return nil
+			for _, e := range all {
+				_, live := s.state.Segments[e.Name]
+				switch {
+				case below == logDir && !unfinished(e.Name), live:
+				case !local && s.opt.Now().Sub(e.At) < orphanAge:
+				default:
+					if err := b.Remove(ctx, e.Name); err != nil {
+						return fmt.Errorf("remove what a crash left: %w", err)
+					}
+				}
 			}
-			return os.Remove(path)
-		})
-		if err != nil {
-			return fmt.Errorf("remove what a crash left: %w", err)
 		}
-	}
-	entries, err := os.ReadDir(filepath.Join(s.dir, logDir))
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), ".") { // atomicfile's, not finished
-			if err := os.Remove(filepath.Join(s.dir, logDir, e.Name())); err != nil {
-				return err
-			}
+		if !s.remote {
+			break
 		}
 	}
 	return nil
@@ -206,6 +235,7 @@ type Snapshot struct {
 	Generation uint64
 	Segments   []Segment // by file
 	store      *Store
+	bucket     Bucket
 }
 
 // Snapshot returns the segments that may hold rows from from to to; 0 is no
@@ -213,7 +243,7 @@ type Snapshot struct {
 func (s *Store) Snapshot(from, to sample.Millis) *Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sn := &Snapshot{Dir: s.dir, Generation: s.state.Generation, store: s}
+	sn := &Snapshot{Dir: s.dir, Generation: s.state.Generation, store: s, bucket: s.bucket}
 	for _, seg := range s.state.Segments {
 		if (from == 0 || seg.To >= from) && (to == 0 || seg.From <= to) {
 			sn.Segments = append(sn.Segments, seg)
@@ -226,6 +256,40 @@ func (s *Store) Snapshot(from, to sample.Millis) *Snapshot {
 
 func sortSegments(all []Segment) {
 	slices.SortFunc(all, func(a, b Segment) int { return strings.Compare(a.File, b.File) })
+}
+
+// Remote reports whether segments may not be here: then Fetch them.
+func (sn *Snapshot) Remote() bool { return sn.store != nil && sn.store.remote }
+
+// Fetch brings those segments of some tables here that are not: before Files are
+// read. In a folder all are.
+func (sn *Snapshot) Fetch(ctx context.Context, tables ...string) error {
+	var of []Segment
+	for i := range sn.Segments {
+		if slices.Contains(tables, sn.Segments[i].Table()) {
+			of = append(of, sn.Segments[i])
+		}
+	}
+	return sn.Bring(ctx, of)
+}
+
+// Bring is Fetch of segments of its own choice.
+func (sn *Snapshot) Bring(ctx context.Context, segments []Segment) error {
+	if !sn.Remote() {
+		return nil
+	}
+	return sn.store.fetch(ctx, segments)
+}
+
+// URLs returns where a table's segments are for programs on other machines.
+func (sn *Snapshot) URLs(table string) []string {
+	var urls []string
+	for i := range sn.Segments {
+		if sn.Segments[i].Table() == table {
+			urls = append(urls, sn.bucket.URL(sn.Segments[i].File))
+		}
+	}
+	return urls
 }
 
 // Files returns the paths of a table's segments.
@@ -260,11 +324,19 @@ func (sn *Snapshot) Close() {
 // holding on to them: a file that is gone when it is opened has been replaced
 // meanwhile, then read again.
 func Read(dir string) (*Snapshot, error) {
-	st, err := readLog(dir)
-	if err != nil {
+	if _, err := os.Stat(filepath.Join(dir, logDir)); err != nil {
 		return nil, fmt.Errorf("read store %s: %w", dir, err)
 	}
-	sn := &Snapshot{Dir: dir, Generation: st.Generation, Segments: slices.Collect(maps.Values(st.Segments))}
+	return ReadBucket(context.Background(), folder{dir}, dir)
+}
+
+// ReadBucket is Read of a store in a Bucket; Files would be below dir.
+func ReadBucket(ctx context.Context, b Bucket, dir string) (*Snapshot, error) {
+	st, _, err := readLog(ctx, b, newState())
+	if err != nil {
+		return nil, fmt.Errorf("read store %s: %w", b.URL(""), err)
+	}
+	sn := &Snapshot{Dir: dir, Generation: st.Generation, Segments: slices.Collect(maps.Values(st.Segments)), bucket: b}
 	sortSegments(sn.Segments)
 	return sn, nil
 }

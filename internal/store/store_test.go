@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -187,6 +188,102 @@ func TestSegmentsAreSorted(t *testing.T) {
 	sorted()
 }
 
+// Tasks come, go and change their order and class from tick to tick, late
+// batches lie in other hours, and the index is made anew: rows stay what they were.
+func TestTasksComeAndGo(t *testing.T) {
+	dir, c := t.TempDir(), &clock{start}
+	s := open(t, dir, c.options())
+	rng := rand.New(rand.NewPCG(7, 8))
+	var all []*Batch
+	n := map[string]uint64{}
+	for range 120 {
+		machine := fmt.Sprint("m", rng.IntN(3))
+		n[machine]++
+		b := tick(machine, "a", n[machine], 8)
+		rng.Shuffle(len(b.Samples), func(i, k int) {
+			if rng.IntN(4) == 0 {
+				b.Samples[i], b.Samples[k] = b.Samples[k], b.Samples[i]
+			}
+		})
+		b.Samples = b.Samples[rng.IntN(3) : 5+rng.IntN(4)]
+		for i := range b.Samples {
+			b.Samples[i].TS = sample.At(c.now)
+			if rng.IntN(20) == 0 {
+				b.Samples[i].TS -= sample.Millis(rng.IntN(3 * hourMS))
+			}
+			if rng.IntN(9) == 0 {
+				b.Samples[i].Class = sample.BestEffort
+			}
+		}
+		all = append(all, b)
+		if !s.Add(b) {
+			t.Fatal("a batch was not new")
+		}
+		if rng.IntN(10) == 0 {
+			flush(t, s)
+		}
+		c.now = c.now.Add(time.Duration(rng.IntN(120)) * time.Second)
+	}
+	flush(t, s)
+	same(t, "flushed", read[trace.Row](t, dir, Samples), rowsOf(all...))
+	c.now = c.now.Add(24 * time.Hour)
+	for more, err := s.Compact(); more; more, err = s.Compact() {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s.Stats().Merged == 0 {
+		t.Error("nothing was merged")
+	}
+	same(t, "merged", read[trace.Row](t, dir, Samples), rowsOf(all...))
+}
+
+// What a reader of another tool's segments would have: files that quell did not
+// write by series are merged by rows.
+func TestForeignSegmentsAreMerged(t *testing.T) {
+	dir, c := t.TempDir(), &clock{start}
+	s := open(t, dir, c.options())
+	var all []*Batch
+	for n := range uint64(3) {
+		b := tick("m1", "a", n+1, 4)
+		all = append(all, b)
+		s.Add(b)
+		flush(t, s)
+	}
+	// The second is written anew, as older versions did.
+	sn := s.Snapshot(0, 0)
+	name := sn.Files(Samples)[1]
+	rows, err := parquet.ReadFile[trace.Row](name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := writeRecords(file, Samples, rows); err != nil {
+		t.Fatal(err)
+	}
+	info, err := file.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.mu.Lock()
+	seg := s.state.Segments[sn.Segments[1].File]
+	seg.Bytes = info.Size()
+	s.state.Segments[seg.File] = seg
+	s.mu.Unlock()
+	sn.Close()
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c.now = c.now.Add(3 * time.Hour)
+	if more, err := s.Compact(); !more || err != nil {
+		t.Fatal(more, err)
+	}
+	same(t, "merged", read[trace.Row](t, dir, Samples), rowsOf(all...))
+}
+
 func TestABatchCountsOnce(t *testing.T) {
 	dir, c := t.TempDir(), &clock{start}
 	s := open(t, dir, c.options())
@@ -261,6 +358,43 @@ func TestTimesThatCannotBeAreRejected(t *testing.T) {
 	flush(t, s)
 	if rows, st := read[trace.Row](t, dir, Samples), s.Stats(); len(rows) != 2 || st.Rejected != 2 || st.Samples != 2 {
 		t.Errorf("%d rows, %+v; want 2 taken, 2 rejected", len(rows), st)
+	}
+}
+
+// What a machine whose clock is wrong tells is kept, at a time at which it can be
+// found and will once be old; what is old already is not.
+func TestRecordsOfAWrongClock(t *testing.T) {
+	c := &clock{start}
+	opt := c.options()
+	opt.Keep = map[string]time.Duration{Incidents: 24 * time.Hour, Actions: 24 * time.Hour}
+	dir := t.TempDir()
+	s := open(t, dir, opt)
+	now := start.UnixMilli()
+	at := func(d time.Duration) int64 { return now + d.Milliseconds() }
+	b := &Batch{Source: Source{"records", "m1", "a"}, N: 1}
+	for _, d := range []time.Duration{-time.Hour, 59 * time.Minute, 50 * 365 * 24 * time.Hour, -25 * time.Hour, -50 * 365 * 24 * time.Hour} {
+		b.Incidents = append(b.Incidents, Incident{Machine: "m1", ID: d.String(), Updated: at(d)})
+		b.Actions = append(b.Actions, Action{Machine: "m1", ID: d.String(), At: at(d)})
+	}
+	s.Add(b)
+	flush(t, s)
+	var got []int64
+	for _, r := range read[Incident](t, dir, Incidents) {
+		got = append(got, r.Updated)
+	}
+	for _, r := range read[Action](t, dir, Actions) {
+		got = append(got, r.At)
+	}
+	slices.Sort(got)
+	want := []int64{at(-time.Hour), at(-time.Hour), now, now, at(59 * time.Minute), at(59 * time.Minute)}
+	if !slices.Equal(got, want) {
+		t.Errorf("kept at %v, want %v", got, want)
+	}
+	if st := s.Stats(); st.Records != 6 || st.Rejected != 4 {
+		t.Errorf("%+v, want 6 records taken, 4 rejected", st)
+	}
+	if b.Incidents[2].Updated == now {
+		t.Error("the caller's batch was changed")
 	}
 }
 

@@ -23,9 +23,6 @@ func Child(dir string, in io.Reader, out io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("shut the query in: %w", err)
 	}
-	w := bufio.NewWriterSize(out, 1<<16)
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false)
 	var job Job
 	if err := json.NewDecoder(in).Decode(&job); err != nil {
 		return fmt.Errorf("read query: %w", err)
@@ -33,11 +30,19 @@ func Child(dir string, in io.Reader, out io.Writer) error {
 	if err := limit(&job.Limits); err != nil {
 		return fmt.Errorf("limit the query: %w", err)
 	}
-	if err := enc.Encode(line{Fences: append(fences, "limits")}); err != nil {
+	return carryOut(&job, append(fences, "limits"), out)
+}
+
+// carryOut writes which fences are up, and the answer.
+func carryOut(job *Job, fences []string, out io.Writer) error {
+	w := bufio.NewWriterSize(out, 1<<16)
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(line{Fences: fences}); err != nil {
 		return err
 	}
 	a := &answer{limits: job.Limits, enc: enc}
-	if err := run(context.Background(), &job, a); err != nil {
+	if err := run(context.Background(), job, a); err != nil {
 		var e *Error
 		if !errors.As(err, &e) {
 			e = &Error{Broken, err.Error()}

@@ -19,6 +19,8 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/spec"
 	"github.com/quell-dev/quell/internal/store"
+	"github.com/quell-dev/quell/internal/store/dialect"
+	"github.com/quell-dev/quell/internal/store/digest"
 )
 
 // TestMain makes the test binary the child of its own queries.
@@ -32,6 +34,9 @@ func TestMain(m *testing.M) {
 	}
 	if len(os.Args) == 3 && os.Args[1] == "query-child-unfenced" {
 		unfenced(os.Args[2])
+	}
+	if len(os.Args) == 3 && os.Args[1] == "query-child-many" {
+		many(os.Args[2])
 	}
 	quelltest.Main(m)
 }
@@ -97,7 +102,7 @@ func (b *bench) add(t testing.TB, batch *store.Batch) {
 func (b *bench) job(sql string) *Job {
 	sn := b.store.Snapshot(0, 0)
 	defer sn.Close()
-	return &Job{SQL: sql, Files: FilesOf(sn), Limits: limits()}
+	return &Job{SQL: sql, Files: dialect.Files(sn), Limits: limits()}
 }
 
 func (b *bench) ask(t testing.TB, sql string) *Answer {
@@ -143,9 +148,15 @@ func TestAQueryAnswers(t *testing.T) {
 		t.Errorf("fences %v", a.Fences)
 	}
 	t.Logf("fences: %v; took %v", a.Fences, a.Took)
+	together := &asker{t: t, dir: b.dir}
+	together.begin()
+	defer func() { together.end() }()
 	for _, table := range []string{"samples", "incidents", "incident_history", "actions", "audit", "specs", "spec_history", "machines", "signals"} {
-		b.ask(t, "FROM "+table)
-		b.ask(t, "DESCRIBE "+table)
+		for _, sql := range []string{"FROM " + table, "DESCRIBE " + table} {
+			if _, err := together.query(b.job(sql)); err != nil {
+				t.Errorf("%s: %v", sql, err)
+			}
+		}
 	}
 	if got := rows(b.ask(t, "SELECT count(*) FROM signals WHERE least_cpu > 1000 OR most_cost > 1e9")); got != "[0]" {
 		t.Errorf("%s signals have a bound that nothing reaches", got)
@@ -200,7 +211,8 @@ func TestIncidentsStandAsLastTold(t *testing.T) {
 	}
 }
 
-// The specs by SQL are those of spec.History on the same samples.
+// The specs by SQL, by digests and by an agent's own spec.History are the same on
+// the same samples.
 func TestSpecsAgreeWithHistory(t *testing.T) {
 	p := spec.Paper()
 	h := spec.NewHistory(p)
@@ -239,7 +251,7 @@ func TestSpecsAgreeWithHistory(t *testing.T) {
 	b.add(t, &store.Batch{})
 	now := last.Add(time.Minute)
 	want, _ := h.Lookup(key, now)
-	got, err := SpecsOf(b.ask(t, SpecSQL(p, now)), now)
+	got, err := dialect.SpecsOf(b.ask(t, dialect.DuckDB().Specs(p, now)).Rows, now)
 	if err != nil || len(got) != 1 {
 		t.Fatalf("%d specs, %v", len(got), err)
 	}
@@ -247,9 +259,20 @@ func TestSpecsAgreeWithHistory(t *testing.T) {
 	if g.State != want.State.String() || g.State != "ready" || g.Samples != want.Samples || int(g.Tasks) != want.Tasks || g.Last != int64(last) {
 		t.Errorf("got %+v\nwant %+v", g, want)
 	}
-	for name, pair := range map[string][2]float64{"mean": {g.Mean, want.Mean}, "σ": {g.StdDev, want.StdDev}, "CPU": {g.CPUMean, want.CPUMean}} {
-		if math.Abs(pair[0]-pair[1]) > 1e-9*math.Abs(pair[1]) {
-			t.Errorf("%s: by SQL %.15g, by History %.15g", name, pair[0], pair[1])
+	sn := b.store.Snapshot(0, 0)
+	defer sn.Close()
+	learner := digest.Learner{Dir: t.TempDir()}
+	all, _, err := learner.Learn(t.Context(), sn, nil, p, now)
+	if err != nil || len(all) != 1 {
+		t.Fatalf("%d specs by digests, %v", len(all), err)
+	}
+	d := all[0]
+	if d.State.String() != g.State || d.Samples != g.Samples || d.Tasks != int(g.Tasks) || int64(d.Last) != g.Last || d.Key != key {
+		t.Errorf("by digests %+v\nby SQL %+v", d, g)
+	}
+	for name, by := range map[string][3]float64{"mean": {g.Mean, want.Mean, d.Mean}, "σ": {g.StdDev, want.StdDev, d.StdDev}, "CPU": {g.CPUMean, want.CPUMean, d.CPUMean}} {
+		if math.Abs(by[0]-by[1]) > 1e-9*by[1] || math.Abs(by[2]-by[1]) > 1e-9*by[1] {
+			t.Errorf("%s: by SQL %.15g, by History %.15g, by digests %.15g", name, by[0], by[1], by[2])
 		}
 	}
 }
@@ -271,7 +294,7 @@ func TestIncidentsDoNotTeach(t *testing.T) {
 	p := spec.Paper()
 	p.MinTasks, p.MinSamples = 2, 7
 	now := sample.At(start.Add(time.Hour))
-	got, err := SpecsOf(b.ask(t, SpecSQL(p, now)), now)
+	got, err := dialect.SpecsOf(b.ask(t, dialect.DuckDB().Specs(p, now)).Rows, now)
 	if err != nil || len(got) != 1 {
 		t.Fatalf("%v, %v", got, err)
 	}
@@ -282,7 +305,7 @@ func TestIncidentsDoNotTeach(t *testing.T) {
 	open := inc
 	open.Closed, open.Updated, open.ID = nil, at(9), "3"
 	b.add(t, &store.Batch{Incidents: []store.Incident{open}})
-	if got, err = SpecsOf(b.ask(t, SpecSQL(p, now)), now); err != nil || got[0].Samples != 9+2 {
+	if got, err = dialect.SpecsOf(b.ask(t, dialect.DuckDB().Specs(p, now)).Rows, now); err != nil || got[0].Samples != 9+2 {
 		t.Errorf("while one is open: %d samples, want 11, %v", got[0].Samples, err)
 	}
 }

@@ -6,15 +6,13 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"math"
 	"regexp"
-	"strconv"
 	"strings"
 
 	duckdb "github.com/duckdb/duckdb-go/v2"
 
-	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/store"
+	"github.com/quell-dev/quell/internal/store/dialect"
 )
 
 // engine is a DuckDB in memory over some segments.
@@ -60,64 +58,38 @@ func allFiles(job *Job) (all []string) {
 	return all
 }
 
-func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
-
 func list(texts []string) string {
 	quoted := make([]string, len(texts))
 	for i, s := range texts {
-		quoted[i] = quote(s)
+		quoted[i] = dialect.DuckDB().Quote(s)
 	}
 	return "[" + strings.Join(quoted, ", ") + "]"
 }
 
 // views returns the statements that make the tables people ask (docs/sql.md).
 func views(job *Job) []string {
-	scan := func(table string) string {
-		return "SELECT * FROM read_parquet(" + list(job.Files[table]) + ")"
+	d := dialect.DuckDB()
+	all := []string{"CREATE TABLE machines (machine VARCHAR, boot VARCHAR, stream VARCHAR, batch UBIGINT, last_seen TIMESTAMPTZ)"}
+	for _, table := range store.Tables() {
+		scan := "SELECT * FROM read_parquet(" + list(job.Files[table])
+		if table == store.Samples {
+			scan += ")" + d.Between(job.From, job.To)
+		} else {
+			scan += ", union_by_name = true)" // few files, of which old ones may lack columns
+		}
+		all = append(all, "CREATE VIEW "+dialect.Table(table)+" AS "+scan)
 	}
-	var where []string
-	if job.From > 0 {
-		where = append(where, fmt.Sprintf("ts >= make_timestamptz(%d)", int64(job.From)*1000))
-	}
-	if job.To > 0 {
-		where = append(where, fmt.Sprintf("ts <= make_timestamptz(%d)", int64(job.To)*1000))
-	}
-	samples := scan(store.Samples)
-	if len(where) > 0 {
-		samples += " WHERE " + strings.Join(where, " AND ")
-	}
-	all := []string{
-		"CREATE VIEW samples AS " + samples,
-		"CREATE VIEW incident_history AS " + scan(store.Incidents),
-		"CREATE VIEW incidents AS SELECT * FROM incident_history QUALIFY row_number() OVER (PARTITION BY machine, id ORDER BY updated DESC, closed DESC NULLS LAST) = 1",
-		"CREATE VIEW actions AS " + scan(store.Actions),
-		"CREATE VIEW audit AS " + scan(store.AuditLog),
-		"CREATE VIEW spec_history AS " + scan(store.Specs),
-		"CREATE VIEW specs AS SELECT * FROM spec_history QUALIFY row_number() OVER (PARTITION BY job, platform, signal, variant ORDER BY version DESC) = 1",
-		"CREATE TABLE machines (machine VARCHAR, boot VARCHAR, stream VARCHAR, batch UBIGINT, last_seen TIMESTAMPTZ)",
-		"CREATE TABLE signals (signal VARCHAR, unit VARCHAR, cost VARCHAR, least_cpu DOUBLE, least_cost DOUBLE, most_cost DOUBLE)",
+	for _, v := range d.Views() {
+		all = append(all, "CREATE VIEW "+v.Name+" AS "+v.Query)
 	}
 	var rows []string
 	for _, m := range job.Machines {
-		rows = append(rows, fmt.Sprintf("(%s, %s, %s, %d, make_timestamptz(%d))", quote(m.Machine), quote(m.Boot), quote(m.Stream), m.Batch, int64(m.LastSeen)*1000))
+		rows = append(rows, fmt.Sprintf("(%s, %s, %s, %d, %s)", d.Quote(m.Machine), d.Quote(m.Boot), d.Quote(m.Stream), m.Batch, d.At(m.LastSeen)))
 	}
 	if len(rows) > 0 {
 		all = append(all, "INSERT INTO machines VALUES "+strings.Join(rows, ", "))
 	}
-	for _, s := range sample.Signals() {
-		all = append(all, fmt.Sprintf("INSERT INTO signals VALUES (%s, %s, %s, %s, %s, %s)", quote(string(s.Name)), quote(s.Unit), quote(s.Cost),
-			number(s.LeastCPU), number(s.Min), number(s.Max)))
-	}
 	return all
-}
-
-// number writes a bound; one that nothing reaches is none: null. (The signal io
-// has such a least CPU usage: its activity is another.)
-func number(v float64) string {
-	if math.IsInf(v, 0) || v == math.MaxFloat64 {
-		return "NULL"
-	}
-	return strconv.FormatFloat(v, 'g', -1, 64)
 }
 
 // explain matches what may stand before a SELECT that is to be explained: with

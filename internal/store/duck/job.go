@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/sample"
-	"github.com/quell-dev/quell/internal/store"
 )
 
 // Limits bound one query.
@@ -30,8 +29,7 @@ type Machine struct {
 // Job is one query.
 type Job struct {
 	SQL string `json:"sql"`
-	// Files are the segments of each table, with absolute paths; the first of each
-	// has no rows and says which columns there are.
+	// Files are the segments of each table, with absolute paths (dialect.Files).
 	Files    map[string][]string `json:"files"`
 	From, To sample.Millis       // samples outside of it are not shown; 0: no bound
 	Machines []Machine           `json:"machines"`
@@ -94,13 +92,4 @@ type line struct {
 	Err     *Error          `json:"error,omitempty"`
 	// Fences says which of them are up; it comes first.
 	Fences []string `json:"fences,omitempty"`
-}
-
-// FilesOf are a snapshot's segments as a Job has them.
-func FilesOf(sn *store.Snapshot) map[string][]string {
-	files := map[string][]string{}
-	for _, table := range store.Tables() {
-		files[table] = append([]string{store.SchemaFile(sn.Dir, table)}, sn.Files(table)...)
-	}
-	return files
 }

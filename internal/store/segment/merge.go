@@ -1,0 +1,128 @@
+package segment
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/parquet-go/parquet-go"
+)
+
+// Input is a file to be merged. It is read from where it is meanwhile.
+type Input struct {
+	Name string // for errors
+	File *parquet.File
+}
+
+// Merge adds the samples of several files, all Mergeable, to w, and returns how
+// many there were. Of samples of one series and time those of the earlier file
+// come first.
+func Merge(w *Writer, files []Input) (rows int64, err error) {
+	var all []*source
+	defer func() {
+		for _, s := range all {
+			err = errors.Join(err, s.close())
+		}
+	}()
+	for _, f := range files {
+		s, err := open(f.Name, f.File)
+		if err != nil {
+			return 0, err
+		}
+		all = append(all, s)
+	}
+	live := make([]*source, 0, len(all))
+	for _, s := range all {
+		if !s.done {
+			live = append(live, s)
+		}
+	}
+	var same []*source // those that stand at the first of all series
+	for len(live) > 0 {
+		same = first(live, same[:0])
+		series := same[0].series
+		w.Series(&series)
+		n, err := zip(w, &series, same)
+		if err != nil {
+			return rows, err
+		}
+		rows += n
+		if w.err != nil {
+			return rows, fmt.Errorf("write segment: %w", w.err)
+		}
+		keep := live[:0]
+		for _, s := range live {
+			if !s.done {
+				keep = append(keep, s)
+			}
+		}
+		live = keep
+	}
+	return rows, nil
+}
+
+// first returns the sources at the first series. Mostly all are: agents send of
+// all their tasks in every tick.
+func first(live, same []*source) []*source {
+	same = append(same, live[0])
+	for _, s := range live[1:] {
+		switch d := Compare(&s.series, &same[0].series); {
+		case d < 0:
+			same = append(same[:0], s)
+		case d == 0:
+			same = append(same, s)
+		}
+	}
+	return same
+}
+
+// zip writes one series of the sources that stand at it, in order of time.
+func zip(w *Writer, series *Series, same []*source) (rows int64, err error) {
+	for len(same) > 0 {
+		// The one that comes first, and when another does. Mostly files hold one
+		// stretch of time each: then all of the one goes at once.
+		best, other := 0, int64(math.MaxInt64)
+		for i := 1; i < len(same); i++ {
+			t := same[i].now()
+			if now := same[best].now(); t < now {
+				best, other = i, now
+			} else {
+				other = min(other, t)
+			}
+		}
+		s := same[best]
+		n := s.before(other, best, same)
+		w.copy(&s.block, s.row, s.row+n)
+		rows += int64(n)
+		if err := s.advance(n); err != nil {
+			return rows, err
+		}
+		if s.done || s.series != *series {
+			same = append(same[:best], same[best+1:]...)
+		}
+	}
+	return rows, nil
+}
+
+// now is the time of the row at which the source stands.
+func (s *source) now() int64 { return s.block.ts[s.row] }
+
+// before counts the rows of the series in the block that come before others' at
+// a time; at least one. At the same time the earlier file's come first.
+func (s *source) before(other int64, at int, same []*source) int {
+	last := other // rows at this time may go too
+	for i := range at {
+		if same[i].now() == other {
+			last--
+			break
+		}
+	}
+	if s.block.ts[s.until-1] <= last {
+		return s.until - s.row
+	}
+	n := 1
+	for s.block.ts[s.row+n] <= last {
+		n++
+	}
+	return n
+}

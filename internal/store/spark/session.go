@@ -1,0 +1,193 @@
+package spark
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+)
+
+// ErrAddress means that an address is none of a Spark Connect server.
+var ErrAddress = errors.New("want sc://HOST:PORT, or sc://HOST:PORT/;use_ssl=true")
+
+// Session is one of a Spark Connect server's: its views are nobody else's. It is
+// not safe for concurrent use.
+type Session struct {
+	// Version is Spark's.
+	Version string
+
+	conn  *grpc.ClientConn
+	id    string
+	token string
+}
+
+const (
+	service = "/spark.connect.SparkConnectService/"
+	client  = "quell"
+	// maxMessage bounds what one message may hold: Spark's batches are of 4 MB.
+	maxMessage = 128 << 20
+	// patience is how long the server may take to say that it is there.
+	patience = 30 * time.Second
+)
+
+// Open begins a session with the server at an address as Spark spells it
+// (sc://HOST:PORT/;use_ssl=true). With a token, which is sent with each request,
+// TLS is needed beyond loopback. Close it.
+func Open(ctx context.Context, address, token string) (*Session, error) {
+	target, secure, err := parse(address)
+	if err != nil {
+		return nil, err
+	}
+	if token != "" && !secure && !loopback(target) {
+		return nil, fmt.Errorf("%s: a token is not sent without TLS: %w", address, ErrAddress)
+	}
+	transport := insecure.NewCredentials()
+	if secure {
+		transport = credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12})
+	}
+	conn, err := grpc.NewClient("passthrough:///"+target, grpc.WithTransportCredentials(transport), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))
+	if err != nil {
+		return nil, fmt.Errorf("reach Spark at %s: %w", address, err)
+	}
+	s := &Session{conn: conn, id: uuid(), token: token}
+	if err := s.begin(ctx); err != nil {
+		return nil, fmt.Errorf("reach Spark at %s: %w", address, errors.Join(err, conn.Close()))
+	}
+	return s, nil
+}
+
+// Check says what is wrong with an address, without reaching for it.
+func Check(address string) error {
+	_, _, err := parse(address)
+	return err
+}
+
+func parse(address string) (target string, secure bool, err error) {
+	u, err := url.Parse(address)
+	if err != nil {
+		return "", false, fmt.Errorf("%w: %w", ErrAddress, err)
+	}
+	path, params, _ := strings.Cut(u.Path, ";")
+	if u.Scheme != "sc" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || path != "" && path != "/" {
+		return "", false, fmt.Errorf("%q: %w", address, ErrAddress)
+	}
+	for _, p := range strings.Split(params, ";") {
+		switch p {
+		case "", "use_ssl=false":
+		case "use_ssl=true":
+			secure = true
+		default:
+			return "", false, fmt.Errorf("%q: parameter %q is not known: %w", address, p, ErrAddress)
+		}
+	}
+	port := u.Port()
+	if port == "" {
+		port = "15002" // Spark's own
+	}
+	return net.JoinHostPort(u.Hostname(), port), secure, nil
+}
+
+func loopback(target string) bool {
+	host, _, err := net.SplitHostPort(target)
+	ip := net.ParseIP(host)
+	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
+}
+
+// uuid is a random one (RFC 9562, version 4), as sessions are named.
+func uuid() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // it never fails
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
+
+func user() *UserContext { return &UserContext{UserId: client} }
+
+// begin makes sure that the server is there, and that times are UTC.
+func (s *Session) begin(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var version AnalyzePlanResponse
+	if err := s.call(ctx, "AnalyzePlan", &AnalyzePlanRequest{SessionId: s.id, UserContext: user(), ClientType: proto.String(client), SparkVersion: &AnalyzePlanRequest_SparkVersion{}}, &version); err != nil {
+		return err
+	}
+	s.Version = version.GetSparkVersion().GetVersion()
+	set := &ConfigRequest_Set{Pairs: []*KeyValue{{Key: "spark.sql.session.timeZone", Value: proto.String("UTC")}}}
+	return s.call(ctx, "Config", &ConfigRequest{SessionId: s.id, UserContext: user(), ClientType: proto.String(client), Operation: &ConfigRequest_Operation{Set: set}}, &ConfigResponse{})
+}
+
+// Close ends the session, and with it what it runs.
+func (s *Session) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	err := s.call(ctx, "ReleaseSession", &ReleaseSessionRequest{SessionId: s.id, UserContext: user(), ClientType: proto.String(client)}, &ReleaseSessionResponse{})
+	return errors.Join(err, s.conn.Close())
+}
+
+// signed adds the token to a request.
+func (s *Session) signed(ctx context.Context) context.Context {
+	if s.token == "" {
+		return ctx
+	}
+	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+s.token)
+}
+
+func (s *Session) call(ctx context.Context, method string, in, out proto.Message) error {
+	return said(s.conn.Invoke(s.signed(ctx), service+method, in, out))
+}
+
+// Error is what Spark has against a request.
+type Error struct {
+	Code    codes.Code
+	Message string // its first line
+}
+
+func (e *Error) Error() string { return "Spark: " + e.Message }
+
+// said makes an *Error of one of gRPC's.
+func said(err error) error {
+	if err == nil {
+		return nil
+	}
+	st, ok := status.FromError(err)
+	if !ok {
+		return err
+	}
+	message, _, _ := strings.Cut(strings.TrimSpace(st.Message()), "\n")
+	return &Error{st.Code(), message}
+}
+
+// execute carries out a plan and calls take with each part of what comes of it.
+func (s *Session) execute(ctx context.Context, plan *Plan, take func(*ExecutePlanResponse) error) error {
+	ctx, cancel := context.WithCancel(s.signed(ctx))
+	defer cancel()
+	stream, err := s.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, service+"ExecutePlan")
+	if err == nil {
+		err = stream.SendMsg(&ExecutePlanRequest{SessionId: s.id, UserContext: user(), Plan: plan, ClientType: proto.String(client)})
+	}
+	if err == nil {
+		err = stream.CloseSend()
+	}
+	for err == nil {
+		var part ExecutePlanResponse
+		if err = stream.RecvMsg(&part); err == nil {
+			if bad := take(&part); bad != nil {
+				return bad
+			}
+		}
+	}
+	return said(ended(err))
+}
