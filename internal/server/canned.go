@@ -4,20 +4,14 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-)
 
-// Canned is a query that people ask again and again.
-type Canned struct {
-	Name   string   `json:"name"`
-	Help   string   `json:"help"`
-	Params []string `json:"params,omitempty"` // that it needs
-	SQL    string   `json:"sql"`              // with $name for each
-}
+	"github.com/quell-dev/quell/internal/api/cluster"
+)
 
 // cannedQueries are the forensics of CPI², section 5, and what operators ask
 // after a bad day.
-func cannedQueries() []Canned {
-	return []Canned{
+func cannedQueries() []cluster.Canned {
+	return []cluster.Canned{
 		{Name: "worst-antagonists", Params: []string{"job"}, Help: "who hurt a job most: incidents in which a suspect cleared the bar, and what capping it did",
 			SQL: `SELECT suspect_job, count(*) AS incidents, count(DISTINCT machine) AS machines, avg(correlation) AS correlation,
        count(*) FILTER (outcome = 'true-positive') AS true_positives, count(*) FILTER (outcome = 'false-positive') AS false_positives,

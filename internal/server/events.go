@@ -128,10 +128,22 @@ func (s *Server) events(w http.ResponseWriter, r *request) error {
 				_, err = fmt.Fprintf(w, "id: %d\nevent: %s\ndata: %s\n\n", e.n, e.name, e.data)
 			}
 		case <-beat.C:
+			if !s.stillKnown(r) {
+				return nil // the token was revoked, or its time is over
+			}
 			_, err = fmt.Fprint(w, ": still here\n\n")
 		}
 		if err != nil {
 			return nil
 		}
 	}
+}
+
+// stillKnown reports whether who asked could ask now.
+func (s *Server) stillKnown(r *request) bool {
+	if r.caller.sum == (sum{}) {
+		return true // it came without a token
+	}
+	_, why := s.Tokens.find(r.caller.sum, s.Now())
+	return why == ""
 }

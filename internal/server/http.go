@@ -19,6 +19,7 @@ import (
 type request struct {
 	*http.Request
 	caller caller
+	whole  func() // all of it has been read
 }
 
 // httpError is an answer that is not what was asked for.
@@ -51,8 +52,13 @@ func (s *Server) guard(rt *route) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		begun := time.Now()
 		seen := &watched{ResponseWriter: w, status: http.StatusOK}
+		// The time that a request may take to be read would else end its context, and
+		// with it every query and stream that takes longer.
+		q := &request{Request: r, whole: func() { _ = http.NewResponseController(w).SetReadDeadline(time.Time{}) }} // a test's has none
+		if r.Body == http.NoBody {
+			q.whole()
+		}
 		r.Body = http.MaxBytesReader(seen, r.Body, int64(s.Config.Limits.BodyKB)<<10)
-		q := &request{Request: r}
 		err := s.identify(q, rt)
 		if err == nil {
 			err = rt.serve(s, seen, q)
@@ -95,27 +101,32 @@ func (s *Server) identify(q *request, rt *route) error {
 		why = "Authorization is not of the form Bearer TOKEN"
 	case bearer:
 		var k token
-		k, why = s.Tokens.find(strings.TrimSpace(secret), s.Now())
+		q.caller.sum = sumOf(strings.TrimSpace(secret))
+		k, why = s.Tokens.find(q.caller.sum, s.Now())
 		q.caller.name, q.caller.scope = k.name, k.scope
 	case !s.Tokens.Required && local(q.Request):
 		q.caller.scope = Viewer
 	}
-	who := q.caller.from
-	if q.caller.scope != Public {
+	who, known := q.caller.from, q.caller.name != "" && q.caller.scope != Public
+	if known {
 		who = "token " + q.caller.name
 	}
-	if !s.callers.take(who) {
+	if !s.callers.take(who, known) {
 		return &httpError{http.StatusTooManyRequests, "too many requests", "ask less often"}
 	}
 	if q.caller.scope.allows(rt.scope) {
 		return nil
 	}
 	if q.caller.scope != Public {
-		s.audit(q, rt, "", "", "refused: the token's scope is "+string(q.caller.scope))
+		s.refuse(q, rt, "the token's scope is "+string(q.caller.scope))
 		return &httpError{http.StatusForbidden, fmt.Sprintf("it needs scope %s, the token has %s", rt.scope, q.caller.scope), "ask who runs the server for such a token"}
 	}
-	s.audit(q, rt, "", "", "refused: "+why)
+	s.refuse(q, rt, why)
 	return &httpError{http.StatusUnauthorized, why, "set QUELL_TOKEN, or the header Authorization: Bearer TOKEN"}
+}
+
+func (s *Server) refuse(q *request, rt *route, why string) {
+	s.Refused(Refusal{Who: q.caller.name, From: q.caller.from, Scope: string(q.caller.scope), What: rt.method + " " + rt.path, Why: why})
 }
 
 // local reports whether a request comes from this machine, from a program that
@@ -134,8 +145,8 @@ func local(r *http.Request) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// audit writes down what somebody did, or was refused. It is committed with
-// the next batch.
+// audit writes down what somebody did, and what came of it. It is committed
+// with the next batch.
 func (s *Server) audit(q *request, rt *route, target, why, outcome string) {
 	s.Store.Add(&store.Batch{Audit: []store.Audit{{At: int64(s.now()), Who: q.caller.name, From: q.caller.from, Scope: string(q.caller.scope),
 		What: rt.method + " " + rt.path, Target: target, Why: why, Outcome: outcome}}})
@@ -198,6 +209,7 @@ func body(q *request, v any) error {
 	case err != nil:
 		return bad("read the request: %v", err)
 	}
+	q.whole()
 	return nil
 }
 
@@ -206,13 +218,8 @@ func when(name, text string, now sample.Millis) (sample.Millis, error) {
 	if text == "" {
 		return 0, nil
 	}
-	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
-		return max(1, now.Add(-d)), nil
-	}
-	for _, layout := range []string{time.RFC3339, time.DateOnly} {
-		if t, err := time.Parse(layout, text); err == nil && t.Year() >= 1970 && t.Year() < 10000 {
-			return max(1, sample.At(t)), nil
-		}
+	if at, ok := sample.ParseWhen(text, now); ok {
+		return at, nil
 	}
 	return 0, bad("%s: %.40q: want a time such as 2026-11-21T13:00:00Z, a day, or how long ago, such as 24h", name, text)
 }

@@ -16,30 +16,79 @@ import (
 type Feed interface {
 	// Next returns messages that came after those before, as batches that are
 	// good until the next call. It waits for the first until ctx ends, which is no error.
+	// After an error it begins anew with what was not Done, and the numbers before it
+	// say nothing any more.
 	Next(ctx context.Context) ([]store.Batch, error)
-	// Done lets the stream forget what it gave up to the message of that number.
+	// Done lets the stream forget what it gave up to the message of that number. It
+	// may be called while Next runs, with a number from after Next's last error.
 	Done(ctx context.Context, seq uint64) error
 }
 
-// take takes a feed in until ctx ends: it gathers, commits, and only then lets
-// the feed forget.
-func (s *Server) take(ctx context.Context, f Feed) {
-	var last, done uint64
-	commit := func() {
-		if last == done {
-			return
-		}
-		if err := s.Store.Flush(); err != nil {
-			s.Log.Error("commit; trying again", "reason", err)
-			return
-		}
-		if err := f.Done(context.WithoutCancel(ctx), last); err != nil {
-			s.Log.Warn("what is stored stays in the stream for now", "reason", err)
-			return
-		}
-		done = last
+// intake is a feed that is taken in: what it gave, and what of that is committed.
+// Commits run beside the reading of what comes next, one at a time: who is kept
+// from reading while there are files to be written falls behind.
+type intake struct {
+	*Server
+	feed       Feed
+	last, done uint64
+	committing chan uint64 // has the number that a commit got to, 0 if it came to nothing; nil: none runs
+}
+
+// commit begins to commit what was taken in, unless that is done or being done.
+func (t *intake) commit(ctx context.Context) {
+	if t.committing != nil || t.last == t.done {
+		return
 	}
-	defer commit()
+	result, seq := make(chan uint64, 1), t.last
+	t.committing = result
+	go func() {
+		if !t.commitTo(context.WithoutCancel(ctx), seq) {
+			seq = 0
+			select { // before it is tried again
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+			}
+		}
+		result <- seq
+	}()
+}
+
+// commitTo commits, and only then lets the feed forget.
+func (t *intake) commitTo(ctx context.Context, seq uint64) bool {
+	if err := t.Store.Flush(); err != nil {
+		t.Log.Error("commit; trying again", "reason", err)
+		return false
+	}
+	if err := t.feed.Done(ctx, seq); err != nil {
+		t.Log.Warn("what is stored stays in the stream for now", "reason", err)
+		return false
+	}
+	return true
+}
+
+// committed takes note of a commit that has ended.
+func (t *intake) committed(seq uint64) {
+	t.committing, t.done = nil, max(t.done, seq)
+}
+
+// settle waits for the commit that runs.
+func (t *intake) settle() {
+	if t.committing != nil {
+		t.committed(<-t.committing)
+	}
+}
+
+// finish commits all that was taken in, if that can be.
+func (t *intake) finish(ctx context.Context) {
+	t.settle()
+	t.commit(ctx)
+	t.settle()
+}
+
+// take takes a feed in until ctx ends.
+func (s *Server) take(ctx context.Context, f Feed) {
+	t := &intake{Server: s, feed: f}
+	defer t.finish(ctx)
 	flush := time.NewTicker(s.Config.Store.Flush)
 	defer flush.Stop()
 	for ctx.Err() == nil {
@@ -55,24 +104,30 @@ func (s *Server) take(ctx context.Context, f Feed) {
 		}
 		for i := range batches {
 			s.Add(&batches[i])
-			last = max(last, batches[i].Seq)
+			t.last = max(t.last, batches[i].Seq)
+		}
+		if err != nil {
+			t.finish(ctx)
+			t.last, t.done = 0, 0
 		}
 		select {
+		case seq := <-t.committing:
+			t.committed(seq)
 		case <-flush.C:
-			commit()
-		case <-s.flush:
-			commit()
+			t.commit(ctx)
 		default:
 			if s.Store.Pending() >= s.Config.Store.MaxPending {
-				commit()
+				t.commit(ctx)
 			}
 		}
-		// While nothing can be committed nothing more is taken in: the stream keeps it.
+		// What cannot be committed in time is not taken in: the stream keeps it.
 		for s.Store.Pending() >= 2*s.Config.Store.MaxPending && ctx.Err() == nil {
+			t.commit(ctx)
 			select {
 			case <-ctx.Done():
-			case <-time.After(time.Second):
-				commit()
+			case seq := <-t.committing:
+				t.committed(seq)
+			case <-time.After(time.Second): // another feed's
 			}
 		}
 	}
@@ -83,6 +138,7 @@ func (s *Server) Add(b *store.Batch) bool {
 	if !s.Store.Add(b) {
 		return false
 	}
+	s.live.add(b)
 	for i := range b.Incidents {
 		inc := &b.Incidents[i]
 		s.hub.tell("incident", map[string]any{"machine": inc.Machine, "id": inc.ID, "kind": inc.Kind, "signal": inc.Signal,
@@ -95,15 +151,21 @@ func (s *Server) Add(b *store.Batch) bool {
 	return true
 }
 
+// The streams that agents' messages come by, as the store names sources.
+const (
+	samplesStream = "samples"
+	recordsStream = "records"
+)
+
 // BatchOf is a message of the stream of samples as the store takes it. What the
 // wire's batch holds must stay until the store's is taken in.
 func BatchOf(b *wire.Batch, seq uint64) store.Batch {
-	return store.Batch{Source: store.Source{Stream: "samples", Machine: b.Machine, Boot: b.Boot}, N: b.N, Seq: seq, Samples: b.Samples}
+	return store.Batch{Source: store.Source{Stream: samplesStream, Machine: b.Machine, Boot: b.Boot}, N: b.N, Seq: seq, Samples: b.Samples}
 }
 
 // RecordOf is a message of the stream of records as the store takes it.
 func RecordOf(r *wire.Record, seq uint64) (store.Batch, error) {
-	b := store.Batch{Source: store.Source{Stream: "records", Machine: r.Machine, Boot: r.Boot}, N: r.N, Seq: seq}
+	b := store.Batch{Source: store.Source{Stream: recordsStream, Machine: r.Machine, Boot: r.Boot}, N: r.N, Seq: seq}
 	switch r.Kind {
 	case wire.Record_KIND_INCIDENT:
 		var inc plan.Incident

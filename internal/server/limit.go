@@ -27,14 +27,15 @@ func newCallers(perSecond float64, burst int, now func() time.Time) *callers {
 	return &callers{perSecond: perSecond, burst: float64(burst), now: now, by: map[string]*bucket{}}
 }
 
-// take reports whether somebody may ask now.
-func (c *callers) take(who string) bool {
+// take reports whether somebody may ask now. Those who are known are few, and have
+// their place whoever else asks.
+func (c *callers) take(who string, known bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.now()
 	b := c.by[who]
 	if b == nil {
-		if len(c.by) >= maxCallers {
+		if len(c.by) >= maxCallers && !known {
 			for k, old := range c.by {
 				if old.left+now.Sub(old.at).Seconds()*c.perSecond >= c.burst {
 					delete(c.by, k)

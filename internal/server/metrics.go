@@ -17,6 +17,7 @@ type metrics struct {
 	handler  http.Handler
 	requests *prometheus.CounterVec
 	seconds  *prometheus.CounterVec
+	refused  prometheus.Counter
 }
 
 // storeMetric is one row of the table of what the store counts.
@@ -31,7 +32,7 @@ var storeMetrics = []storeMetric{
 	{"quell_server_duplicate_batches_total", "Batches dropped because they were taken before.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Duplicates) }},
 	{"quell_server_samples_total", "Samples taken in.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Samples) }},
 	{"quell_server_records_total", "Incidents, actions, audit entries and specs taken in.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Records) }},
-	{"quell_server_rejected_samples_total", "Samples too old to be kept or too far in the future.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Rejected) }},
+	{"quell_server_rejected_samples_total", "Samples and records too old to be kept, samples too far in the future.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Rejected) }},
 	{"quell_server_commits_total", "Commits of the store.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Commits) }},
 	{"quell_server_merged_segments_total", "Segments replaced by larger ones.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Merged) }},
 	{"quell_server_expired_segments_total", "Segments removed because they were past their time.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Expired) }},
@@ -46,8 +47,9 @@ func newMetrics(s *Server) *metrics {
 	m := &metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quell_server_requests_total", Help: "Answers of the API, by path and status."}, []string{"path", "status"}),
 		seconds:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quell_server_request_seconds_total", Help: "Time they took, s."}, []string{"path"}),
+		refused:  prometheus.NewCounter(prometheus.CounterOpts{Name: "quell_server_refused_total", Help: "Requests and bus clients that were refused."}),
 	}
-	r.MustRegister(m.requests, m.seconds, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), &storeCollector{s})
+	r.MustRegister(m.requests, m.seconds, m.refused, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), &storeCollector{s})
 	m.handler = promhttp.HandlerFor(r, promhttp.HandlerOpts{})
 	return m
 }

@@ -7,6 +7,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/quell-dev/quell/internal/api/cluster"
 )
 
 // openapi writes the document from the table of routes (OpenAPI 3.1.0).
@@ -69,9 +71,9 @@ func responses(rt *route) object {
 		add("413", "the request is too large")
 	}
 	switch rt.path {
-	case "/v1/query", "/v1/incidents":
+	case cluster.PathQuery, cluster.PathIncidents, cluster.PathPairs:
 		add("422", "it needs more time or memory than it may have")
-	case "/v1/commands":
+	case cluster.PathCommands:
 		add("409", "the machine refused")
 		add("502", "the machine cannot be reached")
 		add("503", "the server has no connection to machines")
@@ -118,23 +120,30 @@ func schema(t reflect.Type) object {
 	return object{}
 }
 
+// fields describes a struct's: its own first, for they hide those of the same name
+// that are embedded.
 func fields(t reflect.Type, properties object, required *[]string) {
+	var embedded []reflect.Type
 	for i := range t.NumField() {
 		f := t.Field(i)
 		name, rest, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name == "" {
+			name = f.Name
+		}
+		_, hidden := properties[name]
 		switch {
 		case name == "-" || !f.IsExported() && !f.Anonymous:
-		case f.Anonymous && name == "" && f.Type.Kind() == reflect.Struct:
-			fields(f.Type, properties, required)
-		default:
-			if name == "" {
-				name = f.Name
-			}
+		case f.Anonymous && f.Tag.Get("json") == "" && f.Type.Kind() == reflect.Struct:
+			embedded = append(embedded, f.Type)
+		case !hidden:
 			properties[name] = schema(f.Type)
 			if !strings.Contains(rest, "omitempty") {
 				*required = append(*required, name)
 			}
 		}
+	}
+	for _, t := range embedded {
+		fields(t, properties, required)
 	}
 }
 

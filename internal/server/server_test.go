@@ -19,6 +19,7 @@ import (
 
 	"github.com/parquet-go/parquet-go"
 
+	"github.com/quell-dev/quell/internal/api/cluster"
 	"github.com/quell-dev/quell/internal/config"
 	"github.com/quell-dev/quell/internal/quelltest"
 	"github.com/quell-dev/quell/internal/sample"
@@ -38,6 +39,8 @@ type fake struct {
 	specs    []*wire.Specs
 	commands []*wire.Command
 	reply    *wire.Reply
+	all      []*wire.Reply           // to a command for all
+	put      func(*wire.Specs) error // before specs are written down; nil: nothing
 }
 
 func (f *fake) Query(_ context.Context, job *duck.Job) (*duck.Answer, error) {
@@ -51,7 +54,21 @@ func (f *fake) Query(_ context.Context, job *duck.Job) (*duck.Answer, error) {
 }
 
 func (f *fake) PutSpecs(_ context.Context, m *wire.Specs) error {
+	if f.put != nil {
+		if err := f.put(m); err != nil {
+			return err
+		}
+	}
 	f.specs = append(f.specs, m)
+	return nil
+}
+
+func (f *fake) CommandAll(ctx context.Context, c *wire.Command, _ int, each func(*wire.Reply)) error {
+	f.commands = append(f.commands, c)
+	for _, r := range f.all {
+		each(r)
+	}
+	<-ctx.Done()
 	return nil
 }
 
@@ -269,7 +286,7 @@ func TestOperatorsCommandsAreAudited(t *testing.T) {
 	for _, a := range b.audits(t) {
 		got = append(got, strings.Join([]string{a.Who, a.From, a.Scope, a.What, a.Target, a.Why, a.Outcome}, "|"))
 	}
-	for _, want := range []string{"olga|192.0.2.1|operator|POST /v1/commands|m1 cap /encode|ticket 1|done",
+	for _, want := range []string{"olga|192.0.2.1|operator|POST /v1/commands|m1 cap /encode to 0.1 CPU-s/s for 5m0s|ticket 1|done",
 		"olga|192.0.2.1|operator|POST /v1/commands|m1 uncap /encode|x|it may never be capped",
 		"olga|192.0.2.1|operator|POST /v1/commands|m2 enforcement off|x|m2 is not there"} {
 		if !slices.Contains(got, want) {
@@ -311,7 +328,7 @@ func TestSpecsGetVersions(t *testing.T) {
 	if len(b.fake.specs) != 1 || b.fake.specs[0].Job != "web" || b.fake.specs[0].Revision != 3 || len(b.fake.specs[0].Specs) != 2 {
 		t.Errorf("got %v, want web's two with a higher revision", b.fake.specs)
 	}
-	var views []SpecView
+	var views []cluster.Spec
 	w := b.local("GET", "/v1/specs?job=web", "")
 	if err := json.Unmarshal(w.Body.Bytes(), &views); err != nil || len(views) != 2 || views[0].Version != 2 || views[0].Mean != 1.9 || views[1].Version != 1 {
 		t.Errorf("%v %s", err, w.Body)
@@ -325,58 +342,6 @@ func TestSpecsGetVersions(t *testing.T) {
 	}
 	if w := b.local("GET", "/healthz", ""); w.Code != 200 || !strings.Contains(w.Body.String(), "no memory") {
 		t.Errorf("%d %s", w.Code, w.Body)
-	}
-}
-
-// stream is a feed of batches that remembers what it may forget.
-type stream struct {
-	mu      sync.Mutex
-	batches []store.Batch
-	given   int
-	done    uint64
-}
-
-func (f *stream) Next(ctx context.Context) ([]store.Batch, error) {
-	f.mu.Lock()
-	n := min(3, len(f.batches)-f.given)
-	out := f.batches[f.given : f.given+n]
-	f.given += n
-	f.mu.Unlock()
-	if n == 0 {
-		<-ctx.Done()
-	}
-	return out, nil
-}
-
-func (f *stream) Done(_ context.Context, seq uint64) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.done = seq
-	return nil
-}
-
-func TestAFeedForgetsWhatIsStored(t *testing.T) {
-	f := &stream{}
-	for i := range uint64(10) {
-		n := i%5 + 1 // each twice
-		f.batches = append(f.batches, store.Batch{Source: store.Source{Stream: "samples", Machine: "m"}, N: n, Seq: i + 1,
-			Samples: []sample.Sample{{TS: sample.At(start) + sample.Millis(n), Machine: "m", Task: "/a", Signal: sample.CPI}}})
-	}
-	b := newBench(t, func(p *Parts) { p.Feeds = []Feed{f}; p.Config.Store.Flush = 100 * time.Millisecond })
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- b.Run(ctx) }()
-	quelltest.Until(t, 20*time.Second, "all is stored", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.done == 10 })
-	cancel()
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
-	if st := b.store.Stats(); st.Rows != 5 || st.Duplicates != 5 {
-		t.Errorf("%+v, want 5 rows, 5 duplicates", st)
-	}
-	w := b.local("GET", "/v1/machines", "")
-	if !strings.Contains(w.Body.String(), `"machine":"m"`) || !strings.Contains(w.Body.String(), `"batch":5`) {
-		t.Errorf("machines: %s", w.Body)
 	}
 }
 

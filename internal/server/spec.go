@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"sync"
 	"time"
@@ -9,12 +10,22 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/spec"
 	"github.com/quell-dev/quell/internal/store"
+	"github.com/quell-dev/quell/internal/store/dialect"
+	"github.com/quell-dev/quell/internal/store/digest"
 	"github.com/quell-dev/quell/internal/store/duck"
 	"github.com/quell-dev/quell/internal/wire"
 )
 
 // specs is the newest version of each, and how the newest computation went.
 type specs struct {
+	// keeping is held while versions are kept and made known, one after the other:
+	// else an older message could come after a newer one.
+	keeping sync.Mutex
+	unsaid  map[jobOn]bool // changed, and agents were not told yet; under keeping
+	// learning is held by a computation: an operator may ask for one in the middle of
+	// another, and digests are one computation's at a time.
+	learning sync.Mutex
+
 	mu      sync.Mutex
 	by      map[spec.Key]store.Spec
 	took    time.Duration
@@ -22,6 +33,9 @@ type specs struct {
 	failed  error
 	changed int
 }
+
+// jobOn is a job on a platform: what agents are told of in one message.
+type jobOn struct{ job, platform string }
 
 func keyOf(s *store.Spec) spec.Key {
 	return spec.Key{Job: sample.JobName(s.Job), Platform: sample.Platform(s.Platform), Signal: sample.SignalName(s.Signal), Variant: s.Variant}
@@ -33,14 +47,12 @@ const maxSpecs = 5_000_000
 // loadSpecs reads the newest versions.
 func (s *Server) loadSpecs(ctx context.Context) error {
 	job, sn := s.job(`SELECT job, platform, signal, variant, state, tasks, num_samples, cpu_usage_mean, cost_mean, cost_stddev,
-  epoch_ms("last"), epoch_ms("at"), version FROM specs`, 0, 0)
+  epoch_ms("last"), epoch_ms("at"), version, epoch_ms(since), cost_p50, cost_p90, cost_p99, by_usage FROM specs`, 0, 0)
 	defer sn.Close()
-	job.Limits.Rows, job.Limits.Bytes, job.Limits.MemoryMB = maxSpecs, 4<<30, s.Config.Specs.MemoryMB
-	a, err := s.Asker.Query(ctx, job)
-	if err != nil {
+	if err := bring(ctx, sn, job); err != nil {
 		return err
 	}
-	all, err := duck.SpecsOf(a, 0)
+	all, err := s.askSpecs(ctx, job, 0)
 	if err != nil {
 		return err
 	}
@@ -53,19 +65,33 @@ func (s *Server) loadSpecs(ctx context.Context) error {
 	return nil
 }
 
+// askSpecs carries out a query that gives specs, within limits of its own.
+func (s *Server) askSpecs(ctx context.Context, job *duck.Job, now sample.Millis) ([]store.Spec, error) {
+	a, err := s.askAll(ctx, job)
+	if err != nil {
+		return nil, err
+	}
+	return dialect.SpecsOf(a.Rows, now)
+}
+
+// askAll carries out a query of the server's own, whose answer must be whole.
+func (s *Server) askAll(ctx context.Context, job *duck.Job) (*duck.Answer, error) {
+	job.Limits = duck.Limits{Time: time.Hour, MemoryMB: s.Config.Specs.MemoryMB, Threads: s.Config.Query.Threads, Rows: maxSpecs, Bytes: 4 << 30}
+	a, err := s.Asker.Query(ctx, job)
+	if err == nil && a.Truncated {
+		err = fmt.Errorf("there are more than the %d rows that fit the limits", len(a.Rows))
+	}
+	return a, err
+}
+
 // learn computes all specs anew, keeps those that changed as new versions, and
 // makes them known.
 func (s *Server) learn(ctx context.Context) error {
+	s.specs.learning.Lock()
+	defer s.specs.learning.Unlock()
 	now := s.now()
 	begun := time.Now()
-	job, sn := s.job(duck.SpecSQL(s.Config.SpecParams(), now), now.Add(-s.Config.Specs.LookBack), now)
-	defer sn.Close()
-	job.Limits = duck.Limits{Time: time.Hour, MemoryMB: s.Config.Specs.MemoryMB, Threads: s.Config.Query.Threads, Rows: maxSpecs, Bytes: 4 << 30}
-	a, err := s.Asker.Query(ctx, job)
-	var all []store.Spec
-	if err == nil {
-		all, err = duck.SpecsOf(a, now)
-	}
+	all, err := s.compute(ctx, now)
 	s.specs.mu.Lock()
 	s.specs.at, s.specs.took, s.specs.failed = now, time.Since(begun), err
 	s.specs.mu.Unlock()
@@ -75,56 +101,148 @@ func (s *Server) learn(ctx context.Context) error {
 	return s.keepSpecs(ctx, all)
 }
 
-// keepSpecs makes versions of what changed. A key that has no samples left in
-// the time that is looked at keeps its newest version.
+// compute makes specs of all that is stored, up to now.
+func (s *Server) compute(ctx context.Context, now sample.Millis) ([]store.Spec, error) {
+	p, from := s.Config.SpecParams(), now.Add(-s.Config.Specs.LookBack)
+	switch {
+	case s.Engine != nil:
+		sn := s.Store.Snapshot(from, now)
+		defer sn.Close()
+		return s.Engine.Specs(ctx, sn, from, p, now)
+	case s.Learner == nil:
+		job, sn := s.job(dialect.DuckDB().Specs(p, now), from, now)
+		defer sn.Close()
+		if err := bring(ctx, sn, job); err != nil {
+			return nil, err
+		}
+		return s.askSpecs(ctx, job, now)
+	}
+	job, sn := s.job(windowsSQL, from, now)
+	defer sn.Close()
+	if err := bring(ctx, sn, job); err != nil { // the learner brings the samples that it has no digest of
+		return nil, err
+	}
+	windows, err := s.windows(ctx, job)
+	if err != nil {
+		return nil, err
+	}
+	learnt, _, err := s.Learner.Learn(ctx, sn, windows, p, now)
+	if err != nil {
+		return nil, err
+	}
+	s.live.rebase(now, learnt)
+	return rowsOfSpecs(learnt), nil
+}
+
+// windowsSQL asks when what cost is not normal: of victims, from the first bad
+// interval of an incident to its end or as far as it is known to last. A change
+// that lasts is followed.
+const windowsSQL = `SELECT machine, victim_task, signal, epoch_ms(began), epoch_ms(coalesce(closed, updated)), id, closed IS NULL
+FROM incidents WHERE NOT follows`
+
+func (s *Server) windows(ctx context.Context, job *duck.Job) ([]digest.Window, error) {
+	a, err := s.askAll(ctx, job)
+	if err != nil {
+		return nil, fmt.Errorf("read incidents: %w", err)
+	}
+	all := make([]digest.Window, 0, len(a.Rows))
+	for _, row := range a.Rows {
+		var w digest.Window
+		var id string
+		var open bool
+		into := []any{&w.Machine, &w.Task, &w.Signal, &w.From, &w.To, &id, &open}
+		if err := json.Unmarshal(row, &into); err != nil {
+			return nil, fmt.Errorf("read incidents: %w", err)
+		}
+		all = append(all, w)
+		s.live.incident(w.Machine, id, w.Task, w.Signal, w.From, w.To, open, false)
+	}
+	return all, nil
+}
+
+// rowsOfSpecs are specs as they are kept.
+func rowsOfSpecs(learnt []spec.Learnt) []store.Spec {
+	all := make([]store.Spec, len(learnt))
+	for i := range learnt {
+		l := &learnt[i]
+		all[i] = store.Spec{At: int64(l.Updated), Job: string(l.Job), Platform: string(l.Platform), Signal: string(l.Signal), Variant: l.Variant,
+			State: l.State.String(), Tasks: int64(l.Tasks), Samples: l.Samples, CPUMean: l.CPUMean, Mean: l.Mean, StdDev: l.StdDev, Last: int64(l.Last),
+			Since: int64(l.Since), P50: l.P50, P90: l.P90, P99: l.P99}
+		if text, err := json.Marshal(l.Usage); err == nil && len(l.Usage) > 0 { // finite numbers: it cannot fail
+			all[i].Usage = string(text)
+		}
+	}
+	return all
+}
+
+// keepSpecs makes versions of what changed, and makes them known. A key that has no
+// samples left in the time that is looked at keeps its newest version. What could
+// not be made known is tried again each time.
 func (s *Server) keepSpecs(ctx context.Context, all []store.Spec) error {
-	type pair struct{ job, platform string }
-	var fresh []store.Spec
-	touched := map[pair]bool{}
-	s.specs.mu.Lock()
+	s.specs.keeping.Lock()
+	defer s.specs.keeping.Unlock()
+	if fresh := s.specs.renew(all); len(fresh) > 0 {
+		s.Store.Add(&store.Batch{Specs: fresh})
+		if err := s.Store.Flush(); err != nil {
+			return fmt.Errorf("keep specs: %w", err)
+		}
+		s.hub.tell("specs", map[string]any{"at": fresh[0].At, "changed": len(fresh)})
+	}
+	if s.Publisher == nil {
+		return nil
+	}
+	for _, m := range s.specs.messages() {
+		if err := s.Publisher.PutSpecs(ctx, m); err != nil {
+			return fmt.Errorf("make specs known: %w", err)
+		}
+		delete(s.specs.unsaid, jobOn{m.Job, m.Platform})
+	}
+	return nil
+}
+
+// renew gives those that are not as they were the next version, and returns them.
+func (s *specs) renew(all []store.Spec) (fresh []store.Spec) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.unsaid == nil {
+		s.unsaid = map[jobOn]bool{}
+	}
 	for i := range all {
 		n := &all[i]
-		old, known := s.specs.by[keyOf(n)]
+		old, known := s.by[keyOf(n)]
 		same := old
 		same.At, same.Version = n.At, n.Version
 		if known && same == *n {
 			continue
 		}
 		n.Version = old.Version + 1
-		s.specs.by[keyOf(n)] = *n
+		s.by[keyOf(n)] = *n
 		fresh = append(fresh, *n)
-		touched[pair{n.Job, n.Platform}] = true
+		s.unsaid[jobOn{n.Job, n.Platform}] = true
 	}
-	s.specs.changed = len(fresh)
-	var messages []*wire.Specs
-	if s.Publisher != nil {
-		by := map[pair][]spec.Spec{}
-		revision := map[pair]uint64{}
-		for _, v := range s.specs.by {
-			if p := (pair{v.Job, v.Platform}); touched[p] {
-				by[p] = append(by[p], SpecOf(&v))
-				revision[p] += uint64(v.Version) // each change makes the sum larger
-			}
-		}
-		for p, of := range by {
-			messages = append(messages, wire.SpecsOf(sample.JobName(p.job), sample.Platform(p.platform), revision[p], of))
-		}
-	}
-	s.specs.mu.Unlock()
-	if len(fresh) == 0 {
+	s.changed = len(fresh)
+	return fresh
+}
+
+// messages are for the agents that were not told yet.
+func (s *specs) messages() (all []*wire.Specs) {
+	if len(s.unsaid) == 0 {
 		return nil
 	}
-	s.Store.Add(&store.Batch{Specs: fresh})
-	if err := s.Store.Flush(); err != nil {
-		return fmt.Errorf("keep specs: %w", err)
-	}
-	for _, m := range messages {
-		if err := s.Publisher.PutSpecs(ctx, m); err != nil {
-			return fmt.Errorf("make specs known: %w", err)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	by := map[jobOn][]spec.Spec{}
+	revision := map[jobOn]uint64{}
+	for _, v := range s.by {
+		if p := (jobOn{v.Job, v.Platform}); s.unsaid[p] {
+			by[p] = append(by[p], SpecOf(&v))
+			revision[p] += uint64(v.Version) // each change makes the sum larger
 		}
 	}
-	s.hub.tell("specs", map[string]any{"at": fresh[0].At, "changed": len(fresh)})
-	return nil
+	for p, of := range by {
+		all = append(all, wire.SpecsOf(sample.JobName(p.job), sample.Platform(p.platform), revision[p], of))
+	}
+	return all
 }
 
 // SpecOf is a version in the core's words.

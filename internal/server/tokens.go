@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -33,7 +34,13 @@ type caller struct {
 	name  string // of the token; "" without one
 	scope Scope
 	from  string // address
+	sum   sum    // of the token
 }
+
+// sum is a token's hash.
+type sum [sha256.Size]byte
+
+func sumOf(secret string) sum { return sha256.Sum256([]byte(secret)) }
 
 type token struct {
 	name    string
@@ -45,22 +52,64 @@ type token struct {
 // knows nobody.
 type Tokens struct {
 	Required bool // without one nothing but Public is for anybody, also from loopback
-	by       map[[sha256.Size]byte]token
+	path     string
+
+	mu     sync.Mutex
+	by     map[sum]token
+	failed error // why the file as it is now is not gone by
+}
+
+// tokensEvery is how soon a change of the file counts: who was revoked is out then.
+const tokensEvery = time.Second
+
+// refresh reads the file anew. One that cannot be read, or in which something is
+// wrong, changes nothing: the server goes on by the one before, and its health
+// says so. The same error is returned once.
+func (t *Tokens) refresh() error {
+	if t.path == "" {
+		return nil
+	}
+	text, err := os.ReadFile(t.path)
+	if err != nil {
+		err = fmt.Errorf("read tokens: %w", err)
+	}
+	var by map[sum]token
+	if err == nil {
+		by, err = parseTokens(t.path, text)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	before := t.failed
+	t.failed = err
+	switch {
+	case err == nil:
+		t.by = by
+	case before != nil && before.Error() == err.Error():
+		return nil
+	}
+	return err
+}
+
+// err is why the file is not gone by as it is now.
+func (t *Tokens) err() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.failed
 }
 
 // LoadTokens reads a file of lines NAME SCOPE sha256:HEX [EXPIRES], where
 // EXPIRES is a day (2026-12-31, its end in UTC). Empty lines and those that
 // begin with # say nothing. All that is wrong is in the error.
 func LoadTokens(path string) (*Tokens, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("read tokens: %w", err)
+	t := &Tokens{Required: true, path: path}
+	if err := t.refresh(); err != nil {
+		return nil, err
 	}
-	return parseTokens(path, text)
+	return t, nil
 }
 
-func parseTokens(path string, text []byte) (*Tokens, error) {
-	t := &Tokens{Required: true, by: map[[sha256.Size]byte]token{}}
+func parseTokens(path string, text []byte) (map[sum]token, error) {
+	by := map[sum]token{}
 	var wrong []string
 	n := 0
 	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
@@ -69,17 +118,17 @@ func parseTokens(path string, text []byte) (*Tokens, error) {
 		if len(fields) == 0 || fields[0][0] == '#' {
 			continue
 		}
-		if bad := t.line(fields); bad != "" {
+		if bad := tokenLine(by, fields); bad != "" {
 			wrong = append(wrong, fmt.Sprintf("  %s:%d: %s", path, n, bad))
 		}
 	}
 	if len(wrong) > 0 {
 		return nil, fmt.Errorf("read tokens: want NAME viewer|operator sha256:HEX [YYYY-MM-DD]:\n%s", strings.Join(wrong, "\n"))
 	}
-	return t, nil
+	return by, nil
 }
 
-func (t *Tokens) line(fields []string) (bad string) {
+func tokenLine(by map[sum]token, fields []string) (bad string) {
 	if len(fields) < 3 || len(fields) > 4 {
 		return fmt.Sprintf("%d words", len(fields))
 	}
@@ -99,10 +148,10 @@ func (t *Tokens) line(fields []string) (bad string) {
 		}
 		k.expires = day.AddDate(0, 0, 1)
 	}
-	if _, twice := t.by[[sha256.Size]byte(raw)]; twice {
+	if _, twice := by[sum(raw)]; twice {
 		return "the same token again"
 	}
-	t.by[[sha256.Size]byte(raw)] = k
+	by[sum(raw)] = k
 	return ""
 }
 
@@ -113,17 +162,18 @@ func NewToken(name string, scope Scope, expires string) (secret, line string, er
 		return "", "", fmt.Errorf("make token: %w", err)
 	}
 	secret = base64.RawURLEncoding.EncodeToString(raw[:])
-	sum := sha256.Sum256([]byte(secret))
-	line = strings.TrimSpace(fmt.Sprintf("%s %s sha256:%x %s", name, scope, sum, expires))
+	line = strings.TrimSpace(fmt.Sprintf("%s %s sha256:%x %s", name, scope, sumOf(secret), expires))
 	if _, err := parseTokens("", []byte(line)); err != nil {
 		return "", "", err
 	}
 	return secret, line, nil
 }
 
-// find returns whose a secret is; why says what is wrong with it.
-func (t *Tokens) find(secret string, now time.Time) (k token, why string) {
-	k, ok := t.by[sha256.Sum256([]byte(secret))]
+// find returns whose a token is, by its hash; why says what is wrong with it.
+func (t *Tokens) find(of sum, now time.Time) (k token, why string) {
+	t.mu.Lock()
+	k, ok := t.by[of]
+	t.mu.Unlock()
 	switch {
 	case !ok:
 		return token{}, "the token is not known"

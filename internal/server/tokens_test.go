@@ -2,6 +2,9 @@ package server
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,15 +15,38 @@ func TestTokensFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	known, err := parseTokens("f", []byte("# who may\n\n"+line+"\n"))
+	file := filepath.Join(t.TempDir(), "tokens")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("# who may\n\n" + line + "\n")
+	known, err := LoadTokens(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if k, why := known.find(secret, time.Date(2027, 1, 31, 23, 0, 0, 0, time.UTC)); why != "" || k.name != "alice" || k.scope != Operator {
+	if k, why := known.find(sumOf(secret), time.Date(2027, 1, 31, 23, 0, 0, 0, time.UTC)); why != "" || k.name != "alice" || k.scope != Operator {
 		t.Errorf("%+v %q", k, why)
 	}
-	if _, why := known.find(secret, time.Date(2027, 2, 1, 1, 0, 0, 0, time.UTC)); !strings.Contains(why, "2027-01-31") {
+	if _, why := known.find(sumOf(secret), time.Date(2027, 2, 1, 1, 0, 0, 0, time.UTC)); !strings.Contains(why, "2027-01-31") {
 		t.Errorf("a day later: %q", why)
+	}
+	// A change counts at the next look; what is wrong then changes nothing, and is said once.
+	write("alice admin sha256:00\n")
+	if err := known.refresh(); err == nil || known.refresh() != nil || known.err() == nil {
+		t.Errorf("a file that is wrong: %v, then %v", err, known.err())
+	}
+	if _, why := known.find(sumOf(secret), start); why != "" {
+		t.Errorf("by a file that is wrong alice is out: %s", why)
+	}
+	write("")
+	if err := known.refresh(); err != nil || known.err() != nil {
+		t.Error(err)
+	}
+	if _, why := known.find(sumOf(secret), start); why != "the token is not known" {
+		t.Errorf("revoked: %q", why)
 	}
 	if strings.Contains(line, secret) {
 		t.Error("the line gives the token away")
@@ -40,28 +66,60 @@ func TestCallersAreHeldToTheirRate(t *testing.T) {
 	now := start
 	c := newCallers(2, 3, func() time.Time { return now })
 	for i := range 3 {
-		if !c.take("a") {
+		if !c.take("a", false) {
 			t.Errorf("request %d of the burst was refused", i+1)
 		}
 	}
-	if c.take("a") {
+	if c.take("a", false) {
 		t.Error("a fourth at once was let in")
 	}
-	if !c.take("b") {
+	if !c.take("b", false) {
 		t.Error("another caller was refused")
 	}
 	now = now.Add(500 * time.Millisecond)
-	if !c.take("a") || c.take("a") {
+	if !c.take("a", false) || c.take("a", false) {
 		t.Error("half a second lets one in, at two a second")
 	}
 	for i := range maxCallers {
-		c.take(fmt.Sprint(i))
+		c.take(fmt.Sprint(i), false)
 	}
-	if c.take("one too many") {
+	if c.take("one too many", false) {
 		t.Error("more callers than are remembered")
 	}
+	if !c.take("token alice", true) {
+		t.Error("who has a token is kept out by those who have none")
+	}
 	now = now.Add(time.Hour)
-	if !c.take("one later") || len(c.by) > 10 {
+	if !c.take("one later", false) || len(c.by) > 10 {
 		t.Errorf("those that are full again are not forgotten: %d", len(c.by))
+	}
+}
+
+// Who is refused again and again is in the audit log twice: at once, and with how
+// often it was; and the log of a minute has room for so many kinds.
+func TestRefusalsDoNotFillTheAudit(t *testing.T) {
+	b := newBench(t, nil)
+	for range 1000 {
+		b.Refused(Refusal{Who: "agent.m1", From: "192.0.2.1", Scope: "agent", What: "publish", Of: "sample.m2", Why: "no"})
+	}
+	for i := range maxKinds + 9 {
+		b.Refused(Refusal{From: "192.0.2.1", What: "publish", Of: fmt.Sprint("x", i), Why: "no"})
+	}
+	if err := b.noteAgain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.Refused(Refusal{Who: "agent.m1", From: "192.0.2.1", Scope: "agent", What: "publish", Of: "sample.m2", Why: "no"})
+	var m1, all []string
+	for _, a := range b.audits(t) {
+		all = append(all, a.Outcome)
+		if a.Who == "agent.m1" && a.Target == "sample.m2" && a.Scope == "agent" {
+			m1 = append(m1, a.Outcome)
+		}
+	}
+	if want := []string{"refused: no", "refused 999 times more: no", "refused: no"}; !slices.Equal(m1, want) {
+		t.Errorf("got %q, want %q", m1, want)
+	}
+	if want := "refused 10 times more, of so many kinds that they are not told apart"; !slices.Contains(all, want) || len(all) != maxKinds+3 {
+		t.Errorf("%d entries, want %d with %q", len(all), maxKinds+3, want)
 	}
 }

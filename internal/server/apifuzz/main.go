@@ -1,0 +1,126 @@
+// Command apifuzz sends the shipped quell-server what its own OpenAPI document
+// allows and what it does not, for as long as it is told, and judges every answer:
+// none may be the server's fault, be undocumented, or be of another form than the
+// document says; and the server must be there afterwards (make fuzz-api).
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+func main() {
+	exe := flag.String("server", "bin/quell-server", "the quell-server program")
+	long := flag.Duration("for", 10*time.Minute, "how long")
+	seed := flag.Uint64("seed", uint64(time.Now().UnixNano()), "the same again")
+	at := flag.Int("callers", 4, "requests at once")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	fmt.Printf("apifuzz: %s for %s, seed %d\n", *exe, *long, *seed)
+	if err := run(ctx, *exe, *long, *seed, *at); err != nil {
+		fmt.Fprintln(os.Stderr, "apifuzz:", err)
+		os.Exit(1)
+	}
+}
+
+// tally counts answers and keeps what is wrong.
+type tally struct {
+	mu    sync.Mutex
+	by    map[string]map[int]int // operation → status → answers
+	wrong []string
+}
+
+// maxWrong is enough to see what is the matter.
+const maxWrong = 20
+
+func (t *tally) add(op string, status int, wrong string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.by[op] == nil {
+		t.by[op] = map[int]int{}
+	}
+	t.by[op][status]++
+	if wrong != "" && len(t.wrong) < maxWrong {
+		t.wrong = append(t.wrong, wrong)
+	}
+}
+
+func (t *tally) enough() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.wrong) >= maxWrong
+}
+
+func run(ctx context.Context, exe string, long time.Duration, seed uint64, callers int) error {
+	s, err := start(ctx, exe)
+	if err != nil {
+		return err
+	}
+	defer s.stop()
+	doc, err := s.document(ctx)
+	if err != nil {
+		return err
+	}
+	t := &tally{by: map[string]map[int]int{}}
+	until, cancel := context.WithTimeout(ctx, long)
+	defer cancel()
+	var all sync.WaitGroup
+	for i := range callers {
+		all.Go(func() {
+			g := &generator{rand.New(rand.NewPCG(seed, uint64(i))), doc}
+			for until.Err() == nil && !t.enough() {
+				r := g.request()
+				status, wrong := s.judge(until, r)
+				if until.Err() == nil {
+					t.add(r.op.name, status, wrong)
+				}
+			}
+		})
+	}
+	all.Wait()
+	report(t)
+	// Whatever it was sent, it answers, and stops as it should.
+	if status, _ := s.judge(context.WithoutCancel(ctx), doc.health()); status != 200 {
+		t.wrong = append(t.wrong, fmt.Sprintf("afterwards /healthz answers %d; the server's log: %s", status, s.tail()))
+	}
+	if err := s.stop(); err != nil {
+		t.wrong = append(t.wrong, fmt.Sprintf("the server ended with %v; its log: %s", err, s.tail()))
+	}
+	if len(t.wrong) > 0 {
+		return fmt.Errorf("%d things are wrong (seed %d):\n  %s", len(t.wrong), seed, strings.Join(t.wrong, "\n  "))
+	}
+	fmt.Println("no answer was the server's fault, undocumented or of another form; it runs, and stops")
+	return nil
+}
+
+// report prints how often each operation answered what.
+func report(t *tally) {
+	sum := 0
+	for _, op := range slices.Sorted(maps.Keys(t.by)) {
+		var parts []string
+		for _, status := range slices.Sorted(maps.Keys(t.by[op])) {
+			parts = append(parts, fmt.Sprintf("%d × %d", t.by[op][status], status))
+			sum += t.by[op][status]
+		}
+		fmt.Printf("  %-32s %s\n", op, strings.Join(parts, ", "))
+	}
+	fmt.Printf("%d requests\n", sum)
+}
+
+// decode reads JSON whose form is not known.
+func decode(text []byte) (any, error) {
+	var v any
+	err := json.Unmarshal(text, &v)
+	return v, err
+}
