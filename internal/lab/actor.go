@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,7 +22,8 @@ import (
 type actor struct {
 	part   *study.Part
 	env    Environment
-	sets   []sample.Set
+	away   bool         // it is on another host: nobody observes it
+	sets   []sample.Set // none: wherever its environment is
 	pinned []string
 	job    Job
 	out    *output
@@ -53,6 +56,7 @@ type output struct {
 	mu         sync.Mutex
 	clock      func(ns int64) time.Time
 	iterations []iteration
+	values     map[string]float64
 	partial    []byte
 	copy       *os.File
 	tail       bytes.Buffer // the last of the rest
@@ -69,6 +73,18 @@ const mostOutput = 1 << 20
 // IterationLine is what a workload says of each iteration, from and to being
 // its CLOCK_MONOTONIC in nanoseconds.
 const IterationLine = "quell-lab iteration "
+
+// ValueLine is what a workload says of itself beside its iterations: a name and
+// a number, which are in the part's record as Values.
+const ValueLine = "quell-lab value "
+
+// SaturatedValue is the one by which a load generator says, other than 0, that
+// it fell behind itself, and UnreachableValue the one by which it says that
+// whom it asked was not there: the run is not to be believed.
+const (
+	SaturatedValue   = "generator-saturated"
+	UnreachableValue = "unreachable"
+)
 
 // Write implements io.Writer.
 func (w *output) Write(p []byte) (int, error) {
@@ -88,6 +104,10 @@ func (w *output) Write(p []byte) (int, error) {
 func (w *output) line(text string) {
 	if _, err := w.copy.WriteString(text + "\n"); err != nil {
 		return // the disk is full: Finish will say so
+	}
+	if words, ok := strings.CutPrefix(text, ValueLine); ok {
+		w.value(words)
+		return
 	}
 	words, ok := strings.CutPrefix(text, IterationLine)
 	if !ok {
@@ -109,10 +129,29 @@ func (w *output) line(text string) {
 	w.iterations = append(w.iterations, iteration{w.clock(from), w.clock(to), units})
 }
 
+func (w *output) value(words string) {
+	name, number, _ := strings.Cut(words, " ")
+	v, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
+	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
+		return
+	}
+	if w.values == nil {
+		w.values = map[string]float64{}
+	}
+	w.values[name] = v
+}
+
 func (w *output) count() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.iterations)
+}
+
+// concluded reports whether any value was said.
+func (w *output) concluded() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.values) > 0
 }
 
 // prepare starts the part's command and holds it at the barrier.
@@ -226,6 +265,31 @@ func (a *actor) achieved(from, to time.Time) (load float64, unattainable bool, o
 	return used.Seconds() / length.Seconds() / a.cpus(), unattainable, true
 }
 
+// repaying is how far back it is asked whether a held load had what it was due.
+const repaying = 10 * time.Second
+
+// satisfied reports whether a held part has had at least what its present
+// target gives it: then it is the lab itself that keeps it stopped, for as long
+// as it has had too much (at 3 % of a CPU one tick too many is a second and
+// more), and that it stands still says nothing.
+func (a *actor) satisfied() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.periods) == 0 {
+		return false
+	}
+	last := &a.periods[len(a.periods)-1]
+	var used, due float64
+	for _, p := range slices.Backward(a.periods) {
+		if p.Target != last.Target || last.At.Sub(p.At) > repaying {
+			break
+		}
+		used += p.Used.Seconds()
+		due += p.Target * p.Length.Seconds() * a.cpus()
+	}
+	return used >= due
+}
+
 // end stops what runs; after it nothing of the part uses CPU time.
 func (a *actor) end() error {
 	var errs []error
@@ -260,6 +324,7 @@ func (a *actor) record(start time.Time) result.Part {
 	p.Window = result.Window{From: a.began.Sub(start), To: a.ended.Sub(start)}
 	a.out.mu.Lock()
 	defer a.out.mu.Unlock()
+	p.Values = a.out.values
 	for _, it := range a.out.iterations {
 		p.Iterations = append(p.Iterations, result.Iteration{From: it.from.Sub(start), To: it.to.Sub(start), Units: it.units})
 	}

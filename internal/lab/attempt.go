@@ -79,15 +79,21 @@ func (o *Options) real(ctx context.Context, a *result.Attempt, d due, order int)
 	ctx, cancel := context.WithTimeout(ctx, o.Study.Run.Timeout+d.Takes)
 	defer cancel()
 	s := &stage{Options: o, attempt: a, run: r, cell: &d.Cell}
-	err := s.set(ctx)
+	err := s.tune()
+	if err == nil {
+		err = s.set(ctx)
+	}
 	if err == nil {
 		err = s.play(ctx)
 	}
-	err = errors.Join(err, s.strike())
+	err = errors.Join(err, s.strike(), s.untune())
 	var lack *LackError
 	var missing *place.MissingError
+	host, lost := lostHost(err)
 	switch {
 	case err == nil:
+	case lost:
+		s.blame(result.Evidence{Reason: result.HostLost, Text: fmt.Sprintf("host %s: %v", host, err)})
 	case errors.As(err, &lack), errors.As(err, &missing):
 		r.Verdict = result.Skipped
 		r.Evidence = append(r.Evidence, result.Evidence{Reason: "lacking", Text: err.Error()})
@@ -116,6 +122,7 @@ type stage struct {
 	observer Observer
 	dynamic  *place.Dynamic // of a placement that follows load
 	start    time.Time      // the common start
+	undo     func() error   // of the machine's knobs; nil if none are turned
 }
 
 // blame adds evidence against the run.
@@ -123,7 +130,7 @@ func (s *stage) blame(e result.Evidence) { s.run.Evidence = append(s.run.Evidenc
 
 // set prepares everything up to the barrier.
 func (s *stage) set(ctx context.Context) error {
-	sets, err := place.Resolve(s.Topology, s.Allowed, s.cell)
+	sets, err := s.places()
 	if err != nil {
 		return err
 	}
@@ -134,26 +141,37 @@ func (s *stage) set(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("prepare %s: %w", p.Name(), err)
 		}
-		act := &actor{part: p, env: env, sets: sets[i]}
+		act := &actor{part: p, env: env, sets: sets[i], away: !s.Study.Here(p)}
 		s.actors = append(s.actors, act)
-		if err := env.Pin(sets[i]); err != nil {
-			return fmt.Errorf("place %s: %w", p.Name(), err)
-		}
-		got, err := env.Pinned()
-		if err != nil {
-			return fmt.Errorf("read back where %s is: %w", p.Name(), err)
-		}
-		for k, set := range got {
-			act.pinned = append(act.pinned, set.String())
-			if k < len(sets[i]) && set.String() != sets[i][k].String() {
-				s.blame(result.Evidence{Reason: result.Misplaced, Role: p.Name(), Text: fmt.Sprintf("virtual CPU %d may run on %s, wanted %s", k, set, sets[i][k])})
-			}
+		if err := s.pin(act); err != nil {
+			return err
 		}
 		if p.Idle {
 			continue
 		}
 		if err := act.prepare(ctx, s); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// pin places a part and reads back where it is.
+func (s *stage) pin(a *actor) error {
+	name := a.part.Name()
+	if len(a.sets) > 0 {
+		if err := a.env.Pin(a.sets); err != nil {
+			return fmt.Errorf("place %s: %w", name, err)
+		}
+	}
+	got, err := a.env.Pinned()
+	if err != nil {
+		return fmt.Errorf("read back where %s is: %w", name, err)
+	}
+	for k, set := range got {
+		a.pinned = append(a.pinned, set.String())
+		if k < len(a.sets) && set.String() != a.sets[k].String() {
+			s.blame(result.Evidence{Reason: result.Misplaced, Role: name, Text: fmt.Sprintf("virtual CPU %d may run on %s, wanted %s", k, set, a.sets[k])})
 		}
 	}
 	return nil
@@ -167,10 +185,17 @@ func (s *stage) strike() error {
 	}
 	var parts []result.Part
 	for _, a := range s.actors {
-		parts = append(parts, a.record(s.start))
+		p := a.record(s.start)
+		if p.Values[SaturatedValue] != 0 {
+			s.blame(result.Evidence{Reason: result.Saturated, Role: p.Name, Value: p.Values[SaturatedValue], Text: "the load generator fell behind itself: its output says by how much"})
+		}
+		if v := p.Values[UnreachableValue]; v != 0 {
+			s.blame(result.Evidence{Reason: result.WorkloadFailed, Role: p.Name, Value: v, Unit: "requests", Text: "whom it asked was not there, or answered nothing: its output says what happened"})
+		}
+		parts = append(parts, p)
 	}
 	if s.observer != nil {
-		evidence, err := s.observer.Close(parts)
+		evidence, err := s.closeObserver(parts)
 		s.run.Evidence = append(s.run.Evidence, evidence...)
 		s.energy()
 		errs = append(errs, err)

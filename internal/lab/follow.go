@@ -62,7 +62,7 @@ func (s *stage) everywhere(a *actor) ([]sample.Set, error) {
 // move places every part by another relation.
 func (s *stage) move(relation string) error {
 	for _, a := range s.actors {
-		if a.part.CPUs != "" {
+		if a.part.CPUs != "" || a.away {
 			continue
 		}
 		sets, err := place.Relation(s.Topology, s.Allowed, relation, a.part.Slot, a.part.Slots)

@@ -26,6 +26,10 @@ type Options struct {
 	// Hold keeps a part at its levels of load until they end or the context
 	// does, and tells of every period (package load).
 	Hold func(ctx context.Context, e Environment, cpus float64, p *study.Part, levels []Level, each func(Period)) error
+	// Tune gives the machine a cell's knobs for the run's time; nil if no study
+	// turns any. A *LackError says that the machine has no such knob: the run
+	// is skipped.
+	Tune func(knobs map[string]string) (undo func() error, err error)
 	// Observe begins to watch a run; nil for no observation.
 	Observe func(o Observed) (Observer, error)
 	// Topology and Allowed are the machine's CPUs and those that roles may use.
@@ -63,6 +67,7 @@ type Observed struct {
 	Envs  []Environment
 	Start time.Time
 	Sets  [][]sample.Set // where they were placed
+	Dir   string         // of the run's record, for files beside it
 }
 
 // Summary counts what a study's runs came to.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/quell-dev/quell/internal/lab/result"
@@ -20,12 +21,18 @@ const stall = 4
 // play lets everything go at once and watches it to the end of the steady
 // window.
 func (s *stage) play(ctx context.Context) error {
+	if err := s.serve(ctx); err != nil {
+		return err
+	}
 	if err := s.begin(); err != nil {
 		return err
 	}
-	if s.Observe != nil {
-		o := Observed{Cell: s.cell, Start: s.start}
+	if s.Observe != nil && slices.ContainsFunc(s.actors, func(a *actor) bool { return !a.away }) {
+		o := Observed{Cell: s.cell, Start: s.start, Dir: s.attempt.Dir()}
 		for _, a := range s.actors {
+			if a.away {
+				continue
+			}
 			sets, err := s.everywhere(a)
 			if err != nil {
 				return err
@@ -54,16 +61,20 @@ func (s *stage) play(ctx context.Context) error {
 	if err := errors.Join(err, s.mark(false)); err != nil {
 		return err
 	}
+	if err := s.watch(ctx, "waiting for the last answers", 0, s.concluded); err != nil {
+		return err
+	}
 	s.judge()
 	return nil
 }
 
-// begin is the barrier: all processes are let go, as nearly at once as can be.
+// begin is the barrier: all processes are let go, as nearly at once as can be,
+// but for servers, which are there already.
 func (s *stage) begin() error {
 	var first, last time.Time
 	var within time.Duration
 	for _, a := range s.actors {
-		if !a.busy() {
+		if !a.busy() || !a.began.IsZero() {
 			continue
 		}
 		at, unsure, err := a.process.Begin()
@@ -143,6 +154,16 @@ func (s *stage) finished() bool {
 	return true
 }
 
+// concluded reports whether every measured role that sums up what it did has.
+func (s *stage) concluded() bool {
+	for _, a := range s.actors {
+		if a.part.Measure && a.busy() && a.part.Workload.Concludes() && a.ended.IsZero() && !a.out.concluded() {
+			return false
+		}
+	}
+	return true
+}
+
 // watch looks at the run until both so long has passed and enough says so. An
 // error ends the run; a reason not to believe it that no more of it can mend
 // ends the watch too, without an error: there is no use in going on.
@@ -201,7 +222,7 @@ func (s *stage) living(ctx context.Context) error {
 			return fmt.Errorf("read the CPU time of %s: %w", a.part.Name(), err)
 		}
 		moved := u.Total() > a.seen.Total()
-		if a.seen = u; moved || a.part.Load.Control == "duty-cycle" && a.part.Target == 0 && len(s.cell.Steps) == 0 || a.part.Workload.Builtin == "idle" {
+		if a.seen = u; moved || a.part.Load.Control == "duty-cycle" && a.part.Target == 0 && len(s.cell.Steps) == 0 || a.part.Workload.Waits() || a.satisfied() {
 			a.quiet, a.ready = 0, false
 			continue
 		}
@@ -229,6 +250,9 @@ func (s *stage) living(ctx context.Context) error {
 func (s *stage) departed(ctx context.Context, a *actor) error {
 	at := a.ended.Sub(s.start)
 	if err := a.process.Err(); err != nil {
+		if _, lost := lostHost(err); lost {
+			return err
+		}
 		reason := result.CorunnerDied
 		if a.part.Measure {
 			reason = result.WorkloadFailed

@@ -1,10 +1,10 @@
 package workload
 
 import (
-	"runtime"
-	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/quell-dev/quell/internal/quelltest"
 )
 
 // BenchmarkBesideAStreamer is what a streamer on one CPU does to a chase through
@@ -13,32 +13,7 @@ import (
 // than twice as long.
 func BenchmarkBesideAStreamer(b *testing.B) {
 	two := cpus(b, 2)
-	var on atomic.Bool
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		runtime.LockOSThread() // never unlocked: the pinned thread ends with the goroutine
-		if _, err := bind(two[0]); err != nil {
-			b.Error(err)
-			return
-		}
-		data := make([]int64, 8<<20)
-		pause := time.NewTicker(time.Millisecond)
-		defer pause.Stop()
-		for {
-			select {
-			case <-stop:
-				return
-			case <-pause.C:
-			}
-			for on.Load() {
-				for i := 0; i < len(data); i += 8 {
-					data[i]++
-				}
-			}
-		}
-	}()
-	defer func() { close(stop); <-stopped }()
+	stream := quelltest.Streamer(b, two[0])
 	var contended, alone, beside, trip float64
 	for range b.N {
 		rt, err := PingPong(two[1], two[0], 30*time.Millisecond)
@@ -49,9 +24,9 @@ func BenchmarkBesideAStreamer(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		on.Store(true)
+		stream(true)
 		after, err := ChaseStep(two[1], 8<<20, 200*time.Millisecond)
-		on.Store(false)
+		stream(false)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -17,7 +17,7 @@ import (
 
 var (
 	rounds = flag.Int("rounds", 3, "rounds of the channel measurements")
-	window = flag.Duration("window", 500*time.Millisecond, "least length of one window of them")
+	window = flag.Duration("window", 250*time.Millisecond, "least length of one window of them")
 )
 
 // figures are what one window says of a victim.

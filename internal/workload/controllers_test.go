@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/quell-dev/quell/internal/host"
 	"github.com/quell-dev/quell/internal/quelltest"
@@ -47,6 +48,27 @@ func TestTreeWithMoreControllers(t *testing.T) {
 		if _, err := os.Stat(dir); !os.IsNotExist(err) {
 			t.Errorf("%s: %v", dir, err)
 		}
+	}
+}
+
+// What a launched program forks in its first moment is in the task too.
+func TestLaunchedWithItsChildren(t *testing.T) {
+	tree := openTree(t, TreeOptions{})
+	for n := range 20 {
+		task := "t" + strconv.Itoa(n)
+		cmd := exec.Command("sh", "-c", "sleep 1000 & exec sleep 1000")
+		if err := tree.Launch(task, cmd, sample.Set{}); err != nil {
+			t.Fatal(err)
+		}
+		procs := filepath.Join(tree.Dirs(task)[0], "cgroup.procs")
+		quelltest.Until(t, 10*time.Second, "two processes in "+task, func() bool {
+			text, err := os.ReadFile(procs)
+			return err == nil && len(strings.Fields(string(text))) == 2
+		})
+		if err := tree.Remove(task); err != nil {
+			t.Error(err)
+		}
+		_ = cmd.Wait()
 	}
 }
 

@@ -32,8 +32,12 @@ type Kernel struct {
 	Work int
 	// Set is the working set of each thread, bytes: for triad all three arrays
 	// (0: each four times the last-level cache, at least 32 MiB, as STREAM's
-	// rules ask), for chase the chain, for fault what is mapped at a time.
+	// rules ask), for chase the chain, for fault what is mapped at a time, for
+	// read the file.
 	Set int64
+	// Block is how many bytes a read is, and Dir is on the disk that it is from.
+	Block int64
+	Dir   string
 	// Pause is the mean time between two bursts; each is seeded in 50 to 150 %
 	// of it.
 	Pause time.Duration
@@ -50,6 +54,9 @@ var kernels = []Kernel{
 	{Name: "fault", Work: 20_000, Set: 16 << 20},                              // a page fault
 	{Name: "burst", Work: 50_000_000, Pause: 100 * time.Millisecond, Seed: 1}, // a step of compute
 	{Name: "idle"}, // nothing
+
+	// a read from a disk, past the page cache
+	{Name: "read", Work: 20, Set: 16 << 20, Block: 4 << 10, Dir: "/var/tmp", Seed: 1},
 }
 
 // KernelNames are the names of the lab's workloads.
@@ -95,6 +102,13 @@ func (k *Kernel) flags() *flag.FlagSet {
 			return err
 		})
 	}
+	if k.Block > 0 {
+		f.Func("block", "bytes of a read, e.g. 64KiB", func(text string) (err error) {
+			k.Block, err = parseSize(text)
+			return err
+		})
+		f.StringVar(&k.Dir, "dir", k.Dir, "folder on the disk that is read")
+	}
 	if k.Pause > 0 {
 		f.DurationVar(&k.Pause, "pause", k.Pause, "mean time between bursts")
 	}
@@ -135,6 +149,9 @@ func (k Kernel) Validate() error {
 	least := map[string]int64{"chase": 2 * line, "triad": 3 * 8, "fault": 1 << 16}[k.Name]
 	if k.Set < least && !(k.Name == "triad" && k.Set == 0) {
 		bad("set", k.Set, fmt.Sprintf("at least %d bytes", least))
+	}
+	if k.Name == "read" && (k.Block < 512 || k.Block%512 != 0 || k.Block > k.Set) {
+		bad("block", k.Block, "a multiple of 512 bytes, at most the set's")
 	}
 	if k.Pause < 0 || k.Pause > longest {
 		bad("pause", k.Pause, "0s to "+longest.String())

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -13,6 +14,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/quelltest"
 )
@@ -39,7 +42,7 @@ func (l *lines) all() []string {
 func smallWork(t *testing.T, name string) Kernel {
 	t.Helper()
 	args := map[string]string{"cpu-burn": "-work=1000", "primes": "-work=1", "triad": "-set=48KiB", "chase": "-work=1000 -set=64KiB",
-		"syscall": "-work=101", "fault": "-work=300 -set=1MiB", "burst": "-work=1000 -pause=1ms"}[name]
+		"syscall": "-work=101", "fault": "-work=300 -set=1MiB", "burst": "-work=1000 -pause=1ms", "read": "-work=10 -set=64KiB -dir=."}[name]
 	k, err := ParseKernel(append([]string{name, "-threads=2"}, strings.Fields(args)...))
 	if err != nil {
 		t.Fatal(err)
@@ -51,9 +54,13 @@ func smallWork(t *testing.T, name string) Kernel {
 // lines are in the order of their ends and whose units are all in the progress
 // file; and the end of the input ends it.
 func TestKernels(t *testing.T) {
-	units := map[string]float64{"cpu-burn": 1000, "primes": 1, "triad": 48 << 10, "chase": 1000, "syscall": 101, "fault": 300, "burst": 1000}
+	units := map[string]float64{"cpu-burn": 1000, "primes": 1, "triad": 48 << 10, "chase": 1000, "syscall": 101, "fault": 300, "burst": 1000, "read": 10}
 	for _, name := range KernelNames() {
 		t.Run(name, func(t *testing.T) {
+			var st unix.Statfs_t
+			if err := unix.Statfs(".", &st); name == "read" && err == nil && (st.Type == unix.TMPFS_MAGIC || st.Type == unix.OVERLAYFS_SUPER_MAGIC) {
+				quelltest.Skip(t, "disk", errors.New("this folder is on no disk of its own"))
+			}
 			in, barrier := io.Pipe()
 			out := &lines{}
 			path := filepath.Join(t.TempDir(), "progress")
@@ -154,6 +161,8 @@ func TestParseKernel(t *testing.T) {
 		{"chase -set=64", Kernel{}, "at least 128 bytes"},
 		{"chase -set=9999GiB", Kernel{}, "at most 64GiB"},
 		{"chase -set=-1", Kernel{}, "at most 64GiB"},
+		{"read -block=1000", Kernel{}, "-block 1000"},
+		{"read -set=64KiB -block=1MiB", Kernel{}, "-block 1048576"},
 		{"idle -threads=-1", Kernel{}, "-threads -1"},
 		{"idle -work=5", Kernel{}, "-work"},
 	} {

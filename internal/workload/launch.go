@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -31,14 +32,55 @@ func (t *Tree) Launch(task string, cmd *exec.Cmd, cpus sample.Set) error {
 		return fmt.Errorf("launch program: %w", err)
 	}
 	started := make(chan error)
-	t.threads <- func() { started <- startOn(cmd, cpus) }
+	t.threads <- func() { started <- t.startIn(task, cmd, cpus) }
 	if err := <-started; err != nil {
 		return fmt.Errorf("launch program: %w", err)
 	}
-	if err := t.enter(task, cmd.Process.Pid, cpus); err != nil {
+	return nil
+}
+
+// startIn starts cmd from the calling thread, which is locked, and puts it into
+// the task's cgroups before its first instruction: it is traced from its start
+// (ptrace(2), PTRACE_TRACEME), which stops it when it has become the program. What
+// it forks at once would else stay outside.
+func (t *Tree) startIn(task string, cmd *exec.Cmd, cpus sample.Set) error {
+	attr := syscall.SysProcAttr{}
+	if cmd.SysProcAttr != nil {
+		attr = *cmd.SysProcAttr
+	}
+	attr.Ptrace = true
+	cmd.SysProcAttr = &attr
+	if err := startOn(cmd, cpus); err != nil {
+		return err
+	}
+	pid := cmd.Process.Pid
+	err := stopped(pid)
+	if err == nil {
+		err = t.enter(task, pid, cpus)
+	}
+	if err != nil {
 		return errors.Join(err, cmd.Process.Kill(), cmd.Wait())
 	}
+	if err := unix.PtraceDetach(pid); err != nil {
+		return errors.Join(fmt.Errorf("let process %d go: %w", pid, err), cmd.Process.Kill(), cmd.Wait())
+	}
 	return nil
+}
+
+// stopped waits until a traced process has become its program.
+func stopped(pid int) error {
+	var status unix.WaitStatus
+	for {
+		switch _, err := unix.Wait4(pid, &status, 0, nil); {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return fmt.Errorf("wait for process %d: %w", pid, err)
+		case !status.Stopped():
+			return fmt.Errorf("process %d ended before it began", pid)
+		default:
+			return nil
+		}
+	}
 }
 
 // Scratch is a directory of the tree's own, removed with it and by Sweep.

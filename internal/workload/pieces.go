@@ -66,6 +66,8 @@ func (b *band) prepare(k Kernel, thread uint64) (p piece, free func(), err error
 			}
 			return float64(k.Work)
 		}, nothing, nil
+	case "read":
+		return b.reads(k, thread)
 	case "burst":
 		r := rand.New(rand.NewPCG(k.Seed, thread))
 		rested := true

@@ -1,6 +1,7 @@
 package analyse
 
 import (
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -37,12 +38,18 @@ func advise(b *Best, runs []result.Run, factor string) *Advice {
 	cores := map[string]map[string]int{} // of each mapping of the set
 	alone := map[string]map[string][]float64{}
 	var parts []study.Part
-	for _, r := range valid(runs) {
+	good := valid(runs)
+	of := func(r *result.Run) bool { return r.Cell.Kind == study.Main && setOf(&r.Cell, factor) == b.Set }
+	var knobs map[string]string // of the set's runs
+	if i := slices.IndexFunc(good, of); i >= 0 {
+		knobs = good[i].Cell.Knobs
+	}
+	for _, r := range good {
 		c := &r.Cell
 		switch name := c.Level(factor); {
-		case c.Kind == study.Main && c.Mapping != nil && setOf(c, factor) == b.Set:
+		case of(r) && c.Mapping != nil:
 			cores[name], parts = c.Mapping, c.Parts
-		case c.Kind == study.Solo:
+		case c.Kind == study.Solo && maps.Equal(c.Knobs, knobs):
 			rec, seconds := &r.Parts[0], (r.Window.To - r.Window.From).Seconds()
 			for event, n := range rec.Events {
 				if seconds > 0 {

@@ -436,9 +436,13 @@ func TestEventsFollowThePaper(t *testing.T) {
 					Events: map[string]float64{"cycles": 3e9 * slow, "misses": 1e6 * (1 + coupled*(slow-1) + (1-coupled)*float64((k*7)%3))}, Missing: map[string]string{"llc": "no such event"}}}})
 		}
 	}
-	c, ok := Events(runs, 1)
-	if !ok || !slices.Equal(c.Names, []string{DegradationName, "cycles", "misses"}) || c.N != 6 || c.Missing["llc"] == "" {
-		t.Fatalf("%+v, %t", c, ok)
+	all := Events(runs, 1)
+	if len(all) != 1 || len(all[0].Levels) > 0 {
+		t.Fatalf("%+v", all)
+	}
+	c := all[0]
+	if !slices.Equal(c.Names, []string{DegradationName, "cycles", "misses"}) || c.N != 6 || c.Missing["llc"] == "" {
+		t.Fatalf("%+v", c)
 	}
 	lbm := Pearson([]float64{1, 1.2, 1.5}, []float64{1, 2, 3})
 	if !near(c.PerVM[0][1], 1, 1e-9) || !near(c.PerVM[0][2], (1+lbm)/2, 1e-9) || c.VMs[0][2] != 2 {
@@ -471,7 +475,7 @@ func FuzzOf(f *testing.F) {
 			runs = append(runs, run)
 		}
 		s := &study.Study{Design: study.Design{Repetitions: n % 7}}
-		for _, kind := range []string{"degradation", "mapping", "interference", "throughput", "correlation", "migration", "dose-response", "signal-validity"} {
+		for _, kind := range []string{"score", "degradation", "mapping", "interference", "throughput", "correlation", "migration", "dose-response", "signal-validity"} {
 			s.Analysis = append(s.Analysis, study.Analysis{Kind: kind})
 		}
 		got := Of(s, runs)
@@ -479,4 +483,25 @@ func FuzzOf(f *testing.F) {
 			t.Errorf("out of nothing: %+v", got)
 		}
 	})
+}
+
+// A client that got no answer for half a second did nothing for as long; how long
+// an answer takes, of that nothing can be said.
+func TestTimeWithoutAUnit(t *testing.T) {
+	run := &result.Run{Window: result.Window{To: time.Second}}
+	p := &result.Part{}
+	for i, units := range []float64{10, 0, 0, 0, 0, 0, 10, 10, 10, 10} {
+		at := time.Duration(i) * 100 * time.Millisecond
+		p.Iterations = append(p.Iterations, result.Iteration{From: at, To: at + 100*time.Millisecond, Units: units})
+	}
+	if got := mean(figure(run, p, &study.Metric{Better: "higher"})); !near(got, 50, 1e-9) {
+		t.Errorf("%v answers a second, want 50", got)
+	}
+	if got := mean(figure(run, p, &study.Metric{Better: "lower"})); !near(got, 0.01, 1e-9) {
+		t.Errorf("%v s an answer, want 0.01", got)
+	}
+	p.Iterations = p.Iterations[1:6]
+	if unit, ok := unitTime(run, p, &study.Metric{Better: "higher"}); ok {
+		t.Errorf("nothing was done in %v s each", unit)
+	}
 }

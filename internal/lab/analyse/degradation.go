@@ -65,7 +65,7 @@ func soloOf(solos [][]*result.Run, c *study.Cell, p *study.Part) []*result.Run {
 	for _, g := range solos {
 		s := &g[0].Cell
 		alone := &s.Parts[0]
-		if identity(alone) == identity(p) && s.Place.Name == c.Place.Name && slices.Equal(shape(c.Mapping, p), shape(s.Mapping, alone)) {
+		if identity(alone) == identity(p) && s.Place.Name == c.Place.Name && maps.Equal(s.Knobs, c.Knobs) && slices.Equal(shape(c.Mapping, p), shape(s.Mapping, alone)) {
 			return g
 		}
 	}
@@ -177,6 +177,8 @@ type Best struct {
 	// Interval is that of Average, over repetitions, with each machine's best
 	// mapping as it was found; ours, not the paper's.
 	Interval Interval `json:"interval"`
+	// WorstInterval is that of Worst; ours too.
+	WorstInterval Interval `json:"worst_interval"`
 	// Advised is the mapping that misses measured alone would have chosen; nil
 	// where none were counted.
 	Advised *Advice `json:"advised,omitempty"`
@@ -268,6 +270,7 @@ func Mappings(runs []result.Run, factor string) []Best {
 		}
 		b.Interval = meanInterval(values, "t over repetitions")
 		b.Interval.Value = b.Average
+		b.WorstInterval = worst(b.Worst, times[set], study.Unpinned)
 		b.Advised = advise(&b, runs, factor)
 		out = append(out, b)
 	}
@@ -300,13 +303,9 @@ func mappingTimes(runs []result.Run, factor string) (sets []string, parts map[st
 			if rec == nil || !p.Measure {
 				continue
 			}
-			v := figure(r, rec, &p.Workload.Metric)
-			if len(v) == 0 {
+			t, ok := unitTime(r, rec, &p.Workload.Metric)
+			if !ok {
 				continue
-			}
-			t := mean(v)
-			if p.Workload.Metric.Better != "lower" {
-				t = 1 / t // the time of a unit of work
 			}
 			k := slices.IndexFunc(parts[name], func(m *mappedPart) bool { return m.part == p.Name() })
 			if k < 0 {

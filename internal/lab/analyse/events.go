@@ -1,6 +1,7 @@
 package analyse
 
 import (
+	"maps"
 	"math"
 	"slices"
 
@@ -12,9 +13,12 @@ import (
 const DegradationName = "degradation"
 
 // Correlations is the matrix of table 6 of paper 000: how hardware and software
-// events go with each other and with the degradation in time.
+// events go with each other and with the degradation in time. A study that
+// turns a knob of the machine (prefetching, say) has one for each setting.
 type Correlations struct {
-	Names []string `json:"names"` // DegradationName first
+	// Levels are the setting's, knob and value; none where nothing is turned.
+	Levels []study.Level `json:"levels,omitempty"`
+	Names  []string      `json:"names"` // DegradationName first
 	// PerVM is the paper's: correlated over each machine's solo and co-runs,
 	// then averaged over machines. VMs is how many machines an entry averages.
 	PerVM Matrix  `json:"per_vm"`
@@ -26,9 +30,15 @@ type Correlations struct {
 	// Pooled are all machines' points at once, each event over its solo value.
 	Pooled   Matrix `json:"pooled"`
 	Spearman Matrix `json:"spearman"` // pooled
-	P        Matrix `json:"p"`        // permutation, of Pooled
-	Q        Matrix `json:"q"`        // adjusted for the false discovery rate, over the upper triangle
-	N        int    `json:"n"`        // pooled points
+	// The bounds of their 95 % intervals; Method says of all of them how.
+	PooledLow    Matrix `json:"pooled_low"`
+	PooledHigh   Matrix `json:"pooled_high"`
+	SpearmanLow  Matrix `json:"spearman_low"`
+	SpearmanHigh Matrix `json:"spearman_high"`
+	Method       string `json:"method"`
+	P            Matrix `json:"p"` // permutation, of Pooled
+	Q            Matrix `json:"q"` // adjusted for the false discovery rate, over the upper triangle
+	N            int    `json:"n"` // pooled points
 	// Missing says of events that were asked for why they are not there.
 	Missing map[string]string `json:"missing,omitempty"`
 }
@@ -36,147 +46,182 @@ type Correlations struct {
 // perms is how many permutations a p is from.
 const perms = 2000
 
-// Events correlates the events of every measured part with its degradation in
-// time per unit of work. A machine is a role's workload; its points are its runs alone
-// and beside others.
-func Events(runs []result.Run, seed uint64) (Correlations, bool) {
-	type point struct{ values map[string]float64 }
-	type vm struct {
-		solo   []point
-		points []point
+// point is what was counted of a machine in one run, per unit of its work, and
+// its time of one.
+type point map[string]float64
+
+// machine is a role's workload: its points are its runs alone and beside others.
+type machine struct{ solo, points []point }
+
+// column are two names' values where a point has both.
+func column(points []point, a, b string) (x, y []float64) {
+	for _, p := range points {
+		va, okA := p[a]
+		vb, okB := p[b]
+		if okA && okB {
+			x, y = append(x, va), append(y, vb)
+		}
 	}
-	vms := map[string]*vm{}
-	var order []string
-	names := map[string]bool{}
-	out := Correlations{Missing: map[string]string{}}
+	return x, y
+}
+
+// relative are a machine's points, each value over its mean alone; none where it
+// was never alone.
+func (m *machine) relative() []point {
+	if len(m.solo) == 0 {
+		return nil
+	}
+	var all []point
+	for _, p := range m.points {
+		rel := point{}
+		for name, v := range p {
+			var base []float64
+			for _, s := range m.solo {
+				base = append(base, s[name])
+			}
+			if b := mean(base); b != 0 {
+				rel[name] = v / b
+			}
+		}
+		all = append(all, rel)
+	}
+	return all
+}
+
+// Events correlates the events of every measured part with its degradation in
+// time per unit of work, apart for each setting of the knobs that a study turns.
+// Where no event was counted there are none.
+func Events(runs []result.Run, seed uint64) []Correlations {
+	var settings [][]study.Level
+	by := map[int][]*result.Run{}
 	for _, r := range valid(runs) {
 		if r.Cell.Kind != study.Main && r.Cell.Kind != study.Solo {
 			continue
 		}
+		ls := r.Cell.Conditions()
+		k := slices.IndexFunc(settings, func(s []study.Level) bool { return slices.Equal(s, ls) })
+		if k < 0 {
+			k = len(settings)
+			settings = append(settings, ls)
+		}
+		by[k] = append(by[k], r)
+	}
+	var out []Correlations
+	for k, ls := range settings {
+		if c, ok := correlations(by[k], seed); ok {
+			c.Levels = ls
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// machines are those of some runs, in the order in which they are first met,
+// and the events that were counted of them, with why others were not.
+func machines(runs []*result.Run) (all []*machine, names []string, missing map[string]string) {
+	at, counted := map[string]int{}, map[string]bool{}
+	missing = map[string]string{}
+	for _, r := range runs {
 		for i := range r.Cell.Parts {
 			p := &r.Cell.Parts[i]
 			rec := partOf(r, p.Name())
 			if rec == nil || !p.Measure {
 				continue
 			}
-			for event, why := range rec.Missing {
-				out.Missing[event] = why
-			}
-			v := figure(r, rec, &p.Workload.Metric)
-			if len(v) == 0 {
+			maps.Copy(missing, rec.Missing)
+			t, ok := unitTime(r, rec, &p.Workload.Metric)
+			if !ok {
 				continue
 			}
-			t := mean(v)
-			if p.Workload.Metric.Better != "lower" {
-				t = 1 / t
-			}
-			pt := point{map[string]float64{DegradationName: t}}
+			pt := point{DegradationName: t}
 			// Counts per unit of work, or a longer window alone would count.
 			units := Throughput(rec.Iterations, r.Window.From, r.Window.To) * (r.Window.To - r.Window.From).Seconds()
 			for event, n := range rec.Events {
 				if units > 0 {
-					pt.values[event] = n / units
-					names[event] = true
+					pt[event] = n / units
+					counted[event] = true
 				}
 			}
-			k := identity(p)
-			if vms[k] == nil {
-				vms[k] = &vm{}
-				order = append(order, k)
+			k, known := at[identity(p)]
+			if !known {
+				k = len(all)
+				at[identity(p)] = k
+				all = append(all, &machine{})
 			}
-			vms[k].points = append(vms[k].points, pt)
+			all[k].points = append(all[k].points, pt)
 			if r.Cell.Kind == study.Solo {
-				vms[k].solo = append(vms[k].solo, pt)
+				all[k].solo = append(all[k].solo, pt)
 			}
 		}
 	}
-	out.Names = append([]string{DegradationName}, slices.Sorted(keys(names))...)
-	if len(out.Names) < 2 {
+	return all, append([]string{DegradationName}, sortedKeys(counted)...), missing
+}
+
+func correlations(runs []*result.Run, seed uint64) (Correlations, bool) {
+	vms, names, missing := machines(runs)
+	out := Correlations{Names: names, Missing: missing}
+	if len(names) < 2 {
 		return out, false
 	}
-	n := len(out.Names)
-	square := func(fill float64) Matrix {
-		m := make(Matrix, n)
-		for i := range m {
-			m[i] = slices.Repeat([]float64{fill}, n)
+	n := len(names)
+	for _, m := range []*Matrix{&out.PerVM, &out.PerVMLow, &out.PerVMHigh, &out.Pooled, &out.PooledLow, &out.PooledHigh,
+		&out.Spearman, &out.SpearmanLow, &out.SpearmanHigh, &out.P, &out.Q} {
+		*m = make(Matrix, n)
+		for i := range *m {
+			(*m)[i] = slices.Repeat([]float64{math.NaN()}, n)
 		}
-		return m
-	}
-	for _, m := range []*Matrix{&out.PerVM, &out.PerVMLow, &out.PerVMHigh, &out.Pooled, &out.Spearman, &out.P, &out.Q} {
-		*m = square(math.NaN())
 	}
 	out.VMs = make([][]int, n)
-	column := func(points []point, a, b string) (x, y []float64) {
-		for _, p := range points {
-			va, okA := p.values[a]
-			vb, okB := p.values[b]
-			if okA && okB {
-				x, y = append(x, va), append(y, vb)
-			}
-		}
-		return x, y
-	}
-	var pooled []point
-	for _, k := range order {
-		v := vms[k]
-		if len(v.solo) == 0 {
-			continue
-		}
-		for _, p := range v.points {
-			rel := point{map[string]float64{}}
-			for name, value := range p.values {
-				var base []float64
-				for _, s := range v.solo {
-					base = append(base, s.values[name])
-				}
-				if m := mean(base); m != 0 {
-					rel.values[name] = value / m
-				}
-			}
-			pooled = append(pooled, rel)
+	groups := make([][]point, 0, len(vms)) // of each machine that was alone too
+	for _, v := range vms {
+		if rel := v.relative(); rel != nil {
+			groups = append(groups, rel)
+			out.N += len(rel)
 		}
 	}
-	out.N = len(pooled)
+	pooled := slices.Concat(groups...)
 	var flat []float64
 	var at [][2]int
 	for i := range n {
 		out.VMs[i] = make([]int, n)
-		for j := range n {
-			if i == j {
-				continue
-			}
+	}
+	for i := range n {
+		for j := i + 1; j < n; j++ {
+			both := func(m Matrix, v float64) { m[i][j], m[j][i] = v, v }
 			var rs []float64
-			for _, k := range order {
-				if r := Pearson(column(vms[k].points, out.Names[i], out.Names[j])); !math.IsNaN(r) && len(vms[k].points) >= 3 {
+			for _, v := range vms {
+				if r := Pearson(column(v.points, names[i], names[j])); !math.IsNaN(r) && len(v.points) >= 3 {
 					rs = append(rs, r)
 				}
 			}
-			if out.VMs[i][j] = len(rs); len(rs) > 0 {
+			if out.VMs[i][j], out.VMs[j][i] = len(rs), len(rs); len(rs) > 0 {
 				v := meanInterval(rs, "")
+				both(out.PerVM, v.Value)
 				// A correlation has an end.
-				out.PerVM[i][j], out.PerVMLow[i][j], out.PerVMHigh[i][j] = v.Value, max(v.Low, -1), min(v.High, 1)
+				both(out.PerVMLow, max(v.Low, -1))
+				both(out.PerVMHigh, min(v.High, 1))
 			}
-			x, y := column(pooled, out.Names[i], out.Names[j])
-			out.Pooled[i][j], out.Spearman[i][j] = Pearson(x, y), Spearman(x, y)
-			if i < j {
-				out.P[i][j] = PermutationP(x, y, Pearson, perms, seed)
-				flat, at = append(flat, out.P[i][j]), append(at, [2]int{i, j})
+			var some []Pairs
+			for _, g := range groups {
+				x, y := column(g, names[i], names[j])
+				some = append(some, Pairs{x, y})
 			}
+			r, rank := CorrelationInterval(some, Pearson), CorrelationInterval(some, Spearman)
+			out.Method = r.Method
+			both(out.Pooled, r.Value)
+			both(out.PooledLow, r.Low)
+			both(out.PooledHigh, r.High)
+			both(out.Spearman, rank.Value)
+			both(out.SpearmanLow, rank.Low)
+			both(out.SpearmanHigh, rank.High)
+			x, y := column(pooled, names[i], names[j])
+			both(out.P, PermutationP(x, y, Pearson, perms, seed))
+			flat, at = append(flat, out.P[i][j]), append(at, [2]int{i, j})
 		}
 	}
 	for k, q := range Adjust(flat) {
 		i, j := at[k][0], at[k][1]
-		out.Q[i][j], out.Q[j][i], out.P[j][i] = q, q, out.P[i][j]
+		out.Q[i][j], out.Q[j][i] = q, q
 	}
 	return out, true
-}
-
-func keys(m map[string]bool) func(func(string) bool) {
-	return func(yield func(string) bool) {
-		for k := range m {
-			if !yield(k) {
-				return
-			}
-		}
-	}
 }

@@ -45,12 +45,18 @@ func insufficient(s *study.Study, kind string, good []*result.Run) string {
 			return "no valid run of a measured role alone (controls, solo)"
 		}
 		return "no measured role has a valid run both alone and beside others at one placement"
+	case "net-io":
+		return "no valid run of a role that asks a web server (builtin: http-client)"
+	case "net-tenants":
+		return "no valid run of a role that sends datagrams to one that counts them (builtin: udp-send, udp-receive), or pings (udp-ping)"
 	case "mapping":
 		return "no valid runs with a level of the factor of mappings and iterations in their window"
 	case "correlation":
 		return "no event was counted in a valid run: observe.events, and what the machine has of them"
 	case "migration":
 		return "no placement was audited in a valid run (observe, placement)"
+	case "variation":
+		return "fewer than two levels of the factor of instances have a valid run"
 	case "signal-validity":
 		return "no signal was counted in a valid run: observe.signals, and what the machine has of them"
 	}

@@ -1,6 +1,7 @@
 package analyse
 
 import (
+	"math"
 	"time"
 
 	"github.com/quell-dev/quell/internal/lab/result"
@@ -53,7 +54,8 @@ func within(its []result.Iteration, w result.Window) []result.Iteration {
 }
 
 // figure is how well a part did in a run: its own metric, or what its
-// iterations say; values are one per iteration where there are such.
+// iterations say; values are one per iteration where there are such, of a time of
+// a unit those that did any.
 func figure(run *result.Run, p *result.Part, m *study.Metric) (values []float64) {
 	if p.Metric != 0 {
 		return []float64{p.Metric}
@@ -61,14 +63,28 @@ func figure(run *result.Run, p *result.Part, m *study.Metric) (values []float64)
 	for _, it := range within(p.Iterations, run.Window) {
 		seconds := (it.To - it.From).Seconds()
 		switch {
-		case seconds <= 0 || it.Units <= 0:
-		case m.Better == "lower":
+		case seconds <= 0:
+		case m.Better == "lower" && it.Units > 0:
 			values = append(values, seconds/it.Units)
-		default:
+		case m.Better != "lower": // one without a unit is time in which it did nothing
 			values = append(values, it.Units/seconds)
 		}
 	}
 	return values
+}
+
+// unitTime is a part's mean time of a unit of work in a run, whichever of time
+// and rate its metric is; false where it has no value.
+func unitTime(run *result.Run, p *result.Part, m *study.Metric) (float64, bool) {
+	v := figure(run, p, m)
+	if len(v) == 0 {
+		return 0, false
+	}
+	t := mean(v)
+	if m.Better != "lower" {
+		t = 1 / t
+	}
+	return t, !math.IsInf(t, 0)
 }
 
 // partOf finds a part's record by its name.

@@ -18,14 +18,22 @@ type Results struct {
 	Stamps    []string               `json:"stamps,omitempty"`
 	Noise     *Noise                 `json:"noise,omitempty"`
 
+	Scores        []Score        `json:"scores,omitempty"`
 	Degradations  []Degradation  `json:"degradations,omitempty"`
 	Mappings      []Best         `json:"mappings,omitempty"`
+	Headline      *Headline      `json:"headline,omitempty"`
 	Interferences []Interference `json:"interferences,omitempty"`
 	Systems       []System       `json:"systems,omitempty"`
-	Correlations  *Correlations  `json:"correlations,omitempty"`
+	Correlations  []Correlations `json:"correlations,omitempty"`
 	Migrations    []Moves        `json:"migrations,omitempty"`
 	Doses         []Dose         `json:"doses,omitempty"`
+	DoseContrasts []DoseContrast `json:"dose_contrasts,omitempty"`
+	DoseGaps      []DoseGap      `json:"dose_gaps,omitempty"`
+	DoseCosts     []DoseCost     `json:"dose_costs,omitempty"`
+	Variations    []Variation    `json:"variations,omitempty"`
 	Validities    []Validity     `json:"validities,omitempty"`
+	NetIO         *NetIO         `json:"net_io,omitempty"`
+	Tenants       *Tenants       `json:"net_tenants,omitempty"`
 	// Insufficient names analyses that were asked for and have no data, with
 	// the reason.
 	Insufficient map[string]string `json:"insufficient,omitempty"`
@@ -62,11 +70,23 @@ func Of(s *study.Study, runs []result.Run) Results {
 		}
 		n := 0
 		switch a.Kind {
+		case "score":
+			out.Scores = Scores(runs)
+			n = len(out.Scores)
+		case "net-io":
+			if v, ok := NetworkIO(runs, option("case", "case"), option("rate", "rate")); ok {
+				out.NetIO, n = &v, len(v.Points)
+			}
+		case "net-tenants":
+			if v, ok := NetworkTenants(runs, option("count", "tenants")); ok {
+				out.Tenants, n = &v, len(v.Doses)+len(v.Latencies)
+			}
 		case "degradation":
 			out.Degradations = Degradations(runs, seed)
 			n = len(out.Degradations)
 		case "mapping":
 			out.Mappings = Mappings(runs, option("factor", "mapping"))
+			out.Headline = headline(out.Mappings)
 			n = len(out.Mappings)
 		case "interference":
 			out.Interferences = Interferences(runs)
@@ -75,15 +95,23 @@ func Of(s *study.Study, runs []result.Run) Results {
 			out.Systems = Systems(runs, option("factor", "placement"), option("base", "per-chip"))
 			n = len(out.Systems)
 		case "correlation":
-			if c, ok := Events(runs, seed); ok {
-				out.Correlations, n = &c, c.N
-			}
+			out.Correlations = Events(runs, seed)
+			n = len(out.Correlations)
 		case "migration":
 			out.Migrations = Migrations(runs)
 			n = len(out.Migrations)
 		case "dose-response":
-			out.Doses = DoseResponse(runs, option("count", "neighbours"), option("state", "state"))
+			o := DoseOptions{Count: option("count", "neighbours"), State: option("state", "state"),
+				VE: option("environment", "ve"), Base: option("base", "metal"), Seed: seed, Price: s.Price}
+			if out.Noise != nil {
+				o.Margin = 100 * out.Noise.Floor
+			}
+			out.Doses, out.DoseContrasts = DoseResponse(runs, o)
+			out.DoseGaps, out.DoseCosts = DoseGaps(runs, o), DoseCosts(runs, o)
 			n = len(out.Doses)
+		case "variation":
+			out.Variations = Variations(runs, option("factor", "instance"))
+			n = len(out.Variations)
 		case "signal-validity":
 			out.Validities = Validities(runs, seed)
 			n = len(out.Validities)

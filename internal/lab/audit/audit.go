@@ -254,7 +254,7 @@ func (a *Audit) poll() {
 				continue // gone
 			}
 			if old, ok := a.looks[tid]; ok {
-				a.ledger.Ran(tid, l.cpu, l.ran-old.ran)
+				a.ledger.Ran(now(), tid, l.cpu, l.ran-old.ran)
 			}
 			a.looks[tid] = l
 		}
@@ -304,6 +304,16 @@ func (w *observer) Window(open bool) error {
 		return errors.Join(err, closing)
 	}
 	return err
+}
+
+// Energy is the inner observer's, if it knows of any (see lab.Observer).
+func (w *observer) Energy(window result.Window) (joules float64, source string) {
+	if m, ok := w.Observer.(interface {
+		Energy(result.Window) (float64, string)
+	}); ok {
+		return m.Energy(window)
+	}
+	return 0, ""
 }
 
 // Close implements lab.Observer.

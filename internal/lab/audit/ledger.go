@@ -1,8 +1,10 @@
 package audit
 
 import (
+	"maps"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/quell-dev/quell/internal/host"
 	"github.com/quell-dev/quell/internal/lab/result"
@@ -49,6 +51,7 @@ type thread struct {
 	sits   bool          // on its CPU, or preempted there
 	moves  int
 	across int // moves between cores
+	path   []result.Stay
 }
 
 // NewLedger begins at an instant.
@@ -89,6 +92,23 @@ func (l *Ledger) thread(tid int) *thread {
 	return t
 }
 
+// comes notes that a thread is on a CPU from an instant on.
+func (l *Ledger) comes(t *thread, cpu int, at int64) {
+	if t.cpu == cpu {
+		return
+	}
+	if t.cpu >= 0 {
+		t.moves++
+		if l.core[t.cpu] != l.core[cpu] {
+			t.across++
+		}
+	}
+	t.cpu = cpu
+	if len(t.path) < result.MostStays {
+		t.path = append(t.path, result.Stay{At: time.Duration(at - l.from), CPU: cpu})
+	}
+}
+
 // Add takes the next switch.
 func (l *Ledger) Add(s Switch) {
 	l.pass(s.At)
@@ -101,17 +121,13 @@ func (l *Ledger) Add(s Switch) {
 		if s.TID == 0 {
 			return // idleness is on many CPUs at once
 		}
-		if t.cpu >= 0 && t.cpu != s.CPU {
-			t.moves++
-			if l.core[t.cpu] != l.core[s.CPU] {
-				t.across++
-			}
-		}
-		t.cpu, t.since, t.sits = s.CPU, s.At, true
+		l.comes(t, s.CPU, s.At)
+		t.since, t.sits = s.At, true
 		return
 	}
 	if _, known := l.current[s.CPU]; !known && s.TID != 0 && t.cpu < 0 {
-		t.cpu, t.since = s.CPU, l.from // it has been there since the beginning
+		l.comes(t, s.CPU, l.from) // it has been there since the beginning
+		t.since = l.from
 	}
 	l.off(s.TID, s.CPU, s.At, s.Preempted)
 	l.current[s.CPU] = -1 // nobody: the next one goes on at once
@@ -172,25 +188,32 @@ func (l *Ledger) pass(at int64) {
 // clock says on one CPU.
 func (l *Ledger) Still(tid, cpu int, ran int64) {
 	if t := l.thread(tid); t.cpu < 0 && ran > 0 {
-		t.cpu, t.on[cpu] = cpu, ran
+		l.comes(t, cpu, l.from)
+		t.on[cpu] = ran
 	}
 }
 
-// Ran is a look at a thread that ran so long since the last one and is on a CPU
-// now.
-func (l *Ledger) Ran(tid, cpu int, ns int64) {
+// Ran is a look at an instant at a thread that ran so long since the last one
+// and is on a CPU now.
+func (l *Ledger) Ran(at int64, tid, cpu int, ns int64) {
 	if ns <= 0 {
 		return // it may not even have been there
 	}
 	t := l.thread(tid)
-	if t.cpu >= 0 && t.cpu != cpu {
-		t.moves++
-		if l.core[t.cpu] != l.core[cpu] {
-			t.across++
-		}
-	}
-	t.cpu = cpu
+	l.comes(t, cpu, at)
 	t.on[cpu] += ns
+}
+
+// numbers are the cores by CPU.
+func (l *Ledger) numbers() []int {
+	var all []int
+	for _, cpu := range slices.Sorted(maps.Keys(l.core)) {
+		for len(all) < cpu {
+			all = append(all, -1) // offline
+		}
+		all = append(all, l.core[cpu])
+	}
+	return all
 }
 
 // Close ends the window and says of each part where its threads ran.
@@ -198,7 +221,7 @@ func (l *Ledger) Close(at int64, parts []Placed, method string) []result.Audit {
 	l.pass(at)
 	all := make([]result.Audit, len(parts))
 	for i, p := range parts {
-		a := result.Audit{Method: method, OnPlace: 1, Lost: l.Lost}
+		a := result.Audit{Method: method, OnPlace: 1, Lost: l.Lost, Cores: l.numbers()}
 		var right, total int64
 		for k, tid := range p.Threads {
 			t := l.threads[tid]
@@ -210,6 +233,9 @@ func (l *Ledger) Close(at int64, parts []Placed, method string) []result.Audit {
 				t.since = at
 			}
 			m := result.Migrations{Thread: strconv.Itoa(tid), Logical: t.moves, Physical: t.across}
+			if t.moves > 0 {
+				m.Path = t.path
+			}
 			var ran int64
 			for cpu, ns := range t.on {
 				ran += ns

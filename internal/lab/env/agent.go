@@ -17,11 +17,12 @@ import (
 // and tells it what comes out, until the lab is gone. Its words are
 //
 //	socket PATH	a unix socket on which the lab listens
-//	tty PATH	a serial line, in a guest, where it mounts /proc and so on first
+//	tty PATH	a serial line, in a guest, where it mounts /proc and so on first,
+//		and then loads modules and sets an address as more words say
 //
 // In a guest it ends by turning the power off.
 func AgentMain(words []string) error {
-	if len(words) != 2 {
+	if len(words) < 2 || words[0] != "tty" && len(words) > 2 {
 		return errors.New("agent: want socket PATH or tty PATH")
 	}
 	switch kind, path := words[0], words[1]; kind {
@@ -36,7 +37,7 @@ func AgentMain(words []string) error {
 		if os.Getpid() != 1 {
 			return errors.New("agent: a serial line is for PID 1 of a guest only: it would turn this machine's power off")
 		}
-		err := inGuest(path)
+		err := inGuest(path, words[2:])
 		fmt.Println("agent:", err)
 		return fmt.Errorf("agent: power off: %w", unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF))
 	default:
@@ -45,7 +46,7 @@ func AgentMain(words []string) error {
 }
 
 // inGuest sets a guest up and serves it.
-func inGuest(tty string) error {
+func inGuest(tty string, words []string) error {
 	for _, m := range [][2]string{{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"tmpfs", "/tmp"}, {"tmpfs", "/run"}, {"cgroup2", "/sys/fs/cgroup"}} {
 		if err := os.MkdirAll(m[1], 0o755); err != nil {
 			return err
@@ -54,6 +55,9 @@ func inGuest(tty string) error {
 		if err := unix.Mount(m[0], m[1], m[0], 0, ""); err != nil && !errors.Is(err, unix.EBUSY) {
 			return fmt.Errorf("mount %s: %w", m[1], err)
 		}
+	}
+	if err := obeyWords(words); err != nil {
+		return err
 	}
 	// Blocking: a terminal is not for the runtime's poller.
 	fd, err := unix.Open(tty, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"sync"
 	"syscall"
@@ -51,7 +52,10 @@ func newChild(argv []string, waits bool, cmd *exec.Cmd, launch func(*exec.Cmd) e
 func (c *child) begin() error {
 	_, err := io.WriteString(c.barrier, "\n")
 	if err == nil && !c.waits {
-		err = c.barrier.Close()
+		// What has ended by now has closed it.
+		if err = c.barrier.Close(); errors.Is(err, os.ErrClosed) {
+			err = nil
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("begin %s: %w", c.name, err)

@@ -36,6 +36,8 @@ type Options struct {
 	Prefix string
 	// Kernel finds the kernel of guests that name none; nil: guest.Find.
 	Kernel func() (guest.Kernel, error)
+	// Xen is what guests of the driver xen are made with.
+	Xen Xen
 	// Console takes what guests and containers write on their consoles; nil
 	// drops it.
 	Console func(part, line string)
@@ -99,6 +101,8 @@ func (m *Maker) Make(ctx context.Context, p *study.Part) (lab.Environment, error
 		e, err = m.container(ctx, p)
 	case study.QEMU:
 		e, err = m.machine(ctx, p)
+	case study.Xen:
+		e, err = m.domain(ctx, p)
 	default:
 		return nil, fmt.Errorf("make environment %s: no driver %q", p.Environment.Name, d)
 	}
@@ -186,7 +190,7 @@ func (m *Maker) Sweep() error {
 		removed, err := workload.Sweep(m.prefix(ungrouped))
 		all = append(all, err)
 		for _, dir := range removed {
-			all = append(all, removeStrays(filepath.Base(dir)))
+			all = append(all, removeStrays(filepath.Base(dir)), m.sweepDomains(filepath.Base(dir)))
 		}
 	}
 	if err := errors.Join(all...); err != nil {

@@ -1,14 +1,12 @@
 package env
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -76,33 +74,16 @@ func work() {
 const testPrefix = "quell-test-lab"
 
 // said is output as it comes.
-type said struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (s *said) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.buf.Write(p)
-}
+type said struct{ quelltest.Output }
 
 func (s *said) lines(prefix string) []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	var all []string
-	for l := range strings.Lines(s.buf.String()) {
+	for l := range strings.Lines(s.String()) {
 		if strings.HasPrefix(l, prefix) {
 			all = append(all, strings.TrimSpace(l))
 		}
 	}
 	return all
-}
-
-func (s *said) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.buf.String()
 }
 
 func openMaker(t *testing.T) *Maker {

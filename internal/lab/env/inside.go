@@ -46,7 +46,7 @@ func (in *inside) listen() {
 		in.mu.Lock()
 		defer in.mu.Unlock()
 		for _, p := range in.procs {
-			p.finish(errors.New("its environment has ended"))
+			p.Ended(errors.New("its environment has ended"))
 		}
 		close(in.gone)
 	}()
@@ -125,18 +125,12 @@ func (in *inside) measure(ctx context.Context) error {
 
 // remote is a command inside.
 type remote struct {
-	in   *inside
-	id   int
-	name string
-	job  lab.Job
-
+	*lab.Told
+	in      *inside
+	id      int
+	name    string
 	started chan struct{}
-	done    chan struct{}
-	mu      sync.Mutex
-	err     error
-	missing bool
-	over    bool
-	stopped bool
+	missing bool // there is no such program; known as soon as it has ended
 }
 
 // Start is lab.Environment's.
@@ -159,7 +153,7 @@ func (in *inside) Start(ctx context.Context, j lab.Job) (lab.Process, error) {
 			argv[i] = in.exe
 		}
 	}
-	p := &remote{in: in, name: j.Argv[0], job: j, started: make(chan struct{}), done: make(chan struct{})}
+	p := &remote{Told: lab.NewTold(j), in: in, name: j.Argv[0], started: make(chan struct{})}
 	in.mu.Lock()
 	in.next++
 	p.id = in.next
@@ -171,11 +165,12 @@ func (in *inside) Start(ctx context.Context, j lab.Job) (lab.Process, error) {
 	select {
 	case <-p.started:
 		return p, nil
-	case <-p.done:
+	case <-p.Done():
 		if p.missing {
 			return nil, &lab.LackError{What: fmt.Sprintf("no program %q in the environment", j.Argv[0]), Remedy: "a guest without an image has quell's own workloads only; give it an image, or use the driver lxc"}
 		}
-		return nil, fmt.Errorf("start %s: %w", j.Argv[0], p.err)
+		_, err := p.Outcome()
+		return nil, fmt.Errorf("start %s: %w", j.Argv[0], err)
 	case <-ctx.Done():
 		return nil, fmt.Errorf("start %s: %w", j.Argv[0], ctx.Err())
 	}
@@ -193,33 +188,15 @@ func (p *remote) heard(m message) {
 	case "started":
 		close(p.started)
 	case "out":
-		w := p.job.Stdout
-		if m.FD == 2 {
-			w = p.job.Stderr
-		}
-		if w != nil {
-			_, _ = io.WriteString(w, m.Text+"\n") // who reads it sees to its errors
-		}
+		p.Wrote(m.FD, m.Text)
 	case "exit":
 		var err error
 		if m.Text != "" {
 			err = errors.New(m.Text)
 		}
-		p.mu.Lock()
 		p.missing = m.Missing
-		p.mu.Unlock()
-		p.finish(err)
+		p.Ended(err)
 	}
-}
-
-func (p *remote) finish(err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.over {
-		return
-	}
-	p.over, p.err = true, err
-	close(p.done)
 }
 
 // Begin implements lab.Process. When the word arrives is known as well as the
@@ -235,17 +212,13 @@ func (p *remote) Begin() (time.Time, time.Duration, error) {
 	return to, to.Sub(from) + 2*p.in.unsure, nil
 }
 
-// Done implements lab.Process.
-func (p *remote) Done() <-chan struct{} { return p.done }
-
 // Err implements lab.Process.
 func (p *remote) Err() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.stopped || p.err == nil {
+	stopped, err := p.Outcome()
+	if stopped || err == nil {
 		return nil
 	}
-	return fmt.Errorf("%s: %w", p.name, p.err)
+	return fmt.Errorf("%s: %w", p.name, err)
 }
 
 // Clock implements lab.Process.
@@ -257,20 +230,15 @@ func (p *remote) Clock(ns int64) time.Time {
 
 // Stop implements lab.Process.
 func (p *remote) Stop() error {
-	select {
-	case <-p.done:
+	if !p.Stopping() {
 		return nil
-	default:
 	}
-	p.mu.Lock()
-	p.stopped = true
-	p.mu.Unlock()
 	thawed := p.in.thaw()
 	if err := p.in.wire.send(message{Op: "stop", ID: p.id}); err != nil {
 		return errors.Join(thawed, fmt.Errorf("stop %s: %w", p.name, err))
 	}
 	// The agent gives it its grace; a guest without time of its own needs more.
-	if !within(p.done, 10*grace) {
+	if !within(p.Done(), 10*grace) {
 		return errors.Join(thawed, fmt.Errorf("stop %s: it still runs after %s", p.name, 10*grace))
 	}
 	return thawed

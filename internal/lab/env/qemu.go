@@ -2,6 +2,7 @@ package env
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/guest"
@@ -203,10 +205,10 @@ func (m *Maker) spec(p *study.Part, accel, dir string) (guest.Machine, error) {
 	if err != nil {
 		return guest.Machine{}, err
 	}
-	if err := errors.Join(guest.Initramfs(f, exe, guest.Init{}), f.Close()); err != nil {
+	if err := errors.Join(compressed(f, exe), f.Close()); err != nil {
 		return guest.Machine{}, err
 	}
-	words := []string{}
+	words := []string{rootWords}
 	if accel == "tcg" {
 		// Under TCG the TSC is calibrated against a timer that a loaded host
 		// delays; the HPET is QEMU's clock, which is the host's.
@@ -220,6 +222,22 @@ func (m *Maker) spec(p *study.Part, accel, dir string) (guest.Machine, error) {
 		Parallel: true,
 		Args: []string{"-chardev", "socket,id=agent,path=" + comma(filepath.Join(dir, "agent")) + ",server=on,wait=off", "-serial", "chardev:agent",
 			"-qmp", "unix:" + comma(filepath.Join(dir, "qmp")) + ",server=on,wait=off"}}, nil
+}
+
+// rootWords has the kernel unpack the initramfs into a file system without a limit.
+// By itself it takes a tmpfs, of which only half of the guest's memory may be used
+// (Documentation/filesystems/ramfs-rootfs-initramfs.rst): of 128 MiB too little for
+// the program.
+const rootWords = "rootfstype=ramfs"
+
+// compressed writes an initramfs whose init is exe. The guest has it in memory twice
+// while it boots, packed and unpacked: as it is, that would be most of a small guest.
+func compressed(w io.Writer, exe string) error {
+	z, err := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithWindowSize(1<<20))
+	if err != nil {
+		return fmt.Errorf("write initramfs: %w", err)
+	}
+	return errors.Join(guest.Initramfs(z, exe, guest.Init{}), z.Close())
 }
 
 func comma(path string) string { return strings.ReplaceAll(path, ",", ",,") }
@@ -248,20 +266,28 @@ func (m *Maker) console(part string) (io.Writer, func()) {
 }
 
 // tail passes on what QEMU and a guest's console write, and keeps the end of it
-// for the error of a guest that does not come up.
+// for the error of a guest that does not come up, and why its kernel gave up.
 type tail struct {
-	to   io.Writer
-	mu   sync.Mutex
-	kept []byte
+	to    io.Writer
+	mu    sync.Mutex
+	kept  []byte
+	panic string
 }
 
-// mostSaid is how much of a console an error quotes, bytes.
+// mostSaid is how much of a console an error quotes, bytes. After a kernel's panic
+// come its registers, several hundred bytes of them.
 const mostSaid = 600
+
+const kernelPanic = "Kernel panic - not syncing: "
 
 // Write implements io.Writer.
 func (t *tail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	t.kept = append(t.kept, p...)
+	if i := bytes.Index(t.kept, []byte(kernelPanic)); i >= 0 {
+		line, _, _ := bytes.Cut(t.kept[i+len(kernelPanic):], []byte("\n"))
+		t.panic = strings.TrimSpace(strings.ToValidUTF8(string(line), "?"))
+	}
 	if n := len(t.kept) - mostSaid; n > 0 {
 		t.kept = slices.Delete(t.kept, 0, n)
 	}
@@ -273,7 +299,12 @@ func (t *tail) said() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	text := strings.Join(strings.Fields(strings.ToValidUTF8(string(t.kept), "?")), " ")
-	if text == "" {
+	switch {
+	case strings.Contains(t.panic, "memory"):
+		return ": its kernel gave up: " + t.panic + "; give the environment more memory"
+	case t.panic != "":
+		return ": its kernel gave up: " + t.panic
+	case text == "":
 		return " and said nothing"
 	}
 	return "; its console ends: " + text

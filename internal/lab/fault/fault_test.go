@@ -2,8 +2,6 @@ package main
 
 import (
 	"os"
-	"os/exec"
-	"path/filepath"
 	"testing"
 
 	"github.com/quell-dev/quell/internal/quelltest"
@@ -13,14 +11,8 @@ func TestMain(m *testing.M) { quelltest.Main(m) }
 
 // The same as make lab-fault with a few moments.
 func TestKilledAndDisturbed(t *testing.T) {
-	quelltest.Need(t, quelltest.Root, quelltest.TwoCPUs, "go")
-	quell := filepath.Join(t.TempDir(), "quell")
-	build := exec.Command("go", "build", "-o", quell, "github.com/quell-dev/quell/cmd/quell")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	if err := inject(t.Context(), options{quell: quell, kills: 4, seed: 1, scenes: true}); err != nil {
+	quelltest.Need(t, quelltest.Root, quelltest.TwoCPUs)
+	if err := inject(t.Context(), options{quell: quelltest.Program(t, "quell"), kills: 3, seed: 1, scenes: true}); err != nil {
 		t.Error(err)
 	}
 }

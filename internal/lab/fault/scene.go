@@ -150,7 +150,7 @@ func hog(ctx context.Context) (end func(), err error) {
 // where nobody else sees it. The study must end and say why; what records there
 // are must be whole.
 func fullDisk(ctx context.Context, s *stage) (outcome, error) {
-	file, err := s.write("full.yaml", studyText{repetitions: 200, length: 200 * time.Millisecond}.String())
+	file, err := s.write("full.yaml", studyText{repetitions: 200, length: 100 * time.Millisecond}.String())
 	if err != nil {
 		return outcome{}, err
 	}
@@ -158,7 +158,7 @@ func fullDisk(ctx context.Context, s *stage) (outcome, error) {
 	if err := os.Mkdir(small, 0o755); err != nil {
 		return outcome{}, err
 	}
-	const script = `mount -t tmpfs -o size=256k none "$1" && "$2" lab run --journal "$3" --out "$1/out" "$4"; code=$?; cp -r "$1/out" "$5"; exit $code`
+	const script = `mount -t tmpfs -o size=512k none "$1" && "$2" lab run --journal "$3" --out "$1/out" "$4"; code=$?; cp -r "$1/out" "$5"; exit $code`
 	cmd := exec.CommandContext(ctx, "sh", "-c", script, "sh", small, s.quell, s.journal, file, kept)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	l, err := s.launch(cmd)

@@ -2,6 +2,7 @@ package httpload
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -16,13 +17,20 @@ import (
 type Options struct {
 	URL string
 	// Connections is how many requests may be under way at once, each on its
-	// own connection, which is kept.
+	// own connection, which is kept unless Fresh.
 	Connections int
 	// Warmup comes before Duration; its requests are not counted.
 	Warmup, Duration time.Duration
 	// Timeout of a request, from its sending, and of an open loop's wait for a
 	// free connection before that; 0: 10 s.
 	Timeout time.Duration
+	// Fresh asks each time on a new connection, as httperf does by itself.
+	Fresh bool
+	// Insecure takes any certificate of an https URL.
+	Insecure bool
+	// Answered, if not nil, is told of every good answer when it is there, from
+	// several goroutines.
+	Answered func(bytes int64)
 	// Dial connects; nil: net.Dialer. A test's, or one of another network namespace.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
@@ -57,7 +65,8 @@ func (o *Options) client() *http.Client {
 	}
 	return &http.Client{Transport: &http.Transport{
 		DialContext: dial, MaxIdleConns: o.Connections, MaxIdleConnsPerHost: o.Connections, MaxConnsPerHost: o.Connections,
-		DisableCompression: true, IdleConnTimeout: time.Minute,
+		DisableCompression: true, IdleConnTimeout: time.Minute, DisableKeepAlives: o.Fresh,
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: o.Insecure},
 	}}
 }
 
@@ -126,6 +135,7 @@ func (e *Errors) count(err error) {
 
 // tally gathers what the workers saw between two times.
 type tally struct {
+	each     func(bytes int64)
 	from, to time.Time
 	mu       sync.Mutex
 	r        Result
@@ -137,6 +147,9 @@ type tally struct {
 
 // add takes an answer in, if its request was to begin in time to count.
 func (t *tally) add(a answer) {
+	if a.err == nil && t.each != nil {
+		t.each(a.bytes)
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !a.end.Before(t.from) && a.end.Before(t.to) && a.err == nil {
@@ -182,7 +195,7 @@ func Closed(ctx context.Context, o Options) (*Result, error) {
 	client := o.client()
 	defer client.CloseIdleConnections()
 	began := time.Now()
-	t := &tally{from: began.Add(o.Warmup), to: began.Add(o.Warmup + o.Duration)}
+	t := &tally{each: o.Answered, from: began.Add(o.Warmup), to: began.Add(o.Warmup + o.Duration)}
 	ctx, cancel := context.WithDeadline(ctx, t.to)
 	defer cancel()
 	var wg sync.WaitGroup

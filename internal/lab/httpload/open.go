@@ -31,7 +31,7 @@ func Open(ctx context.Context, o Options, rate float64) (*Result, error) {
 	client := o.client()
 	defer client.CloseIdleConnections()
 	began := time.Now()
-	t := &tally{from: began.Add(o.Warmup), to: began.Add(o.Warmup + o.Duration)}
+	t := &tally{each: o.Answered, from: began.Add(o.Warmup), to: began.Add(o.Warmup + o.Duration)}
 	total := int(rate * (o.Warmup + o.Duration).Seconds())
 	timeout := o.timeout()
 

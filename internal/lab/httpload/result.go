@@ -42,6 +42,7 @@ type Quantiles struct {
 	Mean float64 `json:"mean"`
 	P50  float64 `json:"p50"`
 	P90  float64 `json:"p90"`
+	P95  float64 `json:"p95"`
 	P99  float64 `json:"p99"`
 	P999 float64 `json:"p999"`
 	Max  float64 `json:"max"`
@@ -61,5 +62,5 @@ func quantiles(all []time.Duration) Quantiles {
 	for _, d := range all {
 		sum += d.Seconds()
 	}
-	return Quantiles{N: len(all), Mean: sum / float64(len(all)), P50: at(0.5), P90: at(0.9), P99: at(0.99), P999: at(0.999), Max: at(1)}
+	return Quantiles{N: len(all), Mean: sum / float64(len(all)), P50: at(0.5), P90: at(0.9), P95: at(0.95), P99: at(0.99), P999: at(0.999), Max: at(1)}
 }

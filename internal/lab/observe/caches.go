@@ -82,6 +82,24 @@ func (c *caches) values(v map[string]float64) {
 	}
 }
 
+// Trips are the round trips of a cache line between CPUs ("0-1") at each look,
+// ns: before the steady window and when the run is closed. There are none
+// where nobody moves CPUs, or no two of the run's share a cache.
+func (o *Observer) Trips() []map[string]float64 {
+	var all []map[string]float64
+	if o.caches == nil {
+		return all
+	}
+	for _, look := range o.caches.trips {
+		one := map[string]float64{}
+		for p, t := range look {
+			one[fmt.Sprintf("%d-%d", p[0], p[1])] = float64(t.Nanoseconds())
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
 // apart is how many times slower a round trip must be to be through another
 // cache: measured in one guest, 70 ns against 380.
 const apart = 2.5

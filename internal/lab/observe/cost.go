@@ -23,7 +23,8 @@ type Cost struct {
 	// Noise is the half width of the same interval of pairs that were both not
 	// observed: no smaller cost can be told from none here.
 	Noise float64 `json:"noise"`
-	// Own is the CPU time of this process while it observed, in CPUs.
+	// Own is how much more CPU time this process used while it observed than
+	// while it did not, in CPUs: it reads the workload's lines all the time.
 	Own float64 `json:"own"`
 }
 
@@ -52,26 +53,25 @@ func MeasureCost(ctx context.Context, groups int, work func() (time.Duration, er
 	if groups < 2 {
 		return Cost{}, errors.New("measure the cost of observation: want at least 2 groups")
 	}
+	var own, span [2]time.Duration // by whether observed
 	piece := func(observed bool) (float64, error) {
-		end := func() error { return nil }
+		end, of := func() error { return nil }, 0
 		if observed {
 			var err error
 			if end, err = watch(); err != nil {
 				return 0, err
 			}
+			of = 1
 		}
+		from, before := time.Now(), ownTime()
 		used, err := work()
+		own[of], span[of] = own[of]+ownTime()-before, span[of]+time.Since(from)
 		if err = errors.Join(err, end(), ctx.Err()); err == nil && used <= 0 {
 			err = errors.New("a piece of work took no CPU time")
 		}
 		return math.Log(used.Seconds()), err
 	}
 	var with, without []float64 // logarithms of ratios
-	from := time.Now()
-	before, err := ownTime()
-	if err != nil {
-		return Cost{}, err
-	}
 	for g := range groups {
 		var sum, plain [2]float64 // by whether observed; plain in order
 		n := 0
@@ -92,15 +92,11 @@ func MeasureCost(ctx context.Context, groups int, work func() (time.Duration, er
 		with = append(with, (sum[1]-sum[0])/2)
 		without = append(without, plain[1]-plain[0])
 	}
-	after, err := ownTime()
-	if err != nil {
-		return Cost{}, err
-	}
 	mean, half := interval(with)
 	_, noise := interval(without)
 	return Cost{Pairs: 2 * groups, Mean: math.Expm1(mean), Low: math.Expm1(mean - half), High: math.Expm1(mean + half),
 		// A difference of means of two has half the variance of one of single pieces.
-		Noise: math.Expm1(noise / math.Sqrt2), Own: 2 * (after - before).Seconds() / time.Since(from).Seconds()}, nil
+		Noise: math.Expm1(noise / math.Sqrt2), Own: own[1].Seconds()/span[1].Seconds() - own[0].Seconds()/span[0].Seconds()}, nil
 }
 
 // interval is the mean with the half width of its 95 % interval.

@@ -145,7 +145,7 @@ func TestKnobsComeBackAfterACrash(t *testing.T) {
 		t.Fatal(err)
 	}
 	now := sample.At(time.Now())
-	if err := k.Set(e, now, now+1e6, want, "test"); err != nil {
+	if _, err := k.Set(e, now, now+1e6, want, "test"); err != nil {
 		t.Fatal(err)
 	}
 	if got := read(); got[files[0]] != "performance" || got[files[2]] != "never" || got[files[3]] != "0" {
@@ -180,7 +180,7 @@ func TestKnobsAreSetAllOrNone(t *testing.T) {
 		"unknown":   {"governor": "performance", "what": "1"},
 		"value":     {"governor": "performance", "thp": "sometimes"},
 	} {
-		if err := k.Set(e, now, now+1e6, want, "test"); err == nil {
+		if _, err := k.Set(e, now, now+1e6, want, "test"); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 		if len(e.Active()) > 0 {
@@ -188,10 +188,10 @@ func TestKnobsAreSetAllOrNone(t *testing.T) {
 		}
 	}
 	// The second of two is somebody's already.
-	if err := k.Set(e, now, now+1e6, map[string]string{"thp": "never"}, "a"); err != nil {
+	if _, err := k.Set(e, now, now+1e6, map[string]string{"thp": "never"}, "a"); err != nil {
 		t.Fatal(err)
 	}
-	if err := k.Set(e, now, now+1e6, map[string]string{"numa_balancing": "0", "thp": "always"}, "b"); err == nil {
+	if _, err := k.Set(e, now, now+1e6, map[string]string{"numa_balancing": "0", "thp": "always"}, "b"); err == nil {
 		t.Error("two hold one knob")
 	}
 	if got, _ := h.ReadValue("/proc/sys/kernel/numa_balancing"); got != "1" {

@@ -32,6 +32,12 @@
 //	clock.offset          seconds by which CLOCK_REALTIME went away from CLOCK_MONOTONIC
 //	cache.A-B             round trip of a cache line between CPUs A and B, ns; see below
 //
+// # Signals
+//
+// What observe.signals names is counted over the steady window, for each part: cpi,
+// cps and runq of its own events and threads, io and net by the sources that the
+// agent has for them (packages blockio and netq), which tell parts by their cgroups.
+//
 // # Foreign CPU time
 //
 // It is what ran on the parts' CPUs, less what the parts and the lab's own

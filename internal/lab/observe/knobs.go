@@ -54,10 +54,11 @@ func knobs() map[string]knob {
 		"compaction":       {sysctl + "/vm/compaction_proactiveness", nil, "0 to 100; memory compaction in the background"},
 		"stat_interval":    {sysctl + "/vm/stat_interval", nil, "seconds between updates of vmstat"},
 		"watchdog_cpumask": {sysctl + "/kernel/watchdog_cpumask", nil, "CPUs that have a soft-lockup watchdog"},
+		prefetch:           {msrFiles, []string{"on", "off"}, "hardware prefetchers, all of each core: registers of Intel's and AMD's (from family 19h on) CPUs"},
 	}
 }
 
-// KnobNames are those that a study's preconditions may set.
+// KnobNames are those that a study's preconditions may set and its factors vary.
 func KnobNames() []string { return slices.Sorted(maps.Keys(knobs())) }
 
 // Knobs are the files of a machine as the enforcer wants them: it implements
@@ -68,8 +69,15 @@ type Knobs struct{ Host *host.Host }
 
 // ReadValue implements enforce.Files.
 func (k Knobs) ReadValue(file string) (string, error) {
-	if file == irqbalanceFile {
+	switch {
+	case file == irqbalanceFile:
 		return balancer{k.Host}.state(), nil
+	case isMSR(file):
+		r, err := prefetchers(k.Host)
+		if err != nil {
+			return "", err
+		}
+		return r.read(k.Host, file)
 	}
 	text, err := k.Host.ReadValue(file)
 	if err != nil {
@@ -80,8 +88,15 @@ func (k Knobs) ReadValue(file string) (string, error) {
 
 // WriteValue implements enforce.Files.
 func (k Knobs) WriteValue(file, value string) error {
-	if file == irqbalanceFile {
+	switch {
+	case file == irqbalanceFile:
 		return balancer{k.Host}.set(value)
+	case isMSR(file):
+		r, err := prefetchers(k.Host)
+		if err != nil {
+			return err
+		}
+		return r.write(k.Host, file, value)
 	}
 	return k.Host.WriteValue(file, value)
 }
@@ -109,44 +124,73 @@ func chosen(text string) string {
 	return word
 }
 
-// knobError is that a machine has no such knob.
-type knobError struct{ name, files string }
-
-func (e *knobError) Error() string {
-	return fmt.Sprintf("set %s: this machine has no %s", e.name, e.files)
+// KnobError is that a machine has no such knob, or one that cannot be turned.
+type KnobError struct {
+	Name   string
+	Lack   string // what there is none of
+	Remedy string // "" where nobody can help
+	Err    error  // nil where nothing was tried
 }
 
+func (e *KnobError) Error() string {
+	text := fmt.Sprintf("set %s: this machine has no %s", e.Name, e.Lack)
+	if e.Err != nil {
+		text += ": " + e.Err.Error()
+	}
+	return text
+}
+
+func (e *KnobError) Unwrap() error { return e.Err }
+
 // Set journals and makes the changes that a study wants: knob to value. It is
-// all or nothing. What already is as wanted is not touched. The enforcer has
-// Knobs for its files; its RestoreAll, also of the next process, puts
-// everything back.
-func (k Knobs) Set(e *enforce.Enforcer, now, until sample.Millis, settings map[string]string, who string) error {
+// all or nothing, and returns the names of the changes it made, in order. What
+// already is as wanted is not touched. The enforcer has Knobs for its files; its
+// RestoreAll, also of the next process, puts everything back. A *KnobError says
+// that this machine has no such knob.
+func (k Knobs) Set(e *enforce.Enforcer, now, until sample.Millis, settings map[string]string, who string) ([]string, error) {
 	var changes []enforce.Change
-	for _, name := range slices.Sorted(maps.Keys(settings)) {
+	names := slices.Sorted(maps.Keys(settings))
+	for _, name := range names {
 		c, err := k.changes(name, settings[name])
 		if err != nil {
-			return err
+			return nil, err
 		}
 		changes = append(changes, c...)
 	}
-	for i, c := range changes {
-		c.From, c.Until, c.Who, c.Why = now, until, who, "preconditions of a study"
-		if err := e.Apply(now, c); err != nil {
+	var made []string
+	var err error
+	for _, c := range changes {
+		c.From, c.Until, c.Who, c.Why = now, until, who, "a study wants it"
+		if err = e.Apply(now, c); err != nil {
 			err = fmt.Errorf("set %s: %w", c.Task, err)
-			for _, done := range slices.Backward(changes[:i]) {
-				if _, undo := e.Undo(now, done.ID, "another change failed"); undo != nil {
-					err = errors.Join(err, undo)
-				}
-			}
-			return err
+			break
+		}
+		made = append(made, c.ID)
+	}
+	for _, name := range names {
+		if err == nil {
+			err = k.agreed(name, settings[name])
 		}
 	}
-	return nil
+	if err != nil {
+		return nil, errors.Join(err, Unset(e, now, made, "another change failed"))
+	}
+	return made, nil
+}
+
+// Unset undoes changes that Set made, the last first.
+func Unset(e *enforce.Enforcer, now sample.Millis, made []string, why string) error {
+	var errs []error
+	for _, id := range slices.Backward(made) {
+		_, err := e.Undo(now, id, why)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // changes are those that a setting takes: one for each directory.
 func (k Knobs) changes(name, want string) ([]enforce.Change, error) {
-	if err := checkKnob(name, want); err != nil {
+	if err := CheckKnob(name, want); err != nil {
 		return nil, err
 	}
 	files := places(k.Host, knobs()[name].files)
@@ -154,7 +198,18 @@ func (k Knobs) changes(name, want string) ([]enforce.Change, error) {
 		files = []string{irqbalanceFile}
 	}
 	if len(files) == 0 {
-		return nil, &knobError{name, knobs()[name].files}
+		none := &KnobError{Name: name, Lack: knobs()[name].files}
+		if name == prefetch {
+			none.Remedy = "modprobe msr"
+		}
+		return nil, none
+	}
+	if name == prefetch {
+		r, err := prefetchers(k.Host)
+		if err != nil {
+			return nil, err
+		}
+		files, want = coreFiles(k.Host, files), r.value(want)
 	}
 	var all []enforce.Change
 	for _, file := range files {
@@ -166,7 +221,7 @@ func (k Knobs) changes(name, want string) ([]enforce.Change, error) {
 			continue
 		}
 		if old == noBalancer {
-			return nil, &knobError{name, "irqbalance"}
+			return nil, &KnobError{Name: name, Lack: "irqbalance"}
 		}
 		dir := path.Dir(file)
 		inode, err := k.Inode(dir)
@@ -179,8 +234,8 @@ func (k Knobs) changes(name, want string) ([]enforce.Change, error) {
 	return all, nil
 }
 
-// checkKnob says what is wrong with a setting.
-func checkKnob(name, want string) error {
+// CheckKnob says what is wrong with a setting.
+func CheckKnob(name, want string) error {
 	one, ok := knobs()[name]
 	switch {
 	case !ok:

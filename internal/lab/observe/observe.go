@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/quell-dev/quell/internal/counter"
 	"github.com/quell-dev/quell/internal/host"
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/result"
@@ -18,6 +19,8 @@ type Options struct {
 	Host    *host.Host
 	Observe study.Observe
 	Run     study.Run
+
+	sources map[string]func() (counter.Source, error) // a test's; nil: sourced
 }
 
 // Observer watches one run. It implements lab.Observer and is for one
@@ -33,6 +36,8 @@ type Observer struct {
 	inWindow             bool
 	blamed               map[result.Reason]bool
 	found                []result.Evidence // between two calls
+
+	counting []*counting // of the signals that sources count
 
 	clock  clock
 	kernel *kernelLog // nil where it cannot be read
@@ -67,6 +72,7 @@ func (o Options) open(of lab.Observed) (*Observer, error) {
 		obs.cpus = union(obs.cpus, cpus)
 		obs.parts = append(obs.parts, newPart(name, of.Envs[i], cpus, &obs.opt))
 	}
+	obs.openCountings()
 	if obs.energy, err = openEnergy(o.Host, o.Observe); err != nil {
 		return nil, errors.Join(fmt.Errorf("observe: %w", err), obs.end())
 	}
@@ -148,6 +154,12 @@ func (o *Observer) watch(s result.Sample) {
 
 // Window implements lab.Observer.
 func (o *Observer) Window(open bool) error {
+	// What it takes to attach programs, and to detach them, is not in the window.
+	if open {
+		o.count(true)
+	} else {
+		defer o.count(false)
+	}
 	cur, err := o.read()
 	if err != nil {
 		return fmt.Errorf("observe: %w", err)
@@ -209,7 +221,7 @@ func (o *Observer) end() error {
 	for _, p := range o.parts {
 		p.close()
 	}
-	return errors.Join(o.kernel.close(), o.energy.close())
+	return errors.Join(o.kernel.close(), o.energy.close(), o.closeCountings())
 }
 
 // Energy returns the joules of a part of the run and what measured them; the

@@ -3,7 +3,6 @@ package observe
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -32,7 +31,8 @@ type part struct {
 	events  []*counted
 	signals []string
 	missing map[string]string
-	waited  waited // for the signal runq
+	waited  waited             // for the signal runq
+	costs   map[string]float64 // of the signals that sources count, in the window
 }
 
 // waited is how long a part's threads waited for a CPU and how long they had
@@ -82,7 +82,7 @@ var everySecond = []string{"context-switches", "migrations"}
 var always = []string{"context-switches", "migrations", "page-faults", "task-clock"}
 
 func newPart(name string, env lab.Environment, cpus sample.Set, o *Options) *part {
-	p := &part{name: name, env: env, cpus: cpus, host: o.Host, delays: map[int]time.Duration{}, missing: map[string]string{}}
+	p := &part{name: name, env: env, cpus: cpus, host: o.Host, delays: map[int]time.Duration{}, missing: map[string]string{}, costs: map[string]float64{}}
 	threads, err := env.Threads()
 	if err != nil || len(threads) == 0 {
 		threads = nil
@@ -103,8 +103,8 @@ func newPart(name string, env lab.Environment, cpus sample.Set, o *Options) *par
 		} else if s, ok := signals()[name]; ok {
 			p.signals = append(p.signals, name)
 			ask = append(ask, s.cost, s.work)
-		} else {
-			p.missing["signal."+name] = "the lab counts " + strings.Join(append(slices.Sorted(maps.Keys(signals())), runqName), ", ") + " only; an agent beside it writes its own record"
+		} else if sourced()[name] == nil { // those are counted for all parts at once
+			p.lack(name, "the lab counts "+strings.Join(signalNames(), ", ")+" only; an agent beside it writes its own record")
 		}
 	}
 	for _, name := range ask {
@@ -354,15 +354,18 @@ func (p *part) counts() (events map[string]float64, missing map[string]string) {
 		s := signals()[name]
 		if w := &p.waited; name == runqName {
 			if w.err == nil && w.cpu > 0 {
-				events["signal."+name] = w.delay.Seconds() / w.cpu.Seconds()
+				events[signalName(name)] = w.delay.Seconds() / w.cpu.Seconds()
 			} else {
-				missing["signal."+name] = "its CPU time could not be read, or there was none"
+				p.lack(name, "its CPU time could not be read, or there was none")
 			}
 		} else if work := events[s.work]; work > 0 && events[s.cost] > 0 {
-			events["signal."+name] = events[s.cost] / work * s.scale
+			events[signalName(name)] = events[s.cost] / work * s.scale
 		} else {
-			missing["signal."+name] = s.cost + " or " + s.work + " was not counted, or there was none"
+			p.lack(name, s.cost+" or "+s.work+" was not counted, or there was none")
 		}
+	}
+	for name, cost := range p.costs {
+		events[signalName(name)] = cost
 	}
 	if len(missing) == 0 {
 		missing = nil

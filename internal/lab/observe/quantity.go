@@ -214,13 +214,13 @@ func Problems(p study.Preconditions) []keyed.Problem {
 			}
 			if _, ok := knobs()[name]; !ok {
 				all = append(all, keyed.Problem{Key: key, Value: "no such quantity", Want: "one of " + strings.Join(append(QuantityNames(), KnobNames()...), ", ")})
-			} else if err := checkKnob(name, text); err != nil {
+			} else if err := CheckKnob(name, text); err != nil {
 				all = append(all, keyed.Problem{Key: key, Value: strconv.Quote(text), Want: err.Error()})
 			}
 		}
 	}
 	for name, text := range p.Set {
-		if err := checkKnob(name, text); err != nil {
+		if err := CheckKnob(name, text); err != nil {
 			all = append(all, keyed.Problem{Key: "preconditions.set." + name, Value: strconv.Quote(text), Want: err.Error()})
 		}
 	}
@@ -293,8 +293,10 @@ func (m *moment) meets(name, want string) (have string, ok bool) {
 func (m *moment) knob(name, want string) (have string, ok bool) {
 	k := Knobs{m.host}
 	changes, err := k.changes(name, want)
-	var none *knobError
+	var none *KnobError
 	switch {
+	case errors.As(err, &none) && none.Err != nil:
+		return none.Error(), false
 	case errors.As(err, &none):
 		return "not there", false
 	case err != nil:

@@ -2,11 +2,15 @@ package observe
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/host"
 	"github.com/quell-dev/quell/internal/lab"
@@ -32,10 +36,13 @@ func (b *boxed) Usage() (lab.Usage, error) {
 }
 func (b *boxed) Threads() ([]int, error) { return []int{b.pid}, nil }
 
-// box starts a shell that counts when it is told to, on CPU 0.
-func box(t *testing.T, h *host.Host, tree *workload.Tree, task string) *boxed {
+// counts is what a box does as often as it is told to, n times.
+const counts = "i=0; while [ $i -lt $n ]; do i=$((i+1)); done"
+
+// box starts a shell that does something when it is told to, on CPU 0.
+func box(t *testing.T, h *host.Host, tree *workload.Tree, task, does string) *boxed {
 	t.Helper()
-	sh := exec.Command("sh", "-c", "while read n; do i=0; while [ $i -lt $n ]; do i=$((i+1)); done; echo done; done")
+	sh := exec.Command("sh", "-c", "while read n; do "+does+"; echo done; done")
 	in, err := sh.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -81,8 +88,8 @@ func TestObservesThisMachine(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	fg, other := box(t, h, tree, "fg"), box(t, h, tree, "other")
-	opt := Options{Host: h, Observe: study.Observe{Sets: []string{"cpu", "psi", "schedstat", "net", "energy"}, Events: []string{"cycles", "instructions", "llc-misses", "sched:sched_switch", "no-such"}, Signals: []string{"cpi", "cps", "net"}},
+	fg, other := box(t, h, tree, "fg", counts), box(t, h, tree, "other", counts)
+	opt := Options{Host: h, Observe: study.Observe{Sets: []string{"cpu", "psi", "schedstat", "net", "energy"}, Events: []string{"cycles", "instructions", "llc-misses", "sched:sched_switch", "no-such"}, Signals: []string{"cpi", "cps", "cpt"}},
 		Run: study.Run{MaxForeignCPU: 0.001, MaxSteal: 1}}
 	cell := &study.Cell{Parts: []study.Part{{Role: "fg"}}}
 	o, err := opt.open(lab.Observed{Cell: cell, Names: []string{"fg"}, Envs: []lab.Environment{fg}, Start: time.Now(), Sets: [][]sample.Set{{sample.SetOf(0)}}})
@@ -130,7 +137,7 @@ func TestObservesThisMachine(t *testing.T) {
 	if quelltest.Probe(quelltest.Tracepoints) == nil && (got.Events["signal.cps"] <= 0 || got.Events["signal.cps"] > used) {
 		t.Errorf("signal.cps = %v s a call", got.Events["signal.cps"])
 	}
-	if got.Missing["signal.net"] == "" {
+	if got.Missing["signal.cpt"] == "" {
 		t.Error("no reason for a signal that is not counted")
 	}
 	if quelltest.Probe(quelltest.PMU) == nil {
@@ -170,6 +177,73 @@ func TestObservesThisMachine(t *testing.T) {
 	t.Logf("%v\n%v\nmissing %v", second.Values, got.Events, got.Missing)
 }
 
+// What a part's requests to a disk take is counted in the steady window, as its
+// own; who makes none has no such signal, and a reason.
+func TestObservesRequestsToADisk(t *testing.T) {
+	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2, quelltest.EBPF)
+	dir, err := os.MkdirTemp(".", "observe-test-") // not in memory, as /tmp may be
+	if err == nil {
+		dir, err = filepath.Abs(dir)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err == nil && (st.Type == unix.TMPFS_MAGIC || st.Type == unix.OVERLAYFS_SUPER_MAGIC) {
+		quelltest.Skip(t, "disk", fmt.Errorf("%s is on no disk of its own", dir))
+	}
+	file := filepath.Join(dir, "data")
+	f, err := os.Create(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.Write(make([]byte, 100*4096))
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	h, err := host.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tree, err := workload.OpenTree("quell-test-observe-io", workload.TreeOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := tree.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	reads := "dd if=" + file + " of=/dev/null bs=4096 count=$n iflag=direct 2>/dev/null"
+	envs := []lab.Environment{box(t, h, tree, "reader", reads), box(t, h, tree, "idle", counts)}
+	opt := Options{Host: h, Observe: study.Observe{Signals: []string{"io"}}, Run: study.Run{MaxForeignCPU: 1, MaxSteal: 1}}
+	cpu := []sample.Set{sample.SetOf(0)}
+	o, err := opt.open(lab.Observed{Cell: &study.Cell{}, Names: []string{"reader", "idle"}, Envs: envs, Start: time.Now(), Sets: [][]sample.Set{cpu, cpu}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := o.Window(true); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	envs[0].(*boxed).busy(100)
+	took := time.Since(began).Seconds()
+	if err := o.Window(false); err != nil {
+		t.Fatal(err)
+	}
+	parts := []result.Part{{Name: "reader"}, {Name: "idle"}}
+	if _, err := o.Close(parts); err != nil {
+		t.Fatal(err)
+	}
+	if cost := parts[0].Events["signal.io"]; !(cost > 0 && cost < took/100) {
+		t.Errorf("a read took %v s of %v s for 100; missing %v", cost, took, parts[0].Missing)
+	}
+	if why := parts[1].Missing["signal.io"]; why == "" || parts[1].Events["signal.io"] != 0 {
+		t.Errorf("who reads nothing: %v, missing %q", parts[1].Events["signal.io"], why)
+	}
+}
+
 // What a part's cgroup is, is told by its threads; the lab's own is none.
 func TestCgroupOfAPart(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2)
@@ -186,7 +260,7 @@ func TestCgroupOfAPart(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	a, b := box(t, h, tree, "x/a"), box(t, h, tree, "x/b")
+	a, b := box(t, h, tree, "x/a", counts), box(t, h, tree, "x/b", counts)
 	unified := h.Layout().Unified
 	for _, test := range []struct {
 		threads []int

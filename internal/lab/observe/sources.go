@@ -37,6 +37,7 @@ func sources() []source {
 		distinct("cpu.max_khz", cpus+"/cpu[0-9]*/cpufreq/scaling_max_freq"),
 		distinct("cpu.energy_preference", cpus+"/cpu[0-9]*/cpufreq/energy_performance_preference"),
 		one("cpu.turbo", false, turbo),
+		one("cpu.prefetching", false, prefetching),
 		file("cpu.idle_driver", cpus+"/cpuidle/current_driver"),
 		file("cpu.idle_governor", cpus+"/cpuidle/current_governor_ro"),
 		one("cpu.idle_states", false, idleStates),

@@ -55,23 +55,43 @@ func Resolve(top host.Topology, allowed sample.Set, c *study.Cell) ([][]sample.S
 	return sets, nil
 }
 
+// Listed returns the CPUs that are listed for a part, none if there is no list. It
+// is for parts on other machines, whose CPUs are not known here.
+func Listed(c *study.Cell, p *study.Part) ([]sample.Set, error) {
+	list := cmp.Or(p.CPUs, c.Place.CPUs[p.Role])
+	if list == "" {
+		return nil, nil
+	}
+	return parse(list, p.Name())
+}
+
 // Relation returns the CPUs of slot of slots under a relation.
 func Relation(top host.Topology, allowed sample.Set, relation string, slot, slots int) ([]sample.Set, error) {
 	return machineOf(top, allowed).related(relation, slot, slots)
 }
 
-// lists reads "0-3" or, per virtual CPU, "0;1".
+// lists reads "0-3" or, per virtual CPU, "0;1", of CPUs that are allowed.
 func lists(text string, allowed sample.Set, part string) ([]sample.Set, error) {
+	sets, err := parse(text, part)
+	if err != nil {
+		return nil, err
+	}
+	for _, set := range sets {
+		for _, n := range set.Numbers() {
+			if !allowed.Has(n) {
+				return nil, &MissingError{fmt.Sprintf("%q of %s", text, part), fmt.Sprintf("CPU %d", n), "the CPUs " + allowed.String()}
+			}
+		}
+	}
+	return sets, nil
+}
+
+func parse(text, part string) ([]sample.Set, error) {
 	var sets []sample.Set
 	for list := range strings.SplitSeq(text, ";") {
 		set, err := sample.ParseSet(strings.TrimSpace(list))
 		if err != nil {
 			return nil, fmt.Errorf("place %s: %w", part, err)
-		}
-		for _, n := range set.Numbers() {
-			if !allowed.Has(n) {
-				return nil, &MissingError{fmt.Sprintf("%q of %s", text, part), fmt.Sprintf("CPU %d", n), "the CPUs " + allowed.String()}
-			}
 		}
 		sets = append(sets, set)
 	}

@@ -2,11 +2,15 @@ package render
 
 import (
 	"encoding/csv"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
+	"github.com/quell-dev/quell/internal/lab/analyse"
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
@@ -84,6 +88,35 @@ func TestShippedExpectationsAreThePapers(t *testing.T) {
 		}
 	}
 
+	// Section 5's figures of figure 4, and section 4's two counts.
+	at := map[string]string{"min": "least of sets", "max": "largest of sets", "arithmetic_mean": "mean of sets", "geometric_mean": "geometric mean of sets"}
+	x, _ = read("vm-mapping.yaml")
+	moves, _ := read("vm-migration.yaml")
+	rows = table("kvm_headline.csv")[1:]
+	if len(x.Expect)+len(moves.Expect) != len(rows) {
+		t.Fatalf("%d and %d expectations for %d values", len(x.Expect), len(moves.Expect), len(rows))
+	}
+	for i, r := range rows {
+		var want Expectation
+		if quantity, which, ok := strings.Cut(r[0], "_degradation_"); ok {
+			want = Expectation{Analysis: "mapping", Quantity: quantity, At: at[which]}
+		} else {
+			direction := strings.TrimSuffix(strings.TrimPrefix(r[0], "migrations_"), "_8vm_1min")
+			want = Expectation{Analysis: "migration", Quantity: direction + " in a minute", Part: analyse.AllParts, Cell: map[string]string{"placement": "default"}}
+		}
+		e := append(slices.Clone(x.Expect), moves.Expect...)[i]
+		if e.Analysis != want.Analysis || e.Quantity != want.Quantity || e.At != want.At || e.Part != want.Part || !maps.Equal(e.Cell, want.Cell) || *e.Value != value(r[1]) {
+			t.Errorf("expectation %d is %+v, want %s of %+v", i, e, r[1], want)
+		}
+	}
+	// A study's results have values of these names.
+	results := &analyse.Results{Headline: &analyse.Headline{}, Migrations: []analyse.Moves{{Part: analyse.AllParts, Levels: []study.Level{{Factor: "placement", Value: "default"}}}}}
+	for _, c := range append(x.Against(results), moves.Against(results)...) {
+		if c.Found == nil {
+			t.Errorf("no value of the results is meant by %+v", c.Expectation)
+		}
+	}
+
 	x, s = read("vm-correlation.yaml")
 	event := map[string]string{"degradation": "degradation", "L1": "l1d-misses", "L2": "l2-misses", "LLC": "llc-misses",
 		"DTLB": "dtlb-misses", "IC": "instructions", "Clk_c": "cycles", "Clk_r": "ref-cycles"}
@@ -99,7 +132,7 @@ func TestShippedExpectationsAreThePapers(t *testing.T) {
 				a, b = b, a
 			}
 			e := x.Expect[n]
-			if n++; e.At != a+" "+b || *e.Value != value(text) {
+			if n++; e.At != a+" "+b || *e.Value != value(text) || e.Cell["prefetching"] != "off" {
 				t.Errorf("expectation %d: %q %g, the table has %s for %q", n, e.At, *e.Value, text, a+" "+b)
 			}
 		}

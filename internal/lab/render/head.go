@@ -35,12 +35,18 @@ func (r *Report) page() *page {
 		}
 		done[a.Kind] = true
 		switch a.Kind {
+		case "net-io":
+			sections = append(sections, r.networkIO())
+		case "net-tenants":
+			sections = append(sections, r.tenants())
 		case "degradation":
 			sections = append(sections, r.degradations())
 		case "mapping":
 			sections = append(sections, r.mappings())
 		case "interference":
 			sections = append(sections, r.interferences(a.Options))
+		case "score":
+			sections = append(sections, r.scores())
 		case "throughput":
 			sections = append(sections, r.systems(a.Options))
 		case "correlation":
@@ -49,6 +55,8 @@ func (r *Report) page() *page {
 			sections = append(sections, r.migrations())
 		case "dose-response":
 			sections = append(sections, r.doses())
+		case "variation":
+			sections = append(sections, r.variations(a.Options))
 		case "signal-validity":
 			sections = append(sections, r.validities())
 		}

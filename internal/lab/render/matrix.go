@@ -15,24 +15,46 @@ import (
 )
 
 // correlations are table 6 of paper 000, and beside it what a small sample
-// asks for.
+// asks for; once for each setting of the knobs that the study turns.
 func (r *Report) correlations() section {
 	s := section{ID: "correlation", Title: "Events and degradation"}
-	c := r.Results.Correlations
-	if c == nil {
+	all := r.Results.Correlations
+	if len(all) == 0 {
 		return s
 	}
 	s.Notes = append(s.Notes,
 		"As in the paper the first matrix correlates over each machine's own runs, alone and beside others, and then averages over machines. Pooled and rank correlation are over all machines' points, each over its value alone.",
-		fmt.Sprintf("n = %d pooled points. p is by permutation, q is adjusted for the false discovery rate over all pairs.", c.N))
-	for _, event := range slices.Sorted(maps.Keys(c.Missing)) {
-		s.Notes = append(s.Notes, event+" is not there: "+c.Missing[event]+".")
+		"p is by permutation, q is adjusted for the false discovery rate over all pairs. The averaged ones' intervals are t over machines.")
+	missing := map[string]string{}
+	for i := range all {
+		c := &all[i]
+		of := ""
+		if len(c.Levels) > 0 {
+			of = ", " + words(c.Levels)
+		}
+		note := fmt.Sprintf("n = %d pooled points%s", c.N, of)
+		if c.Method != "" {
+			note += "; intervals of pooled and rank: " + c.Method
+		}
+		s.Notes = append(s.Notes, note+".")
+		maps.Copy(missing, c.Missing)
+		s.Exhibits = append(s.Exhibits, matrices(c, of)...)
+		s.Exhibits = append(s.Exhibits, s.first(exhibit{Table: pairTable(c, of)}))
 	}
+	for _, event := range slices.Sorted(maps.Keys(missing)) {
+		s.Notes = append(s.Notes, event+" is not there: "+missing[event]+".")
+	}
+	return s
+}
+
+// matrices are the correlations of all pairs of events, shaded.
+func matrices(c *analyse.Correlations, of string) []exhibit {
+	var all []exhibit
 	for _, m := range []struct {
 		title  string
 		values analyse.Matrix
 	}{{"Correlation, averaged over machines (the paper's)", c.PerVM}, {"Correlation, pooled", c.Pooled}, {"Rank correlation, pooled", c.Spearman}} {
-		t := table{Caption: m.title, Head: append([]string{""}, c.Names...)}
+		t := table{Caption: m.title + of, Head: append([]string{""}, c.Names...)}
 		for i, name := range c.Names {
 			cells := row(name)
 			for j := range c.Names {
@@ -47,26 +69,39 @@ func (r *Report) correlations() section {
 			}
 			t.Rows = append(t.Rows, cells)
 		}
-		s.Exhibits = append(s.Exhibits, exhibit{Table: t})
+		all = append(all, exhibit{Table: t})
 	}
+	return all
+}
+
+// pairTable are all pairs of events with their intervals, those of each event by
+// strength.
+func pairTable(c *analyse.Correlations, of string) table {
 	type pair struct{ i, j int }
-	var pairs []pair
+	var all []pair
 	for i := range c.Names {
 		for j := i + 1; j < len(c.Names); j++ {
-			pairs = append(pairs, pair{i, j})
+			all = append(all, pair{i, j})
 		}
 	}
-	slices.SortStableFunc(pairs, func(a, b pair) int {
+	slices.SortStableFunc(all, func(a, b pair) int {
 		return cmp.Or(cmp.Compare(a.i, b.i), cmp.Compare(math.Abs(c.Pooled[b.i][b.j]), math.Abs(c.Pooled[a.i][a.j])))
 	})
-	t := table{Caption: "Pairs, strongest first", Head: []string{"one", "other", "averaged r", "machines", "pooled r", "rank r", "p", "q"}}
-	for _, p := range pairs {
+	t := table{Caption: "Pairs, strongest first" + of,
+		Head: []string{"one", "other", "averaged r", "interval", "machines", "pooled r", "interval", "rank r", "interval", "p", "q"}}
+	for _, p := range all {
 		i, j := p.i, p.j
-		t.Rows = append(t.Rows, row(c.Names[i], c.Names[j], decimals(c.PerVM[i][j], 2), fmt.Sprint(c.VMs[i][j]), decimals(c.Pooled[i][j], 2),
-			decimals(c.Spearman[i][j], 2), probability(c.P[i][j]), probability(c.Q[i][j])))
+		in := func(low, high analyse.Matrix) string {
+			if low == nil || !plot.Finite(low[i][j], high[i][j]) {
+				return ""
+			}
+			return decimals(low[i][j], 2) + " to " + decimals(high[i][j], 2)
+		}
+		t.Rows = append(t.Rows, row(c.Names[i], c.Names[j], decimals(c.PerVM[i][j], 2), in(c.PerVMLow, c.PerVMHigh), fmt.Sprint(c.VMs[i][j]),
+			decimals(c.Pooled[i][j], 2), in(c.PooledLow, c.PooledHigh), decimals(c.Spearman[i][j], 2), in(c.SpearmanLow, c.SpearmanHigh),
+			probability(c.P[i][j]), probability(c.Q[i][j])))
 	}
-	s.Exhibits = append(s.Exhibits, s.first(exhibit{Table: t}))
-	return s
+	return t
 }
 
 // migrations are paper 000's section 4: how often each part changed its CPU and
@@ -77,7 +112,7 @@ func (r *Report) migrations() section {
 	if len(all) == 0 {
 		return s
 	}
-	t := table{Caption: "Migrations", Head: []string{"cell", "part", "logical", "physical", "window, s", "logical per second", "interval", "on its CPUs", "two on a core while one idled", "seen by", "records lost"}}
+	t := table{Caption: "Migrations", Head: []string{"cell", "part", "logical", "physical", "window, s", "logical per second", "interval", "physical per second", "on its CPUs", "two on a core while one idled", "seen by", "records lost"}}
 	var intervals []analyse.Interval
 	var e exhibit
 	names, groups := grouped(all, func(m *analyse.Moves) string { return words(m.Levels) })
@@ -85,12 +120,16 @@ func (r *Report) migrations() section {
 		b := plot.Bars{Title: "Migrations per second, " + name, Unit: "migrations per second", Series: []string{"across logical CPUs", "across physical cores"},
 			About: "Two bars per part; the table below has the numbers."}
 		for _, m := range groups[name] {
-			b.Groups = append(b.Groups, plot.Group{Name: m.Part, Values: []plot.Interval{bounds(m.PerSecond), bounds(bare(float64(m.Physical) / m.Seconds))}})
+			b.Groups = append(b.Groups, plot.Group{Name: m.Part, Values: []plot.Interval{bounds(m.PerSecond), bounds(m.PhysicalPerSecond)}})
 			intervals = append(intervals, m.PerSecond)
-			t.Rows = append(t.Rows, row(name, m.Part, fmt.Sprint(m.Logical), fmt.Sprint(m.Physical), number(m.Seconds), number(m.PerSecond.Value), between(m.PerSecond),
+			t.Rows = append(t.Rows, row(name, m.Part, fmt.Sprint(m.Logical), fmt.Sprint(m.Physical), number(m.Seconds), number(m.PerSecond.Value), between(m.PerSecond), estimate(m.PhysicalPerSecond),
 				percentage(m.OnPlace), percentage(m.Doubled), m.Method, fmt.Sprint(m.Lost)))
 		}
 		e.Plots = append(e.Plots, split(b)...)
+	}
+	if ways := r.paths(); len(ways) > 0 {
+		e.Plots = append(e.Plots, ways...)
+		s.Notes = append(s.Notes, fmt.Sprintf("Where threads were is drawn of the first valid run of each cell, at most %d of them and the first %d moves of each thread.", mostPaths, result.MostStays))
 	}
 	e.Table = t
 	s.Notes = append(s.Notes, "Logical migrations are changes of CPU, physical ones changes of core; on its CPUs is the least share of run time of all runs. "+method(intervals...))
@@ -151,12 +190,17 @@ func (r *Report) validities() section {
 	if len(r.Results.Validities) == 0 {
 		return s
 	}
-	t := table{Caption: "Correlation of each signal with the application's own time per unit of work, over runs", Head: []string{"signal", "part", "workload", "r", "rank r", "p", "runs"}}
-	b := plot.Bars{Title: "Correlation with the time per unit of work", Unit: "r", Series: []string{"r", "rank r"}, About: "Two bars per signal and workload; the table below has the numbers."}
+	t := table{Caption: "Correlation of each signal with the application's own time per unit of work, over runs",
+		Head: []string{"signal", "part", "workload", "r", "interval", "rank r", "p", "r with the 95th percentile", "interval", "drift, %/h", "the application's own, %/h", "runs"}}
+	b := plot.Bars{Title: "Correlation with the time per unit of work", Unit: "r", Series: []string{"mean", "95th percentile"}, About: "Two bars per signal and workload, with intervals; the table below has the numbers."}
+	var intervals []analyse.Interval
 	for _, v := range r.Results.Validities {
-		b.Groups = append(b.Groups, plot.Group{Name: v.Signal + " " + v.Workload, Values: []plot.Interval{bounds(bare(float64(v.Pearson))), bounds(bare(float64(v.Spearman)))}})
-		t.Rows = append(t.Rows, row(v.Signal, v.Part, v.Workload, decimals(float64(v.Pearson), 2), decimals(float64(v.Spearman), 2), probability(float64(v.P)), fmt.Sprint(v.N)))
+		b.Groups = append(b.Groups, plot.Group{Name: v.Signal + " " + v.Workload, Values: []plot.Interval{bounds(v.Pearson), bounds(v.Tail)}})
+		intervals = append(intervals, v.Pearson, v.Drift)
+		t.Rows = append(t.Rows, row(v.Signal, v.Part, v.Workload, decimals(v.Pearson.Value, 2), between(v.Pearson), decimals(v.Spearman.Value, 2), probability(float64(v.P)),
+			decimals(v.Tail.Value, 2), between(v.Tail), estimate(v.Drift), estimate(v.Truly), fmt.Sprint(v.N)))
 	}
+	s.Notes = append(s.Notes, "The 95th percentile is of the iterations' times in a run, or of a web server's latencies: its time per unit of work is the latency that who asks it says. Drift is the change of the signal, and beside it of the time of a unit of work, in equal cells over the time of the study. "+method(intervals...))
 	s.Exhibits = append(s.Exhibits, s.first(exhibit{Plots: split(b), Table: t}))
 	return s
 }

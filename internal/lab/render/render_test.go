@@ -78,6 +78,14 @@ analysis:
 // simulate makes a report of a study of synthetic environments.
 func simulate(t testing.TB, text string) *Report {
 	t.Helper()
+	s, runs := play(t, text)
+	return &Report{Study: s, Runs: runs, Results: analyse.Of(s, runs), Missed: []string{"governor: powersave, wanted performance"},
+		Machines: []Machine{{"local", []Fact{{"kernel", "6.1.0"}, {"cpu model", "A CPU"}}}}}
+}
+
+// play makes the runs of a study of synthetic environments.
+func play(t testing.TB, text string) (*study.Study, []result.Run) {
+	t.Helper()
 	s, err := study.Parse("sim.yaml", []byte(text), study.Known{Builtins: []string{"burn"}})
 	if err != nil {
 		t.Fatal(err)
@@ -88,8 +96,7 @@ func simulate(t testing.TB, text string) *Report {
 		r, _ := synthetic.Run(&p.Cell, synthetic.Where{N: p.N, Order: i, Runs: len(plan), Seed: s.Design.Seed})
 		runs = append(runs, *r)
 	}
-	return &Report{Study: s, Runs: runs, Results: analyse.Of(s, runs), Missed: []string{"governor: powersave, wanted performance"},
-		Machines: []Machine{{"local", []Fact{{"kernel", "6.1.0"}, {"cpu model", "A CPU"}}}}}
+	return s, runs
 }
 
 func htmlOf(t testing.TB, r *Report) string {
@@ -311,8 +318,8 @@ func TestNothingKnown(t *testing.T) {
 	r.Results.Interferences[0].Interval = bare(nan)
 	r.Results.Interferences[0].Metric = nan
 	r.Study.Analysis = append(r.Study.Analysis, study.Analysis{Kind: "correlation"}, study.Analysis{Kind: "mapping"})
-	r.Results.Correlations = &analyse.Correlations{Names: []string{"degradation", "cycles"}, PerVM: square(nan), Pooled: square(nan), Spearman: square(nan), P: square(nan), Q: square(nan), VMs: [][]int{{0, 0}, {0, 0}}}
-	r.Results.Mappings = []analyse.Best{{Set: "s", Average: nan, Worst: math.Inf(-1), Parts: []analyse.OfBest{{Part: "vm", Percent: map[string]float64{"0|1": nan}}}}}
+	r.Results.Correlations = []analyse.Correlations{{Names: []string{"degradation", "cycles"}, PerVM: square(nan), Pooled: square(nan), Spearman: square(nan), P: square(nan), Q: square(nan), VMs: [][]int{{0, 0}, {0, 0}}}}
+	r.Results.Mappings = []analyse.Best{{Set: "s", Average: nan, Worst: math.Inf(-1), WorstInterval: bare(math.Inf(-1)), Parts: []analyse.OfBest{{Part: "vm", Percent: map[string]float64{"0|1": nan}}}}}
 	for _, text := range []string{htmlOf(t, r), markdownOf(t, r)} {
 		if m := regexp.MustCompile(`.{0,60}(NaN|Inf).{0,60}`).FindString(text); m != "" || !strings.Contains(text, unknown) {
 			t.Errorf("what is not known is not a dash: %s", m)
@@ -343,4 +350,16 @@ func TestNumber(t *testing.T) {
 			t.Errorf("%g is printed as %s, want %s", v, got, want)
 		}
 	}
+}
+
+// tableText is an exhibit's table, a line a row.
+func tableText(e exhibit) string {
+	var b strings.Builder
+	for _, row := range e.Table.Rows {
+		for _, c := range row {
+			b.WriteString(c.Text + "|")
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
 }

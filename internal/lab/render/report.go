@@ -190,7 +190,11 @@ func (r *Report) ordered() *Report {
 	x.Interferences = sorted(r, x.Interferences, func(i *analyse.Interference) []study.Level { return i.Levels })
 	x.Systems = sorted(r, x.Systems, func(y *analyse.System) []study.Level { return y.Levels })
 	x.Migrations = sorted(r, x.Migrations, func(m *analyse.Moves) []study.Level { return m.Levels })
+	x.NetIO = r.netOrder()
+	x.Tenants = r.tenantOrder()
 	x.Doses = sorted(r, x.Doses, func(d *analyse.Dose) []study.Level { return d.Levels })
+	x.DoseCosts = sorted(r, x.DoseCosts, func(c *analyse.DoseCost) []study.Level { return c.Levels })
+	x.Variations = sorted(r, x.Variations, func(v *analyse.Variation) []study.Level { return v.Levels })
 	o.Runs = sorted(r, o.Runs, func(n *result.Run) []study.Level { return n.Cell.Levels })
 	return &o
 }

@@ -7,8 +7,6 @@ import (
 	"testing"
 
 	"github.com/quell-dev/quell/internal/lab/analyse"
-	"github.com/quell-dev/quell/internal/lab/study"
-	"github.com/quell-dev/quell/internal/lab/synthetic"
 )
 
 // large is 1,000 runs and more of 600 s: 25 pairs of workloads at 4 placements,
@@ -37,8 +35,8 @@ analysis:
 
 // The page of a study of full size can be sent by mail.
 func TestLargeReportIsSmall(t *testing.T) {
-	r := simulate(t, strings.Replace(large, "repetitions: 10", "repetitions: 1", 1))
-	once := r.Runs
+	s, once := play(t, strings.Replace(large, "repetitions: 10", "repetitions: 1", 1))
+	r := &Report{Study: s, Runs: once}
 	// The same again: as many points, without simulating them. Four times are
 	// half a study; the whole is BenchmarkReport's.
 	for n := 1; n < 4; n++ {
@@ -61,17 +59,8 @@ func TestLargeReportIsSmall(t *testing.T) {
 // Everything from records on disk to the page; 10 s are promised for 1,000 runs
 // of 600 seconds.
 func BenchmarkReport(b *testing.B) {
-	s, err := study.Parse("large.yaml", []byte(large), study.Known{Builtins: []string{"burn"}})
-	if err != nil {
-		b.Fatal(err)
-	}
-	plan := s.Plan()
-	r := &Report{Study: s}
-	for i, p := range plan {
-		run, _ := synthetic.Run(&p.Cell, synthetic.Where{N: p.N, Order: i, Runs: len(plan), Seed: 1})
-		r.Runs = append(r.Runs, *run)
-	}
-	f := folderOf(b, r)
+	s, runs := play(b, large)
+	f := folderOf(b, &Report{Study: s, Runs: runs})
 	for b.Loop() {
 		runs, err := f.Runs()
 		if err != nil {

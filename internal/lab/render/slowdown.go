@@ -116,14 +116,14 @@ func (r *Report) mappings() section {
 	}
 	s.Notes = append(s.Notes,
 		"Each machine's time is held against its own best mapping in the same set of workloads; the average is the arithmetic mean over all machines and mappings, the 0 % of each best one included. "+
-			"The level "+study.Unpinned+", where the kernel's scheduler decides, is in no average. These are the paper's definitions, of means over runs; the intervals are over repetitions, with each machine's best mapping as it was found, and not the paper's.")
+			"The level "+study.Unpinned+", where the kernel's scheduler decides, is in no average. These are the paper's definitions, of means over runs; the intervals are over repetitions, with each machine's best mapping as it was found, and not the paper's. That of the worst knows that worst and best were chosen by what was measured.")
 	b := plot.Bars{Title: "Worst and average degradation over the best mapping", Unit: "degradation, %", Series: []string{"average", "worst"},
 		About: "Two bars per set of workloads; the table below has the numbers."}
 	sets := table{Caption: "Sets of workloads", Head: []string{"set", "mappings", "average %", "worst %", "of"}}
 	mappings := map[string]bool{}
 	for _, m := range r.Results.Mappings {
-		b.Groups = append(b.Groups, plot.Group{Name: m.Set, Values: []plot.Interval{bounds(m.Interval), bounds(bare(m.Worst))}})
-		sets.Rows = append(sets.Rows, row(m.Set, fmt.Sprint(m.Mappings), estimate(m.Interval), number(m.Worst), m.WorstOf))
+		b.Groups = append(b.Groups, plot.Group{Name: m.Set, Values: []plot.Interval{bounds(m.Interval), bounds(m.WorstInterval)}})
+		sets.Rows = append(sets.Rows, row(m.Set, fmt.Sprint(m.Mappings), estimate(m.Interval), estimate(m.WorstInterval), m.WorstOf))
 		for _, p := range m.Parts {
 			for name := range p.Percent {
 				mappings[name] = true
@@ -148,6 +148,17 @@ func (r *Report) mappings() section {
 		}
 	}
 	s.Exhibits = append(s.Exhibits, exhibit{Plots: split(b), Table: sets}, s.first(exhibit{Table: parts}))
+	if h := r.Results.Headline; h != nil {
+		t := table{Caption: fmt.Sprintf("Over %d sets of workloads, %%", h.Sets), Head: []string{"", "least", "largest", "arithmetic mean", "geometric mean"}}
+		for _, one := range []struct {
+			name string
+			of   *analyse.Over
+		}{{"average degradation", &h.Average}, {"worst degradation", &h.Worst}} {
+			t.Rows = append(t.Rows, row(one.name, estimate(one.of.Least), estimate(one.of.Largest), estimate(one.of.Mean), estimate(one.of.Geometric)))
+		}
+		s.Notes = append(s.Notes, "Intervals of the least and the largest are that set's own; those of means are over sets.")
+		s.Exhibits = append(s.Exhibits, exhibit{Table: t})
+	}
 	advice := table{Caption: "What misses measured alone would have advised; averages over machines, % over each one's best mapping",
 		Head: []string{"set", "by", "advised", "%", "best", "%", "worst", "%", study.Unpinned + " %"}}
 	for _, m := range r.Results.Mappings {
@@ -159,36 +170,5 @@ func (r *Report) mappings() section {
 		s.Notes = append(s.Notes, "The advised mapping puts apart the machines that miss most in the cache when they are alone; no run beside others went into the choice.")
 		s.Exhibits = append(s.Exhibits, exhibit{Table: advice})
 	}
-	return s
-}
-
-// doses are a part's value against the number of its neighbours, with a line
-// per state of them.
-func (r *Report) doses() section {
-	s := section{ID: "dose-response", Title: "What each neighbour costs"}
-	t := table{Caption: "Value beside so many neighbours", Head: []string{"cell", "part", "neighbours are", "neighbours", "value", "interval", "per neighbour, % of none", "interval"}}
-	var intervals []analyse.Interval
-	names, groups := grouped(r.Results.Doses, func(d *analyse.Dose) string { return words(d.Levels) + ", " + d.Part })
-	e := exhibit{}
-	for _, name := range names {
-		c := plot.Chart{Title: name, X: "neighbours", Y: "value", Zero: true, About: "Value against the number of neighbours, with intervals; the table below has the numbers."}
-		for k, d := range groups[name] {
-			one := plot.Series{Name: d.State, Index: k, Mark: plot.Dot, Line: true}
-			for _, p := range d.Points {
-				one.AddInterval(float64(p.Neighbours), bounds(p.Value))
-				intervals = append(intervals, p.Value)
-				t.Rows = append(t.Rows, row(words(d.Levels), d.Part, d.State, fmt.Sprint(p.Neighbours), number(p.Value.Value), between(p.Value), number(d.PerNeighbour.Value), between(d.PerNeighbour)))
-			}
-			intervals = append(intervals, d.PerNeighbour)
-			c.Series = append(c.Series, one)
-		}
-		e.Plots = append(e.Plots, c.Draw())
-	}
-	if len(t.Rows) == 0 {
-		return s
-	}
-	s.Notes = append(s.Notes, "The slope is that of the value in percent of what it is beside the least number of neighbours. "+method(intervals...))
-	e.Table = t
-	s.Exhibits = append(s.Exhibits, s.first(e))
 	return s
 }

@@ -66,6 +66,15 @@ func Values(x *analyse.Results) []Value {
 		add("noise", "floor", "", "", "", "%", floor)
 		add("noise", "detectable", "", "", "", "%", detectable)
 	}
+	for _, v := range x.Scores {
+		add("score", "value", cell(v.Levels), v.Part, v.Workload, v.Unit, v.Value)
+	}
+	if x.NetIO != nil {
+		netValues(x.NetIO, add)
+	}
+	if x.Tenants != nil {
+		tenantValues(x.Tenants, add)
+	}
 	for _, d := range x.Degradations {
 		c := cell(d.Levels)
 		add("degradation", "percent", c, d.Part, d.Workload, "%", d.Percent)
@@ -76,7 +85,7 @@ func Values(x *analyse.Results) []Value {
 	}
 	for _, m := range x.Mappings {
 		add("mapping", "average", m.Set, "", "", "%", m.Interval)
-		add("mapping", "worst", m.Set, "", "", "%", bare(m.Worst))
+		add("mapping", "worst", m.Set, "", "", "%", m.WorstInterval)
 		if a := m.Advised; a != nil {
 			for _, one := range []struct {
 				at    string
@@ -93,6 +102,17 @@ func Values(x *analyse.Results) []Value {
 				}
 				add("mapping", "percent", m.Set, p.Part, name, "%", v)
 			}
+		}
+	}
+	if h := x.Headline; h != nil {
+		for _, one := range []struct {
+			quantity string
+			of       *analyse.Over
+		}{{"average", &h.Average}, {"worst", &h.Worst}} {
+			add("mapping", one.quantity, "", "", "least of sets", "%", one.of.Least)
+			add("mapping", one.quantity, "", "", "largest of sets", "%", one.of.Largest)
+			add("mapping", one.quantity, "", "", "mean of sets", "%", one.of.Mean)
+			add("mapping", one.quantity, "", "", "geometric mean of sets", "%", one.of.Geometric)
 		}
 	}
 	for _, i := range x.Interferences {
@@ -116,25 +136,25 @@ func Values(x *analyse.Results) []Value {
 			add("energy", "relative", c, "", at, "%", s.RelativePerWh)
 		}
 	}
-	if e := x.Correlations; e != nil {
+	for k := range x.Correlations {
+		e := &x.Correlations[k]
+		c := cell(e.Levels)
 		for i, one := range e.Names {
 			for j := i + 1; j < len(e.Names); j++ {
 				at := one + " " + e.Names[j]
-				averaged := bare(e.PerVM[i][j])
-				averaged.N = e.VMs[i][j]
-				if low, high := e.PerVMLow, e.PerVMHigh; low != nil && plot.Finite(low[i][j], high[i][j]) {
-					averaged.Low, averaged.High, averaged.Level, averaged.Method = low[i][j], high[i][j], 0.95, "t over machines"
-				}
-				add("correlation", "averaged", "", "", at, "", averaged)
-				of := func(quantity string, m analyse.Matrix, n int) {
+				of := func(quantity string, m, low, high analyse.Matrix, n int, method string) {
 					v := bare(m[i][j])
 					v.N = n
-					add("correlation", quantity, "", "", at, "", v)
+					if low != nil && plot.Finite(low[i][j], high[i][j]) {
+						v.Low, v.High, v.Level, v.Method = low[i][j], high[i][j], 0.95, method
+					}
+					add("correlation", quantity, c, "", at, "", v)
 				}
-				of("pooled", e.Pooled, e.N)
-				of("rank", e.Spearman, e.N)
-				of("p", e.P, e.N)
-				of("q", e.Q, e.N)
+				of("averaged", e.PerVM, e.PerVMLow, e.PerVMHigh, e.VMs[i][j], "t over machines")
+				of("pooled", e.Pooled, e.PooledLow, e.PooledHigh, e.N, e.Method)
+				of("rank", e.Spearman, e.SpearmanLow, e.SpearmanHigh, e.N, e.Method)
+				of("p", e.P, nil, nil, e.N, "")
+				of("q", e.Q, nil, nil, e.N, "")
 			}
 		}
 	}
@@ -143,27 +163,94 @@ func Values(x *analyse.Results) []Value {
 		add("migration", "logical", c, m.Part, "", "count", bare(float64(m.Logical)))
 		add("migration", "physical", c, m.Part, "", "count", bare(float64(m.Physical)))
 		add("migration", "per second", c, m.Part, "", "1/s", m.PerSecond)
+		add("migration", "logical in a minute", c, m.Part, "", "count", times(60, m.PerSecond))
+		add("migration", "physical in a minute", c, m.Part, "", "count", times(60, m.PhysicalPerSecond))
 		add("migration", "on place", c, m.Part, "", "share", bare(m.OnPlace))
 		add("migration", "doubled", c, m.Part, "", "share", bare(m.Doubled))
 	}
 	for _, d := range x.Doses {
-		c := strings.TrimSpace(cell(d.Levels) + " " + d.State)
+		c := besides(cell(d.Levels), d.State)
 		add("dose-response", "per neighbour", c, d.Part, "", "%", d.PerNeighbour)
+		for k, p := range d.Points {
+			at := strconv.Itoa(p.Neighbours)
+			add("dose-response", "value", c, d.Part, at, d.Unit, p.Value)
+			if k > 0 {
+				add("dose-response", "longer", c, d.Part, at, "%", p.Longer)
+				add("dose-response", "step", c, d.Part, at, "%", p.Step)
+			}
+		}
+		add("dose-response", "full", c, d.Part, "", "%", d.Full)
+		add("dose-response", "first half", c, d.Part, "", "%", d.First)
+		add("dose-response", "second half", c, d.Part, "", "%", d.Second)
+		if k := d.Knee; k != nil {
+			add("dose-response", "knee", c, d.Part, "", "%", k.Step)
+			add("dose-response", "knee after", c, d.Part, "", "threads", bare(float64(k.Before)))
+		}
+		if k := d.Cores; k != nil {
+			add("dose-response", "cores at least", c, d.Part, "", "cores", bare(float64(k.Least)))
+			if k.Most > 0 {
+				add("dose-response", "cores at most", c, d.Part, "", "cores", bare(float64(k.Most)))
+			}
+		}
+	}
+	for _, g := range x.DoseGaps {
+		c, at := cell(g.Levels), g.Of+" over "+g.Over
+		add("dose-response", "first gap", c, g.Part, at, "%", g.First)
+		add("dose-response", "from itself alone", c, g.Part, at, "%", g.FromLone)
+		add("dose-response", "from the other's lone threads", c, g.Part, at, "%", g.FromBase)
+		add("dose-response", "gap at full", c, g.Part, at, "%", g.AtFull)
+	}
+	for _, d := range x.DoseCosts {
+		c := besides(cell(d.Levels), d.State)
+		add("dose-response", "work for a price, lone", c, d.Part, "", d.Unit, d.Lone)
+		add("dose-response", "work for a price, full", c, d.Part, "", d.Unit, d.Full)
+		add("dose-response", "work for a price over the base's", c, d.Part, "", "%", d.OverBase)
+	}
+	for _, v := range x.Variations {
+		c := cell(v.Levels)
+		add("variation", "mean", c, v.Part, "", v.Unit, v.Mean)
+		add("variation", "between", c, v.Part, "", "%", v.Between)
+		add("variation", "within", c, v.Part, "", "%", bare(float64(v.Within)))
+		add("variation", "span", c, v.Part, "", "%", bare(float64(v.Span)))
+		add("variation", "p", c, v.Part, "", "", bare(float64(v.P)))
+		for _, i := range v.Instances {
+			add("variation", "value", c, v.Part, i.Name, v.Unit, i.Value)
+		}
+	}
+	for _, d := range x.DoseContrasts {
+		c := strings.TrimSpace(cell(d.Levels) + " " + d.Of + " over " + d.Over)
 		for _, p := range d.Points {
-			add("dose-response", "value", c, d.Part, strconv.Itoa(p.Neighbours), "", p.Value)
+			add("dose-response", "longer at equal "+d.By, c, d.Part, strconv.Itoa(p.At), "%", p.Longer)
 		}
 	}
 	for _, v := range x.Validities {
-		of := func(quantity string, value analyse.Num) {
-			i := bare(float64(value))
-			i.N = v.N
-			add("signal-validity", quantity, "", v.Part, v.Signal+" "+v.Workload, "", i)
+		of := func(quantity, unit string, i analyse.Interval) {
+			add("signal-validity", quantity, "", v.Part, v.Signal+" "+v.Workload, unit, i)
 		}
-		of("correlation", v.Pearson)
-		of("rank", v.Spearman)
-		of("p", v.P)
+		of("correlation", "", v.Pearson)
+		of("rank", "", v.Spearman)
+		p := bare(float64(v.P))
+		p.N = v.N
+		of("p", "", p)
+		of("tail", "", v.Tail)
+		of("drift", "%/h", v.Drift)
+		of("drift of the application", "%/h", v.Truly)
 	}
 	return all
+}
+
+// besides are a cell's levels with the state of the neighbours, if they have one.
+func besides(cell, state string) string {
+	if state != "" {
+		state = "state=" + state
+	}
+	return strings.TrimSpace(cell + " " + state)
+}
+
+// times is a multiple of an estimate.
+func times(factor float64, i analyse.Interval) analyse.Interval {
+	i.Value, i.Low, i.High = factor*i.Value, factor*i.Low, factor*i.High
+	return i
 }
 
 // CSV writes every number of the results: a row each, empty fields where there

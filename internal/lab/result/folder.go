@@ -130,6 +130,9 @@ func (f *Folder) Begin(cellKey string, n, try int) (*Attempt, error) {
 	return &Attempt{dir, s, bufio.NewWriter(s)}, nil
 }
 
+// Dir is the run's folder.
+func (a *Attempt) Dir() string { return a.dir }
+
 // Create makes a file beside the run's record, e.g. a role's output.
 func (a *Attempt) Create(name string) (*os.File, error) {
 	return os.Create(filepath.Join(a.dir, filepath.Base(name)))
@@ -202,10 +205,15 @@ func (f *Folder) Runs() ([]Run, error) {
 	return runs, errors.Join(errs...)
 }
 
+// RunPath is a file beside a run's record.
+func (f *Folder) RunPath(r *Run, name string) string {
+	return f.Path("runs", r.CellKey, strconv.Itoa(r.N)+"."+strconv.Itoa(r.Try), name)
+}
+
 // Samples reads a run's seconds. A last line that a crash cut short is left
 // out; a run whose record is there has none such.
 func (f *Folder) Samples(r *Run) ([]Sample, error) {
-	name := f.Path("runs", r.CellKey, strconv.Itoa(r.N)+"."+strconv.Itoa(r.Try), sampleFile)
+	name := f.RunPath(r, sampleFile)
 	file, err := os.Open(name)
 	if err != nil {
 		return nil, fmt.Errorf("read samples: %w", err)

@@ -43,6 +43,7 @@ const (
 	WorkloadFailed   Reason = "workload-failed"
 	TimedOut         Reason = "timeout"
 	DiskFull         Reason = "disk-full"
+	HostLost         Reason = "host-lost" // another machine did not answer any more, or not at all
 	Interrupted      Reason = "interrupted"
 )
 
@@ -111,12 +112,14 @@ type Part struct {
 	// Iterations are what the workload reported, in order.
 	Iterations []Iteration `json:"iterations,omitempty"`
 	// Metric is the workload's own figure where it is no iteration count.
-	Metric   float64       `json:"metric,omitempty"`
-	CPUTime  time.Duration `json:"cpu_time"` // user + system in Window of the run
-	User     time.Duration `json:"user"`
-	System   time.Duration `json:"system"`
-	Restarts []Window      `json:"restarts,omitempty"` // gaps
-	Audit    *Audit        `json:"audit,omitempty"`
+	Metric float64 `json:"metric,omitempty"`
+	// Values are what the workload said of itself beside its iterations.
+	Values   map[string]float64 `json:"values,omitempty"`
+	CPUTime  time.Duration      `json:"cpu_time"` // user + system in Window of the run
+	User     time.Duration      `json:"user"`
+	System   time.Duration      `json:"system"`
+	Restarts []Window           `json:"restarts,omitempty"` // gaps
+	Audit    *Audit             `json:"audit,omitempty"`
 	// Events are counted over the run's Window: name to count; what could not
 	// be counted is not there, and why is in Missing.
 	Events  map[string]float64 `json:"events,omitempty"`
@@ -150,6 +153,8 @@ type Audit struct {
 	// one physical core while another idled.
 	Doubled float64 `json:"doubled,omitempty"`
 	Lost    uint64  `json:"lost,omitempty"` // trace records lost
+	// Cores is the number of each CPU's core, by CPU.
+	Cores []int `json:"cores,omitempty"`
 }
 
 // Migrations counts one thread's moves.
@@ -158,7 +163,20 @@ type Migrations struct {
 	Logical  int       `json:"logical"`
 	Physical int       `json:"physical"`
 	PerCPU   []float64 `json:"per_cpu"` // share of its run time on each CPU
+	// Path is where it was, the first MostStays of its CPUs; empty where it was
+	// on one all the time.
+	Path []Stay `json:"path,omitempty"`
 }
+
+// Stay is a thread's coming to a CPU, in time after the window's beginning.
+type Stay struct {
+	At  time.Duration `json:"at"`
+	CPU int           `json:"cpu"`
+}
+
+// MostStays is how many of a thread's moves are kept one by one: paper 000 has
+// 1,066 of eight machines in a minute.
+const MostStays = 1000
 
 // Sample is one second of a run, one line of samples.jsonl.
 type Sample struct {

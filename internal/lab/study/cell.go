@@ -1,6 +1,9 @@
 package study
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // CellKind says why there is a cell.
 type CellKind string
@@ -26,6 +29,20 @@ type Cell struct {
 	For     time.Duration  `json:"for,omitempty"`   // length of the steady window, if iterations do not give it
 	Warmup  time.Duration  `json:"warmup,omitempty"`
 	Mapping map[string]int `json:"mapping,omitempty"` // virtual CPU ("vm1/0") to core number
+	// Networks are the study's, where any part is on one.
+	Networks map[string]Network `json:"networks,omitempty"`
+	// Knobs are the machine's while the run lasts: knob to value.
+	Knobs map[string]string `json:"knobs,omitempty"`
+}
+
+// Conditions are the knobs as levels, by name: what a part is like alone is
+// known only under the same ones.
+func (c *Cell) Conditions() []Level {
+	var ls []Level
+	for _, name := range sorted(c.Knobs) {
+		ls = append(ls, Level{name, c.Knobs[name]})
+	}
+	return ls
 }
 
 // Level is one factor's value in a cell.
@@ -53,7 +70,16 @@ type Part struct {
 	// Target is the load to hold where there are no steps, 0 without control.
 	Target Share  `json:"target,omitempty"`
 	CPUs   string `json:"cpus,omitempty"`
+	// Address is its own on the study's networks, with the subnet's length;
+	// Asks the one that its requests go to.
+	Address string `json:"address,omitempty"`
+	Asks    string `json:"asks,omitempty"`
 }
+
+// Threads is how many its workload runs in: one for each CPU of its environment
+// if it does not say, and 0 if that says nothing either, which is as many as
+// there are CPUs that it may use.
+func (p *Part) Threads() int { return cmp.Or(p.Workload.Threads, p.Environment.CPUs) }
 
 // Step is one step of a staircase, in time after the roles' common start.
 type Step struct {

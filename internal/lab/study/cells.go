@@ -83,7 +83,7 @@ func (s *Study) Cells() []Cell {
 	}
 	for i := range main {
 		if s.Controls.Solo {
-			for _, c := range solos(&main[i]) {
+			for _, c := range s.solos(&main[i]) {
 				add(c)
 			}
 		}
@@ -104,12 +104,18 @@ func (s *Study) cell(ls []Level) Cell {
 		n, _ := strconv.Atoi(s.resolve(r, r.Count, ls))
 		for k := range n {
 			w := s.Workloads[s.resolve(r, r.Workload, ls)]
-			p := Part{Role: r.Name, Index: k, Several: n > 1, Host: s.resolve(r, r.Host, ls),
+			if r.Threads != "" {
+				w.Threads, _ = strconv.Atoi(s.resolve(r, r.Threads, ls))
+			}
+			p := Part{Role: r.Name, Index: k, Several: n > 1, Host: s.hostOf(s.resolve(r, r.Host, ls), k),
 				Environment: s.Environments[s.resolve(r, r.Environment, ls)], Workload: w,
-				Measure: r.Measure, Idle: r.State == "idle", Restart: r.End == "restart", Load: r.Load, CPUs: r.CPUs}
+				Measure: r.Measure, Idle: s.resolve(r, r.State, ls) == "idle", Restart: r.End == "restart", Load: r.Load, CPUs: r.CPUs}
 			if r.Load.Control == "duty-cycle" {
 				// A staircase's steps stand apart.
 				_ = p.Target.UnmarshalText([]byte(s.resolve(r, r.Load.Target, ls)))
+			}
+			if v := s.resolve(r, r.Load.Target, ls); r.Load.Control == Requests && v != Most {
+				_ = p.Target.UnmarshalText([]byte(v))
 			}
 			c.Warmup = max(c.Warmup, w.Warmup.For)
 			c.Parts = append(c.Parts, p)
@@ -118,11 +124,18 @@ func (s *Study) cell(ls []Level) Cell {
 	for i := range c.Parts {
 		c.Parts[i].Slot, c.Parts[i].Slots = i, len(c.Parts)
 	}
+	s.connect(&c)
 	for _, f := range s.Factors {
 		for _, p := range f.Placements {
 			if p.Name == c.Level(f.Name) {
 				c.Place = p
 			}
+		}
+		if f.Knob != "" {
+			if c.Knobs == nil {
+				c.Knobs = map[string]string{}
+			}
+			c.Knobs[f.Knob] = c.Level(f.Name)
 		}
 	}
 	if f := s.staircase(); f != nil {
@@ -218,7 +231,7 @@ func (s *Study) mappedCells(c Cell) []Cell {
 }
 
 // solos are a cell's measured parts, each alone, where and as it is in it.
-func solos(c *Cell) []Cell {
+func (s *Study) solos(c *Cell) []Cell {
 	var cells []Cell
 	for i := range c.Parts {
 		p := c.Parts[i]
@@ -226,7 +239,7 @@ func solos(c *Cell) []Cell {
 			continue
 		}
 		p.Index, p.Several = 0, false
-		solo := Cell{Kind: Solo, Parts: []Part{p}, Place: c.Place, For: c.For, Warmup: p.Workload.Warmup.For}
+		solo := Cell{Kind: Solo, Parts: []Part{p}, Place: c.Place, For: c.For, Warmup: p.Workload.Warmup.For, Knobs: c.Knobs}
 		if len(c.Steps) > 0 {
 			// Alone it needs no steps, but a window of its own.
 			last := c.Steps[len(c.Steps)-1]
@@ -255,6 +268,11 @@ func solos(c *Cell) []Cell {
 		solo.Levels = []Level{{"role", p.Role}, {"workload", p.Workload.Name}, {"environment", p.Environment.Name}}
 		if c.Place.Name != "" {
 			solo.Levels = append(solo.Levels, Level{"placement", c.Place.Name})
+		}
+		for _, f := range s.Factors {
+			if f.Knob != "" {
+				solo.Levels = append(solo.Levels, Level{f.Name, c.Level(f.Name)})
+			}
 		}
 		cells = append(cells, solo)
 	}

@@ -1,8 +1,10 @@
 package study
 
 import (
+	"cmp"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -95,12 +97,28 @@ func (s *Study) excluded(ls []Level) bool {
 			return false
 		}
 		for name, value := range x {
-			if !slices.Contains(ls, Level{name, value}) {
+			if !slices.ContainsFunc(ls, func(l Level) bool { return l.Factor == name && meets(l.Value, value) }) {
 				return false
 			}
 		}
 		return true
 	})
+}
+
+// meets reports whether a level is one that an exclusion means: that level, or a
+// number over or under one (">11", "<3").
+func meets(level, meant string) bool {
+	if level == meant {
+		return true
+	}
+	for sign, way := range map[string]int{">": 1, "<": -1} {
+		bound, ok := strings.CutPrefix(meant, sign)
+		b, err := strconv.ParseFloat(bound, 64)
+		if n, err2 := strconv.ParseFloat(level, 64); ok && err == nil && err2 == nil && cmp.Compare(n, b) == way {
+			return true
+		}
+	}
+	return false
 }
 
 // mapped are the distinct ways to put vms virtual machines of some roles on

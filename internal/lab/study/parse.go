@@ -39,6 +39,9 @@ type Known struct {
 	Parsers  []string // of commands' output
 	// Options says what is wrong with a kernel's flags; nil: nobody asks.
 	Options func(builtin string, flags []string) error
+	// Knob says what is wrong with a value for a knob of the machine; nil:
+	// nobody asks.
+	Knob func(name, value string) error
 }
 
 // Local is the name of the machine that runs the lab, where a study names no
@@ -127,6 +130,12 @@ func (s *Study) complete() {
 			r.Load.Control = "duty-cycle"
 		}
 	}
+}
+
+// Here reports whether a part runs on the machine that runs the lab.
+func (s *Study) Here(p *Part) bool {
+	h, ok := s.Hosts[p.Host]
+	return !ok || h.Address == Local
 }
 
 // Factor finds a factor by name.

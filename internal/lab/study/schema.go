@@ -46,6 +46,10 @@ func schemaOf(t reflect.Type) *schema {
 		return &schema{Type: "string", Pattern: `^-?[0-9.]+ *%$`}
 	case reflect.TypeFor[Bytes]():
 		return &schema{Type: "string", Pattern: `^[0-9.]+ *([KMG]i?)?B$`}
+	case reflect.TypeFor[Rate]():
+		return &schema{Type: "string", Pattern: `^[0-9.]+ *[GMk]?bit(/s)?$`}
+	case reflect.TypeFor[Price]():
+		return &schema{Type: "string", Pattern: `^[0-9.]+ +[A-Za-z0-9][A-Za-z0-9_.-]*$`}
 	case reflect.TypeFor[Set]():
 		return &schema{Type: "object", Additional: word()}
 	case reflect.TypeFor[Factor]():

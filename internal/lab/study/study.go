@@ -13,6 +13,7 @@ type Study struct {
 
 	Hosts         map[string]Host        `key:"hosts" help:"machines that roles run on; none: this one, named here"`
 	Preconditions Preconditions          `key:"preconditions"`
+	Networks      map[string]Network     `key:"networks" help:"networks of the study's own, made of namespaces"`
 	Environments  map[string]Environment `key:"environments" help:"virtual environments that workloads run in"`
 	Workloads     map[string]Workload    `key:"workloads"`
 	Roles         []Role                 `key:"roles"` // in the file a mapping, whose order is kept
@@ -36,6 +37,7 @@ type Host struct {
 	Name    string   `key:"-"`
 	Address string   `key:"address" help:"local, or user@host for SSH"`
 	Roles   []string `key:"roles" help:"what it is for, if not everything"`
+	Price   Price    `key:"price" help:"of an hour of one of its CPUs, e.g. 0.0528 USD; none: the environment's"`
 }
 
 // Preconditions are what a machine must be like. Require refuses to start,
@@ -57,18 +59,27 @@ const (
 	Cgroup    Driver = "cgroup"
 	LXC       Driver = "lxc"
 	QEMU      Driver = "qemu"
+	Xen       Driver = "xen"
 	Synthetic Driver = "synthetic"
 )
 
 // Environment is a virtual environment (VE).
 type Environment struct {
-	Name   string   `key:"-"`
-	Driver Driver   `key:"driver" oneof:"host cgroup lxc qemu synthetic"`
-	CPUs   int      `key:"cpus" help:"virtual CPUs (qemu), or CPUs allowed"`
-	Memory Bytes    `key:"memory"`
-	Image  string   `key:"image" help:"disk image of a qemu guest; none: a kernel and an initramfs with quell in it"`
-	Kernel string   `key:"kernel" help:"kernel of a guest without an image"`
-	Accel  []string `key:"accel" help:"kvm, tcg: the first that works; results of tcg are stamped"`
+	Name    string   `key:"-"`
+	Driver  Driver   `key:"driver" oneof:"host cgroup lxc qemu xen synthetic"`
+	CPUs    int      `key:"cpus" help:"virtual CPUs (qemu), or CPUs allowed"`
+	Memory  Bytes    `key:"memory"`
+	Image   string   `key:"image" help:"disk image of a qemu guest; none: a kernel and an initramfs with quell in it"`
+	Kernel  string   `key:"kernel" help:"kernel of a guest without an image"`
+	Accel   []string `key:"accel" help:"kvm, tcg: the first that works; results of tcg are stamped"`
+	Network string   `key:"network" json:",omitempty" help:"network of the study that it is on, in a namespace of its own"`
+	// Bandwidth bounds what it sends; nil: its network alone does.
+	Bandwidth *Bandwidth `key:"bandwidth" json:",omitempty" help:"what it may send onto its network, as a cloud bounds an instance"`
+	// Weight and Cap are of Xen's Credit scheduler.
+	Weight int   `key:"weight" json:",omitempty" help:"xen: share of the CPUs beside others; 0: the usual 256"`
+	Cap    Share `key:"cap" json:",omitempty" help:"xen: most CPU time, share of one CPU; 0%: no bound"`
+	// Price is no part of a cell: what is paid for a run changes nothing in it.
+	Price Price `key:"price" json:"-" help:"of an hour of one of its CPUs, e.g. 0.0528 USD"`
 	// Truth is the model of a synthetic environment.
 	Truth *Truth `key:"truth"`
 }
@@ -106,6 +117,10 @@ type Workload struct {
 	WorkUnit   string        `key:"work_unit" help:"what is counted, e.g. iteration, request"`
 	Metric     Metric        `key:"metric"`
 	Warmup     Warmup        `key:"warmup"`
+	// Contends is the cause in labels of recorded traces, where it is an
+	// antagonist on other CPUs than its victim's. Left out of cells without it,
+	// so that these keep their names.
+	Contends string `key:"contends" json:",omitempty" help:"what it contends for, a word for labels: cpu, cache, memory, io, net"`
 }
 
 // Metric is how well a workload does.
@@ -128,12 +143,16 @@ type Role struct {
 	Name        string `key:"-"`
 	Workload    string `key:"workload"`
 	Environment string `key:"environment"`
-	Host        string `key:"host"`
+	Host        string `key:"host" help:"of hosts; with a * at its end each of the role is on another of those whose names begin so"`
 	Measure     bool   `key:"measure" help:"its metric is what the study is about"`
+	// Asks is the role whose server its requests go to.
+	Asks string `key:"asks" help:"role that it sends to (http-client, udp-send, udp-ping)"`
 	// Count makes several of the role ("neighbour": 0..n); a number or "$factor".
 	Count string `key:"count"`
+	// Threads, where given, takes the place of the workload's own number.
+	Threads string `key:"threads" help:"of the workload; a number or $factor"`
 	// State idle starts the environment and runs nothing in it.
-	State string `key:"state" oneof:"busy idle"`
+	State string `key:"state" help:"busy, idle (the environment is there and nothing runs in it), or $factor of these"`
 	// End says what happens when its workload ends first: restart goes on
 	// until the measured roles have their last iteration.
 	End  string `key:"end" oneof:"restart stop"`
@@ -144,10 +163,10 @@ type Role struct {
 
 // Load holds a role at a share of its CPUs' capacity.
 type Load struct {
-	Control   string        `key:"control" oneof:"none duty-cycle" help:"none: it runs free"`
+	Control   string        `key:"control" oneof:"none duty-cycle requests" help:"none: it runs free; requests: it asks at a rate"`
 	Actuator  string        `key:"actuator" oneof:"freezer sigstop"`
 	Period    time.Duration `key:"period" help:"107ms beats with nothing: not 100 ms quotas, nor ticks, nor 1 s samples"`
-	Target    string        `key:"target" help:"a share, or the name of a factor: '$bgload'"`
+	Target    string        `key:"target" help:"a share, or the name of a factor: '$bgload'; of requests: max, or a share of the base case's"`
 	Tolerance Share         `key:"tolerance"`
 }
 
@@ -157,6 +176,7 @@ type Factor struct {
 	Name       string      `key:"-"`
 	Levels     []string    `key:"levels" help:"the file may give the list itself"`
 	Sets       []Set       `key:"sets" help:"levels that give each role a value of its own: {A: {vm1: soplex, vm2: milc}}"`
+	Knob       string      `key:"knob" help:"a knob of the machine that has the level for the run's time, as preconditions.set: {knob: prefetching, levels: [on, off]}"`
 	Staircase  *Staircase  `key:"staircase"`
 	Placements []Placement `key:"placements"`
 	Mappings   *Mappings   `key:"mappings"`
@@ -230,7 +250,7 @@ type Design struct {
 	Seed        uint64              `key:"seed"`
 	Repetitions int                 `key:"repetitions"`
 	Budget      time.Duration       `key:"budget" help:"no run starts that would end after it"`
-	Exclude     []map[string]string `key:"exclude" help:"combinations of levels that are left out"`
+	Exclude     []map[string]string `key:"exclude" help:"combinations of levels that are left out; of numbers also those over or under one ('>11', '<3')"`
 }
 
 // Run is how one run is done.
@@ -249,19 +269,39 @@ type Run struct {
 // Observe is what is recorded beside the workloads' own metrics.
 type Observe struct {
 	Interval  time.Duration `key:"interval"`
-	Sets      []string      `key:"sets" oneof:"cpu psi schedstat net energy"`
+	Sets      []string      `key:"sets" oneof:"cpu psi schedstat net energy domains" help:"domains: what each part did over the steady window, as Xen's tools say it of a domain"`
 	Placement []string      `key:"placement" oneof:"trace poll" help:"audit where roles' threads really ran"`
 	Events    []string      `key:"events" help:"perf events: cycles, instructions, llc-misses, context-switches, …"`
 	Signals   []string      `key:"signals" help:"quell's own cost signals as metrics"`
+	// Agent runs quell-agent beside each run and keeps what it samples.
+	Agent *Recording `key:"agent" help:"quell-agent samples the run's parts, every task of them, into the run's trace.csv"`
 	// Meter is a user's command that prints watts, one number a line.
 	Meter string `key:"meter"`
 	// Cost measures once, before the first run, what watching costs.
 	Cost bool `key:"cost" help:"measure what watching costs, for the report: half a minute before the first run"`
 }
 
+// Recording is how an agent samples a run. Intervals follow each other without
+// a gap.
+type Recording struct {
+	Signals []string      `key:"signals" oneof:"cpi cpt cps runq io" help:"cost signals; those that the machine cannot count are left out"`
+	Period  time.Duration `key:"period" help:"length of a sample's interval"`
+}
+
+// Missing implements keyed.Needing.
+func (*Recording) Missing(seen map[string]bool) []string {
+	var names []string
+	for _, n := range []string{"signals", "period"} {
+		if !seen[n] {
+			names = append(names, n)
+		}
+	}
+	return names
+}
+
 // Analysis is one question put to the runs' records.
 type Analysis struct {
-	Kind    string            `key:"kind" oneof:"degradation mapping interference throughput energy correlation migration dose-response signal-validity"`
+	Kind    string            `key:"kind" oneof:"net-io net-tenants score degradation mapping interference throughput energy correlation migration dose-response variation signal-validity"`
 	Options map[string]string `key:"-"` // the kind's other keys
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/quell-dev/quell/internal/keyed"
 )
@@ -48,6 +49,8 @@ func (s *Study) validate(known Known) []keyed.Problem {
 	for i := range s.Factors {
 		c.factor(&s.Factors[i])
 	}
+	c.networks()
+	c.prices()
 	c.roles()
 	c.steps()
 	c.run()
@@ -61,7 +64,7 @@ func (s *Study) validate(known Known) []keyed.Problem {
 			switch {
 			case f == nil:
 				c.add(key, "no such factor", "one of "+c.factorNames())
-			case f.Mappings == nil && !slices.Contains(f.levels(), x[name]):
+			case f.Mappings == nil && !slices.ContainsFunc(f.levels(), func(l string) bool { return meets(l, x[name]) }):
 				c.add(key, strconv.Quote(x[name]), "one of "+strings.Join(f.levels(), ", "))
 			}
 		}
@@ -135,6 +138,9 @@ func (c *checker) factor(f *Factor) {
 		c.add(key, fmt.Sprintf("%d kinds of levels", kinds), "exactly one of a list, sets, staircase, placements, mappings")
 		return
 	}
+	if f.Knob != "" {
+		c.knob(key, f)
+	}
 	seen := map[string]bool{}
 	for _, l := range f.levels() {
 		if seen[l] {
@@ -172,6 +178,29 @@ func (c *checker) factor(f *Factor) {
 			if c.Role(role) == nil {
 				c.add(key+".sets."+set.Name+"."+role, "no such role", "one of "+c.roleNames())
 			}
+		}
+	}
+}
+
+// knob checks a factor that turns a knob of the machine.
+func (c *checker) knob(key string, f *Factor) {
+	if len(f.Levels) == 0 {
+		c.add(key+".knob", strconv.Quote(f.Knob), "levels: the values it is to have")
+	}
+	if _, ok := c.Preconditions.Set[f.Knob]; ok {
+		c.add(key+".knob", strconv.Quote(f.Knob), "a knob that preconditions.set does not hold for the whole study")
+	}
+	for i := range c.Factors {
+		if g := &c.Factors[i]; g.Knob == f.Knob && g.Name < f.Name {
+			c.add(key+".knob", strconv.Quote(f.Knob), "a knob that no other factor turns ("+g.Name+" does)")
+		}
+	}
+	if c.known.Knob == nil {
+		return
+	}
+	for _, l := range f.Levels {
+		if err := c.known.Knob(f.Knob, l); err != nil {
+			c.add(key+".levels", strconv.Quote(l), err.Error())
 		}
 	}
 }
@@ -229,14 +258,29 @@ func (c *checker) roles() {
 			c.add(key, strconv.Quote(r.Name), "a name of letters, digits and dashes")
 		}
 		c.problems = append(c.problems, keyed.Check(key+".", r)...)
-		if r.State == "busy" || r.Workload != "" {
+		for _, v := range c.values(r, key+".state", r.State) {
+			if v != "busy" && v != "idle" {
+				c.add(key+".state", strconv.Quote(v), "busy, idle, or $factor of these")
+			}
+		}
+		if r.State != "idle" || r.Workload != "" {
 			refer(c, r, key+".workload", r.Workload, c.Workloads)
 		}
 		refer(c, r, key+".environment", r.Environment, c.Environments)
-		refer(c, r, key+".host", r.Host, c.Hosts)
+		most := 0
 		for _, v := range c.values(r, key+".count", r.Count) {
-			if n, err := strconv.Atoi(v); err != nil || n < 0 {
+			n, err := strconv.Atoi(v)
+			if err != nil || n < 0 {
 				c.add(key+".count", strconv.Quote(v), "a whole number, or $factor of such")
+			}
+			most = max(most, n)
+		}
+		c.hosts(r, key+".host", most)
+		if r.Threads != "" {
+			for _, v := range c.values(r, key+".threads", r.Threads) {
+				if n, err := strconv.Atoi(v); err != nil || n < 1 {
+					c.add(key+".threads", strconv.Quote(v), "a whole number from 1 on, or $factor of such")
+				}
 			}
 		}
 		if r.Load.Control == "duty-cycle" {
@@ -244,7 +288,7 @@ func (c *checker) roles() {
 		}
 	}
 	for _, f := range c.Factors {
-		if !c.used[f.Name] && len(f.Placements) == 0 && f.Mappings == nil {
+		if !c.used[f.Name] && len(f.Placements) == 0 && f.Mappings == nil && f.Knob == "" {
 			c.add("factors."+f.Name, "used nowhere", "a role that refers to $"+f.Name)
 		}
 	}
@@ -352,6 +396,9 @@ func (c *checker) run() {
 	}
 	if c.Design.Repetitions < 1 {
 		c.add("design.repetitions", c.Design.Repetitions, "at least 1")
+	}
+	if a := c.Observe.Agent; a != nil && (a.Period < 100*time.Millisecond || a.Period > time.Minute) {
+		c.add("observe.agent.period", a.Period, "100ms to 1m")
 	}
 	if c.Observe.Interval <= 0 {
 		c.add("observe.interval", c.Observe.Interval, "more than 0s, e.g. 1s")

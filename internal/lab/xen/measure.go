@@ -4,20 +4,47 @@ import (
 	"cmp"
 	"errors"
 	"io"
+	"maps"
 	"slices"
 	"time"
 )
 
-// Domain says what a domain did while a trace was recorded. Shares are of the
-// virtual CPUs' time in the trace; counts and rates are the trace's.
-type Domain struct {
-	ID    int
-	VCPUs int
-	Span  time.Duration // of the trace, from its first record to its last
+// Trace says what a machine and its domains did while xentrace recorded: the
+// eight measures of the paper's section III, as far as Xen still has them.
+type Trace struct {
+	Span time.Duration // from the first record to the last
+	// Switches is how often a CPU was given to another virtual CPU, the idle
+	// ones too: the paper's "VM switches".
+	Switches int
+	// Lost are records that there was no room for: what is counted is too few.
+	Lost    int
+	Domains []Domain // by id, without the idle one
+}
 
-	// Running, Runnable and Blocked are shares of the virtual CPUs' known time:
-	// the paper's CPU, waiting and blocked per cent. They add up to 1.
-	Running, Runnable, Blocked float64
+// PerSecond makes a count a rate.
+func (t *Trace) PerSecond(n int) float64 {
+	if t.Span <= 0 {
+		return 0
+	}
+	return float64(n) / t.Span.Seconds()
+}
+
+// Domain finds a domain by its id; nil if it did nothing that was recorded.
+func (t *Trace) Domain(id int) *Domain {
+	for i := range t.Domains {
+		if t.Domains[i].ID == id {
+			return &t.Domains[i]
+		}
+	}
+	return nil
+}
+
+// Domain says what a domain did in a trace. Counts are the trace's.
+type Domain struct {
+	ID int
+	// Shares are the mean of its virtual CPUs', which are in VCPUs, by number.
+	Shares
+	VCPUs []Shares
 	// Executions is how often a virtual CPU was put on a CPU, Preemptions how
 	// often it was taken off while it wanted to run on.
 	Executions, Preemptions int
@@ -32,13 +59,14 @@ type Domain struct {
 	Grants int
 }
 
-// PerSecond makes a count a rate.
-func (d *Domain) PerSecond(n int) float64 {
-	if d.Span <= 0 {
-		return 0
-	}
-	return float64(n) / d.Span.Seconds()
-}
+// Shares are those of a virtual CPU's time in the trace in which it had a CPU,
+// waited for one, and had nothing to do: the paper's CPU, waiting and blocked
+// per cent. They add up to 1 but for time that it was offline (paused), and for
+// what lost records hide.
+type Shares struct{ Running, Runnable, Blocked float64 }
+
+// Sum is 1 where a virtual CPU's whole time is accounted for.
+func (s Shares) Sum() float64 { return s.Running + s.Runnable + s.Blocked }
 
 // GrantsPerExecution is the paper's pages per execution; 0 without executions.
 func (d *Domain) GrantsPerExecution() float64 {
@@ -65,9 +93,8 @@ type change struct {
 }
 
 // Measure reads a trace of a machine whose time stamp counter has so many
-// cycles a second (cpu_mhz of xl info; traces do not say). Domains come by id;
-// the idle domain is left out.
-func Measure(r io.Reader, hz float64) ([]Domain, error) {
+// cycles a second (cpu_mhz of xl info; traces do not say).
+func Measure(r io.Reader, hz float64) (*Trace, error) {
 	if !(hz > 0) {
 		return nil, errors.New("measure trace: cycles per second must be more than 0")
 	}
@@ -75,7 +102,7 @@ func Measure(r io.Reader, hz float64) ([]Domain, error) {
 	if err := Decode(r, func(r *Record) error { m.take(r); return nil }); err != nil {
 		return nil, err
 	}
-	return m.domainList(hz), nil
+	return m.trace(hz), nil
 }
 
 type meter struct {
@@ -83,6 +110,7 @@ type meter struct {
 	domains     map[int]*Domain
 	on          map[int]int // domain by physical CPU, where it is known
 	first, last uint64
+	lost        int
 }
 
 func (m *meter) domain(id int) *Domain {
@@ -103,8 +131,10 @@ func (m *meter) take(r *Record) {
 	}
 	class := r.Event & classMask
 	switch {
-	case r.Event&runstateMask == eventRunstate && len(r.Extra) > 0:
+	case r.Event&runstateMask == eventRunstate && len(r.Extra) > 0 && r.TSC != 0:
 		m.change(r)
+	case r.Event == eventLost && len(r.Extra) > 0:
+		m.lost += int(r.Extra[0])
 	case r.Event == eventGrantMap && len(r.Extra) > 0:
 		m.domain(int(r.Extra[0])).Grants++
 	case class == classPV || class == classHVM:
@@ -139,46 +169,55 @@ func (m *meter) change(r *Record) {
 	}
 }
 
-// states adds up how long each domain's virtual CPUs were in each state, in
-// cycles, from their first change on. The trace has the changes in order for
-// each physical CPU only, so they are sorted first.
-func (m *meter) states() map[int]*[4]uint64 {
+// states adds up how long each virtual CPU was in each state, in cycles of the
+// whole trace: before its first change it was in the state that that left. The
+// trace has the changes in order for each physical CPU only, so they are sorted
+// first.
+func (m *meter) states() map[vcpu]*[4]uint64 {
 	slices.SortStableFunc(m.changes, func(a, b change) int { return cmp.Compare(a.at, b.at) })
-	sums := map[int]*[4]uint64{}
+	sums := map[vcpu]*[4]uint64{}
 	newest := map[vcpu]change{}
 	for _, c := range m.changes {
-		if sums[c.who.domain] == nil {
-			sums[c.who.domain] = &[4]uint64{}
+		before, known := newest[c.who]
+		if !known {
+			sums[c.who] = &[4]uint64{}
+			before = change{at: m.first, to: c.from}
 		}
-		if before, known := newest[c.who]; known {
-			sums[c.who.domain][c.from] += c.at - before.at
-		} else {
-			m.domain(c.who.domain).VCPUs++
-		}
+		// Not c.from: where records were lost the two differ, and the time went
+		// on from what is known.
+		sums[c.who][before.to] += c.at - before.at
 		newest[c.who] = c
 	}
 	for who, c := range newest {
-		sums[who.domain][c.to] += m.last - c.at
+		sums[who][c.to] += m.last - c.at
 	}
 	return sums
 }
 
-func (m *meter) domainList(hz float64) []Domain {
-	span := time.Duration(float64(m.last-m.first) / hz * float64(time.Second))
+func (m *meter) trace(hz float64) *Trace {
+	t := &Trace{Span: time.Duration(float64(m.last-m.first) / hz * float64(time.Second)), Lost: m.lost}
+	whole := float64(m.last - m.first)
 	sums := m.states()
-	var all []Domain
-	for _, d := range m.domains {
-		if d.ID >= idleDomain {
+	if whole == 0 {
+		return t // a trace of one instant has no shares
+	}
+	for _, who := range slices.SortedFunc(maps.Keys(sums), func(a, b vcpu) int {
+		return cmp.Or(cmp.Compare(a.domain, b.domain), cmp.Compare(a.number, b.number))
+	}) {
+		s, d := sums[who], m.domain(who.domain)
+		d.VCPUs = append(d.VCPUs, Shares{float64(s[running]) / whole, float64(s[runnable]) / whole, float64(s[blocked]) / whole})
+	}
+	for _, id := range slices.Sorted(maps.Keys(m.domains)) {
+		d := m.domains[id]
+		t.Switches += d.Executions
+		if id >= idleDomain {
 			continue
 		}
-		d.Span = span
-		if s := sums[d.ID]; s != nil {
-			if sum := float64(s[running] + s[runnable] + s[blocked]); sum > 0 {
-				d.Running, d.Runnable, d.Blocked = float64(s[running])/sum, float64(s[runnable])/sum, float64(s[blocked])/sum
-			}
+		n := float64(len(d.VCPUs))
+		for _, v := range d.VCPUs {
+			d.Running, d.Runnable, d.Blocked = d.Running+v.Running/n, d.Runnable+v.Runnable/n, d.Blocked+v.Blocked/n
 		}
-		all = append(all, *d)
+		t.Domains = append(t.Domains, *d)
 	}
-	slices.SortFunc(all, func(a, b Domain) int { return cmp.Compare(a.ID, b.ID) })
-	return all
+	return t
 }

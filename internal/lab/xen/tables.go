@@ -81,7 +81,7 @@ type VCPU struct {
 	Domain  int
 	Number  int
 	CPU     int    // physical; -1 if it is on none
-	State   string // r running, b blocked, p paused
+	State   string // r running, b blocked, p offline; none: it waits for a CPU
 	Seconds float64
 	Hard    string // where it may run: "all", or a list of CPUs
 	Soft    string // where it should

@@ -20,6 +20,8 @@ type Record struct {
 const (
 	eventCPUChange = 0x0001f003 // the records that follow are another CPU's
 
+	eventLost = 0x0001f001 // so many records had no room
+
 	classMask = 0x0fff0000
 	classPV   = 0x00200000
 	classHVM  = 0x00080000

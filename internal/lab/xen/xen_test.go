@@ -94,19 +94,26 @@ func TestMeasure(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(all) != 3 {
-				t.Fatalf("%d domains, want 3: %+v", len(all), all)
+			if len(all.Domains) != 3 || all.Span <= 0 || all.Switches == 0 {
+				t.Fatalf("%+v, want 3 domains", all)
 			}
-			for i, d := range all {
-				if d.ID != i || d.Span <= 0 || d.Executions == 0 || d.Events == 0 {
+			executions := 0
+			for i, d := range all.Domains {
+				executions += d.Executions
+				if d.ID != i || d.Executions == 0 || d.Events == 0 || len(d.VCPUs) == 0 {
 					t.Errorf("%+v", d)
 				}
-				if sum := d.Running + d.Runnable + d.Blocked; math.Abs(sum-1) > 1e-9 {
-					t.Errorf("domain %d: the shares add up to %v", d.ID, sum)
+				for n, v := range append(d.VCPUs, d.Shares) {
+					if math.Abs(v.Sum()-1) > 0.01 {
+						t.Errorf("domain %d, virtual CPU %d: the shares add up to %v", d.ID, n, v.Sum())
+					}
 				}
 				if d.EventChannel >= d.Events || (d.ID == 0) != (d.EventChannel > 0 && d.Grants == 0) {
 					t.Errorf("domain %d: %d of %d events are event channels', %d grants", d.ID, d.EventChannel, d.Events, d.Grants)
 				}
+			}
+			if all.Switches < executions {
+				t.Errorf("%d switches, %d executions", all.Switches, executions)
 			}
 		})
 	}
@@ -130,7 +137,7 @@ func trace(records ...[]uint32) []byte {
 }
 
 // A made trace whose shares are known: domain 1 runs for 50 of 200 cycles, waits
-// for 30, is blocked for 120.
+// for 30, is blocked for 120, and then its CPU is idle.
 func TestMeasureOfAMadeTrace(t *testing.T) {
 	const one = 1 << 16
 	b := trace(
@@ -142,16 +149,21 @@ func TestMeasureOfAMadeTrace(t *testing.T) {
 		[]uint32{0x20110d, 140, 32},     // nobody runs: nobody's
 		[]uint32{0x21101, 160, one},     // runs again
 		[]uint32{0x21021, 180, one},     // blocks
-		[]uint32{0x22006, 300, 0},       // the end
+		[]uint32{0x21101, 180, idleDomain << 16},
+		[]uint32{eventLost, 190, 5, 0, 0, 0},
+		[]uint32{0x22006, 300, 0}, // the end
 	)
 	all, err := Measure(bytes.NewReader(b), 1e9)
-	if err != nil || len(all) != 1 {
+	if err != nil || len(all.Domains) != 1 {
 		t.Fatal(all, err)
 	}
-	d := all[0]
-	if d.Running != 0.25 || d.Runnable != 0.15 || d.Blocked != 0.6 || d.Executions != 2 || d.Preemptions != 1 ||
-		d.Events != 2 || d.EventChannel != 1 || d.Grants != 1 || d.GrantsPerExecution() != 0.5 || d.Span != 200 || d.PerSecond(d.Events) != 1e7 || d.VCPUs != 1 {
+	d := all.Domain(1)
+	if d.Running != 0.25 || d.Runnable != 0.15 || d.Blocked != 0.6 || d.Executions != 2 || d.Preemptions != 1 || len(d.VCPUs) != 1 ||
+		d.Events != 2 || d.EventChannel != 1 || d.Grants != 1 || d.GrantsPerExecution() != 0.5 {
 		t.Errorf("%+v", d)
+	}
+	if all.Span != 200 || all.PerSecond(d.Events) != 1e7 || all.Switches != 3 || all.Lost != 5 || all.Domain(2) != nil {
+		t.Errorf("%+v", all)
 	}
 	if _, err := Measure(bytes.NewReader(b), 0); err == nil {
 		t.Error("a machine without cycles")
@@ -222,9 +234,14 @@ func FuzzMeasure(f *testing.F) {
 	f.Add(head)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		all, err := Measure(bytes.NewReader(b), 1e9)
-		for _, d := range all {
-			if sum := d.Running + d.Runnable + d.Blocked; err == nil && sum != 0 && math.Abs(sum-1) > 1e-6 {
-				t.Errorf("shares of %v", sum)
+		if err != nil {
+			return
+		}
+		for _, d := range all.Domains {
+			for _, v := range d.VCPUs {
+				if v.Sum() > 1+1e-6 {
+					t.Errorf("shares of %v", v.Sum())
+				}
 			}
 		}
 	})

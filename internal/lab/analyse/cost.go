@@ -1,0 +1,106 @@
+package analyse
+
+import (
+	"cmp"
+	"math"
+	"strings"
+
+	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/study"
+)
+
+// DoseCost is what work costs in an environment, alone and on a full machine: the
+// price of a CPU (paper 002, table 5.1) and what one then gets of it.
+type DoseCost struct {
+	Levels []study.Level `json:"levels"`
+	Part   string        `json:"part"`
+	State  string        `json:"state"`
+	Price  study.Price   `json:"price"` // of an hour of a CPU
+	// CPUs are those that are paid for: the part's own. The others of a machine
+	// that is rented whole are not among them, so at its lowest dose that machine
+	// is dearer than it says.
+	CPUs int    `json:"cpus"`
+	Unit string `json:"unit"` // e.g. addition/USD
+	// Lone and Full are how much work one gets for one of the currency, at the
+	// lowest dose and the highest.
+	Lone Interval `json:"lone"`
+	Full Interval `json:"full"`
+	// OverBase is by how much more that is at the highest dose than in the base,
+	// in percent; NaN where there is none.
+	OverBase Interval `json:"over_base_percent"`
+}
+
+// DoseCosts is empty where no price is known. Where neighbours are idle nobody
+// pays for a noisy one: they are left out.
+func DoseCosts(runs []result.Run, o DoseOptions) []DoseCost {
+	if o.Price == nil {
+		return nil
+	}
+	all := doses(runs, o)
+	var out []DoseCost
+	for _, d := range all {
+		price := o.Price(d.node)
+		if price.Amount == 0 || d.dose.State == "idle" {
+			continue
+		}
+		first, last := d.ends()
+		c := DoseCost{Levels: d.dose.Levels, Part: d.dose.Part, State: d.dose.State, Price: price, CPUs: d.paid(last), Unit: workUnit(d.metric.Unit) + "/" + price.Currency,
+			Lone: d.work(first, price), Full: d.work(last, price), OverBase: Interval{Value: math.NaN(), Low: math.NaN(), High: math.NaN(), Level: level, Method: "none"}}
+		for _, base := range all {
+			other := o.Price(base.node)
+			if !d.against(base, o) || other.Amount == 0 {
+				continue
+			}
+			_, most := base.ends()
+			// The base takes by so much longer; the rest of either's work for a price
+			// is no estimate.
+			i := d.longer(base.values[most], d.values[last], o.Seed)
+			factor := d.yield(last, price) / base.yield(most, other)
+			for _, v := range []*float64{&i.Value, &i.Low, &i.High} {
+				*v = 100 * ((1+*v/100)*factor - 1)
+			}
+			c.OverBase = i
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// paid are the CPUs of the measured part.
+func (d *doseRuns) paid(n int) int { return cmp.Or(d.node.Environment.CPUs, d.own[n]) }
+
+// yield is how many seconds of work one gets for one of a currency: of each
+// thread where threads do units of their own (workloads of quell's), of the
+// part where a command is measured as a whole.
+func (d *doseRuns) yield(n int, price study.Price) float64 {
+	workers := 1
+	if d.node.Workload.Builtin != "" {
+		workers = d.own[n]
+	}
+	return 3600 * float64(workers) / (price.Amount * float64(d.paid(n)))
+}
+
+// work is how many units one gets for one of a currency.
+func (d *doseRuns) work(n int, price study.Price) Interval {
+	i, y := meanInterval(d.values[n].means(), "t over runs"), d.yield(n, price)
+	if d.metric.Better == "lower" {
+		i.Value, i.Low, i.High = y/i.Value, y/i.High, y/i.Low
+		if i.High < i.Low { // its time's bound is below 0: there is none
+			i.Low, i.High = math.NaN(), math.NaN()
+		}
+		return i
+	}
+	i.Value, i.Low, i.High = y*i.Value, y*i.Low, y*i.High
+	return i
+}
+
+// workUnit is what is done, of a metric's unit: "s/addition", "iterations/s".
+func workUnit(unit string) string {
+	if work, ok := strings.CutPrefix(unit, "s/"); ok {
+		return work
+	}
+	if work, ok := strings.CutSuffix(unit, "/s"); ok {
+		return work
+	}
+	return "work"
+}

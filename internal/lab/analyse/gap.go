@@ -1,0 +1,100 @@
+package analyse
+
+import (
+	"math"
+
+	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/study"
+)
+
+// DoseGap is how far an environment is from another, a virtual machine from metal
+// say, at both ends of its dose: by how much longer a unit of work takes, in
+// percent. The paper's 12xlarge loses nothing from its lone self, and 36.7 %
+// from metal (002, 5.2.1).
+type DoseGap struct {
+	Levels []study.Level `json:"levels"` // that both have
+	Part   string        `json:"part"`
+	Of     string        `json:"of"`
+	Over   string        `json:"over"`
+	// Lone and Full are the busy threads at the ends of Of's dose. What the other
+	// has no runs at is NaN.
+	Lone int `json:"lone_threads"`
+	Full int `json:"full_threads"`
+	// First is the lone one's over the other at as many threads: what the first
+	// virtual machine loses against metal.
+	First Interval `json:"first_percent"`
+	// FromLone is at the highest dose over itself at the lowest, FromBase over the
+	// other at the lone one's threads.
+	FromLone Interval `json:"from_lone_percent"`
+	FromBase Interval `json:"from_base_percent"`
+	// AtFull is both at the highest dose's threads.
+	AtFull  Interval `json:"at_full_percent"`
+	Meeting Meeting  `json:"meeting"`
+}
+
+// Meeting says whether two things take equally long at the highest dose.
+type Meeting string
+
+// The meetings. Met is that the whole interval is within the margin: a test of
+// equivalence (Schuirmann 1987), not the failure to find a difference. Apart is
+// that all of it is beyond the margin.
+const (
+	Met     Meeting = "met"
+	Apart   Meeting = "apart"
+	Unknown Meeting = "not decided"
+)
+
+func meeting(i Interval, margin float64) Meeting {
+	switch {
+	case !finite(i.Low, i.High):
+		return Unknown
+	case i.Low > -margin && i.High < margin:
+		return Met
+	case i.Low > margin || i.High < -margin:
+		return Apart
+	}
+	return Unknown
+}
+
+// DoseGaps compares each environment with the one that the options call the base.
+func DoseGaps(runs []result.Run, o DoseOptions) []DoseGap {
+	all := doses(runs, o)
+	var out []DoseGap
+	for _, of := range all {
+		for _, over := range all {
+			if !of.against(over, o) {
+				continue
+			}
+			first, last := of.ends()
+			g := DoseGap{Levels: without(of.dose.Levels, o.VE), Part: of.dose.Part, Of: of.ve, Over: over.ve, Lone: of.threads[first], Full: of.threads[last]}
+			lone, full := over.with(g.Lone), over.with(g.Full)
+			if lone == nil && full == nil {
+				continue
+			}
+			g.First, g.FromBase, g.AtFull = of.longer(of.values[first], lone, o.Seed), of.longer(of.values[last], lone, o.Seed), of.longer(of.values[last], full, o.Seed)
+			g.FromLone = Interval{Value: math.NaN(), Low: math.NaN(), High: math.NaN(), Level: level, Method: "none"}
+			if first != last {
+				g.FromLone = of.longer(of.values[last], of.values[first], o.Seed)
+			}
+			g.Meeting = meeting(g.AtFull, o.Margin)
+			out = append(out, g)
+		}
+	}
+	return out
+}
+
+// ends are the lowest and the highest dose.
+func (d *doseRuns) ends() (first, last int) {
+	ns := sortedKeys(d.values)
+	return ns[0], ns[len(ns)-1]
+}
+
+// with are the values beside which so many threads were busy, nil for none.
+func (d *doseRuns) with(threads int) Levels {
+	for _, n := range sortedKeys(d.values) {
+		if d.threads[n] == threads {
+			return d.values[n]
+		}
+	}
+	return nil
+}

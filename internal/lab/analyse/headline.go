@@ -1,0 +1,62 @@
+package analyse
+
+import "math"
+
+// Headline is what paper 000 says of its figure 4 in section 5: over all sets of
+// workloads the least, the largest, the arithmetic and the geometric mean of the
+// sets' averages, and of their worst. The paper has no intervals: those of the
+// least and the largest are that set's own, those of means are t over sets (of
+// the logarithms for the geometric one).
+type Headline struct {
+	Sets    int  `json:"sets"`
+	Average Over `json:"average"`
+	Worst   Over `json:"worst"`
+}
+
+// Over sums up a value over sets of workloads.
+type Over struct {
+	Least     Interval `json:"least"`
+	Largest   Interval `json:"largest"`
+	Mean      Interval `json:"mean"`
+	Geometric Interval `json:"geometric"` // NaN where a value is 0 or less
+}
+
+// headline is nil for fewer than two sets, over which there is nothing to sum up.
+func headline(sets []Best) *Headline {
+	if len(sets) < 2 {
+		return nil
+	}
+	h := &Headline{Sets: len(sets)}
+	var average, worst []Interval
+	for i := range sets {
+		average, worst = append(average, sets[i].Interval), append(worst, sets[i].WorstInterval)
+	}
+	h.Average, h.Worst = over(average), over(worst)
+	return h
+}
+
+func over(of []Interval) Over {
+	o := Over{Least: of[0], Largest: of[0]}
+	var values, logarithms []float64
+	for _, i := range of {
+		if i.Value < o.Least.Value {
+			o.Least = i
+		}
+		if i.Value > o.Largest.Value {
+			o.Largest = i
+		}
+		values = append(values, i.Value)
+		logarithms = append(logarithms, math.Log(i.Value)) // NaN or −∞ below
+	}
+	o.Mean = meanInterval(values, "t over sets of workloads")
+	o.Geometric = meanInterval(logarithms, "t over sets of workloads, of logarithms")
+	if !finite(logarithms...) {
+		o.Geometric = meanInterval(nil, "none: a value is not above 0")
+		o.Geometric.N = len(of)
+		return o
+	}
+	for _, v := range []*float64{&o.Geometric.Value, &o.Geometric.Low, &o.Geometric.High} {
+		*v = math.Exp(*v)
+	}
+	return o
+}

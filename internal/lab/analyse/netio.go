@@ -1,0 +1,409 @@
+package analyse
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strconv"
+
+	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/study"
+)
+
+// NetIO is what a study of web servers beside each other says (Mei et al.,
+// "Performance Measurements and Analysis of Network I/O Applications in
+// Virtualized Cloud", sections II-C to IV).
+type NetIO struct {
+	Bases  []NetBase  `json:"bases"`  // table I
+	Pairs  []NetPair  `json:"pairs"`  // figure 3
+	Points []NetPoint `json:"points"` // table II, figures 4 and 5
+}
+
+// NetBase is the most that one server alone gives of a file.
+type NetBase struct {
+	File       string   `json:"file"` // workload of who asks
+	Rate       Interval `json:"rate"` // good answers/s
+	NetIO      Interval `json:"net_io"`
+	Response   Interval `json:"response"` // s, mean
+	CPU        Interval `json:"cpu"`      // CPU seconds/s of the server
+	Bottleneck string   `json:"bottleneck"`
+}
+
+// The bottlenecks. A resource is one that is used to nine tenths.
+const (
+	BoundCPU     = "cpu"
+	BoundNetwork = "network"
+	BoundNeither = "neither"
+	bound        = 0.9
+)
+
+// NetPair is two servers at once, each asked for as much as it gives.
+type NetPair struct {
+	Case  string     `json:"case"`
+	Parts []NetShare `json:"parts"`
+	// Score is Σ Tᵢ/Bᵢ, Bᵢ the base case's rate of the file (section III); 2 is
+	// no interference between two.
+	Score Interval `json:"score"`
+	// Slowdown is the mean of Bᵢ/Tᵢ (ANTT), Fairness the smallest share by the
+	// largest.
+	Slowdown Num `json:"slowdown"`
+	Fairness Num `json:"fairness"`
+	// Favoured is the part that keeps more of its base case, "" if the
+	// difference, whose interval is Advantage, may be none.
+	Favoured  string   `json:"favoured,omitempty"`
+	Advantage Interval `json:"advantage"`
+}
+
+// NetShare is one of them.
+type NetShare struct {
+	Part  string   `json:"part"`
+	File  string   `json:"file"`
+	Rate  Interval `json:"rate"`
+	Share Interval `json:"share"` // of the base case's rate
+}
+
+// NetPoint is one server and who asks it, at one rate of one case: the eight
+// measures of section III, as far as the environment has them, and its own. What
+// was not measured is NaN.
+type NetPoint struct {
+	Case   string `json:"case"`
+	Rate   string `json:"rate"`   // the level
+	Client string `json:"client"` // who asks
+	Server string `json:"server"`
+	File   string `json:"file"`
+	// Offered is what was asked for, of the base case; 0: as much as it gives.
+	Offered    float64  `json:"offered"`
+	Throughput Interval `json:"throughput"` // good answers/s
+	NetIO      Interval `json:"net_io"`     // bytes/s that the server sent
+	Response   Interval `json:"response"`   // s
+	P99        Interval `json:"p99"`        // s
+	CPU        Interval `json:"cpu"`        // 1: CPU seconds/s
+	Events     Interval `json:"events"`     // 2, a second; EventsAre says what
+	Switches   Interval `json:"switches"`   // 3, a second, of all servers
+	Pages      Interval `json:"pages"`      // 4, a second; a proxy: bytes either way ÷ 4096
+	PerExec    Interval `json:"per_exec"`   // 5, pages per execution
+	Waiting    Interval `json:"waiting"`    // 6, share of its threads' time
+	Blocked    Interval `json:"blocked"`    // 7
+	Executions Interval `json:"executions"` // 8, a second
+	EventsAre  string   `json:"events_are"`
+}
+
+// What events are counted by.
+const (
+	EventsKVM     = "interrupts that KVM injected, and exits for devices"
+	EventsWakeups = "wake-ups (a proxy: there is no hypervisor)"
+)
+
+// pageSize is that of the pages that Xen exchanged.
+const pageSize = 4096
+
+// CombinedScore is Σ Tᵢ/Bᵢ of throughputs and their base cases' (section III).
+func CombinedScore(t, b []float64) float64 {
+	var sum float64
+	for i := range t {
+		sum += t[i] / b[i]
+	}
+	return sum
+}
+
+// asking are a cell's parts that ask a server now; of several in pairs.
+func asking(c *study.Cell) (parts []*study.Part) {
+	for i := range c.Parts {
+		if p := &c.Parts[i]; p.Workload.Builtin == study.HTTPClient && !p.Idle {
+			parts = append(parts, p)
+		}
+	}
+	return parts
+}
+
+// atMost reports whether everybody in a cell is asked for as much as it gives.
+func atMost(c *study.Cell) bool {
+	return !slices.ContainsFunc(asking(c), func(p *study.Part) bool { return p.Target > 0 })
+}
+
+// serverOf finds who is asked by a part.
+func serverOf(c *study.Cell, client *study.Part) *study.Part {
+	for i := range c.Parts {
+		p := &c.Parts[i]
+		if host, _, ok := cutLength(p.Address); ok && host == client.Asks {
+			return p
+		}
+	}
+	return nil
+}
+
+func cutLength(address string) (host, length string, ok bool) {
+	for i := range address {
+		if address[i] == '/' {
+			return address[:i], address[i+1:], true
+		}
+	}
+	return address, "", false
+}
+
+// alone reports whether a cell is a base case: one asks for all that it gets,
+// and there is no other server ("VM2 is not created").
+func alone(c *study.Cell) bool {
+	servers := 0
+	for i := range c.Parts {
+		if c.Parts[i].Workload.Builtin == study.HTTPServer {
+			servers++
+		}
+	}
+	return len(asking(c)) == 1 && servers == 1 && atMost(c)
+}
+
+// IsBase reports whether a cell is a base case of a study of web servers.
+func IsBase(c *study.Cell) bool { return c.Kind == study.Main && alone(c) }
+
+// BaseRate is the mean rate of the base case's valid runs of a workload; ok is
+// false without any.
+func BaseRate(runs []result.Run, workload string) (rate float64, ok bool) {
+	all := rates(baseRuns(valid(runs), workload), "")
+	if len(all) == 0 {
+		return 0, false
+	}
+	return mean(all), true
+}
+
+func baseRuns(good []*result.Run, workload string) (out []*result.Run) {
+	for _, r := range good {
+		if IsBase(&r.Cell) && asking(&r.Cell)[0].Workload.Name == workload {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// rates are a part's throughput in each run; "" is the first that asks.
+func rates(runs []*result.Run, part string) (all []float64) {
+	for _, r := range runs {
+		name := part
+		if name == "" {
+			name = asking(&r.Cell)[0].Name()
+		}
+		if p := partOf(r, name); p != nil {
+			all = append(all, Throughput(p.Iterations, r.Window.From, r.Window.To))
+		}
+	}
+	return all
+}
+
+// NetworkIO computes them, for the factors that name the case and the rate;
+// false if there is no run of a web server.
+func NetworkIO(runs []result.Run, caseFactor, rateFactor string) (NetIO, bool) {
+	good := valid(runs)
+	var n NetIO
+	bases := map[string][]float64{}
+	for _, group := range byCell(good, study.Main) {
+		c := &group[0].Cell
+		clients := asking(c)
+		for _, p := range clients {
+			n.Points = append(n.Points, netPoint(group, p, c.Level(caseFactor), c.Level(rateFactor)))
+		}
+		if IsBase(c) {
+			point := &n.Points[len(n.Points)-1]
+			bases[point.File] = rates(group, "")
+			n.Bases = append(n.Bases, NetBase{File: point.File, Rate: point.Throughput, NetIO: point.NetIO, Response: point.Response, CPU: point.CPU, Bottleneck: bottleneck(c, clients[0], point)})
+		}
+	}
+	for _, group := range byCell(good, study.Main) {
+		if c := &group[0].Cell; len(asking(c)) == 2 && atMost(c) {
+			if p, ok := netPair(group, bases, c.Level(caseFactor)); ok {
+				n.Pairs = append(n.Pairs, p)
+			}
+		}
+	}
+	slices.SortStableFunc(n.Bases, func(a, b NetBase) int { return cmp.Compare(size(a.File), size(b.File)) })
+	return n, len(n.Points) > 0
+}
+
+// size is the number in a file's name, to sort by.
+func size(name string) int {
+	digits := ""
+	for _, r := range name {
+		if r >= '0' && r <= '9' {
+			digits += string(r)
+		}
+	}
+	n, _ := strconv.Atoi(digits)
+	return n
+}
+
+// bottleneck names what a server alone has used up.
+func bottleneck(c *study.Cell, client *study.Part, p *NetPoint) string {
+	s := serverOf(c, client)
+	if s == nil {
+		return BoundNeither
+	}
+	link := float64(c.Networks[s.Environment.Network].Rate) / 8
+	cpus := float64(max(1, s.Environment.CPUs))
+	switch {
+	case p.CPU.Value >= bound*cpus:
+		return BoundCPU
+	case link > 0 && p.NetIO.Value >= bound*link:
+		return BoundNetwork
+	}
+	return BoundNeither
+}
+
+func netPoint(group []*result.Run, p *study.Part, name, rate string) NetPoint {
+	c := &group[0].Cell
+	point := NetPoint{Case: name, Rate: rate, Client: p.Name(), File: p.Workload.Name, Offered: float64(p.Target), EventsAre: EventsWakeups}
+	server := serverOf(c, p)
+	if server != nil {
+		point.Server = server.Name()
+	}
+	const how = "t over runs"
+	collect := func(value func(r *result.Run, client, server *result.Part) float64) Interval {
+		var all []float64
+		for _, r := range group {
+			if v := value(r, partOf(r, point.Client), partOf(r, point.Server)); finite(v) {
+				all = append(all, v)
+			}
+		}
+		return meanInterval(all, how)
+	}
+	said := func(name string) Interval {
+		return collect(func(_ *result.Run, client, _ *result.Part) float64 {
+			if client == nil {
+				return math.NaN()
+			}
+			return valueOf(client.Values, name)
+		})
+	}
+	point.Throughput = meanInterval(rates(group, point.Client), how)
+	point.Response, point.P99 = said(result.HTTPLatency), said(result.HTTPP99)
+	served := func(of func(d domain) float64) Interval {
+		return collect(func(r *result.Run, _, server *result.Part) float64 {
+			if server == nil {
+				return math.NaN()
+			}
+			return of(domain{server, (r.Window.To - r.Window.From).Seconds()})
+		})
+	}
+	point.NetIO = served(func(d domain) float64 { return d.event(result.DomainSent) / d.seconds })
+	point.CPU = served(func(d domain) float64 { return d.part.CPUTime.Seconds() / d.seconds })
+	point.Pages = served(domain.pages)
+	point.Executions = served(domain.executions)
+	point.PerExec = served(func(d domain) float64 { return d.pages() / d.executions() })
+	point.Waiting = served(func(d domain) float64 { return d.event(result.DomainWaiting) / d.threads() })
+	point.Blocked = served(func(d domain) float64 {
+		return math.Max(0, 1-(d.event(result.DomainWaiting)+d.event(result.DomainRunning))/d.threads())
+	})
+	if point.Events = served(domain.injected); finite(point.Events.Value) {
+		point.EventsAre = EventsKVM
+	} else {
+		point.Events = served(func(d domain) float64 { return d.event(result.DomainWakeups) / d.seconds })
+	}
+	point.Switches = collect(func(r *result.Run, _, _ *result.Part) float64 {
+		sum := 0.0
+		for i := range r.Cell.Parts {
+			if q := &r.Cell.Parts[i]; q.Workload.Builtin == study.HTTPServer {
+				if s := partOf(r, q.Name()); s != nil {
+					sum += domain{s, (r.Window.To - r.Window.From).Seconds()}.executions()
+				}
+			}
+		}
+		return sum
+	})
+	return point
+}
+
+// domain is a part in a window.
+type domain struct {
+	part    *result.Part
+	seconds float64
+}
+
+func valueOf(m map[string]float64, name string) float64 {
+	if v, ok := m[name]; ok {
+		return v
+	}
+	return math.NaN()
+}
+
+func (d domain) event(name string) float64 { return valueOf(d.part.Events, name) }
+
+// threads is the time of all threads together, in seconds.
+func (d domain) threads() float64 { return d.event(result.DomainThreads) * d.seconds }
+
+func (d domain) executions() float64 { return d.event(result.DomainExecutions) / d.seconds }
+
+func (d domain) pages() float64 {
+	return (d.event(result.DomainSent) + d.event(result.DomainReceived)) / pageSize / d.seconds
+}
+
+func (d domain) injected() float64 {
+	return (d.event(result.DomainInjected) + d.event(result.DomainKicks)) / d.seconds
+}
+
+// netPair compares two servers at once with each alone. The score's interval is
+// by the variances of the runs of the pair, and of each base case's: t with
+// Welch's degrees of freedom.
+func netPair(group []*result.Run, bases map[string][]float64, name string) (NetPair, bool) {
+	p := NetPair{Case: name}
+	clients := asking(&group[0].Cell)
+	var shares [][]float64 // by part, then run
+	var spread, weight float64
+	add := func(v float64, n int) { // a mean of n has variance v
+		spread += v
+		weight += v * v / float64(n-1)
+	}
+	known := true
+	share := map[string]float64{} // by file: Σ of the shares of its parts
+	for _, c := range clients {
+		base := bases[c.Workload.Name]
+		got := rates(group, c.Name())
+		if len(base) == 0 || len(got) != len(group) {
+			return p, false
+		}
+		b := mean(base)
+		var of []float64
+		for _, t := range got {
+			of = append(of, t/b)
+		}
+		shares = append(shares, of)
+		share[c.Workload.Name] += mean(of)
+		p.Parts = append(p.Parts, NetShare{c.Name(), c.Workload.Name, meanInterval(got, "t over runs"), meanInterval(of, "t over runs")})
+	}
+	var scores, ahead []float64
+	for k := range group {
+		sum := 0.0
+		for i := range shares {
+			sum += shares[i][k]
+		}
+		scores, ahead = append(scores, sum), append(ahead, shares[0][k]-shares[1][k])
+	}
+	if len(scores) > 1 {
+		add(variance(scores)/float64(len(scores)), len(scores))
+	}
+	for file, s := range share {
+		base := bases[file]
+		if len(base) < 2 {
+			known = false
+			continue
+		}
+		b := mean(base)
+		add(s*s*variance(base)/float64(len(base))/(b*b), len(base))
+	}
+	p.Score = meanInterval(scores, "t of the variances of the pair's runs and of the base cases'")
+	p.Score.Low, p.Score.High = math.NaN(), math.NaN()
+	if known && len(scores) > 1 {
+		h := 0.0
+		if spread > 0 {
+			h = tQuantile(spread*spread/weight) * math.Sqrt(spread)
+		}
+		p.Score.Low, p.Score.High = p.Score.Value-h, p.Score.Value+h
+	}
+	p.Advantage = meanInterval(ahead, "t over runs, of the difference of shares")
+	a, b := p.Parts[0].Share.Value, p.Parts[1].Share.Value
+	p.Slowdown, p.Fairness = Num((1/a+1/b)/2), Num(math.Min(a, b)/math.Max(a, b))
+	switch {
+	case p.Advantage.Low > 0:
+		p.Favoured = p.Parts[0].Part
+	case p.Advantage.High < 0:
+		p.Favoured = p.Parts[1].Part
+	}
+	return p, true
+}

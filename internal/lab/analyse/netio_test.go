@@ -1,0 +1,204 @@
+package analyse
+
+import (
+	"encoding/csv"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/study"
+)
+
+// paper reads one of the paper's tables by its columns' names.
+func paper(t *testing.T, file string) []map[string]string {
+	t.Helper()
+	f, err := os.Open("testdata/xen/" + file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	all, err := csv.NewReader(f).ReadAll()
+	if err != nil || len(all) < 2 {
+		t.Fatal(file, err)
+	}
+	var rows []map[string]string
+	for _, line := range all[1:] {
+		row := map[string]string{}
+		for i, name := range all[0] {
+			row[name] = line[i]
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+func of(t *testing.T, row map[string]string, column string) float64 {
+	t.Helper()
+	v, err := strconv.ParseFloat(row[column], 64)
+	if err != nil {
+		t.Fatalf("%s: %v", column, err)
+	}
+	return v
+}
+
+// The paper's combined scores, from its throughputs.
+func TestPaperScores(t *testing.T) {
+	got, base := map[string][]float64{}, map[string][]float64{}
+	for _, row := range paper(t, "xen_colocation.csv") {
+		name := row["combination"]
+		got[name] = append(got[name], of(t, row, "throughput_req_s"))
+		base[name] = append(base[name], of(t, row, "basecase_req_s"))
+	}
+	for name, want := range map[string]float64{"(1,1)": 0.83, "(1,100)": 1.58, "(100,100)": 1.00} {
+		if len(got[name]) == 1 { // both are said to be the same
+			got[name], base[name] = append(got[name], got[name][0]), append(base[name], base[name][0])
+		}
+		if s := CombinedScore(got[name], base[name]); math.Abs(s-want) > 0.005 {
+			t.Errorf("%s: %.4f, want %.2f", name, s, want)
+		}
+	}
+}
+
+// Table II's pages per execution are those of the driver domain: five of its
+// rows come out as printed, those of 1 KB and 30 KB do not.
+func TestPaperPagesPerExecution(t *testing.T) {
+	differ := map[string]bool{"1": true, "30": true}
+	for _, row := range paper(t, "xen_table2_system.csv") {
+		d := domain{part: &result.Part{Events: map[string]float64{result.DomainSent: pageSize * of(t, row, "pages_exchanged_s"), result.DomainReceived: 0,
+			result.DomainExecutions: of(t, row, "dom0_exec_s")}}, seconds: 1}
+		got, want := d.pages()/d.executions(), of(t, row, "pages_per_exec")
+		if (math.Abs(got-want) > 0.0051) != differ[row["file_kb"]] {
+			t.Errorf("%s KB: %.4f, printed %.2f", row["file_kb"], got, want)
+		}
+	}
+}
+
+// netCell is a cell of servers on a network of 8 Mbit/s; files are who asks what,
+// "" for nobody.
+func netCell(name, rate string, servers int, files ...string) study.Cell {
+	c := study.Cell{Kind: study.Main, Levels: []study.Level{{Factor: "case", Value: name}, {Factor: "rate", Value: rate}},
+		Networks: map[string]study.Network{"host": {Rate: 8e6, Uplink: "lan"}, "lan": {}}}
+	var target study.Share
+	if rate != study.Most {
+		if err := target.UnmarshalText([]byte(rate)); err != nil {
+			panic(err)
+		}
+	}
+	for i, f := range files {
+		p := study.Part{Role: fmt.Sprintf("load%d", i+1), Measure: true, Asks: fmt.Sprintf("10.77.%d.1", 5+i), Target: target, Workload: study.Workload{Name: f, Builtin: study.HTTPClient}}
+		if f == "" {
+			p.Workload = study.Workload{Name: "none", Builtin: "idle"}
+		}
+		c.Parts = append(c.Parts, p)
+	}
+	for i := range servers {
+		c.Parts = append(c.Parts, study.Part{Role: fmt.Sprintf("vm%d", i+1), Address: fmt.Sprintf("10.77.%d.1/16", 5+i), Environment: study.Environment{CPUs: 1, Network: "host"},
+			Workload: study.Workload{Name: "web", Builtin: study.HTTPServer}})
+	}
+	return c
+}
+
+// netRun is a run of ten seconds of a cell in which parts got so many answers a
+// second, of 1000 bytes, and servers used so much CPU.
+func netRun(c study.Cell, n int, cpu float64, rates ...float64) result.Run {
+	r := result.Run{CellKey: c.Key(), Cell: c, N: n, Verdict: result.Valid, Window: result.Window{From: time.Second, To: 11 * time.Second}}
+	k := 0
+	for _, p := range c.Parts {
+		out := result.Part{Name: p.Name(), Role: p.Role}
+		switch p.Workload.Builtin {
+		case study.HTTPClient:
+			for s := range 12 {
+				at := time.Duration(s) * time.Second
+				out.Iterations = append(out.Iterations, result.Iteration{From: at, To: at + time.Second, Units: rates[k]})
+			}
+			out.Values = map[string]float64{result.HTTPLatency: 0.002, result.HTTPP99: 0.01}
+			k++
+		case study.HTTPServer:
+			out.CPUTime = time.Duration(cpu * 10 * float64(time.Second))
+			out.Events = map[string]float64{result.DomainThreads: 1, result.DomainRunning: cpu * 10, result.DomainWaiting: 1, result.DomainExecutions: 500,
+				result.DomainWakeups: 400, result.DomainSent: rates[0] * 1000 * 10, result.DomainReceived: 96}
+		}
+		r.Parts = append(r.Parts, out)
+	}
+	return r
+}
+
+func TestNetworkIO(t *testing.T) {
+	var runs []result.Run
+	for n := range 3 {
+		d := float64(n - 1)
+		runs = append(runs,
+			netRun(netCell("(1)", study.Most, 1, "get-1", ""), n, 0.95, 200+2*d),
+			netRun(netCell("(100)", study.Most, 1, "get-100", ""), n, 0.3, 1000+d),
+			netRun(netCell("(1,idle)", study.Most, 2, "get-1", ""), n, 0.9, 190),
+			netRun(netCell("(1,100)", study.Most, 2, "get-1", "get-100"), n, 0.5, 160+d, 500-d),
+			netRun(netCell("(1,1)", study.Most, 2, "get-1", "get-1"), n, 0.5, 100+10*d, 100-10*d),
+			netRun(netCell("(1,1)", "50%", 2, "get-1", "get-1"), n, 0.5, 90, 80))
+	}
+	bad := netRun(netCell("(1)", study.Most, 1, "get-1", ""), 3, 0.95, 1e6)
+	bad.Verdict = result.Invalid
+	runs = append(runs, bad)
+	if rate, ok := BaseRate(runs, "get-1"); !ok || math.Abs(rate-200) > 1e-9 {
+		t.Errorf("base rate %v, %v", rate, ok)
+	}
+	if _, ok := BaseRate(runs, "get-4"); ok {
+		t.Error("a base rate of what never ran")
+	}
+	n, ok := NetworkIO(runs, "case", "rate")
+	if !ok || len(n.Bases) != 2 || len(n.Pairs) != 2 || len(n.Points) != 2+1+2+2+2 {
+		t.Fatalf("%+v, %v", n, ok)
+	}
+	if b := n.Bases[0]; b.File != "get-1" || b.Bottleneck != BoundCPU || math.Abs(b.Rate.Value-200) > 1e-9 || b.Response.Value != 0.002 || math.Abs(b.NetIO.Value-200e3) > 1e-6 {
+		t.Errorf("%+v", b)
+	}
+	if b := n.Bases[1]; b.File != "get-100" || b.Bottleneck != BoundNetwork {
+		t.Errorf("%+v", b)
+	}
+	for _, p := range n.Pairs {
+		switch p.Case {
+		case "(1,100)":
+			if math.Abs(p.Score.Value-1.3) > 1e-9 || !(p.Score.Low < 1.3 && p.Score.High > 1.3) || p.Favoured != "load1" || math.Abs(float64(p.Fairness)-0.5/0.8) > 1e-9 ||
+				math.Abs(float64(p.Slowdown)-(1/0.8+2)/2) > 1e-9 {
+				t.Errorf("%+v", p)
+			}
+			// The pair's runs score 1.296, 1.3, 1.304; the base cases' means have
+			// standard errors of 0.58 % and 0.058 %.
+			s2 := 0.004 * 0.004 / 3
+			b1, b2 := math.Pow(0.8*2/200, 2)/3, math.Pow(0.5*1/1000, 2)/3
+			v := s2 + b1 + b2
+			h := tQuantile(v*v/(s2*s2/2+b1*b1/2+b2*b2/2)) * math.Sqrt(v)
+			if math.Abs(p.Score.High-1.3-h) > 1e-9 {
+				t.Errorf("half width %v, want %v", p.Score.High-1.3, h)
+			}
+		case "(1,1)":
+			// The one base case is in both shares: its error counts once, doubled.
+			v := math.Pow(1*2/200.0, 2) / 3
+			if h := tQuantile(2) * math.Sqrt(v); math.Abs(p.Score.Value-1) > 1e-9 || math.Abs(p.Score.High-1-h) > 1e-9 || p.Favoured != "" {
+				t.Errorf("%+v, half width %v", p, h)
+			}
+		}
+	}
+	i := 0
+	for i = range n.Points {
+		if n.Points[i].Rate == "50%" {
+			break
+		}
+	}
+	p := n.Points[i]
+	if p.Offered != 0.5 || p.Client != "load1" || p.Server != "vm1" || p.Throughput.Value != 90 || p.CPU.Value != 0.5 || math.Abs(p.Waiting.Value-0.1) > 1e-9 || math.Abs(p.Blocked.Value-0.4) > 1e-9 ||
+		p.Executions.Value != 50 || p.Switches.Value != 100 || p.Events.Value != 40 || p.EventsAre != EventsWakeups || math.Abs(p.Pages.Value-(90e4+96)/4096/10) > 1e-9 ||
+		math.Abs(p.PerExec.Value-p.Pages.Value/50) > 1e-9 {
+		t.Errorf("%+v", p)
+	}
+	if _, err := json.Marshal(n); err != nil { // what is NaN is null
+		t.Error(err)
+	}
+	if n, ok := NetworkIO(nil, "case", "rate"); ok {
+		t.Errorf("%+v of nothing", n)
+	}
+}

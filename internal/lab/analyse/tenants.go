@@ -1,0 +1,321 @@
+package analyse
+
+import (
+	"math"
+	"slices"
+
+	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/study"
+)
+
+// Tenants is what the tenants of one host get of its network link as they are
+// added one by one, and how long a datagram takes beside them (Jemal, "Analysis of the
+// Noisy Neighbor Problem in AWS", 2025, chapter 6). Rates are bits/s of whole
+// frames.
+type Tenants struct {
+	Doses     []TenantDose `json:"doses"`     // figures 6.1 and 6.2
+	Latencies []Latency    `json:"latencies"` // figure 6.3
+}
+
+// TenantDose is one kind of tenant, by their number. What a study does not say
+// of bounds is NaN.
+type TenantDose struct {
+	Levels   []study.Level `json:"levels"` // without the factor that counts tenants
+	Host     Num           `json:"host"`   // the link's limit
+	Baseline Num           `json:"baseline"`
+	Burst    Num           `json:"burst"`
+	Points   []TenantPoint `json:"points"` // by number, ascending
+	// Shortfall is by how much the link is smaller than the baselines of the most
+	// tenants together, in percent: what each of them must lose.
+	Shortfall Num `json:"shortfall_percent"`
+}
+
+// How a run's steady window lies to the time for which a full credit lasts.
+const (
+	BurstWithin = "within"
+	BurstAfter  = "after"
+	BurstAcross = "across"
+)
+
+// TenantPoint is so many tenants at once.
+type TenantPoint struct {
+	Tenants int `json:"tenants"`
+	// Window is how the runs lie to the burst, "" where there is none.
+	Window  string        `json:"window,omitempty"`
+	Offered Interval      `json:"offered"` // by a tenant on average, bits/s
+	Each    Interval      `json:"each"`    // that arrive of a tenant on average, bits/s
+	Sum     Interval      `json:"sum"`     // of all of them
+	OfHost  Interval      `json:"of_host"` // that, as a share of the link's limit
+	Share   []TenantShare `json:"share"`   // of each tenant
+	Box     Box           `json:"box"`     // of all tenants in all runs
+	// Fair is what the least of the bounds leaves to each: burst or baseline,
+	// and an equal share of the link.
+	Fair Num `json:"fair"`
+	// BelowBaseline is the paper's loss, in percent: 100·(1 − each/baseline).
+	// BelowBurst is the same of the burst, which the paper calls misleading, since
+	// nobody has promised it for long. NaN where less was offered.
+	BelowBaseline Interval `json:"below_baseline_percent"`
+	BelowBurst    Interval `json:"below_burst_percent"`
+	// Evenness is the smallest tenant's by the largest's in a run.
+	Evenness Interval `json:"evenness"`
+	Lost     Interval `json:"lost"` // share of the datagrams
+}
+
+// TenantShare is one tenant.
+type TenantShare struct {
+	Part string   `json:"part"` // that receives
+	Rate Interval `json:"rate"`
+}
+
+// Box is the five numbers of a box plot; the whiskers are the least and the
+// largest.
+type Box struct {
+	Low    Num `json:"low"`
+	Q1     Num `json:"q1"`
+	Median Num `json:"median"`
+	Q3     Num `json:"q3"`
+	High   Num `json:"high"`
+	N      int `json:"n"`
+}
+
+// Latency is how long a datagram takes there and back beside tenants.
+type Latency struct {
+	Levels    []study.Level `json:"levels"`
+	Part      string        `json:"part"` // that pings
+	Tenants   int           `json:"tenants"`
+	Bandwidth Interval      `json:"bandwidth"` // bits/s of the tenants that arrive
+	// Of each run's pings, in seconds.
+	Mean Interval `json:"mean"`
+	P50  Interval `json:"p50"`
+	P90  Interval `json:"p90"`
+	P99  Interval `json:"p99"`
+	Max  Interval `json:"max"`
+	Lost Interval `json:"lost"` // share
+	Sent int      `json:"sent"` // pings of all runs
+}
+
+// shortfall is by how much a link is smaller than n baselines together, percent;
+// below 0 it is larger.
+func shortfall(host, baseline float64, n int) float64 { return 100 * (1 - host/(float64(n)*baseline)) }
+
+// NetworkTenants computes it for the factor that counts tenants; false if there
+// is no run of datagrams.
+func NetworkTenants(runs []result.Run, count string) (Tenants, bool) {
+	t := Tenants{Doses: []TenantDose{}, Latencies: []Latency{}}
+	for _, group := range byCell(valid(runs), study.Main) {
+		c := &group[0].Cell
+		flows := flowsOf(c)
+		if len(flows) > 0 {
+			rest := without(c.Levels, count)
+			i := slices.IndexFunc(t.Doses, func(d TenantDose) bool { return slices.Equal(d.Levels, rest) })
+			if i < 0 {
+				i = len(t.Doses)
+				t.Doses = append(t.Doses, newDose(c, rest, flows[0].from))
+			}
+			d := &t.Doses[i]
+			d.Points = append(d.Points, d.point(group, flows))
+		}
+		for i := range c.Parts {
+			if p := &c.Parts[i]; p.Workload.Builtin == study.UDPPing && !p.Idle {
+				t.Latencies = append(t.Latencies, latency(group, p.Name(), flows))
+			}
+		}
+	}
+	for i := range t.Doses {
+		d := &t.Doses[i]
+		slices.SortFunc(d.Points, func(a, b TenantPoint) int { return a.Tenants - b.Tenants })
+		d.Shortfall = Num(shortfall(float64(d.Host), float64(d.Baseline), d.Points[len(d.Points)-1].Tenants))
+	}
+	slices.SortStableFunc(t.Latencies, func(a, b Latency) int { return a.Tenants - b.Tenants })
+	return t, len(t.Doses)+len(t.Latencies) > 0
+}
+
+// tenancy is a tenant: who sends and who receives.
+type tenancy struct{ from, to *study.Part }
+
+// flowsOf are a cell's tenants.
+func flowsOf(c *study.Cell) (all []tenancy) {
+	for i := range c.Parts {
+		from := &c.Parts[i]
+		if from.Workload.Builtin != study.UDPSend || from.Idle {
+			continue
+		}
+		if to := serverOf(c, from); to != nil && to.Workload.Builtin == study.UDPReceive {
+			all = append(all, tenancy{from, to})
+		}
+	}
+	return all
+}
+
+func newDose(c *study.Cell, rest []study.Level, sender *study.Part) TenantDose {
+	known := func(r study.Rate) Num {
+		if r <= 0 {
+			return Num(math.NaN())
+		}
+		return Num(r)
+	}
+	d := TenantDose{Levels: rest, Host: known(c.Networks[sender.Environment.Network].Rate), Baseline: known(0), Burst: known(0)}
+	if b := sender.Environment.Bandwidth; b != nil {
+		d.Baseline, d.Burst = known(b.Baseline), known(b.Burst)
+	}
+	return d
+}
+
+// overRuns is the mean over the runs of a group of what is finite.
+func overRuns(group []*result.Run, value func(r *result.Run) float64) Interval {
+	var all []float64
+	for _, r := range group {
+		if v := value(r); finite(v) {
+			all = append(all, v)
+		}
+	}
+	return meanInterval(all, "t over runs")
+}
+
+// rateOf is what a part did a second in a run's steady window, NaN if it is not
+// in it.
+func rateOf(r *result.Run, part string) float64 {
+	p := partOf(r, part)
+	if p == nil {
+		return math.NaN()
+	}
+	return Throughput(p.Iterations, r.Window.From, r.Window.To)
+}
+
+// received are the rates of all tenants in a run.
+func received(r *result.Run, flows []tenancy) []float64 {
+	all := make([]float64, len(flows))
+	for i, f := range flows {
+		all[i] = rateOf(r, f.to.Name())
+	}
+	return all
+}
+
+func sum(x []float64) float64 { return mean(x) * float64(len(x)) }
+
+// enough is the share of a bound that must have been offered for less of it to
+// be the network's doing.
+const enough = 0.98
+
+// point computes a number of tenants.
+func (d *TenantDose) point(group []*result.Run, flows []tenancy) TenantPoint {
+	n := float64(len(flows))
+	p := TenantPoint{Tenants: len(flows)}
+	p.Offered = overRuns(group, func(r *result.Run) float64 {
+		var all float64
+		for _, f := range flows {
+			all += rateOf(r, f.from.Name())
+		}
+		return all / n
+	})
+	p.Each = overRuns(group, func(r *result.Run) float64 { return mean(received(r, flows)) })
+	p.Sum = overRuns(group, func(r *result.Run) float64 { return sum(received(r, flows)) })
+	p.OfHost = overRuns(group, func(r *result.Run) float64 { return sum(received(r, flows)) / float64(d.Host) })
+	below := func(bound Num) Interval {
+		return overRuns(group, func(r *result.Run) float64 {
+			if p.Offered.Value < enough*float64(bound) {
+				return math.NaN()
+			}
+			return 100 * (1 - mean(received(r, flows))/float64(bound))
+		})
+	}
+	p.BelowBaseline, p.BelowBurst = below(d.Baseline), below(d.Burst)
+	p.Evenness = overRuns(group, func(r *result.Run) float64 {
+		all := received(r, flows)
+		return slices.Min(all) / slices.Max(all)
+	})
+	p.Lost = overRuns(group, func(r *result.Run) float64 {
+		var all float64
+		for _, f := range flows {
+			rec := partOf(r, f.to.Name())
+			if rec == nil {
+				return math.NaN()
+			}
+			all += valueOf(rec.Values, result.UDPLost)
+		}
+		return all / n
+	})
+	var box []float64
+	for _, f := range flows {
+		p.Share = append(p.Share, TenantShare{f.to.Name(), overRuns(group, func(r *result.Run) float64 { return rateOf(r, f.to.Name()) })})
+	}
+	for k, r := range group {
+		box = append(box, received(r, flows)...)
+		for _, f := range flows {
+			if w := window(r, f.from); k == 0 && f == flows[0] {
+				p.Window = w
+			} else if w != p.Window {
+				p.Window = BurstAcross
+			}
+		}
+	}
+	p.Box = boxOf(box)
+	p.Fair = Num(d.fair(p.Window, n))
+	return p
+}
+
+// fair is the least of the bounds on n tenants; NaN where the bound changes
+// within a run.
+func (d *TenantDose) fair(window string, n float64) float64 {
+	own := d.Baseline
+	switch window {
+	case BurstWithin:
+		own = d.Burst
+	case BurstAcross:
+		own = Num(math.NaN())
+	}
+	link := float64(d.Host) / n
+	if math.IsNaN(float64(own)) && window != BurstAcross || float64(own) > link { // only the link bounds
+		return link
+	}
+	return float64(own)
+}
+
+// window says how a run lies to a tenant's burst: its credit is full when it
+// begins and lasts as long as it does for one who sends all that it may.
+func window(r *result.Run, sender *study.Part) string {
+	b, rec := sender.Environment.Bandwidth, partOf(r, sender.Name())
+	if b == nil || b.Burst == 0 || rec == nil {
+		return ""
+	}
+	switch end := rec.Window.From + b.Lasts(); {
+	case r.Window.To <= end:
+		return BurstWithin
+	case r.Window.From >= end:
+		return BurstAfter
+	}
+	return BurstAcross
+}
+
+func boxOf(all []float64) Box {
+	all = slices.DeleteFunc(slices.Clone(all), func(v float64) bool { return !finite(v) })
+	if len(all) == 0 {
+		none := Num(math.NaN())
+		return Box{none, none, none, none, none, 0}
+	}
+	slices.Sort(all)
+	at := func(q float64) Num { return Num(quantile(all, q)) }
+	return Box{at(0), at(0.25), at(0.5), at(0.75), at(1), len(all)}
+}
+
+func latency(group []*result.Run, part string, flows []tenancy) Latency {
+	said := func(name string) Interval {
+		return overRuns(group, func(r *result.Run) float64 {
+			if p := partOf(r, part); p != nil {
+				return valueOf(p.Values, name)
+			}
+			return math.NaN()
+		})
+	}
+	l := Latency{Levels: group[0].Cell.Levels, Part: part, Tenants: len(flows), Mean: said(result.PingMean), P50: said(result.PingP50),
+		P90: said(result.PingP90), P99: said(result.PingP99), Max: said(result.PingMax), Lost: said(result.PingLost)}
+	l.Bandwidth = overRuns(group, func(r *result.Run) float64 {
+		if len(flows) == 0 {
+			return 0
+		}
+		return sum(received(r, flows))
+	})
+	count := said(result.PingCount)
+	l.Sent = int(math.Round(count.Value * float64(count.N)))
+	return l
+}

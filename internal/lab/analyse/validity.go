@@ -1,0 +1,187 @@
+package analyse
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/study"
+)
+
+// Validity is how well a signal tells what the application itself says of how
+// it does, over runs.
+type Validity struct {
+	Signal string `json:"signal"`
+	// Part is the role whose signal it is, and Workload what is measured: it runs
+	// in the part or, of a web server, in who asks it.
+	Part     string   `json:"part"`
+	Workload string   `json:"workload"`
+	Pearson  Interval `json:"pearson"` // with the time of a unit of work; of a request, its latency
+	Spearman Interval `json:"spearman"`
+	P        Num      `json:"p"`
+	// Tail is the correlation with the 95th percentile of requests' latencies
+	// or, where there are none, of the iterations' times.
+	Tail Interval `json:"tail"`
+	N    int      `json:"n"`
+	// Drift is how the signal changes by itself, percent an hour: 100 times the
+	// slope of its logarithm over time within equal cells, all of the study's at
+	// once. NaN where no two equal runs are driftOver apart.
+	// Truly is the same of the time of a unit of work: what drifts with it is
+	// the machine's doing and no fault of the signal.
+	Drift Interval `json:"drift"`
+	Truly Interval `json:"truly"`
+}
+
+// signalPrefix begins the names of events that are quell's own signals.
+const signalPrefix = "signal."
+
+// tailShare is the percentile of Tail.
+const tailShare = 0.95
+
+// watched is a signal of a part in one run.
+type watched struct {
+	cell            string
+	at              time.Time
+	cost, unit, end float64 // of the signal; mean time of a unit of work; its 95th percentile, NaN without iterations
+}
+
+// Validities correlates the signals that were counted with the measured parts'
+// time per unit of work, and says how both drift. What asks a web server says how
+// that does: the signals are the server's then.
+func Validities(runs []result.Run, seed uint64) []Validity {
+	type key struct{ signal, part, workload string }
+	all := map[key][]watched{}
+	for _, r := range valid(runs) {
+		for i := range r.Cell.Parts {
+			p := &r.Cell.Parts[i]
+			rec := partOf(r, p.Name())
+			if rec == nil || !p.Measure {
+				continue
+			}
+			t, end, ok := said(r, rec, &p.Workload)
+			if !ok {
+				continue
+			}
+			of := p
+			if server := serverOf(&r.Cell, p); server != nil {
+				if of, rec = server, partOf(r, server.Name()); rec == nil {
+					continue
+				}
+			}
+			for name, cost := range rec.Events {
+				if signal, ok := strings.CutPrefix(name, signalPrefix); ok {
+					k := key{signal, of.Role, p.Workload.Name}
+					all[k] = append(all[k], watched{sameness(&r.Cell), r.Start, cost, t, end})
+				}
+			}
+		}
+	}
+	keys := make([]key, 0, len(all))
+	for k := range all {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, func(a, b key) int {
+		return slices.Compare([]string{a.signal, a.part, a.workload}, []string{b.signal, b.part, b.workload})
+	})
+	var out []Validity
+	for _, k := range keys {
+		of := all[k]
+		var cost, unit, costs, ends []float64
+		for _, w := range of {
+			cost, unit = append(cost, w.cost), append(unit, w.unit)
+			if !math.IsNaN(w.end) {
+				costs, ends = append(costs, w.cost), append(ends, w.end)
+			}
+		}
+		pairs := []Pairs{{cost, unit}}
+		out = append(out, Validity{Signal: k.signal, Part: k.part, Workload: k.workload, N: len(of),
+			Pearson: CorrelationInterval(pairs, Pearson), Spearman: CorrelationInterval(pairs, Spearman),
+			P: Num(PermutationP(cost, unit, Pearson, perms, seed)), Tail: CorrelationInterval([]Pairs{{costs, ends}}, Pearson),
+			Drift: drift(of, func(w *watched) float64 { return w.cost }), Truly: drift(of, func(w *watched) float64 { return w.unit })})
+	}
+	return out
+}
+
+// said is what the application says of how it did in a run: the mean time of a
+// unit of work and its 95th percentile, NaN where that is not known. Who asks a
+// web server knows of each request, if any was answered; whoever else, of iterations.
+func said(r *result.Run, p *result.Part, w *study.Workload) (unit, end float64, ok bool) {
+	if w.Builtin == study.HTTPClient {
+		latency, ok := p.Values[result.HTTPLatency]
+		return latency, valueOf(p.Values, result.HTTPP95), ok
+	}
+	unit, ok = unitTime(r, p, &w.Metric)
+	if its := within(p.Iterations, r.Window); len(its) > 0 {
+		return unit, tail(its), ok
+	}
+	return unit, math.NaN(), ok
+}
+
+// sameness names cells in which the same ran: controls run again what the study
+// asks.
+func sameness(c *study.Cell) string {
+	same := *c
+	if same.Kind == study.AA || same.Kind == study.Sentinel {
+		same.Kind = study.Main
+	}
+	return same.Key()
+}
+
+// tail is the 95th percentile of iterations' times for a unit of work.
+func tail(its []result.Iteration) float64 {
+	var times []float64
+	for _, it := range its {
+		if it.Units > 0 {
+			times = append(times, (it.To-it.From).Seconds()/it.Units)
+		}
+	}
+	if len(times) == 0 {
+		return math.NaN()
+	}
+	slices.Sort(times)
+	return quantile(times, tailShare)
+}
+
+// driftOver is how far apart equal runs must be for a drift to be spoken of:
+// over less an hour would be extrapolated from noise.
+const driftOver = 10 * time.Minute
+
+// drift is the slope over time of a value's logarithm in percent an hour, common
+// to all cells, each of which has a level of its own: least squares about the
+// cells' means, with so many degrees of freedom less.
+func drift(all []watched, of func(w *watched) float64) Interval {
+	out := Interval{Value: math.NaN(), Low: math.NaN(), High: math.NaN(), Level: level, Method: "least squares within equal cells", N: len(all)}
+	groups := map[string][]*watched{}
+	for i := range all {
+		if v := of(&all[i]); v > 0 {
+			groups[all[i].cell] = append(groups[all[i].cell], &all[i])
+		}
+	}
+	var xx, xy, yy, n, apart float64
+	for _, cell := range sortedKeys(groups) {
+		g := groups[cell]
+		if len(g) < 2 {
+			continue
+		}
+		x, y := make([]float64, len(g)), make([]float64, len(g))
+		for i, w := range g {
+			x[i], y[i] = w.at.Sub(g[0].at).Hours(), math.Log(of(w))
+		}
+		apart = max(apart, slices.Max(x)-slices.Min(x))
+		mx, my := mean(x), mean(y)
+		for i := range x {
+			xx += (x[i] - mx) * (x[i] - mx)
+			xy += (x[i] - mx) * (y[i] - my)
+			yy += (y[i] - my) * (y[i] - my)
+		}
+		n += float64(len(g) - 1)
+	}
+	if df := n - 1; df >= 1 && apart >= driftOver.Hours() {
+		slope := xy / xx
+		h := tQuantile(df) * math.Sqrt(max(0, yy-slope*xy)/df/xx)
+		out.Value, out.Low, out.High = 100*slope, 100*(slope-h), 100*(slope+h)
+	}
+	return out
+}

@@ -1,0 +1,73 @@
+package lab
+
+import (
+	"errors"
+
+	"github.com/quell-dev/quell/internal/lab/place"
+	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// lostHost is the host that an error says is not there, if it says so: some error
+// in its tree has a method LostHost.
+func lostHost(err error) (host string, ok bool) {
+	var lost interface {
+		error
+		LostHost() string
+	}
+	if errors.As(err, &lost) {
+		return lost.LostHost(), true
+	}
+	return "", false
+}
+
+// places are the CPUs of each part. Relations and mappings are this machine's;
+// a part on another host is on the CPUs that are listed for it there, else
+// wherever its environment is.
+func (s *stage) places() ([][]sample.Set, error) {
+	here := *s.cell
+	here.Parts = nil
+	for i := range s.cell.Parts {
+		if p := &s.cell.Parts[i]; s.Study.Here(p) {
+			here.Parts = append(here.Parts, *p)
+		}
+	}
+	if len(here.Parts) < len(s.cell.Parts) {
+		for i := range here.Parts { // those elsewhere take no place here
+			here.Parts[i].Slot, here.Parts[i].Slots = i, len(here.Parts)
+		}
+	}
+	near, err := place.Resolve(s.Topology, s.Allowed, &here)
+	if err != nil {
+		return nil, err
+	}
+	sets := make([][]sample.Set, len(s.cell.Parts))
+	for i := range s.cell.Parts {
+		p := &s.cell.Parts[i]
+		if s.Study.Here(p) {
+			sets[i], near = near[0], near[1:]
+			continue
+		}
+		if sets[i], err = place.Listed(s.cell, p); err != nil {
+			return nil, err
+		}
+	}
+	return sets, nil
+}
+
+// closeObserver ends observing; parts are all of the run, of which it knows
+// those that are here.
+func (s *stage) closeObserver(parts []result.Part) ([]result.Evidence, error) {
+	var here []int
+	var seen []result.Part
+	for i, a := range s.actors {
+		if !a.away {
+			here, seen = append(here, i), append(seen, parts[i])
+		}
+	}
+	evidence, err := s.observer.Close(seen)
+	for k, i := range here {
+		parts[i] = seen[k]
+	}
+	return evidence, err
+}

@@ -1,0 +1,321 @@
+package env
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/guest"
+	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/lab/xen"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// Xen is what guests of the driver xen are made with, in Xen's first domain.
+type Xen struct {
+	Tools xen.Tools
+	// Modules are kernel modules that are loaded in each guest, in this order.
+	Modules []guest.File
+	// Words are more words for guests' kernels. NAME=VALUE that a kernel does not
+	// know is in the agent's environment.
+	Words []string
+	// Bridge is what guests' network interfaces are put on, by the hotplug
+	// script Script ("": Xen's own); "": they have none. Address is a guest's
+	// address there.
+	Bridge, Script string
+	Address        func(p *study.Part) netip.Prefix
+}
+
+// domain is a Xen guest with the agent as its PID 1, reached over its console.
+// Nothing of it is in a cgroup: the hypervisor schedules it, and says so itself.
+type domain struct {
+	*inside
+	tools xen.Tools
+	name  string
+	dir   string
+	cpus  int // physical ones, of the machine
+	still atomic.Bool
+	once  sync.Once
+	err   error
+}
+
+// patienceToAnswer is how long Xen's tools get for one answer: under TCG on a
+// busy machine they take seconds.
+const patienceToAnswer = time.Minute
+
+// patienceToBootXen is longer than others': the hypervisor itself may be
+// emulated, and then a guest takes two minutes on a busy machine.
+const patienceToBootXen = 5 * time.Minute
+
+func ask() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), patienceToAnswer)
+}
+
+// firstDomain finds out whether this is Xen's first domain, which makes others.
+func firstDomain() error {
+	text, err := os.ReadFile("/proc/xen/capabilities")
+	if err != nil || !strings.Contains(string(text), "control_d") {
+		return &lab.LackError{What: "this is not the first domain of a Xen machine", Remedy: "boot Xen, or mount xenfs on /proc/xen"}
+	}
+	if _, err := exec.LookPath("xl"); err != nil {
+		return &lab.LackError{What: "xl is missing", Remedy: "install Xen's tools (xen-utils), and have xl in PATH"}
+	}
+	return nil
+}
+
+func (m *Maker) domain(ctx context.Context, p *study.Part) (_ *domain, err error) {
+	if err := firstDomain(); err != nil {
+		return nil, err
+	}
+	x := &m.opt.Xen
+	tree, err := m.tree(false)
+	if err != nil {
+		return nil, err
+	}
+	task := m.name(p)
+	d := &domain{tools: x.Tools, name: filepath.Base(tree.Top()) + "." + task}
+	if d.dir, err = scratch(tree, task); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.Close())
+		}
+	}()
+	c, err := m.config(p, d)
+	if err != nil {
+		return nil, err
+	}
+	id, err := d.tools.Create(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	if d.cpus, err = d.tools.CPUs(ctx); err != nil {
+		return nil, err
+	}
+	tty, err := d.tools.ConsoleOf(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	fd, err := unix.Open(tty, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open the console of %s: %w", d.name, err)
+	}
+	if err := errors.Join(raw(fd), unix.SetNonblock(fd, true)); err != nil {
+		return nil, errors.Join(fmt.Errorf("set up the console of %s: %w", d.name, err), unix.Close(fd))
+	}
+	// Non-blocking, so that Close ends a read of it.
+	d.inside = newInside(m, "/init", os.NewFile(uintptr(fd), tty), true, func() error { return nil })
+	if err := d.Freeze(false); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, patienceToBootXen)
+	defer cancel()
+	select {
+	case <-d.hello:
+	case <-d.gone:
+		return nil, errors.New("the guest has ended while it booted")
+	case <-ctx.Done():
+		return nil, fmt.Errorf("no word from the guest's agent after %s", patienceToBootXen)
+	}
+	return d, d.measure(ctx)
+}
+
+// config is what a part's guest is to be.
+func (m *Maker) config(p *study.Part, d *domain) (xen.Config, error) {
+	e, x := &p.Environment, &m.opt.Xen
+	kernel := guest.Kernel{Image: e.Kernel}
+	if kernel.Image == "" {
+		var err error
+		if kernel, err = m.opt.Kernel(); err != nil {
+			return xen.Config{}, err
+		}
+	}
+	exe, err := exec.LookPath(m.opt.Agent[0])
+	if err != nil {
+		return xen.Config{}, &lab.LackError{What: fmt.Sprintf("no program %q: %v", m.opt.Agent[0], err)}
+	}
+	words := slices.Concat([]string{"console=hvc0", "quiet", "loglevel=1", "rdinit=/init", rootWords}, x.Words, []string{"--"}, m.opt.Agent[1:])
+	words = append(words, "tty", "/dev/hvc0")
+	var files []guest.File
+	for _, f := range x.Modules {
+		f.Path = "/modules/" + path.Base(f.Path)
+		files = append(files, f)
+		words = append(words, wordModule+f.Path)
+	}
+	if x.Address != nil {
+		words = append(words, wordAddress+x.Address(p).String())
+	}
+	ramdisk := filepath.Join(d.dir, "initramfs")
+	f, err := os.Create(ramdisk)
+	if err != nil {
+		return xen.Config{}, err
+	}
+	if err := errors.Join(guest.Initramfs(f, exe, guest.Init{}, files...), f.Close()); err != nil {
+		return xen.Config{}, err
+	}
+	c := xen.Config{Name: d.name, Kernel: kernel.Image, Ramdisk: ramdisk, Command: strings.Join(words, " "), VCPUs: max(1, e.CPUs),
+		Memory: int(e.Memory >> 20), Weight: e.Weight, Cap: int(math.Round(float64(e.Cap) * 100)), Bridge: x.Bridge, Script: x.Script}
+	if c.Memory == 0 {
+		c.Memory = 256
+	}
+	return c, nil
+}
+
+// Pin implements lab.Environment, for the physical CPUs as Xen numbers them.
+func (d *domain) Pin(sets []sample.Set) error {
+	ctx, cancel := ask()
+	defer cancel()
+	all, err := d.tools.VCPUs(ctx, d.name)
+	if err != nil {
+		return err
+	}
+	if len(sets) != 1 && len(sets) != len(all) {
+		return fmt.Errorf("place guest: %d sets for %d virtual CPUs", len(sets), len(all))
+	}
+	for i := range all {
+		if err := d.tools.Pin(ctx, d.name, i, sets[min(i, len(sets)-1)].String()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Pinned implements lab.Environment.
+func (d *domain) Pinned() ([]sample.Set, error) {
+	ctx, cancel := ask()
+	defer cancel()
+	all, err := d.tools.VCPUs(ctx, d.name)
+	if err != nil {
+		return nil, err
+	}
+	var sets []sample.Set
+	for _, v := range all {
+		list := v.Hard
+		if list == "all" {
+			list = "0-" + strconv.Itoa(d.cpus-1)
+		}
+		set, err := sample.ParseSet(list)
+		if err != nil {
+			return nil, fmt.Errorf("read where virtual CPU %d may run: %w", v.Number, err)
+		}
+		sets = append(sets, set)
+	}
+	return sets, nil
+}
+
+// Share is the guest's weight and the most CPU time that it gets, as a share of
+// one CPU (0: no bound), as Xen gives them back.
+func (d *domain) Share() (weight int, limit float64, err error) {
+	ctx, cancel := ask()
+	defer cancel()
+	all, err := d.tools.Shares(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	for _, s := range all {
+		if s.Name == d.name {
+			return s.Weight, float64(s.Cap) / 100, nil
+		}
+	}
+	return 0, 0, fmt.Errorf("read the share of %s: %w", d.name, xen.ErrNoDomain)
+}
+
+// SetShare changes them.
+func (d *domain) SetShare(weight int, limit float64) error {
+	ctx, cancel := ask()
+	defer cancel()
+	return d.tools.SetShare(ctx, d.name, weight, int(math.Round(limit*100)))
+}
+
+// Usage implements lab.Environment, to a tenth of a second: the hypervisor does
+// not tell user time from system time, so all of it is user time here.
+func (d *domain) Usage() (lab.Usage, error) {
+	ctx, cancel := ask()
+	defer cancel()
+	all, err := d.tools.VCPUs(ctx, d.name)
+	var u lab.Usage
+	for _, v := range all {
+		u.User += time.Duration(v.Seconds * float64(time.Second))
+	}
+	return u, err
+}
+
+// Threads implements lab.Environment: a host sees none of a guest's.
+func (d *domain) Threads() ([]int, error) { return nil, nil }
+
+// Ready implements lab.Environment: a virtual CPU that is neither blocked nor
+// offline runs or waits for a CPU, unless its domain is paused, which xl
+// vcpu-list does not say.
+func (d *domain) Ready() (bool, error) {
+	if d.still.Load() {
+		return false, nil
+	}
+	ctx, cancel := ask()
+	defer cancel()
+	all, err := d.tools.VCPUs(ctx, d.name)
+	for _, v := range all {
+		if !strings.ContainsAny(v.State, "bp") {
+			return true, err
+		}
+	}
+	return false, err
+}
+
+// Freeze implements lab.Environment.
+func (d *domain) Freeze(stop bool) error {
+	ctx, cancel := ask()
+	defer cancel()
+	if err := d.tools.Pause(ctx, d.name, stop); err != nil {
+		return err
+	}
+	d.still.Store(stop)
+	return nil
+}
+
+// Close implements lab.Environment. There is nothing in a guest to save.
+func (d *domain) Close() error {
+	d.once.Do(func() {
+		ctx, cancel := ask()
+		defer cancel()
+		errs := []error{d.tools.Destroy(ctx, d.name)}
+		if d.inside != nil {
+			errs = append(errs, d.conn.Close())
+			<-d.gone
+		}
+		d.err = errors.Join(append(errs, os.RemoveAll(d.dir))...)
+	})
+	return d.err
+}
+
+// sweepDomains destroys the guests of a lab that is dead, whose cgroups were
+// named top.
+func (m *Maker) sweepDomains(top string) error {
+	if firstDomain() != nil {
+		return nil
+	}
+	ctx, cancel := ask()
+	defer cancel()
+	all, err := m.opt.Xen.Tools.List(ctx)
+	for _, g := range all {
+		if strings.HasPrefix(g.Name, top+".") {
+			err = errors.Join(err, m.opt.Xen.Tools.Destroy(ctx, g.Name))
+		}
+	}
+	return err
+}

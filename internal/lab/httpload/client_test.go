@@ -1,0 +1,137 @@
+package httpload
+
+import (
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/quell-dev/quell/internal/quelltest"
+)
+
+// output is a part's, as it comes.
+type output struct{ quelltest.Output }
+
+// said is what a client said: answers by slice, and its values.
+func (o *output) said(t *testing.T) (answers int, values map[string]float64) {
+	t.Helper()
+	values = map[string]float64{}
+	for line := range strings.Lines(o.String()) {
+		f := strings.Fields(line)
+		switch {
+		case strings.HasPrefix(line, iterationLine):
+			n, err := strconv.Atoi(f[4])
+			if err != nil || len(f) != 5 {
+				t.Fatalf("%q: %v", line, err)
+			}
+			answers += n
+		case strings.HasPrefix(line, valueLine):
+			v, err := strconv.ParseFloat(f[3], 64)
+			if err != nil || len(f) != 4 {
+				t.Fatalf("%q: %v", line, err)
+			}
+			values[f[2]] = v
+		}
+	}
+	return answers, values
+}
+
+// A client begins at the barrier, counts after its warm-up, says what came of
+// it, and goes on until it is told to end.
+func TestClient(t *testing.T) {
+	for _, rate := range []float64{0, 200} {
+		synctest.Test(t, func(t *testing.T) {
+			o := serve(t, worker(2*time.Millisecond, 0, 0))
+			o.Warmup, o.Duration = time.Second, 4*time.Second
+			in, stdin := io.Pipe()
+			var out output
+			done := make(chan error, 1)
+			go func() { done <- Client{o, rate}.Play(t.Context(), in, &out) }()
+			synctest.Wait()
+			if n, v := out.said(t); n > 0 || len(v) > 0 {
+				t.Errorf("before the barrier: %d answers, %v", n, v)
+			}
+			if _, err := stdin.Write([]byte("\n")); err != nil {
+				t.Fatal(err)
+			}
+			serving(8 * time.Second)
+			stdin.Close()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			want := map[float64]float64{0: 500, 200: 200}[rate]
+			n, v := out.said(t)
+			near(t, "rate", v[ValueRate], want, 2)
+			near(t, "offered", v[ValueOffered], rate, 0)
+			// 8 s of it, whatever is counted of them.
+			near(t, "answers", float64(n), 8*want, 0.05*8*want)
+			if v[ValueP99] <= 0 || v[ValueErrors] != 0 || v[ValueSaturated] != 0 {
+				t.Errorf("%v", v)
+			}
+		})
+	}
+}
+
+func TestClientIsCalledOff(t *testing.T) {
+	var out output
+	if err := (Client{Options: Options{URL: "http://127.0.0.1:1/", Connections: 1, Duration: time.Second}}).Play(t.Context(), strings.NewReader(""), &out); err != nil || out.String() != "" {
+		t.Errorf("%v, %q", err, out.String())
+	}
+}
+
+// Who is not there is not measured.
+func TestClientFindsNobody(t *testing.T) {
+	r := Result{Sent: 1000, Errors: Errors{Connect: 10}, finished: 990}
+	if v, ok := r.Values()[ValueUnreachable]; ok {
+		t.Errorf("one in a hundred: %v", v)
+	}
+	if r.Errors.Connect++; r.Values()[ValueUnreachable] != 11 {
+		t.Errorf("%v", r.Values())
+	}
+	if v := (&Result{Sent: 7, Errors: Errors{Timeout: 7}}).Values(); v[ValueUnreachable] != 7 {
+		t.Errorf("no answer at all: %v", v)
+	}
+}
+
+// Fresh connections are counted by the server, and a certificate that nobody
+// has signed is taken only where that is asked for.
+func TestFreshAndInsecure(t *testing.T) {
+	var mu sync.Mutex
+	from := map[string]bool{}
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		from[r.RemoteAddr] = true
+		mu.Unlock()
+	}))
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.StartTLS()
+	defer s.Close()
+	o := Options{URL: s.URL, Connections: 2, Duration: 300 * time.Millisecond, Insecure: true}
+	// A request that was given up at the end may still be on its way to the handler.
+	connections := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		defer clear(from)
+		return len(from)
+	}
+	for _, fresh := range []bool{false, true} {
+		o.Fresh = fresh
+		r, err := Closed(t.Context(), o)
+		if err != nil || r.Done == 0 || r.Errors.Sum() != 0 {
+			t.Fatalf("%+v, %v", r, err)
+		}
+		if n := connections(); (n > 2) != fresh {
+			t.Errorf("fresh %v: %d answers over %d connections", fresh, r.Done, n)
+		}
+	}
+	o.Insecure, o.Duration = false, 3*time.Second
+	if r, err := Closed(t.Context(), o); err != nil || r.Done != 0 || r.Errors.Connect == 0 {
+		t.Errorf("an unknown certificate was taken: %+v, %v", r, err)
+	}
+}

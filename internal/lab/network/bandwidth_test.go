@@ -1,0 +1,43 @@
+package network
+
+import (
+	"math"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/quelltest"
+)
+
+// An environment sends at its burst while it has credit and at its baseline
+// then.
+func TestBound(t *testing.T) {
+	quelltest.Need(t, "root")
+	f := open(t, map[string]study.Network{"lan": {}})
+	bounded, free := join(t, f, "lan", "10.77.0.1/16"), join(t, f, "lan", "10.77.1.1/16")
+	b := study.Bandwidth{Baseline: 16e6, Burst: 64e6, Credit: 600e3}
+	can(t, bounded.Bound(b))
+	l, err := bounded.space.link.LinkByName(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	classes, err := bounded.space.link.ClassList(l, netlink.MakeHandle(1, 0))
+	if err != nil || len(classes) != 1 {
+		t.Fatalf("classes %v, %v", classes, err)
+	}
+	c, ok := classes[0].(*netlink.HtbClass)
+	if !ok {
+		t.Fatalf("a class of %T", classes[0])
+	}
+	// The bucket is kept as the time that it takes at the baseline: 0.3 s.
+	if credit := float64(c.Buffer) / netlink.TickInUsec() / 1e6 * 16e6 / 8; c.Rate != 2e6 || c.Ceil != 8e6 || math.Abs(credit-600e3) > 1e3 {
+		t.Errorf("the kernel has %v, a credit of %.0f bytes", c, credit)
+	}
+	// 1.75 MiB are timed, after 256 KiB that have used some 200 KB of the credit:
+	// the rest of it goes at the burst, and 1.3 MB at the baseline. A busy machine is
+	// slower, never faster.
+	if took := transfer(t, bounded, free, "10.77.1.1:7000"); took < 0.5 {
+		t.Errorf("it sent 1.75 MiB in %.3f s, past its credit", took)
+	}
+}

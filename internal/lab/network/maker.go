@@ -1,0 +1,102 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/lab/study"
+)
+
+// Maker makes environments that are on their study's networks.
+type Maker struct {
+	lab.Maker
+	enter []string
+
+	mu     sync.Mutex
+	fabric *Fabric
+	nets   map[string]study.Network
+}
+
+// With puts the environments that another maker makes on the networks that
+// their study says. enter is the command line that calls Enter with the words
+// after it: the path, then the program's. Networks are made when the first
+// environment wants one.
+func With(inner lab.Maker, nets map[string]study.Network, enter []string) *Maker {
+	return &Maker{Maker: inner, nets: nets, enter: enter}
+}
+
+// Make implements lab.Maker.
+func (m *Maker) Make(ctx context.Context, p *study.Part) (lab.Environment, error) {
+	if p.Environment.Network == "" {
+		return m.Maker.Make(ctx, p)
+	}
+	if d := p.Environment.Driver; d != study.Bare && d != study.Cgroup {
+		return nil, &lab.LackError{What: fmt.Sprintf("an environment of driver %s cannot be on a network yet", d), Remedy: "use the driver cgroup"}
+	}
+	address, err := netip.ParsePrefix(p.Address)
+	if err != nil {
+		return nil, fmt.Errorf("join network %s: %w", p.Environment.Network, err)
+	}
+	m.mu.Lock()
+	if m.fabric == nil {
+		m.fabric, err = Open(m.nets)
+	}
+	fabric := m.fabric
+	m.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	joined, err := fabric.Join(p.Environment.Network, address)
+	if err != nil {
+		return nil, err
+	}
+	if b := p.Environment.Bandwidth; b != nil {
+		if err := joined.Bound(*b); err != nil {
+			return nil, errors.Join(err, joined.Close())
+		}
+	}
+	inner, err := m.Maker.Make(ctx, p)
+	if err != nil {
+		return nil, errors.Join(err, joined.Close())
+	}
+	return &placed{inner, joined, m.enter}, nil
+}
+
+// Close takes the networks down, after everybody has left.
+func (m *Maker) Close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.fabric == nil {
+		return nil
+	}
+	err := m.fabric.Close()
+	m.fabric = nil
+	return err
+}
+
+// placed is an environment on a network.
+type placed struct {
+	lab.Environment
+	port  *Port
+	enter []string
+}
+
+// Start implements lab.Environment.
+func (p *placed) Start(ctx context.Context, j lab.Job) (lab.Process, error) {
+	j.Argv = slices.Concat(p.enter, []string{p.port.Path()}, j.Argv)
+	return p.Environment.Start(ctx, j)
+}
+
+// Traffic is Port.Traffic.
+func (p *placed) Traffic() (sent, received uint64, err error) { return p.port.Traffic() }
+
+// Answers is Port.Answers.
+func (p *placed) Answers(ctx context.Context, port int) error { return p.port.Answers(ctx, port) }
+
+// Close implements lab.Environment.
+func (p *placed) Close() error { return errors.Join(p.Environment.Close(), p.port.Close()) }

@@ -1,0 +1,373 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/lab/study"
+)
+
+// Fabric is the networks of a study. It is safe for use by several goroutines.
+type Fabric struct {
+	mu    sync.Mutex
+	hubs  map[string]*space
+	ports int // made so far, for names
+}
+
+// space is a network namespace that is held open.
+type space struct {
+	file *os.File
+	link *netlink.Handle
+}
+
+// bridge is the name of the bridge in a network's namespace, port that of the
+// interface in an environment's.
+const (
+	bridge = "br0"
+	port   = "eth0"
+)
+
+// Open makes the networks and their uplinks. Where the kernel has no namespaces,
+// bridges or shapers, or lets this process have none, the error is a
+// *lab.LackError.
+func Open(nets map[string]study.Network) (*Fabric, error) {
+	f := &Fabric{hubs: map[string]*space{}}
+	err := f.open(nets)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("make networks: %w", lacking(err)), f.Close())
+	}
+	return f, nil
+}
+
+func lacking(err error) error {
+	for _, e := range []error{unix.EPERM, unix.EACCES, unix.EOPNOTSUPP, unix.ENOSYS, unix.ENOENT} {
+		if errors.Is(err, e) {
+			return &lab.LackError{What: err.Error(), Remedy: "run it as root on a kernel with network namespaces, veth, bridge, tbf and htb"}
+		}
+	}
+	return err
+}
+
+func (f *Fabric) open(nets map[string]study.Network) error {
+	for name := range nets {
+		s, err := newSpace()
+		if err != nil {
+			return err
+		}
+		f.hubs[name] = s
+		if err := s.link.LinkAdd(&netlink.Bridge{LinkAttrs: attrs(bridge)}); err != nil {
+			return fmt.Errorf("add bridge of %s: %w", name, err)
+		}
+		if err := s.up(bridge); err != nil {
+			return err
+		}
+	}
+	for name, n := range nets {
+		if n.Uplink == "" {
+			continue
+		}
+		here, there := f.hubs[name], f.hubs[n.Uplink]
+		if there == nil {
+			return fmt.Errorf("uplink of %s: no network %q", name, n.Uplink)
+		}
+		near, far := "up-"+short(n.Uplink), "down-"+short(name)
+		if err := here.pair(near, there, far); err != nil {
+			return err
+		}
+		for _, end := range []struct {
+			s    *space
+			name string
+		}{{here, near}, {there, far}} {
+			if err := end.s.attach(end.name); err != nil {
+				return err
+			}
+			if err := end.s.shape(end.name, n); err != nil {
+				return fmt.Errorf("bound the uplink of %s: %w", name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// short fits into the name of an interface, which has 15 bytes.
+func short(name string) string { return name[:min(len(name), 9)] }
+
+// Join makes the namespace of one environment on a network. It has the address
+// and reaches all networks, which are one subnet.
+func (f *Fabric) Join(network string, address netip.Prefix) (*Port, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	hub := f.hubs[network]
+	if hub == nil {
+		return nil, fmt.Errorf("join network: there is no %q", network)
+	}
+	s, err := newSpace()
+	if err != nil {
+		return nil, fmt.Errorf("join network %s: %w", network, lacking(err))
+	}
+	f.ports++
+	p := &Port{hub: hub, space: s, outer: fmt.Sprintf("port%d", f.ports), address: address.Addr()}
+	if err := p.open(address); err != nil {
+		return nil, errors.Join(fmt.Errorf("join network %s: %w", network, lacking(err)), p.Close())
+	}
+	return p, nil
+}
+
+// Close lets go of the networks: with their namespaces they are gone.
+func (f *Fabric) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var errs []error
+	for _, s := range f.hubs {
+		errs = append(errs, s.close())
+	}
+	f.hubs = nil
+	return errors.Join(errs...)
+}
+
+// Port is one environment's place on a network.
+type Port struct {
+	hub   *space
+	space *space
+	outer string // the network's end
+
+	address netip.Addr
+}
+
+func (p *Port) open(address netip.Prefix) error {
+	if err := p.hub.pair(p.outer, p.space, port); err != nil {
+		return err
+	}
+	if err := p.hub.attach(p.outer); err != nil {
+		return err
+	}
+	inner, err := p.space.link.LinkByName(port)
+	if err != nil {
+		return err
+	}
+	a, err := netlink.ParseAddr(address.String())
+	if err != nil {
+		return err
+	}
+	if err := p.space.link.AddrAdd(inner, a); err != nil {
+		return fmt.Errorf("give it %s: %w", address, err)
+	}
+	return errors.Join(p.space.up(port), p.space.up("lo"))
+}
+
+// Path is the file by which another process of this machine enters the
+// namespace, as long as the port is open.
+func (p *Port) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), p.space.file.Fd()) }
+
+// Answers waits until something on the port's address takes connections.
+func (p *Port) Answers(ctx context.Context, port int) error {
+	done := make(chan error)
+	go func() {
+		// Sockets are of the thread's namespace; it ends with this.
+		runtime.LockOSThread()
+		err := unix.Setns(int(p.space.file.Fd()), unix.CLONE_NEWNET)
+		if err == nil {
+			err = answers(ctx, netip.AddrPortFrom(p.address, uint16(port)).String())
+		}
+		done <- err
+	}()
+	return <-done
+}
+
+func answers(ctx context.Context, address string) error {
+	for {
+		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+		if err == nil {
+			return c.Close()
+		}
+		wait := time.NewTimer(5 * time.Millisecond)
+		select {
+		case <-ctx.Done():
+			wait.Stop()
+			return fmt.Errorf("connect to %s: %w", address, errors.Join(ctx.Err(), err))
+		case <-wait.C:
+		}
+	}
+}
+
+// Traffic is how many bytes the environment has sent and received.
+func (p *Port) Traffic() (sent, received uint64, err error) {
+	l, err := p.hub.link.LinkByName(p.outer)
+	if err != nil {
+		return 0, 0, fmt.Errorf("read traffic of %s: %w", p.outer, err)
+	}
+	s := l.Attrs().Statistics
+	if s == nil {
+		return 0, 0, fmt.Errorf("read traffic of %s: the kernel does not say", p.outer)
+	}
+	return s.RxBytes, s.TxBytes, nil // what the network's end receives, it has sent
+}
+
+// Close takes it off the network.
+func (p *Port) Close() error {
+	var errs []error
+	// At once: the namespace may stay for what still runs in it.
+	if l, err := p.hub.link.LinkByName(p.outer); err == nil {
+		errs = append(errs, p.hub.link.LinkDel(l))
+	}
+	return errors.Join(append(errs, p.space.close())...)
+}
+
+// newSpace makes a namespace on a thread of its own, which ends with that.
+func newSpace() (*space, error) {
+	type answer struct {
+		s   *space
+		err error
+	}
+	made := make(chan answer)
+	go func() {
+		runtime.LockOSThread() // and never unlocked
+		var a answer
+		a.s, a.err = hereSpace()
+		made <- a
+	}()
+	a := <-made
+	if a.err != nil {
+		return nil, fmt.Errorf("make network namespace: %w", a.err)
+	}
+	return a.s, nil
+}
+
+func hereSpace() (*space, error) {
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return nil, err
+	}
+	file, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return nil, err
+	}
+	link, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return &space{file, link}, nil
+}
+
+func (s *space) close() error {
+	s.link.Close()
+	return s.file.Close()
+}
+
+func attrs(name string) netlink.LinkAttrs {
+	a := netlink.NewLinkAttrs()
+	a.Name = name
+	return a
+}
+
+func (s *space) up(name string) error {
+	l, err := s.link.LinkByName(name)
+	if err == nil {
+		err = s.link.LinkSetUp(l)
+	}
+	if err != nil {
+		return fmt.Errorf("set %s up: %w", name, err)
+	}
+	return nil
+}
+
+// pair makes a link with one end here and one there.
+func (s *space) pair(here string, there *space, peer string) error {
+	v := &netlink.Veth{LinkAttrs: attrs(here), PeerName: peer, PeerNamespace: netlink.NsFd(int(there.file.Fd()))}
+	if err := s.link.LinkAdd(v); err != nil {
+		return fmt.Errorf("add link %s to %s: %w", here, peer, err)
+	}
+	return nil
+}
+
+// attach puts an interface on the bridge and sets it up.
+func (s *space) attach(name string) error {
+	hub, err := s.link.LinkByName(bridge)
+	if err != nil {
+		return fmt.Errorf("find bridge: %w", err)
+	}
+	l, err := s.link.LinkByName(name)
+	if err == nil {
+		err = s.link.LinkSetMaster(l, hub)
+	}
+	if err != nil {
+		return fmt.Errorf("put %s on the bridge: %w", name, err)
+	}
+	return s.up(name)
+}
+
+// usualQueue is how long a packet may wait at a bounded link if the study does
+// not say: some switch's buffer.
+const usualQueue = 50 * time.Millisecond
+
+// shape bounds what an interface sends.
+func (s *space) shape(name string, n study.Network) error {
+	if n.Rate <= 0 {
+		return nil
+	}
+	l, err := s.link.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	queue := n.Queue
+	if queue == 0 {
+		queue = usualQueue
+	}
+	bytes := float64(n.Rate) / 8 // per second
+	// A burst of 2 ms, and of a whole segmentation offload's packet at least.
+	burst := max(bytes*0.002, 64<<10)
+	root := netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT}
+	if n.Shaper == "htb" {
+		q := netlink.NewHtb(root)
+		q.Defcls = 1
+		if err := s.link.QdiscAdd(q); err != nil {
+			return fmt.Errorf("htb: %w", err)
+		}
+		class := netlink.NewHtbClass(netlink.ClassAttrs{LinkIndex: l.Attrs().Index, Parent: root.Handle, Handle: netlink.MakeHandle(1, 1)},
+			netlink.HtbClassAttrs{Rate: uint64(n.Rate), Ceil: uint64(n.Rate)})
+		if err := s.link.ClassAdd(class); err != nil {
+			return fmt.Errorf("htb: %w", err)
+		}
+		return nil
+	}
+	// Times are in the scheduler's ticks (tc-tbf(8); netlink.TickInUsec is of
+	// /proc/net/psched).
+	ticks := burst / bytes * 1e6 * netlink.TickInUsec()
+	tbf := &netlink.Tbf{QdiscAttrs: root, Rate: uint64(bytes), Limit: uint32(bytes*queue.Seconds() + burst), Buffer: uint32(ticks)}
+	if err := s.link.QdiscAdd(tbf); err != nil {
+		return fmt.Errorf("tbf: %w", err)
+	}
+	return nil
+}
+
+// Enter takes this process into the namespace that Port.Path names and makes it
+// the program. It returns only with an error.
+func Enter(path string, argv []string) error {
+	if len(argv) == 0 {
+		return errors.New("enter network: no program given")
+	}
+	runtime.LockOSThread() // namespaces are the thread's, and exec(2) keeps this one's
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("enter network %s: %w", path, err)
+	}
+	if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("enter network %s: %w", path, err)
+	}
+	program, err := exec.LookPath(argv[0])
+	if err != nil {
+		return fmt.Errorf("enter network: %w", err)
+	}
+	return fmt.Errorf("enter network: run %s: %w", program, unix.Exec(program, argv, os.Environ()))
+}

@@ -1,0 +1,267 @@
+package network
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/quelltest"
+)
+
+// The test binary is also what runs on the networks.
+func TestMain(m *testing.M) {
+	var err error
+	switch arg(1) {
+	case "play-enter":
+		err = Enter(arg(2), os.Args[3:])
+	case "play-sink":
+		err = sink()
+	case "play-send":
+		err = send(arg(2))
+	default:
+		quelltest.Main(m)
+		return
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func arg(n int) string {
+	if len(os.Args) > n {
+		return os.Args[n]
+	}
+	return ""
+}
+
+// sink takes one connection and says how long so many bytes of it took.
+func sink() error {
+	l, err := net.Listen("tcp", ":7000")
+	if err != nil {
+		return err
+	}
+	fmt.Println("listening")
+	c, err := l.Accept()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	// The bucket's own content goes through at once.
+	if _, err := io.CopyN(io.Discard, c, 256<<10); err != nil {
+		return err
+	}
+	began := time.Now()
+	n, err := io.Copy(io.Discard, c)
+	fmt.Println(n, time.Since(began).Seconds())
+	return err
+}
+
+func send(to string) error {
+	c, err := net.Dial("tcp", to)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_, err = c.Write(make([]byte, 2<<20))
+	return err
+}
+
+func play(t *testing.T, p *Port, words ...string) *exec.Cmd {
+	t.Helper()
+	return exec.CommandContext(t.Context(), os.Args[0], append([]string{"play-enter", p.Path(), os.Args[0]}, words...)...)
+}
+
+func join(t *testing.T, f *Fabric, network, address string) *Port {
+	t.Helper()
+	p, err := f.Join(network, netip.MustParsePrefix(address))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+// can skips a test where the machine allows no networks.
+func can(t *testing.T, err error) {
+	t.Helper()
+	var lack *lab.LackError
+	if errors.As(err, &lack) {
+		quelltest.Skip(t, "netns", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// open opens networks until the test's end.
+func open(t *testing.T, networks map[string]study.Network) *Fabric {
+	t.Helper()
+	f, err := Open(networks)
+	can(t, err)
+	t.Cleanup(func() {
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return f
+}
+
+// What is sent over an uplink arrives, at the uplink's rate; within a network
+// nothing bounds it.
+func TestFabric(t *testing.T) {
+	quelltest.Need(t, "root")
+	for _, shaper := range []string{"tbf", "htb"} {
+		t.Run(shaper, func(t *testing.T) {
+			const bits = 16e6
+			f := open(t, map[string]study.Network{"host": {Uplink: "lan", Rate: bits, Shaper: shaper}, "lan": {}})
+			for i, from := range []string{"host", "lan"} {
+				source := join(t, f, from, fmt.Sprintf("10.77.%d.1/16", 2*i))
+				target := join(t, f, "lan", fmt.Sprintf("10.77.%d.1/16", 2*i+1))
+				took := transfer(t, source, target, fmt.Sprintf("10.77.%d.1:7000", 2*i+1))
+				sent, _, err := source.Traffic()
+				if err != nil || sent < 2<<20 || sent > 3<<20 {
+					t.Errorf("sent %d bytes, %v", sent, err)
+				}
+				_, received, err := target.Traffic()
+				if err != nil || received < 2<<20 {
+					t.Errorf("received %d bytes, %v", received, err)
+				}
+				// 1.75 MiB are left: 0.92 s at 16 Mbit/s, with a twentieth more of
+				// headers. A busy machine is slower, never faster.
+				if least := 0.9 * (2<<20 - 256<<10) * 8 / bits; (took > least) != (from == "host") {
+					t.Errorf("%s to lan took %.3f s, with a bound it is %.3f s at least", from, took, least)
+				}
+			}
+			if _, err := f.Join("wan", netip.MustParsePrefix("10.77.9.1/16")); err == nil || !strings.Contains(err.Error(), `no "wan"`) {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func transfer(t *testing.T, source, target *Port, address string) (seconds float64) {
+	t.Helper()
+	in := play(t, target, "play-sink")
+	in.Stderr = os.Stderr
+	out, err := in.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := in.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewReader(out)
+	if text, err := lines.ReadString('\n'); err != nil || text != "listening\n" {
+		t.Fatal(text, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := target.Answers(ctx, 7001); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a port that nobody listens on: %v", err)
+	}
+	if text, err := play(t, source, "play-send", address).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	var n int
+	if _, err := fmt.Fscan(lines, &n, &seconds); err != nil || n != 2<<20-256<<10 {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+	if err := in.Wait(); err != nil {
+		t.Error(err)
+	}
+	return seconds
+}
+
+// A network is gone with the process that made it, whatever becomes of that.
+func TestNothingIsLeft(t *testing.T) {
+	quelltest.Need(t, "root")
+	f, err := Open(map[string]study.Network{"lan": {}})
+	can(t, err)
+	p, err := f.Join("lan", netip.MustParsePrefix("10.77.0.1/16"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := p.Path()
+	if err := errors.Join(p.Close(), f.Close()); err != nil {
+		t.Error(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), os.Args[0], "play-enter", path, "true").CombinedOutput(); err == nil {
+		t.Errorf("it is still there: %s", out)
+	}
+	links, err := net.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range links {
+		if l.Name == bridge || strings.HasPrefix(l.Name, "port") {
+			t.Errorf("%s is on the machine itself", l.Name)
+		}
+	}
+}
+
+// made is a maker whose environments note what they are to run.
+type made struct {
+	lab.Maker
+	lab.Environment
+	argv []string
+}
+
+func (m *made) Make(context.Context, *study.Part) (lab.Environment, error) { return m, nil }
+func (m *made) Close() error                                               { return nil }
+func (m *made) Start(_ context.Context, j lab.Job) (lab.Process, error) {
+	m.argv = j.Argv
+	return nil, unix.EINTR
+}
+
+func TestMaker(t *testing.T) {
+	quelltest.Need(t, "root")
+	inner := &made{}
+	m := With(inner, map[string]study.Network{"lan": {}}, []string{"quell", "lab-net"})
+	defer m.Close()
+	p := &study.Part{Role: "vm", Address: "10.77.0.1/16", Environment: study.Environment{Driver: study.Cgroup}}
+	if e, err := m.Make(t.Context(), p); err != nil || e != lab.Environment(inner) {
+		t.Errorf("without a network: %v, %v", e, err)
+	}
+	p.Environment.Network = "lan"
+	e, err := m.Make(t.Context(), p)
+	can(t, err)
+	if _, err := e.Start(t.Context(), lab.Job{Argv: []string{"nginx", "-c"}}); !errors.Is(err, unix.EINTR) {
+		t.Error(err)
+	}
+	if n := len(inner.argv); n != 5 || !strings.HasPrefix(inner.argv[2], "/proc/") || strings.Join(inner.argv[3:], " ") != "nginx -c" || inner.argv[1] != "lab-net" {
+		t.Errorf("%q", inner.argv)
+	}
+	if on, ok := e.(interface {
+		Traffic() (sent, received uint64, err error)
+	}); !ok {
+		t.Error("it says nothing of its traffic")
+	} else if _, _, err := on.Traffic(); err != nil {
+		t.Error(err)
+	}
+	if err := e.Close(); err != nil {
+		t.Error(err)
+	}
+	p.Environment.Driver = study.LXC
+	var lack *lab.LackError
+	if _, err := m.Make(t.Context(), p); !errors.As(err, &lack) {
+		t.Errorf("a container on a network: %v", err)
+	}
+}

@@ -1,0 +1,179 @@
+package observe
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"path/filepath"
+	"slices"
+
+	"github.com/quell-dev/quell/internal/counter"
+	"github.com/quell-dev/quell/internal/counter/blockio"
+	"github.com/quell-dev/quell/internal/counter/netq"
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// sourced are the signals that no event of a part tells: what its packets and
+// its requests to disks wait is known where they are, whoever runs there. The
+// agent's own sources count them, of all parts at once.
+func sourced() map[string]func() (counter.Source, error) {
+	return map[string]func() (counter.Source, error){
+		string(sample.IO):  func() (counter.Source, error) { return blockio.Open() },
+		string(sample.Net): func() (counter.Source, error) { return netq.Open() },
+	}
+}
+
+// counting is such a source while a run is watched. Nothing of it is in the
+// kernel's way outside of the steady window.
+type counting struct {
+	signal string
+	source counter.Source
+	parts  map[sample.TaskKey]*part
+	open   []*host.Cgroup
+}
+
+// openCounting opens the source of a signal for all parts. It is nil where there
+// is none, and every part then knows why.
+func openCounting(signal string, open func() (counter.Source, error), parts []*part) *counting {
+	source, err := open()
+	if err != nil {
+		for _, p := range parts {
+			p.lack(signal, reason(err))
+		}
+		return nil
+	}
+	c := &counting{signal: signal, source: source, parts: map[sample.TaskKey]*part{}}
+	for _, p := range parts {
+		cg, hier, err := p.cgroup()
+		if err != nil {
+			p.lack(signal, err.Error())
+			continue
+		}
+		c.open = append(c.open, cg)
+		key := sample.TaskKey{Hierarchy: hier, Inode: cg.Inode(), FirstSeen: 1}
+		if err := source.Add(counter.Target{Key: key, Dir: cg.Dir(), Members: cg.Members, Below: cg.Below}); err != nil {
+			p.lack(signal, err.Error())
+			continue
+		}
+		c.parts[key] = p
+	}
+	return c
+}
+
+// window counts from its opening to its end.
+func (c *counting) window(open bool) {
+	if c.source == nil {
+		return
+	}
+	var err error
+	if open {
+		err = c.source.Start()
+	} else {
+		for _, p := range c.parts { // of whom the source says nothing
+			p.lack(c.signal, "it could not be counted in the window")
+		}
+		err = c.source.Stop(nil, c.take)
+	}
+	if err == nil {
+		return
+	}
+	for _, p := range c.parts {
+		p.lack(c.signal, err.Error())
+	}
+	_ = c.close() // there is a reason already
+}
+
+// take takes in what was counted of one part.
+func (c *counting) take(key sample.TaskKey, r counter.Reading) {
+	p := c.parts[key]
+	switch {
+	case !math.IsNaN(r.Cost):
+		delete(p.missing, signalName(c.signal))
+		p.costs[c.signal] = r.Cost
+	case r.Err != nil:
+		p.lack(c.signal, r.Err.Error())
+	default:
+		p.lack(c.signal, "it did nothing in the window that could have waited")
+	}
+}
+
+func (c *counting) close() error {
+	if c.source == nil {
+		return nil
+	}
+	err := c.source.Close()
+	c.source = nil
+	for _, cg := range c.open {
+		_ = cg.Close() // only read from
+	}
+	return err
+}
+
+// errNoCgroup is why a part cannot be told from others by a source.
+var errNoCgroup = errors.New("it has no cgroup of its own")
+
+// signalName is the name of a signal among a part's events.
+func signalName(signal string) string { return "signal." + signal }
+
+// lack notes why the part has no value of a signal.
+func (p *part) lack(signal, why string) { p.missing[signalName(signal)] = why }
+
+// cgroup opens the part's own in v2 or, where it has none there, in v1's
+// hierarchy of the cpu controller: by these the sources tell tasks apart.
+func (p *part) cgroup() (*host.Cgroup, sample.Hierarchy, error) {
+	layout := p.host.Layout()
+	for _, at := range []struct {
+		hier              sample.Hierarchy
+		controller, mount string
+	}{{sample.Unified, "", layout.Unified}, {sample.V1CPU, "cpu", layout.V1["cpu"]}} {
+		dir := p.dirs[at.controller]
+		if dir == "" {
+			continue
+		}
+		rel, err := filepath.Rel(at.mount, dir)
+		if err != nil {
+			return nil, at.hier, fmt.Errorf("find cgroup of %s: %w", p.name, err)
+		}
+		cg, err := p.host.OpenCgroup(at.hier, "/"+rel)
+		return cg, at.hier, err // which says what was to be opened
+	}
+	return nil, 0, errNoCgroup
+}
+
+// signalNames are the signals that parts can have.
+func signalNames() []string {
+	all := slices.AppendSeq([]string{runqName}, maps.Keys(signals()))
+	return slices.Sorted(slices.Values(slices.AppendSeq(all, maps.Keys(sourced()))))
+}
+
+// openCountings opens the sources of the signals that the study asks for.
+func (o *Observer) openCountings() {
+	sources := o.opt.sources
+	if sources == nil {
+		sources = sourced()
+	}
+	for _, name := range o.opt.Observe.Signals {
+		if open := sources[name]; open != nil {
+			if c := openCounting(name, open, o.parts); c != nil {
+				o.counting = append(o.counting, c)
+			}
+		}
+	}
+}
+
+// count begins and ends what they count.
+func (o *Observer) count(open bool) {
+	for _, c := range o.counting {
+		c.window(open)
+	}
+}
+
+func (o *Observer) closeCountings() error {
+	var errs []error
+	for _, c := range o.counting {
+		errs = append(errs, c.close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,213 @@
+package observe
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/lab/result"
+)
+
+// WithDomains adds the measures of every part as a domain to what the inner
+// observer sees.
+func WithDomains(inner lab.Observer, h *host.Host, o lab.Observed) lab.Observer {
+	return &domains{Observer: inner, host: h, envs: o.Envs}
+}
+
+type domains struct {
+	lab.Observer
+	host         *host.Host
+	envs         []lab.Environment
+	opened, over []domain
+}
+
+// domain is one reading of a part; what is not to be had is not in values.
+type domain struct {
+	values  map[string]float64
+	threads map[int]thread
+}
+
+type thread struct {
+	running, waiting   time.Duration
+	executions, wakeup float64
+	guest              float64 // ticks
+}
+
+// Window implements lab.Observer.
+func (d *domains) Window(open bool) error {
+	var all []domain
+	var errs []error
+	for _, e := range d.envs {
+		one, err := d.read(e)
+		all, errs = append(all, one), append(errs, err)
+	}
+	if open {
+		d.opened = all
+	} else {
+		d.over = all
+	}
+	return errors.Join(append(errs, d.Observer.Window(open))...)
+}
+
+// Close implements lab.Observer.
+func (d *domains) Close(parts []result.Part) ([]result.Evidence, error) {
+	evidence, err := d.Observer.Close(parts)
+	for i := range parts {
+		if i >= len(d.opened) || i >= len(d.over) {
+			break
+		}
+		if parts[i].Events == nil {
+			parts[i].Events = map[string]float64{}
+		}
+		for name, v := range d.over[i].since(d.opened[i]) {
+			parts[i].Events[name] = v
+		}
+	}
+	return evidence, err
+}
+
+// Energy passes on what the inner observer knows.
+func (d *domains) Energy(w result.Window) (joules float64, source string) {
+	if m, ok := d.Observer.(interface {
+		Energy(w result.Window) (joules float64, source string)
+	}); ok {
+		return m.Energy(w)
+	}
+	return 0, ""
+}
+
+// since is what has come since an earlier reading.
+func (d domain) since(from domain) map[string]float64 {
+	out := map[string]float64{}
+	for name, v := range d.values {
+		if before, ok := from.values[name]; ok && v >= before {
+			out[name] = v - before
+		}
+	}
+	n, guest := 0, 0.0
+	for tid, t := range d.threads {
+		before, ok := from.threads[tid]
+		if !ok || t.running < before.running {
+			continue
+		}
+		n++
+		out[result.DomainRunning] += (t.running - before.running).Seconds()
+		out[result.DomainWaiting] += (t.waiting - before.waiting).Seconds()
+		out[result.DomainExecutions] += t.executions - before.executions
+		out[result.DomainWakeups] += t.wakeup - before.wakeup
+		guest += t.guest - before.guest
+	}
+	if out[result.DomainThreads] = float64(n); guest > 0 {
+		out[result.DomainGuest] = guest / ticksPerSecond
+	}
+	return out
+}
+
+// ticksPerSecond is USER_HZ, which is 100 on every architecture that Go has.
+const ticksPerSecond = 100
+
+func (d *domains) read(e lab.Environment) (domain, error) {
+	one := domain{values: map[string]float64{}, threads: map[int]thread{}}
+	u, err := e.Usage()
+	if err != nil {
+		return one, fmt.Errorf("read CPU time: %w", err)
+	}
+	one.values[result.DomainUser], one.values[result.DomainSystem] = u.User.Seconds(), u.System.Seconds()
+	if on, ok := e.(interface {
+		Traffic() (sent, received uint64, err error)
+	}); ok {
+		sent, received, err := on.Traffic()
+		if err != nil {
+			return one, err
+		}
+		one.values[result.DomainSent], one.values[result.DomainReceived] = float64(sent), float64(received)
+	}
+	threads, err := e.Threads()
+	if err != nil {
+		return one, fmt.Errorf("list threads: %w", err)
+	}
+	for _, tid := range threads {
+		if t, ok := d.thread(tid); ok {
+			one.threads[tid] = t
+		}
+	}
+	if len(threads) > 0 {
+		d.kvm(threads[0], one.values)
+	}
+	return one, nil
+}
+
+// thread reads schedstat (scheduler/sched-stats.rst), status and stat
+// (proc_pid_status(5), proc_pid_stat(5)) of a thread; false if it has ended.
+func (d *domains) thread(tid int) (thread, bool) {
+	dir := fmt.Sprintf("/proc/%d/", tid)
+	sched, err := d.host.ReadValue(dir + "schedstat")
+	f := strings.Fields(sched)
+	if err != nil || len(f) != 3 {
+		return thread{}, false
+	}
+	var t thread
+	running, err1 := strconv.ParseInt(f[0], 10, 64)
+	waiting, err2 := strconv.ParseInt(f[1], 10, 64)
+	executions, err3 := strconv.ParseFloat(f[2], 64)
+	if errors.Join(err1, err2, err3) != nil {
+		return thread{}, false
+	}
+	t.running, t.waiting, t.executions = time.Duration(running), time.Duration(waiting), executions
+	if status, err := d.host.ReadValue(dir + "status"); err == nil {
+		if _, rest, ok := strings.Cut(status, "\nvoluntary_ctxt_switches:"); ok {
+			line, _, _ := strings.Cut(rest, "\n")
+			t.wakeup, _ = strconv.ParseFloat(strings.TrimSpace(line), 64)
+		}
+	}
+	if stat, err := d.host.ReadValue(dir + "stat"); err == nil {
+		// guest_time is field 43; the name in the second may hold anything.
+		if f := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:]); len(f) > 40 {
+			t.guest, _ = strconv.ParseFloat(f[40], 64)
+		}
+	}
+	return t, true
+}
+
+// kvm reads what KVM counts of the machine that a thread is of: debugfs has a
+// folder for each, named after its process (Documentation/virt/kvm, and
+// kvm_vm_stats_desc in the kernel).
+func (d *domains) kvm(tid int, values map[string]float64) {
+	status, err := d.host.ReadValue(fmt.Sprintf("/proc/%d/status", tid))
+	if err != nil {
+		return
+	}
+	_, rest, ok := strings.Cut(status, "\nTgid:")
+	if !ok {
+		return
+	}
+	line, _, _ := strings.Cut(rest, "\n")
+	dirs, err := filepath.Glob(d.host.Path("/sys/kernel/debug/kvm/" + strings.TrimSpace(line) + "-*"))
+	if err != nil || len(dirs) == 0 {
+		return
+	}
+	sum := func(files ...string) (v float64, found bool) {
+		for _, f := range files {
+			text, err := os.ReadFile(filepath.Join(dirs[0], f))
+			if err != nil {
+				continue
+			}
+			if n, err := strconv.ParseFloat(strings.TrimSpace(string(text)), 64); err == nil {
+				v, found = v+n, true
+			}
+		}
+		return v, found
+	}
+	if v, ok := sum("irq_injections"); ok {
+		values[result.DomainInjected] = v
+	}
+	if v, ok := sum("io_exits", "mmio_exits", "irq_exits"); ok {
+		values[result.DomainKicks] = v
+	}
+}

@@ -1,0 +1,94 @@
+package observe
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/lab/result"
+)
+
+// domainEnv is an environment whose threads are files below a root.
+type domainEnv struct {
+	lab.Environment
+	threads        []int
+	usage          lab.Usage
+	sent, received uint64
+}
+
+func (e *domainEnv) Threads() ([]int, error)          { return e.threads, nil }
+func (e *domainEnv) Usage() (lab.Usage, error)        { return e.usage, nil }
+func (e *domainEnv) Traffic() (uint64, uint64, error) { return e.sent, e.received, nil }
+
+// quiet is an observer that sees nothing.
+type quiet struct{ lab.Observer }
+
+func (quiet) Window(bool) error                              { return nil }
+func (quiet) Close([]result.Part) ([]result.Evidence, error) { return nil, nil }
+
+func TestDomains(t *testing.T) {
+	root := t.TempDir()
+	write := func(path, text string) {
+		t.Helper()
+		put(t, root, path, text)
+	}
+	write("proc/self/mountinfo", "")
+	thread := func(tid, tgid int, running, waiting, executions, woken, guest int) {
+		write(fmt.Sprintf("proc/%d/schedstat", tid), fmt.Sprintf("%d %d %d\n", running, waiting, executions))
+		write(fmt.Sprintf("proc/%d/status", tid), fmt.Sprintf("Name:\tx\nTgid:\t%d\nvoluntary_ctxt_switches:\t%d\nnonvoluntary_ctxt_switches:\t9\n", tgid, woken))
+		fields := strings.Repeat("0 ", 39)
+		write(fmt.Sprintf("proc/%d/stat", tid), fmt.Sprintf("%d (CPU 0/KVM) S) S %s%d 0 0\n", tid, fields, guest))
+	}
+	h, err := host.Open(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &domainEnv{threads: []int{7, 8}, usage: lab.Usage{User: time.Second, System: 2 * time.Second}, sent: 100, received: 50}
+	thread(7, 5, 1e9, 2e9, 10, 5, 100)
+	thread(8, 5, 0, 0, 0, 0, 0)
+	kvm := func(injected, io, mmio int) {
+		write("sys/kernel/debug/kvm/5-12/irq_injections", fmt.Sprintln(injected))
+		write("sys/kernel/debug/kvm/5-12/io_exits", fmt.Sprintln(io))
+		write("sys/kernel/debug/kvm/5-12/mmio_exits", fmt.Sprintln(mmio))
+	}
+	kvm(10, 20, 30)
+	w := WithDomains(quiet{}, h, lab.Observed{Envs: []lab.Environment{e}})
+	if err := w.Window(true); err != nil {
+		t.Fatal(err)
+	}
+	thread(7, 5, 1.5e9, 2.25e9, 30, 17, 150)
+	// One has ended, and its id is another's, which has run for less; one is new.
+	thread(9, 5, 9e9, 9e9, 900, 900, 0)
+	e.threads, e.usage, e.sent, e.received = []int{7, 9}, lab.Usage{User: 1500 * time.Millisecond, System: 2 * time.Second}, 4196, 50
+	kvm(110, 21, 31)
+	if err := w.Window(false); err != nil {
+		t.Fatal(err)
+	}
+	parts := []result.Part{{Events: map[string]float64{"cycles": 1}}}
+	if _, err := w.Close(parts); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]float64{"cycles": 1, result.DomainUser: 0.5, result.DomainSystem: 0, result.DomainGuest: 0.5, result.DomainThreads: 1, result.DomainRunning: 0.5, result.DomainWaiting: 0.25, result.DomainExecutions: 20,
+		result.DomainWakeups: 12, result.DomainInjected: 100, result.DomainKicks: 2, result.DomainSent: 4096, result.DomainReceived: 0}
+	if d := cmp.Diff(want, parts[0].Events); d != "" {
+		t.Errorf("-want +got:\n%s", d)
+	}
+}
+
+// A run that ended before its window has no measures.
+func TestDomainsWithoutWindow(t *testing.T) {
+	h, err := host.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := WithDomains(quiet{}, h, lab.Observed{Envs: []lab.Environment{&domainEnv{}}})
+	parts := []result.Part{{}}
+	if _, err := w.Close(parts); err != nil || parts[0].Events != nil {
+		t.Errorf("%v, %v", parts, err)
+	}
+}

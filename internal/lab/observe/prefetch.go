@@ -1,0 +1,212 @@
+package observe
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/host"
+)
+
+// The knob "prefetching" is no file of text: it is bits of a register of each
+// core, which the kernel's msr driver gives as 8 bytes at the offset that is the
+// register's number (msr(4)). A set bit switches one prefetcher off.
+//
+//   - Intel, family 6 but Core 2: MISC_FEATURE_CONTROL 0x1A4, bits 0 to 3: the L2
+//     hardware prefetcher, its adjacent line, the DCU's, and the DCU's by
+//     instruction pointer (Software Developer's Manual 4, table "MSRs in …").
+//   - AMD from family 19h on, where the CPU has it: Prefetch Control
+//     MSRC000_0108, bits 0 L1 stream, 1 L1 stride, 2 L1 region, 3 L2 stream, 5
+//     up/down (Processor Programming Reference of family 19h model 11h).
+//
+// Both are one register of all threads of a core. Other bits of it stay as they are.
+const (
+	msrFiles  = "/dev/cpu/[0-9]*/msr"
+	prefetch  = "prefetching"
+	intelMSR  = 0x1a4
+	intelBits = 0xf
+	amdMSR    = 0xc0000108
+	amdBits   = 0x2f
+)
+
+// register is where a CPU's prefetchers are switched off.
+type register struct {
+	number int64
+	bits   uint64
+}
+
+// prefetchers finds the register of the machine's CPUs by their vendor and
+// family.
+func prefetchers(h *host.Host) (register, error) {
+	p, err := h.Platform()
+	if err != nil {
+		return register{}, err
+	}
+	f := strings.Split(strings.TrimSuffix(string(p), "-vm"), "-")
+	if len(f) == 4 && !strings.Contains(string(p), "+") {
+		family, _ := strconv.Atoi(f[1])
+		model, _ := strconv.Atoi(f[2])
+		core2 := model == 0x0f || model == 0x16 || model == 0x17 || model == 0x1d
+		switch {
+		case f[0] == "GenuineIntel" && family == 6 && !core2:
+			return register{intelMSR, intelBits}, nil
+		case f[0] == "AuthenticAMD" && family >= 0x19:
+			return register{amdMSR, amdBits}, nil
+		}
+	}
+	return register{}, &KnobError{Name: prefetch, Lack: "register for it that is documented: its CPUs are " + string(p)}
+}
+
+func isMSR(file string) bool {
+	ok, err := path.Match(msrFiles, file)
+	return ok && err == nil
+}
+
+// value is the register's bits for on or off, as ReadValue spells them.
+func (r register) value(want string) string {
+	if want == "off" {
+		return bits(r.bits)
+	}
+	return bits(0)
+}
+
+func bits(v uint64) string { return fmt.Sprintf("%#x", v) }
+
+// read returns the bits that switch prefetchers off.
+func (r register) read(h *host.Host, file string) (string, error) {
+	f, err := os.Open(h.Path(file))
+	if err != nil {
+		return "", refused(file, err)
+	}
+	defer f.Close()
+	v, err := r.all(f)
+	if err != nil {
+		return "", refused(file, err)
+	}
+	return bits(v & r.bits), nil
+}
+
+func (r register) all(f *os.File) (uint64, error) {
+	var b [8]byte
+	if _, err := f.ReadAt(b[:], r.number); err != nil {
+		return 0, err
+	}
+	return binary.LittleEndian.Uint64(b[:]), nil
+}
+
+// write changes these bits and no others.
+func (r register) write(h *host.Host, file, value string) error {
+	v, err := strconv.ParseUint(value, 0, 64)
+	if err != nil || v&^r.bits != 0 {
+		return fmt.Errorf("write %s: %q is not of the bits %#x", file, value, r.bits)
+	}
+	f, err := os.OpenFile(h.Path(file), os.O_RDWR, 0)
+	if err != nil {
+		return refused(file, err)
+	}
+	old, err := r.all(f)
+	if err == nil {
+		var b [8]byte
+		binary.LittleEndian.PutUint64(b[:], old&^r.bits|v)
+		_, err = f.WriteAt(b[:], r.number)
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return refused(file, err)
+	}
+	return nil
+}
+
+// refused says what the driver's errors mean. That a file is gone stays to be
+// seen in it (enforce.Files).
+func refused(file string, err error) error {
+	k := &KnobError{Name: prefetch, Err: err}
+	switch {
+	case errors.Is(err, unix.EIO):
+		k.Lack, k.Remedy = "such register that may be used: the CPU or its hypervisor refuses it at "+file, "run it on bare metal, or on another CPU"
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
+		k.Lack, k.Remedy = "right to it: "+file+" may not be used", "be root with CAP_SYS_RAWIO, without kernel lockdown, and with msr.allow_writes=on"
+	default:
+		return fmt.Errorf("use %s: %w", file, err)
+	}
+	return k
+}
+
+// coreFiles are the registers' files, one of each core: threads of a core share
+// the register, and a change of one thread's would be found to be a stranger's at
+// the other's. Where no topology is to be read every CPU stands for itself.
+func coreFiles(h *host.Host, files []string) []string {
+	t, err := h.Topology()
+	if err != nil {
+		return files
+	}
+	second := map[int]bool{} // threads of a core but its first
+	for _, c := range t.CPUs {
+		if ns := c.Siblings.Numbers(); len(ns) > 0 && ns[0] != c.ID {
+			second[c.ID] = true
+		}
+	}
+	var first []string
+	for _, file := range files {
+		if n, err := strconv.Atoi(path.Base(path.Dir(file))); err != nil || !second[n] {
+			first = append(first, file)
+		}
+	}
+	return first
+}
+
+// agreed makes sure that every CPU's register holds what was set through its
+// core's first thread.
+func (k Knobs) agreed(name, want string) error {
+	if name != prefetch {
+		return nil
+	}
+	r, err := prefetchers(k.Host)
+	if err != nil {
+		return err
+	}
+	for _, file := range places(k.Host, msrFiles) {
+		if v, err := r.read(k.Host, file); err != nil || v != r.value(want) {
+			return errors.Join(err, &KnobError{Name: prefetch, Lack: fmt.Sprintf("such switch for all CPUs: %s reads %s after %s was set", file, v, r.value(want)),
+				Remedy: "offline the second thread of each core"})
+		}
+	}
+	return nil
+}
+
+// prefetching is what a description says of it: on, off, or the bits of those
+// that are off.
+func prefetching(h *host.Host) (string, error) {
+	r, err := prefetchers(h)
+	if err != nil {
+		return "", err
+	}
+	files := places(h, msrFiles)
+	if len(files) == 0 {
+		return "", fmt.Errorf("nothing at %s; is the module msr loaded?", msrFiles)
+	}
+	text := ""
+	for _, file := range files {
+		v, err := r.read(h, file)
+		switch {
+		case err != nil:
+			return "", err
+		case text == "":
+			text = v
+		case text != v:
+			return "differs between CPUs", nil
+		}
+	}
+	switch text {
+	case r.value("on"):
+		return "on", nil
+	case r.value("off"):
+		return "off", nil
+	}
+	return "off in part: " + text, nil
+}

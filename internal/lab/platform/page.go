@@ -1,0 +1,298 @@
+package platform
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/lab/analyse"
+	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/study"
+)
+
+// Page is what the studies say of a machine.
+type Page struct {
+	// CPUs, Cores, Packages and LLC (bytes) are as the kernel tells them.
+	CPUs     int   `json:"cpus"`
+	Cores    int   `json:"cores"`
+	Packages int   `json:"packages"`
+	LLC      int64 `json:"llc_bytes"`
+	// Threads is the dose of busy threads; nil if it was not measured.
+	Threads *analyse.Dose `json:"threads,omitempty"`
+	// Loads are by working set, ascending; Bandwidth is one thread's, in bytes
+	// a second as STREAM counts them.
+	Loads     []Load           `json:"loads"`
+	Bandwidth analyse.Interval `json:"bandwidth"`
+	Pairs     []Pair           `json:"pairs"`
+	Trips     []Trip           `json:"round_trips"`
+	// Floors are the noise floors in percent, by study.
+	Floors map[string]analyse.Num `json:"noise_floor_percent"`
+	// Says are the findings in words.
+	Says []string `json:"says"`
+}
+
+// Load is how long a load takes that the one before it had to be waited for.
+type Load struct {
+	Set     string           `json:"set"`
+	Seconds analyse.Interval `json:"seconds"`
+}
+
+// Pair is what one workload loses beside another.
+type Pair struct {
+	Workload string           `json:"workload"`
+	Beside   string           `json:"beside"`
+	Relation string           `json:"relation"`
+	Percent  analyse.Interval `json:"percent"` // of time
+}
+
+// Trip is how long a datagram takes to another network namespace and back, in
+// seconds.
+type Trip struct {
+	Relation string           `json:"relation"` // of the CPUs of the two ends
+	Median   analyse.Interval `json:"median"`
+	P99      analyse.Interval `json:"p99"`
+}
+
+// Of reads the results of the studies, by name; one that is not there was not
+// run.
+func Of(top host.Topology, results map[string]*analyse.Results) *Page {
+	p := &Page{CPUs: top.Online.Len(), Loads: []Load{}, Pairs: []Pair{}, Trips: []Trip{}, Floors: map[string]analyse.Num{},
+		Bandwidth: analyse.Interval{Value: math.NaN(), Low: math.NaN(), High: math.NaN()}}
+	cores, packages := map[[2]int]bool{}, map[int]bool{}
+	for _, c := range top.CPUs {
+		cores[[2]int{c.Package, c.Core}], packages[c.Package] = true, true
+		p.LLC = max(p.LLC, c.LLC.Size)
+	}
+	p.Cores, p.Packages = len(cores), len(packages)
+	for name, r := range results {
+		if r.Noise != nil {
+			p.Floors[name] = analyse.Num(100 * r.Noise.Floor)
+		}
+	}
+	if r := results[Threads]; r != nil && len(r.Doses) > 0 {
+		p.Threads = &r.Doses[0]
+	}
+	if r := results[Memory]; r != nil {
+		for _, s := range r.Scores {
+			if set, ok := strings.CutPrefix(s.Workload, "chase-"); ok {
+				p.Loads = append(p.Loads, Load{set, s.Value})
+			} else {
+				p.Bandwidth = s.Value
+			}
+		}
+	}
+	if r := results[Pairs]; r != nil {
+		for _, d := range r.Degradations {
+			p.Pairs = append(p.Pairs, Pair{d.Workload, strings.Join(d.Partners, " "), level(d.Levels, "placement"), d.Percent})
+		}
+	}
+	if r := results[Network]; r != nil && r.Tenants != nil {
+		for _, l := range r.Tenants.Latencies {
+			p.Trips = append(p.Trips, Trip{level(l.Levels, "placement"), l.P50, l.P99})
+		}
+	}
+	p.say()
+	for _, of := range []struct {
+		what, study string
+		there       bool
+	}{{"Cores", Threads, p.Threads != nil}, {"Memory", Memory, len(p.Loads) > 0}, {"Neighbours", Pairs, len(p.Pairs) > 0}, {"Network", Network, len(p.Trips) > 0}} {
+		if r := results[of.study]; r != nil && !of.there {
+			p.Says = append(p.Says, fmt.Sprintf("%s: not known, since no run of %s may be believed%s.", of.what, of.study, reasons(r)))
+		}
+	}
+	return p
+}
+
+// reasons are why runs do not count, the commonest first.
+func reasons(r *analyse.Results) string {
+	names := slices.SortedFunc(maps.Keys(r.Reasons), func(a, b result.Reason) int {
+		return cmp.Or(cmp.Compare(r.Reasons[b], r.Reasons[a]), cmp.Compare(a, b))
+	})
+	var texts []string
+	for _, n := range names {
+		texts = append(texts, fmt.Sprintf("%s %d times", n, r.Reasons[n]))
+	}
+	if len(texts) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(texts, ", ") + ")"
+}
+
+func level(ls []study.Level, factor string) string {
+	for _, l := range ls {
+		if l.Factor == factor {
+			return l.Value
+		}
+	}
+	return ""
+}
+
+// far is by how much a load takes longer than from the set before, for the set
+// to be called one of another level.
+const far = 1.5
+
+// say puts the findings into words.
+func (p *Page) say() {
+	add := func(format string, args ...any) { p.Says = append(p.Says, fmt.Sprintf(format, args...)) }
+	if d := p.Threads; d != nil {
+		switch k := d.Knee; {
+		case len(d.Points) < 2:
+			add("One thread is all there is room for: nothing can be said of cores.")
+		case k == nil:
+			add("Cores: no step up to %d busy threads is more than chance, so each CPU does as much as a core of its own (the kernel says %d cores).", d.Points[len(d.Points)-1].Threads, p.Cores)
+		default:
+			least, most := k.Cores()
+			cores := fmt.Sprint(least)
+			if most > least {
+				cores = fmt.Sprintf("%d to %d", least, most)
+			}
+			add("Cores: %s, by a step of %s from %d to %d busy threads (the kernel says %d cores and %d CPUs).", cores, percent(k.Step), k.Before, k.After, p.Cores, p.CPUs)
+		}
+		if len(d.Points) > 1 {
+			add("All CPUs busy: each thread takes %s longer than one alone.", percent(d.Full))
+		}
+	}
+	var steps []string
+	for i := 1; i < len(p.Loads); i++ {
+		if a, b := p.Loads[i-1], p.Loads[i]; b.Seconds.Value > far*a.Seconds.Value {
+			steps = append(steps, fmt.Sprintf("%s %s → %s %s", a.Set, ns(a.Seconds.Value), b.Set, ns(b.Seconds.Value)))
+		}
+	}
+	if len(steps) > 0 {
+		add("Memory: a load takes longer from %s.", strings.Join(steps, ", "))
+	}
+	p.sayPairs(add)
+	var trips []string
+	for _, t := range p.Trips {
+		trips = append(trips, fmt.Sprintf("%s (99th percentile %s) at %s", us(t.Median.Value), us(t.P99.Value), t.Relation))
+	}
+	if len(trips) > 0 {
+		add("Network: a datagram to another namespace of this machine and back takes %s.", strings.Join(trips, ", "))
+	}
+}
+
+// sayPairs compares the relations by what all pairs lose in them.
+func (p *Page) sayPairs(add func(string, ...any)) {
+	if len(p.Pairs) == 0 {
+		return
+	}
+	type sum struct {
+		relation string
+		percent  float64
+		n        int
+	}
+	var sums []sum
+	worst := p.Pairs[0]
+	for _, x := range p.Pairs {
+		if x.Relation != "same-thread" && (worst.Relation == "same-thread" || x.Percent.Value > worst.Percent.Value) {
+			worst = x
+		}
+		i := slices.IndexFunc(sums, func(s sum) bool { return s.relation == x.Relation })
+		if i < 0 {
+			i, sums = len(sums), append(sums, sum{relation: x.Relation})
+		}
+		sums[i].percent, sums[i].n = sums[i].percent+x.Percent.Value, sums[i].n+1
+	}
+	if worst.Relation != "same-thread" {
+		add("Sensitivity: the most that one loses on CPUs of its own is %s, %s beside %s at %s.", percent(worst.Percent), worst.Workload, worst.Beside, worst.Relation)
+	}
+	for i := range sums {
+		sums[i].percent /= float64(sums[i].n)
+	}
+	slices.SortStableFunc(sums, func(a, b sum) int { return cmp.Compare(a.percent, b.percent) })
+	var texts []string
+	for _, s := range sums {
+		texts = append(texts, fmt.Sprintf("%s %.0f %%", s.relation, s.percent))
+	}
+	floor, known := p.Floors[Pairs]
+	switch last := sums[len(sums)-1]; {
+	case len(sums) < 2:
+		add("Pinning: there is one way to put a pair (%s).", sums[0].relation)
+	case !known:
+		add("Pinning: %s first, by what pairs lose on average: %s; how much of that is noise was not measured.", sums[0].relation, strings.Join(texts, ", "))
+	case last.percent-sums[0].percent <= float64(floor):
+		add("Pinning: where two are put makes no difference above the noise floor of %.1f %%: %s.", float64(floor), strings.Join(texts, ", "))
+	default:
+		add("Pinning: %s first, by what pairs lose on average: %s (noise floor %.1f %%).", sums[0].relation, strings.Join(texts, ", "), float64(floor))
+	}
+}
+
+// Markdown writes the page.
+func (p *Page) Markdown(w io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# This platform\n\n%d CPUs; by the kernel %d cores, %d packages, last-level cache %s.\n\n", p.CPUs, p.Cores, p.Packages, size(p.LLC))
+	for _, s := range p.Says {
+		fmt.Fprintf(&b, "- %s\n", s)
+	}
+	if d := p.Threads; d != nil {
+		b.WriteString("\n## Busy threads\n\n| threads | longer than one |\n|---|---|\n")
+		for i, x := range d.Points {
+			if i == 0 {
+				fmt.Fprintf(&b, "| %d | |\n", x.Threads)
+				continue
+			}
+			fmt.Fprintf(&b, "| %d | %s |\n", x.Threads, percent(x.Longer))
+		}
+	}
+	if len(p.Loads) > 0 {
+		b.WriteString("\n## Memory\n\n| working set | a load |\n|---|---|\n")
+		for _, l := range p.Loads {
+			fmt.Fprintf(&b, "| %s | %s |\n", l.Set, ns(l.Seconds.Value))
+		}
+		if v := p.Bandwidth.Value; !math.IsNaN(v) {
+			fmt.Fprintf(&b, "\nOne thread sweeps %.1f GB/s (STREAM triad).\n", v/1e9)
+		}
+	}
+	if len(p.Pairs) > 0 {
+		b.WriteString("\n## Beside a neighbour\n\n| workload | beside | CPUs | takes longer |\n|---|---|---|---|\n")
+		for _, x := range p.Pairs {
+			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", x.Workload, x.Beside, x.Relation, percent(x.Percent))
+		}
+	}
+	if len(p.Trips) > 0 {
+		b.WriteString("\n## A datagram there and back\n\n| CPUs | median | 99th percentile |\n|---|---|---|\n")
+		for _, t := range p.Trips {
+			fmt.Fprintf(&b, "| %s | %s | %s |\n", t.Relation, us(t.Median.Value), us(t.P99.Value))
+		}
+	}
+	if len(p.Floors) > 0 {
+		b.WriteString("\n## Noise\n\n")
+	}
+	for _, name := range []string{Threads, Pairs} {
+		if f, ok := p.Floors[name]; ok {
+			fmt.Fprintf(&b, "Two equal runs of %s differ by up to %.1f %%.\n", name, float64(f))
+		}
+	}
+	b.WriteString("\nNot measured: network cards, which take a second machine, and disks.\n")
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func percent(i analyse.Interval) string {
+	if math.IsNaN(i.Value) {
+		return "an unknown share"
+	}
+	if math.IsNaN(i.Low) || math.IsInf(i.Low, 0) {
+		return fmt.Sprintf("%.1f %%", i.Value)
+	}
+	return fmt.Sprintf("%.1f %% (%.1f to %.1f)", i.Value, i.Low, i.High)
+}
+
+func us(seconds float64) string { return fmt.Sprintf("%.0f µs", seconds*1e6) }
+
+func ns(seconds float64) string { return fmt.Sprintf("%.1f ns", seconds*1e9) }
+
+func size(n int64) string {
+	switch {
+	case n == 0:
+		return "unknown"
+	case n >= 1<<20:
+		return fmt.Sprintf("%d MiB", n>>20)
+	}
+	return fmt.Sprintf("%d KiB", n>>10)
+}

@@ -1,0 +1,63 @@
+package record
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/lab/result"
+)
+
+// observer is another with an agent beside it.
+type observer struct {
+	lab.Observer
+	agent *agent
+	dir   string
+}
+
+// With lets an agent sample a run that another observer watches. It begins
+// before the run's steady window, in its warm-up, and ends after it; an agent
+// that cannot is the run's failure.
+func With(inner lab.Observer, o lab.Observed, opt Options) (lab.Observer, error) {
+	a, err := start(o, opt)
+	if err != nil {
+		return nil, err
+	}
+	return &observer{inner, a, o.Dir}, nil
+}
+
+// Energy is the inner observer's (see lab.Observer).
+func (w *observer) Energy(window result.Window) (joules float64, source string) {
+	if m, ok := w.Observer.(interface {
+		Energy(result.Window) (float64, string)
+	}); ok {
+		return m.Energy(window)
+	}
+	return 0, ""
+}
+
+// Close implements lab.Observer.
+func (w *observer) Close(parts []result.Part) ([]result.Evidence, error) {
+	err := w.agent.stop()
+	evidence, closing := w.Observer.Close(parts)
+	return evidence, errors.Join(err, closing, w.caches())
+}
+
+// caches keeps what the inner observer saw of CPUs sharing a cache.
+func (w *observer) caches() error {
+	m, ok := w.Observer.(interface{ Trips() []map[string]float64 })
+	if !ok {
+		return nil
+	}
+	text, err := json.Marshal(m.Trips())
+	if err == nil {
+		err = os.WriteFile(filepath.Join(w.dir, CachesFile), append(text, '\n'), 0o644)
+	}
+	if err != nil {
+		return fmt.Errorf("keep which CPUs shared a cache: %w", err)
+	}
+	return nil
+}

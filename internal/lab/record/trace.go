@@ -1,0 +1,221 @@
+package record
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/trace"
+)
+
+// Trace is what an agent sampled of one victim in all its recorded runs, in
+// order of time, and what is known of it.
+type Trace struct {
+	Name    string // the victim's workload
+	Samples []sample.Sample
+	Labels  []trace.Label
+	Runs    []Run // those in it and those left out
+}
+
+// Run is one run of a trace.
+type Run struct {
+	Cell      string    `json:"cell"`
+	N         int       `json:"n"`
+	Stretches []Stretch `json:"stretches,omitempty"`
+	Samples   int       `json:"samples"`
+	// Caches says that CPUs began or ceased to share a cache, "" for no.
+	Caches string `json:"caches,omitempty"`
+	// Left is why it is not in the trace, "" where it is.
+	Left string `json:"left,omitempty"`
+}
+
+// other is the name of what ran outside any task, which keeps it.
+const other = "(other)"
+
+// Traces makes a trace of each victim's workload out of the valid runs of a
+// folder that an agent has sampled, a measured part at a time. Only intervals
+// that lie within a run's verified window are taken; the rest is not known.
+// Tasks are named after the folder's study, their part and their workload, so that
+// a task of one run is the same in the next.
+func Traces(f *result.Folder, s *study.Study, runs []result.Run) ([]Trace, error) {
+	var all []Trace
+	runs = slices.Clone(runs)
+	slices.SortStableFunc(runs, func(a, b result.Run) int { return a.Start.Compare(b.Start) })
+	for i := range runs {
+		r := &runs[i]
+		if r.Verdict != result.Valid {
+			continue
+		}
+		victim := slices.IndexFunc(r.Cell.Parts, func(p study.Part) bool { return p.Measure })
+		if victim < 0 {
+			continue
+		}
+		rows, err := samples(f, r)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // not recorded
+		}
+		if err != nil {
+			return nil, err
+		}
+		seconds, err := f.Samples(r)
+		if err != nil {
+			return nil, err
+		}
+		name := r.Cell.Parts[victim].Workload.Name
+		k := slices.IndexFunc(all, func(t Trace) bool { return t.Name == name })
+		if k < 0 {
+			k = len(all)
+			all = append(all, Trace{Name: name})
+		}
+		if err := all[k].add(f, s, r, rows, seconds); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+func samples(f *result.Folder, r *result.Run) ([]sample.Sample, error) {
+	file, err := os.Open(f.RunPath(r, TraceFile))
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	in, err := trace.NewReader(bufio.NewReader(file))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", file.Name(), err)
+	}
+	var all []sample.Sample
+	for {
+		var one sample.Sample
+		switch err := in.Read(&one); {
+		case err == io.EOF && in.Report().Bad == 0:
+			return all, nil
+		case err == io.EOF:
+			return nil, fmt.Errorf("read %s: %d bad rows", file.Name(), in.Report().Bad)
+		case err != nil:
+			return nil, fmt.Errorf("read %s: %w", file.Name(), err)
+		}
+		all = append(all, one)
+	}
+}
+
+func (t *Trace) add(f *result.Folder, s *study.Study, r *result.Run, rows []sample.Sample, seconds []result.Sample) error {
+	run := Run{Cell: r.Cell.String(), N: r.N, Stretches: Stretches(r, seconds)}
+	var err error
+	if run.Caches, err = flip(f.RunPath(r, CachesFile)); err != nil {
+		return err
+	}
+	for _, one := range run.Stretches {
+		if one.Truth == Unclear {
+			run.Left = "unclear: " + one.Why
+		}
+	}
+	period := time.Second
+	if a := s.Observe.Agent; a != nil {
+		period = a.Period
+	}
+	tasks := map[string]sample.TaskName{other: other}
+	jobs := map[string]string{other: other}
+	for i := range r.Cell.Parts {
+		p := &r.Cell.Parts[i]
+		tasks[p.Name()] = sample.TaskName("/" + s.Name + "/" + strings.ReplaceAll(p.Name(), "/", "-") + "-" + p.Workload.Name)
+		jobs[p.Name()] = p.Workload.Name
+	}
+	from, to := sample.At(r.Start.Add(r.Window.From)), sample.At(r.Start.Add(r.Window.To))
+	for _, one := range rows {
+		task, ok := tasks[string(one.Job)]
+		if !ok || one.TS.Add(-period) < from || one.TS > to {
+			continue
+		}
+		run.Samples++
+		if run.Left == "" {
+			one.Machine, one.Task, one.Job = s.Name, task, sample.JobName(jobs[string(one.Job)])
+			t.Samples = append(t.Samples, one)
+		}
+	}
+	if run.Samples == 0 {
+		run.Left = "the agent took no sample in its window"
+	}
+	for _, one := range run.Stretches {
+		if one.Truth == Hurt && run.Left == "" {
+			t.Labels = append(t.Labels, trace.Label{Machine: s.Name, Victim: tasks[one.Victim], Antagonist: tasks[one.Antagonist], Cause: one.Cause,
+				From: sample.At(r.Start.Add(one.Window.From)), To: sample.At(r.Start.Add(one.Window.To))})
+		}
+	}
+	t.Runs = append(t.Runs, run)
+	return nil
+}
+
+// apart is how many times longer a round trip is through another cache (see
+// package observe).
+const apart = 2.5
+
+// flip says which CPUs a hypervisor brought together or apart in the run, by the
+// first and the last look.
+func flip(file string) (string, error) {
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	var looks []map[string]float64
+	if err == nil {
+		err = json.Unmarshal(text, &looks)
+	}
+	if err != nil {
+		return "", fmt.Errorf("read %s: %w", file, err)
+	}
+	if len(looks) < 2 {
+		return "", nil
+	}
+	first, last := looks[0], looks[len(looks)-1]
+	var words []string
+	for pair, a := range first {
+		if b := last[pair]; a > 0 && b > 0 && math.Max(a/b, b/a) >= apart {
+			words = append(words, fmt.Sprintf("CPUs %s: %.0f ns before, %.0f ns after", pair, a, b))
+		}
+	}
+	slices.Sort(words)
+	return strings.Join(words, "; "), nil
+}
+
+// Write writes a trace with its labels. Runs whose CPUs changed caches, and what
+// was left out, stand in remarks before it.
+func (t *Trace) Write(w io.Writer) error {
+	b := bufio.NewWriter(w)
+	for _, r := range t.Runs {
+		if r.Caches != "" {
+			fmt.Fprintf(b, "# cache flip in %s: %s\n", r.Cell, r.Caches)
+		}
+		if r.Left != "" {
+			fmt.Fprintf(b, "# left out %s: %s\n", r.Cell, r.Left)
+		}
+	}
+	var used []sample.Extra
+	for _, e := range sample.AllExtras() {
+		if slices.ContainsFunc(t.Samples, func(s sample.Sample) bool { _, ok := s.Extras.Get(e); return ok }) {
+			used = append(used, e)
+		}
+	}
+	out := trace.NewWriter(b, used...)
+	err := out.Labels(t.Labels...)
+	for i := range t.Samples {
+		if err == nil {
+			err = out.Write(&t.Samples[i])
+		}
+	}
+	if err = errors.Join(err, out.Flush(), b.Flush()); err != nil {
+		return fmt.Errorf("write trace %s: %w", t.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,179 @@
+package record
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/quell-dev/quell/internal/lab/analyse"
+	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/study"
+)
+
+// Truth is what the lab knows of a role beside another.
+type Truth string
+
+// The truths.
+const (
+	Hurt    Truth = "hurt"
+	Spared  Truth = "spared"
+	Unclear Truth = "unclear"
+)
+
+// What makes them. Between the two slowdowns nothing is said. A victim whose
+// rates before and after differ by more than steady was disturbed by something
+// else, or changed by itself; so was one beside whom others used more CPU than
+// before, by more than foreign of its CPUs.
+const (
+	hurtFrom   = 1.15
+	sparedUpTo = 1.05
+	steady     = 1.15
+	foreign    = 0.15
+	// Levels of the antagonist's load that stand for its absence and presence,
+	// of its CPUs; presence is held against what it really used.
+	off, on   = 0.05, 0.5
+	leastUsed = 0.1
+)
+
+// Stretch is a time in which one part ran beside another that was there before
+// and after it only in name.
+type Stretch struct {
+	Victim     string        `json:"victim"` // parts' names
+	Antagonist string        `json:"antagonist"`
+	Window     result.Window `json:"window"` // after the run's start
+	// Slowdown is the victim's time for a unit of work in it over that outside.
+	Slowdown analyse.Num `json:"slowdown"`
+	// Used is what the antagonist used in it, share of its CPUs.
+	Used  float64 `json:"used"`
+	Truth Truth   `json:"truth"`
+	Why   string  `json:"why,omitempty"` // of what is unclear
+	Cause string  `json:"cause,omitempty"`
+}
+
+// Stretches finds out of a valid run with a staircase who hurt whom and when:
+// every measured part against the role that climbs. A run without one has none.
+func Stretches(r *result.Run, seconds []result.Sample) []Stretch {
+	var present, absent []result.Step
+	for _, s := range r.Steps {
+		switch {
+		case s.Target >= on:
+			present = append(present, s)
+		case s.Target <= off:
+			absent = append(absent, s)
+		}
+	}
+	if len(present) == 0 {
+		return nil
+	}
+	var all []Stretch
+	for _, w := range stretches(present) {
+		for i := range r.Cell.Parts {
+			p := &r.Cell.Parts[i]
+			if !p.Measure || p.Role == present[0].Role {
+				continue
+			}
+			for j := range r.Cell.Parts {
+				if q := &r.Cell.Parts[j]; q.Role == present[0].Role {
+					s := Stretch{Victim: p.Name(), Antagonist: q.Name(), Window: w, Cause: cause(r, p, q)}
+					s.judge(r, seconds, present, absent)
+					all = append(all, s)
+				}
+			}
+		}
+	}
+	return all
+}
+
+// stretches joins steps that follow each other.
+func stretches(steps []result.Step) []result.Window {
+	var all []result.Window
+	for _, s := range steps {
+		if n := len(all); n > 0 && all[n-1].To == s.From {
+			all[n-1].To = s.To
+		} else {
+			all = append(all, result.Window{From: s.From, To: s.To})
+		}
+	}
+	return all
+}
+
+// cause is the CPU where the two share one, else what the antagonist contends
+// for.
+func cause(r *result.Run, victim, antagonist *study.Part) string {
+	cpus := func(name string) string {
+		i := slices.IndexFunc(r.Parts, func(p result.Part) bool { return p.Name == name })
+		if i < 0 {
+			return ""
+		}
+		return strings.Join(r.Parts[i].CPUs, ";")
+	}
+	// Placements of this kind of study are of one CPU each.
+	if c := cpus(victim.Name()); c != "" && c == cpus(antagonist.Name()) {
+		return "cpu"
+	}
+	return antagonist.Workload.Contends
+}
+
+func (s *Stretch) judge(r *result.Run, seconds []result.Sample, present, absent []result.Step) {
+	s.Truth, s.Slowdown = Unclear, analyse.Num(math.NaN())
+	i := slices.IndexFunc(r.Parts, func(p result.Part) bool { return p.Name == s.Victim })
+	if i < 0 {
+		s.Why = "no record of the victim"
+		return
+	}
+	rate := func(steps []result.Step) float64 {
+		var units, span float64
+		for _, one := range steps {
+			from, to := one.From+one.Settle, one.To-one.Trail
+			units += analyse.Throughput(r.Parts[i].Iterations, from, to) * (to - from).Seconds()
+			span += (to - from).Seconds()
+		}
+		return units / span
+	}
+	within := func(one result.Step) bool { return one.From >= s.Window.From && one.To <= s.Window.To }
+	in := slices.DeleteFunc(slices.Clone(present), func(one result.Step) bool { return !within(one) })
+	before := slices.DeleteFunc(slices.Clone(absent), func(one result.Step) bool { return one.To > s.Window.From })
+	after := slices.DeleteFunc(slices.Clone(absent), func(one result.Step) bool { return one.From < s.Window.To })
+	for _, one := range in {
+		s.Used += one.Achieved / float64(len(in))
+	}
+	if len(before) == 0 || len(after) == 0 {
+		s.Why = "the antagonist was not away before and after it"
+		return
+	}
+	beside, first, second := rate(in), rate(before), rate(after)
+	s.Slowdown = analyse.Num((first + second) / 2 / beside)
+	more := share(seconds, "cpu.foreign", in) - share(seconds, "cpu.foreign", append(before, after...))
+	least, most := min(first, second), max(first, second)
+	switch {
+	case !(beside > 0) || !(least > 0):
+		s.Why = "no work was done in a part of it"
+	case s.Used < leastUsed:
+		s.Why = fmt.Sprintf("the antagonist used %.0f %% of its CPUs", 100*s.Used)
+	case most > steady*least:
+		s.Why = fmt.Sprintf("without the antagonist the rate was %.3g before and %.3g after", first, second)
+	case more > foreign:
+		s.Why = fmt.Sprintf("others used %.0f points more of the CPUs than before and after", 100*more)
+	case least/beside >= hurtFrom:
+		s.Truth = Hurt
+	case s.Slowdown <= sparedUpTo:
+		s.Truth = Spared
+	default:
+		s.Why = fmt.Sprintf("slowed by %.0f %%: neither clearly nor clearly not", 100*(s.Slowdown-1))
+	}
+}
+
+// share is a value's mean over the seconds of some steps; 0 where it was not
+// measured.
+func share(seconds []result.Sample, name string, steps []result.Step) float64 {
+	sum, n := 0.0, 0.0
+	for _, s := range seconds {
+		v, ok := s.Values[name]
+		if ok && slices.ContainsFunc(steps, func(one result.Step) bool { return s.At-time.Second >= one.From && s.At <= one.To }) {
+			sum, n = sum+v, n+1
+		}
+	}
+	return sum / max(n, 1)
+}

@@ -1,0 +1,143 @@
+package remote
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// frame is one line of what a lab and its helper say to each other, as JSON. What
+// the lab asks has an ID, and so has the answer. Times are ns of the sender's
+// CLOCK_MONOTONIC.
+//
+//	lab:    beat | ping ID | make ID Part | start ID Env Job | begin ID Proc NS | stop ID Proc
+//	        pin ID Env Sets | pinned, usage, threads, ready, close ID Env | freeze ID Env Stop | bye ID
+//	helper: hello | beat | answer ID … | out Proc FD Text | exit Proc Text
+type frame struct {
+	Op      string      `json:"op"`
+	ID      int         `json:"id,omitempty"`
+	Env     int         `json:"env,omitempty"`
+	Proc    int         `json:"proc,omitempty"`
+	NS      int64       `json:"ns,omitempty"`
+	Within  int64       `json:"within,omitempty"`
+	Part    *study.Part `json:"part,omitempty"`
+	Job     *job        `json:"job,omitempty"`
+	Sets    []string    `json:"sets,omitempty"`
+	Usage   *lab.Usage  `json:"usage,omitempty"`
+	Threads []int       `json:"threads,omitempty"`
+	Yes     bool        `json:"yes,omitempty"` // stop of freeze; the answer to ready
+	FD      int         `json:"fd,omitempty"`
+	Text    string      `json:"text,omitempty"`
+	Failed  *failure    `json:"failed,omitempty"`
+}
+
+// job is lab.Job as it travels.
+type job struct {
+	Name  string   `json:"name"`
+	Argv  []string `json:"argv"`
+	Dir   string   `json:"dir,omitempty"`
+	Env   []string `json:"env,omitempty"`
+	Waits bool     `json:"waits,omitempty"`
+}
+
+// failure is an error as it travels.
+type failure struct {
+	Text   string `json:"text"`
+	Lack   string `json:"lack,omitempty"` // of a *lab.LackError
+	Remedy string `json:"remedy,omitempty"`
+}
+
+func failureOf(err error) *failure {
+	if err == nil {
+		return nil
+	}
+	f := &failure{Text: err.Error()}
+	if lack := (*lab.LackError)(nil); errors.As(err, &lack) {
+		f.Lack, f.Remedy = lack.What, lack.Remedy
+	}
+	return f
+}
+
+// on is the error, as one of the host.
+func (f *failure) on(host string) error {
+	switch {
+	case f == nil:
+		return nil
+	case f.Lack != "":
+		return &lab.LackError{What: "host " + host + ": " + f.Lack, Remedy: f.Remedy}
+	}
+	return fmt.Errorf("host %s: %s", host, f.Text)
+}
+
+// mostLine bounds a frame; mostText what a program's output may hold of it.
+const (
+	mostLine = 1 << 20
+	mostText = 64 << 10
+)
+
+// wire carries frames.
+type wire struct {
+	lines *bufio.Scanner
+	mu    sync.Mutex
+	to    io.Writer
+}
+
+func newWire(from io.Reader, to io.Writer) *wire {
+	w := &wire{lines: bufio.NewScanner(from), to: to}
+	w.lines.Buffer(nil, mostLine)
+	return w
+}
+
+func (w *wire) send(f frame) error {
+	text, err := json.Marshal(&f)
+	if err != nil {
+		return fmt.Errorf("send %s: %w", f.Op, err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, err := w.to.Write(append(text, '\n')); err != nil {
+		return fmt.Errorf("send %s: %w", f.Op, err)
+	}
+	return nil
+}
+
+// receive returns the next frame, or io.EOF.
+func (w *wire) receive() (frame, error) {
+	for w.lines.Scan() {
+		var f frame
+		if json.Unmarshal(w.lines.Bytes(), &f) == nil && f.Op != "" {
+			return f, nil
+		}
+	}
+	if err := w.lines.Err(); err != nil {
+		return frame{}, fmt.Errorf("receive: %w", err)
+	}
+	return frame{}, io.EOF
+}
+
+func setsOf(texts []string) ([]sample.Set, error) {
+	var all []sample.Set
+	for _, text := range texts {
+		s, err := sample.ParseSet(text)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, s)
+	}
+	return all, nil
+}
+
+func textsOf(sets []sample.Set) []string {
+	var all []string
+	for _, s := range sets {
+		all = append(all, s.String())
+	}
+	return all
+}

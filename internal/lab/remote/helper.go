@@ -1,0 +1,283 @@
+package remote
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/lab/study"
+)
+
+// Maker makes environments; *env.Maker is one.
+type Maker interface {
+	Make(ctx context.Context, p *study.Part) (lab.Environment, error)
+	Sweep() error
+	Close() error
+}
+
+// self stands for the helper's own program in commands.
+const self = "{quell}"
+
+// LeastLease is the shortest that a lease may be: a quarter of it must be enough
+// to kill and remove what runs.
+const LeastLease = 2 * time.Second
+
+// helper serves one lab on its host.
+type helper struct {
+	wire  *wire
+	maker Maker
+	exe   string
+	lease time.Duration
+	heard atomic.Int64 // CLOCK_MONOTONIC
+
+	mu    sync.Mutex
+	next  int
+	envs  map[int]lab.Environment
+	procs map[int]lab.Process
+}
+
+// ErrLease is why a helper has ended everything: it has not heard of its lab.
+var ErrLease = errors.New("nothing was heard of the lab: everything was ended")
+
+// Serve is the helper: it does what a lab says on in and answers on out, until
+// in ends or nothing was heard for the better part of the lease. exe is its own
+// program. Everything it has made is gone when it returns.
+func Serve(ctx context.Context, in io.Reader, out io.Writer, maker Maker, exe string, lease time.Duration) error {
+	if lease < LeastLease {
+		return fmt.Errorf("serve a lab: lease %s: want %s or more", lease, LeastLease)
+	}
+	h := &helper{wire: newWire(in, out), maker: maker, exe: exe, lease: lease, envs: map[int]lab.Environment{}, procs: map[int]lab.Process{}}
+	h.heard.Store(monotonic())
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if err := maker.Sweep(); err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- h.listen(ctx) }()
+	err := h.watch(ctx, ended)
+	return errors.Join(err, h.end())
+}
+
+// watch waits for the input's end, or the lease's.
+func (h *helper) watch(ctx context.Context, ended <-chan error) error {
+	// In a hurry from here on: the last quarter is for ending.
+	limit := h.lease * 3 / 4
+	look := time.NewTicker(h.lease / 40)
+	defer look.Stop()
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-look.C:
+			if time.Duration(monotonic()-h.heard.Load()) > limit {
+				return ErrLease
+			}
+		}
+	}
+}
+
+// end kills whatever runs before it is asked to end, which may take its time,
+// and removes everything.
+func (h *helper) end() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var errs []error
+	for _, e := range h.envs {
+		errs = append(errs, e.Freeze(false))
+		// What forks between looking and killing is found the next time.
+		for range 3 {
+			threads, err := e.Threads()
+			if err != nil || len(threads) == 0 {
+				break // Close tells
+			}
+			for _, tid := range threads {
+				_ = unix.Kill(tid, unix.SIGKILL) // of its whole process; it may be gone
+			}
+		}
+	}
+	return errors.Join(append(errs, h.maker.Close())...)
+}
+
+// listen answers until the input ends, which is no error: the lab is done.
+func (h *helper) listen(ctx context.Context) error {
+	if err := h.wire.send(frame{Op: "hello"}); err != nil {
+		return err
+	}
+	for {
+		f, err := h.wire.receive()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		h.heard.Store(monotonic())
+		switch f.Op {
+		case "beat":
+			go func() { _ = h.wire.send(frame{Op: "beat"}) }() // a lab that is gone is seen by watch
+		case "ping":
+			// At once: what comes between is taken for the way.
+			if err := h.wire.send(frame{Op: "answer", ID: f.ID, NS: monotonic()}); err != nil {
+				return err
+			}
+		case "bye":
+			return nil
+		default:
+			go func() {
+				a := h.obey(ctx, &f)
+				a.Op, a.ID = "answer", f.ID
+				_ = h.wire.send(a)
+			}()
+		}
+	}
+}
+
+// obey does what is asked and answers.
+func (h *helper) obey(ctx context.Context, f *frame) (a frame) {
+	fail := func(err error) frame { return frame{Failed: failureOf(err)} }
+	if f.Op == "make" {
+		return h.make(ctx, f.Part)
+	}
+	h.mu.Lock()
+	e, p := h.envs[f.Env], h.procs[f.Proc]
+	h.mu.Unlock()
+	switch {
+	case f.Op == "begin" && p != nil:
+		return h.begin(p, f.NS)
+	case f.Op == "stop" && p != nil:
+		return fail(p.Stop())
+	case e == nil:
+		return fail(fmt.Errorf("%s: no such environment or process", f.Op))
+	}
+	var err error
+	switch f.Op {
+	case "start":
+		return h.start(ctx, e, f.Job)
+	case "pin":
+		sets, bad := setsOf(f.Sets)
+		if err = bad; err == nil {
+			err = e.Pin(sets)
+		}
+	case "pinned":
+		sets, bad := e.Pinned()
+		a.Sets, err = textsOf(sets), bad
+	case "usage":
+		u, bad := e.Usage()
+		a.Usage, err = &u, bad
+	case "threads":
+		a.Threads, err = e.Threads()
+	case "ready":
+		a.Yes, err = e.Ready()
+	case "freeze":
+		err = e.Freeze(f.Yes)
+	case "close":
+		err = e.Close()
+	default:
+		err = fmt.Errorf("%q is not known to this helper", f.Op)
+	}
+	a.Failed = failureOf(err)
+	return a
+}
+
+func (h *helper) make(ctx context.Context, p *study.Part) frame {
+	if p == nil {
+		return frame{Failed: &failure{Text: "make: no part"}}
+	}
+	e, err := h.maker.Make(ctx, p)
+	if err != nil {
+		return frame{Failed: failureOf(err)}
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.next++
+	h.envs[h.next] = e
+	return frame{Env: h.next}
+}
+
+func (h *helper) start(ctx context.Context, e lab.Environment, j *job) frame {
+	if j == nil || len(j.Argv) == 0 {
+		return frame{Failed: &failure{Text: "start: no program given"}}
+	}
+	for i := range j.Argv {
+		if j.Argv[i] == self {
+			j.Argv[i] = h.exe
+		}
+	}
+	h.mu.Lock()
+	h.next++
+	id := h.next
+	h.mu.Unlock()
+	p, err := e.Start(ctx, lab.Job{Name: j.Name, Argv: j.Argv, Dir: j.Dir, Env: j.Env, Waits: j.Waits,
+		Stdout: &outlet{wire: h.wire, proc: id, fd: 1}, Stderr: &outlet{wire: h.wire, proc: id, fd: 2}})
+	if err != nil {
+		return frame{Failed: failureOf(err)}
+	}
+	h.mu.Lock()
+	h.procs[id] = p
+	h.mu.Unlock()
+	go func() {
+		<-p.Done()
+		_ = h.wire.send(frame{Op: "exit", Proc: id, Failed: failureOf(p.Err())})
+	}()
+	return frame{Proc: id}
+}
+
+// begin lets a process go at an instant of this host's clock, 0 for now.
+func (h *helper) begin(p lab.Process, at int64) frame {
+	if wait := at - monotonic(); at != 0 && wait > 0 {
+		if time.Duration(wait) > h.lease {
+			return frame{Failed: &failure{Text: "begin: that is after the lease's end"}}
+		}
+		time.Sleep(time.Duration(wait))
+	}
+	from := monotonic()
+	_, _, err := p.Begin()
+	to := monotonic()
+	return frame{NS: to, Within: to - from, Failed: failureOf(err)}
+}
+
+// outlet sends what a program writes, a line a frame; what is left without an
+// end when it ends is lost.
+type outlet struct {
+	wire     *wire
+	proc, fd int
+	partial  []byte
+}
+
+// Write implements io.Writer.
+func (o *outlet) Write(p []byte) (int, error) {
+	o.partial = append(o.partial, p...)
+	for {
+		line, rest, ok := bytes.Cut(o.partial, []byte("\n"))
+		if !ok && len(o.partial) > mostText {
+			line, rest, ok = o.partial, nil, true
+		}
+		if !ok {
+			return len(p), nil
+		}
+		o.partial = rest
+		if err := o.wire.send(frame{Op: "out", Proc: o.proc, FD: o.fd, Text: string(line)}); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// monotonic is CLOCK_MONOTONIC in ns.
+func monotonic() int64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		panic(err) // every kernel has it
+	}
+	return ts.Nano()
+}

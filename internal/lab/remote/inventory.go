@@ -1,0 +1,101 @@
+package remote
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/quell-dev/quell/internal/keyed"
+)
+
+// Inventory is the hosts that a lab may use.
+type Inventory struct {
+	Hosts []Spec `key:"hosts" help:"by name"`
+}
+
+// Spec says how a host is reached. It holds no secret.
+type Spec struct {
+	Name    string `key:"-"`
+	Address string `key:"address" help:"host or host:port"`
+	User    string `key:"user" help:"none: root"`
+	Key     string `key:"key" help:"file of the key to log in with; none: those of the SSH agent, then ~/.ssh/id_*"`
+	// HostKey is as in the host's /etc/ssh/ssh_host_ed25519_key.pub.
+	HostKey    string `key:"host_key" help:"the host's public key; none: it is in known_hosts"`
+	KnownHosts string `key:"known_hosts" help:"none: ~/.ssh/known_hosts"`
+	Jump       string `key:"jump" help:"name of the host that it is reached through"`
+	Sudo       bool   `key:"sudo" help:"become root with sudo -n: cgroups are root's to make"`
+}
+
+// SetName implements keyed.Named.
+func (s *Spec) SetName(name string) { s.Name = name }
+
+// Missing implements keyed.Needing.
+func (s *Spec) Missing(seen map[string]bool) []string {
+	if seen["address"] {
+		return nil
+	}
+	return []string{"address"}
+}
+
+// TerraformOutput is the output of `terraform output -json` that holds the hosts,
+// as the file would.
+const TerraformOutput = "quell_hosts"
+
+// ReadInventory reads an inventory: YAML, or what `terraform output -json` says.
+// Problems are a *keyed.InvalidError.
+func ReadInventory(file string, text []byte) (*Inventory, error) {
+	var outputs map[string]struct {
+		Value json.RawMessage `json:"value"`
+	}
+	if bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) && json.Unmarshal(text, &outputs) == nil {
+		if o, ok := outputs[TerraformOutput]; ok && o.Value != nil {
+			// JSON is YAML. The mapping from names is the output itself.
+			text = append(append([]byte(`{"hosts": `), o.Value...), '}')
+		}
+	}
+	var inv Inventory
+	r := keyed.Reader{File: file}
+	if err := r.Document(&inv, text); err != nil {
+		return nil, fmt.Errorf("read inventory %s: %w", file, err)
+	}
+	if len(r.Problems) == 0 && len(inv.Hosts) == 0 {
+		r.Add("hosts", "none", "at least one host", file)
+	}
+	for i := range inv.Hosts {
+		inv.check(&r, &inv.Hosts[i])
+	}
+	if len(r.Problems) > 0 {
+		return nil, &keyed.InvalidError{What: "inventory " + file, Problems: r.Problems}
+	}
+	return &inv, nil
+}
+
+func (inv *Inventory) check(r *keyed.Reader, s *Spec) {
+	key := "hosts." + s.Name
+	if s.Address == "" || strings.ContainsAny(s.Address, " @/") {
+		r.Add(key+".address", s.Address, "a host, or host:port", r.Near(key))
+	}
+	if _, err := parseHostKey(s.HostKey); s.HostKey != "" && err != nil {
+		r.Add(key+".host_key", s.HostKey, "a line like \"ssh-ed25519 AAAA…\"", r.Near(key))
+	}
+	// Who is reached through himself is never reached.
+	for at, steps := s, 0; at.Jump != ""; steps++ {
+		next := inv.Lookup(at.Jump)
+		if next == nil || steps > len(inv.Hosts) {
+			r.Add(key+".jump", s.Jump, "the name of another host, and no circle", r.Near(key))
+			return
+		}
+		at = next
+	}
+}
+
+// Lookup finds a host by its name; nil if there is none.
+func (inv *Inventory) Lookup(name string) *Spec {
+	i := slices.IndexFunc(inv.Hosts, func(s Spec) bool { return s.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &inv.Hosts[i]
+}

@@ -1,0 +1,232 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// Environment is one part's on a host; it implements lab.Environment. Threads
+// are the host's ids.
+type Environment struct {
+	host *Host
+	id   int
+}
+
+// Make makes a part's environment on the host.
+func (h *Host) Make(ctx context.Context, p *study.Part) (*Environment, error) {
+	a, err := h.call(ctx, frame{Op: "make", Part: p})
+	if err != nil {
+		return nil, err
+	}
+	return &Environment{h, a.Env}, nil
+}
+
+// ask is a call about the environment that is waited for as long as the host is
+// there.
+func (e *Environment) ask(f frame) (frame, error) {
+	f.Env = e.id
+	return e.host.call(context.Background(), f)
+}
+
+// Start implements lab.Environment.
+func (e *Environment) Start(ctx context.Context, j lab.Job) (lab.Process, error) {
+	return e.Run(ctx, j)
+}
+
+// Run is Start, of a process that can begin at an instant.
+func (e *Environment) Run(ctx context.Context, j lab.Job) (*Process, error) {
+	h := e.host
+	argv := slices.Clone(j.Argv)
+	for i := range argv {
+		if slices.Contains(h.opt.Self, argv[i]) {
+			argv[i] = self
+		}
+	}
+	a, err := h.call(ctx, frame{Op: "start", Env: e.id, Job: &job{j.Name, argv, j.Dir, j.Env, j.Waits}})
+	if err != nil {
+		return nil, err
+	}
+	p := &Process{Told: lab.NewTold(j), host: h, id: a.Proc, name: j.Name}
+	h.mu.Lock()
+	if h.procs == nil {
+		h.mu.Unlock()
+		return nil, h.reason()
+	}
+	h.procs[p.id] = p
+	early := h.early[p.id]
+	delete(h.early, p.id)
+	h.mu.Unlock()
+	for _, f := range early {
+		p.said(f)
+	}
+	return p, nil
+}
+
+// Pin implements lab.Environment.
+func (e *Environment) Pin(sets []sample.Set) error {
+	_, err := e.ask(frame{Op: "pin", Sets: textsOf(sets)})
+	return err
+}
+
+// Pinned implements lab.Environment.
+func (e *Environment) Pinned() ([]sample.Set, error) {
+	a, err := e.ask(frame{Op: "pinned"})
+	if err != nil {
+		return nil, err
+	}
+	return setsOf(a.Sets)
+}
+
+// Usage implements lab.Environment.
+func (e *Environment) Usage() (lab.Usage, error) {
+	a, err := e.ask(frame{Op: "usage"})
+	if err != nil || a.Usage == nil {
+		return lab.Usage{}, err
+	}
+	return *a.Usage, nil
+}
+
+// Threads implements lab.Environment.
+func (e *Environment) Threads() ([]int, error) {
+	a, err := e.ask(frame{Op: "threads"})
+	return a.Threads, err
+}
+
+// Ready implements lab.Environment.
+func (e *Environment) Ready() (bool, error) {
+	a, err := e.ask(frame{Op: "ready"})
+	return a.Yes, err
+}
+
+// Freeze implements lab.Environment.
+func (e *Environment) Freeze(stop bool) error {
+	_, err := e.ask(frame{Op: "freeze", Yes: stop})
+	return err
+}
+
+// Close implements lab.Environment.
+func (e *Environment) Close() error {
+	_, err := e.ask(frame{Op: "close"})
+	return err
+}
+
+// Process is a command on a host; it implements lab.Process.
+type Process struct {
+	*lab.Told
+	host *Host
+	id   int
+	name string
+}
+
+// said is called by the host's listener, and once by Run.
+func (p *Process) said(f frame) {
+	if f.Op == "exit" {
+		p.Ended(f.Failed.on(p.host.Name))
+		return
+	}
+	p.Wrote(f.FD, f.Text)
+}
+
+// Begin implements lab.Process.
+func (p *Process) Begin() (time.Time, time.Duration, error) {
+	b := p.begin(context.Background(), 0)
+	return b.At, b.Within, b.Err
+}
+
+func (p *Process) begin(ctx context.Context, at int64) Began {
+	a, err := p.host.call(ctx, frame{Op: "begin", Proc: p.id, NS: at})
+	if err != nil {
+		return Began{Err: fmt.Errorf("begin %s: %w", p.name, err)}
+	}
+	_, unsure := p.host.Clock()
+	return Began{At: p.host.here(a.NS), Within: time.Duration(a.Within) + unsure, There: a.NS}
+}
+
+// Err implements lab.Process: a *LostError where the host was lost.
+func (p *Process) Err() error {
+	stopped, err := p.Outcome()
+	if lost := (*LostError)(nil); stopped && !errors.As(err, &lost) {
+		return nil
+	}
+	return err
+}
+
+// Clock implements lab.Process.
+func (p *Process) Clock(ns int64) time.Time { return p.host.here(ns) }
+
+// Stop implements lab.Process.
+func (p *Process) Stop() error {
+	if !p.Stopping() {
+		return nil
+	}
+	_, err := p.host.call(context.Background(), frame{Op: "stop", Proc: p.id})
+	return err
+}
+
+// Began is when a process went off, by this machine's clock.
+type Began struct {
+	At     time.Time
+	Within time.Duration // how far that may be wrong
+	There  int64         // by its host's CLOCK_MONOTONIC, ns
+	Err    error         // why it did not
+}
+
+// lead is how far ahead the instant is by default: the word must have arrived
+// everywhere by then.
+const lead = 250 * time.Millisecond
+
+// Begin lets processes on any hosts go at one instant: ahead of now (0: a quarter
+// of a second), by each host's own clock as it is compared just before. The error
+// joins those of the ones that did not go, of which the others do not know.
+func Begin(ctx context.Context, procs []*Process, ahead time.Duration) ([]Began, error) {
+	hosts := map[*Host]bool{}
+	for _, p := range procs {
+		hosts[p.host] = true
+	}
+	var wg sync.WaitGroup
+	for h := range hosts {
+		wg.Go(func() { _ = h.compare(ctx) }) // who is lost fails to begin
+	}
+	wg.Wait()
+	if ahead <= 0 {
+		ahead = lead
+	}
+	at := time.Now().Add(ahead)
+	all := make([]Began, len(procs))
+	for i, p := range procs {
+		wg.Go(func() {
+			all[i] = p.begin(ctx, p.host.there(at))
+		})
+	}
+	wg.Wait()
+	var errs []error
+	for i := range all {
+		errs = append(errs, all[i].Err)
+	}
+	return all, errors.Join(errs...)
+}
+
+// Skew is how far apart the first and the last went off.
+func Skew(all []Began) time.Duration {
+	var first, last time.Time
+	for _, b := range all {
+		if b.Err != nil {
+			continue
+		}
+		if first.IsZero() || b.At.Before(first) {
+			first = b.At
+		}
+		if b.At.After(last) {
+			last = b.At
+		}
+	}
+	return last.Sub(first)
+}

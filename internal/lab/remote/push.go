@@ -1,0 +1,84 @@
+package remote
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"debug/elf"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"golang.org/x/crypto/ssh"
+)
+
+// Facts are what a host says of itself.
+type Facts struct {
+	System  string `json:"system"`  // uname -s
+	Release string `json:"release"` // uname -r
+	Machine string `json:"machine"` // uname -m
+}
+
+// machines are the kernel's names of what helpers are built for.
+var machines = map[elf.Machine]string{elf.EM_X86_64: "x86_64", elf.EM_AARCH64: "aarch64"}
+
+// push brings the helper to the host, unless the same is there already, and
+// returns where it is. It goes to the user's cache and not to /tmp, from where
+// programs may not run.
+func push(c *ssh.Client, host, helper string) (path string, f Facts, err error) {
+	out, err := command(c, `uname -s; uname -r; uname -m; echo "${XDG_CACHE_HOME:-$HOME/.cache}/quell"`, nil)
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	if err != nil || len(lines) != 4 {
+		return "", f, fmt.Errorf("ask host %s what it is: %w: %q", host, err, out)
+	}
+	f = Facts{lines[0], lines[1], lines[2]}
+	data, err := os.ReadFile(helper)
+	if err != nil {
+		return "", f, fmt.Errorf("read helper: %w", err)
+	}
+	program, err := elf.NewFile(bytes.NewReader(data))
+	if err != nil {
+		return "", f, fmt.Errorf("read helper %s: %w", helper, err)
+	}
+	if f.System != "Linux" || machines[program.Machine] != f.Machine {
+		return "", f, fmt.Errorf("host %s is a %s %s, and the helper %s is for %s on Linux: name another", host, f.System, f.Machine, helper, machines[program.Machine])
+	}
+	hash := hashOf(data)
+	dir := lines[3]
+	path = helperPath(dir, hash)
+	is := fmt.Sprintf("test \"$(sha256sum < %s 2>/dev/null | cut -d' ' -f1)\" = %s", quote(path), hash)
+	if _, err := command(c, is, nil); err == nil {
+		return path, f, nil
+	}
+	// Its name comes last: whoever finds it finds all of it.
+	out, err = command(c, fmt.Sprintf(`umask 077 && mkdir -p %[1]s && cat > %[2]s.$$ && chmod 700 %[2]s.$$ && mv %[2]s.$$ %[2]s && %[3]s`,
+		quote(dir), quote(path), is), bytes.NewReader(data))
+	if err != nil {
+		return "", f, fmt.Errorf("push the helper to host %s: %w: %s", host, err, out)
+	}
+	return path, f, nil
+}
+
+func hashOf(data []byte) string {
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
+}
+
+// helperPath is where a helper of that hash is, below the cache's directory.
+func helperPath(dir, hash string) string { return dir + "/lab-" + hash[:16] }
+
+// command runs a command with the host's shell and returns what it says.
+func command(c *ssh.Client, line string, in io.Reader) (string, error) {
+	s, err := c.NewSession()
+	if err != nil {
+		return "", err
+	}
+	defer s.Close()
+	s.Stdin = in
+	out, err := s.CombinedOutput(line)
+	return string(out), err
+}
+
+// quote makes a word of a shell's.
+func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

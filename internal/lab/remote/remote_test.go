@@ -1,0 +1,358 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/quelltest"
+)
+
+var (
+	_ lab.Environment = (*Environment)(nil)
+	_ lab.Process     = (*Process)(nil)
+)
+
+// What is made on a host behaves as what is made here, and is gone when the host
+// is let go.
+func TestAnEnvironmentOnAnotherHost(t *testing.T) {
+	if !apart(t) {
+		return
+	}
+	f := hosts(t, 1)
+	h := f.dial("h0", 10*time.Second)
+	if h.Facts.System != "Linux" || h.Facts.Machine == "" {
+		t.Errorf("%+v", h.Facts)
+	}
+	ctx := t.Context()
+	e, err := h.Make(ctx, part("fg"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said, complained quelltest.Output
+	p, err := e.Run(ctx, lab.Job{Name: "fg", Argv: []string{"sh", "-c", "echo begun; echo $WHO >&2; echo {me}; sleep 600.1"}, Env: []string{"WHO=you"}, Stdout: &said, Stderr: &complained})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if threads, err := e.Threads(); err != nil || len(threads) == 0 {
+		t.Errorf("threads %v, %v", threads, err)
+	}
+	if said.String() != "" {
+		t.Errorf("before the barrier it says %q", said.String())
+	}
+	if at, within, err := p.Begin(); err != nil || time.Since(at) < 0 || time.Since(at) > time.Minute || within <= 0 {
+		t.Errorf("began %v ± %v: %v", at, within, err)
+	}
+	quelltest.Until(t, 20*time.Second, "it speaks", func() bool { return strings.Contains(said.String(), "{me}\n") && complained.String() == "you\n" })
+	if _, err := e.Start(ctx, lab.Job{Name: "no", Argv: []string{"no-such-program"}}); !errors.As(err, new(*lab.LackError)) {
+		t.Errorf("a program that is not there: %v", err)
+	}
+	if err := e.Freeze(true); err != nil {
+		t.Error(err)
+	}
+	quelltest.Until(t, 20*time.Second, "nothing that is frozen wants to run", func() bool {
+		ready, err := e.Ready()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return !ready
+	})
+	if err := e.Freeze(false); err != nil {
+		t.Error(err)
+	}
+	if u, err := e.Usage(); err != nil || u.Total() <= 0 {
+		t.Errorf("usage %+v, %v", u, err)
+	}
+	select {
+	case <-p.Done():
+		t.Errorf("it has ended: %v", p.Err())
+	default:
+	}
+	if err := p.Stop(); err != nil || p.Err() != nil {
+		t.Errorf("stop: %v, %v", err, p.Err())
+	}
+	bad, err := e.Run(ctx, lab.Job{Name: "bad", Argv: []string{"sh", "-c", "exit 3"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := bad.Begin(); err != nil {
+		t.Error(err)
+	}
+	<-bad.Done()
+	if err := bad.Err(); err == nil || !strings.Contains(err.Error(), "host h0") {
+		t.Errorf("a program that fails: %v", err)
+	}
+	if _, err := e.Run(ctx, lab.Job{Name: "left", Argv: []string{"sleep", "600.2"}}); err != nil {
+		t.Fatal(err)
+	}
+	if len(cgroups(t)) == 0 {
+		t.Error("nothing that was made is to be seen: the check below says nothing")
+	}
+	if err := h.Close(); err != nil {
+		t.Error(err)
+	}
+	if left := append(cgroups(t), append(running(t, "600.1"), running(t, "600.2")...)...); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	// A second time the helper is there already.
+	var times []time.Time
+	look := func() {
+		all, err := filepath.Glob(f.dir + "/cache/quell/*")
+		if err != nil || len(all) != 1 {
+			t.Fatalf("pushed: %v, %v", all, err)
+		}
+		info, err := os.Stat(all[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		times = append(times, info.ModTime())
+	}
+	look()
+	f.dial("h0", 10*time.Second)
+	if look(); times[0] != times[1] {
+		t.Error("the helper was pushed a second time")
+	}
+}
+
+// A host that shows another key than is known, or one that is not known, is not
+// talked to.
+func TestKeysOfHosts(t *testing.T) {
+	if !apart(t) {
+		return
+	}
+	f := hosts(t, 2).ready()
+	f.dial("h0", 10*time.Second)
+	f.dial("h1", 10*time.Second)
+	other := f.inv.Lookup("h1").HostKey
+	line := func(key string) string { return "10.76.0.2 " + key + "\n" }
+	good := f.inv.Lookup("h0").HostKey
+	for _, c := range []struct {
+		name, pinned, known string
+		want                func(error) bool
+	}{
+		{"pinned", good, "", func(err error) bool { return err == nil }},
+		{"another is pinned", other, "", func(err error) bool {
+			var key *KeyError
+			return errors.As(err, &key) && key.Known && key.Host == "h0" && strings.HasPrefix(key.Fingerprint, "SHA256:")
+		}},
+		{"known", "", line(good), func(err error) bool { return err == nil }},
+		{"another is known", "", line(other), func(err error) bool { var key *KeyError; return errors.As(err, &key) && key.Known }},
+		{"unknown", "", "# nobody\n", func(err error) bool { var key *KeyError; return errors.As(err, &key) && !key.Known }},
+		{"no file", "", "", func(err error) bool { var key *KeyError; return errors.As(err, &key) && !key.Known }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			spec := *f.inv.Lookup("h0")
+			spec.HostKey, spec.KnownHosts = c.pinned, filepath.Join(t.TempDir(), "known_hosts")
+			if c.known != "" {
+				if err := os.WriteFile(spec.KnownHosts, []byte(c.known), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			h, err := Dial(t.Context(), &Inventory{Hosts: []Spec{spec}}, "h0", f.options(10*time.Second))
+			if !c.want(err) {
+				t.Errorf("%v", err)
+			}
+			if err == nil {
+				if err := h.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+// A host behind another is reached through it.
+func TestThroughAnotherHost(t *testing.T) {
+	if !apart(t) {
+		return
+	}
+	f := hosts(t, 1).ready()
+	f.dial("h0", 10*time.Second)
+	spec := *f.inv.Lookup("h0")
+	spec.Name, spec.Jump = "behind", "h0"
+	f.inv.Hosts = append(f.inv.Hosts, spec)
+	h := f.dial("behind", 10*time.Second)
+	if _, err := h.Make(t.Context(), part("fg")); err != nil {
+		t.Error(err)
+	}
+}
+
+// Processes on four hosts begin at one instant, by clocks that stand hours apart.
+// What is said of when they began is right as far as it says.
+func TestTheBarrier(t *testing.T) {
+	if !apart(t) {
+		return
+	}
+	f := hosts(t, 4).ready()
+	b := f.barrier(t)
+	all := b.round(t)
+	for i, began := range all {
+		// The hosts are this machine: what their clocks say is known.
+		truth := time.Duration(began.There) + f.servers[i].behind - time.Duration(b.hosts[i].baseNS)
+		if off := began.At.Sub(b.hosts[i].base) - truth; off.Abs() > began.Within {
+			t.Errorf("h%d began %v ± %v, which is wrong by %v", i, began.At, began.Within, off)
+		}
+		if offset, within := b.hosts[i].Clock(); (offset - f.servers[i].behind).Abs() > within {
+			t.Errorf("the clock of h%d is %v ± %v behind, in truth %v", i, offset, within, f.servers[i].behind)
+		}
+	}
+}
+
+// barrier is an environment on each host.
+type barrier struct {
+	hosts []*Host
+	envs  []*Environment
+}
+
+func (f *farm) barrier(t testing.TB) *barrier {
+	b := &barrier{}
+	for _, s := range f.servers {
+		h := f.dial(s.name, 20*time.Second)
+		e, err := h.Make(context.Background(), part("fg"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.hosts, b.envs = append(b.hosts, h), append(b.envs, e)
+	}
+	return b
+}
+
+func (b *barrier) round(t testing.TB) []Began {
+	t.Helper()
+	var procs []*Process
+	for _, e := range b.envs {
+		p, err := e.Run(context.Background(), lab.Job{Name: "fg", Argv: []string{"true"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		procs = append(procs, p)
+	}
+	all, err := Begin(context.Background(), procs, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range procs {
+		<-p.Done()
+		if err := p.Err(); err != nil {
+			t.Error(err)
+		}
+	}
+	return all
+}
+
+// BenchmarkBarrier is how far apart processes on four hosts begin, in truth: the
+// hosts are this machine, so what their clocks say can be compared.
+func BenchmarkBarrier(b *testing.B) {
+	if !apart(b, "-test.run", "^$", "-test.bench", "^BenchmarkBarrier$", "-test.benchtime", fmt.Sprintf("%dx", max(b.N, 100))) {
+		return
+	}
+	f := hosts(b, 4).ready()
+	bar := f.barrier(b)
+	var skews []time.Duration
+	for b.Loop() {
+		var first, last time.Duration
+		for i, began := range bar.round(b) {
+			at := time.Duration(began.There) + f.servers[i].behind
+			if i == 0 || at < first {
+				first = at
+			}
+			last = max(last, at)
+		}
+		skews = append(skews, last-first)
+	}
+	slices.Sort(skews)
+	at := func(q float64) float64 { return skews[int(q*float64(len(skews)-1))].Seconds() * 1e3 }
+	b.ReportMetric(at(0.5), "p50-ms")
+	b.ReportMetric(at(0.99), "p99-ms")
+	b.ReportMetric(at(1), "max-ms")
+}
+
+// A host that is cut off in mid-run is said to be lost, the others go on, nothing
+// is left running there within the lease, and when it is back it can be used again.
+func TestAHostThatIsCutOff(t *testing.T) {
+	if !apart(t) {
+		return
+	}
+	const lease = 3 * time.Second
+	f := hosts(t, 4).ready()
+	var procs []*Process
+	var all []*Host
+	for i, s := range f.servers {
+		h := f.dial(s.name, lease)
+		all = append(all, h)
+		e, err := h.Make(t.Context(), part("fg"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		// It leaves a child in a session of its own behind, and is frozen.
+		line := fmt.Sprintf("setsid sleep 700.%d & echo up; sleep 700.%d", i, i)
+		var said quelltest.Output
+		p, err := e.Run(t.Context(), lab.Job{Name: "fg", Argv: []string{"sh", "-c", line}, Stdout: &said})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := p.Begin(); err != nil {
+			t.Fatal(err)
+		}
+		quelltest.Until(t, 20*time.Second, "it runs", func() bool { return said.String() == "up\n" && len(running(t, fmt.Sprintf("700.%d", i))) >= 2 })
+		if i == 2 {
+			if err := e.Freeze(true); err != nil {
+				t.Fatal(err)
+			}
+		}
+		procs = append(procs, p)
+	}
+	before := len(cgroups(t))
+	cut := time.Now()
+	f.here.Run("ip link set " + f.servers[2].link + " down")
+	select {
+	case <-procs[2].Done():
+	case <-time.After(4 * lease):
+		t.Fatal("nobody notices")
+	}
+	noticed := time.Since(cut)
+	var lost *LostError
+	if err := procs[2].Err(); !errors.As(err, &lost) || lost.Host != "h2" || lost.Lease != lease {
+		t.Errorf("the verdict is %v", err)
+	}
+	if _, err := all[2].Make(t.Context(), part("more")); !errors.As(err, &lost) {
+		t.Errorf("a new call: %v", err)
+	}
+	quelltest.Until(t, 4*lease, "nothing runs there any more", func() bool { return len(running(t, "700.2")) == 0 })
+	t.Logf("noticed after %v, all gone there after %v; the lease is %v", noticed.Round(time.Millisecond), time.Since(cut).Round(time.Millisecond), lease)
+	quelltest.Until(t, 4*lease, "its cgroups are gone too", func() bool { return len(cgroups(t)) < before })
+	for _, i := range []int{0, 1, 3} {
+		select {
+		case <-procs[i].Done():
+			t.Errorf("h%d was not cut off, and its process has ended: %v", i, procs[i].Err())
+		default:
+		}
+		if err := all[i].Err(); err != nil {
+			t.Errorf("h%d: %v", i, err)
+		}
+	}
+	f.here.Run("ip link set " + f.servers[2].link + " up")
+	again := f.dial("h2", lease)
+	e, err := again.Make(t.Context(), part("again"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := e.Run(t.Context(), lab.Job{Name: "again", Argv: []string{"true"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := p.Begin(); err != nil {
+		t.Error(err)
+	}
+	<-p.Done()
+	if err := p.Err(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,101 @@
+package render
+
+import (
+	"fmt"
+
+	"github.com/quell-dev/quell/internal/lab/analyse"
+	"github.com/quell-dev/quell/internal/plot"
+)
+
+// doses are how much longer a part takes as neighbours or threads are added
+// (figures 5.2 to 5.11 of paper 002): against their number, a line per state of
+// them, and against the busy threads of the whole run, a line per cell.
+func (r *Report) doses() section {
+	s := section{ID: "dose-response", Title: "What each neighbour costs"}
+	all := r.Results.Doses
+	if len(all) == 0 {
+		return s
+	}
+	points := table{Caption: "Beside so many neighbours", Head: []string{"cell", "part", "neighbours are", "neighbours", "busy threads", "value", "interval", "unit", "longer %", "interval", "step %", "interval"}}
+	sums := table{Caption: "From the lowest dose to the highest", Head: []string{"cell", "part", "neighbours are", "longer at most %", "interval", "first half %", "second half %", "knee", "step there %", "CPUs", "cores", "CPUs a core", "per neighbour, % of none", "interval"}}
+	var intervals []analyse.Interval
+	for _, d := range all {
+		for i, p := range d.Points {
+			cells := row(words(d.Levels), d.Part, d.State, fmt.Sprint(p.Neighbours), fmt.Sprint(p.Threads), number(p.Value.Value), between(p.Value), d.Unit)
+			if i > 0 {
+				cells = append(cells, row(number(p.Longer.Value), between(p.Longer), number(p.Step.Value), between(p.Step))...)
+				intervals = append(intervals, p.Longer)
+			} else {
+				cells = append(cells, row("", "", "", "")...)
+			}
+			points.Rows = append(points.Rows, cells)
+		}
+		knee, step := "none", ""
+		if k := d.Knee; k != nil {
+			knee, step = fmt.Sprintf("from %d to %d threads", k.Before, k.After), estimate(k.Step)
+		}
+		cpus, cores, each := behind(d.Cores)
+		intervals = append(intervals, d.PerNeighbour)
+		sums.Rows = append(sums.Rows, row(words(d.Levels), d.Part, d.State, number(d.Full.Value), between(d.Full), estimate(d.First), estimate(d.Second), knee, step, cpus, cores, each, number(d.PerNeighbour.Value), between(d.PerNeighbour)))
+	}
+	s.Notes = append(s.Notes,
+		"Longer is by how much longer a unit of work takes than at the lowest dose, step than at the one before; rates are turned into times. "+
+			"The halves are of the busy threads that there are at most: up to half of them, and from the first point beyond. The knee is the largest step whose interval is above 0: "+
+			"where CPUs come in pairs on a core it is expected at half of them and one. Cores are counted by the largest step of 2 % or more among as many threads as there are CPUs; of "+
+			"guests beside each other they are not: where their threads come to is the hypervisor's business. The slope is that of the value in percent of what it is at the lowest dose. "+method(intervals...))
+	s.Exhibits = append(s.Exhibits, s.first(exhibit{Plots: append(r.byNeighbours(), r.byThreads()...), Table: sums}), s.first(exhibit{Table: points}))
+	s.Exhibits = append(s.Exhibits, r.gaps()...)
+	s.Exhibits = append(s.Exhibits, r.costs()...)
+	contrasts := table{Caption: "Compared at equal numbers", Head: []string{"cell", "part", "of", "over", "at equal", "number", "longer %", "interval"}}
+	for _, c := range r.Results.DoseContrasts {
+		for _, p := range c.Points {
+			contrasts.Rows = append(contrasts.Rows, row(words(c.Levels), c.Part, c.Of, c.Over, c.By, fmt.Sprint(p.At), number(p.Longer.Value), between(p.Longer)))
+		}
+	}
+	if len(contrasts.Rows) > 0 {
+		s.Exhibits = append(s.Exhibits, s.first(exhibit{Table: contrasts}))
+	}
+	return s
+}
+
+// byNeighbours draws what a part does against the number of its neighbours.
+func (r *Report) byNeighbours() []plot.Plot {
+	var plots []plot.Plot
+	names, groups := grouped(r.Results.Doses, func(d *analyse.Dose) string { return words(d.Levels) + ", " + d.Part })
+	for _, name := range names {
+		c := plot.Chart{Title: name, X: "neighbours", Y: groups[name][0].Unit, Zero: true, About: "Value against the number of neighbours, with intervals; the table below has the numbers."}
+		for k, d := range groups[name] {
+			one := plot.Series{Name: d.State, Index: k, Mark: plot.Dot, Line: true}
+			for _, p := range d.Points {
+				one.AddInterval(float64(p.Neighbours), bounds(p.Value))
+			}
+			c.Series = append(c.Series, one)
+		}
+		plots = append(plots, c.Draw())
+	}
+	return plots
+}
+
+// byThreads draws a part's values in all its cells against the busy threads of
+// the run, as figure 5.6 of paper 002 has virtual machines beside metal.
+func (r *Report) byThreads() []plot.Plot {
+	var plots []plot.Plot
+	names, groups := grouped(r.Results.Doses, func(d *analyse.Dose) string { return d.Part })
+	for _, name := range names {
+		c := plot.Chart{Title: name + ", by busy threads", X: "busy threads", Y: groups[name][0].Unit, Zero: true, About: "Value against the number of busy threads, with intervals; the table below has the numbers."}
+		for _, d := range groups[name] {
+			if d.State == "idle" || d.Points[0].Threads == d.Points[len(d.Points)-1].Threads {
+				continue
+			}
+			one := plot.Series{Name: words(d.Levels), Index: len(c.Series), Mark: plot.Dot, Line: true}
+			for _, p := range d.Points {
+				one.AddInterval(float64(p.Threads), bounds(p.Value))
+			}
+			c.Series = append(c.Series, one)
+		}
+		if len(c.Series) > 1 { // else it is the other plot again
+			plots = append(plots, c.Draw())
+		}
+	}
+	return plots
+}

@@ -1,0 +1,109 @@
+package render
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/quell-dev/quell/internal/lab/analyse"
+	"github.com/quell-dev/quell/internal/plot"
+)
+
+// behind are what a dose says of cores, for its table.
+func behind(c *analyse.Cores) (cpus, cores, each string) {
+	if c == nil {
+		return "", "", ""
+	}
+	if c.CPUs > 0 {
+		cpus = fmt.Sprint(c.CPUs)
+	}
+	switch {
+	case c.Least == c.Most:
+		cores = fmt.Sprint(c.Least)
+	case c.Most == 0:
+		cores = fmt.Sprintf("%d or more", c.Least)
+	default:
+		cores = fmt.Sprintf("%d to %d", c.Least, c.Most)
+	}
+	if p := c.PerCore(); p > 0 {
+		each = number(p)
+	}
+	return cpus, cores, each
+}
+
+// gaps hold environments against the one that is the base at both ends of a
+// dose: the first virtual machine's gap, and whether both meet on a full host.
+func (r *Report) gaps() []exhibit {
+	t := table{Caption: "From itself alone, and from the other: by how much longer a unit of work takes, %",
+		Head: []string{"cell", "part", "of", "over", "busy threads, alone", "the first over the other's as many", "at most", "full over itself alone", "full over the other's threads of the first", "full over the other full", "do they meet?"}}
+	for _, g := range r.Results.DoseGaps {
+		t.Rows = append(t.Rows, row(words(g.Levels), g.Part, g.Of, g.Over, fmt.Sprint(g.Lone), estimate(g.First), fmt.Sprint(g.Full), estimate(g.FromLone), estimate(g.FromBase), estimate(g.AtFull), string(g.Meeting)))
+	}
+	if len(t.Rows) == 0 {
+		return nil
+	}
+	return []exhibit{{Table: t}}
+}
+
+// costs say what work costs in each environment: the price of a CPU, and how much
+// of it one gets.
+func (r *Report) costs() []exhibit {
+	t := table{Caption: "What work costs; of a machine that is rented whole only the highest dose is what is paid for",
+		Head: []string{"cell", "part", "price of a CPU an hour", "CPUs", "work for one of the currency, lowest dose", "highest dose", "unit", "over the base's at the highest, %"}}
+	b := plot.Bars{Title: "Work for a price", Series: []string{"lowest dose", "highest dose"}, About: "Two bars per cell: how much work one gets for a price, with intervals; the table below has the numbers."}
+	most := 0.0
+	for _, c := range r.Results.DoseCosts {
+		most = max(most, c.Lone.Value, c.Full.Value)
+	}
+	// Additions for a dollar are many: in thousands of thousands they can be read.
+	thousands, power := 1.0, ""
+	if e := 3 * math.Floor(math.Log10(most)/3); e >= 6 {
+		thousands, power = math.Pow(10, -e), fmt.Sprintf("10^%.0f ", e)
+	}
+	for _, c := range r.Results.DoseCosts {
+		lone, full, unit := times(thousands, c.Lone), times(thousands, c.Full), power+c.Unit
+		t.Rows = append(t.Rows, row(words(c.Levels), c.Part, c.Price.String(), fmt.Sprint(c.CPUs), estimate(lone), estimate(full), unit, estimate(c.OverBase)))
+		b.Unit = unit
+		b.Groups = append(b.Groups, plot.Group{Name: words(c.Levels), Values: []plot.Interval{bounds(lone), bounds(full)}})
+	}
+	if len(t.Rows) == 0 {
+		return nil
+	}
+	e := exhibit{Table: t}
+	// Bars of several units would not stand on one axis.
+	if !slices.ContainsFunc(r.Results.DoseCosts, func(c analyse.DoseCost) bool { return power+c.Unit != b.Unit }) {
+		e.Plots = split(b)
+	}
+	return []exhibit{e}
+}
+
+// variations show how much instances of one size differ (paper 002, 5.2.1).
+func (r *Report) variations(options map[string]string) section {
+	s := section{ID: "variation", Title: "Between instances of one size"}
+	if len(r.Results.Variations) == 0 {
+		return s
+	}
+	sums := table{Caption: "How much instances differ", Head: []string{"cell", "part", "instances", "mean", "unit", "between instances, %", "between runs of one, %", "p that they are equal", "slowest over fastest, %"}}
+	each := table{Caption: "Each instance, the fastest first", Head: []string{"cell", "part", "instance", "value", "interval", "runs", "unit", "slower than the middle one, %"}}
+	var plots []plot.Plot
+	var intervals []analyse.Interval
+	for _, v := range r.Results.Variations {
+		intervals = append(intervals, v.Between)
+		sums.Rows = append(sums.Rows, row(words(v.Levels), v.Part, fmt.Sprint(len(v.Instances)), estimate(v.Mean), v.Unit, estimate(v.Between), number(float64(v.Within)), probability(float64(v.P)), number(float64(v.Span))))
+		c := plot.Chart{Title: words(v.Levels) + ", " + v.Part, X: "instances, the fastest first", Y: v.Unit, About: "Value of each instance with its interval, the fastest first; the table below has the numbers."}
+		one := plot.Series{Mark: plot.Dot}
+		for k, i := range v.Instances {
+			one.AddInterval(float64(k+1), bounds(i.Value))
+			each.Rows = append(each.Rows, row(words(v.Levels), v.Part, i.Name, number(i.Value.Value), between(i.Value), fmt.Sprint(i.Value.N), v.Unit, number(i.Slower)))
+		}
+		c.Series = []plot.Series{one}
+		plots = append(plots, c.Draw())
+	}
+	factor := options["factor"]
+	if factor == "" {
+		factor = "instance"
+	}
+	s.Notes = append(s.Notes, "Instances are the levels of "+factor+". What they differ by is a standard deviation, without what runs of one differ by. The slowest and the fastest were chosen by what was measured: noise alone makes some distance. "+method(intervals...))
+	s.Exhibits = append(s.Exhibits, s.first(exhibit{Plots: plots, Table: sums}), s.first(exhibit{Table: each}))
+	return s
+}

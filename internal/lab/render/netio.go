@@ -1,0 +1,206 @@
+package render
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/quell-dev/quell/internal/lab/analyse"
+	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/plot"
+)
+
+// networkIO is what web servers did to each other: Mei et al.'s tables I and II
+// and their figures 3 to 5.
+func (r *Report) networkIO() section {
+	s := section{ID: "net-io", Title: "Web servers beside each other"}
+	n := r.Results.NetIO
+	if n == nil {
+		return s
+	}
+	s.Exhibits = append(s.Exhibits, s.first(netBases(n)), s.first(netPairs(n)), s.first(netPoints(n)))
+	var all []analyse.Interval
+	for _, b := range n.Bases {
+		all = append(all, b.Rate)
+	}
+	for _, p := range n.Pairs {
+		all = append(all, p.Score, p.Advantage)
+	}
+	s.Notes = append(s.Notes,
+		"A base case is one server alone that is asked for as much as it gives; its rate is B. The combined score of two servers at once is Σ T/B of what each gives then: 2 is no interference, 1 is that they share one resource. Who is favoured keeps more of its base case than the other, by an interval without 0.",
+		"The score, the eight measures and the figures are the paper's (Mei et al., sections II to IV); intervals are ours. "+
+			"Pages are a proxy: bytes of the server's network interface, either way, divided by 4096. Switches are the servers' executions added up. "+eventsAre(n),
+		method(all...))
+	return s
+}
+
+// eventsAre says what stands for events, if it is the same everywhere.
+func eventsAre(n *analyse.NetIO) string {
+	var kinds []string
+	for _, p := range n.Points {
+		if !slices.Contains(kinds, p.EventsAre) {
+			kinds = append(kinds, p.EventsAre)
+		}
+	}
+	return "Events are " + strings.Join(kinds, "; or ") + "."
+}
+
+// netBases is table I.
+func netBases(n *analyse.NetIO) exhibit {
+	t := table{Caption: "Most that one server alone gives (table I)", Head: []string{"file", "bottleneck", "answers/s", "interval", "net I/O, KB/s", "response, ms", "CPU, %"}}
+	for _, b := range n.Bases {
+		t.Rows = append(t.Rows, row(b.File, b.Bottleneck, number(b.Rate.Value), between(b.Rate), number(b.NetIO.Value/1024), number(1000*b.Response.Value), number(100*b.CPU.Value)))
+	}
+	return exhibit{Table: t}
+}
+
+// netPairs is figure 3, with who is favoured.
+func netPairs(n *analyse.NetIO) exhibit {
+	t := table{Caption: "Two servers at once, each asked for as much as it gives (figure 3)",
+		Head: []string{"case", "combined score", "interval", "T₁, answers/s", "T₁/B₁", "T₂, answers/s", "T₂/B₂", "favoured", "difference of shares", "mean slowdown", "fairness"}}
+	bars := plot.Bars{Title: "Combined score Σ T/B", About: "A bar for each pair of files; the table below has the numbers.", Unit: "combined score", Series: []string{"score"}}
+	for _, p := range n.Pairs {
+		a, b := p.Parts[0], p.Parts[1]
+		favoured := "neither"
+		for _, s := range p.Parts {
+			if s.Part == p.Favoured {
+				favoured = s.File + " (" + s.Part + ")"
+			}
+		}
+		t.Rows = append(t.Rows, row(p.Case, number(p.Score.Value), between(p.Score), number(a.Rate.Value), estimate(a.Share), number(b.Rate.Value), estimate(b.Share),
+			favoured, estimate(p.Advantage), number(float64(p.Slowdown)), number(float64(p.Fairness))))
+		bars.Groups = append(bars.Groups, plot.Group{Name: p.Case, Values: []plot.Interval{bounds(p.Score)}})
+	}
+	e := exhibit{Table: t}
+	if len(t.Rows) > 0 {
+		e.Plots = append(e.Plots, bars.Draw())
+	}
+	return e
+}
+
+// curve is one of the figures over the rate.
+type curve struct {
+	title, unit string
+	scale       float64
+	of          func(p *analyse.NetPoint) analyse.Interval
+}
+
+func curves() []curve {
+	return []curve{
+		{"Throughput (figure 4a)", "answers/s", 1, func(p *analyse.NetPoint) analyse.Interval { return p.Throughput }},
+		{"Switches (4b)", "switches/s", 1, func(p *analyse.NetPoint) analyse.Interval { return p.Switches }},
+		{"Events (4b has the same course)", "events/s", 1, func(p *analyse.NetPoint) analyse.Interval { return p.Events }},
+		{"Pages per execution (4c)", "pages", 1, func(p *analyse.NetPoint) analyse.Interval { return p.PerExec }},
+		{"Executions", "executions/s", 1, func(p *analyse.NetPoint) analyse.Interval { return p.Executions }},
+		{"Server's CPU (4d, 4g)", "%", 100, func(p *analyse.NetPoint) analyse.Interval { return p.CPU }},
+		{"Server blocked (4e, 4h)", "%", 100, func(p *analyse.NetPoint) analyse.Interval { return p.Blocked }},
+		{"Server waiting (4f, 4i)", "%", 100, func(p *analyse.NetPoint) analyse.Interval { return p.Waiting }},
+		{"Net I/O (figure 5)", "KB/s", 1.0 / 1024, func(p *analyse.NetPoint) analyse.Interval { return p.NetIO }},
+		{"Response time, mean", "ms", 1000, func(p *analyse.NetPoint) analyse.Interval { return p.Response }},
+	}
+}
+
+func scaled(i analyse.Interval, by float64) plot.Interval {
+	return plot.Interval{Value: by * i.Value, Low: by * i.Low, High: by * i.High}
+}
+
+// netPoints is table II at every rate, and figures 4 and 5.
+func netPoints(n *analyse.NetIO) exhibit {
+	e := exhibit{Table: table{Caption: "The eight measures of each server at each rate (table II)", Long: true,
+		Head: []string{"case", "rate", "server", "file", "answers/s", "net I/O, KB/s", "response, ms", "p99, ms", "CPU, %", "events/s", "switches/s", "pages/s", "pages/execution", "waiting, %", "blocked, %", "executions/s"}}}
+	names, groups := grouped(n.Points, func(p *analyse.NetPoint) string { return p.Case })
+	for _, name := range names {
+		for _, p := range groups[name] {
+			e.Table.Rows = append(e.Table.Rows, row(p.Case, p.Rate, p.Server, p.File, estimate(p.Throughput), number(p.NetIO.Value/1024), number(1000*p.Response.Value), number(1000*p.P99.Value),
+				number(100*p.CPU.Value), number(p.Events.Value), number(p.Switches.Value), number(p.Pages.Value), number(p.PerExec.Value), number(100*p.Waiting.Value), number(100*p.Blocked.Value), number(p.Executions.Value)))
+		}
+	}
+	for _, c := range curves() {
+		chart := plot.Chart{Title: c.title, X: "rate asked for, % of the base case", Y: c.unit, Zero: true,
+			About: c.title + " over the rate that was asked for, a line for each case and server; the table below has the numbers."}
+		lines := 0
+		for _, name := range names {
+			clients, of := grouped(dereference(groups[name]), func(p *analyse.NetPoint) string { return p.Client })
+			for _, client := range clients {
+				points := slices.DeleteFunc(of[client], func(p *analyse.NetPoint) bool { return p.Offered == 0 })
+				if len(points) < 2 {
+					continue
+				}
+				slices.SortFunc(points, func(a, b *analyse.NetPoint) int {
+					return int(1e6*a.Offered) - int(1e6*b.Offered)
+				})
+				line := plot.Series{Name: name + " " + points[0].Server, Index: lines, Mark: plot.Dot, Line: true}
+				for _, p := range points {
+					line.AddInterval(100*p.Offered, scaled(c.of(p), c.scale))
+				}
+				chart.Series = append(chart.Series, line)
+				lines++
+			}
+		}
+		if len(chart.Series) > 0 {
+			e.Plots = append(e.Plots, chart.Draw())
+		}
+	}
+	return e
+}
+
+func dereference[T any](all []*T) []T {
+	out := make([]T, len(all))
+	for i, p := range all {
+		out[i] = *p
+	}
+	return out
+}
+
+// netValues are all numbers of it, for Values.
+func netValues(n *analyse.NetIO, add func(analysis, quantity, cell, part, at, unit string, i analyse.Interval)) {
+	const kind = "net-io"
+	for _, b := range n.Bases {
+		add(kind, "base rate", "", "", b.File, "1/s", b.Rate)
+		add(kind, "base net I/O", "", "", b.File, "B/s", b.NetIO)
+		add(kind, "base response", "", "", b.File, "s", b.Response)
+		add(kind, "base CPU", "", "", b.File, "CPU s/s", b.CPU)
+	}
+	for _, p := range n.Pairs {
+		add(kind, "score", p.Case, "", "", "", p.Score)
+		add(kind, "advantage", p.Case, "", "", "", p.Advantage)
+		add(kind, "slowdown", p.Case, "", "", "", bare(float64(p.Slowdown)))
+		add(kind, "fairness", p.Case, "", "", "", bare(float64(p.Fairness)))
+		for _, s := range p.Parts {
+			add(kind, "share", p.Case, s.Part, s.File, "", s.Share)
+		}
+	}
+	for _, p := range n.Points {
+		for _, v := range []struct {
+			name, unit string
+			of         analyse.Interval
+		}{{"throughput", "1/s", p.Throughput}, {"net I/O", "B/s", p.NetIO}, {"response", "s", p.Response}, {"p99", "s", p.P99}, {"CPU", "CPU s/s", p.CPU}, {"events", "1/s", p.Events},
+			{"switches", "1/s", p.Switches}, {"pages", "1/s", p.Pages}, {"pages per execution", "", p.PerExec}, {"waiting", "", p.Waiting}, {"blocked", "", p.Blocked}, {"executions", "1/s", p.Executions}} {
+			add(kind, v.name, p.Case, p.Client, p.Rate, v.unit, v.of)
+		}
+	}
+}
+
+// netOrder is the order of cases in the study, which results do not have: runs
+// are shuffled.
+func (r *Report) netOrder() *analyse.NetIO {
+	n := r.Results.NetIO
+	if n == nil {
+		return nil
+	}
+	o := *n
+	levels := func(name, rate string) []study.Level {
+		var ls []study.Level
+		for i := range r.Study.Factors {
+			f := &r.Study.Factors[i]
+			for _, v := range []string{name, rate} {
+				if slices.Contains(f.Levels, v) || slices.ContainsFunc(f.Sets, func(s study.Set) bool { return s.Name == v }) {
+					ls = append(ls, study.Level{Factor: f.Name, Value: v})
+				}
+			}
+		}
+		return ls
+	}
+	o.Pairs = sorted(r, n.Pairs, func(p *analyse.NetPair) []study.Level { return levels(p.Case, "") })
+	o.Points = sorted(r, n.Points, func(p *analyse.NetPoint) []study.Level { return levels(p.Case, p.Rate) })
+	return &o
+}

@@ -1,0 +1,77 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/quell-dev/quell/internal/lab/study"
+)
+
+// answering is an environment that can say when a server in it takes
+// connections on a port.
+type answering interface {
+	Answers(ctx context.Context, port int) error
+}
+
+// patienceToServe is how long a server gets until it answers: one that serves
+// files takes milliseconds, on a busy machine some seconds.
+const patienceToServe = 30 * time.Second
+
+// webPort is what all of the lab's web servers listen on.
+const webPort = 80
+
+// portOf is where a workload takes connections as soon as it serves; 0 if it
+// serves nobody.
+func portOf(w *study.Workload) int {
+	switch w.Builtin {
+	case study.HTTPServer:
+		return webPort
+	case study.UDPReceive, study.UDPEcho:
+		return study.UDPPort
+	}
+	return 0
+}
+
+// serve lets web servers go before the barrier and waits until they answer: else
+// those that ask would measure how long a server takes to start. Those of
+// datagrams are there before they are let go, and are waited for too.
+func (s *stage) serve(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, patienceToServe)
+	defer cancel()
+	var servers []*actor
+	for _, a := range s.actors {
+		if !a.busy() || portOf(&a.part.Workload) == 0 {
+			continue
+		}
+		servers = append(servers, a)
+		if a.part.Workload.Builtin != study.HTTPServer {
+			continue
+		}
+		at, _, err := a.process.Begin()
+		if err != nil {
+			return fmt.Errorf("begin %s: %w", a.part.Name(), err)
+		}
+		a.began = at
+	}
+	for _, a := range servers {
+		e, ok := a.env.(answering)
+		if !ok {
+			continue
+		}
+		living, ended := context.WithCancel(ctx)
+		go func() {
+			defer ended()
+			select {
+			case <-a.process.Done():
+			case <-living.Done():
+			}
+		}()
+		err := e.Answers(living, portOf(&a.part.Workload))
+		ended()
+		if err != nil {
+			return fmt.Errorf("wait until %s serves: %w", a.part.Name(), err)
+		}
+	}
+	return nil
+}

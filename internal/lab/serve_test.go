@@ -1,0 +1,67 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/study"
+)
+
+// site is an environment and the process in it, which note what is done to them.
+type site struct {
+	Environment
+	name     string
+	done     chan struct{}
+	log      *[]string
+	port     int
+	answers  func(ctx context.Context) error
+	beginErr error
+}
+
+func (h *site) Begin() (time.Time, time.Duration, error) {
+	*h.log = append(*h.log, "begin "+h.name)
+	return time.Now(), 0, h.beginErr
+}
+func (h *site) Done() <-chan struct{}    { return h.done }
+func (h *site) Err() error               { return nil }
+func (h *site) Stop() error              { return nil }
+func (h *site) Clock(ns int64) time.Time { return time.Unix(0, ns) }
+func (h *site) Answers(ctx context.Context, port int) error {
+	*h.log = append(*h.log, "answers "+h.name)
+	if port != h.port {
+		return errors.New("another port")
+	}
+	return h.answers(ctx)
+}
+
+// Web servers begin before the barrier and answer before anybody else begins;
+// they begin once. Those of datagrams answer before it and begin with the rest.
+func TestServersFirst(t *testing.T) {
+	var log []string
+	s := &stage{run: &result.Run{}}
+	add := func(name, builtin string) *site {
+		h := &site{name: name, done: make(chan struct{}), log: &log, port: webPort, answers: func(context.Context) error { return nil }}
+		s.actors = append(s.actors, &actor{part: &study.Part{Role: name, Workload: study.Workload{Builtin: builtin}}, env: h, process: h})
+		return h
+	}
+	add("load", study.HTTPClient)
+	web := add("web", study.HTTPServer)
+	add("count", study.UDPReceive).port = study.UDPPort
+	if err := errors.Join(s.serve(t.Context()), s.begin()); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"begin web", "answers web", "answers count", "begin load", "begin count"}; !slices.Equal(log, want) {
+		t.Errorf("%q, want %q", log, want)
+	}
+	// One that ends instead is not waited for.
+	web.answers = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+	close(web.done)
+	if err := s.serve(t.Context()); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "wait until web serves") {
+		t.Error(err)
+	}
+}

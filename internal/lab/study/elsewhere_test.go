@@ -1,0 +1,109 @@
+package study
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const rented = `
+version: 1
+study: rented
+hosts:
+  test: {address: inventory, price: 0.05 USD}
+  nb1: {address: inventory}
+  nb2: {address: inventory}
+  nb10: {address: inventory}
+  metal: {address: inventory, price: 0.06 USD}
+environments: {node: {driver: host, cpus: 2, price: 0.04 USD}}
+workloads: {burn: {builtin: primes}}
+roles:
+  test: {workload: burn, environment: node, host: $where, measure: true}
+  nb:   {workload: burn, environment: node, host: $where, count: $neighbours}
+factors:
+  where: {sets: {vm: {test: test, nb: "nb*"}, metal: {test: metal, nb: metal}}}
+  neighbours: ["0", "2", "3"]
+controls: {solo: false, aa_pairs: 0}
+design: {repetitions: 1, exclude: [{where: metal, neighbours: ">2"}]}
+run: {for: 1s}
+`
+
+// A role of several on hosts of a name's beginning has one on each, in the order
+// of their numbers; what an exclusion bounds is left out; a price is that of the
+// host where it has one.
+func TestHostsOfARole(t *testing.T) {
+	s, err := Parse("rented.yaml", []byte(rented), known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, c := range s.Cells() {
+		line := c.Level("where") + ":"
+		for i := range c.Parts {
+			p := &c.Parts[i]
+			line += fmt.Sprintf(" %s@%s (%s)", p.Name(), p.Host, s.Price(p))
+		}
+		got = append(got, line)
+	}
+	want := []string{
+		"vm: test@test (0.05 USD)",
+		"vm: test@test (0.05 USD) nb/0@nb1 (0.04 USD) nb/1@nb2 (0.04 USD)",
+		"vm: test@test (0.05 USD) nb/0@nb1 (0.04 USD) nb/1@nb2 (0.04 USD) nb/2@nb10 (0.04 USD)",
+		"metal: test@metal (0.06 USD)",
+		"metal: test@metal (0.06 USD) nb/0@metal (0.06 USD) nb/1@metal (0.06 USD)",
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+	for _, bad := range []struct{ old, new, want string }{
+		{`neighbours: ["0", "2", "3"]`, `neighbours: ["0", "2", "4"]`, `roles.nb.host: "nb*": want a host of such a name for each of the role: 4, there are 3`},
+		{`test: metal, nb: metal`, `test: metal, nb: iron`, `roles.nb.host: "iron": want one of metal, nb1, nb10, nb2, test`},
+		{`price: 0.06 USD`, `price: 0.06 EUR`, `hosts.test.price: 0.05 USD: want a price in EUR, as the others are`},
+		{`price: 0.06 USD`, `price: cheap`, `want an amount with its currency such as 0.0528 USD`},
+		{`price: 0.06 USD`, `price: -1 USD`, `want an amount with its currency such as 0.0528 USD`},
+		{`neighbours: ">2"`, `neighbours: ">3"`, `design.exclude[0].neighbours: ">3": want one of 0, 2, 3`},
+	} {
+		text := strings.Replace(rented, bad.old, bad.new, 1)
+		if text == rented {
+			t.Fatalf("%s is not in the study", bad.old)
+		}
+		if _, err := Parse("rented.yaml", []byte(text), known); err == nil || !strings.Contains(err.Error(), bad.want) {
+			t.Errorf("%s: %v, want %s", bad.new, err, bad.want)
+		}
+	}
+}
+
+// A price is no part of a cell, so that a study's records keep their names when
+// it changes.
+func TestPriceIsNoPartOfACell(t *testing.T) {
+	keys := func(text string) (keys []string) {
+		s, err := Parse("rented.yaml", []byte(text), known)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range s.Cells() {
+			keys = append(keys, c.Key())
+		}
+		return keys
+	}
+	if a, b := keys(rented), keys(strings.ReplaceAll(strings.ReplaceAll(rented, "0.04", "0.07"), "0.05", "0.08")); !slices.Equal(a, b) {
+		t.Error("cells change with prices")
+	}
+}
+
+func TestMeets(t *testing.T) {
+	for _, c := range []struct {
+		level, meant string
+		want         bool
+	}{
+		{"2", "2", true}, {"2", "3", false}, {"12", ">11", true}, {"11", ">11", false}, {"9", ">11", false}, {"2", "<3", true},
+		{"3", "<3", false}, {"vm", ">1", false}, {"2", ">vm", false}, {">2", ">2", true},
+	} {
+		if got := meets(c.level, c.meant); got != c.want {
+			t.Errorf("%q meets %q: %t", c.level, c.meant, got)
+		}
+	}
+}

@@ -1,0 +1,209 @@
+package study
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Network is one of a study's own networks, made of network namespaces on the
+// machine that runs the lab. All of them are one subnet, joined by uplinks.
+type Network struct {
+	Name   string        `key:"-" json:"name"`
+	Uplink string        `key:"uplink" json:"uplink,omitempty" help:"network that it is joined to by one link, as a machine is by its network card"`
+	Rate   Rate          `key:"rate" json:"rate,omitempty" help:"most that the uplink carries each way, e.g. 100Mbit; none: what the machine can do"`
+	Queue  time.Duration `key:"queue" json:"queue,omitempty" help:"how long a packet may wait at the uplink before it is dropped (tbf); 50ms"`
+	Shaper string        `key:"shaper" json:"shaper,omitempty" oneof:"tbf htb" help:"the kernel's queueing discipline that bounds the uplink"`
+}
+
+// SetName implements keyed.Named.
+func (n *Network) SetName(name string) { n.Name, n.Shaper = name, "tbf" }
+
+// Bandwidth is what an environment may send onto its network, as clouds bound
+// an instance: the baseline always, the burst while there is credit. Credit is
+// full when the environment is made, is used by what is sent, and fills at the
+// baseline.
+type Bandwidth struct {
+	Baseline Rate  `key:"baseline" json:"baseline" help:"what it may always send"`
+	Burst    Rate  `key:"burst" json:"burst,omitempty" help:"what it may send while it has credit; none: the baseline"`
+	Credit   Bytes `key:"credit" json:"credit,omitempty" help:"what a full credit is good for, e.g. 150MB"`
+}
+
+// mostCredit is the longest that a credit may take to fill at the baseline: the
+// kernel's buckets are 32 bits of 64 ns.
+const mostCredit = 270 * time.Second
+
+// Lasts is how long a full credit carries one who sends all that it may: it is
+// used at the burst and fills at the baseline meanwhile. 0 without a burst.
+func (b *Bandwidth) Lasts() time.Duration {
+	if b.Burst <= b.Baseline {
+		return 0
+	}
+	return time.Duration(8 * float64(b.Credit) / float64(b.Burst-b.Baseline) * float64(time.Second))
+}
+
+// Rate is that of a link in bits/s, in files with a unit ("100Mbit").
+type Rate float64
+
+var rates = []struct {
+	unit string
+	bits float64
+}{{"Gbit", 1e9}, {"Mbit", 1e6}, {"kbit", 1e3}, {"bit", 1}}
+
+// UnmarshalText reads a rate: "100Mbit", "1.5Gbit", or those with /s.
+func (r *Rate) UnmarshalText(text []byte) error {
+	word := strings.TrimSuffix(string(text), "/s")
+	for _, u := range rates {
+		number, ok := strings.CutSuffix(word, u.unit)
+		if !ok {
+			continue
+		}
+		f, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
+		if v := f * u.bits; err == nil && v > 0 && v <= 1e12 && !math.IsNaN(v) {
+			*r = Rate(v)
+			return nil
+		}
+		break
+	}
+	return fmt.Errorf("%q: want a rate with a unit such as 100Mbit", text)
+}
+
+// String is the rate in the largest unit that it has one of.
+func (r Rate) String() string {
+	for _, u := range rates {
+		if float64(r) >= u.bits {
+			return strconv.FormatFloat(float64(r)/u.bits, 'g', 12, 64) + u.unit
+		}
+	}
+	return "0bit"
+}
+
+// MarshalText writes what UnmarshalText reads.
+func (r Rate) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+// Requests is the control of a load that is offered as requests/s, by a role
+// that asks another one; its target is a share of what that role's workload got
+// in the base case, or Most.
+const (
+	Requests = "requests"
+	Most     = "max"
+)
+
+// The built-in workloads of web servers and those that ask them, and of
+// datagrams; they are not among the kernels.
+const (
+	HTTPServer = "http-server"
+	HTTPClient = "http-client"
+	UDPSend    = "udp-send"    // datagrams to the role that it asks
+	UDPReceive = "udp-receive" // counts them
+	UDPPing    = "udp-ping"    // asks udp-echo for its datagrams back
+	UDPEcho    = "udp-echo"
+)
+
+// UDPPort is what udp-receive and udp-echo have, for connections too: that they
+// take one says that they are there. It is iperf3's.
+const UDPPort = 5201
+
+// Waits says that the workload may have nothing to do for long: that it uses no
+// CPU time is no stall.
+func (w *Workload) Waits() bool {
+	return slices.Contains([]string{"idle", HTTPServer, UDPReceive, UDPEcho}, w.Builtin)
+}
+
+// Concludes says that the workload sums up what it did once its time is over, a
+// moment after the last answer.
+func (w *Workload) Concludes() bool { return w.Builtin == HTTPClient }
+
+// address is what the k-th of role number i has on its study's networks.
+func address(i, k int) string { return fmt.Sprintf("10.77.%d.%d/16", i, k+1) }
+
+// connect gives the cell's parts their addresses, and those of whom they ask.
+func (s *Study) connect(c *Cell) {
+	numbers := map[string]int{}
+	for i := range s.Roles {
+		numbers[s.Roles[i].Name] = i
+	}
+	for i := range c.Parts {
+		p := &c.Parts[i]
+		if p.Environment.Network == "" {
+			continue
+		}
+		c.Networks = s.Networks
+		p.Address = address(numbers[p.Role], p.Index)
+		if asked := s.Role(s.Role(p.Role).Asks); asked != nil {
+			p.Asks, _, _ = strings.Cut(address(numbers[asked.Name], p.Index), "/")
+		}
+	}
+}
+
+// networks checks the networks, and who is on them.
+func (c *checker) networks() {
+	for _, name := range sorted(c.Networks) {
+		n := c.Networks[name]
+		key := "networks." + name
+		if _, ok := c.Networks[n.Uplink]; n.Uplink != "" && (!ok || n.Uplink == name) {
+			c.add(key+".uplink", strconv.Quote(n.Uplink), "another of "+strings.Join(sorted(c.Networks), ", "))
+		}
+		if n.Shaper != "tbf" && n.Shaper != "htb" {
+			c.add(key+".shaper", strconv.Quote(n.Shaper), "one of tbf htb")
+		}
+		if n.Rate > 0 && n.Uplink == "" {
+			c.add(key+".rate", n.Rate, "uplink too: it is the uplink's rate")
+		}
+		// A loop of bridges carries one packet for ever.
+		seen := map[string]bool{}
+		for at := name; at != ""; at = c.Networks[at].Uplink {
+			if seen[at] {
+				c.add(key+".uplink", strconv.Quote(n.Uplink), "no loop")
+				break
+			}
+			seen[at] = true
+		}
+	}
+	for _, name := range sorted(c.Environments) {
+		e := c.Environments[name]
+		if _, ok := c.Networks[e.Network]; e.Network != "" && !ok {
+			c.add("environments."+name+".network", strconv.Quote(e.Network), "one of "+strings.Join(sorted(c.Networks), ", "))
+		}
+		c.bandwidth("environments."+name, &e)
+	}
+	for i := range c.Roles {
+		r := &c.Roles[i]
+		key := "roles." + r.Name
+		if r.Asks != "" && c.Role(r.Asks) == nil {
+			c.add(key+".asks", strconv.Quote(r.Asks), "one of "+c.roleNames())
+		}
+		if r.Load.Control == Requests {
+			for _, v := range c.values(r, key+".load.target", r.Load.Target) {
+				var s Share
+				if v != Most && (s.UnmarshalText([]byte(v)) != nil || s <= 0) {
+					c.add(key+".load.target", strconv.Quote(v), "max, or a percentage of that")
+				}
+			}
+		}
+	}
+}
+
+func (c *checker) bandwidth(key string, e *Environment) {
+	b := e.Bandwidth
+	if b == nil {
+		return
+	}
+	key += ".bandwidth"
+	if e.Network == "" {
+		c.add(key, "given", "network too: it bounds what is sent onto that")
+	}
+	if b.Baseline <= 0 {
+		c.add(key+".baseline", "not given", "a rate such as 20Mbit")
+		return
+	}
+	if b.Burst != 0 && b.Burst <= b.Baseline {
+		c.add(key+".burst", b.Burst, "more than the baseline, "+b.Baseline.String())
+	}
+	if most := Bytes(float64(b.Baseline) / 8 * mostCredit.Seconds()); (b.Burst != 0) != (b.Credit > 0) || b.Credit > most {
+		c.add(key+".credit", b.Credit, "with a burst, and only then: more than 0, at most what the baseline sends in "+mostCredit.String()+", "+most.String())
+	}
+}

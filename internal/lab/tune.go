@@ -1,0 +1,27 @@
+package lab
+
+import "fmt"
+
+// tune gives the machine the cell's knobs, before anything of the run is there.
+func (s *stage) tune() error {
+	if len(s.cell.Knobs) == 0 {
+		return nil
+	}
+	if s.Tune == nil {
+		return fmt.Errorf("set knobs: %w", &LackError{What: "nothing here turns knobs of the machine"})
+	}
+	undo, err := s.Tune(s.cell.Knobs)
+	if err != nil {
+		return err
+	}
+	s.undo = undo
+	return nil
+}
+
+// untune puts the knobs back, whatever has become of the run.
+func (s *stage) untune() error {
+	if s.undo == nil {
+		return nil
+	}
+	return s.undo()
+}

@@ -1,0 +1,203 @@
+package udpload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/lab/result"
+)
+
+// Sender sends datagrams to a Receiver.
+type Sender struct {
+	To    string // host and port
+	Flows int    // sockets, each with a goroutine
+	Size  int    // of a datagram, bytes of payload
+	// Vary draws each datagram's size from half of Size to all of it. Equal ones
+	// from equal senders fall into step with the queue that drops them, which then
+	// always drops the same senders' (Floyd and Jacobson, "On traffic phase effects
+	// in packet-switched gateways", 1992).
+	Vary bool
+	// Rate is that of all flows together, bits/s of whole frames; 0: as much as
+	// the sockets take, which wait for room in the queue of the interface.
+	Rate float64
+}
+
+// roomToSend is the send buffer that is asked for. The kernel takes it twice: some
+// 350 datagrams, 0.1 s at 40 Mbit/s, of which two flows' fit into the 1000 packets
+// of an interface's usual queue.
+const roomToSend = 384 << 10
+
+type sender struct {
+	Sender
+	flows []*net.UDPConn
+
+	sent    atomic.Int64 // bits, since the beginning
+	refused atomic.Int64 // datagrams that found nobody
+	said    int64        // of sent, by units
+
+	mu           sync.Mutex
+	due          func() int64 // bits that were to be sent by now
+	sent0, due0  int64        // when counting began
+	refusedFirst int64
+}
+
+func (s Sender) check() error {
+	least := leastSize
+	if s.Vary {
+		least *= 2
+	}
+	if s.Flows < 1 || s.Size < least || s.Size > mostSize || !(s.Rate >= 0) || s.Rate > 1e12 {
+		return fmt.Errorf("send datagrams: %d flows of %d bytes at %g bits/s: want at least one of %d to %d bytes, at most 1e12 bits/s", s.Flows, s.Size, s.Rate, least, mostSize)
+	}
+	return nil
+}
+
+func (s Sender) open() (session, error) {
+	o := &sender{Sender: s, due: func() int64 { return 0 }}
+	for range s.Flows {
+		c, err := net.Dial("udp4", s.To)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("send datagrams: %w", err), o.Close())
+		}
+		flow := c.(*net.UDPConn)
+		o.flows = append(o.flows, flow)
+		// A sender that gets no CPU for some time still has something to send. Past
+		// the machine's bound for root, else up to it.
+		if err := room(flow, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, roomToSend); err != nil {
+			return nil, errors.Join(fmt.Errorf("send datagrams: %w", err), o.Close())
+		}
+	}
+	return o, nil
+}
+
+func (s *sender) run(ctx context.Context) error {
+	began := time.Now()
+	if s.Rate > 0 {
+		s.mu.Lock()
+		s.due = func() int64 { return int64(s.Rate * time.Since(began).Seconds()) }
+		s.mu.Unlock()
+	}
+	errs := make([]error, len(s.flows))
+	var wg sync.WaitGroup
+	for i, c := range s.flows {
+		wg.Go(func() {
+			// Flows take turns.
+			gap := s.mean() / s.Rate * float64(len(s.flows)) // s; Inf without a rate
+			errs[i] = s.send(ctx, c, began, gap, float64(i)/float64(len(s.flows)))
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// mean is that of a datagram's bits.
+func (s Sender) mean() float64 {
+	if s.Vary {
+		return (float64(bits(s.Size/2)) + float64(bits(s.Size/2*2))) / 2
+	}
+	return float64(bits(s.Size))
+}
+
+// send is a flow: datagram k is due at (k + phase) gaps after the beginning.
+func (s *sender) send(ctx context.Context, c *net.UDPConn, began time.Time, gap, phase float64) error {
+	defer unblocked(ctx, c)()
+	b := make([]byte, s.Size)
+	wait := time.NewTimer(0)
+	defer wait.Stop()
+	for k := uint64(0); ctx.Err() == nil; k++ {
+		if !math.IsInf(gap, 0) {
+			due := began.Add(time.Duration((float64(k) + phase) * gap * 1e9))
+			if left := time.Until(due); left > 0 {
+				wait.Reset(left)
+				select {
+				case <-wait.C:
+				case <-ctx.Done():
+					return nil
+				}
+			}
+		}
+		mark(b, k, monotonic())
+		size := s.Size
+		if s.Vary {
+			size = s.Size/2 + rand.IntN(s.Size/2+1)
+		}
+		switch _, err := c.Write(b[:size]); {
+		case err == nil, errors.Is(err, unix.ENOBUFS): // a full queue has dropped it, which the receiver misses
+			s.sent.Add(bits(size))
+		case errors.Is(err, unix.ECONNREFUSED): // of one before this one, which is not sent now
+			s.refused.Add(1)
+		case ctx.Err() == nil:
+			return fmt.Errorf("send datagrams: %w", err)
+		}
+	}
+	return nil
+}
+
+func (s *sender) units() float64 {
+	now := s.sent.Load()
+	n := now - s.said
+	s.said = now
+	return float64(n)
+}
+
+func (s *sender) count() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sent0, s.due0, s.refusedFirst = s.sent.Load(), s.due(), s.refused.Load()
+}
+
+// shortfall is the share of what it was to send that a sender may fail to.
+const shortfall = 0.01
+
+func (s *sender) values(lasted time.Duration) map[string]float64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sent := float64(s.sent.Load() - s.sent0)
+	v := map[string]float64{result.UDPSent: sent / lasted.Seconds()}
+	// A slice's worth more may just be about to be sent.
+	if due := float64(s.due() - s.due0); sent < due*(1-shortfall)-s.Rate*slice.Seconds() {
+		v[saturated] = due - sent
+	}
+	if n := s.refused.Load() - s.refusedFirst; n > 0 {
+		v[unreachable] = float64(n)
+	}
+	return v
+}
+
+func (s *sender) Close() error {
+	var errs []error
+	for _, c := range s.flows {
+		errs = append(errs, c.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// room gives a socket a buffer: by force where this may, else as the machine
+// allows.
+func room(c *net.UDPConn, force, ask, bytes int) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return raw.Control(func(fd uintptr) {
+		if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, force, bytes) != nil {
+			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, ask, bytes)
+		}
+	})
+}
+
+// unblocked has whoever waits for a socket give up when the context ends, until
+// the function that it returns is called.
+func unblocked(ctx context.Context, c *net.UDPConn) (stop func()) {
+	undo := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
+	return func() { undo() }
+}

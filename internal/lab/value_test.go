@@ -1,0 +1,59 @@
+package lab
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/lab/study"
+)
+
+// What a workload says of itself is in its part's values, the last of each name;
+// what is no number is not.
+func TestValues(t *testing.T) {
+	copy, err := os.Create(filepath.Join(t.TempDir(), "out"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer copy.Close()
+	out := &output{copy: copy}
+	text := ValueLine + "http.rate 1e3\n" + ValueLine + "http.rate 12.5\nother words\n" + ValueLine + "x NaN\n" + ValueLine + "y\n" + ValueLine + SaturatedValue + " 1\n"
+	for i := 0; i < len(text); i += 7 { // as it comes, in pieces
+		if _, err := out.Write([]byte(text[i:min(i+7, len(text))])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := map[string]float64{"http.rate": 12.5, SaturatedValue: 1}; !maps.Equal(out.values, want) {
+		t.Errorf("%v, want %v", out.values, want)
+	}
+	if out.tail.String() != "other words\n" {
+		t.Errorf("the rest is %q", out.tail.String())
+	}
+}
+
+// A measured client is waited for until it has summed up what it did; nobody else
+// is, and not one that has ended.
+func TestLastAnswersAreWaitedFor(t *testing.T) {
+	client := func(measure bool) *actor {
+		return &actor{part: &study.Part{Measure: measure, Workload: study.Workload{Builtin: study.HTTPClient}}, process: &fakeProcess{}, out: &output{}}
+	}
+	a := client(true)
+	s := &stage{actors: []*actor{a, client(false), {part: &study.Part{Measure: true, Workload: study.Workload{Builtin: "burn"}}, process: &fakeProcess{}, out: &output{}},
+		{part: &study.Part{Measure: true, Idle: true, Workload: study.Workload{Builtin: study.HTTPClient}}}}}
+	if s.concluded() {
+		t.Error("a client that has said nothing is done")
+	}
+	a.out.value("http.latency 0.1")
+	if !s.concluded() {
+		t.Error("what it said is not seen")
+	}
+	b := client(true)
+	if s.actors = append(s.actors, b); s.concluded() {
+		t.Error("a second one is not waited for")
+	}
+	if b.ended = time.Now(); !s.concluded() {
+		t.Error("one that has ended is waited for")
+	}
+}

@@ -1,0 +1,205 @@
+// Package web sets up web servers for studies: a folder of files of the sizes
+// that Mei et al. served (section II-B: 1, 4, 10, 30, 50, 70 and 100 KB), a
+// certificate, and what nginx, Apache or quell itself is started with to serve
+// them. It starts nothing.
+package web
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Sizes are those of the files, in KB of 1024 bytes.
+func Sizes() []int { return []int{1, 4, 10, 30, 50, 70, 100} }
+
+// Site is a folder that is served.
+type Site struct{ Dir string }
+
+// Open writes the files and the certificate into a folder, unless they are
+// there.
+func Open(dir string) (Site, error) {
+	s := Site{dir}
+	if err := os.MkdirAll(s.path("files"), 0o755); err != nil {
+		return s, fmt.Errorf("set up web site: %w", err)
+	}
+	for _, n := range Sizes() {
+		page := bytes.Repeat([]byte("quell---"), n*1024/8)
+		if err := os.WriteFile(s.path("files", strconv.Itoa(n)+"k"), page, 0o644); err != nil {
+			return s, fmt.Errorf("set up web site: %w", err)
+		}
+	}
+	if _, err := os.Stat(s.path("cert.pem")); errors.Is(err, fs.ErrNotExist) {
+		if err := s.certify(); err != nil {
+			return s, fmt.Errorf("make a certificate: %w", err)
+		}
+	}
+	return s, nil
+}
+
+func (s Site) path(names ...string) string {
+	return filepath.Join(append([]string{s.Dir}, names...)...)
+}
+
+// certify makes an RSA key of 2048 bits, whose signatures are what a server
+// spends most of a short request's time on, and a certificate by itself.
+func (s Site) certify() error {
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	cert := &x509.Certificate{SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{CommonName: "quell lab"}, DNSNames: []string{"localhost"},
+		NotBefore: now.Add(-time.Hour), NotAfter: now.AddDate(10, 0, 0)}
+	der, err := x509.CreateCertificate(rand.Reader, cert, cert, &key.PublicKey, key)
+	if err != nil {
+		return err
+	}
+	text := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})
+	if err := os.WriteFile(s.path("key.pem"), text, 0o600); err != nil {
+		return err
+	}
+	return os.WriteFile(s.path("cert.pem"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o644)
+}
+
+// Kinds of servers.
+const (
+	Nginx  = "nginx"
+	Apache = "apache"
+	Go     = "go" // quell itself, by Serve
+)
+
+// Kinds are their names.
+func Kinds() []string { return []string{Nginx, Apache, Go} }
+
+// ErrNoServer is that a server's program is missing.
+var ErrNoServer = errors.New("no such web server here")
+
+// Command is what serves the site on ports 80 and, with TLS, 443, in one
+// process, in the foreground. Servers that run at the same time have different
+// names. self is the command line that calls Serve with the folder after it. A
+// server that is not installed is ErrNoServer.
+func (s Site) Command(kind, name string, self []string) ([]string, error) {
+	dir := s.path("run", name)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("set up %s: %w", kind, err)
+	}
+	program, conf := "", ""
+	switch kind {
+	case Go:
+		return append(append([]string{}, self...), s.Dir), nil
+	case Nginx:
+		program, conf = "nginx", s.nginx(dir)
+	case Apache:
+		program, conf = "apache2", s.apache(dir)
+	default:
+		return nil, fmt.Errorf("set up web server: no %q: want one of %s", kind, strings.Join(Kinds(), ", "))
+	}
+	path, err := find(program)
+	if err != nil {
+		return nil, fmt.Errorf("set up %s: %w (apt-get install %s)", kind, ErrNoServer, program)
+	}
+	file := filepath.Join(dir, program+".conf")
+	if err := os.WriteFile(file, []byte(conf), 0o644); err != nil {
+		return nil, fmt.Errorf("set up %s: %w", kind, err)
+	}
+	if kind == Apache {
+		return []string{path, "-X", "-f", file}, nil
+	}
+	return []string{path, "-c", file, "-p", dir, "-e", "stderr"}, nil
+}
+
+// find looks where Debian has servers too.
+func find(program string) (string, error) {
+	if path, err := exec.LookPath(program); err == nil {
+		return path, nil
+	}
+	return exec.LookPath("/usr/sbin/" + program)
+}
+
+// nginx is one process without a master, so that its thread is all there is to
+// measure.
+func (s Site) nginx(dir string) string {
+	temp := ""
+	for _, kind := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
+		temp += fmt.Sprintf(" %s_temp_path %s;", kind, filepath.Join(dir, kind))
+	}
+	return fmt.Sprintf(`daemon off; master_process off; worker_processes 1; user root;
+pid %s/pid; error_log stderr warn;
+events { worker_connections 4096; multi_accept on; }
+http {%s
+  access_log off; sendfile on; tcp_nopush on; open_file_cache max=64; default_type text/plain;
+  keepalive_requests 1000000;
+  ssl_certificate %s; ssl_certificate_key %s; ssl_session_cache off; ssl_session_tickets off;
+  server { listen 80 backlog=4096; listen 443 ssl backlog=4096; root %s; }
+}
+`, dir, temp, s.path("cert.pem"), s.path("key.pem"), s.path("files"))
+}
+
+// apache is one process with threads.
+func (s Site) apache(dir string) string {
+	modules := ""
+	for _, m := range []string{"mpm_event", "authz_core", "ssl", "socache_shmcb"} {
+		modules += fmt.Sprintf("LoadModule %s_module /usr/lib/apache2/modules/mod_%s.so\n", m, m)
+	}
+	return modules + fmt.Sprintf(`ServerName localhost
+ServerRoot %s
+PidFile %s/pid
+Mutex file:%s default
+ErrorLog /dev/stderr
+LogLevel warn
+ListenBacklog 4096
+MaxKeepAliveRequests 0
+SSLSessionCache none
+SSLCertificateFile %s
+SSLCertificateKeyFile %s
+DocumentRoot %s
+Listen 80
+Listen 443
+<VirtualHost *:443>
+SSLEngine on
+</VirtualHost>
+`, dir, dir, dir, s.path("cert.pem"), s.path("key.pem"), s.path("files"))
+}
+
+// Serve is the server Go: it serves the site in this process until the context
+// ends.
+func Serve(ctx context.Context, dir string, plain, secure net.Listener) error {
+	s := Site{dir}
+	cert, err := tls.LoadX509KeyPair(s.path("cert.pem"), s.path("key.pem"))
+	if err != nil {
+		return fmt.Errorf("serve %s: %w", dir, err)
+	}
+	server := &http.Server{Handler: http.FileServer(http.Dir(s.path("files"))), TLSConfig: &tls.Config{Certificates: []tls.Certificate{cert}, SessionTicketsDisabled: true}}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	ended := make(chan error, 2)
+	go func() { ended <- server.Serve(plain) }()
+	go func() { ended <- server.ServeTLS(secure, "", "") }()
+	err = <-ended
+	_ = server.Close()
+	if second := <-ended; errors.Is(err, http.ErrServerClosed) {
+		err = second
+	}
+	if ctx.Err() != nil || errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return fmt.Errorf("serve %s: %w", dir, err)
+}

@@ -1,0 +1,288 @@
+package xen
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Tools runs Xen's tools in the first domain. The zero value runs those on PATH.
+type Tools struct {
+	// Run runs a program and returns what it printed; nil: os/exec.
+	Run func(ctx context.Context, argv ...string) ([]byte, error)
+}
+
+// ErrNoDomain is that there is no such domain.
+var ErrNoDomain = errors.New("no such domain")
+
+// Config is a paravirtualised guest.
+type Config struct {
+	Name    string
+	Kernel  string // path of its kernel, an ELF image or a bzImage
+	Ramdisk string
+	Command string // the kernel's command line
+	Memory  int    // MiB
+	VCPUs   int
+	// Weight is its share of the CPUs beside others, 0 for the scheduler's usual
+	// 256; Cap the most it gets, in per cent of one CPU, 0 for no bound. Both
+	// are the Credit scheduler's, the latter Credit2's too.
+	Weight, Cap int
+	// Bridge is what its network interface is put on, by the program Script;
+	// "": it has none.
+	Bridge, Script string
+	MAC            string // "": Xen makes one up
+}
+
+// text is the file that xl create reads (xl.cfg(5)).
+func (c *Config) text() []byte {
+	var b bytes.Buffer
+	word := func(key, value string) { fmt.Fprintf(&b, "%s = %q\n", key, value) }
+	number := func(key string, n int) {
+		if n > 0 {
+			fmt.Fprintf(&b, "%s = %d\n", key, n)
+		}
+	}
+	word("name", c.Name)
+	word("type", "pv")
+	word("kernel", c.Kernel)
+	word("ramdisk", c.Ramdisk)
+	word("extra", c.Command)
+	number("memory", c.Memory)
+	number("vcpus", c.VCPUs)
+	number("cpu_weight", c.Weight)
+	number("cap", c.Cap)
+	if c.Bridge != "" {
+		vif := "bridge=" + c.Bridge
+		if c.Script != "" {
+			vif += ",script=" + c.Script
+		}
+		if c.MAC != "" {
+			vif += ",mac=" + c.MAC
+		}
+		fmt.Fprintf(&b, "vif = [ %q ]\n", vif)
+	}
+	// What went wrong is to be seen, and not to begin again.
+	word("on_crash", "destroy")
+	word("on_reboot", "destroy")
+	return b.Bytes()
+}
+
+func (t Tools) run(ctx context.Context, argv ...string) ([]byte, error) {
+	if t.Run != nil {
+		return t.Run(ctx, argv...)
+	}
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.WaitDelay = 2 * time.Second // xl leaves a process behind that watches the domain
+	var out, problems bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &problems
+	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
+		return nil, fmt.Errorf("%s: %w: %s", strings.Join(argv[:min(2, len(argv))], " "), err, bytes.TrimSpace(problems.Bytes()))
+	}
+	return out.Bytes(), nil
+}
+
+// Create makes a domain that is paused, and returns its id.
+func (t Tools) Create(ctx context.Context, c Config) (id int, err error) {
+	f, err := os.CreateTemp("", "quell-xen-*.cfg")
+	if err != nil {
+		return 0, fmt.Errorf("create domain: %w", err)
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(c.text())
+	if err := errors.Join(err, f.Close()); err != nil {
+		return 0, fmt.Errorf("create domain: %w", err)
+	}
+	if _, err := t.run(ctx, "xl", "create", "-q", "-p", f.Name()); err != nil {
+		return 0, fmt.Errorf("create domain %s: %w", c.Name, err)
+	}
+	return t.ID(ctx, c.Name)
+}
+
+// ID finds a domain by its name; without one the error is ErrNoDomain.
+func (t Tools) ID(ctx context.Context, name string) (int, error) {
+	all, err := t.List(ctx)
+	if err != nil {
+		return 0, err
+	}
+	i := slices.IndexFunc(all, func(g Guest) bool { return g.Name == name })
+	if i < 0 {
+		return 0, fmt.Errorf("find domain %s: %w", name, ErrNoDomain)
+	}
+	return all[i].ID, nil
+}
+
+// List lists the domains. One that is just coming or going has no configuration
+// for a moment, and no name then.
+func (t Tools) List(ctx context.Context) ([]Guest, error) {
+	out, err := t.run(ctx, "xl", "list", "-l")
+	if err != nil {
+		return nil, fmt.Errorf("list domains: %w", err)
+	}
+	return ParseList(bytes.NewReader(out))
+}
+
+// VCPUs lists the virtual CPUs of a domain, by number.
+func (t Tools) VCPUs(ctx context.Context, name string) ([]VCPU, error) {
+	out, err := t.run(ctx, "xl", "vcpu-list", name)
+	if err != nil {
+		return nil, fmt.Errorf("list virtual CPUs of %s: %w", name, err)
+	}
+	return ParseVCPUs(bytes.NewReader(out))
+}
+
+// Pin says on which physical CPUs ("0-3", "all") a virtual CPU may run.
+func (t Tools) Pin(ctx context.Context, name string, vcpu int, cpus string) error {
+	if _, err := t.run(ctx, "xl", "vcpu-pin", name, strconv.Itoa(vcpu), cpus); err != nil {
+		return fmt.Errorf("pin virtual CPU %d of %s to %s: %w", vcpu, name, cpus, err)
+	}
+	return nil
+}
+
+// Scheduler is the hypervisor's: "credit", "credit2".
+func (t Tools) Scheduler(ctx context.Context) (string, error) {
+	return t.info(ctx, "xen_scheduler")
+}
+
+// CPUs is how many physical CPUs Xen has.
+func (t Tools) CPUs(ctx context.Context) (int, error) {
+	text, err := t.info(ctx, "nr_cpus")
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		return 0, fmt.Errorf("ask Xen for its CPUs: %q", text)
+	}
+	return n, nil
+}
+
+// Hertz is the rate of the time stamps in traces.
+func (t Tools) Hertz(ctx context.Context) (float64, error) {
+	out, err := t.run(ctx, "xl", "info")
+	if err != nil {
+		return 0, fmt.Errorf("ask Xen about itself: %w", err)
+	}
+	return ParseHertz(bytes.NewReader(out))
+}
+
+func (t Tools) info(ctx context.Context, key string) (string, error) {
+	out, err := t.run(ctx, "xl", "info", key)
+	if err != nil {
+		return "", fmt.Errorf("ask Xen for its %s: %w", key, err)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// SetShare sets a domain's weight and cap (see Config) in the scheduler that
+// there is.
+func (t Tools) SetShare(ctx context.Context, name string, weight, limit int) error {
+	s, err := t.Scheduler(ctx)
+	if err == nil {
+		_, err = t.run(ctx, "xl", "sched-"+s, "-d", name, "-w", strconv.Itoa(weight), "-c", strconv.Itoa(limit))
+	}
+	if err != nil {
+		return fmt.Errorf("set weight %d and cap %d of %s: %w", weight, limit, name, err)
+	}
+	return nil
+}
+
+// Shares are every domain's weight and cap.
+func (t Tools) Shares(ctx context.Context) ([]Share, error) {
+	s, err := t.Scheduler(ctx)
+	var out []byte
+	if err == nil {
+		out, err = t.run(ctx, "xl", "sched-"+s)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list weights and caps: %w", err)
+	}
+	return ParseShares(bytes.NewReader(out))
+}
+
+// Pause stops a domain, or lets it go.
+func (t Tools) Pause(ctx context.Context, name string, stop bool) error {
+	word := "unpause"
+	if stop {
+		word = "pause"
+	}
+	if _, err := t.run(ctx, "xl", word, name); err != nil {
+		return fmt.Errorf("%s %s: %w", word, name, err)
+	}
+	return nil
+}
+
+// Destroy ends a domain at once. One that is not there is ended.
+func (t Tools) Destroy(ctx context.Context, name string) error {
+	_, err := t.run(ctx, "xl", "destroy", name)
+	if err == nil {
+		return nil
+	}
+	if _, there := t.ID(ctx, name); errors.Is(there, ErrNoDomain) {
+		return nil
+	}
+	return fmt.Errorf("destroy %s: %w", name, err)
+}
+
+// ConsoleOf is the terminal of a domain's console, which xenconsoled makes some
+// time after the domain.
+func (t Tools) ConsoleOf(ctx context.Context, id int) (string, error) {
+	for {
+		out, err := t.run(ctx, "xenstore", "read", fmt.Sprintf("/local/domain/%d/console/tty", id))
+		if path := strings.TrimSpace(string(out)); err == nil && path != "" {
+			return path, nil
+		}
+		wait := time.NewTimer(50 * time.Millisecond)
+		select {
+		case <-ctx.Done():
+			wait.Stop()
+			return "", fmt.Errorf("find the console of domain %d: %w", id, errors.Join(ctx.Err(), err))
+		case <-wait.C:
+		}
+	}
+}
+
+// Top is what xentop says over so long: its second round, since in the first
+// nobody has used any CPU.
+func (t Tools) Top(ctx context.Context, over time.Duration) ([]Usage, error) {
+	out, err := t.run(ctx, "xentop", "-b", "-f", "-i", "2", "-d", strconv.FormatFloat(over.Seconds(), 'f', 1, 64))
+	if err != nil {
+		return nil, fmt.Errorf("ask xentop: %w", err)
+	}
+	all, err := ParseTop(bytes.NewReader(out))
+	return slices.DeleteFunc(all, func(u Usage) bool { return u.Round == 0 }), err
+}
+
+// traced are the classes of records that Measure looks at: the scheduler's, page
+// tables' and grants', and paravirtualised guests' (xen/include/public/trace.h).
+const traced = 0x0002f000 | 0x0010f000 | 0x0020f000
+
+// Trace records for so long and measures what was recorded.
+func (t Tools) Trace(ctx context.Context, span time.Duration) (*Trace, error) {
+	hz, err := t.Hertz(ctx)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "quell-xen-")
+	if err != nil {
+		return nil, fmt.Errorf("trace: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	file := dir + "/trace"
+	// -D: without what an earlier trace left in the buffers; -S: pages a CPU.
+	if _, err := t.run(ctx, "xentrace", "-D", "-S", "256", "-e", fmt.Sprintf("%#x", traced), "-T", strconv.Itoa(int(max(1, span.Seconds()))), file); err != nil {
+		return nil, fmt.Errorf("trace: %w", err)
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, fmt.Errorf("trace: %w", err)
+	}
+	defer f.Close()
+	return Measure(f, hz)
+}

@@ -1,0 +1,137 @@
+package xen
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// recorded are tools that answer with what was recorded of Xen's, and note what
+// they were asked.
+type recorded struct {
+	t     *testing.T
+	asked []string
+	fail  string // the beginning of what fails
+	cfg   string // what xl create was given
+}
+
+func (r *recorded) run(_ context.Context, argv ...string) ([]byte, error) {
+	line := strings.Join(argv, " ")
+	r.asked = append(r.asked, line)
+	if r.fail != "" && strings.HasPrefix(line, r.fail) {
+		return nil, errors.New("no")
+	}
+	file := ""
+	switch {
+	case line == "xl list -l":
+		file = "xl-list-l.json"
+	case line == "xl info":
+		file = "xl-info.txt"
+	case line == "xl info xen_scheduler":
+		return []byte("credit\n"), nil
+	case line == "xl sched-credit":
+		file = "xl-sched-credit.txt"
+	case strings.HasPrefix(line, "xl vcpu-list"):
+		file = "xl-vcpu-list.txt"
+	case strings.HasPrefix(line, "xentop"):
+		file = "xentop-b.txt"
+	case strings.HasPrefix(line, "xl create"):
+		text, err := os.ReadFile(argv[len(argv)-1])
+		r.cfg = string(text)
+		return nil, err
+	case strings.HasPrefix(line, "xentrace"):
+		text, err := io.ReadAll(open(r.t, "credit-smp1/xentrace-head.bin.gz"))
+		if err != nil {
+			return nil, err
+		}
+		return nil, os.WriteFile(argv[len(argv)-1], text, 0o600)
+	case strings.HasPrefix(line, "xenstore read"):
+		if len(r.asked) < 3 { // not there yet
+			return nil, errors.New("couldn't read path")
+		}
+		return []byte("/dev/pts/1\n"), nil
+	}
+	if file == "" {
+		return nil, nil
+	}
+	return io.ReadAll(open(r.t, "credit-smp1/"+file))
+}
+
+func TestTools(t *testing.T) {
+	r := &recorded{t: t}
+	tools, ctx := Tools{r.run}, t.Context()
+	id, err := tools.Create(ctx, Config{Name: "g2", Kernel: "/boot/vmlinux", Ramdisk: "/tmp/x", Command: `console=hvc0 -- a "b"`, Memory: 256, VCPUs: 1, Cap: 50, Bridge: "xenbr0", Script: "/s"})
+	if err != nil || id != 2 {
+		t.Errorf("created %d, %v", id, err)
+	}
+	want := `name = "g2"
+type = "pv"
+kernel = "/boot/vmlinux"
+ramdisk = "/tmp/x"
+extra = "console=hvc0 -- a \"b\""
+memory = 256
+vcpus = 1
+cap = 50
+vif = [ "bridge=xenbr0,script=/s" ]
+on_crash = "destroy"
+on_reboot = "destroy"
+`
+	if r.cfg != want {
+		t.Errorf("configuration:\n%s", r.cfg)
+	}
+	if _, err := tools.ID(ctx, "g3"); !errors.Is(err, ErrNoDomain) {
+		t.Error(err)
+	}
+	r.asked = nil
+	for _, err := range []error{tools.Pin(ctx, "g1", 0, "1"), tools.SetShare(ctx, "g1", 512, 50), tools.Pause(ctx, "g1", true), tools.Pause(ctx, "g1", false), tools.Destroy(ctx, "g1")} {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if got := strings.Join(r.asked, "\n"); got != "xl vcpu-pin g1 0 1\nxl info xen_scheduler\nxl sched-credit -d g1 -w 512 -c 50\nxl pause g1\nxl unpause g1\nxl destroy g1" {
+		t.Errorf("asked:\n%s", got)
+	}
+	shares, err := tools.Shares(ctx)
+	if err != nil || len(shares) != 3 || shares[1].Weight != 512 {
+		t.Errorf("%v, %v", shares, err)
+	}
+	vcpus, err := tools.VCPUs(ctx, "g1")
+	if err != nil || len(vcpus) != 3 {
+		t.Errorf("%v, %v", vcpus, err)
+	}
+	top, err := tools.Top(ctx, 2*time.Second)
+	if err != nil || len(top) == 0 || top[0].Round == 0 {
+		t.Errorf("%v, %v", top, err)
+	}
+	trace, err := tools.Trace(ctx, 2*time.Second)
+	if err != nil || len(trace.Domains) != 3 {
+		t.Errorf("%+v, %v", trace, err)
+	}
+	r.asked = nil
+	if tty, err := tools.ConsoleOf(ctx, 1); err != nil || tty != "/dev/pts/1" || len(r.asked) != 3 {
+		t.Errorf("%q, %v after %d looks", tty, err, len(r.asked))
+	}
+}
+
+// What fails says what was to be done; a domain that is gone is destroyed.
+func TestToolsFail(t *testing.T) {
+	ctx := t.Context()
+	if err := (Tools{(&recorded{t: t, fail: "xl destroy"}).run}).Destroy(ctx, "g1"); err == nil || !strings.Contains(err.Error(), "destroy g1: no") {
+		t.Error(err)
+	}
+	if err := (Tools{(&recorded{t: t, fail: "xl destroy"}).run}).Destroy(ctx, "g9"); err != nil {
+		t.Error(err)
+	}
+	if _, err := (Tools{(&recorded{t: t, fail: "xl create"}).run}).Create(ctx, Config{Name: "g1"}); err == nil || !strings.Contains(err.Error(), "create domain g1: no") {
+		t.Error(err)
+	}
+	cancelled, cancel := context.WithCancel(ctx)
+	cancel()
+	if _, err := (Tools{(&recorded{t: t, fail: "xenstore"}).run}).ConsoleOf(cancelled, 1); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
