@@ -23,53 +23,64 @@ import (
 // the host's packages and architectures stay as they are. What it downloads is
 // said on log, a line each. About 30 MB and, unpacked, 150 MB a kernel.
 func Fetch(ctx context.Context, log io.Writer, again bool, archs ...Arch) error {
+	var missing []Arch
+	return fetching(ctx, func(cache string) bool {
+		missing = slices.DeleteFunc(slices.Clone(archs), func(a Arch) bool {
+			_, err := find(cache, a)
+			return err == nil && !again
+		})
+		return len(missing) == 0
+	}, func(cache string, d *debian) error {
+		for _, arch := range missing {
+			k, err := d.kernel(arch)
+			if err != nil {
+				return fmt.Errorf("fetch kernel for %s: %w", arch, err)
+			}
+			place := filepath.Join(cache, string(arch))
+			if err := os.RemoveAll(place); err != nil {
+				return fmt.Errorf("fetch kernel for %s: %w", arch, err)
+			}
+			if err := os.Rename(filepath.Join(d.dir, string(arch)), place); err != nil {
+				return fmt.Errorf("fetch kernel for %s: %w", arch, err)
+			}
+			fmt.Fprintf(log, "guest kernel for %s: %s\n", arch, k.Release)
+		}
+		return nil
+	})
+}
+
+// fetching lets one process at a time change the cache: where not all is there,
+// do gets a view of the archive with a scratch folder in the cache.
+func fetching(ctx context.Context, there func(cache string) bool, do func(cache string, d *debian) error) error {
 	cache, err := CacheDir()
 	if err != nil {
 		return err
 	}
 	if err := os.MkdirAll(cache, 0o755); err != nil {
-		return fmt.Errorf("fetch kernels: %w", err)
+		return fmt.Errorf("fetch for guests: %w", err)
 	}
 	// Others may be at it at the same time.
 	lock, err := os.OpenFile(filepath.Join(cache, "lock"), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o644)
 	if err != nil {
-		return fmt.Errorf("fetch kernels: %w", err)
+		return fmt.Errorf("fetch for guests: %w", err)
 	}
 	defer lock.Close()
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-		return fmt.Errorf("fetch kernels: lock %s: %w", lock.Name(), err)
+		return fmt.Errorf("fetch for guests: lock %s: %w", lock.Name(), err)
 	}
-	missing := slices.DeleteFunc(slices.Clone(archs), func(a Arch) bool {
-		_, err := find(cache, a)
-		return err == nil && !again
-	})
-	if len(missing) == 0 {
+	if there(cache) {
 		return nil
 	}
 	scratch, err := os.MkdirTemp(cache, "fetch-")
 	if err != nil {
-		return fmt.Errorf("fetch kernels: %w", err)
+		return fmt.Errorf("fetch for guests: %w", err)
 	}
 	defer os.RemoveAll(scratch)
 	d, err := openDebian(ctx, scratch)
 	if err != nil {
-		return fmt.Errorf("fetch kernels: %w", err)
+		return fmt.Errorf("fetch for guests: %w", err)
 	}
-	for _, arch := range missing {
-		k, err := d.kernel(arch)
-		if err != nil {
-			return fmt.Errorf("fetch kernel for %s: %w", arch, err)
-		}
-		place := filepath.Join(cache, string(arch))
-		if err := os.RemoveAll(place); err != nil {
-			return fmt.Errorf("fetch kernel for %s: %w", arch, err)
-		}
-		if err := os.Rename(filepath.Join(scratch, string(arch)), place); err != nil {
-			return fmt.Errorf("fetch kernel for %s: %w", arch, err)
-		}
-		fmt.Fprintf(log, "guest kernel for %s: %s\n", arch, k.Release)
-	}
-	return nil
+	return do(cache, d)
 }
 
 // debian is a private view of the archive.
@@ -160,24 +171,9 @@ func (d *debian) kernel(arch Arch) (Kernel, error) {
 	}
 	// The shared ones are the host's: linux-kbuild has programs that run there.
 	packages := append([]string{image[0] + foreign, headers + foreign}, shared...)
-	if _, err := d.apt("apt-get", append([]string{"download"}, packages...)...); err != nil {
-		return Kernel{}, err
-	}
 	tree := filepath.Join(d.dir, string(arch))
-	debs, err := filepath.Glob(filepath.Join(d.dir, "debs", "*.deb"))
-	if err != nil {
+	if err := d.unpack(tree, packages, ""); err != nil {
 		return Kernel{}, err
-	}
-	if len(debs) != len(packages) {
-		return Kernel{}, fmt.Errorf("download %s: got %q", packages, debs)
-	}
-	for _, deb := range debs {
-		if _, err := d.run("dpkg", "-x", deb, tree); err != nil {
-			return Kernel{}, err
-		}
-		if err := os.Remove(deb); err != nil {
-			return Kernel{}, err
-		}
 	}
 	k, err := find(d.dir, arch)
 	if err != nil {

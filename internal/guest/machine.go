@@ -72,6 +72,9 @@ type Drive struct {
 	Path     string
 	Format   string // "": raw
 	ReadOnly bool
+	// IOPS makes it slow: requests a second that it does at most, in the host's
+	// time. 0: as many as it can.
+	IOPS int
 }
 
 // program is the QEMU that plays the machine.
@@ -180,6 +183,9 @@ func (m Machine) args() []string {
 		drive := fmt.Sprintf("file=%s,if=none,id=drive%d,format=%s", strings.ReplaceAll(d.Path, ",", ",,"), i, format)
 		if d.ReadOnly {
 			drive += ",readonly=on"
+		}
+		if d.IOPS > 0 {
+			drive += fmt.Sprintf(",throttling.iops-total=%d", d.IOPS)
 		}
 		args = append(args, "-drive", drive, "-device", fmt.Sprintf("virtio-blk-pci,drive=drive%d", i))
 	}

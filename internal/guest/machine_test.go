@@ -28,8 +28,9 @@ func TestArgs(t *testing.T) {
 		}, []string{"-smp 8,sockets=2,cores=2,threads=2,dies=1", "memory-backend-ram,id=memory0,size=512M", "-numa node,nodeid=1,memdev=memory1,cpus=4,cpus=5,cpus=6,cpus=7",
 			"-numa dist,src=0,dst=1,val=21"}, "val=10"},
 		{"drives", func(m *Machine) {
-			m.Drives = []Drive{{Path: "/a,b"}, {Path: "/c", Format: "qcow2", ReadOnly: true}}
-		}, []string{"-drive file=/a,,b,if=none,id=drive0,format=raw -device virtio-blk-pci,drive=drive0", "file=/c,if=none,id=drive1,format=qcow2,readonly=on"}, ""},
+			m.Drives = []Drive{{Path: "/a,b"}, {Path: "/c", Format: "qcow2", ReadOnly: true}, {Path: "/d", IOPS: 50}}
+		}, []string{"-drive file=/a,,b,if=none,id=drive0,format=raw -device virtio-blk-pci,drive=drive0", "file=/c,if=none,id=drive1,format=qcow2,readonly=on",
+			"file=/d,if=none,id=drive2,format=raw,throttling.iops-total=50"}, ""},
 		{"more words", func(m *Machine) { m.Append, m.Args = "psi=0", []string{"-device", "pvpanic"} }, []string{"rdinit=/init psi=0 -device pvpanic"}, ""},
 	} {
 		m := base

@@ -3,9 +3,30 @@
 package guest
 
 import (
+	"cmp"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
+
+// rounds says how often TestV2/disk and TestV2/blkio play their scene; once where it is not set.
+const rounds = "QUELL_TEST_ROUNDS"
+
+// blank makes a disk with nothing on it.
+func blank(t *testing.T) string {
+	t.Helper()
+	f, err := os.Create(filepath.Join(t.TempDir(), "disk"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := f.Truncate(16 << 20); err != nil {
+		t.Fatal(err)
+	}
+	return f.Name()
+}
 
 // modules puts kernel modules into a box, loaded before anything runs.
 func (b box) modules(t *testing.T, names ...string) box {
@@ -42,7 +63,7 @@ func TestV2(t *testing.T) {
 	t.Run("limits", func(t *testing.T) {
 		box{
 			Machine: Machine{Arch: AMD64, InstructionNS: 16},
-			tests:   []insideTest{{pkg: pkg, args: []string{"-test.run=Caps|Limit|Delegation|Another"}}},
+			tests:   []insideTest{{pkg: pkg, args: []string{"-test.run=Caps|Limit|Delegation|Another|Network"}}},
 		}.modules(t, "null_blk").programs(t, "quell-agent").run(t)
 	})
 	t.Run("placements", func(t *testing.T) {
@@ -54,11 +75,26 @@ func TestV2(t *testing.T) {
 	// In virtual time, and so with the kernel of arm64: see Machine.InstructionNS.
 	t.Run("findings", func(t *testing.T) {
 		box{
-			Machine:  Machine{Arch: ARM64, CPUs: CPUs{Cores: 2}, InstructionNS: 16},
+			Machine:  Machine{Arch: ARM64, CPUs: CPUs{Cores: 3}, InstructionNS: 16},
 			tests:    []insideTest{{pkg: pkg, args: []string{"-test.run=Findings"}}},
 			deadline: 20 * time.Minute, // of a busy host
 		}.programs(t, "quell-agent").run(t)
 	})
+	// In the host's time, which a slow disk of QEMU's goes by, and on one CPU:
+	// of two that take turns, one would let requests that are done wait.
+	for _, test := range []string{"Disk", "Blkio"} {
+		t.Run(strings.ToLower(test), func(t *testing.T) {
+			b := box{
+				Machine: Machine{Arch: AMD64, Drives: []Drive{{Path: blank(t), IOPS: 36}, {Path: blank(t)}}},
+				Init:    Init{Env: []string{rounds + "=" + cmp.Or(os.Getenv(rounds), "1")}},
+				tests:   []insideTest{{pkg: pkg, args: []string{"-test.run=Test" + test, "-test.timeout=40m"}}},
+			}
+			if os.Getenv(rounds) != "" {
+				b.deadline = 40 * time.Minute
+			}
+			b.modules(t, "virtio_pci", "virtio_blk").programs(t, "quell-agent").run(t)
+		})
+	}
 	// In the host's time, where emulated CPUs take long turns.
 	t.Run("demo", func(t *testing.T) {
 		box{

@@ -19,21 +19,22 @@ import (
 // programs are what the tests run, with the package of each.
 var programs = [][2]string{
 	{"qemu-system-aarch64", "qemu-system-arm"}, {"qemu-system-x86_64", "qemu-system-x86"}, {"depmod", "kmod"},
-	{"make", "make"}, {"gcc", "gcc"}, {"aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu"},
+	{"xz", "xz-utils"}, {"make", "make"}, {"gcc", "gcc"}, {"aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu"},
 }
 
 func main() {
 	again := flag.Bool("again", false, "fetch the kernels again: a newer version may be there")
+	xen := flag.Bool("xen", false, "fetch Xen, its tools and a kernel for its domains instead (make test-xen)")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := fetch(ctx, *again); err != nil {
+	if err := fetch(ctx, *again, *xen); err != nil {
 		fmt.Fprintln(os.Stderr, "fetch:", err)
 		os.Exit(1)
 	}
 }
 
-func fetch(ctx context.Context, again bool) error {
+func fetch(ctx context.Context, again, xen bool) error {
 	var missing []string
 	for _, p := range programs {
 		if _, err := exec.LookPath(p[0]); err != nil {
@@ -44,6 +45,9 @@ func fetch(ctx context.Context, again bool) error {
 		if err := install(ctx, missing); err != nil {
 			return err
 		}
+	}
+	if xen {
+		return guest.FetchXen(ctx, os.Stdout, again)
 	}
 	return guest.Fetch(ctx, os.Stdout, again, guest.AMD64, guest.ARM64)
 }

@@ -77,7 +77,9 @@ func newScene(t *testing.T) *scene {
 	cycle := 12 * period
 	noisy := workload.Default(workload.Hog)
 	noisy.Period, noisy.Work, noisy.Pause, noisy.Vary, noisy.Epoch = cycle, 5*period, 0, 0.1, workload.Epoch()
-	begin(t, play(t, s.tree, "web", shape(workload.Spin, 100*time.Millisecond, 0.35), 0))
+	// web's bursts drift through the kernel's quota periods of 100 ms: at their pace
+	// it would meet the capped antagonist always or never, by the moment of the cap.
+	begin(t, play(t, s.tree, "web", shape(workload.Spin, 70*time.Millisecond, 0.35), 0))
 	begin(t, play(t, s.tree, "encode", shape(workload.Spin, 100*time.Millisecond, 0.1), 1))
 	begin(t, play(t, s.tree, "backfill", shape(workload.CounterPhase, cycle, 0.6), 1))
 	s.reports = play(t, s.tree, "reports", noisy, 1)
@@ -146,8 +148,10 @@ func (s *scene) capExpired(inc plan.Incident) {
 	})
 	s.story("capped to %g CPU-s/s for %s: %.3f, %.2f of the %.3f before (%s)", r.Rate, time.Duration(r.Ended-r.From)*time.Millisecond,
 		float64(r.CostUnder), float64(r.RelativeCost), float64(r.CostBefore), r.Outcome)
-	// All of the antagonist is 3, a tenth of it 1.28; it shares its CPU.
-	if before, under := float64(r.CostBefore), float64(r.CostUnder); before < 2 || before > 3.05 || under < 1.2 || under > 1.4 || r.Outcome != plan.TruePositive {
+	// 1.2 + 1.8 × the share of web's time in which the antagonist runs, by the model:
+	// 3 for all of it, 1.4 for the cap's tenth. Uncapped it gets 0.3 to 0.8 of its
+	// CPU, which it shares (with agent and test too).
+	if before, under := float64(r.CostBefore), float64(r.CostUnder); before < 1.7 || before > 3.05 || under < 1.2 || under > 1.5 || r.Outcome != plan.TruePositive {
 		t.Errorf("round %+v", r)
 	}
 	if got := read(t, s.limit("reports")); got != noLimit {
@@ -213,7 +217,9 @@ func (s *scene) ownQuota() {
 	before := time.Now()
 	busy := workload.Default(workload.Spin)
 	busy.Duty = 1
-	write(t, s.limit("web"), "40000 100000")
+	// Less than it gets of its CPU while the agent measures, more than the rule asks
+	// a victim to use.
+	write(t, s.limit("web"), "30000 100000")
 	begin(t, play(t, s.tree, "web", busy, 0))
 	compress := play(t, s.tree, "compress", busy, 1)
 	throttled := func() (n int) {
@@ -232,14 +238,21 @@ func (s *scene) ownQuota() {
 		t.Error(err)
 	}
 	words := "own-quota: the task ran into its own CPU quota; no neighbour is to blame"
-	if inc.Cost < 1.5*inc.Threshold || !strings.Contains(strings.Join(strings.Fields(text.String()), " "), words) {
+	if inc.Cost <= inc.Threshold || !strings.Contains(strings.Join(strings.Fields(text.String()), " "), words) {
 		t.Errorf("incident %+v:\n%s", inc, text.String())
 	}
+	// The interval that opens the incident may be half over when the model changes.
+	var cost float64
+	wait(t, period, 20*period, "web costs what the model says", func() bool {
+		v, ok := s.agent.cost(s.tree.Path("web"))
+		cost = float64(v.Cost)
+		return ok && near(cost, 2.4, 0.1)
+	})
 	<-time.After(6 * period)
 	for _, inc := range s.agent.incidents() {
 		if inc.Opened.Time().After(before) && (inc.Antagonists != 0 || len(inc.Rounds) != 0) {
 			t.Errorf("a neighbour is blamed: %+v", inc)
 		}
 	}
-	s.story("throttled by its own cpu.max: %.3f, over the threshold of %.3f; %s", inc.Cost, inc.Threshold, words)
+	s.story("throttled by its own cpu.max: %.3f, over the threshold of %.3f; %s", cost, inc.Threshold, words)
 }

@@ -25,12 +25,14 @@ import (
 	"github.com/quell-dev/quell/internal/api"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/sample"
 )
 
 // user is who the agent is where it is not root.
 const user = 1000
 
-// The scene: a victim in a pod on CPU 1, and a batch job beside the pod.
+// The scene: a victim in a pod on CPU 1, and a batch job beside the pod. CPU 0
+// is the agent's and the test's, and CPU 2, where there is one, nobody's.
 const (
 	scene  = "/quell-test-find"
 	pod    = scene + "/pod"
@@ -40,7 +42,7 @@ const (
 
 // configuration has short times, though an emulated agent may need three seconds
 // for a window of one. Suspects that share no CPU with the victim are not left
-// out for that: they are meant to tempt.
+// out for that: they are meant to tempt. loud is a suspect only, never a victim.
 const configuration = `
 signals: [runq]
 listen: 127.0.0.1:9399
@@ -51,7 +53,7 @@ detect: {outlier_window: 15s, window: 60s, pace: 0s, switches: {reach: off}}
 enforce: {mode: on, for: 5m}
 rules:
   - {match: "/quell-test-find/pod/web", job: web, class: latency-sensitive}
-  - {match: "/quell-test-find/loud", job: loud, class: batch}
+  - {match: "/quell-test-find/loud", job: loud, class: batch, signals: [cpi]}
   - {match: "/quell-test-other", job: other, class: batch}
 `
 
@@ -95,6 +97,11 @@ type agent struct {
 }
 
 func startAgent(t *testing.T, uid int) *agent {
+	t.Helper()
+	return startAgentWith(t, uid, configuration)
+}
+
+func startAgentWith(t *testing.T, uid int, configuration string) *agent {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "agent-")
 	if err != nil {
@@ -211,9 +218,11 @@ func (a *agent) incidents() map[string]plan.Incident {
 }
 
 // learnt waits until the victim's spec is ready.
-func (a *agent) learnt() {
+func (a *agent) learnt() { a.t.Helper(); a.learntOf(victim) }
+
+func (a *agent) learntOf(victim sample.TaskName) {
 	a.t.Helper()
-	until(a.t, 60*time.Second, "the victim's spec is ready", func() bool {
+	until(a.t, 120*time.Second, "the victim's spec is ready", func() bool {
 		tasks, err := a.Tasks(context.Background())
 		if err != nil {
 			return false

@@ -24,9 +24,10 @@ import (
 // suffering is a way to make the victim suffer and what is to be found then.
 type suffering struct {
 	name    string
-	variant string // of runq
-	uid     int    // of the agent and the scene
-	suffer  func(*testing.T)
+	variant string                      // of runq
+	uid     int                         // of the agent and the scene
+	before  func(*testing.T)            // what is there from the beginning; may be nil
+	suffer  func(t *testing.T, web int) // web is the victim's process
 	kind    detect.Kind
 	words   string // of the incident, for people
 	note    string // of the victim
@@ -41,8 +42,8 @@ func TestFindings(t *testing.T) {
 	if err := keepTo(0); err != nil {
 		t.Fatal(err)
 	}
-	quota := func(path string) func(*testing.T) {
-		return func(t *testing.T) {
+	quota := func(path string) func(*testing.T, int) {
+		return func(t *testing.T, _ int) {
 			burn(t, loud, 0)
 			put(t, filepath.Join(root, path, "cpu.max"), "50000 100000")
 		}
@@ -53,11 +54,16 @@ func TestFindings(t *testing.T) {
 		{name: "own quota", variant: "bpf", suffer: quota(victim), kind: detect.OwnQuota, words: own},
 		{name: "quota above", variant: "bpf", suffer: quota(pod), kind: detect.OwnQuota, words: above, note: pod},
 		{name: "quota above, by schedstat", variant: "schedstat", uid: user, suffer: quota(pod), kind: detect.OwnQuota, words: above, note: pod},
-		{name: "waits for itself", variant: "bpf", suffer: func(t *testing.T) { burn(t, loud, 0); burn(t, victim, 1) },
+		{name: "waits for itself", variant: "bpf", suffer: func(t *testing.T, _ int) { burn(t, loud, 0); burn(t, victim, 1) },
 			kind: detect.SelfWait, words: "self-wait: the task's threads waited for each other; no neighbour is to blame"},
-		{name: "stolen time, by made-up counters", variant: "bpf", suffer: func(t *testing.T) { steal(t); burn(t, loud, 1) },
+		{name: "stolen time, by made-up counters", variant: "bpf", suffer: func(t *testing.T, _ int) { steal(t); burn(t, loud, 1) },
 			kind: detect.Steal, words: "steal: the hypervisor took the CPU; the antagonist is another VM"},
-		{name: "a neighbour", variant: "bpf", suffer: func(t *testing.T) { burn(t, loud, 1) }, kind: detect.Neighbour, words: "neighbour: 1 antagonist among"},
+		// Who was loud before is so still, with less of a CPU than before: the
+		// correlation accuses it, and it did nothing.
+		{name: "goes where somebody is loud", variant: "bpf", before: func(t *testing.T) { burn(t, loud, 2) },
+			suffer: func(t *testing.T, web int) { move(t, web, 2) }, kind: detect.PhaseChange,
+			words: "phase-change (less-cpu): the task itself does something else than before; nobody is accused"},
+		{name: "a neighbour", variant: "bpf", suffer: func(t *testing.T, _ int) { burn(t, loud, 1) }, kind: detect.Neighbour, words: "neighbour: 1 antagonist among"},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.play(t) })
 	}
@@ -66,13 +72,16 @@ func TestFindings(t *testing.T) {
 func (c suffering) play(t *testing.T) {
 	stage(t, c.uid)
 	a := startAgent(t, c.uid)
-	burn(t, victim, 1) // not earlier: to start, the agent works for seconds
+	if c.before != nil {
+		c.before(t)
+	}
+	web := burn(t, victim, 1) // not earlier: to start, the agent works for seconds
 	s, err := a.Status(t.Context())
 	if err != nil || len(s.Signals) != 1 || s.Signals[0].Variant != c.variant {
 		t.Fatalf("status %+v, %v; want runq by %s", s, err, c.variant)
 	}
 	a.learnt()
-	c.suffer(t)
+	c.suffer(t, web)
 	var got plan.Incident
 	until(t, 60*time.Second, "there is an incident", func() bool {
 		for _, i := range a.incidents() {
@@ -144,7 +153,7 @@ func steal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	begin := time.Now()
+	begin, all := time.Now(), int64(strings.Count(string(before), "\ncpu"))
 	tell := func() error {
 		// user nice system idle iowait irq softirq steal: in ticks of 10 ms.
 		n := int64(time.Since(begin) / (10 * time.Millisecond))
@@ -154,7 +163,7 @@ func steal(t *testing.T) {
 			if strings.HasPrefix(f[0], "cpu") {
 				cpus := int64(1)
 				if f[0] == "cpu" {
-					cpus = 2
+					cpus = all
 				}
 				line = fmt.Sprintf("%s %d 0 0 0 0 0 0 %d 0 0\n", f[0], n*4/10*cpus, n*6/10*cpus)
 			}

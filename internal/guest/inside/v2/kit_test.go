@@ -42,6 +42,9 @@ func TestMain(m *testing.M) {
 		touch()
 	case "write":
 		write()
+	case "io":
+		fmt.Println(stress(os.Args[1], os.Args[2], os.Args[3], os.Args[4], os.Args[5]))
+		os.Exit(1)
 	}
 }
 
@@ -116,12 +119,18 @@ func burn(t *testing.T, path string, cpu int) (pid int) {
 	// In this order: before Linux 6.2 a process that comes into another cpuset
 	// may run on all of its CPUs, whatever its affinity was.
 	put(t, filepath.Join(root, path, "cgroup.procs"), strconv.Itoa(pid))
+	move(t, pid, cpu)
+	return pid
+}
+
+// move keeps a process of one thread to another CPU.
+func move(t *testing.T, pid, cpu int) {
+	t.Helper()
 	var set unix.CPUSet
 	set.Set(cpu)
 	if err := unix.SchedSetaffinity(pid, &set); err != nil {
 		t.Fatal(err)
 	}
-	return pid
 }
 
 // end kills a child that burns; it may have been ended before.

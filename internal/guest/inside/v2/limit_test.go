@@ -228,7 +228,7 @@ func TestIOLimit(t *testing.T) {
 			if before != "" {
 				put(t, filepath.Join(root, p, "io.max"), before)
 			}
-			dir, inode, w, err := h.IOMaxWrites(p, dev, host.IOLimit{Wbps: 2 << 20})
+			dir, inode, w, err := h.IOWrites(p, dev, host.IOLimit{Wbps: 2 << 20})
 			if err != nil {
 				t.Fatal(err)
 			}
