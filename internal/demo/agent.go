@@ -30,25 +30,39 @@ type daemon struct {
 // rules match the tree and nothing else on the machine.
 func (d *demo) startAgent(ctx context.Context, tree *workload.Tree, sig sample.SignalName) (*daemon, error) {
 	dir := filepath.Join(tree.Scratch(), "agent")
-	if err := os.Mkdir(dir, 0o700); err != nil {
+	return launchAgent(ctx, tree, launch{exe: d.Agent, task: agentName, dir: dir, log: d.logPath(dir), cpu: d.b,
+		conf: d.configuration(dir, tree.Top(), sig)})
+}
+
+// launch says how to start an agent.
+type launch struct {
+	exe, task string
+	dir       string // state, socket, configuration
+	conf, log string // text of the configuration, file of the log
+	cpu       int
+}
+
+// launchAgent starts a shipped agent and returns when it answers.
+func launchAgent(ctx context.Context, tree *workload.Tree, l launch) (*daemon, error) {
+	if err := os.Mkdir(l.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make state directory: %w", err)
 	}
-	g := &daemon{dir: dir, client: api.NewClient(filepath.Join(dir, "agent.sock")), ended: make(chan error, 1)}
-	conf := filepath.Join(dir, "agent.yaml")
-	if err := os.WriteFile(conf, []byte(d.configuration(dir, tree.Top(), sig)), 0o600); err != nil {
+	g := &daemon{dir: l.dir, client: api.NewClient(filepath.Join(l.dir, "agent.sock")), ended: make(chan error, 1)}
+	conf := filepath.Join(l.dir, "agent.yaml")
+	if err := os.WriteFile(conf, []byte(l.conf), 0o600); err != nil {
 		return nil, fmt.Errorf("write configuration: %w", err)
 	}
-	logFile, err := os.Create(d.logPath(dir))
+	logFile, err := os.Create(l.log)
 	if err != nil {
 		return nil, fmt.Errorf("make the agent's log: %w", err)
 	}
 	defer logFile.Close()
-	g.cmd = exec.Command(d.Agent, "--config", conf)
+	g.cmd = exec.Command(l.exe, "--config", conf)
 	g.cmd.Stderr = logFile
 	// If the demo is killed the agent stops as it should, and undoes its caps.
 	g.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	// In the tree, since the scene goes before the rest of the machine.
-	if err := tree.Launch(agentName, g.cmd, sample.SetOf(d.b)); err != nil {
+	if err := tree.Launch(l.task, g.cmd, sample.SetOf(l.cpu)); err != nil {
 		return nil, fmt.Errorf("start the agent: %w", err)
 	}
 	go func() { g.ended <- g.cmd.Wait() }()
@@ -61,7 +75,7 @@ func (d *demo) startAgent(ctx context.Context, tree *workload.Tree, sig sample.S
 		return err == nil, err
 	})
 	if err != nil {
-		text, _ := os.ReadFile(d.logPath(dir))
+		text, _ := os.ReadFile(l.log)
 		return nil, errors.Join(fmt.Errorf("%w; its log: %s", err, tail(string(text))), g.stop())
 	}
 	return g, nil
@@ -85,14 +99,22 @@ func tail(text string) string {
 
 func (d *demo) configuration(dir, top string, sig sample.SignalName) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "state_dir: %q\nsocket: %q\nlisten: \"\"\nsignals: [%s]\n", dir, filepath.Join(dir, "agent.sock"), sig)
-	fmt.Fprintf(&b, "tick: %s\nsampling: {duration: %s, period: %s, max_tax: 0}\n", d.beat.tick(), d.beat.interval(), d.beat.interval())
-	fmt.Fprintf(&b, "spec: {min_samples: %d}\n", samples)
-	fmt.Fprintf(&b, "detect: {outlier_window: %s, window: %s, pace: 0s}\n", d.beat.outlierWindow(), d.beat.window())
-	fmt.Fprintf(&b, "enforce: {mode: %q, for: %s, calm: %s}\n", d.Mode, d.beat.capFor(), d.beat.outlierWindow())
+	b.WriteString(d.beat.settings(dir, sig, d.Mode, samples))
 	fmt.Fprintf(&b, "rules:\n  - {match: %q, ignore: true}\n", top+"/"+agentName)
 	fmt.Fprintf(&b, "  - {match: %q, job: %q, class: latency-sensitive}\n", top+"/"+victimName, victimName)
 	fmt.Fprintf(&b, "  - {match: %q, job: \"$1\", class: batch}\n", top+"/*")
+	return b.String()
+}
+
+// settings are what an agent is told beside its rules: where it keeps things, and
+// the shortened times.
+func (t beat) settings(dir string, sig sample.SignalName, m plan.Mode, samples int) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "state_dir: %q\nsocket: %q\nlisten: \"\"\nsignals: [%s]\n", dir, filepath.Join(dir, "agent.sock"), sig)
+	fmt.Fprintf(&b, "tick: %s\nsampling: {duration: %s, period: %s, max_tax: 0}\n", t.tick(), t.interval(), t.interval())
+	fmt.Fprintf(&b, "spec: {min_samples: %d}\n", samples)
+	fmt.Fprintf(&b, "detect: {outlier_window: %s, window: %s, pace: 0s}\n", t.outlierWindow(), t.window())
+	fmt.Fprintf(&b, "enforce: {mode: %q, for: %s, calm: %s}\n", m, t.capFor(), t.outlierWindow())
 	return b.String()
 }
 

@@ -27,8 +27,13 @@ func (d *demo) attempt(ctx context.Context, c Channel) (r *Result, err error) {
 	r = &Result{Channel: c, Signal: d.signal(c), Mode: d.Mode, Seed: d.Seed, LeftBehind: []string{},
 		Correlation: none(), SecondsToIncident: none(), IntervalsToIncident: none(),
 		CostAlone: none(), CostContended: none(), CostCapped: none(), RelativeCost: none()}
-	if d.beat = cpuBeat; c == Cache {
+	switch {
+	case d.pace > 0:
+		d.beat = d.pace
+	case c == Cache:
 		d.beat = cacheBeat
+	default:
+		d.beat = cpuBeat
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -344,19 +349,28 @@ func (s *scene) checkQuota() error {
 	if s.procs[antagonistName] == nil {
 		return nil
 	}
-	dir, v1 := s.tree.CPUDir(antagonistName)
+	left, err := quotaLeft(s.tree, antagonistName)
+	if left != "" {
+		s.result.LeftBehind = append(s.result.LeftBehind, left)
+	}
+	return err
+}
+
+// quotaLeft says which limit a task of a tree has; "" if none, as at the beginning.
+func quotaLeft(tree *workload.Tree, task string) (string, error) {
+	dir, v1 := tree.CPUDir(task)
 	file, want := "cpu.max", "max"
 	if v1 {
 		file, want = "cpu.cfs_quota_us", "-1"
 	}
 	text, err := os.ReadFile(filepath.Join(dir, file))
 	if err != nil {
-		return fmt.Errorf("read back the limit: %w", err)
+		return "", fmt.Errorf("read back the limit: %w", err)
 	}
 	if got := strings.Fields(string(text)); len(got) == 0 || got[0] != want {
-		s.result.LeftBehind = append(s.result.LeftBehind, fmt.Sprintf("%s holds %q, not %q", filepath.Join(dir, file), strings.TrimSpace(string(text)), want))
+		return fmt.Sprintf("%s holds %q, not %q", filepath.Join(dir, file), strings.TrimSpace(string(text)), want), nil
 	}
-	return nil
+	return "", nil
 }
 
 // watchAlone waits as long as a whole attempt with an antagonist takes, and

@@ -47,6 +47,8 @@ type Options struct {
 	AgentLog string
 	// Show takes what happens, as it happens.
 	Show func(Event)
+
+	pace beat // 0: the channel's own
 }
 
 // Event is one thing that happened, for people.

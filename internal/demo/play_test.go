@@ -17,18 +17,6 @@ import (
 	"github.com/quell-dev/quell/internal/workload"
 )
 
-// buildAgent builds the shipped agent.
-func buildAgent(t *testing.T) string {
-	t.Helper()
-	exe := filepath.Join(t.TempDir(), "quell-agent")
-	cmd := exec.Command("go", "build", "-o", exe, "github.com/quell-dev/quell/cmd/quell-agent")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if text, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build the agent: %v\n%s", err, text)
-	}
-	return exe
-}
-
 func leftOvers(t *testing.T) []string {
 	t.Helper()
 	var left []string
@@ -60,7 +48,7 @@ func someoneElses(path string) bool {
 func TestTheDemoNamesNoInnocentAndLeavesNothing(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.EBPF, quelltest.TwoCPUs)
 	var story []string
-	r, err := Run(t.Context(), Options{Channel: CPU, Mode: plan.On, Seed: 1, Agent: buildAgent(t),
+	r, err := Run(t.Context(), Options{Channel: CPU, Mode: plan.On, Seed: 1, Agent: quelltest.Program(t, "quell-agent"),
 		Show: func(e Event) { story = append(story, e.Text) }})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, strings.Join(story, "\n"))
@@ -81,7 +69,7 @@ func TestAnInterruptedDemoLeavesNothing(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.EBPF, quelltest.TwoCPUs)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	_, err := Run(ctx, Options{Channel: CPU, Mode: plan.On, Seed: 2, Agent: buildAgent(t), Show: func(e Event) {
+	_, err := Run(ctx, Options{Channel: CPU, Mode: plan.On, Seed: 2, Agent: quelltest.Program(t, "quell-agent"), pace: quick, Show: func(e Event) {
 		if e.Of > 0 { // the agent is up and learning
 			cancel()
 		}
@@ -112,7 +100,7 @@ func TestAnAgentThatDoesNotStartIsSaidAndNothingIsLeft(t *testing.T) {
 // die, and the next demo sweeps what is left of the tree.
 func TestAKilledDemoIsSweptByTheNext(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.EBPF, quelltest.TwoCPUs)
-	agent := buildAgent(t)
+	agent := quelltest.Program(t, "quell-agent")
 	cmd := exec.Command(os.Args[0], "play", agent)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
