@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
 
@@ -48,36 +47,17 @@ func processTime() time.Duration {
 }
 
 // An agent that is killed while a task suffers, and started anew with the specs
-// it had saved, finds it suffering again: with the times here, a sixtieth of the
-// default ones, in about 1.5 s of 2 (internal/agent plays the default ones).
+// it had saved, finds it suffering again (internal/agent plays it with the default
+// times, which say how soon; these are a hundred and twentieth of them).
 func TestDetectsAgainAfterAKill(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2)
 	name := fmt.Sprintf("quell-test-again-%d", os.Getpid())
-	cgroup := filepath.Join(cgroup2Mount(t), name)
-	if err := os.Mkdir(cgroup, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		quelltest.Until(t, 20*time.Second, "rmdir "+cgroup, func() bool { return os.Remove(cgroup) == nil })
-	})
-	at, err := os.Open(cgroup)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer at.Close()
+	cgroup := quelltest.MakeCgroup(t, filepath.Join(quelltest.CgroupMount(t, ""), name))
 	dir := state(t)
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = []string{testMode + "=work", "QUELL_PROGRESS=" + dir + "/progress", "GOMAXPROCS=1"}
-	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(at.Fd()), Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		cmd.Process.Kill()
-		cmd.Wait()
-	})
 	// Whatever else runs, it gets a quarter of a CPU: under that nothing is judged.
-	if err := unix.Setpriority(unix.PRIO_PROCESS, cmd.Process.Pid, -15); err != nil {
+	if err := unix.Setpriority(unix.PRIO_PROCESS, quelltest.StartChild(t, cmd, cgroup).PID, -15); err != nil {
 		t.Fatal(err)
 	}
 
@@ -85,7 +65,7 @@ func TestDetectsAgainAfterAKill(t *testing.T) {
 	if err := os.WriteFile(file, fmt.Appendf(nil, "rules: [{match: %q, job: test, class: latency-sensitive}]\n", "/"+name), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	args := append(settings(dir, "tick=20ms", "sampling.duration=170ms", "sampling.period=1s", "detect.outlier_window=5s",
+	args := append(settings(dir, "tick=10ms", "sampling.duration=85ms", "sampling.period=500ms", "detect.outlier_window=2500ms",
 		"spec.min_samples=5", "spec.save=1s"), "--config", file)
 	first := start(t, dir, args...)
 	quelltest.Until(t, 120*time.Second, "there is a spec", func() bool {

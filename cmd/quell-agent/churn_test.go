@@ -32,11 +32,11 @@ var (
 	churnCount = flag.Int("churn", 2000, "cgroups that TestChurn makes and removes")
 )
 
-// The times of the churn: an interval each 2 s, so that a run has many.
+// The times of the churn: an interval each second, so that a run has many.
 const (
-	churnTick     = 100 * time.Millisecond
-	churnDuration = time.Second
-	churnPeriod   = 2 * time.Second
+	churnTick     = 50 * time.Millisecond
+	churnDuration = 500 * time.Millisecond
+	churnPeriod   = time.Second
 )
 
 // TestChurn makes and removes cgroups as fast as the machine can, some with a
@@ -58,7 +58,9 @@ func TestChurn(t *testing.T) {
 		"sampling.period="+churnPeriod.String(), "record="+dir+"/trace.csv"), "--config", file)...)
 	c.metrics = "http://" + regexp.MustCompile(`metrics=(127\.0\.0\.1:\d+)`).FindStringSubmatch(d.log.String())[1] + "/metrics"
 
-	c.play(min(*churnCount/4, 5000)) // what it takes once, it takes now
+	warm := c.stayers()
+	c.play(min(*churnCount/4, 5000)) // what it takes once, it takes now, for tasks that stay too
+	warm()
 	c.idle(d)
 	before := c.look(d)
 	watched := c.watch(d)
@@ -108,11 +110,12 @@ type churn struct {
 	name    string
 	tops    [2]string // in cgroup2, in v1
 	metrics string
+	round   int // of stayers
 }
 
 func newChurn(t *testing.T) *churn {
 	c := &churn{t: t, name: fmt.Sprintf("quell-test-churn-%d", os.Getpid())}
-	c.tops = [2]string{cgroup2Mount(t) + "/" + c.name, cpuMount + "/" + c.name}
+	c.tops = [2]string{quelltest.CgroupMount(t, "") + "/" + c.name, cpuMount + "/" + c.name}
 	for _, top := range c.tops {
 		if err := os.Mkdir(top, 0o755); err != nil {
 			t.Fatal(err)
@@ -129,21 +132,6 @@ func newChurn(t *testing.T) *churn {
 		})
 	}
 	return c
-}
-
-func cgroup2Mount(t *testing.T) string {
-	t.Helper()
-	text, err := os.ReadFile("/proc/self/mounts")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(text)) {
-		if f := strings.Fields(line); len(f) > 2 && f[2] == "cgroup2" {
-			return f[1]
-		}
-	}
-	t.Fatal("no cgroup2 mount")
-	return ""
 }
 
 // played is what came of a play.
@@ -278,6 +266,8 @@ func stay() {
 // the function returned is called and each lane has had one; that returns their
 // lives.
 func (c *churn) stayers() func() []life {
+	c.round++
+	round := c.round
 	var mu sync.Mutex
 	var lives []life
 	stop := make(chan struct{})
@@ -285,7 +275,7 @@ func (c *churn) stayers() func() []life {
 	for lane := range 4 {
 		wg.Go(func() {
 			for n := 0; ; n++ {
-				l := life{name: fmt.Sprintf("/%s/stay-%d-%d", c.name, lane, n)}
+				l := life{name: fmt.Sprintf("/%s/stay-%d-%d-%d", c.name, round, lane, n)}
 				dir := filepath.Join(filepath.Dir(c.tops[0]), l.name)
 				if err := c.stayer(dir, 2*churnPeriod+churnDuration+time.Duration(lane*300+n%7*250)*time.Millisecond, &l); err != nil {
 					c.t.Error(err)
@@ -371,7 +361,7 @@ func (c *churn) checkSamples(lives []life, file string) {
 	for _, l := range lives {
 		for i := 1; i < len(at); i++ {
 			before, end := at[i-1].Time(), at[i].Time()
-			if l.from.After(before.Add(-churnDuration/2)) || l.to.Before(end.Add(-churnDuration/2)) {
+			if l.from.After(before.Add(-churnDuration)) || l.to.Before(end.Add(-churnDuration/2)) {
 				continue
 			}
 			due++
@@ -397,7 +387,7 @@ type held struct {
 }
 
 // idle waits until the agent follows nothing.
-func (c *churn) idle(d *daemon) {
+func (c *churn) idle(d *running) {
 	c.t.Helper()
 	quelltest.Until(c.t, 60*time.Second, "the agent follows nothing", func() bool {
 		s, err := d.Status(c.t.Context())
@@ -406,7 +396,7 @@ func (c *churn) idle(d *daemon) {
 }
 
 // look finds out what the agent holds.
-func (c *churn) look(d *daemon) held {
+func (c *churn) look(d *running) held {
 	c.t.Helper()
 	h, err := c.tryLook(d)
 	if err != nil {
@@ -415,7 +405,7 @@ func (c *churn) look(d *daemon) held {
 	return h
 }
 
-func (c *churn) tryLook(d *daemon) (h held, err error) {
+func (c *churn) tryLook(d *running) (h held, err error) {
 	proc := fmt.Sprintf("/proc/%d/", d.cmd.Process.Pid)
 	status, err := os.ReadFile(proc + "status")
 	if err != nil {
@@ -462,7 +452,7 @@ type watched struct {
 }
 
 // watch looks at the agent now and then until the function returned is called.
-func (c *churn) watch(d *daemon) func() watched {
+func (c *churn) watch(d *running) func() watched {
 	var all []held
 	stop, done := make(chan struct{}), make(chan struct{})
 	go func() {

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quell-dev/quell/internal/host"
 	"github.com/quell-dev/quell/internal/quelltest"
 )
 
@@ -18,29 +17,12 @@ import (
 // program is attached and no tracepoint is counted. In a window both are, which
 // shows that the test can see them.
 func TestDetachedBetweenWindows(t *testing.T) {
+	t.Parallel()
 	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2, quelltest.Tracepoints, quelltest.EBPF)
-	h, err := host.Open("/")
-	if err != nil {
-		t.Fatal(err)
-	}
 	name := fmt.Sprintf("quell-test-detached-%d", os.Getpid())
-	cgroup := filepath.Join(h.Layout().Unified, name)
-	if err := os.Mkdir(cgroup, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		quelltest.Until(t, 20*time.Second, "the cgroup can be removed", func() bool { return os.Remove(cgroup) == nil })
-	})
-	member := exec.Command("sleep", "infinity")
-	if err := member.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { member.Process.Kill(); member.Wait() })
-	if err := os.WriteFile(filepath.Join(cgroup, "cgroup.procs"), []byte(strconv.Itoa(member.Process.Pid)), 0); err != nil {
-		t.Fatal(err)
-	}
+	quelltest.StartChild(t, exec.Command("cat"), quelltest.MakeCgroup(t, filepath.Join(quelltest.CgroupMount(t, ""), name)))
 	conf := filepath.Join(state(t), "agent.yaml")
-	rules := fmt.Sprintf("signals: [cps, runq]\nrules: [{match: %q, job: a, class: batch}]\n", "/"+name)
+	rules := fmt.Sprintf("rules: [{match: %q, job: a, class: batch}]\n", "/"+name)
 	if err := os.WriteFile(conf, []byte(rules), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -50,15 +32,11 @@ func TestDetachedBetweenWindows(t *testing.T) {
 		attached       bool
 	}{
 		{"in a window", "10m", 0, true},
-		{"between windows", "1s", 1, false}, // the next one begins in an hour
+		{"between windows", "200ms", 1, false}, // the next one begins in an hour
 	} {
 		dir := state(t)
-		var args []string
-		for _, s := range []string{"state_dir=" + dir + "/state", "socket=" + dir + "/agent.sock", "listen=127.0.0.1:0",
-			"sampling.period=1h", "sampling.duration=" + c.duration, "detect.outlier_window=3h", "detect.window=3h"} {
-			args = append(args, "--set", s)
-		}
-		d := start(t, dir, append([]string{"--config", conf}, args...)...)
+		d := start(t, dir, append(settings(dir, "signals=cps,runq", "sampling.period=1h", "sampling.duration="+c.duration,
+			"detect.outlier_window=3h", "detect.window=3h"), "--config", conf)...)
 		if c.attached {
 			quelltest.Until(t, 20*time.Second, "the window is open", func() bool {
 				events, links := onKernelPaths(t, d.cmd.Process.Pid)

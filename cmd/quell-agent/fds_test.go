@@ -24,20 +24,9 @@ var (
 func TestFewDescriptors(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2, quelltest.PerfSoftware, quelltest.Tracepoints)
 	name := fmt.Sprintf("quell-test-fds-%d", os.Getpid())
-	top := filepath.Join(cgroup2Mount(t), name)
-	remove := func(dir string) {
-		quelltest.Until(t, 20*time.Second, "rmdir "+dir, func() bool { return os.Remove(dir) == nil })
-	}
-	if err := os.Mkdir(top, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { remove(top) })
+	top := quelltest.MakeCgroup(t, filepath.Join(quelltest.CgroupMount(t, ""), name))
 	for i := range *cgroupCount {
-		dir := fmt.Sprintf("%s/c%d", top, i)
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { remove(dir) })
+		quelltest.MakeCgroup(t, fmt.Sprintf("%s/c%d", top, i))
 	}
 	dir := state(t)
 	file := filepath.Join(dir, "agent.yaml")
@@ -45,7 +34,7 @@ func TestFewDescriptors(t *testing.T) {
 	if err := os.WriteFile(file, []byte(rules), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	args := append(settings(dir, "signals=cpi,cps", "sampling.max_tax=0", "tick=50ms", "sampling.duration=200ms", "sampling.period=500ms"), "--config", file)
+	args := append(settings(dir, "signals=cpi,cps", "sampling.max_tax=0", "tick=20ms", "sampling.duration=100ms", "sampling.period=250ms"), "--config", file)
 	d := startLimited(t, dir, *fdLimit, args...)
 	most := 0
 	within := 0
@@ -98,7 +87,7 @@ func TestFewDescriptors(t *testing.T) {
 var never = regexp.MustCompile(`counted in 0 of`)
 
 // startLimited is start with a limit on file descriptors.
-func startLimited(t *testing.T, dir string, limit int, args ...string) *daemon {
+func startLimited(t *testing.T, dir string, limit int, args ...string) *running {
 	t.Helper()
 	cmd := agentCommand(context.Background(), args...)
 	cmd.Args = append([]string{"sh", "-c", fmt.Sprintf(`ulimit -n %d && exec "$0" "$@"`, limit), cmd.Path}, cmd.Args[1:]...)

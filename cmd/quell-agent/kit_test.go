@@ -5,13 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -36,6 +33,8 @@ func TestMain(m *testing.M) {
 		}
 	case "stay":
 		stay()
+	case "net":
+		netChild()
 	case "work":
 		progress()
 	}
@@ -75,31 +74,13 @@ func runAgent(t *testing.T, args ...string) ran {
 	return ran{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
-// daemon is an agent that runs.
-type daemon struct {
+// running is an agent that runs.
+type running struct {
 	*api.Client
 	t     *testing.T
 	cmd   *exec.Cmd
-	log   buffer
+	log   quelltest.Output
 	ended chan struct{}
-}
-
-// buffer is a buffer that is written and read at the same time.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *buffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *buffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 // state makes a directory for an agent's state and socket. Its name is short:
@@ -119,20 +100,20 @@ func state(t *testing.T) string {
 func settings(dir string, more ...string) []string {
 	var args []string
 	for _, s := range append([]string{"state_dir=" + dir + "/state", "socket=" + dir + "/agent.sock", "listen=127.0.0.1:0",
-		"signals=cpt"}, more...) {
+		"signals=cpt", "tick=50ms"}, more...) {
 		args = append(args, "--set", s)
 	}
 	return args
 }
 
 // start runs the agent until it answers; it is killed at the test's end.
-func start(t *testing.T, dir string, args ...string) *daemon {
+func start(t *testing.T, dir string, args ...string) *running {
 	t.Helper()
 	return startWith(t, dir, nil, args...)
 }
 
 // startWith is start with more in its environment.
-func startWith(t *testing.T, dir string, env []string, args ...string) *daemon {
+func startWith(t *testing.T, dir string, env []string, args ...string) *running {
 	t.Helper()
 	cmd := agentCommand(context.Background(), args...)
 	cmd.Env = append(cmd.Env, env...)
@@ -140,9 +121,9 @@ func startWith(t *testing.T, dir string, env []string, args ...string) *daemon {
 }
 
 // startCommand is start of a command that is, or becomes, the agent.
-func startCommand(t *testing.T, dir string, cmd *exec.Cmd) *daemon {
+func startCommand(t *testing.T, dir string, cmd *exec.Cmd) *running {
 	t.Helper()
-	d := &daemon{Client: api.NewClient(dir + "/agent.sock"), t: t, cmd: cmd, ended: make(chan struct{})}
+	d := &running{Client: api.NewClient(dir + "/agent.sock"), t: t, cmd: cmd, ended: make(chan struct{})}
 	d.cmd.Stderr = &d.log
 	if err := d.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -171,7 +152,7 @@ func startCommand(t *testing.T, dir string, cmd *exec.Cmd) *daemon {
 }
 
 // kill ends it as kill -9 does.
-func (d *daemon) kill() {
+func (d *running) kill() {
 	d.t.Helper()
 	if err := d.cmd.Process.Kill(); err != nil {
 		d.t.Fatal(err)
@@ -204,16 +185,7 @@ func newLimited(t *testing.T, name, quota, mode string) *limited {
 	t.Helper()
 	quelltest.Need(t, quelltest.Root, quelltest.CgroupV1)
 	c := &limited{t, fmt.Sprintf("/quell-test-cmd-%d-%s", os.Getpid(), name)}
-	dir := cpuMount + c.path
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		quelltest.Until(t, 10*time.Second, "rmdir "+dir, func() bool {
-			err := os.Remove(dir)
-			return err == nil || errors.Is(err, fs.ErrNotExist)
-		})
-	})
+	dir := quelltest.MakeCgroup(t, cpuMount+c.path)
 	c.write("cpu.cfs_period_us", "100000")
 	c.write("cpu.cfs_quota_us", quota)
 	cmd := exec.Command("cat")
@@ -221,19 +193,7 @@ func newLimited(t *testing.T, name, quota, mode string) *limited {
 		cmd = exec.Command(os.Args[0])
 		cmd.Env = []string{testMode + "=burn", "GOMAXPROCS=1"}
 	}
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		cmd.Process.Kill()
-		stdin.Close()
-		cmd.Wait()
-	})
-	c.write("cgroup.procs", strconv.Itoa(cmd.Process.Pid))
+	quelltest.StartChild(t, cmd, dir)
 	return c
 }
 
@@ -260,13 +220,13 @@ func (c *limited) quota() string {
 }
 
 // cap asks the agent for a cap to 0.1 CPU-s/s, for an hour.
-func (d *daemon) cap(c *limited) {
+func (d *running) cap(c *limited) {
 	d.t.Helper()
 	d.capFor(c, "1h")
 }
 
 // capFor asks for it as soon as the agent follows the task.
-func (d *daemon) capFor(c *limited, lease string) {
+func (d *running) capFor(c *limited, lease string) {
 	d.t.Helper()
 	var err error
 	quelltest.Until(d.t, 20*time.Second, c.path+" can be capped", func() bool {

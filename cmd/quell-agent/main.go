@@ -3,76 +3,28 @@
 package main
 
 import (
+	"context"
 	"errors"
-	"fmt"
 	"os"
 
 	"github.com/spf13/cobra"
 
 	"github.com/quell-dev/quell/internal/config"
+	"github.com/quell-dev/quell/internal/daemon"
 	"github.com/quell-dev/quell/internal/enforce"
 )
 
 // version is stamped by the linker.
 var version = "devel"
 
-// Exit codes: 1 something failed while running, 2 the configuration, the
-// environment or the command line is not right and nothing was touched, 3
-// restore had to act for an agent that hangs.
-const (
-	exitFailed = 1
-	exitUsage  = 2
-	exitHung   = 3
-)
+// exitHung is how a restore ends that had to act for an agent that hangs; the other
+// codes are daemon's.
+const exitHung = 3
 
-// usageError marks what exits with exitUsage.
-type usageError struct{ error }
-
-func (e usageError) Unwrap() error { return e.error }
-
-type flags struct {
-	file string
-	set  []string
-}
-
-func (f *flags) load() (*config.Agent, error) {
-	c, err := config.Load(f.file, os.Environ(), f.set)
-	if err != nil {
-		return nil, usageError{err}
-	}
-	return c, nil
-}
-
-func noArgs(cmd *cobra.Command, args []string) error {
-	if err := cobra.NoArgs(cmd, args); err != nil {
-		return usageError{err}
-	}
-	return nil
-}
-
-func main() {
-	err := command().Execute()
-	if err == nil {
-		return
-	}
-	fmt.Fprintln(os.Stderr, "quell-agent:", err)
-	var remedied interface{ Remedy() string }
-	if errors.As(err, &remedied) {
-		fmt.Fprintln(os.Stderr, "what to do:", remedied.Remedy())
-	}
-	var usage usageError
-	if errors.As(err, &usage) {
-		os.Exit(exitUsage)
-	}
-	var hung hungError
-	if errors.As(err, &hung) {
-		os.Exit(exitHung)
-	}
-	os.Exit(exitFailed)
-}
+func main() { os.Exit(daemon.Main(context.Background(), command(), os.Stderr)) }
 
 func command() *cobra.Command {
-	var f flags
+	var f *daemon.Config[config.Agent]
 	root := &cobra.Command{
 		Use:   "quell-agent",
 		Short: "find the noisy neighbour on this machine, and quiet it",
@@ -88,36 +40,17 @@ Keys of the configuration can be set in the file, in the environment
   quell-agent check --config agent.yaml   # names every problem, changes nothing
   quell-agent config > agent.yaml         # every key with its default and range
   quell-agent restore                     # undo what a dead agent left behind`,
-		Args: noArgs, SilenceUsage: true, SilenceErrors: true, Version: version,
+		Args: daemon.NoArgs, Version: version,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := f.load()
+			c, err := f.Load()
 			if err != nil {
 				return err
 			}
 			return run(cmd.Context(), c)
 		},
 	}
-	root.PersistentFlags().StringVar(&f.file, "config", "", "configuration file (YAML)")
-	root.PersistentFlags().StringArrayVar(&f.set, "set", nil, "set one key, e.g. sampling.period=30s; may be repeated")
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(
-		&cobra.Command{Use: "check", Short: "check the configuration and name every problem", Args: noArgs,
-			Example: "  quell-agent check --config agent.yaml",
-			RunE: func(cmd *cobra.Command, _ []string) error {
-				if _, err := f.load(); err != nil {
-					return err
-				}
-				fmt.Fprintln(cmd.OutOrStdout(), "the configuration is right")
-				return nil
-			}},
-		&cobra.Command{Use: "config", Short: "print every key with its default, help and range", Args: noArgs,
-			Example: "  quell-agent config > /etc/quell/agent.yaml",
-			RunE: func(cmd *cobra.Command, _ []string) error {
-				_, err := fmt.Fprint(cmd.OutOrStdout(), config.Reference())
-				return err
-			}},
-		restoreCommand(&f),
-	)
+	f = daemon.Configured(root, config.Load, config.Reference, "agent.yaml", "sampling.period=30s")
+	root.AddCommand(restoreCommand(f))
 	return root
 }
 
@@ -134,7 +67,7 @@ func (lockedError) Remedy() string {
 
 func locked(err error) error {
 	if errors.Is(err, enforce.ErrLocked) {
-		return usageError{lockedError{err}}
+		return daemon.Usage(lockedError{err})
 	}
 	return err
 }

@@ -15,12 +15,14 @@ import (
 
 	"github.com/quell-dev/quell/internal/api"
 	"github.com/quell-dev/quell/internal/config"
+	"github.com/quell-dev/quell/internal/daemon"
 	"github.com/quell-dev/quell/internal/quelltest"
 )
 
 // A configuration that is not right ends in exit code 2 with everything that
 // is wrong, and nothing is touched.
 func TestBadConfiguration(t *testing.T) {
+	t.Parallel()
 	dir := state(t)
 	file := filepath.Join(dir, "agent.yaml")
 	if err := os.WriteFile(file, []byte("enforce: {mode: always}\ntick: 1y\nno_such_key: 1\n"), 0o600); err != nil {
@@ -32,7 +34,7 @@ func TestBadConfiguration(t *testing.T) {
 			args = append([]string{command}, args...)
 		}
 		r := runAgent(t, args...)
-		if r.code != exitUsage || r.stdout != "" {
+		if r.code != daemon.Wrong || r.stdout != "" {
 			t.Errorf("%q: exit %d, stdout %q", command, r.code, r.stdout)
 		}
 		for _, want := range []string{
@@ -55,6 +57,7 @@ func TestBadConfiguration(t *testing.T) {
 
 // What is wrong on the command line is exit code 2 too.
 func TestBadCommandLine(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		args []string
 		want string
@@ -67,13 +70,14 @@ func TestBadCommandLine(t *testing.T) {
 		{[]string{"restore", "all"}, `unknown command "all"`},
 		{[]string{"check", "--all"}, "unknown flag: --all"},
 	} {
-		if r := runAgent(t, c.args...); r.code != exitUsage || !strings.Contains(r.stderr, c.want) {
+		if r := runAgent(t, c.args...); r.code != daemon.Wrong || !strings.Contains(r.stderr, c.want) {
 			t.Errorf("%q: exit %d, stderr %q; want 2 and %q", c.args, r.code, r.stderr, c.want)
 		}
 	}
 }
 
 func TestCheckAndConfig(t *testing.T) {
+	t.Parallel()
 	if r := runAgent(t, "check"); r.code != 0 || !strings.Contains(r.stdout, "is right") {
 		t.Errorf("check: %+v", r)
 	}
@@ -95,6 +99,7 @@ func TestCheckAndConfig(t *testing.T) {
 
 // With every signal asked for, each is counted or says why not, and what to do.
 func TestSignalsAreNamed(t *testing.T) {
+	t.Parallel()
 	quelltest.Need(t, quelltest.Root)
 	dir := state(t)
 	d := start(t, dir, settings(dir, "signals=cpi,cpt,cps,runq", "sampling.max_tax=0")...)
@@ -114,6 +119,7 @@ func TestSignalsAreNamed(t *testing.T) {
 }
 
 func TestMetricsAndHealth(t *testing.T) {
+	t.Parallel()
 	quelltest.Need(t, quelltest.Root)
 	dir := state(t)
 	d := start(t, dir, settings(dir)...)
@@ -156,6 +162,7 @@ func TestMetricsAndHealth(t *testing.T) {
 
 // Two agents share neither a state directory nor a socket.
 func TestSecondAgentIsRefused(t *testing.T) {
+	t.Parallel()
 	quelltest.Need(t, quelltest.Root)
 	dir, other := state(t), state(t)
 	d := start(t, dir, settings(dir)...)
@@ -168,7 +175,7 @@ func TestSecondAgentIsRefused(t *testing.T) {
 		{"the same socket", settings(other, "socket="+dir+"/agent.sock"), []string{"another agent answers there"}},
 	} {
 		r := runAgent(t, c.args...)
-		if r.code != exitUsage {
+		if r.code != daemon.Wrong {
 			t.Errorf("%s: exit %d", c.name, r.code)
 		}
 		for _, want := range c.want {

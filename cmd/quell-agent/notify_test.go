@@ -17,6 +17,7 @@ import (
 // The service manager is told when the agent answers, that its loop turns, and
 // when it stops.
 func TestTellsTheServiceManager(t *testing.T) {
+	t.Parallel()
 	quelltest.Need(t, quelltest.Root)
 	dir := state(t)
 	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: dir + "/notify", Net: "unixgram"})

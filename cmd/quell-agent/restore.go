@@ -14,6 +14,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quell-dev/quell/internal/config"
+	"github.com/quell-dev/quell/internal/daemon"
+	"github.com/quell-dev/quell/internal/egress"
 	"github.com/quell-dev/quell/internal/enforce"
 	"github.com/quell-dev/quell/internal/host"
 	"github.com/quell-dev/quell/internal/sample"
@@ -33,9 +35,9 @@ type restoring struct {
 	grace         time.Duration
 }
 
-func restoreCommand(f *flags) *cobra.Command {
+func restoreCommand(f *daemon.Config[config.Agent]) *cobra.Command {
 	var r restoring
-	cmd := &cobra.Command{Use: "restore", Short: "undo what a dead or hung agent left behind", Args: noArgs,
+	cmd := &cobra.Command{Use: "restore", Short: "undo what a dead or hung agent left behind", Args: daemon.NoArgs,
 		Long: `restore reads the journal in the state directory and puts back every limit that still
 holds quell's value. A limit that somebody else changed meanwhile is left alone, and
 so is a cgroup that was removed, also if one was made again at the same path.
@@ -54,12 +56,12 @@ Exit code: 0 nothing is left to undo; 1 a cap could not be undone and is still i
   quell-agent restore --overdue --json     # what was done, for programs
   quell-agent restore --set state_dir=/var/lib/quell`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := f.load()
+			c, err := f.Load()
 			if err != nil {
 				return err
 			}
 			if r.grace < 0 {
-				return usageError{fmt.Errorf("--grace %s: want 0s or more", r.grace)}
+				return daemon.Usage(fmt.Errorf("--grace %s: want 0s or more", r.grace))
 			}
 			return r.run(cmd.Context(), cmd.OutOrStdout(), c)
 		},
@@ -112,6 +114,9 @@ func (e hungError) Error() string {
 
 func (e hungError) Unwrap() error { return e.holder }
 
+// Code implements daemon.Coded.
+func (hungError) Code() int { return exitHung }
+
 func (hungError) Remedy() string {
 	return "see what the agent waits for (kill -ABRT makes it print its goroutines and end), then start it again"
 }
@@ -120,7 +125,7 @@ func (hungError) Remedy() string {
 func (r *restoring) run(ctx context.Context, w io.Writer, c *config.Agent) error {
 	h, err := host.Open("/")
 	if err != nil {
-		return usageError{err}
+		return daemon.Usage(err)
 	}
 	did := restored{Journal: filepath.Join(c.StateDir, journalDir), Undone: []ended{}, Failed: []string{}, InForce: []standing{}}
 	v, err := enforce.Look(did.Journal)
@@ -128,7 +133,7 @@ func (r *restoring) run(ctx context.Context, w io.Writer, c *config.Agent) error
 	case errors.Is(err, fs.ErrNotExist): // nothing, and nothing is to be made
 		err = nil
 	case err != nil:
-		return usageError{err}
+		return daemon.Usage(err)
 	case len(v.Open) == 0 && v.Damage == "": // also where the disk is full
 	case r.overdue:
 		err = r.lift(ctx, &did, h, v)
@@ -140,7 +145,7 @@ func (r *restoring) run(ctx context.Context, w io.Writer, c *config.Agent) error
 			did.InForce = append(did.InForce, standing{c.ID, c.Task, c.Until})
 		}
 	}
-	var usage usageError
+	var usage daemon.UsageError
 	if errors.As(err, &usage) {
 		return err
 	}
@@ -149,7 +154,7 @@ func (r *restoring) run(ctx context.Context, w io.Writer, c *config.Agent) error
 
 // all undoes every change of a journal that nobody holds.
 func (d *restored) all(h *host.Host) error {
-	e, err := enforce.Open(d.Journal, h)
+	e, err := enforce.Open(d.Journal, egress.Over(h))
 	if err != nil {
 		return locked(err)
 	}
@@ -170,7 +175,7 @@ func (r *restoring) lift(ctx context.Context, did *restored, h *host.Host, v enf
 	if !slices.ContainsFunc(v.Open, due) {
 		return nil
 	}
-	e, holder := enforce.Open(did.Journal, h)
+	e, holder := enforce.Open(did.Journal, egress.Over(h))
 	if holder == nil {
 		did.Agent, did.Damage = agentNone, e.Damage()
 		var outcomes []enforce.Outcome
@@ -187,7 +192,7 @@ func (r *restoring) lift(ctx context.Context, did *restored, h *host.Host, v enf
 		return did.ended(outcomes, errors.Join(append(errs, e.Close())...))
 	}
 	if !errors.Is(holder, enforce.ErrLocked) {
-		return usageError{holder}
+		return daemon.Usage(holder)
 	}
 	did.Agent = agentRunning
 	first := map[string]bool{}
@@ -204,7 +209,7 @@ func (r *restoring) lift(ctx context.Context, did *restored, h *host.Host, v enf
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	outcomes, err := enforce.Lift(did.Journal, h, sample.At(time.Now()), func(c enforce.Change) bool {
+	outcomes, err := enforce.Lift(did.Journal, egress.Over(h), sample.At(time.Now()), func(c enforce.Change) bool {
 		return first[c.ID] && over(r.grace)(c)
 	})
 	if len(outcomes) == 0 && err == nil {
@@ -258,7 +263,7 @@ func (d *restored) print(w io.Writer, r *restoring) error {
 // holds it for milliseconds: that is waited for.
 func openEnforcer(dir string, h *host.Host) (*enforce.Enforcer, error) {
 	for end := time.Now().Add(2 * time.Second); ; {
-		e, err := enforce.Open(dir, h)
+		e, err := enforce.Open(dir, egress.Over(h))
 		if !errors.Is(err, enforce.ErrLocked) || time.Now().After(end) {
 			return e, err
 		}

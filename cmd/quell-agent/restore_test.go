@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quell-dev/quell/internal/daemon"
 	"github.com/quell-dev/quell/internal/enforce"
 	"github.com/quell-dev/quell/internal/host"
 	"github.com/quell-dev/quell/internal/quelltest"
@@ -27,6 +29,7 @@ func TestCapOutlivesTheAgentThatIsKilled(t *testing.T) {
 	} {
 		for _, how := range []string{"start", "restore"} {
 			t.Run(c.name+" "+how, func(t *testing.T) {
+				t.Parallel()
 				cg := newLimited(t, c.name+"-"+how, c.quota, "wait")
 				dir := state(t)
 				args := append(settings(dir), "--config", configFile(t, dir, cg.path))
@@ -70,13 +73,14 @@ func TestCapOutlivesTheAgentThatIsKilled(t *testing.T) {
 
 // restore leaves a running agent's caps to it.
 func TestRestoreWhileAnAgentRuns(t *testing.T) {
+	t.Parallel()
 	cg := newLimited(t, "running", "-1", "wait")
 	dir := state(t)
 	args := append(settings(dir), "--config", configFile(t, dir, cg.path))
 	d := start(t, dir, args...)
 	d.cap(cg)
 	r := runAgent(t, append([]string{"restore"}, args...)...)
-	if r.code != exitUsage || !strings.Contains(r.stderr, "journal is in use") || !strings.Contains(r.stderr, "what to do: ") || r.stdout != "" {
+	if r.code != daemon.Wrong || !strings.Contains(r.stderr, "journal is in use") || !strings.Contains(r.stderr, "what to do: ") || r.stdout != "" {
 		t.Errorf("restore: %+v", r)
 	}
 	if got := cg.quota(); got != "10000 100000" {
@@ -101,9 +105,10 @@ func restoreOverdue(t *testing.T, args []string, more ...string) (int, restored)
 // The safety net leaves a dead agent's caps in force until their time is over,
 // and undoes them then.
 func TestOverdueOfADeadAgent(t *testing.T) {
-	short, long := newLimited(t, "short", "40000", "wait"), newLimited(t, "long", "-1", "wait")
+	t.Parallel()
+	short, long := newLimited(t, "dead-short", "40000", "wait"), newLimited(t, "dead-long", "-1", "wait")
 	dir := state(t)
-	args := append(settings(dir), "--config", configFile(t, dir, "/quell-test-cmd-*"))
+	args := append(settings(dir), "--config", configFile(t, dir, fmt.Sprintf("/quell-test-cmd-%d-dead-*", os.Getpid())))
 	d := start(t, dir, args...)
 	d.cap(long)
 	d.capFor(short, "3s")
@@ -133,6 +138,7 @@ func TestOverdueOfADeadAgent(t *testing.T) {
 // beside it, once: a limit that is set then, even quell's own value, is theirs,
 // and so it is when the agent wakes up.
 func TestOverdueOfAStoppedAgent(t *testing.T) {
+	t.Parallel()
 	cg := newLimited(t, "stopped", "40000", "wait")
 	dir := state(t)
 	args := append(settings(dir), "--config", configFile(t, dir, cg.path))
@@ -175,6 +181,7 @@ func TestOverdueOfAStoppedAgent(t *testing.T) {
 // A live agent's caps are its own, also when --grace is nothing: it is given
 // time to do it.
 func TestOverdueBesideALiveAgent(t *testing.T) {
+	t.Parallel()
 	cg := newLimited(t, "live", "40000", "wait")
 	dir := state(t)
 	args := append(settings(dir), "--config", configFile(t, dir, cg.path))
@@ -186,7 +193,7 @@ func TestOverdueBesideALiveAgent(t *testing.T) {
 		}
 		return cg.quota() == "40000 100000"
 	})
-	if r := runAgent(t, "restore", "--overdue", "--grace", "-1s"); r.code != exitUsage {
+	if r := runAgent(t, "restore", "--overdue", "--grace", "-1s"); r.code != daemon.Wrong {
 		t.Errorf("a bad grace: %+v", r)
 	}
 }
@@ -194,6 +201,7 @@ func TestOverdueBesideALiveAgent(t *testing.T) {
 // A restore holds the journal for a moment: an agent that starts just then
 // waits for it.
 func TestStartWaitsForARestore(t *testing.T) {
+	t.Parallel()
 	quelltest.Need(t, quelltest.Root)
 	dir := state(t)
 	h, err := host.Open("/")
@@ -218,6 +226,7 @@ func TestStartWaitsForARestore(t *testing.T) {
 
 // Where no agent ever was there is nothing to undo, and nothing is made.
 func TestRestoreWithoutAJournal(t *testing.T) {
+	t.Parallel()
 	quelltest.Need(t, quelltest.Root)
 	dir := state(t)
 	r := runAgent(t, append([]string{"restore"}, settings(dir)...)...)
@@ -231,6 +240,7 @@ func TestRestoreWithoutAJournal(t *testing.T) {
 
 // Who asked for a cap stands in the audit log, as the kernel tells it.
 func TestAuditNamesThePeer(t *testing.T) {
+	t.Parallel()
 	cg := newLimited(t, "audit", "-1", "wait")
 	dir := state(t)
 	d := start(t, dir, append(settings(dir), "--config", configFile(t, dir, cg.path))...)

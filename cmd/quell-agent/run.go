@@ -9,12 +9,10 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/quell-dev/quell/internal/agent"
@@ -22,8 +20,11 @@ import (
 	"github.com/quell-dev/quell/internal/config"
 	"github.com/quell-dev/quell/internal/counter"
 	"github.com/quell-dev/quell/internal/counter/blockio"
+	"github.com/quell-dev/quell/internal/counter/netq"
 	"github.com/quell-dev/quell/internal/counter/runq"
 	"github.com/quell-dev/quell/internal/counter/uprobe"
+	"github.com/quell-dev/quell/internal/daemon"
+	"github.com/quell-dev/quell/internal/egress"
 	"github.com/quell-dev/quell/internal/enforce"
 	"github.com/quell-dev/quell/internal/host"
 	"github.com/quell-dev/quell/internal/sample"
@@ -33,29 +34,17 @@ import (
 // journalDir is where in the state directory the enforcer keeps its journal.
 const journalDir = "journal"
 
-func logger(c *config.Agent) *slog.Logger {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(c.LogLevel)); err != nil {
-		level = slog.LevelInfo // Validate has ruled that out
-	}
-	o := &slog.HandlerOptions{Level: level}
-	if c.LogFormat == "json" {
-		return slog.New(slog.NewJSONHandler(os.Stderr, o))
-	}
-	return slog.New(slog.NewTextHandler(os.Stderr, o))
-}
-
 // run is the daemon, until SIGTERM or SIGINT.
 func run(ctx context.Context, c *config.Agent) (err error) {
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
+	ctx, stop := daemon.UntilStopped(ctx)
 	defer stop()
-	log := logger(c)
+	log := daemon.Log(c.LogLevel, c.LogFormat)
 	h, err := host.Open("/")
 	if err != nil {
-		return usageError{err}
+		return daemon.Usage(err)
 	}
 	if err := os.MkdirAll(c.StateDir, 0o700); err != nil { // the audit log is nobody else's to read
-		return usageError{fmt.Errorf("make state directory: %w", err)}
+		return daemon.Usage(fmt.Errorf("make state directory: %w", err))
 	}
 	e, err := openEnforcer(filepath.Join(c.StateDir, journalDir), h)
 	if err != nil {
@@ -63,7 +52,7 @@ func run(ctx context.Context, c *config.Agent) (err error) {
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
 	recoverCaps(log, e)
-	p := agent.Parts{Config: c, Version: version, Machine: h, Enforcer: e, Descriptors: counter.Descriptors, Log: log}
+	p := agent.Parts{Config: c, Version: version, Machine: h, Enforcer: e, NetWrites: egress.Writes, Descriptors: counter.Descriptors, Log: log}
 	if p.Platform, err = h.Platform(); err != nil {
 		return err
 	}
@@ -123,6 +112,11 @@ func openSources(c *config.Agent, h *host.Host, p *agent.Parts) {
 		sample.CPT:  func() (counter.Source, error) { return source(counter.OpenCPT(h.Path("/proc"), uprobe.Kernel{})) },
 		sample.RunQ: func() (counter.Source, error) { return runq.Open(runq.Options{}) },
 		sample.IO:   func() (counter.Source, error) { return source(blockio.Open()) },
+		sample.Net:  func() (counter.Source, error) { return source(netq.Open()) },
+		sample.Probe: func() (counter.Source, error) {
+			return source(counter.OpenCanary(counter.Caches(p.Topology), canaryBudget(c)))
+		},
+		sample.Steal: func() (counter.Source, error) { return source(counter.OpenSteal(h)) },
 	}
 	for _, sig := range sample.Signals() {
 		if !c.Counts(sig.Name) {
@@ -156,6 +150,10 @@ func openSources(c *config.Agent, h *host.Host, p *agent.Parts) {
 	}
 }
 
+// canaryBudget is the CPU time that the canary has in a window: with it, and a
+// burst that goes beyond it now and then, it takes less than a thousandth of a CPU.
+func canaryBudget(c *config.Agent) time.Duration { return c.Sampling.Period / 2000 }
+
 // source keeps a nil pointer from becoming a Source that is not nil.
 func source[S counter.Source](s S, err error) (counter.Source, error) {
 	if err != nil {
@@ -171,10 +169,10 @@ func openTrace(c *config.Agent, p *agent.Parts) (func() error, error) {
 	}
 	f, err := os.OpenFile(c.Record, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
-		return nil, usageError{fmt.Errorf("open trace: %w", err)}
+		return nil, daemon.Usage(fmt.Errorf("open trace: %w", err))
 	}
 	buf := bufio.NewWriter(f)
-	w := trace.NewWriter(buf)
+	w := trace.NewWriter(buf, sample.AllExtras()...)
 	p.Record = w.Write
 	return func() error { return errors.Join(w.Flush(), buf.Flush(), f.Close()) }, nil
 }
@@ -183,7 +181,7 @@ func openTrace(c *config.Agent, p *agent.Parts) (func() error, error) {
 func serve(ctx context.Context, c *config.Agent, log *slog.Logger, a *agent.Agent) error {
 	socket, err := agent.ListenSocket(c.Socket, c.SocketGroup)
 	if err != nil {
-		return usageError{err}
+		return daemon.Usage(err)
 	}
 	servers := map[*http.Server]net.Listener{a.SocketServer(): socket}
 	var metrics string // where they really are: the port asked for may be 0
@@ -191,7 +189,7 @@ func serve(ctx context.Context, c *config.Agent, log *slog.Logger, a *agent.Agen
 		l, err := net.Listen("tcp", c.Listen)
 		if err != nil {
 			socket.Close()
-			return usageError{fmt.Errorf("listen for metrics: %w", err)}
+			return daemon.Usage(fmt.Errorf("listen for metrics: %w", err))
 		}
 		servers[a.MetricsServer()] = l
 		metrics = l.Addr().String()

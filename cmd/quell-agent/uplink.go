@@ -11,6 +11,7 @@ import (
 	"github.com/quell-dev/quell/internal/agent"
 	"github.com/quell-dev/quell/internal/bus"
 	"github.com/quell-dev/quell/internal/config"
+	"github.com/quell-dev/quell/internal/daemon"
 	"github.com/quell-dev/quell/internal/wire"
 )
 
@@ -22,12 +23,12 @@ func openUplink(c *config.Agent, p *agent.Parts, to *atomic.Pointer[agent.Agent]
 	}
 	t, err := uplinkTLS(&c.Server.TLS)
 	if err != nil {
-		return nil, usageError{err}
+		return nil, daemon.Usage(err)
 	}
 	if c.Server.Credentials != "" {
 		// It may be renewed later; that it is not there now is a mistake.
 		if _, err := os.ReadFile(c.Server.Credentials); err != nil {
-			return nil, usageError{fmt.Errorf("read server.credentials: %w", err)}
+			return nil, daemon.Usage(fmt.Errorf("read server.credentials: %w", err))
 		}
 	}
 	u, err := bus.OpenUplink(bus.UplinkOptions{
@@ -41,7 +42,7 @@ func openUplink(c *config.Agent, p *agent.Parts, to *atomic.Pointer[agent.Agent]
 		},
 	})
 	if err != nil {
-		return nil, usageError{err}
+		return nil, daemon.Usage(err)
 	}
 	p.Uplink = u
 	return u.Close, nil

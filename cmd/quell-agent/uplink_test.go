@@ -84,6 +84,7 @@ func (s *server) credentials(role authority.Role, name string) string {
 // the agent goes on; it is killed meanwhile; and when the server is back, what
 // both lives of the agent had to say arrives, in order, nothing twice.
 func TestServer(t *testing.T) {
+	t.Parallel()
 	task := newLimited(t, "server", "-1", "burn")
 	s := newServer(t)
 	dir := state(t)
@@ -107,7 +108,7 @@ func TestServer(t *testing.T) {
 	reader.until("the audit entry arrives", func() bool { return strings.Contains(reader.records, `"who":"anna (server)"`) })
 
 	s.stop()
-	window := func(d *daemon, more uint64) {
+	window := func(d *running, more uint64) {
 		t.Helper()
 		st, err := d.Status(t.Context())
 		if err != nil {

@@ -2,9 +2,14 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
+	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/quell-dev/quell/internal/atomicfile"
@@ -12,6 +17,7 @@ import (
 	"github.com/quell-dev/quell/internal/bus/authority"
 	"github.com/quell-dev/quell/internal/bus/embedded"
 	"github.com/quell-dev/quell/internal/config"
+	"github.com/quell-dev/quell/internal/daemon"
 	"github.com/quell-dev/quell/internal/server"
 	"github.com/quell-dev/quell/internal/store"
 	"github.com/quell-dev/quell/internal/wire"
@@ -28,39 +34,29 @@ type link struct {
 // connectTime is how long the first connection may take.
 const connectTime = time.Minute
 
-// connect opens the bus, nil if none is configured.
-func connect(ctx context.Context, c *config.Server, log *slog.Logger) (*link, error) {
+// connect opens the bus, nil if none is configured. refused is told of what
+// clients of the NATS server in this process were not let do.
+func connect(ctx context.Context, c *config.Server, log *slog.Logger, refused func(embedded.Refusal)) (*link, error) {
 	o := bus.Options{URL: c.Bus.URL, Name: "quell-server", Credentials: c.Bus.Credentials, Log: log}
 	var l link
+	var err error
 	switch {
 	case c.Bus.URL == "" && c.Bus.Listen == "":
 		return nil, nil
 	case c.Bus.URL == "":
-		a, err := authority.Load(keysDir(c))
-		if err != nil {
+		if err := l.embed(c, log, &o, refused); err != nil {
 			return nil, err
 		}
-		trust, err := a.Trust()
-		if err != nil {
-			return nil, err
+	default:
+		if o.TLS, err = busTLS(c.Bus.CA); err != nil {
+			return nil, daemon.Usage(err)
 		}
-		if o.Credentials, err = ownCredentials(c, a); err != nil {
-			return nil, err
-		}
-		tls, err := loadCertificate(c)
-		if err != nil {
-			return nil, usageError{err}
-		}
-		if l.nats, err = embedded.Start(embedded.Options{Dir: filepath.Join(c.StateDir, "bus"), Listen: c.Bus.Listen, TLS: tls, Log: log}, trust); err != nil {
-			return nil, err
-		}
-		o.InProcess = l.nats.Server
-		log.Info("agents may connect", "url", l.nats.URL())
 	}
 	ctx, cancel := context.WithTimeout(ctx, connectTime)
 	defer cancel()
-	var err error
-	if l.bus, err = bus.Open(ctx, o, bus.StreamOptions{Replicas: c.Bus.Replicas, MaxBytes: int64(c.Bus.MaxMB) << 20}); err != nil {
+	// Agents do not judge by a spec that is older than stale_after.
+	streams := bus.StreamOptions{Replicas: c.Bus.Replicas, MaxBytes: int64(c.Bus.MaxMB) << 20, KeepSpecs: 2 * c.Specs.StaleAfter}
+	if l.bus, err = bus.Open(ctx, o, streams); err != nil {
 		l.close()
 		return nil, err
 	}
@@ -68,6 +64,93 @@ func connect(ctx context.Context, c *config.Server, log *slog.Logger) (*link, er
 		l.feeds = append(l.feeds, &feed{bus: l.bus, name: name, log: log})
 	}
 	return &l, nil
+}
+
+// embed starts a NATS server in this process.
+func (l *link) embed(c *config.Server, log *slog.Logger, o *bus.Options, refused func(embedded.Refusal)) error {
+	a, err := authority.Load(keysDir(c))
+	if err != nil {
+		return err
+	}
+	trust, err := a.Trust()
+	if err != nil {
+		return err
+	}
+	if o.Credentials, err = ownCredentials(c, a); err != nil {
+		return err
+	}
+	certificate, err := loadCertificate(c)
+	if err != nil {
+		return daemon.Usage(err)
+	}
+	l.nats, err = embedded.Start(embedded.Options{Dir: filepath.Join(c.StateDir, "bus"), Listen: c.Bus.Listen, TLS: certificate,
+		SyncAlways: c.Bus.SyncAlways, Log: log, Refused: refused}, trust)
+	if err != nil {
+		return err
+	}
+	o.InProcess = l.nats.Server
+	log.Info("agents may connect", "url", l.nats.URL(), "tls", certificate != nil)
+	return nil
+}
+
+// busTLS is nil where nothing is set: the system's roots.
+func busTLS(ca string) (*tls.Config, error) {
+	if ca == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(ca)
+	if err != nil {
+		return nil, fmt.Errorf("read bus.ca: %w", err)
+	}
+	t := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: x509.NewCertPool()}
+	if !t.RootCAs.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("read bus.ca: %s holds no certificate", ca)
+	}
+	return t, nil
+}
+
+// revokeEvery is how soon revoked credentials are of no use.
+const revokeEvery = time.Second
+
+// obey lets the NATS server in this process go by what is revoked, until ctx ends.
+func (l *link) obey(ctx context.Context, c *config.Server, log *slog.Logger) {
+	tick := time.NewTicker(revokeEvery)
+	defer tick.Stop()
+	last := stamp(authority.RevokedFile(keysDir(c)))
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		now := stamp(authority.RevokedFile(keysDir(c)))
+		if now == last {
+			continue
+		}
+		a, err := authority.Load(keysDir(c))
+		var trust authority.Trust
+		if err == nil {
+			trust, err = a.Trust()
+		}
+		if err == nil {
+			err = l.nats.SetTrust(trust)
+		}
+		if err != nil {
+			log.Error("revoke credentials; trying again", "reason", err)
+			continue
+		}
+		last = now
+		log.Info("credentials were revoked")
+	}
+}
+
+// stamp changes when a file is replaced.
+func stamp(path string) string {
+	info, err := os.Stat(path)
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprint(info.ModTime().UnixNano(), " ", info.Size())
 }
 
 // ownCredentials makes the server's own, anew at each start.
@@ -78,6 +161,15 @@ func ownCredentials(c *config.Server, a *authority.Authority) (string, error) {
 	}
 	path := filepath.Join(keysDir(c), "server.creds")
 	return path, atomicfile.Write(path, text, 0o600)
+}
+
+// err is why messages of agents cannot come now. NATS stops its streams for good
+// where their disk is full: agents spool until this process is started again.
+func (l *link) err() error {
+	if l.nats != nil && !l.nats.JetStreamEnabled() {
+		return errors.New("NATS has stopped its streams, its disk may be full: make room and start quell-server again; agents keep what they have meanwhile")
+	}
+	return l.bus.Err()
 }
 
 func (l *link) close() {
@@ -97,26 +189,30 @@ type feed struct {
 	bus      *bus.Bus
 	name     bus.Stream
 	log      *slog.Logger
-	consumer *bus.Consumer
 	messages []bus.Message
 	decoded  []wire.Batch // used again and again
 	batches  []store.Batch
+
+	mu       sync.Mutex // for who is Done while another reads
+	consumer *bus.Consumer
 }
 
-// maxFetch is how many messages one Next gives.
-const maxFetch = 512
+// maxFetch is how many messages one Next gives: what they decode to, 14 KB each,
+// is still in the processor's cache when it is taken in.
+const maxFetch = 64
 
 // Next implements server.Feed.
 func (f *feed) Next(ctx context.Context) ([]store.Batch, error) {
-	if f.consumer == nil {
-		c, err := f.bus.Consume(ctx, f.name)
-		if err != nil {
+	c := f.reader()
+	if c == nil {
+		var err error
+		if c, err = f.bus.Consume(ctx, f.name); err != nil {
 			return nil, err
 		}
-		f.consumer = c
+		f.setReader(c)
 	}
 	var err error
-	f.messages, err = f.consumer.Fetch(ctx, f.messages[:0], maxFetch)
+	f.messages, err = c.Fetch(ctx, f.messages[:0], maxFetch)
 	if err != nil {
 		f.close()
 	}
@@ -153,17 +249,30 @@ func (f *feed) batch(m *bus.Message, into *wire.Batch) (store.Batch, error) {
 
 // Done implements server.Feed.
 func (f *feed) Done(ctx context.Context, seq uint64) error {
-	if f.consumer == nil {
+	c := f.reader()
+	if c == nil {
 		return errors.New("not connected")
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	return f.consumer.Done(ctx, seq)
+	return c.Done(ctx, seq)
+}
+
+func (f *feed) reader() *bus.Consumer {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.consumer
+}
+
+func (f *feed) setReader(c *bus.Consumer) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.consumer = c
 }
 
 func (f *feed) close() {
-	if f.consumer != nil {
-		f.consumer.Close()
-		f.consumer = nil
+	if c := f.reader(); c != nil {
+		f.setReader(nil)
+		c.Close()
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quell-dev/quell/internal/config"
+	"github.com/quell-dev/quell/internal/daemon"
 	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/store"
 	"github.com/quell-dev/quell/internal/trace"
@@ -26,7 +27,7 @@ is in it: what was imported before is not imported again, also if an import was 
 			if err != nil {
 				return err
 			}
-			s, err := openStore(c)
+			s, err := openStore(cmd.Context(), c)
 			if err != nil {
 				return err
 			}
@@ -50,7 +51,7 @@ const importBatch = 10_000
 func importTrace(out io.Writer, s *store.Store, c *config.Server, name string) error {
 	file, err := os.Open(name)
 	if err != nil {
-		return usageError{fmt.Errorf("import: %w", err)}
+		return daemon.Usage(fmt.Errorf("import: %w", err))
 	}
 	defer file.Close() // it is only read
 	sum := sha256.New()
@@ -62,7 +63,7 @@ func importTrace(out io.Writer, s *store.Store, c *config.Server, name string) e
 	}
 	r, err := trace.NewReader(file)
 	if err != nil {
-		return usageError{fmt.Errorf("import %s: %w", name, err)}
+		return daemon.Usage(fmt.Errorf("import %s: %w", name, err))
 	}
 	b := store.Batch{Source: store.Source{Stream: "import", Machine: hex.EncodeToString(sum.Sum(nil))[:16]}}
 	before := s.Stats()

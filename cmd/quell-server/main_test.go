@@ -24,9 +24,12 @@ import (
 	"github.com/quell-dev/quell/internal/wire"
 )
 
+// asServer, in the environment, makes the test binary quell-server.
+const asServer = "QUELL_TEST_AS_SERVER"
+
 // TestMain makes the test binary the child that its queries run in.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == childCommand {
+	if len(os.Args) > 1 && os.Args[1] == childCommand || os.Getenv(asServer) != "" {
 		main()
 		os.Exit(0)
 	}
@@ -60,6 +63,8 @@ type running struct {
 	set   []string
 	api   string
 	bus   string
+	token string       // that is asked with; "" for none
+	tls   *http.Client // that knows the server's certificate; nil: the API is http
 	state string
 	ended chan error
 	stop  context.CancelFunc
@@ -68,7 +73,13 @@ type running struct {
 // start runs a server in this process until the test ends.
 func start(t *testing.T, set ...string) *running {
 	t.Helper()
-	r := &running{t: t, api: free(t), bus: free(t), state: t.TempDir()}
+	return startAs(t, &running{}, set...)
+}
+
+// startAs is start for who asks in a way of its own.
+func startAs(t *testing.T, r *running, set ...string) *running {
+	t.Helper()
+	r.t, r.api, r.bus, r.state = t, free(t), free(t), t.TempDir()
 	r.set = append([]string{"state_dir=" + r.state, "listen=" + r.api, "bus.listen=" + r.bus, "store.flush=100ms", "log_level=error", "query.memory_mb=100"}, set...)
 	r.begin()
 	t.Cleanup(func() { r.end() })
@@ -109,12 +120,19 @@ func (r *running) end() {
 func (r *running) get(path string) (int, string) { return r.ask("GET", path, "") }
 
 func (r *running) ask(method, path, body string) (int, string) {
-	req, err := http.NewRequest(method, "http://"+r.api+path, strings.NewReader(body))
+	scheme, client := "http://", http.DefaultClient
+	if r.tls != nil {
+		scheme, client = "https://", r.tls
+	}
+	req, err := http.NewRequest(method, scheme+r.api+path, strings.NewReader(body))
 	if err != nil {
 		return 0, err.Error()
 	}
+	if r.token != "" {
+		req.Header.Set("Authorization", "Bearer "+r.token)
+	}
 	req.Close = true
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := client.Do(req)
 	if err != nil {
 		return 0, err.Error()
 	}
@@ -220,7 +238,8 @@ func TestCommandLines(t *testing.T) {
 		{"config", "state_dir: ", ""},
 		{"token bob admin", "", `scope "admin"`},
 		{"token bob viewer", "bob viewer sha256:", ""},
-		{"credentials root x", "", "want agent, viewer or operator"},
+		{"credentials root x", "", "want agent, viewer, operator, server"},
+		{"revoke root x", "", "want agent, viewer, operator, server"},
 		{"segments nothing", "", "want one of [samples incidents"},
 		{"surplus", "", "want none"},
 	} {

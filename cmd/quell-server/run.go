@@ -9,33 +9,27 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/signal"
 	"path/filepath"
+	"runtime/debug"
+	"strings"
 	"sync"
-	"syscall"
+	"sync/atomic"
 	"time"
 
+	"github.com/quell-dev/quell/internal/bus/embedded"
 	"github.com/quell-dev/quell/internal/config"
+	"github.com/quell-dev/quell/internal/daemon"
 	"github.com/quell-dev/quell/internal/server"
 	"github.com/quell-dev/quell/internal/store"
 	"github.com/quell-dev/quell/internal/store/duck"
+	"github.com/quell-dev/quell/internal/store/s3"
 )
 
-func logger(c *config.Server) *slog.Logger {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(c.LogLevel)); err != nil {
-		level = slog.LevelInfo // Validate has ruled that out
-	}
-	o := &slog.HandlerOptions{Level: level}
-	if c.LogFormat == "json" {
-		return slog.New(slog.NewJSONHandler(os.Stderr, o))
-	}
-	return slog.New(slog.NewTextHandler(os.Stderr, o))
-}
-
-func openStore(c *config.Server) (*store.Store, error) {
+// openStore opens the store in the state directory, or that in a bucket with
+// copies there.
+func openStore(ctx context.Context, c *config.Server) (*store.Store, error) {
 	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
-		return nil, usageError{fmt.Errorf("make state directory: %w", err)}
+		return nil, daemon.Usage(fmt.Errorf("make state directory: %w", err))
 	}
 	keep := map[string]time.Duration{store.Samples: c.Store.KeepSamples}
 	for _, t := range store.Tables() {
@@ -43,25 +37,50 @@ func openStore(c *config.Server) (*store.Store, error) {
 			keep[t] = c.Store.KeepRecords
 		}
 	}
-	return store.Open(storeDir(c), store.Options{Keep: keep})
+	o := store.Options{Keep: keep}
+	if s := c.Store.S3; s.Bucket != "" {
+		b, err := s3.Open(ctx, s3.Options{Bucket: s.Bucket, Prefix: s.Prefix, Endpoint: s.Endpoint, Region: s.Region})
+		if err != nil {
+			return nil, err
+		}
+		o.Bucket, o.Copies = b, int64(s.CopiesMB)<<20
+	}
+	st, err := store.Open(storeDir(c), o)
+	if errors.Is(err, store.ErrLocked) {
+		return nil, lockedError{err}
+	}
+	return st, err
+}
+
+// lockedError tells people what to do about another server's store.
+type lockedError struct{ error }
+
+func (e lockedError) Unwrap() error { return e.error }
+
+// Remedy implements daemon.Remedied.
+func (lockedError) Remedy() string {
+	return "stop the quell-server that uses this state_dir, or set another"
 }
 
 // run is the server, until SIGTERM or SIGINT.
 func run(ctx context.Context, c *config.Server) (err error) {
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
+	ctx, stop := daemon.UntilStopped(ctx)
 	defer stop()
-	log := logger(c)
+	log := daemon.Log(c.LogLevel, c.LogFormat)
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(int64(c.MemoryMB) << 20)
+	}
 	p := server.Parts{Config: c, Version: version, Log: log}
 	if c.TokensFile != "" {
 		if p.Tokens, err = server.LoadTokens(c.TokensFile); err != nil {
-			return usageError{err}
+			return daemon.Usage(err)
 		}
 	}
 	certificate, err := loadCertificate(c)
 	if err != nil {
-		return usageError{err}
+		return daemon.Usage(err)
 	}
-	if p.Store, err = openStore(c); err != nil {
+	if p.Store, err = openStore(ctx, c); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.Store.Close()) }()
@@ -74,19 +93,41 @@ func run(ctx context.Context, c *config.Server) (err error) {
 		return err
 	}
 	p.Asker = duck.NewRunner(c.Query.AtOnce, self, childCommand, dir)
-	link, err := connect(ctx, c, log)
+	learns(&p)
+	var s atomic.Pointer[server.Server]
+	link, err := connect(ctx, c, log, func(r embedded.Refusal) {
+		if s := s.Load(); s != nil {
+			s.Refused(refusal(r))
+		}
+	})
 	if err != nil {
 		return err
 	}
 	if link != nil {
 		defer link.close()
-		p.Feeds, p.Publisher, p.Commander = link.feeds, link.bus, link.bus
+		p.Feeds, p.Publisher, p.Commander, p.Check = link.feeds, link.bus, link.bus, link.err
+		if c.Store.S3.Bucket != "" { // of which there may be several servers
+			p.Holder = link.bus
+		}
 	}
-	s, err := server.New(p)
+	made, err := server.New(p)
 	if err != nil {
 		return err
 	}
-	return serve(ctx, c, log, s, certificate)
+	s.Store(made)
+	var obeying sync.WaitGroup
+	if link != nil && link.nats != nil {
+		obeying.Go(func() { link.obey(ctx, c, log) })
+	}
+	defer obeying.Wait() // ctx has ended then, or this one is ended before
+	defer stop()
+	return serve(ctx, c, log, made, certificate)
+}
+
+// refusal is what the bus refused as the audit log has it.
+func refusal(r embedded.Refusal) server.Refusal {
+	role, _, _ := strings.Cut(r.Who, ".")
+	return server.Refusal{Who: r.Who, From: r.From, Scope: role, What: "bus: " + r.What, Of: r.Subject, Why: r.Why}
 }
 
 func loadCertificate(c *config.Server) (*tls.Config, error) {
@@ -104,9 +145,10 @@ func loadCertificate(c *config.Server) (*tls.Config, error) {
 func serve(ctx context.Context, c *config.Server, log *slog.Logger, s *server.Server, certificate *tls.Config) error {
 	l, err := net.Listen("tcp", c.Listen)
 	if err != nil {
-		return usageError{fmt.Errorf("listen: %w", err)}
+		return daemon.Usage(fmt.Errorf("listen: %w", err))
 	}
 	address := l.Addr().String() // the port asked for may be 0
+	l = limit(l, c.Limits.Connections)
 	if certificate != nil {
 		l = tls.NewListener(l, certificate)
 	}

@@ -21,13 +21,12 @@ import (
 	"github.com/quell-dev/quell/internal/workload"
 )
 
-const agentConfig = `
+// ownConfig is what every agent of these tests is told of its state and its tasks.
+const ownConfig = `
 state_dir: %[1]s
 socket: %[1]s/agent.sock
 listen: ""
-signals: [cpt, runq]
-tick: 50ms
-sampling: {duration: 100ms, period: 300ms}
+tick: 25ms
 rules:
   - {match: "%[2]s/victim", job: victim, class: latency-sensitive}
   - {match: "%[2]s/loud", job: loud, class: batch}
@@ -39,7 +38,7 @@ const deadline = 30 * time.Second
 // startAgent starts the real agent over two real tasks, victim and loud.
 func startAgent(t *testing.T) (tree *workload.Tree, env map[string]string, state string, stop func()) {
 	t.Helper()
-	return startAgentOver(t, agentConfig, 0, func(tree *workload.Tree) {
+	return startAgentOver(t, "signals: [cpt, runq]\nsampling: {duration: 100ms, period: 300ms}\n", 0, func(tree *workload.Tree) {
 		begin(t, tree, "victim", workload.Default(workload.Serve))
 		begin(t, tree, "loud", workload.Default(workload.Spin))
 	})
@@ -58,16 +57,13 @@ func begin(t *testing.T, tree *workload.Tree, task string, s workload.Spec) *wor
 	return p
 }
 
-// startAgentOver builds and starts the real agent over the tasks that cast
-// begins, and returns how to talk to it and how to end it.
-func startAgentOver(t *testing.T, agentConfig string, weight int, cast func(*workload.Tree)) (tree *workload.Tree, env map[string]string, state string, stop func()) {
+// startAgentOver builds and starts the real agent, with more in its configuration,
+// over the tasks that cast begins, and returns how to talk to it and how to end it.
+func startAgentOver(t *testing.T, more string, weight int, cast func(*workload.Tree)) (tree *workload.Tree, env map[string]string, state string, stop func()) {
 	t.Helper()
-	quelltest.Need(t, quelltest.Root, "go")
+	quelltest.Need(t, quelltest.Root)
+	agent := quelltest.Program(t, "quell-agent") // before anything works
 	dir := t.TempDir()
-	bin := filepath.Join(dir, "quell-agent")
-	if out, err := exec.Command("go", "build", "-o", bin, "../quell-agent").CombinedOutput(); err != nil {
-		t.Fatalf("build the agent: %v\n%s", err, out)
-	}
 	tree, err := workload.OpenTree("quell-test-cli", workload.TreeOptions{Weight: weight})
 	var lacks *workload.EnvError
 	if errors.As(err, &lacks) {
@@ -87,11 +83,11 @@ func startAgentOver(t *testing.T, agentConfig string, weight int, cast func(*wor
 		t.Fatal(err)
 	}
 	config := filepath.Join(dir, "agent.yaml")
-	if err := os.WriteFile(config, fmt.Appendf(nil, agentConfig, state, tree.Top()), 0o600); err != nil {
+	if err := os.WriteFile(config, fmt.Appendf(nil, ownConfig+more, state, tree.Top()), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	cmd := exec.Command(bin, "--config", config)
+	cmd := exec.Command(agent, "--config", config)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
 	cmd.Stdout, cmd.Stderr = &log, &log
 	if err := cmd.Start(); err != nil {
@@ -122,6 +118,19 @@ func startAgentOver(t *testing.T, agentConfig string, weight int, cast func(*wor
 	env = utf8(filepath.Join(state, "agent.sock"))
 	quelltest.Until(t, deadline, "the agent answers", func() bool { return quell(t, env, "status").code == exitOK })
 	return tree, env, state, stop
+}
+
+// learnt waits until the victim's job has a spec.
+func learnt(t *testing.T, env map[string]string) {
+	t.Helper()
+	quelltest.Until(t, 2*deadline, "the victim's job has a spec", func() bool {
+		for line := range strings.Lines(quell(t, env, "top", "--once").out) {
+			if strings.Contains(line, "/victim") && strings.Contains(line, "ready") {
+				return true
+			}
+		}
+		return false
+	})
 }
 
 // limit reads a task's CPU limit as the kernel has it.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -29,7 +30,8 @@ func (a *app) demo() *cobra.Command {
 	o := demo.Options{Channel: demo.CPU, Mode: plan.On}
 	var mode, channel, signal string
 	var seed uint64
-	var inFull bool
+	var inFull, cluster bool
+	var server string
 	cmd := &cobra.Command{
 		Use: "demo", Short: "find, prove and quiet a real noisy neighbour on this machine", Args: cobra.NoArgs,
 		Long: `demo makes six real tasks in cgroups of their own: a latency-sensitive victim, four
@@ -43,9 +45,14 @@ last-level cache that the neighbour streams through; only where two CPUs share o
 which is measured, since a hypervisor may tell the kernel wrong), auto (cache if it
 is shared now and stays so, else cpu).
 
+With --cluster it is a cluster on this machine: quell-server and three agents, each over
+tasks of its own. The server learns what the victims' job costs from all three, an operator
+acts through it, it is killed, one agent deals with a noisy neighbour alone by what the
+server has taught it, and when the server is back it is told of everything, once.
+
 Exit codes: 0 the right task was named, the victim recovered, nothing was left behind;
 1 not so; 2 the machine lacks something that the demo needs, and it says what.`,
-		Example: "  quell demo\n  quell demo --channel auto --seed 7\n  quell demo --incident           # with the picture of what happened\n  quell demo --enforce advise     # name, but do not cap\n  quell demo --no-antagonist      # nobody may be accused\n  quell demo --json | tail -n 1 | jq .",
+		Example: "  quell demo\n  quell demo --channel auto --seed 7\n  quell demo --incident           # with the picture of what happened\n  quell demo --enforce advise     # name, but do not cap\n  quell demo --no-antagonist      # nobody may be accused\n  quell demo --cluster            # a server and three agents\n  quell demo --json | tail -n 1 | jq .",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
 			if o.Mode, err = plan.ParseMode(mode); err != nil {
@@ -63,6 +70,14 @@ Exit codes: 0 the right task was named, the victim recovered, nothing was left b
 			if !cmd.Flags().Changed("seed") {
 				o.Seed = rand.Uint64N(1_000_000)
 			}
+			if cluster {
+				for _, flag := range []string{"channel", "signal", "enforce", "no-antagonist", "incident"} {
+					if cmd.Flags().Changed(flag) {
+						return fmt.Errorf("--cluster and --%s: choose one", flag)
+					}
+				}
+				return a.playCluster(cmd, demo.ClusterOptions{Seed: o.Seed, Agent: o.Agent, Server: server, Logs: o.AgentLog})
+			}
 			return a.playDemo(cmd, o, inFull)
 		},
 	}
@@ -74,39 +89,25 @@ Exit codes: 0 the right task was named, the victim recovered, nothing was left b
 	f.BoolVar(&o.Alone, "no-antagonist", false, "leave the antagonist out")
 	f.StringVar(&o.Agent, "agent", "", "the quell-agent program (default: beside quell, else in PATH)")
 	f.BoolVar(&inFull, "incident", false, "also show the agent's incident in full, with its picture")
-	f.StringVar(&o.AgentLog, "agent-log", "", "keep the agent's log in this file")
+	f.StringVar(&o.AgentLog, "agent-log", "", "keep the agent's log in this file, or with --cluster all logs in this folder")
+	f.BoolVar(&cluster, "cluster", false, "play it on a cluster: quell-server and three agents")
+	f.StringVar(&server, "quell-server", "", "with --cluster the quell-server program (default: beside quell, else in PATH)")
 	return a.withJSON(cmd)
 }
 
 func (a *app) playDemo(cmd *cobra.Command, o demo.Options, inFull bool) error {
-	if os.Geteuid() != 0 {
-		return &usageError{errors.New("demo: not root: it makes cgroups and counts in the kernel"), "run it as root (sudo)"}
-	}
-	if o.Agent == "" {
-		var err error
-		if o.Agent, err = findAgent(); err != nil {
-			return &usageError{err, "build it (make build) or name it with --agent"}
-		}
+	var err error
+	if o.Agent, err = demoAgent(o.Agent); err != nil {
+		return err
 	}
 	o.PMU = hasPMU()
-	out := a.out
-	if a.json {
-		out = a.err // the last line of standard output is the result
-	}
-	show := &ticker{w: out}
-	if _, _, ok := a.terminal(); ok && !a.json {
-		show.live = true
-	}
+	out, show := a.stage()
 	o.Show = show.event
 	fmt.Fprintln(out, "quell demo: real processes, real cgroups, the shipped agent")
 	r, err := demo.Run(cmd.Context(), o)
 	show.end()
-	var env *workload.EnvError
-	if errors.As(err, &env) {
-		return &usageError{fmt.Errorf("demo: %w", err), env.Remedy}
-	}
 	if err != nil {
-		return &noError{fmt.Errorf("demo: %w", err), "everything it made was removed; run it with --agent-log FILE to see what the agent says"}
+		return demoError(err, "run it with --agent-log FILE to see what the agent says")
 	}
 	if a.json {
 		if err := json.NewEncoder(a.out).Encode(r); err != nil {
@@ -121,26 +122,69 @@ func (a *app) playDemo(cmd *cobra.Command, o demo.Options, inFull bool) error {
 			}
 		}
 	}
-	if !r.OK && r.Excuse != "" {
-		return &noError{fmt.Errorf("demo: %s", r.Verdict), "play it on a machine whose CPUs run at the same time"}
-	}
-	if !r.OK {
-		return &noError{fmt.Errorf("demo: %s", r.Verdict), "try again; if it stays so, run it with --agent-log FILE and look there"}
-	}
-	return nil
+	return demoVerdict(r.OK, r.Verdict, r.Excuse, "run it with --agent-log FILE and look there")
 }
 
-// findAgent looks beside this program, then in PATH.
-func findAgent() (string, error) {
+// demoAgent finds the agent's program, if a demo may be played at all.
+func demoAgent(named string) (string, error) {
+	if os.Geteuid() != 0 {
+		return "", &usageError{errors.New("demo: not root: it makes cgroups and counts in the kernel"), "run it as root (sudo)"}
+	}
+	path, err := program("quell-agent", named)
+	if err != nil {
+		return "", &usageError{err, "build it (make build) or name it with --agent"}
+	}
+	return path, nil
+}
+
+// stage is where a demo shows what happens.
+func (a *app) stage() (io.Writer, *ticker) {
+	out := a.out
+	if a.json {
+		out = a.err // the last line of standard output is the result
+	}
+	_, _, ok := a.terminal()
+	return out, &ticker{w: out, live: ok && !a.json}
+}
+
+// demoError is why a demo could not be played to its end; look says where more is.
+func demoError(err error, look string) error {
+	var env *workload.EnvError
+	if errors.As(err, &env) {
+		return &usageError{fmt.Errorf("demo: %w", err), env.Remedy}
+	}
+	return &noError{fmt.Errorf("demo: %w", err), "everything it made was removed; " + look}
+}
+
+// demoVerdict is the error of one that did not come out well.
+func demoVerdict(ok bool, verdict, excuse, look string) error {
+	switch {
+	case ok:
+		return nil
+	case excuse != "":
+		return &noError{fmt.Errorf("demo: %s", verdict), "play it on a machine whose CPUs run at the same time"}
+	}
+	return &noError{fmt.Errorf("demo: %s", verdict), "try again; if it stays so, " + look}
+}
+
+// findAgent looks for the agent's program.
+func findAgent() (string, error) { return program("quell-agent", "") }
+
+// program is one of quell's others: as it was named, else beside this one, else in
+// PATH.
+func program(name, named string) (string, error) {
+	if named != "" {
+		return named, nil
+	}
 	if self, err := os.Executable(); err == nil {
-		beside := filepath.Join(filepath.Dir(self), "quell-agent")
+		beside := filepath.Join(filepath.Dir(self), name)
 		if _, err := os.Stat(beside); err == nil {
 			return beside, nil
 		}
 	}
-	path, err := exec.LookPath("quell-agent")
+	path, err := exec.LookPath(name)
 	if err != nil {
-		return "", fmt.Errorf("find quell-agent: %w", err)
+		return "", fmt.Errorf("find %s: %w", name, err)
 	}
 	return path, nil
 }
@@ -198,12 +242,17 @@ func (t *ticker) end() {
 	}
 }
 
+// demoRows prints rows of the table that ends a demo.
+func demoRows(w io.Writer) func(name, format string, args ...any) {
+	return func(name, format string, args ...any) {
+		fmt.Fprintf(w, "  %-12s "+format+"\n", append([]any{name}, args...)...)
+	}
+}
+
 // printDemo ends the demo with a short table and the verdict.
 func printDemo(w io.Writer, r *demo.Result) {
 	sig, _ := sample.LookupSignal(r.Signal)
-	row := func(name, format string, args ...any) {
-		fmt.Fprintf(w, "  %-12s "+format+"\n", append([]any{name}, args...)...)
-	}
+	row := demoRows(w)
 	num := func(v plan.Value) string {
 		if math.IsNaN(float64(v)) {
 			return "-"
@@ -234,11 +283,7 @@ func printDemo(w io.Writer, r *demo.Result) {
 	if c := float64(r.RelativeCost); c == c {
 		row("relative", "%s of the contended cost under the cap (the paper's median: 0.63)", num(r.RelativeCost))
 	}
-	if len(r.LeftBehind) > 0 {
-		row("left behind", "%s", strings.Join(r.LeftBehind, ", "))
-	} else {
-		row("left behind", "nothing")
-	}
+	row("left behind", "%s", cmp.Or(strings.Join(r.LeftBehind, ", "), "nothing"))
 	took := time.Duration(r.Seconds * float64(time.Second)).Round(100 * time.Millisecond)
 	fmt.Fprintf(w, "\n%s (seed %d, %s, %d attempt(s), %d flip(s))\n", r.Verdict, r.Seed, took, r.Attempts, r.Flips)
 	if r.Excuse != "" {

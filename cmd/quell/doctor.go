@@ -13,6 +13,7 @@ import (
 	"github.com/quell-dev/quell/internal/api"
 	"github.com/quell-dev/quell/internal/counter"
 	"github.com/quell-dev/quell/internal/counter/blockio"
+	"github.com/quell-dev/quell/internal/counter/netq"
 	"github.com/quell-dev/quell/internal/counter/runq"
 	"github.com/quell-dev/quell/internal/counter/uprobe"
 	"github.com/quell-dev/quell/internal/host"
@@ -86,19 +87,42 @@ func (a *app) diagnose(ctx context.Context) (report.Diagnosis, error) {
 	machine := h.Capabilities()
 	perf := counter.Capabilities(h.Layout().Unified, topology.Online)
 	return report.Diagnosis{
-		{Name: "signals that can be counted here", Capabilities: signals(h, topology.Online)},
-		{Name: "acting", Capabilities: []host.Capability{caps(machine), a.reach(ctx)}},
+		{Name: "signals that can be counted here", Capabilities: signals(h, topology)},
+		{Name: "acting", Capabilities: []host.Capability{caps(machine), ioCaps(h), a.reach(ctx)}},
 		{Name: "neighbourhood of CPUs", Capabilities: sharing(topology)},
 		{Name: "machine", Capabilities: machine},
 		{Name: "perf events", Capabilities: perf},
 		{Name: "run queue", Capabilities: runq.Capabilities()},
 		{Name: "transactions", Capabilities: []host.Capability{uprobe.Capability(), counter.NetworkCapability()}},
 		{Name: "disks", Capabilities: []host.Capability{blockio.Capability()}},
+		{Name: "network", Capabilities: []host.Capability{netq.Capability()}},
 	}, nil
 }
 
+// ioCaps says whether tasks can be limited on disks.
+func ioCaps(h *host.Host) host.Capability {
+	c := host.Capability{Name: "io caps"}
+	mount, v1 := h.Layout().IO()
+	switch {
+	case mount == "":
+		c.Reason = "no hierarchy that is mounted has the io controller"
+		c.Remedy = "boot with cgroup v2 alone (systemd.unified_cgroup_hierarchy=1) or mount the v1 blkio hierarchy; until then signal io can only name who it is"
+	case !v1:
+		c.OK, c.Detail = true, "io.max, of tasks that have the io controller"
+	default:
+		if _, err := h.ReadValue(mount + "/blkio.throttle.read_bps_device"); err != nil {
+			c.Reason, c.Remedy = err.Error(), "use a kernel with CONFIG_BLK_DEV_THROTTLING"
+			return c
+		}
+		c.OK, c.Detail = true, "blkio.throttle of v1, of tasks that have a cgroup there"
+		c.Reason, c.Remedy = "v1 holds "+host.BlkioHolds, "boot with cgroup v2 alone (systemd.unified_cgroup_hierarchy=1) to hold that too"
+	}
+	return c
+}
+
 // signals opens each source, as the agent does.
-func signals(h *host.Host, cpus sample.Set) []host.Capability {
+func signals(h *host.Host, topology host.Topology) []host.Capability {
+	cpus := topology.Online
 	cgroup2 := h.Layout().Unified
 	all := make([]host.Capability, 0, 4)
 	for _, sig := range sample.Signals() {
@@ -115,6 +139,12 @@ func signals(h *host.Host, cpus sample.Set) []host.Capability {
 			s, err = runq.Open(runq.Options{})
 		case sample.IO:
 			s, err = blockio.Open()
+		case sample.Net:
+			s, err = netq.Open()
+		case sample.Probe:
+			s, err = counter.OpenCanary(counter.Caches(topology), time.Second)
+		case sample.Steal:
+			s, err = counter.OpenSteal(h)
 		default:
 			continue
 		}

@@ -12,6 +12,7 @@ import (
 )
 
 func TestDoctorSaysOfEverythingWhetherAndWhyNot(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	r := quell(t, utf8(f.socket), "doctor", "--json")
 	if r.code != exitOK {
@@ -43,6 +44,7 @@ func TestDoctorSaysOfEverythingWhetherAndWhyNot(t *testing.T) {
 }
 
 func TestDoctorAgreesWithTheTestKit(t *testing.T) {
+	t.Parallel()
 	quelltest.Need(t, quelltest.Root) // else they may count themselves, not cgroups
 	d, err := (&app{socket: "/nowhere"}).diagnose(t.Context())
 	if err != nil {
@@ -58,6 +60,7 @@ func TestDoctorAgreesWithTheTestKit(t *testing.T) {
 }
 
 func TestDoctorRequire(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	if r := quell(t, utf8(f.socket), "doctor", "--require", "agent,cpt"); r.code != exitOK || r.err != "" {
 		t.Errorf("what is there: exit code %d, %s", r.code, r.err)

@@ -26,6 +26,7 @@ type incidentFlags struct {
 
 func (a *app) incidents() *cobra.Command {
 	var f incidentFlags
+	var at *scope
 	cmd := &cobra.Command{
 		Use: "incidents [ID|last]", Short: "list what was found and done, or one incident in full", Args: cobra.MaximumNArgs(1),
 		Long: `incidents lists what the agent found and did, oldest first: when, who suffered, by
@@ -35,15 +36,27 @@ what came of it; the newest 100 unless --limit says otherwise. RELCOST is the vi
 With an ID, or any part of one that fits only one incident, it shows that incident in
 full: the facts, every suspect with the reason for its rank, the rounds of capping,
 and the victim's cost and the suspects' usage over time. These points are in the JSON
-of one incident only, not in that of a list.`,
+of one incident only, not in that of a list.
+
+With --cluster or --machine it is quell-server that is asked, about all machines or one.`,
 		Example: `  quell incidents --open
   quell incidents --since 24h --victim '*redis*'
   quell incidents last
   quell incidents 120905.250-7 --json | jq .suspects
-  quell incidents --state-dir /var/lib/quell    # without an agent`,
+  quell incidents --state-dir /var/lib/quell    # without an agent
+  quell incidents --cluster --since 24h         # of all machines, from quell-server
+  quell incidents --machine host-17 last`,
 		ValidArgsFunction: a.completeIncident,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 1 {
+			here, err := at.here(cmd)
+			switch {
+			case err != nil:
+				return err
+			case !here && len(args) == 1:
+				return a.clusterIncidents(cmd, at, f, args[0])
+			case !here:
+				return a.clusterIncidents(cmd, at, f, "")
+			case len(args) == 1:
 				return a.incident(cmd.Context(), f, args[0])
 			}
 			found, err := a.findIncidents(cmd.Context(), f)
@@ -56,6 +69,7 @@ of one incident only, not in that of a list.`,
 			return report.Incidents(a.out, found.Incidents, found.Older, a.style())
 		},
 	}
+	at = a.addScope(cmd)
 	cmd.Flags().BoolVar(&f.open, "open", false, "only incidents that are not closed")
 	cmd.Flags().DurationVar(&f.since, "since", 0, "only incidents that something happened in so recently, e.g. 1h")
 	cmd.Flags().StringVar(&f.victim, "victim", "", "only victims whose name matches; * is any run of characters")

@@ -39,7 +39,7 @@ at most the run under way.`,
   quell lab analyse lab-results/smoke    # what it says`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.labCheck(), a.labPlan(), a.labRun(), a.labResume(), a.labStatus(), a.labRestore(), a.labAnalyse(), a.labReport(), a.labDiff(), a.labPack(), a.labHTTP())
+	cmd.AddCommand(a.labCheck(), a.labPlan(), a.labRun(), a.labResume(), a.labStatus(), a.labRestore(), a.labAnalyse(), a.labReport(), a.labDiff(), a.labPack(), a.labPush(), a.labPull(), a.labTraces(), a.labPlatform(), a.labHosts(), a.labHTTP())
 	return cmd
 }
 
@@ -50,18 +50,16 @@ func (a *app) labHelpers() []*cobra.Command {
 			RunE: func(*cobra.Command, []string) error { return load.GuardMain(os.Stdin, os.Stdout) }},
 		{Use: "lab-hold PROGRAM", Hidden: true, DisableFlagParsing: true, Short: "wait for a line and become a program",
 			RunE: func(_ *cobra.Command, args []string) error { return env.HoldMain(args) }},
-		{Use: "lab-agent", Hidden: true, Args: cobra.ExactArgs(2), Short: "be PID 1 of a container or a guest",
+		{Use: "lab-agent", Hidden: true, Args: cobra.MinimumNArgs(2), Short: "be PID 1 of a container or a guest",
 			RunE: func(_ *cobra.Command, args []string) error { return env.AgentMain(args) }},
+		labRemote(),
 	}
 }
 
 // known is what a study file may name.
 func known() study.Known {
-	return study.Known{Builtins: workload.KernelNames(), Parsers: workload.ParserNames(),
-		Options: func(builtin string, flags []string) error {
-			_, err := workload.ParseKernel(append([]string{builtin}, flags...))
-			return err
-		}}
+	return study.Known{Builtins: builtins(), Parsers: workload.ParserNames(), Knob: observe.CheckKnob,
+		Options: checkOptions}
 }
 
 // readStudy reads a study's file.

@@ -61,7 +61,7 @@ func printResults(w io.Writer, r *analyse.Results) error {
 	if len(r.Mappings) > 0 {
 		head("mappings, against each machine's best", "set", "mappings", "average %", "worst %", "of")
 		for _, b := range r.Mappings {
-			fmt.Fprintf(t, "%s\t%d\t%s\t%.2f\t%s\n", b.Set, b.Mappings, interval(b.Interval), b.Worst, b.WorstOf)
+			fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\n", b.Set, b.Mappings, interval(b.Interval), interval(b.WorstInterval), b.WorstOf)
 		}
 	}
 	if len(r.Systems) > 0 {
@@ -82,10 +82,28 @@ func printResults(w io.Writer, r *analyse.Results) error {
 			fmt.Fprintf(t, "%s\t%s\t%s\n", levels(d.Levels), d.Part, interval(d.PerNeighbour))
 		}
 	}
+	if len(r.DoseGaps) > 0 {
+		head("from itself alone, and from the other, %", "cell", "role", "of", "over", "the first", "full over itself alone", "full over the other full", "do they meet?")
+		for _, g := range r.DoseGaps {
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", levels(g.Levels), g.Part, g.Of, g.Over, interval(g.First), interval(g.FromLone), interval(g.AtFull), g.Meeting)
+		}
+	}
+	if len(r.DoseCosts) > 0 {
+		head("what work costs", "cell", "role", "price of a CPU an hour", "lowest dose", "highest dose", "unit")
+		for _, c := range r.DoseCosts {
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", levels(c.Levels), c.Part, c.Price, interval(c.Lone), interval(c.Full), c.Unit)
+		}
+	}
+	if len(r.Variations) > 0 {
+		head("between instances", "cell", "role", "instances", "between %", "within %", "slowest over fastest %")
+		for _, v := range r.Variations {
+			fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%.3g\t%.3g\n", levels(v.Levels), v.Part, len(v.Instances), interval(v.Between), v.Within, v.Span)
+		}
+	}
 	if len(r.Validities) > 0 {
-		head("how well signals tell", "signal", "part", "workload", "Pearson", "Spearman", "p", "runs")
+		head("how well signals tell", "signal", "part", "workload", "Pearson", "Spearman", "p", "Pearson with the 95th percentile", "drift %/h", "runs")
 		for _, v := range r.Validities {
-			fmt.Fprintf(t, "%s\t%s\t%s\t%.3f\t%.3f\t%.3g\t%d\n", v.Signal, v.Part, v.Workload, v.Pearson, v.Spearman, v.P, v.N)
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%.3f\t%.3g\t%s\t%s\t%d\n", v.Signal, v.Part, v.Workload, interval(v.Pearson), v.Spearman.Value, v.P, interval(v.Tail), interval(v.Drift), v.N)
 		}
 	}
 	for _, k := range sortedKeys(r.Insufficient) {

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/quell-dev/quell/internal/enforce"
 	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/observe"
 	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/sample"
@@ -35,29 +37,66 @@ func restoreKnobs(dir string, h *host.Host, now time.Time) (outcomes []enforce.O
 	return outcomes, errors.Join(err, e.Close())
 }
 
-// setKnobs makes the changes that a study wants of the machine and returns how
-// to undo them.
-func setKnobs(dir string, h *host.Host, s *study.Study, now func() time.Time) (undo func() error, err error) {
-	knobs := observe.Knobs{Host: h}
-	e, err := enforce.Open(dir, knobs)
+// turner changes knobs of the machine and puts them back, journalled.
+type turner struct {
+	enforcer *enforce.Enforcer
+	knobs    observe.Knobs
+	now      func() time.Time
+	// until is only an upper bound: nobody undoes a change but this process,
+	// or restore after a kill.
+	until sample.Millis
+}
+
+// setKnobs takes the journal, makes the changes that a study wants for all of
+// its time, and returns what makes those that a run wants.
+func setKnobs(dir string, h *host.Host, s *study.Study, now func() time.Time) (*turner, error) {
+	t := &turner{knobs: observe.Knobs{Host: h}, now: now}
+	var err error
+	t.enforcer, err = enforce.Open(dir, t.knobs)
 	if errors.Is(err, enforce.ErrLocked) {
 		return nil, &usageError{fmt.Errorf("set knobs: another lab has changed some: %w", err), "wait for it"}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("set knobs: %w", err)
 	}
-	undo = func() error {
-		_, err := e.RestoreAll(sample.At(now()), "the study is done")
-		return errors.Join(err, e.Close())
+	if _, err := t.enforcer.RestoreAll(sample.At(now()), "left by a lab that was killed"); err != nil {
+		return nil, errors.Join(fmt.Errorf("set knobs: %w", err), t.enforcer.Close())
 	}
-	if _, err := e.RestoreAll(sample.At(now()), "left by a lab that was killed"); err != nil {
-		return nil, errors.Join(fmt.Errorf("set knobs: %w", err), e.Close())
+	t.until = sample.At(now().Add(time.Hour + total(s.Plan())*time.Duration(2+s.Run.Retries)))
+	if _, err := t.set(s.Preconditions.Set); err != nil {
+		remedy := "see `quell doctor`, or take it from the study's preconditions.set"
+		var lack *observe.KnobError
+		if errors.As(err, &lack) && lack.Remedy != "" {
+			remedy = lack.Remedy
+		}
+		return nil, errors.Join(&noError{err, remedy}, t.close())
 	}
-	// The lease is only an upper bound: nobody undoes it but the end of this
-	// process, or restore after a kill.
-	until := now().Add(time.Hour + total(s.Plan())*time.Duration(2+s.Run.Retries))
-	if err := knobs.Set(e, sample.At(now()), sample.At(until), s.Preconditions.Set, "quell lab"); err != nil {
-		return nil, errors.Join(&noError{err, "see `quell doctor`, or take it from the study's preconditions.set"}, undo())
+	return t, nil
+}
+
+func (t *turner) set(settings map[string]string) (made []string, err error) {
+	return t.knobs.Set(t.enforcer, sample.At(t.now()), t.until, settings, "quell lab")
+}
+
+// turn is lab.Options.Tune.
+func (t *turner) turn(settings map[string]string) (undo func() error, err error) {
+	made, err := t.set(settings)
+	var lack *observe.KnobError
+	if errors.As(err, &lack) {
+		return nil, &lab.LackError{What: err.Error(), Remedy: lack.Remedy}
 	}
-	return undo, nil
+	if err != nil {
+		return nil, err
+	}
+	return func() error { return observe.Unset(t.enforcer, sample.At(t.now()), made, "the run is done") }, nil
+}
+
+func (t *turner) close() error {
+	_, err := t.enforcer.RestoreAll(sample.At(t.now()), "the study is done")
+	return errors.Join(err, t.enforcer.Close())
+}
+
+// turns reports whether a study changes knobs of the machine.
+func turns(s *study.Study) bool {
+	return len(s.Preconditions.Set) > 0 || slices.ContainsFunc(s.Factors, func(f study.Factor) bool { return f.Knob != "" })
 }

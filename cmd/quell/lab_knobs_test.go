@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
@@ -15,8 +17,8 @@ import (
 // refused, and a value that cannot be had changes nothing.
 func TestKnobsHoldForAStudysTime(t *testing.T) {
 	root, journal := t.TempDir(), filepath.Join(t.TempDir(), "journal")
-	const knob = "/proc/sys/vm/stat_interval"
-	for name, text := range map[string]string{knob: "1\n", "/proc/self/mountinfo": "1 0 0:1 / /proc rw - proc proc rw\n", "/proc/sys/kernel/random/boot_id": "here\n"} {
+	const knob, other = "/proc/sys/vm/stat_interval", "/proc/sys/vm/swappiness"
+	for name, text := range map[string]string{knob: "1\n", other: "60\n", "/proc/self/mountinfo": "1 0 0:1 / /proc rw - proc proc rw\n", "/proc/sys/kernel/random/boot_id": "here\n"} {
 		if err := os.MkdirAll(filepath.Join(root, filepath.Dir(name)), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -24,19 +26,20 @@ func TestKnobsHoldForAStudysTime(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	holds := func() string {
-		text, err := os.ReadFile(filepath.Join(root, knob))
+	value := func(name string) string {
+		text, err := os.ReadFile(filepath.Join(root, name))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return strings.TrimSpace(string(text))
 	}
+	holds, swaps := func() string { return value(knob) }, func() string { return value(other) }
 	h, err := host.Open(root)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := &study.Study{Preconditions: study.Preconditions{Set: map[string]string{"stat_interval": "2"}}}
-	undo, err := setKnobs(journal, h, s, time.Now)
+	of, err := setKnobs(journal, h, s, time.Now)
 	if err != nil || holds() != "2" {
 		t.Fatalf("it holds %s, %v", holds(), err)
 	}
@@ -47,7 +50,19 @@ func TestKnobsHoldForAStudysTime(t *testing.T) {
 	if all, err := restoreKnobs(journal, h, time.Now()); len(all) > 0 || err != nil || holds() != "2" {
 		t.Errorf("restore: %v, %v, it holds %s", all, err, holds())
 	}
-	if err := undo(); err != nil || holds() != "1" {
+	// A run may want more of it, for as long as it lasts.
+	undo, err := of.turn(map[string]string{"swappiness": "10"})
+	if err != nil || swaps() != "10" {
+		t.Fatalf("swappiness %s, %v", swaps(), err)
+	}
+	if err := undo(); err != nil || swaps() != "60" || holds() != "2" {
+		t.Errorf("swappiness %s, stat_interval %s, %v", swaps(), holds(), err)
+	}
+	var lack *lab.LackError
+	if _, err := of.turn(map[string]string{"governor": "performance", "swappiness": "10"}); !errors.As(err, &lack) || swaps() != "60" {
+		t.Errorf("a knob that is not there: %v, swappiness %s", err, swaps())
+	}
+	if err := of.close(); err != nil || holds() != "1" {
 		t.Errorf("it holds %s, %v", holds(), err)
 	}
 	s.Preconditions.Set["governor"] = "performance" // there is none

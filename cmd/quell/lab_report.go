@@ -188,34 +188,56 @@ func expected(r *render.Report, f *result.Folder, file string) error {
 	return nil
 }
 
+// diff compares two folders, or packs, of a study.
+func (a *app) diff(one, other string, force bool) (*render.Diff, error) {
+	earlier, done, err := a.openReport(one, "")
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	later, done2, err := a.openReport(other, "")
+	if err != nil {
+		return nil, err
+	}
+	defer done2()
+	d, err := render.Compare(earlier, later, force)
+	if err != nil {
+		return nil, &noError{err, "see `quell lab diff --help`"}
+	}
+	return d, nil
+}
+
 func (a *app) labDiff() *cobra.Command {
 	force := false
 	cmd := &cobra.Command{
 		Use: "diff EARLIER LATER", Short: "compare the results of two runs of a study", Args: cobra.ExactArgs(2),
 		Long: `diff shows which results of two folders, or packs, differ and by how much against
 their intervals. Results that are not of one kind, as those of emulated and of real
-processors, are compared only with --force.`,
+processors, are compared only with --force. Of two platforms (lab platform) each study
+is compared; --json is then a list.`,
 		Example:           "  quell lab diff lab-results/smoke /srv/smoke-1\n  quell lab diff --json before.tar.gz after.tar.gz",
 		ValidArgsFunction: folders,
 		RunE: func(_ *cobra.Command, args []string) error {
-			earlier, done, err := a.openReport(args[0], "")
-			if err != nil {
-				return err
+			var all []*render.Diff
+			for _, pair := range compared(args[0], args[1]) {
+				d, err := a.diff(pair[0], pair[1], force)
+				if err != nil {
+					return err
+				}
+				all = append(all, d)
 			}
-			defer done()
-			later, done2, err := a.openReport(args[1], "")
-			if err != nil {
-				return err
+			switch {
+			case a.json && len(all) == 1:
+				return a.writeJSON(all[0])
+			case a.json:
+				return a.writeJSON(all)
 			}
-			defer done2()
-			d, err := render.Compare(earlier, later, force)
-			if err != nil {
-				return &noError{err, "see `quell lab diff --help`"}
+			for _, d := range all {
+				if err := d.Markdown(a.out); err != nil {
+					return err
+				}
 			}
-			if a.json {
-				return a.writeJSON(d)
-			}
-			return d.Markdown(a.out)
+			return nil
 		},
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "compare what is not of one kind too")

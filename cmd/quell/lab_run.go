@@ -19,6 +19,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab/env"
 	"github.com/quell-dev/quell/internal/lab/load"
 	"github.com/quell-dev/quell/internal/lab/observe"
+	"github.com/quell-dev/quell/internal/lab/record"
 	"github.com/quell-dev/quell/internal/lab/render"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
@@ -104,6 +105,9 @@ type runOptions struct {
 	budget  time.Duration
 	journal string
 	cell    string
+	hosts   string
+	lease   time.Duration
+	to      string
 }
 
 // only is lab.Options.Only for cells that are named by words of theirs.
@@ -121,6 +125,9 @@ func (o *runOptions) only() func(c *study.Cell) bool {
 func (o *runOptions) flags(cmd *cobra.Command) {
 	cmd.Flags().DurationVar(&o.budget, "budget", 0, "time for this call instead of the study's; 0: as the study says")
 	cmd.Flags().StringVar(&o.cell, "cell", "", "do only the runs of cells that have all of these words in their name, as lab plan prints it (e.g. 'solo ve=lxc')")
+	cmd.Flags().StringVar(&o.hosts, "hosts", "", "inventory of the study's other hosts, by the names that it has for them (quell lab hosts --help)")
+	cmd.Flags().DurationVar(&o.lease, "lease", 10*time.Second, "how long what runs on other hosts outlives this program at most")
+	cmd.Flags().StringVar(&o.to, "to", "", "also put the records into a folder of S3-compatible storage at the end, s3://BUCKET/FOLDER (quell lab push --help)")
 	journalFlag(cmd, &o.journal)
 }
 
@@ -145,14 +152,28 @@ func (a *app) runStudy(ctx context.Context, f *result.Folder, s *study.Study, o 
 	if o.budget > 0 {
 		s.Design.Budget = o.budget
 	}
+	var to *packs
+	var err error
+	if o.to != "" {
+		if to, err = a.openPacks(o.to); err != nil {
+			return err
+		}
+	}
 	free, err := hold(f)
 	if err != nil {
 		return &usageError{err, "wait for it, or name another folder with --out"}
 	}
 	defer free()
+	far, err := hostsOf(s, o)
+	if err != nil {
+		return err
+	}
 	l, err := a.openLab(s)
 	if err != nil {
 		return err
+	}
+	if far != nil {
+		far.here, far.self = l.maker, l.self
 	}
 	series, err := l.ready(ctx, s, f, o.journal, a.now)
 	if err != nil {
@@ -165,10 +186,14 @@ func (a *app) runStudy(ctx context.Context, f *result.Folder, s *study.Study, o 
 	if a.json {
 		show.w = a.err
 	}
-	sum, err := lab.Run(ctx, lab.Options{Study: s, Folder: f, Maker: l.maker, Command: l.command, Metric: metric, Hold: l.hold,
+	var maker lab.Maker = l.maker
+	if far != nil {
+		maker = far
+	}
+	sum, err := l.run(ctx, f, lab.Options{Study: s, Folder: f, Maker: maker, Command: l.command, Metric: metric, Hold: l.hold, Tune: l.tune(),
 		Topology: l.topology, Allowed: l.allowed, Observe: l.observe(s), Env: series, Stamp: l.maker.Stamp(ctx, s.Environments), Only: o.only(), Progress: show})
 	show.end()
-	err = errors.Join(err, l.close())
+	err = errors.Join(err, far.close(), l.close())
 	if a.json {
 		if err := a.writeJSON(sum); err != nil {
 			return err
@@ -181,6 +206,15 @@ func (a *app) runStudy(ctx context.Context, f *result.Folder, s *study.Study, o 
 	again := "quell lab resume " + f.Dir()
 	if err == nil || errors.Is(err, lab.ErrBudget) || errors.Is(err, lab.ErrStopped) {
 		err = errors.Join(err, a.reportOf(f))
+		if to != nil {
+			p, pushErr := to.push(ctx, f, s.Name)
+			if pushErr != nil {
+				fmt.Fprintf(a.err, "the records are here, and not in %s; to try again: quell lab push %s %s\n", o.to, f.Dir(), o.to)
+			} else if !a.json {
+				fmt.Fprintln(a.out, "pushed:", p.URL)
+			}
+			err = errors.Join(err, pushErr)
+		}
 	}
 	switch {
 	case errors.Is(err, context.Canceled):
@@ -221,12 +255,13 @@ func (a *app) reportOf(f *result.Folder) error {
 // bench is a machine made ready to run studies on.
 type bench struct {
 	self     string
+	agent    string // quell-agent, where the study has one sample its runs
 	guard    *load.Guard
 	maker    *env.Maker
 	host     *host.Host
 	topology host.Topology
 	allowed  sample.Set
-	undo     func() error // of the machine's knobs; nil if none are changed
+	turner   *turner // of the machine's knobs; nil if none are changed
 }
 
 // openLab makes ready what a study's runs need of the machine.
@@ -234,6 +269,11 @@ func (a *app) openLab(s *study.Study) (l *bench, err error) {
 	l = &bench{}
 	if l.self, err = os.Executable(); err != nil {
 		return nil, fmt.Errorf("find this program: %w", err)
+	}
+	if s.Observe.Agent != nil {
+		if l.agent, err = findAgent(); err != nil {
+			return nil, err
+		}
 	}
 	h, err := host.Open("/")
 	if err != nil {
@@ -270,8 +310,8 @@ func (l *bench) ready(ctx context.Context, s *study.Study, f *result.Folder, jou
 			return "", err
 		}
 	}
-	if len(s.Preconditions.Set) > 0 {
-		if l.undo, err = setKnobs(journal, l.host, s, now); err != nil {
+	if turns(s) {
+		if l.turner, err = setKnobs(journal, l.host, s, now); err != nil {
 			return "", err
 		}
 	}
@@ -292,10 +332,18 @@ func (l *bench) close() error {
 	if l.guard != nil {
 		errs = append(errs, l.guard.Close())
 	}
-	if l.undo != nil {
-		errs = append(errs, l.undo())
+	if l.turner != nil {
+		errs = append(errs, l.turner.close())
 	}
 	return errors.Join(errs...)
+}
+
+// tune is lab.Options.Tune, nil where the study turns nothing.
+func (l *bench) tune() func(map[string]string) (func() error, error) {
+	if l.turner == nil {
+		return nil
+	}
+	return l.turner.turn
 }
 
 func allowedCPUs() (sample.Set, error) {
@@ -334,15 +382,27 @@ func realDrivers(s *study.Study) []study.Driver {
 func (l *bench) observe(s *study.Study) func(lab.Observed) (lab.Observer, error) {
 	watch := observe.Options{Host: l.host, Observe: s.Observe, Run: s.Run}
 	return func(o lab.Observed) (lab.Observer, error) {
-		inner, err := watch.Open(o)
+		seen, err := watch.Open(o)
 		if err != nil {
 			return nil, err
+		}
+		var inner lab.Observer = seen
+		if a := s.Observe.Agent; a != nil {
+			if inner, err = record.With(seen, o, record.Options{Program: l.agent, Recording: *a}); err != nil {
+				return nil, errors.Join(err, end(seen))
+			}
 		}
 		if len(s.Observe.Placement) == 0 {
 			return inner, nil
 		}
 		return audit.With(inner, l.topology, o, s.Observe.Placement...), nil
 	}
+}
+
+// end closes an observer of a run that does not take place.
+func end(o lab.Observer) error {
+	_, err := o.Close(nil)
+	return err
 }
 
 // command is what a part runs: a kernel of this program's own, or the study's
@@ -357,12 +417,8 @@ func (l *bench) command(p *study.Part) (lab.Job, error) {
 		return lab.Job{Argv: argv, Dir: w.Dir, Env: w.Env, Waits: true}, nil
 	}
 	argv := []string{l.self, "workload", "lab", w.Builtin}
-	threads := w.Threads
-	if threads == 0 {
-		threads = p.Environment.CPUs
-	}
 	// The file's own options stand last, so that they count.
-	argv = append(argv, fmt.Sprintf("-threads=%d", threads))
+	argv = append(argv, fmt.Sprintf("-threads=%d", p.Threads()))
 	return lab.Job{Argv: append(argv, strings.Fields(w.Options)...), Dir: w.Dir, Env: w.Env, Waits: true}, nil
 }
 

@@ -18,7 +18,7 @@ import (
 
 // helper plays those hidden commands that the lab starts of its own program.
 func helper(args []string) (code int, ok bool) {
-	if len(args) < 2 || !slices.Contains([]string{"lab-guard", "lab-hold", "workload"}, args[1]) || args[1] == "workload" && (len(args) < 3 || args[2] != "lab") {
+	if len(args) < 2 || !slices.Contains([]string{"lab-guard", "lab-hold", "lab-remote", "workload"}, args[1]) || args[1] == "workload" && (len(args) < 3 || args[2] != "lab") {
 		return 0, false
 	}
 	a := &app{out: os.Stdout, err: os.Stderr, getenv: os.Getenv, now: time.Now, zone: time.UTC,
@@ -56,6 +56,7 @@ func studyFile(t *testing.T, text string) string {
 // A study goes from its file to its results by the command line alone; what is
 // there is not done again, and what the truth is comes out.
 func TestLabFromFileToResults(t *testing.T) {
+	t.Parallel()
 	file := studyFile(t, simulatedStudy)
 	out := filepath.Join(t.TempDir(), "out")
 	env := utf8("/nowhere")
@@ -144,6 +145,7 @@ func TestLabSaysWhatIsWrong(t *testing.T) {
 
 // Two at once would mix their runs.
 func TestLabRunsOneAtATime(t *testing.T) {
+	t.Parallel()
 	file := studyFile(t, simulatedStudy)
 	out := filepath.Join(t.TempDir(), "out")
 	if r := quell(t, utf8("/nowhere"), "lab", "run", "--out", out, file); r.code != exitOK {

@@ -138,10 +138,10 @@ capability is missing); 2 the command line or the environment is not right.`,
 	flags.BoolVar(&a.ascii, "ascii", false, "plain ASCII; the default where the locale is not UTF-8")
 	root.AddCommand(
 		a.demo(), a.incidents(), a.top(), a.status(), a.doctor(),
-		a.cap(), a.uncap(), a.protect(), a.enforcement(),
-		a.query(), a.version(), a.workload(), a.lab(), a.replay(), a.sim(),
+		a.cap(), a.uncap(), a.protect(), a.enforcement(), a.offenders(), a.pardon(),
+		a.query(), a.machines(), a.specs(), a.advise(), a.version(), a.workload(), a.lab(), a.replay(), a.sim(), a.evaluate(), a.trial(),
 	)
-	root.AddCommand(a.labHelpers()...)
+	root.AddCommand(append(a.labHelpers(), a.webHelpers()...)...)
 	return root
 }
 

@@ -68,7 +68,7 @@ func newFake(t *testing.T) *fake {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files := map[string]string{api.PathStatus: "status.json", api.PathTasks: "tasks.json"}
+	files := map[string]string{api.PathStatus: "status.json", api.PathTasks: "tasks.json", api.PathOffenders: "offenders.json"}
 	book, err := logbook.Read(incidentLog(t, ""))
 	if err != nil {
 		t.Fatal(err)
@@ -301,7 +301,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		{"no rate", append([]string{"cap", "x", "--for", "5m"}, reason...), exitUsage, "quell: --rate 0: want CPU seconds a second above 0, e.g. 0.1\nwhat to do: see `quell cap --help`\n"},
 		{"odd rate", append([]string{"cap", "x", "--for", "5m", "--rate", "inf"}, reason...), exitUsage, "quell: --rate +Inf: want CPU seconds a second above 0, e.g. 0.1\nwhat to do: see `quell cap --help`\n"},
 		{"no duration", append([]string{"cap", "x", "--rate", "1"}, reason...), exitUsage, "quell: --for 0s: want 1s or more, e.g. 5m\nwhat to do: see `quell cap --help`\n"},
-		{"no task", []string{"protect"}, exitUsage, "quell: want one TASK, got 0\nwhat to do: see `quell protect --help`\n"},
+		{"no task", []string{"protect"}, exitUsage, "quell: want one TASK, or one of --job, --class, --all; got 0\nwhat to do: see `quell protect --help`\n"},
 		{"odd mode", append([]string{"enforcement", "maybe"}, reason...), exitUsage, "quell: mode \"maybe\": want off, advise or on\nwhat to do: see `quell enforcement --help`\n"},
 		{"odd since", []string{"incidents", "--since", "-1h"}, exitUsage, "quell: --since -1h0m0s: want a duration above 0\nwhat to do: see `quell incidents --help`\n"},
 		{"no state directory", []string{"incidents", "--state-dir", missing}, exitUsage,

@@ -2,130 +2,40 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/csv"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
-	"os"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/api/cluster"
 	"github.com/quell-dev/quell/internal/report"
 )
-
-// serverFlags say where quell-server is and who asks it.
-type serverFlags struct {
-	url, tokenFile string
-}
-
-func (a *app) addServer(cmd *cobra.Command, f *serverFlags) {
-	cmd.Flags().StringVar(&f.url, "server", cmp.Or(a.getenv("QUELL_SERVER"), "http://127.0.0.1:9781"), "quell-server's address ($QUELL_SERVER)")
-	cmd.Flags().StringVar(&f.tokenFile, "token-file", "", "file that holds the token; else $QUELL_TOKEN is it")
-}
-
-// queryTime is more than any query may take by default.
-const queryTime = 2 * time.Minute
-
-// ask sends a request to the server and reads its answer's JSON.
-func (a *app) ask(ctx context.Context, f *serverFlags, method, path string, in, out any) error {
-	token := a.getenv("QUELL_TOKEN")
-	if f.tokenFile != "" {
-		text, err := os.ReadFile(f.tokenFile)
-		if err != nil {
-			return &usageError{fmt.Errorf("read token: %w", err), "name a file that you may read with --token-file"}
-		}
-		token = strings.TrimSpace(string(text))
-	}
-	var body io.Reader
-	if in != nil {
-		text, err := json.Marshal(in)
-		if err != nil {
-			return fmt.Errorf("encode request: %w", err)
-		}
-		body = bytes.NewReader(text)
-	}
-	ctx, cancel := context.WithTimeout(ctx, queryTime)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, method, strings.TrimRight(f.url, "/")+path, body)
-	if err != nil {
-		return &usageError{fmt.Errorf("ask %s: %w", f.url, err), "name the server as http://HOST:PORT or https://HOST:PORT"}
-	}
-	if token != "" {
-		// Whoever can listen in would have it.
-		if ip := net.ParseIP(req.URL.Hostname()); req.URL.Scheme != "https" && req.URL.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
-			return &usageError{fmt.Errorf("ask %s: a token is not sent without TLS", f.url), "use https://"}
-		}
-		req.Header.Set("Authorization", "Bearer "+token)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return &usageError{fmt.Errorf("reach quell-server: %w", err), "start quell-server, or name it with --server or $QUELL_SERVER"}
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		r := &api.RefusedError{Status: resp.StatusCode}
-		if err := json.NewDecoder(resp.Body).Decode(&r.Failure); err != nil || r.Failure.Error == "" {
-			r.Failure.Error = resp.Status
-		}
-		return r
-	}
-	if err := json.NewDecoder(resp.Body).Decode(out); err != nil {
-		return fmt.Errorf("read the server's answer: %w", err)
-	}
-	return nil
-}
-
-// queryRequest and queryAnswer are the server's (docs/server.md).
-type queryRequest struct {
-	SQL    string            `json:"sql,omitempty"`
-	Canned string            `json:"canned,omitempty"`
-	Params map[string]string `json:"params,omitempty"`
-	Since  string            `json:"since,omitempty"`
-	Until  string            `json:"until,omitempty"`
-}
-
-type queryAnswer struct {
-	Columns []struct {
-		Name string `json:"name"`
-		Type string `json:"type"`
-	} `json:"columns"`
-	Rows      [][]json.RawMessage `json:"rows"`
-	Truncated bool                `json:"truncated,omitempty"`
-}
-
-type cannedQuery struct {
-	Name   string   `json:"name"`
-	Help   string   `json:"help"`
-	Params []string `json:"params,omitempty"`
-	SQL    string   `json:"sql"`
-}
 
 // listCanned is what --canned without a name asks for.
 const listCanned = "list"
 
 func (a *app) query() *cobra.Command {
-	var f serverFlags
-	var in queryRequest
+	f := &cluster.Client{}
+	var in cluster.Query
+	var e engineFlags
 	var asCSV bool
 	var job, incident string
 	cmd := &cobra.Command{
 		Use: `query ["SQL"]`, Short: "ask quell-server by SQL", Args: cobra.MaximumNArgs(1),
 		Long: `query asks quell-server one SELECT over samples, incidents, actions, specs and machines of
 the whole cluster (docs/sql.md), or one of its canned queries. --since and --until say of
-which time samples are read; without them it is all that is kept.`,
+which time samples are read; without them it is all that is kept. With --engine it asks
+Apache Spark over the same files, in its SQL.`,
 		Example: `  quell query "SELECT job, avg(cost) FROM samples GROUP BY job" --since 24h
   quell query "FROM incidents WHERE closed IS NULL" --json
   quell query --canned                                # which there are
   quell query --canned worst-antagonists --job web
-  quell query "FROM specs" --csv > specs.csv`,
+  quell query "FROM specs" --csv > specs.csv
+  quell query --engine sc://spark:15002 --store /mnt/quell/store "SELECT count(*) FROM samples"`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case len(args) == 1 && in.Canned == listCanned:
@@ -139,7 +49,7 @@ which time samples are read; without them it is all that is kept.`,
 			case a.json && asCSV:
 				return &usageError{errors.New("--json and --csv"), "choose one"}
 			case in.Canned == listCanned:
-				return a.listCanned(cmd.Context(), &f)
+				return a.listCanned(cmd.Context(), f)
 			}
 			for name, value := range map[string]string{"job": job, "incident": incident} {
 				if value != "" {
@@ -149,14 +59,19 @@ which time samples are read; without them it is all that is kept.`,
 					in.Params[name] = value
 				}
 			}
-			var answer queryAnswer
-			if err := a.ask(cmd.Context(), &f, http.MethodPost, "/v1/query", &in, &answer); err != nil {
+			ask := f.Query
+			if e.engine != "" {
+				ask = func(ctx context.Context, in cluster.Query) (cluster.Answer, error) { return e.query(ctx, a, &in) }
+			}
+			answer, err := ask(cmd.Context(), in)
+			if err != nil {
 				return err
 			}
 			return a.writeAnswer(&answer, asCSV)
 		},
 	}
-	a.addServer(cmd, &f)
+	a.addServer(cmd, f)
+	e.add(cmd)
 	cmd.Flags().StringVar(&in.Canned, "canned", "", "a canned query; without a name: list them")
 	cmd.Flags().Lookup("canned").NoOptDefVal = listCanned
 	cmd.Flags().StringVar(&job, "job", "", "parameter of canned queries")
@@ -167,9 +82,9 @@ which time samples are read; without them it is all that is kept.`,
 	return a.withJSON(cmd)
 }
 
-func (a *app) listCanned(ctx context.Context, f *serverFlags) error {
-	var all []cannedQuery
-	if err := a.ask(ctx, f, http.MethodGet, "/v1/queries", nil, &all); err != nil {
+func (a *app) listCanned(ctx context.Context, f *cluster.Client) error {
+	all, err := f.Queries(ctx)
+	if err != nil {
 		return err
 	}
 	if a.json {
@@ -183,7 +98,7 @@ func (a *app) listCanned(ctx context.Context, f *serverFlags) error {
 }
 
 // writeAnswer writes rows for people, as CSV, or as JSON: a list of objects.
-func (a *app) writeAnswer(answer *queryAnswer, asCSV bool) error {
+func (a *app) writeAnswer(answer *cluster.Answer, asCSV bool) error {
 	if a.json {
 		return a.writeObjects(answer)
 	}
@@ -219,7 +134,7 @@ func (a *app) writeAnswer(answer *queryAnswer, asCSV bool) error {
 }
 
 // cutOff says on the standard error that an answer for programs is not all.
-func (a *app) cutOff(answer *queryAnswer) error {
+func (a *app) cutOff(answer *cluster.Answer) error {
 	if answer.Truncated {
 		fmt.Fprintf(a.err, "quell: the server cut the answer off after %d rows\n", len(answer.Rows))
 	}
@@ -227,7 +142,7 @@ func (a *app) cutOff(answer *queryAnswer) error {
 }
 
 // writeObjects keeps the columns' order, which a map would not.
-func (a *app) writeObjects(answer *queryAnswer) error {
+func (a *app) writeObjects(answer *cluster.Answer) error {
 	objects := make([]json.RawMessage, len(answer.Rows))
 	for i, r := range answer.Rows {
 		var b bytes.Buffer

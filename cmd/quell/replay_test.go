@@ -36,6 +36,7 @@ func labelled(t *testing.T) string {
 }
 
 func TestReplay(t *testing.T) {
+	t.Parallel()
 	page := filepath.Join(t.TempDir(), "report.html")
 	got := quell(t, utf8(""), "replay", "--out", page, labelled(t))
 	if got.code != exitOK {
@@ -63,6 +64,7 @@ func TestReplay(t *testing.T) {
 }
 
 func TestReplayScores(t *testing.T) {
+	t.Parallel()
 	got := quell(t, utf8(""), "replay", "--json", labelled(t))
 	lines := strings.Split(strings.TrimSpace(got.out), "\n")
 	var s replay.Summary
@@ -81,6 +83,7 @@ func TestReplayScores(t *testing.T) {
 
 // What is saved replays to the same, labels included.
 func TestReplaySaves(t *testing.T) {
+	t.Parallel()
 	summary := func(args ...string) string {
 		got := quell(t, utf8(""), append([]string{"replay", "--json"}, args...)...)
 		if got.code != exitOK {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -24,6 +25,7 @@ type simulation struct {
 	machines, workers           int
 	takes, trial                time.Duration
 	scenario, rule, mode, trace string
+	cap, incidents              string
 	list                        bool
 }
 
@@ -52,12 +54,15 @@ is a machine without antagonists.`,
 	flags.StringVar(&s.scenario, "scenario", "*", "which families")
 	flags.StringVar(&s.rule, "rule", string(detect.Quell), "rule that detects: "+names(detect.Rules()))
 	flags.StringVar(&s.mode, "enforcement", plan.On.String(), "on: caps act back on the machine; advise: nobody is capped")
+	flags.StringVar(&s.cap, "cap", "fixed", "fixed: the paper's hard cap; feedback: caps that take no more than the victim needs")
 	flags.DurationVar(&s.trial, "trial", 0, "hold a suspect for so long where rule evidence cannot tell; 0: never")
 	flags.StringVar(&s.trace, "trace", "", "write every sample, and the labels, to this file (CSV)")
+	flags.StringVar(&s.incidents, "incidents", "", "write every incident, and the summary last, to this file (JSON lines, for quell evaluate)")
 	flags.IntVar(&s.workers, "workers", 0, "machines played at once; 0: one a CPU")
 	flags.BoolVar(&s.list, "list", false, "list the families and do nothing")
 	_ = cmd.RegisterFlagCompletionFunc("rule", cobra.FixedCompletions(strings.Split(names(detect.Rules()), ", "), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("enforcement", cobra.FixedCompletions([]string{"on", "advise"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("cap", cobra.FixedCompletions([]string{"fixed", "feedback"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("scenario", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		var all []string
 		for _, s := range families() {
@@ -116,11 +121,15 @@ func (a *app) runSim(s *simulation) error {
 	if err != nil {
 		return &usageError{fmt.Errorf("--rule: %w", err), "see `quell sim --help`"}
 	}
-	policy := plan.Paper()
+	policy := sim.Policy()
 	if policy.Mode, err = plan.ParseMode(s.mode); err != nil {
 		return &usageError{fmt.Errorf("--enforcement: %w", err), "see `quell sim --help`"}
 	}
+	if policy.Feedback = s.cap == "feedback"; !policy.Feedback && s.cap != "fixed" {
+		return &usageError{fmt.Errorf("--cap %q: want fixed or feedback", s.cap), "see `quell sim --help`"}
+	}
 	policy.Trial = s.trial
+	params.Switches.Presume = params.Switches.Presume && s.trial == 0 // a trial tells
 	if s.machines < 1 || s.takes < time.Minute {
 		return &usageError{fmt.Errorf("--machines %d --for %s: want at least one machine and one minute", s.machines, s.takes), "see `quell sim --help`"}
 	}
@@ -155,6 +164,19 @@ func (a *app) playSim(s *simulation, orders []sim.Order, setup sim.Setup) (err e
 			}
 		}
 	}
+	var kept *os.File
+	var lines *json.Encoder
+	if s.incidents != "" {
+		if kept, err = os.Create(s.incidents); err != nil {
+			return fmt.Errorf("write incidents: %w", err)
+		}
+		defer func() {
+			if e := kept.Close(); err == nil && e != nil {
+				err = fmt.Errorf("write incidents: %w", e)
+			}
+		}()
+		lines, setup.Incidents = json.NewEncoder(kept), true
+	}
 	_, _, live := a.terminal()
 	report := simReport{Rule: setup.Params.Rule, Seed: s.seed, Count: quality.Count{Class: s.scenario}}
 	began := a.now()
@@ -164,6 +186,11 @@ func (a *app) playSim(s *simulation, orders []sim.Order, setup sim.Setup) (err e
 		report.Anomalies += c.Anomalies
 		if labelled != nil && broken == nil {
 			broken = labelled.Labels(c.Labels...)
+		}
+		for i := range c.Incidents {
+			if broken == nil {
+				broken = lines.Encode(&c.Incidents[i])
+			}
 		}
 		if live && !a.json {
 			bar(a.err, report.Count.Cases, len(orders))
@@ -176,9 +203,14 @@ func (a *app) playSim(s *simulation, orders []sim.Order, setup sim.Setup) (err e
 		broken = labelled.Flush()
 	}
 	if broken != nil {
-		return fmt.Errorf("write trace: %w", broken)
+		return fmt.Errorf("write what was played: %w", broken)
 	}
 	report.finish()
+	if lines != nil {
+		if err := lines.Encode(&report); err != nil {
+			return fmt.Errorf("write incidents: %w", err)
+		}
+	}
 	if a.json {
 		return a.writeJSON(&report)
 	}
@@ -225,10 +257,11 @@ outliers %d, anomalies %d, accusations %d, right %d
 victims %d, named %d, after %.0f min (median)
 precision %.3f (at least %.3f), recall %.3f (%.3f), top-1 %.3f (%.3f)
 false accusations per 1,000 machine-days: %.1f (at most %.1f)
+caps took %.1f CPU-h of antagonists, %.1f of others; of %d victims under them %d were well most of the time
 bounds: one-sided, 95 %%
 `, r.Rule, r.Seed, r.Cases, days, r.Samples, took.Round(100*time.Millisecond), r.Outliers, r.Anomalies, r.Accusations, r.Right,
 		r.Victims, r.Named, r.MedianS/60, r.Precision, r.Least["precision"], r.Recall, r.Least["recall"], r.Top1, r.Least["top1"],
-		r.FalseRate, r.FalseAbove)
+		r.FalseRate, r.FalseAbove, r.Relief.Taken/3600, r.Relief.TakenOfOthers/3600, r.Relief.Helped, r.Relief.Saved)
 	if err != nil {
 		return fmt.Errorf("write report: %w", err)
 	}

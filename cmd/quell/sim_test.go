@@ -14,6 +14,7 @@ import (
 )
 
 func TestSim(t *testing.T) {
+	t.Parallel()
 	args := strings.Fields("sim --scenario llc/bursts/strong/* --rule evidence --trial 3m --for 90m --seed 3 --json")
 	one, two := quell(t, utf8(""), args...), quell(t, utf8(""), append(args, "--workers", "3")...)
 	if one.code != exitOK || one.err != "" {
@@ -54,6 +55,7 @@ func TestSimRefuses(t *testing.T) {
 }
 
 func TestSimListsFamilies(t *testing.T) {
+	t.Parallel()
 	r := quell(t, utf8(""), "sim", "--list")
 	if n := strings.Count(r.out, "\n"); r.code != exitOK || n < 200 || !strings.Contains(r.out, "llc/onset/mild/plain") {
 		t.Errorf("exit code %d, %d families", r.code, n)
@@ -62,6 +64,7 @@ func TestSimListsFamilies(t *testing.T) {
 
 // TestSimTrace: what is recorded can be read back, whole and with its labels.
 func TestSimTrace(t *testing.T) {
+	t.Parallel()
 	name := filepath.Join(t.TempDir(), "t.csv")
 	r := quell(t, utf8(""), strings.Fields("sim --scenario llc/bursts/strong/plain --for 90m --json --trace "+name)...)
 	if r.code != exitOK {

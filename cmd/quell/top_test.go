@@ -1,12 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"io"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -14,30 +12,12 @@ import (
 	"github.com/quell-dev/quell/internal/quelltest"
 )
 
-// buffer is written by a command and read by the test meanwhile.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
-
 // watch runs the live view until it has written sign n times, and then ends it
 // as Ctrl-C does.
 func watch(t *testing.T, tty bool, sign string, n int, args ...string) (code int, out string) {
 	t.Helper()
 	f := newFake(t)
-	var b buffer
+	var b quelltest.Output
 	a := &app{out: &b, err: io.Discard, zone: time.UTC, now: time.Now,
 		getenv:   func(name string) string { return utf8(f.socket)[name] },
 		terminal: func() (int, int, bool) { return 80, 7, tty }}
@@ -51,6 +31,7 @@ func watch(t *testing.T, tty bool, sign string, n int, args ...string) (code int
 }
 
 func TestTopRedrawsAndLeavesTheTerminalAsItWas(t *testing.T) {
+	t.Parallel()
 	code, out := watch(t, true, home, 2)
 	if code != exitOK {
 		t.Errorf("exit code %d", code)
@@ -68,6 +49,7 @@ func TestTopRedrawsAndLeavesTheTerminalAsItWas(t *testing.T) {
 }
 
 func TestTopIntoAPipe(t *testing.T) {
+	t.Parallel()
 	code, out := watch(t, false, "TASK", 2)
 	if code != exitOK || strings.Contains(out, "\x1b") {
 		t.Errorf("exit code %d:\n%q", code, out)
@@ -75,6 +57,7 @@ func TestTopIntoAPipe(t *testing.T) {
 }
 
 func TestTopAsJSONIsOneLineATime(t *testing.T) {
+	t.Parallel()
 	code, out := watch(t, true, "\n", 2, "--json")
 	if code != exitOK {
 		t.Errorf("exit code %d", code)

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/trace"
+)
+
+// The signals of the machine as a whole, counted by the shipped agent where there
+// is no task at all.
+func TestSignalsOfTheMachine(t *testing.T) {
+	t.Parallel()
+	quelltest.Need(t, quelltest.Root)
+	dir := state(t)
+	d := start(t, dir, settings(dir, "signals=probe,steal", "sampling.duration=300ms", "sampling.period=300ms", "tick=50ms", "record="+dir+"/trace.csv")...)
+	s, err := d.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	counted := map[sample.SignalName]bool{}
+	for _, sig := range s.Signals {
+		counted[sig.Signal] = sig.OK
+		if !sig.OK && (sig.Signal != sample.Steal || !strings.Contains(sig.Reason, "no virtual machine")) {
+			t.Errorf("%+v", sig)
+		}
+	}
+	quelltest.Until(t, 30*time.Second, "three windows are over", func() bool {
+		s, err := d.Status(t.Context())
+		return err == nil && s.Intervals >= 3
+	})
+	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	<-d.ended
+	f, err := os.Open(dir + "/trace.csv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	of := map[sample.SignalName]int{}
+	r, err := trace.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		var s sample.Sample
+		if err := r.Read(&s); err != nil {
+			if !errors.Is(err, io.EOF) {
+				t.Error(err)
+			}
+			break
+		}
+		of[s.Signal]++
+		if s.Signal == sample.Probe && !(s.Cost > 1e-10 && s.Cost < 1e-4 && strings.HasPrefix(string(s.Task), "(cache")) ||
+			s.Signal == sample.Steal && (s.Cost < 0 || s.Task != "(machine)") {
+			t.Errorf("%+v", s)
+		}
+	}
+	for sig, yes := range counted {
+		if n := of[sig]; yes != (n >= 3) {
+			t.Errorf("%d samples of %s, which is counted: %v", n, sig, yes)
+		}
+	}
+}

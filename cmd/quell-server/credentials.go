@@ -1,0 +1,169 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quell-dev/quell/internal/bus/authority"
+	"github.com/quell-dev/quell/internal/daemon"
+)
+
+// roles are those that credentials can be asked for.
+var roles = []string{string(authority.Agent), string(authority.Viewer), string(authority.Operator), string(authority.Server)}
+
+func role(word string) (authority.Role, error) {
+	if !slices.Contains(roles, word) {
+		return "", daemon.Usage(fmt.Errorf("%q: want %s", word, strings.Join(roles, ", ")))
+	}
+	return authority.Role(word), nil
+}
+
+// keys opens the authority of the configuration.
+func (f *flags) keys() (*authority.Authority, error) {
+	c, err := f.load()
+	if err != nil {
+		return nil, err
+	}
+	return authority.Load(keysDir(c))
+}
+
+// keysFor is keys for a command about credentials of a role.
+func (f *flags) keysFor(word string) (*authority.Authority, authority.Role, error) {
+	role, err := role(word)
+	if err != nil {
+		return nil, "", err
+	}
+	a, err := f.keys()
+	return a, role, err
+}
+
+func credentialsCommand(f *flags) *cobra.Command {
+	var ttl time.Duration
+	cmd := &cobra.Command{Use: "credentials agent|viewer|operator|server NAME", Short: "make credentials for the bus", Args: args(2, strings.Join(roles, ", ")+", and a NAME"),
+		Long: `credentials prints credentials in NATS's format: of an agent those with which it can
+publish as the machine NAME and no other. They are signed by keys in the server's state_dir,
+which remembers whom it has signed for, so that they can be revoked.`,
+		Example: "  quell-server credentials agent host-17 --ttl 2160h > host-17.creds",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			a, role, err := f.keysFor(args[0])
+			if err != nil {
+				return err
+			}
+			text, err := a.Issue(role, args[1], ttl)
+			if err == nil {
+				err = a.Sync()
+			}
+			if err != nil {
+				return err
+			}
+			_, err = cmd.OutOrStdout().Write(text)
+			return err
+		}}
+	cmd.Flags().DurationVar(&ttl, "ttl", 0, "how long they are good, e.g. 2160h; 0: for ever")
+	cmd.AddCommand(issuedCommand(f))
+	return cmd
+}
+
+func issuedCommand(f *flags) *cobra.Command {
+	asJSON := false
+	cmd := &cobra.Command{Use: "list", Short: "list the credentials that were made", Args: args(0, "none"),
+		Example: "  quell-server credentials list\n  quell-server credentials list --json | jq '.[] | select(.state == \"good\")'",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			a, err := f.keys()
+			if err != nil {
+				return err
+			}
+			all, err := a.Issued()
+			if err != nil {
+				return err
+			}
+			type view struct {
+				Role   authority.Role `json:"role"`
+				Name   string         `json:"name"`
+				Issued string         `json:"issued"`
+				State  string         `json:"state"`
+			}
+			views := []view{}
+			for _, i := range all {
+				views = append(views, view{i.Role, i.Name, day(i.At), state(i, time.Now())})
+			}
+			if asJSON {
+				e := json.NewEncoder(cmd.OutOrStdout())
+				e.SetIndent("", "  ")
+				return e.Encode(views)
+			}
+			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+			fmt.Fprintln(w, "ROLE\tNAME\tISSUED\tSTATE")
+			for _, v := range views {
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", v.Role, v.Name, v.Issued, v.State)
+			}
+			return w.Flush()
+		}}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "write JSON instead of text for people")
+	return cmd
+}
+
+func day(seconds int64) string { return time.Unix(seconds, 0).UTC().Format(time.RFC3339) }
+
+// state is what credentials are worth now.
+func state(i authority.Issued, now time.Time) string {
+	switch {
+	case i.Revoked != 0:
+		return "revoked " + day(i.Revoked)
+	case i.Expires != 0 && i.Expires <= now.Unix():
+		return "ended " + day(i.Expires)
+	case i.Expires != 0:
+		return "good until " + day(i.Expires)
+	}
+	return "good"
+}
+
+func revokeCommand(f *flags) *cobra.Command {
+	return &cobra.Command{Use: "revoke agent|viewer|operator|server NAME", Short: "end credentials for the bus before their time", Args: args(2, strings.Join(roles, ", ")+", and a NAME"),
+		Long: `revoke ends all credentials that were made for NAME in that role. A server that runs on the
+same state_dir cuts off within seconds who uses them; an external NATS server must be given
+what "quell-server trust" prints then. New credentials for the same NAME can be made at once.
+A token for the API is revoked by removing its line from tokens_file.`,
+		Example: "  quell-server revoke agent host-17",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			a, role, err := f.keysFor(args[0])
+			if err != nil {
+				return err
+			}
+			n, err := a.Revoke(role, args[1], time.Now())
+			if err != nil {
+				return err
+			}
+			if n == 0 {
+				return fmt.Errorf("revoke: no credentials of %s %s are good now; see quell-server credentials list", role, args[1])
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%d credentials of %s %s are good no more\n", n, role, args[1])
+			return err
+		}}
+}
+
+func trustCommand(f *flags) *cobra.Command {
+	return &cobra.Command{Use: "trust", Short: "print what an external NATS server must be told", Args: args(0, "none"),
+		Long: `trust prints the part of a nats-server's configuration that lets in whom this server's keys
+have signed for, and nobody else. There is nothing secret in it.`,
+		Example: "  quell-server trust > /etc/nats/quell.conf     # include it in nats-server.conf, then: nats-server --signal reload",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			a, err := f.keys()
+			if err != nil {
+				return err
+			}
+			t, err := a.Trust()
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "operator: %s\nsystem_account: %s\nresolver: MEMORY\nresolver_preload: {\n  %s: %s\n  %s: %s\n}\n",
+				t.Operator, t.System, t.Account, t.AccountJWT, t.System, t.SystemJWT)
+			return err
+		}}
+}

@@ -1,0 +1,251 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quell-dev/quell/internal/bus/authority"
+	"github.com/quell-dev/quell/internal/bus/load"
+	"github.com/quell-dev/quell/internal/config"
+	"github.com/quell-dev/quell/internal/daemon"
+)
+
+// loadFlags are those of load.
+type loadFlags struct {
+	play      load.Options
+	api       string
+	tokenFile string
+	self      bool
+	json      bool
+}
+
+func loadCommand(f *flags) *cobra.Command {
+	o := loadFlags{play: load.Options{Every: 5 * time.Second, Settle: 2 * time.Minute}}
+	cmd := &cobra.Command{Use: "load", Short: "play many machines against a server, and say what it took", Args: args(0, "none"),
+		Long: `load plays machines: each has its own connection and credentials and sends real batches in order,
+the next when the one before was acknowledged. It prints what was acknowledged and committed a
+second, how long that took, and what it cost the server in CPU, memory and disk. It is an error if
+something that was acknowledged is not committed in the end.
+
+It signs the machines' credentials with the keys in state_dir, so it runs where the server does, as
+the same user. What it sends is stored like anything else: as machines load-00000, load-00001, …
+With --self it starts a server of its own, in a temporary folder, and removes it.
+
+Interrupted it ends early and prints what came of it so far.`,
+		Example: `  quell-server load --self --machines 6000 --for 5m       # 300,000 samples/s: make scale
+  quell-server load --config server.yaml --machines 100 --tasks 200 --period 10s
+  quell-server load --self --json | jq .server.per_sample`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := daemon.UntilStopped(cmd.Context())
+			defer stop()
+			return o.run(ctx, cmd, f)
+		}}
+	flags := cmd.Flags()
+	flags.IntVar(&o.play.Machines, "machines", 100, "machines to play")
+	flags.IntVar(&o.play.Tasks, "tasks", 50, "tasks on each, a sample each in a batch")
+	flags.DurationVar(&o.play.Period, "period", time.Second, "from one batch of a machine to the next")
+	flags.DurationVar(&o.play.For, "for", time.Minute, "how long to play")
+	flags.Uint64Var(&o.play.Seed, "seed", 1, "of tasks' names and costs")
+	flags.StringVar(&o.play.URL, "url", "", "the bus, e.g. tls://bus.example.org:4222; empty: the configuration's")
+	flags.StringVar(&o.api, "api", "", "the server's API, e.g. https://host:9781, asked for what it uses; empty: the configuration's")
+	flags.StringVar(&o.tokenFile, "token-file", "", "a viewer's token for the API")
+	flags.BoolVar(&o.self, "self", false, "start a server for it, in a temporary folder")
+	flags.BoolVar(&o.json, "json", false, "print the result as JSON")
+	return cmd
+}
+
+// check returns what is wrong with the flags.
+func (o *loadFlags) check() error {
+	p := &o.play
+	switch {
+	case p.Machines < 1 || p.Machines > 100_000:
+		return fmt.Errorf("--machines %d: want 1 to 100000", p.Machines)
+	case p.Tasks < 1 || p.Tasks > 2000:
+		return fmt.Errorf("--tasks %d: want 1 to 2000, as an agent's batch has", p.Tasks)
+	case p.Period < 10*time.Millisecond:
+		return fmt.Errorf("--period %s: want at least 10ms", p.Period)
+	case p.For < time.Second:
+		return fmt.Errorf("--for %s: want at least 1s", p.For)
+	}
+	var files syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err == nil && files.Cur < uint64(p.Machines)+100 {
+		return fmt.Errorf("--machines %d: this process may have %d open files: ulimit -n %d", p.Machines, files.Cur, p.Machines+100)
+	}
+	return nil
+}
+
+func (o *loadFlags) run(ctx context.Context, cmd *cobra.Command, f *flags) (err error) {
+	if err := o.check(); err != nil {
+		return daemon.Usage(err)
+	}
+	dir, err := os.MkdirTemp("", "quell-load-")
+	if err != nil {
+		return fmt.Errorf("load: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if o.self {
+		// Half of the processors do for the player, and fewer make less of its goroutines' moves.
+		runtime.GOMAXPROCS(max(1, runtime.NumCPU()/2))
+		own, err := o.serve(ctx, f, dir)
+		if err != nil {
+			return err
+		}
+		defer own.stop()
+		f = own.flags
+	}
+	c, err := f.load()
+	if err != nil {
+		return err
+	}
+	if o.play.Credentials, err = signer(c, dir, o.play.For); err != nil {
+		return err
+	}
+	if err := o.reach(c); err != nil {
+		return err
+	}
+	o.play.Progress = func(p load.Progress) { _ = p.Text(cmd.ErrOrStderr()) } // for who watches
+	result, err := load.Play(ctx, o.play)
+	if result == nil {
+		return err
+	}
+	if o.json {
+		e := json.NewEncoder(cmd.OutOrStdout())
+		e.SetIndent("", "  ")
+		return errors.Join(err, e.Encode(result))
+	}
+	return errors.Join(err, result.Text(cmd.OutOrStdout()))
+}
+
+// reach fills in where the bus and the API are.
+func (o *loadFlags) reach(c *config.Server) error {
+	if o.play.URL == "" {
+		if o.play.URL = c.Bus.URL; c.Bus.URL == "" {
+			o.play.URL = "nats://" + c.Bus.Listen
+		}
+	}
+	if o.api == "" {
+		scheme := "http://"
+		if c.TLS.Cert != "" {
+			scheme = "https://"
+		}
+		o.api = scheme + c.Listen
+	}
+	token := ""
+	if o.tokenFile != "" {
+		text, err := os.ReadFile(o.tokenFile)
+		if err != nil {
+			return daemon.Usage(fmt.Errorf("load: %w", err))
+		}
+		token = strings.TrimSpace(string(text))
+	}
+	o.play.Meter = load.MeterURL(&http.Client{Timeout: 5 * time.Second}, strings.TrimSuffix(o.api, "/")+"/metrics", token)
+	return nil
+}
+
+// signer makes machines' credentials, good for a little longer than they are played.
+func signer(c *config.Server, dir string, playFor time.Duration) (func(string) (string, error), error) {
+	a, err := authority.Load(keysDir(c))
+	if err != nil {
+		return nil, err
+	}
+	return func(machine string) (string, error) {
+		text, err := a.Issue(authority.Agent, machine, playFor+time.Hour)
+		if err != nil {
+			return "", err
+		}
+		path := filepath.Join(dir, machine+".creds")
+		return path, os.WriteFile(path, text, 0o600)
+	}, nil
+}
+
+// ownServer is the server that --self starts.
+type ownServer struct {
+	flags *flags
+	cmd   *exec.Cmd
+	ended chan error
+}
+
+// startTime is how long a server may take to be ready.
+const startTime = time.Minute
+
+// serve starts a server below dir and returns when it is ready.
+func (o *loadFlags) serve(ctx context.Context, f *flags, dir string) (*ownServer, error) {
+	api, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	nats, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	own := &flags{Config: f.Under("state_dir="+filepath.Join(dir, "state"), "listen="+api, "bus.listen="+nats, "log_level=warn")}
+	s := &ownServer{flags: own, ended: make(chan error, 1)}
+	s.cmd = exec.Command(self, own.Args()...)
+	s.cmd.Stderr = os.Stderr
+	// An interrupt from the terminal is for the player, which stops the server when
+	// it has asked it what came of it all.
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	if err := s.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("load: start a server: %w", err)
+	}
+	go func() { s.ended <- s.cmd.Wait() }()
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	for {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+api+"/readyz", nil)
+		if err != nil {
+			return nil, err
+		}
+		if resp, err := http.DefaultClient.Do(req); err == nil {
+			resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				return s, nil
+			}
+		}
+		select {
+		case err := <-s.ended:
+			return nil, fmt.Errorf("load: the server ended before it was ready; its log is above: %w", err)
+		case <-ctx.Done():
+			s.stop()
+			return nil, fmt.Errorf("load: wait for a server: %w", ctx.Err())
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// stop ends the server, by force if it takes too long.
+func (s *ownServer) stop() {
+	_ = s.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	select {
+	case <-s.ended:
+	case <-time.After(startTime):
+		_ = s.cmd.Process.Kill()
+		<-s.ended
+	}
+}
+
+func freePort() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("load: %w", err)
+	}
+	defer l.Close()
+	return l.Addr().String(), nil
+}

@@ -1,0 +1,314 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/quell-dev/quell/internal/bus"
+	"github.com/quell-dev/quell/internal/bus/authority"
+	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/server"
+	"github.com/quell-dev/quell/internal/wire"
+)
+
+// guarded is a server that asks for tokens, with those who have some.
+type guarded struct {
+	*running
+	keys   *authority.Authority
+	file   string            // of tokens
+	lines  map[string]string // in it, by name
+	secret map[string]string // by name
+}
+
+func startGuarded(t *testing.T) *guarded {
+	t.Helper()
+	g := &guarded{lines: map[string]string{}, secret: map[string]string{}, file: filepath.Join(t.TempDir(), "tokens")}
+	for _, k := range []struct {
+		name    string
+		scope   server.Scope
+		expires string
+	}{{"victor", server.Viewer, ""}, {"olga", server.Operator, ""}, {"old", server.Operator, "2020-01-31"}, {"fired", server.Operator, ""}} {
+		secret, line, err := server.NewToken(k.name, k.scope, k.expires)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.secret[k.name], g.lines[k.name] = secret, line
+	}
+	g.write(t)
+	g.running = start(t, "tokens_file="+g.file, "limits.per_second=1000", "limits.burst=1000")
+	g.token = g.secret["victor"]
+	var err error
+	if g.keys, err = authority.Load(filepath.Join(g.state, "keys")); err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// write writes the file of tokens.
+func (g *guarded) write(t *testing.T) {
+	t.Helper()
+	var text strings.Builder
+	for _, line := range g.lines {
+		fmt.Fprintln(&text, line)
+	}
+	if err := os.WriteFile(g.file, []byte(text.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// as asks the API with somebody's token.
+func (g *guarded) as(name, method, path, body string) int {
+	r := *g.running
+	r.token = g.secret[name]
+	status, _ := r.ask(method, path, body)
+	return status
+}
+
+// credentials writes a file of them.
+func (g *guarded) credentials(t *testing.T, role authority.Role, name string, ttl time.Duration) string {
+	t.Helper()
+	text, err := g.keys.Issue(role, name, ttl)
+	path := filepath.Join(t.TempDir(), name+".creds")
+	if err == nil {
+		err = os.WriteFile(path, text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// publishes reports whether the bus lets the holder of credentials publish.
+func (g *guarded) publishes(creds, subject string) (bool, error) {
+	nc, err := nats.Connect("nats://"+g.bus, nats.UserCredentials(creds), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+	if err != nil {
+		return false, err
+	}
+	defer nc.Close()
+	if err := errors.Join(nc.Publish(subject, []byte("x")), nc.FlushTimeout(10*time.Second)); err != nil {
+		return false, err
+	}
+	// The server answers in order: a refusal is here before the answer is.
+	switch err := nc.LastError(); {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, nats.ErrPermissionViolation):
+		return false, nil
+	default:
+		return false, err
+	}
+}
+
+// connects reports whether the bus lets somebody in.
+func (g *guarded) connects(options ...nats.Option) bool {
+	nc, err := nats.Connect("nats://"+g.bus, options...)
+	if err != nil {
+		return false
+	}
+	nc.Close()
+	return true
+}
+
+const capping = `{"machine":"m1","why":"x","cap":{"task":"/a","rate":0.1,"for":"5m"}}`
+
+// TestRefusedAndAudited: whoever may not is refused, on either way in, and the
+// audit log says who, from where, what and why not.
+func TestRefusedAndAudited(t *testing.T) {
+	g := startGuarded(t)
+	stranger, err := authority.Load(filepath.Join(t.TempDir(), "keys"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged, err := stranger.Issue(authority.Operator, "olga", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forgery := filepath.Join(t.TempDir(), "forged.creds")
+	if err := os.WriteFile(forgery, forged, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	status := func(name string, want int) func(*testing.T) {
+		return func(t *testing.T) {
+			if got := g.as(name, "POST", "/v1/commands", capping); got != want {
+				t.Errorf("it answered %d, want %d", got, want)
+			}
+		}
+	}
+	publish := func(role authority.Role, name, subject string) func(*testing.T) {
+		return func(t *testing.T) {
+			if ok, err := g.publishes(g.credentials(t, role, name, time.Hour), subject); ok || err != nil {
+				t.Errorf("it was let publish: %v, %v", ok, err)
+			}
+		}
+	}
+	turnedAway := func(options ...nats.Option) func(*testing.T) {
+		return func(t *testing.T) {
+			if g.connects(options...) {
+				t.Error("it was let in")
+			}
+		}
+	}
+	var audits []string
+	for _, c := range []struct {
+		name string
+		try  func(*testing.T)
+		// who, from, scope, what, target and the beginning of the outcome
+		audit string
+	}{
+		{"API: no token", status("", 401), `["","127.0.0.1","","POST /v1/commands","","refused: it needs a token"]`},
+		{"API: an expired token", status("old", 401), `["old","127.0.0.1","","POST /v1/commands","","refused: the token expired on 2020-01-31"]`},
+		{"API: a viewer's for a cap", status("victor", 403), `["victor","127.0.0.1","viewer","POST /v1/commands","","refused: the token's scope is viewer"]`},
+		{"API: a revoked token", func(t *testing.T) {
+			status("fired", 502)(t) // it may; the machine is not there
+			delete(g.lines, "fired")
+			g.write(t)
+			quelltest.Until(t, 30*time.Second, "the token is revoked", func() bool { return g.as("fired", "POST", "/v1/commands", capping) == 401 })
+		}, `["","127.0.0.1","","POST /v1/commands","","refused: the token is not known"]`},
+		{"bus: no credentials", turnedAway(), `["","127.0.0.1","","bus: connect","","refused: no credentials"]`},
+		{"bus: a password", turnedAway(nats.UserInfo("quell", "quell")), `["","127.0.0.1","","bus: connect","","refused: no credentials"]`},
+		{"bus: expired credentials", turnedAway(nats.UserCredentials(g.credentials(t, authority.Agent, "late", -time.Hour))),
+			`["agent.late","127.0.0.1","agent","bus: connect","","refused: the credentials ended on `},
+		{"bus: another authority's", turnedAway(nats.UserCredentials(forgery)), `["","127.0.0.1","","bus: connect","","refused: the credentials are another authority's"]`},
+		{"bus: an agent's for another machine's samples", publish(authority.Agent, "m1", wire.SampleSubject("m2")),
+			`["agent.m1","127.0.0.1","agent","bus: publish","sample.m2","refused: its credentials do not allow it"]`},
+		{"bus: an agent's for another machine's incidents", publish(authority.Agent, "m1", wire.RecordSubject("m2")),
+			`["agent.m1","127.0.0.1","agent","bus: publish","record.m2","refused: its credentials do not allow it"]`},
+		{"bus: an agent's for a cap", publish(authority.Agent, "m1", wire.CommandSubject("m2")),
+			`["agent.m1","127.0.0.1","agent","bus: publish","command.machine.m2","refused: its credentials do not allow it"]`},
+		{"bus: a viewer's for a cap", publish(authority.Viewer, "vera", wire.CommandSubject("m1")),
+			`["viewer.vera","127.0.0.1","viewer","bus: publish","command.machine.m1","refused: its credentials do not allow it"]`},
+		{"bus: an agent that listens to another machine's commands", func(t *testing.T) {
+			refused := make(chan error, 1)
+			nc, err := nats.Connect("nats://"+g.bus, nats.UserCredentials(g.credentials(t, authority.Agent, "m1", time.Hour)),
+				nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { refused <- err }))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer nc.Close()
+			if _, err := nc.SubscribeSync(wire.CommandSubject("m2")); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case err := <-refused:
+				if !errors.Is(err, nats.ErrPermissionViolation) {
+					t.Error(err)
+				}
+			case <-time.After(30 * time.Second):
+				t.Error("it was let listen")
+			}
+		}, `["agent.m1","127.0.0.1","agent","bus: subscribe","command.machine.m2","refused: its credentials do not allow it"]`},
+		{"bus: revoked credentials", func(t *testing.T) {
+			creds := g.credentials(t, authority.Agent, "m9", 0)
+			away := make(chan struct{})
+			nc, err := nats.Connect("nats://"+g.bus, nats.UserCredentials(creds), nats.NoReconnect(), nats.ClosedHandler(func(*nats.Conn) { close(away) }))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer nc.Close()
+			out, err := quellServer(t, "revoke", "agent", "m9", "--set", "state_dir="+g.state)
+			if err != nil || !strings.HasPrefix(out, "1 credentials of agent m9") {
+				t.Fatalf("%q, %v", out, err)
+			}
+			select {
+			case <-away:
+			case <-time.After(30 * time.Second):
+				t.Fatal("it is still connected")
+			}
+			turnedAway(nats.UserCredentials(creds))(t)
+			if !g.connects(nats.UserCredentials(g.credentials(t, authority.Agent, "m9", 0))) {
+				t.Error("new ones are not let in")
+			}
+		}, `["agent.m9","127.0.0.1","agent","bus: connect","","refused: the credentials were revoked"]`},
+	} {
+		t.Run(c.name, c.try)
+		audits = append(audits, c.audit)
+	}
+	// All at once: each look into the log is a process. Some have the same entry, and
+	// of those the second is counted in the first's.
+	var log string
+	missing := func() (all []string) {
+		log = g.sql(`SELECT who, "from", scope, what, target, outcome FROM audit`)
+		for _, a := range audits {
+			if !strings.Contains(log, a) {
+				all = append(all, a)
+			}
+		}
+		return all
+	}
+	defer func() {
+		if t.Failed() {
+			t.Logf("the audit log: %s", log)
+		}
+	}()
+	quelltest.Until(t, 60*time.Second, "all is audited", func() bool { return len(missing()) == 0 })
+	list, err := quellServer(t, "credentials", "list", "--set", "state_dir="+g.state, "--json")
+	var issued []struct{ Role, Name, State string }
+	if err := errors.Join(err, json.Unmarshal([]byte(list), &issued)); err != nil {
+		t.Fatal(err)
+	}
+	for name, state := range map[string]string{"m9": "revoked ", "late": "ended ", "vera": "good until "} {
+		if !slices.ContainsFunc(issued, func(i struct{ Role, Name, State string }) bool {
+			return i.Name == name && strings.HasPrefix(i.State, state)
+		}) {
+			t.Errorf("%s is not %q in %s", name, state, list)
+		}
+	}
+	// Who may is let do it, and it is audited too.
+	if got := g.as("olga", "POST", "/v1/commands", capping); got != http.StatusBadGateway {
+		t.Errorf("an operator's cap on a machine that is not there: %d", got)
+	}
+	if got := g.sql(`SELECT why, outcome FROM audit WHERE who = 'olga'`); !strings.Contains(got, "the machine is not connected") {
+		t.Errorf("the operator's command in the audit log: %s", got)
+	}
+}
+
+// TestNATSIsBounded: a message that is too large, and too many subscriptions, are refused.
+func TestNATSIsBounded(t *testing.T) {
+	g := startGuarded(t)
+	nc, err := nats.Connect("nats://"+g.bus, nats.UserCredentials(g.credentials(t, authority.Agent, "m1", time.Hour)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	if err := nc.Publish(wire.SampleSubject("m1"), make([]byte, 2<<20)); !errors.Is(err, nats.ErrMaxPayload) {
+		t.Errorf("2 MB: %v", err)
+	}
+	nothing := make(chan *nats.Msg, 1) // one for all: each of its own would have room for 65,536
+	for i := range 10_001 {
+		if _, err := nc.ChanSubscribe(wire.SpecSubject(fmt.Sprint("job", i), "p"), nothing); err != nil {
+			t.Fatal(err)
+		}
+	}
+	quelltest.Until(t, 30*time.Second, "there are too many subscriptions", func() bool {
+		return nc.LastError() != nil && strings.Contains(strings.ToLower(nc.LastError().Error()), "maximum subscriptions")
+	})
+}
+
+// uplink opens an agent's side, with that file of credentials.
+func (r *running) uplink(t *testing.T, machine, creds string, change func(*bus.Options)) *bus.Uplink {
+	t.Helper()
+	o := bus.Options{URL: "nats://" + r.bus, Name: machine, Credentials: creds}
+	if change != nil {
+		change(&o)
+	}
+	up, err := bus.OpenUplink(bus.UplinkOptions{Options: o, Dir: t.TempDir(), MaxBytes: bus.MinSpool,
+		Command: func(_ context.Context, c *wire.Command) *wire.Reply {
+			return &wire.Reply{Ok: true, Message: "done", Tasks: 1}
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { up.Close() })
+	return up
+}

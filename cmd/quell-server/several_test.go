@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/bus/authority"
+	"github.com/quell-dev/quell/internal/bus/embedded"
+	"github.com/quell-dev/quell/internal/bus/load"
+	"github.com/quell-dev/quell/internal/quelltest"
+)
+
+// several are servers in processes of their own, on one NATS server and one
+// bucket.
+type several struct {
+	t       *testing.T
+	a       *authority.Authority
+	nats    *embedded.Server
+	storage string
+}
+
+type process struct {
+	r   running // for its API
+	cmd *exec.Cmd
+}
+
+func (s *several) start(i int) *process {
+	s.t.Helper()
+	p := &process{r: running{t: s.t, api: free(s.t), state: s.t.TempDir()}}
+	creds := filepath.Join(s.t.TempDir(), "server.creds")
+	text, err := s.a.Issue(authority.Server, fmt.Sprint("server-", i), 0)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if err := os.WriteFile(creds, text, 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	p.cmd = exec.Command(os.Args[0], "--set", "state_dir="+p.r.state, "--set", "listen="+p.r.api, "--set", "bus.url="+s.nats.URL(), "--set", "bus.credentials="+creds,
+		"--set", "store.s3.bucket=quell", "--set", "store.s3.endpoint="+s.storage, "--set", "store.flush=200ms", "--set", "store.upkeep=1s", "--set", "log_level=error", "--set", "query.memory_mb=100")
+	p.cmd.Env = append(os.Environ(), asServer+"=1")
+	p.cmd.Stderr = s.t.Output()
+	if err := p.cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(p.kill)
+	quelltest.Until(s.t, 60*time.Second, "the server is ready", func() bool {
+		status, _ := p.r.get("/readyz")
+		return status == http.StatusOK
+	})
+	return p
+}
+
+func (p *process) kill() {
+	p.cmd.Process.Kill()
+	_ = p.cmd.Wait() // it was killed
+}
+
+// taken is how many samples a server has taken in itself.
+func (p *process) taken() bool {
+	_, text := p.r.get("/metrics")
+	return !strings.Contains(text, "quell_server_samples_total 0\n")
+}
+
+// TestOneOfTwoServersIsKilled: two servers share a NATS server and a bucket. One
+// takes in and both answer; it is killed under load, and the other goes on. All
+// that was acknowledged is there once, whoever is asked.
+func TestOneOfTwoServersIsKilled(t *testing.T) {
+	url := quelltest.NewS3(t, "quell").URL
+	a, err := authority.Load(filepath.Join(t.TempDir(), "keys"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	trust, err := a.Trust()
+	if err != nil {
+		t.Fatal(err)
+	}
+	nats, err := embedded.Start(embedded.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0"}, trust)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nats.Close()
+	s := &several{t, a, nats, url}
+	first := s.start(0)
+	second := s.start(1)
+	creds := t.TempDir()
+	played := make(chan *load.Result, 1)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	go func() {
+		r, err := load.Play(ctx, load.Options{Machines: 5, Tasks: 4, Period: 100 * time.Millisecond, For: time.Hour, URL: nats.URL(), Every: time.Second,
+			Credentials: func(machine string) (string, error) {
+				text, err := a.Issue(authority.Agent, machine, time.Hour)
+				if err != nil {
+					return "", err
+				}
+				path := filepath.Join(creds, machine)
+				return path, os.WriteFile(path, text, 0o600)
+			}})
+		if err != nil {
+			t.Error(err)
+		}
+		played <- r
+	}()
+	count := func(p *process) string { return p.r.sql("SELECT count(*) FROM samples") }
+	quelltest.Until(t, 60*time.Second, "both answer what one has taken in", func() bool {
+		return first.taken() && count(first) != "[0]" && count(second) != "[0]" && !strings.Contains(count(second), "rror")
+	})
+	if second.taken() {
+		t.Error("both take in")
+	}
+	first.kill()
+	quelltest.Until(t, 120*time.Second, "the other takes in", second.taken)
+	third := s.start(2) // in the place of the one that was lost
+	stop()
+	r := <-played
+	if r == nil || r.Acknowledged == 0 {
+		t.Fatal("nothing was acknowledged")
+	}
+	want, err := json.Marshal([]any{r.Acknowledged, r.Acknowledged})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []*process{second, third} {
+		last := ""
+		quelltest.Until(t, 60*time.Second, "all that was acknowledged is there", func() bool {
+			last = p.r.sql("SELECT count(*), count(DISTINCT machine || task || ts) FROM samples")
+			return last == string(want)
+		})
+		t.Logf("%s, want %s", last, want)
+	}
+}

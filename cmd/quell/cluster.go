@@ -1,0 +1,239 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quell-dev/quell/internal/api/cluster"
+	"github.com/quell-dev/quell/internal/logbook"
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/report"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// addServer adds the flags that say where quell-server is and who asks it.
+func (a *app) addServer(cmd *cobra.Command, c *cluster.Client) {
+	c.Token = a.getenv("QUELL_TOKEN")
+	cmd.Flags().StringVar(&c.URL, "server", cmp.Or(a.getenv("QUELL_SERVER"), "http://127.0.0.1:9781"), "quell-server's address ($QUELL_SERVER)")
+	cmd.Flags().StringVar(&c.TokenFile, "token-file", "", "file that holds the token; else $QUELL_TOKEN is it")
+}
+
+// scope is where a command applies: this machine's agent, unless another machine
+// or the cluster is named; these are asked by way of quell-server.
+type scope struct {
+	*cluster.Client
+	machine string
+	cluster bool
+}
+
+func (a *app) addScope(cmd *cobra.Command) *scope {
+	s := &scope{Client: &cluster.Client{}}
+	a.addServer(cmd, s.Client)
+	cmd.Flags().StringVar(&s.machine, "machine", "", "another machine, by way of quell-server")
+	cmd.Flags().BoolVar(&s.cluster, "cluster", false, "all machines, by way of quell-server")
+	s.completeMachines(cmd)
+	return s
+}
+
+// here reports whether this machine's own agent is meant.
+func (s *scope) here(cmd *cobra.Command) (bool, error) {
+	switch {
+	case s.machine != "" && s.cluster:
+		return false, &usageError{errors.New("--machine and --cluster"), "choose one"}
+	case s.machine != "" || s.cluster:
+		return false, nil
+	case cmd.Flags().Changed("server") || cmd.Flags().Changed("token-file"):
+		return false, &usageError{errors.New("--server asks quell-server: for which machine?"), "add --machine NAME or --cluster; without --server it is this machine's agent"}
+	}
+	return true, nil
+}
+
+// completeMachines offers the server's machines for the shell's completion.
+func (s *scope) completeMachines(cmd *cobra.Command) {
+	// The flag is there, so there is no error.
+	_ = cmd.RegisterFlagCompletionFunc("machine", func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		var names []string
+		if all, err := s.Machines(cmd.Context()); err == nil {
+			for _, m := range all {
+				names = append(names, m.Machine)
+			}
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	})
+}
+
+func (a *app) machines() *cobra.Command {
+	c := &cluster.Client{}
+	cmd := &cobra.Command{
+		Use: "machines", Short: "list the cluster's machines and when they were last heard of", Args: cobra.NoArgs,
+		Long: `machines lists every machine that has sent quell-server something: when the newest of it
+was taken in, its newest batch of samples and its newest incident or audit entry, both
+counted within one life of its agent, and how many lives are remembered.`,
+		Example: "  quell machines\n  quell machines --json | jq -r '.[].machine'",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			all, err := c.Machines(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.writeJSON(list(all))
+			}
+			columns := []report.AnswerColumn{{Name: "machine"}, {Name: "last seen"}, {Name: "ago", Number: true}, {Name: "batch", Number: true}, {Name: "record", Number: true}, {Name: "lives", Number: true}}
+			var rows [][]string
+			for _, m := range all {
+				rows = append(rows, []string{m.Machine, a.at(m.LastSeen), a.ago(m.LastSeen), fmt.Sprint(m.Batch), fmt.Sprint(m.Record), fmt.Sprint(m.Lives)})
+			}
+			return report.Answer(a.out, columns, rows, false, a.style())
+		},
+	}
+	a.addServer(cmd, c)
+	return a.withJSON(cmd)
+}
+
+func (a *app) at(t sample.Millis) string { return t.Time().In(a.zone).Format("2006-01-02 15:04:05") }
+
+func (a *app) ago(t sample.Millis) string {
+	return sample.At(a.now()).Sub(t).Round(time.Second).String()
+}
+
+func (a *app) specs() *cobra.Command {
+	c := &cluster.Client{}
+	var job, platform string
+	cmd := &cobra.Command{
+		Use: "specs", Short: "list what jobs normally cost, learnt from the whole cluster", Args: cobra.NoArgs,
+		Long: `specs lists for each job, platform and signal what quell-server has learnt: from how many
+tasks and samples, the mean and standard deviation of the cost, the CPU usage, and which
+version it is. A task's cost is an outlier over MEAN + 2 STDDEV, if it matters.`,
+		Example: "  quell specs --job web\n  quell specs --json | jq '.[] | select(.state == \"ready\")'",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			all, err := c.Specs(cmd.Context(), job, platform)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.writeJSON(list(all))
+			}
+			columns := []report.AnswerColumn{{Name: "job"}, {Name: "platform"}, {Name: "signal"}, {Name: "variant"}, {Name: "state"}, {Name: "tasks", Number: true},
+				{Name: "samples", Number: true}, {Name: "mean", Number: true}, {Name: "stddev", Number: true}, {Name: "cpu", Number: true}, {Name: "version", Number: true}}
+			var rows [][]string
+			for _, s := range all {
+				rows = append(rows, []string{string(s.Job), string(s.Platform), string(s.Signal), s.Variant, s.State.String(), fmt.Sprint(s.Tasks), fmt.Sprint(s.Samples),
+					short(s.Mean), short(s.StdDev), short(s.CPUMean), fmt.Sprint(s.Version)})
+			}
+			return report.Answer(a.out, columns, rows, false, a.style())
+		},
+	}
+	cmd.Flags().StringVar(&job, "job", "", "only this job's")
+	cmd.Flags().StringVar(&platform, "platform", "", "only this platform's")
+	a.addServer(cmd, c)
+	return a.withJSON(cmd)
+}
+
+// short is a number for people.
+func short(v float64) string { return strconv.FormatFloat(v, 'g', 4, 64) }
+
+// clusterIncidents are incidents of other machines, by way of quell-server.
+func (a *app) clusterIncidents(cmd *cobra.Command, s *scope, f incidentFlags, id string) error {
+	if f.stateDir != "" {
+		return &usageError{errors.New("--state-dir and --machine or --cluster"), "choose one"}
+	}
+	q := cluster.IncidentQuery{ID: id, Machine: s.machine, Open: f.open}
+	if id == "last" {
+		q.ID = ""
+	}
+	if f.since > 0 {
+		q.Since = f.since.String()
+	}
+	all, err := s.Incidents(cmd.Context(), q)
+	if err != nil {
+		return err
+	}
+	switch {
+	case id == "":
+		return a.listClusterIncidents(all, f)
+	case len(all) == 0:
+		return &noError{fmt.Errorf("no incident's ID has %q in it", id), "see `quell incidents --cluster`"}
+	case len(all) > 1 && id != "last" && !slices.ContainsFunc(all, func(inc plan.Incident) bool { return inc.ID == id }):
+		return &noError{fmt.Errorf("%q is in the IDs of %d incidents", id, len(all)), "give more of its ID"}
+	}
+	inc := all[0]
+	if i := slices.IndexFunc(all, func(inc plan.Incident) bool { return inc.ID == id }); i >= 0 {
+		inc = all[i]
+	}
+	if a.json {
+		return a.writeJSON(inc)
+	}
+	return report.Incident(a.out, inc, a.style())
+}
+
+// listClusterIncidents writes them as those of one machine, oldest first, each
+// with its machine.
+func (a *app) listClusterIncidents(all []plan.Incident, f incidentFlags) error {
+	all = slices.DeleteFunc(all, func(inc plan.Incident) bool {
+		return f.victim != "" && !logbook.Matches(f.victim, string(inc.Victim.Name))
+	})
+	older := 0
+	if f.limit > 0 && len(all) > f.limit {
+		all, older = all[:f.limit], len(all)-f.limit
+	}
+	slices.Reverse(all)
+	if a.json {
+		return a.writeJSON(list(all))
+	}
+	for i := range all { // whose it is says its machine, too
+		all[i].Victim.Name = sample.TaskName(all[i].Machine + ":" + string(all[i].Victim.Name))
+	}
+	return report.Incidents(a.out, all, older, a.style())
+}
+
+// printReplies tells people, or programs, what each machine made of a command. It
+// is a no if one refused, was silent, or none had anything that was meant.
+func (a *app) printReplies(r cluster.Replies, err error) error {
+	if err != nil {
+		return err
+	}
+	if a.json {
+		if err := a.writeJSON(r); err != nil {
+			return err
+		}
+	}
+	done, bad := 0, len(r.Silent)
+	for _, m := range r.Replies {
+		mark := "done"
+		switch {
+		case m.OK && len(m.Refused) > 0:
+			mark, done, bad = "in part", done+1, bad+1
+		case m.OK:
+			done++
+		case m.None:
+			mark = "none"
+		default:
+			mark = "refused"
+			bad++
+		}
+		if a.json {
+			continue
+		}
+		fmt.Fprintf(a.out, "%s: %s: %s\n", m.Machine, mark, m.Message)
+		for _, why := range m.Refused {
+			fmt.Fprintf(a.out, "%s: refused: %s\n", m.Machine, why)
+		}
+	}
+	if len(r.Silent) > 0 && !a.json {
+		fmt.Fprintf(a.out, "no answer from %s\n", strings.Join(r.Silent, ", "))
+	}
+	switch {
+	case bad > 0:
+		return &noError{fmt.Errorf("%d of %d machines have not done all of it", bad, len(r.Replies)+len(r.Silent)), "see above; `quell machines` says who was heard of when"}
+	case done == 0:
+		return &noError{errors.New("no machine has a task that is meant"), "see `quell query \"SELECT DISTINCT machine, job, task FROM samples\" --since 1h`"}
+	}
+	return nil
+}

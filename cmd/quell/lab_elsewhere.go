@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/lab/remote"
+	"github.com/quell-dev/quell/internal/lab/study"
+)
+
+// elsewhere makes the environments of parts that are on other hosts there. It
+// implements lab.Maker. Hosts are reached when they are first needed, and again
+// after they were lost.
+type elsewhere struct {
+	study *study.Study
+	inv   *remote.Inventory
+	lease time.Duration
+	here  lab.Maker
+	self  string // this program, which is pushed
+	hosts map[string]*remote.Host
+}
+
+// hostsOf is nil for a study that runs on this machine alone. The others are
+// looked up in the inventory by the study's names for them; without one the study's
+// addresses have to do ("user@host", the host's key being known).
+func hostsOf(s *study.Study, o runOptions) (*elsewhere, error) {
+	e := &elsewhere{study: s, inv: &remote.Inventory{}, lease: o.lease, hosts: map[string]*remote.Host{}}
+	if o.hosts != "" {
+		f := fleet{helper: "none"} // this program is
+		if err := f.read(o.hosts); err != nil {
+			return nil, err
+		}
+		e.inv = f.inv
+	}
+	any := false
+	for _, name := range slices.Sorted(maps.Keys(s.Hosts)) {
+		h := s.Hosts[name]
+		if h.Address == study.Local {
+			continue
+		}
+		any = true
+		if e.inv.Lookup(name) != nil {
+			continue
+		}
+		if o.hosts != "" {
+			return nil, &usageError{fmt.Errorf("run study: host %s: not in %s", name, o.hosts), "name it there as the study does"}
+		}
+		spec := remote.Spec{Name: name, Address: h.Address}
+		if user, address, ok := strings.Cut(h.Address, "@"); ok {
+			spec.User, spec.Address = user, address
+		}
+		e.inv.Hosts = append(e.inv.Hosts, spec)
+	}
+	if !any {
+		return nil, nil
+	}
+	return e, nil
+}
+
+// unreached is a host that cannot be talked to now.
+type unreached struct {
+	host string
+	err  error
+}
+
+func (e *unreached) Error() string    { return fmt.Sprintf("reach host %s: %v", e.host, e.err) }
+func (e *unreached) Unwrap() error    { return e.err }
+func (e *unreached) LostHost() string { return e.host }
+
+// Make implements lab.Maker.
+func (e *elsewhere) Make(ctx context.Context, p *study.Part) (lab.Environment, error) {
+	if e.study.Here(p) {
+		return e.here.Make(ctx, p)
+	}
+	h := e.hosts[p.Host]
+	if h == nil || h.Err() != nil {
+		if h != nil {
+			_ = h.Close() // it is lost
+		}
+		var err error
+		h, err = remote.Dial(ctx, e.inv, p.Host, remote.Options{Helper: e.self, Words: []string{"lab-remote"}, Self: []string{e.self}, Lease: e.lease})
+		if err != nil {
+			return nil, &unreached{p.Host, err}
+		}
+		e.hosts[p.Host] = h
+	}
+	env, err := h.Make(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	return env, nil
+}
+
+// Sweep implements lab.Maker. What a helper has left on another host, the next
+// helper there removes.
+func (e *elsewhere) Sweep() error { return e.here.Sweep() }
+
+// close lets go of the hosts; it may be called on nil.
+func (e *elsewhere) close() error {
+	if e == nil {
+		return nil
+	}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(e.hosts)) {
+		if h := e.hosts[name]; h.Err() == nil { // else there is nobody to tell
+			errs = append(errs, h.Close())
+		}
+	}
+	return errors.Join(errs...)
+}

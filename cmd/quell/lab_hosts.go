@@ -1,0 +1,360 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quell-dev/quell/internal/keyed"
+	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/lab/env"
+	"github.com/quell-dev/quell/internal/lab/remote"
+	"github.com/quell-dev/quell/internal/lab/study"
+)
+
+// labHosts looks at, and runs commands on, the hosts of an inventory.
+func (a *app) labHosts() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "hosts", Short: "use other hosts over SSH", Args: cobra.NoArgs,
+		Long: `hosts reaches the hosts of an inventory over SSH. Nothing need be installed there: this
+program is pushed once (to ~/.cache/quell), and what it runs is in cgroups of its own,
+which end within a lease if the host no longer hears of this side.
+
+An inventory is YAML, or what terraform output -json says (output quell_hosts):
+
+  hosts:
+    h1: {address: 10.0.0.1, user: root, key: ~/.ssh/id_ed25519}
+    h2: {address: "10.0.0.2:2222", jump: h1, host_key: "ssh-ed25519 AAAA..."}
+
+A host's key must be known, from there or from known_hosts.`,
+		Example: "  quell lab hosts check hosts.yaml\n  quell lab hosts run hosts.yaml -- sysbench cpu run",
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.labHostsCheck(), a.labHostsRun())
+	return cmd
+}
+
+// fleet are the hosts of an inventory that were asked for.
+type fleet struct {
+	inv    *remote.Inventory
+	names  []string
+	lease  time.Duration
+	helper string
+}
+
+func (f *fleet) flags(cmd *cobra.Command) {
+	cmd.Flags().StringSliceVar(&f.names, "host", nil, "only these; none: all")
+	cmd.Flags().DurationVar(&f.lease, "lease", 10*time.Second, "how long what runs there outlives this program at most")
+	cmd.Flags().StringVar(&f.helper, "helper", "", "the quell to push, for hosts of another architecture; none: this one")
+}
+
+func (f *fleet) read(file string) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return &usageError{fmt.Errorf("read inventory: %w", err), "name an inventory's file; quell lab hosts --help has an example"}
+	}
+	f.inv, err = remote.ReadInventory(file, text)
+	var invalid *keyed.InvalidError
+	switch {
+	case errors.As(err, &invalid):
+		return &noError{err, "mend " + file}
+	case err != nil:
+		return &usageError{err, "quell lab hosts --help has an example"}
+	}
+	if len(f.names) == 0 {
+		for _, s := range f.inv.Hosts {
+			f.names = append(f.names, s.Name)
+		}
+	}
+	for _, n := range f.names {
+		if f.inv.Lookup(n) == nil {
+			return &usageError{fmt.Errorf("--host %s: not in %s", n, file), "name one of its hosts"}
+		}
+	}
+	if f.helper == "" {
+		if f.helper, err = os.Executable(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// each does something with each host that can be reached, at the same time, and
+// then, whatever came of it, over. Errors are in the order of names.
+func (f *fleet) each(ctx context.Context, do func(i int, h *remote.Host) error, over func(i int)) []error {
+	errs := make([]error, len(f.names))
+	var wg sync.WaitGroup
+	for i, name := range f.names {
+		wg.Go(func() {
+			defer over(i)
+			h, err := remote.Dial(ctx, f.inv, name, remote.Options{Helper: f.helper, Words: []string{"lab-remote"}, Lease: f.lease})
+			if err != nil {
+				errs[i] = err
+				return
+			}
+			errs[i] = errors.Join(do(i, h), h.Close())
+		})
+	}
+	wg.Wait()
+	return errs
+}
+
+// verdicts of a host.
+const (
+	hostOK      = "ok"
+	hostFailed  = "failed"      // the command, or something on the host
+	hostLost    = "lost"        // it does not answer
+	hostUnknown = "unknown key" // its key is not the one that is known
+	hostNone    = "not reached" // or not let in
+)
+
+func verdictOf(err error) string {
+	var lost *remote.LostError
+	var key *remote.KeyError
+	switch {
+	case err == nil:
+		return hostOK
+	case errors.As(err, &lost):
+		return hostLost
+	case errors.As(err, &key):
+		return hostUnknown
+	}
+	return hostFailed
+}
+
+// hostView is what is said of a host, for programs.
+type hostView struct {
+	Host    string        `json:"host"`
+	Verdict string        `json:"verdict"`
+	Why     string        `json:"why,omitempty"`
+	Facts   *remote.Facts `json:"facts,omitempty"`
+	// OffsetNS is how far its clock is behind, WithinNS how far that may be wrong.
+	OffsetNS int64 `json:"clock_offset_ns"`
+	WithinNS int64 `json:"clock_within_ns"`
+	// BeganNS is when the command began there, after the first host's.
+	BeganNS int64 `json:"began_ns,omitempty"`
+}
+
+func (v *hostView) judge(err error) {
+	v.Verdict = verdictOf(err)
+	if err != nil {
+		v.Why = err.Error()
+		if v.Facts == nil && v.Verdict == hostFailed {
+			v.Verdict = hostNone
+		}
+		var key *remote.KeyError
+		if errors.As(err, &key) {
+			v.Why += "; what to do: " + key.Remedy()
+		}
+	}
+}
+
+func (a *app) labHostsCheck() *cobra.Command {
+	var f fleet
+	cmd := &cobra.Command{
+		Use: "check INVENTORY", Short: "reach every host and say what it is and what its clock says", Args: cobra.ExactArgs(1),
+		Long:    "check logs in on every host, starts the helper there, compares clocks, and ends it.\nExit codes: 0 all are there; 1 some are not, or the inventory is not right; 2 it cannot be read.",
+		Example: "  quell lab hosts check hosts.yaml\n  terraform output -json > hosts.json && quell lab hosts check hosts.json",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := f.read(args[0]); err != nil {
+				return err
+			}
+			views := make([]hostView, len(f.names))
+			errs := f.each(cmd.Context(), func(i int, h *remote.Host) error {
+				offset, within := h.Clock()
+				views[i] = hostView{Facts: &h.Facts, OffsetNS: int64(offset), WithinNS: int64(within)}
+				return nil
+			}, func(int) {})
+			for i := range views {
+				views[i].Host = f.names[i]
+				views[i].judge(errs[i])
+			}
+			return a.hostsSaid(views, 0)
+		},
+	}
+	f.flags(cmd)
+	return a.withJSON(cmd)
+}
+
+func (a *app) labHostsRun() *cobra.Command {
+	var f fleet
+	cmd := &cobra.Command{
+		Use: "run INVENTORY -- PROGRAM [WORD...]", Short: "run a command on every host, begun at one instant", Args: cobra.MinimumNArgs(2),
+		Long: `run starts the command on every host, held before its first instruction, and lets all go
+at one instant by their own clocks. What they write comes with the host's name before it.
+A host that is lost meanwhile is said so and does not hold up the others.
+"{quell}" as a word is this program there.
+Exit codes: 0 all ended well; 1 some did not, or the inventory is not right; 2 it cannot be read.
+With --json what commands write goes to standard error.`,
+		Example: "  quell lab hosts run hosts.yaml -- sysbench cpu run\n  quell lab hosts run hosts.yaml --host h1,h2 -- sh -c 'uptime; sleep 5'",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := f.read(args[0]); err != nil {
+				return err
+			}
+			views, skew := a.runOnHosts(cmd.Context(), &f, args[1:])
+			return a.hostsSaid(views, skew)
+		},
+	}
+	f.flags(cmd)
+	return a.withJSON(cmd)
+}
+
+// runOnHosts is run; skew is how far apart the hosts began.
+func (a *app) runOnHosts(ctx context.Context, f *fleet, argv []string) (views []hostView, skew time.Duration) {
+	views = make([]hostView, len(f.names))
+	began := make([]remote.Began, len(f.names))
+	procs := make([]*remote.Process, len(f.names))
+	// Whoever is ready, or never will be, is counted; then all begin.
+	var ready, gate sync.WaitGroup
+	ready.Add(len(f.names))
+	gate.Add(1)
+	var out sync.Mutex
+	go func() {
+		ready.Wait()
+		var all []*remote.Process
+		var at []int
+		for i, p := range procs {
+			if p != nil {
+				all, at = append(all, p), append(at, i)
+			}
+		}
+		got, _ := remote.Begin(ctx, all, 0) // of each below
+		for k, i := range at {
+			began[i] = got[k]
+		}
+		skew = remote.Skew(got)
+		gate.Done()
+	}()
+	counted := make([]sync.Once, len(f.names))
+	to := a.out
+	if a.json {
+		to = a.err // out is for the verdicts
+	}
+	errs := f.each(ctx, func(i int, h *remote.Host) error {
+		views[i].Facts = &h.Facts
+		p, err := hostProcess(ctx, h, argv, &prefixed{to, &out, h.Name + "  "})
+		if err != nil {
+			return err
+		}
+		procs[i] = p
+		counted[i].Do(ready.Done)
+		gate.Wait()
+		offset, within := h.Clock()
+		views[i].OffsetNS, views[i].WithinNS = int64(offset), int64(within)
+		if began[i].Err != nil {
+			return began[i].Err
+		}
+		select {
+		case <-p.Done():
+			return p.Err()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}, func(i int) { counted[i].Do(ready.Done) })
+	gate.Wait() // also where nobody was there to begin
+	var first time.Time
+	for _, b := range began {
+		if !b.At.IsZero() && (first.IsZero() || b.At.Before(first)) {
+			first = b.At
+		}
+	}
+	for i := range views {
+		views[i].Host = f.names[i]
+		if !began[i].At.IsZero() {
+			views[i].BeganNS = int64(began[i].At.Sub(first))
+		}
+		views[i].judge(errs[i])
+	}
+	return views, skew
+}
+
+func hostProcess(ctx context.Context, h *remote.Host, argv []string, out io.Writer) (*remote.Process, error) {
+	e, err := h.Make(ctx, &study.Part{Role: "run", Environment: study.Environment{Name: "hosts", Driver: study.Cgroup}})
+	if err != nil {
+		return nil, err
+	}
+	return e.Run(ctx, lab.Job{Name: argv[0], Argv: argv, Stdout: out, Stderr: out})
+}
+
+// prefixed writes whole lines with a host's name before each.
+type prefixed struct {
+	to     io.Writer
+	mu     *sync.Mutex
+	prefix string
+}
+
+func (p *prefixed) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, err := io.WriteString(p.to, p.prefix+string(b)); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+// hostsSaid prints what became of hosts; its error says that some are not well.
+func (a *app) hostsSaid(views []hostView, skew time.Duration) error {
+	if a.json {
+		if err := a.writeJSON(struct {
+			Hosts  []hostView `json:"hosts"`
+			SkewNS int64      `json:"skew_ns"`
+		}{views, int64(skew)}); err != nil {
+			return err
+		}
+	} else {
+		w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(w, "HOST\tVERDICT\tSYSTEM\tCLOCK BEHIND\tWHY")
+		for _, v := range views {
+			system, clock := "-", "-"
+			if v.Facts != nil {
+				system = v.Facts.Release + " " + v.Facts.Machine
+				clock = fmt.Sprintf("%s ± %s", time.Duration(v.OffsetNS).Round(time.Microsecond), time.Duration(v.WithinNS).Round(time.Microsecond))
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", v.Host, v.Verdict, system, clock, v.Why)
+		}
+		if err := w.Flush(); err != nil {
+			return err
+		}
+		if skew > 0 {
+			fmt.Fprintf(a.out, "They began within %s of each other.\n", skew.Round(time.Microsecond))
+		}
+	}
+	bad := slices.DeleteFunc(slices.Clone(views), func(v hostView) bool { return v.Verdict == hostOK })
+	if len(bad) == 0 {
+		return nil
+	}
+	var names []string
+	for _, v := range bad {
+		names = append(names, v.Host+" ("+v.Verdict+")")
+	}
+	return &noError{fmt.Errorf("%d of %d hosts are not well: %s", len(bad), len(views), strings.Join(names, ", ")), "see WHY; those that are well have ended and nothing is left there"}
+}
+
+// labRemote is what is pushed to hosts: see package remote.
+func labRemote() *cobra.Command {
+	return &cobra.Command{Use: "lab-remote LEASE", Hidden: true, Args: cobra.ExactArgs(1), Short: "serve a lab on another host",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			lease, err := time.ParseDuration(args[0])
+			if err != nil {
+				return err
+			}
+			exe, err := os.Executable()
+			if err != nil {
+				return err
+			}
+			m, err := env.Open(env.Options{Hold: []string{exe, "lab-hold"}, Agent: []string{exe, "lab-agent"}})
+			if err != nil {
+				return err
+			}
+			return remote.Serve(cmd.Context(), os.Stdin, os.Stdout, m, exe, lease)
+		}}
+}

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/lab/analyse"
+	"github.com/quell-dev/quell/internal/lab/platform"
+	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/study"
+)
+
+// platformFile is a platform's page as JSON, in its folder.
+const platformFile = "platform.json"
+
+func (a *app) labPlatform() *cobra.Command {
+	var o runOptions
+	repetitions, seconds := 3, 3
+	cmd := &cobra.Command{
+		Use: "platform", Short: "test this machine: cores, threads on a core, memory, neighbours, network, noise", Args: cobra.NoArgs,
+		Long: `platform runs the short form of the lab's studies on this machine and prints one page:
+how many cores there are behind its CPUs, what a second thread on one costs, how far
+away memory is, what a workload loses beside another by where the two are put, how long
+a datagram takes through the kernel, and the noise that all of it stands on. Each of the
+four studies has a folder and a report of its own; stopped, the same command goes on. Two
+machines are compared by lab diff.
+It takes 9 minutes of a quiet machine with 2 CPUs, and up to half an hour of a large one.
+Exit codes: 0 all was measured; 1 some runs are missing, and the page says what it can; 2 it
+cannot be run.`,
+		Example: "  quell lab platform --out lab-results/m5\n  quell lab platform --json | jq -r '.says[]'\n  quell lab diff lab-results/m5 lab-results/m6i",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if repetitions < 1 || seconds < 1 {
+				return &usageError{fmt.Errorf("test platform: %d repetitions of %d s", repetitions, seconds), "at least 1 of at least 1 s"}
+			}
+			return a.testPlatform(cmd.Context(), o, repetitions, seconds)
+		},
+	}
+	cmd.Flags().StringVar(&o.out, "out", filepath.Join("lab-results", "platform"), "folder for its results")
+	cmd.Flags().IntVar(&repetitions, "repetitions", repetitions, "runs of each cell")
+	cmd.Flags().IntVar(&seconds, "seconds", seconds, "length of a run")
+	journalFlag(cmd, &o.journal)
+	return a.withJSON(cmd)
+}
+
+func (a *app) testPlatform(ctx context.Context, o runOptions, repetitions, seconds int) error {
+	h, err := host.Open("/")
+	if err != nil {
+		return &usageError{err, "mount /proc"}
+	}
+	top, err := h.Topology()
+	if err != nil {
+		return &usageError{err, "mount /sys"}
+	}
+	allowed, err := allowedCPUs()
+	if err != nil {
+		return err
+	}
+	files, err := platform.Studies(top, allowed, repetitions, seconds)
+	if err != nil {
+		return err
+	}
+	quiet := *a // the studies' own words are not the page
+	if a.json {
+		quiet.out, quiet.json = a.err, false
+	}
+	results := map[string]*analyse.Results{}
+	var missing error
+	for _, file := range files {
+		s, err := study.Parse(file.Name, file.Text, known())
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(quiet.out, "== %s: %s\n", s.Name, s.Question)
+		f, err := result.Create(filepath.Join(o.out, s.Name), lockOf(s, file.Text, a.now()))
+		if err != nil {
+			return &usageError{err, "name another folder with --out: this one is of another machine or other options"}
+		}
+		err = quiet.runStudy(ctx, f, s, o)
+		if no := (*noError)(nil); ctx.Err() == nil && errors.As(err, &no) {
+			missing = errors.Join(missing, fmt.Errorf("%s: %w", s.Name, err))
+		} else if err != nil {
+			return err
+		}
+		r, done, err := a.openReport(f.Dir(), "")
+		if err != nil {
+			return err
+		}
+		results[s.Name] = &r.Results
+		done()
+	}
+	page := platform.Of(top, results)
+	asJSON := func(w io.Writer) error {
+		to := *a
+		to.out = w
+		return to.writeJSON(page)
+	}
+	err = errors.Join(writeFile(filepath.Join(o.out, "platform.md"), page.Markdown), writeFile(filepath.Join(o.out, platformFile), asJSON))
+	if err != nil {
+		return fmt.Errorf("write page: %w", err)
+	}
+	if a.json {
+		return errors.Join(a.writeJSON(page), missing)
+	}
+	fmt.Fprintln(a.out)
+	return errors.Join(page.Markdown(a.out), missing)
+}
+
+// compared are the folders that a comparison of two is of: those of a platform's
+// studies where both are a platform's, else they themselves.
+func compared(earlier, later string) [][2]string {
+	for _, dir := range []string{earlier, later} {
+		if _, err := os.Stat(filepath.Join(dir, platformFile)); err != nil {
+			return [][2]string{{earlier, later}}
+		}
+	}
+	var all [][2]string
+	for _, name := range []string{platform.Threads, platform.Memory, platform.Pairs, platform.Network} {
+		all = append(all, [2]string{filepath.Join(earlier, name), filepath.Join(later, name)})
+	}
+	return all
+}

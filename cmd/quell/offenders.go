@@ -1,0 +1,83 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/report"
+)
+
+func (a *app) offenders() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "offenders", Short: "list jobs of which caps helped others, and who is confined", Args: cobra.NoArgs,
+		Long: `offenders lists the jobs on whose tasks caps helped a victim: how often, when last,
+whom, and whether the job is confined: its caps last longer (enforce.confine_for) because
+so many helped lately (enforce.confine; 0, the default: nobody is). The list is kept over
+restarts; it has the 256 jobs that offended last. quell pardon takes one off.`,
+		Example: `  quell offenders
+  quell offenders --json | jq '.[] | select(.confined)'`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			all, err := a.client().Offenders(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.writeJSON(list(all))
+			}
+			return a.printOffenders(all)
+		},
+	}
+	return a.withJSON(cmd)
+}
+
+func (a *app) printOffenders(all []plan.Offender) error {
+	columns := []report.AnswerColumn{{Name: "job"}, {Name: "confined"}, {Name: "helped", Number: true}, {Name: "last"}, {Name: "task"}, {Name: "victim"}}
+	var rows [][]string
+	for _, o := range all {
+		confined := "-"
+		if o.Confined {
+			confined = "yes"
+		}
+		last := "-"
+		if n := len(o.Helped); n > 0 {
+			last = o.Helped[n-1].Time().In(a.zone).Format("2006-01-02 15:04")
+		}
+		rows = append(rows, []string{string(o.Job), confined, fmt.Sprint(len(o.Helped)), last, string(o.Task), string(o.Victim)})
+	}
+	return report.Answer(a.out, columns, rows, false, a.style())
+}
+
+func (a *app) pardon() *cobra.Command {
+	var r api.PardonRequest
+	cmd := &cobra.Command{
+		Use: "pardon JOB --reason TEXT", Short: "take a job off the list of offenders", Args: cobra.ExactArgs(1),
+		Long: `pardon makes the agent forget that caps on a job helped others: it is confined no more,
+until it has offended as often again. A cap that is in force stays until its end
+(quell uncap ends it).`,
+		Example: `  quell pardon encode --reason "it reads its files in pieces now, ticket 4711"`,
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			var jobs []string
+			if len(args) == 0 {
+				all, err := a.client().Offenders(cmd.Context())
+				for i := range all {
+					if err == nil {
+						jobs = append(jobs, string(all[i].Job))
+					}
+				}
+			}
+			return jobs, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := needReason(r.Reason); err != nil {
+				return err
+			}
+			r.Job = args[0]
+			return a.done(a.client().Pardon(cmd.Context(), r))
+		},
+	}
+	reasonFlag(cmd, &r.Reason)
+	return a.withJSON(cmd)
+}

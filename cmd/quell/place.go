@@ -1,0 +1,255 @@
+package main
+
+import (
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quell-dev/quell/internal/api/cluster"
+	"github.com/quell-dev/quell/internal/placement"
+	"github.com/quell-dev/quell/internal/report"
+)
+
+func (a *app) place() *cobra.Command {
+	c := &cluster.Client{}
+	var degradation, tasks, since string
+	cmd := &cobra.Command{
+		Use: "place JOB[=N]…", Short: "pair tasks that should share a machine, and say how to pin them", Args: cobra.MinimumNArgs(1),
+		Long: `place pairs the tasks of the jobs that are named, N of each, so that two by two they lose
+least to each other; of an odd number one stays alone. Up to 16 tasks every pairing is
+looked at; of more it is one that no exchange makes better.
+
+What they lose is read from --degradation, a CSV file with the columns victim, neighbour
+and degradation_percent (or foreground, background and interference_metric): how much
+slower a task was beside another, as quell lab measures it. Without that it is what
+quell-server has from incidents: the median of cost ÷ threshold, less 1, and nothing for
+jobs that were in none together.
+
+--tasks is a CSV file with the column task (the job) and at least one of misses
+(last-level cache misses a second) and load (the share of its CPUs that a task of it keeps
+busy, 0 to 1). Where a pair was not measured, it loses in proportion to the product of
+both's misses. With loads it says how two should be pinned on a machine of several chips:
+a chip each (per-chip) where both are busy, a thread of each core each (per-thread), where
+both have all the caches, while one is busy for less than half.
+
+It is advice: quell starts and moves nothing.`,
+		Example: `  quell advise-scheduler place web=4 encode=2 reports
+  quell advise-scheduler place web db encode --degradation measured.csv --tasks tasks.csv
+  quell advise-scheduler place web=2 encode=2 --json | jq -r '.pairs[] | .a + " " + .b'`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			all, err := placed(args, tasks)
+			if err != nil {
+				return err
+			}
+			var measured []placement.Degradation
+			if degradation != "" {
+				if measured, err = readRows(degradation, degradations); err != nil {
+					return err
+				}
+			} else {
+				pairs, err := c.Pairs(cmd.Context(), "", since)
+				if err != nil {
+					return err
+				}
+				measured = fromIncidents(all, pairs)
+			}
+			advice, err := placement.Advise(all, measured)
+			switch {
+			case err != nil:
+				return &usageError{err, "see `quell advise-scheduler place --help`"}
+			case a.json:
+				return a.writeJSON(advice)
+			}
+			return a.printPlacement(advice)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&degradation, "degradation", "", "CSV file of what tasks lose beside others; without it quell-server is asked")
+	f.StringVar(&tasks, "tasks", "", "CSV file of tasks' misses and loads")
+	f.StringVar(&since, "since", "", "without --degradation: of incidents since a time, a day, or so long ago (168h)")
+	a.addServer(cmd, c)
+	return a.withJSON(cmd)
+}
+
+func (a *app) printPlacement(advice placement.Advice) error {
+	columns := []report.AnswerColumn{{Name: "task"}, {Name: "with"}, {Name: "loss %", Number: true}, {Name: "by"}, {Name: "pinning"}}
+	var rows [][]string
+	for _, p := range advice.Pairs {
+		rows = append(rows, []string{p.A, orDash(p.B), fmt.Sprintf("%.1f", 100*p.Loss), string(p.Basis), orDash(string(p.Pinning))})
+	}
+	if err := report.Answer(a.out, columns, rows, false, a.style()); err != nil {
+		return err
+	}
+	exact := "no pairing loses less"
+	if !advice.Exact {
+		exact = "no exchange between two pairs makes it less"
+	}
+	_, err := fmt.Fprintf(a.out, "together %.1f %%: %s; a pairing by lot loses %.1f %%\n", 100*advice.Loss, exact, 100*advice.Random)
+	return err
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// placed are the tasks that are named, with what the file says of them.
+func placed(args []string, file string) ([]placement.Task, error) {
+	known := map[string]placement.Task{}
+	if file != "" {
+		list, err := readRows(file, taskRows)
+		if err != nil {
+			return nil, err
+		}
+		for _, t := range list {
+			if _, twice := known[t.Name]; twice {
+				return nil, fmt.Errorf("read %s: task %s is given twice", file, t.Name)
+			}
+			known[t.Name] = t
+		}
+	}
+	var all []placement.Task
+	for _, arg := range args {
+		name, count, several := strings.Cut(arg, "=")
+		n := 1
+		if several {
+			var err error
+			if n, err = strconv.Atoi(count); err != nil || n < 1 || n > placement.MaxTasks {
+				return nil, fmt.Errorf("%q: want JOB or JOB=N, N from 1 to %d", arg, placement.MaxTasks)
+			}
+		}
+		if name == "" {
+			return nil, fmt.Errorf("%q: want a job's name", arg)
+		}
+		t, ok := known[name]
+		if !ok {
+			t = placement.Task{Name: name, Misses: -1, Load: -1}
+		}
+		all = append(all, slices.Repeat([]placement.Task{t}, n)...)
+	}
+	return all, nil
+}
+
+// fromIncidents makes the server's pairs what those jobs lose to each other: what
+// was in no incident together loses nothing.
+func fromIncidents(tasks []placement.Task, pairs []cluster.Pair) (all []placement.Degradation) {
+	lost := map[[2]string]float64{}
+	for _, p := range pairs {
+		lost[[2]string{string(p.Victim), string(p.Antagonist)}] = max(0, p.Strength-1)
+	}
+	done := map[[2]string]bool{}
+	for _, v := range tasks {
+		for _, n := range tasks {
+			if k := [2]string{v.Name, n.Name}; !done[k] {
+				done[k] = true
+				all = append(all, placement.Degradation{Victim: v.Name, Neighbour: n.Name, By: lost[k]})
+			}
+		}
+	}
+	return all
+}
+
+// readRows reads a file of rows below a header.
+func readRows[T any](file string, parse func(io.Reader) ([]T, error)) ([]T, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	all, err := parse(f)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", file, err)
+	}
+	return all, nil
+}
+
+// columnOf finds a column by one of its names.
+func columnOf(header []string, names ...string) int {
+	return slices.IndexFunc(header, func(h string) bool { return slices.Contains(names, strings.TrimSpace(h)) })
+}
+
+// csvRows calls use with each row below the header; its errors say the line.
+func csvRows(r io.Reader, head func(header []string) error, use func(row []string) error) error {
+	c := csv.NewReader(r)
+	header, err := c.Read()
+	if err != nil {
+		return fmt.Errorf("header: %w", err)
+	}
+	if err := head(header); err != nil {
+		return err
+	}
+	for {
+		row, err := c.Read()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := use(row); err != nil {
+			line, _ := c.FieldPos(0)
+			return fmt.Errorf("line %d: %w", line, err)
+		}
+	}
+}
+
+// degradations reads what tasks lose beside others.
+func degradations(r io.Reader) (all []placement.Degradation, err error) {
+	var at [3]int
+	err = csvRows(r, func(header []string) error {
+		at = [3]int{columnOf(header, "victim", "foreground"), columnOf(header, "neighbour", "background"), columnOf(header, "degradation_percent", "interference_metric")}
+		if slices.Min(at[:]) < 0 {
+			return fmt.Errorf("columns %q: want victim, neighbour and degradation_percent", header)
+		}
+		return nil
+	}, func(row []string) error {
+		x, err := strconv.ParseFloat(strings.TrimSpace(row[at[2]]), 64)
+		if err != nil {
+			return fmt.Errorf("degradation %q: want a number", row[at[2]])
+		}
+		all = append(all, placement.Degradation{Victim: row[at[0]], Neighbour: row[at[1]], By: x / 100})
+		return nil
+	})
+	return all, err
+}
+
+// taskRows reads what tasks do: what is not said is not known.
+func taskRows(r io.Reader) (all []placement.Task, err error) {
+	name, misses, load := -1, -1, -1
+	err = csvRows(r, func(header []string) error {
+		name, misses, load = columnOf(header, "task", "job"), columnOf(header, "misses"), columnOf(header, "load")
+		if name < 0 || misses < 0 && load < 0 {
+			return fmt.Errorf("columns %q: want task, and misses or load", header)
+		}
+		return nil
+	}, func(row []string) error {
+		t := placement.Task{Name: row[name], Misses: -1, Load: -1}
+		for _, c := range []struct {
+			what string
+			at   int
+			to   *float64
+			most float64
+		}{{"misses", misses, &t.Misses, placement.MostMisses}, {"load", load, &t.Load, 1}} {
+			if c.at < 0 || strings.TrimSpace(row[c.at]) == "" {
+				continue
+			}
+			x, err := strconv.ParseFloat(strings.TrimSpace(row[c.at]), 64)
+			if err != nil || !(x >= 0) || x > c.most {
+				return fmt.Errorf("%s of %s: %q: want a number from 0 to %.4g", c.what, t.Name, row[c.at], c.most)
+			}
+			*c.to = x
+		}
+		all = append(all, t)
+		return nil
+	})
+	return all, err
+}

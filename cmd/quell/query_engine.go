@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quell-dev/quell/internal/api/cluster"
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/store"
+	"github.com/quell-dev/quell/internal/store/spark"
+)
+
+// engineFlags say where else than at quell-server a query is carried out.
+type engineFlags struct {
+	engine, store string
+	rows          int
+}
+
+func (f *engineFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.engine, "engine", "", "ask Apache Spark at sc://HOST:PORT instead, by Spark Connect, with your own rights there ($QUELL_SPARK_TOKEN)")
+	cmd.Flags().StringVar(&f.store, "store", "", "with --engine: the store's folder, under the path that Spark's executors have it too")
+	cmd.Flags().IntVar(&f.rows, "rows", 100_000, "with --engine: at most so many rows")
+}
+
+// query asks Spark over the store's files as they stand.
+func (f *engineFlags) query(ctx context.Context, a *app, in *cluster.Query) (answer cluster.Answer, err error) {
+	if in.SQL == "" || f.store == "" || f.rows < 1 {
+		return answer, &usageError{errors.New("--engine: want SQL, --store DIR and at least one of --rows"), "see `quell query --help`"}
+	}
+	var from, to sample.Millis
+	for name, b := range map[string]struct {
+		text string
+		at   *sample.Millis
+	}{"since": {in.Since, &from}, "until": {in.Until, &to}} {
+		at, ok := sample.ParseWhen(b.text, sample.At(a.now()))
+		if b.text != "" && !ok {
+			return answer, &usageError{fmt.Errorf("--%s: %q", name, b.text), "give a time such as 2026-11-21T13:00:00Z, a day, or how long ago, such as 24h"}
+		}
+		*b.at = at
+	}
+	if err := spark.Check(f.engine); err != nil {
+		return answer, &usageError{fmt.Errorf("--engine: %w", err), "name Spark's Connect server"}
+	}
+	sn, err := store.Read(f.store)
+	if err != nil {
+		return answer, &usageError{err, "name quell-server's folder STATE_DIR/store with --store"}
+	}
+	s, err := spark.Open(ctx, f.engine, a.getenv("QUELL_SPARK_TOKEN"))
+	if err != nil {
+		return answer, &usageError{err, "start Spark's Connect server, or name it with --engine"}
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	sn.Segments = slices.DeleteFunc(sn.Segments, func(seg store.Segment) bool {
+		return seg.Table() == store.Samples && (seg.To < from || to > 0 && seg.From > to)
+	})
+	if err := s.Tables(ctx, spark.Files(sn), from, to); err != nil {
+		return answer, err
+	}
+	got, err := s.Query(ctx, in.SQL, f.rows)
+	if err != nil {
+		return answer, err
+	}
+	text, err := json.Marshal(got)
+	if err == nil {
+		err = json.Unmarshal(text, &answer) // it is the server's, spelled the same
+	}
+	return answer, err
+}

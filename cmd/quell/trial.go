@@ -1,0 +1,190 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/evaluation"
+	"github.com/quell-dev/quell/internal/logbook"
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// trials is what the flags of quell trial say, and what was done.
+type trials struct {
+	budget            int
+	rate              float64
+	lasts, poll, ends time.Duration
+	reason, out       string
+	any               bool
+
+	tried map[trialKey]bool
+	made  int
+	seen  map[string]bool // incidents that caps were made for
+}
+
+// trialKey is whom was capped for whom: once is enough.
+type trialKey struct{ victim, suspect sample.TaskName }
+
+func (a *app) trial() *cobra.Command {
+	t := trials{tried: map[trialKey]bool{}, seen: map[string]bool{}}
+	cmd := &cobra.Command{
+		Use: "trial --budget N --reason TEXT", Short: "cap reported suspects for a while each, and measure what comes of it", Args: cobra.NoArgs,
+		Long: `trial does what CPI²'s section 7 did: it waits for incidents in which the agent accuses
+somebody, caps the first antagonist for five minutes, one at a time and each pair of
+victim and suspect once, and at the end reports how often that helped (quell evaluate).
+It stops when its budget of caps is spent, when its time is over, or when interrupted;
+a cap that is in force then is lifted.
+
+The caps are an operator's: they work in every mode of enforcement, the agent refuses them
+for what must not be capped, undoes them by itself, and writes them to its audit log.`,
+		Example: `  quell trial --budget 20 --reason "how good is it, ticket 4711"
+  quell trial --budget 5 --within 8h --any --reason "suspects below the bar too" --out trial.html`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.runTrials(cmd.Context(), &t) },
+	}
+	flags := cmd.Flags()
+	flags.IntVar(&t.budget, "budget", 0, "caps at most (required)")
+	flags.Float64Var(&t.rate, "rate", plan.Paper().Rate, "CPU seconds a second")
+	flags.DurationVar(&t.lasts, "for", plan.Paper().For, "how long each")
+	flags.DurationVar(&t.ends, "within", 24*time.Hour, "wait for incidents so long")
+	flags.DurationVar(&t.poll, "poll", 2*time.Second, "how often the agent is asked")
+	flags.BoolVar(&t.any, "any", false, "also the best suspect where nobody is accused, as the paper did to plot correlations below its threshold")
+	flags.StringVar(&t.out, "out", "", "also write a report with plots to this file (HTML)")
+	reasonFlag(cmd, &t.reason)
+	return a.withJSON(cmd)
+}
+
+func (a *app) runTrials(ctx context.Context, t *trials) error {
+	switch {
+	case t.budget < 1:
+		return fmt.Errorf("--budget %d: want how many caps may be made, 1 or more", t.budget)
+	case !(t.rate > 0) || math.IsInf(t.rate, 0):
+		return fmt.Errorf("--rate %v: want CPU seconds a second above 0, e.g. 0.1", t.rate)
+	case t.lasts < plan.MinCap:
+		return fmt.Errorf("--for %v: want %v or more, e.g. 5m", t.lasts, plan.MinCap)
+	case t.poll <= 0 || t.ends <= 0:
+		return errors.New("--poll and --within: want durations above 0")
+	}
+	if err := needReason(t.reason); err != nil {
+		return err
+	}
+	if _, err := a.client().Status(ctx); err != nil {
+		return err
+	}
+	limited, stop := context.WithTimeout(ctx, t.ends)
+	defer stop()
+	for t.made < t.budget && limited.Err() == nil {
+		inc, suspect, err := a.next(limited, t)
+		if err == nil && inc != nil {
+			err = a.try(limited, t, inc, suspect)
+		}
+		if err != nil && limited.Err() == nil {
+			return err
+		}
+		wait(limited, t.poll)
+	}
+	// What came of it, whole.
+	last, done := fresh(ctx)
+	defer done()
+	var e evaluation.Evaluation
+	for id := range t.seen {
+		inc, err := a.client().Incident(last, id)
+		if err != nil {
+			return err
+		}
+		e.Add(&inc)
+	}
+	fmt.Fprintf(a.err, "quell: %d of %d caps were made\n", t.made, t.budget)
+	return a.showEvaluation(&e, t.out)
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// next finds an open incident whose suspect is to be capped, nil for none.
+func (a *app) next(ctx context.Context, t *trials) (*plan.Incident, *plan.Round, error) {
+	found, err := a.client().Incidents(ctx, logbook.Query{Open: true})
+	if err != nil {
+		return nil, nil, err
+	}
+	for i := range found.Incidents {
+		inc := &found.Incidents[i]
+		if !inc.MayBeANeighbour() || inc.Victim.Class != sample.LatencySensitive && !inc.Victim.Protected || capped(inc) {
+			continue
+		}
+		for k, s := range inc.Suspects {
+			if k >= inc.Antagonists && !(t.any && k == 0) || s.Excluded != "" || s.NeverCap || s.Class == sample.LatencySensitive ||
+				t.tried[trialKey{inc.Victim.Name, s.Name}] {
+				continue
+			}
+			return inc, &plan.Round{Suspect: s.Task, Correlation: s.Correlation}, nil
+		}
+	}
+	return nil, nil, nil
+}
+
+// capped reports whether a cap is in force for the incident already.
+func capped(inc *plan.Incident) bool {
+	for _, r := range inc.Rounds {
+		if r.Ended == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// try caps a suspect and waits until that is over.
+func (a *app) try(ctx context.Context, t *trials, inc *plan.Incident, r *plan.Round) error {
+	t.tried[trialKey{inc.Victim.Name, r.Suspect.Name}] = true
+	task := string(r.Suspect.Name)
+	done, err := a.client().Cap(ctx, api.CapRequest{Task: task, Rate: t.rate, For: t.lasts.String(), Reason: "trial: " + t.reason})
+	var refused *api.RefusedError
+	if errors.As(err, &refused) {
+		fmt.Fprintf(a.err, "quell: %s was not capped: %v\n", task, err)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	t.made++
+	t.seen[inc.ID] = true
+	fmt.Fprintf(a.err, "quell: %d of %d: %s of %s suffers; %s (correlation %.2f) is capped for %s\n", t.made, t.budget, inc.Signal, inc.Victim.Name, task, r.Correlation, t.lasts)
+	for ctx.Err() == nil {
+		now, err := a.client().Incident(ctx, inc.ID)
+		if err != nil && ctx.Err() == nil {
+			return err
+		}
+		for _, r := range now.Rounds {
+			if r.ID == done.ID && r.Ended != 0 {
+				fmt.Fprintf(a.err, "quell: %s: relative cost %s\n", r.Outcome, relative(r))
+				return nil
+			}
+		}
+		wait(ctx, t.poll)
+	}
+	last, stop := fresh(ctx)
+	defer stop()
+	if _, err := a.client().Uncap(last, api.UncapRequest{Task: task, Reason: "the trial was ended"}); err != nil && !errors.As(err, &refused) {
+		return fmt.Errorf("uncap %s: %w; its cap ends by itself within %s", task, err, t.lasts)
+	}
+	return nil
+}
+
+func relative(r *plan.Round) string {
+	if v := float64(r.RelativeCost); !math.IsNaN(v) {
+		return fmt.Sprintf("%.2f", v)
+	}
+	return "not measured"
+}
