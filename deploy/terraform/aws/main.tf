@@ -1,0 +1,131 @@
+# One dedicated host, filled with instances of one size, and on demand the family's
+# metal size and a second host of as many instances: the set-ups of chapters 5 and 6
+# of the AWS noisy-neighbour study. And instances of the size wherever the cloud puts
+# them, for how much these differ. A dedicated host is billed from its allocation to
+# its release, whatever runs on it.
+
+locals {
+  name = "quell-noisy-neighbour"
+}
+
+data "aws_vpc" "default" {
+  default = true
+}
+
+data "aws_subnets" "zone" {
+  filter {
+    name   = "vpc-id"
+    values = [data.aws_vpc.default.id]
+  }
+  filter {
+    name   = "availability-zone"
+    values = [var.availability_zone]
+  }
+}
+
+data "aws_subnets" "all" {
+  filter {
+    name   = "vpc-id"
+    values = [data.aws_vpc.default.id]
+  }
+}
+
+resource "aws_key_pair" "lab" {
+  key_name_prefix = local.name
+  public_key      = var.public_key
+}
+
+resource "aws_security_group" "lab" {
+  name_prefix = local.name
+  description = "SSH from the controller; everything among the nodes"
+  vpc_id      = data.aws_vpc.default.id
+
+  ingress {
+    description = "SSH"
+    from_port   = 22
+    to_port     = 22
+    protocol    = "tcp"
+    cidr_blocks = var.from
+  }
+
+  ingress {
+    description = "the nodes among themselves"
+    from_port   = 0
+    to_port     = 0
+    protocol    = "-1"
+    self        = true
+  }
+
+  egress {
+    from_port   = 0
+    to_port     = 0
+    protocol    = "-1"
+    cidr_blocks = ["0.0.0.0/0"]
+  }
+}
+
+# Within a cluster group one flow may have 10 Gbps, outside 5 (the study, 6.1).
+# Instances on dedicated hosts cannot be in one: theirs take two flows each.
+resource "aws_placement_group" "lab" {
+  name     = local.name
+  strategy = "cluster"
+}
+
+resource "aws_ec2_host" "host" {
+  count = var.servers ? 2 : 1
+
+  instance_family   = var.family
+  availability_zone = var.availability_zone
+  auto_placement    = "off"
+  tags              = { Name = "${local.name}-${count.index}" }
+}
+
+resource "aws_instance" "node" {
+  count = var.nodes
+
+  ami                    = var.ami
+  instance_type          = "${var.family}.${var.size}"
+  tenancy                = "host"
+  host_id                = aws_ec2_host.host[0].id
+  subnet_id              = data.aws_subnets.zone.ids[0]
+  key_name               = aws_key_pair.lab.key_name
+  vpc_security_group_ids = [aws_security_group.lab.id]
+  tags                   = { Name = "${local.name}-${count.index == 0 ? "test" : count.index}" }
+}
+
+resource "aws_instance" "metal" {
+  count = var.metal ? 1 : 0
+
+  ami                    = var.ami
+  instance_type          = "${var.family}.metal"
+  placement_group        = aws_placement_group.lab.name
+  subnet_id              = data.aws_subnets.zone.ids[0]
+  key_name               = aws_key_pair.lab.key_name
+  vpc_security_group_ids = [aws_security_group.lab.id]
+  tags                   = { Name = "${local.name}-metal" }
+}
+
+resource "aws_instance" "server" {
+  count = var.servers ? var.nodes : 0
+
+  ami                    = var.ami
+  instance_type          = "${var.family}.${var.size}"
+  tenancy                = "host"
+  host_id                = aws_ec2_host.host[1].id
+  subnet_id              = data.aws_subnets.zone.ids[0]
+  key_name               = aws_key_pair.lab.key_name
+  vpc_security_group_ids = [aws_security_group.lab.id]
+  tags                   = { Name = "${local.name}-server${count.index + 1}" }
+}
+
+# In turn in each zone of the region (the study, 5.2.1: fifty of m5.large).
+resource "aws_instance" "instance" {
+  count = var.instances
+
+  ami                    = var.ami
+  instance_type          = "${var.family}.${var.size}"
+  subnet_id              = data.aws_subnets.all.ids[count.index % length(data.aws_subnets.all.ids)]
+  key_name               = aws_key_pair.lab.key_name
+  vpc_security_group_ids = [aws_security_group.lab.id]
+  tags                   = { Name = "${local.name}-instance${count.index + 1}" }
+}
