@@ -13,13 +13,19 @@ CC_FOUND  := $(shell command -v $${CC:-gcc} || command -v clang)
 CXX_FOUND := $(shell command -v $${CXX:-g++} || command -v clang++)
 RACE      := $(if $(CC_FOUND),-race)
 
-.PHONY: help demo demo-figures fault cluster-fault churn test test-guests test-browser bench bench-agent lab-smoke lab-fault lab-load quality fuzz lint build generate clean bin/quell bin/quell-agent bin/quell-server
+.PHONY: help test-cluster demo cluster demo-figures fault cluster-fault churn test test-guests disk-figures test-xen test-browser test-spark fuzz-api cluster-specs bench bench-agent lab-smoke lab-fault lab-load quality fuzz lint build generate clean bin/quell bin/quell-agent bin/quell-server
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 demo: bin/quell bin/quell-agent ## build and run the demo: one noisy neighbour found, proved and quieted
 	bin/quell demo
+
+cluster: bin/quell bin/quell-agent bin/quell-server ## the same on a cluster: a server and three agents on this machine (root, a minute)
+	bin/quell demo --cluster
+
+test-cluster: ## the cluster's demo as a test: no sample lost or twice, nothing left behind (root, 2 minutes)
+	go vet -tags cluster ./internal/demo && go run ./internal/quelltest/tally -tags cluster -count 1 -timeout 10m -run TheCluster ./internal/demo
 
 demo-figures: bin/quell bin/quell-agent ## play the demo 45 times against what is promised of it (half an hour)
 	go run ./internal/demo/figures
@@ -31,27 +37,65 @@ churn: bin/quell-agent ## 100,000 cgroups come and go under the agent: it holds 
 cluster-fault: ## kill -9 of the bus's server, of agents, and of one of three nodes, 50 times each under load (30 minutes)
 	go test -count 1 -v -timeout 60m ./internal/bus -run '^Test(Cluster)?Kills$$' -args -kills 50
 
+scale: bin/quell-server ## 300,000 samples a second from 6,000 machines for five minutes: what the server takes of them, and what it costs (quiet machine, ulimit -n 7000)
+	bin/quell-server load --self --machines 6000 --tasks 50 --period 1s --for 5m
+
+# The S3 server of the tests: Versity's gateway over a folder. Built apart, no part of quell.
+S3SERVER = github.com/versity/versitygw/cmd/versitygw@v1.8.0
+S3BIN = $(HOME)/.cache/quell/bin
+test-s3: ## the store in S3-compatible storage, a real server that is killed; and two servers on it, one of which is
+	@test -x $(S3BIN)/versitygw || GOBIN=$(S3BIN) go install $(S3SERVER)
+	QUELL_TEST_S3=$(S3BIN)/versitygw go test -count 1 -v ./internal/store/s3
+	QUELL_TEST_S3=$(S3BIN)/versitygw go test -count 1 -v -run '^TestOneOfTwoServersIsKilled$$' ./cmd/quell-server
+	QUELL_TEST_S3=$(S3BIN)/versitygw go test -count 1 -v -run '^TestResultsInStorage$$' ./cmd/quell
+
 fault: bin/quell-agent ## kill -9 at 1,000 points and see that every limit comes back (root, 10 minutes)
 	CGO_ENABLED=0 go run ./internal/enforce/fault
 
 # Packages whose tests ask something of the machine may measure it, and would
-# disturb each other: they go one at a time, after all others.
-ALONE  = $(shell go list $(PKGS) | grep -Fx "$$(grep -lr --include='*_test.go' 'quelltest[.]Need' cmd internal | xargs -n1 dirname | sort -u | sed "s,^,$$(go list -m)/,")")
+# disturb each other: they go one at a time, after all others. Not so those of
+# BESIDE: they need a tool, root or cgroups, and nothing in them hangs on how fast.
+BESIDE = agent archtest atomicfile bus enforce enforce/fault guest lab/remote
+ALONE  = $(filter-out $(BESIDE:%=$(shell go list -m)/internal/%),$(shell go list $(PKGS) | grep -Fx "$$(grep -lr --include='*_test.go' 'quelltest[.]Need' cmd internal | xargs -n1 dirname | sort -u | sed "s,^,$$(go list -m)/,")"))
 OTHERS = $(filter-out $(ALONE),$(shell go list $(PKGS)))
 
+# go list -export compiles everything, tests as well, while nothing is measured yet.
 test: ## go vet, then every test with -race; lists what failed and what was skipped
 	@$(if $(and $(CC_FOUND),$(CXX_FOUND)),,echo 'needs a C and C++ compiler, for -race and DuckDB: apt-get install -y g++'; exit 1)
-	@status=0; go vet $(PKGS) || status=1; go build $(RACE) -o /dev/null $(PKGS) || status=1; \
-	go run ./internal/quelltest/tally $(RACE) -timeout 10m $(if $(OTHERS),-- $(OTHERS)) $(if $(ALONE),-- -p 1 $(ALONE)) || status=1; exit $$status
+	@status=0; go vet $(PKGS) || status=1; go list $(RACE) -export -test $(PKGS) >/dev/null || status=1; \
+	go run ./internal/quelltest/tally $(RACE) -vet=off -timeout 10m $(if $(OTHERS),-- $(OTHERS)) $(if $(ALONE),-- -p 1 $(ALONE)) || status=1; exit $$status
 
 test-guests: ## boot Linux guests in QEMU and test on their kernels what this one lacks (docs/guests.md)
 	@go run ./internal/guest/fetch
 	@status=0; GOARCH=arm64 go vet -tags inguest ./internal/guest/inside/... || status=1; go vet -tags guests ./internal/guest || status=1; \
 	go run ./internal/quelltest/tally -tags guests -count 1 -timeout 20m ./internal/guest || status=1; exit $$status
 
+disk-figures: ## ten times in a guest: a writer on a slow disk named, limited, let go (10 minutes)
+	@go run ./internal/guest/fetch
+	QUELL_TEST_ROUNDS=10 go run ./internal/quelltest/tally -tags guests -count 1 -timeout 45m -run TestV2/disk ./internal/guest
+
+test-xen: ## boot Xen with two guests in QEMU and test the lab's Xen environment in it (docs/xen.md; 10 minutes at most)
+	@go run ./internal/guest/fetch -xen
+	@status=0; go vet -tags inguest ./internal/guest/inside/xen || status=1; go vet -tags guests,xen ./internal/guest || status=1; \
+	go run ./internal/quelltest/tally -tags guests,xen -count 1 -timeout 10m -run '^TestXen$$' ./internal/guest || status=1; exit $$status
+
 test-browser: ## look at the lab's report in Chromium: widths, dark, print, contrast (apt-get install chromium; 2 minutes)
 	@status=0; go vet -tags browser ./internal/lab/render || status=1; \
 	go run ./internal/quelltest/tally -tags browser -count 1 -timeout 5m -run 'Browser|Print' ./internal/lab/render || status=1; exit $$status
+
+fuzz-api: bin/quell-server ## what the server answers to requests made from its OpenAPI document, and to spoilt ones (10 minutes; FUZZAPI='-for 1m')
+	go run ./internal/server/apifuzz $(FUZZAPI)
+
+# ulimit -n must allow two more than the connections, for the server and for the clients each.
+cluster-specs: ## how long a changed spec takes to 10,000 agents' connections (2 minutes)
+	ulimit -n 20000; go test -count 1 -run '^$$' -bench SpecReachesAgents -benchtime 10x -timeout 20m ./internal/bus -args -subscribers 10000
+
+# What pip brings is Spark itself; --no-deps leaves out what only Python needs.
+SPARK ?= $(HOME)/.cache/quell/spark
+test-spark: ## the same specs and quantiles from Apache Spark, a master and two workers, as from DuckDB (Java 17, python3; 3 minutes, once 430 MB)
+	@test -d $(SPARK) || { python3 -m venv $(SPARK) && $(SPARK)/bin/pip install -q --no-deps pyspark==4.3.0; }
+	@status=0; go vet -tags spark ./internal/store/duck || status=1; \
+	QUELL_SPARK_HOME=$$(echo $(SPARK)/lib/python3*/site-packages/pyspark) go run ./internal/quelltest/tally -tags spark -count 1 -timeout 25m -run Spark ./internal/store/duck || status=1; exit $$status
 
 bench: ## every benchmark once; comparisons print ratios
 	go test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) $(PKGS)
