@@ -93,8 +93,14 @@ func (h *hub) close() {
 const heartbeat = 15 * time.Second
 
 // events is the stream (WHATWG HTML, section 9.2, server-sent events). Event
-// "missed" says how many the follower was too slow for.
+// "missed" says how many the follower was too slow for. A HEAD has its answer with
+// the header: who asked sends the next request on the same connection, and would
+// wait for as long as the stream does.
 func (s *Server) events(w http.ResponseWriter, r *request) error {
+	if r.Method == http.MethodHead {
+		w.Header().Set("Content-Type", "text/event-stream")
+		return nil
+	}
 	c, missed, ok := s.hub.join()
 	if !ok {
 		return &httpError{http.StatusServiceUnavailable, "as many follow as may", "try again later"}

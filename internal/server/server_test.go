@@ -345,6 +345,33 @@ func TestSpecsGetVersions(t *testing.T) {
 	}
 }
 
+// A HEAD of what does not end does: the connection is free for the next request.
+func TestHeadOfEventsEnds(t *testing.T) {
+	b := newBench(t, nil)
+	web := httptest.NewServer(b)
+	defer web.Close()
+	defer b.hub.close()
+	one := http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}, Timeout: 10 * time.Second}
+	defer one.CloseIdleConnections()
+	for _, ask := range []string{"HEAD /v1/events", "GET /healthz"} {
+		method, path, _ := strings.Cut(ask, " ")
+		r, err := http.NewRequestWithContext(t.Context(), method, web.URL+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := one.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.Body.Close() != nil || resp.StatusCode != http.StatusOK {
+			t.Errorf("%s: %s, %v", ask, resp.Status, err)
+		}
+	}
+	if n := b.hub.count(); n != 0 {
+		t.Errorf("%d follow", n)
+	}
+}
+
 func TestEvents(t *testing.T) {
 	b := newBench(t, nil)
 	web := httptest.NewServer(b)
