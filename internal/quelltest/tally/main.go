@@ -10,6 +10,11 @@
 //
 //	tally -race -- ./pure ./other -- -p 1 ./alone
 //
+// With -again as the first argument, where no more than a few tests failed, each
+// is run once more, alone, after everything else: what then passes depends on the
+// machine and counts as passed, in a list of its own. A data race, a panic and a
+// test that ran out of time are never excused.
+//
 // It exits with 1 if a test failed, a package did not build, or a test was
 // skipped without naming what it needs ("needs NAME: reason").
 package main
@@ -20,6 +25,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -37,12 +43,24 @@ func run(w io.Writer, args []string) (bool, error) {
 	start := time.Now()
 	t := newTally(w)
 	all := true
+	again := len(args) > 0 && args[0] == "-again"
+	if again {
+		args = args[1:]
+	}
 	for _, r := range runs(args) {
 		ok, err := t.goTest(r)
 		if err != nil {
 			return false, err
 		}
 		all = all && ok
+	}
+	if again {
+		for _, r := range t.second() {
+			fmt.Fprintf(w, "\nonce more, alone: go test %s\n", strings.Join(r, " "))
+			if _, err := t.goTest(r); err != nil {
+				return false, err
+			}
+		}
 	}
 	fmt.Fprintf(w, "\n%.0f s\n", time.Since(start).Seconds())
 	return t.summary() && all, nil
@@ -65,9 +83,11 @@ func runs(args []string) (all [][]string) {
 	return all
 }
 
-// goTest takes in one run, and returns go test's own verdict: it sees what has
-// no event.
+// goTest takes in one run. It returns false where go test itself was not content
+// and no event says why.
 func (t *tally) goTest(args []string) (bool, error) {
+	t.args = args
+	before := t.failures
 	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
 	cmd.Stderr = os.Stderr
 	events, err := cmd.StdoutPipe()
@@ -82,5 +102,5 @@ func (t *tally) goTest(args []string) (bool, error) {
 	if readErr != nil {
 		return false, fmt.Errorf("read go test -json: %w", readErr)
 	}
-	return waitErr == nil, nil
+	return waitErr == nil || t.failures > before, nil
 }

@@ -20,9 +20,11 @@ type event struct {
 type test struct {
 	pkg, name string
 	output    strings.Builder
-	action    string // pass, fail, skip; "" while it runs
-	children  int    // subtests that count for themselves
-	failed    bool   // one of the children failed
+	action    string   // pass, fail, skip; "" while it runs
+	children  int      // subtests that count for themselves
+	failed    bool     // one of the children failed
+	args      []string // go test's, of the run it was in
+	second    bool     // it failed before
 }
 
 type tally struct {
@@ -33,10 +35,14 @@ type tally struct {
 	shown []string                    // figures that tests logged
 	lost  []string                    // packages that failed with no failed test
 	seen  int                         // packages that ended
+	args  []string                    // go test's, of this run
+
+	failures int             // packages that failed, in all runs
+	serious  map[string]bool // packages with a failure that no second run excuses
 }
 
 func newTally(w io.Writer) *tally {
-	return &tally{w: w, tests: map[[2]string]*test{}, other: map[string]*strings.Builder{}}
+	return &tally{w: w, tests: map[[2]string]*test{}, other: map[string]*strings.Builder{}, serious: map[string]bool{}}
 }
 
 // read takes events until the stream ends. Lines that are no JSON (a linker's
@@ -84,7 +90,7 @@ func (t *tally) takeTest(e event) {
 	key := [2]string{e.Package, e.Test}
 	c := t.tests[key]
 	if c == nil {
-		c = &test{pkg: e.Package, name: e.Test}
+		c = &test{pkg: e.Package, name: e.Test, args: t.args}
 		t.tests[key] = c
 		t.order = append(t.order, c)
 		// The seeds of a fuzz target are one test.
@@ -95,6 +101,7 @@ func (t *tally) takeTest(e event) {
 	switch e.Action {
 	case "output":
 		c.output.WriteString(e.Output)
+		t.serious[e.Package] = t.serious[e.Package] || serious.MatchString(e.Output)
 		if m := figure.FindStringSubmatch(e.Output); m != nil {
 			t.shown = append(t.shown, c.name+": "+m[1])
 		}
@@ -136,6 +143,7 @@ func (t *tally) endPackage(e event) {
 		broken = broken || c.action == "fail"
 	}
 	if e.Action == "fail" {
+		t.failures++
 		if out := t.other[e.Package]; out != nil {
 			fmt.Fprint(t.w, out.String())
 		}
@@ -146,6 +154,57 @@ func (t *tally) endPackage(e event) {
 	if count > 0 || e.Action == "fail" {
 		fmt.Fprintf(t.w, "%-5s %-60s %6.1f s\n", verdict, e.Package, e.Elapsed)
 	}
+}
+
+// serious is what a test prints that no second run makes good.
+var serious = regexp.MustCompile(`^panic: |^fatal error: |WARNING: DATA RACE|race detected during execution`)
+
+// maxSecond is how many tests may have failed for a second run: more is no accident.
+const maxSecond = 4
+
+// second is the runs that try again what failed, one for each test, or subtest of
+// the first level, and forgets how those went.
+func (t *tally) second() (all [][]string) {
+	if len(t.lost) > 0 {
+		return nil
+	}
+	var roots []*test
+	for _, c := range t.order {
+		if c.action != "fail" || strings.Count(c.name, "/") > 1 || c.failed && strings.Count(c.name, "/") == 0 {
+			continue
+		}
+		if t.serious[c.pkg] {
+			return nil
+		}
+		roots = append(roots, c)
+	}
+	if len(roots) > maxSecond {
+		return nil
+	}
+	for _, c := range roots {
+		for _, d := range t.order {
+			above, below := strings.HasPrefix(c.name, d.name+"/"), strings.HasPrefix(d.name, c.name+"/")
+			if d.pkg == c.pkg && (d == c || above || below) && d.action != "skip" {
+				d.second = d.second || d.action == "fail"
+				d.action, d.failed = "", false
+			}
+		}
+		var levels []string
+		for level := range strings.SplitSeq(c.name, "/") {
+			levels = append(levels, "^"+regexp.QuoteMeta(level)+"$")
+		}
+		all = append(all, append(flags(c.args), "-count=1", "-run", strings.Join(levels, "/"), c.pkg))
+	}
+	return all
+}
+
+// flags is go test's arguments without the packages at their end.
+func flags(args []string) []string {
+	n := len(args)
+	for n > 0 && strings.Contains(args[n-1], "/") && (n < 2 || args[n-2] != "-run") {
+		n--
+	}
+	return args[:n:n]
 }
 
 // counts reports whether a test counts by itself: a group counts through its
@@ -165,13 +224,16 @@ var need = regexp.MustCompile(`needs ([\w.-]+): (.*)`)
 // summary prints the end of the run and reports whether all is well.
 func (t *tally) summary() bool {
 	var passed, unnamed int
-	var failed, skipped []string
+	var failed, second, skipped []string
 	byNeed := map[string]int{}
 	for _, c := range t.order {
 		switch {
 		case !c.counts():
 		case c.action == "pass":
 			passed++
+			if c.second {
+				second = append(second, c.pkg+" "+c.name)
+			}
 		case c.action == "fail":
 			failed = append(failed, c.pkg+" "+c.name)
 		case c.action == "skip":
@@ -188,6 +250,7 @@ func (t *tally) summary() bool {
 		failed = append(failed, p+" (the package itself)")
 	}
 	t.list("figures", t.shown)
+	t.list("failed, then passed alone", second)
 	t.list("failed", failed)
 	t.list("skipped", skipped)
 	if len(byNeed) > 0 {
