@@ -93,7 +93,7 @@ type agent struct {
 	conf string
 	uid  int
 	cmd  *exec.Cmd
-	log  bytes.Buffer
+	log  quelltest.Output
 }
 
 func startAgent(t *testing.T, uid int) *agent {
