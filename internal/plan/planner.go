@@ -274,7 +274,8 @@ func (p *Planner) act(now sample.Millis, inc *Incident, f detect.Finding, window
 	c.round.Feedback, c.round.curve = follows != nil, follows
 }
 
-// try holds the first suspect for a moment, to find out whether it is the one.
+// try holds the first suspect for a moment, to find out whether it is the one:
+// never longer than an accused one.
 func (p *Planner) try(now sample.Millis, inc *Incident, f detect.Finding, window func(sample.TaskKey) []detect.Point, out *Output) {
 	s := &f.Suspects[0]
 	trials := 0
@@ -285,7 +286,8 @@ func (p *Planner) try(now sample.Millis, inc *Incident, f detect.Finding, window
 	}
 	inc.Reason = fmt.Sprintf("%s explains it, but so may chance or another suspect", s.Name)
 	a, ok := p.policy.limited(f.Signal, s.Task)
-	what := fmt.Sprintf("hold %s to %s for %s to find out", s.Name, a.Limit(), p.policy.Trial)
+	lasts := min(p.policy.Trial, p.policy.For)
+	what := fmt.Sprintf("hold %s to %s for %s to find out", s.Name, a.Limit(), lasts)
 	switch why := cmp.Or(mayHelp(f.Victim), mayCap(s.Task), inc.tried(s.Key)); {
 	case why != "":
 		inc.Reason += "; not tried: " + why
@@ -298,7 +300,7 @@ func (p *Planner) try(now sample.Millis, inc *Incident, f detect.Finding, window
 		inc.Reason += "; not tried: as many caps are in force as allowed"
 	default:
 		inc.Advice = what
-		a.Until, a.By, a.Why = now.Add(p.policy.Trial), auto, "trial: "+inc.Reason
+		a.Until, a.By, a.Why = now.Add(lasts), auto, "trial: "+inc.Reason
 		c := p.start(now, inc, a, s.Correlation, window, out)
 		c.round.Trial = true
 	}

@@ -73,8 +73,8 @@ type Policy struct {
 	// MaxCaps is how many caps may be in force on the machine at once.
 	MaxCaps int
 	// Trial is how long a suspect is held to find out whether it is the one,
-	// where detection cannot tell (detect.Finding.Trial); 0 forbids it. Trials is
-	// how many an incident may have. Not in the paper.
+	// where detection cannot tell (detect.Finding.Trial), at most For; 0 forbids
+	// it. Trials is how many an incident may have. Not in the paper.
 	Trial  time.Duration
 	Trials int
 	// Outliers under a cap, its first sample left out, make another round.
@@ -91,6 +91,9 @@ func Paper() Policy {
 	return Policy{Mode: Advise, Rate: 0.1, BestEffortRate: 0.01, For: 5 * time.Minute, MaxCaps: 8,
 		ConfineWithin: 24 * time.Hour, ConfineFor: 30 * time.Minute, Trials: 4, Outliers: 3, Calm: 5 * time.Minute, Settle: 30 * time.Minute}
 }
+
+// Tries reports whether suspects may be held to find out.
+func (p Policy) Tries() bool { return p.Mode == On && p.Trial > 0 && p.Trials > 0 }
 
 // rate is the cap for a suspect.
 func (p Policy) rate(t sample.Task) float64 {

@@ -34,9 +34,10 @@ func TestATrialIsMadeOnlyWherePolicyAllowsIt(t *testing.T) {
 		says            string
 	}{
 		{"allowed", nil, web(), hog(), true, "hold /hog to 0.1 CPU-s/s for 3m0s"},
-		{"by default there are none", func(p *plan.Policy) { p.Trial = plan.Paper().Trial }, web(), hog(), false, "so may chance"},
+		{"the paper has none", func(p *plan.Policy) { p.Trial = plan.Paper().Trial }, web(), hog(), false, "so may chance"},
 		{"advise only says it", func(p *plan.Policy) { p.Mode = plan.Advise }, web(), hog(), false, "hold /hog"},
 		{"off", func(p *plan.Policy) { p.Mode = plan.Off }, web(), hog(), false, "so may chance"},
+		{"no longer than a cap", func(p *plan.Policy) { p.Trial = time.Hour; p.For = 3 * time.Minute }, web(), hog(), true, "for 3m0s"},
 		{"never-cap", nil, web(), never, false, "never-cap"},
 		{"latency-sensitive", nil, web(), served, false, "latency-sensitive"},
 		{"for a batch task nobody is held", nil, batch, hog(), false, "not protected"},
