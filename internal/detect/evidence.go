@@ -88,6 +88,7 @@ type bench struct {
 	proofs         []proof
 	victim         int
 	spread, sigmas float64 // of the victim's spec
+	mean           float64 // of the weights, taken off y
 	// newest is how far back, from upTo, the end of the newest bad interval, those
 	// reach that are to be explained: the window that makes an anomaly.
 	newest time.Duration
@@ -299,7 +300,7 @@ func (t *bench) load(d *Detector, s *series, victim int) bool {
 	if n < fewest || ngood < d.params.Outliers || nbad < d.params.Outliers {
 		return false
 	}
-	centre(t.y)
+	t.mean = centre(t.y)
 	t.column = t.column[:0]
 	for i := range s.tasks {
 		k := &s.tasks[i]
@@ -388,7 +389,9 @@ func (t *bench) share() {
 // of what the model says it should have: what the others of the model did
 // meanwhile taken off, its cost while the suspect was held beside its cost in
 // bad intervals before and after. The first interval of each hold is half of
-// something else and left out.
+// something else and left out. The weight that the model is of hardly falls while a
+// cost that was many times the threshold is still over it, so two thirds of what was
+// promised in cost will do as well.
 func (t *bench) denies(a int, beta []float64) bool {
 	var y, u, n [2]float64 // not held and bad; held
 	own := t.of(t.proofs[a].slot)
@@ -413,7 +416,18 @@ func (t *bench) denies(a int, beta []float64) bool {
 	if n[0] == 0 || n[1] == 0 {
 		return false
 	}
-	return y[0]/n[0]-y[1]/n[1] < beta[a]*(u[0]/n[0]-u[1]/n[1])/2
+	bad, under := t.mean+y[0]/n[0], t.mean+y[1]/n[1]
+	promised := beta[a] * (u[0]/n[0] - u[1]/n[1])
+	return bad-under < promised/2 && unweigh(bad)-unweigh(under) < (unweigh(bad)-unweigh(bad-promised))*2/3
+}
+
+// unweigh is the inverse of weight: a cost, in thresholds. What is taken off for
+// others may leave more than a weight can be.
+func unweigh(w float64) float64 {
+	if w > 0 {
+		return 1 / (1 - min(w, 0.99))
+	}
+	return max(0, 1+w)
 }
 
 // level is how much more something is in the newest bad intervals than in the
@@ -473,7 +487,8 @@ func dot(a, b []float64) (sum float64) {
 	return sum
 }
 
-func centre(x []float64) {
+// centre takes the mean off, and returns it.
+func centre(x []float64) float64 {
 	var sum float64
 	for _, v := range x {
 		sum += v
@@ -482,6 +497,7 @@ func centre(x []float64) {
 	for i := range x {
 		x[i] -= sum
 	}
+	return sum
 }
 
 // lag is the autocorrelation at one interval of values with mean 0.

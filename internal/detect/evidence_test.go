@@ -292,6 +292,45 @@ func TestATrialsEndIsLookedAt(t *testing.T) {
 	}
 }
 
+// TestAHoldThatLeavesTheCostOverItsThresholdMayHelp: on the run queue a victim that
+// waits twenty times as long as alone still waits over its threshold while the
+// suspect is held, which uses a tenth of a CPU then. That the cost fell to a fraction
+// is what counts; a hold under which it stays is in vain.
+func TestAHoldThatLeavesTheCostOverItsThresholdMayHelp(t *testing.T) {
+	for _, c := range []struct {
+		under   float64 // s/CPU-s, alone 0.04 and beside it 0.9; the threshold is at 0.09
+		accused bool
+	}{{0.05, true}, {0.15, true}, {0.2, true}, {0.8, false}, {0.9, false}} {
+		d := New(evident(t))
+		rng := rand.New(rand.NewPCG(5, 11))
+		var all []Finding
+		held := 0
+		for m := range 66 {
+			v, s := victim(1, 0.04), suspect(2, 0.02)
+			if m >= 24 && (m-24)/6%2 == 0 {
+				v.Cost, s = 0.9, suspect(2, 0.75)
+			}
+			if held > 0 { // it goes on wanting
+				v.Cost, s = c.under, suspect(2, 0.1)
+				s.Flags, held = sample.Capped, held-1
+			}
+			v.Cost *= 1 + 0.1*rng.NormFloat64()
+			v.Spec = ready(0.04, 0.01)
+			at := sample.Millis(m+1) * minute
+			d.Observe(signal(t, sample.RunQ), at, []Reading{v, s, suspect(3, 0.3*(1+0.3*rng.NormFloat64()))})
+			for _, f := range drain(d, at) {
+				if f.Trial && len(asked(all)) == 0 {
+					held = 7
+				}
+				all = append(all, f)
+			}
+		}
+		if got := accused(all); len(asked(all)) == 0 || slices.Contains(got, 2) != c.accused || slices.Contains(got, 3) {
+			t.Errorf("a cost of %g under the hold: tried %v, accused %v", c.under, asked(all), got)
+		}
+	}
+}
+
 // TestWhatWasCountedBeforeTheSpecCounts: the neighbour begins when the victim's spec
 // has just become ready. What it cost before can be judged by then.
 func TestWhatWasCountedBeforeTheSpecCounts(t *testing.T) {
