@@ -41,7 +41,7 @@ and simulations whose truth is known, is the share of accusations that were righ
 		Example: `  quell evaluate
   quell evaluate --out evaluation.html
   quell replay --json trace.parquet | quell evaluate -
-  quell sim --trial 3m --rule evidence --json --incidents run.jsonl && quell evaluate run.jsonl`,
+  quell sim --json --incidents run.jsonl && quell evaluate run.jsonl`,
 		RunE: func(cmd *cobra.Command, files []string) error { return a.runEvaluate(cmd.Context(), &f, files) },
 	}
 	flags := cmd.Flags()

@@ -57,7 +57,7 @@ With --json every incident is a line, and the last line is the summary.`,
 		RunE: func(cmd *cobra.Command, files []string) error { return a.runReplay(cmd, &f, files) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.rule, "rule", string(detect.Quell), "rule that detects: "+names(detect.Rules()))
+	flags.StringVar(&f.rule, "rule", string(detect.Default), "rule that detects: "+names(detect.Rules()))
 	flags.StringVar(&f.columns, "columns", "", "what a CSV's columns are: a YAML file, or "+strings.Join(slices.Sorted(maps.Keys(recording.Maps())), ", "))
 	flags.StringVar(&f.specs, "specs", "learn", "learn: on the way, as an agent does; whole: out of the whole recording first")
 	flags.BoolVar(&f.byTask, "by-task", false, "a spec for each task instead of each job")

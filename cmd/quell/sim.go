@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/quell-dev/quell/internal/config"
 	"github.com/quell-dev/quell/internal/detect"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/quality"
@@ -39,9 +40,9 @@ same report. docs/sim.md describes the model, docs/rules.md the rules.
 
 A scenario is a family's name or a pattern of names (` + "`quell sim --list`" + `); "everyday"
 is a machine without antagonists.`,
-		Example: `  quell sim                                        # every family once, rule quell
+		Example: `  quell sim                                        # every family once, by default rule and trials
   quell sim --scenario 'llc/*/mild/*' --rule cpi2  # the paper's rule on mild slowdowns
-  quell sim --rule evidence --trial 3m             # may hold a suspect to find out
+  quell sim --trial 0                              # no suspect is held to find out
   quell sim --scenario everyday --machines 100 --for 24h
   quell sim --scenario llc/bursts/strong/plain --trace bursts.csv  # samples with labels
   quell sim --seed 7 --json | jq .precision`,
@@ -52,10 +53,10 @@ is a machine without antagonists.`,
 	flags.IntVar(&s.machines, "machines", 1, "machines of each family")
 	flags.DurationVar(&s.takes, "for", 150*time.Minute, "how long each machine is played, in its own time")
 	flags.StringVar(&s.scenario, "scenario", "*", "which families")
-	flags.StringVar(&s.rule, "rule", string(detect.Quell), "rule that detects: "+names(detect.Rules()))
+	flags.StringVar(&s.rule, "rule", string(detect.Default), "rule that detects: "+names(detect.Rules()))
 	flags.StringVar(&s.mode, "enforcement", plan.On.String(), "on: caps act back on the machine; advise: nobody is capped")
 	flags.StringVar(&s.cap, "cap", "fixed", "fixed: the paper's hard cap; feedback: caps that take no more than the victim needs")
-	flags.DurationVar(&s.trial, "trial", 0, "hold a suspect for so long where rule evidence cannot tell; 0: never")
+	flags.DurationVar(&s.trial, "trial", config.Default().Enforce.Trial, "hold a suspect for so long where rule evidence cannot tell; 0: never")
 	flags.StringVar(&s.trace, "trace", "", "write every sample, and the labels, to this file (CSV)")
 	flags.StringVar(&s.incidents, "incidents", "", "write every incident, and the summary last, to this file (JSON lines, for quell evaluate)")
 	flags.IntVar(&s.workers, "workers", 0, "machines played at once; 0: one a CPU")
@@ -129,7 +130,7 @@ func (a *app) runSim(s *simulation) error {
 		return &usageError{fmt.Errorf("--cap %q: want fixed or feedback", s.cap), "see `quell sim --help`"}
 	}
 	policy.Trial = s.trial
-	params.Switches.Presume = params.Switches.Presume && s.trial == 0 // a trial tells
+	params.Tries = policy.Tries()
 	if s.machines < 1 || s.takes < time.Minute {
 		return &usageError{fmt.Errorf("--machines %d --for %s: want at least one machine and one minute", s.machines, s.takes), "see `quell sim --help`"}
 	}

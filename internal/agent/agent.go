@@ -201,6 +201,7 @@ func New(p Parts) (*Agent, error) {
 		a.Log.Warn("enforcement is as an operator set it", "mode", m, "configured", policy.Mode)
 		policy.Mode = m
 	}
+	a.detector.Try(p.Config.Tries(policy))
 	a.machine = p.Config.MachineName()
 	a.planner = plan.New(a.machine, params.Rule, policy)
 	known, err := a.disk.loadOffenders()

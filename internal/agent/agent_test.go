@@ -16,6 +16,8 @@ import (
 // bubble runs a test in a time of its own.
 func bubble(t *testing.T, f func(t *testing.T)) { synctest.Test(t, f) }
 
+// The whole loop by the rule and the trials that are the default: at the third
+// outlier the suspect is held to find out, and once that says enough it is capped.
 func TestLearnsDetectsCapsAndLifts(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=on")
@@ -24,6 +26,15 @@ func TestLearnsDetectsCapsAndLifts(t *testing.T) {
 		r.start()
 		defer r.stop()
 		r.learn()
+		limited := func(when, want string) {
+			t.Helper()
+			if got := r.values[noisy.limit()]; got != want {
+				t.Errorf("%s the limit is %q, want %q", when, got, want)
+			}
+			if got := r.values[quiet.limit()]; got != "max" {
+				t.Errorf("%s the limit of one who did nothing is %q", when, got)
+			}
+		}
 
 		noisy.set(1.5)
 		r.pass(2 * time.Minute) // two bad windows
@@ -39,37 +50,42 @@ func TestLearnsDetectsCapsAndLifts(t *testing.T) {
 		r.pass(time.Second)
 		closed := sample.At(time.Now())
 		all := r.incidents()
-		if len(all) != 1 || all[0].Opened != closed || all[0].Victim.Name != "/web/1" || len(all[0].Rounds) != 1 {
+		if len(all) != 1 || all[0].Opened != closed || all[0].Victim.Name != "/web/1" || len(all[0].Rounds) != 1 || all[0].Antagonists != 0 {
 			t.Fatalf("at %d: %+v", closed, all)
 		}
 		round := all[0].Rounds[0]
-		if round.Suspect.Name != "/batch/noisy-1" || round.Rate != 0.1 || round.Until != closed.Add(5*time.Minute) || round.By != "quell" {
+		if round.Suspect.Name != "/batch/noisy-1" || round.Rate != 0.1 || round.Until != closed.Add(3*time.Minute) || round.By != "quell" || !round.Trial {
 			t.Errorf("round %+v", round)
 		}
-		if got := r.values[noisy.limit()]; got != "0.1" {
-			t.Errorf("the limit is %q", got)
-		}
-		if got := r.values[quiet.limit()]; got != "max" {
-			t.Errorf("the limit of one who did nothing is %q", got)
-		}
+		limited("in the trial", "0.1")
 		if s := r.status(); len(s.Caps) != 1 || s.Open != 1 || s.Mode != plan.On {
 			t.Errorf("status %+v", s)
 		}
 		if v := r.task("/batch/noisy-1"); !v.Capped {
 			t.Errorf("task %+v", v)
 		}
-
-		r.pass(5*time.Minute - time.Second)
-		if got := r.values[noisy.limit()]; got != "0.1" {
-			t.Errorf("a second before the lease's end the limit is %q", got)
-		}
+		r.pass(3*time.Minute - time.Second)
+		limited("a second before the trial's end", "0.1")
 		r.pass(time.Second)
-		if got := r.values[noisy.limit()]; got != "max" {
-			t.Errorf("at the lease's end the limit is %q", got)
+		limited("at the trial's end", "max")
+
+		began := r.accused(15 * time.Minute)
+		if began.Suspect.Name != "/batch/noisy-1" || began.Rate != 0.1 || began.Until != began.From.Add(5*time.Minute) || began.From != sample.At(time.Now()) {
+			t.Errorf("round %+v", began)
 		}
+		limited("accused,", "0.1")
+		r.pass(5*time.Minute - time.Second)
+		limited("a second before the lease's end", "0.1")
+		r.pass(time.Second)
+		limited("at the lease's end", "max")
 		inc := r.incidents()[0]
-		if inc.Outcome != plan.TruePositive || inc.Rounds[0].RelativeCost > 0.6 {
-			t.Errorf("outcome %s, round %+v", inc.Outcome, inc.Rounds[0])
+		if len(inc.Rounds) < 2 || inc.Antagonists != 1 || inc.Outcome != plan.TruePositive {
+			t.Errorf("outcome %s, incident %+v", inc.Outcome, inc)
+		}
+		for i, round := range inc.Rounds {
+			if round.Trial != (i < len(inc.Rounds)-1) || round.Outcome != plan.TruePositive || round.RelativeCost > 0.6 {
+				t.Errorf("round %d: %+v", i, round)
+			}
 		}
 		noisy.set(0)
 		r.pass(6 * time.Minute)
@@ -84,8 +100,8 @@ func TestLearnsDetectsCapsAndLifts(t *testing.T) {
 			}
 			did = append(did, e.What+" "+e.Result)
 		}
-		if got := strings.Join(did, ", "); got != "cap ok, uncap ok" {
-			t.Errorf("audit: %s", got)
+		if got, want := strings.Join(did, ", "), strings.Repeat(", cap ok, uncap ok", len(inc.Rounds))[2:]; got != want {
+			t.Errorf("audit: %s; want %s", got, want)
 		}
 	})
 }
@@ -116,7 +132,8 @@ func TestAdviseOnlySays(t *testing.T) {
 // antagonist costs is no measure of it.
 func TestWhatIncidentsTeach(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		r := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=on", "spec.every=1m")
+		// The trial lasts as long as the story.
+		r := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=on", "enforce.trial=5m", "spec.every=1m")
 		noisy := r.add("/batch/noisy-1", 0.5)
 		noisy.cost = func() float64 { return 2 + 3*max(0, 0.3-noisy.rate()) } // it suffers under a cap
 		v := r.suffering(noisy)

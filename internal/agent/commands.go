@@ -234,7 +234,9 @@ func (a *Agent) setMode(now sample.Millis, who string, r api.ModeRequest) (api.D
 	m, err := plan.ParseMode(r.Mode)
 	if err == nil {
 		a.overrides.Mode = m.String()
-		err = errors.Join(a.carryOut(now, a.planner.SetMode(now, m)), a.disk.saveOverrides(&a.overrides))
+		out := a.planner.SetMode(now, m)
+		a.detector.Try(a.config.Tries(a.planner.Policy()))
+		err = errors.Join(a.carryOut(now, out), a.disk.saveOverrides(&a.overrides))
 	}
 	a.audit(now, who, "enforcement "+r.Mode, plan.Action{Why: r.Reason}, err)
 	if err != nil {

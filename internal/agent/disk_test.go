@@ -62,11 +62,11 @@ func TestRestart(t *testing.T) {
 		if s := r.spec("web"); s.State != spec.Ready || s.Samples != 12 {
 			t.Errorf("the spec is %+v", s)
 		}
-		r.pass(3 * time.Minute) // good samples to tell suspects apart by
+		r.pass(12 * time.Minute) // good samples to tell suspects apart by: evidence is of twelve intervals
 		noisy.set(1.5)
 		r.pass(3 * time.Minute)
 		if all := r.incidents(); len(all) != 2 || len(r.status().Caps) != 1 {
-			t.Errorf("six minutes after the restart: caps %+v, incidents %+v", r.status().Caps, all)
+			t.Errorf("a quarter of an hour after the restart: caps %+v, incidents %+v", r.status().Caps, all)
 		}
 	})
 }

@@ -17,7 +17,8 @@ func TestAFeedbackCapFollowsTheVictim(t *testing.T) {
 	for _, stop := range []bool{false, true} {
 		t.Run(fmt.Sprint("stop ", stop), func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				r := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=on", "enforce.cap=feedback", "detect.correlation=0.03")
+				// By a rule that accuses at the third outlier: trials are fixed caps.
+				r := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=on", "enforce.cap=feedback", "detect.rule=quell", "detect.correlation=0.03")
 				noisy := r.add("/batch/noisy-1", 0.05)
 				v := r.suffering(noisy)
 				v.cost = func() float64 { return 1 + 0.01*float64(time.Now().Minute()%5) + 0.03*noisy.rate()*noisy.rate() }
@@ -71,7 +72,8 @@ func TestAdjustingACapThatIsNotOurs(t *testing.T) {
 	for _, taken := range []bool{true, false} {
 		t.Run(fmt.Sprint("taken over ", taken), func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				r := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=on", "enforce.cap=feedback", "detect.correlation=0.03")
+				// By a rule that accuses at the third outlier: trials are fixed caps.
+				r := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=on", "enforce.cap=feedback", "detect.rule=quell", "detect.correlation=0.03")
 				noisy := r.add("/batch/noisy-1", 0.05)
 				v := r.suffering(noisy)
 				v.cost = func() float64 { return 1 + 0.01*float64(time.Now().Minute()%5) + 0.03*noisy.rate()*noisy.rate() }

@@ -460,6 +460,23 @@ func (r *rig) task(name string) api.TaskView {
 	return all[i]
 }
 
+// accused lets time go by until somebody is held whom the newest incident accuses,
+// not to find out who it is, and returns that round.
+func (r *rig) accused(within time.Duration) *plan.Round {
+	r.t.Helper()
+	for range within / (10 * time.Second) {
+		r.pass(10 * time.Second)
+		if all := r.incidents(); len(all) > 0 && len(all[len(all)-1].Rounds) > 0 {
+			rounds := all[len(all)-1].Rounds
+			if last := rounds[len(rounds)-1]; !last.Trial && last.Ended == 0 {
+				return last
+			}
+		}
+	}
+	r.t.Fatalf("nobody was accused and held within %s: %+v", within, r.incidents())
+	return nil
+}
+
 // spec is what the agent knows of a job now.
 func (r *rig) spec(job sample.JobName) (s spec.Spec) {
 	r.t.Helper()

@@ -57,14 +57,14 @@ type Spec struct {
 
 // Detect is how to judge.
 type Detect struct {
-	Rule          string        `key:"rule" help:"quell; evidence, which regresses over all suspects and can try them (docs/rules.md); or cpi2 for the paper's rules and nothing else" oneof:"quell evidence cpi2"`
+	Rule          string        `key:"rule" help:"evidence, which regresses over all suspects and can try them (docs/rules.md); quell, which goes by the correlation; or cpi2 for the paper's rules and nothing else" oneof:"evidence quell cpi2"`
 	Sigmas        float64       `key:"sigmas" help:"a cost over mean + this many standard deviations is an outlier" min:"0" max:"100"`
 	Outliers      int           `key:"outliers" help:"outliers that make an anomaly" min:"1" max:"1000"`
 	OutlierWindow time.Duration `key:"outlier_window" help:"within this long" min:"100ms" max:"24h"`
 	Window        time.Duration `key:"window" help:"correlate victim and suspects over this long" min:"100ms" max:"24h"`
-	LookBack      time.Duration `key:"look_back" help:"where no interval of the window was good, compare with older good ones, at most so old (rule quell)" min:"0s" max:"24h"`
+	LookBack      time.Duration `key:"look_back" help:"where no interval of the window was good, compare with older good ones, at most so old (not rule cpi2)" min:"0s" max:"24h"`
 	Correlation   float64       `key:"correlation" help:"what accuses a suspect" min:"-1" max:"1"`
-	LeastPressure float64       `key:"least_pressure" help:"what a suspect must have used in the bad intervals, CPU-s/s (rule quell)" min:"0" max:"1024"`
+	LeastPressure float64       `key:"least_pressure" help:"what a suspect must have used in the bad intervals, CPU-s/s (not rule cpi2)" min:"0" max:"1024"`
 	Pace          time.Duration `key:"pace" help:"least time between two analyses" min:"0s" max:"1h"`
 	Top           int           `key:"top" help:"suspects listed in an incident" min:"1" max:"1000"`
 	Switches      Switches      `key:"switches"`
@@ -81,7 +81,7 @@ type Switches struct {
 	PhaseChange   string `key:"phase_change" help:"accuse only who used more when the victim was bad; a change of the victim's own is a finding of its own" oneof:"rule on off"`
 	Evidence      string `key:"evidence" help:"accuse by regression over all suspects and all that is kept, not by the correlation" oneof:"rule on off"`
 	Accounts      string `key:"accounts" help:"with evidence: accuse who came only once where CPU time leaves nobody else" oneof:"rule on off"`
-	Presume       string `key:"presume" help:"with evidence, where enforce.trial is 0: accuse whom a trial would be worth if it clears the correlation too" oneof:"rule on off"`
+	Presume       string `key:"presume" help:"with evidence: accuse whom a trial would be worth if it clears the correlation too; rule: where no trial is made, since enforce.mode is not on, enforce.trial is 0s or the victim is none to cap for" oneof:"rule on off"`
 	OwnCauses     string `key:"own_causes" help:"own quota, steal and self-wait are findings of their own" oneof:"rule on off"`
 }
 
@@ -100,7 +100,7 @@ type Enforce struct {
 	ConfineWithin  time.Duration `key:"confine_within" help:"within this long" min:"1m" max:"8760h"`
 	ConfineFor     time.Duration `key:"confine_for" help:"how long caps of repeat offenders last" min:"1s" max:"168h"`
 	Period         time.Duration `key:"quota_period" help:"CPU bandwidth period of a cap; 0s: the cgroup's own (the paper's example: 250ms)" min:"0s" max:"1s"`
-	Trial          time.Duration `key:"trial" help:"hold a suspect for so long to find out whether it is the one, where rule evidence cannot tell; 0s: never" min:"0s" max:"1h"`
+	Trial          time.Duration `key:"trial" help:"with mode on, hold a suspect for so long, at most enforce.for, to find out whether it is the one, where rule evidence cannot tell; 0s: never" min:"0s" max:"1h"`
 	Trials         int           `key:"trials" help:"such trials in one incident" min:"0" max:"100"`
 	MaxCaps        int           `key:"max_caps" help:"caps in force at once" min:"0" max:"10000"`
 	Outliers       int           `key:"round_outliers" help:"outliers under a cap that start another round" min:"1" max:"1000"`
@@ -114,18 +114,22 @@ type Log struct {
 	Keep      int `key:"keep" help:"rotated files kept" min:"1" max:"1000"`
 }
 
-// Default returns the paper's values wherever it has one.
+// trial is how long a suspect is held by default to find out whether it is the
+// one: the rule that does so was chosen and judged with it (docs/rules.md).
+const trial = 3 * time.Minute
+
+// Default returns the paper's values wherever it has one, but for the rule.
 func Default() Agent {
-	d, _ := detect.Paper(detect.Quell)
+	d, _ := detect.Paper(detect.Default)
 	p, s := plan.Paper(), spec.OwnHistory()
 	return Agent{
 		StateDir: "/var/lib/quell", Socket: "/run/quell/agent.sock", Listen: "127.0.0.1:9780",
 		LogLevel: "info", LogFormat: "text", Signals: []string{"cpi", "cpt", "runq"},
 		Tick: time.Second, Sampling: Sampling{10 * time.Second, time.Minute, 0.01},
 		Spec: Spec{s.MinTasks, s.MinSamples, s.AgeWeight, s.Every, s.StaleAfter, 5 * time.Minute, false},
-		Detect: Detect{string(detect.Quell), d.Sigmas, d.Outliers, d.OutlierWindow, d.Window, d.LookBack, d.Correlation, d.LeastPressure, d.Pace, d.Top,
+		Detect: Detect{string(d.Rule), d.Sigmas, d.Outliers, d.OutlierWindow, d.Window, d.LookBack, d.Correlation, d.LeastPressure, d.Pace, d.Top,
 			Switches{"rule", "rule", "rule", "rule", "rule", "rule", "rule", "rule", "rule", "rule", "rule"}},
-		Enforce: Enforce{p.Mode.String(), p.Rate, p.BestEffortRate, 20, 1 << 20, 1 << 20, "fixed", p.For, p.Longest, p.Confine, p.ConfineWithin, p.ConfineFor, 0, p.Trial, p.Trials, p.MaxCaps, p.Outliers, p.Calm, p.Settle},
+		Enforce: Enforce{p.Mode.String(), p.Rate, p.BestEffortRate, 20, 1 << 20, 1 << 20, "fixed", p.For, p.Longest, p.Confine, p.ConfineWithin, p.ConfineFor, 0, trial, p.Trials, p.MaxCaps, p.Outliers, p.Calm, p.Settle},
 		Log:     Log{16, 4},
 		Server:  Uplink{Spool: Spool{MaxMB: 256}},
 		Rules:   DefaultRules(),
@@ -224,11 +228,14 @@ func (a *Agent) DetectParams() (detect.Params, error) {
 			*sw = *value == "on"
 		}
 	}
-	if a.Enforce.Trial > 0 && c.Switches.Presume == "rule" {
-		p.Switches.Presume = false // a trial tells
-	}
-	return p, nil
+	policy, err := a.Policy()
+	p.Tries = a.Tries(policy)
+	return p, err
 }
+
+// Tries is detect.Params.Tries under a policy: with the switch presume set to on
+// nobody waits for a trial.
+func (a *Agent) Tries(p plan.Policy) bool { return p.Tries() && a.Detect.Switches.Presume != "on" }
 
 // Policy are the planner's numbers.
 func (a *Agent) Policy() (plan.Policy, error) {

@@ -70,8 +70,11 @@ func (p *proof) worthTrying() bool {
 }
 
 // presumed reports whether a suspect who is worth a trial is accused without one
-// (switch Presume): who clears rule quell's bar as well.
+// (switch Presume): who clears rule quell's bar as well, where none will be made.
 func (d *Detector) presumed(s *series, p *proof, c *candidate, victim int, comparable bool) bool {
+	if !d.params.Switches.Presume || d.params.Tries && s.tasks[victim].task.Helped() {
+		return false
+	}
 	return !p.rival && c.correlation >= d.params.Correlation && comparable && d.moved(s, victim, p.slot, sure)
 }
 

@@ -212,7 +212,7 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 			if k >= 0 && !clears && proofs[k].worthTrying() && c.excluded == "" && mayHold(&s.tasks[i].task) &&
 				d.pressed(victim, i) >= d.leastPressure(s) {
 				c.try, c.part = true, proofs[k].part
-				if d.params.Switches.Presume && d.presumed(s, &proofs[k], &c, victim, comparable) {
+				if d.presumed(s, &proofs[k], &c, victim, comparable) {
 					clears, c.try = true, false
 				}
 			}

@@ -14,11 +14,13 @@ type Rule string
 const (
 	// CPI2 is the paper's rules and nothing else.
 	CPI2 Rule = "cpi2"
-	// Quell is CPI2 with every switch on that has earned it. The default.
+	// Quell is CPI2 with every switch on that has earned it.
 	Quell Rule = "quell"
 	// Evident is Quell with the switch Evidence: regression over all suspects,
 	// and short trials where policy allows them (plan.Policy.Trial).
 	Evident Rule = "evidence"
+	// Default is the rule where none is asked for.
+	Default = Evident
 )
 
 // Switches are what quell adds to the paper, each on its own.
@@ -54,7 +56,7 @@ type Switches struct {
 	// books of CPU time leave nobody else (accounts.go).
 	Accounts bool
 	// Presume lets Evidence accuse whom a trial would be worth if it clears
-	// Params.Correlation too. Who may try suspects turns it off: a trial tells.
+	// Params.Correlation too, unless it may be tried (Params.Tries): a trial tells.
 	Presume bool
 	// OwnCauses gives samples explained by the task's own quota, by stolen
 	// time or by waiting on itself findings of their own.
@@ -66,7 +68,7 @@ func (r Rule) Switches() (Switches, error) {
 	switch r {
 	case CPI2, CPI2Sigma3, Rubik, CPUShare, Biggest, Fences:
 		return Switches{}, nil
-	case Quell, Evident, "":
+	case Quell, Evident:
 		return Switches{Reach: true, CoVictim: true, LeastEffect: true, Indeterminate: true, LeastPressure: true,
 			LookBack: true, PhaseChange: true, OwnCauses: true, Evidence: r == Evident, Accounts: r == Evident,
 			Presume: r == Evident}, nil
@@ -100,6 +102,9 @@ type Params struct {
 	// Both are others' (rules.go).
 	Suspicion Suspicion
 	Fallback  bool
+	// Tries says that suspects are held to find out, for victims that may be helped
+	// (plan.Policy.Tries): for those the switch Presume accuses nobody.
+	Tries bool
 	// OwnSpec and UsageBins say what the rule wants to be given as Reading.Spec:
 	// one of the task's own history, one of the range its usage is in.
 	OwnSpec, UsageBins bool
@@ -115,10 +120,10 @@ type Params struct {
 // Paper returns CPI²'s numbers (table 2; section 4.2) with the given rule's
 // switches.
 func Paper(r Rule) (Params, error) {
-	sw, err := r.Switches()
 	if r == "" {
-		r = Quell
+		r = Default
 	}
+	sw, err := r.Switches()
 	p := Params{
 		Rule: r, Switches: sw,
 		Sigmas: 2, Outliers: 3, OutlierWindow: 5 * time.Minute,

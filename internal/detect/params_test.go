@@ -58,10 +58,15 @@ func TestRulesAreKnownByName(t *testing.T) {
 		t.Errorf("cpi2 turns on %+v, %v", sw, err)
 	}
 	all := Switches{Reach: true, CoVictim: true, LeastEffect: true, Indeterminate: true, LeastPressure: true, LookBack: true, PhaseChange: true, OwnCauses: true}
-	for _, r := range []Rule{Quell, ""} {
-		p, err := Paper(r)
-		if err != nil || p.Switches != all || p.Rule != Quell {
-			t.Errorf("rule %q: %+v, %v", r, p, err)
+	evident := all
+	evident.Evidence, evident.Accounts, evident.Presume = true, true, true
+	for _, c := range []struct {
+		asked, is Rule
+		want      Switches
+	}{{Quell, Quell, all}, {Evident, Evident, evident}, {"", Evident, evident}} {
+		p, err := Paper(c.asked)
+		if err != nil || p.Switches != c.want || p.Rule != c.is {
+			t.Errorf("rule %q: %+v, %v", c.asked, p, err)
 		}
 	}
 	if _, err := Paper("cpi3"); err == nil {

@@ -96,7 +96,7 @@ func TestRecordings(t *testing.T) {
 		{"rezolus_sglang_gemma3.csv.gz", time.Second, 1831, 53, 2, 0},
 		{"rezolus_vllm_gemma3.csv.gz", time.Second, 1821, 59, 0, 0},
 	} {
-		for _, rule := range []detect.Rule{detect.CPI2, detect.Quell} {
+		for _, rule := range []detect.Rule{detect.CPI2, detect.Quell, detect.Evident} {
 			r := play(t, c.file, plain(t, rule, c.step), true)
 			if len(r.Accusations) != 0 {
 				t.Errorf("%s, %s: %+v", c.file, rule, r.Accusations)

@@ -1,0 +1,115 @@
+package agent
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/plan"
+)
+
+// comeAndGo has a task be loud for five minutes and quiet for three, again and
+// again, for an hour.
+func (r *rig) comeAndGo(g *guest) {
+	for range 8 {
+		g.set(1.5)
+		r.pass(5 * time.Minute)
+		g.set(0.05)
+		r.pass(3 * time.Minute)
+	}
+}
+
+// Whatever happens, nothing is written by an agent that was not told to act, nor
+// to the limit of who is never capped: trials are no exception.
+func TestNobodyIsTriedWhoMayNotBeCapped(t *testing.T) {
+	for _, c := range []struct {
+		name, noisy string
+		settings    []string
+	}{
+		{"as configured out of the box", "/batch/noisy-1", nil},
+		{"off", "/batch/noisy-1", []string{"enforce.mode=off"}},
+		{"never-cap", "/sys/noisy-1", []string{"enforce.mode=on"}},
+		{"latency-sensitive", "/web/2", []string{"enforce.mode=on"}},
+		{"trials turned off", "/batch/noisy-1", []string{"enforce.mode=on", "enforce.trial=0s", "detect.switches.presume=off"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				r := newRig(t, newMachine(t), t.TempDir(), c.settings...)
+				noisy := r.add(c.noisy, 0.05)
+				r.suffering(noisy)
+				r.start()
+				defer r.stop()
+				r.learn()
+				for _, round := range r.rounds(noisy) {
+					if round.Trial || c.name != "trials turned off" {
+						t.Errorf("round %+v", round)
+					}
+				}
+			})
+		})
+	}
+}
+
+// rounds are those of the hour in which a task comes and goes. What is written
+// without one is an error.
+func (r *rig) rounds(noisy *guest) (all []*plan.Round) {
+	r.t.Helper()
+	wrote := 0
+	r.write = func(string, string) error { wrote++; return nil }
+	r.comeAndGo(noisy)
+	found := r.incidents()
+	if len(found) == 0 {
+		r.t.Error("nothing was found, so this says nothing")
+	}
+	for _, inc := range found {
+		all = append(all, inc.Rounds...)
+	}
+	if len(all) == 0 && wrote > 0 {
+		r.t.Errorf("%d limits were written", wrote)
+	}
+	return all
+}
+
+// Enforcement that is turned on while the agent runs has trials from then on, and
+// what one holds is let go when it is turned back. Where nobody may be tried who
+// clears the correlation is accused at once, for advice.
+func TestTrialsGoWithTheMode(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir())
+		noisy := r.add("/batch/noisy-1", 0.05)
+		r.suffering(noisy)
+		r.start()
+		defer r.stop()
+		r.learn()
+		again := func(want string) plan.Incident {
+			t.Helper()
+			noisy.set(1.5)
+			r.pass(3*time.Minute - 20*time.Second)
+			if got := r.values[noisy.limit()]; got != want {
+				t.Errorf("the limit is %q, want %q", got, want)
+			}
+			all := r.incidents()
+			return all[len(all)-1]
+		}
+		if inc := again("max"); inc.Antagonists != 1 || inc.Outcome != plan.WouldCap {
+			t.Errorf("by advice: %+v", inc)
+		}
+		noisy.set(0.05)
+		r.pass(30*time.Minute + 20*time.Second) // the incident closes
+		r.do(api.PathMode, api.ModeRequest{Mode: "on", Reason: "test"})
+		inc := again("0.1")
+		if inc.Antagonists != 0 || len(inc.Rounds) != 1 || !inc.Rounds[0].Trial || !strings.HasPrefix(inc.Rounds[0].Why, "trial: ") {
+			t.Errorf("turned on: %+v", inc)
+		}
+		r.do(api.PathMode, api.ModeRequest{Mode: "advise", Reason: "test"})
+		if got := r.values[noisy.limit()]; got != "max" {
+			t.Errorf("turned back, the limit is %q", got)
+		}
+		noisy.set(0.05)
+		r.pass(30*time.Minute + 20*time.Second)
+		if inc := again("max"); inc.Antagonists != 1 || inc.Outcome != plan.WouldCap {
+			t.Errorf("by advice again: %+v", inc)
+		}
+	})
+}
