@@ -277,7 +277,11 @@ func printDemo(w io.Writer, r *demo.Result) {
 			}
 			row("runner-up", "%s, correlation %.2f%s", filepath.Base(string(u.Task)), u.Correlation, why)
 		}
-		row("found after", "%s s from the third outlier, %s intervals from the antagonist's beginning", num(r.SecondsToIncident), num(r.IntervalsToIncident))
+		from := "the third outlier"
+		if r.Trials > 0 {
+			from = fmt.Sprintf("what trial %d came to", r.Trials)
+		}
+		row("found after", "%s s from %s, %s intervals from the antagonist's beginning", num(r.SecondsToIncident), from, num(r.IntervalsToIncident))
 	}
 	row("cost", "%s alone, %s contended, %s capped (%s)", num(r.CostAlone), num(r.CostContended), num(r.CostCapped), sig.Unit)
 	if c := float64(r.RelativeCost); c == c {

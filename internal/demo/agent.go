@@ -114,7 +114,7 @@ func (t beat) settings(dir string, sig sample.SignalName, m plan.Mode, samples i
 	fmt.Fprintf(&b, "tick: %s\nsampling: {duration: %s, period: %s, max_tax: 0}\n", t.tick(), t.interval(), t.interval())
 	fmt.Fprintf(&b, "spec: {min_samples: %d}\n", samples)
 	fmt.Fprintf(&b, "detect: {outlier_window: %s, window: %s, pace: 0s}\n", t.outlierWindow(), t.window())
-	fmt.Fprintf(&b, "enforce: {mode: %q, for: %s, calm: %s}\n", m, t.capFor(), t.outlierWindow())
+	fmt.Fprintf(&b, "enforce: {mode: %q, for: %s, trial: %s, calm: %s}\n", m, t.capFor(), t.trial(), t.outlierWindow())
 	return b.String()
 }
 

@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -163,7 +164,7 @@ func (s *scene) play(ctx context.Context) error {
 		return err
 	}
 	s.describe(inc, onset)
-	if s.Mode == plan.On && len(inc.Rounds) > 0 {
+	if s.Mode == plan.On && capped(inc) != nil {
 		return s.awaitOutcome(ctx, inc.ID)
 	}
 	return nil
@@ -236,6 +237,28 @@ func (s *scene) accused() (*plan.Incident, error) {
 	return any, err
 }
 
+// capped is the first cap of an incident on somebody it accuses, nil if there is
+// none: those before it were to find out who it is.
+func capped(inc *plan.Incident) *plan.Round {
+	if i := slices.IndexFunc(inc.Rounds, func(r *plan.Round) bool { return !r.Trial }); i >= 0 {
+		return inc.Rounds[i]
+	}
+	return nil
+}
+
+// trials says of each suspect that is held to find out that it is.
+func (s *scene) trials(inc *plan.Incident) {
+	n := 0
+	for _, r := range inc.Rounds {
+		if r.Trial {
+			if n++; n > s.result.Trials {
+				s.result.Trials = n
+				s.say("%s explains what %s costs, but so may chance: held to %g CPU-s/s for %s to find out", short(r.Suspect.Name), victimName, r.Rate, s.beat.trial())
+			}
+		}
+	}
+}
+
 // harm is the least factor by which a streamer beside it raises the mean cost of
 // a victim whose cache it uses, bursts and pauses together. Tried apart, with
 // nothing else there, a load took 18 to 20 ns alone and beside a streamer either
@@ -247,17 +270,21 @@ const harm = 1.25
 func (s *scene) awaitIncident(ctx context.Context, onset time.Time) (*plan.Incident, error) {
 	var found *plan.Incident
 	var beside mean // the victim's cost since the onset
-	err := s.daemon.until(ctx, s.beat.detectLimit(), "accuse somebody", func() (bool, error) {
+	err := s.daemon.until(ctx, s.beat.triedLimit(), "accuse somebody", func() (bool, error) {
 		if v, err := s.daemon.victim(ctx, s.result.Victim); err == nil && v != nil && len(v.Costs) > 0 {
 			beside.add(float64(v.Costs[0].Cost))
 		}
 		inc, err := s.accused()
 		if inc != nil {
 			s.result.incident = inc
+			s.trials(inc)
 		}
 		if inc != nil && inc.Antagonists > 0 {
 			found = inc
 			return true, err
+		}
+		if s.result.Trials == 0 && err == nil && time.Since(onset) > s.beat.detectLimit() {
+			return false, errSlow
 		}
 		s.progress(s.beats(onset), int(s.beat.detectLimit()/s.beat.interval()), "waiting for %s to suffer", victimName)
 		return false, err
@@ -305,9 +332,9 @@ func (s *scene) describe(inc *plan.Incident, onset time.Time) {
 		}
 	}
 	s.say("%s costs %.3g %s, over its threshold %.3g: accused %s, correlation %.2f", victimName, inc.Cost, s.unit(), inc.Threshold, short(first.Name), first.Correlation)
-	switch {
-	case len(inc.Rounds) > 0:
-		s.say("capped %s to %g CPU-s/s for %s", short(inc.Rounds[0].Suspect.Name), inc.Rounds[0].Rate, s.beat.capFor())
+	switch round := capped(inc); {
+	case round != nil:
+		s.say("capped %s to %g CPU-s/s for %s", short(round.Suspect.Name), round.Rate, s.beat.capFor())
 	case inc.Advice != "":
 		s.say("advice: %s; nothing was done", inc.Advice)
 	default:
@@ -317,17 +344,17 @@ func (s *scene) describe(inc *plan.Incident, onset time.Time) {
 
 func short(n sample.TaskName) string { return filepath.Base(string(n)) }
 
-// awaitOutcome waits for the end of the first cap.
+// awaitOutcome waits for the end of the first cap on who was accused.
 func (s *scene) awaitOutcome(ctx context.Context, id string) error {
 	began := time.Now()
 	return s.daemon.until(ctx, s.beat.capFor()+s.beat.times(10), "lift the cap", func() (bool, error) {
 		all, err := s.daemon.incidents()
 		for i := range all {
 			inc := &all[i]
-			if inc.ID != id {
+			round := capped(inc)
+			if inc.ID != id || round == nil {
 				continue
 			}
-			round := inc.Rounds[0]
 			s.result.incident = inc
 			s.progress(s.beats(began), int(s.beat.capFor()/s.beat.interval()), "%s under the cap: %.3g %s", victimName, float64(round.CostUnder), s.unit())
 			if round.Ended == 0 {
@@ -382,6 +409,7 @@ func (s *scene) watchAlone(ctx context.Context) error {
 		inc, err := s.accused()
 		if inc != nil {
 			s.result.incident = inc
+			s.trials(inc)
 		}
 		if inc != nil && inc.Antagonists > 0 {
 			s.describe(inc, began)

@@ -354,25 +354,25 @@ func (f *fleet) suffer(ctx context.Context) error {
 	var found *plan.Incident
 	var all []plan.Incident
 	var seen suffering
-	err := g.until(ctx, 3*f.beat.cycle()+f.beat.detectLimit()+f.beat.capFor()+f.beat.times(10), "name and cap somebody, and lift the cap", func() (bool, error) {
+	err := g.until(ctx, 3*f.beat.cycle()+f.beat.triedLimit()+f.beat.capFor()+f.beat.times(10), "name and cap somebody, and lift the cap", func() (bool, error) {
 		if v, err := f.victim(ctx, "m1"); err == nil && v != nil && len(v.Costs) > 0 {
 			seen.look(&v.Costs[0])
 		}
 		var err error
 		all, err = g.incidents()
 		for i := range all {
-			if inc := &all[i]; inc.Victim.Name == f.result.Victim && len(inc.Rounds) > 0 && (found == nil || found.ID == inc.ID) {
-				if found == nil {
-					f.say("m1 accuses %s, correlation %.2f, and caps it to %g CPU-s/s", short(inc.Rounds[0].Suspect.Name), inc.Rounds[0].Correlation, inc.Rounds[0].Rate)
+			if inc := &all[i]; inc.Victim.Name == f.result.Victim && capped(inc) != nil && (found == nil || found.ID == inc.ID) {
+				if r := capped(inc); found == nil {
+					f.say("m1 accuses %s, correlation %.2f, and caps it to %g CPU-s/s", short(r.Suspect.Name), r.Correlation, r.Rate)
 				}
 				found = inc
 			}
 		}
-		return found != nil && found.Rounds[0].Ended != 0, err
+		return found != nil && capped(found).Ended != 0, err
 	})
 	switch {
 	case errors.Is(err, errSlow) && found != nil:
-		f.result.Why = fmt.Sprintf("m1 capped %s, and did not lift the cap in time", short(found.Rounds[0].Suspect.Name))
+		f.result.Why = fmt.Sprintf("m1 capped %s, and did not lift the cap in time", short(capped(found).Suspect.Name))
 		f.say("%s", f.result.Why)
 	case errors.Is(err, errSlow):
 		f.result.Why = nobody(all, f.result.Victim, &seen)
@@ -380,8 +380,8 @@ func (f *fleet) suffer(ctx context.Context) error {
 	case err != nil:
 		return err
 	}
-	if found != nil && found.Rounds[0].Ended != 0 {
-		r := found.Rounds[0]
+	if found != nil && capped(found).Ended != 0 {
+		r := capped(found)
 		f.say("the cap is lifted: %s cost %.3g under it, %.2f of %.3g before (%s)", victimName, float64(r.CostUnder), float64(r.RelativeCost), float64(r.CostBefore), r.Outcome)
 	}
 	if err := f.hub.start(ctx); err != nil {

@@ -83,9 +83,11 @@ type Result struct {
 	Named       sample.TaskName   `json:"named"`      // "" if nobody was
 	Correlation plan.Value        `json:"correlation"`
 	RunnerUp    *RunnerUp         `json:"runner_up"`
+	// Trials is how often somebody was held to find out before anybody was accused.
+	Trials int `json:"trials"`
 	// SecondsToIncident counts from the end of the interval with the third
-	// outlier, IntervalsToIncident in sampling intervals from the antagonist's
-	// beginning.
+	// outlier, or of the first one after a trial, IntervalsToIncident in sampling
+	// intervals from the antagonist's beginning.
 	SecondsToIncident   plan.Value   `json:"seconds_to_incident"`
 	IntervalsToIncident plan.Value   `json:"intervals_to_incident"`
 	CostAlone           plan.Value   `json:"cost_alone"`     // the spec's mean
@@ -124,6 +126,7 @@ func (b beat) tick() time.Duration          { return b.interval() / 2 }
 func (b beat) outlierWindow() time.Duration { return b.times(5) }  // 3 outliers in it (paper: 5 min)
 func (b beat) window() time.Duration        { return b.times(20) } // (paper: 10 min)
 func (b beat) capFor() time.Duration        { return b.times(12) } // (paper: 5 min)
+func (b beat) trial() time.Duration         { return b.times(7) }  // (quell: 3 min)
 
 // cycle is how often the antagonist comes; it stays for about half of it.
 func (b beat) cycle() time.Duration { return b.times(12) }
@@ -135,10 +138,14 @@ const samples = 24
 func (b beat) learnLimit() time.Duration  { return b.times(4 * samples) }
 func (b beat) detectLimit() time.Duration { return b.times(12) }
 
+// triedLimit is how long where somebody is held to find out: up to four times
+// (enforce.trials), each followed by the antagonist's next coming.
+func (b beat) triedLimit() time.Duration { return b.detectLimit() + 4*(b.trial()+b.cycle()) }
+
 // String lists the shortened times, for people.
 func (b beat) String() string {
 	return fmt.Sprintf("an interval is %s, all of it sampled (paper: 10 s of each 60 s); a spec needs %d samples (100); "+
-		"3 outliers in %s (5 min); window %s (10 min); a cap lasts %s (5 min)", b.interval(), samples, b.outlierWindow(), b.window(), b.capFor())
+		"3 outliers in %s (5 min); window %s (10 min); a cap lasts %s (5 min), one to find out %s (3 min)", b.interval(), samples, b.outlierWindow(), b.window(), b.capFor(), b.trial())
 }
 
 // What ends an attempt on the cache channel: it is no fault of anybody here.
