@@ -41,7 +41,8 @@ type agent struct {
 }
 
 // newAgent configures an agent with the paper's values, but that a machine's
-// own history will do and that it acts. The victim is the tree's "web".
+// own history will do and that it acts, and the rule that goes by the paper's
+// correlation: it accuses at the third outlier. The victim is the tree's "web".
 func newAgent(t *testing.T, top string) *agent {
 	t.Helper()
 	a := &agent{t: t, dir: t.TempDir()}
@@ -53,7 +54,7 @@ signals: [cpi]
 tick: 200ms
 sampling: {duration: %s, period: %s, max_tax: 0}
 spec: {min_samples: %d, save: %s}
-detect: {outlier_window: %s, window: %s, pace: %s}
+detect: {rule: quell, outlier_window: %s, window: %s, pace: %s}
 enforce: {mode: "on", for: %s, calm: %s}
 rules:
   - {match: "%s/web", job: web, class: latency-sensitive}

@@ -43,13 +43,15 @@ const (
 // configuration has short times, though an emulated agent may need three seconds
 // for a window of one. Suspects that share no CPU with the victim are not left
 // out for that: they are meant to tempt. loud is a suspect only, never a victim.
+// The rule accuses at the third outlier: what is told apart here are causes, and
+// evidence takes twelve intervals that an emulated CPU has no minute for.
 const configuration = `
 signals: [runq]
 listen: 127.0.0.1:9399
 tick: 500ms
 sampling: {duration: 1s, period: 1s}
 spec: {min_samples: 6}
-detect: {outlier_window: 15s, window: 60s, pace: 0s, switches: {reach: off}}
+detect: {rule: quell, outlier_window: 15s, window: 60s, pace: 0s, switches: {reach: off}}
 enforce: {mode: on, for: 5m}
 rules:
   - {match: "/quell-test-find/pod/web", job: web, class: latency-sensitive}

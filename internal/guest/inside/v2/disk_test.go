@@ -35,14 +35,15 @@ const (
 	elsewhere = disks + "/elsewhere"
 )
 
-// onDisks is the agent's configuration. Who is batch is a suspect only.
+// onDisks is the agent's configuration. Who is batch is a suspect only. The rule
+// accuses at the third outlier: this is about the kernel's limit of a disk.
 const onDisks = `
 signals: [io]
 listen: 127.0.0.1:9399
 tick: 500ms
 sampling: {duration: 2s, period: 2s}
 spec: {min_samples: 8}
-detect: {outlier_window: 20s, window: 90s, pace: 0s}
+detect: {rule: quell, outlier_window: 20s, window: 90s, pace: 0s}
 enforce: {mode: on, for: 20s, io_ops: 4, io_bytes: 131072}
 rules:
   - {match: "/quell-test-disk/web", job: web, class: latency-sensitive}
