@@ -325,6 +325,11 @@ func TestAHoldThatLeavesTheCostOverItsThresholdMayHelp(t *testing.T) {
 				all = append(all, f)
 			}
 		}
+		for _, f := range all { // what it cost under the hold is no part of what it costs beside the suspect
+			if f.Antagonists > 0 && f.Cost < 0.8 {
+				t.Errorf("a cost of %g under the hold: accused of %g, beside it 0.9", c.under, f.Cost)
+			}
+		}
 		if got := accused(all); len(asked(all)) == 0 || slices.Contains(got, 2) != c.accused || slices.Contains(got, 3) {
 			t.Errorf("a cost of %g under the hold: tried %v, accused %v", c.under, asked(all), got)
 		}

@@ -92,19 +92,32 @@ func (d *Detector) analyse(a anomaly, victim int) Finding {
 	return f
 }
 
-// compare collects the victim's pairs, the mean cost since the anomaly began,
-// of bad intervals only where a trial has made others good, and how many of the
-// pairs were good.
+// compare collects the victim's pairs, the mean cost since the anomaly began, and
+// how many of the pairs were good. Where somebody was held down meanwhile, that made
+// intervals good or better than they would have been: of those that it did not reach
+// the bad ones count.
 func (d *Detector) compare(s *series, victim int, f *Finding, tried bool) (goodSamples int) {
-	var sum float64
-	var n int
+	var sum, n [3]float64
+	const bad, well, under = 0, 1, 2
 	for _, r := range s.rows {
-		if c := r.cause[victim]; c.judged() && r.at >= f.First && !(tried && c == good) {
-			sum, n = sum+float64(r.cost[victim]), n+1
+		c, is := r.cause[victim], bad
+		if !c.judged() || r.at < f.First {
+			continue
 		}
+		if slices.Contains(r.cause, held) {
+			is, tried = under, true
+		} else if c == good {
+			is = well
+		}
+		sum[is], n[is] = sum[is]+float64(r.cost[victim]), n[is]+1
 	}
-	if n > 0 {
-		f.Cost = sum / float64(n)
+	switch {
+	case n[bad] > 0 && tried:
+		f.Cost = sum[bad] / n[bad]
+	case n[bad] > 0:
+		f.Cost = (sum[bad] + sum[well]) / (n[bad] + n[well])
+	case n[under] > 0:
+		f.Cost = sum[under] / n[under]
 	}
 	newest := s.rows[len(s.rows)-1].at
 	window := s.within(newest.Add(-d.params.Window), newest)

@@ -133,12 +133,26 @@ func (w *twin) analyse(victim uint64, known []*Reading) Finding {
 	f := Finding{At: w.newest().at, Victim: v.Task, Threshold: w.threshold(v)}
 	bad := w.bad(victim)
 	f.First, f.Bad = w.rows[bad[0]].at, len(bad)
-	var since []float64
+	var since, free, under []float64 // all; bad and nobody held; somebody held
 	n := 0
 	for i := range w.rows {
-		if r, ok := w.judged(i, victim); ok && w.rows[i].at >= f.First {
-			since = append(since, r.Cost)
+		r, ok := w.judged(i, victim)
+		if !ok || w.rows[i].at < f.First {
+			continue
 		}
+		since = append(since, r.Cost)
+		switch capped := func(r *Reading) bool { return r != nil && r.Flags&sample.Capped != 0 }; {
+		case slices.ContainsFunc(w.rows[i].readings, capped):
+			under = append(under, r.Cost)
+		case slices.Contains(bad, i):
+			free = append(free, r.Cost)
+		}
+	}
+	switch {
+	case len(free) == 0:
+		since = under
+	case len(under) > 0:
+		since = free
 	}
 	pairs, good := w.split(victim, w.within(sample.Millis(w.p.Window.Milliseconds())))
 	if good == 0 && w.p.Switches.LookBack {
