@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -55,11 +56,15 @@ func TestTrialCapsARealSuspect(t *testing.T) {
 	if !strings.Contains(r.err, "1 of 1 caps were made") || e.Incidents != 1 || e.OutcomeRate[0].TruePositive.N != 1 {
 		t.Errorf("%+v, it says %q", e.OutcomeRate, r.err)
 	}
-	var inc plan.Incident
-	if err := json.Unmarshal([]byte(quell(t, env, "incidents", "last", "--json").out), &inc); err != nil || len(inc.Rounds) == 0 {
-		t.Fatal(err, inc.Rounds)
+	var all []plan.Incident // others may be of time that the hypervisor took
+	if err := json.Unmarshal([]byte(quell(t, env, "incidents", "--json").out), &all); err != nil {
+		t.Fatal(err)
 	}
-	if c := inc.Rounds[0]; c.By == "quell" || !strings.Contains(c.Why, "trial: test") || c.Suspect.Name != sample.TaskName(tree.Path("loud")) {
+	all = slices.DeleteFunc(all, func(i plan.Incident) bool { return len(i.Rounds) == 0 })
+	if len(all) != 1 {
+		t.Fatalf("%d incidents with a cap", len(all))
+	}
+	if c := all[0].Rounds[0]; c.By == "quell" || !strings.Contains(c.Why, "trial: test") || c.Suspect.Name != sample.TaskName(tree.Path("loud")) {
 		t.Errorf("%+v", c)
 	}
 	if got := strings.Fields(limit(t, tree, "loud")); got[0] != "-1" && got[0] != "max" {

@@ -1,22 +1,16 @@
-// Command tally runs `go test -json` with its own arguments and keeps the
-// output readable: a line per package, failures in full, and at the end what
-// tests logged after "figure: ", every skipped test with the capability it
-// misses and, alone on the last line,
+// Command tally runs `go test -json` with its arguments, keeps the output readable
+// and sums up at the end: figures that tests logged, every skipped test with the
+// capability it misses, and on the last line
 //
 //	N passed, N failed, N skipped
 //
-// Arguments after a "--" are a run of its own, with those before the first one
-// as well; all runs are counted together:
+// Arguments after a "--" are a run of its own, with those before the first one:
 //
 //	tally -race -- ./pure ./other -- -p 1 ./alone
 //
-// With -again as the first argument, where no more than a few tests failed, each
-// is run once more, alone, after everything else: what then passes depends on the
-// machine and counts as passed, in a list of its own. A data race, a panic and a
-// test that ran out of time are never excused.
-//
-// It exits with 1 if a test failed, a package did not build, or a test was
-// skipped without naming what it needs ("needs NAME: reason").
+// With -again first, a few tests that failed are run once more, alone, and listed if
+// they pass then; not after a data race, a panic or a timeout. It exits with 1 if a
+// test failed, a package did not build, or a skip names no need ("needs NAME: why").
 package main
 
 import (
