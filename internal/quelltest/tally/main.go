@@ -23,6 +23,10 @@ import (
 	"time"
 )
 
+// again is in the environment of second runs: tests in virtual time, which would do
+// the same again, begin elsewhere then.
+const again = "QUELL_TEST_AGAIN"
+
 func main() {
 	ok, err := run(os.Stdout, os.Args[1:])
 	if err != nil {
@@ -37,8 +41,8 @@ func run(w io.Writer, args []string) (bool, error) {
 	start := time.Now()
 	t := newTally(w)
 	all := true
-	again := len(args) > 0 && args[0] == "-again"
-	if again {
+	second := len(args) > 0 && args[0] == "-again"
+	if second {
 		args = args[1:]
 	}
 	for _, r := range runs(args) {
@@ -48,10 +52,10 @@ func run(w io.Writer, args []string) (bool, error) {
 		}
 		all = all && ok
 	}
-	if again {
+	if second {
 		for _, r := range t.second() {
 			fmt.Fprintf(w, "\nonce more, alone: go test %s\n", strings.Join(r, " "))
-			if _, err := t.goTest(r); err != nil {
+			if _, err := t.goTest(r, again+"=1"); err != nil {
 				return false, err
 			}
 		}
@@ -79,10 +83,11 @@ func runs(args []string) (all [][]string) {
 
 // goTest takes in one run. It returns false where go test itself was not content
 // and no event says why.
-func (t *tally) goTest(args []string) (bool, error) {
+func (t *tally) goTest(args []string, env ...string) (bool, error) {
 	t.args = args
 	before := t.failures
 	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
+	cmd.Env = append(os.Environ(), env...)
 	cmd.Stderr = os.Stderr
 	events, err := cmd.StdoutPipe()
 	if err != nil {

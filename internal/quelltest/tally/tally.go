@@ -146,6 +146,7 @@ func (t *tally) endPackage(e event) {
 		t.failures++
 		if out := t.other[e.Package]; out != nil {
 			fmt.Fprint(t.w, out.String())
+			out.Reset()
 		}
 		if !broken {
 			t.lost = append(t.lost, e.Package)

@@ -83,7 +83,7 @@ func (c suffering) play(t *testing.T) {
 	c.suffer(t, web)
 	var got plan.Incident
 	asked := time.Now()
-	until(t, 70*time.Second, "there is an incident", func() bool {
+	until(t, 2*time.Minute, "there is an incident", func() bool {
 		for _, i := range a.incidents() {
 			if i.Kind == c.kind {
 				got = i
