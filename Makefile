@@ -114,9 +114,9 @@ lab-fault: bin/quell ## kill -9 of a study at 50 moments, and what may happen in
 lab-load: ## how exactly a load is held, beside stress-ng and others (root, 7 minutes of a quiet CPU)
 	go run ./internal/lab/load/compare
 
-quality: ## how often each rule is right over the simulator's scenarios (docs/rules.md; half an hour, QUALITY='-seeds 3' for less)
+quality: ## how often each rule is right over the simulator's scenarios (docs/rules.md; a quarter of an hour, QUALITY='-seeds 3' for less)
 	go run ./internal/quality/table $(QUALITY)
-	$(if $(QUALITY),,go run ./internal/quality/table -rules evidence -seeds 1 -days 10000)
+	$(if $(QUALITY),,go run ./internal/quality/table -rules evidence -seed 5001 -seeds 1 -days 30000)
 
 fuzz: ## every fuzz target for FUZZTIME each
 	@status=0; for dir in $$(grep -rl --include='*_test.go' '^func Fuzz' cmd internal 2>/dev/null | xargs -r -n1 dirname | sort -u); do \
