@@ -81,6 +81,7 @@ func (t *tally) take(e event) {
 			t.other[e.Package] = &strings.Builder{}
 		}
 		t.other[e.Package].WriteString(e.Output)
+		t.serious[e.Package] = t.serious[e.Package] || serious.MatchString(e.Output)
 	case e.Action == "pass", e.Action == "fail", e.Action == "skip":
 		t.endPackage(e)
 	}
@@ -136,8 +137,9 @@ func (t *tally) endPackage(e event) {
 			continue
 		}
 		count++
-		if c.action == "" { // the process died under it
+		if c.action == "" { // the process died under it, and whoever was to come never ran
 			c.action = "fail"
+			t.serious[e.Package] = true
 			fmt.Fprint(t.w, c.output.String())
 		}
 		broken = broken || c.action == "fail"

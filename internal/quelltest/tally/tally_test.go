@@ -13,7 +13,7 @@ import (
 func TestTally(t *testing.T) {
 	for _, name := range []string{"passes", "failure_in_a_subtest", "group_fails_by_itself",
 		"skips_by_name", "skip_without_a_name", "build_failure", "process_dies", "leak_after_the_tests",
-		"fuzz_seeds_are_one_test", "nothing_ran", "figures_are_shown", "passes_alone", "fails_again", "a_race_is_not_excused", "too_many_failed"} {
+		"fuzz_seeds_are_one_test", "nothing_ran", "figures_are_shown", "passes_alone", "fails_again", "a_race_is_not_excused", "a_race_after_the_tests", "a_death_is_not_excused", "too_many_failed"} {
 		t.Run(name, func(t *testing.T) {
 			a, err := txtar.ParseFile("testdata/" + name + ".txtar")
 			if err != nil {

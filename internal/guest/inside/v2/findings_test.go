@@ -136,8 +136,8 @@ func (c suffering) play(t *testing.T) {
 
 // accusesOutside reports whether neighbours were found, and each was what runs
 // outside any task. The kernel of an emulated machine whose host is busy works on
-// CPU 0 for as long as victims suffer (0.2 to 0.7 CPU-s/s, with the agent and the
-// test in a task of their own): to say so is right, and all that can be said then.
+// CPU 0 for as long as victims suffer (0.04 to 0.56 CPU-s/s, with the agent and
+// the test in a task of their own): to say so is right, and all that can be said then.
 func (a *agent) accusesOutside() bool {
 	found, outside := 0, 0
 	for line := range strings.Lines(a.log.String()) {
