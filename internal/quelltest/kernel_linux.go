@@ -96,8 +96,8 @@ func cgroupMount(fstype, controller string) (string, error) {
 }
 
 func tryCgroup(parent string) error {
-	dir := filepath.Join(parent, fmt.Sprintf("quell-test-probe-%d", os.Getpid()))
-	if err := os.Mkdir(dir, 0o755); err != nil {
+	dir, err := os.MkdirTemp(parent, "quell-test-probe-") // parallel tests ask at once
+	if err != nil {
 		return err
 	}
 	return os.Remove(dir)
