@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/logbook"
-	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/quelltest"
 	"github.com/quell-dev/quell/internal/spec"
 )
@@ -93,7 +93,7 @@ func TestDetectsAgainAfterAKill(t *testing.T) {
 
 	began := time.Now()
 	second := start(t, dir, args...)
-	var all []plan.Incident
+	var all []incident.Record
 	quelltest.Until(t, 60*time.Second, "the victim is found", func() bool {
 		found, err := second.Incidents(t.Context(), logbook.Query{Open: true})
 		if err != nil {

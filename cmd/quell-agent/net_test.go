@@ -20,6 +20,7 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/logbook"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/quelltest"
@@ -241,7 +242,7 @@ func newNetRounds(t *testing.T, d *running, top, root string) *netRounds {
 	return &netRounds{t, d, top, root, map[string]bool{}}
 }
 
-func (n *netRounds) incidents(q logbook.Query) []plan.Incident {
+func (n *netRounds) incidents(q logbook.Query) []incident.Record {
 	n.t.Helper()
 	found, err := n.d.Incidents(n.t.Context(), q)
 	if err != nil {
@@ -274,7 +275,7 @@ func (n *netRounds) play(t *testing.T, backup, elsewhere *quelltest.Child) {
 	at := 0 // the first round that is no trial
 	quelltest.Until(t, 60*time.Second, "somebody is accused and limited", func() bool {
 		for _, inc := range n.incidents(logbook.Query{Open: true}) {
-			i := slices.IndexFunc(inc.Rounds, func(r *plan.Round) bool { return !r.Trial })
+			i := slices.IndexFunc(inc.Rounds, func(r *incident.Round) bool { return !r.Trial })
 			if i >= 0 && !n.known[inc.ID] {
 				id, at = inc.ID, i
 			}
@@ -287,7 +288,7 @@ func (n *netRounds) play(t *testing.T, backup, elsewhere *quelltest.Child) {
 			t.Errorf("%d programs limit %s, want %d", got, task, want)
 		}
 	}
-	var inc plan.Incident
+	var inc incident.Record
 	quelltest.Until(t, 60*time.Second, "the limit is over and judged", func() bool {
 		var err error
 		if inc, err = n.d.Incident(t.Context(), id); err != nil {

@@ -18,7 +18,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/bus"
 	"github.com/quell-dev/quell/internal/config"
-	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/quelltest"
 	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/wire"
@@ -188,7 +188,7 @@ func TestFromAgentToSQL(t *testing.T) {
 	}
 	send(1)
 	send(2)
-	doc, err := json.Marshal(&plan.Incident{ID: "i1", Machine: "m1", Signal: sample.CPI, Victim: sample.Task{Name: "/web/1", Job: "web"}, Began: now, Updated: now})
+	doc, err := json.Marshal(&incident.Record{ID: "i1", Machine: "m1", Signal: sample.CPI, Victim: sample.Task{Name: "/web/1", Job: "web"}, Began: now, Updated: now})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/api"
-	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/quelltest"
 	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/workload"
@@ -232,7 +232,7 @@ func TestTheRealAgent(t *testing.T) {
 		t.Errorf("enforcement is %q", got)
 	}
 
-	var asked, read []plan.Incident
+	var asked, read []incident.Record
 	if err := errors.Join(json.Unmarshal([]byte(ok("incidents", "--json")), &asked),
 		json.Unmarshal([]byte(ok("incidents", "--json", "--state-dir", state)), &read)); err != nil || asked == nil || read == nil {
 		t.Errorf("incidents: %v", err)

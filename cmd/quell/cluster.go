@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quell-dev/quell/internal/api/cluster"
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/logbook"
-	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/report"
 	"github.com/quell-dev/quell/internal/sample"
 )
@@ -160,11 +160,11 @@ func (a *app) clusterIncidents(cmd *cobra.Command, s *scope, f incidentFlags, id
 		return a.listClusterIncidents(all, f)
 	case len(all) == 0:
 		return &noError{fmt.Errorf("no incident's ID has %q in it", id), "see `quell incidents --cluster`"}
-	case len(all) > 1 && id != "last" && !slices.ContainsFunc(all, func(inc plan.Incident) bool { return inc.ID == id }):
+	case len(all) > 1 && id != "last" && !slices.ContainsFunc(all, func(inc incident.Record) bool { return inc.ID == id }):
 		return &noError{fmt.Errorf("%q is in the IDs of %d incidents", id, len(all)), "give more of its ID"}
 	}
 	inc := all[0]
-	if i := slices.IndexFunc(all, func(inc plan.Incident) bool { return inc.ID == id }); i >= 0 {
+	if i := slices.IndexFunc(all, func(inc incident.Record) bool { return inc.ID == id }); i >= 0 {
 		inc = all[i]
 	}
 	if a.json {
@@ -175,8 +175,8 @@ func (a *app) clusterIncidents(cmd *cobra.Command, s *scope, f incidentFlags, id
 
 // listClusterIncidents writes them as those of one machine, oldest first, each
 // with its machine.
-func (a *app) listClusterIncidents(all []plan.Incident, f incidentFlags) error {
-	all = slices.DeleteFunc(all, func(inc plan.Incident) bool {
+func (a *app) listClusterIncidents(all []incident.Record, f incidentFlags) error {
+	all = slices.DeleteFunc(all, func(inc incident.Record) bool {
 		return f.victim != "" && !logbook.Matches(f.victim, string(inc.Victim.Name))
 	})
 	older := 0

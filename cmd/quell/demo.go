@@ -20,6 +20,7 @@ import (
 	"github.com/quell-dev/quell/internal/counter"
 	"github.com/quell-dev/quell/internal/demo"
 	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/report"
 	"github.com/quell-dev/quell/internal/sample"
@@ -253,7 +254,7 @@ func demoRows(w io.Writer) func(name, format string, args ...any) {
 func printDemo(w io.Writer, r *demo.Result) {
 	sig, _ := sample.LookupSignal(r.Signal)
 	row := demoRows(w)
-	num := func(v plan.Value) string {
+	num := func(v incident.Value) string {
 		if math.IsNaN(float64(v)) {
 			return "-"
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quell-dev/quell/internal/evaluation"
-	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/report"
 	"github.com/quell-dev/quell/internal/sample"
 )
@@ -143,7 +143,7 @@ func takeIncidents(v json.RawMessage, e *evaluation.Evaluation) error {
 	}
 	switch {
 	case what.Victim != nil:
-		var inc plan.Incident
+		var inc incident.Record
 		if err := json.Unmarshal(v, &inc); err != nil {
 			return err
 		}

@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/logbook"
-	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/report"
 	"github.com/quell-dev/quell/internal/sample"
 )
@@ -123,7 +123,7 @@ func (a *app) findIncidents(ctx context.Context, f incidentFlags) (found api.Inc
 
 // incident shows the one that a person means.
 func (a *app) incident(ctx context.Context, f incidentFlags, id string) (err error) {
-	var inc plan.Incident
+	var inc incident.Record
 	if f.stateDir == "" {
 		inc, err = a.client().Incident(ctx, id)
 		err = noAgent(err)

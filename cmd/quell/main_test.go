@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/logbook"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/quelltest"
@@ -174,8 +175,8 @@ func TestJSONIsWhatTheAgentSaid(t *testing.T) {
 		into any
 		file string // with the same content, "" if there is none
 	}{
-		{"incidents", new([]plan.Incident), "incidents.json"},
-		{"incidents last", new(plan.Incident), ""},
+		{"incidents", new([]incident.Record), "incidents.json"},
+		{"incidents last", new(incident.Record), ""},
 		{"top --once", new([]api.TaskView), ""},
 		{"status", new(api.Status), "status.json"},
 		{"enforcement", new(struct{ Mode plan.Mode }), ""},

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/detect"
-	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/quelltest"
 	"github.com/quell-dev/quell/internal/workload"
 )
@@ -35,7 +35,7 @@ func TestARealVictimThatChangesItsWorkIsNamed(t *testing.T) {
 		begin(t, tree, "loud", loud)
 		send(t, heavy, syscall.SIGSTOP)
 	})
-	all := func() (all []plan.Incident) {
+	all := func() (all []incident.Record) {
 		t.Helper()
 		if err := json.Unmarshal([]byte(quell(t, env, "incidents", "--json").out), &all); err != nil {
 			t.Fatal(err)

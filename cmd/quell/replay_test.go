@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/replay"
 )
 
@@ -50,7 +50,7 @@ func TestReplay(t *testing.T) {
 	got = quell(t, utf8(""), "replay", "--rule", "cpi2", "--step", "3s", "--specs", "whole", "--by-task", "--least-samples", "20",
 		"--least-cpu", "0", "--sane", "0.1:20", "--json", kepler)
 	lines := strings.Split(strings.TrimSpace(got.out), "\n")
-	var inc plan.Incident
+	var inc incident.Record
 	var s replay.Summary
 	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &s); err != nil || got.code != exitOK {
 		t.Fatal(err, got)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/api"
 	"github.com/quell-dev/quell/internal/evaluation"
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/logbook"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
@@ -114,14 +115,14 @@ func wait(ctx context.Context, d time.Duration) {
 }
 
 // next finds an open incident whose suspect is to be capped, nil for none.
-func (a *app) next(ctx context.Context, t *trials) (*plan.Incident, *plan.Round, error) {
+func (a *app) next(ctx context.Context, t *trials) (*incident.Record, *incident.Round, error) {
 	found, err := a.client().Incidents(ctx, logbook.Query{Open: true})
 	if err != nil {
 		return nil, nil, err
 	}
 	for i := range found.Incidents {
 		inc := &found.Incidents[i]
-		if !inc.MayBeANeighbour() || inc.Victim.Class != sample.LatencySensitive && !inc.Victim.Protected || capped(inc) {
+		if !inc.Kind.MayBeANeighbour() || inc.Victim.Class != sample.LatencySensitive && !inc.Victim.Protected || capped(inc) {
 			continue
 		}
 		for k, s := range inc.Suspects {
@@ -129,14 +130,14 @@ func (a *app) next(ctx context.Context, t *trials) (*plan.Incident, *plan.Round,
 				t.tried[trialKey{inc.Victim.Name, s.Name}] {
 				continue
 			}
-			return inc, &plan.Round{Suspect: s.Task, Correlation: s.Correlation}, nil
+			return inc, &incident.Round{Suspect: s.Task, Correlation: s.Correlation}, nil
 		}
 	}
 	return nil, nil, nil
 }
 
 // capped reports whether a cap is in force for the incident already.
-func capped(inc *plan.Incident) bool {
+func capped(inc *incident.Record) bool {
 	for _, r := range inc.Rounds {
 		if r.Ended == 0 {
 			return true
@@ -146,7 +147,7 @@ func capped(inc *plan.Incident) bool {
 }
 
 // try caps a suspect and waits until that is over.
-func (a *app) try(ctx context.Context, t *trials, inc *plan.Incident, r *plan.Round) error {
+func (a *app) try(ctx context.Context, t *trials, inc *incident.Record, r *incident.Round) error {
 	t.tried[trialKey{inc.Victim.Name, r.Suspect.Name}] = true
 	task := string(r.Suspect.Name)
 	done, err := a.client().Cap(ctx, api.CapRequest{Task: task, Rate: t.rate, For: t.lasts.String(), Reason: "trial: " + t.reason})
@@ -182,7 +183,7 @@ func (a *app) try(ctx context.Context, t *trials, inc *plan.Incident, r *plan.Ro
 	return nil
 }
 
-func relative(r *plan.Round) string {
+func relative(r *incident.Round) string {
 	if v := float64(r.RelativeCost); !math.IsNaN(v) {
 		return fmt.Sprintf("%.2f", v)
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/quell-dev/quell/internal/evaluation"
-	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/workload"
 )
@@ -56,11 +56,11 @@ func TestTrialCapsARealSuspect(t *testing.T) {
 	if !strings.Contains(r.err, "1 of 1 caps were made") || e.Incidents != 1 || e.OutcomeRate[0].TruePositive.N != 1 {
 		t.Errorf("%+v, it says %q", e.OutcomeRate, r.err)
 	}
-	var all []plan.Incident // others may be of time that the hypervisor took
+	var all []incident.Record // others may be of time that the hypervisor took
 	if err := json.Unmarshal([]byte(quell(t, env, "incidents", "--json").out), &all); err != nil {
 		t.Fatal(err)
 	}
-	all = slices.DeleteFunc(all, func(i plan.Incident) bool { return len(i.Rounds) == 0 })
+	all = slices.DeleteFunc(all, func(i incident.Record) bool { return len(i.Rounds) == 0 })
 	if len(all) != 1 {
 		t.Fatalf("%d incidents with a cap", len(all))
 	}

@@ -102,7 +102,7 @@ func within(inner, outer sample.Task) bool {
 // above it: nothing, or one of the two flags.
 func (a *Agent) throttled(t *task, wall float64) sample.Flags {
 	t.notes[noteQuota], t.heldBy = "", ""
-	least := a.detector.Params().ThrottledShare * wall
+	least := a.pipeline.Params().ThrottledShare * wall
 	above, held := a.quotas.above(t)
 	switch {
 	case t.capped || a.underCap(t):

@@ -7,43 +7,67 @@ import (
 
 	"github.com/quell-dev/quell/internal/enforce"
 	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/logbook"
+	"github.com/quell-dev/quell/internal/pipeline"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/wire"
 )
 
-// carryOut does what the planner asks for, and what it asks for upon that. The
-// error joins what could not be done; the planner knows of it already.
-func (a *Agent) carryOut(now sample.Millis, out plan.Output) error {
+// carryOut does what the pipeline asks for, and what it asks for upon that. The
+// error joins what could not be done; the pipeline knows of it already.
+func (a *Agent) carryOut(now sample.Millis) error {
 	var errs []error
-	for _, act := range out.Actions {
-		switch act.Kind {
-		case plan.Cap:
-			err := a.applyCap(now, &act)
-			a.audit(now, act.By, "cap", act, err)
-			errs = append(errs, err, a.carryOut(now, a.planner.Applied(now, act.ID, err)))
-		case plan.Uncap:
-			errs = append(errs, a.undoCap(now, act.ID, act.Why))
-		case plan.Adjust:
-			errs = append(errs, a.adjustCap(now, act))
+	for {
+		r, more := a.pipeline.Ready()
+		if !more {
+			return errors.Join(errs...)
+		}
+		for i := range r.Findings {
+			f := &r.Findings[i]
+			a.stats.analyses++
+			a.stats.findings[[2]string{string(f.Signal), f.Kind.String()}]++
+			a.Log.Debug("anomaly", "victim", f.Victim.Name, "signal", f.Signal, "kind", f.Kind, "cost", f.Cost, "threshold", f.Threshold)
+		}
+		for _, act := range r.Actions {
+			errs = append(errs, a.act(now, act))
+		}
+		if r.Offenders {
+			a.degrade("offenders", a.disk.saveOffenders(a.offenders()))
+		}
+		for i := range r.Incidents {
+			a.writeIncident(now, &r.Incidents[i])
 		}
 	}
-	if out.Offenders {
-		a.degrade("offenders", a.disk.saveOffenders(a.offenders()))
+}
+
+// act carries out one action and reports to the pipeline what became of it.
+func (a *Agent) act(now sample.Millis, act plan.Action) error {
+	switch act.Kind {
+	case plan.Cap:
+		err := a.applyCap(now, &act)
+		a.audit(now, act.By, "cap", act, err)
+		a.pipeline.Applied(now, act.ID, err)
+		return err
+	case plan.Adjust:
+		return a.adjustCap(now, act)
 	}
-	for _, inc := range out.Incidents {
-		switch {
-		case a.stats.incident(inc):
-			a.Log.Warn("incident opened", "id", inc.ID, "victim", inc.Victim.Name, "signal", inc.Signal, "kind", inc.Kind,
-				"cost", inc.Cost, "threshold", inc.Threshold, "advice", inc.Advice, "reason", inc.Reason)
-		case inc.Closed != 0:
-			a.Log.Info("incident closed", "id", inc.ID, "victim", inc.Victim.Name, "outcome", inc.Outcome)
-		}
-		a.degrade("incident log", a.disk.incidents.Add(inc))
-		a.tell(now, wire.Record_KIND_INCIDENT, inc.ID, inc)
+	return a.undoCap(now, act.ID, act.Why)
+}
+
+// writeIncident writes down an incident in which something changed.
+func (a *Agent) writeIncident(now sample.Millis, c *pipeline.Change) {
+	switch {
+	case a.stats.incident(&c.Incident):
+		a.Log.Warn("incident opened", "id", c.ID, "victim", c.Victim.Name, "signal", c.Signal, "kind", c.Kind,
+			"cost", c.Cost, "threshold", c.Threshold, "advice", c.Advice, "reason", c.Reason)
+	case c.Closed != 0:
+		a.Log.Info("incident closed", "id", c.ID, "victim", c.Victim.Name, "outcome", c.Outcome)
 	}
-	return errors.Join(errs...)
+	record := incident.Of(&c.Incident, &c.Chart)
+	a.degrade("incident log", a.disk.incidents.Add(record))
+	a.tell(now, wire.Record_KIND_INCIDENT, record.ID, record)
 }
 
 // applyCap makes a cap; act.Why says afterwards also what that does not hold.
@@ -88,17 +112,18 @@ func (a *Agent) adjustCap(now sample.Millis, act plan.Action) error {
 	}
 	err = a.applyCap(now, &act)
 	a.audit(now, act.By, "adjust", act, err)
-	if err == nil {
-		return nil
+	if err != nil {
+		a.pipeline.Applied(now, act.ID, err)
 	}
-	return errors.Join(err, a.carryOut(now, a.planner.Applied(now, act.ID, err)))
+	return err
 }
 
 // undone takes in how undoing a cap went.
 func (a *Agent) undone(now sample.Millis, id, why string, o enforce.Outcome, err error) error {
 	if errors.Is(err, enforce.ErrUnknown) {
 		delete(a.unlifted, id) // undone already, or never made
-		return a.carryOut(now, a.planner.Lifted(now, id, false))
+		a.pipeline.Lifted(now, id, false)
+		return nil
 	}
 	if err != nil && !errors.Is(err, enforce.ErrJournal) {
 		a.unlifted[id] = why
@@ -111,11 +136,12 @@ func (a *Agent) undone(now sample.Millis, id, why string, o enforce.Outcome, err
 	a.Log.Warn("cap ended", "task", o.Change.Task, "why", why, "result", o.Result, "note", o.Note)
 	a.audit(now, "quell", "uncap", plan.Action{ID: id, Task: sample.Task{Name: o.Change.Task}, Why: why + ": " + o.Result.String()}, err)
 	a.stats.capsEnded[o.Result.String()]++
-	return a.carryOut(now, a.planner.Lifted(now, id, o.Result == enforce.TakenOver))
+	a.pipeline.Lifted(now, id, o.Result == enforce.TakenOver)
+	return nil
 }
 
 // checkCaps ends caps that somebody else changed, and those whose lease is
-// over whatever the planner thinks: the journal has the last word.
+// over whatever the pipeline thinks: the journal has the last word.
 func (a *Agent) checkCaps(now sample.Millis) {
 	for _, id := range a.Enforcer.Check() {
 		a.undoCap(now, id, "somebody else changed the limit, or the task ended")
@@ -123,6 +149,7 @@ func (a *Agent) checkCaps(now sample.Millis) {
 	for _, id := range a.Enforcer.Due(now) {
 		a.undoCap(now, id, cmp.Or(a.unlifted[id], "its time is over"))
 	}
+	a.carryOut(now)
 	a.degrade("journal", a.Enforcer.Err())
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/quell-dev/quell/internal/detect"
 	"github.com/quell-dev/quell/internal/enforce"
 	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/pipeline"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/spec"
@@ -124,9 +125,7 @@ type Parts struct {
 type Agent struct {
 	Parts
 	config   *config.Agent
-	detector *detect.Detector
-	planner  *plan.Planner
-	history  *spec.History
+	pipeline *pipeline.Pipeline
 	tasks    map[sample.TaskKey]*task
 	byCgroup map[cgroupID]*task
 	roster   roster // the same tasks, in order
@@ -151,6 +150,8 @@ type Agent struct {
 	// name, and overall what those said in the newest window.
 	standIns map[string]*task
 	overall  []overallCost
+	// outsideSubject is what runs outside any task, as a suspect.
+	outsideSubject pipeline.Subject
 	// degraded holds what is wrong now, by what it is about.
 	degraded map[string]string
 	// overrides are what operators set and is kept over restarts.
@@ -179,9 +180,7 @@ func New(p Parts) (*Agent, error) {
 		return nil, err
 	}
 	a := &Agent{Parts: p, config: p.Config, disk: d,
-		detector: detect.New(params),
-		history:  spec.NewHistory(p.Config.SpecParams()),
-		tasks:    map[sample.TaskKey]*task{}, byCgroup: map[cgroupID]*task{}, standIns: map[string]*task{},
+		tasks: map[sample.TaskKey]*task{}, byCgroup: map[cgroupID]*task{}, standIns: map[string]*task{},
 		requests: make(chan func()), done: make(chan struct{}),
 		degraded: map[string]string{}, unlifted: map[string]string{},
 		taxes: make([]tax, len(p.Sources)), stats: newStats(), snapshot: newSnapshot(),
@@ -194,19 +193,22 @@ func New(p Parts) (*Agent, error) {
 			a.degrade("signal "+string(s.Signal), errors.New(s.Reason))
 		}
 	}
-	a.degrade("specs", a.disk.loadSpecs(a.history))
-	a.window.hurry = slices.ContainsFunc(a.history.Records(), func(r spec.Record) bool { return r.Published.State == spec.Ready })
+	history := spec.NewHistory(p.Config.SpecParams())
+	a.degrade("specs", a.disk.loadSpecs(history))
+	a.window.hurry = slices.ContainsFunc(history.Records(), func(r spec.Record) bool { return r.Published.State == spec.Ready })
 	a.degrade("overrides", a.disk.loadOverrides(&a.overrides))
 	if m, err := plan.ParseMode(a.overrides.Mode); err == nil && m != policy.Mode {
 		a.Log.Warn("enforcement is as an operator set it", "mode", m, "configured", policy.Mode)
 		policy.Mode = m
 	}
-	a.detector.Try(p.Config.Tries(policy))
+	params.Tries = p.Config.Tries(policy)
 	a.machine = p.Config.MachineName()
-	a.planner = plan.New(a.machine, params.Rule, policy)
+	a.pipeline = pipeline.New(pipeline.Config{Machine: a.machine, Detect: params, Policy: policy,
+		History: history, Given: a.serverSpec, LearnIncidents: p.Config.Spec.Incidents, Charts: true})
+	a.outsideSubject.Task = detect.Outside()
 	known, err := a.disk.loadOffenders()
 	a.degrade("offenders", err)
-	a.planner.Remember(known)
+	a.pipeline.Remember(known)
 	return a, nil
 }
 
@@ -258,7 +260,8 @@ func (a *Agent) tick(now time.Time) {
 	a.hear()
 	a.refresh(now)
 	a.checkCaps(ms)
-	a.carryOut(ms, a.planner.Tick(ms))
+	a.pipeline.Tick(ms)
+	a.carryOut(ms)
 	if a.window.open && a.window.over(now, a.config) {
 		a.closeWindow(now)
 	}
@@ -268,7 +271,7 @@ func (a *Agent) tick(now time.Time) {
 	}
 	if now.Sub(a.saved) >= a.config.Spec.Save {
 		a.saved = now
-		a.degrade("specs", a.disk.saveSpecs(a.history))
+		a.degrade("specs", a.disk.saveSpecs(a.pipeline.History()))
 	}
 	a.stats.ticks++
 	a.stats.tickSeconds += time.Since(begin).Seconds()
@@ -279,24 +282,21 @@ func (a *Agent) tick(now time.Time) {
 func (a *Agent) analyse() {
 	for {
 		now := sample.At(a.now())
-		f, ok := a.detector.Next(now)
-		if !ok {
+		if !a.pipeline.Analyse(now) {
 			return
 		}
-		a.stats.analyses++
-		a.stats.findings[[2]string{string(f.Signal), f.Kind.String()}]++
-		a.Log.Debug("anomaly", "victim", f.Victim.Name, "signal", f.Signal, "kind", f.Kind, "cost", f.Cost, "threshold", f.Threshold)
-		a.carryOut(now, a.planner.Finding(now, f, func(k sample.TaskKey) []detect.Point { return a.detector.Window(f.Signal, k) }))
+		a.carryOut(now)
 	}
 }
 
 // stop undoes and saves.
 func (a *Agent) stop(now time.Time) error {
 	ms := sample.At(now)
-	a.Log.Info("stopping", "caps", len(a.planner.Caps()))
-	a.carryOut(ms, a.planner.Stop(ms))
+	a.Log.Info("stopping", "caps", len(a.pipeline.Caps()))
+	a.pipeline.Stop(ms)
+	a.carryOut(ms)
 	_, restored := a.Enforcer.RestoreAll(ms, "the agent stops")
-	errs := []error{restored, a.disk.saveSpecs(a.history)}
+	errs := []error{restored, a.disk.saveSpecs(a.pipeline.History())}
 	if a.window.open {
 		for _, s := range a.window.sources {
 			errs = append(errs, s.Stop(func(sample.TaskKey) (time.Duration, bool) { return 0, false }, func(sample.TaskKey, counter.Reading) {}))

@@ -133,12 +133,11 @@ func (a *Agent) cap(now sample.Millis, who string, r api.CapRequest) (api.Done, 
 	known := false
 	d, err := a.each(r.Task, r.Many, "capped", func(t *task) (api.Done, error) {
 		known = true
-		var out plan.Output
-		err := bad
+		id, err := "", bad
 		if err != nil {
 			err = fmt.Errorf("cap %s: for %q: want a duration such as 5m", t.Name, r.For)
 		} else {
-			out, err = a.planner.CapFor(now, plan.Request{Task: t.Task, Rate: r.Rate, For: lasts, By: who, Why: r.Reason}, a.detector.Window)
+			id, err = a.pipeline.Cap(now, plan.Request{Task: t.Task, Rate: r.Rate, For: lasts, By: who, Why: r.Reason})
 		}
 		if err != nil {
 			name := string(t.Name)
@@ -148,8 +147,7 @@ func (a *Agent) cap(now sample.Millis, who string, r api.CapRequest) (api.Done, 
 			a.audit(now, who, "cap", plan.Action{Task: sample.Task{Name: sample.TaskName(name)}, Rate: r.Rate, Why: r.Reason}, err)
 			return api.Done{}, err
 		}
-		id := out.Actions[0].ID
-		if err := a.carryOut(now, out); err != nil { // it is in the audit log
+		if err := a.carryOut(now); err != nil { // it is in the audit log
 			return api.Done{}, fmt.Errorf("cap %s: %w", t.Name, err)
 		}
 		return api.Done{ID: id, Message: fmt.Sprintf("capped %s to %g CPU-s/s until %s", t.Name, r.Rate, now.Add(lasts).Time().Format(time.RFC3339))}, nil
@@ -163,15 +161,14 @@ func (a *Agent) cap(now sample.Millis, who string, r api.CapRequest) (api.Done, 
 func (a *Agent) uncap(now sample.Millis, who string, r api.UncapRequest) (api.Done, error) {
 	var capped int
 	d, err := a.each(r.Task, r.Many, "uncapped", func(t *task) (api.Done, error) {
-		if r.Many != (api.Many{}) && !a.planner.Capped(t.Key) {
+		if r.Many != (api.Many{}) && !a.pipeline.Capped(t.Key) {
 			return api.Done{}, nil // of many, those that have a cap are meant
 		}
 		capped++
-		out, err := a.planner.UncapTask(now, t.Key, r.Reason)
-		if err != nil {
+		if err := a.pipeline.Uncap(now, t.Key, r.Reason); err != nil {
 			return api.Done{}, err
 		}
-		if err := a.carryOut(now, out); err != nil {
+		if err := a.carryOut(now); err != nil {
 			return api.Done{}, fmt.Errorf("uncap %s: %w", t.Name, err)
 		}
 		return api.Done{Message: fmt.Sprintf("uncapped %s", t.Name)}, nil
@@ -234,9 +231,10 @@ func (a *Agent) setMode(now sample.Millis, who string, r api.ModeRequest) (api.D
 	m, err := plan.ParseMode(r.Mode)
 	if err == nil {
 		a.overrides.Mode = m.String()
-		out := a.planner.SetMode(now, m)
-		a.detector.Try(a.config.Tries(a.planner.Policy()))
-		err = errors.Join(a.carryOut(now, out), a.disk.saveOverrides(&a.overrides))
+		policy := a.pipeline.Policy()
+		policy.Mode = m
+		a.pipeline.SetMode(now, m, a.config.Tries(policy))
+		err = errors.Join(a.carryOut(now), a.disk.saveOverrides(&a.overrides))
 	}
 	a.audit(now, who, "enforcement "+r.Mode, plan.Action{Why: r.Reason}, err)
 	if err != nil {
@@ -246,7 +244,7 @@ func (a *Agent) setMode(now sample.Millis, who string, r api.ModeRequest) (api.D
 }
 
 func (a *Agent) pardon(now sample.Millis, who string, r api.PardonRequest) (api.Done, error) {
-	err := a.planner.Pardon(sample.JobName(r.Job))
+	err := a.pipeline.Pardon(sample.JobName(r.Job))
 	if err == nil {
 		err = a.disk.saveOffenders(a.offenders())
 	}

@@ -66,7 +66,7 @@ func (s *source) Add(t counter.Target) error {
 }
 
 func (s *source) reading(f *followed) counter.Reading {
-	r := counter.Reading{Cost: f.cost(), Rate: 1000, Coverage: 1}
+	r := counter.Reading{Cost: f.cost(), Coverage: 1}
 	r.Extras.Set(sample.Instructions, 1e9)
 	if s.change != nil {
 		changed := r

@@ -27,8 +27,8 @@ import (
 	"github.com/quell-dev/quell/internal/counter"
 	"github.com/quell-dev/quell/internal/enforce"
 	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/logbook"
-	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/quelltest"
 	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/spec"
@@ -439,7 +439,7 @@ func (r *rig) status() (s api.Status) {
 	return s
 }
 
-func (r *rig) incidents() (all []plan.Incident) {
+func (r *rig) incidents() (all []incident.Record) {
 	r.t.Helper()
 	all, err := logbook.Load(r.config.StateDir)
 	if err != nil {
@@ -462,7 +462,7 @@ func (r *rig) task(name string) api.TaskView {
 
 // accused lets time go by until somebody is held whom the newest incident accuses,
 // not to find out who it is, and returns that round.
-func (r *rig) accused(within time.Duration) *plan.Round {
+func (r *rig) accused(within time.Duration) *incident.Round {
 	r.t.Helper()
 	for range within / (10 * time.Second) {
 		r.pass(10 * time.Second)
@@ -481,7 +481,7 @@ func (r *rig) accused(within time.Duration) *plan.Round {
 func (r *rig) spec(job sample.JobName) (s spec.Spec) {
 	r.t.Helper()
 	err := r.agent.ask(context.Background(), func() {
-		s, _ = r.agent.history.Lookup(spec.Key{Job: job, Platform: "p", Signal: sample.CPI, Variant: "by-heart"}, sample.At(time.Now()))
+		s, _ = r.agent.pipeline.History().Lookup(spec.Key{Job: job, Platform: "p", Signal: sample.CPI, Variant: "by-heart"}, sample.At(time.Now()))
 	})
 	if err != nil {
 		r.t.Fatal(err)

@@ -73,10 +73,12 @@ func disks(t *testing.T, r *rig) (noisy *guest, asked *float64) {
 	r.source = r.machine.source(sample.IO)
 	r.source.shared = []host.Device{disk}
 	r.source.change = func(path string, c *counter.Reading) {
-		c.Rate, c.Pressure, c.Reach = 100, 100, sample.SetOf(0)
+		rate := 100.0
 		if path == noisy.path {
-			c.Rate, c.Pressure = made(), made()
+			rate = made()
 		}
+		c.Extras.Set(sample.IOOps, rate*r.config.Sampling.Duration.Seconds())
+		c.Reach = sample.SetOf(0)
 	}
 	for i := range r.config.Rules {
 		if r.config.Rules[i].Class == sample.Batch { // no victims of io, and suspects all the same

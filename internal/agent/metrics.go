@@ -83,7 +83,7 @@ func tickMetrics() []metric {
 	return []metric{
 		{"quell_info", "What runs here; always 1.", gauge, []string{"platform", "rule", "version"},
 			func(a *Agent, e *exposition) {
-				e.add(1, string(a.Platform), string(a.detector.Params().Rule), a.Version)
+				e.add(1, string(a.Platform), string(a.pipeline.Params().Rule), a.Version)
 			}},
 		{"quell_signal_available", "Whether a signal that was asked for is counted.", gauge, []string{"signal", "variant"},
 			func(a *Agent, e *exposition) {
@@ -129,7 +129,7 @@ func tickMetrics() []metric {
 				}
 			}},
 		{"quell_enforcement_mode", "0 off, 1 advise, 2 on.", gauge, nil,
-			one(func(a *Agent) float64 { return float64(a.planner.Policy().Mode) })},
+			one(func(a *Agent) float64 { return float64(a.pipeline.Policy().Mode) })},
 		{"quell_tasks", "Tasks that are followed.", gauge, nil,
 			one(func(a *Agent) float64 { return float64(len(a.tasks)) })},
 		{"quell_outside_cpu", "CPU-s/s used outside any task in the last interval: kernel, interrupts, and what no rule matches.", gauge, nil,
@@ -157,7 +157,7 @@ func tickMetrics() []metric {
 		{"quell_rejected_total", "Samples whose cost was outside the signal's sane range.", count, []string{"signal"},
 			func(a *Agent, e *exposition) {
 				for _, s := range a.Signals {
-					e.add(float64(a.detector.Rejected(s.Signal)), string(s.Signal))
+					e.add(float64(a.pipeline.Rejected(s.Signal)), string(s.Signal))
 				}
 			}},
 		{"quell_outliers_total", "Samples over their job's threshold.", count, []string{"signal"},
@@ -175,7 +175,7 @@ func tickMetrics() []metric {
 					e.add(float64(n), k[1], k[0])
 				}
 			}},
-		{"quell_incidents_open", "Incidents that are open.", gauge, nil, one(func(a *Agent) float64 { return float64(len(a.planner.Open())) })},
+		{"quell_incidents_open", "Incidents that are open.", gauge, nil, one(func(a *Agent) float64 { return float64(a.pipeline.OpenCount()) })},
 		{"quell_caps", "Caps in force.", gauge, nil, one(func(a *Agent) float64 { return float64(len(a.Enforcer.Active())) })},
 		{"quell_caps_stuck", "Caps that are to be undone and cannot be; tried again at least every 30 s.", gauge, nil,
 			one(func(a *Agent) float64 { return float64(len(a.Enforcer.Stuck())) })},

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
 )
@@ -408,7 +409,7 @@ func TestAsking(t *testing.T) {
 		r.learn()
 		noisy.set(1.5)
 		r.pass(3 * time.Minute)
-		listed := func(query string) []plan.Incident {
+		listed := func(query string) []incident.Record {
 			var found api.Incidents
 			r.get(api.PathIncidents+query, &found)
 			return found.Incidents
@@ -417,7 +418,7 @@ func TestAsking(t *testing.T) {
 		if len(open) != 1 || open[0].Times != nil {
 			t.Fatalf("open incidents %+v", open)
 		}
-		var inc plan.Incident
+		var inc incident.Record
 		if r.get(api.PathIncidents+"?id="+open[0].ID, &inc); inc.ID != open[0].ID || inc.Victim.Name != "/web/1" || len(inc.Times) == 0 {
 			t.Errorf("incident %+v", inc)
 		}

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/pipeline"
 	"github.com/quell-dev/quell/internal/sample"
 )
 
@@ -22,28 +23,30 @@ func (a *Agent) outside(wall float64) float64 {
 			used += t.cpu
 		}
 	}
-	return max(0, w.busy.Seconds()/wall-used)
-}
-
-// outsideReading makes a suspect of it, so that nobody is blamed for it. What
-// is not a matter of CPUs the signal's source must know.
-func (a *Agent) outsideReading(sig sample.Signal) (detect.Reading, bool) {
-	r := detect.Reading{Task: detect.Outside(), Cost: math.NaN(), CPU: a.window.outside, Pressure: a.window.outside}
-	if !sig.Domain.OfCPUs() {
-		r.Pressure, r.Reach = a.window.others.Pressure, a.window.others.Reach
+	if rest := w.busy.Seconds()/wall - used; rest > 1e-6 {
+		return rest
 	}
-	return r, r.Pressure > 0
+	return 0 // or what rounding left
 }
 
-// recordOutside writes it to the trace, where a rule that is tried on that needs
-// it as the agent's did: a row without a cost under the name that no task has.
-// The server, which has specs of tasks, is not told. What is not a matter of
-// CPUs has no row: a sample has no place for that pressure but the signal's extras.
-func (a *Agent) recordOutside(sig sample.Signal, variant string, at sample.Millis, r *detect.Reading) {
-	if a.Record == nil || !sig.Domain.OfCPUs() {
+// addOutside makes a suspect of it, so that no task is blamed for it, and writes it
+// to the trace, where a rule that is tried on that needs it as the agent's did: a row
+// without a cost under the name that no task has. What is not a matter of CPUs the
+// signal's source must know.
+func (a *Agent) addOutside(iv *pipeline.Interval, sig sample.Signal, variant string) {
+	w := &a.window
+	s := &w.sample
+	*s = sample.Sample{TS: iv.At(), Machine: a.machine, Job: sample.JobName(detect.OutsideName), Task: detect.OutsideName, Platform: a.Platform,
+		Signal: sig.Name, Variant: variant, Class: sample.BestEffort, CPU: float32(w.outside), Cost: float32(math.NaN()), Coverage: 1}
+	var reach sample.Set
+	if !sig.Domain.OfCPUs() {
+		s.Extras, reach = w.others.Extras, w.others.Reach
+	}
+	if !(sig.PressureOf(w.outside, &s.Extras, w.length) > 0) {
 		return
 	}
-	s := sample.Sample{TS: at, Machine: a.machine, Job: sample.JobName(detect.OutsideName), Task: detect.OutsideName, Platform: a.Platform,
-		Signal: sig.Name, Variant: variant, Class: sample.BestEffort, CPU: float32(r.CPU), Cost: float32(math.NaN()), Coverage: 1}
-	a.degrade("recording samples", a.Record(&s))
+	a.recordHere(s)
+	m := pipeline.Of(s)
+	m.CPU, m.Reach = w.outside, reach
+	iv.Add(&a.outsideSubject, m)
 }

@@ -4,8 +4,7 @@ import (
 	"math"
 
 	"github.com/quell-dev/quell/internal/counter"
-	"github.com/quell-dev/quell/internal/detect"
-	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/sample"
 )
 
@@ -13,50 +12,48 @@ import (
 type overallCost struct {
 	signal sample.SignalName
 	name   string
-	cost   plan.Value
+	cost   incident.Value
 }
 
 // judgeOverall is judge for a source that measures the machine and no task: its
 // stand-ins are the victims. Tasks are suspects, unless the antagonist can only be
-// on another machine. Nobody is capped for a stand-in's sake: it is of no class
+// on another machine. No task is capped for a stand-in's sake: it is of no class
 // that may be helped.
-func (a *Agent) judgeOverall(now, at sample.Millis, sig sample.Signal, o counter.Overall, wall float64) {
+func (a *Agent) judgeOverall(now, at sample.Millis, sig sample.Signal, variant string, o counter.Overall) {
 	w := &a.window
-	w.readings = w.readings[:0]
+	var nothing counter.Reading
+	iv := a.pipeline.Begin(sig, at, w.length)
 	if sig.Domain != sample.Elsewhere {
 		for _, t := range a.roster.order {
-			w.readings = append(w.readings, detect.Reading{Task: t.Task, Cost: math.NaN(), CPU: t.cpu, Pressure: t.cpu,
-				Flags: t.flags, HeldBy: t.heldBy, Reach: t.reach.in(sig.Domain)})
+			s := a.sampled(t, sig.Name, variant, at, math.NaN(), &nothing)
+			a.recordHere(s)
+			m := t.measurement(s, math.NaN())
+			m.Reach = t.reach.in(sig.Domain)
+			iv.Add(t.subject(a.Platform, s), m)
 		}
-		if r, ok := a.outsideReading(sig); ok {
-			w.readings = append(w.readings, r)
-		}
+		w.others = nothing
+		a.addOutside(iv, sig, variant)
 	}
-	first := len(w.readings)
-	var tasks []*task
-	var counts []counter.Reading
+	first := iv.Len()
 	o.Overall(func(name string, cpus sample.Set, c counter.Reading) {
 		t := a.standIn(sig.Name, name)
-		r := detect.Reading{Task: t.Task, Cost: c.Cost, CPU: max(0, w.busy.Seconds()/wall), OwnApart: true,
-			Reach: a.reaches.of(&a.Topology, cpus).in(sig.Domain), Spec: a.lookup(a.specKey(t, sig.Name, o.Variant()), at)}
-		if sig.Domain == sample.Elsewhere { // all of it is stolen time
-			r.Flags, r.Stolen = sample.Stolen, 1
-		}
+		t.cpu = max(0, w.busy.Seconds()/w.length.Seconds())
+		s := a.sampled(t, sig.Name, variant, at, c.Cost, &c)
 		if math.IsNaN(c.Cost) {
 			a.stats.notCounted[sig.Name]++
 		}
-		tasks, counts, w.readings = append(tasks, t), append(counts, c), append(w.readings, r)
+		a.record(s)
+		m := t.measurement(s, c.Cost)
+		m.Reach = a.reaches.of(&a.Topology, cpus).in(sig.Domain)
+		iv.Add(t.subject(a.Platform, s), m)
+		a.overall = append(a.overall, overallCost{sig.Name, name, incident.Value(c.Cost)})
 	})
-	verdicts := a.detector.Observe(sig, at, w.readings)
-	a.carryOut(now, a.planner.Interval(now, sig.Name, at, w.readings, verdicts))
-	for i, t := range tasks {
-		r, v := &w.readings[first+i], &verdicts[first+i]
-		a.learn(t, sig.Name, o.Variant(), at, r, v)
+	verdicts := iv.End(now)
+	a.carryOut(now)
+	for _, v := range verdicts[first:] {
 		if v.Outlier {
 			a.stats.outliers[sig.Name]++
 		}
-		a.overall = append(a.overall, overallCost{sig.Name, string(t.Name), plan.Value(r.Cost)})
-		a.record(t, &counts[i], sig.Name, o.Variant(), at, r)
 	}
 }
 

@@ -62,12 +62,15 @@ func TestTheCanaryNamesWhoIsLoudAndNobodyIsCapped(t *testing.T) {
 		if _, got := r.scrape(); !strings.HasPrefix(got[`quell_machine_cost{name="(cache 0)",signal="probe"}`], "1.0") && !strings.HasPrefix(got[`quell_machine_cost{name="(cache 0)",signal="probe"}`], "1e-07") {
 			t.Errorf("quell_machine_cost is %q", got[`quell_machine_cost{name="(cache 0)",signal="probe"}`])
 		}
-		of := map[sample.TaskName]int{}
+		of, costs := map[sample.TaskName]int{}, map[sample.TaskName]int{}
 		for i := range r.samples {
 			of[r.samples[i].Task]++
+			if c := r.samples[i].Cost; c == c {
+				costs[r.samples[i].Task]++
+			}
 		}
-		if len(of) != 1 || of["(cache 0)"] < 15 {
-			t.Errorf("samples of %v, want the stand-in's alone", of)
+		if len(costs) != 1 || costs["(cache 0)"] < 15 || of["/batch/loud-1"] != costs["(cache 0)"] {
+			t.Errorf("samples of %v, with costs of %v; want the stand-in's costs, and the usage of each suspect", of, costs)
 		}
 	})
 }

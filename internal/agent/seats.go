@@ -8,6 +8,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/api"
 	"github.com/quell-dev/quell/internal/counter"
+	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
 )
 
@@ -151,23 +152,13 @@ func (b budget) shortage(need, each int, sources []counter.Source, seatings []se
 
 // rankAll says whose cost is needed most.
 func (a *Agent) rankAll(tasks []*task) {
-	open := a.planner.Open()
-	var victim, suspect map[sample.TaskKey]bool
-	if len(open) > 0 {
-		victim, suspect = map[sample.TaskKey]bool{}, map[sample.TaskKey]bool{}
-	}
-	for _, inc := range open {
-		victim[inc.Victim.Key] = true
-		for _, s := range inc.Suspects[:min(inc.Antagonists, len(inc.Suspects))] {
-			suspect[s.Key] = true
-		}
-	}
+	roles := a.pipeline.Roles()
 	for _, t := range tasks {
 		r := ordinary
 		switch {
-		case victim[t.Key]:
+		case roles[t.Key] == plan.Victim:
 			r = urgent
-		case t.Helped() || suspect[t.Key]:
+		case t.Helped() || roles[t.Key] == plan.Suspect:
 			r = preferred
 		}
 		for i := range t.seats {

@@ -142,9 +142,9 @@ func command[R any](a *Agent, w http.ResponseWriter, r *http.Request, do func(no
 
 func (a *Agent) status() api.Status {
 	s := api.Status{Version: a.Version, PID: os.Getpid(), Machine: a.config.MachineName(), Platform: a.Platform,
-		Started: a.started, Now: sample.At(a.now()), Rule: string(a.detector.Params().Rule), Mode: a.planner.Policy().Mode,
-		Signals: a.signals(), Tasks: len(a.tasks), Outside: a.window.outside, Caps: []api.CapView{}, Open: len(a.planner.Open()), Intervals: a.stats.intervals}
-	for _, c := range a.planner.Caps() {
+		Started: a.started, Now: sample.At(a.now()), Rule: string(a.pipeline.Params().Rule), Mode: a.pipeline.Policy().Mode,
+		Signals: a.signals(), Tasks: len(a.tasks), Outside: a.window.outside, Caps: []api.CapView{}, Open: a.pipeline.OpenCount(), Intervals: a.stats.intervals}
+	for _, c := range a.pipeline.Caps() {
 		s.Caps = append(s.Caps, api.CapView{ID: c.ID, Task: c.Task.Name, Rate: c.Rate, IO: c.IO, Net: c.Net, From: c.From, Until: c.Until,
 			By: c.By, Why: c.Why, Incident: c.Incident})
 	}
@@ -155,14 +155,14 @@ func (a *Agent) status() api.Status {
 	return s
 }
 
-func (a *Agent) offenders() []plan.Offender { return a.planner.Offenders(sample.At(a.now())) }
+func (a *Agent) offenders() []plan.Offender { return a.pipeline.Offenders(sample.At(a.now())) }
 
 func (a *Agent) taskViews() []api.TaskView {
 	views := make([]api.TaskView, 0, len(a.tasks))
-	roles := a.planner.Roles()
+	roles := a.pipeline.Roles()
 	for _, t := range a.tasks {
 		views = append(views, api.TaskView{Task: t.Task, CPU: t.cpu, Flags: t.flags.String(), Role: roles[t.Key],
-			Capped: a.planner.Capped(t.Key), Note: a.note(t), Costs: slices.Clone(t.views)})
+			Capped: a.pipeline.Capped(t.Key), Note: a.note(t), Costs: slices.Clone(t.views)})
 	}
 	slices.SortFunc(views, func(x, y api.TaskView) int { return strings.Compare(string(x.Name), string(y.Name)) })
 	return views

@@ -10,7 +10,9 @@ import (
 	"github.com/quell-dev/quell/internal/config"
 	"github.com/quell-dev/quell/internal/counter"
 	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/pipeline"
 	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/spec"
 )
 
 type cgroupID struct {
@@ -39,7 +41,8 @@ type task struct {
 	ended      bool       // it is gone; kept until the window is closed
 	final      map[sample.SignalName]counter.Reading
 
-	pressure pressure // on the CPU
+	subjects []*pipeline.Subject // by signal
+	pressure pressure            // on the CPU
 
 	cpus   sample.Set    // that it may run on
 	reach  reach         // what follows from cpus
@@ -283,15 +286,33 @@ func (a *Agent) letGo(now time.Time, t *task) {
 		a.Log.Warn("close task's files", "task", t.Name, "reason", err)
 	}
 	ms := sample.At(now)
-	a.carryOut(ms, a.planner.Gone(ms, t.Key))
+	a.pipeline.Gone(ms, t.Key)
+	a.carryOut(ms)
 	a.Log.Debug("task gone", "task", t.Name)
 }
 
 func (a *Agent) forget(t *task) {
 	delete(a.tasks, t.Key)
 	a.quotas.stale = true
-	a.detector.Forget(t.Key)
-	a.history.Forget(t.Key)
+	a.pipeline.Forget(t.Key)
+}
+
+// subject is the task as the signal of a sample sees it.
+func (t *task) subject(p sample.Platform, s *sample.Sample) *pipeline.Subject {
+	i := slices.IndexFunc(t.subjects, func(sub *pipeline.Subject) bool { return sub.Key.Signal == s.Signal })
+	if i < 0 {
+		i = len(t.subjects)
+		t.subjects = append(t.subjects, &pipeline.Subject{})
+	}
+	sub := t.subjects[i]
+	key := spec.Key{Job: t.Job, Platform: p, Signal: s.Signal, Variant: s.Variant}
+	if sub.Key != key && (sub.Key == spec.Key{} || s.Cost == s.Cost) { // what was not counted has no variant
+		*sub = pipeline.Subject{Key: key}
+	}
+	if sub.Task != t.Task {
+		sub.Task = t.Task
+	}
+	return sub
 }
 
 // judges reports whether a signal judges this task.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/plan"
 )
 
@@ -53,7 +54,7 @@ func TestNobodyIsTriedWhoMayNotBeCapped(t *testing.T) {
 
 // rounds are those of the hour in which a task comes and goes. What is written
 // without one is an error.
-func (r *rig) rounds(noisy *guest) (all []*plan.Round) {
+func (r *rig) rounds(noisy *guest) (all []*incident.Round) {
 	r.t.Helper()
 	wrote := 0
 	r.write = func(string, string) error { wrote++; return nil }
@@ -82,7 +83,7 @@ func TestTrialsGoWithTheMode(t *testing.T) {
 		r.start()
 		defer r.stop()
 		r.learn()
-		again := func(want string) plan.Incident {
+		again := func(want string) incident.Record {
 			t.Helper()
 			noisy.set(1.5)
 			r.pass(3*time.Minute - 20*time.Second)

@@ -53,15 +53,11 @@ func (a *Agent) hear() {
 	a.degrade("server", a.Uplink.Err())
 }
 
-// lookup finds the spec to judge by: the server's, learnt from the whole job, if
-// it is ready, else this machine's own.
-func (a *Agent) lookup(k spec.Key, at sample.Millis) spec.Spec {
-	own, _ := a.history.Lookup(k, at)
+// serverSpec is the server's spec, learnt from the whole job, if it is ready: it goes
+// before this machine's own.
+func (a *Agent) serverSpec(k spec.Key, at sample.Millis) (spec.Spec, bool) {
 	s, ok := a.upward.specs[k]
-	if !ok || s.State != spec.Ready || at.Sub(s.Updated) > a.config.Spec.StaleAfter {
-		return own
-	}
-	return s
+	return s, ok && s.State == spec.Ready && at.Sub(s.Updated) <= a.config.Spec.StaleAfter
 }
 
 // report sends what the window said, and says whose specs are wanted.

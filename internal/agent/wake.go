@@ -73,5 +73,5 @@ func (a *Agent) wake(last time.Time) time.Time {
 // which somebody else may change, an incident, an anomaly in line.
 func (a *Agent) watchful() bool {
 	return len(a.Enforcer.Active()) > 0 || len(a.Enforcer.Stuck()) > 0 || len(a.unlifted) > 0 ||
-		len(a.planner.Caps()) > 0 || len(a.planner.Open()) > 0 || a.detector.Waiting()
+		len(a.pipeline.Caps()) > 0 || a.pipeline.OpenCount() > 0 || a.pipeline.Waiting()
 }

@@ -10,31 +10,33 @@ import (
 	"github.com/quell-dev/quell/internal/api"
 	"github.com/quell-dev/quell/internal/config"
 	"github.com/quell-dev/quell/internal/counter"
-	"github.com/quell-dev/quell/internal/detect"
 	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/incident"
+	"github.com/quell-dev/quell/internal/pipeline"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
-	"github.com/quell-dev/quell/internal/spec"
 )
 
 // window is the sampling window that is open, or when the next one will be.
 type window struct {
-	open     bool
-	halved   bool   // its middle is over, or nobody wants to know of it
-	number   uint64 // of windows begun
-	hurry    bool   // begin with windows that are closer together
-	start    time.Time
-	next     time.Time
-	read     time.Time // when usage was read at the newest one's end
-	times    host.CPUTimes
-	timesOK  bool
-	busy     time.Duration    // of all CPUs in the window; below 0: not known
-	outside  float64          // CPU-s/s used outside any task
-	caps     []plan.CapState  // in force at the window's start, then at its end
-	sources  []counter.Source // that were started
-	counted  []counted        // by the source that was stopped last, as roster.order
-	others   counter.Reading  // by that source, of what is outside all tasks
-	readings []detect.Reading // likewise
+	open    bool
+	halved  bool   // its middle is over, or nobody wants to know of it
+	number  uint64 // of windows begun
+	hurry   bool   // begin with windows that are closer together
+	start   time.Time
+	next    time.Time
+	read    time.Time // when usage was read at the newest one's end
+	times   host.CPUTimes
+	timesOK bool
+	busy    time.Duration    // of all CPUs in the window; below 0: not known
+	outside float64          // CPU-s/s used outside any task
+	length  time.Duration    // of the newest
+	stolen  float64          // share of the machine's CPU time in it that the hypervisor took
+	caps    []plan.CapState  // in force at the window's start, then at its end
+	sources []counter.Source // that were started
+	counted []counted        // by the source that was stopped last, as roster.order
+	others  counter.Reading  // by that source, of what is outside all tasks
+	sample  sample.Sample    // the one that is being made
 }
 
 // counted is what a source counted for a task, if it did.
@@ -112,7 +114,7 @@ func (a *Agent) openWindow(now time.Time) {
 	// is used meanwhile is nobody's in the window.
 	w.times, w.timesOK = a.cpuTimes()
 	w.start, w.open, w.halved = a.now(), true, true
-	w.caps = a.planner.Caps()
+	w.caps = a.pipeline.Caps()
 	// What an idle task uses between two readings counts for the second. That is
 	// nothing as a rule, but the analysis of the window before may have taken long.
 	justRead := w.start.Sub(w.read) < a.config.Sampling.Duration/100
@@ -147,18 +149,19 @@ func (a *Agent) closeWindow(now time.Time) {
 	}
 	end := a.now()
 	w.read = end
-	wall := end.Sub(w.start).Seconds()
-	stolen := a.stolen(wall)
+	w.length = end.Sub(w.start)
+	wall := w.length.Seconds()
+	w.stolen = a.stolen(wall)
 	contiguous := w.due(now, a.config)
 	for _, t := range a.roster.order {
 		if !t.ended {
-			t.pressure.end(t.cgroup, end.Sub(w.start), contiguous)
+			t.pressure.end(t.cgroup, w.length, contiguous)
 		}
 	}
 	a.lackQuotas()
-	w.caps = a.planner.Caps()
+	w.caps = a.pipeline.Caps()
 	for _, t := range a.roster.order {
-		a.measure(t, end, wall, stolen)
+		a.measure(t, end, wall)
 	}
 	w.outside = a.outside(wall)
 	a.overall = a.overall[:0]
@@ -175,9 +178,9 @@ func (a *Agent) closeWindow(now time.Time) {
 		a.collect(s)
 		a.stats.sourceSeconds[sig.Name] += time.Since(began).Seconds()
 		if o, ok := s.(counter.Overall); ok {
-			a.judgeOverall(sample.At(now), at, sig, o, wall)
+			a.judgeOverall(sample.At(now), at, sig, s.Variant(), o)
 		} else {
-			a.judge(sample.At(now), at, sig, s.Variant(), stolen)
+			a.judge(sample.At(now), at, sig, s.Variant())
 		}
 	}
 	a.report(at)
@@ -208,11 +211,11 @@ func (a *Agent) stolen(wall float64) float64 {
 }
 
 // measure works out what the window says of a task whatever the signal.
-func (a *Agent) measure(t *task, now time.Time, wall, stolen float64) {
+func (a *Agent) measure(t *task, now time.Time, wall float64) {
 	t.measured = true
 	t.cpu = max(0, (t.last.CPU-t.base.CPU).Seconds()/wall)
 	t.flags = a.throttled(t, wall)
-	if stolen >= a.detector.Params().StolenShare {
+	if a.window.stolen >= a.pipeline.Params().StolenShare {
 		t.flags |= sample.Stolen
 	}
 	if t.places.Split {
@@ -281,101 +284,82 @@ func (a *Agent) explain(sig sample.SignalName) {
 	a.degrade("uprobes for "+string(sig), errors.Join(refused...))
 }
 
-// judge hands one signal's interval to the detector, the planner, the specs
-// and the trace.
-func (a *Agent) judge(now, at sample.Millis, sig sample.Signal, variant string, stolen float64) {
+// judge hands one signal's interval to the pipeline and the trace.
+func (a *Agent) judge(now, at sample.Millis, sig sample.Signal, variant string) {
 	w := &a.window
-	w.readings = w.readings[:0]
+	iv := a.pipeline.Begin(sig, at, w.length)
 	for i, t := range a.roster.order {
-		r := detect.Reading{Task: t.Task, Cost: math.NaN(), CPU: t.cpu, Pressure: t.cpu, Stolen: stolen,
-			Flags: t.flags, HeldBy: t.heldBy, Reach: t.reach.in(sig.Domain)}
-		if !sig.Domain.OfCPUs() {
-			r.Pressure, r.Reach, r.OwnApart = w.counted[i].Pressure, w.counted[i].Reach, true
-		}
-		if c := &w.counted[i]; c.ok && t.counted && t.judges(sig.Name) {
-			r.Cost, r.Self, r.Rate = c.Cost, c.Self, c.Rate
-			variant := cmp.Or(c.Variant, variant)
-			r.Flags |= c.Flags
-			_, apart := c.Extras.Get(sample.WaitThrottled)
-			r.OwnApart = r.OwnApart || apart
-			r.Spec = a.lookup(a.specKey(t, sig.Name, variant), at)
+		c := &w.counted[i]
+		cost, flags := math.NaN(), t.flags
+		if c.ok && t.counted && t.judges(sig.Name) {
+			cost, flags = c.Cost, flags|c.Flags
 			if math.IsNaN(c.Cost) {
 				a.stats.notCounted[sig.Name]++
 			}
 		}
-		w.readings = append(w.readings, r)
+		s := a.sampled(t, sig.Name, cmp.Or(c.Variant, variant), at, cost, &c.Reading)
+		s.Flags = flags
+		a.record(s)
+		m := t.measurement(s, cost)
+		if m.Reach = c.Reach; sig.Domain.OfCPUs() {
+			m.Reach = t.reach.in(sig.Domain)
+		}
+		iv.Add(t.subject(a.Platform, s), m)
 	}
-	if r, ok := a.outsideReading(sig); ok {
-		w.readings = append(w.readings, r)
-	}
-	verdicts := a.detector.Observe(sig, at, w.readings)
-	a.carryOut(now, a.planner.Interval(now, sig.Name, at, w.readings, verdicts))
+	a.addOutside(iv, sig, variant)
+	verdicts := iv.End(now)
+	a.carryOut(now)
 	for i, t := range a.roster.order {
-		r, v := &w.readings[i], &verdicts[i]
-		variant := cmp.Or(w.counted[i].Variant, variant)
-		a.learn(t, sig.Name, variant, at, r, v)
-		view := api.SignalView{Signal: sig.Name, Cost: plan.Value(r.Cost), Limit: plan.Value(math.NaN()), Outlier: v.Outlier,
+		r, v := iv.Reading(i), &verdicts[i]
+		view := api.SignalView{Signal: sig.Name, Cost: incident.Value(r.Cost), Limit: incident.Value(math.NaN()), Outlier: v.Outlier,
 			Coverage: w.counted[i].Coverage, Spec: r.Spec}
 		if v.Judged {
-			view.Limit = plan.Value(v.Limit)
+			view.Limit = incident.Value(v.Limit)
 		}
 		if v.Outlier {
 			a.stats.outliers[sig.Name]++
 		}
 		t.views = append(t.views, view)
-		a.record(t, &w.counted[i].Reading, sig.Name, variant, at, r)
-	}
-	if n := len(a.roster.order); n < len(w.readings) {
-		a.recordOutside(sig, variant, at, &w.readings[n])
 	}
 }
 
-func (a *Agent) specKey(t *task, sig sample.SignalName, variant string) spec.Key {
-	return spec.Key{Job: t.Job, Platform: a.Platform, Signal: sig, Variant: variant}
-}
-
-// learn lets a sample teach its job's spec, unless it may belong to an
-// incident: an outlier is held back until none has come of it, and while the
-// task is a victim nothing is learnt, unless it changed itself for good.
-func (a *Agent) learn(t *task, sig sample.SignalName, variant string, at sample.Millis, r *detect.Reading, v *detect.Verdict) {
-	if !v.Sane {
-		return
-	}
-	k := a.specKey(t, sig, variant)
-	switch {
-	case a.config.Spec.Incidents:
-		a.history.Add(k, t.Key, at, r.CPU, r.Cost, r.Self)
-	case a.planner.Follows(sig, t.Key):
-		a.history.Add(k, t.Key, at, r.CPU, r.Cost, r.Self)
-	case v.Anomaly || a.planner.InIncident(sig, t.Key):
-		a.history.Discard(k, t.Key)
-	case v.Outlier:
-		a.history.Hold(k, t.Key, at, r.CPU, r.Cost, r.Self)
-	default:
-		a.history.Release(k, t.Key, at.Add(-a.config.Detect.OutlierWindow))
-		a.history.Add(k, t.Key, at, r.CPU, r.Cost, r.Self)
-	}
-}
-
-// record writes the sample to the trace, keeps it for the server, and counts it.
-func (a *Agent) record(t *task, c *counter.Reading, sig sample.SignalName, variant string, at sample.Millis, r *detect.Reading) {
-	a.stats.samples[sig]++
-	if a.Record == nil && a.Uplink == nil {
-		return
-	}
-	s := sample.Sample{TS: at, Machine: a.machine, Job: t.Job, Task: t.Name, Platform: a.Platform,
-		Signal: sig, Variant: variant, Class: t.Class, CPU: float32(r.CPU), Cost: float32(r.Cost),
-		Coverage: float32(c.Coverage), Flags: r.Flags, Extras: c.Extras}
+// sampled is the sample of a task, valid until the next.
+func (a *Agent) sampled(t *task, sig sample.SignalName, variant string, at sample.Millis, cost float64, c *counter.Reading) *sample.Sample {
+	s := &a.window.sample
+	*s = sample.Sample{TS: at, Machine: a.machine, Job: t.Job, Task: t.Name, Platform: a.Platform, Signal: sig, Variant: variant, Class: t.Class,
+		CPU: float32(t.cpu), Cost: float32(cost), Coverage: float32(c.Coverage), Flags: t.flags, Extras: c.Extras}
 	if t.threads > 0 {
 		s.Extras.Set(sample.Threads, float64(t.threads))
 	}
 	if t.pressure.said {
 		s.Extras.Set(sample.CPUStall, t.pressure.share)
 	}
-	if a.Uplink != nil {
-		a.upward.samples = append(a.upward.samples, s)
+	if s.Flags&sample.Stolen != 0 {
+		s.Extras.Set(sample.StolenShare, a.window.stolen)
 	}
+	return s
+}
+
+// measurement is what the pipeline is told of a task: its sample, without the rounding.
+func (t *task) measurement(s *sample.Sample, cost float64) pipeline.Measurement {
+	m := pipeline.Of(s)
+	m.CPU, m.Cost, m.HeldBy = t.cpu, cost, t.heldBy
+	return m
+}
+
+// record writes the sample to the trace, keeps it for the server, and counts it.
+func (a *Agent) record(s *sample.Sample) {
+	a.stats.samples[s.Signal]++
+	if a.Uplink != nil {
+		a.upward.samples = append(a.upward.samples, *s)
+	}
+	a.recordHere(s)
+}
+
+// recordHere writes a sample to the trace alone: one of usage that the server, which
+// has specs of tasks, does not need, but a replay of the trace does.
+func (a *Agent) recordHere(s *sample.Sample) {
 	if a.Record != nil {
-		a.degrade("recording samples", a.Record(&s))
+		a.degrade("recording samples", a.Record(s))
 	}
 }

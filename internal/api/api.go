@@ -4,6 +4,7 @@
 package api
 
 import (
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/spec"
@@ -85,8 +86,8 @@ type TaskView struct {
 // SignalView is what the last interval said of a task for one signal.
 type SignalView struct {
 	Signal  sample.SignalName `json:"signal"`
-	Cost    plan.Value        `json:"cost"`  // null: not counted
-	Limit   plan.Value        `json:"limit"` // null: not judged
+	Cost    incident.Value    `json:"cost"`  // null: not counted
+	Limit   incident.Value    `json:"limit"` // null: not judged
 	Outlier bool              `json:"outlier,omitempty"`
 	// Coverage is the share of the interval that was counted, 0 to 1.
 	Coverage float64   `json:"coverage,omitempty"`

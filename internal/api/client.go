@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/logbook"
 	"github.com/quell-dev/quell/internal/plan"
 )
@@ -128,8 +129,8 @@ func (c *Client) Incidents(ctx context.Context, q logbook.Query) (Incidents, err
 }
 
 // Incident asks for one incident, whole, by its ID, a part of it, or "last".
-func (c *Client) Incident(ctx context.Context, id string) (plan.Incident, error) {
-	return get[plan.Incident](ctx, c, PathIncidents+"?id="+url.QueryEscape(id))
+func (c *Client) Incident(ctx context.Context, id string) (incident.Record, error) {
+	return get[incident.Record](ctx, c, PathIncidents+"?id="+url.QueryEscape(id))
 }
 
 // Cap asks to hold a task to a rate.

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/logbook"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/quelltest"
@@ -53,9 +54,9 @@ func TestRequests(t *testing.T) {
 		case PathOffenders:
 			answer = []plan.Offender{{Job: "encode"}}
 		case PathIncidents:
-			answer = Incidents{[]plan.Incident{{ID: "inc-1"}}, 3}
+			answer = Incidents{[]incident.Record{{ID: "inc-1"}}, 3}
 			if r.URL.Query().Has("id") {
-				answer = plan.Incident{ID: r.URL.Query().Get("id")}
+				answer = incident.Record{ID: r.URL.Query().Get("id")}
 			}
 		}
 		json.NewEncoder(w).Encode(answer)

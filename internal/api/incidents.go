@@ -8,8 +8,8 @@ import (
 	"net/url"
 	"strconv"
 
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/logbook"
-	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
 )
 
@@ -63,8 +63,8 @@ func ParseQuery(v url.Values) (q logbook.Query, err error) {
 // Incidents are those that a query wants, oldest first, without the points of
 // their pictures (Times, VictimCost, Usage).
 type Incidents struct {
-	Incidents []plan.Incident `json:"incidents"`
-	Older     int             `json:"older"` // that the limit left out
+	Incidents []incident.Record `json:"incidents"`
+	Older     int               `json:"older"` // that the limit left out
 }
 
 // IncidentsHandler answers PathIncidents from a log, which has every incident

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/logbook"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
@@ -157,7 +158,7 @@ func (g *daemon) victim(ctx context.Context, name sample.TaskName) (*api.TaskVie
 }
 
 // incidents reads what the agent wrote, also when it has ended.
-func (g *daemon) incidents() ([]plan.Incident, error) {
+func (g *daemon) incidents() ([]incident.Record, error) {
 	return logbook.Load(g.dir)
 }
 

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/spec"
@@ -72,7 +73,7 @@ func realTrouble(err error) bool {
 }
 
 // none is the value of what was not measured.
-func none() plan.Value { return plan.Value(math.NaN()) }
+func none() incident.Value { return incident.Value(math.NaN()) }
 
 // signal is the channel's own, unless another was asked for. Where there is
 // a PMU the cache shows in CPI, elsewhere in CPU time per transaction.
@@ -192,7 +193,7 @@ func (s *scene) learn(ctx context.Context) error {
 			return false, nil
 		}
 		s.say("learnt what %s costs alone: %.3g ± %.2g %s", victimName, c.Spec.Mean, c.Spec.StdDev, s.unit())
-		s.result.CostAlone, deviation = plan.Value(c.Spec.Mean), c.Spec.StdDev
+		s.result.CostAlone, deviation = incident.Value(c.Spec.Mean), c.Spec.StdDev
 		return true, nil
 	})
 	if load := s.perLoad(); err == nil && load > 3*workload.InCache/2 {
@@ -221,9 +222,9 @@ func (s *scene) unit() string {
 }
 
 // accused picks an incident of the victim that names somebody, else any.
-func (s *scene) accused() (*plan.Incident, error) {
+func (s *scene) accused() (*incident.Record, error) {
 	all, err := s.daemon.incidents()
-	var any *plan.Incident
+	var any *incident.Record
 	for i := range all {
 		inc := &all[i]
 		if inc.Victim.Name != s.result.Victim {
@@ -239,15 +240,15 @@ func (s *scene) accused() (*plan.Incident, error) {
 
 // capped is the first cap of an incident on somebody it accuses, nil if there is
 // none: those before it were to find out who it is.
-func capped(inc *plan.Incident) *plan.Round {
-	if i := slices.IndexFunc(inc.Rounds, func(r *plan.Round) bool { return !r.Trial }); i >= 0 {
+func capped(inc *incident.Record) *incident.Round {
+	if i := slices.IndexFunc(inc.Rounds, func(r *incident.Round) bool { return !r.Trial }); i >= 0 {
 		return inc.Rounds[i]
 	}
 	return nil
 }
 
 // trials says of each suspect that is held to find out that it is.
-func (s *scene) trials(inc *plan.Incident) {
+func (s *scene) trials(inc *incident.Record) {
 	n := 0
 	for _, r := range inc.Rounds {
 		if r.Trial {
@@ -267,8 +268,8 @@ func (s *scene) trials(inc *plan.Incident) {
 const harm = 1.25
 
 // awaitIncident waits until somebody is accused; nil if nobody is in time.
-func (s *scene) awaitIncident(ctx context.Context, onset time.Time) (*plan.Incident, error) {
-	var found *plan.Incident
+func (s *scene) awaitIncident(ctx context.Context, onset time.Time) (*incident.Record, error) {
+	var found *incident.Record
 	var beside mean // the victim's cost since the onset
 	err := s.daemon.until(ctx, s.beat.triedLimit(), "accuse somebody", func() (bool, error) {
 		if v, err := s.daemon.victim(ctx, s.result.Victim); err == nil && v != nil && len(v.Costs) > 0 {
@@ -318,14 +319,14 @@ func (m *mean) add(v float64) {
 func (m *mean) value() float64 { return m.sum / float64(m.n) }
 
 // describe takes the accusation into the result.
-func (s *scene) describe(inc *plan.Incident, onset time.Time) {
+func (s *scene) describe(inc *incident.Record, onset time.Time) {
 	r := s.result
 	first := inc.Suspects[0]
 	r.incident, r.Variant = inc, inc.Variant
-	r.Named, r.Correlation = first.Name, plan.Value(first.Correlation)
-	r.CostAlone, r.CostContended, r.Outcome = plan.Value(inc.SpecMean), plan.Value(inc.Cost), inc.Outcome
-	r.SecondsToIncident = plan.Value(inc.Accused.Sub(inc.Anomaly).Seconds())
-	r.IntervalsToIncident = plan.Value(float64(inc.Accused.Time().Sub(onset)) / float64(s.beat))
+	r.Named, r.Correlation = first.Name, incident.Value(first.Correlation)
+	r.CostAlone, r.CostContended, r.Outcome = incident.Value(inc.SpecMean), incident.Value(inc.Cost), inc.Outcome
+	r.SecondsToIncident = incident.Value(inc.Accused.Sub(inc.Anomaly).Seconds())
+	r.IntervalsToIncident = incident.Value(float64(inc.Accused.Time().Sub(onset)) / float64(s.beat))
 	for _, x := range inc.Suspects[1:] {
 		if r.RunnerUp == nil || x.Correlation > r.RunnerUp.Correlation {
 			r.RunnerUp = &RunnerUp{x.Name, x.Correlation, x.Excluded}
@@ -361,7 +362,7 @@ func (s *scene) awaitOutcome(ctx context.Context, id string) error {
 				return false, err
 			}
 			r := s.result
-			r.Named, r.Correlation = round.Suspect.Name, plan.Value(round.Correlation)
+			r.Named, r.Correlation = round.Suspect.Name, incident.Value(round.Correlation)
 			r.CostContended, r.CostCapped, r.RelativeCost, r.Outcome = round.CostBefore, round.CostUnder, round.RelativeCost, round.Outcome
 			s.say("the cap is lifted: %s cost %.3g under it, %.2f of %.3g before (%s)", victimName, float64(round.CostUnder), float64(round.RelativeCost), float64(round.CostBefore), round.Outcome)
 			return true, err

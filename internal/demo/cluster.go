@@ -17,6 +17,7 @@ import (
 	"github.com/quell-dev/quell/internal/api"
 	"github.com/quell-dev/quell/internal/api/cluster"
 	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/spec"
@@ -45,15 +46,15 @@ type ClusterResult struct {
 	// server from all machines' tasks.
 	SpecTasks   int             `json:"spec_tasks"`
 	SpecSamples int64           `json:"spec_samples"`
-	SpecMean    plan.Value      `json:"spec_mean"`
-	SpecStdDev  plan.Value      `json:"spec_stddev"`
+	SpecMean    incident.Value  `json:"spec_mean"`
+	SpecStdDev  incident.Value  `json:"spec_stddev"`
 	Victim      sample.TaskName `json:"victim"`
 	Antagonist  sample.TaskName `json:"antagonist"`
 	// Named, Correlation and so on are of the incident as the server tells of it.
 	Named        sample.TaskName `json:"named"`
 	On           string          `json:"on"` // machine
-	Correlation  plan.Value      `json:"correlation"`
-	RelativeCost plan.Value      `json:"relative_cost"`
+	Correlation  incident.Value  `json:"correlation"`
+	RelativeCost incident.Value  `json:"relative_cost"`
 	Outcome      plan.Outcome    `json:"outcome"`
 	// Away is how long the server was gone, killed, from before the antagonist's
 	// beginning to after the cap's end; s.
@@ -285,7 +286,7 @@ func (f *fleet) learn(ctx context.Context) error {
 		return fmt.Errorf("the server has no spec of %s", victimName)
 	}
 	s := specs[0]
-	f.result.SpecTasks, f.result.SpecSamples, f.result.SpecMean, f.result.SpecStdDev = s.Tasks, s.Samples, plan.Value(s.Mean), plan.Value(s.StdDev)
+	f.result.SpecTasks, f.result.SpecSamples, f.result.SpecMean, f.result.SpecStdDev = s.Tasks, s.Samples, incident.Value(s.Mean), incident.Value(s.StdDev)
 	f.say("%s: %s costs %.3g ± %.2g s/CPU-s by %d samples of %d tasks; all 3 agents judge by that %d ms later", done.Message, victimName, s.Mean, s.StdDev, s.Samples, s.Tasks, time.Since(begun).Milliseconds())
 	return nil
 }
@@ -351,8 +352,8 @@ func (f *fleet) suffer(ctx context.Context) error {
 	}
 	f.say("%s arrives on m1", antagonistName)
 	g := f.agents["m1"]
-	var found *plan.Incident
-	var all []plan.Incident
+	var found *incident.Record
+	var all []incident.Record
 	var seen suffering
 	err := g.until(ctx, 3*f.beat.cycle()+f.beat.triedLimit()+f.beat.capFor()+f.beat.times(10), "name and cap somebody, and lift the cap", func() (bool, error) {
 		if v, err := f.victim(ctx, "m1"); err == nil && v != nil && len(v.Costs) > 0 {
@@ -404,7 +405,7 @@ func (f *fleet) tell(ctx context.Context) error {
 		named, job, machine, outcome string
 		correlation, relative        *float64
 	}
-	var incident told
+	var seen told
 	var behind []string
 	err := f.agents["m1"].until(ctx, 60*time.Second, "have told the server of everything since", seldom(func() (bool, error) {
 		newest, err := rows(ctx, f.hub.viewer, "SELECT machine, max(epoch_ms(ts)) FROM samples GROUP BY machine", func(m *arrived) []any { return []any{&m.machine, &m.at} })
@@ -422,20 +423,20 @@ func (f *fleet) tell(ctx context.Context) error {
 				return []any{&t.named, &t.job, &t.machine, &t.outcome, &t.correlation, &t.relative}
 			})
 		if err == nil && len(found) > 0 {
-			incident = found[0]
+			seen = found[0]
 		}
-		return len(behind) == 0 && (incident.outcome != "" || time.Since(back) > 20*time.Second), err
+		return len(behind) == 0 && (seen.outcome != "" || time.Since(back) > 20*time.Second), err
 	}))
 	if err != nil {
 		return fmt.Errorf("%w; without a sample since: %v", err, behind)
 	}
 	r := f.result
-	r.Named, r.On, r.Outcome = sample.TaskName(incident.named), incident.machine, plan.Outcome(incident.outcome)
-	if incident.correlation != nil {
-		r.Correlation = plan.Value(*incident.correlation)
+	r.Named, r.On, r.Outcome = sample.TaskName(seen.named), seen.machine, plan.Outcome(seen.outcome)
+	if seen.correlation != nil {
+		r.Correlation = incident.Value(*seen.correlation)
 	}
-	if incident.relative != nil {
-		r.RelativeCost = plan.Value(*incident.relative)
+	if seen.relative != nil {
+		r.RelativeCost = incident.Value(*seen.relative)
 	}
 	if r.Named == "" && r.Why == "" {
 		r.Why = "m1 capped somebody, and the server was not told of it"

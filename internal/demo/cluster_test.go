@@ -7,6 +7,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/api"
 	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
 )
@@ -33,26 +34,26 @@ func TestJudgeOfTheCluster(t *testing.T) {
 // Who was not capped, and what was missing: an anomaly, an accusation, or a cap.
 func TestWhyNobodyWasCapped(t *testing.T) {
 	var seen suffering
-	nothing := plan.Value(math.NaN())
+	nothing := incident.Value(math.NaN())
 	for _, v := range []api.SignalView{{Cost: nothing, Limit: nothing}, {Cost: 0.1, Limit: 0.25}, {Cost: 0.1, Limit: 0.25}, {Cost: 0.3, Limit: 0.25, Outlier: true}, {Cost: 0.2, Limit: nothing}} {
 		seen.look(&v)
 	}
 	victim := sample.Task{Name: "/m1/web"}
-	quiet := plan.Incident{Victim: victim, Kind: detect.Nobody, Reason: "no suspect reaches the correlation that accuses", Pairs: 11,
+	quiet := incident.Record{Victim: victim, Kind: detect.Nobody, Reason: "no suspect reaches the correlation that accuses", Pairs: 11,
 		Suspects: []detect.Suspect{{Task: sample.Task{Name: "/m1/encode"}, Correlation: 0.21}}}
-	hard := plan.Incident{Victim: victim, Kind: detect.Neighbour, Reason: "enforcement is off", Antagonists: 1, Pairs: 12,
+	hard := incident.Record{Victim: victim, Kind: detect.Neighbour, Reason: "enforcement is off", Antagonists: 1, Pairs: 12,
 		Suspects: []detect.Suspect{{Task: sample.Task{Name: "/m1/reports"}, Correlation: 0.5, Excluded: "latency-sensitive"}}}
-	other := plan.Incident{Victim: sample.Task{Name: "/m1/encode"}, Antagonists: 3}
+	other := incident.Record{Victim: sample.Task{Name: "/m1/encode"}, Antagonists: 3}
 	const costs = "it cost 0.2 s/CPU-s in the mean of 3 intervals and 0.3 at most; 1 of them were over its limit, 0.25"
 	for _, c := range []struct {
-		incidents []plan.Incident
+		incidents []incident.Record
 		seen      *suffering
 		want      string
 	}{
-		{[]plan.Incident{other}, &seen, "no anomaly of web: " + costs},
+		{[]incident.Record{other}, &seen, "no anomaly of web: " + costs},
 		{nil, &suffering{}, "no anomaly of web: its agent had no cost of it"},
-		{[]plan.Incident{quiet}, &seen, "an incident of web (nobody), no suspect reaches the correlation that accuses; the first suspect is encode, correlation 0.21 over 11 intervals; " + costs},
-		{[]plan.Incident{hard, quiet}, &seen, "an incident of web (neighbour), enforcement is off; the first suspect is reports, correlation 0.50 over 12 intervals (latency-sensitive); " + costs},
+		{[]incident.Record{quiet}, &seen, "an incident of web (nobody), no suspect reaches the correlation that accuses; the first suspect is encode, correlation 0.21 over 11 intervals; " + costs},
+		{[]incident.Record{hard, quiet}, &seen, "an incident of web (neighbour), enforcement is off; the first suspect is reports, correlation 0.50 over 12 intervals (latency-sensitive); " + costs},
 	} {
 		if got := nobody(c.incidents, victim.Name, c.seen); got != c.want {
 			t.Errorf("got  %s\nwant %s", got, c.want)

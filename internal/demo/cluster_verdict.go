@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
 )
@@ -69,8 +70,8 @@ func (s *suffering) String() string {
 
 // nobody says why no antagonist of a victim was capped: what the agent found, and
 // what it lacked to go further.
-func nobody(all []plan.Incident, victim sample.TaskName, seen *suffering) string {
-	var inc *plan.Incident // the one that came furthest
+func nobody(all []incident.Record, victim sample.TaskName, seen *suffering) string {
+	var inc *incident.Record // the one that came furthest
 	for i := range all {
 		if x := &all[i]; x.Victim.Name == victim && (inc == nil || x.Antagonists >= inc.Antagonists) {
 			inc = x

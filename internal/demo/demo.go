@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/workload"
@@ -81,31 +82,31 @@ type Result struct {
 	Victim      sample.TaskName   `json:"victim"`
 	Antagonist  sample.TaskName   `json:"antagonist"` // "" if it was left out
 	Named       sample.TaskName   `json:"named"`      // "" if nobody was
-	Correlation plan.Value        `json:"correlation"`
+	Correlation incident.Value    `json:"correlation"`
 	RunnerUp    *RunnerUp         `json:"runner_up"`
 	// Trials is how often somebody was held to find out before anybody was accused.
 	Trials int `json:"trials"`
 	// SecondsToIncident counts from the end of the interval with the third
 	// outlier, or of the first one after a trial, IntervalsToIncident in sampling
 	// intervals from the antagonist's beginning.
-	SecondsToIncident   plan.Value   `json:"seconds_to_incident"`
-	IntervalsToIncident plan.Value   `json:"intervals_to_incident"`
-	CostAlone           plan.Value   `json:"cost_alone"`     // the spec's mean
-	CostContended       plan.Value   `json:"cost_contended"` // first outlier to cap
-	CostCapped          plan.Value   `json:"cost_capped"`    // under the cap, first sample left out
-	RelativeCost        plan.Value   `json:"relative_cost"`  // capped ÷ contended
-	Outcome             plan.Outcome `json:"outcome"`
-	Seconds             float64      `json:"seconds"` // of the whole demo
-	LeftBehind          []string     `json:"left_behind"`
+	SecondsToIncident   incident.Value `json:"seconds_to_incident"`
+	IntervalsToIncident incident.Value `json:"intervals_to_incident"`
+	CostAlone           incident.Value `json:"cost_alone"`     // the spec's mean
+	CostContended       incident.Value `json:"cost_contended"` // first outlier to cap
+	CostCapped          incident.Value `json:"cost_capped"`    // under the cap, first sample left out
+	RelativeCost        incident.Value `json:"relative_cost"`  // capped ÷ contended
+	Outcome             plan.Outcome   `json:"outcome"`
+	Seconds             float64        `json:"seconds"` // of the whole demo
+	LeftBehind          []string       `json:"left_behind"`
 	// Excuse says why the machine is none to play on, if that was found where
 	// the demo did not succeed.
 	Excuse string `json:"excuse,omitempty"`
 
-	incident *plan.Incident
+	incident *incident.Record
 }
 
 // Incident is what the agent wrote of the last attempt; nil if nothing.
-func (r *Result) Incident() *plan.Incident { return r.incident }
+func (r *Result) Incident() *incident.Record { return r.incident }
 
 // beat is a sampling interval; everything else that takes time is a multiple of
 // it. The beats are shorter than CPI²'s 10 s out of each minute, in the same

@@ -117,7 +117,10 @@ func (d *Detector) Observe(sig sample.Signal, at sample.Millis, readings []Readi
 func (d *Detector) take(s *series, row *row, slot int, at sample.Millis, r *Reading) Verdict {
 	var v Verdict
 	t := &s.tasks[slot]
-	t.task, t.reach, t.flags = r.Task, r.Reach, r.Flags
+	if t.task != r.Task { // to compare takes less time than to copy
+		t.task = r.Task
+	}
+	t.reach, t.flags = r.Reach, r.Flags
 	if r.Flags&sample.Restarted != 0 {
 		s.reset(slot)
 	}
@@ -145,7 +148,9 @@ func (d *Detector) take(s *series, row *row, slot int, at sample.Millis, r *Read
 		}
 		return v
 	}
-	t.spec = r.Spec
+	if t.spec != r.Spec {
+		t.spec = r.Spec
+	}
 	t.limit = d.params.Threshold(s.signal, r.Spec)
 	v.Judged, v.Limit, v.Outlier = true, t.limit, r.Cost > t.limit
 	cause := d.cause(s.signal, r, t.limit)

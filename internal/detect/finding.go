@@ -35,6 +35,10 @@ var kindNames = [numKinds]string{"nobody", "neighbour", "indeterminate", "own-qu
 
 func (k Kind) String() string { return kindNames[k] }
 
+// MayBeANeighbour reports whether a neighbour may be behind it, rather than
+// something that the victim did to itself or the hypervisor to all.
+func (k Kind) MayBeANeighbour() bool { return k == Neighbour || k == Nobody || k == Indeterminate }
+
 // MarshalText implements encoding.TextMarshaler.
 func (k Kind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 

@@ -3,6 +3,7 @@ package evaluation
 import (
 	"math"
 
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
 )
@@ -84,8 +85,8 @@ type round struct {
 
 // Add takes in an incident as it ended. What a task does to itself is left out,
 // as is a trial of quell's own, which is made of whom nobody accuses yet.
-func (e *Evaluation) Add(inc *plan.Incident) {
-	if !inc.MayBeANeighbour() || !(inc.SpecMean > 0) {
+func (e *Evaluation) Add(inc *incident.Record) {
+	if !inc.Kind.MayBeANeighbour() || !(inc.SpecMean > 0) {
 		return
 	}
 	f := found{band: bandOf(&inc.Victim), busy: inc.Busy, identified: inc.Accused != 0, correlation: math.NaN(), degradation: inc.Cost / inc.SpecMean}

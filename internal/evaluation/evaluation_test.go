@@ -15,10 +15,10 @@ import (
 func TestMain(m *testing.M) { quelltest.Main(m) }
 
 // incident has a spec of 1 ± 0.1 and one round that went from before to under.
-func incident(class sample.Class, correlation, before, under float64, outcome plan.Outcome) *plan.Incident {
-	return &plan.Incident{Kind: detect.Neighbour, Victim: sample.Task{Class: class}, SpecMean: 1, SpecStdDev: 0.1, Cost: before, Accused: 1,
+func incident(class sample.Class, correlation, before, under float64, outcome plan.Outcome) *incident.Record {
+	return &incident.Record{Kind: detect.Neighbour, Victim: sample.Task{Class: class}, SpecMean: 1, SpecStdDev: 0.1, Cost: before, Accused: 1,
 		Suspects: []detect.Suspect{{Correlation: correlation}},
-		Rounds:   []*plan.Round{{Correlation: correlation, CostBefore: plan.Value(before), CostUnder: plan.Value(under), Samples: 4, Outcome: outcome}}}
+		Rounds:   []*incident.Round{{Correlation: correlation, CostBefore: incident.Value(before), CostUnder: incident.Value(under), Samples: 4, Outcome: outcome}}}
 }
 
 // TestFigures holds every figure to cases that can be counted by hand.
@@ -36,7 +36,7 @@ func TestFigures(t *testing.T) {
 	trial.Accused, trial.Rounds[0].Trial = 0, true
 	e.Add(trial)
 	left := incident(sample.LatencySensitive, 0.9, 2, 1, plan.SuspectExited)
-	left.Rounds[0].CostUnder = plan.Value(math.NaN())
+	left.Rounds[0].CostUnder = incident.Value(math.NaN())
 	e.Add(left)
 	e.Days, e.Right, e.Accusations = 2, 3, 4
 	r := e.Report()

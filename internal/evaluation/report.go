@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/stat"
 )
@@ -37,24 +38,24 @@ type Rates struct {
 	FalsePositive Share   `json:"false_positive"`
 	Noise         Share   `json:"noise"`
 	// Relative is the median relative cost of the true positives (figure 15b).
-	Relative plan.Value `json:"median_relative_cost"`
+	Relative incident.Value `json:"median_relative_cost"`
 }
 
 // Load is a quarter of the incidents, by how busy the machine was (figure 14).
 type Load struct {
-	From        float64    `json:"from"` // CPU-s/s of all tasks
-	To          float64    `json:"to"`
-	Identified  Share      `json:"identified"`
-	Correlation plan.Value `json:"median_correlation"` // where somebody was
-	Degradation plan.Value `json:"median_degradation"`
+	From        float64        `json:"from"` // CPU-s/s of all tasks
+	To          float64        `json:"to"`
+	Identified  Share          `json:"identified"`
+	Correlation incident.Value `json:"median_correlation"` // where somebody was
+	Degradation incident.Value `json:"median_degradation"`
 }
 
 // Quantiles of a distribution; Values are null of nothing.
 type Quantiles struct {
-	Band   Band         `json:"band,omitempty"`
-	Of     string       `json:"of"`
-	N      int          `json:"n"`
-	Values []plan.Value `json:"values"` // at Levels
+	Band   Band             `json:"band,omitempty"`
+	Of     string           `json:"of"`
+	N      int              `json:"n"`
+	Values []incident.Value `json:"values"` // at Levels
 }
 
 // Levels are the quantiles of every distribution.
@@ -62,11 +63,11 @@ func Levels() []float64 { return []float64{0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95
 
 // Degraded is the median relative cost by how bad the victim was (figure 16c).
 type Degraded struct {
-	Band     Band       `json:"band"`
-	From     float64    `json:"from"` // cost before the cap ÷ mean
-	To       float64    `json:"to,omitempty"`
-	N        int        `json:"n"`
-	Relative plan.Value `json:"median_relative_cost"`
+	Band     Band           `json:"band"`
+	From     float64        `json:"from"` // cost before the cap ÷ mean
+	To       float64        `json:"to,omitempty"`
+	N        int            `json:"n"`
+	Relative incident.Value `json:"median_relative_cost"`
 }
 
 // Offender is a pair of jobs that met in incidents.
@@ -75,8 +76,8 @@ type Offender struct {
 	Accused int `json:"accused"` // incidents in which the antagonist was accused first
 	// Helped is the share of measured caps on it that helped, Relative the median
 	// of the victim's cost under them ÷ before.
-	Helped   Share      `json:"helped"`
-	Relative plan.Value `json:"median_relative_cost"`
+	Helped   Share          `json:"helped"`
+	Relative incident.Value `json:"median_relative_cost"`
 }
 
 // Report is section 7 in numbers.
@@ -85,8 +86,8 @@ type Report struct {
 	Days      float64 `json:"machine_days,omitempty"`
 	// PerDay is incidents in which somebody was accused, a machine-day; the
 	// paper has 0.37.
-	PerDay     plan.Value `json:"accusing_incidents_per_machine_day"`
-	Identified Share      `json:"identified"`
+	PerDay     incident.Value `json:"accusing_incidents_per_machine_day"`
+	Identified Share          `json:"identified"`
 	// OutcomeRate is the paper's true-positive rate: the share of measured caps
 	// under which the cost fell by more than σ, by band. No label is needed.
 	OutcomeRate []Rates `json:"outcome_rate"`
@@ -94,19 +95,19 @@ type Report struct {
 	// labels tell. Nil where there are none.
 	Precision *Share `json:"labelled_precision,omitempty"`
 
-	Load        []Load      `json:"load"`
-	LoadRank    plan.Value  `json:"load_correlation_rank"` // Spearman's, of load and correlation
-	Costs       []Quantiles `json:"degradation"`           // figure 14d
-	ByThreshold []Rates     `json:"by_correlation"`        // figures 15a, 15b, 16a
-	BySigmas    []Rates     `json:"by_sigmas"`             // figure 16b
-	ByDegraded  []Degraded  `json:"by_degradation"`        // figure 16c
-	Relative    []Quantiles `json:"relative_cost"`         // figure 16d
-	Offenders   []Offender  `json:"offenders"`             // those of most accusations and caps first
+	Load        []Load         `json:"load"`
+	LoadRank    incident.Value `json:"load_correlation_rank"` // Spearman's, of load and correlation
+	Costs       []Quantiles    `json:"degradation"`           // figure 14d
+	ByThreshold []Rates        `json:"by_correlation"`        // figures 15a, 15b, 16a
+	BySigmas    []Rates        `json:"by_sigmas"`             // figure 16b
+	ByDegraded  []Degraded     `json:"by_degradation"`        // figure 16c
+	Relative    []Quantiles    `json:"relative_cost"`         // figure 16d
+	Offenders   []Offender     `json:"offenders"`             // those of most accusations and caps first
 }
 
 // Report computes it.
 func (e *Evaluation) Report() Report {
-	r := Report{Incidents: len(e.found), Days: e.Days, PerDay: plan.Value(math.NaN()), LoadRank: plan.Value(e.loadRank())}
+	r := Report{Incidents: len(e.found), Days: e.Days, PerDay: incident.Value(math.NaN()), LoadRank: incident.Value(e.loadRank())}
 	identified := 0
 	for i := range e.found {
 		if e.found[i].identified {
@@ -115,7 +116,7 @@ func (e *Evaluation) Report() Report {
 	}
 	r.Identified = shareOf(identified, len(e.found))
 	if e.Days > 0 {
-		r.PerDay = plan.Value(float64(identified) / e.Days)
+		r.PerDay = incident.Value(float64(identified) / e.Days)
 	}
 	if e.Accusations > 0 {
 		p := shareOf(e.Right, e.Accusations)
@@ -267,19 +268,19 @@ func ranks(values []float64) []float64 {
 	return r
 }
 
-func median(all []float64) plan.Value { return quantile(slices.Sorted(slices.Values(all)), 0.5) }
+func median(all []float64) incident.Value { return quantile(slices.Sorted(slices.Values(all)), 0.5) }
 
 // quantile of sorted values, between neighbours by a line.
-func quantile(sorted []float64, level float64) plan.Value {
+func quantile(sorted []float64, level float64) incident.Value {
 	if len(sorted) == 0 {
-		return plan.Value(math.NaN())
+		return incident.Value(math.NaN())
 	}
 	at := level * float64(len(sorted)-1)
 	i := int(at)
 	if i+1 == len(sorted) {
-		return plan.Value(sorted[i])
+		return incident.Value(sorted[i])
 	}
-	return plan.Value(sorted[i] + (at-float64(i))*(sorted[i+1]-sorted[i]))
+	return incident.Value(sorted[i] + (at-float64(i))*(sorted[i+1]-sorted[i]))
 }
 
 func quantiles(b Band, of string, all []float64) Quantiles {

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/sample"
 )
 
@@ -62,12 +62,12 @@ func Open(dir string, maxBytes int64, keep int) (*Book, error) {
 func Read(dir string) (*Book, error) { return Open(dir, 0, 0) }
 
 // Load reads the log below dir whole, oldest incident first.
-func Load(dir string) ([]plan.Incident, error) {
+func Load(dir string) ([]incident.Record, error) {
 	b, err := Read(dir)
 	if err != nil {
 		return nil, err
 	}
-	list, _, err := b.list(Query{}, func(inc *plan.Incident) {})
+	list, _, err := b.list(Query{}, func(inc *incident.Record) {})
 	return list, err
 }
 
@@ -83,7 +83,7 @@ func (b *Book) Len() int {
 }
 
 // Add writes an incident as it is now.
-func (b *Book) Add(inc *plan.Incident) error {
+func (b *Book) Add(inc *incident.Record) error {
 	line, err := json.Marshal(inc)
 	if err != nil {
 		return fmt.Errorf("encode incident %s: %w", inc.ID, err)
@@ -142,11 +142,11 @@ type Query struct {
 
 // List returns incidents, the oldest first, without the points of their
 // pictures, and how many older ones the limit left out.
-func (b *Book) List(q Query) (list []plan.Incident, older int, err error) {
-	return b.list(q, func(inc *plan.Incident) { inc.Times, inc.VictimCost, inc.Usage = nil, nil, nil })
+func (b *Book) List(q Query) (list []incident.Record, older int, err error) {
+	return b.list(q, func(inc *incident.Record) { inc.Times, inc.VictimCost, inc.Usage = nil, nil, nil })
 }
 
-func (b *Book) list(q Query, change func(*plan.Incident)) (list []plan.Incident, older int, err error) {
+func (b *Book) list(q Query, change func(*incident.Record)) (list []incident.Record, older int, err error) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	var found []*entry
@@ -161,7 +161,7 @@ func (b *Book) list(q Query, change func(*plan.Incident)) (list []plan.Incident,
 		found = append(found, e)
 	}
 	slices.Reverse(found)
-	list = make([]plan.Incident, 0, len(found))
+	list = make([]incident.Record, 0, len(found))
 	files := files{book: b}
 	defer files.close()
 	for _, e := range found {
@@ -190,7 +190,7 @@ var ErrNone = errors.New("there is none")
 
 // Incident returns the one that a person means, whole: that with the ID, the
 // only one whose ID has it as a part, or for "last" the newest.
-func (b *Book) Incident(id string) (plan.Incident, error) {
+func (b *Book) Incident(id string) (incident.Record, error) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	e := b.entries[id]
@@ -206,11 +206,11 @@ func (b *Book) Incident(id string) (plan.Incident, error) {
 			}
 		}
 		if len(all) > 1 {
-			return plan.Incident{}, &AmbiguousError{id, all[:min(len(all), 10)]}
+			return incident.Record{}, &AmbiguousError{id, all[:min(len(all), 10)]}
 		}
 	}
 	if e == nil {
-		return plan.Incident{}, fmt.Errorf("find incident %q: %w among %d", id, ErrNone, len(b.order))
+		return incident.Record{}, fmt.Errorf("find incident %q: %w among %d", id, ErrNone, len(b.order))
 	}
 	files := files{book: b}
 	defer files.close()
@@ -239,7 +239,7 @@ type files struct {
 	buf  []byte
 }
 
-func (f *files) read(e *entry) (inc plan.Incident, err error) {
+func (f *files) read(e *entry) (inc incident.Record, err error) {
 	file := f.open[e.file]
 	if file == nil {
 		if file, err = os.Open(f.book.path(e.file)); err != nil {

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/quelltest"
 	"github.com/quell-dev/quell/internal/sample"
 )
@@ -28,7 +27,7 @@ func lines(t testing.TB, all ...any) string {
 		switch l := l.(type) {
 		case string:
 			b.WriteString(l)
-		case *plan.Incident:
+		case *incident.Record:
 			text, err := json.Marshal(l)
 			if err != nil {
 				t.Fatal(err)
@@ -40,12 +39,12 @@ func lines(t testing.TB, all ...any) string {
 	return b.String()
 }
 
-func incident(id string, opened sample.Millis, reason string) *plan.Incident {
-	return &plan.Incident{ID: id, Opened: opened, Updated: opened, Reason: reason, Times: []sample.Millis{1, 2}, VictimCost: []plan.Value{1, 2}}
+func incident(id string, opened sample.Millis, reason string) *incident.Record {
+	return &incident.Record{ID: id, Opened: opened, Updated: opened, Reason: reason, Times: []sample.Millis{1, 2}, VictimCost: []incident.Value{1, 2}}
 }
 
 // told is ID:reason of each.
-func told(list []plan.Incident) string {
+func told(list []incident.Record) string {
 	var all []string
 	for _, inc := range list {
 		all = append(all, inc.ID+":"+inc.Reason)

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/sample"
 )
 
@@ -25,8 +25,8 @@ func slurp(t *testing.T, dir, name string) string {
 func TestIncidentLog(t *testing.T) {
 	dir := t.TempDir()
 	l := Lines{Path: filepath.Join(dir, Name), Max: 2000, Keep: 3}
-	inc := func(id string, updated int) *plan.Incident {
-		return &plan.Incident{ID: id, Opened: 1, Updated: sample.Millis(updated), Reason: strings.Repeat("x", 100)}
+	inc := func(id string, updated int) *incident.Record {
+		return &incident.Record{ID: id, Opened: 1, Updated: sample.Millis(updated), Reason: strings.Repeat("x", 100)}
 	}
 	ids := func() (all []string) {
 		t.Helper()
@@ -39,7 +39,7 @@ func TestIncidentLog(t *testing.T) {
 		}
 		return all
 	}
-	write := func(i *plan.Incident) {
+	write := func(i *incident.Record) {
 		t.Helper()
 		if err := l.Write(i); err != nil {
 			t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/detect"
-	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/sample"
 )
 
@@ -21,7 +21,7 @@ func BenchmarkAnswer(b *testing.B) {
 	dir := b.TempDir()
 	var log bytes.Buffer
 	for i := range n {
-		inc := plan.Incident{ID: fmt.Sprintf("inc-20251121T120000.000-%d", i), Machine: "node-3", Signal: sample.CPI, Kind: detect.Neighbour,
+		inc := incident.Record{ID: fmt.Sprintf("inc-20251121T120000.000-%d", i), Machine: "node-3", Signal: sample.CPI, Kind: detect.Neighbour,
 			Victim: sample.Task{Name: sample.TaskName(fmt.Sprintf("/kubepods/pod%d/web", i%500)), Class: sample.LatencySensitive},
 			Opened: sample.Millis(i), Updated: sample.Millis(i), Closed: sample.Millis(i), Suspects: make([]detect.Suspect, 5)}
 		for p := range 10 {

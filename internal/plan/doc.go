@@ -1,10 +1,10 @@
 // Package plan turns findings into actions: whom to cap, how hard, for how
 // long, and what came of it (CPI², section 5).
 //
-// A Planner is a state machine. Each call takes the present and returns an
-// Output: actions to carry out and incidents to write down. The agent carries
-// the actions out and reports back with Applied and Lifted; until then nothing
-// counts as done. The invariants, whatever the order of calls:
+// A Planner is a state machine. Each call takes the present; Take returns what has
+// come of the calls: actions to carry out and incidents to write down. The host
+// carries the actions out and reports back with Applied and Lifted; until then
+// nothing counts as done. The invariants, whatever the order of calls:
 //
 //   - no automatic cap unless the mode is On, the victim is latency-sensitive
 //     or protected, and the suspect is neither latency-sensitive nor never-cap;

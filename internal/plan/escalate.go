@@ -30,9 +30,9 @@ const comingBack = 3
 
 // comesBack is what to advise beside another cap on a suspect; "" if nothing. It
 // leaves the escalation.
-func (inc *Incident) comesBack(s sample.Task) string {
+func (inc *incident) comesBack(s sample.Task) string {
 	n := 0
-	for _, r := range inc.Rounds {
+	for _, r := range inc.rounds {
 		if r.Suspect.Key == s.Key && r.Outcome == TruePositive && !r.Trial {
 			n++
 		}
@@ -46,9 +46,9 @@ func (inc *Incident) comesBack(s sample.Task) string {
 
 // helpless is what to advise where nobody is left to be capped; "" if nothing
 // was tried. It leaves the escalation.
-func (inc *Incident) helpless() string {
+func (inc *incident) helpless() string {
 	n := 0
-	for _, r := range inc.Rounds {
+	for _, r := range inc.rounds {
 		if r.Outcome == Noise || r.Outcome == FalsePositive {
 			n++
 		}

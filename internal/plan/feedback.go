@@ -26,7 +26,7 @@ const (
 )
 
 // aim is the cost that a feedback cap holds the victim at.
-func (inc *Incident) aim() float64 {
+func (inc *incident) aim() float64 {
 	return inc.Threshold - aimBelow*(inc.Threshold-inc.SpecMean)
 }
 
@@ -55,7 +55,7 @@ func (l learnt) forget(k sample.TaskKey) {
 // begin is where a feedback cap begins: where the last one for this victim
 // ended, or what the suspect may use by the window's curve. There is none where
 // the suspect used no more in bad intervals than in good ones.
-func (p *Planner) begin(inc *Incident, s sample.Task, window func(sample.TaskKey) []detect.Point) (float64, *curve) {
+func (p *Planner) begin(inc *incident, s sample.Task, window func(sample.TaskKey) []detect.Point) (float64, *curve) {
 	used := map[sample.Millis]float64{}
 	for _, u := range window(s.Key) {
 		used[u.At] = u.Pressure
@@ -92,7 +92,7 @@ func (p *Planner) begin(inc *Incident, s sample.Task, window func(sample.TaskKey
 
 // hold moves the rate of the newest cap to what the victim's newest sample asks
 // for, and ends a cap that has held nothing back for a while.
-func (p *Planner) hold(now sample.Millis, inc *Incident, cost float64, usage func(sample.TaskKey) float64, out *Output) {
+func (p *Planner) hold(now sample.Millis, inc *incident, cost float64, usage func(sample.TaskKey) float64) {
 	r := inc.newest()
 	if r == nil || r.Trial || !r.applied || r.Samples == 0 || math.IsNaN(cost) {
 		return // the first sample under a cap is partly from before it
@@ -110,7 +110,7 @@ func (p *Planner) hold(now sample.Millis, inc *Incident, cost float64, usage fun
 		r.slack = 0
 	default:
 		if r.slack++; r.slack >= slack {
-			p.lift(now, r.ID, "the cap holds it back no more", "", out)
+			p.lift(now, r.ID, "the cap holds it back no more", "")
 			return
 		}
 	}
@@ -127,12 +127,12 @@ func (p *Planner) hold(now sample.Millis, inc *Incident, cost float64, usage fun
 	c.Rate, c.Until = r.Rate, r.Until
 	a := c.Action
 	a.Kind, a.Why = Adjust, why
-	out.Actions = append(out.Actions, a)
-	out.changed(inc, now)
+	p.actions = append(p.actions, a)
+	p.changed(inc, now)
 }
 
 // adjust changes the rate of a feedback cap and says why; "" if it stays.
-func (p *Planner) adjust(inc *Incident, r *Round, at point) (why string) {
+func (p *Planner) adjust(inc *incident, r *round, at point) (why string) {
 	if r.curve == nil {
 		return ""
 	}
@@ -154,10 +154,10 @@ func (p *Planner) adjust(inc *Incident, r *Round, at point) (why string) {
 
 // renew lets a cap that is felt and helps go on (Policy.Longest), when less than a
 // quarter of its time is left, and says why; "" if it ends when it would have.
-func (p *Planner) renew(now sample.Millis, inc *Incident, c *CapState) (why string) {
+func (p *Planner) renew(now sample.Millis, inc *incident, c *CapState) (why string) {
 	r := c.round
 	until := min(now.Add(p.policy.For), c.From.Add(p.policy.Longest))
-	if until <= c.Until || c.Until.Sub(now) > p.policy.For/4 || float64(r.CostBefore-r.CostUnder) <= inc.SpecStdDev {
+	if until <= c.Until || c.Until.Sub(now) > p.policy.For/4 || r.CostBefore-r.CostUnder <= inc.SpecStdDev {
 		return ""
 	}
 	r.Until = until

@@ -49,28 +49,40 @@ func newLoop(t *testing.T, wants float64, cost func(float64) float64, change fun
 
 func (l *loop) window(k sample.TaskKey) []detect.Point { return l.past[k.Inode-1] }
 
-func (l *loop) take(out plan.Output) {
+func (l *loop) take() plan.Output {
+	out := take(l.p)
 	for _, a := range out.Actions {
 		switch a.Kind {
 		case plan.Uncap:
 			l.rate = math.Inf(1)
-			l.take(l.p.Lifted(l.now, a.ID, false))
+			l.p.Lifted(l.now, a.ID, false)
 		case plan.Adjust:
 			l.rate = a.Rate
 			l.adjust++
 		case plan.Cap:
 			l.rate = a.Rate
-			l.take(l.p.Applied(l.now, a.ID, nil))
+			l.p.Applied(l.now, a.ID, nil)
 		}
 	}
+	take(l.p) // what became of them
+	return out
 }
 
-func (l *loop) accuse() *plan.Incident {
-	out := l.p.Finding(l.now, detect.Finding{At: l.now, Signal: sample.CPI, Kind: detect.Neighbour, Victim: web(),
+func (l *loop) accuse() plan.Incident {
+	id := l.p.Finding(l.now, detect.Finding{At: l.now, Signal: sample.CPI, Kind: detect.Neighbour, Victim: web(),
 		Spec: spec.Spec{Mean: mean, StdDev: 0.1}, Threshold: limit, First: l.now - 3*second, Bad: 3, Cost: l.cost(l.wants), Pairs: 10,
 		Suspects: []detect.Suspect{{Task: hog(), Correlation: 0.5}}, Antagonists: 1}, l.window)
-	l.take(out)
-	return out.Incidents[0]
+	l.take()
+	return l.incident(id)
+}
+
+// round is the n-th round of an open incident as it is now.
+func (l *loop) round(id string, n int) plan.Round { return l.incident(id).Rounds[n] }
+
+// incident is an open incident as it is now.
+func (l *loop) incident(id string) plan.Incident {
+	inc, _ := l.p.Incident(id)
+	return inc
 }
 
 // step is one interval; it returns the victim's cost and what the cap took.
@@ -78,9 +90,11 @@ func (l *loop) step(noise float64) (cost, taken float64) {
 	l.now += second
 	used := min(l.wants, l.rate)
 	cost = l.cost(used) + noise
-	l.take(l.p.Interval(l.now, sample.CPI, l.now, []detect.Reading{{Task: web(), Cost: cost}, {Task: hog(), Cost: math.NaN(), Pressure: used, CPU: used}},
-		[]detect.Verdict{{Judged: true, Outlier: cost > limit}, {}}))
-	l.take(l.p.Tick(l.now))
+	l.p.Interval(l.now, sample.CPI, l.now, []detect.Reading{{Task: web(), Cost: cost}, {Task: hog(), Cost: math.NaN(), Pressure: used, CPU: used}},
+		[]detect.Verdict{{Judged: true, Outlier: cost > limit}, {}})
+	l.take()
+	l.p.Tick(l.now)
+	l.take()
 	return cost, l.wants - used
 }
 
@@ -173,21 +187,21 @@ func TestACapThatHoldsNothingBackIsLifted(t *testing.T) {
 	for range 20 {
 		l.step(0)
 	}
-	if inc.Rounds[0].Ended != 0 {
+	if l.round(inc.ID, 0).Ended != 0 {
 		t.Fatal("it was lifted while it was felt")
 	}
 	l.wants = 0.01
 	for range 3 {
-		if inc.Rounds[0].Ended != 0 {
+		if l.round(inc.ID, 0).Ended != 0 {
 			t.Error("it was lifted too early")
 		}
 		l.step(0)
 	}
-	if r := inc.Rounds[0]; r.Ended == 0 || r.Outcome != plan.TruePositive || r.Ended >= r.Until {
+	if r := l.round(inc.ID, 0); r.Ended == 0 || r.Outcome != plan.TruePositive || r.Ended >= r.Until {
 		t.Errorf("%+v", r)
 	}
 	// The next one begins where this one was.
-	was := inc.Rounds[0].Rate
+	was := l.round(inc.ID, 0).Rate
 	l.wants = 2
 	for range 4 {
 		l.step(0)
@@ -204,20 +218,22 @@ func TestFixedCapsStayAsTheyAre(t *testing.T) {
 	for range 30 {
 		l.step(0)
 	}
-	if l.adjust != 0 || inc.Rounds[0].Rate != 0.1 || inc.Rounds[0].Ended != 0 {
-		t.Errorf("%d adjustments, %+v", l.adjust, inc.Rounds[0])
+	if r := l.round(inc.ID, 0); l.adjust != 0 || r.Rate != 0.1 || r.Ended != 0 {
+		t.Errorf("%d adjustments, %+v", l.adjust, r)
 	}
 	policy := plan.Paper()
 	policy.Mode, policy.Feedback, policy.Trial = plan.On, true, 3*time.Minute
 	p := plan.New("machine", detect.Evident, policy)
-	out := p.Finding(60*second, unsure(60*second, web(), hog()), none)
+	p.Finding(60*second, unsure(60*second, web(), hog()), none)
+	out := take(p)
 	if a := out.Actions[0]; a.Rate != 0.1 {
 		t.Errorf("a trial holds to %v", a.Rate)
 	}
 	p.Applied(60*second, out.Actions[0].ID, nil)
 	for i := range sample.Millis(20) {
 		now := (61 + i) * second
-		if out := p.Interval(now, sample.CPI, now, []detect.Reading{{Task: web(), Cost: 1}}, []detect.Verdict{{Judged: true}}); len(out.Actions) > 0 {
+		p.Interval(now, sample.CPI, now, []detect.Reading{{Task: web(), Cost: 1}}, []detect.Verdict{{Judged: true}})
+		if out := take(p); len(out.Actions) > 0 {
 			t.Fatalf("a trial is adjusted: %+v", out.Actions)
 		}
 	}

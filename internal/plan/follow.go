@@ -9,8 +9,7 @@ import (
 
 // Interval takes in what one interval said, as given to and judged by
 // detect.Observe, and follows open incidents of the signal with it.
-func (p *Planner) Interval(now sample.Millis, sig sample.SignalName, at sample.Millis, readings []detect.Reading, verdicts []detect.Verdict) Output {
-	var out Output
+func (p *Planner) Interval(now sample.Millis, sig sample.SignalName, at sample.Millis, readings []detect.Reading, verdicts []detect.Verdict) {
 	micros := int64(0) // whole numbers: the order of readings must not matter
 	for i := range readings {
 		if u := readings[i].CPU; u < 1e6 { // also no NaN
@@ -19,7 +18,7 @@ func (p *Planner) Interval(now sample.Millis, sig sample.SignalName, at sample.M
 	}
 	p.busy = float64(micros) / 1e6
 	if len(p.open) == 0 {
-		return out
+		return
 	}
 	// An incident asks for a handful of tasks: looking is cheaper than an index.
 	find := func(k sample.TaskKey) int {
@@ -36,7 +35,7 @@ func (p *Planner) Interval(now sample.Millis, sig sample.SignalName, at sample.M
 		}
 		return math.NaN()
 	}
-	for _, inc := range p.Open() {
+	for _, inc := range p.inOrder() {
 		if inc.Signal != sig {
 			continue
 		}
@@ -47,20 +46,18 @@ func (p *Planner) Interval(now sample.Millis, sig sample.SignalName, at sample.M
 				inc.unrest = max(inc.unrest, at)
 			}
 			inc.follow(at, cost, verdicts[i].Outlier, p.policy.Outliers)
-			p.hold(now, inc, cost, usage, &out)
+			p.hold(now, inc, cost, usage)
 		}
-		inc.extend(at, cost, usage)
 		if inc.capped() {
-			out.changed(inc, now)
+			p.changed(inc, now)
 		}
 	}
-	return out
 }
 
 // follow takes the victim's sample into the newest round whose cap is in force:
 // what changes now must not be credited to an older cap that is still there.
 // The first sample under a cap is partly from before it and is left out.
-func (inc *Incident) follow(at sample.Millis, cost float64, outlier bool, enough int) {
+func (inc *incident) follow(at sample.Millis, cost float64, outlier bool, enough int) {
 	r := inc.newest()
 	switch {
 	case r == nil || !r.applied || at <= r.From:
@@ -68,7 +65,7 @@ func (inc *Incident) follow(at sample.Millis, cost float64, outlier bool, enough
 		r.first = true
 	default:
 		r.under.Add(cost, 1)
-		r.Samples, r.CostUnder = r.under.N, Value(r.under.Mean)
+		r.Samples, r.CostUnder = r.under.N, r.under.Mean
 		if r.CostBefore > 0 {
 			r.RelativeCost = r.CostUnder / r.CostBefore
 		}
@@ -80,19 +77,17 @@ func (inc *Incident) follow(at sample.Millis, cost float64, outlier bool, enough
 }
 
 // Tick ends caps whose time is over and closes incidents that are.
-func (p *Planner) Tick(now sample.Millis) Output {
-	var out Output
+func (p *Planner) Tick(now sample.Millis) {
 	for _, c := range p.Caps() {
 		if now >= c.Until {
-			p.lift(now, c.ID, "its time is over", "", &out)
+			p.lift(now, c.ID, "its time is over", "")
 		}
 	}
-	for _, inc := range p.Open() {
+	for _, inc := range p.inOrder() {
 		if !inc.capped() && now.Sub(inc.unrest) >= p.policy.Calm {
-			p.close(now, inc, &out)
+			p.close(now, inc)
 		}
 	}
-	return out
 }
 
 // Due returns when Tick will next have something to do if nothing else happens,

@@ -38,19 +38,14 @@ func bytes(n uint64) string {
 }
 
 // Limit is what the cap holds the task to, for people.
-func (a *Action) Limit() string { return limit(a.Rate, a.IO, a.Net) }
-
-// Limit is what the round held its suspect to, for people.
-func (r *Round) Limit() string { return limit(r.Rate, r.IO, r.Net) }
-
-func limit(rate float64, io IORate, net uint64) string {
+func (a *Action) Limit() string {
 	switch {
-	case !io.IsZero():
-		return "reads and writes of " + io.String() + " each"
-	case net > 0:
-		return bytes(net) + "/s sent"
+	case !a.IO.IsZero():
+		return "reads and writes of " + a.IO.String() + " each"
+	case a.Net > 0:
+		return bytes(a.Net) + "/s sent"
 	}
-	return fmt.Sprintf("%.4g CPU-s/s", rate)
+	return fmt.Sprintf("%.4g CPU-s/s", a.Rate)
 }
 
 // limited returns an action without an end that holds the task to what the

@@ -21,9 +21,5 @@ func TestALimitReadsAsPeopleSayIt(t *testing.T) {
 		if got := c.action.Limit(); got != c.want {
 			t.Errorf("%+v reads %q, want %q", c.action, got, c.want)
 		}
-		round := plan.Round{Rate: c.action.Rate, IO: c.action.IO, Net: c.action.Net}
-		if got := round.Limit(); got != c.want {
-			t.Errorf("the round reads %q, want %q", got, c.want)
-		}
 	}
 }

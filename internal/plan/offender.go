@@ -32,7 +32,7 @@ func offenderOf(t sample.Task) sample.JobName {
 }
 
 // offend notes a cap that helped.
-func (p *Planner) offend(now sample.Millis, c *CapState, out *Output) {
+func (p *Planner) offend(now sample.Millis, c *CapState) {
 	r := c.round
 	if r == nil || r.Trial || r.Outcome != TruePositive {
 		return
@@ -46,7 +46,7 @@ func (p *Planner) offend(now sample.Millis, c *CapState, out *Output) {
 	o.Task, o.Victim = r.Suspect.Name, c.incident.Victim.Name
 	o.Helped = append(o.Helped[max(0, len(o.Helped)+1-maxHelped):], now)
 	p.forgetOffenders()
-	out.Offenders = true
+	p.offended = true
 }
 
 // forgetOffenders forgets those that offended longest ago, where there are too many.

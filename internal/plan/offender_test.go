@@ -24,8 +24,9 @@ func hogs(t *testing.T, cost func(float64) float64, change func(*plan.Policy)) *
 // cycle accuses /hog and lets the cap run out; it returns how long the cap was.
 func (l *loop) cycle() time.Duration {
 	inc := l.accuse()
-	r := inc.Rounds[len(inc.Rounds)-1]
-	for r.Ended == 0 {
+	n := len(inc.Rounds) - 1
+	r := inc.Rounds[n]
+	for ; r.Ended == 0; r = l.round(inc.ID, n) {
 		l.step(0)
 	}
 	return r.Until.Sub(r.From)
@@ -110,7 +111,7 @@ func TestACapThatHelpsGoesOn(t *testing.T) {
 	l := hogs(t, plants["linear"](2, 2), func(p *plan.Policy) { p.Longest = 70 * time.Second })
 	inc := l.accuse()
 	r := inc.Rounds[0]
-	for r.Ended == 0 && l.now < r.From+200*second {
+	for ; r.Ended == 0 && l.now < r.From+200*second; r = l.round(inc.ID, 0) {
 		l.step(0)
 	}
 	if got := r.Ended.Sub(r.From); got != 70*time.Second || r.Outcome != plan.TruePositive || r.Rate != 0.1 {
@@ -131,8 +132,9 @@ func TestACapThatDoesNotHelpEndsByTheClock(t *testing.T) {
 func TestAFixedCapThatHoldsNothingBackEnds(t *testing.T) {
 	for longest, want := range map[time.Duration]time.Duration{0: 20 * time.Second, time.Minute: 10 * time.Second} {
 		l := hogs(t, plants["linear"](2, 2), func(p *plan.Policy) { p.Longest = longest })
-		r := l.accuse().Rounds[0]
-		for r.Ended == 0 {
+		inc := l.accuse()
+		r := inc.Rounds[0]
+		for ; r.Ended == 0; r = l.round(inc.ID, 0) {
 			if l.now == r.From+7*second {
 				l.wants = 0.01
 			}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/quell-dev/quell/internal/detect"
 	"github.com/quell-dev/quell/internal/sample"
 )
 
@@ -24,27 +23,24 @@ type Request struct {
 // CapFor plans an operator's cap. It works in every mode: the operator is the
 // authority that automatic enforcement lacks. If the task is a suspect of an
 // open incident the cap is a round of it, so that its outcome is measured.
-func (p *Planner) CapFor(now sample.Millis, r Request, window func(sample.SignalName, sample.TaskKey) []detect.Point) (Output, error) {
-	var out Output
+func (p *Planner) CapFor(now sample.Millis, r Request) (id string, err error) {
 	switch why := mayCap(r.Task); {
 	case why != "":
-		return out, fmt.Errorf("cap %s: %w: %s", r.Task.Name, ErrRefused, why)
+		return "", fmt.Errorf("cap %s: %w: %s", r.Task.Name, ErrRefused, why)
 	case !(r.Rate > 0):
-		return out, fmt.Errorf("cap %s: %w: rate %g is not above 0 CPU-s/s", r.Task.Name, ErrRefused, r.Rate)
+		return "", fmt.Errorf("cap %s: %w: rate %g is not above 0 CPU-s/s", r.Task.Name, ErrRefused, r.Rate)
 	case r.For < MinCap:
-		return out, fmt.Errorf("cap %s: %w: %s is shorter than %s", r.Task.Name, ErrRefused, r.For, MinCap)
+		return "", fmt.Errorf("cap %s: %w: %s is shorter than %s", r.Task.Name, ErrRefused, r.For, MinCap)
 	case p.Capped(r.Task.Key):
-		return out, fmt.Errorf("cap %s: %w: it is capped already; uncap it first", r.Task.Name, ErrRefused)
+		return "", fmt.Errorf("cap %s: %w: it is capped already; uncap it first", r.Task.Name, ErrRefused)
 	}
 	inc, correlation := p.suspectIn(r.Task.Key)
-	p.start(now, inc, Action{Task: r.Task, Rate: r.Rate, Until: now.Add(r.For), By: r.By, Why: r.Why}, correlation,
-		func(k sample.TaskKey) []detect.Point { return window(inc.Signal, k) }, &out)
-	return out, nil
+	return p.start(now, inc, Action{Task: r.Task, Rate: r.Rate, Until: now.Add(r.For), By: r.By, Why: r.Why}, correlation).ID, nil
 }
 
 // suspectIn finds the oldest open incident that lists the task.
-func (p *Planner) suspectIn(k sample.TaskKey) (*Incident, float64) {
-	for _, inc := range p.Open() {
+func (p *Planner) suspectIn(k sample.TaskKey) (*incident, float64) {
+	for _, inc := range p.inOrder() {
 		for _, s := range inc.Suspects {
 			if s.Key == k {
 				return inc, s.Correlation
@@ -55,39 +51,34 @@ func (p *Planner) suspectIn(k sample.TaskKey) (*Incident, float64) {
 }
 
 // UncapTask plans the end of the cap on a task.
-func (p *Planner) UncapTask(now sample.Millis, k sample.TaskKey, why string) (Output, error) {
-	var out Output
+func (p *Planner) UncapTask(now sample.Millis, k sample.TaskKey, why string) error {
 	c := p.capOf(k)
 	if c == nil {
-		return out, fmt.Errorf("uncap: %w: the task has no cap of quell's", ErrRefused)
+		return fmt.Errorf("uncap: %w: the task has no cap of quell's", ErrRefused)
 	}
 	if c.round != nil {
 		c.round.lifted = true
 	}
-	p.lift(now, c.ID, why, "", &out)
-	return out, nil
+	p.lift(now, c.ID, why, "")
+	return nil
 }
 
 // SetMode changes how far enforcement goes. Leaving On lifts the caps that
 // quell set by itself; operators' caps stay until their end.
-func (p *Planner) SetMode(now sample.Millis, m Mode) Output {
-	var out Output
+func (p *Planner) SetMode(now sample.Millis, m Mode) {
 	p.policy.Mode = m
 	if m != On {
 		for _, c := range p.Caps() {
 			if c.By == auto {
-				p.lift(now, c.ID, "enforcement was set to "+m.String(), "", &out)
+				p.lift(now, c.ID, "enforcement was set to "+m.String(), "")
 			}
 		}
 	}
-	return out
 }
 
 // Stop ends every cap: the agent is leaving.
-func (p *Planner) Stop(now sample.Millis) Output {
-	var out Output
+func (p *Planner) Stop(now sample.Millis) {
 	for _, c := range p.Caps() {
-		p.lift(now, c.ID, "the agent stops", "", &out)
+		p.lift(now, c.ID, "the agent stops", "")
 	}
-	return out
 }

@@ -40,24 +40,6 @@ type Action struct {
 	Victim   sample.TaskKey // of the incident
 }
 
-// Output is what a call asks for: actions to carry out in order, incidents to
-// write down as they are now, and, if Offenders, the list of those to be kept.
-type Output struct {
-	Actions   []Action
-	Incidents []*Incident
-	Offenders bool
-}
-
-func (o *Output) changed(inc *Incident, now sample.Millis) {
-	if inc == nil {
-		return
-	}
-	inc.Updated = now
-	if !slices.Contains(o.Incidents, inc) {
-		o.Incidents = append(o.Incidents, inc)
-	}
-}
-
 // auto is who acts where no operator does.
 const auto = "quell"
 
@@ -67,8 +49,8 @@ type CapState struct {
 	From    sample.Millis
 	Applied bool // the enforcer said so
 
-	round    *Round    // nil outside an incident
-	incident *Incident // nil likewise
+	round    *round    // nil outside an incident
+	incident *incident // nil likewise
 	ended    bool      // an Uncap is under way
 }
 
@@ -91,19 +73,25 @@ type Planner struct {
 	machine string
 	rule    detect.Rule
 	policy  Policy
-	open    map[incidentKey]*Incident
+	open    map[incidentKey]*incident
+	victims map[sample.TaskKey]int // of open, how often
 	caps    map[string]*CapState
 	seq     int
 	busy    float64 // CPU-s/s of all tasks in the newest interval
 	learnt  learnt
 
 	offenders map[sample.JobName]*Offender
+
+	// what Take will give
+	actions  []Action
+	dirty    []*incident
+	offended bool
 }
 
 // New returns a Planner with nothing open.
 func New(machine string, rule detect.Rule, p Policy) *Planner {
 	return &Planner{machine: machine, rule: rule, policy: p,
-		open: map[incidentKey]*Incident{}, caps: map[string]*CapState{}, learnt: learnt{}, offenders: map[sample.JobName]*Offender{}}
+		open: map[incidentKey]*incident{}, victims: map[sample.TaskKey]int{}, caps: map[string]*CapState{}, learnt: learnt{}, offenders: map[sample.JobName]*Offender{}}
 }
 
 // Policy returns what the planner goes by.
@@ -115,17 +103,17 @@ func (p *Planner) id(prefix string, now sample.Millis) string {
 	return fmt.Sprintf("%s-%s-%d", prefix, now.Time().Format("20060102T150405.000"), p.seq)
 }
 
-// Finding takes in an analysis. window gives a task's history for the picture.
-func (p *Planner) Finding(now sample.Millis, f detect.Finding, window func(sample.TaskKey) []detect.Point) Output {
-	var out Output
+// Finding takes in an analysis, whose suspects it keeps and never changes. window
+// gives a task's history. It returns the ID of the incident.
+func (p *Planner) Finding(now sample.Millis, f detect.Finding, window func(sample.TaskKey) []detect.Point) (id string) {
 	k := keyOf(f.Signal, f.Victim.Key, f.Kind)
 	inc := p.open[k]
 	if inc == nil {
-		inc = &Incident{ID: p.id("inc", now), Machine: p.machine, Rule: p.rule, Signal: f.Signal,
-			Variant: f.Spec.Variant, Began: f.First, Opened: now, Mode: p.policy.Mode, Kind: f.Kind,
-			Outcome: NotActed, Rounds: []*Round{}, Busy: p.busy}
+		inc = &incident{Incident: Incident{ID: p.id("inc", now), Machine: p.machine, Rule: p.rule, Signal: f.Signal,
+			Variant: f.Spec.Variant, Began: f.First, Opened: now, Mode: p.policy.Mode, Busy: p.busy,
+			Analysis: Analysis{Kind: f.Kind}, Decision: Decision{Outcome: NotActed}}}
 		p.open[k] = inc
-		inc.draw(window(f.Victim.Key), f.Suspects, window)
+		p.victims[f.Victim.Key]++
 	}
 	inc.unrest = max(inc.unrest, f.At)
 	if inc.Accused == 0 && f.Antagonists > 0 {
@@ -133,27 +121,26 @@ func (p *Planner) Finding(now sample.Millis, f detect.Finding, window func(sampl
 	}
 	// A window that tells nothing takes back nothing.
 	silent := f.Kind == detect.Indeterminate && (inc.Kind == detect.Neighbour || inc.Kind == detect.PhaseChange)
-	if !silent && (len(inc.Rounds) == 0 || f.Kind == detect.Neighbour) {
-		inc.Kind, inc.Change, inc.Antagonists = f.Kind, f.Change, f.Antagonists
-		inc.Suspects = slices.Clone(f.Suspects)
+	if !silent && (len(inc.rounds) == 0 || f.Kind == detect.Neighbour) {
+		inc.Kind, inc.Change, inc.Antagonists, inc.Suspects = f.Kind, f.Change, f.Antagonists, f.Suspects
 	}
 	inc.Victim, inc.Threshold, inc.Cost, inc.Bad, inc.Pairs, inc.HeldBy = f.Victim, f.Threshold, f.Cost, f.Bad, f.Pairs, f.HeldBy
 	inc.SpecMean, inc.SpecStdDev, inc.SpecOwn = f.Spec.Mean, f.Spec.StdDev, f.Spec.Own
 	inc.Follows = inc.Kind == detect.PhaseChange && now.Sub(inc.Began) >= p.policy.Settle
-	if !(silent && len(inc.Rounds) == 0) && (!inc.capped() || inc.again()) {
+	if !(silent && len(inc.rounds) == 0) && (!inc.capped() || inc.again()) {
 		inc.Reason, inc.Advice, inc.Escalation = "", "", nil
 		if inc.Outcome == WouldCap {
 			inc.Outcome = NotActed // unless act says so again
 		}
-		p.act(now, inc, f, window, &out)
+		p.act(now, inc, f, window)
 	}
-	out.changed(inc, now)
-	return out
+	p.changed(inc, now)
+	return inc.ID
 }
 
 // newest returns the newest round whose cap is in force, nil if there is none.
-func (inc *Incident) newest() *Round {
-	for _, r := range slices.Backward(inc.Rounds) {
+func (inc *incident) newest() *round {
+	for _, r := range slices.Backward(inc.rounds) {
 		if r.Ended == 0 {
 			return r
 		}
@@ -162,18 +149,18 @@ func (inc *Incident) newest() *Round {
 }
 
 // capped reports whether a cap is in force for the incident.
-func (inc *Incident) capped() bool { return inc.newest() != nil }
+func (inc *incident) capped() bool { return inc.newest() != nil }
 
 // again reports whether the victim stayed bad under the caps in force.
-func (inc *Incident) again() bool {
+func (inc *incident) again() bool {
 	r := inc.newest()
 	return r == nil || r.failing
 }
 
 // tried says why the incident's rounds so far speak against another cap on the
 // task; "" if they do not.
-func (inc *Incident) tried(k sample.TaskKey) string {
-	for _, r := range inc.Rounds {
+func (inc *incident) tried(k sample.TaskKey) string {
+	for _, r := range inc.rounds {
 		switch {
 		case r.Suspect.Key != k:
 		case r.lifted:
@@ -190,9 +177,9 @@ func (inc *Incident) tried(k sample.TaskKey) string {
 }
 
 // act decides what follows from a finding; it leaves the reason if nothing.
-func (p *Planner) act(now sample.Millis, inc *Incident, f detect.Finding, window func(sample.TaskKey) []detect.Point, out *Output) {
+func (p *Planner) act(now sample.Millis, inc *incident, f detect.Finding, window func(sample.TaskKey) []detect.Point) {
 	if f.Trial {
-		p.try(now, inc, f, window, out)
+		p.try(now, inc, f, window)
 		return
 	}
 	switch f.Kind {
@@ -259,7 +246,7 @@ func (p *Planner) act(now sample.Millis, inc *Incident, f detect.Finding, window
 	switch {
 	case p.policy.Mode == Advise:
 		inc.Advice = what
-		if len(inc.Rounds) == 0 {
+		if len(inc.rounds) == 0 {
 			inc.Outcome = WouldCap
 		}
 		return
@@ -270,16 +257,16 @@ func (p *Planner) act(now sample.Millis, inc *Incident, f detect.Finding, window
 	inc.Advice = what + inc.comesBack(suspect.Task)
 	a.Until, a.By = now.Add(lease), auto
 	a.Why = fmt.Sprintf("%s of %s at %.3g over %.3g, correlation %.2f", f.Signal, f.Victim.Name, f.Cost, f.Threshold, suspect.Correlation)
-	c := p.start(now, inc, a, suspect.Correlation, window, out)
+	c := p.start(now, inc, a, suspect.Correlation)
 	c.round.Feedback, c.round.curve = follows != nil, follows
 }
 
 // try holds the first suspect for a moment, to find out whether it is the one:
 // never longer than an accused one.
-func (p *Planner) try(now sample.Millis, inc *Incident, f detect.Finding, window func(sample.TaskKey) []detect.Point, out *Output) {
+func (p *Planner) try(now sample.Millis, inc *incident, f detect.Finding, window func(sample.TaskKey) []detect.Point) {
 	s := &f.Suspects[0]
 	trials := 0
-	for _, r := range inc.Rounds {
+	for _, r := range inc.rounds {
 		if r.Trial {
 			trials++
 		}
@@ -301,7 +288,7 @@ func (p *Planner) try(now sample.Millis, inc *Incident, f detect.Finding, window
 	default:
 		inc.Advice = what
 		a.Until, a.By, a.Why = now.Add(lasts), auto, "trial: "+inc.Reason
-		c := p.start(now, inc, a, s.Correlation, window, out)
+		c := p.start(now, inc, a, s.Correlation)
 		c.round.Trial = true
 	}
 }
@@ -321,7 +308,7 @@ func change(c detect.Change) string {
 // victim, or says why there is none. Who was capped in vain for this incident
 // is left out: the correlation ignores scale, so a cap hardly lowers it. So is
 // who ranks behind what ran outside any task and used less.
-func (p *Planner) choose(inc *Incident, f detect.Finding) (*detect.Suspect, string) {
+func (p *Planner) choose(inc *incident, f detect.Finding) (*detect.Suspect, string) {
 	if why := mayHelp(f.Victim); why != "" {
 		return nil, why
 	}
@@ -350,20 +337,19 @@ func (p *Planner) choose(inc *Incident, f detect.Finding) (*detect.Suspect, stri
 }
 
 // start opens a cap, as a round of the incident if there is one.
-func (p *Planner) start(now sample.Millis, inc *Incident, a Action, correlation float64, window func(sample.TaskKey) []detect.Point, out *Output) *CapState {
+func (p *Planner) start(now sample.Millis, inc *incident, a Action, correlation float64) *CapState {
 	a.Kind, a.ID = Cap, p.id("cap", now)
 	c := &CapState{Action: a, From: now}
 	if inc != nil {
 		c.Incident, c.Victim, c.incident = inc.ID, inc.Victim.Key, inc
-		c.round = &Round{ID: a.ID, Suspect: a.Task, Correlation: correlation, Rate: a.Rate, IO: a.IO, Net: a.Net, From: now, Until: a.Until,
-			By: a.By, Why: a.Why, CostBefore: Value(inc.Cost), CostUnder: Value(math.NaN()), RelativeCost: Value(math.NaN())}
-		inc.Rounds = append(inc.Rounds, c.round)
-		inc.watch(a.Task, window(a.Task.Key))
+		c.round = &round{Round: Round{ID: a.ID, Suspect: a.Task, Correlation: correlation, Rate: a.Rate, IO: a.IO, Net: a.Net, From: now, Until: a.Until,
+			By: a.By, Why: a.Why, CostBefore: inc.Cost, CostUnder: math.NaN(), RelativeCost: math.NaN()}}
+		inc.rounds = append(inc.rounds, c.round)
 		inc.Outcome = ""
-		out.changed(inc, now)
+		p.changed(inc, now)
 	}
 	p.caps[a.ID] = c
-	out.Actions = append(out.Actions, c.Action)
+	p.actions = append(p.actions, c.Action)
 	return c
 }
 
@@ -380,19 +366,6 @@ func (p *Planner) inForce() int { return len(p.caps) }
 
 // Capped reports whether a cap on the task is in force or asked for.
 func (p *Planner) Capped(k sample.TaskKey) bool { return p.capOf(k) != nil }
-
-// InIncident reports whether the task is the victim of an open incident of
-// the signal that may be a neighbour's doing.
-func (p *Planner) InIncident(sig sample.SignalName, k sample.TaskKey) bool {
-	return p.open[keyOf(sig, k, detect.Neighbour)] != nil
-}
-
-// Follows reports whether the task changed itself for so long that what it
-// costs now is to be learnt as normal (Policy.Settle).
-func (p *Planner) Follows(sig sample.SignalName, k sample.TaskKey) bool {
-	inc := p.open[keyOf(sig, k, detect.Neighbour)]
-	return inc != nil && inc.Follows
-}
 
 // Caps lists the caps in force or asked for, by ID.
 func (p *Planner) Caps() []CapState {
@@ -430,40 +403,24 @@ func (p *Planner) Roles() map[sample.TaskKey]Role {
 	return roles
 }
 
-// Open lists the open incidents, oldest first.
-func (p *Planner) Open() []*Incident {
-	all := make([]*Incident, 0, len(p.open))
-	for _, inc := range p.open {
-		all = append(all, inc)
-	}
-	slices.SortFunc(all, func(a, b *Incident) int { return cmp.Compare(a.ID, b.ID) })
-	return all
-}
-
-func (p *Planner) close(now sample.Millis, inc *Incident, out *Output) {
-	delete(p.open, keyOf(inc.Signal, inc.Victim.Key, inc.Kind))
-	inc.Closed = now
-	out.changed(inc, now)
-}
-
 // lift asks for the end of a cap; outcome overrides what the costs say.
-func (p *Planner) lift(now sample.Millis, id, why string, outcome Outcome, out *Output) {
+func (p *Planner) lift(now sample.Millis, id, why string, outcome Outcome) {
 	c := p.caps[id]
 	if c == nil || c.ended {
 		return
 	}
 	c.ended = true
-	p.finish(now, c, outcome, out)
-	out.changed(c.incident, now)
+	p.finish(now, c, outcome)
+	p.changed(c.incident, now)
 	// Also where it is not known to be applied yet: it may be on its way.
 	a := c.Action
 	a.Kind, a.Why = Uncap, why
-	out.Actions = append(out.Actions, a)
+	p.actions = append(p.actions, a)
 }
 
 // finish ends the cap's round and judges it (CPI², section 7.2): by whether
 // the victim's cost moved by more than one σ of its spec.
-func (p *Planner) finish(now sample.Millis, c *CapState, outcome Outcome, out *Output) {
+func (p *Planner) finish(now sample.Millis, c *CapState, outcome Outcome) {
 	r := c.round
 	if r == nil || r.Ended != 0 {
 		return
@@ -471,7 +428,7 @@ func (p *Planner) finish(now sample.Millis, c *CapState, outcome Outcome, out *O
 	r.Ended = now
 	c.incident.unrest = max(c.incident.unrest, now)
 	sd := c.incident.SpecStdDev
-	switch fell := float64(r.CostBefore - r.CostUnder); {
+	switch fell := r.CostBefore - r.CostUnder; {
 	case outcome != "":
 		r.Outcome = outcome
 	case r.Samples == 0:
@@ -484,18 +441,17 @@ func (p *Planner) finish(now sample.Millis, c *CapState, outcome Outcome, out *O
 		r.Outcome = Noise
 	}
 	c.incident.Outcome = r.Outcome
-	p.offend(now, c, out)
+	p.offend(now, c)
 }
 
 // Applied reports how a Cap action went.
-func (p *Planner) Applied(now sample.Millis, id string, err error) Output {
-	var out Output
+func (p *Planner) Applied(now sample.Millis, id string, err error) {
 	c := p.caps[id]
 	if c == nil {
-		return out
+		return
 	}
 	if err != nil {
-		p.finish(now, c, CapFailed, &out)
+		p.finish(now, c, CapFailed)
 		if c.incident != nil {
 			c.incident.Reason = "cap " + string(c.Task.Name) + ": " + err.Error()
 		}
@@ -506,46 +462,41 @@ func (p *Planner) Applied(now sample.Millis, id string, err error) Output {
 			c.round.applied = true
 		}
 	}
-	out.changed(c.incident, now)
-	return out
+	p.changed(c.incident, now)
 }
 
 // Lifted reports that a cap is no longer in force: an Uncap was carried out,
 // or somebody else changed the limit (takenOver).
-func (p *Planner) Lifted(now sample.Millis, id string, takenOver bool) Output {
-	var out Output
+func (p *Planner) Lifted(now sample.Millis, id string, takenOver bool) {
 	c := p.caps[id]
 	if c == nil {
-		return out
+		return
 	}
 	outcome := Outcome("")
 	if takenOver {
 		outcome = CapTakenOver
 	}
-	p.finish(now, c, outcome, &out)
+	p.finish(now, c, outcome)
 	delete(p.caps, id)
-	out.changed(c.incident, now)
-	return out
+	p.changed(c.incident, now)
 }
 
 // Gone reports that a task ended.
-func (p *Planner) Gone(now sample.Millis, k sample.TaskKey) Output {
-	var out Output
+func (p *Planner) Gone(now sample.Millis, k sample.TaskKey) {
 	p.learnt.forget(k)
 	if c := p.capOf(k); c != nil {
-		p.lift(now, c.ID, "the task ended", SuspectExited, &out)
+		p.lift(now, c.ID, "the task ended", SuspectExited)
 	}
-	for _, inc := range p.Open() {
+	for _, inc := range p.inOrder() {
 		if inc.Victim.Key != k {
 			continue
 		}
-		for _, r := range inc.Rounds {
-			p.lift(now, r.ID, "the victim ended", VictimExited, &out)
+		for _, r := range inc.rounds {
+			p.lift(now, r.ID, "the victim ended", VictimExited)
 		}
 		inc.Reason = "the victim ended"
-		p.close(now, inc, &out)
+		p.close(now, inc)
 	}
-	return out
 }
 
 // MinCap is the shortest time an operator's cap may last.

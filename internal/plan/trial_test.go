@@ -51,7 +51,8 @@ func TestATrialIsMadeOnlyWherePolicyAllowsIt(t *testing.T) {
 				c.change(&policy)
 			}
 			p := plan.New("machine", detect.Evident, policy)
-			out := p.Finding(60*second, unsure(60*second, c.victim, c.suspect), none)
+			p.Finding(60*second, unsure(60*second, c.victim, c.suspect), none)
+			out := take(p)
 			inc := out.Incidents[0]
 			if (len(out.Actions) == 1) != c.acts {
 				t.Errorf("actions %+v", out.Actions)
@@ -78,7 +79,8 @@ func TestATrialInVainIsNotMadeAgain(t *testing.T) {
 	ask := func(inode uint64) int {
 		s := hog()
 		s.Key.Inode = inode
-		out := p.Finding(now, unsure(now, web(), s), none)
+		p.Finding(now, unsure(now, web(), s), none)
+		out := take(p)
 		for _, a := range out.Actions {
 			var err error
 			if inode == 7 {
@@ -86,6 +88,7 @@ func TestATrialInVainIsNotMadeAgain(t *testing.T) {
 			}
 			p.Applied(now, a.ID, err)
 		}
+		take(p)
 		return len(out.Actions)
 	}
 	over := func() {
@@ -94,7 +97,8 @@ func TestATrialInVainIsNotMadeAgain(t *testing.T) {
 			sampled(p, now, now, sample.CPI, 4)
 		}
 		now += 60 * second
-		for _, a := range p.Tick(now).Actions {
+		p.Tick(now)
+		for _, a := range take(p).Actions {
 			p.Lifted(now, a.ID, false)
 		}
 	}

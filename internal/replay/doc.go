@@ -1,4 +1,4 @@
-// Package replay runs the real detect and plan over recorded samples, as the
+// Package replay runs the pipeline over recorded samples, as the
 // agent would have on the machines that they are of, and counts what comes of
 // it: outliers, anomalies, incidents, accusations and, where it is known what
 // was true, how often they were right.

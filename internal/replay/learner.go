@@ -24,7 +24,7 @@ func NewLearner(o *Options) *Learner {
 func (l *Learner) Add(s *sample.Sample) {
 	sig, ok := l.options.signal(s.Signal)
 	cost := float64(s.Cost)
-	if !ok || !sig.Active(float64(s.CPU), rate(s, l.options)) || !sig.Sane(cost) || s.Flags&(sample.Capped|sample.Split) != 0 {
+	if !ok || !sig.Active(float64(s.CPU), sig.Rate(&s.Extras, l.options.Sampling)) || !sig.Sane(cost) || s.Flags&(sample.Capped|sample.Split) != 0 {
 		return
 	}
 	k := l.options.key(s)
@@ -45,14 +45,4 @@ func (l *Learner) Specs(least int) map[spec.Key]spec.Spec {
 		}
 	}
 	return specs
-}
-
-// rate is a task's activity, 1/s, where its sample says it.
-func rate(s *sample.Sample, o *Options) float64 {
-	for _, events := range [...]sample.Extra{sample.Wakeups, sample.IOOps} {
-		if n, ok := s.Extras.Get(events); ok {
-			return n / o.Sampling.Seconds()
-		}
-	}
-	return 0
 }

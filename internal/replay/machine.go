@@ -3,22 +3,19 @@ package replay
 import (
 	"math"
 	"slices"
-	"time"
 
 	"github.com/quell-dev/quell/internal/detect"
-	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/pipeline"
 	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/spec"
 )
 
-// machine is what the agent of one machine would be: a detector, a planner and
-// a history, fed an interval at a time.
+// machine is what the agent of one machine would be: a pipeline, fed an interval at
+// a time.
 type machine struct {
 	name     string
 	player   *Player
-	detector *detect.Detector
-	planner  *plan.Planner
-	history  *spec.History
+	pipeline *pipeline.Pipeline
 	at       sample.Millis // end of the interval that is being collected
 	streams  []*stream
 	tasks    map[sample.TaskName]*task
@@ -31,7 +28,7 @@ type machine struct {
 // stream is one signal's interval while it is collected.
 type stream struct {
 	signal   sample.Signal
-	readings []detect.Reading
+	interval *pipeline.Interval // nil: no sample of it has come
 	of       []*view
 }
 
@@ -44,13 +41,9 @@ type task struct {
 
 // view is what a task is to one signal.
 type view struct {
-	task    *task
-	key     spec.Key
-	variant string
+	pipeline.Subject
+	variant string // the samples'
 	bin     int
-	spec    spec.Spec     // as it stands, or of the whole recording
-	asked   sample.Millis // when spec was last
-	held    sample.Millis // the newest sample that was held back, 0 if there can be none
 	job     *Job
 	costs   *Costs // nil: not collected
 }
@@ -58,9 +51,11 @@ type view struct {
 func (p *Player) machine(name string) *machine {
 	m := p.machines[name]
 	if m == nil {
-		m = &machine{name: name, player: p, detector: detect.New(p.options.Detect),
-			planner: plan.New(name, p.options.Detect.Rule, p.options.Policy), history: spec.NewHistory(p.options.Spec),
-			tasks: map[sample.TaskName]*task{}, at: math.MinInt64}
+		c := pipeline.Config{Machine: name, Detect: p.options.Detect, Policy: p.options.Policy, Charts: true}
+		if p.options.Specs == nil {
+			c.History = spec.NewHistory(p.options.Spec)
+		}
+		m = &machine{name: name, player: p, pipeline: pipeline.New(c), tasks: map[sample.TaskName]*task{}, at: math.MinInt64}
 		p.machines[name] = m
 	}
 	return m
@@ -82,8 +77,11 @@ func (m *machine) add(s *sample.Sample) {
 		m.player.result.UnknownSignal++
 		return
 	}
+	if st.interval == nil {
+		st.interval = m.pipeline.Begin(st.signal, s.TS, m.player.options.Sampling)
+	}
 	v := m.view(s, index)
-	st.readings = append(st.readings, m.reading(s, v))
+	st.interval.Add(&v.Subject, pipeline.Of(s))
 	st.of = append(st.of, v)
 }
 
@@ -118,19 +116,20 @@ func (m *machine) view(s *sample.Sample, index int) *view {
 	}
 	v := t.views[index]
 	bin := m.player.options.bin(s)
-	if v == nil || v.variant != s.Variant || v.key.Platform != s.Platform || t.who.Job != s.Job || v.bin != bin {
+	if v == nil || v.variant != s.Variant || v.Key.Platform != s.Platform || t.who.Job != s.Job || v.bin != bin {
 		j := m.player.job(s.Job)
 		if v == nil || v.job != j {
 			j.Tasks++
 		}
 		t.who.Job = s.Job
-		v = &view{task: t, key: m.player.options.key(s), variant: s.Variant, bin: bin, job: j}
-		v.spec = m.player.options.Specs[v.key]
+		v = &view{Subject: pipeline.Subject{Task: t.who, Key: m.player.options.key(s)}, variant: s.Variant, bin: bin, job: j}
+		v.Spec = m.player.options.Specs[v.Key]
 		if m.player.costs != nil {
 			v.costs = m.player.costs.find(s.Job, s.Signal)
 		}
 		t.views[index] = v
 	}
+	v.Task.Class = s.Class
 	return v
 }
 
@@ -153,41 +152,6 @@ func (m *machine) task(s *sample.Sample) *task {
 	return t
 }
 
-// reading is the sample as the agent would have had it. What a sample does not
-// say is taken as the least that its flags tell: how much was stolen is the
-// share at which the flag begins.
-func (m *machine) reading(s *sample.Sample, v *view) detect.Reading {
-	o := &m.player.options
-	r := detect.Reading{Task: v.task.who, Cost: float64(s.Cost), CPU: float64(s.CPU), Pressure: float64(s.CPU),
-		Rate: rate(s, o), Flags: s.Flags, Spec: v.spec}
-	if ops, ok := s.Extras.Get(sample.IOOps); ok && s.Signal == sample.IO {
-		bytes, _ := s.Extras.Get(sample.IOBytes)
-		r.Pressure = (ops + bytes/sample.RequestBytes) / o.Sampling.Seconds()
-	}
-	if s.Flags&sample.Stolen != 0 {
-		r.Stolen = o.Detect.StolenShare
-	}
-	_, r.OwnApart = s.Extras.Get(sample.WaitThrottled)
-	if self, ok := s.Extras.Get(sample.WaitSelf); ok && s.CPU > 0 {
-		r.Self = self / (float64(s.CPU) * o.Sampling.Seconds())
-	}
-	if o.Specs == nil && s.Cost == s.Cost {
-		r.Spec = m.spec(v, s.TS)
-	}
-	return r
-}
-
-// spec is what was learnt of a task's job. A ready spec stands for Every, so it
-// is asked for only then: looking it up is dear where samples are many.
-func (m *machine) spec(v *view, at sample.Millis) spec.Spec {
-	p := &m.player.options.Spec
-	if v.spec.State != spec.Ready || at.Sub(v.spec.Updated) >= p.Every || at.Sub(v.asked) > p.StaleAfter {
-		v.spec, _ = m.history.Lookup(v.key, at)
-	}
-	v.asked = at
-	return v.spec
-}
-
 // flush lets the machine's agent take in the interval that was collected, and
 // do what it would have done until the next one.
 func (m *machine) flush(next sample.Millis) {
@@ -196,92 +160,38 @@ func (m *machine) flush(next sample.Millis) {
 		return
 	}
 	m.player.result.span(at)
-	m.note(m.planner.Tick(at))
+	m.pipeline.Tick(at)
 	for _, st := range m.streams {
-		if len(st.readings) == 0 {
+		if st.interval == nil {
 			continue
 		}
-		verdicts := m.detector.Observe(st.signal, at, st.readings)
-		m.note(m.planner.Interval(at, st.signal.Name, at, st.readings, verdicts))
-		for i := range st.readings {
-			m.player.count(st.of[i], &st.readings[i], &verdicts[i])
-			if m.player.options.Specs == nil {
-				m.learn(st.of[i], at, &st.readings[i], &verdicts[i])
-			}
+		for i, v := range st.interval.End(at) {
+			m.player.count(st.of[i], st.interval.Reading(i), &v)
 		}
-		st.readings, st.of = st.readings[:0], st.of[:0]
+		st.interval, st.of = nil, st.of[:0]
 	}
 	m.cursor = 0
-	m.analyse(at)
-	m.pass(at, next)
+	for m.pipeline.Analyse(at) {
+	}
+	m.pipeline.Pass(at, next)
 	m.sweep(at)
+	m.drain()
 }
 
-// pass lets the time until the next interval go by, in the agent's steps. Steps
-// at which nothing would happen are passed over.
-func (m *machine) pass(at, next sample.Millis) {
-	pace := max(m.player.options.Detect.Pace, time.Millisecond)
-	step := sample.Millis(pace.Milliseconds())
-	for now := at + step; now < next; now += step {
-		if !m.detector.Waiting() {
-			due, ok := m.planner.Due()
-			if !ok || due >= next {
-				return
-			}
-			if due > now {
-				if now += (due - now + step - 1) / step * step; now >= next {
-					return
-				}
-			}
-		}
-		m.note(m.planner.Tick(now))
-		m.analyse(now)
-	}
-}
-
-// learn is the agent's: a sample teaches its job's spec unless it may belong to
-// an incident.
-func (m *machine) learn(v *view, at sample.Millis, r *detect.Reading, verdict *detect.Verdict) {
-	k, t, h := v.key, v.task.who.Key, m.history
-	switch {
-	case !verdict.Sane:
-	case m.planner.Follows(v.key.Signal, t):
-		h.Add(k, t, at, r.CPU, r.Cost, r.Self)
-	case verdict.Anomaly || m.planner.InIncident(v.key.Signal, t):
-		h.Discard(k, t)
-	case verdict.Outlier:
-		h.Hold(k, t, at, r.CPU, r.Cost, r.Self)
-		v.held = at
-	default:
-		if v.held != 0 { // looking up that there are none is dear
-			before := at.Add(-m.player.options.Detect.OutlierWindow)
-			h.Release(k, t, before)
-			if v.held < before {
-				v.held = 0
-			}
-		}
-		h.Add(k, t, at, r.CPU, r.Cost, r.Self)
-	}
-}
-
-// analyse works off what the pace allows now.
-func (m *machine) analyse(now sample.Millis) {
+// drain takes in what has come of it; no action is carried out.
+func (m *machine) drain() {
 	for {
-		f, ok := m.detector.Next(now)
-		if !ok {
+		r, more := m.pipeline.Ready()
+		if !more {
 			return
 		}
-		out := m.planner.Finding(now, f, func(k sample.TaskKey) []detect.Point { return m.detector.Window(f.Signal, k) })
-		m.player.found(m, &f, out)
-		m.note(out)
-	}
-}
-
-// note follows incidents; nothing of what the planner asks for is done.
-func (m *machine) note(out plan.Output) {
-	for _, inc := range out.Incidents {
-		if inc.Closed != 0 {
-			m.player.closed(inc)
+		for i := range r.Findings {
+			m.player.found(m, &r.Findings[i])
+		}
+		for i := range r.Incidents {
+			if r.Incidents[i].Closed != 0 {
+				m.player.closed(&r.Incidents[i])
+			}
 		}
 	}
 }
@@ -298,9 +208,8 @@ func (m *machine) sweep(at sample.Millis) {
 			return false
 		}
 		delete(m.tasks, t.who.Name)
-		m.detector.Forget(t.who.Key)
-		m.history.Forget(t.who.Key)
-		m.note(m.planner.Gone(at, t.who.Key))
+		m.pipeline.Gone(at, t.who.Key)
+		m.pipeline.Forget(t.who.Key)
 		return true
 	})
 }
@@ -308,7 +217,8 @@ func (m *machine) sweep(at sample.Millis) {
 // finish ends the recording: what is open is written as it stands.
 func (m *machine) finish() {
 	m.flush(m.at.Add(m.player.options.Detect.Window))
-	for _, inc := range m.planner.Open() {
-		m.player.closed(inc)
+	open := m.pipeline.Open()
+	for i := range open {
+		m.player.closed(&open[i])
 	}
 }

@@ -6,7 +6,8 @@ import (
 	"slices"
 
 	"github.com/quell-dev/quell/internal/detect"
-	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/incident"
+	"github.com/quell-dev/quell/internal/pipeline"
 	"github.com/quell-dev/quell/internal/sample"
 )
 
@@ -52,9 +53,9 @@ type Result struct {
 	Machines            int
 	From, To            sample.Millis
 	Jobs                []Job
-	Incidents           []*plan.Incident // by time; their pictures are kept of the first
-	Accusations         []Accusation     // by time
-	Costs               []Costs          // those of most samples first; if asked for
+	Incidents           []*incident.Record // by time; their pictures are kept of the first
+	Accusations         []Accusation       // by time
+	Costs               []Costs            // those of most samples first; if asked for
 }
 
 // pictures is how many incidents keep their picture: it is most of what an
@@ -116,7 +117,7 @@ func (p *Player) Finish() *Result {
 // order brings the result into an order that does not depend on who was first.
 func (r *Result) order() {
 	slices.SortFunc(r.Jobs, func(a, b Job) int { return cmp.Compare(a.Job, b.Job) })
-	slices.SortStableFunc(r.Incidents, func(a, b *plan.Incident) int {
+	slices.SortStableFunc(r.Incidents, func(a, b *incident.Record) int {
 		return cmp.Or(cmp.Compare(a.Opened, b.Opened), cmp.Compare(a.Machine, b.Machine), cmp.Compare(a.ID, b.ID))
 	})
 	slices.SortStableFunc(r.Accusations, func(a, b Accusation) int {
@@ -197,31 +198,30 @@ func (p *Player) count(v *view, r *detect.Reading, verdict *detect.Verdict) {
 	}
 }
 
-// found takes in a finding and the incident that came of it.
-func (p *Player) found(m *machine, f *detect.Finding, out plan.Output) {
-	if f.Kind != detect.Neighbour || f.Antagonists == 0 || len(out.Incidents) == 0 {
+// found takes in a finding.
+func (p *Player) found(m *machine, f *pipeline.Finding) {
+	if f.Kind != detect.Neighbour || f.Antagonists == 0 {
 		return
 	}
-	inc, first := out.Incidents[0], f.Suspects[0]
+	first := f.Suspects[0]
 	if first.Name == detect.OutsideName {
-		return // nobody is accused
+		return // no task is accused
 	}
-	k := accusation{m.name, inc.ID, first.Key}
+	k := accusation{m.name, f.Incident, first.Key}
 	if p.accused[k] {
 		return
 	}
 	p.accused[k] = true
 	p.job(f.Victim.Job).Accusing++
 	p.job(first.Job).Accused++
-	p.result.Accusations = append(p.result.Accusations, Accusation{Incident: inc.ID, Machine: m.name, Signal: f.Signal,
+	p.result.Accusations = append(p.result.Accusations, Accusation{Incident: f.Incident, Machine: m.name, Signal: f.Signal,
 		Victim: f.Victim.Name, Suspect: first.Name, Correlation: first.Correlation, Began: f.First, At: f.At})
 }
 
 // closed keeps an incident as it ended.
-func (p *Player) closed(inc *plan.Incident) {
-	kept := *inc
+func (p *Player) closed(c *pipeline.Change) {
 	if p.pictures++; p.pictures > pictures {
-		kept.Times, kept.VictimCost, kept.Usage = nil, nil, nil
+		c.Chart = pipeline.Chart{}
 	}
-	p.result.Incidents = append(p.result.Incidents, &kept)
+	p.result.Incidents = append(p.result.Incidents, incident.Of(&c.Incident, &c.Chart))
 }

@@ -112,7 +112,7 @@ func TestAntagonistIsAccused(t *testing.T) {
 // However many work on it, in whatever pieces the samples come.
 func TestWorkersAgree(t *testing.T) {
 	samples, _ := noisy(7, 180, 120, 150)
-	ignore := cmp.Options{cmpopts.IgnoreUnexported(plan.Incident{}, plan.Round{}), cmpopts.EquateNaNs()}
+	ignore := cmpopts.EquateNaNs()
 	want := run(t, samples, byDefault(t, detect.CPI2), 1)
 	for _, workers := range []int{2, 5} {
 		if diff := cmp.Diff(want, run(t, samples, byDefault(t, detect.CPI2), workers), ignore); diff != "" {
@@ -208,20 +208,5 @@ func TestCancel(t *testing.T) {
 	l := list(samples)
 	if _, err := Run(ctx, &l, byDefault(t, detect.Quell), 2); err != context.Canceled {
 		t.Error(err)
-	}
-}
-
-// What suspects of io are ranked by is requests and bytes, which samples have as
-// extras, and not CPU usage.
-func TestPressureOfIO(t *testing.T) {
-	o := byDefault(t, detect.Quell)
-	p := New(o)
-	s := sample.Sample{TS: minute, Machine: "m", Job: "j", Task: "/t", Signal: sample.IO, Coverage: 1, CPU: 0.1, Cost: 0.01}
-	s.Extras.Set(sample.IOOps, 600)
-	s.Extras.Set(sample.IOBytes, 300*sample.RequestBytes)
-	p.Add(&s)
-	r := p.machines["m"].reading(&s, &view{task: &task{}})
-	if want := 900 / o.Sampling.Seconds(); r.Pressure != want || r.Rate != 600/o.Sampling.Seconds() || r.CPU != float64(s.CPU) {
-		t.Errorf("pressure %v with %v requests/s at %v CPU-s/s, want %v", r.Pressure, r.Rate, r.CPU, want)
 	}
 }

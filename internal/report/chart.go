@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/sample"
 )
 
@@ -142,7 +142,7 @@ func (a axis) tick() time.Duration {
 
 // chart draws one quantity over time as bars.
 type chart struct {
-	values []plan.Value // one per sample of the axis
+	values []incident.Value // one per sample of the axis
 	// limit is the threshold; NaN: none. Just the bars over it break its line.
 	limit  float64
 	capped [][2]sample.Millis

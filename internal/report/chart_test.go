@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/sample"
 )
 
@@ -30,18 +30,18 @@ func TestExactlyTheBarsOverTheThresholdBreakItsLine(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 2000 {
 		n := 1 + rng.IntN(40)
-		times, values := make([]sample.Millis, n), make([]plan.Value, n)
+		times, values := make([]sample.Millis, n), make([]incident.Value, n)
 		limit := math.Exp(rng.Float64()*20 - 10)
 		for i := range times {
 			times[i] = noon.Add(time.Duration(i) * time.Minute)
-			values[i] = plan.Value(limit * math.Exp(rng.Float64()*6-3))
+			values[i] = incident.Value(limit * math.Exp(rng.Float64()*6-3))
 			switch rng.IntN(8) {
 			case 0:
 				values[i] = nan
 			case 1:
-				values[i] = plan.Value(limit) // not over it
+				values[i] = incident.Value(limit) // not over it
 			case 2:
-				values[i] = plan.Value(math.Nextafter(limit, math.Inf(1)))
+				values[i] = incident.Value(math.Nextafter(limit, math.Inf(1)))
 			}
 		}
 		a := newAxis(times, 10+rng.IntN(100))
@@ -79,7 +79,7 @@ func TestEverySampleIsInSomeColumnOfItsTime(t *testing.T) {
 
 func TestPeaksAreNotAveragedAway(t *testing.T) {
 	var times []sample.Millis
-	var values []plan.Value
+	var values []incident.Value
 	for i := range 500 {
 		times = append(times, noon.Add(time.Duration(i)*time.Second))
 		values = append(values, 1)
@@ -103,7 +103,7 @@ func TestPeaksAreNotAveragedAway(t *testing.T) {
 func TestGapsStayEmpty(t *testing.T) {
 	times := []sample.Millis{noon, noon.Add(time.Minute), noon.Add(2 * time.Minute), noon.Add(30 * time.Minute)}
 	a := newAxis(times, 60)
-	columns := chart{values: []plan.Value{1, 1, 1, 1}}.columns(a)
+	columns := chart{values: []incident.Value{1, 1, 1, 1}}.columns(a)
 	empty := 0
 	for _, v := range columns {
 		if math.IsNaN(v) {

@@ -6,7 +6,7 @@ import (
 	"math"
 
 	"github.com/quell-dev/quell/internal/evaluation"
-	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/plot"
 )
 
@@ -50,7 +50,7 @@ func interval(s evaluation.Share) string {
 	return fmt.Sprintf("%.2f [%.2f, %.2f]", s.Value, s.Low, s.High)
 }
 
-func maybe(v plan.Value) string {
+func maybe(v incident.Value) string {
 	if math.IsNaN(float64(v)) {
 		return "–"
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/quell-dev/quell/internal/api"
 	"github.com/quell-dev/quell/internal/detect"
 	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/quelltest"
 	"github.com/quell-dev/quell/internal/sample"
@@ -42,7 +43,7 @@ func golden(t *testing.T, name, text string) {
 const noon = sample.Millis(1763726400000) // 2025-11-21 12:00:00 UTC
 
 var (
-	nan    = plan.Value(math.NaN())
+	nan    = incident.Value(math.NaN())
 	redis  = sample.Task{Name: "/kubepods/burstable/pod4711/redis", Job: "redis", Class: sample.LatencySensitive}
 	encode = sample.Task{Name: "/kubepods/besteffort/pod4712/encode", Job: "encode", Class: sample.BestEffort}
 	index  = sample.Task{Name: "/system.slice/index.service", Job: "index", Class: sample.Batch, NeverCap: true}
@@ -51,8 +52,8 @@ var (
 
 // quieted is an incident of the paper's timing: ten minutes of samples, a cap
 // for five minutes, and the time after it.
-func quieted() plan.Incident {
-	inc := plan.Incident{ID: "inc-20251121T120905.250-7", Machine: "node-3", Rule: detect.Quell, Signal: sample.CPI, Variant: "ref-cycles",
+func quieted() incident.Record {
+	inc := incident.Record{ID: "inc-20251121T120905.250-7", Machine: "node-3", Rule: detect.Quell, Signal: sample.CPI, Variant: "ref-cycles",
 		Kind: detect.Neighbour, Victim: redis, Began: noon.Add(6 * time.Minute), Opened: noon.Add(9*time.Minute + 5*time.Second),
 		Updated: noon.Add(20 * time.Minute), Closed: noon.Add(20 * time.Minute), Mode: plan.On,
 		SpecMean: 1.21, SpecStdDev: 0.118, SpecOwn: true, Threshold: 1.446, Cost: 2.31, Bad: 4, Pairs: 10,
@@ -65,56 +66,56 @@ func quieted() plan.Incident {
 		},
 		Antagonists: 3, Outcome: plan.TruePositive,
 		Advice: "cap /kubepods/besteffort/pod4712/encode to 0.01 CPU-s/s for 5m0s",
-		Rounds: []*plan.Round{{ID: "cap-20251121T120905.250-8", Suspect: encode, Correlation: 0.46, Rate: 0.01,
+		Rounds: []*incident.Round{{ID: "cap-20251121T120905.250-8", Suspect: encode, Correlation: 0.46, Rate: 0.01,
 			From: noon.Add(9*time.Minute + 5*time.Second), Until: noon.Add(14*time.Minute + 5*time.Second), Ended: noon.Add(14*time.Minute + 5*time.Second),
 			By: "quell", Why: "cpi of /kubepods/burstable/pod4711/redis at 2.31 over 1.45, correlation 0.46",
 			CostBefore: 2.31, CostUnder: 1.24, RelativeCost: 1.24 / 2.31, Samples: 4, Outcome: plan.TruePositive}},
 	}
-	cost := []plan.Value{1.19, 1.26, 1.17, nan, 1.22, 2.05, 2.43, 2.38, 2.39, 1.7, 1.25, 1.23, 1.22, 1.26, 1.24, 1.45, 1.2, 1.19, 1.23}
-	usage := []plan.Value{nan, 0, 0.02, 0.01, 0.3, 1.6, 1.9, 1.85, 1.8, 0.6, 0.01, 0.01, 0.01, 0.01, 0.2, 0.4, 0.1, 0, 0}
+	cost := []incident.Value{1.19, 1.26, 1.17, nan, 1.22, 2.05, 2.43, 2.38, 2.39, 1.7, 1.25, 1.23, 1.22, 1.26, 1.24, 1.45, 1.2, 1.19, 1.23}
+	usage := []incident.Value{nan, 0, 0.02, 0.01, 0.3, 1.6, 1.9, 1.85, 1.8, 0.6, 0.01, 0.01, 0.01, 0.01, 0.2, 0.4, 0.1, 0, 0}
 	for i := range cost {
 		inc.Times = append(inc.Times, noon.Add(time.Duration(i+1)*time.Minute))
 	}
 	inc.VictimCost = cost
-	steady := make([]plan.Value, len(cost))
+	steady := make([]incident.Value, len(cost))
 	for i := range steady {
-		steady[i] = plan.Value(0.3 + 0.02*float64(i%3))
+		steady[i] = incident.Value(0.3 + 0.02*float64(i%3))
 	}
-	inc.Usage = []plan.Track{{Task: encode.Name, Usage: usage}, {Task: index.Name, Usage: steady}}
+	inc.Usage = []incident.Track{{Task: encode.Name, Usage: usage}, {Task: index.Name, Usage: steady}}
 	return inc
 }
 
 // queued is an open run-queue incident with a sample a second, far over a low
 // threshold, for which nothing was done.
-func queued() plan.Incident {
-	inc := plan.Incident{ID: "inc-20251121T120130.000-9", Machine: "node-3", Rule: detect.Quell, Signal: sample.RunQ, Variant: "bpf",
+func queued() incident.Record {
+	inc := incident.Record{ID: "inc-20251121T120130.000-9", Machine: "node-3", Rule: detect.Quell, Signal: sample.RunQ, Variant: "bpf",
 		Kind: detect.Neighbour, Victim: redis, Began: noon.Add(60 * time.Second), Opened: noon.Add(90 * time.Second), Updated: noon.Add(100 * time.Second),
 		Mode: plan.Advise, SpecMean: 0.01, SpecStdDev: 0.004, Threshold: 0.06, Cost: 0.94, Bad: 31, Pairs: 90,
 		Suspects: []detect.Suspect{{Task: encode, Correlation: 0.88, Usage: 0.52}}, Antagonists: 1, Outcome: plan.WouldCap,
-		Advice: "cap /kubepods/besteffort/pod4712/encode to 0.01 CPU-s/s for 5m0s", Rounds: []*plan.Round{}}
-	track := plan.Track{Task: encode.Name}
+		Advice: "cap /kubepods/besteffort/pod4712/encode to 0.01 CPU-s/s for 5m0s", Rounds: []*incident.Round{}}
+	track := incident.Track{Task: encode.Name}
 	for i := range 100 {
 		inc.Times = append(inc.Times, noon.Add(time.Duration(i+1)*time.Second))
-		cost, usage := plan.Value(0.01), plan.Value(0.02)
+		cost, usage := incident.Value(0.01), incident.Value(0.02)
 		if i >= 60 && i%7 != 3 {
-			cost, usage = plan.Value(0.9+0.002*float64(i%40)), 0.8
+			cost, usage = incident.Value(0.9+0.002*float64(i%40)), 0.8
 		}
 		inc.VictimCost, track.Usage = append(inc.VictimCost, cost), append(track.Usage, usage)
 	}
-	inc.Usage = []plan.Track{track}
+	inc.Usage = []incident.Track{track}
 	return inc
 }
 
 // throttled is nobody's fault.
-func throttled() plan.Incident {
-	return plan.Incident{ID: "inc-20251120T180000.000-2", Machine: "node-3", Rule: detect.Quell, Signal: sample.CPT, Variant: "progress",
+func throttled() incident.Record {
+	return incident.Record{ID: "inc-20251120T180000.000-2", Machine: "node-3", Rule: detect.Quell, Signal: sample.CPT, Variant: "progress",
 		Kind: detect.OwnQuota, Victim: web, Began: noon.Add(-18 * time.Hour), Opened: noon.Add(-18 * time.Hour), Updated: noon.Add(-17 * time.Hour),
 		Closed: noon.Add(-17 * time.Hour), Mode: plan.On, SpecMean: 23.1e-6, SpecStdDev: 1.4e-6, Threshold: 25.9e-6, Cost: 61.3e-6, Bad: 3,
-		Outcome: plan.NotActed, Reason: "the task ran into its own CPU quota; no neighbour is to blame", Rounds: []*plan.Round{}}
+		Outcome: plan.NotActed, Reason: "the task ran into its own CPU quota; no neighbour is to blame", Rounds: []*incident.Round{}}
 }
 
 // throttledAbove is a pod's fault.
-func throttledAbove() plan.Incident {
+func throttledAbove() incident.Record {
 	inc := throttled()
 	inc.HeldBy = "/kubepods/burstable/pod4713"
 	inc.Reason = "the CPU quota of /kubepods/burstable/pod4713, a cgroup above the task, held it back; no neighbour is to blame"

@@ -8,13 +8,14 @@ import (
 	"strings"
 
 	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
 )
 
 // Incidents writes a table, in the order given, and how many older ones there
 // are that were not asked for.
-func Incidents(w io.Writer, list []plan.Incident, older int, s Style) error {
+func Incidents(w io.Writer, list []incident.Record, older int, s Style) error {
 	p := &page{Style: s}
 	if len(list) == 0 {
 		p.line("no incidents")
@@ -33,7 +34,7 @@ func Incidents(w io.Writer, list []plan.Incident, older int, s Style) error {
 			cell{text: action(inc)}, outcomeCell(inc), cell{text: s.number(relativeCost(inc))})
 	}
 	t.write(p)
-	if slices.ContainsFunc(list, func(inc plan.Incident) bool { return inc.Closed == 0 }) {
+	if slices.ContainsFunc(list, func(inc incident.Record) bool { return inc.Closed == 0 }) {
 		p.line(p.paint(dim, "* not closed"))
 	}
 	if older > 0 {
@@ -51,13 +52,13 @@ func shortID(id string) string {
 }
 
 // rounds are those there are.
-func rounds(inc *plan.Incident) []*plan.Round {
-	return slices.DeleteFunc(slices.Clone(inc.Rounds), func(r *plan.Round) bool { return r == nil })
+func rounds(inc *incident.Record) []*incident.Round {
+	return slices.DeleteFunc(slices.Clone(inc.Rounds), func(r *incident.Round) bool { return r == nil })
 }
 
 // blamed names the suspect to show in one line: the one last capped, else the
 // first that may be the one.
-func blamed(inc *plan.Incident) (name, correlation string) {
+func blamed(inc *incident.Record) (name, correlation string) {
 	if all := rounds(inc); len(all) > 0 {
 		r := all[len(all)-1]
 		return string(r.Suspect.Name), fmt.Sprintf("%.2f", r.Correlation)
@@ -73,7 +74,7 @@ func blamed(inc *plan.Incident) (name, correlation string) {
 	return "-", "-"
 }
 
-func action(inc *plan.Incident) string {
+func action(inc *incident.Record) string {
 	all := rounds(inc)
 	switch {
 	case len(all) > 1:
@@ -87,7 +88,7 @@ func action(inc *plan.Incident) string {
 }
 
 // capped is what a round did, briefly.
-func capped(r *plan.Round) string {
+func capped(r *incident.Round) string {
 	if !r.IO.IsZero() {
 		return "cap I/O"
 	}
@@ -95,14 +96,14 @@ func capped(r *plan.Round) string {
 }
 
 // state is the outcome, or that there is none yet.
-func state(inc *plan.Incident) string {
+func state(inc *incident.Record) string {
 	if inc.Outcome == "" {
 		return "capped now"
 	}
 	return string(inc.Outcome)
 }
 
-func outcomeCell(inc *plan.Incident) cell {
+func outcomeCell(inc *incident.Record) cell {
 	text := state(inc)
 	if inc.Closed == 0 {
 		text += " *"
@@ -123,7 +124,7 @@ func outcomeColor(o plan.Outcome) color {
 }
 
 // relativeCost is that of the last round that was measured.
-func relativeCost(inc *plan.Incident) float64 {
+func relativeCost(inc *incident.Record) float64 {
 	for _, r := range slices.Backward(rounds(inc)) {
 		if r.Samples > 0 {
 			return float64(r.RelativeCost)
@@ -133,7 +134,7 @@ func relativeCost(inc *plan.Incident) float64 {
 }
 
 // Incident writes one in full: facts, suspects, rounds, and the picture.
-func Incident(w io.Writer, inc plan.Incident, s Style) error {
+func Incident(w io.Writer, inc incident.Record, s Style) error {
 	p := &page{Style: s}
 	p.facts(&inc)
 	p.suspects(&inc)
@@ -142,7 +143,7 @@ func Incident(w io.Writer, inc plan.Incident, s Style) error {
 	return p.flush(w)
 }
 
-func (p *page) facts(inc *plan.Incident) {
+func (p *page) facts(inc *incident.Record) {
 	sig, _ := sample.LookupSignal(inc.Signal)
 	from := "of the job"
 	if inc.SpecOwn {
@@ -193,7 +194,7 @@ func class(t sample.Task) string {
 	return t.Class.String()
 }
 
-func finding(inc *plan.Incident) string {
+func finding(inc *incident.Record) string {
 	switch inc.Kind {
 	case detect.Neighbour:
 		return fmt.Sprintf("neighbour: %s among %s, compared over %s", plural(inc.Antagonists, "antagonist"), plural(len(inc.Suspects), "suspect"), plural(inc.Pairs, "interval"))
@@ -216,7 +217,7 @@ func finding(inc *plan.Incident) string {
 	return inc.Kind.String()
 }
 
-func outcome(inc *plan.Incident) string {
+func outcome(inc *incident.Record) string {
 	text := state(inc)
 	if rel := relativeCost(inc); !math.IsNaN(rel) {
 		text += fmt.Sprintf(": relative cost %.2f, the victim's under the cap to that before it", rel)
@@ -224,7 +225,7 @@ func outcome(inc *plan.Incident) string {
 	return text
 }
 
-func (p *page) suspects(inc *plan.Incident) {
+func (p *page) suspects(inc *incident.Record) {
 	if len(inc.Suspects) == 0 {
 		return
 	}
@@ -262,7 +263,7 @@ func (p *page) suspects(inc *plan.Incident) {
 	t.write(p)
 }
 
-func (p *page) rounds(inc *plan.Incident) {
+func (p *page) rounds(inc *incident.Record) {
 	sig, _ := sample.LookupSignal(inc.Signal)
 	for i, r := range rounds(inc) {
 		if i == 0 {

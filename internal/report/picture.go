@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/sample"
 )
 
@@ -16,7 +16,7 @@ const maxSpan = sample.Millis(365 * 24 * time.Hour / time.Millisecond)
 
 // picture draws the victim's cost and the main suspects' usage over the same
 // time axis, one below the other.
-func (p *page) picture(inc *plan.Incident) {
+func (p *page) picture(inc *incident.Record) {
 	if len(inc.Times) == 0 {
 		return
 	}

@@ -6,7 +6,7 @@ import (
 	"io"
 	"slices"
 
-	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/replay"
 	"github.com/quell-dev/quell/internal/sample"
 )
@@ -60,16 +60,16 @@ func ReplayText(w io.Writer, r *Replay, incidents int, s Style) error {
 	if incidents > 0 && len(list) > incidents {
 		list = list[:incidents]
 	}
-	shown := make([]plan.Incident, len(list))
+	shown := make([]incident.Record, len(list))
 	for i, inc := range list {
 		shown[i] = *inc
 	}
 	return Incidents(w, shown, len(r.Result.Incidents)-len(shown), s)
 }
 
-func accusingFirst(all []*plan.Incident) []*plan.Incident {
+func accusingFirst(all []*incident.Record) []*incident.Record {
 	list := slices.Clone(all)
-	slices.SortStableFunc(list, func(a, b *plan.Incident) int {
+	slices.SortStableFunc(list, func(a, b *incident.Record) int {
 		return -cmp.Compare(min(a.Antagonists, 1), min(b.Antagonists, 1))
 	})
 	return list

@@ -9,7 +9,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/plot"
 	"github.com/quell-dev/quell/internal/replay"
 	"github.com/quell-dev/quell/internal/sample"
@@ -135,7 +135,7 @@ func (s Style) incidentChapter(r *Replay) chapter {
 	return c
 }
 
-func (s Style) incidentExhibit(inc *plan.Incident) exhibit {
+func (s Style) incidentExhibit(inc *incident.Record) exhibit {
 	sig, _ := sample.LookupSignal(inc.Signal)
 	e := exhibit{Title: fmt.Sprintf("%s, %s", inc.Victim.Name, s.instant(inc.Opened)), Notes: []string{finding(inc) + "."}}
 	chart := plot.Chart{Title: string(inc.Signal) + " of the victim and usage of suspects", X: "minutes from the first sample", Y: string(inc.Signal) + ", " + sig.Unit, Right: "usage, CPU-s/s", Zero: true,

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/detect"
-	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/replay"
 	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/trace"
@@ -97,7 +97,7 @@ func TestReplayText(t *testing.T) {
 }
 
 func TestIncidentsThatAccuseComeFirst(t *testing.T) {
-	list := accusingFirst([]*plan.Incident{{ID: "a"}, {ID: "b", Antagonists: 2}, {ID: "c"}, {ID: "d", Antagonists: 1}})
+	list := accusingFirst([]*incident.Record{{ID: "a"}, {ID: "b", Antagonists: 2}, {ID: "c"}, {ID: "d", Antagonists: 1}})
 	order := ""
 	for _, inc := range list {
 		order += inc.ID

@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/quell-dev/quell/internal/api"
-	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/incident"
 )
 
 var prague = time.FixedZone("CET", 3600)
@@ -18,7 +18,7 @@ var prague = time.FixedZone("CET", 3600)
 // pages are everything that is written, for every style.
 var pages = map[string]func(io.Writer, Style) error{
 	"incidents": func(w io.Writer, s Style) error {
-		return Incidents(w, []plan.Incident{throttled(), quieted(), queued()}, 7, s)
+		return Incidents(w, []incident.Record{throttled(), quieted(), queued()}, 7, s)
 	},
 	"incident_quieted":     func(w io.Writer, s Style) error { return Incident(w, quieted(), s) },
 	"incident_queued":      func(w io.Writer, s Style) error { return Incident(w, queued(), s) },

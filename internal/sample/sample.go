@@ -74,7 +74,7 @@ const (
 	WaitOther                  // s runnable while the CPU ran another cgroup
 	WaitSelf                   // s runnable while the CPU ran the task itself
 	WaitThrottled              // s held back by its own quota
-	Wakeups                    // times a thread became runnable
+	Wakeups                    // times a thread became runnable; from schedstat: times one was run
 	Threads                    // at the end of the interval
 	CPUStall                   // share of the interval in which some thread waited for a CPU (PSI's some)
 	IOOps                      // requests to disks
@@ -84,12 +84,16 @@ const (
 	NetBytes                   // handed to those interfaces
 	NetWait                    // s that those packets waited in their queues, added up
 	NetResent                  // TCP segments that were sent again
+	NetQueued                  // packets handed to those interfaces, also those that never left
+	StolenShare                // share of the machine's CPU time that the hypervisor took, 0..1
 	numExtras
+
+	noExtra = numExtras // where a signal names none
 )
 
 var extraNames = [numExtras]string{"cycles", "instructions", "llc_misses", "transactions", "syscalls",
 	"wait_other", "wait_self", "wait_throttled", "wakeups", "threads", "cpu_stall",
-	"io_ops", "io_bytes", "io_time", "net_packets", "net_bytes", "net_wait", "net_resent"}
+	"io_ops", "io_bytes", "io_time", "net_packets", "net_bytes", "net_wait", "net_resent", "net_queued", "stolen_share"}
 
 func (e Extra) String() string { return extraNames[e] }
 
@@ -113,7 +117,12 @@ type Extras struct {
 func (x *Extras) Set(e Extra, v float64) { x.set |= 1 << e; x.values[e] = v }
 
 // Get returns a value and whether it was measured.
-func (x *Extras) Get(e Extra) (float64, bool) { return x.values[e], x.set&(1<<e) != 0 }
+func (x *Extras) Get(e Extra) (float64, bool) {
+	if x.set&(1<<e) == 0 {
+		return 0, false
+	}
+	return x.values[e], true
+}
 
 // Len returns how many were measured.
 func (x *Extras) Len() int { return bits.OnesCount32(x.set) }

@@ -1,6 +1,9 @@
 package sample
 
-import "math"
+import (
+	"math"
+	"time"
+)
 
 // SignalName names a cost signal.
 type SignalName string
@@ -57,6 +60,10 @@ type Signal struct {
 	// at least LeastCPU CPU-s/s, or was active at least LeastRate times a
 	// second where LeastRate is not 0.
 	LeastCPU, LeastRate float64
+	// Activity is the extra that counts what LeastRate asks for.
+	Activity Extra
+	// Load is what the pressure is made of where it is not CPU usage.
+	Load Load
 	// PerWork: the cost is Pressure per unit of work, so a task's work is its
 	// pressure ÷ its cost; else its pressure says how much it did.
 	PerWork bool
@@ -74,10 +81,23 @@ type Signal struct {
 	Min, Max float64
 }
 
+// Load describes a pressure in operations a second: each operation is one, and so
+// many bytes weigh as much as one more.
+type Load struct {
+	Ops, Offered Extra   // operations; Offered, where it was measured, goes before Ops
+	Bytes        Extra   // of those operations
+	PerOp        float64 // bytes; 0: the pressure is CPU usage
+}
+
 // RequestBytes is how many bytes weigh as much as one more request in the
 // pressure of IO: a disk's time is spent on requests as well as on bytes (as the
 // kernel's own linear model of a disk has it, block/blk-iocost.c).
 const RequestBytes = 64 << 10
+
+// PacketBytes is the same for packets in the pressure of Net: a shaped link's time
+// goes to bytes, of which a full packet of a usual link has this many; a slow
+// receiver's goes to packets.
+const PacketBytes = 1500
 
 // CPUPerSecond is the unit of CPU usage: seconds of CPU time per second.
 const CPUPerSecond = "CPU-s/s"
@@ -90,11 +110,13 @@ var signals = []Signal{
 	{Name: CPS, Unit: "CPU-s/call", Cost: "CPU time ÷ system calls", Pressure: CPUPerSecond, Domain: SharedCache, PerWork: true,
 		LeastCPU: 0.25, EffectRel: 0.05, Min: 1e-9, Max: 3600},
 	{Name: RunQ, Unit: "s/CPU-s", Cost: "run-queue wait behind other tasks ÷ CPU time", Pressure: CPUPerSecond, Domain: SharedCPU,
-		LeastCPU: 0.02, LeastRate: 20, EffectAbs: 0.05, EffectRel: 0.20, Min: 0, Max: 1e4},
+		LeastCPU: 0.02, LeastRate: 20, Activity: Wakeups, EffectAbs: 0.05, EffectRel: 0.20, Min: 0, Max: 1e4},
 	{Name: IO, Unit: "s/request", Cost: "time of requests to disks ÷ requests", Pressure: "(requests + 64 KiB)/s", Domain: SharedDevice,
-		LeastPressure: 10, LeastCPU: math.MaxFloat64, LeastRate: 10, EffectRel: 0.20, Min: 0, Max: 3600},
+		LeastPressure: 10, LeastCPU: math.MaxFloat64, LeastRate: 10, Activity: IOOps, Load: Load{IOOps, noExtra, IOBytes, RequestBytes},
+		EffectRel: 0.20, Min: 0, Max: 3600},
 	{Name: Net, Unit: "s/packet", Cost: "wait in interfaces' queues ÷ packets", Pressure: "(packets + 1500 B)/s", Domain: SharedInterface,
-		LeastPressure: 100, LeastCPU: math.MaxFloat64, LeastRate: 100, EffectAbs: 100e-6, EffectRel: 0.20, Min: 0, Max: 3600},
+		LeastPressure: 100, LeastCPU: math.MaxFloat64, LeastRate: 100, Activity: NetPackets, Load: Load{NetPackets, NetQueued, NetBytes, PacketBytes},
+		EffectAbs: 100e-6, EffectRel: 0.20, Min: 0, Max: 3600},
 	{Name: Probe, Unit: "s/load", Cost: "time of the canary's loads ÷ loads", Pressure: CPUPerSecond, Domain: SharedCache,
 		EffectRel: 0.10, Min: 1e-10, Max: 1e-3},
 	{Name: Steal, Unit: "s/CPU-s", Cost: "stolen time ÷ CPU time", Pressure: "none", Domain: Elsewhere,
@@ -118,6 +140,37 @@ func LookupSignal(n SignalName) (Signal, bool) {
 // (per second) says enough about its task to judge it.
 func (s Signal) Active(cpu, rate float64) bool {
 	return cpu >= s.LeastCPU || s.LeastRate > 0 && rate >= s.LeastRate
+}
+
+// Rate is a task's activity, 1/s, in an interval of that length by what was counted
+// in it; 0 where that was not counted, or the signal asks for none.
+func (s *Signal) Rate(counted *Extras, interval time.Duration) float64 {
+	if s.LeastRate == 0 || interval <= 0 {
+		return 0
+	}
+	n, ok := counted.Get(s.Activity)
+	if !ok {
+		return 0
+	}
+	return n / interval.Seconds()
+}
+
+// PressureOf is how much a task used of what its neighbours may lack, in the unit
+// of Pressure, by its CPU usage (CPU-s/s) and by what was counted in an interval of
+// that length.
+func (s *Signal) PressureOf(cpu float64, counted *Extras, interval time.Duration) float64 {
+	if s.Load.PerOp == 0 {
+		return cpu
+	}
+	if interval <= 0 {
+		return 0
+	}
+	ops, ok := counted.Get(s.Load.Offered)
+	if !ok {
+		ops, _ = counted.Get(s.Load.Ops)
+	}
+	bytes, _ := counted.Get(s.Load.Bytes)
+	return (ops + bytes/s.Load.PerOp) / interval.Seconds()
 }
 
 // Sane reports whether a cost is inside the signal's range.

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/store"
 	"github.com/quell-dev/quell/internal/wire"
@@ -168,7 +168,7 @@ func RecordOf(r *wire.Record, seq uint64) (store.Batch, error) {
 	b := store.Batch{Source: store.Source{Stream: recordsStream, Machine: r.Machine, Boot: r.Boot}, N: r.N, Seq: seq}
 	switch r.Kind {
 	case wire.Record_KIND_INCIDENT:
-		var inc plan.Incident
+		var inc incident.Record
 		if err := json.Unmarshal(r.Json, &inc); err != nil {
 			return b, fmt.Errorf("read incident %s of %s: %w", r.Id, r.Machine, err)
 		}

@@ -1,5 +1,5 @@
 // Package sim plays fleets of machines that never existed, with the real
-// detect and plan on each, so that it can be counted how often they are right:
+// pipeline on each, so that it can be counted how often they are right:
 // only a model knows for certain who hurt whom.
 //
 // A Scenario is a recipe, a case is one machine played by it with a seed. The

@@ -3,7 +3,10 @@ package sim
 import (
 	"math/rand/v2"
 
+	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/pipeline"
 	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/sample"
 )
 
 // Policy returns plan.Paper with limits also for what hurts through a disk or an
@@ -36,12 +39,14 @@ func held(a *plan.Action) float64 {
 // outside is what runs outside any task of a machine. It has a source of chance
 // of its own, so that who is asked for it changes nothing else.
 type outside struct {
-	rng   *rand.Rand
-	usual float64 // CPU-s/s
+	rng     *rand.Rand
+	usual   float64 // CPU-s/s
+	subject pipeline.Subject
+	extras  sample.Extras
 }
 
 func newOutside(m *machine, seed uint64) *outside {
-	return &outside{rand.New(rand.NewPCG(seed, 1)), 0.005 * float64(m.platform.CPUs)}
+	return &outside{rng: rand.New(rand.NewPCG(seed, 1)), usual: 0.005 * float64(m.platform.CPUs), subject: pipeline.Subject{Task: detect.Outside()}}
 }
 
 // usage is what it uses in the minute just played. Who cannot be seen where CPU

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/incident"
+	"github.com/quell-dev/quell/internal/pipeline"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/spec"
@@ -65,7 +67,7 @@ type Case struct {
 	// Relief is what caps took and gave.
 	Relief Relief
 	// Incidents are in the order in which they ended, if they were asked for.
-	Incidents []plan.Incident
+	Incidents []incident.Record
 	// Labels say who hurt whom, from when to when.
 	Labels []trace.Label
 }
@@ -89,11 +91,11 @@ func NewPlayer(seed uint64) *Player {
 type game struct {
 	*machine
 	setup    Setup
-	detector *detect.Detector
-	planner  *plan.Planner
-	readings []detect.Reading
-	over     []uint8 // of each task: the last five minutes in which antagonists put it over, a bit each
-	victim   []int   // its place among the victims, -1 if it is none
+	pipeline *pipeline.Pipeline
+	subjects []pipeline.Subject
+	extras   []sample.Extras // of each task, where its signal or the hypervisor makes any
+	over     []uint8         // of each task: the last five minutes in which antagonists put it over, a bit each
+	victim   []int           // its place among the victims, -1 if it is none
 	accused  map[[2]int]bool
 	result   Case
 	tried    [2]int // victim and suspect of the newest finding that asks for a trial
@@ -109,22 +111,18 @@ type game struct {
 // several may be played at once.
 func (p *Player) Play(s *Scenario, seed uint64, setup Setup) Case {
 	m := newMachine(*s, seed, p.shape, p.specs)
-	g := &game{machine: m, setup: setup, detector: detect.New(setup.Params),
-		planner:  plan.New(s.Name, setup.Params.Rule, setup.Policy),
-		readings: make([]detect.Reading, len(m.tasks)), over: make([]uint8, len(m.tasks)), victim: make([]int, len(m.tasks)),
+	g := &game{machine: m, setup: setup,
+		pipeline: pipeline.New(pipeline.Config{Machine: s.Name, Detect: setup.Params, Policy: setup.Policy, Charts: setup.Incidents}),
+		subjects: make([]pipeline.Subject, len(m.tasks)), extras: make([]sample.Extras, len(m.tasks)), over: make([]uint8, len(m.tasks)), victim: make([]int, len(m.tasks)),
 		accused: map[[2]int]bool{}, spans: map[[2]int][]span{}, name: fmt.Sprintf("%s-%d", s.Name, seed), follow: make([]stat.Moments, len(m.tasks)),
 		result: Case{Scenario: s, Seed: seed, Minutes: setup.Minutes}}
-	reach := [2]sample.Set{sample.SetOf(1), sample.SetOf(0)}
 	for i := range m.tasks {
 		t := &m.tasks[i]
 		g.victim[i] = -1
-		g.readings[i] = detect.Reading{Task: t.id, Reach: reach[0], Spec: t.spec}
-		if t.here {
-			g.readings[i].Reach = reach[1]
-		}
+		g.subjects[i] = pipeline.Subject{Task: t.id, Spec: t.spec}
 		if setup.Params.OwnSpec {
-			g.readings[i].Spec.Mean *= 1 + t.spread*t.offset
-			g.readings[i].Spec.StdDev *= math.Sqrt(shareDrift + shareWhite)
+			g.subjects[i].Spec.Mean *= 1 + t.spread*t.offset
+			g.subjects[i].Spec.StdDev *= math.Sqrt(shareDrift + shareWhite)
 		}
 	}
 	if setup.Params.UsageBins {
@@ -132,14 +130,13 @@ func (p *Player) Play(s *Scenario, seed uint64, setup Setup) Case {
 	}
 	if setup.Outside {
 		g.outside = newOutside(m, seed)
-		g.readings = append(g.readings, detect.Reading{Task: detect.Outside(), Cost: math.NaN()})
 	}
 	for range setup.Minutes {
 		g.play()
 	}
 	if setup.Incidents {
-		for _, inc := range g.planner.Open() {
-			g.result.Incidents = append(g.result.Incidents, *inc)
+		for _, c := range g.pipeline.Open() {
+			g.result.Incidents = append(g.result.Incidents, *incident.Of(&c.Incident, &c.Chart))
 		}
 	}
 	g.relief()
@@ -147,23 +144,29 @@ func (p *Player) Play(s *Scenario, seed uint64, setup Setup) Case {
 	return g.result
 }
 
-// play plays one minute as the agent does: observe, judge, analyse at the
-// pace that is allowed, act.
+// reaches are where tasks are: elsewhere, and in the victim's cache domain.
+var reaches = [2]sample.Set{{2}, {1}}
+
+// play plays one minute as the agent does. Caps whose lease is over end with it.
 func (g *game) play() {
 	at := sample.Millis(g.machine.minute+1) * sample.Millis(minute.Milliseconds())
 	g.step()
 	g.suffer(at)
 	g.relieve()
+	iv := g.pipeline.Begin(g.signal, at, sampling)
 	for i := range g.tasks {
-		g.read(i, at)
+		iv.Add(&g.subjects[i], g.measure(i, at))
 	}
 	if g.outside != nil {
-		r := &g.readings[len(g.tasks)]
-		r.Pressure = g.outside.usage(g.machine)
-		r.CPU = r.Pressure
+		usage := g.outside.usage(g.machine)
+		m := pipeline.Measurement{CPU: usage, Cost: math.NaN()}
+		if g.named() {
+			m.Extras = g.operations(&g.outside.extras, usage)
+		}
+		iv.Add(&g.outside.subject, m)
 	}
-	verdicts := g.detector.Observe(g.signal, at, g.readings)
-	g.carryOut(at, g.planner.Interval(at, g.signal.Name, at, g.readings, verdicts))
+	verdicts := iv.End(at)
+	g.carryOut(at)
 	for i := range g.tasks {
 		v := &verdicts[i]
 		g.result.Samples++
@@ -173,80 +176,99 @@ func (g *game) play() {
 		if v.Anomaly {
 			g.result.Anomalies++
 		}
-		g.settleSpec(i, v)
+		g.settleSpec(i, iv.Reading(i), v)
 	}
 	now := at
-	for range int(minute / g.setup.Params.Pace) {
-		f, ok := g.detector.Next(now)
-		if !ok {
-			break
-		}
-		g.judge(now, &f)
-		g.carryOut(now, g.planner.Finding(now, f, func(k sample.TaskKey) []detect.Point { return g.detector.Window(f.Signal, k) }))
+	for n := 0; n < int(minute/g.setup.Params.Pace) && g.pipeline.Analyse(now); n++ {
+		g.carryOut(now)
 		now = now.Add(g.setup.Params.Pace)
 	}
-	g.carryOut(now, g.planner.Tick(now))
+	g.pipeline.Tick(now)
+	g.carryOut(now)
 }
 
-// read makes the reading of a task.
-func (g *game) read(i int, at sample.Millis) {
-	t, r := &g.tasks[i], &g.readings[i]
-	r.Cost, r.Pressure, r.CPU, r.Rate = t.cost, t.usage, t.usage, 0
-	if g.named() {
-		r.Rate, r.CPU = t.usage, 0.3
+// sampling is how long each minute's interval is taken to be (CPI², table 2).
+const sampling = 10 * time.Second
+
+// operations counts what a task does through a disk or an interface at so many
+// operations a second.
+func (g *game) operations(x *sample.Extras, rate float64) *sample.Extras {
+	x.Set(g.signal.Activity, rate*sampling.Seconds())
+	return x
+}
+
+// measure is what the minute says of a task.
+func (g *game) measure(i int, at sample.Millis) pipeline.Measurement {
+	t := &g.tasks[i]
+	m := pipeline.Measurement{CPU: t.usage, Cost: t.cost, Flags: t.flags, Reach: reaches[0]}
+	if t.here {
+		m.Reach = reaches[1]
 	}
-	r.Flags, r.Stolen = t.flags, g.stolen
 	t.flags &^= sample.Restarted
 	if !math.IsInf(t.capped, 1) {
-		r.Flags |= sample.Capped
+		m.Flags |= sample.Capped
 	}
 	if g.stolen >= g.setup.Params.StolenShare {
-		r.Flags |= sample.Stolen
+		m.Flags |= sample.Stolen
+		m.Extras = &g.extras[i]
+		m.Extras.Set(sample.StolenShare, g.stolen)
 	}
+	usage := t.usage
 	if t.gone {
-		r.Cost, r.Pressure, r.CPU = math.NaN(), 0, 0
+		m.Cost, m.CPU, usage = math.NaN(), 0, 0
+	}
+	if g.named() {
+		m.Extras = g.operations(&g.extras[i], usage)
+		if !t.gone {
+			m.CPU = 0.3
+		}
 	}
 	if g.usages != nil {
-		g.bin(i)
+		g.bin(i, usage)
 	}
 	if g.setup.Record != nil {
-		g.setup.Record(&sample.Sample{TS: at, Machine: g.name, Job: t.id.Job, Task: t.id.Name, Platform: g.platform.Name,
-			Signal: g.signal.Name, Variant: "sim", Class: t.id.Class, CPU: float32(r.CPU), Cost: float32(r.Cost), Coverage: 1, Flags: r.Flags})
+		s := sample.Sample{TS: at, Machine: g.name, Job: t.id.Job, Task: t.id.Name, Platform: g.platform.Name, Signal: g.signal.Name,
+			Variant: "sim", Class: t.id.Class, CPU: float32(m.CPU), Cost: float32(m.Cost), Coverage: 1, Flags: m.Flags}
+		if m.Extras != nil {
+			s.Extras = *m.Extras
+		}
+		g.setup.Record(&s)
 	}
+	return m
 }
 
 // bin leaves a task unjudged whose usage is none that its spec was learnt at:
 // what a rule with a spec for each range of usage makes of it, since the model's
 // calm cost does not depend on the usage.
-func (g *game) bin(i int) {
+func (g *game) bin(i int, usage float64) {
 	const margin = 0.1
-	r, u := &g.readings[i], &g.usages[i]
+	s, u := &g.subjects[i].Spec, &g.usages[i]
 	if g.machine.minute <= calmMinutes {
 		if u[1] == 0 {
-			u[0] = r.Pressure
+			u[0] = usage
 		}
-		u[0], u[1] = min(u[0], r.Pressure), max(u[1], r.Pressure)
+		u[0], u[1] = min(u[0], usage), max(u[1], usage)
 		return
 	}
-	r.Spec.State = spec.Ready
-	if r.Pressure < u[0]*(1-margin) || r.Pressure > u[1]*(1+margin) {
-		r.Spec.State = spec.Insufficient
+	s.State = spec.Ready
+	if usage < u[0]*(1-margin) || usage > u[1]*(1+margin) {
+		s.State = spec.Insufficient
 	}
 }
 
 // settleSpec follows what a task has changed to for good, as the agent does
-// (plan.Planner.Follows), from thirty samples on.
-func (g *game) settleSpec(i int, v *detect.Verdict) {
-	r := &g.readings[i]
-	if !v.Sane || !g.planner.Follows(g.signal.Name, r.Task.Key) {
+// (pipeline.Pipeline.Follows), from thirty samples on.
+func (g *game) settleSpec(i int, r *detect.Reading, v *detect.Verdict) {
+	if !v.Sane || !g.pipeline.Follows(g.signal.Name, r.Task.Key) {
 		return
 	}
+	s := &g.subjects[i].Spec
 	const enough = 30
 	f := &g.follow[i]
 	f.Add(r.Cost, 1)
 	if f.N >= enough {
-		r.Spec.StdDev = max(f.StdDev(), r.Spec.StdDev*f.Mean/r.Spec.Mean)
-		r.Spec.Mean = f.Mean
+		s.StdDev = max(f.StdDev(), s.StdDev*f.Mean/s.Mean)
+		s.Mean = f.Mean
 		*f = stat.Moments{}
 	}
 }
@@ -275,7 +297,8 @@ func (g *game) suffer(at sample.Millis) {
 }
 
 // judge notes whom a finding accuses, and whether it is right.
-func (g *game) judge(now sample.Millis, f *detect.Finding) {
+func (g *game) judge(f *pipeline.Finding) {
+	now := f.Now
 	if f.Trial {
 		g.tried = [2]int{g.index(f.Victim.Key), g.index(f.Suspects[0].Key)}
 	}
@@ -312,36 +335,46 @@ func (g *game) judge(now sample.Millis, f *detect.Finding) {
 
 func (g *game) index(k sample.TaskKey) int { return int(k.Inode) - firstInode }
 
-// carryOut does what the planner asks, at once.
-func (g *game) carryOut(now sample.Millis, o plan.Output) {
-	for _, a := range o.Actions {
-		i := g.index(a.Task.Key)
-		switch a.Kind {
-		case plan.Adjust:
-			g.tasks[i].capped = held(&a)
-			continue
-		case plan.Cap:
-			if g.tasks[i].trial = strings.HasPrefix(a.Why, "trial"); g.tasks[i].trial {
-				g.result.Trials++
-				if g.hurts(g.tried[1], g.tried[0]) {
-					g.result.TrialsRight++
+// carryOut takes in what the pipeline found, and does what it asks for at once.
+func (g *game) carryOut(now sample.Millis) {
+	for {
+		r, more := g.pipeline.Ready()
+		if !more {
+			return
+		}
+		for i := range r.Findings {
+			g.judge(&r.Findings[i])
+		}
+		for i := range r.Actions {
+			g.act(now, &r.Actions[i])
+		}
+		for i := range r.Incidents {
+			if c := &r.Incidents[i]; c.Closed == now {
+				g.result.Rounds = append(g.result.Rounds, c.Rounds...)
+				if g.setup.Incidents {
+					g.result.Incidents = append(g.result.Incidents, *incident.Of(&c.Incident, &c.Chart))
 				}
 			}
-			g.cap(i, held(&a))
-			g.carryOut(now, g.planner.Applied(now, a.ID, nil))
-			continue
 		}
-		g.cap(i, math.Inf(1))
-		g.carryOut(now, g.planner.Lifted(now, a.ID, false))
 	}
-	for _, inc := range o.Incidents {
-		if inc.Closed == now {
-			for _, r := range inc.Rounds {
-				g.result.Rounds = append(g.result.Rounds, *r)
-			}
-			if g.setup.Incidents {
-				g.result.Incidents = append(g.result.Incidents, *inc)
+}
+
+func (g *game) act(now sample.Millis, a *plan.Action) {
+	i := g.index(a.Task.Key)
+	switch a.Kind {
+	case plan.Adjust:
+		g.tasks[i].capped = held(a)
+	case plan.Cap:
+		if g.tasks[i].trial = strings.HasPrefix(a.Why, "trial"); g.tasks[i].trial {
+			g.result.Trials++
+			if g.hurts(g.tried[1], g.tried[0]) {
+				g.result.TrialsRight++
 			}
 		}
+		g.cap(i, held(a))
+		g.pipeline.Applied(now, a.ID, nil)
+	case plan.Uncap:
+		g.cap(i, math.Inf(1))
+		g.pipeline.Lifted(now, a.ID, false)
 	}
 }

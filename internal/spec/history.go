@@ -11,12 +11,14 @@ import (
 // History learns specs from samples. It is not safe for concurrent use.
 type History struct {
 	params Params
-	books  map[Key]*book
+	books  map[Key]*Book
 	held   map[heldKey][]held
 }
 
-// book is what is known of one key.
-type book struct {
+// Book is what is known of one key: what Add and Lookup find by the key, for callers
+// that keep it and save the search. It lives as long as its History.
+type Book struct {
+	history         *History
 	cost, self, cpu stat.Moments
 	decayed         sample.Millis          // when the weights were last aged
 	last            sample.Millis          // newest sample
@@ -51,7 +53,7 @@ const maxHeld = 64
 
 // NewHistory returns an empty history.
 func NewHistory(p Params) *History {
-	return &History{params: p, books: map[Key]*book{}, held: map[heldKey][]held{}}
+	return &History{params: p, books: map[Key]*Book{}, held: map[heldKey][]held{}}
 }
 
 // Add takes in one sample: CPU usage in CPU-s/s, cost and self in the signal's
@@ -59,10 +61,18 @@ func NewHistory(p Params) *History {
 func (h *History) Add(k Key, task sample.TaskKey, at sample.Millis, cpu, cost, self float64) {
 	b := h.books[k]
 	if b == nil {
-		b = &book{decayed: at, tasks: map[sample.TaskKey]int{}, published: Spec{Key: k}}
+		b = &Book{history: h, decayed: at, tasks: map[sample.TaskKey]int{}, published: Spec{Key: k}}
 		h.books[k] = b
 	}
-	b.age(at, h.params)
+	b.Add(task, at, cpu, cost, self)
+}
+
+// Find returns the book of a key; nil if no sample of it was taken in.
+func (h *History) Find(k Key) *Book { return h.books[k] }
+
+// Add takes in one sample, as History.Add.
+func (b *Book) Add(task sample.TaskKey, at sample.Millis, cpu, cost, self float64) {
+	b.age(at, b.history.params)
 	b.cost.Add(cost, 1)
 	b.self.Add(self, 1)
 	b.cpu.Add(cpu, 1)
@@ -73,7 +83,7 @@ func (h *History) Add(k Key, task sample.TaskKey, at sample.Millis, cpu, cost, s
 		delete(b.before, cgroupOf(task))
 	}
 	b.tasks[task] = n
-	if n == h.params.MinSamples {
+	if n == b.history.params.MinSamples {
 		b.full++
 	}
 }
@@ -128,7 +138,7 @@ func (h *History) Forget(task sample.TaskKey) {
 // age lowers the weight of the past: AgeWeight per day, by the hour. The paper
 // multiplies "the CPI value from the previous day by about 0.9 before averaging",
 // read here as a weight: a factor on the value would bias the mean.
-func (b *book) age(now sample.Millis, p Params) {
+func (b *Book) age(now sample.Millis, p Params) {
 	from, to := HourOf(b.decayed), HourOf(now)
 	if to <= from {
 		return
@@ -148,22 +158,27 @@ func (h *History) Lookup(k Key, now sample.Millis) (Spec, bool) {
 	if b == nil {
 		return Spec{Key: k}, false
 	}
-	s := &b.published
-	s.Own = h.params.MinTasks == 1
+	return b.Spec(now), true
+}
+
+// Spec returns the spec, as History.Lookup.
+func (b *Book) Spec(now sample.Millis) Spec {
+	s, p := &b.published, &b.history.params
+	s.Own = p.MinTasks == 1
 	switch {
-	case b.full < h.params.MinTasks && len(b.tasks) < h.params.MinTasks:
+	case b.full < p.MinTasks && len(b.tasks) < p.MinTasks:
 		s.State = Insufficient
-	case b.full < h.params.MinTasks:
+	case b.full < p.MinTasks:
 		s.State = Learning
-	case now.Sub(b.last) > h.params.StaleAfter:
+	case now.Sub(b.last) > p.StaleAfter:
 		s.State = Stale
-	case s.State != Ready || now.Sub(s.Updated) >= h.params.Every:
+	case s.State != Ready || now.Sub(s.Updated) >= p.Every:
 		s.State, s.Updated = Ready, now
 		s.CPUMean, s.Mean, s.StdDev = b.cpu.Mean, b.cost.Mean, b.cost.StdDev()
 		s.SelfMean, s.SelfStdDev = b.self.Mean, b.self.StdDev()
 	}
 	s.Samples, s.Tasks = b.cost.N, b.full
-	return *s, true
+	return *s
 }
 
 // Record is one key's history as it is kept over restarts.
@@ -193,7 +208,7 @@ const maxMissed = 10
 
 // counts lists the tasks that live, or lived when the agent was restarted and
 // have not been seen since, in a fixed order.
-func (b *book) counts() []TaskCount {
+func (b *Book) counts() []TaskCount {
 	var all []TaskCount
 	for t, n := range b.tasks {
 		all = append(all, TaskCount{Hierarchy: t.Hierarchy, Inode: t.Inode, Samples: n})
@@ -238,7 +253,7 @@ func (h *History) Restore(records []Record) (refused int) {
 				before[cgroup{t.Hierarchy, t.Inode}] = t
 			}
 		}
-		h.books[r.Key] = &book{cost: r.Cost, self: r.Self, cpu: r.CPU, decayed: r.Aged, last: r.Last, full: r.Full,
+		h.books[r.Key] = &Book{history: h, cost: r.Cost, self: r.Self, cpu: r.CPU, decayed: r.Aged, last: r.Last, full: r.Full,
 			tasks: map[sample.TaskKey]int{}, before: before, published: r.Published}
 	}
 	return refused

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/incident"
 )
 
 // Incident is an incident as it stood when its agent told of it. An agent tells
@@ -44,7 +44,7 @@ type Incident struct {
 }
 
 // IncidentOf makes the row of an incident as it stands.
-func IncidentOf(inc *plan.Incident) (Incident, error) {
+func IncidentOf(inc *incident.Record) (Incident, error) {
 	doc, err := json.Marshal(inc)
 	if err != nil {
 		return Incident{}, fmt.Errorf("encode incident %s: %w", inc.ID, err)

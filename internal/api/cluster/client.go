@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/api"
-	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/incident"
 )
 
 // Client asks one server. Its errors say what to do (Remedy), or are
@@ -121,12 +121,12 @@ type IncidentQuery struct {
 }
 
 // Incidents lists incidents as they stand, newest first.
-func (c *Client) Incidents(ctx context.Context, q IncidentQuery) ([]plan.Incident, error) {
+func (c *Client) Incidents(ctx context.Context, q IncidentQuery) ([]incident.Record, error) {
 	by := map[string]string{"id": q.ID, "job": q.Job, "machine": q.Machine, "since": q.Since, "until": q.Until}
 	if q.Open {
 		by["open"] = "true"
 	}
-	return get[plan.Incident](ctx, c, PathIncidents, by)
+	return get[incident.Record](ctx, c, PathIncidents, by)
 }
 
 // Pairs lists jobs that should not share a machine.

@@ -14,7 +14,7 @@ import (
 // Paths of the API's resources.
 const (
 	PathSpecs     = "/v1/specs"     // → []Spec
-	PathIncidents = "/v1/incidents" // → []plan.Incident
+	PathIncidents = "/v1/incidents" // → []incident.Record
 	PathMachines  = "/v1/machines"  // → []Machine
 	PathPairs     = "/v1/pairs"     // → []Pair
 	PathQuery     = "/v1/query"     // Query → Answer

@@ -78,6 +78,7 @@ func (d *netqDone) Reading(wall time.Duration) counter.Reading {
 	}
 	r.Extras.Set(sample.NetPackets, float64(d.Sent))
 	r.Extras.Set(sample.NetBytes, float64(d.Bytes))
+	r.Extras.Set(sample.NetQueued, float64(d.Queued)) // what a full queue throws away has been pressing all the same
 	r.Extras.Set(sample.NetWait, waited)
 	r.Extras.Set(sample.NetResent, float64(d.Resent))
 	if d.Sent > 0 {

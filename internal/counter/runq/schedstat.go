@@ -236,5 +236,6 @@ func (t threadStat) reading(window, cpu time.Duration, known bool) counter.Readi
 	if window > 0 {
 		out.Rate = float64(t.slices) / window.Seconds()
 	}
+	out.Extras.Set(sample.Wakeups, float64(t.slices))
 	return out
 }

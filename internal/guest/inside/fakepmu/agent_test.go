@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/api"
-	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/sample"
 )
 
@@ -125,15 +125,15 @@ func (a *agent) cost(task string) (v api.SignalView, ok bool) {
 }
 
 // incidents are all there are, as they were last written to the log.
-func (a *agent) incidents() map[string]plan.Incident {
+func (a *agent) incidents() map[string]incident.Record {
 	a.t.Helper()
 	text, err := os.ReadFile(a.dir + "/incidents.jsonl")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		a.t.Fatal(err)
 	}
-	newest := map[string]plan.Incident{}
+	newest := map[string]incident.Record{}
 	for line := range strings.Lines(string(text)) {
-		var inc plan.Incident
+		var inc incident.Record
 		if json.Unmarshal([]byte(line), &inc) == nil { // else it is being written
 			newest[inc.ID] = inc
 		}
@@ -142,7 +142,7 @@ func (a *agent) incidents() map[string]plan.Incident {
 }
 
 // incident waits for one that cond takes.
-func (a *agent) incident(limit time.Duration, what string, cond func(*plan.Incident) bool) (found plan.Incident) {
+func (a *agent) incident(limit time.Duration, what string, cond func(*incident.Record) bool) (found incident.Record) {
 	a.t.Helper()
 	wait(a.t, period/4, limit, what, func() bool {
 		for _, inc := range a.incidents() {

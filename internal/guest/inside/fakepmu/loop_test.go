@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/report"
 	"github.com/quell-dev/quell/internal/spec"
@@ -116,10 +117,10 @@ func (s *scene) learn() (alone spec.Spec) {
 }
 
 // accused waits for the first cap and checks who got it.
-func (s *scene) accused() plan.Incident {
+func (s *scene) accused() incident.Record {
 	t := s.t
 	t.Helper()
-	inc := s.agent.incident(40*period, "somebody is capped", func(inc *plan.Incident) bool { return len(inc.Rounds) > 0 })
+	inc := s.agent.incident(40*period, "somebody is capped", func(inc *incident.Record) bool { return len(inc.Rounds) > 0 })
 	first := inc.Suspects[0]
 	s.story("with an antagonist %.3f, over the threshold of %.3f; accused %s, correlation %.2f", inc.Cost, inc.Threshold, first.Name, first.Correlation)
 	for _, other := range inc.Suspects[1:] {
@@ -136,11 +137,11 @@ func (s *scene) accused() plan.Incident {
 }
 
 // capExpired waits for the end of the incident's cap.
-func (s *scene) capExpired(inc plan.Incident) {
+func (s *scene) capExpired(inc incident.Record) {
 	t := s.t
 	t.Helper()
-	var r *plan.Round
-	s.agent.incident(15*period, "the cap is over", func(later *plan.Incident) bool {
+	var r *incident.Round
+	s.agent.incident(15*period, "the cap is over", func(later *incident.Record) bool {
 		if later.ID == inc.ID {
 			r = later.Rounds[0]
 		}
@@ -232,7 +233,7 @@ func (s *scene) ownQuota() {
 	wait(t, period/4, 20*period, "web is throttled in every period", func() bool { return throttled() >= 20 })
 	begin(t, compress)
 	model{CPI: 2.4, MPKI: 4, Sens: 1.5}.set(t, s.dir("web"))
-	inc := s.agent.incident(20*period, "web's own quota is found", func(inc *plan.Incident) bool { return inc.Kind == detect.OwnQuota })
+	inc := s.agent.incident(20*period, "web's own quota is found", func(inc *incident.Record) bool { return inc.Kind == detect.OwnQuota })
 	var text bytes.Buffer
 	if err := report.Incident(&text, inc, report.Style{}); err != nil {
 		t.Error(err)

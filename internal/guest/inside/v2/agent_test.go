@@ -23,7 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/api"
-	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/quelltest"
 	"github.com/quell-dev/quell/internal/sample"
 )
@@ -209,17 +209,17 @@ func onCPU0(f func() error) error {
 }
 
 // incidents reads the agent's log of them: the newest line of each.
-func (a *agent) incidents() map[string]plan.Incident {
+func (a *agent) incidents() map[string]incident.Record {
 	a.t.Helper()
 	files, _ := filepath.Glob(a.dir + "/incidents*.jsonl")
-	all := map[string]plan.Incident{}
+	all := map[string]incident.Record{}
 	for _, f := range files {
 		text, err := os.ReadFile(f)
 		if err != nil {
 			a.t.Fatal(err)
 		}
 		for line := range bytes.Lines(text) {
-			var i plan.Incident
+			var i incident.Record
 			if json.Unmarshal(line, &i) == nil && i.ID != "" {
 				all[i.ID] = i
 			}

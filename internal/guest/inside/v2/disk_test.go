@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/quelltest"
 	"github.com/quell-dev/quell/internal/report"
@@ -180,7 +181,7 @@ func playOnASlowDisk(t *testing.T, by limiter) {
 
 	io(writer, slow, "write", "0s", 16, 64<<10)
 	io(elsewhere, quick, "write", "40ms", 1, 4096)
-	var capped plan.Incident
+	var capped incident.Record
 	until(t, 120*time.Second, "somebody is capped", func() bool {
 		for _, i := range a.incidents() {
 			if len(i.Rounds) > 0 {

@@ -16,7 +16,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/api"
 	"github.com/quell-dev/quell/internal/detect"
-	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/quelltest"
 	"github.com/quell-dev/quell/internal/report"
 )
@@ -81,7 +81,7 @@ func (c suffering) play(t *testing.T) {
 	}
 	a.learnt()
 	c.suffer(t, web)
-	var got plan.Incident
+	var got incident.Record
 	asked := time.Now()
 	until(t, 2*time.Minute, "there is an incident", func() bool {
 		for _, i := range a.incidents() {

@@ -1,4 +1,4 @@
-package plan_test
+package pipeline_test
 
 import (
 	"fmt"
@@ -100,7 +100,7 @@ func wander(t *testing.T, seed uint64) map[string]int {
 				w.stop()
 			}
 		}
-		for _, inc := range w.pair[0].p.Open() {
+		for _, inc := range w.pair[0].Open() {
 			if len(inc.Rounds) > 1 && !seen[inc.ID] {
 				seen[inc.ID] = true
 				did["rounds"]++
@@ -123,7 +123,7 @@ func wander(t *testing.T, seed uint64) map[string]int {
 		}
 	}
 	did["adjusted"], did["renewed"] = w.adjusted, w.renewed
-	did["closed"] = len(w.order) - len(w.pair[0].p.Open())
+	did["closed"] = len(w.order) - len(w.pair[0].Open())
 	for _, s := range w.tasks {
 		if s.gone {
 			did["gone"]++

@@ -1,4 +1,4 @@
-package plan_test
+package pipeline_test
 
 import (
 	"encoding/csv"
@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"testing"
 
 	"github.com/quell-dev/quell/internal/sample"
 )
@@ -141,4 +142,35 @@ func reference(w *world, name string) [][]string {
 		w.t.Fatal(err)
 	}
 	return rows[1:]
+}
+
+// The construction behind the case studies, on its own.
+func TestCorrelatedSeriesHaveTheCorrelationWanted(t *testing.T) {
+	costs := []float64{1, 1.2, 0.8, 3, 2.2, 5}
+	const limit = 2
+	for _, r := range []float64{-0.4, -0.1, 0, 0.07, 0.35, 0.5, 0.58} {
+		u, err := correlated(costs, limit, r, 0.5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum, got := 0.0, 0.0
+		for _, x := range u {
+			if sum += x; x < 0 {
+				t.Errorf("r %v: negative usage in %v", r, u)
+			}
+		}
+		for i, c := range costs {
+			if c > limit {
+				got += u[i] / sum * (1 - limit/c)
+			} else {
+				got += u[i] / sum * (c/limit - 1)
+			}
+		}
+		if math.Abs(got-r) > 1e-9 || math.Abs(sum/6-0.5) > 1e-9 {
+			t.Errorf("wanted %v, got %v of mean %v", r, got, sum/6)
+		}
+	}
+	if u, err := correlated(costs, limit, 0.7, 0.5); err == nil {
+		t.Errorf("0.7 is out of reach, got %v", u)
+	}
 }

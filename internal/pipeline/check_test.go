@@ -1,4 +1,4 @@
-package plan_test
+package pipeline_test
 
 import (
 	"encoding/json"
@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/incident"
+	"github.com/quell-dev/quell/internal/pipeline"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
 )
@@ -21,14 +23,14 @@ type entry struct {
 }
 
 // check is what holds after every call, whatever the order of calls (doc.go).
-func (w *world) check(out plan.Output) {
+func (w *world) check(out output) {
 	w.t.Helper()
-	p := w.pair[0].p
+	p := w.pair[0]
 	wrong := func(a plan.Action, why string) {
 		w.t.Helper()
 		w.t.Fatalf("at %s %s: %+v", clock(w.now.at), why, a)
 	}
-	for _, a := range out.Actions {
+	for _, a := range out.actions {
 		if a.Kind == plan.Uncap {
 			switch e := w.books[a.ID]; {
 			case e == nil || !e.live:
@@ -107,18 +109,18 @@ func (w *world) check(out plan.Output) {
 	if !slices.Equal(got, want) {
 		w.t.Fatalf("at %s the planner holds caps %v, the enforcer %v", clock(w.now.at), got, want)
 	}
-	for _, inc := range out.Incidents {
-		w.checkIncident(inc)
+	for i := range out.incidents {
+		w.checkIncident(&out.incidents[i])
 	}
 }
 
 // checkAccused: a cap of quell's own has an accused and somebody to help.
 func (w *world) checkAccused(a plan.Action, wrong func(plan.Action, string)) {
-	i := slices.IndexFunc(w.pair[0].p.Open(), func(inc *plan.Incident) bool { return inc.ID == a.Incident })
+	i := slices.IndexFunc(w.pair[0].Open(), func(inc pipeline.Change) bool { return inc.ID == a.Incident })
 	if i < 0 {
 		wrong(a, "a cap of quell's own for no open incident")
 	}
-	inc := w.pair[0].p.Open()[i]
+	inc := w.pair[0].Open()[i]
 	s := slices.IndexFunc(inc.Suspects[:inc.Antagonists], func(s detect.Suspect) bool { return s.Key == a.Task.Key })
 	switch {
 	case inc.Kind != detect.Neighbour:
@@ -132,11 +134,11 @@ func (w *world) checkAccused(a plan.Action, wrong func(plan.Action, string)) {
 	}
 }
 
-func (w *world) checkIncident(inc *plan.Incident) {
+func (w *world) checkIncident(inc *pipeline.Change) {
 	w.t.Helper()
 	if inc.Opened == inc.Updated || inc.Closed != 0 { // it is large and written often
-		text, err := json.Marshal(inc)
-		var back plan.Incident
+		text, err := json.Marshal(incident.Of(&inc.Incident, &inc.Chart))
+		var back incident.Record
 		if err == nil {
 			err = json.Unmarshal(text, &back)
 		}
@@ -144,20 +146,21 @@ func (w *world) checkIncident(inc *plan.Incident) {
 			w.t.Fatalf("incident %s as JSON: %v\n%s", inc.ID, err, text)
 		}
 	}
-	for _, track := range inc.Usage {
-		if len(track.Usage) != len(inc.Times) {
-			w.t.Fatalf("incident %s: %d times, %d of %s", inc.ID, len(inc.Times), len(track.Usage), track.Task)
+	c := &inc.Chart
+	for _, track := range c.Suspects {
+		if len(track.Pressure) != len(c.Times) {
+			w.t.Fatalf("incident %s: %d times, %d of %s", inc.ID, len(c.Times), len(track.Pressure), track.Task)
 		}
 	}
-	if len(inc.VictimCost) != len(inc.Times) || !slices.IsSorted(inc.Times) {
-		w.t.Fatalf("incident %s: the picture has %d times, %d costs", inc.ID, len(inc.Times), len(inc.VictimCost))
+	if len(c.VictimCost) != len(c.Times) || !slices.IsSorted(c.Times) {
+		w.t.Fatalf("incident %s: the chart has %d times, %d costs", inc.ID, len(c.Times), len(c.VictimCost))
 	}
 	for _, r := range inc.Rounds {
 		if (r.Ended != 0) != (r.Outcome != "") || r.Ended > w.now.at {
 			w.t.Fatalf("incident %s: round %+v", inc.ID, r)
 		}
 	}
-	if inc.Closed != 0 && slices.ContainsFunc(inc.Rounds, func(r *plan.Round) bool { return r.Ended == 0 }) {
+	if inc.Closed != 0 && slices.ContainsFunc(inc.Rounds, func(r plan.Round) bool { return r.Ended == 0 }) {
 		w.t.Fatalf("incident %s closed under a cap", inc.ID)
 	}
 }
@@ -173,13 +176,16 @@ func (w *world) checkEnds() {
 }
 
 // render is everything that an output says.
-func (w *world) render(out plan.Output) string {
+func (w *world) render(out output) string {
 	var b strings.Builder
-	for _, a := range out.Actions {
+	for _, a := range out.actions {
 		fmt.Fprintf(&b, "%+v\n", a)
 	}
-	for _, inc := range out.Incidents {
-		text, err := json.Marshal(inc)
+	for _, f := range out.findings {
+		fmt.Fprintf(&b, "%+v\n", f)
+	}
+	for i := range out.incidents {
+		text, err := json.Marshal(incident.Of(&out.incidents[i].Incident, &out.incidents[i].Chart))
 		fmt.Fprintln(&b, string(text), err)
 	}
 	return b.String()
@@ -193,9 +199,9 @@ func clock(at sample.Millis) string {
 }
 
 // print notes the actions, and of incidents what is new.
-func (w *world) print(out plan.Output) {
+func (w *world) print(out output) {
 	at := clock(w.now.at)
-	for _, a := range out.Actions {
+	for _, a := range out.actions {
 		switch a.Kind {
 		case plan.Cap:
 			fmt.Fprintf(&w.out, "%s cap %s to %s until %s by %s", at, a.Task.Name, held(a), clock(a.Until), a.By)
@@ -212,12 +218,12 @@ func (w *world) print(out plan.Output) {
 		}
 		fmt.Fprintln(&w.out)
 	}
-	for _, inc := range out.Incidents {
-		w.printIncident(at, inc)
+	for i := range out.incidents {
+		w.printIncident(at, &out.incidents[i])
 	}
 }
 
-func (w *world) printIncident(at string, inc *plan.Incident) {
+func (w *world) printIncident(at string, inc *pipeline.Change) {
 	n := slices.Index(w.order, inc.ID)
 	if n < 0 {
 		n = len(w.order)
@@ -278,7 +284,7 @@ func (w *world) say(f detect.Finding) {
 
 // show prints what a script asks for.
 func (w *world) show(what string) {
-	p := w.pair[0].p
+	p := w.pair[0]
 	switch what {
 	case "suspects":
 		for i, s := range w.found.Suspects {
@@ -297,7 +303,7 @@ func (w *world) show(what string) {
 		}
 	case "incidents":
 		for _, inc := range p.Open() {
-			fmt.Fprintf(&w.out, "%d: %s of %s, %d rounds, %d intervals drawn\n", slices.Index(w.order, inc.ID)+1, inc.Signal, inc.Victim.Name, len(inc.Rounds), len(inc.Times))
+			fmt.Fprintf(&w.out, "%d: %s of %s, %d rounds, %d intervals drawn\n", slices.Index(w.order, inc.ID)+1, inc.Signal, inc.Victim.Name, len(inc.Rounds), len(inc.Chart.Times))
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package plan_test
+package pipeline_test
 
 import (
 	"flag"

@@ -1,4 +1,4 @@
-package plan_test
+package pipeline_test
 
 import (
 	"errors"
@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/pipeline"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/spec"
@@ -18,8 +19,8 @@ import (
 
 var nan = math.NaN()
 
-// world is one machine under script: a detector and a planner driven as the
-// agent drives them, a second every step, and an enforcer that is pretended.
+// world is one machine under script: a pipeline driven as hosts drive it, a second
+// every step, and an enforcer that is pretended.
 // A shadow gets the same, the readings of each instant in another order; it
 // must never say anything else.
 type world struct {
@@ -31,7 +32,7 @@ type world struct {
 	tasks  map[string]*scripted
 	names  []string // in order of appearance
 	now    state
-	pair   [2]*brain
+	pair   [2]*pipeline.Pipeline
 	rng    *rand.Rand
 	wanted map[sample.TaskName]float64 // correlations that were constructed
 
@@ -59,10 +60,22 @@ type scripted struct {
 	gone bool
 }
 
-// brain is what is under test.
-type brain struct {
-	d *detect.Detector
-	p *plan.Planner
+// output is all that a call brought.
+type output struct {
+	findings  []pipeline.Finding
+	actions   []plan.Action
+	incidents []pipeline.Change
+}
+
+// drain takes what a call brought, before any action is carried out.
+func drain(p *pipeline.Pipeline) (out output) {
+	for {
+		r, more := p.Ready()
+		if !more {
+			return out
+		}
+		out.findings, out.actions, out.incidents = append(out.findings, r.Findings...), append(out.actions, r.Actions...), append(out.incidents, r.Incidents...)
+	}
 }
 
 func newWorld(t *testing.T) *world {
@@ -135,7 +148,7 @@ func (w *world) machine(args []string) {
 	}
 	w.now = state{sample.At(began), map[string]cell{}}
 	for i := range w.pair {
-		w.pair[i] = &brain{detect.New(w.params), plan.New("machine", rule, w.policy)}
+		w.pair[i] = pipeline.New(pipeline.Config{Machine: "machine", Detect: w.params, Policy: w.policy, Charts: true})
 	}
 	w.rng = rand.New(rand.NewPCG(1, 2))
 	w.tasks, w.names = map[string]*scripted{}, nil
@@ -179,21 +192,28 @@ func (w *world) task(name string) *scripted {
 
 // both makes the same call to planner and shadow, and carries out what the
 // planner asks for.
-func (w *world) both(call func(b *brain) plan.Output) {
+func (w *world) both(call func(p *pipeline.Pipeline)) output {
 	w.t.Helper()
-	out, shadow := call(w.pair[0]), call(w.pair[1])
+	call(w.pair[0])
+	call(w.pair[1])
+	out, shadow := drain(w.pair[0]), drain(w.pair[1])
 	if a, b := w.render(out), w.render(shadow); a != b {
 		w.t.Fatalf("at %s another order of readings gives\n%s\ninstead of\n%s", clock(w.now.at), b, a)
 	}
+	for _, f := range out.findings {
+		w.found = f.Finding
+		w.say(f.Finding)
+	}
 	w.check(out)
 	w.print(out)
-	for _, a := range out.Actions {
+	for _, a := range out.actions {
 		if w.enforcer == "holds" {
 			w.held = append(w.held, a)
 			continue
 		}
 		w.carryOut(a)
 	}
+	return out
 }
 
 func (w *world) carryOut(a plan.Action) {
@@ -217,14 +237,14 @@ func (w *world) carryOut(a plan.Action) {
 	default:
 		e.applied = w.now.at
 	}
-	w.both(func(b *brain) plan.Output { return b.p.Applied(w.now.at, a.ID, err) })
+	w.both(func(p *pipeline.Pipeline) { p.Applied(w.now.at, a.ID, err) })
 }
 
 // lifted reports the end of a cap and keeps it in the past, for flags.
 func (w *world) lifted(id string, takenOver bool) {
 	w.t.Helper()
 	w.books[id].live = false
-	w.both(func(b *brain) plan.Output { return b.p.Lifted(w.now.at, id, takenOver) })
+	w.both(func(p *pipeline.Pipeline) { p.Lifted(w.now.at, id, takenOver) })
 }
 
 func (w *world) deliver() {
@@ -247,39 +267,13 @@ func (w *world) takeover(name string) {
 	w.t.Fatalf("takeover: %s has no cap", name)
 }
 
-// history is the window of a task, as the agent hands it to the planner.
-func (b *brain) history(signal sample.SignalName) func(sample.TaskKey) []detect.Point {
-	return func(k sample.TaskKey) []detect.Point { return b.d.Window(signal, k) }
-}
-
-// second is one turn of the agent's loop: what is queued, what is over.
+// second is one turn of the loop: what is queued, what is over.
 func (w *world) second() {
 	w.t.Helper()
-	f, found := w.pair[0].d.Next(w.now.at)
-	g, too := w.pair[1].d.Next(w.now.at)
-	if found != too {
-		w.t.Fatalf("at %s the shadow found %v, %v", clock(w.now.at), too, g)
-	}
-	if found {
-		f.Suspects, g.Suspects = slices.Clone(f.Suspects), slices.Clone(g.Suspects)
-		w.found = f
-		w.say(f)
-		w.both(func(b *brain) plan.Output {
-			if b == w.pair[0] {
-				return b.p.Finding(w.now.at, f, b.history(f.Signal))
-			}
-			return b.p.Finding(w.now.at, g, b.history(g.Signal))
-		})
-	}
-	due, ever := w.pair[0].p.Due()
-	did := false
-	w.both(func(b *brain) plan.Output {
-		out := b.p.Tick(w.now.at)
-		did = len(out.Actions)+len(out.Incidents) > 0
-		return out
-	})
-	if expected := ever && due <= w.now.at; did != expected {
-		w.t.Fatalf("at %s Tick did something: %v, due at %d: %v", clock(w.now.at), did, due, ever)
+	w.both(func(p *pipeline.Pipeline) { p.Analyse(w.now.at) })
+	out := w.both(func(p *pipeline.Pipeline) { p.Tick(w.now.at) })
+	if len(out.findings) > 0 {
+		w.t.Fatalf("at %s Tick found %+v", clock(w.now.at), out.findings)
 	}
 	w.checkEnds()
 }
@@ -299,47 +293,59 @@ func (w *world) interval() {
 	from, to := w.now.at, w.now.at.Add(w.every)
 	w.advance(to.Add(-time.Second))
 	w.now.at = to
-	var readings []detect.Reading
+	var all []measured
 	for _, name := range w.names {
 		if c, ok := w.now.cells[name]; ok && !c.absent && !w.tasks[name].gone {
-			readings = append(readings, w.reading(name, c, from, to))
+			all = append(all, w.measure(name, c, from, to))
 		}
 	}
-	shuffled := slices.Clone(readings)
+	shuffled := slices.Clone(all)
 	w.rng.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
-	of := map[*brain][]detect.Reading{w.pair[0]: readings, w.pair[1]: shuffled}
-	w.both(func(b *brain) plan.Output {
-		verdicts := b.d.Observe(w.signal, to, of[b])
-		return b.p.Interval(to, w.signal.Name, to, of[b], verdicts)
+	of := map[*pipeline.Pipeline][]measured{w.pair[0]: all, w.pair[1]: shuffled}
+	w.both(func(p *pipeline.Pipeline) {
+		iv := p.Begin(w.signal, to, w.every)
+		for _, m := range of[p] {
+			iv.Add(m.subject, m.Measurement)
+		}
+		iv.End(to)
 	})
 	w.second()
 }
 
-// reading is what the agent would say of a cell; a cap holds the usage down.
-func (w *world) reading(name string, c cell, from, to sample.Millis) detect.Reading {
+type measured struct {
+	subject *pipeline.Subject
+	pipeline.Measurement
+}
+
+// measure is what the agent would say of a cell; a cap holds the usage down.
+func (w *world) measure(name string, c cell, from, to sample.Millis) measured {
 	s := w.tasks[name]
-	r := detect.Reading{Task: s.Task, Cost: c.cost, CPU: c.usage, Pressure: c.usage, Flags: c.flags, Spec: s.spec}
+	m := measured{&pipeline.Subject{Task: s.Task, Spec: s.spec}, pipeline.Measurement{CPU: c.usage, Cost: c.cost, Flags: c.flags, Extras: &sample.Extras{}}}
 	for _, e := range w.books {
 		if e.Task.Key == s.Key && e.applied != 0 && e.applied < to && (e.ended == 0 || e.ended > from) {
-			r.Flags |= sample.Capped
+			m.Flags |= sample.Capped
 			most := e.Rate
 			if !e.IO.IsZero() {
 				most = float64(e.IO.Ops)
 			}
-			r.CPU, r.Pressure = min(r.CPU, most), min(r.Pressure, most)
+			m.CPU = min(m.CPU, most)
 		}
 	}
+	if w.signal.Load.PerOp > 0 { // its pressure is what a cell gives as usage
+		m.Extras.Set(w.signal.Load.Ops, m.CPU*w.every.Seconds())
+	}
 	if c.flags&sample.Stolen != 0 {
-		r.Stolen = 0.9
+		m.Extras.Set(sample.StolenShare, 0.9)
 	}
 	if c.self {
-		r.OwnApart, r.Self = true, 10
+		m.Extras.Set(sample.WaitSelf, 10*m.CPU*w.every.Seconds())
+		m.Extras.Set(sample.WaitThrottled, 0)
 	}
 	if c.above {
-		r.Flags |= sample.Throttled
-		r.HeldBy = "/pod"
+		m.Flags |= sample.Throttled
+		m.HeldBy = "/pod"
 	}
-	return r
+	return m
 }
 
 func (w *world) setMode(text string) {
@@ -348,8 +354,8 @@ func (w *world) setMode(text string) {
 		w.t.Fatal(err)
 	}
 	w.policy.Mode = m
-	w.both(func(b *brain) plan.Output { return b.p.SetMode(w.now.at, m) })
-	if got := w.pair[0].p.Policy(); got != w.policy {
+	w.both(func(p *pipeline.Pipeline) { p.SetMode(w.now.at, m, w.params.Tries) })
+	if got := w.pair[0].Policy(); got != w.policy {
 		w.t.Fatalf("policy is %+v, want %+v", got, w.policy)
 	}
 }
@@ -357,14 +363,14 @@ func (w *world) setMode(text string) {
 func (w *world) gone(name string) {
 	k := w.task(name).Key
 	w.tasks[name].gone = true
-	w.both(func(b *brain) plan.Output {
-		b.d.Forget(k)
-		return b.p.Gone(w.now.at, k)
+	w.both(func(p *pipeline.Pipeline) {
+		p.Gone(w.now.at, k)
+		p.Forget(k)
 	})
 }
 
 func (w *world) stop() {
-	w.both(func(b *brain) plan.Output { return b.p.Stop(w.now.at) })
+	w.both(func(p *pipeline.Pipeline) { p.Stop(w.now.at) })
 }
 
 // operator carries out cap and uncap.
@@ -385,17 +391,16 @@ func (w *world) operator(verb string, args []string) {
 		}
 	}
 	var err error
-	w.both(func(b *brain) (out plan.Output) {
+	out := w.both(func(p *pipeline.Pipeline) {
 		if verb == "uncap" {
-			out, err = b.p.UncapTask(w.now.at, r.Task.Key, r.Why)
+			err = p.Uncap(w.now.at, r.Task.Key, r.Why)
 		} else {
-			out, err = b.p.CapFor(w.now.at, r, b.d.Window)
+			_, err = p.Cap(w.now.at, r)
 		}
-		if err != nil && (!errors.Is(err, plan.ErrRefused) || len(out.Actions)+len(out.Incidents) > 0) {
-			w.t.Fatalf("%v with %+v", err, out)
-		}
-		return out
 	})
+	if err != nil && (!errors.Is(err, plan.ErrRefused) || len(out.actions)+len(out.incidents) > 0) {
+		w.t.Fatalf("%v with %+v", err, out)
+	}
 	if err != nil {
 		fmt.Fprintf(&w.out, "%s %v\n", clock(w.now.at), err)
 	}
@@ -411,7 +416,7 @@ func (w *world) end() {
 			w.t.Errorf("cap %s of %s is in force after the end", id, e.Task.Name)
 		}
 	}
-	if left := w.pair[0].p.Caps(); len(left) > 0 {
+	if left := w.pair[0].Caps(); len(left) > 0 {
 		w.t.Errorf("the planner still holds %+v", left)
 	}
 	w.out.Reset()

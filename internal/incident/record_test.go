@@ -1,0 +1,134 @@
+package incident
+
+import (
+	"encoding/json"
+	"math"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/pipeline"
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+func TestMain(m *testing.M) { quelltest.Main(m) }
+
+func TestWhatWasNotMeasuredIsNullInJSON(t *testing.T) {
+	in := []Value{1.5, Value(math.NaN()), Value(math.Inf(1)), 0}
+	text, err := json.Marshal(in)
+	if err != nil || string(text) != "[1.5,null,null,0]" {
+		t.Fatalf("%s, %v", text, err)
+	}
+	var out []Value
+	if err := json.Unmarshal(text, &out); err != nil {
+		t.Fatal(err)
+	}
+	if !math.IsNaN(float64(out[1])) || !slices.Equal(out[:1], in[:1]) || out[3] != 0 {
+		t.Errorf("%v", out)
+	}
+	if err := json.Unmarshal([]byte(`"x"`), &out[0]); err == nil {
+		t.Error(`"x" was accepted`)
+	}
+}
+
+// full sets every field below v, so that one that is lost on the way is seen.
+func full(v reflect.Value, n *int64) {
+	*n++
+	switch v.Kind() {
+	case reflect.String:
+		v.SetString("s" + string(rune('a'+*n%26)))
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Int, reflect.Int64:
+		v.SetInt(*n)
+	case reflect.Uint8:
+		v.SetUint(1) // a kind, class or mode
+	case reflect.Uint64:
+		v.SetUint(uint64(*n))
+	case reflect.Float64:
+		v.SetFloat(float64(*n))
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		full(v.Elem(), n)
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
+		for i := range v.Len() {
+			full(v.Index(i), n)
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			full(v.Field(i), n)
+		}
+	default:
+		panic(v.Kind())
+	}
+}
+
+// Whatever the planner knows of an incident and a chart shows stands in its record,
+// and is read back from JSON as it was.
+func TestARecordHasEverything(t *testing.T) {
+	var inc plan.Incident
+	var chart pipeline.Chart
+	n := int64(0)
+	full(reflect.ValueOf(&inc).Elem(), &n)
+	full(reflect.ValueOf(&chart).Elem(), &n)
+	r := Of(&inc, &chart)
+	var lost []string
+	var look func(v reflect.Value, path string)
+	look = func(v reflect.Value, path string) {
+		switch v.Kind() {
+		case reflect.Struct:
+			for i := range v.NumField() {
+				look(v.Field(i), path+"."+v.Type().Field(i).Name)
+			}
+		case reflect.Slice:
+			if v.Len() == 0 {
+				lost = append(lost, path)
+			}
+			for i := range v.Len() {
+				look(v.Index(i), path)
+			}
+		case reflect.Pointer:
+			look(v.Elem(), path)
+		default:
+			if v.IsZero() {
+				lost = append(lost, path)
+			}
+		}
+	}
+	look(reflect.ValueOf(r).Elem(), "")
+	if len(lost) > 0 {
+		t.Errorf("not in the record: %v", lost)
+	}
+	text, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back Record
+	if err := json.Unmarshal(text, &back); err != nil {
+		t.Fatal(err)
+	}
+	again, err := json.Marshal(&back)
+	if err != nil || string(again) != string(text) {
+		t.Errorf("%v: written\n%s\nread back\n%s", err, text, again)
+	}
+	if r.Rounds[1].Limit() != (&plan.Action{Rate: r.Rounds[1].Rate, IO: r.Rounds[1].IO, Net: r.Rounds[1].Net}).Limit() {
+		t.Errorf("the round's limit reads %q", r.Rounds[1].Limit())
+	}
+	for _, want := range []struct {
+		got, want any
+	}{
+		{r.Cost, inc.Cost}, {r.Antagonists, inc.Antagonists}, {r.Reason, inc.Reason}, {r.Accused, inc.Accused}, {r.Suspects[1], inc.Suspects[1]},
+		{float64(r.Rounds[1].CostUnder), inc.Rounds[1].CostUnder}, {float64(r.Usage[1].Usage[1]), chart.Suspects[1].Pressure[1]},
+	} {
+		if want.got != want.want {
+			t.Errorf("got %v, want %v", want.got, want.want)
+		}
+	}
+	if r.Kind != detect.Neighbour || r.Victim.Class != sample.Batch {
+		t.Errorf("kind %v of a %v task", r.Kind, r.Victim.Class)
+	}
+}

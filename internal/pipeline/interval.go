@@ -1,0 +1,194 @@
+package pipeline
+
+import (
+	"math"
+	"time"
+
+	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/spec"
+)
+
+// Subject is a task as one signal sees it: what its samples are judged by and teach.
+// The host keeps one for each task, signal and Key, and changes Task as that changes.
+type Subject struct {
+	Task sample.Task
+	Key  spec.Key
+	// Spec is what it was judged by last; where nothing is learnt, what it is to be
+	// judged by.
+	Spec spec.Spec
+
+	book *spec.Book    // of Key, once there is one
+	held sample.Millis // the newest sample that is held back, 0 if there can be none
+}
+
+// Measurement is what an interval said of one task.
+type Measurement struct {
+	CPU    float64 // CPU-s/s
+	Cost   float64 // in the signal's unit; NaN if only the usage is known
+	Flags  sample.Flags
+	Extras *sample.Extras // nil for none
+	// HeldBy is the cgroup above the task that ran out of CPU quota, where the flag
+	// Throttled is of that and not of the task's own.
+	HeldBy string
+	// Reach are the numbered resources of the signal's domain that the task can
+	// use; nil if not known, which reaches everything.
+	Reach sample.Set
+}
+
+// Of is what a sample says; how a task was held and what it reaches is in no sample.
+func Of(s *sample.Sample) Measurement {
+	return Measurement{CPU: float64(s.CPU), Cost: float64(s.Cost), Flags: s.Flags, Extras: &s.Extras}
+}
+
+// Interval collects what one interval said of a machine's tasks for one signal.
+type Interval struct {
+	pipeline *Pipeline
+	signal   sample.Signal
+	at       sample.Millis
+	length   time.Duration
+	readings []detect.Reading // beyond the measurements: those of the last interval
+	subjects []*Subject
+}
+
+// Begin starts an interval of a signal that ended at the given time and was so long.
+// Until its End it is the only one of that signal.
+func (p *Pipeline) Begin(signal sample.Signal, at sample.Millis, length time.Duration) *Interval {
+	iv := p.intervals[signal.Name]
+	if iv == nil {
+		iv = &Interval{pipeline: p}
+		p.intervals[signal.Name] = iv
+	}
+	*iv = Interval{pipeline: p, signal: signal, at: at, length: length, readings: iv.readings[:0], subjects: iv.subjects[:0]}
+	return iv
+}
+
+// At is when the interval ended.
+func (iv *Interval) At() sample.Millis { return iv.at }
+
+// Len is how many measurements were added.
+func (iv *Interval) Len() int { return len(iv.readings) }
+
+// Reading is what was made of the i-th measurement, valid until the next Begin.
+func (iv *Interval) Reading(i int) *detect.Reading { return &iv.readings[i] }
+
+// Add takes in what was measured of a task.
+func (iv *Interval) Add(s *Subject, m Measurement) {
+	var none sample.Extras
+	x := m.Extras
+	if x == nil {
+		x = &none
+	}
+	var normal spec.Spec
+	if !math.IsNaN(m.Cost) {
+		iv.pipeline.spec(s, iv.at)
+		normal = s.Spec
+	}
+	n := len(iv.readings)
+	if n < cap(iv.readings) {
+		iv.readings = iv.readings[:n+1]
+	} else {
+		iv.readings = append(iv.readings, detect.Reading{})
+	}
+	iv.subjects = append(iv.subjects, s)
+	r, sig := &iv.readings[n], &iv.signal
+	// Tasks mostly come in the order of the last interval, with the same specs: to
+	// compare takes less time than to copy.
+	if r.Task != s.Task {
+		r.Task = s.Task
+	}
+	if r.Spec != normal {
+		r.Spec = normal
+	}
+	r.CPU, r.Cost, r.Flags, r.HeldBy, r.Reach = m.CPU, m.Cost, m.Flags, m.HeldBy, m.Reach
+	r.Rate, r.Pressure = sig.Rate(x, iv.length), sig.PressureOf(m.CPU, x, iv.length)
+	if sig.Name.OfMachine() && !math.IsNaN(m.Cost) {
+		r.Pressure = 0 // what is measured is the machine: it presses on nothing
+	}
+	r.Self, r.Stolen = 0, 0
+	if self, ok := x.Get(sample.WaitSelf); ok {
+		// Less CPU time than a millisecond counts as one, as it does in the cost.
+		r.Self = self / max(m.CPU*iv.length.Seconds(), 1e-3)
+	}
+	_, apart := x.Get(sample.WaitThrottled)
+	r.OwnApart = apart || !sig.Domain.OfCPUs() || sig.Name.OfMachine()
+	switch {
+	case sig.Domain == sample.Elsewhere:
+		r.Flags, r.Stolen = r.Flags|sample.Stolen, 1 // its cost is stolen time
+	case m.Flags&sample.Stolen != 0:
+		var ok bool
+		if r.Stolen, ok = x.Get(sample.StolenShare); !ok {
+			r.Stolen = iv.pipeline.config.Detect.StolenShare // at least, says the flag
+		}
+	}
+}
+
+// spec finds what a subject is judged by now.
+func (p *Pipeline) spec(s *Subject, at sample.Millis) {
+	h := p.config.History
+	if h == nil {
+		return
+	}
+	if s.book == nil {
+		s.book = h.Find(s.Key)
+	}
+	now := spec.Spec{Key: s.Key}
+	if s.book != nil {
+		now = s.book.Spec(at)
+	}
+	if p.config.Given != nil {
+		if given, ok := p.config.Given(s.Key, at); ok {
+			now = given
+		}
+	}
+	if s.Spec != now {
+		s.Spec = now
+	}
+}
+
+// End has the interval judged, in open incidents followed, and learnt from. It
+// returns a verdict for each measurement, in their order, valid until the next End.
+// Intervals of a signal come in order of time; one that does not is ignored as a whole.
+func (iv *Interval) End(now sample.Millis) []detect.Verdict {
+	p := iv.pipeline
+	verdicts := p.detector.Observe(iv.signal, iv.at, iv.readings)
+	p.planner.Interval(now, iv.signal.Name, iv.at, iv.readings, verdicts)
+	p.charts.extend(iv, verdicts)
+	if p.config.History != nil {
+		for i := range verdicts {
+			if verdicts[i].Sane {
+				p.learn(iv.subjects[i], iv.at, &iv.readings[i], &verdicts[i])
+			}
+		}
+	}
+	return verdicts
+}
+
+// learn lets a sample teach its job's spec, unless it may belong to an incident: an
+// outlier is held back until none has come of it, and while the task is a victim
+// nothing is learnt, unless it changed itself for good.
+func (p *Pipeline) learn(s *Subject, at sample.Millis, r *detect.Reading, v *detect.Verdict) {
+	h, task := p.config.History, r.Task.Key
+	switch {
+	case p.config.LearnIncidents || p.planner.Follows(s.Key.Signal, task):
+	case v.Anomaly || p.planner.InIncident(s.Key.Signal, task):
+		h.Discard(s.Key, task)
+		s.held = 0
+		return
+	case v.Outlier:
+		h.Hold(s.Key, task, at, r.CPU, r.Cost, r.Self)
+		s.held = at
+		return
+	case s.held != 0: // searching for what cannot be there is expensive
+		before := at.Add(-p.config.Detect.OutlierWindow)
+		h.Release(s.Key, task, before)
+		if s.held < before {
+			s.held = 0
+		}
+	}
+	if s.book != nil {
+		s.book.Add(task, at, r.CPU, r.Cost, r.Self)
+	} else {
+		h.Add(s.Key, task, at, r.CPU, r.Cost, r.Self)
+	}
+}

@@ -1,0 +1,243 @@
+package pipeline
+
+import (
+	"slices"
+	"time"
+
+	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/spec"
+)
+
+// Config says how a machine's pipeline works.
+type Config struct {
+	Machine string
+	Detect  detect.Params
+	Policy  plan.Policy
+	// History learns what jobs cost; nil: nothing is learnt, and each Subject has
+	// the Spec that its host gave it.
+	History *spec.History
+	// Given finds a spec from elsewhere (the server's) that goes before what
+	// History learnt; nil for none.
+	Given func(spec.Key, sample.Millis) (spec.Spec, bool)
+	// LearnIncidents lets samples that were taken in incidents teach specs too.
+	LearnIncidents bool
+	// Charts keeps the course of each open incident for Change.Chart.
+	Charts bool
+}
+
+// Pipeline is the loop of one machine. Its package comment is the contract.
+type Pipeline struct {
+	config    Config
+	detector  *detect.Detector
+	planner   *plan.Planner
+	intervals map[sample.SignalName]*Interval
+	findings  []Finding
+	charts    charts
+}
+
+// New returns a Pipeline that has seen nothing.
+func New(c Config) *Pipeline {
+	p := &Pipeline{config: c, detector: detect.New(c.Detect), planner: plan.New(c.Machine, c.Detect.Rule, c.Policy),
+		intervals: map[sample.SignalName]*Interval{}}
+	if c.Charts {
+		p.charts = charts{}
+	}
+	return p
+}
+
+// Finding is an analysis and the incident that it belongs to.
+type Finding struct {
+	detect.Finding
+	Now      sample.Millis // when it was made
+	Incident string        // ID
+}
+
+// Change is an incident in which something changed.
+type Change struct {
+	plan.Incident
+	Chart Chart // empty without Config.Charts
+}
+
+// Ready is what there is for the host to do (see the package comment, 4).
+type Ready struct {
+	Findings  []Finding     // analyses, for logs and counts
+	Actions   []plan.Action // to be carried out, in order
+	Incidents []Change      // to be written down, by when they changed last
+	Offenders bool          // the list of offenders is to be saved
+}
+
+// Pending reports whether Ready has something to give.
+func (p *Pipeline) Pending() bool { return len(p.findings) > 0 || p.planner.Pending() }
+
+// Ready returns what there is to do, and whether there is anything.
+func (p *Pipeline) Ready() (Ready, bool) {
+	if !p.Pending() {
+		return Ready{}, false
+	}
+	out := p.planner.Take()
+	r := Ready{Findings: p.findings, Actions: out.Actions, Offenders: out.Offenders}
+	p.findings = nil
+	for _, inc := range out.Incidents {
+		c := Change{Incident: inc}
+		if p.charts != nil {
+			c.Chart = p.charts.of(&inc)
+		}
+		r.Incidents = append(r.Incidents, c)
+	}
+	return r, true
+}
+
+// Tick ends caps whose lease is over and closes incidents that are calm.
+func (p *Pipeline) Tick(now sample.Millis) { p.planner.Tick(now) }
+
+// Analyse takes the oldest anomaly that waits through identification and plans what
+// follows. It returns false if none waits, or the last analysis was less than
+// detect.Params.Pace ago.
+func (p *Pipeline) Analyse(now sample.Millis) bool {
+	f, ok := p.detector.Next(now)
+	if !ok {
+		return false
+	}
+	f.Suspects = slices.Clone(f.Suspects)
+	id := p.planner.Finding(now, f, p.window(f.Signal))
+	if p.charts != nil {
+		inc, _ := p.planner.Incident(id)
+		p.chart(&inc)
+	}
+	p.findings = append(p.findings, Finding{Finding: f, Now: now, Incident: id})
+	return true
+}
+
+// Pass lets the time after from and before to go by, in steps of
+// detect.Params.Pace: Tick and Analyse at each. Steps at which nothing would happen
+// are left out.
+func (p *Pipeline) Pass(from, to sample.Millis) {
+	pace := max(p.config.Detect.Pace, time.Millisecond)
+	step := sample.Millis(pace.Milliseconds())
+	for now := from + step; now < to; now += step {
+		if !p.detector.Waiting() {
+			due, ok := p.planner.Due()
+			if !ok || due >= to {
+				return
+			}
+			if due > now {
+				if now += (due - now + step - 1) / step * step; now >= to {
+					return
+				}
+			}
+		}
+		p.Tick(now)
+		for p.Analyse(now) {
+		}
+	}
+}
+
+// Waiting reports whether anomalies wait for Analyse.
+func (p *Pipeline) Waiting() bool { return p.detector.Waiting() }
+
+// window gives tasks' histories in a signal.
+func (p *Pipeline) window(signal sample.SignalName) func(sample.TaskKey) []detect.Point {
+	return func(k sample.TaskKey) []detect.Point { return p.detector.Window(signal, k) }
+}
+
+// Gone reports that a task ended.
+func (p *Pipeline) Gone(now sample.Millis, task sample.TaskKey) { p.planner.Gone(now, task) }
+
+// Forget drops what is known of a task; its samples stay in its job's spec.
+func (p *Pipeline) Forget(task sample.TaskKey) {
+	p.detector.Forget(task)
+	if p.config.History != nil {
+		p.config.History.Forget(task)
+	}
+}
+
+// Applied reports how a Cap or Adjust action went: with an error the cap is not in
+// force.
+func (p *Pipeline) Applied(now sample.Millis, id string, err error) { p.planner.Applied(now, id, err) }
+
+// Lifted reports that a cap is no longer in force: an Uncap was carried out, or
+// another program changed the limit (takenOver).
+func (p *Pipeline) Lifted(now sample.Millis, id string, takenOver bool) {
+	p.planner.Lifted(now, id, takenOver)
+}
+
+// Cap plans an operator's cap and returns its ID; the error wraps plan.ErrRefused.
+func (p *Pipeline) Cap(now sample.Millis, r plan.Request) (id string, err error) {
+	id, err = p.planner.CapFor(now, r)
+	if p.charts != nil && err == nil {
+		for _, inc := range p.planner.Open() { // of one of which it may be a round
+			p.chart(&inc)
+		}
+	}
+	return id, err
+}
+
+// Uncap plans the end of the cap on a task.
+func (p *Pipeline) Uncap(now sample.Millis, task sample.TaskKey, why string) error {
+	return p.planner.UncapTask(now, task, why)
+}
+
+// SetMode changes how far enforcement goes. tries: suspects may be held to find out
+// (detect.Params.Tries).
+func (p *Pipeline) SetMode(now sample.Millis, m plan.Mode, tries bool) {
+	p.planner.SetMode(now, m)
+	p.detector.Try(tries)
+}
+
+// Stop ends every cap: the host is leaving.
+func (p *Pipeline) Stop(now sample.Millis) { p.planner.Stop(now) }
+
+// Params returns detection's parameters, Policy the planner's.
+func (p *Pipeline) Params() detect.Params { return p.detector.Params() }
+
+// Policy returns the planner's parameters.
+func (p *Pipeline) Policy() plan.Policy { return p.planner.Policy() }
+
+// History returns what learns specs, nil if nothing does.
+func (p *Pipeline) History() *spec.History { return p.config.History }
+
+// Rejected counts measurements whose cost was outside the signal's sane range.
+func (p *Pipeline) Rejected(s sample.SignalName) uint64 { return p.detector.Rejected(s) }
+
+// Caps lists the caps in force or asked for, by ID.
+func (p *Pipeline) Caps() []plan.CapState { return p.planner.Caps() }
+
+// Capped reports whether a cap on the task is in force or asked for.
+func (p *Pipeline) Capped(task sample.TaskKey) bool { return p.planner.Capped(task) }
+
+// Open lists the open incidents, oldest first.
+func (p *Pipeline) Open() []Change {
+	var all []Change
+	for _, inc := range p.planner.Open() {
+		c := Change{Incident: inc}
+		if p.charts != nil {
+			c.Chart = p.charts[inc.ID].value()
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+// OpenCount is how many incidents are open.
+func (p *Pipeline) OpenCount() int { return p.planner.OpenCount() }
+
+// Roles returns the tasks that have a part in open incidents.
+func (p *Pipeline) Roles() map[sample.TaskKey]plan.Role { return p.planner.Roles() }
+
+// Offenders lists the jobs of which caps helped others; Remember takes over what an
+// earlier host knew of them, Pardon forgets one.
+func (p *Pipeline) Offenders(now sample.Millis) []plan.Offender { return p.planner.Offenders(now) }
+
+// Remember takes over what an earlier host knew of offenders.
+func (p *Pipeline) Remember(all []plan.Offender) { p.planner.Remember(all) }
+
+// Pardon forgets what a job did.
+func (p *Pipeline) Pardon(job sample.JobName) error { return p.planner.Pardon(job) }
+
+// Follows reports whether a task changed itself for so long that what it costs now
+// is its normal cost (plan.Policy.Settle).
+func (p *Pipeline) Follows(s sample.SignalName, task sample.TaskKey) bool {
+	return p.planner.Follows(s, task)
+}

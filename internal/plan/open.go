@@ -1,0 +1,72 @@
+package plan
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// Open lists the open incidents, oldest first.
+func (p *Planner) Open() []Incident {
+	all := make([]Incident, 0, len(p.open))
+	for _, inc := range p.inOrder() {
+		all = append(all, inc.value())
+	}
+	return all
+}
+
+// Incident returns the open incident with an ID.
+func (p *Planner) Incident(id string) (Incident, bool) {
+	for _, inc := range p.open {
+		if inc.ID == id {
+			return inc.value(), true
+		}
+	}
+	return Incident{}, false
+}
+
+// OpenCount is how many incidents are open.
+func (p *Planner) OpenCount() int { return len(p.open) }
+
+// inOrder lists the open incidents, oldest first.
+func (p *Planner) inOrder() []*incident {
+	all := make([]*incident, 0, len(p.open))
+	for _, inc := range p.open {
+		all = append(all, inc)
+	}
+	slices.SortFunc(all, func(a, b *incident) int { return cmp.Compare(a.ID, b.ID) })
+	return all
+}
+
+func (p *Planner) close(now sample.Millis, inc *incident) {
+	delete(p.open, keyOf(inc.Signal, inc.Victim.Key, inc.Kind))
+	if p.victims[inc.Victim.Key]--; p.victims[inc.Victim.Key] == 0 {
+		delete(p.victims, inc.Victim.Key)
+	}
+	inc.Closed = now
+	p.changed(inc, now)
+}
+
+// InIncident reports whether the task is the victim of an open incident of
+// the signal that may be a neighbour's doing.
+func (p *Planner) InIncident(sig sample.SignalName, k sample.TaskKey) bool {
+	return p.neighbours(sig, k) != nil
+}
+
+// Follows reports whether the task changed itself for so long that what it
+// costs now is to be learnt as normal (Policy.Settle).
+func (p *Planner) Follows(sig sample.SignalName, k sample.TaskKey) bool {
+	inc := p.neighbours(sig, k)
+	return inc != nil && inc.Follows
+}
+
+// neighbours is the open incident of a victim that a neighbour may be behind. It is
+// asked for with each sample, of tasks that are none as a rule.
+func (p *Planner) neighbours(sig sample.SignalName, k sample.TaskKey) *incident {
+	if p.victims[k] == 0 {
+		return nil
+	}
+	return p.open[keyOf(sig, k, detect.Neighbour)]
+}

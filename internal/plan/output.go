@@ -1,0 +1,49 @@
+package plan
+
+import (
+	"slices"
+
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// Output is what has come of the calls since the last Take: actions to carry out in
+// order, incidents to write down as they are now, by when they changed last, and, if Offenders, the list of
+// those to be kept.
+type Output struct {
+	Actions   []Action
+	Incidents []Incident
+	Offenders bool
+}
+
+// changed notes that an incident is to be written down.
+func (p *Planner) changed(inc *incident, now sample.Millis) {
+	if inc == nil {
+		return
+	}
+	inc.Updated = now
+	if n := len(p.dirty); n > 0 && p.dirty[n-1] == inc {
+		return
+	}
+	p.dirty = append(slices.DeleteFunc(p.dirty, func(x *incident) bool { return x == inc }), inc)
+}
+
+// Pending reports whether Take has something to give.
+func (p *Planner) Pending() bool { return len(p.actions) > 0 || len(p.dirty) > 0 || p.offended }
+
+// Take returns what has come of the calls since it was last called. While there are
+// actions it gives only those: what becomes of them belongs to the incidents, which
+// are given once, as they are after that.
+func (p *Planner) Take() Output {
+	if len(p.actions) > 0 {
+		out := Output{Actions: p.actions}
+		p.actions = nil
+		return out
+	}
+	out := Output{Offenders: p.offended}
+	for _, inc := range p.dirty {
+		out.Incidents = append(out.Incidents, inc.value())
+	}
+	clear(p.dirty)
+	p.dirty, p.offended = p.dirty[:0], false
+	return out
+}
