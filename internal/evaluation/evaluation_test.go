@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/quelltest"
 	"github.com/quell-dev/quell/internal/sample"
@@ -15,7 +16,7 @@ import (
 func TestMain(m *testing.M) { quelltest.Main(m) }
 
 // incident has a spec of 1 ± 0.1 and one round that went from before to under.
-func incident(class sample.Class, correlation, before, under float64, outcome plan.Outcome) *incident.Record {
+func incidentOf(class sample.Class, correlation, before, under float64, outcome plan.Outcome) *incident.Record {
 	return &incident.Record{Kind: detect.Neighbour, Victim: sample.Task{Class: class}, SpecMean: 1, SpecStdDev: 0.1, Cost: before, Accused: 1,
 		Suspects: []detect.Suspect{{Correlation: correlation}},
 		Rounds:   []*incident.Round{{Correlation: correlation, CostBefore: incident.Value(before), CostUnder: incident.Value(under), Samples: 4, Outcome: outcome}}}
@@ -24,18 +25,18 @@ func incident(class sample.Class, correlation, before, under float64, outcome pl
 // TestFigures holds every figure to cases that can be counted by hand.
 func TestFigures(t *testing.T) {
 	var e Evaluation
-	e.Add(incident(sample.LatencySensitive, 0.5, 2, 1, plan.TruePositive))       // 10 σ
-	e.Add(incident(sample.LatencySensitive, 0.4, 1.45, 1.16, plan.TruePositive)) // 4.5 σ
-	e.Add(incident(sample.LatencySensitive, 0.3, 1.25, 1.25, plan.Noise))        // 2.5 σ
-	e.Add(incident(sample.LatencySensitive, 0.2, 1.25, 1.5, plan.FalsePositive))
-	e.Add(incident(sample.Batch, 0.36, 3, 2.4, plan.TruePositive))
-	quota := incident(sample.LatencySensitive, 0.9, 2, 1, plan.TruePositive)
+	e.Add(incidentOf(sample.LatencySensitive, 0.5, 2, 1, plan.TruePositive))       // 10 σ
+	e.Add(incidentOf(sample.LatencySensitive, 0.4, 1.45, 1.16, plan.TruePositive)) // 4.5 σ
+	e.Add(incidentOf(sample.LatencySensitive, 0.3, 1.25, 1.25, plan.Noise))        // 2.5 σ
+	e.Add(incidentOf(sample.LatencySensitive, 0.2, 1.25, 1.5, plan.FalsePositive))
+	e.Add(incidentOf(sample.Batch, 0.36, 3, 2.4, plan.TruePositive))
+	quota := incidentOf(sample.LatencySensitive, 0.9, 2, 1, plan.TruePositive)
 	quota.Kind = detect.OwnQuota // is none of a neighbour's
 	e.Add(quota)
-	trial := incident(sample.LatencySensitive, 0.9, 2, 1, plan.TruePositive)
+	trial := incidentOf(sample.LatencySensitive, 0.9, 2, 1, plan.TruePositive)
 	trial.Accused, trial.Rounds[0].Trial = 0, true
 	e.Add(trial)
-	left := incident(sample.LatencySensitive, 0.9, 2, 1, plan.SuspectExited)
+	left := incidentOf(sample.LatencySensitive, 0.9, 2, 1, plan.SuspectExited)
 	left.Rounds[0].CostUnder = incident.Value(math.NaN())
 	e.Add(left)
 	e.Days, e.Right, e.Accusations = 2, 3, 4
@@ -86,7 +87,7 @@ func TestLoad(t *testing.T) {
 			if follows {
 				correlation = float64(i)
 			}
-			inc := incident(sample.LatencySensitive, correlation, 2, 1, plan.TruePositive)
+			inc := incidentOf(sample.LatencySensitive, correlation, 2, 1, plan.TruePositive)
 			inc.Busy = math.Sqrt(float64(i))
 			e.Add(inc)
 		}
@@ -122,7 +123,7 @@ func TestRanks(t *testing.T) {
 func TestOffenders(t *testing.T) {
 	var e Evaluation
 	for i, antagonist := range []sample.JobName{"encode", "scan", "encode"} {
-		inc := incident(sample.LatencySensitive, 0.5, 2, 1, plan.TruePositive)
+		inc := incidentOf(sample.LatencySensitive, 0.5, 2, 1, plan.TruePositive)
 		inc.Victim.Job, inc.Suspects[0].Job, inc.Rounds[0].Suspect.Job, inc.Antagonists = "web", antagonist, antagonist, 1
 		if i == 2 {
 			inc.Rounds[0].Outcome, inc.Rounds[0].CostUnder = plan.Noise, 2

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/quelltest"
 	"github.com/quell-dev/quell/internal/sample"
 )
@@ -39,7 +40,7 @@ func lines(t testing.TB, all ...any) string {
 	return b.String()
 }
 
-func incident(id string, opened sample.Millis, reason string) *incident.Record {
+func incidentOf(id string, opened sample.Millis, reason string) *incident.Record {
 	return &incident.Record{ID: id, Opened: opened, Updated: opened, Reason: reason, Times: []sample.Millis{1, 2}, VictimCost: []incident.Value{1, 2}}
 }
 
@@ -70,26 +71,26 @@ func TestRead(t *testing.T) {
 	}{
 		{"nothing yet", map[string]string{"specs.json": "{}"}, "", 0},
 		{"the last line counts", map[string]string{
-			Name: lines(t, incident("a", 1, "first"), incident("b", 2, "only"), incident("a", 1, "second"))}, "a:second b:only", 0},
+			Name: lines(t, incidentOf("a", 1, "first"), incidentOf("b", 2, "only"), incidentOf("a", 1, "second"))}, "a:second b:only", 0},
 		{"rotated ones are older", map[string]string{
-			Name:         lines(t, incident("c", 3, "new")),
-			Name + ".1":  lines(t, incident("c", 3, "old"), incident("b", 2, "new")),
-			Name + ".2":  lines(t, incident("b", 2, "old"), incident("a", 1, "old")),
-			Name + ".10": lines(t, incident("a", 1, "oldest"), incident("z", 0, "oldest"))}, "z:oldest a:old b:new c:new", 0},
+			Name:         lines(t, incidentOf("c", 3, "new")),
+			Name + ".1":  lines(t, incidentOf("c", 3, "old"), incidentOf("b", 2, "new")),
+			Name + ".2":  lines(t, incidentOf("b", 2, "old"), incidentOf("a", 1, "old")),
+			Name + ".10": lines(t, incidentOf("a", 1, "oldest"), incidentOf("z", 0, "oldest"))}, "z:oldest a:old b:new c:new", 0},
 		{"a torn last line", map[string]string{
-			Name: lines(t, incident("a", 1, "whole"), incident("b", 2, "whole"), `{"id":"a","reas`)}, "a:whole b:whole", 1},
+			Name: lines(t, incidentOf("a", 1, "whole"), incidentOf("b", 2, "whole"), `{"id":"a","reas`)}, "a:whole b:whole", 1},
 		{"torn behind what the index reads", map[string]string{
-			Name: lines(t, incident("a", 1, "whole"), strings.TrimSuffix(lines(t, incident("a", 1, "torn")), "null}\n"))}, "a:whole", 1},
+			Name: lines(t, incidentOf("a", 1, "whole"), strings.TrimSuffix(lines(t, incidentOf("a", 1, "torn")), "null}\n"))}, "a:whole", 1},
 		{"torn in the middle by a crash, then written on", map[string]string{
-			Name: lines(t, incident("a", 1, "whole"), `{"id":"b"`, "\n", incident("c", 3, "whole"))}, "a:whole c:whole", 1},
+			Name: lines(t, incidentOf("a", 1, "whole"), `{"id":"b"`, "\n", incidentOf("c", 3, "whole"))}, "a:whole c:whole", 1},
 		{"a whole last line without its end", map[string]string{
-			Name: strings.TrimSpace(lines(t, incident("a", 1, "whole")))}, "a:whole", 0},
+			Name: strings.TrimSpace(lines(t, incidentOf("a", 1, "whole")))}, "a:whole", 0},
 		{"a name that looks like a key", map[string]string{
-			Name: lines(t, incident(`a","mode":"on`, 1, "whole"))}, `a","mode":"on:whole`, 0},
+			Name: lines(t, incidentOf(`a","mode":"on`, 1, "whole"))}, `a","mode":"on:whole`, 0},
 		{"not incidents", map[string]string{Name: "\n\nnull\n{}\n[1]\n7\n"}, "", 4},
 		{"other names are other files", map[string]string{
-			Name + ".0": lines(t, incident("a", 1, "")), Name + ".x": lines(t, incident("a", 1, "")),
-			"old-" + Name: lines(t, incident("a", 1, ""))}, "", 0},
+			Name + ".0": lines(t, incidentOf("a", 1, "")), Name + ".x": lines(t, incidentOf("a", 1, "")),
+			"old-" + Name: lines(t, incidentOf("a", 1, ""))}, "", 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -123,11 +124,11 @@ func TestWhatCannotBeReadIsSaid(t *testing.T) {
 	}
 	// Somebody puts another file in the place of the log.
 	dir = t.TempDir()
-	put(t, dir, map[string]string{Name: lines(t, incident("a", 1, "mine"))})
+	put(t, dir, map[string]string{Name: lines(t, incidentOf("a", 1, "mine"))})
 	if b, err = Read(dir); err != nil {
 		t.Fatal(err)
 	}
-	put(t, dir, map[string]string{Name: lines(t, incident("b", 1, "them"))})
+	put(t, dir, map[string]string{Name: lines(t, incidentOf("b", 1, "them"))})
 	if inc, err := b.Incident("a"); err == nil {
 		t.Errorf("found %+v in another file", inc)
 	}
@@ -135,9 +136,9 @@ func TestWhatCannotBeReadIsSaid(t *testing.T) {
 
 func TestQueries(t *testing.T) {
 	dir := t.TempDir()
-	closed, moved := incident("inc-2", 20, "closed"), incident("inc-3", 30, "moved")
+	closed, moved := incidentOf("inc-2", 20, "closed"), incidentOf("inc-3", 30, "moved")
 	closed.Closed, closed.Updated, moved.Updated = 25, 25, 90
-	first, second := incident("inc-1", 10, "open"), incident("inc-12", 40, "open")
+	first, second := incidentOf("inc-1", 10, "open"), incidentOf("inc-12", 40, "open")
 	first.Victim.Name, closed.Victim.Name, moved.Victim.Name, second.Victim.Name = "/a/web", "/a/db", "/b/web", "/b/db"
 	put(t, dir, map[string]string{Name: lines(t, second, moved, closed, first)})
 	b, err := Read(dir)
@@ -199,7 +200,7 @@ func TestTheIndexIsWhatTheFilesSay(t *testing.T) {
 	longest := 0
 	for n := range 300 {
 		id := n/5 + rng.IntN(4)
-		inc := incident(fmt.Sprintf("inc-%03d", id), sample.Millis(id), strings.Repeat("x", rng.IntN(100)))
+		inc := incidentOf(fmt.Sprintf("inc-%03d", id), sample.Millis(id), strings.Repeat("x", rng.IntN(100)))
 		inc.Updated = sample.Millis(1000 + n)
 		if rng.IntN(3) == 0 {
 			inc.Closed = inc.Updated
@@ -240,7 +241,7 @@ func TestTheIndexIsWhatTheFilesSay(t *testing.T) {
 }
 
 func FuzzRead(f *testing.F) {
-	f.Add(lines(f, incident("a", 1, "x"), incident("b", 2, "y")))
+	f.Add(lines(f, incidentOf("a", 1, "x"), incidentOf("b", 2, "y")))
 	f.Add(`{"id":"a","opened":1,"mode":"on"}` + "\n" + `{"id":"a","mode":"on","opened":7}`)
 	f.Add("{\"id\":\"a\",\"mode\":\n\n{}")
 	f.Fuzz(func(t *testing.T, text string) {

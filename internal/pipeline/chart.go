@@ -101,10 +101,11 @@ func (c *chart) track(t sample.Task, window func(sample.TaskKey) []detect.Point)
 	c.Suspects = append(c.Suspects, Track{t.Name, pressure})
 }
 
-// extend adds an interval to the charts of its signal.
+// extend adds an interval to the charts of its signal's open incidents; one that is
+// closed and was not given to the host yet is over.
 func (c charts) extend(iv *Interval, verdicts []detect.Verdict) {
-	for _, one := range c {
-		if one.signal == iv.signal.Name {
+	for id, one := range c {
+		if one.signal == iv.signal.Name && iv.pipeline.planner.IsOpen(id) {
 			one.extend(iv, verdicts)
 		}
 	}

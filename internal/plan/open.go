@@ -19,12 +19,22 @@ func (p *Planner) Open() []Incident {
 
 // Incident returns the open incident with an ID.
 func (p *Planner) Incident(id string) (Incident, bool) {
-	for _, inc := range p.open {
-		if inc.ID == id {
-			return inc.value(), true
-		}
+	if inc := p.find(id); inc != nil {
+		return inc.value(), true
 	}
 	return Incident{}, false
+}
+
+// IsOpen reports whether the incident with an ID is open.
+func (p *Planner) IsOpen(id string) bool { return p.find(id) != nil }
+
+func (p *Planner) find(id string) *incident {
+	for _, inc := range p.open {
+		if inc.ID == id {
+			return inc
+		}
+	}
+	return nil
 }
 
 // OpenCount is how many incidents are open.

@@ -153,7 +153,7 @@ func (g *game) play() {
 	g.step()
 	g.suffer(at)
 	g.relieve()
-	iv := g.pipeline.Begin(g.signal, at, sampling)
+	iv := g.pipeline.Begin(g.signal, at, time.Second) // extras are what was done a second
 	for i := range g.tasks {
 		iv.Add(&g.subjects[i], g.measure(i, at))
 	}
@@ -187,13 +187,14 @@ func (g *game) play() {
 	g.carryOut(now)
 }
 
-// sampling is how long each minute's interval is taken to be (CPI², table 2).
+// sampling is how long each minute's interval is taken to be in recorded samples
+// (CPI², table 2).
 const sampling = 10 * time.Second
 
-// operations counts what a task does through a disk or an interface at so many
+// operations is what a task does through a disk or an interface at so many
 // operations a second.
 func (g *game) operations(x *sample.Extras, rate float64) *sample.Extras {
-	x.Set(g.signal.Activity, rate*sampling.Seconds())
+	x.Set(g.signal.Activity, rate)
 	return x
 }
 
@@ -231,6 +232,9 @@ func (g *game) measure(i int, at sample.Millis) pipeline.Measurement {
 			Variant: "sim", Class: t.id.Class, CPU: float32(m.CPU), Cost: float32(m.Cost), Coverage: 1, Flags: m.Flags}
 		if m.Extras != nil {
 			s.Extras = *m.Extras
+			if n, ok := s.Extras.Get(g.signal.Activity); ok && g.named() {
+				s.Extras.Set(g.signal.Activity, n*sampling.Seconds())
+			}
 		}
 		g.setup.Record(&s)
 	}
