@@ -151,9 +151,9 @@ func (d *Detector) take(s *series, row *row, slot int, at sample.Millis, r *Read
 	if t.spec != r.Spec {
 		t.spec = r.Spec
 	}
-	t.limit = d.params.Threshold(s.signal, r.Spec)
+	t.limit = d.params.threshold(&s.signal, r.Spec.Mean, r.Spec.StdDev)
 	v.Judged, v.Limit, v.Outlier = true, t.limit, r.Cost > t.limit
-	cause := d.cause(s.signal, r, t.limit)
+	cause := d.cause(&s.signal, r, t.limit)
 	row.cause[slot] = cause
 	if cause == good {
 		return v
@@ -219,7 +219,7 @@ func (c cause) judged() bool { return c != absent && c != held && c != early }
 
 var kindOf = [...]Kind{byNeighbour: Neighbour, byQuota: OwnQuota, bySteal: Steal, bySelf: SelfWait}
 
-func (d *Detector) cause(sig sample.Signal, r *Reading, limit float64) cause {
+func (d *Detector) cause(sig *sample.Signal, r *Reading, limit float64) cause {
 	outlier, own := r.Cost > limit, d.params.Switches.OwnCauses
 	// Only who may be helped is told of its own faults: a batch job that
 	// fills its quota is at work.
@@ -244,7 +244,7 @@ func (d *Detector) cause(sig sample.Signal, r *Reading, limit float64) cause {
 // cost is above its mean. Time stolen while something else was on the CPU
 // counts as waiting for it, so s/(1−s) stolen seconds come with each second
 // that ran; a cost per unit of work is compared by ratio, a wait as it is.
-func stealExplains(sig sample.Signal, r *Reading) bool {
+func stealExplains(sig *sample.Signal, r *Reading) bool {
 	if r.Stolen >= 1 {
 		return true
 	}

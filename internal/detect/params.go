@@ -145,10 +145,10 @@ func (p Params) kept() time.Duration {
 // Threshold is the cost above which a sample is an outlier: mean + k·σ, and
 // with LeastEffect at least the signal's least effect over the mean.
 func (p Params) Threshold(sig sample.Signal, s spec.Spec) float64 {
-	return p.threshold(sig, s.Mean, s.StdDev)
+	return p.threshold(&sig, s.Mean, s.StdDev)
 }
 
-func (p Params) threshold(sig sample.Signal, mean, sd float64) float64 {
+func (p *Params) threshold(sig *sample.Signal, mean, sd float64) float64 {
 	t := mean + p.Sigmas*sd
 	if p.Switches.LeastEffect {
 		t = max(t, mean+sig.EffectAbs, mean*(1+sig.EffectRel))

@@ -138,7 +138,7 @@ func LookupSignal(n SignalName) (Signal, bool) {
 
 // Active reports whether a sample with this CPU usage (CPU-s/s) and activity
 // (per second) says enough about its task to judge it.
-func (s Signal) Active(cpu, rate float64) bool {
+func (s *Signal) Active(cpu, rate float64) bool {
 	return cpu >= s.LeastCPU || s.LeastRate > 0 && rate >= s.LeastRate
 }
 
@@ -174,4 +174,4 @@ func (s *Signal) PressureOf(cpu float64, counted *Extras, interval time.Duration
 }
 
 // Sane reports whether a cost is inside the signal's range.
-func (s Signal) Sane(cost float64) bool { return cost >= s.Min && cost <= s.Max }
+func (s *Signal) Sane(cost float64) bool { return cost >= s.Min && cost <= s.Max }
