@@ -21,7 +21,7 @@ func (a *Agent) carryOut(now sample.Millis, out plan.Output) error {
 		switch act.Kind {
 		case plan.Cap:
 			err := a.applyCap(now, &act)
-			a.audit(now, act.By, "cap", act, err)
+			a.audit(now, capEntry("cap", &act), err)
 			errs = append(errs, err, a.carryOut(now, a.planner.Applied(now, act.ID, err)))
 		case plan.Uncap:
 			errs = append(errs, a.undoCap(now, act.ID, act.Why))
@@ -87,7 +87,7 @@ func (a *Agent) adjustCap(now sample.Millis, act plan.Action) error {
 		return a.undone(now, act.ID, why, o, err)
 	}
 	err = a.applyCap(now, &act)
-	a.audit(now, act.By, "adjust", act, err)
+	a.audit(now, capEntry("adjust", &act), err)
 	if err == nil {
 		return nil
 	}
@@ -109,7 +109,7 @@ func (a *Agent) undone(now sample.Millis, id, why string, o enforce.Outcome, err
 	delete(a.unlifted, id)
 	a.degrade("lifting cap "+id, nil)
 	a.Log.Warn("cap ended", "task", o.Change.Task, "why", why, "result", o.Result, "note", o.Note)
-	a.audit(now, "quell", "uncap", plan.Action{ID: id, Task: sample.Task{Name: o.Change.Task}, Why: why + ": " + o.Result.String()}, err)
+	a.audit(now, endEntry(o.Change, why, o.Result), err)
 	a.stats.capsEnded[o.Result.String()]++
 	return a.carryOut(now, a.planner.Lifted(now, id, o.Result == enforce.TakenOver))
 }
@@ -124,30 +124,6 @@ func (a *Agent) checkCaps(now sample.Millis) {
 		a.undoCap(now, id, cmp.Or(a.unlifted[id], "its time is over"))
 	}
 	a.degrade("journal", a.Enforcer.Err())
-}
-
-// auditEntry is one line of the audit log.
-type auditEntry struct {
-	At     sample.Millis   `json:"at"`
-	Who    string          `json:"who"`
-	What   string          `json:"what"`
-	ID     string          `json:"id,omitempty"`
-	Task   sample.TaskName `json:"task,omitempty"`
-	Rate   float64         `json:"rate,omitempty"`
-	IO     plan.IORate     `json:"io,omitzero"`
-	Net    uint64          `json:"net,omitempty"`
-	Until  sample.Millis   `json:"until,omitempty"`
-	Why    string          `json:"why,omitempty"`
-	Result string          `json:"result"`
-}
-
-func (a *Agent) audit(now sample.Millis, who, what string, act plan.Action, err error) {
-	e := auditEntry{At: now, Who: who, What: what, ID: act.ID, Task: act.Task.Name, Rate: act.Rate, IO: act.IO, Net: act.Net, Until: act.Until, Why: act.Why, Result: "ok"}
-	if err != nil {
-		e.Result = err.Error()
-	}
-	a.degrade("audit log", a.disk.audit.Write(e))
-	a.tell(now, wire.Record_KIND_AUDIT, e.ID, e)
 }
 
 // closeLeftOver writes the end of incidents that an earlier agent left open.

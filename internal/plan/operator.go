@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/quell-dev/quell/internal/command"
 	"github.com/quell-dev/quell/internal/detect"
 	"github.com/quell-dev/quell/internal/sample"
 )
@@ -12,32 +13,23 @@ import (
 // ErrRefused is why an operator's command was not planned.
 var ErrRefused = errors.New("refused")
 
-// Request is an operator's wish to cap a task.
-type Request struct {
-	Task sample.Task
-	Rate float64 // CPU-s/s
-	For  time.Duration
-	By   string
-	Why  string
-}
-
-// CapFor plans an operator's cap. It works in every mode: the operator is the
-// authority that automatic enforcement lacks. If the task is a suspect of an
-// open incident the cap is a round of it, so that its outcome is measured.
-func (p *Planner) CapFor(now sample.Millis, r Request, window func(sample.SignalName, sample.TaskKey) []detect.Point) (Output, error) {
+// CapFor plans an operator's cap of a task. It works in every mode: the operator
+// is the authority that automatic enforcement lacks. If the task is a suspect of
+// an open incident the cap is a round of it, so that its outcome is measured.
+func (p *Planner) CapFor(now sample.Millis, t sample.Task, terms command.Terms, by, why string,
+	window func(sample.SignalName, sample.TaskKey) []detect.Point) (Output, error) {
 	var out Output
-	switch why := mayCap(r.Task); {
-	case why != "":
-		return out, fmt.Errorf("cap %s: %w: %s", r.Task.Name, ErrRefused, why)
-	case !(r.Rate > 0):
-		return out, fmt.Errorf("cap %s: %w: rate %g is not above 0 CPU-s/s", r.Task.Name, ErrRefused, r.Rate)
-	case r.For < MinCap:
-		return out, fmt.Errorf("cap %s: %w: %s is shorter than %s", r.Task.Name, ErrRefused, r.For, MinCap)
-	case p.Capped(r.Task.Key):
-		return out, fmt.Errorf("cap %s: %w: it is capped already; uncap it first", r.Task.Name, ErrRefused)
+	invalid := terms.Validate()
+	switch not := mayCap(t); {
+	case not != "":
+		return out, fmt.Errorf("cap %s: %w: %s", t.Name, ErrRefused, not)
+	case invalid != nil:
+		return out, fmt.Errorf("cap %s: %w: %w", t.Name, ErrRefused, invalid)
+	case p.Capped(t.Key):
+		return out, fmt.Errorf("cap %s: %w: it is capped already; uncap it first", t.Name, ErrRefused)
 	}
-	inc, correlation := p.suspectIn(r.Task.Key)
-	p.start(now, inc, Action{Task: r.Task, Rate: r.Rate, Until: now.Add(r.For), By: r.By, Why: r.Why}, correlation,
+	inc, correlation := p.suspectIn(t.Key)
+	p.start(now, inc, Action{Task: t, Rate: terms.Rate, Until: now.Add(time.Duration(terms.For)), By: by, Why: why}, correlation,
 		func(k sample.TaskKey) []detect.Point { return window(inc.Signal, k) }, &out)
 	return out, nil
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quell-dev/quell/internal/command"
 	"github.com/quell-dev/quell/internal/detect"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
@@ -369,17 +370,18 @@ func (w *world) stop() {
 
 // operator carries out cap and uncap.
 func (w *world) operator(verb string, args []string) {
-	r := plan.Request{Task: w.task(args[0]).Task, By: "ann", Rate: 0.1, For: 5 * time.Minute}
+	task, by, why := w.task(args[0]).Task, "ann", ""
+	terms := command.Terms{Rate: 0.1, For: command.Duration(5 * time.Minute)}
 	for _, arg := range args[1:] {
 		switch k, v, _ := strings.Cut(arg, "="); k {
 		case "rate":
-			r.Rate = w.number(v)
+			terms.Rate = w.number(v)
 		case "for":
-			r.For = w.duration(v)
+			terms.For = command.Duration(w.duration(v))
 		case "by":
-			r.By = v
+			by = v
 		case "why":
-			r.Why = v
+			why = v
 		default:
 			w.t.Fatalf("%s: %q", verb, arg)
 		}
@@ -387,9 +389,9 @@ func (w *world) operator(verb string, args []string) {
 	var err error
 	w.both(func(b *brain) (out plan.Output) {
 		if verb == "uncap" {
-			out, err = b.p.UncapTask(w.now.at, r.Task.Key, r.Why)
+			out, err = b.p.UncapTask(w.now.at, task.Key, why)
 		} else {
-			out, err = b.p.CapFor(w.now.at, r, b.d.Window)
+			out, err = b.p.CapFor(w.now.at, task, terms, by, why, b.d.Window)
 		}
 		if err != nil && (!errors.Is(err, plan.ErrRefused) || len(out.Actions)+len(out.Incidents) > 0) {
 			w.t.Fatalf("%v with %+v", err, out)
