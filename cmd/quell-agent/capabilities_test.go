@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/command"
 	"github.com/quell-dev/quell/internal/quelltest"
 	"github.com/quell-dev/quell/internal/sample"
 )
@@ -299,11 +300,11 @@ exec setpriv --reuid "$user" --regid "$user" --clear-groups --bounding-set "$cap
 		missing := slices.ContainsFunc(row.works, func(f string) bool { return f != "cap" && !o.works[f] })
 		return s.Intervals >= 3 && !missing || s.Intervals >= 40
 	})
-	done, err := d.Cap(t.Context(), api.CapRequest{Task: delegated, Rate: 0.5, For: "1m", Reason: "test"})
+	done, err := d.Command(t.Context(), command.CapTask(delegated, 0.5, time.Minute, "test"))
 	o.works["cap"] = err == nil && done.ID != ""
 	o.said += fmt.Sprintf("cap: %v\n", err)
 	// What was not delegated stays out of reach.
-	if _, err := d.Cap(t.Context(), api.CapRequest{Task: m.cgroups["uprobe"], Rate: 0.5, For: "1m", Reason: "test"}); err == nil {
+	if _, err := d.Command(t.Context(), command.CapTask(m.cgroups["uprobe"], 0.5, time.Minute, "test")); err == nil {
 		t.Error("it capped a task that was not delegated to it")
 	}
 	return o

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/command"
 	"github.com/quell-dev/quell/internal/quelltest"
 )
 
@@ -222,15 +223,15 @@ func (c *limited) quota() string {
 // cap asks the agent for a cap to 0.1 CPU-s/s, for an hour.
 func (d *running) cap(c *limited) {
 	d.t.Helper()
-	d.capFor(c, "1h")
+	d.capFor(c, time.Hour)
 }
 
 // capFor asks for it as soon as the agent follows the task.
-func (d *running) capFor(c *limited, lease string) {
+func (d *running) capFor(c *limited, lease time.Duration) {
 	d.t.Helper()
 	var err error
 	quelltest.Until(d.t, 20*time.Second, c.path+" can be capped", func() bool {
-		_, err = d.Cap(d.t.Context(), api.CapRequest{Task: c.path, Rate: 0.1, For: lease, Reason: "test"})
+		_, err = d.Command(d.t.Context(), command.CapTask(c.path, 0.1, lease, "test"))
 		var refused *api.RefusedError
 		return !errors.As(err, &refused) || refused.Status != 404
 	})

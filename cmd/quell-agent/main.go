@@ -21,9 +21,9 @@ var version = "devel"
 // codes are daemon's.
 const exitHung = 3
 
-func main() { os.Exit(daemon.Main(context.Background(), command(), os.Stderr)) }
+func main() { os.Exit(daemon.Main(context.Background(), rootCommand(), os.Stderr)) }
 
-func command() *cobra.Command {
+func rootCommand() *cobra.Command {
 	var f *daemon.Config[config.Agent]
 	root := &cobra.Command{
 		Use:   "quell-agent",

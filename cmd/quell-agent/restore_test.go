@@ -111,7 +111,7 @@ func TestOverdueOfADeadAgent(t *testing.T) {
 	args := append(settings(dir), "--config", configFile(t, dir, fmt.Sprintf("/quell-test-cmd-%d-dead-*", os.Getpid())))
 	d := start(t, dir, args...)
 	d.cap(long)
-	d.capFor(short, "3s")
+	d.capFor(short, 3*time.Second)
 	d.kill()
 	until := time.Now().Add(3 * time.Second)
 	if code, did := restoreOverdue(t, args); time.Now().Before(until.Add(-time.Second)) && (code != 0 || len(did.InForce) != 2 || did.Agent != "" || short.quota() != "10000 100000") {
@@ -143,7 +143,7 @@ func TestOverdueOfAStoppedAgent(t *testing.T) {
 	dir := state(t)
 	args := append(settings(dir), "--config", configFile(t, dir, cg.path))
 	d := start(t, dir, args...)
-	d.capFor(cg, "2s")
+	d.capFor(cg, 2*time.Second)
 	if err := d.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +186,7 @@ func TestOverdueBesideALiveAgent(t *testing.T) {
 	dir := state(t)
 	args := append(settings(dir), "--config", configFile(t, dir, cg.path))
 	d := start(t, dir, args...)
-	d.capFor(cg, "1s")
+	d.capFor(cg, time.Second)
 	quelltest.Until(t, 20*time.Second, "the lease ends", func() bool {
 		if code, did := restoreOverdue(t, args, "--grace", "0s"); code != 0 || len(did.Undone) != 0 || did.Agent == agentHung {
 			t.Fatalf("exit %d, %+v", code, did)

@@ -5,68 +5,54 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
-	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/quell-dev/quell/internal/api"
 	"github.com/quell-dev/quell/internal/api/cluster"
+	"github.com/quell-dev/quell/internal/command"
 	"github.com/quell-dev/quell/internal/plan"
-	"github.com/quell-dev/quell/internal/sample"
 )
 
-// The agent takes changes from whoever may open its socket and writes down who
-// it was and why; so there must be a why.
-func reasonFlag(cmd *cobra.Command, reason *string) {
-	cmd.Flags().StringVar(reason, "reason", "", "why, for the audit log (required)")
+// reasonFlag is for every command: the agent writes down who gave it and why.
+func reasonFlag(cmd *cobra.Command, why *string) {
+	cmd.Flags().StringVar(why, "reason", "", "why, for the audit log (required)")
 }
 
-func needReason(reason string) error {
-	if strings.TrimSpace(reason) == "" {
-		return &usageError{errors.New("--reason is missing: every change is written down with its reason"), `add --reason "why"`}
+// explained says what to do about a command that is not valid.
+func explained(err error, why string) error {
+	if err != nil && command.ValidateWhy(why) != nil {
+		return &usageError{err, `add --reason "why"`}
 	}
-	return nil
+	return err
 }
 
-// oneWhom wants a task, or tasks by what they have in common.
-func oneWhom(cmd *cobra.Command, args []string) error {
-	n := len(args)
-	for _, flag := range []string{"job", "class", "all"} {
-		if cmd.Flags().Changed(flag) {
-			n++
-		}
+// leaseFlag is how long a cap lasts.
+func leaseFlag(cmd *cobra.Command, lease *command.Duration, usage string) {
+	cmd.Flags().TextVar(lease, "for", *lease, usage+", a `duration` from 1s to 24h")
+	if *lease == 0 {
+		cmd.Flags().Lookup("for").DefValue = "" // help shows no default
 	}
-	if n != 1 {
-		return fmt.Errorf("want one TASK, or one of --job, --class, --all; got %d", n)
-	}
-	return nil
 }
 
-// whomFlags add what tasks are named by in place of one by its name.
-func whomFlags(cmd *cobra.Command, m *api.Many) {
-	cmd.Flags().StringVar(&m.Job, "job", "", "all tasks of a job, in place of TASK")
-	cmd.Flags().StringVar(&m.Class, "class", "", "all tasks of a class: latency-sensitive, batch or best-effort")
-	cmd.Flags().BoolVar(&m.All, "all", false, "all tasks")
+// targetFlags add what tasks are named by in place of one by its name.
+func targetFlags(cmd *cobra.Command, t *command.Target) {
+	cmd.Flags().StringVar(&t.Job, "job", "", "all tasks of a job, in place of TASK")
+	cmd.Flags().StringVar(&t.Class, "class", "", "all tasks of a class: latency-sensitive, batch or best-effort")
+	cmd.Flags().BoolVar(&t.All, "all", false, "all tasks")
 	// The flag is there, so there is no error.
 	_ = cmd.RegisterFlagCompletionFunc("class", cobra.FixedCompletions([]string{"latency-sensitive", "batch", "best-effort"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// whom reads whom a command is about.
-func whom(args []string, m api.Many) (task string, err error) {
-	if len(args) == 1 {
-		return args[0], nil
+// nameTask puts TASK into a target. An empty one, perhaps a variable that is not
+// set, names nothing, whatever the flags say.
+func nameTask(t *command.Target, args []string) {
+	switch {
+	case len(args) == 1 && args[0] == "":
+		*t = command.Target{}
+	case len(args) == 1:
+		t.Task = args[0]
 	}
-	if m.Class != "" {
-		if _, err := sample.ParseClass(m.Class); err != nil {
-			return "", fmt.Errorf("--class: %w", err)
-		}
-	}
-	if m == (api.Many{}) {
-		return "", errors.New("want one TASK, or one of --job, --class, --all that is not empty")
-	}
-	return "", nil
 }
 
 // done tells people, or programs, what the agent did. Of several tasks it is a no
@@ -91,11 +77,11 @@ func (a *app) done(d api.Done, err error) error {
 }
 
 func (a *app) cap() *cobra.Command {
-	var r api.CapRequest
-	var lease time.Duration
+	var why string
+	var c command.Cap
 	var at *scope
 	cmd := &cobra.Command{
-		Use: "cap TASK --rate R --for D --reason TEXT", Short: "hold a task to a CPU rate for a while", Args: oneWhom,
+		Use: "cap TASK --rate R --for D --reason TEXT", Short: "hold a task to a CPU rate for a while", Args: cobra.MaximumNArgs(1),
 		Long: `cap holds a task to a rate of CPU seconds a second until its time is over, quell uncap
 ends it, or the agent stops. It works in every mode of enforcement. The agent refuses to
 cap what is latency-sensitive or marked never-cap. If the task is a suspect of an open
@@ -110,65 +96,47 @@ which an operator's token lets do that ($QUELL_TOKEN or --token-file).`,
   quell cap encode --machine host-17 --rate 0.1 --for 5m --reason "redis suffers there"`,
 		ValidArgsFunction: a.completeTask,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			switch {
-			case !(r.Rate > 0) || math.IsInf(r.Rate, 0):
-				return fmt.Errorf("--rate %v: want CPU seconds a second above 0, e.g. 0.1", r.Rate)
-			case lease < plan.MinCap:
-				return fmt.Errorf("--for %v: want %v or more, e.g. 5m", lease, plan.MinCap)
-			}
-			if err := needReason(r.Reason); err != nil {
-				return err
-			}
-			var err error
-			if r.Task, err = whom(args, r.Many); err != nil {
-				return err
-			}
-			r.For = lease.String()
-			return a.act(cmd, at, func(ctx context.Context, c *api.Client) (api.Done, error) { return c.Cap(ctx, r) },
-				cluster.Command{Why: r.Reason, Cap: &cluster.Cap{Whom: cluster.Whom{Task: r.Task, Many: r.Many}, Rate: r.Rate, For: r.For}})
+			nameTask(&c.Target, args)
+			return a.act(cmd, at, command.Command{Why: why, Cap: &c})
 		},
 	}
-	cmd.Flags().Float64Var(&r.Rate, "rate", 0, "CPU seconds a second (required)")
-	cmd.Flags().DurationVar(&lease, "for", 0, "how long (required)")
-	whomFlags(cmd, &r.Many)
+	cmd.Flags().Float64Var(&c.Rate, "rate", 0, "CPU seconds a second, 0.001 to 1024 (required)")
+	leaseFlag(cmd, &c.For, "how long (required)")
+	targetFlags(cmd, &c.Target)
 	at = a.addScope(cmd)
-	reasonFlag(cmd, &r.Reason)
+	reasonFlag(cmd, &why)
 	return a.withJSON(cmd)
 }
 
 func (a *app) uncap() *cobra.Command {
-	var r api.UncapRequest
+	var why string
+	var target command.Target
 	var at *scope
 	cmd := &cobra.Command{
-		Use: "uncap TASK --reason TEXT", Short: "end a cap before its time", Args: oneWhom,
+		Use: "uncap TASK --reason TEXT", Short: "end a cap before its time", Args: cobra.MaximumNArgs(1),
 		Long: "uncap ends a cap of quell's, an operator's or its own, and puts back the limit that was there before.",
 		Example: `  quell uncap encode --reason "moved to another machine"
   quell uncap --job encode --cluster --reason "ticket 4711 is closed"
   quell uncap --all --reason "maintenance"`,
 		ValidArgsFunction: a.completeTask,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := needReason(r.Reason); err != nil {
-				return err
-			}
-			var err error
-			if r.Task, err = whom(args, r.Many); err != nil {
-				return err
-			}
-			return a.act(cmd, at, func(ctx context.Context, c *api.Client) (api.Done, error) { return c.Uncap(ctx, r) },
-				cluster.Command{Why: r.Reason, Uncap: &cluster.Whom{Task: r.Task, Many: r.Many}})
+			nameTask(&target, args)
+			return a.act(cmd, at, command.Command{Why: why, Uncap: &target})
 		},
 	}
-	whomFlags(cmd, &r.Many)
+	targetFlags(cmd, &target)
 	at = a.addScope(cmd)
-	reasonFlag(cmd, &r.Reason)
+	reasonFlag(cmd, &why)
 	return a.withJSON(cmd)
 }
 
 func (a *app) protect() *cobra.Command {
-	var r api.ProtectRequest
+	var why string
+	var target command.Target
+	var off bool
 	var at *scope
 	cmd := &cobra.Command{
-		Use: "protect TASK [--off] --reason TEXT", Short: "let others be capped for a task", Args: oneWhom,
+		Use: "protect TASK [--off] --reason TEXT", Short: "let others be capped for a task", Args: cobra.MaximumNArgs(1),
 		Long: `protect makes a task a victim for whom others may be capped although it is not
 latency-sensitive; with --off nobody is capped for it although it is. It does not keep the
 task itself from being capped.
@@ -182,31 +150,23 @@ before all; it holds over a restart of the agent.`,
   quell protect --all --off --machine host-17 --reason "load test there"`,
 		ValidArgsFunction: a.completeTask,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := needReason(r.Reason); err != nil {
-				return err
+			nameTask(&target, args)
+			c := command.Command{Why: why, Protect: &target}
+			if off {
+				c.Protect, c.Unprotect = nil, &target
 			}
-			var err error
-			if r.Task, err = whom(args, r.Many); err != nil {
-				return err
-			}
-			do := cluster.Command{Why: r.Reason}
-			if who := (&cluster.Whom{Task: r.Task, Many: r.Many}); r.Off {
-				do.Unprotect = who
-			} else {
-				do.Protect = who
-			}
-			return a.act(cmd, at, func(ctx context.Context, c *api.Client) (api.Done, error) { return c.Protect(ctx, r) }, do)
+			return a.act(cmd, at, c)
 		},
 	}
-	cmd.Flags().BoolVar(&r.Off, "off", false, "end the protection")
-	whomFlags(cmd, &r.Many)
+	cmd.Flags().BoolVar(&off, "off", false, "end the protection")
+	targetFlags(cmd, &target)
 	at = a.addScope(cmd)
-	reasonFlag(cmd, &r.Reason)
+	reasonFlag(cmd, &why)
 	return a.withJSON(cmd)
 }
 
 func (a *app) enforcement() *cobra.Command {
-	var reason string
+	var why string
 	var at *scope
 	cmd := &cobra.Command{
 		Use: "enforcement [off|advise|on] --reason TEXT", Short: "print or change how far the agent may act", Args: cobra.MaximumNArgs(1),
@@ -226,33 +186,28 @@ quell set by itself at once; operators' caps stay until their end. With --machin
 				}
 				return a.printMode(cmd.Context())
 			}
-			if _, err := plan.ParseMode(args[0]); err != nil {
-				return err
-			}
-			if err := needReason(reason); err != nil {
-				return err
-			}
-			return a.act(cmd, at, func(ctx context.Context, c *api.Client) (api.Done, error) {
-				return c.SetMode(ctx, api.ModeRequest{Mode: args[0], Reason: reason})
-			}, cluster.Command{Why: reason, Enforcement: &cluster.Mode{Mode: args[0]}})
+			return a.act(cmd, at, command.Command{Why: why, Enforcement: &command.Enforcement{Mode: args[0]}})
 		},
 	}
 	at = a.addScope(cmd)
-	reasonFlag(cmd, &reason)
+	reasonFlag(cmd, &why)
 	return a.withJSON(cmd)
 }
 
-// act has this machine's agent do something, or others by way of quell-server.
-func (a *app) act(cmd *cobra.Command, at *scope, local func(context.Context, *api.Client) (api.Done, error), elsewhere cluster.Command) error {
+// act has this machine's agent carry out a command, or others by way of
+// quell-server. One that they would all refuse is not sent.
+func (a *app) act(cmd *cobra.Command, at *scope, c command.Command) error {
+	if err := c.Validate(); err != nil {
+		return explained(err, c.Why)
+	}
 	here, err := at.here(cmd)
 	if err != nil {
 		return err
 	}
 	if here {
-		return a.done(local(cmd.Context(), a.client()))
+		return a.done(a.client().Command(cmd.Context(), c))
 	}
-	elsewhere.Machine, elsewhere.Cluster = at.machine, at.cluster
-	return a.printReplies(at.Command(cmd.Context(), elsewhere))
+	return a.printReplies(at.Command(cmd.Context(), cluster.Command{Machine: at.machine, Cluster: at.cluster, Command: c}))
 }
 
 func (a *app) printMode(ctx context.Context) error {

@@ -100,15 +100,16 @@ func TestClusterAsks(t *testing.T) {
 		want string // asked
 		says string
 	}{
-		{"cap encode --machine host-1 --rate 0.1 --for 5m --reason r", exitOK, `POST /v1/commands {"machine":"host-1","why":"r","cap":{"task":"encode","rate":0.1,"for":"5m0s"}}`, "host-1: done: it is done"},
+		{"cap encode --machine host-1 --rate 0.1 --for 5m --reason r", exitOK, `POST /v1/commands {"machine":"host-1","why":"r","cap":{"task":"encode","rate":0.1,"for":"5m"}}`, "host-1: done: it is done"},
 		{"uncap encode --machine host-1 --reason r", exitOK, `POST /v1/commands {"machine":"host-1","why":"r","uncap":{"task":"encode"}}`, "it is done"},
 		{"protect --class batch --machine host-1 --reason r", exitOK, `POST /v1/commands {"machine":"host-1","why":"r","protect":{"class":"batch"}}`, "it is done"},
 		{"protect --all --off --machine host-1 --reason r", exitOK, `POST /v1/commands {"machine":"host-1","why":"r","unprotect":{"all":true}}`, "it is done"},
+		{"pardon encode --machine host-1 --reason r", exitOK, `POST /v1/commands {"machine":"host-1","why":"r","pardon":{"job":"encode"}}`, "it is done"},
 		{"enforcement on --machine host-1 --reason r", exitOK, `POST /v1/commands {"machine":"host-1","why":"r","enforcement":{"mode":"on"}}`, "it is done"},
-		{"cap --job encode --cluster --rate 0.1 --for 5m --reason r", exitNo, `POST /v1/commands {"cluster":true,"why":"r","cap":{"job":"encode","rate":0.1,"for":"5m0s"}}`,
+		{"cap --job encode --cluster --rate 0.1 --for 5m --reason r", exitNo, `POST /v1/commands {"cluster":true,"why":"r","cap":{"job":"encode","rate":0.1,"for":"5m"}}`,
 			"host-1: in part: capped 1 of the 2 tasks here of job encode\nhost-1: refused: cap /b: refused: it is capped already\nhost-2: refused: it is never-cap\nhost-4: none: no task here is of job encode\nno answer from host-3"},
 		{"uncap --job nobody --cluster --reason r", exitNo, `POST /v1/commands {"cluster":true,"why":"r","uncap":{"job":"nobody"}}`, "host-1: none"},
-		{"cap encode --machine host-9 --rate 0.1 --for 5m --reason r", exitNo, `POST /v1/commands {"machine":"host-9","why":"r","cap":{"task":"encode","rate":0.1,"for":"5m0s"}}`, "what to do: see quell machines"},
+		{"cap encode --machine host-9 --rate 0.1 --for 5m --reason r", exitNo, `POST /v1/commands {"machine":"host-9","why":"r","cap":{"task":"encode","rate":0.1,"for":"5m"}}`, "what to do: see quell machines"},
 		{"incidents --cluster --since 24h --open", exitOK, "GET /v1/incidents?open=true&since=24h0m0s", ""},
 		{"incidents --machine m1 nothing", exitNo, "GET /v1/incidents?id=nothing&machine=m1", `no incident's ID has "nothing" in it`},
 		{"advise-scheduler --job web --since 168h", exitOK, "GET /v1/pairs?job=web&since=168h", "reports"},
@@ -126,9 +127,9 @@ func TestClusterCommandLines(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"cap encode --machine a --cluster --rate 0.1 --for 5m --reason r", "choose one"},
 		{"cap encode --server http://127.0.0.1:1 --rate 0.1 --for 5m --reason r", "for which machine?"},
-		{"cap encode --job web --cluster --rate 0.1 --for 5m --reason r", "want one TASK, or one of"},
-		{"uncap --class web --cluster --reason r", "want one of"},
-		{"protect --job web --cluster", "--reason is missing"},
+		{"cap encode --job web --cluster --rate 0.1 --for 5m --reason r", "want one of task, job, class, all; got task and job"},
+		{"uncap --class web --cluster --reason r", `class "web": want`},
+		{"protect --job web --cluster", "why is empty: want a reason"},
 		{"enforcement --cluster", "say what it is to be"},
 		{"incidents --cluster --state-dir /tmp", "choose one"},
 		{"advise-scheduler --yaml --json", "choose one"},

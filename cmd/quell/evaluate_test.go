@@ -86,9 +86,9 @@ func TestEvaluateReads(t *testing.T) {
 func TestTrialRefuses(t *testing.T) {
 	for args, says := range map[string]string{
 		"trial --reason x":                                         "--budget 0",
-		"trial --budget 1":                                         "--reason is missing",
-		"trial --budget 1 --reason x --rate 0":                     "--rate 0",
-		"trial --budget 1 --reason x --for 1ms":                    "--for 1ms",
+		"trial --budget 1":                                         "why is empty",
+		"trial --budget 1 --reason x --rate 0":                     "rate 0: want",
+		"trial --budget 1 --reason x --for 1ms":                    "for 1ms: want",
 		"trial --budget 1 --reason x --within 0s":                  "--within",
 		"trial --budget 1 --reason x --socket /nowhere/agent.sock": "reach the agent",
 	} {

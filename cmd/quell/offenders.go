@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/command"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/report"
 )
@@ -51,13 +51,16 @@ func (a *app) printOffenders(all []plan.Offender) error {
 }
 
 func (a *app) pardon() *cobra.Command {
-	var r api.PardonRequest
+	var why string
+	var at *scope
 	cmd := &cobra.Command{
 		Use: "pardon JOB --reason TEXT", Short: "take a job off the list of offenders", Args: cobra.ExactArgs(1),
 		Long: `pardon makes the agent forget that caps on a job helped others: it is confined no more,
 until it has offended as often again. A cap that is in force stays until its end
-(quell uncap ends it).`,
-		Example: `  quell pardon encode --reason "it reads its files in pieces now, ticket 4711"`,
+(quell uncap ends it). With --machine or --cluster another machine's agent forgets it, or
+all, by way of quell-server.`,
+		Example: `  quell pardon encode --reason "it reads its files in pieces now, ticket 4711"
+  quell pardon encode --cluster --reason "fixed in release 7"`,
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			var jobs []string
 			if len(args) == 0 {
@@ -71,13 +74,10 @@ until it has offended as often again. A cap that is in force stays until its end
 			return jobs, cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := needReason(r.Reason); err != nil {
-				return err
-			}
-			r.Job = args[0]
-			return a.done(a.client().Pardon(cmd.Context(), r))
+			return a.act(cmd, at, command.Command{Why: why, Pardon: &command.Pardon{Job: args[0]}})
 		},
 	}
-	reasonFlag(cmd, &r.Reason)
+	at = a.addScope(cmd)
+	reasonFlag(cmd, &why)
 	return a.withJSON(cmd)
 }

@@ -30,7 +30,7 @@ func TestPardon(t *testing.T) {
 		code int
 		says string
 	}{
-		{"pardon encode", exitUsage, "--reason is missing"},
+		{"pardon encode", exitUsage, "why is empty"},
 		{"pardon --reason r", exitUsage, "accepts 1 arg"},
 		{"pardon encode --reason r", exitOK, "it is done"},
 		{"pardon nobody --reason r", exitNo, "see quell top"},
@@ -40,7 +40,7 @@ func TestPardon(t *testing.T) {
 			t.Errorf("%s: %d %s%s", c.args, got.code, got.out, got.err)
 		}
 	}
-	if want := `POST /v1/pardon {"job":"encode","reason":"r"}`; !slices.Contains(f.requests(), want) {
+	if want := `POST /v1/commands {"why":"r","pardon":{"job":"encode"}}`; !slices.Contains(f.requests(), want) {
 		t.Errorf("the agent was asked %q, want %s", f.requests(), want)
 	}
 }

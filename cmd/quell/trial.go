@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/command"
 	"github.com/quell-dev/quell/internal/evaluation"
 	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/logbook"
@@ -19,11 +21,11 @@ import (
 
 // trials is what the flags of quell trial say, and what was done.
 type trials struct {
-	budget            int
-	rate              float64
-	lasts, poll, ends time.Duration
-	reason, out       string
-	any               bool
+	budget      int
+	terms       command.Terms // of each cap
+	poll, ends  time.Duration
+	reason, out string
+	any         bool
 
 	tried map[trialKey]bool
 	made  int
@@ -34,7 +36,8 @@ type trials struct {
 type trialKey struct{ victim, suspect sample.TaskName }
 
 func (a *app) trial() *cobra.Command {
-	t := trials{tried: map[trialKey]bool{}, seen: map[string]bool{}}
+	p := plan.Paper()
+	t := trials{terms: command.Terms{Rate: p.Rate, For: command.Duration(p.For)}, tried: map[trialKey]bool{}, seen: map[string]bool{}}
 	cmd := &cobra.Command{
 		Use: "trial --budget N --reason TEXT", Short: "cap reported suspects for a while each, and measure what comes of it", Args: cobra.NoArgs,
 		Long: `trial does what CPI²'s section 7 did: it waits for incidents in which the agent accuses
@@ -51,8 +54,8 @@ for what must not be capped, undoes them by itself, and writes them to its audit
 	}
 	flags := cmd.Flags()
 	flags.IntVar(&t.budget, "budget", 0, "caps at most (required)")
-	flags.Float64Var(&t.rate, "rate", plan.Paper().Rate, "CPU seconds a second")
-	flags.DurationVar(&t.lasts, "for", plan.Paper().For, "how long each")
+	flags.Float64Var(&t.terms.Rate, "rate", t.terms.Rate, "CPU seconds a second, 0.001 to 1024")
+	leaseFlag(cmd, &t.terms.For, "how long each")
 	flags.DurationVar(&t.ends, "within", 24*time.Hour, "wait for incidents so long")
 	flags.DurationVar(&t.poll, "poll", 2*time.Second, "how often the agent is asked")
 	flags.BoolVar(&t.any, "any", false, "also the best suspect where nobody is accused, as the paper did to plot correlations below its threshold")
@@ -65,15 +68,12 @@ func (a *app) runTrials(ctx context.Context, t *trials) error {
 	switch {
 	case t.budget < 1:
 		return fmt.Errorf("--budget %d: want how many caps may be made, 1 or more", t.budget)
-	case !(t.rate > 0) || math.IsInf(t.rate, 0):
-		return fmt.Errorf("--rate %v: want CPU seconds a second above 0, e.g. 0.1", t.rate)
-	case t.lasts < plan.MinCap:
-		return fmt.Errorf("--for %v: want %v or more, e.g. 5m", t.lasts, plan.MinCap)
 	case t.poll <= 0 || t.ends <= 0:
 		return errors.New("--poll and --within: want durations above 0")
 	}
-	if err := needReason(t.reason); err != nil {
-		return err
+	c := t.capping("any of them") // the rest is the same for all
+	if err := cmp.Or(command.ValidateWhy(t.reason), c.Validate()); err != nil {
+		return explained(err, t.reason)
 	}
 	if _, err := a.client().Status(ctx); err != nil {
 		return err
@@ -146,11 +146,15 @@ func capped(inc *incident.Record) bool {
 	return false
 }
 
+func (t *trials) capping(task string) command.Command {
+	return command.Command{Why: "trial: " + t.reason, Cap: &command.Cap{Target: command.Target{Task: task}, Terms: t.terms}}
+}
+
 // try caps a suspect and waits until that is over.
 func (a *app) try(ctx context.Context, t *trials, inc *incident.Record, r *incident.Round) error {
 	t.tried[trialKey{inc.Victim.Name, r.Suspect.Name}] = true
 	task := string(r.Suspect.Name)
-	done, err := a.client().Cap(ctx, api.CapRequest{Task: task, Rate: t.rate, For: t.lasts.String(), Reason: "trial: " + t.reason})
+	done, err := a.client().Command(ctx, t.capping(task))
 	var refused *api.RefusedError
 	if errors.As(err, &refused) {
 		fmt.Fprintf(a.err, "quell: %s was not capped: %v\n", task, err)
@@ -161,7 +165,7 @@ func (a *app) try(ctx context.Context, t *trials, inc *incident.Record, r *incid
 	}
 	t.made++
 	t.seen[inc.ID] = true
-	fmt.Fprintf(a.err, "quell: %d of %d: %s of %s suffers; %s (correlation %.2f) is capped for %s\n", t.made, t.budget, inc.Signal, inc.Victim.Name, task, r.Correlation, t.lasts)
+	fmt.Fprintf(a.err, "quell: %d of %d: %s of %s suffers; %s (correlation %.2f) is capped for %s\n", t.made, t.budget, inc.Signal, inc.Victim.Name, task, r.Correlation, t.terms.For)
 	for ctx.Err() == nil {
 		now, err := a.client().Incident(ctx, inc.ID)
 		if err != nil && ctx.Err() == nil {
@@ -177,8 +181,9 @@ func (a *app) try(ctx context.Context, t *trials, inc *incident.Record, r *incid
 	}
 	last, stop := fresh(ctx)
 	defer stop()
-	if _, err := a.client().Uncap(last, api.UncapRequest{Task: task, Reason: "the trial was ended"}); err != nil && !errors.As(err, &refused) {
-		return fmt.Errorf("uncap %s: %w; its cap ends by itself within %s", task, err, t.lasts)
+	uncap := command.Command{Why: "the trial was ended", Uncap: &command.Target{Task: task}}
+	if _, err := a.client().Command(last, uncap); err != nil && !errors.As(err, &refused) {
+		return fmt.Errorf("uncap %s: %w; its cap ends by itself within %s", task, err, t.terms.For)
 	}
 	return nil
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/command"
 	"github.com/quell-dev/quell/internal/detect"
 	"github.com/quell-dev/quell/internal/host"
 	"github.com/quell-dev/quell/internal/sample"
@@ -97,7 +97,7 @@ func TestTaskInsideACappedOne(t *testing.T) {
 		r.start()
 		defer r.stop()
 		r.pass(30 * time.Second)
-		r.do(api.PathCap, api.CapRequest{Task: "/kept/outer", Rate: 0.1, For: "5m", Reason: "test"})
+		r.do(capping(command.Target{Task: "/kept/outer"}, 0.1, "5m", "test"))
 		r.pass(45 * time.Second)
 		of := slices.DeleteFunc(slices.Clone(r.samples), func(s sample.Sample) bool { return s.Task == detect.OutsideName })
 		for _, s := range of[len(of)-2:] {

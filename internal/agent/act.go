@@ -47,7 +47,7 @@ func (a *Agent) act(now sample.Millis, act plan.Action) error {
 	switch act.Kind {
 	case plan.Cap:
 		err := a.applyCap(now, &act)
-		a.audit(now, act.By, "cap", act, err)
+		a.audit(now, capEntry("cap", &act), err)
 		a.pipeline.Applied(now, act.ID, err)
 		return err
 	case plan.Adjust:
@@ -111,7 +111,7 @@ func (a *Agent) adjustCap(now sample.Millis, act plan.Action) error {
 		return a.undone(now, act.ID, why, o, err)
 	}
 	err = a.applyCap(now, &act)
-	a.audit(now, act.By, "adjust", act, err)
+	a.audit(now, capEntry("adjust", &act), err)
 	if err != nil {
 		a.pipeline.Applied(now, act.ID, err)
 	}
@@ -134,7 +134,7 @@ func (a *Agent) undone(now sample.Millis, id, why string, o enforce.Outcome, err
 	delete(a.unlifted, id)
 	a.degrade("lifting cap "+id, nil)
 	a.Log.Warn("cap ended", "task", o.Change.Task, "why", why, "result", o.Result, "note", o.Note)
-	a.audit(now, "quell", "uncap", plan.Action{ID: id, Task: sample.Task{Name: o.Change.Task}, Why: why + ": " + o.Result.String()}, err)
+	a.audit(now, endEntry(o.Change, why, o.Result), err)
 	a.stats.capsEnded[o.Result.String()]++
 	a.pipeline.Lifted(now, id, o.Result == enforce.TakenOver)
 	return nil
@@ -151,30 +151,6 @@ func (a *Agent) checkCaps(now sample.Millis) {
 	}
 	a.carryOut(now)
 	a.degrade("journal", a.Enforcer.Err())
-}
-
-// auditEntry is one line of the audit log.
-type auditEntry struct {
-	At     sample.Millis   `json:"at"`
-	Who    string          `json:"who"`
-	What   string          `json:"what"`
-	ID     string          `json:"id,omitempty"`
-	Task   sample.TaskName `json:"task,omitempty"`
-	Rate   float64         `json:"rate,omitempty"`
-	IO     plan.IORate     `json:"io,omitzero"`
-	Net    uint64          `json:"net,omitempty"`
-	Until  sample.Millis   `json:"until,omitempty"`
-	Why    string          `json:"why,omitempty"`
-	Result string          `json:"result"`
-}
-
-func (a *Agent) audit(now sample.Millis, who, what string, act plan.Action, err error) {
-	e := auditEntry{At: now, Who: who, What: what, ID: act.ID, Task: act.Task.Name, Rate: act.Rate, IO: act.IO, Net: act.Net, Until: act.Until, Why: act.Why, Result: "ok"}
-	if err != nil {
-		e.Result = err.Error()
-	}
-	a.degrade("audit log", a.disk.audit.Write(e))
-	a.tell(now, wire.Record_KIND_AUDIT, e.ID, e)
 }
 
 // closeLeftOver writes the end of incidents that an earlier agent left open.

@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/command"
 	"github.com/quell-dev/quell/internal/enforce"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
@@ -236,7 +236,7 @@ func TestTaskThatEnds(t *testing.T) {
 		if got := r.agent.tasks[sample.TaskKey{Inode: g.inode, FirstSeen: r.agent.started}]; got == nil || !got.ended {
 			t.Errorf("it is not kept until the window is closed: %+v", got)
 		}
-		r.do(api.PathCap, api.CapRequest{Task: "job-1", Rate: 0.7, For: "2s", Reason: "the new one is meant"})
+		r.do(capping(command.Target{Task: "job-1"}, 0.7, "2s", "the new one is meant"))
 		if got := r.values[again.limit()]; got != "0.7" {
 			t.Errorf("the new one's limit is %q", got)
 		}
@@ -393,7 +393,7 @@ func TestTasksThatCannotBeCounted(t *testing.T) {
 		if v.Note != "split: process 1 is elsewhere; cpi: not in cgroup2" || v.Flags != "split" || v.CPU < 0.49 {
 			t.Errorf("task %+v", v)
 		}
-		if got := r.refused(api.PathCap, api.CapRequest{Task: "job-1", Rate: 0.1, For: "1m", Reason: "x"}, 409); !strings.Contains(got, "not together") {
+		if got := r.refused(capping(command.Target{Task: "job-1"}, 0.1, "1m", "x"), 409); !strings.Contains(got, "not together") {
 			t.Errorf("capping it: %s", got)
 		}
 		if len(r.samples) != 1 || r.samples[0].Cost == r.samples[0].Cost || r.samples[0].CPU < 0.49 {
@@ -414,7 +414,7 @@ func TestOwnCgroupIsNeverCapped(t *testing.T) {
 		r.own = r.add("/batch/agent-1", 1).path
 		r.start()
 		defer r.stop()
-		if got := r.refused(api.PathCap, api.CapRequest{Task: "agent-1", Rate: 1, For: "1m", Reason: "r"}, 409); !strings.Contains(got, "never-cap") {
+		if got := r.refused(capping(command.Target{Task: "agent-1"}, 1, "1m", "r"), 409); !strings.Contains(got, "never-cap") {
 			t.Errorf("got %q", got)
 		}
 	})

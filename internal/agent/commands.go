@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/command"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
 )
@@ -45,68 +47,31 @@ func (a *Agent) find(name string) (*task, error) {
 	return nil, &notFoundError{fmt.Sprintf("%q could be any of %s", name, strings.Join(names, ", "))}
 }
 
-// about says whom a request is about, for people and the audit log.
-func about(name string, m api.Many) string {
-	var all []string
-	for _, part := range []struct{ what, value string }{{"", name}, {"job ", m.Job}, {"class ", m.Class}} {
-		if part.value != "" {
-			all = append(all, part.what+part.value)
-		}
-	}
-	if m.All {
-		all = append(all, "all tasks")
-	}
-	return strings.Join(all, " and ")
-}
-
-// meant resolves whom a request is about: one task, or all that have something in
-// common, in the order of their names.
-func (a *Agent) meant(name string, m api.Many) ([]*task, error) {
-	if m == (api.Many{}) {
-		t, err := a.find(name)
+// resolve finds the tasks that a target names: one task, or all that have
+// something in common, in the order of their names.
+func (a *Agent) resolve(target command.Target) ([]*task, error) {
+	if !target.Many() {
+		t, err := a.find(target.Task)
 		return []*task{t}, err
-	}
-	n := 0
-	for _, given := range []bool{name != "", m.Job != "", m.Class != "", m.All} {
-		if given {
-			n++
-		}
-	}
-	if n != 1 {
-		return nil, fmt.Errorf("%s: want one of a task, a job, a class, or all", about(name, m))
-	}
-	if m.Class != "" {
-		if _, err := sample.ParseClass(m.Class); err != nil {
-			return nil, err
-		}
 	}
 	var all []*task
 	for _, t := range a.tasks {
-		if !t.ended && belongs(&t.Task, m) {
+		if !t.ended && target.Covers(&t.Task) {
 			all = append(all, t)
 		}
 	}
 	if len(all) == 0 {
-		return nil, &notFoundError{"no task here is of " + about("", m)}
+		return nil, &notFoundError{"no task here is of " + target.String()}
 	}
 	slices.SortFunc(all, func(x, y *task) int { return strings.Compare(string(x.Name), string(y.Name)) })
 	return all, nil
 }
 
-// belongs reports whether a task is one of many.
-func belongs(t *sample.Task, m api.Many) bool {
-	return m.All || m.Job != "" && string(t.Job) == m.Job || m.Class != "" && t.Class.String() == m.Class
-}
-
-// each does something to each task that a request is about. The answer for one
-// task is its own; of several it says how many, and which were refused; none of
-// them is an error.
-func (a *Agent) each(name string, m api.Many, what string, do func(*task) (api.Done, error)) (api.Done, error) {
-	tasks, err := a.meant(name, m)
-	if err != nil {
-		return api.Done{}, err
-	}
-	if m == (api.Many{}) {
+// each does something to each of a target's tasks. The answer for one task is its
+// own; of several it says how many, and which were refused; none of them is an
+// error.
+func each(target command.Target, tasks []*task, what string, do func(*task) (api.Done, error)) (api.Done, error) {
+	if !target.Many() {
 		d, err := do(tasks[0])
 		d.Tasks = 1
 		return d, err
@@ -124,48 +89,68 @@ func (a *Agent) each(name string, m api.Many, what string, do func(*task) (api.D
 	if sum.Tasks == 0 {
 		return api.Done{}, errors.Join(errs...)
 	}
-	sum.Message = fmt.Sprintf("%s %d of the %d tasks here of %s", what, sum.Tasks, len(tasks), about("", m))
+	sum.Message = fmt.Sprintf("%s %d of the %d tasks here of %s", what, sum.Tasks, len(tasks), target)
 	return sum, nil
 }
 
-func (a *Agent) cap(now sample.Millis, who string, r api.CapRequest) (api.Done, error) {
-	lasts, bad := time.ParseDuration(r.For)
-	known := false
-	d, err := a.each(r.Task, r.Many, "capped", func(t *task) (api.Done, error) {
-		known = true
-		id, err := "", bad
+// operate carries out an operator's command, whichever door it came through. What
+// came of it is in the audit log when it returns. A command that is not valid is
+// refused with an *command.InvalidError.
+func (a *Agent) operate(now sample.Millis, operator string, c *command.Command) (api.Done, error) {
+	if err := c.Validate(); err != nil {
+		a.audit(now, invalidEntry(operator, c), err)
+		return api.Done{}, err
+	}
+	switch {
+	case c.Cap != nil:
+		return a.cap(now, operator, c)
+	case c.Uncap != nil:
+		return a.uncap(now, operator, c)
+	case c.Protect != nil:
+		return a.protect(now, operator, c, *c.Protect, true)
+	case c.Unprotect != nil:
+		return a.protect(now, operator, c, *c.Unprotect, false)
+	case c.Enforcement != nil:
+		return a.setMode(now, operator, c)
+	default: // exactly one is set
+		return a.pardon(now, operator, c)
+	}
+}
+
+func (a *Agent) cap(now sample.Millis, operator string, c *command.Command) (api.Done, error) {
+	tasks, err := a.resolve(c.Cap.Target)
+	if err != nil {
+		a.audit(now, commandEntry(operator, c, c.Object()), err)
+		return api.Done{}, err
+	}
+	return each(c.Cap.Target, tasks, "capped", func(t *task) (api.Done, error) {
+		id, err := a.pipeline.Cap(now, t.Task, c.Cap.Terms, operator, c.Why)
 		if err != nil {
-			err = fmt.Errorf("cap %s: for %q: want a duration such as 5m", t.Name, r.For)
-		} else {
-			id, err = a.pipeline.Cap(now, plan.Request{Task: t.Task, Rate: r.Rate, For: lasts, By: who, Why: r.Reason})
-		}
-		if err != nil {
-			name := string(t.Name)
-			if r.Task != "" {
-				name = r.Task // as it was asked for
-			}
-			a.audit(now, who, "cap", plan.Action{Task: sample.Task{Name: sample.TaskName(name)}, Rate: r.Rate, Why: r.Reason}, err)
+			a.audit(now, commandEntry(operator, c, cmp.Or(c.Cap.Task, string(t.Name))), err) // as it was asked for
 			return api.Done{}, err
 		}
 		if err := a.carryOut(now); err != nil { // it is in the audit log
 			return api.Done{}, fmt.Errorf("cap %s: %w", t.Name, err)
 		}
-		return api.Done{ID: id, Message: fmt.Sprintf("capped %s to %g CPU-s/s until %s", t.Name, r.Rate, now.Add(lasts).Time().Format(time.RFC3339))}, nil
+		return api.Done{ID: id, Message: fmt.Sprintf("capped %s to %g CPU-s/s until %s", t.Name, c.Cap.Rate, now.Add(time.Duration(c.Cap.For)).Time().Format(time.RFC3339))}, nil
 	})
-	if err != nil && !known {
-		a.audit(now, who, "cap", plan.Action{Task: sample.Task{Name: sample.TaskName(about(r.Task, r.Many))}, Rate: r.Rate, Why: r.Reason}, err)
-	}
-	return d, err
 }
 
-func (a *Agent) uncap(now sample.Millis, who string, r api.UncapRequest) (api.Done, error) {
-	var capped int
-	d, err := a.each(r.Task, r.Many, "uncapped", func(t *task) (api.Done, error) {
-		if r.Many != (api.Many{}) && !a.pipeline.Capped(t.Key) {
-			return api.Done{}, nil // of many, those that have a cap are meant
+func (a *Agent) uncap(now sample.Millis, operator string, c *command.Command) (d api.Done, err error) {
+	defer func() { a.audit(now, commandEntry(operator, c, c.Object()), err) }()
+	target := *c.Uncap
+	tasks, err := a.resolve(target)
+	if err != nil {
+		return api.Done{}, err
+	}
+	if target.Many() { // those that have a cap are meant
+		tasks = slices.DeleteFunc(tasks, func(t *task) bool { return !a.pipeline.Capped(t.Key) })
+		if len(tasks) == 0 {
+			return api.Done{}, &notFoundError{fmt.Sprintf("no task here of %s has a cap of quell's", target)}
 		}
-		capped++
-		if err := a.pipeline.Uncap(now, t.Key, r.Reason); err != nil {
+	}
+	d, err = each(target, tasks, "uncapped", func(t *task) (api.Done, error) {
+		if err := a.pipeline.Uncap(now, t.Key, c.Why); err != nil {
 			return api.Done{}, err
 		}
 		if err := a.carryOut(now); err != nil {
@@ -173,49 +158,40 @@ func (a *Agent) uncap(now sample.Millis, who string, r api.UncapRequest) (api.Do
 		}
 		return api.Done{Message: fmt.Sprintf("uncapped %s", t.Name)}, nil
 	})
-	if err == nil && r.Many != (api.Many{}) {
-		d.Tasks = capped - len(d.Refused)
-		d.Message = fmt.Sprintf("uncapped %d tasks of %s", d.Tasks, about("", r.Many))
-		if capped == 0 {
-			d, err = api.Done{}, &notFoundError{"no task here of " + about("", r.Many) + " has a cap of quell's"}
-		}
+	if err == nil && target.Many() {
+		d.Message = fmt.Sprintf("uncapped %d tasks of %s", d.Tasks, target)
 	}
-	a.audit(now, who, "uncap", plan.Action{Task: sample.Task{Name: sample.TaskName(about(r.Task, r.Many))}, Why: r.Reason}, err)
 	return d, err
 }
 
-func (a *Agent) protect(now sample.Millis, who string, r api.ProtectRequest) (api.Done, error) {
-	what := "protect"
-	if r.Off {
-		what = "unprotect"
-	}
-	tasks, err := a.meant(r.Task, r.Many)
+// protect has others capped for a target's tasks, also for those to come, or not.
+func (a *Agent) protect(now sample.Millis, operator string, c *command.Command, target command.Target, on bool) (api.Done, error) {
+	tasks, err := a.resolve(target)
 	var none *notFoundError
-	if r.Many != (api.Many{}) && errors.As(err, &none) {
+	if target.Many() && errors.As(err, &none) {
 		err = nil // it counts for those that come
 	}
 	if err == nil {
-		name := ""
-		if r.Many == (api.Many{}) {
-			name = string(tasks[0].Name)
+		if !target.Many() {
+			target.Task = string(tasks[0].Name)
 		}
-		a.overrides.say(protection{Task: name, Many: r.Many, On: !r.Off})
+		a.overrides.say(protection{Target: target, On: on})
 		for _, t := range a.tasks {
 			a.shield(t)
 		}
-		if name != "" && !r.Off == tasks[0].Helped() {
-			a.overrides.tidy(tasks[0], !r.Off)
+		if !target.Many() && on == tasks[0].Helped() {
+			a.overrides.tidy(tasks[0], on)
 		}
 		err = a.disk.saveOverrides(&a.overrides)
 	}
-	a.audit(now, who, what, plan.Action{Task: sample.Task{Name: sample.TaskName(about(r.Task, r.Many))}, Why: r.Reason}, err)
+	a.audit(now, commandEntry(operator, c, c.Object()), err)
 	switch {
 	case err != nil:
 		return api.Done{}, err
-	case r.Many == (api.Many{}):
-		return api.Done{Message: fmt.Sprintf("%sed %s", what, tasks[0].Name), Tasks: 1}, nil
+	case !target.Many():
+		return api.Done{Message: fmt.Sprintf("%sed %s", c.Kind(), target), Tasks: 1}, nil
 	}
-	return api.Done{Message: fmt.Sprintf("%sed %s, of which %d are here now", what, about("", r.Many), len(tasks)), Tasks: len(tasks)}, nil
+	return api.Done{Message: fmt.Sprintf("%sed %s, of which %d are here now", c.Kind(), target, len(tasks)), Tasks: len(tasks)}, nil
 }
 
 // shield sets whether others may be capped for a task: as operators said, else as
@@ -227,8 +203,8 @@ func (a *Agent) shield(t *task) {
 	}
 }
 
-func (a *Agent) setMode(now sample.Millis, who string, r api.ModeRequest) (api.Done, error) {
-	m, err := plan.ParseMode(r.Mode)
+func (a *Agent) setMode(now sample.Millis, operator string, c *command.Command) (api.Done, error) {
+	m, err := plan.ParseMode(c.Enforcement.Mode)
 	if err == nil {
 		a.overrides.Mode = m.String()
 		policy := a.pipeline.Policy()
@@ -236,23 +212,23 @@ func (a *Agent) setMode(now sample.Millis, who string, r api.ModeRequest) (api.D
 		a.pipeline.SetMode(now, m, a.config.Tries(policy))
 		err = errors.Join(a.carryOut(now), a.disk.saveOverrides(&a.overrides))
 	}
-	a.audit(now, who, "enforcement "+r.Mode, plan.Action{Why: r.Reason}, err)
+	a.audit(now, commandEntry(operator, c, ""), err)
 	if err != nil {
 		return api.Done{}, err
 	}
 	return api.Done{Message: "enforcement is " + m.String()}, nil
 }
 
-func (a *Agent) pardon(now sample.Millis, who string, r api.PardonRequest) (api.Done, error) {
-	err := a.pipeline.Pardon(sample.JobName(r.Job))
+func (a *Agent) pardon(now sample.Millis, operator string, c *command.Command) (api.Done, error) {
+	err := a.pipeline.Pardon(sample.JobName(c.Pardon.Job))
 	if err == nil {
 		err = a.disk.saveOffenders(a.offenders())
 	}
-	a.audit(now, who, "pardon", plan.Action{Task: sample.Task{Name: sample.TaskName("job " + r.Job)}, Why: r.Reason}, err)
+	a.audit(now, commandEntry(operator, c, c.Object()), err)
 	if err != nil {
 		return api.Done{}, err
 	}
-	return api.Done{Message: "forgot what " + r.Job + " did"}, nil
+	return api.Done{Message: "forgot what " + c.Pardon.Job + " did"}, nil
 }
 
 // overrides are what operators changed at run time.
@@ -263,11 +239,10 @@ type overrides struct {
 	Protect   []protection `json:"protect,omitempty"`
 }
 
-// protection is what an operator said of a task, or of many: whether others may be
-// capped for them.
+// protection is what an operator said of a task, by its whole name, or of many:
+// whether others may be capped for them.
 type protection struct {
-	Task string `json:"task,omitempty"`
-	api.Many
+	command.Target
 	On bool `json:"on"`
 }
 
@@ -284,18 +259,11 @@ func (p *protection) rank() int {
 	return 1
 }
 
-func (p *protection) covers(t *sample.Task) bool {
-	if p.Task != "" {
-		return string(t.Name) == p.Task
-	}
-	return belongs(t, p.Many)
-}
-
 // said is what was said of a task, if something was.
 func (o *overrides) said(t *sample.Task) (on, said bool) {
 	best := 0
 	for i := range o.Protect {
-		if p := &o.Protect[i]; p.covers(t) && p.rank() > best {
+		if p := &o.Protect[i]; p.Covers(t) && p.rank() > best {
 			best, on = p.rank(), p.On
 		}
 	}
@@ -304,7 +272,7 @@ func (o *overrides) said(t *sample.Task) (on, said bool) {
 
 // say notes what an operator says; it replaces what was said before of the same.
 func (o *overrides) say(p protection) {
-	o.Protect = slices.DeleteFunc(o.Protect, func(q protection) bool { return q.Task == p.Task && q.Many == p.Many })
+	o.Protect = slices.DeleteFunc(o.Protect, func(q protection) bool { return q.Target == p.Target })
 	o.Protect = append(o.Protect, p)
 }
 
@@ -325,7 +293,7 @@ func (o *overrides) tidy(t *task, on bool) {
 // migrate takes over what an older agent wrote.
 func (o *overrides) migrate() {
 	for _, name := range o.Protected {
-		o.say(protection{Task: name, On: true})
+		o.say(protection{Target: command.Target{Task: name}, On: true})
 	}
 	o.Protected = nil
 }

@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/command"
 	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/wire"
 )
@@ -26,12 +26,12 @@ func TestCommandsAboutMany(t *testing.T) {
 		if other := string(r.task("/batch/job-2").Job); other != job {
 			t.Fatalf("jobs %s and %s", job, other)
 		}
-		d := r.do(api.PathCap, api.CapRequest{Many: api.Many{Job: job}, Rate: 0.25, For: "3m", Reason: "both"})
+		d := r.do(capping(command.Target{Job: job}, 0.25, "3m", "both"))
 		if d.Tasks != 2 || len(d.Refused) != 0 || r.values["/cg/batch/job-1/cpu.max"] != "0.25" || r.values["/cg/batch/job-2/cpu.max"] != "0.25" {
 			t.Errorf("%+v, limits %s, %s", d, r.values["/cg/batch/job-1/cpu.max"], r.values["/cg/batch/job-2/cpu.max"])
 		}
 		// Of all tasks, some may never be capped, and these two are.
-		d = r.do(api.PathCap, api.CapRequest{Many: api.Many{All: true}, Rate: 0.25, For: "3m", Reason: "all"})
+		d = r.do(capping(command.Target{All: true}, 0.25, "3m", "all"))
 		all := strings.Join(d.Refused, "\n")
 		for _, want := range []string{"/web/1: refused: it is latency-sensitive", "/batch/job-1: refused: it is capped already", "/sys/sshd: refused: it is marked never-cap"} {
 			if !strings.Contains(all, want) {
@@ -50,25 +50,19 @@ func TestCommandsAboutMany(t *testing.T) {
 		if refused != len(d.Refused) {
 			t.Errorf("%d refusals in the audit log, %d told", refused, len(d.Refused))
 		}
-		d = r.do(api.PathUncap, api.UncapRequest{Many: api.Many{Job: job}, Reason: "enough"})
+		d = r.do(uncapping(command.Target{Job: job}, "enough"))
 		if d.Tasks != 2 || r.values["/cg/batch/job-1/cpu.max"] != "max" || r.values["/cg/batch/job-2/cpu.max"] != "max" {
 			t.Errorf("%+v, limit %s", d, r.values["/cg/batch/job-1/cpu.max"])
 		}
-		if text := r.refused(api.PathUncap, api.UncapRequest{Many: api.Many{Job: job}, Reason: "again"}, http.StatusNotFound); !strings.Contains(text, "has a cap") {
+		if text := r.refused(uncapping(command.Target{Job: job}, "again"), http.StatusNotFound); !strings.Contains(text, "has a cap") {
 			t.Errorf("none is capped: %s", text)
 		}
-		r.do(api.PathUncap, api.UncapRequest{Many: api.Many{All: true}, Reason: "end"})
+		r.do(uncapping(command.Target{All: true}, "end"))
 		if n := len(r.status().Caps); n != 0 {
 			t.Errorf("%d caps are left", n)
 		}
-		for want, m := range map[string]api.Many{"no task here is of job nothing": {Job: "nothing"}, "want one of a task": {Job: job, All: true}, `class "web"`: {Class: "web"}} {
-			status := http.StatusConflict
-			if m.Job == "nothing" {
-				status = http.StatusNotFound
-			}
-			if text := r.refused(api.PathCap, api.CapRequest{Many: m, Rate: 1, For: "1m", Reason: "r"}, status); !strings.Contains(text, want) {
-				t.Errorf("%+v: %s", m, text)
-			}
+		if text := r.refused(capping(command.Target{Job: "nothing"}, 1, "1m", "r"), http.StatusNotFound); !strings.Contains(text, "no task here is of job nothing") {
+			t.Errorf("a job that is not here: %s", text)
 		}
 	})
 }
@@ -96,30 +90,25 @@ func TestProtectMany(t *testing.T) {
 			}
 		}
 		helped("/web/1")
-		say := func(q api.ProtectRequest) {
-			t.Helper()
-			q.Reason = "r"
-			r.do(api.PathProtect, q)
-		}
-		say(api.ProtectRequest{Many: api.Many{All: true}, Off: true})
+		r.do(protecting(command.Target{All: true}, false, "r"))
 		helped()
-		say(api.ProtectRequest{Many: api.Many{Class: "batch"}})
+		r.do(protecting(command.Target{Class: "batch"}, true, "r"))
 		helped("/batch/job-1", "/batch/job-2")
 		job := string(r.task("/batch/job-1").Job)
-		say(api.ProtectRequest{Many: api.Many{Job: job}, Off: true})
+		r.do(protecting(command.Target{Job: job}, false, "r"))
 		helped()
-		say(api.ProtectRequest{Task: "job-2"})
+		r.do(protecting(command.Target{Task: "job-2"}, true, "r"))
 		helped("/batch/job-2")
 		r.stop()
 		r = newRig(t, m, dir)
 		r.start()
 		defer r.stop()
 		helped("/batch/job-2")
-		say(api.ProtectRequest{Task: "job-2", Off: true}) // as its job: nothing need be kept of it
+		r.do(protecting(command.Target{Task: "job-2"}, false, "r")) // as its job: nothing need be kept of it
 		if n := len(r.agent.overrides.Protect); n != 3 {
 			t.Errorf("%d are kept, want those of all, the class and the job: %+v", n, r.agent.overrides.Protect)
 		}
-		say(api.ProtectRequest{Many: api.Many{Job: "later"}})
+		r.do(protecting(command.Target{Job: "later"}, true, "r"))
 		r.add("/batch/later-1", 0.5)
 		r.pass(time.Minute)
 		if v := r.task("/batch/later-1"); string(v.Job) != "later" || !v.Helped() {
@@ -136,7 +125,7 @@ func TestNobodyIsCappedForTheUnprotected(t *testing.T) {
 		r.suffering(noisy)
 		r.start()
 		defer r.stop()
-		r.do(api.PathProtect, api.ProtectRequest{Many: api.Many{Class: "latency-sensitive"}, Off: true, Reason: "load test"})
+		r.do(protecting(command.Target{Class: "latency-sensitive"}, false, "load test"))
 		r.learn()
 		noisy.set(1.5)
 		r.pass(4 * time.Minute)

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/command"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/spec"
@@ -81,7 +81,7 @@ func TestOperatorsCapsEndWithTheAgent(t *testing.T) {
 		noisy := r.add("/batch/noisy-1", 1)
 		r.start()
 		r.pass(time.Minute)
-		r.do(api.PathCap, api.CapRequest{Task: "noisy-1", Rate: 0.5, For: "2h", Reason: "ticket 4711"})
+		r.do(capping(command.Target{Task: "noisy-1"}, 0.5, "2h", "ticket 4711"))
 		if got := r.values[noisy.limit()]; got != "0.5" {
 			t.Fatalf("the limit is %q", got)
 		}
@@ -151,7 +151,7 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 			if s.Mode != plan.Advise {
 				t.Errorf("%s: the mode is %v", c.text, s.Mode)
 			}
-			r.do(api.PathMode, api.ModeRequest{Mode: "off", Reason: "r"}) // writes overrides.json
+			r.do(enforcing("off", "r")) // writes overrides.json
 			r.stop()
 			if got := slurp(t, dir, c.file+".unreadable"); got != c.text {
 				t.Errorf("%q was kept as %q", c.text, got)

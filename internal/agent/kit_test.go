@@ -515,28 +515,6 @@ func (r *rig) call(method, path string, in any) (int, []byte) {
 	return w.Code, w.Body.Bytes()
 }
 
-// do makes a request that must work.
-func (r *rig) do(path string, in any) api.Done {
-	r.t.Helper()
-	status, body := r.call("POST", path, in)
-	var d api.Done
-	if err := json.Unmarshal(body, &d); status != http.StatusOK || err != nil || d.Message == "" {
-		r.t.Fatalf("POST %s %+v: %d %s", path, in, status, body)
-	}
-	return d
-}
-
-// refused makes a request that must not work, and returns why it did not.
-func (r *rig) refused(path string, in any, want int) string {
-	r.t.Helper()
-	status, body := r.call("POST", path, in)
-	var f api.Failure
-	if err := json.Unmarshal(body, &f); status != want || err != nil || f.Error == "" {
-		r.t.Fatalf("POST %s %+v: %d %s; want a refusal with %d", path, in, status, body, want)
-	}
-	return f.Error
-}
-
 // audit returns the lines of the audit log.
 func (r *rig) audit() (all []auditEntry) {
 	r.t.Helper()

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/command"
 	"github.com/quell-dev/quell/internal/counter"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
@@ -53,7 +53,7 @@ func TestAfterACapThatFailsTheNextRoundWorks(t *testing.T) {
 			t.Errorf("status %+v", s)
 		}
 		r.write = nil
-		done := r.do(api.PathCap, api.CapRequest{Task: "first-1", Rate: 0.1, For: "1m", Reason: "the kernel is well again"})
+		done := r.do(capping(command.Target{Task: "first-1"}, 0.1, "1m", "the kernel is well again"))
 		if got := r.values[first.limit()]; got != "0.1" || done.ID == "" {
 			t.Errorf("the limit is %q", got)
 		}
@@ -72,9 +72,9 @@ func TestAStopWritesOnlyWhatQuellChanged(t *testing.T) {
 		capped, free, was := r.add("/batch/capped-1", 1), r.add("/batch/free-1", 1), r.add("/batch/was-1", 1)
 		r.start()
 		r.pass(time.Second)
-		r.do(api.PathCap, api.CapRequest{Task: "was-1", Rate: 0.1, For: "10m", Reason: "x"})
-		r.do(api.PathUncap, api.UncapRequest{Task: "was-1", Reason: "x"})
-		r.do(api.PathCap, api.CapRequest{Task: "capped-1", Rate: 0.1, For: "10m", Reason: "x"})
+		r.do(capping(command.Target{Task: "was-1"}, 0.1, "10m", "x"))
+		r.do(uncapping(command.Target{Task: "was-1"}, "x"))
+		r.do(capping(command.Target{Task: "capped-1"}, 0.1, "10m", "x"))
 		r.values[free.limit()], r.values[was.limit()] = "0.5", "0.6"
 		var wrote []string
 		r.write = func(file, value string) error { wrote = append(wrote, file+"="+value); return nil }
@@ -97,7 +97,7 @@ func TestAStopWaitsForNothing(t *testing.T) {
 		g := r.add("/batch/job-1", 1)
 		r.start()
 		r.pass(5*time.Second + 100*time.Millisecond)
-		r.do(api.PathCap, api.CapRequest{Task: "job-1", Rate: 0.1, For: "10m", Reason: "x"})
+		r.do(capping(command.Target{Task: "job-1"}, 0.1, "10m", "x"))
 		if !r.source.open {
 			t.Error("no window is open")
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/command"
 	"github.com/quell-dev/quell/internal/plan"
 )
 
@@ -68,11 +69,11 @@ func TestRepeatOffenders(t *testing.T) {
 					t.Errorf("the incident says %q", newest.Advice)
 				}
 
-				r.do(api.PathPardon, api.PardonRequest{Job: "encode", Reason: "it was moved"})
+				r.do(command.Command{Why: "it was moved", Pardon: &command.Pardon{Job: "encode"}})
 				if left := r.offenders(); len(left) != 0 || len(r.status().Caps) != 1 {
 					t.Errorf("after the pardon: %+v, caps %+v", left, r.status().Caps)
 				}
-				if why := r.refused(api.PathPardon, api.PardonRequest{Job: "encode", Reason: "again"}, http.StatusConflict); !strings.Contains(why, "no cap on it is known to have helped") {
+				if why := r.refused(command.Command{Why: "again", Pardon: &command.Pardon{Job: "encode"}}, http.StatusConflict); !strings.Contains(why, "no cap on it is known to have helped") {
 					t.Error(why)
 				}
 				var told []string

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/command"
 	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
@@ -30,7 +31,7 @@ func TestOperatorsCapAndUncap(t *testing.T) {
 		r.start()
 		defer r.stop()
 		at := sample.At(time.Now())
-		d := r.do(api.PathCap, api.CapRequest{Task: "job-1", Rate: 0.25, For: "3m", Reason: "too loud"})
+		d := r.do(capping(command.Target{Task: "job-1"}, 0.25, "3m", "too loud"))
 		if d.ID == "" || !strings.Contains(d.Message, "/batch/job-1 to 0.25 CPU-s/s until 2000-01-01T00:03:00Z") {
 			t.Errorf("answer %+v", d)
 		}
@@ -41,15 +42,15 @@ func TestOperatorsCapAndUncap(t *testing.T) {
 		if s := r.status(); len(s.Caps) != 1 || s.Caps[0] != want {
 			t.Errorf("caps %+v, want %+v", s.Caps, want)
 		}
-		r.refused(api.PathCap, api.CapRequest{Task: "job-1", Rate: 0.1, For: "3m", Reason: "louder"}, http.StatusConflict)
-		r.do(api.PathUncap, api.UncapRequest{Task: "/batch/job-1", Reason: "quiet now"})
+		r.refused(capping(command.Target{Task: "job-1"}, 0.1, "3m", "louder"), http.StatusConflict)
+		r.do(uncapping(command.Target{Task: "/batch/job-1"}, "quiet now"))
 		if got := r.values["/cg/batch/job-1/cpu.max"]; got != "max" || len(r.status().Caps) != 0 {
 			t.Errorf("after the uncap the limit is %q", got)
 		}
-		r.refused(api.PathUncap, api.UncapRequest{Task: "/batch/job-1", Reason: "again"}, http.StatusConflict)
+		r.refused(uncapping(command.Target{Task: "/batch/job-1"}, "again"), http.StatusConflict)
 
 		// A lease ends by itself, whatever the mode.
-		r.do(api.PathCap, api.CapRequest{Task: "/left/over", Rate: 0.25, For: "90s", Reason: "x"})
+		r.do(capping(command.Target{Task: "/left/over"}, 0.25, "90s", "x"))
 		r.pass(89 * time.Second)
 		if got := r.values["/cg/left/over/cpu.max"]; got != "0.25" {
 			t.Errorf("a second before its end the limit is %q", got)
@@ -69,54 +70,71 @@ func TestRefusalsAreAudited(t *testing.T) {
 		r.start()
 		defer r.stop()
 		r.write = func(file, value string) error { t.Errorf("wrote %q to %s", value, file); return nil }
+		task := func(name string) command.Target { return command.Target{Task: name} }
 		for _, c := range []struct {
-			path   string
-			in     any
+			in     command.Command
 			status int
 			want   string // in the answer and in the audit's result
-			what   string
 		}{
-			{api.PathCap, api.CapRequest{Task: "nobody", Rate: 1, For: "1m", Reason: "r"}, 404, `no task is called "nobody"`, "cap"},
-			{api.PathCap, api.CapRequest{Task: "", Rate: 1, For: "1m", Reason: "r"}, 404, `no task is called ""`, "cap"},
-			{api.PathCap, api.CapRequest{Task: "/", Rate: 1, For: "1m", Reason: "r"}, 404, `no task`, "cap"},
-			{api.PathCap, api.CapRequest{Task: "ob-1", Rate: 1, For: "1m", Reason: "r"}, 404, `no task`, "cap"}, // part of a name
-			{api.PathCap, api.CapRequest{Task: "x", Rate: 1, For: "1m", Reason: "r"}, 404, `could be any of /kept/a/x, /kept/b/x`, "cap"},
-			{api.PathCap, api.CapRequest{Task: "/web/1", Rate: 1, For: "1m", Reason: "r"}, 409, "latency-sensitive", "cap"},
-			{api.PathCap, api.CapRequest{Task: "sshd", Rate: 1, For: "1m", Reason: "r"}, 409, "never-cap", "cap"},
-			{api.PathCap, api.CapRequest{Task: "job-1", Rate: 0, For: "1m", Reason: "r"}, 409, "rate 0", "cap"},
-			{api.PathCap, api.CapRequest{Task: "job-1", Rate: -1, For: "1m", Reason: "r"}, 409, "rate -1", "cap"},
-			{api.PathCap, api.CapRequest{Task: "job-1", Rate: 1, For: "soon", Reason: "r"}, 409, `"soon": want a duration`, "cap"},
-			{api.PathCap, api.CapRequest{Task: "job-1", Rate: 1, For: "1ms", Reason: "r"}, 409, "shorter than 1s", "cap"},
-			{api.PathCap, api.CapRequest{Task: "job-1", Rate: 1, For: "-1h", Reason: "r"}, 409, "shorter than 1s", "cap"},
-			{api.PathUncap, api.UncapRequest{Task: "job-1", Reason: "r"}, 409, "no cap of quell's", "uncap"},
-			{api.PathUncap, api.UncapRequest{Task: "nobody", Reason: "r"}, 404, "no task", "uncap"},
-			{api.PathProtect, api.ProtectRequest{Task: "nobody", Reason: "r"}, 404, "no task", "protect"},
-			{api.PathProtect, api.ProtectRequest{Task: "nobody", Off: true, Reason: "r"}, 404, "no task", "unprotect"},
-			{api.PathMode, api.ModeRequest{Mode: "maximal", Reason: "r"}, 409, "want off, advise or on", "enforcement maximal"},
+			{capping(task("nobody"), 1, "1m", "r"), 404, `no task is called "nobody"`},
+			{capping(task("/"), 1, "1m", "r"), 404, `no task`},
+			{capping(task("ob-1"), 1, "1m", "r"), 404, `no task`}, // part of a name
+			{capping(task("x"), 1, "1m", "r"), 404, `could be any of /kept/a/x, /kept/b/x`},
+			{capping(task("/web/1"), 1, "1m", "r"), 409, "latency-sensitive"},
+			{capping(task("sshd"), 1, "1m", "r"), 409, "never-cap"},
+			{capping(task("job-1"), 0, "1m", "r"), 400, "rate 0"},
+			{capping(task("job-1"), 1, "99999h", "r"), 400, "for 99999h"},
+			{uncapping(task("job-1"), "r"), 409, "no cap of quell's"},
+			{uncapping(task("nobody"), "r"), 404, "no task"},
+			{protecting(task("nobody"), true, "r"), 404, "no task"},
+			{protecting(task("nobody"), false, "r"), 404, "no task"},
+			{enforcing("maximal", "r"), 400, "want off, advise or on"},
+			{command.Command{Why: "r", Pardon: &command.Pardon{Job: "nobody"}}, 409, "no cap on it is known to have helped"},
 		} {
 			before := len(r.audit())
-			if got := r.refused(c.path, c.in, c.status); !strings.Contains(got, c.want) {
-				t.Errorf("%+v: %q, want %q", c.in, got, c.want)
+			if got := r.refused(c.in, c.status); !strings.Contains(got, c.want) {
+				t.Errorf("%s: %q, want %q", c.in.String(), got, c.want)
 			}
 			lines := r.audit()
 			if len(lines) != before+1 {
-				t.Fatalf("%+v: %d lines in the audit log", c.in, len(lines)-before)
+				t.Fatalf("%s: %d lines in the audit log", c.in.String(), len(lines)-before)
 			}
 			e := lines[before]
-			if e.Who != "ann" || e.What != c.what || e.Why != "r" || e.At != sample.At(time.Now()) || !strings.Contains(e.Result, c.want) {
-				t.Errorf("%+v: audit %+v", c.in, e)
+			if e.Who != "ann" || e.What != c.in.Kind() || e.Why != "r" || e.At != sample.At(time.Now()) || !strings.Contains(e.Result, c.want) {
+				t.Errorf("%s: audit %+v", c.in.String(), e)
 			}
 		}
-		// What is no request at all is not carried out either.
-		for _, body := range []string{"", "{", "[]", `{"task":"job-1","rate":"fast"}`, `{"task":"job-1","rat":1}`, strings.Repeat(" ", 1<<17)} {
-			r.refused(api.PathCap, body, http.StatusBadRequest)
-		}
-		for _, path := range []string{api.PathCap, api.PathUncap, api.PathProtect, api.PathMode} {
-			if status, _ := r.call("GET", path, nil); status != http.StatusMethodNotAllowed {
-				t.Errorf("GET %s: %d", path, status)
+		// What is no command is not carried out either, and is noted.
+		for _, body := range []string{"", "{", "[]", `{"why":"r","cap":{"task":"job-1","rate":"fast"}}`, `{"why":"r","cap":{"task":"job-1","for":"soon"}}`, `{"whys":"r"}`, strings.Repeat(" ", 1<<17)} {
+			before := len(r.audit())
+			got := r.refused(body, http.StatusBadRequest)
+			lines := r.audit()
+			if len(lines) != before+1 {
+				t.Fatalf("%.40s: %d lines in the audit log", body, len(lines)-before)
 			}
+			if e := lines[before]; e.Who != "ann" || e.What != "unknown command" || e.Result != got {
+				t.Errorf("%.40s: audit %+v, answer %s", body, e, got)
+			}
+		}
+		if status, _ := r.call("GET", api.PathCommands, nil); status != http.StatusMethodNotAllowed {
+			t.Errorf("GET %s: %d", api.PathCommands, status)
+		}
+		// An older quell is told so.
+		if status, body := r.call("POST", "/v1/cap", `{"task":"job-1","rate":0.1,"for":"5m","reason":"r"}`); status != http.StatusNotFound || !strings.Contains(string(body), "the agent's version, test") {
+			t.Errorf("POST /v1/cap: %d %s", status, body)
 		}
 	})
+}
+
+// Whatever is sent, an entry of the audit log is short and can be written.
+func TestEntriesOfInvalidCommands(t *testing.T) {
+	long := strings.Repeat("é", 30000)
+	c := capping(command.Target{Task: long, Job: long}, math.Inf(1), "1m", long)
+	for _, e := range []auditEntry{invalidEntry("ann", &c), unreadEntry("ann", long)} {
+		if text, err := json.Marshal(e); err != nil || len(text) > 2000 {
+			t.Errorf("%d bytes, %v", len(text), err)
+		}
+	}
 }
 
 // A cap that cannot be applied is refused with its cause, and audited.
@@ -126,7 +144,7 @@ func TestCapThatFails(t *testing.T) {
 		r.start()
 		defer r.stop()
 		r.write = func(string, string) error { return errors.New("disk on fire") }
-		if got := r.refused(api.PathCap, api.CapRequest{Task: "job-1", Rate: 1, For: "1m", Reason: "r"}, 409); !strings.Contains(got, "disk on fire") {
+		if got := r.refused(capping(command.Target{Task: "job-1"}, 1, "1m", "r"), 409); !strings.Contains(got, "disk on fire") {
 			t.Errorf("got %q", got)
 		}
 		if a := r.audit(); len(a) != 1 || a[0].Who != "ann" || !strings.Contains(a[0].Result, "disk on fire") {
@@ -149,9 +167,9 @@ func TestOperatorsCapIsARound(t *testing.T) {
 		r.learn()
 		noisy.set(1.5)
 		r.pass(3 * time.Minute)
-		d := r.do(api.PathCap, api.CapRequest{Task: "noisy-1", Rate: 0.1, For: "10m", Reason: "advice taken"})
+		d := r.do(capping(command.Target{Task: "noisy-1"}, 0.1, "10m", "advice taken"))
 		r.pass(4 * time.Minute)
-		r.do(api.PathUncap, api.UncapRequest{Task: "noisy-1", Reason: "done"})
+		r.do(uncapping(command.Target{Task: "noisy-1"}, "done"))
 		inc := r.incidents()[0]
 		if len(inc.Rounds) != 1 || inc.Rounds[0].ID != d.ID || inc.Rounds[0].By != "ann" || inc.Outcome != plan.TruePositive {
 			t.Errorf("incident %+v, round %+v", inc, inc.Rounds)
@@ -166,10 +184,10 @@ func TestProtect(t *testing.T) {
 		r.add("/batch/job-1", 0.5)
 		r.add("/left/over", 0.5)
 		r.start()
-		r.do(api.PathProtect, api.ProtectRequest{Task: "job-1", Reason: "r"})
-		r.do(api.PathProtect, api.ProtectRequest{Task: "job-1", Reason: "again"})
-		r.do(api.PathProtect, api.ProtectRequest{Task: "over", Reason: "r"})
-		r.do(api.PathProtect, api.ProtectRequest{Task: "over", Off: true, Reason: "r"})
+		r.do(protecting(command.Target{Task: "job-1"}, true, "r"))
+		r.do(protecting(command.Target{Task: "job-1"}, true, "again"))
+		r.do(protecting(command.Target{Task: "over"}, true, "r"))
+		r.do(protecting(command.Target{Task: "over"}, false, "r"))
 		check := func() {
 			t.Helper()
 			if !r.task("/batch/job-1").Protected || r.task("/left/over").Protected {
@@ -182,7 +200,7 @@ func TestProtect(t *testing.T) {
 		r.start()
 		defer r.stop()
 		check()
-		r.do(api.PathProtect, api.ProtectRequest{Task: "job-1", Off: true, Reason: "r"})
+		r.do(protecting(command.Target{Task: "job-1"}, false, "r"))
 		if r.task("/batch/job-1").Protected {
 			t.Error("still protected")
 		}
@@ -201,15 +219,15 @@ func TestMode(t *testing.T) {
 		noisy, other := r.add("/batch/noisy-1", 0.05), r.add("/batch/other-1", 0.2)
 		r.suffering(noisy)
 		r.start()
-		r.do(api.PathMode, api.ModeRequest{Mode: "on", Reason: "r"})
+		r.do(enforcing("on", "r"))
 		r.learn()
-		r.do(api.PathCap, api.CapRequest{Task: "other-1", Rate: 0.1, For: "1h", Reason: "r"})
+		r.do(capping(command.Target{Task: "other-1"}, 0.1, "1h", "r"))
 		noisy.set(1.5)
 		r.pass(3 * time.Minute)
 		if got := r.status(); len(got.Caps) != 2 || got.Mode != plan.On {
 			t.Fatalf("status %+v", got)
 		}
-		r.do(api.PathMode, api.ModeRequest{Mode: "off", Reason: "r"})
+		r.do(enforcing("off", "r"))
 		if n, o := r.values[noisy.limit()], r.values[other.limit()]; n != "max" || o != "0.1" {
 			t.Errorf("limits %q of quell's, %q of ann's", n, o)
 		}
@@ -239,7 +257,7 @@ func TestUndoThatFails(t *testing.T) {
 		r := crowd(t)
 		r.start()
 		defer r.stop()
-		d := r.do(api.PathCap, api.CapRequest{Task: "job-1", Rate: 0.25, For: "10s", Reason: "r"})
+		d := r.do(capping(command.Target{Task: "job-1"}, 0.25, "10s", "r"))
 		tries := 0
 		r.write = func(string, string) error { tries++; return errors.New("stuck") }
 		r.pass(15 * time.Second)
@@ -271,7 +289,7 @@ func TestLeftOverCapThatCouldNotBeUndone(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := crowd(t)
 		r.start()
-		r.do(api.PathCap, api.CapRequest{Task: "job-1", Rate: 0.25, For: "10h", Reason: "r"})
+		r.do(capping(command.Target{Task: "job-1"}, 0.25, "10h", "r"))
 		r.write = func(string, string) error { return errors.New("stuck") }
 		if err := r.end(); err == nil {
 			t.Error("a stop that leaves a cap in force says nothing")
@@ -307,9 +325,9 @@ func TestUncapThatFails(t *testing.T) {
 		r := crowd(t)
 		r.start()
 		defer r.stop()
-		r.do(api.PathCap, api.CapRequest{Task: "job-1", Rate: 0.25, For: "1h", Reason: "r"})
+		r.do(capping(command.Target{Task: "job-1"}, 0.25, "1h", "r"))
 		r.write = func(string, string) error { return errors.New("stuck") }
-		if got := r.refused(api.PathUncap, api.UncapRequest{Task: "job-1", Reason: "r"}, 409); !strings.Contains(got, "stuck") {
+		if got := r.refused(uncapping(command.Target{Task: "job-1"}, "r"), 409); !strings.Contains(got, "stuck") {
 			t.Errorf("got %q", got)
 		}
 		r.write = nil

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -18,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/command"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
 )
@@ -93,12 +93,11 @@ func (a *Agent) SocketServer() *http.Server {
 	mux.HandleFunc("GET "+api.PathStatus, func(w http.ResponseWriter, r *http.Request) { answer(a, w, r, a.status) })
 	mux.HandleFunc("GET "+api.PathTasks, func(w http.ResponseWriter, r *http.Request) { answer(a, w, r, a.taskViews) })
 	mux.HandleFunc("GET "+api.PathIncidents, api.IncidentsHandler(a.disk.incidents))
-	mux.HandleFunc("POST "+api.PathCap, func(w http.ResponseWriter, r *http.Request) { command(a, w, r, a.cap) })
-	mux.HandleFunc("POST "+api.PathUncap, func(w http.ResponseWriter, r *http.Request) { command(a, w, r, a.uncap) })
-	mux.HandleFunc("POST "+api.PathProtect, func(w http.ResponseWriter, r *http.Request) { command(a, w, r, a.protect) })
 	mux.HandleFunc("GET "+api.PathOffenders, func(w http.ResponseWriter, r *http.Request) { answer(a, w, r, a.offenders) })
-	mux.HandleFunc("POST "+api.PathPardon, func(w http.ResponseWriter, r *http.Request) { command(a, w, r, a.pardon) })
-	mux.HandleFunc("POST "+api.PathMode, func(w http.ResponseWriter, r *http.Request) { command(a, w, r, a.setMode) })
+	mux.HandleFunc("POST "+api.PathCommands, a.serveCommand)
+	mux.HandleFunc("POST /v1/{other}", func(w http.ResponseWriter, r *http.Request) {
+		api.Fail(w, http.StatusNotFound, fmt.Errorf("the agent has no %s", r.URL.Path), "use the quell of the agent's version, "+a.Version)
+	})
 	return &http.Server{Handler: mux, ConnContext: withPeer, ReadHeaderTimeout: 10 * time.Second}
 }
 
@@ -112,26 +111,35 @@ func answer[T any](a *Agent, w http.ResponseWriter, r *http.Request, get func() 
 	api.Reply(w, http.StatusOK, v)
 }
 
-// command decodes a request and carries it out in the loop's goroutine. What
+// maxBody is the largest request to the socket, in bytes.
+const maxBody = 64 << 10
+
+// serveCommand reads a command and carries it out in the loop's goroutine. What
 // it did or why not is in the audit log before the answer is out.
-func command[R any](a *Agent, w http.ResponseWriter, r *http.Request, do func(now sample.Millis, who string, req R) (api.Done, error)) {
-	var req R
-	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<16))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&req); err != nil {
-		api.Fail(w, http.StatusBadRequest, fmt.Errorf("read request: %w", err), "")
-		return
-	}
-	who, _ := r.Context().Value(peerKey{}).(string)
+func (a *Agent) serveCommand(w http.ResponseWriter, r *http.Request) {
+	operator, _ := r.Context().Value(peerKey{}).(string)
+	var c command.Command
+	unread := api.Decode(http.MaxBytesReader(w, r.Body, maxBody), &c)
 	var done api.Done
 	var refused error
-	if err := a.ask(r.Context(), func() { done, refused = do(sample.At(a.now()), who, req) }); err != nil {
-		api.Fail(w, http.StatusServiceUnavailable, err, "")
-		return
-	}
-	var n *notFoundError
+	err := a.ask(r.Context(), func() {
+		now := sample.At(a.now())
+		if refused = unread; unread != nil {
+			a.audit(now, unreadEntry(operator, ""), errors.New(cut(unread.Error())))
+			return
+		}
+		done, refused = a.operate(now, operator, &c)
+	})
+	var none *notFoundError
+	var invalid *command.InvalidError
 	switch {
-	case errors.As(refused, &n):
+	case err != nil:
+		api.Fail(w, http.StatusServiceUnavailable, err, "")
+	case errors.As(refused, &invalid):
+		api.Fail(w, http.StatusBadRequest, refused, "")
+	case unread != nil:
+		api.Fail(w, http.StatusBadRequest, unread, "use the quell of the agent's version, "+a.Version)
+	case errors.As(refused, &none):
 		api.Fail(w, http.StatusNotFound, refused, "see `quell top --once` for the tasks' names")
 	case refused != nil:
 		api.Fail(w, http.StatusConflict, refused, "")

@@ -5,8 +5,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/quell-dev/quell/internal/api"
 )
 
 // A scrape does not wait for the loop, whatever that is at: it is told what was
@@ -45,7 +43,7 @@ func TestAScrapeDoesNotWaitForTheLoop(t *testing.T) {
 			t.Errorf("when it goes on: %d", code)
 		}
 		// What an operator has done is in the next scrape, whenever the next turn is.
-		r.do(api.PathMode, api.ModeRequest{Mode: "off", Reason: "test"})
+		r.do(enforcing("off", "test"))
 		if _, text := scrape(); !strings.Contains(text, "\nquell_enforcement_mode 0\n") {
 			t.Error("the mode is not the one that was just set")
 		}

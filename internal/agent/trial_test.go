@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quell-dev/quell/internal/api"
 	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/plan"
 )
@@ -98,12 +97,12 @@ func TestTrialsGoWithTheMode(t *testing.T) {
 		}
 		noisy.set(0.05)
 		r.pass(30*time.Minute + 20*time.Second) // the incident closes
-		r.do(api.PathMode, api.ModeRequest{Mode: "on", Reason: "test"})
+		r.do(enforcing("on", "test"))
 		inc := again("0.1")
 		if inc.Antagonists != 0 || len(inc.Rounds) != 1 || !inc.Rounds[0].Trial || !strings.HasPrefix(inc.Rounds[0].Why, "trial: ") {
 			t.Errorf("turned on: %+v", inc)
 		}
-		r.do(api.PathMode, api.ModeRequest{Mode: "advise", Reason: "test"})
+		r.do(enforcing("advise", "test"))
 		if got := r.values[noisy.limit()]; got != "max" {
 			t.Errorf("turned back, the limit is %q", got)
 		}

@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/quell-dev/quell/internal/api"
-	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/spec"
 	"github.com/quell-dev/quell/internal/wire"
@@ -100,26 +98,19 @@ func (a *Agent) tell(at sample.Millis, kind wire.Record_Kind, id string, entry a
 
 // Command carries out an operator's command that came over the bus, where who it
 // was has been checked. It is in the audit log before the answer is out.
-func (a *Agent) Command(ctx context.Context, c *wire.Command) *wire.Reply {
-	who := c.Who + " (server)"
+func (a *Agent) Command(ctx context.Context, m *wire.Command) *wire.Reply {
+	operator := m.Who + " (server)"
 	var done api.Done
 	var refused error
 	err := a.ask(ctx, func() {
 		now := sample.At(a.now())
-		switch do := c.Do.(type) {
-		case *wire.Command_Cap_:
-			lasts := time.Duration(do.Cap.ForMs) * time.Millisecond
-			done, refused = a.cap(now, who, api.CapRequest{Task: do.Cap.Task, Rate: do.Cap.Rate, For: lasts.String(), Reason: c.Why, Many: many(do.Cap.Many)})
-		case *wire.Command_Uncap_:
-			done, refused = a.uncap(now, who, api.UncapRequest{Task: do.Uncap.Task, Reason: c.Why, Many: many(do.Uncap.Many)})
-		case *wire.Command_Protect_:
-			done, refused = a.protect(now, who, api.ProtectRequest{Task: do.Protect.Task, Off: do.Protect.Off, Reason: c.Why, Many: many(do.Protect.Many)})
-		case *wire.Command_Enforcement_:
-			done, refused = a.setMode(now, who, api.ModeRequest{Mode: do.Enforcement.Mode, Reason: c.Why})
-		default:
+		c, err := wire.DecodeCommand(m)
+		if err != nil {
 			refused = fmt.Errorf("this agent, %s, does not know the command: upgrade it", a.Version)
-			a.audit(now, who, "unknown command", plan.Action{Why: c.Why}, refused)
+			a.audit(now, unreadEntry(operator, m.Why), refused)
+			return
 		}
+		done, refused = a.operate(now, operator, c)
 	})
 	var none *notFoundError
 	switch {
@@ -129,10 +120,6 @@ func (a *Agent) Command(ctx context.Context, c *wire.Command) *wire.Reply {
 		return &wire.Reply{Message: refused.Error(), None: errors.As(refused, &none)}
 	}
 	return &wire.Reply{Ok: true, Message: done.Message, Cap: done.ID, Tasks: uint32(done.Tasks), Refused: done.Refused}
-}
-
-func many(m *wire.Command_Many) api.Many {
-	return api.Many{Job: m.GetJob(), Class: m.GetClass(), All: m.GetAll()}
 }
 
 // uplinkMetrics are those of the way to the server, where there is one.

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/command"
 )
 
 func (r *rig) ticks() int {
@@ -59,7 +59,7 @@ func TestWakesForWhatIsDue(t *testing.T) {
 		}
 
 		r.pass(5 * time.Second)
-		r.do(api.PathCap, api.CapRequest{Task: "/batch/new-1", Rate: 0.1, For: "1m", Reason: "test"})
+		r.do(capping(command.Target{Task: "/batch/new-1"}, 0.1, "1m", "test"))
 		before = r.ticks()
 		r.pass(10 * time.Second)
 		if n := r.ticks() - before; n < 10 {

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/command"
 	"github.com/quell-dev/quell/internal/sample"
 )
 
@@ -219,8 +219,8 @@ func TestCapsInPartOfAWindow(t *testing.T) {
 		r.add("/batch/job-1", 1)
 		r.start()
 		defer r.stop()
-		capIt := func() { r.do(api.PathCap, api.CapRequest{Task: "job-1", Rate: 0.5, For: "1h", Reason: "r"}) }
-		uncap := func() { r.do(api.PathUncap, api.UncapRequest{Task: "job-1", Reason: "r"}) }
+		capIt := func() { r.do(capping(command.Target{Task: "job-1"}, 0.5, "1h", "r")) }
+		uncap := func() { r.do(uncapping(command.Target{Task: "job-1"}, "r")) }
 		r.pass(3 * time.Second)
 		capIt() // in the first window
 		r.pass(3 * time.Second)

@@ -10,17 +10,13 @@ import (
 	"github.com/quell-dev/quell/internal/spec"
 )
 
-// Paths of the socket's resources. Those that change something take POST.
+// Paths of the socket's resources. Commands take POST, the others GET.
 const (
 	PathStatus    = "/v1/status"
 	PathTasks     = "/v1/tasks"
 	PathIncidents = "/v1/incidents" // Query → Incidents; ?id=ID or a part of one, or last: that incident, whole
-	PathCap       = "/v1/cap"       // CapRequest → Done
-	PathUncap     = "/v1/uncap"     // UncapRequest → Done
-	PathProtect   = "/v1/protect"   // ProtectRequest → Done
-	PathMode      = "/v1/mode"      // ModeRequest → Done
 	PathOffenders = "/v1/offenders" // → []plan.Offender
-	PathPardon    = "/v1/pardon"    // PardonRequest → Done
+	PathCommands  = "/v1/commands"  // command.Command → Done
 )
 
 // Status is the agent as a whole.
@@ -94,53 +90,7 @@ type SignalView struct {
 	Spec     spec.Spec `json:"spec"`
 }
 
-// Many names tasks by what they have in common, in place of one by its name.
-type Many struct {
-	Job   string `json:"job,omitempty"`
-	Class string `json:"class,omitempty"`
-	All   bool   `json:"all,omitempty"`
-}
-
-// CapRequest asks to hold a task, or many, each to a rate. Durations are Go's
-// ("5m").
-type CapRequest struct {
-	Task   string  `json:"task"`
-	Rate   float64 `json:"rate"` // CPU-s/s
-	For    string  `json:"for"`
-	Reason string  `json:"reason"`
-	Many
-}
-
-// UncapRequest asks to end caps early.
-type UncapRequest struct {
-	Task   string `json:"task"`
-	Reason string `json:"reason"`
-	Many
-}
-
-// ProtectRequest asks to protect a task, or many, or to end that. What is said of
-// a task counts before what is said of its job, that before its class, and that
-// before all; and whatever was said before the rules of the configuration.
-type ProtectRequest struct {
-	Task   string `json:"task"`
-	Off    bool   `json:"off"`
-	Reason string `json:"reason"`
-	Many
-}
-
-// ModeRequest asks to change enforcement on the machine.
-type ModeRequest struct {
-	Mode   string `json:"mode"`
-	Reason string `json:"reason"`
-}
-
-// PardonRequest asks to forget that caps on a job helped others.
-type PardonRequest struct {
-	Job    string `json:"job"`
-	Reason string `json:"reason"`
-}
-
-// Done says what a request did.
+// Done says what a command did.
 type Done struct {
 	Message string `json:"message"`
 	ID      string `json:"id,omitempty"` // of the cap, if it is one

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/quell-dev/quell/internal/command"
 	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/logbook"
 	"github.com/quell-dev/quell/internal/plan"
@@ -109,12 +110,6 @@ func get[T any](ctx context.Context, c *Client, path string) (T, error) {
 	return v, err
 }
 
-func (c *Client) post(ctx context.Context, path string, in any) (Done, error) {
-	var d Done
-	err := c.call(ctx, http.MethodPost, path, in, &d)
-	return d, err
-}
-
 // Status asks for the agent as a whole.
 func (c *Client) Status(ctx context.Context) (Status, error) { return get[Status](ctx, c, PathStatus) }
 
@@ -133,30 +128,12 @@ func (c *Client) Incident(ctx context.Context, id string) (incident.Record, erro
 	return get[incident.Record](ctx, c, PathIncidents+"?id="+url.QueryEscape(id))
 }
 
-// Cap asks to hold a task to a rate.
-func (c *Client) Cap(ctx context.Context, r CapRequest) (Done, error) { return c.post(ctx, PathCap, r) }
-
-// Uncap asks to end a cap.
-func (c *Client) Uncap(ctx context.Context, r UncapRequest) (Done, error) {
-	return c.post(ctx, PathUncap, r)
-}
-
-// Protect asks to protect a task, or to end that.
-func (c *Client) Protect(ctx context.Context, r ProtectRequest) (Done, error) {
-	return c.post(ctx, PathProtect, r)
-}
-
 // Offenders asks for the jobs of which caps helped others.
 func (c *Client) Offenders(ctx context.Context) ([]plan.Offender, error) {
 	return get[[]plan.Offender](ctx, c, PathOffenders)
 }
 
-// Pardon asks to forget what a job did.
-func (c *Client) Pardon(ctx context.Context, r PardonRequest) (Done, error) {
-	return c.post(ctx, PathPardon, r)
-}
-
-// SetMode asks to change enforcement.
-func (c *Client) SetMode(ctx context.Context, r ModeRequest) (Done, error) {
-	return c.post(ctx, PathMode, r)
+// Command has the agent carry out a command.
+func (c *Client) Command(ctx context.Context, cmd command.Command) (d Done, err error) {
+	return d, c.call(ctx, http.MethodPost, PathCommands, &cmd, &d)
 }

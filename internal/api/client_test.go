@@ -13,7 +13,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	"github.com/quell-dev/quell/internal/command"
 	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/logbook"
 	"github.com/quell-dev/quell/internal/plan"
@@ -77,29 +79,13 @@ func TestRequests(t *testing.T) {
 			return len(v.Incidents) == 1, err
 		}},
 		{"GET /v1/incidents?id=a%26b ", func() (bool, error) { v, err := c.Incident(ctx, "a&b"); return v.ID == "a&b", err }},
-		{`POST /v1/cap {"task":"t","rate":0.1,"for":"5m","reason":"r"}`, func() (bool, error) {
-			d, err := c.Cap(ctx, CapRequest{Task: "t", Rate: 0.1, For: "5m", Reason: "r"})
+		{`POST /v1/commands {"why":"r","cap":{"task":"t","rate":0.1,"for":"5m"}}`, func() (bool, error) {
+			d, err := c.Command(ctx, command.CapTask("t", 0.1, 5*time.Minute, "r"))
 			return d.ID == "cap-1" && d.Message == "done", err
-		}},
-		{`POST /v1/uncap {"task":"t","reason":"r"}`, func() (bool, error) {
-			d, err := c.Uncap(ctx, UncapRequest{Task: "t", Reason: "r"})
-			return d.Message == "done", err
-		}},
-		{`POST /v1/protect {"task":"t","off":true,"reason":"r"}`, func() (bool, error) {
-			d, err := c.Protect(ctx, ProtectRequest{Task: "t", Off: true, Reason: "r"})
-			return d.Message == "done", err
 		}},
 		{"GET /v1/offenders ", func() (bool, error) {
 			v, err := c.Offenders(ctx)
 			return len(v) == 1 && v[0].Job == "encode", err
-		}},
-		{`POST /v1/pardon {"job":"encode","reason":"r"}`, func() (bool, error) {
-			d, err := c.Pardon(ctx, PardonRequest{"encode", "r"})
-			return d.Message == "done", err
-		}},
-		{`POST /v1/mode {"mode":"on","reason":"r"}`, func() (bool, error) {
-			d, err := c.SetMode(ctx, ModeRequest{"on", "r"})
-			return d.Message == "done", err
 		}},
 	} {
 		if ok, err := x.call(); err != nil || !ok || strings.TrimSpace(*asked) != strings.TrimSpace(x.want) {
@@ -120,7 +106,7 @@ func TestRefusals(t *testing.T) {
 			w.WriteHeader(http.StatusConflict)
 			io.WriteString(w, x.body)
 		})
-		_, err := c.Cap(t.Context(), CapRequest{})
+		_, err := c.Command(t.Context(), command.Command{})
 		var r *RefusedError
 		if !errors.As(err, &r) || r.Status != 409 || r.Error() != x.error || r.Remedy != x.remedy {
 			t.Errorf("%s: %v", x.body, err)

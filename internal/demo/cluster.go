@@ -16,6 +16,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/api"
 	"github.com/quell-dev/quell/internal/api/cluster"
+	"github.com/quell-dev/quell/internal/command"
 	"github.com/quell-dev/quell/internal/detect"
 	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/plan"
@@ -293,7 +294,7 @@ func (f *fleet) learn(ctx context.Context) error {
 
 // operate has an operator, and somebody who is none, ask for what operators may.
 func (f *fleet) operate(ctx context.Context) error {
-	capping := cluster.Command{Machine: "m2", Why: "to see it done", Cap: &cluster.Cap{Whom: cluster.Whom{Task: f.tree.Path("m2/logship")}, Rate: 0.05, For: "1m"}}
+	capping := cluster.Command{Machine: "m2", Command: command.CapTask(f.tree.Path("m2/logship"), 0.05, time.Minute, "to see it done")}
 	var refused *api.RefusedError
 	switch _, err := f.hub.viewer.Command(ctx, capping); {
 	case err == nil:
@@ -312,7 +313,8 @@ func (f *fleet) operate(ctx context.Context) error {
 		return errors.New("an operator's cap has changed nothing")
 	}
 	f.say("an operator caps logship on m2: done, its limit is there")
-	if _, err := f.hub.operator.Command(ctx, cluster.Command{Cluster: true, Why: "it was seen", Uncap: &cluster.Whom{Many: api.Many{Job: "logship"}}}); err != nil {
+	uncap := cluster.Command{Cluster: true, Command: command.Command{Why: "it was seen", Uncap: &command.Target{Job: "logship"}}}
+	if _, err := f.hub.operator.Command(ctx, uncap); err != nil {
 		return fmt.Errorf("an operator's uncap: %w", err)
 	}
 	switch left, err := quotaLeft(f.tree, "m2/logship"); {
@@ -322,7 +324,8 @@ func (f *fleet) operate(ctx context.Context) error {
 		return fmt.Errorf("an operator's uncap has changed nothing: %s", left)
 	}
 	f.say("an operator uncaps job logship in the cluster: done, the limit is gone")
-	replies, err := f.hub.operator.Command(ctx, cluster.Command{Cluster: true, Why: "the advice was right", Enforcement: &cluster.Mode{Mode: "on"}})
+	replies, err := f.hub.operator.Command(ctx, cluster.Command{Cluster: true,
+		Command: command.Command{Why: "the advice was right", Enforcement: &command.Enforcement{Mode: "on"}}})
 	if err != nil {
 		return fmt.Errorf("switch enforcement on: %w", err)
 	}

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/quell-dev/quell/internal/command"
 	"github.com/quell-dev/quell/internal/detect"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
@@ -163,9 +164,9 @@ func (p *Pipeline) Lifted(now sample.Millis, id string, takenOver bool) {
 	p.planner.Lifted(now, id, takenOver)
 }
 
-// Cap plans an operator's cap and returns its ID; the error wraps plan.ErrRefused.
-func (p *Pipeline) Cap(now sample.Millis, r plan.Request) (id string, err error) {
-	id, err = p.planner.CapFor(now, r)
+// Cap plans an operator's cap of a task and returns its ID; the error wraps plan.ErrRefused.
+func (p *Pipeline) Cap(now sample.Millis, t sample.Task, terms command.Terms, by, why string) (id string, err error) {
+	id, err = p.planner.CapFor(now, t, terms, by, why)
 	if p.charts != nil && err == nil {
 		for _, inc := range p.planner.Open() { // of one of which it may be a round
 			p.chart(&inc)

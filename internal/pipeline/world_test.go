@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quell-dev/quell/internal/command"
 	"github.com/quell-dev/quell/internal/detect"
 	"github.com/quell-dev/quell/internal/pipeline"
 	"github.com/quell-dev/quell/internal/plan"
@@ -375,17 +376,18 @@ func (w *world) stop() {
 
 // operator carries out cap and uncap.
 func (w *world) operator(verb string, args []string) {
-	r := plan.Request{Task: w.task(args[0]).Task, By: "ann", Rate: 0.1, For: 5 * time.Minute}
+	task, by, why := w.task(args[0]).Task, "ann", ""
+	terms := command.Terms{Rate: 0.1, For: command.Duration(5 * time.Minute)}
 	for _, arg := range args[1:] {
 		switch k, v, _ := strings.Cut(arg, "="); k {
 		case "rate":
-			r.Rate = w.number(v)
+			terms.Rate = w.number(v)
 		case "for":
-			r.For = w.duration(v)
+			terms.For = command.Duration(w.duration(v))
 		case "by":
-			r.By = v
+			by = v
 		case "why":
-			r.Why = v
+			why = v
 		default:
 			w.t.Fatalf("%s: %q", verb, arg)
 		}
@@ -393,9 +395,9 @@ func (w *world) operator(verb string, args []string) {
 	var err error
 	out := w.both(func(p *pipeline.Pipeline) {
 		if verb == "uncap" {
-			err = p.Uncap(w.now.at, r.Task.Key, r.Why)
+			err = p.Uncap(w.now.at, task.Key, why)
 		} else {
-			_, err = p.Cap(w.now.at, r)
+			_, err = p.Cap(w.now.at, task, terms, by, why)
 		}
 	})
 	if err != nil && (!errors.Is(err, plan.ErrRefused) || len(out.actions)+len(out.incidents) > 0) {

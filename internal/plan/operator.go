@@ -5,37 +5,28 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/quell-dev/quell/internal/command"
 	"github.com/quell-dev/quell/internal/sample"
 )
 
 // ErrRefused is why an operator's command was not planned.
 var ErrRefused = errors.New("refused")
 
-// Request is an operator's wish to cap a task.
-type Request struct {
-	Task sample.Task
-	Rate float64 // CPU-s/s
-	For  time.Duration
-	By   string
-	Why  string
-}
-
-// CapFor plans an operator's cap. It works in every mode: the operator is the
-// authority that automatic enforcement lacks. If the task is a suspect of an
-// open incident the cap is a round of it, so that its outcome is measured.
-func (p *Planner) CapFor(now sample.Millis, r Request) (id string, err error) {
-	switch why := mayCap(r.Task); {
-	case why != "":
-		return "", fmt.Errorf("cap %s: %w: %s", r.Task.Name, ErrRefused, why)
-	case !(r.Rate > 0):
-		return "", fmt.Errorf("cap %s: %w: rate %g is not above 0 CPU-s/s", r.Task.Name, ErrRefused, r.Rate)
-	case r.For < MinCap:
-		return "", fmt.Errorf("cap %s: %w: %s is shorter than %s", r.Task.Name, ErrRefused, r.For, MinCap)
-	case p.Capped(r.Task.Key):
-		return "", fmt.Errorf("cap %s: %w: it is capped already; uncap it first", r.Task.Name, ErrRefused)
+// CapFor plans an operator's cap of a task. It works in every mode: the operator
+// is the authority that automatic enforcement lacks. If the task is a suspect of
+// an open incident the cap is a round of it, so that its outcome is measured.
+func (p *Planner) CapFor(now sample.Millis, t sample.Task, terms command.Terms, by, why string) (id string, err error) {
+	invalid := terms.Validate()
+	switch not := mayCap(t); {
+	case not != "":
+		return "", fmt.Errorf("cap %s: %w: %s", t.Name, ErrRefused, not)
+	case invalid != nil:
+		return "", fmt.Errorf("cap %s: %w: %w", t.Name, ErrRefused, invalid)
+	case p.Capped(t.Key):
+		return "", fmt.Errorf("cap %s: %w: it is capped already; uncap it first", t.Name, ErrRefused)
 	}
-	inc, correlation := p.suspectIn(r.Task.Key)
-	return p.start(now, inc, Action{Task: r.Task, Rate: r.Rate, Until: now.Add(r.For), By: r.By, Why: r.Why}, correlation).ID, nil
+	inc, correlation := p.suspectIn(t.Key)
+	return p.start(now, inc, Action{Task: t, Rate: terms.Rate, Until: now.Add(time.Duration(terms.For)), By: by, Why: why}, correlation).ID, nil
 }
 
 // suspectIn finds the oldest open incident that lists the task.

@@ -6,7 +6,6 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/quell-dev/quell/internal/detect"
 	"github.com/quell-dev/quell/internal/sample"
@@ -498,6 +497,3 @@ func (p *Planner) Gone(now sample.Millis, k sample.TaskKey) {
 		p.close(now, inc)
 	}
 }
-
-// MinCap is the shortest time an operator's cap may last.
-const MinCap = time.Second

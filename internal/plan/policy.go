@@ -1,47 +1,26 @@
 package plan
 
 import (
-	"fmt"
 	"time"
 
+	"github.com/quell-dev/quell/internal/command"
 	"github.com/quell-dev/quell/internal/detect"
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Mode is how far enforcement goes.
-type Mode uint8
+// Mode is how far enforcement goes. Operators change it, so it is package
+// command's.
+type Mode = command.Mode
 
+// The modes.
 const (
-	// Off only records.
-	Off Mode = iota
-	// Advise also says what it would do. The default.
-	Advise
-	// On acts.
-	On
+	Off    = command.Off
+	Advise = command.Advise
+	On     = command.On
 )
 
-var modeNames = [...]string{"off", "advise", "on"}
-
-func (m Mode) String() string { return modeNames[m] }
-
-// ParseMode is the inverse of String.
-func ParseMode(s string) (Mode, error) {
-	for i, n := range modeNames {
-		if n == s {
-			return Mode(i), nil
-		}
-	}
-	return Advise, fmt.Errorf("mode %q: want off, advise or on", s)
-}
-
-// MarshalText implements encoding.TextMarshaler.
-func (m Mode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
-
-// UnmarshalText implements encoding.TextUnmarshaler.
-func (m *Mode) UnmarshalText(b []byte) (err error) {
-	*m, err = ParseMode(string(b))
-	return err
-}
+// ParseMode is the inverse of Mode.String.
+func ParseMode(s string) (Mode, error) { return command.ParseMode(s) }
 
 // Policy are the numbers of acting. Start from Paper.
 type Policy struct {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/api/cluster"
+	"github.com/quell-dev/quell/internal/command"
 	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/store"
 	"github.com/quell-dev/quell/internal/store/duck"
@@ -51,7 +52,7 @@ func table() []route {
 		{method: "GET", path: cluster.PathQueries, scope: Viewer, summary: "the canned queries", out: []cluster.Canned{}, serve: (*Server).listCanned},
 		{method: "POST", path: cluster.PathQuery, scope: Viewer, summary: "one SELECT, or a canned query, over the store", in: cluster.Query{}, out: duck.Answer{}, serve: (*Server).query},
 		{method: "GET", path: "/v1/events", scope: Viewer, summary: "incidents, actions and specs as they come", media: "text/event-stream", serve: (*Server).events},
-		{method: "POST", path: cluster.PathCommands, scope: Operator, summary: "a command to one machine's agent or all: one of cap, uncap, protect, unprotect, enforcement", in: cluster.Command{}, out: cluster.Replies{}, serve: (*Server).command},
+		{method: "POST", path: cluster.PathCommands, scope: Operator, summary: "a command to one machine's agent or all: one of cap, uncap, protect, unprotect, enforcement, pardon", in: cluster.Command{}, out: cluster.Replies{}, serve: (*Server).command},
 	}
 }
 
@@ -131,8 +132,8 @@ func (s *Server) listSpecs(w http.ResponseWriter, r *request) error {
 // acting carries out what an operator asked for, and has it in the audit log,
 // on disk, before the answer.
 func (s *Server) acting(r *request, rt, target, why string, outcome func() string, do func() error) error {
-	if strings.TrimSpace(why) == "" {
-		return bad("why: want a reason, for the audit log")
+	if err := command.ValidateWhy(why); err != nil {
+		return bad("%v", err)
 	}
 	err := do()
 	came := outcome()

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/api/cluster"
-	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/wire"
 )
 
@@ -30,18 +29,18 @@ func (s *Server) command(w http.ResponseWriter, r *request) error {
 	if err := body(r, &in); err != nil {
 		return err
 	}
-	c, target, err := wireCommand(&in)
-	if err != nil {
-		return err
+	if err := in.Validate(); err != nil {
+		return bad("%v", err)
 	}
+	c := wire.EncodeCommand(&in.Command)
 	var out cluster.Replies
 	outcome := func() string { return summary(&in, &out) }
-	err = s.acting(r, cluster.PathCommands, target, in.Why, outcome, func() error {
+	err := s.acting(r, cluster.PathCommands, in.String(), in.Why, outcome, func() (err error) {
 		if s.Commander == nil {
 			return &httpError{http.StatusServiceUnavailable, "the server has no connection to machines", "set bus.listen or bus.url"}
 		}
 		now := s.Now()
-		c.Who, c.Why, c.Id, c.Expires = r.caller.name, in.Why, fmt.Sprintf("%s-%d", r.caller.name, now.UnixNano()), now.Add(commandTime).UnixMilli()
+		c.Who, c.Id, c.Expires = r.caller.name, fmt.Sprintf("%s-%d", r.caller.name, now.UnixNano()), now.Add(commandTime).UnixMilli()
 		ctx, cancel := context.WithTimeout(r.Context(), commandTime)
 		defer cancel()
 		if in.Cluster {
@@ -136,82 +135,4 @@ func summary(in *cluster.Command, out *cluster.Replies) string {
 		text += fmt.Sprintf("; %d were silent: %s", n, strings.Join(out.Silent[:min(n, 10)], ", "))
 	}
 	return text
-}
-
-// wireCommand is what goes over the wire, and what the audit log says it is about.
-func wireCommand(in *cluster.Command) (*wire.Command, string, error) {
-	c := &wire.Command{}
-	n := 0
-	var what, whom string
-	var err error
-	many := func(name string, w *cluster.Whom) *wire.Command_Many {
-		n, what = n+1, name
-		if whom, err = about(name, w); err != nil || w.Task != "" {
-			return nil
-		}
-		return &wire.Command_Many{Job: w.Job, Class: w.Class, All: w.All}
-	}
-	if do := in.Cap; do != nil {
-		lasts, bad1 := time.ParseDuration(do.For)
-		c.Do = &wire.Command_Cap_{Cap: &wire.Command_Cap{Task: do.Task, Rate: do.Rate, ForMs: lasts.Milliseconds(), Many: many("cap", &do.Whom)}}
-		switch {
-		case err != nil:
-		case bad1 != nil || lasts < time.Second || lasts > 24*time.Hour:
-			err = bad("cap.for: %.40q: want a duration from 1s to 24h", do.For)
-		case !(do.Rate >= 0.001 && do.Rate <= 1024):
-			err = bad("cap.rate: %g: want 0.001 to 1024 CPU-s/s", do.Rate)
-		}
-		whom += fmt.Sprintf(" to %g CPU-s/s for %s", do.Rate, lasts)
-	}
-	if do := in.Uncap; do != nil && err == nil {
-		c.Do = &wire.Command_Uncap_{Uncap: &wire.Command_Uncap{Task: do.Task, Many: many("uncap", do)}}
-	}
-	if do := in.Protect; do != nil && err == nil {
-		c.Do = &wire.Command_Protect_{Protect: &wire.Command_Protect{Task: do.Task, Many: many("protect", do)}}
-	}
-	if do := in.Unprotect; do != nil && err == nil {
-		c.Do = &wire.Command_Protect_{Protect: &wire.Command_Protect{Task: do.Task, Off: true, Many: many("unprotect", do)}}
-	}
-	if do := in.Enforcement; do != nil && err == nil {
-		n, what, whom = n+1, "enforcement", do.Mode
-		if !slices.Contains([]string{"off", "advise", "on"}, do.Mode) {
-			err = bad("enforcement.mode: %.40q: want off, advise or on", do.Mode)
-		}
-		c.Do = &wire.Command_Enforcement_{Enforcement: &wire.Command_Enforcement{Mode: do.Mode}}
-	}
-	where := in.Machine
-	if in.Cluster {
-		where = "all machines"
-	}
-	switch {
-	case (in.Machine == "") != in.Cluster:
-		return nil, "", bad("want machine, a name, or cluster, true")
-	case err != nil:
-		return nil, "", err
-	case n != 1:
-		return nil, "", bad("want one of cap, uncap, protect, unprotect, enforcement")
-	}
-	return c, strings.Join([]string{where, what, whom}, " "), nil
-}
-
-// about names whom a command is about, of which there must be one kind.
-func about(what string, w *cluster.Whom) (string, error) {
-	var all []string
-	for prefix, value := range map[string]string{"": w.Task, "job ": w.Job, "class ": w.Class} {
-		if value != "" {
-			all = append(all, prefix+value)
-		}
-	}
-	if w.All {
-		all = append(all, "all tasks")
-	}
-	if len(all) != 1 {
-		return "", bad("%s: want one of task, job, class, all", what)
-	}
-	if w.Class != "" {
-		if _, err := sample.ParseClass(w.Class); err != nil {
-			return "", bad("%s.class: %.40q: want latency-sensitive, batch or best-effort", what, w.Class)
-		}
-	}
-	return all[0], nil
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/quell-dev/quell/internal/api/cluster"
+	"github.com/quell-dev/quell/internal/command/commandtest"
 	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/store"
 	"github.com/quell-dev/quell/internal/store/duck"
@@ -62,11 +63,46 @@ func TestCommandToAll(t *testing.T) {
 	}
 	found := false
 	for _, a := range b.audits(t) {
-		found = found || a.Target == "all machines cap job web to 0.5 CPU-s/s for 5m0s" && a.Why == "ticket 2" &&
+		found = found || a.Target == "all machines cap job web to 0.5 CPU-s/s for 5m" && a.Why == "ticket 2" &&
 			a.Outcome == "done on 1 machines; 1 have no such task; 1 refused: m2: too old"
 	}
 	if !found {
 		t.Errorf("not in the audit log: %+v", b.audits(t))
+	}
+}
+
+// The server's API judges a command as every other door does, in the same words,
+// and sends on what is valid as it came.
+func TestCommandsAtTheAPI(t *testing.T) {
+	b := newBench(t, func(p *Parts) { p.Tokens = tokens(t) })
+	b.fake.reply = &wire.Reply{Machine: "m1", Ok: true}
+	sent := 0
+	for _, c := range commandtest.Cases() {
+		if c.JSON == "" {
+			continue // JSON cannot say it
+		}
+		w := b.do("192.0.2.1", "quell", "operator-secret", "POST", "/v1/commands", strings.Replace(c.JSON, "{", `{"machine":"m1",`, 1))
+		if c.Want != "" {
+			var f Failure
+			if err := json.Unmarshal(w.Body.Bytes(), &f); w.Code != 400 || err != nil || !strings.Contains(f.Error, c.Want) {
+				t.Errorf("%s: %d %s, want %q", c.Name, w.Code, w.Body, c.Want)
+			}
+			continue
+		}
+		sent++
+		if w.Code != 200 || len(b.fake.commands) != sent {
+			t.Fatalf("%s: %d %s, %d commands went out, want %d", c.Name, w.Code, w.Body, len(b.fake.commands), sent)
+		}
+		got, err := wire.DecodeCommand(b.fake.commands[sent-1])
+		if err != nil {
+			t.Fatalf("%s: %v", c.Name, err)
+		}
+		if text, err := json.Marshal(got); err != nil || string(text) != c.JSON {
+			t.Errorf("%s: %s went out, %v", c.Name, text, err)
+		}
+	}
+	if len(b.fake.commands) != sent {
+		t.Errorf("%d commands went out, want %d", len(b.fake.commands), sent)
 	}
 }
 

@@ -4,12 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"strings"
 	"time"
 
+	"github.com/quell-dev/quell/internal/api"
 	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/store"
 	"github.com/quell-dev/quell/internal/store/duck"
@@ -192,22 +192,13 @@ func reply(w http.ResponseWriter, status int, v any) error {
 
 // body reads a request's JSON, strictly.
 func body(q *request, v any) error {
-	d := json.NewDecoder(q.Body)
-	d.DisallowUnknownFields()
-	err := d.Decode(v)
-	if err == nil {
-		if _, more := d.Token(); more == nil {
-			err = errors.New("more than one value")
-		} else if !errors.Is(more, io.EOF) {
-			err = more
-		}
-	}
+	err := api.Decode(q.Body, v)
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
 		return err
 	case err != nil:
-		return bad("read the request: %v", err)
+		return bad("%v", err)
 	}
 	q.whole()
 	return nil

@@ -286,7 +286,7 @@ func TestOperatorsCommandsAreAudited(t *testing.T) {
 	for _, a := range b.audits(t) {
 		got = append(got, strings.Join([]string{a.Who, a.From, a.Scope, a.What, a.Target, a.Why, a.Outcome}, "|"))
 	}
-	for _, want := range []string{"olga|192.0.2.1|operator|POST /v1/commands|m1 cap /encode to 0.1 CPU-s/s for 5m0s|ticket 1|done",
+	for _, want := range []string{"olga|192.0.2.1|operator|POST /v1/commands|m1 cap /encode to 0.1 CPU-s/s for 5m|ticket 1|done",
 		"olga|192.0.2.1|operator|POST /v1/commands|m1 uncap /encode|x|it may never be capped",
 		"olga|192.0.2.1|operator|POST /v1/commands|m2 enforcement off|x|m2 is not there"} {
 		if !slices.Contains(got, want) {

@@ -782,6 +782,7 @@ type Command struct {
 	//	*Command_Uncap_
 	//	*Command_Protect_
 	//	*Command_Enforcement_
+	//	*Command_Pardon_
 	Do            isCommand_Do `protobuf_oneof:"do"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -895,6 +896,15 @@ func (x *Command) GetEnforcement() *Command_Enforcement {
 	return nil
 }
 
+func (x *Command) GetPardon() *Command_Pardon {
+	if x != nil {
+		if x, ok := x.Do.(*Command_Pardon_); ok {
+			return x.Pardon
+		}
+	}
+	return nil
+}
+
 type isCommand_Do interface {
 	isCommand_Do()
 }
@@ -915,6 +925,10 @@ type Command_Enforcement_ struct {
 	Enforcement *Command_Enforcement `protobuf:"bytes,9,opt,name=enforcement,proto3,oneof"`
 }
 
+type Command_Pardon_ struct {
+	Pardon *Command_Pardon `protobuf:"bytes,10,opt,name=pardon,proto3,oneof"`
+}
+
 func (*Command_Cap_) isCommand_Do() {}
 
 func (*Command_Uncap_) isCommand_Do() {}
@@ -922,6 +936,8 @@ func (*Command_Uncap_) isCommand_Do() {}
 func (*Command_Protect_) isCommand_Do() {}
 
 func (*Command_Enforcement_) isCommand_Do() {}
+
+func (*Command_Pardon_) isCommand_Do() {}
 
 // Reply is what a machine made of a command.
 type Reply struct {
@@ -1318,6 +1334,50 @@ func (x *Command_Enforcement) GetMode() string {
 	return ""
 }
 
+type Command_Pardon struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Job           string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Command_Pardon) Reset() {
+	*x = Command_Pardon{}
+	mi := &file_wire_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Command_Pardon) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Command_Pardon) ProtoMessage() {}
+
+func (x *Command_Pardon) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Command_Pardon.ProtoReflect.Descriptor instead.
+func (*Command_Pardon) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{5, 5}
+}
+
+func (x *Command_Pardon) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
 var File_wire_proto protoreflect.FileDescriptor
 
 const file_wire_proto_rawDesc = "" +
@@ -1390,7 +1450,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x0eSTATE_LEARNING\x10\x01\x12\x16\n" +
 	"\x12STATE_INSUFFICIENT\x10\x02\x12\x0f\n" +
 	"\vSTATE_READY\x10\x03\x12\x0f\n" +
-	"\vSTATE_STALE\x10\x04\"\xed\x05\n" +
+	"\vSTATE_STALE\x10\x04\"\xc2\x06\n" +
 	"\aCommand\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x10\n" +
@@ -1400,7 +1460,9 @@ const file_wire_proto_rawDesc = "" +
 	"\x03cap\x18\x06 \x01(\v2\x1a.quell.wire.v1.Command.CapH\x00R\x03cap\x124\n" +
 	"\x05uncap\x18\a \x01(\v2\x1c.quell.wire.v1.Command.UncapH\x00R\x05uncap\x12:\n" +
 	"\aprotect\x18\b \x01(\v2\x1e.quell.wire.v1.Command.ProtectH\x00R\aprotect\x12F\n" +
-	"\venforcement\x18\t \x01(\v2\".quell.wire.v1.Command.EnforcementH\x00R\venforcement\x1au\n" +
+	"\venforcement\x18\t \x01(\v2\".quell.wire.v1.Command.EnforcementH\x00R\venforcement\x127\n" +
+	"\x06pardon\x18\n" +
+	" \x01(\v2\x1d.quell.wire.v1.Command.PardonH\x00R\x06pardon\x1au\n" +
 	"\x03Cap\x12\x12\n" +
 	"\x04task\x18\x01 \x01(\tR\x04task\x12\x12\n" +
 	"\x04rate\x18\x02 \x01(\x01R\x04rate\x12\x15\n" +
@@ -1418,7 +1480,9 @@ const file_wire_proto_rawDesc = "" +
 	"\x05class\x18\x02 \x01(\tR\x05class\x12\x10\n" +
 	"\x03all\x18\x03 \x01(\bR\x03all\x1a!\n" +
 	"\vEnforcement\x12\x12\n" +
-	"\x04mode\x18\x01 \x01(\tR\x04modeB\x04\n" +
+	"\x04mode\x18\x01 \x01(\tR\x04mode\x1a\x1a\n" +
+	"\x06Pardon\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\tR\x03jobB\x04\n" +
 	"\x02do\"\xcb\x01\n" +
 	"\x05Reply\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x0e\n" +
@@ -1449,7 +1513,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_wire_proto_goTypes = []any{
 	(Class)(0),                  // 0: quell.wire.v1.Class
 	(Record_Kind)(0),            // 1: quell.wire.v1.Record.Kind
@@ -1466,6 +1530,7 @@ var file_wire_proto_goTypes = []any{
 	(*Command_Protect)(nil),     // 12: quell.wire.v1.Command.Protect
 	(*Command_Many)(nil),        // 13: quell.wire.v1.Command.Many
 	(*Command_Enforcement)(nil), // 14: quell.wire.v1.Command.Enforcement
+	(*Command_Pardon)(nil),      // 15: quell.wire.v1.Command.Pardon
 }
 var file_wire_proto_depIdxs = []int32{
 	0,  // 0: quell.wire.v1.Columns.class:type_name -> quell.wire.v1.Class
@@ -1477,14 +1542,15 @@ var file_wire_proto_depIdxs = []int32{
 	11, // 6: quell.wire.v1.Command.uncap:type_name -> quell.wire.v1.Command.Uncap
 	12, // 7: quell.wire.v1.Command.protect:type_name -> quell.wire.v1.Command.Protect
 	14, // 8: quell.wire.v1.Command.enforcement:type_name -> quell.wire.v1.Command.Enforcement
-	13, // 9: quell.wire.v1.Command.Cap.many:type_name -> quell.wire.v1.Command.Many
-	13, // 10: quell.wire.v1.Command.Uncap.many:type_name -> quell.wire.v1.Command.Many
-	13, // 11: quell.wire.v1.Command.Protect.many:type_name -> quell.wire.v1.Command.Many
-	12, // [12:12] is the sub-list for method output_type
-	12, // [12:12] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	15, // 9: quell.wire.v1.Command.pardon:type_name -> quell.wire.v1.Command.Pardon
+	13, // 10: quell.wire.v1.Command.Cap.many:type_name -> quell.wire.v1.Command.Many
+	13, // 11: quell.wire.v1.Command.Uncap.many:type_name -> quell.wire.v1.Command.Many
+	13, // 12: quell.wire.v1.Command.Protect.many:type_name -> quell.wire.v1.Command.Many
+	13, // [13:13] is the sub-list for method output_type
+	13, // [13:13] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -1497,6 +1563,7 @@ func file_wire_proto_init() {
 		(*Command_Uncap_)(nil),
 		(*Command_Protect_)(nil),
 		(*Command_Enforcement_)(nil),
+		(*Command_Pardon_)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1504,7 +1571,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   12,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -6,7 +6,7 @@ package cluster
 import (
 	"encoding/json"
 
-	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/command"
 	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/spec"
 )
@@ -91,34 +91,28 @@ type Reason struct {
 	Why string `json:"why"`
 }
 
-// Command is for one machine's agent or all, and has one of Cap to Enforcement.
+// Command is for one machine's agent or all.
 type Command struct {
-	Machine     string `json:"machine,omitempty"`
-	Cluster     bool   `json:"cluster,omitempty"` // all machines, instead of one
-	Why         string `json:"why"`
-	Cap         *Cap   `json:"cap,omitempty"`
-	Uncap       *Whom  `json:"uncap,omitempty"`
-	Protect     *Whom  `json:"protect,omitempty"`
-	Unprotect   *Whom  `json:"unprotect,omitempty"`
-	Enforcement *Mode  `json:"enforcement,omitempty"`
+	Machine string `json:"machine,omitempty"`
+	Cluster bool   `json:"cluster,omitempty"` // all machines, instead of one
+	command.Command
 }
 
-// Whom names a task, or tasks by what they have in common.
-type Whom struct {
-	Task string `json:"task,omitempty"`
-	api.Many
+// Validate returns a *command.InvalidError with all that is wrong with it.
+func (c *Command) Validate() error {
+	bad := c.Problems()
+	if (c.Machine == "") != c.Cluster {
+		bad = append(bad, "want machine, a name, or cluster, true")
+	}
+	return command.Invalid(bad)
 }
 
-// Cap holds each of the tasks to a rate.
-type Cap struct {
-	Whom
-	Rate float64 `json:"rate"` // CPU-s/s
-	For  string  `json:"for"`  // "5m"
-}
-
-// Mode is off, advise or on.
-type Mode struct {
-	Mode string `json:"mode"`
+// String is for people and audit logs, without the reason.
+func (c *Command) String() string {
+	if c.Cluster {
+		return "all machines " + c.Command.String()
+	}
+	return c.Machine + " " + c.Command.String()
 }
 
 // Reply is what a machine made of a command.

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/command"
 	"github.com/quell-dev/quell/internal/host"
 )
 
@@ -202,12 +203,11 @@ func (k *worker) operate(ctx context.Context) {
 	for ctx.Err() == nil {
 		k.mu.Lock()
 		if !k.taken {
-			_, _ = c.Cap(ctx, api.CapRequest{Task: k.task.path, Rate: 0.1, For: agentLease.String(), Reason: "fault injection"})
+			_, _ = c.Command(ctx, command.CapTask(k.task.path, 0.1, agentLease, "fault injection"))
 		}
 		k.mu.Unlock()
 		for _, t := range []*cgroup{k.web, k.kept} {
-			_, err := c.Cap(ctx, api.CapRequest{Task: t.path, Rate: 0.1, For: "1h", Reason: "fault injection"})
-			if err == nil {
+			if _, err := c.Command(ctx, command.CapTask(t.path, 0.1, time.Hour, "fault injection")); err == nil {
 				k.r.Wrong = append(k.r.Wrong, t.path+" was capped on request, which may not be")
 			}
 		}

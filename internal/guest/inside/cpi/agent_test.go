@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/command"
 	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/trace"
 )
@@ -101,7 +102,7 @@ func TestAgent(t *testing.T) {
 	t.Logf("figure: the agent's /metrics say CPI %s / %v configured", m[1], ns)
 
 	// A cap in force when the agent is told to stop.
-	if _, err := client.Cap(t.Context(), api.CapRequest{Task: name, Rate: 0.1, For: "1h", Reason: "test"}); err != nil {
+	if _, err := client.Command(t.Context(), command.CapTask(name, 0.1, time.Hour, "test")); err != nil {
 		t.Fatal(err)
 	}
 	if got := limit(t, w); got != "10000 100000" {

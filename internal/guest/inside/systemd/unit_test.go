@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/command"
 	"github.com/quell-dev/quell/internal/sample"
 )
 
@@ -117,11 +118,11 @@ func counted(t *testing.T, sig sample.SignalName, tasks ...string) {
 	})
 }
 
-func capped(t *testing.T, lasts string) {
+func capped(t *testing.T, lasts time.Duration) {
 	t.Helper()
 	var err error
 	for range 60 { // until it follows the task
-		if _, err = client.Cap(t.Context(), api.CapRequest{Task: files, Rate: 0.2, For: lasts, Reason: "test"}); err == nil {
+		if _, err = client.Command(t.Context(), command.CapTask(files, 0.2, lasts, "test")); err == nil {
 			break
 		}
 		<-time.After(250 * time.Millisecond)
@@ -223,7 +224,7 @@ func TestUnit(t *testing.T) {
 		}
 	}
 
-	capped(t, "1h")
+	capped(t, 1*time.Hour)
 	systemctl(t, "stop", unit)
 	if got := limit(t, files); !strings.HasPrefix(got, "max ") {
 		t.Errorf("stopped, cpu.max is %s", got)
@@ -234,7 +235,7 @@ func TestUnit(t *testing.T) {
 	}
 
 	systemctl(t, "start", unit)
-	capped(t, "1h")
+	capped(t, 1*time.Hour)
 	pid = show(t, "MainPID")
 	systemctl(t, "kill", "--signal=KILL", unit)
 	until(t, time.Minute, "ExecStopPost has undone the cap", func() bool { return strings.HasPrefix(limit(t, files), "max ") })
@@ -257,7 +258,7 @@ func TestRestore(t *testing.T) {
 		t.Errorf("with nothing to undo the result is %s", got)
 	}
 	systemctl(t, "start", unit)
-	capped(t, "5s")
+	capped(t, 5*time.Second)
 	over := time.Now().Add(5 * time.Second)
 	systemctl(t, "kill", "--kill-whom=main", "--signal=STOP", unit)
 	systemctl(t, "start", restore)

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/command"
 	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/quelltest"
 	"github.com/quell-dev/quell/internal/sample"
@@ -275,7 +276,7 @@ func TestDelegation(t *testing.T) {
 	burn(t, "/quell-test-other", 0)
 	a := startAgent(t, user)
 	capped := func(task string) error {
-		_, err := a.Cap(t.Context(), api.CapRequest{Task: task, Rate: 0.1, For: "1m", Reason: "test"})
+		_, err := a.Command(t.Context(), command.CapTask(task, 0.1, time.Minute, "test"))
 		return err
 	}
 	var err error
@@ -312,7 +313,7 @@ func TestAnotherCgroupAtTheSamePath(t *testing.T) {
 	stage(t, 0)
 	a := startAgent(t, 0)
 	quelltest.Until(t, 20*time.Second, "the task is capped", func() bool {
-		_, err := a.Cap(t.Context(), api.CapRequest{Task: loud, Rate: 0.1, For: "5m", Reason: "test"})
+		_, err := a.Command(t.Context(), command.CapTask(loud, 0.1, 5*time.Minute, "test"))
 		return err == nil
 	})
 	limit := text(t, loud, "cpu.max")

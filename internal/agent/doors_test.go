@@ -1,0 +1,65 @@
+package agent
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/quell-dev/quell/internal/api"
+	"github.com/quell-dev/quell/internal/command"
+	"github.com/quell-dev/quell/internal/command/commandtest"
+	"github.com/quell-dev/quell/internal/wire"
+)
+
+// A command is judged alike, in the same words, at the agent's socket and on its
+// way over the bus. The server's API and the command line have this test too.
+func TestCommandsAtTheAgentsDoors(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		doors := map[string]func(r *rig, c commandtest.Case) (ok, invalid bool, message string){
+			"socket": func(r *rig, c commandtest.Case) (bool, bool, string) {
+				status, body := r.call("POST", api.PathCommands, c.JSON)
+				var said struct{ Message, Error string }
+				if err := json.Unmarshal(body, &said); err != nil {
+					t.Fatalf("%s: %v in %s", c.Name, err, body)
+				}
+				return status == http.StatusOK, status == http.StatusBadRequest, said.Message + said.Error
+			},
+			"bus": func(r *rig, c commandtest.Case) (bool, bool, string) {
+				var parsed command.Command
+				if api.Decode(strings.NewReader(c.JSON), &parsed) != nil || parsed.Kind() == "" {
+					return false, true, c.Want // no message can say that
+				}
+				data, err := wire.Marshal(wire.EncodeCommand(&parsed))
+				var m wire.Command
+				if err == nil {
+					err = wire.Unmarshal(data, &m)
+				}
+				if err != nil {
+					t.Fatalf("%s: %v", c.Name, err)
+				}
+				reply := r.agent.Command(t.Context(), &m)
+				return reply.Ok, strings.Contains(reply.Message, "want "), reply.Message
+			},
+		}
+		for door, give := range doors {
+			r := newRig(t, newMachine(t), t.TempDir())
+			r.add("/batch/job-1", 0.5)
+			r.start()
+			for _, c := range commandtest.Cases() {
+				if c.JSON == "" {
+					continue // JSON cannot say it
+				}
+				want := c.Want + c.Agent
+				ok, invalid, message := give(r, c)
+				if ok != (want == "") || invalid != (c.Want != "") || !strings.Contains(message, want) {
+					t.Errorf("%s, %s: ok %t, invalid %t: %q, want %q", door, c.Name, ok, invalid, message, want)
+				}
+			}
+			if door == "socket" && len(r.status().Caps) != 1 {
+				t.Errorf("caps %+v, want that of job alone", r.status().Caps)
+			}
+			r.stop()
+		}
+	})
+}
