@@ -121,7 +121,7 @@ func newChurn(t *testing.T) *churn {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
-			quelltest.Until(t, 20*time.Second, "rmdir "+top, func() bool {
+			quelltest.Until(t, "rmdir "+top, func() bool {
 				left, _ := filepath.Glob(top + "/*/")
 				for _, dir := range left {
 					os.Remove(dir)
@@ -193,7 +193,7 @@ func (c *churn) play(n int) played {
 func (c *churn) buried() time.Duration {
 	c.t.Helper()
 	began := time.Now()
-	quelltest.Until(c.t, 30*time.Second, "no removed cgroup is left in "+c.tops[0], func() bool {
+	quelltest.Until(c.t, "no removed cgroup is left in "+c.tops[0], func() bool {
 		text, err := os.ReadFile(c.tops[0] + "/cgroup.stat")
 		if err != nil {
 			c.t.Fatal(err)
@@ -207,7 +207,7 @@ func (c *churn) buried() time.Duration {
 
 func (c *churn) remove(dir string) {
 	c.t.Helper()
-	quelltest.Until(c.t, 20*time.Second, "rmdir "+dir, func() bool {
+	quelltest.Until(c.t, "rmdir "+dir, func() bool {
 		err := os.Remove(dir)
 		return err == nil || errors.Is(err, fs.ErrNotExist)
 	})
@@ -389,7 +389,7 @@ type held struct {
 // idle waits until the agent follows nothing.
 func (c *churn) idle(d *running) {
 	c.t.Helper()
-	quelltest.Until(c.t, 60*time.Second, "the agent follows nothing", func() bool {
+	quelltest.Until(c.t, "the agent follows nothing", func() bool {
 		s, err := d.Status(c.t.Context())
 		return err == nil && s.Tasks == 0
 	})

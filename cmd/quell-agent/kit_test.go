@@ -139,7 +139,7 @@ func startCommand(t *testing.T, dir string, cmd *exec.Cmd) *running {
 			t.Logf("the agent's log:\n%s", d.log.String())
 		}
 	})
-	quelltest.Until(t, 20*time.Second, "the agent answers", func() bool {
+	quelltest.Until(t, "the agent answers", func() bool {
 		select {
 		case <-d.ended:
 			t.Fatalf("the agent ended:\n%s", d.log.String())
@@ -229,7 +229,7 @@ func (d *running) cap(c *limited) {
 func (d *running) capFor(c *limited, lease string) {
 	d.t.Helper()
 	var err error
-	quelltest.Until(d.t, 20*time.Second, c.path+" can be capped", func() bool {
+	quelltest.Until(d.t, c.path+" can be capped", func() bool {
 		_, err = d.Cap(d.t.Context(), api.CapRequest{Task: c.path, Rate: 0.1, For: lease, Reason: "test"})
 		var refused *api.RefusedError
 		return !errors.As(err, &refused) || refused.Status != 404

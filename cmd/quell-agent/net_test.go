@@ -196,7 +196,7 @@ func playNetwork(t *testing.T, rule detect.Rule) {
 		t.Fatal(err)
 	}
 	d := start(t, dir, "--config", file, "--set", "state_dir="+dir+"/state", "--set", "socket="+dir+"/agent.sock", "--set", "listen=127.0.0.1:0")
-	quelltest.Until(t, 60*time.Second, "there is a spec", func() bool {
+	quelltest.Until(t, "there is a spec", func() bool {
 		tasks, err := d.Tasks(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -221,9 +221,9 @@ func playNetwork(t *testing.T, rule detect.Rule) {
 
 	// An agent that is killed takes its limits along.
 	backup.Say("on")
-	quelltest.Until(t, 60*time.Second, "somebody is limited", func() bool { return n.limits("backup") == 1 })
+	quelltest.Until(t, "somebody is limited", func() bool { return n.limits("backup") == 1 })
 	d.kill()
-	quelltest.Until(t, 10*time.Second, "the limit is gone with the agent", func() bool { return n.limits("backup") == 0 })
+	quelltest.Until(t, "the limit is gone with the agent", func() bool { return n.limits("backup") == 0 })
 	d = start(t, dir, "--config", file, "--set", "state_dir="+dir+"/state", "--set", "socket="+dir+"/agent.sock", "--set", "listen=127.0.0.1:0")
 	if log := d.log.String(); !strings.Contains(log, "undid a cap that an earlier agent left") {
 		t.Errorf("the next agent says nothing of it:\n%s", log)
@@ -272,7 +272,7 @@ func (n *netRounds) play(t *testing.T, backup, elsewhere *quelltest.Child) {
 	defer backup.Say("off")
 	var id string
 	at := 0 // the first round that is no trial
-	quelltest.Until(t, 60*time.Second, "somebody is accused and limited", func() bool {
+	quelltest.Until(t, "somebody is accused and limited", func() bool {
 		for _, inc := range n.incidents(logbook.Query{Open: true}) {
 			i := slices.IndexFunc(inc.Rounds, func(r *plan.Round) bool { return !r.Trial })
 			if i >= 0 && !n.known[inc.ID] {
@@ -288,7 +288,7 @@ func (n *netRounds) play(t *testing.T, backup, elsewhere *quelltest.Child) {
 		}
 	}
 	var inc plan.Incident
-	quelltest.Until(t, 60*time.Second, "the limit is over and judged", func() bool {
+	quelltest.Until(t, "the limit is over and judged", func() bool {
 		var err error
 		if inc, err = n.d.Incident(t.Context(), id); err != nil {
 			t.Fatal(err)
@@ -327,7 +327,7 @@ func (n *netRounds) play(t *testing.T, backup, elsewhere *quelltest.Child) {
 // settle waits until the round is over for the agent too.
 func (n *netRounds) settle() {
 	n.t.Helper()
-	quelltest.Until(n.t, 60*time.Second, "the incident is closed", func() bool { return len(n.incidents(logbook.Query{Open: true})) == 0 })
+	quelltest.Until(n.t, "the incident is closed", func() bool { return len(n.incidents(logbook.Query{Open: true})) == 0 })
 	for _, inc := range n.incidents(logbook.Query{}) {
 		n.known[inc.ID] = true
 	}
@@ -336,7 +336,7 @@ func (n *netRounds) settle() {
 		n.t.Fatal(err)
 	}
 	// Half a window: more good intervals than bad ones of the last round.
-	quelltest.Until(n.t, 60*time.Second, "10 good intervals", func() bool {
+	quelltest.Until(n.t, "10 good intervals", func() bool {
 		now, err := n.d.Status(n.t.Context())
 		return err == nil && now.Intervals >= from.Intervals+10
 	})

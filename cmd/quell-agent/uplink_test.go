@@ -115,7 +115,7 @@ func TestServer(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := st.Intervals + more
-		quelltest.Until(t, 30*time.Second, "the agent goes on", func() bool {
+		quelltest.Until(t, "the agent goes on", func() bool {
 			st, err = d.Status(t.Context())
 			return err == nil && st.Intervals >= want
 		})
@@ -158,7 +158,7 @@ type reader struct {
 // until reads what has come until cond holds.
 func (r *reader) until(what string, cond func() bool) {
 	r.t.Helper()
-	quelltest.Until(r.t, 60*time.Second, what, func() bool {
+	quelltest.Until(r.t, what, func() bool {
 		r.read(bus.Samples)
 		r.read(bus.Records)
 		return cond()

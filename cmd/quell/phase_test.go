@@ -51,7 +51,7 @@ func TestARealVictimThatChangesItsWorkIsNamed(t *testing.T) {
 	send(t, light, syscall.SIGSTOP)
 	send(t, heavy, syscall.SIGCONT)
 	changed := time.Now()
-	quelltest.Until(t, 2*deadline, "a phase change is found", func() bool {
+	quelltest.Until(t, "a phase change is found", func() bool {
 		for _, inc := range all() {
 			if inc.Kind == detect.PhaseChange {
 				return true

@@ -43,19 +43,19 @@ func TestOneHoldsALease(t *testing.T) {
 		}
 		return -1
 	}
-	quelltest.Until(t, 10*time.Second, "one holds it", func() bool { return turns.Load() == 1 })
+	quelltest.Until(t, "one holds it", func() bool { return turns.Load() == 1 })
 	first := holder()
 	stop[first]() // it lets go
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	quelltest.Until(t, 10*time.Second, "another holds it", func() bool { return turns.Load() == 2 })
+	quelltest.Until(t, "another holds it", func() bool { return turns.Load() == 2 })
 	second := holder()
 	if second == first {
 		t.Fatal("who had ended holds it")
 	}
 	hubs[second].Close() // it is cut off: it must stop by itself, and the third takes over
-	quelltest.Until(t, 20*time.Second, "the third holds it", func() bool { return turns.Load() == 3 && holder() != second && holder() != first })
+	quelltest.Until(t, "the third holds it", func() bool { return turns.Load() == 3 && holder() != second && holder() != first })
 	for _, f := range stop {
 		f()
 	}
@@ -85,7 +85,7 @@ func TestWhoCannotLeadMakesRoom(t *testing.T) {
 		go func() { done <- b.Hold(ctx, "lead", "a server", do) }()
 	}
 	hold(func(context.Context) { failed.Add(1) })
-	quelltest.Until(t, 20*time.Second, "the first has failed", func() bool { return failed.Load() > 0 })
+	quelltest.Until(t, "the first has failed", func() bool { return failed.Load() > 0 })
 	var once sync.Once
 	hold(func(ctx context.Context) { once.Do(func() { close(led) }); <-ctx.Done() })
 	select {

@@ -106,7 +106,7 @@ func cgroup(t testing.TB, parent string) string {
 // already is all right.
 func removeCgroup(t testing.TB, dir string) {
 	t.Helper()
-	quelltest.Until(t, 5*time.Second, dir+" can be removed", func() bool {
+	quelltest.Until(t, dir+" can be removed", func() bool {
 		err := unix.Rmdir(dir)
 		return err == nil || errors.Is(err, unix.ENOENT)
 	})
@@ -279,7 +279,7 @@ func TestDyingCgroup(t *testing.T) {
 	if !ok || !between(sum.value[0], used, around) {
 		t.Errorf("task clock %v %v, want the last %v to %v", time.Duration(sum.value[0]), ok, used, around)
 	}
-	quelltest.Until(t, 5*time.Second, "nr_dying_descendants is 0", func() bool { return dying() == "0" })
+	quelltest.Until(t, "nr_dying_descendants is 0", func() bool { return dying() == "0" })
 	if err := g.stop(nil, func(*groupTask, total) { t.Error("a reading of a removed task") }); err != nil {
 		t.Error(err)
 	}

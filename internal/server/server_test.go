@@ -387,7 +387,7 @@ func TestEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	quelltest.Until(t, 5*time.Second, "somebody follows", func() bool { return b.hub.count() == 1 })
+	quelltest.Until(t, "somebody follows", func() bool { return b.hub.count() == 1 })
 	b.Add(&store.Batch{Source: store.Source{Machine: "m1"}, N: 1, Incidents: []store.Incident{{Machine: "m1", ID: "i7", Updated: 1}}})
 	b.Add(&store.Batch{Source: store.Source{Machine: "m1"}, N: 1, Incidents: []store.Incident{{Machine: "m1", ID: "again", Updated: 1}}})
 	b.Add(&store.Batch{Actions: []store.Action{{What: "cap"}}})

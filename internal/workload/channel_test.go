@@ -90,7 +90,7 @@ func watch(t *testing.T, p *Proc) figures {
 		t.Fatal(err)
 	}
 	begin := time.Now()
-	quelltest.Until(t, time.Minute, "the window is over", func() bool {
+	quelltest.Until(t, "the window is over", func() bool {
 		n, err := LoadProgress(p.Progress)
 		return err == nil && n > n0+20 && time.Since(begin) > *window
 	})
@@ -179,14 +179,14 @@ func channel(t *testing.T, victim, antagonist Spec, on, off int, opt TreeOptions
 	for range *rounds {
 		look(alone)
 		a := start(t, tree, "antagonist", antagonist, StartOptions{CPUs: sample.SetOf(off)})
-		quelltest.Until(t, 10*time.Second, "the antagonist is at work", func() bool {
+		quelltest.Until(t, "the antagonist is at work", func() bool {
 			s, err := a.Sched()
 			return err == nil && s.CPU > 50*time.Millisecond
 		})
 		look(contended)
 		limit(t, tree, "antagonist", 0.1)
 		before := throttled(t, tree, "antagonist")
-		quelltest.Until(t, 10*time.Second, "the cap holds", func() bool {
+		quelltest.Until(t, "the cap holds", func() bool {
 			return throttled(t, tree, "antagonist") > before+1
 		})
 		look(capped)

@@ -177,7 +177,7 @@ func TestSweepRemovesWhatAKilledOwnerLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = owner.Wait() // "signal: killed"
-	quelltest.Until(t, 10*time.Second, "the hog has died with its owner", func() bool {
+	quelltest.Until(t, "the hog has died with its owner", func() bool {
 		now, err := startTime(pid)
 		return err != nil || now != born
 	})
@@ -233,7 +233,7 @@ func TestAHogsBurstIsFixedWorkAlsoUnderACap(t *testing.T) {
 			t.Fatal(err)
 		}
 		limit(t, tree, "hog", share)
-		quelltest.Until(t, time.Minute, "the hog waits for its line", func() bool { return asleep(t, p.PID) })
+		quelltest.Until(t, "the hog waits for its line", func() bool { return asleep(t, p.PID) })
 		idle, err := p.Sched()
 		if err != nil {
 			t.Fatal(err)
@@ -243,7 +243,7 @@ func TestAHogsBurstIsFixedWorkAlsoUnderACap(t *testing.T) {
 			t.Fatal(err)
 		}
 		var work time.Duration
-		quelltest.Until(t, time.Minute, "the burst is over", func() bool {
+		quelltest.Until(t, "the burst is over", func() bool {
 			sched, err := p.Sched()
 			if err != nil {
 				t.Fatal(err)

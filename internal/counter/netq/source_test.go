@@ -200,7 +200,7 @@ func TestPacketsByTask(t *testing.T) {
 		}
 		return n >= want
 	}
-	quelltest.Until(t, 10*time.Second, "all packets have left", func() bool {
+	quelltest.Until(t, "all packets have left", func() bool {
 		return left(plain, 30) && left(boxed, 30) && (!v1 || left(old, 25))
 	})
 	all := bpftest.Stop(t, s)
@@ -248,7 +248,7 @@ func TestPacketsByTask(t *testing.T) {
 	a.Say(5, 1000) // in no window
 	bpftest.Start(t, s)
 	a.Say(3, 1000)
-	quelltest.Until(t, 10*time.Second, "they have left", func() bool { return left(plain, 3) })
+	quelltest.Until(t, "they have left", func() bool { return left(plain, 3) })
 	r, ok := s.Remove(plain.Key, 0)
 	if n := bpftest.Count(r, sample.NetPackets); !ok || n < 3 || n > 8 { // the five before may still have waited
 		t.Errorf("removed in an open window: %v, %v packets", ok, n)
@@ -281,7 +281,7 @@ func TestASenderMakesAnotherWait(t *testing.T) {
 			}
 			v.Say(1, 100)
 		}
-		quelltest.Until(t, 10*time.Second, "all packets have left", func() bool {
+		quelltest.Until(t, "all packets have left", func() bool {
 			// Once, of many runs, one's leaving was never seen; why is not known.
 			d := k.Of(victim.Key.CgroupID())
 			return d.Queued >= 20 && d.Sent+1 >= d.Queued

@@ -222,10 +222,10 @@ func TestRealThreads(t *testing.T) {
 				quelltest.Skip(t, "placement-"+method, err)
 			}
 			at := ran(moves)
-			quelltest.Until(t, 30*time.Second, "it runs where it is placed", func() bool { return ran(moves) > at+100e6 })
+			quelltest.Until(t, "it runs where it is placed", func() bool { return ran(moves) > at+100e6 })
 			move(t, moves, cpus[1])
 			at = ran(moves)
-			quelltest.Until(t, 30*time.Second, "it runs elsewhere", func() bool { return ran(moves) > at+100e6 })
+			quelltest.Until(t, "it runs elsewhere", func() bool { return ran(moves) > at+100e6 })
 			got, err := a.Close()
 			if err != nil {
 				t.Fatal(err)
@@ -307,7 +307,7 @@ func TestWithFindsTheMisplaced(t *testing.T) {
 			t.Fatal(err)
 		}
 		at := ran(pid)
-		quelltest.Until(t, 30*time.Second, "it runs", func() bool { return ran(pid) > at+50e6 })
+		quelltest.Until(t, "it runs", func() bool { return ran(pid) > at+50e6 })
 		if err := w.Window(false); err != nil {
 			t.Fatal(err)
 		}

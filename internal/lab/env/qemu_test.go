@@ -96,7 +96,7 @@ func TestGuest(t *testing.T) {
 	if _, _, err := q.Begin(); err != nil {
 		t.Fatal(err)
 	}
-	quelltest.Until(t, 30*time.Second, "a held program works", func() bool { return len(held.Stdout.(*said).lines(lab.IterationLine)) > 0 })
+	quelltest.Until(t, "a held program works", func() bool { return len(held.Stdout.(*said).lines(lab.IterationLine)) > 0 })
 	if err := e.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -76,7 +76,7 @@ func freezers(t *testing.T) map[string]string {
 		if !isCgroup(root) || os.Mkdir(dir, 0o755) != nil {
 			continue
 		}
-		t.Cleanup(func() { quelltest.Until(t, 10*time.Second, "the cgroup is gone", func() bool { return removed(dir) }) })
+		t.Cleanup(func() { quelltest.Until(t, "the cgroup is gone", func() bool { return removed(dir) }) })
 		all[name] = dir
 	}
 	if len(all) == 0 {
@@ -166,7 +166,7 @@ func TestHoldARealProcess(t *testing.T) {
 				if d := (after - before - sum).Abs(); d > 50*time.Millisecond {
 					t.Errorf("the periods add up to %s, used %s", sum, after-before)
 				}
-				quelltest.Until(t, 10*time.Second, "it runs on", func() bool { now, _ := used(); return now > after+20*time.Millisecond })
+				quelltest.Until(t, "it runs on", func() bool { now, _ := used(); return now > after+20*time.Millisecond })
 			})
 		}
 	}
@@ -204,7 +204,7 @@ func TestGuardLetsGo(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					quelltest.Until(t, 10*time.Second, "the guard lets it go", func() bool { now, _ := used(); return now > at })
+					quelltest.Until(t, "the guard lets it go", func() bool { now, _ := used(); return now > at })
 				}
 			})
 		}
