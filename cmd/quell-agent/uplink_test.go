@@ -49,7 +49,7 @@ func (s *server) start() {
 		s.t.Fatal(err)
 	}
 	s.listen = strings.TrimPrefix(s.nats.URL(), "nats://")
-	ctx, cancel := context.WithTimeout(s.t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(s.t.Context(), 4*time.Minute)
 	defer cancel()
 	s.Bus, err = bus.Open(ctx, bus.Options{Name: "server", Credentials: s.credentials(authority.Server, "server"), InProcess: s.nats,
 		Log: slog.New(slog.DiscardHandler)}, bus.StreamOptions{MaxBytes: 64 << 20})
@@ -94,7 +94,7 @@ func TestServer(t *testing.T) {
 	reader := &reader{t: t, server: s, highest: map[string]uint64{}}
 	reader.until("a sample of the task arrives", func() bool { return reader.tasks[task.path] > 0 })
 
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	command := &wire.Command{Id: "c1", Who: "anna", Why: "a test",
 		Do: &wire.Command_Cap_{Cap: &wire.Command_Cap{Task: task.path, Rate: 0.1, ForMs: 3_600_000}}}
