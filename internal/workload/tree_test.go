@@ -225,7 +225,8 @@ func TestAbandoned(t *testing.T) {
 
 // A burst is an amount of work: under a cap it lasts longer and does as much.
 func TestAHogsBurstIsFixedWorkAlsoUnderACap(t *testing.T) {
-	tree := openTree(t, TreeOptions{})
+	// Of great weight: it is the cap that holds it up, not what else runs here.
+	tree := openTree(t, TreeOptions{Weight: 100})
 	s := Spec{Kind: Hog, Work: 200 * time.Millisecond, Pause: time.Hour}
 	for _, share := range []float64{0, 0.2} {
 		p, err := tree.Start("hog", s, StartOptions{CPUs: sample.SetOf(cpus(t, 1)[0])})
