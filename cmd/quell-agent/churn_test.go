@@ -158,7 +158,7 @@ type played struct {
 const live = 64
 
 // play makes and removes n cgroups, half in each hierarchy, one of 40 with a
-// process. Ten times it stops and waits until none that was removed is left.
+// process. Five times it stops and waits until none that was removed is left.
 func (c *churn) play(n int) played {
 	c.t.Helper()
 	p := played{made: n}
@@ -185,7 +185,7 @@ func (c *churn) play(n int) played {
 				}
 			}
 		}
-		if (i+1)%max(1, n/10) == 0 {
+		if (i+1)%max(1, n/5) == 0 {
 			for j, dir := range ring {
 				if dir != "" && i < n-1 {
 					c.remove(dir)
