@@ -433,7 +433,7 @@ func (c *churn) tryLook(d *running) (h held, err error) {
 		info, _ := os.ReadFile(proc + "fdinfo/" + fd.Name()) // it may be closed by now
 		h.watches += strings.Count(string(info), "\ninotify wd:")
 	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 20 * time.Second}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 4 * time.Minute}
 	resp, err := client.Get(c.metrics)
 	if err != nil {
 		return h, err

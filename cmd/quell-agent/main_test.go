@@ -129,7 +129,7 @@ func TestMetricsAndHealth(t *testing.T) {
 	}
 	get := func(path string) (int, string) {
 		t.Helper()
-		c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
+		c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 4 * time.Minute}
 		r, err := c.Get("http://" + m[1] + path)
 		if err != nil {
 			t.Fatal(err)

@@ -23,7 +23,7 @@ import (
 // fetch reads a stream until it has so many messages.
 func fetch(t *testing.T, c *Consumer, n int) []Message {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	var all []Message
 	for len(all) < n {
@@ -257,7 +257,7 @@ func TestALateAnswerReleasesNothing(t *testing.T) {
 func TestFullStream(t *testing.T) {
 	a := newAuthority(t)
 	url := serveHere(t, a)
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	o := Options{URL: url, Name: "server", Credentials: credentials(t, a, authority.Server, "server", 0), Log: testLog(t)}
 	b, err := Open(ctx, o, StreamOptions{MaxBytes: 4096})
@@ -348,7 +348,7 @@ func TestSpecsReachAgents(t *testing.T) {
 // Specs of jobs that run no more leave the bucket.
 func TestSpecsThatDoNotChangeEnd(t *testing.T) {
 	a := newAuthority(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	b, err := Open(ctx, Options{URL: serveHere(t, a), Name: "server", Credentials: credentials(t, a, authority.Server, "server", 0), Log: testLog(t)},
 		StreamOptions{MaxBytes: 1 << 20, KeepSpecs: time.Second})
@@ -410,7 +410,7 @@ func TestCommands(t *testing.T) {
 			return u.Err() == nil && u.link.ask(t.Context()) == nil
 		})
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	r, err := b.Command(ctx, "two.example", &wire.Command{Id: "c1", Do: &wire.Command_Cap_{Cap: &wire.Command_Cap{Task: "/t"}}})
 	if err != nil || !r.Ok || r.Id != "c1" || r.Machine != "two.example" {

@@ -69,7 +69,7 @@ func TestPowerCutUnderAReader(t *testing.T) {
 		u.Samples(1, samples("m", 1))
 	}
 	quelltest.Until(t, "the others are acknowledged", func() bool { return u.Stats().Sent == 3 })
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	var got []string
 	for len(got) < 3 && ctx.Err() == nil {
@@ -204,7 +204,7 @@ func TestFullServerDisk(t *testing.T) {
 	s := startServer(t, a, embedded.Options{Dir: filepath.Join(dir, "bus")})
 	open := func() *Bus {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 		defer cancel()
 		b, err := Open(ctx, Options{URL: s.url(), Name: "server", Credentials: credentials(t, a, authority.Server, "server", 0), Log: testLog(t),
 			pause: 20 * time.Millisecond}, StreamOptions{MaxBytes: 16 << 20})

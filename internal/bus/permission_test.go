@@ -181,7 +181,7 @@ func TestForged(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	for _, stream := range []Stream{Samples, Records} {
 		c, err := b.Consume(ctx, stream)

@@ -351,7 +351,7 @@ func TestHeadOfEventsEnds(t *testing.T) {
 	web := httptest.NewServer(b)
 	defer web.Close()
 	defer b.hub.close()
-	one := http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}, Timeout: 10 * time.Second}
+	one := http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}, Timeout: 4 * time.Minute}
 	defer one.CloseIdleConnections()
 	for _, ask := range []string{"HEAD /v1/events", "GET /healthz"} {
 		method, path, _ := strings.Cut(ask, " ")

@@ -52,7 +52,7 @@ func (p *session) wait(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(30 * time.Second):
+	case <-time.After(4 * time.Minute):
 		t.Fatal("it does not end")
 	}
 }
