@@ -167,13 +167,15 @@ func (r *reader) until(what string, cond func() bool) {
 
 func (r *reader) read(stream bus.Stream) {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(r.t.Context(), 300*time.Millisecond)
+	opening, cancel := context.WithTimeout(r.t.Context(), 4*time.Minute)
 	defer cancel()
-	c, err := r.server.Consume(ctx, stream)
+	c, err := r.server.Consume(opening, stream)
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	defer c.Close()
+	ctx, cancel := context.WithTimeout(r.t.Context(), 300*time.Millisecond) // for what is there
+	defer cancel()
 	all, err := c.Fetch(ctx, nil, 1000)
 	if err != nil {
 		r.t.Fatal(err)
