@@ -68,7 +68,7 @@ func TestDetectsAgainAfterAKill(t *testing.T) {
 	args := append(settings(dir, "tick=10ms", "sampling.duration=85ms", "sampling.period=500ms", "detect.outlier_window=2500ms",
 		"spec.min_samples=5", "spec.save=1s"), "--config", file)
 	first := start(t, dir, args...)
-	quelltest.Until(t, 120*time.Second, "there is a spec", func() bool {
+	quelltest.Until(t, "there is a spec", func() bool {
 		tasks, err := first.Tasks(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -76,7 +76,7 @@ func TestDetectsAgainAfterAKill(t *testing.T) {
 		return len(tasks) == 1 && len(tasks[0].Costs) == 1 && tasks[0].Costs[0].Spec.State == spec.Ready
 	})
 	var saved time.Time
-	quelltest.Until(t, 60*time.Second, "it is saved, twice to be sure", func() bool {
+	quelltest.Until(t, "it is saved, twice to be sure", func() bool {
 		info, err := os.Stat(dir + "/state/specs.json")
 		if err != nil {
 			return false
@@ -94,7 +94,7 @@ func TestDetectsAgainAfterAKill(t *testing.T) {
 	began := time.Now()
 	second := start(t, dir, args...)
 	var all []incident.Record
-	quelltest.Until(t, 60*time.Second, "the victim is found", func() bool {
+	quelltest.Until(t, "the victim is found", func() bool {
 		found, err := second.Incidents(t.Context(), logbook.Query{Open: true})
 		if err != nil {
 			t.Fatal(err)

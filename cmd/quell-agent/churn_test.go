@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"math"
 	"net/http"
 	"os"
 	"os/exec"
@@ -82,17 +83,18 @@ func TestChurn(t *testing.T) {
 		{"inotify watches", before.watches, after.watches, 20},
 		{"goroutines", before.goroutines, after.goroutines, 2},
 		{"threads", before.threads, after.threads, 8},
-		{"resident memory, KB", before.rss, after.rss, max(10<<10, before.rss/4)},
+		{"resident memory, KB", before.rss, after.rss, slackRSS(before.rss, 10<<10)},
+		{"heap, KB", before.heap, after.heap, 8 << 10},
 	} {
 		t.Logf("%-34s %12d %12d", row.name, row.before, row.after)
-		if row.after > row.before+row.slack {
+		if row.after-row.before > row.slack {
 			t.Errorf("%s: %d after %d cgroups, %d before", row.name, row.after, result.made, row.before)
 		}
 	}
 	t.Logf("%-34s %12s %12s", "", "no agent", "agent")
 	t.Logf("%-34s %12v %12v", "until no cgroup was dying, longest", alone.dying.Round(time.Millisecond), result.dying.Round(time.Millisecond))
 	t.Logf("while it churned: descriptors up to %d, goroutines up to %d; resident memory and heap by quarters of the time, KB: %v", series.fds, series.goroutines, series.quarters)
-	if q := series.quarters; len(q) == 4 && (q[3][0] > q[1][0]+max(8<<10, q[1][0]/4) || q[3][1] > q[1][1]+8<<10) {
+	if q := series.quarters; len(q) == 4 && (q[3][0]-q[1][0] > slackRSS(q[1][0], 8<<10) || q[3][1]-q[1][1] > 8<<10) {
 		t.Errorf("memory grows: by quarters %v KB", q)
 	}
 
@@ -101,6 +103,17 @@ func TestChurn(t *testing.T) {
 	}
 	<-d.ended
 	c.checkSamples(lives, dir+"/trace.csv")
+}
+
+// slackRSS is by how much resident memory may grow from what it was. That of this
+// test binary says little: where it runs with the race detector, that keeps a note
+// of all memory that was ever used, and so grows with the time that the churn takes.
+// There the heap must do.
+func slackRSS(from, least int) int {
+	if *shipped == "" {
+		return math.MaxInt
+	}
+	return max(least, from/4)
 }
 
 // churn is the cgroups that come and go: below one in cgroup2 and one of the v1
@@ -121,7 +134,7 @@ func newChurn(t *testing.T) *churn {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
-			quelltest.Until(t, 20*time.Second, "rmdir "+top, func() bool {
+			quelltest.Until(t, "rmdir "+top, func() bool {
 				left, _ := filepath.Glob(top + "/*/")
 				for _, dir := range left {
 					os.Remove(dir)
@@ -145,7 +158,7 @@ type played struct {
 const live = 64
 
 // play makes and removes n cgroups, half in each hierarchy, one of 40 with a
-// process. Ten times it stops and waits until none that was removed is left.
+// process. Five times it stops and waits until none that was removed is left.
 func (c *churn) play(n int) played {
 	c.t.Helper()
 	p := played{made: n}
@@ -172,7 +185,7 @@ func (c *churn) play(n int) played {
 				}
 			}
 		}
-		if (i+1)%max(1, n/10) == 0 {
+		if (i+1)%max(1, n/5) == 0 {
 			for j, dir := range ring {
 				if dir != "" && i < n-1 {
 					c.remove(dir)
@@ -193,7 +206,7 @@ func (c *churn) play(n int) played {
 func (c *churn) buried() time.Duration {
 	c.t.Helper()
 	began := time.Now()
-	quelltest.Until(c.t, 30*time.Second, "no removed cgroup is left in "+c.tops[0], func() bool {
+	quelltest.Until(c.t, "no removed cgroup is left in "+c.tops[0], func() bool {
 		text, err := os.ReadFile(c.tops[0] + "/cgroup.stat")
 		if err != nil {
 			c.t.Fatal(err)
@@ -207,7 +220,7 @@ func (c *churn) buried() time.Duration {
 
 func (c *churn) remove(dir string) {
 	c.t.Helper()
-	quelltest.Until(c.t, 20*time.Second, "rmdir "+dir, func() bool {
+	quelltest.Until(c.t, "rmdir "+dir, func() bool {
 		err := os.Remove(dir)
 		return err == nil || errors.Is(err, fs.ErrNotExist)
 	})
@@ -389,7 +402,7 @@ type held struct {
 // idle waits until the agent follows nothing.
 func (c *churn) idle(d *running) {
 	c.t.Helper()
-	quelltest.Until(c.t, 60*time.Second, "the agent follows nothing", func() bool {
+	quelltest.Until(c.t, "the agent follows nothing", func() bool {
 		s, err := d.Status(c.t.Context())
 		return err == nil && s.Tasks == 0
 	})
@@ -420,7 +433,7 @@ func (c *churn) tryLook(d *running) (h held, err error) {
 		info, _ := os.ReadFile(proc + "fdinfo/" + fd.Name()) // it may be closed by now
 		h.watches += strings.Count(string(info), "\ninotify wd:")
 	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 20 * time.Second}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 4 * time.Minute}
 	resp, err := client.Get(c.metrics)
 	if err != nil {
 		return h, err

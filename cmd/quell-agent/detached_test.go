@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/quell-dev/quell/internal/quelltest"
 )
@@ -38,14 +37,14 @@ func TestDetachedBetweenWindows(t *testing.T) {
 		d := start(t, dir, append(settings(dir, "signals=cps,runq", "sampling.period=1h", "sampling.duration="+c.duration,
 			"detect.outlier_window=3h", "detect.window=3h"), "--config", conf)...)
 		if c.attached {
-			quelltest.Until(t, 20*time.Second, "the window is open", func() bool {
+			quelltest.Until(t, "the window is open", func() bool {
 				events, links := onKernelPaths(t, d.cmd.Process.Pid)
 				return events > 0 && links > 0
 			})
 			d.kill()
 			continue
 		}
-		quelltest.Until(t, 20*time.Second, "the window is over", func() bool {
+		quelltest.Until(t, "the window is over", func() bool {
 			s, err := d.Status(t.Context())
 			return err == nil && s.Intervals >= c.intervals && s.Tasks == 1
 		})

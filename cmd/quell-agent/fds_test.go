@@ -9,7 +9,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/quell-dev/quell/internal/quelltest"
 )
@@ -39,7 +38,7 @@ func TestFewDescriptors(t *testing.T) {
 	most := 0
 	within := 0
 	var last string
-	quelltest.Until(t, 240*time.Second, "every task was counted", func() bool {
+	quelltest.Until(t, "every task was counted", func() bool {
 		s, err := d.Status(t.Context())
 		if err != nil {
 			t.Fatal(err)

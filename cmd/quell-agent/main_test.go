@@ -129,7 +129,7 @@ func TestMetricsAndHealth(t *testing.T) {
 	}
 	get := func(path string) (int, string) {
 		t.Helper()
-		c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
+		c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 4 * time.Minute}
 		r, err := c.Get("http://" + m[1] + path)
 		if err != nil {
 			t.Fatal(err)
@@ -190,22 +190,25 @@ func TestSecondAgentIsRefused(t *testing.T) {
 }
 
 // On SIGTERM, with a window open and a cap on, the agent undoes the cap and is
-// gone at once.
+// gone, long before the window's end.
 func TestTerminates(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		c := newLimited(t, "term-"+sig.String()[:4], "-1", "burn")
 		dir := state(t)
-		d := start(t, dir, append(settings(dir, "sampling.duration=1m"), "--config", configFile(t, dir, c.path))...)
+		d := start(t, dir, append(settings(dir, "sampling.duration=10m", "sampling.period=10m", "detect.outlier_window=1h", "detect.window=1h"), "--config", configFile(t, dir, c.path))...)
 		d.cap(c)
-		quelltest.Until(t, 10*time.Second, "the kernel throttles", func() bool { return !strings.Contains(c.read("cpu.stat"), "nr_throttled 0\n") })
-		asked := time.Now()
+		quelltest.Until(t, "the kernel throttles", func() bool { return !strings.Contains(c.read("cpu.stat"), "nr_throttled 0\n") })
 		if err := d.cmd.Process.Signal(sig); err != nil {
 			t.Fatal(err)
 		}
-		<-d.ended
-		if took := time.Since(asked); took > 2*time.Second {
-			t.Errorf("%v: it took %v", sig, took)
-		}
+		quelltest.Until(t, "the agent is gone", func() bool {
+			select {
+			case <-d.ended:
+				return true
+			default:
+				return false
+			}
+		})
 		if code := d.cmd.ProcessState.ExitCode(); code != 0 {
 			t.Errorf("%v: exit %d\n%s", sig, code, d.log.String())
 		}

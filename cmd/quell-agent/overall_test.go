@@ -7,7 +7,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/quell-dev/quell/internal/quelltest"
 	"github.com/quell-dev/quell/internal/sample"
@@ -32,7 +31,7 @@ func TestSignalsOfTheMachine(t *testing.T) {
 			t.Errorf("%+v", sig)
 		}
 	}
-	quelltest.Until(t, 30*time.Second, "three windows are over", func() bool {
+	quelltest.Until(t, "three windows are over", func() bool {
 		s, err := d.Status(t.Context())
 		return err == nil && s.Intervals >= 3
 	})

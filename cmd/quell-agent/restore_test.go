@@ -117,7 +117,7 @@ func TestOverdueOfADeadAgent(t *testing.T) {
 	if code, did := restoreOverdue(t, args); time.Now().Before(until.Add(-time.Second)) && (code != 0 || len(did.InForce) != 2 || did.Agent != "" || short.quota() != "10000 100000") {
 		t.Errorf("before its time: exit %d, %+v, quota %s", code, did, short.quota())
 	}
-	quelltest.Until(t, 10*time.Second, "its time is over", func() bool { return time.Now().After(until) })
+	quelltest.Until(t, "its time is over", func() bool { return time.Now().After(until) })
 	code, did := restoreOverdue(t, args)
 	if code != 0 || did.Agent != agentNone || len(did.Undone) != 1 || did.Undone[0].Task != sample.TaskName(short.path) ||
 		did.Undone[0].Result != "restored" || len(did.InForce) != 1 || did.InForce[0].Task != sample.TaskName(long.path) || len(did.Failed) != 0 {
@@ -148,7 +148,7 @@ func TestOverdueOfAStoppedAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	until := time.Now().Add(2 * time.Second)
-	quelltest.Until(t, 10*time.Second, "its time is over", func() bool { return time.Now().After(until) })
+	quelltest.Until(t, "its time is over", func() bool { return time.Now().After(until) })
 	if cg.quota() != "10000 100000" {
 		t.Fatalf("the agent was to be stopped with the cap in force; the quota is %s", cg.quota())
 	}
@@ -169,7 +169,7 @@ func TestOverdueOfAStoppedAgent(t *testing.T) {
 	if err := d.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	quelltest.Until(t, 20*time.Second, "the agent counts the cap as ended", func() bool {
+	quelltest.Until(t, "the agent counts the cap as ended", func() bool {
 		s, err := d.Status(t.Context())
 		return err == nil && len(s.Caps) == 0 && strings.Contains(d.log.String(), "while this agent hung")
 	})
@@ -187,7 +187,7 @@ func TestOverdueBesideALiveAgent(t *testing.T) {
 	args := append(settings(dir), "--config", configFile(t, dir, cg.path))
 	d := start(t, dir, args...)
 	d.capFor(cg, time.Second)
-	quelltest.Until(t, 20*time.Second, "the lease ends", func() bool {
+	quelltest.Until(t, "the lease ends", func() bool {
 		if code, did := restoreOverdue(t, args, "--grace", "0s"); code != 0 || len(did.Undone) != 0 || did.Agent == agentHung {
 			t.Fatalf("exit %d, %+v", code, did)
 		}

@@ -49,7 +49,7 @@ func (s *server) start() {
 		s.t.Fatal(err)
 	}
 	s.listen = strings.TrimPrefix(s.nats.URL(), "nats://")
-	ctx, cancel := context.WithTimeout(s.t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(s.t.Context(), 4*time.Minute)
 	defer cancel()
 	s.Bus, err = bus.Open(ctx, bus.Options{Name: "server", Credentials: s.credentials(authority.Server, "server"), InProcess: s.nats,
 		Log: slog.New(slog.DiscardHandler)}, bus.StreamOptions{MaxBytes: 64 << 20})
@@ -94,7 +94,7 @@ func TestServer(t *testing.T) {
 	reader := &reader{t: t, server: s, highest: map[string]uint64{}}
 	reader.until("a sample of the task arrives", func() bool { return reader.tasks[task.path] > 0 })
 
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	command := &wire.Command{Id: "c1", Who: "anna", Why: "a test",
 		Do: &wire.Command_Cap_{Cap: &wire.Command_Cap{Task: task.path, Rate: 0.1, ForMs: 3_600_000}}}
@@ -115,7 +115,7 @@ func TestServer(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := st.Intervals + more
-		quelltest.Until(t, 30*time.Second, "the agent goes on", func() bool {
+		quelltest.Until(t, "the agent goes on", func() bool {
 			st, err = d.Status(t.Context())
 			return err == nil && st.Intervals >= want
 		})
@@ -158,7 +158,7 @@ type reader struct {
 // until reads what has come until cond holds.
 func (r *reader) until(what string, cond func() bool) {
 	r.t.Helper()
-	quelltest.Until(r.t, 60*time.Second, what, func() bool {
+	quelltest.Until(r.t, what, func() bool {
 		r.read(bus.Samples)
 		r.read(bus.Records)
 		return cond()
@@ -167,13 +167,15 @@ func (r *reader) until(what string, cond func() bool) {
 
 func (r *reader) read(stream bus.Stream) {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(r.t.Context(), 300*time.Millisecond)
+	opening, cancel := context.WithTimeout(r.t.Context(), 4*time.Minute)
 	defer cancel()
-	c, err := r.server.Consume(ctx, stream)
+	c, err := r.server.Consume(opening, stream)
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	defer c.Close()
+	ctx, cancel := context.WithTimeout(r.t.Context(), 300*time.Millisecond) // for what is there
+	defer cancel()
 	all, err := c.Fetch(ctx, nil, 1000)
 	if err != nil {
 		r.t.Fatal(err)

@@ -95,7 +95,7 @@ func (r *running) begin() {
 	ctx, stop := context.WithCancel(context.WithoutCancel(r.t.Context()))
 	r.stop, r.ended = stop, make(chan error, 1)
 	go func() { r.ended <- run(ctx, c) }()
-	quelltest.Until(r.t, 60*time.Second, "the server is ready", func() bool {
+	quelltest.Until(r.t, "the server is ready", func() bool {
 		select {
 		case err := <-r.ended:
 			r.t.Fatalf("the server ended: %v", err)
@@ -193,15 +193,15 @@ func TestFromAgentToSQL(t *testing.T) {
 		t.Fatal(err)
 	}
 	up.Record(now, wire.Record_KIND_INCIDENT, "i1", doc)
-	quelltest.Until(t, 30*time.Second, "the samples are there", func() bool { return r.sql("SELECT cost FROM samples ORDER BY ts") == "[1] [2]" })
-	quelltest.Until(t, 30*time.Second, "the incident is there", func() bool { return r.sql("SELECT machine, id, victim_job FROM incidents") == `["m1","i1","web"]` })
+	quelltest.Until(t, "the samples are there", func() bool { return r.sql("SELECT cost FROM samples ORDER BY ts") == "[1] [2]" })
+	quelltest.Until(t, "the incident is there", func() bool { return r.sql("SELECT machine, id, victim_job FROM incidents") == `["m1","i1","web"]` })
 	if _, text := r.get("/v1/incidents?job=web&since=1h"); !strings.Contains(text, `"id":"i1"`) {
 		t.Errorf("incidents: %s", text)
 	}
 	r.end()
 	send(3)
 	r.begin()
-	quelltest.Until(t, 60*time.Second, "what was sent meanwhile is there", func() bool { return r.sql("SELECT cost FROM samples ORDER BY ts") == "[1] [2] [3]" })
+	quelltest.Until(t, "what was sent meanwhile is there", func() bool { return r.sql("SELECT cost FROM samples ORDER BY ts") == "[1] [2] [3]" })
 	if _, text := r.get("/v1/machines"); !strings.Contains(text, `"machine":"m1"`) {
 		t.Errorf("machines: %s", text)
 	}

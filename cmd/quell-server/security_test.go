@@ -173,7 +173,7 @@ func TestRefusedAndAudited(t *testing.T) {
 			status("fired", 502)(t) // it may; the machine is not there
 			delete(g.lines, "fired")
 			g.write(t)
-			quelltest.Until(t, 30*time.Second, "the token is revoked", func() bool { return g.as("fired", "POST", "/v1/commands", capping) == 401 })
+			quelltest.Until(t, "the token is revoked", func() bool { return g.as("fired", "POST", "/v1/commands", capping) == 401 })
 		}, `["","127.0.0.1","","POST /v1/commands","","refused: the token is not known"]`},
 		{"bus: no credentials", turnedAway(), `["","127.0.0.1","","bus: connect","","refused: no credentials"]`},
 		{"bus: a password", turnedAway(nats.UserInfo("quell", "quell")), `["","127.0.0.1","","bus: connect","","refused: no credentials"]`},
@@ -204,7 +204,7 @@ func TestRefusedAndAudited(t *testing.T) {
 				if !errors.Is(err, nats.ErrPermissionViolation) {
 					t.Error(err)
 				}
-			case <-time.After(30 * time.Second):
+			case <-time.After(4 * time.Minute):
 				t.Error("it was let listen")
 			}
 		}, `["agent.m1","127.0.0.1","agent","bus: subscribe","command.machine.m2","refused: its credentials do not allow it"]`},
@@ -222,7 +222,7 @@ func TestRefusedAndAudited(t *testing.T) {
 			}
 			select {
 			case <-away:
-			case <-time.After(30 * time.Second):
+			case <-time.After(4 * time.Minute):
 				t.Fatal("it is still connected")
 			}
 			turnedAway(nats.UserCredentials(creds))(t)
@@ -251,7 +251,7 @@ func TestRefusedAndAudited(t *testing.T) {
 			t.Logf("the audit log: %s", log)
 		}
 	}()
-	quelltest.Until(t, 60*time.Second, "all is audited", func() bool { return len(missing()) == 0 })
+	quelltest.Until(t, "all is audited", func() bool { return len(missing()) == 0 })
 	list, err := quellServer(t, "credentials", "list", "--set", "state_dir="+g.state, "--json")
 	var issued []struct{ Role, Name, State string }
 	if err := errors.Join(err, json.Unmarshal([]byte(list), &issued)); err != nil {
@@ -290,7 +290,7 @@ func TestNATSIsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	quelltest.Until(t, 30*time.Second, "there are too many subscriptions", func() bool {
+	quelltest.Until(t, "there are too many subscriptions", func() bool {
 		return nc.LastError() != nil && strings.Contains(strings.ToLower(nc.LastError().Error()), "maximum subscriptions")
 	})
 }

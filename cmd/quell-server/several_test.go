@@ -51,7 +51,7 @@ func (s *several) start(i int) *process {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(p.kill)
-	quelltest.Until(s.t, 60*time.Second, "the server is ready", func() bool {
+	quelltest.Until(s.t, "the server is ready", func() bool {
 		status, _ := p.r.get("/readyz")
 		return status == http.StatusOK
 	})
@@ -110,14 +110,14 @@ func TestOneOfTwoServersIsKilled(t *testing.T) {
 		played <- r
 	}()
 	count := func(p *process) string { return p.r.sql("SELECT count(*) FROM samples") }
-	quelltest.Until(t, 60*time.Second, "both answer what one has taken in", func() bool {
+	quelltest.Until(t, "both answer what one has taken in", func() bool {
 		return first.taken() && count(first) != "[0]" && count(second) != "[0]" && !strings.Contains(count(second), "rror")
 	})
 	if second.taken() {
 		t.Error("both take in")
 	}
 	first.kill()
-	quelltest.Until(t, 120*time.Second, "the other takes in", second.taken)
+	quelltest.Until(t, "the other takes in", second.taken)
 	third := s.start(2) // in the place of the one that was lost
 	stop()
 	r := <-played
@@ -130,7 +130,7 @@ func TestOneOfTwoServersIsKilled(t *testing.T) {
 	}
 	for _, p := range []*process{second, third} {
 		last := ""
-		quelltest.Until(t, 60*time.Second, "all that was acknowledged is there", func() bool {
+		quelltest.Until(t, "all that was acknowledged is there", func() bool {
 			last = p.r.sql("SELECT count(*), count(DISTINCT machine || task || ts) FROM samples")
 			return last == string(want)
 		})

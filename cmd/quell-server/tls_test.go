@@ -85,7 +85,7 @@ func TestTLS(t *testing.T) {
 	creds := r.credentials(t, "agent", "m1")
 	if up := r.uplink(t, "m1", creds, nil); true {
 		up.Samples(one("m1"))
-		quelltest.Until(t, 30*time.Second, "it does not trust the server", func() bool {
+		quelltest.Until(t, "it does not trust the server", func() bool {
 			err := up.Err()
 			return err != nil && strings.Contains(err.Error(), "certificate")
 		})
@@ -95,7 +95,7 @@ func TestTLS(t *testing.T) {
 		o.URL, o.TLS = "tls://"+r.bus, &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 	})
 	up.Samples(one("m1"))
-	quelltest.Until(t, 30*time.Second, "the sample is there", func() bool { return r.sql("SELECT count(*) FROM samples") == "[1]" })
+	quelltest.Until(t, "the sample is there", func() bool { return r.sql("SELECT count(*) FROM samples") == "[1]" })
 	plain := *r
 	plain.tls = nil
 	if status, text := plain.get("/healthz"); status == http.StatusOK {
@@ -134,7 +134,7 @@ func TestExternalBus(t *testing.T) {
 		o.URL, o.TLS = "tls://"+address, &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 	})
 	up.Samples(one("m1"))
-	quelltest.Until(t, 30*time.Second, "the sample is there", func() bool { return r.sql("SELECT machine FROM samples") == `["m1"]` })
+	quelltest.Until(t, "the sample is there", func() bool { return r.sql("SELECT machine FROM samples") == `["m1"]` })
 	out, err := quellServer(t, "trust", "--set", "state_dir="+state)
 	if err != nil || !strings.Contains(out, trust.Account) || !strings.Contains(out, "operator: ey") {
 		t.Errorf("trust: %q, %v", out, err)

@@ -116,14 +116,14 @@ func startAgentOver(t *testing.T, more string, weight int, cast func(*workload.T
 	}
 	t.Cleanup(stop) // before the tree is closed
 	env = utf8(filepath.Join(state, "agent.sock"))
-	quelltest.Until(t, deadline, "the agent answers", func() bool { return quell(t, env, "status").code == exitOK })
+	quelltest.Until(t, "the agent answers", func() bool { return quell(t, env, "status").code == exitOK })
 	return tree, env, state, stop
 }
 
 // learnt waits until the victim's job has a spec.
 func learnt(t *testing.T, env map[string]string) {
 	t.Helper()
-	quelltest.Until(t, 2*deadline, "the victim's job has a spec", func() bool {
+	quelltest.Until(t, "the victim's job has a spec", func() bool {
 		for line := range strings.Lines(quell(t, env, "top", "--once").out) {
 			if strings.Contains(line, "/victim") && strings.Contains(line, "ready") {
 				return true
@@ -179,8 +179,8 @@ func TestTheRealAgent(t *testing.T) {
 		}
 		return v
 	}
-	quelltest.Until(t, deadline, "the loud task is seen to use the CPU", func() bool { return task("loud").CPU > 0.05 })
-	quelltest.Until(t, deadline, "the victim's cost is known", func() bool {
+	quelltest.Until(t, "the loud task is seen to use the CPU", func() bool { return task("loud").CPU > 0.05 })
+	quelltest.Until(t, "the victim's cost is known", func() bool {
 		return slices.ContainsFunc(task("victim").Costs, func(v api.SignalView) bool { return v.Signal == sample.CPT && v.Cost > 0 })
 	})
 	for _, sign := range []string{"TASK", "CPT", "RUNQ", "/loud", "/victim", "latency-sensitive"} {

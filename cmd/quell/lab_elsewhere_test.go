@@ -61,7 +61,7 @@ func sshd(t *testing.T) (pid int, inventory string) {
 			t.Logf("sshd:\n%s", log.String())
 		}
 	})
-	quelltest.Until(t, 20*time.Second, "sshd", func() bool {
+	quelltest.Until(t, "sshd", func() bool {
 		c, err := net.DialTimeout("tcp", address, time.Second)
 		if err == nil {
 			c.Close()

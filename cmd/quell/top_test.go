@@ -25,7 +25,7 @@ func watch(t *testing.T, tty bool, sign string, n int, args ...string) (code int
 	defer cancel()
 	done := make(chan int)
 	go func() { done <- a.run(ctx, append([]string{"top"}, args...)) }()
-	quelltest.Until(t, 20*time.Second, "the view was drawn", func() bool { return strings.Count(b.String(), sign) >= n })
+	quelltest.Until(t, "the view was drawn", func() bool { return strings.Count(b.String(), sign) >= n })
 	cancel()
 	return <-done, b.String()
 }

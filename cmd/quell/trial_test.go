@@ -48,7 +48,7 @@ func TestTrialCapsARealSuspect(t *testing.T) {
 	}()
 	learnt(t, env)
 	send(t, loud, syscall.SIGCONT)
-	r := quell(t, env, strings.Fields("trial --budget 1 --any --for 2s --within 90s --poll 100ms --reason test --json")...)
+	r := quell(t, env, strings.Fields("trial --budget 1 --any --for 2s --within 240s --poll 100ms --reason test --json")...)
 	var e evaluation.Report
 	if err := json.Unmarshal([]byte(r.out), &e); err != nil || r.code != exitOK {
 		t.Fatalf("exit code %d, %v, %q", r.code, err, r.err)

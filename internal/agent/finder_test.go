@@ -271,7 +271,7 @@ func mkdir(t *testing.T, dir string) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		quelltest.Until(t, 10*time.Second, "rmdir "+dir, func() bool {
+		quelltest.Until(t, "rmdir "+dir, func() bool {
 			err := os.Remove(dir)
 			return err == nil || errors.Is(err, fs.ErrNotExist)
 		})

@@ -156,15 +156,15 @@ func TestKeepAwake(t *testing.T) {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.crowd.procs[1].Pid))
 		return err == nil && strings.Contains(string(text), "(sleep) S")
 	}
-	quelltest.Until(t, 20*time.Second, "the task is paused", asleep)
+	quelltest.Until(t, "the task is paused", asleep)
 	before := used()
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); r.crowd.keepAwake(ctx) }()
-	quelltest.Until(t, 20*time.Second, "the task has run", func() bool { return used() > before })
+	quelltest.Until(t, "the task has run", func() bool { return used() > before })
 	stop()
 	<-done
-	quelltest.Until(t, 20*time.Second, "it is not left stopped", asleep)
+	quelltest.Until(t, "it is not left stopped", asleep)
 	if err := errors.Join(r.crowd.end(), r.tree.remove()); err != nil {
 		t.Error(err)
 	}
@@ -242,7 +242,7 @@ func TestUsageOfWhatHasEnded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	quelltest.Until(t, 20*time.Second, "its child's CPU time is its own", func() bool {
+	quelltest.Until(t, "its child's CPU time is its own", func() bool {
 		used, err := r.tree.usage(s.meter)
 		return err == nil && used > 0.005
 	})
@@ -250,7 +250,7 @@ func TestUsageOfWhatHasEnded(t *testing.T) {
 		t.Error(err)
 	}
 	// sleep is the shell's child, and ends after it.
-	quelltest.Until(t, 20*time.Second, "the tree can be removed", func() bool {
+	quelltest.Until(t, "the tree can be removed", func() bool {
 		text, err := os.ReadFile(filepath.Join(r.tree.dir(s.meter), "cgroup.procs"))
 		if err != nil {
 			t.Fatal(err)
@@ -295,7 +295,7 @@ func TestUnifiedView(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	quelltest.Until(t, 20*time.Second, "it has ended", func() bool { return s.dead() != nil })
+	quelltest.Until(t, "it has ended", func() bool { return s.dead() != nil })
 	if text, err := os.ReadFile(out); string(text) != "seen\n" {
 		t.Errorf("it did not see its tree: %v %s", err, s.tail())
 	}

@@ -23,7 +23,7 @@ import (
 // fetch reads a stream until it has so many messages.
 func fetch(t *testing.T, c *Consumer, n int) []Message {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	var all []Message
 	for len(all) < n {
@@ -72,7 +72,7 @@ func TestFromAgentToReader(t *testing.T) {
 	if err != nil || record.Id != "i1" || string(record.Json) != `{"id":"i1"}` || record.Kind != wire.Record_KIND_INCIDENT {
 		t.Errorf("%v, %v", record, err)
 	}
-	quelltest.Until(t, 30*time.Second, "both are acknowledged", func() bool { return u.Stats().Waiting == 0 })
+	quelltest.Until(t, "both are acknowledged", func() bool { return u.Stats().Waiting == 0 })
 	if err := u.Err(); err != nil {
 		t.Error(err)
 	}
@@ -131,7 +131,7 @@ func TestServerComesLater(t *testing.T) {
 	for range 30 {
 		u.Samples(1, samples("m", 1))
 	}
-	quelltest.Until(t, 30*time.Second, "all are on disk", func() bool { return u.Stats().Waiting == 30 })
+	quelltest.Until(t, "all are on disk", func() bool { return u.Stats().Waiting == 30 })
 	if err := u.Err(); err == nil {
 		t.Error("nobody says that the server is not there")
 	}
@@ -148,7 +148,7 @@ func TestServerComesLater(t *testing.T) {
 			t.Fatalf("message %d is batch %d, %v", i, got.N, err)
 		}
 	}
-	quelltest.Until(t, 30*time.Second, "all are acknowledged", func() bool { return u.Stats().Waiting == 0 && u.Err() == nil })
+	quelltest.Until(t, "all are acknowledged", func() bool { return u.Stats().Waiting == 0 && u.Err() == nil })
 }
 
 // After a new connection everything comes again that was acknowledged so
@@ -161,10 +161,10 @@ func TestKeptIsSentAgain(t *testing.T) {
 	for range 3 {
 		u.Samples(1, samples("m", 1))
 	}
-	quelltest.Until(t, 30*time.Second, "all are acknowledged", func() bool { return u.Stats().Sent == 3 })
+	quelltest.Until(t, "all are acknowledged", func() bool { return u.Stats().Sent == 3 })
 	s.kill()
 	s.start()
-	quelltest.Until(t, 30*time.Second, "all are acknowledged again", func() bool { return u.Stats().Sent == 6 })
+	quelltest.Until(t, "all are acknowledged again", func() bool { return u.Stats().Sent == 6 })
 	b := openBus(t, a, s.url(), 1)
 	c, err := b.Consume(t.Context(), Samples)
 	if err != nil {
@@ -199,11 +199,11 @@ func TestReleased(t *testing.T) {
 	for range 3 {
 		u.Samples(1, samples("m", 1))
 	}
-	quelltest.Until(t, 30*time.Second, "all are released", func() bool { return u.samples.spool.Released() == 4 })
+	quelltest.Until(t, "all are released", func() bool { return u.samples.spool.Released() == 4 })
 	s.kill()
 	s.start()
 	u.Samples(1, samples("m", 1))
-	quelltest.Until(t, 30*time.Second, "the fourth is released", func() bool { return u.samples.spool.Released() == 5 })
+	quelltest.Until(t, "the fourth is released", func() bool { return u.samples.spool.Released() == 5 })
 	if n := u.Stats().Sent; n != 4 {
 		t.Errorf("%d were sent, want 4", n)
 	}
@@ -249,7 +249,7 @@ func TestALateAnswerReleasesNothing(t *testing.T) {
 	if got := <-released; got > 1 {
 		t.Errorf("up to %d was released before anybody had asked for so long", got)
 	}
-	quelltest.Until(t, 30*time.Second, "all are released", func() bool { return u.samples.spool.Released() == 4 })
+	quelltest.Until(t, "all are released", func() bool { return u.samples.spool.Released() == 4 })
 }
 
 // A stream that is full takes no more, loses nothing, and the agents keep what
@@ -257,7 +257,7 @@ func TestALateAnswerReleasesNothing(t *testing.T) {
 func TestFullStream(t *testing.T) {
 	a := newAuthority(t)
 	url := serveHere(t, a)
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	o := Options{URL: url, Name: "server", Credentials: credentials(t, a, authority.Server, "server", 0), Log: testLog(t)}
 	b, err := Open(ctx, o, StreamOptions{MaxBytes: 4096})
@@ -269,7 +269,7 @@ func TestFullStream(t *testing.T) {
 	for range 50 {
 		u.Samples(1, samples("m", 5))
 	}
-	quelltest.Until(t, 30*time.Second, "the stream refuses", func() bool {
+	quelltest.Until(t, "the stream refuses", func() bool {
 		err := u.Err()
 		return err != nil && strings.Contains(err.Error(), "maximum bytes")
 	})
@@ -315,7 +315,7 @@ func TestSpecsReachAgents(t *testing.T) {
 	var got []spec.Spec
 	await := func(what string, job sample.JobName, mean float64) {
 		t.Helper()
-		quelltest.Until(t, 30*time.Second, what, func() bool {
+		quelltest.Until(t, what, func() bool {
 			got = append(got, u.Specs()...)
 			return slices.ContainsFunc(got, func(s spec.Spec) bool { return s.Job == job && s.Mean == mean })
 		})
@@ -348,7 +348,7 @@ func TestSpecsReachAgents(t *testing.T) {
 // Specs of jobs that run no more leave the bucket.
 func TestSpecsThatDoNotChangeEnd(t *testing.T) {
 	a := newAuthority(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	b, err := Open(ctx, Options{URL: serveHere(t, a), Name: "server", Credentials: credentials(t, a, authority.Server, "server", 0), Log: testLog(t)},
 		StreamOptions{MaxBytes: 1 << 20, KeepSpecs: time.Second})
@@ -362,7 +362,7 @@ func TestSpecsThatDoNotChangeEnd(t *testing.T) {
 	if m, err := b.Specs(ctx, "web", "p"); err != nil || m == nil {
 		t.Errorf("kept %v, %v", m, err)
 	}
-	quelltest.Until(t, 30*time.Second, "nothing is kept of it", func() bool {
+	quelltest.Until(t, "nothing is kept of it", func() bool {
 		m, err := b.Specs(ctx, "web", "p")
 		return m == nil && err == nil
 	})
@@ -406,11 +406,11 @@ func TestCommands(t *testing.T) {
 			done = append(done, machine+" "+c.GetCap().GetTask()+c.GetEnforcement().GetMode())
 			return &wire.Reply{Ok: true, Message: "done"}
 		})
-		quelltest.Until(t, 30*time.Second, "the server has its subscriptions", func() bool {
+		quelltest.Until(t, "the server has its subscriptions", func() bool {
 			return u.Err() == nil && u.link.ask(t.Context()) == nil
 		})
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	r, err := b.Command(ctx, "two.example", &wire.Command{Id: "c1", Do: &wire.Command_Cap_{Cap: &wire.Command_Cap{Task: "/t"}}})
 	if err != nil || !r.Ok || r.Id != "c1" || r.Machine != "two.example" {

@@ -43,19 +43,24 @@ func TestOneHoldsALease(t *testing.T) {
 		}
 		return -1
 	}
-	quelltest.Until(t, 10*time.Second, "one holds it", func() bool { return turns.Load() == 1 })
+	// A machine that stands still for longer than the lease may hand it on by itself.
+	quelltest.Until(t, "one holds it", func() bool { return holder() >= 0 })
 	first := holder()
 	stop[first]() // it lets go
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	quelltest.Until(t, 10*time.Second, "another holds it", func() bool { return turns.Load() == 2 })
-	second := holder()
-	if second == first {
-		t.Fatal("who had ended holds it")
+	ended := turns.Load()
+	second := -1
+	quelltest.Until(t, "another holds it", func() bool {
+		second = holder()
+		return second >= 0 && second != first
+	})
+	if last[first].Load() > ended {
+		t.Fatal("it has ended and holds it again")
 	}
 	hubs[second].Close() // it is cut off: it must stop by itself, and the third takes over
-	quelltest.Until(t, 20*time.Second, "the third holds it", func() bool { return turns.Load() == 3 && holder() != second && holder() != first })
+	quelltest.Until(t, "the third holds it", func() bool { n := holder(); return n >= 0 && n != second && n != first })
 	for _, f := range stop {
 		f()
 	}
@@ -85,12 +90,12 @@ func TestWhoCannotLeadMakesRoom(t *testing.T) {
 		go func() { done <- b.Hold(ctx, "lead", "a server", do) }()
 	}
 	hold(func(context.Context) { failed.Add(1) })
-	quelltest.Until(t, 20*time.Second, "the first has failed", func() bool { return failed.Load() > 0 })
+	quelltest.Until(t, "the first has failed", func() bool { return failed.Load() > 0 })
 	var once sync.Once
 	hold(func(ctx context.Context) { once.Do(func() { close(led) }); <-ctx.Done() })
 	select {
 	case <-led:
-	case <-time.After(20 * time.Second):
+	case <-time.After(4 * time.Minute):
 		t.Errorf("nobody else leads, while one has failed %d times", failed.Load())
 	}
 	stop()

@@ -288,7 +288,7 @@ func (f *fleet) more(n int) {
 	f.mu.Lock()
 	want := f.stored + n
 	f.mu.Unlock()
-	quelltest.Until(f.t, 90*time.Second, fmt.Sprintf("%d more batches are stored", n), func() bool {
+	quelltest.Until(f.t, fmt.Sprintf("%d more batches are stored", n), func() bool {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		return f.stored >= want
@@ -310,7 +310,7 @@ func (f *fleet) end() {
 		if err != nil {
 			f.t.Fatal(err)
 		}
-		quelltest.Until(f.t, 90*time.Second, "nothing waits any more", func() bool { return u.Stats().Waiting == 0 })
+		quelltest.Until(f.t, "nothing waits any more", func() bool { return u.Stats().Waiting == 0 })
 		if err := u.Close(); err != nil {
 			f.t.Error(err)
 		}
@@ -331,7 +331,7 @@ func (f *fleet) end() {
 			f.t.Logf("missing: %q", missing())
 		}
 	}()
-	quelltest.Until(f.t, 90*time.Second, "the reader has all that was on agents' disks", func() bool { return len(missing()) == 0 })
+	quelltest.Until(f.t, "the reader has all that was on agents' disks", func() bool { return len(missing()) == 0 })
 	f.stop()
 	f.reading.Wait()
 	f.mu.Lock()
@@ -369,7 +369,7 @@ func TestClusterKills(t *testing.T) {
 	watch := openBus(t, f.keys, f.url, 3)
 	for range *kills {
 		f.more(1 + f.some(200))
-		quelltest.Until(t, 90*time.Second, "all three have everything", func() bool { return watch.whole(t) })
+		quelltest.Until(t, "all three have everything", func() bool { return watch.whole(t) })
 		n := f.servers[f.some(3)]
 		n.kill()
 		f.more(1 + f.some(50)) // two go on without it

@@ -194,7 +194,7 @@ func credentials(t testing.TB, a *authority.Authority, role authority.Role, name
 // openBus is a server's side with streams as a server makes them.
 func openBus(t testing.TB, a *authority.Authority, url string, replicas int) *Bus {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	b, err := Open(ctx, Options{URL: url, Name: "server", Credentials: credentials(t, a, authority.Server, "server", 0),
 		Log: slog.New(slog.DiscardHandler), pause: 20 * time.Millisecond}, StreamOptions{Replicas: replicas, MaxBytes: 1 << 30})

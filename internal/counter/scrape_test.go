@@ -99,7 +99,7 @@ func begun(t *testing.T, c *stillCPT) {
 	defer c.clock.at.Add(int64(10 * time.Second))
 	for _, task := range c.order {
 		if s, ok := task.transactions.(*scrapeTask); ok && s.first != nil {
-			quelltest.Until(t, 10*time.Second, "the first answer is there", func() bool { return len(s.first) == 1 })
+			quelltest.Until(t, "the first answer is there", func() bool { return len(s.first) == 1 })
 		}
 	}
 }
@@ -199,7 +199,7 @@ func TestScrapeRefusals(t *testing.T) {
 			good := serveMetrics(t, listen(t, "tcp", "127.0.0.1:0"))
 			cpt := scraping(t, bad.target(1, os.Getpid()), good.target(2, os.Getpid()))
 			start(t, cpt)
-			quelltest.Until(t, 10*time.Second, "both were asked", func() bool { return bad.asked.Load() > 0 && len(first(cpt, 2)) == 1 })
+			quelltest.Until(t, "both were asked", func() bool { return bad.asked.Load() > 0 && len(first(cpt, 2)) == 1 })
 			if c.name == "never" {
 				cpt.clock.at.Add(int64(10 * time.Second))
 			} else {

@@ -65,7 +65,7 @@ func TestTourIsRescued(t *testing.T) {
 	r.begin(leastVisit)
 	defer r.end()
 	r.visit(onlineCPUs(t).Numbers()[0])
-	quelltest.Until(t, 10*time.Second, "the thread has its CPUs back", func() bool { return affinity(t) == home })
+	quelltest.Until(t, "the thread has its CPUs back", func() bool { return affinity(t) == home })
 	r.visit(onlineCPUs(t).Numbers()[0])
 	if affinity(t) != home {
 		t.Error("after its patience the tour went on")

@@ -132,7 +132,7 @@ func window(t *testing.T, c *stillCPT, in func()) map[sample.TaskKey]Reading {
 	t.Helper()
 	start(t, c)
 	w := c.probes.window
-	quelltest.Until(t, 10*time.Second, "every task has its place", func() bool {
+	quelltest.Until(t, "every task has its place", func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return len(w.errs) >= len(w.requests)
@@ -140,7 +140,7 @@ func window(t *testing.T, c *stillCPT, in func()) map[sample.TaskKey]Reading {
 	in()
 	c.clock.at.Add(int64(10 * time.Second))
 	all := stopped(t, c, twoSeconds)
-	quelltest.Until(t, 10*time.Second, "all is detached", func() bool {
+	quelltest.Until(t, "all is detached", func() bool {
 		select {
 		case <-w.gone:
 			return true
@@ -264,7 +264,7 @@ func TestUprobeRateRisesLater(t *testing.T) {
 	}
 	all := window(t, c, func() {
 		k.hit(55, 1, 1e9) // somebody else's process
-		quelltest.Until(t, 10*time.Second, "it is taken out", func() bool { return k.open() == 0 })
+		quelltest.Until(t, "it is taken out", func() bool { return k.open() == 0 })
 	})
 	if rate := (*RateError)(nil); !errors.As(all[target.Key].Err, &rate) {
 		t.Errorf("%+v", all[target.Key])
@@ -284,7 +284,7 @@ func TestUprobeLowestLimit(t *testing.T) {
 	}
 	all := window(t, c, func() {
 		k.hit(1, 1, 900)
-		quelltest.Until(t, 10*time.Second, "it is taken out", func() bool { return k.open() == 0 })
+		quelltest.Until(t, "it is taken out", func() bool { return k.open() == 0 })
 	})
 	for task, r := range all {
 		if rate := (*RateError)(nil); !errors.As(r.Err, &rate) || rate.Max != 10 {
@@ -351,7 +351,7 @@ func TestUprobeStillDetaching(t *testing.T) {
 	}
 	start(t, c)
 	w := c.probes.window
-	quelltest.Until(t, 10*time.Second, "it is attached", func() bool { return k.open() == 1 })
+	quelltest.Until(t, "it is attached", func() bool { return k.open() == 1 })
 	c.clock.at.Add(int64(10 * time.Second))
 	stopped(t, c, twoSeconds)
 	start(t, c)

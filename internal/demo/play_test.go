@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/quelltest"
@@ -120,7 +119,7 @@ func TestAKilledDemoIsSweptByTheNext(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait() // killed, as it should be
-	quelltest.Until(t, 20*time.Second, "the orphaned agent to leave", func() bool { return !running(t, agent) })
+	quelltest.Until(t, "the orphaned agent to leave", func() bool { return !running(t, agent) })
 	if _, err := workload.Sweep(treePrefix); err != nil {
 		t.Error(err)
 	}

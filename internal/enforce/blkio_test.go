@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/quell-dev/quell/internal/host"
 	"github.com/quell-dev/quell/internal/quelltest"
@@ -31,7 +30,7 @@ func TestBlkioOnTheKernel(t *testing.T) {
 	file := func(name string) string { return filepath.Join(dir, "blkio.throttle."+name+"_device") }
 	remove := func(t *testing.T) error {
 		t.Helper()
-		quelltest.Until(t, 10*time.Second, "rmdir "+dir, func() bool {
+		quelltest.Until(t, "rmdir "+dir, func() bool {
 			err := os.Remove(dir)
 			return err == nil || errors.Is(err, os.ErrNotExist)
 		})

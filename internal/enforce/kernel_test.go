@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/quell-dev/quell/internal/host"
 	"github.com/quell-dev/quell/internal/quelltest"
@@ -37,7 +36,7 @@ func newQuotaTree(t *testing.T) *quotaTree {
 		dir := filepath.Join(q.dir, p)
 		must(t, os.Mkdir(dir, 0o755))
 		t.Cleanup(func() {
-			quelltest.Until(t, 10*time.Second, dir+" can be removed", func() bool { return os.Remove(dir) == nil || q.quotas()[p] == "" })
+			quelltest.Until(t, dir+" can be removed", func() bool { return os.Remove(dir) == nil || q.quotas()[p] == "" })
 		})
 		must(t, q.set(p, quotasBefore[p]))
 	}

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/quell-dev/quell/internal/quelltest"
 )
@@ -99,7 +98,7 @@ func TestEnded(t *testing.T) {
 	if err := g.Close(); err != nil {
 		t.Error(err)
 	}
-	quelltest.Until(t, 5*time.Second, "the process is gone", func() bool { return g.cmd.ProcessState != nil })
+	quelltest.Until(t, "the process is gone", func() bool { return g.cmd.ProcessState != nil })
 }
 
 func TestMissingQEMU(t *testing.T) {

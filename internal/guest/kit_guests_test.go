@@ -29,7 +29,7 @@ type box struct {
 	boot     func(initramfs string) Machine // instead of Machine, with a kernel of its own; nil: Machine
 	files    []File
 	tests    []insideTest
-	deadline time.Duration // of the host's clock; 0: ten minutes
+	deadline time.Duration // of the host's clock, a guard against hanging; 0: 18 minutes
 }
 
 // insideTest is a package whose tests run in the guest, built with the tag
@@ -76,7 +76,7 @@ func (b box) run(t *testing.T) {
 		t.Fatal(err)
 	}
 	if b.deadline == 0 {
-		b.deadline = 10 * time.Minute
+		b.deadline = 18 * time.Minute
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), b.deadline)
 	defer cancel()

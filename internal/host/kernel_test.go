@@ -37,7 +37,7 @@ func TestUsageGrowsWhileAProcessBurnsAndCountsThrottling(t *testing.T) {
 	if _, err := c.Places(); err != nil {
 		t.Fatal(err)
 	}
-	quelltest.Until(t, 20*time.Second, "50 ms of CPU time are counted", func() bool {
+	quelltest.Until(t, "50 ms of CPU time are counted", func() bool {
 		u, err := c.Usage()
 		return err == nil && u.CPU > before.CPU+50*time.Millisecond
 	})
@@ -46,7 +46,7 @@ func TestUsageGrowsWhileAProcessBurnsAndCountsThrottling(t *testing.T) {
 		t.Fatal(err)
 	}
 	apply(t, h, w)
-	quelltest.Until(t, 20*time.Second, "throttling is counted", func() bool {
+	quelltest.Until(t, "throttling is counted", func() bool {
 		u, err := c.Usage()
 		return err == nil && u.NrThrottled > 0 && u.Throttled > 10*time.Millisecond
 	})
@@ -67,7 +67,7 @@ func TestUsageOfUnifiedTakesThrottlingFromV1(t *testing.T) {
 	if err != nil || got.CPU != cpu || got.Unified != p || got.Split {
 		t.Fatalf("Places() = %+v, %v; want cpu %s", got, err, cpu)
 	}
-	quelltest.Until(t, 20*time.Second, "usage and throttling are counted", func() bool {
+	quelltest.Until(t, "usage and throttling are counted", func() bool {
 		u, err := c.Usage()
 		return err == nil && u.CPU > 0 && u.NrThrottled > 0 && u.Throttled > 0
 	})
@@ -153,7 +153,7 @@ func TestMembersThreadsAndBelowGoDown(t *testing.T) {
 			if err != nil || !slices.Equal(got, want) {
 				t.Errorf("Members() = %v, %v; want %v", got, err, want)
 			}
-			quelltest.Until(t, 10*time.Second, "all threads are counted", func() bool {
+			quelltest.Until(t, "all threads are counted", func() bool {
 				tasks := 0
 				for _, pid := range want {
 					entries, _ := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/task")
@@ -237,7 +237,7 @@ func TestPlacesOnHybrid(t *testing.T) {
 		move(t, h, "", p, a)
 		move(t, h, "cpu", emulator, a)
 		var tids []string
-		quelltest.Until(t, 10*time.Second, "the child has threads", func() bool {
+		quelltest.Until(t, "the child has threads", func() bool {
 			entries, err := os.ReadDir("/proc/" + strconv.Itoa(a) + "/task")
 			tids = nil
 			for _, e := range entries {
@@ -271,7 +271,7 @@ func TestPlacesOnHybrid(t *testing.T) {
 		if got, err := c.Places(); err != nil || got.CPUAcct != acct {
 			t.Errorf("Places() = %+v, %v", got, err)
 		}
-		quelltest.Until(t, 20*time.Second, "usage is counted", func() bool {
+		quelltest.Until(t, "usage is counted", func() bool {
 			u, err := c.Usage()
 			return err == nil && u.CPU > 0
 		})
@@ -303,7 +303,7 @@ func TestAllowedCPUsFollowsAffinity(t *testing.T) {
 		var set unix.CPUSet
 		set.Set(cpu)
 		// Threads that are made meanwhile inherit from one not yet pinned.
-		quelltest.Until(t, 10*time.Second, "every thread is pinned", func() bool {
+		quelltest.Until(t, "every thread is pinned", func() bool {
 			entries, _ := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/task")
 			for _, e := range entries {
 				tid, _ := strconv.Atoi(e.Name())

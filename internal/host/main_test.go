@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 	"golang.org/x/tools/txtar"
@@ -107,7 +106,7 @@ func mkcgroup(t testing.TB, h *Host, tree, below string) string {
 
 func rmcgroup(t testing.TB, dir string) {
 	t.Helper()
-	quelltest.Until(t, 10*time.Second, "rmdir "+dir, func() bool {
+	quelltest.Until(t, "rmdir "+dir, func() bool {
 		err := os.Remove(dir)
 		return err == nil || errors.Is(err, fs.ErrNotExist)
 	})

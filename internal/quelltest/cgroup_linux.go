@@ -5,7 +5,6 @@ import (
 	"io/fs"
 	"os"
 	"testing"
-	"time"
 )
 
 // CgroupMount returns where a hierarchy is mounted: that of a v1 controller, or
@@ -31,7 +30,7 @@ func MakeCgroup(t testing.TB, dir string) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		Until(t, 20*time.Second, "rmdir "+dir, func() bool {
+		Until(t, "rmdir "+dir, func() bool {
 			err := os.Remove(dir)
 			return err == nil || errors.Is(err, fs.ErrNotExist)
 		})

@@ -95,11 +95,11 @@ func TestUntilGivesUp(t *testing.T) {
 	f := &fake{}
 	func() {
 		defer func() { _ = recover() }()
-		Until(f, 0, "pigs fly", func() bool { return false })
+		until(f, 0, "pigs fly", func() bool { return false })
 	}()
 	if !strings.Contains(f.failed, "pigs fly") {
 		t.Errorf("failed with %q", f.failed)
 	}
 	n := 0
-	Until(t, time.Minute, "three calls", func() bool { n++; return n == 3 })
+	Until(t, "three calls", func() bool { n++; return n == 3 })
 }

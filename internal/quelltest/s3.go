@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
-	"time"
 )
 
 // The key that an S3 server of [NewS3] takes.
@@ -70,7 +69,7 @@ func (s *S3) Start() {
 	if err := s.cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}
-	Until(s.t, 30*time.Second, "the S3 server answers", func() bool {
+	Until(s.t, "the S3 server answers", func() bool {
 		c, err := net.Dial("tcp", s.listen)
 		if err == nil {
 			c.Close()

@@ -5,16 +5,24 @@ import (
 	"time"
 )
 
-// Until waits for cond to hold and fails the test if it does not within the
-// deadline. what names the awaited thing. Never a sleep: a fast machine does
-// not wait and a slow one does not fail.
-func Until(t testing.TB, deadline time.Duration, what string, cond func() bool) {
+// hang is how long [Until] waits: a guard against a test that hangs, no claim of
+// how soon a thing comes, and less than go test waits for a package.
+const hang = 4 * time.Minute
+
+// Until waits for cond to hold. what names the awaited thing. Never a sleep: a
+// fast machine does not wait and a slow one does not fail.
+func Until(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	until(t, hang, what, cond)
+}
+
+func until(t testing.TB, guard time.Duration, what string, cond func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(deadline); !cond(); <-tick.C {
+	for end := time.Now().Add(guard); !cond(); <-tick.C {
 		if time.Now().After(end) {
-			t.Fatalf("waited %v in vain until %s", deadline, what)
+			t.Fatalf("waited %v in vain until %s", guard, what)
 		}
 	}
 }

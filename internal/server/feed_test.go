@@ -64,7 +64,7 @@ func TestAFeedForgetsWhatIsStored(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- b.Run(ctx) }()
-	quelltest.Until(t, 20*time.Second, "all is stored", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.done == 10 })
+	quelltest.Until(t, "all is stored", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.done == 10 })
 	cancel()
 	if err := <-ended; err != nil {
 		t.Fatal(err)
@@ -126,7 +126,7 @@ func TestReadingGoesOnBesideACommit(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- b.Run(ctx) }()
-	quelltest.Until(t, 20*time.Second, "all is stored", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.done == 60 })
+	quelltest.Until(t, "all is stored", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.done == 60 })
 	cancel()
 	if err := <-ended; err != nil {
 		t.Fatal(err)
@@ -151,11 +151,11 @@ func TestAFeedBeginsAnew(t *testing.T) {
 	done := func(want uint64) func() bool {
 		return func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.done == want }
 	}
-	quelltest.Until(t, 20*time.Second, "the first are stored", done(102))
+	quelltest.Until(t, "the first are stored", done(102))
 	f.mu.Lock()
 	f.batches, f.given, f.fails = []store.Batch{batch(2, 7), batch(3, 8)}, 0, errors.New("the connection is another")
 	f.mu.Unlock()
-	quelltest.Until(t, 20*time.Second, "those of the new connection are stored", done(8))
+	quelltest.Until(t, "those of the new connection are stored", done(8))
 	cancel()
 	if err := <-ended; err != nil {
 		t.Fatal(err)

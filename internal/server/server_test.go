@@ -351,7 +351,7 @@ func TestHeadOfEventsEnds(t *testing.T) {
 	web := httptest.NewServer(b)
 	defer web.Close()
 	defer b.hub.close()
-	one := http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}, Timeout: 10 * time.Second}
+	one := http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}, Timeout: 4 * time.Minute}
 	defer one.CloseIdleConnections()
 	for _, ask := range []string{"HEAD /v1/events", "GET /healthz"} {
 		method, path, _ := strings.Cut(ask, " ")
@@ -387,7 +387,7 @@ func TestEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	quelltest.Until(t, 5*time.Second, "somebody follows", func() bool { return b.hub.count() == 1 })
+	quelltest.Until(t, "somebody follows", func() bool { return b.hub.count() == 1 })
 	b.Add(&store.Batch{Source: store.Source{Machine: "m1"}, N: 1, Incidents: []store.Incident{{Machine: "m1", ID: "i7", Updated: 1}}})
 	b.Add(&store.Batch{Source: store.Source{Machine: "m1"}, N: 1, Incidents: []store.Incident{{Machine: "m1", ID: "again", Updated: 1}}})
 	b.Add(&store.Batch{Actions: []store.Action{{What: "cap"}}})

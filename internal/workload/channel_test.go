@@ -51,7 +51,7 @@ func (r *reports) drop() {
 
 // latency returns the middle p50 and the largest p99 of the lines since drop,
 // 0 if there are none. The first line began before.
-func (r *reports) latency(t *testing.T) (p50, p99 float64) {
+func (r *reports) latency(t testing.TB) (p50, p99 float64) {
 	t.Helper()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -79,7 +79,7 @@ func (r *reports) latency(t *testing.T) (p50, p99 float64) {
 
 // watch observes a victim for a window: until it has done enough transactions
 // for it at its usual pace and the time is over.
-func watch(t *testing.T, p *Proc) figures {
+func watch(t testing.TB, p *Proc) figures {
 	t.Helper()
 	s0, err := p.Sched()
 	if err != nil {
@@ -90,7 +90,7 @@ func watch(t *testing.T, p *Proc) figures {
 		t.Fatal(err)
 	}
 	begin := time.Now()
-	quelltest.Until(t, time.Minute, "the window is over", func() bool {
+	quelltest.Until(t, "the window is over", func() bool {
 		n, err := LoadProgress(p.Progress)
 		return err == nil && n > n0+20 && time.Since(begin) > *window
 	})
@@ -139,7 +139,7 @@ const (
 )
 
 // distance measures the two CPUs; a CPU is no distance from itself.
-func distance(t *testing.T, a, b int) RoundTrip {
+func distance(t testing.TB, a, b int) RoundTrip {
 	t.Helper()
 	if a == b {
 		return RoundTrip{}
@@ -150,7 +150,7 @@ func distance(t *testing.T, a, b int) RoundTrip {
 // channel measures a victim alone, beside an antagonist that never rests, and
 // beside one that is capped, in turn, so that what else the machine does falls
 // on all three alike.
-func channel(t *testing.T, victim, antagonist Spec, on, off int, opt TreeOptions) map[string][]figures {
+func channel(t testing.TB, victim, antagonist Spec, on, off int, opt TreeOptions, rounds int) map[string][]figures {
 	tree := openTree(t, opt)
 	all := map[string][]figures{}
 	var said reports
@@ -176,17 +176,17 @@ func channel(t *testing.T, victim, antagonist Spec, on, off int, opt TreeOptions
 		t.Logf("%-9s  cpu %.2f  wait %.3f s/CPU-s  cpt %.3f ms  p50 %.2f p99 %.2f ms  %s %v",
 			state, f.cpu, f.wait, f.cpt/1e6, f.p50/1e6, f.p99/1e6, f.where, f.trips)
 	}
-	for range *rounds {
+	for range rounds {
 		look(alone)
 		a := start(t, tree, "antagonist", antagonist, StartOptions{CPUs: sample.SetOf(off)})
-		quelltest.Until(t, 10*time.Second, "the antagonist is at work", func() bool {
+		quelltest.Until(t, "the antagonist is at work", func() bool {
 			s, err := a.Sched()
 			return err == nil && s.CPU > 50*time.Millisecond
 		})
 		look(contended)
 		limit(t, tree, "antagonist", 0.1)
 		before := throttled(t, tree, "antagonist")
-		quelltest.Until(t, 10*time.Second, "the cap holds", func() bool {
+		quelltest.Until(t, "the cap holds", func() bool {
 			return throttled(t, tree, "antagonist") > before+1
 		})
 		look(capped)
@@ -205,7 +205,7 @@ func TestChannelCPU(t *testing.T) {
 	victim := Default(Serve)
 	victim.Report = *window / 5
 	// However many builds run beside it, this test feels little of them.
-	all := channel(t, victim, Default(Hog), on, on, TreeOptions{Weight: 100})
+	all := channel(t, victim, Default(Hog), on, on, TreeOptions{Weight: 100}, *rounds)
 	wait := func(f figures) float64 { return f.wait }
 	for _, state := range []string{alone, contended, capped} {
 		t.Logf("%-9s wait %s s/CPU-s, cpu %s, latency p50 %s, p99 %s ms", state, spread(all[state], wait),
@@ -213,12 +213,10 @@ func TestChannelCPU(t *testing.T) {
 			spread(all[state], func(f figures) float64 { return f.p50 / 1e6 }),
 			spread(all[state], func(f figures) float64 { return f.p99 / 1e6 }))
 	}
-	// Whatever else this machine does only adds to all three.
+	// Whatever else this machine does only adds to all three, so they are held
+	// against each other.
 	a, b, c := middle(all[alone], wait), middle(all[contended], wait), middle(all[capped], wait)
-	if b < 0.4 {
-		t.Errorf("wait beside a hog is %.3f s/CPU-s, want more than 0.4", b)
-	}
-	if b-c < 0.2 || c-a > (b-a)/2 {
+	if !(b > a) || b-c < (b-a)/2 {
 		t.Errorf("wait is %.3f alone, %.3f beside a hog, %.3f when that is capped: the cap should undo most of it", a, b, c)
 	}
 }
@@ -227,13 +225,14 @@ func TestChannelCPU(t *testing.T) {
 // from memory takes 70 and more.
 const inCache = 50
 
-// TestChannelCache measures the cache channel: a chase and a stream on two
-// CPUs. They disturb each other only while the CPUs share a cache, which is
-// for the ping-pong to say.
-func TestChannelCache(t *testing.T) {
-	on := cpus(t, 2)
+// BenchmarkChannelCache measures the cache channel, a round for each b.N: a chase and
+// a stream on two CPUs. They disturb each other only while the CPUs share a cache,
+// which is for the ping-pong to say, and only if the chase alone runs from the cache:
+// near-rounds counts the windows in which they could.
+func BenchmarkChannelCache(b *testing.B) {
+	on := cpus(b, 2)
 	// Without a weight, which would keep the ping-pong from the CPUs.
-	all := channel(t, Default(Chase), Default(Stream), on[0], on[1], TreeOptions{})
+	all := channel(b, Default(Chase), Default(Stream), on[0], on[1], TreeOptions{}, b.N)
 	perStep := func(f figures) float64 { return f.cpt / float64(Default(Chase).Steps) }
 	for _, where := range []string{near, far, moved} {
 		of := map[string][]figures{}
@@ -245,18 +244,19 @@ func TestChannelCache(t *testing.T) {
 			}
 		}
 		for _, state := range []string{alone, contended, capped} {
-			t.Logf("%-5s %-9s %d windows: ns a step %s", where, state, len(of[state]), spread(of[state], perStep))
+			b.Logf("%-5s %-9s %d windows: ns a step %s", where, state, len(of[state]), spread(of[state], perStep))
 		}
 		if where != near || len(of[alone]) == 0 || len(of[contended]) == 0 {
 			continue
 		}
 		// Other work, here or in the host's other guests, can spoil a window, not mend one.
-		best := slices.MinFunc(of[alone], func(a, b figures) int { return cmp.Compare(a.cpt, b.cpt) })
-		if a := perStep(best); a > inCache {
-			quelltest.Skip(t, "quiet-cache", fmt.Errorf("%.0f ns a step with nothing beside it: others have the cache", a))
-		}
-		if a, b := perStep(best), middle(of[contended], perStep); b < 1.2*a {
-			t.Errorf("a step takes %.1f ns alone and %.1f ns beside a stream in the same cache", a, b)
+		best := perStep(slices.MinFunc(of[alone], func(a, b figures) int { return cmp.Compare(a.cpt, b.cpt) }))
+		beside := middle(of[contended], perStep)
+		if best <= inCache {
+			b.ReportMetric(float64(len(of[contended])), "near-rounds")
+			b.ReportMetric(best, "alone-ns/step")
+			b.ReportMetric(beside, "beside-ns/step")
+			b.ReportMetric(beside/best, "ratio")
 		}
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/quell-dev/quell/internal/quelltest"
 )
@@ -24,7 +23,7 @@ func TestRunCommand(t *testing.T) {
 	if _, err := io.WriteString(barrier, "\n"); err != nil {
 		t.Fatal(err)
 	}
-	quelltest.Until(t, time.Minute, "three runs", func() bool { return strings.Count(strings.Join(out.all(), "\n"), "quell-lab iteration ") >= 3 })
+	quelltest.Until(t, "three runs", func() bool { return strings.Count(strings.Join(out.all(), "\n"), "quell-lab iteration ") >= 3 })
 	barrier.Close()
 	if err := <-ended; err != nil {
 		t.Fatal(err)

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/quell-dev/quell/internal/host"
 	"github.com/quell-dev/quell/internal/quelltest"
@@ -61,7 +60,7 @@ func TestLaunchedWithItsChildren(t *testing.T) {
 			t.Fatal(err)
 		}
 		procs := filepath.Join(tree.Dirs(task)[0], "cgroup.procs")
-		quelltest.Until(t, 10*time.Second, "two processes in "+task, func() bool {
+		quelltest.Until(t, "two processes in "+task, func() bool {
 			text, err := os.ReadFile(procs)
 			return err == nil && len(strings.Fields(string(text))) == 2
 		})

@@ -6,7 +6,8 @@
 // its standard input closes. A program that calls Run from a hidden subcommand
 // can be its own zoo; Tree starts that subcommand in cgroups it makes and
 // removes. The contention channels these kinds make are measured in
-// docs/design/0001-contention-channels.md; TestChannel repeats it.
+// docs/design/0001-contention-channels.md; TestChannelCPU and
+// BenchmarkChannelCache repeat it.
 //
 // Everything here is for Linux.
 package workload

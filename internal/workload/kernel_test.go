@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -66,7 +65,7 @@ func TestKernels(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "progress")
 			ended := make(chan error, 1)
 			go func() { ended <- runKernel(context.Background(), smallWork(t, name), in, out, path) }()
-			quelltest.Until(t, time.Minute, "it to be ready", func() bool {
+			quelltest.Until(t, "it to be ready", func() bool {
 				b, err := os.ReadFile(path)
 				return err == nil && len(b) == 8
 			})
@@ -75,7 +74,7 @@ func TestKernels(t *testing.T) {
 			}
 			go io.WriteString(barrier, "\n")
 			if name != "idle" {
-				quelltest.Until(t, time.Minute, "ten iterations", func() bool { return len(out.all()) > 10 })
+				quelltest.Until(t, "ten iterations", func() bool { return len(out.all()) > 10 })
 			}
 			barrier.Close()
 			if err := <-ended; err != nil {

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -165,7 +164,7 @@ func throttled(t testing.TB, tree *Tree, task string) int {
 // counted waits until a victim has done n transactions.
 func counted(t testing.TB, p *Proc, n uint64) {
 	t.Helper()
-	quelltest.Until(t, time.Minute, fmt.Sprintf("%s has done %d transactions", p.Task, n), func() bool {
+	quelltest.Until(t, fmt.Sprintf("%s has done %d transactions", p.Task, n), func() bool {
 		select {
 		case <-p.Done():
 			t.Fatalf("%s ended: %v", p.Task, p.err)

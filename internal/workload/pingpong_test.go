@@ -11,7 +11,7 @@ import (
 )
 
 // pingPong is PingPong where CPUs can meet: in an emulator they may not.
-func pingPong(t *testing.T, a, b int, d time.Duration) RoundTrip {
+func pingPong(t testing.TB, a, b int, d time.Duration) RoundTrip {
 	t.Helper()
 	rt, err := PingPong(a, b, d)
 	if errors.Is(err, ErrNotMet) {
@@ -30,12 +30,9 @@ func TestPingPongMeasuresAlsoOnBusyCPUs(t *testing.T) {
 		t.Helper()
 		rt := pingPong(t, on[0], on[1], 50*time.Millisecond)
 		t.Logf("%s: %+v, shared %v", state, rt, Shared(rt))
-		// Light needs some ns for a centimetre; an interrupt takes µs.
-		if rt.Min < 5*time.Nanosecond || rt.Min > 20*time.Microsecond || rt.Median < rt.Min || rt.Bursts < leastBursts {
+		// Light needs some ns for a centimetre.
+		if rt.Min < 5*time.Nanosecond || rt.Median < rt.Min || rt.Bursts < leastBursts || rt.CPU < rt.Min {
 			t.Errorf("%s: odd round trip %+v", state, rt)
-		}
-		if rt.CPU < time.Millisecond || rt.CPU > 1200*time.Millisecond {
-			t.Errorf("%s: odd cost %v", state, rt.CPU)
 		}
 	}
 	check("idle")

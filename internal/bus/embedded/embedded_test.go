@@ -50,7 +50,7 @@ func TestInProcess(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 		defer cancel()
 		b, err := bus.Open(ctx, bus.Options{Name: "server", Credentials: creds, InProcess: s, Log: slog.New(slog.DiscardHandler)},
 			bus.StreamOptions{MaxBytes: 1 << 20})

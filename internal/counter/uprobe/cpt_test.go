@@ -36,7 +36,7 @@ func cgroup(t *testing.T, h sample.Hierarchy, name string) *host.Cgroup {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		quelltest.Until(t, 10*time.Second, "rmdir "+dir, func() bool { return os.Remove(dir) == nil })
+		quelltest.Until(t, "rmdir "+dir, func() bool { return os.Remove(dir) == nil })
 	})
 	cg, err := machine.OpenCgroup(h, path)
 	if err != nil {
@@ -110,7 +110,7 @@ func TestTasksOfOneProgram(t *testing.T) {
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	quelltest.Until(t, 20*time.Second, "the probe is attached", func() bool { return attachedNow(t) > 0 })
+	quelltest.Until(t, "the probe is attached", func() bool { return attachedNow(t) > 0 })
 	outside.hit(100_000, 1)
 	a.hit(20, 10) // nine of the processes are gone at the window's end
 	b.hit(30, 1)
@@ -124,7 +124,7 @@ func TestTasksOfOneProgram(t *testing.T) {
 			t.Errorf("%v: %+v: %v transactions, want %v", task.Hierarchy, r, tx*r.Coverage, want)
 		}
 	}
-	quelltest.Until(t, 20*time.Second, "nothing is attached between windows", func() bool { return attachedNow(t) == 0 })
+	quelltest.Until(t, "nothing is attached between windows", func() bool { return attachedNow(t) == 0 })
 }
 
 // A function that is called all the time is given up long before the window's
@@ -138,10 +138,10 @@ func TestBusyFunctionIsLeftAlone(t *testing.T) {
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	quelltest.Until(t, 20*time.Second, "the probe is attached", func() bool { return attachedNow(t) > 0 })
+	quelltest.Until(t, "the probe is attached", func() bool { return attachedNow(t) > 0 })
 	done := make(chan bool)
 	go func() { p.hit(30_000_000, 1); close(done) }() // 60 s of hits, 0.1 s without
-	quelltest.Until(t, 20*time.Second, "the probe is taken out", func() bool { return attachedNow(t) == 0 })
+	quelltest.Until(t, "the probe is taken out", func() bool { return attachedNow(t) == 0 })
 	<-done
 	var rate *counter.RateError
 	if r := stop(t, c)[task.Key]; !errors.As(r.Err, &rate) || rate.Rate < 100 {
@@ -161,7 +161,7 @@ func TestProgramInAnotherRoot(t *testing.T) {
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	quelltest.Until(t, 20*time.Second, "the probe is attached", func() bool { return attachedNow(t) > 0 })
+	quelltest.Until(t, "the probe is attached", func() bool { return attachedNow(t) > 0 })
 	p.hit(50, 1)
 	if r := stop(t, c)[task.Key]; r.Err != nil && !late(r) || r.Variant != "uprobe" {
 		t.Errorf("%+v", r)

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/study"
@@ -101,7 +100,7 @@ func TestSweep(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		quelltest.Until(t, 10*time.Second, "its process is gone", func() bool { return zombie(pid) })
+		quelltest.Until(t, "its process is gone", func() bool { return zombie(pid) })
 	}
 	for _, dir := range mine.(*native).dirs {
 		if _, err := os.Stat(dir); err != nil {

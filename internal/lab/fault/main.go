@@ -65,7 +65,7 @@ type stage struct {
 }
 
 func inject(ctx context.Context, o options) (err error) {
-	s := &stage{patience: 10 * time.Second}
+	s := &stage{patience: time.Minute}
 	if s.quell, err = filepath.Abs(o.quell); err == nil {
 		_, err = os.Stat(s.quell)
 	}

@@ -76,7 +76,7 @@ func freezers(t *testing.T) map[string]string {
 		if !isCgroup(root) || os.Mkdir(dir, 0o755) != nil {
 			continue
 		}
-		t.Cleanup(func() { quelltest.Until(t, 10*time.Second, "the cgroup is gone", func() bool { return removed(dir) }) })
+		t.Cleanup(func() { quelltest.Until(t, "the cgroup is gone", func() bool { return removed(dir) }) })
 		all[name] = dir
 	}
 	if len(all) == 0 {
@@ -146,10 +146,10 @@ func TestHoldARealProcess(t *testing.T) {
 					t.Fatal(err)
 				}
 				const share = 0.2
-				var sum time.Duration
+				var sum, most, covered time.Duration // most is of one period
 				last := Period{}
 				err = Hold(t.Context(), a, used, []Level{{share, begin.Add(2 * time.Second)}}, Options{CPUs: 1, Tolerance: 0.01}, func(p Period) {
-					sum += p.Used
+					sum, covered, most = sum+p.Used, covered+p.Length, max(most, p.Used)
 					last = p
 				})
 				if err != nil {
@@ -159,14 +159,16 @@ func TestHoldARealProcess(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				// Others may take the CPU here, so less is possible, more is not.
-				if got := sum.Seconds() / last.At.Sub(begin).Seconds(); got > share+0.08 || got < 0.02 {
-					t.Errorf("used %.3f of a CPU, want %.2f", got, share)
+				outside := time.Since(begin) - covered
+				// Others may take the CPU here, so less is possible. Where the lab itself
+				// comes late a period has more; what follows makes up for it.
+				if got, bound := sum.Seconds(), (share+0.03)*last.At.Sub(begin).Seconds()+2*most.Seconds(); got > bound || got <= 0 {
+					t.Errorf("used %.3f s of a CPU at a share of %.2f, want at most %.3f; the most in a period was %s", got, share, bound, most)
 				}
-				if d := (after - before - sum).Abs(); d > 50*time.Millisecond {
-					t.Errorf("the periods add up to %s, used %s", sum, after-before)
+				if d := after - before - sum; d < 0 || d > outside+10*time.Millisecond {
+					t.Errorf("the periods add up to %s, used %s, %s passed outside of them", sum, after-before, outside)
 				}
-				quelltest.Until(t, 10*time.Second, "it runs on", func() bool { now, _ := used(); return now > after+20*time.Millisecond })
+				quelltest.Until(t, "it runs on", func() bool { now, _ := used(); return now > after+20*time.Millisecond })
 			})
 		}
 	}
@@ -204,7 +206,7 @@ func TestGuardLetsGo(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					quelltest.Until(t, 10*time.Second, "the guard lets it go", func() bool { now, _ := used(); return now > at })
+					quelltest.Until(t, "the guard lets it go", func() bool { now, _ := used(); return now > at })
 				}
 			})
 		}

@@ -125,7 +125,8 @@ func open(t *testing.T, networks map[string]study.Network) *Fabric {
 }
 
 // What is sent over an uplink arrives, at the uplink's rate; within a network
-// nothing bounds it.
+// nothing bounds it: of five transfers, on a machine that may be slow by itself, one
+// at least is faster than an uplink would let it be.
 func TestFabric(t *testing.T) {
 	quelltest.Need(t, "root")
 	for _, shaper := range []string{"tbf", "htb"} {
@@ -135,7 +136,8 @@ func TestFabric(t *testing.T) {
 			for i, from := range []string{"host", "lan"} {
 				source := join(t, f, from, fmt.Sprintf("10.77.%d.1/16", 2*i))
 				target := join(t, f, "lan", fmt.Sprintf("10.77.%d.1/16", 2*i+1))
-				took := transfer(t, source, target, fmt.Sprintf("10.77.%d.1:7000", 2*i+1))
+				address := fmt.Sprintf("10.77.%d.1:7000", 2*i+1)
+				took := transfer(t, source, target, address)
 				sent, _, err := source.Traffic()
 				if err != nil || sent < 2<<20 || sent > 3<<20 {
 					t.Errorf("sent %d bytes, %v", sent, err)
@@ -146,8 +148,20 @@ func TestFabric(t *testing.T) {
 				}
 				// 1.75 MiB are left: 0.92 s at 16 Mbit/s, with a twentieth more of
 				// headers. A busy machine is slower, never faster.
-				if least := 0.9 * (2<<20 - 256<<10) * 8 / bits; (took > least) != (from == "host") {
-					t.Errorf("%s to lan took %.3f s, with a bound it is %.3f s at least", from, took, least)
+				const least = 0.9 * (2<<20 - 256<<10) * 8 / bits
+				if from == "host" {
+					if took <= least {
+						t.Errorf("%s to lan took %.3f s, with a bound it is %.3f s at least", from, took, least)
+					}
+					continue
+				}
+				for range 4 {
+					if took > least {
+						took = transfer(t, source, target, address)
+					}
+				}
+				if took > least {
+					t.Errorf("none of 5 transfers from %s to lan took less than %.3f s", from, least)
 				}
 			}
 			if _, err := f.Join("wan", netip.MustParsePrefix("10.77.9.1/16")); err == nil || !strings.Contains(err.Error(), `no "wan"`) {

@@ -78,7 +78,7 @@ func TestMeterIsEnded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	quelltest.Until(t, 20*time.Second, "the meter says something", func() bool { e.read(time.Now()); return e.fresh() })
+	quelltest.Until(t, "the meter says something", func() bool { e.read(time.Now()); return e.fresh() })
 	pid := e.meter.cmd.Process.Pid
 	if err := e.close(); err != nil {
 		t.Fatal(err)

@@ -107,7 +107,7 @@ while :; do sleep 0.01; done`)
 	if err != nil {
 		t.Fatal(err)
 	}
-	quelltest.Until(t, 10*time.Second, "the agent runs", func() bool { _, err := os.Stat(filepath.Join(o.Dir, "ready")); return err == nil })
+	quelltest.Until(t, "the agent runs", func() bool { _, err := os.Stat(filepath.Join(o.Dir, "ready")); return err == nil })
 	if _, err := w.Close(nil); err != nil || !inner.closed {
 		t.Fatalf("%v, inner closed %t", err, inner.closed)
 	}
@@ -133,7 +133,7 @@ func TestAgentThatFailsFailsTheRun(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		quelltest.Until(t, 10*time.Second, "the agent has begun", func() bool {
+		quelltest.Until(t, "the agent has begun", func() bool {
 			_, err := os.Stat(program + ".ready")
 			log, _ := os.ReadFile(filepath.Join(o.Dir, logFile))
 			return err == nil || len(log) > 0

@@ -50,14 +50,14 @@ func TestAnEnvironmentOnAnotherHost(t *testing.T) {
 	if at, within, err := p.Begin(); err != nil || time.Since(at) < 0 || time.Since(at) > time.Minute || within <= 0 {
 		t.Errorf("began %v ± %v: %v", at, within, err)
 	}
-	quelltest.Until(t, 20*time.Second, "it speaks", func() bool { return strings.Contains(said.String(), "{me}\n") && complained.String() == "you\n" })
+	quelltest.Until(t, "it speaks", func() bool { return strings.Contains(said.String(), "{me}\n") && complained.String() == "you\n" })
 	if _, err := e.Start(ctx, lab.Job{Name: "no", Argv: []string{"no-such-program"}}); !errors.As(err, new(*lab.LackError)) {
 		t.Errorf("a program that is not there: %v", err)
 	}
 	if err := e.Freeze(true); err != nil {
 		t.Error(err)
 	}
-	quelltest.Until(t, 20*time.Second, "nothing that is frozen wants to run", func() bool {
+	quelltest.Until(t, "nothing that is frozen wants to run", func() bool {
 		ready, err := e.Ready()
 		if err != nil {
 			t.Fatal(err)
@@ -301,7 +301,7 @@ func TestAHostThatIsCutOff(t *testing.T) {
 		if _, _, err := p.Begin(); err != nil {
 			t.Fatal(err)
 		}
-		quelltest.Until(t, 20*time.Second, "it runs", func() bool { return said.String() == "up\n" && len(running(t, fmt.Sprintf("700.%d", i))) >= 2 })
+		quelltest.Until(t, "it runs", func() bool { return said.String() == "up\n" && len(running(t, fmt.Sprintf("700.%d", i))) >= 2 })
 		if i == 2 {
 			if err := e.Freeze(true); err != nil {
 				t.Fatal(err)
@@ -314,7 +314,7 @@ func TestAHostThatIsCutOff(t *testing.T) {
 	f.here.Run("ip link set " + f.servers[2].link + " down")
 	select {
 	case <-procs[2].Done():
-	case <-time.After(4 * lease):
+	case <-time.After(4 * time.Minute):
 		t.Fatal("nobody notices")
 	}
 	noticed := time.Since(cut)
@@ -325,9 +325,9 @@ func TestAHostThatIsCutOff(t *testing.T) {
 	if _, err := all[2].Make(t.Context(), part("more")); !errors.As(err, &lost) {
 		t.Errorf("a new call: %v", err)
 	}
-	quelltest.Until(t, 4*lease, "nothing runs there any more", func() bool { return len(running(t, "700.2")) == 0 })
+	quelltest.Until(t, "nothing runs there any more", func() bool { return len(running(t, "700.2")) == 0 })
 	t.Logf("noticed after %v, all gone there after %v; the lease is %v", noticed.Round(time.Millisecond), time.Since(cut).Round(time.Millisecond), lease)
-	quelltest.Until(t, 4*lease, "its cgroups are gone too", func() bool { return len(cgroups(t)) < before })
+	quelltest.Until(t, "its cgroups are gone too", func() bool { return len(cgroups(t)) < before })
 	for _, i := range []int{0, 1, 3} {
 		select {
 		case <-procs[i].Done():

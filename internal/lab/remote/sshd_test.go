@@ -172,7 +172,7 @@ func (f *farm) dial(name string, lease time.Duration) *Host {
 	f.t.Helper()
 	var h *Host
 	var last error
-	quelltest.Until(f.t, 60*time.Second, "host "+name+" answers", func() bool {
+	quelltest.Until(f.t, "host "+name+" answers", func() bool {
 		h, last = Dial(context.Background(), f.inv, name, f.options(lease))
 		if last != nil && !strings.Contains(last.Error(), "refused") {
 			f.t.Fatalf("dial %s: %v", name, last)

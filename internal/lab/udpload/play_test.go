@@ -171,7 +171,7 @@ func playing(t *testing.T, p Part, c Counted) (out *output, end func()) {
 func valuesOf(t *testing.T, out *output) map[string]float64 {
 	t.Helper()
 	var v map[string]float64
-	quelltest.Until(t, 30*time.Second, "it has said its values", func() bool {
+	quelltest.Until(t, "it has said its values", func() bool {
 		_, v = out.said(t)
 		return len(v) > 0
 	})
@@ -262,7 +262,7 @@ func TestTheyAreThere(t *testing.T) {
 		in, stdin := io.Pipe()
 		done := make(chan error, 1)
 		go func() { done <- Play(t.Context(), p, Counted{}, in, io.Discard) }()
-		quelltest.Until(t, 10*time.Second, "it takes a connection", func() bool {
+		quelltest.Until(t, "it takes a connection", func() bool {
 			c, err := net.Dial("tcp4", at)
 			return err == nil && c.Close() == nil
 		})
@@ -297,7 +297,7 @@ func TestFlows(t *testing.T) {
 		end()
 		// What was on its way arrives: then all has been seen.
 		last := int64(-1)
-		quelltest.Until(t, 30*time.Second, "all that was passed on has come", func() bool {
+		quelltest.Until(t, "all that was passed on has come", func() bool {
 			units, _ := in.said(t)
 			now := passed.Load()
 			done := now == last && units == float64(now)

@@ -102,7 +102,7 @@ func (c *cluster) ready(t *testing.T) *spark.Session {
 	t.Helper()
 	var s *spark.Session
 	last := error(nil)
-	quelltest.Until(t, 10*time.Minute, "Spark to answer; its logs are in "+c.logs, func() bool {
+	quelltest.Until(t, "Spark to answer; its logs are in "+c.logs, func() bool {
 		s, last = spark.Open(t.Context(), c.address, "")
 		return last == nil
 	})
@@ -123,7 +123,7 @@ func (c *cluster) ready(t *testing.T) *spark.Session {
 			CoresUsed int    `json:"coresused"`
 		} `json:"workers"`
 	}
-	quelltest.Until(t, 5*time.Minute, "an executor on each of two workers", func() bool {
+	quelltest.Until(t, "an executor on each of two workers", func() bool {
 		resp, err := http.Get(c.web)
 		if err != nil {
 			return false

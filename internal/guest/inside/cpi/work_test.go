@@ -102,7 +102,7 @@ func work(t *testing.T) *worker {
 			t.Error(err)
 		}
 		w.cmd.Wait()
-		quelltest.Until(t, 5*time.Second, dir+" can be removed", func() bool {
+		quelltest.Until(t, dir+" can be removed", func() bool {
 			err := unix.Rmdir(dir)
 			return err == nil || errors.Is(err, unix.ENOENT)
 		})

@@ -280,7 +280,7 @@ func TestDelegation(t *testing.T) {
 		return err
 	}
 	var err error
-	quelltest.Until(t, 20*time.Second, "the task is known", func() bool {
+	quelltest.Until(t, "the task is known", func() bool {
 		err = capped(loud)
 		return err == nil || !strings.Contains(err.Error(), "no task")
 	})
@@ -312,7 +312,7 @@ func TestDelegation(t *testing.T) {
 func TestAnotherCgroupAtTheSamePath(t *testing.T) {
 	stage(t, 0)
 	a := startAgent(t, 0)
-	quelltest.Until(t, 20*time.Second, "the task is capped", func() bool {
+	quelltest.Until(t, "the task is capped", func() bool {
 		_, err := a.Command(t.Context(), command.CapTask(loud, 0.1, 5*time.Minute, "test"))
 		return err == nil
 	})

@@ -95,7 +95,7 @@ func newInBlkio(t *testing.T) inBlkio {
 	t.Helper()
 	dir := t.TempDir()
 	put(t, filepath.Join(root, "cgroup.subtree_control"), "-io")
-	quelltest.Until(t, 10*time.Second, "blkio can be mounted", func() bool {
+	quelltest.Until(t, "blkio can be mounted", func() bool {
 		return unix.Mount("blkio", dir, "cgroup", 0, "blkio") == nil
 	})
 	t.Cleanup(func() {
@@ -115,7 +115,7 @@ func (b inBlkio) cgroup(t *testing.T, path string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		quelltest.Until(t, 10*time.Second, dir+" can be removed", func() bool { return unix.Rmdir(dir) == nil })
+		quelltest.Until(t, dir+" can be removed", func() bool { return unix.Rmdir(dir) == nil })
 	})
 }
 

@@ -85,7 +85,7 @@ func remove(t *testing.T, dir string) {
 	if err := os.WriteFile(dir+"/cgroup.kill", []byte("1"), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)
 	}
-	quelltest.Until(t, 10*time.Second, dir+" can be removed", func() bool {
+	quelltest.Until(t, dir+" can be removed", func() bool {
 		err := unix.Rmdir(dir)
 		return err == nil || errors.Is(err, unix.ENOENT)
 	})

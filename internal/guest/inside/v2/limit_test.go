@@ -299,7 +299,7 @@ func TestPressure(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer cg.Close()
-			quelltest.Until(t, 20*time.Second, "it is pressed for 300 ms", func() bool {
+			quelltest.Until(t, "it is pressed for 300 ms", func() bool {
 				psi, err := cg.PSI(c.resource)
 				if err != nil {
 					t.Fatal(err)

@@ -219,7 +219,7 @@ func loads(t *testing.T) {
 	for _, name := range []string{"g1", "g2"} {
 		url := "http://" + address(name).Addr().String() + "/1k"
 		// Up as soon as it answers.
-		quelltest.Until(t, 2*time.Minute, name+" answers", func() bool {
+		quelltest.Until(t, name+" answers", func() bool {
 			resp, err := http.Get(url)
 			if err == nil {
 				resp.Body.Close()
@@ -403,7 +403,7 @@ func paused(t *testing.T, e shared) {
 	if err := e.Freeze(false); err != nil {
 		t.Fatal(err)
 	}
-	quelltest.Until(t, time.Minute, "it runs again", func() bool { return used(t, e) > from })
+	quelltest.Until(t, "it runs again", func() bool { return used(t, e) > from })
 }
 
 // swept makes a guest by the name of a lab that is dead and sees that it goes,
