@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -158,7 +159,14 @@ func (a *app) playSim(s *simulation, orders []sim.Order, setup sim.Setup) (err e
 				err = fmt.Errorf("write trace: %w", e)
 			}
 		}()
-		labelled = trace.NewWriter(file)
+		// A replay takes activity and pressure from these where they are no CPU usage.
+		var counts []sample.Extra
+		for _, o := range orders {
+			if sig := o.Scenario.Channel.Signal(); !sig.Domain.OfCPUs() && !slices.Contains(counts, sig.Activity) {
+				counts = append(counts, sig.Activity)
+			}
+		}
+		labelled = trace.NewWriter(file, counts...)
 		setup.Record = func(x *sample.Sample) {
 			if broken == nil {
 				broken = labelled.Write(x)

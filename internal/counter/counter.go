@@ -39,21 +39,16 @@ type Target struct {
 type Reading struct {
 	// Cost in the signal's unit; NaN where it could not be counted.
 	Cost float64
-	// Self is what the task spent on itself of the same resource, in the
-	// signal's unit; 0 where the source cannot tell.
-	Self float64
-	// Rate is the task's activity, per second; 0 where the signal has none.
-	Rate float64
-	// Pressure is how much the task used of what its neighbours may lack, and
-	// Reach the numbered resources of the signal's domain that it used since it
-	// is followed: nil where that is not known. Only of a signal whose domain is
-	// not a matter of CPUs; elsewhere both are the CPU's.
-	Pressure float64
-	Reach    sample.Set
+	// Reach are the numbered resources of the signal's domain that the task used
+	// since it is followed: nil where that is not known. Only of a signal whose
+	// domain is not a matter of CPUs; elsewhere it follows from the task's CPUs.
+	Reach sample.Set
 	// Coverage is the counted share of the window, 0..1.
 	Coverage float64
 	Flags    sample.Flags // Restarted, or none
-	Extras   sample.Extras
+	// Extras are what was counted. Detection takes activity and pressure from them,
+	// as the signal's table entry says (sample.Signal).
+	Extras sample.Extras
 	// Variant says what was counted where that is not the Source's Variant.
 	Variant string
 	// Err is why Cost is NaN, where there is more to say than that.

@@ -51,9 +51,6 @@ func fillCPS(r Reading, t total) Reading {
 	if calls > 0 {
 		r.Cost = seconds / calls
 	}
-	if s := t.span.Seconds(); s > 0 {
-		r.Rate = calls / s
-	}
 	if !t.partial {
 		r.Extras.Set(sample.Syscalls, calls)
 	}

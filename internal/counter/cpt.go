@@ -211,7 +211,6 @@ func (c *CPT) finish(t *cptTask, end time.Time, cpu time.Duration, known bool) (
 		return r, true
 	}
 	r.Extras.Set(sample.Transactions, w.done)
-	r.Rate = w.done / window.Seconds()
 	if known && w.done > 0 {
 		r.Cost = cpu.Seconds() / w.done
 	}

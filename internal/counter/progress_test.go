@@ -97,24 +97,24 @@ func TestCPT(t *testing.T) {
 	const env = "QUELL_PROGRESS=/run/a"
 	nan := math.NaN()
 	for _, tc := range []struct {
-		name        string
-		rule        string
-		setup       func(*fakeProc)
-		window      func(*fakeProc) // what happens in it
-		cpu         CPUTime
-		absent      bool
-		cost, tx    float64 // tx NaN: no extra
-		rate, cover float64
-		flags       sample.Flags
+		name     string
+		rule     string
+		setup    func(*fakeProc)
+		window   func(*fakeProc) // what happens in it
+		cpu      CPUTime
+		absent   bool
+		cost, tx float64 // tx NaN: no extra
+		cover    float64
+		flags    sample.Flags
 	}{
 		{name: "CPU time by transactions",
 			setup:  func(p *fakeProc) { p.process(7, 1, 1, "HOME=/", env, "X=1"); p.set("/run/a", 1000) },
 			window: func(p *fakeProc) { p.set("/run/a", 1500) },
-			cost:   2.0 / 500, tx: 500, rate: 100, cover: 1},
+			cost:   2.0 / 500, tx: 500, cover: 1},
 		{name: "the rule's path needs no environment", rule: "/run/b",
 			setup:  func(p *fakeProc) { p.process(7, 1, 1, env); p.set("/run/a", 9); p.set("/run/b", 0) },
 			window: func(p *fakeProc) { p.set("/run/a", 99); p.set("/run/b", 100) },
-			cost:   0.02, tx: 100, rate: 20, cover: 1},
+			cost:   0.02, tx: 100, cover: 1},
 		{name: "files of a task add up",
 			setup: func(p *fakeProc) {
 				p.process(7, 1, 1, env)
@@ -123,7 +123,7 @@ func TestCPT(t *testing.T) {
 				p.set("/run/b", 20)
 			},
 			window: func(p *fakeProc) { p.set("/run/a", 40); p.set("/run/b", 90) },
-			cost:   0.02, tx: 100, rate: 20, cover: 1},
+			cost:   0.02, tx: 100, cover: 1},
 		{name: "one file of many processes and names counts once",
 			setup: func(p *fakeProc) {
 				p.set("/run/a", 10)
@@ -133,11 +133,11 @@ func TestCPT(t *testing.T) {
 				p.process(9, 1, 1, "QUELL_PROGRESS=/run/b")
 			},
 			window: func(p *fakeProc) { p.set("/run/a", 110) },
-			cost:   0.02, tx: 100, rate: 20, cover: 1},
+			cost:   0.02, tx: 100, cover: 1},
 		{name: "a file that is removed in the window still counts",
 			setup:  func(p *fakeProc) { p.process(7, 1, 1, env); p.set("/run/a", 1) },
 			window: func(p *fakeProc) { p.set("/run/a", 101); p.check(os.Remove(p.root + "/run/a")) },
-			cost:   0.02, tx: 100, rate: 20, cover: 1},
+			cost:   0.02, tx: 100, cover: 1},
 		{name: "a smaller value is a restart",
 			setup:  func(p *fakeProc) { p.process(7, 1, 1, env); p.set("/run/a", 1000) },
 			window: func(p *fakeProc) { p.set("/run/a", 3) },
@@ -150,7 +150,7 @@ func TestCPT(t *testing.T) {
 			setup:  func(p *fakeProc) { p.process(7, 1, 1, env); p.set("/run/a", 1000) },
 			window: func(p *fakeProc) { p.set("/run/a", 1100) },
 			cpu:    func(sample.TaskKey) (time.Duration, bool) { return 0, false },
-			cost:   nan, tx: 100, rate: 20, cover: 1},
+			cost:   nan, tx: 100, cover: 1},
 		{name: "truncated in the window",
 			setup:  func(p *fakeProc) { p.process(7, 1, 1, env); p.set("/run/a", 1000) },
 			window: func(p *fakeProc) { p.check(os.Truncate(p.root+"/run/a", 7)) },
@@ -186,7 +186,7 @@ func TestCPT(t *testing.T) {
 				p.check(os.WriteFile(p.root+"/run/b", nil, 0o644))
 			},
 			window: func(p *fakeProc) { p.set("/run/a", 110) },
-			cost:   0.02, tx: 100, rate: 20, cover: 1},
+			cost:   0.02, tx: 100, cover: 1},
 		{name: "made in the window", absent: true,
 			setup:  func(p *fakeProc) { p.process(7, 1, 1, env) },
 			window: func(p *fakeProc) { p.set("/run/a", 10) }},
@@ -230,7 +230,7 @@ func TestCPT(t *testing.T) {
 				p.process(7, 1, 1, "QUELL_PROGRESS=/../../../run/../../run/a")
 			},
 			window: func(p *fakeProc) { p.set("/run/a", 110) },
-			cost:   0.02, tx: 100, rate: 20, cover: 1},
+			cost:   0.02, tx: 100, cover: 1},
 		{name: "a process that is gone", absent: true,
 			setup:  func(p *fakeProc) { p.pids = append(p.pids, 99) },
 			window: func(*fakeProc) {}},
@@ -246,7 +246,7 @@ func TestCPT(t *testing.T) {
 					p.set(fmt.Sprintf("/run/f%d", i), 6)
 				}
 			},
-			cost: 2.0 / maxProgressFiles, tx: maxProgressFiles, rate: maxProgressFiles / 5.0, cover: 1},
+			cost: 2.0 / maxProgressFiles, tx: maxProgressFiles, cover: 1},
 		{name: "a file too many",
 			setup: func(p *fakeProc) {
 				for i := range maxProgressFiles + 1 {
@@ -279,9 +279,9 @@ func TestCPT(t *testing.T) {
 			if !has {
 				tx = nan
 			}
-			if !same(r.Cost, tc.cost) || !same(tx, tc.tx) || !same(r.Rate, tc.rate) || r.Coverage != tc.cover || r.Flags != tc.flags {
-				t.Errorf("cost %v, %v transactions at %v/s, coverage %v, flags %q; want %v, %v at %v/s, %v, %q",
-					r.Cost, tx, r.Rate, r.Coverage, r.Flags, tc.cost, tc.tx, tc.rate, tc.cover, tc.flags)
+			if !same(r.Cost, tc.cost) || !same(tx, tc.tx) || r.Coverage != tc.cover || r.Flags != tc.flags {
+				t.Errorf("cost %v, %v transactions, coverage %v, flags %q; want %v, %v, %v, %q",
+					r.Cost, tx, r.Coverage, r.Flags, tc.cost, tc.tx, tc.cover, tc.flags)
 			}
 		})
 	}
@@ -404,7 +404,7 @@ func TestCPTRemove(t *testing.T) {
 	}
 	p.set("/a", 101)
 	r, ok := c.Remove(key(1), time.Second)
-	if !ok || r.Cost != 0.01 || r.Rate != 20 {
+	if done, _ := r.Extras.Get(sample.Transactions); !ok || r.Cost != 0.01 || done != 100 {
 		t.Errorf("reading %+v %v, want the last difference", r, ok)
 	}
 	if _, ok := c.Remove(key(1), time.Second); ok {

@@ -2,7 +2,6 @@ package blockio
 
 import (
 	"math"
-	"time"
 
 	"github.com/quell-dev/quell/internal/counter"
 	"github.com/quell-dev/quell/internal/counter/bpf"
@@ -14,7 +13,7 @@ import (
 const Variant = "bpf"
 
 // Source is the counter.Source of the I/O signal. Costs are in seconds per
-// request, Rate in requests per second; Lost counts requests.
+// request; Lost counts requests.
 type Source struct{ *windows }
 
 type windows = bpf.Windows[blockioDone, *blockioDone]
@@ -58,13 +57,9 @@ func (d *blockioDone) Add(more *blockioDone) {
 func (d *blockioDone) Places() ([]uint64, bool) { return d.Disks[:], d.More > 0 }
 
 // Reading implements bpf.Record.
-func (d *blockioDone) Reading(wall time.Duration) counter.Reading {
+func (d *blockioDone) Reading() counter.Reading {
 	took := float64(d.Ns) / 1e9
-	r := counter.Reading{
-		Cost:     math.NaN(),
-		Rate:     float64(d.Ops) / wall.Seconds(),
-		Pressure: (float64(d.Ops) + float64(d.Bytes)/sample.RequestBytes) / wall.Seconds(),
-	}
+	r := counter.Reading{Cost: math.NaN()}
 	r.Extras.Set(sample.IOOps, float64(d.Ops))
 	r.Extras.Set(sample.IOBytes, float64(d.Bytes))
 	r.Extras.Set(sample.IOTime, took)

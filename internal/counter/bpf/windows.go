@@ -3,7 +3,6 @@ package bpf
 import (
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/quell-dev/quell/internal/counter"
@@ -33,7 +32,7 @@ type Record[R any] interface {
 	Places() (all []uint64, more bool)
 	// Reading is that of a window that took so long, which is more than 0.
 	// Coverage and Reach are set by Windows.
-	Reading(wall time.Duration) counter.Reading
+	Reading() counter.Reading
 }
 
 // Kernel is what counts, by cgroups' ids as sample.CgroupID makes them;
@@ -60,7 +59,6 @@ type Windows[R any, P Record[R]] struct {
 	places []uint64       // by those numbers; 0: free
 	free   []int          // the longest free first
 	inOpen bool
-	began  time.Time
 	lost   uint64
 	others counter.Reading
 	beyond places // that others used
@@ -142,7 +140,7 @@ func (w *Windows[R, P]) Start() error {
 	if err := w.kernel.Open(); err != nil {
 		return fmt.Errorf("start window: %w", err)
 	}
-	w.inOpen, w.began = true, time.Now()
+	w.inOpen = true
 	return nil
 }
 
@@ -152,7 +150,6 @@ func (w *Windows[R, P]) Stop(_ counter.CPUTime, yield func(sample.TaskKey, count
 		return ErrNotOpen
 	}
 	w.inOpen = false
-	wall := time.Since(w.began)
 	if err := w.kernel.Detach(); err != nil {
 		return fmt.Errorf("stop window: %w", err)
 	}
@@ -175,10 +172,10 @@ func (w *Windows[R, P]) Stop(_ counter.CPUTime, yield func(sample.TaskKey, count
 		return fmt.Errorf("stop window: %w", err)
 	}
 	w.forget()
-	w.others = reading[R, P](&others, w.beyond, wall)
+	w.others = reading[R, P](&others, w.beyond)
 	for key, t := range w.tasks {
 		if t.ids != nil {
-			yield(key, reading[R, P](&t.sum, t.used, wall))
+			yield(key, reading[R, P](&t.sum, t.used))
 		}
 	}
 	return nil
@@ -198,7 +195,7 @@ func (w *Windows[R, P]) Remove(key sample.TaskKey, _ time.Duration) (counter.Rea
 		r := w.kernel.Of(id)
 		w.add(&t.sum, &t.used, &r)
 	}
-	return reading[R, P](&t.sum, t.used, time.Since(w.began)), true
+	return reading[R, P](&t.sum, t.used), true
 }
 
 // Close implements counter.Source.
@@ -257,12 +254,9 @@ func (w *Windows[R, P]) forget() {
 	w.beyond.known = beyond
 }
 
-// reading is the reading of a window that took wall.
-func reading[R any, P Record[R]](sum *R, used places, wall time.Duration) counter.Reading {
-	r := counter.Reading{Cost: math.NaN()}
-	if wall > 0 {
-		r = P(sum).Reading(wall)
-	}
+// reading is the reading of a window.
+func reading[R any, P Record[R]](sum *R, used places) counter.Reading {
+	r := P(sum).Reading()
 	r.Coverage, r.Reach = 1, used.known
 	switch {
 	case used.more:

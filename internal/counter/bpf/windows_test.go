@@ -2,11 +2,9 @@ package bpf
 
 import (
 	"errors"
-	"math"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/quell-dev/quell/internal/counter"
 	"github.com/quell-dev/quell/internal/counter/bpf/bpftest"
@@ -22,9 +20,7 @@ type work struct {
 func (w *work) Add(more *work)           { w.n += more.n }
 func (w *work) Places() ([]uint64, bool) { return w.at[:], w.more > 0 }
 
-func (w *work) Reading(wall time.Duration) counter.Reading {
-	return counter.Reading{Cost: float64(w.n), Rate: float64(w.n) / wall.Seconds()}
-}
+func (w *work) Reading() counter.Reading { return counter.Reading{Cost: float64(w.n)} }
 
 // source is windows over a kernel that counts what the test says.
 type source struct{ *Windows[work, *work] }
@@ -66,7 +62,7 @@ func TestWhoseEachCgroupIs(t *testing.T) {
 	want := map[sample.TaskKey]float64{outer.Key: 11, inner.Key: 22, idle.Key: 0, old.Key: 7}
 	got := bpftest.Stop(t, s)
 	for key, n := range want {
-		if r, ok := got[key]; !ok || r.Cost != n || r.Coverage != 1 || (r.Rate > 0) != (n > 0) {
+		if r, ok := got[key]; !ok || r.Cost != n || r.Coverage != 1 {
 			t.Errorf("%v: %v, %+v; want %v", key, ok, r, n)
 		}
 	}
@@ -200,12 +196,5 @@ func TestPlacesAreForgotten(t *testing.T) {
 	}
 	if len(s.places) > 5 || len(s.number) > 5 {
 		t.Errorf("%d numbers for %d places are kept after 100 pods", len(s.places), len(s.number))
-	}
-}
-
-// A window without time has nothing to divide by.
-func TestNoTime(t *testing.T) {
-	if r := reading[work](&work{n: 1}, places{}, 0); !math.IsNaN(r.Cost) || r.Coverage != 1 || r.Reach == nil {
-		t.Errorf("%+v", r)
 	}
 }

@@ -3,7 +3,6 @@ package netq
 import (
 	"math"
 	"strings"
-	"time"
 
 	"github.com/quell-dev/quell/internal/counter"
 	"github.com/quell-dev/quell/internal/counter/bpf"
@@ -14,13 +13,8 @@ import (
 // Variant is what is counted, part of a spec's key.
 const Variant = "bpf"
 
-// perPacket is how many bytes weigh as much as one more packet, in the
-// pressure: a shaped link's time goes to bytes, of which a full packet of a usual
-// link has this many, a slow receiver's to packets.
-const perPacket = 1500
-
 // Source is the counter.Source of the network signal. Costs are in seconds per
-// packet, Rate in packets per second; Lost counts packets.
+// packet; Lost counts packets.
 type Source struct {
 	*windows
 	without []string
@@ -68,14 +62,9 @@ func (d *netqDone) Add(more *netqDone) {
 func (d *netqDone) Places() ([]uint64, bool) { return d.Links[:], d.More > 0 }
 
 // Reading implements bpf.Record.
-func (d *netqDone) Reading(wall time.Duration) counter.Reading {
+func (d *netqDone) Reading() counter.Reading {
 	waited := float64(d.Ns) / 1e9
-	r := counter.Reading{
-		Cost: math.NaN(),
-		Rate: float64(d.Sent) / wall.Seconds(),
-		// What a queue that is full throws away has been pressing all the same.
-		Pressure: (float64(d.Queued) + float64(d.Bytes)/perPacket) / wall.Seconds(),
-	}
+	r := counter.Reading{Cost: math.NaN()}
 	r.Extras.Set(sample.NetPackets, float64(d.Sent))
 	r.Extras.Set(sample.NetBytes, float64(d.Bytes))
 	r.Extras.Set(sample.NetQueued, float64(d.Queued)) // what a full queue throws away has been pressing all the same

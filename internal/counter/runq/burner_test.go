@@ -203,9 +203,12 @@ type measured struct {
 	counter.Reading
 }
 
+// selfCost is the wait behind its own threads for each CPU second.
+func (m measured) selfCost() float64 { return m.self / m.cpu }
+
 func (m measured) String() string {
-	return fmt.Sprintf("cpu %.3f, wait other %.3f self %.3f throttled %.3f, cost %.3f self %.3f, rate %.1f, coverage %.3f",
-		m.cpu, m.other, m.self, m.throttled, m.Cost, m.Self, m.Rate, m.Coverage)
+	return fmt.Sprintf("cpu %.3f, wait other %.3f self %.3f throttled %.3f, cost %.3f, coverage %.3f",
+		m.cpu, m.other, m.self, m.throttled, m.Cost, m.Coverage)
 }
 
 // measure opens one window on a source that follows the groups. during, if not

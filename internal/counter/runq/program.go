@@ -227,7 +227,7 @@ func (p *Program) reading(t *followed, end uint64, cpu time.Duration, known bool
 	var sum record
 	sum, t.ran = since(cur, t.base)
 	p.dropped += sum.dropped
-	return sum.reading(time.Duration(end-p.began), cpu, known), true
+	return sum.reading(cpu, known), true
 }
 
 // Close implements counter.Source.

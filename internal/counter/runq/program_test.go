@@ -91,7 +91,7 @@ func TestTwoTasksOnOneCPU(t *testing.T) {
 	expect(t, p, groups, nil, func(m []measured) []band {
 		return []band{
 			{"a's cost", m[0].Cost, 0.85, 1.2}, {"b's cost", m[1].Cost, 0.85, 1.2},
-			{"a's self", m[0].Self, 0, 0.05}, {"a's throttled", m[0].throttled, 0, 0},
+			{"a's self", m[0].selfCost(), 0, 0.05}, {"a's throttled", m[0].throttled, 0, 0},
 			whole(m[0], 1), whole(m[1], 1),
 		}
 	})
@@ -129,7 +129,7 @@ func TestOwnThreads(t *testing.T) {
 	a.burn(t, burner{cpu: 1})
 	a.burn(t, burner{cpu: 1})
 	expect(t, program(t, Options{}, a), []*group{a}, nil, func(m []measured) []band {
-		return []band{{"cost", m[0].Cost, 0, 0.05}, {"self", m[0].Self, 0.9, 1.1}, whole(m[0], 2)}
+		return []band{{"cost", m[0].Cost, 0, 0.05}, {"self", m[0].selfCost(), 0.9, 1.1}, whole(m[0], 2)}
 	})
 }
 
@@ -221,7 +221,7 @@ func TestNestedCgroupsAreOneTask(t *testing.T) {
 			a.burners = append(x.burners, y.burners...)
 			a.Below = func() ([]uint64, error) { return []uint64{x.Key.Inode, y.Key.Inode}, nil }
 			expect(t, program(t, Options{}, a), []*group{a}, nil, func(m []measured) []band {
-				return []band{{"cost", m[0].Cost, 0, 0.05}, {"self", m[0].Self, 0.9, 1.1}, whole(m[0], 2)}
+				return []band{{"cost", m[0].Cost, 0, 0.05}, {"self", m[0].selfCost(), 0.9, 1.1}, whole(m[0], 2)}
 			})
 		})
 	}
@@ -298,8 +298,7 @@ func TestWakeups(t *testing.T) {
 		}
 	}, func(m []measured) []band {
 		n, _ := m[0].Extras.Get(sample.Wakeups)
-		return []band{{"wakeups ÷ lines written", n / written, 0.8, 1.02}, {"rate ÷ wakeups", m[0].Rate / n * window.Seconds(), 0.9, 1},
-			{"self", m[0].self, 0, 0.01}, {"throttled", m[0].throttled, 0, 0}}
+		return []band{{"wakeups ÷ lines written", n / written, 0.8, 1.02}, {"self", m[0].self, 0, 0.01}, {"throttled", m[0].throttled, 0, 0}}
 	})
 }
 
@@ -372,7 +371,7 @@ func TestDroppedIsCoverage(t *testing.T) {
 	// From the next window on it belongs to it.
 	a.burners = append(a.burners, guest)
 	expect(t, p, []*group{a}, nil, func(m []measured) []band {
-		return []band{{"coverage", m[0].Coverage, 1, 1}, {"self", m[0].Self, 0.9, 1.1}, whole(m[0], 2)}
+		return []band{{"coverage", m[0].Coverage, 1, 1}, {"self", m[0].selfCost(), 0.9, 1.1}, whole(m[0], 2)}
 	})
 }
 

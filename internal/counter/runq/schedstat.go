@@ -131,7 +131,7 @@ func (s *Schedstat) reading(t *members, cpu time.Duration, known bool) (counter.
 		return counter.Reading{}, false
 	}
 	window := time.Duration(now() - s.began)
-	return sumThreads(cur, t.base, window).reading(window, cpu, known), true
+	return sumThreads(cur, t.base, window).reading(cpu, known), true
 }
 
 // threads reads every thread of a task. Those that end meanwhile are left out.
@@ -225,16 +225,13 @@ func sumThreads(cur, base map[int]threadStat, window time.Duration) threadStat {
 	return sum
 }
 
-func (t threadStat) reading(window, cpu time.Duration, known bool) counter.Reading {
+func (t threadStat) reading(cpu time.Duration, known bool) counter.Reading {
 	out := counter.Reading{Cost: math.NaN(), Coverage: 1}
 	if known && uint64(cpu)+t.wait > 0 {
 		out.Cost = seconds(t.wait) / max(cpu, leastCPU).Seconds()
 	}
 	if known && cpu > 0 {
 		out.Coverage = min(1, float64(t.run)/float64(cpu))
-	}
-	if window > 0 {
-		out.Rate = float64(t.slices) / window.Seconds()
 	}
 	out.Extras.Set(sample.Wakeups, float64(t.slices))
 	return out

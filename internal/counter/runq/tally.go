@@ -60,15 +60,11 @@ const leastCPU = time.Millisecond
 
 // reading makes a reading of what a task did in a window. Without its CPU time,
 // or if it neither ran nor waited, there is no cost.
-func (r record) reading(window, cpu time.Duration, known bool) counter.Reading {
+func (r record) reading(cpu time.Duration, known bool) counter.Reading {
 	out := counter.Reading{Cost: math.NaN(), Coverage: 1}
 	if known && cpu+time.Duration(r.other+r.self) > 0 {
 		per := max(cpu, leastCPU).Seconds()
 		out.Cost = seconds(r.other) / per
-		out.Self = seconds(r.self) / per
-	}
-	if window > 0 {
-		out.Rate = float64(r.wakeups) / window.Seconds()
 	}
 	if r.waits > 0 {
 		out.Coverage = 1 - min(1, float64(r.dropped)/float64(r.waits))

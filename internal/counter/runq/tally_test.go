@@ -50,14 +50,14 @@ func TestReading(t *testing.T) {
 	nan := math.NaN()
 	const s, ms = uint64(time.Second), uint64(time.Millisecond)
 	for _, tt := range []struct {
-		name                       string
-		sum                        record
-		cpu                        time.Duration
-		unknown                    bool
-		cost, self, rate, coverage float64
+		name           string
+		sum            record
+		cpu            time.Duration
+		unknown        bool
+		cost, coverage float64
 	}{
 		{name: "half and half", sum: record{other: s, self: s / 2, wakeups: 40, waits: 80}, cpu: time.Second,
-			cost: 1, self: 0.5, rate: 20, coverage: 1},
+			cost: 1, coverage: 1},
 		{name: "never waits", cpu: time.Second, coverage: 1},
 		{name: "asleep", cost: nan, coverage: 1},
 		{name: "only held back", sum: record{throttled: s}, cost: nan, coverage: 1},
@@ -68,11 +68,11 @@ func TestReading(t *testing.T) {
 		{name: "more dropped than begun", sum: record{waits: 1, dropped: 2}, cpu: time.Second, coverage: 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := tt.sum.reading(2*time.Second, tt.cpu, !tt.unknown)
+			r := tt.sum.reading(tt.cpu, !tt.unknown)
 			for _, x := range []struct {
 				what      string
 				got, want float64
-			}{{"cost", r.Cost, tt.cost}, {"self", r.Self, tt.self}, {"rate", r.Rate, tt.rate}, {"coverage", r.Coverage, tt.coverage}} {
+			}{{"cost", r.Cost, tt.cost}, {"coverage", r.Coverage, tt.coverage}} {
 				if x.got != x.want && !(math.IsNaN(x.got) && math.IsNaN(x.want)) {
 					t.Errorf("%s %v, want %v", x.what, x.got, x.want)
 				}
