@@ -60,15 +60,15 @@ ALONE  = $(filter-out $(BESIDE:%=$(shell go list -m)/internal/%),$(shell go list
 OTHERS = $(filter-out $(ALONE),$(shell go list $(PKGS)))
 
 # go list -export compiles everything, tests as well, while nothing is measured yet.
-test: ## go vet, then every test with -race; lists what failed, what passed at the second try, and what was skipped
+test: ## go vet, then every test with -race; lists what failed and what was skipped
 	@$(if $(and $(CC_FOUND),$(CXX_FOUND)),,echo 'needs a C and C++ compiler, for -race and DuckDB: apt-get install -y g++'; exit 1)
 	@status=0; go vet $(PKGS) || status=1; go list $(RACE) -export -test $(PKGS) >/dev/null || status=1; \
-	go run ./internal/quelltest/tally -again $(RACE) -vet=off -timeout 10m $(if $(OTHERS),-- $(OTHERS)) $(if $(ALONE),-- -p 1 $(ALONE)) || status=1; exit $$status
+	go run ./internal/quelltest/tally $(RACE) -vet=off -timeout 10m $(if $(OTHERS),-- $(OTHERS)) $(if $(ALONE),-- -p 1 $(ALONE)) || status=1; exit $$status
 
 test-guests: ## boot Linux guests in QEMU and test on their kernels what this one lacks (docs/guests.md)
 	@go run ./internal/guest/fetch
 	@status=0; GOARCH=arm64 go vet -tags inguest ./internal/guest/inside/... || status=1; go vet -tags guests ./internal/guest || status=1; \
-	go run ./internal/quelltest/tally -again -tags guests -count 1 -timeout 20m ./internal/guest || status=1; exit $$status
+	go run ./internal/quelltest/tally -tags guests -count 1 -timeout 20m ./internal/guest || status=1; exit $$status
 
 disk-figures: ## ten times in a guest: a writer on a slow disk named, limited, let go (10 minutes)
 	@go run ./internal/guest/fetch

@@ -23,18 +23,18 @@ var programs = [][2]string{
 }
 
 func main() {
-	again := flag.Bool("again", false, "fetch the kernels again: a newer version may be there")
+	renew := flag.Bool("renew", false, "replace the kernels that are there by the newest")
 	xen := flag.Bool("xen", false, "fetch Xen, its tools and a kernel for its domains instead (make test-xen)")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := fetch(ctx, *again, *xen); err != nil {
+	if err := fetch(ctx, *renew, *xen); err != nil {
 		fmt.Fprintln(os.Stderr, "fetch:", err)
 		os.Exit(1)
 	}
 }
 
-func fetch(ctx context.Context, again, xen bool) error {
+func fetch(ctx context.Context, renew, xen bool) error {
 	var missing []string
 	for _, p := range programs {
 		if _, err := exec.LookPath(p[0]); err != nil {
@@ -47,9 +47,9 @@ func fetch(ctx context.Context, again, xen bool) error {
 		}
 	}
 	if xen {
-		return guest.FetchXen(ctx, os.Stdout, again)
+		return guest.FetchXen(ctx, os.Stdout, renew)
 	}
-	return guest.Fetch(ctx, os.Stdout, again, guest.AMD64, guest.ARM64)
+	return guest.Fetch(ctx, os.Stdout, renew, guest.AMD64, guest.ARM64)
 }
 
 func install(ctx context.Context, packages []string) error {
