@@ -24,6 +24,7 @@ var table = []row{
 	{pkg: "quelltest/tally", why: "reads go test -json"},
 	{pkg: "archtest", why: "tests only"},
 	{pkg: "atomicfile", why: "files that are there whole or not at all"},
+	{pkg: "quelltest/soak", may: "atomicfile", outside: "golang.org/x/sys", why: "runs the tests many times, and keeps a record"},
 	{pkg: "trace", may: "sample", why: "samples as CSV"},
 	{pkg: "trace/tracetest", may: "sample", outside: "github.com/google/go-cmp", why: "samples that are hard to write; for tests of every format"},
 	{pkg: "trace/parquet", may: "sample trace", outside: "github.com/parquet-go", why: "the same samples by column; apart, so that the agent links no Parquet"},
