@@ -22,6 +22,7 @@ var table = []row{
 	{pkg: "placement", core: true, why: "who should be with whom: numbers in, pairs out"},
 	{pkg: "quelltest", outside: "golang.org/x/sys", why: "the kernel is asked what it can; imported by any test, so it imports nothing of quell"},
 	{pkg: "quelltest/tally", why: "reads go test -json"},
+	{pkg: "quelltest/deps", why: "a table of programs and their Debian packages"},
 	{pkg: "archtest", why: "tests only"},
 	{pkg: "atomicfile", why: "files that are there whole or not at all"},
 	{pkg: "quelltest/soak", may: "atomicfile", outside: "golang.org/x/sys", why: "runs the tests many times, and keeps a record"},
