@@ -167,15 +167,19 @@ func TestOneCommitIsTested(t *testing.T) {
 	}
 }
 
-// blocking is a script whose second run makes the file begun and then waits for
-// the file go, or for its end.
-func blocking(dir string) string {
-	return "echo x >> " + dir + "/runs\nif test $(wc -l < " + dir + "/runs) = 2; then touch " + dir + "/begun; sleep 1000; fi\n" + passing
+// blocking is a script whose second run writes to the pipe begun, and then does
+// not end by itself.
+func blocking(t *testing.T, dir string) string {
+	t.Helper()
+	if err := syscall.Mkfifo(filepath.Join(dir, "begun"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return "echo x >> " + dir + "/runs\nif test $(wc -l < " + dir + "/runs) = 2; then echo > " + dir + "/begun; sleep 1000; fi\n" + passing
 }
 
 func TestAnInterruptLosesOneRun(t *testing.T) {
 	notes := t.TempDir()
-	s := newSoak(repository(t, blocking(notes)), t.TempDir())
+	s := newSoak(repository(t, blocking(t, notes)), t.TempDir())
 	ctx, interrupt := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
@@ -193,7 +197,7 @@ func TestAnInterruptLosesOneRun(t *testing.T) {
 
 func TestAfterAKillTheNextSoakGoesOn(t *testing.T) {
 	notes, dir := t.TempDir(), t.TempDir()
-	s := newSoak(repository(t, blocking(notes)), dir)
+	s := newSoak(repository(t, blocking(t, notes)), dir)
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), childDir+"="+dir, childRepo+"="+s.repo)
 	cmd.Stderr = os.Stderr
@@ -214,10 +218,9 @@ func TestAfterAKillTheNextSoakGoesOn(t *testing.T) {
 
 func begun(t *testing.T, notes string) {
 	t.Helper()
-	quelltest.Until(t, time.Minute, "the second run has begun", func() bool {
-		_, err := os.Stat(filepath.Join(notes, "begun"))
-		return err == nil
-	})
+	if _, err := os.ReadFile(filepath.Join(notes, "begun")); err != nil { // waits for the writer
+		t.Fatal(err)
+	}
 }
 
 // goesOn expects the second run to be made once more, and no other.
