@@ -13,10 +13,15 @@ CC_FOUND  := $(shell command -v $${CC:-gcc} || command -v clang)
 CXX_FOUND := $(shell command -v $${CXX:-g++} || command -v clang++)
 RACE      := $(if $(CC_FOUND),-race)
 
-.PHONY: help test-cluster demo cluster demo-figures fault cluster-fault churn test test-guests disk-figures test-xen test-browser test-spark fuzz-api cluster-specs bench bench-agent lab-smoke lab-fault lab-load quality fuzz lint build generate clean bin/quell bin/quell-agent bin/quell-server
+# The S3 server of the tests: Versity's gateway over a folder. Built apart, no part of quell.
+S3VERSION = v1.8.0
+S3BIN     = $(HOME)/.cache/quell/versitygw-$(S3VERSION)
+export PATH := $(S3BIN):$(PATH)
+
+.PHONY: help test-cluster demo cluster demo-figures fault cluster-fault churn scale test test-deps test-s3 test-guests disk-figures test-xen test-browser test-spark soak-gate fuzz-api cluster-specs bench bench-agent lab-smoke lab-fault lab-load quality fuzz lint build generate clean bin/quell bin/quell-agent bin/quell-server
 
 help: ## print the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 demo: bin/quell bin/quell-agent ## build and run the demo: one noisy neighbour found, proved and quieted
 	bin/quell demo
@@ -40,14 +45,13 @@ cluster-fault: ## kill -9 of the bus's server, of agents, and of one of three no
 scale: bin/quell-server ## 300,000 samples a second from 6,000 machines for five minutes: what the server takes of them, and what it costs (quiet machine, ulimit -n 7000)
 	bin/quell-server load --self --machines 6000 --tasks 50 --period 1s --for 5m
 
-# The S3 server of the tests: Versity's gateway over a folder. Built apart, no part of quell.
-S3SERVER = github.com/versity/versitygw/cmd/versitygw@v1.8.0
-S3BIN = $(HOME)/.cache/quell/bin
-test-s3: ## the store in S3-compatible storage, a real server that is killed; and two servers on it, one of which is
-	@test -x $(S3BIN)/versitygw || GOBIN=$(S3BIN) go install $(S3SERVER)
-	QUELL_TEST_S3=$(S3BIN)/versitygw go test -count 1 -v ./internal/store/s3
-	QUELL_TEST_S3=$(S3BIN)/versitygw go test -count 1 -v -run '^TestOneOfTwoServersIsKilled$$' ./cmd/quell-server
-	QUELL_TEST_S3=$(S3BIN)/versitygw go test -count 1 -v -run '^TestResultsInStorage$$' ./cmd/quell
+test-s3: $(S3BIN)/versitygw ## of make test, what stores in S3: a real server that is killed; and two servers on it, one of which is killed
+	go test -count 1 -v ./internal/store/s3
+	go test -count 1 -v -run '^TestOneOfTwoServersIsKilled$$' ./cmd/quell-server
+	go test -count 1 -v -run '^TestResultsInStorage$$' ./cmd/quell
+
+$(S3BIN)/versitygw:
+	GOBIN=$(@D) go install github.com/versity/versitygw/cmd/versitygw@$(S3VERSION)
 
 fault: bin/quell-agent ## kill -9 at 1,000 points and see that every limit comes back (root, 10 minutes)
 	CGO_ENABLED=0 go run ./internal/enforce/fault
@@ -59,29 +63,44 @@ BESIDE = agent archtest atomicfile bus enforce enforce/fault guest lab/remote
 ALONE  = $(filter-out $(BESIDE:%=$(shell go list -m)/internal/%),$(shell go list $(PKGS) | grep -Fx "$$(grep -lr --include='*_test.go' 'quelltest[.]Need' cmd internal | xargs -n1 dirname | sort -u | sed "s,^,$$(go list -m)/,")"))
 OTHERS = $(filter-out $(ALONE),$(shell go list $(PKGS)))
 
+test-deps: ## install what the tests run and this machine lacks: Debian packages, the guests' kernels, an S3 server (root)
+	@go run ./internal/quelltest/deps
+	@go run ./internal/guest/fetch
+	@$(MAKE) --no-print-directory $(S3BIN)/versitygw
+
 # go list -export compiles everything, tests as well, while nothing is measured yet.
-test: ## go vet, then every test with -race; lists what failed, what passed at the second try, and what was skipped
+test: ## go vet, then every test with -race; lists what failed and what was skipped
 	@$(if $(and $(CC_FOUND),$(CXX_FOUND)),,echo 'needs a C and C++ compiler, for -race and DuckDB: apt-get install -y g++'; exit 1)
+	@go run ./internal/quelltest/deps -n test
 	@status=0; go vet $(PKGS) || status=1; go list $(RACE) -export -test $(PKGS) >/dev/null || status=1; \
-	go run ./internal/quelltest/tally -again $(RACE) -vet=off -timeout 10m $(if $(OTHERS),-- $(OTHERS)) $(if $(ALONE),-- -p 1 $(ALONE)) || status=1; exit $$status
+	go run ./internal/quelltest/tally $(RACE) -vet=off -timeout 10m $(if $(OTHERS),-- $(OTHERS)) $(if $(ALONE),-- -p 1 $(ALONE)) || status=1; exit $$status
 
 test-guests: ## boot Linux guests in QEMU and test on their kernels what this one lacks (docs/guests.md)
+	@go run ./internal/quelltest/deps guests
 	@go run ./internal/guest/fetch
 	@status=0; GOARCH=arm64 go vet -tags inguest ./internal/guest/inside/... || status=1; go vet -tags guests ./internal/guest || status=1; \
-	go run ./internal/quelltest/tally -again -tags guests -count 1 -timeout 20m ./internal/guest || status=1; exit $$status
+	go run ./internal/quelltest/tally -tags guests -count 1 -timeout 20m ./internal/guest || status=1; exit $$status
 
 disk-figures: ## ten times in a guest: a writer on a slow disk named, limited, let go (10 minutes)
+	@go run ./internal/quelltest/deps guests
 	@go run ./internal/guest/fetch
 	QUELL_TEST_ROUNDS=10 go run ./internal/quelltest/tally -tags guests -count 1 -timeout 45m -run TestV2/disk ./internal/guest
 
 test-xen: ## boot Xen with two guests in QEMU and test the lab's Xen environment in it (docs/xen.md; 10 minutes at most)
+	@go run ./internal/quelltest/deps guests
 	@go run ./internal/guest/fetch -xen
 	@status=0; go vet -tags inguest ./internal/guest/inside/xen || status=1; go vet -tags guests,xen ./internal/guest || status=1; \
 	go run ./internal/quelltest/tally -tags guests,xen -count 1 -timeout 10m -run '^TestXen$$' ./internal/guest || status=1; exit $$status
 
-test-browser: ## look at the lab's report in Chromium: widths, dark, print, contrast (apt-get install chromium; 2 minutes)
+test-browser: ## look at the lab's report in Chromium: widths, dark, print, contrast (2 minutes)
+	@go run ./internal/quelltest/deps -n browser
 	@status=0; go vet -tags browser ./internal/lab/render || status=1; \
 	go run ./internal/quelltest/tally -tags browser -count 1 -timeout 5m -run 'Browser|Print' ./internal/lab/render || status=1; exit $$status
+
+# SOAK='-tests 2 -ci 0' for less. It goes on where it was interrupted (docs/testing.md).
+soak-gate: ## 6 runs of make test and 1 of .ci/run in a clone of this commit, beside stress-ng on 2 CPUs; none may fail (3 hours)
+	@go run ./internal/quelltest/deps soak
+	@go run ./internal/quelltest/soak $(SOAK)
 
 fuzz-api: bin/quell-server ## what the server answers to requests made from its OpenAPI document, and to spoilt ones (10 minutes; FUZZAPI='-for 1m')
 	go run ./internal/server/apifuzz $(FUZZAPI)

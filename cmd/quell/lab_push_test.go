@@ -68,7 +68,7 @@ func (s *shelf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // it.
 func storage(t *testing.T) (url string, damage func(name string)) {
 	t.Helper()
-	if quelltest.S3Server() == "" {
+	if quelltest.Probe("versitygw") != nil {
 		s := &shelf{objects: map[string][]byte{}}
 		server := httptest.NewServer(s)
 		t.Cleanup(server.Close)

@@ -26,6 +26,7 @@ var rules = []rule{
 	{"no file past 600 lines", eachFile(checkLength)},
 	{"gofmt", eachFile(checkFormat)},
 	{"tests skip only by a capability's name", eachFile(checkSkip)},
+	{"CI promises what tests need, or says why not", checkNeeds},
 	{"tests wait for a thing, not for time", eachFile(checkSleep)},
 	{"nothing is left to be done", eachFile(checkLeftovers)},
 }

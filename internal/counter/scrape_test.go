@@ -301,7 +301,7 @@ func TestScrapeInItsOwnNetwork(t *testing.T) {
 	in := <-inside
 	defer close(leave)
 	if in.err != nil {
-		quelltest.Skip(t, "network-namespaces", in.err)
+		quelltest.Skip(t, "namespaces", in.err)
 	}
 	outer, inner := serveMetrics(t, host), serveMetrics(t, in.l)
 	outer.count.Store(100)

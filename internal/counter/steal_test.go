@@ -96,7 +96,7 @@ func TestStealHere(t *testing.T) {
 	}
 	s, err := OpenSteal(h)
 	if e := (*NotSupportedError)(nil); errors.As(err, &e) {
-		quelltest.Skip(t, "virtual machine", err)
+		quelltest.Skip(t, "virtual-machine", err)
 	}
 	if err != nil {
 		t.Fatal(err)

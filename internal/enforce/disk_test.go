@@ -92,7 +92,7 @@ func inMounts(t *testing.T, mode string) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.CombinedOutput()
 	if cmd.Process == nil {
-		quelltest.Skip(t, "mount-namespace", err)
+		quelltest.Skip(t, "namespaces", err)
 	}
 	if err != nil {
 		t.Errorf("%v\n%s", err, out)

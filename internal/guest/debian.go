@@ -18,16 +18,16 @@ import (
 )
 
 // Fetch puts Debian's cloud kernels of these architectures, with modules and
-// headers, into the cache: those that are not there, or all if again. It asks
+// headers, into the cache: those that are not there, or all with renew. It asks
 // the archive that apt is set up for, and keeps apt's state for that to itself:
 // the host's packages and architectures stay as they are. What it downloads is
 // said on log, a line each. About 30 MB and, unpacked, 150 MB a kernel.
-func Fetch(ctx context.Context, log io.Writer, again bool, archs ...Arch) error {
+func Fetch(ctx context.Context, log io.Writer, renew bool, archs ...Arch) error {
 	var missing []Arch
 	return fetching(ctx, func(cache string) bool {
 		missing = slices.DeleteFunc(slices.Clone(archs), func(a Arch) bool {
 			_, err := find(cache, a)
-			return err == nil && !again
+			return err == nil && !renew
 		})
 		return len(missing) == 0
 	}, func(cache string, d *debian) error {

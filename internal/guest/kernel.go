@@ -93,7 +93,7 @@ func (k Kernel) Module(names ...string) ([]File, error) {
 func (k Kernel) readDep() (map[string][]string, error) {
 	f, err := os.Open(filepath.Join(k.Modules, "modules.dep"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &MissingError{"modules.dep", "apt-get install kmod; go run ./internal/guest/fetch -again", err}
+		return nil, &MissingError{"modules.dep", "apt-get install kmod; go run ./internal/guest/fetch -renew", err}
 	}
 	if err != nil {
 		return nil, err

@@ -46,10 +46,6 @@ type Machine struct {
 	// 0: the host's time, in which QEMU's PMU counts cycles of 1 ns and no
 	// instructions. TCG on arm64, or on amd64 with one CPU (more hang at boot).
 	InstructionNS int
-	// Day is the day of January 2026 on which virtual time begins, 0 is the first.
-	// On another one the guest's random numbers are others, and so is, a little, all
-	// that it does: what comes out by one of them may be chance.
-	Day int
 
 	Drives []Drive
 	Args   []string // more arguments for QEMU
@@ -131,9 +127,6 @@ func (m Machine) check() error {
 	case m.Arch == AMD64 && m.CPUs.Total() > 1:
 		bad("%d ns per instruction with %d CPUs: amd64 guests hang at the second, want one", n, m.CPUs.Total())
 	}
-	if m.Day < 0 || m.Day > 31 {
-		bad("day %d of January: want 1 to 31", m.Day)
-	}
 	if len(errs) > 0 {
 		return fmt.Errorf("start guest: %w", errors.Join(errs...))
 	}
@@ -178,7 +171,7 @@ func (m Machine) args() []string {
 	if n := m.InstructionNS; n > 0 {
 		// A fixed seed, date and kernel address, so that runs are alike.
 		args = append(args, "-icount", fmt.Sprintf("shift=%d,sleep=off", bits.TrailingZeros(uint(n))),
-			"-rtc", fmt.Sprintf("base=2026-01-%02d,clock=vm", max(1, m.Day)), "-seed", "1")
+			"-rtc", "base=2026-01-01,clock=vm", "-seed", "1")
 		words += " nokaslr"
 	}
 	args = append(args, m.nodeArgs()...)

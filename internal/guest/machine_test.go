@@ -20,7 +20,6 @@ func TestArgs(t *testing.T) {
 			"-kernel K -initrd I", "-append console=ttyS0 quiet panic=-1 rdinit=/init", "-no-reboot"}, "-icount"},
 		{"arm64", func(m *Machine) { m.Arch = ARM64 }, []string{"-machine virt,gic-version=3,dtb-randomness=off", "-cpu cortex-a72", "-smp 1,sockets=1,cores=1,threads=1 ", "console=ttyAMA0"}, "dies"},
 		{"virtual time", func(m *Machine) { m.InstructionNS, m.Parallel = 8, true }, []string{"-icount shift=3,sleep=off", "clock=vm", "-seed 1", "base=2026-01-01", " nokaslr", "thread=single"}, "thread=multi"},
-		{"virtual time, once more", func(m *Machine) { m.InstructionNS, m.Day = 8, 2 }, []string{"base=2026-01-02,clock=vm"}, ""},
 		{"a thread for every CPU", func(m *Machine) { m.CPUs.Cores, m.Parallel = 4, true }, []string{"-accel tcg,thread=multi", "-smp 4,"}, "single"},
 		{"KVM", func(m *Machine) { m.KVM = true }, []string{"-accel kvm", "-cpu host"}, "tcg"},
 		{"two nodes", func(m *Machine) {

@@ -32,13 +32,13 @@ const (
 	xenHypervisor = "xen"
 )
 
-// FetchXen puts Xen into the cache, unless it is there, or again: some 110 MB of
-// Debian's packages for amd64, unpacked. The cloud kernels that Fetch has cannot
-// be the first domain's (CONFIG_XEN_DOM0), so it brings the usual one.
-func FetchXen(ctx context.Context, log io.Writer, again bool) error {
+// FetchXen puts Xen into the cache, unless it is there; with renew, in any case:
+// some 110 MB of Debian's packages for amd64, unpacked. The cloud kernels that Fetch
+// has cannot be the first domain's (CONFIG_XEN_DOM0), so it brings the usual one.
+func FetchXen(ctx context.Context, log io.Writer, renew bool) error {
 	return fetching(ctx, func(cache string) bool {
 		_, err := findXen(filepath.Join(cache, xenFolder))
-		return err == nil && !again
+		return err == nil && !renew
 	}, func(cache string, d *debian) error {
 		release, err := d.xen(filepath.Join(d.dir, xenFolder))
 		if err != nil {

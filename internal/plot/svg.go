@@ -36,6 +36,9 @@ func (d *drawing) rect(class string, x, y, w, h float64) {
 
 // text writes a label; anchor is start, middle or end.
 func (d *drawing) text(anchor string, x, y float64, s string) {
+	if s == "" {
+		return // an axis without a name
+	}
 	fmt.Fprintf(d, `<text class="%s" x="%s" y="%s">%s</text>`, anchor, coordinate(x), coordinate(y), html.EscapeString(s))
 }
 

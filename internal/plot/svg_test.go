@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"regexp"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -106,5 +107,18 @@ func TestPointsAreWhereTheyBelong(t *testing.T) {
 	}
 	if math.Abs((v[1]+v[5])/2-v[3]) > 0.11 || math.Abs((v[2]+v[6])/2-v[4]) > 0.11 || v[5] <= v[1] || v[6] >= v[2] {
 		t.Errorf("points at %v", v[1:])
+	}
+}
+
+// An axis without a name gets no empty label, which a browser measures as text of no height.
+func TestNoEmptyLabels(t *testing.T) {
+	series := []Series{{x: []float64{0, 5}, y: []float64{0, 1}}}
+	for _, svg := range []string{
+		(&Chart{X: "x", Series: series}).Draw().SVG, (&Chart{Y: "y", Series: series}).Draw().SVG,
+		(&Boxes{Boxes: []Box{{Median: 1}}}).Draw().SVG,
+	} {
+		if !strings.Contains(svg, "<text") || strings.Contains(svg, "></text>") {
+			t.Error(svg)
+		}
 	}
 }

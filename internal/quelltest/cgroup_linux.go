@@ -11,13 +11,16 @@ import (
 // cgroup2 for "". It skips the test where there is none.
 func CgroupMount(t testing.TB, controller string) string {
 	t.Helper()
-	kind, capability := "cgroup2", Cgroup2
-	if controller != "" {
-		kind, capability = "cgroup", CgroupV1
+	if controller == "" {
+		dir, err := cgroupMount("cgroup2", "")
+		if err != nil {
+			Skip(t, Cgroup2, err)
+		}
+		return dir
 	}
-	dir, err := cgroupMount(kind, controller)
+	dir, err := cgroupMount("cgroup", controller)
 	if err != nil {
-		Skip(t, capability, err)
+		Skip(t, CgroupV1, err)
 	}
 	return dir
 }

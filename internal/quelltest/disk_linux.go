@@ -15,7 +15,6 @@ import (
 // that limit I/O; else the test is skipped.
 func BlkioV1(t testing.TB) (mount string) {
 	t.Helper()
-	const capability = "cgroup-v1-blkio"
 	mount, err := cgroupMount("cgroup", "blkio")
 	if err == nil {
 		err = tryCgroup(mount)
@@ -24,7 +23,7 @@ func BlkioV1(t testing.TB) (mount string) {
 		_, err = os.Stat(filepath.Join(mount, "blkio.throttle.read_bps_device"))
 	}
 	if err != nil {
-		Skip(t, capability, err)
+		Skip(t, "cgroup-v1-blkio", err)
 	}
 	return mount
 }
@@ -34,7 +33,6 @@ func BlkioV1(t testing.TB) (mount string) {
 // ("7:0"). Where none can be made the test is skipped.
 func Disk(t testing.TB, size int64) (file, numbers string) {
 	t.Helper()
-	const capability = "loop-device"
 	backing, err := os.Create(filepath.Join(t.TempDir(), "disk"))
 	if err == nil {
 		defer backing.Close()
@@ -45,10 +43,10 @@ func Disk(t testing.TB, size int64) (file, numbers string) {
 	}
 	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
 	if err != nil {
-		Skip(t, capability, err)
+		Skip(t, "loop-device", err)
 	}
 	defer control.Close()
-	// Somebody else may take the one that was free.
+	// Another process may take the one that was free.
 	for range 20 {
 		var n int
 		if n, err = unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE); err != nil {
@@ -74,6 +72,6 @@ func Disk(t testing.TB, size int64) (file, numbers string) {
 			break
 		}
 	}
-	Skip(t, capability, err)
+	Skip(t, "loop-device", err)
 	return "", ""
 }

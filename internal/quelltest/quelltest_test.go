@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,35 +28,82 @@ func (f *fake) Fatalf(format string, args ...any) {
 	panic(f) // like runtime.Goexit, nothing after it runs
 }
 
-func TestSkipNamesTheCapabilityAndFailsWhereCIPromisesIt(t *testing.T) {
+// skip calls Skip of a test that is not this one.
+func skip(capability string) (f *fake) {
+	f = &fake{}
+	defer func() { _ = recover() }()
+	Skip(f, capability, errors.New("no"))
+	return f
+}
+
+func TestSkipNamesTheCapabilityAndFailsInCI(t *testing.T) {
 	for _, c := range []struct {
 		name, ci, capability, skipped, failed string
 	}{
 		{"at home", "", "ebpf", "needs ebpf: no", ""},
 		{"CI, promised", "true", "ebpf", "", "needs ebpf, which CI promises: no"},
 		{"CI, not promised", "true", "pmu", "needs pmu: no", ""},
-		{"CI, a comment is no promise", "true", "of these and does not find it fails instead of being skipped.", "needs of these and does not find it fails instead of being skipped.: no", ""},
+		{"CI, in neither list", "true", "luck", "", "needs luck, which is neither in promises.txt nor in unpromised.txt of internal/quelltest: no"},
+		{"CI, a word of a comment", "true", "Capabilities", "", "needs Capabilities, which is neither in promises.txt nor in unpromised.txt of internal/quelltest: no"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Setenv("CI", c.ci)
-			f := &fake{}
-			func() {
-				defer func() { _ = recover() }()
-				Skip(f, c.capability, errors.New("no"))
-			}()
-			if f.skipped != c.skipped || f.failed != c.failed {
+			if f := skip(c.capability); f.skipped != c.skipped || f.failed != c.failed {
 				t.Errorf("skipped %q, failed %q; want %q, %q", f.skipped, f.failed, c.skipped, c.failed)
 			}
 		})
 	}
 }
 
+// In CI losing any promise fails, whichever test asks for it, and what is not
+// promised is skipped for a reason that stands in the list.
+func TestEveryPromiseCanFail(t *testing.T) {
+	t.Setenv("CI", "true")
+	for _, capability := range Promised() {
+		if f := skip(capability); f.failed == "" {
+			t.Errorf("without %s: %q", capability, f.skipped)
+		}
+	}
+	for _, capability := range Unpromised() {
+		if f := skip(capability); f.skipped == "" {
+			t.Errorf("without %s: %q", capability, f.failed)
+		}
+	}
+	for line := range strings.Lines(unpromised) {
+		capability, reason, _ := strings.Cut(line, "#")
+		if strings.TrimSpace(capability) != "" && strings.TrimSpace(reason) == "" {
+			t.Errorf("%s: no reason", strings.TrimSpace(capability))
+		}
+	}
+}
+
+// The lists are in tally's spelling, name a thing once, and promise what every
+// machine for CI must have.
+func TestLists(t *testing.T) {
+	all := slices.Concat(Promised(), Unpromised())
+	for i, capability := range all {
+		if !regexp.MustCompile(`^[\w.-]+$`).MatchString(capability) || slices.Contains(all[:i], capability) {
+			t.Errorf("%q: twice, or not in letters, digits, dots and dashes", capability)
+		}
+	}
+	for _, capability := range []string{Root, CgroupV1, Cgroup2, EBPF, Tracepoints, PerfSoftware, Schedstat, PSI, TwoCPUs, Compiler} {
+		if !slices.Contains(Promised(), capability) {
+			t.Errorf("%s is not promised", capability)
+		}
+	}
+}
+
+// What this package can look for itself is looked for; in CI it is there.
 func TestProbeAnswersForEveryCapability(t *testing.T) {
 	for _, c := range []string{Root, CgroupV1, Cgroup2, Cgroup2CPU, EBPF, Tracepoints, PerfSoftware, PMU, Schedstat, PSI, TwoCPUs, Compiler} {
 		err := Probe(c)
 		t.Logf("%-14s %v", c, err)
-		if err != nil && strings.Contains(err.Error(), "unknown capability") {
+		switch {
+		case err == nil:
+		case strings.Contains(err.Error(), "unknown capability"):
 			t.Errorf("%s: %v", c, err)
+		case os.Getenv("CI") == "true" && slices.Contains(Promised(), c):
+			t.Errorf("CI promises %s: %v", c, err)
 		}
 	}
 	if err := Probe("no-such-program-anywhere"); err == nil {

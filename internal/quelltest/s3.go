@@ -1,7 +1,6 @@
 package quelltest
 
 import (
-	"errors"
 	"net"
 	"os"
 	"os/exec"
@@ -15,11 +14,7 @@ const (
 	S3Secret = "secret-of-a-test"
 )
 
-// S3Server names the program of a real S3 server, Versity's gateway over a folder,
-// in QUELL_TEST_S3 (make test-s3 builds it); "" if there is none.
-func S3Server() string { return os.Getenv("QUELL_TEST_S3") }
-
-// S3Env names that key, and nobody's settings, in the AWS library's variables.
+// S3Env names that key, and no user's settings, in the AWS library's variables.
 func S3Env(t testing.TB) {
 	t.Helper()
 	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": S3Key, "AWS_SECRET_ACCESS_KEY": S3Secret, "AWS_REGION": "us-east-1",
@@ -28,7 +23,7 @@ func S3Env(t testing.TB) {
 	}
 }
 
-// S3 is such a server in a process of its own.
+// S3 is an S3 server in a process of its own.
 type S3 struct {
 	URL string
 	Dir string // of its buckets, folders themselves
@@ -38,12 +33,12 @@ type S3 struct {
 	cmd    *exec.Cmd
 }
 
-// NewS3 starts one with these buckets, and ends it with the test. It does [S3Env].
+// NewS3 starts a server with these buckets, and ends it with the test. It does
+// [S3Env]. The server is Versity's gateway over a folder, the program versitygw,
+// which make test-deps installs.
 func NewS3(t testing.TB, buckets ...string) *S3 {
 	t.Helper()
-	if S3Server() == "" {
-		Skip(t, "s3-server", errors.New("QUELL_TEST_S3 names no versitygw (make test-s3)"))
-	}
+	Need(t, "versitygw")
 	S3Env(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -65,7 +60,7 @@ func NewS3(t testing.TB, buckets ...string) *S3 {
 // when it answers.
 func (s *S3) Start() {
 	s.t.Helper()
-	s.cmd = exec.Command(S3Server(), "--access", S3Key, "--secret", S3Secret, "--port", s.listen, "posix", s.Dir)
+	s.cmd = exec.Command("versitygw", "--access", S3Key, "--secret", S3Secret, "--port", s.listen, "posix", s.Dir)
 	if err := s.cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}

@@ -73,7 +73,7 @@ func openTree(t testing.TB, opt TreeOptions) *Tree {
 	t.Helper()
 	tree, err := OpenTree(testPrefix, opt)
 	if env, ok := errors.AsType[*EnvError](err); ok {
-		quelltest.Skip(t, "cgroup-tree", env)
+		quelltest.Skip(t, "cgroups", env)
 	}
 	if err != nil {
 		t.Fatal(err)

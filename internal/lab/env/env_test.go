@@ -256,6 +256,7 @@ func burn(d time.Duration) {
 func TestContainer(t *testing.T) {
 	for _, waits := range []bool{true, false} {
 		t.Run(fmt.Sprintf("waits %t", waits), func(t *testing.T) {
+			quelltest.Need(t, "lxc-start")
 			m := openMaker(t)
 			e := makeEnv(t, m, part(study.LXC))
 			play(t, m, e, os.Args[0], waits)

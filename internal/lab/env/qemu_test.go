@@ -34,13 +34,10 @@ func static(t *testing.T) string {
 // A guest is as any other environment: its virtual CPUs are placed, one by one
 // too, its clock is known, and it stands still when it is frozen.
 func TestGuest(t *testing.T) {
-	quelltest.Need(t, quelltest.Root)
+	quelltest.Need(t, quelltest.Root, "qemu-system-x86_64")
 	var missing *guest.MissingError
 	if _, err := guest.Find(nativeArch()); errors.As(err, &missing) {
 		quelltest.Skip(t, "guest-kernel", err)
-	}
-	if _, err := exec.LookPath("qemu-system-x86_64"); err != nil {
-		quelltest.Skip(t, "qemu-amd64", err)
 	}
 	exe := static(t)
 	m, err := Open(Options{Hold: []string{exe, "play-hold"}, Agent: []string{exe, "play-agent"}, Prefix: testPrefix,

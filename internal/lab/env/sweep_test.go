@@ -61,46 +61,47 @@ func TestSweep(t *testing.T) {
 	m := openMaker(t)
 	mine := makeEnv(t, m, part(study.Cgroup))
 	for _, driver := range []study.Driver{study.Bare, study.Cgroup, study.LXC} {
-		if _, err := exec.LookPath("lxc-start"); driver == study.LXC && err != nil {
-			t.Log("no lxc-start: not with a container")
-			continue
-		}
-		// Through env(1), since the first word of a test binary's own command
-		// line must not be one of go test's flags.
-		cmd := exec.Command("/usr/bin/env", childEnv+"=play-lab", os.Args[0], string(driver))
-		cmd.Stderr = os.Stderr
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		line, err := bufio.NewReader(out).ReadString('\n')
-		if err != nil {
-			t.Fatal(err)
-		}
-		words := strings.Fields(line)
-		if err := cmd.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
-		_ = cmd.Wait()
-		if err := m.Sweep(); err != nil {
-			t.Fatal(err)
-		}
-		for _, dir := range words[1:] {
-			if _, err := os.Stat(dir); !os.IsNotExist(err) {
-				t.Errorf("%s: %s: %v", driver, dir, err)
+		t.Run(string(driver), func(t *testing.T) {
+			if driver == study.LXC {
+				quelltest.Need(t, "lxc-start")
 			}
-		}
-		if left, err := filepath.Glob("/sys/fs/cgroup/*/" + filepath.Base(filepath.Dir(words[1]))); err != nil || len(left) > 0 {
-			t.Errorf("%s: left %v, %v", driver, left, err)
-		}
-		pid, err := strconv.Atoi(words[0])
-		if err != nil {
-			t.Fatal(err)
-		}
-		quelltest.Until(t, "its process is gone", func() bool { return zombie(pid) })
+			// Through env(1), since the first word of a test binary's own command
+			// line must not be one of go test's flags.
+			cmd := exec.Command("/usr/bin/env", childEnv+"=play-lab", os.Args[0], string(driver))
+			cmd.Stderr = os.Stderr
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			line, err := bufio.NewReader(out).ReadString('\n')
+			if err != nil {
+				t.Fatal(err)
+			}
+			words := strings.Fields(line)
+			if err := cmd.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			_ = cmd.Wait()
+			if err := m.Sweep(); err != nil {
+				t.Fatal(err)
+			}
+			for _, dir := range words[1:] {
+				if _, err := os.Stat(dir); !os.IsNotExist(err) {
+					t.Errorf("%s: %v", dir, err)
+				}
+			}
+			if left, err := filepath.Glob("/sys/fs/cgroup/*/" + filepath.Base(filepath.Dir(words[1]))); err != nil || len(left) > 0 {
+				t.Errorf("left %v, %v", left, err)
+			}
+			pid, err := strconv.Atoi(words[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			quelltest.Until(t, "its process is gone", func() bool { return zombie(pid) })
+		})
 	}
 	for _, dir := range mine.(*native).dirs {
 		if _, err := os.Stat(dir); err != nil {

@@ -21,7 +21,7 @@ import (
 // is none says so, and what a guest is made of.
 func TestNoXen(t *testing.T) {
 	if firstDomain() == nil {
-		quelltest.Skip(t, "no Xen", errors.New("this is its first domain: make test-xen"))
+		quelltest.Skip(t, "no-xen", errors.New("this is its first domain: make test-xen"))
 	}
 	m, err := Open(Options{Hold: []string{"h"}, Agent: []string{"a"}, Prefix: testPrefix})
 	if err != nil {

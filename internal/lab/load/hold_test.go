@@ -80,7 +80,7 @@ func freezers(t *testing.T) map[string]string {
 		all[name] = dir
 	}
 	if len(all) == 0 {
-		quelltest.Skip(t, "cgroup freezer", ErrNoFreezer)
+		quelltest.Skip(t, "cgroup-freezer", ErrNoFreezer)
 	}
 	return all
 }

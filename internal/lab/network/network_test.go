@@ -104,7 +104,7 @@ func can(t *testing.T, err error) {
 	t.Helper()
 	var lack *lab.LackError
 	if errors.As(err, &lack) {
-		quelltest.Skip(t, "netns", err)
+		quelltest.Skip(t, "namespaces", err)
 	}
 	if err != nil {
 		t.Fatal(err)

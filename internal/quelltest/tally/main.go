@@ -1,6 +1,7 @@
-// Command tally runs `go test -json` with its arguments, keeps the output readable
-// and sums up at the end: figures that tests logged, every skipped test with the
-// capability it misses, and on the last line
+// Command tally runs `go test -json` with its arguments, prints failed tests in full
+// and a line for each package, and ends with a summary: the figures that tests
+// logged, the failed tests, the skipped tests with the capability that each misses,
+// and on the last line
 //
 //	N passed, N failed, N skipped
 //
@@ -8,9 +9,8 @@
 //
 //	tally -race -- ./pure ./other -- -p 1 ./alone
 //
-// With -again first, a few tests that failed are run once more, alone, and listed if
-// they pass then; not after a data race, a panic or a timeout. It exits with 1 if a
-// test failed, a package did not build, or a skip names no need ("needs NAME: why").
+// It exits with 1 if a test failed, a package did not build, or a skip names no
+// capability ("needs NAME: why").
 package main
 
 import (
@@ -19,13 +19,8 @@ import (
 	"os"
 	"os/exec"
 	"slices"
-	"strings"
 	"time"
 )
-
-// again is in the environment of second runs: tests in virtual time, which would do
-// the same again, begin elsewhere then.
-const again = "QUELL_TEST_AGAIN"
 
 func main() {
 	ok, err := run(os.Stdout, os.Args[1:])
@@ -41,24 +36,12 @@ func run(w io.Writer, args []string) (bool, error) {
 	start := time.Now()
 	t := newTally(w)
 	all := true
-	second := len(args) > 0 && args[0] == "-again"
-	if second {
-		args = args[1:]
-	}
 	for _, r := range runs(args) {
 		ok, err := t.goTest(r)
 		if err != nil {
 			return false, err
 		}
 		all = all && ok
-	}
-	if second {
-		for _, r := range t.second() {
-			fmt.Fprintf(w, "\nonce more, alone: go test %s\n", strings.Join(r, " "))
-			if _, err := t.goTest(r, again+"=1"); err != nil {
-				return false, err
-			}
-		}
 	}
 	fmt.Fprintf(w, "\n%.0f s\n", time.Since(start).Seconds())
 	return t.summary() && all, nil
@@ -81,13 +64,11 @@ func runs(args []string) (all [][]string) {
 	return all
 }
 
-// goTest takes in one run. It returns false where go test itself was not content
-// and no event says why.
-func (t *tally) goTest(args []string, env ...string) (bool, error) {
-	t.args = args
-	before := t.failures
+// goTest counts the tests of one run. It returns false where go test failed and
+// no package did: wrong arguments, for example.
+func (t *tally) goTest(args []string) (bool, error) {
+	before := t.failedPackages
 	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
-	cmd.Env = append(os.Environ(), env...)
 	cmd.Stderr = os.Stderr
 	events, err := cmd.StdoutPipe()
 	if err != nil {
@@ -101,5 +82,5 @@ func (t *tally) goTest(args []string, env ...string) (bool, error) {
 	if readErr != nil {
 		return false, fmt.Errorf("read go test -json: %w", readErr)
 	}
-	return waitErr == nil || t.failures > before, nil
+	return waitErr == nil || t.failedPackages > before, nil
 }
