@@ -312,7 +312,10 @@ func (a *Agent) judge(now, at sample.Millis, sig sample.Signal, variant string) 
 	for i, t := range a.roster.order {
 		r, v := iv.Reading(i), &verdicts[i]
 		view := api.SignalView{Signal: sig.Name, Cost: incident.Value(r.Cost), Limit: incident.Value(math.NaN()), Outlier: v.Outlier,
-			Coverage: w.counted[i].Coverage, Spec: r.Spec}
+			Coverage: w.counted[i].Coverage}
+		if r.Spec != nil {
+			view.Spec = *r.Spec
+		}
 		if v.Judged {
 			view.Limit = incident.Value(v.Limit)
 		}

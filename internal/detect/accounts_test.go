@@ -52,7 +52,8 @@ func TestAccounts(t *testing.T) {
 				row := []Reading{v, suspect(2, noisy(now.neighbour)), suspect(3, noisy(now.bystander))}
 				if !now.uncounted {
 					out := suspect(4, noisy(now.outside))
-					out.Task = Outside()
+					other := Outside()
+					out.Task = &other
 					row = append(row, out)
 				}
 				end := sample.Millis(m+1) * minute
@@ -84,7 +85,8 @@ func TestAccountsIsASwitch(t *testing.T) {
 			v := victim(1, cost*(1+0.01*float64(m%3)))
 			v.CPU, v.Pressure, v.Spec = 1-use, 1-use, ready(0.08, 0.03)
 			out := suspect(4, 1+0.01*float64(m%2))
-			out.Task = Outside()
+			other := Outside()
+			out.Task = &other
 			end := sample.Millis(m+1) * minute
 			d.Observe(signal(t, sample.RunQ), end, []Reading{v, suspect(2, use*(1+0.01*float64(m%5))), out})
 			all = append(all, drain(d, end)...)

@@ -11,7 +11,7 @@ import (
 
 // Reading is what one sampling interval says of one task for one signal.
 type Reading struct {
-	Task sample.Task
+	Task *sample.Task
 	// Cost in the signal's unit; NaN if it could not be counted.
 	Cost float64
 	// Self is the same resource spent on itself; 0 if not known.
@@ -29,8 +29,8 @@ type Reading struct {
 	// Reach are the numbered resources of the signal's domain that the task
 	// can use; nil if not known, which reaches everything.
 	Reach sample.Set
-	// Spec is what its job normally costs; judged only if Ready.
-	Spec spec.Spec
+	// Spec is what its job normally costs; judged only if Ready. nil: not known.
+	Spec *spec.Spec
 }
 
 // Verdict is what Observe made of one reading.
@@ -99,7 +99,7 @@ func (d *Detector) Observe(sig sample.Signal, at sample.Millis, readings []Readi
 	}
 	queued := len(d.queue)
 	for i, slot := 0, -1; i < len(readings); i++ {
-		slot = s.slot(&readings[i].Task, slot+1)
+		slot = s.slot(readings[i].Task, slot+1)
 		d.verdicts[i] = d.take(s, row, slot, at, &readings[i])
 	}
 	if d.params.Switches.Evidence {
@@ -117,8 +117,8 @@ func (d *Detector) Observe(sig sample.Signal, at sample.Millis, readings []Readi
 func (d *Detector) take(s *series, row *row, slot int, at sample.Millis, r *Reading) Verdict {
 	var v Verdict
 	t := &s.tasks[slot]
-	if t.task != r.Task { // to compare takes less time than to copy
-		t.task = r.Task
+	if t.task != *r.Task { // to compare takes less time than to copy
+		t.task = *r.Task
 	}
 	t.reach, t.flags = r.Reach, r.Flags
 	if r.Flags&sample.Restarted != 0 {
@@ -142,14 +142,14 @@ func (d *Detector) take(s *series, row *row, slot int, at sample.Millis, r *Read
 	}
 	v.Sane = true
 	row.cost[slot] = float32(r.Cost)
-	if r.Spec.State != spec.Ready {
+	if r.Spec == nil || r.Spec.State != spec.Ready {
 		if r.Flags&(sample.Throttled|sample.Stolen) == 0 {
 			row.cause[slot] = early
 		}
 		return v
 	}
-	if t.spec != r.Spec {
-		t.spec = r.Spec
+	if t.spec != *r.Spec {
+		t.spec = *r.Spec
 	}
 	t.limit = d.params.threshold(&s.signal, r.Spec.Mean, r.Spec.StdDev)
 	v.Judged, v.Limit, v.Outlier = true, t.limit, r.Cost > t.limit

@@ -133,7 +133,7 @@ func TestEverySwitchAloneChangesAResult(t *testing.T) {
 			func(f []Finding) any { return []any{f[0].order(), f[0].Suspects[1].CoVictim, f[0].Antagonists} },
 			[]any{[]uint64{2, 3}, false, 2}, []any{[]uint64{3, 2}, true, 2}},
 		{"an outlier must also matter", Switches{LeastEffect: true}, runq,
-			change(rowsOf([]float64{0.01, 0.04, 0.04, 0.04}, usage), func(r *Reading) { r.Spec.Mean, r.Spec.StdDev = 0.01, 0.001 }),
+			change(rowsOf([]float64{0.01, 0.04, 0.04, 0.04}, usage), func(r *Reading) { r.Spec = ready(0.01, 0.001) }),
 			func(f []Finding) any { return len(f) },
 			1, 0},
 		{"a window that is all bad tells nothing", Switches{Indeterminate: true}, cpi,

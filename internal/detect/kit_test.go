@@ -40,12 +40,12 @@ func signal(t testing.TB, name sample.SignalName) sample.Signal {
 	return s
 }
 
-func task(inode uint64, class sample.Class) sample.Task {
-	return sample.Task{Key: sample.TaskKey{Inode: inode}, Name: sample.TaskName(fmt.Sprintf("/task-%d", inode)), Class: class}
+func task(inode uint64, class sample.Class) *sample.Task {
+	return &sample.Task{Key: sample.TaskKey{Inode: inode}, Name: sample.TaskName(fmt.Sprintf("/task-%d", inode)), Class: class}
 }
 
-func ready(mean, stddev float64) spec.Spec {
-	return spec.Spec{State: spec.Ready, Mean: mean, StdDev: stddev}
+func ready(mean, stddev float64) *spec.Spec {
+	return &spec.Spec{State: spec.Ready, Mean: mean, StdDev: stddev}
 }
 
 // victim is a latency-sensitive task's reading with threshold 2 (1 ± 0.5).

@@ -92,10 +92,10 @@ func TestThresholdIsTwoSigmasAndAtLeastTheLeastEffect(t *testing.T) {
 		{sample.RunQ, 1, 0.2, 1.4, 1.4},
 	} {
 		s := ready(c.mean, c.sd)
-		if got := paper(t, CPI2).Threshold(signal(t, c.signal), s); !near(got, c.paper, 1e-12) {
+		if got := paper(t, CPI2).Threshold(signal(t, c.signal), *s); !near(got, c.paper, 1e-12) {
 			t.Errorf("%s %v±%v, cpi2: %v, want %v", c.signal, c.mean, c.sd, got, c.paper)
 		}
-		if got := paper(t, Quell).Threshold(signal(t, c.signal), s); !near(got, c.quell, 1e-12) {
+		if got := paper(t, Quell).Threshold(signal(t, c.signal), *s); !near(got, c.quell, 1e-12) {
 			t.Errorf("%s %v±%v, quell: %v, want %v", c.signal, c.mean, c.sd, got, c.quell)
 		}
 	}

@@ -55,7 +55,7 @@ func (w *twin) newest() twinRow { return w.rows[len(w.rows)-1] }
 func (w *twin) judged(i int, n uint64) (*Reading, bool) {
 	r := w.rows[i].of(n)
 	if r.Flags&(sample.Split|sample.Capped) != 0 || math.IsNaN(r.Cost) ||
-		!w.sig.Sane(r.Cost) || !w.sig.Active(r.CPU, r.Rate) || r.Spec.State != spec.Ready {
+		!w.sig.Sane(r.Cost) || !w.sig.Active(r.CPU, r.Rate) || r.Spec == nil || r.Spec.State != spec.Ready {
 		return r, false
 	}
 	for _, row := range w.rows[i+1:] {
@@ -66,7 +66,7 @@ func (w *twin) judged(i int, n uint64) (*Reading, bool) {
 	return r, true
 }
 
-func (w *twin) threshold(r *Reading) float64 { return w.p.Threshold(w.sig, r.Spec) }
+func (w *twin) threshold(r *Reading) float64 { return w.p.Threshold(w.sig, *r.Spec) }
 
 func (w *twin) outlier(i int, n uint64) bool {
 	r, ok := w.judged(i, n)
@@ -130,7 +130,7 @@ func (w *twin) correlation(pairs []int, victim, suspect uint64, t float64) float
 // known holds the newest reading of every task.
 func (w *twin) analyse(victim uint64, known []*Reading) Finding {
 	v := known[victim]
-	f := Finding{At: w.newest().at, Victim: v.Task, Threshold: w.threshold(v)}
+	f := Finding{At: w.newest().at, Victim: *v.Task, Threshold: w.threshold(v)}
 	bad := w.bad(victim)
 	f.First, f.Bad = w.rows[bad[0]].at, len(bad)
 	var since, free, under []float64 // all; bad and nobody held; somebody held
@@ -171,7 +171,7 @@ func (w *twin) analyse(victim uint64, known []*Reading) Finding {
 		if k == victim || r == nil {
 			continue
 		}
-		s := Suspect{Task: r.Task, Correlation: w.correlation(pairs, victim, k, f.Threshold)}
+		s := Suspect{Task: *r.Task, Correlation: w.correlation(pairs, victim, k, f.Threshold)}
 		both, pressed := 0, 0.0
 		for _, i := range pairs {
 			if w.outlier(i, victim) {
@@ -186,9 +186,9 @@ func (w *twin) analyse(victim uint64, known []*Reading) Finding {
 		switch {
 		case r.Flags&sample.Capped != 0:
 			s.Excluded = "capped already"
-		case inside(v.Task, r.Task):
+		case inside(*v.Task, *r.Task):
 			s.Excluded = "contains the victim"
-		case inside(r.Task, v.Task):
+		case inside(*r.Task, *v.Task):
 			s.Excluded = "is part of the victim"
 		case w.p.Switches.Reach && r.Reach != nil && v.Reach != nil && !r.Reach.Meets(v.Reach):
 			s.Excluded = fmt.Sprintf("shares no %s with the victim", w.sig.Domain)

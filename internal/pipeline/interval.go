@@ -47,7 +47,8 @@ type Interval struct {
 	signal   sample.Signal
 	at       sample.Millis
 	length   time.Duration
-	readings []detect.Reading // beyond the measurements: those of the last interval
+	apart    bool // costs leave out waiting on itself and on the own quota, whatever was counted
+	readings []detect.Reading
 	subjects []*Subject
 }
 
@@ -59,7 +60,8 @@ func (p *Pipeline) Begin(signal sample.Signal, at sample.Millis, length time.Dur
 		iv = &Interval{pipeline: p}
 		p.intervals[signal.Name] = iv
 	}
-	*iv = Interval{pipeline: p, signal: signal, at: at, length: length, readings: iv.readings[:0], subjects: iv.subjects[:0]}
+	*iv = Interval{pipeline: p, signal: signal, at: at, length: length, apart: !signal.Domain.OfCPUs() || signal.Name.OfMachine(),
+		readings: iv.readings[:0], subjects: iv.subjects[:0]}
 	return iv
 }
 
@@ -74,15 +76,10 @@ func (iv *Interval) Reading(i int) *detect.Reading { return &iv.readings[i] }
 
 // Add takes in what was measured of a task.
 func (iv *Interval) Add(s *Subject, m Measurement) {
-	var none sample.Extras
-	x := m.Extras
-	if x == nil {
-		x = &none
-	}
-	var normal spec.Spec
+	var normal *spec.Spec
 	if !math.IsNaN(m.Cost) {
 		iv.pipeline.spec(s, iv.at)
-		normal = s.Spec
+		normal = &s.Spec
 	}
 	n := len(iv.readings)
 	if n < cap(iv.readings) {
@@ -92,33 +89,32 @@ func (iv *Interval) Add(s *Subject, m Measurement) {
 	}
 	iv.subjects = append(iv.subjects, s)
 	r, sig := &iv.readings[n], &iv.signal
-	// Tasks mostly come in the order of the last interval, with the same specs: to
-	// compare takes less time than to copy.
-	if r.Task != s.Task {
-		r.Task = s.Task
+	*r = detect.Reading{Task: &s.Task, Spec: normal, CPU: m.CPU, Cost: m.Cost, Pressure: m.CPU, Flags: m.Flags, HeldBy: m.HeldBy, Reach: m.Reach,
+		OwnApart: iv.apart}
+	if x := m.Extras; x != nil {
+		r.Rate, r.Pressure = sig.Rate(x, iv.length), sig.PressureOf(m.CPU, x, iv.length)
+		if self, ok := x.Get(sample.WaitSelf); ok {
+			// Less CPU time than a millisecond counts as one, as it does in the cost.
+			r.Self = self / max(m.CPU*iv.length.Seconds(), 1e-3)
+		}
+		if _, ok := x.Get(sample.WaitThrottled); ok {
+			r.OwnApart = true
+		}
+	} else if sig.Load.PerOp > 0 {
+		r.Pressure = 0
 	}
-	if r.Spec != normal {
-		r.Spec = normal
-	}
-	r.CPU, r.Cost, r.Flags, r.HeldBy, r.Reach = m.CPU, m.Cost, m.Flags, m.HeldBy, m.Reach
-	r.Rate, r.Pressure = sig.Rate(x, iv.length), sig.PressureOf(m.CPU, x, iv.length)
-	if sig.Name.OfMachine() && !math.IsNaN(m.Cost) {
+	if sig.Name.OfMachine() && normal != nil {
 		r.Pressure = 0 // what is measured is the machine: it presses on nothing
 	}
-	r.Self, r.Stolen = 0, 0
-	if self, ok := x.Get(sample.WaitSelf); ok {
-		// Less CPU time than a millisecond counts as one, as it does in the cost.
-		r.Self = self / max(m.CPU*iv.length.Seconds(), 1e-3)
-	}
-	_, apart := x.Get(sample.WaitThrottled)
-	r.OwnApart = apart || !sig.Domain.OfCPUs() || sig.Name.OfMachine()
 	switch {
 	case sig.Domain == sample.Elsewhere:
 		r.Flags, r.Stolen = r.Flags|sample.Stolen, 1 // its cost is stolen time
 	case m.Flags&sample.Stolen != 0:
-		var ok bool
-		if r.Stolen, ok = x.Get(sample.StolenShare); !ok {
-			r.Stolen = iv.pipeline.config.Detect.StolenShare // at least, says the flag
+		r.Stolen = iv.pipeline.config.Detect.StolenShare // at least, says the flag
+		if m.Extras != nil {
+			if share, ok := m.Extras.Get(sample.StolenShare); ok {
+				r.Stolen = share
+			}
 		}
 	}
 }

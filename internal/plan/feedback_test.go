@@ -90,7 +90,7 @@ func (l *loop) step(noise float64) (cost, taken float64) {
 	l.now += second
 	used := min(l.wants, l.rate)
 	cost = l.cost(used) + noise
-	l.p.Interval(l.now, sample.CPI, l.now, []detect.Reading{{Task: web(), Cost: cost}, {Task: hog(), Cost: math.NaN(), Pressure: used, CPU: used}},
+	l.p.Interval(l.now, sample.CPI, l.now, []detect.Reading{{Task: ptr(web()), Cost: cost}, {Task: ptr(hog()), Cost: math.NaN(), Pressure: used, CPU: used}},
 		[]detect.Verdict{{Judged: true, Outlier: cost > limit}, {}})
 	l.take()
 	l.p.Tick(l.now)
@@ -232,7 +232,7 @@ func TestFixedCapsStayAsTheyAre(t *testing.T) {
 	p.Applied(60*second, out.Actions[0].ID, nil)
 	for i := range sample.Millis(20) {
 		now := (61 + i) * second
-		p.Interval(now, sample.CPI, now, []detect.Reading{{Task: web(), Cost: 1}}, []detect.Verdict{{Judged: true}})
+		p.Interval(now, sample.CPI, now, []detect.Reading{{Task: ptr(web()), Cost: 1}}, []detect.Verdict{{Judged: true}})
 		if out := take(p); len(out.Actions) > 0 {
 			t.Fatalf("a trial is adjusted: %+v", out.Actions)
 		}

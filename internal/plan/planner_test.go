@@ -23,6 +23,8 @@ func hog() sample.Task {
 	return sample.Task{Key: sample.TaskKey{Inode: 2}, Name: "/hog", Class: sample.Batch}
 }
 
+func ptr(t sample.Task) *sample.Task { return &t }
+
 // take is all that has come of the calls so far.
 func take(p *plan.Planner) (out plan.Output) {
 	for p.Pending() {
@@ -55,7 +57,7 @@ func accused(t *testing.T, now sample.Millis, suspects []detect.Suspect) (*plan.
 
 // sampled tells the planner of a sample of /web.
 func sampled(p *plan.Planner, now, at sample.Millis, signal sample.SignalName, cost float64) {
-	p.Interval(now, signal, at, []detect.Reading{{Task: web(), Cost: cost}}, []detect.Verdict{{Judged: true}})
+	p.Interval(now, signal, at, []detect.Reading{{Task: ptr(web()), Cost: cost}}, []detect.Verdict{{Judged: true}})
 }
 
 func TestOnlySamplesThatEndedUnderTheCapAreMeasured(t *testing.T) {
