@@ -5,6 +5,8 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 LDFLAGS := -s -w -X main.version=$(VERSION)
 # Nothing that is shipped is linked with C, but quell-server: DuckDB.
 GOBUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)'
+# Tools of the tests are built like that, so that what they share is compiled once.
+GORUN   := go run -trimpath
 BENCHTIME ?= 0.5s
 FUZZTIME  ?= 10s
 PKGS ?= ./...
@@ -30,7 +32,7 @@ cluster: bin/quell bin/quell-agent bin/quell-server ## the same on a cluster: a 
 	bin/quell demo --cluster
 
 test-cluster: ## the cluster's demo as a test: no sample lost or twice, nothing left behind (root, 2 minutes)
-	go vet -tags cluster ./internal/demo && go run ./internal/quelltest/tally -tags cluster -count 1 -timeout 10m -run TheCluster ./internal/demo
+	go vet -tags cluster ./internal/demo && $(GORUN) ./internal/quelltest/tally -tags cluster -count 1 -timeout 10m -run TheCluster ./internal/demo
 
 demo-figures: bin/quell bin/quell-agent ## play the demo 45 times against what is promised of it (half an hour)
 	go run ./internal/demo/figures
@@ -64,43 +66,45 @@ ALONE  = $(filter-out $(BESIDE:%=$(shell go list -m)/internal/%),$(shell go list
 OTHERS = $(filter-out $(ALONE),$(shell go list $(PKGS)))
 
 test-deps: ## install what the tests run and this machine lacks: Debian packages, the guests' kernels, an S3 server (root)
-	@go run ./internal/quelltest/deps
-	@go run ./internal/guest/fetch
+	@$(GORUN) ./internal/quelltest/deps
+	@$(GORUN) ./internal/guest/fetch
 	@$(MAKE) --no-print-directory $(S3BIN)/versitygw
 
-# go list -export compiles everything, tests as well, while nothing is measured yet.
+# All is compiled before any test runs: what the tests import, with -race, which go
+# vet needs too, and the programs that they start, as quelltest.Program builds them.
 test: ## go vet, then every test with -race; lists what failed and what was skipped
 	@$(if $(and $(CC_FOUND),$(CXX_FOUND)),,echo 'needs a C and C++ compiler, for -race and DuckDB: apt-get install -y g++'; exit 1)
-	@go run ./internal/quelltest/deps -n test
-	@status=0; go vet $(PKGS) || status=1; go list $(RACE) -export -test $(PKGS) >/dev/null || status=1; \
-	go run ./internal/quelltest/tally $(RACE) -vet=off -timeout 10m $(if $(OTHERS),-- $(OTHERS)) $(if $(ALONE),-- -p 1 $(ALONE)) || status=1; exit $$status
+	@$(GORUN) ./internal/quelltest/deps -n test
+	@status=0; go vet $(RACE) $(PKGS) || status=1; go list $(RACE) -export -test $(PKGS) >/dev/null || status=1; \
+	$(if $(filter ./...,$(PKGS)),CGO_ENABLED=0 go build -trimpath -buildvcs=false -o /dev/null ./cmd/quell-agent ./cmd/quell || status=1;) \
+	$(GORUN) ./internal/quelltest/tally $(RACE) -vet=off -timeout 10m $(if $(OTHERS),-- $(OTHERS)) $(if $(ALONE),-- -p 1 $(ALONE)) || status=1; exit $$status
 
 test-guests: ## boot Linux guests in QEMU and test on their kernels what this one lacks (docs/guests.md)
-	@go run ./internal/quelltest/deps guests
-	@go run ./internal/guest/fetch
-	@status=0; GOARCH=arm64 go vet -tags inguest ./internal/guest/inside/... || status=1; go vet -tags guests ./internal/guest || status=1; \
-	go run ./internal/quelltest/tally -tags guests -count 1 -timeout 20m ./internal/guest || status=1; exit $$status
+	@$(GORUN) ./internal/quelltest/deps guests
+	@$(GORUN) ./internal/guest/fetch
+	@status=0; GOARCH=arm64 go vet -trimpath -tags inguest ./internal/guest/inside/... || status=1; go vet $(RACE) -tags guests ./internal/guest || status=1; \
+	$(GORUN) ./internal/quelltest/tally $(RACE) -tags guests -count 1 -timeout 45m ./internal/guest || status=1; exit $$status
 
 disk-figures: ## ten times in a guest: a writer on a slow disk named, limited, let go (10 minutes)
-	@go run ./internal/quelltest/deps guests
-	@go run ./internal/guest/fetch
-	QUELL_TEST_ROUNDS=10 go run ./internal/quelltest/tally -tags guests -count 1 -timeout 45m -run TestV2/disk ./internal/guest
+	@$(GORUN) ./internal/quelltest/deps guests
+	@$(GORUN) ./internal/guest/fetch
+	QUELL_TEST_ROUNDS=10 $(GORUN) ./internal/quelltest/tally -tags guests -count 1 -timeout 45m -run TestV2/disk ./internal/guest
 
 test-xen: ## boot Xen with two guests in QEMU and test the lab's Xen environment in it (docs/xen.md; 10 minutes at most)
-	@go run ./internal/quelltest/deps guests
-	@go run ./internal/guest/fetch -xen
+	@$(GORUN) ./internal/quelltest/deps guests
+	@$(GORUN) ./internal/guest/fetch -xen
 	@status=0; go vet -tags inguest ./internal/guest/inside/xen || status=1; go vet -tags guests,xen ./internal/guest || status=1; \
-	go run ./internal/quelltest/tally -tags guests,xen -count 1 -timeout 10m -run '^TestXen$$' ./internal/guest || status=1; exit $$status
+	$(GORUN) ./internal/quelltest/tally -tags guests,xen -count 1 -timeout 10m -run '^TestXen$$' ./internal/guest || status=1; exit $$status
 
 test-browser: ## look at the lab's report in Chromium: widths, dark, print, contrast (2 minutes)
-	@go run ./internal/quelltest/deps -n browser
-	@status=0; go vet -tags browser ./internal/lab/render || status=1; \
-	go run ./internal/quelltest/tally -tags browser -count 1 -timeout 5m -run 'Browser|Print' ./internal/lab/render || status=1; exit $$status
+	@$(GORUN) ./internal/quelltest/deps -n browser
+	@status=0; go vet $(RACE) -tags browser ./internal/lab/render || status=1; \
+	$(GORUN) ./internal/quelltest/tally $(RACE) -tags browser -count 1 -timeout 5m -run 'Browser|Print' ./internal/lab/render || status=1; exit $$status
 
 # SOAK='-tests 2 -ci 0' for less. It goes on where it was interrupted (docs/testing.md).
 soak-gate: ## 6 runs of make test and 1 of .ci/run in a clone of this commit, beside stress-ng on 2 CPUs; none may fail (3 hours)
-	@go run ./internal/quelltest/deps soak
-	@go run ./internal/quelltest/soak $(SOAK)
+	@$(GORUN) ./internal/quelltest/deps soak
+	@$(GORUN) ./internal/quelltest/soak $(SOAK)
 
 fuzz-api: bin/quell-server ## what the server answers to requests made from its OpenAPI document, and to spoilt ones (10 minutes; FUZZAPI='-for 1m')
 	go run ./internal/server/apifuzz $(FUZZAPI)
@@ -114,7 +118,7 @@ SPARK ?= $(HOME)/.cache/quell/spark
 test-spark: ## the same specs and quantiles from Apache Spark, a master and two workers, as from DuckDB (Java 17, python3; 3 minutes, once 430 MB)
 	@test -d $(SPARK) || { python3 -m venv $(SPARK) && $(SPARK)/bin/pip install -q --no-deps pyspark==4.3.0; }
 	@status=0; go vet -tags spark ./internal/store/duck || status=1; \
-	QUELL_SPARK_HOME=$$(echo $(SPARK)/lib/python3*/site-packages/pyspark) go run ./internal/quelltest/tally -tags spark -count 1 -timeout 25m -run Spark ./internal/store/duck || status=1; exit $$status
+	QUELL_SPARK_HOME=$$(echo $(SPARK)/lib/python3*/site-packages/pyspark) $(GORUN) ./internal/quelltest/tally -tags spark -count 1 -timeout 25m -run Spark ./internal/store/duck || status=1; exit $$status
 
 bench: ## every benchmark once; comparisons print ratios
 	go test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) $(PKGS)
@@ -125,7 +129,7 @@ bench-agent: bin/quell-agent ## what the agent costs, beside other agents and th
 	bin/bench $(BENCH)
 
 lab-smoke: bin/quell ## a study from its file to its report, killed in the middle (root, 2 minutes)
-	go run ./internal/lab/smoke bin/quell studies/smoke.yaml
+	$(GORUN) ./internal/lab/smoke bin/quell studies/smoke.yaml
 
 lab-fault: bin/quell ## kill -9 of a study at 50 moments, and what may happen in a run (root, 5 minutes)
 	go run ./internal/lab/fault -quell bin/quell
@@ -146,8 +150,8 @@ fuzz: ## every fuzz target for FUZZTIME each
 
 lint: ## gofmt, go vet and staticcheck (the version in go.mod)
 	@out=$$(gofmt -l cmd internal); if [ -n "$$out" ]; then echo "gofmt -w $$out"; exit 1; fi
-	go vet $(PKGS)
-	go tool staticcheck $(PKGS)
+	go vet $(RACE) $(PKGS)
+	GOFLAGS='$(GOFLAGS) $(RACE)' $$(go tool -n staticcheck) $(PKGS)
 
 build: bin/quell bin/quell-agent bin/quell-server ## the programs, and the agent for linux/amd64 and linux/arm64, in bin/
 	GOOS=linux GOARCH=amd64 $(GOBUILD) -o bin/quell-agent-linux-amd64 ./cmd/quell-agent

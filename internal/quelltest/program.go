@@ -15,7 +15,8 @@ func Program(t testing.TB, name string) string {
 	t.Helper()
 	Need(t, "go")
 	file := filepath.Join(programs(), name)
-	build := exec.Command("go", "build", "-o", file, "github.com/quell-dev/quell/cmd/"+name)
+	// With the Makefile's flags, so that what is compiled serves both.
+	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", file, "github.com/quell-dev/quell/cmd/"+name)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build %s: %v\n%s", name, err, out)
