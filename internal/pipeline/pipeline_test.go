@@ -1,0 +1,199 @@
+package pipeline_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/incident"
+	"github.com/quell-dev/quell/internal/pipeline"
+	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/spec"
+)
+
+func TestMain(m *testing.M) { quelltest.Main(m) }
+
+func byRule(t *testing.T, rule detect.Rule) pipeline.Config {
+	t.Helper()
+	params, err := detect.Paper(rule)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pipeline.Config{Machine: "m", Detect: params, Policy: plan.Paper(), Charts: true}
+}
+
+// What is made of a measurement, for every signal: each has all extras that any
+// source counts, over 10 s.
+func TestReadings(t *testing.T) {
+	var all sample.Extras
+	for i, e := range sample.AllExtras() {
+		all.Set(e, float64(10*(i+1)))
+	}
+	of := func(e sample.Extra) float64 { v, _ := all.Get(e); return v }
+	all.Set(sample.StolenShare, 0.25)
+	self := of(sample.WaitSelf) / 5 // of half a CPU in 10 s
+	for _, c := range []struct {
+		signal                       sample.SignalName
+		rate, pressure, self, stolen float64
+		apart                        bool
+	}{
+		{sample.CPI, 0, 0.5, self, 0.25, true},
+		{sample.CPT, 0, 0.5, self, 0.25, true},
+		{sample.CPS, 0, 0.5, self, 0.25, true},
+		{sample.RunQ, of(sample.Wakeups) / 10, 0.5, self, 0.25, true},
+		{sample.IO, of(sample.IOOps) / 10, (of(sample.IOOps) + of(sample.IOBytes)/sample.RequestBytes) / 10, self, 0.25, true},
+		{sample.Net, of(sample.NetPackets) / 10, (of(sample.NetQueued) + of(sample.NetBytes)/sample.PacketBytes) / 10, self, 0.25, true},
+		{sample.Probe, 0, 0, self, 0.25, true},
+		{sample.Steal, 0, 0, self, 1, true},
+	} {
+		sig, _ := sample.LookupSignal(c.signal)
+		iv := pipeline.New(byRule(t, detect.Quell)).Begin(sig, 1000, 10*time.Second)
+		task := sample.Task{Name: "/a", Class: sample.Batch}
+		iv.Add(&pipeline.Subject{Task: task}, pipeline.Measurement{CPU: 0.5, Cost: 1, Flags: sample.Stolen, Extras: &all})
+		iv.Add(&pipeline.Subject{Task: task}, pipeline.Measurement{CPU: 0.5, Cost: nan})
+		iv.Add(&pipeline.Subject{Task: task}, pipeline.Measurement{CPU: 0.5, Cost: nan, Flags: sample.Stolen})
+		r := iv.Reading(0)
+		if r.Rate != c.rate || r.Pressure != c.pressure || r.Self != c.self || r.Stolen != c.stolen || r.OwnApart != c.apart || r.CPU != 0.5 {
+			t.Errorf("%s: %+v, want %+v", c.signal, r, c)
+		}
+		// Nothing but its usage is known of a task: pressure is CPU usage or unknown.
+		pressure := 0.5
+		if !sig.Domain.OfCPUs() && c.signal != sample.Steal {
+			pressure = 0
+		}
+		if r := iv.Reading(1); r.Rate != 0 || r.Pressure != pressure || r.Self != 0 || r.Spec != nil || r.OwnApart != (!sig.Domain.OfCPUs() || c.signal == sample.Probe) {
+			t.Errorf("%s without extras: %+v", c.signal, r)
+		}
+		least := byRule(t, detect.Quell).Detect.StolenShare
+		if c.signal == sample.Steal {
+			least = 1
+		}
+		if r := iv.Reading(2); r.Stolen != least {
+			t.Errorf("%s with the flag alone: %v was stolen, want %v", c.signal, r.Stolen, least)
+		}
+	}
+	// What was not queued anywhere, or not counted, is what left.
+	var left sample.Extras
+	left.Set(sample.NetPackets, 500)
+	if sig, _ := sample.LookupSignal(sample.Net); sig.PressureOf(0.5, &left, 10*time.Second) != 50 {
+		t.Error("without queued packets those that left do not count")
+	}
+}
+
+// hour feeds a random hour of two suspects and a victim; pass lets the time between
+// intervals go by. It returns all that came of it.
+func hour(t *testing.T, c pipeline.Config, pass func(p *pipeline.Pipeline, from, to sample.Millis)) string {
+	t.Helper()
+	h := spec.NewHistory(spec.OwnHistory())
+	c.History = h
+	p := pipeline.New(c)
+	sig, _ := sample.LookupSignal(sample.CPI)
+	rng := rand.New(rand.NewPCG(1, 2))
+	var subjects []*pipeline.Subject
+	for i, class := range []sample.Class{sample.LatencySensitive, sample.Batch, sample.Batch, sample.LatencySensitive} {
+		name := fmt.Sprintf("/t%d", i)
+		subjects = append(subjects, &pipeline.Subject{Key: spec.Key{Job: sample.JobName(name), Signal: sample.CPI},
+			Task: sample.Task{Key: sample.TaskKey{Inode: uint64(i + 1)}, Name: sample.TaskName(name), Class: class}})
+	}
+	var b strings.Builder
+	drain := func() {
+		for {
+			r, more := p.Ready()
+			if !more {
+				return
+			}
+			for _, f := range r.Findings {
+				fmt.Fprintf(&b, "%d %s %s %v\n", f.Now, f.Incident, f.Kind, f.Suspects)
+			}
+			for i := range r.Incidents {
+				text, err := json.Marshal(incident.Of(&r.Incidents[i].Incident, &r.Incidents[i].Chart))
+				fmt.Fprintln(&b, string(text), err)
+			}
+		}
+	}
+	every := sample.Millis(20_000)
+	for at := every; at < 400*every; at += every {
+		p.Tick(at)
+		iv := p.Begin(sig, at, 10*time.Second)
+		loud := at > 150*every && at/every%25 < 6
+		for i, s := range subjects {
+			m := pipeline.Measurement{CPU: 0.5 + 0.1*rng.Float64(), Cost: 1 + 0.1*rng.Float64()}
+			switch {
+			case i == 1 && loud:
+				m.CPU = 2
+			case i%3 == 0 && loud:
+				m.Cost *= 2.5
+			}
+			iv.Add(s, m)
+		}
+		iv.End(at)
+		for p.Analyse(at) {
+		}
+		pass(p, at, at+every)
+		drain()
+	}
+	return b.String()
+}
+
+// Pass leaves out only steps at which nothing happens.
+func TestPassIsEveryStep(t *testing.T) {
+	for _, rule := range []detect.Rule{detect.CPI2, detect.Evident} {
+		c := byRule(t, rule)
+		want := hour(t, c, func(p *pipeline.Pipeline, from, to sample.Millis) {
+			for now := from + 1000; now < to; now += 1000 {
+				p.Tick(now)
+				for p.Analyse(now) {
+				}
+			}
+		})
+		got := hour(t, c, (*pipeline.Pipeline).Pass)
+		if got != want {
+			t.Errorf("%s: %s", rule, difference(want, got))
+		}
+		if n := strings.Count(want, `"closed"`); n < 4 {
+			t.Errorf("%s: %d incidents closed: the hour shows nothing", rule, n)
+		}
+	}
+}
+
+// What was given stays as it was, whatever happens later.
+func TestOutputsAreValues(t *testing.T) {
+	c := byRule(t, detect.CPI2)
+	var given []pipeline.Ready
+	var texts []string
+	render := func(r *pipeline.Ready) string {
+		var b strings.Builder
+		for _, f := range r.Findings {
+			fmt.Fprintf(&b, "%+v\n", f)
+		}
+		for i := range r.Incidents {
+			text, err := json.Marshal(incident.Of(&r.Incidents[i].Incident, &r.Incidents[i].Chart))
+			fmt.Fprintln(&b, string(text), err)
+		}
+		return b.String()
+	}
+	hour(t, c, func(p *pipeline.Pipeline, from, to sample.Millis) {
+		p.Pass(from, to)
+		for {
+			r, more := p.Ready()
+			if !more {
+				return
+			}
+			given, texts = append(given, r), append(texts, render(&r))
+		}
+	})
+	if len(given) < 50 {
+		t.Fatalf("%d outputs", len(given))
+	}
+	for i := range given {
+		if now := render(&given[i]); now != texts[i] {
+			t.Fatalf("output %d has changed: %s", i, difference(texts[i], now))
+		}
+	}
+}
