@@ -55,7 +55,8 @@ func agentCommand(ctx context.Context, args ...string) *exec.Cmd {
 		program = *shipped
 	}
 	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Env = []string{testMode + "=agent", "PATH=" + os.Getenv("PATH")}
+	// With the race detector it would sleep a second before it ends.
+	cmd.Env = []string{testMode + "=agent", "PATH=" + os.Getenv("PATH"), "GORACE=atexit_sleep_ms=0"}
 	return cmd
 }
 
