@@ -45,6 +45,8 @@ func suites() []suite {
 		}},
 		{"guests", []program{
 			{"qemu-system-x86_64", "qemu-system-x86"}, {"qemu-system-aarch64", "qemu-system-arm"}, {"depmod", "kmod"}, {"xz", "xz-utils"},
+			// The host's systemd is PID 1 of a guest.
+			{"systemctl", "systemd"}, {"systemd-analyze", "systemd"},
 			// The module of internal/guest/fakepmu.
 			{"make", "make"}, {"gcc", "gcc"}, {"aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu"},
 		}},
