@@ -61,8 +61,9 @@ fault: bin/quell-agent ## kill -9 at 1,000 points and see that every limit comes
 # Packages whose tests ask something of the machine may measure it, and would
 # disturb each other: they go one at a time, after all others. Not so those of
 # BESIDE: they need a tool, root or cgroups, and nothing in them hangs on how fast.
-BESIDE = agent archtest atomicfile bus enforce enforce/fault guest lab/remote
-ALONE  = $(filter-out $(BESIDE:%=$(shell go list -m)/internal/%),$(shell go list $(PKGS) | grep -Fx "$$(grep -lr --include='*_test.go' 'quelltest[.]Need' cmd internal | xargs -n1 dirname | sort -u | sed "s,^,$$(go list -m)/,")"))
+BESIDE = $(addprefix internal/,agent archtest atomicfile bench bus counter/blockio counter/uprobe egress enforce enforce/fault guest host \
+	lab/audit lab/env lab/fault lab/network lab/remote) cmd/quell
+ALONE  = $(filter-out $(BESIDE:%=$(shell go list -m)/%),$(shell go list $(PKGS) | grep -Fx "$$(grep -lr --include='*_test.go' 'quelltest[.]Need' cmd internal | xargs -n1 dirname | sort -u | sed "s,^,$$(go list -m)/,")"))
 OTHERS = $(filter-out $(ALONE),$(shell go list $(PKGS)))
 
 test-deps: ## install what the tests run and this machine lacks: Debian packages, the guests' kernels, an S3 server (root)
@@ -77,7 +78,7 @@ test: ## go vet, then every test with -race; lists what failed and what was skip
 	@$(GORUN) ./internal/quelltest/deps -n test
 	@status=0; go vet $(RACE) $(PKGS) || status=1; go list $(RACE) -export -test $(PKGS) >/dev/null || status=1; \
 	$(if $(filter ./...,$(PKGS)),CGO_ENABLED=0 go build -trimpath -buildvcs=false -o /dev/null ./cmd/quell-agent ./cmd/quell || status=1;) \
-	$(GORUN) ./internal/quelltest/tally $(RACE) -vet=off -timeout 10m $(if $(OTHERS),-- $(OTHERS)) $(if $(ALONE),-- -p 1 $(ALONE)) || status=1; exit $$status
+	GORACE=atexit_sleep_ms=0 $(GORUN) ./internal/quelltest/tally $(RACE) -vet=off -timeout 10m $(if $(OTHERS),-- $(OTHERS)) $(if $(ALONE),-- -p 1 $(ALONE)) || status=1; exit $$status
 
 test-guests: ## boot Linux guests in QEMU and test on their kernels what this one lacks (docs/guests.md)
 	@$(GORUN) ./internal/quelltest/deps guests
