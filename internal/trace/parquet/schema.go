@@ -40,6 +40,8 @@ type Row struct {
 	NetBytes      *float64 `parquet:"net_bytes"`
 	NetWait       *float64 `parquet:"net_wait"`
 	NetResent     *float64 `parquet:"net_resent"`
+	NetQueued     *float64 `parquet:"net_queued"`
+	StolenShare   *float64 `parquet:"stolen_share"`
 }
 
 // extra is the field of an extra; nil for one that has no column.
@@ -81,6 +83,10 @@ func (r *Row) extra(e sample.Extra) **float64 {
 		return &r.NetWait
 	case "net_resent":
 		return &r.NetResent
+	case "net_queued":
+		return &r.NetQueued
+	case "stolen_share":
+		return &r.StolenShare
 	}
 	return nil
 }
