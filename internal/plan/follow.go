@@ -39,9 +39,8 @@ func (p *Planner) Interval(now sample.Millis, sig sample.SignalName, at sample.M
 		if inc.Signal != sig {
 			continue
 		}
-		cost := math.NaN()
 		if i := find(inc.Victim.Key); i >= 0 && verdicts[i].Judged {
-			cost = readings[i].Cost
+			cost := readings[i].Cost
 			if verdicts[i].Outlier {
 				inc.unrest = max(inc.unrest, at)
 			}
