@@ -80,12 +80,15 @@ func (p *Pipeline) Ready() (Ready, bool) {
 	out := p.planner.Take()
 	r := Ready{Findings: p.findings, Actions: out.Actions, Offenders: out.Offenders}
 	p.findings = nil
-	for _, inc := range out.Incidents {
-		c := Change{Incident: inc}
+	if len(out.Incidents) > 0 {
+		r.Incidents = make([]Change, len(out.Incidents))
+	}
+	for i := range out.Incidents {
+		c := &r.Incidents[i]
+		c.Incident = out.Incidents[i]
 		if p.charts != nil {
-			c.Chart = p.charts.of(&inc)
+			c.Chart = p.charts.of(&c.Incident)
 		}
-		r.Incidents = append(r.Incidents, c)
 	}
 	return r, true
 }

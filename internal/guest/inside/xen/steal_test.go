@@ -16,6 +16,8 @@ import (
 	"github.com/quell-dev/quell/internal/detect"
 	"github.com/quell-dev/quell/internal/host"
 	tools "github.com/quell-dev/quell/internal/lab/xen"
+	"github.com/quell-dev/quell/internal/pipeline"
+	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/spec"
 )
@@ -139,22 +141,27 @@ func judged(t *testing.T, before, beside []felt) {
 		learnt.Add(key, machine.Key, sample.Millis(i+1)*1000, f.cpu, f.cost, 0)
 	}
 	usual, _ := learnt.Lookup(key, sample.Millis(len(before))*1000)
-	d := detect.New(p)
-	var findings []detect.Finding
+	loop := pipeline.New(pipeline.Config{Machine: "vm", Detect: p, Policy: plan.Paper()})
+	judged := &pipeline.Subject{Task: machine, Key: key, Spec: usual}
+	suspect := &pipeline.Subject{Task: busy}
+	var findings []pipeline.Finding
 	for i, f := range append(before, beside...) {
 		at := sample.Millis(i+1) * 1000
-		d.Observe(sig, at, []detect.Reading{
-			{Task: machine, Cost: f.cost, CPU: f.cpu, OwnApart: true, Flags: sample.Stolen, Stolen: 1, Spec: usual},
-			{Task: busy, Cost: math.NaN(), CPU: f.cpu, Pressure: f.cpu}})
+		iv := loop.Begin(sig, at, time.Second)
+		iv.Add(judged, pipeline.Measurement{Cost: f.cost, CPU: f.cpu})
+		iv.Add(suspect, pipeline.Measurement{Cost: math.NaN(), CPU: f.cpu})
+		iv.End(at)
+		for loop.Analyse(at) {
+		}
 		for {
-			found, ok := d.Next(at)
-			if !ok {
+			r, more := loop.Ready()
+			if !more {
 				break
 			}
-			if i < len(before) {
-				t.Errorf("before the hog: %+v", found)
+			if i < len(before) && len(r.Findings) > 0 {
+				t.Errorf("before the hog: %+v", r.Findings)
 			}
-			findings = append(findings, found)
+			findings = append(findings, r.Findings...)
 		}
 	}
 	if len(findings) == 0 {
