@@ -150,9 +150,9 @@ func (s *scene) capExpired(inc incident.Record) {
 	s.story("capped to %g CPU-s/s for %s: %.3f, %.2f of the %.3f before (%s)", r.Rate, time.Duration(r.Ended-r.From)*time.Millisecond,
 		float64(r.CostUnder), float64(r.RelativeCost), float64(r.CostBefore), r.Outcome)
 	// 1.2 + 1.8 × the share of web's time in which the antagonist runs, by the model:
-	// 3 for all of it, 1.4 for the cap's tenth. Uncapped it gets 0.3 to 0.8 of its
-	// CPU, which it shares (with agent and test too).
-	if before, under := float64(r.CostBefore), float64(r.CostUnder); before < 1.7 || before > 3.05 || under < 1.2 || under > 1.5 || r.Outcome != plan.TruePositive {
+	// 1.2 for none of it, 3 for all, 1.4 for the cap's tenth. How much it gets uncapped
+	// depends on who else wants its CPU (agent and test too): enough to be accused.
+	if before, under := float64(r.CostBefore), float64(r.CostUnder); before < inc.Threshold || before > 3.05 || under < 1.15 || under > 1.5 || r.Outcome != plan.TruePositive {
 		t.Errorf("round %+v", r)
 	}
 	if got := read(t, s.limit("reports")); got != noLimit {
