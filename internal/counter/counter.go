@@ -49,10 +49,19 @@ type Reading struct {
 	// Extras are what was counted. Detection takes activity and pressure from them,
 	// as the signal's table entry says (sample.Signal).
 	Extras sample.Extras
+	// Served are who was served by the signal's queue while the task waited in it,
+	// who longest first, valid until the next Start; nil where that is not counted.
+	Served []Served
 	// Variant says what was counted where that is not the Source's Variant.
 	Variant string
 	// Err is why Cost is NaN, where there is more to say than that.
 	Err error
+}
+
+// Served is how long one other was served by a queue while a task waited in it.
+type Served struct {
+	By   sample.TaskKey // zero: outside any task that is followed
+	Time time.Duration  // of all the task's threads, requests or packets that waited
 }
 
 // CPUTime gives the CPU time that a task used between the window's start and

@@ -31,6 +31,18 @@ type Reading struct {
 	Reach sample.Set
 	// Spec is what its job normally costs; judged only if Ready. nil: not known.
 	Spec *spec.Spec
+	// Served are who was served by the signal's queue while the task waited in it;
+	// nil where that was not counted. They are read by Observe and not kept.
+	Served []Served
+}
+
+// Served is how long one other was served by a queue while a task waited in it.
+type Served struct {
+	By   sample.TaskKey // that of Outside for what ran outside any task
+	Time float64        // s, of all the task's threads, requests or packets that waited
+	// Fair is the share that By's weight entitles it to of the time in which the task
+	// wanted to be served, 0..1; 0 where that is not known.
+	Fair float64
 }
 
 // Verdict is what Observe made of one reading.

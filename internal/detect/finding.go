@@ -53,6 +53,63 @@ func (k *Kind) UnmarshalText(b []byte) error {
 	return fmt.Errorf("finding %q is not known", b)
 }
 
+// Level is how sure a finding is that a suspect is the one.
+type Level uint8
+
+// The levels, the same words everywhere.
+const (
+	None     Level = iota // nothing speaks for it
+	Possible              // it may be, or somebody else
+	Likely                // it is named; a trial would prove it
+	Proven                // accounted by the kernel, or tried
+	numLevels
+)
+
+var levelNames = [numLevels]string{"none", "possible", "likely", "proven"}
+
+func (l Level) String() string { return levelNames[l] }
+
+// MarshalText implements encoding.TextMarshaler.
+func (l Level) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (l *Level) UnmarshalText(b []byte) error {
+	for i, n := range levelNames {
+		if n == string(b) {
+			*l = Level(i)
+			return nil
+		}
+	}
+	return fmt.Errorf("level %q is not known", b)
+}
+
+// Method is what the level of a suspect rests on.
+type Method string
+
+// The methods.
+const (
+	ByAccounts   Method = "accounting"  // of who was served while the victim waited
+	ByStatistics Method = "statistics"  // a calibrated probability
+	ByTrial      Method = "trial"       // it was held down, and that helped
+	ByFormula    Method = "correlation" // CPI², section 4.2, and rules like it
+)
+
+// Grounds are what speaks for a suspect.
+type Grounds struct {
+	Level  Level  `json:"level"`
+	Method Method `json:"method,omitempty"`
+	// Probability that it is the one, 0..1, calibrated; 0 where none was worked out.
+	Probability float64 `json:"probability,omitempty"`
+	// Share of the time in the newest bad intervals that the victim waited in which
+	// the suspect was served, what that usually is, and what its weight entitles it
+	// to; 0 where the queue does not account.
+	Share      float64 `json:"share,omitempty"`
+	UsualShare float64 `json:"usual_share,omitempty"`
+	FairShare  float64 `json:"fair_share,omitempty"`
+	// Why says in words what the level rests on, or keeps it from being higher.
+	Why string `json:"why,omitempty"`
+}
+
 // OutsideName is what the CPU time is called that was used outside any known
 // task: by processes in the root cgroup, by what no rule matches, by kernel
 // threads and interrupts. No task is called so: their names begin with "/".
@@ -65,6 +122,7 @@ func Outside() sample.Task { return sample.Task{Name: OutsideName, NeverCap: tru
 // Suspect is a task that was there when the victim suffered.
 type Suspect struct {
 	sample.Task
+	Grounds
 	// Correlation of CPI², section 4.2, in [−1, 1].
 	Correlation float64 `json:"correlation"`
 	// Usage is its mean pressure over the window's pairs, in the signal's unit.

@@ -34,6 +34,8 @@ type Measurement struct {
 	// Reach are the numbered resources of the signal's domain that the task can
 	// use; nil if not known, which reaches everything.
 	Reach sample.Set
+	// Served are who was served while the task waited (detect.Reading.Served).
+	Served []detect.Served
 }
 
 // Of is what a sample says; how a task was held and what it reaches is in no sample.
@@ -89,7 +91,7 @@ func (iv *Interval) Add(s *Subject, m Measurement) {
 	}
 	iv.subjects = append(iv.subjects, s)
 	r, sig := &iv.readings[n], &iv.signal
-	*r = detect.Reading{Task: &s.Task, Spec: normal, CPU: m.CPU, Cost: m.Cost, Pressure: m.CPU, Flags: m.Flags, HeldBy: m.HeldBy, Reach: m.Reach,
+	*r = detect.Reading{Task: &s.Task, Spec: normal, CPU: m.CPU, Cost: m.Cost, Pressure: m.CPU, Flags: m.Flags, HeldBy: m.HeldBy, Reach: m.Reach, Served: m.Served,
 		OwnApart: iv.apart}
 	if x := m.Extras; x != nil {
 		r.Rate, r.Pressure = sig.Rate(x, iv.length), sig.PressureOf(m.CPU, x, iv.length)

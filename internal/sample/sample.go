@@ -152,4 +152,17 @@ type Sample struct {
 	Coverage float32 // counted share of the interval, 0..1
 	Flags    Flags
 	Extras   Extras
+	// Served are who was served by the signal's queue while the task waited in it,
+	// who longest first; nil where that was not counted. What of the wait is in
+	// none of them is not known to be anybody's.
+	Served []Served
+}
+
+// Served is how long one other was served by a queue while a task waited in it.
+type Served struct {
+	By   TaskName // "(other)" for what ran outside any task
+	Time float64  // s, of all the task's threads, requests or packets that waited
+	// Fair is the share that By's weight entitles it to of the time in which the task
+	// wanted to be served, 0..1; 0 where that is not known.
+	Fair float64
 }
