@@ -202,7 +202,9 @@ func TestCPIMultiplexed(t *testing.T) {
 		for i, p := range all {
 			r := stopped(t, p, nil)[key(1)]
 			instructions, ok := r.Extras.Get(sample.Instructions)
-			if ok != (r.Coverage >= leastCoverage) || ok == math.IsNaN(r.Cost) {
+			// A CPU on which the group never had its turn is missing from the counts,
+			// which are left out then; their ratio is still known.
+			if (r.Coverage < leastCoverage) != math.IsNaN(r.Cost) || ok && math.IsNaN(r.Cost) {
 				t.Errorf("coverage %v with instructions: %v, cost %v", r.Coverage, ok, r.Cost)
 			}
 			t.Logf("group %d of %d: coverage %.3f, instructions scaled / executed %.4f, CPI %.3f", i+1, n, r.Coverage, instructions/(2*loops), r.Cost)

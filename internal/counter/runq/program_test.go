@@ -146,8 +146,10 @@ func TestOwnQuota(t *testing.T) {
 				<-ctx.Done()
 				stat = throttledTime(t, a) - before
 			}, func(m []measured) []band {
+				// Whoever else uses the CPU ends its slice when the quota is back: that
+				// is a wait for others, and not for the quota.
 				return []band{
-					{"cost", m[0].Cost, 0, 0.1}, {"throttled", m[0].throttled, 0.7, 0.85}, whole(m[0], 1),
+					{"other", m[0].other, 0, 0.1}, {"throttled", m[0].throttled, 0.7, 0.85}, whole(m[0], 1),
 					{"cpu.stat's throttled ÷ ours", stat / (m[0].throttled * window.Seconds()), 0.8, 1.2},
 				}
 			})
