@@ -150,12 +150,12 @@ func (a *app) runReplay(cmd *cobra.Command, f *replaying, files []string) error 
 	if err := errors.Join(err, film.close()); err != nil {
 		return err
 	}
-	if err := film.save.close(film.labels, film.labelled); err != nil {
+	if err := film.save.close(film.labels, film.left, film.labelled); err != nil {
 		return err
 	}
 	r := &report.Replay{Result: result}
-	if labels, labelled := film.labels, film.labelled; labelled {
-		score := replay.Judge(labels, result.Accusations, o.Policy.Calm)
+	if film.labelled {
+		score := replay.Judge(film.labels, film.left, result.Accusations)
 		r.Score = &score
 	}
 	r.Summary = result.Summary(r.Score)
@@ -238,6 +238,7 @@ type reel struct {
 	rows     int
 	bad      int
 	labels   []trace.Label
+	left     []trace.Stretch // unlabelled
 	labelled bool
 	notes    []string
 }
@@ -279,6 +280,7 @@ func (r *reel) close() error {
 	r.rows, r.bad = r.rows+rep.Rows, r.bad+rep.Bad
 	labels, labelled := open.Labels()
 	r.labels, r.labelled = append(r.labels, labels...), r.labelled || labelled
+	r.left = append(r.left, open.Unlabelled()...)
 	if rep.Bad > 0 {
 		r.notes = append(r.notes, fmt.Sprintf("%s: bad rows skipped: %d: %s", filepath.Base(name), rep.Bad, strings.Join(rep.Reasons, "; ")))
 	}

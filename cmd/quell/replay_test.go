@@ -19,7 +19,7 @@ const kepler = "../../testdata/traces/kepler_coremark_2023.json.gz"
 func labelled(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
-	b.WriteString("#labels: machine,victim,antagonist,from,to,cause\n#label: m,/web,/encode,7860000,9600000,cache\nts,machine,job,task,signal,variant,class,cpu,cost\n")
+	b.WriteString("#labels: machine,victim,antagonist,from,to,cause\n#label: m,/web,/encode,7860000,9600000,cache\n#unlabelled: m,/encode,0,9600000\nts,machine,job,task,signal,variant,class,cpu,cost\n")
 	for at := range 200 {
 		cost, used := 1.5+0.01*float64(at%7), 0.05
 		if at >= 130 && at < 160 && at/3%2 == 0 {
@@ -71,10 +71,13 @@ func TestReplayScores(t *testing.T) {
 	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &s); err != nil {
 		t.Fatal(err)
 	}
+	if len(s.ByCause) != 1 || s.ByCause[0].Cause != "cache" || s.ByCause[0].Precision.K != 1 || s.ByCause[0].Recall.N != 1 {
+		t.Errorf("%+v", s.ByCause)
+	}
 	if s.Precision == nil || *s.Precision.Value != 1 || *s.Recall.Value != 1 || *s.Top1.Value != 1 || s.After.N != 1 || s.Bad != 1 || s.Late != 1 {
 		t.Errorf("%+v", s)
 	}
-	for _, want := range []string{"bad rows skipped: 1: line 404", "not in order of time: 1"} {
+	for _, want := range []string{"bad rows skipped: 1: line 405", "not in order of time: 1"} {
 		if !strings.Contains(got.err, want) {
 			t.Errorf("%q is not in %q", want, got.err)
 		}
@@ -99,6 +102,9 @@ func TestReplaySaves(t *testing.T) {
 		if got := summary(file); got != want || !strings.Contains(got, `"precision"`) {
 			t.Errorf("%s: %s\nwant %s", file, got, want)
 		}
+	}
+	if text, err := os.ReadFile(csv); err != nil || !strings.Contains(string(text), "\n#unlabelled: m,/encode,0,9600000\n") {
+		t.Errorf("%v, no stretch that is left out in %.200s", err, text)
 	}
 	start, err := os.ReadFile(columns)
 	if err != nil || !strings.HasPrefix(string(start), "PAR1") {

@@ -36,8 +36,9 @@ type Reader struct {
 	names  map[string]string
 	report Report
 
-	labels   []Label
-	labelled bool
+	labels     []Label
+	unlabelled []Stretch
+	labelled   bool
 }
 
 // NewReader reads the header. It fails with ErrHeader if a column that every

@@ -134,6 +134,25 @@ func TestLabels(t *testing.T) {
 	if err := w.Labels(trace.Label{Victim: "/a", Antagonist: "/a"}); !errors.Is(err, trace.ErrLabel) {
 		t.Errorf("its own antagonist: %v", err)
 	}
+	if err := w.Unlabelled(trace.Stretch{From: 1, To: 2}); !errors.Is(err, trace.ErrLabel) {
+		t.Errorf("a stretch without a victim: %v", err)
+	}
+}
+
+func TestUnlabelled(t *testing.T) {
+	want := []trace.Stretch{{Machine: "m", Victim: "/a", From: 1, To: 2}, {Victim: "/b", From: -3, To: 3}}
+	var b bytes.Buffer
+	w := NewWriter(&b)
+	if err := errors.Join(w.Unlabelled(want[0]), w.Unlabelled(want[1]), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	_, r := read(t, b.Bytes())
+	if diff := cmp.Diff(want, r.Unlabelled()); diff != "" {
+		t.Error(diff)
+	}
+	if labels, labelled := r.Labels(); !labelled || len(labels) != 0 {
+		t.Errorf("labelled %v, %v", labelled, labels)
+	}
 }
 
 // foreign is a sample as something else might have written it: columns in

@@ -54,7 +54,9 @@ type Reader struct {
 	}
 	report trace.Report
 	labels []trace.Label
-	known  bool // labelled
+	// unlabelled are left out of what labels say.
+	unlabelled []trace.Stretch
+	known      bool // labelled
 }
 
 type extraColumn struct {
@@ -115,6 +117,12 @@ func NewReader(r io.ReaderAt, size int64) (t *Reader, err error) {
 			return nil, fmt.Errorf("read Parquet: labels: %w", err)
 		}
 	}
+	if text, ok := f.Lookup(unlabelledKey); ok {
+		t.known = true
+		if err := json.Unmarshal([]byte(text), &t.unlabelled); err != nil {
+			return nil, fmt.Errorf("read Parquet: labels: %w", err)
+		}
+	}
 	for i := range t.texts {
 		t.texts[i] = make([]string, batch)
 	}
@@ -137,6 +145,9 @@ func (r *Reader) Report() trace.Report { return r.report }
 
 // Labels returns the trace's labels, and whether it is labelled at all.
 func (r *Reader) Labels() ([]trace.Label, bool) { return r.labels, r.known }
+
+// Unlabelled returns the stretches that labels say nothing of.
+func (r *Reader) Unlabelled() []trace.Stretch { return r.unlabelled }
 
 // Progress is how much of the file was read, 0 to 1.
 func (r *Reader) Progress() float64 {

@@ -12,12 +12,14 @@ import (
 	"github.com/quell-dev/quell/internal/trace"
 )
 
-// The keys of the file's metadata: the version of the format, and the labels as
-// a JSON list of trace.Label where the trace is labelled.
+// The keys of the file's metadata: the version of the format; where the trace is
+// labelled, its labels as a JSON list of trace.Label; and what is left out of that,
+// as one of trace.Stretch.
 const (
-	formatKey = "quell.trace"
-	labelsKey = "quell.labels"
-	version   = "1"
+	formatKey     = "quell.trace"
+	labelsKey     = "quell.labels"
+	unlabelledKey = "quell.unlabelled"
+	version       = "1"
 )
 
 const (
@@ -40,12 +42,13 @@ func Options() []parquet.WriterOption {
 // Writer writes samples as Parquet. Nothing can be read of it before Close. It
 // is not safe for use from several goroutines.
 type Writer struct {
-	w        *parquet.GenericWriter[Row]
-	samples  []sample.Sample
-	rows     []Row
-	values   []float64
-	labels   []trace.Label
-	labelled bool
+	w          *parquet.GenericWriter[Row]
+	samples    []sample.Sample
+	rows       []Row
+	values     []float64
+	labels     []trace.Label
+	unlabelled []trace.Stretch
+	labelled   bool
 }
 
 // NewWriter returns a Writer to w, which stays the caller's to close.
@@ -97,6 +100,17 @@ func (w *Writer) Labels(labels ...trace.Label) error {
 	return nil
 }
 
+// Unlabelled says that the trace is labelled, but for stretches.
+func (w *Writer) Unlabelled(stretches ...trace.Stretch) error {
+	for i := range stretches {
+		if err := stretches[i].Check(); err != nil {
+			return err
+		}
+	}
+	w.unlabelled, w.labelled = append(w.unlabelled, stretches...), true
+	return nil
+}
+
 // Close writes what is left, and the file's end.
 func (w *Writer) Close() error {
 	if err := w.flush(); err != nil {
@@ -108,6 +122,13 @@ func (w *Writer) Close() error {
 			return fmt.Errorf("write labels: %w", err)
 		}
 		w.w.SetKeyValueMetadata(labelsKey, string(text))
+	}
+	if len(w.unlabelled) > 0 {
+		text, err := json.Marshal(w.unlabelled)
+		if err != nil {
+			return fmt.Errorf("write labels: %w", err)
+		}
+		w.w.SetKeyValueMetadata(unlabelledKey, string(text))
 	}
 	if err := w.w.Close(); err != nil {
 		return fmt.Errorf("write trace as Parquet: %w", err)
