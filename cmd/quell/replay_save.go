@@ -30,7 +30,7 @@ func save(name string) (*saved, error) {
 		w := parquet.NewWriter(f)
 		return &saved{f, w.Write, w.Labels, w.Unlabelled, w.Close}, nil
 	}
-	w := trace.NewWriter(f, sample.AllExtras()...)
+	w := trace.NewWriter(f, sample.AllExtras()...).Served()
 	return &saved{f, w.Write, w.Labels, w.Unlabelled, w.Flush}, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/trace"
 )
 
 // Row is a sample as it stands in a file, in the order of its columns. Its
@@ -42,6 +43,8 @@ type Row struct {
 	NetResent     *float64 `parquet:"net_resent"`
 	NetQueued     *float64 `parquet:"net_queued"`
 	StolenShare   *float64 `parquet:"stolen_share"`
+
+	Served *string `parquet:"served"` // JSON, as in a trace (trace.AppendServed); null if it was not counted
 }
 
 // extra is the field of an extra; nil for one that has no column.
@@ -99,6 +102,10 @@ func (r *Row) Set(s *sample.Sample, values []float64) []float64 {
 		Signal: string(s.Signal), Variant: s.Variant, Class: s.Class.String(), CPU: s.CPU, Coverage: s.Coverage, Flags: int32(s.Flags)}
 	if !math.IsNaN(float64(s.Cost)) {
 		r.Cost = &s.Cost
+	}
+	if s.Served != nil {
+		text := string(trace.AppendServed(nil, s.Served))
+		r.Served = &text
 	}
 	if s.Extras.Len() == 0 {
 		return values

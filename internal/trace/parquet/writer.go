@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 
 	"github.com/parquet-go/parquet-go"
 
@@ -70,6 +71,9 @@ func (w *Writer) Write(s *sample.Sample) error {
 		}
 	}
 	w.samples = append(w.samples, *s)
+	if s.Served != nil {
+		w.samples[len(w.samples)-1].Served = slices.Clone(s.Served)
+	}
 	if len(w.samples) < batch {
 		return nil
 	}
