@@ -93,12 +93,12 @@ func TestRowGroups(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	var want []sample.Sample
 	var b bytes.Buffer
-	w := parquet.NewGenericWriter[Row](&b, parquet.MaxRowsPerRowGroup(100), parquet.PageBufferSize(64))
+	w := parquet.NewGenericWriter[tracedRow](&b, parquet.MaxRowsPerRowGroup(100), parquet.PageBufferSize(64))
 	for range 777 {
 		want = append(want, random(r))
-		var row Row
-		row.Set(&want[len(want)-1], make([]float64, 0, 16))
-		if _, err := w.Write([]Row{row}); err != nil {
+		var row tracedRow
+		row.set(&want[len(want)-1], make([]float64, 0, 16))
+		if _, err := w.Write([]tracedRow{row}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -243,12 +243,12 @@ func TestDamage(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	var all []sample.Sample
 	var b bytes.Buffer
-	w := parquet.NewGenericWriter[Row](&b, parquet.Compression(&parquet.Zstd), parquet.MaxRowsPerRowGroup(60))
+	w := parquet.NewGenericWriter[tracedRow](&b, parquet.Compression(&parquet.Zstd), parquet.MaxRowsPerRowGroup(60))
 	for range 300 {
 		all = append(all, random(r))
-		var row Row
-		row.Set(&all[len(all)-1], make([]float64, 0, 16))
-		if _, err := w.Write([]Row{row}); err != nil {
+		var row tracedRow
+		row.set(&all[len(all)-1], make([]float64, 0, 16))
+		if _, err := w.Write([]tracedRow{row}); err != nil {
 			t.Fatal(err)
 		}
 	}

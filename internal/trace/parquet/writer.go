@@ -43,9 +43,9 @@ func Options() []parquet.WriterOption {
 // Writer writes samples as Parquet. Nothing can be read of it before Close. It
 // is not safe for use from several goroutines.
 type Writer struct {
-	w          *parquet.GenericWriter[Row]
+	w          *parquet.GenericWriter[tracedRow]
 	samples    []sample.Sample
-	rows       []Row
+	rows       []tracedRow
 	values     []float64
 	labels     []trace.Label
 	unlabelled []trace.Stretch
@@ -55,8 +55,8 @@ type Writer struct {
 // NewWriter returns a Writer to w, which stays the caller's to close.
 func NewWriter(w io.Writer) *Writer {
 	extras := len(sample.AllExtras())
-	return &Writer{w: parquet.NewGenericWriter[Row](w, Options()...), samples: make([]sample.Sample, 0, batch),
-		rows: make([]Row, batch), values: make([]float64, 0, batch*extras)}
+	return &Writer{w: parquet.NewGenericWriter[tracedRow](w, Options()...), samples: make([]sample.Sample, 0, batch),
+		rows: make([]tracedRow, batch), values: make([]float64, 0, batch*extras)}
 }
 
 // Write adds one sample. One that could not be read back is refused with
@@ -83,7 +83,7 @@ func (w *Writer) Write(s *sample.Sample) error {
 func (w *Writer) flush() error {
 	w.values = w.values[:0]
 	for i := range w.samples {
-		w.values = w.rows[i].Set(&w.samples[i], w.values)
+		w.values = w.rows[i].set(&w.samples[i], w.values)
 	}
 	_, err := w.w.Write(w.rows[:len(w.samples)])
 	w.samples = w.samples[:0]
