@@ -154,6 +154,41 @@ func (p *page) causes(all []replay.CauseShares) {
 	t.write(p)
 }
 
+// RulesText writes what several rules made of the same recording, as tables in
+// Markdown: all of it, and of a labelled one by cause.
+func RulesText(w io.Writer, all []*Replay) error {
+	var b strings.Builder
+	b.WriteString("| rule | samples | outliers | incidents | accusations | precision | recall | top-1 |\n|---|---|---|---|---|---|---|---|\n")
+	scored := false
+	for _, r := range all {
+		n := &r.Summary
+		cells := []string{"", "-", "-", "-"}
+		if r.Score != nil {
+			cells, scored = causeRow(&replay.CauseShares{Shares: r.Score.Shares}), true
+		}
+		fmt.Fprintf(&b, "| `%s` | %d | %d | %d | %d | %s |\n", n.Rule, n.Samples, n.Outliers, n.Incidents, n.Accusations, strings.Join(cells[1:], " | "))
+	}
+	if scored {
+		fmt.Fprintf(&b, "\n| rule | %s |\n|---|---|---|---|---|\n", strings.Join(causeHead, " | "))
+		for _, r := range all {
+			if r.Score == nil {
+				continue
+			}
+			for i := range r.Score.ByCause {
+				fmt.Fprintf(&b, "| `%s` | %s |\n", r.Summary.Rule, strings.Join(causeRow(&r.Score.ByCause[i]), " | "))
+			}
+		}
+	}
+	if len(all) > 0 && len(all[0].Notes) > 0 {
+		b.WriteString("\n")
+		for _, note := range all[0].Notes {
+			b.WriteString("- " + note + "\n")
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
 // byImportance puts jobs that something was found of first, then the largest.
 func byImportance(all []replay.Job) []replay.Job {
 	list := slices.Clone(all)
