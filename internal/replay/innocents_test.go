@@ -166,7 +166,7 @@ func TestInnocentsComeAndGo(t *testing.T) {
 	// Also if it is the only one that is taken.
 	in = innocents(t, 1, 1, recordedBy(60, map[sample.TaskName]func(int) (float64, float64){
 		"/stays": steady(0.1, 1), "/comes": func(n int) (float64, float64) {
-			if n >= 20 && n < 40 {
+			if n < 10 || n >= 40 && n < 50 {
 				return 1, 1
 			}
 			return 0, 0

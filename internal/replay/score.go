@@ -120,8 +120,8 @@ func Episodes(labels []trace.Label) []Episode {
 }
 
 // stretch is a part of the recording for one victim: an episode, what was nobody's
-// doing, or what is left out. The greater kind is what an accusation is about if it
-// is about two alike.
+// doing, or what is left out. A victim's are listed by kind: an accusation that is
+// about two alike is about the last.
 type stretch struct {
 	from, to sample.Millis
 	kind     stretchKind
@@ -145,8 +145,8 @@ type sufferer struct {
 
 // about returns which stretch a statement is about, and whether it is right: of
 // those that overlap the time from the anomaly's beginning to the statement, one in
-// which it is right goes before the others, then the one with most of that time.
-// −1: it is about none.
+// which it is right goes before the others, then the one with most of that time, then
+// the last. −1: it is about none.
 func about(all []stretch, suspect sample.TaskName, s Statement) (at int, right bool) {
 	at = -1
 	most := sample.Millis(-1)
@@ -159,7 +159,7 @@ func about(all []stretch, suspect sample.TaskName, s Statement) (at int, right b
 		is := slices.ContainsFunc(st.labels, func(l trace.Label) bool {
 			return l.Antagonist == suspect && l.From <= s.At && s.Began <= l.To
 		})
-		if at >= 0 && (right && !is || right == is && (shared < most || shared == most && st.kind < all[at].kind)) {
+		if at >= 0 && (right && !is || right == is && shared < most) {
 			continue
 		}
 		at, right, most = i, is, shared

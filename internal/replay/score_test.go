@@ -97,7 +97,7 @@ func TestOneIncidentOfSeveralEpisodes(t *testing.T) {
 		{Victim: "/v", Antagonist: "/a", From: 3005, To: 4000, Cause: "llc"},
 		{Victim: "/v", From: 4500, To: 4600, Cause: "phase"},
 	}
-	left := []trace.Stretch{{Victim: "/v", From: 4005, To: 4400}, {Victim: "/w", From: 0, To: 10000}}
+	left := []trace.Stretch{{Victim: "/v", From: 4005, To: 4400}, {Victim: "/v", From: 4500, To: 4600}, {Victim: "/w", From: 0, To: 10000}}
 	for _, c := range []struct {
 		name string
 		said map[sample.TaskName][]Statement // by suspect

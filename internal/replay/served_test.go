@@ -14,7 +14,7 @@ import (
 func TestServedAreTasks(t *testing.T) {
 	p := New(byDefault(t, detect.Quell))
 	served := []sample.Served{{By: "/b", Time: 3, Fair: 0.5}, {By: detect.OutsideName, Time: 2}, {By: "/a", Time: 1}, {By: "/gone", Time: 0.5}}
-	var keys [3][]sample.TaskKey
+	var keys [40][]sample.TaskKey
 	for at := range keys {
 		add := func(name sample.TaskName, served ...sample.Served) {
 			p.Add(&sample.Sample{TS: sample.Millis(at+1) * minute, Machine: "m", Job: sample.JobName(name), Task: name, Signal: sample.RunQ, Coverage: 1,
@@ -27,6 +27,9 @@ func TestServedAreTasks(t *testing.T) {
 		iv := p.machines["m"].streams[0].interval
 		if iv.Len() != 4 {
 			t.Fatalf("%d readings", iv.Len())
+		}
+		if n := len(p.machines["m"].served); n != 5 {
+			t.Fatalf("%d are held as served in an interval with 5", n)
 		}
 		a, victim, b := iv.Reading(0), iv.Reading(1), iv.Reading(2)
 		gone := victim.Served[3].By
@@ -53,8 +56,8 @@ func TestServedAreTasks(t *testing.T) {
 		}
 	}
 	// Nobody mentions it any more: it is forgotten.
-	for at := range 40 {
-		p.Add(&sample.Sample{TS: sample.Millis(at+10) * minute, Machine: "m", Task: "/a", Signal: sample.RunQ, Coverage: 1, CPU: 1, Cost: 1})
+	for at := range 80 {
+		p.Add(&sample.Sample{TS: sample.Millis(at+50) * minute, Machine: "m", Task: "/a", Signal: sample.RunQ, Coverage: 1, CPU: 1, Cost: 1})
 	}
 	if m := p.machines["m"]; len(m.tasks) != 1 || len(m.order) != 1 {
 		t.Errorf("%d tasks are known, %d in order", len(m.tasks), len(m.order))
