@@ -172,7 +172,7 @@ func openTrace(c *config.Agent, p *agent.Parts) (func() error, error) {
 		return nil, daemon.Usage(fmt.Errorf("open trace: %w", err))
 	}
 	buf := bufio.NewWriter(f)
-	w := trace.NewWriter(buf, sample.AllExtras()...)
+	w := trace.NewWriter(buf, sample.AllExtras()...).Served()
 	p.Record = w.Write
 	return func() error { return errors.Join(w.Flush(), buf.Flush(), f.Close()) }, nil
 }

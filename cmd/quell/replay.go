@@ -28,6 +28,10 @@ import (
 // replaying is what the flags of quell replay say.
 type replaying struct {
 	rule, columns, specs, sane, out, save string
+	rules                                 []string
+	innocents                             []string
+	innocentsColumns                      string
+	innocentsTasks                        int
 	byTask                                bool
 	leastSamples, workers, limit          int
 	leastCPU                              float64
@@ -47,17 +51,28 @@ counters as Prometheus JSON, Rezolus' Parquet, or with --columns any other CSV; 
 and zstd are read as they are, and - is standard input. Several files are played one
 after the other. docs/replay.md describes all of it.
 
-With --json every incident is a line, and the last line is the summary.`,
+--rules plays the recording by several rules and prints a table of them. --innocents
+lays tasks of another recording beside those of every machine, to see whether they
+are accused.
+
+With --json every incident is a line, and the last line is the summary; with --rules
+there is a summary a line.`,
 		Example: `  quell replay trace.csv
   quell replay --rule cpi2 --json trace.parquet | tail -1 | jq .accusations
   quell replay --step 3s --specs whole --by-task prom_response.json.gz
   quell replay --columns google2011 part-00000-of-00500.csv.gz
   quell replay --out report.html trace.csv
+  quell replay --rules all labelled.csv.gz
+  quell replay --innocents prom_response.json.gz --innocents-tasks 5 labelled.csv.gz
   quell replay --save trace.parquet trace.csv.gz`,
 		RunE: func(cmd *cobra.Command, files []string) error { return a.runReplay(cmd, &f, files) },
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.rule, "rule", string(detect.Default), "rule that detects: "+names(detect.Rules()))
+	flags.StringSliceVar(&f.rules, "rules", nil, "rules to compare, or all: a table instead of incidents")
+	flags.StringArrayVar(&f.innocents, "innocents", nil, "lay tasks of this recording beside those of every machine (may be repeated)")
+	flags.IntVar(&f.innocentsTasks, "innocents-tasks", 10, "how many of each such recording, those with the most CPU usage")
+	flags.StringVar(&f.innocentsColumns, "innocents-columns", "", "what the columns of such a CSV are that is no trace (as --columns)")
 	flags.StringVar(&f.columns, "columns", "", "what a CSV's columns are: a YAML file, or "+strings.Join(slices.Sorted(maps.Keys(recording.Maps())), ", "))
 	flags.StringVar(&f.specs, "specs", "learn", "learn: on the way, as an agent does; whole: out of the whole recording first")
 	flags.BoolVar(&f.byTask, "by-task", false, "a spec for each task instead of each job")
@@ -73,14 +88,17 @@ With --json every incident is a line, and the last line is the summary.`,
 		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 	}
 	complete("rule", strings.Split(names(detect.Rules()), ", "))
+	complete("rules", append([]string{"all"}, strings.Split(names(detect.Rules()), ", ")...))
 	complete("specs", []string{"learn", "whole"})
-	_ = cmd.RegisterFlagCompletionFunc("columns", cobra.FixedCompletions(slices.Sorted(maps.Keys(recording.Maps())), cobra.ShellCompDirectiveDefault))
+	for _, flag := range []string{"columns", "innocents-columns"} {
+		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(slices.Sorted(maps.Keys(recording.Maps())), cobra.ShellCompDirectiveDefault))
+	}
 	return a.withJSON(cmd)
 }
 
 // options turns flags into replay's.
-func (f *replaying) options(changed func(string) bool) (replay.Options, error) {
-	o, err := replay.Default(detect.Rule(f.rule))
+func (f *replaying) options(rule string, changed func(string) bool) (replay.Options, error) {
+	o, err := replay.Default(detect.Rule(rule))
 	if err != nil {
 		return o, &usageError{fmt.Errorf("--rule: %w", err), "see `quell replay --help`"}
 	}
@@ -116,56 +134,16 @@ func (f *replaying) options(changed func(string) bool) (replay.Options, error) {
 }
 
 func (a *app) runReplay(cmd *cobra.Command, f *replaying, files []string) error {
-	o, err := f.options(cmd.Flags().Changed)
+	p := &projector{app: a, flags: f, files: files, changed: cmd.Flags().Changed}
+	if err := p.load(cmd.Context()); err != nil {
+		return err
+	}
+	if len(f.rules) > 0 {
+		return a.compareRules(cmd.Context(), p)
+	}
+	r, err := p.play(cmd.Context(), f.rule)
 	if err != nil {
 		return err
-	}
-	var columns *recording.Columns
-	if f.columns != "" {
-		if columns, err = recording.LoadColumns(f.columns); err != nil {
-			return columnsError(err)
-		}
-	}
-	if f.specs == "whole" && slices.Contains(files, "-") {
-		return &usageError{errors.New("--specs whole reads the recording twice, which standard input cannot be"), "write it to a file first"}
-	}
-	reel := func(what string) *reel {
-		return &reel{app: a, files: files, options: recording.Options{Columns: columns}, what: what}
-	}
-	if f.specs == "whole" {
-		learner := replay.NewLearner(&o)
-		if err := each(cmd.Context(), reel("learning"), learner.Add); err != nil {
-			return err
-		}
-		o.Specs = learner.Specs(o.Spec.MinSamples)
-	}
-	o.Costs = f.out != ""
-	film := reel("replaying")
-	if f.save != "" {
-		if film.save, err = save(f.save); err != nil {
-			return err
-		}
-	}
-	result, err := replay.Run(cmd.Context(), film, o, f.workers)
-	if err := errors.Join(err, film.close()); err != nil {
-		return err
-	}
-	if err := film.save.close(film.labels, film.labelled); err != nil {
-		return err
-	}
-	r := &report.Replay{Result: result}
-	if labels, labelled := film.labels, film.labelled; labelled {
-		score := replay.Judge(labels, result.Accusations, o.Policy.Calm)
-		r.Score = &score
-	}
-	r.Summary = result.Summary(r.Score)
-	r.Summary.Rows, r.Summary.Bad = film.rows, film.bad
-	r.Notes = film.notes
-	if result.Late > 0 {
-		r.Notes = append(r.Notes, fmt.Sprintf("rows skipped that are not in order of time: %d; sort the recording", result.Late))
-	}
-	if result.UnknownSignal > 0 {
-		r.Notes = append(r.Notes, fmt.Sprintf("rows skipped of a signal that quell does not know: %d", result.UnknownSignal))
 	}
 	if f.out != "" {
 		if err := writeFile(f.out, func(w io.Writer) error { return report.ReplayHTML(w, r, a.style()) }); err != nil {
@@ -176,6 +154,39 @@ func (a *app) runReplay(cmd *cobra.Command, f *replaying, files []string) error 
 		return a.replayJSON(r)
 	}
 	return report.ReplayText(a.out, r, f.limit, a.style())
+}
+
+// compareRules plays the same by several rules.
+func (a *app) compareRules(ctx context.Context, p *projector) error {
+	f := p.flags
+	if f.out != "" || f.save != "" {
+		return &usageError{errors.New("--rules goes neither with --out nor with --save"), "play one --rule for those"}
+	}
+	if slices.Contains(p.files, "-") {
+		return &usageError{errors.New("--rules reads the recording for each rule, which standard input cannot be"), "write it to a file first"}
+	}
+	rules := f.rules
+	if slices.Equal(rules, []string{"all"}) {
+		rules = strings.Split(names(detect.Rules()), ", ")
+	}
+	var all []*report.Replay
+	for _, rule := range rules {
+		r, err := p.play(ctx, rule)
+		if err != nil {
+			return err
+		}
+		all = append(all, r)
+	}
+	if !a.json {
+		return report.RulesText(a.out, all)
+	}
+	e := json.NewEncoder(a.out)
+	for _, r := range all {
+		if err := e.Encode(r.Summary); err != nil {
+			return fmt.Errorf("write JSON: %w", err)
+		}
+	}
+	return nil
 }
 
 func columnsError(err error) error {
@@ -229,7 +240,8 @@ type reel struct {
 	files   []string
 	options recording.Options
 	what    string
-	save    *saved // nil: nobody
+	save    *saved          // nil: nobody
+	splice  *replay.Splicer // nil: without innocents
 
 	at       int // file
 	open     *recording.Recording
@@ -238,6 +250,7 @@ type reel struct {
 	rows     int
 	bad      int
 	labels   []trace.Label
+	left     []trace.Stretch // unlabelled
 	labelled bool
 	notes    []string
 }
@@ -258,6 +271,9 @@ func (r *reel) Next() ([]sample.Sample, error) {
 		r.read += len(some)
 		r.show()
 		if err != io.EOF {
+			if r.splice != nil && err == nil {
+				some, err = r.splice.Add(some)
+			}
 			return some, errors.Join(err, r.save.add(some))
 		}
 		if err := r.close(); err != nil {
@@ -279,6 +295,7 @@ func (r *reel) close() error {
 	r.rows, r.bad = r.rows+rep.Rows, r.bad+rep.Bad
 	labels, labelled := open.Labels()
 	r.labels, r.labelled = append(r.labels, labels...), r.labelled || labelled
+	r.left = append(r.left, open.Unlabelled()...)
 	if rep.Bad > 0 {
 		r.notes = append(r.notes, fmt.Sprintf("%s: bad rows skipped: %d: %s", filepath.Base(name), rep.Bad, strings.Join(rep.Reasons, "; ")))
 	}

@@ -17,6 +17,7 @@ type saved struct {
 	file   *os.File
 	write  func(*sample.Sample) error
 	labels func(...trace.Label) error
+	left   func(...trace.Stretch) error
 	end    func() error
 }
 
@@ -27,10 +28,10 @@ func save(name string) (*saved, error) {
 	}
 	if filepath.Ext(name) == ".parquet" {
 		w := parquet.NewWriter(f)
-		return &saved{f, w.Write, w.Labels, w.Close}, nil
+		return &saved{f, w.Write, w.Labels, w.Unlabelled, w.Close}, nil
 	}
-	w := trace.NewWriter(f, sample.AllExtras()...)
-	return &saved{f, w.Write, w.Labels, w.Flush}, nil
+	w := trace.NewWriter(f, sample.AllExtras()...).Served()
+	return &saved{f, w.Write, w.Labels, w.Unlabelled, w.Flush}, nil
 }
 
 // add writes samples; nothing is saved by nobody.
@@ -47,13 +48,13 @@ func (s *saved) add(some []sample.Sample) error {
 }
 
 // close writes the labels, if what was read has them, and the end.
-func (s *saved) close(labels []trace.Label, labelled bool) error {
+func (s *saved) close(labels []trace.Label, left []trace.Stretch, labelled bool) error {
 	if s == nil {
 		return nil
 	}
 	var err error
 	if labelled {
-		err = s.labels(labels...)
+		err = errors.Join(s.labels(labels...), s.left(left...))
 	}
 	if err = errors.Join(err, s.end(), s.file.Close()); err != nil {
 		return fmt.Errorf("save trace: %w", err)

@@ -96,7 +96,7 @@ func TestCorpus(t *testing.T) {
 			if report := r.Report(); report.Bad > 0 || result.Late > 0 || !labelled || result.Judged == 0 {
 				t.Errorf("%s: %+v, %d late, labelled %t, %d samples judged", name, report, result.Late, labelled, result.Judged)
 			}
-			s := Judge(labels, result.Accusations, o.Policy.Calm)
+			s := Judge(labels, r.Unlabelled(), result.Accusations)
 			all.add(result, &s)
 			halves[half(name)].add(result, &s)
 			if v.off != nil {
@@ -107,12 +107,10 @@ func TestCorpus(t *testing.T) {
 			since := func(at int64) string {
 				return (time.Duration(at-int64(result.From)) * time.Millisecond).Round(time.Second).String()
 			}
-			for _, a := range result.Accusations {
+			for _, a := range s.Verdicts {
 				verdict := "right"
-				for _, w := range s.Wrong {
-					if w == a {
-						verdict = "WRONG"
-					}
+				if !a.Right {
+					verdict = "WRONG"
 				}
 				fmt.Fprintf(&b, "  %s %s by %s accuses %s at %s (%.2f)\n", verdict, a.Victim, a.Signal, a.Suspect, since(int64(a.At)), a.Correlation)
 			}

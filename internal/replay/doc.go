@@ -5,5 +5,6 @@
 //
 // What is recorded cannot answer: nobody is capped, and incidents say what would
 // have been done. A Player takes samples in order of time for each machine; its
-// memory grows with machines, tasks and incidents, not with samples.
+// memory grows with machines, tasks, incidents and findings that accuse, not with
+// samples.
 package replay

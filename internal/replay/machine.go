@@ -23,6 +23,7 @@ type machine struct {
 	cursor   int
 	swept    sample.Millis
 	seq      uint64
+	served   []detect.Served // of the interval's samples
 }
 
 // stream is one signal's interval while it is collected.
@@ -55,7 +56,7 @@ func (p *Player) machine(name string) *machine {
 		if p.options.Specs == nil {
 			c.History = spec.NewHistory(p.options.Spec)
 		}
-		m = &machine{name: name, player: p, pipeline: pipeline.New(c), tasks: map[sample.TaskName]*task{}, at: math.MinInt64}
+		m = &machine{name: name, player: p, pipeline: pipeline.New(c), tasks: map[sample.TaskName]*task{}, at: math.MinInt64, served: []detect.Served{}}
 		p.machines[name] = m
 	}
 	return m
@@ -81,8 +82,32 @@ func (m *machine) add(s *sample.Sample) {
 		st.interval = m.pipeline.Begin(st.signal, s.TS, m.player.options.Sampling)
 	}
 	v := m.view(s, index)
-	st.interval.Add(&v.Subject, pipeline.Of(s))
+	measured := pipeline.Of(s)
+	if s.Served != nil {
+		measured.Served = m.serve(s.Served, s.TS)
+	}
+	st.interval.Add(&v.Subject, measured)
 	st.of = append(st.of, v)
+}
+
+// serve finds the tasks that were served. A name may come before its own row, or
+// have none in this interval.
+func (m *machine) serve(all []sample.Served, at sample.Millis) []detect.Served {
+	start := len(m.served)
+	for i := range all {
+		s := &all[i]
+		by := detect.Outside().Key
+		if s.By != detect.OutsideName {
+			t := m.tasks[s.By]
+			if t == nil {
+				t = m.create(sample.Task{Name: s.By})
+				m.order = append(m.order, t)
+			}
+			t.seen, by = at, t.who.Key
+		}
+		m.served = append(m.served, detect.Served{By: by, Time: s.Time, Fair: s.Fair})
+	}
+	return m.served[start:len(m.served):len(m.served)]
 }
 
 func (m *machine) stream(s *sample.Sample) (*stream, int) {
@@ -136,12 +161,10 @@ func (m *machine) view(s *sample.Sample, index int) *view {
 func (m *machine) task(s *sample.Sample) *task {
 	t := m.tasks[s.Task]
 	if t == nil {
-		m.seq++
-		t = &task{who: sample.Task{Key: sample.TaskKey{Inode: m.seq}, Name: s.Task, Job: s.Job, Class: s.Class}}
+		t = m.create(sample.Task{Name: s.Task, Job: s.Job, Class: s.Class})
 		if s.Task == detect.OutsideName {
 			t.who = detect.Outside()
 		}
-		m.tasks[s.Task] = t
 	}
 	if i := slices.Index(m.order, t); i >= 0 {
 		m.cursor = i + 1
@@ -149,6 +172,15 @@ func (m *machine) task(s *sample.Sample) *task {
 		m.order = slices.Insert(m.order, min(m.cursor, len(m.order)), t)
 		m.cursor++
 	}
+	return t
+}
+
+// create makes a task known, whose key is the next.
+func (m *machine) create(who sample.Task) *task {
+	m.seq++
+	who.Key = sample.TaskKey{Inode: m.seq}
+	t := &task{who: who}
+	m.tasks[who.Name] = t
 	return t
 }
 
@@ -170,7 +202,7 @@ func (m *machine) flush(next sample.Millis) {
 		}
 		st.interval, st.of = nil, st.of[:0]
 	}
-	m.cursor = 0
+	m.cursor, m.served = 0, m.served[:0]
 	for m.pipeline.Analyse(at) {
 	}
 	m.pipeline.Pass(at, next)

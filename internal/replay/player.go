@@ -26,14 +26,28 @@ type Job struct {
 
 // Accusation is that of one suspect, the first of its list, in one incident.
 type Accusation struct {
-	Incident    string            `json:"incident"`
-	Machine     string            `json:"machine"`
-	Signal      sample.SignalName `json:"signal"`
-	Victim      sample.TaskName   `json:"victim"`
-	Suspect     sample.TaskName   `json:"suspect"`
-	Correlation float64           `json:"correlation"`
-	Began       sample.Millis     `json:"began"` // the anomaly
-	At          sample.Millis     `json:"at"`    // when it was made
+	Incident  string            `json:"incident"`
+	Machine   string            `json:"machine"`
+	Signal    sample.SignalName `json:"signal"`
+	Victim    sample.TaskName   `json:"victim"`
+	Suspect   sample.TaskName   `json:"suspect"`
+	Statement                   // the first
+	Again     []Statement       `json:"-"` // later ones of the same, by time
+}
+
+// Statement is a finding that names a suspect first.
+type Statement struct {
+	Correlation float64       `json:"correlation"`
+	Began       sample.Millis `json:"began"` // the anomaly
+	At          sample.Millis `json:"at"`    // when it was made
+}
+
+// each calls f with all statements, by time.
+func (a *Accusation) each(f func(Statement)) {
+	f(a.Statement)
+	for _, s := range a.Again {
+		f(s)
+	}
 }
 
 // Result is what came of a replay.
@@ -68,7 +82,7 @@ type Player struct {
 	machines map[string]*machine
 	last     *machine
 	jobs     map[sample.JobName]*Job
-	accused  map[accusation]bool
+	accused  map[accusation]int // index in the result's Accusations
 	pictures int
 	costs    *costs // nil: not asked for
 	result   Result
@@ -81,7 +95,7 @@ type accusation struct {
 
 // New returns a Player that has seen nothing.
 func New(o Options) *Player {
-	p := &Player{options: o, machines: map[string]*machine{}, jobs: map[sample.JobName]*Job{}, accused: map[accusation]bool{},
+	p := &Player{options: o, machines: map[string]*machine{}, jobs: map[sample.JobName]*Job{}, accused: map[accusation]int{},
 		result: Result{Rule: o.Detect.Rule}}
 	if o.Costs {
 		p.costs = newCosts()
@@ -120,9 +134,11 @@ func (r *Result) order() {
 	slices.SortStableFunc(r.Incidents, func(a, b *incident.Record) int {
 		return cmp.Or(cmp.Compare(a.Opened, b.Opened), cmp.Compare(a.Machine, b.Machine), cmp.Compare(a.ID, b.ID))
 	})
-	slices.SortStableFunc(r.Accusations, func(a, b Accusation) int {
-		return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.Machine, b.Machine), cmp.Compare(a.Victim, b.Victim), cmp.Compare(a.Suspect, b.Suspect))
-	})
+	slices.SortStableFunc(r.Accusations, func(a, b Accusation) int { return compareAccusations(&a, &b) })
+}
+
+func compareAccusations(a, b *Accusation) int {
+	return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.Machine, b.Machine), cmp.Compare(a.Victim, b.Victim), cmp.Compare(a.Suspect, b.Suspect))
 }
 
 // Merge takes in what another Player found on other machines.
@@ -207,15 +223,18 @@ func (p *Player) found(m *machine, f *pipeline.Finding) {
 	if first.Name == detect.OutsideName {
 		return // no task is accused
 	}
+	said := Statement{first.Correlation, f.First, f.At}
 	k := accusation{m.name, f.Incident, first.Key}
-	if p.accused[k] {
+	if i, again := p.accused[k]; again {
+		a := &p.result.Accusations[i]
+		a.Again = append(a.Again, said)
 		return
 	}
-	p.accused[k] = true
+	p.accused[k] = len(p.result.Accusations)
 	p.job(f.Victim.Job).Accusing++
 	p.job(first.Job).Accused++
 	p.result.Accusations = append(p.result.Accusations, Accusation{Incident: f.Incident, Machine: m.name, Signal: f.Signal,
-		Victim: f.Victim.Name, Suspect: first.Name, Correlation: first.Correlation, Began: f.First, At: f.At})
+		Victim: f.Victim.Name, Suspect: first.Name, Statement: said})
 }
 
 // closed keeps an incident as it ended.

@@ -87,7 +87,7 @@ func TestAntagonistIsAccused(t *testing.T) {
 	if len(r.Accusations) != 3 || r.Machines != 3 || r.From != minute || r.To != 200*minute {
 		t.Fatalf("%d machines, %d to %d, %+v", r.Machines, r.From, r.To, r.Accusations)
 	}
-	s := Judge(labels, r.Accusations, 0)
+	s := Judge(labels, nil, r.Accusations)
 	if s.Precision.Value() != 1 || s.Recall.Value() != 1 || s.Top1.Value() != 1 || s.After[0] < 2*time.Minute || s.After[2] > 15*time.Minute {
 		t.Errorf("%+v", s)
 	}

@@ -3,6 +3,7 @@ package replay
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/quell-dev/quell/internal/sample"
@@ -24,23 +25,56 @@ func shareOf(k, n int) Share {
 	return Share{k, n, low, high}
 }
 
-// Score is how often a labelled recording's accusations were right.
+// Score is how often a labelled recording's accusations were right. docs/replay.md
+// defines the three shares.
 type Score struct {
-	// Precision: of the accusations, those of an antagonist of the victim's
-	// while it hurt it.
+	Shares
+	// ByCause are the same by the causes of the stretches that accusations and
+	// episodes are of: by name, Outside last.
+	ByCause []CauseShares
+	// After are the times from an episode's beginning to the first right
+	// accusation, ascending.
+	After []time.Duration
+	// Verdicts are the accusations that were judged, by time.
+	Verdicts []Verdict
+	// Missed are the episodes without a right accusation.
+	Missed []Episode
+	// LeftOut are accusations in stretches of which it is not known what was true.
+	LeftOut int
+}
+
+// Shares are the shares that a recording is scored by.
+type Shares struct {
+	// Precision: of the accusations, those that were right.
 	Precision Share
 	// Recall: of the episodes, those in which an antagonist was accused.
 	Recall Share
 	// Top1: of the episodes in which anybody was accused, those in which the
 	// first accused was an antagonist.
 	Top1 Share
-	// After are the times from an episode's beginning to the first right
-	// accusation, ascending.
-	After []time.Duration
-	// Wrong are the accusations that were not right.
-	Wrong []Accusation
-	// Missed are the episodes without a right accusation.
-	Missed []Episode
+}
+
+// CauseShares are those of one cause, a label's word for it. Several at once are
+// joined by "+"; "" is that of labels that name none.
+type CauseShares struct {
+	Cause string
+	Shares
+}
+
+// Outside is the cause of accusations that are about no labelled stretch.
+const Outside = "none"
+
+// Verdict is an accusation in one stretch, as it was made there first, and whether
+// that was right.
+type Verdict struct {
+	Accusation
+	Right bool
+	Cause string // of the stretch
+}
+
+// Wrong are the accusations that were not right.
+func (s *Score) Wrong() []Verdict {
+	return slices.DeleteFunc(slices.Clone(s.Verdicts), func(v Verdict) bool { return v.Right })
 }
 
 // Episode is a stretch in which a victim suffered from one or several others.
@@ -54,10 +88,13 @@ type Episode struct {
 	labels      []trace.Label
 }
 
-// Episodes joins labels of one victim that are no more than gap apart: what
-// would be one incident is one episode (Policy.Calm). Labels without an
-// antagonist, what was nobody's doing, make none.
-func Episodes(labels []trace.Label, gap time.Duration) []Episode {
+func (e *Episode) cause() string { return strings.Join(slices.Sorted(slices.Values(e.Causes)), "+") }
+
+// Episodes are the labels, each one of its own; those of one victim that overlap
+// in time are one with several antagonists, any of whom is right. Labels that only
+// touch do not overlap. Labels without an antagonist, what was nobody's doing, make
+// none.
+func Episodes(labels []trace.Label) []Episode {
 	all := slices.DeleteFunc(slices.Clone(labels), func(l trace.Label) bool { return l.Antagonist == "" })
 	slices.SortFunc(all, func(a, b trace.Label) int {
 		return cmp.Or(cmp.Compare(a.Machine, b.Machine), cmp.Compare(a.Victim, b.Victim), cmp.Compare(a.From, b.From),
@@ -66,7 +103,7 @@ func Episodes(labels []trace.Label, gap time.Duration) []Episode {
 	var episodes []Episode
 	for _, l := range all {
 		n := len(episodes) - 1
-		if n < 0 || episodes[n].Machine != l.Machine || episodes[n].Victim != l.Victim || episodes[n].To.Add(gap) < l.From {
+		if n < 0 || episodes[n].Machine != l.Machine || episodes[n].Victim != l.Victim || l.From >= episodes[n].To && l.From > episodes[n].From {
 			episodes = append(episodes, Episode{Machine: l.Machine, Victim: l.Victim, From: l.From, To: l.To})
 			n++
 		}
@@ -82,51 +119,184 @@ func Episodes(labels []trace.Label, gap time.Duration) []Episode {
 	return episodes
 }
 
-// Judge holds accusations against labels. An accusation is about the time from
-// its anomaly's beginning until it was made, so one made shortly after an
-// episode of what happened in it is right. Labels make episodes by gap.
-func Judge(labels []trace.Label, accusations []Accusation, gap time.Duration) Score {
+// stretch is a part of the recording for one victim: an episode, what was nobody's
+// doing, or what is left out. A victim's are listed by kind: an accusation that is
+// about two alike is about the last.
+type stretch struct {
+	from, to sample.Millis
+	kind     stretchKind
+	cause    string
+	labels   []trace.Label // an episode's
+	episode  int           // its index
+}
+
+type stretchKind uint8
+
+const (
+	leftOut stretchKind = iota
+	nobodys
+	episode
+)
+
+type sufferer struct {
+	machine string
+	victim  sample.TaskName
+}
+
+// about returns which stretch a statement is about, and whether it is right: of
+// those that overlap the time from the anomaly's beginning to the statement, one in
+// which it is right goes before the others, then the one with most of that time, then
+// the last. −1: it is about none.
+func about(all []stretch, suspect sample.TaskName, s Statement) (at int, right bool) {
+	at = -1
+	most := sample.Millis(-1)
+	for i := range all {
+		st := &all[i]
+		shared := min(s.At, st.to) - max(s.Began, st.from)
+		if shared < 0 {
+			continue
+		}
+		is := slices.ContainsFunc(st.labels, func(l trace.Label) bool {
+			return l.Antagonist == suspect && l.From <= s.At && s.Began <= l.To
+		})
+		if at >= 0 && (right && !is || right == is && shared < most) {
+			continue
+		}
+		at, right, most = i, is, shared
+	}
+	return at, right
+}
+
+// Judge holds accusations against labels; left are stretches in which nothing is
+// right or wrong. An accusation is about the time from its anomaly's beginning until
+// it was made, so one made shortly after an episode of what happened in it is right.
+// A suspect of an incident counts once, and again in each stretch that begins while
+// the incident goes on to name it; outside of all stretches it counts if it was not
+// counted before: saying on what was right is no accusation of its own.
+func Judge(labels []trace.Label, left []trace.Stretch, accusations []Accusation) Score {
 	var s Score
-	right := 0
-	for _, a := range accusations {
-		if slices.ContainsFunc(labels, func(l trace.Label) bool {
-			return l.Antagonist == a.Suspect && l.Victim == a.Victim && l.Machine == a.Machine && l.From <= a.At && a.Began <= l.To
-		}) {
-			right++
-		} else {
-			s.Wrong = append(s.Wrong, a)
+	episodes := Episodes(labels)
+	stretches := map[sufferer][]stretch{}
+	add := func(machine string, victim sample.TaskName, st stretch) {
+		k := sufferer{machine, victim}
+		stretches[k] = append(stretches[k], st)
+	}
+	for _, l := range left {
+		add(l.Machine, l.Victim, stretch{from: l.From, to: l.To})
+	}
+	for _, l := range labels {
+		if l.Antagonist == "" {
+			add(l.Machine, l.Victim, stretch{from: l.From, to: l.To, kind: nobodys, cause: l.Cause})
 		}
 	}
-	s.Precision = shareOf(right, len(accusations))
-	episodes := Episodes(labels, gap)
-	named, first, firstRight := 0, 0, 0
-	for _, e := range episodes {
-		var anybody, found bool
-		for _, a := range accusations { // by time
-			if a.Machine != e.Machine || a.Victim != e.Victim || a.At < e.From || a.Began > e.To {
-				continue
+	for i := range episodes {
+		e := &episodes[i]
+		add(e.Machine, e.Victim, stretch{from: e.From, to: e.To, kind: episode, cause: e.cause(), labels: e.labels, episode: i})
+	}
+
+	of := make([][]Verdict, len(episodes))
+	counts := tallies{}
+	type place struct {
+		stretch int
+		right   bool
+	}
+	for i := range accusations {
+		a := &accusations[i]
+		there := stretches[sufferer{a.Machine, a.Victim}]
+		seen := map[place]bool{}
+		counted := false
+		a.each(func(said Statement) {
+			at, right := about(there, a.Suspect, said)
+			if seen[place{at, right}] || at < 0 && counted {
+				return
 			}
-			is := slices.ContainsFunc(e.labels, func(l trace.Label) bool { return l.Antagonist == a.Suspect && l.From <= a.At && a.Began <= l.To })
-			if !anybody {
-				anybody = true
-				first++
-				if is {
-					firstRight++
+			seen[place{at, right}] = true
+			v := Verdict{Accusation: *a, Right: right, Cause: Outside}
+			v.Statement, v.Again = said, nil
+			if at >= 0 {
+				st := &there[at]
+				if st.kind == leftOut {
+					s.LeftOut++
+					return
+				}
+				if v.Cause = st.cause; st.kind == episode {
+					of[st.episode] = append(of[st.episode], v)
 				}
 			}
-			if is && !found {
-				found = true
-				named++
-				s.After = append(s.After, a.At.Sub(e.From))
-			}
+			counted = true
+			s.Verdicts = append(s.Verdicts, v)
+			counts.of(v.Cause).precision.add(right)
+		})
+	}
+	slices.SortStableFunc(s.Verdicts, compareVerdicts)
+	for i := range episodes {
+		e, made := &episodes[i], of[i]
+		slices.SortStableFunc(made, compareVerdicts)
+		c := counts.of(e.cause())
+		if len(made) > 0 {
+			c.top1.add(made[0].Right)
 		}
-		if !found {
-			s.Missed = append(s.Missed, e)
+		first := slices.IndexFunc(made, func(v Verdict) bool { return v.Right })
+		c.recall.add(first >= 0)
+		if first >= 0 {
+			s.After = append(s.After, made[first].At.Sub(e.From))
+		} else {
+			s.Missed = append(s.Missed, *e)
 		}
 	}
 	slices.Sort(s.After)
-	s.Recall, s.Top1 = shareOf(named, len(episodes)), shareOf(firstRight, first)
+	s.Shares, s.ByCause = counts.shares()
 	return s
+}
+
+func compareVerdicts(a, b Verdict) int { return compareAccusations(&a.Accusation, &b.Accusation) }
+
+// tallies count verdicts and episodes by cause.
+type tallies map[string]*causeTally
+
+type causeTally struct{ precision, recall, top1 ratio }
+
+type ratio struct{ k, n int }
+
+func (r *ratio) add(yes bool) {
+	if r.n++; yes {
+		r.k++
+	}
+}
+
+func (r *ratio) plus(o ratio) { r.k, r.n = r.k+o.k, r.n+o.n }
+
+func (t tallies) of(cause string) *causeTally {
+	if t[cause] == nil {
+		t[cause] = &causeTally{}
+	}
+	return t[cause]
+}
+
+func (t *causeTally) shares() Shares {
+	return Shares{shareOf(t.precision.k, t.precision.n), shareOf(t.recall.k, t.recall.n), shareOf(t.top1.k, t.top1.n)}
+}
+
+// shares are those of all causes together, and of each.
+func (t tallies) shares() (Shares, []CauseShares) {
+	var all causeTally
+	var causes []CauseShares
+	for cause, c := range t {
+		all.precision.plus(c.precision)
+		all.recall.plus(c.recall)
+		all.top1.plus(c.top1)
+		causes = append(causes, CauseShares{cause, c.shares()})
+	}
+	slices.SortFunc(causes, func(a, b CauseShares) int {
+		outside := func(c CauseShares) int {
+			if c.Cause == Outside {
+				return 1
+			}
+			return 0
+		}
+		return cmp.Or(outside(a)-outside(b), cmp.Compare(a.Cause, b.Cause))
+	})
+	return all.shares(), causes
 }
 
 // Median is the median time to detection with the bounds of its 95 % interval

@@ -26,6 +26,18 @@ type Summary struct {
 	Recall    *ShareJSON `json:"recall,omitempty"`
 	Top1      *ShareJSON `json:"top1,omitempty"`
 	After     *AfterJSON `json:"time_to_detection,omitempty"`
+	// ByCause are the shares by the labels' causes; "none" is outside all labels.
+	ByCause []CauseJSON `json:"by_cause,omitempty"`
+	// LeftOut are accusations in stretches of which it is not known what was true.
+	LeftOut int `json:"left_out,omitempty"`
+}
+
+// CauseJSON are the shares of one cause.
+type CauseJSON struct {
+	Cause     string     `json:"cause"`
+	Precision *ShareJSON `json:"precision"`
+	Recall    *ShareJSON `json:"recall"`
+	Top1      *ShareJSON `json:"top1"`
 }
 
 // ShareJSON is a share; without a value, of none.
@@ -65,6 +77,10 @@ func (r *Result) Summary(score *Score) Summary {
 		return s
 	}
 	s.Precision, s.Recall, s.Top1 = score.Precision.json(), score.Recall.json(), score.Top1.json()
+	for _, c := range score.ByCause {
+		s.ByCause = append(s.ByCause, CauseJSON{c.Cause, c.Precision.json(), c.Recall.json(), c.Top1.json()})
+	}
+	s.LeftOut = score.LeftOut
 	if median, low, high, ok := score.Median(); ok {
 		s.After = &AfterJSON{median.Seconds(), low.Seconds(), high.Seconds(), len(score.After)}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/replay"
@@ -45,6 +46,9 @@ func ReplayText(w io.Writer, r *Replay, incidents int, s Style) error {
 	}
 	for _, f := range scored(r.Score) {
 		p.fact(f[0], f[1])
+	}
+	if r.Score != nil {
+		p.causes(r.Score.ByCause)
 	}
 	p.jobs(r.Result.Jobs)
 	if err := p.flush(w); err != nil {
@@ -103,10 +107,86 @@ func scored(s *replay.Score) (facts [][2]string) {
 		}
 		facts = append(facts, [2]string{of.name, text})
 	}
+	if s.LeftOut > 0 {
+		facts = append(facts, [2]string{"left out", fmt.Sprintf("%s in stretches of which it is not known what was true", plural(s.LeftOut, "accusation"))})
+	}
 	if median, low, high, ok := s.Median(); ok {
 		facts = append(facts, [2]string{"after", fmt.Sprintf("%s [%s, %s] until the right one is accused (median of %d)", span(median), span(low), span(high), len(s.After))})
 	}
 	return facts
+}
+
+var causeHead = []string{"cause", "precision", "recall", "top-1"}
+
+// causeRow is a cause's row, in the order of causeHead.
+func causeRow(c *replay.CauseShares) []string {
+	row := []string{c.Cause}
+	if c.Cause == "" {
+		row[0] = "(not said)"
+	}
+	for _, of := range []replay.Share{c.Precision, c.Recall, c.Top1} {
+		text := "-"
+		if of.N > 0 {
+			text = fmt.Sprintf("%d of %d, %.3f [%.3f, %.3f]", of.K, of.N, of.Value(), of.Low, of.High)
+		}
+		row = append(row, text)
+	}
+	return row
+}
+
+// causes writes the shares by the labels' causes.
+func (p *page) causes(all []replay.CauseShares) {
+	if len(all) == 0 {
+		return
+	}
+	p.line("")
+	var t table
+	for _, head := range causeHead {
+		t.columns = append(t.columns, column{head: strings.ToUpper(head)})
+	}
+	for i := range all {
+		var cells []cell
+		for _, text := range causeRow(&all[i]) {
+			cells = append(cells, cell{text: text})
+		}
+		t.row(cells...)
+	}
+	t.write(p)
+}
+
+// RulesText writes what several rules made of the same recording, as tables in
+// Markdown: all of it, and of a labelled one by cause.
+func RulesText(w io.Writer, all []*Replay) error {
+	var b strings.Builder
+	b.WriteString("| rule | samples | outliers | incidents | accusations | precision | recall | top-1 |\n|---|---|---|---|---|---|---|---|\n")
+	scored := false
+	for _, r := range all {
+		n := &r.Summary
+		cells := []string{"", "-", "-", "-"}
+		if r.Score != nil {
+			cells, scored = causeRow(&replay.CauseShares{Shares: r.Score.Shares}), true
+		}
+		fmt.Fprintf(&b, "| `%s` | %d | %d | %d | %d | %s |\n", n.Rule, n.Samples, n.Outliers, n.Incidents, n.Accusations, strings.Join(cells[1:], " | "))
+	}
+	if scored {
+		fmt.Fprintf(&b, "\n| rule | %s |\n|---|---|---|---|---|\n", strings.Join(causeHead, " | "))
+		for _, r := range all {
+			if r.Score == nil {
+				continue
+			}
+			for i := range r.Score.ByCause {
+				fmt.Fprintf(&b, "| `%s` | %s |\n", r.Summary.Rule, strings.Join(causeRow(&r.Score.ByCause[i]), " | "))
+			}
+		}
+	}
+	if len(all) > 0 && len(all[0].Notes) > 0 {
+		b.WriteString("\n")
+		for _, note := range all[0].Notes {
+			b.WriteString("- " + note + "\n")
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
 }
 
 // byImportance puts jobs that something was found of first, then the largest.

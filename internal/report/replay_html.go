@@ -96,7 +96,7 @@ func (s Style) document(r *Replay) document {
 		facts.Rows = append(facts.Rows, []string{"note", note})
 	}
 	d := document{Title: "quell replay: rule " + string(n.Rule), Heading: "Replay by rule " + string(n.Rule), Facts: facts, Sections: []chapter{s.incidentChapter(r)}}
-	for _, c := range []chapter{s.wrongChapter(r.Score), s.costChapter(r.Result.Costs), jobChapter(r.Result.Jobs)} {
+	for _, c := range []chapter{causeChapter(r.Score), s.wrongChapter(r.Score), s.costChapter(r.Result.Costs), jobChapter(r.Result.Jobs)} {
 		if len(c.Exhibits) > 0 {
 			d.Sections = append(d.Sections, c)
 		}
@@ -288,15 +288,29 @@ func jobChapter(all []replay.Job) chapter {
 	return c
 }
 
+// causeChapter has the shares of a labelled recording by cause.
+func causeChapter(score *replay.Score) chapter {
+	c := chapter{ID: "causes", Title: "By cause"}
+	if score == nil || len(score.ByCause) == 0 {
+		return c
+	}
+	t := sheet{Caption: "How often accusations were right, by the labels' causes, with 95 % intervals; none is outside all labels", Head: causeHead}
+	for i := range score.ByCause {
+		t.Rows = append(t.Rows, causeRow(&score.ByCause[i]))
+	}
+	c.Exhibits = []exhibit{{Table: t}}
+	return c
+}
+
 // wrongChapter lists every wrong case of a labelled recording.
 func (s Style) wrongChapter(score *replay.Score) chapter {
 	c := chapter{ID: "wrong", Title: "Wrong and missed"}
 	if score == nil {
 		return c
 	}
-	wrong := sheet{Caption: "Accusations that were not right", Head: []string{"made", "machine", "victim", "accused", "correlation", "incident"}}
-	for _, a := range score.Wrong {
-		wrong.Rows = append(wrong.Rows, []string{s.instant(a.At), a.Machine, string(a.Victim), string(a.Suspect), fmt.Sprintf("%.2f", a.Correlation), a.Incident})
+	wrong := sheet{Caption: "Accusations that were not right", Head: []string{"made", "machine", "victim", "accused", "correlation", "cause", "incident"}}
+	for _, a := range score.Wrong() {
+		wrong.Rows = append(wrong.Rows, []string{s.instant(a.At), a.Machine, string(a.Victim), string(a.Suspect), fmt.Sprintf("%.2f", a.Correlation), a.Cause, a.Incident})
 	}
 	missed := sheet{Caption: "Episodes without a right accusation", Head: []string{"from", "to", "machine", "victim", "antagonists", "causes"}}
 	for _, m := range score.Missed {

@@ -38,7 +38,7 @@ func played(t *testing.T) *Replay {
 		add(at, "<script>alert(1)</script>", sample.Batch, used, math.NaN())
 	}
 	r := &Replay{Result: p.Finish(), Notes: []string{"a note"}}
-	score := replay.Judge([]trace.Label{{Machine: "m", Victim: "/web", Antagonist: "/nobody", From: 1, To: 2}}, r.Result.Accusations, 0)
+	score := replay.Judge([]trace.Label{{Machine: "m", Victim: "/web", Antagonist: "/nobody", From: 1, To: 2, Cause: "cache"}}, nil, r.Result.Accusations)
 	r.Score = &score
 	r.Summary = r.Result.Summary(r.Score)
 	return r
@@ -59,7 +59,7 @@ func TestReplayHTML(t *testing.T) {
 			t.Errorf("the page has %q", bad)
 		}
 	}
-	for _, want := range []string{"usage of /&lt;script&gt;", "What jobs cost", "GEV", "Episodes without a right accusation", "Accusations that were not right", "a note", "threshold"} {
+	for _, want := range []string{"usage of /&lt;script&gt;", "What jobs cost", "GEV", "Episodes without a right accusation", "Accusations that were not right", "a note", "threshold", "By cause", "<td>0 of 1, 0.000 [0.000, 0.975]</td>"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page has no %q", want)
 		}
@@ -81,7 +81,7 @@ func TestReplayText(t *testing.T) {
 	if err := ReplayText(&b, r, 1, Style{}); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"accusations 1", "precision   0.000", "recall      0.000 [0.000, 0.975]: 0 of 1", "top-1       none of none", "note        a note", "latency-sensitive", "neighbour"} {
+	for _, want := range []string{"accusations 1", "precision   0.000", "recall      0.000 [0.000, 0.975]: 0 of 1", "top-1       none of none", "cache  -                             0 of 1, 0.000 [0.000, 0.975]  -\n", "none   0 of 1, 0.000 [0.000, 0.975]  -", "note        a note", "latency-sensitive", "neighbour"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("%q is not in\n%s", want, b.String())
 		}

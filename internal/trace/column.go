@@ -10,7 +10,7 @@ import (
 )
 
 // columns are the fixed ones in the order they are written; extras follow by
-// name.
+// name, and last the one of who was served.
 var columns = [...]string{"ts", "machine", "job", "task", "platform", "signal", "variant", "class",
 	"cpu", "cost", "coverage", "flags"}
 
@@ -27,6 +27,7 @@ const (
 	colCost
 	colCoverage
 	colFlags
+	colServed
 	colExtra // and colExtra+e for extra e
 )
 
@@ -39,6 +40,9 @@ func columnOf(name string) (int, bool) {
 			return i, true
 		}
 	}
+	if name == ServedColumn {
+		return colServed, true
+	}
 	for _, e := range sample.AllExtras() {
 		if e.String() == name {
 			return colExtra + int(e), true
@@ -48,8 +52,11 @@ func columnOf(name string) (int, bool) {
 }
 
 func columnName(col int) string {
-	if col < colExtra {
+	switch {
+	case col < len(columns):
 		return columns[col]
+	case col == colServed:
+		return ServedColumn
 	}
 	return sample.Extra(col - colExtra).String()
 }
@@ -96,6 +103,8 @@ func CheckValues(s *sample.Sample) error {
 		return fmt.Errorf("%w: coverage %v is not in 0..1", ErrSample, coverage)
 	case s.Class > sample.LatencySensitive:
 		return fmt.Errorf("%w: %v", ErrSample, s.Class)
+	case len(s.Served) > 0:
+		return checkServed(s.Served)
 	}
 	return nil
 }

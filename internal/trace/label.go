@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/quell-dev/quell/internal/sample"
 )
@@ -25,20 +26,38 @@ type Label struct {
 	Cause string `json:"cause,omitempty"`
 }
 
-// ErrLabel means that a label cannot be true.
+// Stretch is a part of a labelled trace in which it is not known whether a task
+// suffered, or too little to say: what is found of it there is neither right nor
+// wrong.
+type Stretch struct {
+	Machine string          `json:"machine,omitempty"`
+	Victim  sample.TaskName `json:"victim"`
+	From    sample.Millis   `json:"from"`
+	To      sample.Millis   `json:"to"`
+}
+
+// ErrLabel means that a label cannot be true, or a stretch cannot be one.
 var ErrLabel = errors.New("not a label")
 
 // Check says why a label cannot be in a trace; nil if it can.
 func (l *Label) Check() error {
-	switch {
-	case l.Victim == "":
-		return fmt.Errorf("%w: no victim", ErrLabel)
-	case l.Victim == l.Antagonist:
+	if l.Victim != "" && l.Victim == l.Antagonist {
 		return fmt.Errorf("%w: %s is its own antagonist", ErrLabel, l.Victim)
-	case l.To < l.From:
-		return fmt.Errorf("%w: it ends at %d before it begins at %d", ErrLabel, l.To, l.From)
 	}
-	for _, text := range [...]string{l.Machine, string(l.Victim), string(l.Antagonist), l.Cause} {
+	return checkStretch(l.Machine, l.Victim, l.From, l.To, string(l.Antagonist), l.Cause)
+}
+
+// Check says why a stretch cannot be in a trace; nil if it can.
+func (s *Stretch) Check() error { return checkStretch(s.Machine, s.Victim, s.From, s.To) }
+
+func checkStretch(machine string, victim sample.TaskName, from, to sample.Millis, others ...string) error {
+	switch {
+	case victim == "":
+		return fmt.Errorf("%w: no victim", ErrLabel)
+	case to < from:
+		return fmt.Errorf("%w: it ends at %d before it begins at %d", ErrLabel, to, from)
+	}
+	for _, text := range append(others, machine, string(victim)) {
 		if err := oneLine(text); err != nil {
 			return fmt.Errorf("%w: %w", ErrLabel, err)
 		}
@@ -46,12 +65,15 @@ func (l *Label) Check() error {
 	return nil
 }
 
-// A line that begins with # is a remark. These two are read: the first says
-// that the trace is labelled, and names the fields of the others.
+// A line that begins with # is a remark. These are read: the first says that the
+// trace is labelled, and names the fields of labels.
 const (
-	remark      = "#"
-	labelHeader = "#labels: machine,victim,antagonist,from,to,cause"
-	labelPrefix = "#label: "
+	remark        = "#"
+	labelFields   = "machine,victim,antagonist,from,to,cause"
+	stretchFields = "machine,victim,from,to"
+	labelHeader   = "#labels: " + labelFields
+	labelPrefix   = "#label: "
+	stretchPrefix = "#unlabelled: "
 )
 
 func (l *Label) append(b []byte) []byte {
@@ -61,18 +83,41 @@ func (l *Label) append(b []byte) []byte {
 	b = appendField(b, string(l.Victim))
 	b = append(b, ',')
 	b = appendField(b, string(l.Antagonist))
-	b = append(b, ',')
-	b = strconv.AppendInt(b, int64(l.From), 10)
-	b = append(b, ',')
-	b = strconv.AppendInt(b, int64(l.To), 10)
+	b = appendSpan(b, l.From, l.To)
 	b = append(b, ',')
 	b = appendField(b, l.Cause)
 	return append(b, '\n')
 }
 
+func (s *Stretch) append(b []byte) []byte {
+	b = append(b, stretchPrefix...)
+	b = appendField(b, s.Machine)
+	b = append(b, ',')
+	b = appendField(b, string(s.Victim))
+	b = appendSpan(b, s.From, s.To)
+	return append(b, '\n')
+}
+
+func appendSpan(b []byte, from, to sample.Millis) []byte {
+	b = append(b, ',')
+	b = strconv.AppendInt(b, int64(from), 10)
+	b = append(b, ',')
+	return strconv.AppendInt(b, int64(to), 10)
+}
+
 // Labels says that the trace is labelled, and gives labels. They may come
 // anywhere in a trace, also after the samples that they are about.
-func (w *Writer) Labels(labels ...Label) error {
+func (w *Writer) Labels(labels ...Label) error { return remarks(w, labels) }
+
+// Unlabelled says that the trace is labelled, but for stretches. They may come
+// anywhere in a trace.
+func (w *Writer) Unlabelled(stretches ...Stretch) error { return remarks(w, stretches) }
+
+func remarks[T any, P interface {
+	*T
+	Check() error
+	append([]byte) []byte
+}](w *Writer, all []T) error {
 	b := w.line[:0]
 	if !w.headed {
 		b = w.header(b)
@@ -80,12 +125,13 @@ func (w *Writer) Labels(labels ...Label) error {
 	if !w.labelled {
 		b = append(append(b, labelHeader...), '\n')
 	}
-	for i := range labels {
-		if err := labels[i].Check(); err != nil {
+	for i := range all {
+		one := P(&all[i])
+		if err := one.Check(); err != nil {
 			return err
 		}
 		start := len(b)
-		if b = labels[i].append(b); len(b)-start > maxLine {
+		if b = one.append(b); len(b)-start > maxLine {
 			return fmt.Errorf("%w: %w", ErrLabel, ErrLong)
 		}
 	}
@@ -100,34 +146,54 @@ func (w *Writer) Labels(labels ...Label) error {
 // all: one that is and has none is one in which nobody suffered.
 func (r *Reader) Labels() (labels []Label, labelled bool) { return r.labels, r.labelled }
 
+// Unlabelled returns the stretches met so far that labels say nothing of.
+func (r *Reader) Unlabelled() []Stretch { return r.unlabelled }
+
 // remark takes in a line that begins with #.
 func (r *Reader) remark(line []byte) error {
 	if string(line) == labelHeader {
 		r.labelled = true
 		return nil
 	}
-	text, ok := bytes.CutPrefix(line, []byte(labelPrefix))
-	if !ok {
-		return nil
-	}
-	if !r.rows.split(text) || len(r.rows.fields) != 6 {
-		return fmt.Errorf("%w: want machine,victim,antagonist,from,to,cause", ErrLabel)
-	}
-	l := Label{Machine: r.intern(r.rows.fields[0]), Victim: sample.TaskName(r.intern(r.rows.fields[1])),
-		Antagonist: sample.TaskName(r.intern(r.rows.fields[2])), Cause: r.intern(r.rows.fields[5])}
-	for i, at := range [...]*sample.Millis{3: &l.From, 4: &l.To} {
-		if at == nil {
-			continue
-		}
-		ms, err := strconv.ParseInt(string(r.rows.fields[i]), 10, 64)
+	if text, ok := bytes.CutPrefix(line, []byte(labelPrefix)); ok {
+		f, from, to, err := r.span(text, labelFields, 3)
 		if err != nil {
-			return fmt.Errorf("%w: %w", ErrLabel, err)
+			return err
 		}
-		*at = sample.Millis(ms)
+		l := Label{Machine: r.intern(f[0]), Victim: sample.TaskName(r.intern(f[1])), Antagonist: sample.TaskName(r.intern(f[2])),
+			From: from, To: to, Cause: r.intern(f[5])}
+		if err := l.Check(); err != nil {
+			return err
+		}
+		r.labels, r.labelled = append(r.labels, l), true
 	}
-	if err := l.Check(); err != nil {
-		return err
+	if text, ok := bytes.CutPrefix(line, []byte(stretchPrefix)); ok {
+		f, from, to, err := r.span(text, stretchFields, 2)
+		if err != nil {
+			return err
+		}
+		s := Stretch{Machine: r.intern(f[0]), Victim: sample.TaskName(r.intern(f[1])), From: from, To: to}
+		if err := s.Check(); err != nil {
+			return err
+		}
+		r.unlabelled, r.labelled = append(r.unlabelled, s), true
 	}
-	r.labels, r.labelled = append(r.labels, l), true
 	return nil
+}
+
+// span cuts a remark into the fields that want names, of which two from the at-th
+// on are times.
+func (r *Reader) span(text []byte, want string, at int) (fields [][]byte, from, to sample.Millis, err error) {
+	if !r.rows.split(text) || len(r.rows.fields) != strings.Count(want, ",")+1 {
+		return nil, 0, 0, fmt.Errorf("%w: want %s", ErrLabel, want)
+	}
+	fields = r.rows.fields
+	for i, t := range [...]*sample.Millis{&from, &to} {
+		ms, err := strconv.ParseInt(string(fields[at+i]), 10, 64)
+		if err != nil {
+			return nil, 0, 0, fmt.Errorf("%w: %w", ErrLabel, err)
+		}
+		*t = sample.Millis(ms)
+	}
+	return fields, from, to, nil
 }

@@ -19,7 +19,8 @@ func TestLabels(t *testing.T) {
 	var b bytes.Buffer
 	w := NewWriter(&b)
 	s := sample.Sample{TS: 5, Task: "/a", Signal: "cpi", Coverage: 1}
-	for _, step := range []error{w.Labels(want[0]), w.Write(&s), w.Labels(want[1]), w.Write(&s), w.Flush()} {
+	left := []Stretch{{Machine: "m,1", Victim: "/a \"b\"", From: -5, To: 7}, {Victim: "#c", From: 8, To: 8}}
+	for _, step := range []error{w.Unlabelled(left[0]), w.Labels(want[0]), w.Write(&s), w.Labels(want[1]), w.Unlabelled(left[1]), w.Write(&s), w.Flush()} {
 		if step != nil {
 			t.Fatal(step)
 		}
@@ -36,6 +37,9 @@ func TestLabels(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" || !labelled || n != 2 || r.Report().Bad != 0 {
 		t.Errorf("%d samples, labelled %v, %+v\n%s\n%s", n, labelled, r.Report(), diff, b.String())
 	}
+	if diff := cmp.Diff(left, r.Unlabelled()); diff != "" {
+		t.Error(diff)
+	}
 }
 
 func TestLabelled(t *testing.T) {
@@ -46,6 +50,10 @@ func TestLabelled(t *testing.T) {
 		labels     int
 		reasons    []string
 	}{
+		{"all but a stretch", head + "#unlabelled: m,/a,1,2\n", true, 0, nil},
+		{"wrong stretches", head + "#unlabelled: m,,1,2\n#unlabelled: m,/a,2,1\n#unlabelled: m,/a,1,x\n#unlabelled: m,/a,/b,1,2,io\n", false, 0, []string{
+			"line 2: not a label: no victim", "line 3: not a label: it ends at 1 before it begins at 2",
+			`line 4: not a label: strconv.ParseInt: parsing "x": invalid syntax`, "line 5: not a label: want machine,victim,from,to"}},
 		{"not labelled", head, false, 0, nil},
 		{"other remarks", "# by hand\n" + head + "#\n#labels\n", false, 0, nil},
 		{"labelled, and nobody suffered", head + labelHeader + "\n", true, 0, nil},
@@ -78,6 +86,11 @@ func TestWriterRefusesLabels(t *testing.T) {
 	w := NewWriter(failing{errors.New("disk full")})
 	for _, l := range []Label{{}, {Victim: "a\nb"}, {Victim: "a", From: 1}, {Victim: "a", Cause: strings.Repeat("x", maxLine)}} {
 		if err := w.Labels(l); !errors.Is(err, ErrLabel) {
+			t.Errorf("%.40v: %v", l, err)
+		}
+	}
+	for _, l := range []Stretch{{}, {Victim: "a", Machine: "m\n"}, {Victim: "a", From: 1}, {Victim: "a", Machine: strings.Repeat("x", maxLine)}} {
+		if err := w.Unlabelled(l); !errors.Is(err, ErrLabel) {
 			t.Errorf("%.40v: %v", l, err)
 		}
 	}

@@ -34,16 +34,19 @@ type Reader struct {
 	header []byte
 	cols   []int // by field: column, -1 unknown
 	names  map[string]string
+	served ServedReader
 	report Report
 
-	labels   []Label
-	labelled bool
+	labels     []Label
+	unlabelled []Stretch
+	labelled   bool
 }
 
 // NewReader reads the header. It fails with ErrHeader if a column that every
 // sample needs is missing or one is there twice.
 func NewReader(r io.Reader) (*Reader, error) {
 	t := &Reader{rows: NewRows(r, ','), names: map[string]string{}}
+	t.served.Intern = t.intern
 	line, err := t.rows.Next()
 	for err == nil && bytes.HasPrefix(line, []byte(remark)) {
 		if err := t.remark(line); err != nil {
@@ -174,6 +177,8 @@ func (r *Reader) set(s *sample.Sample, col int, f []byte) (err error) {
 		s.Coverage, err = float32Of(f)
 	case colFlags:
 		s.Flags, err = sample.ParseFlags(r.intern(f))
+	case colServed:
+		s.Served, err = r.served.Read(f)
 	default:
 		if len(f) == 0 {
 			return nil // not measured

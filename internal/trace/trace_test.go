@@ -35,6 +35,9 @@ func writeAll(t testing.TB, samples []sample.Sample, extras ...sample.Extra) []b
 	t.Helper()
 	var b bytes.Buffer
 	w := NewWriter(&b, extras...)
+	if slices.ContainsFunc(samples, func(s sample.Sample) bool { return s.Served != nil }) {
+		w.Served()
+	}
 	tracetest.WriteAll(t, w, samples)
 	if err := w.Flush(); err != nil {
 		t.Fatal(err)
@@ -96,6 +99,10 @@ func TestReader(t *testing.T) {
 	one := func(cost float32) []sample.Sample {
 		return []sample.Sample{{TS: 5, Task: "/a", Signal: "cpi", CPU: 0.5, Cost: cost, Coverage: 1}}
 	}
+	served := func(s sample.Sample, who ...sample.Served) sample.Sample {
+		s.Served = append([]sample.Served{}, who...)
+		return s
+	}
 	withCycles := func(s []sample.Sample) []sample.Sample { s[0].Extras.Set(sample.Cycles, 0); return s }
 	for _, c := range []struct {
 		name, text string
@@ -109,6 +116,10 @@ func TestReader(t *testing.T) {
 		{"a cost that was not measured", head + "5,/a,cpi,0.5,\n", one(nan), Report{Rows: 1}},
 		{"unknown columns", "ts,task,signal,cpu,cost,colour,\n5,/a,cpi,0.5,1.25,\"b,l\",x\n", one(1.25), Report{Rows: 1, Unknown: []string{"colour", ""}}},
 		{"an extra that is absent, and one that is 0", "ts,task,signal,cpu,cost,instructions,cycles\n5,/a,cpi,0.5,1.25,,0\n", withCycles(one(1.25)), Report{Rows: 1}},
+		{"who was served, not counted, nobody", "ts,task,signal,cpu,cost,served\n5,/a,cpi,0.5,1.25,\"[{\"\"by\"\":\"\"/b\"\",\"\"s\"\":0.5,\"\"fair\"\":0.25}]\"\n5,/a,cpi,0.5,1.25,\n5,/a,cpi,0.5,1.25,[]\n",
+			[]sample.Sample{served(one(1.25)[0], sample.Served{By: "/b", Time: 0.5, Fair: 0.25}), one(1.25)[0], served(one(1.25)[0])}, Report{Rows: 3}},
+		{"served that is none", "ts,task,signal,cpu,cost,served\n5,/a,cpi,0.5,1.25,x\n5,/a,cpi,0.5,1.25,\"[{\"\"by\"\":\"\"/b\"\",\"\"s\"\":-1}]\"\n5,/a,cpi,0.5,1.25,[{}]\n", nil, Report{Bad: 3,
+			Reasons: []string{"line 2: served: want a list of {by, s, fair}", "line 3: not a sample: /b was served for -1 s", "line 4: not a sample: served without a name"}}},
 		{"bad rows between good ones", head + "x,/a,cpi,1,1\n5,/a,cpi,0.5,1.25\n5,/a,cpi,0.5\n", one(1.25), Report{Rows: 1, Bad: 2,
 			Reasons: []string{`line 2: ts: strconv.ParseInt: parsing "x": invalid syntax`, "line 4: 4 fields, the header has 5"}}},
 		{"a torn quote takes only its own line", head + "5,\"/a,cpi,0.5,1\n5,/a,cpi,0.5,1.25\n", one(1.25), Report{Rows: 1, Bad: 1,
@@ -163,14 +174,20 @@ func TestWriterRefusesWhatCannotBeReadBack(t *testing.T) {
 	var b bytes.Buffer
 	w := NewWriter(&b, sample.Cycles)
 	for name, spoil := range map[string]func(*sample.Sample){
-		"no task":       func(s *sample.Sample) { s.Task = "" },
-		"line feed":     func(s *sample.Sample) { s.Machine = "a\nb" },
-		"NaN usage":     func(s *sample.Sample) { s.CPU = float32(math.NaN()) },
-		"infinite cost": func(s *sample.Sample) { s.Cost = float32(math.Inf(1)) },
-		"coverage 2":    func(s *sample.Sample) { s.Coverage = 2 },
-		"class 9":       func(s *sample.Sample) { s.Class = 9 },
-		"NaN extra":     func(s *sample.Sample) { s.Extras.Set(sample.Cycles, math.NaN()) },
-		"name too long": func(s *sample.Sample) { s.Variant = strings.Repeat("x", maxLine) },
+		"no task":          func(s *sample.Sample) { s.Task = "" },
+		"line feed":        func(s *sample.Sample) { s.Machine = "a\nb" },
+		"NaN usage":        func(s *sample.Sample) { s.CPU = float32(math.NaN()) },
+		"infinite cost":    func(s *sample.Sample) { s.Cost = float32(math.Inf(1)) },
+		"coverage 2":       func(s *sample.Sample) { s.Coverage = 2 },
+		"class 9":          func(s *sample.Sample) { s.Class = 9 },
+		"NaN extra":        func(s *sample.Sample) { s.Extras.Set(sample.Cycles, math.NaN()) },
+		"served nameless":  func(s *sample.Sample) { s.Served = []sample.Served{{Time: 1}} },
+		"served backwards": func(s *sample.Sample) { s.Served = []sample.Served{{By: "/b", Time: -1}} },
+		"served for ever":  func(s *sample.Sample) { s.Served = []sample.Served{{By: "/b", Time: math.Inf(1)}} },
+		"fair share of 2":  func(s *sample.Sample) { s.Served = []sample.Served{{By: "/b", Fair: 2}} },
+		"fair share NaN":   func(s *sample.Sample) { s.Served = []sample.Served{{By: "/b", Fair: math.NaN()}} },
+		"served line feed": func(s *sample.Sample) { s.Served = []sample.Served{{By: "/b\n"}} },
+		"name too long":    func(s *sample.Sample) { s.Variant = strings.Repeat("x", maxLine) },
 	} {
 		bad := good
 		spoil(&bad)

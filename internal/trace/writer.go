@@ -16,14 +16,23 @@ import (
 type Writer struct {
 	w                *bufio.Writer
 	extras           []sample.Extra
+	served           bool
 	headed, labelled bool
 	line             []byte
+	list             []byte // what the served column gets
 }
 
 // NewWriter returns a Writer that writes the fixed columns and one for each of
 // the given extras; other extras of a sample are left out.
 func NewWriter(w io.Writer, extras ...sample.Extra) *Writer {
 	return &Writer{w: bufio.NewWriterSize(w, 1<<16), extras: extras}
+}
+
+// Served adds the column of who was served, which is left out otherwise. It returns
+// the Writer and is for before the first row.
+func (w *Writer) Served() *Writer {
+	w.served = true
+	return w
 }
 
 // Write adds one row, and the header before the first. A sample that could not
@@ -62,6 +71,13 @@ func (w *Writer) Write(s *sample.Sample) error {
 		}
 		b = strconv.AppendFloat(b, v, 'g', -1, 64)
 	}
+	if w.served {
+		b = append(b, ',')
+		if s.Served != nil {
+			w.list = AppendServed(w.list[:0], s.Served)
+			b = appendField(b, string(w.list))
+		}
+	}
 	w.line = append(b, '\n')
 	if len(w.line) > maxLine {
 		return fmt.Errorf("%w: %w", ErrSample, ErrLong)
@@ -98,6 +114,10 @@ func (w *Writer) header(b []byte) []byte {
 	for _, e := range w.extras {
 		b = append(b, ',')
 		b = append(b, e.String()...)
+	}
+	if w.served {
+		b = append(b, ',')
+		b = append(b, ServedColumn...)
 	}
 	return append(b, '\n')
 }

@@ -133,6 +133,12 @@ func (t *Trace) add(f *result.Folder, s *study.Study, r *result.Run, rows []samp
 		jobs[p.Name()] = p.Workload.Name
 	}
 	from, to := sample.At(r.Start.Add(r.Window.From)), sample.At(r.Start.Add(r.Window.To))
+	named := map[sample.TaskName]sample.TaskName{} // by what the run called them
+	for _, one := range rows {
+		if task, ok := tasks[string(one.Job)]; ok {
+			named[one.Task] = task
+		}
+	}
 	for _, one := range rows {
 		task, ok := tasks[string(one.Job)]
 		if !ok || one.TS.Add(-period) < from || one.TS > to {
@@ -141,6 +147,12 @@ func (t *Trace) add(f *result.Folder, s *study.Study, r *result.Run, rows []samp
 		run.Samples++
 		if run.Left == "" {
 			one.Machine, one.Task, one.Job = s.Name, task, sample.JobName(jobs[string(one.Job)])
+			one.Served = slices.Clone(one.Served)
+			for k := range one.Served {
+				if task, ok := named[one.Served[k].By]; ok {
+					one.Served[k].By = task
+				}
+			}
 			t.Samples = append(t.Samples, one)
 		}
 	}
@@ -208,6 +220,9 @@ func (t *Trace) Write(w io.Writer) error {
 		}
 	}
 	out := trace.NewWriter(b, used...)
+	if slices.ContainsFunc(t.Samples, func(s sample.Sample) bool { return s.Served != nil }) {
+		out.Served()
+	}
 	err := out.Labels(t.Labels...)
 	for i := range t.Samples {
 		if err == nil {

@@ -263,6 +263,31 @@ func (c *column) some(n int, set func(i int, v float64)) error {
 	})
 }
 
+// texts calls set with the texts that n rows have, and their places.
+func (c *column) texts(n int, set func(i int, text []byte)) error {
+	return c.each(n, func(at, n int) bool {
+		if c.blank {
+			return true
+		}
+		for i := range n {
+			if c.null(i) {
+				continue
+			}
+			k := c.next
+			c.next++
+			switch {
+			case k < len(c.indexes) && uint(c.indexes[k]) < uint(len(c.names)):
+				set(at+i, []byte(c.names[c.indexes[k]]))
+			case k+1 < len(c.ends):
+				set(at+i, c.text[c.ends[k]:c.ends[k+1]])
+			default:
+				return false
+			}
+		}
+		return true
+	})
+}
+
 // whole fills dst with whole numbers; a null is the least of them.
 func (c *column) whole(dst []int64) error {
 	return c.each(len(dst), func(at, n int) bool {

@@ -93,12 +93,12 @@ func TestRowGroups(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	var want []sample.Sample
 	var b bytes.Buffer
-	w := parquet.NewGenericWriter[Row](&b, parquet.MaxRowsPerRowGroup(100), parquet.PageBufferSize(64))
+	w := parquet.NewGenericWriter[tracedRow](&b, parquet.MaxRowsPerRowGroup(100), parquet.PageBufferSize(64))
 	for range 777 {
 		want = append(want, random(r))
-		var row Row
-		row.Set(&want[len(want)-1], make([]float64, 0, 16))
-		if _, err := w.Write([]Row{row}); err != nil {
+		var row tracedRow
+		row.set(&want[len(want)-1], make([]float64, 0, 16))
+		if _, err := w.Write([]tracedRow{row}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -134,6 +134,25 @@ func TestLabels(t *testing.T) {
 	if err := w.Labels(trace.Label{Victim: "/a", Antagonist: "/a"}); !errors.Is(err, trace.ErrLabel) {
 		t.Errorf("its own antagonist: %v", err)
 	}
+	if err := w.Unlabelled(trace.Stretch{From: 1, To: 2}); !errors.Is(err, trace.ErrLabel) {
+		t.Errorf("a stretch without a victim: %v", err)
+	}
+}
+
+func TestUnlabelled(t *testing.T) {
+	want := []trace.Stretch{{Machine: "m", Victim: "/a", From: 1, To: 2}, {Victim: "/b", From: -3, To: 3}}
+	var b bytes.Buffer
+	w := NewWriter(&b)
+	if err := errors.Join(w.Unlabelled(want[0]), w.Unlabelled(want[1]), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	_, r := read(t, b.Bytes())
+	if diff := cmp.Diff(want, r.Unlabelled()); diff != "" {
+		t.Error(diff)
+	}
+	if labels, labelled := r.Labels(); !labelled || len(labels) != 0 {
+		t.Errorf("labelled %v, %v", labelled, labels)
+	}
 }
 
 // foreign is a sample as something else might have written it: columns in
@@ -146,6 +165,7 @@ type foreign struct {
 	Class  *string  `parquet:"class"`
 	Flags  *int64   `parquet:"flags"`
 	Cycles *int64   `parquet:"cycles"`
+	Served *string  `parquet:"served"`
 	Colour string   `parquet:"colour"`
 	TS     *int64   `parquet:"ts"`
 }
@@ -155,22 +175,23 @@ func at[T any](v T) *T { return &v }
 func TestFilesOfOthers(t *testing.T) {
 	var b bytes.Buffer
 	if err := parquet.Write(&b, []foreign{
-		{at(1.5), at("cpi"), at(0.25), at("/a"), at("batch"), at(int64(3)), at(int64(7)), "red", at(int64(5))},
-		{nil, at("cpi"), at(0.25), at("/a"), nil, nil, nil, "", at(int64(6))},
-		{at(1.5), at("cpi"), nil, at("/a"), nil, nil, nil, "", at(int64(7))},
-		{at(1.5), at("cpi"), at(1.), nil, nil, nil, nil, "", at(int64(8))},
-		{at(1.5), at("cpi"), at(1.), at("/a"), at("best"), nil, nil, "", at(int64(9))},
-		{at(1.5), at("cpi"), at(1.), at("/a"), nil, at(int64(99)), nil, "", at(int64(10))},
-		{at(1.5), at("cpi"), at(1.), at("/a\nb"), nil, nil, nil, "", at(int64(11))},
-		{at(1.5), at("cpi"), at(1.), at("/a"), nil, nil, nil, "", nil},
-		{at(2.5), at("cpi"), at(1.), at("/b"), nil, nil, at(int64(9)), "", at(int64(12))},
+		{at(1.5), at("cpi"), at(0.25), at("/a"), at("batch"), at(int64(3)), at(int64(7)), at(`[{"by":"/b","s":1.5}]`), "red", at(int64(5))},
+		{nil, at("cpi"), at(0.25), at("/a"), nil, nil, nil, at("[]"), "", at(int64(6))},
+		{at(1.5), at("cpi"), nil, at("/a"), nil, nil, nil, nil, "", at(int64(7))},
+		{at(1.5), at("cpi"), at(1.), nil, nil, nil, nil, nil, "", at(int64(8))},
+		{at(1.5), at("cpi"), at(1.), at("/a"), at("best"), nil, nil, nil, "", at(int64(9))},
+		{at(1.5), at("cpi"), at(1.), at("/a"), nil, at(int64(99)), nil, nil, "", at(int64(10))},
+		{at(1.5), at("cpi"), at(1.), at("/a\nb"), nil, nil, nil, nil, "", at(int64(11))},
+		{at(1.5), at("cpi"), at(1.), at("/a"), nil, nil, nil, nil, "", nil},
+		{at(1.5), at("cpi"), at(1.), at("/a"), nil, nil, nil, at("[{"), "", at(int64(11))},
+		{at(2.5), at("cpi"), at(1.), at("/b"), nil, nil, at(int64(9)), nil, "", at(int64(12))},
 	}); err != nil {
 		t.Fatal(err)
 	}
 	got, r := read(t, b.Bytes())
 	want := []sample.Sample{
-		{TS: 5, Task: "/a", Signal: "cpi", Class: sample.Batch, CPU: 0.25, Cost: 1.5, Coverage: 1, Flags: 3},
-		{TS: 6, Task: "/a", Signal: "cpi", CPU: 0.25, Cost: float32(math.NaN()), Coverage: 1},
+		{TS: 5, Task: "/a", Signal: "cpi", Class: sample.Batch, CPU: 0.25, Cost: 1.5, Coverage: 1, Flags: 3, Served: []sample.Served{{By: "/b", Time: 1.5}}},
+		{TS: 6, Task: "/a", Signal: "cpi", CPU: 0.25, Cost: float32(math.NaN()), Coverage: 1, Served: []sample.Served{}},
 		{TS: 12, Task: "/b", Signal: "cpi", CPU: 1, Cost: 2.5, Coverage: 1},
 	}
 	want[0].Extras.Set(sample.Cycles, 7)
@@ -178,7 +199,7 @@ func TestFilesOfOthers(t *testing.T) {
 	if diff := cmp.Diff(want, got, tracetest.Equal()); diff != "" {
 		t.Error(diff)
 	}
-	wantReport := trace.Report{Rows: 3, Bad: 6, Unknown: []string{"colour"}, Reasons: []string{"row 3: not a sample: cpu NaN", "row 4: not a sample: no task",
+	wantReport := trace.Report{Rows: 3, Bad: 7, Unknown: []string{"colour"}, Reasons: []string{"row 3: not a sample: cpu NaN", "row 4: not a sample: no task",
 		`row 5: class "best": want one of best-effort, batch, latency-sensitive`, "row 6: flags 99: not bits of a sample's", `row 7: not a sample: line end in "/a\nb"`}}
 	if diff := cmp.Diff(wantReport, r.Report()); diff != "" {
 		t.Error(diff)
@@ -222,12 +243,12 @@ func TestDamage(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	var all []sample.Sample
 	var b bytes.Buffer
-	w := parquet.NewGenericWriter[Row](&b, parquet.Compression(&parquet.Zstd), parquet.MaxRowsPerRowGroup(60))
+	w := parquet.NewGenericWriter[tracedRow](&b, parquet.Compression(&parquet.Zstd), parquet.MaxRowsPerRowGroup(60))
 	for range 300 {
 		all = append(all, random(r))
-		var row Row
-		row.Set(&all[len(all)-1], make([]float64, 0, 16))
-		if _, err := w.Write([]Row{row}); err != nil {
+		var row tracedRow
+		row.set(&all[len(all)-1], make([]float64, 0, 16))
+		if _, err := w.Write([]tracedRow{row}); err != nil {
 			t.Fatal(err)
 		}
 	}

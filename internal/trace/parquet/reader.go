@@ -40,12 +40,16 @@ type Reader struct {
 	cover  *column
 	flags  *column
 	extras []extraColumn
+	served *column
 
 	texts   [len(texts)][]string
 	times   []int64
 	numbers [4][]float64    // cpu, cost, coverage, flags
 	ready   []sample.Sample // read, not yet given out
 	buffer  []sample.Sample
+	lists   trace.ServedReader
+	listed  bool          // some of buffer have Served
+	wrong   map[int]error // by row of the batch: its served cannot be read
 	interns map[string]string
 	check   func(*sample.Sample) error
 	class   struct { // the newest that was parsed
@@ -54,7 +58,9 @@ type Reader struct {
 	}
 	report trace.Report
 	labels []trace.Label
-	known  bool // labelled
+	// unlabelled are left out of what labels say.
+	unlabelled []trace.Stretch
+	known      bool // labelled
 }
 
 type extraColumn struct {
@@ -94,6 +100,8 @@ func NewReader(r io.ReaderAt, size int64) (t *Reader, err error) {
 			t.extras = append(t.extras, extraColumn{e, c})
 		}
 	}
+	t.served, t.lists.Intern = open(trace.ServedColumn, false), t.intern
+	t.served.intern = func(b []byte) string { return string(b) } // hardly two are the same
 	rows := f.NumRows()
 	for _, g := range t.groups {
 		if rows -= g.NumRows(); g.NumRows() < 0 || rows < 0 {
@@ -112,6 +120,12 @@ func NewReader(r io.ReaderAt, size int64) (t *Reader, err error) {
 	if text, ok := f.Lookup(labelsKey); ok {
 		t.known = true
 		if err := json.Unmarshal([]byte(text), &t.labels); err != nil {
+			return nil, fmt.Errorf("read Parquet: labels: %w", err)
+		}
+	}
+	if text, ok := f.Lookup(unlabelledKey); ok {
+		t.known = true
+		if err := json.Unmarshal([]byte(text), &t.unlabelled); err != nil {
 			return nil, fmt.Errorf("read Parquet: labels: %w", err)
 		}
 	}
@@ -137,6 +151,9 @@ func (r *Reader) Report() trace.Report { return r.report }
 
 // Labels returns the trace's labels, and whether it is labelled at all.
 func (r *Reader) Labels() ([]trace.Label, bool) { return r.labels, r.known }
+
+// Unlabelled returns the stretches that labels say nothing of.
+func (r *Reader) Unlabelled() []trace.Stretch { return r.unlabelled }
 
 // Progress is how much of the file was read, 0 to 1.
 func (r *Reader) Progress() float64 {
@@ -265,11 +282,30 @@ func (r *Reader) fill(n int) (err error) {
 			return err
 		}
 	}
-	return nil
+	if r.listed {
+		for i := range r.buffer {
+			r.buffer[i].Served = nil
+		}
+		r.listed, r.wrong = false, nil
+	}
+	return r.served.texts(n, func(i int, text []byte) {
+		var err error
+		if r.buffer[i].Served, err = r.lists.Read(text); err != nil {
+			if r.wrong == nil {
+				r.wrong = map[int]error{}
+			}
+			r.wrong[i] = err
+		}
+		r.listed = true
+	})
 }
 
-// assemble makes the sample of the i-th row read; its extras are there already.
+// assemble makes the sample of the i-th row read; its extras and who was
+// served are there already.
 func (r *Reader) assemble(s *sample.Sample, i int) error {
+	if r.wrong != nil && r.wrong[i] != nil {
+		return fmt.Errorf("%s: %w", trace.ServedColumn, r.wrong[i])
+	}
 	class := r.texts[6][i]
 	if class != r.class.text {
 		is, err := sample.ParseClass(class)

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/trace"
 )
 
 // Row is a sample as it stands in a file, in the order of its columns. Its
@@ -42,6 +43,13 @@ type Row struct {
 	NetResent     *float64 `parquet:"net_resent"`
 	NetQueued     *float64 `parquet:"net_queued"`
 	StolenShare   *float64 `parquet:"stolen_share"`
+}
+
+// tracedRow is a row of a trace: what else writes Rows has not been told who was
+// served.
+type tracedRow struct {
+	Row
+	Served *string `parquet:"served"` // JSON, as in a trace (trace.AppendServed); null if it was not counted
 }
 
 // extra is the field of an extra; nil for one that has no column.
@@ -112,4 +120,14 @@ func (r *Row) Set(s *sample.Sample, values []float64) []float64 {
 		}
 	}
 	return values
+}
+
+// set is Row.Set with who was served.
+func (r *tracedRow) set(s *sample.Sample, values []float64) []float64 {
+	r.Served = nil
+	if s.Served != nil {
+		text := string(trace.AppendServed(nil, s.Served))
+		r.Served = &text
+	}
+	return r.Set(s, values)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 
 	"github.com/parquet-go/parquet-go"
 
@@ -12,12 +13,14 @@ import (
 	"github.com/quell-dev/quell/internal/trace"
 )
 
-// The keys of the file's metadata: the version of the format, and the labels as
-// a JSON list of trace.Label where the trace is labelled.
+// The keys of the file's metadata: the version of the format; where the trace is
+// labelled, its labels as a JSON list of trace.Label; and what is left out of that,
+// as one of trace.Stretch.
 const (
-	formatKey = "quell.trace"
-	labelsKey = "quell.labels"
-	version   = "1"
+	formatKey     = "quell.trace"
+	labelsKey     = "quell.labels"
+	unlabelledKey = "quell.unlabelled"
+	version       = "1"
 )
 
 const (
@@ -40,19 +43,20 @@ func Options() []parquet.WriterOption {
 // Writer writes samples as Parquet. Nothing can be read of it before Close. It
 // is not safe for use from several goroutines.
 type Writer struct {
-	w        *parquet.GenericWriter[Row]
-	samples  []sample.Sample
-	rows     []Row
-	values   []float64
-	labels   []trace.Label
-	labelled bool
+	w          *parquet.GenericWriter[tracedRow]
+	samples    []sample.Sample
+	rows       []tracedRow
+	values     []float64
+	labels     []trace.Label
+	unlabelled []trace.Stretch
+	labelled   bool
 }
 
 // NewWriter returns a Writer to w, which stays the caller's to close.
 func NewWriter(w io.Writer) *Writer {
 	extras := len(sample.AllExtras())
-	return &Writer{w: parquet.NewGenericWriter[Row](w, Options()...), samples: make([]sample.Sample, 0, batch),
-		rows: make([]Row, batch), values: make([]float64, 0, batch*extras)}
+	return &Writer{w: parquet.NewGenericWriter[tracedRow](w, Options()...), samples: make([]sample.Sample, 0, batch),
+		rows: make([]tracedRow, batch), values: make([]float64, 0, batch*extras)}
 }
 
 // Write adds one sample. One that could not be read back is refused with
@@ -67,6 +71,9 @@ func (w *Writer) Write(s *sample.Sample) error {
 		}
 	}
 	w.samples = append(w.samples, *s)
+	if s.Served != nil {
+		w.samples[len(w.samples)-1].Served = slices.Clone(s.Served)
+	}
 	if len(w.samples) < batch {
 		return nil
 	}
@@ -76,7 +83,7 @@ func (w *Writer) Write(s *sample.Sample) error {
 func (w *Writer) flush() error {
 	w.values = w.values[:0]
 	for i := range w.samples {
-		w.values = w.rows[i].Set(&w.samples[i], w.values)
+		w.values = w.rows[i].set(&w.samples[i], w.values)
 	}
 	_, err := w.w.Write(w.rows[:len(w.samples)])
 	w.samples = w.samples[:0]
@@ -97,6 +104,17 @@ func (w *Writer) Labels(labels ...trace.Label) error {
 	return nil
 }
 
+// Unlabelled says that the trace is labelled, but for stretches.
+func (w *Writer) Unlabelled(stretches ...trace.Stretch) error {
+	for i := range stretches {
+		if err := stretches[i].Check(); err != nil {
+			return err
+		}
+	}
+	w.unlabelled, w.labelled = append(w.unlabelled, stretches...), true
+	return nil
+}
+
 // Close writes what is left, and the file's end.
 func (w *Writer) Close() error {
 	if err := w.flush(); err != nil {
@@ -108,6 +126,13 @@ func (w *Writer) Close() error {
 			return fmt.Errorf("write labels: %w", err)
 		}
 		w.w.SetKeyValueMetadata(labelsKey, string(text))
+	}
+	if len(w.unlabelled) > 0 {
+		text, err := json.Marshal(w.unlabelled)
+		if err != nil {
+			return fmt.Errorf("write labels: %w", err)
+		}
+		w.w.SetKeyValueMetadata(unlabelledKey, string(text))
 	}
 	if err := w.w.Close(); err != nil {
 		return fmt.Errorf("write trace as Parquet: %w", err)

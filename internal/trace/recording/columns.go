@@ -160,6 +160,9 @@ func (m *mapped) Report() trace.Report { return m.report }
 // Labels implements Reader: nobody has labelled it.
 func (m *mapped) Labels() ([]trace.Label, bool) { return nil, false }
 
+// Unlabelled implements Reader.
+func (m *mapped) Unlabelled() []trace.Stretch { return nil }
+
 // Read implements Reader.
 func (m *mapped) Read(s *sample.Sample) error {
 	for {

@@ -104,3 +104,6 @@ func (h *held) Report() trace.Report { return h.report }
 
 // Labels implements Reader: nobody has labelled it.
 func (h *held) Labels() ([]trace.Label, bool) { return nil, false }
+
+// Unlabelled implements Reader.
+func (h *held) Unlabelled() []trace.Stretch { return nil }

@@ -24,6 +24,8 @@ type Reader interface {
 	Report() trace.Report
 	// Labels are those met so far, and whether the recording is labelled.
 	Labels() ([]trace.Label, bool)
+	// Unlabelled are the stretches met so far that labels say nothing of.
+	Unlabelled() []trace.Stretch
 }
 
 // Recording is a file that samples are read from.

@@ -24,7 +24,7 @@ func Equal() cmp.Options {
 // of quoting.
 func Random(r *rand.Rand) sample.Sample {
 	name := func() string {
-		parts := []string{"a", "b c", ",", `"`, `""`, " ", "/", "ü", "\t", "\xff", "'", "#", "\x00"}
+		parts := []string{"a", "b c", ",", `"`, `""`, " ", "/", "ü", "\t", "\xff", "'", "#", "\x00", `\`, "\u2028"}
 		var b strings.Builder
 		for range r.IntN(6) {
 			b.WriteString(parts[r.IntN(len(parts))])
@@ -50,6 +50,18 @@ func Random(r *rand.Rand) sample.Sample {
 	for _, e := range sample.AllExtras() {
 		if r.IntN(2) == 0 {
 			s.Extras.Set(e, r.NormFloat64()*math.Pow(10, float64(r.IntN(40)-20)))
+		}
+	}
+	switch r.IntN(4) {
+	case 0:
+		s.Served = []sample.Served{}
+	case 1:
+		for range 1 + r.IntN(5) {
+			one := sample.Served{By: sample.TaskName("/" + name()), Time: r.ExpFloat64() * math.Pow(10, float64(r.IntN(40)-20))}
+			if r.IntN(2) == 0 {
+				one.Fair = r.Float64()
+			}
+			s.Served = append(s.Served, one)
 		}
 	}
 	return s

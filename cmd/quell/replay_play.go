@@ -1,0 +1,154 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+
+	"github.com/quell-dev/quell/internal/replay"
+	"github.com/quell-dev/quell/internal/report"
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/trace"
+	"github.com/quell-dev/quell/internal/trace/recording"
+)
+
+// projector plays recordings as its flags say, as often as it is asked to.
+type projector struct {
+	app     *app
+	flags   *replaying
+	files   []string
+	changed func(flag string) bool
+
+	columns, innocentsColumns *recording.Columns // nil: none are named
+	innocents                 []*replay.Innocents
+}
+
+// load reads what flags name besides the recordings themselves.
+func (p *projector) load(ctx context.Context) error {
+	f := p.flags
+	var err error
+	if f.columns != "" {
+		if p.columns, err = recording.LoadColumns(f.columns); err != nil {
+			return columnsError(err)
+		}
+	}
+	if f.innocentsColumns != "" {
+		if p.innocentsColumns, err = recording.LoadColumns(f.innocentsColumns); err != nil {
+			return columnsError(err)
+		}
+	}
+	if f.innocentsTasks < 1 {
+		return fmt.Errorf("--innocents-tasks %d: want 1 or more", f.innocentsTasks)
+	}
+	for i, name := range f.innocents {
+		if name == "-" {
+			return &usageError{errors.New("--innocents reads its recording twice, which standard input cannot be"), "write it to a file first"}
+		}
+		in, err := replay.LoadInnocents(i+1, f.innocentsTasks, func(take func(*sample.Sample)) error {
+			r, err := p.openInnocents(name)
+			if err != nil {
+				return err
+			}
+			for err == nil {
+				var some []sample.Sample
+				some, err = r.Next()
+				for k := range some {
+					take(&some[k])
+				}
+				if err == nil {
+					err = ctx.Err()
+				}
+			}
+			if err == io.EOF {
+				err = nil
+			}
+			return errors.Join(err, r.Close())
+		})
+		if err != nil {
+			return fmt.Errorf("--innocents %s: %w", name, err)
+		}
+		p.innocents = append(p.innocents, in)
+	}
+	return nil
+}
+
+// openInnocents opens a recording: a CSV that is no trace by the columns that are
+// named for such.
+func (p *projector) openInnocents(name string) (*recording.Recording, error) {
+	r, err := recording.Open(name, recording.Options{})
+	if errors.Is(err, trace.ErrHeader) && p.innocentsColumns != nil {
+		return recording.Open(name, recording.Options{Columns: p.innocentsColumns})
+	}
+	return r, err
+}
+
+func (p *projector) reel(what string) *reel {
+	r := &reel{app: p.app, files: p.files, options: recording.Options{Columns: p.columns}, what: what}
+	if len(p.innocents) > 0 {
+		r.splice = replay.NewSplicer(p.flags.step, p.innocents...)
+	}
+	return r
+}
+
+// play plays the recordings by a rule.
+func (p *projector) play(ctx context.Context, rule string) (*report.Replay, error) {
+	f := p.flags
+	o, err := f.options(rule, p.changed)
+	if err != nil {
+		return nil, err
+	}
+	if f.specs == "whole" && slices.Contains(p.files, "-") {
+		return nil, &usageError{errors.New("--specs whole reads the recording twice, which standard input cannot be"), "write it to a file first"}
+	}
+	if f.specs == "whole" {
+		learner := replay.NewLearner(&o)
+		if err := each(ctx, p.reel("learning"), learner.Add); err != nil {
+			return nil, err
+		}
+		o.Specs = learner.Specs(o.Spec.MinSamples)
+	}
+	o.Costs = f.out != ""
+	film := p.reel("replaying")
+	if f.save != "" {
+		if film.save, err = save(f.save); err != nil {
+			return nil, err
+		}
+	}
+	result, err := replay.Run(ctx, film, o, f.workers)
+	if err := errors.Join(err, film.close()); err != nil {
+		return nil, err
+	}
+	if err := film.save.close(film.labels, film.left, film.labelled); err != nil {
+		return nil, err
+	}
+	r := &report.Replay{Result: result}
+	if film.labelled {
+		score := replay.Judge(film.labels, film.left, result.Accusations)
+		r.Score = &score
+	}
+	r.Summary = result.Summary(r.Score)
+	r.Summary.Rows, r.Summary.Bad = film.rows, film.bad
+	r.Notes = append(film.notes, p.innocentsNotes(film.splice)...)
+	if result.Late > 0 {
+		r.Notes = append(r.Notes, fmt.Sprintf("rows skipped that are not in order of time: %d; sort the recording", result.Late))
+	}
+	if result.UnknownSignal > 0 {
+		r.Notes = append(r.Notes, fmt.Sprintf("rows skipped of a signal that quell does not know: %d", result.UnknownSignal))
+	}
+	return r, nil
+}
+
+// innocentsNotes say who was laid beside the recording's tasks.
+func (p *projector) innocentsNotes(s *replay.Splicer) (notes []string) {
+	for i, in := range p.innocents {
+		note := fmt.Sprintf("%d innocents of %s on each machine, %.3g CPU-s/s together", in.Tasks(), filepath.Base(p.flags.innocents[i]), in.Usage())
+		if times := s.Longest().Seconds() / in.Length().Seconds(); times > 1 {
+			note += fmt.Sprintf("; it is repeated, up to %.1f times", times)
+		}
+		notes = append(notes, note)
+	}
+	return notes
+}
