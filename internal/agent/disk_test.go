@@ -55,7 +55,7 @@ func TestRestart(t *testing.T) {
 		r.start()
 		defer r.stop()
 		all := r.incidents()
-		if len(all) != 1 || all[0].Closed != sample.At(time.Now()) || all[0].Reason != "the agent was restarted" ||
+		if len(all) != 1 || all[0].Closed != sample.At(time.Now()) || all[0].NotDone != "the agent was restarted" ||
 			all[0].Outcome != plan.NotMeasured {
 			t.Errorf("incidents %+v", all)
 		}

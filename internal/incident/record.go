@@ -138,6 +138,11 @@ func (r *Record) Now() plan.Analysis {
 	if r.Latest != nil {
 		return *r.Latest
 	}
+	return r.Strongest()
+}
+
+// Strongest is the analysis that the record's own fields tell of.
+func (r *Record) Strongest() plan.Analysis {
 	return plan.Analysis{Analysed: r.Analysed, Kind: r.Kind, Change: r.Change, HeldBy: r.HeldBy, Threshold: r.Threshold, Cost: r.Cost,
 		Bad: r.Bad, Pairs: r.Pairs, Suspects: r.Suspects, Antagonists: r.Antagonists, Reason: r.Reason}
 }
@@ -155,18 +160,33 @@ func (r *Record) Named() []plan.Finding {
 	return all
 }
 
+// Antagonist is who the incident names first, or did until a cap on it was in vain;
+// nil if it named nobody.
+func (r *Record) Antagonist() *detect.Suspect {
+	if r.Antagonists > 0 && len(r.Suspects) > 0 {
+		return &r.Suspects[0]
+	}
+	var best *detect.Suspect
+	for i := range r.Findings {
+		if s := &r.Findings[i].Suspect; best == nil || s.Level > best.Level {
+			best = s
+		}
+	}
+	return best
+}
+
 // Find returns what the incident says of a suspect: as it was named, else as the
 // strongest analysis or the latest has it; nil if it says nothing.
-func (r *Record) Find(k sample.TaskKey) *detect.Suspect {
-	for _, f := range r.Findings {
-		if f.Suspect.Key == k {
-			return &f.Suspect
+func (r *Record) Find(t *sample.Task) *detect.Suspect {
+	for i := range r.Findings {
+		if s := &r.Findings[i].Suspect; s.Key == t.Key && s.Name == t.Name {
+			return s
 		}
 	}
 	for _, list := range [...][]detect.Suspect{r.Suspects, r.Now().Suspects} {
 		for i := range list {
-			if list[i].Key == k {
-				return &list[i]
+			if s := &list[i]; s.Key == t.Key && s.Name == t.Name {
+				return s
 			}
 		}
 	}

@@ -47,7 +47,7 @@ type world struct {
 	order []string                   // incidents by appearance
 	// records are what incidents said before, by ID.
 	records map[string]remembered
-	found detect.Finding             // the last
+	found   detect.Finding // the last
 
 	adjusted, renewed int // caps, of all and of those how many got more time
 }
