@@ -102,7 +102,7 @@ func (e *Evaluation) Add(inc *incident.Record) {
 	if len(inc.Rounds) > 0 && now.Kind != detect.Neighbour {
 		now = inc.Strongest()
 	}
-	f := found{band: bandOf(&inc.Victim), busy: inc.Busy, identified: inc.Accused != 0, correlation: math.NaN(), degradation: now.Cost / inc.SpecMean}
+	f := found{band: bandOf(&inc.Victim), busy: inc.Busy, identified: inc.Accused != 0, correlation: math.NaN(), degradation: inc.Now().Cost / inc.SpecMean}
 	for i := range now.Suspects {
 		// Who was capped in vain is ranked behind now, and was the best until then.
 		if s := &now.Suspects[i]; s.Excluded == "" && (!(s.Correlation <= f.correlation) && vain(inc, s) || math.IsNaN(f.correlation)) {
