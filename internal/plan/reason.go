@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/quell-dev/quell/internal/command"
 	"github.com/quell-dev/quell/internal/detect"
 	"github.com/quell-dev/quell/internal/sample"
 )
@@ -166,18 +167,7 @@ func offer(a *Action, victim sample.TaskName, s *detect.Suspect, lasts time.Dura
 	if f := Figure(s); f != "" {
 		why += " " + s.Level.String() + ", " + f
 	}
-	return fmt.Sprintf("quell cap %s --rate %.4g --for %s --reason %s", shell(string(s.Name)), a.Rate, brief(lasts), shell(why))
-}
-
-// brief is a duration as people write it, 3m and not 3m0s.
-func brief(d time.Duration) string {
-	text := d.String()
-	for _, zero := range [...]string{"m0s", "h0m"} {
-		if strings.HasSuffix(text, zero) {
-			text = text[:len(text)-2]
-		}
-	}
-	return text
+	return fmt.Sprintf("quell cap %s --rate %.4g --for %s --reason %s", shell(string(s.Name)), a.Rate, command.Duration(max(lasts, time.Second)), shell(why))
 }
 
 // shell quotes an argument for a POSIX shell.
