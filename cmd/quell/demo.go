@@ -19,6 +19,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/counter"
 	"github.com/quell-dev/quell/internal/demo"
+	"github.com/quell-dev/quell/internal/detect"
 	"github.com/quell-dev/quell/internal/host"
 	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/plan"
@@ -270,7 +271,8 @@ func printDemo(w io.Writer, r *demo.Result) {
 		row("antagonist", "%s", filepath.Base(string(r.Antagonist)))
 	}
 	if r.Named != "" {
-		row("named", "%s, correlation %s", filepath.Base(string(r.Named)), num(r.Correlation))
+		s := detect.Suspect{Grounds: r.Grounds, Correlation: float64(r.Correlation)}
+		row("named", "%s, %s", filepath.Base(string(r.Named)), strings.TrimSuffix(s.Level.String()+", "+plan.Figure(&s), ", "))
 		if u := r.RunnerUp; u != nil {
 			why := ""
 			if u.Excluded != "" {

@@ -30,12 +30,14 @@ func (a *app) incidents() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "incidents [ID|last]", Short: "list what was found and done, or one incident in full", Args: cobra.MaximumNArgs(1),
 		Long: `incidents lists what the agent found and did, oldest first: when, who suffered, by
-what, the best suspect with its correlation (the one capped, if any), what was done and
-what came of it; the newest 100 unless --limit says otherwise. RELCOST is the victim's cost under the cap ÷ its cost before it.
+what, the best suspect (the one capped, if any), how sure that is, what was done and what
+came of it; the newest 100 unless --limit says otherwise. Levels are proven, likely,
+possible and none; figures are a share of the time waited (%), a probability (p) or a
+correlation (r). RELCOST is the victim's cost under the cap ÷ its cost before it.
 
 With an ID, or any part of one that fits only one incident, it shows that incident in
-full: the facts, every suspect with the reason for its rank, the rounds of capping,
-and the victim's cost and the suspects' usage over time. These points are in the JSON
+full: the facts of its strongest analysis and of the latest, whom it named and when, every
+suspect with the reason for its rank, the rounds of capping, and the victim's cost and the suspects' usage over time. These points are in the JSON
 of one incident only, not in that of a list.
 
 With --cluster or --machine it is quell-server that is asked, about all machines or one.`,

@@ -12,6 +12,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/api"
 	"github.com/quell-dev/quell/internal/command"
+	"github.com/quell-dev/quell/internal/detect"
 	"github.com/quell-dev/quell/internal/evaluation"
 	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/logbook"
@@ -115,7 +116,7 @@ func wait(ctx context.Context, d time.Duration) {
 }
 
 // next finds an open incident whose suspect is to be capped, nil for none.
-func (a *app) next(ctx context.Context, t *trials) (*incident.Record, *incident.Round, error) {
+func (a *app) next(ctx context.Context, t *trials) (*incident.Record, *detect.Suspect, error) {
 	found, err := a.client().Incidents(ctx, logbook.Query{Open: true})
 	if err != nil {
 		return nil, nil, err
@@ -125,12 +126,13 @@ func (a *app) next(ctx context.Context, t *trials) (*incident.Record, *incident.
 		if !inc.Kind.MayBeANeighbour() || inc.Victim.Class != sample.LatencySensitive && !inc.Victim.Protected || capped(inc) {
 			continue
 		}
-		for k, s := range inc.Suspects {
-			if k >= inc.Antagonists && !(t.any && k == 0) || s.Excluded != "" || s.NeverCap || s.Class == sample.LatencySensitive ||
+		now := inc.Now()
+		for k, s := range now.Suspects {
+			if k >= now.Antagonists && !(t.any && k == 0) || s.Excluded != "" || s.NeverCap || s.Class == sample.LatencySensitive ||
 				t.tried[trialKey{inc.Victim.Name, s.Name}] {
 				continue
 			}
-			return inc, &incident.Round{Suspect: s.Task, Correlation: s.Correlation}, nil
+			return inc, &s, nil
 		}
 	}
 	return nil, nil, nil
@@ -151,9 +153,9 @@ func (t *trials) capping(task string) command.Command {
 }
 
 // try caps a suspect and waits until that is over.
-func (a *app) try(ctx context.Context, t *trials, inc *incident.Record, r *incident.Round) error {
-	t.tried[trialKey{inc.Victim.Name, r.Suspect.Name}] = true
-	task := string(r.Suspect.Name)
+func (a *app) try(ctx context.Context, t *trials, inc *incident.Record, s *detect.Suspect) error {
+	t.tried[trialKey{inc.Victim.Name, s.Name}] = true
+	task := string(s.Name)
 	done, err := a.client().Command(ctx, t.capping(task))
 	var refused *api.RefusedError
 	if errors.As(err, &refused) {
@@ -165,7 +167,11 @@ func (a *app) try(ctx context.Context, t *trials, inc *incident.Record, r *incid
 	}
 	t.made++
 	t.seen[inc.ID] = true
-	fmt.Fprintf(a.err, "quell: %d of %d: %s of %s suffers; %s (correlation %.2f) is capped for %s\n", t.made, t.budget, inc.Signal, inc.Victim.Name, task, r.Correlation, t.terms.For)
+	why := plan.Because(inc.Signal, inc.Victim.Name, s)
+	if why != "" {
+		why = " (" + why + ")"
+	}
+	fmt.Fprintf(a.err, "quell: %d of %d: %s of %s suffers; %s%s is capped for %s\n", t.made, t.budget, inc.Signal, inc.Victim.Name, task, why, t.terms.For)
 	for ctx.Err() == nil {
 		now, err := a.client().Incident(ctx, inc.ID)
 		if err != nil && ctx.Err() == nil {

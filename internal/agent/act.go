@@ -61,7 +61,7 @@ func (a *Agent) writeIncident(now sample.Millis, c *pipeline.Change) {
 	switch {
 	case a.stats.incident(&c.Incident):
 		a.Log.Warn("incident opened", "id", c.ID, "victim", c.Victim.Name, "signal", c.Signal, "kind", c.Kind,
-			"cost", c.Cost, "threshold", c.Threshold, "advice", c.Advice, "reason", c.Reason)
+			"cost", c.Cost, "threshold", c.Threshold, "reason", c.Reason, "advice", c.Advice, "not_done", c.NotDone)
 	case c.Closed != 0:
 		a.Log.Info("incident closed", "id", c.ID, "victim", c.Victim.Name, "outcome", c.Outcome)
 	}
@@ -163,13 +163,7 @@ func (a *Agent) closeLeftOver(now sample.Millis) error {
 			errs = append(errs, err)
 			continue
 		}
-		inc.Closed, inc.Updated, inc.Reason = now, now, "the agent was restarted"
-		for _, r := range inc.Rounds {
-			if r.Ended == 0 {
-				r.Ended, r.Outcome = now, plan.NotMeasured
-				inc.Outcome = r.Outcome
-			}
-		}
+		inc.End(now, "the agent was restarted")
 		errs = append(errs, a.disk.incidents.Add(&inc))
 		a.tell(now, wire.Record_KIND_INCIDENT, inc.ID, &inc)
 	}

@@ -130,7 +130,7 @@ func TestNobodyIsCappedForTheUnprotected(t *testing.T) {
 		noisy.set(1.5)
 		r.pass(4 * time.Minute)
 		found := r.incidents()
-		if len(found) == 0 || len(found[0].Rounds) != 0 || !strings.Contains(found[0].Reason, "ended the victim's protection") {
+		if len(found) == 0 || len(found[0].Rounds) != 0 || !strings.Contains(found[0].NotDone, "ended the victim's protection") {
 			t.Errorf("incidents %+v", found)
 		}
 		if got := r.values[noisy.limit()]; got != "max" {

@@ -45,6 +45,7 @@ func TestRestart(t *testing.T) {
 		if len(r.status().Caps) != 1 {
 			t.Fatal("no cap")
 		}
+		before := r.incidents()[0]
 		r.stop()
 		if got := r.values[noisy.limit()]; got != "max" {
 			t.Errorf("after the stop the limit is %q", got)
@@ -55,9 +56,12 @@ func TestRestart(t *testing.T) {
 		r.start()
 		defer r.stop()
 		all := r.incidents()
-		if len(all) != 1 || all[0].Closed != sample.At(time.Now()) || all[0].Reason != "the agent was restarted" ||
+		if len(all) != 1 || all[0].Closed != sample.At(time.Now()) || all[0].NotDone != "the agent was restarted" ||
 			all[0].Outcome != plan.NotMeasured {
 			t.Errorf("incidents %+v", all)
+		}
+		if is := all[0]; is.Kind != before.Kind || is.Reason == "" || is.Reason != before.Reason || len(is.Suspects) != len(before.Suspects) {
+			t.Errorf("it was %s, %s, and is %s, %s", before.Kind, before.Reason, is.Kind, is.Reason)
 		}
 		if s := r.spec("web"); s.State != spec.Ready || s.Samples != 12 {
 			t.Errorf("the spec is %+v", s)

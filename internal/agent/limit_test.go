@@ -164,7 +164,7 @@ func TestADiskThatCannotBeLimitedIsSaid(t *testing.T) {
 				*asked = 800
 				r.pass(2*time.Minute + 40*time.Second)
 				all := r.incidents()
-				if len(all) != 1 || all[0].Outcome != plan.CapFailed || !strings.Contains(all[0].Reason, c.want) {
+				if len(all) != 1 || all[0].Outcome != plan.CapFailed || !strings.Contains(all[0].NotDone, c.want) {
 					t.Errorf("incidents %+v; want a reason with %q", all, c.want)
 				}
 				if got := r.values[noisy.ioMax(host.Device{Major: 8})]; got != (host.IOLimit{}).String() {

@@ -41,7 +41,7 @@ func TestWhatRunsOutsideAnyTaskIsNamedAndNobodyElseIsCapped(t *testing.T) {
 		if len(all) != 1 || all[0].Kind != detect.Neighbour || all[0].Antagonists != 1 || all[0].Suspects[0].Name != detect.OutsideName {
 			t.Fatalf("found %+v", all)
 		}
-		if s := all[0].Suspects[0]; !strings.Contains(all[0].Reason, "outside any task") || s.Usage < 0.3 || s.Usage > 1.5 {
+		if s := all[0].Suspects[0]; !strings.Contains(all[0].NotDone, "outside any task") || s.Usage < 0.3 || s.Usage > 1.5 {
 			t.Errorf("reason %q, suspect %+v", all[0].Reason, s)
 		}
 		if len(all[0].Rounds) > 0 || r.values[loud.limit()] != "max" || r.values[daemon.limit()] != "max" {

@@ -53,7 +53,7 @@ func TestTheCanaryNamesWhoIsLoudAndNobodyIsCapped(t *testing.T) {
 			all[0].Suspects[0].Name != "/batch/loud-1" {
 			t.Fatalf("found %+v", all)
 		}
-		if inc := all[0]; len(inc.Rounds) != 0 || !strings.Contains(inc.Reason, "not protected") || inc.Outcome != plan.NotActed {
+		if inc := all[0]; len(inc.Rounds) != 0 || !strings.Contains(inc.NotDone, "not protected") || inc.Outcome != plan.NotActed {
 			t.Errorf("reason %q, outcome %s, rounds %+v", inc.Reason, inc.Outcome, inc.Rounds)
 		}
 		if got := r.values[loud.limit()]; got != "max" {

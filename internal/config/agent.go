@@ -100,7 +100,7 @@ type Enforce struct {
 	ConfineWithin  time.Duration `key:"confine_within" help:"within this long" min:"1m" max:"8760h"`
 	ConfineFor     time.Duration `key:"confine_for" help:"how long caps of repeat offenders last" min:"1s" max:"168h"`
 	Period         time.Duration `key:"quota_period" help:"CPU bandwidth period of a cap; 0s: the cgroup's own (the paper's example: 250ms)" min:"0s" max:"1s"`
-	Trial          time.Duration `key:"trial" help:"with mode on, hold a suspect for so long, at most enforce.for, to find out whether it is the one, where rule evidence cannot tell; 0s: never" min:"0s" max:"1h"`
+	Trial          time.Duration `key:"trial" help:"with mode on, hold a suspect for so long, at most enforce.for, to find out whether it is the one, where it is likely and not proven or rule evidence cannot tell; 0s: never" min:"0s" max:"1h"`
 	Trials         int           `key:"trials" help:"such trials in one incident" min:"0" max:"100"`
 	MaxCaps        int           `key:"max_caps" help:"caps in force at once" min:"0" max:"10000"`
 	Outliers       int           `key:"round_outliers" help:"outliers under a cap that start another round" min:"1" max:"1000"`

@@ -230,7 +230,7 @@ func (s *scene) accused() (*incident.Record, error) {
 		if inc.Victim.Name != s.result.Victim {
 			continue
 		}
-		if inc.Antagonists > 0 {
+		if inc.Antagonist() != nil {
 			return inc, err
 		}
 		any = inc
@@ -280,7 +280,7 @@ func (s *scene) awaitIncident(ctx context.Context, onset time.Time) (*incident.R
 			s.result.incident = inc
 			s.trials(inc)
 		}
-		if inc != nil && inc.Antagonists > 0 {
+		if inc != nil && inc.Antagonist() != nil {
 			found = inc
 			return true, err
 		}
@@ -292,7 +292,7 @@ func (s *scene) awaitIncident(ctx context.Context, onset time.Time) (*incident.R
 	})
 	if errors.Is(err, errSlow) {
 		if inc := s.result.incident; inc != nil {
-			s.say("nobody was accused: %s", inc.Reason)
+			s.say("nobody was accused: %s", joined(inc.Reason, inc.NotDone))
 		} else {
 			s.say("no anomaly within %s; %s cost %.3g with %s beside it, %.3g alone", s.beat.detectLimit(), victimName, beside.value(), antagonistName, float64(s.result.CostAlone))
 			if s.result.Channel == Cache && beside.value() < harm*float64(s.result.CostAlone) {
@@ -321,26 +321,31 @@ func (m *mean) value() float64 { return m.sum / float64(m.n) }
 // describe takes the accusation into the result.
 func (s *scene) describe(inc *incident.Record, onset time.Time) {
 	r := s.result
-	first := inc.Suspects[0]
+	first := inc.Antagonist()
 	r.incident, r.Variant = inc, inc.Variant
-	r.Named, r.Correlation = first.Name, incident.Value(first.Correlation)
+	r.Named, r.Grounds, r.Correlation = first.Name, first.Grounds, incident.Value(first.Correlation)
 	r.CostAlone, r.CostContended, r.Outcome = incident.Value(inc.SpecMean), incident.Value(inc.Cost), inc.Outcome
 	r.SecondsToIncident = incident.Value(inc.Accused.Sub(inc.Anomaly).Seconds())
 	r.IntervalsToIncident = incident.Value(float64(inc.Accused.Time().Sub(onset)) / float64(s.beat))
-	for _, x := range inc.Suspects[1:] {
-		if r.RunnerUp == nil || x.Correlation > r.RunnerUp.Correlation {
+	for _, x := range inc.Suspects {
+		if x.Key != first.Key && (r.RunnerUp == nil || x.Correlation > r.RunnerUp.Correlation) {
 			r.RunnerUp = &RunnerUp{x.Name, x.Correlation, x.Excluded}
 		}
 	}
-	s.say("%s costs %.3g %s, over its threshold %.3g: accused %s, correlation %.2f", victimName, inc.Cost, s.unit(), inc.Threshold, short(first.Name), first.Correlation)
+	s.say("%s costs %.3g %s, over its threshold %.3g: accused %s, %s: %s", victimName, inc.Cost, s.unit(), inc.Threshold, short(first.Name), first.Level, inc.Reason)
 	switch round := capped(inc); {
 	case round != nil:
 		s.say("capped %s to %g CPU-s/s for %s", short(round.Suspect.Name), round.Rate, s.beat.capFor())
 	case inc.Advice != "":
 		s.say("advice: %s; nothing was done", inc.Advice)
 	default:
-		s.say("nothing was done: %s", inc.Reason)
+		s.say("nothing was done: %s", inc.NotDone)
 	}
+}
+
+// joined are those of the texts that say something.
+func joined(texts ...string) string {
+	return strings.Join(slices.DeleteFunc(texts, func(s string) bool { return s == "" }), "; ")
 }
 
 func short(n sample.TaskName) string { return filepath.Base(string(n)) }
@@ -412,7 +417,7 @@ func (s *scene) watchAlone(ctx context.Context) error {
 			s.result.incident = inc
 			s.trials(inc)
 		}
-		if inc != nil && inc.Antagonists > 0 {
+		if inc != nil && inc.Antagonist() != nil {
 			s.describe(inc, began)
 			return true, err
 		}

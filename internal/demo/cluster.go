@@ -367,7 +367,7 @@ func (f *fleet) suffer(ctx context.Context) error {
 		for i := range all {
 			if inc := &all[i]; inc.Victim.Name == f.result.Victim && capped(inc) != nil && (found == nil || found.ID == inc.ID) {
 				if r := capped(inc); found == nil {
-					f.say("m1 accuses %s, correlation %.2f, and caps it to %g CPU-s/s", short(r.Suspect.Name), r.Correlation, r.Rate)
+					f.say("m1 accuses %s and caps it to %g CPU-s/s: %s", short(r.Suspect.Name), r.Rate, r.Why)
 				}
 				found = inc
 			}

@@ -41,8 +41,8 @@ func TestWhyNobodyWasCapped(t *testing.T) {
 	victim := sample.Task{Name: "/m1/web"}
 	quiet := incident.Record{Victim: victim, Kind: detect.Nobody, Reason: "no suspect reaches the correlation that accuses", Pairs: 11,
 		Suspects: []detect.Suspect{{Task: sample.Task{Name: "/m1/encode"}, Correlation: 0.21}}}
-	hard := incident.Record{Victim: victim, Kind: detect.Neighbour, Reason: "enforcement is off", Antagonists: 1, Pairs: 12,
-		Suspects: []detect.Suspect{{Task: sample.Task{Name: "/m1/reports"}, Correlation: 0.5, Excluded: "latency-sensitive"}}}
+	hard := incident.Record{Victim: victim, Kind: detect.Neighbour, Reason: "reports has correlation 0.50", NotDone: "enforcement is off", Antagonists: 1, Pairs: 12,
+		Suspects: []detect.Suspect{{Task: sample.Task{Name: "/m1/reports"}, Grounds: detect.Grounds{Level: detect.Likely}, Correlation: 0.5, Excluded: "latency-sensitive"}}}
 	other := incident.Record{Victim: sample.Task{Name: "/m1/encode"}, Antagonists: 3}
 	const costs = "it cost 0.2 s/CPU-s in the mean of 3 intervals and 0.3 at most; 1 of them were over its limit, 0.25"
 	for _, c := range []struct {
@@ -52,8 +52,8 @@ func TestWhyNobodyWasCapped(t *testing.T) {
 	}{
 		{[]incident.Record{other}, &seen, "no anomaly of web: " + costs},
 		{nil, &suffering{}, "no anomaly of web: its agent had no cost of it"},
-		{[]incident.Record{quiet}, &seen, "an incident of web (nobody), no suspect reaches the correlation that accuses; the first suspect is encode, correlation 0.21 over 11 intervals; " + costs},
-		{[]incident.Record{hard, quiet}, &seen, "an incident of web (neighbour), enforcement is off; the first suspect is reports, correlation 0.50 over 12 intervals (latency-sensitive); " + costs},
+		{[]incident.Record{quiet}, &seen, "an incident of web (nobody), no suspect reaches the correlation that accuses; the first suspect of 11 intervals is encode, none; " + costs},
+		{[]incident.Record{hard, quiet}, &seen, "an incident of web (neighbour), reports has correlation 0.50; enforcement is off; the first suspect of 12 intervals is reports, likely (latency-sensitive); " + costs},
 	} {
 		if got := nobody(c.incidents, victim.Name, c.seen); got != c.want {
 			t.Errorf("got  %s\nwant %s", got, c.want)

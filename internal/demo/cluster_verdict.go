@@ -73,7 +73,7 @@ func (s *suffering) String() string {
 func nobody(all []incident.Record, victim sample.TaskName, seen *suffering) string {
 	var inc *incident.Record // the one that came furthest
 	for i := range all {
-		if x := &all[i]; x.Victim.Name == victim && (inc == nil || x.Antagonists >= inc.Antagonists) {
+		if x := &all[i]; x.Victim.Name == victim && (inc == nil || len(x.Named()) >= len(inc.Named())) {
 			inc = x
 		}
 	}
@@ -81,13 +81,13 @@ func nobody(all []incident.Record, victim sample.TaskName, seen *suffering) stri
 		return fmt.Sprintf("no anomaly of %s: %s", short(victim), seen)
 	}
 	var text strings.Builder
-	fmt.Fprintf(&text, "an incident of %s (%s), %s", short(victim), inc.Kind, inc.Reason)
+	fmt.Fprintf(&text, "an incident of %s (%s), %s", short(victim), inc.Kind, joined(inc.Reason, inc.NotDone))
 	switch {
 	case len(inc.Suspects) == 0:
 		text.WriteString("; no suspects")
 	default:
 		best := &inc.Suspects[0]
-		fmt.Fprintf(&text, "; the first suspect is %s, correlation %.2f over %d intervals", short(best.Name), best.Correlation, inc.Pairs)
+		fmt.Fprintf(&text, "; the first suspect of %d intervals is %s, %s", inc.Pairs, short(best.Name), best.Level)
 		if best.Excluded != "" {
 			fmt.Fprintf(&text, " (%s)", best.Excluded)
 		}

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/quell-dev/quell/internal/detect"
 	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
@@ -82,6 +83,7 @@ type Result struct {
 	Victim      sample.TaskName   `json:"victim"`
 	Antagonist  sample.TaskName   `json:"antagonist"` // "" if it was left out
 	Named       sample.TaskName   `json:"named"`      // "" if nobody was
+	Grounds     detect.Grounds    `json:"grounds"`    // of that
 	Correlation incident.Value    `json:"correlation"`
 	RunnerUp    *RunnerUp         `json:"runner_up"`
 	// Trials is how often somebody was held to find out before anybody was accused.

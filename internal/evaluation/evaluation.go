@@ -2,7 +2,9 @@ package evaluation
 
 import (
 	"math"
+	"slices"
 
+	"github.com/quell-dev/quell/internal/detect"
 	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
@@ -64,6 +66,13 @@ func (e *Evaluation) pair(victim, antagonist *sample.Task) *tally {
 	return e.pairs[p]
 }
 
+// vain reports whether a suspect was capped and that did not help.
+func vain(inc *incident.Record, s *detect.Suspect) bool {
+	return slices.ContainsFunc(inc.Rounds, func(r *incident.Round) bool {
+		return r.Suspect.Key == s.Key && (r.Outcome == plan.Noise || r.Outcome == plan.FalsePositive)
+	})
+}
+
 // found is an incident that a neighbour may be behind.
 type found struct {
 	band        Band
@@ -89,16 +98,23 @@ func (e *Evaluation) Add(inc *incident.Record) {
 	if !inc.Kind.MayBeANeighbour() || !(inc.SpecMean > 0) {
 		return
 	}
-	f := found{band: bandOf(&inc.Victim), busy: inc.Busy, identified: inc.Accused != 0, correlation: math.NaN(), degradation: inc.Cost / inc.SpecMean}
-	for i := range inc.Suspects {
-		if inc.Suspects[i].Excluded == "" {
-			f.correlation = inc.Suspects[i].Correlation
-			break
+	now := inc.Now()
+	if len(inc.Rounds) > 0 && now.Kind != detect.Neighbour {
+		now = inc.Strongest()
+	}
+	f := found{band: bandOf(&inc.Victim), busy: inc.Busy, identified: inc.Accused != 0, correlation: math.NaN(), degradation: inc.Now().Cost / inc.SpecMean}
+	for i := range now.Suspects {
+		// Who was capped in vain is ranked behind now, and was the best until then.
+		if s := &now.Suspects[i]; s.Excluded == "" && (!(s.Correlation <= f.correlation) && vain(inc, s) || math.IsNaN(f.correlation)) {
+			f.correlation = s.Correlation
 		}
 	}
 	e.found = append(e.found, f)
-	if f.identified && inc.Antagonists > 0 && len(inc.Suspects) > 0 {
-		e.pair(&inc.Victim, &inc.Suspects[0].Task).accused++
+	if s := inc.Antagonist(); f.identified && s != nil {
+		if now.Antagonists > 0 {
+			s = &now.Suspects[0]
+		}
+		e.pair(&inc.Victim, &s.Task).accused++
 	}
 	for _, r := range inc.Rounds {
 		switch r.Outcome {

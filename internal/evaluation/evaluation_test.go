@@ -135,3 +135,26 @@ func TestOffenders(t *testing.T) {
 		t.Errorf("%+v", all)
 	}
 }
+
+// TestWhatACapTookBackWasAccused: an incident whose antagonist was capped in vain
+// counts as it did when it ended with the accusation: by the best suspect's
+// correlation, and as one of the pair's. The latest analysis says what it cost.
+func TestWhatACapTookBackWasAccused(t *testing.T) {
+	inc := incidentOf(sample.LatencySensitive, 0.5, 2, 2, plan.Noise)
+	decoy, other := inc.Suspects[0], inc.Suspects[0]
+	decoy.Key.Inode, decoy.Job, decoy.Level = 7, "decoy", detect.Possible
+	other.Key.Inode, other.Job, other.Correlation = 8, "other", 0.2
+	inc.Analysed, inc.Victim.Job, inc.Rounds[0].Suspect, inc.Antagonists = 1, "web", decoy.Task, 0
+	inc.Findings = []plan.Finding{{Suspect: decoy}}
+	inc.Suspects = []detect.Suspect{other, decoy}
+	inc.Latest = &plan.Analysis{Kind: detect.Nobody, Cost: 3, Suspects: []detect.Suspect{other}}
+	var e Evaluation
+	e.Add(inc)
+	r := e.Report()
+	if len(r.Offenders) != 1 || r.Offenders[0].Antagonist != "decoy" || r.Offenders[0].Accused != 1 {
+		t.Errorf("offenders %+v", r.Offenders)
+	}
+	if f := e.found[0]; f.correlation != 0.5 || f.degradation != 3 || !f.identified {
+		t.Errorf("found %+v", f)
+	}
+}

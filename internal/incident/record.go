@@ -58,7 +58,7 @@ type Round struct {
 
 // Limit is what the round held its suspect to, for people.
 func (r *Round) Limit() string {
-	return (&plan.Action{Rate: r.Rate, IO: r.IO, Net: r.Net}).Limit()
+	return (&plan.Round{Rate: r.Rate, IO: r.IO, Net: r.Net}).Limit()
 }
 
 // Track is one task's line in an incident's picture.
@@ -68,13 +68,15 @@ type Track struct {
 }
 
 // Record is an incident as of Updated: a plan.Incident, whose fields are described
-// there, and its chart.
+// there, and its chart. Its strongest analysis is spread over Analysed, Kind, Change,
+// HeldBy, Threshold, Cost, Bad, Pairs, Suspects, Antagonists and Reason.
 type Record struct {
 	ID          string            `json:"id"`
 	Machine     string            `json:"machine"`
 	Rule        detect.Rule       `json:"rule"`
 	Signal      sample.SignalName `json:"signal"`
 	Variant     string            `json:"variant"`
+	Analysed    sample.Millis     `json:"analysed,omitempty"` // when its strongest analysis was made
 	Kind        detect.Kind       `json:"kind"`
 	Victim      sample.Task       `json:"victim"`
 	Change      detect.Change     `json:"change,omitempty"`
@@ -97,9 +99,12 @@ type Record struct {
 	Pairs       int               `json:"pairs"`
 	Suspects    []detect.Suspect  `json:"suspects"`
 	Antagonists int               `json:"antagonists"`
+	Reason      string            `json:"reason,omitempty"`
+	Latest      *plan.Analysis    `json:"latest,omitempty"`
+	Findings    []plan.Finding    `json:"findings,omitempty"`
 	Rounds      []*Round          `json:"rounds"`
 	Outcome     plan.Outcome      `json:"outcome,omitempty"`
-	Reason      string            `json:"reason,omitempty"`
+	NotDone     string            `json:"not_done,omitempty"`
 	Advice      string            `json:"advice,omitempty"`
 	Escalation  *plan.Escalation  `json:"escalation,omitempty"`
 	// The picture: the victim's cost and the main suspects' usage over time.
@@ -110,13 +115,14 @@ type Record struct {
 
 // Of is the record of an incident with its chart.
 func Of(inc *plan.Incident, chart *pipeline.Chart) *Record {
-	r := &Record{ID: inc.ID, Machine: inc.Machine, Rule: inc.Rule, Signal: inc.Signal, Variant: inc.Variant, Kind: inc.Kind,
+	r := &Record{ID: inc.ID, Machine: inc.Machine, Rule: inc.Rule, Signal: inc.Signal, Variant: inc.Variant, Analysed: inc.Analysed, Kind: inc.Kind,
 		Victim: inc.Victim, Change: inc.Change, Follows: inc.Follows, HeldBy: inc.HeldBy,
 		Began: inc.Began, Opened: inc.Opened, Accused: inc.Accused, Anomaly: inc.Anomaly, Busy: inc.Busy,
 		Updated: inc.Updated, Closed: inc.Closed, Mode: inc.Mode,
 		SpecMean: inc.SpecMean, SpecStdDev: inc.SpecStdDev, SpecOwn: inc.SpecOwn, Threshold: inc.Threshold, Cost: inc.Cost,
 		Bad: inc.Bad, Pairs: inc.Pairs, Suspects: inc.Suspects, Antagonists: inc.Antagonists, Rounds: make([]*Round, len(inc.Rounds)),
-		Outcome: inc.Outcome, Reason: inc.Reason, Advice: inc.Advice, Escalation: inc.Escalation,
+		Reason: inc.Reason, Latest: inc.Latest, Findings: inc.Findings,
+		Outcome: inc.Outcome, NotDone: inc.NotDone, Advice: inc.Advice, Escalation: inc.Escalation,
 		Times: chart.Times, VictimCost: values(chart.VictimCost)}
 	for i := range inc.Rounds {
 		r.Rounds[i] = roundOf(&inc.Rounds[i])
@@ -125,6 +131,77 @@ func Of(inc *plan.Incident, chart *pipeline.Chart) *Record {
 		r.Usage = append(r.Usage, Track{t.Task, values(t.Pressure)})
 	}
 	return r
+}
+
+// Now is the latest analysis.
+func (r *Record) Now() plan.Analysis {
+	if r.Latest != nil {
+		return *r.Latest
+	}
+	return r.Strongest()
+}
+
+// Strongest is the analysis that the record's own fields tell of.
+func (r *Record) Strongest() plan.Analysis {
+	return plan.Analysis{Analysed: r.Analysed, Kind: r.Kind, Change: r.Change, HeldBy: r.HeldBy, Threshold: r.Threshold, Cost: r.Cost,
+		Bad: r.Bad, Pairs: r.Pairs, Suspects: r.Suspects, Antagonists: r.Antagonists, Reason: r.Reason}
+}
+
+// Named are the antagonists that the incident named, by when they first were. Logs
+// of older agents tell only of the last analysis.
+func (r *Record) Named() []plan.Finding {
+	if len(r.Findings) > 0 {
+		return r.Findings
+	}
+	var all []plan.Finding
+	for _, s := range r.Suspects[:min(max(r.Antagonists, 0), len(r.Suspects))] {
+		all = append(all, plan.Finding{Suspect: s, From: r.Accused, Until: r.Updated})
+	}
+	return all
+}
+
+// Antagonist is who the incident names first, or did until a cap on it was in vain;
+// nil if it named nobody.
+func (r *Record) Antagonist() *detect.Suspect {
+	if r.Antagonists > 0 && len(r.Suspects) > 0 {
+		return &r.Suspects[0]
+	}
+	var best *detect.Suspect
+	for i := range r.Findings {
+		if s := &r.Findings[i].Suspect; best == nil || s.Level > best.Level {
+			best = s
+		}
+	}
+	return best
+}
+
+// Find returns what the incident says of a suspect: as it was named, else as the
+// strongest analysis or the latest has it; nil if it says nothing.
+func (r *Record) Find(t *sample.Task) *detect.Suspect {
+	for i := range r.Findings {
+		if s := &r.Findings[i].Suspect; s.Key == t.Key && s.Name == t.Name {
+			return s
+		}
+	}
+	for _, list := range [...][]detect.Suspect{r.Suspects, r.Now().Suspects} {
+		for i := range list {
+			if s := &list[i]; s.Key == t.Key && s.Name == t.Name {
+				return s
+			}
+		}
+	}
+	return nil
+}
+
+// End closes an incident that its agent left open: what it found stays.
+func (r *Record) End(now sample.Millis, why string) {
+	r.Closed, r.Updated, r.NotDone = now, now, why
+	for _, x := range r.Rounds {
+		if x.Ended == 0 {
+			x.Ended, x.Outcome = now, plan.NotMeasured
+			r.Outcome = x.Outcome
+		}
+	}
 }
 
 func roundOf(r *plan.Round) *Round {

@@ -132,3 +132,61 @@ func TestARecordHasEverything(t *testing.T) {
 		t.Errorf("kind %v of a %v task", r.Kind, r.Victim.Class)
 	}
 }
+
+// What an agent of before levels wrote.
+const old = `{"id":"inc-1","machine":"node-3","rule":"evidence","signal":"runq","variant":"bpf","kind":"neighbour","victim":{"task":"/web"},
+"began":1000,"opened":2000,"accused":2000,"updated":9000,"mode":"on","spec_mean":1,"spec_stddev":0.1,"spec_own":true,"threshold":1.2,"cost":3,"bad":3,"pairs":9,
+"suspects":[{"task":"/hog","correlation":0.5,"usage":1},{"task":"/idle","correlation":0.1,"usage":1}],"antagonists":1,
+"rounds":[{"id":"cap-1","suspect":{"task":"/hog"},"correlation":0.5,"rate":0.1,"from":2000,"until":5000,"by":"quell","cost_before":3,"cost_under":null,"relative_cost":null,"samples":0}],
+"reason":"x","times":null,"victim_cost":null,"suspect_usage":null}`
+
+// A log of an older agent reads: who cleared the bar was named, and how it stands is
+// what it says.
+func TestAnOldLogIsRead(t *testing.T) {
+	var r Record
+	if err := json.Unmarshal([]byte(old), &r); err != nil {
+		t.Fatal(err)
+	}
+	named := r.Named()
+	if len(named) != 1 || named[0].Suspect.Name != "/hog" || named[0].From != 2000 || named[0].Until != 9000 {
+		t.Errorf("it named %+v", named)
+	}
+	if s := r.Antagonist(); s == nil || s.Name != "/hog" {
+		t.Errorf("the antagonist is %+v", s)
+	}
+	if now := r.Now(); now.Kind != detect.Neighbour || now.Cost != 3 || now.Reason != "x" || len(now.Suspects) != 2 {
+		t.Errorf("it stands at %+v", now)
+	}
+	if s := r.Find(&r.Rounds[0].Suspect); s == nil || s.Correlation != 0.5 {
+		t.Errorf("%+v was capped", s)
+	}
+	r.End(12000, "the agent was restarted")
+	if r.Closed != 12000 || r.Updated != 12000 || r.NotDone != "the agent was restarted" || r.Reason != "x" || r.Outcome != plan.NotMeasured ||
+		r.Rounds[0].Ended != 12000 || r.Rounds[0].Outcome != plan.NotMeasured {
+		t.Errorf("it ended as %+v", r)
+	}
+}
+
+// Who was named and then capped in vain is no longer counted, and is still who the
+// incident is about; another one who stays named goes before.
+func TestTheAntagonistOfARecord(t *testing.T) {
+	suspect := func(name sample.TaskName, l detect.Level) detect.Suspect {
+		return detect.Suspect{Task: sample.Task{Name: name}, Grounds: detect.Grounds{Level: l}}
+	}
+	vain, sure := suspect("/decoy", detect.Possible), suspect("/hog", detect.Proven)
+	r := Record{Analysed: 1, Kind: detect.Neighbour, Suspects: []detect.Suspect{vain}, Findings: []plan.Finding{{Suspect: vain}},
+		Latest: &plan.Analysis{Kind: detect.Nobody, Suspects: []detect.Suspect{suspect("/late", detect.None)}}}
+	if s := r.Antagonist(); s == nil || s.Name != "/decoy" || len(r.Named()) != 1 {
+		t.Errorf("capped in vain: %+v of %+v", s, r.Named())
+	}
+	if s := r.Find(&sample.Task{Name: "/late"}); s == nil || r.Now().Kind != detect.Nobody || r.Strongest().Kind != detect.Neighbour {
+		t.Errorf("the latest has %+v", s)
+	}
+	r.Suspects, r.Antagonists, r.Findings = []detect.Suspect{sure, vain}, 1, append(r.Findings, plan.Finding{Suspect: sure})
+	if s := r.Antagonist(); s == nil || s.Name != "/hog" || len(r.Named()) != 2 {
+		t.Errorf("another is named: %+v of %+v", s, r.Named())
+	}
+	if s := (&Record{Suspects: []detect.Suspect{vain}}).Antagonist(); s != nil {
+		t.Errorf("nobody was named: %+v", s)
+	}
+}

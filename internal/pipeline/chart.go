@@ -26,9 +26,11 @@ type Track struct {
 const (
 	// maxPoints bounds a chart: the newest are kept.
 	maxPoints = 512
-	// firstSuspects is how many of an incident's first suspects have a track; each
-	// task that is capped for it gets one too.
+	// firstSuspects is how many of an incident's first suspects have a track; who an
+	// analysis names first gets one too, up to maxNamed tracks, and so does each task
+	// that is capped for it.
 	firstSuspects = 5
+	maxNamed      = 12
 )
 
 // chart is a Chart that grows. Points are appended and never changed, so that a
@@ -76,6 +78,9 @@ func (p *Pipeline) chart(inc *plan.Incident) {
 		for _, s := range inc.Suspects[:min(len(inc.Suspects), firstSuspects)] {
 			c.track(s.Task, window)
 		}
+	}
+	if a := inc.Now(); a.Antagonists > 0 && len(c.tasks) < maxNamed {
+		c.track(a.Suspects[0].Task, window)
 	}
 	for ; c.rounds < len(inc.Rounds); c.rounds++ {
 		c.track(inc.Rounds[c.rounds].Suspect, window)

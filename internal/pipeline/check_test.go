@@ -121,15 +121,16 @@ func (w *world) checkAccused(a plan.Action, wrong func(plan.Action, string)) {
 		wrong(a, "a cap of quell's own for no open incident")
 	}
 	inc := w.pair[0].Open()[i]
-	s := slices.IndexFunc(inc.Suspects[:inc.Antagonists], func(s detect.Suspect) bool { return s.Key == a.Task.Key })
+	found := inc.Now()
+	s := slices.IndexFunc(found.Suspects[:found.Antagonists], func(s detect.Suspect) bool { return s.Key == a.Task.Key })
 	switch {
-	case inc.Kind != detect.Neighbour:
+	case found.Kind != detect.Neighbour:
 		wrong(a, "a cap although the finding accuses nobody")
 	case inc.Victim.Class != sample.LatencySensitive && !inc.Victim.Protected:
 		wrong(a, "a cap for a victim that is not to be helped")
 	case inc.Victim.Key == a.Task.Key:
 		wrong(a, "the victim is capped")
-	case s < 0 || inc.Suspects[s].Excluded != "" || inc.Suspects[s].Correlation < w.params.Correlation:
+	case s < 0 || found.Suspects[s].Excluded != "" || found.Suspects[s].Correlation < w.params.Correlation || found.Suspects[s].Level < detect.Likely:
 		wrong(a, "a cap on who is not accused")
 	}
 }
@@ -146,6 +147,7 @@ func (w *world) checkIncident(inc *pipeline.Change) {
 			w.t.Fatalf("incident %s as JSON: %v\n%s", inc.ID, err, text)
 		}
 	}
+	w.checkRecord(inc)
 	c := &inc.Chart
 	for _, track := range c.Suspects {
 		if len(track.Pressure) != len(c.Times) {
@@ -163,6 +165,49 @@ func (w *world) checkIncident(inc *pipeline.Change) {
 	if inc.Closed != 0 && slices.ContainsFunc(inc.Rounds, func(r plan.Round) bool { return r.Ended == 0 }) {
 		w.t.Fatalf("incident %s closed under a cap", inc.ID)
 	}
+}
+
+// remembered is what an incident said before.
+type remembered struct {
+	level detect.Level
+	vain  int // rounds
+	named []sample.TaskKey
+}
+
+// checkRecord: an incident's level falls only after a cap in vain; who was named is in
+// its findings until its end, and what names somebody never says nobody.
+func (w *world) checkRecord(inc *pipeline.Change) {
+	w.t.Helper()
+	is, was := remembered{level: inc.Level()}, w.records[inc.ID]
+	for _, r := range inc.Rounds {
+		if r.Outcome == plan.Noise || r.Outcome == plan.FalsePositive {
+			is.vain++
+		}
+	}
+	for _, f := range inc.Findings {
+		is.named = append(is.named, f.Suspect.Key)
+		if f.From > f.Until || f.Until > inc.Updated {
+			w.t.Fatalf("incident %s: %s was named from %s to %s", inc.ID, f.Suspect.Name, clock(f.From), clock(f.Until))
+		}
+	}
+	for _, k := range was.named {
+		if !slices.Contains(is.named, k) {
+			w.t.Fatalf("incident %s forgot that it named %v: %+v", inc.ID, k, inc.Findings)
+		}
+	}
+	now := inc.Now()
+	for i, s := range now.Suspects[:now.Antagonists] {
+		if s.Level < detect.Likely || !slices.Contains(is.named, s.Key) {
+			w.t.Fatalf("incident %s names %s, number %d, which is %s: %+v", inc.ID, s.Name, i, s.Level, inc.Findings)
+		}
+	}
+	switch {
+	case is.level < was.level && is.vain == was.vain && inc.Kind != detect.PhaseChange:
+		w.t.Fatalf("incident %s was %s and is %s", inc.ID, was.level, is.level)
+	case (inc.Accused != 0) != (len(is.named) > 0), inc.Accused != 0 && inc.Kind != detect.Neighbour:
+		w.t.Fatalf("incident %s named %v and says %s, accused at %d", inc.ID, is.named, inc.Kind, inc.Accused)
+	}
+	w.records[inc.ID] = is
 }
 
 // checkEnds: after a Tick no cap outlives its end.
@@ -245,16 +290,33 @@ func (w *world) printIncident(at string, inc *pipeline.Change) {
 			say(fmt.Sprintf(" round %d", i+1), fmt.Sprintf("%s, %s; %s", r.Suspect.Name, r.Outcome, measured))
 		}
 	}
-	var parts []string
-	for _, part := range []string{inc.Kind.String(), string(inc.Outcome), inc.Advice, inc.Reason} {
-		if part != "" {
-			parts = append(parts, part)
-		}
+	// What the actions and findings said already is not said again.
+	reason, now := inc.Reason, inc.Now()
+	if inc.Antagonists > 0 {
+		reason = ""
 	}
-	say("", strings.Join(parts, "; "))
+	say("", joined(inc.Kind.String(), string(inc.Outcome), inc.Advice, inc.NotDone, reason))
+	var named []string
+	for _, f := range inc.Findings {
+		named = append(named, fmt.Sprintf("%s %s", f.Suspect.Name, f.Suspect.Level))
+	}
+	if len(named) > 0 {
+		say(" named", strings.Join(named, ", "))
+	}
+	switch {
+	case now.Kind != inc.Kind:
+		say(" now", joined(now.Kind.String(), now.Reason))
+	case w.state[inc.ID+" now"] != "":
+		say(" now", now.Kind.String())
+	}
 	if inc.Closed != 0 {
 		say(" closed", string(inc.Outcome))
 	}
+}
+
+// joined are those of the parts that say something.
+func joined(parts ...string) string {
+	return strings.Join(slices.DeleteFunc(parts, func(p string) bool { return p == "" }), "; ")
 }
 
 // held is what an action holds its task to.

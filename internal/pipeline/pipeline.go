@@ -15,7 +15,9 @@ import (
 type Config struct {
 	Machine string
 	Detect  detect.Params
-	Policy  plan.Policy
+	// Policy says how to act. Where levels say how sure a finding is (switch
+	// Evidence), only who is proven is capped without a trial (plan.Policy.CapAt).
+	Policy plan.Policy
 	// History learns what jobs cost; nil: nothing is learnt, and each Subject has
 	// the Spec that its host gave it.
 	History *spec.History
@@ -40,6 +42,9 @@ type Pipeline struct {
 
 // New returns a Pipeline that has seen nothing.
 func New(c Config) *Pipeline {
+	if c.Detect.Switches.Evidence {
+		c.Policy.CapAt = detect.Proven
+	}
 	p := &Pipeline{config: c, detector: detect.New(c.Detect), planner: plan.New(c.Machine, c.Detect.Rule, c.Policy),
 		intervals: map[sample.SignalName]*Interval{}}
 	if c.Charts {
@@ -105,6 +110,7 @@ func (p *Pipeline) Analyse(now sample.Millis) bool {
 		return false
 	}
 	f.Suspects = slices.Clone(f.Suspects)
+	level(p.config.Detect, &f)
 	id := p.planner.Finding(now, f, p.window(f.Signal))
 	if p.charts != nil {
 		inc, _ := p.planner.Incident(id)

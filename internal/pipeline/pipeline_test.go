@@ -197,3 +197,13 @@ func TestOutputsAreValues(t *testing.T) {
 		}
 	}
 }
+
+// Where levels say how sure a finding is only who is proven is capped without a trial;
+// a rule that goes by the correlation caps whom it names, as the paper does.
+func TestFromWhichLevelOnSuspectsAreCapped(t *testing.T) {
+	for rule, want := range map[detect.Rule]detect.Level{detect.CPI2: detect.Likely, detect.Quell: detect.Likely, detect.Evident: detect.Proven} {
+		if got := pipeline.New(byRule(t, rule)).Policy().CapAt; got != want {
+			t.Errorf("%s caps from %s on, want %s", rule, got, want)
+		}
+	}
+}

@@ -45,7 +45,9 @@ type world struct {
 	said  map[sample.TaskName]string // findings printed
 	state map[string]string          // of incidents, as printed
 	order []string                   // incidents by appearance
-	found detect.Finding             // the last
+	// records are what incidents said before, by ID.
+	records map[string]remembered
+	found   detect.Finding // the last
 
 	adjusted, renewed int // caps, of all and of those how many got more time
 }
@@ -155,6 +157,7 @@ func (w *world) machine(args []string) {
 	w.tasks, w.names = map[string]*scripted{}, nil
 	w.enforcer, w.held, w.books = "works", nil, map[string]*entry{}
 	w.said, w.state, w.order = map[sample.TaskName]string{}, map[string]string{}, nil
+	w.records = map[string]remembered{}
 	w.wanted, w.found = map[sample.TaskName]float64{}, detect.Finding{}
 }
 

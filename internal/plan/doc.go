@@ -13,9 +13,14 @@
 //   - a task is capped at most once at a time;
 //   - a task that was capped in vain, or in somebody's way, is not capped again
 //     for the same incident;
+//   - who is named below Policy.CapAt is held only for a trial, where the policy
+//     has trials, to find out;
 //   - a finding that names nobody, or is indeterminate, caps nobody; only where
 //     the policy has trials, and finding out is worth one (detect.Finding.Trial),
-//     its first suspect is held for that long.
+//     its first suspect is held for that long;
+//   - what an incident found strongest is what it says until its end, and who was
+//     named is in its Findings (of many, the surest 16): only a cap or a trial in
+//     vain weakens that.
 //
 // A Planner has no clock and is used from one goroutine.
 package plan

@@ -27,7 +27,7 @@ const (
 
 // aim is the cost that a feedback cap holds the victim at.
 func (inc *incident) aim() float64 {
-	return inc.Threshold - aimBelow*(inc.Threshold-inc.SpecMean)
+	return inc.latest.Threshold - aimBelow*(inc.latest.Threshold-inc.SpecMean)
 }
 
 // learnt are the rates at which feedback caps ended, so that the next one on the
@@ -60,7 +60,7 @@ func (p *Planner) begin(inc *incident, s sample.Task, window func(sample.TaskKey
 	for _, u := range window(s.Key) {
 		used[u.At] = u.Pressure
 	}
-	c := &curve{limit: inc.Threshold, noise: (inc.Threshold - inc.SpecMean) / 2, shapes: shapesOf(inc.Signal)}
+	c := &curve{limit: inc.latest.Threshold, noise: (inc.latest.Threshold - inc.SpecMean) / 2, shapes: shapesOf(inc.Signal)}
 	var good, bad, squares float64
 	for _, v := range window(inc.Victim.Key) {
 		u, ok := used[v.At]
@@ -68,7 +68,7 @@ func (p *Planner) begin(inc *incident, s sample.Task, window func(sample.TaskKey
 			continue
 		}
 		c.before = append(c.before, point{u, v.Cost})
-		if v.Cost > inc.Threshold {
+		if v.Cost > inc.latest.Threshold {
 			bad, squares = bad+u, squares+u*u
 		} else {
 			good, c.calm.usage, c.calm.cost = good+1, c.calm.usage+u, c.calm.cost+v.Cost
@@ -106,7 +106,7 @@ func (p *Planner) hold(now sample.Millis, inc *incident, cost float64, usage fun
 	switch {
 	case r.curve == nil && p.policy.Longest == 0:
 		return // it ends by the clock
-	case felt || cost > inc.Threshold:
+	case felt || cost > inc.latest.Threshold:
 		r.slack = 0
 	default:
 		if r.slack++; r.slack >= slack {
@@ -139,7 +139,7 @@ func (p *Planner) adjust(inc *incident, r *round, at point) (why string) {
 	r.curve.add(at)
 	floor := p.policy.rate(r.Suspect)
 	rate := r.curve.rate(inc.aim(), floor)
-	if at.cost > inc.Threshold {
+	if at.cost > inc.latest.Threshold {
 		rate = min(rate, r.Rate)
 	}
 	rate = max(floor, min(most*r.Rate, max(least*r.Rate, rate)))

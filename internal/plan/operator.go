@@ -29,12 +29,19 @@ func (p *Planner) CapFor(now sample.Millis, t sample.Task, terms command.Terms, 
 	return p.start(now, inc, Action{Task: t, Rate: terms.Rate, Until: now.Add(time.Duration(terms.For)), By: by, Why: why}, correlation).ID, nil
 }
 
-// suspectIn finds the oldest open incident that lists the task.
+// suspectIn finds the oldest open incident that lists the task, or has named it.
 func (p *Planner) suspectIn(k sample.TaskKey) (*incident, float64) {
 	for _, inc := range p.inOrder() {
-		for _, s := range inc.Suspects {
-			if s.Key == k {
-				return inc, s.Correlation
+		for _, a := range [...]*Analysis{inc.latest, inc.best} {
+			for _, s := range a.Suspects {
+				if s.Key == k {
+					return inc, s.Correlation
+				}
+			}
+		}
+		for _, n := range inc.named {
+			if n.Suspect.Key == k {
+				return inc, n.Suspect.Correlation
 			}
 		}
 	}

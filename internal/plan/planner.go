@@ -110,27 +110,28 @@ func (p *Planner) Finding(now sample.Millis, f detect.Finding, window func(sampl
 	if inc == nil {
 		inc = &incident{Incident: Incident{ID: p.id("inc", now), Machine: p.machine, Rule: p.rule, Signal: f.Signal,
 			Variant: f.Spec.Variant, Began: f.First, Opened: now, Mode: p.policy.Mode, Busy: p.busy,
-			Analysis: Analysis{Kind: f.Kind}, Decision: Decision{Outcome: NotActed}}}
+			Decision: Decision{Outcome: NotActed}}, told: f.Kind}
 		p.open[k] = inc
 		p.victims[f.Victim.Key]++
 	}
 	inc.unrest = max(inc.unrest, f.At)
-	if inc.Accused == 0 && f.Antagonists > 0 {
+	inc.Victim = f.Victim
+	inc.SpecMean, inc.SpecStdDev, inc.SpecOwn = f.Spec.Mean, f.Spec.StdDev, f.Spec.Own
+	// A window that tells nothing takes back nothing.
+	silent := f.Kind == detect.Indeterminate && (inc.told == detect.Neighbour || inc.told == detect.PhaseChange)
+	if !silent && (len(inc.rounds) == 0 || f.Kind == detect.Neighbour) {
+		inc.told = f.Kind
+	}
+	f.Suspects = inc.graded(f.Suspects)
+	inc.keep(now, &f)
+	if inc.Accused == 0 && inc.latest.Antagonists > 0 {
 		inc.Accused, inc.Anomaly, inc.Busy = now, f.At, p.busy
 	}
-	// A window that tells nothing takes back nothing.
-	silent := f.Kind == detect.Indeterminate && (inc.Kind == detect.Neighbour || inc.Kind == detect.PhaseChange)
-	if !silent && (len(inc.rounds) == 0 || f.Kind == detect.Neighbour) {
-		inc.Kind, inc.Change, inc.Antagonists, inc.Suspects = f.Kind, f.Change, f.Antagonists, f.Suspects
+	if inc.Follows = inc.told == detect.PhaseChange && now.Sub(inc.Began) >= p.policy.Settle; inc.Follows && inc.latest.Kind == detect.PhaseChange {
+		inc.latest.Reason += fmt.Sprintf("; that has lasted %s, so the spec follows", p.policy.Settle)
 	}
-	inc.Victim, inc.Threshold, inc.Cost, inc.Bad, inc.Pairs, inc.HeldBy = f.Victim, f.Threshold, f.Cost, f.Bad, f.Pairs, f.HeldBy
-	inc.SpecMean, inc.SpecStdDev, inc.SpecOwn = f.Spec.Mean, f.Spec.StdDev, f.Spec.Own
-	inc.Follows = inc.Kind == detect.PhaseChange && now.Sub(inc.Began) >= p.policy.Settle
 	if !(silent && len(inc.rounds) == 0) && (!inc.capped() || inc.again()) {
-		inc.Reason, inc.Advice, inc.Escalation = "", "", nil
-		if inc.Outcome == WouldCap {
-			inc.Outcome = NotActed // unless act says so again
-		}
+		inc.NotDone, inc.Advice, inc.Escalation = "", "", nil
 		p.act(now, inc, f, window)
 	}
 	p.changed(inc, now)
@@ -164,8 +165,8 @@ func (inc *incident) tried(k sample.TaskKey) string {
 		case r.Suspect.Key != k:
 		case r.lifted:
 			return "an operator lifted its cap"
-		case r.Outcome == Noise || r.Outcome == FalsePositive:
-			return "capping it did not help"
+		case r.vain():
+			return inVain
 		case r.Outcome == CapFailed:
 			return "it could not be capped"
 		case r.Outcome == CapTakenOver:
@@ -175,55 +176,38 @@ func (inc *incident) tried(k sample.TaskKey) string {
 	return ""
 }
 
-// act decides what follows from a finding; it leaves the reason if nothing.
+// act decides what follows from a finding; it leaves why nothing does.
 func (p *Planner) act(now sample.Millis, inc *incident, f detect.Finding, window func(sample.TaskKey) []detect.Point) {
-	if f.Trial {
-		p.try(now, inc, f, window)
-		return
-	}
-	switch f.Kind {
-	case detect.Nobody:
-		inc.Reason = "no suspect reaches the correlation that accuses"
-		if best := slices.IndexFunc(f.Suspects, func(s detect.Suspect) bool { return s.Excluded == "" }); best >= 0 {
-			inc.Reason += fmt.Sprintf("; the best, %s, has %.2f", f.Suspects[best].Name, f.Suspects[best].Correlation)
-		}
-		return
-	case detect.Indeterminate:
-		inc.Reason = "every sample of the window is bad: nothing tells the suspects apart"
-		return
-	case detect.PhaseChange:
-		inc.Reason = change(f.Change)
-		if inc.Follows {
-			inc.Reason += fmt.Sprintf("; that has lasted %s, so the spec follows", p.policy.Settle)
-		}
-		return
-	case detect.OwnQuota:
-		inc.Reason = "the task ran into its own CPU quota; no neighbour is to blame"
-		if f.HeldBy != "" {
-			inc.Reason = fmt.Sprintf("the CPU quota of %s, a cgroup above the task, held it back; no neighbour is to blame", f.HeldBy)
-		}
-		return
-	case detect.Steal:
-		inc.Reason = "the hypervisor took the CPU; the antagonist is another VM"
-		return
-	case detect.SelfWait:
-		inc.Reason = "the task's threads waited for each other; no neighbour is to blame"
-		return
-	}
-	suspect, why := p.choose(inc, f)
 	switch {
-	case suspect == nil:
-		inc.Reason, inc.Advice = why, inc.helpless()
-		return
-	case p.policy.Mode == Off:
-		inc.Reason = "enforcement is off"
-		return
+	case f.Kind == detect.Neighbour:
+		suspect, why := p.choose(inc, f)
+		switch {
+		case suspect == nil:
+			inc.NotDone, inc.Advice = why, inc.helpless()
+		case p.policy.Mode == Off:
+			inc.NotDone = "enforcement is off"
+		case suspect.Level < p.policy.CapAt:
+			p.try(now, inc, f, suspect)
+		default:
+			p.quiet(now, inc, f, suspect, window)
+		}
+	case f.Trial:
+		p.try(now, inc, f, &f.Suspects[0])
 	}
+}
+
+// unlimited is the advice where quell has no limit for what a suspect hurts by: what
+// hurts is not the CPU that it uses, so a cap of that is no help.
+func unlimited(f *detect.Finding, s *detect.Suspect) string {
+	sig, _ := sample.LookupSignal(f.Signal)
+	return fmt.Sprintf("limit what %s does to the %s it shares with %s; quell does not", s.Name, sig.Domain, f.Victim.Name)
+}
+
+// quiet caps a suspect, or advises that.
+func (p *Planner) quiet(now sample.Millis, inc *incident, f detect.Finding, suspect *detect.Suspect, window func(sample.TaskKey) []detect.Point) {
 	a, ok := p.policy.limited(f.Signal, suspect.Task)
 	if !ok {
-		// What hurts is not the CPU that it uses, so a cap of that is no help.
-		sig, _ := sample.LookupSignal(f.Signal)
-		inc.Advice = fmt.Sprintf("limit what %s does to the %s it shares with %s; quell does not", suspect.Name, sig.Domain, f.Victim.Name)
+		inc.Advice = unlimited(&f, suspect)
 		return
 	}
 	var follows *curve
@@ -244,74 +228,91 @@ func (p *Planner) act(now sample.Millis, inc *incident, f detect.Finding, window
 	}
 	switch {
 	case p.policy.Mode == Advise:
-		inc.Advice = what
-		if len(inc.rounds) == 0 {
-			inc.Outcome = WouldCap
-		}
+		inc.advise(what)
 		return
 	case p.inForce() >= p.policy.MaxCaps:
-		inc.Reason = fmt.Sprintf("as many caps are in force as allowed, %d; would %s", p.inForce(), what)
+		inc.NotDone = fmt.Sprintf("as many caps are in force as allowed, %d; would %s", p.inForce(), what)
 		return
 	}
 	inc.Advice = what + inc.comesBack(suspect.Task)
 	a.Until, a.By = now.Add(lease), auto
-	a.Why = fmt.Sprintf("%s of %s at %.3g over %.3g, correlation %.2f", f.Signal, f.Victim.Name, f.Cost, f.Threshold, suspect.Correlation)
+	a.Why = fmt.Sprintf("%s of %s at %.3g over %.3g", f.Signal, f.Victim.Name, f.Cost, f.Threshold)
+	switch why := Because(f.Signal, f.Victim.Name, suspect); {
+	case suspect.Method == detect.ByFormula:
+		a.Why += ", " + why
+	case why != "":
+		a.Why += ": " + why
+	}
 	c := p.start(now, inc, a, suspect.Correlation)
 	c.round.Feedback, c.round.curve = follows != nil, follows
 }
 
-// try holds the first suspect for a moment, to find out whether it is the one:
-// never longer than an accused one.
-func (p *Planner) try(now sample.Millis, inc *incident, f detect.Finding, window func(sample.TaskKey) []detect.Point) {
-	s := &f.Suspects[0]
-	trials := 0
+// advise leaves what would be done by itself with the mode on.
+func (inc *incident) advise(what string) {
+	inc.Advice = what
+	if len(inc.rounds) == 0 {
+		inc.Outcome = WouldCap
+	}
+}
+
+// try holds a suspect for a moment, to find out whether it is the one: never longer
+// than a proven one. Where that is not for quell to do, one that is named can be tried
+// by an operator.
+func (p *Planner) try(now sample.Millis, inc *incident, f detect.Finding, s *detect.Suspect) {
+	trials, named := 0, s.Level >= detect.Likely
 	for _, r := range inc.rounds {
 		if r.Trial {
 			trials++
 		}
 	}
-	inc.Reason = fmt.Sprintf("%s explains it, but so may chance or another suspect", s.Name)
 	a, ok := p.policy.limited(f.Signal, s.Task)
 	lasts := min(p.policy.Trial, p.policy.For)
+	if lasts <= 0 {
+		lasts = p.policy.For
+	}
 	what := fmt.Sprintf("hold %s to %s for %s to find out", s.Name, a.Limit(), lasts)
+	offered := what
+	if command := offer(&a, f.Victim.Name, s, lasts); command != "" {
+		offered += ": " + command
+	}
 	switch why := cmp.Or(mayHelp(f.Victim), mayCap(s.Task), inc.tried(s.Key)); {
 	case why != "":
-		inc.Reason += "; not tried: " + why
-	case !ok || p.policy.Trial <= 0 || p.policy.Mode == Off:
+		inc.NotDone = "not tried: " + why
+	case !ok && named:
+		inc.Advice = unlimited(&f, s)
+	case !ok || p.policy.Mode == Off || p.policy.Trial <= 0 && !named:
+	case p.policy.Mode == Advise && named:
+		inc.advise(offered)
 	case p.policy.Mode == Advise:
-		inc.Advice = what
+		inc.Advice = offered
+	case p.policy.Trial <= 0:
+		inc.NotDone, inc.Advice = "not tried: trials are off", offered
 	case trials >= p.policy.Trials:
-		inc.Reason += fmt.Sprintf("; not tried: the incident had its %d trials", trials)
+		inc.NotDone = fmt.Sprintf("not tried: the incident had its %d trials", trials)
+		if named {
+			inc.Advice = offered
+		}
 	case p.inForce() >= p.policy.MaxCaps || p.Capped(s.Key):
-		inc.Reason += "; not tried: as many caps are in force as allowed"
+		inc.NotDone = "not tried: as many caps are in force as allowed"
 	default:
 		inc.Advice = what
-		a.Until, a.By, a.Why = now.Add(lasts), auto, "trial: "+inc.Reason
+		a.Until, a.By, a.Why = now.Add(lasts), auto, "trial: "+inc.latest.Reason
 		c := p.start(now, inc, a, s.Correlation)
 		c.round.Trial = true
 	}
 }
 
-// change says what a task changed of itself.
-func change(c detect.Change) string {
-	switch c {
-	case detect.MoreWork:
-		return "the task did more work in the bad intervals, which interference does not make it do"
-	case detect.LessCPU:
-		return "the task cost more where it used less CPU, and nobody used more instead"
-	}
-	return "the task's cost went to another level and stayed there, and nobody used more since"
-}
-
 // choose picks the first of the ranked antagonists that may be capped for this
-// victim, or says why there is none. Who was capped in vain for this incident
-// is left out: the correlation ignores scale, so a cap hardly lowers it. So is
-// who ranks behind what ran outside any task and used less.
+// victim, of those who need no trial first if there are any, or says why there is
+// none. Who was capped in vain for this incident is left out: a correlation ignores
+// scale, so a cap hardly lowers it. So is who ranks behind what ran outside any task
+// and used less.
 func (p *Planner) choose(inc *incident, f detect.Finding) (*detect.Suspect, string) {
 	if why := mayHelp(f.Victim); why != "" {
 		return nil, why
 	}
 	var reasons []string
+	var best *detect.Suspect
 	outside := 0.0
 	for i := range f.Suspects[:f.Antagonists] {
 		s := &f.Suspects[i]
@@ -327,10 +328,15 @@ func (p *Planner) choose(inc *incident, f detect.Finding) (*detect.Suspect, stri
 		if why == "" {
 			why = inc.tried(s.Key)
 		}
-		if why == "" {
-			return s, ""
+		switch {
+		case why != "":
+			reasons = append(reasons, fmt.Sprintf("%s: %s", s.Name, why))
+		case best == nil || s.Level >= p.policy.CapAt && best.Level < p.policy.CapAt:
+			best = s
 		}
-		reasons = append(reasons, fmt.Sprintf("%s: %s", s.Name, why))
+	}
+	if best != nil {
+		return best, ""
 	}
 	return nil, "no antagonist may be capped: " + strings.Join(reasons, "; ")
 }
@@ -342,7 +348,7 @@ func (p *Planner) start(now sample.Millis, inc *incident, a Action, correlation 
 	if inc != nil {
 		c.Incident, c.Victim, c.incident = inc.ID, inc.Victim.Key, inc
 		c.round = &round{Round: Round{ID: a.ID, Suspect: a.Task, Correlation: correlation, Rate: a.Rate, IO: a.IO, Net: a.Net, From: now, Until: a.Until,
-			By: a.By, Why: a.Why, CostBefore: inc.Cost, CostUnder: math.NaN(), RelativeCost: math.NaN()}}
+			By: a.By, Why: a.Why, CostBefore: inc.latest.Cost, CostUnder: math.NaN(), RelativeCost: math.NaN()}, analysis: inc.latest}
 		inc.rounds = append(inc.rounds, c.round)
 		inc.Outcome = ""
 		p.changed(inc, now)
@@ -382,7 +388,7 @@ type Role string
 // The roles, the weightier last: a task can be a suspect here, a victim there.
 const (
 	NoRole  Role = ""
-	Suspect Role = "suspect" // accused
+	Suspect Role = "suspect" // named
 	Victim  Role = "victim"
 )
 
@@ -390,9 +396,9 @@ const (
 func (p *Planner) Roles() map[sample.TaskKey]Role {
 	roles := map[sample.TaskKey]Role{}
 	for _, inc := range p.open {
-		for _, s := range inc.Suspects[:min(inc.Antagonists, len(inc.Suspects))] {
-			if roles[s.Key] == NoRole {
-				roles[s.Key] = Suspect
+		for _, n := range inc.named {
+			if n.Suspect.Level >= detect.Likely && roles[n.Suspect.Key] == NoRole {
+				roles[n.Suspect.Key] = Suspect
 			}
 		}
 	}
@@ -440,6 +446,9 @@ func (p *Planner) finish(now sample.Millis, c *CapState, outcome Outcome) {
 		r.Outcome = Noise
 	}
 	c.incident.Outcome = r.Outcome
+	if c.incident.learn(now, r); c.incident.Accused == 0 && len(c.incident.named) > 0 {
+		c.incident.Accused, c.incident.Anomaly, c.incident.Busy = now, now, p.busy
+	}
 	p.offend(now, c)
 }
 
@@ -452,7 +461,7 @@ func (p *Planner) Applied(now sample.Millis, id string, err error) {
 	if err != nil {
 		p.finish(now, c, CapFailed)
 		if c.incident != nil {
-			c.incident.Reason = "cap " + string(c.Task.Name) + ": " + err.Error()
+			c.incident.NotDone = "cap " + string(c.Task.Name) + ": " + err.Error()
 		}
 		delete(p.caps, id)
 	} else {
@@ -493,7 +502,7 @@ func (p *Planner) Gone(now sample.Millis, k sample.TaskKey) {
 		for _, r := range inc.rounds {
 			p.lift(now, r.ID, "the victim ended", VictimExited)
 		}
-		inc.Reason = "the victim ended"
+		inc.NotDone = "the victim ended"
 		p.close(now, inc)
 	}
 }

@@ -23,6 +23,11 @@ func hog() sample.Task {
 	return sample.Task{Key: sample.TaskKey{Inode: 2}, Name: "/hog", Class: sample.Batch}
 }
 
+// suspects is /hog alone, as a rule by correlation names it.
+func suspects() []detect.Suspect {
+	return []detect.Suspect{{Task: hog(), Grounds: detect.Grounds{Level: detect.Likely, Method: detect.ByFormula}, Correlation: 0.5}}
+}
+
 func ptr(t sample.Task) *sample.Task { return &t }
 
 // take is all that has come of the calls so far.
@@ -62,7 +67,7 @@ func sampled(p *plan.Planner, now, at sample.Millis, signal sample.SignalName, c
 
 func TestOnlySamplesThatEndedUnderTheCapAreMeasured(t *testing.T) {
 	now := sample.At(time.Date(2011, 5, 16, 2, 30, 0, 0, time.UTC))
-	p, before := accused(t, now, []detect.Suspect{{Task: hog(), Correlation: 0.5}})
+	p, before := accused(t, now, suspects())
 	sampled(p, now+second, now-second, sample.CPI, 4) // taken in late
 	sampled(p, now+second, now, sample.CPI, 4)
 	sampled(p, now+10*second, now+10*second, sample.RunQ, 7)
@@ -81,7 +86,7 @@ func TestOnlySamplesThatEndedUnderTheCapAreMeasured(t *testing.T) {
 }
 
 func TestInIncident(t *testing.T) {
-	p, _ := accused(t, 60*second, []detect.Suspect{{Task: hog(), Correlation: 0.5}})
+	p, _ := accused(t, 60*second, suspects())
 	if !p.InIncident(sample.CPI, web().Key) || p.InIncident(sample.RunQ, web().Key) || p.InIncident(sample.CPI, hog().Key) {
 		t.Error("only /web is in an incident, of cpi")
 	}

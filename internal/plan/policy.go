@@ -49,11 +49,15 @@ type Policy struct {
 	// (offender.go). Not in the paper.
 	Confine                   int
 	ConfineWithin, ConfineFor time.Duration
+	// CapAt is the least level at which a suspect is capped without a trial. The
+	// default is the paper's, which caps whom its correlation names; where levels
+	// say how sure they are, pipeline.New asks for Proven.
+	CapAt detect.Level
 	// MaxCaps is how many caps may be in force on the machine at once.
 	MaxCaps int
 	// Trial is how long a suspect is held to find out whether it is the one,
-	// where detection cannot tell (detect.Finding.Trial), at most For; 0 forbids
-	// it. Trials is how many an incident may have. Not in the paper.
+	// where it is named below CapAt or detection cannot tell
+	// (detect.Finding.Trial), at most For; 0 forbids it. Trials is how many an incident may have. Not in the paper.
 	Trial  time.Duration
 	Trials int
 	// Outliers under a cap, its first sample left out, make another round.
@@ -67,7 +71,7 @@ type Policy struct {
 
 // Paper returns CPI²'s numbers (section 5, table 2).
 func Paper() Policy {
-	return Policy{Mode: Advise, Rate: 0.1, BestEffortRate: 0.01, For: 5 * time.Minute, MaxCaps: 8,
+	return Policy{Mode: Advise, Rate: 0.1, BestEffortRate: 0.01, For: 5 * time.Minute, CapAt: detect.Likely, MaxCaps: 8,
 		ConfineWithin: 24 * time.Hour, ConfineFor: 30 * time.Minute, Trials: 4, Outliers: 3, Calm: 5 * time.Minute, Settle: 30 * time.Minute}
 }
 

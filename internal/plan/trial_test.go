@@ -57,7 +57,7 @@ func TestATrialIsMadeOnlyWherePolicyAllowsIt(t *testing.T) {
 			if (len(out.Actions) == 1) != c.acts {
 				t.Errorf("actions %+v", out.Actions)
 			}
-			if said := inc.Reason + inc.Advice; !strings.Contains(said, c.says) {
+			if said := inc.Reason + inc.Advice + inc.NotDone; !strings.Contains(said, c.says) {
 				t.Errorf("it says %q", said)
 			}
 			if c.acts {

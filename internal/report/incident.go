@@ -23,14 +23,14 @@ func Incidents(w io.Writer, list []incident.Record, older int, s Style) error {
 	}
 	t := table{columns: []column{
 		{head: "FOUND"}, {head: "ID", drop: 4}, {head: "VICTIM", least: 10}, {head: "SIGNAL", drop: 2}, {head: "KIND", drop: 3},
-		{head: "SUSPECT", least: 10}, {head: "CORR", right: true}, {head: "ACTION", drop: 1}, {head: "OUTCOME"},
+		{head: "SUSPECT", least: 10}, {head: "LEVEL"}, {head: "ACTION", drop: 1}, {head: "OUTCOME"},
 		{head: "RELCOST", right: true},
 	}}
 	for i := range list {
 		inc := &list[i]
-		suspect, correlation := blamed(inc)
+		suspect, level := blamed(inc)
 		t.row(cell{text: s.when(inc.Opened)}, cell{text: shortID(inc.ID)}, cell{text: string(inc.Victim.Name)},
-			cell{text: string(inc.Signal)}, cell{text: inc.Kind.String()}, cell{text: suspect}, cell{text: correlation},
+			cell{text: string(inc.Signal)}, cell{text: inc.Kind.String()}, cell{text: suspect}, cell{text: level},
 			cell{text: action(inc)}, outcomeCell(inc), cell{text: s.number(relativeCost(inc))})
 	}
 	t.write(p)
@@ -56,22 +56,39 @@ func rounds(inc *incident.Record) []*incident.Round {
 	return slices.DeleteFunc(slices.Clone(inc.Rounds), func(r *incident.Round) bool { return r == nil })
 }
 
-// blamed names the suspect to show in one line: the one last capped, else the
-// first that may be the one.
-func blamed(inc *incident.Record) (name, correlation string) {
+// blamed names the suspect to show in one line, and how sure it is: the one last
+// capped, else the first that may be the one.
+func blamed(inc *incident.Record) (name, level string) {
 	if all := rounds(inc); len(all) > 0 {
 		r := all[len(all)-1]
-		return string(r.Suspect.Name), fmt.Sprintf("%.2f", r.Correlation)
+		s := inc.Find(&r.Suspect)
+		if s == nil {
+			s = &detect.Suspect{Task: r.Suspect, Correlation: r.Correlation}
+		}
+		return string(r.Suspect.Name), sure(inc, s)
 	}
 	if inc.Kind != detect.Neighbour && inc.Kind != detect.Nobody && inc.Kind != detect.Indeterminate {
 		return "-", "-" // nobody else's doing
 	}
 	for _, s := range inc.Suspects {
 		if s.Excluded == "" {
-			return string(s.Name), fmt.Sprintf("%.2f", s.Correlation)
+			return string(s.Name), sure(inc, &s)
 		}
 	}
 	return "-", "-"
+}
+
+// sure is a suspect's level with the figure that it rests on. What older agents wrote
+// has no levels.
+func sure(inc *incident.Record, s *detect.Suspect) string {
+	switch figure := plan.Figure(s); {
+	case inc.Analysed == 0:
+		return fmt.Sprintf("r %.2f", s.Correlation)
+	case s.Level == detect.None && figure != "":
+		return figure
+	default:
+		return strings.TrimSuffix(s.Level.String()+", "+figure, ", ")
+	}
 }
 
 func action(inc *incident.Record) string {
@@ -165,14 +182,40 @@ func (p *page) facts(inc *incident.Record) {
 	}
 	p.fact("time", times)
 	p.fact("finding", finding(inc))
+	if inc.Reason != "" {
+		p.fact("reason", inc.Reason)
+	}
+	p.named(inc)
+	if now := inc.Latest; now != nil {
+		text := fmt.Sprintf("%s: %s, cost %s", p.clock(now.Analysed), now.Kind, p.cost(inc.Signal, now.Cost))
+		if now.Reason != "" {
+			text += "; " + now.Reason
+		}
+		p.fact("latest", text)
+	}
 	p.fact("decided", fmt.Sprintf("by rule %s, enforcement %s", inc.Rule, inc.Mode))
 	if inc.Advice != "" {
 		p.fact("advice", inc.Advice)
 	}
-	if inc.Reason != "" {
-		p.fact("reason", inc.Reason)
+	if inc.NotDone != "" {
+		p.fact("not done", inc.NotDone)
 	}
 	p.colored("outcome", outcomeColor(inc.Outcome), outcome(inc))
+}
+
+// named lists the antagonists that the incident named, with times.
+func (p *page) named(inc *incident.Record) {
+	for i, f := range inc.Findings {
+		name := ""
+		if i == 0 {
+			name = "named"
+		}
+		when := "at " + p.clock(f.From)
+		if f.Until > f.From {
+			when = fmt.Sprintf("from %s to %s", p.clock(f.From), p.clock(f.Until))
+		}
+		p.fact(name, fmt.Sprintf("%s, %s: %s", f.Suspect.Name, when, sure(inc, &f.Suspect)))
+	}
 }
 
 func who(t sample.Task) string {
@@ -197,9 +240,12 @@ func class(t sample.Task) string {
 func finding(inc *incident.Record) string {
 	switch inc.Kind {
 	case detect.Neighbour:
+		if inc.Antagonists == 0 {
+			return fmt.Sprintf("neighbour: who was named of %s was capped in vain", plural(len(inc.Suspects), "suspect"))
+		}
 		return fmt.Sprintf("neighbour: %s among %s, compared over %s", plural(inc.Antagonists, "antagonist"), plural(len(inc.Suspects), "suspect"), plural(inc.Pairs, "interval"))
 	case detect.Nobody:
-		return "nobody: the task suffers and no suspect correlates enough"
+		return "nobody: the task suffers, and no suspect is named"
 	case detect.Indeterminate:
 		return "indeterminate: no good intervals to tell suspects apart by"
 	case detect.OwnQuota:
@@ -231,7 +277,7 @@ func (p *page) suspects(inc *incident.Record) {
 	}
 	p.line("")
 	t := table{columns: []column{{head: "#", right: true}, {head: "SUSPECT", least: 24}, {head: "CLASS", drop: 1},
-		{head: "CORR", right: true}, {head: strings.ToUpper(pressure(inc.Signal)), right: true}, {head: "WHY", least: 24, words: true}}}
+		{head: "LEVEL"}, {head: strings.ToUpper(pressure(inc.Signal)), right: true}, {head: "WHY", least: 24, words: true}}}
 	for i, sus := range inc.Suspects {
 		rank, c := fmt.Sprint(i+1), plain
 		var why string
@@ -240,12 +286,17 @@ func (p *page) suspects(inc *incident.Record) {
 			rank, why, c = "-", "excluded: "+sus.Excluded, dim
 		case inc.Kind == detect.PhaseChange || inc.Kind == detect.Indeterminate:
 			why = "not accused"
-		case i >= inc.Antagonists:
+		case i >= inc.Antagonists && (inc.Analysed == 0 || sus.Method == detect.ByFormula && sus.Level == detect.None):
 			why = "below the bar"
+		case i >= inc.Antagonists:
+			why = "not named"
 		case sus.CoVictim:
 			why = "antagonist, but suffered too: ranked behind"
 		default:
 			why, c = "antagonist", red
+		}
+		if sus.Excluded == "" && sus.Why != "" {
+			why += "; " + sus.Why
 		}
 		if i < inc.Antagonists && sus.Excluded == "" {
 			switch {
@@ -258,7 +309,7 @@ func (p *page) suspects(inc *incident.Record) {
 			}
 		}
 		t.row(cell{text: rank}, cell{text: string(sus.Name)}, cell{text: class(sus.Task)},
-			cell{fmt.Sprintf("%.2f", sus.Correlation), c}, cell{text: p.number(sus.Usage)}, cell{why, c})
+			cell{sure(inc, &sus), c}, cell{text: p.number(sus.Usage)}, cell{why, c})
 	}
 	t.write(p)
 }

@@ -53,9 +53,9 @@ func (p *page) picture(inc *incident.Record) {
 	for i, track := range inc.Usage {
 		p.line("")
 		about := ""
-		for _, s := range inc.Suspects {
-			if s.Name == track.Task && s.Excluded == "" {
-				about = fmt.Sprintf(", correlation %.2f", s.Correlation)
+		for i := range inc.Suspects {
+			if s := &inc.Suspects[i]; s.Name == track.Task && s.Excluded == "" {
+				about = ", " + sure(inc, s)
 			}
 		}
 		p.title("usage of "+string(track.Task), pressure(inc.Signal)+about)

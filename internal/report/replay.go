@@ -74,7 +74,7 @@ func ReplayText(w io.Writer, r *Replay, incidents int, s Style) error {
 func accusingFirst(all []*incident.Record) []*incident.Record {
 	list := slices.Clone(all)
 	slices.SortStableFunc(list, func(a, b *incident.Record) int {
-		return -cmp.Compare(min(a.Antagonists, 1), min(b.Antagonists, 1))
+		return -cmp.Compare(min(a.Antagonists+len(a.Findings), 1), min(b.Antagonists+len(b.Findings), 1))
 	})
 	return list
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/plot"
@@ -116,14 +117,11 @@ func (s Style) incidentChapter(r *Replay) chapter {
 		c.Notes = []string{"There were none."}
 		return c
 	}
-	table := sheet{Caption: "All incidents", Head: []string{"found", "id", "machine", "victim", "signal", "kind", "best suspect", "correlation", "outcome", "reason"}, Long: true}
+	table := sheet{Caption: "All incidents", Head: []string{"found", "id", "machine", "victim", "signal", "kind", "best suspect", "level", "outcome", "reason"}, Long: true}
 	for i, inc := range list {
-		suspect, correlation := blamed(inc)
-		reason := inc.Reason
-		if reason == "" {
-			reason = inc.Advice
-		}
-		table.Rows = append(table.Rows, []string{s.instant(inc.Opened), inc.ID, inc.Machine, string(inc.Victim.Name), string(inc.Signal), inc.Kind.String(), suspect, correlation, state(inc), reason})
+		suspect, level := blamed(inc)
+		reason := strings.Join(slices.DeleteFunc([]string{inc.Reason, inc.NotDone, inc.Advice}, func(s string) bool { return s == "" }), "; ")
+		table.Rows = append(table.Rows, []string{s.instant(inc.Opened), inc.ID, inc.Machine, string(inc.Victim.Name), string(inc.Signal), inc.Kind.String(), suspect, level, state(inc), reason})
 		if i < drawnIncidents && len(inc.Times) > 1 {
 			c.Exhibits = append(c.Exhibits, s.incidentExhibit(inc))
 		}
@@ -166,16 +164,16 @@ func (s Style) incidentExhibit(inc *incident.Record) exhibit {
 		against.Series = append(against.Series, points)
 	}
 	e.Plots = []plot.Plot{chart.Draw(), against.Draw()}
-	e.Table = sheet{Caption: "Suspects", Head: []string{"suspect", "job", "class", "correlation", "CPU-s/s", "why"}}
+	e.Table = sheet{Caption: "Suspects", Head: []string{"suspect", "job", "class", "level", "CPU-s/s", "why"}}
 	for i, sus := range inc.Suspects {
-		why := "below the bar"
+		why := "not named"
 		switch {
 		case sus.Excluded != "":
 			why = "excluded: " + sus.Excluded
 		case i < inc.Antagonists:
 			why = "antagonist"
 		}
-		e.Table.Rows = append(e.Table.Rows, []string{string(sus.Name), string(sus.Job), class(sus.Task), fmt.Sprintf("%.2f", sus.Correlation), s.number(sus.Usage), why})
+		e.Table.Rows = append(e.Table.Rows, []string{string(sus.Name), string(sus.Job), class(sus.Task), sure(inc, &sus), s.number(sus.Usage), why})
 	}
 	return e
 }

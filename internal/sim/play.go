@@ -98,7 +98,6 @@ type game struct {
 	victim   []int           // its place among the victims, -1 if it is none
 	accused  map[[2]int]bool
 	result   Case
-	tried    [2]int // victim and suspect of the newest finding that asks for a trial
 	name     string // of the machine
 	spans    map[[2]int][]span
 	follow   []stat.Moments // what is learnt of a task that changed for good
@@ -303,9 +302,6 @@ func (g *game) suffer(at sample.Millis) {
 // judge notes whom a finding accuses, and whether it is right.
 func (g *game) judge(f *pipeline.Finding) {
 	now := f.Now
-	if f.Trial {
-		g.tried = [2]int{g.index(f.Victim.Key), g.index(f.Suspects[0].Key)}
-	}
 	if f.Kind != detect.Neighbour || f.Antagonists == 0 || f.Victim.Class != sample.LatencySensitive && !f.Victim.Protected {
 		return
 	}
@@ -371,7 +367,7 @@ func (g *game) act(now sample.Millis, a *plan.Action) {
 	case plan.Cap:
 		if g.tasks[i].trial = strings.HasPrefix(a.Why, "trial"); g.tasks[i].trial {
 			g.result.Trials++
-			if g.hurts(g.tried[1], g.tried[0]) {
+			if g.hurts(i, g.index(a.Victim)) {
 				g.result.TrialsRight++
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"strings"
 
 	"github.com/quell-dev/quell/internal/incident"
 )
@@ -30,17 +31,17 @@ type Incident struct {
 	SpecStdDev    float64  `parquet:"spec_stddev"`
 	Threshold     float64  `parquet:"threshold"`
 	Cost          float64  `parquet:"cost"`
-	SuspectJob    string   `parquet:"suspect_job,dict"` // the best that clears the bar, else empty
+	SuspectJob    string   `parquet:"suspect_job,dict"` // who was named first of all, else empty
 	SuspectTask   string   `parquet:"suspect_task,dict"`
-	Correlation   *float64 `parquet:"correlation"` // of the best suspect, whether it clears the bar or not
-	Antagonists   int32    `parquet:"antagonists"`
+	Correlation   *float64 `parquet:"correlation"`     // of the best suspect, whether it was named or not
+	Antagonists   int32    `parquet:"antagonists"`     // that were named, also those that were capped in vain
 	CappedJob     string   `parquet:"capped_job,dict"` // of the last round, empty if there was none
 	CappedTask    string   `parquet:"capped_task,dict"`
 	CappedRate    *float64 `parquet:"capped_rate"`   // CPU-s/s
 	RelativeCost  *float64 `parquet:"relative_cost"` // of the last round
 	Outcome       string   `parquet:"outcome,dict"`
-	OutcomeReason string   `parquet:"reason"`
-	Doc           string   `parquet:"doc"` // all of it, JSON
+	OutcomeReason string   `parquet:"reason"` // what it rests on, and why nothing, or nothing more, was done
+	Doc           string   `parquet:"doc"`    // all of it, JSON
 }
 
 // IncidentOf makes the row of an incident as it stands.
@@ -52,18 +53,16 @@ func IncidentOf(inc *incident.Record) (Incident, error) {
 	r := Incident{Machine: inc.Machine, ID: inc.ID, Updated: int64(inc.Updated), Rule: string(inc.Rule), Kind: inc.Kind.String(),
 		Signal: string(inc.Signal), Variant: inc.Variant, VictimJob: string(inc.Victim.Job), VictimTask: string(inc.Victim.Name),
 		VictimClass: inc.Victim.Class.String(), Began: int64(inc.Began), Opened: int64(inc.Opened), Follows: inc.Follows, Mode: inc.Mode.String(),
-		SpecMean: inc.SpecMean, SpecStdDev: inc.SpecStdDev, Threshold: inc.Threshold, Cost: inc.Cost, Antagonists: int32(inc.Antagonists),
-		Outcome: string(inc.Outcome), OutcomeReason: inc.Reason, Doc: string(doc)}
+		SpecMean: inc.SpecMean, SpecStdDev: inc.SpecStdDev, Threshold: inc.Threshold, Cost: inc.Cost, Antagonists: int32(len(inc.Named())),
+		Outcome: string(inc.Outcome), OutcomeReason: strings.Trim(inc.Reason+"; "+inc.NotDone, "; "), Doc: string(doc)}
 	if inc.Closed != 0 {
 		closed := int64(inc.Closed)
 		r.Closed = &closed
 	}
-	if len(inc.Suspects) > 0 && inc.Suspects[0].Excluded == "" {
-		best := &inc.Suspects[0]
-		r.Correlation = &best.Correlation
-		if inc.Antagonists > 0 {
-			r.SuspectJob, r.SuspectTask = string(best.Job), string(best.Name)
-		}
+	if best := inc.Antagonist(); best != nil {
+		r.Correlation, r.SuspectJob, r.SuspectTask = &best.Correlation, string(best.Job), string(best.Name)
+	} else if len(inc.Suspects) > 0 && inc.Suspects[0].Excluded == "" {
+		r.Correlation = &inc.Suspects[0].Correlation
 	}
 	if n := len(inc.Rounds); n > 0 {
 		last := inc.Rounds[n-1]

@@ -1,0 +1,263 @@
+package plan
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// What an incident remembers: its strongest analysis, the latest beside it, and who
+// was named. Caps and trials have the last word: who was capped and that helped is
+// proven, who was capped in vain is no more than possible.
+
+// maxNamed is how many antagonists an incident remembers. Where one more is named,
+// the weakest of the others is forgotten, of equals the one that was named longest ago.
+const maxNamed = 16
+
+// named is a Finding as the planner keeps it.
+type named struct {
+	Finding
+	analysis *Analysis // that has Suspect's grounds
+}
+
+// strongest returns the suspect that an analysis is as strong as: of those named the
+// surest, else the first that may be the one; nil if there is none.
+func (a *Analysis) strongest() *detect.Suspect {
+	var best *detect.Suspect
+	for i := range a.Suspects[:min(max(a.Antagonists, 1), len(a.Suspects))] {
+		if s := &a.Suspects[i]; s.Excluded == "" && (best == nil || s.Level > best.Level) {
+			best = s
+		}
+	}
+	return best
+}
+
+// Level is how sure an analysis is of its surest suspect.
+func (a *Analysis) Level() detect.Level {
+	s := a.strongest()
+	switch {
+	case s == nil:
+		return detect.None
+	case a.Antagonists == 0:
+		return min(s.Level, detect.Possible)
+	}
+	return s.Level
+}
+
+// rank orders analyses: as their levels, but that the victim changed itself explains
+// more than that a suspect may be the one.
+func (a *Analysis) rank() int {
+	if l := a.Level(); l >= detect.Likely {
+		return int(l) + 1
+	} else if a.Kind != detect.PhaseChange {
+		return int(l)
+	}
+	return int(detect.Possible) + 1
+}
+
+// stronger reports whether an analysis takes the place of an older one. Of equals it
+// does if its figure is higher, or where there is nobody to remember.
+func (a *Analysis) stronger(old *Analysis) bool {
+	s, than := a.strongest(), old.strongest()
+	switch was := old.rank(); {
+	case a.rank() != was:
+		return a.rank() > was
+	case s == nil || than == nil || s.Level == detect.None || a.Kind == detect.PhaseChange:
+		return true
+	}
+	return surer(s, than)
+}
+
+// surer reports whether a suspect's grounds are stronger than others: figures of
+// different methods do not compare.
+func surer(s, than *detect.Suspect) bool {
+	if s.Level != than.Level {
+		return s.Level > than.Level
+	}
+	return s.Method == than.Method && figure(s) > figure(than)
+}
+
+// figure is the number that a suspect's level rests on.
+func figure(s *detect.Suspect) float64 {
+	switch s.Method {
+	case detect.ByAccounts:
+		return s.Share
+	case detect.ByFormula:
+		return s.Correlation
+	}
+	return s.Probability
+}
+
+// keep takes in a finding with what caps have shown of its suspects.
+func (inc *incident) keep(now sample.Millis, f *detect.Finding) {
+	a := &Analysis{Analysed: now, Kind: f.Kind, Change: f.Change, HeldBy: f.HeldBy, Threshold: f.Threshold, Cost: f.Cost, Bad: f.Bad, Pairs: f.Pairs,
+		Suspects: f.Suspects, Antagonists: f.Antagonists}
+	a.settle(inc)
+	a.Reason = reason(&inc.Incident, a, f.Trial)
+	inc.latest = a
+	// After a cap, what names nobody explains nothing away.
+	if inc.best == nil || a.stronger(inc.best) && (len(inc.rounds) == 0 || a.Kind == detect.Neighbour) {
+		inc.best = a
+	}
+	for i := range a.Suspects[:a.Antagonists] {
+		inc.name(now, &a.Suspects[i], a)
+	}
+}
+
+// name notes that an analysis names a suspect.
+func (inc *incident) name(now sample.Millis, s *detect.Suspect, a *Analysis) {
+	i := slices.IndexFunc(inc.named, func(n *named) bool { return n.Suspect.Key == s.Key })
+	if i < 0 {
+		if len(inc.named) == maxNamed {
+			inc.forgetWeakest()
+		}
+		inc.named = append(inc.named, &named{Finding{*s, now, now}, a})
+		return
+	}
+	n := inc.named[i]
+	if n.Until = now; surer(s, &n.Suspect) {
+		n.Suspect, n.analysis = *s, a
+	}
+}
+
+func (inc *incident) forgetWeakest() {
+	weakest := 0
+	for i, n := range inc.named {
+		w := inc.named[weakest]
+		if n.Suspect.Level < w.Suspect.Level || n.Suspect.Level == w.Suspect.Level && n.Until < w.Until {
+			weakest = i
+		}
+	}
+	inc.named = slices.Delete(inc.named, weakest, weakest+1)
+}
+
+// graded returns a finding's suspects with what caps in this incident showed of them.
+func (inc *incident) graded(all []detect.Suspect) []detect.Suspect {
+	out := all
+	for i := range all {
+		for _, r := range slices.Backward(inc.rounds) {
+			if r.Suspect.Key != all[i].Key || !r.judged() {
+				continue
+			}
+			if g := inc.grade(r, all[i]); g.Grounds != all[i].Grounds {
+				if &out[0] == &all[0] {
+					out = slices.Clone(all)
+				}
+				out[i] = g
+			}
+			break
+		}
+	}
+	return out
+}
+
+// judged reports whether the victim's cost told something of the cap.
+func (r *Round) judged() bool { return r.Outcome == TruePositive || r.vain() }
+
+// vain reports whether the cap did not help.
+func (r *Round) vain() bool { return r.Outcome == Noise || r.Outcome == FalsePositive }
+
+// grade is a suspect with what a cap on it has shown: who is suspected again, and was
+// capped and that helped, is proven; who was capped in vain is possible at most.
+func (inc *incident) grade(r *round, s detect.Suspect) detect.Suspect {
+	switch why := shown(&inc.Incident, &r.Round); {
+	case !r.vain() && s.Level == detect.Likely:
+		s.Level, s.Method, s.Why = detect.Proven, detect.ByTrial, why
+	case r.vain() && s.Method == detect.ByTrial:
+		s.Level, s.Why = detect.Possible, why
+	case r.vain() && !strings.Contains(s.Why, inVain):
+		s.Level = min(s.Level, detect.Possible)
+		s.Why = strings.TrimPrefix(s.Why+"; "+why, "; ")
+	}
+	return s
+}
+
+// settle ranks the suspects that are no longer named, since a cap on them was in
+// vain, behind those that are.
+func (a *Analysis) settle(inc *incident) {
+	var is, no []detect.Suspect
+	for _, s := range a.Suspects[:a.Antagonists] {
+		if s.Level < detect.Likely && inc.wasVain(s.Key) {
+			no = append(no, s)
+		} else {
+			is = append(is, s)
+		}
+	}
+	if len(no) > 0 {
+		a.Suspects, a.Antagonists = slices.Concat(is, no, a.Suspects[a.Antagonists:]), len(is)
+	}
+}
+
+func (inc *incident) wasVain(k sample.TaskKey) bool {
+	return slices.ContainsFunc(inc.rounds, func(r *round) bool { return r.Suspect.Key == k && r.vain() })
+}
+
+// learn takes in what a cap that ended has shown of its suspect.
+func (inc *incident) learn(now sample.Millis, r *round) {
+	if !r.judged() {
+		return
+	}
+	kept := []*Analysis{inc.best, inc.latest, r.analysis}
+	for _, n := range inc.named {
+		kept = append(kept, n.analysis)
+		if n.Suspect.Key == r.Suspect.Key {
+			n.Suspect = inc.grade(r, n.Suspect)
+		}
+	}
+	for _, a := range kept {
+		inc.review(r, a)
+	}
+	if !r.vain() {
+		inc.prove(now, r)
+	}
+	for _, n := range inc.named {
+		if n.Suspect.Level >= detect.Likely && n.analysis.stronger(inc.best) {
+			inc.best = n.analysis
+		}
+	}
+}
+
+// review brings an analysis up to date with what a cap has shown.
+func (inc *incident) review(r *round, a *Analysis) {
+	for i := range a.Suspects {
+		if a.Suspects[i].Key != r.Suspect.Key {
+			continue
+		}
+		if g := inc.grade(r, a.Suspects[i]); g.Grounds != a.Suspects[i].Grounds {
+			a.Suspects = slices.Clone(a.Suspects)
+			a.Suspects[i] = g
+			a.settle(inc)
+			a.Reason = reason(&inc.Incident, a, false)
+		}
+		return
+	}
+}
+
+// prove names a suspect that no analysis had named: holding it helped.
+func (inc *incident) prove(now sample.Millis, r *round) {
+	if i := slices.IndexFunc(inc.named, func(n *named) bool { return n.Suspect.Key == r.Suspect.Key }); i >= 0 && inc.named[i].Suspect.Level == detect.Proven {
+		return
+	}
+	a := *r.analysis
+	s := detect.Suspect{Task: r.Suspect, Correlation: r.Correlation}
+	n, rest := a.Antagonists+1, make([]detect.Suspect, 0, len(a.Suspects)+1)
+	for i, x := range a.Suspects {
+		switch {
+		case x.Key != s.Key:
+			rest = append(rest, x)
+			continue
+		case i < a.Antagonists:
+			n--
+		}
+		s = x
+	}
+	s.Excluded, s.Level, s.Method, s.Why = "", detect.Proven, detect.ByTrial, shown(&inc.Incident, &r.Round)
+	a.Analysed, a.Kind, a.Change, a.Suspects, a.Antagonists = now, detect.Neighbour, "", slices.Insert(rest, 0, s), n
+	a.Reason = reason(&inc.Incident, &a, false)
+	if inc.latest == r.analysis {
+		inc.latest = &a
+	}
+	inc.name(now, &s, &a)
+}
