@@ -68,6 +68,8 @@ type Detector struct {
 	top, bottom []candidate
 	out         []Suspect
 	bench       bench
+	scales      scales
+	weighed     []Weighed
 	verdicts    []Verdict
 }
 
@@ -105,7 +107,8 @@ func (d *Detector) Observe(sig sample.Signal, at sample.Millis, readings []Readi
 	}
 	d.verdicts = slices.Grow(d.verdicts[:0], len(readings))[:len(readings)]
 	clear(d.verdicts)
-	row := s.begin(at, at.Add(-d.params.kept()))
+	end := at.Add(-d.params.kept())
+	row := s.begin(at, end, end.Add(-d.params.Memory))
 	if row == nil {
 		return d.verdicts
 	}

@@ -161,6 +161,9 @@ type Finding struct {
 	// come last. At most Params.Top of each. The slice is the Detector's; it
 	// is valid until the next call of Next.
 	Suspects []Suspect
+	// Weighed is what statistics said of all suspects, if Params.Explain; valid as
+	// long as Suspects.
+	Weighed []Weighed
 	// Antagonists is how many of Suspects clear the bar.
 	Antagonists int
 	// Trial: the first of Suspects explains the victim's cost, but so may chance

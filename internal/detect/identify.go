@@ -33,9 +33,9 @@ type candidate struct {
 	slot        int
 	correlation float64
 	usage       float64
-	part        float64 // of the excess, where there is evidence
-	try         bool    // not proven, but a trial could tell
-	rank        int     // 0 clears the bar, 1 as co-victim, 2 does not
+	grounds     Grounds
+	try         bool // not proven, but a trial could tell
+	rank        int  // 0 clears the bar, 1 as co-victim, 2 does not
 	excluded    string
 }
 
@@ -65,19 +65,22 @@ func (d *Detector) analyse(a anomaly, victim int) Finding {
 		}
 	}
 	f.Suspects = d.describe(s)
+	if d.params.Explain {
+		f.Weighed = d.weighed
+	}
 	own := d.params.Switches.PhaseChange && goodSamples > 0
-	f.Trial = f.Antagonists == 0 && len(d.top) > 0 && d.top[0].try
+	f.Trial = len(d.top) > 0 && d.top[0].try
 	switch {
 	case own && d.moreWork(s, victim):
 		f.Change, f.Trial = MoreWork, false
-	case f.Trial:
+	case f.Trial && f.Antagonists == 0:
 		f.Kind = Indeterminate
 	case f.Antagonists == 0:
 		f.Kind = Nobody
 		if own {
 			f.Change = d.change(s, victim)
 		}
-	case d.params.Switches.Indeterminate && goodSamples == 0:
+	case d.params.Switches.Indeterminate && goodSamples == 0 && !d.params.Switches.Evidence:
 		f.Kind, f.Antagonists = Indeterminate, 0
 	}
 	if f.Change != "" {
@@ -86,7 +89,7 @@ func (d *Detector) analyse(a anomaly, victim int) Finding {
 	switch {
 	case f.Trial && !a.review:
 		t.asked, t.suspect = a.at, f.Suspects[0].Key
-	case f.Antagonists > 0:
+	case f.Antagonists > 0 && !f.Trial:
 		t.asked = 0
 	}
 	return f
@@ -198,8 +201,9 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 		foremost = d.foremost(s, victim, d.params.Suspicion)
 	}
 	var proofs []proof
+	d.weighed = nil
 	if d.params.Switches.Evidence {
-		proofs = d.weigh(s, victim)
+		proofs, d.weighed = d.weigh(s, victim), d.statistics(s, victim)
 	}
 	cleared := false
 	for i := range s.tasks {
@@ -218,17 +222,12 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 			clears = c.correlation >= d.params.Correlation
 		}
 		if d.params.Switches.Evidence {
-			k := slices.IndexFunc(proofs, func(p proof) bool { return p.slot == i })
-			if clears = k >= 0 && proofs[k].proven(); clears {
-				c.part = proofs[k].part
-			}
-			if k >= 0 && !clears && proofs[k].worthTrying() && c.excluded == "" && mayHold(&s.tasks[i].task) &&
-				d.pressed(victim, i) >= d.leastPressure(s) {
-				c.try, c.part = true, proofs[k].part
-				if d.presumed(s, &proofs[k], &c, victim, comparable) {
-					clears, c.try = true, false
-				}
-			}
+			c.grounds = d.grounds(i, proofs)
+			clears = c.grounds.Level >= Likely
+			c.try = c.grounds.Level >= Possible && c.grounds.Level < Proven && c.excluded == "" && mayHold(&s.tasks[i].task) &&
+				d.pressed(victim, i) >= d.leastPressure(s)
+		} else if c.grounds.Method = ByFormula; clears {
+			c.grounds.Level = Likely
 		}
 		if c.excluded == "" && clears {
 			switch {
@@ -255,6 +254,26 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 	}
 }
 
+// grounds are what speaks for a suspect under switch Evidence: a trial that the
+// regression explains the victim by, or what statistics say.
+func (d *Detector) grounds(slot int, proofs []proof) Grounds {
+	var g Grounds
+	if k := slices.IndexFunc(d.weighed, func(w Weighed) bool { return w.slot == slot }); k >= 0 {
+		g = d.weighed[k].grounds()
+	}
+	k := slices.IndexFunc(proofs, func(p proof) bool { return p.slot == slot })
+	if k < 0 {
+		return g
+	}
+	switch p := &proofs[k]; {
+	case p.denied:
+		g.Level, g.Why = min(g.Level, Possible), "holding it down did not help"
+	case p.held > 0 && p.proven():
+		g.Level, g.Method, g.Why = Proven, ByTrial, "the victim was better whenever it was held down"
+	}
+	return g
+}
+
 // fallBack accuses the biggest user that may be held (Params.Fallback).
 func (d *Detector) fallBack(s *series, victim int) {
 	i := d.foremost(s, victim, ByUsage)
@@ -262,7 +281,8 @@ func (d *Detector) fallBack(s *series, victim int) {
 		return
 	}
 	d.top = slices.DeleteFunc(d.top, func(c candidate) bool { return c.slot == i })
-	d.top = d.keep(s, d.top, candidate{slot: i, correlation: d.num[i] / d.den[i], usage: d.den[i] / float64(len(d.pairs))})
+	d.top = d.keep(s, d.top, candidate{slot: i, grounds: Grounds{Level: Likely, Method: ByFormula}, correlation: d.num[i] / d.den[i],
+		usage: d.den[i] / float64(len(d.pairs))})
 }
 
 // unable says why a task cannot hurt the victim whatever it uses; "" if it can.
@@ -338,8 +358,11 @@ func (s *series) before(a, b *candidate) bool {
 	if a.rank != b.rank {
 		return a.rank < b.rank
 	}
-	if a.part != b.part {
-		return a.part > b.part
+	if a.grounds.Level != b.grounds.Level {
+		return a.grounds.Level > b.grounds.Level
+	}
+	if a.grounds.Probability != b.grounds.Probability {
+		return a.grounds.Probability > b.grounds.Probability
 	}
 	if a.correlation != b.correlation {
 		return a.correlation > b.correlation
@@ -361,7 +384,11 @@ func (d *Detector) describe(s *series) []Suspect {
 	d.out = d.out[:0]
 	for _, list := range [2][]candidate{d.top, d.bottom} {
 		for _, c := range list {
-			d.out = append(d.out, Suspect{Task: s.tasks[c.slot].task, Correlation: c.correlation, Usage: c.usage,
+			g := c.grounds
+			if k := slices.IndexFunc(d.weighed, func(w Weighed) bool { return w.slot == c.slot }); k >= 0 && g.Method == ByStatistics && g.Level > None {
+				g.Why = d.weighed[k].why()
+			}
+			d.out = append(d.out, Suspect{Task: s.tasks[c.slot].task, Grounds: g, Correlation: c.correlation, Usage: c.usage,
 				CoVictim: c.rank == 1, Excluded: c.excluded})
 		}
 	}

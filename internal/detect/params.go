@@ -90,6 +90,9 @@ type Params struct {
 	// LookBack is how old a good interval may be that the switch of that name
 	// compares with.
 	LookBack time.Duration
+	// Memory is how much longer what all tasks cost and used is remembered, more and
+	// more coarsely (switch Evidence).
+	Memory time.Duration
 	// Correlation is what an antagonist must reach, in [−1, 1].
 	Correlation float64
 	// LeastPressure is the mean usage (CPU-s/s) over the bad intervals that
@@ -112,6 +115,8 @@ type Params struct {
 	Pace time.Duration
 	// Top is how many suspects a finding lists.
 	Top int
+	// Explain gives findings what all suspects were weighed by (Finding.Weighed).
+	Explain bool
 	// ThrottledShare and StolenShare of an interval are where the flags
 	// Throttled and Stolen begin.
 	ThrottledShare, StolenShare float64
@@ -129,6 +134,9 @@ func Paper(r Rule) (Params, error) {
 		Sigmas: 2, Outliers: 3, OutlierWindow: 5 * time.Minute,
 		Window: 10 * time.Minute, LookBack: time.Hour, Correlation: 0.35, LeastPressure: 0.1, Pace: time.Second, Top: 10,
 		ThrottledShare: 0.05, StolenShare: 0.02,
+	}
+	if sw.Evidence {
+		p.Memory = 24 * time.Hour
 	}
 	p.rival()
 	return p, err

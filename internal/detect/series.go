@@ -18,6 +18,7 @@ type series struct {
 	free   []int
 	rows   []*row // oldest first
 	spare  []*row
+	memory memory // of what is older than rows, if it is kept
 }
 
 // track is what is kept of one task.
@@ -54,14 +55,21 @@ func newSeries(sig sample.Signal) *series {
 }
 
 // begin starts the row of an interval and drops those at or before the given
-// end; nil if the interval is not after the last.
-func (s *series) begin(at, end sample.Millis) *row {
+// end; nil if the interval is not after the last. With a second end, what is after
+// that stays in memory.
+func (s *series) begin(at, end, remembered sample.Millis) *row {
 	if n := len(s.rows); n > 0 && at <= s.rows[n-1].at {
 		return nil
 	}
 	drop := 0
 	for drop < len(s.rows) && s.rows[drop].at <= end {
 		drop++
+	}
+	if remembered < end {
+		for _, r := range s.rows[:drop] {
+			s.memory.keep(r)
+		}
+		s.memory.drop(remembered)
 	}
 	s.spare = append(s.spare, s.rows[:drop]...)
 	s.rows = append(s.rows[:0], s.rows[drop:]...)
@@ -140,6 +148,7 @@ func (s *series) reset(slot int) {
 			r.cause[slot] = absent
 		}
 	}
+	s.memory.forget(slot, false)
 }
 
 // forget frees the task's column.
@@ -152,6 +161,7 @@ func (s *series) forget(k sample.TaskKey) {
 	for _, r := range s.rows {
 		r.pressure[i], r.cause[i] = 0, absent
 	}
+	s.memory.forget(i, true)
 	s.tasks[i].used = false
 	delete(s.index, k)
 	s.free = append(s.free, i)

@@ -109,8 +109,7 @@ func (p *Pipeline) Analyse(now sample.Millis) bool {
 	if !ok {
 		return false
 	}
-	f.Suspects = slices.Clone(f.Suspects)
-	level(p.config.Detect, &f)
+	f.Suspects, f.Weighed = slices.Clone(f.Suspects), slices.Clone(f.Weighed)
 	id := p.planner.Finding(now, f, p.window(f.Signal))
 	if p.charts != nil {
 		inc, _ := p.planner.Incident(id)

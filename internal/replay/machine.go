@@ -219,6 +219,9 @@ func (m *machine) drain() {
 		}
 		for i := range r.Findings {
 			m.player.found(m, &r.Findings[i])
+			if m.player.options.Found != nil {
+				m.player.options.Found(m.name, &r.Findings[i])
+			}
 		}
 		for i := range r.Incidents {
 			if r.Incidents[i].Closed != 0 {

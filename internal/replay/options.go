@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/pipeline"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/spec"
@@ -24,6 +25,9 @@ type Options struct {
 	// Signals overrides what is built in of signals: their least activity and
 	// sane range.
 	Signals map[sample.SignalName]sample.Signal
+	// Found, if not nil, is told of each finding; from several goroutines where Run
+	// is given several workers.
+	Found func(machine string, f *pipeline.Finding)
 	// Costs collects what jobs cost, for their distributions.
 	Costs bool
 	// Sampling is how long each sample was taken; counts become rates by it.
@@ -45,6 +49,7 @@ func (o *Options) Step(step time.Duration) {
 	scale(&o.Detect.OutlierWindow)
 	scale(&o.Detect.Window)
 	scale(&o.Detect.LookBack)
+	scale(&o.Detect.Memory)
 	scale(&o.Policy.Calm)
 	scale(&o.Policy.For)
 	scale(&o.Policy.Settle)

@@ -25,6 +25,9 @@ type Setup struct {
 	Record func(*sample.Sample)
 	// Incidents keeps them, as they ended.
 	Incidents bool
+	// Found, if set, is told of each finding, and who hurts its victim; from several
+	// goroutines where several cases are played at once.
+	Found func(machine string, f *pipeline.Finding, hurts func(sample.TaskKey) bool)
 	// Outside says in each minute what ran outside any task too (outside.go).
 	Outside bool
 }
@@ -302,6 +305,10 @@ func (g *game) suffer(at sample.Millis) {
 // judge notes whom a finding accuses, and whether it is right.
 func (g *game) judge(f *pipeline.Finding) {
 	now := f.Now
+	if g.setup.Found != nil {
+		victim := g.index(f.Victim.Key)
+		g.setup.Found(g.name, f, func(k sample.TaskKey) bool { return g.hurts(g.index(k), victim) })
+	}
 	if f.Kind != detect.Neighbour || f.Antagonists == 0 || f.Victim.Class != sample.LatencySensitive && !f.Victim.Protected {
 		return
 	}

@@ -1,0 +1,320 @@
+package detect
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// Weighed is what statistics say of a suspect, from everything that is remembered of
+// it and the victim (docs/design/0008).
+type Weighed struct {
+	slot int
+	Task sample.Task
+	// Correlation of the logarithm of the victim's cost with the suspect's work, in
+	// [−1, 1]. Work is its pressure ÷ what its own cost is above its usual one: a
+	// fellow victim uses more for the same work.
+	Correlation float64
+	// Intervals is how many independent ones that correlation is worth (Bartlett's
+	// formula for series of order 1).
+	Intervals float64
+	// Share is its part of what all did more in the newest bad intervals than in good
+	// ones, 0..1.
+	Share float64
+	// Step is how its own step when the victim's cost went up ranks among its steps,
+	// 0..1.
+	Step float64
+	// Score is what suspects are ranked by, Lead how much higher it is than the best
+	// other suspect's.
+	Score, Lead float64
+	// Others is how many other suspects there are.
+	Others int
+	// Excess is the logarithm of the victim's mean cost in the newest bad intervals
+	// over its threshold.
+	Excess float64
+}
+
+// score ranks suspects: by the correlation, made even in its errors (Fisher), and a
+// little by the other two.
+func (w *Weighed) score() float64 {
+	return fisher(w.Correlation) + 0.1*math.Log(w.Share+0.01) + 0.2*w.Step
+}
+
+func fisher(r float64) float64 { return math.Atanh(min(max(r, -0.98), 0.98)) }
+
+// Features is what the probability is made of.
+func (w *Weighed) Features() []float64 {
+	n := max(w.Intervals, 2)
+	r := min(max(w.Correlation, 0), 0.995)
+	return []float64{fisher(w.Correlation), math.Sqrt(min(-n/2*math.Log(1-r*r), 60)), w.Lead, math.Log(w.Share + 0.01), w.Step,
+		math.Log(n), math.Log1p(float64(w.Others)), min(max(w.Excess, 0), 1.5)}
+}
+
+// What the probability is made of the features by, fitted by quality/fit on labelled
+// recordings and the simulator's tuning half (docs/design/0008).
+var (
+	intercept    = -3.506
+	coefficients = [...]float64{3.842, 0.550, 0.837, 1.051, 0.799, -0.207, 0.327, 2.920}
+)
+
+// The probabilities from which on a suspect is possible, and likely.
+const (
+	possibleFrom = 0.3
+	likelyFrom   = 0.8
+)
+
+// Probability is that of being the one, 0..1.
+func (w *Weighed) Probability() float64 {
+	z := intercept
+	for i, x := range w.Features() {
+		z += coefficients[i] * x
+	}
+	return 1 / (1 + math.Exp(-z))
+}
+
+// grounds says what statistics say of a suspect.
+func (w *Weighed) grounds() Grounds {
+	g := Grounds{Method: ByStatistics, Probability: w.Probability()}
+	switch {
+	case g.Probability >= likelyFrom:
+		g.Level = Likely
+	case g.Probability >= possibleFrom:
+		g.Level = Possible
+	}
+	return g
+}
+
+// why says in words what the probability rests on most.
+func (w *Weighed) why() string {
+	return fmt.Sprintf("what it did and what the victim cost have a correlation of %.2f over %.0f independent intervals; it did %.0f %% of what all did more than before",
+		w.Correlation, w.Intervals, 100*w.Share)
+}
+
+// around is how many intervals are compared on each side of a step.
+const around = 5
+
+// scales is the working space of weighing.
+type scales struct {
+	y, weight  []float64 // the victim's log cost over its threshold; intervals
+	good, now  []bool    // under the threshold; among the newest bad ones
+	x, own     []float64 // a suspect's work, and the log of its own cost over its usual
+	whole      int       // where the blocks end and the rows begin
+	sums, step []float64
+	out        []Weighed
+}
+
+// take adds an interval, or a block of them, to the victim's course.
+func (t *scales) take(cost, limit, weight float64, now bool) {
+	y := math.Log(cost / limit)
+	if math.IsInf(y, 0) || math.IsNaN(y) {
+		y = -3
+	}
+	t.y, t.weight = append(t.y, min(max(y, -3), 3)), append(t.weight, weight)
+	t.good, t.now = append(t.good, y <= 0), append(t.now, now && y > 0)
+}
+
+// statistics weighs every suspect that could be the one; nil where too little is
+// known. The slice is valid until the next call.
+func (d *Detector) statistics(s *series, victim int) []Weighed {
+	t := &d.scales
+	t.y, t.weight, t.good, t.now, t.out = t.y[:0], t.weight[:0], t.good[:0], t.now[:0], t.out[:0]
+	limit := s.tasks[victim].limit
+	if !(limit > 0) {
+		return nil
+	}
+	for b := range s.memory.blocks {
+		if victim < len(b.counted) && b.counted[victim] > 0 {
+			t.take(float64(b.cost[victim]), limit, float64(b.counted[victim]), false)
+		}
+	}
+	t.whole = len(t.y)
+	newest := s.rows[len(s.rows)-1].at
+	for _, r := range s.rows {
+		if c := r.cause[victim]; c == good || c == byNeighbour || c == early {
+			t.take(float64(r.cost[victim]), limit, 1, newest.Sub(r.at) < d.params.OutlierWindow)
+		}
+	}
+	ngood, nnow, excess := 0.0, 0, 0.0
+	for i, good := range t.good {
+		if good {
+			ngood += t.weight[i]
+		}
+		if t.now[i] {
+			nnow, excess = nnow+1, excess+t.y[i]
+		}
+	}
+	excess /= float64(max(nnow, 1))
+	if len(t.y) < fewest || ngood < float64(d.params.Outliers) || nnow == 0 {
+		return nil
+	}
+	onset := t.onset()
+	rises := 0.0
+	for i := range s.tasks {
+		k := &s.tasks[i]
+		if i == victim || !k.used || d.unable(s, victim, i) != "" || !t.gather(s, victim, i) {
+			continue
+		}
+		w := Weighed{slot: i, Task: k.task, Excess: excess}
+		w.Share = max(0, t.weigh(&w))
+		rises += w.Share
+		w.Step = t.rank(t.x[t.whole:], onset)
+		t.out = append(t.out, w)
+	}
+	first, second := math.Inf(-1), math.Inf(-1)
+	for i := range t.out {
+		w := &t.out[i]
+		if rises > 0 {
+			w.Share /= rises
+		}
+		w.Others = len(t.out) - 1
+		if w.Score = w.score(); w.Score > first {
+			first, second = w.Score, first
+		} else {
+			second = max(second, w.Score)
+		}
+	}
+	for i := range t.out {
+		w := &t.out[i]
+		switch {
+		case len(t.out) == 1:
+			w.Lead = 1
+		case w.Score == first:
+			w.Lead = min(first-second, 1)
+		default:
+			w.Lead = max(w.Score-first, -1)
+		}
+	}
+	return t.out
+}
+
+// gather makes a suspect's course, aligned with the victim's; false if it did nothing.
+func (t *scales) gather(s *series, victim, slot int) bool {
+	t.x, t.own = t.x[:0], t.own[:0]
+	var sum, n float64
+	for b := range s.memory.blocks {
+		if victim >= len(b.counted) || b.counted[victim] == 0 {
+			continue
+		}
+		u, c := 0.0, 0.0
+		if slot < len(b.pressure) {
+			u, c = float64(b.pressure[slot]), float64(b.cost[slot])
+		}
+		t.x, t.own = append(t.x, u), append(t.own, c)
+	}
+	for _, r := range s.rows {
+		switch r.cause[victim] {
+		case good, byNeighbour, early:
+		default:
+			continue
+		}
+		c := 0.0
+		if k := r.cause[slot]; k == good || k == byNeighbour || k == early {
+			c = float64(r.cost[slot])
+		}
+		t.x, t.own = append(t.x, float64(r.pressure[slot])), append(t.own, c)
+	}
+	did := false
+	for i, c := range t.own {
+		did = did || t.x[i] > 0
+		if c > 0 {
+			sum, n = sum+math.Log(c)*t.weight[i], n+t.weight[i]
+		}
+	}
+	if !did {
+		return false
+	}
+	usual := 0.0
+	if n > 0 {
+		usual = sum / n
+	}
+	for i, c := range t.own {
+		if c > 0 {
+			t.own[i] = math.Log(c) - usual
+			if s.signal.PerWork {
+				t.x[i] /= math.Exp(t.own[i])
+			}
+		}
+	}
+	return true
+}
+
+// weigh compares a suspect's course with the victim's. It returns how much more work
+// it did in the newest bad intervals than in good ones.
+func (t *scales) weigh(w *Weighed) (rise float64) {
+	var n, mx, my, gx, gn, bx, bn float64
+	for i, x := range t.x {
+		k := t.weight[i]
+		n, mx, my = n+k, mx+k*x, my+k*t.y[i]
+		if t.good[i] {
+			gx, gn = gx+k*x, gn+k
+		}
+		if t.now[i] {
+			bx, bn = bx+x, bn+1
+		}
+	}
+	mx, my, gx, bx = mx/n, my/n, gx/gn, bx/bn
+	var xx, yy, xy, lagx, lagy float64
+	for i, x := range t.x {
+		k, dx, dy := t.weight[i], x-mx, t.y[i]-my
+		xx, yy, xy = xx+k*dx*dx, yy+k*dy*dy, xy+k*dx*dy
+		if i > 0 {
+			lagx += math.Sqrt(k*t.weight[i-1]) * dx * (t.x[i-1] - mx)
+			lagy += math.Sqrt(k*t.weight[i-1]) * dy * (t.y[i-1] - my)
+		}
+	}
+	if xx > 0 && yy > 0 {
+		w.Correlation = xy / math.Sqrt(xx*yy)
+		f := max(0, lagx/xx) * max(0, lagy/yy)
+		w.Intervals = n * (1 - f) / (1 + f)
+	}
+	return bx - gx
+}
+
+// differences returns, for each point of a course that has enough intervals on both
+// sides, the mean after it less the mean before it.
+func (t *scales) differences(x []float64) []float64 {
+	n := len(x)
+	t.step = t.step[:0]
+	if n < 2*around {
+		return t.step
+	}
+	t.sums = append(t.sums[:0], 0)
+	for _, v := range x {
+		t.sums = append(t.sums, t.sums[len(t.sums)-1]+v)
+	}
+	for i := around; i+around <= n; i++ {
+		t.step = append(t.step, (t.sums[i+around]-2*t.sums[i]+t.sums[i-around])/around)
+	}
+	return t.step
+}
+
+// onset is where, in the differences of the rows, the victim's cost went up most;
+// −1 if they are too few.
+func (t *scales) onset() int {
+	steps := t.differences(t.y[t.whole:])
+	if len(steps) == 0 {
+		return -1
+	}
+	return slices.Index(steps, slices.Max(steps))
+}
+
+// rank is how large the steps of a course near the onset are among all of it.
+func (t *scales) rank(x []float64, onset int) float64 {
+	steps := t.differences(x)
+	if onset < 0 || len(steps) == 0 {
+		return 0
+	}
+	most := 0.0
+	for i := max(0, onset-1); i < min(len(steps), onset+2); i++ {
+		most = max(most, math.Abs(steps[i]))
+	}
+	n := 0
+	for _, v := range steps {
+		if math.Abs(v) < most {
+			n++
+		}
+	}
+	return float64(n) / float64(len(steps))
+}
