@@ -26,11 +26,20 @@ type Weighed struct {
 	// Step is how its own step when the victim's cost went up ranks among its steps,
 	// 0..1.
 	Step float64
+	// Cover is in what part of the bad intervals since the victim was well last it did
+	// more than half of what it does more now: who came later did not make it so.
+	Cover float64
 	// Score is what suspects are ranked by, Lead how much higher it is than the best
 	// other suspect's.
 	Score, Lead float64
 	// Others is how many other suspects there are.
 	Others int
+	// Bouts is how many times the victim became bad, Bad how many intervals it was.
+	Bouts, Bad float64
+	// Turns is how often the suspect's work went from one side of the middle between its
+	// levels to the other; Arrivals, how many suspects' did so upwards, of all, in as
+	// many intervals as an anomaly takes, on average: what chance would bring.
+	Turns, Arrivals float64
 	// Excess is the logarithm of the victim's mean cost in the newest bad intervals
 	// over its threshold.
 	Excess float64
@@ -39,7 +48,7 @@ type Weighed struct {
 // score ranks suspects: by the correlation, made even in its errors (Fisher), and a
 // little by the other two.
 func (w *Weighed) score() float64 {
-	return fisher(w.Correlation) + 0.1*math.Log(w.Share+0.01) + 0.2*w.Step
+	return fisher(w.Correlation) + 0.1*math.Log(w.Share+0.1) + 0.2*w.Step
 }
 
 func fisher(r float64) float64 { return math.Atanh(min(max(r, -0.98), 0.98)) }
@@ -48,15 +57,16 @@ func fisher(r float64) float64 { return math.Atanh(min(max(r, -0.98), 0.98)) }
 func (w *Weighed) Features() []float64 {
 	n := max(w.Intervals, 2)
 	r := min(max(w.Correlation, 0), 0.995)
-	return []float64{fisher(w.Correlation), math.Sqrt(min(-n/2*math.Log(1-r*r), 60)), w.Lead, math.Log(w.Share + 0.01), w.Step,
-		math.Log(n), math.Log1p(float64(w.Others)), min(max(w.Excess, 0), 1.5)}
+	return []float64{fisher(w.Correlation), math.Sqrt(min(-n/2*math.Log(1-r*r), 60)), w.Lead, math.Log(w.Share + 0.1), w.Step,
+		math.Log(n), min(max(w.Excess, 0), 1.5),
+		math.Log1p(w.Bouts), math.Log1p(w.Bad), math.Log1p(w.Turns), math.Sqrt(w.Arrivals), w.Cover}
 }
 
 // What the probability is made of the features by, fitted by quality/fit on labelled
 // recordings and the simulator's tuning half (docs/design/0008).
 var (
-	intercept    = -3.506
-	coefficients = [...]float64{3.842, 0.550, 0.837, 1.051, 0.799, -0.207, 0.327, 2.920}
+	intercept    = 3.721
+	coefficients = [...]float64{1.136, 2.786, 1.991, 1.181, 1.412, -13.709, 2.046, 0.679, -0.145, 10.642, -0.350, 0.871}
 )
 
 // The probabilities from which on a suspect is possible, and likely.
@@ -146,20 +156,24 @@ func (d *Detector) statistics(s *series, victim int) []Weighed {
 		}
 	}
 	excess /= float64(max(nnow, 1))
+	bouts, nbad := t.bouts()
 	if len(t.y) < fewest || ngood < float64(d.params.Outliers) || nnow == 0 {
 		return nil
 	}
 	onset := t.onset()
-	rises := 0.0
+	rises, arrivals := 0.0, 0.0
 	for i := range s.tasks {
 		k := &s.tasks[i]
 		if i == victim || !k.used || d.unable(s, victim, i) != "" || !t.gather(s, victim, i) {
 			continue
 		}
-		w := Weighed{slot: i, Task: k.task, Excess: excess}
+		w := Weighed{slot: i, Task: k.task, Excess: excess, Bouts: bouts, Bad: nbad}
 		w.Share = max(0, t.weigh(&w))
 		rises += w.Share
 		w.Step = t.rank(t.x[t.whole:], onset)
+		w.Turns = float64(turns(t.x))
+		w.Intervals = min(w.Intervals, 2+w.Turns)
+		arrivals += w.Turns / 2
 		t.out = append(t.out, w)
 	}
 	first, second := math.Inf(-1), math.Inf(-1)
@@ -169,6 +183,7 @@ func (d *Detector) statistics(s *series, victim int) []Weighed {
 			w.Share /= rises
 		}
 		w.Others = len(t.out) - 1
+		w.Arrivals = arrivals * around / float64(len(t.y))
 		if w.Score = w.score(); w.Score > first {
 			first, second = w.Score, first
 		} else {
@@ -187,6 +202,29 @@ func (d *Detector) statistics(s *series, victim int) []Weighed {
 		}
 	}
 	return t.out
+}
+
+// bouts counts how many times the victim became bad, for two intervals at least after
+// two that were not, and in how many intervals it was.
+func (t *scales) bouts() (bouts, bad float64) {
+	in, run := false, 0
+	for i, good := range t.good {
+		if !good {
+			bad += t.weight[i]
+		}
+		if good == in {
+			run++
+		} else {
+			run = 0
+		}
+		if run >= 2 || run == 1 && t.weight[i] > 1 {
+			if in = !in; in {
+				bouts++
+			}
+			run = 0
+		}
+	}
+	return bouts, bad
 }
 
 // gather makes a suspect's course, aligned with the victim's; false if it did nothing.
@@ -269,7 +307,31 @@ func (t *scales) weigh(w *Weighed) (rise float64) {
 		f := max(0, lagx/xx) * max(0, lagy/yy)
 		w.Intervals = n * (1 - f) / (1 + f)
 	}
+	w.Cover = t.cover(gx, bx)
 	return bx - gx
+}
+
+// well is how many good intervals in a row end what made a victim bad before.
+const well = 3
+
+// cover works out Weighed.Cover.
+func (t *scales) cover(good, now float64) float64 {
+	if now <= good {
+		return 0
+	}
+	n, up, run := 0.0, 0.0, 0
+	for i := len(t.x) - 1; i >= t.whole && run < well; i-- {
+		if t.good[i] {
+			run++
+			continue
+		}
+		run = 0
+		n++
+		if t.x[i] > (good+now)/2 {
+			up++
+		}
+	}
+	return up / max(n, 1)
 }
 
 // differences returns, for each point of a course that has enough intervals on both

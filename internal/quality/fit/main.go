@@ -12,7 +12,6 @@ import (
 	"flag"
 	"fmt"
 	"hash/fnv"
-	"math"
 	"os"
 	"slices"
 	"strings"
@@ -41,6 +40,7 @@ type finding struct {
 	source, machine string
 	victim, first   sample.TaskName // first: of the suspects
 	at              sample.Millis
+	step            time.Duration
 	features        []float64
 	right, somebody bool // the first is one of those who did it; anybody did
 	weight          float64
@@ -77,18 +77,19 @@ func run() error {
 			return err
 		}
 	}
-	// Findings of one victim say the same again and again.
-	n := map[string]float64{}
-	key := func(f *finding) string { return f.source + "\n" + f.machine + "\n" + string(f.victim) }
-	for i := range d.all {
-		n[key(&d.all[i])]++
-	}
+	// Findings of one victim say the same again and again: who is named counts, not how
+	// often.
+	recent := map[string][]sample.Millis{}
+	key := func(f *finding) string { return f.source + "\n" + f.machine + "\n" + string(f.victim) + "\n" + string(f.first) }
 	var x [][]float64
 	var y []bool
 	var w []float64
 	for i := range d.all {
 		f := &d.all[i]
-		f.weight = 1 / math.Sqrt(n[key(f)])
+		k := key(f)
+		before := slices.DeleteFunc(recent[k], func(at sample.Millis) bool { return f.at.Sub(at) > 30*f.step })
+		f.weight = 1 / float64(1+len(before))
+		recent[k] = append(before, f.at)
 		if fitted(f) {
 			x, y, w = append(x, f.features), append(y, f.right), append(w, f.weight)
 		}
@@ -197,7 +198,7 @@ next:
 				f.somebody, f.right = true, f.right || l.Antagonist == f.first
 			}
 		}
-		f.machine = name + " " + f.machine
+		f.machine, f.step = name+" "+f.machine, length
 		kept = append(kept, f)
 	}
 	d.all = kept
@@ -236,6 +237,7 @@ func (d *findings) simulate(seeds, days int) error {
 		if one == nil {
 			return
 		}
+		one.step = time.Minute
 		for i := range f.Weighed {
 			if w := &f.Weighed[i]; hurts(w.Task.Key) {
 				one.somebody = true
