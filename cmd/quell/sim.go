@@ -131,7 +131,6 @@ func (a *app) runSim(s *simulation) error {
 		return &usageError{fmt.Errorf("--cap %q: want fixed or feedback", s.cap), "see `quell sim --help`"}
 	}
 	policy.Trial = s.trial
-	params.Tries = policy.Tries()
 	if s.machines < 1 || s.takes < time.Minute {
 		return &usageError{fmt.Errorf("--machines %d --for %s: want at least one machine and one minute", s.machines, s.takes), "see `quell sim --help`"}
 	}

@@ -201,7 +201,6 @@ func New(p Parts) (*Agent, error) {
 		a.Log.Warn("enforcement is as an operator set it", "mode", m, "configured", policy.Mode)
 		policy.Mode = m
 	}
-	params.Tries = p.Config.Tries(policy)
 	a.machine = p.Config.MachineName()
 	a.pipeline = pipeline.New(pipeline.Config{Machine: a.machine, Detect: params, Policy: policy,
 		History: history, Given: a.serverSpec, LearnIncidents: p.Config.Spec.Incidents, Charts: true})

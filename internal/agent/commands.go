@@ -207,9 +207,7 @@ func (a *Agent) setMode(now sample.Millis, operator string, c *command.Command) 
 	m, err := plan.ParseMode(c.Enforcement.Mode)
 	if err == nil {
 		a.overrides.Mode = m.String()
-		policy := a.pipeline.Policy()
-		policy.Mode = m
-		a.pipeline.SetMode(now, m, a.config.Tries(policy))
+		a.pipeline.SetMode(now, m)
 		err = errors.Join(a.carryOut(now), a.disk.saveOverrides(&a.overrides))
 	}
 	a.audit(now, commandEntry(operator, c, ""), err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -60,7 +61,7 @@ func TestFromAgentToReader(t *testing.T) {
 	if err := m.Batch(&got); err != nil {
 		t.Fatal(err)
 	}
-	if got.Machine != "node-1.example.org" || got.N != 1 || got.Boot == "" || got.At != 2000 || !slices.Equal(got.Samples, want) {
+	if got.Machine != "node-1.example.org" || got.N != 1 || got.Boot == "" || got.At != 2000 || !reflect.DeepEqual(got.Samples, want) {
 		t.Errorf("got %+v", got)
 	}
 	r, err := b.Consume(t.Context(), Records)

@@ -80,8 +80,6 @@ type Switches struct {
 	LookBack      string `key:"look_back" help:"move a window without good samples back to the last good ones" oneof:"rule on off"`
 	PhaseChange   string `key:"phase_change" help:"accuse only who used more when the victim was bad; a change of the victim's own is a finding of its own" oneof:"rule on off"`
 	Evidence      string `key:"evidence" help:"accuse by regression over all suspects and all that is kept, not by the correlation" oneof:"rule on off"`
-	Accounts      string `key:"accounts" help:"with evidence: accuse who came only once where CPU time leaves nobody else" oneof:"rule on off"`
-	Presume       string `key:"presume" help:"with evidence: accuse whom a trial would be worth if it clears the correlation too; rule: where no trial is made, since enforce.mode is not on, enforce.trial is 0s or the victim is none to cap for" oneof:"rule on off"`
 	OwnCauses     string `key:"own_causes" help:"own quota, steal and self-wait are findings of their own" oneof:"rule on off"`
 }
 
@@ -128,7 +126,7 @@ func Default() Agent {
 		Tick: time.Second, Sampling: Sampling{10 * time.Second, time.Minute, 0.01},
 		Spec: Spec{s.MinTasks, s.MinSamples, s.AgeWeight, s.Every, s.StaleAfter, 5 * time.Minute, false},
 		Detect: Detect{string(d.Rule), d.Sigmas, d.Outliers, d.OutlierWindow, d.Window, d.LookBack, d.Correlation, d.LeastPressure, d.Pace, d.Top,
-			Switches{"rule", "rule", "rule", "rule", "rule", "rule", "rule", "rule", "rule", "rule", "rule"}},
+			Switches{"rule", "rule", "rule", "rule", "rule", "rule", "rule", "rule", "rule"}},
 		Enforce: Enforce{p.Mode.String(), p.Rate, p.BestEffortRate, 20, 1 << 20, 1 << 20, "fixed", p.For, p.Longest, p.Confine, p.ConfineWithin, p.ConfineFor, 0, trial, p.Trials, p.MaxCaps, p.Outliers, p.Calm, p.Settle},
 		Log:     Log{16, 4},
 		Server:  Uplink{Spool: Spool{MaxMB: 256}},
@@ -221,21 +219,15 @@ func (a *Agent) DetectParams() (detect.Params, error) {
 		&c.Switches.Reach: &p.Switches.Reach, &c.Switches.CoVictim: &p.Switches.CoVictim,
 		&c.Switches.LeastEffect: &p.Switches.LeastEffect, &c.Switches.Indeterminate: &p.Switches.Indeterminate,
 		&c.Switches.LeastPressure: &p.Switches.LeastPressure, &c.Switches.OwnCauses: &p.Switches.OwnCauses,
-		&c.Switches.Evidence: &p.Switches.Evidence, &c.Switches.Accounts: &p.Switches.Accounts, &c.Switches.Presume: &p.Switches.Presume,
+		&c.Switches.Evidence: &p.Switches.Evidence,
 		&c.Switches.LookBack: &p.Switches.LookBack, &c.Switches.PhaseChange: &p.Switches.PhaseChange,
 	} {
 		if *value != "rule" {
 			*sw = *value == "on"
 		}
 	}
-	policy, err := a.Policy()
-	p.Tries = a.Tries(policy)
 	return p, err
 }
-
-// Tries is detect.Params.Tries under a policy: with the switch presume set to on
-// nobody waits for a trial.
-func (a *Agent) Tries(p plan.Policy) bool { return p.Tries() && a.Detect.Switches.Presume != "on" }
 
 // Policy are the planner's numbers.
 func (a *Agent) Policy() (plan.Policy, error) {

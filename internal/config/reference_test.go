@@ -163,35 +163,24 @@ func unit(name string) float64 {
 func TestSwitchesOverrideTheRule(t *testing.T) {
 	all := detect.Switches{Reach: true, CoVictim: true, LeastEffect: true, Indeterminate: true, LeastPressure: true, LookBack: true, PhaseChange: true, OwnCauses: true}
 	evidence := all
-	evidence.Evidence, evidence.Accounts, evidence.Presume = true, true, true
-	unpresuming := evidence
-	unpresuming.Presume = false
+	evidence.Evidence = true
 	for _, c := range []struct {
 		settings []string
 		want     detect.Switches
-		tries    bool
 	}{
-		{nil, evidence, false},
-		{[]string{"detect.rule=evidence"}, evidence, false},
-		// Who may try nobody presumes: a mode that only advises holds nobody.
-		{[]string{"enforce.mode=off"}, evidence, false},
-		{[]string{"enforce.mode=on"}, evidence, true},
-		{[]string{"enforce.mode=on", "enforce.trial=0s"}, evidence, false},
-		{[]string{"enforce.mode=on", "enforce.trials=0"}, evidence, false},
-		{[]string{"enforce.mode=on", "detect.switches.presume=on"}, evidence, false},
-		{[]string{"enforce.mode=on", "detect.switches.presume=off"}, unpresuming, true},
-		{[]string{"detect.rule=quell"}, all, false},
-		{[]string{"detect.rule=cpi2", "detect.switches.accounts=on"}, detect.Switches{Accounts: true}, false},
-		{[]string{"detect.rule=cpi2"}, detect.Switches{}, false},
-		{[]string{"detect.rule=cpi2", "detect.switches.evidence=on"}, detect.Switches{Evidence: true}, false},
-		{[]string{"detect.rule=cpi2", "detect.switches.reach=on"}, detect.Switches{Reach: true}, false},
-		{[]string{"detect.rule=cpi2", "detect.switches.co_victim=on", "detect.switches.least_effect=on"}, detect.Switches{CoVictim: true, LeastEffect: true}, false},
-		{[]string{"detect.rule=cpi2", "detect.switches.indeterminate=on", "detect.switches.own_causes=on"}, detect.Switches{Indeterminate: true, OwnCauses: true}, false},
-		{[]string{"detect.rule=quell", "detect.switches.reach=off", "detect.switches.own_causes=off"}, detect.Switches{CoVictim: true, LeastEffect: true, Indeterminate: true, LeastPressure: true, LookBack: true, PhaseChange: true}, false},
+		{nil, evidence},
+		{[]string{"detect.rule=evidence"}, evidence},
+		{[]string{"detect.rule=quell"}, all},
+		{[]string{"detect.rule=cpi2"}, detect.Switches{}},
+		{[]string{"detect.rule=cpi2", "detect.switches.evidence=on"}, detect.Switches{Evidence: true}},
+		{[]string{"detect.rule=cpi2", "detect.switches.reach=on"}, detect.Switches{Reach: true}},
+		{[]string{"detect.rule=cpi2", "detect.switches.co_victim=on", "detect.switches.least_effect=on"}, detect.Switches{CoVictim: true, LeastEffect: true}},
+		{[]string{"detect.rule=cpi2", "detect.switches.indeterminate=on", "detect.switches.own_causes=on"}, detect.Switches{Indeterminate: true, OwnCauses: true}},
+		{[]string{"detect.rule=quell", "detect.switches.reach=off", "detect.switches.own_causes=off"}, detect.Switches{CoVictim: true, LeastEffect: true, Indeterminate: true, LeastPressure: true, LookBack: true, PhaseChange: true}},
 	} {
 		p, err := load(t, "", nil, c.settings).DetectParams()
-		if err != nil || p.Switches != c.want || p.Tries != c.tries {
-			t.Errorf("%v: %+v, tries %v, %v; want %+v, %v", c.settings, p.Switches, p.Tries, err, c.want, c.tries)
+		if err != nil || p.Switches != c.want {
+			t.Errorf("%v: %+v, %v; want %+v", c.settings, p.Switches, err, c.want)
 		}
 	}
 }

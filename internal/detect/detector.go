@@ -89,9 +89,6 @@ func New(p Params) *Detector {
 // Params returns what the detector goes by.
 func (d *Detector) Params() Params { return d.params }
 
-// Try sets Params.Tries, which changes with the mode of enforcement.
-func (d *Detector) Try(on bool) { d.params.Tries = on }
-
 // Rejected counts readings whose cost was outside the signal's sane range.
 func (d *Detector) Rejected(s sample.SignalName) uint64 { return d.rejected[s] }
 

@@ -12,9 +12,9 @@ import (
 // What the switch Evidence asks before it accuses. Chosen on the tuning half
 // of the simulator's scenarios; docs/design/0005 says what each is for.
 const (
-	// enters is the z at which a suspect enters the model, tries the one that
-	// makes a trial worth it, accuses the one it needs to be accused.
-	enters, tries, tried, untried = 3, 4, 4, 5.5
+	// enters is the z at which a suspect enters the model; tried is the one it needs
+	// to be proven after a hold, untried less one for each hold.
+	enters, tried, untried = 3, 4, 5.5
 	// changes is how often a suspect's usage must have gone up or down between
 	// its levels: who changed once may have done so by chance when the victim did.
 	// Who was never held down must have done so more often: of many suspects
@@ -51,7 +51,6 @@ type proof struct {
 	denied  bool    // holding it down did not help
 	rival   bool    // another suspect fits about as well
 	beside  float64 // z beside the others and a change of the victim's own
-	booked  bool    // CPU time itself says that it was this one (accounts.go)
 }
 
 // proven reports whether it suffices to accuse.
@@ -61,21 +60,7 @@ func (p *proof) proven() bool {
 		turns = unheld
 	}
 	chance := p.beside < beside || p.changes < turns
-	return p.z >= bar && p.sigmas >= matters && p.part >= partOf && !p.rival && !p.denied && (!chance || p.booked)
-}
-
-// worthTrying reports whether it would suffice but for chance or a rival.
-func (p *proof) worthTrying() bool {
-	return p.z >= tries && p.sigmas >= matters && p.part >= partOf && !p.denied
-}
-
-// presumed reports whether a suspect who is worth a trial is accused without one
-// (switch Presume): who clears rule quell's bar as well, where none will be made.
-func (d *Detector) presumed(s *series, p *proof, c *candidate, victim int, comparable bool) bool {
-	if !d.params.Switches.Presume || d.params.Tries && s.tasks[victim].task.Helped() {
-		return false
-	}
-	return !p.rival && c.correlation >= d.params.Correlation && comparable && d.moved(s, victim, p.slot, sure)
+	return p.z >= bar && p.sigmas >= matters && p.part >= partOf && !p.rival && !p.denied && !chance
 }
 
 // bench is the working space of the regression.
@@ -132,11 +117,6 @@ func (d *Detector) weigh(s *series, victim int) []proof {
 		t.proofs[i].beside = t.alone(t.proofs[i].slot)
 	}
 	t.share()
-	if d.params.Switches.Accounts {
-		for i := range t.proofs {
-			t.proofs[i].booked = d.accounted(s, t.proofs[i].slot)
-		}
-	}
 	slices.SortFunc(t.proofs, func(a, b proof) int {
 		return cmp.Or(cmp.Compare(b.part, a.part), compareKeys(s.tasks[a.slot].task.Key, s.tasks[b.slot].task.Key))
 	})
@@ -446,6 +426,16 @@ func (t *bench) level(x []float64) float64 {
 		}
 	}
 	return bad/max(nb, 1) - good/max(ng, 1)
+}
+
+// more is how much more something was in the newest bad intervals than in the
+// good ones, on average.
+func (t *bench) more(of func(*row) float64) float64 {
+	t.u = t.u[:0]
+	for _, r := range t.rows {
+		t.u = append(t.u, of(r))
+	}
+	return t.level(t.u)
 }
 
 func (t *bench) of(slot int) []float64 {

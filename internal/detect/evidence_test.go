@@ -15,7 +15,6 @@ import (
 // evident is rule evidence of who may try suspects, and so presumes nothing.
 func evident(t testing.TB) Params {
 	p := paper(t, Evident)
-	p.Switches.Presume = false
 	return p
 }
 

@@ -52,12 +52,6 @@ type Switches struct {
 	// Evidence accuses by regression over all suspects and everything that is
 	// kept instead of by Params.Correlation alone (evidence.go).
 	Evidence bool
-	// Accounts lets Evidence accuse who changed only once or twice where the
-	// books of CPU time leave nobody else (accounts.go).
-	Accounts bool
-	// Presume lets Evidence accuse whom a trial would be worth if it clears
-	// Params.Correlation too, unless it may be tried (Params.Tries): a trial tells.
-	Presume bool
 	// OwnCauses gives samples explained by the task's own quota, by stolen
 	// time or by waiting on itself findings of their own.
 	OwnCauses bool
@@ -70,8 +64,7 @@ func (r Rule) Switches() (Switches, error) {
 		return Switches{}, nil
 	case Quell, Evident:
 		return Switches{Reach: true, CoVictim: true, LeastEffect: true, Indeterminate: true, LeastPressure: true,
-			LookBack: true, PhaseChange: true, OwnCauses: true, Evidence: r == Evident, Accounts: r == Evident,
-			Presume: r == Evident}, nil
+			LookBack: true, PhaseChange: true, OwnCauses: true, Evidence: r == Evident}, nil
 	}
 	return Switches{}, fmt.Errorf("rule %q: want one of %v", r, Rules())
 }
@@ -105,9 +98,6 @@ type Params struct {
 	// Both are others' (rules.go).
 	Suspicion Suspicion
 	Fallback  bool
-	// Tries says that suspects are held to find out, for victims that may be helped
-	// (plan.Policy.Tries): for those the switch Presume accuses nobody.
-	Tries bool
 	// OwnSpec and UsageBins say what the rule wants to be given as Reading.Spec:
 	// one of the task's own history, one of the range its usage is in.
 	OwnSpec, UsageBins bool

@@ -72,7 +72,7 @@ var (
 // The probabilities from which on a suspect is possible, and likely.
 const (
 	possibleFrom = 0.3
-	likelyFrom   = 0.8
+	likelyFrom   = 0.9
 )
 
 // Probability is that of being the one, 0..1.

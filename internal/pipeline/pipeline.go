@@ -188,12 +188,8 @@ func (p *Pipeline) Uncap(now sample.Millis, task sample.TaskKey, why string) err
 	return p.planner.UncapTask(now, task, why)
 }
 
-// SetMode changes how far enforcement goes. tries: suspects may be held to find out
-// (detect.Params.Tries).
-func (p *Pipeline) SetMode(now sample.Millis, m plan.Mode, tries bool) {
-	p.planner.SetMode(now, m)
-	p.detector.Try(tries)
-}
+// SetMode changes how far enforcement goes.
+func (p *Pipeline) SetMode(now sample.Millis, m plan.Mode) { p.planner.SetMode(now, m) }
 
 // Stop ends every cap: the host is leaving.
 func (p *Pipeline) Stop(now sample.Millis) { p.planner.Stop(now) }

@@ -358,7 +358,7 @@ func (w *world) setMode(text string) {
 		w.t.Fatal(err)
 	}
 	w.policy.Mode = m
-	w.both(func(p *pipeline.Pipeline) { p.SetMode(w.now.at, m, w.params.Tries) })
+	w.both(func(p *pipeline.Pipeline) { p.SetMode(w.now.at, m) })
 	if got := w.pair[0].Policy(); got != w.policy {
 		w.t.Fatalf("policy is %+v, want %+v", got, w.policy)
 	}

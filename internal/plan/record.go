@@ -163,7 +163,7 @@ func (r *Round) vain() bool { return r.Outcome == Noise || r.Outcome == FalsePos
 // capped and that helped, is proven; who was capped in vain is possible at most.
 func (inc *incident) grade(r *round, s detect.Suspect) detect.Suspect {
 	switch why := shown(&inc.Incident, &r.Round); {
-	case !r.vain() && s.Level == detect.Likely:
+	case !r.vain() && s.Level == detect.Likely && !r.Trial:
 		s.Level, s.Method, s.Why = detect.Proven, detect.ByTrial, why
 	case r.vain() && s.Method == detect.ByTrial:
 		s.Level, s.Why = detect.Possible, why
@@ -209,7 +209,9 @@ func (inc *incident) learn(now sample.Millis, r *round) {
 	for _, a := range kept {
 		inc.review(r, a)
 	}
-	if !r.vain() {
+	// That a victim was better during one trial of somebody who was only possible may
+	// be chance: detection weighs it with all else (detect.Finding).
+	if !r.vain() && !r.Trial {
 		inc.prove(now, r)
 	}
 	for _, n := range inc.named {

@@ -179,7 +179,6 @@ func Run(s Study, progress func(done, all int)) ([]Result, error) {
 		}
 		policy := sim.Policy()
 		policy.Mode, policy.Trial, policy.Feedback = plan.On, s.Trial, s.Feedback
-		p.Tries = policy.Tries()
 		setup := sim.Setup{Params: p, Policy: policy, Minutes: s.Minutes, Outside: s.Outside}
 		r := Result{Rule: rule, All: Count{Class: "all"}, Everyday: Count{Class: "everyday"}}
 		classes := map[string]*Count{}

@@ -33,9 +33,6 @@ var variants = []struct {
 	{"quell", detect.Quell, nil},
 	{"evidence", detect.Evident, nil},
 	{"cpi2", detect.CPI2, nil},
-	{"evidence without accounts", detect.Evident, func(s *detect.Switches) { s.Accounts = false }},
-	{"evidence without presume", detect.Evident, func(s *detect.Switches) { s.Presume = false }},
-	{"evidence without both", detect.Evident, func(s *detect.Switches) { s.Accounts, s.Presume = false, false }},
 }
 
 // half says what a recording may be used for: to make rules better or to judge

@@ -33,7 +33,6 @@ func TestWhoHurtsThroughADiskCanBeHeld(t *testing.T) {
 			held   bool
 		}{{Policy(), true}, {plan.Paper(), false}} {
 			s := setup(t, detect.Evident, 90)
-			s.Params.Switches.Presume = false
 			s.Policy = c.policy
 			s.Policy.Mode, s.Policy.Trial = plan.On, 3*time.Minute
 			k := player.Play(family(t, name), 2, s)

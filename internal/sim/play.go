@@ -319,10 +319,24 @@ func (g *game) judge(f *pipeline.Finding) {
 			break
 		}
 	}
-	if who.Name == detect.OutsideName {
+	g.accuse(now, &f.Victim, who)
+}
+
+// bar is the level from which on a name is an accusation: what a cap would follow
+// where suspects are tried, else what is advised.
+func (g *game) bar() detect.Level {
+	if g.setup.Policy.Tries() {
+		return g.pipeline.Policy().CapAt
+	}
+	return detect.Likely
+}
+
+// accuse notes an accusation.
+func (g *game) accuse(now sample.Millis, victim *sample.Task, who *detect.Suspect) {
+	if who.Name == detect.OutsideName || who.Level < g.bar() {
 		return // nobody is accused
 	}
-	v, a := g.index(f.Victim.Key), g.index(who.Key)
+	v, a := g.index(victim.Key), g.index(who.Key)
 	right := g.hurts(a, v)
 	if right {
 		for i, n := range g.victim {
@@ -336,7 +350,7 @@ func (g *game) judge(f *pipeline.Finding) {
 	}
 	if pair := [2]int{v, a}; !g.accused[pair] {
 		g.accused[pair] = true
-		g.result.Accusations = append(g.result.Accusations, Accusation{now, f.Victim.Name, who.Name, right})
+		g.result.Accusations = append(g.result.Accusations, Accusation{now, victim.Name, who.Name, right})
 	}
 }
 
@@ -356,7 +370,13 @@ func (g *game) carryOut(now sample.Millis) {
 			g.act(now, &r.Actions[i])
 		}
 		for i := range r.Incidents {
-			if c := &r.Incidents[i]; c.Closed == now {
+			c := &r.Incidents[i]
+			for k := range c.Findings { // a trial has proven some
+				if s := &c.Findings[k].Suspect; s.Level == detect.Proven && (c.Victim.Class == sample.LatencySensitive || c.Victim.Protected) {
+					g.accuse(now, &c.Victim, s)
+				}
+			}
+			if c.Closed == now {
 				g.result.Rounds = append(g.result.Rounds, c.Rounds...)
 				if g.setup.Incidents {
 					g.result.Incidents = append(g.result.Incidents, *incident.Of(&c.Incident, &c.Chart))
