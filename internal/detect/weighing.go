@@ -59,14 +59,14 @@ func (w *Weighed) Features() []float64 {
 	r := min(max(w.Correlation, 0), 0.995)
 	return []float64{fisher(w.Correlation), math.Sqrt(min(-n/2*math.Log(1-r*r), 60)), w.Lead, math.Log(w.Share + 0.1), w.Step,
 		math.Log(n), min(max(w.Excess, 0), 1.5),
-		math.Log1p(w.Bouts), math.Log1p(w.Bad), math.Log1p(w.Turns), math.Sqrt(w.Arrivals), w.Cover}
+		math.Log1p(w.Bouts), math.Log1p(w.Bad), math.Log1p(w.Turns), math.Log(w.Arrivals+0.02) / max(w.Bouts, 1), w.Cover}
 }
 
 // What the probability is made of the features by, fitted by quality/fit on labelled
 // recordings and the simulator's tuning half (docs/design/0008).
 var (
-	intercept    = 3.721
-	coefficients = [...]float64{1.136, 2.786, 1.991, 1.181, 1.412, -13.709, 2.046, 0.679, -0.145, 10.642, -0.350, 0.871}
+	intercept    = 3.287
+	coefficients = [...]float64{1.919, 2.449, 1.846, 1.164, 1.431, -13.331, 1.883, 0.403, -0.157, 10.462, -0.552, 0.881}
 )
 
 // The probabilities from which on a suspect is possible, and likely.
@@ -81,7 +81,12 @@ func (w *Weighed) Probability() float64 {
 	for i, x := range w.Features() {
 		z += coefficients[i] * x
 	}
-	return 1 / (1 + math.Exp(-z))
+	p := 1 / (1 + math.Exp(-z))
+	if w.Bouts <= 1 && w.Bad <= 2*around {
+		// One coincidence, just now: how likely is it that somebody comes anyway?
+		p = min(p, 1+math.Expm1(-w.Arrivals)/2)
+	}
+	return p
 }
 
 // grounds says what statistics say of a suspect.
