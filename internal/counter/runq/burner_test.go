@@ -33,6 +33,9 @@ type burner struct {
 	cpu  int
 	nice int
 	echo bool // sleep until a line is written to it, answer it, and again
+	// policy is the scheduler's, 0 for the ordinary one; of the real-time ones with
+	// the lowest priority.
+	policy uint32
 }
 
 type burning struct{ *quelltest.Child }
@@ -51,6 +54,14 @@ func (b burner) start(t testing.TB, cgroup string) *burning {
 		t.Fatal(err)
 	}
 	toCgroup(t, cgroup, x.PID)
+	if b.policy == unix.SCHED_FIFO || b.policy == unix.SCHED_RR {
+		if quelltest.Probe(quelltest.CgroupV1) == nil { // where only the root has a budget of real time
+			toCgroup(t, quelltest.CgroupMount(t, "cpu"), x.PID)
+		}
+	}
+	if b.policy != 0 {
+		x.schedule(t, unix.SchedAttr{Policy: b.policy})
+	}
 	x.ask()
 	return x
 }
@@ -68,6 +79,18 @@ func (b *burning) cpuTime(t testing.TB) time.Duration {
 }
 
 func (b *burning) pin(t testing.TB, cpu int) { pin(t, b.PID, cpu) }
+
+// schedule changes its policy.
+func (b *burning) schedule(t testing.TB, a unix.SchedAttr) {
+	t.Helper()
+	a.Size = unix.SizeofSchedAttr
+	if a.Policy == unix.SCHED_FIFO || a.Policy == unix.SCHED_RR {
+		a.Priority = 1
+	}
+	if err := unix.SchedSetAttr(b.PID, &a, 0); err != nil {
+		t.Fatalf("schedule by policy %d: %v", a.Policy, err)
+	}
+}
 
 // pin is of the process's, or for 0 the calling, thread.
 func pin(t testing.TB, pid, cpu int) {
@@ -261,6 +284,7 @@ func measure(t testing.TB, src counter.Source, length time.Duration, groups []*g
 			v, _ := r.Extras.Get(e)
 			return v / wall
 		}
+		checkServed(t, g, r)
 		out[i] = measured{cpu: spent[g.Key].Seconds() / wall, other: share(sample.WaitOther),
 			self: share(sample.WaitSelf), throttled: share(sample.WaitThrottled), Reading: r}
 	}

@@ -11,6 +11,10 @@
 //
 // Their readings when it became runnable are kept; when it is switched in,
 // the differences are its wait behind others, behind itself, and for quota.
+//
+// Each CPU also writes down whom it ran, newest last. When a wait ends, that is
+// read back to where the wait began, and each other target's part of the wait
+// is added to the pair of the two.
 #include "../bpf/kernel.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
@@ -57,10 +61,29 @@ struct owner {
 	__u32 slot, serial; // slot 0: no target
 };
 
-// What a CPU does. Written by that CPU only, with interrupts off.
+enum {
+	SLICES = 1024, // that a CPU remembers; a power of two
+	PAIRS = 2048, // that are told apart on a CPU; a power of two
+	PROBES = 8,   // places where a pair may be
+};
+
+// A slice is a stretch of time in which a CPU ran threads of one target, or of
+// none, without a pause.
+struct slice {
+	__u64 from, to; // to 0: it is not over
+	__u64 lost;	// of it, to interrupts and the hypervisor; while it is not
+			// over: the reading of that clock when it began
+	__u32 slot;
+};
+
+// What a CPU does. Written by that CPU only, under its rq lock, interrupts off.
+// Threads of one target after each other are one slice.
 struct cpu {
 	clock busy;
 	struct owner runs;
+	__u32 begun; // slices; the newest is at (begun - 1) % SLICES
+	__u32 open;  // the newest is not over
+	struct slice slices[SLICES];
 };
 
 // What a target did on one CPU. `run` is written like struct cpu, the rest
@@ -68,10 +91,37 @@ struct cpu {
 struct record {
 	clock run;
 	__u64 other, self, throttled; // waits, ns
+	__u64 niced;		      // of other: of threads that ask to be served last
 	__u64 wakeups;		      // threads that became runnable
-	__u64 waits;		      // begun
-	__u64 dropped;		      // waits that could not be noted: see struct wait
+	__u32 waits;		      // begun
+	__u32 dropped;		      // waits that could not be noted: see struct wait
 	__u64 marked;		      // when last switched out throttled; before 6.6 only
+};
+
+// How long threads of one target waited while another was served.
+struct pair {
+	__u32 window; // not the open one: free
+	__u16 waits, runs; // slots
+	__u64 time;
+};
+
+// A stretch of a wait that is to be charged to those that were served in it.
+struct stretch {
+	__u64 from, to;
+	__u64 most;  // to be charged yet
+	__u64 lost;  // reading of the CPU's clock at its end
+	__u64 scale; // by how much of each slice, times 2^16; 0: by all
+	__u32 waits; // slot
+	__u32 begun; // slices
+};
+
+// The pairs of one CPU, or of the edge of a window. Each table has one writer at
+// a time: the holder of the CPU's rq lock, or the reader of the iterator.
+struct pairs {
+	__u64 refused; // slices of waits that had no place
+	struct stretch now; // that is being charged; here, since the verifier
+			    // loses itself in numbers on the stack of a loop
+	struct pair pair[PAIRS];
 };
 
 // A thread's wait. Threads of targets get one when a window opens or when they
@@ -89,7 +139,9 @@ struct wait {
 const volatile __u32 ncpu = 1;	 // CPU numbers possible
 const volatile __u32 nslot = 1;	 // slots, slot 0 included
 const volatile bool marks_only;	 // do as before 6.6, where throttling has no clock
-__u32 window;			 // number of the open window
+const volatile bool unserved;	 // do not tell who was served
+const volatile __u32 npair = PAIRS; // places used of a table of pairs, a power of two
+__u32 window;			 // number of the open window; odd: it is about to open
 
 // Sizes are set by the loader.
 struct {
@@ -108,7 +160,6 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, struct cpu);
@@ -121,6 +172,14 @@ struct {
 	__type(key, __u32); // slot * ncpu + CPU
 	__type(value, struct record);
 } records SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32); // CPU; ncpu: the edge's
+	__type(value, struct pairs);
+} served SEC(".maps");
 
 static __always_inline struct record *record(__u32 slot, __u32 cpu)
 {
@@ -158,6 +217,13 @@ static __always_inline bool runnable(struct task_struct *p)
 	if (bpf_core_field_exists(p->__state))
 		return !p->__state;
 	return !BPF_CORE_READ((struct task_struct___v5_13 *)p, state);
+}
+
+// asleep says whether a thread is queued only since the scheduler has put off
+// taking it out (6.12).
+static __always_inline bool asleep(struct task_struct *p)
+{
+	return bpf_core_field_exists(p->se.sched_delayed) && p->se.sched_delayed;
 }
 
 // Whether throttling has a clock (6.6). It runs while the cfs_rq, or one above
@@ -203,6 +269,108 @@ static __always_inline __u64 throttled_on(struct task_struct *p, __u32 cpu)
 	return from ? t + since(BPF_CORE_READ(q, rq, clock), from) : t;
 }
 
+// lost reads a clock of the thread's CPU that runs while it runs nobody but
+// interrupts, or is not there at all: where the kernel accounts that. It lags by
+// what happened since the CPU's rq clock was last updated.
+static __always_inline __u64 lost(struct task_struct *p)
+{
+	struct cfs_rq *q = 0;
+	struct rq *rq;
+
+	if (!bpf_core_field_exists(p->se.cfs_rq) || !bpf_core_field_exists(q->rq))
+		return 0;
+	rq = p->se.cfs_rq->rq;
+	return since(rq->clock, rq->clock_task);
+}
+
+// niced says whether a thread asks to be served after others.
+static __always_inline bool niced(struct task_struct *p)
+{
+	switch (p->policy) {
+	case SCHED_NORMAL:
+	case SCHED_BATCH:
+		return p->static_prio > NICE_0;
+	case SCHED_IDLE:
+		return true;
+	}
+	return false;
+}
+
+static __always_inline void charge(struct pairs *t, __u32 waits, __u32 runs, __u64 ns)
+{
+	__u32 at = (waits * 0x9e3779b1 ^ runs * 0x85ebca6b) >> 8, i;
+
+	for (i = 0; i < PROBES; i++) {
+		struct pair *e = &t->pair[(at + i) & (npair - 1) & (PAIRS - 1)];
+
+		if (e->window != window) {
+			e->waits = waits;
+			e->runs = runs;
+			e->time = ns;
+			e->window = window;
+			return;
+		}
+		if (e->waits == waits && e->runs == runs) {
+			e->time += ns;
+			return;
+		}
+	}
+	t->refused++;
+}
+
+struct walk {
+	struct cpu *cpu;
+	struct pairs *pairs;
+};
+
+// step looks at the slice that is i before the newest, and returns 1 where
+// there is none further back to look at. Most callers hold the CPU's rq lock and
+// see the slices stand still; for the edge of a window, which does not, one that
+// is being written over is the end.
+static long step(__u32 i, struct walk *w)
+{
+	volatile struct stretch *s = &w->pairs->now;
+	struct cpu *c = w->cpu;
+	__u32 n = s->begun - 1 - i, slot;
+	volatile struct slice *e;
+	__u64 begin, end, from, to, gone, d, most, scale;
+
+	e = &c->slices[n & (SLICES - 1)];
+	from = e->from;
+	to = e->to;
+	gone = e->lost;
+	slot = e->slot;
+	if (*(volatile __u32 *)&c->begun - n >= SLICES)
+		return 1;
+	begin = s->from;
+	end = s->to;
+	if (!to) {
+		to = end;
+		gone = since(s->lost, gone);
+	}
+	if (to <= begin)
+		return 1;
+	if (slot != s->waits) {
+		d = since(to < end ? to : end, from > begin ? from : begin);
+		// What was lost in a part of a slice is taken to be its share.
+		if (gone && d < to - from)
+			gone = gone * (d >> 10) / (((to - from) >> 10) + 1);
+		d = since(d, gone);
+		scale = s->scale;
+		if (scale)
+			d = d * scale >> 16;
+		most = s->most;
+		if (d >= most) {
+			charge(w->pairs, s->waits, slot, most);
+			return 1;
+		}
+		s->most = most - d;
+		if (d)
+			charge(w->pairs, s->waits, slot, d);
+	}
+	return from <= begin;
+}
+
 // begin notes that a thread of a target waits on a CPU.
 static __always_inline void begin(struct wait *w, struct record *r, struct owner o, __u32 cpu, __u64 now,
 				  __u64 throttled)
@@ -225,16 +393,31 @@ static __always_inline void begin(struct wait *w, struct record *r, struct owner
 	w->began = now;
 }
 
-// settle ends a wait and charges it. Two may try at once: the edge of a window
-// looks at threads that their CPUs may be switching in.
-static __always_inline void settle(struct wait *w, struct owner o, __u64 now, __u64 throttled)
+// serve charges a stretch of a thread's wait on a CPU.
+static __always_inline void serve(struct task_struct *p, struct cpu *c, __u32 table, struct stretch *s)
 {
-	__u64 began, busy, self, held, left;
+	struct walk w = {c, bpf_map_lookup_elem(&served, &table)};
+
+	if (!w.pairs)
+		return;
+	s->lost = lost(p);
+	s->begun = *(volatile __u32 *)&c->begun;
+	w.pairs->now = *s;
+	bpf_loop(SLICES - 1, step, &w, 0);
+}
+
+// settle ends a wait and charges it. Two may try at once: the edge of a window
+// looks at threads that their CPUs may be switching in. The others hold the rq
+// lock of the CPU that the thread waits on.
+static __always_inline void settle(struct task_struct *p, struct wait *w, struct owner o, __u64 now, __u64 throttled,
+				   bool at_edge)
+{
+	__u64 began, busy, others, self, held, left;
 	struct record *r;
 	struct cpu *c;
 	__u32 cpu;
 
-	if (!w || !w->began || w->window != window || w->owner.serial != o.serial)
+	if (!w || !w->began || w->window != window || window & 1 || w->owner.serial != o.serial)
 		return;
 	cpu = w->cpu;
 	c = bpf_map_lookup_elem(&cpus, &cpu);
@@ -256,22 +439,37 @@ static __always_inline void settle(struct wait *w, struct owner o, __u64 now, __
 	// off first, then its own task's, which does not run while throttled.
 	held = held < left ? held : left;
 	left -= held;
-	busy = since(busy, self);
+	others = since(busy, self);
 	self = self < left ? self : left;
 	left -= self;
-	busy = busy < left ? busy : left;
+	busy = others < left ? others : left;
 	if (held)
 		__sync_fetch_and_add(&r->throttled, held);
 	if (self)
 		__sync_fetch_and_add(&r->self, self);
-	if (busy)
-		__sync_fetch_and_add(&r->other, busy);
+	if (!busy)
+		return;
+	__sync_fetch_and_add(&r->other, busy);
+	if (niced(p))
+		__sync_fetch_and_add(&r->niced, busy);
+	if (!unserved && cpu == cpu_of(p))
+		serve(p, c, at_edge ? ncpu : cpu, &(struct stretch){
+			// When in the wait the quota was out is not known. A thread that
+			// is switched out for it waits for it first. Where threads of its
+			// own ran meanwhile it may have been later: then all have their
+			// share of that.
+			.from = held && !self ? began + held : began,
+			.scale = self && busy < others ? (busy << 16) / others : 0,
+			.to = now, .most = busy, .waits = o.slot,
+		});
 }
 
-// enter sets the clocks of this CPU for a thread of target `o` running.
-static __always_inline void enter(struct cpu *c, __u32 cpu, struct owner o, bool idle, __u64 now)
+// enter sets the clocks of this CPU for a thread of target `o` running. lost is
+// the reading of that clock; with anew a slice is over in any case.
+static __always_inline void enter(struct cpu *c, __u32 cpu, struct owner o, bool idle, __u64 now, __u64 lost, bool anew)
 {
 	struct record *r;
+	struct slice *e;
 
 	if (idle)
 		stop(&c->busy, now);
@@ -281,6 +479,22 @@ static __always_inline void enter(struct cpu *c, __u32 cpu, struct owner o, bool
 		r = record(c->runs.slot, cpu);
 		if (r)
 			stop(&r->run, now);
+	}
+	if (!unserved && (c->runs.slot != o.slot || c->open == idle || anew)) {
+		if (c->open) {
+			e = &c->slices[(c->begun - 1) & (SLICES - 1)];
+			e->lost = since(lost, e->lost);
+			e->to = now;
+		}
+		c->open = !idle;
+		if (!idle) {
+			e = &c->slices[c->begun & (SLICES - 1)];
+			e->from = now;
+			e->to = 0;
+			e->lost = lost;
+			e->slot = o.slot;
+			(*(volatile __u32 *)&c->begun)++;
+		}
 	}
 	c->runs = o;
 	r = record(o.slot, cpu);
@@ -344,10 +558,10 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 		found = owner(next);
 		if (found) {
 			o = *found;
-			settle(bpf_task_storage_get(&waits, next, 0, 0), o, now, throttled(next));
+			settle(next, bpf_task_storage_get(&waits, next, 0, 0), o, now, throttled(next), false);
 		}
 	}
-	enter(c, cpu, o, !next->pid, now);
+	enter(c, cpu, o, !next->pid, now, unserved ? 0 : lost(prev), false);
 	return 0;
 }
 
@@ -361,7 +575,7 @@ int BPF_PROG(on_migrate, struct task_struct *p, int dest)
 	struct wait *w;
 	__u64 now;
 
-	if (!p->on_rq)
+	if (!p->on_rq || asleep(p))
 		return 0;
 	o = owner(p);
 	if (!o)
@@ -371,7 +585,7 @@ int BPF_PROG(on_migrate, struct task_struct *p, int dest)
 		return 0;
 	w = bpf_task_storage_get(&waits, p, 0, 0);
 	now = bpf_ktime_get_ns();
-	settle(w, *o, now, throttled(p));
+	settle(p, w, *o, now, throttled(p), false);
 	begin(w, r, *o, dest, now, throttled_on(p, dest));
 	return 0;
 }
@@ -396,7 +610,7 @@ int sync(void *ctx)
 	struct owner none = {}, *o = p->pid ? owner(p) : 0;
 
 	if (c)
-		enter(c, cpu, o ? *o : none, !p->pid, bpf_ktime_get_ns());
+		enter(c, cpu, o ? *o : none, !p->pid, bpf_ktime_get_ns(), lost(p), true);
 	return 0;
 }
 
@@ -417,14 +631,14 @@ int edge(struct bpf_iter__task *ctx)
 	if (!o)
 		return 0;
 	w = bpf_task_storage_get(&waits, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (!p->on_rq || p->on_cpu || (bpf_core_field_exists(p->se.sched_delayed) && p->se.sched_delayed))
+	if (!p->on_rq || p->on_cpu || asleep(p))
 		return 0;
 	cpu = cpu_of(p);
 	r = record(o->slot, cpu);
 	if (!r)
 		return 0;
 	now = bpf_ktime_get_ns();
-	settle(w, *o, now, throttled(p));
+	settle(p, w, *o, now, throttled(p), true);
 	begin(w, r, *o, cpu, now, throttled(p));
 	return 0;
 }

@@ -42,6 +42,7 @@ type Row struct {
 	NetResent     *float64 `parquet:"net_resent"`
 	NetQueued     *float64 `parquet:"net_queued"`
 	StolenShare   *float64 `parquet:"stolen_share"`
+	WaitNiced     *float64 `parquet:"wait_niced"`
 }
 
 // extra is the field of an extra; nil for one that has no column.
@@ -87,6 +88,8 @@ func (r *Row) extra(e sample.Extra) **float64 {
 		return &r.NetQueued
 	case "stolen_share":
 		return &r.StolenShare
+	case "wait_niced":
+		return &r.WaitNiced
 	}
 	return nil
 }
