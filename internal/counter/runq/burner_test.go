@@ -36,7 +36,11 @@ type burner struct {
 	// policy is the scheduler's, 0 for the ordinary one; of the real-time ones with
 	// the lowest priority.
 	policy uint32
+	loop   string // of the shell, if it is to do something else
 }
+
+// anyCPU does not pin a burner.
+const anyCPU = -1
 
 type burning struct{ *quelltest.Child }
 
@@ -47,14 +51,19 @@ func (b burner) start(t testing.TB, cgroup string) *burning {
 	if b.echo {
 		loop = "while read line; do echo; done"
 	}
+	if b.loop != "" {
+		loop = b.loop
+	}
 	cmd := exec.Command("/bin/sh", "-c", "read line; echo burning; "+loop)
 	x := &burning{quelltest.StartChild(t, cmd, "")} // where it belongs it comes when it is pinned
-	x.pin(t, b.cpu)
+	if b.cpu != anyCPU {
+		x.pin(t, b.cpu)
+	}
 	if err := unix.Setpriority(unix.PRIO_PROCESS, x.PID, b.nice); err != nil {
 		t.Fatal(err)
 	}
 	toCgroup(t, cgroup, x.PID)
-	if b.policy == unix.SCHED_FIFO || b.policy == unix.SCHED_RR {
+	if b.policy == unix.SCHED_FIFO || b.policy == unix.SCHED_RR || b.policy == unix.SCHED_DEADLINE {
 		if quelltest.Probe(quelltest.CgroupV1) == nil { // where only the root has a budget of real time
 			toCgroup(t, quelltest.CgroupMount(t, "cpu"), x.PID)
 		}
@@ -84,6 +93,9 @@ func (b *burning) pin(t testing.TB, cpu int) { pin(t, b.PID, cpu) }
 func (b *burning) schedule(t testing.TB, a unix.SchedAttr) {
 	t.Helper()
 	a.Size = unix.SizeofSchedAttr
+	if a.Policy == unix.SCHED_DEADLINE {
+		a.Runtime, a.Deadline, a.Period = 3e6, 10e6, 10e6 // ns
+	}
 	if a.Policy == unix.SCHED_FIFO || a.Policy == unix.SCHED_RR {
 		a.Priority = 1
 	}

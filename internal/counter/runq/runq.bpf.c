@@ -81,6 +81,7 @@ struct slice {
 struct cpu {
 	clock busy;
 	struct owner runs;
+	__s32 pid;   // of the thread it runs
 	__u32 begun; // slices; the newest is at (begun - 1) % SLICES
 	__u32 open;  // the newest is not over
 	struct slice slices[SLICES];
@@ -464,12 +465,16 @@ static __always_inline void settle(struct task_struct *p, struct wait *w, struct
 		});
 }
 
-// enter sets the clocks of this CPU for a thread of target `o` running. lost is
-// the reading of that clock; with anew a slice is over in any case.
-static __always_inline void enter(struct cpu *c, __u32 cpu, struct owner o, bool idle, __u64 now, __u64 lost, bool anew)
+// enter sets the clocks of this CPU for a thread of target `o` running; with anew
+// the newest slice is over in any case.
+static __always_inline void enter(struct cpu *c, __u32 cpu, struct owner o, struct task_struct *p, __u64 now, bool anew)
 {
+	bool idle = !p->pid;
 	struct record *r;
 	struct slice *e;
+	__u64 gone;
+
+	c->pid = p->pid;
 
 	if (idle)
 		stop(&c->busy, now);
@@ -481,9 +486,10 @@ static __always_inline void enter(struct cpu *c, __u32 cpu, struct owner o, bool
 			stop(&r->run, now);
 	}
 	if (!unserved && (c->runs.slot != o.slot || c->open == idle || anew)) {
+		gone = lost(p);
 		if (c->open) {
 			e = &c->slices[(c->begun - 1) & (SLICES - 1)];
-			e->lost = since(lost, e->lost);
+			e->lost = since(gone, e->lost);
 			e->to = now;
 		}
 		c->open = !idle;
@@ -491,7 +497,7 @@ static __always_inline void enter(struct cpu *c, __u32 cpu, struct owner o, bool
 			e = &c->slices[c->begun & (SLICES - 1)];
 			e->from = now;
 			e->to = 0;
-			e->lost = lost;
+			e->lost = gone;
 			e->slot = o.slot;
 			(*(volatile __u32 *)&c->begun)++;
 		}
@@ -535,6 +541,28 @@ int BPF_PROG(on_wakeup_new, struct task_struct *p)
 	return wakeup(p);
 }
 
+// unseen is for a thread that is switched out and was not seen to be switched in:
+// kernels may hide that from programs. What the CPU ran since it was last seen
+// goes to whom it was last seen to run; the thread's wait is not known to be over.
+static __always_inline void unseen(struct cpu *c, __u32 cpu, struct task_struct *p, __u64 now)
+{
+	struct owner o = {}, *found = p->pid ? owner(p) : 0;
+	struct record *r;
+	struct wait *w;
+
+	if (found) {
+		o = *found;
+		w = bpf_task_storage_get(&waits, p, 0, 0);
+		r = record(o.slot, cpu);
+		if (w && r && w->began) {
+			if (w->window == window)
+				__sync_fetch_and_add(&r->dropped, 1);
+			w->began = 0;
+		}
+	}
+	enter(c, cpu, o, p, now, false);
+}
+
 SEC("tp_btf/sched_switch")
 int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
 {
@@ -546,6 +574,8 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 
 	if (!c)
 		return 0;
+	if (c->pid != prev->pid)
+		unseen(c, cpu, prev, now);
 	r = record(c->runs.slot, cpu);
 	if (r && (preempt || runnable(prev))) {
 		__u64 t = throttled(prev);
@@ -561,7 +591,7 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 			settle(next, bpf_task_storage_get(&waits, next, 0, 0), o, now, throttled(next), false);
 		}
 	}
-	enter(c, cpu, o, !next->pid, now, unserved ? 0 : lost(prev), false);
+	enter(c, cpu, o, next, now, false);
 	return 0;
 }
 
@@ -610,7 +640,7 @@ int sync(void *ctx)
 	struct owner none = {}, *o = p->pid ? owner(p) : 0;
 
 	if (c)
-		enter(c, cpu, o ? *o : none, !p->pid, bpf_ktime_get_ns(), lost(p), true);
+		enter(c, cpu, o ? *o : none, p, bpf_ktime_get_ns(), true);
 	return 0;
 }
 

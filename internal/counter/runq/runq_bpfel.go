@@ -17,8 +17,10 @@ type runqCpu struct {
 	_      structs.HostLayout
 	Busy   int64
 	Runs   runqOwner
+	Pid    int32
 	Begun  uint32
 	Open   uint32
+	_      [4]byte
 	Slices [1024]struct {
 		_    structs.HostLayout
 		From uint64
