@@ -315,6 +315,7 @@ func against(t *testing.T, p *Program, r *recorder, length time.Duration, during
 	must(p.Stop(func(sample.TaskKey) (time.Duration, bool) { return time.Second, true },
 		func(k sample.TaskKey, r counter.Reading) { got[k] = r }))
 
+	<-time.After(200 * time.Millisecond) // in which quotas come back: of a wait that goes on it is not known how long it was held
 	events, missing := r.take(t)
 	t.Logf("%d events, %d missing; edges of %v and %v", len(events), missing,
 		time.Duration(shortFrom-longFrom), time.Duration(longTo-shortTo))
