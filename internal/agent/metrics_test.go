@@ -63,6 +63,8 @@ func TestMetrics(t *testing.T) {
 			`quell_signal_available{signal="cpi",variant="by-heart"}`: "1",
 			`quell_signal_available{signal="runq",variant=""}`:        "0",
 			`quell_signal_lost_total{signal="cpi"}`:                   "7",
+			`quell_signal_unattributed_seconds_total{signal="cpi"}`:   "3.5",
+			`quell_signal_refused_pairs_total{signal="cpi"}`:          "21",
 			`quell_degraded`:                                          "0",
 			`quell_enforcement_mode`:                                  "2",
 			`quell_tasks`:                                             "3",

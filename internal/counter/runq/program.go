@@ -73,8 +73,9 @@ func (p *Program) Lost() uint64 { return p.dropped }
 // Unattributed sums, since Open, what of the tasks' waits behind others is in no
 // Reading's Served: what was lost to interrupts and the hypervisor where the kernel
 // accounts that, slices that a CPU remembered no more when the wait ended, and
-// those that were refused.
-func (p *Program) Unattributed() time.Duration { return p.unattributed }
+// those that were refused. It is not ok where the kernel does not allow to tell
+// who was served at all.
+func (p *Program) Unattributed() (d time.Duration, ok bool) { return p.unattributed, p.k.served != nil }
 
 // Refused counts, since Open, the slices of waits that had no place among the
 // pairs of their CPU.
