@@ -63,8 +63,10 @@ struct owner {
 
 enum {
 	SLICES = 1024, // that a CPU remembers; a power of two
-	PAIRS = 2048, // that are told apart on a CPU; a power of two
+	PAIRS = 4096, // that are told apart on a CPU; a power of two
 	PROBES = 8,   // places where a pair may be
+	ROW = 64,     // pairs in a row of the table, if nobody has more
+	AWAY = 1499,  // from one of these places to the next
 };
 
 // A slice is a stretch of time in which a CPU ran threads of one target, or of
@@ -101,8 +103,7 @@ struct record {
 
 // How long threads of one target waited while another was served.
 struct pair {
-	__u32 window; // not the open one: free
-	__u16 waits, runs; // slots
+	__u64 key; // window << 32 | slot of the one that waits << 16 | of the other; free, if of another window
 	__u64 time;
 };
 
@@ -112,7 +113,7 @@ struct stretch {
 	__u64 most;  // to be charged yet
 	__u64 lost;  // reading of the CPU's clock at its end
 	__u64 scale; // by how much of each slice, times 2^16; 0: by all
-	__u32 waits; // slot
+	__u64 row;   // key of its pairs, without the other
 	__u32 begun; // slices
 };
 
@@ -297,22 +298,23 @@ static __always_inline bool niced(struct task_struct *p)
 	return false;
 }
 
-static __always_inline void charge(struct pairs *t, __u32 waits, __u32 runs, __u64 ns)
+static __always_inline void charge(struct pairs *t, __u64 row, __u32 runs, __u64 ns)
 {
-	__u32 at = (waits * 0x9e3779b1 ^ runs * 0x85ebca6b) >> 8, i;
+	// A row is a stretch of the table, as in a matrix, since slots are given
+	// out from 1 on. Where rows meet, the one that came later looks elsewhere.
+	__u32 at = ((__u32)row >> 16) * ROW + runs, i;
+	__u64 key = row | runs;
 
 	for (i = 0; i < PROBES; i++) {
-		struct pair *e = &t->pair[(at + i) & (npair - 1) & (PAIRS - 1)];
+		struct pair *e = &t->pair[(at + AWAY * i) & (npair - 1) & (PAIRS - 1)];
 
-		if (e->window != window) {
-			e->waits = waits;
-			e->runs = runs;
-			e->time = ns;
-			e->window = window;
+		if (e->key == key) {
+			e->time += ns;
 			return;
 		}
-		if (e->waits == waits && e->runs == runs) {
-			e->time += ns;
+		if (e->key >> 32 != key >> 32) {
+			e->key = key;
+			e->time = ns;
 			return;
 		}
 	}
@@ -324,52 +326,57 @@ struct walk {
 	struct pairs *pairs;
 };
 
-// step looks at the slice that is i before the newest, and returns 1 where
-// there is none further back to look at. Most callers hold the CPU's rq lock and
-// see the slices stand still; for the edge of a window, which does not, one that
-// is being written over is the end.
+enum { STRIDE = 4 }; // slices at a step, so that few calls are made
+
+// step looks at some slices, from the newest back, and returns 1 where there is
+// none further back to look at. Most callers hold the CPU's rq lock and see the
+// slices stand still; for the edge of a window, which does not, one that is being
+// written over is the end.
 static long step(__u32 i, struct walk *w)
 {
 	volatile struct stretch *s = &w->pairs->now;
 	struct cpu *c = w->cpu;
-	__u32 n = s->begun - 1 - i, slot;
-	volatile struct slice *e;
-	__u64 begin, end, from, to, gone, d, most, scale;
+	__u64 begin = s->from, most = s->most, row = s->row;
+	__u32 n = s->begun - 1 - STRIDE * i, k;
 
-	e = &c->slices[n & (SLICES - 1)];
-	from = e->from;
-	to = e->to;
-	gone = e->lost;
-	slot = e->slot;
-	if (*(volatile __u32 *)&c->begun - n >= SLICES)
-		return 1;
-	begin = s->from;
-	end = s->to;
-	if (!to) {
-		to = end;
-		gone = since(s->lost, gone);
-	}
-	if (to <= begin)
-		return 1;
-	if (slot != s->waits) {
-		d = since(to < end ? to : end, from > begin ? from : begin);
-		// What was lost in a part of a slice is taken to be its share.
-		if (gone && d < to - from)
-			gone = gone * (d >> 10) / (((to - from) >> 10) + 1);
-		d = since(d, gone);
-		scale = s->scale;
-		if (scale)
-			d = d * scale >> 16;
-		most = s->most;
-		if (d >= most) {
-			charge(w->pairs, s->waits, slot, most);
+#pragma unroll
+	for (k = 0; k < STRIDE; k++, n--) {
+		volatile struct slice *e = &c->slices[n & (SLICES - 1)];
+		__u64 from = e->from, to = e->to, gone = e->lost, d = to - from, end, scale;
+		__u32 slot = e->slot;
+
+		if (*(volatile __u32 *)&c->begun - n >= SLICES)
 			return 1;
+		if (from <= begin || !to || gone || s->scale) { // few are like this
+			end = s->to;
+			if (!to) {
+				to = end;
+				gone = since(s->lost, gone);
+			}
+			if (to <= begin)
+				return 1;
+			d = since(to < end ? to : end, from > begin ? from : begin);
+			// What was lost in a part of a slice is taken to be its share.
+			if (gone && d < to - from)
+				gone = gone * (d >> 10) / (((to - from) >> 10) + 1);
+			d = since(d, gone);
+			scale = s->scale;
+			if (scale)
+				d = d * scale >> 16;
 		}
-		s->most = most - d;
-		if (d)
-			charge(w->pairs, s->waits, slot, d);
+		if (slot != (__u16)(row >> 16)) {
+			if (d >= most) {
+				charge(w->pairs, row, slot, most);
+				return 1;
+			}
+			most -= d;
+			charge(w->pairs, row, slot, d);
+		}
+		if (from <= begin)
+			return 1;
 	}
-	return from <= begin;
+	s->most = most;
+	return 0;
 }
 
 // begin notes that a thread of a target waits on a CPU.
@@ -404,7 +411,7 @@ static __always_inline void serve(struct task_struct *p, struct cpu *c, __u32 ta
 	s->lost = lost(p);
 	s->begun = *(volatile __u32 *)&c->begun;
 	w.pairs->now = *s;
-	bpf_loop(SLICES - 1, step, &w, 0);
+	bpf_loop(SLICES / STRIDE, step, &w, 0);
 }
 
 // settle ends a wait and charges it. Two may try at once: the edge of a window
@@ -461,7 +468,7 @@ static __always_inline void settle(struct task_struct *p, struct wait *w, struct
 			// share of that.
 			.from = held && !self ? began + held : began,
 			.scale = self && busy < others ? (busy << 16) / others : 0,
-			.to = now, .most = busy, .waits = o.slot,
+			.to = now, .most = busy, .row = (__u64)window << 32 | o.slot << 16,
 		});
 }
 

@@ -47,15 +47,14 @@ type runqPairs struct {
 		Most  uint64
 		Lost  uint64
 		Scale uint64
-		Waits uint32
+		Row   uint64
 		Begun uint32
+		_     [4]byte
 	}
-	Pair [2048]struct {
-		_      structs.HostLayout
-		Window uint32
-		Waits  uint16
-		Runs   uint16
-		Time   uint64
+	Pair [4096]struct {
+		_    structs.HostLayout
+		Key  uint64
+		Time uint64
 	}
 }
 

@@ -23,8 +23,8 @@ func decodePairs(buf []pair, b []byte, window uint32) (_ []pair, refused uint64)
 	const first, size = int(unsafe.Offsetof(runqPairs{}.Pair)), int(unsafe.Sizeof(runqPairs{}.Pair[0]))
 	le := binary.LittleEndian
 	for w := b[first:]; len(w) >= size; w = w[size:] {
-		if le.Uint32(w) == window {
-			buf = append(buf, pair{waits: le.Uint16(w[4:]), runs: le.Uint16(w[6:]), time: le.Uint64(w[8:])})
+		if key := le.Uint64(w); uint32(key>>32) == window {
+			buf = append(buf, pair{waits: uint16(key >> 16), runs: uint16(key), time: le.Uint64(w[8:])})
 		}
 	}
 	return buf, le.Uint64(b)

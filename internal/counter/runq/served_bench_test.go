@@ -16,8 +16,8 @@ import (
 // BenchmarkServed is what a switch costs with and without telling who was served,
 // by the kernel's own account of the program, in alternation: between two threads
 // that wake each other while nobody waits, and between threads that do nothing but
-// yield, of which 8 or 64 wait at each switch, of one task or each of its own.
-// Then each wait is as many slices long, of as many tasks.
+// yield, of which 8 or 64 wait at each switch, of one task or of several in turn.
+// Then each wait is as many slices long.
 func BenchmarkServed(b *testing.B) {
 	quelltest.Need(b, quelltest.Root, quelltest.EBPF, quelltest.TwoCPUs, "perl")
 	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
@@ -26,13 +26,13 @@ func BenchmarkServed(b *testing.B) {
 	}
 	defer stats.Close()
 	for _, waiters := range []int{0, 8, 64} {
-		for _, apart := range []bool{false, true} {
-			b.Run(fmt.Sprintf("waiters=%d/apart=%t", waiters, apart), func(b *testing.B) {
+		for _, tasks := range []int{1, 2, 9, 65} {
+			if tasks > max(2, waiters+1) {
+				continue
+			}
+			b.Run(fmt.Sprintf("waiters=%d/tasks=%d", waiters, tasks), func(b *testing.B) {
 				// Cgroups first: they go last, when they are empty.
-				groups := make([]*group, 1)
-				if apart {
-					groups = make([]*group, max(2, waiters+1))
-				}
+				groups := make([]*group, tasks)
 				for i := range groups {
 					groups[i] = unified(b, fmt.Sprint(i))
 				}

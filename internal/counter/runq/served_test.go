@@ -265,9 +265,7 @@ func TestAccount(t *testing.T) {
 		pair
 	}{{window, pair{3, 1, 10}}, {window - 2, pair{3, 1, 1000}}, {window, pair{2, 0, 5}}, {window, pair{3, 0, 40}}, {window, pair{3, 1, 15}}, {window, pair{3, 2, 30}}} {
 		w := b[first+16*(i*i*17):] // anywhere
-		le.PutUint32(w, e.window)
-		le.PutUint16(w[4:], e.waits)
-		le.PutUint16(w[6:], e.runs)
+		le.PutUint64(w, uint64(e.window)<<32|uint64(e.waits)<<16|uint64(e.runs))
 		le.PutUint64(w[8:], e.time)
 	}
 	all, refused := decodePairs(nil, b, window)
