@@ -230,5 +230,5 @@ func now() uint64 {
 
 // refusal says what the kernel's answer means for this machine.
 func refusal(err error) error {
-	return bpf.Refusal("run queue by eBPF", "Linux 5.12 or newer with BTF", err)
+	return bpf.Refusal("run queue by eBPF", "Linux 5.13 or newer with BTF", err)
 }
