@@ -93,6 +93,8 @@ type Machine interface {
 	// Throttled is how long a cgroup was held back for its own quota; an
 	// error if it has none.
 	Throttled(cpuPath string) (time.Duration, error)
+	// Weight is a cgroup's share among those beside it, an error if it has none.
+	Weight(cpuPath string) (float64, error)
 }
 
 // Parts are what an agent is made of. Sources and Enforcer stay the caller's
@@ -130,6 +132,7 @@ type Agent struct {
 	byCgroup map[cgroupID]*task
 	roster   roster // the same tasks, in order
 	quotas   quotas
+	groups   groups
 	reaches  reaches
 	jobs     jobs
 	snapshot snapshot

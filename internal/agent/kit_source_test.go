@@ -42,7 +42,12 @@ func (s *source) SetCPUs(online sample.Set) { s.m.online = append(s.m.online, on
 func (s *source) Toll() time.Duration       { return s.m.toll }
 func (s *source) Linger(yes bool)           { s.linger = yes }
 
-func (s *source) Lost() uint64 { return s.lost }
+func (s *source) Lost() uint64    { return s.lost }
+func (s *source) Refused() uint64 { return 3 * s.lost }
+
+func (s *source) Unattributed() (time.Duration, bool) {
+	return time.Duration(s.lost) * time.Second / 2, s.lost > 0
+}
 
 func (s *source) Shared(a, b sample.TaskKey) []host.Device {
 	if s.targets[a] == nil || s.targets[b] == nil {

@@ -51,6 +51,7 @@ type machine struct {
 	stolen      time.Duration
 	values      map[string]string              // file → text
 	quotas      map[string]time.Duration       // cgroups above guests that have one: how long they were held back
+	weights     weights                        // of cgroups that have one
 	write       func(file, value string) error // nil: writing works
 	reading     error                          // of CPU times
 	cpus        sample.Set                     // that tasks may run on
@@ -281,6 +282,14 @@ func (m *machine) Throttled(p string) (time.Duration, error) {
 	return 0, host.ErrNoLimit
 }
 
+// Weight implements Machine.
+func (m *machine) Weight(p string) (float64, error) {
+	if w, ok := m.weights[p]; ok {
+		return w, nil
+	}
+	return 0, host.ErrNoLimit
+}
+
 // The machine's files implement enforce.Files.
 
 func (m *machine) ReadValue(file string) (string, error) {
@@ -372,7 +381,12 @@ func (r *rig) start() {
 	r.agent, err = New(Parts{Config: r.config, Version: "test", Platform: "p", Topology: topology, Machine: r.machine, Finder: finder{r.machine, r.config},
 		Sources: []counter.Source{r.counts()}, Descriptors: r.descriptors, Enforcer: r.enforcer, Log: slog.New(slog.NewTextHandler(&r.log, nil)),
 		Signals: []api.SignalStatus{{Signal: sample.CPI, Variant: "by-heart", OK: true}},
-		Record:  func(s *sample.Sample) error { r.samples = append(r.samples, *s); return nil }, Uplink: r.uplink})
+		Record: func(s *sample.Sample) error {
+			kept := *s
+			kept.Served = slices.Clone(s.Served) // which is the agent's to write over
+			r.samples = append(r.samples, kept)
+			return nil
+		}, Uplink: r.uplink})
 	if err != nil {
 		r.t.Fatal(err)
 	}

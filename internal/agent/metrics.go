@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"time"
 
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
@@ -147,6 +148,24 @@ func tickMetrics() []metric {
 				for _, s := range a.Sources {
 					if l, ok := s.(interface{ Lost() uint64 }); ok {
 						e.add(float64(l.Lost()), string(s.Signal()))
+					}
+				}
+			}},
+		{"quell_signal_unattributed_seconds_total", "Seconds that tasks waited for others, of which it is not known who was served meanwhile (runq).", count, []string{"signal"},
+			func(a *Agent, e *exposition) {
+				for _, s := range a.Sources {
+					if u, ok := s.(interface{ Unattributed() (time.Duration, bool) }); ok {
+						if d, counted := u.Unattributed(); counted {
+							e.add(d.Seconds(), string(s.Signal()))
+						}
+					}
+				}
+			}},
+		{"quell_signal_refused_pairs_total", "Times that somebody was served while a task waited, and there was no room to note the pair (runq).", count, []string{"signal"},
+			func(a *Agent, e *exposition) {
+				for _, s := range a.Sources {
+					if r, ok := s.(interface{ Refused() uint64 }); ok {
+						e.add(float64(r.Refused()), string(s.Signal()))
 					}
 				}
 			}},

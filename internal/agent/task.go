@@ -46,6 +46,7 @@ type task struct {
 
 	cpus   sample.Set    // that it may run on
 	reach  reach         // what follows from cpus
+	group  *group        // that its threads are in; nil if its weight is not known
 	looked time.Time     // when places and cpus were read
 	calm   time.Duration // until that is done again, while it is busy
 	views  []api.SignalView
@@ -267,6 +268,9 @@ func (a *Agent) read(t *task) {
 		a.quotas.stale = true
 	}
 	t.places, t.notes[notePlaces] = places, ""
+	was := t.group
+	t.group = a.groups.enter(places.CPU, a.Machine.Weight)
+	a.groups.leave(was)
 	if places.Split {
 		t.notes[notePlaces] = "split: " + places.Reason
 	}
@@ -293,6 +297,7 @@ func (a *Agent) letGo(now time.Time, t *task) {
 
 func (a *Agent) forget(t *task) {
 	delete(a.tasks, t.Key)
+	a.groups.leave(t.group)
 	a.quotas.stale = true
 	a.pipeline.Forget(t.Key)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/quell-dev/quell/internal/api"
 	"github.com/quell-dev/quell/internal/config"
 	"github.com/quell-dev/quell/internal/counter"
+	"github.com/quell-dev/quell/internal/detect"
 	"github.com/quell-dev/quell/internal/host"
 	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/pipeline"
@@ -36,7 +37,8 @@ type window struct {
 	sources []counter.Source // that were started
 	counted []counted        // by the source that was stopped last, as roster.order
 	others  counter.Reading  // by that source, of what is outside all tasks
-	sample  sample.Sample    // the one that is being made
+	served  served
+	sample  sample.Sample // the one that is being made
 }
 
 // counted is what a source counted for a task, if it did.
@@ -141,6 +143,7 @@ func (a *Agent) cpuTimes() (host.CPUTimes, bool) {
 func (a *Agent) closeWindow(now time.Time) {
 	w := &a.window
 	w.open = false
+	w.served.reset()
 	a.roster.settle()
 	for _, t := range a.roster.order {
 		if !t.ended {
@@ -288,19 +291,24 @@ func (a *Agent) explain(sig sample.SignalName) {
 func (a *Agent) judge(now, at sample.Millis, sig sample.Signal, variant string) {
 	w := &a.window
 	iv := a.pipeline.Begin(sig, at, w.length)
+	w.served.grow(w.counted)
 	for i, t := range a.roster.order {
 		c := &w.counted[i]
 		cost, flags := math.NaN(), t.flags
+		var names []sample.Served
+		var keys []detect.Served
 		if c.ok && t.counted && t.judges(sig.Name) {
 			cost, flags = c.Cost, flags|c.Flags
+			names, keys = a.nameServed(t, c.Served)
 			if math.IsNaN(c.Cost) {
 				a.stats.notCounted[sig.Name]++
 			}
 		}
 		s := a.sampled(t, sig.Name, cmp.Or(c.Variant, variant), at, cost, &c.Reading)
-		s.Flags = flags
+		s.Flags, s.Served = flags, names
 		a.record(s)
 		m := t.measurement(s, cost)
+		m.Served = keys
 		if m.Reach = c.Reach; sig.Domain.OfCPUs() {
 			m.Reach = t.reach.in(sig.Domain)
 		}

@@ -138,7 +138,14 @@ func tryBPF() error {
 		kind: unix.BPF_PROG_TYPE_KPROBE, count: uint32(len(prog)),
 		insns: uint64(uintptr(unsafe.Pointer(&prog[0]))), license: uint64(uintptr(unsafe.Pointer(&license[0]))),
 	}
-	fd, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_LOAD, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
+	load := func() (fd uintptr, errno unix.Errno) {
+		fd, _, errno = unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_LOAD, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
+		return fd, errno
+	}
+	fd, errno := load()
+	for again := 0; errno == unix.EAGAIN && again < 100; again++ { // a signal came, such as Go's own to threads
+		fd, errno = load()
+	}
 	if errno != 0 {
 		return fmt.Errorf("bpf(BPF_PROG_LOAD): %w", errno)
 	}

@@ -86,6 +86,7 @@ const (
 	NetResent                  // TCP segments that were sent again
 	NetQueued                  // packets handed to those interfaces, also those that never left
 	StolenShare                // share of the machine's CPU time that the hypervisor took, 0..1
+	WaitNiced                  // of WaitOther, s of threads that are niced or SCHED_IDLE: they ask to be served last
 	numExtras
 
 	noExtra = numExtras // where a signal names none
@@ -93,7 +94,7 @@ const (
 
 var extraNames = [numExtras]string{"cycles", "instructions", "llc_misses", "transactions", "syscalls",
 	"wait_other", "wait_self", "wait_throttled", "wakeups", "threads", "cpu_stall",
-	"io_ops", "io_bytes", "io_time", "net_packets", "net_bytes", "net_wait", "net_resent", "net_queued", "stolen_share"}
+	"io_ops", "io_bytes", "io_time", "net_packets", "net_bytes", "net_wait", "net_resent", "net_queued", "stolen_share", "wait_niced"}
 
 func (e Extra) String() string { return extraNames[e] }
 

@@ -20,6 +20,7 @@ typedef __u16 __be16;
 typedef __u32 __be32;
 typedef __u32 __wsum;
 typedef _Bool bool;
+enum { false, true };
 
 /* linux/bpf.h */
 enum {
@@ -32,6 +33,14 @@ enum {
 	BPF_F_NO_PREALLOC = 1 << 0,
 	BPF_F_MMAPABLE = 1 << 10,
 	BPF_LOCAL_STORAGE_GET_F_CREATE = 1 << 0,
+};
+
+/* linux/sched.h, linux/sched/prio.h */
+enum {
+	SCHED_NORMAL = 0,
+	SCHED_BATCH = 3,
+	SCHED_IDLE = 5,
+	NICE_0 = 120, /* static_prio */
 };
 
 /* linux/blk_types.h */
@@ -67,6 +76,7 @@ struct cgroup_subsys_state {
 
 struct rq {
 	__u64 clock;
+	__u64 clock_task; /* without interrupts and steal, where they are accounted */
 };
 
 struct cfs_rq {
@@ -95,6 +105,8 @@ struct task_struct {
 	unsigned int __state; /* 5.14 */
 	int on_cpu;
 	int on_rq;
+	int static_prio;
+	unsigned int policy;
 	struct sched_entity se;
 	struct task_group *sched_task_group;
 	int pid;

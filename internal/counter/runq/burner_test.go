@@ -33,7 +33,14 @@ type burner struct {
 	cpu  int
 	nice int
 	echo bool // sleep until a line is written to it, answer it, and again
+	// policy is the scheduler's, 0 for the ordinary one; of the real-time ones with
+	// the lowest priority.
+	policy uint32
+	loop   string // of the shell, if it is to do something else
 }
+
+// anyCPU does not pin a burner.
+const anyCPU = -1
 
 type burning struct{ *quelltest.Child }
 
@@ -44,13 +51,26 @@ func (b burner) start(t testing.TB, cgroup string) *burning {
 	if b.echo {
 		loop = "while read line; do echo; done"
 	}
+	if b.loop != "" {
+		loop = b.loop
+	}
 	cmd := exec.Command("/bin/sh", "-c", "read line; echo burning; "+loop)
 	x := &burning{quelltest.StartChild(t, cmd, "")} // where it belongs it comes when it is pinned
-	x.pin(t, b.cpu)
+	if b.cpu != anyCPU {
+		x.pin(t, b.cpu)
+	}
 	if err := unix.Setpriority(unix.PRIO_PROCESS, x.PID, b.nice); err != nil {
 		t.Fatal(err)
 	}
 	toCgroup(t, cgroup, x.PID)
+	if b.policy == unix.SCHED_FIFO || b.policy == unix.SCHED_RR || b.policy == unix.SCHED_DEADLINE {
+		if quelltest.Probe(quelltest.CgroupV1) == nil { // where only the root has a budget of real time
+			toCgroup(t, quelltest.CgroupMount(t, "cpu"), x.PID)
+		}
+	}
+	if b.policy != 0 {
+		x.schedule(t, unix.SchedAttr{Policy: b.policy})
+	}
 	x.ask()
 	return x
 }
@@ -68,6 +88,25 @@ func (b *burning) cpuTime(t testing.TB) time.Duration {
 }
 
 func (b *burning) pin(t testing.TB, cpu int) { pin(t, b.PID, cpu) }
+
+// schedule changes its policy.
+func (b *burning) schedule(t testing.TB, a unix.SchedAttr) {
+	t.Helper()
+	a.Size = unix.SizeofSchedAttr
+	if a.Policy == unix.SCHED_DEADLINE {
+		a.Runtime, a.Deadline, a.Period = 3e6, 10e6, 10e6 // ns
+	}
+	if a.Policy == unix.SCHED_FIFO || a.Policy == unix.SCHED_RR {
+		a.Priority = 1
+	}
+	err := unix.SchedSetAttr(b.PID, &a, 0)
+	if a.Policy == unix.SCHED_DEADLINE && err != nil {
+		quelltest.Skip(t, "deadline", err)
+	}
+	if err != nil {
+		t.Fatalf("schedule by policy %d: %v", a.Policy, err)
+	}
+}
 
 // pin is of the process's, or for 0 the calling, thread.
 func pin(t testing.TB, pid, cpu int) {
@@ -261,6 +300,7 @@ func measure(t testing.TB, src counter.Source, length time.Duration, groups []*g
 			v, _ := r.Extras.Get(e)
 			return v / wall
 		}
+		checkServed(t, g, r)
 		out[i] = measured{cpu: spent[g.Key].Seconds() / wall, other: share(sample.WaitOther),
 			self: share(sample.WaitSelf), throttled: share(sample.WaitThrottled), Reading: r}
 	}

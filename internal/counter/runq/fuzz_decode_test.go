@@ -5,6 +5,8 @@ import (
 	"math"
 	"testing"
 	"time"
+
+	"github.com/quell-dev/quell/internal/sample"
 )
 
 // FuzzDecode: whatever the kernel's memory holds, a reading has numbers or
@@ -29,6 +31,16 @@ func FuzzDecode(f *testing.F) {
 		r := sum.reading(time.Duration(max(0, cpu)), true)
 		if math.IsInf(r.Cost, 0) || r.Cost < 0 || r.Coverage < 0 || r.Coverage > 1 || math.IsNaN(r.Coverage) {
 			t.Errorf("%+v of %+v", r, sum)
+		}
+		table := make([]byte, tableSize)
+		copy(table, b)
+		var a account
+		pairs, _ := decodePairs(nil, table, uint32(now))
+		a.settle(pairs)
+		for _, p := range a.pairs {
+			if served, known := a.of(uint32(p.waits), sum.other, make([]sample.TaskKey, 1<<16)); known > sum.other || len(served) > len(a.pairs) {
+				t.Errorf("%d of %d ns, %v", known, sum.other, served)
+			}
 		}
 	})
 }

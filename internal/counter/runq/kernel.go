@@ -18,16 +18,43 @@ import (
 type kernel struct {
 	objs    runqObjects
 	records *ebpf.Memory
+	served  *ebpf.Memory // nil: who was served is not told
 	edge    *link.Iter
 	hooks   bpf.Hooks
 	ncpu    int // CPU numbers possible
 	window  uint32
+	table   []byte // one table of pairs
 }
 
-const recordSize = int(unsafe.Sizeof(runqRecord{}))
+const (
+	recordSize = int(unsafe.Sizeof(runqRecord{}))
+	tableSize  = int(unsafe.Sizeof(runqPairs{}))
+)
 
-func loadKernel(opts Options, marksOnly bool) (_ *kernel, err error) {
-	k := &kernel{}
+// without are what the programs can do without. The zero value is all there is.
+type without struct {
+	throttled bool   // the clock of throttling, as before 6.6
+	served    bool   // telling who was served, as before 5.17
+	pairs     uint32 // of the places in a table of pairs use only so many, a power of two; 0: all
+}
+
+// loadKernel does without telling who was served where the kernel does not take
+// the programs else.
+func loadKernel(opts Options, w without) (*kernel, error) {
+	k, err := loadPrograms(opts, w)
+	if err == nil || w.served {
+		return k, err
+	}
+	w.served = true
+	k, again := loadPrograms(opts, w)
+	if again != nil {
+		return nil, err
+	}
+	return k, nil
+}
+
+func loadPrograms(opts Options, w without) (_ *kernel, err error) {
+	k := &kernel{table: make([]byte, tableSize)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, k.close())
@@ -44,15 +71,23 @@ func loadKernel(opts Options, marksOnly bool) (_ *kernel, err error) {
 		return nil, err
 	}
 	slots := opts.Tasks + 1 // slot 0 is no task
-	if size := slots * k.ncpu * recordSize; size > math.MaxInt32 {
+	if size := slots * k.ncpu * recordSize; size > math.MaxInt32 || slots > math.MaxUint16 {
 		return nil, fmt.Errorf("make room for %d tasks on %d CPUs: %w", opts.Tasks, k.ncpu, unix.E2BIG)
 	}
 	spec.Maps[runqMapOwners].MaxEntries = uint32(opts.Cgroups)
 	spec.Maps[runqMapCpus].MaxEntries = uint32(k.ncpu)
 	spec.Maps[runqMapRecords].MaxEntries = uint32(slots * k.ncpu)
-	for name, value := range map[string]any{
-		runqVarNcpu: uint32(k.ncpu), runqVarNslot: uint32(slots), runqVarMarksOnly: marksOnly,
-	} {
+	values := map[string]any{
+		runqVarNcpu: uint32(k.ncpu), runqVarNslot: uint32(slots), runqVarMarksOnly: w.throttled, runqVarUnserved: w.served,
+	}
+	if w.pairs > 0 {
+		values[runqVarNpair] = w.pairs
+	}
+	spec.Maps[runqMapServed].MaxEntries = 1
+	if !w.served {
+		spec.Maps[runqMapServed].MaxEntries = uint32(k.ncpu) + 1 // the last is the edge's
+	}
+	for name, value := range values {
 		if err := spec.Variables[name].Set(value); err != nil {
 			return nil, fmt.Errorf("set %s: %w", name, err)
 		}
@@ -63,24 +98,46 @@ func loadKernel(opts Options, marksOnly bool) (_ *kernel, err error) {
 	if k.records, err = k.objs.Records.Memory(); err != nil {
 		return nil, fmt.Errorf("map records: %w", err)
 	}
+	if !w.served {
+		if k.served, err = k.objs.Served.Memory(); err != nil {
+			return nil, fmt.Errorf("map pairs: %w", err)
+		}
+	}
 	if k.edge, err = link.AttachIter(link.IterOptions{Program: k.objs.Edge}); err != nil {
 		return nil, fmt.Errorf("attach iterator: %w", err)
 	}
 	return k, nil
 }
 
-// open attaches the programs, tells them what each CPU runs, and takes in the
-// threads that wait already.
+// open attaches the programs and tells them what each CPU runs. They settle
+// waits only after begin.
 func (k *kernel) open() error {
-	k.window++
-	if err := k.objs.Window.Set(k.window); err != nil {
-		return fmt.Errorf("number window: %w", err)
+	if err := k.number(k.window | 1); err != nil {
+		return err
 	}
 	if err := k.hooks.Attach(k.objs.OnNewtask, k.objs.OnSwitch, k.objs.OnWakeup, k.objs.OnWakeupNew, k.objs.OnMigrate); err != nil {
 		return err
 	}
-	if err := errors.Join(k.sync(), k.cut()); err != nil {
+	if err := k.sync(); err != nil {
 		return errors.Join(err, k.detach())
+	}
+	return nil
+}
+
+// begin begins the window that is open, with the threads that wait already. What
+// has been counted until now is from windows before.
+func (k *kernel) begin() error {
+	if err := errors.Join(k.number(k.window+1), k.cut()); err != nil {
+		return errors.Join(err, k.detach())
+	}
+	return nil
+}
+
+// number numbers the window: odd while it opens, even once it has begun.
+func (k *kernel) number(n uint32) error {
+	k.window = n
+	if err := k.objs.Window.Set(n); err != nil {
+		return fmt.Errorf("number window: %w", err)
 	}
 	return nil
 }
@@ -136,12 +193,30 @@ func (k *kernel) read(slot uint32) ([]record, error) {
 	return decode(buf, now()), nil
 }
 
+// pairs adds to buf the pairs of the window that has begun, in any order and the
+// same pair more than once, and returns how many slices, since the programs were
+// loaded, had no place among them.
+func (k *kernel) pairs(buf []pair) (_ []pair, refused uint64, err error) {
+	if k.served == nil {
+		return buf, 0, nil
+	}
+	for i := range k.ncpu + 1 {
+		if _, err := k.served.ReadAt(k.table, int64(i*tableSize)); err != nil {
+			return buf, refused, fmt.Errorf("read pairs: %w", err)
+		}
+		var n uint64
+		buf, n = decodePairs(buf, k.table, k.window)
+		refused += n
+	}
+	return buf, refused, nil
+}
+
 func (k *kernel) close() error {
 	errs := []error{k.detach()}
 	if k.edge != nil {
 		errs = append(errs, k.edge.Close())
 	}
-	return errors.Join(append(errs, bpf.Close(k.objs.Owners, k.objs.Waits, k.objs.Cpus, k.objs.Records, k.objs.Edge, k.objs.Sync,
+	return errors.Join(append(errs, bpf.Close(k.objs.Owners, k.objs.Waits, k.objs.Cpus, k.objs.Records, k.objs.Served, k.objs.Edge, k.objs.Sync,
 		k.objs.OnSwitch, k.objs.OnWakeup, k.objs.OnWakeupNew, k.objs.OnMigrate, k.objs.OnNewtask))...)
 }
 
@@ -155,5 +230,5 @@ func now() uint64 {
 
 // refusal says what the kernel's answer means for this machine.
 func refusal(err error) error {
-	return bpf.Refusal("run queue by eBPF", "Linux 5.12 or newer with BTF", err)
+	return bpf.Refusal("run queue by eBPF", "Linux 5.13 or newer with BTF", err)
 }

@@ -28,7 +28,7 @@ var (
 // with [ErrFull] or counted by [Program.Lost].
 type Options struct {
 	// Tasks is how many tasks may be followed at once, 64 bytes each for every
-	// possible CPU. 0: 1024.
+	// possible CPU, which takes 96 KiB beside that. 0: 1024; at most 65534.
 	Tasks int
 	// Cgroups is how many cgroups they may have, nested ones included, about
 	// 80 bytes each. 0: 8 × Tasks.

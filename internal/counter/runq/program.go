@@ -11,17 +11,21 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Program counts with eBPF. It is a counter.Source; CPUs, Lost and Fallback
-// are its own.
+// Program counts with eBPF. It is a counter.Source; CPUs, Lost, Unattributed,
+// Refused and Fallback are its own.
 type Program struct {
 	k       *kernel
 	tasks   map[sample.TaskKey]*followed
 	free    []uint32             // slots
 	serial  uint32               // of the last owner
 	owned   map[uint64]runqOwner // what the kernel's map holds
+	keys    []sample.TaskKey     // by slot, of the tasks that are followed since the window began
 	open    bool
-	began   uint64 // ns, monotonic
 	dropped uint64
+
+	account      account
+	unattributed time.Duration
+	refused      uint64
 }
 
 type followed struct {
@@ -31,21 +35,20 @@ type followed struct {
 	ran    sample.Set
 }
 
-func openProgram(opts Options) (*Program, error) { return openWith(opts, false) }
+func openProgram(opts Options) (*Program, error) { return openWith(opts, without{}) }
 
-// openWith can make the programs do without the throttled clock, as on kernels
-// that have none.
-func openWith(opts Options, marksOnly bool) (*Program, error) {
-	k, err := loadKernel(opts, marksOnly)
+// openWith can make the programs do without what some kernels do not have.
+func openWith(opts Options, w without) (*Program, error) {
+	k, err := loadKernel(opts, w)
 	if err != nil {
 		return nil, refusal(err)
 	}
 	// A kernel or a sandbox may allow loading and refuse the rest: try it here,
 	// while there is still something to fall back on.
-	if err := errors.Join(k.open(), k.detach()); err != nil {
+	if err := errors.Join(k.open(), k.begin(), k.detach()); err != nil {
 		return nil, refusal(errors.Join(err, k.close()))
 	}
-	p := &Program{k: k, tasks: map[sample.TaskKey]*followed{}, owned: map[uint64]runqOwner{}}
+	p := &Program{k: k, tasks: map[sample.TaskKey]*followed{}, owned: map[uint64]runqOwner{}, keys: make([]sample.TaskKey, opts.Tasks+1)}
 	for slot := uint32(opts.Tasks); slot > 0; slot-- {
 		p.free = append(p.free, slot)
 	}
@@ -66,6 +69,17 @@ func (p *Program) Fallback() string { return "" }
 // window, and the windows in which a task was not counted because its cgroups
 // were not known or did not fit.
 func (p *Program) Lost() uint64 { return p.dropped }
+
+// Unattributed sums, since Open, what of the tasks' waits behind others is in no
+// Reading's Served: what was lost to interrupts and the hypervisor where the kernel
+// accounts that, slices that a CPU remembered no more when the wait ended, and
+// those that were refused. It is not ok where the kernel does not allow to tell
+// who was served at all.
+func (p *Program) Unattributed() (d time.Duration, ok bool) { return p.unattributed, p.k.served != nil }
+
+// Refused counts, since Open, the slices of waits that had no place among the
+// pairs of their CPU.
+func (p *Program) Refused() uint64 { return p.refused }
 
 // CPUs returns the CPUs that the task ran on in the last closed window; nil if
 // it did not run or was not counted.
@@ -109,7 +123,12 @@ func (p *Program) Remove(key sample.TaskKey, cpu time.Duration) (counter.Reading
 	var r counter.Reading
 	counted := false
 	if p.open {
-		r, counted = p.reading(t, now(), cpu, true)
+		var a account
+		pairs, _, err := p.k.pairs(nil)
+		if err == nil {
+			a.settle(pairs)
+			r, counted = p.reading(t, &a, cpu, true)
+		}
 	}
 	for id, o := range p.owned {
 		if o == t.owner {
@@ -137,18 +156,22 @@ func (p *Program) Start() error {
 	if err := p.k.open(); err != nil {
 		return fmt.Errorf("start window: %w", err)
 	}
-	p.open, p.began = true, now()
-	for _, t := range p.tasks {
+	clear(p.keys)
+	for key, t := range p.tasks {
 		t.base = nil
 		if unfit[t.owner.Slot] {
 			p.dropped++
 			continue
 		}
+		p.keys[t.owner.Slot] = key
 		if t.base, err = p.k.read(t.owner.Slot); err != nil {
-			p.open = false
 			return errors.Join(fmt.Errorf("start window: %w", err), p.k.detach())
 		}
 	}
+	if err := p.k.begin(); err != nil {
+		return fmt.Errorf("start window: %w", err)
+	}
+	p.open = true
 	return nil
 }
 
@@ -200,11 +223,16 @@ func (p *Program) Stop(cpu counter.CPUTime, yield func(sample.TaskKey, counter.R
 	if err := p.k.cut(); err != nil {
 		return fmt.Errorf("stop window: %w", errors.Join(err, p.k.detach()))
 	}
-	end := now()
 	// Still attached, so that usage and waits are of the same moment.
+	pairs, refused, err := p.k.pairs(p.account.pairs[:0])
+	if err != nil {
+		return fmt.Errorf("stop window: %w", errors.Join(err, p.k.detach()))
+	}
+	p.account.settle(pairs)
+	p.refused = refused
 	for key, t := range p.tasks {
 		used, known := cpu(key)
-		if r, ok := p.reading(t, end, used, known); ok {
+		if r, ok := p.reading(t, &p.account, used, known); ok {
 			yield(key, r)
 		}
 		t.base = nil
@@ -215,7 +243,7 @@ func (p *Program) Stop(cpu counter.CPUTime, yield func(sample.TaskKey, counter.R
 	return nil
 }
 
-func (p *Program) reading(t *followed, end uint64, cpu time.Duration, known bool) (counter.Reading, bool) {
+func (p *Program) reading(t *followed, a *account, cpu time.Duration, known bool) (counter.Reading, bool) {
 	t.ran = nil
 	if t.base == nil {
 		return counter.Reading{}, false
@@ -226,8 +254,14 @@ func (p *Program) reading(t *followed, end uint64, cpu time.Duration, known bool
 	}
 	var sum record
 	sum, t.ran = since(cur, t.base)
-	p.dropped += sum.dropped
-	return sum.reading(cpu, known), true
+	p.dropped += uint64(sum.dropped)
+	r := sum.reading(cpu, known)
+	if p.k.served != nil {
+		var known uint64
+		r.Served, known = a.of(t.owner.Slot, sum.other, p.keys)
+		p.unattributed += time.Duration(sum.other - known)
+	}
+	return r, true
 }
 
 // Close implements counter.Source.

@@ -11,6 +11,10 @@
 //
 // Their readings when it became runnable are kept; when it is switched in,
 // the differences are its wait behind others, behind itself, and for quota.
+//
+// Each CPU also writes down whom it ran, newest last. When a wait ends, that is
+// read back to where the wait began, and each other target's part of the wait
+// is added to the pair of the two.
 #include "../bpf/kernel.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
@@ -57,10 +61,32 @@ struct owner {
 	__u32 slot, serial; // slot 0: no target
 };
 
-// What a CPU does. Written by that CPU only, with interrupts off.
+enum {
+	SLICES = 1024, // that a CPU remembers; a power of two
+	PAIRS = 4096, // that are told apart on a CPU; a power of two
+	PROBES = 8,   // places where a pair may be
+	ROW = 64,     // pairs in a row of the table, if nobody has more
+	AWAY = 1499,  // from one of these places to the next
+};
+
+// A slice is a stretch of time in which a CPU ran threads of one target, or of
+// none, without a pause.
+struct slice {
+	__u64 from, to; // to 0: it is not over
+	__u64 lost;	// of it, to interrupts and the hypervisor; while it is not
+			// over: the reading of that clock when it began
+	__u32 slot;
+};
+
+// What a CPU does. Written by that CPU only, under its rq lock, interrupts off.
+// Threads of one target after each other are one slice.
 struct cpu {
 	clock busy;
 	struct owner runs;
+	__s32 pid;   // of the thread it runs
+	__u32 begun; // slices; the newest is at (begun - 1) % SLICES
+	__u32 open;  // the newest is not over
+	struct slice slices[SLICES];
 };
 
 // What a target did on one CPU. `run` is written like struct cpu, the rest
@@ -68,10 +94,36 @@ struct cpu {
 struct record {
 	clock run;
 	__u64 other, self, throttled; // waits, ns
+	__u64 niced;		      // of other: of threads that ask to be served last
 	__u64 wakeups;		      // threads that became runnable
-	__u64 waits;		      // begun
-	__u64 dropped;		      // waits that could not be noted: see struct wait
+	__u32 waits;		      // begun
+	__u32 dropped;		      // waits that could not be noted: see struct wait
 	__u64 marked;		      // when last switched out throttled; before 6.6 only
+};
+
+// How long threads of one target waited while another was served.
+struct pair {
+	__u64 key; // window << 32 | slot of the one that waits << 16 | of the other; free, if of another window
+	__u64 time;
+};
+
+// A stretch of a wait that is to be charged to those that were served in it.
+struct stretch {
+	__u64 from, to;
+	__u64 most;  // to be charged yet
+	__u64 lost;  // reading of the CPU's clock at its end
+	__u64 scale; // by how much of each slice, times 2^16; 0: by all
+	__u64 row;   // key of its pairs, without the other
+	__u32 begun; // slices
+};
+
+// The pairs of one CPU, or of the edge of a window. Each table has one writer at
+// a time: the holder of the CPU's rq lock, or the reader of the iterator.
+struct pairs {
+	__u64 refused; // slices of waits that had no place
+	struct stretch now; // that is being charged; here, since the verifier
+			    // loses itself in numbers on the stack of a loop
+	struct pair pair[PAIRS];
 };
 
 // A thread's wait. Threads of targets get one when a window opens or when they
@@ -89,7 +141,9 @@ struct wait {
 const volatile __u32 ncpu = 1;	 // CPU numbers possible
 const volatile __u32 nslot = 1;	 // slots, slot 0 included
 const volatile bool marks_only;	 // do as before 6.6, where throttling has no clock
-__u32 window;			 // number of the open window
+const volatile bool unserved;	 // do not tell who was served
+const volatile __u32 npair = PAIRS; // places used of a table of pairs, a power of two
+__u32 window;			 // number of the open window; odd: it is about to open
 
 // Sizes are set by the loader.
 struct {
@@ -108,7 +162,6 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, struct cpu);
@@ -121,6 +174,14 @@ struct {
 	__type(key, __u32); // slot * ncpu + CPU
 	__type(value, struct record);
 } records SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32); // CPU; ncpu: the edge's
+	__type(value, struct pairs);
+} served SEC(".maps");
 
 static __always_inline struct record *record(__u32 slot, __u32 cpu)
 {
@@ -158,6 +219,13 @@ static __always_inline bool runnable(struct task_struct *p)
 	if (bpf_core_field_exists(p->__state))
 		return !p->__state;
 	return !BPF_CORE_READ((struct task_struct___v5_13 *)p, state);
+}
+
+// asleep says whether a thread is queued only since the scheduler has put off
+// taking it out (6.12).
+static __always_inline bool asleep(struct task_struct *p)
+{
+	return bpf_core_field_exists(p->se.sched_delayed) && p->se.sched_delayed;
 }
 
 // Whether throttling has a clock (6.6). It runs while the cfs_rq, or one above
@@ -203,6 +271,114 @@ static __always_inline __u64 throttled_on(struct task_struct *p, __u32 cpu)
 	return from ? t + since(BPF_CORE_READ(q, rq, clock), from) : t;
 }
 
+// lost reads a clock of the thread's CPU that runs while it runs nobody but
+// interrupts, or is not there at all: where the kernel accounts that. It lags by
+// what happened since the CPU's rq clock was last updated.
+static __always_inline __u64 lost(struct task_struct *p)
+{
+	struct cfs_rq *q = 0;
+	struct rq *rq;
+
+	if (!bpf_core_field_exists(p->se.cfs_rq) || !bpf_core_field_exists(q->rq))
+		return 0;
+	rq = p->se.cfs_rq->rq;
+	return since(rq->clock, rq->clock_task);
+}
+
+// niced says whether a thread asks to be served after others.
+static __always_inline bool niced(struct task_struct *p)
+{
+	switch (p->policy) {
+	case SCHED_NORMAL:
+	case SCHED_BATCH:
+		return p->static_prio > NICE_0;
+	case SCHED_IDLE:
+		return true;
+	}
+	return false;
+}
+
+static __always_inline void charge(struct pairs *t, __u64 row, __u32 runs, __u64 ns)
+{
+	// A row is a stretch of the table, as in a matrix, since slots are given
+	// out from 1 on. Where rows meet, the one that came later looks elsewhere.
+	__u32 at = ((__u32)row >> 16) * ROW + runs, i;
+	__u64 key = row | runs;
+
+	for (i = 0; i < PROBES; i++) {
+		struct pair *e = &t->pair[(at + AWAY * i) & (npair - 1) & (PAIRS - 1)];
+
+		if (e->key == key) {
+			e->time += ns;
+			return;
+		}
+		if (e->key >> 32 != key >> 32) {
+			e->key = key;
+			e->time = ns;
+			return;
+		}
+	}
+	t->refused++;
+}
+
+struct walk {
+	struct cpu *cpu;
+	struct pairs *pairs;
+};
+
+enum { STRIDE = 4 }; // slices at a step, so that few calls are made
+
+// step looks at some slices, from the newest back, and returns 1 where there is
+// none further back to look at. Most callers hold the CPU's rq lock and see the
+// slices stand still; for the edge of a window, which does not, one that is being
+// written over is the end.
+static long step(__u32 i, struct walk *w)
+{
+	volatile struct stretch *s = &w->pairs->now;
+	struct cpu *c = w->cpu;
+	__u64 begin = s->from, most = s->most, row = s->row;
+	__u32 n = s->begun - 1 - STRIDE * i, k;
+
+#pragma unroll
+	for (k = 0; k < STRIDE; k++, n--) {
+		volatile struct slice *e = &c->slices[n & (SLICES - 1)];
+		__u64 from = e->from, to = e->to, gone = e->lost, d = to - from, end, scale;
+		__u32 slot = e->slot;
+
+		if (*(volatile __u32 *)&c->begun - n >= SLICES)
+			return 1;
+		if (from <= begin || !to || gone || s->scale) { // few are like this
+			end = s->to;
+			if (!to) {
+				to = end;
+				gone = since(s->lost, gone);
+			}
+			if (to <= begin)
+				return 1;
+			d = since(to < end ? to : end, from > begin ? from : begin);
+			// What was lost in a part of a slice is taken to be its share.
+			if (gone && d < to - from)
+				gone = gone * (d >> 10) / (((to - from) >> 10) + 1);
+			d = since(d, gone);
+			scale = s->scale;
+			if (scale)
+				d = d * scale >> 16;
+		}
+		if (slot != (__u16)(row >> 16)) {
+			if (d >= most) {
+				charge(w->pairs, row, slot, most);
+				return 1;
+			}
+			most -= d;
+			charge(w->pairs, row, slot, d);
+		}
+		if (from <= begin)
+			return 1;
+	}
+	s->most = most;
+	return 0;
+}
+
 // begin notes that a thread of a target waits on a CPU.
 static __always_inline void begin(struct wait *w, struct record *r, struct owner o, __u32 cpu, __u64 now,
 				  __u64 throttled)
@@ -225,16 +401,31 @@ static __always_inline void begin(struct wait *w, struct record *r, struct owner
 	w->began = now;
 }
 
-// settle ends a wait and charges it. Two may try at once: the edge of a window
-// looks at threads that their CPUs may be switching in.
-static __always_inline void settle(struct wait *w, struct owner o, __u64 now, __u64 throttled)
+// serve charges a stretch of a thread's wait on a CPU.
+static __always_inline void serve(struct task_struct *p, struct cpu *c, __u32 table, struct stretch *s)
 {
-	__u64 began, busy, self, held, left;
+	struct walk w = {c, bpf_map_lookup_elem(&served, &table)};
+
+	if (!w.pairs)
+		return;
+	s->lost = lost(p);
+	s->begun = *(volatile __u32 *)&c->begun;
+	w.pairs->now = *s;
+	bpf_loop(SLICES / STRIDE, step, &w, 0);
+}
+
+// settle ends a wait and charges it. Two may try at once: the edge of a window
+// looks at threads that their CPUs may be switching in. The others hold the rq
+// lock of the CPU that the thread waits on.
+static __always_inline void settle(struct task_struct *p, struct wait *w, struct owner o, __u64 now, __u64 throttled,
+				   bool at_edge)
+{
+	__u64 began, busy, others, self, held, left;
 	struct record *r;
 	struct cpu *c;
 	__u32 cpu;
 
-	if (!w || !w->began || w->window != window || w->owner.serial != o.serial)
+	if (!w || !w->began || w->window != window || window & 1 || w->owner.serial != o.serial)
 		return;
 	cpu = w->cpu;
 	c = bpf_map_lookup_elem(&cpus, &cpu);
@@ -256,22 +447,41 @@ static __always_inline void settle(struct wait *w, struct owner o, __u64 now, __
 	// off first, then its own task's, which does not run while throttled.
 	held = held < left ? held : left;
 	left -= held;
-	busy = since(busy, self);
+	others = since(busy, self);
 	self = self < left ? self : left;
 	left -= self;
-	busy = busy < left ? busy : left;
+	busy = others < left ? others : left;
 	if (held)
 		__sync_fetch_and_add(&r->throttled, held);
 	if (self)
 		__sync_fetch_and_add(&r->self, self);
-	if (busy)
-		__sync_fetch_and_add(&r->other, busy);
+	if (!busy)
+		return;
+	__sync_fetch_and_add(&r->other, busy);
+	if (niced(p))
+		__sync_fetch_and_add(&r->niced, busy);
+	if (!unserved && cpu == cpu_of(p))
+		serve(p, c, at_edge ? ncpu : cpu, &(struct stretch){
+			// When in the wait the quota was out is not known. A thread that
+			// is switched out for it waits for it first. Where threads of its
+			// own ran meanwhile it may have been later: then all have their
+			// share of that.
+			.from = held && !self ? began + held : began,
+			.scale = self && busy < others ? (busy << 16) / others : 0,
+			.to = now, .most = busy, .row = (__u64)window << 32 | o.slot << 16,
+		});
 }
 
-// enter sets the clocks of this CPU for a thread of target `o` running.
-static __always_inline void enter(struct cpu *c, __u32 cpu, struct owner o, bool idle, __u64 now)
+// enter sets the clocks of this CPU for a thread of target `o` running; with anew
+// the newest slice is over in any case.
+static __always_inline void enter(struct cpu *c, __u32 cpu, struct owner o, struct task_struct *p, __u64 now, bool anew)
 {
+	bool idle = !p->pid;
 	struct record *r;
+	struct slice *e;
+	__u64 gone;
+
+	c->pid = p->pid;
 
 	if (idle)
 		stop(&c->busy, now);
@@ -281,6 +491,23 @@ static __always_inline void enter(struct cpu *c, __u32 cpu, struct owner o, bool
 		r = record(c->runs.slot, cpu);
 		if (r)
 			stop(&r->run, now);
+	}
+	if (!unserved && (c->runs.slot != o.slot || c->open == idle || anew)) {
+		gone = lost(p);
+		if (c->open) {
+			e = &c->slices[(c->begun - 1) & (SLICES - 1)];
+			e->lost = since(gone, e->lost);
+			e->to = now;
+		}
+		c->open = !idle;
+		if (!idle) {
+			e = &c->slices[c->begun & (SLICES - 1)];
+			e->from = now;
+			e->to = 0;
+			e->lost = gone;
+			e->slot = o.slot;
+			(*(volatile __u32 *)&c->begun)++;
+		}
 	}
 	c->runs = o;
 	r = record(o.slot, cpu);
@@ -321,6 +548,28 @@ int BPF_PROG(on_wakeup_new, struct task_struct *p)
 	return wakeup(p);
 }
 
+// unseen is for a thread that is switched out and was not seen to be switched in:
+// kernels may hide that from programs. What the CPU ran since it was last seen
+// goes to whom it was last seen to run; the thread's wait is not known to be over.
+static __always_inline void unseen(struct cpu *c, __u32 cpu, struct task_struct *p, __u64 now)
+{
+	struct owner o = {}, *found = p->pid ? owner(p) : 0;
+	struct record *r;
+	struct wait *w;
+
+	if (found) {
+		o = *found;
+		w = bpf_task_storage_get(&waits, p, 0, 0);
+		r = record(o.slot, cpu);
+		if (w && r && w->began) {
+			if (w->window == window)
+				__sync_fetch_and_add(&r->dropped, 1);
+			w->began = 0;
+		}
+	}
+	enter(c, cpu, o, p, now, false);
+}
+
 SEC("tp_btf/sched_switch")
 int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
 {
@@ -332,6 +581,8 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 
 	if (!c)
 		return 0;
+	if (c->pid != prev->pid)
+		unseen(c, cpu, prev, now);
 	r = record(c->runs.slot, cpu);
 	if (r && (preempt || runnable(prev))) {
 		__u64 t = throttled(prev);
@@ -344,10 +595,10 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 		found = owner(next);
 		if (found) {
 			o = *found;
-			settle(bpf_task_storage_get(&waits, next, 0, 0), o, now, throttled(next));
+			settle(next, bpf_task_storage_get(&waits, next, 0, 0), o, now, throttled(next), false);
 		}
 	}
-	enter(c, cpu, o, !next->pid, now);
+	enter(c, cpu, o, next, now, false);
 	return 0;
 }
 
@@ -361,7 +612,7 @@ int BPF_PROG(on_migrate, struct task_struct *p, int dest)
 	struct wait *w;
 	__u64 now;
 
-	if (!p->on_rq)
+	if (!p->on_rq || asleep(p))
 		return 0;
 	o = owner(p);
 	if (!o)
@@ -371,7 +622,7 @@ int BPF_PROG(on_migrate, struct task_struct *p, int dest)
 		return 0;
 	w = bpf_task_storage_get(&waits, p, 0, 0);
 	now = bpf_ktime_get_ns();
-	settle(w, *o, now, throttled(p));
+	settle(p, w, *o, now, throttled(p), false);
 	begin(w, r, *o, dest, now, throttled_on(p, dest));
 	return 0;
 }
@@ -396,7 +647,7 @@ int sync(void *ctx)
 	struct owner none = {}, *o = p->pid ? owner(p) : 0;
 
 	if (c)
-		enter(c, cpu, o ? *o : none, !p->pid, bpf_ktime_get_ns());
+		enter(c, cpu, o ? *o : none, p, bpf_ktime_get_ns(), true);
 	return 0;
 }
 
@@ -417,14 +668,14 @@ int edge(struct bpf_iter__task *ctx)
 	if (!o)
 		return 0;
 	w = bpf_task_storage_get(&waits, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (!p->on_rq || p->on_cpu || (bpf_core_field_exists(p->se.sched_delayed) && p->se.sched_delayed))
+	if (!p->on_rq || p->on_cpu || asleep(p))
 		return 0;
 	cpu = cpu_of(p);
 	r = record(o->slot, cpu);
 	if (!r)
 		return 0;
 	now = bpf_ktime_get_ns();
-	settle(w, *o, now, throttled(p));
+	settle(p, w, *o, now, throttled(p), true);
 	begin(w, r, *o, cpu, now, throttled(p));
 	return 0;
 }

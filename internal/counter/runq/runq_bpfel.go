@@ -14,9 +14,21 @@ import (
 )
 
 type runqCpu struct {
-	_    structs.HostLayout
-	Busy int64
-	Runs runqOwner
+	_      structs.HostLayout
+	Busy   int64
+	Runs   runqOwner
+	Pid    int32
+	Begun  uint32
+	Open   uint32
+	_      [4]byte
+	Slices [1024]struct {
+		_    structs.HostLayout
+		From uint64
+		To   uint64
+		Lost uint64
+		Slot uint32
+		_    [4]byte
+	}
 }
 
 type runqOwner struct {
@@ -25,15 +37,37 @@ type runqOwner struct {
 	Serial uint32
 }
 
+type runqPairs struct {
+	_       structs.HostLayout
+	Refused uint64
+	Now     struct {
+		_     structs.HostLayout
+		From  uint64
+		To    uint64
+		Most  uint64
+		Lost  uint64
+		Scale uint64
+		Row   uint64
+		Begun uint32
+		_     [4]byte
+	}
+	Pair [4096]struct {
+		_    structs.HostLayout
+		Key  uint64
+		Time uint64
+	}
+}
+
 type runqRecord struct {
 	_         structs.HostLayout
 	Run       int64
 	Other     uint64
 	Self      uint64
 	Throttled uint64
+	Niced     uint64
 	Wakeups   uint64
-	Waits     uint64
-	Dropped   uint64
+	Waits     uint32
+	Dropped   uint32
 	Marked    uint64
 }
 
@@ -55,6 +89,7 @@ const (
 	runqMapCpus         = "cpus"
 	runqMapOwners       = "owners"
 	runqMapRecords      = "records"
+	runqMapServed       = "served"
 	runqMapWaits        = "waits"
 	runqProgEdge        = "edge"
 	runqProgOnMigrate   = "on_migrate"
@@ -65,7 +100,9 @@ const (
 	runqProgSync        = "sync"
 	runqVarMarksOnly    = "marks_only"
 	runqVarNcpu         = "ncpu"
+	runqVarNpair        = "npair"
 	runqVarNslot        = "nslot"
+	runqVarUnserved     = "unserved"
 	runqVarWindow       = "window"
 )
 
@@ -127,6 +164,7 @@ type runqMapSpecs struct {
 	Cpus    *ebpf.MapSpec `ebpf:"cpus"`
 	Owners  *ebpf.MapSpec `ebpf:"owners"`
 	Records *ebpf.MapSpec `ebpf:"records"`
+	Served  *ebpf.MapSpec `ebpf:"served"`
 	Waits   *ebpf.MapSpec `ebpf:"waits"`
 }
 
@@ -136,7 +174,9 @@ type runqMapSpecs struct {
 type runqVariableSpecs struct {
 	MarksOnly *ebpf.VariableSpec `ebpf:"marks_only"`
 	Ncpu      *ebpf.VariableSpec `ebpf:"ncpu"`
+	Npair     *ebpf.VariableSpec `ebpf:"npair"`
 	Nslot     *ebpf.VariableSpec `ebpf:"nslot"`
+	Unserved  *ebpf.VariableSpec `ebpf:"unserved"`
 	Window    *ebpf.VariableSpec `ebpf:"window"`
 }
 
@@ -163,6 +203,7 @@ type runqMaps struct {
 	Cpus    *ebpf.Map `ebpf:"cpus"`
 	Owners  *ebpf.Map `ebpf:"owners"`
 	Records *ebpf.Map `ebpf:"records"`
+	Served  *ebpf.Map `ebpf:"served"`
 	Waits   *ebpf.Map `ebpf:"waits"`
 }
 
@@ -171,6 +212,7 @@ func (m *runqMaps) Close() error {
 		m.Cpus,
 		m.Owners,
 		m.Records,
+		m.Served,
 		m.Waits,
 	)
 }
@@ -181,7 +223,9 @@ func (m *runqMaps) Close() error {
 type runqVariables struct {
 	MarksOnly *ebpf.Variable `ebpf:"marks_only"`
 	Ncpu      *ebpf.Variable `ebpf:"ncpu"`
+	Npair     *ebpf.Variable `ebpf:"npair"`
 	Nslot     *ebpf.Variable `ebpf:"nslot"`
+	Unserved  *ebpf.Variable `ebpf:"unserved"`
 	Window    *ebpf.Variable `ebpf:"window"`
 }
 

@@ -12,7 +12,9 @@ import (
 // record is what a task did on one CPU, or on all: times in ns.
 type record struct {
 	run, other, self, throttled uint64
-	wakeups, waits, dropped     uint64
+	niced                       uint64 // of other
+	wakeups                     uint64
+	waits, dropped              uint32
 }
 
 // decode reads the kernel's records (struct record of runq.bpf.c). Its run
@@ -28,7 +30,7 @@ func decode(b []byte, now uint64) []record {
 		}
 		rs[i] = record{
 			run: run, other: le.Uint64(w[8:]), self: le.Uint64(w[16:]), throttled: le.Uint64(w[24:]),
-			wakeups: le.Uint64(w[32:]), waits: le.Uint64(w[40:]), dropped: le.Uint64(w[48:]),
+			niced: le.Uint64(w[32:]), wakeups: le.Uint64(w[40:]), waits: le.Uint32(w[48:]), dropped: le.Uint32(w[52:]),
 		}
 	}
 	return rs
@@ -47,6 +49,7 @@ func since(cur, prev []record) (sum record, ran sample.Set) {
 		sum.other += c.other - p.other
 		sum.self += c.self - p.self
 		sum.throttled += c.throttled - p.throttled
+		sum.niced += c.niced - p.niced
 		sum.wakeups += c.wakeups - p.wakeups
 		sum.waits += c.waits - p.waits
 		sum.dropped += c.dropped - p.dropped
@@ -70,6 +73,7 @@ func (r record) reading(cpu time.Duration, known bool) counter.Reading {
 		out.Coverage = 1 - min(1, float64(r.dropped)/float64(r.waits))
 	}
 	out.Extras.Set(sample.WaitOther, seconds(r.other))
+	out.Extras.Set(sample.WaitNiced, seconds(r.niced))
 	out.Extras.Set(sample.WaitSelf, seconds(r.self))
 	out.Extras.Set(sample.WaitThrottled, seconds(r.throttled))
 	out.Extras.Set(sample.Wakeups, float64(r.wakeups))

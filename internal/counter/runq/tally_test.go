@@ -24,21 +24,21 @@ func TestDecode(t *testing.T) {
 	}
 	b := slices.Concat(
 		clock(0), clock(50), // stopped
-		clock(50-900),                     // runs since 900, at 50 then
-		clock(7, 1, 2, 3, 4, 5, 6, 1<<40), // marked is not decoded
+		clock(50-900),                           // runs since 900, at 50 then
+		clock(7, 1, 2, 3, 4, 5, 6|8<<32, 1<<40), // marked is not decoded
 	)
-	want := []record{{}, {run: 50}, {run: 150}, {7, 1, 2, 3, 4, 5, 6}}
+	want := []record{{}, {run: 50}, {run: 150}, {7, 1, 2, 3, 4, 5, 6, 8}}
 	if got := decode(b, 1000); !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
 
 func TestSince(t *testing.T) {
-	prev := []record{{run: 10, other: 1, self: 2, throttled: 3, wakeups: 4, waits: 5, dropped: 6}, {run: 20}, {}, {run: 9}}
-	cur := []record{{run: 10, other: 2, self: 4, throttled: 6, wakeups: 8, waits: 10, dropped: 12}, {run: 25, other: 7}, {run: 1},
+	prev := []record{{run: 10, other: 1, self: 2, throttled: 3, niced: 1, wakeups: 4, waits: 1<<32 - 2, dropped: 6}, {run: 20}, {}, {run: 9}}
+	cur := []record{{run: 10, other: 2, self: 4, throttled: 6, niced: 2, wakeups: 8, waits: 3, dropped: 12}, {run: 25, other: 7}, {run: 1},
 		{run: 8}} // a clock that seems to step back did not run
 	sum, ran := since(cur, prev)
-	if want := (record{6, 8, 2, 3, 4, 5, 6}); sum != want {
+	if want := (record{6, 8, 2, 3, 1, 4, 5, 6}); sum != want {
 		t.Errorf("sum %v, want %v", sum, want)
 	}
 	if ran.String() != "1-2" {
@@ -77,7 +77,7 @@ func TestReading(t *testing.T) {
 					t.Errorf("%s %v, want %v", x.what, x.got, x.want)
 				}
 			}
-			for e, ns := range map[sample.Extra]uint64{sample.WaitOther: tt.sum.other, sample.WaitSelf: tt.sum.self,
+			for e, ns := range map[sample.Extra]uint64{sample.WaitOther: tt.sum.other, sample.WaitNiced: tt.sum.niced, sample.WaitSelf: tt.sum.self,
 				sample.WaitThrottled: tt.sum.throttled, sample.Wakeups: tt.sum.wakeups * 1e9} {
 				if v, ok := r.Extras.Get(e); !ok || v != float64(ns)/1e9 {
 					t.Errorf("%v is %v, %v", e, v, ok)

@@ -43,6 +43,7 @@ type Row struct {
 	NetResent     *float64 `parquet:"net_resent"`
 	NetQueued     *float64 `parquet:"net_queued"`
 	StolenShare   *float64 `parquet:"stolen_share"`
+	WaitNiced     *float64 `parquet:"wait_niced"`
 }
 
 // tracedRow is a row of a trace: what else writes Rows has not been told who was
@@ -95,6 +96,8 @@ func (r *Row) extra(e sample.Extra) **float64 {
 		return &r.NetQueued
 	case "stolen_share":
 		return &r.StolenShare
+	case "wait_niced":
+		return &r.WaitNiced
 	}
 	return nil
 }
