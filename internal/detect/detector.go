@@ -32,14 +32,18 @@ type Reading struct {
 	// Spec is what its job normally costs; judged only if Ready. nil: not known.
 	Spec *spec.Spec
 	// Served are who was served by the signal's queue while the task waited in it;
-	// nil where that was not counted. They are read by Observe and not kept.
+	// nil where that was not counted. Observe keeps nothing of the slice.
 	Served []Served
+	// Wanted is how long the task was served or waited behind others, Waited how long
+	// it waited, and Niced, of that, how long threads did that ask to be served last;
+	// s/s, with Served.
+	Wanted, Waited, Niced float64
 }
 
 // Served is how long one other was served by a queue while a task waited in it.
 type Served struct {
 	By   sample.TaskKey // that of Outside for what ran outside any task
-	Time float64        // s, of all the task's threads, requests or packets that waited
+	Time float64        // s/s, of all the task's threads, requests or packets that waited
 	// Fair is the share that By's weight entitles it to of the time in which the task
 	// wanted to be served, 0..1; 0 where that is not known.
 	Fair float64
@@ -69,6 +73,7 @@ type Detector struct {
 	out         []Suspect
 	bench       bench
 	scales      scales
+	sums        sums
 	weighed     []Weighed
 	verdicts    []Verdict
 }
@@ -167,6 +172,9 @@ func (d *Detector) take(s *series, row *row, slot int, at sample.Millis, r *Read
 	v.Judged, v.Limit, v.Outlier = true, t.limit, r.Cost > t.limit
 	cause := d.cause(&s.signal, r, t.limit)
 	row.cause[slot] = cause
+	if d.params.Switches.Evidence {
+		t.accounts.keep(at, at.Add(-d.params.OutlierWindow), r, cause)
+	}
 	if cause == good {
 		return v
 	}

@@ -100,14 +100,23 @@ type Grounds struct {
 	Method Method `json:"method,omitempty"`
 	// Probability that it is the one, 0..1, calibrated; 0 where none was worked out.
 	Probability float64 `json:"probability,omitempty"`
-	// Share of the time in the newest bad intervals that the victim waited in which
-	// the suspect was served, what that usually is, and what its weight entitles it
-	// to; 0 where the queue does not account.
+	// Share of the time in the newest bad intervals in which the victim wanted to be
+	// served that the suspect was, while the victim waited; what that is while the
+	// victim is well; and what the suspect's weight entitles it to. 0 where the queue
+	// does not account.
 	Share      float64 `json:"share,omitempty"`
 	UsualShare float64 `json:"usual_share,omitempty"`
 	FairShare  float64 `json:"fair_share,omitempty"`
 	// Why says in words what the level rests on, or keeps it from being higher.
 	Why string `json:"why,omitempty"`
+}
+
+// figure is what suspects of one level are ranked by.
+func (g *Grounds) figure() float64 {
+	if g.Method == ByAccounts {
+		return g.Share - g.UsualShare
+	}
+	return g.Probability
 }
 
 // OutsideName is what the CPU time is called that was used outside any known

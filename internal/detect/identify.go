@@ -201,8 +201,10 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 		foremost = d.foremost(s, victim, d.params.Suspicion)
 	}
 	var proofs []proof
+	var books *sums
 	d.weighed = nil
 	if d.params.Switches.Evidence {
+		books = d.account(s, victim)
 		proofs, d.weighed = d.weigh(s, victim), d.statistics(s, victim)
 	}
 	cleared := false
@@ -222,7 +224,7 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 			clears = c.correlation >= d.params.Correlation
 		}
 		if d.params.Switches.Evidence {
-			c.grounds = d.grounds(i, proofs)
+			c.grounds = d.grounds(s, victim, i, proofs, books)
 			clears = c.grounds.Level >= Likely
 			c.try = c.grounds.Level >= Possible && c.grounds.Level < Proven && c.excluded == "" && mayHold(&s.tasks[i].task) &&
 				d.pressed(victim, i) >= d.leastPressure(s)
@@ -255,10 +257,14 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 }
 
 // grounds are what speaks for a suspect under switch Evidence: a trial that the
-// regression explains the victim by, or what statistics say.
-func (d *Detector) grounds(slot int, proofs []proof) Grounds {
+// regression explains the victim by; who was served, where that is accounted for; or
+// what statistics say.
+func (d *Detector) grounds(s *series, victim, slot int, proofs []proof, books *sums) Grounds {
 	var g Grounds
-	if k := slices.IndexFunc(d.weighed, func(w Weighed) bool { return w.slot == slot }); k >= 0 {
+	if books != nil {
+		bad, before := d.usedBefore(s, victim, slot)
+		g = books.grounds(s.tasks[slot].task.Key, bad, before)
+	} else if k := slices.IndexFunc(d.weighed, func(w Weighed) bool { return w.slot == slot }); k >= 0 {
 		g = d.weighed[k].grounds()
 	}
 	k := slices.IndexFunc(proofs, func(p proof) bool { return p.slot == slot })
@@ -268,7 +274,7 @@ func (d *Detector) grounds(slot int, proofs []proof) Grounds {
 	switch p := &proofs[k]; {
 	case p.denied:
 		g.Level, g.Why = min(g.Level, Possible), "holding it down did not help"
-	case p.held > 0 && p.proven():
+	case g.Level < Proven && p.held > 0 && p.proven():
 		g.Level, g.Method, g.Why = Proven, ByTrial, "the victim was better whenever it was held down"
 	}
 	return g
@@ -361,8 +367,8 @@ func (s *series) before(a, b *candidate) bool {
 	if a.grounds.Level != b.grounds.Level {
 		return a.grounds.Level > b.grounds.Level
 	}
-	if a.grounds.Probability != b.grounds.Probability {
-		return a.grounds.Probability > b.grounds.Probability
+	if x, y := a.grounds.figure(), b.grounds.figure(); x != y {
+		return x > y
 	}
 	if a.correlation != b.correlation {
 		return a.correlation > b.correlation

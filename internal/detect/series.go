@@ -36,6 +36,8 @@ type track struct {
 	suspect sample.TaskKey
 	// heldBy is Reading.HeldBy of the newest interval that a quota explains.
 	heldBy string
+	// accounts of who was served while it waited.
+	accounts accounts
 }
 
 type mark struct {
@@ -142,7 +144,7 @@ func (s *series) sinceTrial(slot int, asked sample.Millis, soon time.Duration) (
 
 // reset forgets how a task fared so far, not what it used.
 func (s *series) reset(slot int) {
-	s.tasks[slot].bad, s.tasks[slot].asked = s.tasks[slot].bad[:0], 0
+	s.tasks[slot].bad, s.tasks[slot].asked, s.tasks[slot].accounts = s.tasks[slot].bad[:0], 0, accounts{}
 	for _, r := range s.rows {
 		if r.cause[slot].judged() || r.cause[slot] == early {
 			r.cause[slot] = absent

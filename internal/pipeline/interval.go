@@ -49,7 +49,8 @@ type Interval struct {
 	signal   sample.Signal
 	at       sample.Millis
 	length   time.Duration
-	apart    bool // costs leave out waiting on itself and on the own quota, whatever was counted
+	apart    bool            // costs leave out waiting on itself and on the own quota, whatever was counted
+	served   []detect.Served // of all readings, s/s
 	readings []detect.Reading
 	subjects []*Subject
 }
@@ -63,7 +64,7 @@ func (p *Pipeline) Begin(signal sample.Signal, at sample.Millis, length time.Dur
 		p.intervals[signal.Name] = iv
 	}
 	*iv = Interval{pipeline: p, signal: signal, at: at, length: length, apart: !signal.Domain.OfCPUs() || signal.Name.OfMachine(),
-		readings: iv.readings[:0], subjects: iv.subjects[:0]}
+		served: iv.served[:0], readings: iv.readings[:0], subjects: iv.subjects[:0]}
 	return iv
 }
 
@@ -91,7 +92,7 @@ func (iv *Interval) Add(s *Subject, m Measurement) {
 	}
 	iv.subjects = append(iv.subjects, s)
 	r, sig := &iv.readings[n], &iv.signal
-	*r = detect.Reading{Task: &s.Task, Spec: normal, CPU: m.CPU, Cost: m.Cost, Pressure: m.CPU, Flags: m.Flags, HeldBy: m.HeldBy, Reach: m.Reach, Served: m.Served,
+	*r = detect.Reading{Task: &s.Task, Spec: normal, CPU: m.CPU, Cost: m.Cost, Pressure: m.CPU, Flags: m.Flags, HeldBy: m.HeldBy, Reach: m.Reach,
 		OwnApart: iv.apart}
 	if x := m.Extras; x != nil {
 		r.Rate, r.Pressure = sig.Rate(x, iv.length), sig.PressureOf(m.CPU, x, iv.length)
@@ -104,6 +105,9 @@ func (iv *Interval) Add(s *Subject, m Measurement) {
 		}
 	} else if sig.Load.PerOp > 0 {
 		r.Pressure = 0
+	}
+	if m.Served != nil && m.Extras != nil {
+		iv.account(r, &m)
 	}
 	if sig.Name.OfMachine() && normal != nil {
 		r.Pressure = 0 // what is measured is the machine: it presses on nothing
@@ -119,6 +123,24 @@ func (iv *Interval) Add(s *Subject, m Measurement) {
 			}
 		}
 	}
+}
+
+// account makes rates of what is known of who was served while a task waited.
+func (iv *Interval) account(r *detect.Reading, m *Measurement) {
+	length := iv.length.Seconds()
+	waited, ok := m.Extras.Get(sample.WaitOther)
+	if !ok || length <= 0 {
+		return // of queues other than the CPUs' it is not counted yet
+	}
+	niced, _ := m.Extras.Get(sample.WaitNiced)
+	r.Waited, r.Niced = waited/length, niced/length
+	r.Wanted = m.CPU + r.Waited
+	from := len(iv.served)
+	for _, s := range m.Served {
+		s.Time /= length
+		iv.served = append(iv.served, s)
+	}
+	r.Served = iv.served[from:len(iv.served):len(iv.served)]
 }
 
 // spec finds what a subject is judged by now.

@@ -20,7 +20,7 @@ func Because(sig sample.SignalName, victim sample.TaskName, s *detect.Suspect) s
 	case s.Method == detect.ByTrial:
 		return s.Why
 	case s.Method == detect.ByAccounts:
-		text = fmt.Sprintf("%s %s for %s of the time %s waited (usually %s", s.Name, served(sig), percent(s.Share), victim, percent(s.UsualShare))
+		text = fmt.Sprintf("%s %s for %s of the time %s wanted to and waited (usually %s", s.Name, served(sig), percent(s.Share), victim, percent(s.UsualShare))
 		if s.FairShare > 0 {
 			text += ", fair share " + percent(s.FairShare)
 		}
