@@ -267,7 +267,8 @@ func (s *scene) trials(inc *incident.Record) {
 // round trip is short need not share a cache.
 const harm = 1.25
 
-// awaitIncident waits until somebody is accused; nil if nobody is in time.
+// awaitIncident waits until somebody is accused and, where that is to be proven by a
+// trial before anybody is capped, capped; nil if nobody is accused in time.
 func (s *scene) awaitIncident(ctx context.Context, onset time.Time) (*incident.Record, error) {
 	var found *incident.Record
 	var beside mean // the victim's cost since the onset
@@ -281,10 +282,19 @@ func (s *scene) awaitIncident(ctx context.Context, onset time.Time) (*incident.R
 			s.trials(inc)
 		}
 		if inc != nil && inc.Antagonist() != nil {
+			first := found == nil
 			found = inc
-			return true, err
+			if s.Mode != plan.On || capped(inc) != nil || len(inc.Rounds) == 0 {
+				return true, err
+			}
+			if first {
+				s.say("%s is named, %s: %s", short(inc.Antagonist().Name), inc.Antagonist().Level, inc.Reason)
+			}
+			if len(inc.Rounds) > 0 && time.Since(onset) > s.beat.triedLimit() {
+				return true, err // described as it stands
+			}
 		}
-		if s.result.Trials == 0 && err == nil && time.Since(onset) > s.beat.detectLimit() {
+		if found == nil && s.result.Trials == 0 && err == nil && time.Since(onset) > s.beat.detectLimit() {
 			return false, errSlow
 		}
 		s.progress(s.beats(onset), int(s.beat.detectLimit()/s.beat.interval()), "waiting for %s to suffer", victimName)
