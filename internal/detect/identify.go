@@ -224,9 +224,13 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 			clears = c.correlation >= d.params.Correlation
 		}
 		if d.params.Switches.Evidence {
+			denied := d.denied(s, victim, i)
 			c.grounds = d.grounds(s, victim, i, proofs, books)
+			if denied && c.grounds.Method != ByAccounts {
+				c.grounds.Level, c.grounds.Why = min(c.grounds.Level, Possible), "holding it down did not help"
+			}
 			clears = c.grounds.Level >= Likely
-			c.try = c.grounds.Level >= Possible && c.grounds.Level < Proven && c.excluded == "" && mayHold(&s.tasks[i].task) &&
+			c.try = !denied && c.grounds.Level >= Possible && c.grounds.Level < Proven && c.excluded == "" && mayHold(&s.tasks[i].task) &&
 				d.pressed(victim, i) >= d.leastPressure(s)
 		} else if c.grounds.Method = ByFormula; clears {
 			c.grounds.Level = Likely
@@ -272,12 +276,38 @@ func (d *Detector) grounds(s *series, victim, slot int, proofs []proof, books *s
 		return g
 	}
 	switch p := &proofs[k]; {
-	case p.denied:
-		g.Level, g.Why = min(g.Level, Possible), "holding it down did not help"
 	case g.Level < Proven && p.held > 0 && p.proven():
 		g.Level, g.Method, g.Why = Proven, ByTrial, "the victim was better whenever it was held down"
 	}
 	return g
+}
+
+// relief is the least part of what the victim costs more than usual that must go
+// while one of those who do it is held down.
+const relief = 1.0 / 6
+
+// denied reports whether holding a suspect down, in the rows, did not help: the
+// victim's cost under it, without the first interval of each hold, beside its cost in
+// bad intervals without.
+func (d *Detector) denied(s *series, victim, suspect int) bool {
+	var sum, n [2]float64 // bad; under the hold
+	for i, r := range s.rows {
+		c, is := r.cause[victim], 0
+		switch {
+		case r.cause[suspect] == held && (i == 0 || s.rows[i-1].cause[suspect] != held):
+			continue
+		case r.cause[suspect] == held && (c == good || c == byNeighbour):
+			is = 1
+		case c != byNeighbour:
+			continue
+		}
+		sum[is], n[is] = sum[is]+float64(r.cost[victim]), n[is]+1
+	}
+	if n[0] == 0 || n[1] == 0 {
+		return false
+	}
+	bad, under := sum[0]/n[0], sum[1]/n[1]
+	return bad-under < relief*(bad-s.tasks[victim].spec.Mean)
 }
 
 // fallBack accuses the biggest user that may be held (Params.Fallback).
@@ -391,7 +421,7 @@ func (d *Detector) describe(s *series) []Suspect {
 	for _, list := range [2][]candidate{d.top, d.bottom} {
 		for _, c := range list {
 			g := c.grounds
-			if k := slices.IndexFunc(d.weighed, func(w Weighed) bool { return w.slot == c.slot }); k >= 0 && g.Method == ByStatistics && g.Level > None {
+			if k := slices.IndexFunc(d.weighed, func(w Weighed) bool { return w.slot == c.slot }); k >= 0 && g.Method == ByStatistics && g.Level > None && g.Why == "" {
 				g.Why = d.weighed[k].why()
 			}
 			d.out = append(d.out, Suspect{Task: s.tasks[c.slot].task, Grounds: g, Correlation: c.correlation, Usage: c.usage,

@@ -9,7 +9,7 @@ import (
 )
 
 // Weighed is what statistics say of a suspect, from everything that is remembered of
-// it and the victim (docs/design/0008).
+// it and the victim (docs/design/0009).
 type Weighed struct {
 	slot int
 	Task sample.Task
@@ -59,14 +59,14 @@ func (w *Weighed) Features() []float64 {
 	r := min(max(w.Correlation, 0), 0.995)
 	return []float64{fisher(w.Correlation), math.Sqrt(min(-n/2*math.Log(1-r*r), 60)), w.Lead, math.Log(w.Share + 0.1), w.Step,
 		math.Log(n), min(max(w.Excess, 0), 1.5),
-		math.Log1p(w.Bouts), math.Log1p(w.Bad), math.Log1p(w.Turns), math.Log(w.Arrivals+0.02) / max(w.Bouts, 1), w.Cover}
+		math.Log1p(w.Bouts), math.Log1p(w.Bad), math.Log(w.Arrivals+0.02) / max(w.Bouts, 1), w.Cover}
 }
 
 // What the probability is made of the features by, fitted by quality/fit on labelled
-// recordings and the simulator's tuning half (docs/design/0008).
+// recordings and the simulator's tuning half (docs/design/0009).
 var (
-	intercept    = 3.287
-	coefficients = [...]float64{1.919, 2.449, 1.846, 1.164, 1.431, -13.331, 1.883, 0.403, -0.157, 10.462, -0.552, 0.881}
+	intercept    = -3.293
+	coefficients = [...]float64{1.790, 2.526, 1.958, 1.115, 1.479, -0.516, 1.976, 0.474, -0.194, -0.533, 0.849}
 )
 
 // The probabilities from which on a suspect is possible, and likely.
@@ -74,6 +74,9 @@ const (
 	possibleFrom = 0.3
 	likelyFrom   = 0.9
 )
+
+// unlike is how much two scores must differ to tell two suspects apart.
+const unlike = 0.1
 
 // Probability is that of being the one, 0..1.
 func (w *Weighed) Probability() float64 {
@@ -85,6 +88,9 @@ func (w *Weighed) Probability() float64 {
 	if w.Bouts <= 1 && w.Bad <= 2*around {
 		// One coincidence, just now: how likely is it that somebody comes anyway?
 		p = min(p, 1+math.Expm1(-w.Arrivals)/2)
+	}
+	if math.Abs(w.Lead) < unlike {
+		p = min(p, 0.75) // another one explains it as well
 	}
 	return p
 }
@@ -106,6 +112,9 @@ func (w *Weighed) why() string {
 	return fmt.Sprintf("what it did and what the victim cost have a correlation of %.2f over %.0f independent intervals; it did %.0f %% of what all did more than before",
 		w.Correlation, w.Intervals, 100*w.Share)
 }
+
+// sameness is the relative deviation below which what a suspect did is a constant.
+const sameness = 1e-6
 
 // around is how many intervals are compared on each side of a step.
 const around = 5
@@ -173,7 +182,11 @@ func (d *Detector) statistics(s *series, victim int) []Weighed {
 			continue
 		}
 		w := Weighed{slot: i, Task: k.task, Excess: excess, Bouts: bouts, Bad: nbad}
-		w.Share = max(0, t.weigh(&w))
+		rise, changed := t.weigh(&w)
+		if !changed {
+			continue
+		}
+		w.Share = max(0, rise)
 		rises += w.Share
 		w.Step = t.rank(t.x[t.whole:], onset)
 		w.Turns = float64(turns(t.x))
@@ -284,8 +297,8 @@ func (t *scales) gather(s *series, victim, slot int) bool {
 }
 
 // weigh compares a suspect's course with the victim's. It returns how much more work
-// it did in the newest bad intervals than in good ones.
-func (t *scales) weigh(w *Weighed) (rise float64) {
+// it did in the newest bad intervals than in good ones; false if it did the same always.
+func (t *scales) weigh(w *Weighed) (rise float64, changed bool) {
 	var n, mx, my, gx, gn, bx, bn float64
 	for i, x := range t.x {
 		k := t.weight[i]
@@ -307,13 +320,14 @@ func (t *scales) weigh(w *Weighed) (rise float64) {
 			lagy += math.Sqrt(k*t.weight[i-1]) * dy * (t.y[i-1] - my)
 		}
 	}
-	if xx > 0 && yy > 0 {
-		w.Correlation = xy / math.Sqrt(xx*yy)
-		f := max(0, lagx/xx) * max(0, lagy/yy)
-		w.Intervals = n * (1 - f) / (1 + f)
+	if !(xx > n*sameness*sameness*mx*mx) || yy <= 0 {
+		return 0, false
 	}
+	w.Correlation = xy / math.Sqrt(xx*yy)
+	f := max(0, lagx/xx) * max(0, lagy/yy)
+	w.Intervals = n * (1 - f) / (1 + f)
 	w.Cover = t.cover(gx, bx)
-	return bx - gx
+	return bx - gx, true
 }
 
 // well is how many good intervals in a row end what made a victim bad before.
