@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/quell-dev/quell/internal/detect"
 	"github.com/quell-dev/quell/internal/incident"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
@@ -221,7 +222,16 @@ func (s *scene) unit() string {
 	return sig.Unit
 }
 
-// accused picks an incident of the victim that names somebody, else any.
+// antagonist is the task that an incident names, nil if it names none: what runs
+// outside any task is no task.
+func antagonist(inc *incident.Record) *detect.Suspect {
+	if s := inc.Antagonist(); s != nil && s.Name != detect.OutsideName {
+		return s
+	}
+	return nil
+}
+
+// accused picks an incident of the victim that names a task, else any.
 func (s *scene) accused() (*incident.Record, error) {
 	all, err := s.daemon.incidents()
 	var any *incident.Record
@@ -230,7 +240,7 @@ func (s *scene) accused() (*incident.Record, error) {
 		if inc.Victim.Name != s.result.Victim {
 			continue
 		}
-		if inc.Antagonist() != nil {
+		if antagonist(inc) != nil {
 			return inc, err
 		}
 		any = inc
@@ -281,14 +291,14 @@ func (s *scene) awaitIncident(ctx context.Context, onset time.Time) (*incident.R
 			s.result.incident = inc
 			s.trials(inc)
 		}
-		if inc != nil && inc.Antagonist() != nil {
+		if inc != nil && antagonist(inc) != nil {
 			first := found == nil
 			found = inc
 			if s.Mode != plan.On || capped(inc) != nil || len(inc.Rounds) == 0 {
 				return true, err
 			}
 			if first {
-				s.say("%s is named, %s: %s", short(inc.Antagonist().Name), inc.Antagonist().Level, inc.Reason)
+				s.say("%s is named, %s: %s", short(antagonist(inc).Name), antagonist(inc).Level, inc.Reason)
 			}
 			if len(inc.Rounds) > 0 && time.Since(onset) > s.beat.triedLimit() {
 				return true, err // described as it stands
@@ -331,7 +341,7 @@ func (m *mean) value() float64 { return m.sum / float64(m.n) }
 // describe takes the accusation into the result.
 func (s *scene) describe(inc *incident.Record, onset time.Time) {
 	r := s.result
-	first := inc.Antagonist()
+	first := antagonist(inc)
 	r.incident, r.Variant = inc, inc.Variant
 	r.Named, r.Grounds, r.Correlation = first.Name, first.Grounds, incident.Value(first.Correlation)
 	r.CostAlone, r.CostContended, r.Outcome = incident.Value(inc.SpecMean), incident.Value(inc.Cost), inc.Outcome
@@ -427,7 +437,7 @@ func (s *scene) watchAlone(ctx context.Context) error {
 			s.result.incident = inc
 			s.trials(inc)
 		}
-		if inc != nil && inc.Antagonist() != nil {
+		if inc != nil && antagonist(inc) != nil {
 			s.describe(inc, began)
 			return true, err
 		}

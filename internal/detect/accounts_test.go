@@ -1,0 +1,118 @@
+package detect
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+// queue is a minute of a victim (task 1) of the run queue and who ran while it waited.
+type queue struct {
+	cpu, self, niced float64            // of the victim: CPU-s/s; ratio to it; s/s
+	served           map[uint64]float64 // s/s, by task
+	used             map[uint64]float64 // CPU-s/s
+	nobodys          float64            // s/s of the wait that is in none of served
+}
+
+// fairShare is everybody's.
+const fairShare = 0.4
+
+// play gives a detector so many minutes of it and returns the last finding.
+func (q queue) play(t *testing.T, d *Detector, from, minutes int) (f Finding, found bool) {
+	t.Helper()
+	for m := from; m < from+minutes; m++ {
+		waited := q.nobodys
+		var served []Served
+		for _, who := range []uint64{2, 3} {
+			if time := q.served[who]; time > 0 {
+				served = append(served, Served{By: task(who, sample.Batch).Key, Time: time, Fair: fairShare})
+				waited += time
+			}
+		}
+		v := victim(1, waited/q.cpu).with(func(r *Reading) {
+			r.CPU, r.Pressure, r.Self, r.Spec = q.cpu, q.cpu, q.self, ready(0.05, 0.02)
+			r.Spec.SelfMean, r.Spec.SelfStdDev = 1e6, 0 // waiting on itself is no finding here
+			r.OwnApart, r.Served = true, append([]Served{}, served...)
+			r.Wanted, r.Waited, r.Niced = q.cpu+waited, waited, q.niced
+		})
+		at := sample.Millis(m+1) * minute
+		d.Observe(signal(t, sample.RunQ), at, []Reading{v, suspect(2, q.used[2]), suspect(3, q.used[3])})
+		for _, one := range drain(d, at) {
+			f, found = one, true
+		}
+	}
+	return f, found
+}
+
+// TestWhoWasServed: whom the accounts of a queue name, how sure, and why no surer.
+func TestWhoWasServed(t *testing.T) {
+	calm := queue{cpu: 0.2, served: map[uint64]float64{3: 0.004}, used: map[uint64]float64{2: 0.05, 3: 0.3}}
+	for _, c := range []struct {
+		name  string
+		then  queue
+		who   uint64 // first of the suspects
+		level Level
+		why   string
+	}{
+		{"somebody arrives, stays, and gets more than its share", queue{cpu: 0.2, served: map[uint64]float64{2: 0.5, 3: 0.01}, used: map[uint64]float64{2: 0.8, 3: 0.3}}, 2, Proven, ""},
+		{"it gets no more than its share", queue{cpu: 0.2, served: map[uint64]float64{2: 0.1, 3: 0.0045}, used: map[uint64]float64{2: 0.5, 3: 0.3}}, 2, Likely, "fair share"},
+		{"two of them", queue{cpu: 0.1, served: map[uint64]float64{2: 0.5, 3: 0.5}, used: map[uint64]float64{2: 0.8, 3: 0.9}}, 2, Proven, ""},
+		{"an innocent that somebody else pushed here", queue{cpu: 0.2, served: map[uint64]float64{3: 0.5}, used: map[uint64]float64{2: 0.05, 3: 0.3}}, 3, Possible, "used no more than before"},
+		{"a victim that frames others with many threads", queue{cpu: 0.2, self: 500, served: map[uint64]float64{2: 20, 3: 10}, used: map[uint64]float64{2: 0.8, 3: 0.3}}, 2, Possible, "times as much as usual"},
+		{"a victim that asks to be served last", queue{cpu: 0.2, niced: 0.4, served: map[uint64]float64{2: 0.5}, used: map[uint64]float64{2: 0.8, 3: 0.3}}, 2, Possible, "served last"},
+		{"a third of the wait is nobody's", queue{cpu: 0.2, nobodys: 0.25, served: map[uint64]float64{2: 0.5}, used: map[uint64]float64{2: 0.8, 3: 0.3}}, 2, Likely, "nobody's that is known"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d := New(evident(t))
+			if f, found := calm.play(t, d, 0, 30); found {
+				t.Fatalf("before anybody suffers: %+v", f)
+			}
+			f, found := c.then.play(t, d, 30, 4)
+			if !found || len(f.Suspects) == 0 {
+				t.Fatalf("no finding: %+v", f)
+			}
+			s := &f.Suspects[0]
+			if s.Key.Inode != c.who || s.Level != c.level || s.Method != ByAccounts || !strings.Contains(s.Why, c.why) {
+				t.Errorf("task %d, %v by %s: %q; want task %d, %v: %q", s.Key.Inode, s.Level, s.Method, s.Why, c.who, c.level, c.why)
+			}
+			waited := c.then.served[c.who] / (c.then.cpu + c.then.served[2] + c.then.served[3] + c.then.nobodys)
+			if math.Abs(s.Share-waited) > 1e-9 || math.Abs(s.FairShare-fairShare) > 1e-9 {
+				t.Errorf("share %v, fair %v; want %v and %v", s.Share, s.FairShare, waited, fairShare)
+			}
+			if named := f.Antagonists > 0; named != (c.level >= Likely) {
+				t.Errorf("%d are named at level %v", f.Antagonists, c.level)
+			}
+		})
+	}
+}
+
+// TestWithoutAccountsStatisticsTell: where most of the wait is nobody's, who was served
+// says too little.
+func TestWithoutAccountsStatisticsTell(t *testing.T) {
+	d := New(evident(t))
+	queue{cpu: 0.2, served: map[uint64]float64{3: 0.004}, used: map[uint64]float64{2: 0.05, 3: 0.3}}.play(t, d, 0, 30)
+	f, found := queue{cpu: 0.2, nobodys: 0.7, served: map[uint64]float64{2: 0.3}, used: map[uint64]float64{2: 0.8, 3: 0.3}}.play(t, d, 30, 4)
+	if !found || f.Suspects[0].Method != ByStatistics || f.Suspects[0].Level == Proven {
+		t.Errorf("%+v", f.Suspects)
+	}
+}
+
+// TestUsualSharesAreMeans: what is usual is the mean over the good intervals, whoever
+// came and went.
+func TestUsualSharesAreMeans(t *testing.T) {
+	var u usual
+	for i := range 40 {
+		a := account{wanted: 1, waited: 0.1, demand: 0.5, served: []Served{{By: sample.TaskKey{Inode: 1}, Time: 0.1}}}
+		if i%2 == 0 {
+			a.waited, a.served = 0.3, append(a.served, Served{By: sample.TaskKey{Inode: 2}, Time: 0.2})
+		}
+		u.add(&a)
+	}
+	got := fmt.Sprintf("%.3f %.3f %.3f %.3f", u.waits, u.demand, u.of[sample.TaskKey{Inode: 1}], u.of[sample.TaskKey{Inode: 2}])
+	if got != "0.200 0.500 0.100 0.100" {
+		t.Errorf("waits, demand and two shares %s", got)
+	}
+}
