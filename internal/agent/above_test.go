@@ -38,7 +38,7 @@ func TestQuotaAboveTheTaskIsNobodysFault(t *testing.T) {
 			kind, limit, note, by := detect.OwnQuota, "max", "/web above it", "/web"
 			if share < 0.05 {
 				// The neighbour is held, to find out.
-				kind, limit, note, by = detect.Indeterminate, "0.1", "", ""
+				kind, limit, note, by = detect.Neighbour, "0.1", "", ""
 			}
 			if got := r.values[noisy.limit()]; all[0].Kind != kind || got != limit || all[0].HeldBy != by {
 				t.Errorf("held back %g of the time: %v by %q, the neighbour's limit is %s; want %v by %q and %s", share, all[0].Kind, all[0].HeldBy, got, kind, by, limit)

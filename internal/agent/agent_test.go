@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/command"
+	"github.com/quell-dev/quell/internal/detect"
 	"github.com/quell-dev/quell/internal/enforce"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
@@ -17,7 +18,8 @@ import (
 func bubble(t *testing.T, f func(t *testing.T)) { synctest.Test(t, f) }
 
 // The whole loop by the rule and the trials that are the default: at the third
-// outlier the suspect is held to find out, and once that says enough it is capped.
+// outlier the suspect is likely and held to find out, and once that says enough it is
+// proven and capped.
 func TestLearnsDetectsCapsAndLifts(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=on")
@@ -50,7 +52,7 @@ func TestLearnsDetectsCapsAndLifts(t *testing.T) {
 		r.pass(time.Second)
 		closed := sample.At(time.Now())
 		all := r.incidents()
-		if len(all) != 1 || all[0].Opened != closed || all[0].Victim.Name != "/web/1" || len(all[0].Rounds) != 1 || all[0].Antagonists != 0 {
+		if len(all) != 1 || all[0].Opened != closed || all[0].Victim.Name != "/web/1" || len(all[0].Rounds) != 1 || all[0].Antagonists != 1 || all[0].Suspects[0].Level != detect.Likely {
 			t.Fatalf("at %d: %+v", closed, all)
 		}
 		round := all[0].Rounds[0]
@@ -119,7 +121,7 @@ func TestAdviseOnlySays(t *testing.T) {
 		r.pass(4 * time.Minute)
 		all := r.incidents()
 		if len(all) != 1 || all[0].Outcome != plan.WouldCap || len(all[0].Rounds) != 0 ||
-			all[0].Advice != "cap /left/noisy to 0.01 CPU-s/s for 5m0s" {
+			!strings.HasPrefix(all[0].Advice, "hold /left/noisy to 0.01 CPU-s/s for 3m0s to find out: quell cap /left/noisy --rate 0.01 --for 3m ") {
 			t.Errorf("incidents %+v", all)
 		}
 		if a := r.audit(); len(a) != 0 {

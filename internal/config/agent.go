@@ -79,7 +79,7 @@ type Switches struct {
 	LeastPressure string `key:"least_pressure" help:"leave out suspects that used next to nothing when the victim was bad" oneof:"rule on off"`
 	LookBack      string `key:"look_back" help:"move a window without good samples back to the last good ones" oneof:"rule on off"`
 	PhaseChange   string `key:"phase_change" help:"accuse only who used more when the victim was bad; a change of the victim's own is a finding of its own" oneof:"rule on off"`
-	Evidence      string `key:"evidence" help:"accuse by regression over all suspects and all that is kept, not by the correlation" oneof:"rule on off"`
+	Evidence      string `key:"evidence" help:"weigh suspects by all that is remembered of a day and by what trials gave, not by the correlation" oneof:"rule on off"`
 	OwnCauses     string `key:"own_causes" help:"own quota, steal and self-wait are findings of their own" oneof:"rule on off"`
 }
 

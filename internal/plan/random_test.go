@@ -22,8 +22,9 @@ type judgement struct {
 }
 
 // TestAnIncidentRemembers whatever is found, capped and measured: its level falls only
-// by a cap in vain, who was named is in its findings until it is closed, and nobody is
-// capped below Policy.CapAt but for a trial.
+// by a cap in vain, who was named is in its findings until it is closed, nobody is
+// capped below Policy.CapAt but for a trial, and a trial that helped proves nobody:
+// detection says that, from all it remembers.
 func TestAnIncidentRemembers(t *testing.T) {
 	did := map[string]int{}
 	for seed := range uint64(200) {
@@ -57,7 +58,7 @@ func TestAnIncidentRemembers(t *testing.T) {
 		}
 	}
 	t.Log(did)
-	for _, what := range []string{"cap", "trial", "named", "in turn", "vain", "proven by trial", "closed", "weaker latest"} {
+	for _, what := range []string{"cap", "trial", "named", "in turn", "vain", "proven by a cap", "trial that alone proves nothing", "closed", "weaker latest"} {
 		if did[what] < 20 {
 			t.Errorf("%s: %d", what, did[what])
 		}
@@ -124,26 +125,32 @@ func follow(t *testing.T, p *plan.Planner, now sample.Millis, policy plan.Policy
 func judged(t *testing.T, inc *plan.Incident, was judgement, did map[string]int) judgement {
 	t.Helper()
 	is := judgement{level: inc.Level()}
-	last := map[sample.TaskKey]plan.Outcome{}
-	for _, r := range inc.Rounds {
+	last, helped := map[sample.TaskKey]*plan.Round{}, map[sample.TaskKey]bool{}
+	for i := range inc.Rounds {
+		r := &inc.Rounds[i]
 		switch r.Outcome {
 		case plan.Noise, plan.FalsePositive:
 			is.vain++
-			last[r.Suspect.Key] = r.Outcome
+			last[r.Suspect.Key] = r
 		case plan.TruePositive:
-			last[r.Suspect.Key] = r.Outcome
+			last[r.Suspect.Key] = r
+			helped[r.Suspect.Key] = helped[r.Suspect.Key] || !r.Trial
 		}
 	}
 	did["vain"] += is.vain - was.vain
 	for i, f := range inc.Findings {
 		is.named = append(is.named, f.Suspect.Key)
-		switch o := last[f.Suspect.Key]; {
-		case o != "" && o != plan.TruePositive && f.Suspect.Level > detect.Possible:
+		switch r := last[f.Suspect.Key]; {
+		case r != nil && r.Outcome != plan.TruePositive && f.Suspect.Level > detect.Possible:
 			t.Fatalf("%s was capped in vain and is %s", f.Suspect.Name, f.Suspect.Level)
-		case o == plan.TruePositive && f.Suspect.Level != detect.Proven:
+		case r != nil && r.Outcome == plan.TruePositive && !r.Trial && f.Suspect.Level != detect.Proven:
 			t.Fatalf("capping %s helped and it is %s", f.Suspect.Name, f.Suspect.Level)
+		case f.Suspect.Method == detect.ByTrial && f.Suspect.Level == detect.Proven && !helped[f.Suspect.Key]:
+			t.Fatalf("no cap on %s helped, and it is proven by one: %+v", f.Suspect.Name, inc.Rounds)
 		case f.Suspect.Method == detect.ByTrial && f.Suspect.Level == detect.Proven:
-			did["proven by trial"]++
+			did["proven by a cap"]++
+		case r != nil && r.Outcome == plan.TruePositive && r.Trial && f.Suspect.Level == detect.Likely:
+			did["trial that alone proves nothing"]++
 		}
 		if f.From > f.Until || i > 0 && f.From < inc.Findings[i-1].From {
 			t.Fatalf("findings out of order: %+v", inc.Findings)

@@ -9,8 +9,9 @@ import (
 )
 
 // What an incident remembers: its strongest analysis, the latest beside it, and who
-// was named. Caps and trials have the last word: who was capped and that helped is
-// proven, who was capped in vain is no more than possible.
+// was named. Caps have the last word: who was capped and that helped is proven, who was
+// capped or tried in vain is no more than possible. That a trial helped proves nobody by
+// itself: detection weighs it with all else it remembers.
 
 // maxNamed is how many antagonists an incident remembers. Where one more is named,
 // the weakest of the others is forgotten, of equals the one that was named longest ago.
@@ -159,8 +160,8 @@ func (r *Round) judged() bool { return r.Outcome == TruePositive || r.vain() }
 // vain reports whether the cap did not help.
 func (r *Round) vain() bool { return r.Outcome == Noise || r.Outcome == FalsePositive }
 
-// grade is a suspect with what a cap on it has shown: who is suspected again, and was
-// capped and that helped, is proven; who was capped in vain is possible at most.
+// grade is a suspect with what a cap on it has shown: who is named again, and was capped
+// and that helped, but for a trial, is proven; who was held in vain is possible at most.
 func (inc *incident) grade(r *round, s detect.Suspect) detect.Suspect {
 	switch why := shown(&inc.Incident, &r.Round); {
 	case !r.vain() && s.Level == detect.Likely && !r.Trial:

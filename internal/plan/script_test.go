@@ -221,6 +221,8 @@ func (w *script) finding(args, table []string) detect.Finding {
 				s.Method, s.Probability = detect.ByStatistics, n
 			case string(detect.ByFormula):
 				s.Method, s.Correlation = detect.ByFormula, n
+			case string(detect.ByTrial): // with the probability of before
+				s.Method, s.Probability = detect.ByTrial, n
 			case "usual":
 				s.UsualShare = n
 			case "fair":

@@ -23,18 +23,6 @@ var update = flag.Bool("update", false, "write golden files")
 // first run, which has no antagonist, has about 50.
 const corpusSpec = 40
 
-// variants are the rules, and rule evidence with one of its switches off. Of
-// those only the sums are kept.
-var variants = []struct {
-	name string
-	rule detect.Rule
-	off  func(*detect.Switches)
-}{
-	{"quell", detect.Quell, nil},
-	{"evidence", detect.Evident, nil},
-	{"cpi2", detect.CPI2, nil},
-}
-
 // half says what a recording may be used for: to make rules better or to judge
 // them (docs/studies/corpus.md).
 func half(name string) string {
@@ -73,16 +61,13 @@ func TestCorpus(t *testing.T) {
 		t.Fatalf("no corpus: %v", err)
 	}
 	var b strings.Builder
-	for _, v := range variants {
+	for _, rule := range []detect.Rule{detect.Quell, detect.Evident, detect.CPI2} {
 		var all tally
 		halves := map[string]*tally{"tuning": {}, "judging": {}}
 		for _, file := range files {
-			o := byDefault(t, v.rule)
+			o := byDefault(t, rule)
 			o.Step(time.Second)
 			o.Sampling, o.Spec.MinSamples = time.Second, corpusSpec
-			if v.off != nil {
-				v.off(&o.Detect.Switches)
-			}
 			name := strings.TrimSuffix(filepath.Base(file), ".csv.gz")
 			r := corpus(t, file)
 			result, err := Run(context.Background(), r, o, 1)
@@ -96,10 +81,7 @@ func TestCorpus(t *testing.T) {
 			s := Judge(labels, r.Unlabelled(), result.Accusations)
 			all.add(result, &s)
 			halves[half(name)].add(result, &s)
-			if v.off != nil {
-				continue
-			}
-			fmt.Fprintf(&b, "%s %s (%s): %d samples, %d outliers, %d anomalies, %d labels\n", v.name, name, half(name),
+			fmt.Fprintf(&b, "%s %s (%s): %d samples, %d outliers, %d anomalies, %d labels\n", rule, name, half(name),
 				result.Judged, result.Outliers, result.Anomalies, len(labels))
 			since := func(at int64) string {
 				return (time.Duration(at-int64(result.From)) * time.Millisecond).Round(time.Second).String()
@@ -116,9 +98,9 @@ func TestCorpus(t *testing.T) {
 			}
 		}
 		for _, h := range []string{"tuning", "judging"} {
-			fmt.Fprintf(&b, "%s, %s half: %s\n", v.name, h, halves[h])
+			fmt.Fprintf(&b, "%s, %s half: %s\n", rule, h, halves[h])
 		}
-		fmt.Fprintf(&b, "%s in all: %s\n\n", v.name, &all)
+		fmt.Fprintf(&b, "%s in all: %s\n\n", rule, &all)
 	}
 	golden := traces + "corpus/found.txt"
 	if *update {

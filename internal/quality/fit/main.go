@@ -80,7 +80,9 @@ func run() error {
 	// Findings of one victim say the same again and again: who is named counts, not how
 	// often.
 	recent := map[string][]sample.Millis{}
-	key := func(f *finding) string { return f.source + "\n" + f.machine + "\n" + string(f.victim) + "\n" + string(f.first) }
+	key := func(f *finding) string {
+		return f.source + "\n" + f.machine + "\n" + string(f.victim) + "\n" + string(f.first)
+	}
 	var x [][]float64
 	var y []bool
 	var w []float64
