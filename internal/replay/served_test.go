@@ -17,7 +17,9 @@ func TestServedAreTasks(t *testing.T) {
 	var keys [40][]sample.TaskKey
 	for at := range keys {
 		add := func(name sample.TaskName, served ...sample.Served) {
-			p.Add(&sample.Sample{TS: sample.Millis(at+1) * minute, Machine: "m", Job: sample.JobName(name), Task: name, Signal: sample.RunQ, Coverage: 1,
+			var x sample.Extras
+			x.Set(sample.WaitOther, 10) // of a window of 10 s: what was served is s/s then
+			p.Add(&sample.Sample{Extras: x, TS: sample.Millis(at+1) * minute, Machine: "m", Job: sample.JobName(name), Task: name, Signal: sample.RunQ, Coverage: 1,
 				CPU: 1, Cost: 1, Class: sample.Batch, Served: served})
 		}
 		add("/a", sample.Served{By: "/b", Time: 7})
@@ -33,11 +35,11 @@ func TestServedAreTasks(t *testing.T) {
 		}
 		a, victim, b := iv.Reading(0), iv.Reading(1), iv.Reading(2)
 		gone := victim.Served[3].By
-		want := []detect.Served{{By: b.Task.Key, Time: 3, Fair: 0.5}, {By: detect.Outside().Key, Time: 2}, {By: a.Task.Key, Time: 1}, {By: gone, Time: 0.5}}
+		want := []detect.Served{{By: b.Task.Key, Time: 0.3, Fair: 0.5}, {By: detect.Outside().Key, Time: 0.2}, {By: a.Task.Key, Time: 0.1}, {By: gone, Time: 0.05}}
 		if diff := cmp.Diff(want, victim.Served); diff != "" {
 			t.Error(diff)
 		}
-		if diff := cmp.Diff([]detect.Served{{By: b.Task.Key, Time: 7}}, a.Served); diff != "" {
+		if diff := cmp.Diff([]detect.Served{{By: b.Task.Key, Time: 0.7}}, a.Served); diff != "" {
 			t.Error(diff)
 		}
 		if b.Served != nil || b.Task.Name != "/b" || b.Task.Job != "/b" || b.Task.Class != sample.Batch {
