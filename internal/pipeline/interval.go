@@ -106,7 +106,7 @@ func (iv *Interval) Add(s *Subject, m Measurement) {
 	} else if sig.Load.PerOp > 0 {
 		r.Pressure = 0
 	}
-	if m.Served != nil && m.Extras != nil {
+	if m.Served != nil {
 		iv.account(r, &m)
 	}
 	if sig.Name.OfMachine() && normal != nil {
@@ -125,16 +125,25 @@ func (iv *Interval) Add(s *Subject, m Measurement) {
 	}
 }
 
-// account makes rates of what is known of who was served while a task waited.
+// account makes rates of what is known of who was served while a task waited: of the
+// CPUs' queues only, whose wait is counted in the same seconds.
 func (iv *Interval) account(r *detect.Reading, m *Measurement) {
 	length := iv.length.Seconds()
-	waited, ok := m.Extras.Get(sample.WaitOther)
-	if !ok || length <= 0 {
-		return // of queues other than the CPUs' it is not counted yet
+	if iv.signal.Domain != sample.SharedCPU || length <= 0 || math.IsNaN(m.Cost) {
+		return
 	}
-	niced, _ := m.Extras.Get(sample.WaitNiced)
-	r.Waited, r.Niced = waited/length, niced/length
+	r.Waited = m.Cost * m.CPU
+	if m.Extras != nil {
+		if waited, ok := m.Extras.Get(sample.WaitOther); ok {
+			r.Waited = waited / length
+		}
+		niced, _ := m.Extras.Get(sample.WaitNiced)
+		r.Niced = niced / length
+	}
 	r.Wanted = m.CPU + r.Waited
+	if iv.served == nil {
+		iv.served = make([]detect.Served, 0, len(m.Served)) // nil would be: not counted
+	}
 	from := len(iv.served)
 	for _, s := range m.Served {
 		s.Time /= length
