@@ -230,7 +230,7 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 				c.grounds.Level, c.grounds.Why = min(c.grounds.Level, Possible), "holding it down did not help"
 			}
 			clears = c.grounds.Level >= Likely
-			c.try = !denied && c.grounds.Level >= Possible && c.grounds.Level < Proven && c.excluded == "" && mayHold(&s.tasks[i].task) &&
+			c.try = !denied && (c.grounds.Level == Likely || c.grounds.Probability >= triedFrom) && c.grounds.Level < Proven && c.excluded == "" && mayHold(&s.tasks[i].task) &&
 				d.pressed(victim, i) >= d.leastPressure(s)
 		} else if c.grounds.Method = ByFormula; clears {
 			c.grounds.Level = Likely

@@ -106,8 +106,10 @@ func (b *block) join(o *block) {
 }
 
 func (b *block) grow(n int) {
-	for len(b.cost) < n {
-		b.cost, b.counted, b.pressure = append(b.cost, 0), append(b.counted, 0), append(b.pressure, 0)
+	if more := n - len(b.cost); more > 0 {
+		b.cost = append(b.cost, make([]float32, more)...)
+		b.counted = append(b.counted, make([]uint16, more)...)
+		b.pressure = append(b.pressure, make([]float32, more)...)
 	}
 }
 

@@ -69,9 +69,10 @@ var (
 	coefficients = [...]float64{1.790, 2.526, 1.958, 1.115, 1.479, -0.516, 1.976, 0.474, -0.194, -0.533, 0.849}
 )
 
-// The probabilities from which on a suspect is possible, and likely.
+// The probabilities from which on a suspect is possible, worth a trial, and likely.
 const (
 	possibleFrom = 0.3
+	triedFrom    = 0.5
 	likelyFrom   = 0.9
 )
 
