@@ -23,6 +23,8 @@ type Weighed struct {
 	// Share is its part of what all did more in the newest bad intervals than in good
 	// ones, 0..1.
 	Share float64
+	// More is the ratio of its work in the newest bad intervals to that in good ones.
+	More float64
 	// Step is how its own step when the victim's cost went up ranks among its steps,
 	// 0..1.
 	Step float64
@@ -79,6 +81,10 @@ const (
 // unlike is how much two scores must differ to tell two suspects apart.
 const unlike = 0.1
 
+// moreBy is the least by which a suspect must have done more than while the victim was
+// well, by ratio.
+const moreBy = 1.1
+
 // Probability is that of being the one, 0..1.
 func (w *Weighed) Probability() float64 {
 	z := intercept
@@ -89,6 +95,9 @@ func (w *Weighed) Probability() float64 {
 	if w.Bouts <= 1 && w.Bad <= 2*around {
 		// One coincidence, just now: how likely is it that somebody comes anyway?
 		p = min(p, 1+math.Expm1(-w.Arrivals)/2)
+	}
+	if w.More < moreBy {
+		p = min(p, possibleFrom/2) // it did as much while the victim was well
 	}
 	if math.Abs(w.Lead) < unlike {
 		p = min(p, 0.75) // another one explains it as well
@@ -327,7 +336,7 @@ func (t *scales) weigh(w *Weighed) (rise float64, changed bool) {
 	w.Correlation = xy / math.Sqrt(xx*yy)
 	f := max(0, lagx/xx) * max(0, lagy/yy)
 	w.Intervals = n * (1 - f) / (1 + f)
-	w.Cover = t.cover(gx, bx)
+	w.Cover, w.More = t.cover(gx, bx), bx/max(gx, 1e-9)
 	return bx - gx, true
 }
 
