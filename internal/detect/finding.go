@@ -178,4 +178,7 @@ type Finding struct {
 	// Trial: the first of Suspects explains the victim's cost, but so may chance
 	// or another suspect (switch Evidence). Holding it for a moment would tell.
 	Trial bool
+	// Tries is how many of Suspects, from the first on, a trial is worth, if Trial;
+	// 0 is as 1.
+	Tries int
 }

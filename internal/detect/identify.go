@@ -69,7 +69,10 @@ func (d *Detector) analyse(a anomaly, victim int) Finding {
 		f.Weighed = d.weighed
 	}
 	own := d.params.Switches.PhaseChange && goodSamples > 0
-	f.Trial = len(d.top) > 0 && d.top[0].try
+	for f.Tries < len(d.top) && d.top[f.Tries].try {
+		f.Tries++
+	}
+	f.Trial = f.Tries > 0
 	switch {
 	case own && d.moreWork(s, victim):
 		f.Change, f.Trial = MoreWork, false

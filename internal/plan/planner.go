@@ -192,7 +192,14 @@ func (p *Planner) act(now sample.Millis, inc *incident, f detect.Finding, window
 			p.quiet(now, inc, f, suspect, window)
 		}
 	case f.Trial:
-		p.try(now, inc, f, &f.Suspects[0])
+		s := &f.Suspects[0]
+		for i := range f.Suspects[:max(1, min(f.Tries, len(f.Suspects)))] {
+			if inc.tried(f.Suspects[i].Key) == "" {
+				s = &f.Suspects[i]
+				break
+			}
+		}
+		p.try(now, inc, f, s)
 	}
 }
 
