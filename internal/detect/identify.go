@@ -271,8 +271,8 @@ func (d *Detector) grounds(s *series, victim, slot int, proofs []proof, books *s
 	if books != nil {
 		bad, before := d.usedBefore(s, victim, slot)
 		g = books.grounds(s.tasks[slot].task.Key, bad, before)
-	} else if k := slices.IndexFunc(d.weighed, func(w Weighed) bool { return w.slot == slot }); k >= 0 {
-		g = d.weighed[k].grounds()
+	} else if w := d.weighing(slot); w != nil {
+		g = w.grounds()
 	}
 	k := slices.IndexFunc(proofs, func(p proof) bool { return p.slot == slot })
 	if k < 0 {
@@ -283,6 +283,15 @@ func (d *Detector) grounds(s *series, victim, slot int, proofs []proof, books *s
 		g.Level, g.Method, g.Why = Proven, ByTrial, "the victim was better whenever it was held down"
 	}
 	return g
+}
+
+// weighing is what statistics say of a suspect, nil for nothing.
+func (d *Detector) weighing(slot int) *Weighed {
+	i, found := slices.BinarySearchFunc(d.weighed, slot, func(w Weighed, slot int) int { return cmp.Compare(w.slot, slot) })
+	if !found {
+		return nil
+	}
+	return &d.weighed[i]
 }
 
 // relief is the least part of what the victim costs more than usual that must go
@@ -424,8 +433,8 @@ func (d *Detector) describe(s *series) []Suspect {
 	for _, list := range [2][]candidate{d.top, d.bottom} {
 		for _, c := range list {
 			g := c.grounds
-			if k := slices.IndexFunc(d.weighed, func(w Weighed) bool { return w.slot == c.slot }); k >= 0 && g.Method == ByStatistics && g.Level > None && g.Why == "" {
-				g.Why = d.weighed[k].why()
+			if w := d.weighing(c.slot); w != nil && g.Method == ByStatistics && g.Level > None && g.Why == "" {
+				g.Why = w.why()
 			}
 			d.out = append(d.out, Suspect{Task: s.tasks[c.slot].task, Grounds: g, Correlation: c.correlation, Usage: c.usage,
 				CoVictim: c.rank == 1, Excluded: c.excluded})

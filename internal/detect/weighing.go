@@ -133,7 +133,7 @@ const around = 5
 type scales struct {
 	y, weight  []float64 // the victim's log cost over its threshold; intervals
 	good, now  []bool    // under the threshold; among the newest bad ones
-	x, own     []float64 // a suspect's work, and the log of its own cost over its usual
+	x, own     []float64 // a suspect's work, and its own cost where that was counted
 	whole      int       // where the blocks end and the rows begin
 	sums, step []float64
 	out        []Weighed
@@ -285,21 +285,16 @@ func (t *scales) gather(s *series, victim, slot int) bool {
 	for i, c := range t.own {
 		did = did || t.x[i] > 0
 		if c > 0 {
-			sum, n = sum+math.Log(c)*t.weight[i], n+t.weight[i]
+			sum, n = sum+c*t.weight[i], n+t.weight[i]
 		}
 	}
 	if !did {
 		return false
 	}
-	usual := 0.0
-	if n > 0 {
-		usual = sum / n
-	}
-	for i, c := range t.own {
-		if c > 0 {
-			t.own[i] = math.Log(c) - usual
-			if s.signal.PerWork {
-				t.x[i] /= math.Exp(t.own[i])
+	if s.signal.PerWork && n > 0 {
+		for i, c := range t.own {
+			if c > 0 {
+				t.x[i] *= sum / n / c
 			}
 		}
 	}
