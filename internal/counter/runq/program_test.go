@@ -93,13 +93,12 @@ func TestTwoTasksOnOneCPU(t *testing.T) {
 			{"a's cost", m[0].Cost, 0.85, 1.2}, {"b's cost", m[1].Cost, 0.85, 1.2},
 			{"a's self", m[0].selfCost(), 0, 0.05}, {"a's throttled", m[0].throttled, 0, 0},
 			whole(m[0], 1), whole(m[1], 1),
+			// A kernel may hide switches from programs; a wait that ended with one is dropped.
+			{"a's coverage", m[0].Coverage, 0.9, 1}, {"b's coverage", m[1].Coverage, 0.9, 1},
 		}
 	})
 	if got := p.CPUs(a.Key).String(); got != "1" {
 		t.Errorf("a ran on CPUs %q, want 1", got)
-	}
-	if p.Lost() != 0 {
-		t.Errorf("dropped %d", p.Lost())
 	}
 }
 
