@@ -361,6 +361,10 @@ func (s *scene) describe(inc *incident.Record, onset time.Time) {
 	default:
 		s.say("nothing was done: %s", inc.NotDone)
 	}
+	if i := slices.IndexFunc(inc.Rounds, func(x *incident.Round) bool { return x.Suspect.Key == first.Key && x.Samples > 0 }); i >= 0 && capped(inc) == nil {
+		x := inc.Rounds[i] // a trial is what there is to tell whether holding it helps
+		r.CostContended, r.CostCapped, r.RelativeCost, r.Outcome = x.CostBefore, x.CostUnder, x.RelativeCost, x.Outcome
+	}
 }
 
 // joined are those of the texts that say something.

@@ -161,10 +161,11 @@ func (r *Round) judged() bool { return r.Outcome == TruePositive || r.vain() }
 func (r *Round) vain() bool { return r.Outcome == Noise || r.Outcome == FalsePositive }
 
 // grade is a suspect with what a cap on it has shown: who is named again, and was capped
-// and that helped, but for a trial, is proven; who was held in vain is possible at most.
+// and that helped, is proven, by a trial only if it was served meanwhile (accounts); who was
+// held in vain is possible at most.
 func (inc *incident) grade(r *round, s detect.Suspect) detect.Suspect {
 	switch why := shown(&inc.Incident, &r.Round); {
-	case !r.vain() && s.Level == detect.Likely && !r.Trial:
+	case !r.vain() && s.Level == detect.Likely && (!r.Trial || s.Method == detect.ByAccounts):
 		s.Level, s.Method, s.Why = detect.Proven, detect.ByTrial, why
 	case r.vain() && s.Method == detect.ByTrial:
 		s.Level, s.Why = detect.Possible, why
