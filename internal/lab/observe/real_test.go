@@ -126,9 +126,9 @@ func TestObservesThisMachine(t *testing.T) {
 	used := (after.Total() - before.Total()).Seconds()
 	got := parts[0]
 	// perf's clock goes on while the hypervisor has the CPU, while interrupts are
-	// served and while the kernel switches, but for no longer than time passed; what
-	// was done outside the window would double it on a machine with nothing else to do.
-	if clock := got.Events["task-clock"] / 1e9; clock < 0.95*used-0.01 || clock > 1.05*passed+0.01 {
+	// served and while the kernel switches: beside a load for a third more than the CPU
+	// time was measured. What was done outside the window would add half.
+	if clock := got.Events["task-clock"] / 1e9; clock < 0.95*used-0.01 || clock > max(1.05*passed, 1.45*used)+0.01 {
 		t.Errorf("task-clock %v s, its CPU time is %v in %v s", clock, used, passed)
 	}
 	if got.Events["sched:sched_switch"]+got.Events["context-switches"] == 0 {
