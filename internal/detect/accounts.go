@@ -122,7 +122,9 @@ func (d *Detector) account(s *series, victim int) *sums {
 		t.n++
 		t.wanted, t.waited, t.niced, t.demand = t.wanted+x.wanted, t.waited+x.waited, t.niced+x.niced, t.demand+x.demand
 		for _, o := range x.served {
-			t.attributed += o.Time
+			if o.By != Outside().Key { // what is no task that is followed may be any
+				t.attributed += o.Time
+			}
 			k := slices.IndexFunc(t.of, func(p Served) bool { return p.By == o.By })
 			if k < 0 {
 				t.of = append(t.of, Served{By: o.By})
