@@ -100,6 +100,37 @@ func TestWithoutAccountsStatisticsTell(t *testing.T) {
 	}
 }
 
+// TestWhatRunsOutsideAnyTaskIsNobodys: a task that the source does not follow is outside
+// any task to it, so that says nothing of the tasks that are.
+func TestWhatRunsOutsideAnyTaskIsNobodys(t *testing.T) {
+	for _, c := range []struct {
+		outside float64 // s/s of the wait, of 1
+		method  Method
+	}{{0.2, ByAccounts}, {0.8, ByStatistics}} {
+		d := New(evident(t))
+		var f Finding
+		for m := range 34 {
+			waited, used := 0.004, 0.05
+			if m >= 30 {
+				waited, used = 1, 0.8
+			}
+			v := victim(1, waited/0.2).with(func(r *Reading) {
+				r.CPU, r.Pressure, r.Spec, r.OwnApart = 0.2, 0.2, ready(0.05, 0.02), true
+				r.Wanted, r.Waited = 0.2+waited, waited
+				r.Served = []Served{{By: Outside().Key, Time: waited * c.outside}, {By: task(2, sample.Batch).Key, Time: waited * (1 - c.outside), Fair: 0.1}}
+			})
+			at := sample.Millis(m+1) * minute
+			d.Observe(signal(t, sample.RunQ), at, []Reading{v, suspect(2, used), suspect(3, 0.3)})
+			for _, one := range drain(d, at) {
+				f = one
+			}
+		}
+		if len(f.Suspects) == 0 || f.Suspects[0].Key.Inode != 2 || f.Suspects[0].Method != c.method {
+			t.Errorf("%g of the wait outside any task: %+v, want task 2 by %s", c.outside, f.Suspects, c.method)
+		}
+	}
+}
+
 // TestUsualSharesAreMeans: what is usual is the mean over the good intervals, whoever
 // came and went.
 func TestUsualSharesAreMeans(t *testing.T) {
