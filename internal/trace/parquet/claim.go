@@ -31,14 +31,13 @@ func claims(r io.ReaderAt, size int64, m *format.ColumnMetaData, rows int64) err
 	if at < 0 || m.TotalCompressedSize < 0 || at > size || m.TotalCompressedSize > size-at || m.NumValues != rows {
 		return fmt.Errorf("%w: %d values of %d rows in bytes %d and %d more, of %d", errClaim, m.NumValues, rows, at, m.TotalCompressedSize, size)
 	}
-	w := window{r: r, at: at, end: at + m.TotalCompressedSize}
-	var protocol thrift.CompactProtocol
-	d := thrift.NewDecoder(protocol.NewReader(&w))
+	end := at + m.TotalCompressedSize
 	for left := rows; left > 0; {
-		var h format.PageHeader
-		if err := d.Decode(&h); err != nil {
+		h, n, err := header(r, at, end)
+		if err != nil {
 			return fmt.Errorf("read page header: %w", err)
 		}
+		at += int64(n)
 		values := int32(0)
 		switch {
 		case h.DataPageHeader.Valid:
@@ -53,47 +52,33 @@ func claims(r io.ReaderAt, size int64, m *format.ColumnMetaData, rows int64) err
 			}
 		}
 		if h.UncompressedPageSize < 0 || h.UncompressedPageSize > maxPage || values < 0 || values > maxPageRows || left < 0 ||
-			h.CompressedPageSize < 0 || int64(h.CompressedPageSize) > w.end-w.at {
+			h.CompressedPageSize < 0 || int64(h.CompressedPageSize) > end-at {
 			return fmt.Errorf("%w: %d values in %d bytes, packed %d", errClaim, values, h.UncompressedPageSize, h.CompressedPageSize)
 		}
-		w.skip(int64(h.CompressedPageSize))
+		at += int64(h.CompressedPageSize)
 	}
 	return nil
 }
 
-// window reads a stretch of a file in small pieces and knows where it is.
-type window struct {
-	r       io.ReaderAt
-	at, end int64
-	have    []byte // read ahead
-	buffer  [512]byte
-}
-
-func (w *window) Read(p []byte) (int, error) {
-	if len(w.have) == 0 {
-		n, err := w.r.ReadAt(w.buffer[:min(int64(len(w.buffer)), w.end-w.at)], w.at)
-		if n == 0 {
-			if err == nil {
-				err = io.EOF
-			}
-			return 0, err
+// header decodes the page header at a place of a file, and says how long it is. It
+// is decoded from memory, where an end is noticed: the decoder of streams goes on
+// after the end for as many numbers as a damaged list says to hold.
+func header(r io.ReaderAt, at, end int64) (h format.PageHeader, n int, err error) {
+	for size := int64(512); ; size = maxHeader {
+		b := make([]byte, min(size, end-at))
+		if _, err := r.ReadAt(b, at); err != nil && err != io.EOF {
+			return h, 0, err
 		}
-		w.have = w.buffer[:n]
+		var protocol thrift.CompactProtocol
+		in := protocol.NewReaderFromBytes(b)
+		h = format.PageHeader{}
+		err = thrift.NewDecoder(in).Decode(&h)
+		if err == nil || size == maxHeader || int64(len(b)) < size {
+			return h, in.BytesRead(), err
+		}
 	}
-	n := copy(p, w.have)
-	w.have = w.have[n:]
-	w.at += int64(n)
-	return n, nil
 }
 
-// ReadByte implements io.ByteReader.
-func (w *window) ReadByte() (byte, error) {
-	var b [1]byte
-	_, err := w.Read(b[:])
-	return b[0], err
-}
-
-func (w *window) skip(n int64) {
-	w.at += n
-	w.have = w.have[min(n, int64(len(w.have))):]
-}
+// maxHeader is more than the header of a page needs: it has the least and the
+// largest value of the page.
+const maxHeader = 64 << 10

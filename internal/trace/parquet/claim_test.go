@@ -3,6 +3,7 @@ package parquet
 import (
 	"bytes"
 	"errors"
+	"io"
 	"strings"
 	"testing"
 
@@ -73,5 +74,25 @@ func TestClaims(t *testing.T) {
 	m := format.ColumnMetaData{NumValues: 100, TotalCompressedSize: int64(len(file))}
 	if err := claims(bytes.NewReader(file), int64(len(file)), &m, 100); err == nil {
 		t.Error("40 rows have no page")
+	}
+}
+
+// A header with a list that says to hold two thousand million numbers ends with the
+// file, and soon: the limit of the whole package's tests is far below what it takes
+// to look for each.
+func TestALongListOfNothing(t *testing.T) {
+	const unknownMap, doubles = 0xfb, 0x77 // of the compact protocol
+	file := []byte{unknownMap, 0xff, 0xff, 0xff, 0xff, 0x07, doubles, 1, 2, 3}
+	m := format.ColumnMetaData{NumValues: 100, TotalCompressedSize: int64(len(file))}
+	if err := claims(bytes.NewReader(file), int64(len(file)), &m, 100); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Error(err)
+	}
+	// As long as it is there, the largest value of a page may be long.
+	long := data(100, 10, 10)
+	long.DataPageHeader.V.Statistics.MaxValue = bytes.Repeat([]byte("z"), 4000)
+	file = pages(t, long)
+	m.TotalCompressedSize = int64(len(file))
+	if err := claims(bytes.NewReader(file), int64(len(file)), &m, 100); err != nil {
+		t.Error(err)
 	}
 }
