@@ -12,6 +12,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/counter"
@@ -115,6 +116,66 @@ func open(t testing.TB, tasks ...counter.Target) (*Source, *bpf.Programs[blockio
 	return s, k
 }
 
+// hidden says how many of the requests that disks have completed since it was last
+// asked the kernel did not show to the programs of k at least. Under load it hides some
+// in a row (6.18 of a Firecracker guest, 62 of 100), and says so nowhere.
+func hidden(t testing.TB, k *bpf.Programs[blockioDone]) func() float64 {
+	t.Helper()
+	stats, err := ebpf.EnableStats(uint32(unix.BPF_STATS_RUN_TIME))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stats.Close() })
+	shown := map[*ebpf.Program]uint64{}
+	all := completed(t)
+	return func() float64 {
+		t.Helper()
+		now := completed(t)
+		requests := now - all
+		all = now
+		least := requests
+		for _, p := range k.Programs() {
+			s, err := p.Stats()
+			if err != nil {
+				t.Fatal(err)
+			}
+			least = min(least, s.RunCount-shown[p])
+			shown[p] = s.RunCount
+		}
+		if least < requests {
+			t.Logf("%d of %d requests were not shown to programs", requests-least, requests)
+		}
+		return float64(requests - least)
+	}
+}
+
+// completed is how many reads and writes the machine's disks have completed
+// (Documentation/block/stat.rst).
+func completed(t testing.TB) (n uint64) {
+	t.Helper()
+	disks, err := filepath.Glob("/sys/block/*/stat")
+	if err != nil || len(disks) == 0 {
+		t.Fatal("no disks", err)
+	}
+	for _, d := range disks {
+		text, err := os.ReadFile(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := strings.Fields(string(text))
+		reads, err := strconv.ParseUint(f[0], 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		writes, err := strconv.ParseUint(f[4], 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n += reads + writes
+	}
+	return n
+}
+
 // Requests are their tasks', by either hierarchy, by cgroups below, and not
 // another window's; what others do is nobody's.
 func TestRequestsByTask(t *testing.T) {
@@ -131,8 +192,9 @@ func TestRequestsByTask(t *testing.T) {
 		writer = bpftest.Task(t, h, sample.V1CPU, "writer")
 		targets = append(targets, writer)
 	}
-	s, _ := open(t, targets...)
+	s, k := open(t, targets...)
 	a, b, c, outside := start(t, reader.Dir), start(t, writer.Dir), start(t, inner.Dir), start(t, "")
+	unseen := hidden(t, k)
 	bpftest.Start(t, s)
 	a.Say("r", 200)
 	if writer.Key != reader.Key {
@@ -141,6 +203,7 @@ func TestRequestsByTask(t *testing.T) {
 	c.Say("r", 50)
 	outside.Say("r", 300)
 	all := bpftest.Stop(t, s)
+	missing := unseen()
 	check := func(name string, k sample.TaskKey, ops float64) {
 		t.Helper()
 		r, ok := all[k]
@@ -148,7 +211,7 @@ func TestRequestsByTask(t *testing.T) {
 		bytes := bpftest.Count(r, sample.IOBytes)
 		took := bpftest.Count(r, sample.IOTime)
 		// A file system writes a little of its own for a writer.
-		if !ok || n < ops || n > 1.1*ops || bytes < ops*block || bytes > 1.2*ops*block {
+		if !ok || n < ops-missing || n > 1.1*ops || bytes < (ops-missing)*block || bytes > 1.2*ops*block {
 			t.Errorf("%s: %v, %v requests of %v bytes, want %v", name, ok, n, bytes, ops)
 		}
 		if r.Cost <= 0 || r.Cost > 10 || math.Abs(r.Cost*n-took) > 1e-9*took || r.Reach.Len() != 1 {
@@ -166,15 +229,16 @@ func TestRequestsByTask(t *testing.T) {
 		t.Errorf("idle: %v, %+v", ok, r)
 	}
 	others := s.Others()
-	if n := bpftest.Count(others, sample.IOOps); n < 300 {
-		t.Errorf("others made %v requests, want at least 300", n)
+	if n := bpftest.Count(others, sample.IOOps); n < 300-missing {
+		t.Errorf("others made %v requests, want at least %v", n, 300-missing)
 	}
 
 	a.Say("r", 100) // in no window
+	unseen()
 	bpftest.Start(t, s)
 	a.Say("r", 30)
 	r, ok := s.Remove(reader.Key, 0)
-	if n := bpftest.Count(r, sample.IOOps); !ok || n != 30 {
+	if n := bpftest.Count(r, sample.IOOps); !ok || n > 30 || n < 30-unseen() {
 		t.Errorf("removed in an open window: %v, %+v", ok, r)
 	}
 	if all := bpftest.Stop(t, s); len(all) != len(targets)-1 {
