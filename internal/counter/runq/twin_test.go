@@ -113,7 +113,7 @@ type story struct{ runs, waits []span }
 // tell makes stretches of events. A kernel may hide switches from programs, such
 // as those away from certain threads; then a thread that was not seen to be
 // switched in has not been seen to end its wait either, and the wait is left out.
-func tell(events []twinEvent) (_ map[uint32]*story, hidden int) {
+func tell(events []twinEvent) (_ map[uint32]*story, hidden int, murky uint64) {
 	began := events[0].Ns
 	end := events[len(events)-1].Ns
 	stories := map[uint32]*story{}
@@ -148,6 +148,7 @@ func tell(events []twinEvent) (_ map[uint32]*story, hidden int) {
 				if r.Pid[1] != e.Pid[0] {
 					broken[e.Cpu] = e.Ns
 					hidden++
+					murky += e.Ns - r.Ns // in a part of that somebody else ran
 				}
 				s := at(e.Cpu)
 				s.runs = append(s.runs, span{from: r.Ns, to: e.Ns, cgroup: r.Cgroup[1], idle: r.Pid[1] == 0, lost: e.Lost - r.Lost})
@@ -190,7 +191,7 @@ func tell(events []twinEvent) (_ map[uint32]*story, hidden int) {
 		s := at(cpu)
 		s.runs = append(s.runs, span{from: r.Ns, to: end, cgroup: r.Cgroup[1], idle: r.Pid[1] == 0})
 	}
-	return stories, hidden
+	return stories, hidden, murky
 }
 
 func overlap(aFrom, aTo, bFrom, bTo uint64) float64 {
@@ -215,7 +216,8 @@ type truth struct {
 // in which the quota was out it is not known when: before anything else, for a
 // thread that runs out of quota; but if others of its own task ran meanwhile, at
 // any time, also outside the window. Then late takes that off each one that was
-// served and off their sum, and else off none, and off the sum what must be in it.
+// served and off their sum, and else off none, and off the sum what must be in it:
+// what was held neither outside the window nor while the CPU was idle.
 func judge(stories map[uint32]*story, owners map[uint64]sample.TaskKey, from, to uint64, late bool) truth {
 	x := truth{map[who]float64{}, map[sample.TaskKey]float64{}}
 	for _, s := range stories {
@@ -240,13 +242,16 @@ func judge(stories map[uint32]*story, owners map[uint64]sample.TaskKey, from, to
 				wFrom = max(wFrom, w.from+w.held)
 			}
 			mine := map[sample.TaskKey]float64{}
-			all := 0.0
+			all, idle := 0.0, 0.0
 			for _, r := range runs {
 				culprit := owners[r.cgroup]
+				d := overlap(wFrom, wTo, r.from, r.to)
+				if r.idle {
+					idle += d
+				}
 				if r.idle || culprit == victim {
 					continue
 				}
-				d := overlap(wFrom, wTo, r.from, r.to)
 				all += d
 				mine[culprit] += d * (1 - float64(r.lost)/float64(r.to-r.from))
 			}
@@ -258,8 +263,9 @@ func judge(stories map[uint32]*story, owners map[uint64]sample.TaskKey, from, to
 			}
 			if own {
 				held := float64(w.held)
-				if !late { // what can be outside the window
-					held = max(0, held-(float64(w.to-w.from)-overlap(w.from, w.to, from, to)))
+				if !late {
+					outside := float64(w.to-w.from) - overlap(w.from, w.to, from, to)
+					held = max(0, held-outside-idle)
 				}
 				all = max(0, all-held)
 			}
@@ -302,6 +308,7 @@ func against(t *testing.T, p *Program, r *recorder, length time.Duration, during
 		f.base, err = p.k.read(f.owner.Slot)
 		must(err)
 	}
+	lost := p.Lost()
 	longFrom := now()
 	must(p.k.begin())
 	shortFrom := now()
@@ -327,14 +334,22 @@ func against(t *testing.T, p *Program, r *recorder, length time.Duration, during
 	if missing > 0 {
 		quelltest.Skip(t, "raw-events", fmt.Errorf("%d of them had no room: the window is not judged", missing))
 	}
-	stories, hidden := tell(events)
+	stories, hidden, murky := tell(events)
 	if hidden > 0 {
-		t.Logf("%d switches were not shown to programs: what ended with them is not judged", hidden)
+		t.Logf("%d switches were not shown to programs: what ended with them is not judged, nor who ran for %v", hidden, time.Duration(murky))
 	}
 	least, most := judge(stories, owners, shortFrom, shortTo, true), judge(stories, owners, longFrom, longTo, false)
+	// A switch may be hidden from the programs and shown to the recorder. Waits that
+	// end with it are lost, and said to be.
+	if lost = p.Lost() - lost; lost > 0 {
+		t.Logf("%d waits were lost: what is missing is not judged", lost)
+	}
 	check := func(what string, ns, least, most float64) {
 		t.Helper()
-		slack := func(v float64) float64 { return max(0.03*v, 1e6) }
+		if lost > 0 {
+			least = 0
+		}
+		slack := func(v float64) float64 { return max(0.03*v, 1e6) + float64(murky) }
 		if ns < least-slack(least) || ns > most+slack(most) {
 			t.Errorf("%s: %.2f ms, the twin says %.2f to %.2f", what, ns/1e6, least/1e6, most/1e6)
 		} else if most > 5e6 {
@@ -411,7 +426,7 @@ func weighted(t testing.TB, name string, weight int) *group {
 // What is told of who was served is what a naive twin works out of the
 // scheduler's events.
 func TestServedAgainstTheTwin(t *testing.T) {
-	const length = time.Second
+	const length = 600 * time.Millisecond
 	type scene struct {
 		groups []*group
 		during func(context.Context)
@@ -556,7 +571,7 @@ func TestServedAgainstTheTwin(t *testing.T) {
 			quelltest.Need(t, quelltest.Root, quelltest.EBPF, quelltest.TwoCPUs)
 			s := tt.make(t)
 			r := recordEvents(t)
-			<-time.After(300 * time.Millisecond) // in which every thread shows itself
+			<-time.After(150 * time.Millisecond) // in which every thread shows itself
 			against(t, program(t, Options{}, s.groups...), r, length, s.during)
 		})
 	}
