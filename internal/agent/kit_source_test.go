@@ -1,7 +1,10 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/quell-dev/quell/internal/counter"
@@ -24,6 +27,7 @@ type source struct {
 	starting      func()                                // happens in Start
 	shared        []host.Device                         // by any two tasks
 	lost          uint64
+	accounts      bool // it tells who was served
 }
 
 type followed struct {
@@ -46,7 +50,7 @@ func (s *source) Lost() uint64    { return s.lost }
 func (s *source) Refused() uint64 { return 3 * s.lost }
 
 func (s *source) Unattributed() (time.Duration, bool) {
-	return time.Duration(s.lost) * time.Second / 2, s.lost > 0
+	return time.Duration(s.lost) * time.Second / 2, s.lost > 0 || s.accounts
 }
 
 func (s *source) Shared(a, b sample.TaskKey) []host.Device {
@@ -112,7 +116,9 @@ func (s *source) Stop(cpu counter.CPUTime, yield func(sample.TaskKey, counter.Re
 		return errors.New("stopped without a start")
 	}
 	s.open, s.on = false, s.linger
-	for k, f := range s.targets {
+	// In one order, so that a story whose costs follow each other is always the same.
+	for _, k := range slices.SortedFunc(maps.Keys(s.targets), func(a, b sample.TaskKey) int { return cmp.Compare(a.Inode, b.Inode) }) {
+		f := s.targets[k]
 		if _, ok := cpu(k); ok && f.counting {
 			yield(k, s.reading(f))
 		}

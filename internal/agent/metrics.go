@@ -2,8 +2,8 @@ package agent
 
 import (
 	"context"
-	"time"
 
+	"github.com/quell-dev/quell/internal/counter"
 	"github.com/quell-dev/quell/internal/plan"
 	"github.com/quell-dev/quell/internal/sample"
 )
@@ -154,7 +154,7 @@ func tickMetrics() []metric {
 		{"quell_signal_unattributed_seconds_total", "Seconds that tasks waited for others, of which it is not known who was served meanwhile (runq).", count, []string{"signal"},
 			func(a *Agent, e *exposition) {
 				for _, s := range a.Sources {
-					if u, ok := s.(interface{ Unattributed() (time.Duration, bool) }); ok {
+					if u, ok := s.(counter.Accounting); ok {
 						if d, counted := u.Unattributed(); counted {
 							e.add(d.Seconds(), string(s.Signal()))
 						}
@@ -164,7 +164,7 @@ func tickMetrics() []metric {
 		{"quell_signal_refused_pairs_total", "Times that somebody was served while a task waited, and there was no room to note the pair (runq).", count, []string{"signal"},
 			func(a *Agent, e *exposition) {
 				for _, s := range a.Sources {
-					if r, ok := s.(interface{ Refused() uint64 }); ok {
+					if r, ok := s.(counter.Accounting); ok {
 						e.add(float64(r.Refused()), string(s.Signal()))
 					}
 				}

@@ -22,9 +22,11 @@ func story(t *testing.T, sig sample.Signal, rule string) (samples []sample.Sampl
 	r.add("/batch/steady-1", 0.3)
 	n := 0
 	noise := func() float64 { n++; return 1 + 0.02*float64(n*7%5) }
-	cost := func() float64 { return least(sig) * (1 + 4*max(0, loud.rate()-0.1)) * noise() }
+	// Costs are what a sample keeps of them, so that both sides reckon with the same.
+	kept := func(cost float64) float64 { return float64(float32(cost)) }
+	cost := func() float64 { return kept(least(sig) * (1 + 4*max(0, loud.rate()-0.1)) * noise()) }
 	r.add("/web/1", 0.5).cost = cost
-	r.add("/web/2", 0.4).cost = func() float64 { return least(sig) * noise() }
+	r.add("/web/2", 0.4).cost = func() float64 { return kept(least(sig) * noise()) }
 	r.source = r.machine.source(sig.Name)
 	r.source.change = func(path string, c *counter.Reading) {
 		// Operations follow CPU usage, so that they are the pressure of io and net.
@@ -80,12 +82,12 @@ func story(t *testing.T, sig sample.Signal, rule string) (samples []sample.Sampl
 // least is a cost that is sane for the signal.
 func least(sig sample.Signal) float64 { return max(2*sig.Min, min(sig.Max/1e3, 0.01), sig.EffectAbs) }
 
-// told is what an incident found, in words; numbers as far as a trace keeps them.
+// told is what an incident found, in words; numbers almost to the last bit.
 func told(all []incident.Record) string {
 	var b strings.Builder
 	for i := range all {
 		inc := &all[i]
-		fmt.Fprintf(&b, "%s %s of %s: %s %s, %d of %d bad, cost %.4g over %.4g, accused %v\n", inc.Opened.Time().Format("15:04:05"), inc.Signal, inc.Victim.Name,
+		fmt.Fprintf(&b, "%s %s of %s: %s %s, %d of %d bad, cost %.12g over %.12g, accused %v\n", inc.Opened.Time().Format("15:04:05"), inc.Signal, inc.Victim.Name,
 			inc.Kind, inc.Change, inc.Bad, inc.Pairs, inc.Cost, inc.Threshold, inc.Accused != 0)
 		var rest []string
 		for k, s := range inc.Suspects {

@@ -99,9 +99,7 @@ func (a *Agent) takeSeats() {
 	for i, s := range a.Sources {
 		sig := s.Signal()
 		claims[i] = claims[i][:0]
-		// What is not a matter of CPUs only the source knows of a suspect too.
-		known, ok := sample.LookupSignal(sig)
-		all := ok && !sig.OfMachine() && !known.Domain.OfCPUs()
+		all := ofSuspects(s)
 		for _, t := range a.roster.order {
 			if (all || t.judges(sig)) && !t.seats[i].never {
 				claims[i] = append(claims[i], t)
@@ -131,6 +129,21 @@ func (a *Agent) takeSeats() {
 		a.seatings = append(a.seatings, a.seatSource(i, claims[i], seats))
 	}
 	a.degrade("file descriptors", b.shortage(need, each, a.Sources, a.seatings))
+}
+
+// ofSuspects reports whether a source is to follow tasks that its signal does not
+// judge: only it knows whom they share its resource with, or whom it serves.
+func ofSuspects(s counter.Source) bool {
+	sig, ok := sample.LookupSignal(s.Signal())
+	if !ok || sig.Name.OfMachine() {
+		return false
+	}
+	if accounts, is := s.(counter.Accounting); is {
+		if _, ok := accounts.Unattributed(); ok {
+			return true
+		}
+	}
+	return !sig.Domain.OfCPUs()
 }
 
 // shortage says what descriptors lack and what to do about it.

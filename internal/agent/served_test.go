@@ -15,11 +15,17 @@ import (
 
 // Who was served while a task waited reaches the trace by name and detection by
 // key, each with what its weight entitles it to; also one that ended in the
-// window, and what ran outside any task.
+// window, one that the signal does not judge, and what ran outside any task.
 func TestWhoWasServedIsNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=advise", "signals=runq")
 		r.source = r.machine.source(sample.RunQ)
+		r.source.accounts = true
+		for i := range r.config.Rules {
+			if r.config.Rules[i].Class == sample.BestEffort {
+				r.config.Rules[i].Signals = []string{"cpi"}
+			}
+		}
 		r.weights = weights{"/web": 100, "/web/1": 100, "/batch": 300, "/batch/a-1": 100, "/batch/b-1": 200, "/left": 50}
 		web := r.add("/web/1", 0.5)
 		web.cost = func() float64 { return 0.1 }

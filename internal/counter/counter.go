@@ -95,3 +95,14 @@ type Bounded interface {
 	// Most is how many tasks can be followed apart from that, 0 for any number.
 	Most() int
 }
+
+// Accounting is a Source that tells who was served while tasks waited (Reading.Served).
+// It has to follow those too whose cost nobody asks for: what it does not follow is
+// outside any task to it.
+type Accounting interface {
+	// Unattributed sums, since the source was made, the waits of which it is not known
+	// who was served. It is not ok where the kernel does not allow to tell that at all.
+	Unattributed() (_ time.Duration, ok bool)
+	// Refused counts, since then, how often there was no room to note who was served.
+	Refused() uint64
+}
