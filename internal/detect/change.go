@@ -115,8 +115,12 @@ func (d *Detector) change(s *series, victim int) Change {
 	}
 	// Somebody who moved may be the one although the correlation is too low to
 	// accuse, as it is wherever the cost is less than 1.5 times the threshold.
-	// Of somebody whom quell held down it is not known what would have been.
+	// Of somebody whom quell held down it is not known what would have been, but for
+	// those of whom the hold has shown that it was not them.
 	for i := range s.tasks {
+		if d.params.Switches.Evidence && d.denied(s, victim, i) {
+			continue
+		}
 		if i != victim && s.tasks[i].used && d.unable(s, victim, i) == "" && (d.moved(s, victim, i, likely) || d.wasHeld(i)) {
 			return ""
 		}

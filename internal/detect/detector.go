@@ -168,7 +168,10 @@ func (d *Detector) take(s *series, row *row, slot int, at sample.Millis, r *Read
 	if t.spec != *r.Spec {
 		t.spec = *r.Spec
 	}
-	t.limit = d.params.threshold(&s.signal, r.Spec.Mean, r.Spec.StdDev)
+	t.limit, t.mild = d.params.threshold(&s.signal, r.Spec.Mean, r.Spec.StdDev), false
+	if d.params.Switches.Evidence && s.signal.PerWork {
+		t.limit, t.mild = t.level.take(r.Cost, r.Spec.Mean, r.Spec.StdDev, t.limit)
+	}
 	v.Judged, v.Limit, v.Outlier = true, t.limit, r.Cost > t.limit
 	cause := d.cause(&s.signal, r, t.limit)
 	row.cause[slot] = cause

@@ -124,6 +124,9 @@ func (d *Detector) compare(s *series, victim int, f *Finding, tried bool) (goodS
 		f.Cost = (sum[bad] + sum[well]) / (n[bad] + n[well])
 	case n[under] > 0:
 		f.Cost = sum[under] / n[under]
+		if s.tasks[victim].mild { // what is left of it under a hold is no anomaly of its own
+			f.Bad = 0
+		}
 	}
 	newest := s.rows[len(s.rows)-1].at
 	window := s.within(newest.Add(-d.params.Window), newest)
@@ -233,7 +236,11 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 				c.grounds.Level, c.grounds.Why = min(c.grounds.Level, Possible), "holding it down did not help"
 			}
 			clears = c.grounds.Level >= Likely
-			c.try = !denied && (c.grounds.Level == Likely || c.grounds.Probability >= triedFrom) && c.grounds.Level < Proven && c.excluded == "" && mayHold(&s.tasks[i].task) &&
+			tried := triedFrom
+			if s.tasks[victim].mild {
+				tried = triedMild
+			}
+			c.try = !denied && (c.grounds.Level == Likely || c.grounds.Probability >= tried) && c.grounds.Level < Proven && c.excluded == "" && mayHold(&s.tasks[i].task) &&
 				d.pressed(victim, i) >= d.leastPressure(s)
 		} else if c.grounds.Method = ByFormula; clears {
 			c.grounds.Level = Likely
@@ -294,9 +301,9 @@ func (d *Detector) weighing(slot int) *Weighed {
 	return &d.weighed[i]
 }
 
-// relief is the least part of what the victim costs more than usual that must go
+// Relief is the least part of what the victim costs more than usual that must go
 // while one of those who do it is held down.
-const relief = 1.0 / 6
+const Relief = 1.0 / 6
 
 // denied reports whether holding a suspect down, in the rows, did not help: the
 // victim's cost under it, without the first interval of each hold, beside its cost in
@@ -319,7 +326,7 @@ func (d *Detector) denied(s *series, victim, suspect int) bool {
 		return false
 	}
 	bad, under := sum[0]/n[0], sum[1]/n[1]
-	return bad-under < relief*(bad-s.tasks[victim].spec.Mean)
+	return bad-under < Relief*(bad-s.tasks[victim].spec.Mean)
 }
 
 // fallBack accuses the biggest user that may be held (Params.Fallback).

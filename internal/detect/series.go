@@ -28,6 +28,8 @@ type track struct {
 	flags sample.Flags // of its newest reading
 	spec  spec.Spec
 	limit float64
+	level level  // of what is judged
+	mild  bool   // limit is lower than usual, for its level
 	bad   []mark // of the last OutlierWindow
 	used  bool
 	// asked is when a trial of suspect was asked for on its behalf, if nobody has
@@ -144,7 +146,8 @@ func (s *series) sinceTrial(slot int, asked sample.Millis, soon time.Duration) (
 
 // reset forgets how a task fared so far, not what it used.
 func (s *series) reset(slot int) {
-	s.tasks[slot].bad, s.tasks[slot].asked, s.tasks[slot].accounts = s.tasks[slot].bad[:0], 0, accounts{}
+	t := &s.tasks[slot]
+	t.bad, t.asked, t.accounts, t.level = t.bad[:0], 0, accounts{}, level{}
 	for _, r := range s.rows {
 		if r.cause[slot].judged() || r.cause[slot] == early {
 			r.cause[slot] = absent

@@ -45,6 +45,8 @@ type Weighed struct {
 	// Excess is the logarithm of the victim's mean cost in the newest bad intervals
 	// over its threshold.
 	Excess float64
+	// Mild says that the victim is only mildly worse, for long.
+	Mild bool
 }
 
 // score ranks suspects: by the correlation, made even in its errors (Fisher), and a
@@ -71,11 +73,15 @@ var (
 	coefficients = [...]float64{1.790, 2.526, 1.958, 1.115, 1.479, -0.516, 1.976, 0.474, -0.194, -0.533, 0.849}
 )
 
-// The probabilities from which on a suspect is possible, worth a trial, and likely.
+// The probabilities from which on a suspect is possible, worth a trial, and likely;
+// the latter two are higher where the victim is only mildly worse (level), since a
+// task's own ups and downs look like that.
 const (
 	possibleFrom = 0.3
 	triedFrom    = 0.5
+	triedMild    = 0.8
 	likelyFrom   = 0.9
+	likelyMild   = 0.97
 )
 
 // unlike is how much two scores must differ to tell two suspects apart.
@@ -108,8 +114,12 @@ func (w *Weighed) Probability() float64 {
 // grounds says what statistics say of a suspect.
 func (w *Weighed) grounds() Grounds {
 	g := Grounds{Method: ByStatistics, Probability: w.Probability()}
+	likely := likelyFrom
+	if w.Mild {
+		likely = likelyMild
+	}
 	switch {
-	case g.Probability >= likelyFrom:
+	case g.Probability >= likely:
 		g.Level = Likely
 	case g.Probability >= possibleFrom:
 		g.Level = Possible
@@ -134,6 +144,7 @@ type scales struct {
 	y, weight  []float64 // the victim's log cost over its threshold; intervals
 	good, now  []bool    // under the threshold; among the newest bad ones
 	x, own     []float64 // a suspect's work, and its own cost where that was counted
+	part       []float64 // weight, 0 where the suspect did something else than now
 	whole      int       // where the blocks end and the rows begin
 	sums, step []float64
 	out        []Weighed
@@ -191,7 +202,7 @@ func (d *Detector) statistics(s *series, victim int) []Weighed {
 		if i == victim || !k.used || d.unable(s, victim, i) != "" || !t.gather(s, victim, i) {
 			continue
 		}
-		w := Weighed{slot: i, Task: k.task, Excess: excess, Bouts: bouts, Bad: nbad}
+		w := Weighed{slot: i, Mild: s.tasks[victim].mild, Task: k.task, Excess: excess, Bouts: bouts, Bad: nbad}
 		rise, changed := t.weigh(&w)
 		if !changed {
 			continue
@@ -291,7 +302,9 @@ func (t *scales) gather(s *series, victim, slot int) bool {
 	if !did {
 		return false
 	}
+	t.part = append(t.part[:0], t.weight...)
 	if s.signal.PerWork && n > 0 {
+		t.leaveOut()
 		for i, c := range t.own {
 			if c > 0 {
 				t.x[i] *= sum / n / c
@@ -301,12 +314,38 @@ func (t *scales) gather(s *series, victim, slot int) bool {
 	return true
 }
 
+// another is by how much, as a ratio, a suspect's own cost differs when it does
+// something else. Of several programs of one task, such as a stressor's, some hurt
+// and some do not; on the recordings of design 0009 1.5 and 1.75 find the right one
+// first, 2.5 tells none apart.
+const another = 1.75
+
+// leaveOut gives no weight to intervals in which a suspect did much, at another cost
+// than in the newest bad ones: that was other work, and says nothing of this.
+func (t *scales) leaveOut() {
+	var cost, did, n float64
+	for i, c := range t.own {
+		if t.now[i] && c > 0 {
+			cost, did, n = cost+c, did+t.x[i], n+1
+		}
+	}
+	if n == 0 {
+		return
+	}
+	cost, did = cost/n, did/n
+	for i, c := range t.own {
+		if c > 0 && t.x[i] > did/2 && (c > cost*another || c*another < cost) {
+			t.part[i] = 0
+		}
+	}
+}
+
 // weigh compares a suspect's course with the victim's. It returns how much more work
 // it did in the newest bad intervals than in good ones; false if it did the same always.
 func (t *scales) weigh(w *Weighed) (rise float64, changed bool) {
 	var n, mx, my, gx, gn, bx, bn float64
 	for i, x := range t.x {
-		k := t.weight[i]
+		k := t.part[i]
 		n, mx, my = n+k, mx+k*x, my+k*t.y[i]
 		if t.good[i] {
 			gx, gn = gx+k*x, gn+k
@@ -315,14 +354,17 @@ func (t *scales) weigh(w *Weighed) (rise float64, changed bool) {
 			bx, bn = bx+x, bn+1
 		}
 	}
+	if gn == 0 || bn == 0 {
+		return 0, false // it is always at something else when the victim is well
+	}
 	mx, my, gx, bx = mx/n, my/n, gx/gn, bx/bn
 	var xx, yy, xy, lagx, lagy float64
 	for i, x := range t.x {
-		k, dx, dy := t.weight[i], x-mx, t.y[i]-my
+		k, dx, dy := t.part[i], x-mx, t.y[i]-my
 		xx, yy, xy = xx+k*dx*dx, yy+k*dy*dy, xy+k*dx*dy
 		if i > 0 {
-			lagx += math.Sqrt(k*t.weight[i-1]) * dx * (t.x[i-1] - mx)
-			lagy += math.Sqrt(k*t.weight[i-1]) * dy * (t.y[i-1] - my)
+			lagx += math.Sqrt(k*t.part[i-1]) * dx * (t.x[i-1] - mx)
+			lagy += math.Sqrt(k*t.part[i-1]) * dy * (t.y[i-1] - my)
 		}
 	}
 	if !(xx > n*sameness*sameness*mx*mx) || yy <= 0 {

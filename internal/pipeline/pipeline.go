@@ -16,7 +16,8 @@ type Config struct {
 	Machine string
 	Detect  detect.Params
 	// Policy says how to act. Where levels say how sure a finding is (switch
-	// Evidence), only who is proven is capped without a trial (plan.Policy.CapAt).
+	// Evidence), only who is proven is capped without a trial (plan.Policy.CapAt), and a cap that
+	// helped took at least detect.Relief of the excess (plan.Policy.Relief).
 	Policy plan.Policy
 	// History learns what jobs cost; nil: nothing is learnt, and each Subject has
 	// the Spec that its host gave it.
@@ -43,7 +44,7 @@ type Pipeline struct {
 // New returns a Pipeline that has seen nothing.
 func New(c Config) *Pipeline {
 	if c.Detect.Switches.Evidence {
-		c.Policy.CapAt = detect.Proven
+		c.Policy.CapAt, c.Policy.Relief = detect.Proven, detect.Relief
 	}
 	p := &Pipeline{config: c, detector: detect.New(c.Detect), planner: plan.New(c.Machine, c.Detect.Rule, c.Policy),
 		intervals: map[sample.SignalName]*Interval{}}

@@ -431,7 +431,8 @@ func (p *Planner) lift(now sample.Millis, id, why string, outcome Outcome) {
 }
 
 // finish ends the cap's round and judges it (CPI², section 7.2): by whether
-// the victim's cost moved by more than one σ of its spec.
+// the victim's cost moved by more than one σ of its spec, and where the policy asks
+// for it (Policy.Relief), fell by enough of what it was over its mean.
 func (p *Planner) finish(now sample.Millis, c *CapState, outcome Outcome) {
 	r := c.round
 	if r == nil || r.Ended != 0 {
@@ -440,12 +441,13 @@ func (p *Planner) finish(now sample.Millis, c *CapState, outcome Outcome) {
 	r.Ended = now
 	c.incident.unrest = max(c.incident.unrest, now)
 	sd := c.incident.SpecStdDev
+	enough := max(sd, p.policy.Relief*(r.CostBefore-c.incident.SpecMean))
 	switch fell := r.CostBefore - r.CostUnder; {
 	case outcome != "":
 		r.Outcome = outcome
 	case r.Samples == 0:
 		r.Outcome = NotMeasured
-	case fell > sd:
+	case fell > enough:
 		r.Outcome = TruePositive
 	case -fell > sd:
 		r.Outcome = FalsePositive

@@ -53,6 +53,10 @@ type Policy struct {
 	// default is the paper's, which caps whom its correlation names; where levels
 	// say how sure they are, pipeline.New asks for Proven.
 	CapAt detect.Level
+	// Relief is the share of what the victim costs more than usual that must go under a
+	// cap that helped; 0, as in the paper: one σ is enough. pipeline.New asks for
+	// detect.Relief where detection does.
+	Relief float64
 	// MaxCaps is how many caps may be in force on the machine at once.
 	MaxCaps int
 	// Trial is how long a suspect is held to find out whether it is the one,

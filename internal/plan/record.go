@@ -98,8 +98,9 @@ func (inc *incident) keep(now sample.Millis, f *detect.Finding) {
 	a.settle(inc)
 	a.Reason = reason(&inc.Incident, a, f.Trial)
 	inc.latest = a
-	// After a cap, what names nobody explains nothing away.
-	if inc.best == nil || a.stronger(inc.best) && (len(inc.rounds) == 0 || a.Kind == detect.Neighbour) {
+	// After a cap that may have helped, what names nobody explains nothing away.
+	vain := !slices.ContainsFunc(inc.rounds, func(r *round) bool { return !r.vain() })
+	if inc.best == nil || a.stronger(inc.best) && (vain || a.Kind == detect.Neighbour) {
 		inc.best = a
 	}
 	for i := range a.Suspects[:a.Antagonists] {

@@ -41,10 +41,7 @@ type tally struct {
 }
 
 func (t *tally) add(r *Result, s *Score) {
-	add := func(to *Share, of Share) { *to = shareOf(to.K+of.K, to.N+of.N) }
-	add(&t.precision, s.Precision)
-	add(&t.recall, s.Recall)
-	add(&t.top1, s.Top1)
+	t.precision, t.recall, t.top1 = t.precision.Plus(s.Precision), t.recall.Plus(s.Recall), t.top1.Plus(s.Top1)
 	t.outliers, t.anomalies = t.outliers+r.Outliers, t.anomalies+r.Anomalies
 }
 

@@ -60,8 +60,8 @@ func TestMemoryIsBounded(t *testing.T) {
 		runtime.KeepAlive(p)
 		return m.HeapAlloc
 	}
-	held(20_000)
-	if short, long := held(20_000), held(100_000); float64(long) > 1.2*float64(short) {
-		t.Errorf("%d bytes after 20,000 minutes, %d after 100,000", short, long)
+	held(5_000)
+	if short, long := held(5_000), held(25_000); float64(long) > 1.2*float64(short) {
+		t.Errorf("%d bytes after 5,000 minutes, %d after 25,000", short, long)
 	}
 }

@@ -2,6 +2,7 @@ package replay
 
 import (
 	"context"
+	"io"
 	"path/filepath"
 	"testing"
 	"time"
@@ -55,24 +56,50 @@ func open(t *testing.T, file string) *recording.Recording {
 	return r
 }
 
-func play(t *testing.T, file string, o Options, whole bool) *Result {
+// kept is a recording in memory, which is played more than once.
+type kept struct{ all, left []sample.Sample }
+
+// keep reads a recording.
+func keep(t *testing.T, file string) *kept {
+	t.Helper()
+	k := &kept{}
+	r := open(t, file)
+	var s sample.Sample
+	for r.Read(&s) == nil {
+		k.all = append(k.all, s)
+	}
+	if rep := r.Report(); rep.Bad != 0 || rep.Rows == 0 {
+		t.Errorf("%s: %+v", file, rep)
+	}
+	return k
+}
+
+// Next implements Source.
+func (k *kept) Next() (some []sample.Sample, err error) {
+	if len(k.left) == 0 {
+		return nil, io.EOF
+	}
+	n := min(batch, len(k.left))
+	some, k.left = k.left[:n], k.left[n:]
+	return some, nil
+}
+
+func play(t *testing.T, k *kept, o Options, whole bool) *Result {
 	t.Helper()
 	if whole {
 		l := NewLearner(&o)
-		r := open(t, file)
-		var s sample.Sample
-		for r.Read(&s) == nil {
-			l.Add(&s)
+		for i := range k.all {
+			l.Add(&k.all[i])
 		}
 		o.Specs = l.Specs(o.Spec.MinSamples)
 	}
-	r := open(t, file)
-	result, err := Run(context.Background(), r, o, 2)
+	k.left = k.all
+	result, err := Run(context.Background(), k, o, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if rep := r.Report(); rep.Bad != 0 || result.Late != 0 || rep.Rows == 0 {
-		t.Errorf("%s: %+v, %d late", file, rep, result.Late)
+	if result.Late != 0 {
+		t.Errorf("%d late", result.Late)
 	}
 	return result
 }
@@ -96,8 +123,9 @@ func TestRecordings(t *testing.T) {
 		{"rezolus_sglang_gemma3.csv.gz", time.Second, 1831, 53, 2, 0},
 		{"rezolus_vllm_gemma3.csv.gz", time.Second, 1821, 59, 0, 0},
 	} {
+		k := keep(t, c.file)
 		for _, rule := range []detect.Rule{detect.CPI2, detect.Quell, detect.Evident} {
-			r := play(t, c.file, plain(t, rule, c.step), true)
+			r := play(t, k, plain(t, rule, c.step), true)
 			if len(r.Accusations) != 0 {
 				t.Errorf("%s, %s: %+v", c.file, rule, r.Accusations)
 			}
@@ -118,7 +146,7 @@ func TestRecordings(t *testing.T) {
 			if rule == detect.CPI2 {
 				want = c.learning
 			}
-			if r := play(t, c.file, o, false); len(r.Accusations) != want {
+			if r := play(t, k, o, false); len(r.Accusations) != want {
 				t.Errorf("%s, %s, as an agent learns: %+v", c.file, rule, r.Accusations)
 			}
 		}

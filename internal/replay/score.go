@@ -20,6 +20,9 @@ type Share struct {
 // Value is the share; NaN of nothing.
 func (s Share) Value() float64 { return float64(s.K) / float64(s.N) }
 
+// Plus is the share of both together.
+func (s Share) Plus(o Share) Share { return shareOf(s.K+o.K, s.N+o.N) }
+
 func shareOf(k, n int) Share {
 	low, high := stat.ShareBetween(k, n)
 	return Share{k, n, low, high}
