@@ -20,7 +20,7 @@ S3VERSION = v1.8.0
 S3BIN     = $(HOME)/.cache/quell/versitygw-$(S3VERSION)
 export PATH := $(S3BIN):$(PATH)
 
-.PHONY: help test-cluster demo cluster demo-figures fault cluster-fault churn scale test test-deps test-s3 test-guests disk-figures test-xen test-browser test-spark soak-gate fuzz-api cluster-specs bench bench-agent lab-smoke lab-fault lab-load quality fuzz lint build generate clean bin/quell bin/quell-agent bin/quell-server
+.PHONY: help test-cluster demo cluster demo-figures corpus fault cluster-fault churn scale test test-deps test-s3 test-guests disk-figures test-xen test-browser test-spark soak-gate fuzz-api cluster-specs bench bench-agent lab-smoke lab-fault lab-load quality fuzz lint build generate clean bin/quell bin/quell-agent bin/quell-server
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -62,7 +62,7 @@ fault: bin/quell-agent ## kill -9 at 1,000 points and see that every limit comes
 # disturb each other: they go one at a time, after all others. Not so those of
 # BESIDE: they need a tool, root or cgroups, and nothing in them hangs on how fast.
 BESIDE = $(addprefix internal/,agent archtest atomicfile bench bus counter/blockio counter/uprobe egress enforce enforce/fault guest host \
-	lab/audit lab/env lab/fault lab/network lab/remote) cmd/quell
+	lab/audit lab/env lab/fault lab/network lab/remote) cmd/quell cmd/quell-agent
 ALONE  = $(filter-out $(BESIDE:%=$(shell go list -m)/%),$(shell go list $(PKGS) | grep -Fx "$$(grep -lr --include='*_test.go' 'quelltest[.]Need' cmd internal | xargs -n1 dirname | sort -u | sed "s,^,$$(go list -m)/,")"))
 OTHERS = $(filter-out $(ALONE),$(shell go list $(PKGS)))
 
@@ -138,9 +138,13 @@ lab-fault: bin/quell ## kill -9 of a study at 50 moments, and what may happen in
 lab-load: ## how exactly a load is held, beside stress-ng and others (root, 7 minutes of a quiet CPU)
 	go run ./internal/lab/load/compare
 
-quality: ## how often each rule is right over the simulator's scenarios (docs/rules.md; a quarter of an hour, QUALITY='-seeds 3' for less)
+quality: ## how often each rule is right over the recorded corpus, then over the simulator's scenarios (docs/rules.md; a quarter of an hour, QUALITY='-seeds 3' for less)
+	go run ./internal/quality/corpus -score
 	go run ./internal/quality/table $(QUALITY)
 	$(if $(QUALITY),,go run ./internal/quality/table -rules evidence -seed 5001 -seeds 1 -days 30000)
+
+corpus: bin/quell-agent ## record real programs that hurt each other, 20 scenes of 5 minutes; goes on where it was interrupted (root; docs/corpus.md)
+	go run ./internal/quality/corpus $(CORPUS)
 
 fuzz: ## every fuzz target for FUZZTIME each
 	@status=0; for dir in $$(grep -rl --include='*_test.go' '^func Fuzz' cmd internal 2>/dev/null | xargs -r -n1 dirname | sort -u); do \

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// shape is how an antagonist comes and goes in a stage.
+type shape string
+
+const (
+	arrives shape = "arrives" // it begins, stays, and is gone
+	bursts  shape = "bursts"  // the same task is busy three times, with pauses
+	ramp    shape = "ramp"    // its weight grows from a twentieth of the usual one to that
+	group   shape = "group"   // two begin together
+	phase   shape = "phase"   // nobody: a victim's pieces of work become twice as large
+	quiet   shape = "quiet"   // nobody, and nothing
+)
+
+// stage is a stretch of a scene and the quiet stretch after it.
+type stage struct {
+	shape       shape
+	antagonists []*program // two of a group, none of a phase or a quiet one
+	victim      int        // whose phase it is
+}
+
+// scene is a machine with victims and innocents for some minutes.
+type scene struct {
+	name      string
+	half      half
+	victims   []*program
+	innocents []*program
+	// float lets all run on every CPU. Else victims and antagonists share one, and
+	// innocents have both.
+	float  bool
+	stages []stage
+}
+
+// Lengths of a scene, in sampling intervals.
+const (
+	interval = time.Second
+	learning = 40 // before the first stage: specs need samples
+	busy     = 16 // a stage
+	calm     = 14 // after it
+	burst    = 8  // one of three in a stage of bursts, and the pause after it
+	settling = 1  // of a stage or a calm stretch, not counted: programs start and end
+)
+
+// length is how long a stage lasts, without the calm after it.
+func (s *stage) length() int {
+	if s.shape == bursts {
+		return 3*burst + 2*burst
+	}
+	return busy
+}
+
+func (s *scene) length() int {
+	n := learning
+	for i := range s.stages {
+		n += s.stages[i].length() + calm
+	}
+	return n
+}
+
+// of returns the programs of a half.
+func of(all []program, h half) (some []*program) {
+	for i := range all {
+		if all[i].half == h {
+			some = append(some, &all[i])
+		}
+	}
+	return some
+}
+
+// scenes returns n scenes of a half, the same every time: every victim is in as many
+// as the others, and every antagonist too, or in one more. One in five has no
+// antagonist.
+func scenes(h half, n int) []scene {
+	const stages = 8
+	var all []scene
+	vs, as, is := of(victims(), h), of(antagonists(), h), of(innocents(), h)
+	seed := fnv.New64a()
+	fmt.Fprint(seed, h)
+	r := rand.New(rand.NewPCG(seed.Sum64(), 1))
+	var left []*program // antagonists that are to come
+	next := func(not *program) *program {
+		for {
+			if len(left) == 0 {
+				left = slices.Clone(as)
+				r.Shuffle(len(left), func(i, j int) { left[i], left[j] = left[j], left[i] })
+			}
+			a := left[0]
+			left = left[1:]
+			if a != not {
+				return a
+			}
+		}
+	}
+	for i := range n {
+		s := scene{name: fmt.Sprintf("%s-%02d", h, i+1), half: h, float: i%2 == 1}
+		for k := range 2 {
+			s.victims = append(s.victims, vs[(i+k*(1+i/len(vs)))%len(vs)])
+		}
+		if s.victims[0] == s.victims[1] {
+			s.victims[1] = vs[(i+1)%len(vs)]
+		}
+		for _, k := range r.Perm(len(is))[:2+i%2] {
+			s.innocents = append(s.innocents, is[k])
+		}
+		for range stages {
+			one := stage{shape: arrives}
+			switch k := r.IntN(20); {
+			case i%5 == 4 && k < 10:
+				one.shape = quiet
+			case i%5 == 4:
+				one.shape = phase
+			case k < 10:
+			case k < 12:
+				one.shape = bursts
+			case k < 15:
+				one.shape = ramp
+			case k < 18:
+				one.shape = group
+			default:
+				one.shape = phase
+			}
+			if one.shape == phase {
+				if one.victim = slices.IndexFunc(s.victims, func(p *program) bool { return p.phases }); one.victim < 0 {
+					one.shape, one.victim = quiet, 0
+				}
+			}
+			if one.shape != phase && one.shape != quiet {
+				one.antagonists = append(one.antagonists, next(nil))
+			}
+			if one.shape == group {
+				one.antagonists = append(one.antagonists, next(one.antagonists[0]))
+			}
+			s.stages = append(s.stages, one)
+		}
+		all = append(all, s)
+	}
+	return all
+}

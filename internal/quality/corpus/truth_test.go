@@ -1,0 +1,121 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/sample"
+)
+
+func TestMain(m *testing.M) { quelltest.Main(m) }
+
+// A victim's own rate of work says whether it was hurt, and by how much is enough.
+func TestJudge(t *testing.T) {
+	const length = 10 * time.Second
+	x := []antagonist{{"/x", "cpu"}}
+	for _, tt := range []struct {
+		name  string
+		rates [3]float64 // before, in the stretch, after: pieces a second
+		whose []antagonist
+		phase string
+		// labels and stretches of which nothing is known
+		labels, unknown int
+	}{
+		{"hurt", [3]float64{100, 60, 100}, x, "", 1, 0},
+		{"hurt by two", [3]float64{100, 60, 100}, []antagonist{{"/x", "cpu"}, {"/y", "cpu"}}, "", 2, 0},
+		{"not hurt", [3]float64{100, 98, 100}, x, "", 0, 0},
+		{"hurt a little", [3]float64{100, 93, 100}, x, "", 0, 1},
+		{"less than before only, since it was more then", [3]float64{100, 85, 90}, x, "", 0, 1},
+		{"nobody there", [3]float64{100, 100, 100}, nil, "", 0, 0},
+		{"nobody there and less work", [3]float64{100, 80, 100}, nil, "", 0, 1},
+		{"its own doing", [3]float64{100, 50, 100}, nil, "/v", 0, 0},
+		{"another's phase", [3]float64{100, 80, 100}, nil, "/w", 0, 1},
+		{"nothing to compare with", [3]float64{100, 50, 0}, x, "", 0, 2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var w work
+			var all []stretch
+			at := time.Unix(1000, 0)
+			for i, rate := range tt.rates {
+				s := stretch{from: at, to: at.Add(length), calm: i != 1}
+				if i == 1 {
+					s.antagonists, s.phase = tt.whose, tt.phase
+				}
+				for k := range int(rate * length.Seconds()) {
+					w = append(w, at.Add(time.Duration(float64(k)/rate*1e9)))
+				}
+				all, at = append(all, s), s.to
+			}
+			j := judge("m", "/v", w, all)
+			if len(j.labels) != tt.labels || len(j.unknown) != tt.unknown {
+				t.Errorf("%d labels %+v, %d unknown %+v; want %d and %d", len(j.labels), j.labels, len(j.unknown), j.unknown, tt.labels, tt.unknown)
+			}
+			for _, l := range j.labels {
+				if l.Victim != "/v" || l.From != sample.At(all[1].from) || l.To != sample.At(all[1].to) {
+					t.Errorf("label %+v", l)
+				}
+			}
+		})
+	}
+}
+
+// Of who does not count its work it is not known whether it suffers beside an
+// antagonist, and known that it does not while there is none.
+func TestUncounted(t *testing.T) {
+	at := time.Unix(1000, 0)
+	all := []stretch{{from: at, to: at.Add(10 * time.Second), calm: true},
+		{from: at.Add(10 * time.Second), to: at.Add(20 * time.Second), antagonists: []antagonist{{"/x", "cpu"}}},
+		{from: at.Add(20 * time.Second), to: at.Add(30 * time.Second), phase: "/v"}}
+	got := uncounted("m", "/i", all)
+	if len(got) != 1 || got[0].Machine != "m" || got[0].Victim != "/i" || got[0].From != sample.At(all[1].from) || got[0].To != sample.At(all[1].to) {
+		t.Errorf("%+v", got)
+	}
+}
+
+// Halves share no program, and each scene has all that it needs.
+func TestScenes(t *testing.T) {
+	for _, roles := range [][]program{victims(), antagonists(), innocents()} {
+		seen := map[string]half{}
+		for _, p := range roles {
+			if h, ok := seen[p.name]; ok {
+				t.Errorf("%s is there twice, in %s and %s", p.name, h, p.half)
+			}
+			seen[p.name] = p.half
+			if p.half != tuning && p.half != test || p.run == "" || p.needs == "" || len(p.packages) == 0 {
+				t.Errorf("%+v", p)
+			}
+		}
+	}
+	for _, h := range []half{tuning, test} {
+		count := map[shape]int{}
+		times := map[string]int{}
+		for _, s := range scenes(h, 10) {
+			for _, p := range append(append([]*program{}, s.victims...), s.innocents...) {
+				if p.half != h {
+					t.Errorf("%s: %s is of the other half", s.name, p.name)
+				}
+			}
+			if len(s.victims) != 2 || s.victims[0] == s.victims[1] {
+				t.Errorf("%s: victims %v", s.name, s.victims)
+			}
+			for _, one := range s.stages {
+				count[one.shape]++
+				for _, a := range one.antagonists {
+					times[a.name]++
+				}
+			}
+		}
+		for _, want := range []shape{arrives, bursts, ramp, group, phase, quiet} {
+			if count[want] == 0 {
+				t.Errorf("%s: no stage %s in ten scenes: %v", h, want, count)
+			}
+		}
+		for _, a := range of(antagonists(), h) {
+			if times[a.name] == 0 {
+				t.Errorf("%s comes nowhere", a.name)
+			}
+		}
+		t.Log(h, count, times)
+	}
+}
