@@ -23,6 +23,7 @@ type source struct {
 	on            bool // it counts, also where it lingers
 	linger        bool
 	targets       map[sample.TaskKey]*followed
+	order         []sample.TaskKey                      // of targets, at the last stop
 	change        func(path string, r *counter.Reading) // what was read of a guest
 	starting      func()                                // happens in Start
 	shared        []host.Device                         // by any two tasks
@@ -117,7 +118,9 @@ func (s *source) Stop(cpu counter.CPUTime, yield func(sample.TaskKey, counter.Re
 	}
 	s.open, s.on = false, s.linger
 	// In one order, so that a story whose costs follow each other is always the same.
-	for _, k := range slices.SortedFunc(maps.Keys(s.targets), func(a, b sample.TaskKey) int { return cmp.Compare(a.Inode, b.Inode) }) {
+	s.order = slices.AppendSeq(s.order[:0], maps.Keys(s.targets))
+	slices.SortFunc(s.order, func(a, b sample.TaskKey) int { return cmp.Compare(a.Inode, b.Inode) })
+	for _, k := range s.order {
 		f := s.targets[k]
 		if _, ok := cpu(k); ok && f.counting {
 			yield(k, s.reading(f))
