@@ -24,8 +24,8 @@ const (
 	// as more than before.
 	grown = 1.25
 	// asksMore is by what ratio a victim's own demand for the queue must have gone up,
-	// beyond half a CPU, to be the reason for its wait: a few threads more wait for
-	// each other as soon as somebody else takes a CPU.
+	// beyond half a CPU (or half a request a second), to be the reason for its wait: a
+	// few threads more wait for each other as soon as somebody else takes a CPU.
 	asksMore = 2
 	// usualOver is how many good intervals the usual shares are the mean of, about.
 	usualOver = 60
@@ -38,14 +38,14 @@ type account struct {
 	wanted float64 // s/s that the task was served or waited behind others
 	waited float64 // s/s of it that it waited
 	niced  float64 // s/s of the wait that was of threads which ask to be served last
-	demand float64 // s/s that it would have wanted alone: served, or waiting for itself
+	demand float64 // Reading.Demand
 	served []Served
 }
 
 // usual is what accounts say while a task is well: means over good intervals.
 type usual struct {
 	n             float64
-	waits, demand float64 // share of what it wanted; s/s
+	waits, demand float64 // share of what it wanted; Reading.Demand
 	of            map[sample.TaskKey]float64
 }
 
@@ -69,7 +69,7 @@ func (a *accounts) keep(at, end sample.Millis, r *Reading, c cause) {
 	if r.Served == nil || !(r.Wanted > 0) {
 		return
 	}
-	now := account{at: at, bad: c == byNeighbour, wanted: r.Wanted, waited: r.Waited, niced: r.Niced, demand: r.CPU * (1 + r.Self),
+	now := account{at: at, bad: c == byNeighbour, wanted: r.Wanted, waited: r.Waited, niced: r.Niced, demand: r.Demand,
 		served: append(old.served[:0], r.Served...)}
 	a.newest = append(a.newest, now)
 	if c == good {

@@ -36,7 +36,7 @@ func (q queue) play(t *testing.T, d *Detector, from, minutes int) (f Finding, fo
 			r.CPU, r.Pressure, r.Self, r.Spec = q.cpu, q.cpu, q.self, ready(0.05, 0.02)
 			r.Spec.SelfMean, r.Spec.SelfStdDev = 1e6, 0 // waiting on itself is no finding here
 			r.OwnApart, r.Served = true, append([]Served{}, served...)
-			r.Wanted, r.Waited, r.Niced = q.cpu+waited, waited, q.niced
+			r.Wanted, r.Waited, r.Niced, r.Demand = q.cpu+waited, waited, q.niced, q.cpu*(1+q.self)
 		})
 		at := sample.Millis(m+1) * minute
 		d.Observe(signal(t, sample.RunQ), at, []Reading{v, suspect(2, q.used[2]), suspect(3, q.used[3])})
@@ -116,7 +116,7 @@ func TestWhatRunsOutsideAnyTaskIsNobodys(t *testing.T) {
 			}
 			v := victim(1, waited/0.2).with(func(r *Reading) {
 				r.CPU, r.Pressure, r.Spec, r.OwnApart = 0.2, 0.2, ready(0.05, 0.02), true
-				r.Wanted, r.Waited = 0.2+waited, waited
+				r.Wanted, r.Waited, r.Demand = 0.2+waited, waited, 0.2
 				r.Served = []Served{{By: Outside().Key, Time: waited * c.outside}, {By: task(2, sample.Batch).Key, Time: waited * (1 - c.outside), Fair: 0.1}}
 			})
 			at := sample.Millis(m+1) * minute

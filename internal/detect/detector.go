@@ -36,8 +36,11 @@ type Reading struct {
 	Served []Served
 	// Wanted is how long the task was served or waited behind others, Waited how long
 	// it waited, and Niced, of that, how long threads did that ask to be served last;
-	// s/s, with Served.
+	// s/s, added up over its threads, requests or packets, with Served.
 	Wanted, Waited, Niced float64
+	// Demand is how much it asked of the queue, as far as that does not depend on others:
+	// CPU-s/s that it ran or waited for itself, requests/s or packets/s; with Served.
+	Demand float64
 }
 
 // Served is how long one other was served by a queue while a task waited in it.
@@ -62,6 +65,7 @@ type Verdict struct {
 type Detector struct {
 	params   Params
 	series   map[sample.SignalName]*series
+	work     *series // of the signal of tasks' own work, nil if there is none
 	queue    []anomaly
 	analysed sample.Millis
 	began    bool
@@ -100,12 +104,16 @@ func (d *Detector) Rejected(s sample.SignalName) uint64 { return d.rejected[s] }
 // Observe takes in the readings of one signal for the interval that ended at
 // the given time. It returns one verdict per reading, in their order; the
 // slice is valid until the next call. Intervals must come in order of time;
-// one that is not after the last is ignored as a whole.
+// one that is not after the last is ignored as a whole. Of those that end together,
+// signals per unit of work come before the others, which are judged by them too.
 func (d *Detector) Observe(sig sample.Signal, at sample.Millis, readings []Reading) []Verdict {
 	s := d.series[sig.Name]
 	if s == nil {
 		s = newSeries(sig)
 		d.series[sig.Name] = s
+		if sig.OwnWork {
+			d.work = s
+		}
 	}
 	d.verdicts = slices.Grow(d.verdicts[:0], len(readings))[:len(readings)]
 	clear(d.verdicts)
@@ -154,11 +162,11 @@ func (d *Detector) take(s *series, row *row, slot int, at sample.Millis, r *Read
 		d.rejected[s.signal.Name]++
 		return v
 	}
+	row.cost[slot] = float32(r.Cost)
 	if !s.signal.Active(r.CPU, r.Rate) || r.Flags&sample.Capped != 0 {
 		return v
 	}
 	v.Sane = true
-	row.cost[slot] = float32(r.Cost)
 	if r.Spec == nil || r.Spec.State != spec.Ready {
 		if r.Flags&(sample.Throttled|sample.Stolen) == 0 {
 			row.cause[slot] = early
@@ -172,7 +180,12 @@ func (d *Detector) take(s *series, row *row, slot int, at sample.Millis, r *Read
 	if d.params.Switches.Evidence && s.signal.PerWork {
 		t.limit, t.mild = t.level.take(r.Cost, r.Spec.Mean, r.Spec.StdDev, t.limit)
 	}
-	v.Judged, v.Limit, v.Outlier = true, t.limit, r.Cost > t.limit
+	v.Judged, v.Limit = true, t.limit
+	if d.params.Switches.Evidence && s.signal.Domain == sample.SharedCPU && t.unit.unharmed(r.Cost, d.unitOf(r.Task.Key, at), t.limit) {
+		row.cause[slot], v.Sane = unharmed, false // so long a wait is not to become usual
+		return v
+	}
+	v.Outlier = r.Cost > t.limit
 	cause := d.cause(&s.signal, r, t.limit)
 	row.cause[slot] = cause
 	if d.params.Switches.Evidence {
@@ -233,12 +246,13 @@ const (
 	byQuota
 	bySteal
 	bySelf
-	held  // not judged: quell held it down
-	early // not judged: there was no spec yet
+	held     // not judged: quell held it down
+	early    // not judged: there was no spec yet
+	unharmed // not judged: it waited, and its work took no longer
 )
 
 // judged reports whether the task was compared with its spec.
-func (c cause) judged() bool { return c != absent && c != held && c != early }
+func (c cause) judged() bool { return c != absent && c != held && c != early && c != unharmed }
 
 var kindOf = [...]Kind{byNeighbour: Neighbour, byQuota: OwnQuota, bySteal: Steal, bySelf: SelfWait}
 

@@ -30,6 +30,7 @@ type track struct {
 	limit float64
 	level level  // of what is judged
 	mild  bool   // limit is lower than usual, for its level
+	unit  unit   // of its own work, in a queue's signal
 	bad   []mark // of the last OutlierWindow
 	used  bool
 	// asked is when a trial of suspect was asked for on its behalf, if nobody has
@@ -49,7 +50,7 @@ type mark struct {
 
 type row struct {
 	at       sample.Millis
-	cost     []float32 // valid where judged, and where it was too early for that
+	cost     []float32 // 0 where it was not counted; it says much where judged, or too early for that
 	cause    []cause
 	pressure []float32
 }
@@ -147,9 +148,9 @@ func (s *series) sinceTrial(slot int, asked sample.Millis, soon time.Duration) (
 // reset forgets how a task fared so far, not what it used.
 func (s *series) reset(slot int) {
 	t := &s.tasks[slot]
-	t.bad, t.asked, t.accounts, t.level = t.bad[:0], 0, accounts{}, level{}
+	t.bad, t.asked, t.accounts, t.level, t.unit = t.bad[:0], 0, accounts{}, level{}, unit{}
 	for _, r := range s.rows {
-		if r.cause[slot].judged() || r.cause[slot] == early {
+		if r.cause[slot] != held {
 			r.cause[slot] = absent
 		}
 	}

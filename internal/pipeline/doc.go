@@ -13,7 +13,9 @@
 //  1. Tick(now) ends caps whose lease is over and closes incidents that are calm.
 //  2. For each signal with an interval that ended: Begin, an Add for each task in
 //     any order, End. All tasks of a machine that were counted or used anything are
-//     measured in one interval: a task that is left out is no suspect in it. End
+//     measured in one interval: a task that is left out is no suspect in it. Of
+//     intervals that end together, those of signals per unit of work come first
+//     (the order of sample.Signals), since a wait is judged by them too. End
 //     judges, follows open incidents, and lets samples teach their specs.
 //  3. Analyse(now) until it returns false: at most one analysis for each
 //     detect.Params.Pace. Pass does 1 and 3 for a stretch of time without intervals.

@@ -125,22 +125,36 @@ func (iv *Interval) Add(s *Subject, m Measurement) {
 	}
 }
 
-// account makes rates of what is known of who was served while a task waited: of the
-// CPUs' queues only, whose wait is counted in the same seconds.
+// account makes rates of what is known of who was served while a task waited. For the
+// CPUs' queues the wait is the cost; for the others it is what was waited, without the
+// time in which the task itself was served.
 func (iv *Interval) account(r *detect.Reading, m *Measurement) {
 	length := iv.length.Seconds()
-	if iv.signal.Domain != sample.SharedCPU || length <= 0 || math.IsNaN(m.Cost) {
+	if length <= 0 || math.IsNaN(m.Cost) {
 		return
 	}
-	r.Waited = m.Cost * m.CPU
-	if m.Extras != nil {
-		if waited, ok := m.Extras.Get(sample.WaitOther); ok {
-			r.Waited = waited / length
+	count := func(e sample.Extra) float64 {
+		if m.Extras == nil {
+			return 0
 		}
-		niced, _ := m.Extras.Get(sample.WaitNiced)
-		r.Niced = niced / length
+		n, _ := m.Extras.Get(e)
+		return n / length
 	}
-	r.Wanted = m.CPU + r.Waited
+	switch iv.signal.Domain {
+	case sample.SharedCPU:
+		r.Waited = m.Cost * m.CPU
+		if waited := count(sample.WaitOther); waited > 0 {
+			r.Waited = waited
+		}
+		r.Niced = count(sample.WaitNiced)
+		r.Wanted, r.Demand = m.CPU+r.Waited, m.CPU*(1+r.Self)
+	case sample.SharedDevice:
+		r.Waited, r.Wanted, r.Demand = count(sample.WaitOther), count(sample.IOTime), count(sample.IOOps)
+	case sample.SharedInterface:
+		r.Waited, r.Wanted, r.Demand = count(sample.WaitOther), count(sample.NetWait), count(sample.NetPackets)
+	default:
+		return
+	}
 	if iv.served == nil {
 		iv.served = make([]detect.Served, 0, len(m.Served)) // nil would be: not counted
 	}

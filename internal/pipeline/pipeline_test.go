@@ -28,6 +28,36 @@ func byRule(t *testing.T, rule detect.Rule) pipeline.Config {
 	return pipeline.Config{Machine: "m", Detect: params, Policy: plan.Paper(), Charts: true}
 }
 
+// Who was served is by second, and so is what the task waited and asked for, by what its
+// queue is a queue of; no other signal has one.
+func TestWaitsAreRates(t *testing.T) {
+	var x sample.Extras
+	for e, v := range map[sample.Extra]float64{sample.WaitOther: 4, sample.WaitNiced: 1, sample.IOTime: 6, sample.IOOps: 200, sample.NetWait: 8, sample.NetPackets: 3000} {
+		x.Set(e, v)
+	}
+	by := sample.TaskKey{Inode: 7}
+	for _, c := range []struct {
+		signal                        sample.SignalName
+		wanted, waited, niced, demand float64
+	}{
+		{sample.RunQ, 0.5 + 0.4, 0.4, 0.1, 0.5},
+		{sample.IO, 0.6, 0.4, 0, 20},
+		{sample.Net, 0.8, 0.4, 0, 300},
+		{sample.CPI, 0, 0, 0, 0},
+	} {
+		sig, _ := sample.LookupSignal(c.signal)
+		iv := pipeline.New(byRule(t, detect.Quell)).Begin(sig, 1000, 10*time.Second)
+		iv.Add(&pipeline.Subject{Task: sample.Task{Name: "/a"}}, pipeline.Measurement{CPU: 0.5, Cost: 0.8, Extras: &x, Served: []detect.Served{{By: by, Time: 3, Fair: 0.5}}})
+		r := iv.Reading(0)
+		if got := (detect.Reading{Wanted: r.Wanted, Waited: r.Waited, Niced: r.Niced, Demand: r.Demand}); got.Wanted != c.wanted || got.Waited != c.waited || got.Niced != c.niced || got.Demand != c.demand {
+			t.Errorf("%s: %+v, want %+v", c.signal, got, c)
+		}
+		if c.wanted > 0 && (len(r.Served) != 1 || r.Served[0] != (detect.Served{By: by, Time: 0.3, Fair: 0.5})) || c.wanted == 0 && r.Served != nil {
+			t.Errorf("%s: served %v", c.signal, r.Served)
+		}
+	}
+}
+
 // What is made of a measurement, for every signal: each has all extras that any
 // source counts, over 10 s.
 func TestReadings(t *testing.T) {

@@ -193,14 +193,16 @@ func (m *machine) flush(next sample.Millis) {
 	}
 	m.player.result.span(at)
 	m.pipeline.Tick(at)
-	for _, st := range m.streams {
-		if st.interval == nil {
-			continue
+	for _, perWork := range []bool{true, false} { // as the pipeline asks for them
+		for _, st := range m.streams {
+			if st.interval == nil || st.signal.PerWork != perWork {
+				continue
+			}
+			for i, v := range st.interval.End(at) {
+				m.player.count(st.of[i], st.interval.Reading(i), &v)
+			}
+			st.interval, st.of = nil, st.of[:0]
 		}
-		for i, v := range st.interval.End(at) {
-			m.player.count(st.of[i], st.interval.Reading(i), &v)
-		}
-		st.interval, st.of = nil, st.of[:0]
 	}
 	m.cursor, m.served = 0, m.served[:0]
 	for m.pipeline.Analyse(at) {

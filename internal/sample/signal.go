@@ -67,6 +67,9 @@ type Signal struct {
 	// PerWork: the cost is Pressure per unit of work, so a task's work is its
 	// pressure ÷ its cost; else its pressure says how much it did.
 	PerWork bool
+	// OwnWork: the work is counted by the task itself, or as its operator said, so
+	// that it is the same work whoever else is there.
+	OwnWork bool
 	// LeastPressure (in the unit of Pressure) is what a suspect must have used
 	// in the bad intervals (switch "least-pressure"); 0 where Pressure is CPU
 	// usage, for which detection has a parameter.
@@ -106,7 +109,7 @@ var signals = []Signal{
 	{Name: CPI, Unit: "cycles/instruction", Cost: "cycles ÷ instructions", Pressure: CPUPerSecond, Domain: SharedCache, PerWork: true,
 		LeastCPU: 0.25, EffectRel: 0.05, Min: 0.1, Max: 1000},
 	{Name: CPT, Unit: "CPU-s/transaction", Cost: "CPU time ÷ transactions", Pressure: CPUPerSecond, Domain: SharedCache, PerWork: true,
-		LeastCPU: 0.25, EffectRel: 0.05, Min: 1e-9, Max: 3600},
+		OwnWork: true, LeastCPU: 0.25, EffectRel: 0.05, Min: 1e-9, Max: 3600},
 	{Name: CPS, Unit: "CPU-s/call", Cost: "CPU time ÷ system calls", Pressure: CPUPerSecond, Domain: SharedCache, PerWork: true,
 		LeastCPU: 0.25, EffectRel: 0.05, Min: 1e-9, Max: 3600},
 	{Name: RunQ, Unit: "s/CPU-s", Cost: "run-queue wait behind other tasks ÷ CPU time", Pressure: CPUPerSecond, Domain: SharedCPU,
