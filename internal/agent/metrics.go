@@ -151,7 +151,7 @@ func tickMetrics() []metric {
 					}
 				}
 			}},
-		{"quell_signal_unattributed_seconds_total", "Seconds that tasks waited for others, of which it is not known who was served meanwhile (runq).", count, []string{"signal"},
+		{"quell_signal_unattributed_seconds_total", "Seconds that tasks waited for others, of which it is not known who was served meanwhile (runq, io, net).", count, []string{"signal"},
 			func(a *Agent, e *exposition) {
 				for _, s := range a.Sources {
 					if u, ok := s.(counter.Accounting); ok {
@@ -161,7 +161,7 @@ func tickMetrics() []metric {
 					}
 				}
 			}},
-		{"quell_signal_refused_pairs_total", "Times that somebody was served while a task waited, and there was no room to note the pair (runq).", count, []string{"signal"},
+		{"quell_signal_refused_pairs_total", "Times that somebody was served while a task waited, and there was no room to note the pair (runq, io, net).", count, []string{"signal"},
 			func(a *Agent, e *exposition) {
 				for _, s := range a.Sources {
 					if r, ok := s.(counter.Accounting); ok {

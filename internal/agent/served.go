@@ -31,8 +31,8 @@ func (s *served) grow(all []counted) {
 
 // nameServed says whom a reading of a task means; nil where nothing was counted. A
 // key that the agent does not know is outside any task. What it returns stays as it
-// is until the next window closes.
-func (a *Agent) nameServed(t *task, all []counter.Served) ([]sample.Served, []detect.Served) {
+// is until the next window closes. The CPUs' weights entitle to nothing of other queues.
+func (a *Agent) nameServed(t *task, d sample.Domain, all []counter.Served) ([]sample.Served, []detect.Served) {
 	if all == nil {
 		return nil, nil
 	}
@@ -49,7 +49,9 @@ func (a *Agent) nameServed(t *task, all []counter.Served) ([]sample.Served, []de
 		s.names = append(s.names, sample.Served{By: by.Name, Time: o.Time.Seconds()})
 		s.keys = append(s.keys, detect.Served{By: o.By, Time: o.Time.Seconds()})
 	}
-	a.fair(t.group, s.names[from:], s.keys[from:])
+	if d == sample.SharedCPU {
+		a.fair(t.group, s.names[from:], s.keys[from:])
+	}
 	if outside > 0 { // it was in all, so there is room
 		at, _ := slices.BinarySearchFunc(s.names[from:], outside, func(x sample.Served, d float64) int { return cmp.Compare(d, x.Time) })
 		s.names = slices.Insert(s.names, from+at, sample.Served{By: detect.OutsideName, Time: outside})

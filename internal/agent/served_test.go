@@ -81,14 +81,17 @@ func TestWhoWasServedIsNamed(t *testing.T) {
 		}
 		err := r.agent.ask(context.Background(), func() {
 			task := r.agent.tasks[key("/web/1")]
-			names, got := r.agent.nameServed(task, []counter.Served{{By: keys["/batch/a-1"], Time: time.Second}, {Time: 2 * time.Second}})
+			names, got := r.agent.nameServed(task, sample.SharedCPU, []counter.Served{{By: keys["/batch/a-1"], Time: time.Second}, {Time: 2 * time.Second}})
 			if len(got) != 2 || got[0] != (detect.Served{Time: 2}) || got[1] != (detect.Served{By: keys["/batch/a-1"], Time: 1, Fair: batch}) {
 				t.Errorf("detection is told %+v", got)
 			}
 			if len(names) != 2 || names[0].By != detect.OutsideName {
 				t.Errorf("and the trace %+v", names)
 			}
-			if names, got := r.agent.nameServed(task, nil); names != nil || got != nil {
+			if _, got := r.agent.nameServed(task, sample.SharedDevice, []counter.Served{{By: keys["/batch/a-1"], Time: time.Second}}); len(got) != 1 || got[0].Fair != 0 {
+				t.Errorf("of a disk detection is told %+v, by weights of the CPU's", got)
+			}
+			if names, got := r.agent.nameServed(task, sample.SharedCPU, nil); names != nil || got != nil {
 				t.Errorf("of what was not counted: %v, %v", names, got)
 			}
 			if n := len(r.agent.groups.byPath); n != 4 { // the one that is gone is not kept

@@ -299,7 +299,7 @@ func (a *Agent) judge(now, at sample.Millis, sig sample.Signal, variant string) 
 		var keys []detect.Served
 		if c.ok && t.counted && t.judges(sig.Name) {
 			cost, flags = c.Cost, flags|c.Flags
-			names, keys = a.nameServed(t, c.Served)
+			names, keys = a.nameServed(t, sig.Domain, c.Served)
 			if math.IsNaN(c.Cost) {
 				a.stats.notCounted[sig.Name]++
 			}

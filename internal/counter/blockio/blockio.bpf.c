@@ -5,7 +5,7 @@
 // The block I/O accounting: for every cgroup and disk, how many requests were
 // completed, of how many bytes, and how long they took from when the kernel
 // made them: so with their time in the scheduler's queue, but without what
-// blk-throttle held back before.
+// blk-throttle held back before; and whom the disk served meanwhile.
 #include "../bpf/kernel.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
@@ -24,6 +24,7 @@ struct done {
 };
 
 #include "../bpf/account.h"
+#include "../bpf/service.h"
 
 // Who made a request that is under way, by its first bio. A request whose bio
 // got another one before it (a front merge) is not found again, and its entry
@@ -70,7 +71,7 @@ int BPF_PROG(on_complete, struct request *rq, __u32 error, unsigned int bytes)
 	// A copy: what a helper has seen of the stack is no pointer any more to
 	// verifiers before 6.2 or so (refused on 6.1).
 	__u64 key = (__u64)bio;
-	__u64 now = bpf_ktime_get_ns(), cgroup, *who;
+	__u64 now = bpf_ktime_get_ns(), cgroup, disk, *who;
 	struct done *d;
 
 	if (!bio || (op != REQ_OP_READ && op != REQ_OP_WRITE))
@@ -91,8 +92,11 @@ int BPF_PROG(on_complete, struct request *rq, __u32 error, unsigned int bytes)
 	}
 	__sync_fetch_and_add(&d->ops, 1);
 	__sync_fetch_and_add(&d->bytes, bytes);
-	if (now > rq->start_time_ns)
+	disk = (__u64)bio->bi_bdev->bd_disk->major << 32 | bio->bi_bdev->bd_disk->first_minor;
+	if (now > rq->start_time_ns) {
 		__sync_fetch_and_add(&d->ns, now - rq->start_time_ns);
-	note(d->disks, DISKS, &d->more, (__u64)bio->bi_bdev->bd_disk->major << 32 | bio->bi_bdev->bd_disk->first_minor);
+		serve(disk, cgroup, rq->start_time_ns, now);
+	}
+	note(d->disks, DISKS, &d->more, disk);
 	return 0;
 }

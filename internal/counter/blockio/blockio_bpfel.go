@@ -22,15 +22,39 @@ type blockioDone struct {
 	More  uint64
 }
 
+type blockioPair struct {
+	_     structs.HostLayout
+	Waits uint64
+	By    uint64
+}
+
+type blockioPlace struct {
+	_        structs.HostLayout
+	Key      uint64
+	Last     uint64
+	Begun    uint32
+	_        [4]byte
+	Services [512]struct {
+		_    structs.HostLayout
+		Who  uint64
+		From uint64
+		To   uint64
+	}
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	blockioMapMakers      = "makers"
+	blockioMapPairs       = "pairs"
+	blockioMapPlaces      = "places"
 	blockioMapWork        = "work"
 	blockioProgOnComplete = "on_complete"
 	blockioProgOnMake     = "on_make"
 	blockioVarLost        = "lost"
+	blockioVarRefused     = "refused"
+	blockioVarUnserved    = "unserved"
 )
 
 // loadBlockio returns the embedded CollectionSpec for blockio.
@@ -84,6 +108,8 @@ type blockioProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type blockioMapSpecs struct {
 	Makers *ebpf.MapSpec `ebpf:"makers"`
+	Pairs  *ebpf.MapSpec `ebpf:"pairs"`
+	Places *ebpf.MapSpec `ebpf:"places"`
 	Work   *ebpf.MapSpec `ebpf:"work"`
 }
 
@@ -91,7 +117,9 @@ type blockioMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type blockioVariableSpecs struct {
-	Lost *ebpf.VariableSpec `ebpf:"lost"`
+	Lost     *ebpf.VariableSpec `ebpf:"lost"`
+	Refused  *ebpf.VariableSpec `ebpf:"refused"`
+	Unserved *ebpf.VariableSpec `ebpf:"unserved"`
 }
 
 // blockioObjects contains all objects after they have been loaded into the kernel.
@@ -115,12 +143,16 @@ func (o *blockioObjects) Close() error {
 // It can be passed to loadBlockioObjects or ebpf.CollectionSpec.LoadAndAssign.
 type blockioMaps struct {
 	Makers *ebpf.Map `ebpf:"makers"`
+	Pairs  *ebpf.Map `ebpf:"pairs"`
+	Places *ebpf.Map `ebpf:"places"`
 	Work   *ebpf.Map `ebpf:"work"`
 }
 
 func (m *blockioMaps) Close() error {
 	return _BlockioClose(
 		m.Makers,
+		m.Pairs,
+		m.Places,
 		m.Work,
 	)
 }
@@ -129,7 +161,9 @@ func (m *blockioMaps) Close() error {
 //
 // It can be passed to loadBlockioObjects or ebpf.CollectionSpec.LoadAndAssign.
 type blockioVariables struct {
-	Lost *ebpf.Variable `ebpf:"lost"`
+	Lost     *ebpf.Variable `ebpf:"lost"`
+	Refused  *ebpf.Variable `ebpf:"refused"`
+	Unserved *ebpf.Variable `ebpf:"unserved"`
 }
 
 // blockioPrograms contains all programs after they have been loaded into the kernel.

@@ -1,6 +1,8 @@
 package blockio
 
 import (
+	"fmt"
+
 	"github.com/quell-dev/quell/internal/counter/bpf"
 )
 
@@ -8,8 +10,21 @@ import (
 // hundreds at most (nr_requests), and there are few disks.
 const underWay = 16 << 10
 
-// load loads blockio.bpf.c.
+// load loads blockio.bpf.c, without telling who was served where the kernel does not
+// take the programs else (before 5.17).
 func load() (*bpf.Programs[blockioDone], error) {
+	k, err := loadPrograms(false)
+	if err == nil {
+		return k, nil
+	}
+	k, again := loadPrograms(true)
+	if again != nil {
+		return nil, err
+	}
+	return k, nil
+}
+
+func loadPrograms(unserved bool) (*bpf.Programs[blockioDone], error) {
 	if err := bpf.Unlock(); err != nil {
 		return nil, err
 	}
@@ -19,11 +34,19 @@ func load() (*bpf.Programs[blockioDone], error) {
 	}
 	spec.Maps[blockioMapWork].MaxEntries = bpf.MaxCgroups
 	spec.Maps[blockioMapMakers].MaxEntries = underWay
+	spec.Maps[blockioMapPairs].MaxEntries = bpf.MaxPairs
+	if err := spec.Variables[blockioVarUnserved].Set(unserved); err != nil {
+		return nil, fmt.Errorf("set %s: %w", blockioVarUnserved, err)
+	}
 	var objs blockioObjects
 	if err := spec.LoadAndAssign(&objs, nil); err != nil {
 		return nil, err
 	}
-	return bpf.Loaded[blockioDone](objs.Work, objs.Lost, objs.Close, objs.OnMake, objs.OnComplete), nil
+	k := bpf.Loaded[blockioDone](objs.Work, objs.Lost, objs.Close, objs.OnMake, objs.OnComplete)
+	if !unserved {
+		k.Serving(bpf.Service{Pairs: objs.Pairs, Places: objs.Places, Refused: objs.Refused})
+	}
+	return k, nil
 }
 
 // refusal says what the kernel's answer means for this machine.

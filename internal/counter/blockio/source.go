@@ -2,6 +2,7 @@ package blockio
 
 import (
 	"math"
+	"time"
 
 	"github.com/quell-dev/quell/internal/counter"
 	"github.com/quell-dev/quell/internal/counter/bpf"
@@ -55,6 +56,9 @@ func (d *blockioDone) Add(more *blockioDone) {
 
 // Places implements bpf.Record: disks.
 func (d *blockioDone) Places() ([]uint64, bool) { return d.Disks[:], d.More > 0 }
+
+// Waited implements bpf.Record.
+func (d *blockioDone) Waited() time.Duration { return time.Duration(d.Ns) }
 
 // Reading implements bpf.Record.
 func (d *blockioDone) Reading() counter.Reading {

@@ -3,6 +3,7 @@ package bpf
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/cilium/ebpf"
 )
@@ -15,6 +16,23 @@ type Programs[R any] struct {
 	programs []*ebpf.Program
 	unload   func() error
 	hooks    Hooks
+	service  *Service // nil: who was served is not told
+}
+
+// Service is what programs keep that include service.h.
+type Service struct {
+	Pairs, Places *ebpf.Map
+	Refused       *ebpf.Variable
+}
+
+// MaxPairs is how many pairs of cgroups, one of which was served while the other
+// waited, are told apart in a window.
+const MaxPairs = 16 << 10
+
+// Serving makes the programs tell who was served while others waited. It returns them.
+func (p *Programs[R]) Serving(s Service) *Programs[R] {
+	p.service = &s
+	return p
 }
 
 // Loaded returns programs that are attached in the order given and keep an R
@@ -28,6 +46,11 @@ func Loaded[R any](work *ebpf.Map, lost *ebpf.Variable, unload func() error, pro
 func (p *Programs[R]) Open() error {
 	if err := Clear[uint64](p.work); err != nil {
 		return err
+	}
+	if p.service != nil {
+		if err := p.service.clear(); err != nil {
+			return err
+		}
 	}
 	return p.hooks.Attach(p.programs...)
 }
@@ -58,6 +81,48 @@ func (p *Programs[R]) Of(cgroup uint64) (r R) {
 // Lost implements Kernel.
 func (p *Programs[R]) Lost() (n uint64) {
 	_ = p.lost.Get(&n) // of a map that is there
+	return n
+}
+
+// pairKey is struct pair of service.h.
+type pairKey struct{ Waits, By uint64 }
+
+// clear forgets pairs, and the places: interfaces come and go.
+func (s *Service) clear() error {
+	if err := Clear[pairKey](s.Pairs); err != nil {
+		return err
+	}
+	none := make([]byte, s.Places.ValueSize())
+	for i := range s.Places.MaxEntries() {
+		if err := s.Places.Put(i, none); err != nil {
+			return fmt.Errorf("clear %s: %w", s.Places, err)
+		}
+	}
+	return nil
+}
+
+// Served implements Kernel.
+func (p *Programs[R]) Served(yield func(waits, by uint64, d time.Duration)) (ok bool, err error) {
+	if p.service == nil {
+		return false, nil
+	}
+	var key pairKey
+	var ns uint64
+	all := p.service.Pairs.Iterate()
+	for all.Next(&key, &ns) {
+		yield(key.Waits, key.By, time.Duration(ns))
+	}
+	if err := all.Err(); err != nil {
+		return true, fmt.Errorf("read pairs: %w", err)
+	}
+	return true, nil
+}
+
+// Refused implements Kernel.
+func (p *Programs[R]) Refused() (n uint64) {
+	if p.service != nil {
+		_ = p.service.Refused.Get(&n) // of a map that is there
+	}
 	return n
 }
 

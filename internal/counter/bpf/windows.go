@@ -1,8 +1,10 @@
 package bpf
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/quell-dev/quell/internal/counter"
@@ -31,8 +33,10 @@ type Record[R any] interface {
 	// that it used further ones too.
 	Places() (all []uint64, more bool)
 	// Reading is that of a window that took so long, which is more than 0.
-	// Coverage and Reach are set by Windows.
+	// Coverage, Reach, Served and, with that, WaitOther are set by Windows.
 	Reading() counter.Reading
+	// Waited is how long what the cgroup asked for took, until it was served, added up.
+	Waited() time.Duration
 }
 
 // Kernel is what counts, by cgroups' ids as sample.CgroupID makes them;
@@ -44,8 +48,13 @@ type Kernel[R any] interface {
 	Each(yield func(cgroup uint64, r *R)) error
 	// Of is what one cgroup did so far, R's zero value if it did nothing.
 	Of(cgroup uint64) R
-	// Lost is how much could not be counted since the programs were loaded.
+	// Served yields for how long cgroups, the same ones too, were served while others
+	// waited; an id is 0 for nobody's. It is not ok where that is not told.
+	Served(yield func(waits, by uint64, d time.Duration)) (ok bool, err error)
+	// Lost is how much could not be counted since the programs were loaded, Refused
+	// how often there was no room to note who was served.
 	Lost() uint64
+	Refused() uint64
 	Close() error
 }
 
@@ -62,6 +71,10 @@ type Windows[R any, P Record[R]] struct {
 	lost   uint64
 	others counter.Reading
 	beyond places // that others used
+
+	gone         map[uint64]sample.TaskKey // cgroups of tasks that were removed in this window
+	serves       bool                      // who was served is told
+	unattributed time.Duration             // waits of which it is not known who was served
 }
 
 // followed is a task.
@@ -69,7 +82,8 @@ type followed[R any] struct {
 	target counter.Target
 	ids    []uint64 // the cgroups that are the task's in this window; nil: not counted
 	sum    R
-	used   places // since it is followed
+	used   places                           // since it is followed
+	served map[sample.TaskKey]time.Duration // in this window, while it waited; of its own key too
 }
 
 // places are those that somebody used, by their small numbers.
@@ -84,8 +98,19 @@ func Open[R any, P Record[R]](k Kernel[R]) (*Windows[R, P], error) {
 	if err := errors.Join(k.Open(), k.Detach()); err != nil {
 		return nil, errors.Join(err, k.Close())
 	}
-	return &Windows[R, P]{kernel: k, tasks: map[sample.TaskKey]*followed[R]{}, number: map[uint64]int{}}, nil
+	serves, err := k.Served(func(uint64, uint64, time.Duration) {})
+	if err != nil {
+		return nil, errors.Join(err, k.Close())
+	}
+	return &Windows[R, P]{kernel: k, tasks: map[sample.TaskKey]*followed[R]{}, number: map[uint64]int{},
+		gone: map[uint64]sample.TaskKey{}, serves: serves}, nil
 }
+
+// Unattributed implements counter.Accounting.
+func (w *Windows[R, P]) Unattributed() (time.Duration, bool) { return w.unattributed, w.serves }
+
+// Refused implements counter.Accounting.
+func (w *Windows[R, P]) Refused() uint64 { return w.kernel.Refused() }
 
 // Lost counts what, since Open, could not be counted.
 func (w *Windows[R, P]) Lost() uint64 { return w.lost }
@@ -124,10 +149,12 @@ func (w *Windows[R, P]) Start() error {
 	if w.inOpen {
 		return ErrOpen
 	}
+	clear(w.gone)
 	claims := make([]counter.Claim[*followed[R]], 0, len(w.tasks))
 	for _, t := range w.tasks {
 		var none R
 		t.ids, t.sum = nil, none
+		clear(t.served)
 		c, ok := counter.ClaimOf(&t.target, t)
 		if !ok {
 			continue // what is left out would count as a neighbour
@@ -153,12 +180,7 @@ func (w *Windows[R, P]) Stop(_ counter.CPUTime, yield func(sample.TaskKey, count
 	if err := w.kernel.Detach(); err != nil {
 		return fmt.Errorf("stop window: %w", err)
 	}
-	owners := map[uint64]*followed[R]{}
-	for _, t := range w.tasks {
-		for _, id := range t.ids {
-			owners[id] = t
-		}
-	}
+	owners := w.owners()
 	var others R
 	err := w.kernel.Each(func(id uint64, r *R) {
 		if t := owners[id]; t != nil {
@@ -168,17 +190,47 @@ func (w *Windows[R, P]) Stop(_ counter.CPUTime, yield func(sample.TaskKey, count
 		}
 	})
 	w.lost = w.kernel.Lost()
-	if err != nil {
+	if err := errors.Join(err, w.attribute(owners, nil)); err != nil {
 		return fmt.Errorf("stop window: %w", err)
 	}
 	w.forget()
 	w.others = reading[R, P](&others, w.beyond)
 	for key, t := range w.tasks {
 		if t.ids != nil {
-			yield(key, reading[R, P](&t.sum, t.used))
+			yield(key, w.reading(t))
 		}
 	}
 	return nil
+}
+
+// owners are the tasks by the cgroups that are theirs in this window.
+func (w *Windows[R, P]) owners() map[uint64]*followed[R] {
+	owners := map[uint64]*followed[R]{}
+	for _, t := range w.tasks {
+		for _, id := range t.ids {
+			owners[id] = t
+		}
+	}
+	return owners
+}
+
+// attribute notes of tasks, or of one only, who was served while they waited.
+func (w *Windows[R, P]) attribute(owners map[uint64]*followed[R], only *followed[R]) error {
+	_, err := w.kernel.Served(func(waits, by uint64, d time.Duration) {
+		t := owners[waits]
+		if t == nil || only != nil && t != only {
+			return
+		}
+		if t.served == nil {
+			t.served = map[sample.TaskKey]time.Duration{}
+		}
+		if o := owners[by]; o != nil {
+			t.served[o.target.Key] += d
+		} else {
+			t.served[w.gone[by]] += d // or of nobody that is followed
+		}
+	})
+	return err
 }
 
 // Remove implements counter.Source.
@@ -187,15 +239,24 @@ func (w *Windows[R, P]) Remove(key sample.TaskKey, _ time.Duration) (counter.Rea
 	if t == nil {
 		return counter.Reading{}, false
 	}
-	delete(w.tasks, key)
 	if !w.inOpen || t.ids == nil {
+		delete(w.tasks, key)
 		return counter.Reading{}, false
 	}
 	for _, id := range t.ids {
 		r := w.kernel.Of(id)
 		w.add(&t.sum, &t.used, &r)
 	}
-	return reading[R, P](&t.sum, t.used), true
+	err := w.attribute(w.owners(), t)
+	delete(w.tasks, key)
+	for _, id := range t.ids {
+		w.gone[id] = key
+	}
+	r := w.reading(t)
+	if err != nil {
+		r.Served = nil
+	}
+	return r, true
 }
 
 // Close implements counter.Source.
@@ -252,6 +313,33 @@ func (w *Windows[R, P]) forget() {
 		}
 	}
 	w.beyond.known = beyond
+}
+
+// reading is the reading of a task, with who was served while it waited.
+func (w *Windows[R, P]) reading(t *followed[R]) counter.Reading {
+	r := reading[R, P](&t.sum, t.used)
+	if !w.serves {
+		return r
+	}
+	waited := max(0, P(&t.sum).Waited()-t.served[t.target.Key])
+	r.Extras.Set(sample.WaitOther, waited.Seconds())
+	r.Served = make([]counter.Served, 0, len(t.served))
+	for key, d := range t.served {
+		if key != t.target.Key {
+			r.Served = append(r.Served, counter.Served{By: key, Time: d})
+		}
+	}
+	slices.SortFunc(r.Served, func(a, b counter.Served) int {
+		return cmp.Or(cmp.Compare(b.Time, a.Time), cmp.Compare(a.By.Inode, b.By.Inode), cmp.Compare(a.By.Hierarchy, b.By.Hierarchy))
+	})
+	// Programs that still ran may have added to this and not to the other.
+	left := waited
+	for i := range r.Served {
+		r.Served[i].Time = min(r.Served[i].Time, left)
+		left -= r.Served[i].Time
+	}
+	w.unattributed += left
+	return r
 }
 
 // reading is the reading of a window.

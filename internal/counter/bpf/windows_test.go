@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/quell-dev/quell/internal/counter"
 	"github.com/quell-dev/quell/internal/counter/bpf/bpftest"
@@ -19,6 +20,8 @@ type work struct {
 
 func (w *work) Add(more *work)           { w.n += more.n }
 func (w *work) Places() ([]uint64, bool) { return w.at[:], w.more > 0 }
+
+func (w *work) Waited() time.Duration { return time.Duration(w.n) }
 
 func (w *work) Reading() counter.Reading { return counter.Reading{Cost: float64(w.n)} }
 
@@ -90,6 +93,55 @@ func TestWhoseEachCgroupIs(t *testing.T) {
 		}
 	}
 }
+
+// Who was served while a task waited is told by tasks, and adds up to no more than the
+// wait; also of who ended meanwhile, and who ends.
+func TestWhoWasServed(t *testing.T) {
+	k := &bpftest.Kernel[work]{Serves: true}
+	w, err := Open[work](k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := source{w}
+	web, loud, late, leaves := at(1, 10), at(2), at(3), at(4)
+	bpftest.Follow(t, s, web, loud, late, leaves)
+	bpftest.Start(t, s)
+	k.Counts = map[uint64]work{1: {n: 60}, 10: {n: 40}, 2: {n: 10}, 4: {n: 5}}
+	for _, p := range [][3]uint64{{1, 2, 20}, {10, 2, 15}, {1, 10, 7}, {10, 10, 3}, {1, 3, 5}, {10, 0, 4}, {1, 99, 2}, {2, 2, 10}, {4, 2, 9}, {77, 1, 50}} {
+		k.Pairs = append(k.Pairs, bpftest.Pair{Waits: p[0], By: p[1], Time: time.Duration(p[2])})
+	}
+	if r, ok := s.Remove(late.Key, 0); !ok || r.Served == nil || len(r.Served) != 0 {
+		t.Errorf("it waited for nobody, and is gone: %v, %+v", ok, r)
+	}
+	if r, ok := s.Remove(leaves.Key, 0); !ok || !slices.Equal(r.Served, []counter.Served{{By: loud.Key, Time: 5}}) {
+		t.Errorf("it ended in the window: %v, %+v", ok, r)
+	}
+	all := bpftest.Stop(t, s)
+	want := []counter.Served{{By: loud.Key, Time: 35}, {Time: 6}, {By: late.Key, Time: 5}}
+	if r := all[web.Key]; !slices.Equal(r.Served, want) || bpftest.Count(r, sample.WaitOther) != 90e-9 {
+		t.Errorf("%+v, want %+v of 90 ns", r, want)
+	}
+	if r := all[loud.Key]; r.Served == nil || len(r.Served) != 0 || bpftest.Count(r, sample.WaitOther) != 0 {
+		t.Errorf("it waited for itself only: %+v", r)
+	}
+	if d, ok := s.Unattributed(); !ok || d != 90-46 {
+		t.Errorf("not known of %d ns, %v", d, ok)
+	}
+	bpftest.Start(t, s)
+	if r := bpftest.Stop(t, s)[web.Key]; r.Served == nil || len(r.Served) > 0 {
+		t.Errorf("a window in which nothing happened: %+v", r)
+	}
+	k.EachErr = errors.New("no")
+	bpftest.Start(t, s)
+	if r, _ := s.Remove(web.Key, 0); r.Served != nil {
+		t.Errorf("it is not known who was served: %+v", r)
+	}
+	if s, _ := told(t, at(1)); s.windows().serves {
+		t.Error("a kernel that does not tell")
+	}
+}
+
+func (s source) windows() *Windows[work, *work] { return s.Windows }
 
 func TestWindowsOpenAndCloseOnce(t *testing.T) {
 	s, _ := told(t, at(1))

@@ -1,6 +1,7 @@
 package netq
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 
@@ -24,9 +25,21 @@ var (
 	optional = []string{netqProgOnSend, netqProgOnSend6, netqProgOnSent, netqProgOnCut, netqProgOnResend}
 )
 
-// load loads netq.bpf.c. without says what this kernel offers no place for, of
-// the programs that the count can do without.
+// load loads netq.bpf.c, without telling who was served where the kernel does not take
+// the programs else (before 5.17). without says what this kernel offers no place for,
+// of the programs that the count can do without.
 func load() (k *bpf.Programs[netqDone], without []string, err error) {
+	if k, without, err = loadPrograms(false); err == nil {
+		return k, without, nil
+	}
+	k, without, again := loadPrograms(true)
+	if again != nil {
+		return nil, nil, err
+	}
+	return k, without, nil
+}
+
+func loadPrograms(unserved bool) (k *bpf.Programs[netqDone], without []string, err error) {
 	if err := bpf.Unlock(); err != nil {
 		return nil, nil, err
 	}
@@ -37,6 +50,10 @@ func load() (k *bpf.Programs[netqDone], without []string, err error) {
 	spec.Maps[netqMapWork].MaxEntries = bpf.MaxCgroups
 	spec.Maps[netqMapPackets].MaxEntries = underWay
 	spec.Maps[netqMapSenders].MaxEntries = sockets
+	spec.Maps[netqMapPairs].MaxEntries = bpf.MaxPairs
+	if err := spec.Variables[netqVarUnserved].Set(unserved); err != nil {
+		return nil, nil, fmt.Errorf("set %s: %w", netqVarUnserved, err)
+	}
 	// Functions may not be hooked everywhere (no trampolines on arm64 before 6.4,
 	// no ftrace, a sandbox), and IPv6 may be a module.
 	may := func(names ...string) bool {
@@ -84,7 +101,11 @@ func load() (k *bpf.Programs[netqDone], without []string, err error) {
 		}
 	}
 	unload := func() error { all.Close(); return nil }
-	return bpf.Loaded[netqDone](all.Maps[netqMapWork], all.Variables[netqVarLost], unload, programs...), without, nil
+	k = bpf.Loaded[netqDone](all.Maps[netqMapWork], all.Variables[netqVarLost], unload, programs...)
+	if !unserved {
+		k.Serving(bpf.Service{Pairs: all.Maps[netqMapPairs], Places: all.Maps[netqMapPlaces], Refused: all.Variables[netqVarRefused]})
+	}
+	return k, without, nil
 }
 
 // refusal says what the kernel's answer means for this machine.

@@ -63,6 +63,7 @@ struct sk_buff {
 	struct net_device *dev;
 	struct sock *sk;
 	unsigned int len;
+	__u16 queue_mapping; /* which of the interface's queues */
 	__s64 tstamp; /* of what TCP sends: since when it may go, CLOCK_MONOTONIC */
 };
 

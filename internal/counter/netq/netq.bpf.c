@@ -4,7 +4,7 @@
 //
 // The network accounting: for every cgroup and interface that has a queue, how
 // many packets were handed to it, of how many bytes, how many left it, and how
-// long those waited in it. Interfaces without one (lo, veth, bridges as they are
+// long those waited in it; and whose packets left it meanwhile. Interfaces without one (lo, veth, bridges as they are
 // made) hold nobody up and are only followed through.
 #include "net.h"
 #include <bpf/bpf_helpers.h>
@@ -20,6 +20,9 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 // else's may soon stand where this one stood.
 #define PASSING_NS 10000000ULL
 #define GROWTH 128
+
+// An interface's queues that are told apart, as a power of two.
+#define QUEUE_BITS 10
 
 // How old a packet may be that leaves its queue.
 #define STALE_NS 60000000000ULL
@@ -37,6 +40,7 @@ struct done {
 };
 
 #include "../bpf/account.h"
+#include "../bpf/service.h"
 
 // A packet that is under way.
 struct passage {
@@ -184,9 +188,14 @@ int BPF_PROG(on_cut, struct sk_buff *skb, __u64 features, bool tx_path, struct s
 	return 0;
 }
 
-static __always_inline void left(__u64 who, __u64 at, __u64 now)
+// left counts a packet that has left a queue. One leaves each of an interface's
+// queues after the other, so each has a place of its own.
+static __always_inline void left(struct sk_buff *skb, struct net_device *dev, __u64 who, __u64 at, __u64 now)
 {
 	struct done *d = bpf_map_lookup_elem(&work, &who);
+
+	serve((__u64)dev->nd_net.net->ns.inum << 32 | (__u32)dev->ifindex << QUEUE_BITS | (skb->queue_mapping & (1 << QUEUE_BITS) - 1),
+	      who, at, now);
 
 	if (!d)
 		return;
@@ -207,7 +216,7 @@ int BPF_PROG(on_leave, struct sk_buff *skb, struct net_device *dev)
 	now = bpf_ktime_get_ns();
 	p = bpf_map_lookup_elem(&packets, &key);
 	if (p && p->waits && skb->len - p->len <= GROWTH) {
-		left(p->who, p->at, now);
+		left(skb, dev, p->who, p->at, now);
 		bpf_map_delete_elem(&packets, &key);
 		return 0;
 	}
@@ -215,7 +224,7 @@ int BPF_PROG(on_leave, struct sk_buff *skb, struct net_device *dev)
 	// piece. TCP's know since when they might go; other times are other clocks'.
 	at = skb->tstamp;
 	if (skb->sk && at <= now && now - at < STALE_NS)
-		left(holder(skb->sk), at, now);
+		left(skb, dev, holder(skb->sk), at, now);
 	return 0;
 }
 

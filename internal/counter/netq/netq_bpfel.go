@@ -24,6 +24,12 @@ type netqDone struct {
 	More   uint64
 }
 
+type netqPair struct {
+	_     structs.HostLayout
+	Waits uint64
+	By    uint64
+}
+
 type netqPassage struct {
 	_     structs.HostLayout
 	Who   uint64
@@ -32,11 +38,27 @@ type netqPassage struct {
 	Len   uint32
 }
 
+type netqPlace struct {
+	_        structs.HostLayout
+	Key      uint64
+	Last     uint64
+	Begun    uint32
+	_        [4]byte
+	Services [512]struct {
+		_    structs.HostLayout
+		Who  uint64
+		From uint64
+		To   uint64
+	}
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	netqMapPackets   = "packets"
+	netqMapPairs     = "pairs"
+	netqMapPlaces    = "places"
 	netqMapSenders   = "senders"
 	netqMapWork      = "work"
 	netqProgOnCut    = "on_cut"
@@ -47,6 +69,8 @@ const (
 	netqProgOnSend6  = "on_send6"
 	netqProgOnSent   = "on_sent"
 	netqVarLost      = "lost"
+	netqVarRefused   = "refused"
+	netqVarUnserved  = "unserved"
 )
 
 // loadNetq returns the embedded CollectionSpec for netq.
@@ -105,6 +129,8 @@ type netqProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type netqMapSpecs struct {
 	Packets *ebpf.MapSpec `ebpf:"packets"`
+	Pairs   *ebpf.MapSpec `ebpf:"pairs"`
+	Places  *ebpf.MapSpec `ebpf:"places"`
 	Senders *ebpf.MapSpec `ebpf:"senders"`
 	Work    *ebpf.MapSpec `ebpf:"work"`
 }
@@ -113,7 +139,9 @@ type netqMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type netqVariableSpecs struct {
-	Lost *ebpf.VariableSpec `ebpf:"lost"`
+	Lost     *ebpf.VariableSpec `ebpf:"lost"`
+	Refused  *ebpf.VariableSpec `ebpf:"refused"`
+	Unserved *ebpf.VariableSpec `ebpf:"unserved"`
 }
 
 // netqObjects contains all objects after they have been loaded into the kernel.
@@ -137,6 +165,8 @@ func (o *netqObjects) Close() error {
 // It can be passed to loadNetqObjects or ebpf.CollectionSpec.LoadAndAssign.
 type netqMaps struct {
 	Packets *ebpf.Map `ebpf:"packets"`
+	Pairs   *ebpf.Map `ebpf:"pairs"`
+	Places  *ebpf.Map `ebpf:"places"`
 	Senders *ebpf.Map `ebpf:"senders"`
 	Work    *ebpf.Map `ebpf:"work"`
 }
@@ -144,6 +174,8 @@ type netqMaps struct {
 func (m *netqMaps) Close() error {
 	return _NetqClose(
 		m.Packets,
+		m.Pairs,
+		m.Places,
 		m.Senders,
 		m.Work,
 	)
@@ -153,7 +185,9 @@ func (m *netqMaps) Close() error {
 //
 // It can be passed to loadNetqObjects or ebpf.CollectionSpec.LoadAndAssign.
 type netqVariables struct {
-	Lost *ebpf.Variable `ebpf:"lost"`
+	Lost     *ebpf.Variable `ebpf:"lost"`
+	Refused  *ebpf.Variable `ebpf:"refused"`
+	Unserved *ebpf.Variable `ebpf:"unserved"`
 }
 
 // netqPrograms contains all programs after they have been loaded into the kernel.

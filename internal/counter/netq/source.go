@@ -3,6 +3,7 @@ package netq
 import (
 	"math"
 	"strings"
+	"time"
 
 	"github.com/quell-dev/quell/internal/counter"
 	"github.com/quell-dev/quell/internal/counter/bpf"
@@ -60,6 +61,9 @@ func (d *netqDone) Add(more *netqDone) {
 
 // Places implements bpf.Record: interfaces.
 func (d *netqDone) Places() ([]uint64, bool) { return d.Links[:], d.More > 0 }
+
+// Waited implements bpf.Record.
+func (d *netqDone) Waited() time.Duration { return time.Duration(d.Ns) }
 
 // Reading implements bpf.Record.
 func (d *netqDone) Reading() counter.Reading {

@@ -338,7 +338,9 @@ func TestASenderMakesAnotherWait(t *testing.T) {
 	const to = "10.78.0.2:9000"
 	v, l := start(t, to, victim.Dir, sends), start(t, to, loud.Dir, sends)
 	v.Say(1, 100)
-	cost := func(noise int) float64 {
+	// play returns what a packet of the victim's waited, and for what part of that the
+	// link sent the other's.
+	play := func(noise int) (cost, behind float64) {
 		before, _ := sent(t, sends)
 		bpftest.Start(t, s)
 		for range 20 {
@@ -352,15 +354,28 @@ func TestASenderMakesAnotherWait(t *testing.T) {
 		if got := bpftest.Count(all[loud.Key], sample.NetQueued); got > 0 && noise == 0 {
 			t.Errorf("pressure %v of no packets", got)
 		}
-		return all[victim.Key].Cost
+		r := all[victim.Key]
+		if _, ok := s.Unattributed(); ok && r.Served == nil {
+			t.Error("who was served is not told")
+		}
+		for _, o := range r.Served {
+			if o.By == loud.Key {
+				behind = o.Time.Seconds() / bpftest.Count(r, sample.NetWait)
+			}
+		}
+		return r.Cost, behind
 	}
 	// Beside: behind up to 140 kB, 56 ms. A machine that is slow to let the sender run
 	// lets the queue run empty meanwhile.
 	exact(t, func() []string {
-		alone, beside := cost(0), cost(5)
-		t.Logf("a packet waits %.3g ms alone, %.3g ms beside a sender", 1e3*alone, 1e3*beside)
-		if !(beside > 2*alone) {
-			return []string{fmt.Sprintf("a packet waits %v s alone, %v s beside a sender", alone, beside)}
+		alone, none := play(0)
+		beside, behind := play(5)
+		t.Logf("a packet waits %.3g ms alone, %.3g ms beside a sender, %.2f of it while the other's were sent", 1e3*alone, 1e3*beside, behind)
+		if _, ok := s.Unattributed(); none > 0 || !ok {
+			t.Errorf("%.2f of the wait was behind one that sent nothing", none)
+		}
+		if !(beside > 2*alone) || behind < 0.9 {
+			return []string{fmt.Sprintf("a packet waits %v s alone, %v s beside a sender, %v of it behind that", alone, beside, behind)}
 		}
 		return nil
 	})

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -123,15 +124,34 @@ func Cost(b *testing.B, s counter.Source, unit string, programs []*ebpf.Program,
 // window.
 type Kernel[R any] struct {
 	Counts map[uint64]R // by sample.CgroupID
+	Pairs  []Pair
+	Serves bool // Pairs are told
 	Missed uint64
 	// Each call gives its error, nil for none.
 	OpenErr, DetachErr, EachErr error
 	Closed                      int
 }
 
+// Pair is for how long a cgroup was served while another waited.
+type Pair struct {
+	Waits, By uint64
+	Time      time.Duration
+}
+
+// Served implements bpf.Kernel.
+func (k *Kernel[R]) Served(yield func(waits, by uint64, d time.Duration)) (ok bool, err error) {
+	for _, p := range k.Pairs {
+		yield(p.Waits, p.By, p.Time)
+	}
+	return k.Serves, k.EachErr
+}
+
+// Refused implements bpf.Kernel.
+func (k *Kernel[R]) Refused() uint64 { return k.Missed }
+
 // Open implements bpf.Kernel.
 func (k *Kernel[R]) Open() error {
-	k.Counts = map[uint64]R{}
+	k.Counts, k.Pairs = map[uint64]R{}, nil
 	return k.OpenErr
 }
 
