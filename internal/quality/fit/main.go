@@ -1,9 +1,11 @@
 // Fit works out by what numbers rule evidence makes a probability of what speaks for
 // a suspect (package detect, weighing.go), from findings of which it is known whose
-// doing they were: those of labelled recordings, given as STEP:FILE, and of the
-// simulator's tuning half. Half of the machines are fitted, the others judged.
+// doing they were: those of labelled recordings of CPI, given as STEP:FILE, of scenes of
+// the corpus, given as corpus:FILE, and of the simulator's tuning half. Half of the
+// machines are fitted, the others judged. It prints too how true the probabilities are
+// that are built in.
 //
-//	fit -seeds 2 -days 100 5s:TRACE 2s:TRACE …
+//	fit -seeds 2 -days 100 5s:TRACE 2s:TRACE … corpus:testdata/corpus/tuning-01.csv.gz …
 package main
 
 import (
@@ -21,6 +23,7 @@ import (
 	"github.com/quell-dev/quell/internal/detect"
 	"github.com/quell-dev/quell/internal/pipeline"
 	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/quality"
 	"github.com/quell-dev/quell/internal/replay"
 	"github.com/quell-dev/quell/internal/sample"
 	"github.com/quell-dev/quell/internal/sim"
@@ -42,7 +45,8 @@ type finding struct {
 	at              sample.Millis
 	step            time.Duration
 	features        []float64
-	right, somebody bool // the first is one of those who did it; anybody did
+	p               float64 // by the numbers that are built in
+	right, somebody bool    // the first is one of those who did it; anybody did
 	weight          float64
 }
 
@@ -57,7 +61,7 @@ func (d *findings) add(source, machine string, f *pipeline.Finding) *finding {
 		return nil
 	}
 	w := slices.MaxFunc(f.Weighed, func(a, b detect.Weighed) int { return cmp.Compare(a.Score, b.Score) })
-	d.all = append(d.all, finding{source: source, machine: machine, victim: f.Victim.Name, first: w.Task.Name, at: f.At, features: w.Features()})
+	d.all = append(d.all, finding{source: source, machine: machine, victim: f.Victim.Name, first: w.Task.Name, at: f.At, features: w.Features(), p: w.Probability()})
 	return &d.all[len(d.all)-1]
 }
 
@@ -101,12 +105,35 @@ func run() error {
 		return fmt.Errorf("%d findings have no fit", len(x))
 	}
 	fmt.Printf("intercept %.3f\ncoefficients %.3f\n", l.Intercept, l.Coef)
-	for _, source := range []string{"recording", "sim", "everyday"} {
+	for _, source := range sources {
 		for _, of := range []bool{true, false} {
 			d.report(&l, source, of)
 		}
 	}
+	for _, source := range sources {
+		if err := d.calibration(source); err != nil {
+			return err
+		}
+	}
 	return nil
+}
+
+var sources = []string{"recording", "corpus", "sim", "everyday"}
+
+// calibration prints how true the probabilities are that are built in.
+func (d *findings) calibration(source string) error {
+	var said []quality.Forecast
+	for _, f := range d.all {
+		if f.source == source {
+			said = append(said, quality.Forecast{P: f.p, Right: f.right, Weight: f.weight, Of: f.machine + " " + string(f.victim)})
+		}
+	}
+	c, ok := quality.Calibrate(said)
+	if !ok {
+		return nil
+	}
+	fmt.Printf("\n%s, as built in: ", source)
+	return c.Write(os.Stdout)
 }
 
 func fitted(f *finding) bool {
@@ -163,21 +190,27 @@ func (d *findings) report(l *stat.Logistic, source string, of bool) {
 }
 
 func (d *findings) recording(step, name string) error {
-	length, err := time.ParseDuration(step)
-	if err != nil {
-		return err
-	}
 	o, err := replay.Default(detect.Evident)
 	if err != nil {
 		return err
 	}
-	o.Step(length)
-	o.ByTask, o.Detect.Explain = true, true
-	cpi, _ := sample.LookupSignal(sample.CPI)
-	cpi.LeastCPU, cpi.Min, cpi.Max = 0, 0.1, 20
-	o.Signals = map[sample.SignalName]sample.Signal{sample.CPI: cpi}
+	source, length := "recording", time.Second
+	if step == "corpus" {
+		source = step
+		o.Step(length)
+		o.Sampling, o.Spec.MinSamples = length, 30
+	} else {
+		if length, err = time.ParseDuration(step); err != nil {
+			return err
+		}
+		o.Step(length)
+		cpi, _ := sample.LookupSignal(sample.CPI)
+		cpi.LeastCPU, cpi.Min, cpi.Max = 0, 0.1, 20
+		o.Signals, o.ByTask = map[sample.SignalName]sample.Signal{sample.CPI: cpi}, true
+	}
+	o.Detect.Explain = true
 	begin := len(d.all)
-	o.Found = func(machine string, f *pipeline.Finding) { d.add("recording", machine, f) }
+	o.Found = func(machine string, f *pipeline.Finding) { d.add(source, machine, f) }
 	rec, err := recording.Open(name, recording.Options{})
 	if err != nil {
 		return err
