@@ -106,6 +106,23 @@ type sums struct {
 	wanted, waited, niced, demand, attributed float64
 	usual                                     *usual
 	of                                        []Served // Fair is the mean, weighted by time
+	// pushed is the part of the wanted time in which more than usual was served of those
+	// who use no more than before; used is what tasks used, by slot, and rises how much
+	// more all of them together did that use more.
+	pushed, rises float64
+	used          []use
+}
+
+// use is what a suspect used in the victim's bad intervals, and in its good ones by
+// everything that is remembered; NaN where that is not known.
+type use struct{ bad, before float64 }
+
+// rise is how much more it used, 0 where that is not grown.
+func (u use) rise() float64 {
+	if u.bad >= grown*u.before {
+		return u.bad - u.before
+	}
+	return 0
 }
 
 // account adds up the accounts of a victim's newest bad intervals; nil where too
@@ -113,7 +130,7 @@ type sums struct {
 func (d *Detector) account(s *series, victim int) *sums {
 	a := &s.tasks[victim].accounts
 	t := &d.sums
-	*t = sums{usual: &a.usual, of: t.of[:0]}
+	*t = sums{usual: &a.usual, of: t.of[:0], used: t.used[:0]}
 	for i := range a.newest {
 		x := &a.newest[i]
 		if !x.bad {
@@ -143,30 +160,53 @@ func (d *Detector) account(s *series, victim int) *sums {
 			p.Fair /= p.Time
 		}
 	}
+	for i := range s.tasks {
+		u := use{math.NaN(), math.NaN()}
+		if k := &s.tasks[i]; i != victim && k.used && d.unable(s, victim, i) == "" {
+			u.bad, u.before = d.usedBefore(s, victim, i)
+			t.rises += max(0, u.rise())
+			j := slices.IndexFunc(t.of, func(p Served) bool { return p.By == k.task.Key })
+			if j >= 0 && u.bad < grown*u.before && s.signal.Domain == sample.SharedCPU {
+				t.pushed += max(0, t.of[j].Time/t.wanted-t.usual.of[k.task.Key])
+			}
+		}
+		t.used = append(t.used, u)
+	}
 	return t
 }
 
-// grounds says what the accounts say of a suspect. used is what it used in the bad
-// intervals and before them, NaN where that is not known.
-func (t *sums) grounds(by sample.TaskKey, bad, before float64) Grounds {
-	g := Grounds{Method: ByAccounts}
-	k := slices.IndexFunc(t.of, func(p Served) bool { return p.By == by })
-	if k < 0 {
+// grounds says what the accounts say of the suspect in a slot; least is what counts as
+// used.
+func (t *sums) grounds(slot int, by sample.TaskKey, least float64) Grounds {
+	g := Grounds{Method: ByAccounts, UsualShare: t.usual.of[by]}
+	if k := slices.IndexFunc(t.of, func(p Served) bool { return p.By == by }); k >= 0 {
+		g.Share, g.FairShare = t.of[k].Time/t.wanted, t.of[k].Fair
+	}
+	excess := t.waited/t.wanted - t.usual.waits
+	if excess <= 0 {
 		return g
 	}
-	g.Share, g.UsualShare, g.FairShare = t.of[k].Time/t.wanted, t.usual.of[by], t.of[k].Fair
-	excess := t.waited/t.wanted - t.usual.waits
-	more := g.Share - g.UsualShare
-	if excess <= 0 || more < ofExcess*excess || g.Share < grown*g.UsualShare {
+	// Who comes takes a CPU from those who were there. Where one of them now waits for
+	// the other, that is the newcomer's doing, on whatever CPU it runs itself.
+	use := t.used[slot]
+	if rise := use.rise(); rise >= max(least, ofExcess*min(1, t.pushed*t.wanted/float64(t.n))) {
+		g.Pushed = t.pushed * rise / t.rises
+	}
+	enough := func(share float64) bool { return share-g.UsualShare >= ofExcess*excess && share >= grown*g.UsualShare }
+	served := enough(g.Share)
+	if !served && !enough(g.Share+g.Pushed) {
+		g.Pushed = 0
 		return g
 	}
 	switch demand := t.demand / float64(t.n); {
-	case bad < grown*before:
+	case use.bad < grown*use.before:
 		g.Level, g.Why = Possible, "it used no more than before: it may have been moved to where the victim waits"
 	case t.usual.n > 0 && demand > asksMore*t.usual.demand+0.5:
 		g.Level, g.Why = Possible, fmt.Sprintf("the victim wants %.1f times as much as usual", demand/max(t.usual.demand, 1e-3))
 	case t.niced > t.waited/2:
 		g.Level, g.Why = Possible, "the victim's threads ask to be served last"
+	case !served:
+		g.Level = Likely
 	case t.attributed < (1-ofExcess)*t.waited:
 		g.Level, g.Why = Likely, fmt.Sprintf("%.0f %% of the wait is nobody's that is known", 100*(1-t.attributed/t.waited))
 	case g.FairShare == 0:
@@ -175,6 +215,9 @@ func (t *sums) grounds(by sample.TaskKey, bad, before float64) Grounds {
 		g.Level, g.Why = Likely, "that is no more than its fair share"
 	default:
 		g.Level = Proven
+	}
+	if served {
+		g.Pushed = 0
 	}
 	return g
 }

@@ -61,6 +61,8 @@ func TestWhoWasServed(t *testing.T) {
 		{"it gets no more than its share", queue{cpu: 0.2, served: map[uint64]float64{2: 0.1, 3: 0.0045}, used: map[uint64]float64{2: 0.5, 3: 0.3}}, 2, Likely, "fair share"},
 		{"two of them", queue{cpu: 0.1, served: map[uint64]float64{2: 0.5, 3: 0.5}, used: map[uint64]float64{2: 0.8, 3: 0.9}}, 2, Proven, ""},
 		{"an innocent that somebody else pushed here", queue{cpu: 0.2, served: map[uint64]float64{3: 0.5}, used: map[uint64]float64{2: 0.05, 3: 0.3}}, 3, Possible, "used no more than before"},
+		{"somebody who pushed an innocent here", queue{cpu: 0.2, served: map[uint64]float64{3: 0.5}, used: map[uint64]float64{2: 0.8, 3: 0.3}}, 2, Likely, ""},
+		{"one who does a little more while an innocent comes here", queue{cpu: 0.2, served: map[uint64]float64{3: 0.5}, used: map[uint64]float64{2: 0.12, 3: 0.3}}, 3, Possible, "used no more than before"},
 		{"a victim that frames others with many threads", queue{cpu: 0.2, self: 500, served: map[uint64]float64{2: 20, 3: 10}, used: map[uint64]float64{2: 0.8, 3: 0.3}}, 2, Possible, "times as much as usual"},
 		{"a victim that asks to be served last", queue{cpu: 0.2, niced: 0.4, served: map[uint64]float64{2: 0.5}, used: map[uint64]float64{2: 0.8, 3: 0.3}}, 2, Possible, "served last"},
 		{"a third of the wait is nobody's", queue{cpu: 0.2, nobodys: 0.25, served: map[uint64]float64{2: 0.5}, used: map[uint64]float64{2: 0.8, 3: 0.3}}, 2, Likely, "nobody's that is known"},
@@ -79,8 +81,12 @@ func TestWhoWasServed(t *testing.T) {
 				t.Errorf("task %d, %v by %s: %q; want task %d, %v: %q", s.Key.Inode, s.Level, s.Method, s.Why, c.who, c.level, c.why)
 			}
 			waited := c.then.served[c.who] / (c.then.cpu + c.then.served[2] + c.then.served[3] + c.then.nobodys)
-			if math.Abs(s.Share-waited) > 1e-9 || math.Abs(s.FairShare-fairShare) > 1e-9 {
-				t.Errorf("share %v, fair %v; want %v and %v", s.Share, s.FairShare, waited, fairShare)
+			fair, pushed := fairShare, 0.0
+			if waited == 0 {
+				fair, pushed = 0, 0.5/0.7-0.004/0.204
+			}
+			if math.Abs(s.Share-waited) > 1e-9 || math.Abs(s.FairShare-fair) > 1e-9 || math.Abs(s.Pushed-pushed) > 1e-9 {
+				t.Errorf("share %v, fair %v, pushed %v; want %v, %v and %v", s.Share, s.FairShare, s.Pushed, waited, fair, pushed)
 			}
 			if named := f.Antagonists > 0; named != (c.level >= Likely) {
 				t.Errorf("%d are named at level %v", f.Antagonists, c.level)

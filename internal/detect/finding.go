@@ -107,6 +107,10 @@ type Grounds struct {
 	Share      float64 `json:"share,omitempty"`
 	UsualShare float64 `json:"usual_share,omitempty"`
 	FairShare  float64 `json:"fair_share,omitempty"`
+	// Pushed is the part of that time in which others were served who use no more than
+	// before, as far as it is this suspect who uses more, and so has pushed them to where
+	// the victim waits; 0 where Share alone is enough.
+	Pushed float64 `json:"pushed,omitempty"`
 	// Why says in words what the level rests on, or keeps it from being higher.
 	Why string `json:"why,omitempty"`
 }
@@ -114,7 +118,7 @@ type Grounds struct {
 // figure is what suspects of one level are ranked by.
 func (g *Grounds) figure() float64 {
 	if g.Method == ByAccounts {
-		return g.Share - g.UsualShare
+		return g.Share + g.Pushed - g.UsualShare
 	}
 	return g.Probability
 }

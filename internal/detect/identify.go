@@ -276,8 +276,7 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 func (d *Detector) grounds(s *series, victim, slot int, proofs []proof, books *sums) Grounds {
 	var g Grounds
 	if books != nil {
-		bad, before := d.usedBefore(s, victim, slot)
-		g = books.grounds(s.tasks[slot].task.Key, bad, before)
+		g = books.grounds(slot, s.tasks[slot].task.Key, d.leastPressure(s))
 	} else if w := d.weighing(slot); w != nil {
 		g = w.grounds()
 	}

@@ -19,6 +19,9 @@ func Because(sig sample.SignalName, victim sample.TaskName, s *detect.Suspect) s
 	switch {
 	case s.Method == detect.ByTrial:
 		return s.Why
+	case s.Method == detect.ByAccounts && s.Pushed > 0:
+		text = fmt.Sprintf("%s uses more than before, and others, who do not, %s for %s of the time %s wanted to and waited: it has pushed them there",
+			s.Name, served(sig), percent(s.Pushed), victim)
 	case s.Method == detect.ByAccounts:
 		text = fmt.Sprintf("%s %s for %s of the time %s wanted to and waited (usually %s", s.Name, served(sig), percent(s.Share), victim, percent(s.UsualShare))
 		if s.FairShare > 0 {
@@ -45,7 +48,7 @@ func Figure(s *detect.Suspect) string {
 	case s.Method == detect.ByTrial:
 		return "tried"
 	case s.Method == detect.ByAccounts:
-		return percent(s.Share)
+		return percent(s.Share + s.Pushed)
 	case s.Method == detect.ByFormula:
 		return fmt.Sprintf("r %.2f", s.Correlation)
 	case s.Probability > 0:

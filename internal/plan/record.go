@@ -84,7 +84,7 @@ func surer(s, than *detect.Suspect) bool {
 func figure(s *detect.Suspect) float64 {
 	switch s.Method {
 	case detect.ByAccounts:
-		return s.Share
+		return s.Share + s.Pushed
 	case detect.ByFormula:
 		return s.Correlation
 	}

@@ -43,7 +43,7 @@ func Default(rule detect.Rule) (Options, error) {
 
 // Step scales the rule's windows to a recording with a sample every step: they
 // are made for one a minute (CPI², section 3.1), so that 3 outliers in 5 minutes
-// are 3 in 5 samples.
+// are 3 in 5 samples. What a sample counts it counted since the one before at most.
 func (o *Options) Step(step time.Duration) {
 	scale := func(d *time.Duration) { *d = time.Duration(float64(*d) * step.Minutes()) }
 	scale(&o.Detect.OutlierWindow)
@@ -54,6 +54,7 @@ func (o *Options) Step(step time.Duration) {
 	scale(&o.Policy.For)
 	scale(&o.Policy.Settle)
 	o.Detect.Pace = min(o.Detect.Pace, step)
+	o.Sampling = min(o.Sampling, step)
 }
 
 // signal is what is known of a signal; false for one that is not.
