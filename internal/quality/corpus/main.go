@@ -39,15 +39,27 @@ func main() {
 
 func run(ctx context.Context) error {
 	out := flag.String("out", "testdata/corpus", "where the recordings are")
-	n := flag.Int("scenes", 10, "scenes of each half")
+	n := flag.Int("scenes", scenesOfHalf, "scenes of each half")
 	only := flag.String("only", "", "scenes that begin with this, such as test or tuning-03")
 	agent := flag.String("agent", "bin/quell-agent", "the program that samples")
 	list := flag.Bool("list", false, "say what would be played, and play nothing")
 	score := flag.Bool("score", false, "say how often each rule is right over what is recorded, and play nothing")
+	judged := flag.Bool("judge", false, "judge what is recorded again, by what the recordings say of the victims' work, and play nothing")
 	long := flag.Bool("v", false, "with -score: list what the default rule says wrongly and what it misses")
 	flag.Parse()
 	if *score {
 		return printScore(os.Stdout, *out, *only, detect.Rules(), *long)
+	}
+	if *judged {
+		files, err := filepath.Glob(filepath.Join(*out, *only+"*.csv.gz"))
+		for _, f := range files {
+			if err == nil {
+				if err = again(f); err != nil {
+					err = fmt.Errorf("%s: %w", f, err)
+				}
+			}
+		}
+		return err
 	}
 	var todo []scene
 	length := 0
@@ -89,6 +101,9 @@ func run(ctx context.Context) error {
 	}
 	return nil
 }
+
+// scenesOfHalf is how many scenes a half has.
+const scenesOfHalf = 10
 
 func (s *scene) file(dir string) string { return filepath.Join(dir, s.name+".csv.gz") }
 
@@ -156,6 +171,9 @@ func (r *played) save(file string) error {
 		fmt.Fprintf(zip, "# %s: %.1f pieces of work a second at first\n", v.name, r.rates[v.name])
 	}
 	fmt.Fprintf(zip, "# %.2f CPU-s/s were used outside\n", r.others)
+	for i := range r.stretches {
+		fmt.Fprintf(zip, "%s%s\n", stretchMark, &r.stretches[i])
+	}
 	var used []sample.Extra
 	for _, e := range sample.AllExtras() {
 		if slices.ContainsFunc(r.samples, func(s sample.Sample) bool { _, ok := s.Extras.Get(e); return ok }) {

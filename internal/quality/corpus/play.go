@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,8 +25,9 @@ import (
 
 // played is a scene as it was played.
 type played struct {
-	scene   *scene
-	samples []sample.Sample
+	scene     *scene
+	samples   []sample.Sample
+	stretches []stretch
 	judgement
 	rates  map[string]float64 // pieces of work a second of each victim, in the calm
 	others float64            // CPU-s/s used outside the scene's tasks
@@ -97,28 +99,18 @@ func (p *player) play(ctx context.Context, s *scene) (_ *played, err error) {
 	if err = errors.Join(err, a.stop()); err != nil {
 		return nil, err
 	}
-	rec := &played{scene: s, rates: map[string]float64{}}
+	rec := &played{scene: s}
 	if rec.samples, err = p.samples(a.trace); err != nil {
 		return nil, err
 	}
+	rec.stretches = stretches
+	done := map[string]work{}
 	for _, v := range vs {
 		v.mu.Lock()
-		j := judge(s.name, sample.TaskName("/corpus/"+v.name), v.work, stretches)
-		rec.rates[v.name] = v.work.rate(stretches[0].from, stretches[0].to)
+		done[v.name] = slices.Clone(v.work)
 		v.mu.Unlock()
-		rec.labels, rec.unknown = append(rec.labels, j.labels...), append(rec.unknown, j.unknown...)
 	}
-	for _, i := range s.innocents {
-		rec.unknown = append(rec.unknown, uncounted(s.name, sample.TaskName("/corpus/"+i.name), stretches)...)
-	}
-	n := 0
-	for i := range rec.samples {
-		if rec.samples[i].Task == "(other)" {
-			rec.others += float64(rec.samples[i].CPU)
-			n++
-		}
-	}
-	rec.others /= float64(max(n, 1))
+	rec.truths(done)
 	return rec, nil
 }
 

@@ -135,7 +135,7 @@ func innocents() []program {
 		{name: "web", half: tuning, packages: []string{"python3", "curl"}, needs: "curl",
 			run: `cd $D; echo hello >index.html; python3 -m http.server --bind 127.0.0.1 18091 >/dev/null 2>&1 & while :; do curl -s -o /dev/null http://127.0.0.1:18091/; sleep 0.2; done`},
 		{name: "report", half: tuning, packages: []string{"perl"}, needs: "perl", run: `exec perl -e 'while(1){ my $x=0; $x+=sqrt($_) for 1..150000; select(undef,undef,undef,0.04+rand(0.05)); }'`},
-		{name: "burst", half: tuning, packages: []string{"openssl"}, needs: "openssl", run: `while :; do sleep 9; openssl speed -seconds 1 md5 >/dev/null 2>&1; done`},
+		{name: "burst", half: tuning, packages: []string{"openssl"}, needs: "openssl", run: `while :; do sleep 1.5; head -c 20M /dev/zero | openssl md5 >/dev/null; done`},
 		{name: "exporter", half: test, packages: []string{"prometheus-node-exporter", "curl"}, needs: "prometheus-node-exporter",
 			run: `prometheus-node-exporter --web.listen-address=127.0.0.1:18092 >/dev/null 2>&1 & while :; do curl -s -o /dev/null http://127.0.0.1:18092/metrics; sleep 1; done`},
 		{name: "cron", half: test, packages: []string{"findutils"}, needs: "find", run: `while :; do sleep 7; find /etc /usr/share/doc -type f | sort >$D/list; done`},

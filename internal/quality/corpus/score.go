@@ -94,7 +94,7 @@ func (s *sum) play(file string, rule detect.Rule, said io.Writer) error {
 		return err
 	}
 	o.Step(interval)
-	o.Sampling, o.Spec.MinSamples = interval, specSamples
+	o.Spec.MinSamples = specSamples
 	r, err := recording.Open(file, recording.Options{})
 	if err != nil {
 		return err

@@ -14,6 +14,7 @@ func TestMain(m *testing.M) { quelltest.Main(m) }
 func TestJudge(t *testing.T) {
 	const length = 10 * time.Second
 	x := []antagonist{{"/x", "cpu"}}
+	foreigners := []antagonist{{"/x", "cpu"}} // beside whom somebody is outside
 	for _, tt := range []struct {
 		name  string
 		rates [3]float64 // before, in the stretch, after: pieces a second
@@ -27,6 +28,7 @@ func TestJudge(t *testing.T) {
 		{"not hurt", [3]float64{100, 98, 100}, x, "", 0, 0},
 		{"hurt a little", [3]float64{100, 93, 100}, x, "", 0, 1},
 		{"less than before only, since it was more then", [3]float64{100, 85, 90}, x, "", 0, 1},
+		{"somebody outside", [3]float64{100, 60, 100}, foreigners, "", 0, 1},
 		{"nobody there", [3]float64{100, 100, 100}, nil, "", 0, 0},
 		{"nobody there and less work", [3]float64{100, 80, 100}, nil, "", 0, 1},
 		{"its own doing", [3]float64{100, 50, 100}, nil, "/v", 0, 0},
@@ -41,6 +43,9 @@ func TestJudge(t *testing.T) {
 				s := stretch{from: at, to: at.Add(length), calm: i != 1}
 				if i == 1 {
 					s.antagonists, s.phase = tt.whose, tt.phase
+					if len(tt.whose) > 0 && &tt.whose[0] == &foreigners[0] {
+						s.foreign = 0.5
+					}
 				}
 				for k := range int(rate * length.Seconds()) {
 					w = append(w, at.Add(time.Duration(float64(k)/rate*1e9)))
@@ -57,6 +62,39 @@ func TestJudge(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Where a victim's pace goes up and down too much to tell no harm from a tenth less,
+// nothing is known; harm that was measured is harm all the same.
+func TestAnUnevenPace(t *testing.T) {
+	at := time.Unix(1000, 0)
+	var all []stretch
+	for i := range 3 {
+		from := at.Add(time.Duration(i) * 16 * time.Second)
+		s := stretch{from: from, to: from.Add(16 * time.Second), calm: i != 1}
+		if i == 1 {
+			s.antagonists = []antagonist{{"/x", "cpu"}}
+		}
+		all = append(all, s)
+	}
+	for _, c := range []struct {
+		uneven, less    float64
+		labels, unknown int
+	}{{0, 0.97, 0, 0}, {0.05, 0.97, 0, 0}, {0.4, 0.97, 0, 1}, {0.4, 0.8, 1, 0}} {
+		var w work
+		for second := range 48 {
+			pace := 100 * (1 + c.uneven*float64(second%2*2-1))
+			if second/16 == 1 {
+				pace *= c.less
+			}
+			for k := range int(pace) {
+				w = append(w, at.Add(time.Duration((float64(second)+float64(k)/pace)*1e9)))
+			}
+		}
+		if j := judge("m", "/v", w, all); len(j.labels) != c.labels || len(j.unknown) != c.unknown {
+			t.Errorf("%+v: %+v", c, j)
+		}
 	}
 }
 

@@ -46,7 +46,10 @@ type finding struct {
 	step            time.Duration
 	features        []float64
 	p               float64 // by the numbers that are built in
-	right, somebody bool    // the first is one of those who did it; anybody did
+	// decided: what is said of it rests on that, and not on accounts of a queue, a change
+	// of the victim's own or what runs outside.
+	decided         bool
+	right, somebody bool // the first is one of those who did it; anybody did
 	weight          float64
 }
 
@@ -61,7 +64,8 @@ func (d *findings) add(source, machine string, f *pipeline.Finding) *finding {
 		return nil
 	}
 	w := slices.MaxFunc(f.Weighed, func(a, b detect.Weighed) int { return cmp.Compare(a.Score, b.Score) })
-	d.all = append(d.all, finding{source: source, machine: machine, victim: f.Victim.Name, first: w.Task.Name, at: f.At, features: w.Features(), p: w.Probability()})
+	d.all = append(d.all, finding{source: source, machine: machine, victim: f.Victim.Name, first: w.Task.Name, at: f.At, features: w.Features(), p: w.Probability(),
+		decided: f.Change == "" && w.Task.Name != detect.OutsideName && (len(f.Suspects) == 0 || f.Suspects[0].Method != detect.ByAccounts)})
 	return &d.all[len(d.all)-1]
 }
 
@@ -124,7 +128,7 @@ var sources = []string{"recording", "corpus", "sim", "everyday"}
 func (d *findings) calibration(source string) error {
 	var said []quality.Forecast
 	for _, f := range d.all {
-		if f.source == source {
+		if f.source == source && f.decided {
 			said = append(said, quality.Forecast{P: f.p, Right: f.right, Weight: f.weight, Of: f.machine + " " + string(f.victim)})
 		}
 	}
@@ -198,7 +202,7 @@ func (d *findings) recording(step, name string) error {
 	if step == "corpus" {
 		source = step
 		o.Step(length)
-		o.Sampling, o.Spec.MinSamples = length, 30
+		o.Spec.MinSamples = 30
 	} else {
 		if length, err = time.ParseDuration(step); err != nil {
 			return err
