@@ -11,19 +11,27 @@ import (
 )
 
 // BenchmarkRequest reads blocks of 4 KiB from the disk, one after the other,
-// with and without a window.
+// with and without a window; with telling who was served and without.
 func BenchmarkRequest(b *testing.B) {
 	quelltest.Need(b, quelltest.Root, quelltest.EBPF, quelltest.Cgroup2)
 	h, err := host.Open("/")
 	if err != nil {
 		b.Fatal(err)
 	}
-	task := bpftest.Task(b, h, sample.Unified, "bench")
-	s, k := open(b, task)
-	w := start(b, task.Dir)
-	bpftest.Cost(b, s, "read", k.Programs(), func() float64 {
-		began := time.Now()
-		w.Say("r", blocks)
-		return float64(time.Since(began).Nanoseconds()) / blocks
-	})
+	for name, unserved := range map[string]bool{"served": false, "unserved": true} {
+		b.Run(name, func(b *testing.B) {
+			task := bpftest.Task(b, h, sample.Unified, "bench")
+			k, err := loadPrograms(unserved)
+			if err != nil {
+				b.Fatal(err)
+			}
+			s := follow(b, k, task)
+			w := start(b, task.Dir)
+			bpftest.Cost(b, s, "read", k.Programs(), func() float64 {
+				began := time.Now()
+				w.Say("r", blocks)
+				return float64(time.Since(began).Nanoseconds()) / blocks
+			})
+		})
+	}
 }

@@ -107,13 +107,19 @@ func open(t testing.TB, tasks ...counter.Target) (*Source, *bpf.Programs[blockio
 	if err != nil {
 		t.Fatal(err)
 	}
+	return follow(t, k, tasks...), k
+}
+
+// follow follows the tasks by loaded programs.
+func follow(t testing.TB, k *bpf.Programs[blockioDone], tasks ...counter.Target) *Source {
+	t.Helper()
 	w, err := bpf.Open[blockioDone](k)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := &Source{w}
 	bpftest.Follow(t, s, tasks...)
-	return s, k
+	return s
 }
 
 // hidden says how many of the requests that disks have completed since it was last
