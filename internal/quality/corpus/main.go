@@ -45,10 +45,19 @@ func run(ctx context.Context) error {
 	list := flag.Bool("list", false, "say what would be played, and play nothing")
 	score := flag.Bool("score", false, "say how often each rule is right over what is recorded, and play nothing")
 	judged := flag.Bool("judge", false, "judge what is recorded again, by what the recordings say of the victims' work, and play nothing")
+	innocence := flag.Int("innocence", 0, "play each case in which nobody is to blame so often, and say who was named")
 	long := flag.Bool("v", false, "with -score: list what the default rule says wrongly and what it misses")
 	flag.Parse()
 	if *score {
 		return printScore(os.Stdout, *out, *only, detect.Rules(), *long)
+	}
+	if *innocence > 0 {
+		fmt.Fprintf(os.Stderr, "cases of innocence, %d rounds of each: %s\n", *innocence, playing(*only, *innocence))
+		ok, err := proveInnocence(ctx, os.Stdout, *agent, *only, *innocence)
+		if err == nil && !ok {
+			err = errors.New("an innocent was named")
+		}
+		return err
 	}
 	if *judged {
 		files, err := filepath.Glob(filepath.Join(*out, *only+"*.csv.gz"))

@@ -111,6 +111,23 @@ func TestUncounted(t *testing.T) {
 	}
 }
 
+// Each case of innocence has a victim that counts its work, an innocent, and a stage in
+// which the victim suffers.
+func TestOrdeals(t *testing.T) {
+	seen := map[string]bool{}
+	for _, o := range ordeals() {
+		s := o.stages
+		if seen[o.name] || o.why == "" || len(o.victims) != 1 || len(o.innocents) != 1 || len(s) != 1 || s[0].shape != phase && len(s[0].antagonists) == 0 ||
+			s[0].shape == phase && !o.victims[0].phases {
+			t.Errorf("%+v", o)
+		}
+		seen[o.name] = true
+	}
+	if got := playing("pushed", 2); got != 2*(learning+busy+calm)*interval || playing("", 1) != time.Duration(len(seen))*got/2 {
+		t.Errorf("two rounds take %v", got)
+	}
+}
+
 // Halves share no program, and each scene has all that it needs.
 func TestScenes(t *testing.T) {
 	for _, roles := range [][]program{victims(), antagonists(), innocents()} {
