@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Who was served while others waited. Each place where one is served after the
- * other, such as a disk, writes down whom it served, newest last: from when it was
- * free, or the served one was there, until that was done. Whoever has been served
- * reads back to when it came, and adds to the pair of the two for how long each was
- * served meanwhile, itself too. Package bpf reads the pairs (Programs).
+ * other, such as a disk, writes down whom it served, newest last: from when the one
+ * before was done until this one was. Whoever has been served reads back to when it
+ * came, and adds to the pair of the two for how long each was served meanwhile, itself
+ * too: for as long as it was there the place had something to do. Package bpf reads the pairs (Programs).
  */
 #ifndef QUELL_SERVICE_H
 #define QUELL_SERVICE_H
@@ -108,6 +108,8 @@ static long back(__u32 i, struct walk *w)
 		return 0;
 	if (to <= w->since)
 		return 1;
+	if (to <= from)
+		return 0; /* two at once, on two CPUs */
 	d = to - (from > w->since ? from : w->since);
 	d = d < w->left ? d : w->left;
 	if (who != w->by) {
@@ -126,7 +128,7 @@ static __always_inline void serve(__u64 key, __u64 who, __u64 came, __u64 now)
 	volatile struct service *s;
 	struct walk w = {};
 	struct place *p;
-	__u64 last;
+	__u64 from;
 
 	if (unserved || now <= came)
 		return;
@@ -135,12 +137,12 @@ static __always_inline void serve(__u64 key, __u64 who, __u64 came, __u64 now)
 		__sync_fetch_and_add(&refused, 1);
 		return;
 	}
-	last = __sync_lock_test_and_set(&p->last, now);
+	from = __sync_lock_test_and_set(&p->last, now);
 	w.newest = __sync_fetch_and_add(&p->begun, 1);
 	s = &p->services[w.newest & (SERVICES - 1)];
 	s->to = 0;
 	s->who = who;
-	s->from = last > came ? last : came;
+	s->from = from;
 	asm volatile("" ::: "memory");
 	s->to = now;
 	if (!who)
