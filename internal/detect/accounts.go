@@ -164,7 +164,7 @@ func (d *Detector) account(s *series, victim int) *sums {
 		u := use{math.NaN(), math.NaN()}
 		if k := &s.tasks[i]; i != victim && k.used && d.unable(s, victim, i) == "" {
 			u.bad, u.before = d.usedBefore(s, victim, i)
-			t.rises += max(0, u.rise())
+			t.rises += u.rise()
 			j := slices.IndexFunc(t.of, func(p Served) bool { return p.By == k.task.Key })
 			if j >= 0 && u.bad < grown*u.before && s.signal.Domain == sample.SharedCPU {
 				t.pushed += max(0, t.of[j].Time/t.wanted-t.usual.of[k.task.Key])
@@ -189,7 +189,7 @@ func (t *sums) grounds(slot int, by sample.TaskKey, least float64) Grounds {
 	// Who comes takes a CPU from those who were there. Where one of them now waits for
 	// the other, that is the newcomer's doing, on whatever CPU it runs itself.
 	use := t.used[slot]
-	if rise := use.rise(); rise >= max(least, ofExcess*min(1, t.pushed*t.wanted/float64(t.n))) {
+	if rise := use.rise(); rise > 0 && rise >= max(least, ofExcess*min(1, t.pushed*t.wanted/float64(t.n))) {
 		g.Pushed = t.pushed * rise / t.rises
 	}
 	enough := func(share float64) bool { return share-g.UsualShare >= ofExcess*excess && share >= grown*g.UsualShare }

@@ -4,7 +4,8 @@
  * other, such as a disk, writes down whom it served, newest last: from when the one
  * before was done until this one was. Whoever has been served reads back to when it
  * came, and adds to the pair of the two for how long each was served meanwhile, itself
- * too: for as long as it was there the place had something to do. Package bpf reads the pairs (Programs).
+ * too: for as long as it was there the place had something to do. Package bpf reads
+ * the pairs (Programs).
  */
 #ifndef QUELL_SERVICE_H
 #define QUELL_SERVICE_H
