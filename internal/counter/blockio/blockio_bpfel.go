@@ -53,6 +53,7 @@ const (
 	blockioProgOnComplete = "on_complete"
 	blockioProgOnMake     = "on_make"
 	blockioVarLost        = "lost"
+	blockioVarNothing     = "nothing"
 	blockioVarRefused     = "refused"
 	blockioVarUnserved    = "unserved"
 )
@@ -118,6 +119,7 @@ type blockioMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type blockioVariableSpecs struct {
 	Lost     *ebpf.VariableSpec `ebpf:"lost"`
+	Nothing  *ebpf.VariableSpec `ebpf:"nothing"`
 	Refused  *ebpf.VariableSpec `ebpf:"refused"`
 	Unserved *ebpf.VariableSpec `ebpf:"unserved"`
 }
@@ -162,6 +164,7 @@ func (m *blockioMaps) Close() error {
 // It can be passed to loadBlockioObjects or ebpf.CollectionSpec.LoadAndAssign.
 type blockioVariables struct {
 	Lost     *ebpf.Variable `ebpf:"lost"`
+	Nothing  *ebpf.Variable `ebpf:"nothing"`
 	Refused  *ebpf.Variable `ebpf:"refused"`
 	Unserved *ebpf.Variable `ebpf:"unserved"`
 }

@@ -69,6 +69,7 @@ const (
 	netqProgOnSend6  = "on_send6"
 	netqProgOnSent   = "on_sent"
 	netqVarLost      = "lost"
+	netqVarNothing   = "nothing"
 	netqVarRefused   = "refused"
 	netqVarUnserved  = "unserved"
 )
@@ -140,6 +141,7 @@ type netqMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type netqVariableSpecs struct {
 	Lost     *ebpf.VariableSpec `ebpf:"lost"`
+	Nothing  *ebpf.VariableSpec `ebpf:"nothing"`
 	Refused  *ebpf.VariableSpec `ebpf:"refused"`
 	Unserved *ebpf.VariableSpec `ebpf:"unserved"`
 }
@@ -186,6 +188,7 @@ func (m *netqMaps) Close() error {
 // It can be passed to loadNetqObjects or ebpf.CollectionSpec.LoadAndAssign.
 type netqVariables struct {
 	Lost     *ebpf.Variable `ebpf:"lost"`
+	Nothing  *ebpf.Variable `ebpf:"nothing"`
 	Refused  *ebpf.Variable `ebpf:"refused"`
 	Unserved *ebpf.Variable `ebpf:"unserved"`
 }
