@@ -50,9 +50,9 @@ const volatile bool unserved; /* do not tell who was served */
 __u64 refused; /* services that had no room in places or pairs */
 
 /*
- * 0, which the verifier must not know. Before 6.7 (ab5cfac139ab) it looks at what
- * bpf_loop calls as if that were called once: where it knows what a walk starts
- * from, it removes what only a second step reaches.
+ * Always 0, hidden from the verifier. That of 6.1 checks the callback of bpf_loop as
+ * if it ran once: with a known sum at the start it removed the addition that only a
+ * second step reaches.
  */
 volatile __u64 nothing;
 
