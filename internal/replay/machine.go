@@ -199,7 +199,11 @@ func (m *machine) flush(next sample.Millis) {
 				continue
 			}
 			for i, v := range st.interval.End(at) {
-				m.player.count(st.of[i], st.interval.Reading(i), &v)
+				r := st.interval.Reading(i)
+				m.player.count(st.of[i], r, &v)
+				if told := m.player.options.Judged; told != nil && v.Judged && v.Sane {
+					told(m.name, r.Task.Name, at)
+				}
 			}
 			st.interval, st.of = nil, st.of[:0]
 		}

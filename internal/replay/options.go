@@ -28,6 +28,9 @@ type Options struct {
 	// Found, if not nil, is told of each finding; from several goroutines where Run
 	// is given several workers.
 	Found func(machine string, f *pipeline.Finding)
+	// Judged, if not nil, is told of each sample that was held against a ready spec; as
+	// Found.
+	Judged func(machine string, task sample.TaskName, at sample.Millis)
 	// Costs collects what jobs cost, for their distributions.
 	Costs bool
 	// Sampling is how long each sample was taken; counts become rates by it.

@@ -88,7 +88,7 @@ func TestAntagonistIsAccused(t *testing.T) {
 		t.Fatalf("%d machines, %d to %d, %+v", r.Machines, r.From, r.To, r.Accusations)
 	}
 	s := Judge(labels, nil, r.Accusations)
-	if s.Precision.Value() != 1 || s.Recall.Value() != 1 || s.Top1.Value() != 1 || s.After[0] < 2*time.Minute || s.After[2] > 15*time.Minute {
+	if s.Precision.Value() != 1 || s.Recall.Value() != 1 || s.Top1.Value() != 1 || s.Found[0].After() < 2*time.Minute || s.Found[2].After() > 15*time.Minute {
 		t.Errorf("%+v", s)
 	}
 	for _, inc := range r.Incidents {

@@ -35,12 +35,11 @@ type Score struct {
 	// ByCause are the same by the causes of the stretches that accusations and
 	// episodes are of: by name, Outside last.
 	ByCause []CauseShares
-	// After are the times from an episode's beginning to the first right
-	// accusation, ascending.
-	After []time.Duration
 	// Verdicts are the accusations that were judged, by time.
 	Verdicts []Verdict
-	// Missed are the episodes without a right accusation.
+	// Found are the episodes with a right accusation, the soonest first, and Missed
+	// those without.
+	Found  []Found
 	Missed []Episode
 	// LeftOut are accusations in stretches of which it is not known what was true.
 	LeftOut int
@@ -90,6 +89,15 @@ type Episode struct {
 	Causes      []string          `json:"causes,omitempty"`
 	labels      []trace.Label
 }
+
+// Found is an episode with its first right accusation.
+type Found struct {
+	Episode
+	First Verdict
+}
+
+// After is how long after the episode's beginning that was made.
+func (f *Found) After() time.Duration { return f.First.At.Sub(f.From) }
 
 func (e *Episode) cause() string { return strings.Join(slices.Sorted(slices.Values(e.Causes)), "+") }
 
@@ -242,12 +250,12 @@ func Judge(labels []trace.Label, left []trace.Stretch, accusations []Accusation)
 		first := slices.IndexFunc(made, func(v Verdict) bool { return v.Right })
 		c.recall.add(first >= 0)
 		if first >= 0 {
-			s.After = append(s.After, made[first].At.Sub(e.From))
+			s.Found = append(s.Found, Found{*e, made[first]})
 		} else {
 			s.Missed = append(s.Missed, *e)
 		}
 	}
-	slices.Sort(s.After)
+	slices.SortStableFunc(s.Found, func(a, b Found) int { return cmp.Compare(a.After(), b.After()) })
 	s.Shares, s.ByCause = counts.shares()
 	return s
 }
@@ -306,7 +314,7 @@ func (t tallies) shares() (Shares, []CauseShares) {
 // by order statistics (signs; Conover, Practical Nonparametric Statistics, 3.2);
 // false if nothing was detected. With fewer than 6 the interval is the range.
 func (s *Score) Median() (median, low, high time.Duration, ok bool) {
-	n := len(s.After)
+	n := len(s.Found)
 	if n == 0 {
 		return 0, 0, 0, false
 	}
@@ -320,7 +328,7 @@ func (s *Score) Median() (median, low, high time.Duration, ok bool) {
 	if k > 0 {
 		k--
 	}
-	return s.After[n/2], s.After[k], s.After[n-1-k], true
+	return s.Found[n/2].After(), s.Found[k].After(), s.Found[n-1-k].After(), true
 }
 
 func pow2(n int) float64 {

@@ -36,8 +36,8 @@ func TestJudge(t *testing.T) {
 	if s.Precision.K != 3 || s.Precision.N != 7 || s.Recall.K != 2 || s.Recall.N != 3 || s.Top1.K != 1 || s.Top1.N != 2 {
 		t.Errorf("precision %+v, recall %+v, top-1 %+v", s.Precision, s.Recall, s.Top1)
 	}
-	if diff := cmp.Diff([]time.Duration{200 * time.Millisecond, 700 * time.Millisecond}, s.After); diff != "" {
-		t.Error(diff)
+	if len(s.Found) != 2 || s.Found[0].After() != 200*time.Millisecond || s.Found[1].After() != 700*time.Millisecond {
+		t.Errorf("found %+v", s.Found)
 	}
 	if len(s.Wrong()) != 4 || len(s.Verdicts) != 7 || len(s.Missed) != 1 || s.Missed[0].Victim != "/w" {
 		t.Errorf("wrong %+v, missed %+v", s.Wrong(), s.Missed)
@@ -159,10 +159,10 @@ func TestMedian(t *testing.T) {
 	for _, c := range []struct{ n, median, low, high int }{{1, 0, 0, 0}, {5, 2, 0, 4}, {6, 3, 0, 5}, {10, 5, 1, 8}, {20, 10, 5, 14}} {
 		var s Score
 		for i := range c.n {
-			s.After = append(s.After, time.Duration(i))
+			s.Found = append(s.Found, Found{First: Verdict{Accusation: Accusation{Statement: Statement{At: sample.Millis(i)}}}})
 		}
 		median, low, high, ok := s.Median()
-		if !ok || int(median) != c.median || int(low) != c.low || int(high) != c.high {
+		if !ok || int(median.Milliseconds()) != c.median || int(low.Milliseconds()) != c.low || int(high.Milliseconds()) != c.high {
 			t.Errorf("%d: %d in [%d, %d]", c.n, median, low, high)
 		}
 	}

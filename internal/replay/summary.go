@@ -82,7 +82,7 @@ func (r *Result) Summary(score *Score) Summary {
 	}
 	s.LeftOut = score.LeftOut
 	if median, low, high, ok := score.Median(); ok {
-		s.After = &AfterJSON{median.Seconds(), low.Seconds(), high.Seconds(), len(score.After)}
+		s.After = &AfterJSON{median.Seconds(), low.Seconds(), high.Seconds(), len(score.Found)}
 	}
 	return s
 }

@@ -111,7 +111,7 @@ func scored(s *replay.Score) (facts [][2]string) {
 		facts = append(facts, [2]string{"left out", fmt.Sprintf("%s in stretches of which it is not known what was true", plural(s.LeftOut, "accusation"))})
 	}
 	if median, low, high, ok := s.Median(); ok {
-		facts = append(facts, [2]string{"after", fmt.Sprintf("%s [%s, %s] until the right one is accused (median of %d)", span(median), span(low), span(high), len(s.After))})
+		facts = append(facts, [2]string{"after", fmt.Sprintf("%s [%s, %s] until the right one is accused (median of %d)", span(median), span(low), span(high), len(s.Found))})
 	}
 	return facts
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -152,6 +151,21 @@ func (r *played) recorded() map[string]work {
 	return done
 }
 
+// stretchesOf reads what was played when from a recording's comments.
+func stretchesOf(recording io.Reader) (all []stretch, err error) {
+	lines := bufio.NewScanner(recording)
+	for lines.Scan() && strings.HasPrefix(lines.Text(), "#") {
+		if words, ok := strings.CutPrefix(lines.Text(), stretchMark); ok {
+			s, err := parseStretch(words)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, s)
+		}
+	}
+	return all, lines.Err()
+}
+
 // again judges a recording once more and writes it anew.
 func again(file string) error {
 	f, err := os.Open(file)
@@ -168,14 +182,8 @@ func again(file string) error {
 		return err
 	}
 	r := &played{}
-	for lines := bufio.NewScanner(strings.NewReader(string(text))); lines.Scan() && strings.HasPrefix(lines.Text(), "#"); {
-		if words, ok := strings.CutPrefix(lines.Text(), stretchMark); ok {
-			s, err := parseStretch(words)
-			if err != nil {
-				return err
-			}
-			r.stretches = append(r.stretches, s)
-		}
+	if r.stretches, err = stretchesOf(strings.NewReader(string(text))); err != nil {
+		return err
 	}
 	if len(r.stretches) == 0 {
 		return errors.New("it does not say what was played when: record it again")
@@ -195,16 +203,8 @@ func again(file string) error {
 		}
 		r.samples = append(r.samples, s)
 	}
-	name := strings.TrimSuffix(filepath.Base(file), ".csv.gz")
-	for _, h := range []half{tuning, test} {
-		for _, s := range scenes(h, scenesOfHalf) {
-			if s.name == name {
-				r.scene = &s
-			}
-		}
-	}
-	if r.scene == nil {
-		return fmt.Errorf("no scene is called %s", name)
+	if r.scene = sceneOf(file); r.scene == nil {
+		return fmt.Errorf("no scene is called so")
 	}
 	r.truths(r.recorded())
 	return r.save(file)

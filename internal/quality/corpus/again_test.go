@@ -34,11 +34,11 @@ func TestStretchesAreReadAsWritten(t *testing.T) {
 
 // What is judged again by the recording alone is what was judged when it was played.
 func TestJudgedAgain(t *testing.T) {
-	s := scenes(test, 1)[0]
+	s := scenes(test, onCPUs, 1)[0]
 	start := time.UnixMilli(1_700_000_000_000)
 	r := &played{scene: &s}
 	done := map[string]work{}
-	hurt := antagonist{"/corpus/" + sample.TaskName(of(antagonists(), test)[0].name), of(antagonists(), test)[0].cause}
+	hurt := antagonist{"/corpus/" + sample.TaskName(of(antagonists(), test, onCPUs)[0].name), of(antagonists(), test, onCPUs)[0].cause}
 	for i := range 5 {
 		from := start.Add(time.Duration(i) * 15 * time.Second)
 		one := stretch{from: from, to: from.Add(15 * time.Second), calm: i%2 == 0}

@@ -39,7 +39,6 @@ func main() {
 
 func run(ctx context.Context) error {
 	out := flag.String("out", "testdata/corpus", "where the recordings are")
-	n := flag.Int("scenes", scenesOfHalf, "scenes of each half")
 	only := flag.String("only", "", "scenes that begin with this, such as test or tuning-03")
 	agent := flag.String("agent", "bin/quell-agent", "the program that samples")
 	list := flag.Bool("list", false, "say what would be played, and play nothing")
@@ -72,7 +71,7 @@ func run(ctx context.Context) error {
 	}
 	var todo []scene
 	length := 0
-	for _, s := range append(scenes(tuning, *n), scenes(test, *n)...) {
+	for _, s := range allScenes() {
 		if !strings.HasPrefix(s.name, *only) {
 			continue
 		}
@@ -111,9 +110,6 @@ func run(ctx context.Context) error {
 	return nil
 }
 
-// scenesOfHalf is how many scenes a half has.
-const scenesOfHalf = 10
-
 func (s *scene) file(dir string) string { return filepath.Join(dir, s.name+".csv.gz") }
 
 // String says what is in a scene.
@@ -126,7 +122,11 @@ func (s *scene) String() string {
 		}
 		return strings.Join(words, "+")
 	}
-	fmt.Fprintf(&b, "%s: %s beside %s, float %v:", s.name, names(s.victims), names(s.innocents), s.float)
+	fmt.Fprintf(&b, "%s: %s beside %s, float %v", s.name, names(s.victims), names(s.innocents), s.float)
+	if s.on == onLink {
+		fmt.Fprintf(&b, ", fair %v", s.fair)
+	}
+	b.WriteByte(':')
 	for _, one := range s.stages {
 		fmt.Fprintf(&b, " %s(%s)", one.shape, names(one.antagonists))
 	}
@@ -149,7 +149,11 @@ func lacking(all []scene) error {
 			}
 		}
 	}
+	link := &program{needs: "tc", packages: []string{"iproute2"}}
 	for i := range all {
+		if all[i].on == onLink {
+			need([]*program{link})
+		}
 		need(all[i].victims)
 		need(all[i].innocents)
 		for _, one := range all[i].stages {

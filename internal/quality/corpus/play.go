@@ -68,6 +68,12 @@ func (p *player) play(ctx context.Context, s *scene) (_ *played, err error) {
 		return nil, err
 	}
 	p.scene, p.fail = s, nil
+	if s.on == onLink {
+		if err := makeLink(s.fair); err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, removeLink()) }() // once the tasks are gone
+	}
 	if p.tree, err = workload.OpenTree(prefix, workload.TreeOptions{}); err != nil {
 		return nil, err
 	}
@@ -251,8 +257,12 @@ func (p *player) command(t *task, script string) (*exec.Cmd, error) {
 		return nil, err
 	}
 	cmd := exec.Command("sh", "-c", script)
-	cmd.Dir = t.dir
 	cmd.Env = append(os.Environ(), "D="+t.dir, "LC_ALL=C")
+	if p.scene.on == onLink {
+		cmd = inNamespace(near, "sh", "-c", script)
+		cmd.Env = append(os.Environ(), "D="+t.dir, "LC_ALL=C", "LISTEN="+farAddress, "FAR="+strings.Join(inNamespace(far).Args, " "))
+	}
+	cmd.Dir = t.dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	return cmd, nil
 }
@@ -375,8 +385,8 @@ func (p *player) startAgent(vs []*task) (*agent, error) {
 	}
 	a := &agent{trace: filepath.Join(dir, "trace.csv"), log: filepath.Join(dir, "log")}
 	var b strings.Builder
-	fmt.Fprintf(&b, "state_dir: %q\nsocket: %q\nlisten: \"\"\nlog_level: warn\nrecord: %q\nsignals: [cpi, cpt, cps, runq, io]\n",
-		dir, filepath.Join(dir, "agent.sock"), a.trace)
+	fmt.Fprintf(&b, "state_dir: %q\nsocket: %q\nlisten: \"\"\nlog_level: warn\nrecord: %q\nsignals: [cpi, cpt, cps, runq, io%s]\n",
+		dir, filepath.Join(dir, "agent.sock"), a.trace, map[bool]string{true: ", net"}[p.scene.on == onLink])
 	fmt.Fprintf(&b, "tick: 50ms\nsampling: {duration: %s, period: %s, max_tax: 0}\ndetect: {outlier_window: %s, window: %s}\nenforce: {mode: \"off\"}\nrules:\n",
 		interval, interval, 5*interval, 10*interval)
 	for _, v := range vs {

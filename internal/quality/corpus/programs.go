@@ -10,10 +10,13 @@ const (
 )
 
 // program is a real program in a role. Scripts are run by sh in the task's cgroup, with
-// $D, a directory of the task's own, and die with it.
+// $D, a directory of the task's own, and die with it. Those of a scene on a link run in a
+// network namespace of the scene; $FAR before a command runs it at the link's other end,
+// 10.99.0.2.
 type program struct {
 	name     string
 	half     half
+	on       place    // of the scenes that it is in
 	packages []string // of Debian
 	needs    string   // a command of theirs
 	// setup is run once before the scene, in the task's cgroup.
@@ -64,13 +67,8 @@ nginx -p $D -c $D/conf 2>$D/errors`,
 		},
 		{
 			name: "postgres", half: test, packages: []string{"postgresql", "postgresql-contrib"}, needs: "pgbench",
-			setup: `B=$(ls -d /usr/lib/postgresql/*/bin | tail -1); chmod 711 $D; mkdir $D/d; chown postgres $D/d; cd $D/d
-as() { setpriv --reuid=postgres --regid=postgres --init-groups "$@"; }
-as $B/initdb -D $D/d/db -A trust >/dev/null
-as $B/pg_ctl -D $D/d/db -o "-k $D/d -c listen_addresses= -c fsync=off -c autovacuum=off" -l $D/d/log -w start >/dev/null
-as $B/pgbench -h $D/d -i -s 1 -q postgres >/dev/null 2>&1`,
-			run: `B=$(ls -d /usr/lib/postgresql/*/bin | tail -1); cd $D/d
-while setpriv --reuid=postgres --regid=postgres --init-groups $B/pgbench -h $D/d -n -S -c 1 -t 300 postgres >/dev/null 2>&1; do echo; done`,
+			setup: postgres("fsync=off"),
+			run:   pgbench("-S -t 300"),
 		},
 		{
 			name: "python", half: test, packages: []string{"python3"}, needs: "python3", phases: true,
@@ -96,7 +94,75 @@ while True:
 while true do local n=1 local f=io.open(path) if f then f:close() n=2 end
 for _=1,n do local t={} for i=1,4000 do t[i]=(i*7919)%10007 end table.sort(t) local s={} for i=1,500 do s[#s+1]=tostring(t[i]) end table.concat(s,",") end print() end'`,
 		},
+		{
+			name: "redis-log", half: tuning, on: onDisk, packages: []string{"redis-server", "redis-tools"}, needs: "redis-benchmark",
+			setup: `redis-server --port 0 --unixsocket $D/s --save '' --appendonly yes --appendfsync always --dir $D --daemonize yes >/dev/null
+until redis-cli -s $D/s ping >/dev/null 2>&1; do sleep 0.05; done`,
+			run: `while redis-benchmark -s $D/s -t set -n 20 -c 1 -q >/dev/null; do echo; done`,
+		},
+		{
+			name: "dd-read", half: tuning, on: onDisk, packages: []string{"coreutils"}, needs: "dd",
+			setup: `head -c 64M /dev/urandom >$D/f; sync $D/f`,
+			run:   `while dd if=$D/f of=/dev/null bs=16k count=200 iflag=direct 2>/dev/null; do echo; sleep 0.01; done`,
+		},
+		{
+			name: "sqlite-commit", half: test, on: onDisk, packages: []string{"sqlite3"}, needs: "sqlite3",
+			setup: `sqlite3 $D/db "create table t(a primary key,b); insert into t values(1,0);"`,
+			run:   `while sqlite3 $D/db "update t set b=b+1; update t set b=b+2; update t set b=b+3;"; do echo; done`,
+		},
+		{
+			name: "postgres-commit", half: test, on: onDisk, packages: []string{"postgresql", "postgresql-contrib"}, needs: "pgbench",
+			setup: postgres("fsync=on"),
+			run:   pgbench("-N -t 20"),
+		},
+		{
+			name: "redis-remote", half: tuning, on: onLink, packages: []string{"redis-server", "redis-tools"}, needs: "redis-benchmark",
+			setup: `$FAR redis-server --bind 10.99.0.2 --protected-mode no --port 18094 --save '' --appendonly no --dir $D --daemonize yes >/dev/null
+until redis-cli -h 10.99.0.2 -p 18094 ping >/dev/null 2>&1; do sleep 0.05; done`,
+			run: `while redis-benchmark -h 10.99.0.2 -p 18094 -t set -d 200 -n 40 -c 1 -q >/dev/null; do echo; sleep 0.01; done`,
+		},
+		{
+			name: "curl-upload", half: tuning, on: onLink, packages: []string{"curl", "python3"}, needs: "curl",
+			setup: `head -c 60k /dev/urandom >$D/file; cat >$D/serve.py <<'EOF'
+import http.server
+class H(http.server.BaseHTTPRequestHandler):
+    def do_PUT(self):
+        self.rfile.read(int(self.headers["Content-Length"])); self.send_response(200); self.end_headers()
+    def log_message(self, *a): pass
+http.server.ThreadingHTTPServer(("10.99.0.2", 18095), H).serve_forever()
+EOF
+$FAR python3 $D/serve.py >/dev/null 2>&1 &
+until curl -s -T $D/file http://10.99.0.2:18095/; do sleep 0.05; done`,
+			run: `while curl -s -o /dev/null -T $D/file http://10.99.0.2:18095/; do echo; sleep 0.05; done`,
+		},
+		{
+			name: "nginx-remote", half: test, on: onLink, packages: []string{"nginx-light", "apache2-utils"}, needs: "ab",
+			setup: `echo "worker_processes 1; pid $D/pid; error_log /dev/null; events {} http { access_log off; server { listen 10.99.0.2:18096; location / { return 200 ok; } } }" >$D/conf
+$FAR nginx -p $D -c $D/conf 2>$D/errors`,
+			run: `while ab -q -n 40 -c 2 http://10.99.0.2:18096/ >/dev/null 2>&1; do echo; sleep 0.01; done`,
+		},
+		{
+			name: "postgres-remote", half: test, on: onLink, packages: []string{"postgresql", "postgresql-contrib"}, needs: "pgbench",
+			setup: postgres("fsync=off"),
+			run:   pgbench("-N -t 20 -h 10.99.0.2"),
+		},
 	}
+}
+
+// postgres sets a server up, with a small database, that listens at 10.99.0.2 too where
+// that is, and pgbench is its client's run: a piece is a run of it.
+func postgres(setting string) string {
+	return `B=$(ls -d /usr/lib/postgresql/*/bin | tail -1); chmod 711 $D; mkdir $D/d; chown postgres $D/d; cd $D/d
+as() { setpriv --reuid=postgres --regid=postgres --init-groups "$@"; }
+as $B/initdb -D $D/d/db -A trust >/dev/null
+echo 'host all all 10.99.0.0/24 trust' >>$D/d/db/pg_hba.conf
+$FAR setpriv --reuid=postgres --regid=postgres --init-groups $B/pg_ctl -D $D/d/db -o "-k $D/d -c listen_addresses=$LISTEN -c ` + setting + ` -c autovacuum=off" -l $D/d/log -w start >/dev/null
+as $B/pgbench -h $D/d -i -s 1 -q postgres >/dev/null 2>&1`
+}
+
+func pgbench(options string) string {
+	return `B=$(ls -d /usr/lib/postgresql/*/bin | tail -1); cd $D/d
+while setpriv --reuid=postgres --regid=postgres --init-groups $B/pgbench -h $D/d -n -c 1 ` + options + ` postgres >/dev/null 2>&1; do echo; done`
 }
 
 // antagonists take what others need. What they read they make themselves.
@@ -124,6 +190,33 @@ work() { while :; do g++ -O2 -c $D/a.cc -o $D/a$1.o; done; }; work 1 & work 2`},
 		{name: "numbers", half: test, cause: "cpu", packages: []string{"python3"}, needs: "python3", run: `exec python3 -c '
 x = 1
 while True: x = (x * 6364136223846793005 + 1442695040888963407) % 2**64'`},
+		{name: "dd-write", half: tuning, on: onDisk, cause: "io", packages: []string{"coreutils"}, needs: "dd", run: `while :; do dd if=/dev/zero of=$D/out bs=1M count=256 oflag=direct 2>/dev/null; done`},
+		{name: "fio", half: tuning, on: onDisk, cause: "io", packages: []string{"fio"}, needs: "fio",
+			run: `exec fio --name=w --filename=$D/w --size=256M --rw=randrw --bs=64k --direct=1 --iodepth=16 --ioengine=libaio --time_based --runtime=3600 --output=/dev/null`},
+		{name: "logger", half: tuning, on: onDisk, cause: "io", packages: []string{"coreutils"}, needs: "dd", run: `while :; do dd if=/dev/zero of=$D/out bs=64k count=500 oflag=dsync 2>/dev/null; done`},
+		{name: "sysbench-files", half: test, on: onDisk, cause: "io", packages: []string{"sysbench"}, needs: "sysbench",
+			run: `cd $D; O="--file-total-size=256M --file-num=4 --file-extra-flags=direct"; sysbench fileio $O prepare >/dev/null
+exec sysbench fileio $O --file-test-mode=rndwr --file-fsync-freq=0 --threads=4 --time=3600 run >/dev/null`},
+		{name: "stress-hdd", half: test, on: onDisk, cause: "io", packages: []string{"stress-ng"}, needs: "stress-ng", run: `exec stress-ng --hdd 2 --hdd-opts direct --hdd-bytes 128M --temp-path $D -q`},
+		{name: "rsync-copy", half: test, on: onDisk, cause: "io", packages: []string{"rsync"}, needs: "rsync", run: `while :; do rsync -a --fsync /usr/include /usr/share/perl $D/to; rm -rf $D/to; done`},
+		{name: "iperf3", half: tuning, on: onLink, cause: "net", packages: []string{"iperf3"}, needs: "iperf3",
+			run: `$FAR iperf3 -s -p 18100 >/dev/null & until iperf3 -c 10.99.0.2 -p 18100 -t 3600 >/dev/null 2>&1; do sleep 0.1; done`},
+		{name: "socat", half: tuning, on: onLink, cause: "net", packages: []string{"socat"}, needs: "socat",
+			run: `$FAR socat -u TCP-LISTEN:18101,fork,reuseaddr /dev/null & until socat -u /dev/zero TCP:10.99.0.2:18101 2>/dev/null; do sleep 0.1; done`},
+		{name: "dump", half: tuning, on: onLink, cause: "net", packages: []string{"curl", "python3"}, needs: "curl",
+			run: `$FAR python3 -c '
+import socket
+s = socket.create_server(("10.99.0.2", 18102))
+while True:
+    c, _ = s.accept()
+    while c.recv(1 << 16): pass' & while :; do curl -s -o /dev/null -H Expect: -T - http://10.99.0.2:18102/dump </dev/zero; sleep 0.1; done`},
+		{name: "iperf-udp", half: test, on: onLink, cause: "net", packages: []string{"iperf"}, needs: "iperf",
+			run: `$FAR iperf -s -u -p 18103 >/dev/null 2>&1 & sleep 0.2; exec iperf -c 10.99.0.2 -u -p 18103 -b 40M -t 3600 >/dev/null 2>&1`},
+		{name: "netcat", half: test, on: onLink, cause: "net", packages: []string{"netcat-openbsd"}, needs: "nc",
+			run: `$FAR nc -lk 10.99.0.2 18104 >/dev/null & until nc -N 10.99.0.2 18104 </dev/zero; do sleep 0.1; done`},
+		{name: "rsync-remote", half: test, on: onLink, cause: "net", packages: []string{"rsync"}, needs: "rsync",
+			run: `mkdir -p $D/to; printf 'use chroot = no\nport = 18105\naddress = 10.99.0.2\n[to]\npath = %s\nread only = no\nuid = 0\ngid = 0\n' $D/to >$D/conf
+$FAR rsync --daemon --no-detach --config=$D/conf & while :; do rsync -a --whole-file --port=18105 /usr/lib/git-core /usr/share/perl 10.99.0.2::to 2>/dev/null; rm -rf $D/to/*; sleep 0.1; done`},
 	}
 }
 
@@ -146,5 +239,9 @@ import random, time
 while True:
     sorted(random.random() for _ in range(15000))
     time.sleep(random.uniform(0.03, 0.1))'`},
+		{name: "log", half: tuning, on: onDisk, packages: []string{"coreutils"}, needs: "sync", run: `while :; do date >>$D/log; sync $D/log; sleep 0.5; done`},
+		{name: "checkpoint", half: test, on: onDisk, packages: []string{"coreutils"}, needs: "sync", run: `while :; do head -c 200k /dev/urandom >$D/state; sync $D/state; sleep 1; done`},
+		{name: "ping", half: tuning, on: onLink, packages: []string{"iputils-ping"}, needs: "ping", run: `exec ping -q -i 0.2 10.99.0.2 >/dev/null`},
+		{name: "syslog", half: test, on: onLink, packages: []string{"netcat-openbsd"}, needs: "nc", run: `while :; do date; sleep 0.3; done | nc -u 10.99.0.2 514`},
 	}
 }

@@ -27,15 +27,28 @@ type stage struct {
 	victim      int        // whose phase it is
 }
 
+// place is what the tasks of a scene share.
+type place string
+
+const (
+	onCPUs place = ""
+	onDisk place = "disk" // that the scratch directory is on
+	onLink place = "link" // of a network namespace; sends 20 Mbit/s
+)
+
 // scene is a machine with victims and innocents for some minutes.
 type scene struct {
 	name      string
 	half      half
+	on        place
 	victims   []*program
 	innocents []*program
 	// float lets all run on every CPU. Else victims and antagonists share one, and
 	// innocents have both.
-	float  bool
+	float bool
+	// fair lets each flow of a link have its turn (fq_codel). Else the first that comes
+	// is the first that is sent.
+	fair   bool
 	stages []stage
 }
 
@@ -65,25 +78,33 @@ func (s *scene) length() int {
 	return n
 }
 
-// of returns the programs of a half.
-func of(all []program, h half) (some []*program) {
+// of returns the programs of a half for a place.
+func of(all []program, h half, on place) (some []*program) {
 	for i := range all {
-		if all[i].half == h {
+		if all[i].half == h && all[i].on == on {
 			some = append(some, &all[i])
 		}
 	}
 	return some
 }
 
-// scenes returns n scenes of a half, the same every time: every victim is in as many
-// as the others, and every antagonist too, or in one more. One in five has no
+// allScenes returns every scene there is.
+func allScenes() (all []scene) {
+	for _, h := range []half{tuning, test} {
+		all = slices.Concat(all, scenes(h, onCPUs, 10), scenes(h, onDisk, 2), scenes(h, onLink, 2))
+	}
+	return all
+}
+
+// scenes returns n scenes of a half at a place, the same every time: every victim is in
+// as many as the others, and every antagonist too, or in one more. One in five has no
 // antagonist.
-func scenes(h half, n int) []scene {
+func scenes(h half, on place, n int) []scene {
 	const stages = 8
 	var all []scene
-	vs, as, is := of(victims(), h), of(antagonists(), h), of(innocents(), h)
+	vs, as, is := of(victims(), h, on), of(antagonists(), h, on), of(innocents(), h, onCPUs)
 	seed := fnv.New64a()
-	fmt.Fprint(seed, h)
+	fmt.Fprint(seed, h, on)
 	r := rand.New(rand.NewPCG(seed.Sum64(), 1))
 	var left []*program // antagonists that are to come
 	next := func(not *program) *program {
@@ -100,12 +121,18 @@ func scenes(h half, n int) []scene {
 		}
 	}
 	for i := range n {
-		s := scene{name: fmt.Sprintf("%s-%02d", h, i+1), half: h, float: i%2 == 1}
+		s := scene{name: fmt.Sprintf("%s-%02d", h, i+1), half: h, on: on, float: i%2 == 1}
+		if on != onCPUs { // of which there is enough
+			s.name, s.float, s.fair = fmt.Sprintf("%s-%s-%d", h, on, i+1), true, i%2 == 1
+		}
 		for k := range 2 {
 			s.victims = append(s.victims, vs[(i+k*(1+i/len(vs)))%len(vs)])
 		}
 		if s.victims[0] == s.victims[1] {
 			s.victims[1] = vs[(i+1)%len(vs)]
+		}
+		if on != onCPUs {
+			s.innocents = of(innocents(), h, on)
 		}
 		for _, k := range r.Perm(len(is))[:2+i%2] {
 			s.innocents = append(s.innocents, is[k])
@@ -120,7 +147,7 @@ func scenes(h half, n int) []scene {
 			case k < 10:
 			case k < 12:
 				one.shape = bursts
-			case k < 15:
+			case k < 15 && on == onCPUs: // a weight is of CPUs
 				one.shape = ramp
 			case k < 18:
 				one.shape = group

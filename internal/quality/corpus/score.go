@@ -1,9 +1,11 @@
 package main
 
 import (
+	"compress/gzip"
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -11,6 +13,8 @@ import (
 
 	"github.com/quell-dev/quell/internal/detect"
 	"github.com/quell-dev/quell/internal/replay"
+	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/trace"
 	"github.com/quell-dev/quell/internal/trace/recording"
 )
 
@@ -22,17 +26,26 @@ type sum struct {
 	precision, recall, top1 replay.Share
 	after                   []time.Duration
 	judged                  int
+	// alone are the samples that were judged while no antagonist was there, and
+	// framed the accusations then.
+	alone, framed int
 }
 
 func (s *sum) add(r *replay.Result, score *replay.Score) {
 	s.precision, s.recall, s.top1 = s.precision.Plus(score.Precision), s.recall.Plus(score.Recall), s.top1.Plus(score.Top1)
-	s.after, s.judged = append(s.after, score.After...), s.judged+r.Judged
+	s.judged += r.Judged
+	for i := range score.Found {
+		s.after = append(s.after, score.Found[i].After())
+	}
 }
 
-// soon is how many episodes were found within five intervals of their beginning.
+// soon is how long it may take to find an episode.
+const soon = 5 * interval
+
+// soon is how many episodes were found that soon.
 func (s *sum) soon() (n int) {
 	for _, d := range s.after {
-		if d <= 5*interval {
+		if d <= soon {
 			n++
 		}
 	}
@@ -40,40 +53,54 @@ func (s *sum) soon() (n int) {
 }
 
 // printScore plays every recording by every rule, as an agent that only advises and
-// knows of nothing else, and prints a table for each half.
+// knows of nothing else, and prints a table for each half and place.
 func printScore(w io.Writer, dir, only string, rules []detect.Rule, long bool) error {
 	files, err := filepath.Glob(filepath.Join(dir, only+"*.csv.gz"))
 	if err != nil || len(files) == 0 {
 		return fmt.Errorf("no recordings in %s: make corpus", dir)
 	}
 	for _, h := range []half{tuning, test} {
-		var of []string
-		for _, f := range files {
-			if strings.HasPrefix(filepath.Base(f), string(h)) {
-				of = append(of, f)
-			}
-		}
-		if len(of) == 0 {
-			continue
-		}
-		fmt.Fprintf(w, "%s programs, %d scenes, intervals of %s:\n\n| rule | samples judged | precision | recall | top-1 | found within 5 intervals | median |\n|---|---|---|---|---|---|---|\n", h, len(of), interval)
 		var said strings.Builder
-		for _, rule := range rules {
-			var all sum
-			for _, f := range of {
-				if err := all.play(f, rule, &said); err != nil {
-					return fmt.Errorf("%s: %w", f, err)
+		for _, on := range []place{onCPUs, onDisk, onLink} {
+			var of []string
+			for _, f := range files {
+				if s := sceneOf(f); s != nil && s.half == h && s.on == on {
+					of = append(of, f)
 				}
 			}
-			median := "-"
-			if slices.Sort(all.after); len(all.after) > 0 {
-				median = all.after[len(all.after)/2].Round(time.Second).String()
+			if len(of) == 0 {
+				continue
 			}
-			fmt.Fprintf(w, "| `%s` | %d | %s | %s | %s | %d of %d | %s |\n", rule, all.judged, of3(all.precision), of3(all.recall), of3(all.top1), all.soon(), all.recall.N, median)
+			where := map[place]string{onCPUs: "CPUs", onDisk: "a disk", onLink: "a link"}[on]
+			fmt.Fprintf(w, "%s programs that share %s, %d scenes, intervals of %s:\n\n| rule | samples judged | precision | recall | top-1 | found within 5 intervals | median | false accusations without an antagonist |\n|---|---|---|---|---|---|---|---|\n", h, where, len(of), interval)
+			for _, rule := range rules {
+				var all sum
+				for _, f := range of {
+					if err := all.play(f, rule, &said); err != nil {
+						return fmt.Errorf("%s: %w", f, err)
+					}
+				}
+				median := "-"
+				if slices.Sort(all.after); len(all.after) > 0 {
+					median = all.after[len(all.after)/2].Round(time.Second).String()
+				}
+				fmt.Fprintf(w, "| `%s` | %d | %s | %s | %s | %d of %d | %s | %d in %d samples |\n", rule, all.judged, of3(all.precision), of3(all.recall), of3(all.top1), all.soon(), all.recall.N, median, all.framed, all.alone)
+			}
+			fmt.Fprintln(w)
 		}
-		fmt.Fprintln(w)
-		if long {
+		if long && said.Len() > 0 {
 			fmt.Fprintln(w, said.String())
+		}
+	}
+	return nil
+}
+
+// sceneOf is the scene that a file has recorded, nil if it is none of ours.
+func sceneOf(file string) *scene {
+	name := strings.TrimSuffix(filepath.Base(file), ".csv.gz")
+	for _, s := range allScenes() {
+		if s.name == name {
+			return &s
 		}
 	}
 	return nil
@@ -100,6 +127,12 @@ func (s *sum) play(file string, rule detect.Rule, said io.Writer) error {
 		return err
 	}
 	defer r.Close()
+	nobody, err := withoutAntagonists(file)
+	if err != nil {
+		return err
+	}
+	alone := map[sample.TaskName][]sample.Millis{}
+	o.Judged = func(_ string, task sample.TaskName, at sample.Millis) { alone[task] = append(alone[task], at) }
 	result, err := replay.Run(context.Background(), r, o, 1)
 	if err != nil {
 		return err
@@ -108,8 +141,25 @@ func (s *sum) play(file string, rule detect.Rule, said io.Writer) error {
 	if !labelled || r.Report().Bad > 0 {
 		return fmt.Errorf("labelled %t, %d bad rows", labelled, r.Report().Bad)
 	}
-	score := replay.Judge(labels, r.Unlabelled(), result.Accusations)
+	left := r.Unlabelled()
+	score := replay.Judge(labels, left, result.Accusations)
 	s.add(result, &score)
+	counts := func(task sample.TaskName, at sample.Millis) bool {
+		in := func(l trace.Stretch) bool { return l.Victim == task && l.From < at && at <= l.To }
+		return nobody(at) && !slices.ContainsFunc(left, in)
+	}
+	for task, times := range alone {
+		for _, at := range times {
+			if counts(task, at) {
+				s.alone++
+			}
+		}
+	}
+	for _, v := range score.Wrong() {
+		if counts(v.Victim, v.At) {
+			s.framed++
+		}
+	}
 	if rule != detect.Evident {
 		return nil
 	}
@@ -119,8 +169,39 @@ func (s *sum) play(file string, rule detect.Rule, said io.Writer) error {
 	for _, v := range score.Wrong() {
 		fmt.Fprintf(said, "%s: wrong: %s by %s names %s after %s\n", name, v.Victim, v.Signal, v.Suspect, at(int64(v.At)))
 	}
+	for i := range score.Found {
+		if f := &score.Found[i]; f.After() > soon {
+			fmt.Fprintf(said, "%s: late: %s beside %v by %s, %s after %s\n", name, f.Victim, f.Antagonists, f.First.Signal, f.After().Round(time.Second), at(int64(f.From)))
+		}
+	}
 	for _, e := range score.Missed {
 		fmt.Fprintf(said, "%s: missed: %s beside %v after %s\n", name, e.Victim, e.Antagonists, at(int64(e.From)))
 	}
 	return nil
+}
+
+// withoutAntagonists reads what was played in a recording, and returns whether a moment
+// lies in a stretch without antagonists, the first second of it left out.
+func withoutAntagonists(file string) (func(sample.Millis) bool, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	zip, err := gzip.NewReader(f)
+	if err != nil {
+		return nil, err
+	}
+	all, err := stretchesOf(zip)
+	if err != nil {
+		return nil, err
+	}
+	return func(at sample.Millis) bool {
+		for i := range all {
+			if s := &all[i]; sample.At(s.from.Add(settling*interval)) < at && at <= sample.At(s.to) {
+				return len(s.antagonists) == 0
+			}
+		}
+		return false
+	}, nil
 }
