@@ -40,11 +40,12 @@ the agent runs, and counts how often they are right. The same seed gives the
 same report. docs/sim.md describes the model, docs/rules.md the rules.
 
 A scenario is a family's name or a pattern of names (` + "`quell sim --list`" + `); "everyday"
-is a machine without antagonists.`,
+is a machine without antagonists, "fleet" one to which some come now and then.`,
 		Example: `  quell sim                                        # every family once, by default rule and trials
   quell sim --scenario 'llc/*/mild/*' --rule cpi2  # the paper's rule on mild slowdowns
   quell sim --trial 0                              # no suspect is held to find out
   quell sim --scenario everyday --machines 100 --for 24h
+  quell sim --scenario fleet --rule cpi2 --machines 1000 --for 24h --incidents run.jsonl
   quell sim --scenario llc/bursts/strong/plain --trace bursts.csv  # samples with labels
   quell sim --seed 7 --json | jq .precision`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.runSim(&s) },
@@ -84,10 +85,10 @@ func names(rules []detect.Rule) string {
 }
 
 // families are those that can be asked for.
-func families() []sim.Scenario { return append(sim.Scenarios(), sim.Everyday()) }
+func families() []sim.Scenario { return append(sim.Scenarios(), sim.Everyday(), sim.Fleet()) }
 
 // chosen are those whose names match the pattern. A star stands for one or
-// more whole parts of a name; alone, for all but the everyday machine.
+// more whole parts of a name; alone, for all but the machines of a usual day.
 func chosen(all []sim.Scenario, pattern string) ([]*sim.Scenario, error) {
 	var some []*sim.Scenario
 	for i := range all {
@@ -95,7 +96,7 @@ func chosen(all []sim.Scenario, pattern string) ([]*sim.Scenario, error) {
 		if err != nil {
 			return nil, &usageError{fmt.Errorf("--scenario %q: %w", pattern, err), "see `quell sim --list` for the names"}
 		}
-		if ok && pattern != "*" || pattern == "*" && all[i].Name != sim.Everyday().Name {
+		if ok && pattern != "*" || pattern == "*" && all[i].Trouble != sim.Everyday().Trouble {
 			some = append(some, &all[i])
 		}
 	}

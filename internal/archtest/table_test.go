@@ -54,6 +54,7 @@ var table = []row{
 	{pkg: "evaluation", may: "sample stat detect plan incident", why: "incidents counted as the paper's section 7 counts them"},
 	{pkg: "replay", may: "sample stat spec detect plan trace trace/recording pipeline incident", why: "the real detect and plan over a recording"},
 	{pkg: "quality/fit", may: "sample stat detect plan sim trace/recording pipeline replay quality", why: "fits the numbers of rule evidence on recordings and the simulator"},
+	{pkg: "quality/noise", may: "sample stat trace trace/recording", why: "how cost varies in recordings and in the simulator, by one instrument"},
 	{pkg: "quality/corpus", may: "sample detect trace trace/recording replay workload", why: "make corpus; runs quell-agent as a program"},
 	{pkg: "guest", may: "sample", outside: "golang.org/x/sys", why: "QEMU as a machine; names CPUs as sample.Set"},
 	{pkg: "guest/init", may: "guest", outside: "golang.org/x/sys", why: "PID 1 of a guest: does what guest.Init says"},

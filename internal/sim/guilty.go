@@ -15,12 +15,7 @@ func (m *machine) addGuilty(specs *Specs) {
 	if m.scenario.Pattern == Onset {
 		m.lead = wave{kind: onset, high: 1, from: calmMinutes + m.rng.IntN(10)}
 	}
-	switch r := m.rng.Float64(); {
-	case r < 0.2:
-		m.reaction = lameDuck
-	case r < 0.3:
-		m.reaction = exits
-	}
+	m.react()
 	jobs := others()
 	for range n {
 		t := m.join(m.pick(jobs), specs)
@@ -39,6 +34,36 @@ func (m *machine) addGuilty(specs *Specs) {
 		m.guilty = append(m.guilty, len(m.tasks)-1)
 	}
 	m.confuse(specs)
+}
+
+// react draws what antagonists do once a cap on them has ended.
+func (m *machine) react() {
+	switch r := m.rng.Float64(); {
+	case r < 0.2:
+		m.reaction = lameDuck
+	case r < 0.3:
+		m.reaction = exits
+	}
+}
+
+// visitors is how many antagonists come and go on a fleet's machine, and visitsADay how
+// often they come, together: assumed.
+const (
+	visitors   = 2
+	visitsADay = 0.5
+)
+
+// addVisitors adds antagonists that come independently and stay for minutes to an hour.
+func (m *machine) addVisitors(specs *Specs) {
+	m.react()
+	for range visitors {
+		t := m.join(m.pick(others()), specs)
+		on := m.uniform(8, 60)
+		off := visitors*24*60/visitsADay - on
+		t.guilty, t.here = true, true
+		t.wave = wave{kind: bursts, high: m.uniform(1, 4), meanOn: on, meanOff: off, from: m.rng.IntN(int(off))}
+		m.guilty = append(m.guilty, len(m.tasks)-1)
+	}
 }
 
 // confuse adds what speaks for innocents.

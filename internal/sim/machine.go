@@ -66,6 +66,9 @@ func newMachine(s Scenario, seed uint64, shape *shape, specs *Specs) *machine {
 	default:
 		m.setTrouble()
 	}
+	if s.Visits {
+		m.addVisitors(specs)
+	}
 	m.settle()
 	return m
 }
@@ -88,7 +91,7 @@ func (m *machine) add(i int, specs *Specs) {
 		job = m.pick(served())
 	}
 	switch { // the victim's job is what the family says
-	case i > 0:
+	case i > 0 || s.Visits:
 	case s.Uneven:
 		job = served()[1] // σ is 19 % of the mean
 	case s.Channel == SMT:
@@ -163,7 +166,7 @@ func (m *machine) settle() {
 	}
 	low, high := calm, m.peak()
 	active := float64(max(len(m.guilty), 1))
-	if m.scenario.Pattern == Turns {
+	if m.scenario.Pattern == Turns || m.scenario.Visits {
 		active = 1
 	}
 	for _, i := range m.guilty {
@@ -174,8 +177,11 @@ func (m *machine) settle() {
 	m.usual = m.stress(low)
 	v := &m.tasks[0]
 	target := v.limit * m.uniform(1.12, 1.45)
-	if m.scenario.Strong {
+	switch {
+	case m.scenario.Strong:
 		target = v.limit * m.uniform(1.7, 3.5)
+	case m.scenario.Visits: // a long tail (CPI², figure 14d)
+		target = v.limit * min(4, 1.05+0.6*m.rng.ExpFloat64())
 	}
 	if m.scenario.Channel == SMT {
 		target = min(target, v.mean*(1+m.platform.SMT*(m.stress(high)-m.usual)))

@@ -17,6 +17,7 @@ type Scenario struct {
 	Strong   bool    // else mild: the paper's 0.35 can not be reached
 	Confuser Confuser
 	Trouble  Trouble // what else happens where nobody hurts anybody
+	Visits   bool    // antagonists come and go at visitsADay (Fleet)
 
 	Crowded, Loud, Uneven bool
 }
@@ -121,6 +122,14 @@ func Scenarios() []Scenario {
 // trouble at the rate that everyday says.
 func Everyday() Scenario {
 	return Scenario{Name: "everyday", Class: "everyday", Half: Test, Channel: LLC, Trouble: everyday, Loud: true}
+}
+
+// Fleet is the machine of a fleet on a usual day: everyday, and antagonists that come and
+// go. How often they do is assumed: it is not fitted to section 7 of CPI² yet (docs/sim.md).
+func Fleet() Scenario {
+	s := Everyday()
+	s.Name, s.Class, s.Visits = "fleet", "fleet", true
+	return s
 }
 
 const everyday Trouble = "everyday"

@@ -215,6 +215,24 @@ func TestAntagonistsHurtAndInnocentsDoNot(t *testing.T) {
 
 // TestACapActsBack: held to 0.1 CPU-s/s, the only antagonist no longer lifts
 // the victim over its threshold.
+// A fleet's machine has victims on about as many days as antagonists come, and an
+// everyday one, which differs in nothing else, has none.
+func TestAFleetIsVisited(t *testing.T) {
+	const days = 60
+	p := NewPlayer(1)
+	for _, s := range []Scenario{Fleet(), Everyday()} {
+		hurt := 0
+		for seed := range uint64(days) {
+			if c := p.Play(&s, seed, setup(t, detect.CPI2, 24*60)); len(c.Victims) > 0 {
+				hurt++
+			}
+		}
+		if least, most := days*visitsADay/2, days*visitsADay; !s.Visits && hurt > 0 || s.Visits && (float64(hurt) < least || float64(hurt) > most) {
+			t.Errorf("%s: victims on %d of %d days", s.Name, hurt, days)
+		}
+	}
+}
+
 func TestACapActsBack(t *testing.T) {
 	all := Scenarios()
 	i := slices.IndexFunc(all, func(s Scenario) bool { return s.Name == "llc/onset/strong/plain" })
