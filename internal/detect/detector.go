@@ -163,7 +163,7 @@ func (d *Detector) take(s *series, row *row, slot int, at sample.Millis, r *Read
 		return v
 	}
 	row.cost[slot] = float32(r.Cost)
-	if !s.signal.Active(r.CPU, r.Rate) || r.Flags&sample.Capped != 0 {
+	if !s.signal.Active(r.CPU, r.Rate, r.Cost) || r.Flags&sample.Capped != 0 {
 		return v
 	}
 	v.Sane = true

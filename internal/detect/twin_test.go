@@ -55,7 +55,7 @@ func (w *twin) newest() twinRow { return w.rows[len(w.rows)-1] }
 func (w *twin) judged(i int, n uint64) (*Reading, bool) {
 	r := w.rows[i].of(n)
 	if r.Flags&(sample.Split|sample.Capped) != 0 || math.IsNaN(r.Cost) ||
-		!w.sig.Sane(r.Cost) || !w.sig.Active(r.CPU, r.Rate) || r.Spec == nil || r.Spec.State != spec.Ready {
+		!w.sig.Sane(r.Cost) || !w.sig.Active(r.CPU, r.Rate, r.Cost) || r.Spec == nil || r.Spec.State != spec.Ready {
 		return r, false
 	}
 	for _, row := range w.rows[i+1:] {

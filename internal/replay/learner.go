@@ -24,7 +24,7 @@ func NewLearner(o *Options) *Learner {
 func (l *Learner) Add(s *sample.Sample) {
 	sig, ok := l.options.signal(s.Signal)
 	cost := float64(s.Cost)
-	if !ok || !sig.Active(float64(s.CPU), sig.Rate(&s.Extras, l.options.Sampling)) || !sig.Sane(cost) || s.Flags&(sample.Capped|sample.Split) != 0 {
+	if !ok || !sig.Active(float64(s.CPU), sig.Rate(&s.Extras, l.options.Sampling), cost) || !sig.Sane(cost) || s.Flags&(sample.Capped|sample.Split) != 0 {
 		return
 	}
 	k := l.options.key(s)

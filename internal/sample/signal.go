@@ -58,7 +58,7 @@ type Signal struct {
 	Domain Domain
 	// LeastCPU and LeastRate: a victim's sample counts only if the task used
 	// at least LeastCPU CPU-s/s, or was active at least LeastRate times a
-	// second where LeastRate is not 0.
+	// second where LeastRate is not 0, or was starved (Active).
 	LeastCPU, LeastRate float64
 	// Activity is the extra that counts what LeastRate asks for.
 	Activity Extra
@@ -139,14 +139,27 @@ func LookupSignal(n SignalName) (Signal, bool) {
 	return Signal{}, false
 }
 
-// Active reports whether a sample with this CPU usage (CPU-s/s) and activity
-// (per second) says enough about its task to judge it.
-func (s *Signal) Active(cpu, rate float64) bool {
-	return cpu >= s.LeastCPU || s.LeastRate > 0 && rate >= s.LeastRate
+// starved is from how many seconds a second on the waits of a task's requests, or of its
+// threads, say enough about it, however few they are: a task that hardly gets anything
+// served does little because of that.
+const starved = 0.5
+
+// Active reports whether a sample with this CPU usage (CPU-s/s), activity (Rate) and
+// cost says enough about its task to judge it.
+func (s *Signal) Active(cpu, rate, cost float64) bool {
+	if cpu >= s.LeastCPU || s.LeastRate > 0 && rate >= s.LeastRate {
+		return true
+	}
+	of := rate
+	if s.Domain == SharedCPU {
+		of = cpu
+	}
+	return s.LeastRate > 0 && cost*of >= starved
 }
 
 // Rate is a task's activity, 1/s, in an interval of that length by what was counted
-// in it; 0 where that was not counted, or the signal asks for none.
+// in it; 0 where that was not counted, or the signal asks for none. Where pressure is
+// in operations, bytes count as they do there.
 func (s *Signal) Rate(counted *Extras, interval time.Duration) float64 {
 	if s.LeastRate == 0 || interval <= 0 {
 		return 0
@@ -154,6 +167,10 @@ func (s *Signal) Rate(counted *Extras, interval time.Duration) float64 {
 	n, ok := counted.Get(s.Activity)
 	if !ok {
 		return 0
+	}
+	if s.Load.PerOp > 0 {
+		bytes, _ := counted.Get(s.Load.Bytes)
+		n += bytes / s.Load.PerOp
 	}
 	return n / interval.Seconds()
 }

@@ -164,23 +164,45 @@ func TestSignals(t *testing.T) {
 }
 
 func TestActive(t *testing.T) {
-	cpi, _ := sample.LookupSignal(sample.CPI)
-	runq, _ := sample.LookupSignal(sample.RunQ)
 	for _, c := range []struct {
-		signal    sample.Signal
-		cpu, rate float64
-		want      bool
+		signal          sample.SignalName
+		cpu, rate, cost float64
+		want            bool
 	}{
-		{cpi, 0.25, 0, true},
-		{cpi, 0.2499, 1e6, false}, // CPI has no least rate
-		{runq, 0.02, 0, true},
-		{runq, 0.01, 20, true},
-		{runq, 0.01, 19, false},
-		{runq, 0, 0, false},
+		{sample.CPI, 0.25, 0, 1, true},
+		{sample.CPI, 0.2499, 1e6, 1e3, false}, // CPI has no least rate, and waits for nothing
+		{sample.RunQ, 0.02, 0, 0, true},
+		{sample.RunQ, 0.01, 20, 0, true},
+		{sample.RunQ, 0.01, 19, 49, false},
+		{sample.RunQ, 0.01, 19, 50, true}, // half a second a second
+		{sample.RunQ, 0, 0, 1e4, false},
+		{sample.IO, 0, 9, 0.01, false},
+		{sample.IO, 0, 1, 0.5, true},
+		{sample.Net, 0.9, 99, 0.001, false},
+		{sample.Net, 0, 25, 0.04, true},
+		{sample.Net, 0, 25, math.NaN(), false},
 	} {
-		if got := c.signal.Active(c.cpu, c.rate); got != c.want {
-			t.Errorf("%s.Active(%g, %g) = %v", c.signal.Name, c.cpu, c.rate, got)
+		s, _ := sample.LookupSignal(c.signal)
+		if got := s.Active(c.cpu, c.rate, c.cost); got != c.want {
+			t.Errorf("%s.Active(%g, %g, %g) = %v", c.signal, c.cpu, c.rate, c.cost, got)
 		}
+	}
+}
+
+// Few large packets are as active as many small ones of as many bytes.
+func TestRate(t *testing.T) {
+	net, _ := sample.LookupSignal(sample.Net)
+	var few sample.Extras
+	few.Set(sample.NetPackets, 100)
+	few.Set(sample.NetBytes, 100*150e3)
+	if got := net.Rate(&few, 2*time.Second); got != 50+5000 {
+		t.Errorf("rate %g", got)
+	}
+	runq, _ := sample.LookupSignal(sample.RunQ)
+	var wakes sample.Extras
+	wakes.Set(sample.Wakeups, 40)
+	if got := runq.Rate(&wakes, 2*time.Second); got != 20 {
+		t.Errorf("rate %g", got)
 	}
 }
 
