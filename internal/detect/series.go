@@ -151,7 +151,7 @@ func (s *series) reset(slot int) {
 	t.bad, t.asked, t.accounts, t.level, t.unit = t.bad[:0], 0, accounts{}, level{}, unit{}
 	for _, r := range s.rows {
 		if r.cause[slot] != held {
-			r.cause[slot] = absent
+			r.cause[slot], r.cost[slot] = absent, 0
 		}
 	}
 	s.memory.forget(slot, false)

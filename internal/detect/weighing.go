@@ -199,7 +199,7 @@ func (d *Detector) statistics(s *series, victim int) []Weighed {
 	rises, arrivals := 0.0, 0.0
 	for i := range s.tasks {
 		k := &s.tasks[i]
-		if i == victim || !k.used || d.unable(s, victim, i) != "" || !t.gather(s, victim, i) {
+		if i == victim || !k.used || d.unable(s, victim, i) != "" || !d.gather(s, victim, i) {
 			continue
 		}
 		w := Weighed{slot: i, Mild: s.tasks[victim].mild, Task: k.task, Excess: excess, Bouts: bouts, Bad: nbad}
@@ -267,9 +267,9 @@ func (t *scales) bouts() (bouts, bad float64) {
 }
 
 // gather makes a suspect's course, aligned with the victim's; false if it did nothing.
-func (t *scales) gather(s *series, victim, slot int) bool {
+func (d *Detector) gather(s *series, victim, slot int) bool {
+	t := &d.scales
 	t.x, t.own = t.x[:0], t.own[:0]
-	var sum, n float64
 	for b := range s.memory.blocks {
 		if victim >= len(b.counted) || b.counted[victim] == 0 {
 			continue
@@ -280,6 +280,8 @@ func (t *scales) gather(s *series, victim, slot int) bool {
 		}
 		t.x, t.own = append(t.x, u), append(t.own, c)
 	}
+	other, column := d.costsOf(s, slot)
+	k := 0 // row of other
 	for _, r := range s.rows {
 		switch r.cause[victim] {
 		case good, byNeighbour, early:
@@ -287,12 +289,16 @@ func (t *scales) gather(s *series, victim, slot int) bool {
 			continue
 		}
 		c := 0.0
-		if k := r.cause[slot]; k == good || k == byNeighbour || k == early {
-			c = float64(r.cost[slot])
+		for other != nil && k < len(other.rows) && other.rows[k].at < r.at {
+			k++
+		}
+		if other != nil && k < len(other.rows) && other.rows[k].at == r.at {
+			c = other.rows[k].ownCost(column)
 		}
 		t.x, t.own = append(t.x, float64(r.pressure[slot])), append(t.own, c)
 	}
 	did := false
+	var sum, n float64
 	for i, c := range t.own {
 		did = did || t.x[i] > 0
 		if c > 0 {
@@ -312,6 +318,41 @@ func (t *scales) gather(s *series, victim, slot int) bool {
 		}
 	}
 	return true
+}
+
+// costsOf is the series, and the column in it, that has a task's own cost for a unit of
+// its work: that of the signal itself, or of another one per unit of work where the
+// signal does not count the task's; nil if none does.
+func (d *Detector) costsOf(s *series, slot int) (*series, int) {
+	if !s.signal.PerWork || s.counts(slot) {
+		return s, slot
+	}
+	for _, name := range [...]sample.SignalName{sample.CPI, sample.CPT, sample.CPS} {
+		o := d.series[name]
+		if o == nil || o == s || !o.signal.PerWork {
+			continue
+		}
+		if i, ok := o.index[s.tasks[slot].task.Key]; ok && o.counts(i) {
+			return o, i
+		}
+	}
+	return nil, 0
+}
+
+// counts reports whether the cost of a task was ever counted in the rows.
+func (s *series) counts(slot int) bool {
+	return slices.ContainsFunc(s.rows, func(r *row) bool { return r.ownCost(slot) > 0 })
+}
+
+// ownCost is what a unit of its work cost a task, 0 where that was not counted or says
+// little. Of a task that did too little to be judged it still says how much more CPU
+// time the same work took.
+func (r *row) ownCost(slot int) float64 {
+	switch r.cause[slot] {
+	case good, byNeighbour, early, absent:
+		return float64(r.cost[slot])
+	}
+	return 0
 }
 
 // another is by how much, as a ratio, a suspect's own cost differs when it does
