@@ -143,7 +143,7 @@ quality: ## how often each rule is right over the recorded corpus, then over the
 	go run ./internal/quality/table $(QUALITY)
 	$(if $(QUALITY),,go run ./internal/quality/table -rules evidence -seed 5001 -seeds 1 -days 30000)
 
-corpus: bin/quell-agent ## record real programs that hurt each other, 20 scenes of 5 minutes; goes on where it was interrupted (root; docs/corpus.md)
+corpus: bin/quell-agent ## record real programs that hurt each other, 28 scenes of 5 minutes; goes on where it was interrupted (root; docs/corpus.md)
 	go run ./internal/quality/corpus $(CORPUS)
 
 fuzz: ## every fuzz target for FUZZTIME each

@@ -22,8 +22,10 @@ func inNamespace(name string, words ...string) *exec.Cmd {
 }
 
 // makeLink joins two network namespaces by a link that sends 20 Mbit/s out of the near
-// one, where the tasks are. A link that an interrupted scene has left is removed first.
-func makeLink(fair bool) error {
+// one, where the tasks are: by a token bucket with a queue of 200 kB, or by a class of
+// HTB with one of 100 packets, as Kubernetes' and libvirt's limits are. A link that an
+// interrupted scene has left is removed first.
+func makeLink(htb bool) error {
 	if err := removeLink(); err != nil {
 		return err
 	}
@@ -33,10 +35,13 @@ func makeLink(fair bool) error {
 		"ip -n " + near + " addr add 10.99.0.1/24 dev q0", "ip -n " + far + " addr add " + farAddress + "/24 dev q1",
 		"ip -n " + near + " link set lo up", "ip -n " + far + " link set lo up",
 		"ip -n " + near + " link set q0 up", "ip -n " + far + " link set q1 up",
-		"tc -n " + near + " qdisc add dev q0 root handle 1: tbf rate 20mbit burst 4kb limit 200kb",
 	}
-	if fair {
-		lines = append(lines, "tc -n "+near+" qdisc add dev q0 parent 1: fq_codel")
+	q0 := "tc -n " + near + " %s add dev q0 "
+	if htb {
+		lines = append(lines, fmt.Sprintf(q0, "qdisc")+"root handle 1: htb default 10", fmt.Sprintf(q0, "class")+"parent 1: classid 1:10 htb rate 20mbit burst 4kb",
+			fmt.Sprintf(q0, "qdisc")+"parent 1:10 pfifo limit 100")
+	} else {
+		lines = append(lines, fmt.Sprintf(q0, "qdisc")+"root handle 1: tbf rate 20mbit burst 4kb limit 200kb")
 	}
 	for _, line := range lines {
 		words := strings.Fields(line)

@@ -124,7 +124,7 @@ func (s *scene) String() string {
 	}
 	fmt.Fprintf(&b, "%s: %s beside %s, float %v", s.name, names(s.victims), names(s.innocents), s.float)
 	if s.on == onLink {
-		fmt.Fprintf(&b, ", fair %v", s.fair)
+		fmt.Fprintf(&b, ", htb %v", s.htb)
 	}
 	b.WriteByte(':')
 	for _, one := range s.stages {

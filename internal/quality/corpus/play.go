@@ -69,7 +69,7 @@ func (p *player) play(ctx context.Context, s *scene) (_ *played, err error) {
 	}
 	p.scene, p.fail = s, nil
 	if s.on == onLink {
-		if err := makeLink(s.fair); err != nil {
+		if err := makeLink(s.htb); err != nil {
 			return nil, err
 		}
 		defer func() { err = errors.Join(err, removeLink()) }() // once the tasks are gone

@@ -46,9 +46,8 @@ type scene struct {
 	// float lets all run on every CPU. Else victims and antagonists share one, and
 	// innocents have both.
 	float bool
-	// fair lets each flow of a link have its turn (fq_codel). Else the first that comes
-	// is the first that is sent.
-	fair   bool
+	// htb has a link limited by a class of HTB instead of a token bucket.
+	htb    bool
 	stages []stage
 }
 
@@ -123,7 +122,7 @@ func scenes(h half, on place, n int) []scene {
 	for i := range n {
 		s := scene{name: fmt.Sprintf("%s-%02d", h, i+1), half: h, on: on, float: i%2 == 1}
 		if on != onCPUs { // of which there is enough
-			s.name, s.float, s.fair = fmt.Sprintf("%s-%s-%d", h, on, i+1), true, i%2 == 1
+			s.name, s.float, s.htb = fmt.Sprintf("%s-%s-%d", h, on, i+1), true, i%2 == 1
 		}
 		for k := range 2 {
 			s.victims = append(s.victims, vs[(i+k*(1+i/len(vs)))%len(vs)])

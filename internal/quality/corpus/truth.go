@@ -20,12 +20,15 @@ func (w work) rate(from, to time.Time) float64 {
 	return float64(b-a) / to.Sub(from).Seconds()
 }
 
-// paced is the rate and its standard error, from how it differs from second to second.
-func (w work) paced(from, to time.Time) (rate, se float64) {
-	rate = w.rate(from, to)
+// pace is a rate and its standard error, from how it differs from second to second, and
+// at least one piece.
+type pace struct{ rate, se float64 }
+
+func (w work) pace(from, to time.Time) pace {
+	rate := w.rate(from, to)
 	n := int(to.Sub(from) / interval)
 	if n < 2 {
-		return rate, rate
+		return pace{rate, rate}
 	}
 	var sum, squares float64
 	for i := range n {
@@ -33,18 +36,20 @@ func (w work) paced(from, to time.Time) (rate, se float64) {
 		sum, squares = sum+r, squares+r*r
 	}
 	mean := sum / float64(n)
-	return rate, math.Sqrt(max(0, squares/float64(n)-mean*mean) / float64(n-1))
+	return pace{rate, max(math.Sqrt(max(0, squares/float64(n)-mean*mean)/float64(n-1)), 1/to.Sub(from).Seconds())}
 }
 
-// A victim is hurt where it does at most harmed of the work that it does in the calm
-// before and after, whichever is less. It is not where it does more than unharmed, if
-// its pace is steady enough to tell that from harmed: by certain standard errors.
-// Anything else is not known, nor where the calm before and after differ by more than
-// unsteady.
+// A victim is hurt in a stretch if its rate of work is at most harmed times the rate of
+// the calm stretch before it and of the one after it, and by cut pieces: at both ends
+// of a stretch one is cut off. It is not hurt if its rate is at least unharmed times
+// both, and higher than harmed times both by certain standard errors. Anything else is not known: a machine of the cloud is faster or
+// slower for a minute for reasons of its own. A calm stretch with less than unsteady
+// times the usual rate is not known either.
 const (
 	harmed   = 0.90
 	unharmed = 0.95
 	certain  = 2
+	cut      = 2
 	unsteady = 0.80
 )
 
@@ -88,16 +93,16 @@ type judgement struct {
 // judge compares what a victim did in each stretch with what it did in the calm ones
 // next to it.
 func judge(machine string, victim sample.TaskName, w work, all []stretch) (j judgement) {
-	rates, ses := make([]float64, len(all)), make([]float64, len(all))
+	paces := make([]pace, len(all))
 	var calms []float64
 	for i, s := range all {
 		from := s.from.Add(settling * interval)
 		if !from.Before(s.to) {
 			from = s.from
 		}
-		rates[i], ses[i] = w.paced(from, s.to)
+		paces[i] = w.pace(from, s.to)
 		if s.calm {
-			calms = append(calms, rates[i])
+			calms = append(calms, paces[i].rate)
 		}
 	}
 	slices.Sort(calms)
@@ -108,42 +113,49 @@ func judge(machine string, victim sample.TaskName, w work, all []stretch) (j jud
 	for i := range all {
 		s := &all[i]
 		if s.calm {
-			if rates[i] < unsteady*usual { // something else went on
+			if paces[i].rate < unsteady*usual { // something else went on
 				unknown(s)
 			}
 			continue
 		}
-		before, after, se := usual, usual, 0.0
-		for k := i - 1; k >= 0; k-- {
-			if all[k].calm {
-				before, se = rates[k], ses[k]
-				break
+		low, high := pace{usual, 0}, pace{usual, 0} // of the calm before and after
+		if k := calmFrom(all, i, -1); k >= 0 {
+			low, high = paces[k], paces[k]
+		}
+		if k := calmFrom(all, i, +1); k >= 0 {
+			if paces[k].rate < low.rate {
+				low = paces[k]
+			} else {
+				high = paces[k]
 			}
 		}
-		for k := i + 1; k < len(all); k++ {
-			if all[k].calm {
-				if after = rates[k]; after < before {
-					se = ses[k]
-				}
-				break
-			}
-		}
-		least, most := min(before, after), max(before, after)
+		now := paces[i]
 		switch {
-		case least <= 0 || s.foreign > tooMuch:
+		case low.rate <= 0 || s.foreign > tooMuch:
 			unknown(s)
 		case len(s.antagonists) == 0:
 			// Nobody came. What the victim does less it does by itself, or it is not known.
-			if s.phase != string(victim) && rates[i] < unharmed*least {
+			if s.phase != string(victim) && now.rate < unharmed*low.rate {
 				unknown(s)
 			}
-		case rates[i] <= harmed*least:
+		case now.rate <= harmed*low.rate && now.rate <= low.rate-cut/s.to.Sub(s.from).Seconds():
 			for _, a := range s.antagonists {
 				j.labels = append(j.labels, trace.Label{Machine: machine, Victim: victim, Antagonist: a.task, Cause: a.cause, From: sample.At(s.from), To: sample.At(s.to)})
 			}
-		case rates[i] < unharmed*least || least < unsteady*most || rates[i]-certain*math.Hypot(ses[i], harmed*se) < harmed*least:
+		case now.rate < unharmed*high.rate || now.rate-certain*math.Hypot(now.se, harmed*high.se) < harmed*high.rate:
 			unknown(s)
 		}
 	}
 	return j
+}
+
+// calmFrom is the index of the calm stretch next to the i-th in a direction, −1 for
+// none.
+func calmFrom(all []stretch, i, direction int) int {
+	for k := i + direction; k >= 0 && k < len(all); k += direction {
+		if all[k].calm {
+			return k
+		}
+	}
+	return -1
 }

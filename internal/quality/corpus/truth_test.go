@@ -27,12 +27,15 @@ func TestJudge(t *testing.T) {
 		{"hurt by two", [3]float64{100, 60, 100}, []antagonist{{"/x", "cpu"}, {"/y", "cpu"}}, "", 2, 0},
 		{"not hurt", [3]float64{100, 98, 100}, x, "", 0, 0},
 		{"hurt a little", [3]float64{100, 93, 100}, x, "", 0, 1},
-		{"less than before only, since it was more then", [3]float64{100, 85, 90}, x, "", 0, 1},
+		{"less than before, and more than after", [3]float64{100, 92, 90}, x, "", 0, 1},
+		{"more than both", [3]float64{100, 101, 90}, x, "", 0, 0},
 		{"somebody outside", [3]float64{100, 60, 100}, foreigners, "", 0, 1},
 		{"nobody there", [3]float64{100, 100, 100}, nil, "", 0, 0},
 		{"nobody there and less work", [3]float64{100, 80, 100}, nil, "", 0, 1},
 		{"its own doing", [3]float64{100, 50, 100}, nil, "/v", 0, 0},
 		{"another's phase", [3]float64{100, 80, 100}, nil, "/w", 0, 1},
+		{"one piece fewer of nine", [3]float64{0.9, 0.8, 0.9}, x, "", 0, 1},
+		{"as many of so few", [3]float64{0.9, 0.9, 0.9}, x, "", 0, 1},
 		{"nothing to compare with", [3]float64{100, 50, 0}, x, "", 0, 2},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
