@@ -47,10 +47,10 @@ func (m *machine) react() {
 }
 
 // visitors is how many antagonists come and go on a fleet's machine, and visitsADay how
-// often they come, together: assumed.
+// often they come, together, fitted like the rates in trouble.go.
 const (
 	visitors   = 2
-	visitsADay = 0.5
+	visitsADay = 0.15
 )
 
 // addVisitors adds antagonists that come independently and stay for minutes to an hour.

@@ -42,12 +42,12 @@ func main() {
 type finding struct {
 	source, machine string
 	victim, first   sample.TaskName // first: of the suspects
-	at              sample.Millis
+	began, at       sample.Millis
 	step            time.Duration
 	features        []float64
 	p               float64 // by the numbers that are built in
 	// decided: what is said of it rests on that, and not on accounts of a queue, a change
-	// of the victim's own or what runs outside.
+	// of the victim's own or what runs outside, and the first is no excluded suspect.
 	decided         bool
 	right, somebody bool // the first is one of those who did it; anybody did
 	weight          float64
@@ -64,8 +64,9 @@ func (d *findings) add(source, machine string, f *pipeline.Finding) *finding {
 		return nil
 	}
 	w := slices.MaxFunc(f.Weighed, func(a, b detect.Weighed) int { return cmp.Compare(a.Score, b.Score) })
-	d.all = append(d.all, finding{source: source, machine: machine, victim: f.Victim.Name, first: w.Task.Name, at: f.At, features: w.Features(), p: w.Probability(),
-		decided: f.Change == "" && w.Task.Name != detect.OutsideName && (len(f.Suspects) == 0 || f.Suspects[0].Method != detect.ByAccounts)})
+	d.all = append(d.all, finding{source: source, machine: machine, victim: f.Victim.Name, first: w.Task.Name, began: f.First, at: f.At, features: w.Features(), p: w.Probability(),
+		decided: f.Change == "" && len(f.Suspects) > 0 && f.Suspects[0].Key == w.Task.Key && f.Suspects[0].Excluded == "" &&
+			w.Task.Name != detect.OutsideName && f.Suspects[0].Method == detect.ByStatistics})
 	return &d.all[len(d.all)-1]
 }
 
@@ -233,7 +234,8 @@ next:
 			}
 		}
 		for _, l := range labels {
-			if l.Machine == f.machine && l.Victim == f.victim && f.at >= l.From && f.at <= l.To {
+			// It is about all of the anomaly, as in replay.Judge.
+			if l.Machine == f.machine && l.Victim == f.victim && f.at >= l.From && f.began <= l.To {
 				f.somebody, f.right = true, f.right || l.Antagonist == f.first
 			}
 		}
