@@ -150,7 +150,8 @@ func someStatus() api.Status {
 			{Signal: sample.CPT, OK: true, Variant: "progress"},
 			{Signal: sample.RunQ, OK: true, Variant: "schedstat", Reason: "eBPF is refused: operation not permitted"}},
 		Caps: []api.CapView{{ID: "cap-20251121T115800.000-3", Task: encode.Name, Rate: 0.01, From: noon.Add(-2 * time.Minute), Until: noon.Add(3 * time.Minute),
-			By: "quell", Why: "cpi of /kubepods/burstable/pod4711/redis at 2.31 over 1.45, correlation 0.46", Incident: "inc-20251121T115759.000-2"}},
+			By: "quell", Why: "cpi of /kubepods/burstable/pod4711/redis at 2.31 over 1.45, correlation 0.46", Incident: "inc-20251121T115759.000-2"},
+			{ID: "cap-20251121T115830.000-4", Task: "/batch/upload", Net: 1 << 20, From: noon.Add(-time.Minute), Until: noon.Add(4 * time.Minute), By: "ann", Why: "too loud"}},
 		Degraded: []string{"cpi: not counted", "runq: waits of exited threads are lost"}}
 }
 

@@ -106,8 +106,11 @@ func action(inc *incident.Record) string {
 
 // capped is what a round did, briefly.
 func capped(r *incident.Round) string {
-	if !r.IO.IsZero() {
+	switch {
+	case !r.IO.IsZero():
 		return "cap I/O"
+	case r.Net > 0:
+		return "cap network"
 	}
 	return fmt.Sprintf("cap %g", r.Rate)
 }

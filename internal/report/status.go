@@ -72,12 +72,12 @@ func Status(w io.Writer, st api.Status, s Style) error {
 	return p.flush(w)
 }
 
-// heldTo is what a cap allows: CPU-s/s, or the I/O.
+// heldTo is the limit of a cap: CPU-s/s, I/O to each disk, or bytes/s sent.
 func heldTo(c api.CapView) string {
-	if !c.IO.IsZero() {
-		return c.IO.String()
+	if c.IO.IsZero() && c.Net == 0 {
+		return fmt.Sprintf("%g CPU-s/s", c.Rate)
 	}
-	return fmt.Sprintf("%g CPU-s/s", c.Rate)
+	return (&plan.Action{Rate: c.Rate, IO: c.IO, Net: c.Net}).Limit()
 }
 
 func mode(m plan.Mode) string {
