@@ -10,7 +10,7 @@ import (
 )
 
 // BenchmarkPacket sends datagrams of 100 bytes through an interface that is not
-// held up, with and without a window.
+// held up, with and without a window; with telling who was served and without.
 func BenchmarkPacket(b *testing.B) {
 	sends, _ := shaped(b)
 	sends.Run("tc qdisc replace dev q0 root pfifo limit 10000")
@@ -18,13 +18,21 @@ func BenchmarkPacket(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	task := bpftest.Task(b, h, sample.Unified, "bench")
-	s, k := open(b, task)
-	w := start(b, "10.78.0.2:9000", task.Dir, sends)
-	const packets = 20000
-	bpftest.Cost(b, s, "packet", k.Programs(), func() float64 {
-		began := time.Now()
-		w.Say(packets, 100)
-		return float64(time.Since(began).Nanoseconds()) / packets
-	})
+	for name, unserved := range map[string]bool{"served": false, "unserved": true} {
+		b.Run(name, func(b *testing.B) {
+			task := bpftest.Task(b, h, sample.Unified, "bench")
+			k, without, err := loadPrograms(unserved)
+			if err != nil {
+				b.Fatal(err)
+			}
+			s := follow(b, k, without, task)
+			w := start(b, "10.78.0.2:9000", task.Dir, sends)
+			const packets = 20000
+			bpftest.Cost(b, s, "packet", k.Programs(), func() float64 {
+				began := time.Now()
+				w.Say(packets, 100)
+				return float64(time.Since(began).Nanoseconds()) / packets
+			})
+		})
+	}
 }

@@ -141,13 +141,18 @@ func open(t testing.TB, tasks ...counter.Target) (*Source, *bpf.Programs[netqDon
 	if err != nil {
 		t.Fatal(err)
 	}
+	return follow(t, k, without, tasks...), k
+}
+
+func follow(t testing.TB, k *bpf.Programs[netqDone], without []string, tasks ...counter.Target) *Source {
+	t.Helper()
 	w, err := bpf.Open[netqDone](k)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := &Source{w, without}
 	bpftest.Follow(t, s, tasks...)
-	return s, k
+	return s
 }
 
 // sent is how many packets have left an interface's queue, and how many are in it,
