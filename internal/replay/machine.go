@@ -202,7 +202,7 @@ func (m *machine) flush(next sample.Millis) {
 				r := st.interval.Reading(i)
 				m.player.count(st.of[i], r, &v)
 				if told := m.player.options.Judged; told != nil && v.Judged && v.Sane {
-					told(m.name, r.Task.Name, at)
+					told(Judged{m.name, r.Task.Name, st.signal.Name, at, v.Outlier})
 				}
 			}
 			st.interval, st.of = nil, st.of[:0]

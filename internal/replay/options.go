@@ -30,7 +30,7 @@ type Options struct {
 	Found func(machine string, f *pipeline.Finding)
 	// Judged, if not nil, is told of each sample that was held against a ready spec; as
 	// Found.
-	Judged func(machine string, task sample.TaskName, at sample.Millis)
+	Judged func(Judged)
 	// Costs collects what jobs cost, for their distributions.
 	Costs bool
 	// Sampling is how long each sample was taken; counts become rates by it.
@@ -87,4 +87,13 @@ func (o *Options) bin(s *sample.Sample) int {
 		return 0
 	}
 	return int(math.Floor(2*math.Log2(float64(s.CPU)))) + 20
+}
+
+// Judged is a sample that was held against a ready spec.
+type Judged struct {
+	Machine string
+	Task    sample.TaskName
+	Signal  sample.SignalName
+	At      sample.Millis
+	Outlier bool
 }

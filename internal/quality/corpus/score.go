@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,27 +26,36 @@ const specSamples = 30
 type sum struct {
 	precision, recall, top1 replay.Share
 	after                   []time.Duration
+	soon                    int // episodes that were found within soon intervals
 	judged                  int
 	// alone are the samples that were judged while no antagonist was there, and
 	// framed the accusations then.
 	alone, framed int
 }
 
-func (s *sum) add(r *replay.Result, score *replay.Score) {
+func (s *sum) add(r *replay.Result, score *replay.Score, e ends) {
 	s.precision, s.recall, s.top1 = s.precision.Plus(score.Precision), s.recall.Plus(score.Recall), s.top1.Plus(score.Top1)
 	s.judged += r.Judged
 	for i := range score.Found {
-		s.after = append(s.after, score.Found[i].After())
+		f := &score.Found[i]
+		s.after = append(s.after, f.After())
+		if e.since(f.From, f.First.At) <= soon {
+			s.soon++
+		}
 	}
 }
 
-// soon is how long it may take to find an episode.
-const soon = 5 * interval
+// soon is how many intervals it may take to find an episode.
+const soon = 5
 
-// soon is how many episodes were found that soon.
-func (s *sum) soon() (n int) {
-	for _, d := range s.after {
-		if d <= soon {
+// ends are the ends of a recording's intervals, which are a little longer than they
+// were to be.
+type ends map[sample.Millis]bool
+
+// since is how many intervals ended after one moment, up to another.
+func (e ends) since(from, to sample.Millis) (n int) {
+	for at := range e {
+		if from < at && at <= to {
 			n++
 		}
 	}
@@ -84,7 +94,7 @@ func printScore(w io.Writer, dir, only string, rules []detect.Rule, long bool) e
 				if slices.Sort(all.after); len(all.after) > 0 {
 					median = all.after[len(all.after)/2].Round(time.Second).String()
 				}
-				fmt.Fprintf(w, "| `%s` | %d | %s | %s | %s | %d of %d | %s | %d in %d samples |\n", rule, all.judged, of3(all.precision), of3(all.recall), of3(all.top1), all.soon(), all.recall.N, median, all.framed, all.alone)
+				fmt.Fprintf(w, "| `%s` | %d | %s | %s | %s | %d of %d | %s | %d in %d samples |\n", rule, all.judged, of3(all.precision), of3(all.recall), of3(all.top1), all.soon, all.recall.N, median, all.framed, all.alone)
 			}
 			fmt.Fprintln(w)
 		}
@@ -132,7 +142,15 @@ func (s *sum) play(file string, rule detect.Rule, said io.Writer) error {
 		return err
 	}
 	alone := map[sample.TaskName][]sample.Millis{}
-	o.Judged = func(_ string, task sample.TaskName, at sample.Millis) { alone[task] = append(alone[task], at) }
+	bad, intervals := map[badKey][]sample.Millis{}, ends{}
+	o.Judged = func(j replay.Judged) {
+		intervals[j.At] = true
+		alone[j.Task] = append(alone[j.Task], j.At)
+		if j.Outlier {
+			k := badKey{j.Task, j.Signal}
+			bad[k] = append(bad[k], j.At)
+		}
+	}
 	result, err := replay.Run(context.Background(), r, o, 1)
 	if err != nil {
 		return err
@@ -143,7 +161,7 @@ func (s *sum) play(file string, rule detect.Rule, said io.Writer) error {
 	}
 	left := r.Unlabelled()
 	score := replay.Judge(labels, left, result.Accusations)
-	s.add(result, &score)
+	s.add(result, &score, intervals)
 	counts := func(task sample.TaskName, at sample.Millis) bool {
 		in := func(l trace.Stretch) bool { return l.Victim == task && l.From < at && at <= l.To }
 		return nobody(at) && !slices.ContainsFunc(left, in)
@@ -170,14 +188,45 @@ func (s *sum) play(file string, rule detect.Rule, said io.Writer) error {
 		fmt.Fprintf(said, "%s: wrong: %s by %s names %s after %s\n", name, v.Victim, v.Signal, v.Suspect, at(int64(v.At)))
 	}
 	for i := range score.Found {
-		if f := &score.Found[i]; f.After() > soon {
-			fmt.Fprintf(said, "%s: late: %s beside %v by %s, %s after %s\n", name, f.Victim, f.Antagonists, f.First.Signal, f.After().Round(time.Second), at(int64(f.From)))
+		if f := &score.Found[i]; intervals.since(f.From, f.First.At) > soon {
+			fmt.Fprintf(said, "%s: late: %s beside %v by %s, %s after %s%s\n", name, f.Victim, f.Antagonists, f.First.Signal, f.After().Round(time.Second), at(int64(f.From)), third(bad, &f.Episode, intervals))
 		}
 	}
 	for _, e := range score.Missed {
 		fmt.Fprintf(said, "%s: missed: %s beside %v after %s\n", name, e.Victim, e.Antagonists, at(int64(e.From)))
 	}
 	return nil
+}
+
+type badKey struct {
+	task   sample.TaskName
+	signal sample.SignalName
+}
+
+// third says in which interval of an episode the victim had its third bad one by one
+// signal, if that was not soon: without three no rule here says anything.
+func third(bad map[badKey][]sample.Millis, e *replay.Episode, intervals ends) string {
+	first := math.MaxInt
+	for k, times := range bad {
+		if k.task != e.Victim {
+			continue
+		}
+		n := 0
+		for _, at := range times {
+			if at > e.From && at <= e.To {
+				if n++; n == 3 {
+					first = min(first, intervals.since(e.From, at))
+				}
+			}
+		}
+	}
+	switch {
+	case first == math.MaxInt:
+		return "; it had no three bad intervals"
+	case first > soon:
+		return fmt.Sprintf("; its third bad interval was the %dth", first)
+	}
+	return ""
 }
 
 // withoutAntagonists reads what was played in a recording, and returns whether a moment
