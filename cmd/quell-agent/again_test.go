@@ -17,8 +17,8 @@ import (
 	"github.com/quell-dev/quell/internal/spec"
 )
 
-// progress does a transaction per 0.1 ms of CPU time and counts it in the
-// progress file, or one per 0.5 ms while a file of that name and ".slow" is there.
+// progress does a transaction per 0.1 ms of CPU time and counts it in the progress
+// file, or one per 0.5 ms while a file of that name with ".slow" appended exists.
 func progress() {
 	name := os.Getenv("QUELL_PROGRESS")
 	f, err := os.Create(name)
@@ -46,9 +46,9 @@ func processTime() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// An agent that is killed while a task suffers, and started anew with the specs
-// it had saved, finds it suffering again (internal/agent plays it with the default
-// times, which say how soon; these are a hundred and twentieth of them).
+// An agent that is killed while a task suffers, and restarted with the specs that it
+// had saved, detects the suffering again (internal/agent tests how soon with the
+// default times; these are a hundred and twentieth of them).
 func TestDetectsAgainAfterAKill(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2)
 	name := fmt.Sprintf("quell-test-again-%d", os.Getpid())
@@ -56,7 +56,7 @@ func TestDetectsAgainAfterAKill(t *testing.T) {
 	dir := state(t)
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = []string{testMode + "=work", "QUELL_PROGRESS=" + dir + "/progress", "GOMAXPROCS=1"}
-	// Whatever else runs, it gets a quarter of a CPU: under that nothing is judged.
+	// It gets a quarter of a CPU even under load: a task with less is not judged.
 	if err := unix.Setpriority(unix.PRIO_PROCESS, quelltest.StartChild(t, cmd, cgroup).PID, -15); err != nil {
 		t.Fatal(err)
 	}

@@ -27,20 +27,19 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// The users that the agent and the tasks run as: neither is root, and they are
-// not each other.
+// The users that the agent and the tasks run as: two different users, neither of them root.
 const (
 	agentUID = 64101
 	taskUID  = 64102
 )
 
 // TestPrivileges runs the agent with exactly the capabilities of each row of
-// docs/privileges.md and sees that it does what the row says, no less and no
-// more: what is missing is told, and the rest goes on.
+// docs/privileges.md and checks that it does what the row says, no less and no more:
+// missing features are reported, and the rest works.
 func TestPrivileges(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.CgroupV1, quelltest.Cgroup2, quelltest.EBPF, quelltest.PerfSoftware, quelltest.Tracepoints, "setpriv")
 	rows, features := privileges(t)
-	if quelltest.Probe(quelltest.PMU) != nil { // nobody can count cpi
+	if quelltest.Probe(quelltest.PMU) != nil { // cpi cannot be counted here
 		isCPI := func(f string) bool { return f == "cpi" }
 		features = slices.DeleteFunc(features, isCPI)
 		for i := range rows {
@@ -63,7 +62,7 @@ func TestPrivileges(t *testing.T) {
 	}
 }
 
-// reasonOf is part of what the agent says where a thing does not work.
+// reasonOf is part of the agent's message if a feature does not work.
 var reasonOf = map[string]string{
 	"cpi": "signal cpi: ", "cps": "signal cps: ", "runq (bpf)": "eBPF", "progress file": "cpt: ", "scrape": "cpt: ",
 	"scrape in a network of its own": "cpt: ", "uprobe": "cpt: ", "cap": "permission denied",
@@ -113,8 +112,8 @@ func privileges(t *testing.T) (rows []privilegeRow, features []string) {
 	return rows, features
 }
 
-// privilegedMachine has tasks of each kind that a rule can ask for, and
-// programs that the agent's user may execute.
+// privilegedMachine has tasks of each kind that a rule can configure, and programs that
+// the agent's user may execute.
 type privilegedMachine struct {
 	dir, binary, rules string
 	cgroups            map[string]string
@@ -134,7 +133,7 @@ func newPrivilegedMachine(t *testing.T) *privilegedMachine {
 	if err := os.WriteFile(m.binary, text, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	// Of the task's user and nobody else's to read.
+	// Owned by the task's user and readable only by it.
 	private := filepath.Join(dir, "private")
 	if err := errors.Join(os.Mkdir(private, 0o700), os.Chown(private, taskUID, taskUID)); err != nil {
 		t.Fatal(err)
@@ -186,7 +185,7 @@ func (m *privilegedMachine) startTask(t *testing.T, name string, env []string, a
 	}
 }
 
-// delegate makes a task whose quota belongs to the agent's user.
+// delegate makes a task whose quota files are owned by the agent's user.
 func (m *privilegedMachine) delegate(t *testing.T, row privilegeRow) (name string) {
 	t.Helper()
 	name = fmt.Sprintf("/quell-test-caps-%d-own-%d", os.Getpid(), row.n)
@@ -200,10 +199,10 @@ func (m *privilegedMachine) delegate(t *testing.T, row privilegeRow) (name strin
 	return name
 }
 
-// runTask is what a task does: a transaction each millisecond, by all three
-// accounts.
+// runTask is the task's main loop: a transaction each millisecond, counted in all three
+// ways.
 func runTask() {
-	upLoopback() // of its own network; where it is the host's it is up
+	upLoopback() // of its own network; the host's is up already
 	var done atomic.Uint64
 	if l, err := net.Listen("tcp4", "127.0.0.1:"+os.Getenv("QUELL_TEST_PORT")); err == nil {
 		go http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -236,13 +235,13 @@ func upLoopback() {
 	}
 }
 
-// outcome is what an agent could do, and everything it said about the rest.
+// outcome is what an agent could do, and all messages about the rest.
 type outcome struct {
 	works map[string]bool
 	said  string
 }
 
-// run starts the agent as another user with the capabilities and no others.
+// run starts the agent as another user with exactly these capabilities.
 func (m *privilegedMachine) run(t *testing.T, row privilegeRow) outcome {
 	t.Helper()
 	dir, err := os.MkdirTemp(m.dir, "run-")
@@ -263,8 +262,8 @@ func (m *privilegedMachine) run(t *testing.T, row privilegeRow) outcome {
 	}
 	d := &running{Client: api.NewClient(dir + "/agent.sock"), t: t, ended: make(chan struct{})}
 	args := append(settings(dir, "signals=cpi,cpt,cps,runq", "sampling.max_tax=0", "sampling.duration=200ms", "sampling.period=250ms", "log_level=debug"), "--config", config)
-	// In a mount namespace of its own, where tracefs is mounted as it is on
-	// most machines; then as another user.
+	// In a separate mount namespace, where tracefs is mounted as on most machines; then
+	// as another user.
 	d.cmd = agentCommand(context.Background())
 	script := `mount -t tracefs tracefs /sys/kernel/tracing; caps=$1 user=$2; shift 2
 exec setpriv --reuid "$user" --regid "$user" --clear-groups --bounding-set "$caps" --inh-caps "$caps" --ambient-caps "$caps" "$@"`
@@ -285,7 +284,7 @@ exec setpriv --reuid "$user" --regid "$user" --clear-groups --bounding-set "$cap
 		}
 	}()
 	o := outcome{works: map[string]bool{}}
-	// What should work has time to; what should not has a few windows.
+	// Features that should work get time to do so; the others get a few windows.
 	quelltest.Until(t, "the agent has looked at its tasks", func() bool {
 		select {
 		case <-d.ended:
@@ -303,14 +302,14 @@ exec setpriv --reuid "$user" --regid "$user" --clear-groups --bounding-set "$cap
 	done, err := d.Command(t.Context(), command.CapTask(delegated, 0.5, time.Minute, "test"))
 	o.works["cap"] = err == nil && done.ID != ""
 	o.said += fmt.Sprintf("cap: %v\n", err)
-	// What was not delegated stays out of reach.
+	// A cgroup that was not delegated cannot be capped.
 	if _, err := d.Command(t.Context(), command.CapTask(m.cgroups["uprobe"], 0.5, time.Minute, "test")); err == nil {
 		t.Error("it capped a task that was not delegated to it")
 	}
 	return o
 }
 
-// look adds what works now.
+// look adds the features that work now.
 func (o *outcome) look(t *testing.T, m *privilegedMachine, d *running, s api.Status) {
 	t.Helper()
 	o.said = strings.Join(s.Degraded, "\n") + "\n"

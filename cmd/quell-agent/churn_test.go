@@ -40,15 +40,14 @@ const (
 	churnPeriod   = time.Second
 )
 
-// TestChurn makes and removes cgroups as fast as the machine can, some with a
-// process in them for a moment, while the agent samples them; besides, tasks
-// that stay for some intervals. The agent must hold on to nothing: no
-// descriptor, no watch, no dying cgroup, no memory, no goroutine; and every task
-// that stayed must have its samples, the last one too.
+// TestChurn makes and removes cgroups as fast as the machine can, some with a short-lived
+// process, while the agent samples them; in parallel, other tasks stay for some intervals.
+// The agent must not leak: no descriptor, no watch, no dying cgroup, no memory, no
+// goroutine; and every task that stayed must have its samples, including the last one.
 func TestChurn(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2, quelltest.CgroupV1, quelltest.PerfSoftware)
 	c := newChurn(t)
-	alone := c.play(min(*churnCount, 5000)) // with no agent
+	alone := c.play(min(*churnCount, 5000)) // without an agent
 	dir := state(t)
 	file := filepath.Join(dir, "agent.yaml")
 	rules := fmt.Sprintf("rules: [{match: %q, job: churn, class: batch}]\n", "/"+c.name+"/**")
@@ -60,7 +59,7 @@ func TestChurn(t *testing.T) {
 	c.metrics = "http://" + regexp.MustCompile(`metrics=(127\.0\.0\.1:\d+)`).FindStringSubmatch(d.log.String())[1] + "/metrics"
 
 	warm := c.stayers()
-	c.play(min(*churnCount/4, 5000)) // what it takes once, it takes now, for tasks that stay too
+	c.play(min(*churnCount/4, 5000)) // one-time allocations happen now, also those for tasks that stay
 	warm()
 	c.idle(d)
 	before := c.look(d)
@@ -111,10 +110,9 @@ func TestChurn(t *testing.T) {
 	c.checkSamples(lives, dir+"/trace.csv")
 }
 
-// slackRSS is by how much resident memory may grow from what it was. That of this
-// test binary says little: where it runs with the race detector, that keeps a note
-// of all memory that was ever used, and so grows with the time that the churn takes.
-// There the heap must do.
+// slackRSS is how much resident memory may grow. For this test binary it is not
+// limited: with the race detector it keeps records of all memory that was ever used,
+// and so grows with the duration of the churn. Only the heap is checked then.
 func slackRSS(from, least int) int {
 	if *shipped == "" {
 		return math.MaxInt
@@ -122,8 +120,8 @@ func slackRSS(from, least int) int {
 	return max(least, from/4)
 }
 
-// churn is the cgroups that come and go: below one in cgroup2 and one of the v1
-// cpu hierarchy.
+// churn is the cgroups that are made and removed: below one in cgroup2 and one in the
+// v1 cpu hierarchy.
 type churn struct {
 	t       *testing.T
 	name    string
@@ -153,18 +151,18 @@ func newChurn(t *testing.T) *churn {
 	return c
 }
 
-// played is what came of a play.
+// played is the result of play.
 type played struct {
 	made, withProcess int
 	rate              float64       // cgroups a second
 	dying             time.Duration // the longest that removed cgroups were kept
 }
 
-// live is how many cgroups are there at once.
+// live is how many cgroups exist at once.
 const live = 64
 
-// play makes and removes n cgroups, half in each hierarchy, one of 40 with a
-// process. Five times it stops and waits until none that was removed is left.
+// play makes and removes n cgroups, half in each hierarchy, one of 20 with a process.
+// Five times it pauses and waits until no removed cgroup is left.
 func (c *churn) play(n int) played {
 	c.t.Helper()
 	p := played{made: n}
@@ -176,7 +174,7 @@ func (c *churn) play(n int) played {
 		if *slot != "" {
 			c.remove(*slot)
 		}
-		*slot = filepath.Join(c.tops[i%2], fmt.Sprintf("c%d", i%(3*live))) // paths are used again
+		*slot = filepath.Join(c.tops[i%2], fmt.Sprintf("c%d", i%(3*live))) // paths are reused
 		if err := os.Mkdir(*slot, 0o755); err != nil {
 			c.t.Fatal(err)
 		}
@@ -207,8 +205,8 @@ func (c *churn) play(n int) played {
 	return p
 }
 
-// buried waits until no removed cgroup is left in the kernel, and says how long
-// that took. Of the tasks that stay one may just be going.
+// buried waits until no removed cgroup is left in the kernel, and returns how long that
+// took. One of the tasks that stay may be ending at that time.
 func (c *churn) buried() time.Duration {
 	c.t.Helper()
 	began := time.Now()
@@ -232,7 +230,7 @@ func (c *churn) remove(dir string) {
 	})
 }
 
-// shortProcess runs a process in a cgroup that ends at once.
+// shortProcess runs a process in a cgroup; it exits at once.
 func (c *churn) shortProcess(dir string) {
 	c.t.Helper()
 	cmd := exec.Command("/bin/true")
@@ -263,14 +261,14 @@ func (c *churn) shortProcess(dir string) {
 	}
 }
 
-// life is that of a task that stays for some intervals. It is there from
-// before from on and gone at to.
+// life is the lifetime of a task that stays for some intervals. It starts just before
+// from and is killed just after to.
 type life struct {
 	name     string
 	from, to time.Time
 }
 
-// stay makes system calls now and then until it is killed.
+// stay makes system calls periodically until it is killed.
 func stay() {
 	for {
 		for range 200 {
@@ -280,10 +278,9 @@ func stay() {
 	}
 }
 
-// stayers keeps four tasks at a time that stay for longer than two periods, so
-// that an interval lies within, wherever they begin, until
-// the function returned is called and each lane has had one; that returns their
-// lives.
+// stayers runs four tasks at a time. Each stays for longer than two periods, so that it
+// covers a complete interval wherever it begins. The returned function stops that,
+// waits until each lane has had one task, and returns their lives.
 func (c *churn) stayers() func() []life {
 	c.round++
 	round := c.round
@@ -342,9 +339,9 @@ func (c *churn) stayer(dir string, stays time.Duration, l *life) error {
 	return nil
 }
 
-// checkSamples holds the trace against the tasks that stayed: each that was
-// there at the beginning of an interval has a sample of it with a cost, though
-// it ended before the interval did.
+// checkSamples compares the trace with the tasks that stayed: each task that was
+// present at the start of an interval has a sample of it with a cost, even if it ended
+// before the interval did.
 func (c *churn) checkSamples(lives []life, file string) {
 	c.t.Helper()
 	f, err := os.Open(file)
@@ -373,8 +370,8 @@ func (c *churn) checkSamples(lives []life, file string) {
 			costs[string(s.Task)] = append(costs[string(s.Task)], s.TS)
 		}
 	}
-	// When an interval began is not in the trace. An agent that is late opens
-	// it late: after the end of the one before, and its length before its end.
+	// The trace does not have the start of an interval. A late agent opens it late:
+	// after the end of the previous one, and its length before its own end.
 	due, missed, last := 0, 0, 0
 	at := slices.Sorted(maps.Keys(ends))
 	for _, l := range lives {
@@ -399,13 +396,13 @@ func (c *churn) checkSamples(lives []life, file string) {
 	}
 }
 
-// held is what the agent holds.
+// held is the resources that the agent holds.
 type held struct {
 	fds, watches, goroutines, threads int
-	rss, heap                         int // KB; the heap at which garbage is collected next, twice what lived
+	rss, heap                         int // KB; the heap size of the next garbage collection, twice the live heap
 }
 
-// idle waits until the agent follows nothing.
+// idle waits until the agent follows no task.
 func (c *churn) idle(d *running) {
 	c.t.Helper()
 	quelltest.Until(c.t, "the agent follows nothing", func() bool {
@@ -414,7 +411,7 @@ func (c *churn) idle(d *running) {
 	})
 }
 
-// look finds out what the agent holds.
+// look measures what the agent holds.
 func (c *churn) look(d *running) held {
 	c.t.Helper()
 	h, err := c.tryLook(d)
@@ -464,13 +461,13 @@ func (c *churn) tryLook(d *running) (h held, err error) {
 	return h, nil
 }
 
-// watched is what was seen of the agent while cgroups came and went.
+// watched is the agent's maximum use while cgroups were made and removed.
 type watched struct {
 	fds, goroutines int
 	quarters        [][2]int // medians of each quarter of the time: resident memory, heap; KB
 }
 
-// watch looks at the agent now and then until the function returned is called.
+// watch measures the agent periodically until the returned function is called.
 func (c *churn) watch(d *running) func() watched {
 	var all []held
 	stop, done := make(chan struct{}), make(chan struct{})
@@ -483,7 +480,7 @@ func (c *churn) watch(d *running) func() watched {
 			case <-stop:
 				return
 			case <-tick.C:
-				if h, err := c.tryLook(d); err == nil { // else the test has failed and says why
+				if h, err := c.tryLook(d); err == nil { // else the test has failed and reports why
 					all = append(all, h)
 				}
 			}

@@ -12,9 +12,9 @@ import (
 	"github.com/quell-dev/quell/internal/quelltest"
 )
 
-// Between windows nothing of the agent is on the kernel's paths: no eBPF
-// program is attached and no tracepoint is counted. In a window both are, which
-// shows that the test can see them.
+// Between windows the agent is not on the kernel's paths: no eBPF program is attached
+// and no tracepoint is counted. In a window both are, which shows that the test can
+// detect them.
 func TestDetachedBetweenWindows(t *testing.T) {
 	t.Parallel()
 	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2, quelltest.Tracepoints, quelltest.EBPF)
@@ -54,8 +54,8 @@ func TestDetachedBetweenWindows(t *testing.T) {
 	}
 }
 
-// onKernelPaths counts a process's perf events, and its links of eBPF programs
-// but for iterators, which run only when they are read.
+// onKernelPaths counts a process's perf events, and its links of eBPF programs except
+// iterators, which run only when they are read.
 func onKernelPaths(t *testing.T, pid int) (events, links int) {
 	t.Helper()
 	proc := filepath.Join("/proc", strconv.Itoa(pid))

@@ -18,8 +18,8 @@ var (
 	fdLimit     = flag.Int("nofile", 256, "RLIMIT_NOFILE of the agent in TestFewDescriptors")
 )
 
-// Where its file descriptors do not suffice for every task the agent runs, says
-// so and what to do, and counts each task within the windows that it states.
+// If its file descriptors do not suffice for every task the agent runs, reports the
+// shortage and how to fix it, and counts each task within the windows that it states.
 func TestFewDescriptors(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2, quelltest.PerfSoftware, quelltest.Tracepoints)
 	name := fmt.Sprintf("quell-test-fds-%d", os.Getpid())

@@ -17,8 +17,8 @@ import (
 	"github.com/quell-dev/quell/internal/quelltest"
 )
 
-// testMode makes this test binary the agent itself, with the arguments that it
-// is given, or a process that uses a CPU.
+// testMode makes this test binary the agent itself, with the given arguments, or a
+// process that uses a CPU.
 const testMode = "QUELL_AGENT_TEST_MODE"
 
 func TestMain(m *testing.M) {
@@ -41,21 +41,21 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// ran is how a run of the agent ended.
+// ran is the result of a run of the agent.
 type ran struct {
 	code           int
 	stdout, stderr string
 }
 
-// agentCommand prepares a run of the agent. Nothing of this process's environment
-// configures it.
+// agentCommand prepares a run of the agent. It is not configured by the environment of
+// this process.
 func agentCommand(ctx context.Context, args ...string) *exec.Cmd {
 	program := os.Args[0]
 	if *shipped != "" {
 		program = *shipped
 	}
 	cmd := exec.CommandContext(ctx, program, args...)
-	// With the race detector it would sleep a second before it ends.
+	// With the race detector it would sleep a second before it exits.
 	cmd.Env = []string{testMode + "=agent", "PATH=" + os.Getenv("PATH"), "GORACE=atexit_sleep_ms=0"}
 	return cmd
 }
@@ -76,7 +76,7 @@ func runAgent(t *testing.T, args ...string) ran {
 	return ran{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
-// running is an agent that runs.
+// running is a running agent.
 type running struct {
 	*api.Client
 	t     *testing.T
@@ -85,8 +85,8 @@ type running struct {
 	ended chan struct{}
 }
 
-// state makes a directory for an agent's state and socket. Its name is short:
-// a socket's path must be.
+// state makes a directory for an agent's state and socket. Its name is short, because a
+// socket's path must be.
 func state(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "quell-agent-test-")
@@ -97,8 +97,8 @@ func state(t *testing.T) string {
 	return dir
 }
 
-// settings are what every agent of these tests is told: nothing of this
-// machine's own is touched.
+// settings are the settings of every agent in these tests: this machine's own agent and
+// its files are not touched.
 func settings(dir string, more ...string) []string {
 	var args []string
 	for _, s := range append([]string{"state_dir=" + dir + "/state", "socket=" + dir + "/agent.sock", "listen=127.0.0.1:0",
@@ -108,13 +108,13 @@ func settings(dir string, more ...string) []string {
 	return args
 }
 
-// start runs the agent until it answers; it is killed at the test's end.
+// start runs the agent until it answers; it is killed when the test ends.
 func start(t *testing.T, dir string, args ...string) *running {
 	t.Helper()
 	return startWith(t, dir, nil, args...)
 }
 
-// startWith is start with more in its environment.
+// startWith is start with additional environment variables.
 func startWith(t *testing.T, dir string, env []string, args ...string) *running {
 	t.Helper()
 	cmd := agentCommand(context.Background(), args...)
@@ -122,7 +122,7 @@ func startWith(t *testing.T, dir string, env []string, args ...string) *running 
 	return startCommand(t, dir, cmd)
 }
 
-// startCommand is start of a command that is, or becomes, the agent.
+// startCommand is start with a command that is, or becomes, the agent.
 func startCommand(t *testing.T, dir string, cmd *exec.Cmd) *running {
 	t.Helper()
 	d := &running{Client: api.NewClient(dir + "/agent.sock"), t: t, cmd: cmd, ended: make(chan struct{})}
@@ -153,7 +153,7 @@ func startCommand(t *testing.T, dir string, cmd *exec.Cmd) *running {
 	return d
 }
 
-// kill ends it as kill -9 does.
+// kill ends the agent as kill -9 does.
 func (d *running) kill() {
 	d.t.Helper()
 	if err := d.cmd.Process.Kill(); err != nil {
@@ -181,8 +181,8 @@ type limited struct {
 	path string
 }
 
-// newLimited makes a cgroup with the quota ("-1": none) of each 100 ms, and a
-// process that does what mode says.
+// newLimited makes a cgroup with the quota ("-1": none) per 100 ms, and a process that
+// runs as mode says.
 func newLimited(t *testing.T, name, quota, mode string) *limited {
 	t.Helper()
 	quelltest.Need(t, quelltest.Root, quelltest.CgroupV1)
@@ -215,7 +215,7 @@ func (c *limited) read(file string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// quota is the limit as it stands: quota and period, µs.
+// quota is the current limit: quota and period, µs.
 func (c *limited) quota() string {
 	c.t.Helper()
 	return c.read("cpu.cfs_quota_us") + " " + c.read("cpu.cfs_period_us")
@@ -227,7 +227,7 @@ func (d *running) cap(c *limited) {
 	d.capFor(c, time.Hour)
 }
 
-// capFor asks for it as soon as the agent follows the task.
+// capFor asks for a cap as soon as the agent follows the task.
 func (d *running) capFor(c *limited, lease time.Duration) {
 	d.t.Helper()
 	var err error

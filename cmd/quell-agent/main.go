@@ -1,5 +1,5 @@
 // quell-agent is the per-machine daemon: it finds tasks that suffer from their
-// neighbours, says which neighbour, and caps it if it may.
+// neighbours, names the neighbour, and caps it if that is permitted.
 package main
 
 import (
@@ -14,11 +14,11 @@ import (
 	"github.com/quell-dev/quell/internal/enforce"
 )
 
-// version is stamped by the linker.
+// version is set by the linker.
 var version = "devel"
 
-// exitHung is how a restore ends that had to act for an agent that hangs; the other
-// codes are daemon's.
+// exitHung is the exit code of a restore that had to act for a hung agent; the other
+// codes are in package daemon.
 const exitHung = 3
 
 func main() { os.Exit(daemon.Main(context.Background(), rootCommand(), os.Stderr)) }
@@ -54,7 +54,7 @@ Keys of the configuration can be set in the file, in the environment
 	return root
 }
 
-// lockedError tells people what to do about a running agent. Two cannot share
+// lockedError tells the user how to deal with a running agent. Two agents cannot share
 // a journal, and restore cannot know which of its changes are still wanted.
 type lockedError struct{ error }
 

@@ -19,8 +19,8 @@ import (
 	"github.com/quell-dev/quell/internal/quelltest"
 )
 
-// A configuration that is not right ends in exit code 2 with everything that
-// is wrong, and nothing is touched.
+// An invalid configuration ends with exit code 2 and all its problems, and nothing is
+// changed.
 func TestBadConfiguration(t *testing.T) {
 	t.Parallel()
 	dir := state(t)
@@ -55,7 +55,7 @@ func TestBadConfiguration(t *testing.T) {
 	}
 }
 
-// What is wrong on the command line is exit code 2 too.
+// A wrong command line ends with exit code 2, too.
 func TestBadCommandLine(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -97,7 +97,7 @@ func TestCheckAndConfig(t *testing.T) {
 	}
 }
 
-// With every signal asked for, each is counted or says why not, and what to do.
+// If every signal is requested, each is counted or has a reason and a remedy.
 func TestSignalsAreNamed(t *testing.T) {
 	t.Parallel()
 	quelltest.Need(t, quelltest.Root)
@@ -189,8 +189,8 @@ func TestSecondAgentIsRefused(t *testing.T) {
 	}
 }
 
-// On SIGTERM, with a window open and a cap on, the agent undoes the cap and is
-// gone, long before the window's end.
+// On SIGTERM, with a window open and a cap in force, the agent undoes the cap and exits
+// long before the window's end.
 func TestTerminates(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		c := newLimited(t, "term-"+sig.String()[:4], "-1", "burn")

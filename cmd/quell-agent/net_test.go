@@ -28,16 +28,16 @@ import (
 	"github.com/quell-dev/quell/internal/spec"
 )
 
-// roundsEnv is how often the scene on the network is played, instead of until it
-// was right once.
+// roundsEnv is the number of rounds to play on the network, instead of playing until
+// one is right.
 const roundsEnv = "QUELL_TEST_ROUNDS"
 
-// netRole is what a child on the network does: netChild.
+// netRole is the role of a child on the network: netChild.
 const netRole = "QUELL_TEST_NET"
 
-// netChild plays a role until its input ends: "sink ADDRESS" takes whatever comes
-// by TCP, "every PAUSE SIZE ADDRESS" sends a datagram each pause, "bulk ADDRESS"
-// sends by TCP from a line "on" to a line "off".
+// netChild plays a role until its input ends: "sink ADDRESS" accepts all data over TCP,
+// "every PAUSE SIZE ADDRESS" sends a datagram each pause, "bulk ADDRESS" sends over TCP
+// from a line "on" to a line "off".
 func netChild() {
 	words := strings.Fields(os.Getenv(netRole))
 	if err := playNet(words[0], words[1:], bufio.NewScanner(os.Stdin)); err != nil {
@@ -108,7 +108,7 @@ func playNet(role string, args []string, in *bufio.Scanner) error {
 				if conn, err = net.Dial("tcp", args[0]); err != nil {
 					return err
 				}
-				// At once, when it is closed, and not when all is sent.
+				// Close at once, not after everything has been sent.
 				_ = conn.(*net.TCPConn).SetLinger(0)
 				go func(c net.Conn) {
 					for data := make([]byte, 64<<10); ; {
@@ -124,8 +124,8 @@ func playNet(role string, args []string, in *bufio.Scanner) error {
 	return nil
 }
 
-// play starts a child with a role in a network, and in a cgroup of cgroup2, "" for
-// this test's own.
+// play starts a child with a role in a network, and in a cgroup of cgroup2, "" for this
+// test's own.
 func play(t testing.TB, in *quelltest.Net, cgroup, role string) *quelltest.Child {
 	t.Helper()
 	cmd := in.Command(os.Args[0])
@@ -135,8 +135,8 @@ func play(t testing.TB, in *quelltest.Net, cgroup, role string) *quelltest.Child
 	return p
 }
 
-// network makes a namespace with two interfaces of 20 Mbit/s each, to 10.78.0.2
-// and 10.80.0.2, and sinks there.
+// network makes a namespace with two interfaces of 20 Mbit/s each, to 10.78.0.2 and
+// 10.80.0.2, and sinks there.
 func network(t testing.TB) *quelltest.Net {
 	t.Helper()
 	here, far := quelltest.NewNet(t), quelltest.NewNet(t)
@@ -149,7 +149,7 @@ func network(t testing.TB) *quelltest.Net {
 	return here
 }
 
-// onNetwork is the agent's configuration. Who is batch is a suspect only.
+// onNetwork is the agent's configuration. Batch tasks are suspects only.
 const onNetwork = `
 signals: [net]
 tick: 125ms
@@ -162,17 +162,17 @@ rules:
   - {match: "%[1]s/*", job: $1, class: batch, signals: [cpi]}
 `
 
-// A sender fills the queue of an interface that another sends through, which has
-// little to send. It is named out of three suspects, an innocent that sends through
-// the same interface and one that sends as much, at the same times, through
-// another; it is limited, the victim recovers, and the limit goes again.
+// A sender fills the queue of an interface through which a victim with little traffic
+// sends. It is named out of three suspects; the others are an innocent that sends
+// through the same interface and one that sends as much, at the same times, through
+// another. The sender is limited, the victim recovers, and the limit is removed.
 //
-// That only the sender may be accused, and that nothing else is ever limited, holds
-// in every round. That it is accused, and the victim recovers, is claimed of 1 round
-// in netRounds: where others have the CPUs the agent may see too little of a round
-// and abstain. A round is abandoned by the agent's own count of intervals, and the
-// rest of them are not played once one was right. With QUELL_TEST_ROUNDS=10 ten are
-// played, all of them, and the test says how many were right.
+// In every round only the sender may be accused, and nothing else may ever be limited.
+// That it is accused and the victim recovers is required in 1 round of netRounds: if
+// other tasks use the CPUs the agent may see too little of a round and abstain. A round
+// is abandoned by the agent's own count of intervals, and after a right one the
+// remaining rounds are skipped. With QUELL_TEST_ROUNDS=10 all of ten rounds are played,
+// and the test reports how many were right.
 func TestNetwork(t *testing.T) {
 	for _, rule := range []detect.Rule{detect.Quell, detect.Evident} {
 		t.Run(string(rule), func(t *testing.T) { playNetwork(t, rule) })
@@ -180,7 +180,7 @@ func TestNetwork(t *testing.T) {
 }
 
 const (
-	netRounds = 6  // of which one must be right
+	netRounds = 6  // one of them must be right
 	netGiveUp = 40 // intervals without an accusation: eight times the outlier window
 )
 
@@ -244,7 +244,7 @@ func playNetwork(t *testing.T, rule detect.Rule) {
 		return
 	}
 
-	// An agent that is killed takes its limits along.
+	// A killed agent's limits are removed with it.
 	id := ""
 	for range rounds {
 		backup.Say("on")
@@ -297,7 +297,7 @@ func (n *netScene) intervals() uint64 {
 	return s.Intervals
 }
 
-// limits is how many programs limit what a task sends, by the kernel's account.
+// limits is how many programs in the kernel limit what a task sends.
 func (n *netScene) limits(task string) int {
 	n.t.Helper()
 	dir, err := os.Open(filepath.Join(n.root, task))
@@ -312,9 +312,9 @@ func (n *netScene) limits(task string) int {
 	return len(res.Programs)
 }
 
-// accused waits until a task is accused and limited, in an incident that is new, or
-// for netGiveUp intervals. It returns the incident, "" for none, and which of its
-// rounds is the first that is no trial.
+// accused waits until a task is accused and limited in a new incident, or for netGiveUp
+// intervals. It returns the incident, "" for none, and the index of its first round
+// that is not a trial.
 func (n *netScene) accused() (id string, at int) {
 	n.t.Helper()
 	until := n.intervals() + netGiveUp
@@ -330,8 +330,8 @@ func (n *netScene) accused() (id string, at int) {
 	return id, at
 }
 
-// play plays a round. It returns "" if all of it was right, or what was missing;
-// what may never be is an error of the test.
+// play plays a round. It returns "" if all of it was right, or what was missing; a
+// result that must never happen is an error of the test.
 func (n *netScene) play(backup, elsewhere *quelltest.Child) string {
 	t := n.t
 	t.Helper()
@@ -390,7 +390,7 @@ func (n *netScene) play(backup, elsewhere *quelltest.Child) string {
 	return ""
 }
 
-// settle waits until the round is over for the agent too.
+// settle waits until the round is over for the agent, too.
 func (n *netScene) settle() {
 	n.t.Helper()
 	quelltest.Until(n.t, "the incident is closed", func() bool { return len(n.incidents(logbook.Query{Open: true})) == 0 })

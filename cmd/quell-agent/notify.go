@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// notifier tells the service manager how the agent is (sd_notify(3)). Without
-// one it does nothing.
+// notifier reports the agent's state to the service manager (sd_notify(3)). Without a
+// manager it does nothing.
 type notifier struct {
 	w io.Writer
-	// every is how often the manager wants a sign of life; 0: it does not.
+	// every is the interval of the keep-alive messages; 0: none are wanted.
 	every time.Duration
 }
 
-// openNotifier reads what the manager has put into the environment. The caller
-// closes what it returns.
+// openNotifier reads the manager's environment variables. The caller closes what it
+// returns.
 func openNotifier(getenv func(string) string) (notifier, func() error, error) {
 	none := func() error { return nil }
 	name := getenv("NOTIFY_SOCKET")
@@ -38,16 +38,16 @@ func openNotifier(getenv func(string) string) (notifier, func() error, error) {
 	return n, conn.Close, nil
 }
 
-// tell sends a state. A manager that does not listen is no reason to stop.
+// tell sends a state. It ignores errors: a manager that does not listen is no reason to
+// stop.
 func (n notifier) tell(state string) {
 	if n.w != nil {
 		_, _ = io.WriteString(n.w, state)
 	}
 }
 
-// watch gives signs of life for as long as alive says so in time, until ctx
-// ends. It asks the loop itself: this goroutine would live on beside one that
-// hangs.
+// watch sends keep-alive messages until ctx ends, as long as alive answers in time. alive
+// must ask the loop itself, because this goroutine would go on while the loop hangs.
 func (n notifier) watch(ctx context.Context, alive func(context.Context) error) {
 	if n.w == nil || n.every == 0 {
 		return

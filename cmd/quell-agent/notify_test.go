@@ -14,8 +14,8 @@ import (
 	"github.com/quell-dev/quell/internal/quelltest"
 )
 
-// The service manager is told when the agent answers, that its loop turns, and
-// when it stops.
+// The service manager is notified when the agent answers, that its loop runs, and when
+// it stops.
 func TestTellsTheServiceManager(t *testing.T) {
 	t.Parallel()
 	quelltest.Need(t, quelltest.Root)
@@ -56,7 +56,7 @@ func TestTellsTheServiceManager(t *testing.T) {
 	}
 }
 
-// A loop that hangs gives no sign of life, though the process lives.
+// If the loop hangs no keep-alive message is sent, although the process lives.
 func TestNoSignOfLifeFromALoopThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var heard bytes.Buffer

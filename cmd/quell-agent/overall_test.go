@@ -13,8 +13,7 @@ import (
 	"github.com/quell-dev/quell/internal/trace"
 )
 
-// The signals of the machine as a whole, counted by the shipped agent where there
-// is no task at all.
+// The machine-wide signals, counted by the shipped agent on a machine without any task.
 func TestSignalsOfTheMachine(t *testing.T) {
 	t.Parallel()
 	quelltest.Need(t, quelltest.Root)

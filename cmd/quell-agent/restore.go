@@ -22,11 +22,11 @@ import (
 )
 
 const (
-	// defaultGrace is how long a lease may be over before the agent that holds
-	// the journal counts as hung: many ticks, and less than people wait.
+	// defaultGrace is how long a lease may be overdue before the agent that holds the
+	// journal counts as hung: many ticks, and less than people wait.
 	defaultGrace = 10 * time.Second
-	// secondLook is how long what looks hung is watched on: an agent that has
-	// just been started, or woken up, undoes what is overdue within it.
+	// secondLook is how long an apparently hung agent is observed further: one that has
+	// just started, or woken up, undoes overdue caps within it.
 	secondLook = 2 * time.Second
 )
 
@@ -74,15 +74,15 @@ Exit code: 0 nothing is left to undo; 1 a cap could not be undone and is still i
 
 // States of the agent as restore finds it.
 const (
-	agentNone    = "none"    // nobody holds the journal
-	agentRunning = "running" // somebody does, and nothing is overdue
+	agentNone    = "none"    // no process holds the journal
+	agentRunning = "running" // a process holds it, and nothing is overdue
 	agentHung    = "hung"
 )
 
-// restored is what a restore did, for programs.
+// restored is the result of a restore, for programs.
 type restored struct {
 	Journal string `json:"journal"`
-	// Agent is empty if it was not looked at: nothing was open or overdue.
+	// Agent is empty if it was not checked: nothing was open or overdue.
 	Agent   string     `json:"agent,omitempty"`
 	Undone  []ended    `json:"undone"`
 	Failed  []string   `json:"failed"`   // not undone or not written down, with the reason
@@ -105,7 +105,7 @@ type standing struct {
 	Until sample.Millis   `json:"until"`
 }
 
-// hungError is the end of a restore that had to act for an agent.
+// hungError is the error of a restore that had to act for an agent.
 type hungError struct{ holder error }
 
 func (e hungError) Error() string {
@@ -121,7 +121,7 @@ func (hungError) Remedy() string {
 	return "see what the agent waits for (kill -ABRT makes it print its goroutines and end), then start it again"
 }
 
-// run is the command; what it did goes to w also where it fails.
+// run is the command; it writes the result to w also on failure.
 func (r *restoring) run(ctx context.Context, w io.Writer, c *config.Agent) error {
 	h, err := host.Open("/")
 	if err != nil {
@@ -130,11 +130,11 @@ func (r *restoring) run(ctx context.Context, w io.Writer, c *config.Agent) error
 	did := restored{Journal: filepath.Join(c.StateDir, journalDir), Undone: []ended{}, Failed: []string{}, InForce: []standing{}}
 	v, err := enforce.Look(did.Journal)
 	switch {
-	case errors.Is(err, fs.ErrNotExist): // nothing, and nothing is to be made
+	case errors.Is(err, fs.ErrNotExist): // no journal: nothing to undo, and none is created
 		err = nil
 	case err != nil:
 		return daemon.Usage(err)
-	case len(v.Open) == 0 && v.Damage == "": // also where the disk is full
+	case len(v.Open) == 0 && v.Damage == "": // also if the disk is full
 	case r.overdue:
 		err = r.lift(ctx, &did, h, v)
 	default:
@@ -152,7 +152,7 @@ func (r *restoring) run(ctx context.Context, w io.Writer, c *config.Agent) error
 	return errors.Join(err, did.print(w, r))
 }
 
-// all undoes every change of a journal that nobody holds.
+// all undoes every change of a journal that no process holds.
 func (d *restored) all(h *host.Host) error {
 	e, err := enforce.Open(d.Journal, egress.Over(h))
 	if err != nil {
@@ -163,14 +163,14 @@ func (d *restored) all(h *host.Host) error {
 	return d.ended(outcomes, errors.Join(err, e.Close()))
 }
 
-// lift undoes what is overdue in v, as the journal's holder or beside one that
-// hangs.
+// lift undoes the overdue changes in v, as the journal's holder or while a hung agent
+// holds it.
 func (r *restoring) lift(ctx context.Context, did *restored, h *host.Host, v enforce.View) error {
 	over := func(by time.Duration) func(enforce.Change) bool {
 		return func(c enforce.Change) bool { return sample.At(time.Now()) >= c.Until.Add(by) }
 	}
-	// A lease that has not begun yet is of a clock that was set back. A running
-	// agent keeps its own time (it never goes back), so that is its to judge.
+	// A lease that begins in the future means that the clock was set back. A running
+	// agent has its own clock, which never goes back, so it alone judges its leases.
 	due := func(c enforce.Change) bool { return over(0)(c) || sample.At(time.Now()) < c.From }
 	if !slices.ContainsFunc(v.Open, due) {
 		return nil
@@ -223,7 +223,7 @@ func (r *restoring) lift(ctx context.Context, did *restored, h *host.Host, v enf
 	return err
 }
 
-// ended takes down how changes ended.
+// ended records how changes ended.
 func (d *restored) ended(outcomes []enforce.Outcome, err error) error {
 	for _, o := range outcomes {
 		d.Undone = append(d.Undone, ended{o.Change.ID, o.Change.Task, o.Change.Until, o.Result.String(), o.Note, o.Change.Writes})
@@ -259,8 +259,8 @@ func (d *restored) print(w io.Writer, r *restoring) error {
 	return nil
 }
 
-// openEnforcer opens the journal for the daemon. A restore that runs just now
-// holds it for milliseconds: that is waited for.
+// openEnforcer opens the journal for the daemon. It waits for a concurrent restore,
+// which holds the journal for milliseconds.
 func openEnforcer(dir string, h *host.Host) (*enforce.Enforcer, error) {
 	for end := time.Now().Add(2 * time.Second); ; {
 		e, err := enforce.Open(dir, egress.Over(h))

@@ -19,8 +19,8 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// After kill -9 the old quota is put back, by the next start or by restore,
-// whether there was one or none; a quota that somebody set meanwhile is theirs.
+// After kill -9 the old quota is restored by the next start or by restore, whether
+// there was one or none; a quota that another process set meanwhile is kept.
 func TestCapOutlivesTheAgentThatIsKilled(t *testing.T) {
 	for _, c := range []struct{ name, quota, meanwhile, want string }{
 		{"none", "-1", "", "-1 100000"},
@@ -71,7 +71,7 @@ func TestCapOutlivesTheAgentThatIsKilled(t *testing.T) {
 	}
 }
 
-// restore leaves a running agent's caps to it.
+// restore does not undo a running agent's caps.
 func TestRestoreWhileAnAgentRuns(t *testing.T) {
 	t.Parallel()
 	cg := newLimited(t, "running", "-1", "wait")
@@ -102,8 +102,8 @@ func restoreOverdue(t *testing.T, args []string, more ...string) (int, restored)
 	return r.code, did
 }
 
-// The safety net leaves a dead agent's caps in force until their time is over,
-// and undoes them then.
+// restore --overdue keeps a dead agent's caps in force until their leases expire, and
+// undoes them then.
 func TestOverdueOfADeadAgent(t *testing.T) {
 	t.Parallel()
 	short, long := newLimited(t, "dead-short", "40000", "wait"), newLimited(t, "dead-long", "-1", "wait")
@@ -134,9 +134,9 @@ func TestOverdueOfADeadAgent(t *testing.T) {
 	}
 }
 
-// An agent that is stopped keeps the journal. What is past its time is undone
-// beside it, once: a limit that is set then, even quell's own value, is theirs,
-// and so it is when the agent wakes up.
+// A stopped agent keeps the journal. Overdue caps are undone in spite of that, once: a
+// limit that another process sets then, even to quell's own value, is kept, also when
+// the agent wakes up.
 func TestOverdueOfAStoppedAgent(t *testing.T) {
 	t.Parallel()
 	cg := newLimited(t, "stopped", "40000", "wait")
@@ -162,7 +162,7 @@ func TestOverdueOfAStoppedAgent(t *testing.T) {
 	if got := cg.quota(); got != "40000 100000" {
 		t.Errorf("the quota is %s", got)
 	}
-	cg.write("cpu.cfs_quota_us", "10000") // by somebody who is tired of waiting
+	cg.write("cpu.cfs_quota_us", "10000") // by an impatient operator
 	if code, did := restoreOverdue(t, args, "--grace", "0s"); code != 0 || len(did.Undone) != 0 {
 		t.Errorf("again: exit %d, %+v", code, did)
 	}
@@ -178,8 +178,7 @@ func TestOverdueOfAStoppedAgent(t *testing.T) {
 	}
 }
 
-// A live agent's caps are its own, also when --grace is nothing: it is given
-// time to do it.
+// A live agent undoes its own caps, also with a --grace of 0: it is given time to do so.
 func TestOverdueBesideALiveAgent(t *testing.T) {
 	t.Parallel()
 	cg := newLimited(t, "live", "40000", "wait")
@@ -198,8 +197,7 @@ func TestOverdueBesideALiveAgent(t *testing.T) {
 	}
 }
 
-// A restore holds the journal for a moment: an agent that starts just then
-// waits for it.
+// A restore holds the journal for a moment: an agent that starts at that time waits for it.
 func TestStartWaitsForARestore(t *testing.T) {
 	t.Parallel()
 	quelltest.Need(t, quelltest.Root)
@@ -224,7 +222,7 @@ func TestStartWaitsForARestore(t *testing.T) {
 	}
 }
 
-// Where no agent ever was there is nothing to undo, and nothing is made.
+// If no agent ever ran there is nothing to undo, and nothing is created.
 func TestRestoreWithoutAJournal(t *testing.T) {
 	t.Parallel()
 	quelltest.Need(t, quelltest.Root)
@@ -238,7 +236,7 @@ func TestRestoreWithoutAJournal(t *testing.T) {
 	}
 }
 
-// Who asked for a cap stands in the audit log, as the kernel tells it.
+// The audit log names the process that asked for a cap, as the kernel reports it.
 func TestAuditNamesThePeer(t *testing.T) {
 	t.Parallel()
 	cg := newLimited(t, "audit", "-1", "wait")

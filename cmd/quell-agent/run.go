@@ -31,7 +31,7 @@ import (
 	"github.com/quell-dev/quell/internal/trace"
 )
 
-// journalDir is where in the state directory the enforcer keeps its journal.
+// journalDir is the directory of the enforcer's journal in the state directory.
 const journalDir = "journal"
 
 // run is the daemon, until SIGTERM or SIGINT.
@@ -43,7 +43,7 @@ func run(ctx context.Context, c *config.Agent) (err error) {
 	if err != nil {
 		return daemon.Usage(err)
 	}
-	if err := os.MkdirAll(c.StateDir, 0o700); err != nil { // the audit log is nobody else's to read
+	if err := os.MkdirAll(c.StateDir, 0o700); err != nil { // no other user may read the audit log
 		return daemon.Usage(fmt.Errorf("make state directory: %w", err))
 	}
 	e, err := openEnforcer(filepath.Join(c.StateDir, journalDir), h)
@@ -87,9 +87,8 @@ func run(ctx context.Context, c *config.Agent) (err error) {
 	return serve(ctx, c, log, a)
 }
 
-// recoverCaps undoes what an earlier agent left in force, before anything else
-// can fail. What cannot be undone now stays with the enforcer, and the agent
-// goes on trying.
+// recoverCaps undoes the changes that an earlier agent left in force, before anything else
+// can fail. The enforcer keeps those that cannot be undone now, and the agent retries them.
 func recoverCaps(log *slog.Logger, e *enforce.Enforcer) {
 	if d := e.Damage(); d != "" {
 		log.Error("journal was damaged", "what", d)
@@ -103,7 +102,7 @@ func recoverCaps(log *slog.Logger, e *enforce.Enforcer) {
 	}
 }
 
-// openSources opens what the machine can count of the signals asked for.
+// openSources opens the requested signals that the machine can count.
 func openSources(c *config.Agent, h *host.Host, p *agent.Parts) {
 	cpus, cgroup2 := p.Topology.Online, h.Layout().Unified
 	open := map[sample.SignalName]func() (counter.Source, error){
@@ -150,8 +149,8 @@ func openSources(c *config.Agent, h *host.Host, p *agent.Parts) {
 	}
 }
 
-// canaryBudget is the CPU time that the canary has in a window: with it, and a
-// burst that goes beyond it now and then, it takes less than a thousandth of a CPU.
+// canaryBudget is the canary's CPU time in a window: with it, and occasional bursts
+// beyond it, the canary uses less than a thousandth of a CPU.
 func canaryBudget(c *config.Agent) time.Duration { return c.Sampling.Period / 2000 }
 
 // source keeps a nil pointer from becoming a Source that is not nil.
@@ -162,7 +161,7 @@ func source[S counter.Source](s S, err error) (counter.Source, error) {
 	return s, nil
 }
 
-// openTrace prepares Parts.Record.
+// openTrace sets Parts.Record.
 func openTrace(c *config.Agent, p *agent.Parts) (func() error, error) {
 	if c.Record == "" {
 		return func() error { return nil }, nil
@@ -184,7 +183,7 @@ func serve(ctx context.Context, c *config.Agent, log *slog.Logger, a *agent.Agen
 		return daemon.Usage(err)
 	}
 	servers := map[*http.Server]net.Listener{a.SocketServer(): socket}
-	var metrics string // where they really are: the port asked for may be 0
+	var metrics string // the real address: the requested port may be 0
 	if c.Listen != "" {
 		l, err := net.Listen("tcp", c.Listen)
 		if err != nil {

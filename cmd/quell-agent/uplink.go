@@ -15,8 +15,8 @@ import (
 	"github.com/quell-dev/quell/internal/wire"
 )
 
-// openUplink opens the way to the server, if there is to be one, and returns what
-// closes it. Commands are for the agent that is put into to.
+// openUplink opens the connection to the server, if one is configured, and returns the
+// function that closes it. Commands go to the agent in to.
 func openUplink(c *config.Agent, p *agent.Parts, to *atomic.Pointer[agent.Agent]) (func() error, error) {
 	if c.Server.URL == "" {
 		return func() error { return nil }, nil
@@ -26,7 +26,7 @@ func openUplink(c *config.Agent, p *agent.Parts, to *atomic.Pointer[agent.Agent]
 		return nil, daemon.Usage(err)
 	}
 	if c.Server.Credentials != "" {
-		// It may be renewed later; that it is not there now is a mistake.
+		// It may be renewed later, but if it is missing now that is an error.
 		if _, err := os.ReadFile(c.Server.Credentials); err != nil {
 			return nil, daemon.Usage(fmt.Errorf("read server.credentials: %w", err))
 		}
@@ -48,7 +48,7 @@ func openUplink(c *config.Agent, p *agent.Parts, to *atomic.Pointer[agent.Agent]
 	return u.Close, nil
 }
 
-// uplinkTLS is nil where nothing is set: the system's roots.
+// uplinkTLS is nil if nothing is set: the system's roots.
 func uplinkTLS(c *config.UplinkTLS) (*tls.Config, error) {
 	if c.CA == "" && c.Cert == "" {
 		return nil, nil

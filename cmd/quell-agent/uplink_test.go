@@ -17,7 +17,7 @@ import (
 	"github.com/quell-dev/quell/internal/wire"
 )
 
-// server is a NATS server with an authority, that can go and come back.
+// server is a NATS server with an authority; it can be stopped and restarted.
 type server struct {
 	t      *testing.T
 	dir    string
@@ -79,10 +79,10 @@ func (s *server) credentials(role authority.Role, name string) string {
 	return path
 }
 
-// The shipped agent and a server: samples arrive, an operator's command over the
-// bus caps a task and is answered, audited and undone. While the server is away
-// the agent goes on; it is killed meanwhile; and when the server is back, what
-// both lives of the agent had to say arrives, in order, nothing twice.
+// The shipped agent and a server: samples arrive; an operator's command over the bus
+// caps a task and is answered, audited and undone. While the server is down the agent
+// continues, and is killed. When the server is back, the data of both runs of the agent
+// arrives, in order and without duplicates.
 func TestServer(t *testing.T) {
 	t.Parallel()
 	task := newLimited(t, "server", "-1", "burn")
@@ -125,7 +125,7 @@ func TestServer(t *testing.T) {
 		t.Errorf("degraded: %q, %v", st.Degraded, err)
 	}
 	d.kill()
-	d = start(t, dir, args...) // it lifts the cap that the dead one left
+	d = start(t, dir, args...) // it lifts the cap that the killed one left
 	if got := task.quota(); got != "-1 100000" {
 		t.Errorf("after the restart the quota is %s", got)
 	}
@@ -148,14 +148,14 @@ func TestServer(t *testing.T) {
 type reader struct {
 	t       *testing.T
 	server  *server
-	highest map[string]uint64 // by life of the agent
+	highest map[string]uint64 // by run of the agent
 	stored  int
 	missing uint64
 	tasks   map[string]int
 	records string
 }
 
-// until reads what has come until cond holds.
+// until reads new messages until cond holds.
 func (r *reader) until(what string, cond func() bool) {
 	r.t.Helper()
 	quelltest.Until(r.t, what, func() bool {
@@ -174,7 +174,7 @@ func (r *reader) read(stream bus.Stream) {
 		r.t.Fatal(err)
 	}
 	defer c.Close()
-	ctx, cancel := context.WithTimeout(r.t.Context(), 300*time.Millisecond) // for what is there
+	ctx, cancel := context.WithTimeout(r.t.Context(), 300*time.Millisecond) // for the messages that are there
 	defer cancel()
 	all, err := c.Fetch(ctx, nil, 1000)
 	if err != nil {

@@ -23,8 +23,8 @@ import (
 	"github.com/quell-dev/quell/internal/wire"
 )
 
-// link is the way to agents: a bus, and the NATS server that it runs in this
-// process, if it does.
+// link is the connection to the agents: a bus, and the embedded NATS server, if there is
+// one.
 type link struct {
 	nats  *embedded.Server
 	bus   *bus.Bus
@@ -34,8 +34,8 @@ type link struct {
 // connectTime is how long the first connection may take.
 const connectTime = time.Minute
 
-// connect opens the bus, nil if none is configured. refused is told of what
-// clients of the NATS server in this process were not let do.
+// connect opens the bus, nil if none is configured. refused is called with each operation
+// that the embedded NATS server refuses to a client.
 func connect(ctx context.Context, c *config.Server, log *slog.Logger, refused func(embedded.Refusal)) (*link, error) {
 	o := bus.Options{URL: c.Bus.URL, Name: "quell-server", Credentials: c.Bus.Credentials, Log: log}
 	var l link
@@ -93,7 +93,7 @@ func (l *link) embed(c *config.Server, log *slog.Logger, o *bus.Options, refused
 	return nil
 }
 
-// busTLS is nil where nothing is set: the system's roots.
+// busTLS returns nil without a CA: the system's roots.
 func busTLS(ca string) (*tls.Config, error) {
 	if ca == "" {
 		return nil, nil
@@ -109,10 +109,10 @@ func busTLS(ca string) (*tls.Config, error) {
 	return t, nil
 }
 
-// revokeEvery is how soon revoked credentials are of no use.
+// revokeEvery is how soon revoked credentials become unusable.
 const revokeEvery = time.Second
 
-// obey lets the NATS server in this process go by what is revoked, until ctx ends.
+// obey applies revocations to the embedded NATS server until ctx ends.
 func (l *link) obey(ctx context.Context, c *config.Server, log *slog.Logger) {
 	tick := time.NewTicker(revokeEvery)
 	defer tick.Stop()
@@ -144,7 +144,7 @@ func (l *link) obey(ctx context.Context, c *config.Server, log *slog.Logger) {
 	}
 }
 
-// stamp changes when a file is replaced.
+// stamp returns a value that changes when a file is replaced.
 func stamp(path string) string {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -153,7 +153,7 @@ func stamp(path string) string {
 	return fmt.Sprint(info.ModTime().UnixNano(), " ", info.Size())
 }
 
-// ownCredentials makes the server's own, anew at each start.
+// ownCredentials makes the server's own credentials, new ones at each start.
 func ownCredentials(c *config.Server, a *authority.Authority) (string, error) {
 	text, err := a.Issue(authority.Server, "quell-server", 0)
 	if err != nil {
@@ -163,8 +163,8 @@ func ownCredentials(c *config.Server, a *authority.Authority) (string, error) {
 	return path, atomicfile.Write(path, text, 0o600)
 }
 
-// err is why messages of agents cannot come now. NATS stops its streams for good
-// where their disk is full: agents spool until this process is started again.
+// err returns why agents' messages cannot come now. If its disk is full, NATS stops its
+// streams permanently: agents spool until this process is restarted.
 func (l *link) err() error {
 	if l.nats != nil && !l.nats.JetStreamEnabled() {
 		return errors.New("NATS has stopped its streams, its disk may be full: make room and start quell-server again; agents keep what they have meanwhile")
@@ -184,21 +184,21 @@ func (l *link) close() {
 	}
 }
 
-// feed is a stream of the bus as the server takes it.
+// feed is a stream of the bus as a server.Feed.
 type feed struct {
 	bus      *bus.Bus
 	name     bus.Stream
 	log      *slog.Logger
 	messages []bus.Message
-	decoded  []wire.Batch // used again and again
+	decoded  []wire.Batch // reused
 	batches  []store.Batch
 
-	mu       sync.Mutex // for who is Done while another reads
+	mu       sync.Mutex // Done runs in parallel with Next
 	consumer *bus.Consumer
 }
 
-// maxFetch is how many messages one Next gives: what they decode to, 14 KB each,
-// is still in the processor's cache when it is taken in.
+// maxFetch is how many messages one Next returns: the decoded data, 14 KB per message, is
+// still in the processor's cache when it is stored.
 const maxFetch = 64
 
 // Next implements server.Feed.
@@ -224,7 +224,7 @@ func (f *feed) Next(ctx context.Context) ([]store.Batch, error) {
 		m := &f.messages[i]
 		b, bad := f.batch(m, &f.decoded[i])
 		if bad != nil {
-			// It will make no more sense later. Its place in the stream is taken all the same.
+			// It stays invalid. Its sequence number still counts as processed.
 			f.log.Error("a message was dropped", "stream", f.name, "seq", m.Seq, "subject", m.Subject, "reason", bad)
 			b = store.Batch{Source: store.Source{Stream: string(f.name)}, Seq: m.Seq}
 		}

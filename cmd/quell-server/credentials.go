@@ -14,7 +14,7 @@ import (
 	"github.com/quell-dev/quell/internal/daemon"
 )
 
-// roles are those that credentials can be asked for.
+// roles are the roles for which credentials can be requested.
 var roles = []string{string(authority.Agent), string(authority.Viewer), string(authority.Operator), string(authority.Server)}
 
 func role(word string) (authority.Role, error) {
@@ -33,7 +33,7 @@ func (f *flags) keys() (*authority.Authority, error) {
 	return authority.Load(keysDir(c))
 }
 
-// keysFor is keys for a command about credentials of a role.
+// keysFor is keys for a command on credentials of a role.
 func (f *flags) keysFor(word string) (*authority.Authority, authority.Role, error) {
 	role, err := role(word)
 	if err != nil {
@@ -111,7 +111,7 @@ func issuedCommand(f *flags) *cobra.Command {
 
 func day(seconds int64) string { return time.Unix(seconds, 0).UTC().Format(time.RFC3339) }
 
-// state is what credentials are worth now.
+// state describes the current validity of credentials.
 func state(i authority.Issued, now time.Time) string {
 	switch {
 	case i.Revoked != 0:

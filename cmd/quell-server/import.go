@@ -45,7 +45,7 @@ is in it: what was imported before is not imported again, also if an import was 
 		}}
 }
 
-// importBatch is how many samples of a trace are one batch.
+// importBatch is the number of a trace's samples in one batch.
 const importBatch = 10_000
 
 func importTrace(out io.Writer, s *store.Store, c *config.Server, name string) error {

@@ -9,13 +9,13 @@ import (
 	"github.com/quell-dev/quell/internal/store/spark"
 )
 
-// learns sets what makes the server's specs.
+// learns sets the component that computes the server's specs.
 func learns(p *server.Parts) {
 	c := p.Config
 	switch c.Specs.Engine {
 	case "":
 		p.Learner = &digest.Learner{Dir: filepath.Join(c.StateDir, "digests"), Threads: c.Query.Threads}
-	case "duckdb": // what answers queries
+	case "duckdb": // the engine that answers queries
 	default:
 		p.Engine = &spark.Engine{Address: c.Specs.Engine, Token: os.Getenv("QUELL_SPARK_TOKEN")}
 	}

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// limited is a listener that has so many connections at once; who comes then
-// waits in the kernel's queue.
+// limited is a listener with a maximum number of connections. Further clients wait in the
+// kernel's queue.
 type limited struct {
 	net.Listener
 	room  chan struct{}
@@ -39,7 +39,7 @@ func (l *limited) Close() error {
 	return l.Listener.Close()
 }
 
-// counted is a connection that makes room when it ends.
+// counted is a connection that releases its place when it is closed.
 type counted struct {
 	net.Conn
 	leave func()
@@ -51,8 +51,8 @@ func (c *counted) Close() error {
 	return c.Conn.Close()
 }
 
-// CloseWrite ends what this side says: net/http does so before it closes a connection
-// of which it has not read everything, so that its answer is read before the reset.
+// CloseWrite shuts down the sending direction. net/http does so before it closes a
+// connection with unread data, so that its answer is read before the reset.
 func (c *counted) CloseWrite() error {
 	if w, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return w.CloseWrite()

@@ -10,8 +10,8 @@ import (
 	"github.com/quell-dev/quell/internal/quelltest"
 )
 
-// There are never more connections than there is room for; one that ends makes
-// room, and closing the listener ends who waits for some.
+// TestConnectionsAreLimited: there are never more connections than the limit. A closed
+// one releases its place, and closing the listener ends a waiting Accept.
 func TestConnectionsAreLimited(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -40,7 +40,7 @@ func TestConnectionsAreLimited(t *testing.T) {
 	defer second.Close()
 	quelltest.Until(t, "the third waits for room", func() bool { return len(l.room) == 2 && len(taken) == 0 })
 	first.Close()
-	first.Close() // makes room once
+	first.Close() // releases its place once
 	third := <-taken
 	defer third.Close()
 	if err := l.Close(); err != nil {
@@ -51,8 +51,8 @@ func TestConnectionsAreLimited(t *testing.T) {
 	}
 }
 
-// Who says more than is read of it can read why it is refused, before the
-// connection is reset.
+// TestARefusalCanBeRead: a client that sends more than is read can read the refusal
+// before the connection is reset.
 func TestARefusalCanBeRead(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

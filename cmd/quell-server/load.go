@@ -23,7 +23,7 @@ import (
 	"github.com/quell-dev/quell/internal/daemon"
 )
 
-// loadFlags are those of load.
+// loadFlags are the flags of load.
 type loadFlags struct {
 	play      load.Options
 	api       string
@@ -67,7 +67,7 @@ Interrupted it ends early and prints what came of it so far.`,
 	return cmd
 }
 
-// check returns what is wrong with the flags.
+// check returns an error in the flags.
 func (o *loadFlags) check() error {
 	p := &o.play
 	switch {
@@ -97,7 +97,7 @@ func (o *loadFlags) run(ctx context.Context, cmd *cobra.Command, f *flags) (err 
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	if o.self {
-		// Half of the processors do for the player, and fewer make less of its goroutines' moves.
+		// Half of the processors suffice; fewer mean fewer migrations of goroutines.
 		runtime.GOMAXPROCS(max(1, runtime.NumCPU()/2))
 		own, err := o.serve(ctx, f, dir)
 		if err != nil {
@@ -116,7 +116,7 @@ func (o *loadFlags) run(ctx context.Context, cmd *cobra.Command, f *flags) (err 
 	if err := o.reach(c); err != nil {
 		return err
 	}
-	o.play.Progress = func(p load.Progress) { _ = p.Text(cmd.ErrOrStderr()) } // for who watches
+	o.play.Progress = func(p load.Progress) { _ = p.Text(cmd.ErrOrStderr()) } // informative only
 	result, err := load.Play(ctx, o.play)
 	if result == nil {
 		return err
@@ -129,7 +129,7 @@ func (o *loadFlags) run(ctx context.Context, cmd *cobra.Command, f *flags) (err 
 	return errors.Join(err, result.Text(cmd.OutOrStdout()))
 }
 
-// reach fills in where the bus and the API are.
+// reach sets the addresses of the bus and the API.
 func (o *loadFlags) reach(c *config.Server) error {
 	if o.play.URL == "" {
 		if o.play.URL = c.Bus.URL; c.Bus.URL == "" {
@@ -155,7 +155,7 @@ func (o *loadFlags) reach(c *config.Server) error {
 	return nil
 }
 
-// signer makes machines' credentials, good for a little longer than they are played.
+// signer makes machines' credentials, valid for a little longer than the run.
 func signer(c *config.Server, dir string, playFor time.Duration) (func(string) (string, error), error) {
 	a, err := authority.Load(keysDir(c))
 	if err != nil {
@@ -199,8 +199,8 @@ func (o *loadFlags) serve(ctx context.Context, f *flags, dir string) (*ownServer
 	s := &ownServer{flags: own, ended: make(chan error, 1)}
 	s.cmd = exec.Command(self, own.Args()...)
 	s.cmd.Stderr = os.Stderr
-	// An interrupt from the terminal is for the player, which stops the server when
-	// it has asked it what came of it all.
+	// An interrupt from the terminal is for the player. The player stops the server after
+	// it has read the final results from it.
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	if err := s.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("load: start a server: %w", err)
@@ -232,7 +232,7 @@ func (o *loadFlags) serve(ctx context.Context, f *flags, dir string) (*ownServer
 
 // stop ends the server, by force if it takes too long.
 func (s *ownServer) stop() {
-	_ = s.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	_ = s.cmd.Process.Signal(syscall.SIGTERM) // it may have ended already
 	select {
 	case <-s.ended:
 	case <-time.After(startTime):

@@ -8,8 +8,8 @@ import (
 	"github.com/quell-dev/quell/internal/bus/load"
 )
 
-// TestLoad plays machines against a server of this process: what was
-// acknowledged is answered by SQL.
+// TestLoad simulates machines against a server in this process: everything acknowledged
+// is found by SQL.
 func TestLoad(t *testing.T) {
 	r := start(t)
 	out, err := quellServer(t, "load", "--machines", "5", "--tasks", "4", "--period", "100ms", "--for", "1s", "--json", "--set", "state_dir="+r.state,

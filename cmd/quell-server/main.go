@@ -1,5 +1,5 @@
-// quell-server is the cluster's side: it keeps what agents measured and found,
-// learns specs from all of it, and answers people and tools.
+// quell-server is the cluster's side: it stores what agents measure and detect, learns
+// specs from all of it, and answers users and tools.
 package main
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/quell-dev/quell/internal/store/duck"
 )
 
-// version is stamped by the linker.
+// version is set by the linker.
 var version = "devel"
 
 type flags struct {
@@ -35,7 +35,7 @@ func (f *flags) load() (*config.Server, error) {
 
 func main() { os.Exit(daemon.Main(context.Background(), command(), os.Stderr)) }
 
-// childCommand is the hidden command that a query's process is started with.
+// childCommand is the hidden command of a query's process.
 const childCommand = "query-child"
 
 func args(n int, names string) cobra.PositionalArgs {

@@ -24,10 +24,10 @@ import (
 	"github.com/quell-dev/quell/internal/wire"
 )
 
-// asServer, in the environment, makes the test binary quell-server.
+// asServer is the environment variable that makes the test binary quell-server.
 const asServer = "QUELL_TEST_AS_SERVER"
 
-// TestMain makes the test binary the child that its queries run in.
+// TestMain makes the test binary the child process of its queries.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == childCommand || os.Getenv(asServer) != "" {
 		main()
@@ -63,8 +63,8 @@ type running struct {
 	set   []string
 	api   string
 	bus   string
-	token string       // that is asked with; "" for none
-	tls   *http.Client // that knows the server's certificate; nil: the API is http
+	token string       // sent with requests; "" for none
+	tls   *http.Client // trusts the server's certificate; nil: the API uses http
 	state string
 	ended chan error
 	stop  context.CancelFunc
@@ -76,7 +76,7 @@ func start(t *testing.T, set ...string) *running {
 	return startAs(t, &running{}, set...)
 }
 
-// startAs is start for who asks in a way of its own.
+// startAs is start with a given client configuration.
 func startAs(t *testing.T, r *running, set ...string) *running {
 	t.Helper()
 	r.t, r.api, r.bus, r.state = t, free(t), free(t), t.TempDir()
@@ -163,8 +163,8 @@ func (r *running) sql(text string) string {
 	return strings.Join(rows, " ")
 }
 
-// TestFromAgentToSQL plays an agent: what it sends over the bus is answered by
-// SQL, once, over a restart of the server.
+// TestFromAgentToSQL simulates an agent: what it sends over the bus is found by SQL,
+// once, over a restart of the server.
 func TestFromAgentToSQL(t *testing.T) {
 	r := start(t)
 	creds, err := quellServer(t, "credentials", "agent", "m1", "--set", "state_dir="+r.state)
@@ -250,7 +250,7 @@ func TestCommandLines(t *testing.T) {
 	}
 }
 
-// TestStopsOnATerm: SIGTERM ends the shipped daemon's run well.
+// TestStopsOnATerm: SIGTERM ends the shipped daemon without an error.
 func TestStopsOnATerm(t *testing.T) {
 	r := start(t, "bus.listen=")
 	if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {

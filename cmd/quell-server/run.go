@@ -25,8 +25,8 @@ import (
 	"github.com/quell-dev/quell/internal/store/s3"
 )
 
-// openStore opens the store in the state directory, or that in a bucket with
-// copies there.
+// openStore opens the store in the state directory, or the one in a bucket with copies in
+// the state directory.
 func openStore(ctx context.Context, c *config.Server) (*store.Store, error) {
 	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
 		return nil, daemon.Usage(fmt.Errorf("make state directory: %w", err))
@@ -52,7 +52,7 @@ func openStore(ctx context.Context, c *config.Server) (*store.Store, error) {
 	return st, err
 }
 
-// lockedError tells people what to do about another server's store.
+// lockedError adds a remedy to the error that another server uses the store.
 type lockedError struct{ error }
 
 func (e lockedError) Unwrap() error { return e.error }
@@ -62,7 +62,7 @@ func (lockedError) Remedy() string {
 	return "stop the quell-server that uses this state_dir, or set another"
 }
 
-// run is the server, until SIGTERM or SIGINT.
+// run runs the server until SIGTERM or SIGINT.
 func run(ctx context.Context, c *config.Server) (err error) {
 	ctx, stop := daemon.UntilStopped(ctx)
 	defer stop()
@@ -106,7 +106,7 @@ func run(ctx context.Context, c *config.Server) (err error) {
 	if link != nil {
 		defer link.close()
 		p.Feeds, p.Publisher, p.Commander, p.Check = link.feeds, link.bus, link.bus, link.err
-		if c.Store.S3.Bucket != "" { // of which there may be several servers
+		if c.Store.S3.Bucket != "" { // several servers may share it
 			p.Holder = link.bus
 		}
 	}
@@ -119,12 +119,12 @@ func run(ctx context.Context, c *config.Server) (err error) {
 	if link != nil && link.nats != nil {
 		obeying.Go(func() { link.obey(ctx, c, log) })
 	}
-	defer obeying.Wait() // ctx has ended then, or this one is ended before
+	defer obeying.Wait() // ctx has ended by then, or the deferred stop ends it first
 	defer stop()
 	return serve(ctx, c, log, made, certificate)
 }
 
-// refusal is what the bus refused as the audit log has it.
+// refusal converts a refusal of the bus for the audit log.
 func refusal(r embedded.Refusal) server.Refusal {
 	role, _, _ := strings.Cut(r.Who, ".")
 	return server.Refusal{Who: r.Who, From: r.From, Scope: role, What: "bus: " + r.What, Of: r.Subject, Why: r.Why}
@@ -141,13 +141,13 @@ func loadCertificate(c *config.Server) (*tls.Config, error) {
 	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}, nil
 }
 
-// serve runs the server with its listener, and ends both.
+// serve runs the server and its listener, and stops both.
 func serve(ctx context.Context, c *config.Server, log *slog.Logger, s *server.Server, certificate *tls.Config) error {
 	l, err := net.Listen("tcp", c.Listen)
 	if err != nil {
 		return daemon.Usage(fmt.Errorf("listen: %w", err))
 	}
-	address := l.Addr().String() // the port asked for may be 0
+	address := l.Addr().String() // the configured port may be 0
 	l = limit(l, c.Limits.Connections)
 	if certificate != nil {
 		l = tls.NewListener(l, certificate)

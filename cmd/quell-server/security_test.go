@@ -22,7 +22,7 @@ import (
 	"github.com/quell-dev/quell/internal/wire"
 )
 
-// guarded is a server that asks for tokens, with those who have some.
+// guarded is a server that requires tokens, with the tokens of several users.
 type guarded struct {
 	*running
 	keys   *authority.Authority
@@ -67,7 +67,7 @@ func (g *guarded) write(t *testing.T) {
 	}
 }
 
-// as asks the API with somebody's token.
+// as sends a request to the API with the token of name.
 func (g *guarded) as(name, method, path, body string) int {
 	r := *g.running
 	r.token = g.secret[name]
@@ -75,7 +75,7 @@ func (g *guarded) as(name, method, path, body string) int {
 	return status
 }
 
-// credentials writes a file of them.
+// credentials writes a credentials file and returns its path.
 func (g *guarded) credentials(t *testing.T, role authority.Role, name string, ttl time.Duration) string {
 	t.Helper()
 	text, err := g.keys.Issue(role, name, ttl)
@@ -99,7 +99,7 @@ func (g *guarded) publishes(creds, subject string) (bool, error) {
 	if err := errors.Join(nc.Publish(subject, []byte("x")), nc.FlushTimeout(10*time.Second)); err != nil {
 		return false, err
 	}
-	// The server answers in order: a refusal is here before the answer is.
+	// The server answers in order: a refusal arrives before the answer.
 	switch err := nc.LastError(); {
 	case err == nil:
 		return true, nil
@@ -110,7 +110,7 @@ func (g *guarded) publishes(creds, subject string) (bool, error) {
 	}
 }
 
-// connects reports whether the bus lets somebody in.
+// connects reports whether the bus accepts a client.
 func (g *guarded) connects(options ...nats.Option) bool {
 	nc, err := nats.Connect("nats://"+g.bus, options...)
 	if err != nil {
@@ -122,8 +122,8 @@ func (g *guarded) connects(options ...nats.Option) bool {
 
 const capping = `{"machine":"m1","why":"x","cap":{"task":"/a","rate":0.1,"for":"5m"}}`
 
-// TestRefusedAndAudited: whoever may not is refused, on either way in, and the
-// audit log says who, from where, what and why not.
+// TestRefusedAndAudited: an unauthorised client is refused by the API and the bus, and
+// the audit log has the client, its address, the operation and the reason.
 func TestRefusedAndAudited(t *testing.T) {
 	g := startGuarded(t)
 	stranger, err := authority.Load(filepath.Join(t.TempDir(), "keys"))
@@ -170,7 +170,7 @@ func TestRefusedAndAudited(t *testing.T) {
 		{"API: an expired token", status("old", 401), `["old","127.0.0.1","","POST /v1/commands","","refused: the token expired on 2020-01-31"]`},
 		{"API: a viewer's for a cap", status("victor", 403), `["victor","127.0.0.1","viewer","POST /v1/commands","","refused: the token's scope is viewer"]`},
 		{"API: a revoked token", func(t *testing.T) {
-			status("fired", 502)(t) // it may; the machine is not there
+			status("fired", 502)(t) // it is allowed; the machine is not there
 			delete(g.lines, "fired")
 			g.write(t)
 			quelltest.Until(t, "the token is revoked", func() bool { return g.as("fired", "POST", "/v1/commands", capping) == 401 })
@@ -234,8 +234,8 @@ func TestRefusedAndAudited(t *testing.T) {
 		t.Run(c.name, c.try)
 		audits = append(audits, c.audit)
 	}
-	// All at once: each look into the log is a process. Some have the same entry, and
-	// of those the second is counted in the first's.
+	// All in one query: each query is a process. Equal entries are recorded once, with
+	// the repetitions counted.
 	var log string
 	missing := func() (all []string) {
 		log = g.sql(`SELECT who, "from", scope, what, target, outcome FROM audit`)
@@ -264,7 +264,7 @@ func TestRefusedAndAudited(t *testing.T) {
 			t.Errorf("%s is not %q in %s", name, state, list)
 		}
 	}
-	// Who may is let do it, and it is audited too.
+	// An authorised operator's command is carried out and audited too.
 	if got := g.as("olga", "POST", "/v1/commands", capping); got != http.StatusBadGateway {
 		t.Errorf("an operator's cap on a machine that is not there: %d", got)
 	}
@@ -284,7 +284,7 @@ func TestNATSIsBounded(t *testing.T) {
 	if err := nc.Publish(wire.SampleSubject("m1"), make([]byte, 2<<20)); !errors.Is(err, nats.ErrMaxPayload) {
 		t.Errorf("2 MB: %v", err)
 	}
-	nothing := make(chan *nats.Msg, 1) // one for all: each of its own would have room for 65,536
+	nothing := make(chan *nats.Msg, 1) // one channel for all: separate ones would have room for 65,536 each
 	for i := range 10_001 {
 		if _, err := nc.ChanSubscribe(wire.SpecSubject(fmt.Sprint("job", i), "p"), nothing); err != nil {
 			t.Fatal(err)
@@ -295,7 +295,7 @@ func TestNATSIsBounded(t *testing.T) {
 	})
 }
 
-// uplink opens an agent's side, with that file of credentials.
+// uplink opens an agent's side with a file of credentials.
 func (r *running) uplink(t *testing.T, machine, creds string, change func(*bus.Options)) *bus.Uplink {
 	t.Helper()
 	o := bus.Options{URL: "nats://" + r.bus, Name: machine, Credentials: creds}

@@ -18,8 +18,7 @@ import (
 	"github.com/quell-dev/quell/internal/quelltest"
 )
 
-// several are servers in processes of their own, on one NATS server and one
-// bucket.
+// several is a set of servers in separate processes, with one NATS server and one bucket.
 type several struct {
 	t       *testing.T
 	a       *authority.Authority
@@ -63,15 +62,15 @@ func (p *process) kill() {
 	_ = p.cmd.Wait() // it was killed
 }
 
-// taken is how many samples a server has taken in itself.
+// taken reports whether a server has ingested samples itself.
 func (p *process) taken() bool {
 	_, text := p.r.get("/metrics")
 	return !strings.Contains(text, "quell_server_samples_total 0\n")
 }
 
-// TestOneOfTwoServersIsKilled: two servers share a NATS server and a bucket. One
-// takes in and both answer; it is killed under load, and the other goes on. All
-// that was acknowledged is there once, whoever is asked.
+// TestOneOfTwoServersIsKilled: two servers share a NATS server and a bucket. One ingests
+// and both answer. It is killed under load, and the other takes over. Every server then
+// has everything acknowledged exactly once.
 func TestOneOfTwoServersIsKilled(t *testing.T) {
 	url := quelltest.NewS3(t, "quell").URL
 	a, err := authority.Load(filepath.Join(t.TempDir(), "keys"))
@@ -118,7 +117,7 @@ func TestOneOfTwoServersIsKilled(t *testing.T) {
 	}
 	first.kill()
 	quelltest.Until(t, "the other takes in", second.taken)
-	third := s.start(2) // in the place of the one that was lost
+	third := s.start(2) // replaces the killed one
 	stop()
 	r := <-played
 	if r == nil || r.Acknowledged == 0 {

@@ -24,7 +24,7 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// certificate makes one for loopback, signed by itself.
+// certificate makes a self-signed one for loopback.
 func certificate(t *testing.T) (cert, key string, pool *x509.CertPool) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -57,7 +57,7 @@ func certificate(t *testing.T) (cert, key string, pool *x509.CertPool) {
 	return cert, key, pool
 }
 
-// credentials makes them with the shipped command.
+// credentials makes a credentials file with the shipped command.
 func (r *running) credentials(t *testing.T, role, name string) string {
 	t.Helper()
 	text, err := quellServer(t, "credentials", role, name, "--set", "state_dir="+r.state)
@@ -76,8 +76,8 @@ func one(machine string) (sample.Millis, []sample.Sample) {
 	return now, []sample.Sample{{TS: now, Machine: machine, Job: "web", Task: "/web/1", Platform: "p", Signal: sample.CPI, Variant: "v", CPU: 1, Cost: 7, Coverage: 1}}
 }
 
-// TestTLS: with a certificate the API and the bus speak TLS and nothing else, and an
-// agent that does not know the certificate sends nothing.
+// TestTLS: with a certificate the API and the bus speak only TLS, and an agent that does
+// not trust the certificate sends nothing.
 func TestTLS(t *testing.T) {
 	cert, key, pool := certificate(t)
 	r := &running{tls: &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}}}
@@ -103,8 +103,8 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// TestExternalBus: a NATS server of somebody else's is used by one setting, and what
-// credentials allow there is the same.
+// TestExternalBus: an external NATS server is used by one setting, with the same
+// permissions of credentials.
 func TestExternalBus(t *testing.T) {
 	cert, key, pool := certificate(t)
 	state := t.TempDir()

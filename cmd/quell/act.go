@@ -14,12 +14,12 @@ import (
 	"github.com/quell-dev/quell/internal/plan"
 )
 
-// reasonFlag is for every command: the agent writes down who gave it and why.
+// reasonFlag adds --reason to a command: the agent records the operator and the reason.
 func reasonFlag(cmd *cobra.Command, why *string) {
 	cmd.Flags().StringVar(why, "reason", "", "why, for the audit log (required)")
 }
 
-// explained says what to do about a command that is not valid.
+// explained adds a remedy to the error of an invalid command.
 func explained(err error, why string) error {
 	if err != nil && command.ValidateWhy(why) != nil {
 		return &usageError{err, `add --reason "why"`}
@@ -27,7 +27,7 @@ func explained(err error, why string) error {
 	return err
 }
 
-// leaseFlag is how long a cap lasts.
+// leaseFlag adds the duration of a cap.
 func leaseFlag(cmd *cobra.Command, lease *command.Duration, usage string) {
 	cmd.Flags().TextVar(lease, "for", *lease, usage+", a `duration` from 1s to 24h")
 	if *lease == 0 {
@@ -35,17 +35,17 @@ func leaseFlag(cmd *cobra.Command, lease *command.Duration, usage string) {
 	}
 }
 
-// targetFlags add what tasks are named by in place of one by its name.
+// targetFlags adds the flags that select tasks by other means than their name.
 func targetFlags(cmd *cobra.Command, t *command.Target) {
 	cmd.Flags().StringVar(&t.Job, "job", "", "all tasks of a job, in place of TASK")
 	cmd.Flags().StringVar(&t.Class, "class", "", "all tasks of a class: latency-sensitive, batch or best-effort")
 	cmd.Flags().BoolVar(&t.All, "all", false, "all tasks")
-	// The flag is there, so there is no error.
+	// The flag exists, so there is no error.
 	_ = cmd.RegisterFlagCompletionFunc("class", cobra.FixedCompletions([]string{"latency-sensitive", "batch", "best-effort"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// nameTask puts TASK into a target. An empty one, perhaps a variable that is not
-// set, names nothing, whatever the flags say.
+// nameTask sets the task of a target. An empty name, for example from an unset variable,
+// clears the target, whatever the flags.
 func nameTask(t *command.Target, args []string) {
 	switch {
 	case len(args) == 1 && args[0] == "":
@@ -55,7 +55,7 @@ func nameTask(t *command.Target, args []string) {
 	}
 }
 
-// done tells people, or programs, what the agent did. Of several tasks it is a no
+// done prints what the agent did, as text or JSON. With several tasks it returns an error
 // if one was refused.
 func (a *app) done(d api.Done, err error) error {
 	switch {
@@ -194,8 +194,8 @@ quell set by itself at once; operators' caps stay until their end. With --machin
 	return a.withJSON(cmd)
 }
 
-// act has this machine's agent carry out a command, or others by way of
-// quell-server. One that they would all refuse is not sent.
+// act sends a command to this machine's agent, or to others through quell-server. An
+// invalid command is not sent.
 func (a *app) act(cmd *cobra.Command, at *scope, c command.Command) error {
 	if err := c.Validate(); err != nil {
 		return explained(err, c.Why)
@@ -222,7 +222,7 @@ func (a *app) printMode(ctx context.Context) error {
 	return err
 }
 
-// completeTask offers the agent's tasks for the shell's completion.
+// completeTask completes the names of the agent's tasks.
 func (a *app) completeTask(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	var names []string
 	if len(args) == 0 {

@@ -7,8 +7,8 @@ import (
 	"github.com/quell-dev/quell/internal/command/commandtest"
 )
 
-// The command line judges a command as every other door does, in the same words,
-// before it asks anyone; what is valid is sent as it was said.
+// TestCommandsAtTheCommandLine: the command line validates a command as all other entry
+// points do, with the same messages, before any request. A valid one is sent unchanged.
 func TestCommandsAtTheCommandLine(t *testing.T) {
 	env, toServer := fakeCluster(t)
 	for _, c := range commandtest.Cases() {
@@ -36,7 +36,7 @@ func TestCommandsAtTheCommandLine(t *testing.T) {
 	}
 }
 
-// A variable that is not set, in place of TASK, makes no command about all.
+// An unset variable as TASK does not make a command for all tasks.
 func TestAnEmptyTaskIsNone(t *testing.T) {
 	f := newFake(t)
 	if got := quell(t, utf8(f.socket), "uncap", "", "--all", "--reason", "r"); got.code != exitUsage || len(f.requests()) != 0 {

@@ -96,14 +96,14 @@ func (a *app) printPairs(all []cluster.Pair) error {
 }
 
 var (
-	// labelShape is of a label's name (Kubernetes, "Labels and Selectors": syntax).
+	// labelShape matches a label's name (Kubernetes, "Labels and Selectors": syntax).
 	labelShape = regexp.MustCompile(`^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)
-	// valueShape is of a label's value.
+	// valueShape matches a label's value.
 	valueShape = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)
 )
 
-// writeAntiAffinity writes a patch of a pod template for each victim: documents of
-// a YAML stream (Kubernetes API, PodAntiAffinity).
+// writeAntiAffinity writes a patch of a pod template for each victim, as documents of a
+// YAML stream (Kubernetes API, PodAntiAffinity).
 func writeAntiAffinity(w io.Writer, all []cluster.Pair, label string, required bool) error {
 	var b strings.Builder
 	var victims []sample.JobName

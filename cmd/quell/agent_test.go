@@ -21,7 +21,7 @@ import (
 	"github.com/quell-dev/quell/internal/workload"
 )
 
-// ownConfig is what every agent of these tests is told of its state and its tasks.
+// ownConfig is the state and tasks part of every test agent's configuration.
 const ownConfig = `
 state_dir: %[1]s
 socket: %[1]s/agent.sock
@@ -32,7 +32,7 @@ rules:
   - {match: "%[2]s/loud", job: loud, class: batch}
 `
 
-// deadline is for a machine that has other things to do.
+// deadline allows for a busy machine.
 const deadline = 30 * time.Second
 
 // startAgent starts the real agent over two real tasks, victim and loud.
@@ -44,7 +44,7 @@ func startAgent(t *testing.T) (tree *workload.Tree, env map[string]string, state
 	})
 }
 
-// begin starts a workload and lets it go.
+// begin starts a workload and lets it run.
 func begin(t *testing.T, tree *workload.Tree, task string, s workload.Spec) *workload.Proc {
 	t.Helper()
 	p, err := tree.Start(task, s, workload.StartOptions{})
@@ -57,12 +57,12 @@ func begin(t *testing.T, tree *workload.Tree, task string, s workload.Spec) *wor
 	return p
 }
 
-// startAgentOver builds and starts the real agent, with more in its configuration,
-// over the tasks that cast begins, and returns how to talk to it and how to end it.
+// startAgentOver builds and starts the real agent, with more configuration, over the
+// tasks that cast starts. It returns how to talk to it and how to stop it.
 func startAgentOver(t *testing.T, more string, weight int, cast func(*workload.Tree)) (tree *workload.Tree, env map[string]string, state string, stop func()) {
 	t.Helper()
 	quelltest.Need(t, quelltest.Root)
-	agent := quelltest.Program(t, "quell-agent") // before anything works
+	agent := quelltest.Program(t, "quell-agent") // before any workload runs
 	dir := t.TempDir()
 	tree, err := workload.OpenTree("quell-test-cli", workload.TreeOptions{Weight: weight})
 	var lacks *workload.EnvError
@@ -133,7 +133,7 @@ func learnt(t *testing.T, env map[string]string) {
 	})
 }
 
-// limit reads a task's CPU limit as the kernel has it.
+// limit reads a task's CPU limit from the kernel.
 func limit(t *testing.T, tree *workload.Tree, task string) string {
 	t.Helper()
 	dir, v1 := tree.CPUDir(task)

@@ -18,15 +18,15 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// addServer adds the flags that say where quell-server is and who asks it.
+// addServer adds the flags for quell-server's address and the token.
 func (a *app) addServer(cmd *cobra.Command, c *cluster.Client) {
 	c.Token = a.getenv("QUELL_TOKEN")
 	cmd.Flags().StringVar(&c.URL, "server", cmp.Or(a.getenv("QUELL_SERVER"), "http://127.0.0.1:9781"), "quell-server's address ($QUELL_SERVER)")
 	cmd.Flags().StringVar(&c.TokenFile, "token-file", "", "file that holds the token; else $QUELL_TOKEN is it")
 }
 
-// scope is where a command applies: this machine's agent, unless another machine
-// or the cluster is named; these are asked by way of quell-server.
+// scope selects where a command applies: this machine's agent, or another machine or the
+// whole cluster through quell-server.
 type scope struct {
 	*cluster.Client
 	machine string
@@ -42,7 +42,7 @@ func (a *app) addScope(cmd *cobra.Command) *scope {
 	return s
 }
 
-// here reports whether this machine's own agent is meant.
+// here reports whether the command is for this machine's agent.
 func (s *scope) here(cmd *cobra.Command) (bool, error) {
 	switch {
 	case s.machine != "" && s.cluster:
@@ -55,9 +55,9 @@ func (s *scope) here(cmd *cobra.Command) (bool, error) {
 	return true, nil
 }
 
-// completeMachines offers the server's machines for the shell's completion.
+// completeMachines completes the names of the server's machines.
 func (s *scope) completeMachines(cmd *cobra.Command) {
-	// The flag is there, so there is no error.
+	// The flag exists, so there is no error.
 	_ = cmd.RegisterFlagCompletionFunc("machine", func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		var names []string
 		if all, err := s.Machines(cmd.Context()); err == nil {
@@ -136,10 +136,10 @@ version it is. A task's cost is an outlier over MEAN + 2 STDDEV, if it matters.`
 	return a.withJSON(cmd)
 }
 
-// short is a number for people.
+// short formats a number with four digits.
 func short(v float64) string { return strconv.FormatFloat(v, 'g', 4, 64) }
 
-// clusterIncidents are incidents of other machines, by way of quell-server.
+// clusterIncidents shows incidents of other machines, from quell-server.
 func (a *app) clusterIncidents(cmd *cobra.Command, s *scope, f incidentFlags, id string) error {
 	if f.stateDir != "" {
 		return &usageError{errors.New("--state-dir and --machine or --cluster"), "choose one"}
@@ -173,8 +173,8 @@ func (a *app) clusterIncidents(cmd *cobra.Command, s *scope, f incidentFlags, id
 	return report.Incident(a.out, inc, a.style())
 }
 
-// listClusterIncidents writes them as those of one machine, oldest first, each
-// with its machine.
+// listClusterIncidents lists them like those of one machine, oldest first, each with its
+// machine.
 func (a *app) listClusterIncidents(all []incident.Record, f incidentFlags) error {
 	all = slices.DeleteFunc(all, func(inc incident.Record) bool {
 		return f.victim != "" && !logbook.Matches(f.victim, string(inc.Victim.Name))
@@ -187,14 +187,14 @@ func (a *app) listClusterIncidents(all []incident.Record, f incidentFlags) error
 	if a.json {
 		return a.writeJSON(list(all))
 	}
-	for i := range all { // whose it is says its machine, too
+	for i := range all { // the victim's name gets its machine as prefix
 		all[i].Victim.Name = sample.TaskName(all[i].Machine + ":" + string(all[i].Victim.Name))
 	}
 	return report.Incidents(a.out, all, older, a.style())
 }
 
-// printReplies tells people, or programs, what each machine made of a command. It
-// is a no if one refused, was silent, or none had anything that was meant.
+// printReplies prints each machine's reply, as text or JSON. It returns an error if a
+// machine refused or was silent, or if no machine had a matching task.
 func (a *app) printReplies(r cluster.Replies, err error) error {
 	if err != nil {
 		return err

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// clusterAnswers are what the fake quell-server says, by path.
+// clusterAnswers are the fake quell-server's answers, by path.
 var clusterAnswers = map[string]string{
 	"/v1/machines": `[{"machine":"host-1","last_seen":1763726400000,"boot":"a","batch":812,"record":4,"lives":2},
 {"machine":"host-17","last_seen":1763722800000,"boot":"b","batch":9,"record":0,"lives":1}]`,
@@ -20,9 +20,9 @@ var clusterAnswers = map[string]string{
 {"victim_job":"db","antagonist_job":"/system.slice/backup","incidents":1,"machines":1,"strength":1.1,"correlation":0.37,"caps":0,"helped":0,"confidence":0,"newest":1763726400000}]`,
 }
 
-// fakeCluster is a quell-server that answers from these and remembers what it was
-// asked. Commands are done where the machine is host-1; of all machines host-2
-// refuses and host-3 is silent.
+// fakeCluster is a quell-server that answers from clusterAnswers and records requests.
+// Commands succeed on host-1. Of a command to all machines host-2 refuses and host-3 is
+// silent.
 func fakeCluster(t *testing.T) (env map[string]string, asked func() string) {
 	t.Helper()
 	last := ""
@@ -91,13 +91,13 @@ func TestClusterPrints(t *testing.T) {
 	}
 }
 
-// What is asked of the server is what the command line says.
+// The request to the server corresponds to the command line.
 func TestClusterAsks(t *testing.T) {
 	env, asked := fakeCluster(t)
 	for _, c := range []struct {
 		args string
 		code int
-		want string // asked
+		want string // the expected request
 		says string
 	}{
 		{"cap encode --machine host-1 --rate 0.1 --for 5m --reason r", exitOK, `POST /v1/commands {"machine":"host-1","why":"r","cap":{"task":"encode","rate":0.1,"for":"5m"}}`, "host-1: done: it is done"},

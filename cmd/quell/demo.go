@@ -127,7 +127,7 @@ func (a *app) playDemo(cmd *cobra.Command, o demo.Options, inFull bool) error {
 	return demoVerdict(r.OK, r.Verdict, r.Excuse, "run it with --agent-log FILE and look there")
 }
 
-// demoAgent finds the agent's program, if a demo may be played at all.
+// demoAgent finds the agent's program, if the demo can run at all.
 func demoAgent(named string) (string, error) {
 	if os.Geteuid() != 0 {
 		return "", &usageError{errors.New("demo: not root: it makes cgroups and counts in the kernel"), "run it as root (sudo)"}
@@ -139,7 +139,7 @@ func demoAgent(named string) (string, error) {
 	return path, nil
 }
 
-// stage is where a demo shows what happens.
+// stage returns the output for the demo's events.
 func (a *app) stage() (io.Writer, *ticker) {
 	out := a.out
 	if a.json {
@@ -149,7 +149,7 @@ func (a *app) stage() (io.Writer, *ticker) {
 	return out, &ticker{w: out, live: ok && !a.json}
 }
 
-// demoError is why a demo could not be played to its end; look says where more is.
+// demoError is the error of a demo that could not finish; look says where to find more.
 func demoError(err error, look string) error {
 	var env *workload.EnvError
 	if errors.As(err, &env) {
@@ -158,7 +158,7 @@ func demoError(err error, look string) error {
 	return &noError{fmt.Errorf("demo: %w", err), "everything it made was removed; " + look}
 }
 
-// demoVerdict is the error of one that did not come out well.
+// demoVerdict is the error of a demo with a bad result.
 func demoVerdict(ok bool, verdict, excuse, look string) error {
 	switch {
 	case ok:
@@ -169,10 +169,10 @@ func demoVerdict(ok bool, verdict, excuse, look string) error {
 	return &noError{fmt.Errorf("demo: %s", verdict), "try again; if it stays so, " + look}
 }
 
-// findAgent looks for the agent's program.
+// findAgent finds the agent's program.
 func findAgent() (string, error) { return program("quell-agent", "") }
 
-// program is one of quell's others: as it was named, else beside this one, else in
+// program finds another program of quell: the named one, else next to this one, else in
 // PATH.
 func program(name, named string) (string, error) {
 	if named != "" {
@@ -209,11 +209,11 @@ func hasPMU() bool {
 	return true
 }
 
-// ticker shows events: one line each, and on a terminal a bar that moves.
+// ticker shows events: one line each, and a progress bar on a terminal.
 type ticker struct {
 	w    io.Writer
 	live bool
-	bar  bool // the cursor is behind a bar
+	bar  bool // the cursor is after a bar
 	last string
 }
 
@@ -244,14 +244,14 @@ func (t *ticker) end() {
 	}
 }
 
-// demoRows prints rows of the table that ends a demo.
+// demoRows returns a function that prints rows of the table at the end of a demo.
 func demoRows(w io.Writer) func(name, format string, args ...any) {
 	return func(name, format string, args ...any) {
 		fmt.Fprintf(w, "  %-12s "+format+"\n", append([]any{name}, args...)...)
 	}
 }
 
-// printDemo ends the demo with a short table and the verdict.
+// printDemo prints a short table and the verdict.
 func printDemo(w io.Writer, r *demo.Result) {
 	sig, _ := sample.LookupSignal(r.Signal)
 	row := demoRows(w)

@@ -16,7 +16,7 @@ import (
 	"github.com/quell-dev/quell/internal/demo"
 )
 
-// playCluster plays the demo of a cluster.
+// playCluster runs the demo of a cluster.
 func (a *app) playCluster(cmd *cobra.Command, o demo.ClusterOptions) error {
 	var err error
 	if o.Agent, err = demoAgent(o.Agent); err != nil {
@@ -49,7 +49,7 @@ func (a *app) playCluster(cmd *cobra.Command, o demo.ClusterOptions) error {
 	return demoVerdict(r.OK, r.Verdict, r.Excuse, "run it with --agent-log FOLDER and look there")
 }
 
-// printCluster ends the demo with a short table and the verdict.
+// printCluster prints a short table and the verdict.
 func printCluster(w io.Writer, r *demo.ClusterResult) error {
 	row := demoRows(w)
 	fmt.Fprintln(w)

@@ -74,7 +74,7 @@ func missing(d report.Diagnosis, require []string) error {
 	return &noError{fmt.Errorf("required but missing: %s", strings.Join(lacking, ", ")), strings.Join(remedies, "; ")}
 }
 
-// diagnose tries what quell needs.
+// diagnose tests what quell needs.
 func (a *app) diagnose(ctx context.Context) (report.Diagnosis, error) {
 	h, err := host.Open("/")
 	if err != nil {
@@ -99,7 +99,7 @@ func (a *app) diagnose(ctx context.Context) (report.Diagnosis, error) {
 	}, nil
 }
 
-// ioCaps says whether tasks can be limited on disks.
+// ioCaps reports whether tasks can be limited on disks.
 func ioCaps(h *host.Host) host.Capability {
 	c := host.Capability{Name: "io caps"}
 	mount, v1 := h.Layout().IO()
@@ -172,7 +172,7 @@ func signals(h *host.Host, topology host.Topology) []host.Capability {
 	return all
 }
 
-// caps is the machine's CPU quota under the name that people ask for.
+// caps is the machine's CPU quota capability under its user-visible name.
 func caps(machine []host.Capability) host.Capability {
 	i := slices.IndexFunc(machine, func(c host.Capability) bool { return c.Name == "cpu quota" })
 	c := machine[i]
@@ -180,7 +180,7 @@ func caps(machine []host.Capability) host.Capability {
 	return c
 }
 
-// reach asks whether an agent answers.
+// reach reports whether an agent answers.
 func (a *app) reach(ctx context.Context) host.Capability {
 	c := host.Capability{Name: "agent"}
 	st, err := a.client().Status(ctx)
@@ -196,12 +196,12 @@ func (a *app) reach(ctx context.Context) host.Capability {
 	return c
 }
 
-// look is how long each pair of CPUs is measured.
+// look is the measuring time for each pair of CPUs.
 const look = 50 * time.Millisecond
 
-// sharing compares what sysfs says of last-level caches with what a cache line
-// takes from CPU to CPU now. In a virtual machine they often differ, and what
-// is measured changes when the hypervisor moves virtual CPUs.
+// sharing compares sysfs on last-level caches with the measured round trip of a cache
+// line between CPUs. In a virtual machine they often differ, and the measured result
+// changes when the hypervisor moves virtual CPUs.
 func sharing(t host.Topology) []host.Capability {
 	pairs := pairs(t)
 	trips, errs := make([]workload.RoundTrip, len(pairs)), make([]error, len(pairs))
@@ -244,8 +244,8 @@ func not(shared bool) string {
 	return "not shared"
 }
 
-// pairs chooses which CPUs to measure: the first with some under its own
-// last-level cache and with one under each of some others.
+// pairs selects the CPUs to measure: the first with some under its own last-level cache,
+// and with one under each of some others.
 func pairs(t host.Topology) [][2]host.CPU {
 	const each = 3
 	var near, far [][2]host.CPU
@@ -253,7 +253,7 @@ func pairs(t host.Topology) [][2]host.CPU {
 	for i, c := range t.CPUs {
 		first := t.CPUs[0]
 		switch {
-		case i == 0 || first.Siblings.Has(c.ID): // they share more than that
+		case i == 0 || first.Siblings.Has(c.ID): // siblings share more than the last-level cache
 		case first.LLC.CPUs.Has(c.ID) || c.LLC.ID < 0:
 			if len(near) < each {
 				near = append(near, [2]host.CPU{first, c})

@@ -45,7 +45,7 @@ func TestDoctorSaysOfEverythingWhetherAndWhyNot(t *testing.T) {
 
 func TestDoctorAgreesWithTheTestKit(t *testing.T) {
 	t.Parallel()
-	quelltest.Need(t, quelltest.Root) // else they may count themselves, not cgroups
+	quelltest.Need(t, quelltest.Root) // else the probes may count themselves, not cgroups
 	d, err := (&app{socket: "/nowhere"}).diagnose(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -78,7 +78,7 @@ func TestDoctorRequire(t *testing.T) {
 	}
 }
 
-// machine has CPUs of one core each, in last-level caches of the given size.
+// machine returns single-threaded cores in last-level caches of the given size.
 func machine(cpus, cache int) host.Topology {
 	var t host.Topology
 	for id := range cpus {

@@ -17,7 +17,7 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// evaluating is what the flags of quell evaluate say.
+// evaluating holds the flags of quell evaluate.
 type evaluating struct {
 	out, stateDir string
 	days          float64
@@ -89,8 +89,8 @@ func (a *app) showEvaluation(e *evaluation.Evaluation, out string) error {
 	return report.EvaluationText(a.out, &r, a.style())
 }
 
-// readIncidents takes in a file of JSON values: incidents, lists of them, and
-// summaries of replays and simulations.
+// readIncidents reads a file of JSON values: incidents, lists of them, and summaries of
+// replays and simulations.
 func readIncidents(name string, e *evaluation.Evaluation) error {
 	in := os.Stdin
 	if name != "-" {
@@ -129,11 +129,11 @@ func takeIncidents(v json.RawMessage, e *evaluation.Evaluation) error {
 	var what struct {
 		Victim   json.RawMessage `json:"victim"`
 		Rule     string          `json:"rule"`
-		Machines int             `json:"machines"` // a replay's
+		Machines int             `json:"machines"` // of a replay
 		From     sample.Millis   `json:"from"`
 		To       sample.Millis   `json:"to"`
-		Minutes  int             `json:"minutes"` // a simulation's
-		// Precision is a share with k and n, or a number beside right.
+		Minutes  int             `json:"minutes"` // of a simulation
+		// Precision is a share with k and n, or a number next to right.
 		Precision   json.RawMessage `json:"precision"`
 		Accusations int             `json:"accusations"`
 		Right       int             `json:"right"`
@@ -163,7 +163,7 @@ func takeIncidents(v json.RawMessage, e *evaluation.Evaluation) error {
 	return nil
 }
 
-// fresh is a context for what must still be done when the caller's is over.
+// fresh returns a context for cleanup after the caller's context has ended.
 func fresh(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 }

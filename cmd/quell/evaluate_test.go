@@ -10,8 +10,8 @@ import (
 	"github.com/quell-dev/quell/internal/evaluation"
 )
 
-// TestEvaluateASimulation: what the simulator played becomes section 7's report,
-// in which the outcome rate and the labelled precision are two figures.
+// TestEvaluateASimulation: the output of the simulator becomes section 7's report, with
+// separate figures for the outcome rate and the labelled precision.
 func TestEvaluateASimulation(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -39,8 +39,8 @@ func TestEvaluateASimulation(t *testing.T) {
 	}
 }
 
-// TestEvaluateReads what other commands write: one incident, a list of them, a
-// replay's summary; and nothing else.
+// TestEvaluateReads: evaluate reads the output of other commands (an incident, a list of
+// them, a replay's summary) and nothing else.
 func TestEvaluateReads(t *testing.T) {
 	for text, want := range map[string]struct {
 		incidents int

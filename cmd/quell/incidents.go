@@ -92,7 +92,7 @@ func (a *app) book(dir string) (*logbook.Book, error) {
 	return b, nil
 }
 
-// noAgent adds to an error of the client's that there is a way without.
+// noAgent adds to a client error that the log can be read without an agent.
 func noAgent(err error) error {
 	var e *api.UnreachableError
 	if errors.As(err, &e) {
@@ -123,7 +123,7 @@ func (a *app) findIncidents(ctx context.Context, f incidentFlags) (found api.Inc
 	return found, err
 }
 
-// incident shows the one that a person means.
+// incident shows the incident with an ID.
 func (a *app) incident(ctx context.Context, f incidentFlags, id string) (err error) {
 	var inc incident.Record
 	if f.stateDir == "" {
@@ -148,7 +148,7 @@ func (a *app) incident(ctx context.Context, f incidentFlags, id string) (err err
 	return report.Incident(a.out, inc, a.style())
 }
 
-// completeIncident offers IDs for the shell's completion, newest first.
+// completeIncident completes incident IDs, newest first.
 func (a *app) completeIncident(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	var ids []string
 	if len(args) == 0 {

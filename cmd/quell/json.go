@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// writeJSON writes a value for programs, indented since people look too.
+// writeJSON writes a value as JSON, indented for readability.
 func (a *app) writeJSON(v any) error {
 	e := json.NewEncoder(a.out)
 	e.SetIndent("", "  ")
@@ -16,7 +16,7 @@ func (a *app) writeJSON(v any) error {
 	return nil
 }
 
-// list makes no elements an empty list in JSON.
+// list turns nil into an empty list for JSON.
 func list[T any](all []T) []T {
 	if all == nil {
 		return []T{}

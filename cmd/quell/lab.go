@@ -21,7 +21,7 @@ import (
 	"github.com/quell-dev/quell/internal/workload"
 )
 
-// lab runs studies and shows what came out.
+// lab runs studies and shows their results.
 func (a *app) lab() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "lab", Short: "run co-location experiments that can be believed", Args: cobra.NoArgs,
@@ -43,7 +43,7 @@ at most the run under way.`,
 	return cmd
 }
 
-// labHelpers are what the lab starts of this program itself.
+// labHelpers are the hidden commands of this program that the lab starts.
 func (a *app) labHelpers() []*cobra.Command {
 	return []*cobra.Command{
 		{Use: "lab-guard", Hidden: true, Args: cobra.NoArgs, Short: "let go what a lab that ends has stopped",
@@ -56,7 +56,7 @@ func (a *app) labHelpers() []*cobra.Command {
 	}
 }
 
-// known is what a study file may name.
+// known returns the names that a study file may use.
 func known() study.Known {
 	return study.Known{Builtins: builtins(), Parsers: workload.ParserNames(), Knob: observe.CheckKnob,
 		Options: checkOptions}
@@ -88,8 +88,8 @@ func remedied(err error, file string) error {
 	return &usageError{err, "a study is one YAML document; docs/lab.md has an example"}
 }
 
-// openStudy opens a folder of results and reads the study that it is of, as it
-// was when the folder was made.
+// openStudy opens a folder of results and reads its study, as it was when the folder was
+// made.
 func openStudy(dir string) (*result.Folder, *study.Study, error) {
 	f, err := result.Open(dir)
 	if err != nil {
@@ -132,7 +132,7 @@ func (a *app) labCheck() *cobra.Command {
 	})
 }
 
-// problem is a keyed.Problem as JSON has it.
+// problem is the JSON form of a keyed.Problem.
 type problem struct {
 	Key   string `json:"key"`
 	Value string `json:"value"`
@@ -160,7 +160,7 @@ func checked(s *study.Study, err error) check {
 	return c
 }
 
-// files completes names of files.
+// files completes file names with the extensions.
 func files(ext ...string) cobra.CompletionFunc {
 	return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return ext, cobra.ShellCompDirectiveFilterFileExt
@@ -179,7 +179,7 @@ func total(plan []study.Planned) (sum time.Duration) {
 	return sum
 }
 
-// about is a length of time for people: two of its units.
+// about formats a duration with at most two units.
 func about(d time.Duration) string {
 	switch d = d.Round(time.Second); {
 	case d < time.Second:

@@ -32,7 +32,7 @@ func (a *app) labAnalyse() *cobra.Command {
 	})
 }
 
-// printResults is the short form for a terminal; lab report has all of it.
+// printResults prints the short form for a terminal; lab report has everything.
 func printResults(w io.Writer, r *analyse.Results) error {
 	fmt.Fprintf(w, "study %s\n", r.Study)
 	if r.Simulated {
@@ -120,7 +120,7 @@ func levels(ls []study.Level) string {
 	return strings.Join(words, " ")
 }
 
-// interval is a figure with its bounds.
+// interval formats a figure with its bounds.
 func interval(i analyse.Interval) string {
 	return fmt.Sprintf("%.3g [%.3g, %.3g]", i.Value, i.Low, i.High)
 }

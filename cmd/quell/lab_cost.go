@@ -13,14 +13,14 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// costFile is what watching costs, as it was measured when a study began.
+// costFile is the cost of observation as measured at the start of a study.
 const costFile = "cost.json"
 
-// costGroups is how many groups of four pieces of two seconds that takes.
+// costGroups is the number of groups of four pieces of two seconds that are measured.
 const costGroups = 4
 
-// cost measures what the study's observation costs a loop of additions in a
-// cgroup on the last CPU, once for each folder.
+// cost measures the cost of the study's observation to a loop of additions in a cgroup on
+// the last CPU, once for each folder.
 func (l *bench) cost(ctx context.Context, s *study.Study, f *result.Folder) error {
 	if _, err := os.Stat(f.Path(costFile)); !s.Observe.Cost || len(realDrivers(s)) == 0 || !errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -31,7 +31,7 @@ func (l *bench) cost(ctx context.Context, s *study.Study, f *result.Folder) erro
 	if err != nil {
 		return fmt.Errorf("measure what watching costs: %w", err)
 	}
-	defer e.Close() // said again by the maker's
+	defer e.Close() // the maker's error repeats it
 	cpus := l.allowed.Numbers()
 	last := sample.SetOf(cpus[len(cpus)-1])
 	if err := e.Pin([]sample.Set{last}); err != nil {
@@ -48,7 +48,7 @@ func (l *bench) cost(ctx context.Context, s *study.Study, f *result.Folder) erro
 	return writeJSONFile(f.Path(costFile), c)
 }
 
-// costOf is what a folder's study found of that, "" if it did not look.
+// costOf returns the measured cost of a folder's study, "" if it was not measured.
 func costOf(f *result.Folder) (string, error) {
 	var c observe.Cost
 	err := readJSONFile(f.Path(costFile), &c)

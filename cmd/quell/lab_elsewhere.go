@@ -14,25 +14,25 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// elsewhere makes the environments of parts that are on other hosts there. It
-// implements lab.Maker. Hosts are reached when they are first needed, and again
-// after they were lost.
+// elsewhere makes the environments of parts on other hosts. It implements lab.Maker.
+// Hosts are connected when they are first needed, and again after a loss of the
+// connection.
 type elsewhere struct {
 	study *study.Study
 	inv   *remote.Inventory
 	lease time.Duration
 	here  lab.Maker
-	self  string // this program, which is pushed
+	self  string // this program, which is copied there
 	hosts map[string]*remote.Host
 }
 
-// hostsOf is nil for a study that runs on this machine alone. The others are
-// looked up in the inventory by the study's names for them; without one the study's
-// addresses have to do ("user@host", the host's key being known).
+// hostsOf returns nil for a study that runs only on this machine. The other hosts are
+// looked up in the inventory by the study's names. Without an inventory the study's
+// addresses are used ("user@host", with a known host key).
 func hostsOf(s *study.Study, o runOptions) (*elsewhere, error) {
 	e := &elsewhere{study: s, inv: &remote.Inventory{}, lease: o.lease, hosts: map[string]*remote.Host{}}
 	if o.hosts != "" {
-		f := fleet{helper: "none"} // this program is
+		f := fleet{helper: "none"} // this program is the helper
 		if err := f.read(o.hosts); err != nil {
 			return nil, err
 		}
@@ -63,7 +63,7 @@ func hostsOf(s *study.Study, o runOptions) (*elsewhere, error) {
 	return e, nil
 }
 
-// unreached is a host that cannot be talked to now.
+// unreached means that a host cannot be reached now.
 type unreached struct {
 	host string
 	err  error
@@ -81,7 +81,7 @@ func (e *elsewhere) Make(ctx context.Context, p *study.Part) (lab.Environment, e
 	h := e.hosts[p.Host]
 	if h == nil || h.Err() != nil {
 		if h != nil {
-			_ = h.Close() // it is lost
+			_ = h.Close() // its connection is lost
 		}
 		var err error
 		h, err = remote.Dial(ctx, e.inv, p.Host, remote.Options{Helper: e.self, Words: []string{"lab-remote"}, Self: []string{e.self}, Lease: e.lease})
@@ -97,18 +97,18 @@ func (e *elsewhere) Make(ctx context.Context, p *study.Part) (lab.Environment, e
 	return env, nil
 }
 
-// Sweep implements lab.Maker. What a helper has left on another host, the next
-// helper there removes.
+// Sweep implements lab.Maker. What a helper has left on another host is removed by the
+// next helper there.
 func (e *elsewhere) Sweep() error { return e.here.Sweep() }
 
-// close lets go of the hosts; it may be called on nil.
+// close disconnects the hosts; e may be nil.
 func (e *elsewhere) close() error {
 	if e == nil {
 		return nil
 	}
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(e.hosts)) {
-		if h := e.hosts[name]; h.Err() == nil { // else there is nobody to tell
+		if h := e.hosts[name]; h.Err() == nil { // else there is no connection to close
 			errs = append(errs, h.Close())
 		}
 	}

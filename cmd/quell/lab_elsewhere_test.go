@@ -33,8 +33,8 @@ observe: {sets: [cpu], placement: [poll]}
 analysis: [{kind: score}]
 `
 
-// sshd starts a real one on a port of its own, and returns its process and an
-// inventory that has it as the host far.
+// sshd starts a real sshd on a free port, and returns its process and an inventory with
+// it as the host far.
 func sshd(t *testing.T) (pid int, inventory string) {
 	t.Helper()
 	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2, "sshd", "ssh-keygen")
@@ -77,8 +77,8 @@ func sshd(t *testing.T) (pid int, inventory string) {
 	return cmd.Process.Pid, inventory
 }
 
-// A study with a role on another host runs; one whose host is cut off in the
-// middle says so, and goes on later.
+// TestStudyElsewhere: a study with a role on another host runs. If that host's connection
+// is lost during a run, the study reports it and can be resumed.
 func TestStudyElsewhere(t *testing.T) {
 	t.Parallel()
 	pid, inventory := sshd(t)
@@ -133,7 +133,7 @@ func TestStudyElsewhere(t *testing.T) {
 	}
 }
 
-// cutOff ends the sessions of a server once it is time, unless all is over before.
+// cutOff kills the sessions of a server when now returns true, unless over closes first.
 func cutOff(server int, over <-chan struct{}, now func() bool) error {
 	for !now() {
 		select {

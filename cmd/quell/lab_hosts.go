@@ -21,7 +21,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// labHosts looks at, and runs commands on, the hosts of an inventory.
+// labHosts checks the hosts of an inventory and runs commands on them.
 func (a *app) labHosts() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "hosts", Short: "use other hosts over SSH", Args: cobra.NoArgs,
@@ -43,7 +43,7 @@ A host's key must be known, from there or from known_hosts.`,
 	return cmd
 }
 
-// fleet are the hosts of an inventory that were asked for.
+// fleet is the selected hosts of an inventory.
 type fleet struct {
 	inv    *remote.Inventory
 	names  []string
@@ -88,8 +88,8 @@ func (f *fleet) read(file string) error {
 	return nil
 }
 
-// each does something with each host that can be reached, at the same time, and
-// then, whatever came of it, over. Errors are in the order of names.
+// each calls do for each reachable host in parallel, and then over in any case. Errors
+// are in the order of names.
 func (f *fleet) each(ctx context.Context, do func(i int, h *remote.Host) error, over func(i int)) []error {
 	errs := make([]error, len(f.names))
 	var wg sync.WaitGroup
@@ -108,13 +108,13 @@ func (f *fleet) each(ctx context.Context, do func(i int, h *remote.Host) error, 
 	return errs
 }
 
-// verdicts of a host.
+// Verdicts on a host.
 const (
 	hostOK      = "ok"
-	hostFailed  = "failed"      // the command, or something on the host
+	hostFailed  = "failed"      // the command, or an operation on the host
 	hostLost    = "lost"        // it does not answer
-	hostUnknown = "unknown key" // its key is not the one that is known
-	hostNone    = "not reached" // or not let in
+	hostUnknown = "unknown key" // its key is not the known one
+	hostNone    = "not reached" // or login refused
 )
 
 func verdictOf(err error) string {
@@ -131,16 +131,16 @@ func verdictOf(err error) string {
 	return hostFailed
 }
 
-// hostView is what is said of a host, for programs.
+// hostView is the JSON form of the result for a host.
 type hostView struct {
 	Host    string        `json:"host"`
 	Verdict string        `json:"verdict"`
 	Why     string        `json:"why,omitempty"`
 	Facts   *remote.Facts `json:"facts,omitempty"`
-	// OffsetNS is how far its clock is behind, WithinNS how far that may be wrong.
+	// OffsetNS is how far its clock is behind, WithinNS the possible error.
 	OffsetNS int64 `json:"clock_offset_ns"`
 	WithinNS int64 `json:"clock_within_ns"`
-	// BeganNS is when the command began there, after the first host's.
+	// BeganNS is the start of the command there relative to the first host's start.
 	BeganNS int64 `json:"began_ns,omitempty"`
 }
 
@@ -208,12 +208,12 @@ With --json what commands write goes to standard error.`,
 	return a.withJSON(cmd)
 }
 
-// runOnHosts is run; skew is how far apart the hosts began.
+// runOnHosts runs a command; skew is the time between the first and last start.
 func (a *app) runOnHosts(ctx context.Context, f *fleet, argv []string) (views []hostView, skew time.Duration) {
 	views = make([]hostView, len(f.names))
 	began := make([]remote.Began, len(f.names))
 	procs := make([]*remote.Process, len(f.names))
-	// Whoever is ready, or never will be, is counted; then all begin.
+	// Each host is counted when it is ready or has failed; then all begin.
 	var ready, gate sync.WaitGroup
 	ready.Add(len(f.names))
 	gate.Add(1)
@@ -227,7 +227,7 @@ func (a *app) runOnHosts(ctx context.Context, f *fleet, argv []string) (views []
 				all, at = append(all, p), append(at, i)
 			}
 		}
-		got, _ := remote.Begin(ctx, all, 0) // of each below
+		got, _ := remote.Begin(ctx, all, 0) // each host's error is handled below
 		for k, i := range at {
 			began[i] = got[k]
 		}
@@ -260,7 +260,7 @@ func (a *app) runOnHosts(ctx context.Context, f *fleet, argv []string) (views []
 			return ctx.Err()
 		}
 	}, func(i int) { counted[i].Do(ready.Done) })
-	gate.Wait() // also where nobody was there to begin
+	gate.Wait() // also if no host was ready
 	var first time.Time
 	for _, b := range began {
 		if !b.At.IsZero() && (first.IsZero() || b.At.Before(first)) {
@@ -285,7 +285,7 @@ func hostProcess(ctx context.Context, h *remote.Host, argv []string, out io.Writ
 	return e.Run(ctx, lab.Job{Name: argv[0], Argv: argv, Stdout: out, Stderr: out})
 }
 
-// prefixed writes whole lines with a host's name before each.
+// prefixed writes output with a host's name before each line.
 type prefixed struct {
 	to     io.Writer
 	mu     *sync.Mutex
@@ -301,7 +301,7 @@ func (p *prefixed) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// hostsSaid prints what became of hosts; its error says that some are not well.
+// hostsSaid prints the results of hosts; its error says that some failed.
 func (a *app) hostsSaid(views []hostView, skew time.Duration) error {
 	if a.json {
 		if err := a.writeJSON(struct {
@@ -339,7 +339,7 @@ func (a *app) hostsSaid(views []hostView, skew time.Duration) error {
 	return &noError{fmt.Errorf("%d of %d hosts are not well: %s", len(bad), len(views), strings.Join(names, ", ")), "see WHY; those that are well have ended and nothing is left there"}
 }
 
-// labRemote is what is pushed to hosts: see package remote.
+// labRemote is the helper that is copied to hosts: see package remote.
 func labRemote() *cobra.Command {
 	return &cobra.Command{Use: "lab-remote LEASE", Hidden: true, Args: cobra.ExactArgs(1), Short: "serve a lab on another host",
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -13,7 +13,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab/remote"
 )
 
-// What became of a host is told by the kind of error, not by its words.
+// The verdict on a host depends on the kind of error, not on its text.
 func TestVerdictsOfHosts(t *testing.T) {
 	facts := &remote.Facts{System: "Linux"}
 	lost := fmt.Errorf("begin: %w", &remote.LostError{Host: "h1"})
@@ -40,8 +40,8 @@ func TestVerdictsOfHosts(t *testing.T) {
 	}
 }
 
-// A host that cannot be reached is said so, with the others' verdicts, and nobody
-// waits for it at the barrier.
+// TestHostsThatAreNotThere: an unreachable host is reported with the others' verdicts,
+// and the barrier does not wait for it.
 func TestHostsThatAreNotThere(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "hosts.yaml")

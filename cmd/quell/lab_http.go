@@ -9,7 +9,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab/httpload"
 )
 
-// labHTTP asks a web server by hand, as the studies do.
+// labHTTP loads a web server manually, as the studies do.
 func (a *app) labHTTP() *cobra.Command {
 	o := httpload.Options{}
 	var rate float64
@@ -95,7 +95,7 @@ func (a *app) showHTTP(r *httpload.Result) {
 	}
 }
 
-// seconds is a latency for people.
+// seconds formats a latency.
 func seconds(s float64) string {
 	d := time.Duration(s * float64(time.Second))
 	if d < time.Millisecond {

@@ -16,12 +16,12 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// labJournal is where changes of the machine's knobs are journalled: one place
-// for all studies, so that restore needs no folder.
+// labJournal is the journal of changes of the machine's knobs: one for all studies, so
+// that restore needs no folder.
 const labJournal = "/var/lib/quell-lab/journal"
 
-// restoreKnobs undoes what a lab that is dead has changed. Changes of one that
-// runs are left: it holds the journal.
+// restoreKnobs undoes the changes of a dead lab. A running lab holds the journal, and its
+// changes are left.
 func restoreKnobs(dir string, h *host.Host, now time.Time) (outcomes []enforce.Outcome, err error) {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -37,18 +37,18 @@ func restoreKnobs(dir string, h *host.Host, now time.Time) (outcomes []enforce.O
 	return outcomes, errors.Join(err, e.Close())
 }
 
-// turner changes knobs of the machine and puts them back, journalled.
+// turner changes knobs of the machine and restores them, with a journal.
 type turner struct {
 	enforcer *enforce.Enforcer
 	knobs    observe.Knobs
 	now      func() time.Time
-	// until is only an upper bound: nobody undoes a change but this process,
-	// or restore after a kill.
+	// until is only an upper bound: a change is undone by this process, or by restore
+	// after a kill.
 	until sample.Millis
 }
 
-// setKnobs takes the journal, makes the changes that a study wants for all of
-// its time, and returns what makes those that a run wants.
+// setKnobs takes the journal, makes the changes for a study's whole time, and returns a
+// turner for those of single runs.
 func setKnobs(dir string, h *host.Host, s *study.Study, now func() time.Time) (*turner, error) {
 	t := &turner{knobs: observe.Knobs{Host: h}, now: now}
 	var err error

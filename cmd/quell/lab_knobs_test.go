@@ -13,8 +13,8 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// What a study changes of the machine holds for its time, two at once are
-// refused, and a value that cannot be had changes nothing.
+// TestKnobsHoldForAStudysTime: a study's changes of the machine last for the study. A
+// second study at the same time is refused, and an unavailable value changes nothing.
 func TestKnobsHoldForAStudysTime(t *testing.T) {
 	root, journal := t.TempDir(), filepath.Join(t.TempDir(), "journal")
 	const knob, other = "/proc/sys/vm/stat_interval", "/proc/sys/vm/swappiness"
@@ -46,11 +46,11 @@ func TestKnobsHoldForAStudysTime(t *testing.T) {
 	if _, err := setKnobs(journal, h, s, time.Now); err == nil || !strings.Contains(err.Error(), "another lab") {
 		t.Errorf("a second study: %v", err)
 	}
-	// It is of a lab that runs: restore leaves it.
+	// It belongs to a running lab: restore leaves it.
 	if all, err := restoreKnobs(journal, h, time.Now()); len(all) > 0 || err != nil || holds() != "2" {
 		t.Errorf("restore: %v, %v, it holds %s", all, err, holds())
 	}
-	// A run may want more of it, for as long as it lasts.
+	// A run may change more, for its own duration.
 	undo, err := of.turn(map[string]string{"swappiness": "10"})
 	if err != nil || swaps() != "10" {
 		t.Fatalf("swappiness %s, %v", swaps(), err)
@@ -65,7 +65,7 @@ func TestKnobsHoldForAStudysTime(t *testing.T) {
 	if err := of.close(); err != nil || holds() != "1" {
 		t.Errorf("it holds %s, %v", holds(), err)
 	}
-	s.Preconditions.Set["governor"] = "performance" // there is none
+	s.Preconditions.Set["governor"] = "performance" // this machine has none
 	if _, err := setKnobs(journal, h, s, time.Now); err == nil || holds() != "1" {
 		t.Errorf("it holds %s, %v", holds(), err)
 	}

@@ -19,11 +19,11 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// missedFile lists the preferred preconditions that a machine did not meet.
+// missedFile lists the preferred preconditions that a machine does not meet.
 const missedFile = "missed.json"
 
-// require holds the machine against the study's preconditions: what is required
-// must be so, what is preferred is noted for the report.
+// require checks the machine against the study's preconditions: required ones must be
+// met, unmet preferred ones are recorded for the report.
 func (l *bench) require(ctx context.Context, s *study.Study, f *result.Folder) error {
 	if len(s.Preconditions.Require)+len(s.Preconditions.Prefer) == 0 {
 		return nil
@@ -47,8 +47,8 @@ func (l *bench) require(ctx context.Context, s *study.Study, f *result.Folder) e
 	return writeJSONFile(f.Path(missedFile), missed)
 }
 
-// describe writes down what the machine is and returns its hash: records of
-// another machine, or of this one after a change, are another series.
+// describe records the machine's description and returns its hash: records of another
+// machine, or of this one after a change, are another series.
 func (l *bench) describe(ctx context.Context, s *study.Study, f *result.Folder) (hash string, err error) {
 	if len(realDrivers(s)) == 0 {
 		return "", nil
@@ -63,9 +63,9 @@ func (l *bench) describe(ctx context.Context, s *study.Study, f *result.Folder) 
 	return d.Hash(), writeJSONFile(f.Path("env", d.Hash()+".json"), d)
 }
 
-// changed says what of this machine is not as it was in a series of records; nil
-// if nothing is, or nobody can tell: another user than root reads less, and a
-// folder may have been brought from elsewhere without its descriptions.
+// changed returns the differences of this machine from that of a series of records. It is
+// nil if there are none, or if they cannot be determined: users other than root read
+// less, and a folder may come from elsewhere without its descriptions.
 func changed(ctx context.Context, f *result.Folder, s *study.Study, series string) ([]string, error) {
 	if series == "" || len(realDrivers(s)) == 0 || os.Geteuid() != 0 {
 		return nil, nil
@@ -98,7 +98,7 @@ func writeJSONFile(name string, v any) error {
 	return nil
 }
 
-// machines reads back what describe and require have written.
+// machines reads what describe and require have written.
 func machines(f *result.Folder) (ms []render.Machine, missed []string, err error) {
 	names, err := filepath.Glob(f.Path("env", "*.json"))
 	if err != nil {

@@ -46,7 +46,7 @@ type planned struct {
 type plannedCell struct {
 	Key  string `json:"key"`
 	Name string `json:"name"`
-	// Takes is one run's length, seconds; Runs counts them.
+	// Takes is the duration of one run, seconds; Runs is their number.
 	Takes float64 `json:"takes_s"`
 	Runs  int     `json:"runs"`
 }
@@ -150,21 +150,21 @@ type status struct {
 	Running  bool                   `json:"running"`
 	Planned  int                    `json:"planned"`
 	Left     int                    `json:"left"`
-	Takes    float64                `json:"takes_s"` // what is left, without retries
+	Takes    float64                `json:"takes_s"` // of the remaining runs, without retries
 	Verdicts map[result.Verdict]int `json:"verdicts"`
 	Reasons  map[result.Reason]int  `json:"reasons,omitempty"`
-	// Broken are records that cannot be read.
+	// Broken describes records that cannot be read.
 	Broken string `json:"broken,omitempty"`
-	// Series is the hash of the machine whose records count; Others are those
-	// of other machines, or of this one before it changed, which do not.
+	// Series is the hash of the machine whose records count; Others counts those of other
+	// machines, or of this one before a change, which do not.
 	Series string `json:"series,omitempty"`
 	Others int    `json:"others,omitempty"`
-	// Changed says what is not now as it was in the series: lab resume would
-	// begin another.
+	// Changed lists differences of the machine from the series: lab resume would start
+	// another series.
 	Changed []string `json:"changed,omitempty"`
 }
 
-// seriesOf is the machine of the newest record.
+// seriesOf returns the machine of the newest record.
 func seriesOf(runs []result.Run) string {
 	series, newest := "", -1
 	for i := range runs {
@@ -175,7 +175,7 @@ func seriesOf(runs []result.Run) string {
 	return series
 }
 
-// statusOf counts the records of a series, "" being that of the newest.
+// statusOf counts the records of a series; "" selects that of the newest.
 func statusOf(f *result.Folder, s *study.Study, series string) (status, error) {
 	st := status{Study: s.Name, Verdicts: map[result.Verdict]int{}, Reasons: map[result.Reason]int{}}
 	free, err := hold(f)

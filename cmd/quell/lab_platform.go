@@ -17,7 +17,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// platformFile is a platform's page as JSON, in its folder.
+// platformFile is the JSON form of a platform's page, in its folder.
 const platformFile = "platform.json"
 
 func (a *app) labPlatform() *cobra.Command {
@@ -66,7 +66,7 @@ func (a *app) testPlatform(ctx context.Context, o runOptions, repetitions, secon
 	if err != nil {
 		return err
 	}
-	quiet := *a // the studies' own words are not the page
+	quiet := *a // the studies' own output is not part of the page
 	if a.json {
 		quiet.out, quiet.json = a.err, false
 	}
@@ -112,8 +112,8 @@ func (a *app) testPlatform(ctx context.Context, o runOptions, repetitions, secon
 	return errors.Join(page.Markdown(a.out), missing)
 }
 
-// compared are the folders that a comparison of two is of: those of a platform's
-// studies where both are a platform's, else they themselves.
+// compared returns the pairs of folders to compare: those of the platforms' studies if
+// both folders are platforms, else the two folders themselves.
 func compared(earlier, later string) [][2]string {
 	for _, dir := range []string{earlier, later} {
 		if _, err := os.Stat(filepath.Join(dir, platformFile)); err != nil {

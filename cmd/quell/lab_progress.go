@@ -12,17 +12,17 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// labProgress is a lab.Progress for people: a line per run, and on a terminal
-// one more that moves.
+// labProgress is a lab.Progress with text output: one line per run, and on a terminal a
+// progress line.
 type labProgress struct {
 	w     io.Writer
 	live  bool
 	now   func() time.Time
 	began time.Time
 	runs  int
-	left  time.Duration // what is still to be done, by the plan
-	of    time.Duration // of the run under way
-	done  time.Duration // by the plan, of the runs that have been done
+	left  time.Duration // remaining time according to the plan
+	of    time.Duration // of the current run
+	done  time.Duration // planned time of the finished runs
 	line  string
 	shown bool
 }
@@ -71,7 +71,7 @@ func (p *labProgress) Done(r *result.Run) {
 	fmt.Fprintln(p.w)
 }
 
-// remaining is what is left by the plan, at the pace of the runs that are done.
+// remaining is the remaining planned time, scaled by the pace of the finished runs.
 func (p *labProgress) remaining() time.Duration {
 	if p.done == 0 {
 		return p.left

@@ -21,35 +21,35 @@ import (
 	"github.com/quell-dev/quell/internal/lab/result"
 )
 
-// packs are studies' results in a folder of S3-compatible storage: a pack each,
-// STUDY-HASH.tar.gz, the hash being that of its content. Whoever writes one writes
-// what is there already, or another one.
+// packs is the results of studies in a folder of S3-compatible storage: one pack each,
+// STUDY-HASH.tar.gz, with the hash of its content. Writing a pack therefore writes either
+// the same content or a new name.
 type packs struct{ *depot.Folder }
 
-// hashDigits are how many of a pack's hash are in its name.
+// hashDigits is how many digits of a pack's hash are in its name.
 const hashDigits = 16
 
 var packName = regexp.MustCompile(`-([0-9a-f]{16})\.tar\.gz$`)
 
 const storageHelp = "s3://BUCKET/FOLDER, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and AWS_ENDPOINT_URL for storage that is not AWS's; see quell lab push --help"
 
-// openPacks reaches for nothing yet.
+// openPacks does not connect yet.
 func (a *app) openPacks(address string) (*packs, error) {
-	f, err := depot.Open(address, depot.Options{Getenv: a.getenv, Now: time.Now}) // storage refuses another day's signature
+	f, err := depot.Open(address, depot.Options{Getenv: a.getenv, Now: time.Now}) // storage refuses a signature of another day
 	if err != nil {
 		return nil, &usageError{err, storageHelp}
 	}
 	return &packs{f}, nil
 }
 
-// pushed is a pack in storage, as JSON has it.
+// pushed is the JSON form of a pack in storage.
 type pushed struct {
 	URL    string `json:"url"`
 	SHA256 string `json:"sha256"`
 	Bytes  int64  `json:"bytes"`
 }
 
-// push packs a study's folder and puts the pack into storage.
+// push packs a study's folder and stores the pack.
 func (p *packs) push(ctx context.Context, f *result.Folder, study string) (*pushed, error) {
 	tmp, err := os.CreateTemp("", "quell-lab-pack-")
 	if err != nil {
@@ -70,13 +70,13 @@ func (p *packs) push(ctx context.Context, f *result.Folder, study string) (*push
 	return &pushed{p.URL(name), sum, size}, nil
 }
 
-// pulled is a pack that pull has seen to, as JSON has it.
+// pulled is the JSON form of a pack that pull has processed.
 type pulled struct {
 	File  string `json:"file"`
-	There bool   `json:"there"` // already
+	There bool   `json:"there"` // it was already there
 }
 
-// pull copies the packs that a folder has not got yet into it.
+// pull downloads the packs that a folder does not have yet.
 func (p *packs) pull(ctx context.Context, dir string) ([]pulled, error) {
 	entries, err := p.List(ctx)
 	if err != nil {
@@ -101,7 +101,7 @@ func (p *packs) pull(ctx context.Context, dir string) ([]pulled, error) {
 	return all, nil
 }
 
-// get copies a pack and holds it against the hash in its name, if there is one.
+// get downloads a pack and checks the hash in its name, if there is one.
 func (p *packs) get(ctx context.Context, name, file string) error {
 	sum, err := p.Get(ctx, name, file)
 	if err != nil {

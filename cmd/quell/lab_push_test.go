@@ -17,8 +17,7 @@ import (
 	"github.com/quell-dev/quell/internal/quelltest"
 )
 
-// shelf is as much of S3 as packs ask of it. make test-s3 asks a real server in its
-// place.
+// shelf is the part of S3 that packs use. make test-s3 uses a real server instead.
 type shelf struct {
 	mu      sync.Mutex
 	objects map[string][]byte // by path: /bucket/key
@@ -64,8 +63,8 @@ func (s *shelf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// storage is an S3 server with the bucket results, and a way to damage a file of
-// it.
+// storage is an S3 server with the bucket results, and a function that damages one of its
+// files.
 func storage(t *testing.T) (url string, damage func(name string)) {
 	t.Helper()
 	if quelltest.Probe("versitygw") != nil {
@@ -89,8 +88,8 @@ func storage(t *testing.T) (url string, damage func(name string)) {
 	}
 }
 
-// A study's records go to storage at its end and by hand, once whatever was done
-// how often, and come back whole or not at all.
+// TestResultsInStorage: a study's records are pushed at its end and manually, stored once
+// however often they are pushed, and pulled completely or not at all.
 func TestResultsInStorage(t *testing.T) {
 	url, damage := storage(t)
 	env := utf8("/nowhere")
@@ -124,7 +123,7 @@ func TestResultsInStorage(t *testing.T) {
 	if r := quell(t, env, "lab", "pull", address, here); r.code != exitOK || !strings.Contains(r.out, "all of 1 packs are here") {
 		t.Errorf("nothing new: %+v", r)
 	}
-	// The pack is the study: the same numbers, and the same pack again.
+	// The pack is equivalent to the study: the same numbers, and the same pack again.
 	whole, packed := quell(t, env, "lab", "analyse", "--json", out), quell(t, env, "lab", "analyse", "--json", filepath.Join(here, name))
 	if whole.code != exitOK || whole.out != packed.out {
 		t.Errorf("analysed: %+v, %+v", whole, packed)
@@ -132,7 +131,7 @@ func TestResultsInStorage(t *testing.T) {
 	if r := quell(t, env, "lab", "push", filepath.Join(here, name), address); r.code != exitOK || strings.TrimSpace(r.out) != p.URL {
 		t.Errorf("pushed again: %+v", r)
 	}
-	// Whoever has less of the study has another pack.
+	// A part of the study makes a different pack.
 	runs, err := filepath.Glob(filepath.Join(out, "runs", "*"))
 	if err != nil || len(runs) == 0 {
 		t.Fatal(runs, err)
@@ -143,7 +142,7 @@ func TestResultsInStorage(t *testing.T) {
 	if r := quell(t, env, "lab", "push", out, address); r.code != exitOK || strings.Contains(r.out, name) {
 		t.Errorf("less of it: %+v", r)
 	}
-	// What is damaged there is said so and left out.
+	// A pack that is damaged in storage is reported and not kept.
 	damage("lab/one/" + name)
 	if err := os.RemoveAll(here); err != nil {
 		t.Fatal(err)
@@ -160,7 +159,7 @@ func TestResultsInStorage(t *testing.T) {
 			t.Errorf("%s: %+v", bad, r)
 		}
 	}
-	// Storage that takes nothing costs no record.
+	// If storage refuses writes, no record is lost.
 	closed := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "closed", http.StatusForbidden) }))
 	defer closed.Close()
 	env["AWS_ENDPOINT_URL"] = closed.URL

@@ -50,11 +50,11 @@ Without --format it writes the formats that the study asks for. If the study, or
 	return cmd
 }
 
-// reportDir is where in a study's folder its report is written.
+// reportDir is the folder of the report in a study's folder.
 const reportDir = "report"
 
-// writeReport writes a report in the formats, none being those that the study
-// asks for, and prints the names of the files.
+// writeReport writes a report in the formats, by default those of the study, and prints
+// the names of the files.
 func writeReport(w io.Writer, r *render.Report, dir string, formats []string) error {
 	if len(formats) == 0 {
 		formats = r.Study.Report.Formats
@@ -100,8 +100,8 @@ func writeFile(name string, fill func(io.Writer) error) error {
 	return errors.Join(fill(f), f.Close())
 }
 
-// openResults opens a folder of results or a pack of one, which it unpacks to a
-// place that done removes.
+// openResults opens a folder of results or a pack, which it unpacks to a temporary folder
+// that done removes.
 func openResults(name string) (f *result.Folder, s *study.Study, done func(), err error) {
 	st, err := os.Stat(name)
 	if err != nil || st.IsDir() {
@@ -128,11 +128,11 @@ func openResults(name string) (f *result.Folder, s *study.Study, done func(), er
 	return f, s, done, err
 }
 
-// expectFile is a study's expected values as they were when it was run.
+// expectFile is a study's expected values at the time of the run.
 const expectFile = "expect.yaml"
 
-// openReport computes everything that a report shows. Records that cannot be
-// read are named and left out.
+// openReport computes everything that a report shows. Unreadable records are named and
+// excluded.
 func (a *app) openReport(name, expect string) (*render.Report, func(), error) {
 	f, s, done, err := openResults(name)
 	if err != nil {
@@ -166,8 +166,7 @@ func (a *app) openReport(name, expect string) (*render.Report, func(), error) {
 	return r, done, nil
 }
 
-// expected holds a file of expected values, if there is one, against the
-// results.
+// expected compares a file of expected values, if there is one, with the results.
 func expected(r *render.Report, f *result.Folder, file string) error {
 	given := file != ""
 	if !given {
@@ -188,7 +187,7 @@ func expected(r *render.Report, f *result.Folder, file string) error {
 	return nil
 }
 
-// diff compares two folders, or packs, of a study.
+// diff compares two folders or packs of a study.
 func (a *app) diff(one, other string, force bool) (*render.Diff, error) {
 	earlier, done, err := a.openReport(one, "")
 	if err != nil {

@@ -84,8 +84,8 @@ func (a *app) labResume() *cobra.Command {
 	return a.withJSON(cmd)
 }
 
-// keepExpected puts a study's expected values, whose file is named relative to
-// the study's, beside its records.
+// keepExpected copies a study's expected values, whose file is named relative to the
+// study's, into the folder of its records.
 func keepExpected(f *result.Folder, file string) error {
 	text, err := os.ReadFile(file)
 	if err == nil {
@@ -110,7 +110,7 @@ type runOptions struct {
 	to      string
 }
 
-// only is lab.Options.Only for cells that are named by words of theirs.
+// only is lab.Options.Only for cells selected by words of their names.
 func (o *runOptions) only() func(c *study.Cell) bool {
 	words := strings.Fields(o.cell)
 	if len(words) == 0 {
@@ -135,8 +135,7 @@ func journalFlag(cmd *cobra.Command, dir *string) {
 	cmd.Flags().StringVar(dir, "journal", labJournal, "where changes of the machine's knobs are journalled")
 }
 
-// hold makes sure that one process at a time runs a study into a folder; free
-// lets another.
+// hold ensures that only one process runs a study in a folder; free releases it.
 func hold(f *result.Folder) (free func(), err error) {
 	d, err := os.Open(f.Dir())
 	if err != nil {
@@ -235,8 +234,8 @@ func (a *app) runStudy(ctx context.Context, f *result.Folder, s *study.Study, o 
 	return err
 }
 
-// reportOf writes the report of what there is, also of a study that is not
-// whole: the report names what is missing.
+// reportOf writes the report of the existing runs, also for an incomplete study: the
+// report names what is missing.
 func (a *app) reportOf(f *result.Folder) error {
 	r, done, err := a.openReport(f.Dir(), "")
 	if err != nil {
@@ -252,10 +251,10 @@ func (a *app) reportOf(f *result.Folder) error {
 	return writeReport(w, r, f.Path(reportDir), nil)
 }
 
-// bench is a machine made ready to run studies on.
+// bench is a machine prepared for running studies.
 type bench struct {
 	self     string
-	agent    string // quell-agent, where the study has one sample its runs
+	agent    string // quell-agent, if the study samples its runs with it
 	guard    *load.Guard
 	maker    *env.Maker
 	host     *host.Host
@@ -264,7 +263,7 @@ type bench struct {
 	turner   *turner // of the machine's knobs; nil if none are changed
 }
 
-// openLab makes ready what a study's runs need of the machine.
+// openLab prepares what a study's runs need from the machine.
 func (a *app) openLab(s *study.Study) (l *bench, err error) {
 	l = &bench{}
 	if l.self, err = os.Executable(); err != nil {
@@ -302,8 +301,8 @@ func (a *app) openLab(s *study.Study) (l *bench, err error) {
 	return l, nil
 }
 
-// ready brings the machine into the state that the study wants, sees that it is
-// in it, and writes down what it is: the hash names the series of runs.
+// ready puts the machine into the state that the study requires, checks that state, and
+// records the machine's description: its hash names the series of runs.
 func (l *bench) ready(ctx context.Context, s *study.Study, f *result.Folder, journal string, now func() time.Time) (series string, err error) {
 	if len(realDrivers(s)) > 0 {
 		if _, err := restoreKnobs(journal, l.host, now()); err != nil {
@@ -338,7 +337,7 @@ func (l *bench) close() error {
 	return errors.Join(errs...)
 }
 
-// tune is lab.Options.Tune, nil where the study turns nothing.
+// tune is lab.Options.Tune, nil if the study changes no knobs.
 func (l *bench) tune() func(map[string]string) (func() error, error) {
 	if l.turner == nil {
 		return nil
@@ -378,7 +377,7 @@ func realDrivers(s *study.Study) []study.Driver {
 	return ds
 }
 
-// observe watches a run's parts and audits where they are.
+// observe watches a run's parts and audits their placement.
 func (l *bench) observe(s *study.Study) func(lab.Observed) (lab.Observer, error) {
 	watch := observe.Options{Host: l.host, Observe: s.Observe, Run: s.Run}
 	return func(o lab.Observed) (lab.Observer, error) {
@@ -405,8 +404,7 @@ func end(o lab.Observer) error {
 	return err
 }
 
-// command is what a part runs: a kernel of this program's own, or the study's
-// command.
+// command returns the job of a part: a kernel of this program, or the study's command.
 func (l *bench) command(p *study.Part) (lab.Job, error) {
 	w := &p.Workload
 	switch {
@@ -417,7 +415,7 @@ func (l *bench) command(p *study.Part) (lab.Job, error) {
 		return lab.Job{Argv: argv, Dir: w.Dir, Env: w.Env, Waits: true}, nil
 	}
 	argv := []string{l.self, "workload", "lab", w.Builtin}
-	// The file's own options stand last, so that they count.
+	// The file's own options come last, so that they take precedence.
 	argv = append(argv, fmt.Sprintf("-threads=%d", p.Threads()))
 	return lab.Job{Argv: append(argv, strings.Fields(w.Options)...), Dir: w.Dir, Env: w.Env, Waits: true}, nil
 }
@@ -426,7 +424,7 @@ func metric(w *study.Workload, output []byte) (float64, error) {
 	return workload.MeanMetric(w.Metric.Parse, output)
 }
 
-// hold is lab.Options.Hold by package load.
+// hold is lab.Options.Hold, implemented by package load.
 func (l *bench) hold(ctx context.Context, e lab.Environment, cpus float64, p *study.Part, levels []lab.Level, each func(lab.Period)) error {
 	var act load.Actuator
 	switch p.Load.Actuator {
@@ -450,7 +448,7 @@ func (l *bench) hold(ctx context.Context, e lab.Environment, cpus float64, p *st
 	})
 }
 
-// freezing stops an environment by its own freezer.
+// freezing stops an environment with its freezer.
 type freezing struct{ e lab.Environment }
 
 func (f freezing) Stop() error { return f.e.Freeze(true) }

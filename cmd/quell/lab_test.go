@@ -16,7 +16,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab/result"
 )
 
-// helper plays those hidden commands that the lab starts of its own program.
+// helper runs the hidden commands of this program that the lab starts.
 func helper(args []string) (code int, ok bool) {
 	if len(args) < 2 || !slices.Contains([]string{"lab-guard", "lab-hold", "lab-remote", "workload"}, args[1]) || args[1] == "workload" && (len(args) < 3 || args[2] != "lab") {
 		return 0, false
@@ -53,8 +53,8 @@ func studyFile(t *testing.T, text string) string {
 	return file
 }
 
-// A study goes from its file to its results by the command line alone; what is
-// there is not done again, and what the truth is comes out.
+// TestLabFromFileToResults: the command line alone takes a study from its file to its
+// results. Existing runs are not repeated, and the results match the truth.
 func TestLabFromFileToResults(t *testing.T) {
 	t.Parallel()
 	file := studyFile(t, simulatedStudy)
@@ -74,7 +74,7 @@ func TestLabFromFileToResults(t *testing.T) {
 	if err := json.Unmarshal([]byte(r.out), &st); err != nil || r.code != exitOK || st.Left != 0 || st.Planned != 14 || st.Running || st.Verdicts["invalid"] == 0 {
 		t.Errorf("status: %+v, %v", r, err)
 	}
-	// A run that is lost is the only one that is done again.
+	// A lost run is the only one that is repeated.
 	folder, err := result.Open(out)
 	if err != nil {
 		t.Fatal(err)
@@ -143,7 +143,7 @@ func TestLabSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-// Two at once would mix their runs.
+// Two labs at once would mix their runs.
 func TestLabRunsOneAtATime(t *testing.T) {
 	t.Parallel()
 	file := studyFile(t, simulatedStudy)

@@ -49,7 +49,7 @@ without it. What the lab cannot say is left out, and the table says why.`,
 			}
 			for i := range traces {
 				if len(traces[i].Samples) == 0 {
-					continue // all of its runs are left out
+					continue // all of its runs are excluded
 				}
 				if err := writeTrace(filepath.Join(out, traces[i].Name+".csv.gz"), &traces[i]); err != nil {
 					return err
@@ -109,7 +109,7 @@ func printTraces(w io.Writer, dir string, traces []record.Trace) error {
 	return t.Flush()
 }
 
-// remark is what is to know of a run in a trace.
+// remark returns a note on a run in a trace.
 func remark(r *record.Run, why string) string {
 	switch {
 	case why != "":

@@ -17,12 +17,12 @@ import (
 	"github.com/quell-dev/quell/internal/lab/udpload"
 )
 
-// udpKinds are the built-in workloads of datagrams.
+// udpKinds returns the built-in UDP workloads.
 func udpKinds() []string {
 	return []string{study.UDPSend, study.UDPReceive, study.UDPPing, study.UDPEcho}
 }
 
-// udpHelper is what the lab starts of this program for studies of datagrams.
+// udpHelper is the hidden command of this program for UDP studies.
 func (a *app) udpHelper() *cobra.Command {
 	return &cobra.Command{Use: "lab-udp KIND", Hidden: true, DisableFlagParsing: true, Short: "send, count or send back datagrams until the standard input closes",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -37,15 +37,14 @@ func (a *app) udpHelper() *cobra.Command {
 		}}
 }
 
-// parseUDP reads the flags of a built-in workload; host and the times are the
-// lab's.
+// parseUDP parses the flags of a built-in workload; the lab sets host and the times.
 func parseUDP(kind string, args []string) (udpload.Part, udpload.Counted, error) {
 	fs := flag.NewFlagSet(kind, flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	var c udpload.Counted
 	fs.DurationVar(&c.Warmup, "warmup", 0, "")
 	fs.DurationVar(&c.Duration, "time", time.Second, "")
-	var part func() udpload.Part // as the flags say
+	var part func() udpload.Part // built from the parsed flags
 	address := fmt.Sprintf(":%d", study.UDPPort)
 	switch kind {
 	case study.UDPSend:
@@ -85,7 +84,7 @@ func parseUDP(kind string, args []string) (udpload.Part, udpload.Counted, error)
 	return p, c, udpload.Check(p)
 }
 
-// udpCommand is lab.Options.Command for datagrams.
+// udpCommand is lab.Options.Command for UDP workloads.
 func (l *bench) udpCommand(inner func(*study.Part) (lab.Job, error)) func(*study.Part) (lab.Job, error) {
 	return func(p *study.Part) (lab.Job, error) {
 		w := &p.Workload

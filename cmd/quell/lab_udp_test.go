@@ -12,7 +12,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab/udpload"
 )
 
-// The options of a study are those that the lab's own command line takes.
+// A study's options are those that the lab's own command line accepts.
 func TestUDPOptions(t *testing.T) {
 	l := &bench{self: "quell"}
 	other := func(*study.Part) (lab.Job, error) { return lab.Job{Argv: []string{"other"}}, nil }

@@ -26,7 +26,7 @@ import (
 	"github.com/quell-dev/quell/internal/workload"
 )
 
-// webHelpers are what the lab starts of this program for studies of networks.
+// webHelpers are the hidden commands of this program for network studies.
 func (a *app) webHelpers() []*cobra.Command {
 	return []*cobra.Command{
 		{Use: "lab-net NETWORK PROGRAM", Hidden: true, DisableFlagParsing: true, Short: "become a program on a network",
@@ -62,8 +62,8 @@ func serveSite(ctx context.Context, dir string) error {
 	return web.Serve(ctx, dir, plain, secure)
 }
 
-// ask is what a role asks, as the flags of the built-in workload http-client
-// say; host, rate and the times are the lab's.
+// ask is a role's requests, as the flags of the built-in workload http-client; the lab
+// sets host, rate and the times.
 type ask struct {
 	file, host         string
 	tls, fresh         bool
@@ -109,7 +109,7 @@ func (q *ask) client() httpload.Client {
 		Warmup: q.warmup, Duration: q.span, Timeout: q.wait, Fresh: q.fresh, Insecure: true}}
 }
 
-// parseServer reads the flags of the built-in workload http-server.
+// parseServer parses the flags of the built-in workload http-server.
 func parseServer(args []string) (kind string, err error) {
 	fs := flag.NewFlagSet(study.HTTPServer, flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
@@ -123,12 +123,12 @@ func parseServer(args []string) (kind string, err error) {
 	return kind, nil
 }
 
-// builtins are the kernels and what this program plays besides.
+// builtins returns the kernels and the other built-in workloads.
 func builtins() []string {
 	return append(append(workload.KernelNames(), study.HTTPServer, study.HTTPClient), udpKinds()...)
 }
 
-// checkOptions says what is wrong with a built-in workload's flags.
+// checkOptions validates a built-in workload's flags.
 func checkOptions(builtin string, flags []string) error {
 	var err error
 	switch builtin {
@@ -144,8 +144,8 @@ func checkOptions(builtin string, flags []string) error {
 	return err
 }
 
-// run is lab.Run for studies that may have networks and web servers: where a
-// role's rate is a share of what it got in the base case, base cases come first.
+// run is lab.Run for studies with networks and web servers. If a role's rate is a share
+// of its base case, base cases run first.
 func (l *bench) run(ctx context.Context, f *result.Folder, o lab.Options) (sum lab.Summary, err error) {
 	s := o.Study
 	nets := network.With(o.Maker, s.Networks, []string{l.self, "lab-net"})
@@ -175,7 +175,7 @@ func asksForShares(s *study.Study) bool {
 	return slices.ContainsFunc(s.Roles, func(r study.Role) bool { return r.Load.Control == study.Requests && r.Load.Target != study.Most })
 }
 
-// webCommand is lab.Options.Command for web servers and those that ask them.
+// webCommand is lab.Options.Command for web servers and their clients.
 func (l *bench) webCommand(f *result.Folder, inner func(*study.Part) (lab.Job, error)) func(*study.Part) (lab.Job, error) {
 	site := sync.OnceValues(func() (web.Site, error) { return web.Open(f.Path("web")) })
 	return func(p *study.Part) (lab.Job, error) {
@@ -212,8 +212,7 @@ func (l *bench) webCommand(f *result.Folder, inner func(*study.Part) (lab.Job, e
 	}
 }
 
-// rateOf is how many requests a second a part is to ask for; 0: as many as it
-// gets.
+// rateOf is the request rate of a part, per second; 0: as fast as possible.
 func rateOf(f *result.Folder, p *study.Part) (float64, error) {
 	if p.Load.Control != study.Requests || p.Target == 0 {
 		return 0, nil
@@ -223,7 +222,7 @@ func rateOf(f *result.Folder, p *study.Part) (float64, error) {
 		return 0, fmt.Errorf("read the base cases: %w", err)
 	}
 	base, ok := analyse.BaseRate(runs, p.Workload.Name)
-	if !ok || base <= 0 { // and 0 would be a closed loop
+	if !ok || base <= 0 { // 0 would be a closed loop
 		return 0, &lab.LackError{What: "no valid run of the base case of " + p.Workload.Name + ", of which the rate is a share", Remedy: "a case with one server and the rate " + study.Most}
 	}
 	return float64(p.Target) * base, nil

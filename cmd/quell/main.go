@@ -1,5 +1,5 @@
-// quell is the people's tool: it asks the machine's quell-agent over its local
-// socket what it found, and tells it what to do.
+// quell is the command-line tool for users: it queries the machine's quell-agent over its
+// local socket and sends it commands.
 package main
 
 import (
@@ -21,18 +21,18 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// version is stamped by the linker.
+// version is set by the linker.
 var version = "devel"
 
-// The exit codes, the same for every command.
+// Exit codes, the same for every command.
 const (
 	exitOK = iota
-	exitNo // the answer is no
+	exitNo // the answer is negative
 	exitUsage
 )
 
-// noError is an answer that is not an error of quell's: what was asked for is
-// not there, was refused, or did not come out well.
+// noError is a negative answer that is not an error of quell: the object does not exist,
+// the request was refused, or the result was bad.
 type noError struct {
 	error
 	remedy string
@@ -41,7 +41,7 @@ type noError struct {
 func (e *noError) Unwrap() error  { return e.error }
 func (e *noError) Remedy() string { return e.remedy }
 
-// usageError is an error with what to do about it.
+// usageError is an error with a remedy.
 type usageError struct {
 	error
 	remedy string
@@ -50,12 +50,11 @@ type usageError struct {
 func (e *usageError) Unwrap() error  { return e.error }
 func (e *usageError) Remedy() string { return e.remedy }
 
-// app is what every command shares: where it reads and writes, and the global
-// flags.
+// app is what all commands share: input, output, and the global flags.
 type app struct {
 	out, err io.Writer
 	getenv   func(string) string
-	// terminal returns the size of the terminal that out is, if it is one.
+	// terminal returns the size of the terminal if out is one.
 	terminal func() (width, height int, ok bool)
 	now      func() time.Time
 	zone     *time.Location
@@ -76,7 +75,7 @@ func main() {
 	os.Exit(code)
 }
 
-// run carries out a command line and returns the exit code.
+// run executes a command line and returns the exit code.
 func (a *app) run(ctx context.Context, args []string) int {
 	root := a.command()
 	root.SetArgs(args)
@@ -145,7 +144,7 @@ capability is missing); 2 the command line or the environment is not right.`,
 	return root
 }
 
-// withJSON adds --json to a command that has data to give.
+// withJSON adds --json to a command with structured output.
 func (a *app) withJSON(cmd *cobra.Command) *cobra.Command {
 	cmd.Flags().BoolVar(&a.json, "json", false, "write JSON instead of text for people")
 	return cmd
@@ -153,7 +152,7 @@ func (a *app) withJSON(cmd *cobra.Command) *cobra.Command {
 
 func (a *app) client() *api.Client { return api.NewClient(a.socket) }
 
-// style is for what out is now: a terminal may have been resized.
+// style is computed each time: a terminal may have been resized.
 func (a *app) style() report.Style {
 	s := report.Style{ASCII: a.ascii || !a.utf8(), Zone: a.zone, Now: sample.At(a.now())}
 	if width, _, ok := a.terminal(); ok {
@@ -163,7 +162,7 @@ func (a *app) style() report.Style {
 	return s
 }
 
-// utf8 asks the locale (POSIX, 8.2): the first of these that is set counts.
+// utf8 checks the locale (POSIX, 8.2): the first variable that is set counts.
 func (a *app) utf8() bool {
 	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
 		if v := strings.ToLower(a.getenv(name)); v != "" {

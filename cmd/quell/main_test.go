@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 	quelltest.Main(m)
 }
 
-// fake is an agent that answers from files and remembers what it was told.
+// fake is an agent that answers from files and records requests.
 type fake struct {
 	socket string
 
@@ -102,13 +102,13 @@ func newFake(t *testing.T) *fake {
 	return f
 }
 
-// answer is what a command line did.
+// answer is the result of a command line.
 type answer struct {
 	code     int
 	out, err string
 }
 
-// quell runs a command line at 12:30 UTC of the day that testdata is from.
+// quell runs a command line at 12:30 UTC of the day of testdata.
 func quell(t *testing.T, env map[string]string, args ...string) answer {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -173,7 +173,7 @@ func TestJSONIsWhatTheAgentSaid(t *testing.T) {
 	for _, c := range []struct {
 		args string
 		into any
-		file string // with the same content, "" if there is none
+		file string // with the same content, "" for none
 	}{
 		{"incidents", new([]incident.Record), "incidents.json"},
 		{"incidents last", new(incident.Record), ""},
@@ -214,7 +214,7 @@ func TestJSONIsWhatTheAgentSaid(t *testing.T) {
 	}
 }
 
-// withoutPictures is a list of incidents as the agent answers it.
+// withoutPictures returns a list of incidents as the agent sends it.
 func withoutPictures(t *testing.T, text []byte) []byte {
 	t.Helper()
 	var all []map[string]any
@@ -231,7 +231,7 @@ func withoutPictures(t *testing.T, text []byte) []byte {
 	return text
 }
 
-// compact makes JSON comparable: objects' keys in order.
+// compact normalises JSON for comparison: objects' keys in order.
 func compact(t *testing.T, text string) string {
 	t.Helper()
 	var v any
@@ -319,8 +319,8 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 	}
 }
 
-// incidentLog makes a state directory of testdata/incidents.json, with more at
-// the log's end.
+// incidentLog makes a state directory from testdata/incidents.json, with more appended to
+// the log.
 func incidentLog(t *testing.T, more string) string {
 	t.Helper()
 	text, err := os.ReadFile("testdata/incidents.json")

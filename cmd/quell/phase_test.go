@@ -23,19 +23,19 @@ detect: {outlier_window: 2500ms, window: 5s, look_back: 1m}
 enforce: {mode: on, for: 3s, calm: 2500ms, settle: 30s}
 `
 
-// Real processes: a victim that goes over to requests ten times as expensive, at the
-// same CPU usage, next to an innocent that is loud all the time. The change is named
-// for what it is, or put down to what the rest of the machine began to do at that
-// moment, where it did; and no task is accused, although enforcement is on. Where the
-// innocent is kept from the CPU by others until just then, it seems to have come then,
-// and may be tried, in vain. (Which is said of given readings is internal/detect's.)
+// Real processes: a victim that changes to requests ten times as expensive, at the same
+// CPU usage, next to a constantly loud innocent. The incident is reported as a phase
+// change, or attributed to the rest of the machine if that changed at the same moment. No
+// task is accused, although enforcement is on. If other processes kept the innocent from
+// the CPU until just then, it seems to arrive then, and may be tried, without effect.
+// (Results for given readings are tested in internal/detect.)
 func TestARealVictimThatChangesItsWorkIsNamed(t *testing.T) {
 	var light, heavy *workload.Proc
 	tree, env, _, _ := startAgentOver(t, phaseConfig, 100, func(tree *workload.Tree) {
 		cheap, dear := workload.Default(workload.Serve), workload.Default(workload.Serve)
 		dear.Work, dear.Pause = 10*cheap.Work, 10*cheap.Pause
 		loud := workload.Default(workload.Spin)
-		loud.Duty = 0.5 // what it gets must not depend on what else runs here
+		loud.Duty = 0.5 // its usage must not depend on what else runs here
 		light, heavy = begin(t, tree, "victim", cheap), begin(t, tree, "victim", dear)
 		begin(t, tree, "loud", loud)
 		send(t, heavy, syscall.SIGSTOP)
@@ -71,8 +71,8 @@ func TestARealVictimThatChangesItsWorkIsNamed(t *testing.T) {
 		return slices.ContainsFunc(all(), func(inc incident.Record) bool { return inc.Kind == detect.PhaseChange || elsewhere(inc) })
 	})
 	t.Logf("named %v after the change", time.Since(changed).Round(time.Millisecond))
-	// What a trial is to find out is not known before its end; in vain, it takes back
-	// what was said of its suspect.
+	// The result of a trial is known only at its end. A trial without effect withdraws
+	// the accusation of its suspect.
 	quelltest.Until(t, "no trial goes on", func() bool {
 		return !slices.ContainsFunc(all(), func(inc incident.Record) bool {
 			return slices.ContainsFunc(inc.Rounds, func(r *incident.Round) bool { return r.Outcome == "" })

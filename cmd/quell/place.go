@@ -102,7 +102,7 @@ func orDash(s string) string {
 	return s
 }
 
-// placed are the tasks that are named, with what the file says of them.
+// placed returns the named tasks with their data from the file.
 func placed(args []string, file string) ([]placement.Task, error) {
 	known := map[string]placement.Task{}
 	if file != "" {
@@ -139,8 +139,8 @@ func placed(args []string, file string) ([]placement.Task, error) {
 	return all, nil
 }
 
-// fromIncidents makes the server's pairs what those jobs lose to each other: what
-// was in no incident together loses nothing.
+// fromIncidents uses the strength of the server's pairs as the jobs' losses to each
+// other. Jobs without a common incident lose nothing.
 func fromIncidents(tasks []placement.Task, pairs []cluster.Pair) (all []placement.Degradation) {
 	lost := map[[2]string]float64{}
 	for _, p := range pairs {
@@ -158,7 +158,7 @@ func fromIncidents(tasks []placement.Task, pairs []cluster.Pair) (all []placemen
 	return all
 }
 
-// readRows reads a file of rows below a header.
+// readRows reads a file of rows with a header.
 func readRows[T any](file string, parse func(io.Reader) ([]T, error)) ([]T, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -177,7 +177,7 @@ func columnOf(header []string, names ...string) int {
 	return slices.IndexFunc(header, func(h string) bool { return slices.Contains(names, strings.TrimSpace(h)) })
 }
 
-// csvRows calls use with each row below the header; its errors say the line.
+// csvRows calls use for each row after the header; its errors have the line number.
 func csvRows(r io.Reader, head func(header []string) error, use func(row []string) error) error {
 	c := csv.NewReader(r)
 	header, err := c.Read()
@@ -202,7 +202,7 @@ func csvRows(r io.Reader, head func(header []string) error, use func(row []strin
 	}
 }
 
-// degradations reads what tasks lose beside others.
+// degradations reads the tasks' losses next to others.
 func degradations(r io.Reader) (all []placement.Degradation, err error) {
 	var at [3]int
 	err = csvRows(r, func(header []string) error {
@@ -222,7 +222,7 @@ func degradations(r io.Reader) (all []placement.Degradation, err error) {
 	return all, err
 }
 
-// taskRows reads what tasks do: what is not said is not known.
+// taskRows reads the tasks' data; missing values are unknown.
 func taskRows(r io.Reader) (all []placement.Task, err error) {
 	name, misses, load := -1, -1, -1
 	err = csvRows(r, func(header []string) error {

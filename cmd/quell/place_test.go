@@ -84,8 +84,8 @@ func TestPlacementFilesThatMakeNoSense(t *testing.T) {
 	}
 }
 
-// FuzzPlacementFiles: no file makes it fall over, and what is read can be advised
-// on or is refused.
+// FuzzPlacementFiles: no file causes a panic, and what is read is either advised on or
+// refused.
 func FuzzPlacementFiles(f *testing.F) {
 	f.Add(lossCSV, taskCSV)
 	f.Add("foreground,background,interference_metric\na,a,1e308\n", "job,load\na,0x1p-3\n")

@@ -15,7 +15,7 @@ import (
 	"github.com/quell-dev/quell/internal/report"
 )
 
-// listCanned is what --canned without a name asks for.
+// listCanned is the value of --canned without a name.
 const listCanned = "list"
 
 func (a *app) query() *cobra.Command {
@@ -39,7 +39,7 @@ Apache Spark over the same files, in its SQL.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case len(args) == 1 && in.Canned == listCanned:
-				in.Canned = args[0] // pflag gives no value to a flag that may be without
+				in.Canned = args[0] // pflag passes no separate argument to a flag with an optional value
 			case len(args) == 1:
 				in.SQL = args[0]
 			}
@@ -97,7 +97,7 @@ func (a *app) listCanned(ctx context.Context, f *cluster.Client) error {
 	return report.Answer(a.out, []report.AnswerColumn{{Name: "name"}, {Name: "needs"}, {Name: "what it tells"}}, rows, false, a.style())
 }
 
-// writeAnswer writes rows for people, as CSV, or as JSON: a list of objects.
+// writeAnswer writes rows as text, as CSV, or as JSON: a list of objects.
 func (a *app) writeAnswer(answer *cluster.Answer, asCSV bool) error {
 	if a.json {
 		return a.writeObjects(answer)
@@ -133,7 +133,7 @@ func (a *app) writeAnswer(answer *cluster.Answer, asCSV bool) error {
 	return a.cutOff(answer)
 }
 
-// cutOff says on the standard error that an answer for programs is not all.
+// cutOff reports on standard error that machine-readable output is incomplete.
 func (a *app) cutOff(answer *cluster.Answer) error {
 	if answer.Truncated {
 		fmt.Fprintf(a.err, "quell: the server cut the answer off after %d rows\n", len(answer.Rows))
@@ -141,7 +141,7 @@ func (a *app) cutOff(answer *cluster.Answer) error {
 	return nil
 }
 
-// writeObjects keeps the columns' order, which a map would not.
+// writeObjects keeps the order of the columns, which a map would not.
 func (a *app) writeObjects(answer *cluster.Answer) error {
 	objects := make([]json.RawMessage, len(answer.Rows))
 	for i, r := range answer.Rows {
@@ -168,7 +168,7 @@ func (a *app) writeObjects(answer *cluster.Answer) error {
 	return a.cutOff(answer)
 }
 
-// isNumber goes by DuckDB's names of types.
+// isNumber interprets DuckDB's type names.
 func isNumber(kind string) bool {
 	kind, _, _ = strings.Cut(kind, "(")
 	switch strings.TrimPrefix(kind, "U") {
@@ -178,7 +178,7 @@ func isNumber(kind string) bool {
 	return false
 }
 
-// plainText is a value of JSON for people: texts without quotes.
+// plainText formats a JSON value as text: strings without quotes.
 func plainText(v json.RawMessage, none string) string {
 	var text string
 	switch {

@@ -15,7 +15,7 @@ import (
 	"github.com/quell-dev/quell/internal/store/spark"
 )
 
-// engineFlags say where else than at quell-server a query is carried out.
+// engineFlags select an engine other than quell-server for a query.
 type engineFlags struct {
 	engine, store string
 	rows          int
@@ -27,7 +27,7 @@ func (f *engineFlags) add(cmd *cobra.Command) {
 	cmd.Flags().IntVar(&f.rows, "rows", 100_000, "with --engine: at most so many rows")
 }
 
-// query asks Spark over the store's files as they stand.
+// query runs a query on Spark over the store's current files.
 func (f *engineFlags) query(ctx context.Context, a *app, in *cluster.Query) (answer cluster.Answer, err error) {
 	if in.SQL == "" || f.store == "" || f.rows < 1 {
 		return answer, &usageError{errors.New("--engine: want SQL, --store DIR and at least one of --rows"), "see `quell query --help`"}
@@ -67,7 +67,7 @@ func (f *engineFlags) query(ctx context.Context, a *app, in *cluster.Query) (ans
 	}
 	text, err := json.Marshal(got)
 	if err == nil {
-		err = json.Unmarshal(text, &answer) // it is the server's, spelled the same
+		err = json.Unmarshal(text, &answer) // it has the same JSON form as the server's
 	}
 	return answer, err
 }

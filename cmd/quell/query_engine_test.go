@@ -8,8 +8,8 @@ import (
 	"github.com/quell-dev/quell/internal/store"
 )
 
-// What is wrong with a query for Spark is said before Spark is asked, with what
-// to do. (A real Spark is asked by make test-spark.)
+// TestQueryEngineFails: errors in a query for Spark are reported with a remedy before
+// Spark is contacted. (make test-spark uses a real Spark.)
 func TestQueryEngineFails(t *testing.T) {
 	dir := t.TempDir()
 	s, err := store.Open(dir, store.Options{})

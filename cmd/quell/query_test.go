@@ -11,8 +11,7 @@ import (
 	"testing"
 )
 
-// fakeServer is a quell-server that answers queries from a file and remembers
-// what it was asked.
+// fakeServer is a quell-server that answers queries from a file and records requests.
 func fakeServer(t *testing.T) (url string, asked *[]string) {
 	t.Helper()
 	asked = &[]string{}

@@ -25,7 +25,7 @@ import (
 	"github.com/quell-dev/quell/internal/trace/recording"
 )
 
-// replaying is what the flags of quell replay say.
+// replaying holds the flags of quell replay.
 type replaying struct {
 	rule, columns, specs, sane, out, save string
 	rules                                 []string
@@ -96,7 +96,7 @@ there is a summary a line.`,
 	return a.withJSON(cmd)
 }
 
-// options turns flags into replay's.
+// options converts the flags to replay.Options.
 func (f *replaying) options(rule string, changed func(string) bool) (replay.Options, error) {
 	o, err := replay.Default(detect.Rule(rule))
 	if err != nil {
@@ -156,7 +156,7 @@ func (a *app) runReplay(cmd *cobra.Command, f *replaying, files []string) error 
 	return report.ReplayText(a.out, r, f.limit, a.style())
 }
 
-// compareRules plays the same by several rules.
+// compareRules plays the same recordings with several rules.
 func (a *app) compareRules(ctx context.Context, p *projector) error {
 	f := p.flags
 	if f.out != "" || f.save != "" {
@@ -197,7 +197,7 @@ func columnsError(err error) error {
 	return &usageError{err, "name a YAML file, or one of " + strings.Join(slices.Sorted(maps.Keys(recording.Maps())), ", ")}
 }
 
-// replayJSON writes a line for each incident and the summary last.
+// replayJSON writes a line for each incident, and the summary last.
 func (a *app) replayJSON(r *report.Replay) error {
 	e := json.NewEncoder(a.out)
 	e.SetEscapeHTML(false)
@@ -234,13 +234,13 @@ func each(ctx context.Context, src *reel, take func(*sample.Sample)) error {
 	}
 }
 
-// reel is a replay.Source of several files, which shows how far it is.
+// reel is a replay.Source of several files, which shows its progress.
 type reel struct {
 	app     *app
 	files   []string
 	options recording.Options
 	what    string
-	save    *saved          // nil: nobody
+	save    *saved          // nil: not saved
 	splice  *replay.Splicer // nil: without innocents
 
 	at       int // file
@@ -282,7 +282,7 @@ func (r *reel) Next() ([]sample.Sample, error) {
 	}
 }
 
-// close ends the open file and notes what it said of itself.
+// close closes the open file and records its report.
 func (r *reel) close() error {
 	r.clear()
 	if r.open == nil {
@@ -305,7 +305,7 @@ func (r *reel) close() error {
 	return open.Close()
 }
 
-// show draws a bar on a terminal.
+// show draws a progress bar on a terminal.
 func (r *reel) show() {
 	if _, _, ok := r.app.terminal(); !ok || r.app.json || r.app.now().Sub(r.shown) < 200*time.Millisecond {
 		return

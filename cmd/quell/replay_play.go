@@ -15,18 +15,18 @@ import (
 	"github.com/quell-dev/quell/internal/trace/recording"
 )
 
-// projector plays recordings as its flags say, as often as it is asked to.
+// projector plays recordings according to its flags, any number of times.
 type projector struct {
 	app     *app
 	flags   *replaying
 	files   []string
 	changed func(flag string) bool
 
-	columns, innocentsColumns *recording.Columns // nil: none are named
+	columns, innocentsColumns *recording.Columns // nil: not given
 	innocents                 []*replay.Innocents
 }
 
-// load reads what flags name besides the recordings themselves.
+// load reads the files named by flags, except the recordings themselves.
 func (p *projector) load(ctx context.Context) error {
 	f := p.flags
 	var err error
@@ -75,8 +75,8 @@ func (p *projector) load(ctx context.Context) error {
 	return nil
 }
 
-// openInnocents opens a recording: a CSV that is no trace by the columns that are
-// named for such.
+// openInnocents opens a recording. A CSV that is not a trace is read with the columns
+// given for innocents.
 func (p *projector) openInnocents(name string) (*recording.Recording, error) {
 	r, err := recording.Open(name, recording.Options{})
 	if errors.Is(err, trace.ErrHeader) && p.innocentsColumns != nil {
@@ -93,7 +93,7 @@ func (p *projector) reel(what string) *reel {
 	return r
 }
 
-// play plays the recordings by a rule.
+// play plays the recordings with a rule.
 func (p *projector) play(ctx context.Context, rule string) (*report.Replay, error) {
 	f := p.flags
 	o, err := f.options(rule, p.changed)
@@ -141,7 +141,7 @@ func (p *projector) play(ctx context.Context, rule string) (*report.Replay, erro
 	return r, nil
 }
 
-// innocentsNotes say who was laid beside the recording's tasks.
+// innocentsNotes describes the innocents added to the recording's tasks.
 func (p *projector) innocentsNotes(s *replay.Splicer) (notes []string) {
 	for i, in := range p.innocents {
 		note := fmt.Sprintf("%d innocents of %s on each machine, %.3g CPU-s/s together", in.Tasks(), filepath.Base(p.flags.innocents[i]), in.Usage())

@@ -11,8 +11,8 @@ import (
 	"github.com/quell-dev/quell/internal/trace/parquet"
 )
 
-// saved is a trace that what was read is written to: as Parquet if it is called
-// so, else as CSV.
+// saved is a trace to which the samples read are written: as Parquet if the name ends in
+// .parquet, else as CSV.
 type saved struct {
 	file   *os.File
 	write  func(*sample.Sample) error
@@ -34,7 +34,7 @@ func save(name string) (*saved, error) {
 	return &saved{f, w.Write, w.Labels, w.Unlabelled, w.Flush}, nil
 }
 
-// add writes samples; nothing is saved by nobody.
+// add writes samples; it does nothing if s is nil.
 func (s *saved) add(some []sample.Sample) error {
 	if s == nil {
 		return nil
@@ -47,7 +47,7 @@ func (s *saved) add(some []sample.Sample) error {
 	return nil
 }
 
-// close writes the labels, if what was read has them, and the end.
+// close writes the labels, if the recording has them, and the end.
 func (s *saved) close(labels []trace.Label, left []trace.Stretch, labelled bool) error {
 	if s == nil {
 		return nil

@@ -15,8 +15,8 @@ import (
 
 const kepler = "../../testdata/traces/kepler_coremark_2023.json.gz"
 
-// labelled writes a trace in which /encode hurts /web from minute 130 on, in
-// turns, and says so.
+// labelled writes a trace in which /encode hurts /web intermittently from minute 130 on,
+// with labels.
 func labelled(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
@@ -85,7 +85,7 @@ func TestReplayScores(t *testing.T) {
 	}
 }
 
-// What is saved replays to the same, labels included.
+// A saved trace replays to the same result, labels included.
 func TestReplaySaves(t *testing.T) {
 	t.Parallel()
 	summary := func(args ...string) string {
@@ -97,7 +97,7 @@ func TestReplaySaves(t *testing.T) {
 	}
 	dir := t.TempDir()
 	columns, csv := filepath.Join(dir, "a.parquet"), filepath.Join(dir, "a.csv")
-	summary("--save", columns, labelled(t)) // without its bad row and its late one
+	summary("--save", columns, labelled(t)) // without its malformed row and its late one
 	want := summary("--save", csv, columns)
 	for _, file := range []string{columns, csv} {
 		if got := summary(file); got != want || !strings.Contains(got, `"precision"`) {
@@ -113,7 +113,7 @@ func TestReplaySaves(t *testing.T) {
 	}
 }
 
-// Innocents of another recording are played and saved beside the recording's tasks.
+// Innocents of another recording are played and saved with the recording's tasks.
 func TestReplayInnocents(t *testing.T) {
 	t.Parallel()
 	saved := filepath.Join(t.TempDir(), "spliced.parquet")

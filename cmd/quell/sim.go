@@ -21,7 +21,7 @@ import (
 	"github.com/quell-dev/quell/internal/trace"
 )
 
-// simulation is what the flags of quell sim say.
+// simulation holds the flags of quell sim.
 type simulation struct {
 	seed                        uint64
 	machines, workers           int
@@ -84,11 +84,11 @@ func names(rules []detect.Rule) string {
 	return strings.Join(all, ", ")
 }
 
-// families are those that can be asked for.
+// families returns all scenarios that can be selected.
 func families() []sim.Scenario { return append(sim.Scenarios(), sim.Everyday(), sim.Fleet()) }
 
-// chosen are those whose names match the pattern. A star stands for one or
-// more whole parts of a name; alone, for all but the machines of a usual day.
+// chosen returns the scenarios whose names match the pattern. A star stands for one or
+// more whole parts of a name; alone it selects all except everyday and fleet.
 func chosen(all []sim.Scenario, pattern string) ([]*sim.Scenario, error) {
 	var some []*sim.Scenario
 	for i := range all {
@@ -145,7 +145,7 @@ func (a *app) runSim(s *simulation) error {
 	return a.playSim(s, orders, setup)
 }
 
-// playSim plays the orders, and writes the trace if one was asked for.
+// playSim plays the orders, and writes the trace if requested.
 func (a *app) playSim(s *simulation, orders []sim.Order, setup sim.Setup) (err error) {
 	var labelled *trace.Writer
 	var broken error
@@ -159,7 +159,7 @@ func (a *app) playSim(s *simulation, orders []sim.Order, setup sim.Setup) (err e
 				err = fmt.Errorf("write trace: %w", e)
 			}
 		}()
-		// A replay takes activity and pressure from these where they are no CPU usage.
+		// A replay takes activity and pressure from these if they are not CPU usage.
 		var counts []sample.Extra
 		for _, o := range orders {
 			if sig := o.Scenario.Channel.Signal(); !sig.Domain.OfCPUs() && !slices.Contains(counts, sig.Activity) {
@@ -226,14 +226,14 @@ func (a *app) playSim(s *simulation, orders []sim.Order, setup sim.Setup) (err e
 	return report.text(a.out, a.now().Sub(began))
 }
 
-// bar draws how much is done.
+// bar draws a progress bar.
 func bar(w io.Writer, done, all int) {
 	const width = 40
 	n := done * width / all
 	fmt.Fprintf(w, "\r[%s%s] %d of %d machines", strings.Repeat("#", n), strings.Repeat(".", width-n), done, all)
 }
 
-// simReport is what quell sim says.
+// simReport is the report of quell sim.
 type simReport struct {
 	Rule detect.Rule `json:"rule"`
 	Seed uint64      `json:"seed"`
@@ -243,7 +243,7 @@ type simReport struct {
 	Precision float64 `json:"precision"`
 	Recall    float64 `json:"recall"`
 	Top1      float64 `json:"top1"`
-	// Least are the lower ends of their one-sided 95 % intervals.
+	// Least are the lower bounds of the one-sided 95 % confidence intervals.
 	Least      map[string]float64 `json:"least"`
 	MedianS    float64            `json:"median_time_s"`
 	FalseRate  float64            `json:"false_per_1000_machine_days"`

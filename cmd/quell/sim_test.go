@@ -62,7 +62,7 @@ func TestSimListsFamilies(t *testing.T) {
 	}
 }
 
-// TestSimTrace: what is recorded can be read back, whole and with its labels.
+// TestSimTrace: a recorded trace can be read back completely, with its labels.
 func TestSimTrace(t *testing.T) {
 	t.Parallel()
 	name := filepath.Join(t.TempDir(), "t.csv")

@@ -13,14 +13,13 @@ import (
 	"github.com/quell-dev/quell/internal/report"
 )
 
-// Control sequences of the live view (ECMA-48; the alternate screen is
-// xterm's).
+// Control sequences of the live view (ECMA-48; the alternate screen is xterm's).
 const (
 	enter   = "\x1b[?1049h\x1b[?25l\x1b[?7l" // alternate screen, no cursor, no wrapping
 	leave   = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 	home    = "\x1b[H"
-	line    = "\x1b[2K" // clear the line; after a full one it would take the last character
-	pageEnd = "\x1b[J"  // clear what is below
+	line    = "\x1b[2K" // clear the line; after a full line it would clear the last character
+	pageEnd = "\x1b[J"  // clear everything below
 )
 
 func (a *app) top() *cobra.Command {
@@ -67,7 +66,7 @@ func (a *app) tasksOnce(ctx context.Context, sort string) error {
 	return report.Tasks(a.out, tasks, a.style())
 }
 
-// live writes the tasks again and again until ctx ends, which is no error.
+// live writes the tasks repeatedly until ctx ends, which is no error.
 func (a *app) live(ctx context.Context, sort string, every time.Duration) error {
 	_, _, screen := a.terminal()
 	screen = screen && !a.json
@@ -98,7 +97,7 @@ func (a *app) live(ctx context.Context, sort string, every time.Duration) error 
 	}
 }
 
-// frame is one picture of the live view, whole, so that it does not flicker.
+// frame returns one complete frame of the live view, so that it does not flicker.
 func (a *app) frame(ctx context.Context, sort string, screen bool) (string, error) {
 	tasks, err := a.client().Tasks(ctx)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/quell-dev/quell/internal/quelltest"
 )
 
-// watch runs the live view until it has written sign n times, and then ends it
-// as Ctrl-C does.
+// watch runs the live view until it has written sign n times, and then ends it as Ctrl-C
+// does.
 func watch(t *testing.T, tty bool, sign string, n int, args ...string) (code int, out string) {
 	t.Helper()
 	f := newFake(t)

@@ -20,7 +20,7 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// trials is what the flags of quell trial say, and what was done.
+// trials holds the flags of quell trial and its progress.
 type trials struct {
 	budget      int
 	terms       command.Terms // of each cap
@@ -30,10 +30,10 @@ type trials struct {
 
 	tried map[trialKey]bool
 	made  int
-	seen  map[string]bool // incidents that caps were made for
+	seen  map[string]bool // incidents for which caps were made
 }
 
-// trialKey is whom was capped for whom: once is enough.
+// trialKey is a capped suspect and its victim: each pair is tried once.
 type trialKey struct{ victim, suspect sample.TaskName }
 
 func (a *app) trial() *cobra.Command {
@@ -72,7 +72,7 @@ func (a *app) runTrials(ctx context.Context, t *trials) error {
 	case t.poll <= 0 || t.ends <= 0:
 		return errors.New("--poll and --within: want durations above 0")
 	}
-	c := t.capping("any of them") // the rest is the same for all
+	c := t.capping("any of them") // the other fields are the same for all
 	if err := cmp.Or(command.ValidateWhy(t.reason), c.Validate()); err != nil {
 		return explained(err, t.reason)
 	}
@@ -91,7 +91,7 @@ func (a *app) runTrials(ctx context.Context, t *trials) error {
 		}
 		wait(limited, t.poll)
 	}
-	// What came of it, whole.
+	// The final, complete incidents.
 	last, done := fresh(ctx)
 	defer done()
 	var e evaluation.Evaluation
@@ -115,7 +115,7 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// next finds an open incident whose suspect is to be capped, nil for none.
+// next finds an open incident with a suspect to cap, nil if there is none.
 func (a *app) next(ctx context.Context, t *trials) (*incident.Record, *detect.Suspect, error) {
 	found, err := a.client().Incidents(ctx, logbook.Query{Open: true})
 	if err != nil {
@@ -138,7 +138,7 @@ func (a *app) next(ctx context.Context, t *trials) (*incident.Record, *detect.Su
 	return nil, nil, nil
 }
 
-// capped reports whether a cap is in force for the incident already.
+// capped reports whether a cap is already in force for the incident.
 func capped(inc *incident.Record) bool {
 	for _, r := range inc.Rounds {
 		if r.Ended == 0 {
@@ -152,7 +152,7 @@ func (t *trials) capping(task string) command.Command {
 	return command.Command{Why: "trial: " + t.reason, Cap: &command.Cap{Target: command.Target{Task: task}, Terms: t.terms}}
 }
 
-// try caps a suspect and waits until that is over.
+// try caps a suspect and waits until the cap ends.
 func (a *app) try(ctx context.Context, t *trials, inc *incident.Record, s *detect.Suspect) error {
 	t.tried[trialKey{inc.Victim.Name, s.Name}] = true
 	task := string(s.Name)

@@ -21,9 +21,8 @@ detect: {outlier_window: 2500ms, window: 5s, look_back: 1m}
 enforce: {mode: advise, calm: 2500ms}
 `
 
-// Real processes on one CPU, and an agent that only advises: trial caps the
-// suspect of the incident, measures what comes of it, and leaves the limit as it
-// was.
+// Real processes on one CPU, and an agent that only advises: trial caps the suspect of
+// the incident, measures the effect, and restores the limit.
 func TestTrialCapsARealSuspect(t *testing.T) {
 	var loud *workload.Proc
 	tree, env, _, _ := startAgentOver(t, trialConfig, 100, func(tree *workload.Tree) {
@@ -56,7 +55,7 @@ func TestTrialCapsARealSuspect(t *testing.T) {
 	if !strings.Contains(r.err, "1 of 1 caps were made") || e.Incidents != 1 || e.OutcomeRate[0].TruePositive.N != 1 {
 		t.Errorf("%+v, it says %q", e.OutcomeRate, r.err)
 	}
-	var all []incident.Record // others may be of time that the hypervisor took
+	var all []incident.Record // others may be caused by stolen time
 	if err := json.Unmarshal([]byte(quell(t, env, "incidents", "--json").out), &all); err != nil {
 		t.Fatal(err)
 	}

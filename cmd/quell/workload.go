@@ -11,8 +11,8 @@ import (
 	"github.com/quell-dev/quell/internal/workload"
 )
 
-// workload is what the demo and the lab start processes of; people have no use
-// for it, so it is hidden.
+// workload is the hidden command with which the demo and the lab start processes. It is
+// of no use to users.
 func (a *app) workload() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "workload KIND [flags]", Short: "play a victim, an innocent or an antagonist", Hidden: true,

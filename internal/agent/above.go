@@ -10,25 +10,25 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// A task is held back as well where a cgroup above it is out of quota (a pod's,
-// a slice's), and the kernel counts that for the cgroup with the quota alone.
-// So the quotas above the tasks are read at both ends of a window.
+// A task is also throttled when a cgroup above it (a pod, a slice) is out of quota. The
+// kernel counts that only for the cgroup that has the quota, so the quotas above the
+// tasks are read at both ends of a window.
 
-// quotas is how long cgroups above tasks have been held back, each read once for
+// quotas is how long each cgroup above a task was throttled. A cgroup is read once for
 // all tasks below it.
 type quotas struct {
 	all   []quota
-	stale bool // tasks came, went or moved since it was known whose cgroups these are
+	stale bool // tasks came, ended or moved since quotas.find listed these cgroups
 }
 
-// quota is that of one cgroup, by its path in the cpu controller's hierarchy.
+// quota is the throttled time of one cgroup, by its path in the cpu controller's hierarchy.
 type quota struct {
 	path   string
-	before time.Duration // at the window's start; -1 where there is no quota
-	held   time.Duration // in the window; 0 also where it is not known
+	before time.Duration // at the window's start; -1 if it has no quota
+	held   time.Duration // in the window; 0 also if it is not known
 }
 
-// markQuotas begins a window.
+// markQuotas reads the quotas at the start of a window.
 func (a *Agent) markQuotas() {
 	q := &a.quotas
 	if q.stale {
@@ -57,7 +57,7 @@ func (q *quotas) find(tasks []*task) {
 	}
 }
 
-// heldBack is -1 also where it cannot be read: the next window tries again.
+// heldBack returns -1 also if the value cannot be read; the next window tries again.
 func (a *Agent) heldBack(p string) time.Duration {
 	d, err := a.Machine.Throttled(p)
 	if err != nil {
@@ -66,7 +66,7 @@ func (a *Agent) heldBack(p string) time.Duration {
 	return d
 }
 
-// lackQuotas ends it.
+// lackQuotas reads the quotas at the end of a window.
 func (a *Agent) lackQuotas() {
 	for i := range a.quotas.all {
 		if q := &a.quotas.all[i]; q.before >= 0 {
@@ -75,8 +75,8 @@ func (a *Agent) lackQuotas() {
 	}
 }
 
-// above returns the cgroup above a task that was held back longest in the
-// window, and how long; "" if none was.
+// above returns the cgroup above a task that was throttled longest in the window, and
+// for how long; "" if none was.
 func (q *quotas) above(t *task) (p string, held time.Duration) {
 	for _, i := range t.above {
 		if d := q.all[i].held; d > held {
@@ -86,8 +86,8 @@ func (q *quotas) above(t *task) (p string, held time.Duration) {
 	return p, held
 }
 
-// underCap reports whether a cap of quell's own holds the task: its own, or that
-// of a task that it is part of.
+// underCap reports whether a quell cap limits the task: a cap on the task itself or on
+// a task that contains it.
 func (a *Agent) underCap(t *task) bool {
 	return len(a.window.caps) > 0 && slices.ContainsFunc(a.window.caps, func(c plan.CapState) bool { return c.Task.Key == t.Key || within(t.Task, c.Task) })
 }
@@ -98,8 +98,8 @@ func within(inner, outer sample.Task) bool {
 	return inner.Key.Hierarchy == outer.Key.Hierarchy && len(i) > len(o) && i[:len(o)] == o && i[len(o)] == '/'
 }
 
-// throttled says what of a window was the fault of quotas, the task's own or
-// above it: nothing, or one of the two flags.
+// throttled returns the flag for a window in which a quota limited the task: Capped for
+// a quell cap, Throttled for another quota on the task or above it, or none.
 func (a *Agent) throttled(t *task, wall float64) sample.Flags {
 	t.notes[noteQuota], t.heldBy = "", ""
 	least := a.pipeline.Params().ThrottledShare * wall

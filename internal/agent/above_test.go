@@ -12,9 +12,8 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// A victim that is held back by the quota of a cgroup above it, of which its
-// own cpu.stat says nothing, is not a neighbour's: although one is loud in just
-// those intervals.
+// If a victim is throttled by the quota of a cgroup above it, which its own cpu.stat does
+// not show, no neighbour is accused, although one is loud in exactly those intervals.
 func TestQuotaAboveTheTaskIsNobodysFault(t *testing.T) {
 	for _, share := range []float64{0, 0.02, 0.5} {
 		bubble(t, func(t *testing.T) {
@@ -37,7 +36,7 @@ func TestQuotaAboveTheTaskIsNobodysFault(t *testing.T) {
 			}
 			kind, limit, note, by := detect.OwnQuota, "max", "/web above it", "/web"
 			if share < 0.05 {
-				// The neighbour is held, to find out.
+				// The neighbour is limited by a trial.
 				kind, limit, note, by = detect.Neighbour, "0.1", "", ""
 			}
 			if got := r.values[noisy.limit()]; all[0].Kind != kind || got != limit || all[0].HeldBy != by {
@@ -53,7 +52,7 @@ func TestQuotaAboveTheTaskIsNobodysFault(t *testing.T) {
 	}
 }
 
-// A quota that is not there at both ends of a window says nothing of it.
+// A quota that exists only at one end of a window says nothing about the window.
 func TestQuotasThatComeAndGo(t *testing.T) {
 	m := newMachine(t)
 	a := &Agent{Parts: Parts{Machine: m}}
@@ -78,7 +77,7 @@ func TestQuotasThatComeAndGo(t *testing.T) {
 	for _, c := range [][2]map[string]time.Duration{
 		{{}, {"/a": 9}},        // set in the window
 		{{"/a": 5}, {}},        // lifted
-		{{"/a": 5}, {"/a": 4}}, // made anew
+		{{"/a": 5}, {"/a": 4}}, // made again
 	} {
 		window(c[0], c[1])
 		if p, held := a.quotas.above(a.roster.order[1]); held != 0 {
@@ -87,8 +86,8 @@ func TestQuotasThatComeAndGo(t *testing.T) {
 	}
 }
 
-// A task inside one that quell has capped is under that cap: what it costs
-// meanwhile is nobody's fault either.
+// A task inside one that quell has capped is under that cap: no task is blamed for its
+// cost in that time.
 func TestTaskInsideACappedOne(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=on")

@@ -15,8 +15,8 @@ import (
 	"github.com/quell-dev/quell/internal/wire"
 )
 
-// carryOut does what the pipeline asks for, and what it asks for upon that. The
-// error joins what could not be done; the pipeline knows of it already.
+// carryOut executes what the pipeline asks for, and what it asks for in response. The
+// error joins all failures; the pipeline already knows of them.
 func (a *Agent) carryOut(now sample.Millis) error {
 	var errs []error
 	for {
@@ -42,7 +42,7 @@ func (a *Agent) carryOut(now sample.Millis) error {
 	}
 }
 
-// act carries out one action and reports to the pipeline what became of it.
+// act executes one action and reports the result to the pipeline.
 func (a *Agent) act(now sample.Millis, act plan.Action) error {
 	switch act.Kind {
 	case plan.Cap:
@@ -56,7 +56,7 @@ func (a *Agent) act(now sample.Millis, act plan.Action) error {
 	return a.undoCap(now, act.ID, act.Why)
 }
 
-// writeIncident writes down an incident in which something changed.
+// writeIncident records an incident that has changed.
 func (a *Agent) writeIncident(now sample.Millis, c *pipeline.Change) {
 	switch {
 	case a.stats.incident(&c.Incident):
@@ -70,7 +70,7 @@ func (a *Agent) writeIncident(now sample.Millis, c *pipeline.Change) {
 	a.tell(now, wire.Record_KIND_INCIDENT, record.ID, record)
 }
 
-// applyCap makes a cap; act.Why says afterwards also what that does not hold.
+// applyCap sets a cap. Afterwards act.Why also says what the cap does not limit.
 func (a *Agent) applyCap(now sample.Millis, act *plan.Action) error {
 	t := a.tasks[act.Task.Key]
 	if t == nil || t.ended {
@@ -94,16 +94,16 @@ func (a *Agent) applyCap(now sample.Millis, act *plan.Action) error {
 	return nil
 }
 
-// undoCap ends a cap. One that cannot be undone now is tried again when the
-// enforcer says so (Due).
+// undoCap ends a cap. If it cannot be undone now, it is retried when the enforcer says
+// so (Due).
 func (a *Agent) undoCap(now sample.Millis, id, why string) error {
 	o, err := a.Enforcer.Undo(now, id, why)
 	return a.undone(now, id, why, o, err)
 }
 
-// adjustCap puts a cap at another rate: what was there before is put back and
-// the new rate set, each through the journal, so that a crash between the two
-// leaves the task free.
+// adjustCap changes the rate of a cap: it restores the previous value and sets the new
+// rate. Both steps go through the journal, so a crash between them leaves the task
+// unlimited.
 func (a *Agent) adjustCap(now sample.Millis, act plan.Action) error {
 	const why = "another rate"
 	o, err := a.Enforcer.Undo(now, act.ID, why)
@@ -118,10 +118,10 @@ func (a *Agent) adjustCap(now sample.Millis, act plan.Action) error {
 	return err
 }
 
-// undone takes in how undoing a cap went.
+// undone records the result of undoing a cap.
 func (a *Agent) undone(now sample.Millis, id, why string, o enforce.Outcome, err error) error {
 	if errors.Is(err, enforce.ErrUnknown) {
-		delete(a.unlifted, id) // undone already, or never made
+		delete(a.unlifted, id) // undone already, or never set
 		a.pipeline.Lifted(now, id, false)
 		return nil
 	}
@@ -140,8 +140,8 @@ func (a *Agent) undone(now sample.Millis, id, why string, o enforce.Outcome, err
 	return nil
 }
 
-// checkCaps ends caps that somebody else changed, and those whose lease is
-// over whatever the pipeline thinks: the journal has the last word.
+// checkCaps ends caps whose limit another process changed. It also ends caps whose
+// lease has expired, whatever the pipeline's state is: the journal decides.
 func (a *Agent) checkCaps(now sample.Millis) {
 	for _, id := range a.Enforcer.Check() {
 		a.undoCap(now, id, "somebody else changed the limit, or the task ended")
@@ -153,12 +153,12 @@ func (a *Agent) checkCaps(now sample.Millis) {
 	a.degrade("journal", a.Enforcer.Err())
 }
 
-// closeLeftOver writes the end of incidents that an earlier agent left open.
+// closeLeftOver closes the incidents that an earlier agent left open.
 func (a *Agent) closeLeftOver(now sample.Millis) error {
 	left, _, err := a.disk.incidents.List(logbook.Query{Open: true})
 	errs := []error{a.disk.unread, err}
 	for i := range left {
-		inc, err := a.disk.incidents.Incident(left[i].ID) // whole
+		inc, err := a.disk.incidents.Incident(left[i].ID) // the complete record
 		if err != nil {
 			errs = append(errs, err)
 			continue

@@ -22,16 +22,16 @@ import (
 
 // Finder finds the cgroups that are tasks.
 type Finder interface {
-	// Find lists them all; fresh is false if nothing can have changed since
-	// the last call, and then the list is not made.
+	// Find lists all of them. fresh is false if nothing can have changed since the last
+	// call; then found is empty.
 	Find(now time.Time) (found []Found, fresh bool, err error)
 	Open(Found) (Cgroup, error)
-	// Unwatched is why changes are found by walking now and then; nil if the
-	// kernel tells of them.
+	// Unwatched is why changes are found by walking periodically; nil if the kernel
+	// reports them.
 	Unwatched() error
-	// Wait returns what returns once Find may have something new to say, or
-	// once it no longer can be waited for. It is called in another goroutine.
-	// Where nobody tells it is nil.
+	// Wait returns a function that blocks until Find may report a change, or until
+	// waiting fails. The function is called in another goroutine. It is nil if changes
+	// are not reported.
 	Wait() func() error
 }
 
@@ -42,7 +42,7 @@ type Found struct {
 	Inode     uint64
 	Rule      *config.Rule
 	Job       sample.JobName
-	// Own: the agent runs in it; never to be capped.
+	// Own: the agent runs in this cgroup; it is never capped.
 	Own bool
 }
 
@@ -52,14 +52,14 @@ type Cgroup interface {
 	Members() ([]int, error)
 	Below() ([]uint64, error)
 	Usage() (host.Usage, error)
-	// Stalled is how long some thread has waited for a resource ("cpu").
+	// Stalled is how long at least one thread has waited for a resource ("cpu").
 	Stalled(resource string) (time.Duration, error)
 	Places() (host.Places, error)
 	IOPlace() (string, error)
 	AllowedCPUs() (sample.Set, error)
 	Threads() (int, error)
-	// Keep says whether the files that Usage reads stay open from one reading
-	// to the next; Files is how many are open.
+	// Keep sets whether the files that Usage reads stay open from one reading to the
+	// next; Files is how many are open.
 	Keep(yes bool) error
 	Files() int
 	Close() error
@@ -72,9 +72,9 @@ type Enforcer interface {
 	Active() []enforce.Change
 	Due(now sample.Millis) []string
 	Check() []string
-	// Stuck are those whose undoing failed; Due tells when to try again.
+	// Stuck returns the changes that could not be undone; Due tells when to retry.
 	Stuck() []enforce.Stuck
-	// Err is why the journal cannot be written, and so no cap set; else nil.
+	// Err is why the journal cannot be written, so that no cap can be set; nil if it can.
 	Err() error
 	RestoreAll(now sample.Millis, why string) ([]enforce.Outcome, error)
 }
@@ -83,22 +83,21 @@ type Enforcer interface {
 type Machine interface {
 	CPUTimes() (host.CPUTimes, error)
 	CapWrites(cpuPath string, rate float64, period time.Duration) (dir string, inode uint64, w []host.Write, err error)
-	// IOLimit and IOWrites are of the place that Cgroup.IOPlace says.
+	// IOLimit and IOWrites apply to the path that Cgroup.IOPlace returns.
 	IOLimit(ioPath string, dev host.Device) (host.IOLimit, error)
 	IOWrites(ioPath string, dev host.Device, limit host.IOLimit) (dir string, inode uint64, w []host.Write, err error)
-	// Online are the CPUs that are there now; Topology is read again when they
-	// are not those that it has.
+	// Online returns the CPUs that are online now. If they differ from those of the
+	// known topology, Topology is read again.
 	Online() (sample.Set, error)
 	Topology() (host.Topology, error)
-	// Throttled is how long a cgroup was held back for its own quota; an
-	// error if it has none.
+	// Throttled is how long a cgroup was throttled by its own quota; an error if it has
+	// none.
 	Throttled(cpuPath string) (time.Duration, error)
-	// Weight is a cgroup's share among those beside it, an error if it has none.
+	// Weight is a cgroup's CPU weight relative to its siblings; an error if it has none.
 	Weight(cpuPath string) (float64, error)
 }
 
-// Parts are what an agent is made of. Sources and Enforcer stay the caller's
-// to close, after Run.
+// Parts are the components of an agent. The caller closes Sources and Enforcer after Run.
 type Parts struct {
 	Config   *config.Agent
 	Version  string
@@ -108,29 +107,29 @@ type Parts struct {
 	Finder   Finder
 	Sources  []counter.Source
 	Enforcer Enforcer
-	// NetWrites lists what is to be written to hold the cgroup (v2) in a
-	// directory to so many bytes a second; nil where nothing can.
+	// NetWrites lists the writes that limit the cgroup (v2) in a directory to
+	// bytesPerSecond; nil if that is not possible.
 	NetWrites func(dir string, bytesPerSecond uint64) []host.Write
-	// Signals says of every signal that was asked for what became of it.
+	// Signals holds the status of every signal that was requested.
 	Signals []api.SignalStatus
 	Log     *slog.Logger
-	// Descriptors says how many file descriptors the process has open and how
-	// many it may have; nil where there is no limit.
+	// Descriptors returns how many file descriptors the process has open and its limit;
+	// nil if there is no limit.
 	Descriptors func() (open, limit int, err error)
-	// Record takes every sample; nil for none.
+	// Record receives every sample; nil if samples are not recorded.
 	Record func(*sample.Sample) error
-	// Uplink is the way to the server; nil for none.
+	// Uplink is the connection to the server; nil for none.
 	Uplink Uplink
 }
 
-// Agent is the loop and what it remembers.
+// Agent is the loop and its state.
 type Agent struct {
 	Parts
 	config   *config.Agent
 	pipeline *pipeline.Pipeline
 	tasks    map[sample.TaskKey]*task
 	byCgroup map[cgroupID]*task
-	roster   roster // the same tasks, in order
+	roster   roster // the same tasks, sorted
 	quotas   quotas
 	groups   groups
 	reaches  reaches
@@ -138,7 +137,7 @@ type Agent struct {
 	snapshot snapshot
 	window   window
 	seatings []seating // by source, of the newest window
-	claims   [][]*task // by source: tasks that it could count in it
+	claims   [][]*task // by source: tasks that it could count in that window
 	taxes    []tax     // by source
 	machine  string
 	disk     *disk
@@ -149,26 +148,26 @@ type Agent struct {
 	started  sample.Millis
 	saved    time.Time
 	upward   upward
-	// standIns are what signals of the machine as a whole judge, by signal and
-	// name, and overall what those said in the newest window.
+	// standIns are the stand-ins that machine-wide signals judge, by signal and name;
+	// overall is what those signals measured in the newest window.
 	standIns map[string]*task
 	overall  []overallCost
-	// outsideSubject is what runs outside any task, as a suspect.
+	// outsideSubject is the suspect for all CPU usage outside any task.
 	outsideSubject pipeline.Subject
-	// degraded holds what is wrong now, by what it is about.
+	// degraded holds the current problems, by what they concern.
 	degraded map[string]string
-	// overrides are what operators set and is kept over restarts.
+	// overrides are the operators' settings that are kept over restarts.
 	overrides overrides
-	// unlifted is why caps are to be undone whose undoing failed.
+	// unlifted is why caps are to be undone that could not be undone yet, by id.
 	unlifted map[string]string
-	// unfollowed are tasks that could not be followed at the last look.
+	// unfollowed are the tasks that could not be followed at the last Find, with the error.
 	unfollowed map[string]error
 }
 
-// LeftOver is why changes are undone that an earlier agent left.
+// LeftOver is the reason for undoing changes that an earlier agent left.
 const LeftOver = "an earlier agent left it"
 
-// New makes an agent and loads what an earlier one left in the state directory.
+// New makes an agent and loads the state that an earlier one left in the state directory.
 func New(p Parts) (*Agent, error) {
 	params, err := p.Config.DetectParams()
 	if err != nil {
@@ -214,8 +213,8 @@ func New(p Parts) (*Agent, error) {
 	return a, nil
 }
 
-// degrade notes that something does not work, or with a nil error that it
-// works again. A change is logged.
+// degrade records a failure of what, or with a nil error its recovery. Only a change is
+// logged.
 func (a *Agent) degrade(what string, err error) {
 	_, was := a.degraded[what]
 	switch {
@@ -228,8 +227,8 @@ func (a *Agent) degrade(what string, err error) {
 	}
 }
 
-// Run is the loop. It ends with ctx, and then undoes every cap and saves what
-// was learnt; the error tells what of that failed.
+// Run is the loop. When ctx ends, it undoes every cap and saves what was learnt; the
+// error tells which of these failed.
 func (a *Agent) Run(ctx context.Context) error {
 	defer close(a.done)
 	a.saved = a.now()
@@ -239,7 +238,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	return a.stop(a.now())
 }
 
-// ErrStopped is the answer to a request to an agent that has ended.
+// ErrStopped is the answer to a request to an agent that has stopped.
 var ErrStopped = errors.New("the agent is stopping")
 
 // ask runs f in the loop's goroutine.
@@ -280,7 +279,7 @@ func (a *Agent) tick(now time.Time) {
 	a.snapshot.take(a, now)
 }
 
-// analyse works off anomalies, as many as the pace allows.
+// analyse processes anomalies, as many as the analysis rate allows.
 func (a *Agent) analyse() {
 	for {
 		now := sample.At(a.now())
@@ -291,7 +290,7 @@ func (a *Agent) analyse() {
 	}
 }
 
-// stop undoes and saves.
+// stop undoes all caps and saves the state.
 func (a *Agent) stop(now time.Time) error {
 	ms := sample.At(now)
 	a.Log.Info("stopping", "caps", len(a.pipeline.Caps()))
@@ -305,7 +304,7 @@ func (a *Agent) stop(now time.Time) error {
 		}
 	}
 	for _, t := range a.roster.order {
-		if !t.ended { // else it is closed
+		if !t.ended { // else it is closed already
 			errs = append(errs, t.cgroup.Close())
 		}
 	}

@@ -14,12 +14,12 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// bubble runs a test in a time of its own.
+// bubble runs a test in a synctest bubble, which has its own clock.
 func bubble(t *testing.T, f func(t *testing.T)) { synctest.Test(t, f) }
 
-// The whole loop by the rule and the trials that are the default: at the third
-// outlier the suspect is likely and held to find out, and once that says enough it is
-// proven and capped.
+// The whole loop with the default rule and trials: at the third outlier the suspect is
+// likely and limited by a trial; once the trial has enough data the suspect is proven
+// and capped.
 func TestLearnsDetectsCapsAndLifts(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=on")
@@ -43,8 +43,8 @@ func TestLearnsDetectsCapsAndLifts(t *testing.T) {
 		if got := r.incidents(); len(got) != 0 {
 			t.Fatalf("two outliers made %d incidents", len(got))
 		}
-		// The third window closes 10 s into its minute. Just before that
-		// nothing is known, and with that tick everything is done.
+		// The third window closes 10 s into its minute. Just before that nothing is
+		// known; that tick does everything.
 		r.pass(39 * time.Second)
 		if got := r.incidents(); len(got) != 0 {
 			t.Fatalf("%d incidents before the third window was closed", len(got))
@@ -130,8 +130,8 @@ func TestAdviseOnlySays(t *testing.T) {
 	})
 }
 
-// Samples taken in an incident don't teach what is normal, and what a capped
-// antagonist costs is no measure of it.
+// Samples taken in an incident do not enter the spec, nor does the cost of an
+// antagonist while it is capped.
 func TestWhatIncidentsTeach(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		// The trial lasts as long as the story.
@@ -168,7 +168,7 @@ func TestWhatIncidentsTeach(t *testing.T) {
 	})
 }
 
-// With spec.learn_from_incidents everything teaches, as in the paper.
+// With spec.learn_from_incidents all samples enter the spec, as in the paper.
 func TestIncidentsTeachIfAsked(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir(), "spec.learn_from_incidents=true", "spec.every=1m")
@@ -186,8 +186,7 @@ func TestIncidentsTeachIfAsked(t *testing.T) {
 	})
 }
 
-// An outlier that nothing came of teaches after all, when it is too old to be
-// part of an anomaly.
+// An outlier without an anomaly enters the spec once it is too old to be part of one.
 func TestALoneOutlierTeachesLater(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir())
@@ -211,9 +210,9 @@ func TestALoneOutlierTeachesLater(t *testing.T) {
 	})
 }
 
-// A task that ends in a window gives what it did until then; its files are
-// closed in the tick that finds it gone, and whoever comes by its path next is
-// somebody else, counted from the next window.
+// A task that ends in a window yields its usage up to then. Its files are closed in the
+// tick that finds it gone. The next task with the same path is a different task and is
+// counted from the next window.
 func TestTaskThatEnds(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir())
@@ -258,7 +257,7 @@ func TestTaskThatEnds(t *testing.T) {
 				fresh = s
 			}
 		}
-		// It was last read in the tick at 5 s: half of the window.
+		// It was last read in the tick at 5 s, half of the window.
 		if last == nil || last.CPU < 0.49 || last.CPU > 0.51 {
 			t.Errorf("the one that ended gave %+v", last)
 		}
@@ -282,7 +281,7 @@ func TestTaskThatEnds(t *testing.T) {
 	})
 }
 
-// A task that ends between windows is forgotten at once, with what was open.
+// A task that ends between windows is forgotten at once, and its files are closed.
 func TestTaskThatEndsBetweenWindows(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir())
@@ -331,7 +330,7 @@ func TestSourceThatFails(t *testing.T) {
 		if log := r.log.String(); !strings.Contains(log, "no counter is free") || !strings.Contains(log, "works again") {
 			t.Errorf("log:\n%s", log)
 		}
-		// Stopped where only the window is open and not the source.
+		// Stop while the window is open but the source is not.
 		r.source.start = errors.New("no counter is free")
 		r.pass(35 * time.Second)
 		r.stop()
@@ -370,7 +369,7 @@ func TestOtherThingsThatFail(t *testing.T) {
 		if got := r.status().Tasks; got != 2 {
 			t.Errorf("%d tasks", got)
 		}
-		// One that could not be followed and is gone is no trouble any more.
+		// A task that could not be followed and is gone is no longer a degradation.
 		r.opening["/batch/job-8"] = errors.New("broken")
 		g := r.add("/batch/job-8", 1)
 		r.pass(2 * time.Second)
@@ -409,7 +408,7 @@ func TestTasksThatCannotBeCounted(t *testing.T) {
 	})
 }
 
-// What the agent itself runs in is never capped.
+// The cgroup of the agent itself is never capped.
 func TestOwnCgroupIsNeverCapped(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir())
@@ -422,8 +421,7 @@ func TestOwnCgroupIsNeverCapped(t *testing.T) {
 	})
 }
 
-// Changes that the planner does not know of end with their lease all the same,
-// and with the agent.
+// Changes that the planner does not know of also end with their lease, and with the agent.
 func TestJournalHasTheLastWord(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir())

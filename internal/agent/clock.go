@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// clock is the wall clock, but it never goes back: samples, leases and pauses
-// between analyses are in order of time whatever somebody does to the
-// machine's clock. A clock that was set forward is followed.
+// clock is the wall clock, except that it never goes back: samples, leases and pauses
+// between analyses stay in time order even if the machine's clock is set back. A clock
+// that is set forward is followed.
 type clock struct {
 	base time.Time // with a monotonic reading; the zero value takes the first
 }
 
-// most is how far a clock may be slewed or stepped unnoticed.
+// most is the largest slew or step of the wall clock that is ignored.
 const most = time.Second
 
 // now returns the time and how far the wall clock is behind it.
@@ -21,7 +21,7 @@ func (c *clock) now() (t time.Time, behind time.Duration) {
 	return c.at(wall, wall.Sub(c.base))
 }
 
-// at is now for a wall clock's reading and the monotonic time since base.
+// at is now for a given wall clock reading and the monotonic time since base.
 func (c *clock) at(wall time.Time, elapsed time.Duration) (t time.Time, behind time.Duration) {
 	t = c.base.Add(elapsed)
 	behind = t.Round(0).Sub(wall.Round(0))

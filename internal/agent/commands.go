@@ -14,14 +14,14 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// What operators may have done, by the local socket (serve.go) and by the server
-// (uplink.go) alike.
+// Operators' commands, whether they come over the local socket (serve.go) or from the
+// server (uplink.go).
 
 type notFoundError struct{ what string }
 
 func (e *notFoundError) Error() string { return e.what }
 
-// find resolves a task's name, or an unambiguous end of one.
+// find resolves a task's name, or an unambiguous suffix of one.
 func (a *Agent) find(name string) (*task, error) {
 	var hits []*task
 	for _, t := range a.tasks {
@@ -47,8 +47,8 @@ func (a *Agent) find(name string) (*task, error) {
 	return nil, &notFoundError{fmt.Sprintf("%q could be any of %s", name, strings.Join(names, ", "))}
 }
 
-// resolve finds the tasks that a target names: one task, or all that have
-// something in common, in the order of their names.
+// resolve finds the tasks that a target names: one task, or all tasks that match the
+// target, sorted by name.
 func (a *Agent) resolve(target command.Target) ([]*task, error) {
 	if !target.Many() {
 		t, err := a.find(target.Task)
@@ -67,9 +67,9 @@ func (a *Agent) resolve(target command.Target) ([]*task, error) {
 	return all, nil
 }
 
-// each does something to each of a target's tasks. The answer for one task is its
-// own; of several it says how many, and which were refused; none of them is an
-// error.
+// each runs do for each of a target's tasks. For one task it returns do's own answer.
+// For several it returns how many were done and which were refused; it is an error if
+// none was done.
 func each(target command.Target, tasks []*task, what string, do func(*task) (api.Done, error)) (api.Done, error) {
 	if !target.Many() {
 		d, err := do(tasks[0])
@@ -93,9 +93,9 @@ func each(target command.Target, tasks []*task, what string, do func(*task) (api
 	return sum, nil
 }
 
-// operate carries out an operator's command, whichever door it came through. What
-// came of it is in the audit log when it returns. A command that is not valid is
-// refused with an *command.InvalidError.
+// operate carries out an operator's command, whichever interface it came through. The
+// result is in the audit log when it returns. An invalid command is refused with an
+// *command.InvalidError.
 func (a *Agent) operate(now sample.Millis, operator string, c *command.Command) (api.Done, error) {
 	if err := c.Validate(); err != nil {
 		a.audit(now, invalidEntry(operator, c), err)
@@ -126,10 +126,10 @@ func (a *Agent) cap(now sample.Millis, operator string, c *command.Command) (api
 	return each(c.Cap.Target, tasks, "capped", func(t *task) (api.Done, error) {
 		id, err := a.pipeline.Cap(now, t.Task, c.Cap.Terms, operator, c.Why)
 		if err != nil {
-			a.audit(now, commandEntry(operator, c, cmp.Or(c.Cap.Task, string(t.Name))), err) // as it was asked for
+			a.audit(now, commandEntry(operator, c, cmp.Or(c.Cap.Task, string(t.Name))), err) // as it was requested
 			return api.Done{}, err
 		}
-		if err := a.carryOut(now); err != nil { // it is in the audit log
+		if err := a.carryOut(now); err != nil { // the failure is in the audit log
 			return api.Done{}, fmt.Errorf("cap %s: %w", t.Name, err)
 		}
 		return api.Done{ID: id, Message: fmt.Sprintf("capped %s to %g CPU-s/s until %s", t.Name, c.Cap.Rate, now.Add(time.Duration(c.Cap.For)).Time().Format(time.RFC3339))}, nil
@@ -143,7 +143,7 @@ func (a *Agent) uncap(now sample.Millis, operator string, c *command.Command) (d
 	if err != nil {
 		return api.Done{}, err
 	}
-	if target.Many() { // those that have a cap are meant
+	if target.Many() { // only the tasks that have a cap
 		tasks = slices.DeleteFunc(tasks, func(t *task) bool { return !a.pipeline.Capped(t.Key) })
 		if len(tasks) == 0 {
 			return api.Done{}, &notFoundError{fmt.Sprintf("no task here of %s has a cap of quell's", target)}
@@ -164,12 +164,12 @@ func (a *Agent) uncap(now sample.Millis, operator string, c *command.Command) (d
 	return d, err
 }
 
-// protect has others capped for a target's tasks, also for those to come, or not.
+// protect sets whether other tasks may be capped for a target's tasks, present and future.
 func (a *Agent) protect(now sample.Millis, operator string, c *command.Command, target command.Target, on bool) (api.Done, error) {
 	tasks, err := a.resolve(target)
 	var none *notFoundError
 	if target.Many() && errors.As(err, &none) {
-		err = nil // it counts for those that come
+		err = nil // it applies to future tasks
 	}
 	if err == nil {
 		if !target.Many() {
@@ -194,8 +194,8 @@ func (a *Agent) protect(now sample.Millis, operator string, c *command.Command, 
 	return api.Done{Message: fmt.Sprintf("%sed %s, of which %d are here now", c.Kind(), target, len(tasks)), Tasks: len(tasks)}, nil
 }
 
-// shield sets whether others may be capped for a task: as operators said, else as
-// its rule says.
+// shield sets whether other tasks may be capped for a task: as operators set it, else
+// as its rule says.
 func (a *Agent) shield(t *task) {
 	t.Protected, t.Unprotected = t.rule.Protected, false
 	if on, said := a.overrides.said(&t.Task); said {
@@ -232,19 +232,19 @@ func (a *Agent) pardon(now sample.Millis, operator string, c *command.Command) (
 // overrides are what operators changed at run time.
 type overrides struct {
 	Mode string `json:"mode,omitempty"` // "" as configured
-	// Protected is Protect as agents wrote it that knew tasks only.
+	// Protected is Protect as written by older agents, which knew single tasks only.
 	Protected []string     `json:"protected,omitempty"`
 	Protect   []protection `json:"protect,omitempty"`
 }
 
-// protection is what an operator said of a task, by its whole name, or of many:
-// whether others may be capped for them.
+// protection is an operator's setting for one task, by its full name, or for many:
+// whether other tasks may be capped for them.
 type protection struct {
 	command.Target
 	On bool `json:"on"`
 }
 
-// rank is how narrow it is: the narrowest counts.
+// rank is how specific the protection is; the most specific one applies.
 func (p *protection) rank() int {
 	switch {
 	case p.Task != "":
@@ -257,7 +257,7 @@ func (p *protection) rank() int {
 	return 1
 }
 
-// said is what was said of a task, if something was.
+// said returns the setting that applies to a task, if there is one.
 func (o *overrides) said(t *sample.Task) (on, said bool) {
 	best := 0
 	for i := range o.Protect {
@@ -268,14 +268,14 @@ func (o *overrides) said(t *sample.Task) (on, said bool) {
 	return on, best > 0
 }
 
-// say notes what an operator says; it replaces what was said before of the same.
+// say records an operator's setting; it replaces an earlier one for the same target.
 func (o *overrides) say(p protection) {
 	o.Protect = slices.DeleteFunc(o.Protect, func(q protection) bool { return q.Target == p.Target })
 	o.Protect = append(o.Protect, p)
 }
 
-// tidy forgets what was said of a task alone if without it the same holds: there
-// may be no end of tasks.
+// tidy removes the setting for a single task if the other settings give the same
+// result: the number of tasks over time is unbounded.
 func (o *overrides) tidy(t *task, on bool) {
 	without := overrides{Protect: slices.DeleteFunc(slices.Clone(o.Protect), func(q protection) bool { return q.Task == string(t.Name) })}
 	alone := t.Task
@@ -288,7 +288,7 @@ func (o *overrides) tidy(t *task, on bool) {
 	}
 }
 
-// migrate takes over what an older agent wrote.
+// migrate converts what an older agent wrote.
 func (o *overrides) migrate() {
 	for _, name := range o.Protected {
 		o.say(protection{Target: command.Target{Task: name}, On: true})

@@ -14,8 +14,8 @@ import (
 	"github.com/quell-dev/quell/internal/wire"
 )
 
-// A command about many is carried out on each that may; those that may not are
-// named, and each is in the audit log.
+// A command about many tasks is carried out on each task that permits it. The others
+// are named in the answer, and each is in the audit log.
 func TestCommandsAboutMany(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := crowd(t, "enforce.mode=off")
@@ -30,7 +30,7 @@ func TestCommandsAboutMany(t *testing.T) {
 		if d.Tasks != 2 || len(d.Refused) != 0 || r.values["/cg/batch/job-1/cpu.max"] != "0.25" || r.values["/cg/batch/job-2/cpu.max"] != "0.25" {
 			t.Errorf("%+v, limits %s, %s", d, r.values["/cg/batch/job-1/cpu.max"], r.values["/cg/batch/job-2/cpu.max"])
 		}
-		// Of all tasks, some may never be capped, and these two are.
+		// Of all tasks some may never be capped, and these two are capped already.
 		d = r.do(capping(command.Target{All: true}, 0.25, "3m", "all"))
 		all := strings.Join(d.Refused, "\n")
 		for _, want := range []string{"/web/1: refused: it is latency-sensitive", "/batch/job-1: refused: it is capped already", "/sys/sshd: refused: it is marked never-cap"} {
@@ -67,8 +67,8 @@ func TestCommandsAboutMany(t *testing.T) {
 	})
 }
 
-// Who is helped is said of a task before its job, of a job before its class, of a
-// class before all, and holds for tasks to come and over a restart.
+// A protection of a task takes precedence over one of its job, that over its class,
+// that over all. It applies to future tasks and survives a restart.
 func TestProtectMany(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		dir, m := t.TempDir(), newMachine(t)
@@ -104,7 +104,7 @@ func TestProtectMany(t *testing.T) {
 		r.start()
 		defer r.stop()
 		helped("/batch/job-2")
-		r.do(protecting(command.Target{Task: "job-2"}, false, "r")) // as its job: nothing need be kept of it
+		r.do(protecting(command.Target{Task: "job-2"}, false, "r")) // same as its job: no entry is needed
 		if n := len(r.agent.overrides.Protect); n != 3 {
 			t.Errorf("%d are kept, want those of all, the class and the job: %+v", n, r.agent.overrides.Protect)
 		}
@@ -117,7 +117,7 @@ func TestProtectMany(t *testing.T) {
 	})
 }
 
-// For a victim whose protection an operator has ended nobody is capped.
+// No task is capped for a victim whose protection an operator has ended.
 func TestNobodyIsCappedForTheUnprotected(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=on")
@@ -139,7 +139,7 @@ func TestNobodyIsCappedForTheUnprotected(t *testing.T) {
 	})
 }
 
-// What an older agent kept of protected tasks holds.
+// Protected tasks in the file of an older agent stay protected.
 func TestProtectedByAnOlderAgent(t *testing.T) {
 	o := overrides{Protected: []string{"/a"}}
 	o.migrate()
@@ -148,7 +148,8 @@ func TestProtectedByAnOlderAgent(t *testing.T) {
 	}
 }
 
-// A server's command about many says of how many it was done, and that none was meant.
+// The answer to a server's command about many says how many tasks it changed, or that
+// none matched.
 func TestServersCommandsAboutMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir())

@@ -14,11 +14,11 @@ import (
 	"github.com/quell-dev/quell/internal/spec"
 )
 
-// disk is the state directory: specs.json, overrides.json, offenders.json,
-// incidents.jsonl, audit.jsonl. The journal beside them is the enforcer's.
+// disk is the state directory: specs.json, overrides.json, offenders.json, incidents.jsonl,
+// audit.jsonl. The journal in the same directory belongs to the enforcer.
 type disk struct {
 	dir       string
-	unread    error // why the incidents of earlier agents are not known
+	unread    error // why the incidents of earlier agents could not be read
 	incidents *logbook.Book
 	audit     logbook.Lines
 }
@@ -46,8 +46,8 @@ func (d *disk) saveSpecs(h *spec.History) error {
 	return d.save("specs.json", specFile{specVersion, h.Records()})
 }
 
-// loadSpecs puts back what an earlier agent learnt. A file that cannot be read
-// is kept aside and learning begins anew; the error says so.
+// loadSpecs restores what an earlier agent learnt. A file that cannot be read is moved
+// aside and learning starts again; the error says so.
 func (d *disk) loadSpecs(h *spec.History) error {
 	var f specFile
 	if err := d.load("specs.json", &f); err != nil {
@@ -64,7 +64,7 @@ func (d *disk) loadSpecs(h *spec.History) error {
 
 func (d *disk) saveOverrides(o *overrides) error { return d.save("overrides.json", o) }
 
-// loadOverrides takes all of the file or nothing.
+// loadOverrides loads the complete file or nothing.
 func (d *disk) loadOverrides(o *overrides) error {
 	var read overrides
 	if err := d.load("overrides.json", &read); err != nil {
@@ -77,7 +77,7 @@ func (d *disk) loadOverrides(o *overrides) error {
 
 func (d *disk) saveOffenders(all []plan.Offender) error { return d.save("offenders.json", all) }
 
-// loadOffenders returns all of the file or nothing.
+// loadOffenders returns the complete file or nothing.
 func (d *disk) loadOffenders() (all []plan.Offender, err error) {
 	if err := d.load("offenders.json", &all); err != nil {
 		return nil, err
@@ -85,8 +85,8 @@ func (d *disk) loadOffenders() (all []plan.Offender, err error) {
 	return all, nil
 }
 
-// save replaces a file as a whole: whoever reads it sees the old or the new
-// one, also after a crash.
+// save replaces a file atomically: a reader sees the old or the new content, also after
+// a crash.
 func (d *disk) save(name string, v any) error {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -107,8 +107,8 @@ func (d *disk) save(name string, v any) error {
 	return nil
 }
 
-// load reads a file that save wrote; one that does not exist changes nothing,
-// one that cannot be understood is moved aside.
+// load reads a file that save wrote. A file that does not exist changes nothing; one
+// that cannot be parsed is moved aside.
 func (d *disk) load(name string, v any) error {
 	path := filepath.Join(d.dir, name)
 	text, err := os.ReadFile(path)
@@ -124,7 +124,7 @@ func (d *disk) load(name string, v any) error {
 	return nil
 }
 
-// aside keeps a file that cannot be used from being written over, and says so.
+// aside renames a file that cannot be used, so that it is not overwritten, and returns why.
 func (d *disk) aside(name string, why error) error {
 	kept := filepath.Join(d.dir, name+".unreadable")
 	if err := os.Rename(filepath.Join(d.dir, name), kept); err != nil {

@@ -30,8 +30,8 @@ func slurp(t testing.TB, dir, name string) string {
 	return string(text)
 }
 
-// What was learnt is judged by at once after a restart, and an incident that
-// the old agent left open is closed.
+// After a restart the specs are used at once, and an incident that the old agent left
+// open is closed.
 func TestRestart(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		dir, m := t.TempDir(), newMachine(t)
@@ -66,7 +66,7 @@ func TestRestart(t *testing.T) {
 		if s := r.spec("web"); s.State != spec.Ready || s.Samples != 12 {
 			t.Errorf("the spec is %+v", s)
 		}
-		r.pass(12 * time.Minute) // good samples to tell suspects apart by: evidence is of twelve intervals
+		r.pass(12 * time.Minute) // good samples to distinguish suspects: evidence needs twelve intervals
 		noisy.set(1.5)
 		r.pass(3 * time.Minute)
 		if all := r.incidents(); len(all) != 2 || len(r.status().Caps) != 1 {
@@ -75,9 +75,9 @@ func TestRestart(t *testing.T) {
 	})
 }
 
-// A killed agent has saved its specs now and then.
-// An operator's cap does not outlive the agent that keeps its time: it is undone
-// with the stop, it is in the audit log, and the next agent sets none.
+// A killed agent has saved its specs periodically. An operator's cap does not outlive
+// the agent that enforces its lease: the stop undoes it, the audit log has it, and the
+// next agent sets none.
 func TestOperatorsCapsEndWithTheAgent(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		dir, m := t.TempDir(), newMachine(t)
@@ -133,8 +133,8 @@ func TestSpecsAreSaved(t *testing.T) {
 	})
 }
 
-// Files of the state directory that cannot be used are kept aside and said,
-// and nothing of them counts.
+// Files of the state directory that cannot be used are moved aside and reported, and
+// none of their content is used.
 func TestFilesThatCannotBeRead(t *testing.T) {
 	for _, c := range []struct{ file, text, what string }{
 		{"specs.json", `{"version":1,"records":[{"job":"we`, "specs: read specs.json: unexpected end of JSON input"},
@@ -170,14 +170,14 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// A state directory that cannot be written is shown while it lasts, and does
-// not stop the agent.
+// A state directory that cannot be written is reported while it lasts, and does not
+// stop the agent.
 func TestStateDirectoryThatCannotBeWritten(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		dir := t.TempDir()
 		r := newRig(t, newMachine(t), dir, "spec.save=1m")
 		r.start()
-		// A directory in the place of the file: also root cannot write it.
+		// A directory in place of the file: root cannot write it either.
 		if err := os.Mkdir(filepath.Join(dir, "specs.json.new"), 0o700); err != nil {
 			t.Fatal(err)
 		}

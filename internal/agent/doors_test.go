@@ -12,8 +12,8 @@ import (
 	"github.com/quell-dev/quell/internal/wire"
 )
 
-// A command is judged alike, in the same words, at the agent's socket and on its
-// way over the bus. The server's API and the command line have this test too.
+// A command is judged alike, with the same messages, at the agent's socket and over the
+// bus. The server's API and the command line have this test too.
 func TestCommandsAtTheAgentsDoors(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		doors := map[string]func(r *rig, c commandtest.Case) (ok, invalid bool, message string){
@@ -28,7 +28,7 @@ func TestCommandsAtTheAgentsDoors(t *testing.T) {
 			"bus": func(r *rig, c commandtest.Case) (bool, bool, string) {
 				var parsed command.Command
 				if api.Decode(strings.NewReader(c.JSON), &parsed) != nil || parsed.Kind() == "" {
-					return false, true, c.Want // no message can say that
+					return false, true, c.Want // no message can express that
 				}
 				data, err := wire.Marshal(wire.EncodeCommand(&parsed))
 				var m wire.Command
@@ -48,7 +48,7 @@ func TestCommandsAtTheAgentsDoors(t *testing.T) {
 			r.start()
 			for _, c := range commandtest.Cases() {
 				if c.JSON == "" {
-					continue // JSON cannot say it
+					continue // JSON cannot express it
 				}
 				want := c.Want + c.Agent
 				ok, invalid, message := give(r, c)

@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// exposition is values in Prometheus' text format 0.0.4. It is written anew
-// into the same memory, so that a snapshot costs the loop no allocation.
+// exposition is values in Prometheus' text format 0.0.4. It is rewritten into the same
+// memory, so that a snapshot costs the loop no allocation.
 type exposition struct {
 	text []byte
 	row  *metric
@@ -15,7 +15,7 @@ type exposition struct {
 
 func (e *exposition) reset() { e.text = e.text[:0] }
 
-// collect writes one metric, all of its series together as the format wants it.
+// collect writes one metric with all of its series together, as the format requires.
 func (e *exposition) collect(a *Agent, m *metric) {
 	e.row = m
 	start := len(e.text)
@@ -29,13 +29,13 @@ func (e *exposition) collect(a *Agent, m *metric) {
 	e.text = append(e.text, m.kind...)
 	e.text = append(e.text, '\n')
 	head := len(e.text)
-	if m.collect(a, e); len(e.text) == head { // nothing to say of it now
+	if m.collect(a, e); len(e.text) == head { // no series now
 		e.text = e.text[:start]
 	}
 }
 
-// add writes a value of the metric that is collected, with a label for each of
-// its names, in their order.
+// add writes one value of the metric that is being collected; labels are the values of
+// its label names, in the same order.
 func (e *exposition) add(v float64, labels ...string) {
 	e.text = append(e.text, e.row.name...)
 	for i, name := range e.row.labels {
@@ -49,12 +49,12 @@ func (e *exposition) add(v float64, labels ...string) {
 		e.text = append(e.text, '}')
 	}
 	e.text = append(e.text, ' ')
-	e.text = strconv.AppendFloat(e.text, v, 'g', -1, 64) // NaN, +Inf and -Inf as the format has them
+	e.text = strconv.AppendFloat(e.text, v, 'g', -1, 64) // NaN, +Inf and -Inf are spelled as in the format
 	e.text = append(e.text, '\n')
 }
 
-// appendEscaped writes help or, with quotes, a label's value. The format is
-// UTF-8; a cgroup's name is bytes.
+// appendEscaped writes a help text or, with quotes, a label value. The format is UTF-8;
+// a cgroup's name is any bytes.
 func appendEscaped(b []byte, s string, quotes bool) []byte {
 	if !utf8.ValidString(s) {
 		s = strings.ToValidUTF8(s, string(utf8.RuneError))

@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// parse reads an exposition as Prometheus' own library does.
+// parse reads an exposition with Prometheus' own library.
 func parse(t *testing.T, text []byte) map[string]*dto.MetricFamily {
 	t.Helper()
 	p := expfmt.NewTextParser(model.UTF8Validation)
@@ -23,7 +23,7 @@ func parse(t *testing.T, text []byte) map[string]*dto.MetricFamily {
 	return families
 }
 
-// What is written is what others read, whatever names and values are.
+// Other readers parse what is written, whatever the names and values.
 func FuzzExposition(f *testing.F) {
 	f.Add("app", "a \"b\"\\\n", 1.5)
 	f.Add("", "\xff", math.Inf(-1))
@@ -51,7 +51,7 @@ func FuzzExposition(f *testing.F) {
 	})
 }
 
-// A metric that has nothing to say leaves no trace.
+// A metric without series writes nothing.
 func TestExpositionOfNothing(t *testing.T) {
 	e := exposition{text: []byte("before\n")}
 	e.collect(nil, &metric{name: "quell_x", help: "Help.", kind: count, collect: func(*Agent, *exposition) {}})

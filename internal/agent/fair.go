@@ -2,34 +2,34 @@ package agent
 
 import "path"
 
-// groups are the cgroups, in the cpu controller's hierarchy, in which tasks are
-// and those above them, with their weights. The zero value has none.
+// groups are the cgroups in the cpu controller's hierarchy that contain tasks, and the
+// cgroups above those, with their weights. The zero value is empty.
 type groups struct {
 	byPath map[string]*group
 	root   group
-	turn   uint64 // of contend
+	turn   uint64 // number of calls of contend
 }
 
-// group is one of them.
+// group is one cgroup.
 type group struct {
-	above  *group // nil of the root
+	above  *group // nil for the root
 	path   string
 	weight float64
-	users  int // tasks in it, and groups below it
+	users  int // tasks in it, and groups directly below it
 
 	// Set by contend:
-	turn    uint64  // for which the rest is
-	wants   bool    // a task that is in it wants to run
-	counted bool    // its weight is among those within the group above it
-	within  float64 // weights below it of what wants to run
+	turn    uint64  // the call that set the fields below
+	wants   bool    // a task directly in it wants to run
+	counted bool    // its weight is included in within of the group above it
+	within  float64 // sum of the weights of the groups directly below it that want to run
 }
 
-// ownWeight is that of the threads in a group with groups below it, which v1 lets
-// be there: of one of ordinary niceness.
+// ownWeight is the weight of the threads in a group that also has groups below it,
+// which v1 allows: that of one thread of normal niceness.
 const ownWeight = 100
 
-// enter returns the group of a path, for one user more, with the weights that it
-// and those above it have now; nil where one of them has none.
+// enter returns the group of a path and adds one user to it. It updates the weights of
+// the group and of those above it. It returns nil if one of them has no weight.
 func (gs *groups) enter(p string, weight func(path string) (float64, error)) *group {
 	switch {
 	case p == "/":
@@ -53,14 +53,14 @@ func (gs *groups) enter(p string, weight func(path string) (float64, error)) *gr
 		g = &group{path: p, above: above}
 		gs.byPath[p] = g
 	} else {
-		gs.leave(above) // in which it is counted already
+		gs.leave(above) // which the group is counted in already
 	}
 	g.weight = w
 	g.users++
 	return g
 }
 
-// leave is for one user less of a group; of nil it does nothing.
+// leave removes one user from a group; it does nothing for nil.
 func (gs *groups) leave(g *group) {
 	for ; g != nil && g.above != nil; g = g.above {
 		if g.users--; g.users > 0 {
@@ -70,8 +70,8 @@ func (gs *groups) leave(g *group) {
 	}
 }
 
-// contend says that tasks in these groups want to run, and only they, all of the
-// time. One that is nil is left out: nothing is known of it.
+// contend declares that tasks in these groups, and only these, want to run all of the
+// time. A nil group is left out because nothing is known of it.
 func (gs *groups) contend(first *group, others []*group) {
 	gs.turn++
 	gs.want(first)
@@ -91,7 +91,7 @@ func (gs *groups) want(g *group) {
 	}
 }
 
-// current forgets what is of former turns.
+// current resets what an earlier call of contend has set.
 func (gs *groups) current(g *group) *group {
 	if g.turn != gs.turn {
 		g.turn, g.wants, g.counted, g.within = gs.turn, false, false, 0
@@ -99,9 +99,9 @@ func (gs *groups) current(g *group) *group {
 	return g
 }
 
-// share is what the weights entitle the tasks in a group to, of those that
-// contend: the product of the shares, down the levels, that each group has of the
-// one above it. 0 of nil, and of the root, whose threads have no weight together.
+// share is the fraction of CPU time that the weights give the tasks in a group among
+// the contending groups: the product, over the levels, of each group's share of the one
+// above it. It is 0 for nil and for the root, whose threads have no common weight.
 func (gs *groups) share(g *group) float64 {
 	if g == nil || g.above == nil {
 		return 0

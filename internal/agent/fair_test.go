@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// weights are cgroups' by path.
+// weights are the cgroups' weights by path.
 type weights map[string]float64
 
 func (w weights) of(p string) (float64, error) {
@@ -16,8 +16,7 @@ func (w weights) of(p string) (float64, error) {
 	return 0, errors.New("it has none")
 }
 
-// What weights entitle a task to is worked out level by level, of those that
-// want to run alone.
+// A task's fair share is computed level by level, among the groups that want to run.
 func TestFairShares(t *testing.T) {
 	equal := weights{"/a": 100, "/b": 100, "/c": 100, "/d": 100}
 	nested := weights{"/pod": 100, "/pod/a": 100, "/pod/b": 300, "/pod/b/x": 50, "/pod/b/y": 150, "/c": 200, "/d": 100, "/d/e": 7}
@@ -39,11 +38,11 @@ func TestFairShares(t *testing.T) {
 		{"threads in a group beside groups below it", nested, "/pod/b", []string{"/pod/b/y", "/c"}, []float64{1. / 3 * 150 / 250, 2. / 3}},
 		{"one of whom nothing is known is left out", nested, "/c", []string{"/x", "/d"}, []float64{0, 1. / 3}},
 		{"threads at the top", nested, "/c", []string{"/", "/d"}, []float64{0, 1. / 3}},
-		{"a victim of which nothing is known", equal, "/x", []string{"/a"}, []float64{1}}, // who asks looks at that
+		{"a victim of which nothing is known", equal, "/x", []string{"/a"}, []float64{1}}, // the caller checks for that
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var gs groups
-			for range 2 { // the second time with what the first has left
+			for range 2 { // the second time with the state that the first has left
 				victim := gs.enter(tt.victim, tt.weights.of)
 				var others []*group
 				for _, p := range tt.others {

@@ -10,14 +10,14 @@ import (
 	"github.com/quell-dev/quell/internal/plan"
 )
 
-// A feedback cap goes the way of every cap: each rate is journalled, written to
-// the kernel's file and to the audit log, and undone at the lease's end or when
-// the agent stops; and it takes less than the fixed cap does.
+// A feedback cap is handled as every cap: each rate is journalled, written to the
+// kernel's file and to the audit log, and undone when the lease ends or the agent
+// stops. It takes less CPU time from the task than the fixed cap does.
 func TestAFeedbackCapFollowsTheVictim(t *testing.T) {
 	for _, stop := range []bool{false, true} {
 		t.Run(fmt.Sprint("stop ", stop), func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				// By a rule that accuses at the third outlier: trials are fixed caps.
+				// With a rule that accuses at the third outlier: trials are fixed caps.
 				r := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=on", "enforce.cap=feedback", "detect.rule=quell", "detect.correlation=0.03")
 				noisy := r.add("/batch/noisy-1", 0.05)
 				v := r.suffering(noisy)
@@ -66,13 +66,13 @@ func TestAFeedbackCapFollowsTheVictim(t *testing.T) {
 	}
 }
 
-// A limit that somebody else set meanwhile is theirs, also when the cap is to be
-// adjusted; and where the new rate cannot be written, the task is left free.
+// A limit that another process has set is left as it is, also when the cap is to be
+// adjusted. If the new rate cannot be written, the task is left unlimited.
 func TestAdjustingACapThatIsNotOurs(t *testing.T) {
 	for _, taken := range []bool{true, false} {
 		t.Run(fmt.Sprint("taken over ", taken), func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				// By a rule that accuses at the third outlier: trials are fixed caps.
+				// With a rule that accuses at the third outlier: trials are fixed caps.
 				r := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=on", "enforce.cap=feedback", "detect.rule=quell", "detect.correlation=0.03")
 				noisy := r.add("/batch/noisy-1", 0.05)
 				v := r.suffering(noisy)

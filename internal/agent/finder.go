@@ -15,31 +15,30 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// HostFinder finds tasks on a host by the rules of a configuration. A task has
-// its identity in cgroup2 unless its processes are all in the root there; then
-// in the v1 hierarchy of the cpu controller.
+// HostFinder finds tasks on a host by the rules of a configuration. A task is
+// identified by its cgroup2, unless all its processes are in the cgroup2 root; then by
+// its cgroup in the v1 hierarchy of the cpu controller.
 type HostFinder struct {
 	host      *host.Host
 	config    *config.Agent
 	watcher   *host.Watcher
 	unwatched error // why watcher is nil
 	own       map[sample.Hierarchy]string
-	walked    time.Time // all
+	walked    time.Time // when all were walked
 	known     map[host.Place]*candidate
-	undecided map[host.Place]*candidate // those of known that are
+	undecided map[host.Place]*candidate // the undecided ones of known
 }
 
-// candidate is a cgroup that a rule makes a task, if it is one.
+// candidate is a cgroup that matches a rule and may be a task.
 type candidate struct {
 	Found
 	decision
-	asked time.Time // while undecided: when, and how long until it is again
+	asked time.Time // while undecided: time of the last check, and the pause until the next
 	pause time.Duration
 }
 
-// decision is whether a cgroup's processes have their identity there. Those of a
-// v1 cgroup do not if they have a cgroup2 of their own, and while it has none
-// nobody knows.
+// decision is whether a cgroup identifies its processes. A v1 cgroup does not if its
+// processes have a cgroup2 of their own. While it has no processes, that is not known.
 type decision uint8
 
 const (
@@ -48,10 +47,9 @@ const (
 	isNone
 )
 
-// Walking takes in the order of 10 µs a cgroup. Where the kernel tells of
-// changes only what has changed is looked at, and all now and then in case
-// something was missed. A cgroup that is undecided is asked again, at first
-// after askFirst and then ever more rarely.
+// Walking takes in the order of 10 µs per cgroup. If the kernel reports changes, only
+// changed cgroups are examined; a periodic walk of all finds missed changes. An undecided
+// cgroup is checked again after askFirst, then at increasing intervals up to askMost.
 const (
 	walkWatched   = 10 * time.Minute
 	walkUnwatched = 5 * time.Second
@@ -59,7 +57,7 @@ const (
 	askMost       = 10 * time.Second
 )
 
-// NewHostFinder starts to watch the host's cgroups. Close ends it.
+// NewHostFinder starts to watch the host's cgroups. Close ends that.
 func NewHostFinder(h *host.Host, c *config.Agent) *HostFinder {
 	f := &HostFinder{host: h, config: c, own: map[sample.Hierarchy]string{}}
 	f.watcher, f.unwatched = h.Watch()
@@ -78,7 +76,7 @@ func (f *HostFinder) Wait() func() error {
 	return f.watcher.Wait
 }
 
-// Close ends watching.
+// Close stops watching.
 func (f *HostFinder) Close() error {
 	if f.watcher == nil {
 		return nil
@@ -86,7 +84,7 @@ func (f *HostFinder) Close() error {
 	return f.watcher.Close()
 }
 
-// findOwn remembers the cgroups that the agent itself runs in.
+// findOwn records the cgroups that the agent itself runs in.
 func (f *HostFinder) findOwn() {
 	text, err := os.ReadFile(f.host.Path("/proc/self/cgroup"))
 	if err != nil {
@@ -113,7 +111,7 @@ func (f *HostFinder) Find(now time.Time) ([]Found, bool, error) {
 	if f.watcher != nil {
 		seen, err := f.watcher.Changes()
 		if changes = *seen; err != nil {
-			// Too many cgroups for the user's watches, as a rule.
+			// Usually there are more cgroups than the user's inotify watches.
 			f.unwatched = errors.Join(err, f.watcher.Close())
 			f.watcher, changes.Lost = nil, true
 		} else {
@@ -123,7 +121,7 @@ func (f *HostFinder) Find(now time.Time) ([]Found, bool, error) {
 	fresh := false
 	if changes.Lost || f.walked.IsZero() || now.Sub(f.walked) >= every {
 		if err := f.walkAll(now); err != nil {
-			f.walked = time.Time{} // what the watcher told of has not been seen
+			f.walked = time.Time{} // the changes that the watcher reported have not been examined
 			return nil, false, err
 		}
 		fresh = true
@@ -148,7 +146,7 @@ func (f *HostFinder) Find(now time.Time) ([]Found, bool, error) {
 	return f.tasks(), true, nil
 }
 
-// tasks lists those found, parents first.
+// tasks lists the tasks found, parents first.
 func (f *HostFinder) tasks() []Found {
 	var found []Found
 	for _, c := range f.known {
@@ -162,7 +160,7 @@ func (f *HostFinder) tasks() []Found {
 	return found
 }
 
-// walkAll looks at all cgroups.
+// walkAll examines all cgroups.
 func (f *HostFinder) walkAll(now time.Time) error {
 	old := f.known
 	f.walked, f.known, f.undecided = now, map[host.Place]*candidate{}, map[host.Place]*candidate{}
@@ -175,8 +173,8 @@ func (f *HostFinder) walkAll(now time.Time) error {
 	return nil
 }
 
-// walkAt looks at a place where a cgroup was made or removed, and reports
-// whether that changes the tasks. A removed cgroup has none below it.
+// walkAt examines a path where a cgroup was made or removed, and reports whether that
+// changes the tasks. A removed cgroup has no tasks below it.
 func (f *HostFinder) walkAt(now time.Time, at host.Place) (changed bool, err error) {
 	old := map[host.Place]*candidate{}
 	if c := f.known[at]; c != nil {
@@ -188,8 +186,8 @@ func (f *HostFinder) walkAt(now time.Time, at host.Place) (changed bool, err err
 	return changed || more, err
 }
 
-// walk looks at the cgroups from a place on, and reports whether one is a task.
-// What was known of them before is not asked again.
+// walk examines the cgroups from a path down, and reports whether one is a task. A
+// candidate that was decided before is not decided again.
 func (f *HostFinder) walk(now time.Time, from host.Place, old map[host.Place]*candidate) (tasks bool, err error) {
 	err = f.host.WalkAt(from, func(p string, inode uint64) error {
 		if p == "/" {
@@ -216,8 +214,7 @@ func (f *HostFinder) walk(now time.Time, from host.Place, old map[host.Place]*ca
 	return tasks, err
 }
 
-// ask decides on a candidate if that can be done now, and reports whether it is
-// a task.
+// ask decides on a candidate if that is possible now, and reports whether it is a task.
 func (f *HostFinder) ask(now time.Time, at host.Place, c *candidate) bool {
 	c.decision = f.decide(at)
 	if c.decision == undecided {
@@ -235,12 +232,12 @@ func (f *HostFinder) decide(at host.Place) decision {
 	}
 	cg, err := f.host.OpenCgroup(at.Hierarchy, at.Path)
 	if err != nil {
-		return undecided // gone, as a rule
+		return undecided // usually the cgroup is gone
 	}
 	defer cg.Close()
 	places, err := cg.Places()
 	switch {
-	case err != nil || places.Unified == "": // none, or in several cgroups2
+	case err != nil || places.Unified == "": // no processes, or processes in several cgroups2
 		return undecided
 	case path.Clean(places.Unified) == "/":
 		return isTask

@@ -22,8 +22,8 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// onHost starts a finder on a host of testdata/hosts, laid out as files below
-// the returned root.
+// onHost starts a finder on a host of testdata/hosts, laid out as files below the
+// returned root.
 func onHost(t *testing.T, name, rules string, more ...string) (f *HostFinder, root string) {
 	t.Helper()
 	a, err := txtar.ParseFile(filepath.Join("..", "..", "testdata", "hosts", name+".txtar"))
@@ -77,7 +77,7 @@ func lay(t *testing.T, root, name, text string) {
 	}
 }
 
-// look says what was found, a line each; "same" if there was no need to look.
+// look returns what was found, one line each; "same" if a walk was not needed.
 func look(t *testing.T, f *HostFinder, now time.Time) string {
 	t.Helper()
 	found, fresh, err := f.Find(now)
@@ -110,8 +110,8 @@ func look(t *testing.T, f *HostFinder, now time.Time) string {
 
 const fixRules = "rules: [{match: /quell-test-fix-*/web, job: web, class: batch}, {match: /quell-test-fix-*, job: $1, class: batch}]"
 
-// On a hybrid host a task has its identity in cgroup2 unless its processes are
-// in the root there; each is found once.
+// On a hybrid host a task is identified by its cgroup2 unless its processes are in the
+// root there; each task is found once.
 func TestFindsOnHybridHost(t *testing.T) {
 	f, root := onHost(t, "hybrid", fixRules,
 		"proc/self/cgroup", "3:cpuset:/\n2:cpuacct:/quell-test-fix-old\n1:cpu:/quell-test-fix-old\n0::/quell-test-fix-shop/web\n")
@@ -132,7 +132,7 @@ v1cpu /quell-test-fix-old job old batch own
 	if got := look(t, f, now); got != want {
 		t.Errorf("long after:\n%swant:\n%s", got, want)
 	}
-	// A new cgroup is found when the kernel tells of it.
+	// A new cgroup is found when the kernel reports it.
 	lay(t, root, "sys/fs/cgroup/unified/quell-test-fix-new/cpu.stat", "usage_usec 1\n")
 	lay(t, root, "sys/fs/cgroup/unified/quell-test-fix-new/cgroup.procs", "")
 	if got, line := look(t, f, now), "v2 /quell-test-fix-new job new batch\n"; !strings.Contains(got, line) {
@@ -153,14 +153,14 @@ v1cpu /quell-test-fix-old job old batch own
 			open = append(open, at.Path)
 		}
 	}
-	// The processes in batch's v1 cgroup are in several of cgroup2.
+	// The processes in batch's v1 cgroup are in several cgroups2.
 	if !slices.Equal(none, []string{"/quell-test-fix-shop"}) || !slices.Equal(open, []string{"/quell-test-fix-batch"}) || len(f.undecided) != 1 {
 		t.Errorf("decided against %v, undecided %v, to be asked again %v", none, open, f.undecided)
 	}
 }
 
-// A v1 cgroup without processes is looked at again, ever more rarely: they will
-// say where it belongs.
+// A v1 cgroup without processes is checked again at increasing intervals: its first
+// process shows where it belongs.
 func TestEmptyCgroupIsDecidedLater(t *testing.T) {
 	f, root := onHost(t, "hybrid", fixRules)
 	dir := "sys/fs/cgroup/cpu/quell-test-fix-later/"
@@ -196,7 +196,7 @@ func TestEmptyCgroupIsDecidedLater(t *testing.T) {
 	if got := look(t, f, now); got != "same" {
 		t.Errorf("looked again although all is decided: %s", got)
 	}
-	// It stays once it is a task, also without processes.
+	// It stays a task, also without processes.
 	lay(t, root, dir+"cgroup.procs", "")
 	if got := look(t, f, now.Add(walkWatched)); !strings.Contains(got, "later") {
 		t.Errorf("empty again:\n%s", got)
@@ -217,12 +217,12 @@ func TestFindsOnOtherHosts(t *testing.T) {
 	}
 }
 
-// When the kernel stops to tell of changes, cgroups are walked and that is said.
+// When the kernel stops reporting changes, cgroups are walked and a reason is reported.
 func TestWalksWhenItCannotWatch(t *testing.T) {
 	f, _ := onHost(t, "hybrid", fixRules)
 	now := time.Now()
 	first := look(t, f, now)
-	f.watcher.Close() // reading it fails from now on
+	f.watcher.Close() // reads fail from now on
 	if got := look(t, f, now); got != first {
 		t.Errorf("got:\n%s", got)
 	}
@@ -264,7 +264,7 @@ func TestFindsOnThisMachine(t *testing.T) {
 	}
 }
 
-// mkdir makes a cgroup that is removed with the test.
+// mkdir makes a cgroup that is removed when the test ends.
 func mkdir(t *testing.T, dir string) string {
 	t.Helper()
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -279,7 +279,7 @@ func mkdir(t *testing.T, dir string) string {
 	return dir
 }
 
-// enter starts a process in the cgroups that ends with the test.
+// enter starts a process in the cgroups; it ends with the test.
 func enter(t *testing.T, dirs ...string) {
 	t.Helper()
 	cmd := exec.Command("cat")
@@ -334,7 +334,7 @@ func TestTaskOnThisMachine(t *testing.T) {
 	}
 }
 
-// What others do with their cgroups costs no walk of ours, and no list of tasks.
+// Changes of cgroups that are not tasks cause no walk and no new list of tasks.
 func TestOthersChangesAreNone(t *testing.T) {
 	f, root := onHost(t, "hybrid", fixRules)
 	now := time.Now()
@@ -343,8 +343,8 @@ func TestOthersChangesAreNone(t *testing.T) {
 	if got := look(t, f, now); got != "same" {
 		t.Errorf("others made a cgroup: %s", got)
 	}
-	// A task that is made, removed and made again between two looks, below a
-	// directory that is new as well.
+	// A task that is made, removed and made again between two calls, below a directory
+	// that is new as well.
 	dir := filepath.Join(root, "sys/fs/cgroup/unified/quell-test-fix-twice")
 	for range 2 {
 		if err := os.RemoveAll(dir); err != nil {
@@ -371,8 +371,8 @@ func TestOthersChangesAreNone(t *testing.T) {
 	}
 }
 
-// However cgroups come and go, looking at what changed finds what a walk of all
-// finds.
+// Whatever cgroups are made and removed, examining the changes finds the same as a walk
+// of all.
 func TestChangesFindWhatAWalkFinds(t *testing.T) {
 	f, root := onHost(t, "hybrid", fixRules)
 	now := time.Now()
@@ -394,7 +394,7 @@ func TestChangesFindWhatAWalkFinds(t *testing.T) {
 				os.MkdirAll(dir, 0o755)
 			case n < 98:
 				os.RemoveAll(dir)
-			default: // then all are walked
+			default: // this causes a walk of all
 				os.Rename(dir, filepath.Join(top, fmt.Sprintf("quell-test-fix-%d", random.IntN(4))))
 			}
 		}

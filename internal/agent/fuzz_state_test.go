@@ -10,9 +10,9 @@ import (
 	"github.com/quell-dev/quell/internal/spec"
 )
 
-// FuzzStateFiles: whatever an earlier agent, or a disk, has left in the state
-// directory, the agent starts, judges by sane numbers or none, and can write
-// what it knows again.
+// FuzzStateFiles: whatever content an earlier agent, or a faulty disk, has left in the
+// state directory, the agent starts, judges with valid numbers or none, and can write
+// its state again.
 func FuzzStateFiles(f *testing.F) {
 	h := spec.NewHistory(spec.OwnHistory())
 	k := spec.Key{Job: "web", Platform: "test", Signal: sample.CPI, Variant: "ref-cycles"}
@@ -28,7 +28,8 @@ func FuzzStateFiles(f *testing.F) {
 	f.Add([]byte(`{"version":1,"records":null}`), []byte(`[]`))
 	f.Add(text[:len(text)/2], []byte(``))
 	f.Fuzz(func(t *testing.T, specs, set []byte) {
-		// As disk.load does, without a disk: that would be three executions a second.
+		// As disk.load does, without a disk, which would allow only three executions a
+		// second.
 		h := spec.NewHistory(spec.OwnHistory())
 		var file specFile
 		if json.Unmarshal(specs, &file) == nil {

@@ -8,15 +8,15 @@ import (
 	"github.com/quell-dev/quell/internal/spec"
 )
 
-// maxJobs bounds the series that grow with what runs on the machine: the jobs
-// that use most CPU have series of their own.
+// maxJobs bounds the number of series that grows with the tasks on the machine: only
+// the jobs that use most CPU have their own series.
 const maxJobs = 100
 
-// jobs is what the newest window said of the tasks, by job.
+// jobs is the data of the newest window, by job.
 type jobs struct {
 	byName map[sample.JobName]*job
 	all    []*job
-	top    []*job // those of all that use most CPU, most first
+	top    []*job // the jobs that use most CPU, highest first
 	states []specCount
 }
 
@@ -37,8 +37,8 @@ type jobCost struct {
 	n      int
 }
 
-// jobSpec is the state of one of the job's specs: there is one for each signal
-// and each way that it was counted.
+// jobSpec is the state of one of the job's specs: there is one for each signal and each
+// variant of counting it.
 type jobSpec struct {
 	signal  sample.SignalName
 	variant string
@@ -51,7 +51,7 @@ type specCount struct {
 	n      int
 }
 
-// of returns a task's job, which it is to keep.
+// of returns the job with a name; the task keeps the pointer.
 func (js *jobs) of(name sample.JobName) *job {
 	j := js.byName[name]
 	if j == nil {
@@ -64,7 +64,7 @@ func (js *jobs) of(name sample.JobName) *job {
 	return j
 }
 
-// sum sums up a window. Jobs that have no task any more are forgotten.
+// sum aggregates a window. Jobs without tasks are removed.
 func (js *jobs) sum(tasks []*task) {
 	for _, j := range js.all {
 		*j = job{name: j.name, costs: j.costs[:0], specs: j.specs[:0]}
@@ -96,7 +96,7 @@ func (js *jobs) sum(tasks []*task) {
 	js.rank()
 }
 
-// rank puts the jobs in order and counts their specs.
+// rank sorts the jobs and counts their specs.
 func (js *jobs) rank() {
 	slices.SortFunc(js.all, func(x, y *job) int {
 		return cmp.Or(cmp.Compare(y.cpu, x.cpu), cmp.Compare(x.name, y.name))

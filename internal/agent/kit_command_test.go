@@ -8,7 +8,7 @@ import (
 	"github.com/quell-dev/quell/internal/command"
 )
 
-// do gives a command that must be carried out.
+// do sends a command that must succeed.
 func (r *rig) do(c command.Command) api.Done {
 	r.t.Helper()
 	status, body := r.call("POST", api.PathCommands, c)
@@ -19,8 +19,7 @@ func (r *rig) do(c command.Command) api.Done {
 	return d
 }
 
-// refused gives a command, or sends a body, that must not be carried out, and
-// returns why it was not.
+// refused sends a command, or a body, that must be refused, and returns the reason.
 func (r *rig) refused(in any, want int) string {
 	r.t.Helper()
 	status, body := r.call("POST", api.PathCommands, in)

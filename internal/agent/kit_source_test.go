@@ -12,7 +12,7 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// source implements counter.Source: a guest's cost as it is at the window's end.
+// source implements counter.Source: a guest's cost as of the window's end.
 type source struct {
 	m             *machine
 	signal        sample.SignalName
@@ -20,15 +20,15 @@ type source struct {
 	adding        error
 	added         int // calls of Add
 	open          bool
-	on            bool // it counts, also where it lingers
+	on            bool // it counts, also while it lingers
 	linger        bool
 	targets       map[sample.TaskKey]*followed
 	order         []sample.TaskKey                      // of targets, at the last stop
-	change        func(path string, r *counter.Reading) // what was read of a guest
-	starting      func()                                // happens in Start
+	change        func(path string, r *counter.Reading) // modifies the reading of a guest
+	starting      func()                                // called in Start
 	shared        []host.Device                         // by any two tasks
 	lost          uint64
-	accounts      bool // it tells who was served
+	accounts      bool // it reports which tasks were served
 }
 
 type followed struct {
@@ -117,7 +117,8 @@ func (s *source) Stop(cpu counter.CPUTime, yield func(sample.TaskKey, counter.Re
 		return errors.New("stopped without a start")
 	}
 	s.open, s.on = false, s.linger
-	// In one order, so that a story whose costs follow each other is always the same.
+	// In a fixed order, so that a story in which costs depend on each other is
+	// reproducible.
 	s.order = slices.AppendSeq(s.order[:0], maps.Keys(s.targets))
 	slices.SortFunc(s.order, func(a, b sample.TaskKey) int { return cmp.Compare(a.Inode, b.Inode) })
 	for _, k := range s.order {

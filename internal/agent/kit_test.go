@@ -36,9 +36,8 @@ import (
 
 func TestMain(m *testing.M) { quelltest.Main(m) }
 
-// machine is a machine that exists in memory, in the time of a synctest
-// bubble: guests with a CPU load and a cost, limits in files, one source. It
-// is what an agent is fed through.
+// machine is a simulated machine in memory, in the time of a synctest bubble: guests with a
+// CPU load and a cost, limits in files, one source. It provides all of an agent's inputs.
 type machine struct {
 	t           testing.TB
 	own         string // path of the agent's own cgroup
@@ -50,13 +49,13 @@ type machine struct {
 	busy        time.Duration // of all guests
 	stolen      time.Duration
 	values      map[string]string              // file → text
-	quotas      map[string]time.Duration       // cgroups above guests that have one: how long they were held back
+	quotas      map[string]time.Duration       // throttled time of cgroups above guests; only those with a quota
 	weights     weights                        // of cgroups that have one
 	write       func(file, value string) error // nil: writing works
 	reading     error                          // of CPU times
 	cpus        sample.Set                     // that tasks may run on
 	sysfs       *host.Host
-	online      []string      // that the source was told of
+	online      []string      // CPU lists that the source was given
 	switches    float64       // context switches a second
 	toll        time.Duration // of the source
 	switched    uint64        // up to looked
@@ -64,7 +63,7 @@ type machine struct {
 	samples     []sample.Sample // recorded
 	finding     error           // of Find
 	unwatched   error
-	disks       map[string]host.IOLimit // present limits, by path, of whatever disk
+	disks       map[string]host.IOLimit // existing limits, by path, of any disk
 	controllers error                   // why there are none
 	unlimited   error                   // of Cgroup.IOPlace
 	blkio       bool                    // v1 limits I/O
@@ -81,7 +80,7 @@ type guest struct {
 	cost   func() float64
 	used   time.Duration
 	files  int     // open cgroups
-	cgroup *cgroup // as the agent has it
+	cgroup *cgroup // the agent's handle
 	gone   bool
 	split  string
 	moves  string // where its processes are in the cpu controller's hierarchy, if not there
@@ -107,7 +106,7 @@ func (m *machine) add(path string, load float64) *guest {
 
 func (g *guest) limit() string { return "/cg" + g.path + "/cpu.max" }
 
-// rate is what it gets of what it wants.
+// rate is the CPU usage that it gets, at most its load.
 func (g *guest) rate() float64 {
 	text := g.m.values[g.limit()]
 	if text == "max" || text == "" {
@@ -120,7 +119,7 @@ func (g *guest) rate() float64 {
 	return min(g.load, limit)
 }
 
-// settle accounts what was used up to now; call it before a rate changes.
+// settle accounts the usage up to now; call it before a rate changes.
 func (m *machine) settle() {
 	now := time.Now()
 	past := now.Sub(m.settled)
@@ -258,7 +257,7 @@ func (m *machine) CapWrites(p string, rate float64, _ time.Duration) (string, ui
 	return "", 0, nil, host.ErrGone
 }
 
-// Online implements Machine; without sysfs nothing is known of CPUs.
+// Online implements Machine; without sysfs the CPUs are unknown.
 func (m *machine) Online() (sample.Set, error) {
 	if m.sysfs == nil {
 		return nil, nil
@@ -336,11 +335,11 @@ type rig struct {
 	bounds      *bounds
 	descriptors func() (open, limit int, err error)
 	uplink      Uplink
-	// as makes another source of the rig's; nil leaves it.
+	// as wraps the rig's source in another one; nil keeps it.
 	as func(*source) counter.Source
 }
 
-// baseRules are those of the rig: who is what is told by the path.
+// baseRules are the rig's rules: the path determines job and class.
 const baseRules = `
 sampling: {duration: 10s, period: 1m}
 spec: {min_samples: 10}
@@ -352,7 +351,7 @@ rules:
   - {match: "/left/*", class: best-effort}
 `
 
-// newRig configures an agent for a machine; start runs it. dir keeps its state.
+// newRig configures an agent for a machine; start runs it. dir holds its state.
 func newRig(t testing.TB, m *machine, dir string, settings ...string) *rig {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "agent.yaml")
@@ -383,7 +382,7 @@ func (r *rig) start() {
 		Signals: []api.SignalStatus{{Signal: sample.CPI, Variant: "by-heart", OK: true}},
 		Record: func(s *sample.Sample) error {
 			kept := *s
-			kept.Served = slices.Clone(s.Served) // which is the agent's to write over
+			kept.Served = slices.Clone(s.Served) // the agent overwrites it
 			r.samples = append(r.samples, kept)
 			return nil
 		}, Uplink: r.uplink})
@@ -411,7 +410,7 @@ func (r *rig) counts() counter.Source {
 	return boundedSource{r.source, r.bounds}
 }
 
-// bounds is what a source takes of the machine for each task.
+// bounds is what a source uses of the machine for each task.
 type bounds struct{ window, between, most int }
 
 // boundedSource implements counter.Bounded.
@@ -436,7 +435,7 @@ func (r *rig) stop() {
 	}
 }
 
-// pass lets time go by. The loop sees what the test has done to the machine.
+// pass lets time pass. The loop first sees what the test has done to the machine.
 func (r *rig) pass(d time.Duration) {
 	r.t.Helper()
 	if err := r.agent.ask(context.Background(), func() {}); err != nil {
@@ -446,7 +445,7 @@ func (r *rig) pass(d time.Duration) {
 	synctest.Wait()
 }
 
-// status asks the agent.
+// status asks the agent for its status.
 func (r *rig) status() (s api.Status) {
 	r.t.Helper()
 	r.get(api.PathStatus, &s)
@@ -462,7 +461,7 @@ func (r *rig) incidents() (all []incident.Record) {
 	return all
 }
 
-// task asks for one task as people see it.
+// task returns one task as the API shows it.
 func (r *rig) task(name string) api.TaskView {
 	r.t.Helper()
 	var all []api.TaskView
@@ -474,8 +473,8 @@ func (r *rig) task(name string) api.TaskView {
 	return all[i]
 }
 
-// accused lets time go by until somebody is held whom the newest incident accuses,
-// not to find out who it is, and returns that round.
+// accused lets time pass until a task is capped that the newest incident accuses, not
+// only for a trial, and returns that round.
 func (r *rig) accused(within time.Duration) *incident.Round {
 	r.t.Helper()
 	for range within / (10 * time.Second) {
@@ -491,7 +490,7 @@ func (r *rig) accused(within time.Duration) *incident.Round {
 	return nil
 }
 
-// spec is what the agent knows of a job now.
+// spec is the agent's current spec of a job.
 func (r *rig) spec(job sample.JobName) (s spec.Spec) {
 	r.t.Helper()
 	err := r.agent.ask(context.Background(), func() {
@@ -512,7 +511,7 @@ func (r *rig) get(path string, out any) {
 	}
 }
 
-// call makes a request as the operator ann does.
+// call makes a request as the operator ann.
 func (r *rig) call(method, path string, in any) (int, []byte) {
 	r.t.Helper()
 	text, ok := in.(string)
@@ -546,8 +545,8 @@ func (r *rig) audit() (all []auditEntry) {
 	return all
 }
 
-// suffering adds a latency-sensitive victim whose cost rises with what the
-// antagonist gets over 0.1 CPU-s/s, by 1.5 for one more.
+// suffering adds a latency-sensitive victim whose cost rises by 1.5 for each CPU-s/s
+// that the antagonist gets over 0.1.
 func (r *rig) suffering(antagonist *guest) *guest {
 	v := r.add("/web/1", 0.5)
 	n := 0
@@ -558,8 +557,8 @@ func (r *rig) suffering(antagonist *guest) *guest {
 	return v
 }
 
-// learn passes the time in which the victim's job gets its spec, with the
-// antagonist quiet. It ends half a minute before a window opens.
+// learn passes the time in which the victim's job gets its spec, while the antagonist
+// is quiet. It ends half a minute before a window opens.
 func (r *rig) learn() {
 	r.t.Helper()
 	r.pass(12*time.Minute - 30*time.Second)

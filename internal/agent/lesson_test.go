@@ -12,9 +12,9 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// A cap that cannot be set costs that cap: nothing is left half done or held,
-// the loop goes on, the next suspect is taken, and the same task can be capped
-// as soon as the kernel lets it.
+// A cap that cannot be set fails alone: no partial state is left, the loop continues,
+// the next suspect is capped, and the same task can be capped as soon as the kernel
+// accepts the write.
 func TestAfterACapThatFailsTheNextRoundWorks(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=on")
@@ -64,8 +64,8 @@ func TestAfterACapThatFailsTheNextRoundWorks(t *testing.T) {
 	})
 }
 
-// Stopping puts back what quell changed and nothing else: a limit that somebody
-// set meanwhile on a task that was never capped is not written at all.
+// Stopping restores what quell changed and nothing else: a limit that another process
+// has set on a task that was never capped is not written at all.
 func TestAStopWritesOnlyWhatQuellChanged(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir())
@@ -89,8 +89,8 @@ func TestAStopWritesOnlyWhatQuellChanged(t *testing.T) {
 	})
 }
 
-// One signal to stop is enough, also with caps on and a window open: everything
-// is undone and closed at once, not with the next tick or the window's end.
+// One signal stops the agent, also with caps in force and a window open: everything is
+// undone and closed at once, not at the next tick or the window's end.
 func TestAStopWaitsForNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir())
@@ -122,7 +122,7 @@ func (h half) Stop(cpu counter.CPUTime, yield func(sample.TaskKey, counter.Readi
 	})
 }
 
-// The coverage goes with the sample: whoever reads the trace can tell a value
+// The coverage is stored with the sample: a reader of the trace can distinguish a value
 // that was counted all the time from one that was scaled up from half of it.
 func TestCoverageIsKeptWithTheSample(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -9,8 +9,7 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// writes lists what has to be written to hold a task as an action asks, and in
-// which cgroup.
+// writes lists the writes that limit a task as an action asks, and the cgroup to write to.
 func (a *Agent) writes(t *task, act plan.Action) (dir string, inode uint64, w []host.Write, err error) {
 	switch {
 	case !act.IO.IsZero():
@@ -27,8 +26,8 @@ func (a *Agent) writes(t *task, act plan.Action) (dir string, inode uint64, w []
 	return "", 0, nil, err
 }
 
-// ioWrites lists the writes that limit a task on every disk that it shares with
-// the victim. A limit of its own that is lower already stays as it is.
+// ioWrites lists the writes that limit a task on every disk that it shares with the
+// victim. An existing limit of the task that is lower stays in force.
 func (a *Agent) ioWrites(t *task, act plan.Action) (dir string, inode uint64, w []host.Write, err error) {
 	place, err := t.cgroup.IOPlace()
 	if err != nil {
@@ -72,8 +71,8 @@ func (a *Agent) netWrites(t *task, act plan.Action) (dir string, inode uint64, w
 	return dir, t.Key.Inode, a.NetWrites(dir, act.Net), nil
 }
 
-// lower is the limit wished for where it is lower than the one that is there,
-// else 0, which leaves that. 0 is no limit.
+// lower returns the wished limit if it is lower than the existing one, else 0, which
+// keeps the existing one. 0 is no limit.
 func lower(wish, has uint64) uint64 {
 	if has != 0 && has <= wish {
 		return 0
@@ -81,8 +80,8 @@ func lower(wish, has uint64) uint64 {
 	return wish
 }
 
-// sharedDisks are those that two tasks have both used, as far as a signal's
-// source knows.
+// sharedDisks returns the disks that both tasks have used, as far as a signal's source
+// knows them.
 func (a *Agent) sharedDisks(victim, suspect sample.TaskKey) []host.Device {
 	for _, s := range a.Sources {
 		if d, ok := s.(interface {

@@ -15,8 +15,8 @@ import (
 
 func (c *cgroup) IOPlace() (string, error) { return c.path, c.m.unlimited }
 
-// ioMax is the guest's limit of a disk, from when it is first asked for; on v1
-// that of writes a second.
+// ioMax is the guest's limit of a disk, created when it is first read; on v1 it is the
+// limit of writes a second.
 func (g *guest) ioMax(dev host.Device) string {
 	file := "/cg" + g.path + "/io.max#" + dev.String()
 	if g.m.blkio {
@@ -28,7 +28,7 @@ func (g *guest) ioMax(dev host.Device) string {
 	return file
 }
 
-// ioText is a limit as that file has it.
+// ioText is a limit in the format of that file.
 func (m *machine) ioText(l host.IOLimit) string {
 	if m.blkio {
 		return fmt.Sprint(l.Wiops)
@@ -52,8 +52,8 @@ func (m *machine) IOWrites(p string, dev host.Device, l host.IOLimit) (string, u
 	return "", 0, nil, host.ErrGone
 }
 
-// disks is a rig whose tasks use one disk: /batch/noisy-1 asks it for as many
-// requests a second as *asked says, and slows /web/1 down by them.
+// disks is a rig whose tasks use one disk: /batch/noisy-1 sends it *asked requests a
+// second and slows /web/1 down by them.
 func disks(t *testing.T, r *rig) (noisy *guest, asked *float64) {
 	disk := host.Device{Major: 8}
 	noisy, asked = r.add("/batch/noisy-1", 0.01), new(float64)
@@ -81,7 +81,7 @@ func disks(t *testing.T, r *rig) (noisy *guest, asked *float64) {
 		c.Reach = sample.SetOf(0)
 	}
 	for i := range r.config.Rules {
-		if r.config.Rules[i].Class == sample.Batch { // no victims of io, and suspects all the same
+		if r.config.Rules[i].Class == sample.Batch { // they are not victims of io, but still suspects
 			r.config.Rules[i].Signals = []string{"cpi"}
 		}
 	}
@@ -93,8 +93,8 @@ func disks(t *testing.T, r *rig) (noisy *guest, asked *float64) {
 	return noisy, asked
 }
 
-// Who hurts through a disk is held there and not on the CPU, and let go again. By
-// v1, which does not hold all, the audit log says what.
+// An antagonist on a disk is limited there and not on the CPU, and released again. For
+// v1, which does not limit everything, the audit log says what is not limited.
 func TestADiskIsLimitedAndLetGo(t *testing.T) {
 	limit := host.IOLimit{Rbps: 1 << 20, Wbps: 1 << 20, Riops: 20, Wiops: 20}
 	for _, v1 := range []bool{false, true} {
@@ -102,7 +102,8 @@ func TestADiskIsLimitedAndLetGo(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				m := newMachine(t)
 				m.blkio = v1
-				// By a rule that accuses at the third outlier: this is about the limit.
+				// With a rule that accuses at the third outlier: this test is about the
+				// limit.
 				r := newRig(t, m, t.TempDir(), "enforce.mode=on", "detect.rule=quell", "signals=io", "enforce.io_ops=20", "enforce.io_bytes=1048576")
 				noisy, asked := disks(t, r)
 				defer r.stop()
@@ -141,7 +142,7 @@ func TestADiskIsLimitedAndLetGo(t *testing.T) {
 	}
 }
 
-// Where no limit can be set nothing is written, and the incident says why.
+// If no limit can be set nothing is written, and the incident says why.
 func TestADiskThatCannotBeLimitedIsSaid(t *testing.T) {
 	for _, c := range []struct {
 		name   string

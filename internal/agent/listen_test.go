@@ -26,7 +26,7 @@ func listen(t *testing.T, path, group string) net.Listener {
 	return l
 }
 
-// The socket is for the agent's user and one group if any, whatever the umask.
+// The socket is for the agent's user and at most one group, whatever the umask.
 func TestSocketPermissions(t *testing.T) {
 	quelltest.Need(t, quelltest.Root)
 	group, err := user.LookupGroupId("1")
@@ -71,7 +71,7 @@ func TestSocketIsTakenOverFromTheDeadOnly(t *testing.T) {
 	}
 }
 
-// A path that was given by mistake costs nobody a file.
+// A wrong path does not delete a file.
 func TestSocketDoesNotReplaceFiles(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "precious")
 	put(t, filepath.Dir(path), "precious", "data")
@@ -89,7 +89,7 @@ func TestSocketDoesNotReplaceFiles(t *testing.T) {
 	}
 }
 
-// Who is at the other end is told by the kernel.
+// The kernel identifies the peer.
 func TestPeer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "agent.sock")
 	l := listen(t, path, "")

@@ -17,7 +17,7 @@ type stats struct {
 	sourceSeconds                            map[sample.SignalName]float64
 	incidents, findings                      map[[2]string]uint64 // signal, kind
 	outcomes, capsEnded                      map[string]uint64
-	seen                                     map[string]int // rounds counted, of incidents not closed
+	seen                                     map[string]int // rounds counted so far, of open incidents
 }
 
 func newStats() stats {
@@ -27,8 +27,8 @@ func newStats() stats {
 		outcomes: map[string]uint64{}, capsEnded: map[string]uint64{}, seen: map[string]int{}}
 }
 
-// incident counts an incident once, and each of its rounds when it has ended.
-// It reports whether the incident is new.
+// incident counts an incident once, and each of its rounds when the round has ended. It
+// reports whether the incident is new.
 func (s *stats) incident(inc *plan.Incident) bool {
 	counted, known := s.seen[inc.ID]
 	if !known {
@@ -76,10 +76,10 @@ const (
 	count = "counter"
 )
 
-// metrics is the table that names, helps and the reference page come from.
+// metrics is the table from which names, help texts and the reference page are made.
 func metrics() []metric { return append(append(tickMetrics(), windowMetrics()...), uplinkMetrics()...) }
 
-// tickMetrics are those that may change at any time.
+// tickMetrics are the metrics that may change at any time.
 func tickMetrics() []metric {
 	return []metric{
 		{"quell_info", "What runs here; always 1.", gauge, []string{"platform", "rule", "version"},
@@ -215,7 +215,7 @@ func tickMetrics() []metric {
 	}
 }
 
-// windowMetrics say what the newest window did, and change with it alone.
+// windowMetrics describe the newest window and change only when a window closes.
 func windowMetrics() []metric {
 	return []metric{
 		{"quell_specs", "Specs of jobs that run here, by state.", gauge, []string{"signal", "state"},
@@ -268,5 +268,5 @@ func truth(b bool) float64 {
 	return 0
 }
 
-// Alive returns when the loop has taken a turn for it, or why it has not.
+// Alive returns nil once the loop has served the request, else why it has not.
 func (a *Agent) Alive(ctx context.Context) error { return a.ask(ctx, func() {}) }

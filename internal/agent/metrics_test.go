@@ -20,7 +20,7 @@ import (
 
 var update = flag.Bool("update", false, "bring docs/metrics.md up to date")
 
-// scrape returns what /metrics says, as text and as samples by series.
+// scrape returns the output of /metrics, as text and as values by series.
 func (r *rig) scrape() (string, map[string]string) {
 	r.t.Helper()
 	w := httptest.NewRecorder()
@@ -31,7 +31,7 @@ func (r *rig) scrape() (string, map[string]string) {
 	series := map[string]string{}
 	for line := range strings.Lines(w.Body.String()) {
 		if name, value, ok := strings.Cut(strings.TrimSpace(line), " "); ok && name != "#" {
-			if i := strings.LastIndexByte(line, '}'); i >= 0 { // a label may hold blanks
+			if i := strings.LastIndexByte(line, '}'); i >= 0 { // a label may contain spaces
 				name, value = line[:i+1], strings.TrimSpace(line[i+1:])
 			}
 			if _, twice := series[name]; twice {
@@ -45,7 +45,8 @@ func (r *rig) scrape() (string, map[string]string) {
 
 func TestMetrics(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		// By a rule that accuses at the third outlier: the numbers are of one cap.
+		// With a rule that accuses at the third outlier: the expected numbers are for
+		// one cap.
 		r := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=on", "detect.rule=quell")
 		noisy := r.add("/batch/noisy-1", 0.05)
 		r.suffering(noisy)
@@ -98,14 +99,14 @@ func TestMetrics(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, p := range problems {
-			if strings.HasPrefix(p.Metric, "quell_") { // the runtime's own are not ours to name
+			if strings.HasPrefix(p.Metric, "quell_") { // the runtime's own metrics are not named by quell
 				t.Errorf("%s: %s", p.Metric, p.Text)
 			}
 		}
 	})
 }
 
-// Without a PMU there is no CPI: it is named as missing, never 0.
+// Without a PMU there is no CPI: it is reported as missing, never as 0.
 func TestMetricsOfWhatIsNotCounted(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir())
@@ -130,15 +131,15 @@ func TestMetricsOfWhatIsNotCounted(t *testing.T) {
 	})
 }
 
-// However many jobs there are, and whatever their names, a scrape is bounded
-// and can be read; those that use most are in it.
+// Whatever the number of jobs and their names, a scrape is bounded and can be parsed;
+// the jobs that use most CPU are in it.
 func TestMetricsAreBounded(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir())
 		for i := range 1000 {
 			r.add(fmt.Sprintf("/batch/j%04d-1", i), float64(i)/1000).cost = func() float64 { return 1 }
 		}
-		r.add("/batch/\xff\"\\\n-1", 5) // names are bytes
+		r.add("/batch/\xff\"\\\n-1", 5) // names are any bytes
 		r.start()
 		defer r.stop()
 		r.pass(time.Minute)
@@ -205,7 +206,7 @@ func TestMetricNames(t *testing.T) {
 	}
 }
 
-// The page is the table.
+// The page is generated from the table.
 func TestMetricsPage(t *testing.T) {
 	const page = "../../docs/metrics.md"
 	const begin, end = "<!-- made by go test ./internal/agent -update -->\n", "<!-- end -->\n"

@@ -17,8 +17,8 @@ func (r *rig) offenders() (all []plan.Offender) {
 	return all
 }
 
-// Who offended again and again is known over a restart, is held longer where the
-// configuration says so and only there, until an operator forgives it.
+// A repeat offender is remembered over a restart, and is capped for longer only if the
+// configuration says so, until an operator pardons it.
 func TestRepeatOffenders(t *testing.T) {
 	for _, c := range []struct {
 		settings []string
@@ -57,7 +57,7 @@ func TestRepeatOffenders(t *testing.T) {
 				if again := r.offenders(); len(again) != 1 || len(again[0].Helped) != 2 || again[0].Helped[1] != all[0].Helped[1] || again[0].Confined != c.confined {
 					t.Errorf("after the restart: %+v", again)
 				}
-				r.pass(12 * time.Minute) // good samples to tell suspects apart by: evidence is of twelve intervals
+				r.pass(12 * time.Minute) // good samples to distinguish suspects: evidence needs twelve intervals
 				noisy.set(1.5)
 				r.accused(20 * time.Minute)
 				caps := r.status().Caps
@@ -85,7 +85,7 @@ func TestRepeatOffenders(t *testing.T) {
 				if len(told) != 2 || told[0] != "ann job encode ok" || !strings.HasPrefix(told[1], "ann job encode pardon encode: refused") {
 					t.Errorf("the audit log has %q", told)
 				}
-				r.stop() // ends the cap, which helped perhaps
+				r.stop() // ends the cap, which perhaps helped
 				if got := slurp(t, dir, "offenders.json"); strings.Count(got, `"helped":[`) > 1 {
 					t.Errorf("offenders.json is %s", got)
 				}
@@ -94,8 +94,8 @@ func TestRepeatOffenders(t *testing.T) {
 	}
 }
 
-// A cap that helps goes on where the configuration lets it, by the way of every
-// change, and ends when it is felt no more.
+// A cap that helps is prolonged if the configuration permits it, through the journal as
+// every change, and ends when it no longer has an effect.
 func TestACapThatHelpsGoesOn(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=on", "enforce.longest=30m")

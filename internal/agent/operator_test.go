@@ -16,7 +16,7 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// crowd is a machine with tasks to give orders about.
+// crowd is a machine with tasks to send commands about.
 func crowd(t *testing.T, settings ...string) *rig {
 	r := newRig(t, newMachine(t), t.TempDir(), settings...)
 	for _, p := range []string{"/web/1", "/kept/a/x", "/kept/b/x", "/batch/job-1", "/sys/sshd", "/left/over"} {
@@ -49,7 +49,7 @@ func TestOperatorsCapAndUncap(t *testing.T) {
 		}
 		r.refused(uncapping(command.Target{Task: "/batch/job-1"}, "again"), http.StatusConflict)
 
-		// A lease ends by itself, whatever the mode.
+		// A lease expires by itself, whatever the mode.
 		r.do(capping(command.Target{Task: "/left/over"}, 0.25, "90s", "x"))
 		r.pass(89 * time.Second)
 		if got := r.values["/cg/left/over/cpu.max"]; got != "0.25" {
@@ -62,8 +62,8 @@ func TestOperatorsCapAndUncap(t *testing.T) {
 	})
 }
 
-// Every refusal has a reason, and a line in the audit log with who asked for
-// what and why.
+// Every refusal has a reason, and a line in the audit log with the operator, the
+// command and the operator's reason.
 func TestRefusalsAreAudited(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := crowd(t)
@@ -104,7 +104,7 @@ func TestRefusalsAreAudited(t *testing.T) {
 				t.Errorf("%s: audit %+v", c.in.String(), e)
 			}
 		}
-		// What is no command is not carried out either, and is noted.
+		// A body that is no command is not carried out either, and is audited.
 		for _, body := range []string{"", "{", "[]", `{"why":"r","cap":{"task":"job-1","rate":"fast"}}`, `{"why":"r","cap":{"task":"job-1","for":"soon"}}`, `{"whys":"r"}`, strings.Repeat(" ", 1<<17)} {
 			before := len(r.audit())
 			got := r.refused(body, http.StatusBadRequest)
@@ -119,7 +119,7 @@ func TestRefusalsAreAudited(t *testing.T) {
 		if status, _ := r.call("GET", api.PathCommands, nil); status != http.StatusMethodNotAllowed {
 			t.Errorf("GET %s: %d", api.PathCommands, status)
 		}
-		// An older quell is told so.
+		// An older quell gets an error that says so.
 		if status, body := r.call("POST", "/v1/cap", `{"task":"job-1","rate":0.1,"for":"5m","reason":"r"}`); status != http.StatusNotFound || !strings.Contains(string(body), "the agent's version, test") {
 			t.Errorf("POST /v1/cap: %d %s", status, body)
 		}
@@ -156,7 +156,7 @@ func TestCapThatFails(t *testing.T) {
 	})
 }
 
-// An operator's cap on a suspect of an open incident is a round of it.
+// An operator's cap on a suspect of an open incident is a round of the incident.
 func TestOperatorsCapIsARound(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir())
@@ -210,8 +210,8 @@ func TestProtect(t *testing.T) {
 	})
 }
 
-// Leaving the mode on lifts what quell capped and leaves operators' caps; the
-// mode holds over a restart, whatever the file says.
+// Leaving mode on lifts quell's own caps and keeps operators' caps; the mode survives a
+// restart, whatever the configuration file says.
 func TestMode(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		dir, m := t.TempDir(), newMachine(t)
@@ -251,7 +251,7 @@ func TestMode(t *testing.T) {
 	})
 }
 
-// A cap whose undoing fails is tried again after a pause and shown meanwhile.
+// A cap that cannot be undone is retried after a pause and reported meanwhile.
 func TestUndoThatFails(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := crowd(t)
@@ -283,8 +283,8 @@ func TestUndoThatFails(t *testing.T) {
 	})
 }
 
-// A cap of an agent that was killed, which the next one could not undo before
-// it began, is undone as soon as it can be, long before its lease is over.
+// A cap of a killed agent that the next one could not undo at its start is undone as
+// soon as possible, long before its lease expires.
 func TestLeftOverCapThatCouldNotBeUndone(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := crowd(t)
@@ -319,7 +319,7 @@ func TestLeftOverCapThatCouldNotBeUndone(t *testing.T) {
 	})
 }
 
-// An uncap that fails is refused, and carried out as soon as it can be.
+// An uncap that fails is refused, and carried out as soon as possible.
 func TestUncapThatFails(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := crowd(t)
@@ -338,8 +338,8 @@ func TestUncapThatFails(t *testing.T) {
 	})
 }
 
-// A limit that somebody else changed is theirs: it is left as it is, the cap
-// is over and its round says why.
+// A limit that another process changed is left as it is; the cap is over and its round
+// says why.
 func TestTakenOver(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=on")
@@ -371,7 +371,7 @@ func TestTakenOver(t *testing.T) {
 		if last := a[len(a)-1]; last.What != "uncap" || !strings.Contains(last.Why, "somebody else") || !strings.Contains(last.Why, "taken-over") {
 			t.Errorf("audit %+v", last)
 		}
-		// And it stays theirs: no other cap on it for this incident.
+		// The limit stays untouched: no other cap on this task in this incident.
 		r.pass(10 * time.Minute)
 		if got := r.values[noisy.limit()]; got != "0.7" || len(r.incidents()[0].Rounds) != 1 {
 			t.Errorf("later the limit is %q, rounds %d", got, len(r.incidents()[0].Rounds))
@@ -379,7 +379,7 @@ func TestTakenOver(t *testing.T) {
 	})
 }
 
-// Who is capped and ends takes its cap along; so does a victim that ends.
+// A capped task that ends also ends its cap; so does a victim that ends.
 func TestCapsEndWithTheirTasks(t *testing.T) {
 	for _, who := range []string{"/batch/noisy-1", "/web/1"} {
 		bubble(t, func(t *testing.T) {

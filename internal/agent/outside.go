@@ -8,10 +8,10 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// outside works out how much CPU (CPU-s/s) was used in the window outside any
-// task that is followed: what the machine was busy less what the tasks used. It
-// is 0 where that is not known. The kernel may charge tasks for stolen time and
-// counts busy time in ticks, so a little less than nothing is nothing.
+// outside is the CPU usage (CPU-s/s) in the window outside any followed task: the
+// machine's busy time minus the usage of the tasks. It is 0 if that is not known. Small
+// negative values count as 0: the kernel may charge tasks for stolen time, and it
+// counts busy time in ticks.
 func (a *Agent) outside(wall float64) float64 {
 	w := &a.window
 	if w.busy < 0 || wall <= 0 {
@@ -26,13 +26,13 @@ func (a *Agent) outside(wall float64) float64 {
 	if rest := w.busy.Seconds()/wall - used; rest > 1e-6 {
 		return rest
 	}
-	return 0 // or what rounding left
+	return 0 // or a rounding error
 }
 
-// addOutside makes a suspect of it, so that no task is blamed for it, and writes it
-// to the trace, where a rule that is tried on that needs it as the agent's did: a row
-// without a cost under the name that no task has. What is not a matter of CPUs the
-// signal's source must know.
+// addOutside adds this usage as a suspect, so that no task is blamed for it. It also
+// writes it to the trace, as a row without a cost and with a name that no task has: a
+// rule that is replayed on the trace needs it as the agent's rule does. If the signal's
+// domain is not CPUs, the extras and the reach come from the signal's source.
 func (a *Agent) addOutside(iv *pipeline.Interval, sig sample.Signal, variant string) {
 	w := &a.window
 	s := &w.sample

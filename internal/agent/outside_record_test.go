@@ -8,8 +8,8 @@ import (
 	"github.com/quell-dev/quell/internal/detect"
 )
 
-// What ran outside any task is in the trace as the suspect that it was: usage
-// without a cost, in every interval.
+// Usage outside any task is in the trace as the suspect that it is: usage without a
+// cost, in every interval.
 func TestWhatRunsOutsideAnyTaskIsInTheTrace(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir())

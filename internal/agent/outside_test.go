@@ -12,13 +12,13 @@ import (
 	"github.com/quell-dev/quell/internal/spec"
 )
 
-// A daemon that no rule matches hurts the victim while a batch job is busy all
-// the time. It is named for what it is, and the job is left alone.
+// A daemon that no rule matches hurts the victim while a batch job is busy all the
+// time. The incident names usage outside any task, and the job is not capped.
 func TestWhatRunsOutsideAnyTaskIsNamedAndNobodyElseIsCapped(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=on")
 		daemon, loud := r.add("/host/daemon", 0.05), r.add("/batch/loud-1", 1.2)
-		r.add("/batch/loud-1/inner", 0) // is used with what contains it
+		r.add("/batch/loud-1/inner", 0) // counted with the task that contains it
 		r.suffering(daemon)
 		r.start()
 		defer r.stop()
@@ -30,7 +30,7 @@ func TestWhatRunsOutsideAnyTaskIsNamedAndNobodyElseIsCapped(t *testing.T) {
 		if _, got := r.scrape(); !strings.HasPrefix(got["quell_outside_cpu"], "0.05") {
 			t.Errorf("quell_outside_cpu is %q", got["quell_outside_cpu"])
 		}
-		// It cannot be held to find out, so it must come and go until chance is no answer.
+		// No trial is possible, so it must start and stop until chance is ruled out.
 		for range 4 {
 			daemon.set(1.5)
 			r.pass(5 * time.Minute)
@@ -50,8 +50,8 @@ func TestWhatRunsOutsideAnyTaskIsNamedAndNobodyElseIsCapped(t *testing.T) {
 	})
 }
 
-// Where it takes long to begin counting, what tasks use meanwhile is not taken for
-// that of something outside them.
+// If starting to count takes long, the tasks' usage in that time is not attributed to
+// anything outside them.
 func TestWhatIsUsedBeforeAWindowIsNobodys(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir())
@@ -67,8 +67,8 @@ func TestWhatIsUsedBeforeAWindowIsNobodys(t *testing.T) {
 	})
 }
 
-// A victim that goes over to dearer work is told so, nobody is capped, and once
-// that has lasted the spec follows until what it costs is normal.
+// A victim whose work becomes more expensive is reported as such and no task is capped;
+// once that has lasted, the spec follows until the new cost is normal.
 func TestALastingPhaseChangeBecomesNormal(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=on", "spec.every=1m")

@@ -8,17 +8,17 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// overallCost is what a signal of the machine as a whole said last.
+// overallCost is the newest cost of a machine-wide signal.
 type overallCost struct {
 	signal sample.SignalName
 	name   string
 	cost   incident.Value
 }
 
-// judgeOverall is judge for a source that measures the machine and no task: its
-// stand-ins are the victims. Tasks are suspects, unless the antagonist can only be
-// on another machine. No task is capped for a stand-in's sake: it is of no class
-// that may be helped.
+// judgeOverall is judge for a source that measures the machine and not its tasks. Its
+// stand-ins are the victims. Tasks are suspects, unless the antagonist can only be on
+// another machine. No task is capped for a stand-in: its class is not one that may be
+// helped.
 func (a *Agent) judgeOverall(now, at sample.Millis, sig sample.Signal, variant string, o counter.Overall) {
 	w := &a.window
 	var nothing counter.Reading
@@ -57,8 +57,8 @@ func (a *Agent) judgeOverall(now, at sample.Millis, sig sample.Signal, variant s
 	}
 }
 
-// standIn is what is judged in place of a task. It is no member of the roster,
-// and its name is that of no task: those begin with "/".
+// standIn returns what is judged in place of a task. It is not in the roster, and its
+// name cannot be a task's: those begin with "/".
 func (a *Agent) standIn(sig sample.SignalName, name string) *task {
 	key := string(sig) + name
 	if t := a.standIns[key]; t != nil {

@@ -22,8 +22,8 @@ func (s overallSource) Overall(yield func(string, sample.Set, counter.Reading)) 
 	yield(s.name, nil, counter.Reading{Cost: s.cost(), Coverage: 1})
 }
 
-// overall is a rig whose one source is of the machine as a whole: cost says what
-// it reads with a loud task's usage.
+// overall is a rig whose one source measures the machine as a whole: cost returns its
+// reading for a loud task's usage.
 func overall(t *testing.T, sig sample.SignalName, name string, cost func(usage float64) float64, settings ...string) (r *rig, loud *guest) {
 	r = newRig(t, newMachine(t), t.TempDir(), append([]string{"enforce.mode=on", "signals=" + string(sig)}, settings...)...)
 	r.add("/web/1", 0.5)
@@ -41,7 +41,7 @@ func overall(t *testing.T, sig sample.SignalName, name string, cost func(usage f
 	return r, loud
 }
 
-// The canary names who fills the cache, and nobody is capped for its sake.
+// The canary names the task that fills the cache, and no task is capped for it.
 func TestTheCanaryNamesWhoIsLoudAndNobodyIsCapped(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r, loud := overall(t, sample.Probe, "(cache 0)", func(usage float64) float64 { return 20e-9 * (1 + 3*max(0, usage-0.1)) })
@@ -75,8 +75,8 @@ func TestTheCanaryNamesWhoIsLoudAndNobodyIsCapped(t *testing.T) {
 	})
 }
 
-// Stolen time is another machine's doing: whoever is loud at the same time is not
-// even a suspect, by any rule.
+// Stolen time is caused by another machine: a task that is loud at the same time is not
+// even a suspect, with any rule.
 func TestForStolenTimeNobodyHereIsAccused(t *testing.T) {
 	for rule, kind := range map[string]detect.Kind{"evidence": detect.Steal, "quell": detect.Steal, "cpi2": detect.Nobody} {
 		t.Run(rule, func(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// followCPUs reads the topology again when CPUs have come or gone.
+// followCPUs reads the topology again when CPUs have gone online or offline.
 func (a *Agent) followCPUs() {
 	online, err := a.Machine.Online()
 	t, changed := a.Topology, err == nil && !slices.Equal(online, a.Topology.Online)
@@ -27,18 +27,18 @@ func (a *Agent) followCPUs() {
 		}
 	}
 	for _, t := range a.roster.order {
-		t.looked, t.cpus, t.reach = time.Time{}, nil, reach{} // look again
+		t.looked, t.cpus, t.reach = time.Time{}, nil, reach{} // read them again
 	}
 }
 
-// reach is what a task can use of the resources that tasks meet at, as numbered
-// sets; nil where that is not known, which reaches everything.
+// reach is the set of shared resources that a task can use, as numbered sets. nil means
+// unknown and reaches everything.
 type reach struct {
 	cpus sample.Set
-	near sample.Set // last-level caches, and memory nodes behind them
+	near sample.Set // last-level caches, and the memory nodes behind them
 }
 
-// in returns the part of a signal's domain.
+// in returns the set that matters for a signal's domain.
 func (r reach) in(d sample.Domain) sample.Set {
 	if d == sample.SharedCPU {
 		return r.cpus
@@ -46,9 +46,9 @@ func (r reach) in(d sample.Domain) sample.Set {
 	return r.near
 }
 
-// reaches works out what CPUs reach, once for each set of CPUs in a row: tasks
-// that are not pinned have the same. Tasks share the sets, which nobody changes.
-// The zero value works; it is to be made anew when the topology changes.
+// reaches computes the reach of a set of CPUs. It keeps the newest result, because
+// tasks that are not pinned have the same CPUs. Tasks share the sets, which are never
+// modified. The zero value works; it is replaced when the topology changes.
 type reaches struct {
 	numbers map[int]int // of caches, by the kernel's ids, which may be large
 	newest  reach

@@ -16,7 +16,7 @@ import (
 func TestReach(t *testing.T) {
 	topology := host.Topology{CPUs: []host.CPU{
 		{ID: 0, LLC: host.Cache{ID: 0}}, {ID: 1, LLC: host.Cache{ID: 0}},
-		// arm64's kernels give caches any number of 32 bits.
+		// arm64's kernels give caches arbitrary 32-bit ids.
 		{ID: 2, LLC: host.Cache{ID: 1 << 31}}, {ID: 3, Node: 1, LLC: host.Cache{ID: 2}},
 	}}
 	var rs reaches
@@ -41,7 +41,7 @@ func TestReach(t *testing.T) {
 			t.Errorf("%v reach a set of %d words", c.a, len(a.near))
 		}
 	}
-	// What is not known reaches everything, which is nil.
+	// Unknown means nil, which reaches everything.
 	if got := on(); got.cpus != nil || got.near != nil {
 		t.Errorf("unknown CPUs reach %v", got)
 	}
@@ -62,8 +62,7 @@ func TestReachIsSharedByTasksOnTheSameCPUs(t *testing.T) {
 	}
 }
 
-// plug writes what sysfs says of CPUs: each has a cache and a memory node of
-// its own.
+// plug writes sysfs files for CPUs: each has its own cache and memory node.
 func plug(t *testing.T, root, online string, cpus ...int) {
 	t.Helper()
 	write := func(file, text string) {
@@ -97,8 +96,8 @@ func openHost(t *testing.T, root string) *host.Host {
 	return h
 }
 
-// A CPU that comes is known from the next window on: to what a task can reach,
-// and to the sources.
+// A CPU that goes online is known from the next window on, in the reach of tasks and in
+// the sources.
 func TestCPUsThatComeAndGo(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		root := t.TempDir()
@@ -113,7 +112,7 @@ func TestCPUsThatComeAndGo(t *testing.T) {
 			return t.reach.in(sample.SharedCache).Len(), t.reach.in(sample.SharedCPU).Len()
 		}
 		r.pass(30 * time.Second)
-		if near, cpus := reached(); near != 2 || cpus != 2 { // the task says that it may run on 0 and 1
+		if near, cpus := reached(); near != 2 || cpus != 2 { // the simulated task may run on 0 and 1
 			t.Fatalf("reaches %d caches and nodes by %d CPUs", near, cpus)
 		}
 		for _, step := range []struct {
@@ -132,7 +131,7 @@ func TestCPUsThatComeAndGo(t *testing.T) {
 		if got := strings.Join(r.online, " "); got != "0-1 1" {
 			t.Errorf("the source was told of %q, want each change once", got)
 		}
-		// While it cannot be read, what was known stays.
+		// While the CPUs cannot be read, the known topology stays.
 		if err := os.Remove(filepath.Join(root, "sys/devices/system/cpu/online")); err != nil {
 			t.Fatal(err)
 		}

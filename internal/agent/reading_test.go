@@ -10,8 +10,8 @@ import (
 	"github.com/quell-dev/quell/internal/counter"
 )
 
-// A reading that was counted another way than the source's own says so in the
-// sample and learns another spec.
+// A reading of another variant than the source's own has that variant in its sample and
+// its own spec.
 func TestReadingsOfAnotherVariant(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir())
@@ -44,8 +44,8 @@ func TestReadingsOfAnotherVariant(t *testing.T) {
 	})
 }
 
-// Why a task was not counted is its note, until it is again; a uprobe that was
-// taken out degrades the agent.
+// A task's note says why it was not counted, until it is again; a uprobe that was
+// removed degrades the agent.
 func TestWhyAReadingIsMissing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir())

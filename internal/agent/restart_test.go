@@ -9,9 +9,9 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// An agent that is killed while a task suffers, and started anew, finds that out
-// again in less than 2 minutes by the default times: 10 s out of each 60 s, three
-// outliers. It has the specs of the last time they were saved and nothing else.
+// An agent that is killed while a task suffers, and restarted, detects that again in
+// less than 2 minutes with the default times: 10 s out of each 60 s, three outliers. It
+// has only the specs as of the last save.
 func TestDetectsSoonAfterARestart(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir())
@@ -50,7 +50,7 @@ func TestDetectsSoonAfterARestart(t *testing.T) {
 		}
 		t.Logf("found %s after the restart", took)
 
-		// From then on the windows are where they belong.
+		// From then on the windows are at their regular times.
 		before := again.status().Intervals
 		again.pass(10 * time.Minute)
 		if got := again.status().Intervals - before; got != 10 {
@@ -59,7 +59,7 @@ func TestDetectsSoonAfterARestart(t *testing.T) {
 	})
 }
 
-// Without specs there is nothing to hurry for.
+// Without specs the agent does not hurry.
 func TestFirstStartDoesNotHurry(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir())

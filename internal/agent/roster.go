@@ -8,22 +8,21 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// roster is all tasks that are followed, and those that ended in the open window,
-// in one order: by when they were found. What follows from which tasks there
-// are, and from nothing else, is worked out when that changes and not in each
-// window.
+// roster is all followed tasks, and those that ended in the open window, in the order
+// in which they were found. Values that depend only on which tasks exist are computed
+// when that changes and not in each window.
 type roster struct {
 	order []*task
-	stale bool // tasks came or went since settle
+	stale bool // tasks came or ended since settle
 }
 
-// add takes in a task.
+// add adds a task.
 func (c *roster) add(t *task) {
 	c.order = append(c.order, t)
 	c.stale = true
 }
 
-// dropEnded takes out the tasks that have ended, and gives each to gone.
+// dropEnded removes the tasks that have ended and calls gone for each.
 func (c *roster) dropEnded(gone func(*task)) {
 	c.order = slices.DeleteFunc(c.order, func(t *task) bool {
 		if t.ended {
@@ -34,7 +33,7 @@ func (c *roster) dropEnded(gone func(*task)) {
 	})
 }
 
-// settle brings the roster in order.
+// settle sorts the roster.
 func (c *roster) settle() {
 	if !c.stale {
 		return

@@ -14,22 +14,23 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// story plays two noisy stretches, stolen time and a quiet end to an agent whose one
-// source is of the signal, and returns what it recorded and found.
+// story plays two noisy phases, stolen time and a quiet end to an agent with one
+// source, of signal sig, and returns what it recorded and found.
 func story(t *testing.T, sig sample.Signal, rule string) (samples []sample.Sample, found []incident.Record, o replay.Options) {
 	r := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=advise", "signals="+string(sig.Name), "detect.rule="+rule)
 	loud := r.add("/batch/loud-1", 0.1)
 	r.add("/batch/steady-1", 0.3)
 	n := 0
 	noise := func() float64 { n++; return 1 + 0.02*float64(n*7%5) }
-	// Costs are what a sample keeps of them, so that both sides reckon with the same.
+	// Costs are rounded as in a sample, so that both sides compute with the same values.
 	kept := func(cost float64) float64 { return float64(float32(cost)) }
 	cost := func() float64 { return kept(least(sig) * (1 + 4*max(0, loud.rate()-0.1)) * noise()) }
 	r.add("/web/1", 0.5).cost = cost
 	r.add("/web/2", 0.4).cost = func() float64 { return kept(least(sig) * noise()) }
 	r.source = r.machine.source(sig.Name)
 	r.source.change = func(path string, c *counter.Reading) {
-		// Operations follow CPU usage, so that they are the pressure of io and net.
+		// Operations are proportional to CPU usage, so that they are the pressure of io
+		// and net.
 		ops := 4000.0
 		if path == loud.path {
 			ops = 200_000 * loud.rate()
@@ -44,7 +45,7 @@ func story(t *testing.T, sig sample.Signal, rule string) (samples []sample.Sampl
 			c.Extras.Set(sample.IOBytes, 4096*ops)
 		case sample.Net:
 			c.Extras.Set(sample.NetPackets, 2*ops)
-			c.Extras.Set(sample.NetQueued, 10*ops) // most of which the queue throws away
+			c.Extras.Set(sample.NetQueued, 10*ops) // the queue drops most of them
 			c.Extras.Set(sample.NetBytes, 500*ops)
 		}
 	}
@@ -59,7 +60,7 @@ func story(t *testing.T, sig sample.Signal, rule string) (samples []sample.Sampl
 		loud.set(0.1)
 		r.pass(9 * time.Minute)
 	}
-	// The hypervisor takes a third of the CPU time: the cost that comes with it is its doing.
+	// The hypervisor takes a third of the CPU time: it causes the cost that comes with it.
 	loud.set(0.16)
 	for range 6 * 6 {
 		r.machine.stolen += 4 * time.Second
@@ -79,10 +80,10 @@ func story(t *testing.T, sig sample.Signal, rule string) (samples []sample.Sampl
 	return r.samples, r.incidents(), replay.Options{Detect: params, Policy: policy, Spec: r.config.SpecParams(), Sampling: r.config.Sampling.Duration}
 }
 
-// least is a cost that is sane for the signal.
+// least is a cost in the valid range of the signal.
 func least(sig sample.Signal) float64 { return max(2*sig.Min, min(sig.Max/1e3, 0.01), sig.EffectAbs) }
 
-// told is what an incident found, in words; numbers almost to the last bit.
+// told is what an incident found, as text; numbers are rounded only slightly.
 func told(all []incident.Record) string {
 	var b strings.Builder
 	for i := range all {
@@ -98,14 +99,14 @@ func told(all []incident.Record) string {
 				rest = append(rest, line)
 			}
 		}
-		slices.Sort(rest) // equals may change places by the last bit of a cost
+		slices.Sort(rest) // equal ones may swap because of the last bit of a cost
 		b.WriteString(strings.Join(rest, ""))
 	}
 	return b.String()
 }
 
-// What an agent found, a replay of what it recorded finds too, whatever the signal,
-// by the paper's rule and by the default, which has every switch on.
+// A replay of what an agent recorded finds what the agent found, for every signal, with
+// the paper's rule and with the default, which has every switch on.
 func TestAReplayFindsWhatTheAgentFound(t *testing.T) {
 	for _, sig := range sample.Signals() {
 		for _, rule := range []string{"cpi2", "evidence"} {

@@ -12,45 +12,44 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// seat is what is kept of a task for one source.
+// seat is the state of a task for one source.
 type seat struct {
 	claimant
 	taken bool   // the source follows the task
-	why   string // the last attempt to follow it failed; "" if it did not
-	never bool   // and so would every other
-	// Windows that the task was there for, and those of them in which it was
-	// counted: their ratio is the task's coverage in time.
+	why   string // why the last attempt to follow it failed; "" if it succeeded
+	never bool   // every further attempt would fail too
+	// Windows in which the task was present, and those of them in which it was counted:
+	// their ratio is the task's coverage in time.
 	windows, counted uint64
 }
 
-// seating is how a source's room was shared out for the newest window.
+// seating is how a source's seats were assigned for the newest window.
 type seating struct {
 	claimed int // tasks that it could count
-	seats   int // that it has for them; claimed if they suffice
+	seats   int // seats that it has for them; claimed if they suffice
 	taken   int
-	wait    int // windows within which every claimant is counted
-	// coverage is the share of their windows in which it counted those claimants;
-	// 1 if there are none.
+	wait    int // number of windows within which every claimant is counted
+	// coverage is the share of their windows in which those claimants were counted; 1
+	// if there are none.
 	coverage float64
 }
 
-// reserve is how many descriptors are left to everything but tasks: clients of
+// reserve is how many descriptors are reserved for everything except tasks: clients of
 // the socket and of /metrics, walks, logs, progress files while they are read.
 func reserve(limit int) int { return 64 + limit/16 }
 
-// keptFiles is how many files are kept open for a task: its usage, its
-// throttling and its pressure.
+// keptFiles is how many files are kept open per task: usage, throttling and pressure.
 const keptFiles = 3
 
-// budget is how many descriptors tasks may take.
+// budget is how many descriptors tasks may use.
 type budget struct {
-	free  int  // for tasks, -1: any number
+	free  int  // for tasks, -1: no limit
 	limit int  // RLIMIT_NOFILE
 	keep  bool // all tasks can keep their files
 }
 
-// budget finds what the process may open beside what it has open already
-// for anything but tasks.
+// budget computes how many descriptors the process may open for tasks, after those that
+// it has open for other purposes.
 func (a *Agent) budget(need int) budget {
 	if a.Descriptors == nil {
 		return budget{free: -1, keep: true}
@@ -85,12 +84,12 @@ func fds(s counter.Source) (window, between int) {
 	return 0, 0
 }
 
-// takeSeats settles, before a window opens, which tasks each source counts in
-// it. Counters are opened here and not when a task is found, so that one which
-// ends before the next window costs none.
+// takeSeats decides, before a window opens, which tasks each source counts in it.
+// Counters are opened here and not when a task is found, so that a task that ends
+// before the next window costs none.
 func (a *Agent) takeSeats() {
 	a.window.number++
-	a.roster.settle() // none of them has ended
+	a.roster.settle() // no task in it has ended
 	a.rankAll(a.roster.order)
 	if a.claims == nil {
 		a.claims = make([][]*task, len(a.Sources))
@@ -131,8 +130,9 @@ func (a *Agent) takeSeats() {
 	a.degrade("file descriptors", b.shortage(need, each, a.Sources, a.seatings))
 }
 
-// ofSuspects reports whether a source is to follow tasks that its signal does not
-// judge: only it knows whom they share its resource with, or whom it serves.
+// ofSuspects reports whether a source follows also tasks that its signal does not
+// judge: only the source knows which tasks they share its resource with, or which tasks
+// they serve.
 func ofSuspects(s counter.Source) bool {
 	sig, ok := sample.LookupSignal(s.Signal())
 	if !ok || sig.Name.OfMachine() {
@@ -146,7 +146,7 @@ func ofSuspects(s counter.Source) bool {
 	return !sig.Domain.OfCPUs()
 }
 
-// shortage says what descriptors lack and what to do about it.
+// shortage says how many descriptors are missing and how to fix that.
 func (b budget) shortage(need, each int, sources []counter.Source, seatings []seating) error {
 	if b.free < 0 || need <= b.free {
 		return nil
@@ -163,7 +163,7 @@ func (b budget) shortage(need, each int, sources []counter.Source, seatings []se
 		b.limit, each, strings.Join(text, ", "), want+want/8)
 }
 
-// rankAll says whose cost is needed most.
+// rankAll ranks the tasks by how much their cost is needed.
 func (a *Agent) rankAll(tasks []*task) {
 	roles := a.pipeline.Roles()
 	for _, t := range tasks {
@@ -180,7 +180,7 @@ func (a *Agent) rankAll(tasks []*task) {
 	}
 }
 
-// seatSource lets the tasks of one source take turns on its seats.
+// seatSource assigns the seats of one source to the tasks in turns.
 func (a *Agent) seatSource(i int, claims []*task, seats int) seating {
 	turn := max(1, a.config.Detect.Outliers)
 	g := seating{claimed: len(claims), seats: seats, wait: min(1, len(claims))}
@@ -189,7 +189,7 @@ func (a *Agent) seatSource(i int, claims []*task, seats int) seating {
 		chosen, g.wait = a.choose(i, claims, seats, turn)
 	}
 	var windows, counted uint64
-	full := false // more would fail as the last one did
+	full := false // further attempts would fail for the same reason
 	for j, t := range claims {
 		st := &t.seats[i]
 		if !st.taken && !full && (chosen == nil || chosen[j]) {
@@ -212,8 +212,8 @@ func (a *Agent) seatSource(i int, claims []*task, seats int) seating {
 	return g
 }
 
-// choose says which tasks are counted where not all can be, and in how many
-// windows each is at least once. Those that leave make room at once.
+// choose selects the tasks that are counted if there are too few seats, and returns in how
+// many windows each is counted at least once. Tasks that lose their seat free it at once.
 func (a *Agent) choose(i int, claims []*task, seats, turn int) (chosen []bool, wait int) {
 	all := make([]claimant, len(claims))
 	var n [numRanks]int
@@ -239,7 +239,7 @@ func (a *Agent) choose(i int, claims []*task, seats, turn int) (chosen []bool, w
 	return chosen, wait
 }
 
-// seatTask lets a source follow a task.
+// seatTask makes a source follow a task.
 func (a *Agent) seatTask(i int, t *task) error {
 	s, st := a.Sources[i], &t.seats[i]
 	err := s.Add(a.target(t))
@@ -258,8 +258,8 @@ func (a *Agent) seatTask(i int, t *task) error {
 	return err
 }
 
-// unseat ends following a task by all sources; what they counted in the open
-// window becomes its final readings.
+// unseat stops following a task in all sources; what they counted in the open window
+// becomes its final readings.
 func (a *Agent) unseat(t *task) {
 	t.final = map[sample.SignalName]counter.Reading{}
 	for i, s := range a.Sources {
@@ -273,7 +273,7 @@ func (a *Agent) unseat(t *task) {
 	}
 }
 
-// signals is Parts.Signals with what the newest window made of them.
+// signals is Parts.Signals with the result of the newest window.
 func (a *Agent) signals() []api.SignalStatus {
 	all := slices.Clone(a.Signals)
 	for i, g := range a.seatings {
@@ -285,7 +285,7 @@ func (a *Agent) signals() []api.SignalStatus {
 	return all
 }
 
-// note says what cannot be told of a task, and why.
+// note says what is not known of a task, and why.
 func (a *Agent) note(t *task) string {
 	var said []string
 	for _, n := range t.notes {

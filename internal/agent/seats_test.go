@@ -10,8 +10,8 @@ import (
 	"github.com/quell-dev/quell/internal/counter"
 )
 
-// crowded is a rig with n batch tasks and two latency-sensitive ones, and room
-// for seats of them; others is how many descriptors the process has open beside.
+// crowded is a rig with n batch tasks and two latency-sensitive ones, and seats for
+// some of them; others is how many other descriptors the process has open.
 func crowded(t *testing.T, n, seats int, others *int) *rig {
 	t.Helper()
 	r := newRig(t, newMachine(t), t.TempDir())
@@ -36,9 +36,9 @@ func crowded(t *testing.T, n, seats int, others *int) *rig {
 	return r
 }
 
-// Where the descriptors do not suffice the tasks take turns: never more than
-// fit, everybody within the bound that is stated, the latency-sensitive ones
-// most, and everybody told.
+// If the descriptors do not suffice the tasks take turns: never more than fit, every
+// task within the stated bound, the latency-sensitive ones in every window, and the
+// shortage is reported.
 func TestTasksTakeTurns(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var others int
@@ -83,7 +83,7 @@ func TestTasksTakeTurns(t *testing.T) {
 				t.Fatalf("%s keeps %d files although counters need their room", g.path, g.cgroup.Files())
 			}
 		}
-		// There is room again: everybody is counted, and keeps his files.
+		// There is room again: every task is counted and keeps its files open.
 		others = 0
 		r.pass(time.Minute)
 		if st := r.status().Signals[0]; st.Counted != 32 || st.Within != 1 || len(r.status().Degraded) != 0 {
@@ -95,7 +95,7 @@ func TestTasksTakeTurns(t *testing.T) {
 	})
 }
 
-// The victim of an open incident is counted in every window, whoever waits.
+// The victim of an open incident is counted in every window, whatever else waits.
 func TestVictimKeepsItsSeat(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir())
@@ -128,7 +128,7 @@ func TestVictimKeepsItsSeat(t *testing.T) {
 	})
 }
 
-// A source that refuses for good is not asked again; one that lacks
+// A source that refuses a task permanently is not asked again; one that lacks
 // descriptors, although they were counted, is asked in the next window.
 func TestRefusedSeats(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -163,7 +163,7 @@ func TestRefusedSeats(t *testing.T) {
 	})
 }
 
-// A task that goes before it has seen a window costs no counters.
+// A task that ends before it has seen a window costs no counters.
 func TestShortLivedTasksOpenNoCounters(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir())

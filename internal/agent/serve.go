@@ -22,8 +22,8 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// ListenSocket opens the control socket for root, the agent's own user and, if
-// one is named, a group. A socket that a dead agent left is replaced; a living one's is not.
+// ListenSocket opens the control socket for root, the agent's own user and, if one is
+// named, a group. A stale socket of a dead agent is replaced; a live agent's is not.
 func ListenSocket(path, group string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("make socket directory: %w", err)
@@ -54,7 +54,7 @@ func ListenSocket(path, group string) (net.Listener, error) {
 			return nil, fmt.Errorf("find socket_group: %w", err)
 		}
 	}
-	old := unix.Umask(0o177) // nobody else may connect before chmod
+	old := unix.Umask(0o177) // no other user may connect before chmod
 	l, err := net.Listen("unix", path)
 	unix.Umask(old)
 	if err != nil {
@@ -69,7 +69,7 @@ func ListenSocket(path, group string) (net.Listener, error) {
 
 type peerKey struct{}
 
-// withPeer remembers who is at the other end (unix(7): SO_PEERCRED).
+// withPeer stores the identity of the connected process (unix(7): SO_PEERCRED).
 func withPeer(ctx context.Context, c net.Conn) context.Context {
 	who := "somebody"
 	if u, ok := c.(*net.UnixConn); ok {
@@ -114,8 +114,8 @@ func answer[T any](a *Agent, w http.ResponseWriter, r *http.Request, get func() 
 // maxBody is the largest request to the socket, in bytes.
 const maxBody = 64 << 10
 
-// serveCommand reads a command and carries it out in the loop's goroutine. What
-// it did or why not is in the audit log before the answer is out.
+// serveCommand reads a command and carries it out in the loop's goroutine. The result
+// is in the audit log before the answer is sent.
 func (a *Agent) serveCommand(w http.ResponseWriter, r *http.Request) {
 	operator, _ := r.Context().Value(peerKey{}).(string)
 	var c command.Command

@@ -9,15 +9,15 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// served has room for who was served while tasks waited, of all samples of a window:
-// by name for the trace and the server, by key for detection.
+// served holds which tasks were served while others waited, for all samples of a
+// window: by name for the trace and the server, by key for detection.
 type served struct {
 	names  []sample.Served
 	keys   []detect.Served
-	groups []*group // of one task's
+	groups []*group // of the tasks in one reading
 }
 
-// reset begins a window: what was of the one before is overwritten.
+// reset begins a window; the data of the previous one is overwritten.
 func (s *served) reset() { s.names, s.keys = s.names[:0], s.keys[:0] }
 
 // grow makes room for a source's readings.
@@ -29,9 +29,9 @@ func (s *served) grow(all []counted) {
 	s.names, s.keys = slices.Grow(s.names, n), slices.Grow(s.keys, n)
 }
 
-// nameServed says whom a reading of a task means; nil where nothing was counted. A
-// key that the agent does not know is outside any task. What it returns stays as it
-// is until the next window closes. The CPUs' weights entitle to nothing of other queues.
+// nameServed translates a reading's served tasks to names and keys; nil if nothing was
+// counted. An unknown key means outside any task. The result is valid until the next
+// window closes. CPU weights give no fair share of other queues.
 func (a *Agent) nameServed(t *task, d sample.Domain, all []counter.Served) ([]sample.Served, []detect.Served) {
 	if all == nil {
 		return nil, nil
@@ -52,7 +52,7 @@ func (a *Agent) nameServed(t *task, d sample.Domain, all []counter.Served) ([]sa
 	if d == sample.SharedCPU {
 		a.fair(t.group, s.names[from:], s.keys[from:])
 	}
-	if outside > 0 { // it was in all, so there is room
+	if outside > 0 { // it was one of all, so the capacity suffices
 		at, _ := slices.BinarySearchFunc(s.names[from:], outside, func(x sample.Served, d float64) int { return cmp.Compare(d, x.Time) })
 		s.names = slices.Insert(s.names, from+at, sample.Served{By: detect.OutsideName, Time: outside})
 		s.keys = slices.Insert(s.keys, from+at, detect.Served{By: detect.Outside().Key, Time: outside})
@@ -60,8 +60,9 @@ func (a *Agent) nameServed(t *task, d sample.Domain, all []counter.Served) ([]sa
 	return slices.Clip(s.names[from:]), slices.Clip(s.keys[from:])
 }
 
-// fair says what the weights of those that were served entitle them to beside a task
-// in a group. In the same group that is a matter of their threads, and not known.
+// fair sets the share that the weights give each served task when it competes with a
+// task in the victim's group. Within the same group the share depends on their threads
+// and is not known.
 func (a *Agent) fair(victim *group, names []sample.Served, keys []detect.Served) {
 	if victim == nil {
 		return

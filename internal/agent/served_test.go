@@ -13,9 +13,9 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Who was served while a task waited reaches the trace by name and detection by
-// key, each with what its weight entitles it to; also one that ended in the
-// window, one that the signal does not judge, and what ran outside any task.
+// The tasks that were served while a task waited are in the trace by name and in
+// detection by key, each with its fair share by weight; also one that ended in the
+// window, one that the signal does not judge, and usage outside any task.
 func TestWhoWasServedIsNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=advise", "signals=runq")
@@ -31,7 +31,7 @@ func TestWhoWasServedIsNamed(t *testing.T) {
 		web.cost = func() float64 { return 0.1 }
 		r.add("/batch/a-1", 0.5)
 		ends := r.add("/batch/b-1", 0.5)
-		r.add("/left/x", 0.5) // of which no weight is known
+		r.add("/left/x", 0.5) // its weight is not known
 		key := func(path string) sample.TaskKey {
 			for k, f := range r.source.targets {
 				if f.path == path {
@@ -44,7 +44,7 @@ func TestWhoWasServedIsNamed(t *testing.T) {
 		var keys map[string]sample.TaskKey
 		r.source.change = func(path string, c *counter.Reading) {
 			if path != web.path {
-				c.Served = []counter.Served{} // counted, and nobody
+				c.Served = []counter.Served{} // counted, and no task was served
 				return
 			}
 			c.Served = []counter.Served{{By: keys["/batch/b-1"], Time: 4 * time.Second}, {By: keys["/batch/a-1"], Time: 3 * time.Second},
@@ -94,7 +94,7 @@ func TestWhoWasServedIsNamed(t *testing.T) {
 			if names, got := r.agent.nameServed(task, sample.SharedCPU, nil); names != nil || got != nil {
 				t.Errorf("of what was not counted: %v, %v", names, got)
 			}
-			if n := len(r.agent.groups.byPath); n != 4 { // the one that is gone is not kept
+			if n := len(r.agent.groups.byPath); n != 4 { // the one of the ended task is removed
 				t.Errorf("%d groups are kept, want 4", n)
 			}
 		})

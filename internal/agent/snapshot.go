@@ -12,21 +12,20 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// snapshot is what /metrics says of the agent, as of the loop's last turn: a
-// scrape does not wait for the loop, nor the loop for a scrape. What only a
-// window changes is written when one ends, the rest, some 40 series, after each
-// turn.
+// snapshot is the text of /metrics as of the loop's last iteration: a scrape does not
+// wait for the loop, nor the loop for a scrape. Metrics that only a window changes are
+// written when one ends, the others, some 40 series, after each iteration.
 type snapshot struct {
 	ofTick, ofWindow []metric
-	tick, window     exposition // the loop's
+	tick, window     exposition // used by the loop only
 
 	mu   sync.Mutex
 	text []byte
 	at   time.Time
 }
 
-// staleAfter is how long the loop may take no turn before /metrics fails rather
-// than to repeat what was once true. It sleeps longestSleep at most.
+// staleAfter is how long the loop may be stalled before /metrics fails instead of
+// repeating old values. The loop sleeps longestSleep at most.
 const staleAfter = 6 * longestSleep
 
 var errNoTurn = errors.New("the agent's loop has taken no turn yet")
@@ -80,8 +79,8 @@ func (a *Agent) MetricsServer() *http.Server {
 	return &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 }
 
-// serveMetrics writes the snapshot, and what the process and Go's runtime say of
-// themselves. It is not compressed: that costs more than all the rest.
+// serveMetrics writes the snapshot, then the metrics of the process and of Go's
+// runtime. It is not compressed: that costs more than all the rest.
 func (a *Agent) serveMetrics(w http.ResponseWriter, process prometheus.Gatherer) {
 	var err error
 	select {
@@ -98,7 +97,7 @@ func (a *Agent) serveMetrics(w http.ResponseWriter, process prometheus.Gatherer)
 		return
 	}
 	w.Header().Set("Content-Type", string(expfmt.NewFormat(expfmt.TypeTextPlain)))
-	_, _ = w.Write(text) // whom it does not reach has gone
+	_, _ = w.Write(text) // on an error the client has gone
 	families, err := process.Gather()
 	if err != nil {
 		a.Log.Debug("read the process's own metrics", "reason", err)

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A scrape does not wait for the loop, whatever that is at: it is told what was
-// true at the loop's last turn, and when that is long ago, that it is.
+// A scrape does not wait for the loop, whatever the loop does: it gets the values of
+// the loop's last iteration and, if that is long ago, an error.
 func TestAScrapeDoesNotWaitForTheLoop(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir())
@@ -42,7 +42,8 @@ func TestAScrapeDoesNotWaitForTheLoop(t *testing.T) {
 		if code, _ := scrape(); code != 200 {
 			t.Errorf("when it goes on: %d", code)
 		}
-		// What an operator has done is in the next scrape, whenever the next turn is.
+		// A scrape after an operator's command shows its effect before the loop's next
+		// iteration.
 		r.do(enforcing("off", "test"))
 		if _, text := scrape(); !strings.Contains(text, "\nquell_enforcement_mode 0\n") {
 			t.Error("the mode is not the one that was just set")

@@ -8,8 +8,8 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// sweeper is an agent over n tasks, every other of them busy, whose windows are
-// the caller's to open and close.
+// sweeper is an agent over n tasks, every other of them busy, whose windows the caller
+// opens and closes.
 func sweeper(t testing.TB, n int) (r *rig, sweep func()) {
 	r = newRig(t, newMachine(t), t.TempDir(), "sampling.period=10s")
 	for i := range n {
@@ -17,9 +17,9 @@ func sweeper(t testing.TB, n int) (r *rig, sweep func()) {
 		g.cost = func() float64 { return 1 + float64(i%7)/100 }
 	}
 	r.start()
-	r.stop() // the loop; from here on the caller is
+	r.stop() // the loop; from here on the caller takes its place
 	a := r.agent
-	a.Record = nil // a trace is written for whoever asks for one
+	a.Record = nil // writing a trace is optional
 	a.disk, _ = openDisk(r.config)
 	t.Cleanup(func() { a.disk.close() })
 	a.tasks, a.byCgroup, a.roster = map[sample.TaskKey]*task{}, map[cgroupID]*task{}, roster{}
@@ -37,13 +37,13 @@ func sweeper(t testing.TB, n int) (r *rig, sweep func()) {
 	}
 }
 
-// What a window takes of memory once the agent runs does not depend on how many
-// tasks it follows.
+// The memory that a window allocates in a running agent does not depend on the number
+// of tasks it follows.
 func TestASweepAllocatesNothingForATask(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		allocs := func(n int) float64 {
 			r, sweep := sweeper(t, n)
-			for range 400 { // the look back is an hour
+			for range 400 { // the history covers an hour
 				sweep()
 			}
 			if got := r.agent.stats.samples[sample.CPI]; got != uint64(400*n) {

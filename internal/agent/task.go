@@ -20,45 +20,45 @@ type cgroupID struct {
 	inode     uint64
 }
 
-// task is what the agent keeps of a task it follows.
+// task is the agent's state for a task that it follows.
 type task struct {
 	sample.Task
 	rule   *config.Rule
 	job    *job
 	cgroup Cgroup
 	places host.Places
-	notes  [numNotes]string // why something cannot be told of it
+	notes  [numNotes]string // why something is not known of it
 	seats  []seat           // by source, as Parts.Sources
 	index  int              // in roster.order
 	above  []int            // cgroups above it, nearest first, in quotas.all
-	inner  bool             // it is part of another task, with which its usage counts
+	inner  bool             // it is part of another task, whose usage includes its own
 
 	base, last host.Usage // at the window's start, newest
 	read       bool       // last was read at least once
-	counted    bool       // it was there at the window's start
+	counted    bool       // it was present at the window's start
 	measured   bool       // it has seen the end of a window
 	capped     bool       // a cap was in force in the window
-	ended      bool       // it is gone; kept until the window is closed
+	ended      bool       // it has ended; kept until the window is closed
 	final      map[sample.SignalName]counter.Reading
 
 	subjects []*pipeline.Subject // by signal
 	pressure pressure            // on the CPU
 
 	cpus   sample.Set    // that it may run on
-	reach  reach         // what follows from cpus
+	reach  reach         // derived from cpus
 	group  *group        // that its threads are in; nil if its weight is not known
 	looked time.Time     // when places and cpus were read
-	calm   time.Duration // until that is done again, while it is busy
+	calm   time.Duration // time to the next look, while it is busy
 	views  []api.SignalView
 	cpu    float64 // CPU-s/s of the last interval
 	flags  sample.Flags
-	// threads at the last interval's end, counted for who records samples if it
-	// was busy: that takes some files of each cgroup below it. 0: not counted.
+	// threads at the last interval's end. They are counted only if samples are recorded and
+	// the task was busy: that reads some files of each cgroup below it. 0: not counted.
 	threads int
 	heldBy  string // the cgroup above it that was out of quota in the last interval
 }
 
-// What a note of a task is about.
+// What a task's note is about.
 const (
 	noteUsage = iota
 	notePlaces
@@ -67,8 +67,8 @@ const (
 	numNotes
 )
 
-// use reads what the task has used, and notes why it cannot be read. What it
-// used before it was first read is not of this window.
+// use reads the task's usage, and records why it cannot be read. Usage from before the
+// first reading does not belong to this window.
 func (t *task) use() error {
 	u, err := t.cgroup.Usage()
 	t.notes[noteUsage] = ""
@@ -83,23 +83,23 @@ func (t *task) use() error {
 	return nil
 }
 
-// pressure is what a cgroup's PSI says of windows. It explains and is not
-// judged by: it does not tell a neighbour's doing from a quota's.
+// pressure is a cgroup's PSI over windows. It explains incidents but does not decide
+// them: it does not distinguish a neighbour's effect from a quota's.
 type pressure struct {
-	last  time.Duration // total when it was read last
-	known bool          // last was read, and nothing was missed since
+	last  time.Duration // total at the last reading
+	known bool          // last was read, without a gap since
 	share float64       // of the last window
 	said  bool          // share is known
 }
 
-// begin reads the total, unless the end of another window has just done so.
+// begin reads the total, unless the end of the previous window has just done so.
 func (p *pressure) begin(c Cgroup) {
 	if !p.known {
 		p.read(c)
 	}
 }
 
-// end says for how much of the window, which was so long, some thread waited.
+// end computes for what share of the window (wall) at least one thread waited.
 func (p *pressure) end(c Cgroup, wall time.Duration, contiguous bool) {
 	from, known := p.last, p.known
 	p.read(c)
@@ -114,40 +114,38 @@ func (p *pressure) read(c Cgroup) {
 	p.last, p.known = d, err == nil
 }
 
-// lookEvery is how often a task's places and CPUs are read again: its members
-// and their affinity may change at any time, and reading them takes a few
-// files per thread, a hundred times what reading its usage takes. While each
-// look finds what the last one found, the next one is twice as far off, up to
-// lookMost. One that finds a change brings those of all tasks near: whoever
-// moves tasks, moves more than one. A task that used next to nothing since is
-// neither victim nor suspect, and waits longest.
+// lookEvery is how often a task's places and CPUs are read again: its members and their
+// affinity may change at any time, and reading them takes a few files per thread, a
+// hundred times the cost of reading its usage. While looks find no change, the interval
+// doubles, up to lookMost. A look that finds a change resets it for all tasks: tasks
+// are usually moved together. A task that has used next to no CPU since is neither
+// victim nor suspect and has the longest interval.
 const (
 	lookEvery = time.Minute
 	lookMost  = 10 * time.Minute
 	idle      = 0.01 // CPU-s/s
 )
 
-// busy reports whether it may have used something worth mention since its usage
-// was read: it did in its last window, or it has seen none.
+// busy reports whether it may have used a relevant amount of CPU since its usage was
+// read: it did in its last window, or it has completed none.
 func (t *task) busy() bool { return t.cpu >= idle || !t.measured }
 
-// dueLook reports whether the task's places and CPUs are to be read again.
+// dueLook reports whether the task's places and CPUs must be read again.
 func (t *task) dueLook(now time.Time) bool {
 	pause := max(lookEvery, t.calm)
 	if t.cpu < idle {
 		pause = lookMost
 	}
-	// Tasks that came together need not all be looked at in the same window.
+	// Tasks that came together are spread over several windows.
 	pause -= pause / 4 * time.Duration(t.Key.Inode%16) / 16
 	return t.cpus.Len() == 0 || now.Sub(t.looked) >= pause
 }
 
-// refresh follows tasks that came and lets go of tasks that went. Reading what
-// a task has used also tells that it is gone, but between windows nobody wants
-// to know how much it was: where the kernel tells of cgroups that go, only those
-// that are no longer found are read. In a window those that are busy are read
-// once more in its middle, so that of a task that goes before the end at most
-// the usage of half a window is lost.
+// refresh follows new tasks and stops following ended ones. Reading a task's usage also
+// shows that it is gone, but between windows usage is not needed: if the kernel reports
+// removed cgroups, only tasks that are no longer found are read. In the middle of a
+// window busy tasks are read once more, so that for a task that ends before the window
+// does, at most the usage of half a window is lost.
 func (a *Agent) refresh(now time.Time) {
 	found, fresh, err := a.Finder.Find(now)
 	a.degrade("finding tasks", err)
@@ -202,7 +200,7 @@ func (a *Agent) follow(now time.Time, f Found) error {
 	if err != nil {
 		return err
 	}
-	// It keeps files once it has lived to see a window, if there are enough.
+	// It keeps its files open after its first window, if there are enough descriptors.
 	if err := cg.Keep(false); err != nil {
 		return errors.Join(err, cg.Close())
 	}
@@ -240,7 +238,7 @@ func (a *Agent) target(t *task) counter.Target {
 	return c
 }
 
-// look reads where a task's processes are and may run.
+// look reads where a task's processes are and where they may run.
 func (a *Agent) look(now time.Time, t *task) {
 	first, places, cpus := t.looked.IsZero(), t.places, t.cpus
 	t.looked = now
@@ -252,7 +250,7 @@ func (a *Agent) look(now time.Time, t *task) {
 	}
 }
 
-// lookAgain is look where nothing calls for it but time.
+// lookAgain is a look because of elapsed time only.
 func (a *Agent) lookAgain(now time.Time, t *task) {
 	t.calm = min(lookMost, max(lookEvery, 2*t.calm)) // unless it finds a change
 	a.look(now, t)
@@ -280,8 +278,8 @@ func (a *Agent) read(t *task) {
 	}
 }
 
-// letGo ends following a task whose cgroup is gone. Its last differences count
-// in the open window, so it stays known until that is closed.
+// letGo stops following a task whose cgroup is gone. Its last usage counts in the open
+// window, so it is kept until that is closed.
 func (a *Agent) letGo(now time.Time, t *task) {
 	t.ended = true
 	delete(a.byCgroup, cgroupID{t.Key.Hierarchy, t.Key.Inode})
@@ -302,7 +300,7 @@ func (a *Agent) forget(t *task) {
 	a.pipeline.Forget(t.Key)
 }
 
-// subject is the task as the signal of a sample sees it.
+// subject is the task as judged by the signal of a sample.
 func (t *task) subject(p sample.Platform, s *sample.Sample) *pipeline.Subject {
 	i := slices.IndexFunc(t.subjects, func(sub *pipeline.Subject) bool { return sub.Key.Signal == s.Signal })
 	if i < 0 {
@@ -311,7 +309,7 @@ func (t *task) subject(p sample.Platform, s *sample.Sample) *pipeline.Subject {
 	}
 	sub := t.subjects[i]
 	key := spec.Key{Job: t.Job, Platform: p, Signal: s.Signal, Variant: s.Variant}
-	if sub.Key != key && (sub.Key == spec.Key{} || s.Cost == s.Cost) { // what was not counted has no variant
+	if sub.Key != key && (sub.Key == spec.Key{} || s.Cost == s.Cost) { // a reading that was not counted has no variant
 		*sub = pipeline.Subject{Key: key}
 	}
 	if sub.Task != t.Task {

@@ -9,18 +9,17 @@ import (
 	"github.com/quell-dev/quell/internal/host"
 )
 
-// Counting a signal may cost the machine more than it costs the agent: in a
-// window each context switch between cgroups reprograms the counters, and where
-// a hypervisor traps that, a switch takes a hundred µs more. What a switch costs
-// the source has measured; how often tasks switch the kernel tells at any time.
-// So what the next window would cost is known before it is opened, and a signal
-// that is over sampling.max_tax rests in it.
+// Counting a signal may cost the machine more than it costs the agent: in a window each
+// context switch between cgroups reprograms the counters, and if a hypervisor traps that, a
+// switch takes a hundred µs more. The source has measured the cost of a switch; the kernel
+// reports the rate of switches at any time. So the cost of the next window is known before
+// it opens, and a signal whose cost exceeds sampling.max_tax is paused in it.
 
-// tax is what a source's windows cost the machine.
+// tax is the cost of a source's windows to the machine.
 type tax struct {
 	known bool
-	// share of the machine's CPU time, on average over windows and pauses. It
-	// is an upper bound: not every switch is between cgroups.
+	// share of the machine's CPU time, averaged over windows and pauses. It is an upper
+	// bound: not every switch is between cgroups.
 	share float64
 	rests bool
 }
@@ -28,13 +27,13 @@ type tax struct {
 // tolled is a source that knows what it adds to a context switch in a window.
 type tolled interface{ Toll() time.Duration }
 
-// relief is how far below the limit the tax must have fallen until a signal
-// that rests is counted again: at its limit it would come and go.
+// relief is the fraction of the limit below which the tax must fall before a paused
+// signal is counted again; this hysteresis prevents it from toggling.
 const relief = 0.5
 
-// next is the tax of another window, in which the machine's CPUs together switch
-// so often a second; duty is the share of time in which it counts. At limit 0
-// there is none.
+// next is the tax of another window; switches is the rate of context switches a second
+// of all CPUs together, duty the share of time in which the source counts. A limit of 0
+// means no limit.
 func (x tax) next(toll time.Duration, switches float64, cpus int, duty, limit float64) tax {
 	if toll <= 0 || cpus <= 0 {
 		return tax{}
@@ -47,11 +46,11 @@ func (x tax) next(toll time.Duration, switches float64, cpus int, duty, limit fl
 	return n
 }
 
-// levy works out what each source would cost in the next window, by the context
-// switches of the one that has ended, which was so long (s).
+// levy computes what each source would cost in the next window, from the context
+// switches of the window that has ended, which lasted wall seconds.
 func (a *Agent) levy(from, to host.CPUTimes, wall float64) {
 	if from.Switches == 0 || to.Switches < from.Switches || wall <= 0 {
-		return // it is not known: as before
+		return // the rate is not known: nothing changes
 	}
 	rate := float64(to.Switches-from.Switches) / wall
 	duty := min(1, a.config.Sampling.Duration.Seconds()/a.config.Sampling.Period.Seconds())
@@ -69,14 +68,14 @@ func (a *Agent) levy(from, to host.CPUTimes, wall float64) {
 	}
 }
 
-// rests reports whether a source is left out of the next window.
+// rests reports whether a source is paused in the next window.
 func (a *Agent) rests(s counter.Source) bool {
 	i := slices.Index(a.Sources, s)
 	return i >= 0 && a.taxes[i].rests
 }
 
-// restError says why a signal is not counted for now. How much it would cost is
-// left to quell_signal_tax_ratio: a text that changes is logged each time.
+// restError says why a signal is paused. Its cost is in quell_signal_tax_ratio and not
+// in the text: a text that changes is logged each time.
 type restError struct {
 	source counter.Source
 	toll   time.Duration

@@ -36,8 +36,8 @@ func TestTax(t *testing.T) {
 	}
 }
 
-// Where windows follow each other without a pause counters stay on in between:
-// not those of a signal that rests.
+// If windows follow each other without a pause, counters stay on in between, except
+// those of a paused signal.
 func TestWhatRestsIsSwitchedOff(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		root := t.TempDir()
@@ -65,8 +65,8 @@ func TestWhatRestsIsSwitchedOff(t *testing.T) {
 	})
 }
 
-// A signal rests in the windows in which it would cost the machine too much, is
-// said to, and comes back. What does not depend on it goes on.
+// A signal is paused in the windows in which it would cost the machine too much, this
+// is reported, and it resumes. What does not depend on it continues.
 func TestADearSignalRests(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		root := t.TempDir()
@@ -83,7 +83,7 @@ func TestADearSignalRests(t *testing.T) {
 			t.Fatalf("%d samples of three windows", counted())
 		}
 		r.switches = 9000
-		r.pass(time.Minute) // this one tells; from the next on it rests
+		r.pass(time.Minute) // this window measures it; from the next on it is paused
 		before := counted()
 		r.pass(5 * time.Minute)
 		if got := counted() - before; got != 0 {

@@ -10,8 +10,8 @@ import (
 	"github.com/quell-dev/quell/internal/plan"
 )
 
-// comeAndGo has a task be loud for five minutes and quiet for three, again and
-// again, for an hour.
+// comeAndGo makes a task loud for five minutes and quiet for three, repeatedly, for
+// about an hour.
 func (r *rig) comeAndGo(g *guest) {
 	for range 8 {
 		g.set(1.5)
@@ -21,8 +21,8 @@ func (r *rig) comeAndGo(g *guest) {
 	}
 }
 
-// Whatever happens, nothing is written by an agent that was not told to act, nor
-// to the limit of who is never capped: trials are no exception.
+// An agent that was not told to act writes nothing, and never to the limit of a task
+// that may not be capped: trials are no exception.
 func TestNobodyIsTriedWhoMayNotBeCapped(t *testing.T) {
 	for _, c := range []struct {
 		name, noisy string
@@ -50,8 +50,8 @@ func TestNobodyIsTriedWhoMayNotBeCapped(t *testing.T) {
 	}
 }
 
-// rounds are those of the hour in which a task comes and goes. What is written
-// without one is an error.
+// rounds returns the rounds of the hour in which a task is loud and quiet. A write
+// without a round is an error.
 func (r *rig) rounds(noisy *guest) (all []*incident.Round) {
 	r.t.Helper()
 	wrote := 0
@@ -70,8 +70,8 @@ func (r *rig) rounds(noisy *guest) (all []*incident.Round) {
 	return all
 }
 
-// Enforcement that is turned on while the agent runs has trials from then on, and
-// what one holds is let go when it is turned back. Who is likely is named in any mode.
+// If enforcement is turned on at run time, trials start from then on. If it is turned
+// off again, a trial's limit is lifted. A likely suspect is named in any mode.
 func TestTrialsGoWithTheMode(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir())

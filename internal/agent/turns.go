@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// rank is how much a task's cost is needed now.
+// rank is how urgently a task's cost is needed.
 type rank uint8
 
 const (
-	// urgent: the victim of an open incident, which nobody can follow without.
+	// urgent: the victim of an open incident, which cannot be followed without its cost.
 	urgent rank = iota
-	// preferred: others may be capped for it, or it is an antagonist.
+	// preferred: other tasks may be capped for it, or it is an antagonist.
 	preferred
 	ordinary
 	numRanks
@@ -22,14 +22,13 @@ type claimant struct {
 	rank rank
 	// since is the window from which on it waits to be counted.
 	since uint64
-	// served is in how many windows up to now it was counted in a row, since
-	// its last turn began; 0 while it waits.
+	// served is the number of consecutive windows in which it was counted since its
+	// last turn began; 0 while it waits.
 	served int
 }
 
-// shares is how many of the seats each rank has whatever the others want: a
-// quarter for each rank below urgent. Too few seats to share are nobody's in
-// particular.
+// shares is how many seats each rank has regardless of demand: a quarter for each rank
+// below urgent. If there are fewer seats than ranks, none is assigned to a rank.
 func shares(seats int) (g [numRanks]int, ok bool) {
 	if seats < int(numRanks) {
 		return g, false
@@ -39,19 +38,18 @@ func shares(seats int) (g [numRanks]int, ok bool) {
 	return g, true
 }
 
-// takeTurns chooses who is counted in the next window where there are seats for
-// some only, and returns their indices.
+// takeTurns chooses the tasks that are counted in the next window if there are too few
+// seats, and returns their indices.
 //
-// A turn is turn windows long: an anomaly is several outliers in a row, which
-// nobody would see of a task that is counted now and then. Of a rank, those
-// whose turn is not over go on, then those who wait enter, longest first, then
-// those whose turn is over. Each rank has its share; what it leaves goes to the
-// other ranks, urgent first.
+// A turn lasts turn windows: an anomaly is several outliers in a row, which cannot be
+// seen in a task that is counted only now and then. Within a rank, tasks whose turn is
+// not over continue; then waiting tasks enter, longest wait first; then tasks whose turn
+// is over. Each rank has its share; unused seats go to the other ranks, urgent first.
 //
-// So nobody starves. While a task waits, the g seats that its rank has at least
-// are held by tasks that are before it, each of the n−1 others of the rank for
-// one turn at most: it is counted after at most ⌈(n−1)·turn/g⌉ windows. (With
-// fewer than three seats, of all ranks together.) Newcomers enter behind it.
+// So no task starves. While a task waits, the at least g seats of its rank are held by
+// tasks that are ahead of it, each of the n−1 others of the rank for one turn at most:
+// it is counted after at most ⌈(n−1)·turn/g⌉ windows. (With fewer than three seats, n
+// and g are those of all ranks together.) New tasks enter behind it.
 func takeTurns(all []claimant, seats, turn int) []int {
 	if seats >= len(all) {
 		seated := make([]int, len(all))
@@ -99,7 +97,7 @@ func before(a, b claimant, turn int) int {
 	return cmp.Or(cmp.Compare(stage(a), stage(b)), cmp.Compare(a.since, b.since), cmp.Compare(a.served, b.served))
 }
 
-// next is the claimant after a window: counted or not.
+// next is the claimant after a window in which it was counted or not.
 func (c claimant) next(counted bool, window uint64, turn int) claimant {
 	switch {
 	case !counted && c.served > 0: // it waits from now on
@@ -112,8 +110,8 @@ func (c claimant) next(counted bool, window uint64, turn int) claimant {
 	return c
 }
 
-// longestWait is in how many windows, at most, a task of a rank with n tasks is
-// counted at least once, by takeTurns; 0 if never.
+// longestWait is the number of windows in which takeTurns counts a task of a rank at
+// least once; n is the number of tasks of each rank. 0 means never.
 func longestWait(n [numRanks]int, r rank, seats, turn int) int {
 	all := 0
 	for _, m := range n {
@@ -121,7 +119,7 @@ func longestWait(n [numRanks]int, r rank, seats, turn int) int {
 	}
 	share, shared := shares(seats)
 	mine := n[r]
-	g := max(share[r], seats-(all-mine)) // the others cannot take more than one each
+	g := max(share[r], seats-(all-mine)) // the others take at most one seat each
 	switch {
 	case seats >= all:
 		return 1

@@ -40,13 +40,13 @@ func TestTakeTurns(t *testing.T) {
 	}
 }
 
-// queue plays windows over tasks that come, go and change their rank, and
-// returns the first thing that is wrong.
+// queue plays windows over tasks that come, go and change their rank, and checks the
+// seating of each.
 type queue struct {
 	t     *testing.T
 	turn  int
 	all   []claimant
-	began []uint64 // the window from which on it has not been counted
+	began []uint64 // the window since which it has not been counted
 }
 
 func (c *queue) add(r rank, window uint64) {
@@ -57,8 +57,8 @@ func (c *queue) remove(i int) {
 	c.all, c.began = slices.Delete(c.all, i, i+1), slices.Delete(c.began, i, i+1)
 }
 
-// play chooses for one window and checks that as many are counted as can be,
-// and each rank's share.
+// play chooses for one window and checks that as many are counted as possible, and each
+// rank's share.
 func (c *queue) play(window uint64, seats int) {
 	c.t.Helper()
 	chosen := takeTurns(c.all, seats, c.turn)
@@ -92,8 +92,8 @@ func (c *queue) play(window uint64, seats int) {
 	}
 }
 
-// FuzzTakeTurns: whoever stays is counted again within the bound that is
-// stated, for as long as his rank is no larger, whoever comes and goes.
+// FuzzTakeTurns: a task that stays is counted again within the stated bound for the
+// largest sizes its rank and the others ever had, whatever tasks come and go.
 func FuzzTakeTurns(f *testing.F) {
 	f.Add(uint64(1), uint8(10), uint8(4), uint8(3))
 	f.Add(uint64(2), uint8(200), uint8(1), uint8(5))
@@ -108,9 +108,9 @@ func FuzzTakeTurns(f *testing.F) {
 		for range tasks {
 			c.add(rank(rnd.IntN(int(numRanks))), 0)
 		}
-		var most [numRanks]int // that a rank ever had
+		var most [numRanks]int // largest size of each rank so far
 		for window := uint64(1); window < 300; window++ {
-			// Some leave and as many newcomers of the same rank enter.
+			// Some leave and as many new ones of the same rank enter.
 			for range rnd.IntN(4) {
 				if len(c.all) > 1 {
 					i := 1 + rnd.IntN(len(c.all)-1) // the first one stays
@@ -136,8 +136,8 @@ func FuzzTakeTurns(f *testing.F) {
 	})
 }
 
-// A task keeps its turn for as long as an anomaly takes, and is back in the
-// time that is stated.
+// A task keeps its turn for as long as an anomaly takes, and has the next one within
+// the stated time.
 func TestTurnsAreWholeAndComeBack(t *testing.T) {
 	const turn, seats, tasks = 3, 4, 20
 	c := &queue{t: t, turn: turn}

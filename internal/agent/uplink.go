@@ -13,31 +13,31 @@ import (
 	"github.com/quell-dev/quell/internal/wire"
 )
 
-// Uplink is the way to a server; *bus.Uplink is one. Its methods do not wait:
-// whatever becomes of the server, the loop goes on.
+// Uplink is the connection to a server; *bus.Uplink is one. Its methods do not block:
+// the loop continues whatever happens to the server.
 type Uplink interface {
-	// Samples takes in those of one window; it does not keep the slice.
+	// Samples takes the samples of one window; it does not keep the slice.
 	Samples(at sample.Millis, samples []sample.Sample)
-	// Record takes in an incident or audit entry, as JSON.
+	// Record takes an incident or audit entry, as JSON.
 	Record(at sample.Millis, kind wire.Record_Kind, id string, document []byte)
-	// Follow says whose specs are wanted from now on.
+	// Follow sets the jobs whose specs are wanted from now on.
 	Follow(platform sample.Platform, jobs []sample.JobName)
-	// Specs returns those that have come since it was last called.
+	// Specs returns the specs that have arrived since the last call.
 	Specs() []spec.Spec
 	// Backlog is how many messages wait for the server, and how many were lost.
 	Backlog() (waiting, lost uint64)
-	// Err is what of the way does not work now.
+	// Err is the current failure of the connection; nil if it works.
 	Err() error
 }
 
-// upward is what goes to the server and what has come from it.
+// upward is the data for the server and from it.
 type upward struct {
 	samples  []sample.Sample // of this window
 	specs    map[spec.Key]spec.Spec
 	followed []sample.JobName // sorted
 }
 
-// hear takes in what has come.
+// hear takes the specs that have arrived.
 func (a *Agent) hear() {
 	if a.Uplink == nil {
 		return
@@ -51,21 +51,21 @@ func (a *Agent) hear() {
 	a.degrade("server", a.Uplink.Err())
 }
 
-// serverSpec is the server's spec, learnt from the whole job, if it is ready: it goes
-// before this machine's own.
+// serverSpec is the server's spec, learnt from the whole job, if it is ready. It takes
+// precedence over this machine's own spec.
 func (a *Agent) serverSpec(k spec.Key, at sample.Millis) (spec.Spec, bool) {
 	s, ok := a.upward.specs[k]
 	return s, ok && s.State == spec.Ready && at.Sub(s.Updated) <= a.config.Spec.StaleAfter
 }
 
-// report sends what the window said, and says whose specs are wanted.
+// report sends the window's samples, and the jobs whose specs are wanted.
 func (a *Agent) report(at sample.Millis) {
 	if a.Uplink == nil {
 		return
 	}
 	u := &a.upward
 	a.Uplink.Samples(at, u.samples)
-	clear(u.samples) // its strings may be of tasks that are gone
+	clear(u.samples) // its strings may belong to tasks that have ended
 	u.samples = u.samples[:0]
 	jobs := make([]sample.JobName, 0, len(a.roster.order))
 	for _, t := range a.roster.order {
@@ -96,8 +96,8 @@ func (a *Agent) tell(at sample.Millis, kind wire.Record_Kind, id string, entry a
 	a.degrade("telling the server", err)
 }
 
-// Command carries out an operator's command that came over the bus, where who it
-// was has been checked. It is in the audit log before the answer is out.
+// Command carries out an operator's command that came over the bus, which has
+// authenticated the operator. It is in the audit log before the answer is sent.
 func (a *Agent) Command(ctx context.Context, m *wire.Command) *wire.Reply {
 	operator := m.Who + " (server)"
 	var done api.Done
@@ -122,7 +122,7 @@ func (a *Agent) Command(ctx context.Context, m *wire.Command) *wire.Reply {
 	return &wire.Reply{Ok: true, Message: done.Message, Cap: done.ID, Tasks: uint32(done.Tasks), Refused: done.Refused}
 }
 
-// uplinkMetrics are those of the way to the server, where there is one.
+// uplinkMetrics are the metrics of the connection to the server, if there is one.
 func uplinkMetrics() []metric {
 	return []metric{
 		{"quell_uplink_connected", "Whether the way to the server works; absent without a server.", gauge, nil,

@@ -17,11 +17,11 @@ import (
 	"github.com/quell-dev/quell/internal/wire"
 )
 
-// way is a way to a server that remembers what was sent. The loop alone uses it.
+// way is an Uplink that records what was sent. Only the loop uses it.
 type way struct {
 	windows  []int // samples in each
 	samples  []sample.Sample
-	records  []string // kind, id and who or victim
+	records  []string // kind, id and operator or victim
 	followed []string
 	specs    []spec.Spec
 	err      error
@@ -55,8 +55,8 @@ func (w *way) Specs() []spec.Spec {
 func (w *way) Backlog() (waiting, lost uint64) { return 7, 3 }
 func (w *way) Err() error                      { return w.err }
 
-// Every sample, incident and audit entry goes to the server, and whose specs are
-// wanted is said once.
+// Every sample, incident and audit entry goes to the server, and the jobs whose specs
+// are wanted are sent once.
 func TestServerIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, w := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=on"), &way{}
@@ -103,8 +103,8 @@ func countOf(all []string, prefix string) (n int) {
 	return n
 }
 
-// The server's spec is judged by while it is ready and not too old; else the
-// agent's own is, as if there were no server.
+// The server's spec is used while it is ready and not too old; otherwise the agent's
+// own is, as without a server.
 func TestServersSpecIsPreferred(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, w := newRig(t, newMachine(t), t.TempDir()), &way{}
@@ -136,8 +136,8 @@ func TestServersSpecIsPreferred(t *testing.T) {
 	})
 }
 
-// An operator's command over the bus does what the same request at the socket
-// does, and is audited with who it was and why.
+// An operator's command over the bus does the same as at the socket, and is audited
+// with the operator and the reason.
 func TestCommandsFromTheServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir())
@@ -164,7 +164,7 @@ func TestCommandsFromTheServer(t *testing.T) {
 		for _, c := range []*wire.Command{
 			{Do: &wire.Command_Cap_{Cap: &wire.Command_Cap{Task: "/nobody", Rate: 0.1, ForMs: 300_000}}},
 			{Do: &wire.Command_Enforcement_{Enforcement: &wire.Command_Enforcement{Mode: "hard"}}},
-			{}, // of a server to come
+			{}, // from a future server
 		} {
 			if got := send(c); got.Ok || got.Message == "" {
 				t.Errorf("%v: %v", c, got)
@@ -186,7 +186,7 @@ func TestCommandsFromTheServer(t *testing.T) {
 	})
 }
 
-// A server that is not there is a degradation with a name, and a metric.
+// An unreachable server is a named degradation, and a metric.
 func TestServerAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, w := newRig(t, newMachine(t), t.TempDir()), &way{err: errors.New("nobody answers")}

@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// longestSleep is how long the loop sleeps at most: what nobody tells of waits
-// as long, such as the first process of a v1 cgroup, or a save of the specs.
+// longestSleep is how long the loop sleeps at most. Changes that are not reported are
+// noticed this late, such as the first process of a v1 cgroup, or a due save of the specs.
 const longestSleep = 10 * time.Second
 
-// loop takes a tick whenever something is due, until ctx ends. Ticks are a tick
-// apart at least: what comes meanwhile is seen at the next. Waking up costs a
-// program that has next to nothing to do more than what it then does.
+// loop runs a tick whenever one is due, until ctx ends. Ticks are at least a tick
+// interval apart: a change in between is seen at the next. For an almost idle program
+// waking up costs more than the work it then does.
 func (a *Agent) loop(ctx context.Context) {
 	last := a.now()
 	a.tick(last)
@@ -19,12 +19,12 @@ func (a *Agent) loop(ctx context.Context) {
 	timer := time.NewTimer(next.Sub(last))
 	defer timer.Stop()
 	changed := make(chan struct{}, 1)
-	waiting, seen := false, true // seen: Find has been asked since changed said so
+	waiting, seen := false, true // seen: Find was called since the last report on changed
 	for {
 		if wait := a.Finder.Wait(); wait != nil && !waiting && seen {
 			waiting = true
 			go func() {
-				_ = wait() // Find says what is wrong
+				_ = wait() // Find reports the error
 				changed <- struct{}{}
 			}()
 		}
@@ -51,9 +51,9 @@ func (a *Agent) loop(ctx context.Context) {
 	}
 }
 
-// wake is when a tick is due after the last one, if nothing comes before: where
-// something is under way, or where nobody tells of cgroups that come and go,
-// each tick; else when a window begins, ends, or is half over.
+// wake is when the next tick is due, if nothing happens before. It is the next tick
+// interval if something is in progress, or if the kernel does not report cgroup
+// changes. Otherwise it is when a window opens, closes, or is half over.
 func (a *Agent) wake(last time.Time) time.Time {
 	next := last.Add(a.config.Tick)
 	if a.Finder.Wait() == nil || a.watchful() {
@@ -69,8 +69,8 @@ func (a *Agent) wake(last time.Time) time.Time {
 	return due
 }
 
-// watchful reports whether something is under way that does not wait: a cap,
-// which somebody else may change, an incident, an anomaly in line.
+// watchful reports whether something is in progress that needs every tick: a cap, which
+// another process may change, an incident, a queued anomaly.
 func (a *Agent) watchful() bool {
 	return len(a.Enforcer.Active()) > 0 || len(a.Enforcer.Stuck()) > 0 || len(a.unlifted) > 0 ||
 		len(a.pipeline.Caps()) > 0 || a.pipeline.OpenCount() > 0 || a.pipeline.Waiting()

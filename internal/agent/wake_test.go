@@ -18,8 +18,8 @@ func (r *rig) ticks() int {
 	return n
 }
 
-// With nothing to do the loop sleeps; windows are where they were, a task that
-// comes is seen within a tick, and with a cap in force every tick counts.
+// With nothing to do the loop sleeps; windows stay at their times, a new task is seen
+// within a tick, and with a cap in force every tick runs.
 func TestWakesForWhatIsDue(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m := newMachine(t)
@@ -33,7 +33,7 @@ func TestWakesForWhatIsDue(t *testing.T) {
 		r.pass(500 * time.Millisecond)
 		before := r.ticks()
 		r.pass(10 * time.Minute)
-		if n := r.ticks() - before; n < 60 || n > 85 { // every 10 s, and where windows end
+		if n := r.ticks() - before; n < 60 || n > 85 { // every 10 s, and at window ends
 			t.Errorf("%d ticks in 10 min of nothing", n)
 		}
 		if s := r.status(); s.Intervals != 10 {
@@ -47,11 +47,11 @@ func TestWakesForWhatIsDue(t *testing.T) {
 		if s := r.status(); s.Tasks != 2 {
 			t.Errorf("%d tasks a tick after one came", s.Tasks)
 		}
-		for range 10 { // much news is still a tick at a time
+		for range 10 { // frequent changes still cause at most one tick per tick interval
 			r.pass(50 * time.Millisecond)
 			select {
 			case news <- struct{}{}:
-			default: // as inotify, it says once that there is something
+			default: // as with inotify, one pending event suffices
 			}
 		}
 		if n := r.ticks() - before; n > 3 {

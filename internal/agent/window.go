@@ -18,15 +18,15 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// window is the sampling window that is open, or when the next one will be.
+// window is the open sampling window, or when the next one opens.
 type window struct {
 	open    bool
-	halved  bool   // its middle is over, or nobody wants to know of it
-	number  uint64 // of windows begun
-	hurry   bool   // begin with windows that are closer together
+	halved  bool   // its middle is over, or no task needs a reading there
+	number  uint64 // of windows opened
+	hurry   bool   // start with windows that are closer together
 	start   time.Time
 	next    time.Time
-	read    time.Time // when usage was read at the newest one's end
+	read    time.Time // when usage was read at the end of the newest one
 	times   host.CPUTimes
 	timesOK bool
 	busy    time.Duration    // of all CPUs in the window; below 0: not known
@@ -35,8 +35,8 @@ type window struct {
 	stolen  float64          // share of the machine's CPU time in it that the hypervisor took
 	caps    []plan.CapState  // in force at the window's start, then at its end
 	sources []counter.Source // that were started
-	counted []counted        // by the source that was stopped last, as roster.order
-	others  counter.Reading  // by that source, of what is outside all tasks
+	counted []counted        // by the source that was stopped last, ordered as roster.order
+	others  counter.Reading  // by that source, for everything outside all tasks
 	served  served
 	sample  sample.Sample // the one that is being made
 }
@@ -47,13 +47,13 @@ type counted struct {
 	ok bool
 }
 
-// over and due allow half a tick, so that ticks which drift by a little do not
-// make every window a tick longer.
+// over and due allow half a tick, so that small drifts of the ticks do not make every
+// window a tick longer.
 func (w *window) over(now time.Time, c *config.Agent) bool {
 	return now.Sub(w.start)+c.Tick/2 >= c.Sampling.Duration
 }
 
-// half reports once in a window whether its middle is over.
+// half reports once per window whether its middle is over.
 func (w *window) half(now time.Time, c *config.Agent) bool {
 	if !w.open || w.halved || now.Sub(w.start)+c.Tick/2 < c.Sampling.Duration/2 {
 		return false
@@ -66,7 +66,7 @@ func (w *window) due(now time.Time, c *config.Agent) bool {
 	return !now.Add(c.Tick / 2).Before(w.next)
 }
 
-// nextDue is when one of them is.
+// nextDue is when the next of half, over and due is true.
 func (w *window) nextDue(c *config.Agent) time.Time {
 	if !w.open {
 		return w.next
@@ -75,7 +75,7 @@ func (w *window) nextDue(c *config.Agent) time.Time {
 		return w.start.Add(c.Sampling.Duration / 2)
 	}
 	end := w.start.Add(c.Sampling.Duration)
-	if off := end.Sub(w.next); off > 0 && off <= c.Tick/2 { // the next one begins where this one ends
+	if off := end.Sub(w.next); off > 0 && off <= c.Tick/2 { // the next one opens where this one ends
 		return w.next
 	}
 	return end
@@ -91,9 +91,9 @@ func (a *Agent) openWindow(now time.Time) {
 	}
 	a.followCPUs()
 	a.takeSeats()
-	// An agent that was restarted while a task suffers has everything it needs
-	// to see that but outliers. It takes them half a period apart, so that an
-	// anomaly is found again after 70 s and not after 130 s, by default times.
+	// An agent that is restarted while a task suffers has everything it needs to detect
+	// that except outliers. It takes them half a period apart, so that an anomaly is
+	// found again after 70 s and not after 130 s, with the default settings.
 	if w.hurry && w.number < uint64(a.config.Detect.Outliers) {
 		soon := now.Add(max(a.config.Sampling.Period/2, a.config.Sampling.Duration+a.config.Tick))
 		if soon.Before(w.next) {
@@ -112,17 +112,17 @@ func (a *Agent) openWindow(now time.Time) {
 		}
 	}
 	a.markQuotas()
-	// Together: starting sources takes long where there is little CPU time, and what
-	// is used meanwhile is nobody's in the window.
+	// Read together: starting sources takes long if CPU time is scarce, and usage in
+	// that time belongs to no task in the window.
 	w.times, w.timesOK = a.cpuTimes()
 	w.start, w.open, w.halved = a.now(), true, true
 	w.caps = a.pipeline.Caps()
-	// What an idle task uses between two readings counts for the second. That is
-	// nothing as a rule, but the analysis of the window before may have taken long.
+	// Usage of an idle task between two readings counts for the second. That is usually
+	// nothing, but the analysis of the previous window may have taken long.
 	justRead := w.start.Sub(w.read) < a.config.Sampling.Duration/100
 	for _, t := range a.roster.order {
 		if t.busy() || !justRead {
-			_ = t.use() // noted
+			_ = t.use() // the error is in t.notes
 		}
 		t.pressure.begin(t.cgroup)
 		if t.looked.IsZero() {
@@ -139,7 +139,7 @@ func (a *Agent) cpuTimes() (host.CPUTimes, bool) {
 	return times, err == nil
 }
 
-// closeWindow ends the window and lets everybody know what it said.
+// closeWindow ends the window and processes its results.
 func (a *Agent) closeWindow(now time.Time) {
 	w := &a.window
 	w.open = false
@@ -147,7 +147,7 @@ func (a *Agent) closeWindow(now time.Time) {
 	a.roster.settle()
 	for _, t := range a.roster.order {
 		if !t.ended {
-			_ = t.use() // noted
+			_ = t.use() // the error is in t.notes
 		}
 	}
 	end := a.now()
@@ -175,7 +175,7 @@ func (a *Agent) closeWindow(now time.Time) {
 			continue
 		}
 		if l, ok := s.(interface{ Linger(bool) }); ok {
-			l.Linger(contiguous && !a.rests(s)) // else it would go on while it rests
+			l.Linger(contiguous && !a.rests(s)) // else it would stay on while it is paused
 		}
 		began := time.Now()
 		a.collect(s)
@@ -193,9 +193,9 @@ func (a *Agent) closeWindow(now time.Time) {
 	a.snapshot.takeWindow(a)
 }
 
-// stolen is the share of the machine's CPU time in the window that the
-// hypervisor took (proc(5): steal). The kernel's other figures of the machine in
-// the window are read with it.
+// stolen is the share of the machine's CPU time in the window that the hypervisor took
+// (proc(5): steal). The kernel's other machine-wide values of the window are read here
+// as well.
 func (a *Agent) stolen(wall float64) float64 {
 	times, ok := a.cpuTimes()
 	a.window.busy = -1
@@ -213,7 +213,7 @@ func (a *Agent) stolen(wall float64) float64 {
 	return float64(steal) / float64(total)
 }
 
-// measure works out what the window says of a task whatever the signal.
+// measure computes the values of a task in the window that do not depend on the signal.
 func (a *Agent) measure(t *task, now time.Time, wall float64) {
 	t.measured = true
 	t.cpu = max(0, (t.last.CPU-t.base.CPU).Seconds()/wall)
@@ -226,7 +226,7 @@ func (a *Agent) measure(t *task, now time.Time, wall float64) {
 	}
 	t.views, t.notes[noteReading] = t.views[:0], ""
 	if t.cpu < idle {
-		t.calm = 0 // once it is busy, soon
+		t.calm = 0 // look soon once it is busy
 	}
 	if !t.ended && t.dueLook(now) {
 		a.lookAgain(now, t)
@@ -239,7 +239,7 @@ func (a *Agent) measure(t *task, now time.Time, wall float64) {
 	}
 }
 
-// collect stops a source and gathers its readings, those of ended tasks too.
+// collect stops a source and gathers its readings, including those of ended tasks.
 func (a *Agent) collect(s counter.Source) {
 	w := &a.window
 	n := len(a.roster.order)
@@ -269,8 +269,8 @@ func (a *Agent) collect(s counter.Source) {
 	a.explain(s.Signal())
 }
 
-// explain notes why tasks were not counted. What was taken out because it cost
-// the machine too much is a degradation of the agent's own.
+// explain records why tasks were not counted. A uprobe that was removed because it cost
+// the machine too much is a degradation of the agent.
 func (a *Agent) explain(sig sample.SignalName) {
 	w := &a.window
 	var refused []error
@@ -287,7 +287,7 @@ func (a *Agent) explain(sig sample.SignalName) {
 	a.degrade("uprobes for "+string(sig), errors.Join(refused...))
 }
 
-// judge hands one signal's interval to the pipeline and the trace.
+// judge passes one signal's interval to the pipeline and the trace.
 func (a *Agent) judge(now, at sample.Millis, sig sample.Signal, variant string) {
 	w := &a.window
 	iv := a.pipeline.Begin(sig, at, w.length)
@@ -334,7 +334,7 @@ func (a *Agent) judge(now, at sample.Millis, sig sample.Signal, variant string) 
 	}
 }
 
-// sampled is the sample of a task, valid until the next.
+// sampled is the sample of a task; it is valid until the next call.
 func (a *Agent) sampled(t *task, sig sample.SignalName, variant string, at sample.Millis, cost float64, c *counter.Reading) *sample.Sample {
 	s := &a.window.sample
 	*s = sample.Sample{TS: at, Machine: a.machine, Job: t.Job, Task: t.Name, Platform: a.Platform, Signal: sig, Variant: variant, Class: t.Class,
@@ -351,7 +351,7 @@ func (a *Agent) sampled(t *task, sig sample.SignalName, variant string, at sampl
 	return s
 }
 
-// measurement is what the pipeline is told of a task: its sample, without the rounding.
+// measurement is the pipeline's input for a task: its sample, without the rounding.
 func (t *task) measurement(s *sample.Sample, cost float64) pipeline.Measurement {
 	m := pipeline.Of(s)
 	m.CPU, m.Cost, m.HeldBy = t.cpu, cost, t.heldBy
@@ -367,8 +367,8 @@ func (a *Agent) record(s *sample.Sample) {
 	a.recordHere(s)
 }
 
-// recordHere writes a sample to the trace alone: one of usage that the server, which
-// has specs of tasks, does not need, but a replay of the trace does.
+// recordHere writes a sample to the trace only: usage that a replay of the trace needs,
+// but the server, which has specs of tasks, does not.
 func (a *Agent) recordHere(s *sample.Sample) {
 	if a.Record != nil {
 		a.degrade("recording samples", a.Record(s))

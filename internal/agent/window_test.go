@@ -10,7 +10,7 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// A task that was there before the agent is not charged with its past.
+// A task that is older than the agent is not charged with its past usage.
 func TestUsageIsOfTheWindow(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir())
@@ -35,8 +35,8 @@ func TestUsageIsOfTheWindow(t *testing.T) {
 	})
 }
 
-// Reading costs, so it is done for a window's ends, in its middle if the task
-// uses anything, and between windows not at all.
+// Reading costs, so usage is read at a window's ends, in its middle if the task uses
+// any CPU, and never between windows.
 func TestHowOftenUsageIsRead(t *testing.T) {
 	for _, c := range []struct {
 		name, period string
@@ -65,8 +65,8 @@ func TestHowOftenUsageIsRead(t *testing.T) {
 	}
 }
 
-// Opening a window takes seconds on a slow machine. An idle task that wakes
-// meanwhile used nothing in the window but what it uses there.
+// Opening a window takes seconds on a slow machine. For an idle task that wakes
+// meanwhile, only the usage within the window counts.
 func TestUsageOfTheWindowAlone(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir(), "sampling.period=10s")
@@ -119,7 +119,7 @@ func TestPressureIsOfTheWindow(t *testing.T) {
 					}
 				}
 				check("0.4")
-				g.stall += 2 * time.Second // in the next window only where there is no pause
+				g.stall += 2 * time.Second // in the next window only if there is no pause
 				r.pass(12 * time.Second)
 				if period == "10s" {
 					check("0.2")
@@ -133,14 +133,14 @@ func TestPressureIsOfTheWindow(t *testing.T) {
 	}
 }
 
-// Ticks that come late, early or not at all do not move the windows: 10 s out
-// of each 60 s, counted from the first.
+// Late, early or missing ticks do not move the windows: 10 s out of each 60 s, counted
+// from the first.
 func TestWindowsWithJitteredTicks(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir())
 		g := r.add("/batch/job-1", 1)
 		g.cost = func() float64 { return 1 }
-		r.start() // for its parts; the ticks are the test's
+		r.start() // for its parts; the test runs the ticks
 		r.stop()
 		a := r.agent
 		r.fresh = true
@@ -187,15 +187,15 @@ func TestWindowsWithJitteredTicks(t *testing.T) {
 	})
 }
 
-// A stall of several periods costs those windows: one is opened at once, for
-// the newest of them, and the next when it is due.
+// A stall of several periods costs those windows: one is opened at once for the newest
+// of them, and the next when it is due.
 func TestWindowsAfterAStall(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir())
 		r.start()
 		defer r.stop()
 		r.pass(20 * time.Second)
-		// The loop is held up by a request for 2½ minutes.
+		// A request blocks the loop for 2½ minutes.
 		if err := r.agent.ask(t.Context(), func() { <-time.After(150 * time.Second) }); err != nil {
 			t.Fatal(err)
 		}
@@ -244,7 +244,7 @@ func TestCapsInPartOfAWindow(t *testing.T) {
 	})
 }
 
-// A rule may name the signals that judge its tasks; others don't.
+// A rule may name the signals that judge its tasks; others do not judge them.
 func TestRuleNamesSignals(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir())
@@ -263,7 +263,7 @@ func TestRuleNamesSignals(t *testing.T) {
 	})
 }
 
-// Stolen time is told from the machine's CPU times, and marks every sample.
+// Stolen time is computed from the machine's CPU times, and marks every sample.
 func TestStolenTime(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir())
@@ -283,7 +283,7 @@ func TestStolenTime(t *testing.T) {
 	})
 }
 
-// Where an idle task may run matters to nobody, and finding out is dear.
+// The CPUs of an idle task are not needed, and reading them is expensive.
 func TestWhenATaskIsLookedAtAgain(t *testing.T) {
 	now := time.Now()
 	for _, c := range []struct {
@@ -306,7 +306,7 @@ func TestWhenATaskIsLookedAtAgain(t *testing.T) {
 			t.Errorf("%v of CPU, %v later, on CPUs %v: %v, want %v", c.cpu, c.since, c.cpus, got, c.want)
 		}
 	}
-	// Of many that came together each has a time of its own, not much sooner.
+	// Of many that came together each has its own time, not much sooner.
 	due := 0
 	for inode := range uint64(160) {
 		x := &task{Task: sample.Task{Key: sample.TaskKey{Inode: inode}}, cpus: sample.SetOf(0), looked: now.Add(-9 * time.Minute)}
@@ -319,8 +319,8 @@ func TestWhenATaskIsLookedAtAgain(t *testing.T) {
 	}
 }
 
-// A task that stays where it is is looked at ever more rarely; when any task is
-// found to have moved, all are looked at soon.
+// A task that does not move is looked at less and less often; when any task is found to
+// have moved, all are looked at soon.
 func TestLooksBecomeRare(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir())
@@ -345,7 +345,7 @@ func TestLooksBecomeRare(t *testing.T) {
 			}
 		}
 		all[0].moves = "/elsewhere"
-		r.pass(12 * time.Minute) // until somebody has looked
+		r.pass(12 * time.Minute) // until one of the tasks was looked at
 		if n := looks(10 * time.Minute); n[1] < 2 {
 			t.Errorf("after another task moved, a busy one was looked at %d times in 10 minutes", n[1])
 		}

@@ -1,6 +1,6 @@
-// Package api is the agent's local socket: what can be asked of it, in JSON
-// over HTTP on a Unix socket that only root and one group may open, and the
-// client that people's tools use.
+// Package api is the agent's local socket: the requests and answers, as JSON over HTTP
+// on a Unix socket that only root and one group may open, and the client for the
+// command line tools.
 package api
 
 import (
@@ -14,7 +14,7 @@ import (
 const (
 	PathStatus    = "/v1/status"
 	PathTasks     = "/v1/tasks"
-	PathIncidents = "/v1/incidents" // Query → Incidents; ?id=ID or a part of one, or last: that incident, whole
+	PathIncidents = "/v1/incidents" // Query → Incidents; ?id= an ID, part of one, or last: the complete incident
 	PathOffenders = "/v1/offenders" // → []plan.Offender
 	PathCommands  = "/v1/commands"  // command.Command → Done
 )
@@ -38,16 +38,16 @@ type Status struct {
 	Degraded  []string        `json:"degraded,omitempty"`
 }
 
-// SignalStatus is a signal that was asked for, counted or not.
+// SignalStatus is the state of a requested signal, whether it is counted or not.
 type SignalStatus struct {
 	Signal  sample.SignalName `json:"signal"`
 	Variant string            `json:"variant,omitempty"`
 	OK      bool              `json:"ok"`
 	Reason  string            `json:"reason,omitempty"`
 	Remedy  string            `json:"remedy,omitempty"`
-	// Of the newest window: tasks that it could count, those that it did, the
-	// windows within which it counts every one, and the share of their windows
-	// in which those that are there now were counted.
+	// Of the newest window: the tasks that the signal could count, the tasks counted,
+	// the number of windows within which each is counted, and the share of their
+	// windows in which the present tasks were counted.
 	Tasks    int     `json:"tasks,omitempty"`
 	Counted  int     `json:"counted,omitempty"`
 	Within   int     `json:"within,omitempty"`
@@ -58,8 +58,8 @@ type SignalStatus struct {
 type CapView struct {
 	ID       string          `json:"id"`
 	Task     sample.TaskName `json:"task"`
-	Rate     float64         `json:"rate"`          // CPU-s/s; 0 where IO says what is limited
-	IO       plan.IORate     `json:"io,omitzero"`   // to each disk that it shares with the incident's victim
+	Rate     float64         `json:"rate"`          // CPU-s/s; 0 if IO or Net is limited instead
+	IO       plan.IORate     `json:"io,omitzero"`   // for each disk that it shares with the incident's victim
 	Net      uint64          `json:"net,omitempty"` // bytes/s that it sends
 	From     sample.Millis   `json:"from"`
 	Until    sample.Millis   `json:"until"`
@@ -68,7 +68,7 @@ type CapView struct {
 	Incident string          `json:"incident,omitempty"`
 }
 
-// TaskView is a task that is followed.
+// TaskView is a task that the agent follows.
 type TaskView struct {
 	sample.Task
 	CPU    float64      `json:"cpu"` // CPU-s/s of the last interval
@@ -79,7 +79,7 @@ type TaskView struct {
 	Costs  []SignalView `json:"costs"`
 }
 
-// SignalView is what the last interval said of a task for one signal.
+// SignalView is a task's result in the last interval for one signal.
 type SignalView struct {
 	Signal  sample.SignalName `json:"signal"`
 	Cost    incident.Value    `json:"cost"`  // null: not counted
@@ -90,12 +90,12 @@ type SignalView struct {
 	Spec     spec.Spec `json:"spec"`
 }
 
-// Done says what a command did.
+// Done is the result of a command.
 type Done struct {
 	Message string `json:"message"`
 	ID      string `json:"id,omitempty"` // of the cap, if it is one
 	Tasks   int    `json:"tasks,omitempty"`
-	// Refused are those of several tasks on which it was not carried out, with why.
+	// Refused lists the tasks of several that the command was refused for, with the reason.
 	Refused []string `json:"refused,omitempty"`
 }
 

@@ -32,7 +32,7 @@ func (e *UnreachableError) Error() string {
 
 func (e *UnreachableError) Unwrap() error { return e.Err }
 
-// Remedy says what to do about it.
+// Remedy says how to fix it.
 func (e *UnreachableError) Remedy() string {
 	switch {
 	case errors.Is(e.Err, fs.ErrNotExist), errors.Is(e.Err, syscall.ECONNREFUSED):
@@ -110,30 +110,30 @@ func get[T any](ctx context.Context, c *Client, path string) (T, error) {
 	return v, err
 }
 
-// Status asks for the agent as a whole.
+// Status returns the status of the agent as a whole.
 func (c *Client) Status(ctx context.Context) (Status, error) { return get[Status](ctx, c, PathStatus) }
 
-// Tasks asks for the tasks that are followed.
+// Tasks returns the tasks that the agent follows.
 func (c *Client) Tasks(ctx context.Context) ([]TaskView, error) {
 	return get[[]TaskView](ctx, c, PathTasks)
 }
 
-// Incidents asks for incidents that the agent's log still holds.
+// Incidents returns incidents that the agent's log still holds.
 func (c *Client) Incidents(ctx context.Context, q logbook.Query) (Incidents, error) {
 	return get[Incidents](ctx, c, PathIncidents+"?"+Query(q).Encode())
 }
 
-// Incident asks for one incident, whole, by its ID, a part of it, or "last".
+// Incident returns one complete incident, by its ID, part of it, or "last".
 func (c *Client) Incident(ctx context.Context, id string) (incident.Record, error) {
 	return get[incident.Record](ctx, c, PathIncidents+"?id="+url.QueryEscape(id))
 }
 
-// Offenders asks for the jobs of which caps helped others.
+// Offenders returns the jobs on which caps have helped other jobs.
 func (c *Client) Offenders(ctx context.Context) ([]plan.Offender, error) {
 	return get[[]plan.Offender](ctx, c, PathOffenders)
 }
 
-// Command has the agent carry out a command.
+// Command sends a command for the agent to carry out.
 func (c *Client) Command(ctx context.Context, cmd command.Command) (d Done, err error) {
 	return d, c.call(ctx, http.MethodPost, PathCommands, &cmd, &d)
 }

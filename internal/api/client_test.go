@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { quelltest.Main(m) }
 
-// agent answers on a socket as h does, and notes what it was asked.
+// agent serves h on a socket and records the requests.
 func agent(t *testing.T, h http.HandlerFunc) (c *Client, asked *string) {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
@@ -44,7 +44,7 @@ func agent(t *testing.T, h http.HandlerFunc) (c *Client, asked *string) {
 	return NewClient(socket), asked
 }
 
-// Each call is the request that it stands for.
+// Each call sends the expected request.
 func TestRequests(t *testing.T) {
 	c, asked := agent(t, func(w http.ResponseWriter, r *http.Request) {
 		answer := any(Done{Message: "done", ID: "cap-1"})
@@ -100,7 +100,7 @@ func TestRefusals(t *testing.T) {
 		error, remedy string
 	}{
 		{`{"error":"no","remedy":"ask again"}`, "no", "ask again"},
-		{"not JSON", "409 Conflict", ""}, // not the agent, perhaps
+		{"not JSON", "409 Conflict", ""}, // perhaps not the agent
 	} {
 		c, _ := agent(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusConflict)
@@ -118,7 +118,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// Why an agent cannot be reached decides what there is to do.
+// The remedy depends on why an agent cannot be reached.
 func TestUnreachable(t *testing.T) {
 	dir := t.TempDir()
 	dead := filepath.Join(dir, "dead")

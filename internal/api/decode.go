@@ -7,8 +7,8 @@ import (
 	"io"
 )
 
-// Decode reads a request's JSON, strictly: a field that is not known, and anything
-// after the value, are errors.
+// Decode reads a request's JSON strictly: an unknown field, or anything after the
+// value, is an error.
 func Decode(r io.Reader, v any) error {
 	d := json.NewDecoder(r)
 	d.DisallowUnknownFields()

@@ -13,7 +13,7 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Query writes what incidents are wanted as a URL has it.
+// Query encodes an incident query as URL parameters.
 func Query(q logbook.Query) url.Values {
 	v := url.Values{}
 	if q.Open {
@@ -31,7 +31,7 @@ func Query(q logbook.Query) url.Values {
 	return v
 }
 
-// ParseQuery is the inverse of Query; what is not given is as in the zero value.
+// ParseQuery is the inverse of Query; omitted parameters have the zero value.
 func ParseQuery(v url.Values) (q logbook.Query, err error) {
 	bad := func(key, want string) error { return fmt.Errorf("query %s=%q: want %s", key, v.Get(key), want) }
 	for key := range v {
@@ -60,15 +60,15 @@ func ParseQuery(v url.Values) (q logbook.Query, err error) {
 	return q, nil
 }
 
-// Incidents are those that a query wants, oldest first, without the points of
-// their pictures (Times, VictimCost, Usage).
+// Incidents are the incidents that match a query, oldest first, without the points of
+// their charts (Times, VictimCost, Usage).
 type Incidents struct {
 	Incidents []incident.Record `json:"incidents"`
-	Older     int               `json:"older"` // that the limit left out
+	Older     int               `json:"older"` // number that the limit left out
 }
 
-// IncidentsHandler answers PathIncidents from a log, which has every incident
-// as it was last written, open ones included.
+// IncidentsHandler answers PathIncidents from a log, which has the newest record of
+// every incident, open ones included.
 func IncidentsHandler(b *logbook.Book) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		args := r.URL.Query()
@@ -105,7 +105,7 @@ func IncidentsHandler(b *logbook.Book) http.HandlerFunc {
 func Reply(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	// The peer may be gone; there is nobody left to tell.
+	// An error here means that the peer has gone; it cannot be reported.
 	_ = json.NewEncoder(w).Encode(v)
 }
 

@@ -70,7 +70,7 @@ func TestRulesCanFail(t *testing.T) {
 	}
 }
 
-// The table itself: imports only from rows above, and a reason for each.
+// TestTableIsAnOrder checks that each row imports only rows above it and gives a reason.
 func TestTableIsAnOrder(t *testing.T) {
 	var above []string
 	for _, r := range table {

@@ -17,15 +17,15 @@ import (
 
 var update = flag.Bool("update", false, "accept the agent's dependencies as they are")
 
-// TestAgentDependencies holds the list of packages outside the standard library
-// that are linked into the agent to what is committed: a new one is a decision.
+// TestAgentDependencies compares the packages outside the standard library that are
+// linked into the agent with the committed list, so that a new one is a decision.
 func TestAgentDependencies(t *testing.T) {
 	const golden = root + "/cmd/quell-agent/deps.txt"
 	if _, err := os.Stat(filepath.Dir(golden)); errors.Is(err, os.ErrNotExist) {
 		t.Log("no agent yet")
 		return
 	}
-	// Reading it makes a changed go.mod a reason to run a cached test again.
+	// Reading go.mod makes a cached test run again when go.mod has changed.
 	if _, err := os.ReadFile(root + "/go.mod"); err != nil {
 		t.Fatal(err)
 	}
@@ -51,11 +51,11 @@ func TestAgentDependencies(t *testing.T) {
 	}
 }
 
-// dependencies lists what is linked into a program on linux/amd64 and arm64
-// beside the standard library, and what of it must not be.
+// dependencies lists the packages outside the standard library that are linked
+// into a program on linux/amd64 and arm64, and those of them that must not be.
 func dependencies(dir, program string) (deps, problems []string, err error) {
 	for _, arch := range []string{"amd64", "arm64"} {
-		// With cgo on: a package that would use it must show itself.
+		// With cgo on, so that a package that would use cgo is found.
 		cmd := exec.Command("go", "list", "-deps", "-json=ImportPath,Standard,CgoFiles", program)
 		cmd.Dir = dir
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=1", "GOOS=linux", "GOARCH="+arch)
@@ -93,7 +93,7 @@ func dependencies(dir, program string) (deps, problems []string, err error) {
 	return slices.Compact(deps), problems, nil
 }
 
-// TestDependenciesCanFail: a module with a cgo package and a barred one.
+// TestDependenciesCanFail checks a module with a cgo package and a barred package.
 func TestDependenciesCanFail(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{

@@ -42,7 +42,7 @@ func TestArchitectureNamesEveryPackage(t *testing.T) {
 	}
 }
 
-// TestLinks: what the pages point to inside the repository is there.
+// TestLinks checks that every link to a file in the repository has a target.
 func TestLinks(t *testing.T) {
 	for _, dead := range deadLinks(t, root) {
 		t.Error(dead)

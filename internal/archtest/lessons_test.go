@@ -12,8 +12,8 @@ import (
 
 const lessons = "docs/design/0002-lessons.md"
 
-// cited is how the page names a test: `counter: TestWindow` or, for one of its
-// cases, `counter: TestWindow/a short read loses its CPU`.
+// cited matches the page's references to a test: `counter: TestWindow` or, for
+// one of its cases, `counter: TestWindow/a short read loses its CPU`.
 var cited = regexp.MustCompile("`([a-z0-9/-]+): ((?:Test|Fuzz)[A-Za-z0-9_]+)(?:/([^`]+))?`")
 
 // TestLessonsNameTheirTests: every row of the tables of docs/design/0002-lessons.md
@@ -72,8 +72,8 @@ func TestLessonsCanFail(t *testing.T) {
 	}
 }
 
-// checkLessons reads the page's tables and returns what is wrong with them, and
-// how many tests they name. exists tells whether a file is there.
+// checkLessons reads the page's tables and returns their errors and the number
+// of tests that they name. exists reports whether a file exists.
 func checkLessons(page string, pkgs []*pkg, exists func(name string) bool) (problems []string, n int) {
 	header := true
 	for line := range strings.Lines(page) {
@@ -100,8 +100,8 @@ func checkLessons(page string, pkgs []*pkg, exists func(name string) bool) (prob
 	return problems, n
 }
 
-// missing says how a test that the page names does not exist, "" if it does. A
-// case is a string in the package's tests or a script in its testdata.
+// missing returns why a test that the page names does not exist, "" if it does.
+// A case is a string in the package's tests or a script in its testdata.
 func missing(name, test, part string, pkgs []*pkg, exists func(string) bool) string {
 	found, inText := false, part == ""
 	for _, p := range pkgs {

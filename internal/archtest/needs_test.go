@@ -12,9 +12,9 @@ import (
 	"github.com/quell-dev/quell/internal/quelltest"
 )
 
-// checkNeeds: what a test needs is promised for CI, or CI may lack it for a reason.
-// Arguments that are no constants are not seen here; with CI=true quelltest.Skip
-// fails for them.
+// checkNeeds reports each capability that a test needs and that is neither in
+// promises.txt nor in unpromised.txt. It sees only constant arguments; for
+// others quelltest.Skip fails with CI=true.
 func checkNeeds(pkgs []*pkg, report func(string, ...any)) {
 	eachNeed(pkgs, func(f *file, arg ast.Expr, capability string) {
 		if !slices.Contains(quelltest.Promised(), capability) && !slices.Contains(quelltest.Unpromised(), capability) {
@@ -116,15 +116,14 @@ func capabilityNames(pkgs []*pkg) map[string]string {
 	return names
 }
 
-// A promise that no test asks for, or a reason for nothing, is a mistake in its
-// name or left over.
+// A listed capability that no test asks for is misspelt or left over.
 func TestListedCapabilitiesAreAskedFor(t *testing.T) {
 	pkgs, err := load(os.DirFS(root))
 	if err != nil {
 		t.Fatal(err)
 	}
-	// No constants where they are asked for: what the writers of
-	// docs/progress-file.md need, and a capability that quell doctor is compared with.
+	// Not passed as constants: the programs that the writers of docs/progress-file.md
+	// need, and a capability (psi) that quell doctor is compared with.
 	asked := words("cc java javac python3 rustc sh dd psi")
 	eachNeed(pkgs, func(_ *file, _ ast.Expr, capability string) { asked = append(asked, capability) })
 	for _, capability := range slices.Concat(quelltest.Promised(), quelltest.Unpromised()) {

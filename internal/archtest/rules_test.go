@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// rule looks at the whole tree and reports what is wrong, a line each.
+// rule checks the whole tree and reports each problem in one line.
 type rule struct {
 	name  string
 	check func(pkgs []*pkg, report func(format string, args ...any))
@@ -165,7 +165,7 @@ func checkFormat(_ *pkg, f *file, report func(string, ...any)) {
 	}
 }
 
-// checkSkip: quelltest.Need and quelltest.Skip name what is missing.
+// checkSkip reports tests that skip without quelltest.Need or quelltest.Skip.
 func checkSkip(p *pkg, f *file, report func(string, ...any)) {
 	if p.name() == "quelltest" || !f.test {
 		return
@@ -201,7 +201,7 @@ func checkSleep(_ *pkg, f *file, report func(string, ...any)) {
 	})
 }
 
-// The words are put together so that this file passes its own rule.
+// The words are concatenated so that this file passes its own rule.
 var leftover = regexp.MustCompile(fmt.Sprintf(`\b(%s|%s|%s)\b`, "TO"+"DO", "FIX"+"ME", "X"+"XX"))
 
 func checkLeftovers(_ *pkg, f *file, report func(string, ...any)) {

@@ -11,8 +11,7 @@ type row struct {
 	why     string
 }
 
-// table is the architecture: dependencies point up. A package that is not here
-// has no place yet: give it a row, with a reason.
+// table is the architecture: dependencies point up. Every package needs a row, with a reason.
 var table = []row{
 	{pkg: "sample", core: true, why: "quell's words; everything speaks them, so they know nothing"},
 	{pkg: "stat", core: true, why: "numbers in, numbers out"},
@@ -145,7 +144,7 @@ var impure = map[string][]string{
 // randOK are the names of math/rand and math/rand/v2 that use no global source.
 var randOK = words("New NewSource NewPCG NewChaCha8 NewZipf Rand Source Source64 PCG ChaCha8 Zipf")
 
-// agentNever are import paths that must not get into the agent.
+// agentNever are import paths that must not be linked into the agent.
 var agentNever = words("github.com/quell-dev/quell/internal/bus/embedded github.com/quell-dev/quell/internal/bus/authority github.com/nats-io/nats-server github.com/quell-dev/quell/internal/trace/parquet github.com/marcboeker github.com/duckdb github.com/parquet-go github.com/apache/arrow")
 
 func words(s string) []string { return strings.Fields(s) }

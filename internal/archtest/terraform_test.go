@@ -11,8 +11,8 @@ import (
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 )
 
-// What Terraform would be given parses, and every reference in it is to something
-// that is there. Whether a cloud takes it is not known from that.
+// TestTerraform checks that the Terraform files parse and that every reference
+// in them has a declaration. It does not check whether a cloud accepts them.
 func TestTerraform(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(root, "deploy/terraform/*/*.tf"))
 	if err != nil || len(files) == 0 {
@@ -58,7 +58,7 @@ func TestTerraform(t *testing.T) {
 	}
 }
 
-// declared are the names that a module's blocks make.
+// declared returns the names that a module's blocks declare.
 func declared(bodies []*hclsyntax.Body) map[string]bool {
 	names := map[string]bool{}
 	for _, body := range bodies {
@@ -80,8 +80,8 @@ func declared(bodies []*hclsyntax.Body) map[string]bool {
 	return names
 }
 
-// reference is the name of what a traversal begins at, "" for what needs no
-// block: count, each, and an expression's own.
+// reference returns the name of the block that a traversal starts at, "" if it
+// needs no block: count, each, and an expression's own variables.
 func reference(v hcl.Traversal) string {
 	attr := func(i int) string {
 		if i < len(v) {

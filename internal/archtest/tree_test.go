@@ -28,10 +28,10 @@ type file struct {
 	generated bool
 }
 
-// name is how the table calls the package.
+// name returns the package's name in the table.
 func (p *pkg) name() string { return strings.TrimPrefix(p.dir, "internal/") }
 
-// at says where a node is, for a message.
+// at returns a node's position, for a message.
 func (f *file) at(n ast.Node) string {
 	pos := f.set.Position(n.Pos())
 	return pos.String()

@@ -7,10 +7,9 @@ import (
 	"strings"
 )
 
-// checkVars bars package-level state. A variable is taken for a constant that
-// Go cannot spell (a table, an error, a pattern) if it is given its value where
-// it is declared, by a literal or by one of the calls in constantCalls, and
-// nothing in the package writes to it or takes its address.
+// checkVars bars package-level state. A variable counts as a constant that Go cannot express
+// (a table, an error, a pattern) if its declaration assigns a literal or one of the calls in
+// constantCalls, and nothing in the package writes to it or takes its address.
 func checkVars(pkgs []*pkg, report func(string, ...any)) {
 	for _, p := range pkgs {
 		vars := map[string]*ast.ValueSpec{}
@@ -75,8 +74,8 @@ func constant(e ast.Expr) bool {
 				ok = ok && isIdent && slices.Contains(constantCalls, x.Name+"."+sel.Sel.Name)
 				return true
 			}
-			// A conversion or a function of the package: functions are barred
-			// by their lower-case names that are no basic type.
+			// A conversion or a function of the package. Only basic types and
+			// the listed functions are allowed.
 			id, isIdent := n.Fun.(*ast.Ident)
 			ok = ok && isIdent && slices.Contains(words("len cap min max string int int64 uint64 float64 float32 byte rune words"), id.Name)
 		case *ast.FuncLit:
@@ -89,8 +88,8 @@ func constant(e ast.Expr) bool {
 	return ok
 }
 
-// written returns the identifiers at the root of what a file assigns to,
-// increments or takes the address of.
+// written returns the root identifiers of the expressions that a file assigns
+// to, increments or takes the address of.
 func written(f *ast.File) []*ast.Ident {
 	var ids []*ast.Ident
 	add := func(e ast.Expr) {

@@ -1,5 +1,5 @@
-// Package atomicfile writes files that are there whole or not at all, also
-// after a crash or a power cut.
+// Package atomicfile writes files atomically: a file is complete or absent, also after a
+// crash or a power failure.
 package atomicfile
 
 import (
@@ -9,9 +9,9 @@ import (
 	"path/filepath"
 )
 
-// Write replaces the file by one with this content: a new file beside it is
-// written, fsynced and renamed, and the directory fsynced. After an error the
-// old file is as it was and nothing is left beside it.
+// Write replaces the file at path with the content. It writes and fsyncs a temporary file
+// in the same directory, renames it and fsyncs the directory. After an error before the
+// rename the old file is unchanged and no temporary file is left.
 func Write(path string, content []byte, perm os.FileMode) error {
 	dir := filepath.Dir(path)
 	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*")
@@ -39,7 +39,7 @@ func write(f *os.File, content []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// SyncDir makes what was created, renamed or removed in a directory last.
+// SyncDir makes creations, renames and removals of files in a directory durable.
 func SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

@@ -46,7 +46,7 @@ func TestWriteReplacesWhole(t *testing.T) {
 	}
 }
 
-// A device that is full: the old file stays, nothing is left beside it.
+// On a full device the old file stays and no temporary file is left.
 func TestWriteToFullDisk(t *testing.T) {
 	quelltest.Need(t, "root")
 	dir := t.TempDir()

@@ -20,7 +20,7 @@ import (
 	"github.com/quell-dev/quell/internal/quelltest"
 )
 
-// The test binary is also the processes that the program starts of itself.
+// The test binary also runs as the child processes that the program starts.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && slices.Contains([]string{"floor", "play", "unify"}, os.Args[1]) {
 		main()
@@ -67,7 +67,7 @@ func TestRowsSumUpRounds(t *testing.T) {
 	}
 }
 
-// Every target has figures on both sides of it.
+// Every target is checked with figures on both sides of it.
 func TestPromises(t *testing.T) {
 	figures := func(times float64) ([]row, []tax) {
 		return []row{
@@ -108,9 +108,9 @@ func TestPromises(t *testing.T) {
 	}
 }
 
-// Each size is swept beside the floor; the default, which takes a minute's window,
-// rivals and tasks that are awake belong to the full size, and rounds to the pair
-// that is judged. An absent rival has no turn.
+// Every size measures the sweep in parallel with the floor. The default, which needs
+// a window of a minute, is added at 100 and at the full size; rivals, awake tasks
+// and rounds of the judged pair at the full size only. An absent rival has no turn.
 func TestTurns(t *testing.T) {
 	others := []contender{{name: "heavy", heavy: true}, {name: "light"}, {name: "absent", heavy: true, absent: os.ErrNotExist}}
 	show := func(n int) string {
@@ -186,8 +186,8 @@ func newRun(t *testing.T) *run {
 	return r
 }
 
-// The whole of it in little, with the floor alone: the crowd, a contender, its
-// figures; and nothing is left.
+// A complete measurement in small, with the floor alone: the crowd, a
+// contender, its figures. Nothing is left behind.
 func TestFloorOverACrowd(t *testing.T) {
 	r := newRun(t)
 	const n = 12
@@ -211,7 +211,7 @@ func TestFloorOverACrowd(t *testing.T) {
 	if err := s.dead(); err != nil {
 		t.Error(err)
 	}
-	// What it has kept open: cpu.stat at least.
+	// It keeps at least each cgroup's cpu.stat open.
 	if x := results[0]; x.FDs < n || x.RSS == 0 || x.Window <= 0 || x.CPU < 0 {
 		t.Errorf("result %+v", x)
 	}
@@ -232,7 +232,7 @@ func TestFloorOverACrowd(t *testing.T) {
 	}
 }
 
-// What a contender uses is found whoever uses it: its child, that has ended.
+// A contender's usage includes that of a child that has ended.
 func TestUsageOfWhatHasEnded(t *testing.T) {
 	r := newRun(t)
 	spin := contender{name: "spin", commands: func(*run, int) ([][]string, string, error) {
@@ -280,7 +280,7 @@ func TestPingPong(t *testing.T) {
 	}
 }
 
-// A rival's process gets cgroup2 where it looks for it, and we keep ours.
+// A rival's process sees cgroup2 at the path it expects; our own mounts do not change.
 func TestUnifiedView(t *testing.T) {
 	r := newRun(t)
 	if r.tree.mount == cgroupRoot {
@@ -310,8 +310,8 @@ func TestUnifiedView(t *testing.T) {
 	}
 }
 
-// A run that was killed leaves a tree; the next one takes it away, and leaves
-// a living one's alone.
+// A killed run leaves its tree. The next run removes it, and does not touch the
+// tree of a run that is alive.
 func TestSweepTrees(t *testing.T) {
 	r := newRun(t)
 	dead := filepath.Join(r.tree.mount, treePrefix+"2147483000") // over pid_max

@@ -17,32 +17,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// contender is something whose cost is measured.
+// contender is a program whose cost is measured.
 type contender struct {
 	name string
-	// heavy ones are measured alone.
+	// heavy contenders are measured alone.
 	heavy bool
-	// unified: it wants cgroup2 at /sys/fs/cgroup, and gets it there in a mount
-	// namespace of its own.
+	// unified: it expects cgroup2 at /sys/fs/cgroup, and gets it there in its
+	// own mount namespace.
 	unified bool
-	// names: its metrics name every cgroup. If they do not, it does not do what
-	// it is measured for.
+	// names: its metrics name every cgroup. If they do not, it does not do the
+	// work that it is measured for.
 	names bool
-	// commands that make it up, for n cgroups of the crowd; scrape is its
-	// address of metrics, "" if it has none.
+	// commands returns its commands for n cgroups of the crowd, and the address
+	// of its metrics, "" if it has none.
 	commands func(r *run, n int) (argv [][]string, scrape string, err error)
-	// absent is why it cannot be measured here.
+	// absent is the reason why it cannot be measured here.
 	absent error
 }
 
 // The agent's configurations. The sweep reads counters, usage and pressure of
-// every task every 10 s and counts without a pause; the other is the default:
-// the paper's 10 s in 60 s of every signal that is on by default.
+// every task every 10 s and counts without a pause. The default is the paper's
+// 10 s in 60 s, of every signal that is on by default.
 const (
 	sweepName   = "quell-agent, sweep every 10 s"
 	defaultName = "quell-agent, default (10 s in 60 s)"
 	floorName   = "floor, every 10 s"
-	awake       = ", tasks awake" // behind a name: each task runs every second
+	awake       = ", tasks awake" // suffix of a name: each task runs every second
 )
 
 func sweepEvery10s() contender {
@@ -64,17 +64,17 @@ func floor() contender {
 			return nil, "", err
 		}
 		var argv [][]string
-		for from := 0; from < n; from += floorMost { // as many as the descriptors are enough for
+		for from := 0; from < n; from += floorMost { // as many cgroups as the descriptors suffice for
 			argv = append(argv, append([]string{self}, floorArgs(r.tree.dir(crowdName), from, min(n, from+floorMost), 10*time.Second)...))
 		}
 		return argv, "", nil
 	}}
 }
 
-// floorMost is how many cgroups one process of the floor reads.
+// floorMost is the number of cgroups that one process of the floor reads.
 const floorMost = 2000
 
-// agentCommand is the shipped agent over the crowd and nothing else.
+// agentCommand returns the command of the shipped agent over the crowd and nothing else.
 func (r *run) agentCommand(name string, set ...string) ([][]string, string, error) {
 	dir := filepath.Join(r.scratch, name)
 	if err := os.RemoveAll(dir); err != nil {
@@ -96,7 +96,7 @@ func (r *run) agentCommand(name string, set ...string) ([][]string, string, erro
 	return [][]string{append([]string{r.agent, "--config", conf}, set...)}, "http://" + listen + "/metrics", nil
 }
 
-// freeAddress is a loopback address that nobody listened on a moment ago.
+// freeAddress returns a loopback address that was free a moment ago.
 func freeAddress() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -106,7 +106,7 @@ func freeAddress() (string, error) {
 	return l.Addr().String(), nil
 }
 
-// started is a contender that runs.
+// started is a contender that is running.
 type started struct {
 	contender
 	meter  string // its cgroup in the tree
@@ -161,7 +161,7 @@ func (r *run) start(ctx context.Context, c contender, n int) (*started, error) {
 	return s, nil
 }
 
-// tail is the end of what it wrote.
+// tail returns the end of the contender's log.
 func (s *started) tail() string {
 	text, err := os.ReadFile(s.log)
 	if err != nil {
@@ -171,7 +171,7 @@ func (s *started) tail() string {
 	return string(text[max(0, len(text)-most):])
 }
 
-// dead is an error if a process of it has ended.
+// dead returns an error if one of the contender's processes has ended.
 func (s *started) dead() error {
 	for _, p := range s.procs {
 		var info unix.Siginfo
@@ -183,7 +183,7 @@ func (s *started) dead() error {
 	return nil
 }
 
-// stop ends it: politely, and after some seconds for good.
+// stop ends the contender: with SIGTERM, and after 5 s with SIGKILL.
 func (s *started) stop() error {
 	var errs []error
 	for _, p := range s.procs {
@@ -201,9 +201,9 @@ func (s *started) stop() error {
 // cgroupRoot is where cgroup2 is on machines without v1.
 const cgroupRoot = "/sys/fs/cgroup"
 
-// runUnify becomes the command behind the mount's path, with that mount at
-// /sys/fs/cgroup. It is called in a mount namespace of its own and returns
-// only with an error.
+// runUnify replaces this process with the command that follows the mount's
+// path, with that mount at /sys/fs/cgroup. It is called in its own mount
+// namespace and returns only with an error.
 func runUnify(args []string) error {
 	if len(args) < 2 {
 		return errors.New("unify: want MOUNT COMMAND…")

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// treePrefix begins the name of every tree that this program makes; the number
-// behind it is the process's id.
+// treePrefix is the prefix of the name of every tree that this program makes;
+// the process's id follows.
 const treePrefix = "quell-test-bench-"
 
 // tree is this program's part of cgroup2.
@@ -60,8 +60,8 @@ func sweepTrees(mount string) error {
 // remove removes the whole tree.
 func (t *tree) remove() error { return removeCgroups(t.dir("")) }
 
-// removeCgroups removes a cgroup and those below it. Processes that still run
-// there keep it, and the error says EBUSY.
+// removeCgroups removes a cgroup and those below it. A cgroup with running
+// processes stays, and the error is EBUSY.
 func removeCgroups(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -97,7 +97,7 @@ func (t *tree) start(name string, cmd *exec.Cmd) error {
 	return cmd.Start()
 }
 
-// usage is the CPU time that all processes of a cgroup have used, in s.
+// usage returns the CPU time that all processes of a cgroup have used, in s.
 func (t *tree) usage(name string) (float64, error) {
 	file := filepath.Join(t.dir(name), "cpu.stat")
 	text, err := os.ReadFile(file)
@@ -142,8 +142,8 @@ func (c *crowd) grow(n int) error {
 
 func podName(i int) string { return fmt.Sprintf("app-%d.%d", i/perJob, i%perJob) }
 
-// keepAwake lets every process run for some µs each second, until ctx ends: it is
-// stopped and continued. What a paused task needs not be read again, this does.
+// keepAwake runs every process for some µs each second until ctx ends, by stopping
+// and continuing it. A paused task need not be read again; such a task must be.
 func (c *crowd) keepAwake(ctx context.Context) {
 	for tick := time.Tick(time.Second); ctx.Err() == nil; {
 		for _, p := range c.procs {

@@ -1,12 +1,12 @@
-// Command bench measures what the shipped agent costs a machine, beside other
-// agents and beside the floor: a loop that reads the same files and counters
+// Command bench measures what the shipped agent costs a machine, compared with
+// other agents and with the floor: a loop that reads the same files and counters
 // and does nothing else. It works on real cgroups with one paused process each,
-// in a tree of its own that it removes when it ends, also when interrupted.
+// in its own tree, which it removes when it ends, also when interrupted.
 //
-// A contender runs in a cgroup of its own, whose cpu.stat says what it used in
-// the window: all its threads and children, those that ended too. What the
-// kernel does for it in interrupts on other CPUs is nobody's there.
+// A contender runs in its own cgroup. That cgroup's cpu.stat gives its usage in
+// the window: all its threads and children, including those that have ended.
+// What the kernel does for it in interrupts on other CPUs is not counted.
 //
-// Contenders that cost next to nothing (the agent, the floor, node_exporter) are
-// measured two at a time; the others alone, in turns.
+// Contenders that cost next to nothing (the agent, the floor, node_exporter)
+// are measured two at a time; the others alone, in turns.
 package main

@@ -15,21 +15,20 @@ import (
 	"github.com/quell-dev/quell/internal/host"
 )
 
-// The floor is this program again: it keeps cpu.stat and cpu.pressure of
-// every cgroup open, and on every CPU a group of the events that the agent
-// counts for cpi, and reads them all every so often with one system call each.
-// Nothing is parsed and nothing is kept. It is Go as the agent is, so its
-// runtime's idle cost is in both.
+// The floor is this program, started again as a child. It keeps cpu.stat and cpu.pressure of
+// every cgroup open, and on every CPU a group of the events that the agent counts for cpi. It
+// reads them all at a fixed interval with one system call each, and parses and stores nothing.
+// It is written in Go like the agent, so the runtime's idle cost is in both.
 
-// floorEvents are those of internal/counter on a CPU that has them.
+// floorEvents are the events of internal/counter on a CPU that has them.
 var floorEvents = [...]uint64{unix.PERF_COUNT_HW_CPU_CYCLES, unix.PERF_COUNT_HW_INSTRUCTIONS, unix.PERF_COUNT_HW_CACHE_MISSES}
 
-// floorArgs are the command line of a floor over cgroups [from, to) of the crowd.
+// floorArgs returns the command line of a floor over cgroups [from, to) of the crowd.
 func floorArgs(dir string, from, to int, every time.Duration) []string {
 	return []string{"floor", dir, strconv.Itoa(from), strconv.Itoa(to), every.String()}
 }
 
-// runFloor does not return but with an error.
+// runFloor returns only with an error.
 func runFloor(args []string) error {
 	if len(args) != 4 {
 		return errors.New("floor: want DIR FROM TO EVERY")
@@ -86,8 +85,8 @@ func runFloor(args []string) error {
 	return nil
 }
 
-// openGroups opens a cgroup's counters and leaves them on; none where there is
-// no PMU, as then the agent has none either.
+// openGroups opens a cgroup's counters and leaves them running. Without a PMU
+// it opens none, since the agent has none either.
 func openGroups(dir string, cpus []int) (leaders []int, err error) {
 	cg, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

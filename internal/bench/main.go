@@ -39,7 +39,7 @@ type run struct {
 	began          time.Time
 }
 
-// kept is what has been measured, also by an earlier run that was interrupted.
+// kept holds what has been measured, also by an earlier run that was interrupted.
 type kept struct {
 	Results []result
 	Taxes   []tax
@@ -49,7 +49,7 @@ func (r *run) say(format string, args ...any) {
 	fmt.Fprintf(r.progress, "%5.0f s  %s\n", time.Since(r.began).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// errMissed is the end of a run whose figures do not keep what is promised.
+// errMissed is the error of a run whose figures miss a target.
 var errMissed = errors.New("a target was missed")
 
 func main() {
@@ -141,7 +141,7 @@ func dispatch(args []string) error {
 	return r.report(os.Stdout, others)
 }
 
-// prepare finds what the run needs of the machine.
+// prepare checks and collects what the run needs from the machine.
 func (r *run) prepare() error {
 	if os.Geteuid() != 0 {
 		return errors.New("cgroups can be made and counters opened by root only; run it as root")
@@ -202,20 +202,20 @@ func (r *run) all(ctx context.Context, sizes []int, full, rounds, taxRounds, tri
 	return nil
 }
 
-// turn is contenders that are measured side by side.
+// turn is a set of contenders that are measured in parallel.
 type turn struct {
 	all   []contender
 	round int
-	short bool // half the time: a sweep is the same each 10 s
-	awake bool // the tasks are
+	short bool // half the time: every 10 s of a sweep are alike
+	awake bool // the tasks are awake
 }
 
-// turns is what is measured over n cgroups. The sweep beside the floor is what is
-// judged: it alone is measured again and again.
+// turns returns what is measured over n cgroups. The sweep in parallel with the
+// floor is the pair that is judged; only this pair is measured repeatedly.
 func turns(n, full, rounds int, others []contender) []turn {
 	pair := []contender{sweepEvery10s(), floor()}
 	all := []turn{{all: pair, short: n != full}}
-	if n != full && n != 100 { // 100: the density that the paper speaks of, and more
+	if n != full && n != 100 { // 100: at least the density that the paper reports
 		return all
 	}
 	byDefault := turn{all: []contender{defaultAgent()}}
@@ -240,7 +240,7 @@ func turns(n, full, rounds int, others []contender) []turn {
 	return append(all, turn{all: awoken, short: true, awake: true})
 }
 
-// turn measures a turn, those of it that have not been.
+// turn measures the contenders of a turn that have not been measured yet.
 func (r *run) turn(ctx context.Context, t turn, n int) (err error) {
 	left := slices.DeleteFunc(slices.Clone(t.all), func(c contender) bool {
 		return slices.ContainsFunc(r.kept.Results, func(x result) bool { return x.Contender == c.name && x.Cgroups == n && x.Round == t.round })
@@ -267,7 +267,7 @@ func (r *run) turn(ctx context.Context, t turn, n int) (err error) {
 			return err
 		}
 		all = append(all, s)
-		if strings.HasPrefix(c.name, "quell-agent") { // what it costs to start is not asked
+		if strings.HasPrefix(c.name, "quell-agent") { // the cost of its start is not measured
 			err := s.await(ctx, func(m map[string]float64) bool { return int(m["quell_tasks"]) >= n })
 			if err != nil {
 				return err
@@ -301,7 +301,7 @@ func (r *run) keep() error {
 	return os.WriteFile(r.keepIn, text, 0o644)
 }
 
-// report prints it all in Markdown.
+// report prints all results in Markdown.
 func (r *run) report(w io.Writer, others []contender) error {
 	fmt.Fprintf(w, "%s\n\n", machine(r.cpus))
 	if most := mostLoad(r.kept.Results); most > 1.5 {
@@ -332,7 +332,7 @@ func mostLoad(results []result) (most float64) {
 	return most
 }
 
-// machine names what the figures are from.
+// machine describes the machine that the figures come from.
 func machine(cpus int) string {
 	model := "unknown CPU"
 	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil {

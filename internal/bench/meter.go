@@ -21,23 +21,23 @@ type result struct {
 	Round     int
 	Window    float64 // s
 	CPU       float64 // s of CPU time in the window: the cgroup's usage_usec
-	Stat      float64 // the same as /proc/PID/stat has it, in ticks of 10 ms
-	Schedstat float64 // the same as schedstat of the threads that live has it
+	Stat      float64 // the same according to /proc/PID/stat, in ticks of 10 ms
+	Schedstat float64 // the same according to schedstat of the living threads
 	RSS       int64   // bytes at the window's end, all processes
 	PeakRSS   int64
 	FDs       int
 	Bytes     int64     // of a scrape; 0 if it has none
-	Scrapes   []float64 // s, one a scrape
+	Scrapes   []float64 // s, one per scrape
 	Load      float64   // of the machine over the last minute, at the window's end
 }
 
-// share of one CPU.
+// share returns the share of one CPU.
 func (r *result) share() float64 { return r.CPU / r.Window }
 
-// scrapeEvery is Prometheus' pace of those who are in a hurry.
+// scrapeEvery is a short scrape interval of Prometheus.
 const scrapeEvery = 10 * time.Second
 
-// measure waits for the warm-up and measures all that were started, together.
+// measure waits for the warm-up and measures all started contenders in parallel.
 func (r *run) measure(ctx context.Context, all []*started, n, round int, window time.Duration) ([]result, error) {
 	if err := pause(ctx, r.warmUp); err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func (r *run) measure(ctx context.Context, all []*started, n, round int, window 
 			return nil, err
 		}
 	}
-	// The first scrape is half a pace in, so that each is within the window.
+	// The first scrape is after half an interval, so that each is within the window.
 	for next := scrapeEvery / 2; next < window; next += scrapeEvery {
 		if err := pause(ctx, time.Until(begin.Add(next))); err != nil {
 			return nil, err
@@ -100,8 +100,8 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// take adds what a contender has used so far to r, or with sign -1 takes it
-// off; what is a level it sets.
+// take adds what a contender has used so far to into, or subtracts it with sign
+// -1. Levels (memory, descriptors) are set instead.
 func (r *run) take(s *started, into *result, sign float64) error {
 	usage, err := r.tree.usage(s.meter)
 	if err != nil {
@@ -124,7 +124,7 @@ func (r *run) take(s *started, into *result, sign float64) error {
 	return nil
 }
 
-// process is what /proc/PID tells of a process.
+// process holds the figures that /proc/PID gives for a process.
 type process struct {
 	stat, schedstat float64 // s
 	rss, peak       int64   // bytes
@@ -162,7 +162,7 @@ func readProcess(dir string) (p process, err error) {
 const ticksPerSecond = 100
 
 // parseStat returns utime + stime of /proc/PID/stat (proc(5), fields 14 and
-// 15), in s. The command, field 2, may hold anything.
+// 15), in s. The command, field 2, may contain any character.
 func parseStat(text []byte) (float64, error) {
 	f := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
 	if len(f) < 13 {

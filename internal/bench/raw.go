@@ -6,9 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rawIO reads or writes a byte without telling Go's scheduler, which would
-// hand the processor to another thread meanwhile, and that is not what is to
-// be measured.
+// rawIO reads or writes a byte without notifying Go's scheduler. The scheduler
+// would hand the processor to another thread meanwhile, which must not be measured.
 func rawIO(call uintptr, fd uintptr, b *[1]byte) (int, error) {
 	for {
 		n, _, errno := unix.RawSyscall(call, fd, uintptr(unsafe.Pointer(b)), 1)

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// The rivals and their versions. They are built into bin/rivals when they are
-// not there; building below takes some ten minutes.
+// The rivals and their versions. They are built into bin/rivals if they are not
+// there; building below takes about ten minutes.
 const (
 	nodeExporterModule = "github.com/prometheus/node_exporter@v1.9.1"
 	belowVersion       = "0.9.0"
@@ -26,8 +26,8 @@ const (
 //go:embed testdata/cadvisor
 var cadvisorSource embed.FS
 
-// rivals returns them all; one that could not be built is absent, with the
-// reason. With build unset none is built, and those that were are used.
+// rivals returns all rivals. One that could not be built is absent, with the
+// reason. With build unset none is built, and only existing programs are used.
 func rivals(ctx context.Context, bin string, build bool) []contender {
 	ready := func(name string, make func(target string) error) (string, error) {
 		target, err := filepath.Abs(filepath.Join(bin, name))
@@ -75,7 +75,7 @@ func goBuild(ctx context.Context, dir string, env []string, args ...string) erro
 	return say(cmd)
 }
 
-// say runs a command; its error ends with the last that the command said.
+// say runs a command; its error ends with the last line of the command's output.
 func say(cmd *exec.Cmd) error {
 	out, err := cmd.CombinedOutput()
 	if err != nil {

@@ -19,7 +19,7 @@ type row struct {
 	bytes              int64
 }
 
-// rows sums up, in order of cgroups and then of first appearance.
+// rows sums up results, ordered by cgroups and then by first appearance.
 func rows(results []result) []row {
 	type key struct {
 		contender string
@@ -55,7 +55,7 @@ func rows(results []result) []row {
 	return all
 }
 
-// median of sorted numbers.
+// median returns the median of sorted numbers.
 func median(sorted []float64) float64 {
 	m := len(sorted) / 2
 	if len(sorted)%2 == 1 {
@@ -109,7 +109,7 @@ func printTaxes(w io.Writer, taxes []tax) {
 	}
 }
 
-// promise is something that the figures must show.
+// promise is a target that the figures must meet.
 type promise struct {
 	what        string
 	value, most float64
@@ -118,12 +118,11 @@ type promise struct {
 
 func (p promise) kept() bool { return p.value <= p.most }
 
-// busySwitches is how many switches between cgroups a CPU makes a second on a
-// busy machine of dozens of tasks; the last promise is held against it.
+// busySwitches is the number of switches between cgroups per second and CPU on
+// a busy machine with dozens of tasks. The last promise is computed with it.
 const busySwitches = 1000
 
-// promises holds the figures against what is asked of them. What was not
-// measured is not in it.
+// promises compares the figures with their targets. What was not measured is left out.
 func promises(all []row, taxes []tax, cpus int) (ps []promise) {
 	add := func(what string, value, most float64, unit string) {
 		ps = append(ps, promise{what, value, most, unit})
@@ -136,7 +135,7 @@ func promises(all []row, taxes []tax, cpus int) (ps []promise) {
 		}
 		for _, rival := range []string{"cAdvisor", "below"} {
 			if other, ok := find(all, rival, 1000); ok {
-				// Held the other way around, so that less is better as elsewhere.
+				// Inverted, so that less is better, as in the other rows.
 				add("share of "+rival+"'s cost at 1,000 cgroups", sweep.share/other.share, 1.0/12, "")
 			}
 		}

@@ -22,23 +22,22 @@ import (
 	"github.com/quell-dev/quell/internal/config"
 )
 
-// The tax is what a switch between two cgroups costs more than without the
-// agent. Two processes in two cgroups pass a byte to and fro over pipes on one
-// CPU: a round trip is two switches, two wake-ups and four system calls, and
-// half of it is taken for a switch.
+// The tax is the additional cost of a switch between two cgroups under the agent. Two
+// processes in two cgroups pass a byte back and forth over pipes on one CPU. A round trip
+// is two switches, two wake-ups and four system calls; half of it counts as one switch.
 
-// taxSets are the signals that cost something at a switch.
+// taxSets are the sets of signals that add cost to a switch.
 var taxSets = [...][]string{{"cpi"}, {"cpi", "runq"}, {"cpi", "cps"}}
 
-// The duty cycle that an average is taken over: the paper's and the default.
+// duty is the duty cycle that an average is taken over: the paper's and the default.
 const duty = 10.0 / 60
 
-// tax of one set of signals, in ns a switch: the fastest piece of all rounds.
+// tax is the cost with one set of signals, in ns per switch: the fastest of all pieces.
 type tax struct {
 	Signals             string
 	Off, Between, Inner float64
-	// Shipped is a switch in a window at the default sampling.max_tax, by which
-	// a signal rests where a switch would cost too much; Rests says that one did.
+	// Shipped is a switch in a window at the default sampling.max_tax, which lets a
+	// signal rest if a switch would cost too much. Rests reports that cpi rested.
 	Shipped float64
 	Rests   bool
 }
@@ -47,10 +46,10 @@ func (t tax) between() float64 { return t.Between - t.Off }
 func (t tax) inner() float64   { return t.Inner - t.Off }
 func (t tax) shipped() float64 { return t.Shipped - t.Off }
 
-// average is over windows and pauses, as the agent is shipped.
+// average returns the mean over windows and pauses with the shipped settings.
 func (t tax) average() float64 { return t.between() + duty*(t.Shipped-t.Between) }
 
-// measureTax plays all states in turn, as often as rounds says.
+// measureTax measures all states in turn, once per round.
 func (r *run) measureTax(ctx context.Context, rounds, trips int) (_ []tax, err error) {
 	game, err := r.newGame()
 	if err != nil {
@@ -64,7 +63,7 @@ func (r *run) measureTax(ctx context.Context, rounds, trips int) (_ []tax, err e
 	for round := range rounds {
 		r.say("switch tax: round %d of %d", round+1, rounds)
 		for i, set := range taxSets {
-			// As often as each of its states: the fastest of more would be faster.
+			// As often as each of its states: more tries would give a lower minimum.
 			off, err := game.best(trips)
 			if err != nil {
 				return nil, err
@@ -75,7 +74,7 @@ func (r *run) measureTax(ctx context.Context, rounds, trips int) (_ []tax, err e
 				until  string // this metric is at least 1
 				into   *float64
 			}{
-				// It closes its first window after a second and opens none for an hour.
+				// Its first window closes after a second; no other opens for an hour.
 				{time.Second, "quell_intervals_total", &taxes[i].Between},
 				{10 * time.Minute, "quell_ticks_total", &taxes[i].Inner},
 			} {
@@ -86,8 +85,8 @@ func (r *run) measureTax(ctx context.Context, rounds, trips int) (_ []tax, err e
 				}
 				*state.into = min(*state.into, ns)
 			}
-			// It settles what rests when a window ends. Windows without a pause
-			// are held against what is allowed at the duty cycle.
+			// The agent decides which signals rest when a window ends. Windows without
+			// a pause are compared with the tax that is allowed at the duty cycle.
 			allowed := config.Default().Sampling.MaxTax / duty
 			ns, rests, err := r.underAgent(ctx, game, set, trips, "quell_ticks_total", fmt.Sprintf("sampling.max_tax=%g", allowed),
 				"sampling.period=1s", "sampling.duration=1s")
@@ -100,12 +99,12 @@ func (r *run) measureTax(ctx context.Context, rounds, trips int) (_ []tax, err e
 	return taxes, nil
 }
 
-// settled is how many windows must have passed under a game until it is known
-// which signals rest.
+// settled is the number of windows that must pass under a game until it is
+// known which signals rest.
 const settled = 3
 
-// underAgent is a switch while an agent follows both processes, and whether a
-// signal of it rests then.
+// underAgent returns the cost of a switch while an agent follows both
+// processes, and whether its cpi signal rests.
 func (r *run) underAgent(ctx context.Context, g *game, signals []string, trips int, until string, set ...string) (_ float64, rests bool, err error) {
 	c := contender{name: "quell-agent", commands: func(r *run, _ int) ([][]string, string, error) {
 		args := []string{"--set", "signals=" + strings.Join(signals, ","), "--set", "detect.outlier_window=3h", "--set", "detect.window=3h"}
@@ -143,7 +142,7 @@ func (r *run) underAgent(ctx context.Context, g *game, signals []string, trips i
 	return ns, m[`quell_signal_resting{signal="cpi"}`] == 1, err
 }
 
-// await waits until the agent's metrics are as they should be.
+// await waits until ready holds for the agent's metrics.
 func (s *started) await(ctx context.Context, ready func(map[string]float64) bool) error {
 	limit, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
@@ -160,7 +159,7 @@ func (s *started) await(ctx context.Context, ready func(map[string]float64) bool
 	}
 }
 
-// metrics reads those without labels.
+// metrics reads the agent's metrics by name; the name includes the labels.
 func (s *started) metrics(ctx context.Context) (map[string]float64, error) {
 	req, err := http.NewRequestWithContext(ctx, "GET", s.scrape, nil)
 	if err != nil {
@@ -183,8 +182,8 @@ func (s *started) metrics(ctx context.Context) (map[string]float64, error) {
 	return m, lines.Err()
 }
 
-// game is the two processes. The player answers each line with a number of
-// round trips by the ns that one took in the fastest piece of them.
+// game is the two processes. For each line with a number of round trips the
+// player answers with the ns per round trip of the fastest piece.
 type game struct {
 	procs []*exec.Cmd
 	ask   io.WriteCloser
@@ -219,8 +218,7 @@ func (r *run) newGame() (*game, error) {
 	start := func(role string, files ...*os.File) *exec.Cmd {
 		cmd := exec.Command(self, "play", role, strconv.Itoa(r.cpu))
 		cmd.Stderr, cmd.ExtraFiles = os.Stderr, files
-		// A signal to preempt a loop would cost the same in all states, but not
-		// always as often.
+		// A preemption signal costs the same in all states, but need not occur equally often.
 		cmd.Env = append(os.Environ(), "GODEBUG=asyncpreemptoff=1", "GOGC=off")
 		return cmd
 	}
@@ -243,19 +241,19 @@ func (r *run) newGame() (*game, error) {
 	return g, nil
 }
 
-// piece is how many round trips are timed at a time; the fastest piece counts. It
-// takes a ms or two, so that many pieces fall between whatever else the CPU, and
-// the machine below it, has to do.
+// piece is the number of round trips that are timed together; the fastest piece
+// counts. It takes 1 to 2 ms, so that many pieces run undisturbed by other work
+// of the CPU and of the machine below it.
 const piece = 250
 
-// plays is how many of the measurements are made at a time; the fastest counts.
-// Where a switch is dear, under a PMU that traps, one is enough.
+// plays is the number of measurements per result; the fastest counts. Where a
+// switch is expensive, under a PMU that traps, one is enough.
 const (
 	plays  = 3
 	enough = time.Second
 )
 
-// best returns ns a switch.
+// best returns ns per switch.
 func (g *game) best(trips int) (float64, error) {
 	least := math.Inf(1)
 	begin := time.Now()
@@ -276,7 +274,7 @@ func (g *game) best(trips int) (float64, error) {
 	return least, nil
 }
 
-// end lets the first find the end of its input; the second's pipe ends then.
+// end closes the first process's input. Its end closes the second's pipe.
 func (g *game) end() error {
 	var errs []error
 	errs = append(errs, g.ask.Close())
@@ -312,7 +310,7 @@ func runPlay(args []string) error {
 			}
 		}
 	}
-	// Closed by the end of this process, which ends the other.
+	// The end of this process closes the pipes, which ends the other process.
 	input := bufio.NewScanner(os.Stdin)
 	for input.Scan() {
 		trips, err := strconv.Atoi(input.Text())

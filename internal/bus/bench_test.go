@@ -11,10 +11,10 @@ import (
 	"github.com/quell-dev/quell/internal/wire"
 )
 
-// BenchmarkStream sends batches of 50 samples of many machines to a server in a
-// process of its own, each machine's next one when the one before is
-// acknowledged, and reads and decodes them meanwhile: what the way costs without
-// disks of agents and without a store. It prints samples a second.
+// BenchmarkStream sends batches of 50 samples of many machines to a server in a separate
+// process and reads and decodes them in parallel. Each machine sends the next batch when
+// the previous one is acknowledged. It measures the cost of the transport without agents'
+// disks and without a store. It reports samples per second.
 func BenchmarkStream(b *testing.B) {
 	for _, machines := range []int{1, 64, 1024} {
 		b.Run(fmt.Sprintf("machines=%d", machines), func(b *testing.B) {

@@ -14,28 +14,28 @@ import (
 	"github.com/quell-dev/quell/internal/wire"
 )
 
-// Stream is one of the streams.
+// Stream is the name of a stream.
 type Stream string
 
-// The streams: what agents publish, until a server has stored it.
+// The streams hold what agents publish until a server has stored it.
 const (
 	Samples Stream = "samples"
 	Records Stream = "records"
 )
 
-// StreamOptions bound the streams.
+// StreamOptions are the bounds of the streams.
 type StreamOptions struct {
 	// Replicas of each stream and of the bucket: 1, or 3 in a cluster.
 	Replicas int
-	// MaxBytes bounds the stream of samples, a quarter of it that of records.
-	// A full stream takes nothing more, and the agents spool.
+	// MaxBytes bounds the stream of samples; a quarter of it bounds that of records. A
+	// full stream accepts no more messages, and the agents spool.
 	MaxBytes int64
-	// KeepSpecs is how long the bucket keeps specs that do not change; 0: for ever.
-	// Each new sample changes them: what is left are those of jobs that run no more.
+	// KeepSpecs is how long the bucket keeps specs that do not change; 0: for ever. Each
+	// new sample changes them, so only specs of jobs that no longer run expire.
 	KeepSpecs time.Duration
 }
 
-// Bus is a server's side.
+// Bus is the server's side of the bus.
 type Bus struct {
 	nc  *nats.Conn
 	js  jetstream.JetStream
@@ -43,14 +43,14 @@ type Bus struct {
 	log *slog.Logger
 
 	replicas  int
-	leaseTime time.Duration // 0: as the constant says
+	leaseTime time.Duration // 0: the constant
 
 	mu   sync.Mutex
-	made chan struct{} // closed when the connection is made anew
+	made chan struct{} // closed when a new connection is made
 }
 
-// Open connects, and makes the streams and the bucket or changes them to be as
-// asked. ctx bounds how long it may take.
+// Open connects, and creates the streams and the bucket or updates them to the options.
+// ctx bounds how long that may take.
 func Open(ctx context.Context, o Options, s StreamOptions) (*Bus, error) {
 	b := &Bus{log: o.Log, replicas: max(1, s.Replicas), made: make(chan struct{})}
 	made := make(chan struct{}, 1)
@@ -84,7 +84,7 @@ func (b *Bus) prepare(ctx context.Context, s StreamOptions) (err error) {
 			Description: "incidents and audit entries, until they are stored"},
 	} {
 		c.Storage, c.Replicas = jetstream.FileStorage, b.replicas
-		// What was acknowledged is never pushed out by what is new.
+		// New messages never displace acknowledged ones.
 		c.Retention, c.Discard = jetstream.LimitsPolicy, jetstream.DiscardNew
 		if err := again(ctx, func(ctx context.Context) error { _, err := b.js.CreateOrUpdateStream(ctx, c); return err }); err != nil {
 			return fmt.Errorf("make stream %s: %w", c.Name, err)
@@ -101,8 +101,8 @@ func (b *Bus) prepare(ctx context.Context, s StreamOptions) (err error) {
 	return nil
 }
 
-// again tries until it succeeds or ctx ends: a cluster that has just started
-// has no leader yet, and then nobody answers.
+// again retries until it succeeds or ctx ends: a cluster that has just started has no
+// leader yet, and no server answers then.
 func again(ctx context.Context, try func(context.Context) error) error {
 	for {
 		attempt, cancel := context.WithTimeout(ctx, 3*time.Second)
@@ -119,7 +119,7 @@ func again(ctx context.Context, try func(context.Context) error) error {
 	}
 }
 
-// renewed tells those who read that the connection is another.
+// renewed notifies the readers that there is a new connection.
 func (b *Bus) renewed() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -127,8 +127,8 @@ func (b *Bus) renewed() {
 	b.made = make(chan struct{})
 }
 
-// epoch is the connection's own count, which is another before any message can
-// come over a new one, and what is closed some time after that.
+// epoch returns the connection's own count of reconnects, which changes before any
+// message can come over a new connection, and a channel that is closed some time later.
 func (b *Bus) epoch() (uint64, <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -138,7 +138,7 @@ func (b *Bus) epoch() (uint64, <-chan struct{}) {
 // Close ends the connection.
 func (b *Bus) Close() { b.nc.Close() }
 
-// Err is why there is no connection now, nil if there is one.
+// Err returns why there is no connection now, nil if there is one.
 func (b *Bus) Err() error {
 	if b.nc.IsConnected() {
 		return nil
@@ -146,8 +146,8 @@ func (b *Bus) Err() error {
 	return errors.Join(ErrNotConnected, b.nc.LastError())
 }
 
-// PutSpecs keeps a job's specs on a platform and announces them to the agents
-// that run it. m.Revision must be higher than before.
+// PutSpecs stores a job's specs on a platform and announces them to the agents that run
+// the job. m.Revision must be higher than before.
 func (b *Bus) PutSpecs(ctx context.Context, m *wire.Specs) error {
 	data, err := wire.Marshal(m)
 	if err != nil {
@@ -162,7 +162,7 @@ func (b *Bus) PutSpecs(ctx context.Context, m *wire.Specs) error {
 	return nil
 }
 
-// Specs returns what is kept of a job on a platform; nil if nothing is.
+// Specs returns the stored specs of a job on a platform, nil if there are none.
 func (b *Bus) Specs(ctx context.Context, job, platform string) (*wire.Specs, error) {
 	entry, err := b.kv.Get(ctx, wire.SpecKey(job, platform))
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
@@ -175,11 +175,11 @@ func (b *Bus) Specs(ctx context.Context, job, platform string) (*wire.Specs, err
 	return &m, wire.Unmarshal(entry.Value(), &m)
 }
 
-// ErrNoMachine is why a command was not carried out: the machine is not
-// connected, or there is none of that name.
+// ErrNoMachine means that a command was not carried out because no machine of that name
+// is connected.
 var ErrNoMachine = errors.New("the machine is not connected")
 
-// Command sends a command to one machine and returns what it made of it.
+// Command sends a command to one machine and returns its reply.
 func (b *Bus) Command(ctx context.Context, machine string, c *wire.Command) (*wire.Reply, error) {
 	data, err := wire.Marshal(c)
 	if err != nil {
@@ -199,9 +199,9 @@ func (b *Bus) Command(ctx context.Context, machine string, c *wire.Command) (*wi
 	return &r, nil
 }
 
-// CommandAll sends a command to all machines and gives each reply as it comes,
-// until there are so many as are expected, if that is not 0, or ctx ends; that
-// is no error.
+// CommandAll sends a command to all machines and passes on each reply as it comes, until
+// the expected number of replies (if expect is not 0) has come or ctx ends. The end of
+// ctx is no error.
 func (b *Bus) CommandAll(ctx context.Context, c *wire.Command, expect int, each func(*wire.Reply)) error {
 	data, err := wire.Marshal(c)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/quell-dev/quell/internal/wire"
 )
 
-// fetch reads a stream until it has so many messages.
+// fetch reads a stream until it has n messages.
 func fetch(t *testing.T, c *Consumer, n int) []Message {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
@@ -40,8 +40,8 @@ func fetch(t *testing.T, c *Consumer, n int) []Message {
 	return all
 }
 
-// A tick's samples and an incident go from the agent through disk, network and
-// stream to the reader as they were.
+// TestFromAgentToReader: a tick's samples and an incident go unchanged from the agent
+// through disk, network and stream to the reader.
 func TestFromAgentToReader(t *testing.T) {
 	a := newAuthority(t)
 	url := serveHere(t, a)
@@ -85,7 +85,7 @@ func TestFromAgentToReader(t *testing.T) {
 	}
 }
 
-// What a reader has stored does not come again, and what it had not, does.
+// TestReaderGoesOn: messages that a reader has stored do not come again; the others do.
 func TestReaderGoesOn(t *testing.T) {
 	a := newAuthority(t)
 	url := serveHere(t, a)
@@ -121,8 +121,8 @@ func TestReaderGoesOn(t *testing.T) {
 	}
 }
 
-// An agent that is started before the server keeps what it has to say, and says
-// it in order once the server is there.
+// TestServerComesLater: an agent that starts before the server keeps its messages and
+// sends them in order once the server is there.
 func TestServerComesLater(t *testing.T) {
 	a := newAuthority(t)
 	s := startServer(t, a, embedded.Options{})
@@ -152,8 +152,8 @@ func TestServerComesLater(t *testing.T) {
 	quelltest.Until(t, "all are acknowledged", func() bool { return u.Stats().Waiting == 0 && u.Err() == nil })
 }
 
-// After a new connection everything comes again that was acknowledged so
-// shortly before that a power cut may have taken it, in order.
+// TestKeptIsSentAgain: after a reconnect, all messages are sent again in order that were
+// acknowledged so shortly before that a power cut may have lost them.
 func TestKeptIsSentAgain(t *testing.T) {
 	a := newAuthority(t)
 	s := startServer(t, a, embedded.Options{})
@@ -185,8 +185,8 @@ func TestKeptIsSentAgain(t *testing.T) {
 	}
 }
 
-// What was kept long enough, and the same connection has answered since, is let
-// go: it does not come again.
+// TestReleased: a message that was kept long enough, and after which the same connection
+// has answered again, is released. It is not sent again.
 func TestReleased(t *testing.T) {
 	a := newAuthority(t)
 	s := startServer(t, a, embedded.Options{})
@@ -210,8 +210,8 @@ func TestReleased(t *testing.T) {
 	}
 }
 
-// An answer that was long on its way says nothing of the time it took: what was
-// acknowledged when its message was sent is not released by it.
+// TestALateAnswerReleasesNothing: a delayed answer proves nothing about the time of its
+// delay. It does not release what was acknowledged when its message was sent.
 func TestALateAnswerReleasesNothing(t *testing.T) {
 	const keep = 50 * time.Millisecond
 	a := newAuthority(t)
@@ -220,7 +220,7 @@ func TestALateAnswerReleasesNothing(t *testing.T) {
 	var u *Uplink
 	opened, released := make(chan struct{}), make(chan uint64, 1)
 	n := 0
-	_, err := server.Subscribe(wire.SampleSubject("m"), func(m *nats.Msg) { // it takes messages as a stream does
+	_, err := server.Subscribe(wire.SampleSubject("m"), func(m *nats.Msg) { // it accepts messages as a stream does
 		<-opened
 		switch n++; n {
 		case 2:
@@ -253,8 +253,8 @@ func TestALateAnswerReleasesNothing(t *testing.T) {
 	quelltest.Until(t, "all are released", func() bool { return u.samples.spool.Released() == 4 })
 }
 
-// A stream that is full takes no more, loses nothing, and the agents keep what
-// they have until there is room.
+// TestFullStream: a full stream accepts no more messages and loses none, and the agents
+// keep theirs until there is room.
 func TestFullStream(t *testing.T) {
 	a := newAuthority(t)
 	url := serveHere(t, a)
@@ -291,9 +291,9 @@ func TestFullStream(t *testing.T) {
 	}
 }
 
-// Specs come to the agents that follow the job: those kept at once, changes as
-// they are announced, and what was changed while the agent was away on its
-// return; and nothing of other jobs.
+// TestSpecsReachAgents: agents receive the specs of the jobs that they follow: stored
+// ones at once, changes when they are announced, and changes made during a lost
+// connection after the reconnect. They receive no specs of other jobs.
 func TestSpecsReachAgents(t *testing.T) {
 	a := newAuthority(t)
 	s := startServer(t, a, embedded.Options{})
@@ -346,7 +346,7 @@ func TestSpecsReachAgents(t *testing.T) {
 	}
 }
 
-// Specs of jobs that run no more leave the bucket.
+// Specs of jobs that no longer run expire from the bucket.
 func TestSpecsThatDoNotChangeEnd(t *testing.T) {
 	a := newAuthority(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
@@ -369,10 +369,10 @@ func TestSpecsThatDoNotChangeEnd(t *testing.T) {
 	})
 }
 
-// An announcement that was on the way when its job's last task left is not taken
-// for known when the job comes back.
+// An announcement in flight when its job's last task left is not treated as known when
+// the job comes back.
 func TestSpecsOfAJobThatLeavesAndComesBack(t *testing.T) {
-	u := openUplink(t, newAuthority(t), "nats://127.0.0.1:1", "m", nil) // nobody is there
+	u := openUplink(t, newAuthority(t), "nats://127.0.0.1:1", "m", nil) // no server listens there
 	announced := func() int {
 		t.Helper()
 		key := spec.Key{Job: "web", Platform: "p", Signal: sample.CPI, Variant: "ref-cycles"}
@@ -392,8 +392,8 @@ func TestSpecsOfAJobThatLeavesAndComesBack(t *testing.T) {
 	}
 }
 
-// Commands reach one machine, or all, and their answers come back; one that is
-// too old is not carried out.
+// TestCommands: commands reach one machine, or all, and the answers come back. An expired
+// command is not carried out.
 func TestCommands(t *testing.T) {
 	a := newAuthority(t)
 	url := serveHere(t, a)

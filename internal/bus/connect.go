@@ -12,28 +12,27 @@ import (
 	"github.com/quell-dev/quell/internal/wire"
 )
 
-// Options say how to reach NATS and as whom.
+// Options say how to reach NATS and with which identity.
 type Options struct {
-	URL string // nats://HOST:PORT, tls://HOST:PORT, several with commas between
-	// Name is shown in the NATS server's list of connections. It is also what
-	// inboxes are named by: that of an agent is its machine's.
+	URL string // nats://HOST:PORT, tls://HOST:PORT; several are separated by commas
+	// Name is shown in the NATS server's list of connections. Inboxes are named after it
+	// as well. An agent's Name is its machine's.
 	Name string
-	// Credentials is a file with a user's JWT and key, read anew for every
-	// connection; empty: none.
+	// Credentials is a file with a user's JWT and key, read again for every connection;
+	// empty: none.
 	Credentials string
 	TLS         *tls.Config // nil: the system's roots, where the URL says tls
 	// InProcess is a NATS server in this process, used instead of URL.
 	InProcess nats.InProcessConnProvider
 	Log       *slog.Logger
 
-	pause time.Duration // between attempts; 0: as below
+	pause time.Duration // between attempts; 0: the default below
 }
 
-// connect returns a connection that is made now or later, and made again for as
-// long as it takes.
+// connect returns a connection that is established now or later. It is re-established
+// without limit of attempts.
 func (o *Options) connect(extra ...nats.Option) (*nats.Conn, error) {
-	// After the loss of a server with thousands of agents they come back spread
-	// over some seconds.
+	// After the loss of a server, thousands of agents reconnect spread over some seconds.
 	pause, jitter := 500*time.Millisecond, 2*time.Second
 	if o.pause != 0 {
 		pause, jitter = o.pause, o.pause
@@ -45,7 +44,7 @@ func (o *Options) connect(extra ...nats.Option) (*nats.Conn, error) {
 		nats.ReconnectWait(pause), nats.ReconnectJitter(jitter, jitter),
 		nats.IgnoreAuthErrorAbort(), // credentials may be renewed
 		nats.PingInterval(20 * time.Second), nats.MaxPingsOutstanding(2),
-		// What cannot be sent now is not sent later behind the sender's back.
+		// A failed send must not be repeated later without the sender's knowledge.
 		nats.ReconnectBufSize(-1),
 	}
 	if o.Credentials != "" {
@@ -64,9 +63,9 @@ func (o *Options) connect(extra ...nats.Option) (*nats.Conn, error) {
 	return nc, nil
 }
 
-// InboxPrefix is what the inboxes of a client begin with: an agent may listen
-// to its own only.
+// InboxPrefix is the prefix of a client's inboxes. An agent may subscribe only to its
+// own.
 func InboxPrefix(name string) string { return "inbox." + wire.Token(name) }
 
-// ErrNotConnected is why something was not sent.
+// ErrNotConnected means that a message was not sent because there is no connection.
 var ErrNotConnected = errors.New("not connected to the server")

@@ -10,38 +10,38 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Message is one of a stream.
+// Message is a message of a stream.
 type Message struct {
-	Seq     uint64 // its place in the stream: it grows from one message of a consumer to the next
-	Subject string // NATS has checked that the sender may use it; of what Data says nothing is checked
+	Seq     uint64 // sequence number in the stream: it increases from one message of a consumer to the next
+	Subject string // NATS has checked that the sender may use it; Data is not checked
 	Data    []byte
-	At      time.Time // when the stream took it in
+	At      time.Time // when the stream accepted it
 }
 
-// Consumer reads a stream in order, from what is not Done on. The server keeps
-// no account of what it has read. (A consumer that acknowledges each message
-// would get those that a dead reader had not acknowledged after newer ones, and
-// their batches would be taken for old.)
+// Consumer reads a stream in order, from the first message that is not Done. The server
+// does not record what it has read. (With per-message acknowledgements, the messages that
+// a dead reader left unacknowledged would come after newer ones, and their batches would
+// be treated as old.)
 //
-// A Consumer is for one goroutine, but for Done, and for one connection: what has come over it
-// may be gone from the stream, and its numbers others', when a server is there again
-// after a power cut.
+// A Consumer is for one goroutine, except Done, and for one connection: after a power cut
+// of the server, messages read over it may be gone from the stream, and their numbers may
+// belong to other messages.
 type Consumer struct {
 	bus      *Bus
 	epoch    uint64          // of the connection
-	renewed  <-chan struct{} // closed when it is another
+	renewed  <-chan struct{} // closed when there is a new connection
 	stream   jetstream.Stream
 	messages jetstream.MessagesContext
-	ready    chan Message // those that have come; closed when no more will
+	ready    chan Message // messages that have come; closed when no more will
 	cancel   context.CancelFunc
-	failed   error         // why ready is closed, then
-	last     atomic.Uint64 // read
+	failed   error         // why ready is closed, once it is
+	last     atomic.Uint64 // highest number read
 }
 
-// Consume reads a stream from its beginning: all that no reader has Done. Some of
-// that may have been stored before, by this reader or by one that was killed;
-// batches' keys tell. A reader that asked to go on by number would go wrong where
-// a power cut took the end of the stream and its numbers are given out again.
+// Consume reads a stream from its beginning: all messages that no reader has Done. Some
+// may have been stored before, by this reader or by a killed one; the batches' keys show
+// that. Continuing by number would be wrong after a power cut that removed the end of the
+// stream, because its numbers are assigned again.
 func (b *Bus) Consume(ctx context.Context, name Stream) (*Consumer, error) {
 	epoch, renewed := b.epoch()
 	stream, err := b.js.Stream(ctx, string(name))
@@ -49,8 +49,8 @@ func (b *Bus) Consume(ctx context.Context, name Stream) (*Consumer, error) {
 		return nil, fmt.Errorf("read stream %s: %w", name, err)
 	}
 	consumer, err := stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverAllPolicy,
-		// Once: its attempts take ten seconds each and hide why they fail. The
-		// caller begins anew instead.
+		// Once: each attempt takes ten seconds and hides why it failed. The caller
+		// consumes again instead.
 		MaxResetAttempts: 1})
 	if err != nil {
 		return nil, fmt.Errorf("read stream %s: %w", name, err)
@@ -65,13 +65,13 @@ func (b *Bus) Consume(ctx context.Context, name Stream) (*Consumer, error) {
 	return c, nil
 }
 
-// pump takes messages as they come. It waits without a bound: the server's
-// silence, after the loss of the node that held the consumer say, is only found
-// out by who waits longer than two heartbeats at a time.
+// pump receives messages as they come. It waits without a timeout: only a wait longer
+// than two heartbeats detects a silent server, for example after the loss of the node
+// that held the consumer.
 func (c *Consumer) pump(ctx context.Context) {
 	defer close(c.ready)
-	// Here, where Next has returned: from elsewhere it could miss what Next is just
-	// putting in the place of a consumer that was lost.
+	// Stop is called here, after Next has returned: called from elsewhere it could miss
+	// the consumer with which Next is replacing a lost one.
 	defer c.messages.Stop()
 	for {
 		m, err := c.messages.Next(jetstream.NextContext(ctx))
@@ -92,20 +92,19 @@ func (c *Consumer) pump(ctx context.Context) {
 	}
 }
 
-// pull is how many messages are asked for ahead, and pullBytes how much of that
-// one request may give. A request and its answer pass through some ten goroutines,
-// each of which waits its turn behind thousands of agents' where the processors are
-// busy: what is on its way must last for a second of that. Two requests may be on their way, and
-// NATS cuts a connection on which 64 MB wait.
+// pull is how many messages are requested ahead, and pullBytes bounds the bytes of one
+// request. A request and its answer pass through some ten goroutines, each of which waits
+// behind those of thousands of agents on busy processors: the messages in flight must
+// last for a second of that. Two requests may be in flight, and NATS closes a connection
+// on which 64 MB wait.
 const (
 	pull      = 8192
 	pullBytes = 24 << 20
 )
 
-// Fetch appends the next messages to all, at most n of them. It waits for the
-// first until ctx ends, which is no error, and then gathers others for a moment.
-// After an error the consumer is of no use: close it
-// and consume anew.
+// Fetch appends the next messages to all, at most n of them. It waits for the first until
+// ctx ends, which is no error, and then gathers more for gatherFor. After an error the
+// consumer is unusable: close it and consume again.
 func (c *Consumer) Fetch(ctx context.Context, all []Message, n int) ([]Message, error) {
 	all, err := c.gather(ctx, all, min(n, 1))
 	if err != nil || ctx.Err() != nil || n <= 1 {
@@ -116,7 +115,7 @@ func (c *Consumer) Fetch(ctx context.Context, all []Message, n int) ([]Message, 
 	return c.gather(soon, all, n-1)
 }
 
-// gatherFor is how long Fetch gathers messages once there is one.
+// gatherFor is how long Fetch gathers messages after the first.
 const gatherFor = 100 * time.Millisecond
 
 // gather appends n messages, fewer if ctx ends before they have come.
@@ -138,13 +137,13 @@ func (c *Consumer) gather(ctx context.Context, all []Message, n int) ([]Message,
 	return all, nil
 }
 
-// errRenewed ends a Consumer. NATS's own goes on by number over a new connection,
-// and would pass over what has those numbers now.
+// errRenewed ends a Consumer. The NATS client would continue by number over a new
+// connection and skip the messages that have those numbers now.
 var errRenewed = errors.New("read stream: the connection is another: its messages are read from the beginning")
 
-// Done lets the stream forget all messages up to and with that number, which
-// this consumer has read: they are stored. Numbers that another consumer has read
-// say nothing, not even another of the same stream.
+// Done removes from the stream all messages up to and including that number, which this
+// consumer has read and the caller has stored. Numbers read by another consumer are not
+// valid here, even if it reads the same stream.
 func (c *Consumer) Done(ctx context.Context, seq uint64) error {
 	if now, _ := c.bus.epoch(); now != c.epoch {
 		return errRenewed
@@ -158,7 +157,7 @@ func (c *Consumer) Done(ctx context.Context, seq uint64) error {
 	return nil
 }
 
-// State says how much of the stream is not forgotten yet.
+// State returns the size of what is still in the stream.
 func (c *Consumer) State(ctx context.Context) (messages, bytes uint64, err error) {
 	info, err := c.stream.Info(ctx)
 	if err != nil {

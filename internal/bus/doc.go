@@ -1,5 +1,5 @@
-// Package bus carries wire's messages over NATS: an agent's side of it (Uplink)
-// and a server's (Bus). The NATS server itself is in bus/embedded, or anywhere.
+// Package bus carries wire's messages over NATS. Uplink is the agent's side, Bus the
+// server's. The NATS server itself is bus/embedded or an external one.
 //
 //	agent                           NATS                            server
 //	spool ──sample.<machine>──> stream samples ──────────────────> Consumer, in order
@@ -7,18 +7,17 @@
 //	  <── spec.<job>.<platform> ── core subject <── PutSpecs ── bucket specs
 //	  <── command.machine.<machine>, command.all ── core subjects <── Command; replies go back
 //
-// # What is promised
+// # Guarantees
 //
-// A batch that Uplink has taken in is on the agent's disk soon after; once it is
-// there, a kill of the agent, of the NATS server or of both loses nothing. An agent sends
-// its batches one after the other, in order, and never one before the one
-// before it was acknowledged: so a reader of the stream that remembers the
-// highest n for each (machine, boot) and drops what is at or under it sees every
-// batch exactly once, whatever was sent again. That order is the contract; do not
-// pipeline.
+// A batch that Uplink accepts is on the agent's disk soon after. Once it is there, a kill
+// of the agent, of the NATS server or of both loses nothing. An agent sends its batches
+// one at a time, in order, each after the previous one was acknowledged. A reader of the
+// stream that stores the highest n for each (machine, boot), and drops batches with n at
+// or below it, therefore sees every batch exactly once, however often it was sent. That
+// order is the contract; do not pipeline.
 //
-// The stream's files are fsynced once a second, so a power cut there can take
-// acknowledged batches with it. The agent therefore keeps a batch until the
-// same connection has answered again 10 s past its acknowledgement, and sends
-// all it has kept whenever it has connected anew.
+// The stream's files are fsynced once a second, so a power cut there can lose
+// acknowledged batches. The agent therefore keeps a batch until the same connection has
+// answered again 10 s after its acknowledgement, and sends all kept batches again after
+// every reconnect.
 package bus

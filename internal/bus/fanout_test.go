@@ -28,9 +28,9 @@ import (
 
 var subscribers = flag.Int("subscribers", 500, "connections of BenchmarkSpecReachesAgents")
 
-// listener is an agent's connection that follows a job's specs: NATS's protocol
-// over TCP with credentials of its own, and nothing else, so that ten thousand fit
-// into a process and the server's work is what is measured.
+// listener is an agent's connection that follows a job's specs. It implements only the
+// NATS protocol over TCP with its own credentials, so that ten thousand fit into one
+// process and the server's work is what is measured.
 type listener struct {
 	conn net.Conn
 	in   *bufio.Reader
@@ -58,7 +58,7 @@ func listen(address string, creds []byte, subject string) (*listener, error) {
 	return l, nil
 }
 
-// introduce is the beginning of NATS's client protocol.
+// introduce performs the start of the NATS client protocol.
 func (l *listener) introduce(token string, user nkeys.KeyPair, subject string) error {
 	line, err := l.in.ReadString('\n')
 	text, ok := strings.CutPrefix(line, "INFO ")
@@ -93,7 +93,7 @@ func (l *listener) introduce(token string, user nkeys.KeyPair, subject string) e
 	}
 }
 
-// next waits for a message and returns what is in it.
+// next waits for a message and returns its body.
 func (l *listener) next() ([]byte, error) {
 	for {
 		line, err := l.in.ReadString('\n')
@@ -114,18 +114,18 @@ func (l *listener) next() ([]byte, error) {
 			if err != nil {
 				return nil, err
 			}
-			body := make([]byte, n+2) // and the line's end
+			body := make([]byte, n+2) // and the line end
 			_, err = io.ReadFull(l.in, body)
 			return body[:n], err
 		}
 	}
 }
 
-// audience is many agents that run a job.
+// audience is a set of agents that run one job.
 type audience struct {
 	hub       *Bus
 	listeners []*listener
-	heard     chan error // of each, a change of the spec
+	heard     chan error // one value per listener and change of the spec
 	revision  uint64
 }
 
@@ -135,14 +135,14 @@ func newAudience(t testing.TB, n int) *audience {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)
 	}
-	if room := int(min(limit.Cur, 1<<30)) - 500; n > room { // the server, in a process of its own, has as many
+	if room := int(min(limit.Cur, 1<<30)) - 500; n > room { // the server is in a separate process and has as many
 		t.Logf("%d descriptors are allowed: %d connections, not %d", limit.Cur, room, n)
 		n = room
 	}
 	keys := newAuthority(t)
 	s := startServer(t, keys, embedded.Options{})
 	a := &audience{hub: openBus(t, keys, s.url(), 1), listeners: make([]*listener, n), heard: make(chan error, n)}
-	// One machine's credentials will do: each connection is let in anew.
+	// One machine's credentials suffice: each connection is authenticated separately.
 	creds, err := keys.Issue(authority.Agent, "node", 0)
 	if err != nil {
 		t.Fatal(err)
@@ -197,8 +197,8 @@ func newAudience(t testing.TB, n int) *audience {
 	return a
 }
 
-// announce keeps and announces a change of the spec, and returns when everybody
-// has it.
+// announce stores and announces a change of the spec, and returns when every listener has
+// it.
 func (a *audience) announce(t testing.TB) time.Duration {
 	t.Helper()
 	a.revision++
@@ -223,7 +223,7 @@ func (a *audience) announce(t testing.TB) time.Duration {
 	return time.Since(begun)
 }
 
-// A change of a spec reaches everybody who follows the job, each change once.
+// TestSpecReachesAll: a change of a spec reaches every agent that follows the job, once.
 func TestSpecReachesAll(t *testing.T) {
 	a := newAudience(t, 40)
 	for range 3 {
@@ -231,10 +231,10 @@ func TestSpecReachesAll(t *testing.T) {
 	}
 }
 
-// BenchmarkSpecReachesAgents prints how long after a spec was given to the server
-// the last of its agents' connections has it: kept in the bucket, announced, read
-// off the socket and decoded. It has as many real TCP connections as -subscribers
-// says, to a server in a process of its own.
+// BenchmarkSpecReachesAgents reports the time from when a spec is given to the server
+// until the last of its agents' connections has it: stored in the bucket, announced, read
+// off the socket and decoded. It uses real TCP connections, as many as -subscribers, to a
+// server in a separate process.
 func BenchmarkSpecReachesAgents(b *testing.B) {
 	a := newAudience(b, *subscribers)
 	var worst, sum time.Duration

@@ -9,17 +9,17 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// leases is the bucket of who does what only one server at a time should.
+// leases is the bucket of leases for work that only one server may do at a time.
 const leases = "leases"
 
-// Lease times. Who holds one renews it three times before it ends, and stops in
-// time if that does not work; a store's commits are safe all the same.
+// leaseTime is the life of a lease. The holder renews it three times before it expires,
+// and stops in time if renewal fails. A store's commits are safe in any case.
 const leaseTime = 15 * time.Second
 
-// Hold waits for the lease of a name, calls do while it is held, and again if it
-// was lost and is held again, until ctx ends. The context of do ends when the
-// lease does; it must return soon then. If do returns before, it cannot do what the
-// lease is for: another may then try first. Who knows of holder who it is.
+// Hold waits for the lease of a name and calls do while it is held, again after each loss
+// and new acquisition, until ctx ends. The context of do ends when the lease is lost; do
+// must then return soon. If do returns earlier, this server cannot do the work, and
+// another may try first. holder identifies this server in the bucket.
 func (b *Bus) Hold(ctx context.Context, name, holder string, do func(context.Context)) error {
 	ttl := b.leaseTime
 	if ttl == 0 {
@@ -66,7 +66,7 @@ func (b *Bus) leases(ctx context.Context, ttl time.Duration) (kv jetstream.KeyVa
 	return kv, nil
 }
 
-// keep calls do and renews the lease meanwhile.
+// keep calls do and renews the lease in parallel.
 func (b *Bus) keep(ctx context.Context, kv jetstream.KeyValue, name, holder string, revision uint64, ttl time.Duration, do func(context.Context)) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
@@ -74,7 +74,7 @@ func (b *Bus) keep(ctx context.Context, kv jetstream.KeyValue, name, holder stri
 		defer close(done)
 		do(ctx)
 	}()
-	good := time.Now() // when the lease was last ours for certain
+	good := time.Now() // when this server last certainly held the lease
 	tick := time.NewTicker(ttl / 4)
 	defer tick.Stop()
 	for alive := true; alive; {
@@ -99,7 +99,7 @@ func (b *Bus) keep(ctx context.Context, kv jetstream.KeyValue, name, holder stri
 	}
 	cancel()
 	<-done
-	// So that another need not wait; if it is somebody else's by now nothing happens.
+	// Lets another server take over at once; no effect if another holds it already.
 	bye, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer stop()
 	_ = kv.Delete(bye, name, jetstream.LastRevision(revision))

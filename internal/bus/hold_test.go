@@ -11,13 +11,13 @@ import (
 	"github.com/quell-dev/quell/internal/quelltest"
 )
 
-// One of several holds a lease; when it ends, or dies without a word, another
-// does, and never two at once.
+// TestOneHoldsALease: one of several servers holds a lease. When it ends, or dies
+// silently, another takes over, and never do two hold it at once.
 func TestOneHoldsALease(t *testing.T) {
 	a := newAuthority(t)
 	url := serveHere(t, a)
 	var holding, most, turns atomic.Int64
-	last := make([]atomic.Int64, 3) // when each began, by turns
+	last := make([]atomic.Int64, 3) // sequence number of the start of each one's last term
 	stop := make([]context.CancelFunc, 3)
 	hubs := make([]*Bus, 3)
 	done := make(chan error, 3)
@@ -43,10 +43,10 @@ func TestOneHoldsALease(t *testing.T) {
 		}
 		return -1
 	}
-	// A machine that stands still for longer than the lease may hand it on by itself.
+	// A machine that stalls for longer than the lease may lose it to another by itself.
 	quelltest.Until(t, "one holds it", func() bool { return holder() >= 0 })
 	first := holder()
-	stop[first]() // it lets go
+	stop[first]() // it releases the lease
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestOneHoldsALease(t *testing.T) {
 	if last[first].Load() > ended {
 		t.Fatal("it has ended and holds it again")
 	}
-	hubs[second].Close() // it is cut off: it must stop by itself, and the third takes over
+	hubs[second].Close() // it is disconnected: it must stop by itself, and the third takes over
 	quelltest.Until(t, "the third holds it", func() bool { n := holder(); return n >= 0 && n != second && n != first })
 	for _, f := range stop {
 		f()
@@ -74,8 +74,8 @@ func TestOneHoldsALease(t *testing.T) {
 	}
 }
 
-// Who holds the lease and cannot do what it is for, a server without its storage
-// say, makes room for another.
+// TestWhoCannotLeadMakesRoom: a holder that cannot do the lease's work, such as a server
+// without its storage, leaves the lease to another.
 func TestWhoCannotLeadMakesRoom(t *testing.T) {
 	a := newAuthority(t)
 	url := serveHere(t, a)

@@ -27,18 +27,18 @@ var (
 	seed  = flag.Uint64("seed", 0, "of the moments to kill at; 0: any")
 )
 
-// agentOptions are what an agent's process is told.
+// agentOptions are passed to an agent's process.
 type agentOptions struct{ URL, Machine, Credentials, Dir string }
 
-// play is an agent's process: it sends batches as fast as its disk takes them,
-// and says how many of this life are on disk, until it is killed or stdin ends.
+// play is an agent's process: it sends batches as fast as its disk accepts them, and
+// reports how many of this life are on disk, until it is killed or stdin ends.
 func play(text string) {
 	var o agentOptions
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
 		panic(err)
 	}
 	u, err := OpenUplink(UplinkOptions{Options: Options{URL: o.URL, Name: o.Machine, Credentials: o.Credentials, pause: 20 * time.Millisecond},
-		Dir: o.Dir, MaxBytes: 64 << 20, wait: 2 * time.Second, keep: 300 * time.Millisecond}) // a kill takes nothing that is in the page cache
+		Dir: o.Dir, MaxBytes: 64 << 20, wait: 2 * time.Second, keep: 300 * time.Millisecond}) // a kill loses nothing that is in the page cache
 	if err != nil {
 		panic(err)
 	}
@@ -56,8 +56,8 @@ func play(text string) {
 			return
 		case <-tick.C:
 		}
-		// Not so much that the disk falls behind: what waits in memory is not
-		// promised to anybody. And what waits on disk goes one by one in the end.
+		// The rate is limited so that the disk keeps up: what waits in memory is not
+		// guaranteed. What waits on disk is sent one message at a time at the end.
 		if len(u.samples.incoming) < maxWaiting/2 && u.Stats().Waiting < 300 {
 			u.Samples(1, all)
 		}
@@ -74,7 +74,7 @@ func report(u *Uplink) {
 	fmt.Printf("%s %d %d %s\n", u.boot, s.Appended, u.Stats().Lost+s.Dropped+s.Damaged, trouble)
 }
 
-// fleet is servers, agents and a reader that stores, and what each has said.
+// fleet is servers, agents and a storing reader, with the reports of each.
 type fleet struct {
 	t       *testing.T
 	rng     *rand.Rand
@@ -88,10 +88,10 @@ type fleet struct {
 	mu      sync.Mutex
 	onDisk  map[wire.Key]uint64 // by life: how many batches are on the agent's disk
 	lost    uint64
-	highest map[wire.Key]uint64 // by life: of the stored
-	newest  map[string]string   // by machine: what its agent said last
+	highest map[wire.Key]uint64 // by life: highest stored number
+	newest  map[string]string   // by machine: the agent's last report
 	stored  int
-	twice   int // dropped because they were stored already
+	twice   int // dropped because they were already stored
 	reads   error
 	wrong   []string
 }
@@ -198,7 +198,7 @@ func (f *fleet) startAgent(p *player) {
 	})
 }
 
-// kill is kill -9; what it has said until then is read.
+// kill is kill -9; output written before it is read.
 func (p *player) kill() {
 	if p.cmd == nil {
 		return
@@ -210,8 +210,8 @@ func (p *player) kill() {
 	p.cmd = nil
 }
 
-// read is a store in memory that is never killed: it takes a batch if its
-// number is higher than any of that life, and lets the stream forget what it has.
+// read is a store in memory that is never killed. It stores a batch if its number is
+// higher than any of that life, and removes stored messages from the stream.
 func (f *fleet) read(ctx context.Context, b *Bus) {
 	for ctx.Err() == nil {
 		if err := f.readOn(ctx, b); err != nil && ctx.Err() == nil {
@@ -275,14 +275,14 @@ func (f *fleet) take(m *Message) {
 	}
 }
 
-// some is a number from 0 to below n.
+// some returns a random number from 0 to below n.
 func (f *fleet) some(n int) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.rng.IntN(n)
 }
 
-// more waits until so many more batches are stored.
+// more waits until n more batches are stored.
 func (f *fleet) more(n int) {
 	f.t.Helper()
 	f.mu.Lock()
@@ -295,7 +295,7 @@ func (f *fleet) more(n int) {
 	})
 }
 
-// end stops the agents, lets their successors send what is left, and judges.
+// end stops the agents, lets their successors send the rest, and checks the result.
 func (f *fleet) end() {
 	f.t.Helper()
 	for _, p := range f.agents {
@@ -345,8 +345,8 @@ func (f *fleet) end() {
 	f.t.Logf("%d lives, %d batches stored once, %d came again and were dropped", len(f.onDisk), f.stored, f.twice)
 }
 
-// TestKills kills the server and agents, by turns, at random points under load:
-// every batch that was on an agent's disk is stored, in order, once.
+// TestKills kills the server and agents alternately at random points under load. Every
+// batch that was on an agent's disk is stored, in order, once.
 func TestKills(t *testing.T) {
 	f := newFleet(t, 1, 2)
 	for range *kills {
@@ -362,8 +362,8 @@ func TestKills(t *testing.T) {
 	f.end()
 }
 
-// TestClusterKills kills one of three nodes that hold the same streams, again
-// and again, each time when the others have what it had.
+// TestClusterKills repeatedly kills one of three nodes that hold the same streams, each
+// time when the others have all that it had.
 func TestClusterKills(t *testing.T) {
 	f := newFleet(t, 3, 2)
 	watch := openBus(t, f.keys, f.url, 3)
@@ -372,7 +372,7 @@ func TestClusterKills(t *testing.T) {
 		quelltest.Until(t, "all three have everything", func() bool { return watch.whole(t) })
 		n := f.servers[f.some(3)]
 		n.kill()
-		f.more(1 + f.some(50)) // two go on without it
+		f.more(1 + f.some(50)) // the other two continue without it
 		n.start()
 	}
 	f.more(100)

@@ -23,7 +23,7 @@ import (
 	"github.com/quell-dev/quell/internal/wire"
 )
 
-// child says what this binary is when a test has started it.
+// child is the environment variable that selects the role of a process started by a test.
 const child = "QUELL_TEST_BUS"
 
 func TestMain(m *testing.M) {
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// process is a NATS server in a process of its own, which can be killed.
+// process is a NATS server in a separate process, which can be killed.
 type process struct {
 	t       testing.TB
 	Options serverOptions
@@ -45,15 +45,15 @@ type process struct {
 	stdin   io.Closer
 }
 
-// serverOptions are those of embedded.Options that go to another process.
+// serverOptions are the fields of embedded.Options that are passed to another process.
 type serverOptions struct {
 	Dir, Listen, Name string
-	Peer              string   // its address for other nodes; empty: it is alone
-	Peers             []string // theirs
+	Peer              string   // its address for other nodes; empty: single node
+	Peers             []string // the other nodes' addresses
 	Trust             authority.Trust
 }
 
-// startServer starts a server on a port that stays its own, also after a kill.
+// startServer starts a server on a port that it keeps, also after a kill.
 func startServer(t testing.TB, a *authority.Authority, o embedded.Options) *process {
 	t.Helper()
 	trust, err := a.Trust()
@@ -72,8 +72,8 @@ func startServer(t testing.TB, a *authority.Authority, o embedded.Options) *proc
 	return n
 }
 
-// serveHere starts a server in this process, for tests that do not kill it: a
-// process takes a second to begin.
+// serveHere starts a server in this process, for tests that do not kill it: a separate
+// process takes a second to start.
 func serveHere(t testing.TB, a *authority.Authority) (url string) {
 	t.Helper()
 	trust, err := a.Trust()
@@ -106,7 +106,7 @@ func (n *process) start() {
 	n.begin()()
 }
 
-// begin starts the process and returns what waits for it to be ready.
+// begin starts the process and returns a function that waits until it is ready.
 func (n *process) begin() (wait func()) {
 	n.t.Helper()
 	text, err := json.Marshal(n.Options)
@@ -116,7 +116,7 @@ func (n *process) begin() (wait func()) {
 	n.cmd = exec.Command(os.Args[0])
 	n.cmd.Env = append(os.Environ(), child+"=server "+string(text))
 	n.cmd.Stderr = os.Stderr
-	in, err := n.cmd.StdinPipe() // it ends with this process
+	in, err := n.cmd.StdinPipe() // the child ends with this process
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -177,7 +177,7 @@ func newAuthority(t testing.TB) *authority.Authority {
 	return a
 }
 
-// credentials writes a file of them.
+// credentials writes a credentials file and returns its path.
 func credentials(t testing.TB, a *authority.Authority, role authority.Role, name string, ttl time.Duration) string {
 	t.Helper()
 	text, err := a.Issue(role, name, ttl)
@@ -191,7 +191,7 @@ func credentials(t testing.TB, a *authority.Authority, role authority.Role, name
 	return path
 }
 
-// openBus is a server's side with streams as a server makes them.
+// openBus opens a server's side with the streams that a server creates.
 func openBus(t testing.TB, a *authority.Authority, url string, replicas int) *Bus {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
@@ -205,7 +205,7 @@ func openBus(t testing.TB, a *authority.Authority, url string, replicas int) *Bu
 	return b
 }
 
-// openUplink is an agent's side that tries again soon and keeps nothing long.
+// openUplink opens an agent's side that retries soon.
 func openUplink(t testing.TB, a *authority.Authority, url, machine string, command func(context.Context, *wire.Command) *wire.Reply) *Uplink {
 	t.Helper()
 	u, err := OpenUplink(UplinkOptions{

@@ -8,19 +8,18 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// link is the connection as queues see it. What came over one connection, made
-// once, is an epoch.
+// link is the connection as queues see it. An epoch is the time between two reconnects.
 type link struct {
 	nc *nats.Conn
 
 	mu     sync.Mutex
-	made   chan struct{} // closed when it is made anew
-	reason error         // why it is not there, or what the server last complained of
+	made   chan struct{} // closed when a new connection is made
+	reason error         // why there is no connection, or the server's last error
 }
 
 func newLink() *link { return &link{made: make(chan struct{})} }
 
-// renewed wakes those that wait for a connection.
+// renewed wakes the goroutines that wait for a connection.
 func (l *link) renewed() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -37,7 +36,7 @@ func (l *link) complain(err error) {
 	l.reason = err
 }
 
-// err is why there is no connection, nil if there is one.
+// err returns why there is no connection, nil if there is one.
 func (l *link) err() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -52,12 +51,12 @@ func (l *link) err() error {
 
 func (l *link) conn() *nats.Conn { return l.nc }
 
-// epoch is the connection's own count, which is another before any message can
-// come over a new one: handlers are called some time after that.
+// epoch returns the connection's own count of reconnects, which changes before any
+// message can come over a new connection. Handlers are called some time after that.
 func (l *link) epoch() uint64 { return l.nc.Stats().Reconnects }
 
-// changed returns what is closed once the epoch is another, or the connection
-// of this one is made.
+// changed returns a channel that is closed when the epoch changes or when this epoch's
+// connection is made.
 func (l *link) changed(epoch uint64) <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -69,7 +68,7 @@ func (l *link) changed(epoch uint64) <-chan struct{} {
 	return l.made
 }
 
-// wait waits so long, or until the epoch is another.
+// wait waits for d, or until the epoch changes.
 func (l *link) wait(ctx context.Context, epoch uint64, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -87,7 +86,7 @@ func (l *link) ask(ctx context.Context) error {
 	return l.nc.FlushWithContext(ctx)
 }
 
-// maxPayload is what the server takes; before the first connection, anything.
+// maxPayload is the server's message size limit; unlimited before the first connection.
 func (l *link) maxPayload() int64 {
 	if n := l.nc.MaxPayload(); n > 0 {
 		return n

@@ -19,7 +19,7 @@ import (
 	"github.com/quell-dev/quell/internal/wire"
 )
 
-// snapshot keeps a directory as it is, and returns what puts it back.
+// snapshot copies a directory and returns a function that restores it.
 func snapshot(t *testing.T, dir string) (putBack func()) {
 	t.Helper()
 	kept := filepath.Join(t.TempDir(), "kept")
@@ -37,9 +37,9 @@ func snapshot(t *testing.T, dir string) (putBack func()) {
 	}
 }
 
-// A reader that is connected all along gets what comes after a power cut of the
-// server, though it has read messages of those numbers before; and it can not have
-// the stream forget them unread.
+// TestPowerCutUnderAReader: a reader that stays connected gets the messages sent after a
+// power cut of the server, although it has read messages with those numbers before. It
+// cannot remove the new ones unread.
 func TestPowerCutUnderAReader(t *testing.T) {
 	a := newAuthority(t)
 	s := startServer(t, a, embedded.Options{})
@@ -74,7 +74,7 @@ func TestPowerCutUnderAReader(t *testing.T) {
 	var got []string
 	for len(got) < 3 && ctx.Err() == nil {
 		all, err := c.Fetch(ctx, nil, 1)
-		if err != nil { // of the connection that is gone
+		if err != nil { // from the lost connection
 			if err := c.Done(ctx, read[4].Seq); err == nil {
 				t.Error("messages that nobody has read are forgotten")
 			}
@@ -93,9 +93,9 @@ func TestPowerCutUnderAReader(t *testing.T) {
 	}
 }
 
-// TestPowerCut puts the server's directory back to what it was some batches ago,
-// as a power cut does with what was not fsynced: agents send again what they
-// had kept, and a reader that drops what it has lacks nothing.
+// TestPowerCut restores the server's directory to an earlier state, as a power cut does
+// with data that was not fsynced. Agents send again what they kept, and a reader that
+// drops duplicates misses nothing.
 func TestPowerCut(t *testing.T) {
 	a := newAuthority(t)
 	s := startServer(t, a, embedded.Options{})
@@ -141,9 +141,9 @@ func TestPowerCut(t *testing.T) {
 	}
 }
 
-// TestFullDisk fills the file system that the spool is on: what does not fit is
-// counted and named, what was there before is sent, and what comes after there is
-// room again goes its way.
+// TestFullDisk fills the spool's file system. What does not fit is counted and reported,
+// what was there before is sent, and messages after there is room again are sent as
+// usual.
 func TestFullDisk(t *testing.T) {
 	quelltest.Need(t, quelltest.Root)
 	dir := t.TempDir()
@@ -167,7 +167,7 @@ func TestFullDisk(t *testing.T) {
 	if err := os.WriteFile(filler, make([]byte, 1<<20), 0o600); err == nil {
 		t.Fatal("the file system is larger than it should be")
 	}
-	for range 20 { // more than the last page has room for
+	for range 20 { // more than fits into the last page
 		u.Samples(1, samples("m", 100))
 	}
 	quelltest.Until(t, "the disk is found full", func() bool {
@@ -190,9 +190,9 @@ func TestFullDisk(t *testing.T) {
 	})
 }
 
-// TestFullServerDisk fills the file system that the streams are on: what was
-// acknowledged before is there when there is room again, in order, and what was not
-// comes from the agent's spool.
+// TestFullServerDisk fills the file system of the streams. Once there is room again, all
+// messages acknowledged before are there in order, and the others come from the agent's
+// spool.
 func TestFullServerDisk(t *testing.T) {
 	quelltest.Need(t, quelltest.Root)
 	dir := t.TempDir()
@@ -215,7 +215,7 @@ func TestFullServerDisk(t *testing.T) {
 	}
 	open().Close()
 	u, err := OpenUplink(UplinkOptions{Options: Options{URL: s.url(), Name: "m", Credentials: credentials(t, a, authority.Agent, "m", 0), pause: 20 * time.Millisecond},
-		Dir: t.TempDir(), MaxBytes: MinSpool, wait: time.Second}) // a server without room does not answer
+		Dir: t.TempDir(), MaxBytes: MinSpool, wait: time.Second}) // a server whose disk is full does not answer
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,14 +226,14 @@ func TestFullServerDisk(t *testing.T) {
 	if err := os.WriteFile(filler, make([]byte, 64<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
 		t.Fatalf("the file system is larger than it should be: %v", err)
 	}
-	if err := os.Truncate(filler, 62<<20); err != nil { // some are to be acknowledged yet
+	if err := os.Truncate(filler, 62<<20); err != nil { // some more are to be acknowledged
 		t.Fatal(err)
 	}
 	given := uint64(1)
 	var sent uint64
 	quelltest.Until(t, "the server takes no more", func() bool {
 		st := u.Stats()
-		for range 20 { // not more than the agent's own disk keeps up with, and its spool holds
+		for range 20 { // no more than the agent's disk keeps up with and its spool holds
 			if st.Waiting < 200 && len(u.samples.incoming) < maxWaiting/2 {
 				u.Samples(1, samples("m", 100))
 				given++

@@ -6,16 +6,15 @@ import (
 	"github.com/quell-dev/quell/internal/wire"
 )
 
-// ForgedError is a message that says it is another machine's than the one that
-// was let in to publish it.
+// ForgedError is a message that names a machine other than the one whose credentials
+// published it.
 type ForgedError struct{ Subject, Machine string }
 
 func (e *ForgedError) Error() string {
 	return fmt.Sprintf("a message on %s says that it is of machine %q: dropped", e.Subject, e.Machine)
 }
 
-// Batch decodes a message of the stream of samples into b, which may have been
-// used before.
+// Batch decodes a message of the stream of samples into b. b may be reused.
 func (m *Message) Batch(b *wire.Batch) error {
 	if err := b.Decode(m.Data); err != nil {
 		return err

@@ -18,14 +18,14 @@ import (
 	"github.com/quell-dev/quell/internal/wire"
 )
 
-// guest is a connection by somebody's credentials.
+// guest is a connection with given credentials.
 type guest struct{ *nats.Conn }
 
 func connect(t *testing.T, url, creds string) *guest {
 	t.Helper()
 	name := strings.TrimSuffix(filepath.Base(creds), ".creds")
 	nc, err := nats.Connect(url, nats.UserCredentials(creds), nats.CustomInboxPrefix(InboxPrefix(name)),
-		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})) // the standard error is not to tell of it
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})) // errors must not go to standard error
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,19 +33,19 @@ func connect(t *testing.T, url, creds string) *guest {
 	return &guest{nc}
 }
 
-// may does something and reports whether the server let it.
+// may calls do and reports whether the server allowed it.
 func (g *guest) may(t *testing.T, do func() error) bool {
 	t.Helper()
 	before := g.LastError()
 	if err := do(); err != nil {
 		t.Fatal(err)
 	}
-	// The server answers in order: a refusal is here before the answer is.
+	// The server answers in order: a refusal arrives before the answer.
 	if err := g.FlushTimeout(10 * time.Second); err != nil {
 		t.Fatal(err)
 	}
 	err := g.LastError()
-	if err == before { // the same, not one like it
+	if err == before { // identity, not equality
 		return true
 	}
 	if !errors.Is(err, nats.ErrPermissionViolation) {
@@ -54,7 +54,7 @@ func (g *guest) may(t *testing.T, do func() error) bool {
 	return false
 }
 
-// What each role may do, and nothing else, by what the server really lets it.
+// TestPermissions checks which operations the server allows to each role, and no others.
 func TestPermissions(t *testing.T) {
 	a := newAuthority(t)
 	url := serveHere(t, a)
@@ -95,8 +95,8 @@ func TestPermissions(t *testing.T) {
 	}
 }
 
-// Who has no credentials, or such as have ended, were changed, or were signed by
-// somebody else, is not let in at all.
+// TestStrangers: a client without credentials, or whose credentials have expired, were
+// changed, or were signed by another authority, is not accepted.
 func TestStrangers(t *testing.T) {
 	a := newAuthority(t)
 	url := serveHere(t, a)
@@ -132,8 +132,8 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// An agent whose credentials end while it is connected is sent away, says so,
-// spools, and goes on with new ones in the same file.
+// TestCredentialsEnd: an agent whose credentials expire while connected is disconnected,
+// reports it, spools, and continues with new ones in the same file.
 func TestCredentialsEnd(t *testing.T) {
 	a := newAuthority(t)
 	url := serveHere(t, a)
@@ -161,7 +161,7 @@ func TestCredentialsEnd(t *testing.T) {
 	quelltest.Until(t, "it is taken", func() bool { return u.Stats().Waiting == 0 && u.Err() == nil })
 }
 
-// A machine that says in its messages that it is another is found out.
+// TestForged: a message that names a machine other than its sender's is detected.
 func TestForged(t *testing.T) {
 	a := newAuthority(t)
 	url := serveHere(t, a)

@@ -15,15 +15,15 @@ import (
 	"github.com/quell-dev/quell/internal/bus/spool"
 )
 
-// keepFor is how long a message is kept past its acknowledgement: the stream's
-// files are fsynced every second, and disks have caches.
+// keepFor is how long a message is kept after its acknowledgement: the stream's files are
+// fsynced every second, and disks have caches.
 const keepFor = 10 * time.Second
 
-// maxWaiting bounds what waits in memory for the disk. Past it messages are
+// maxWaiting bounds the messages that wait in memory for the disk. Beyond it messages are
 // dropped and counted: the agent's loop never waits.
 const maxWaiting = 64
 
-// queue takes messages for one stream to the server by way of the disk.
+// queue carries messages for one stream to the server through the disk.
 type queue struct {
 	subject string
 	spool   *spool.Spool
@@ -33,8 +33,8 @@ type queue struct {
 
 	incoming chan []byte
 	arrived  chan struct{} // something was appended
-	lost     atomic.Uint64 // not taken in: the disk was too slow or failed
-	refused  atomic.Uint64 // larger than the server takes
+	lost     atomic.Uint64 // not accepted: the disk was too slow or failed
+	refused  atomic.Uint64 // larger than the server accepts
 	sent     atomic.Uint64 // acknowledged, each delivery
 
 	mu        sync.Mutex
@@ -51,7 +51,7 @@ func newQueue(subject, dir string, maxBytes int64, l *link) (*queue, error) {
 		arrived: make(chan struct{}, 1)}, nil
 }
 
-// put takes a message in, or drops it. It does not wait.
+// put accepts a message or drops it. It does not block.
 func (q *queue) put(message []byte) {
 	select {
 	case q.incoming <- message:
@@ -60,7 +60,7 @@ func (q *queue) put(message []byte) {
 	}
 }
 
-// write takes messages to disk until ctx ends, and then those that still wait.
+// write writes messages to disk until ctx ends, and then those that still wait.
 func (q *queue) write(ctx context.Context) {
 	for {
 		select {
@@ -75,7 +75,7 @@ func (q *queue) write(ctx context.Context) {
 	}
 }
 
-// append writes a message, and those that have come meanwhile, with one fsync.
+// append writes a message, and those that have arrived since, with one fsync.
 func (q *queue) append(first []byte) {
 	messages := [][]byte{first}
 	for len(q.incoming) > 0 && len(messages) < maxWaiting {
@@ -94,25 +94,25 @@ func (q *queue) append(first []byte) {
 	}
 }
 
-// delivery is an acknowledged message that is kept.
+// delivery is an acknowledged message that is still kept.
 type delivery struct {
 	next uint64 // number after it
 	at   time.Time
 }
 
-// send takes messages from disk to the server until ctx ends. Each is sent
-// again until it is acknowledged, and only then comes the next.
+// send sends messages from disk to the server until ctx ends. Each is resent until it is
+// acknowledged; only then is the next one sent.
 func (q *queue) send(ctx context.Context) {
 	var (
-		epoch   = ^uint64(0) // of the connection that kept was sent over
+		epoch   = ^uint64(0) // of the connection over which kept was sent
 		next    uint64       // to be sent
 		kept    []delivery
 		backoff time.Duration
 	)
 	for ctx.Err() == nil {
-		asked := time.Now() // before the answer: the answer can be long on its way
+		asked := time.Now() // before the answer, which can be delayed
 		if now := q.link.epoch(); now != epoch {
-			// Whether the server still has what it acknowledged nobody knows.
+			// It is unknown whether the server still has what it acknowledged.
 			epoch, kept, next = now, nil, q.spool.Released()
 		}
 		number, message, err := q.spool.Read(next)
@@ -137,14 +137,14 @@ func (q *queue) send(ctx context.Context) {
 		backoff, next = 0, number+1
 		q.sent.Add(1)
 		q.spool.Ack(next)
-		if q.link.epoch() == epoch { // else the answer may be another server's
+		if q.link.epoch() == epoch { // else the answer may come from another server
 			kept = q.release(append(kept, delivery{next, time.Now()}), asked)
 		}
 	}
 }
 
-// release lets go of what was acknowledged so long ago, now that the same
-// connection has answered.
+// release releases the messages that were acknowledged at least q.keep before the same
+// connection answered.
 func (q *queue) release(kept []delivery, answered time.Time) []delivery {
 	n := 0
 	for n < len(kept) && answered.Sub(kept[n].at) >= q.keep {
@@ -156,8 +156,8 @@ func (q *queue) release(kept []delivery, answered time.Time) []delivery {
 	return kept[n:]
 }
 
-// idle waits for a message, another connection, or the time when something
-// that is kept may go.
+// idle waits for a message, for another connection, or until a kept message may be
+// released.
 func (q *queue) idle(ctx context.Context, epoch uint64, kept []delivery) []delivery {
 	after := time.Hour
 	if len(kept) > 0 {
@@ -184,7 +184,7 @@ func (q *queue) note(err error) {
 	q.mu.Unlock()
 }
 
-// err says what does not work now.
+// err returns what does not work now.
 func (q *queue) err() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -197,8 +197,8 @@ const ackWait = 10 * time.Second
 // errLost is why a message is sent again at once over the next connection.
 var errLost = errors.New("the connection was lost before the answer")
 
-// publish sends a message over the connection of an epoch and returns when the
-// stream has it. An answer to it comes over no other connection.
+// publish sends a message over the connection of an epoch and returns when the stream has
+// it. Its answer comes over no other connection.
 func (q *queue) publish(ctx context.Context, epoch uint64, message []byte) error {
 	nc := q.link.conn()
 	if !nc.IsConnected() {
@@ -249,7 +249,7 @@ func stored(subject string, answer *nats.Msg) error {
 	return nil
 }
 
-// spooling says what does not work of the way to disk.
+// spooling returns why the last append to disk failed, nil if it did not.
 func (q *queue) spooling() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()

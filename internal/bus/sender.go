@@ -11,14 +11,14 @@ import (
 	"github.com/quell-dev/quell/internal/wire"
 )
 
-// Sender is an agent's way to its server without a disk of its own: what plays
-// many machines at once has (quell-server load). It sends as an Uplink does, one
-// batch after the other and each acknowledged before the next, and what it
-// could not send is the caller's to send again. It is for one goroutine.
+// Sender is an agent's connection to its server without a disk. quell-server load uses it
+// to simulate many machines. It sends one batch at a time, each after the previous one
+// was acknowledged, as an Uplink does. The caller must resend what failed. It is for one
+// goroutine.
 type Sender struct {
 	nc      *nats.Conn
 	subject string
-	inbox   string // acknowledgements come below it, by the count of what was sent
+	inbox   string // prefix of acknowledgements; the number of the sent message follows
 	sent    uint64
 	acks    chan *nats.Msg
 	timer   *time.Timer
@@ -47,7 +47,7 @@ func OpenSender(ctx context.Context, o Options) (*Sender, error) {
 	return s, nil
 }
 
-// cause is why something took too long, as far as is known.
+// cause returns why an operation timed out, as far as known.
 func cause(ctx context.Context, err error) error {
 	if err == nil {
 		return ctx.Err()
@@ -61,7 +61,7 @@ func (s *Sender) Send(ctx context.Context, data []byte) error {
 	if !s.nc.IsConnected() {
 		return ErrNotConnected
 	}
-	s.sent++ // so an acknowledgement that comes too late is none of what is sent next
+	s.sent++ // an acknowledgement that comes too late then does not match the next message
 	reply := s.inbox + strconv.FormatUint(s.sent, 36)
 	if err := s.nc.PublishRequest(s.subject, reply, data); err != nil {
 		return fmt.Errorf("send to %s: %w", s.subject, err)

@@ -13,37 +13,37 @@ import (
 	"github.com/quell-dev/quell/internal/wire"
 )
 
-// bucket is the name of the bucket of specs. Agents read it by direct get: a
-// watch would be a consumer for each of them, which the server pays for in
-// memory, and a stream has 1,000 at most by default.
+// bucket is the name of the bucket of specs. Agents read it by direct get: a watch would
+// need a consumer for each agent, which costs the server memory, and a stream has at most
+// 1,000 consumers by default.
 const bucket = "specs"
 
 func directGet(key string) string {
 	return "$JS.API.DIRECT.GET.KV_" + bucket + ".$KV." + bucket + "." + key
 }
 
-// Specs are got anew at every connection, and now and then in case an
-// announcement was lost on the way: core subjects promise nothing.
+// Specs are fetched again at every connection, and periodically in case an announcement
+// was lost: core subjects guarantee no delivery.
 const (
 	getEvery = time.Hour
 	getAgain = 5 * time.Second // after a failure
 	getWait  = 5 * time.Second
 )
 
-// specs is what an uplink knows of the jobs that are followed.
+// specs is what an uplink knows about the jobs that it follows.
 type specs struct {
 	link   *link
 	change chan struct{}
 
 	mu        sync.Mutex
 	wanted    map[string]bool     // keys
-	revisions map[string]revision // by key, of what was taken in
-	stale     bool                // all are to be got anew
+	revisions map[string]revision // by key, of the specs that were accepted
+	stale     bool                // all must be fetched again
 	arrived   []spec.Spec         // since take
 	failed    error               // why the last get failed
 }
 
-// revision is one of specs, and of the connection that it came over.
+// revision is the revision of specs and the epoch of the connection that delivered it.
 type revision struct{ number, epoch uint64 }
 
 func newSpecs(l *link) *specs {
@@ -68,7 +68,7 @@ func (s *specs) nudge() {
 	}
 }
 
-// missed says that announcements were lost.
+// missed records that announcements were lost.
 func (s *specs) missed() {
 	s.mu.Lock()
 	s.stale = true
@@ -90,7 +90,7 @@ func (s *specs) err() error {
 	return s.failed
 }
 
-// follow keeps subscriptions as wanted and gets what they may have missed.
+// follow keeps the subscriptions as wanted and fetches what they may have missed.
 func (s *specs) follow(ctx context.Context) {
 	subscribed := map[string]*nats.Subscription{}
 	got := map[string]bool{} // in this epoch
@@ -126,11 +126,11 @@ func (s *specs) follow(ctx context.Context) {
 	}
 }
 
-// reconcile subscribes before it gets, so that no change falls between.
+// reconcile subscribes before it fetches, so that no change is missed in between.
 func (s *specs) reconcile(ctx context.Context, wanted map[string]bool, subscribed map[string]*nats.Subscription, got map[string]bool) error {
 	for key, sub := range subscribed {
 		if !wanted[key] {
-			_ = sub.Unsubscribe() // of a connection that is gone: gone with it
+			_ = sub.Unsubscribe() // of a lost connection: gone with it
 			delete(subscribed, key)
 			delete(got, key)
 			s.mu.Lock()
@@ -158,7 +158,7 @@ func (s *specs) reconcile(ctx context.Context, wanted map[string]bool, subscribe
 	return failed
 }
 
-// get reads a key of the bucket. That there is none is no error.
+// get reads a key of the bucket. A missing key is no error.
 func (s *specs) get(ctx context.Context, key string) error {
 	ctx, cancel := context.WithTimeout(ctx, getWait)
 	defer cancel()
@@ -180,9 +180,9 @@ func (s *specs) announced(key string, data []byte) {
 	}
 }
 
-// learn takes specs in if they are newer than what is known. An announcement, or
-// the bucket's answer, can be late; but where a new connection finds an older
-// revision in the bucket, the server has begun anew.
+// learn accepts specs that are newer than the known ones. An announcement, or the
+// bucket's answer, can be late. If a new connection finds an older revision in the
+// bucket, the server has started over, and that revision is accepted.
 func (s *specs) learn(key string, data []byte, bucket bool) error {
 	var m wire.Specs
 	if err := wire.Unmarshal(data, &m); err != nil {
@@ -193,7 +193,7 @@ func (s *specs) learn(key string, data []byte, bucket bool) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.wanted[key] { // no more: it was on the way
+	if !s.wanted[key] { // no longer wanted: it was in flight
 		return nil
 	}
 	now := revision{m.Revision, s.link.epoch()}

@@ -19,30 +19,30 @@ import (
 	"github.com/quell-dev/quell/internal/wire"
 )
 
-// UplinkOptions say where an agent's server is and where to keep what it has
-// not taken.
+// UplinkOptions say how to reach an agent's server and where to keep messages that it has
+// not accepted.
 type UplinkOptions struct {
 	Options // Name is the machine's
 	Dir     string
 	// MaxBytes bounds the spool on disk; an eighth of it is for records.
 	MaxBytes int64
-	// Command carries out an operator's command; nil: there are none. It is
-	// called in a goroutine of the connection's, one at a time.
+	// Command carries out an operator's command; nil: no commands are accepted. It is
+	// called in a goroutine of the connection, one call at a time.
 	Command func(context.Context, *wire.Command) *wire.Reply
 
-	keep time.Duration // past an acknowledgement; 0: as keepFor says
-	wait time.Duration // for one; 0: as ackWait says
+	keep time.Duration // after an acknowledgement; 0: keepFor
+	wait time.Duration // for an acknowledgement; 0: ackWait
 }
 
-// MinSpool is the least UplinkOptions.MaxBytes, bytes.
+// MinSpool is the minimum of UplinkOptions.MaxBytes, bytes.
 const MinSpool = 8 << 20
 
-// Uplink is an agent's way to its server. No method but Close waits, for the
-// disk or for the network.
+// Uplink is an agent's connection to its server. No method except Close waits for the
+// disk or the network.
 type Uplink struct {
 	machine, boot    string
 	options          UplinkOptions
-	batches, records atomic.Uint64 // numbers given
+	batches, records atomic.Uint64 // numbers assigned
 	samples, rest    *queue
 	link             *link
 	specs            *specs
@@ -51,8 +51,7 @@ type Uplink struct {
 	unencodable      atomic.Uint64
 }
 
-// OpenUplink opens the spool and begins to connect. That the server is not there
-// is no error.
+// OpenUplink opens the spool and starts to connect. An unreachable server is no error.
 func OpenUplink(o UplinkOptions) (*Uplink, error) {
 	if o.MaxBytes < MinSpool {
 		return nil, fmt.Errorf("open uplink: %d bytes for the spool, want at least %d", o.MaxBytes, MinSpool)
@@ -88,7 +87,7 @@ func OpenUplink(o UplinkOptions) (*Uplink, error) {
 }
 
 func (u *Uplink) connect(ctx context.Context) (*nats.Conn, error) {
-	// A connection can be made before connect returns it to link.
+	// A connection can be made before connect stores it in link.
 	ready := make(chan struct{})
 	renewed := func(*nats.Conn) { <-ready; u.link.renewed() }
 	nc, err := u.options.connect(
@@ -123,9 +122,9 @@ const (
 	batchBytes   = 512 << 10
 )
 
-// Samples takes in one tick's samples. They are not kept; their machine is the
-// uplink's. As for Record, one goroutine calls it: a batch that overtook another
-// would make that one old.
+// Samples accepts one tick's samples. It does not retain the slice; the samples are of
+// the uplink's machine. Like Record, it is called by one goroutine: a batch that overtook
+// another would make that one old.
 func (u *Uplink) Samples(at sample.Millis, samples []sample.Sample) {
 	for len(samples) > 0 {
 		n, size := 0, 0
@@ -144,7 +143,7 @@ func (u *Uplink) Samples(at sample.Millis, samples []sample.Sample) {
 	}
 }
 
-// Record takes in an incident or audit entry, as the JSON of the agent's log.
+// Record accepts an incident or audit entry, as the JSON of the agent's log.
 func (u *Uplink) Record(at sample.Millis, kind wire.Record_Kind, id string, document []byte) {
 	data, err := wire.Marshal(&wire.Record{Machine: u.machine, Boot: u.boot, N: u.records.Add(1), At: int64(at),
 		Kind: kind, Id: id, Json: document})
@@ -155,15 +154,15 @@ func (u *Uplink) Record(at sample.Millis, kind wire.Record_Kind, id string, docu
 	u.rest.put(data)
 }
 
-// Follow says which jobs' specs on the platform are wanted from now on.
+// Follow sets the jobs whose specs on the platform are wanted from now on.
 func (u *Uplink) Follow(platform sample.Platform, jobs []sample.JobName) {
 	u.specs.want(platform, jobs)
 }
 
-// Specs returns the specs that have come since it was last called.
+// Specs returns the specs that have arrived since the last call.
 func (u *Uplink) Specs() []spec.Spec { return u.specs.take() }
 
-// command carries a command out and answers it.
+// command carries out a command and answers it.
 func (u *Uplink) command(ctx context.Context, m *nats.Msg) {
 	var c wire.Command
 	reply := &wire.Reply{}
@@ -184,7 +183,7 @@ func (u *Uplink) command(ctx context.Context, m *nats.Msg) {
 	u.link.complain(err)
 }
 
-// Err says what of the way to the server does not work now, nil if all does.
+// Err returns what does not work on the way to the server now, nil if all works.
 func (u *Uplink) Err() error {
 	if err := u.link.err(); err != nil {
 		return errors.Join(err, u.samples.spooling(), u.rest.spooling())
@@ -192,7 +191,7 @@ func (u *Uplink) Err() error {
 	return errors.Join(u.samples.err(), u.rest.err(), u.specs.err())
 }
 
-// UplinkStats says what became of messages since OpenUplink.
+// UplinkStats counts the messages since OpenUplink by outcome.
 type UplinkStats struct {
 	Connected bool
 	Sent      uint64 // messages acknowledged, each time they were sent
@@ -201,7 +200,7 @@ type UplinkStats struct {
 	Lost      uint64 // the disk was too slow or failed
 	Dropped   uint64 // the spool was full: the oldest
 	Damaged   uint64 // cannot be read back from disk
-	Refused   uint64 // larger than the server takes
+	Refused   uint64 // larger than the server accepts
 }
 
 // Stats counts batches and records together.
@@ -227,8 +226,8 @@ func (u *Uplink) Backlog() (waiting, lost uint64) {
 	return s.Waiting, s.Lost + s.Dropped + s.Damaged + s.Refused
 }
 
-// Close takes what still waits in memory to disk and ends the connection. What
-// was not acknowledged is sent by the next Uplink of the directory.
+// Close writes what still waits in memory to disk and closes the connection. The next
+// Uplink of the directory sends what was not acknowledged.
 func (u *Uplink) Close() error {
 	u.cancel()
 	u.link.nc.Close()

@@ -9,7 +9,7 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Command is one thing to do, and why. Exactly one of the fields after Why is set.
+// Command is one instruction with its reason. Exactly one of the fields after Why is set.
 type Command struct {
 	// Why is the reason, for the audit log: not blank, at most MaxWhy bytes.
 	Why         string       `json:"why"`
@@ -21,13 +21,13 @@ type Command struct {
 	Pardon      *Pardon      `json:"pardon,omitempty"`
 }
 
-// Cap holds each of the tasks to a CPU rate for a time.
+// Cap limits each of the tasks to a CPU rate for a time.
 type Cap struct {
 	Target
 	Terms
 }
 
-// CapTask returns the command that holds one task to a rate in CPU-s/s.
+// CapTask returns the command that limits one task to a rate in CPU-s/s.
 func CapTask(task string, rate float64, lease time.Duration, why string) Command {
 	return Command{Why: why, Cap: &Cap{Target{Task: task}, Terms{rate, Duration(lease)}}}
 }
@@ -37,7 +37,7 @@ type Enforcement struct {
 	Mode string `json:"mode"` // as ParseMode reads it
 }
 
-// Pardon has the agent forget that caps on a job helped others.
+// Pardon makes the agent forget that caps on a job helped others.
 type Pardon struct {
 	Job string `json:"job"`
 }
@@ -51,7 +51,7 @@ const (
 // kinds are the fields after Why that may be set, in their order.
 var kinds = [...]string{"cap", "uncap", "protect", "unprotect", "enforcement", "pardon"}
 
-// given lists those that are.
+// given lists the kinds that are set.
 func (c *Command) given() (names []string) {
 	for i, set := range [...]bool{c.Cap != nil, c.Uncap != nil, c.Protect != nil, c.Unprotect != nil, c.Enforcement != nil, c.Pardon != nil} {
 		if set {
@@ -61,7 +61,7 @@ func (c *Command) given() (names []string) {
 	return names
 }
 
-// Kind is the name of what to do, as in JSON; "" unless it is exactly one thing.
+// Kind is the command's name, as in JSON; "" unless exactly one kind is set.
 func (c *Command) Kind() string {
 	if names := c.given(); len(names) == 1 {
 		return names[0]
@@ -69,7 +69,7 @@ func (c *Command) Kind() string {
 	return ""
 }
 
-// Object is what the command is about, for people: tasks, a mode, or a job.
+// Object is what the command applies to, for people: tasks, a mode, or a job.
 func (c *Command) Object() string {
 	switch {
 	case c.Cap != nil:
@@ -98,14 +98,14 @@ func (c *Command) String() string {
 	return text
 }
 
-// InvalidError is why a command is refused at every door, whatever the machine.
+// InvalidError is why a command is refused at every entry point, on any machine.
 type InvalidError struct {
 	Problems []string // each names the field, its value, and what is allowed
 }
 
 func (e *InvalidError) Error() string { return strings.Join(e.Problems, "; ") }
 
-// Invalid returns an error that says these problems, nil if there are none.
+// Invalid returns an error with these problems, nil if there are none.
 func Invalid(problems []string) error {
 	if len(problems) == 0 {
 		return nil
@@ -148,7 +148,7 @@ func (c *Command) Problems() []string {
 	return append(bad, whyProblems(c.Why)...)
 }
 
-// ValidateWhy is the part of Validate that looks at the reason.
+// ValidateWhy is the part of Validate that checks the reason.
 func ValidateWhy(why string) error { return Invalid(whyProblems(why)) }
 
 func whyProblems(why string) []string {
@@ -158,7 +158,7 @@ func whyProblems(why string) []string {
 	return text("why", why, MaxWhy)
 }
 
-// text says what is wrong with a text of people's.
+// text says what is wrong with a text from an operator.
 func text(field, s string, longest int) []string {
 	switch {
 	case len(s) > longest:
@@ -180,7 +180,7 @@ func oneOf(all, got []string) string {
 // Target names tasks: one by its name, or all that have something in common.
 // Exactly one of the fields is set.
 type Target struct {
-	Task  string `json:"task,omitempty"` // its name, or an end of it that no other task has
+	Task  string `json:"task,omitempty"` // its name, or a suffix of it that no other task has
 	Job   string `json:"job,omitempty"`
 	Class string `json:"class,omitempty"` // as sample.ParseClass reads it
 	All   bool   `json:"all,omitempty"`
@@ -189,11 +189,11 @@ type Target struct {
 // targets are the fields of a Target, in their order.
 var targets = [...]string{"task", "job", "class", "all"}
 
-// Many reports whether it names tasks by what they have in common.
+// Many reports whether it names tasks by a common property.
 func (t Target) Many() bool { return t.Task == "" }
 
-// String is for people: "/a/b", "job web", "class batch", "all tasks". Of a target
-// that is not valid it has all that is set.
+// String is for people: "/a/b", "job web", "class batch", "all tasks". For a target that
+// is not valid it lists everything that is set.
 func (t Target) String() string {
 	var all []string
 	for _, part := range [...]struct{ prefix, name string }{{"", t.Task}, {"job ", t.Job}, {"class ", t.Class}} {
@@ -207,7 +207,7 @@ func (t Target) String() string {
 	return strings.Join(all, " and ")
 }
 
-// Covers reports whether a task is one that a valid target names, a single task by
+// Covers reports whether a valid target names the task. A single task must be named by
 // its whole name.
 func (t Target) Covers(k *sample.Task) bool {
 	switch {

@@ -12,13 +12,13 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Each door has its own test of these; here is what they rest on.
+// Each entry point has its own test of these cases; this tests what they rely on.
 func TestCases(t *testing.T) {
 	good := map[string]bool{}
 	for _, c := range commandtest.Cases() {
 		var got command.Command
 		if c.JSON == "" || json.Unmarshal([]byte(c.JSON), &got) != nil || strings.Contains(c.JSON, "tasks") {
-			continue // said in another way, or not JSON of a command
+			continue // given in another form, or not JSON of a command
 		}
 		err := got.Validate()
 		var invalid *command.InvalidError
@@ -55,7 +55,7 @@ func TestDuration(t *testing.T) {
 	}
 }
 
-// What a command is called, and what it is about, in messages and audit logs.
+// The kind and the object of a command in messages and audit logs.
 func TestText(t *testing.T) {
 	target := command.Target{Job: "web"}
 	for _, c := range []struct {
@@ -92,7 +92,7 @@ func TestCovers(t *testing.T) {
 	}
 }
 
-// Text that JSON or protobuf would change on the way is refused where it comes in.
+// Text that JSON or protobuf would change in transit is refused at the entry.
 func TestTextThatIsNone(t *testing.T) {
 	c := command.Command{Why: "r\xff", Uncap: &command.Target{Task: "/a\xfe"}}
 	if err := c.Validate(); err == nil || !strings.Contains(err.Error(), `task "/a\xfe": want UTF-8; why "r\xff": want UTF-8`) {

@@ -37,14 +37,14 @@ type Agent struct {
 	Rules    []Rule        `key:"rules" help:"which cgroups are tasks; the first rule that matches counts"`
 }
 
-// Sampling is when to count.
+// Sampling configures when to count.
 type Sampling struct {
 	Duration time.Duration `key:"duration" help:"count this long" min:"50ms" max:"10m"`
 	Period   time.Duration `key:"period" help:"out of this long" min:"50ms" max:"1h"`
 	MaxTax   float64       `key:"max_tax" help:"a signal rests while counting it would cost more than this share of the machine's CPU time, by what a context switch costs more (virtual PMUs); 0: no limit" min:"0" max:"1"`
 }
 
-// Spec is how to learn what is normal.
+// Spec configures how normal cost is learnt.
 type Spec struct {
 	MinTasks   int           `key:"min_tasks" help:"tasks with enough samples that a spec needs; 1: a machine's own history will do" min:"1" max:"1000000"`
 	MinSamples int           `key:"min_samples" help:"samples that make a task count" min:"2" max:"1000000"`
@@ -55,7 +55,7 @@ type Spec struct {
 	Incidents  bool          `key:"learn_from_incidents" help:"also learn from samples taken in incidents (the paper does)"`
 }
 
-// Detect is how to judge.
+// Detect configures detection.
 type Detect struct {
 	Rule          string        `key:"rule" help:"evidence, which regresses over all suspects and can try them (docs/rules.md); quell, which goes by the correlation; or cpi2 for the paper's rules and nothing else" oneof:"evidence quell cpi2"`
 	Sigmas        float64       `key:"sigmas" help:"a cost over mean + this many standard deviations is an outlier" min:"0" max:"100"`
@@ -70,7 +70,7 @@ type Detect struct {
 	Switches      Switches      `key:"switches"`
 }
 
-// Switches override single switches of the rule: on, off, or as the rule has it.
+// Switches override single switches of the rule: on, off, or as in the rule.
 type Switches struct {
 	Reach         string `key:"reach" help:"leave out suspects that share nothing with the victim" oneof:"rule on off"`
 	CoVictim      string `key:"co_victim" help:"rank suspects that suffered too behind" oneof:"rule on off"`
@@ -83,7 +83,7 @@ type Switches struct {
 	OwnCauses     string `key:"own_causes" help:"own quota, steal and self-wait are findings of their own" oneof:"rule on off"`
 }
 
-// Enforce is how to act.
+// Enforce configures enforcement.
 type Enforce struct {
 	Mode           string        `key:"mode" help:"off, advise or on" oneof:"off advise on"`
 	Rate           float64       `key:"rate" help:"hard cap for batch tasks, CPU-s/s" min:"0.001" max:"1024"`
@@ -106,17 +106,18 @@ type Enforce struct {
 	Settle         time.Duration `key:"settle" help:"a phase change that has lasted so long is learnt as normal" min:"100ms" max:"8760h"`
 }
 
-// Log is how incidents are kept on disk.
+// Log configures how incidents are kept on disk.
 type Log struct {
 	MaxSizeMB int `key:"max_size_mb" help:"a log file is rotated at this size" min:"1" max:"10000"`
 	Keep      int `key:"keep" help:"rotated files kept" min:"1" max:"1000"`
 }
 
-// trial is how long a suspect is held by default to find out whether it is the
-// one: the rule that does so was chosen and judged with it (docs/rules.md).
+// trial is how long a suspect is limited by default to find out whether it is the
+// antagonist. The rule that uses trials was chosen and evaluated with this value
+// (docs/rules.md).
 const trial = 3 * time.Minute
 
-// Default returns the paper's values wherever it has one, but for the rule.
+// Default returns the paper's values where it has one, except for the rule.
 func Default() Agent {
 	d, _ := detect.Paper(detect.Default)
 	p, s := plan.Paper(), spec.OwnHistory()
@@ -134,10 +135,10 @@ func Default() Agent {
 	}
 }
 
-// maxSocket is what fits into an address (unix(7): sun_path).
+// maxSocket is the longest path of a socket (unix(7): sun_path).
 const maxSocket = 107
 
-// Validate returns every problem of the values as they stand.
+// Validate returns every problem of the current values.
 func (a *Agent) Validate() []Problem {
 	ps := keyed.Check("", a)
 	add := func(key string, value any, want string) {
@@ -173,7 +174,7 @@ func (a *Agent) Validate() []Problem {
 	if a.Enforce.Longest != 0 && a.Enforce.Longest < a.Enforce.For {
 		add("enforce.longest", a.Enforce.Longest, fmt.Sprintf("0s, or at least enforce.for, %s", a.Enforce.For))
 	}
-	// The kernel takes no quota and no period under 1 ms (sched-bwc.rst).
+	// The kernel accepts no quota and no period under 1 ms (sched-bwc.rst).
 	if p := a.Enforce.Period; p > 0 && p < time.Millisecond {
 		add("enforce.quota_period", p, "0s, or 1ms to 1s")
 	} else if p > 0 {
@@ -206,7 +207,7 @@ func (a *Agent) MachineName() string {
 	return name
 }
 
-// DetectParams are the detector's numbers.
+// DetectParams returns the detector's parameters.
 func (a *Agent) DetectParams() (detect.Params, error) {
 	p, err := detect.Paper(detect.Rule(a.Detect.Rule))
 	if err != nil {
@@ -229,7 +230,7 @@ func (a *Agent) DetectParams() (detect.Params, error) {
 	return p, err
 }
 
-// Policy are the planner's numbers.
+// Policy returns the planner's parameters.
 func (a *Agent) Policy() (plan.Policy, error) {
 	m, err := plan.ParseMode(a.Enforce.Mode)
 	e := a.Enforce
@@ -239,13 +240,13 @@ func (a *Agent) Policy() (plan.Policy, error) {
 		Outliers: e.Outliers, Calm: e.Calm, Settle: e.Settle}, err
 }
 
-// SpecParams are the rules of learning.
+// SpecParams returns the parameters for learning specs.
 func (a *Agent) SpecParams() spec.Params {
 	s := a.Spec
 	return spec.Params{MinTasks: s.MinTasks, MinSamples: s.MinSamples, AgeWeight: s.AgeWeight, Every: s.Every, StaleAfter: s.StaleAfter}
 }
 
-// Counts reports whether a signal is asked for.
+// Counts reports whether a signal is requested.
 func (a *Agent) Counts(s sample.SignalName) bool {
 	for _, n := range a.Signals {
 		if n == string(s) {

@@ -1,5 +1,5 @@
-// Package config is the agent's configuration: one struct, filled from
-// defaults, a YAML file, the environment and flags, in that order. Every
-// problem of every source is found and reported at once, each with its key,
-// its value and what is allowed; nothing is applied before all is right.
+// Package config is the agent's configuration: one struct, filled from defaults, a YAML
+// file, the environment and flags, in that order. All problems of all sources are
+// reported at once, each with its key, its value and what is allowed; nothing is
+// applied while there are problems.
 package config

@@ -8,10 +8,10 @@ import (
 	"github.com/quell-dev/quell/internal/keyed"
 )
 
-// Problem is one thing that is wrong with a configuration.
+// Problem is one error in a configuration.
 type Problem = keyed.Problem
 
-// InvalidError lists everything that is wrong.
+// InvalidError lists all problems.
 type InvalidError = keyed.InvalidError
 
 // Load fills the defaults from a YAML file ("" for none), the environment
@@ -26,7 +26,7 @@ func Load(file string, environ, settings []string) (*Agent, error) {
 	return &a, nil
 }
 
-// fill fills c, which has the defaults, as Load says.
+// fill fills c, which holds the defaults, as described at Load.
 func fill(c interface{ Validate() []Problem }, prefix, file string, environ, settings []string) error {
 	r := keyed.Reader{File: file}
 	if file != "" {

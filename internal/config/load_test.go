@@ -39,8 +39,8 @@ func lines(a *txtar.Archive, name string) []string {
 	return strings.Split(strings.TrimSuffix(string(f.Data), "\n"), "\n")
 }
 
-// TestProblems: every file of testdata/problems is a configuration in up to
-// three sources and all that is wrong with it.
+// TestProblems: every file of testdata/problems has a configuration in up to three
+// sources and all its problems.
 func TestProblems(t *testing.T) {
 	files, err := filepath.Glob("testdata/problems/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -118,8 +118,8 @@ func load(t testing.TB, text string, environ, settings []string) *Agent {
 	return c
 }
 
-// Later sources win key by key: defaults, file, environment, --set, and the
-// last --set of several.
+// Later sources override earlier ones key by key: defaults, file, environment, --set;
+// of several --set the last.
 func TestPrecedence(t *testing.T) {
 	file := "sampling: {period: 50s, duration: 2s}\nlog_level: debug\nsignals: [cpi]\nenforce: {rate: 0.2}\n"
 	environ := []string{"QUELL_SAMPLING_PERIOD=40s", "QUELL_LOG_LEVEL=warn", "QUELL_SIGNALS=cpt runq",
@@ -155,8 +155,8 @@ func TestPrecedence(t *testing.T) {
 	}
 }
 
-// Every key that a file can set by a single value can be set in the
-// environment, and no two share a variable.
+// Every key with a single value in a file can be set in the environment, and no two
+// keys share a variable.
 func TestEnvironmentNamesEveryKey(t *testing.T) {
 	seen := map[string]string{}
 	a := Default()
@@ -172,7 +172,7 @@ func TestEnvironmentNamesEveryKey(t *testing.T) {
 		if key == "rules" {
 			return
 		}
-		// What the default looks like as text must be accepted back.
+		// The default as text must be accepted as input.
 		text := strings.Trim(literal(v), `[]"`)
 		if got := load(t, "", []string{name + "=" + text}, nil); !reflect.DeepEqual(*got, *load(t, "", nil, nil)) {
 			t.Errorf("%s=%s changed something", name, text)
@@ -208,7 +208,7 @@ func TestFileForms(t *testing.T) {
 	}
 }
 
-// FuzzLoad: a file never panics, and what is accepted is valid.
+// FuzzLoad: no file causes a panic, and an accepted configuration is valid.
 func FuzzLoad(f *testing.F) {
 	f.Add(Reference())
 	f.Add("a: &a [*a]\n")
@@ -235,7 +235,7 @@ func FuzzLoad(f *testing.F) {
 	})
 }
 
-// A cap may not go on for less than it lasts.
+// A cap's longest total duration must not be shorter than its lease.
 func TestLongestIsNoShorterThanACap(t *testing.T) {
 	for text, want := range map[string]bool{"0s": true, "5m": true, "1h": true, "4m": false} {
 		_, err := Load("", nil, []string{"enforce.longest=" + text})

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Reference writes the defaults as a commented YAML file: what the docs show
-// and `quell-agent config` prints.
+// Reference writes the defaults as a commented YAML file: the docs show it and
+// `quell-agent config` prints it.
 func Reference() string {
 	a := Default()
 	var b strings.Builder
@@ -44,7 +44,7 @@ func section(b *strings.Builder, indent string, v reflect.Value) {
 	}
 }
 
-// rule writes a rule on one line, the keys that are set.
+// rule writes the keys of a rule that are set, on one line.
 func rule(b *strings.Builder, indent string, r *Rule) {
 	v := reflect.ValueOf(r).Elem()
 	var parts []string

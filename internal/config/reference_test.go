@@ -20,7 +20,7 @@ import (
 
 const repo = "../.."
 
-// What is printed as the reference is the defaults, key by key.
+// The printed reference has the defaults, key by key.
 func TestReferenceIsTheDefaults(t *testing.T) {
 	got, want := load(t, Reference(), nil, nil), load(t, "", nil, nil)
 	for i := range got.Rules {
@@ -43,7 +43,7 @@ func TestReferenceIsTheDefaults(t *testing.T) {
 	})
 }
 
-// The page shows the reference as it is; -update brings it up to date.
+// The page contains the current reference; -update updates it.
 func TestConfigurationPage(t *testing.T) {
 	name := filepath.Join(repo, "docs", "configuration.md")
 	page, err := os.ReadFile(name)
@@ -85,7 +85,7 @@ func TestConfigurationPage(t *testing.T) {
 	}
 }
 
-// The defaults are the paper's, as its tables have them.
+// The defaults are the paper's, as in its tables.
 func TestParamsAreThePapers(t *testing.T) {
 	f, err := os.Open(filepath.Join(repo, "testdata", "reference", "cpi2_parameters.csv"))
 	if err != nil {
@@ -136,7 +136,7 @@ func TestParamsAreThePapers(t *testing.T) {
 			t.Errorf("%s is %g, the paper has %g", name, got, want)
 		}
 	}
-	// A machine on its own has one task of a job to learn from, and says so.
+	// A single machine may learn from one task of a job, other than in the paper.
 	if s.MinTasks != 1 || table["minimum_tasks_per_job"] != 5 {
 		t.Errorf("%d tasks, the paper has %g", s.MinTasks, table["minimum_tasks_per_job"])
 	}
@@ -145,7 +145,7 @@ func TestParamsAreThePapers(t *testing.T) {
 	}
 }
 
-// unit is what a number of the table is multiplied by: durations come in ns.
+// unit is the factor for a number of the table: durations are in ns.
 func unit(name string) float64 {
 	switch name {
 	case "ms":
@@ -185,7 +185,7 @@ func TestSwitchesOverrideTheRule(t *testing.T) {
 	}
 }
 
-// Numbers of the file reach the parts that go by them.
+// Numbers of the file reach the components that use them.
 func TestNumbersArrive(t *testing.T) {
 	a := load(t, `
 spec: {min_tasks: 2, min_samples: 3, age_weight: 0.5, every: 2m, stale_after: 3m}

@@ -11,8 +11,8 @@ import (
 
 // Rule says which cgroups are tasks of which job.
 type Rule struct {
-	// Match is a pattern of cgroup paths below the hierarchy's mount: "*" is
-	// any run of characters but "/", "**" any run at all, the rest itself.
+	// Match is a pattern of cgroup paths below the hierarchy's mount: "*" is any
+	// sequence of characters except "/", "**" any sequence at all, the rest is literal.
 	Match string `key:"match" help:"pattern of cgroup paths: * within one name, ** across names"`
 	// Job names the job; $1, $2 … are what the pattern's stars matched.
 	Job       string       `key:"job" help:"job name; $1, $2 … are what the stars matched; empty: the last name of the path"`
@@ -29,8 +29,8 @@ type Rule struct {
 	pattern *regexp.Regexp
 }
 
-// Missing says that a task's class must be given: the zero Class would be the
-// one that is capped hardest, and nobody is put there by an omission.
+// Missing says that a task's class must be given: the zero Class is the one that is
+// capped hardest, and no task may get it by omission.
 func (r *Rule) Missing(seen map[string]bool) []string {
 	if seen["class"] || r.Ignore {
 		return nil
@@ -38,13 +38,13 @@ func (r *Rule) Missing(seen map[string]bool) []string {
 	return []string{"class"}
 }
 
-// DefaultRules find containers, virtual machines and services where the common
-// managers put them. Nobody is latency-sensitive unless a rule says so, so
-// nobody is capped by default.
+// DefaultRules find containers, virtual machines and services where the common managers
+// put them. No task is latency-sensitive unless a rule says so, so no task is capped by
+// default.
 func DefaultRules() []Rule {
 	return []Rule{
 		// Kubernetes by the kubelet's cgroup driver: cgroupfs, then systemd.
-		// Containers, not the pods around them: a pod is no second suspect.
+		// Containers, not the pods around them: a pod is not a separate suspect.
 		{Match: "/kubepods/besteffort/pod*/*", Class: sample.BestEffort},
 		{Match: "/kubepods/burstable/pod*/*", Class: sample.Batch},
 		{Match: "/kubepods/pod*/*", Class: sample.Batch},
@@ -61,7 +61,7 @@ func DefaultRules() []Rule {
 	}
 }
 
-// compile turns the pattern into a regular expression.
+// compile converts the pattern to a regular expression.
 func (r *Rule) compile() error {
 	if !strings.HasPrefix(r.Match, "/") {
 		return fmt.Errorf("pattern %q does not begin with /", r.Match)
@@ -107,10 +107,10 @@ func (r *Rule) validate(key string) []Problem {
 
 var jobRef = regexp.MustCompile(`\$([0-9])`)
 
-// Classify finds the first rule that matches a cgroup path and the job's name
-// under it; nil if no rule makes it a task. Call it after Load or Validate,
-// which compile the patterns. A cgroup's name may be any bytes, a job's name
-// is UTF-8: it becomes a label of metrics and a key in JSON.
+// Classify finds the first rule that matches a cgroup path and the job's name under it;
+// nil if no rule makes it a task. Call it after Load or Validate, which compile the
+// patterns. A cgroup's name may be any bytes; a job's name is UTF-8, because it becomes
+// a label of metrics and a key in JSON.
 func (a *Agent) Classify(path string) (*Rule, sample.JobName) {
 	r, job := a.match(path)
 	return r, sample.JobName(strings.ToValidUTF8(job, "\uFFFD"))

@@ -7,8 +7,7 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// TestDefaultRules: where the common managers put what they run, as seen on
-// real machines.
+// TestDefaultRules: the paths that the common managers use, as seen on real machines.
 func TestDefaultRules(t *testing.T) {
 	const (
 		none = iota
@@ -113,11 +112,11 @@ rules:
 		job  sample.JobName
 	}{
 		{"/shop/web-1", 1, "web"},
-		{"/shop/web-front-12", 1, "web-front"}, // the star takes all it can
+		{"/shop/web-front-12", 1, "web-front"}, // the star matches as much as possible
 		{"/shop/web-", 1, "web"},
 		{"/shop/web", -1, ""},
 		{"/shop/web-1/deeper", -1, ""},
-		{"/shop/test-1", -1, ""}, // the first rule that matches counts, also to ignore
+		{"/shop/test-1", -1, ""}, // the first rule that matches applies, also to ignore
 		{"/vm/a/b/c", 2, "c.a/bc"},
 		{"/vm//c", 2, "c.c"},
 		{"/vm/c", -1, ""},
@@ -144,7 +143,7 @@ rules:
 	}
 }
 
-// FuzzPattern holds the patterns to a naive matcher.
+// FuzzPattern compares the patterns with a naive matcher.
 func FuzzPattern(f *testing.F) {
 	f.Add("/kubepods/*/pod*/**", "/kubepods/burstable/podx/y/z")
 	f.Add("/a***b", "/ab")

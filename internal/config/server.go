@@ -19,7 +19,7 @@ type Server struct {
 	Listen    string `key:"listen" help:"address of the HTTP API; beyond loopback it needs tls and tokens_file"`
 	LogLevel  string `key:"log_level" help:"debug, info, warn or error" oneof:"debug info warn error"`
 	LogFormat string `key:"log_format" help:"text or json" oneof:"text json"`
-	// MemoryMB is soft.
+	// MemoryMB is a soft limit.
 	MemoryMB int `key:"memory_mb" help:"memory from which on the server rather spends CPU on garbage; queries, which are processes of their own, come on top" min:"128" max:"1000000"`
 	// TokensFile holds hashes, not tokens.
 	TokensFile string      `key:"tokens_file" help:"who may use the API (quell-server token makes lines for it); empty: from loopback anybody may read, and nobody may act"`
@@ -37,7 +37,7 @@ type ServerTLS struct {
 	Key  string `key:"key" help:"its private key, PEM"`
 }
 
-// ServerBus is how agents' messages come.
+// ServerBus configures how agents' messages arrive.
 type ServerBus struct {
 	URL         string `key:"url" help:"an external NATS server or cluster; empty: one in this process"`
 	Credentials string `key:"credentials" help:"file of credentials for it"`
@@ -48,7 +48,7 @@ type ServerBus struct {
 	Replicas    int    `key:"replicas" help:"copies of each stream: 3 on a cluster" min:"1" max:"5"`
 }
 
-// ServerStore is how samples and records are kept.
+// ServerStore configures how samples and records are kept.
 type ServerStore struct {
 	Flush       time.Duration `key:"flush" help:"commit what has come this often" min:"100ms" max:"1m"`
 	MaxPending  int           `key:"max_pending" help:"samples in memory that make a commit at once" min:"1000" max:"10000000"`
@@ -58,8 +58,8 @@ type ServerStore struct {
 	S3          ServerS3      `key:"s3"`
 }
 
-// ServerS3 is where the store is if not in the state directory alone. Who may
-// use it is looked up as AWS's tools do: environment, files, the machine's role.
+// ServerS3 configures a store outside the state directory. Credentials are looked up as
+// AWS's tools do: environment, files, the machine's role.
 type ServerS3 struct {
 	Bucket   string `key:"bucket" help:"bucket of S3-compatible storage for the store; empty: it is in state_dir. Credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or what AWS's tools use"`
 	Prefix   string `key:"prefix" help:"of its files' names"`
@@ -68,7 +68,7 @@ type ServerS3 struct {
 	CopiesMB int    `key:"copies_mb" help:"disk that copies in state_dir may take" min:"64" max:"10000000"`
 }
 
-// ServerSpecs are the rules of learning over the whole cluster.
+// ServerSpecs are the parameters for learning specs over the whole cluster.
 type ServerSpecs struct {
 	Every      time.Duration `key:"every" help:"recompute all specs this often" min:"10s" max:"168h"`
 	Between    time.Duration `key:"between" help:"go on learning in between, and make known what has changed, this often; 0: not" min:"0s" max:"1h"`
@@ -81,7 +81,7 @@ type ServerSpecs struct {
 	MemoryMB   int           `key:"memory_mb" help:"memory of the computation" min:"64" max:"1000000"`
 }
 
-// ServerQuery bounds people's queries.
+// ServerQuery limits people's queries.
 type ServerQuery struct {
 	Time     time.Duration `key:"time" help:"longest a query may take" min:"100ms" max:"1h"`
 	MemoryMB int           `key:"memory_mb" help:"memory of one" min:"32" max:"1000000"`
@@ -91,7 +91,7 @@ type ServerQuery struct {
 	AtOnce   int           `key:"at_once" help:"queries at once; others wait" min:"1" max:"256"`
 }
 
-// ServerRates bound what callers may ask.
+// ServerRates limit the callers' requests.
 type ServerRates struct {
 	PerSecond   float64 `key:"per_second" help:"requests of one caller a second, in the long run" min:"0.1" max:"100000"`
 	Burst       int     `key:"burst" help:"requests of one caller at once" min:"1" max:"100000"`
@@ -100,8 +100,8 @@ type ServerRates struct {
 	Streams     int     `key:"streams" help:"event streams at once" min:"1" max:"100000"`
 }
 
-// DefaultServer returns the paper's values where it has one, and limits for a
-// server of two processors and 4 GB.
+// DefaultServer returns the paper's values where it has one, and limits for a server
+// with two processors and 4 GB.
 func DefaultServer() Server {
 	s := spec.Paper()
 	return Server{
@@ -125,7 +125,7 @@ func LoadServer(file string, environ, settings []string) (*Server, error) {
 	return &s, nil
 }
 
-// Validate returns every problem of the values as they stand.
+// Validate returns every problem of the current values.
 func (s *Server) Validate() []Problem {
 	ps := keyed.Check("", s)
 	add := func(key, value, want string) { ps = append(ps, Problem{Key: key, Value: value, Want: want}) }
@@ -159,18 +159,18 @@ func (s *Server) Validate() []Problem {
 	return ps
 }
 
-// address checks HOST:PORT and reports whether it is loopback's.
+// address checks HOST:PORT and reports whether it is a loopback address.
 func address(key, value string, add func(key, value, want string)) (loopback bool) {
 	host, port, err := net.SplitHostPort(value)
 	if _, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil {
 		add(key, strconv.Quote(value), "HOST:PORT, e.g. 127.0.0.1:9781")
-		return true // said already
+		return true // reported already
 	}
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// SpecParams are the rules of learning.
+// SpecParams returns the parameters for learning specs.
 func (s *Server) SpecParams() spec.Params {
 	c := s.Specs
 	return spec.Params{MinTasks: c.MinTasks, MinSamples: c.MinSamples, AgeWeight: c.AgeWeight, Every: c.Every, StaleAfter: c.StaleAfter}

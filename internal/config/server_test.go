@@ -30,7 +30,7 @@ func TestServerReferenceIsTheDefaults(t *testing.T) {
 	}
 }
 
-// The page shows the reference as it is; -update brings it up to date.
+// The page contains the current reference; -update updates it.
 func TestServerPage(t *testing.T) {
 	name := filepath.Join(repo, "docs", "server.md")
 	page, err := os.ReadFile(name)
@@ -54,7 +54,7 @@ func TestServerPage(t *testing.T) {
 	}
 }
 
-// All that is wrong is named at once, with where it stands.
+// All problems are reported at once, each with its location.
 func TestServerProblems(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "server.yaml")
 	if err := os.WriteFile(file, []byte("listen: 0.0.0.0:9781\nstore: {flush: 1h, keep_samples: 24h}\nsurplus: 1\n"), 0o600); err != nil {

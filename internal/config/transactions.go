@@ -11,7 +11,7 @@ import (
 	"github.com/quell-dev/quell/internal/keyed"
 )
 
-// Prometheus says which of a task's own counters counts its transactions.
+// Prometheus selects the task's own counter that counts its transactions.
 type Prometheus struct {
 	Port   int               `key:"port" help:"port of the task's loopback device that answers in Prometheus's text format" min:"1" max:"65535"`
 	Path   string            `key:"path" help:"of the metrics; empty: /metrics"`
@@ -19,7 +19,7 @@ type Prometheus struct {
 	Labels map[string]string `key:"labels" help:"only the series that have them all; those add up"`
 }
 
-// Uprobe says which place in a task's program is reached once a transaction.
+// Uprobe selects the place in a task's program that is reached once per transaction.
 type Uprobe struct {
 	Binary  string  `key:"binary" help:"program or library, as the task sees it"`
 	Symbol  string  `key:"symbol" help:"function, as nm or go tool nm lists it"`
@@ -28,11 +28,11 @@ type Uprobe struct {
 	MaxRate float64 `key:"max_rate" help:"hits/s of the whole machine above which it is taken out at once; 0: 2000" min:"0" max:"1000000"`
 }
 
-// DefaultMaxRate is Uprobe.MaxRate where that is 0, hits per second: 0.2 to
-// 0.6 % of a CPU on bare metal, up to 2 % in a virtual machine.
+// DefaultMaxRate is Uprobe.MaxRate if that is 0, in hits per second: 0.2 to 0.6 % of a
+// CPU on bare metal, up to 2 % in a virtual machine.
 const DefaultMaxRate = 2000
 
-// Place is Offset as a number; Validate has seen to it that it is one.
+// Place is Offset as a number; Validate has checked that it is one.
 func (u *Uprobe) Place() uint64 {
 	n, _ := strconv.ParseUint(u.Offset, 0, 63)
 	return n
@@ -44,7 +44,7 @@ var (
 	hexDigits  = regexp.MustCompile(`^([0-9a-fA-F]{2}){4,64}$`)
 )
 
-// transactions checks the ways to count a rule's.
+// transactions checks a rule's ways to count transactions.
 func (r *Rule) transactions(key string) []Problem {
 	var ps []Problem
 	add := func(name, value, want string) {

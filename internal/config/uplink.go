@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Uplink is how an agent reaches its server.
+// Uplink configures how an agent connects to its server.
 type Uplink struct {
 	URL         string    `key:"url" help:"the server's bus, or several with commas between: tls://HOST:PORT, or nats://HOST:PORT on loopback; empty: the agent works by itself"`
 	Credentials string    `key:"credentials" help:"file of this machine's credentials, from quell-server; read anew for every connection"`
@@ -23,13 +23,13 @@ type UplinkTLS struct {
 	Key  string `key:"key" help:"its private key, PEM"`
 }
 
-// Spool is where the agent keeps what the server has not taken yet.
+// Spool configures where the agent keeps data that the server has not accepted yet.
 type Spool struct {
 	Dir   string `key:"dir" help:"directory; empty: spool in state_dir"`
 	MaxMB int    `key:"max_mb" help:"disk that it may take; when it is full, the oldest is dropped and counted" min:"8" max:"1000000"`
 }
 
-// SpoolDir is Server.Spool.Dir, or its place in the state directory.
+// SpoolDir is Server.Spool.Dir, or the default in the state directory.
 func (a *Agent) SpoolDir() string {
 	if a.Server.Spool.Dir != "" {
 		return a.Server.Spool.Dir
@@ -37,7 +37,7 @@ func (a *Agent) SpoolDir() string {
 	return filepath.Join(a.StateDir, "spool")
 }
 
-// validate reports what is wrong beyond the ranges of single keys.
+// validate reports problems beyond the ranges of single keys.
 func (u *Uplink) validate(add func(key string, value any, want string)) {
 	if (u.TLS.Cert == "") != (u.TLS.Key == "") {
 		add("server.tls.cert", strconv.Quote(u.TLS.Cert), "a file if and only if server.tls.key is one")

@@ -19,28 +19,28 @@ import (
 )
 
 const (
-	// CanaryVariant is what Canary counts.
+	// CanaryVariant is Canary's Variant.
 	CanaryVariant = "chase"
-	// canarySet is what the canary reads through, in bytes: more than a core
-	// has for itself (L2: 0.25 to 2 MiB), and so little that reading it once more
-	// takes 1 ms. Of a smaller last-level cache it takes an eighth.
+	// canarySet is the canary's working set in bytes. It exceeds a core's own cache
+	// (L2: 0.25 to 2 MiB), and another pass over it takes only 1 ms. If an eighth of
+	// the last-level cache is less, that is used.
 	canarySet = 4 << 20
 	cacheLine = 64
-	// turnsPerPass: a pass is timed in parts, of which the slowest are left out.
+	// turnsPerPass is the number of timed parts of a pass; the slowest are left out.
 	turnsPerPass = 4
-	// warmPasses are timed in a burst, after one that brings the set in.
+	// warmPasses is the number of timed passes in a burst, after one to load the set.
 	warmPasses = 2
 )
 
-// Cache is a last-level cache that the canary looks after, from any of the CPUs
-// that use it. Size is in bytes, 0 if not known.
+// Cache is a last-level cache that the canary measures, from any of the CPUs that use
+// it. Size is in bytes, 0 if not known.
 type Cache struct {
 	Name string // of the stand-in
 	CPUs sample.Set
 	Size int64
 }
 
-// Caches are a machine's; one for all CPUs where none is known.
+// Caches returns a machine's last-level caches, or one for all CPUs if none is known.
 func Caches(t host.Topology) []Cache {
 	var all []Cache
 	for _, c := range t.CPUs {
@@ -55,32 +55,32 @@ func Caches(t host.Topology) []Cache {
 	return all
 }
 
-// Canary is the Source of the time that a load takes which the last-level cache
-// could answer, in s/load: a pointer chase through a small working set, read
-// once to bring it in and then timed. It needs no counter. In bursts of some ms,
-// spread over a window, it takes so much CPU time as it is given and, where one
-// burst takes more, that.
+// Canary is the Source of the time of a load that the last-level cache could answer, in
+// s/load: a pointer chase through a small working set, read once to load it into the
+// cache and then timed. It needs no hardware counter. Its bursts of some ms are spread
+// over a window. They take at most the given CPU time; if one burst takes more, there
+// is one.
 type Canary struct {
 	caches []Cache
-	budget time.Duration // CPU time in a window
+	budget time.Duration // CPU time per window
 	set    []uint64
 	free   func()
-	next   int // cache that is next in turn
+	next   int // the next cache to measure
 
 	stop chan struct{} // nil: no window is open
 	done chan []visit
 	last []visit
 }
 
-// visit is what a window said of one cache.
+// visit is what a window measured of one cache.
 type visit struct {
 	cache int
-	turns []time.Duration // a load, in each turn
+	turns []time.Duration // CPU time of each timed part
 	err   error
 }
 
-// OpenCanary prepares it; no cache is looked after for longer than the budget
-// allows in a window, so many take turns.
+// OpenCanary prepares a canary. All caches share the budget of a window: if it is not
+// enough for all, the windows visit the caches in turn.
 func OpenCanary(caches []Cache, budget time.Duration) (*Canary, error) {
 	if len(caches) == 0 || budget <= 0 {
 		return nil, fmt.Errorf("open canary: %d caches, %s in a window", len(caches), budget)
@@ -95,7 +95,7 @@ func OpenCanary(caches []Cache, budget time.Duration) (*Canary, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open canary: map %d bytes: %w", size, err)
 	}
-	// So that address translation adds little. Without huge pages it fails.
+	// Huge pages keep the cost of address translation low. The call fails without them.
 	_ = unix.Madvise(b, unix.MADV_HUGEPAGE)
 	c := &Canary{caches: caches, budget: budget, set: unsafe.Slice((*uint64)(unsafe.Pointer(&b[0])), size/8),
 		free: func() { _ = unix.Munmap(b) }}
@@ -103,8 +103,8 @@ func OpenCanary(caches []Cache, budget time.Duration) (*Canary, error) {
 	return c, nil
 }
 
-// link writes one cycle through all lines of the set in random order (Sattolo),
-// which no prefetcher foresees: a line's first word is the index of the next.
+// link writes one cycle through all lines of the set in random order (Sattolo), which
+// no prefetcher predicts. A line's first word is the index of the next line.
 func (c *Canary) link() {
 	const per = cacheLine / 8
 	n := len(c.set) / per
@@ -143,12 +143,12 @@ func (c *Canary) Start() error {
 	return nil
 }
 
-// canaryPause is between two bursts: antagonists come and go, and a window's bursts
-// are to see more than its beginning.
+// canaryPause is the pause between two bursts. Antagonists come and go, so the bursts
+// must cover more than the window's beginning.
 const canaryPause = 150 * time.Millisecond
 
-// watch visits one cache after the other until it is stopped or has spent what it
-// may; at least one is visited once.
+// watch visits one cache after the other until it is stopped or has spent its budget.
+// It visits at least one cache once.
 func (c *Canary) watch(stop <-chan struct{}) []visit {
 	var all []visit
 	began := threadCPU()
@@ -174,8 +174,8 @@ func (c *Canary) watch(stop <-chan struct{}) []visit {
 	}
 }
 
-// burst brings the set into the cache from one of its CPUs and reads it again;
-// it says what a load took in each turn.
+// burst loads the set into the cache from one of its CPUs and reads it again. It
+// returns the CPU time of each part.
 func (c *Canary) burst(cpus sample.Set) ([]time.Duration, error) {
 	if err := pinToOne(cpus); err != nil {
 		return nil, err
@@ -191,8 +191,8 @@ func (c *Canary) burst(cpus sample.Set) ([]time.Duration, error) {
 	return turns, nil
 }
 
-// pinToOne binds the thread to the last of the CPUs that it is let on: the first
-// ones have the interrupts.
+// pinToOne binds the thread to the last CPU of the set that is allowed: the first CPUs
+// handle the interrupts.
 func pinToOne(cpus sample.Set) error {
 	for _, cpu := range slices.Backward(cpus.Numbers()) {
 		var one, is unix.CPUSet
@@ -243,9 +243,8 @@ func (c *Canary) Overall(yield func(string, sample.Set, Reading)) {
 	}
 }
 
-// usual is the mean of turns without their slowest tenth, at least one: an
-// interrupt or a hypervisor that takes the CPU away is no matter of caches. It
-// puts them in order.
+// usual sorts the turns and returns their mean without the slowest tenth, at least one:
+// time that an interrupt or a hypervisor takes from the CPU is not the cache's.
 func usual(turns []time.Duration) time.Duration {
 	slices.Sort(turns)
 	kept := turns

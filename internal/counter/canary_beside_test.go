@@ -14,11 +14,11 @@ import (
 	"github.com/quell-dev/quell/internal/workload"
 )
 
-// BenchmarkCanaryBesideAStreamer is what a streamer on one CPU does to the canary
-// on another, beside what the ping-pong says of the two: whether they use one
-// cache now, by the measure of workload.Shared. Trials in which that changed
-// count for neither. Of each kind it gives the number and the mean ratio, beside
-// the streamer ÷ alone, and how much CPU time a window took.
+// BenchmarkCanaryBesideAStreamer measures the effect of a streamer on one CPU on the
+// canary on another. A ping-pong shows whether the two CPUs use one cache now
+// (workload.Shared); a trial in which that changed is counted for neither kind. For
+// each kind it reports the number of trials, the mean ratio of with the streamer ÷
+// alone, and the mean time of a load in both states.
 func BenchmarkCanaryBesideAStreamer(b *testing.B) {
 	quelltest.Need(b, quelltest.TwoCPUs)
 	h, err := host.Open("/")

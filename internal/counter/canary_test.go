@@ -26,7 +26,7 @@ func canary(t testing.TB, budget time.Duration, caches ...Cache) *Canary {
 	return c
 }
 
-// anyCPU are the CPUs that this machine has.
+// anyCPU returns the CPUs of this machine.
 func anyCPU(t testing.TB) sample.Set {
 	t.Helper()
 	h, err := host.Open("/")
@@ -40,7 +40,7 @@ func anyCPU(t testing.TB) sample.Set {
 	return online
 }
 
-// A machine's caches, each once, by the CPUs that use it.
+// Caches returns each of a machine's caches once, with the CPUs that use it.
 func TestCaches(t *testing.T) {
 	two := host.Topology{Online: sample.SetOf(0, 1, 2, 3), CPUs: []host.CPU{
 		{ID: 0, LLC: host.Cache{ID: 0, Size: 32 << 20, CPUs: sample.SetOf(0, 2)}}, {ID: 1, LLC: host.Cache{ID: 4, Size: 16 << 20, CPUs: sample.SetOf(1, 3)}},
@@ -55,7 +55,7 @@ func TestCaches(t *testing.T) {
 	}
 }
 
-// The set is one cycle through every line, or a pass would not see all of it.
+// The set is one cycle through every line; otherwise a pass would not read all of it.
 func TestTheChaseSeesEveryLine(t *testing.T) {
 	c := canary(t, time.Millisecond, Cache{Name: "x", CPUs: anyCPU(t), Size: 8 << 20})
 	n := len(c.set) * 8 / cacheLine
@@ -75,8 +75,8 @@ func TestTheChaseSeesEveryLine(t *testing.T) {
 	}
 }
 
-// A window says something sane, and takes no more than one burst beyond what it
-// may; a canary that is stopped at once has had one.
+// A window gives a plausible cost and exceeds its budget by one burst at most. A canary
+// that is stopped at once has run one burst.
 func TestCanary(t *testing.T) {
 	c := canary(t, time.Nanosecond, Cache{Name: "a", CPUs: anyCPU(t)}, Cache{Name: "b", CPUs: sample.SetOf(1 << 14)})
 	if err := c.Stop(nil, nil); err != errOverallNotOpen {
@@ -95,7 +95,7 @@ func TestCanary(t *testing.T) {
 		}
 		return overallOf(t, c)
 	}
-	// Turn by turn, since the budget is enough for one.
+	// One cache in each window, since the budget is enough for one.
 	first := window()
 	if r, ok := first["a"]; len(first) != 1 || !ok || r.Err != nil || !(r.Cost > 1e-10 && r.Cost < 1e-4) {
 		t.Errorf("first %+v", first)
@@ -112,7 +112,7 @@ func TestCanary(t *testing.T) {
 	}
 }
 
-// With more to spend it looks again in the same window, after a pause.
+// With a larger budget it measures again in the same window, after a pause.
 func TestTheCanaryLooksMoreThanOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := canary(t, time.Hour, Cache{Name: "a", CPUs: anyCPU(t)})

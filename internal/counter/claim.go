@@ -19,8 +19,8 @@ type Claim[Owner any] struct {
 	Below []uint64
 }
 
-// ClaimOf is a target's claim. It is not ok if not all of its cgroups are known;
-// one that is gone has none below it.
+// ClaimOf returns a target's claim. ok is false if not all of its cgroups are known. A
+// cgroup that is gone has none below it.
 func ClaimOf[Owner any](t *Target, owner Owner) (c Claim[Owner], ok bool) {
 	below, err := t.Below()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENODEV) {
@@ -33,9 +33,9 @@ func ClaimOf[Owner any](t *Target, owner Owner) (c Claim[Owner], ok bool) {
 	return c, true
 }
 
-// Assign says to whom each cgroup belongs. A followed cgroup below another
-// followed one is its own, with all that is below it: the nearest wins, which
-// of two above the same cgroup is the one with fewer below it.
+// Assign returns the owner of each cgroup. A followed cgroup below another followed one
+// belongs to its own task, with all that is below it: the nearest claim wins. Of two
+// claims above the same cgroup the nearest is the one with fewer cgroups below it.
 func Assign[Owner any](claims []Claim[Owner]) map[uint64]Owner {
 	claims = slices.Clone(claims)
 	slices.SortStableFunc(claims, func(a, b Claim[Owner]) int { return cmp.Compare(len(b.Below), len(a.Below)) })

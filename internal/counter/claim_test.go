@@ -12,7 +12,7 @@ func TestAssign(t *testing.T) {
 	other := Claim[string]{"other", 40, []uint64{41}}
 	want := map[uint64]string{10: "outer", 21: "outer", 20: "inner", 31: "inner", 30: "innermost", 40: "other", 41: "other"}
 	claims := []Claim[string]{outer, inner, innermost, other}
-	for range claims { // in whatever order
+	for range claims { // in any order
 		claims = append(claims[1:], claims[0])
 		if got := Assign(claims); !maps.Equal(got, want) {
 			t.Errorf("got %v, want %v", got, want)

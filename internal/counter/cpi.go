@@ -21,10 +21,10 @@ var cpiCycles = [...]event{
 
 var instructions = event{"instructions", unix.PERF_TYPE_HARDWARE, unix.PERF_COUNT_HW_INSTRUCTIONS}
 
-// llcMisses are the ways to count misses of the last-level cache, best first.
-// The kernel's generic cache-misses are that on Intel; on AMD they are misses
-// of the level before it, on arm64 of the first level, which has an event for
-// the last level on some cores.
+// llcMisses returns the ways to count misses of the last-level cache, best first. The
+// kernel's generic cache-misses counts them on Intel. On AMD it counts misses of the
+// level before, on arm64 those of the first level; some arm64 cores have an event for
+// the last level.
 func llcMisses() []event {
 	generic := event{"cache-misses", unix.PERF_TYPE_HARDWARE, unix.PERF_COUNT_HW_CACHE_MISSES}
 	level := event{"LLC-load-misses", unix.PERF_TYPE_HW_CACHE, unix.PERF_COUNT_HW_CACHE_LL |
@@ -35,11 +35,11 @@ func llcMisses() []event {
 	return []event{generic, level}
 }
 
-// OpenCPI returns the source of cycles per instruction (CPI², section 3.1), for
-// the given CPUs; cgroup2 is the root of the cgroup tree that perf knows. Its
-// variant is "ref-cycles" or "core-cycles"; its extras are Cycles, Instructions
-// and, where the CPU counts them beside, LLCMisses. Without a PMU the error is
-// a *NotSupportedError.
+// OpenCPI returns the source of cycles per instruction (CPI², section 3.1), for the
+// given CPUs; cgroup2 is the root of the cgroup tree that perf uses. Its variant is
+// "ref-cycles" or "core-cycles". Its extras are Cycles, Instructions and, if the CPU
+// can count them in the same group, LLCMisses. Without a PMU the error is a
+// *NotSupportedError.
 func OpenCPI(cpus sample.Set, cgroup2 string) (*Perf, error) { return openCPI(linux{}, cpus, cgroup2) }
 
 func openCPI(sys kernel, cpus sample.Set, cgroup2 string) (*Perf, error) {
@@ -58,7 +58,7 @@ func openCPI(sys kernel, cpus sample.Set, cgroup2 string) (*Perf, error) {
 		}
 		return nil
 	}
-	// Each event is tried alone, so that a missing one costs only itself.
+	// Each event is tried alone, so that a missing one affects only itself.
 	if err := check(instructions); err != nil {
 		return nil, fmt.Errorf("open cpi: %w", err)
 	}
@@ -92,9 +92,9 @@ func openCPI(sys kernel, cpus sample.Set, cgroup2 string) (*Perf, error) {
 	return nil, fmt.Errorf("open cpi: %w", refusal("cycles and instructions in one group", err))
 }
 
-// firstOf returns the events from the first on that can be opened, and
-// notes those that cannot. The error is the last one's if none can, or the
-// first that says nothing about the machine.
+// firstOf returns the events that can be opened, and notes those that cannot. The error
+// is the last one's if none can be opened, or the first one that says nothing about the
+// machine.
 func firstOf(check func(event) error, events []event, missing *[]error) (usable []event, err error) {
 	for _, e := range events {
 		switch err = check(e); {

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// needCPI skips where the PMU counts cycles but not instructions, as the one
+// needCPI skips the test if the PMU counts cycles but not instructions, like the PMU
 // that QEMU emulates for arm64 without -icount.
 func needCPI(t *testing.T, err error) {
 	t.Helper()
@@ -31,7 +31,7 @@ func needCPI(t *testing.T, err error) {
 	}
 }
 
-// TestCPIHere asks the machine that the test runs on, whether it has a PMU.
+// TestCPIHere opens CPI on the machine that the test runs on, with or without a PMU.
 func TestCPIHere(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2, quelltest.PerfSoftware)
 	p, err := OpenCPI(onlineCPUs(t), cgroup2(t))
@@ -50,17 +50,17 @@ func TestCPIHere(t *testing.T) {
 	p.Close()
 }
 
-// loops is how often countdown goes round: 0.4·10⁹ instructions, a tenth of a
-// second. What starts and ends a process is a few hundred thousand.
+// loops is the number of rounds of countdown: 0.4·10⁹ instructions, a tenth of a
+// second. Starting and ending a process takes a few hundred thousand instructions.
 const loops = 200_000_000
 
-// perSwitch is more than what the kernel does for a task that loses its CPU and
-// gets it again, which is counted as the task's: 12,000 instructions were
-// measured on a machine with ten times more to do than it has CPUs.
+// perSwitch exceeds what the kernel executes for a task that loses its CPU and gets it
+// again, which is counted as the task's. 12,000 instructions were measured on a machine
+// with ten times more work than CPUs.
 const perSwitch = 50_000
 
-// countdown writes a program of two instructions a round and next to no other,
-// and returns its path: an ELF file of one segment without a runtime.
+// countdown writes a program of two instructions per round and few others, and returns
+// its path: an ELF file of one segment without a runtime.
 func countdown(t *testing.T, rounds uint32) string {
 	t.Helper()
 	var code []byte
@@ -101,8 +101,7 @@ func countdown(t *testing.T, rounds uint32) string {
 	return path
 }
 
-// runIn runs a program in a cgroup to its end and returns how often it lost its
-// CPU.
+// runIn runs a program in a cgroup to its end and returns how often it lost its CPU.
 func runIn(t *testing.T, dir, program string) (switches int64) {
 	t.Helper()
 	cgroup, err := os.Open(dir)
@@ -130,8 +129,8 @@ func follow(t *testing.T, dir string) *Perf {
 	return p
 }
 
-// executed checks that a reading is of one countdown, all of it, within 1 % and
-// what the switches cost.
+// executed checks that a reading covers exactly one countdown, within 1 % and the cost
+// of the switches.
 func executed(t *testing.T, r Reading, switches int64) {
 	t.Helper()
 	instructions, ok := r.Extras.Get(sample.Instructions)
@@ -145,8 +144,8 @@ func executed(t *testing.T, r Reading, switches int64) {
 	}
 }
 
-// TestCPIOfAKnownProgram counts what is known beforehand; the same program
-// outside the cgroup is not counted, nor is one between windows.
+// TestCPIOfAKnownProgram counts a known number of instructions. The same program is not
+// counted outside the cgroup or between windows.
 func TestCPIOfAKnownProgram(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2, quelltest.PerfSoftware, quelltest.PMU)
 	dir, program := cgroup(t, cgroup2(t)), countdown(t, loops)
@@ -158,8 +157,8 @@ func TestCPIOfAKnownProgram(t *testing.T) {
 	executed(t, stopped(t, p, nil)[key(1)], switches)
 }
 
-// TestCPIOfATaskThatEnded takes the cgroup away in the window: its last
-// difference is still there.
+// TestCPIOfATaskThatEnded removes the cgroup in the window: its last difference is
+// still read.
 func TestCPIOfATaskThatEnded(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2, quelltest.PerfSoftware, quelltest.PMU)
 	dir := cgroup(t, cgroup2(t))
@@ -174,7 +173,7 @@ func TestCPIOfATaskThatEnded(t *testing.T) {
 	executed(t, r, switches)
 }
 
-// virtual reports whether a hypervisor plays the PMU.
+// virtual reports whether a hypervisor provides the PMU.
 func virtual(t *testing.T) bool {
 	t.Helper()
 	text, err := os.ReadFile("/proc/cpuinfo")
@@ -184,10 +183,10 @@ func virtual(t *testing.T) bool {
 	return strings.Contains(string(text), " hypervisor ")
 }
 
-// TestCPIMultiplexed follows one task with more and more groups, in the end
-// more than the PMU has counters for: they take turns, and what is counted is
-// scaled up to what was executed. A share of some tens of turns is a sample:
-// the scaled number strays by some percent, one that is not scaled by a quarter or more.
+// TestCPIMultiplexed follows one task with more and more groups, in the end more than
+// the PMU has counters. The groups take turns, and the counts are scaled up to what was
+// executed. A share of some tens of turns is a sample: the scaled number is off by some
+// percent, an unscaled one by a quarter or more.
 func TestCPIMultiplexed(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2, quelltest.PerfSoftware, quelltest.PMU)
 	dir, program := cgroup(t, cgroup2(t)), countdown(t, loops)
@@ -202,8 +201,8 @@ func TestCPIMultiplexed(t *testing.T) {
 		for i, p := range all {
 			r := stopped(t, p, nil)[key(1)]
 			instructions, ok := r.Extras.Get(sample.Instructions)
-			// A CPU on which the group never had its turn is missing from the counts,
-			// which are left out then; their ratio is still known.
+			// A CPU on which the group was never scheduled is missing from the counts.
+			// They are left out then; their ratio is still known.
 			if (r.Coverage < leastCoverage) != math.IsNaN(r.Cost) || ok && math.IsNaN(r.Cost) {
 				t.Errorf("coverage %v with instructions: %v, cost %v", r.Coverage, ok, r.Cost)
 			}
@@ -211,8 +210,8 @@ func TestCPIMultiplexed(t *testing.T) {
 			switch off := math.Abs(instructions/(2*loops) - 1); {
 			case !ok || off <= 0.2:
 			case virtual(t) && n > 2:
-				// The guest's counters are events of the host's, which may take
-				// turns there with others: the guest is not told.
+				// The guest's counters are events of the host, which may multiplex them
+				// there without telling the guest.
 				t.Logf("the hypervisor's counters counted %.0f %% of it", 100*instructions/(2*loops))
 			default:
 				t.Errorf("%.0f instructions, want them scaled to %d within 20 %%", instructions, 2*loops)

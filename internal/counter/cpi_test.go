@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cpu is a CPU by the events that it has and how many it counts at once.
+// cpu describes a CPU by the events that it has and how many it counts at once.
 type cpu struct {
 	lacks string // names of events
-	err   error  // what it says then
+	err   error  // the error for them
 	room  int    // counters; 0: enough
 }
 
@@ -93,7 +93,7 @@ func TestOpenCPI(t *testing.T) {
 	}
 }
 
-// TestOpenCPITransient gets an answer that says nothing about the machine.
+// TestOpenCPITransient tests an error that says nothing about the machine.
 func TestOpenCPITransient(t *testing.T) {
 	for _, event := range []string{"instructions", "ref-cycles", "cache-misses LLC-load-misses"} {
 		f := newFake(t)

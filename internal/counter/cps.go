@@ -11,14 +11,14 @@ import (
 
 // OpenCPS returns the source of CPU time per system call: the task clock and
 // the tracepoint raw_syscalls:sys_enter in one group, for the given CPUs;
-// cgroup2 is the root of the cgroup tree that perf knows. Its cost is in
+// cgroup2 is the root of the cgroup tree that perf uses. Its cost is in
 // CPU-s/call, its rate in calls/s, its extra is Syscalls, its variant
 // "sys-enter".
 //
-// The descriptors are open only in windows. From the first to the last of them
-// the tracepoint is registered, and with it every system call of the machine,
-// followed or not, takes the kernel's slow entry path: 60 to 110 ns more where
-// it was measured, which is soon more than opening costs.
+// The descriptors are open only in windows. While any of them is open the
+// tracepoint is registered, and every system call of the machine, of a followed
+// task or not, takes the kernel's slow entry path: 60 to 110 ns more a call where
+// it was measured, which soon exceeds the cost of opening.
 //
 // Kernels without the tracepoint give a *NotSupportedError.
 func OpenCPS(cpus sample.Set, cgroup2 string) (*Perf, error) {

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fakeCPS is a CPS source over a fake with two CPUs and a clock that goes 5 s
-// a look.
+// fakeCPS is a CPS source over a fake with two CPUs and a clock that advances 5 s per
+// reading.
 func fakeCPS(t *testing.T) (*fake, *Perf) {
 	t.Helper()
 	f := newFake(t)
@@ -70,7 +70,7 @@ func TestCPSRemoved(t *testing.T) {
 	if err := p.Add(Target{Key: key(2), PerfDir: t.TempDir()}); err != nil {
 		t.Fatal(err)
 	}
-	// Its cgroup goes away before the window.
+	// Its cgroup is removed before the window.
 	f.refuse = func(*unix.PerfEventAttr, int, int) error { return unix.ENOENT }
 	start(t, p)
 	if r, ok := stopped(t, p, nil)[key(2)]; !ok || !math.IsNaN(r.Cost) || r.Coverage != 0 {
@@ -78,7 +78,7 @@ func TestCPSRemoved(t *testing.T) {
 	}
 }
 
-// TestCPSFDLimit adds tasks until a window of them all would not fit.
+// TestCPSFDLimit adds tasks until a window with all of them would exceed the limit.
 func TestCPSFDLimit(t *testing.T) {
 	_, p := fakeCPS(t)
 	var limit unix.Rlimit

@@ -15,13 +15,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CPT is the Source of CPU time per transaction: Cost is in CPU-s/transaction,
-// Rate in transactions/s, the extra is Transactions. Where a task's
-// transactions are counted is its Target's to say: a progress file, a counter
-// that it offers to Prometheus, or how often it reaches a place in its program.
+// CPT is the Source of CPU time per transaction: Cost is in CPU-s/transaction, Rate in
+// transactions/s, the extra is Transactions. The Target says where a task's
+// transactions are counted: in a progress file, in a counter that the task offers to
+// Prometheus, or by how often it reaches a place in its program.
 //
-// A task is not counted in a window in which its counter could not be read at
-// both ends or went back; a task without a progress file is left out.
+// A task is not counted in a window if its counter could not be read at both ends or
+// went back. A task without a progress file is left out.
 type CPT struct {
 	proc    string
 	now     func() time.Time
@@ -30,27 +30,27 @@ type CPT struct {
 	inOpen  bool
 	scraper *scraper
 	probes  *prober
-	turn    int           // whom a window's end asks first
+	turn    int           // index of the task asked first at a window's end
 	wait    time.Duration // for the answers at a window's end
 }
 
-// transactions is one way to count a task's.
+// transactions is one way to count a task's transactions.
 type transactions interface {
 	variant() string
-	// start opens the window for it, ending is called for every task before
-	// the first stop, with the time that all have together.
+	// start opens the window for the task. ending is called for every task before the
+	// first stop, with the time limit that all tasks share.
 	start()
 	ending(context.Context)
-	// stop says what was counted. It is called without ending if the task goes.
+	// stop returns what was counted. ending is not called before it if the task goes.
 	stop() (counted, error)
-	// abort ends a window that nobody asks about.
+	// abort ends a window without a result.
 	abort()
 }
 
 // counted is what was counted in a window.
 type counted struct {
 	done      float64
-	span      time.Duration // that it was counted in; 0: the window
+	span      time.Duration // time in which it was counted; 0: the window
 	restarted bool
 }
 
@@ -67,9 +67,8 @@ const (
 	variantUprobe = "uprobe"
 )
 
-// OpenCPT returns the source for a machine whose procfs is at proc, usually
-// "/proc". Uprobes are put into the kernel by k; without one, tasks that ask
-// for a uprobe are refused.
+// OpenCPT returns the source for a machine whose procfs is at proc, usually "/proc". k
+// puts uprobes into the kernel; if it is nil, tasks that ask for a uprobe are refused.
 func OpenCPT(proc string, k Prober) (*CPT, error) {
 	if _, err := os.Lstat(proc + "/self"); err != nil {
 		return nil, &NotSupportedError{What: "progress files", Reason: err.Error(), Remedy: "mount procfs at " + proc, Err: err}
@@ -85,7 +84,7 @@ func OpenCPT(proc string, k Prober) (*CPT, error) {
 // Signal implements Source.
 func (c *CPT) Signal() sample.SignalName { return sample.CPT }
 
-// Variant implements Source. A Reading that was counted otherwise says so.
+// Variant implements Source. A Reading that was counted in another way names it.
 func (c *CPT) Variant() string { return variantFile }
 
 // Add implements Source. Nothing is opened before Start.
@@ -112,8 +111,8 @@ func (c *CPT) Add(t Target) error {
 	return nil
 }
 
-// Start implements Source: it finds the tasks' progress files, and has the
-// others asked without waiting for them.
+// Start implements Source. It finds the tasks' progress files, and starts the other
+// queries without waiting for them.
 func (c *CPT) Start() error {
 	if c.inOpen {
 		return errOpen
@@ -127,21 +126,20 @@ func (c *CPT) Start() error {
 	return nil
 }
 
-// Stop implements Source. A task that has no progress file is left out. It
-// waits for the tasks that are asked over the network, half a second for all
-// together.
+// Stop implements Source. A task that has no progress file is left out. Stop waits for
+// the tasks that are asked over the network, half a second for all together.
 func (c *CPT) Stop(cpu CPUTime, yield func(sample.TaskKey, Reading)) error {
 	if !c.inOpen {
 		return errNotOpen
 	}
 	c.inOpen = false
-	end := c.now() // when the CPU time was read, before anybody is waited for
+	end := c.now() // when the CPU time was read, before any wait
 	ctx, cancel := context.WithTimeout(context.Background(), c.wait)
 	defer cancel()
 	for i := range c.order {
 		c.order[(i+c.turn)%len(c.order)].ending(ctx)
 	}
-	c.turn++ // who comes last is not always the same
+	c.turn++ // so that the last task is not always the same
 	c.probes.ending()
 	for _, t := range c.order {
 		used, ok := cpu(t.target.Key)
@@ -167,7 +165,7 @@ func (c *CPT) Remove(key sample.TaskKey, cpu time.Duration) (Reading, bool) {
 	return c.finish(t, c.now(), cpu, true)
 }
 
-// Close implements Source. It waits until nothing is under way any more.
+// Close implements Source. It waits until nothing is in progress any more.
 func (c *CPT) Close() error {
 	for _, t := range c.order {
 		t.abort()
@@ -180,8 +178,8 @@ func (c *CPT) Close() error {
 	return nil
 }
 
-// finish ends a task's window; ok is false if it has no progress file or
-// was in no window.
+// finish ends a task's window. ok is false if the task has no progress file or was in
+// no window.
 func (c *CPT) finish(t *cptTask, end time.Time, cpu time.Duration, known bool) (r Reading, ok bool) {
 	if t.from.IsZero() {
 		return Reading{}, false
@@ -202,7 +200,7 @@ func (c *CPT) finish(t *cptTask, end time.Time, cpu time.Duration, known bool) (
 	}
 	r.Coverage = 1
 	if w.span > 0 {
-		// Counted a little later or earlier than the CPU time was.
+		// Counted over a slightly different time than the CPU time.
 		w.done *= float64(window) / float64(w.span)
 		r.Coverage = min(1, float64(w.span)/float64(window))
 	}

@@ -18,7 +18,7 @@ func Descriptors() (open, limit int, err error) {
 		return 0, 0, fmt.Errorf("read RLIMIT_NOFILE: %w", err)
 	}
 	const dir = "/proc/self/fd"
-	// Since Linux 6.2 the directory's size is their number.
+	// Since Linux 6.2 the directory's size is the number of descriptors.
 	info, err := os.Stat(dir)
 	if err != nil {
 		return 0, 0, fmt.Errorf("count file descriptors: %w", err)

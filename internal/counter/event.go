@@ -15,20 +15,20 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Event is one thing that perf counts, by the name that perf(1) gives it, or
-// "llc-misses", which is what comes closest on this kind of CPU.
+// Event is one thing that perf counts. Its name is that of perf(1), or "llc-misses",
+// which is the closest event on this kind of CPU.
 type Event struct {
 	event
 	lost []event // ways to count it that are worse than event, best first
 }
 
-// cacheEvent is one of perf_event_open(2)'s misses on reading.
+// cacheEvent returns one of perf_event_open(2)'s cache events for misses on reads.
 func cacheEvent(name string, cache uint64) event {
 	return event{name, unix.PERF_TYPE_HW_CACHE, cache |
 		unix.PERF_COUNT_HW_CACHE_OP_READ<<8 | unix.PERF_COUNT_HW_CACHE_RESULT_MISS<<16}
 }
 
-// plainEvents are those that need nothing looked up.
+// plainEvents returns the events that need no lookup.
 func plainEvents() []event {
 	hardware := func(name string, config uint64) event { return event{name, unix.PERF_TYPE_HARDWARE, config} }
 	software := func(name string, config uint64) event { return event{name, unix.PERF_TYPE_SOFTWARE, config} }
@@ -61,7 +61,7 @@ const (
 	l2MissesName  = "l2-misses"
 )
 
-// EventNames returns the names that LookupEvent knows beside tracepoints.
+// EventNames returns the names that LookupEvent knows, apart from tracepoints.
 func EventNames() []string {
 	names := []string{llcMissesName, l2MissesName}
 	for _, e := range plainEvents() {
@@ -71,12 +71,12 @@ func EventNames() []string {
 	return names
 }
 
-// ErrUnknownEvent is that no event has a name.
+// ErrUnknownEvent says that no event has the given name.
 var ErrUnknownEvent = errors.New("no such event")
 
 // LookupEvent finds an event: one of EventNames, or a tracepoint with a colon
-// ("sched:sched_switch", "kvm:kvm_exit"). Whether this machine counts it shows
-// when it is opened. Errors: ErrUnknownEvent, *NotSupportedError.
+// ("sched:sched_switch", "kvm:kvm_exit"). Only opening it shows whether this machine
+// counts it. Errors: ErrUnknownEvent, *NotSupportedError.
 func LookupEvent(name string) (Event, error) {
 	if system, point, ok := strings.Cut(name, ":"); ok {
 		if strings.ContainsAny(name, "/.") || system == "" || point == "" {
@@ -88,8 +88,8 @@ func LookupEvent(name string) (Event, error) {
 	}
 	switch name {
 	case llcMissesName:
-		// Not llcMisses()[0] as it is: on AMD the generic event is of another
-		// cache, and a study's figure must not be called what it is not.
+		// llcMisses()[0] is not used as it is: on AMD the generic event counts another
+		// cache, and a study's figure must not be named after something else.
 		level := cacheEvent(name, unix.PERF_COUNT_HW_CACHE_LL)
 		generic := event{name, unix.PERF_TYPE_HARDWARE, unix.PERF_COUNT_HW_CACHE_MISSES}
 		if intel() {
@@ -97,8 +97,8 @@ func LookupEvent(name string) (Event, error) {
 		}
 		return Event{event: level}, nil
 	case l2MissesName:
-		// The kernel's generic cache-misses are those of the L2 on AMD's Zen
-		// (arch/x86/events/amd/core.c, amd_zen_perfmon_event_map), and nowhere else.
+		// The kernel's generic cache-misses counts misses of the L2 on AMD's Zen
+		// (arch/x86/events/amd/core.c, amd_zen_perfmon_event_map), and on no other CPU.
 		if !zen() {
 			return Event{}, &NotSupportedError{What: "event " + name, Reason: "the kernel has no generic name for it on this CPU"}
 		}
@@ -124,19 +124,19 @@ func vendor(is string) bool {
 	return err == nil && strings.HasPrefix(string(p), is)
 }
 
-// Name is what it was looked up by.
+// Name returns the name that it was looked up by.
 func (e Event) Name() string { return e.name }
 
-// Tally counts one event, summed over what it was opened on. It is for one
+// Tally counts one event, summed over what it was opened on. It is used from one
 // goroutine.
 type Tally struct {
 	fds  []int
 	last []sample.Count
 }
 
-// OpenCgroup counts an event in a cgroup and those below it, on the given CPUs,
-// from Toggle on; dir is in the hierarchy that perf knows. CPUs that are
-// offline are left out. Errors: host.ErrGone, *NotSupportedError.
+// OpenCgroup counts an event in a cgroup and those below it, on the given CPUs, from
+// Toggle on; dir is in the hierarchy that perf uses. CPUs that are offline are left
+// out. Errors: host.ErrGone, *NotSupportedError.
 func (e Event) OpenCgroup(dir string, cpus sample.Set) (*Tally, error) {
 	fd, inode, err := openCgroup(dir)
 	if err != nil {
@@ -153,8 +153,8 @@ func (e Event) OpenCgroup(dir string, cpus sample.Set) (*Tally, error) {
 	return nil, g.explain("event "+e.name, fd, dir, inode, err)
 }
 
-// OpenThread counts an event in a thread, and in all that it starts later,
-// wherever they run.
+// OpenThread counts an event in a thread and in all threads that it starts later, on
+// any CPU.
 func (e Event) OpenThread(tid int) (*Tally, error) {
 	var err error
 	for _, way := range append([]event{e.event}, e.lost...) {
@@ -174,7 +174,7 @@ func openTally(e event, pid int, cpus []int, flags int, bits uint64) (*Tally, er
 	for _, cpu := range cpus {
 		attr := e.attr()
 		attr.Bits |= bits
-		// A group's format cannot be inherited.
+		// The group read format cannot be inherited.
 		attr.Read_format = unix.PERF_FORMAT_TOTAL_TIME_ENABLED | unix.PERF_FORMAT_TOTAL_TIME_RUNNING
 		fd, err := unix.PerfEventOpen(attr, pid, cpu, -1, flags|unix.PERF_FLAG_FD_CLOEXEC)
 		if errors.Is(err, unix.ENODEV) && len(cpus) > 1 {
@@ -205,10 +205,10 @@ func (t *Tally) Toggle(on bool) error {
 	return nil
 }
 
-// Read returns what was counted since the last Read, scaled up for the time in
-// which other events had the counters, and the share of the time, weighted by
-// where the task ran, that was really counted. A coverage of 0 says that the
-// count says nothing; what did not run at all was counted wholly, as 0.
+// Read returns what was counted since the last Read, scaled up for the time in which
+// other events had the counters, and the coverage: the share of the time, weighted by
+// where the task ran, that was really counted. At a coverage of 0 the count says
+// nothing. A task that did not run at all is fully counted, as 0.
 func (t *Tally) Read() (count, coverage float64, err error) {
 	var enabled, running, unseen uint64
 	for i, fd := range t.fds {
@@ -234,14 +234,14 @@ func (t *Tally) Read() (count, coverage float64, err error) {
 		return count, 1, nil
 	}
 	if unseen < enabled {
-		// A CPU on which the event never had a counter is taken to be as the
+		// A CPU on which the event never had a counter is assumed to be like the
 		// others.
 		count *= float64(enabled) / float64(enabled-unseen)
 	}
 	return count, min(1, float64(running)/float64(enabled)), nil
 }
 
-// Close ends it.
+// Close closes the event's descriptors.
 func (t *Tally) Close() {
 	for _, fd := range t.fds {
 		unix.Close(fd)

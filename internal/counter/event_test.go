@@ -29,16 +29,16 @@ func TestEventCountsACgroup(t *testing.T) {
 	}
 	defer tally.Close()
 	w, x := work(t, dir), work(t, other)
-	w.do("burn", int(20*time.Millisecond)) // before it counts
+	w.do("burn", int(20*time.Millisecond)) // before counting starts
 	if err := tally.Toggle(true); err != nil {
 		t.Fatal(err)
 	}
 	spent := w.do("burn", int(100*time.Millisecond))
-	x.do("burn", int(50*time.Millisecond)) // another's
+	x.do("burn", int(50*time.Millisecond)) // in another cgroup
 	if err := tally.Toggle(false); err != nil {
 		t.Fatal(err)
 	}
-	w.do("burn", int(20*time.Millisecond)) // after
+	w.do("burn", int(20*time.Millisecond)) // after counting has stopped
 	n, coverage, err := tally.Read()
 	if err != nil {
 		t.Fatal(err)
@@ -79,7 +79,7 @@ func TestEventCountsAThreadAndWhatItStarts(t *testing.T) {
 	}
 	n, coverage, err := tally.Read()
 	in.Close()
-	_ = sh.Wait() // its last read finds the end
+	_ = sh.Wait() // its last read gets the end of the file
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +107,7 @@ func TestLookupEvent(t *testing.T) {
 	}
 }
 
-// What a machine lacks has a reason, and what it has counts.
+// An event that the machine lacks has a reason, and one that it has counts.
 func TestHardwareEvents(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2, quelltest.PerfSoftware)
 	dir := cgroup(t, cgroup2(t))

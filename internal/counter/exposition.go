@@ -15,16 +15,16 @@ import (
 // The bounds on what one answer may make the agent read and keep.
 const (
 	maxExposition = 16 << 20 // bytes of an answer
-	maxSeriesText = 1 << 20  // bytes of it that are about the metric
+	maxSeriesText = 1 << 20  // of these, bytes that are about the metric
 	maxLine       = 64 << 10
 )
 
 var errNoSeries = errors.New("no such series")
 
 // sumSeries adds up the series of a metric that have all the given labels, in
-// Prometheus's text format 0.0.4. Lines about other metrics are passed over
-// unparsed: there may be thousands. No series at all is errNoSeries; a gauge,
-// a negative number and one that is not finite are errors, for they count nothing.
+// Prometheus's text format 0.0.4. Lines about other metrics are skipped unparsed: there
+// may be thousands. If there is no series the error is errNoSeries. A gauge, a negative
+// and a non-finite number are errors, since they are not counts.
 func sumSeries(r io.Reader, metric string, labels map[string]string) (float64, error) {
 	text, err := linesAbout(r, metric)
 	if err != nil {
@@ -58,9 +58,9 @@ func sumSeries(r io.Reader, metric string, labels map[string]string) (float64, e
 	return sum, nil
 }
 
-// linesAbout returns the sample lines of a metric. Its type is left out: the
-// parser would look for the parts of a histogram under it, and to quell
-// http_request_duration_seconds_count is a counter as good as any.
+// linesAbout returns the sample lines of a metric. Its TYPE line is left out: the
+// parser would look for the parts of a histogram under it, but for quell
+// http_request_duration_seconds_count is a counter like any other.
 func linesAbout(r io.Reader, metric string) ([]byte, error) {
 	limited := io.LimitedReader{R: r, N: maxExposition + 1}
 	in := bufio.NewReaderSize(&limited, maxLine)

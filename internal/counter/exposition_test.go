@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// exposition is what a Go service and a Java one offer, cut short.
+// exposition is the output of a Go service and of a Java service, shortened.
 const exposition = `# HELP go_goroutines Number of goroutines that currently exist.
 # TYPE go_goroutines gauge
 go_goroutines 11
@@ -74,7 +74,7 @@ func TestSumSeries(t *testing.T) {
 	}
 }
 
-// An answer costs the agent no more than the bounds, wherever they are passed.
+// An answer costs the agent no more than the bounds, wherever it exceeds them.
 func TestSumSeriesIsBounded(t *testing.T) {
 	long := strings.Repeat("x", 2*maxLine)
 	for _, c := range []struct {
@@ -96,8 +96,8 @@ func TestSumSeriesIsBounded(t *testing.T) {
 	}
 }
 
-// FuzzSumSeries holds what passes over lines unparsed to the parser on the
-// whole text: where that understands the text, both find the same sum.
+// FuzzSumSeries compares the line filter with the parser on the whole text: if the
+// parser accepts the text, both find the same sum.
 func FuzzSumSeries(f *testing.F) {
 	for _, metric := range []string{"http_requests_total", "go_goroutines", "rpc_seconds_count", "untold", "negative"} {
 		f.Add(exposition, metric)

@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	// maxEvents is the most events a group of quell's has.
+	// maxEvents is the largest number of events in a group.
 	maxEvents = 3
-	// leastCoverage is the share of a window that must really have been
-	// counted for its scaled-up counts to be believed.
+	// leastCoverage is the share of a window that must really have been counted for its
+	// scaled-up counts to be used.
 	leastCoverage = 0.5
 )
 
@@ -25,24 +25,24 @@ var (
 	errNotOpen = errors.New("stop window: none is open")
 )
 
-// groups holds one perf group per task and CPU. A group is opened once, stays
-// disabled between windows and is enabled for a window: measured, that costs a
-// context switch between cgroups 1.2 to 1.4 µs only while a window is open, and
+// groups holds one perf group per task and CPU. A group is opened once, stays disabled
+// between windows and is enabled for a window. Measured, an enabled group costs a
+// context switch between cgroups 1.2 to 1.4 µs, so only while a window is open;
 // toggling costs a third of opening again.
 //
-// Whatever is done to all groups is done CPU by CPU, from that CPU: see tour.
+// An operation on all groups goes CPU by CPU, from that CPU: see tour.
 type groups struct {
 	sys    kernel
 	cpus   []int
 	events []event
-	// perWindow opens the groups for each window instead, for an event whose
-	// mere descriptor costs the machine something.
+	// perWindow opens the groups for each window instead. It is for an event whose open
+	// descriptor alone costs the machine something.
 	perWindow bool
 
 	tasks   map[sample.TaskKey]*groupTask
 	order   []*groupTask // as added, so that all windows are equally long
 	inOpen  bool
-	linger  bool      // leave what counts on at the next stop
+	linger  bool      // leave counting groups enabled at the next stop
 	from    time.Time // of the open window
 	now     func() time.Time
 	tour    tour
@@ -54,7 +54,7 @@ type groupTask struct {
 	key      sample.TaskKey
 	dir      string
 	inode    uint64
-	cpus     []cpuGroup // as groups.cpus
+	cpus     []cpuGroup // in the order of groups.cpus
 	counting bool       // in the open window
 }
 
@@ -63,7 +63,7 @@ type cpuGroup struct {
 	fds     [maxEvents]int // leader first
 	isOpen  bool
 	on      bool // it is enabled
-	offline bool // not open since the CPU is not there: nothing runs on it
+	offline bool // not open because the CPU is not there: nothing runs on it
 	last    [maxEvents]sample.Count
 }
 
@@ -78,9 +78,9 @@ type total struct {
 	span             time.Duration
 }
 
-// coverage is the counted share. A CPU that the task did not run on was not
-// enabled and lowers nothing; one that could not be read counts as a share of
-// its own, for nobody knows how long the task ran on it.
+// coverage returns the counted share. A CPU that the task did not run on was not
+// enabled and does not lower it. A CPU that could not be read counts as a full share,
+// since it is not known how long the task ran on it.
 func (t total) coverage() float64 {
 	if t.cpus == t.lost {
 		return 0
@@ -113,15 +113,15 @@ func (g *groups) start() error {
 	return nil
 }
 
-// stop disables everything before it reads anything: the readers of many tasks
-// then do not lengthen the windows of the last ones. What is disabled can be
-// read without asking its CPU.
+// stop disables all groups before it reads any: reading many tasks then does not
+// lengthen the windows of the last ones. A disabled group can be read without asking
+// its CPU.
 //
-// Where the next window begins at once nothing is disabled, since that would
-// cost more than all the reading: each window then ends, for each task, when it
-// is read, and the next begins there. A task that has not run has counted nothing
-// then, and is not read: whatever it does later is the next window's. idle says
-// who has not; it may be nil.
+// If the next window begins at once nothing is disabled, since that would cost more
+// than all the reading. For each task the window then ends, and the next one begins,
+// when the task is read. A task that has not run has counted nothing and is not read:
+// what it does later belongs to the next window. idle reports whether a task has not
+// run; it may be nil.
 func (g *groups) stop(idle func(sample.TaskKey) bool, yield func(*groupTask, total)) error {
 	if !g.inOpen {
 		return errNotOpen
@@ -130,7 +130,7 @@ func (g *groups) stop(idle func(sample.TaskKey) bool, yield func(*groupTask, tot
 	span := g.now().Sub(g.from)
 	if !g.linger || g.perWindow {
 		g.toggle(false)
-		idle = nil // some may have run since that was known
+		idle = nil // tasks may have run since idle was known
 	}
 	for _, t := range g.order {
 		if !t.counting {
@@ -156,7 +156,7 @@ func (g *groups) stop(idle func(sample.TaskKey) bool, yield func(*groupTask, tot
 	return nil
 }
 
-// toggle switches on or off all groups that are not so yet. A group that
+// toggle enables or disables all groups that are not in that state yet. A group that
 // cannot be switched is closed.
 func (g *groups) toggle(on bool) {
 	if !slices.ContainsFunc(g.order, func(t *groupTask) bool { return t.needs(on) }) {
@@ -172,7 +172,7 @@ func (g *groups) toggle(on bool) {
 	}
 }
 
-// needs reports whether a group of the task is not switched so yet.
+// needs reports whether a group of the task is not in that state yet.
 func (t *groupTask) needs(on bool) bool {
 	for i := range t.cpus {
 		if c := &t.cpus[i]; c.isOpen && c.on != on {
@@ -193,11 +193,11 @@ func (g *groups) switchOne(c *cpuGroup, on bool) {
 	c.on = on
 }
 
-// turn switches a group on or off. Its leader starts it last and ends it first,
-// so that all members count for the same time. Members are off between windows
-// too: a cgroup with an event that is on, though its leader keeps it from
-// counting, costs each switch to or from it a microsecond (perf_cgroup_switch
-// in kernel/events/core.c returns early where none is).
+// turn enables or disables a group. Its leader is enabled last and disabled first, so
+// that all members count for the same time. Members are disabled between windows too: a
+// cgroup with an enabled event, even if its leader keeps it from counting, costs each
+// switch to or from it a microsecond (perf_cgroup_switch in kernel/events/core.c
+// returns early if there is none).
 func (g *groups) turn(c *cpuGroup, on bool) error {
 	if !on {
 		if err := g.sys.toggle(c.fds[0], false); err != nil {
@@ -215,7 +215,7 @@ func (g *groups) turn(c *cpuGroup, on bool) error {
 	return nil
 }
 
-// whole reports whether the task is counted wherever it can run.
+// whole reports whether the task is counted on every CPU that it can run on.
 func (t *groupTask) whole() bool {
 	for i := range t.cpus {
 		if c := &t.cpus[i]; !c.isOpen && !c.offline {
@@ -225,8 +225,8 @@ func (t *groupTask) whole() bool {
 	return true
 }
 
-// remove closes a task's groups; in an open window it reads them first, which
-// works after rmdir too (the open descriptors keep the cgroup in memory: see
+// remove closes a task's groups. In an open window it reads them first, which works
+// after rmdir too (the open descriptors keep the cgroup in memory: see
 // nr_dying_descendants in cgroup.stat).
 func (g *groups) remove(key sample.TaskKey) (sum total, counted bool) {
 	t := g.tasks[key]
@@ -251,9 +251,9 @@ func (g *groups) closeAll() {
 	g.order, g.inOpen = nil, false
 }
 
-// read sums what the task's groups counted since the last read. A group that
-// cannot be read is closed, to be opened again at the next Start: taking its
-// CPU offline, for one, breaks up a group for good.
+// read sums what the task's groups counted since the last read. A group that cannot be
+// read is closed, to be opened again at the next Start: taking its CPU offline, for
+// example, breaks up a group permanently.
 func (g *groups) read(t *groupTask, span time.Duration) total {
 	sum := total{events: len(g.events), cpus: len(t.cpus), span: span}
 	for i := range t.cpus {

@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoPerfDir says that perf cannot tell the task from the rest of the
-// machine, since it lives in the root of the cgroup tree that perf knows.
+// ErrNoPerfDir says that perf cannot separate the task from the rest of the machine,
+// because the task is in the root of the cgroup tree that perf uses.
 var ErrNoPerfDir = errors.New("task has no cgroup of its own for perf")
 
-// add opens the task's groups on every CPU, or none. Those that are opened per
-// window are not tried: that they can be opened was seen in the root, and to
-// close the last event of a tracepoint waits for all CPUs, 40 ms and more.
+// add opens the task's groups on every CPU, or none. Groups that are opened per window
+// are not tried: opening them in the root has shown that it works, and closing the last
+// event of a tracepoint waits for all CPUs, 40 ms and more.
 func (g *groups) add(key sample.TaskKey, dir string) error {
 	if g.tasks[key] != nil {
 		return fmt.Errorf("add %s: already followed", key)
@@ -65,8 +65,7 @@ func (g *groups) add(key sample.TaskKey, dir string) error {
 	return fmt.Errorf("add %s: %w", key, g.explain("event group", fd, dir, inode, err))
 }
 
-// addCPUs makes room for groups on CPUs that were not there before; reopen
-// opens them.
+// addCPUs makes room for groups on CPUs that are new; reopen opens them.
 func (g *groups) addCPUs(online sample.Set) {
 	for _, cpu := range online.Numbers() {
 		if slices.Contains(g.cpus, cpu) {
@@ -79,9 +78,9 @@ func (g *groups) addCPUs(online sample.Set) {
 	}
 }
 
-// reopen opens whatever is closed: groups that are open in windows only, whose
-// CPU was offline, or which could not be read. A CPU that is found offline is
-// not tried again for the other tasks.
+// reopen opens every closed group: those that are open only in windows, those whose CPU
+// was offline, and those that could not be read. A CPU that is found offline is not
+// tried again for the other tasks.
 func (g *groups) reopen() {
 	clear(g.offline)
 	closed := 0
@@ -114,14 +113,14 @@ func (g *groups) reopen() {
 func (g *groups) reopenOne(t *groupTask, c *cpuGroup, cpu int) error {
 	fd, inode, err := openCgroup(t.dir)
 	if errors.Is(err, host.ErrGone) {
-		return nil // nor is its CPU offline
+		return nil // this does not mean that its CPU is offline
 	}
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
 	if inode != t.inode {
-		return nil // another cgroup by the same name
+		return nil // another cgroup of the same name
 	}
 	return g.open(c, fd, cpu)
 }
@@ -169,7 +168,7 @@ func (g *groups) forget(t *groupTask) {
 	g.order = slices.DeleteFunc(g.order, func(o *groupTask) bool { return o == t })
 }
 
-// try opens events as one group on the first CPU that is there.
+// try opens events as one group on the first CPU that is there, and closes it.
 func (g *groups) try(cgroup int, events ...event) error {
 	trial := groups{sys: g.sys, events: events}
 	err := error(unix.ENODEV)
@@ -183,9 +182,9 @@ func (g *groups) try(cgroup int, events ...event) error {
 	return err
 }
 
-// explain says why what could not be opened in a cgroup. ENOENT is ambiguous:
-// the event may not exist, the cgroup may just have been removed, or perf may
-// not see this cgroup at all. A software event in the same cgroup tells.
+// explain returns the reason why what could not be opened in a cgroup. ENOENT is
+// ambiguous: the event may not exist, the cgroup may just have been removed, or perf
+// may not see this cgroup at all. Opening a software event in the same cgroup decides.
 func (g *groups) explain(what string, cgroup int, dir string, inode uint64, err error) error {
 	var st unix.Stat_t
 	if unix.Stat(dir, &st) != nil || st.Ino != inode {
@@ -211,8 +210,8 @@ func (g *groups) explain(what string, cgroup int, dir string, inode uint64, err 
 	return e
 }
 
-// need is how many descriptors a task takes, with its directory's while it is
-// added; held is how many the tasks so far take in a window.
+// need is the number of descriptors of a task, including its directory's while it is
+// added; held is the number that the tasks so far take in a window.
 func (g *groups) need() int { return len(g.cpus)*len(g.events) + 1 }
 func (g *groups) held() int { return len(g.order) * len(g.cpus) * len(g.events) }
 

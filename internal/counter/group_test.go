@@ -98,12 +98,12 @@ func TestWindow(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			f, p, inode := fakeCPI(t)
-			// A window before, multiplexed otherwise: it must not show.
+			// An earlier window with other multiplexing must not affect the result.
 			start(t, p)
 			f.run(inode, 0, tick{1000, 10, [3]uint64{70, 7, 1}})
 			f.run(inode, 1, tick{1000, 900, [3]uint64{70, 7, 1}})
 			stopped(t, p, nil)
-			// Nor may what happens between windows.
+			// Events between windows must not affect it either.
 			f.run(inode, 0, tick{1000, 1000, [3]uint64{1e9, 1, 1}})
 
 			start(t, p)
@@ -127,7 +127,7 @@ func TestWindow(t *testing.T) {
 			if r.Coverage == 0 && r.Extras.Len() > 0 {
 				t.Error("extras of what was not counted")
 			}
-			// A window after it counts again, whatever failed.
+			// The next window counts again, whatever failed.
 			clear(f.readError)
 			clear(f.shorten)
 			start(t, p)
@@ -161,8 +161,8 @@ func TestWindowBackwards(t *testing.T) {
 	}
 }
 
-// TestWindowNaive compares many random windows with the sums as the paper
-// would write them, from a ledger instead of from counters.
+// TestWindowNaive compares many random windows with the sums as the paper writes them,
+// computed from a ledger instead of from counters.
 func TestWindowNaive(t *testing.T) {
 	f, p, inode := fakeCPI(t)
 	rnd := rand.New(rand.NewPCG(1, 2))
@@ -321,7 +321,7 @@ func TestAddErrors(t *testing.T) {
 			if len(f.events) > 0 {
 				t.Errorf("%d events left open by a failed Add", len(f.events))
 			}
-			// It left nothing behind: the same task can be added once that is over.
+			// It left nothing behind: the same task can be added afterwards.
 			f.refuse = func(*unix.PerfEventAttr, int, int) error { return nil }
 			if err := p.Add(Target{Key: key(1), PerfDir: root}); err != nil {
 				t.Errorf("add again: %v", err)
@@ -484,7 +484,7 @@ func TestOfflineCPU(t *testing.T) {
 	}
 }
 
-// TestReopenOther loses a group and finds another cgroup by the task's name.
+// TestReopenOther loses a group and finds another cgroup of the task's name.
 func TestReopenOther(t *testing.T) {
 	f := newFake(t)
 	p, err := openCPI(f, sample.SetOf(0), t.TempDir())

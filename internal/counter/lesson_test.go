@@ -4,9 +4,9 @@ package counter
 
 import "testing"
 
-// Opening costs several times what toggling does, once per task, CPU and event:
-// a task's groups are opened when it is added and never again, and between
-// windows, where they would tax every context switch, they are off.
+// Opening costs several times what toggling does, per task, CPU and event. So a task's
+// groups are opened once, when it is added. Between windows they are off, since they
+// would slow down every context switch.
 func TestWindowsToggleWhatIsOpen(t *testing.T) {
 	f, p, _ := fakeCPI(t)
 	opened := f.opened

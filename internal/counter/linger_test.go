@@ -10,9 +10,9 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Windows that follow each other at once cost no switching, miss nothing that
-// runs between them, and take in tasks that came. (The fake fails a group that
-// is switched to what it is.)
+// Windows that follow each other at once need no switching, miss nothing that runs
+// between them, and include tasks that were added. (The fake fails a group that is
+// switched to the state that it is in.)
 func TestLinger(t *testing.T) {
 	f, p, inode := fakeCPI(t)
 	ons := func() (n int) {
@@ -33,7 +33,7 @@ func TestLinger(t *testing.T) {
 	if before == 0 {
 		t.Error("the groups were switched off for nothing")
 	}
-	f.run(inode, 0, tick{100, 100, [3]uint64{500, 100, 0}}) // of the next window
+	f.run(inode, 0, tick{100, 100, [3]uint64{500, 100, 0}}) // in the next window
 	dir := t.TempDir()
 	if err := p.Add(Target{Key: key(2), PerfDir: dir}); err != nil {
 		t.Fatal(err)
@@ -56,7 +56,7 @@ func TestLinger(t *testing.T) {
 		t.Errorf("%d groups are still on", n)
 	}
 
-	// Removed while they linger: the task's groups go, in no window.
+	// Removed while they linger: the task's groups are closed, without a reading.
 	start(t, p)
 	p.Linger(true)
 	stopped(t, p, nil)
@@ -68,9 +68,9 @@ func TestLinger(t *testing.T) {
 	stopped(t, p, nil)
 }
 
-// In windows that follow each other a task that used no CPU time is not read:
-// its reading is that of a cgroup that counted nothing, and what it did after
-// its usage was read is the next window's.
+// In windows that follow each other a task that used no CPU time is not read. Its
+// reading is that of a cgroup that counted nothing, and what it did after its usage was
+// read belongs to the next window.
 func TestIdleTasksAreNotRead(t *testing.T) {
 	f, p, inode := fakeCPI(t)
 	used, known := time.Duration(0), true
@@ -110,14 +110,14 @@ func TestIdleTasksAreNotRead(t *testing.T) {
 		t.Errorf("%d reads where the usage is not known, want %d", n, reads)
 	}
 	known = true
-	p.Linger(false) // what is switched off is read
+	p.Linger(false) // a group that is switched off is read
 	if _, n := window(); n != reads {
 		t.Errorf("%d reads at the last window's end, want %d", n, reads)
 	}
 }
 
-// A CPU that comes is counted from the next window on, for tasks that are
-// followed already; one that is named again is not counted twice.
+// A CPU that is added is counted from the next window on, for tasks that are followed
+// already. A CPU that is named again is not counted twice.
 func TestCPUsThatCome(t *testing.T) {
 	f := newFake(t)
 	g := newGroups(f, sample.SetOf(0))
@@ -147,7 +147,7 @@ func TestCPUsThatCome(t *testing.T) {
 	if n, _ := p.FDs(); n != 4 || len(f.events) != 4 {
 		t.Errorf("%d descriptors, %d events open, want 4", n, len(f.events))
 	}
-	p.SetCPUs(sample.SetOf(1)) // the kernel tells when a CPU is gone
+	p.SetCPUs(sample.SetOf(1)) // the kernel reports when a CPU is gone
 	if r := window(); r.Cost != 5 {
 		t.Errorf("cost %v, want 5", r.Cost)
 	}

@@ -16,13 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errNoNetwork says that a process's network could not be looked at because
-// the process has ended.
+// errNoNetwork says that a process's network could not be entered because the process
+// has ended.
 var errNoNetwork = errors.New("the process is gone")
 
-// dialLoopback connects to a port of the loopback device that a process sees.
-// A socket belongs for good to the network namespace that its thread is in when
-// it is made, so nothing but that call runs in the process's namespace.
+// dialLoopback connects to a port of the loopback device that a process sees. A socket
+// belongs permanently to the network namespace of its thread at creation, so only that
+// call runs in the process's namespace.
 func dialLoopback(ctx context.Context, proc string, pid, port int) (net.Conn, error) {
 	conn, err := dialOne(ctx, proc, pid, unix.AF_INET, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}})
 	if errors.Is(err, unix.ECONNREFUSED) {
@@ -48,7 +48,7 @@ func dialOne(ctx context.Context, proc string, pid, family int, addr unix.Sockad
 	return net.FileConn(f)
 }
 
-// connect waits for the connection as the context allows.
+// connect waits for the connection as long as the context allows.
 func connect(ctx context.Context, f *os.File, addr unix.Sockaddr) error {
 	if d, ok := ctx.Deadline(); ok {
 		if err := f.SetWriteDeadline(d); err != nil {
@@ -143,14 +143,14 @@ func networkError(pid int, err error) error {
 	return fmt.Errorf("enter the network of process %d: %w", pid, err)
 }
 
-// NetworkCapability says whether tasks with a network of their own can be asked
-// for their counters.
+// NetworkCapability reports whether counters of tasks with a network of their own can
+// be scraped.
 func NetworkCapability() host.Capability {
 	c := host.Capability{Name: "tasks' networks"}
 	ns, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err == nil {
 		runtime.LockOSThread()
-		err = unix.Setns(ns, unix.CLONE_NEWNET) // where it is already
+		err = unix.Setns(ns, unix.CLONE_NEWNET) // the current namespace
 		runtime.UnlockOSThread()
 		unix.Close(ns)
 	}

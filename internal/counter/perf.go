@@ -10,14 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernel is the part of the kernel that counts: perf_event_open(2) and what
-// is done with its descriptors. Tests put another behind it.
+// kernel is the part of the kernel that counts: perf_event_open(2) and the calls on its
+// descriptors. Tests replace it.
 type kernel interface {
 	// open opens an event of the cgroup (a directory's descriptor) on a CPU;
 	// leader is the descriptor of the group to join, -1 to lead a new one.
 	open(attr *unix.PerfEventAttr, cgroup, cpu, leader int) (int, error)
-	// toggle starts or stops an event. A group counts while its leader is on,
-	// and then those of its members that are.
+	// toggle starts or stops an event. While its leader is on, a group counts those
+	// members that are on.
 	toggle(fd int, on bool) error
 	read(fd int, buf []byte) (int, error)
 	close(fd int)
@@ -34,7 +34,7 @@ func (linux) toggle(fd int, on bool) error {
 	if on {
 		req = unix.PERF_EVENT_IOC_ENABLE
 	}
-	return unix.IoctlSetInt(fd, req, 0) // of a leader, not of all its group
+	return unix.IoctlSetInt(fd, req, 0) // of this event, not of its whole group
 }
 
 func (linux) read(fd int, buf []byte) (int, error) { return unix.Read(fd, buf) }
@@ -63,9 +63,8 @@ func (e event) attr() *unix.PerfEventAttr {
 	}
 }
 
-// refusal turns an error of perf_event_open into a NotSupportedError where it
-// says something about the machine, and wraps it where it only says something
-// about this moment.
+// refusal turns an error of perf_event_open into a NotSupportedError if it says
+// something about the machine, and wraps it if it may be transient.
 func refusal(what string, err error) error {
 	var errno unix.Errno
 	if !errors.As(err, &errno) {

@@ -83,8 +83,8 @@ func BenchmarkWindow(b *testing.B) {
 	b.ReportMetric(float64(reopen)/float64(toggle), "reopen/toggle")
 }
 
-// BenchmarkSyscallTax is what a system call costs, outside of the task that is
-// followed, while cps is closed, open between windows, and in one.
+// BenchmarkSyscallTax measures the cost of a system call, outside and inside the
+// followed task, while cps is closed, open between windows, and in a window.
 func BenchmarkSyscallTax(b *testing.B) {
 	quelltest.Need(b, quelltest.Root, quelltest.Cgroup2, quelltest.Tracepoints)
 	root := cgroup2(b)
@@ -121,7 +121,7 @@ func BenchmarkSyscallTax(b *testing.B) {
 	}
 }
 
-// BenchmarkCPTStart looks at one process that is known, per operation.
+// BenchmarkCPTStart looks at one known process per operation.
 func BenchmarkCPTStart(b *testing.B) {
 	c, err := OpenCPT("/proc", nil)
 	if err != nil {

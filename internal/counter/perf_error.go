@@ -4,12 +4,12 @@ import (
 	"fmt"
 )
 
-// NotSupportedError says that this machine cannot count something, for good:
-// asking again gives the same answer until somebody changes the machine.
+// NotSupportedError says that this machine cannot count something, permanently: another
+// attempt gives the same answer until the machine is changed.
 type NotSupportedError struct {
 	What   string // e.g. "event instructions"
 	Reason string // what was tried and how it failed
-	Remedy string // what a person can do about it, "" if nothing is known
+	Remedy string // what an operator can do about it, "" if nothing is known
 	Err    error  // the kernel's answer, may be nil
 }
 

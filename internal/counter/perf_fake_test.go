@@ -10,21 +10,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fake is a kernel that counts what a test says. It holds to what quell relies
-// on: an event counts only while it and its leader are on, and a group is read
-// as a whole.
+// fake is a kernel that counts what a test says. It keeps to what quell relies on: an
+// event counts only while it and its leader are on, and a group is read as a whole.
 type fake struct {
 	t      *testing.T
 	events map[int]*fakeEvent
 	next   int
 	opened int
 	reads  int
-	// refuse says why an event may not be opened, nil if it may. size is how
-	// many events its group would have.
+	// refuse returns why an event may not be opened, nil if it may. size is the number
+	// of events that its group would have.
 	refuse    func(attr *unix.PerfEventAttr, cpu, size int) error
-	refuseOn  error // what switching a group on gives
+	refuseOn  error // error of switching a group on
 	readError map[int]error
-	shorten   map[int]int // bytes that a read on that CPU lacks
+	shorten   map[int]int // bytes by which a read on that CPU is short
 }
 
 type fakeEvent struct {
@@ -122,7 +121,7 @@ type tick struct {
 	values           [maxEvents]uint64
 }
 
-// run lets the groups of a cgroup on a CPU do what tick says.
+// run makes the groups of a cgroup on a CPU count what tick says.
 func (f *fake) run(inode uint64, cpu int, did tick) {
 	for _, e := range f.events {
 		if e.inode != inode || e.cpu != cpu || len(e.members) == 0 || !e.on {
@@ -138,7 +137,7 @@ func (f *fake) run(inode uint64, cpu int, did tick) {
 	}
 }
 
-// inodeOf is the inode of a directory, by which the fake tells cgroups apart.
+// inodeOf returns the inode of a directory, by which the fake distinguishes cgroups.
 func inodeOf(t *testing.T, dir string) uint64 {
 	t.Helper()
 	var st unix.Stat_t
@@ -150,7 +149,7 @@ func inodeOf(t *testing.T, dir string) uint64 {
 
 func key(n uint64) sample.TaskKey { return sample.TaskKey{Inode: n, FirstSeen: 1} }
 
-// windows collects a window's readings.
+// stopped ends a window and collects its readings.
 func stopped(t *testing.T, s Source, cpu CPUTime) map[sample.TaskKey]Reading {
 	t.Helper()
 	got := map[sample.TaskKey]Reading{}

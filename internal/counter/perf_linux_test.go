@@ -28,8 +28,8 @@ func TestMain(m *testing.M) {
 	quelltest.Main(m)
 }
 
-// serveWork is the worker's side: it does what it is told by lines on its
-// standard input, and answers with the CPU time that this took, in ns.
+// serveWork is the worker's side. It executes the commands on its standard input, and
+// answers each with the CPU time that it took, in ns.
 func serveWork() {
 	in := bufio.NewScanner(os.Stdin)
 	for in.Scan() {
@@ -55,7 +55,7 @@ func cpuTime() int64 {
 	return t.Nano()
 }
 
-// worker is a process in a cgroup that works when it is told to.
+// worker is a process in a cgroup that works on command.
 type worker struct {
 	*quelltest.Child
 	t testing.TB
@@ -71,11 +71,11 @@ func work(t testing.TB, dir string, env ...string) *worker {
 	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), append(env, workerEnv+"=1", "GOMAXPROCS=1")...)
 	w := &worker{quelltest.StartChild(t, cmd, dir), t}
-	w.do("call", 1) // it is past its start
+	w.do("call", 1) // wait until it has started
 	return w
 }
 
-// do lets the worker work and returns the CPU time it took.
+// do makes the worker work and returns the CPU time that it took.
 func (w *worker) do(what string, n int) time.Duration {
 	w.t.Helper()
 	ns, err := strconv.ParseInt(w.Say(what, n), 10, 64)
@@ -101,8 +101,8 @@ func cgroup(t testing.TB, parent string) string {
 	return dir
 }
 
-// removeCgroup waits for the last process to have left; one that is gone
-// already is all right.
+// removeCgroup waits until the last process has left. A cgroup that is gone already is
+// no error.
 func removeCgroup(t testing.TB, dir string) {
 	t.Helper()
 	quelltest.Until(t, dir+" can be removed", func() bool {
@@ -145,12 +145,12 @@ func stopGroups(t testing.TB, g *groups) total {
 
 const burn = 60 * time.Millisecond
 
-// slack is a tick: on a machine with steal the task clock has been seen up to 5 ms
-// below the process's own clock.
+// slack is a tick: on a machine with steal the task clock was measured up to 5 ms below
+// the process's own clock.
 const slack = 10 * time.Millisecond
 
-// timed lets the worker work, and returns the CPU time it took by its own clock and
-// the time that passed. The task clock is between them on any machine: it goes on
+// timed makes the worker work, and returns the CPU time by the worker's own clock and
+// the elapsed time. The task clock is between the two on any machine: it continues
 // while interrupts are served and while the hypervisor has the CPU.
 func (w *worker) timed(what string, n int) (used, passed time.Duration) {
 	w.t.Helper()
@@ -159,8 +159,8 @@ func (w *worker) timed(what string, n int) (used, passed time.Duration) {
 	return used, time.Since(began)
 }
 
-// between reports whether ns is at least what a worker used for itself in the
-// window and at most the time that it had for that, within 5 % and a tick.
+// between reports whether ns is at least the worker's own CPU time in the window and at
+// most the elapsed time, within 5 % and a tick.
 func between(ns float64, least, most time.Duration) bool {
 	return ns >= 0.95*float64(least)-float64(slack) && ns <= 1.05*float64(most)+float64(slack)
 }
@@ -216,8 +216,8 @@ func TestWindowAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestDyingCgroup takes a cgroup away in a window: its last difference is
-// still there, and nothing holds it afterwards.
+// TestDyingCgroup removes a cgroup in a window: its last difference is still read, and
+// nothing holds it afterwards.
 func TestDyingCgroup(t *testing.T) {
 	g, root := softGroups(t)
 	parent := cgroup(t, root)
@@ -299,7 +299,7 @@ func TestCPS(t *testing.T) {
 	other.do("call", calls)
 	r := stopped(t, p, nil)[key(1)]
 	n, ok := r.Extras.Get(sample.Syscalls)
-	// The runtime makes calls of its own while time passes.
+	// The runtime makes system calls of its own as well.
 	if most := 1.02*calls + 1e4*passed.Seconds(); !ok || n < calls || n > most {
 		t.Errorf("%v calls %v, want %d to %.0f", n, ok, calls, most)
 	}
@@ -343,7 +343,7 @@ func TestCPTHere(t *testing.T) {
 	}
 }
 
-// TestTracepointDetached finds the same number by a mount of its own.
+// TestTracepointDetached finds the same number through a detached mount.
 func TestTracepointDetached(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.Tracepoints)
 	mounts := func() string {

@@ -10,13 +10,13 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Perf is a Source over perf groups in cgroup mode: one group per task and
-// CPU, read whole, each difference scaled by its own enabled/running. It holds
-// CPUs × events file descriptors per task (FDs), cps in windows only; Add says
-// so with a *FDLimitError when they run out.
+// Perf is a Source over perf groups in cgroup mode: one group per task and CPU, read as
+// a whole, each difference scaled by its own enabled/running. It holds CPUs × events
+// file descriptors per task (FDs), for cps only in windows. Add returns a *FDLimitError
+// when they run out.
 //
-// Besides Cost and Coverage a reading has its signal's Extras where every CPU
-// that the task ran on was counted.
+// In addition to Cost and Coverage a reading has its signal's Extras if every CPU that
+// the task ran on was counted.
 type Perf struct {
 	signal  sample.SignalName
 	variant string
@@ -32,16 +32,15 @@ func (p *Perf) Signal() sample.SignalName { return p.signal }
 // Variant implements Source.
 func (p *Perf) Variant() string { return p.variant }
 
-// Missing says which optional events, or better variants, this machine lacks:
-// one *NotSupportedError each.
+// Missing returns the optional events, or better variants, that this machine lacks: one
+// *NotSupportedError each.
 func (p *Perf) Missing() []error { return p.missing }
 
 // Add implements Source. Its errors: host.ErrGone, ErrNoPerfDir, *FDLimitError,
 // *NotSupportedError.
 func (p *Perf) Add(t Target) error { return p.groups.add(t.Key, t.PerfDir) }
 
-// Remove implements Source. perf keeps its own time, so the CPU time given is
-// not used.
+// Remove implements Source. perf keeps its own time, so the given CPU time is not used.
 func (p *Perf) Remove(key sample.TaskKey, _ time.Duration) (Reading, bool) {
 	sum, counted := p.groups.remove(key)
 	if !counted {
@@ -77,12 +76,12 @@ func (p *Perf) Stop(cpu CPUTime, yield func(sample.TaskKey, Reading)) error {
 	return p.groups.stop(idle, func(t *groupTask, sum total) { yield(t.key, p.reading(sum)) })
 }
 
-// Linger tells whether the window that is stopped next is followed by another
-// at once. The counters then stay on in between.
+// Linger sets whether another window follows the next Stop at once. The counters then
+// stay on in between.
 func (p *Perf) Linger(yes bool) { p.groups.linger = yes }
 
-// SetCPUs tells which CPUs are online, between windows. Those that are new are
-// counted on from the next window; what is known of the others stays.
+// SetCPUs sets which CPUs are online, between windows. New ones are counted from the
+// next window on; the state of the others stays.
 func (p *Perf) SetCPUs(online sample.Set) { p.groups.addCPUs(online) }
 
 // Close implements Source.

@@ -14,14 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tracefsMounts are where tracefs is found, tracefs.rst. The second is where
-// kernels before 4.1 had it.
+// tracefsMounts are the mount points of tracefs (tracefs.rst). The second is that of
+// kernels before 4.1.
 var tracefsMounts = [...]string{"/sys/kernel/tracing", "/sys/kernel/debug/tracing"}
 
-// tracepoint finds the event that counts a tracepoint, e.g.
-// "raw_syscalls/sys_enter". Its number is in tracefs. Where that is not mounted
-// a mount of our own is made that is attached nowhere (fsopen(2), Linux 5.2):
-// nobody else sees it and it ends with its descriptor.
+// tracepoint finds the event that counts a tracepoint, e.g. "raw_syscalls/sys_enter".
+// Its number is in tracefs. If that is not mounted, quell makes a mount that is
+// attached nowhere (fsopen(2), Linux 5.2): no other process sees it, and it ends with
+// its descriptor.
 func tracepoint(name string) (event, error) {
 	what := "tracepoint " + name
 	file := "events/" + name + "/id"
@@ -32,7 +32,7 @@ func tracepoint(name string) (event, error) {
 			return readTracepoint(name, f)
 		}
 		if !errors.Is(err, fs.ErrNotExist) {
-			break // mounted, but not for us
+			break // mounted, but not accessible
 		}
 	}
 	if !errors.Is(err, fs.ErrNotExist) {

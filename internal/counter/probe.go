@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Capabilities tries each thing that the perf sources need: perf in cgroup
-// mode, every hardware event alone, the system call tracepoint and how many
-// tasks the file descriptors are enough for. cgroup2 is the root of the cgroup
-// tree that perf knows, "" if there is none.
+// Capabilities tries each thing that the perf sources need: perf in cgroup mode, every
+// hardware event alone, the system call tracepoint and how many tasks the file
+// descriptors are enough for. cgroup2 is the root of the cgroup tree that perf uses, ""
+// if there is none.
 func Capabilities(cgroup2 string, cpus sample.Set) []host.Capability {
 	g := newGroups(linux{}, cpus)
 	root, inode, rootErr := -1, uint64(0), error(&NotSupportedError{What: "perf in cgroup mode",
@@ -56,7 +56,7 @@ func Capabilities(cgroup2 string, cpus sample.Set) []host.Capability {
 	return append(all, CapabilityOf("tracepoint raw_syscalls:sys_enter", "counted per cgroup", tpErr), tracefs(), fdBudget(cpus.Len()))
 }
 
-// CapabilityOf is err, or detail if there is none.
+// CapabilityOf returns the capability for err, with detail if err is nil.
 func CapabilityOf(name, detail string, err error) host.Capability {
 	if err == nil {
 		return host.Capability{Name: name, OK: true, Detail: detail}
@@ -87,12 +87,12 @@ func tracefs() host.Capability {
 	return host.Capability{Name: "tracefs", OK: true, Detail: "not mounted; a detached mount is used"}
 }
 
-// leastTasks is how many tasks the descriptors should be enough for: the pods
+// leastTasks is the number of tasks that the descriptors should be enough for: the pods
 // of a Kubernetes node by default.
 const leastTasks = 110
 
-// fdBudget says how many tasks all perf sources together can count at once
-// within RLIMIT_NOFILE. More than that take turns.
+// fdBudget says how many tasks all perf sources together can count at once within
+// RLIMIT_NOFILE. If there are more, they take turns.
 func fdBudget(cpus int) host.Capability {
 	c := host.Capability{Name: "file descriptors"}
 	limit := fdLimit()

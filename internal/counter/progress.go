@@ -19,21 +19,21 @@ import (
 
 // The bounds on what one task can make the agent do.
 const (
-	// maxProgressFiles is the most files of a task that add up; a task that
-	// has more is not counted.
+	// maxProgressFiles is the largest number of files of a task that are summed. A task
+	// that has more is not counted.
 	maxProgressFiles = 64
-	// maxProgressOpens is the most files that are opened for it at one Start:
-	// many processes may name the same file.
+	// maxProgressOpens is the largest number of files that are opened for it at one
+	// Start: many processes may name the same file.
 	maxProgressOpens = 1024
-	// maxEnvirons is the most environments that are read for it at one Start.
-	// The rest has its turn at the next; until then the task is not counted.
+	// maxEnvirons is the largest number of environments that are read for it at one
+	// Start. The rest is read at the next; until then the task is not counted.
 	maxEnvirons = 256
 	// maxEnviron is the most that is read of one environment.
 	maxEnviron = 256 << 10
 )
 
-// longestPause is in how many windows a task without a progress file is looked
-// at once, at least.
+// longestPause is the longest interval, in windows, between two looks at a task without
+// a progress file.
 const longestPause = 8
 
 const progressEnv = "QUELL_PROGRESS"
@@ -61,16 +61,16 @@ type progressTask struct {
 	known  map[int]process
 	files  []progressFile
 	seen   map[fileID]bool
-	err    error // why the open window's start could not tell all files
-	// A task that has none is looked at again after a pause, in windows, that
-	// grows: looking costs some files for each process.
+	err    error // why the start of the open window does not know all files
+	// A task that has none is looked at again after a pause, in windows, that grows: a
+	// look reads some files for each process.
 	pause, skip int
 }
 
 type fileID struct{ dev, inode uint64 }
 
-// process is what is remembered of a process: the incarnation that was looked
-// at, and its progress file, "" if it has none.
+// process is the stored state of a process: the incarnation that was looked at, and its
+// progress file, "" if it has none.
 type process struct {
 	incarnation
 	path string
@@ -87,8 +87,7 @@ func (t *progressTask) stop() (counted, error) {
 	return counted{done: float64(sum), restarted: restarted}, err
 }
 
-// start opens the files of the task's processes as they are now and reads where
-// they stand.
+// start opens the files of the task's present processes and reads their values.
 func (t *progressTask) start() {
 	t.err = nil
 	if t.skip > 0 {
@@ -124,8 +123,8 @@ func (t *progressTask) start() {
 	}
 }
 
-// nextPause is how many windows after this one the task is looked at again, 0
-// for one that has a progress file or may have.
+// nextPause returns after how many windows the task is looked at again, 0 for a task
+// that has a progress file or may have one.
 func (t *progressTask) nextPause() int {
 	if len(t.files) > 0 || t.err != nil || t.target.Progress != "" {
 		return 0
@@ -133,7 +132,7 @@ func (t *progressTask) nextPause() int {
 	return min(longestPause, max(1, 2*t.pause))
 }
 
-// look finds a process's progress file by its environment as it was at exec.
+// look finds a process's progress file in its environment as it was at exec.
 func (t *progressTask) look(pid int, dir string, environs *int) (process, bool) {
 	stat, err := os.ReadFile(dir + "/stat")
 	if err != nil {
@@ -160,8 +159,8 @@ func (t *progressTask) look(pid int, dir string, environs *int) (process, bool) 
 	return process{inc, progressPath(environ)}, true
 }
 
-// failed keeps an error that leaves open whether there is a progress file. The
-// others say that the process has ended or that there is none.
+// failed keeps an error that leaves open whether there is a progress file. Other errors
+// mean that the process has ended or that there is no file.
 func (t *progressTask) failed(err error) {
 	for _, open := range [...]error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EAGAIN, unix.EACCES, unix.EPERM} {
 		if errors.Is(err, open) {
@@ -170,8 +169,8 @@ func (t *progressTask) failed(err error) {
 	}
 }
 
-// openFile opens a progress file and keeps it, unless it is open already or
-// there is no regular file.
+// openFile opens a progress file and keeps it, unless it is open already or is not a
+// regular file.
 func (t *progressTask) openFile(dir, file string) {
 	fd, id, err := openProgress(dir+"/root", file)
 	if err != nil {
@@ -196,9 +195,9 @@ func (t *progressTask) openFile(dir, file string) {
 	t.files = append(t.files, f)
 }
 
-// close reads what the files say now and closes them. sum is their progress
-// since start; restarted reports that one says less than before. Both are void
-// if one of the files could not be read: the error says why.
+// close reads the files' present values and closes them. sum is their progress since
+// start; restarted reports that a value is smaller than before. Both are invalid if one
+// of the files could not be read; err is the reason.
 func (t *progressTask) close() (sum uint64, restarted bool, err error) {
 	err, t.err = t.err, nil
 	if err == nil && len(t.files) == 0 {
@@ -209,7 +208,7 @@ func (t *progressTask) close() (sum uint64, restarted bool, err error) {
 		now, readErr := readProgress(f.fd)
 		unix.Close(f.fd)
 		if f.short && errors.Is(readErr, errShort) {
-			continue // made, but nobody writes it
+			continue // created, but not written
 		}
 		if f.short {
 			readErr = errShort
@@ -230,10 +229,10 @@ func (t *progressTask) close() (sum uint64, restarted bool, err error) {
 	return sum, restarted, err
 }
 
-// openProgress opens a task's file below its root directory without trusting
-// the task: symbolic links do not lead out of the root and the last component
-// is none; what is no regular file is not opened at all, for opening a FIFO
-// waits and opening a device acts.
+// openProgress opens a task's file below its root directory without trusting the task.
+// Symbolic links do not lead out of the root, and the last component must not be one.
+// Only a regular file is opened: opening a FIFO waits, and opening a device has
+// effects.
 func openProgress(root, file string) (int, fileID, error) {
 	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -262,8 +261,8 @@ func openProgress(root, file string) (int, fileID, error) {
 	return fd, fileID{uint64(st.Dev), st.Ino}, nil
 }
 
-// readProgress reads with pread and never maps: a task that truncates a mapped
-// file would kill the agent with SIGBUS.
+// readProgress uses pread and never maps the file: a task that truncates a mapped file
+// would kill the agent with SIGBUS.
 func readProgress(fd int) (uint64, error) {
 	var b [8]byte
 	n, err := unix.Pread(fd, b[:], 0)
@@ -292,8 +291,8 @@ func progressPath(environ []byte) string {
 	return ""
 }
 
-// incarnation tells one life of a process id from the next, and one program
-// from the next that the process executes: the environment moves at exec.
+// incarnation distinguishes one life of a process id from the next, and one program of
+// a process from the next that it executes: the environment moves at exec.
 type incarnation struct{ start, environ uint64 }
 
 // parseStat reads starttime and env_start from /proc/PID/stat (proc_pid_stat(5),

@@ -41,7 +41,7 @@ func (p *fakeProc) check(err error) {
 	}
 }
 
-// process adds a process, or lets a process id live again.
+// process adds a process, or reuses a process id.
 func (p *fakeProc) process(pid int, start, environ uint64, env ...string) {
 	p.t.Helper()
 	dir := filepath.Join(p.dir, strconv.Itoa(pid))
@@ -217,7 +217,7 @@ func TestCPT(t *testing.T) {
 			window: func(*fakeProc) {}},
 		{name: "a link on the way stays below the root", absent: true,
 			setup: func(p *fakeProc) {
-				// To the host's own directory, where there is such a file.
+				// It leads to a directory of the host, which has such a file.
 				outside := p.t.TempDir()
 				p.check(os.WriteFile(outside+"/a", make([]byte, 8), 0o644))
 				p.check(os.Symlink(outside, p.root+"/link"))
@@ -312,10 +312,10 @@ func TestCPTNextWindow(t *testing.T) {
 	p.check(os.Rename(p.root+"/run/a", p.root+"/run/old")) // the file is replaced
 	p.set("/run/a", 800)
 	window("/run/a", 200)
-	p.process(7, 2, 2, "QUELL_PROGRESS=/run/b") // the process id lives again
+	p.process(7, 2, 2, "QUELL_PROGRESS=/run/b") // the process id is reused
 	p.set("/run/b", 700)
 	window("/run/b", 300)
-	// Nobody changes an environment in place: what was read once is not read again.
+	// An environment does not change in place, so what was read once is not read again.
 	p.process(7, 2, 2, "QUELL_PROGRESS=/run/c")
 	p.set("/run/c", 1)
 	p.set("/run/b", 600)
@@ -326,8 +326,8 @@ func TestCPTNextWindow(t *testing.T) {
 	window("/run/b", 500)
 }
 
-// A task without a progress file is looked at ever more rarely; once it has one,
-// in every window.
+// A task without a progress file is looked at less and less often; once it has one, in
+// every window.
 func TestCPTLooksRarelyWhereThereIsNone(t *testing.T) {
 	p := newFakeProc(t)
 	p.check(os.Mkdir(p.root+"/run", 0o755))
@@ -429,8 +429,8 @@ func TestCPTRemove(t *testing.T) {
 	}
 }
 
-// TestCPTOutOfFDs cannot tell whether there is a progress file, which is not
-// that there is none.
+// TestCPTOutOfFDs cannot determine whether there is a progress file, which does not
+// mean that there is none.
 func TestCPTOutOfFDs(t *testing.T) {
 	for _, rule := range []string{"", "/a"} {
 		p := newFakeProc(t)

@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// writers are the languages of docs/progress-file.md: what is put around the
-// writer there to make a program that does 1000 pieces of work, 3 a time but
-// for the last, and how it is run.
+// writers are the languages of docs/progress-file.md: the text around the writer for a
+// program that does 1000 pieces of work, 3 at a time except for the last, and how it is
+// built and run.
 var writers = map[string]struct {
 	file, around string // BODY is the writer
 	needs        []string

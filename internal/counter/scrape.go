@@ -26,19 +26,19 @@ type Scrape struct {
 }
 
 const (
-	// scrapeFirst is how long the answer at a window's start may take;
-	// nobody waits for it.
+	// scrapeFirst is the limit for the answer at a window's start; the agent does not
+	// wait for it.
 	scrapeFirst = 2 * time.Second
-	// scrapeLast is how long the agent waits at a window's end, for all
-	// tasks together. Who has not answered by then is not counted.
+	// scrapeLast is how long the agent waits at a window's end, for all tasks together.
+	// A task that has not answered by then is not counted.
 	scrapeLast = 500 * time.Millisecond
 	// scrapesAtOnce bounds the connections.
 	scrapesAtOnce = 16
-	// maxScrapeRest is the most windows that a task which does not answer is
-	// left alone for.
+	// maxScrapeRest is the largest number of windows in which a task that does not
+	// answer is not asked.
 	maxScrapeRest = 32
-	// maxScrapePIDs is how many processes of a task are tried; all of a
-	// container's have the same network, but some may just have ended.
+	// maxScrapePIDs is the number of processes of a task that are tried. All processes
+	// of a container have the same network, but some may just have ended.
 	maxScrapePIDs = 8
 )
 
@@ -62,12 +62,12 @@ func newScraper(proc string) *scraper {
 // scraped is one answer.
 type scraped struct {
 	value float64
-	at    time.Time // in the middle of asking and being answered
+	at    time.Time // midway between the request and the answer
 	err   error
 }
 
-// ask asks in a goroutine of its own; the answer comes in time for the context
-// or is an error then.
+// ask sends the request in a goroutine of its own. If the answer does not come before
+// the context ends, it is an error.
 func (s *scraper) ask(ctx context.Context, target *Target) <-chan scraped {
 	answer := make(chan scraped, 1)
 	pids, err := target.Members()
@@ -143,7 +143,7 @@ func (s *scraper) get(ctx context.Context, pid int, rule *Scrape) (a scraped) {
 	return a
 }
 
-// textFormat refuses what is in another format, whatever was asked for.
+// textFormat returns an error for an answer in another format than requested.
 func textFormat(contentType string) error {
 	if contentType == "" {
 		return nil
@@ -162,7 +162,7 @@ func labelText(labels map[string]string) string {
 	return strings.TrimPrefix(fmt.Sprintf("%q", labels), "map")
 }
 
-// scrapeTask counts one task by its answers at the two ends of a window.
+// scrapeTask counts one task from its answers at the two ends of a window.
 type scrapeTask struct {
 	target      *Target
 	scraper     *scraper
@@ -170,8 +170,8 @@ type scrapeTask struct {
 	first, last <-chan scraped // nil: not asked in this window
 	begin       scraped
 	err         error // why it was not asked, or not again
-	failed      int   // windows in a row
-	rest        int   // windows to leave it alone for
+	failed      int   // consecutive windows
+	rest        int   // windows in which it is not asked
 }
 
 func (t *scrapeTask) variant() string { return variantScrape }
@@ -180,7 +180,7 @@ func (t *scrapeTask) start() {
 	t.first, t.last = nil, nil
 	if t.rest > 0 {
 		t.rest--
-		return // err is what it was
+		return // err stays as it was
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeFirst)
 	t.err, t.cancel = nil, cancel
@@ -223,7 +223,7 @@ func (t *scrapeTask) stop() (counted, error) {
 	return counted{done: end.value - t.begin.value, span: end.at.Sub(t.begin.at), restarted: end.value < t.begin.value}, nil
 }
 
-// abort lets go of what was asked in the window.
+// abort cancels the requests of the window.
 func (t *scrapeTask) abort() {
 	if t.cancel != nil {
 		t.cancel()

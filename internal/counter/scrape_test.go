@@ -27,7 +27,7 @@ type metricsServer struct {
 	port  int
 	count atomic.Int64 // of requests_total
 	asked atomic.Int64
-	// handle, if set, answers instead, given how often it was asked before.
+	// handle, if set, answers instead; nth is the number of earlier requests.
 	handle func(w http.ResponseWriter, r *http.Request, nth int64)
 }
 
@@ -63,8 +63,8 @@ func (s *metricsServer) target(id uint64, pid int) Target {
 		Scrape: &Scrape{Port: s.port, Path: "/metrics", Metric: "requests_total", Labels: map[string]string{"code": "200"}}}
 }
 
-// scraping follows the targets with a clock that stands still but for pass, and
-// with more patience than a busy machine needs.
+// scraping follows the targets with a clock that only the test advances, and with a
+// longer wait than a busy machine needs.
 func scraping(t *testing.T, targets ...Target) *stillCPT {
 	t.Helper()
 	c, err := OpenCPT("/proc", nil)
@@ -82,7 +82,7 @@ func scraping(t *testing.T, targets ...Target) *stillCPT {
 	return &stillCPT{c, clock}
 }
 
-// stillCPT is a CPT whose clock is the test's.
+// stillCPT is a CPT whose clock the test advances.
 type stillCPT struct {
 	*CPT
 	clock *stillClock
@@ -92,8 +92,8 @@ type stillClock struct{ at atomic.Int64 }
 
 func (s *stillClock) now() time.Time { return time.Unix(0, s.at.Load()) }
 
-// begun waits until the tasks have answered at the window's start, and lets
-// ten seconds pass.
+// begun waits until the tasks have answered at the window's start, and advances the
+// clock by ten seconds.
 func begun(t *testing.T, c *stillCPT) {
 	t.Helper()
 	defer c.clock.at.Add(int64(10 * time.Second))
@@ -130,7 +130,7 @@ func TestScrape(t *testing.T) {
 	}
 }
 
-// A server on the IPv6 loopback alone is found too.
+// A server that listens only on the IPv6 loopback is found too.
 func TestScrapeIPv6(t *testing.T) {
 	l, err := net.Listen("tcp6", "[::1]:0")
 	if err != nil {
@@ -145,8 +145,7 @@ func TestScrapeIPv6(t *testing.T) {
 	}
 }
 
-// What a task answers may cost it its own reading, never another's, and is
-// told.
+// A bad answer costs a task its own reading, with an error, and never another task's.
 func TestScrapeRefusals(t *testing.T) {
 	text := func(s string) func(http.ResponseWriter, *http.Request, int64) {
 		return func(w http.ResponseWriter, _ *http.Request, _ int64) { io.WriteString(w, s) }
@@ -205,7 +204,7 @@ func TestScrapeRefusals(t *testing.T) {
 			} else {
 				begun(t, cpt)
 			}
-			if strings.HasPrefix(c.name, "n") { // it is waited for in vain
+			if strings.HasPrefix(c.name, "n") { // the answer never comes
 				cpt.wait = 2 * time.Second
 			}
 			good.count.Add(10)
@@ -227,8 +226,8 @@ func first(c *stillCPT, id uint64) <-chan scraped {
 	return c.tasks[key(id)].transactions.(*scrapeTask).first
 }
 
-// A task that does not answer is asked in fewer and fewer windows, and in all
-// of them once it answers again.
+// A task that does not answer is asked less and less often, and in every window once it
+// answers again.
 func TestScrapeRests(t *testing.T) {
 	s := serveMetrics(t, listen(t, "tcp", "127.0.0.1:0"))
 	works := false
@@ -271,7 +270,7 @@ func TestScrapeRests(t *testing.T) {
 			t.Error("not asked although it answers")
 		}
 	}
-	works = false // what was is forgotten
+	works = false // earlier failures are forgotten
 	pattern = ""
 	for range 5 {
 		pattern += map[bool]string{true: "A", false: "."}[window()]
@@ -281,8 +280,8 @@ func TestScrapeRests(t *testing.T) {
 	}
 }
 
-// A task in a network of its own is asked there, at the same port as another
-// on the host, and the agent's threads are all where they were.
+// A task in a network of its own is asked there, at the same port as another task on
+// the host, and all threads of the agent are in their own network afterwards.
 func TestScrapeInItsOwnNetwork(t *testing.T) {
 	quelltest.Need(t, quelltest.Root)
 	type made struct {
@@ -333,8 +332,8 @@ func TestScrapeInItsOwnNetwork(t *testing.T) {
 	}
 }
 
-// awayFromMain calls fn on a thread that ends with it. The first thread of a
-// process cannot: what it was made into it would stay.
+// awayFromMain calls fn on a thread that ends with it. The first thread of a process
+// does not end and would keep what fn changed.
 func awayFromMain(fn func()) {
 	runtime.LockOSThread()
 	if unix.Gettid() != os.Getpid() {
@@ -368,7 +367,7 @@ func listenInNewNetwork(address string) (net.Listener, error) {
 	return net.Listen("tcp4", address)
 }
 
-// A task whose processes are gone, and one that goes in the window.
+// A task whose processes are gone, and one that is removed in the window.
 func TestScrapeOfTheGone(t *testing.T) {
 	s := serveMetrics(t, listen(t, "tcp", "127.0.0.1:0"))
 	none := s.target(1, 0)

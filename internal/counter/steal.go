@@ -10,7 +10,7 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// StealVariant is what Steal counts.
+// StealVariant is Steal's Variant.
 const StealVariant = "proc-stat"
 
 var (
@@ -18,19 +18,18 @@ var (
 	errOverallNotOpen = errors.New("stop window: none is open")
 )
 
-// Steal is the Source of time that the hypervisor took: stolen time of all CPUs
-// ÷ the CPU time that was used, in s/CPU-s, of the machine as a whole (proc(5):
-// steal).
+// Steal is the Source of the time that the hypervisor took: stolen time of all CPUs ÷
+// the CPU time used, in s/CPU-s, for the machine as a whole (proc(5): steal).
 type Steal struct {
 	times  func() (host.CPUTimes, error)
 	inOpen bool
 	from   host.CPUTimes
-	failed error // of reading at the beginning
+	failed error // error of the reading at the start
 	last   Reading
 }
 
-// OpenSteal prepares it for a virtual machine; another one has no hypervisor to
-// steal from it: a *NotSupportedError.
+// OpenSteal prepares a Steal for a virtual machine. Any other machine has no hypervisor
+// to steal from it; the error is a *NotSupportedError.
 func OpenSteal(h *host.Host) (*Steal, error) {
 	platform, err := h.Platform()
 	if err != nil {
@@ -86,8 +85,8 @@ func (s *Steal) Stop(CPUTime, func(sample.TaskKey, Reading)) error {
 	return nil
 }
 
-// stolen is the stolen time per CPU time used. Where none was used, or a counter
-// went back (a CPU that goes offline may take its share along), it is NaN.
+// stolen returns the stolen time per CPU time used. It is NaN if none was used or a
+// counter went back (a CPU that goes offline may take its share with it).
 func stolen(from, to host.CPUTime) float64 {
 	busy, steal := to.Busy()-from.Busy(), to.Steal-from.Steal
 	if busy <= 0 || steal < 0 {

@@ -21,7 +21,7 @@ func ticks(n ...int) host.CPUTimes {
 	return host.CPUTimes{Total: t}
 }
 
-// overallOf is what a source of the machine says after a window.
+// overallOf returns the readings of a machine-wide source after a window.
 func overallOf(t *testing.T, s Overall) map[string]Reading {
 	t.Helper()
 	all := map[string]Reading{}
@@ -29,8 +29,8 @@ func overallOf(t *testing.T, s Overall) map[string]Reading {
 	return all
 }
 
-// What counters say of windows. The first is of a 2-vCPU guest, 13 s apart,
-// whose neighbours were quiet.
+// Costs of windows from counters. The first row was recorded on a 2-vCPU guest, 13 s
+// apart, with quiet neighbours.
 func TestSteal(t *testing.T) {
 	for _, c := range []struct {
 		name     string

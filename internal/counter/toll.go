@@ -8,19 +8,19 @@ import (
 )
 
 const (
-	// tollTries is how often the toll is measured; the least counts, since what
-	// else the machine does only adds.
+	// tollTries is how often the toll is measured. The minimum is used, since other
+	// activity of the machine only adds.
 	tollTries = 40
-	// dearToll is a toll that people should know of. On bare metal it is some µs,
-	// of which the system calls are most.
+	// dearToll is a toll that an operator should know of. On bare metal the toll is
+	// some µs, mostly the system calls.
 	dearToll = 20 * time.Microsecond
 )
 
-// toll measures what it costs to switch a group of the source's events on and
-// off again while it counts, on one CPU. A context switch between two cgroups
-// of which one is counted does the same to the counters. The kernel does it by
-// writing the CPU's registers; a hypervisor that emulates them traps each write.
-// It returns 0 if it cannot be measured.
+// toll measures the cost of switching a group of the source's events on and off again
+// while it counts, on one CPU. A context switch between two cgroups, one of them
+// counted, does the same to the counters. The kernel writes the CPU's registers for it;
+// a hypervisor that emulates them traps each write. toll returns 0 if it cannot be
+// measured.
 func (g *groups) toll(cgroup int) (least time.Duration) {
 	g.tour.begin(leastVisit)
 	defer g.tour.end()
@@ -50,13 +50,12 @@ func (g *groups) toll(cgroup int) (least time.Duration) {
 	return 0
 }
 
-// Toll is what counting adds to a context switch between cgroups in a window:
-// at most, since the system calls by which it was measured are in it. 0 if it
-// is not known.
+// Toll returns an upper bound of what counting adds to a context switch between cgroups
+// in a window: the system calls of the measurement are included. It is 0 if not known.
 func (p *Perf) Toll() time.Duration { return p.tolled }
 
-// Dear says that counting costs the machine much, and what to do; "" if it
-// does not.
+// Dear returns a text that says that counting is expensive on this machine and what to
+// do, "" if it is not.
 func (p *Perf) Dear() string {
 	if p.tolled < dearToll {
 		return ""

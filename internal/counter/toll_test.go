@@ -12,8 +12,8 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// slow is a fake kernel on which switching a group takes some time of a clock of
-// its own.
+// slow is a fake kernel on which switching a group takes some time of the fake's own
+// clock.
 type slow struct {
 	*fake
 	clock time.Time
@@ -30,7 +30,7 @@ func (s *slow) toggle(fd int, on bool) error {
 	return s.fake.toggle(fd, on)
 }
 
-// The toll is the least of a pair of toggles: the first ones were disturbed.
+// The toll is the minimum over pairs of toggles: the first ones were disturbed.
 func TestToll(t *testing.T) {
 	for _, tc := range []struct {
 		name  string

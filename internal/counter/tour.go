@@ -11,31 +11,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tour takes the calling thread from CPU to CPU. What is done to a perf event
-// is done on the event's CPU: from elsewhere each call interrupts that CPU and
-// waits for the answer, which on a virtual machine costs several times the
-// work itself (BenchmarkToggle).
+// tour moves the calling thread from CPU to CPU. An operation on a perf event runs on
+// the event's CPU: from elsewhere each call interrupts that CPU and waits for the
+// answer, which on a virtual machine costs several times the work itself
+// (BenchmarkToggle).
 //
-// A CPU may be kept by somebody of a higher priority for as long as he likes.
-// So the thread is given back its CPUs after patience, and goes on from where
-// it then is: that costs more and is as right.
+// A thread of higher priority may occupy a CPU for any time. So the thread gets its
+// CPUs back after patience, and continues from where it then is: that costs more and is
+// equally correct.
 type tour struct {
 	mu       sync.Mutex
-	thread   int  // that is away, 0 if none is
+	thread   int  // the thread that is away, 0 if none is
 	late     bool // patience is over
 	home     unix.CPUSet
 	watchdog *time.Timer
 }
 
 const (
-	// patience is the longest that a whole tour may take before it is cut short.
+	// patience is the longest time that a whole tour may take before it is cut short.
 	patience = 100 * time.Millisecond
-	// leastVisit is how many groups on each CPU make a tour worth its moves.
+	// leastVisit is the number of groups per CPU that makes a tour worth its moves.
 	leastVisit = 4
 )
 
-// begin starts a tour to do something n times on each CPU. Until end the
-// calling goroutine stays on its thread.
+// begin starts a tour with n operations on each CPU. Until end the calling goroutine
+// stays on its thread.
 func (t *tour) begin(n int) {
 	if n < leastVisit {
 		return
@@ -55,8 +55,8 @@ func (t *tour) begin(n int) {
 	}
 }
 
-// rescue gives the thread its CPUs back, again and again until the tour ends:
-// visit may be about to take them away.
+// rescue gives the thread its CPUs back, repeatedly until the tour ends: visit may be
+// about to take them away.
 func (t *tour) rescue() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -68,7 +68,7 @@ func (t *tour) rescue() {
 	t.watchdog.Reset(patience / 10)
 }
 
-// visit goes to a CPU if it can: one outside the thread's cpuset is refused.
+// visit moves to a CPU if it can: one outside the thread's cpuset is refused.
 func (t *tour) visit(cpu int) {
 	t.mu.Lock()
 	goes := t.thread != 0 && !t.late
@@ -92,9 +92,9 @@ func (t *tour) end() {
 	runtime.UnlockOSThread()
 }
 
-// move is sched_setaffinity(2); 0 is the calling thread. unix.SchedSetaffinity
-// would keep Go's scheduler from running anything else while the thread waits
-// for its new CPU, the watchdog for one. A refusal changes nothing that matters.
+// move is sched_setaffinity(2); 0 is the calling thread. While the thread waits for its
+// new CPU, unix.SchedSetaffinity would keep Go's scheduler from running anything else,
+// such as the watchdog. A refusal changes nothing that matters.
 func move(thread int, to *unix.CPUSet) {
 	unix.Syscall(unix.SYS_SCHED_SETAFFINITY, uintptr(thread), unsafe.Sizeof(*to), uintptr(unsafe.Pointer(to)))
 }

@@ -22,8 +22,8 @@ func affinity(t testing.TB) unix.CPUSet {
 	return s
 }
 
-// A tour is on each CPU in turn and ends with the CPUs it began with; a CPU that
-// is not there is done from where the tour is.
+// A tour visits each CPU in turn and ends with the CPUs it began with. For a CPU that
+// does not exist the thread stays where it is.
 func TestTour(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -53,7 +53,7 @@ func TestTour(t *testing.T) {
 	r.end()
 }
 
-// A tour that is held up gets its CPUs back, and does not go on to others.
+// A tour that is held up gets its CPUs back, and visits no further CPU.
 func TestTourIsRescued(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -72,8 +72,7 @@ func TestTourIsRescued(t *testing.T) {
 	}
 }
 
-// Members count while their leader does and no longer, although only the
-// leader is switched.
+// Members count while their leader does and no longer.
 func TestMembersFollowTheLeader(t *testing.T) {
 	g, root := softGroups(t)
 	g.events = []event{{"context-switches", unix.PERF_TYPE_SOFTWARE, unix.PERF_COUNT_SW_CONTEXT_SWITCHES}, taskClock}
@@ -96,9 +95,8 @@ func TestMembersFollowTheLeader(t *testing.T) {
 	}
 }
 
-// BenchmarkToggle compares, in alternation, switching groups on and off from
-// their CPU with doing so from wherever the thread is; an operation is one of
-// each over 50 tasks.
+// BenchmarkToggle compares, in alternation, switching groups on and off from their CPU
+// with doing so from any CPU; an operation is one of each over 50 tasks.
 func BenchmarkToggle(b *testing.B) {
 	g, dirs := benchGroups(b, 50)
 	runtime.LockOSThread()

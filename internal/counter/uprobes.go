@@ -15,17 +15,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Uprobe is a place in a task's program; how often it is reached is how many
-// transactions there were.
+// Uprobe is a place in a task's program; each time it is reached is one transaction.
 type Uprobe struct {
 	Binary string // path as the task sees it
-	// Symbol is a function; else Offset is an instruction's, from the file's
-	// beginning, in the build that BuildID names.
+	// Symbol is a function. Without it Offset is that of an instruction, from the
+	// file's beginning, in the build that BuildID names.
 	Symbol  string
 	Offset  uint64
 	BuildID string
-	// MaxRate is how many hits per second the whole machine may have: every
-	// process that runs the file pays for each, in the task or not.
+	// MaxRate is the limit of hits per second on the whole machine: every process that
+	// runs the file pays for each hit, in the task or not.
 	MaxRate float64
 }
 
@@ -43,11 +42,11 @@ type Prober interface {
 	Attach(file *os.File, offset uint64) (Probe, error)
 }
 
-// Probe counts the hits of one place by all processes that run the file. It is
-// read in several goroutines.
+// Probe counts the hits of one place by all processes that run the file. It is read
+// from several goroutines.
 type Probe interface {
 	Total() (uint64, error)
-	// Each gives the hits by the cgroup2 that they happened in, and by process.
+	// Each yields the hits by the cgroup2 in which they happened, and by process.
 	Each(func(cgroup uint64, process int, hits uint64)) error
 	Close() error
 }
@@ -65,18 +64,18 @@ func (e *RateError) Error() string {
 		e.Place, e.Rate, e.Max, e.After.Round(time.Millisecond), e.Rest)
 }
 
-// Remedy says what to do about it.
+// Remedy returns what an operator can do about it.
 func (e *RateError) Remedy() string {
 	return "name a function that is called once per transaction, or raise uprobe.max_rate: every hit costs the program 1 to 3 µs, in a virtual machine up to 10"
 }
 
 const (
-	// firstGuard is when a new uprobe's rate is looked at first, lastGuard how
-	// long it goes without being looked at later.
+	// firstGuard is the time until the first check of a new uprobe's rate, lastGuard
+	// the longest time between later checks.
 	firstGuard = 20 * time.Millisecond
 	lastGuard  = 250 * time.Millisecond
-	// maxProbeRest is the most windows that a place which was reached too
-	// often is left alone for.
+	// maxProbeRest is the largest number of windows in which a place that was reached
+	// too often is not probed.
 	maxProbeRest = 64
 )
 
@@ -109,8 +108,8 @@ func (t *probeTask) stop() (counted, error) {
 	return w.read(t.target)
 }
 
-// prober keeps the uprobes of all tasks. Attaching and above all detaching
-// takes the kernel long, so both happen in a goroutine for each window.
+// prober keeps the uprobes of all tasks. Attaching and above all detaching takes the
+// kernel a long time, so both happen in a goroutine for each window.
 type prober struct {
 	proc    string
 	kernel  Prober
@@ -130,7 +129,7 @@ type foundKey struct {
 	build  string
 }
 
-// placeKey is what a Probe is of.
+// placeKey identifies the place of a Probe.
 type placeKey struct {
 	file   fileID
 	offset uint64
@@ -146,13 +145,13 @@ func newProber(proc string, k Prober) *prober {
 	return &prober{proc: proc, kernel: k, now: time.Now, found: map[foundKey]uint64{}, refused: map[placeKey]*refusedPlace{}}
 }
 
-// probing is one window: its goroutine attaches, guards the rates and
-// detaches, the agent's reads.
+// probing is one window. Its goroutine attaches, checks the rates and detaches; the
+// agent's goroutine reads.
 type probing struct {
 	*prober
 	requests []probeRequest
 	begun    bool
-	ending   bool          // what is read now is the last
+	ending   bool          // readings from now on are final
 	end      chan struct{} // closed: detach
 	gone     chan struct{} // closed: detached
 
@@ -162,14 +161,14 @@ type probing struct {
 	errs   map[sample.TaskKey]error
 }
 
-// probeRequest is a task with what was known of it at the window's start.
+// probeRequest is a task with its processes and cgroups at the window's start.
 type probeRequest struct {
 	target *Target
 	pids   []int
 	below  []uint64
 }
 
-// attached is a probe that counts, or did.
+// attached is a probe that counts or has counted.
 type attached struct {
 	Probe
 	place string
@@ -186,8 +185,8 @@ type tally struct {
 	at        time.Time
 }
 
-// add enters a task for the window that is about to start; nil if the window
-// before is not done with.
+// add enters a task for the window that is about to start. It returns nil if the
+// previous window has not finished.
 func (p *prober) add(t *Target) *probing {
 	if p.window != nil && p.window.begun {
 		select {
@@ -224,14 +223,14 @@ func (p *prober) start() {
 	}
 }
 
-// ending lets the tasks of one probe share one reading.
+// ending makes the tasks of one probe share one reading.
 func (p *prober) ending() {
 	if p.window != nil {
 		p.window.ending = true
 	}
 }
 
-// stop has the probes taken out, without waiting for it.
+// stop has the probes removed, without waiting for it.
 func (p *prober) stop() {
 	if w := p.window; w != nil && w.begun {
 		select {
@@ -280,7 +279,7 @@ func (w *probing) run() {
 	}
 }
 
-// detach closes all at once: each waits for a grace period of its own.
+// detach closes all probes in parallel: each waits for its own grace period.
 func (w *probing) detach() {
 	w.mu.Lock()
 	var wg sync.WaitGroup
@@ -347,7 +346,7 @@ func (w *probing) publish(key placeKey, a *attached) {
 	w.probes[key] = a
 }
 
-// find asks the file's tables once for each version of it.
+// find looks a place up once for each version of the file.
 func (w *probing) find(file *os.File, id fileID, at *Uprobe) (uint64, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
@@ -368,8 +367,8 @@ func (w *probing) find(file *os.File, id fileID, at *Uprobe) (uint64, error) {
 	return offset, nil
 }
 
-// guard takes out what is reached too often: more than the limit per second
-// since it was put in, with one second's worth to spare for bursts.
+// guard removes probes that are reached too often: more than the limit per second since
+// they were attached, plus one second's worth as an allowance for bursts.
 func (w *probing) guard() {
 	w.mu.Lock()
 	var out []Probe
@@ -406,7 +405,7 @@ func (w *probing) excess(key placeKey, a *attached) error {
 	return r.err
 }
 
-// read says what a task's processes hit in the window so far.
+// read returns the hits of a task's processes in the window so far.
 func (w *probing) read(t *Target) (counted, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -433,8 +432,8 @@ func (w *probing) read(t *Target) (counted, error) {
 	return counted{done: float64(w.hits(t, all)), span: all.at.Sub(a.from)}, nil
 }
 
-// hits adds up those of a task: by cgroup where it is one that the kernel
-// tells with a hit, else by the processes that it had at either end.
+// hits sums those of a task: by cgroup if the task's cgroup is one that the kernel
+// reports with a hit, else by the processes that the task had at either end.
 func (w *probing) hits(t *Target, all *tally) (sum uint64) {
 	var request probeRequest
 	for _, r := range w.requests {
@@ -444,7 +443,7 @@ func (w *probing) hits(t *Target, all *tally) (sum uint64) {
 	}
 	if t.Key.Hierarchy == sample.Unified {
 		ids := map[uint64]bool{t.Key.Inode: true}
-		now, _ := t.Below() // where it is gone, what there was
+		now, _ := t.Below() // if the task is gone, the cgroups at the start
 		for _, id := range append(now, request.below...) {
 			ids[id] = true
 		}
@@ -478,7 +477,7 @@ func (w *probing) readProbe(p Probe) (*tally, error) {
 	}); err != nil {
 		return nil, err
 	}
-	// A hit is in the total first; those that are between the two are few.
+	// A hit is counted in the total first; few hits are between the two.
 	if missing := float64(total) - float64(told); missing > 64+float64(total)/1000 {
 		return nil, errHitters
 	}

@@ -97,15 +97,15 @@ func (p *fakeProber) open() (n int) {
 	return n
 }
 
-// hit counts in the newest probe.
+// hit adds hits to the newest probe.
 func (p *fakeProber) hit(cgroup uint64, process int, n uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.probes[len(p.probes)-1].hits[fakeHitter{cgroup, process}] += n
 }
 
-// probed is a CPT over a fake kernel and a fake procfs with process 7, which
-// has the program /run/a.
+// probed returns a CPT over a fake kernel and a fake procfs with process 7, which has
+// the program /run/a.
 func probed(t *testing.T, k *fakeProber) (*fakeProc, *stillCPT) {
 	t.Helper()
 	p := newFakeProc(t)
@@ -127,7 +127,7 @@ func uprobe(id uint64, h sample.Hierarchy, pids ...int) Target {
 		Uprobe:  &Uprobe{Binary: "/run/a", Symbol: "f", MaxRate: 1000}}
 }
 
-// window runs one, with what happens in it once all probes are attached.
+// window runs one window; in is called once all probes are attached.
 func window(t *testing.T, c *stillCPT, in func()) map[sample.TaskKey]Reading {
 	t.Helper()
 	start(t, c)
@@ -151,8 +151,8 @@ func window(t *testing.T, c *stillCPT, in func()) map[sample.TaskKey]Reading {
 	return all
 }
 
-// Tasks that run one program share a probe; each gets what its cgroups did or,
-// where the kernel does not tell a hit's, its processes.
+// Tasks that run one program share a probe. Each gets the hits of its cgroups or, if
+// the kernel does not report those with a hit, the hits of its processes.
 func TestUprobeAttribution(t *testing.T) {
 	k := &fakeProber{}
 	_, c := probed(t, k)
@@ -168,8 +168,8 @@ func TestUprobeAttribution(t *testing.T) {
 			k.hit(1, 71, 5)
 			k.hit(100, 72, 6) // below task 1
 			k.hit(2, 73, 7)
-			k.hit(9, 30, 8) // task 3, in a cgroup2 of nobody
-			k.hit(9, 31, 9) // nobody's
+			k.hit(9, 30, 8) // task 3, in a cgroup2 of no task
+			k.hit(9, 31, 9) // of no task
 		})
 		for task, want := range map[sample.TaskKey]float64{one.Key: 11, two.Key: 7, three.Key: 8} {
 			r := all[task]
@@ -187,7 +187,7 @@ func TestUprobeAttribution(t *testing.T) {
 	}
 }
 
-// What cgroups and processes did that are gone at the window's end counts too.
+// Hits of cgroups and processes that are gone at the window's end count too.
 func TestUprobeHitsOfTheGone(t *testing.T) {
 	k := &fakeProber{}
 	_, c := probed(t, k)
@@ -215,8 +215,8 @@ func TestUprobeHitsOfTheGone(t *testing.T) {
 	}
 }
 
-// What is hit too often is taken out at once, whoever hits it, said so, left
-// alone for more and more windows, and counted again when it is rare.
+// A place that is hit too often, by any process, is removed at once with an error. It
+// is not probed for more and more windows, and counted again when hits are rare.
 func TestUprobeAboveItsRate(t *testing.T) {
 	k := &fakeProber{rate: 1e9}
 	_, c := probed(t, k)
@@ -254,7 +254,7 @@ func TestUprobeAboveItsRate(t *testing.T) {
 	}
 }
 
-// The rate is looked at while the window is open too.
+// The rate is checked while the window is open, too.
 func TestUprobeRateRisesLater(t *testing.T) {
 	k := &fakeProber{}
 	_, c := probed(t, k)
@@ -263,7 +263,7 @@ func TestUprobeRateRisesLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := window(t, c, func() {
-		k.hit(55, 1, 1e9) // somebody else's process
+		k.hit(55, 1, 1e9) // a process outside the task
 		quelltest.Until(t, "it is taken out", func() bool { return k.open() == 0 })
 	})
 	if rate := (*RateError)(nil); !errors.As(all[target.Key].Err, &rate) {
@@ -271,7 +271,7 @@ func TestUprobeRateRisesLater(t *testing.T) {
 	}
 }
 
-// The lowest limit of those who share a place holds.
+// The lowest limit of the tasks that share a place applies.
 func TestUprobeLowestLimit(t *testing.T) {
 	k := &fakeProber{}
 	_, c := probed(t, k)
@@ -293,7 +293,7 @@ func TestUprobeLowestLimit(t *testing.T) {
 	}
 }
 
-// Everything that can go wrong costs one task its reading and says why.
+// Every failure costs one task its reading, with the reason.
 func TestUprobeFailures(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
@@ -340,7 +340,7 @@ func TestUprobeFailures(t *testing.T) {
 	}
 }
 
-// A window that begins while the last one's probes are being taken out is not
+// A window that begins while the last one's probes are still being removed is not
 // counted, and the agent does not wait for it.
 func TestUprobeStillDetaching(t *testing.T) {
 	k := &fakeProber{hold: make(chan bool)}
@@ -366,7 +366,7 @@ func TestUprobeStillDetaching(t *testing.T) {
 	}
 }
 
-// A task that goes in the window is read before; the others go on.
+// A task that is removed in the window is read before; the others continue.
 func TestUprobeOfATaskThatGoes(t *testing.T) {
 	k := &fakeProber{}
 	_, c := probed(t, k)
@@ -393,7 +393,7 @@ func TestUprobeOfATaskThatGoes(t *testing.T) {
 	}
 }
 
-// stub counts what it says.
+// stub returns a fixed count.
 type stub struct{ counted }
 
 func (stub) variant() string        { return "stub" }
@@ -403,8 +403,8 @@ func (stub) abort()                 {}
 
 func (s stub) stop() (counted, error) { return s.counted, nil }
 
-// What was counted in a part of the window stands for the whole of it, unless
-// the part is too small.
+// What was counted in a part of the window is scaled to the whole window, unless the
+// part is too small.
 func TestCountsAreScaledToTheWindow(t *testing.T) {
 	for _, tc := range []struct {
 		span               time.Duration

@@ -1,6 +1,5 @@
-// Package daemon is what quell's daemons have in common: how they end and say
-// why, how they log, and the commands that every one of them has for its
-// configuration.
+// Package daemon is what quell's daemons have in common: how they exit and report why,
+// how they log, and the commands for the configuration that each of them has.
 package daemon
 
 import (
@@ -17,32 +16,32 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Exit codes. A program may have others of its own (Coded).
+// Exit codes. A program may have additional ones (Coded).
 const (
 	Failed = 1 // something failed while running
-	Wrong  = 2 // the configuration, the environment or the command line is not right, and nothing was touched
+	Wrong  = 2 // the configuration, the environment or the command line is wrong, and nothing was changed
 )
 
-// UsageError is why a program ends with Wrong.
+// UsageError makes a program exit with Wrong.
 type UsageError struct{ Err error }
 
 func (e UsageError) Error() string { return e.Err.Error() }
 func (e UsageError) Unwrap() error { return e.Err }
 
-// Usage marks an error as the user's to mend before anything is touched.
+// Usage marks an error as one that the user must fix, before anything was changed.
 func Usage(err error) error { return UsageError{err} }
 
-// Coded is an error that ends a program with a code of its own.
+// Coded is an error that ends a program with its own exit code.
 type Coded interface {
 	error
 	Code() int
 }
 
-// Remedied is an error that says what to do about it.
+// Remedied is an error that says how to fix it.
 type Remedied interface{ Remedy() string }
 
-// Main carries out a command line and returns the exit code. What went wrong, and
-// what to do, is on the standard error.
+// Main carries out a command line and returns the exit code. The error, and how to fix
+// it, is on the standard error.
 func Main(ctx context.Context, root *cobra.Command, stderr io.Writer) int {
 	root.SilenceUsage, root.SilenceErrors = true, true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return Usage(err) })
@@ -66,7 +65,7 @@ func Main(ctx context.Context, root *cobra.Command, stderr io.Writer) int {
 	return Failed
 }
 
-// NoArgs is cobra.NoArgs whose error is one of usage.
+// NoArgs is cobra.NoArgs with a UsageError.
 func NoArgs(cmd *cobra.Command, args []string) error {
 	if err := cobra.NoArgs(cmd, args); err != nil {
 		return Usage(err)
@@ -74,16 +73,16 @@ func NoArgs(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// Config is where a daemon's configuration of type C comes from: a file, the
-// environment and --set, in this order.
+// Config is the sources of a daemon's configuration of type C: a file, the environment
+// and --set, in this order.
 type Config[C any] struct {
 	load func(file string, environ, settings []string) (*C, error)
 	file string
 	set  []string
 }
 
-// Configured gives a daemon the flags --config and --set, and the commands check
-// and config. example is the name of a file and a setting, for the help.
+// Configured gives a daemon the flags --config and --set, and the commands check and
+// config. file and setting are examples for the help.
 func Configured[C any](root *cobra.Command, load func(file string, environ, settings []string) (*C, error), reference func() string, file, setting string) *Config[C] {
 	c := &Config[C]{load: load}
 	root.PersistentFlags().StringVar(&c.file, "config", "", "configuration file (YAML)")
@@ -107,8 +106,8 @@ func Configured[C any](root *cobra.Command, load func(file string, environ, sett
 	return c
 }
 
-// Load reads the configuration; all problems of all sources are one error of usage.
-// What more is set counts last.
+// Load reads the configuration; all problems of all sources are one usage error. The
+// settings in more override all others.
 func (c *Config[C]) Load(more ...string) (*C, error) {
 	v, err := c.load(c.file, os.Environ(), append(slices.Clip(c.set), more...))
 	if err != nil {
@@ -117,12 +116,12 @@ func (c *Config[C]) Load(more ...string) (*C, error) {
 	return v, nil
 }
 
-// Under returns a configuration of which those settings count less than c's own.
+// Under returns a configuration with additional settings that c's own override.
 func (c *Config[C]) Under(settings ...string) *Config[C] {
 	return &Config[C]{c.load, c.file, slices.Concat(settings, c.set)}
 }
 
-// Args are the arguments by which another process has the same configuration.
+// Args are the arguments that give another process the same configuration.
 func (c *Config[C]) Args() (args []string) {
 	if c.file != "" {
 		args = append(args, "--config", c.file)
@@ -133,12 +132,11 @@ func (c *Config[C]) Args() (args []string) {
 	return args
 }
 
-// Log writes to the standard error, at a level and in a format as configurations
-// name them.
+// Log writes to the standard error; level and format are named as in configurations.
 func Log(level, format string) *slog.Logger {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
-		l = slog.LevelInfo // Validate has ruled that out
+		l = slog.LevelInfo // Validate has excluded that
 	}
 	o := &slog.HandlerOptions{Level: l}
 	if format == "json" {
@@ -147,7 +145,7 @@ func Log(level, format string) *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, o))
 }
 
-// UntilStopped ends its context with SIGTERM or SIGINT.
+// UntilStopped ends its context on SIGTERM or SIGINT.
 func UntilStopped(ctx context.Context) (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 }

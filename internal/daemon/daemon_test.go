@@ -25,7 +25,7 @@ type hung struct{ error }
 
 func (hung) Code() int { return 3 }
 
-// How a program ends, and what it says, follows from its error, however deep.
+// A program's exit code and message depend on its error, however deeply it is wrapped.
 func TestMainEnds(t *testing.T) {
 	base := errors.New("open door: it is locked")
 	for _, c := range []struct {
@@ -51,7 +51,7 @@ func TestMainEnds(t *testing.T) {
 	}
 }
 
-// A configuration comes from file and settings, and what is wrong with it is one of usage.
+// A configuration comes from file and settings, and its problems are usage errors.
 func TestConfigured(t *testing.T) {
 	type conf struct{ file, setting string }
 	for _, x := range []struct {
@@ -96,7 +96,7 @@ func TestConfigured(t *testing.T) {
 	}
 }
 
-// SIGTERM ends what runs until it is stopped.
+// SIGTERM ends a program that runs until it is stopped.
 func TestUntilStopped(t *testing.T) {
 	ctx, stop := UntilStopped(context.Background())
 	defer stop()

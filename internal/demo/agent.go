@@ -19,7 +19,7 @@ import (
 	"github.com/quell-dev/quell/internal/workload"
 )
 
-// daemon is the shipped agent, running over the scene.
+// daemon is the shipped agent, running on the scene.
 type daemon struct {
 	dir    string // state, socket, configuration, log
 	client *api.Client
@@ -27,8 +27,8 @@ type daemon struct {
 	ended  chan error
 }
 
-// startAgent runs quell-agent with a configuration for the scene alone: its
-// rules match the tree and nothing else on the machine.
+// startAgent runs quell-agent with a configuration for the scene only: its rules match
+// the tree and nothing else on the machine.
 func (d *demo) startAgent(ctx context.Context, tree *workload.Tree, sig sample.SignalName) (*daemon, error) {
 	dir := filepath.Join(tree.Scratch(), "agent")
 	return launchAgent(ctx, tree, launch{exe: d.Agent, task: agentName, dir: dir, log: d.logPath(dir), cpu: d.b,
@@ -60,9 +60,9 @@ func launchAgent(ctx context.Context, tree *workload.Tree, l launch) (*daemon, e
 	defer logFile.Close()
 	g.cmd = exec.Command(l.exe, "--config", conf)
 	g.cmd.Stderr = logFile
-	// If the demo is killed the agent stops as it should, and undoes its caps.
+	// If the demo is killed the agent still stops regularly and undoes its caps.
 	g.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
-	// In the tree, since the scene goes before the rest of the machine.
+	// In the tree, because the scene has priority over the rest of the machine.
 	if err := tree.Launch(l.task, g.cmd, sample.SetOf(l.cpu)); err != nil {
 		return nil, fmt.Errorf("start the agent: %w", err)
 	}
@@ -107,8 +107,8 @@ func (d *demo) configuration(dir, top string, sig sample.SignalName) string {
 	return b.String()
 }
 
-// settings are what an agent is told beside its rules: where it keeps things, and
-// the shortened times.
+// settings are an agent's configuration in addition to its rules: its paths and the
+// shortened times.
 func (t beat) settings(dir string, sig sample.SignalName, m plan.Mode, samples int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "state_dir: %q\nsocket: %q\nlisten: \"\"\nsignals: [%s]\n", dir, filepath.Join(dir, "agent.sock"), sig)
@@ -142,11 +142,10 @@ func (g *daemon) until(ctx context.Context, limit time.Duration, what string, co
 	}
 }
 
-// errSlow is until's answer when the limit is over.
+// errSlow is until's error when the limit has passed.
 var errSlow = errors.New("it did not")
 
-// victim returns what the agent says of the victim, nil if it does not follow
-// it yet.
+// victim returns the agent's view of the victim, nil if the agent does not follow it yet.
 func (g *daemon) victim(ctx context.Context, name sample.TaskName) (*api.TaskView, error) {
 	tasks, err := g.client.Tasks(ctx)
 	for i := range tasks {
@@ -157,13 +156,13 @@ func (g *daemon) victim(ctx context.Context, name sample.TaskName) (*api.TaskVie
 	return nil, err
 }
 
-// incidents reads what the agent wrote, also when it has ended.
+// incidents reads the agent's incidents, also after it has ended.
 func (g *daemon) incidents() ([]incident.Record, error) {
 	return logbook.Load(g.dir)
 }
 
-// stop ends the agent as systemd would. One that does not leave is killed, after
-// it has written to its log where it hangs; the error says so.
+// stop ends the agent as systemd would. An agent that does not exit is killed, after it
+// has written to its log where it hangs; the error says so.
 func (g *daemon) stop() error {
 	var err error
 	if sig := g.cmd.Process.Signal(syscall.SIGTERM); sig == nil || errors.Is(sig, os.ErrProcessDone) {

@@ -21,8 +21,8 @@ import (
 
 const treePrefix = "quell-demo"
 
-// weight lets the scene go before whatever else the machine does on the two
-// CPUs, so that what is measured is what the scene's tasks do to each other.
+// weight gives the scene priority over the rest of the machine on the two CPUs, so that
+// the measured effects are caused by the scene's tasks.
 const weight = 100
 
 // attempt plays the scene once.
@@ -67,17 +67,17 @@ func (d *demo) attempt(ctx context.Context, c Channel) (r *Result, err error) {
 	return r, s.play(ctx)
 }
 
-// realTrouble reports whether an error says more than that a flip ended the
+// realTrouble reports whether an error has another cause than that a flip ended the
 // attempt.
 func realTrouble(err error) bool {
 	return err != nil && !lost(err) && !errors.Is(err, context.Canceled)
 }
 
-// none is the value of what was not measured.
+// none is the value of a quantity that was not measured.
 func none() incident.Value { return incident.Value(math.NaN()) }
 
-// signal is the channel's own, unless another was asked for. Where there is
-// a PMU the cache shows in CPI, elsewhere in CPU time per transaction.
+// signal is the requested signal, or the channel's default. With a PMU the cache
+// channel uses CPI, without one CPU time per transaction.
 func (d *demo) signal(c Channel) sample.SignalName {
 	switch {
 	case d.Signal != "":
@@ -90,17 +90,17 @@ func (d *demo) signal(c Channel) sample.SignalName {
 	return sample.CPT
 }
 
-// scene is one attempt while it is played.
+// scene is one running attempt.
 type scene struct {
 	*demo
 	tree   *workload.Tree
 	daemon *daemon
 	result *Result
-	epoch  sample.Millis // cycles are counted from it
+	epoch  sample.Millis // start of the first cycle
 	procs  map[string]*workload.Proc
 }
 
-// beats is how many intervals ago t was.
+// beats is the number of intervals since t.
 func (s *scene) beats(t time.Time) int { return int(time.Since(t) / s.beat.interval()) }
 
 // nextCycle is when the antagonist's next burst begins.
@@ -112,7 +112,7 @@ func (s *scene) nextCycle(now time.Time) time.Time {
 	return now.Add(s.beat.cycle() - into)
 }
 
-// set starts everybody but holds them before their first instruction of work.
+// set starts all tasks but holds them before they begin their work.
 func (s *scene) set(c Channel) error {
 	where := map[int][]string{}
 	s.epoch = workload.Epoch()
@@ -137,7 +137,7 @@ func (s *scene) set(c Channel) error {
 	return nil
 }
 
-// play learns, lets the antagonist in, and waits for what the agent makes of it.
+// play learns, starts the antagonist, and waits for the agent's reaction.
 func (s *scene) play(ctx context.Context) error {
 	for name, p := range s.procs {
 		if name != antagonistName {
@@ -172,10 +172,10 @@ func (s *scene) play(ctx context.Context) error {
 	return nil
 }
 
-// steady is the largest share of its mean by which the cost of a victim alone
-// on its CPU may deviate. 16 to 62 % were measured on a virtual machine whose
-// cache neighbours outside it fill and leave from one interval to the next;
-// there a threshold of two deviations lies above all they and we can do.
+// steady is the largest standard deviation ÷ mean of the cost of a victim that is alone
+// on its CPU. 16 to 62 % were measured on a virtual machine where neighbours outside it
+// filled and left the cache from one interval to the next; there a threshold of two
+// deviations is higher than any cost that they or the scene can cause.
 const steady = 0.2
 
 // learn waits until the agent has a spec of the victim.
@@ -208,8 +208,8 @@ func (s *scene) learn(ctx context.Context) error {
 	return err
 }
 
-// perLoad is what a load of a chasing victim took while it was alone; 0 for
-// other victims and where the signal is not in CPU time per transaction.
+// perLoad is the time of a load of a chasing victim while it was alone; 0 for other
+// victims and if the signal is not CPU time per transaction.
 func (s *scene) perLoad() time.Duration {
 	if s.result.Channel != Cache || s.result.Signal != sample.CPT {
 		return 0
@@ -222,8 +222,8 @@ func (s *scene) unit() string {
 	return sig.Unit
 }
 
-// antagonist is the task that an incident names, nil if it names none: what runs
-// outside any task is no task.
+// antagonist is the task that an incident names, nil if it names none: usage outside
+// any task is not a task.
 func antagonist(inc *incident.Record) *detect.Suspect {
 	if s := inc.Antagonist(); s != nil && s.Name != detect.OutsideName {
 		return s
@@ -231,7 +231,7 @@ func antagonist(inc *incident.Record) *detect.Suspect {
 	return nil
 }
 
-// accused picks an incident of the victim that names a task, else any.
+// accused returns an incident of the victim that names a task, else any.
 func (s *scene) accused() (*incident.Record, error) {
 	all, err := s.daemon.incidents()
 	var any *incident.Record
@@ -248,8 +248,8 @@ func (s *scene) accused() (*incident.Record, error) {
 	return any, err
 }
 
-// capped is the first cap of an incident on somebody it accuses, nil if there is
-// none: those before it were to find out who it is.
+// capped is the first round of an incident that caps an accused task, nil if there is
+// none: the rounds before it are trials.
 func capped(inc *incident.Record) *incident.Round {
 	if i := slices.IndexFunc(inc.Rounds, func(r *incident.Round) bool { return !r.Trial }); i >= 0 {
 		return inc.Rounds[i]
@@ -257,7 +257,7 @@ func capped(inc *incident.Record) *incident.Round {
 	return nil
 }
 
-// trials says of each suspect that is held to find out that it is.
+// trials reports each new trial of a suspect.
 func (s *scene) trials(inc *incident.Record) {
 	n := 0
 	for _, r := range inc.Rounds {
@@ -270,15 +270,14 @@ func (s *scene) trials(inc *incident.Record) {
 	}
 }
 
-// harm is the least factor by which a streamer beside it raises the mean cost of
-// a victim whose cache it uses, bursts and pauses together. Tried apart, with
-// nothing else there, a load took 18 to 20 ns alone and beside a streamer either
-// about 120 or the same 18 to 20, by turns of a second or so: two CPUs whose
-// round trip is short need not share a cache.
+// harm is the least factor by which a streamer raises the mean cost of a victim that uses
+// the same cache, over bursts and pauses. Measured separately, without other load, a load
+// took 18 to 20 ns alone and, with a streamer, either about 120 or the same 18 to 20,
+// alternating every second or so: two CPUs with a short round trip need not share a cache.
 const harm = 1.25
 
-// awaitIncident waits until somebody is accused and, where that is to be proven by a
-// trial before anybody is capped, capped; nil if nobody is accused in time.
+// awaitIncident waits until a task is accused and, if that requires a trial before a
+// cap, capped; nil if no task is accused in time.
 func (s *scene) awaitIncident(ctx context.Context, onset time.Time) (*incident.Record, error) {
 	var found *incident.Record
 	var beside mean // the victim's cost since the onset
@@ -301,7 +300,7 @@ func (s *scene) awaitIncident(ctx context.Context, onset time.Time) (*incident.R
 				s.say("%s is named, %s: %s", short(antagonist(inc).Name), antagonist(inc).Level, inc.Reason)
 			}
 			if len(inc.Rounds) > 0 && time.Since(onset) > s.beat.triedLimit() {
-				return true, err // described as it stands
+				return true, err // described in its current state
 			}
 		}
 		if found == nil && s.result.Trials == 0 && err == nil && time.Since(onset) > s.beat.detectLimit() {
@@ -324,7 +323,7 @@ func (s *scene) awaitIncident(ctx context.Context, onset time.Time) (*incident.R
 	return found, err
 }
 
-// mean is of numbers of which each is seen several times in a row.
+// mean is the mean of numbers each of which is read several times in a row.
 type mean struct {
 	last, sum float64
 	n         int
@@ -338,7 +337,7 @@ func (m *mean) add(v float64) {
 
 func (m *mean) value() float64 { return m.sum / float64(m.n) }
 
-// describe takes the accusation into the result.
+// describe copies the accusation into the result.
 func (s *scene) describe(inc *incident.Record, onset time.Time) {
 	r := s.result
 	first := antagonist(inc)
@@ -362,19 +361,19 @@ func (s *scene) describe(inc *incident.Record, onset time.Time) {
 		s.say("nothing was done: %s", inc.NotDone)
 	}
 	if i := slices.IndexFunc(inc.Rounds, func(x *incident.Round) bool { return x.Suspect.Key == first.Key && x.Samples > 0 }); i >= 0 && capped(inc) == nil {
-		x := inc.Rounds[i] // a trial is what there is to tell whether holding it helps
+		x := inc.Rounds[i] // without a cap a trial shows whether limiting the suspect helps
 		r.CostContended, r.CostCapped, r.RelativeCost, r.Outcome = x.CostBefore, x.CostUnder, x.RelativeCost, x.Outcome
 	}
 }
 
-// joined are those of the texts that say something.
+// joined joins the texts that are not empty.
 func joined(texts ...string) string {
 	return strings.Join(slices.DeleteFunc(texts, func(s string) bool { return s == "" }), "; ")
 }
 
 func short(n sample.TaskName) string { return filepath.Base(string(n)) }
 
-// awaitOutcome waits for the end of the first cap on who was accused.
+// awaitOutcome waits for the end of the first cap on an accused task.
 func (s *scene) awaitOutcome(ctx context.Context, id string) error {
 	began := time.Now()
 	return s.daemon.until(ctx, s.beat.capFor()+s.beat.times(10), "lift the cap", func() (bool, error) {
@@ -400,8 +399,8 @@ func (s *scene) awaitOutcome(ctx context.Context, id string) error {
 	})
 }
 
-// checkQuota makes sure, when the agent has left, that the antagonist's limit is
-// what it was: none.
+// checkQuota checks, after the agent has ended, that the antagonist has its original
+// limit: none.
 func (s *scene) checkQuota() error {
 	if s.procs[antagonistName] == nil {
 		return nil
@@ -413,7 +412,7 @@ func (s *scene) checkQuota() error {
 	return err
 }
 
-// quotaLeft says which limit a task of a tree has; "" if none, as at the beginning.
+// quotaLeft returns the limit of a task of a tree; "" if none, as at the start.
 func quotaLeft(tree *workload.Tree, task string) (string, error) {
 	dir, v1 := tree.CPUDir(task)
 	file, want := "cpu.max", "max"
@@ -430,8 +429,8 @@ func quotaLeft(tree *workload.Tree, task string) (string, error) {
 	return "", nil
 }
 
-// watchAlone waits as long as a whole attempt with an antagonist takes, and
-// notes an accusation.
+// watchAlone waits as long as a whole attempt with an antagonist takes, and records an
+// accusation.
 func (s *scene) watchAlone(ctx context.Context) error {
 	began, limit := time.Now(), s.beat.detectLimit()+s.beat.capFor()
 	err := s.daemon.until(ctx, limit, "accuse somebody", func() (bool, error) {
@@ -453,7 +452,7 @@ func (s *scene) watchAlone(ctx context.Context) error {
 	return err
 }
 
-// left lists what is still there of the attempt after everything was undone.
+// left lists what remains of the attempt after everything was undone.
 func (s *scene) left() []string {
 	left := s.tree.Left()
 	for _, p := range s.procs {

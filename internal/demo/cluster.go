@@ -25,59 +25,59 @@ import (
 	"github.com/quell-dev/quell/internal/workload"
 )
 
-// ClusterOptions are the choices of a cluster's demo.
+// ClusterOptions are the options of the cluster demo.
 type ClusterOptions struct {
 	Seed          uint64
 	Agent, Server string // the programs
-	Logs          string // keep the programs' logs in this folder; "" drops them with the rest
+	Logs          string // keep the programs' logs in this folder; "" deletes them with the rest
 	Show          func(Event)
 }
 
-// ClusterResult is what it came to.
+// ClusterResult is the result of the cluster demo.
 type ClusterResult struct {
 	OK      bool   `json:"ok"`
 	Verdict string `json:"verdict"`
-	// Why is what was missing where nobody was capped, as far as the agent says it;
-	// Excuse why this machine cannot do better, as Result's.
+	// Why is what was missing if no task was capped, as far as the agent reports it;
+	// Excuse is why this machine cannot do better, as in Result.
 	Why      string   `json:"why,omitempty"`
 	Excuse   string   `json:"excuse,omitempty"`
 	Seed     uint64   `json:"seed"`
 	Machines []string `json:"machines"`
-	// SpecTasks and the like are of the spec that all agents judge by, learnt by the
-	// server from all machines' tasks.
+	// SpecTasks, SpecSamples, SpecMean and SpecStdDev describe the spec that all agents
+	// use, learnt by the server from all machines' tasks.
 	SpecTasks   int             `json:"spec_tasks"`
 	SpecSamples int64           `json:"spec_samples"`
 	SpecMean    incident.Value  `json:"spec_mean"`
 	SpecStdDev  incident.Value  `json:"spec_stddev"`
 	Victim      sample.TaskName `json:"victim"`
 	Antagonist  sample.TaskName `json:"antagonist"`
-	// Named, Correlation and so on are of the incident as the server tells of it.
+	// Named, Correlation and so on describe the incident as in the server's store.
 	Named        sample.TaskName `json:"named"`
 	On           string          `json:"on"` // machine
 	Correlation  incident.Value  `json:"correlation"`
 	RelativeCost incident.Value  `json:"relative_cost"`
 	Outcome      plan.Outcome    `json:"outcome"`
-	// Away is how long the server was gone, killed, from before the antagonist's
-	// beginning to after the cap's end; s.
+	// Away is how long the server was down after kill -9, from before the antagonist's
+	// start to after the cap's end; s.
 	Away float64 `json:"server_away"`
-	// Stored are samples in the server's store, Twice those there more than once,
-	// Missing those that an agent took before the newest stored one and that are
-	// not there.
+	// Stored counts samples in the server's store, Twice those stored more than once,
+	// Missing those that an agent took before the newest stored one and that are not
+	// stored.
 	Stored  int `json:"stored"`
 	Twice   int `json:"stored_twice"`
 	Missing int `json:"missing"`
-	// Audited are the server's audit entries: who, what, outcome.
+	// Audited are the server's audit entries: operator, command, outcome.
 	Audited    [][3]string `json:"audited"`
-	Accused    []string    `json:"accused"` // others, wrongly
+	Accused    []string    `json:"accused"` // other tasks, wrongly
 	Seconds    float64     `json:"seconds"`
 	LeftBehind []string    `json:"left_behind"`
 }
 
-// machineNames are those of the cluster. The first gets the antagonist, and a CPU
-// for its victim alone; what else there is shares the other CPU, and is light.
+// machineNames are the machines of the cluster. The first has the antagonist, on the
+// CPU of the victims; all other tasks are light and share the other CPU.
 var machineNames = [...]string{"m1", "m2", "m3"}
 
-// fleet is a cluster's demo while it is played.
+// fleet is a running cluster demo.
 type fleet struct {
 	demo
 	server string // the program
@@ -89,12 +89,12 @@ type fleet struct {
 	result *ClusterResult
 }
 
-// RunCluster plays the demo of a cluster on this machine: a server, and three
-// agents that each see tasks of their own only. The server learns what the victims'
-// job costs from all three; an operator switches enforcement on everywhere; the
-// server is killed, one machine gets a noisy neighbour, and its agent deals with it
-// alone by what the server has taught it; then the server comes back, and is told
-// of everything once. Errors are as Run's.
+// RunCluster plays the cluster demo on this machine: a server, and three agents that
+// each see only their own tasks. The server learns the normal cost of the victims' job
+// from all three; an operator turns enforcement on everywhere; the server is killed,
+// one machine gets a noisy neighbour, and its agent handles it alone with the spec
+// learnt from the server; then the server restarts and receives everything once. Errors
+// are as those of Run.
 func RunCluster(ctx context.Context, o ClusterOptions) (r *ClusterResult, err error) {
 	began := time.Now()
 	f := &fleet{demo: demo{Options: Options{Seed: o.Seed, Channel: CPU, Agent: o.Agent, Show: o.Show}, began: began, beat: cpuBeat},
@@ -121,7 +121,7 @@ func RunCluster(ctx context.Context, o ClusterOptions) (r *ClusterResult, err er
 	return r, f.play(ctx)
 }
 
-// close ends whatever runs and looks at what is left.
+// close ends all programs and checks what remains.
 func (f *fleet) close() error {
 	var errs []error
 	for _, name := range machineNames {
@@ -154,15 +154,15 @@ func (f *fleet) play(ctx context.Context) error {
 	return nil
 }
 
-// cast is who plays, by machine and name.
+// cast lists the tasks, by machine and name.
 func (f *fleet) cast() []part {
 	light := func(k workload.Kind, n uint64) workload.Spec {
 		s := workload.Default(k)
 		s.Seed, s.Duty = f.Seed*16+n, 0.04
 		return s
 	}
-	// One job has one spec: its three tasks have the same CPU, and the server and the
-	// agents the other.
+	// One job has one spec: its three tasks share one CPU; the server and the agents
+	// share the other.
 	web := workload.Default(workload.Serve)
 	web.Pause = 10 * time.Millisecond
 	noisy := workload.Default(workload.Hog)
@@ -175,7 +175,7 @@ func (f *fleet) cast() []part {
 	}
 }
 
-// set starts the server, the tasks but the antagonist, and the agents.
+// set starts the server, the tasks except the antagonist, and the agents.
 func (f *fleet) set(ctx context.Context) error {
 	logs := cmp.Or(f.logs, f.tree.Scratch())
 	var err error
@@ -201,11 +201,11 @@ func (f *fleet) set(ctx context.Context) error {
 	f.result.Victim, f.result.Antagonist = sample.TaskName(f.tree.Path("m1/"+victimName)), sample.TaskName(f.tree.Path("m1/"+antagonistName))
 	for _, m := range machineNames {
 		dir := filepath.Join(f.tree.Scratch(), m)
-		conf := f.beat.settings(dir, sample.RunQ, plan.Advise, 1_000_000) + f.rules(m, dir) // it learns nothing of its own in time
+		conf := f.beat.settings(dir, sample.RunQ, plan.Advise, 1_000_000) + f.rules(m, dir) // its own learning takes too long for the demo
 		if f.agents[m], err = launchAgent(ctx, f.tree, launch{exe: f.Agent, task: agentName + "-" + m, dir: dir, conf: conf, log: filepath.Join(logs, m+".log"), cpu: f.b}); err != nil {
 			return err
 		}
-		// Three of them are on one CPU, with tasks that are to wait for neighbours only.
+		// Three agents share one CPU with tasks that should wait for neighbours only.
 		if err := stepBack(f.tree, agentName+"-"+m, 10); err != nil {
 			return err
 		}
@@ -225,7 +225,7 @@ func (f *fleet) rules(machine, dir string) string {
 	return b.String()
 }
 
-// seldom lets a question that costs a process be asked every two seconds at most.
+// seldom limits a check that costs a process to one every two seconds.
 func seldom(ask func() (bool, error)) func() (bool, error) {
 	var last time.Time
 	return func() (bool, error) {
@@ -237,16 +237,16 @@ func seldom(ask func() (bool, error)) func() (bool, error) {
 	}
 }
 
-// victim is what a machine's agent says of its victim.
+// victim is the view that a machine's agent has of its victim.
 func (f *fleet) victim(ctx context.Context, machine string) (*api.TaskView, error) {
 	return f.agents[machine].victim(ctx, sample.TaskName(f.tree.Path(machine+"/"+victimName)))
 }
 
-// learn waits until the server has enough samples, has it compute specs, and waits
-// until every agent judges by its.
+// learn waits until the server has enough samples, makes it compute specs, and waits
+// until every agent uses the server's.
 func (f *fleet) learn(ctx context.Context) error {
 	first := f.agents[machineNames[0]]
-	var counts []int // of each victim's samples, the least first
+	var counts []int // of each victim's samples, ascending
 	err := first.until(ctx, 2*f.beat.learnLimit(), "send enough samples", seldom(func() (bool, error) {
 		var err error
 		counts, err = rows(ctx, f.hub.viewer, fmt.Sprintf("SELECT count(*) FROM samples WHERE job = '%s' AND signal = '%s' AND cost IS NOT NULL GROUP BY task ORDER BY 1", victimName, sample.RunQ),
@@ -292,7 +292,7 @@ func (f *fleet) learn(ctx context.Context) error {
 	return nil
 }
 
-// operate has an operator, and somebody who is none, ask for what operators may.
+// operate sends operators' commands, as an operator and as a viewer without that right.
 func (f *fleet) operate(ctx context.Context) error {
 	capping := cluster.Command{Machine: "m2", Command: command.CapTask(f.tree.Path("m2/logship"), 0.05, time.Minute, "to see it done")}
 	var refused *api.RefusedError
@@ -342,8 +342,8 @@ func (f *fleet) operate(ctx context.Context) error {
 	return nil
 }
 
-// suffer kills the server, lets the antagonist in on one machine, and waits for its
-// agent to deal with it alone; then the server comes back.
+// suffer kills the server, starts the antagonist on one machine, and waits for its
+// agent to handle it alone; then the server is restarted.
 func (f *fleet) suffer(ctx context.Context) error {
 	away := time.Now()
 	if err := f.hub.kill(); err != nil {
@@ -396,8 +396,8 @@ func (f *fleet) suffer(ctx context.Context) error {
 	return nil
 }
 
-// tell waits until the server knows everything, and holds what it has against what
-// the agents have recorded.
+// tell waits until the server has received everything, and compares its data with the
+// agents' traces.
 func (f *fleet) tell(ctx context.Context) error {
 	back := time.Now()
 	type arrived struct {
@@ -460,13 +460,13 @@ func (f *fleet) tell(ctx context.Context) error {
 	return f.compare(ctx)
 }
 
-// reading is what makes a sample one.
+// reading identifies a sample.
 type reading struct {
 	machine, task, signal string
 	at                    int64 // ms
 }
 
-// compare ends the agents and holds the traces that they wrote against the store.
+// compare ends the agents and compares their traces with the store.
 func (f *fleet) compare(ctx context.Context) error {
 	stored, err := rows(ctx, f.hub.viewer, "SELECT machine, task, signal, epoch_ms(ts) FROM samples", func(r *reading) []any { return []any{&r.machine, &r.task, &r.signal, &r.at} })
 	if err != nil {
@@ -485,7 +485,7 @@ func (f *fleet) compare(ctx context.Context) error {
 		if err := f.agents[m].stop(); err != nil {
 			return err
 		}
-		delete(f.agents, m) // its trace is whole now
+		delete(f.agents, m) // its trace is complete now
 		taken, err := recorded(filepath.Join(f.tree.Scratch(), m, "samples.csv"))
 		if err != nil {
 			return err
@@ -506,7 +506,7 @@ func (f *fleet) compare(ctx context.Context) error {
 	return nil
 }
 
-// recorded reads whose samples a trace has (docs/trace-format.md).
+// recorded reads the keys of the samples in a trace (docs/trace-format.md).
 func recorded(path string) ([]reading, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -537,7 +537,7 @@ func recorded(path string) ([]reading, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read what an agent recorded: %w", err)
 		}
-		if row[task] != string(detect.OutsideName) { // what ran outside tasks is told to nobody
+		if row[task] != string(detect.OutsideName) { // usage outside tasks is not sent
 			all = append(all, reading{row[machine], row[task], row[signal], at})
 		}
 	}

@@ -31,7 +31,7 @@ func TestJudgeOfTheCluster(t *testing.T) {
 	}
 }
 
-// Who was not capped, and what was missing: an anomaly, an accusation, or a cap.
+// Which task was not capped, and what was missing: an anomaly, an accusation, or a cap.
 func TestWhyNobodyWasCapped(t *testing.T) {
 	var seen suffering
 	nothing := incident.Value(math.NaN())

@@ -11,7 +11,7 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// judge says what the result is worth.
+// judge sets the verdict.
 func (r *ClusterResult) judge() {
 	switch {
 	case len(r.LeftBehind) > 0:
@@ -34,7 +34,7 @@ func (r *ClusterResult) judge() {
 	}
 }
 
-// suffering is what an agent said of its victim from interval to interval.
+// suffering is the agent's view of its victim over the intervals.
 type suffering struct {
 	costs mean
 	most  float64
@@ -42,7 +42,7 @@ type suffering struct {
 	limit float64 // the newest; 0: it was never judged
 }
 
-// look takes in what the agent says now; it may have said it before.
+// look adds the agent's current view; the agent may have reported it before.
 func (s *suffering) look(v *api.SignalView) {
 	before := s.costs.n
 	if s.costs.add(float64(v.Cost)); s.costs.n == before {
@@ -68,10 +68,10 @@ func (s *suffering) String() string {
 	return text + fmt.Sprintf("; %d of them were over its limit, %.3g", s.over, s.limit)
 }
 
-// nobody says why no antagonist of a victim was capped: what the agent found, and
-// what it lacked to go further.
+// nobody says why no antagonist of a victim was capped: what the agent found, and what
+// was missing for a cap.
 func nobody(all []incident.Record, victim sample.TaskName, seen *suffering) string {
-	var inc *incident.Record // the one that came furthest
+	var inc *incident.Record // the one that got furthest
 	for i := range all {
 		if x := &all[i]; x.Victim.Name == victim && (inc == nil || len(x.Named()) >= len(inc.Named())) {
 			inc = x

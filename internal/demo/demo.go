@@ -1,8 +1,8 @@
-// Package demo is quell's main job on real processes: it makes a victim, four
-// innocents and an antagonist in cgroups of their own, runs the shipped agent
-// over them, and tells whether the agent named the right one, whether the
-// victim recovered, and whether anything was left behind. Nothing is
-// simulated; only the time constants are shorter than in production.
+// Package demo is quell's main job on real processes: it starts a victim, four
+// innocents and an antagonist in separate cgroups, runs the shipped agent on them, and
+// reports whether the agent named the right task, whether the victim recovered, and
+// whether anything was left behind. Nothing is simulated; only the time constants are
+// shorter than in production.
 package demo
 
 import (
@@ -22,43 +22,42 @@ import (
 type Channel string
 
 const (
-	// CPU: both run on one CPU; the victim waits. Certain anywhere.
+	// CPU: both run on one CPU; the victim waits. Works on any machine.
 	CPU Channel = "cpu"
-	// Cache: the victim's working set lives in a last-level cache that the
-	// antagonist, on another CPU, streams through. Only where the two CPUs
-	// share one.
+	// Cache: the victim's working set is in a last-level cache that the antagonist, on
+	// another CPU, streams through. Works only if the two CPUs share one.
 	Cache Channel = "cache"
-	// Auto measures whether two CPUs share a cache now and takes Cache if
-	// they do, until they do not; then CPU.
+	// Auto measures whether two CPUs share a cache now. If they do it takes Cache, as
+	// long as they do; otherwise CPU.
 	Auto Channel = "auto"
 )
 
-// Options are the choices of a demo.
+// Options are the options of a demo.
 type Options struct {
 	Channel Channel
-	Signal  sample.SignalName // "" is the channel's own
+	Signal  sample.SignalName // "" is the channel's default
 	Seed    uint64
 	Mode    plan.Mode
-	// Alone leaves the antagonist out: nobody must be accused.
+	// Alone omits the antagonist: no task must be accused.
 	Alone bool
 	// PMU says that hardware counters work here.
 	PMU bool
 	// Agent is the quell-agent program.
 	Agent string
-	// AgentLog keeps the agent's log in this file; "" drops it with the rest.
+	// AgentLog keeps the agent's log in this file; "" deletes it with the rest.
 	AgentLog string
-	// Show takes what happens, as it happens.
+	// Show receives events as they happen.
 	Show func(Event)
 
 	pace beat // 0: the channel's own
 }
 
-// Event is one thing that happened, for people.
+// Event is one event, for people.
 type Event struct {
 	After time.Duration // since the demo began
 	Text  string
-	// Done and Of are progress in a step that takes a while; Of is 0 for an
-	// event of its own.
+	// Done and Of are the progress in a longer step; Of is 0 for an event that is not
+	// progress.
 	Done, Of int
 }
 
@@ -69,7 +68,7 @@ type RunnerUp struct {
 	Excluded    string          `json:"excluded,omitempty"`
 }
 
-// Result is what a demo came to. Costs are in the signal's unit.
+// Result is the result of a demo. Costs are in the signal's unit.
 type Result struct {
 	OK          bool              `json:"ok"`
 	Verdict     string            `json:"verdict"`
@@ -81,42 +80,42 @@ type Result struct {
 	Attempts    int               `json:"attempts"`
 	Flips       int               `json:"flips"` // attempts that ended because the cache was lost
 	Victim      sample.TaskName   `json:"victim"`
-	Antagonist  sample.TaskName   `json:"antagonist"` // "" if it was left out
-	Named       sample.TaskName   `json:"named"`      // "" if nobody was
-	Grounds     detect.Grounds    `json:"grounds"`    // of that
+	Antagonist  sample.TaskName   `json:"antagonist"` // "" if it was omitted
+	Named       sample.TaskName   `json:"named"`      // "" if no task was
+	Grounds     detect.Grounds    `json:"grounds"`    // for naming it
 	Correlation incident.Value    `json:"correlation"`
 	RunnerUp    *RunnerUp         `json:"runner_up"`
-	// Trials is how often somebody was held to find out before anybody was accused.
+	// Trials is the number of trials before the accusation.
 	Trials int `json:"trials"`
-	// SecondsToIncident counts from the end of the interval with the third
-	// outlier, or of the first one after a trial, IntervalsToIncident in sampling
-	// intervals from the antagonist's beginning.
+	// SecondsToIncident counts from the end of the interval with the third outlier, or
+	// of the first outlier after a trial; IntervalsToIncident counts sampling intervals
+	// from the antagonist's start.
 	SecondsToIncident   incident.Value `json:"seconds_to_incident"`
 	IntervalsToIncident incident.Value `json:"intervals_to_incident"`
 	CostAlone           incident.Value `json:"cost_alone"`     // the spec's mean
 	CostContended       incident.Value `json:"cost_contended"` // first outlier to cap
-	CostCapped          incident.Value `json:"cost_capped"`    // under the cap, first sample left out
+	CostCapped          incident.Value `json:"cost_capped"`    // under the cap, first sample excluded
 	RelativeCost        incident.Value `json:"relative_cost"`  // capped ÷ contended
 	Outcome             plan.Outcome   `json:"outcome"`
 	Seconds             float64        `json:"seconds"` // of the whole demo
 	LeftBehind          []string       `json:"left_behind"`
-	// Excuse says why the machine is none to play on, if that was found where
-	// the demo did not succeed.
+	// Excuse says why the machine is not suitable for the demo, if that was detected
+	// after the demo had not succeeded.
 	Excuse string `json:"excuse,omitempty"`
 
 	incident *incident.Record
 }
 
-// Incident is what the agent wrote of the last attempt; nil if nothing.
+// Incident is the agent's incident in the last attempt; nil if none.
 func (r *Result) Incident() *incident.Record { return r.incident }
 
-// beat is a sampling interval; everything else that takes time is a multiple of
-// it. The beats are shorter than CPI²'s 10 s out of each minute, in the same
-// proportions where that matters, but that the correlation window holds 20
-// intervals instead of 10: so it has the good samples that were learnt from.
+// beat is a sampling interval; all other times are multiples of it. The times are
+// shorter than CPI²'s 10 s out of each minute, in the same proportions where that
+// matters, except that the correlation window has 20 intervals instead of 10: so it
+// contains the good samples that the spec was learnt from.
 type beat time.Duration
 
-// The cache's beat is short since the CPUs may share it for seconds only.
+// The cache's beat is short because the CPUs may share it for only a few seconds.
 const (
 	cpuBeat   = beat(500 * time.Millisecond)
 	cacheBeat = beat(250 * time.Millisecond)
@@ -131,18 +130,18 @@ func (b beat) window() time.Duration        { return b.times(20) } // (paper: 10
 func (b beat) capFor() time.Duration        { return b.times(12) } // (paper: 5 min)
 func (b beat) trial() time.Duration         { return b.times(7) }  // (quell: 3 min)
 
-// cycle is how often the antagonist comes; it stays for about half of it.
+// cycle is the period of the antagonist; it is active for about half of it.
 func (b beat) cycle() time.Duration { return b.times(12) }
 
 // samples is how many a spec needs (paper: 100 a task).
 const samples = 24
 
-// How long to wait before giving up.
+// Timeouts.
 func (b beat) learnLimit() time.Duration  { return b.times(4 * samples) }
 func (b beat) detectLimit() time.Duration { return b.times(12) }
 
-// triedLimit is how long where somebody is held to find out: up to four times
-// (enforce.trials), each followed by the antagonist's next coming.
+// triedLimit is the timeout with trials: up to four of them (enforce.trials), each
+// followed by the antagonist's next burst.
 func (b beat) triedLimit() time.Duration { return b.detectLimit() + 4*(b.trial()+b.cycle()) }
 
 // String lists the shortened times, for people.
@@ -151,21 +150,21 @@ func (b beat) String() string {
 		"3 outliers in %s (5 min); window %s (10 min); a cap lasts %s (5 min), one to find out %s (3 min)", b.interval(), samples, b.outlierWindow(), b.window(), b.capFor(), b.trial())
 }
 
-// What ends an attempt on the cache channel: it is no fault of anybody here.
+// Reasons that end an attempt on the cache channel; no task here causes them.
 var (
 	errFlip  = errors.New("the hypervisor moved the CPUs apart, they no longer share a cache")
 	errTaken = errors.New("neighbours outside this machine have filled the cache")
 	errApart = errors.New("the antagonist did not touch the victim's cache")
 )
 
-// lost reports whether the cache was lost in mid-run.
+// lost reports whether the cache was lost during the run.
 func lost(err error) bool {
 	return errors.Is(err, errFlip) || errors.Is(err, errTaken) || errors.Is(err, errApart)
 }
 
-// Run plays the demo. The error is about the environment (*workload.EnvError)
-// or about quell itself; what the agent did wrong is in the Result. Whatever
-// happens, also when ctx ends, everything that was made is removed.
+// Run plays the demo. The error is about the environment (*workload.EnvError) or about
+// quell itself; the agent's wrong decisions are in the Result. Everything that was made
+// is removed in all cases, also when ctx ends.
 func Run(ctx context.Context, o Options) (*Result, error) {
 	d := &demo{Options: o, began: time.Now()}
 	if _, err := workload.Sweep(treePrefix); err != nil {
@@ -210,7 +209,7 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 type demo struct {
 	Options
 	began time.Time
-	a, b  int   // the CPUs: victim's, everybody else's
+	a, b  int   // the CPUs: the victim's, that of all other tasks
 	beat  beat  // of the attempt
 	set   int64 // the victim's working set on the cache channel, bytes
 }
@@ -219,12 +218,12 @@ func (d *demo) say(format string, args ...any) {
 	d.Show(Event{After: time.Since(d.began), Text: fmt.Sprintf(format, args...)})
 }
 
-// progress shows how far a step is; whoever says that it is over uses say.
+// progress shows the progress of a step; the caller reports its end with say.
 func (d *demo) progress(done, of int, format string, args ...any) {
 	d.Show(Event{After: time.Since(d.began), Text: fmt.Sprintf(format, args...), Done: min(done, of-1), Of: of})
 }
 
-// judge says what the result is worth.
+// judge sets the verdict.
 func (r *Result) judge() {
 	switch {
 	case len(r.LeftBehind) > 0:

@@ -66,7 +66,7 @@ func TestTheAgentsConfigurationIsRightAndCoversTheSceneAlone(t *testing.T) {
 	}
 }
 
-// The parts' order and the counter-phase are what the scene promises.
+// The scene relies on the order of the parts and on the counter-phase.
 func TestOneInnocentIsLoudExactlyWhenTheAntagonistIsNot(t *testing.T) {
 	for _, c := range []Channel{CPU, Cache} {
 		d := &demo{Options: Options{Seed: 3}, a: 1, b: 0, beat: cpuBeat, set: largestSet}

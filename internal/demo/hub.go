@@ -18,7 +18,7 @@ import (
 	"github.com/quell-dev/quell/internal/workload"
 )
 
-// hub is the shipped quell-server of a cluster's demo.
+// hub is the shipped quell-server of a cluster demo.
 type hub struct {
 	exe, dir    string
 	tree        *workload.Tree
@@ -34,7 +34,7 @@ type hub struct {
 
 const serverName = "quell-server"
 
-// newHub makes what the server and those who use it need: addresses, tokens, and
+// newHub creates what the server and its clients need: addresses, tokens, and
 // credentials for the machines.
 func newHub(ctx context.Context, exe, dir, log string, tree *workload.Tree, cpu int, machines []string) (*hub, error) {
 	h := &hub{exe: exe, dir: dir, tree: tree, cpu: cpu, log: log, credentials: map[string]string{}}
@@ -89,7 +89,7 @@ func (h *hub) command(ctx context.Context, args ...string) (string, error) {
 	return string(out), err
 }
 
-// start runs the server, and returns when it is ready.
+// start runs the server and returns when it is ready.
 func (h *hub) start(ctx context.Context) error {
 	log, err := os.OpenFile(h.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -133,8 +133,8 @@ func (h *hub) start(ctx context.Context) error {
 	}
 }
 
-// stepBack gives a program a share of what a task gets, in percent, where both want
-// the CPU: on a cluster it would not be where the tasks are, or need less of it.
+// stepBack gives a program percent of a task's CPU weight when both want the CPU: on a
+// real cluster it would run elsewhere, or need less CPU.
 func stepBack(tree *workload.Tree, task string, percent int) error {
 	dir, v1 := tree.CPUDir(task)
 	file, usual := "cpu.weight", 100
@@ -168,7 +168,7 @@ func (h *hub) stop() error {
 	if h.cmd == nil {
 		return nil
 	}
-	_ = h.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	_ = h.cmd.Process.Signal(syscall.SIGTERM) // it may have ended already
 	var err error
 	select {
 	case err = <-h.ended:
@@ -179,8 +179,7 @@ func (h *hub) stop() error {
 	return err
 }
 
-// rows asks by SQL; each row is read into a new T of which the columns are the
-// elements.
+// rows runs an SQL query; each row is read into a new T, whose columns into returns.
 func rows[T any](ctx context.Context, c *cluster.Client, sql string, into func(*T) []any) ([]T, error) {
 	a, err := c.Query(ctx, cluster.Query{SQL: sql})
 	if err != nil {

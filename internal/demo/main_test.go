@@ -11,11 +11,11 @@ import (
 	"github.com/quell-dev/quell/internal/workload"
 )
 
-// quick is the beat where it does not matter who is named.
+// quick is the beat if it does not matter which task is named.
 const quick = cacheBeat
 
-// TestMain lets the test binary play the scene's parts (Tree starts it again with
-// the word "workload") and a demo that can be killed ("play").
+// TestMain lets the test binary run the scene's parts (Tree starts it with the word
+// "workload") and a demo that can be killed ("play").
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "workload" {
 		s, err := workload.Parse(os.Args[2:])

@@ -11,11 +11,11 @@ import (
 	"github.com/quell-dev/quell/internal/workload"
 )
 
-// look is how long a look at the sharing of a cache takes.
+// look is how long one measurement of cache sharing takes.
 const look = 30 * time.Millisecond
 
-// choosePair picks two CPUs that this process may use: the last ones, since
-// the first tend to serve interrupts.
+// choosePair picks two CPUs that this process may use: the last ones, because the first
+// often serve interrupts.
 func (d *demo) choosePair() error {
 	var mask unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &mask); err != nil {
@@ -33,7 +33,7 @@ func (d *demo) choosePair() error {
 	}
 	d.a, d.b = cpus[len(cpus)-1], cpus[len(cpus)-2]
 	if d.Channel != CPU {
-		// One that shares a cache with the victim's now, if there is one.
+		// Prefer one that shares a cache with the victim's now.
 		for _, c := range cpus[:len(cpus)-1] {
 			if rt, err := workload.PingPong(d.a, c, look); err == nil && workload.Shared(rt) {
 				d.b = c
@@ -44,7 +44,7 @@ func (d *demo) choosePair() error {
 	return nil
 }
 
-// chooseChannel measures, where the answer depends on it.
+// chooseChannel measures cache sharing if the choice depends on it.
 func (d *demo) chooseChannel() (Channel, error) {
 	if d.Channel == CPU {
 		return CPU, nil
@@ -74,16 +74,16 @@ func (d *demo) chooseChannel() (Channel, error) {
 		d.a, d.b, rt.Min.Nanoseconds(), workload.Near.Nanoseconds()), Remedy: "use --channel cpu or auto, or try again: a hypervisor may move them together"}
 }
 
-// The victim's data must be more than a core's own caches hold and less than
-// what others leave of the last-level cache.
+// The victim's data must exceed a core's own caches and fit into the part of the
+// last-level cache that other tasks leave free.
 const (
 	largestSet  = 8 << 20
 	smallestSet = 4 << 20
 	chaseSteps  = 20_000 // loads in a transaction
 )
 
-// workingSet measures what stays in the cache now, from the largest set down;
-// 0 if nothing of use does.
+// workingSet measures the size of data that stays in the cache now, from the largest
+// set down; 0 if no useful size does.
 func (d *demo) workingSet() (int64, error) {
 	for set := int64(largestSet); set >= smallestSet; set -= 512 << 10 {
 		step, err := workload.ChaseStep(d.a, set, look)
@@ -106,8 +106,8 @@ func verb(shared bool) string {
 	return "do not share"
 }
 
-// watchSharing looks at the sharing twice a second and calls flipped when two
-// looks in a row say that the CPUs do not share a cache any more.
+// watchSharing measures the sharing twice a second and calls flipped when two
+// measurements in a row show that the CPUs no longer share a cache.
 func (d *demo) watchSharing(done <-chan struct{}, flipped func()) {
 	tick := time.NewTicker(time.Second / 2)
 	defer tick.Stop()
@@ -132,8 +132,8 @@ func (d *demo) watchSharing(done <-chan struct{}, flipped func()) {
 	}
 }
 
-// cast says who plays on which CPU. Names are the scene's, not the parts', so
-// that nothing can be read off them.
+// part is one task of the scene and its CPU. Names belong to the scene and not to the
+// kind of workload, so that the agent cannot infer anything from them.
 type part struct {
 	name string
 	spec workload.Spec
@@ -146,7 +146,7 @@ const (
 	agentName      = "quell-agent"
 )
 
-// phase is how far into an interval the cycles begin.
+// phase is the offset of the cycles within an interval.
 func (d *demo) phase() time.Duration {
 	return time.Duration(rand.New(rand.NewPCG(d.Seed, 0)).Float64() * float64(d.beat))
 }
@@ -169,12 +169,12 @@ func (d *demo) cast(c Channel, epoch sample.Millis) []part {
 	if c == Cache {
 		victim, noisy, at = workload.Default(workload.Chase), shape(workload.Stream, 5), d.b
 		victim.Set, victim.Steps = d.set, chaseSteps
-		// The innocents leave it most of their CPU, or it could not fill a cache.
+		// The innocents leave it most of their CPU; otherwise it could not fill a cache.
 		steady.Duty, calls.Duty, burst.Duty, burst.Period = 0.1, 0.1, 0.2, d.beat.cycle()/3
 		noisy.Work, noisy.Vary = d.beat.cycle()/3, 0.2
 	}
 	noisy.Pause, noisy.Period = 0, d.beat.cycle()
-	// Where its beginning falls in a sampling interval is up to the seed.
+	// The seed determines where in a sampling interval it begins.
 	noisy.Phase, opposite.Phase = d.phase(), d.phase()
 	return []part{
 		{victimName, victim, d.a},

@@ -30,8 +30,8 @@ func leftOvers(t *testing.T) []string {
 	return slices.DeleteFunc(left, someoneElses)
 }
 
-// someoneElses reports whether a tree is of another process that lives: a demo
-// that somebody plays on this machine meanwhile.
+// someoneElses reports whether a tree belongs to another live process: a demo that runs
+// on this machine at the same time.
 func someoneElses(path string) bool {
 	rest := strings.TrimPrefix(filepath.Base(path), treePrefix+"-")
 	pid, _, _ := strings.Cut(rest, "-")
@@ -42,8 +42,8 @@ func someoneElses(path string) bool {
 	return err == nil
 }
 
-// The whole loop on this machine: it may abstain on a machine this busy, but it
-// may never name an innocent or leave anything behind.
+// The whole loop on this machine: on a busy machine it may abstain, but it may never
+// name an innocent or leave anything behind.
 func TestTheDemoNamesNoInnocentAndLeavesNothing(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.EBPF, quelltest.TwoCPUs)
 	var story []string
@@ -95,8 +95,8 @@ func TestAnAgentThatDoesNotStartIsSaidAndNothingIsLeft(t *testing.T) {
 	}
 }
 
-// A demo killed with a cap on: its agent undoes the cap and leaves, its tasks
-// die, and the next demo sweeps what is left of the tree.
+// A demo is killed while a cap is on: its agent undoes the cap and exits, its tasks
+// die, and the next demo removes the rest of the tree.
 func TestAKilledDemoIsSweptByTheNext(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.EBPF, quelltest.TwoCPUs)
 	agent := quelltest.Program(t, "quell-agent")
@@ -118,7 +118,7 @@ func TestAKilledDemoIsSweptByTheNext(t *testing.T) {
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = cmd.Wait() // killed, as it should be
+	_ = cmd.Wait() // the error is expected: it was killed
 	quelltest.Until(t, "the orphaned agent to leave", func() bool { return !running(t, agent) })
 	if _, err := workload.Sweep(treePrefix); err != nil {
 		t.Error(err)

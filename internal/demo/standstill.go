@@ -10,23 +10,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// standstill is how a CPU that had work all the time did none of it: an
-// emulator ran the other CPU, or a hypervisor somebody else's. The guest counts
-// such time for whoever was on the CPU, so all who wanted it seem to have
-// waited for that task. Where it is not reported as stolen nothing else tells.
+// standstill is the time in which a CPU with continuous work did not execute: an
+// emulator ran the other CPU, or a hypervisor ran another guest. The guest charges such
+// time to the task on the CPU, so all tasks that wanted the CPU seem to have waited for
+// that task. If it is not reported as stolen, nothing else shows it.
 type standstill struct {
 	share   float64       // of the time watched
-	longest time.Duration // on end
+	longest time.Duration // without interruption
 }
 
-// leastJump is longer than an interrupt takes and shorter than a time slice of
-// a hypervisor; telling is the share from which waits are not to be believed.
+// leastJump is longer than an interrupt and shorter than a time slice of a hypervisor;
+// telling is the share from which on measured waits are not reliable.
 const (
 	leastJump = 2 * time.Millisecond
 	telling   = 0.1
 )
 
-// standstills gives both CPUs work for a while.
+// standstills measures both CPUs under load for a duration.
 func standstills(a, b int, d time.Duration) (both [2]standstill, err error) {
 	failed := make(chan error, 2)
 	var there sync.WaitGroup
@@ -51,8 +51,7 @@ func standstills(a, b int, d time.Duration) (both [2]standstill, err error) {
 	return both, nil
 }
 
-// lookAtClock says what time it is, and how often this thread was switched out
-// until then.
+// lookAtClock returns the time, and how often this thread has been switched out so far.
 func lookAtClock() (now time.Time, switches int64, err error) {
 	var use unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_THREAD, &use); err != nil {
@@ -61,8 +60,8 @@ func lookAtClock() (now time.Time, switches int64, err error) {
 	return time.Now(), use.Nvcsw + use.Nivcsw, nil
 }
 
-// watchClock looks at the clock without a pause. A jump in which the kernel did
-// not switch the thread out is time in which the CPU stood still.
+// watchClock reads the clock continuously. A jump during which the kernel did not
+// switch the thread out is time in which the CPU stood still.
 func watchClock(d time.Duration, look func() (time.Time, int64, error)) (s standstill, err error) {
 	begin, before, err := look()
 	var lost time.Duration
@@ -80,8 +79,8 @@ func watchClock(d time.Duration, look func() (time.Time, int64, error)) (s stand
 	return s, err
 }
 
-// excuse says why waits are not to be believed on this machine; "" if they are,
-// or if that cannot be told.
+// excuse says why measured waits are not reliable on this machine; "" if they are, or
+// if that is not known.
 func (d *demo) excuse() string {
 	both, err := standstills(d.a, d.b, time.Second)
 	if err != nil || max(both[0].share, both[1].share) < telling {

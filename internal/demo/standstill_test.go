@@ -42,7 +42,7 @@ func TestAJumpOfTheClockWithoutASwitchIsAStandstill(t *testing.T) {
 	}
 }
 
-// On this machine, whatever it is: the guest tests know one whose CPUs take turns.
+// On any machine: the guest tests use one whose CPUs are run alternately.
 func TestStandstillsOfThisMachine(t *testing.T) {
 	quelltest.Need(t, quelltest.TwoCPUs)
 	both, err := standstills(0, 1, 50*time.Millisecond)

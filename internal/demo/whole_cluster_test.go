@@ -12,9 +12,9 @@ import (
 	"github.com/quell-dev/quell/internal/quelltest"
 )
 
-// The cluster on this machine: on one this busy nobody may be named, but no innocent
-// ever, no sample may be lost or stored twice, what operators and others ask for is
-// done or refused and audited, and nothing is left behind.
+// The cluster on this machine: if it is busy, possibly no task is named, but never an
+// innocent one. No sample is lost or stored twice, all commands are done or refused and
+// audited, and nothing is left behind.
 func TestTheClusterLosesNothing(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.EBPF, quelltest.TwoCPUs)
 	server := filepath.Join(t.TempDir(), "quell-server")

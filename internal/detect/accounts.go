@@ -8,54 +8,53 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Where the kernel runs a queue it is known who was served while a task waited
-// (Reading.Served): that accounts for the wait, and needs neither a history of the
-// suspect nor a correlation. It says who was served, which is not yet whose fault it
-// is; what must come to it stands at account.level (docs/design/0008).
+// If the kernel runs a queue, the tasks that were served while a task waited are known
+// (Reading.Served). That accounts for the wait, and needs neither a history of the suspect
+// nor a correlation. A task that was served is not necessarily at fault; sums.grounds has
+// the further conditions (docs/design/0008).
 
-// What accounts ask of a suspect.
+// Conditions of accounts on a suspect.
 const (
-	// ofExcess is the least part of what the victim waits more than usual that a
-	// suspect must have been served more than usual.
+	// ofExcess is the least part of the victim's excess wait by which the service of a
+	// suspect must exceed its usual service.
 	ofExcess = 0.2
-	// accounted is the least part of the wait that must be somebody's.
+	// accounted is the least part of the wait that must be attributed to tasks.
 	accounted = 0.5
-	// grown is by what ratio a demand, or a suspect's use, must have gone up to count
-	// as more than before.
+	// grown is the ratio from which on a demand, or a suspect's use, counts as increased.
 	grown = 1.25
-	// asksMore is by what ratio a victim's own demand for the queue must have gone up,
-	// beyond half a CPU (or half a request a second), to be the reason for its wait: a
-	// few threads more wait for each other as soon as somebody else takes a CPU.
+	// asksMore is the ratio by which a victim's own demand for the queue must have
+	// increased, plus half a CPU (or half a request a second), to be the reason for its
+	// wait: a few more threads wait for each other as soon as another task takes a CPU.
 	asksMore = 2
-	// usualOver is how many good intervals the usual shares are the mean of, about.
+	// usualOver is about the number of good intervals in the mean of the usual shares.
 	usualOver = 60
 )
 
-// account is what one interval says of who was served while a task waited.
+// account holds the tasks that were served while a task waited, for one interval.
 type account struct {
 	at     sample.Millis
 	bad    bool
 	wanted float64 // s/s that the task was served or waited behind others
-	waited float64 // s/s of it that it waited
-	niced  float64 // s/s of the wait that was of threads which ask to be served last
+	waited float64 // s/s of wanted in which it waited
+	niced  float64 // s/s of the wait by threads with low priority (niced or SCHED_IDLE)
 	demand float64 // Reading.Demand
 	served []Served
 }
 
-// usual is what accounts say while a task is well: means over good intervals.
+// usual holds the means of accounts over a task's good intervals.
 type usual struct {
 	n             float64
-	waits, demand float64 // share of what it wanted; Reading.Demand
+	waits, demand float64 // waited ÷ wanted; Reading.Demand
 	of            map[sample.TaskKey]float64
 }
 
-// accounts is what is kept of a task.
+// accounts is what is kept of a task's accounts.
 type accounts struct {
 	newest []account // of the last OutlierWindow, oldest first
 	usual  usual
 }
 
-// keep takes in a reading that was judged.
+// keep adds a reading that was judged.
 func (a *accounts) keep(at, end sample.Millis, r *Reading, c cause) {
 	n := 0
 	for n < len(a.newest) && a.newest[n].at <= end {
@@ -63,7 +62,7 @@ func (a *accounts) keep(at, end sample.Millis, r *Reading, c cause) {
 	}
 	var old account
 	if n > 0 {
-		old = a.newest[0] // its slice is used again
+		old = a.newest[0] // its slice is reused
 	}
 	a.newest = slices.Delete(a.newest, 0, n)
 	if r.Served == nil || !(r.Wanted > 0) {
@@ -100,24 +99,24 @@ func (u *usual) add(a *account) {
 	}
 }
 
-// sums are the bad ones of the newest accounts together.
+// sums are the totals of the bad ones of the newest accounts.
 type sums struct {
 	n                                         int
 	wanted, waited, niced, demand, attributed float64
 	usual                                     *usual
 	of                                        []Served // Fair is the mean, weighted by time
-	// pushed is the part of the wanted time in which more than usual was served of those
-	// who use no more than before; used is what tasks used, by slot, and rises how much
-	// more all of them together did that use more.
+	// pushed is the part of the wanted time in which tasks without increased usage were
+	// served more than usual. used is the usage of the tasks, by slot, and rises the total
+	// increase of those with increased usage.
 	pushed, rises float64
 	used          []use
 }
 
-// use is what a suspect used in the victim's bad intervals, and in its good ones by
-// everything that is remembered; NaN where that is not known.
+// use is a suspect's mean usage in the victim's bad intervals, and in its good ones over
+// everything that is remembered; NaN if not known.
 type use struct{ bad, before float64 }
 
-// rise is how much more it used, 0 where that is not grown.
+// rise returns the increase of its usage, 0 if that is below grown.
 func (u use) rise() float64 {
 	if u.bad >= grown*u.before {
 		return u.bad - u.before
@@ -125,8 +124,8 @@ func (u use) rise() float64 {
 	return 0
 }
 
-// account adds up the accounts of a victim's newest bad intervals; nil where too
-// little of its wait is accounted for.
+// account sums the accounts of a victim's newest bad intervals; nil if too little of its
+// wait is accounted for.
 func (d *Detector) account(s *series, victim int) *sums {
 	a := &s.tasks[victim].accounts
 	t := &d.sums
@@ -139,7 +138,7 @@ func (d *Detector) account(s *series, victim int) *sums {
 		t.n++
 		t.wanted, t.waited, t.niced, t.demand = t.wanted+x.wanted, t.waited+x.waited, t.niced+x.niced, t.demand+x.demand
 		for _, o := range x.served {
-			if o.By != Outside().Key { // what is no task that is followed may be any
+			if o.By != Outside().Key { // outside the followed tasks it may be any task
 				t.attributed += o.Time
 			}
 			k := slices.IndexFunc(t.of, func(p Served) bool { return p.By == o.By })
@@ -175,8 +174,8 @@ func (d *Detector) account(s *series, victim int) *sums {
 	return t
 }
 
-// grounds says what the accounts say of the suspect in a slot; least is what counts as
-// used.
+// grounds returns the evidence of the accounts against the suspect in a slot; least is the
+// least usage that counts.
 func (t *sums) grounds(slot int, by sample.TaskKey, least float64) Grounds {
 	g := Grounds{Method: ByAccounts, UsualShare: t.usual.of[by]}
 	if k := slices.IndexFunc(t.of, func(p Served) bool { return p.By == by }); k >= 0 {
@@ -186,8 +185,8 @@ func (t *sums) grounds(slot int, by sample.TaskKey, least float64) Grounds {
 	if excess <= 0 {
 		return g
 	}
-	// Who comes takes a CPU from those who were there. Where one of them now waits for
-	// the other, that is the newcomer's doing, on whatever CPU it runs itself.
+	// A new task takes a CPU from the tasks that were there. If one of them then waits for
+	// another, the new task caused that, whatever CPU it runs on itself.
 	use := t.used[slot]
 	if rise := use.rise(); rise > 0 && rise >= max(least, ofExcess*min(1, t.pushed*t.wanted/float64(t.n))) {
 		g.Pushed = t.pushed * rise / t.rises
@@ -222,8 +221,8 @@ func (t *sums) grounds(slot int, by sample.TaskKey, least float64) Grounds {
 	return g
 }
 
-// usedBefore is what a suspect used in the victim's bad intervals and in its good
-// ones, by everything that is remembered; NaN where nothing is.
+// usedBefore returns a suspect's mean usage in the victim's bad intervals and in its good
+// ones, over everything that is remembered; NaN if there is nothing.
 func (d *Detector) usedBefore(s *series, victim, suspect int) (bad, before float64) {
 	var n [2]float64
 	limit := s.tasks[victim].limit

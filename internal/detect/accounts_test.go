@@ -9,18 +9,19 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// queue is a minute of a victim (task 1) of the run queue and who ran while it waited.
+// queue is a minute of a victim (task 1) in the run queue, with the tasks that ran while it
+// waited.
 type queue struct {
 	cpu, self, niced float64            // of the victim: CPU-s/s; ratio to it; s/s
 	served           map[uint64]float64 // s/s, by task
 	used             map[uint64]float64 // CPU-s/s
-	nobodys          float64            // s/s of the wait that is in none of served
+	nobodys          float64            // s/s of the wait that is not in served
 }
 
-// fairShare is everybody's.
+// fairShare is the fair share of every task.
 const fairShare = 0.4
 
-// play gives a detector so many minutes of it and returns the last finding.
+// play gives a detector the given number of minutes of it and returns the last finding.
 func (q queue) play(t *testing.T, d *Detector, from, minutes int) (f Finding, found bool) {
 	t.Helper()
 	for m := from; m < from+minutes; m++ {
@@ -34,7 +35,7 @@ func (q queue) play(t *testing.T, d *Detector, from, minutes int) (f Finding, fo
 		}
 		v := victim(1, waited/q.cpu).with(func(r *Reading) {
 			r.CPU, r.Pressure, r.Self, r.Spec = q.cpu, q.cpu, q.self, ready(0.05, 0.02)
-			r.Spec.SelfMean, r.Spec.SelfStdDev = 1e6, 0 // waiting on itself is no finding here
+			r.Spec.SelfMean, r.Spec.SelfStdDev = 1e6, 0 // waiting on itself is not a finding here
 			r.OwnApart, r.Served = true, append([]Served{}, served...)
 			r.Wanted, r.Waited, r.Niced, r.Demand = q.cpu+waited, waited, q.niced, q.cpu*(1+q.self)
 		})
@@ -47,13 +48,14 @@ func (q queue) play(t *testing.T, d *Detector, from, minutes int) (f Finding, fo
 	return f, found
 }
 
-// TestWhoWasServed: whom the accounts of a queue name, how sure, and why no surer.
+// TestWhoWasServed: which task the accounts of a queue name, at which level, and why not
+// higher.
 func TestWhoWasServed(t *testing.T) {
 	calm := queue{cpu: 0.2, served: map[uint64]float64{3: 0.004}, used: map[uint64]float64{2: 0.05, 3: 0.3}}
 	for _, c := range []struct {
 		name  string
 		then  queue
-		who   uint64 // first of the suspects
+		who   uint64 // inode of the first suspect
 		level Level
 		why   string
 	}{
@@ -95,8 +97,8 @@ func TestWhoWasServed(t *testing.T) {
 	}
 }
 
-// TestWithoutAccountsStatisticsTell: where most of the wait is nobody's, who was served
-// says too little.
+// TestWithoutAccountsStatisticsTell: if most of the wait is not attributed to tasks, the
+// accounts are not sufficient.
 func TestWithoutAccountsStatisticsTell(t *testing.T) {
 	d := New(evident(t))
 	queue{cpu: 0.2, served: map[uint64]float64{3: 0.004}, used: map[uint64]float64{2: 0.05, 3: 0.3}}.play(t, d, 0, 30)
@@ -106,8 +108,8 @@ func TestWithoutAccountsStatisticsTell(t *testing.T) {
 	}
 }
 
-// TestWhatRunsOutsideAnyTaskIsNobodys: a task that the source does not follow is outside
-// any task to it, so that says nothing of the tasks that are.
+// TestWhatRunsOutsideAnyTaskIsNobodys: the source counts a task that it does not follow as
+// outside any task, so service outside is no evidence on the tasks that it follows.
 func TestWhatRunsOutsideAnyTaskIsNobodys(t *testing.T) {
 	for _, c := range []struct {
 		outside float64 // s/s of the wait, of 1
@@ -137,8 +139,8 @@ func TestWhatRunsOutsideAnyTaskIsNobodys(t *testing.T) {
 	}
 }
 
-// TestUsualSharesAreMeans: what is usual is the mean over the good intervals, whoever
-// came and went.
+// TestUsualSharesAreMeans: the usual shares are the means over the good intervals, even if
+// tasks come and go.
 func TestUsualSharesAreMeans(t *testing.T) {
 	var u usual
 	for i := range 40 {

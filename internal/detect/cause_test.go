@@ -71,8 +71,8 @@ func TestWhatATaskDoesToItselfIsNotBlamedOnANeighbour(t *testing.T) {
 	}
 }
 
-// An interval that the victim explains itself says nothing of the others, but
-// does not hide what a neighbour does in between.
+// An interval that the victim explains itself is no evidence on other tasks, but does not
+// hide a neighbour's effect in the intervals between.
 func TestExplainedIntervalsAreNoPairs(t *testing.T) {
 	rows := rowsOf([]float64{1, 4, 4, 4, 4, 4, 1}, []float64{0, 1, 1, 1, 1, 1, 0})
 	rows[2][0].Flags = sample.Throttled
@@ -96,7 +96,7 @@ func TestOutliersOfDifferentCausesDoNotAddUp(t *testing.T) {
 	}
 }
 
-// Of a task that several quotas hold back in turns the newest is named.
+// If several quotas limit a task one after the other, the newest is named.
 func TestAFindingNamesWhoseQuota(t *testing.T) {
 	for _, c := range []struct{ by, want string }{{"/pod /pod /pod", "/pod"}, {"/slice /slice /pod", "/pod"}, {"/pod /pod own", ""}} {
 		rows := rowsOf([]float64{1, 4, 4, 4}, []float64{0, 1, 1, 1})
@@ -111,7 +111,7 @@ func TestAFindingNamesWhoseQuota(t *testing.T) {
 			t.Errorf("%s: %v by %q, want %q", c.by, f.Kind, f.HeldBy, c.want)
 		}
 	}
-	// A neighbour that comes on top is no quota's doing.
+	// A neighbour that is added later is not attributed to the quota.
 	rows := rowsOf([]float64{1, 4, 4, 4, 4, 4, 4}, []float64{0, 0, 0, 0, 1, 1, 1})
 	for _, row := range rows[1:4] {
 		row[0].Flags, row[0].HeldBy = sample.Throttled, "/pod"

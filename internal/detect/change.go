@@ -5,43 +5,43 @@ import (
 	"slices"
 )
 
-// Change is what a task that suffers changed of itself.
+// Change is what changed in a task that suffers.
 type Change string
 
-// The changes of a task's own, in the order in which they are looked for.
+// The changes of the task itself, in the order in which they are looked for.
 const (
 	// MoreWork: it did more work in the intervals that cost more. Interference
 	// makes a task do the same work or less.
 	MoreWork Change = "more-work"
-	// LessCPU: it cost more where it used less CPU, and nobody used more
-	// instead (CPI², section 6.1, case 3: bimodal usage). Of signals by CPU only.
+	// LessCPU: it cost more where it used less CPU, and no other task used more instead
+	// (CPI², section 6.1, case 3: bimodal usage). Only for signals of CPUs.
 	LessCPU Change = "less-cpu"
-	// NewLevel: its cost went to another level and stayed there, and nobody
-	// used more since.
+	// NewLevel: its cost changed to another level and stayed there, and no other task used
+	// more since.
 	NewLevel Change = "new-level"
 )
 
 const (
-	// likely and sure are how many standard errors a difference must be to
-	// count for who might be the one, and to count against who is accused.
+	// likely and sure are the least differences in standard errors: to count a task as a
+	// possible antagonist, and to confirm one that is accused.
 	likely, sure = 2, 3
-	// moreWork and lessCPU are how much more work and how much less usage, by
-	// ratio, are a change and no accident.
+	// moreWork and lessCPU are the least ratios of more work and of less usage that are a
+	// change and not chance.
 	moreWork, lessCPU = 1.25, 1 / 1.25
-	// lasting is how many bad intervals in a row, without a good one since,
-	// are a new level: more than what makes an anomaly.
+	// lasting is the number of consecutive bad intervals, up to the newest, that make a new
+	// level: more than what makes an anomaly.
 	lasting = 5
 )
 
-// shift is how something differs between the victim's bad and good intervals:
-// their means, and the standard error of the difference with the variance
-// pooled (Student's two-sample comparison).
+// shift is the difference of a quantity between the victim's bad and good intervals: the
+// two means, and the standard error of their difference with pooled variance (Student's
+// two-sample comparison).
 type shift struct{ good, bad, err float64 }
 
 func (s shift) up(errors float64) bool   { return s.bad-s.good > errors*s.err }
 func (s shift) down(errors float64) bool { return s.good-s.bad > errors*s.err }
 
-// shift compares what of says of each of the victim's pairs.
+// shift compares the values of the function of over the victim's pairs.
 func (d *Detector) shift(victim int, of func(*row) float64) shift {
 	var n, mean, dev [2]float64
 	for i := range d.pairs {
@@ -50,7 +50,7 @@ func (d *Detector) shift(victim int, of func(*row) float64) shift {
 		if r.cause[victim] == byNeighbour {
 			side = 1
 		}
-		// Welford's update keeps small differences of large numbers.
+		// Welford's update is accurate for small differences of large numbers.
 		x := of(r)
 		n[side]++
 		delta := x - mean[side]
@@ -64,14 +64,14 @@ func (d *Detector) shift(victim int, of func(*row) float64) shift {
 	return s
 }
 
-// moved reports whether a task used more when the victim was bad: by so many
-// standard errors, and by at least what a cap would take from it.
+// moved reports whether a task used more when the victim was bad: by the given number of
+// standard errors, and by at least the signal's least pressure.
 func (d *Detector) moved(s *series, victim, suspect int, errors float64) bool {
 	u := d.shift(victim, func(r *row) float64 { return float64(r.pressure[suspect]) })
 	return u.up(errors) && u.bad-u.good >= d.leastPressure(s)
 }
 
-// leastPressure is what counts as used, in the unit of the signal's pressure.
+// leastPressure is the least usage that counts, in the unit of the signal's pressure.
 func (d *Detector) leastPressure(s *series) float64 {
 	if least := s.signal.LeastPressure; least > 0 {
 		return least
@@ -79,14 +79,14 @@ func (d *Detector) leastPressure(s *series) float64 {
 	return d.params.LeastPressure
 }
 
-// wasHeld reports whether quell held a task down in one of the pairs.
+// wasHeld reports whether quell limited a task in one of the pairs.
 func (d *Detector) wasHeld(task int) bool {
 	return slices.ContainsFunc(d.pairs, func(p pair) bool { return p.row.cause[task] == held })
 }
 
-// moreWork reports whether the victim did more work when it was bad. Work is
-// usage ÷ cost where the cost is resource per unit of work; where it is a wait,
-// work is what it used (Signal.PerWork).
+// moreWork reports whether the victim did more work when it was bad. Work is usage ÷ cost
+// if the cost is resource per unit of work. If the cost is a wait, work is usage
+// (Signal.PerWork).
 func (d *Detector) moreWork(s *series, victim int) bool {
 	w := d.shift(victim, func(r *row) float64 {
 		work := float64(r.pressure[victim])
@@ -98,11 +98,11 @@ func (d *Detector) moreWork(s *series, victim int) bool {
 	return w.up(likely) && w.bad >= moreWork*w.good
 }
 
-// change looks for a change of the victim's own where no suspect is accused;
-// "" if there is none.
+// change looks for a change of the victim itself if no suspect is accused; "" if there is
+// none.
 func (d *Detector) change(s *series, victim int) Change {
 	u := d.shift(victim, func(r *row) float64 { return float64(r.pressure[victim]) })
-	// Whose requests take longer makes fewer of them, whoever is behind it.
+	// A task whose requests take longer makes fewer of them, whatever the cause.
 	fell := s.signal.Domain.OfCPUs() && u.down(likely) && u.bad <= lessCPU*u.good
 	run := 0
 	for _, p := range d.pairs {
@@ -113,10 +113,10 @@ func (d *Detector) change(s *series, victim int) Change {
 	if !fell && run < lasting {
 		return ""
 	}
-	// Somebody who moved may be the one although the correlation is too low to
-	// accuse, as it is wherever the cost is less than 1.5 times the threshold.
-	// Of somebody whom quell held down it is not known what would have been, but for
-	// those of whom the hold has shown that it was not them.
+	// A task that moved may be the antagonist although its correlation is too low to accuse
+	// it, which is so at any cost below 1.5 times the threshold. The usage that a limited
+	// task would have had is not known. Tasks are left out if limiting them did not help
+	// the victim.
 	for i := range s.tasks {
 		if d.params.Switches.Evidence && d.denied(s, victim, i) {
 			continue

@@ -6,15 +6,15 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Each limit of the rule from both sides. Three good intervals, three bad ones
-// at cost 4; the victim's usage varies by a hundredth, so that errors are small.
+// Each limit of the rule from both sides. Three good intervals, three bad ones at cost 4;
+// the victim's usage varies by 1 %, so that standard errors are small.
 func TestTheLimitsOfAPhaseChange(t *testing.T) {
 	for _, c := range []struct {
 		name      string
 		signal    sample.SignalName
-		good, bad float64 // the victim's usage
-		intervals int     // bad ones
-		hog       float64 // more in the bad intervals
+		good, bad float64 // the victim's usage in good and bad intervals
+		intervals int     // number of bad ones
+		hog       float64 // its additional usage in the bad intervals
 		want      Change
 	}{
 		{"a quarter more work", sample.CPI, 0.4, 4 * 0.4 * 1.27, 3, 0, MoreWork},

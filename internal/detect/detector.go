@@ -9,55 +9,55 @@ import (
 	"github.com/quell-dev/quell/internal/spec"
 )
 
-// Reading is what one sampling interval says of one task for one signal.
+// Reading is the data of one task for one signal in one sampling interval.
 type Reading struct {
 	Task *sample.Task
 	// Cost in the signal's unit; NaN if it could not be counted.
 	Cost float64
-	// Self is the same resource spent on itself; 0 if not known.
+	// Self is the same resource spent on the task itself; 0 if not known.
 	Self float64
-	// OwnApart: Cost leaves out waiting on itself and on the own quota.
+	// OwnApart: Cost excludes waiting on the task itself and on its own quota.
 	OwnApart bool
 	CPU      float64 // CPU-s/s
 	Rate     float64 // activity, 1/s
-	Pressure float64 // what the signal correlates with: CPU-s/s
+	Pressure float64 // what the signal is correlated with: CPU-s/s
 	Stolen   float64 // share of the machine's CPU time stolen, 0..1
 	Flags    sample.Flags
-	// HeldBy is the cgroup above the task that ran out of CPU quota, where the
-	// flag Throttled is of that and not of the task's own.
+	// HeldBy is the cgroup above the task that ran out of CPU quota, if the flag Throttled
+	// is due to that cgroup and not to the task's own quota.
 	HeldBy string
-	// Reach are the numbered resources of the signal's domain that the task
-	// can use; nil if not known, which reaches everything.
+	// Reach is the set of numbered resources of the signal's domain that the task can use;
+	// nil if not known, which counts as all of them.
 	Reach sample.Set
-	// Spec is what its job normally costs; judged only if Ready. nil: not known.
+	// Spec is the normal cost of its job; judged only if Ready. nil: not known.
 	Spec *spec.Spec
-	// Served are who was served by the signal's queue while the task waited in it;
-	// nil where that was not counted. Observe keeps nothing of the slice.
+	// Served lists the tasks that the signal's queue served while this task waited in it;
+	// nil if that was not counted. Observe does not retain the slice.
 	Served []Served
-	// Wanted is how long the task was served or waited behind others, Waited how long
-	// it waited, and Niced, of that, how long threads did that ask to be served last;
-	// s/s, added up over its threads, requests or packets, with Served.
+	// Wanted is the time for which the task was served or waited behind others, Waited the
+	// time it waited, and Niced the part of Waited by threads with low priority (niced or
+	// SCHED_IDLE); s/s, summed over its threads, requests or packets, together with Served.
 	Wanted, Waited, Niced float64
-	// Demand is how much it asked of the queue, as far as that does not depend on others:
+	// Demand is its load on the queue, as far as that does not depend on other tasks:
 	// CPU-s/s that it ran or waited for itself, requests/s or packets/s; with Served.
 	Demand float64
 }
 
-// Served is how long one other was served by a queue while a task waited in it.
+// Served is how long a queue served one other task while a task waited in it.
 type Served struct {
-	By   sample.TaskKey // that of Outside for what ran outside any task
+	By   sample.TaskKey // Outside's key for what ran outside any task
 	Time float64        // s/s, of all the task's threads, requests or packets that waited
-	// Fair is the share that By's weight entitles it to of the time in which the task
-	// wanted to be served, 0..1; 0 where that is not known.
+	// Fair is the share, 0..1, of the time in which the task wanted to be served that By's
+	// weight entitles it to; 0 if not known.
 	Fair float64
 }
 
-// Verdict is what Observe made of one reading.
+// Verdict is Observe's result for one reading.
 type Verdict struct {
 	Judged  bool    // it was compared with a ready spec
 	Outlier bool    // it was over the threshold
-	Anomaly bool    // with it the task has an anomaly
-	Sane    bool    // active and inside the signal's sane range: may teach a spec
+	Anomaly bool    // with this outlier the task has an anomaly
+	Sane    bool    // active and inside the signal's sane range: may train a spec
 	Limit   float64 // the threshold, if judged
 }
 
@@ -65,7 +65,7 @@ type Verdict struct {
 type Detector struct {
 	params   Params
 	series   map[sample.SignalName]*series
-	work     *series // of the signal of tasks' own work, nil if there is none
+	work     *series // the signal of the tasks' own work, nil if there is none
 	queue    []anomaly
 	analysed sample.Millis
 	began    bool
@@ -87,25 +87,25 @@ type anomaly struct {
 	victim sample.TaskKey
 	kind   Kind
 	at     sample.Millis
-	review bool // no anomaly, but the end of a trial: review
+	review bool // not an anomaly but a review after a trial's end
 }
 
-// New returns a Detector that has seen nothing.
+// New returns a Detector without any observations.
 func New(p Params) *Detector {
 	return &Detector{params: p, series: map[sample.SignalName]*series{}, rejected: map[sample.SignalName]uint64{}}
 }
 
-// Params returns what the detector goes by.
+// Params returns the detector's parameters.
 func (d *Detector) Params() Params { return d.params }
 
 // Rejected counts readings whose cost was outside the signal's sane range.
 func (d *Detector) Rejected(s sample.SignalName) uint64 { return d.rejected[s] }
 
-// Observe takes in the readings of one signal for the interval that ended at
-// the given time. It returns one verdict per reading, in their order; the
-// slice is valid until the next call. Intervals must come in order of time;
-// one that is not after the last is ignored as a whole. Of those that end together,
-// signals per unit of work come before the others, which are judged by them too.
+// Observe processes the readings of one signal for the interval that ended at the given
+// time. It returns one verdict per reading, in the same order; the slice is valid until the
+// next call. Intervals must be in order of time; an interval that is not after the last one
+// is ignored completely. Of intervals with the same end, signals per unit of work must come
+// before the others, whose judgement depends on them.
 func (d *Detector) Observe(sig sample.Signal, at sample.Millis, readings []Reading) []Verdict {
 	s := d.series[sig.Name]
 	if s == nil {
@@ -130,19 +130,19 @@ func (d *Detector) Observe(sig sample.Signal, at sample.Millis, readings []Readi
 	if d.params.Switches.Evidence {
 		d.review(s)
 	}
-	// First come, first served over intervals; within one the order of the
-	// readings must not matter.
+	// The queue is first in, first out over intervals. Within one interval the result must
+	// not depend on the order of the readings.
 	slices.SortFunc(d.queue[queued:], func(a, b anomaly) int {
 		return cmp.Or(compareKeys(a.victim, b.victim), cmp.Compare(a.kind, b.kind))
 	})
 	return d.verdicts
 }
 
-// take files one reading and judges it.
+// take stores one reading and judges it.
 func (d *Detector) take(s *series, row *row, slot int, at sample.Millis, r *Reading) Verdict {
 	var v Verdict
 	t := &s.tasks[slot]
-	if t.task != *r.Task { // to compare takes less time than to copy
+	if t.task != *r.Task { // a comparison takes less time than a copy
 		t.task = *r.Task
 	}
 	t.reach, t.flags = r.Reach, r.Flags
@@ -152,7 +152,7 @@ func (d *Detector) take(s *series, row *row, slot int, at sample.Millis, r *Read
 	if r.Flags&sample.Capped != 0 {
 		row.cause[slot] = held
 	}
-	if r.Pressure > 0 && r.Pressure <= math.MaxFloat32 { // else it says nothing
+	if r.Pressure > 0 && r.Pressure <= math.MaxFloat32 { // otherwise it is invalid
 		row.pressure[slot] = float32(r.Pressure)
 	}
 	if math.IsNaN(r.Cost) || r.Flags&sample.Split != 0 {
@@ -182,7 +182,7 @@ func (d *Detector) take(s *series, row *row, slot int, at sample.Millis, r *Read
 	}
 	v.Judged, v.Limit = true, t.limit
 	if d.params.Switches.Evidence && s.signal.Domain == sample.SharedCPU && t.unit.unharmed(r.Cost, d.unitOf(r.Task.Key, at), t.limit) {
-		row.cause[slot], v.Sane = unharmed, false // so long a wait is not to become usual
+		row.cause[slot], v.Sane = unharmed, false // so long a wait must not become part of the spec
 		return v
 	}
 	v.Outlier = r.Cost > t.limit
@@ -213,10 +213,10 @@ func (d *Detector) take(s *series, row *row, slot int, at sample.Millis, r *Read
 	return v
 }
 
-// review queues for whom a trial has just ended that was asked for on its behalf:
-// in the first interval after it, and in those of the next OutlierWindow in which
-// the task is bad again. That it suffers was known when the trial was asked for, so
-// no further outliers are waited for.
+// review queues every victim whose requested trial has just ended: in the first interval
+// after the trial, and in each bad interval of the task within the next OutlierWindow. The
+// task was known to suffer when the trial was requested, so no further outliers are
+// required.
 func (d *Detector) review(s *series) {
 	row := s.rows[len(s.rows)-1]
 	for i := range s.tasks {
@@ -236,30 +236,30 @@ func (d *Detector) review(s *series) {
 	}
 }
 
-// cause is why an interval was bad for a task, or that it was not.
+// cause is why an interval was bad for a task, or that it was good.
 type cause uint8
 
 const (
 	absent cause = iota // not counted or not judged: no pair
 	good
-	byNeighbour // or by nobody that is known
+	byNeighbour // or by no known task
 	byQuota
 	bySteal
 	bySelf
-	held     // not judged: quell held it down
+	held     // not judged: quell limited it
 	early    // not judged: there was no spec yet
 	unharmed // not judged: it waited, and its work took no longer
 )
 
-// judged reports whether the task was compared with its spec.
+// judged reports whether the task's cost was compared with its spec.
 func (c cause) judged() bool { return c != absent && c != held && c != early && c != unharmed }
 
 var kindOf = [...]Kind{byNeighbour: Neighbour, byQuota: OwnQuota, bySteal: Steal, bySelf: SelfWait}
 
 func (d *Detector) cause(sig *sample.Signal, r *Reading, limit float64) cause {
 	outlier, own := r.Cost > limit, d.params.Switches.OwnCauses
-	// Only who may be helped is told of its own faults: a batch job that
-	// fills its quota is at work.
+	// Findings on a task's own faults are only for tasks that may be helped: a batch job
+	// that uses up its quota is normal.
 	served := r.Task.Helped()
 	switch {
 	case !outlier && own && served && r.Flags&sample.Throttled != 0:
@@ -277,10 +277,10 @@ func (d *Detector) cause(sig *sample.Signal, r *Reading, limit float64) cause {
 	return byNeighbour
 }
 
-// stealExplains reports whether stolen time makes up at least half of what the
-// cost is above its mean. Time stolen while something else was on the CPU
-// counts as waiting for it, so s/(1−s) stolen seconds come with each second
-// that ran; a cost per unit of work is compared by ratio, a wait as it is.
+// stealExplains reports whether stolen time makes up at least half of the cost's excess
+// over its mean. Time stolen while another task was on the CPU counts as waiting for it, so
+// s/(1−s) stolen seconds come with each second that ran. A cost per unit of work is
+// compared by ratio, a wait by its absolute value.
 func stealExplains(sig *sample.Signal, r *Reading) bool {
 	if r.Stolen >= 1 {
 		return true
@@ -302,10 +302,10 @@ func (d *Detector) enqueue(a anomaly) {
 	d.queue = append(d.queue, a)
 }
 
-// Next analyses one queued anomaly, if there is one and the last analysis is
-// Params.Pace ago (CPI², section 4.2: at most one a second, so that the
-// analysis does not disturb the machine). Call it until it returns false. The
-// Finding's slices are valid until the next call.
+// Next analyses one queued anomaly, if there is one and the last analysis is at least
+// Params.Pace ago (CPI², section 4.2: at most one a second, so that the analysis does not
+// disturb the machine). Call it until it returns false. The Finding's slices are valid
+// until the next call.
 func (d *Detector) Next(now sample.Millis) (Finding, bool) {
 	for len(d.queue) > 0 {
 		if d.began && now.Sub(d.analysed) < d.params.Pace {
@@ -315,14 +315,14 @@ func (d *Detector) Next(now sample.Millis) (Finding, bool) {
 		d.queue = slices.Delete(d.queue, 0, 1)
 		slot, ok := a.signal.index[a.victim]
 		if !ok {
-			continue // forgotten since
+			continue // forgotten in the meantime
 		}
 		f := d.analyse(a, slot)
 		switch {
 		case a.review && (f.Antagonists == 0 || f.Bad == 0):
-			continue // it proved nobody: all is as it was
+			continue // it proved no antagonist: the state is unchanged
 		case !a.review && f.Bad < d.params.Outliers:
-			continue // the task has started again since
+			continue // the task has restarted in the meantime
 		}
 		d.analysed, d.began = now, true
 		return f, true
@@ -330,10 +330,10 @@ func (d *Detector) Next(now sample.Millis) (Finding, bool) {
 	return Finding{}, false
 }
 
-// Waiting reports whether Next has anomalies in line.
+// Waiting reports whether anomalies are queued for Next.
 func (d *Detector) Waiting() bool { return len(d.queue) > 0 }
 
-// Forget drops a task that is gone, as victim and as suspect.
+// Forget removes a task that has ended, as victim and as suspect.
 func (d *Detector) Forget(k sample.TaskKey) {
 	for _, s := range d.series {
 		s.forget(k)

@@ -7,8 +7,8 @@
 //	d.Observe(signal, at, readings)   // one reading per task, one instant
 //	for { f, ok := d.Next(now) … }    // at most one analysis a second
 //
-// Observe takes in an interval and marks outliers; a task with enough of them
-// is queued. Next analyses one queued task and returns a Finding. Reordering
-// the readings of one instant changes nothing. A Detector has no clock, makes
-// no decision and is used from one goroutine.
+// Observe processes an interval and marks outliers; a task with enough of them is queued.
+// Next analyses one queued task and returns a Finding. The order of the readings of one
+// instant does not matter. A Detector has no clock, makes no decision and is used from one
+// goroutine.
 package detect

@@ -9,51 +9,51 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// What the switch Evidence asks before it accuses. Chosen on the tuning half
-// of the simulator's scenarios; docs/design/0005 says what each is for.
+// Conditions of the switch Evidence for a proof by trial. Chosen on the tuning half of the
+// simulator's scenarios; docs/design/0005 gives the reason for each.
 const (
-	// enters is the z at which a suspect enters the model; tried is the one it needs
-	// to be proven after a hold, untried less one for each hold.
+	// enters is the z at which a suspect enters the model. A proof requires a z of untried
+	// less one for each hold, but at least tried.
 	enters, tried, untried = 3, 4, 5.5
-	// changes is how often a suspect's usage must have gone up or down between
-	// its levels: who changed once may have done so by chance when the victim did.
-	// Who was never held down must have done so more often: of many suspects
-	// some do anything three times when the victim does.
+	// changes is the least number of changes of a suspect's usage between its levels: a
+	// single change may coincide with the victim's by chance. A suspect that was never
+	// limited requires unheld changes, since of many suspects some change three times
+	// together with the victim by chance.
 	changes, unheld = 3, 5
-	// partOf is the least part of the victim's excess in its newest bad
-	// intervals that a suspect must explain.
+	// partOf is the least part of the victim's excess in its newest bad intervals that a
+	// suspect must explain.
 	partOf = 0.2
-	// rises is by what ratio a suspect must have done more when the victim was
-	// bad than when it was good.
+	// rises is the least ratio of a suspect's usage in the victim's bad intervals to that
+	// in its good ones.
 	rises = 1.25
-	// matters is how many of its spec's σ the victim would cost less.
+	// matters is the least excess that the model must explain, in σ of the victim's spec.
 	matters = 2.3
-	// alike is how much of the best suspect's fit another one may have before
-	// they cannot be told apart.
+	// alike is the part of the best suspect's fit from which on another suspect cannot be
+	// told apart from it.
 	alike = 0.93
-	// beside is the z that is asked of a suspect beside a change of the victim's
-	// own, at the moment that explains most: who began when the victim became
-	// dear, by chance, explains no more than that does.
+	// beside is the least z of a suspect in a model that also has a change of the victim's
+	// own level, at the moment that explains most: a suspect that began by chance when the
+	// victim's cost rose explains no more than that change does.
 	beside = 4.5
-	// model is how many suspects may explain a victim together, fewest how many
-	// intervals it takes.
+	// model is the maximum number of suspects in a model, fewest the minimum number of
+	// intervals for it.
 	model, fewest = 4, 12
 )
 
 // proof is a suspect in the model of a victim's cost.
 type proof struct {
 	slot    int
-	z       float64 // its coefficient ÷ standard error
-	part    float64 // of the excess in the newest bad intervals
-	changes int     // of its usage's level
+	z       float64 // coefficient ÷ standard error
+	part    float64 // explained part of the excess in the newest bad intervals
+	changes int     // of the level of its usage
 	sigmas  float64 // of the victim's spec that the model explains of the newest excess
-	held    int     // times that quell held it down meanwhile
-	denied  bool    // holding it down did not help
+	held    int     // number of times that quell limited it in the rows
+	denied  bool    // limiting it did not help
 	rival   bool    // another suspect fits about as well
-	beside  float64 // z beside the others and a change of the victim's own
+	beside  float64 // z together with the others and a change of the victim's own level
 }
 
-// proven reports whether it suffices to accuse.
+// proven reports whether the proof is sufficient to accuse.
 func (p *proof) proven() bool {
 	bar, turns := max(tried, untried-float64(p.held)), changes
 	if p.held == 0 {
@@ -63,32 +63,31 @@ func (p *proof) proven() bool {
 	return p.z >= bar && p.sigmas >= matters && p.part >= partOf && !p.rival && !p.denied && !chance
 }
 
-// bench is the working space of the regression.
+// bench is the workspace of the regression.
 type bench struct {
 	rows           []*row
 	y, e           []float64
 	bad            []bool
 	slots          []int
-	column         []float64 // n values for each slot: what the basis leaves of its usage
+	column         []float64 // n values for each slot: residual of its usage after the basis
 	basis          [][]float64
-	step, u        []float64 // a change of the victim's own; a column at work
+	step, u        []float64 // a change of the victim's own level; temporary column
 	usage          []float64 // n values for each slot, centred
 	proofs         []proof
 	victim         int
 	spread, sigmas float64 // of the victim's spec
-	mean           float64 // of the weights, taken off y
-	// newest is how far back, from upTo, the end of the newest bad interval, those
-	// reach that are to be explained: the window that makes an anomaly.
+	mean           float64 // of the weights, subtracted from y
+	// newest is the length of the span before upTo, the end of the newest bad interval,
+	// whose bad intervals are to be explained: the window that makes an anomaly.
 	newest time.Duration
 	upTo   sample.Millis
 }
 
-// weigh explains the victim's cost over all intervals that are kept by what
-// its suspects did: non-negative regression, one suspect after the other, each
-// the one that explains most of what is left; then each is looked at once more
-// beside all the others. Those held by a cap take part: what a cap did to their
-// usage says more than anything. The result is ordered by how much of the newest
-// excess each explains.
+// weigh explains the victim's cost over all intervals that are kept by its suspects' usage:
+// non-negative forward regression, which adds in each step the suspect that explains most
+// of the residual. Then each is tested again together with all the others. Limited suspects
+// take part, since the effect of a limit on their usage is the strongest evidence. The
+// result is ordered by the part of the newest excess that each explains.
 func (d *Detector) weigh(s *series, victim int) []proof {
 	t := &d.bench
 	t.proofs = t.proofs[:0]
@@ -123,8 +122,8 @@ func (d *Detector) weigh(s *series, victim int) []proof {
 	return t.proofs
 }
 
-// others makes the basis of the given columns, of length 1, and of all of the
-// model but one.
+// others makes the basis of the given columns, of length 1, and of all suspects of the
+// model except one.
 func (t *bench) others(but int, given ...[]float64) {
 	t.basis = append(t.basis[:0], given...)
 	for k := range t.proofs {
@@ -134,14 +133,13 @@ func (t *bench) others(but int, given ...[]float64) {
 	}
 }
 
-// ownChange finds the moment at which the victim's cost, if it had gone from one
-// level to another there by itself, would be explained best (least squares), and
-// keeps that as a column of length 1 and mean 0.
+// ownChange finds the moment at which a single change of the victim's own level explains
+// its cost best (least squares), and keeps that change as a column of length 1 and mean 0.
 func (t *bench) ownChange() {
 	n := len(t.y)
 	best, at, sum := 0.0, 1, 0.0
 	for k := 1; k < n; k++ {
-		sum += t.y[k-1] // the other side's is its negative
+		sum += t.y[k-1] // the sum of the other side is its negative
 		if gain := sum * sum / (float64(k) * float64(n-k)); gain > best {
 			best, at = gain, k
 		}
@@ -155,8 +153,7 @@ func (t *bench) ownChange() {
 	}
 }
 
-// along returns a suspect's usage, less what the basis explains of it, at
-// length 1.
+// along returns a suspect's usage, less what the basis explains of it, scaled to length 1.
 func (t *bench) along(slot int) []float64 {
 	q := slices.Clone(t.of(slot))
 	for _, b := range t.basis {
@@ -170,7 +167,7 @@ func (t *bench) along(slot int) []float64 {
 	return q
 }
 
-// take subtracts from x its part along q, and returns how long that is.
+// take subtracts from x its projection on q, and returns the length of that.
 func take(x, q []float64) float64 {
 	along := dot(x, q)
 	for i := range x {
@@ -179,8 +176,8 @@ func take(x, q []float64) float64 {
 	return along
 }
 
-// next finds the suspect that explains most of what the basis leaves of the
-// victim's cost; or looks at the given one, −1 for none.
+// next finds the suspect that explains most of the residual of the victim's cost after the
+// basis, or tests the given one; −1 for none.
 func (t *bench) next(given int) (proof, bool) {
 	n := len(t.rows)
 	e := append(t.e[:0], t.y...)
@@ -219,7 +216,7 @@ func (t *bench) next(given int) (proof, bool) {
 	return p, true
 }
 
-// alone returns the z of a suspect beside the basis, 0 if it is not positive.
+// alone returns the z of a suspect in addition to the basis, 0 if it is not positive.
 func (t *bench) alone(slot int) float64 {
 	t.e = append(t.e[:0], t.y...)
 	t.u = append(t.u[:0], t.of(slot)...)
@@ -239,10 +236,10 @@ func (t *bench) alone(slot int) float64 {
 	return t.significance(t.e, t.u, fit)
 }
 
-// significance is how many standard errors a fit is, of what the basis leaves of
-// the victim's cost, e, along what it leaves of a suspect's usage, u. Both are
-// changed: e becomes the residual, u gets length 1. The error is widened where
-// both go on as they were (Bartlett's formula for series of order 1).
+// significance returns a fit in standard errors, for the residuals after the basis of the
+// victim's cost, e, and of a suspect's usage, u. Both are changed: e becomes the new
+// residual, u gets length 1. The error is increased for the autocorrelation of both
+// (Bartlett's formula for series of order 1).
 func (t *bench) significance(e, u []float64, fit float64) float64 {
 	norm := math.Sqrt(dot(u, u))
 	for i := range u {
@@ -254,8 +251,8 @@ func (t *bench) significance(e, u []float64, fit float64) float64 {
 	return fit / (spread * math.Sqrt((1+f)/(1-f)))
 }
 
-// load gathers the victim's intervals and its suspects' columns. It returns
-// false where they are too few to say anything.
+// load collects the victim's intervals and its suspects' columns. It returns false if there
+// are too few for a result.
 func (t *bench) load(d *Detector, s *series, victim int) bool {
 	t.rows, t.y, t.bad, t.slots = t.rows[:0], t.y[:0], t.bad[:0], t.slots[:0]
 	ngood, nbad := 0, 0
@@ -265,7 +262,7 @@ func (t *bench) load(d *Detector, s *series, victim int) bool {
 		bad := r.cause[victim] == byNeighbour
 		switch r.cause[victim] {
 		case good, byNeighbour:
-		case early: // by the spec of now
+		case early: // judged by the current spec
 			bad = float64(r.cost[victim]) > limit
 		default:
 			continue
@@ -295,8 +292,8 @@ func (t *bench) load(d *Detector, s *series, victim int) bool {
 		var good, bad, most float64
 		for r, row := range t.rows {
 			u := float64(row.pressure[i])
-			// Who suffers too uses more CPU for the same work: what it does is
-			// its work, not its usage.
+			// A suspect that is a victim too uses more CPU for the same work: its work
+			// counts, not its usage.
 			if s.signal.PerWork && row.cause[i].judged() && usual > 0 {
 				u /= max(1, float64(row.cost[i])/usual)
 			}
@@ -307,7 +304,7 @@ func (t *bench) load(d *Detector, s *series, victim int) bool {
 				good += u
 			}
 		}
-		// It did hardly more, or always so little that it cannot be accused.
+		// Its increase is too small, or its usage is always too small to accuse it.
 		if bad/float64(nbad) < rises*good/float64(ngood) || most < d.leastPressure(s) {
 			t.slots = t.slots[:len(t.slots)-1]
 			t.column = t.column[:len(t.column)-n]
@@ -319,8 +316,8 @@ func (t *bench) load(d *Detector, s *series, victim int) bool {
 	return true
 }
 
-// usual is what a suspect's own cost is while the victim is well; 0 if that is
-// not known.
+// usual returns a suspect's own mean cost in the victim's good intervals; 0 if that is not
+// known.
 func (t *bench) usual(slot int) float64 {
 	var sum float64
 	n := 0
@@ -332,15 +329,15 @@ func (t *bench) usual(slot int) float64 {
 	return sum / float64(max(n, 1))
 }
 
-// share says how much of the excess of the newest bad intervals, over the good
-// ones' mean, each of the model explains.
+// share computes the part that each suspect of the model explains of the excess of the
+// newest bad intervals over the good ones' mean.
 func (t *bench) share() {
 	p := len(t.proofs)
 	t.basis = t.basis[:0]
 	for i := range t.proofs {
 		t.basis = append(t.basis, t.along(t.proofs[i].slot))
 	}
-	// The coefficients by back substitution: usage = Σ r·q.
+	// Back substitution gives the coefficients: usage = Σ r·q.
 	var beta [model]float64
 	for a := p - 1; a >= 0; a-- {
 		beta[a] = dot(t.basis[a], t.y)
@@ -368,15 +365,14 @@ func (t *bench) share() {
 	}
 }
 
-// denies reports whether holding a suspect down gave the victim less than half
-// of what the model says it should have: what the others of the model did
-// meanwhile taken off, its cost while the suspect was held beside its cost in
-// bad intervals before and after. The first interval of each hold is half of
-// something else and left out. The weight that the model is of hardly falls while a
-// cost that was many times the threshold is still over it, so two thirds of what was
-// promised in cost will do as well.
+// denies reports whether limiting a suspect reduced the victim's cost by less than half of
+// the model's prediction. It compares the victim's cost under the hold with that in bad
+// intervals before and after, less what the others of the model explain. The first interval
+// of each hold is left out, since it is only partly under the hold. The model is of
+// weights, which hardly decrease while a cost of many times the threshold is still above
+// it, so two thirds of the predicted reduction in cost suffice as well.
 func (t *bench) denies(a int, beta []float64) bool {
-	var y, u, n [2]float64 // not held and bad; held
+	var y, u, n [2]float64 // bad without hold; under the hold
 	own := t.of(t.proofs[a].slot)
 	for i, r := range t.rows {
 		side := 0
@@ -404,8 +400,8 @@ func (t *bench) denies(a int, beta []float64) bool {
 	return bad-under < promised/2 && unweigh(bad)-unweigh(under) < (unweigh(bad)-unweigh(bad-promised))*2/3
 }
 
-// unweigh is the inverse of weight: a cost, in thresholds. What is taken off for
-// others may leave more than a weight can be.
+// unweigh is the inverse of weight: a cost, in thresholds. After subtraction of the others'
+// parts the result may be outside the range of a weight.
 func unweigh(w float64) float64 {
 	if w > 0 {
 		return 1 / (1 - min(w, 0.99))
@@ -413,8 +409,8 @@ func unweigh(w float64) float64 {
 	return max(0, 1+w)
 }
 
-// level is how much more something is in the newest bad intervals than in the
-// good ones, on average.
+// level returns the difference of x between the newest bad intervals and the good ones, on
+// average.
 func (t *bench) level(x []float64) float64 {
 	var bad, good, nb, ng float64
 	for i, v := range x {
@@ -428,8 +424,8 @@ func (t *bench) level(x []float64) float64 {
 	return bad/max(nb, 1) - good/max(ng, 1)
 }
 
-// more is how much more something was in the newest bad intervals than in the
-// good ones, on average.
+// more returns the difference of a quantity between the newest bad intervals and the good
+// ones, on average.
 func (t *bench) more(of func(*row) float64) float64 {
 	t.u = t.u[:0]
 	for _, r := range t.rows {
@@ -444,8 +440,8 @@ func (t *bench) of(slot int) []float64 {
 	return t.usage[k*n : (k+1)*n]
 }
 
-// turns counts how often a centred usage went from one side of the middle
-// between its levels to the other, and stayed for two intervals.
+// turns counts how often a centred usage crossed the middle between its levels and stayed
+// on the other side for two intervals.
 func turns(u []float64) int {
 	lo, hi := slices.Min(u), slices.Max(u)
 	middle := (lo + hi) / 2
@@ -459,8 +455,8 @@ func turns(u []float64) int {
 	return count
 }
 
-// holds counts how often quell held a task down meanwhile. When that began and
-// ended was quell's doing, so that chance had no part in it.
+// holds counts how often quell limited a task in the rows. quell determined the begin and
+// end of each hold, so they are no coincidence.
 func (t *bench) holds(slot int) (count int) {
 	was := false
 	for _, r := range t.rows {
@@ -480,7 +476,7 @@ func dot(a, b []float64) (sum float64) {
 	return sum
 }
 
-// centre takes the mean off, and returns it.
+// centre subtracts the mean, and returns it.
 func centre(x []float64) float64 {
 	var sum float64
 	for _, v := range x {

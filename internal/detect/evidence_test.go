@@ -12,15 +12,15 @@ import (
 	"github.com/quell-dev/quell/internal/spec"
 )
 
-// evident is rule evidence of who may try suspects, and so presumes nothing.
+// evident returns the parameters of rule evidence.
 func evident(t testing.TB) Params {
 	p := paper(t, Evident)
 	return p
 }
 
-// story plays minutes of a victim (task 1, 1 ± 0.1, threshold 1.2) whose cost
-// is what the tasks after it make of it, and returns every finding. use says
-// what each of them uses in a minute; hold says who is held down.
+// story plays minutes of a victim (task 1, 1 ± 0.1, threshold 1.2) whose cost depends on
+// the tasks after it, with the given weights, and returns every finding. use returns the
+// usage of each of them in a minute; hold returns whether it is limited.
 func story(t *testing.T, minutes int, weights []float64, use func(minute, task int, rng *rand.Rand) float64, hold func(minute, task int) bool) []Finding {
 	t.Helper()
 	d := New(evident(t))
@@ -48,7 +48,7 @@ func story(t *testing.T, minutes int, weights []float64, use func(minute, task i
 	return all
 }
 
-// accused lists whom the findings accused first, each once.
+// accused lists the first suspects of the findings that accuse, each once.
 func accused(all []Finding) []uint64 {
 	var who []uint64
 	for _, f := range all {
@@ -59,7 +59,7 @@ func accused(all []Finding) []uint64 {
 	return who
 }
 
-// asked lists whom the findings would try first, each once.
+// asked lists the first suspects of the findings that ask for a trial, each once.
 func asked(all []Finding) []uint64 {
 	var who []uint64
 	for _, f := range all {
@@ -129,11 +129,11 @@ func TestEvidence(t *testing.T) {
 	}
 }
 
-// TestAHoldThatDoesNotHelpDenies: a bystander starts when the victim changes its
-// level for good; held down, it takes nothing off the victim's cost.
+// TestAHoldThatDoesNotHelpDenies: a bystander starts when the victim changes its level for
+// good; limiting it does not reduce the victim's cost.
 func TestAHoldThatDoesNotHelpDenies(t *testing.T) {
 	use := func(m, i int, rng *rand.Rand) float64 {
-		return [...]float64{pick(m >= 30, 2, 0.1), pick(m >= 30, 2, 0.1)}[i] // the first stands for the victim's own level
+		return [...]float64{pick(m >= 30, 2, 0.1), pick(m >= 30, 2, 0.1)}[i] // the first is the change of the victim's own level
 	}
 	d := New(evident(t))
 	rng := rand.New(rand.NewPCG(5, 7))
@@ -159,7 +159,7 @@ func TestAHoldThatDoesNotHelpDenies(t *testing.T) {
 	}
 }
 
-// TestACoVictimsUsageIsItsWork: who suffers too and uses more CPU for it explains
+// TestACoVictimsUsageIsItsWork: a co-victim that uses more CPU for the same work explains
 // the victim's cost as well as the antagonist does, but did no more work.
 func TestACoVictimsUsageIsItsWork(t *testing.T) {
 	d := New(evident(t))
@@ -182,8 +182,8 @@ func TestACoVictimsUsageIsItsWork(t *testing.T) {
 	}
 }
 
-// TestWeighIsLeastSquares: what is said of each suspect is what ordinary least
-// squares over the same suspects says, by the textbook's normal equations.
+// TestWeighIsLeastSquares: the result for each suspect is that of ordinary least squares
+// over the same suspects, by the textbook's normal equations.
 func TestWeighIsLeastSquares(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 9))
 	several, exact := 0, 0
@@ -231,8 +231,8 @@ func TestWeighIsLeastSquares(t *testing.T) {
 		variance := mat.Dot(&e, &e) / float64(n-len(proofs)-1)
 		for k, p := range proofs {
 			plain := beta.AtVec(k) / math.Sqrt(variance*inv.At(k, k))
-			// The autocorrelation of both can only lower it, and does not where
-			// one of them has none.
+			// The autocorrelation of both can only reduce z, and does not if one of them
+			// has none.
 			if math.Abs(p.z/plain-1) < 1e-9 {
 				exact++
 			}
@@ -250,16 +250,16 @@ func TestWeighIsLeastSquares(t *testing.T) {
 	}
 }
 
-// TestATrialsEndIsLookedAt: who began once (minute 30) is held for three minutes for
-// a victim that has asked for that (minute 32). What came of it is looked at once
-// the hold is over (minute 36), and not only after three outliers more.
+// TestATrialsEndIsLookedAt: a task that begins once (minute 30) is limited for three
+// minutes for a victim that requested a trial (minute 32). The result is analysed as soon
+// as the hold is over (minute 36), and not only after three more outliers.
 func TestATrialsEndIsLookedAt(t *testing.T) {
 	const began, heldFrom, heldTo = 30, 33, 36
 	for _, c := range []struct {
 		name    string
 		use     func(m int) float64
 		hold    func(m int) bool
-		accused []int // minutes, from the first one on
+		accused []int // minutes in which it is accused
 	}{
 		{"it goes on, and the victim is bad again", func(m int) float64 { return pick(m >= began, 2, 0.1) },
 			func(m int) bool { return m >= heldFrom && m < heldTo }, []int{36, 38, 39, 40, 41, 42, 43, 44, 45}},
@@ -291,25 +291,25 @@ func TestATrialsEndIsLookedAt(t *testing.T) {
 	}
 }
 
-// TestAHoldThatLeavesTheCostOverItsThresholdMayHelp: on the run queue a victim that
-// waits twenty times as long as alone still waits over its threshold while the
-// suspect is held, which uses a tenth of a CPU then. That the cost fell to a fraction
-// is what counts; a hold under which it stays is in vain.
+// TestAHoldThatLeavesTheCostOverItsThresholdMayHelp: on the run queue a victim that waits
+// twenty times as long as alone still waits over its threshold while the suspect is limited
+// to a tenth of a CPU. A decrease of the cost to a fraction suffices; a hold that does not
+// reduce it denies the suspect.
 func TestAHoldThatLeavesTheCostOverItsThresholdMayHelp(t *testing.T) {
 	for _, c := range []struct {
-		under   float64 // s/CPU-s, alone 0.04 and beside it 0.9; the threshold is at 0.09
+		under   float64 // s/CPU-s; alone 0.04, with the suspect 0.9; the threshold is 0.09
 		accused bool
 	}{{0.05, true}, {0.15, true}, {0.2, true}, {0.8, false}, {0.9, false}} {
 		d := New(evident(t))
 		rng := rand.New(rand.NewPCG(5, 11))
-		var all, after []Finding // after: the hold
+		var all, after []Finding // after: findings after the hold
 		held := 0
 		for m := range 66 {
 			v, s := victim(1, 0.04), suspect(2, 0.02)
 			if m >= 24 && (m-24)/6%2 == 0 {
 				v.Cost, s = 0.9, suspect(2, 0.75)
 			}
-			if held > 0 { // it goes on wanting
+			if held > 0 { // the suspect's demand goes on
 				v.Cost, s = c.under, suspect(2, 0.1)
 				s.Flags, held = sample.Capped, held-1
 			}
@@ -326,7 +326,7 @@ func TestAHoldThatLeavesTheCostOverItsThresholdMayHelp(t *testing.T) {
 				all = append(all, f)
 			}
 		}
-		for _, f := range all { // what it cost under the hold is no part of what it costs beside the suspect
+		for _, f := range all { // the cost under the hold must not be part of the cost with the suspect
 			if f.Antagonists > 0 && f.Cost < 0.8 {
 				t.Errorf("a cost of %g under the hold: accused of %g, beside it 0.9", c.under, f.Cost)
 			}
@@ -337,8 +337,8 @@ func TestAHoldThatLeavesTheCostOverItsThresholdMayHelp(t *testing.T) {
 	}
 }
 
-// TestWhatWasCountedBeforeTheSpecCounts: the neighbour begins when the victim's spec
-// has just become ready. What it cost before can be judged by then.
+// TestWhatWasCountedBeforeTheSpecCounts: the neighbour begins when the victim's spec has
+// just become ready. Costs from before that can be judged by the new spec.
 func TestWhatWasCountedBeforeTheSpecCounts(t *testing.T) {
 	for _, before := range []bool{true, false} {
 		d := New(evident(t))
@@ -363,8 +363,8 @@ func TestWhatWasCountedBeforeTheSpecCounts(t *testing.T) {
 	}
 }
 
-// TestWhoUsesNextToNothingIsNoRival: somebody moves with the antagonist, but so
-// little that it could not be accused.
+// TestWhoUsesNextToNothingIsNoRival: another task moves with the antagonist, but its usage
+// is so low that it could not be accused.
 func TestWhoUsesNextToNothingIsNoRival(t *testing.T) {
 	for _, much := range []float64{0.01, 0.5} {
 		all := story(t, 90, []float64{0.2, 0}, func(m, i int, _ *rand.Rand) float64 {

@@ -8,7 +8,7 @@ import (
 	"github.com/quell-dev/quell/internal/spec"
 )
 
-// Kind is what a finding says of an anomaly.
+// Kind is the type of a finding on an anomaly.
 type Kind uint8
 
 const (
@@ -16,17 +16,16 @@ const (
 	Nobody Kind = iota
 	// Neighbour: at least one suspect reaches the bar.
 	Neighbour
-	// Indeterminate: the window has no good samples to tell suspects apart by.
+	// Indeterminate: the window lacks good samples to tell suspects apart.
 	Indeterminate
-	// OwnQuota: the task ran into its own CPU quota, or into that of a cgroup
-	// above it: Finding.HeldBy.
+	// OwnQuota: the task used up its own CPU quota, or that of a cgroup above it:
+	// Finding.HeldBy.
 	OwnQuota
 	// Steal: the hypervisor took the CPU; the antagonist is another VM.
 	Steal
 	// SelfWait: the task's threads waited for each other.
 	SelfWait
-	// PhaseChange: the task itself does something else than before; Change says
-	// how that is known.
+	// PhaseChange: the task itself changed its behaviour; Change says how that is known.
 	PhaseChange
 	numKinds
 )
@@ -35,8 +34,8 @@ var kindNames = [numKinds]string{"nobody", "neighbour", "indeterminate", "own-qu
 
 func (k Kind) String() string { return kindNames[k] }
 
-// MayBeANeighbour reports whether a neighbour may be behind it, rather than
-// something that the victim did to itself or the hypervisor to all.
+// MayBeANeighbour reports whether a neighbour may be the cause, as opposed to the victim
+// itself or the hypervisor.
 func (k Kind) MayBeANeighbour() bool { return k == Neighbour || k == Nobody || k == Indeterminate }
 
 // MarshalText implements encoding.TextMarshaler.
@@ -53,15 +52,15 @@ func (k *Kind) UnmarshalText(b []byte) error {
 	return fmt.Errorf("finding %q is not known", b)
 }
 
-// Level is how sure a finding is that a suspect is the one.
+// Level is the confidence of a finding that a suspect is the antagonist.
 type Level uint8
 
 // The levels, the same words everywhere.
 const (
-	None     Level = iota // nothing speaks for it
-	Possible              // it may be, or somebody else
+	None     Level = iota // no evidence
+	Possible              // it or another task may be the antagonist
 	Likely                // it is named; a trial would prove it
-	Proven                // accounted by the kernel, or tried
+	Proven                // accounted by the kernel, or confirmed by a trial
 	numLevels
 )
 
@@ -83,39 +82,39 @@ func (l *Level) UnmarshalText(b []byte) error {
 	return fmt.Errorf("level %q is not known", b)
 }
 
-// Method is what the level of a suspect rests on.
+// Method is the kind of evidence for the level of a suspect.
 type Method string
 
 // The methods.
 const (
-	ByAccounts   Method = "accounting"  // of who was served while the victim waited
+	ByAccounts   Method = "accounting"  // of the tasks served while the victim waited
 	ByStatistics Method = "statistics"  // a calibrated probability
-	ByTrial      Method = "trial"       // it was held down, and that helped
+	ByTrial      Method = "trial"       // it was limited, and that helped
 	ByFormula    Method = "correlation" // CPI², section 4.2, and rules like it
 )
 
-// Grounds are what speaks for a suspect.
+// Grounds are the evidence against a suspect.
 type Grounds struct {
 	Level  Level  `json:"level"`
 	Method Method `json:"method,omitempty"`
-	// Probability that it is the one, 0..1, calibrated; 0 where none was worked out.
+	// Probability that it is the antagonist, 0..1, calibrated; 0 if not computed.
 	Probability float64 `json:"probability,omitempty"`
-	// Share of the time in the newest bad intervals in which the victim wanted to be
-	// served that the suspect was, while the victim waited; what that is while the
-	// victim is well; and what the suspect's weight entitles it to. 0 where the queue
-	// does not account.
+	// Share is the part of the time in the newest bad intervals in which the victim wanted
+	// to be served that the queue served the suspect instead. UsualShare is that part in
+	// the victim's good intervals, FairShare the part that the suspect's weight entitles it
+	// to. 0 if the queue has no accounts.
 	Share      float64 `json:"share,omitempty"`
 	UsualShare float64 `json:"usual_share,omitempty"`
 	FairShare  float64 `json:"fair_share,omitempty"`
-	// Pushed is the part of that time in which others were served who use no more than
-	// before, as far as it is this suspect who uses more, and so has pushed them to where
-	// the victim waits; 0 where Share alone is enough.
+	// Pushed is the part of that time in which other tasks were served whose usage did not
+	// increase, as far as it is attributed to this suspect, whose increased usage displaced
+	// them to where the victim waits; 0 if Share alone is sufficient.
 	Pushed float64 `json:"pushed,omitempty"`
-	// Why says in words what the level rests on, or keeps it from being higher.
+	// Why says in words what the level is based on, or why it is not higher.
 	Why string `json:"why,omitempty"`
 }
 
-// figure is what suspects of one level are ranked by.
+// figure is the value by which suspects of one level are ranked.
 func (g *Grounds) figure() float64 {
 	if g.Method == ByAccounts {
 		return g.Share + g.Pushed - g.UsualShare
@@ -123,16 +122,16 @@ func (g *Grounds) figure() float64 {
 	return g.Probability
 }
 
-// OutsideName is what the CPU time is called that was used outside any known
-// task: by processes in the root cgroup, by what no rule matches, by kernel
-// threads and interrupts. No task is called so: their names begin with "/".
+// OutsideName is the name of the CPU time that was used outside any known task: by
+// processes in the root cgroup, by what no rule matches, by kernel threads and interrupts.
+// No task has this name: their names begin with "/".
 const OutsideName sample.TaskName = "(other)"
 
-// Outside returns it as a suspect. It reaches everybody, can be ranked, so that
-// nobody is blamed for it, and can never be capped.
+// Outside returns it as a suspect. It reaches every task. It can be ranked, so that no task
+// is blamed for its usage, and it can never be capped.
 func Outside() sample.Task { return sample.Task{Name: OutsideName, NeverCap: true} }
 
-// Suspect is a task that was there when the victim suffered.
+// Suspect is a task that was present when the victim suffered.
 type Suspect struct {
 	sample.Task
 	Grounds
@@ -142,7 +141,7 @@ type Suspect struct {
 	Usage float64 `json:"usage"`
 	// CoVictim: it was over its own threshold when the victim was.
 	CoVictim bool `json:"co_victim,omitempty"`
-	// Excluded says why it cannot be the one; "" if it can.
+	// Excluded says why it cannot be the antagonist; "" if it can.
 	Excluded string `json:"excluded,omitempty"`
 }
 
@@ -154,35 +153,35 @@ type Finding struct {
 	Victim    sample.Task
 	Spec      spec.Spec
 	Threshold float64
-	// First is the end of the first bad interval of the anomaly; Bad counts
-	// them; Cost is the mean cost from First on, of bad intervals only where
-	// the finding is what a trial came to.
+	// First is the end of the first bad interval of the anomaly; Bad counts them. Cost is
+	// the mean cost from First on, of bad intervals only if a task was limited meanwhile or
+	// the finding reviews a trial.
 	First sample.Millis
 	Bad   int
 	Cost  float64
-	// Pairs is how many intervals could be compared. LookedBack is the age of
-	// the oldest where the window was moved back to good ones (switch LookBack).
+	// Pairs is the number of intervals that could be compared. LookedBack is the age of the
+	// oldest if the window was moved back to good ones (switch LookBack).
 	Pairs      int
 	LookedBack time.Duration
-	// Change is what the task changed, if Kind is PhaseChange.
+	// Change is what changed in the task, if Kind is PhaseChange.
 	Change Change
-	// HeldBy is the cgroup above the task whose quota it was at last, if Kind is
-	// OwnQuota; "" for its own.
+	// HeldBy is the cgroup above the task whose quota was the last to run out, if Kind is
+	// OwnQuota; "" for the task's own.
 	HeldBy string
-	// Suspects are ranked: those that clear the bar and are not co-victims,
-	// co-victims that clear it, the rest, each by correlation. Excluded ones
-	// come last. At most Params.Top of each. The slice is the Detector's; it
-	// is valid until the next call of Next.
+	// Suspects are ranked: those that reach the bar and are not co-victims, co-victims that
+	// reach it, the rest; each by level, by probability or share, by correlation. Excluded
+	// ones come last. At most Params.Top of each. The slice is the Detector's; it is valid
+	// until the next call of Next.
 	Suspects []Suspect
-	// Weighed is what statistics said of all suspects, if Params.Explain; valid as
-	// long as Suspects.
+	// Weighed are the statistics of all suspects, if Params.Explain; valid as long as
+	// Suspects.
 	Weighed []Weighed
-	// Antagonists is how many of Suspects clear the bar.
+	// Antagonists is the number of Suspects that reach the bar.
 	Antagonists int
-	// Trial: the first of Suspects explains the victim's cost, but so may chance
-	// or another suspect (switch Evidence). Holding it for a moment would tell.
+	// Trial: the first of Suspects explains the victim's cost, but chance or another
+	// suspect may as well (switch Evidence). Limiting it for a short time would decide.
 	Trial bool
-	// Tries is how many of Suspects, from the first on, a trial is worth, if Trial;
+	// Tries is the number of Suspects, from the first on, that are worth a trial, if Trial;
 	// 0 is as 1.
 	Tries int
 }

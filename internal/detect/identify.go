@@ -8,8 +8,8 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// pair is one interval in which the victim was judged: the weight by which a
-// suspect's pressure counts there.
+// pair is one interval in which the victim was judged, with the weight of a suspect's
+// pressure in it.
 type pair struct {
 	row    *row
 	weight float64
@@ -34,8 +34,8 @@ type candidate struct {
 	correlation float64
 	usage       float64
 	grounds     Grounds
-	try         bool // not proven, but a trial could tell
-	rank        int  // 0 clears the bar, 1 as co-victim, 2 does not
+	try         bool // not proven, but a trial could decide
+	rank        int  // 0 reaches the bar, 1 as co-victim, 2 does not
 	excluded    string
 }
 
@@ -98,10 +98,10 @@ func (d *Detector) analyse(a anomaly, victim int) Finding {
 	return f
 }
 
-// compare collects the victim's pairs, the mean cost since the anomaly began, and
-// how many of the pairs were good. Where somebody was held down meanwhile, that made
-// intervals good or better than they would have been: of those that it did not reach
-// the bad ones count.
+// compare collects the victim's pairs, sets the mean cost since the anomaly began, and
+// returns the number of good pairs. Intervals in which any task was limited may be better
+// than without the limit. If there are any, or after a trial, the mean is over the other
+// intervals that were bad.
 func (d *Detector) compare(s *series, victim int, f *Finding, tried bool) (goodSamples int) {
 	var sum, n [3]float64
 	const bad, well, under = 0, 1, 2
@@ -124,7 +124,7 @@ func (d *Detector) compare(s *series, victim int, f *Finding, tried bool) (goodS
 		f.Cost = (sum[bad] + sum[well]) / (n[bad] + n[well])
 	case n[under] > 0:
 		f.Cost = sum[under] / n[under]
-		if s.tasks[victim].mild { // what is left of it under a hold is no anomaly of its own
+		if s.tasks[victim].mild { // the remaining excess under a hold is not an anomaly
 			f.Bad = 0
 		}
 	}
@@ -150,23 +150,23 @@ func (d *Detector) align(rows []*row, victim int, threshold float64) (goodSample
 			goodSamples++
 		case byNeighbour:
 		default:
-			continue // not judged, or explained by the victim itself: says nothing of others
+			continue // not judged, or explained by the victim itself: no information on suspects
 		}
 		d.pairs = append(d.pairs, pair{r, weight(float64(r.cost[victim]), threshold)})
 	}
 	return goodSamples
 }
 
-// enoughGood is how many good intervals a window that was moved back begins
-// with, if there are so many.
+// enoughGood is the maximum number of good intervals at the beginning of a window that was
+// moved back.
 const enoughGood = 5
 
-// lookBack returns the rows around the end of the victim's last good time: its
-// last good intervals and a window's length of what was bad after them. What
-// came later does not count: who arrives while a task is bad did not make it
-// so. It is nil if no good interval is known.
+// lookBack returns the rows around the end of the victim's last good period: its last good
+// intervals and a window's length of bad ones after them. Later intervals do not count: a
+// task that arrives while the victim is already bad did not cause that. It is nil if no
+// good interval is known.
 func (d *Detector) lookBack(s *series, victim int) []*row {
-	first, n, began := len(s.rows), 0, sample.Millis(0) // of the good ones; of the bad
+	first, n, began := len(s.rows), 0, sample.Millis(0) // of the good ones; end of the first bad one after them
 	for i := len(s.rows) - 1; i >= 0 && n < enoughGood; i-- {
 		switch s.rows[i].cause[victim] {
 		case good:
@@ -187,9 +187,9 @@ func (d *Detector) lookBack(s *series, victim int) []*row {
 	return s.rows[first:last]
 }
 
-// rank correlates every task with the victim and leaves the best in d.top and
-// the best of those that are excluded in d.bottom. It does not allocate once
-// its buffers have grown. Where no interval was good, comparable is false.
+// rank correlates every task with the victim and puts the best into d.top and the best
+// excluded ones into d.bottom. It does not allocate once its buffers have grown. comparable
+// is false if no interval was good.
 func (d *Detector) rank(s *series, victim int, comparable bool) {
 	n := len(s.tasks)
 	d.num, d.den = zeroed(d.num, n), zeroed(d.den, n)
@@ -270,9 +270,9 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 	}
 }
 
-// grounds are what speaks for a suspect under switch Evidence: a trial that the
-// regression explains the victim by; who was served, where that is accounted for; or
-// what statistics say.
+// grounds returns the evidence against a suspect under switch Evidence: a trial that the
+// regression confirms, the accounts of the queue if it has any, or otherwise the
+// statistics.
 func (d *Detector) grounds(s *series, victim, slot int, proofs []proof, books *sums) Grounds {
 	var g Grounds
 	if books != nil {
@@ -291,7 +291,7 @@ func (d *Detector) grounds(s *series, victim, slot int, proofs []proof, books *s
 	return g
 }
 
-// weighing is what statistics say of a suspect, nil for nothing.
+// weighing returns the statistics of a suspect, nil if there are none.
 func (d *Detector) weighing(slot int) *Weighed {
 	i, found := slices.BinarySearchFunc(d.weighed, slot, func(w Weighed, slot int) int { return cmp.Compare(w.slot, slot) })
 	if !found {
@@ -300,15 +300,15 @@ func (d *Detector) weighing(slot int) *Weighed {
 	return &d.weighed[i]
 }
 
-// Relief is the least part of what the victim costs more than usual that must go
-// while one of those who do it is held down.
+// Relief is the least part of the victim's excess cost that must disappear while one of its
+// antagonists is limited.
 const Relief = 1.0 / 6
 
-// denied reports whether holding a suspect down, in the rows, did not help: the
-// victim's cost under it, without the first interval of each hold, beside its cost in
-// bad intervals without.
+// denied reports whether limiting a suspect, in the rows, did not help: it compares the
+// victim's cost under the hold, without the first interval of each hold, with its cost in
+// bad intervals without a hold.
 func (d *Detector) denied(s *series, victim, suspect int) bool {
-	var sum, n [2]float64 // bad; under the hold
+	var sum, n [2]float64 // bad without hold; under the hold
 	for i, r := range s.rows {
 		c, is := r.cause[victim], 0
 		switch {
@@ -328,7 +328,7 @@ func (d *Detector) denied(s *series, victim, suspect int) bool {
 	return bad-under < Relief*(bad-s.tasks[victim].spec.Mean)
 }
 
-// fallBack accuses the biggest user that may be held (Params.Fallback).
+// fallBack accuses the biggest user that may be limited (Params.Fallback).
 func (d *Detector) fallBack(s *series, victim int) {
 	i := d.foremost(s, victim, ByUsage)
 	if i < 0 {
@@ -339,7 +339,7 @@ func (d *Detector) fallBack(s *series, victim int) {
 		usage: d.den[i] / float64(len(d.pairs))})
 }
 
-// unable says why a task cannot hurt the victim whatever it uses; "" if it can.
+// unable returns why a task cannot hurt the victim at any usage; "" if it can.
 func (d *Detector) unable(s *series, victim, suspect int) string {
 	v, t := &s.tasks[victim], &s.tasks[suspect]
 	switch {
@@ -362,7 +362,7 @@ func zeroed(s []float64, n int) []float64 {
 	return s
 }
 
-// pressed is the suspect's mean usage over the victim's bad intervals.
+// pressed returns the suspect's mean usage over the victim's bad intervals.
 func (d *Detector) pressed(victim, suspect int) float64 {
 	var sum float64
 	n := 0
@@ -406,8 +406,8 @@ func (d *Detector) keep(s *series, list []candidate, c candidate) []candidate {
 	return list
 }
 
-// before is the order of suspects. It ends with names, so that the order of
-// readings changes nothing.
+// before is the order of suspects. Names decide last, so that the result does not depend on
+// the order of readings.
 func (s *series) before(a, b *candidate) bool {
 	if a.rank != b.rank {
 		return a.rank < b.rank
@@ -428,12 +428,12 @@ func (s *series) before(a, b *candidate) bool {
 	return cmp.Or(cmp.Compare(x.Name, y.Name), compareKeys(x.Key, y.Key)) < 0
 }
 
-// compareKeys is an order of tasks that says nothing of them.
+// compareKeys is an arbitrary but stable order of tasks.
 func compareKeys(a, b sample.TaskKey) int {
 	return cmp.Or(cmp.Compare(a.Hierarchy, b.Hierarchy), cmp.Compare(a.Inode, b.Inode), cmp.Compare(a.FirstSeen, b.FirstSeen))
 }
 
-// describe turns the ranked candidates into suspects, in the detector's buffer.
+// describe converts the ranked candidates to suspects, in the detector's buffer.
 func (d *Detector) describe(s *series) []Suspect {
 	d.out = d.out[:0]
 	for _, list := range [2][]candidate{d.top, d.bottom} {

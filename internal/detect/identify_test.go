@@ -10,8 +10,8 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// rowsOf makes a row a minute of the victim's costs and suspects' usages,
-// suspects numbered from 2. A negative usage is no reading.
+// rowsOf makes one row a minute of the victim's costs and the suspects' usages, suspects
+// numbered from 2. A negative usage means no reading.
 func rowsOf(costs []float64, usages ...[]float64) [][]Reading {
 	rows := make([][]Reading, len(costs))
 	for i, c := range costs {
@@ -25,8 +25,8 @@ func rowsOf(costs []float64, usages ...[]float64) [][]Reading {
 	return rows
 }
 
-// The numbers are worked out by hand from the formula of section 4.2, with
-// threshold 2: a cost of 1 weighs 1/2 − 1 = −0.5, one of 4 weighs 1 − 2/4 = 0.5.
+// The numbers are calculated by hand from the formula of section 4.2, with threshold 2: a
+// cost of 1 has weight 1/2 − 1 = −0.5, one of 4 has weight 1 − 2/4 = 0.5.
 func TestCorrelationIsTheFormulaOfThePaper(t *testing.T) {
 	costs := []float64{1, 4, 2, 4, 1, 4}
 	for _, c := range []struct {
@@ -121,7 +121,7 @@ func TestEverySwitchAloneChangesAResult(t *testing.T) {
 			func(f []Finding) any { return f[0].Suspects[0].Excluded },
 			"", "shares no cpu with the victim"},
 		{"reach keeps who shares something", Switches{Reach: true}, runq,
-			change(rowsOf(costs, usage, usage, usage), reach(1, 0, 1), reach(2, 1, 2), reach(3, 5)), // 4 is not known
+			change(rowsOf(costs, usage, usage, usage), reach(1, 0, 1), reach(2, 1, 2), reach(3, 5)), // the reach of 4 is not known
 			func(f []Finding) any { return f[0].order()[:2] },
 			[]uint64{2, 3}, []uint64{2, 4}},
 		{"a co-victim ranks behind", Switches{CoVictim: true}, cpi,
@@ -220,7 +220,7 @@ func TestExcludedSuspectsComeLastWithTheReason(t *testing.T) {
 			rename(6, "/pod/hog")(&row[i])
 			rename(7, "/z")(&row[i])
 		}
-		row[4].Task.Key.Hierarchy = sample.V1CPU // 5: of the same name, but in another tree
+		row[4].Task.Key.Hierarchy = sample.V1CPU // 5: of the same name, but in another hierarchy
 	}
 	rows[3][5].Flags = sample.Capped
 	f := last(t, findings(New(paper(t, CPI2)), signal(t, sample.CPI), rows...))
@@ -235,7 +235,7 @@ func TestExcludedSuspectsComeLastWithTheReason(t *testing.T) {
 	}
 }
 
-// In ranking, "capped already" is about now: a cap that is over is forgotten.
+// "capped already" depends on the newest interval only: an ended cap has no effect.
 func TestASuspectIsExcludedOnlyWhileItIsCapped(t *testing.T) {
 	rows := rowsOf([]float64{1, 4, 4, 4}, []float64{0, 1, 1, 1})
 	rows[1][1].Flags = sample.Capped

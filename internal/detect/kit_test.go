@@ -24,7 +24,7 @@ func paper(t testing.TB, r Rule) Params {
 	return p
 }
 
-// only returns the paper's parameters with these switches.
+// only returns the paper's parameters with the given switches.
 func only(t testing.TB, sw Switches) Params {
 	p := paper(t, CPI2)
 	p.Switches = sw
@@ -48,23 +48,23 @@ func ready(mean, stddev float64) *spec.Spec {
 	return &spec.Spec{State: spec.Ready, Mean: mean, StdDev: stddev}
 }
 
-// victim is a latency-sensitive task's reading with threshold 2 (1 ± 0.5).
+// victim returns a latency-sensitive task's reading with threshold 2 (1 ± 0.5).
 func victim(inode uint64, cost float64) Reading {
 	return Reading{Task: task(inode, sample.LatencySensitive), Cost: cost, CPU: 1, Pressure: 1, Spec: ready(1, 0.5)}
 }
 
-// suspect is the reading of a batch task of which only the usage is known.
+// suspect returns the reading of a batch task of which only the usage is known.
 func suspect(inode uint64, usage float64) Reading {
 	return Reading{Task: task(inode, sample.Batch), Cost: math.NaN(), CPU: usage, Pressure: usage}
 }
 
-// with returns the reading changed.
+// with returns the changed reading.
 func (r Reading) with(change func(*Reading)) Reading {
 	change(&r)
 	return r
 }
 
-// findings observes a row a minute and returns what is found after each.
+// findings observes one row a minute and returns the findings after each.
 func findings(d *Detector, sig sample.Signal, rows ...[]Reading) []Finding {
 	var all []Finding
 	for i, row := range rows {
@@ -75,7 +75,7 @@ func findings(d *Detector, sig sample.Signal, rows ...[]Reading) []Finding {
 	return all
 }
 
-// drain takes what is queued, as slow as the pace asks.
+// drain returns the queued findings, at the detector's pace.
 func drain(d *Detector, now sample.Millis) []Finding {
 	var all []Finding
 	for {
@@ -89,7 +89,7 @@ func drain(d *Detector, now sample.Millis) []Finding {
 	}
 }
 
-// last is the newest of the findings, which must exist.
+// last returns the newest of the findings, which must exist.
 func last(t testing.TB, all []Finding) Finding {
 	t.Helper()
 	if len(all) == 0 {
@@ -98,7 +98,7 @@ func last(t testing.TB, all []Finding) Finding {
 	return all[len(all)-1]
 }
 
-// of finds a task among the suspects.
+// of returns a task's entry among the suspects.
 func (f Finding) of(t testing.TB, inode uint64) Suspect {
 	t.Helper()
 	for _, s := range f.Suspects {
@@ -110,7 +110,7 @@ func (f Finding) of(t testing.TB, inode uint64) Suspect {
 	return Suspect{}
 }
 
-// order lists the suspects' inodes as ranked.
+// order lists the suspects' inodes in their ranking.
 func (f Finding) order() []uint64 {
 	var all []uint64
 	for _, s := range f.Suspects {
@@ -119,7 +119,7 @@ func (f Finding) order() []uint64 {
 	return all
 }
 
-// reference reads a table of the papers, without its header.
+// reference reads a table of the reference papers, without its header.
 func reference(t testing.TB, name string) [][]string {
 	t.Helper()
 	f, err := os.Open(filepath.Join("..", "..", "testdata", "reference", name))

@@ -10,22 +10,22 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// A labelled case: what happens to a victim minute by minute, and whose doing
-// it is. The victim is task 1, its antagonists are tasks 2 and 3, six innocents
-// follow: three steady, three that are loud half of the time.
+// labelled is a case with known truth: the course of a victim minute by minute and its
+// cause. The victim is task 1, its antagonists are tasks 2 and 3, six innocents follow:
+// three with constant usage, three with high usage half of the time.
 type labelled struct {
 	name string
-	// play says, t minutes after the trouble can begin (before that, all is
-	// well), what the victim does and the antagonists use. hit is how many
-	// times its normal cost it pays when it is hurt.
+	// play returns, t minutes after the trouble can begin (before that there is none), the
+	// victim's cost and usage and the antagonists' usages. hit is the factor on its normal
+	// cost when it is hurt.
 	play func(t int, hit float64, rng *rand.Rand) (cost, usage float64, antagonists [2]float64)
-	// guilty: the antagonists are.
+	// guilty: the antagonists cause it.
 	guilty bool
-	// own: the finding that is right is a phase change.
+	// own: the correct finding is a phase change.
 	own bool
 }
 
-// on is a square wave of k minutes each way, off first.
+// on is a square wave with half-periods of k minutes, off first.
 func on(t, k int) bool { return t >= 0 && t/k%2 == 1 }
 
 func pick(yes bool, a, b float64) float64 {
@@ -72,9 +72,8 @@ var labelledCases = []labelled{
 	}, false, false},
 }
 
-// verdict counts what became of a case: whom the first finding of a neighbour
-// ranked first, an antagonist or an innocent; whether a phase change was ever
-// found; neither.
+// verdict counts the results of a case: whether the first finding of a neighbour ranked an
+// antagonist or an innocent first; whether a phase change was ever found; neither.
 type verdict struct {
 	guilty, innocent, own, none int
 }
@@ -118,9 +117,8 @@ func (v *verdict) play(p Params, c labelled, seed uint64) {
 	}
 }
 
-// TestPhaseChangesOnLabelledCases is the ablation of docs/design/0004: each
-// switch alone and both, against a rule quell without them. With -v it prints
-// the table.
+// TestPhaseChangesOnLabelledCases is the ablation of docs/design/0004: each switch alone
+// and both, compared with rule quell without them. With -v it prints the table.
 func TestPhaseChangesOnLabelledCases(t *testing.T) {
 	const seeds = 60 // 200 give the figures of docs/design/0004
 	base := paper(t, Quell)

@@ -8,15 +8,15 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Tasks come and go, most of all while something is wrong. One that has no
-// samples in the window, or only useless ones, is somebody of whom nothing is
-// known: no crash, nobody to blame, and no reason to miss the one to blame.
+// Tasks come and go, most often during trouble. A task without samples in the window, or
+// with unusable ones only, is unknown: it must cause no crash, must not be accused, and
+// must not prevent the accusation of the antagonist.
 func TestWhoHasNoSamplesInTheWindowIsAccusedOfNothing(t *testing.T) {
 	cpi := signal(t, sample.CPI)
 	costs := []float64{1, 4, 4, 4}
 	for _, c := range []struct {
 		name   string
-		change func(i int, row []Reading) []Reading // of task 2, beside hog 3
+		change func(i int, row []Reading) []Reading // of task 2, which runs together with the antagonist, task 3
 		listed bool
 	}{
 		{"never seen", func(_ int, row []Reading) []Reading { return slices.Delete(row, 1, 2) }, false},
@@ -62,8 +62,8 @@ func TestWhoHasNoSamplesInTheWindowIsAccusedOfNothing(t *testing.T) {
 	}
 }
 
-// Between an anomaly and its analysis a tick can pass, and the suspect or the
-// victim with it.
+// Between an anomaly and its analysis a tick can pass in which the suspect or the victim
+// ends.
 func TestWhoIsGoneBeforeTheAnalysisIsForgotten(t *testing.T) {
 	cpi := signal(t, sample.CPI)
 	rows := rowsOf([]float64{1, 4, 4, 4}, []float64{0, 2, 2, 2}, []float64{0, 1, 1, 1})

@@ -7,7 +7,7 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// The threshold is lower only where a task is mildly worse for ten intervals.
+// The threshold is reduced only if a task is mildly worse for ten intervals.
 func TestLevel(t *testing.T) {
 	const mean, sd, usual = 1, 0.1, 1.2
 	repeat := func(n int, costs ...float64) (all []float64) {
@@ -19,7 +19,7 @@ func TestLevel(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		costs []float64
-		limit float64 // of the last
+		limit float64 // after the last cost
 	}{
 		{"as usual", repeat(10, 1), usual},
 		{"mildly worse, not long enough", repeat(9, 1.16), usual},
@@ -48,15 +48,15 @@ func TestLevel(t *testing.T) {
 	}
 }
 
-// Harm of 1.5 sigma that lasts makes few anomalies by outliers; who began with it is
-// named each time, and nobody is where a task has its ordinary ups and downs.
+// Harm of 1.5 sigma that lasts makes few anomalies by outliers. The task that began with it
+// is named each time, and no task is named if a victim has only its normal variation.
 func TestMildHarmThatLasts(t *testing.T) {
 	const hours = 9
 	for _, harm := range []float64{0, 0.15} {
 		rng := rand.New(rand.NewPCG(7, 8))
 		d := New(evident(t))
 		sig := signal(t, sample.CPI)
-		named := map[sample.TaskKey]map[int]bool{} // in which stretches
+		named := map[sample.TaskKey]map[int]bool{} // and the stretches in which they were named
 		for m := range hours * 60 {
 			there := m >= 60 && m/30%2 == 0
 			cost, use := 1.0, 0.05
@@ -79,7 +79,7 @@ func TestMildHarmThatLasts(t *testing.T) {
 		}
 		want := 0
 		if harm > 0 {
-			want = (hours - 1) - 1 // but for the first, which may be chance
+			want = (hours - 1) - 1 // except the first, which may be chance
 		}
 		if got := len(named[sample.TaskKey{Inode: 2}]); got < want || got > hours-1 || harm == 0 && len(named) > 0 || len(named) > 1 {
 			t.Errorf("harm of %g: named %v, want in %d stretches at least", harm, named, want)
@@ -87,8 +87,8 @@ func TestMildHarmThatLasts(t *testing.T) {
 	}
 }
 
-// A task that computes for two hours beside a victim and then streams through its
-// cache is named for that, although it was busier before, when it hurt nobody.
+// A task that computes for two hours together with a victim and then streams through its
+// cache is named for that, although it was busier before, when it hurt no task.
 func TestOtherWorkSaysNothing(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 8))
 	d := New(evident(t))

@@ -6,24 +6,24 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// memory is what is kept of intervals that are too old for rows: blocks of several
-// each, which get longer with age, so that a day costs little more than an hour. It
-// is what a change of level that is hours old is known by.
+// memory keeps intervals that are too old for rows, in blocks of several each, which get
+// longer with age, so that a day costs little more than an hour. It makes changes of level
+// detectable that are hours old.
 type memory struct {
 	tiers [len(blockOf)]tier
 	spare []*block
 }
 
 const (
-	// tierBlocks is how many blocks a tier has before its oldest are joined to one of
-	// the next tier.
+	// tierBlocks is the maximum number of blocks in a tier; beyond it the oldest is joined
+	// to a block of the next tier.
 	tierBlocks = 60
 )
 
-// blockOf is how many intervals a block of each tier is made of.
+// blockOf is the number of intervals in a block of each tier.
 var blockOf = [...]int{5, 30}
 
-// tier is blocks of one length, oldest first; the newest may still grow.
+// tier is a list of blocks of one length, oldest first; the newest may still grow.
 type tier []*block
 
 // block is the mean of several intervals.
@@ -35,7 +35,7 @@ type block struct {
 	pressure []float32     // mean
 }
 
-// keep takes in a row that is too old to be kept whole.
+// keep adds a row that is too old to be kept completely.
 func (m *memory) keep(r *row) {
 	b := m.open(0, r.at)
 	b.n++
@@ -52,7 +52,7 @@ func (m *memory) keep(r *row) {
 	}
 }
 
-// open returns the block of a tier that grows.
+// open returns the block of a tier that still grows.
 func (m *memory) open(level int, at sample.Millis) *block {
 	t := &m.tiers[level]
 	if n := len(*t); n > 0 && (*t)[n-1].n < blockOf[level] {
@@ -87,7 +87,7 @@ func (m *memory) age(level int) {
 	m.spare = append(m.spare, old)
 }
 
-// join takes in another block, which is newer.
+// join adds another block, which is newer.
 func (b *block) join(o *block) {
 	b.grow(len(o.cost))
 	b.n, b.at = b.n+o.n, o.at
@@ -113,7 +113,7 @@ func (b *block) grow(n int) {
 	}
 }
 
-// drop forgets blocks that ended at or before the given time.
+// drop removes blocks that ended at or before the given time.
 func (m *memory) drop(end sample.Millis) {
 	for i := range m.tiers {
 		t := &m.tiers[i]
@@ -126,7 +126,7 @@ func (m *memory) drop(end sample.Millis) {
 	}
 }
 
-// forget forgets what a task cost and, if all, what it used.
+// forget removes a task's costs and, if all is set, its usage.
 func (m *memory) forget(slot int, all bool) {
 	for b := range m.blocks {
 		if slot < len(b.cost) {
@@ -138,7 +138,7 @@ func (m *memory) forget(slot int, all bool) {
 	}
 }
 
-// blocks yields all, oldest first.
+// blocks yields all blocks, oldest first.
 func (m *memory) blocks(yield func(*block) bool) {
 	for _, t := range slices.Backward(m.tiers[:]) {
 		for _, b := range t {

@@ -8,8 +8,8 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// TestMemoryKeepsMeans: of whatever is in memory, the means over all that was put in
-// are those of the intervals, however they were joined to blocks.
+// TestMemoryKeepsMeans: the means over everything in memory are those of the intervals that
+// were put in, however they were joined to blocks.
 func TestMemoryKeepsMeans(t *testing.T) {
 	for _, intervals := range []int{1, 4, 5, 299, 301, 1000, 2100} {
 		var m memory
@@ -41,7 +41,7 @@ func TestMemoryKeepsMeans(t *testing.T) {
 	}
 }
 
-// TestMemoryIsBounded: it holds so many blocks and drops what is too old.
+// TestMemoryIsBounded: it holds a fixed number of blocks and drops what is too old.
 func TestMemoryIsBounded(t *testing.T) {
 	var m memory
 	for i := range 10_000 {
@@ -63,8 +63,8 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
-// TestAnHourOldChangeOfLevelIsRemembered: the antagonist came two hours ago and has
-// stayed; all that is kept in rows is bad.
+// TestAnHourOldChangeOfLevelIsRemembered: the antagonist came two and a half hours ago and
+// has stayed; all rows that are kept are bad.
 func TestAnHourOldChangeOfLevelIsRemembered(t *testing.T) {
 	all := story(t, 300, []float64{0.3, 0, 0}, func(m, i int, rng *rand.Rand) float64 {
 		return [...]float64{pick(m >= 150, 2, 0.1), 0.8 + 0.2*rng.NormFloat64(), pick(rng.IntN(3) == 0, 1, 0)}[i]

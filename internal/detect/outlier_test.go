@@ -49,8 +49,8 @@ func TestThreeOutliersInFiveMinutesAreAnAnomaly(t *testing.T) {
 	}
 }
 
-// What a reading must be for its task to be a victim; each row breaks one
-// condition of a reading that is fine, and is the only one not to be judged.
+// Conditions on a reading for its task to be a victim. Each row breaks one condition of a
+// valid reading, and only valid readings are judged.
 func TestOnlySoundSamplesMakeAVictim(t *testing.T) {
 	cpi, runq := signal(t, sample.CPI), signal(t, sample.RunQ)
 	for _, c := range []struct {
@@ -124,7 +124,7 @@ func TestAnIntervalNotAfterTheLastIsIgnored(t *testing.T) {
 	if d.Window(sample.CPI, task(3, 0).Key) != nil {
 		t.Error("a task of an ignored interval is known")
 	}
-	// Each signal has its own clock.
+	// Each signal has its own time.
 	if v := d.Observe(signal(t, sample.RunQ), minute, []Reading{victim(1, 3)}); !v[0].Judged {
 		t.Error("an interval of another signal was ignored")
 	}
@@ -172,7 +172,7 @@ func TestARestartForgetsHowTheTaskFared(t *testing.T) {
 	for at := minute; at <= 3*minute; at += minute {
 		d.Observe(sig, at, bad(0))
 	}
-	// The anomaly of its former life is still queued.
+	// The anomaly from before the restart is still queued.
 	if v := d.Observe(sig, 4*minute, bad(sample.Restarted)); !v[0].Outlier || v[0].Anomaly {
 		t.Errorf("%+v", v[0])
 	}
@@ -217,7 +217,7 @@ func TestForgottenTasksLeaveNothingBehind(t *testing.T) {
 	if d.Window(sample.CPI, task(2, 0).Key) != nil {
 		t.Error("a forgotten task has a window")
 	}
-	// Newcomers get the columns (5 that of 3, 4 that of 2), not the past.
+	// New tasks get the columns (5 that of 3, 4 that of 2), but not the history.
 	d.Observe(sig, 4*minute, []Reading{victim(1, 3), victim(5, 3), suspect(4, 1)})
 	f := last(t, drain(d, 4*minute))
 	if got := f.of(t, 4); got.Usage != 0.25 || !near(got.Correlation, 1-2.0/3, 1e-6) {
@@ -231,7 +231,7 @@ func TestForgottenTasksLeaveNothingBehind(t *testing.T) {
 			t.Errorf("interval %d: %+v", i, p)
 		}
 	}
-	// The outliers of the task before and two of the newcomer's are no anomaly.
+	// The outliers of the previous task and two of the new one's are no anomaly.
 	if v := d.Observe(sig, 5*minute, []Reading{victim(5, 3)}); v[0].Anomaly {
 		t.Error("the newcomer inherited outliers")
 	}

@@ -14,50 +14,50 @@ type Rule string
 const (
 	// CPI2 is the paper's rules and nothing else.
 	CPI2 Rule = "cpi2"
-	// Quell is CPI2 with every switch on that has earned it.
+	// Quell is CPI2 with every switch that improves the results.
 	Quell Rule = "quell"
-	// Evident is Quell with the switch Evidence: regression over all suspects,
-	// and short trials where policy allows them (plan.Policy.Trial).
+	// Evident is Quell with the switch Evidence: queue accounts, statistics over all
+	// suspects, and short trials where the policy allows them (plan.Policy.Trial).
 	Evident Rule = "evidence"
-	// Default is the rule where none is asked for.
+	// Default is the rule that applies if none is requested.
 	Default = Evident
 )
 
-// Switches are what quell adds to the paper, each on its own.
+// Switches are quell's additions to the paper, each independent of the others.
 type Switches struct {
-	// Reach leaves out suspects that cannot hurt the victim: for the signal's
-	// resource they share nothing with it.
+	// Reach excludes suspects that cannot hurt the victim because they share nothing of the
+	// signal's resource with it.
 	Reach bool
-	// CoVictim ranks a suspect that was over its own threshold when the victim
-	// was behind suspects that clear the bar and were not.
+	// CoVictim ranks a suspect that was over its own threshold when the victim was behind
+	// suspects that reach the bar and were below theirs.
 	CoVictim bool
-	// LeastEffect asks that an outlier also matters: at least the signal's
-	// least effect over the mean.
+	// LeastEffect requires a minimum effect of an outlier: at least the signal's least
+	// effect above the mean.
 	LeastEffect bool
 	// Indeterminate refuses to accuse from a window without both good and bad
 	// samples of the victim, where every suspect with any usage scores alike.
 	Indeterminate bool
-	// LeastPressure leaves out suspects that used next to nothing when the
-	// victim was bad: normalised usage hides how little it was, so a task that
-	// ran for a moment in a bad interval correlates like one that filled it.
+	// LeastPressure excludes suspects with almost no usage in the victim's bad intervals.
+	// Normalised usage hides the absolute amount, so a task that ran for a moment in a bad
+	// interval correlates like one that filled it.
 	LeastPressure bool
-	// LookBack moves a window without good samples of the victim back to its
-	// last good ones, so that an antagonist who fills the window can be told
-	// from who was always there.
+	// LookBack moves a window without good samples of the victim back to its last good
+	// ones, so that an antagonist that fills the window can be told from a task that was
+	// always there.
 	LookBack bool
-	// PhaseChange tells a victim that changed itself from one that is
-	// interfered with: who used no more when the victim was bad is not accused,
-	// and a change of the victim's own is a finding of its own (change.go).
+	// PhaseChange tells a victim that changed itself from one that suffers interference. A
+	// suspect that used no more in the victim's bad intervals is not accused, and a change
+	// of the victim itself is a separate finding (change.go).
 	PhaseChange bool
-	// Evidence accuses by regression over all suspects and everything that is
-	// kept instead of by Params.Correlation alone (evidence.go).
+	// Evidence accuses by accounts, statistics and trials over everything that is kept
+	// instead of by Params.Correlation (accounts.go, weighing.go, evidence.go).
 	Evidence bool
-	// OwnCauses gives samples explained by the task's own quota, by stolen
-	// time or by waiting on itself findings of their own.
+	// OwnCauses makes separate findings of samples that the task's own quota, stolen time
+	// or waiting on itself explain.
 	OwnCauses bool
 }
 
-// Switches returns what the rule turns on.
+// Switches returns the switches that the rule turns on.
 func (r Rule) Switches() (Switches, error) {
 	switch r {
 	case CPI2, CPI2Sigma3, Rubik, CPUShare, Biggest, Fences:
@@ -69,7 +69,7 @@ func (r Rule) Switches() (Switches, error) {
 	return Switches{}, fmt.Errorf("rule %q: want one of %v", r, Rules())
 }
 
-// Params are the numbers of detection. Start from Paper.
+// Params are the parameters of detection. Start from Paper.
 type Params struct {
 	Rule     Rule
 	Switches Switches
@@ -78,42 +78,41 @@ type Params struct {
 	// Outliers in OutlierWindow make an anomaly.
 	Outliers      int
 	OutlierWindow time.Duration
-	// Window is how far back victim and suspects are correlated.
+	// Window is the length of history over which victim and suspects are correlated.
 	Window time.Duration
-	// LookBack is how old a good interval may be that the switch of that name
-	// compares with.
+	// LookBack is the maximum age of the good intervals that the switch LookBack compares
+	// with.
 	LookBack time.Duration
-	// Memory is how much longer what all tasks cost and used is remembered, more and
-	// more coarsely (switch Evidence).
+	// Memory is how much longer the costs and usages of all tasks are kept, with decreasing
+	// resolution (switch Evidence).
 	Memory time.Duration
-	// Correlation is what an antagonist must reach, in [−1, 1].
+	// Correlation is the minimum correlation of an antagonist, in [−1, 1].
 	Correlation float64
-	// LeastPressure is the mean usage (CPU-s/s) over the bad intervals that
-	// the switch of that name asks of a suspect. Paper sets the hard cap: who
-	// uses less would not notice being capped. Signals whose pressure is not CPU
-	// usage have their own (sample.Signal.LeastPressure).
+	// LeastPressure is the minimum mean usage (CPU-s/s) over the bad intervals that the
+	// switch LeastPressure requires of a suspect. Paper sets it to the hard cap, since a
+	// cap has no effect on a task that uses less. Signals whose pressure is not CPU usage
+	// have their own (sample.Signal.LeastPressure).
 	LeastPressure float64
-	// Suspicion is by what the rule tells who it is, and Fallback whether it
-	// accuses the biggest user that may be held where nobody clears the bar.
-	// Both are others' (rules.go).
+	// Suspicion is the rule's method to select the antagonist. Fallback makes it accuse the
+	// biggest user that may be limited if no suspect reaches the bar. Both are for the
+	// rules of others (rules.go).
 	Suspicion Suspicion
 	Fallback  bool
-	// OwnSpec and UsageBins say what the rule wants to be given as Reading.Spec:
-	// one of the task's own history, one of the range its usage is in.
+	// OwnSpec and UsageBins are the rule's requirements on Reading.Spec: one of the task's
+	// own history, or one of the current range of its usage.
 	OwnSpec, UsageBins bool
-	// Pace is the least time between two analyses on a machine.
+	// Pace is the minimum time between two analyses on a machine.
 	Pace time.Duration
-	// Top is how many suspects a finding lists.
+	// Top is the maximum number of suspects that a finding lists.
 	Top int
-	// Explain gives findings what all suspects were weighed by (Finding.Weighed).
+	// Explain adds the statistics of all suspects to findings (Finding.Weighed).
 	Explain bool
-	// ThrottledShare and StolenShare of an interval are where the flags
-	// Throttled and Stolen begin.
+	// ThrottledShare and StolenShare are the shares of an interval from which on the flags
+	// Throttled and Stolen are set.
 	ThrottledShare, StolenShare float64
 }
 
-// Paper returns CPI²'s numbers (table 2; section 4.2) with the given rule's
-// switches.
+// Paper returns CPI²'s parameters (table 2; section 4.2) with the given rule's switches.
 func Paper(r Rule) (Params, error) {
 	if r == "" {
 		r = Default
@@ -132,7 +131,7 @@ func Paper(r Rule) (Params, error) {
 	return p, err
 }
 
-// kept is how long intervals are kept.
+// kept returns how long intervals are kept.
 func (p Params) kept() time.Duration {
 	if p.Switches.LookBack {
 		return max(p.Window, p.LookBack)

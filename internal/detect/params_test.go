@@ -11,7 +11,7 @@ import (
 
 func TestParametersAreThoseOfThePaper(t *testing.T) {
 	p, s := paper(t, CPI2), spec.Paper()
-	const elsewhere = -1 // held by config, plan, enforce or the agent, and tested there
+	const elsewhere = -1 // set by config, plan, enforce or the agent, and tested there
 	have := map[string]float64{
 		"required_cpu_usage":               signal(t, sample.CPI).LeastCPU,
 		"outlier_threshold":                p.Sigmas,
@@ -24,7 +24,7 @@ func TestParametersAreThoseOfThePaper(t *testing.T) {
 		"minimum_samples_per_task":         float64(s.MinSamples),
 		"age_weight_per_day":               s.AgeWeight,
 		"spec_recalculation_goal":          s.Every.Hours(),
-		"spec_recalculation":               elsewhere, // the goal is what is built
+		"spec_recalculation":               elsewhere, // the goal is what is implemented
 		"sampling_duration":                elsewhere,
 		"sampling_period":                  elsewhere,
 		"aggregation":                      elsewhere,
@@ -81,7 +81,7 @@ func TestThresholdIsTwoSigmasAndAtLeastTheLeastEffect(t *testing.T) {
 		paper, quell float64
 	}{
 		{sample.CPI, 1.8, 0.16, 2.12, 2.12}, // the web search of figure 7
-		{sample.CPI, 2, 0.01, 2.02, 2.1},    // 5 % matter more than 2σ
+		{sample.CPI, 2, 0.01, 2.02, 2.1},    // 5 % are more than 2σ
 		{sample.CPI, 2, 0, 2, 2.1},
 		{sample.CPS, 1e-5, 0, 1e-5, 1.05e-5},
 		{sample.CPT, 4, 1, 6, 6},

@@ -6,23 +6,23 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Rules of others, written anew from their published descriptions (docs/rules.md
-// cites them), to be measured beside quell's on the same samples. None is meant
-// for use: agents are not offered them.
+// Rules of other projects, reimplemented from their published descriptions (docs/rules.md
+// cites them), to be compared with quell's on the same samples. They are not for
+// production: agents do not offer them.
 const (
-	// CPI2Sigma3 is CPI2 with the advice of the paper's section 7.2: an
-	// anomaly only from 3 σ on.
+	// CPI2Sigma3 is CPI2 with the advice of the paper's section 7.2: an anomaly requires 3
+	// σ.
 	CPI2Sigma3 Rule = "cpi2-3sigma"
-	// Rubik is openEuler rubik's: the paper's correlation with a bar of 0.15,
-	// a spec per task, and the biggest user that may be held if nobody clears it.
+	// Rubik is openEuler rubik's rule: the paper's correlation with a bar of 0.15, a spec
+	// per task, and the biggest user that may be limited if no suspect reaches the bar.
 	Rubik Rule = "rubik"
-	// CPUShare is linnix's: who used most CPU while the victim suffered.
+	// CPUShare is linnix's rule: the task that used most CPU while the victim suffered.
 	CPUShare Rule = "cpu-share"
-	// Biggest is what is done by hand: an anomaly, and the biggest user of the
-	// window that may be held.
+	// Biggest is the manual procedure: an anomaly, and the biggest user of the window that
+	// may be limited.
 	Biggest Rule = "2sigma-biggest"
-	// Fences is Intel PRM's: a fence for each range of the victim's own CPU
-	// usage, and whose usage rose most.
+	// Fences is Intel PRM's rule: a fence for each range of the victim's own CPU usage, and
+	// the task whose usage increased most.
 	Fences Rule = "prm-fences"
 )
 
@@ -31,21 +31,21 @@ func Rules() []Rule {
 	return []Rule{Quell, Evident, CPI2, CPI2Sigma3, Rubik, CPUShare, Biggest, Fences}
 }
 
-// Suspicion is by what a rule tells who it is.
+// Suspicion is a rule's method to select the antagonist.
 type Suspicion uint8
 
 const (
-	// ByCorrelation accuses whoever reaches Params.Correlation: the paper's.
+	// ByCorrelation accuses all suspects that reach Params.Correlation: the paper's method.
 	ByCorrelation Suspicion = iota
-	// ByUsage accuses the biggest user of the window that may be held.
+	// ByUsage accuses the biggest user of the window that may be limited.
 	ByUsage
 	// ByShare accuses the biggest user of the bad intervals.
 	ByShare
-	// ByRise accuses whose usage rose most from good intervals to bad ones.
+	// ByRise accuses the task whose usage increased most from good intervals to bad ones.
 	ByRise
 )
 
-// rival sets what a rule of others does otherwise.
+// rival sets the parameters in which a rule of another project differs.
 func (p *Params) rival() {
 	switch p.Rule {
 	case CPI2Sigma3:
@@ -61,11 +61,11 @@ func (p *Params) rival() {
 	}
 }
 
-// mayHold reports whether a task is one of those that such rules hold down.
+// mayHold reports whether a task may be limited under such rules.
 func mayHold(t *sample.Task) bool { return t.Class != sample.LatencySensitive && !t.NeverCap }
 
-// foremost returns the slot of the suspect that a rule without a bar accuses,
-// −1 if there is none.
+// foremost returns the slot of the suspect that a rule without a bar accuses, −1 if there
+// is none.
 func (d *Detector) foremost(s *series, victim int, by Suspicion) int {
 	best, most := -1, 0.0
 	for i := range s.tasks {

@@ -8,9 +8,8 @@ import (
 	"github.com/quell-dev/quell/internal/spec"
 )
 
-// series is what one signal said of all tasks over the window: a row per
-// interval, a column (slot) per task, so that an analysis runs over memory in
-// order.
+// series is the data of one signal for all tasks over the window: a row per interval, a
+// column (slot) per task, so that an analysis reads memory sequentially.
 type series struct {
 	signal sample.Signal
 	index  map[sample.TaskKey]int
@@ -18,28 +17,28 @@ type series struct {
 	free   []int
 	rows   []*row // oldest first
 	spare  []*row
-	memory memory // of what is older than rows, if it is kept
+	memory memory // what is older than rows, if it is kept
 }
 
-// track is what is kept of one task.
+// track is the state of one task.
 type track struct {
 	task  sample.Task
 	reach sample.Set
 	flags sample.Flags // of its newest reading
 	spec  spec.Spec
 	limit float64
-	level level  // of what is judged
-	mild  bool   // limit is lower than usual, for its level
-	unit  unit   // of its own work, in a queue's signal
+	level level  // of the costs that are judged
+	mild  bool   // limit is lower than usual, because of its level
+	unit  unit   // of its own work, in the signal of a queue
 	bad   []mark // of the last OutlierWindow
 	used  bool
-	// asked is when a trial of suspect was asked for on its behalf, if nobody has
-	// been accused since; else 0.
+	// asked is when a trial of suspect was requested on this task's behalf; 0 if there was
+	// none or a suspect was accused since.
 	asked   sample.Millis
 	suspect sample.TaskKey
 	// heldBy is Reading.HeldBy of the newest interval that a quota explains.
 	heldBy string
-	// accounts of who was served while it waited.
+	// accounts are of the tasks that were served while it waited.
 	accounts accounts
 }
 
@@ -50,7 +49,7 @@ type mark struct {
 
 type row struct {
 	at       sample.Millis
-	cost     []float32 // 0 where it was not counted; it says much where judged, or too early for that
+	cost     []float32 // 0 if not counted; reliable where the cause is judged or early
 	cause    []cause
 	pressure []float32
 }
@@ -59,9 +58,9 @@ func newSeries(sig sample.Signal) *series {
 	return &series{signal: sig, index: map[sample.TaskKey]int{}}
 }
 
-// begin starts the row of an interval and drops those at or before the given
-// end; nil if the interval is not after the last. With a second end, what is after
-// that stays in memory.
+// begin starts the row of an interval and drops those at or before end; nil if the interval
+// is not after the last one. If remembered is before end, dropped rows after remembered
+// move to memory.
 func (s *series) begin(at, end, remembered sample.Millis) *row {
 	if n := len(s.rows); n > 0 && at <= s.rows[n-1].at {
 		return nil
@@ -101,8 +100,8 @@ func (r *row) grow(n int) {
 	}
 }
 
-// slot returns the task's column, giving it one if it is new. The guess is
-// where it may be: tasks mostly come in the same order.
+// slot returns the task's column and allocates one for a new task. The guess is the
+// probable column: the order of tasks mostly stays the same.
 func (s *series) slot(t *sample.Task, guess int) int {
 	if guess < len(s.tasks) && s.tasks[guess].used && s.tasks[guess].task.Key == t.Key {
 		return guess
@@ -125,9 +124,9 @@ func (s *series) slot(t *sample.Task, guess int) int {
 	return i
 }
 
-// sinceTrial is how long before the newest interval the first one was in which a
-// task was held down no more; false if it still is, or was not held from so soon
-// on after the given time.
+// sinceTrial returns the time from the first interval after a task's newest hold to the
+// newest interval; false if the hold has not ended, or if no hold began within the duration
+// soon after the time asked.
 func (s *series) sinceTrial(slot int, asked sample.Millis, soon time.Duration) (time.Duration, bool) {
 	end := 0 // the first row after the newest hold
 	for i, r := range s.rows {
@@ -145,7 +144,7 @@ func (s *series) sinceTrial(slot int, asked sample.Millis, soon time.Duration) (
 	return 0, false
 }
 
-// reset forgets how a task fared so far, not what it used.
+// reset forgets a task's costs and outliers, but not its usage.
 func (s *series) reset(slot int) {
 	t := &s.tasks[slot]
 	t.bad, t.asked, t.accounts, t.level, t.unit = t.bad[:0], 0, accounts{}, level{}, unit{}

@@ -8,8 +8,8 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// crowd observes a victim among n suspects for ten intervals, the last three
-// bad, and returns the anomaly that makes.
+// crowd observes a victim and n suspects for ten intervals, the last three bad, and returns
+// the anomaly that results.
 func crowd(t testing.TB, n int) (*Detector, *twin, anomaly) {
 	p := paper(t, Quell)
 	p.Outliers, p.Pace = 3, 0
@@ -46,7 +46,7 @@ func BenchmarkIdentify1000x10(b *testing.B) {
 		start := time.Now()
 		d.analyse(a, slot)
 		quell += time.Since(start)
-		if turns++; turns%256 == 1 { // in alternation: the machine is shared
+		if turns++; turns%256 == 1 { // alternating, since the machine is shared
 			b.StopTimer()
 			start = time.Now()
 			w.analyse(a.victim.Inode, w.newest().readings)
@@ -60,8 +60,8 @@ func BenchmarkIdentify1000x10(b *testing.B) {
 	b.ReportMetric(each/1000, "ns/suspect")
 }
 
-// BenchmarkEvidence1000x60 is what the switch Evidence adds to that, in time: an
-// hour of a thousand suspects, beside the correlation over the same hour.
+// BenchmarkEvidence1000x60 measures the additional time of the switch Evidence: an hour of
+// a thousand suspects, compared with the correlation over the same hour.
 func BenchmarkEvidence1000x60(b *testing.B) {
 	d := New(paper(b, Evident))
 	sig := signal(b, sample.CPI)

@@ -5,13 +5,13 @@ import (
 	"testing"
 )
 
-// TestSigmasOfAShare: the paper says that 4.0 % of figure 7's fit is above mean
-// + 2σ; and over the threshold of a share there is that share.
+// TestSigmasOfAShare: the paper says that 4.0 % of figure 7's fit is above mean + 2σ; and
+// the share of samples above the threshold of a given share is that share.
 func TestSigmasOfAShare(t *testing.T) {
 	if k := Sigmas(0.040); !near(k, 2, 0.05) {
 		t.Errorf("4.0 %% are above %.3f σ, the paper has 2", k)
 	}
-	// The distribution once more, by its definition (Coles, 3.1).
+	// The distribution again, by its definition (Coles, 3.1).
 	above := func(sigmas float64) float64 {
 		const location, scale, shape = 1.73, 0.133, -0.0534
 		g1, g2 := math.Gamma(1-shape), math.Gamma(1-2*shape)

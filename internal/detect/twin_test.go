@@ -14,9 +14,9 @@ import (
 	"github.com/quell-dev/quell/internal/spec"
 )
 
-// twin is the naive detector: it keeps every reading and works out each finding
-// from the beginning, as the paper and the contract say it. It calls tasks by
-// their inodes, which are to be small.
+// twin is the naive detector: it keeps every reading and computes each finding from
+// scratch, as the paper and the contract specify it. It identifies tasks by their inodes,
+// which must be small.
 type twin struct {
 	p    Params
 	sig  sample.Signal
@@ -25,10 +25,10 @@ type twin struct {
 
 type twinRow struct {
 	at       sample.Millis
-	readings []*Reading // by inode; nil where there was none
+	readings []*Reading // by inode; nil if there was none
 }
 
-// of returns the task's reading, one that says nothing if there was none.
+// of returns the task's reading, or an empty one if there was none.
 func (r twinRow) of(n uint64) *Reading {
 	if n >= uint64(len(r.readings)) || r.readings[n] == nil {
 		return &Reading{Cost: math.NaN()}
@@ -50,8 +50,8 @@ func (w *twin) observe(at sample.Millis, readings []Reading) {
 
 func (w *twin) newest() twinRow { return w.rows[len(w.rows)-1] }
 
-// judged returns the task's reading of row i if it was compared with a spec
-// and the task has not started again since.
+// judged returns the task's reading of row i if it was compared with a spec and the task
+// has not restarted since.
 func (w *twin) judged(i int, n uint64) (*Reading, bool) {
 	r := w.rows[i].of(n)
 	if r.Flags&(sample.Split|sample.Capped) != 0 || math.IsNaN(r.Cost) ||
@@ -73,7 +73,7 @@ func (w *twin) outlier(i int, n uint64) bool {
 	return ok && r.Cost > w.threshold(r)
 }
 
-// within returns the rows of the last d.
+// within returns the rows of the last d milliseconds.
 func (w *twin) within(d sample.Millis) (rows []int) {
 	for i, row := range w.rows {
 		if row.at > w.newest().at-d {
@@ -83,7 +83,7 @@ func (w *twin) within(d sample.Millis) (rows []int) {
 	return rows
 }
 
-// anomalies returns who has one with the newest interval.
+// anomalies returns the tasks that have one with the newest interval.
 func (w *twin) anomalies() (victims []uint64) {
 	for n := range uint64(len(w.newest().readings)) {
 		if w.outlier(len(w.rows)-1, n) && len(w.bad(n)) >= w.p.Outliers {
@@ -102,7 +102,7 @@ func (w *twin) bad(n uint64) (rows []int) {
 	return rows
 }
 
-// correlation is section 4.2 to the letter: align, normalise, add up.
+// correlation is section 4.2 literally: align, normalise, add up.
 func (w *twin) correlation(pairs []int, victim, suspect uint64, t float64) float64 {
 	var c, u []float64
 	total := 0.0
@@ -133,7 +133,7 @@ func (w *twin) analyse(victim uint64, known []*Reading) Finding {
 	f := Finding{At: w.newest().at, Victim: *v.Task, Threshold: w.threshold(v)}
 	bad := w.bad(victim)
 	f.First, f.Bad = w.rows[bad[0]].at, len(bad)
-	var since, free, under []float64 // all; bad and nobody held; somebody held
+	var since, free, under []float64 // all; bad and no task limited; a task limited
 	n := 0
 	for i := range w.rows {
 		r, ok := w.judged(i, victim)
@@ -223,8 +223,8 @@ func (w *twin) analyse(victim uint64, known []*Reading) Finding {
 	return f
 }
 
-// split returns those of the rows in which the victim was judged, and how many
-// were good.
+// split returns those of the rows in which the victim was judged, and the number of good
+// ones.
 func (w *twin) split(victim uint64, rows []int) (pairs []int, good int) {
 	for _, i := range rows {
 		if _, ok := w.judged(i, victim); ok {
@@ -237,7 +237,7 @@ func (w *twin) split(victim uint64, rows []int) (pairs []int, good int) {
 	return pairs, good
 }
 
-// lookBack is the window around the end of the victim's last good time.
+// lookBack returns the window around the end of the victim's last good period.
 func (w *twin) lookBack(victim uint64) (rows []int) {
 	var goods, bads []int
 	for _, i := range w.within(sample.Millis(max(w.p.Window, w.p.LookBack).Milliseconds())) {
@@ -259,8 +259,8 @@ func (w *twin) lookBack(victim uint64) (rows []int) {
 	return rows
 }
 
-// compare is the two-sample comparison as the textbooks have it: the means in
-// good and bad pairs and the standard error of their difference.
+// compare is the textbooks' two-sample comparison: the means in good and bad pairs and the
+// standard error of their difference.
 func (w *twin) compare(pairs []int, victim uint64, of func(i int) float64) (good, bad, err float64) {
 	var x [2][]float64
 	for _, i := range pairs {
@@ -295,7 +295,7 @@ func (w *twin) moved(pairs []int, victim, k uint64, errors float64) bool {
 	return bad-good > errors*err && bad-good >= w.p.LeastPressure
 }
 
-// change is the rule of docs/design/0004-phase-change.md.
+// change implements the rule of docs/design/0004-phase-change.md.
 func (w *twin) change(pairs []int, victim uint64, known []*Reading, accused int) Change {
 	if !w.p.Switches.PhaseChange {
 		return ""
@@ -331,7 +331,7 @@ func (w *twin) change(pairs []int, victim uint64, known []*Reading, accused int)
 	return NewLevel
 }
 
-// history is a random machine: a few tasks of every sort over some intervals.
+// history is a random machine: a few tasks of every kind over some intervals.
 type history struct {
 	params Params
 	at     []sample.Millis
@@ -343,9 +343,9 @@ func randomHistory(t testing.TB, rng *rand.Rand) history {
 		LeastPressure: rng.IntN(2) == 0, LookBack: rng.IntN(2) == 0, PhaseChange: rng.IntN(2) == 0})}
 	h.params.LookBack = time.Duration(5+rng.IntN(20)) * time.Minute
 	if rng.IntN(2) == 0 {
-		h.params.Window = h.params.OutlierWindow // so that some are all bad
+		h.params.Window = h.params.OutlierWindow // so that some windows are all bad
 	}
-	h.params.LeastPressure = 0.5 + rng.Float64()/8 // among what the tasks use
+	h.params.LeastPressure = 0.5 + rng.Float64()/8 // within the range of the tasks' usage
 	h.params.Top, h.params.Pace = 1+rng.IntN(8), 0
 	names := []sample.TaskName{"/a", "/a/b", "/a/b/c", "/ab", "/d", "/e", "/f", "/g"}
 	rng.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
@@ -457,9 +457,8 @@ func TestDetectorAgreesWithItsNaiveTwin(t *testing.T) {
 	}
 }
 
-// differ says how a finding differs from the twin's, which lists every suspect;
-// "" if it does not. Suspects nearer to each other, or to the bar, than eps
-// may change places.
+// differ returns how a finding differs from the twin's, which lists every suspect; "" if it
+// does not. Suspects nearer to each other, or to the bar, than eps may be in either order.
 func differ(got, want Finding, p Params, eps float64) string {
 	if got.At != want.At || got.Victim != want.Victim || got.First != want.First || got.Bad != want.Bad || got.Pairs != want.Pairs ||
 		got.Threshold != want.Threshold || got.LookedBack != want.LookedBack || !near(got.Cost, want.Cost, eps*want.Cost) {
@@ -490,7 +489,7 @@ func differ(got, want Finding, p Params, eps float64) string {
 			close == 0 && s.CoVictim != x.CoVictim || math.Abs(s.Correlation) > 1 {
 			return fmt.Sprintf("suspect %v, twin %v", s, x)
 		}
-		// The one that the twin has in its place is as good.
+		// The twin's suspect at this place must be equivalent.
 		place := seen[s.Excluded == ""]
 		if s.Excluded != "" {
 			place += sizes[true]
@@ -535,10 +534,10 @@ func TestScalingTheUsageChangesNothing(t *testing.T) {
 	for seed := range uint64(3_000) {
 		h := randomHistory(t, rand.New(rand.NewPCG(seed, 10)))
 		h.params.Top = 100
-		h.params.Switches.LeastPressure, h.params.Switches.PhaseChange = false, false // which are about the scale
+		h.params.Switches.LeastPressure, h.params.Switches.PhaseChange = false, false // these depend on the scale
 		var want []Finding
 		h.play(t, asIs, func(_ sample.Millis, _ []Reading, f []Finding) { want = append(want, f...) })
-		// Each task by its own power of two, which float32 keeps exactly.
+		// Each task by its own power of two, which is exact in float32.
 		i := 0
 		h.play(t, func(row []Reading) {
 			for i := range row {

@@ -6,28 +6,28 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// unit is how long a task takes for a unit of its own work, as far as the CPUs go: the
+// unit is the time that a task takes for a unit of its own work, as far as CPUs matter: the
 // CPU time of the unit and the wait for a CPU that comes with it. Two CPUs that share a
 // core are each slower while the other works, so a task that waits for one of them runs
 // faster on it, and may do as much work as without the wait.
 type unit struct {
-	usual, spread float64 // mean and variance, lately, in intervals without long waits
-	calm          int     // how many of those
+	usual, spread float64 // recent mean and variance, in intervals without long waits
+	calm          int     // number of those intervals
 	now           float64 // mean since waits are long
-	long          int     // for how many intervals they have been
+	long          int     // number of intervals since then
 }
 
 const (
-	// unitOver is how many intervals are lately.
+	// unitOver is the number of intervals that count as recent.
 	unitOver = levelOf
-	// slower is the least by which a unit must take longer to be harm, and slowerErrors
-	// in standard errors of its mean.
+	// slower is the least relative increase of the time for a unit that is harm,
+	// slowerErrors the least in standard errors of its mean.
 	slower, slowerErrors = 0.05, 2
 )
 
-// unharmed takes in how long a task waited for a CPU, in seconds for each that it ran,
-// and what a unit of its own work took of CPU time (0: not known). It reports whether
-// the wait is over the threshold and the task's units take no longer than usual.
+// unharmed adds an interval: how long a task waited for a CPU, in seconds for each that it
+// ran, and the CPU time of a unit of its own work (0: not known). It reports whether the
+// wait is over the threshold and the task's units take no longer than usual.
 func (u *unit) unharmed(waited, took, limit float64) bool {
 	if took == 0 {
 		return false
@@ -48,8 +48,8 @@ func (u *unit) unharmed(waited, took, limit float64) bool {
 	return u.calm >= unitOver && u.now <= u.usual+max(slower*u.usual, slowerErrors*math.Sqrt(u.spread/n))
 }
 
-// unitOf is what a unit of a task's own work took of CPU time in the interval that
-// ended at the given time, 0 where that was not counted.
+// unitOf returns the CPU time of a unit of a task's own work in the interval that ended at
+// the given time, 0 if not counted.
 func (d *Detector) unitOf(k sample.TaskKey, at sample.Millis) float64 {
 	s := d.work
 	if s == nil || s.rows[len(s.rows)-1].at != at {

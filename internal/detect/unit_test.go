@@ -8,8 +8,8 @@ import (
 	"github.com/quell-dev/quell/internal/spec"
 )
 
-// A wait over the threshold counts in full, but where units of the task's own work
-// take no longer with it.
+// A wait over the threshold counts in full, unless units of the task's own work take no
+// longer because of it.
 func TestAWaitThatCostsNoWork(t *testing.T) {
 	const limit = 0.3
 	type stretch struct {
@@ -21,7 +21,7 @@ func TestAWaitThatCostsNoWork(t *testing.T) {
 		name     string
 		noise    float64
 		story    []stretch
-		unharmed bool // the last
+		unharmed bool // after the last interval
 	}{
 		{"it runs faster by as much as it waits", 0.1, []stretch{calm, {5, 0.7, 1.13e-3}}, true},
 		{"it runs as fast and waits", 0.1, []stretch{calm, {1, 0.7, 1.6e-3}}, false},
@@ -52,8 +52,8 @@ func TestAWaitThatCostsNoWork(t *testing.T) {
 	}
 }
 
-// Who waits behind a neighbour and does as much work as ever is no victim, and what it
-// waits is not taught; once its work takes longer it is one.
+// A task that waits behind a neighbour and does as much work as before is no victim, and
+// its wait does not train the spec. Once its work takes longer it is a victim.
 func TestNoVictimByItsOwnWork(t *testing.T) {
 	d := New(evident(t))
 	work, queue := signal(t, sample.CPT), signal(t, sample.RunQ)

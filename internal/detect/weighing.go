@@ -8,56 +8,56 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Weighed is what statistics say of a suspect, from everything that is remembered of
-// it and the victim (docs/design/0009).
+// Weighed are the statistics of a suspect, from everything that is remembered of it and the
+// victim (docs/design/0009).
 type Weighed struct {
 	slot int
 	Task sample.Task
-	// Correlation of the logarithm of the victim's cost with the suspect's work, in
-	// [−1, 1]. Work is its pressure ÷ what its own cost is above its usual one: a
-	// fellow victim uses more for the same work.
+	// Correlation of the logarithm of the victim's cost with the suspect's work, −1 to 1.
+	// Work is its pressure ÷ (its own cost ÷ its usual cost): a co-victim uses more for the
+	// same work.
 	Correlation float64
-	// Intervals is how many independent ones that correlation is worth (Bartlett's
-	// formula for series of order 1).
+	// Intervals is the effective number of independent intervals of that correlation
+	// (Bartlett's formula for series of order 1).
 	Intervals float64
-	// Share is its part of what all did more in the newest bad intervals than in good
-	// ones, 0..1.
+	// Share is its part of the increase of all suspects' work from good intervals to the
+	// newest bad ones, 0..1.
 	Share float64
 	// More is the ratio of its work in the newest bad intervals to that in good ones.
 	More float64
-	// Step is how its own step when the victim's cost went up ranks among its steps,
+	// Step is the rank of its step at the onset of the victim's excess among all its steps,
 	// 0..1.
 	Step float64
-	// Cover is in what part of the bad intervals since the victim was well last it did
-	// more than half of what it does more now: who came later did not make it so.
+	// Cover is the part of the bad intervals since the victim's last good period with more
+	// than half of its increase: a task that came later did not cause them.
 	Cover float64
-	// Score is what suspects are ranked by, Lead how much higher it is than the best
+	// Score is the value by which suspects are ranked, Lead its difference from the best
 	// other suspect's.
 	Score, Lead float64
-	// Others is how many other suspects there are.
+	// Others is the number of other suspects.
 	Others int
-	// Bouts is how many times the victim became bad, Bad how many intervals it was.
+	// Bouts is how many times the victim became bad, Bad the number of bad intervals.
 	Bouts, Bad float64
-	// Turns is how often the suspect's work went from one side of the middle between its
-	// levels to the other; Arrivals, how many suspects' did so upwards, of all, in as
-	// many intervals as an anomaly takes, on average: what chance would bring.
+	// Turns is how often the suspect's work crossed the middle between its levels. Arrivals
+	// is the mean number of such crossings upwards, of all suspects, in as many intervals
+	// as an anomaly takes: the rate of coincidences.
 	Turns, Arrivals float64
-	// Excess is the logarithm of the victim's mean cost in the newest bad intervals
-	// over its threshold.
+	// Excess is the mean logarithm of the victim's cost over its threshold in the newest
+	// bad intervals.
 	Excess float64
-	// Mild says that the victim is only mildly worse, for long.
+	// Mild says that the victim is mildly worse for long (level).
 	Mild bool
 }
 
-// score ranks suspects: by the correlation, made even in its errors (Fisher), and a
-// little by the other two.
+// score ranks suspects: by the correlation after Fisher's variance-stabilising transform,
+// and with small weights by Share and Step.
 func (w *Weighed) score() float64 {
 	return fisher(w.Correlation) + 0.1*math.Log(w.Share+0.1) + 0.2*w.Step
 }
 
 func fisher(r float64) float64 { return math.Atanh(min(max(r, -0.98), 0.98)) }
 
-// Features is what the probability is made of.
+// Features are the inputs of the probability.
 func (w *Weighed) Features() []float64 {
 	n := max(w.Intervals, 2)
 	r := min(max(w.Correlation, 0), 0.995)
@@ -66,16 +66,16 @@ func (w *Weighed) Features() []float64 {
 		math.Log1p(w.Bouts), math.Log1p(w.Bad), math.Log(w.Arrivals+0.02) / max(w.Bouts, 1), w.Cover}
 }
 
-// What the probability is made of the features by, fitted by quality/fit on labelled
+// Coefficients of the logistic regression over Features, fitted by quality/fit on labelled
 // recordings and the simulator's tuning half (docs/design/0009).
 var (
 	intercept    = -3.293
 	coefficients = [...]float64{1.790, 2.526, 1.958, 1.115, 1.479, -0.516, 1.976, 0.474, -0.194, -0.533, 0.849}
 )
 
-// The probabilities from which on a suspect is possible, worth a trial, and likely;
-// the latter two are higher where the victim is only mildly worse (level), since a
-// task's own ups and downs look like that.
+// The probabilities from which on a suspect is possible, worth a trial, and likely. The
+// latter two are higher if the victim is only mildly worse (level), since a task's own
+// variation looks similar.
 const (
 	possibleFrom = 0.3
 	triedFrom    = 0.5
@@ -84,14 +84,13 @@ const (
 	likelyMild   = 0.97
 )
 
-// unlike is how much two scores must differ to tell two suspects apart.
+// unlike is the least difference of two scores that tells two suspects apart.
 const unlike = 0.1
 
-// moreBy is the least by which a suspect must have done more than while the victim was
-// well, by ratio.
+// moreBy is the least ratio of a suspect's work now to that while the victim was good.
 const moreBy = 1.1
 
-// Probability is that of being the one, 0..1.
+// Probability is the probability that the suspect is the antagonist, 0..1.
 func (w *Weighed) Probability() float64 {
 	z := intercept
 	for i, x := range w.Features() {
@@ -99,19 +98,19 @@ func (w *Weighed) Probability() float64 {
 	}
 	p := 1 / (1 + math.Exp(-z))
 	if w.Bouts <= 1 && w.Bad <= 2*around {
-		// One coincidence, just now: how likely is it that somebody comes anyway?
+		// One recent coincidence: bounded by the chance that any suspect arrives.
 		p = min(p, 1+math.Expm1(-w.Arrivals)/2)
 	}
 	if w.More < moreBy {
-		p = min(p, possibleFrom/2) // it did as much while the victim was well
+		p = min(p, possibleFrom/2) // it did as much while the victim was good
 	}
 	if math.Abs(w.Lead) < unlike {
-		p = min(p, 0.75) // another one explains it as well
+		p = min(p, 0.75) // another suspect explains it as well
 	}
 	return p
 }
 
-// grounds says what statistics say of a suspect.
+// grounds converts the statistics of a suspect to its level.
 func (w *Weighed) grounds() Grounds {
 	g := Grounds{Method: ByStatistics, Probability: w.Probability()}
 	likely := likelyFrom
@@ -127,30 +126,30 @@ func (w *Weighed) grounds() Grounds {
 	return g
 }
 
-// why says in words what the probability rests on most.
+// why says in words what the probability depends on most.
 func (w *Weighed) why() string {
 	return fmt.Sprintf("what it did and what the victim cost have a correlation of %.2f over %.0f independent intervals; it did %.0f %% of what all did more than before",
 		w.Correlation, w.Intervals, 100*w.Share)
 }
 
-// sameness is the relative deviation below which what a suspect did is a constant.
+// sameness is the relative deviation below which a suspect's work counts as constant.
 const sameness = 1e-6
 
-// around is how many intervals are compared on each side of a step.
+// around is the number of intervals that are compared on each side of a step.
 const around = 5
 
-// scales is the working space of weighing.
+// scales is the workspace of the statistics.
 type scales struct {
-	y, weight  []float64 // the victim's log cost over its threshold; intervals
+	y, weight  []float64 // the victim's log cost over its threshold; number of intervals
 	good, now  []bool    // under the threshold; among the newest bad ones
-	x, own     []float64 // a suspect's work, and its own cost where that was counted
-	part       []float64 // weight, 0 where the suspect did something else than now
-	whole      int       // where the blocks end and the rows begin
+	x, own     []float64 // a suspect's work, and its own cost if that was counted
+	part       []float64 // weight, 0 where the suspect did other work than now
+	whole      int       // index where the blocks end and the rows begin
 	sums, step []float64
 	out        []Weighed
 }
 
-// take adds an interval, or a block of them, to the victim's course.
+// take adds an interval, or a block of them, to the victim's time series.
 func (t *scales) take(cost, limit, weight float64, now bool) {
 	y := math.Log(cost / limit)
 	if math.IsInf(y, 0) || math.IsNaN(y) {
@@ -160,8 +159,8 @@ func (t *scales) take(cost, limit, weight float64, now bool) {
 	t.good, t.now = append(t.good, y <= 0), append(t.now, now && y > 0)
 }
 
-// statistics weighs every suspect that could be the one; nil where too little is
-// known. The slice is valid until the next call.
+// statistics computes Weighed for every possible suspect; nil if too little is known. The
+// slice is valid until the next call.
 func (d *Detector) statistics(s *series, victim int) []Weighed {
 	t := &d.scales
 	t.y, t.weight, t.good, t.now, t.out = t.y[:0], t.weight[:0], t.good[:0], t.now[:0], t.out[:0]
@@ -243,8 +242,8 @@ func (d *Detector) statistics(s *series, victim int) []Weighed {
 	return t.out
 }
 
-// bouts counts how many times the victim became bad, for two intervals at least after
-// two that were not, and in how many intervals it was.
+// bouts counts how many times the victim became bad, for at least two intervals after two
+// that were not, and the number of its bad intervals.
 func (t *scales) bouts() (bouts, bad float64) {
 	in, run := false, 0
 	for i, good := range t.good {
@@ -266,7 +265,7 @@ func (t *scales) bouts() (bouts, bad float64) {
 	return bouts, bad
 }
 
-// gather makes a suspect's course, aligned with the victim's; false if it did nothing.
+// gather makes a suspect's series, aligned with the victim's; false if it used nothing.
 func (d *Detector) gather(s *series, victim, slot int) bool {
 	t := &d.scales
 	t.x, t.own = t.x[:0], t.own[:0]
@@ -281,7 +280,7 @@ func (d *Detector) gather(s *series, victim, slot int) bool {
 		t.x, t.own = append(t.x, u), append(t.own, c)
 	}
 	other, column := d.costsOf(s, slot)
-	k := 0 // row of other
+	k := 0 // row index in other
 	for _, r := range s.rows {
 		switch r.cause[victim] {
 		case good, byNeighbour, early:
@@ -320,9 +319,9 @@ func (d *Detector) gather(s *series, victim, slot int) bool {
 	return true
 }
 
-// costsOf is the series, and the column in it, that has a task's own cost for a unit of
-// its work: that of the signal itself, or of another one per unit of work where the
-// signal does not count the task's; nil if none does.
+// costsOf returns the series, and the column in it, with a task's own cost for a unit of
+// its work: that of the signal itself, or of another one per unit of work if the signal
+// does not count the task's; nil if there is none.
 func (d *Detector) costsOf(s *series, slot int) (*series, int) {
 	if !s.signal.PerWork || s.counts(slot) {
 		return s, slot
@@ -344,9 +343,9 @@ func (s *series) counts(slot int) bool {
 	return slices.ContainsFunc(s.rows, func(r *row) bool { return r.ownCost(slot) > 0 })
 }
 
-// ownCost is what a unit of its work cost a task, 0 where that was not counted or says
-// little. Of a task that did too little to be judged it still says how much more CPU
-// time the same work took.
+// ownCost returns a task's cost for a unit of its work, 0 if that was not counted or is not
+// reliable. It includes tasks that did too little to be judged: their cost still shows how
+// much more CPU time the same work took.
 func (r *row) ownCost(slot int) float64 {
 	switch r.cause[slot] {
 	case good, byNeighbour, early, absent:
@@ -355,14 +354,13 @@ func (r *row) ownCost(slot int) float64 {
 	return 0
 }
 
-// another is by how much, as a ratio, a suspect's own cost differs when it does
-// something else. Of several programs of one task, such as a stressor's, some hurt
-// and some do not; on the recordings of design 0009 1.5 and 1.75 find the right one
-// first, 2.5 tells none apart.
+// another is the least ratio between a suspect's own costs that indicates different work.
+// Of several programs of one task, such as a stressor's, some hurt and some do not; on the
+// recordings of design 0009 1.5 and 1.75 put the right one first, 2.5 separates none.
 const another = 1.75
 
-// leaveOut gives no weight to intervals in which a suspect did much, at another cost
-// than in the newest bad ones: that was other work, and says nothing of this.
+// leaveOut gives weight 0 to intervals in which a suspect did much work at another cost
+// than in the newest bad ones: that was other work and is no evidence on the current one.
 func (t *scales) leaveOut() {
 	var cost, did, n float64
 	for i, c := range t.own {
@@ -381,8 +379,8 @@ func (t *scales) leaveOut() {
 	}
 }
 
-// weigh compares a suspect's course with the victim's. It returns how much more work
-// it did in the newest bad intervals than in good ones; false if it did the same always.
+// weigh compares a suspect's time series with the victim's. It returns the increase of its
+// work from good intervals to the newest bad ones; false if its work was constant.
 func (t *scales) weigh(w *Weighed) (rise float64, changed bool) {
 	var n, mx, my, gx, gn, bx, bn float64
 	for i, x := range t.x {
@@ -396,7 +394,7 @@ func (t *scales) weigh(w *Weighed) (rise float64, changed bool) {
 		}
 	}
 	if gn == 0 || bn == 0 {
-		return 0, false // it is always at something else when the victim is well
+		return 0, false // it always does other work when the victim is good
 	}
 	mx, my, gx, bx = mx/n, my/n, gx/gn, bx/bn
 	var xx, yy, xy, lagx, lagy float64
@@ -418,10 +416,10 @@ func (t *scales) weigh(w *Weighed) (rise float64, changed bool) {
 	return bx - gx, true
 }
 
-// well is how many good intervals in a row end what made a victim bad before.
+// well is the number of consecutive good intervals that end a bad period of a victim.
 const well = 3
 
-// cover works out Weighed.Cover.
+// cover computes Weighed.Cover.
 func (t *scales) cover(good, now float64) float64 {
 	if now <= good {
 		return 0
@@ -441,8 +439,8 @@ func (t *scales) cover(good, now float64) float64 {
 	return up / max(n, 1)
 }
 
-// differences returns, for each point of a course that has enough intervals on both
-// sides, the mean after it less the mean before it.
+// differences returns, for each point of a time series with enough intervals on both sides,
+// the mean after it less the mean before it.
 func (t *scales) differences(x []float64) []float64 {
 	n := len(x)
 	t.step = t.step[:0]
@@ -459,8 +457,8 @@ func (t *scales) differences(x []float64) []float64 {
 	return t.step
 }
 
-// onset is where, in the differences of the rows, the victim's cost went up most;
-// −1 if they are too few.
+// onset returns the index, in the differences of the rows, of the largest increase of the
+// victim's cost; −1 if they are too few.
 func (t *scales) onset() int {
 	steps := t.differences(t.y[t.whole:])
 	if len(steps) == 0 {
@@ -469,7 +467,7 @@ func (t *scales) onset() int {
 	return slices.Index(steps, slices.Max(steps))
 }
 
-// rank is how large the steps of a course near the onset are among all of it.
+// rank returns the share of a series' steps that are smaller than the one at the onset.
 func (t *scales) rank(x []float64, onset int) float64 {
 	steps := t.differences(x)
 	if onset < 0 || len(steps) == 0 {

@@ -1,16 +1,15 @@
 // Package egress limits what the processes of a cgroup (v2) send. The kernel has
-// no file for that as it has for CPU time (cpu.max) and disks (io.max), so a
-// program of quell's own at the cgroup's cgroup_skb/egress hook is the limit, and
-// [Files] makes it look like a file, net.max, that package enforce can journal,
-// change and put back: "max" where there is none, else bytes per second.
+// no file for that, as it has for CPU time (cpu.max) and disks (io.max). The limit
+// is therefore quell's own program at the cgroup's cgroup_skb/egress hook. [Files]
+// presents it as a file, net.max, which package enforce can journal, change and
+// restore. The file reads "max" without a limit, else bytes per second.
 //
-// The program is the process's own and nowhere pinned. So a limit ends with the
-// process whatever happens to it; after a restart the file reads "max", which is
-// what the journal wants it to read. And it ends by itself once nobody has read
-// it for [Grace]: a process that hangs limits nobody for longer.
+// The program belongs to this process and is not pinned, so the limit ends with the
+// process in every case. After a restart the file reads "max", as the journal expects. A
+// limit also expires if it is not read for [Grace], so a hung process does not extend it.
 //
-// A packet that is too much is dropped and the sender is told of congestion
-// (NET_XMIT_DROP, __cgroup_bpf_run_filter_skb): TCP goes slower, a datagram is
+// A packet above the limit is dropped and the sender is notified of congestion
+// (NET_XMIT_DROP, __cgroup_bpf_run_filter_skb): TCP slows down, a datagram is
 // lost. Packets to the loopback interface pass.
 package egress
 

@@ -19,17 +19,17 @@ import (
 )
 
 const (
-	// Name is what the file is called in a cgroup's directory.
+	// Name is the file's name in a cgroup's directory.
 	Name = "net.max"
-	// None is what it reads without a limit.
+	// None is the file's value without a limit.
 	None = "max"
-	// Grace is how long a limit stays in force that nobody reads.
+	// Grace is how long a limit stays in force without being read.
 	Grace = time.Minute
-	// least and most are the rates that are taken, in bytes/s.
+	// least and most are the lowest and the highest accepted rate, in bytes/s.
 	least, most = 1 << 10, 1 << 33
 )
 
-// Inner are the files that there really are; *host.Host is one.
+// Inner gives access to the real files; *host.Host implements it.
 type Inner interface {
 	ReadValue(file string) (string, error)
 	WriteValue(file, value string) error
@@ -56,8 +56,8 @@ type held struct {
 // is written.
 func Over(inner Inner) *Files { return &Files{Inner: inner, held: map[string]*held{}} }
 
-// Writes lists the write that holds a cgroup to so many bytes a second, by its
-// directory in cgroup2.
+// Writes returns the write that limits a cgroup to bytesPerSecond. dir is the
+// cgroup's directory in cgroup2.
 func Writes(dir string, bytesPerSecond uint64) []host.Write {
 	return []host.Write{{File: filepath.Join(dir, Name), Old: None, New: strconv.FormatUint(bytesPerSecond, 10)}}
 }
@@ -71,7 +71,7 @@ func (f *Files) ReadValue(file string) (string, error) {
 	inode, err := f.Inode(dir)
 	h := f.held[dir]
 	if h != nil && (err != nil || inode != h.inode) {
-		h.close() // with its cgroup; the kernel has let go of it
+		h.close() // the cgroup is gone, and the kernel has detached the program
 		delete(f.held, dir)
 		h = nil
 	}
@@ -84,7 +84,7 @@ func (f *Files) ReadValue(file string) (string, error) {
 	return h.value, h.renew()
 }
 
-// WriteValue writes a file. A limit that cannot be set leaves the old one.
+// WriteValue writes a file. If a limit cannot be set, the old one stays.
 func (f *Files) WriteValue(file, value string) error {
 	dir, ok := f.mine(file)
 	if !ok {
@@ -120,14 +120,14 @@ func (f *Files) WriteValue(file, value string) error {
 	return nil
 }
 
-// mine reports whether a file is net.max, and in which directory. A v1 cgroup has
-// none, nor has a directory that holds a real file of that name.
+// mine returns the file's directory and whether the file is net.max, by its
+// name only. In a v1 cgroup a limit fails with ErrNoLimit when it is written.
 func (f *Files) mine(file string) (dir string, ok bool) {
 	dir, name := filepath.Split(file)
 	return filepath.Clean(dir), name == Name
 }
 
-// Stats are what limits in a directory let through and dropped, in bytes.
+// Stats returns how many bytes the limit of a directory has passed and dropped.
 func (f *Files) Stats(dir string) (passed, dropped uint64, err error) {
 	h := f.held[dir]
 	if h == nil {
@@ -150,7 +150,7 @@ func (f *Files) Close() error {
 	return errors.Join(errs...)
 }
 
-// attach puts the program in front of what the cgroup sends.
+// attach attaches the program to the cgroup's egress hook.
 func attach(dir string, rate uint64) (_ *held, err error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, fmt.Errorf("lift RLIMIT_MEMLOCK: %w", err)
@@ -170,7 +170,7 @@ func attach(dir string, rate uint64) (_ *held, err error) {
 	return h, nil
 }
 
-// renew gives the limit another Grace.
+// renew extends the limit to Grace from now.
 func (h *held) renew() error {
 	if err := h.objs.Until.Set(monotonic() + uint64(Grace)); err != nil {
 		return fmt.Errorf("renew limit: %w", err)
@@ -194,8 +194,8 @@ func monotonic() uint64 {
 	return uint64(ts.Nano())
 }
 
-// ErrNoLimit: the kernel takes no such program, or not from this process, or
-// the directory is no cgroup of v2.
+// ErrNoLimit means that the kernel does not accept the program, or not from
+// this process, or that the directory is not a v2 cgroup.
 var ErrNoLimit = errors.New("what it sends cannot be limited")
 
 func refusal(err error) error {

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	quelltest.Main(m)
 }
 
-// files are the machine's, with a cgroup of the test's own.
+// files returns the machine's files and the directory of a cgroup made for the test.
 func files(t *testing.T) (f *Files, dir string) {
 	t.Helper()
 	quelltest.Need(t, quelltest.Root, quelltest.EBPF, quelltest.Cgroup2)
@@ -58,7 +58,7 @@ func read(t *testing.T, f *Files, file string) string {
 	return v
 }
 
-// The file behaves as the journal expects of one of the kernel's.
+// The file behaves as the journal expects a kernel file to behave.
 func TestNetMaxIsLikeAFile(t *testing.T) {
 	f, dir := files(t)
 	file := filepath.Join(dir, Name)
@@ -128,13 +128,13 @@ func TestNoLimitOutsideCgroup2(t *testing.T) {
 	}
 }
 
-// What a cgroup sends is held to its limit from the first packet on, not to lo,
-// and no longer than the limit is looked after.
+// A cgroup's sending is limited from the first packet on, except to lo, and
+// only as long as the limit is renewed.
 func TestSendingIsHeld(t *testing.T) {
 	f, dir := files(t)
 	file := filepath.Join(dir, Name)
 	send := sender(t, dir)
-	const limit = 64 << 10 // a second; so little that what is sent takes half a minute
+	const limit = 64 << 10 // per second; so little that sending at this rate takes half a minute
 	if err := f.WriteValue(file, strconv.Itoa(limit)); err != nil {
 		t.Fatal(err)
 	}
@@ -145,12 +145,12 @@ func TestSendingIsHeld(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The first eighth of a second's worth passes at once, then what time lets through.
+	// An eighth of a second's worth passes at once, then what the rate allows.
 	most := uint64(limit * (0.125 + time.Since(began).Seconds()))
 	if total := passed + dropped; total < packets*size || dropped == 0 || passed == 0 || passed > most+2*size {
 		t.Errorf("%d bytes passed, %d were dropped, of %d; %d may pass", passed, dropped, packets*size, most)
 	}
-	// Nobody has looked for too long.
+	// The limit has not been read for longer than Grace.
 	if err := f.held[dir].objs.Until.Set(monotonic() - 1); err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +158,7 @@ func TestSendingIsHeld(t *testing.T) {
 	if p, d, err := f.Stats(dir); err != nil || p != passed || d != dropped {
 		t.Errorf("beyond its end the limit counts %d and %d, was %d and %d: %v", p, d, passed, dropped, err)
 	}
-	if v := read(t, f, file); v != strconv.Itoa(limit) { // which looks
+	if v := read(t, f, file); v != strconv.Itoa(limit) { // reading renews the limit
 		t.Errorf("it reads %q", v)
 	}
 	send(packets, size)
@@ -167,11 +167,11 @@ func TestSendingIsHeld(t *testing.T) {
 	}
 }
 
-// childEnv makes this test binary what sender starts.
+// childEnv makes this test binary the child process of sender.
 const childEnv = "QUELL_EGRESS_CHILD"
 
-// sender starts a process in the cgroup, in a network namespace of its own with
-// an interface that leads nowhere, and returns what makes it send.
+// sender starts a process in the cgroup, in its own network namespace with an
+// interface that leads nowhere, and returns a function that makes it send.
 func sender(t *testing.T, dir string) func(packets, size int) {
 	t.Helper()
 	quelltest.Need(t, "ip")
@@ -187,7 +187,7 @@ func sender(t *testing.T, dir string) func(packets, size int) {
 	}
 }
 
-// child sends as many datagrams as each line of its input says, of that size.
+// child sends, for each line of its input, that many datagrams of that size.
 func child() error {
 	for _, words := range []string{"link add e0 type veth peer name e1", "addr add 10.77.0.1/24 dev e0", "link set e0 up", "link set e1 up",
 		"neigh add 10.77.0.2 lladdr 02:00:00:00:00:02 dev e0"} {

@@ -14,8 +14,8 @@ func twoLevels() *world {
 	return w
 }
 
-// A cap that reaches below its cgroup: what happens to one of the cgroups keeps
-// no other from its old values.
+// A cap with writes in cgroups below: an event in one of the cgroups does not
+// keep the others from getting their old values back.
 func TestEachCgroupOfAChangeIsLookedAfterAlone(t *testing.T) {
 	own, below := "/cg/a/x=2000", "/cg/a/k/x=1000"
 	tests := []struct {
@@ -24,7 +24,7 @@ func TestEachCgroupOfAChangeIsLookedAfterAlone(t *testing.T) {
 		want Result
 		note string   // a part of it
 		log  []string // writes of the undo
-		held bool     // Check is content
+		held bool     // Check reports nothing
 	}{
 		{"nobody interfered", func(*world) {}, Restored, "", []string{own, below}, true},
 		{"somebody set the one below", func(w *world) { w.values["/cg/a/k/x"] = "7" }, Restored,
@@ -60,7 +60,7 @@ func TestEachCgroupOfAChangeIsLookedAfterAlone(t *testing.T) {
 	}
 }
 
-// A cgroup below that is another by now: nothing is written anywhere.
+// If a cgroup below was replaced by another, nothing is written anywhere.
 func TestApplyRefusesWhereACgroupBelowIsAnother(t *testing.T) {
 	w := twoLevels()
 	e := mustStart(t, w)
@@ -71,8 +71,8 @@ func TestApplyRefusesWhereACgroupBelowIsAnother(t *testing.T) {
 	}
 }
 
-// Somebody set a limit that leaves no room for the old one below: that one is
-// tried again until there is, and nothing else is touched meanwhile.
+// Another process set a limit lower than the old one below. Restoring that one is
+// retried until the kernel accepts it, and no other file is touched meanwhile.
 func TestWhatTheKernelDoesNotTakeBelowIsTriedAgain(t *testing.T) {
 	w := twoLevels()
 	e := mustStart(t, w)

@@ -12,8 +12,8 @@ import (
 	"github.com/quell-dev/quell/internal/quelltest"
 )
 
-// A limit of I/O on v1 is four files with a line per disk. They are put back
-// together or left alone together, whatever else stands in them.
+// An I/O limit on v1 is four files with a line per disk. They are restored
+// together or left alone together, whatever other lines they hold.
 func TestBlkioOnTheKernel(t *testing.T) {
 	quelltest.Need(t, quelltest.Root)
 	mount := quelltest.BlkioV1(t)
@@ -71,7 +71,7 @@ func TestBlkioOnTheKernel(t *testing.T) {
 					t.Errorf("the limit is %+v, %v", l, err)
 				}
 				must(t, tt.edit(t))
-				if killed { // what it leaves is all that the next one has
+				if killed { // the next one has only what this one leaves on disk
 					must(t, e.journal.close())
 					e, err = Open(state, h)
 					must(t, err)

@@ -28,13 +28,12 @@ type Files interface {
 }
 
 // Change is a set of writes to the files of one cgroup, with a lease. Old and
-// New are spelt as the kernel reads them back: a value that reads back otherwise
-// could not be told from a stranger's.
+// New are spelt as the kernel reads them back: a value that reads back
+// differently could not be distinguished from another process's.
 //
-// Writes may also be to files of cgroups below Dir, which then have their
-// inodes (v1 wants quotas there lowered first). Each cgroup is looked after
-// alone: whoever takes over one, or removes it, keeps no other from its old
-// values.
+// Writes may also be to files of cgroups below Dir, which then have their inodes (v1
+// requires that quotas there are lowered first). Each cgroup is handled separately:
+// if a process takes over or removes one, the others still get their old values back.
 type Change struct {
 	ID     string          `json:"id"`
 	Dir    string          `json:"dir"`   // cgroup directory that holds the files
@@ -48,7 +47,7 @@ type Change struct {
 }
 
 var (
-	// ErrRefused: the change is not one that could be undone.
+	// ErrRefused: the change could not be undone.
 	ErrRefused = errors.New("change refused")
 	// ErrOverlap: an active change holds one of the files, or has the same ID.
 	ErrOverlap = errors.New("held by an active change")
@@ -56,7 +55,7 @@ var (
 	ErrChanged = errors.New("file does not hold the old value")
 	// ErrGone: the cgroup is not there any more, or is another one.
 	ErrGone = errors.New("cgroup is gone")
-	// ErrNotTaken: a file was written without an error and reads otherwise.
+	// ErrNotTaken: a file was written without an error and reads differently.
 	ErrNotTaken = errors.New("value was not taken")
 	// ErrUnknown: no active change has that ID.
 	ErrUnknown = errors.New("no such active change")
@@ -70,13 +69,12 @@ var (
 type Result uint8
 
 const (
-	// Restored: every file holds its old value. What is otherwise in a cgroup
-	// below is in the note.
+	// Restored: every file holds its old value. Exceptions in cgroups below are in the note.
 	Restored Result = iota
-	// TakenOver: a file holds somebody else's value; all of that cgroup were
-	// left alone.
+	// TakenOver: a file holds another process's value; all files of that cgroup
+	// were left alone.
 	TakenOver
-	// Gone: the cgroup or the boot that the change was made in is no more.
+	// Gone: the cgroup was removed, or the machine was rebooted.
 	Gone
 )
 
@@ -107,8 +105,8 @@ func (c *Change) check() error {
 	case !filepath.IsAbs(c.Dir) || filepath.Clean(c.Dir) != c.Dir:
 		return refuse("directory %q is not a clean absolute path", c.Dir)
 	case !utf8.ValidString(c.ID):
-		// JSON would spell it otherwise, and the way back would be lost. The
-		// same goes for the files' names, which begin with the directory's.
+		// JSON would encode it differently, and the change could not be undone.
+		// This covers the files' names too, which begin with the directory's.
 		return refuse("id is not UTF-8")
 	case c.Inode == 0:
 		return refuse("no inode of %s", c.Dir)
@@ -146,15 +144,15 @@ func (c *Change) check() error {
 	return nil
 }
 
-// place is a cgroup of a change with what is written there, in order.
+// place is one cgroup of a change with its writes, in order.
 type place struct {
 	dir    string
 	inode  uint64
 	writes []host.Write
 }
 
-// places are the change's cgroups in the order they are written to: those
-// below, if any, and the one that the change is of.
+// places returns the change's cgroups in the order they are written to: those
+// below, if any, and Dir.
 func (c *Change) places() []place {
 	var all []place
 	for _, w := range c.Writes {
@@ -186,8 +184,8 @@ func (c *Change) overlaps(d *Change) bool {
 	return false
 }
 
-// isGone tells the errors of a cgroup that was removed: ENOENT by path, ENODEV
-// from a file that was opened before.
+// isGone recognises the errors of a cgroup that was removed: ENOENT by path,
+// ENODEV from a file that was opened before.
 func isGone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV)
 }

@@ -11,20 +11,20 @@ import (
 )
 
 // The model checker: the process dies after every single step of a scripted
-// life (each byte and fsync of the journal, each rename, each file written),
-// somebody edits the machine, and the next start must do what the naive twin
-// says: put back what nobody touched, leave alone the rest.
+// life (each byte and fsync of the journal, each rename, each file written).
+// Then an edit changes the machine. The next start must do what the naive twin
+// says: restore what no edit touched, leave the rest alone.
 
 func scriptWorld() *world {
 	return newWorld(map[string][]string{"/cg/a": {"x", "y", "z"}, "/cg/a/k": {"x"}, "/cg/bb": {"x", "y"}})
 }
 
-// original is what the files of the script's world hold before it.
+// original holds the values of the files of the script's world before it.
 type original map[string]string
 
 // script is one life with two changes at a time, an expiry and a second change
-// of a cgroup that had one, each of all its files, one with the cgroup below. It
-// ends early where the world does.
+// of a cgroup. Each change is of all files of its cgroup, the last one also of
+// the cgroup below. It ends early if the world does.
 func script(w *world) error {
 	e, err := w.start()
 	if err != nil {
@@ -46,8 +46,8 @@ func script(w *world) error {
 	return nil
 }
 
-// edit is what others do while the process is dead. theirs matches the
-// directories that they made theirs by it: nothing there may be written.
+// edit is what other processes do while the process is dead. theirs matches the
+// directories that belong to them afterwards: nothing there may be written.
 type edit struct {
 	name   string
 	theirs string // "/cg/a" is that one alone, "/cg/a*" with all below it
@@ -76,7 +76,7 @@ func edits() []edit {
 	for _, dir := range slices.Sorted(maps.Keys(w.inodes)) {
 		all = append(all,
 			edit{"removed " + dir, dir + "*", func(w *world) { w.remove(dir) }},
-			// With the very values of ours, the worst case.
+			// With the same values that quell wrote, the worst case.
 			edit{"made again " + dir, dir + "*", func(w *world) {
 				for d := range w.inodes {
 					if d == dir || strings.HasPrefix(d, dir+"/") {
@@ -88,7 +88,7 @@ func edits() []edit {
 	return all
 }
 
-// twin says what the files must hold in the end, from the state at the crash.
+// twin returns what the files must hold at the end, from the state at the crash.
 func (o original) twin(crashed *world, e edit) map[string]string {
 	want := maps.Clone(crashed.values)
 	for f := range want {
@@ -108,7 +108,7 @@ func (o original) guard(t *testing.T, w *world, where string) {
 			}
 			return value, nil
 		}
-		// A new value: what is on disk must know the way back by now.
+		// A new value: by now the journal on disk must tell how to undo it.
 		var data []byte
 		if f := w.durable[journalName]; f != nil {
 			data = f.synced
@@ -126,7 +126,7 @@ func (o original) guard(t *testing.T, w *world, where string) {
 	}
 }
 
-// recoverFrom starts on w and restores; with a budget it dies on the way.
+// recoverFrom starts on w and restores; with a budget it dies meanwhile.
 func (o original) recoverFrom(t *testing.T, w *world, budget int, where string) {
 	w.budget, w.dead = budget, false
 	o.guard(t, w, where)
@@ -172,7 +172,7 @@ func TestEveryCrash(t *testing.T) {
 	all := edits()
 	var mu sync.Mutex
 	lives, capped, torn := 0, 0, 0
-	// The points are dealt out to as many as run at once.
+	// The points are distributed over subtests that run in parallel.
 	const hands = 8
 	t.Run("points", func(t *testing.T) {
 		for hand := range hands {
@@ -203,9 +203,9 @@ func TestEveryCrash(t *testing.T) {
 	}
 }
 
-// crash ends the script after a number of its steps, at the boundary of two
-// effects or within one, and recovers after each edit: so many times. It reports
-// whether a cap was in force.
+// crash ends the script after budget steps, at the boundary of two effects or
+// within one, and recovers after each edit. It returns the number of recoveries
+// and whether a cap was in force.
 func (o original) crash(t *testing.T, budget, steps int, boundary bool, all []edit) (lives int, capped bool) {
 	w := scriptWorld()
 	w.budget = budget
@@ -215,8 +215,8 @@ func (o original) crash(t *testing.T, budget, steps int, boundary bool, all []ed
 	}
 	w.log = nil
 	for i, e := range all {
-		// Within a torn line only the line's absence matters, which every
-		// edit has met at the boundary: there they take turns.
+		// Of a torn line only its absence matters, which every edit is tested with
+		// at the boundary. Within the line each point tests one edit in turn.
 		if !boundary && i > 0 && budget%len(all) != i {
 			continue
 		}
@@ -231,7 +231,7 @@ func (o original) crash(t *testing.T, budget, steps int, boundary bool, all []ed
 		if !boundary {
 			continue
 		}
-		// And the restore dies as well, before and after each effect.
+		// The restore is killed as well, before and after each effect.
 		for _, second := range append([]int{0}, ends...) {
 			where := fmt.Sprintf("%s, crash in restore after %d", where, second)
 			end := crashed.clone()

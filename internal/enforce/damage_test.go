@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Whatever one line suffers, and whatever is cut off within one line's length,
-// no cap is left behind. And however much is lost, nothing wrong is written.
+// Any damage to one line, and any cut of up to one line's length, leaves no cap
+// behind. If more is lost, still nothing wrong is written.
 func TestDamageToTheJournal(t *testing.T) {
 	life := scriptWorld()
 	original := maps.Clone(life.values)
@@ -37,7 +37,7 @@ func TestDamageToTheJournal(t *testing.T) {
 	}
 	for i := range text {
 		for bit := range 8 {
-			if text[i] != '\n' && i%8 != bit { // between two newlines they take turns
+			if text[i] != '\n' && i%8 != bit { // between two newlines one bit of each byte, in turn
 				continue
 			}
 			data := append([]byte(nil), text...)

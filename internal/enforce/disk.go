@@ -19,8 +19,8 @@ type osDisk struct {
 	lock *os.File
 }
 
-// openDisk makes the directory if need be and locks it. Who can write in it
-// can make root write to any file, so only its owner may.
+// openDisk makes the directory if needed and locks it. Write access to it is
+// enough to make root write to any file, so only its owner may have it.
 func openDisk(dir string) (*osDisk, error) {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return nil, fmt.Errorf("make state directory: %w", err)
@@ -89,8 +89,8 @@ func (d *osDisk) acquire(name string) error {
 		return errors.Join(fmt.Errorf("lock %s/%s: %w", d.Name(), name, err), f.Close())
 	}
 	d.lock = f
-	// The pid only serves the message above: without room for it the lock
-	// holds all the same. Padded to one length, so that it is overwritten.
+	// The pid only serves the message above: if it cannot be written, the lock is
+	// held nevertheless. It is padded to one length, so that it is overwritten.
 	_, _ = f.WriteAt(fmt.Appendf(nil, "%-11d\n", os.Getpid()), 0)
 	return nil
 }

@@ -84,7 +84,7 @@ func TestDamageIsKeptAside(t *testing.T) {
 	}
 }
 
-// inMounts runs a child with mounts of its own, where it may mount a tmpfs.
+// inMounts runs a child in its own mount namespace, where it may mount a tmpfs.
 func inMounts(t *testing.T, mode string) {
 	quelltest.Need(t, quelltest.Root)
 	cmd := exec.Command(os.Args[0])
@@ -140,7 +140,7 @@ func childFull() error {
 	if err := fill(filepath.Join(mount, "filler")); err != nil {
 		return err
 	}
-	// The last page of the journal takes a few records more.
+	// The last page of the journal has room for a few more records.
 	for i := 0; err == nil; i++ {
 		if i > 100 {
 			return errors.New("the disk does not get full")

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// A file that held nothing (cpuset.cpus of a cgroup2 that nobody has placed)
-// is put back to nothing, by the process that changed it and after a crash;
-// and it must be said that nothing is what it held.
+// A file that was empty (cpuset.cpus of a cgroup2 that has not been placed) is
+// emptied again, by the process that changed it and after a crash. The change
+// must declare that the file was empty.
 func TestAFileThatWasEmptyIsEmptiedAgain(t *testing.T) {
 	w := oneDir()
 	w.values["/cg/a/x"] = ""

@@ -17,12 +17,12 @@ type Enforcer struct {
 	damage    string
 }
 
-// Open takes the journal in dir, made if need be, for this process alone:
-// ErrLocked names the pid of the one that has it. Changes that an earlier
+// Open opens the journal in dir, made if needed, for this process alone:
+// ErrLocked names the pid of the process that holds it. Changes that an earlier
 // process left behind are active again (Recovered) until RestoreAll.
 //
-// A journal that cannot be written is an error, but not where changes must be
-// undone: then Err tells, and Apply refuses.
+// A journal that cannot be written is an error, except if changes must be
+// undone: then Err returns the reason, and Apply refuses.
 func Open(dir string, files Files) (*Enforcer, error) {
 	d, err := openDisk(dir)
 	if err != nil {
@@ -63,8 +63,8 @@ func open(d disk, dir string, files Files) (*Enforcer, error) {
 // Recovered returns the changes that were found open in the journal.
 func (e *Enforcer) Recovered() []Change { return e.recovered }
 
-// Damage describes what of the journal could not be read at Open and where it
-// was kept, "" for nothing. What stood there is not known to anyone now.
+// Damage describes which part of the journal could not be read at Open and
+// where a copy is kept, "" if all was read. What that part recorded is unknown.
 func (e *Enforcer) Damage() string { return e.damage }
 
 // Err returns why the journal cannot be written at present, nil if it can.
@@ -79,10 +79,10 @@ func (e *Enforcer) Active() []Change {
 	return all
 }
 
-// Due returns the IDs of changes to undo now: those whose lease is over, those
-// that an earlier process left, and those whose undoing failed (Stuck) when
-// their pause is over. A clock that stands before a lease's beginning was set
-// back: nobody knows when it would end.
+// Due returns the IDs of changes to undo now: those whose lease has expired,
+// those that an earlier process left, and those whose undo failed (Stuck) once
+// their pause is over. A change whose lease begins after now is due too: the
+// clock was set back, so the end of its lease is unknown.
 func (e *Enforcer) Due(now sample.Millis) []string {
 	var ids []string
 	for i := range e.open {
@@ -98,10 +98,10 @@ func (e *Enforcer) Due(now sample.Millis) []string {
 	return ids
 }
 
-// Check returns the IDs of changes that no longer hold: one of the files has
-// another value than ours, or the cgroup is gone. Undo then gives them up. A
-// file that cannot be read says nothing, and of a change that is Stuck, which
-// may be half undone, only that it is gone counts.
+// Check returns the IDs of changes that are no longer in force: a file of the
+// change's cgroup has another value than ours, or the cgroup is gone. Undo then
+// gives them up. A file that cannot be read is ignored. A change that is Stuck
+// may be half undone, so only the loss of its cgroup counts.
 func (e *Enforcer) Check() []string {
 	var ids []string
 	for i := range e.open {
@@ -121,7 +121,7 @@ func (e *Enforcer) holds(c *entry) bool {
 	}
 	for _, w := range c.Writes {
 		if w.Inode != 0 {
-			continue // below: whoever changes that has not changed the limit
+			continue // below: a new value there does not change the limit
 		}
 		if v, err := e.files.ReadValue(w.File); isGone(err) || err == nil && v != w.New {
 			return false
@@ -131,7 +131,7 @@ func (e *Enforcer) holds(c *entry) bool {
 }
 
 // Apply journals a change and makes it. After an error no file holds a new
-// value, except where undoing failed as well: then the error says so and the
+// value, except if the undo failed as well: then the error says so and the
 // change is in Active, to be undone again.
 func (e *Enforcer) Apply(now sample.Millis, c Change) error {
 	if err := c.check(); err != nil {
@@ -168,7 +168,7 @@ func (e *Enforcer) Apply(now sample.Millis, c Change) error {
 	return nil
 }
 
-// verify makes sure that the change starts from what it says.
+// verify makes sure that the cgroups and old values are those of the change.
 func (e *Enforcer) verify(c *Change) error {
 	for _, p := range c.places() {
 		inode, err := e.files.Inode(p.dir)
@@ -208,8 +208,8 @@ func (e *Enforcer) write(c *Change) error {
 		if v == w.New {
 			continue
 		}
-		// The kernel spells it otherwise, so compare would take it for a
-		// stranger's and leave it for ever: back with it at once.
+		// The kernel spells the value differently, so compare would regard it
+		// as another process's and never restore it: revert it at once.
 		err = fmt.Errorf("%w: %s reads %q after writing %q", ErrNotTaken, w.File, v, w.New)
 		if v != w.Old {
 			err = errors.Join(err, e.files.WriteValue(w.File, w.Old))
@@ -219,8 +219,8 @@ func (e *Enforcer) write(c *Change) error {
 	return nil
 }
 
-// Undo ends a change. An error with ErrJournal means that the outcome stands
-// but is not on disk yet. After any other error the change is still active.
+// Undo ends a change. An error with ErrJournal means that the outcome is valid
+// but not on disk yet. After any other error the change is still active.
 func (e *Enforcer) Undo(now sample.Millis, id, why string) (Outcome, error) {
 	i := slices.IndexFunc(e.open, func(c entry) bool { return c.ID == id })
 	if i < 0 {
@@ -239,7 +239,7 @@ func (e *Enforcer) Undo(now sample.Millis, id, why string) (Outcome, error) {
 	return out, nil
 }
 
-// end is settle, unless Lift did it while this process hung.
+// end settles a change, unless Lift did it while this process hung.
 func (e *Enforcer) end(c *entry) (Outcome, error) {
 	if r := e.journal.lifted().of(c); r != nil {
 		return r.outcome(), nil
@@ -247,9 +247,9 @@ func (e *Enforcer) end(c *entry) (Outcome, error) {
 	return e.settle(c)
 }
 
-// RestoreAll ends every change, the newest first: that way back leads through
-// states that the kernel has accepted before. Those that fail are tried again
-// as long as others succeed, then stay active and are named in the error.
+// RestoreAll ends every change, the newest first: this order passes through
+// states that the kernel has accepted before. Changes that fail are retried as
+// long as others succeed, then stay active and are named in the error.
 func (e *Enforcer) RestoreAll(now sample.Millis, why string) ([]Outcome, error) {
 	var outcomes []Outcome
 	for {
@@ -265,15 +265,15 @@ func (e *Enforcer) RestoreAll(now sample.Millis, why string) ([]Outcome, error) 
 			}
 		}
 		if len(e.open) == 0 || len(outcomes) == before {
-			// Of the journal only how it stands now matters: one record that
-			// was written at last makes up for those that were not.
+			// Only the present state of the journal matters: one record that
+			// was written at the end makes up for those that were not.
 			return outcomes, errors.Join(append(failed, e.journal.err)...)
 		}
 	}
 }
 
-// Close releases the journal. Active changes stay as they are: RestoreAll is
-// the caller's to choose.
+// Close releases the journal. Active changes stay as they are: the caller
+// decides whether to call RestoreAll.
 func (e *Enforcer) Close() error {
 	var err error
 	if e.journal.f == nil {
@@ -282,7 +282,7 @@ func (e *Enforcer) Close() error {
 	return errors.Join(err, e.journal.close())
 }
 
-// record makes the journal say what memory says already: r is its last step.
+// record updates the journal to what is in memory; r is the last step.
 func (e *Enforcer) record(r record) error {
 	if e.journal.f == nil || r.Kind == undone && e.journal.full() {
 		return e.journal.rewrite(e.open)

@@ -191,7 +191,7 @@ func TestUndoOutcomes(t *testing.T) {
 		want Result
 		note string
 		log  []string // writes of the undo
-		held bool     // Check is content
+		held bool     // Check reports nothing
 	}{
 		{"nobody interfered", func(*world) {}, Restored, "", []string{"/cg/a/y=2000", "/cg/a/x=1000"}, true},
 		{"one reset by hand", func(w *world) { w.values["/cg/a/x"] = "1000" }, Restored, "", []string{"/cg/a/y=2000"}, false},
@@ -266,7 +266,7 @@ func TestDue(t *testing.T) {
 // A v1 kernel refuses a child's quota above its parent's (sched/core.c,
 // tg_cfs_schedulable_down).
 func TestRestoreAllFindsTheOrderTheKernelAccepts(t *testing.T) {
-	// In the order they are made in the way back is accepted at once.
+	// In the order in which they were made, the undo is accepted at once.
 	refusals := 0
 	for _, order := range [][]string{{"/cg/child", "/cg"}, {"/cg", "/cg/child"}} {
 		w := newWorld(map[string][]string{"/cg": {"quota"}, "/cg/child": {"quota"}})
@@ -282,8 +282,8 @@ func TestRestoreAllFindsTheOrderTheKernelAccepts(t *testing.T) {
 			return v, nil
 		}
 		e := mustStart(t, w)
-		// Lowered child first, as the kernel demands; then the journal is
-		// made to hold them in either order, as other histories would.
+		// The child is lowered first, as the kernel requires. Then the test
+		// puts the changes in either order, as other histories would.
 		for _, dir := range []string{"/cg/child", "/cg"} {
 			c := w.change(dir, dir, "quota")
 			c.Writes[0].New = map[string]string{"/cg": "300", "/cg/child": "200"}[dir]
@@ -303,9 +303,8 @@ func TestRestoreAllFindsTheOrderTheKernelAccepts(t *testing.T) {
 	}
 }
 
-// Whatever fails on the journal's disk, and whenever: no change is in force
-// without a record, none is lost, an undo works, and space that comes back is
-// used again.
+// For every failure of the journal's disk at any time: no change is in force without
+// a record, none is lost, an undo works, and space that becomes free is used again.
 func TestAJournalThatFails(t *testing.T) {
 	for _, op := range []string{"write", "sync", "truncate", "create", "rename", "syncdir"} {
 		for skip := range 4 {

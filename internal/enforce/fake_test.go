@@ -19,7 +19,7 @@ var errCrashed = errors.New("the process is dead")
 
 // world is a machine in memory: cgroup files, the journal's disk, and a crash
 // after a number of steps. A step is a byte written to the disk or any other
-// effect; what would come after the last one does not happen.
+// effect; effects after the last step do not happen.
 type world struct {
 	boot   string
 	inodes map[string]uint64 // by directory
@@ -50,7 +50,7 @@ func newWorld(dirs map[string][]string) *world {
 	return w
 }
 
-// spend returns how many of n steps are still taken.
+// spend returns how many of n steps are still made.
 func (w *world) spend(n int) int {
 	if w.dead {
 		return 0
@@ -111,7 +111,7 @@ func (w *world) Inode(dir string) (uint64, error) {
 
 func (w *world) BootID() (string, error) { return w.boot, nil }
 
-// remove takes a cgroup away, and those below it.
+// remove removes a cgroup and those below it.
 func (w *world) remove(dir string) {
 	for d := range w.inodes {
 		if d == dir || strings.HasPrefix(d, dir+"/") {
@@ -237,7 +237,7 @@ func (d fakeDisk) Sync() error {
 
 func (d fakeDisk) Close() error { return nil }
 
-// powerLoss leaves on disk what was synced.
+// powerLoss leaves on the disk only what was synced.
 func (w *world) powerLoss() {
 	w.names = maps.Clone(w.durable)
 	for _, f := range w.names {

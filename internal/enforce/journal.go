@@ -29,13 +29,13 @@ const (
 	journalName = "journal"
 	newName     = "journal.new"
 	maxAside    = 9
-	// slack is how far a journal grows past its last rewriting, bytes.
+	// slack is how many bytes a journal may grow after its last rewrite.
 	slack = 64 << 10
 )
 
-// journal is the file on disk. A write that fails leaves it without a file in
-// use; only rewriting it as a whole mends that, for after a failed fsync the
-// kernel does not say again that data was lost.
+// journal is the file on disk. A failed write leaves it without a file in use
+// until it is rewritten as a whole: after a failed fsync the kernel does not
+// report again that data was lost.
 type journal struct {
 	disk disk
 	dir  string // for messages
@@ -45,9 +45,9 @@ type journal struct {
 	err  error // why f is nil
 }
 
-// read returns what the journal holds and describes damage, "" for none. Where
-// there is damage, it keeps a copy aside first; without one the journal must not
-// be rewritten, so it is left failed.
+// read returns the open changes of the journal and describes damage, "" for
+// none. If there is damage, it first keeps a copy aside; without a copy the
+// journal must not be rewritten, so it is left in the failed state.
 func (j *journal) read() (open []entry, damage string, err error) {
 	data, err := j.disk.ReadFile(journalName)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -76,7 +76,7 @@ func describe(bad []string) string {
 	return fmt.Sprintf("%d damaged lines (%s)", len(bad), strings.Join(bad[:min(len(bad), 3)], "; "))
 }
 
-// keepAside writes a copy under the first free name, at last over the highest.
+// keepAside writes a copy under the first free name, else over the highest.
 func (j *journal) keepAside(data []byte) (string, error) {
 	var name string
 	for n := 1; n <= maxAside; n++ {
@@ -108,7 +108,7 @@ func (j *journal) append(r record) error {
 		err = j.f.Sync()
 	}
 	if err != nil {
-		// Best effort: a torn line would be cut off when it is read.
+		// Best effort: a torn line is dropped when the journal is read.
 		_ = j.f.Truncate(j.size)
 		return j.fail(err)
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// quotaTree is v1 cgroups with quotas one inside the other, in µs of each 100 ms.
+// quotaTree is a tree of nested v1 cgroups with quotas, in µs per 100 ms.
 type quotaTree struct {
 	t    *testing.T
 	h    *host.Host
@@ -57,7 +57,7 @@ func (q *quotaTree) quotas() map[string]string {
 	return all
 }
 
-// cap holds the topmost to 0.2 CPU-s/s, an enforcer's way.
+// cap limits the topmost to 0.2 CPU-s/s through an enforcer.
 func (q *quotaTree) cap(e *Enforcer) {
 	q.t.Helper()
 	dir, inode, writes, err := q.h.CapWrites(q.path, 0.2, 0)
@@ -72,15 +72,15 @@ func (q *quotaTree) cap(e *Enforcer) {
 	}
 }
 
-// A v1 kernel refuses a quota below which others have more (sched/core.c,
-// tg_cfs_schedulable_down): they are lowered with it, and each is restored alone.
+// A v1 kernel refuses a quota lower than one below (sched/core.c, tg_cfs_schedulable_down):
+// those below are lowered with it, and each is restored separately.
 func TestCapAboveQuotasOnTheKernel(t *testing.T) {
 	tests := []struct {
 		name  string
 		edit  func(*quotaTree) error
 		want  Result
 		note  string            // a part of it
-		other map[string]string // quotas that are not as before, afterwards; "": no cgroup
+		other map[string]string // quotas that differ afterwards; "": no cgroup
 	}{
 		{"nobody interfered", func(*quotaTree) error { return nil }, Restored, "", nil},
 		{"somebody set one below", func(q *quotaTree) error { return q.set("a/b/c", "5000") }, Restored,
@@ -105,7 +105,7 @@ func TestCapAboveQuotasOnTheKernel(t *testing.T) {
 				must(t, err)
 				q.cap(e)
 				must(t, tt.edit(q))
-				if killed { // what it leaves is all that the next one has
+				if killed { // the next one has only what this one leaves on disk
 					must(t, e.journal.close())
 					e, err = Open(dir, q.h)
 					must(t, err)
@@ -130,8 +130,8 @@ func TestCapAboveQuotasOnTheKernel(t *testing.T) {
 	}
 }
 
-// Where the limit that somebody set leaves no room for the old one below, the
-// kernel refuses that; it is put back when there is room.
+// If another process set a limit lower than the old one below, the kernel
+// refuses the old one. It is restored when there is room.
 func TestNoRoomForAnOldQuotaOnTheKernel(t *testing.T) {
 	q := newQuotaTree(t)
 	e, err := Open(filepath.Join(t.TempDir(), "journal"), q.h)

@@ -13,16 +13,16 @@ const (
 	liftLock   = "lifted.lock"
 )
 
-// View is a journal as somebody sees it who does not hold it.
+// View is the content of a journal that another process may hold.
 type View struct {
 	Open   []Change // in force, or about to be, in the order they were made
 	Damage string   // what could not be read, "" for nothing
 }
 
-// Look reads the journal in dir without its lock and changes nothing. Its lines
-// prove themselves and it is replaced as a whole, so this is right also while
-// another process writes: at worst a line that is being written is missing.
-// There is no journal: fs.ErrNotExist.
+// Look reads the journal in dir without its lock and changes nothing. Each line
+// has a checksum and the journal is replaced as a whole, so the result is right
+// also while another process writes: at worst a line that is being written is
+// missing. Without a journal the error is fs.ErrNotExist.
 func Look(dir string) (View, error) {
 	d, err := rootDisk(dir)
 	if err != nil {
@@ -50,17 +50,17 @@ func look(d disk, dir string) ([]entry, []string, error) {
 	return slices.DeleteFunc(replay(records), func(e entry) bool { return lifted.of(&e) != nil }), bad, nil
 }
 
-// Lift puts files back in place of a process that holds the journal and does
-// not do it: one that hangs. which says of a change that it is overdue.
+// Lift restores files in place of a process that holds the journal and hangs.
+// which reports whether a change is overdue.
 //
-// The journal stays its holder's. What Lift ended stands in a file beside it,
-// so that neither the next Lift nor the holder, when it wakes up, nor the next
-// process puts the old value back a second time, over what somebody set since.
-// A change that the holder has not acknowledged is not written there: the holder
-// may still be about to make it, and then has to undo it.
+// Lift does not write to the journal. It records what it ended in a file next
+// to it, so that neither the next Lift nor the holder, when it wakes up, nor
+// the next process restores the old value a second time, over a value set
+// since. A change that the holder has not acknowledged is not recorded: the
+// holder may still be about to make it, and then has to undo it.
 //
-// The outcomes are of changes that are ended; the error names those that could
-// not be. With ErrJournal they are ended, but that could not be written down.
+// The outcomes are those of ended changes; the error names those that could not
+// be ended. With ErrJournal they are ended, but that could not be recorded.
 func Lift(dir string, files Files, now sample.Millis, which func(Change) bool) ([]Outcome, error) {
 	s, err := newSettler(files)
 	if err != nil {
@@ -101,11 +101,11 @@ func Lift(dir string, files Files, now sample.Millis, which func(Change) bool) (
 	return outcomes, errors.Join(errs...)
 }
 
-// lifts are the records of the file beside the journal.
+// lifts are the records of the file next to the journal.
 type lifts []record
 
-// lifted reads them. What cannot be read is as if it were not there: an undo
-// compares before it writes, and must not fail for that.
+// lifted reads these records. What cannot be read counts as absent: an undo
+// compares before it writes, and must not fail because of that.
 func (j *journal) lifted() lifts {
 	data, err := j.disk.ReadFile(liftedName)
 	if err != nil {
@@ -115,8 +115,8 @@ func (j *journal) lifted() lifts {
 	return slices.DeleteFunc(records, func(r record) bool { return r.Kind != lifted })
 }
 
-// of returns the record of this very change, nil if there is none. An ID may
-// come again, but not with the same lease in the same cgroup.
+// of returns the record of exactly this change, nil if there is none. An ID may
+// be reused, but not with the same lease in the same cgroup.
 func (l lifts) of(c *entry) *record {
 	for i := range l {
 		if r := &l[i]; r.Change.ID == c.ID && r.Change.Inode == c.Inode && r.Change.From == c.From && r.Boot == c.boot {
@@ -155,17 +155,17 @@ func (l lifts) write(d disk) error {
 	return nil
 }
 
-// forgetLifted is for a journal that was just rewritten without what was
-// lifted. A Lift that runs right now may write some of it again: its records
-// are then of changes that are in no journal any more.
+// forgetLifted removes the file after the journal was rewritten without the
+// lifted changes. A Lift that runs at the same time may write some of it again:
+// its records are then of changes that are in no journal any more.
 func (j *journal) forgetLifted() {
 	if _, err := j.disk.ReadFile(liftedName); err == nil {
-		// What stays does no harm, see of.
+		// A file that stays does no harm, see of.
 		_ = j.disk.Remove(liftedName)
 	}
 }
 
-// outcome is what Lift made of the change.
+// outcome returns what Lift recorded of the change.
 func (r *record) outcome() Outcome {
 	out := Outcome{Change: *r.Change, Note: fmt.Sprintf("by quell-agent restore at %s, while this agent hung", r.At.Time().Format("15:04:05 MST"))}
 	if r.Note != "" {

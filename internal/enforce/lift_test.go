@@ -48,8 +48,8 @@ func TestLookSeesWhatAnotherHolds(t *testing.T) {
 	}
 }
 
-// What was lifted for a process that hung is not undone a second time by
-// anybody, also if the files hold quell's value again: then somebody else set it.
+// What was lifted for a hung process is not undone a second time by any process,
+// also if the files hold quell's value again: then another process set it.
 func TestLiftOnce(t *testing.T) {
 	for _, next := range []string{"lift again", "wakes up", "restarts"} {
 		t.Run(next, func(t *testing.T) {
@@ -65,7 +65,7 @@ func TestLiftOnce(t *testing.T) {
 			if len(out) != 1 || out[0].Result != Restored || !maps.Equal(w.values, before) {
 				t.Fatalf("lifted %v, values %v", out, w.values)
 			}
-			w.values = maps.Clone(capped) // somebody's own limit
+			w.values = maps.Clone(capped) // another process's own limit
 			switch next {
 			case "lift again":
 				if out, err := Lift(dir, w, 9500, all); err != nil || len(out) > 0 {
@@ -95,8 +95,8 @@ func TestLiftOnce(t *testing.T) {
 	}
 }
 
-// A process that was stopped between its writes goes on with them when it
-// wakes up: what it makes then must be undone, though Lift was there before.
+// A process that was stopped between its writes continues with them when it
+// wakes up. They must be undone although Lift ran before.
 func TestLiftInTheMiddleOfAnApply(t *testing.T) {
 	for _, at := range []string{"/cg/a/x", "/cg/a/y"} {
 		w := oneDir()
@@ -127,7 +127,7 @@ func TestLiftInTheMiddleOfAnApply(t *testing.T) {
 	}
 }
 
-// A record of another lease or another cgroup says nothing of this one.
+// A record of another lease or another cgroup does not apply to this one.
 func TestLiftedIsOfOneChange(t *testing.T) {
 	for name, edit := range map[string]func(*world, *Change){
 		"lease":  func(_ *world, c *Change) { c.From++ },

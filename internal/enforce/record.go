@@ -11,9 +11,9 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// A journal is lines of text, each "CCCCCCCC JSON\n": the CRC-32C of the JSON
-// in hexadecimal, then one record; empty lines mean nothing. A change is open from its intend record to
-// its undone record.
+// record is one line of a journal, "CCCCCCCC JSON\n": the CRC-32C of the JSON
+// in hexadecimal, then the record. Empty lines mean nothing. A change is open
+// from its intend record to its undone record.
 type record struct {
 	Kind    kind          `json:"kind"`
 	At      sample.Millis `json:"at,omitempty"`
@@ -51,10 +51,9 @@ func (r *record) line() ([]byte, error) {
 	return fmt.Appendf(nil, "%08x %s\n", castagnoli(text), text), nil
 }
 
-// lines is what the record is on disk. An intend record is the only way back
-// from a change in force, so it stands there twice, with an empty line between:
-// what damages one line or the newline behind it, be it bits that flip or a tail
-// that is lost, leaves the other.
+// lines returns the record as it is on disk. Only an intend record tells how to undo a
+// change in force, so it is written twice, with an empty line between: damage to one
+// line or the newline after it, by flipped bits or a lost tail, leaves the other intact.
 func (r *record) lines() ([]byte, error) {
 	line, err := r.line()
 	if r.Kind == intend {
@@ -84,8 +83,8 @@ func parseLine(line []byte) (record, error) {
 	return r, nil
 }
 
-// parse reads a journal. Each line proves itself, so one that is damaged costs
-// no other: those behind it may be the only trace of a change in force.
+// parse reads a journal. Each line has its own checksum, so a damaged line
+// affects no other: the later ones may be the only trace of a change in force.
 func parse(data []byte) (records []record, damage []string) {
 	for n := 1; len(data) > 0; n++ {
 		line, rest, whole := bytes.Cut(data, []byte("\n"))
@@ -132,8 +131,8 @@ func replay(records []record) []entry {
 	for _, r := range records {
 		switch r.Kind {
 		case intend:
-			// Apply never lets two open changes share a file: an older one
-			// that does was closed by a record which is lost.
+			// Apply never allows two open changes to share a file: an older one
+			// that does was closed by a record that is lost.
 			remove(func(e *entry) bool { return e.overlaps(r.Change) })
 			open = append(open, entry{Change: *r.Change, boot: r.Boot})
 		case applied:

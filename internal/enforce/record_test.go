@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// text is a journal with one change closed and one open.
+// text returns a journal with one change closed and one open.
 func text(t testing.TB) []byte {
 	w := newWorld(map[string][]string{"/cg/a": {"x", "y"}, "/cg/bb": {"x"}})
 	a, b := w.change("A", "/cg/a", "x", "y"), w.change("B", "/cg/bb", "x")
@@ -50,7 +50,7 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// No single bit may turn the journal into another one that looks whole.
+// No single flipped bit may yield a different journal that looks intact.
 func TestEveryFlippedBitIsSeen(t *testing.T) {
 	whole := text(t)
 	want, _ := parse(whole)
@@ -67,7 +67,7 @@ func TestEveryFlippedBitIsSeen(t *testing.T) {
 					t.Fatalf("bit %d of byte %d made up %+v", bit, i, r)
 				}
 			}
-			// A flip costs its line, a flipped newline the next one too.
+			// A flipped bit loses its line, a flipped newline the next line too.
 			if len(got) < len(want)-2 {
 				t.Fatalf("bit %d of byte %d left only %d records", bit, i, len(got))
 			}
@@ -87,8 +87,8 @@ func TestTheRecordsBehindADamagedOneCount(t *testing.T) {
 	}
 }
 
-// An undone record that is lost must not let an old change claim what a newer
-// one holds: both may have the same new value.
+// If an undone record is lost, the old change must not claim a file that a
+// newer one holds: both may have the same new value.
 func TestANewerChangeClosesAnOlderOneOnTheSameFile(t *testing.T) {
 	w := oneDir()
 	e := mustStart(t, w)
@@ -123,7 +123,7 @@ func TestANewerChangeClosesAnOlderOneOnTheSameFile(t *testing.T) {
 	}
 }
 
-// The checksum says that a line is whole, not that it makes sense.
+// The checksum proves that a line is intact, not that its content is valid.
 func TestRecordsThatCannotBe(t *testing.T) {
 	for _, payload := range []string{
 		``, `{}`, `[]`, `{"kind":"begin"}`, `{"kind":"begin","version":2}`, `{"kind":"extend","id":"A"}`,
@@ -154,7 +154,7 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Add([]byte("00000000 {}\n\n \n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		// The same bytes once more as the payload of a line that is whole.
+		// The same bytes are also used as the payload of an intact line.
 		if payload := bytes.ReplaceAll(data, []byte("\n"), nil); len(payload) > 0 {
 			data = slices.Concat(sum(payload), payload, []byte("\n"), data)
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/quell-dev/quell/internal/host"
 )
 
-// settler ends changes on the machine; it knows nothing of the journal.
+// settler ends changes on the machine; it does not use the journal.
 type settler struct {
 	files Files
 	boot  string
@@ -26,10 +26,9 @@ func newSettler(files Files) (settler, error) {
 	return settler{files, boot}, nil
 }
 
-// settle puts the files back where they are still ours, cgroup by cgroup, the
-// one that the change is of first: v1 takes no quota above that of the cgroup
-// above it. It may be repeated from wherever it was cut off: a file holds its
-// old or its new value.
+// settle restores the files that still hold the new values, cgroup by cgroup, Dir
+// first: v1 accepts no quota above that of the cgroup above it. It may be repeated
+// after an interruption at any point: a file holds its old or its new value.
 func (s settler) settle(c *entry) (Outcome, error) {
 	out := Outcome{Change: c.Change}
 	if c.boot != s.boot {
@@ -63,7 +62,7 @@ func (s settler) settle(c *entry) (Outcome, error) {
 	return out, nil
 }
 
-// settleAt is settle for one cgroup; ours is how many files were put back.
+// settleAt is settle for one cgroup; ours is the number of restored files.
 func (s settler) settleAt(p place) (result Result, note string, ours int, err error) {
 	gone, note, err := s.lost(p.dir, p.inode)
 	if gone || err != nil {
@@ -116,7 +115,7 @@ func (s settler) putBack(w host.Write) error {
 
 const rebooted = "made before a reboot"
 
-// gone reports whether the cgroup that the change is of is no more, and why.
+// gone reports whether the change's cgroup no longer exists, and why.
 func (s settler) gone(c *entry) (bool, string, error) {
 	if c.boot != s.boot {
 		return true, rebooted, nil
@@ -124,7 +123,7 @@ func (s settler) gone(c *entry) (bool, string, error) {
 	return s.lost(c.Dir, c.Inode)
 }
 
-// lost reports whether a cgroup was removed, and whether another is there now.
+// lost reports whether a cgroup was removed, and whether another has its path now.
 func (s settler) lost(dir string, inode uint64) (bool, string, error) {
 	now, err := s.files.Inode(dir)
 	switch {

@@ -6,24 +6,23 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Pauses between attempts to undo what cannot be undone: the first is one tick
-// of the agent by default; the longest is what a cap may outlive its obstacle.
+// Pauses between the attempts of an undo that fails. The first is the agent's
+// default tick; the longest is how long a cap may outlast its obstacle.
 const (
 	firstPause   = time.Second
 	longestPause = 30 * time.Second
 )
 
-// Stuck is a change whose undoing failed. It is tried again for as long as its
-// cgroup is there.
+// Stuck is a change whose undo failed. It is retried as long as its cgroup exists.
 type Stuck struct {
 	Change Change
 	Tries  int
 	Since  sample.Millis // the first failure
-	Next   sample.Millis // not before that
+	Next   sample.Millis // no attempt before that
 	Err    error         // of the last attempt
 }
 
-// Stuck returns the changes whose undoing failed, in the order they were made.
+// Stuck returns the changes whose undo failed, in the order they were made.
 func (e *Enforcer) Stuck() []Stuck {
 	var all []Stuck
 	for i := range e.open {
@@ -34,7 +33,7 @@ func (e *Enforcer) Stuck() []Stuck {
 	return all
 }
 
-// stuck is what an entry remembers of failures; the zero value is none.
+// stuck holds an entry's failures; the zero value is none.
 type stuck struct {
 	tries             int
 	since, last, next sample.Millis

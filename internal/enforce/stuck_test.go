@@ -9,7 +9,7 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// An undo that fails is not tried at each tick, and never given up.
+// An undo that fails is not retried at each tick, and is never given up.
 func TestStuckIsTriedLessAndLess(t *testing.T) {
 	w := oneDir()
 	before := maps.Clone(w.values)
@@ -59,7 +59,7 @@ func TestStuckIsTriedLessAndLess(t *testing.T) {
 	}
 }
 
-// What an earlier process left is due whatever its lease.
+// A change left by an earlier process is due regardless of its lease.
 func TestLeftOverIsDue(t *testing.T) {
 	w := oneDir()
 	must(t, mustStart(t, w).Apply(2000, w.change("A", "/cg/a", "x")))

@@ -35,20 +35,20 @@ type Evaluation struct {
 	found  []found
 	rounds []round
 	pairs  map[Pair]*tally
-	// Days is how many machine-days they are of, 0 if that is not known.
+	// Days is the number of machine-days that the incidents cover, 0 if not known.
 	Days float64
-	// Right of Accusations named who hurt the victim, where labels tell; no
-	// accusations where they do not.
+	// Right of Accusations named a task that hurt the victim, if there are labels;
+	// otherwise Accusations is 0.
 	Right, Accusations int
 }
 
-// Pair is a victim's job and that of whom it suffers from.
+// Pair is a victim's job and its antagonist's job.
 type Pair struct {
 	Victim     sample.JobName `json:"victim"`
 	Antagonist sample.JobName `json:"antagonist"`
 }
 
-// tally is what was seen of a pair.
+// tally holds the observations on a pair.
 type tally struct {
 	accused  int
 	outcomes map[plan.Outcome]int
@@ -66,19 +66,19 @@ func (e *Evaluation) pair(victim, antagonist *sample.Task) *tally {
 	return e.pairs[p]
 }
 
-// vain reports whether a suspect was capped and that did not help.
+// vain reports whether a suspect was capped without effect on the victim.
 func vain(inc *incident.Record, s *detect.Suspect) bool {
 	return slices.ContainsFunc(inc.Rounds, func(r *incident.Round) bool {
 		return r.Suspect.Key == s.Key && (r.Outcome == plan.Noise || r.Outcome == plan.FalsePositive)
 	})
 }
 
-// found is an incident that a neighbour may be behind.
+// found is an incident whose cause may be a neighbour.
 type found struct {
 	band        Band
 	busy        float64 // CPU-s/s of all tasks
 	identified  bool
-	correlation float64 // of the best antagonist, or suspect
+	correlation float64 // of the best antagonist, otherwise of the best suspect
 	degradation float64 // cost ÷ mean of the spec
 }
 
@@ -92,8 +92,8 @@ type round struct {
 	outcome     plan.Outcome
 }
 
-// Add takes in an incident as it ended. What a task does to itself is left out,
-// as is a trial of quell's own, which is made of whom nobody accuses yet.
+// Add adds an incident in its final state. Effects of the victim on itself are left out,
+// and so are trials, since they test suspects that are not accused yet.
 func (e *Evaluation) Add(inc *incident.Record) {
 	if !inc.Kind.MayBeANeighbour() || !(inc.SpecMean > 0) {
 		return
@@ -104,7 +104,7 @@ func (e *Evaluation) Add(inc *incident.Record) {
 	}
 	f := found{band: bandOf(&inc.Victim), busy: inc.Busy, identified: inc.Accused != 0, correlation: math.NaN(), degradation: inc.Now().Cost / inc.SpecMean}
 	for i := range now.Suspects {
-		// Who was capped in vain is ranked behind now, and was the best until then.
+		// A suspect that was capped in vain is ranked lower now, and was the best before.
 		if s := &now.Suspects[i]; s.Excluded == "" && (!(s.Correlation <= f.correlation) && vain(inc, s) || math.IsNaN(f.correlation)) {
 			f.correlation = s.Correlation
 		}

@@ -15,14 +15,14 @@ import (
 
 func TestMain(m *testing.M) { quelltest.Main(m) }
 
-// incident has a spec of 1 ± 0.1 and one round that went from before to under.
+// incidentOf has a spec of 1 ± 0.1 and one round from cost before to cost under.
 func incidentOf(class sample.Class, correlation, before, under float64, outcome plan.Outcome) *incident.Record {
 	return &incident.Record{Kind: detect.Neighbour, Victim: sample.Task{Class: class}, SpecMean: 1, SpecStdDev: 0.1, Cost: before, Accused: 1,
 		Suspects: []detect.Suspect{{Correlation: correlation}},
 		Rounds:   []*incident.Round{{Correlation: correlation, CostBefore: incident.Value(before), CostUnder: incident.Value(under), Samples: 4, Outcome: outcome}}}
 }
 
-// TestFigures holds every figure to cases that can be counted by hand.
+// TestFigures compares every figure with cases that are counted by hand.
 func TestFigures(t *testing.T) {
 	var e Evaluation
 	e.Add(incidentOf(sample.LatencySensitive, 0.5, 2, 1, plan.TruePositive))       // 10 σ
@@ -31,7 +31,7 @@ func TestFigures(t *testing.T) {
 	e.Add(incidentOf(sample.LatencySensitive, 0.2, 1.25, 1.5, plan.FalsePositive))
 	e.Add(incidentOf(sample.Batch, 0.36, 3, 2.4, plan.TruePositive))
 	quota := incidentOf(sample.LatencySensitive, 0.9, 2, 1, plan.TruePositive)
-	quota.Kind = detect.OwnQuota // is none of a neighbour's
+	quota.Kind = detect.OwnQuota // not caused by a neighbour
 	e.Add(quota)
 	trial := incidentOf(sample.LatencySensitive, 0.9, 2, 1, plan.TruePositive)
 	trial.Accused, trial.Rounds[0].Trial = 0, true
@@ -76,8 +76,8 @@ func TestFigures(t *testing.T) {
 	}
 }
 
-// TestLoad: where correlations follow load the rank says so, and not where they
-// do not; quarters have equal numbers.
+// TestLoad: the rank correlation is 1 if correlations follow load, and about 0 if they do
+// not; quarters have equal numbers.
 func TestLoad(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, follows := range []bool{true, false} {
@@ -101,7 +101,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// TestNothing: of no incident there is a report too, and it is JSON.
+// TestNothing: without incidents there is a report too, and it is valid JSON.
 func TestNothing(t *testing.T) {
 	r := new(Evaluation).Report()
 	if _, err := json.Marshal(&r); err != nil || r.Identified.N != 0 || r.Precision != nil || len(r.Load) != 0 {
@@ -119,7 +119,7 @@ func TestRanks(t *testing.T) {
 	}
 }
 
-// TestOffenders: the pair that was seen most is first, with what caps did.
+// TestOffenders: the most frequent pair is first, with the effects of caps.
 func TestOffenders(t *testing.T) {
 	var e Evaluation
 	for i, antagonist := range []sample.JobName{"encode", "scan", "encode"} {
@@ -136,9 +136,9 @@ func TestOffenders(t *testing.T) {
 	}
 }
 
-// TestWhatACapTookBackWasAccused: an incident whose antagonist was capped in vain
-// counts as it did when it ended with the accusation: by the best suspect's
-// correlation, and as one of the pair's. The latest analysis says what it cost.
+// TestWhatACapTookBackWasAccused: an incident whose antagonist was capped in vain counts as
+// if it had ended with the accusation: with the best suspect's correlation, and as one of
+// the pair's. The cost is that of the latest analysis.
 func TestWhatACapTookBackWasAccused(t *testing.T) {
 	inc := incidentOf(sample.LatencySensitive, 0.5, 2, 2, plan.Noise)
 	decoy, other := inc.Suspects[0], inc.Suspects[0]

@@ -10,11 +10,11 @@ import (
 	"github.com/quell-dev/quell/internal/stat"
 )
 
-// Share is a share with its two-sided 95 % interval (Clopper and Pearson, 1934).
+// Share is a share with its two-sided 95 % confidence interval (Clopper and Pearson, 1934).
 type Share struct {
 	K     int     `json:"k"`
 	N     int     `json:"n"`
-	Value float64 `json:"value"` // 0 of none
+	Value float64 `json:"value"` // 0 if N is 0
 	Low   float64 `json:"low"`
 	High  float64 `json:"high"`
 }
@@ -27,11 +27,11 @@ func shareOf(k, n int) Share {
 	return Share{k, n, float64(k) / float64(n), low, high}
 }
 
-// Rates are how caps in a class ended (figures 15a, 16a, 16b).
+// Rates are the outcomes of caps in a class (figures 15a, 16a, 16b).
 type Rates struct {
 	Band Band `json:"band"`
-	// From and To are the class, To 0 for none: of correlation, from here on; of
-	// σ, between the two.
+	// From and To are the bounds of the class, To 0 for none: of correlation, from From on;
+	// of σ, between the two.
 	From          float64 `json:"from"`
 	To            float64 `json:"to,omitempty"`
 	TruePositive  Share   `json:"true_positive"`
@@ -41,16 +41,16 @@ type Rates struct {
 	Relative incident.Value `json:"median_relative_cost"`
 }
 
-// Load is a quarter of the incidents, by how busy the machine was (figure 14).
+// Load is a quarter of the incidents, by the load of the machine (figure 14).
 type Load struct {
 	From        float64        `json:"from"` // CPU-s/s of all tasks
 	To          float64        `json:"to"`
 	Identified  Share          `json:"identified"`
-	Correlation incident.Value `json:"median_correlation"` // where somebody was
+	Correlation incident.Value `json:"median_correlation"` // of those with an accused task
 	Degradation incident.Value `json:"median_degradation"`
 }
 
-// Quantiles of a distribution; Values are null of nothing.
+// Quantiles of a distribution; Values are null if N is 0.
 type Quantiles struct {
 	Band   Band             `json:"band,omitempty"`
 	Of     string           `json:"of"`
@@ -61,7 +61,7 @@ type Quantiles struct {
 // Levels are the quantiles of every distribution.
 func Levels() []float64 { return []float64{0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99} }
 
-// Degraded is the median relative cost by how bad the victim was (figure 16c).
+// Degraded is the median relative cost by the victim's degradation (figure 16c).
 type Degraded struct {
 	Band     Band           `json:"band"`
 	From     float64        `json:"from"` // cost before the cap ÷ mean
@@ -70,29 +70,29 @@ type Degraded struct {
 	Relative incident.Value `json:"median_relative_cost"`
 }
 
-// Offender is a pair of jobs that met in incidents.
+// Offender is a pair of jobs that occurs in incidents.
 type Offender struct {
 	Pair
 	Accused int `json:"accused"` // incidents in which the antagonist was accused first
-	// Helped is the share of measured caps on it that helped, Relative the median
-	// of the victim's cost under them ÷ before.
+	// Helped is the share of measured caps on it that helped, Relative the median of the
+	// victim's cost under them ÷ before.
 	Helped   Share          `json:"helped"`
 	Relative incident.Value `json:"median_relative_cost"`
 }
 
-// Report is section 7 in numbers.
+// Report contains the figures of section 7.
 type Report struct {
 	Incidents int     `json:"incidents"`
 	Days      float64 `json:"machine_days,omitempty"`
-	// PerDay is incidents in which somebody was accused, a machine-day; the
-	// paper has 0.37.
+	// PerDay is the number of incidents with an accused task per machine-day; the paper has
+	// 0.37.
 	PerDay     incident.Value `json:"accusing_incidents_per_machine_day"`
 	Identified Share          `json:"identified"`
 	// OutcomeRate is the paper's true-positive rate: the share of measured caps
 	// under which the cost fell by more than σ, by band. No label is needed.
 	OutcomeRate []Rates `json:"outcome_rate"`
-	// Precision is another figure: the share of accusations that were right, as
-	// labels tell. Nil where there are none.
+	// Precision is another figure: the share of right accusations, according to labels. Nil
+	// if there are none.
 	Precision *Share `json:"labelled_precision,omitempty"`
 
 	Load        []Load         `json:"load"`
@@ -102,10 +102,10 @@ type Report struct {
 	BySigmas    []Rates        `json:"by_sigmas"`             // figure 16b
 	ByDegraded  []Degraded     `json:"by_degradation"`        // figure 16c
 	Relative    []Quantiles    `json:"relative_cost"`         // figure 16d
-	Offenders   []Offender     `json:"offenders"`             // those of most accusations and caps first
+	Offenders   []Offender     `json:"offenders"`             // pairs with most accusations and caps first
 }
 
-// Report computes it.
+// Report computes the report.
 func (e *Evaluation) Report() Report {
 	r := Report{Incidents: len(e.found), Days: e.Days, PerDay: incident.Value(math.NaN()), LoadRank: incident.Value(e.loadRank())}
 	identified := 0
@@ -199,7 +199,7 @@ func (e *Evaluation) offenders() []Offender {
 	return all
 }
 
-// byLoad cuts the incidents into quarters by load, those of one load together.
+// byLoad sorts the incidents by load and divides them into quarters of equal number.
 func (e *Evaluation) byLoad() []Load {
 	sorted := slices.Clone(e.found)
 	slices.SortStableFunc(sorted, func(a, b found) int { return cmp.Compare(a.busy, b.busy) })
@@ -247,7 +247,7 @@ func (e *Evaluation) loadRank() float64 {
 	return xy / math.Sqrt(xx*yy)
 }
 
-// ranks are the places of values from 1, equal ones at their middle.
+// ranks returns the ranks of values from 1, equal ones with their mean rank.
 func ranks(values []float64) []float64 {
 	order := make([]int, len(values))
 	for i := range order {
@@ -270,7 +270,7 @@ func ranks(values []float64) []float64 {
 
 func median(all []float64) incident.Value { return quantile(slices.Sorted(slices.Values(all)), 0.5) }
 
-// quantile of sorted values, between neighbours by a line.
+// quantile of sorted values, with linear interpolation.
 func quantile(sorted []float64, level float64) incident.Value {
 	if len(sorted) == 0 {
 		return incident.Value(math.NaN())

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// emulated is a machine whose PMU is QEMU's.
+// emulated is a machine with QEMU's PMU.
 func emulated(instructionNS int) box {
 	return box{Machine: Machine{Arch: ARM64, InstructionNS: instructionNS}, Init: Init{Env: []string{fmt.Sprintf("INSTRUCTION_NS=%d", instructionNS)}}}
 }
@@ -39,8 +39,8 @@ func TestCPI(t *testing.T) {
 	})
 }
 
-// TestAgent runs the arm64 build of the agent as it is shipped. A second of
-// the guest is 31 million instructions, so that its intervals cost little.
+// TestAgent runs the shipped arm64 build of the agent. A second of the guest is 31
+// million instructions, so its intervals are cheap.
 func TestAgent(t *testing.T) {
 	b := emulated(32).test(insideCPI, "-test.run=^TestAgent$")
 	b.files = append(b.files, File{Path: "/bin/quell-agent", From: build(t, ARM64, "program", "cmd/quell-agent")})

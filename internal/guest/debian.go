@@ -17,11 +17,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Fetch puts Debian's cloud kernels of these architectures, with modules and
-// headers, into the cache: those that are not there, or all with renew. It asks
-// the archive that apt is set up for, and keeps apt's state for that to itself:
-// the host's packages and architectures stay as they are. What it downloads is
-// said on log, a line each. About 30 MB and, unpacked, 150 MB a kernel.
+// Fetch downloads Debian's cloud kernels of these architectures, with modules and
+// headers, into the cache: those that are missing, or all with renew. It uses the archive
+// that apt is configured for, with its own apt state: the host's packages and
+// architectures are not changed. It logs each download on log, one line each. A kernel is
+// about 30 MB, unpacked 150 MB.
 func Fetch(ctx context.Context, log io.Writer, renew bool, archs ...Arch) error {
 	var missing []Arch
 	return fetching(ctx, func(cache string) bool {
@@ -49,8 +49,8 @@ func Fetch(ctx context.Context, log io.Writer, renew bool, archs ...Arch) error 
 	})
 }
 
-// fetching lets one process at a time change the cache: where not all is there,
-// do gets a view of the archive with a scratch folder in the cache.
+// fetching allows one process at a time to change the cache. If something is missing, do
+// gets a view of the archive with a scratch folder in the cache.
 func fetching(ctx context.Context, there func(cache string) bool, do func(cache string, d *debian) error) error {
 	cache, err := CacheDir()
 	if err != nil {
@@ -59,7 +59,7 @@ func fetching(ctx context.Context, there func(cache string) bool, do func(cache 
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return fmt.Errorf("fetch for guests: %w", err)
 	}
-	// Others may be at it at the same time.
+	// Other processes may do this at the same time.
 	lock, err := os.OpenFile(filepath.Join(cache, "lock"), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o644)
 	if err != nil {
 		return fmt.Errorf("fetch for guests: %w", err)
@@ -87,13 +87,13 @@ func fetching(ctx context.Context, there func(cache string) bool, do func(cache 
 type debian struct {
 	ctx     context.Context
 	dir     string
-	options []string // of every apt command
+	options []string // for every apt command
 }
 
 func openDebian(ctx context.Context, dir string) (*debian, error) {
 	d := &debian{ctx: ctx, dir: dir, options: []string{
-		// The host's architecture first; both are wanted, since headers come
-		// with programs that run on the host.
+		// The host's architecture is first. Both are needed, because headers include
+		// programs that run on the host.
 		"-o", "APT::Architecture=" + runtime.GOARCH, "-o", "APT::Architectures::=" + string(AMD64), "-o", "APT::Architectures::=" + string(ARM64),
 		"-o", "Dir::State::Lists=" + dir + "/lists", "-o", "Dir::State::status=" + dir + "/status", "-o", "Dir::Cache=" + dir + "/cache",
 		"-o", "Acquire::Languages=none", "-o", "Acquire::Retries=3", "-o", "APT::Sandbox::User=root", "-q",
@@ -110,7 +110,7 @@ func openDebian(ctx context.Context, dir string) (*debian, error) {
 	return d, err
 }
 
-// run runs a program among the downloads; its error has what it printed.
+// run runs a program in the download folder; its error includes what it printed.
 func (d *debian) run(name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(d.ctx, name, args...)
 	cmd.Dir = filepath.Join(d.dir, "debs")
@@ -131,8 +131,8 @@ func (d *debian) apt(name string, args ...string) ([]byte, error) {
 	return d.run(name, append(slices.Clone(d.options), args...)...)
 }
 
-// depends finds what a package depends on by how the names begin: exact
-// versions leave the archive. The answers name no architecture.
+// depends finds a package's dependencies by the prefixes of their names, because exact
+// versions disappear from the archive. The results have no architecture.
 func (d *debian) depends(pkg string, prefixes ...string) (names []string, err error) {
 	out, err := d.apt("apt-cache", "depends", pkg)
 	if err != nil {
@@ -141,8 +141,8 @@ func (d *debian) depends(pkg string, prefixes ...string) (names []string, err er
 	self, _, _ := strings.Cut(pkg, ":")
 	var all []string
 	for _, word := range strings.Fields(string(out)) {
-		// "linux-kbuild-6.1:arm64", or "<linux-kbuild-6.1>" where that is no
-		// package but what others provide.
+		// "linux-kbuild-6.1:arm64", or "<linux-kbuild-6.1>" for a virtual package that
+		// other packages provide.
 		name, _, _ := strings.Cut(strings.Trim(word, "<>"), ":")
 		all = append(all, name)
 	}
@@ -156,8 +156,7 @@ func (d *debian) depends(pkg string, prefixes ...string) (names []string, err er
 	return names, nil
 }
 
-// kernel downloads and unpacks a kernel into a folder named after its
-// architecture.
+// kernel downloads a kernel and unpacks it into a folder named after its architecture.
 func (d *debian) kernel(arch Arch) (Kernel, error) {
 	foreign := ":" + string(arch)
 	image, err := d.depends("linux-image-cloud-"+string(arch)+foreign, "linux-image-")
@@ -169,7 +168,7 @@ func (d *debian) kernel(arch Arch) (Kernel, error) {
 	if err != nil {
 		return Kernel{}, err
 	}
-	// The shared ones are the host's: linux-kbuild has programs that run there.
+	// The shared packages are for the host: linux-kbuild has programs that run there.
 	packages := append([]string{image[0] + foreign, headers + foreign}, shared...)
 	tree := filepath.Join(d.dir, string(arch))
 	if err := d.unpack(tree, packages, ""); err != nil {
@@ -187,8 +186,8 @@ func (d *debian) kernel(arch Arch) (Kernel, error) {
 
 var included = regexp.MustCompile(`(?m)^include /usr/src/`)
 
-// relocate makes headers usable where they are: their Makefile includes
-// another by its absolute path.
+// relocate makes headers usable at their present place: their Makefile includes another
+// one by its absolute path.
 func relocate(headers string) error {
 	name := filepath.Join(headers, "Makefile")
 	text, err := os.ReadFile(name)

@@ -10,7 +10,7 @@ import (
 
 const insideModel = "internal/guest/inside/fakepmu"
 
-// modelled is a machine with two CPUs whose PMU is the module of ./fakepmu.
+// modelled is a machine with two CPUs whose PMU is the module in ./fakepmu.
 func modelled(t *testing.T) box {
 	t.Helper()
 	kernel, err := Find(ARM64)
@@ -23,21 +23,21 @@ func modelled(t *testing.T) box {
 		t.Fatalf("build fakepmu.ko (for it: apt-get install make gcc-aarch64-linux-gnu): %v\n%s", err, out)
 	}
 	return box{
-		// Without QEMU's own PMU: perf takes one of this kind.
+		// Without QEMU's own PMU, because perf uses only one PMU of this kind.
 		Machine: Machine{Arch: ARM64, CPU: "cortex-a72,pmu=off", CPUs: CPUs{Cores: 2}, InstructionNS: 16},
 		Init:    Init{Modules: []string{"/fakepmu.ko"}},
 		files:   []File{{Path: "/fakepmu.ko", From: dir + "/fakepmu.ko"}},
 	}
 }
 
-// TestModelPMU counts where CPI answers to what runs beside a task.
+// TestModelPMU counts on a PMU where CPI depends on the neighbours of a task.
 func TestModelPMU(t *testing.T) {
 	b := modelled(t)
 	b.tests = []insideTest{{insideModel, []string{"-test.skip=^TestLoop$"}}}
 	b.run(t)
 }
 
-// TestLoopByCPI lets the shipped agent find, prove and quiet a noisy neighbour.
+// TestLoopByCPI lets the shipped agent find, verify and limit a noisy neighbour.
 func TestLoopByCPI(t *testing.T) {
 	b := modelled(t)
 	b.tests = []insideTest{{insideModel, []string{"-test.run=^TestLoop$"}}}

@@ -14,15 +14,15 @@ import (
 	"time"
 )
 
-// ErrNoExit says that a guest ended, or was ended, before it said how: its
-// kernel panicked, or its time was over. The error around it has the last
-// lines of the console.
+// ErrNoExit reports that a guest ended, or was ended, without an exit line: its kernel
+// panicked, or its time was over. The error that wraps it has the last lines of the
+// console.
 var ErrNoExit = errors.New("guest ended without an exit line")
 
-// MissingError says that the host lacks a program or a file that a guest needs.
+// MissingError reports that the host lacks a program or a file that a guest needs.
 type MissingError struct {
 	What   string // "qemu-system-aarch64"
-	Remedy string // what a person can do about it
+	Remedy string // what an operator can do about it
 	Err    error
 }
 
@@ -32,24 +32,24 @@ func (e *MissingError) Error() string {
 
 func (e *MissingError) Unwrap() error { return e.Err }
 
-// exitLine is what init prints at the end, a line of its own.
+// exitLine is the line that init prints at the end.
 const exitLine = "GUEST-EXIT "
 
-// Guest is a running machine. Its methods are for one goroutine.
+// Guest is a running machine. Its methods must be called by one goroutine.
 type Guest struct {
 	ctx     context.Context
 	cmd     *exec.Cmd
 	console *bufio.Reader
 	last    []string // the end of the console
-	exit    int      // of exitLine; -1 before it
+	exit    int      // status from exitLine; -1 before it
 }
 
-// tail is how many lines of the console an error shows.
+// tail is the number of console lines in an error.
 const tail = 25
 
-// Command is the command line of QEMU that plays the machine, with the console
-// on its standard output. For callers that start it in a place of their own:
-// Start does the rest too. Without QEMU the error is a *MissingError.
+// Command is the command line of QEMU for the machine, with the console on its standard
+// output. It is for callers that start it in their own environment; Start also starts it.
+// Without QEMU the error is a *MissingError.
 func (m Machine) Command(ctx context.Context) (*exec.Cmd, error) {
 	if err := m.check(); err != nil {
 		return nil, err
@@ -65,9 +65,9 @@ func (m Machine) Command(ctx context.Context) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// Start boots a machine. It is ended when ctx is done, when this process dies,
-// and, after its power is off, by Wait, which every Start needs.
-// Without QEMU the error is a *MissingError.
+// Start boots a machine. The machine ends when ctx is done or when this process dies.
+// Every Start needs a Wait, which reaps QEMU after the power-off. Without QEMU the error
+// is a *MissingError.
 func Start(ctx context.Context, m Machine) (*Guest, error) {
 	cmd, err := m.Command(ctx)
 	if err != nil {
@@ -78,7 +78,7 @@ func Start(ctx context.Context, m Machine) (*Guest, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start guest: %w", err)
 	}
-	g.cmd.Stderr = g.cmd.Stdout // QEMU's own complaints belong to the story
+	g.cmd.Stderr = g.cmd.Stdout // QEMU's own messages are part of the console
 	g.console = bufio.NewReader(out)
 	if err := g.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start guest: %w", err)
@@ -86,8 +86,8 @@ func Start(ctx context.Context, m Machine) (*Guest, error) {
 	return g, nil
 }
 
-// Lines yields the console, a line at a time without its end, until the guest
-// ends. The guest waits while nobody reads, a few lines further on.
+// Lines yields the console, a line at a time without its end, until the guest ends. If
+// the caller does not read, the guest blocks after a few more lines.
 func (g *Guest) Lines() iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for {
@@ -106,14 +106,14 @@ func (g *Guest) Lines() iter.Seq[string] {
 	}
 }
 
-// note keeps what a line says of the guest's end.
+// note stores a line of the console and the exit status in it.
 func (g *Guest) note(line string) {
 	if len(g.last) == tail {
 		g.last = append(g.last[:0], g.last[1:]...)
 	}
 	g.last = append(g.last, line)
-	// The kernel may write into the line that a program has begun: the word is
-	// looked for, not the whole line.
+	// The kernel may write into a line that a program has begun, so this looks for the
+	// word and not for the whole line.
 	if _, rest, ok := strings.Cut(line, exitLine); ok {
 		if n, err := strconv.Atoi(strings.TrimSpace(rest)); err == nil {
 			g.exit = n
@@ -121,9 +121,9 @@ func (g *Guest) note(line string) {
 	}
 }
 
-// Wait reads the rest of the console and returns what the guest's programs
-// exited with: 0, or the first other status. The error is ErrNoExit, with ctx's
-// beside it if that is why, for a guest that did not get so far.
+// Wait reads the rest of the console and returns the exit status of the guest's programs:
+// 0, or the first other status. The error is ErrNoExit for a guest that did not get so
+// far, together with ctx's error if that is the cause.
 func (g *Guest) Wait() (int, error) {
 	for range g.Lines() {
 	}
@@ -141,7 +141,7 @@ func (g *Guest) Wait() (int, error) {
 	return -1, fmt.Errorf("run guest: %w: %w; the end of its console:\n%s", ErrNoExit, err, strings.Join(g.last, "\n"))
 }
 
-// Close ends the guest at once, wherever it is.
+// Close ends the guest immediately, in any state.
 func (g *Guest) Close() error {
 	g.cmd.Process.Kill()
 	_, err := g.Wait()

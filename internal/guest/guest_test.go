@@ -13,7 +13,7 @@ import (
 	"github.com/quell-dev/quell/internal/quelltest"
 )
 
-// pretend puts a script into PATH as QEMU for amd64, and returns a machine for it.
+// pretend puts a script into PATH as QEMU for amd64, and returns a machine that uses it.
 func pretend(t *testing.T, script string) Machine {
 	t.Helper()
 	dir := t.TempDir()
@@ -29,7 +29,7 @@ func TestWait(t *testing.T) {
 		name, script string
 		code         int
 		noExit       bool
-		says         string // in the error
+		says         string // part of the error
 	}{
 		{"passed", `echo hello; echo GUEST-EXIT 0; exit 0`, 0, false, ""},
 		{"failed, whatever QEMU says", `echo GUEST-EXIT 3; exit 0`, 3, false, ""},
@@ -68,8 +68,8 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// TestEnded: a guest that hangs is ended by its context, by its owner, or by
-// both, and the error says so.
+// TestEnded: a guest that hangs is ended by its context, by its owner, or by both, and
+// the error gives the cause.
 func TestEnded(t *testing.T) {
 	hang := pretend(t, "echo booting; exec cat /dev/zero >/dev/null")
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -172,7 +172,7 @@ func TestRelocate(t *testing.T) {
 	if err := os.WriteFile(name, []byte("include /usr/src/linux-headers-6.1.0-9-common/Makefile\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // doing it twice is doing it once
+	for range 2 { // a second call changes nothing
 		if err := relocate(dir); err != nil {
 			t.Fatal(err)
 		}

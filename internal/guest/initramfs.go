@@ -20,28 +20,27 @@ type File struct {
 	Data []byte
 }
 
-// Init is what the guest's PID 1 does, in this order.
+// Init is the configuration of the guest's PID 1, in order of execution.
 type Init struct {
-	// Modules are paths of kernel modules in the guest, loaded in this order;
-	// after a space follow the module's parameters.
+	// Modules are paths of kernel modules in the guest, loaded in this order; a module's
+	// parameters follow after a space.
 	Modules []string `json:"modules,omitempty"`
-	// BareCgroups leaves cgroup.subtree_control of the cgroup2 root unwritten,
-	// as no init system does. Otherwise cpuset, cpu, io, memory and pids are there.
+	// BareCgroups leaves cgroup.subtree_control of the cgroup2 root unwritten, as if no
+	// init system had run. Otherwise cpuset, cpu, io, memory and pids are enabled.
 	BareCgroups bool `json:"bare_cgroups,omitempty"`
-	// Run are the programs with their arguments, run one after another in /tmp,
-	// all of them even if one fails.
+	// Run are the programs with their arguments. They run one after another in /tmp, also
+	// after one of them fails.
 	Run [][]string `json:"run,omitempty"`
 	// Env is added to the programs' environment.
 	Env []string `json:"env,omitempty"`
 }
 
-// InitConfig is where PID 1 finds its Init, as JSON.
+// InitConfig is the path of the Init for PID 1, as JSON.
 const InitConfig = "/init.json"
 
-// Initramfs writes an archive of files for the kernel to unpack, with the
-// directories above them. program is PID 1: internal/guest/init, built static
-// for the guest's architecture. The order of files and nothing else decides
-// what is written.
+// Initramfs writes an archive of files for the kernel to unpack, with their parent
+// directories. program is PID 1: internal/guest/init, built static for the guest's
+// architecture. The output depends only on the files and their order.
 func Initramfs(w io.Writer, program string, i Init, files ...File) error {
 	config, err := json.Marshal(i)
 	if err != nil {
@@ -60,7 +59,7 @@ func Initramfs(w io.Writer, program string, i Init, files ...File) error {
 	return nil
 }
 
-// cpio writes the format "newc" that the kernel unpacks
+// cpio writes the kernel's initramfs format "newc"
 // (Documentation/driver-api/early-userspace/buffer-format.rst).
 type cpio struct {
 	w     io.Writer

@@ -15,8 +15,8 @@ import (
 	"github.com/quell-dev/quell/internal/quelltest"
 )
 
-// entries reads an archive of the format "newc" as the kernel's
-// init/initramfs.c does, and returns "mode name=content" of each.
+// entries reads an archive of the format "newc" like the kernel's init/initramfs.c, and
+// returns "mode name=content" of each entry.
 func entries(t *testing.T, b []byte) (all []string) {
 	t.Helper()
 	at := 0
@@ -81,7 +81,7 @@ func TestInitramfs(t *testing.T) {
 	}
 }
 
-// TestInitramfsTwin: the program whose format it is unpacks the same.
+// TestInitramfsTwin: the cpio program unpacks the same files.
 func TestInitramfsTwin(t *testing.T) {
 	quelltest.Need(t, "cpio")
 	dir := t.TempDir()

@@ -12,16 +12,16 @@ import (
 	"strings"
 )
 
-// Kernel is a kernel in the cache, as its packages unpack.
+// Kernel is a kernel in the cache, in the layout of its packages.
 type Kernel struct {
 	Arch    Arch
-	Release string // what uname -r says: "6.1.0-50-cloud-arm64"
+	Release string // output of uname -r: "6.1.0-50-cloud-arm64"
 	Image   string // path of the image to boot
 	Modules string // directory of its modules, with modules.dep
 	Headers string // directory to build modules against: make -C
 }
 
-// CacheDir is where Fetch keeps kernels: quell/guest below the user's cache.
+// CacheDir is where Fetch stores kernels: quell/guest below the user's cache.
 func CacheDir() (string, error) {
 	dir, err := os.UserCacheDir()
 	if err != nil {
@@ -30,8 +30,8 @@ func CacheDir() (string, error) {
 	return filepath.Join(dir, "quell", "guest"), nil
 }
 
-// Find returns the kernel of an architecture that the cache holds. Without one
-// the error is a *MissingError.
+// Find returns the kernel of an architecture from the cache. Without one the error is a
+// *MissingError.
 func Find(arch Arch) (Kernel, error) {
 	cache, err := CacheDir()
 	if err != nil {
@@ -40,7 +40,7 @@ func Find(arch Arch) (Kernel, error) {
 	return find(cache, arch)
 }
 
-// find reads the tree that Fetch has put at arch below the cache.
+// find reads the tree that Fetch has stored at arch below the cache.
 func find(cache string, arch Arch) (Kernel, error) {
 	tree := filepath.Join(cache, string(arch))
 	images, err := filepath.Glob(filepath.Join(tree, "boot", "vmlinuz-*"))
@@ -56,9 +56,9 @@ func find(cache string, arch Arch) (Kernel, error) {
 		Headers: filepath.Join(tree, "usr", "src", "linux-headers-"+release)}, nil
 }
 
-// Module returns the files of a kernel module and of those it depends on, in
-// the order to load them; their Paths are for Init.Modules. A module that is
-// built in has none. names are without ".ko", with '_' and '-' the same.
+// Module returns the files of a kernel module and its dependencies, in the order to load
+// them; their Paths are for Init.Modules. A built-in module has none. names are without
+// ".ko"; '_' and '-' are equivalent.
 func (k Kernel) Module(names ...string) ([]File, error) {
 	depends, err := k.readDep()
 	if err != nil {
@@ -78,7 +78,8 @@ func (k Kernel) Module(names ...string) ([]File, error) {
 			}
 			return nil, fmt.Errorf("find modules of %s: no %s", k.Release, name)
 		}
-		// modules.dep names first the module, then what it needs, last first.
+		// modules.dep lists the module first, then its dependencies in reverse order of
+		// loading.
 		for _, p := range slices.Backward(line) {
 			f := File{Path: "/modules/" + path.Base(p), Mode: 0o644, From: filepath.Join(k.Modules, p)}
 			if !slices.ContainsFunc(files, func(o File) bool { return o.Path == f.Path }) {

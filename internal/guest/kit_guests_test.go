@@ -19,29 +19,28 @@ import (
 	"github.com/quell-dev/quell/internal/quelltest"
 )
 
-// module is where internal/... is found.
+// module is the import path of the module.
 const module = "github.com/quell-dev/quell/"
 
-// box is a guest to run test binaries in.
+// box is a guest that runs test binaries.
 type box struct {
-	Machine                                 // Kernel and Initramfs are filled in
-	Init                                    // what is in Run comes before the tests
-	boot     func(initramfs string) Machine // instead of Machine, with a kernel of its own; nil: Machine
+	Machine                                 // Kernel and Initramfs are set by run
+	Init                                    // the programs in Run run before the tests
+	boot     func(initramfs string) Machine // replaces Machine, with its own kernel; nil: Machine
 	files    []File
 	tests    []insideTest
-	deadline time.Duration // of the host's clock, a guard against hanging; 0: 18 minutes
+	deadline time.Duration // by the host's clock, against hanging; 0: 18 minutes
 }
 
-// insideTest is a package whose tests run in the guest, built with the tag
-// "inguest".
+// insideTest is a package whose tests run in the guest, built with the tag "inguest".
 type insideTest struct {
 	pkg  string   // "internal/guest/inside/cpi"
-	args []string // more than -test.v, such as "-test.run=^TestCPI"
+	args []string // in addition to -test.v, such as "-test.run=^TestCPI"
 }
 
-// run boots the box, and makes the tests that ran in it subtests of t: what
-// failed or was skipped there fails or is skipped here. A guest that does not
-// boot, or in which a package ran no test, fails t. Boxes run side by side.
+// run boots the box and makes the tests that ran in it subtests of t: a test that failed
+// or was skipped there fails or is skipped here. If a guest does not boot, or a package
+// ran no test, t fails. Boxes run in parallel.
 func (b box) run(t *testing.T) {
 	t.Helper()
 	t.Parallel()
@@ -87,7 +86,7 @@ func (b box) run(t *testing.T) {
 	for line := range g.Lines() {
 		run.line(line)
 		if b.boot != nil && strings.Contains(line, exitLine) {
-			// Xen at times stays when its first domain has said to turn the power off.
+			// Sometimes Xen does not exit after its first domain has powered off.
 			_ = g.cmd.Process.Kill()
 		}
 	}
@@ -104,8 +103,8 @@ func (b box) run(t *testing.T) {
 	}
 }
 
-// mirror turns the output of test binaries, between the kernel's lines, into
-// subtests. It is test2json that reads it.
+// mirror converts the output of test binaries, mixed with the kernel's lines, into
+// subtests, by means of test2json.
 type mirror struct {
 	t      *testing.T
 	in     io.WriteCloser
@@ -148,7 +147,7 @@ func newMirror(t *testing.T) *mirror {
 
 func (m *mirror) line(line string) { fmt.Fprintln(m.in, line) }
 
-// end makes the subtests and returns how many ran at the top level.
+// end creates the subtests and returns how many ran at the top level.
 func (m *mirror) end() int {
 	m.t.Helper()
 	m.in.Close()
@@ -207,7 +206,7 @@ func (i *inside) mirror(t *testing.T) {
 		}
 		var log strings.Builder
 		for line := range strings.Lines(i.output.String()) {
-			// The frame of a test is t's own.
+			// These lines frame a test; t prints its own.
 			if !strings.HasPrefix(line, "=== ") && !strings.HasPrefix(strings.TrimSpace(line), "--- ") {
 				log.WriteString(line)
 			}
@@ -228,10 +227,10 @@ func (i *inside) mirror(t *testing.T) {
 	})
 }
 
-// bin is where programs for guests are built.
+// bin is the output directory of programs for guests.
 const bin = "../../bin/guest"
 
-// built holds what this run has built.
+// built are the results of the builds of this run.
 var built sync.Map
 
 // build builds a static program, or a package's test binary, for a guest and
@@ -248,7 +247,7 @@ func build(t *testing.T, arch Arch, what, pkg string) string {
 			args = append([]string{"test", "-c", "-tags=inguest"}, args[1:]...)
 		}
 		path := filepath.Join(bin, string(arch)+"-"+what+"-"+strings.ReplaceAll(pkg, "/", "-"))
-		fresh := fmt.Sprintf("%s.%d", path, os.Getpid()) // others may be reading path
+		fresh := fmt.Sprintf("%s.%d", path, os.Getpid()) // other processes may be reading path
 		cmd := exec.Command("go", append(args, "-o", fresh, module+pkg)...)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+string(arch))
 		out, err := cmd.CombinedOutput()

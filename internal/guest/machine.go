@@ -11,7 +11,7 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Arch is a processor architecture by Go's name for it.
+// Arch is a processor architecture, with Go's name for it.
 type Arch string
 
 const (
@@ -19,39 +19,39 @@ const (
 	ARM64 Arch = "arm64"
 )
 
-// Machine is what QEMU is told to be.
+// Machine is the configuration of QEMU.
 type Machine struct {
 	Arch      Arch
 	Kernel    string // path of the kernel image
-	Initramfs string // path of what Initramfs wrote
-	Append    string // words after those that this package puts on the kernel's command line
+	Initramfs string // path of the output of Initramfs
+	Append    string // added after this package's words on the kernel's command line
 
-	// CPU is QEMU's model and its flags, "" for one that boots fast:
-	// cortex-a72 (max emulates pointer authentication and boots 3 to 10 times
-	// slower) or max. Only Intel models show SMT siblings under TCG.
+	// CPU is QEMU's model and its flags; "" means one that boots fast: cortex-a72 (max
+	// emulates pointer authentication and boots 3 to 10 times slower) or max. Only Intel
+	// models have SMT siblings under TCG.
 	CPU      string
 	CPUs     CPUs
-	MemoryMB int    // 0: 512; divided evenly among the nodes
+	MemoryMB int    // 0: 512; divided equally among the nodes
 	Nodes    []Node // memory nodes, none or at least two
 
-	// KVM runs the guest on the processor itself. Otherwise QEMU's TCG
-	// translates it, which any host can do, at a tenth of the speed or less.
+	// KVM runs the guest on the processor itself. Otherwise QEMU's TCG translates the
+	// code, which works on any host, at a tenth of the speed or less.
 	KVM bool
-	// Parallel gives every CPU of a TCG guest a thread of its own. It is faster
-	// and wrong at times: amd64 guests stalled in one run of five when kprobes were attached.
+	// Parallel gives every CPU of a TCG guest its own thread. It is faster but sometimes
+	// wrong: amd64 guests stalled in one run of five when kprobes were attached.
 	Parallel bool
-	// InstructionNS makes time virtual: every instruction takes this many
-	// nanoseconds, a power of two, and idle time none, so a guest does the same
-	// in guest time however loaded the host is, and its PMU counts instructions.
-	// 0: the host's time, in which QEMU's PMU counts cycles of 1 ns and no
-	// instructions. TCG on arm64, or on amd64 with one CPU (more hang at boot).
+	// InstructionNS makes time virtual: every instruction takes this many nanoseconds, a
+	// power of two, and idle time takes none. A guest then does the same in guest time
+	// under any host load, and its PMU counts instructions. 0: the host's time, in which
+	// QEMU's PMU counts cycles of 1 ns and no instructions. It needs TCG on arm64, or on
+	// amd64 with one CPU (with more it hangs at boot).
 	InstructionNS int
 
 	Drives []Drive
 	Args   []string // more arguments for QEMU
 }
 
-// CPUs is how the CPUs of a machine are arranged; a zero counts as one.
+// CPUs is the arrangement of the CPUs of a machine; a zero counts as one.
 type CPUs struct{ Sockets, Dies, Cores, Threads int }
 
 // Total is the number of CPUs.
@@ -62,22 +62,21 @@ func (c CPUs) Total() int {
 // Node is a memory node.
 type Node struct {
 	CPUs sample.Set
-	// Distances from this node to each, in the kernel's unit: 10 is local.
+	// Distances from this node to each node, in the kernel's unit: 10 is local.
 	Distances []int
 }
 
-// Drive is a virtio block device. They are vda, vdb … in the guest, given the
-// kernel's module virtio_blk and those it depends on.
+// Drive is a virtio block device. In the guest they are vda, vdb …, if the kernel's
+// module virtio_blk and its dependencies are loaded.
 type Drive struct {
 	Path     string
 	Format   string // "": raw
 	ReadOnly bool
-	// IOPS makes it slow: requests a second that it does at most, in the host's
-	// time. 0: as many as it can.
+	// IOPS limits the requests a second, in the host's time. 0: no limit.
 	IOPS int
 }
 
-// program is the QEMU that plays the machine.
+// program is the QEMU program for the machine.
 func (m Machine) program() string {
 	if m.Arch == ARM64 {
 		return "qemu-system-aarch64"
@@ -85,7 +84,7 @@ func (m Machine) program() string {
 	return "qemu-system-x86_64"
 }
 
-// check returns everything that is wrong with the machine.
+// check returns every error in the configuration.
 func (m Machine) check() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -144,7 +143,7 @@ func (m Machine) memory() int {
 func (m Machine) args() []string {
 	board, model, console := "q35", "max", "ttyS0"
 	if m.Arch == ARM64 {
-		// Random numbers in the device tree would make every boot another one.
+		// Random numbers in the device tree would make every boot different.
 		board, model, console = "virt,gic-version=3,dtb-randomness=off", "cortex-a72", "ttyAMA0"
 	}
 	accel := "tcg,thread=single"
@@ -169,7 +168,7 @@ func (m Machine) args() []string {
 		"-kernel", m.Kernel, "-initrd", m.Initramfs,
 	}
 	if n := m.InstructionNS; n > 0 {
-		// A fixed seed, date and kernel address, so that runs are alike.
+		// A fixed seed, date and kernel address make runs identical.
 		args = append(args, "-icount", fmt.Sprintf("shift=%d,sleep=off", bits.TrailingZeros(uint(n))),
 			"-rtc", "base=2026-01-01,clock=vm", "-seed", "1")
 		words += " nokaslr"

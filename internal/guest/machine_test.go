@@ -13,7 +13,7 @@ func TestArgs(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		with func(*Machine)
-		want []string // in the command line
+		want []string // parts of the command line
 		not  string
 	}{
 		{"amd64", func(m *Machine) {}, []string{"-machine q35", "-accel tcg,thread=single", "-cpu max", "-smp 1,sockets=1,cores=1,threads=1,dies=1", "-m 512",
@@ -50,7 +50,7 @@ func TestArgs(t *testing.T) {
 	}
 }
 
-// TestCheck: everything that is wrong is named at once, and no QEMU is started.
+// TestCheck: the error names every problem, and QEMU is not started.
 func TestCheck(t *testing.T) {
 	twoNodes := []Node{{sample.SetOf(0), []int{10, 20}}, {sample.SetOf(1), []int{20, 10}}}
 	for _, c := range []struct {

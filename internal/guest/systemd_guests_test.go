@@ -12,15 +12,15 @@ import (
 	"time"
 )
 
-// TestSystemd runs the packaged units under the host's systemd as PID 1: what it
-// promises of its sandbox is the service manager's to keep.
+// TestSystemd runs the packaged units under the host's systemd as PID 1: the service
+// manager enforces their sandbox.
 func TestSystemd(t *testing.T) {
 	const pkg = "internal/guest/inside/systemd"
 	deploy := "../../deploy/systemd/"
 	b := box{
 		Machine:  Machine{Arch: AMD64, InstructionNS: 8, MemoryMB: 1024, Append: "rdinit=/lib/systemd/systemd systemd.unit=test.target systemd.show_status=0 systemd.log_target=kmsg"},
 		tests:    []insideTest{{pkg: pkg}},
-		deadline: 10 * time.Minute, // of a busy host
+		deadline: 10 * time.Minute, // long enough on a busy host
 	}
 	for _, program := range []string{"/lib/systemd/systemd", "/lib/systemd/systemd-shutdown", "/bin/systemctl", "/usr/bin/systemd-analyze", "/bin/sh", "/bin/mount", "/bin/umount"} {
 		b.files = append(b.files, hostProgram(t, b.files, program)...)
@@ -64,9 +64,9 @@ rules:
 	b.run(t)
 }
 
-// hostProgram is one of this machine's programs with the libraries it needs
-// that are not among the files yet, found as the loader finds them
-// (DT_NEEDED), where Debian has them.
+// hostProgram returns one of this machine's programs with the libraries it needs that are
+// not yet among the files. They are found as the loader finds them (DT_NEEDED), in
+// Debian's directories.
 func hostProgram(t *testing.T, have []File, program string) []File {
 	t.Helper()
 	if _, err := os.Stat(program); errors.Is(err, os.ErrNotExist) {

@@ -9,7 +9,7 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// TestTopology boots machines of two sockets, with a memory node each.
+// TestTopology boots machines with two sockets and one memory node for each.
 func TestTopology(t *testing.T) {
 	for _, c := range []CPUs{
 		{Sockets: 2, Cores: 2, Threads: 2},
@@ -27,7 +27,7 @@ func TestTopology(t *testing.T) {
 				nodes = append(nodes, Node{CPUs: sample.SetOf(cpus...), Distances: far})
 			}
 			box{
-				// Of TCG's models only Intel's show SMT siblings.
+				// Under TCG only Intel models have SMT siblings.
 				Machine: Machine{Arch: AMD64, CPU: "Skylake-Server,enforce=off", CPUs: c, MemoryMB: 1024, Nodes: nodes},
 				Init:    Init{Env: []string{fmt.Sprintf("MACHINE=%d %d %d %d", c.Sockets, dies, c.Cores, c.Threads)}},
 				tests:   []insideTest{{pkg: "internal/guest/inside/topology"}},

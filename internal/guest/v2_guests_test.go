@@ -11,10 +11,11 @@ import (
 	"time"
 )
 
-// rounds says how often TestV2/disk and TestV2/blkio play their scene; once where it is not set.
+// rounds is the variable with the number of rounds of TestV2/disk and TestV2/blkio;
+// default 1.
 const rounds = "QUELL_TEST_ROUNDS"
 
-// blank makes a disk with nothing on it.
+// blank creates an empty disk.
 func blank(t *testing.T) string {
 	t.Helper()
 	f, err := os.Create(filepath.Join(t.TempDir(), "disk"))
@@ -28,7 +29,7 @@ func blank(t *testing.T) string {
 	return f.Name()
 }
 
-// modules puts kernel modules into a box, loaded before anything runs.
+// modules adds kernel modules to a box, loaded before any program runs.
 func (b box) modules(t *testing.T, names ...string) box {
 	t.Helper()
 	kernel, err := Find(b.Arch)
@@ -46,7 +47,7 @@ func (b box) modules(t *testing.T, names ...string) box {
 	return b
 }
 
-// programs puts quell's own programs into a box.
+// programs adds quell's own programs to a box.
 func (b box) programs(t *testing.T, names ...string) box {
 	t.Helper()
 	for _, name := range names {
@@ -55,9 +56,9 @@ func (b box) programs(t *testing.T, names ...string) box {
 	return b
 }
 
-// TestV2 is quell on kernels with cgroup v2 alone. What is measured is measured
-// in virtual time, which a busy host cannot disturb; on amd64 that takes a
-// machine of one CPU. Placements and pressure, which are not measured, have two.
+// TestV2 runs quell on kernels that have only cgroup v2. Measurements use virtual time,
+// which a busy host cannot disturb; on amd64 that requires a machine with one CPU. The
+// tests of placements and pressure measure nothing and have two.
 func TestV2(t *testing.T) {
 	const pkg = "internal/guest/inside/v2"
 	t.Run("limits", func(t *testing.T) {
@@ -72,16 +73,17 @@ func TestV2(t *testing.T) {
 			tests:   []insideTest{{pkg: pkg, args: []string{"-test.run=Placement|Pressure"}}},
 		}.run(t)
 	})
-	// In virtual time, and so with the kernel of arm64: see Machine.InstructionNS.
+	// In virtual time with several CPUs, and so with the kernel of arm64: see
+	// Machine.InstructionNS.
 	t.Run("findings", func(t *testing.T) {
 		box{
 			Machine:  Machine{Arch: ARM64, CPUs: CPUs{Cores: 3}, InstructionNS: 16},
 			tests:    []insideTest{{pkg: pkg, args: []string{"-test.run=Findings"}}},
-			deadline: 20 * time.Minute, // of a busy host
+			deadline: 20 * time.Minute, // long enough on a busy host
 		}.programs(t, "quell-agent").run(t)
 	})
-	// In the host's time, which a slow disk of QEMU's goes by, and on one CPU:
-	// of two that take turns, one would let requests that are done wait.
+	// In the host's time, which QEMU's slow disk uses, and on one CPU: with two emulated
+	// CPUs that alternate, one would delay the completion of requests.
 	for _, test := range []string{"Disk", "Blkio"} {
 		t.Run(strings.ToLower(test), func(t *testing.T) {
 			b := box{
@@ -95,7 +97,7 @@ func TestV2(t *testing.T) {
 			b.modules(t, "virtio_pci", "virtio_blk").programs(t, "quell-agent").run(t)
 		})
 	}
-	// In the host's time, where emulated CPUs take long turns.
+	// In the host's time, where emulated CPUs alternate in long slices.
 	t.Run("demo", func(t *testing.T) {
 		box{
 			Machine: Machine{Arch: AMD64, CPUs: CPUs{Cores: 2}, MemoryMB: 768},

@@ -16,25 +16,24 @@ import (
 	"strings"
 )
 
-// Xen is Debian's Xen in the cache: a hypervisor that QEMU boots, a kernel for
-// all of its domains, and the toolstack with what it is linked with. Nothing of
-// it is installed on the host.
+// Xen is Debian's Xen in the cache: a hypervisor that QEMU boots, a kernel for all of its
+// domains, and the toolstack with its libraries. Nothing of it is installed on the host.
 type Xen struct {
 	Hypervisor string // ELF image, for Machine.Kernel
-	Kernel     Kernel // Image is an ELF image too, which need not be unpacked under TCG
+	Kernel     Kernel // Image is also an ELF image, which TCG need not unpack
 	tree       string
 }
 
-// xenKernel stands in the cache's folder for the kernel's unpacked image.
+// Names in the cache; xenKernel is the kernel's unpacked image.
 const (
 	xenFolder     = "xen"
 	xenKernel     = "vmlinux"
 	xenHypervisor = "xen"
 )
 
-// FetchXen puts Xen into the cache, unless it is there; with renew, in any case:
-// some 110 MB of Debian's packages for amd64, unpacked. The cloud kernels that Fetch
-// has cannot be the first domain's (CONFIG_XEN_DOM0), so it brings the usual one.
+// FetchXen downloads Xen into the cache, unless it is there; with renew, always: about
+// 110 MB of Debian's packages for amd64, unpacked. It includes the generic kernel,
+// because the cloud kernels of Fetch cannot be the first domain's (CONFIG_XEN_DOM0).
 func FetchXen(ctx context.Context, log io.Writer, renew bool) error {
 	return fetching(ctx, func(cache string) bool {
 		_, err := findXen(filepath.Join(cache, xenFolder))
@@ -56,8 +55,7 @@ func FetchXen(ctx context.Context, log io.Writer, renew bool) error {
 	})
 }
 
-// FindXen returns the Xen that the cache holds. Without one the error is a
-// *MissingError.
+// FindXen returns the Xen in the cache. Without one the error is a *MissingError.
 func FindXen() (Xen, error) {
 	cache, err := CacheDir()
 	if err != nil {
@@ -125,8 +123,8 @@ func (d *debian) xen(tree string) (release string, err error) {
 	return release, os.WriteFile(filepath.Join(tree, xenHypervisor), plain, 0o644)
 }
 
-// libraries are the packages of libraries that these packages need, and those
-// that they need themselves.
+// libraries are the library packages that these packages depend on, directly or
+// indirectly.
 func (d *debian) libraries(packages ...string) (all []string, err error) {
 	for next := packages; len(next) > 0; {
 		args := []string{"depends", "--no-recommends", "--no-suggests", "--no-conflicts", "--no-breaks", "--no-replaces", "--no-enhances"}
@@ -176,7 +174,7 @@ func (d *debian) unpack(tree string, packages []string, suffix string) error {
 	return nil
 }
 
-// vmlinux writes the ELF image that a bzImage holds: its header says where
+// vmlinux writes the ELF image in a bzImage; the header has its position
 // (Documentation/arch/x86/boot.rst, payload_offset).
 func (d *debian) vmlinux(bzImage, to string) error {
 	image, err := os.ReadFile(bzImage)
@@ -204,8 +202,8 @@ func (d *debian) vmlinux(bzImage, to string) error {
 	return os.WriteFile(to, plain, 0o644)
 }
 
-// payload is the compressed kernel in a bzImage, without the size of the
-// unpacked one that stands behind it.
+// payload is the compressed kernel in a bzImage, without the size of the unpacked kernel
+// that follows it.
 func payload(image []byte) ([]byte, error) {
 	const sectsAt, offsetAt, lengthAt, end = 0x1f1, 0x248, 0x24c, 0x250
 	if len(image) < end || string(image[0x202:0x206]) != "HdrS" {
@@ -223,11 +221,11 @@ func payload(image []byte) ([]byte, error) {
 	return image[from:to], nil
 }
 
-// xenPrograms are what the first domain needs of the toolstack.
+// xenPrograms are the toolstack programs that the first domain needs.
 var xenPrograms = []string{"xl", "xenstored", "xenconsoled", "xen-init-dom0", "xentop", "xentrace", "xenstore"}
 
-// Programs are the files of the toolstack for an initramfs, all in /bin, with
-// the libraries that they are linked with, a shell (busybox), and the loader.
+// Programs are the files of the toolstack for an initramfs: the programs in /bin with the
+// libraries that they are linked with, a shell (busybox), and the loader.
 func (x Xen) Programs() ([]File, error) {
 	there := map[string]string{} // by name
 	err := filepath.WalkDir(x.tree, func(p string, e fs.DirEntry, err error) error {
@@ -243,7 +241,7 @@ func (x Xen) Programs() ([]File, error) {
 	}
 	files := []File{{Path: "/bin/busybox", From: there["busybox"]}, {Path: "/lib64/ld-linux-x86-64.so.2", From: there["ld-linux-x86-64.so.2"]}}
 	seen := map[string]bool{}
-	// Threads that are cancelled want it, which their programs do not say.
+	// Thread cancellation needs it, although no program is linked with it.
 	next := []string{"libgcc_s.so.1"}
 	for _, name := range xenPrograms {
 		files = append(files, File{Path: "/bin/" + name, From: there[name]})
@@ -281,16 +279,16 @@ func linked(file string) ([]string, error) {
 	return f.ImportedLibraries()
 }
 
-// Boot is the machine that boots Xen with its first domain from an initramfs:
-// one that Initramfs wrote, with Programs in it. options are Xen's own.
+// Boot is the machine that boots Xen with its first domain from an initramfs that
+// Initramfs wrote, with Programs in it. options are Xen's own.
 func (x Xen) Boot(initramfs, options string) Machine {
 	return Machine{Arch: AMD64, Kernel: x.Hypervisor,
-		// QEMU's list of modules: the kernel with its command line, then the rest.
+		// QEMU's list of modules: the kernel with its command line, then the others.
 		Initramfs: x.Kernel.Image + " console=hvc0 quiet panic=5 rdinit=/init," + initramfs,
-		// The words that are Linux' mean nothing to Xen; its console is said again.
+		// Xen ignores the words for Linux; its own console is set here.
 		Append: "console=com1 com1=115200,8n1 noreboot " + options,
-		// TCG takes a supervisor's reading of the stack for one that SMAP forbids,
-		// has no rdtscp that Xen can emulate, and what signals interrupt in its
-		// guests comes back with another's AVX registers.
+		// TCG reports a SMAP violation for supervisor reads of the stack and has no
+		// rdtscp that Xen can emulate. Code in its guests that a signal interrupts
+		// continues with wrong AVX registers.
 		CPU: "max,-smap,-la57,-rdtscp,-xsave,-avx,-avx2"}
 }

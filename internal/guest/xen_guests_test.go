@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// firstDomain starts what Xen's first domain runs before anything can be asked
-// of it, and a bridge that guests are put on.
+// firstDomain starts the services of Xen's first domain that everything else needs, and a
+// bridge for the guests.
 const firstDomain = `#!/bin/busybox sh
 set -e
 /bin/busybox --install -s /bin
@@ -29,8 +29,8 @@ ip link set xenbr0 up
 echo "first domain up after $(cut -d' ' -f1 /proc/uptime) s"
 `
 
-// vifScript puts a guest's interface on the bridge: what Xen's own vif-bridge
-// does, without bash, iproute2 and locks.
+// vifScript connects a guest's interface to the bridge, as Xen's own vif-bridge does, but
+// without bash, iproute2 and locks.
 const vifScript = `#!/bin/busybox sh
 [ "$1" = online ] || exit 0
 ip link set "$vif" up
@@ -38,9 +38,9 @@ brctl addif xenbr0 "$vif"
 xenstore write "$XENBUS_PATH/hotplug-status" connected
 `
 
-// TestXen is the lab's Xen environment on Xen itself: hypervisor, first domain
-// and two guests in one emulated machine of one CPU. (Two are two to five times
-// slower on a busy host.)
+// TestXen tests the lab's Xen environment on Xen itself: hypervisor, first domain and two
+// guests in one emulated machine with one CPU. (Two CPUs are two to five times slower on
+// a busy host.)
 func TestXen(t *testing.T) {
 	x, err := FindXen()
 	if err != nil {
@@ -81,7 +81,7 @@ func TestXen(t *testing.T) {
 		b.Init.Modules = append(b.Init.Modules, f.Path)
 		b.files = append(b.files, f)
 	}
-	for i, f := range guests { // in the order of their names
+	for i, f := range guests { // loaded in the order of their names
 		f.Path = fmt.Sprintf("/guest-modules/%02d-%s", i, filepath.Base(f.Path))
 		b.files = append(b.files, f)
 	}

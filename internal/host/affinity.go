@@ -11,13 +11,13 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// AllowedCPUs returns the CPUs on which any thread of the cgroup may run, of
-// those that are online; none if it has no processes. Affinities and cpusets
-// are both in it: Cpus_allowed_list of /proc/PID/task/TID/status (proc(5)), or
-// sched_getaffinity(2), which says the same and costs a hundredth.
+// AllowedCPUs returns the online CPUs on which any thread of the cgroup may
+// run; none if it has no processes. It covers affinities and cpusets:
+// Cpus_allowed_list of /proc/PID/task/TID/status (proc(5)), or
+// sched_getaffinity(2), which gives the same at a hundredth of the cost.
 func (c *Cgroup) AllowedCPUs() (sample.Set, error) { return c.allowedCPUs(c.h.sameThreads()) }
 
-// allowedCPUs asks the kernel, or else reads files only.
+// allowedCPUs calls sched_getaffinity if ask is set, else it reads files only.
 func (c *Cgroup) allowedCPUs(ask bool) (sample.Set, error) {
 	online, err := c.h.readSet(cpuDir + "/online")
 	if err != nil {
@@ -29,8 +29,8 @@ func (c *Cgroup) allowedCPUs(ask bool) (sample.Set, error) {
 	}
 	var allowed sample.Set
 	for _, pid := range pids {
-		// The first thread has the process's number; with one that may run
-		// everywhere nobody has to know of others.
+		// The first thread has the process's id. Once all online CPUs are
+		// allowed, no other thread needs to be read.
 		if ask && add(&allowed, pid, online) && allowed.Len() == online.Len() {
 			return allowed, nil
 		}
@@ -67,15 +67,15 @@ func (c *Cgroup) allowedCPUs(ask bool) (sample.Set, error) {
 	return allowed, nil
 }
 
-// sameThreads reports whether threads have the same numbers here as in the
-// root's /proc: not where that is text, or of another pid namespace.
+// sameThreads reports whether thread ids here are those of the root's /proc:
+// not if that is text, or of another pid namespace.
 func (h *Host) sameThreads() bool {
 	self, err := os.Readlink(h.Path("/proc/self"))
 	return err == nil && self == strconv.Itoa(os.Getpid())
 }
 
-// add adds the CPUs of a thread, if the kernel tells them: not if it has ended,
-// nor where there are more CPUs than a unix.CPUSet has room for.
+// add adds the CPUs of a thread and reports whether the kernel gave them: not
+// if the thread has ended, nor with more CPUs than a unix.CPUSet holds.
 func add(allowed *sample.Set, tid int, online sample.Set) bool {
 	var set unix.CPUSet
 	if unix.SchedGetaffinity(tid, &set) != nil {

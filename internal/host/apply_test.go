@@ -15,7 +15,7 @@ func apply(t testing.TB, h *Host, w []Write) {
 	}
 }
 
-// undo makes them in reverse.
+// undo reverts the writes in reverse order.
 func undo(t testing.TB, h *Host, w []Write) {
 	t.Helper()
 	for i := len(w) - 1; i >= 0; i-- {

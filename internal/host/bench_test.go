@@ -15,8 +15,8 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Usage through kept files against opening, reading and closing them each
-// time, in alternation.
+// BenchmarkUsage compares Usage through kept files with opening, reading and
+// closing them each time, in alternation.
 func BenchmarkUsage(b *testing.B) {
 	quelltest.Need(b, quelltest.Root)
 	h := real(b)
@@ -70,8 +70,8 @@ func BenchmarkUsage(b *testing.B) {
 	b.ReportMetric(float64(opened)/float64(kept), "opened/kept")
 }
 
-// Walk against reading every directory, over 100 cgroups without others below
-// them, and what a look at one with one process takes: Places and AllowedCPUs.
+// BenchmarkWalk compares Walk with reading every directory, over 100 cgroups without
+// others below them. It also measures Places and AllowedCPUs of one with one process.
 func BenchmarkWalk(b *testing.B) {
 	quelltest.Need(b, quelltest.Root)
 	h := real(b)

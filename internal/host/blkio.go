@@ -13,15 +13,14 @@ import (
 var blkioFiles = [4]string{"blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device",
 	"blkio.throttle.read_iops_device", "blkio.throttle.write_iops_device"}
 
-// noBlkio is how v1 is told that there is no limit. It then has no line.
+// noBlkio is the value that removes a v1 limit. The file then has no line for it.
 const noBlkio = "0"
 
-// BlkioHolds says what of a cgroup's I/O v1's limits hold. Only cgroup2 knows who
-// wrote to memory what the kernel writes back (cgroup-v2.rst, "Writeback").
+// BlkioHolds says which I/O of a cgroup v1's limits apply to. Only cgroup2 knows which
+// cgroup wrote to memory what the kernel writes back (cgroup-v2.rst, "Writeback").
 const BlkioHolds = "reads, direct writes and writes that are waited for (O_SYNC, fsync); not what the kernel writes back later by itself"
 
-// Unheld says what of a cgroup's I/O the writes of IOWrites do not hold, "" for
-// nothing.
+// Unheld says which I/O of a cgroup the writes of IOWrites do not limit, "" if there is none.
 func Unheld(w []Write) string {
 	for _, one := range w {
 		if strings.HasPrefix(path.Base(one.File), "blkio.") {
@@ -46,7 +45,7 @@ func (h *Host) readBlkio(dir string, dev Device) (l IOLimit, err error) {
 	return l, nil
 }
 
-// blkioWrites lists the writes from one limit to the next.
+// blkioWrites returns the writes that change the limit from at to next.
 func (h *Host) blkioWrites(p string, at ioLimited, dev Device, next IOLimit) (w []Write, err error) {
 	mount, _ := h.layout.IO()
 	err = h.walk(mount, p, func(q string, _ uint64) error {
@@ -75,9 +74,9 @@ func (h *Host) blkioWrites(p string, at ioLimited, dev Device, next IOLimit) (w 
 	return w, nil
 }
 
-// IOPlace finds the cgroup whose limits hold the I/O of this one's processes, and
-// of no others: its path in the hierarchy with the io controller, which on v1
-// (blkio) may be another than in its own, see Places. Error: ErrNoLimit, with why.
+// IOPlace finds the cgroup whose limits apply to the I/O of this one's processes and
+// of no others. It returns its path in the hierarchy with the io controller, which on
+// v1 (blkio) may differ from its own, see Places. Error: ErrNoLimit, with the reason.
 func (c *Cgroup) IOPlace() (string, error) {
 	place, err := c.ioPlace()
 	if err != nil {

@@ -20,8 +20,7 @@ import (
 
 const diskEnv = "QUELL_HOST_TEST_DISK"
 
-// startWriter starts a child that writes blocks of a disk as it is told, and says
-// when it has.
+// startWriter starts a child that writes blocks of a disk on request and answers when it has.
 func startWriter(t *testing.T, disk string) *quelltest.Child {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -29,14 +28,14 @@ func startWriter(t *testing.T, disk string) *quelltest.Child {
 	return quelltest.StartChild(t, cmd, "")
 }
 
-// took is how long it takes.
+// took returns how long the writer takes for a request.
 func took(w *quelltest.Child, how string, n int) time.Duration {
 	began := time.Now()
 	w.Say(how, n)
 	return time.Since(began)
 }
 
-// writeDisk is that child: "direct 3" are three direct writes, "buffered 3" go
+// writeDisk is the child: "direct 3" are three direct writes, "buffered 3" go
 // to memory, and "fsync 0" waits for those.
 func writeDisk(disk string) error {
 	const block = 4096
@@ -57,7 +56,7 @@ func writeDisk(disk string) error {
 		n, err := strconv.Atoi(count)
 		f := map[string]*os.File{"direct": direct, "buffered": buffered}[how]
 		for i := 0; i < n && err == nil; i++ {
-			_, err = f.WriteAt(buf, int64(i)*2*block) // none beside another: none are merged
+			_, err = f.WriteAt(buf, int64(i)*2*block) // no two are adjacent, so none are merged
 		}
 		if how == "fsync" {
 			err = buffered.Sync()
@@ -83,8 +82,8 @@ func blkio(t *testing.T) (h *Host, p string, disk string, dev Device) {
 	return h, mkcgroup(t, h, "blkio", "disk"), disk, dev
 }
 
-// v1's limits hold direct writes and those that a task waits for, and not what
-// is written back later by somebody else; and leave nothing when they go.
+// v1's limits apply to direct writes and to writes that a task waits for, not to
+// what another process writes back later. They leave nothing when they are removed.
 func TestBlkioOnTheKernel(t *testing.T) {
 	h, p, disk, dev := blkio(t)
 	dir, _, w, err := h.IOWrites(p, dev, IOLimit{Wiops: 50})
@@ -93,7 +92,7 @@ func TestBlkioOnTheKernel(t *testing.T) {
 	}
 	a := startWriter(t, disk)
 	move(t, h, "blkio", p, a.PID)
-	// Requests that the kernel took for the cgroup's.
+	// writes returns the requests that the kernel attributes to the cgroup.
 	writes := func() (n int) {
 		text, err := h.ReadValue(path.Join(dir, "blkio.throttle.io_serviced"))
 		if err != nil {
@@ -149,7 +148,7 @@ func TestBlkioOnTheKernel(t *testing.T) {
 	}
 }
 
-// v1 does not hold what is in cgroups below, which is why such a limit is refused.
+// v1's limits do not apply to cgroups below, which is why such a limit is refused.
 func TestBlkioHoldsACgroupAlone(t *testing.T) {
 	h, p, disk, dev := blkio(t)
 	below := mkcgroup(t, h, "blkio", p+"/below")

@@ -123,8 +123,8 @@ func TestWhichHierarchyLimitsIO(t *testing.T) {
 	}
 }
 
-// A task's I/O is limited where its processes are in blkio, if they are there
-// together and alone.
+// A task's I/O is limited in its processes' cgroup in blkio, if all of them are
+// there and no others are.
 func TestIOPlace(t *testing.T) {
 	const procs = `
 -- proc/self/mountinfo --

@@ -14,19 +14,18 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Write is one change of one file: Old is what it held, New what it shall
-// hold, both trimmed. File is absolute inside the root; of a file with a line
-// per device (io.max, v1's blkio.throttle) it names one of them: "…/io.max#8:16".
+// Write is one change of one file: Old is the value before, New the value
+// after, both trimmed. File is absolute inside the root. For a file with a line
+// per device (io.max, v1's blkio.throttle) it names one line: "…/io.max#8:16".
 type Write struct {
 	File string `json:"file"`
 	Old  string `json:"old"`
 	New  string `json:"new"`
-	// Empty says that Old is the empty text because the file held nothing,
-	// which an empty line puts back: cpuset.cpus of a cgroup2 that is on the
-	// CPUs of the one above.
+	// Empty says that Old is empty because the file held nothing, which an empty
+	// line restores: cpuset.cpus of a cgroup2 that has the CPUs of the one above.
 	Empty bool `json:"empty,omitempty"`
-	// Inode is that of the cgroup with the file where this is one below the
-	// cgroup that is to be limited; 0 where it is that one.
+	// Inode is that of the file's cgroup if this is below the cgroup that is to
+	// be limited; 0 if it is that cgroup.
 	Inode uint64 `json:"inode,omitempty"`
 }
 
@@ -35,15 +34,15 @@ var (
 	// top, or the controller (cpu, for a placement cpuset, for a device io) is
 	// not enabled for it.
 	ErrNoLimit = errors.New("no such limit here")
-	// ErrNotLower means that the cgroup is held to that rate or less already,
-	// by itself or a cgroup above it.
+	// ErrNotLower means that the cgroup already has this limit or a lower one,
+	// its own or that of a cgroup above it.
 	ErrNotLower = errors.New("not lower than the present limit")
-	// ErrTooLow means that the quota would be under the kernel's least, 1 ms;
+	// ErrTooLow means that the quota would be below the kernel's minimum, 1 ms;
 	// the error is a *TooLowError.
 	ErrTooLow = errors.New("quota under 1 ms")
 )
 
-// TooLowError is ErrTooLow with what would do.
+// TooLowError is ErrTooLow with a period that would work.
 type TooLowError struct {
 	Rate   float64
 	Period time.Duration // the shortest that works; 0: none up to 1 s
@@ -75,7 +74,7 @@ type bandwidth struct {
 
 func (b bandwidth) limited() bool { return b.quota >= 0 }
 
-// over reports whether b lets more through than l, exactly.
+// over reports whether b allows a higher rate than l, without rounding.
 func (b bandwidth) over(l bandwidth) bool {
 	if !b.limited() || !l.limited() {
 		return l.limited()
@@ -83,22 +82,21 @@ func (b bandwidth) over(l bandwidth) bool {
 	return b.quota*l.period > l.quota*b.period
 }
 
-// CapWrites lists the writes that hold a cgroup, named by its path in the cpu
+// CapWrites returns the writes that limit a cgroup, named by its path in the cpu
 // controller's hierarchy, to rate CPU-s/s, in the order in which they must be
 // made, each after the one before it succeeded. After each of them, and also
-// while they are undone in reverse, the kernel accepts the state and it is
-// never looser than the one found. dir and inode tell which cgroup it was
-// that was looked at.
+// while they are undone in reverse, the kernel accepts the state and it is never
+// looser than the one found. dir and inode identify the cgroup that was examined.
 //
-// A period of 0 keeps the cgroup's own. Another one is a wish: where it cannot
-// be reached by such steps, on v1 below whose quotas others have theirs, the
-// cgroup's own period stays or the shortest possible is taken.
+// A period of 0 keeps the cgroup's own. Another period is a wish: if such steps
+// cannot reach it, on v1 with quotas in cgroups below, the cgroup's own period
+// or the shortest possible one is used.
 //
-// v1 forbids a child a higher rate than its parent (cgroup2 does not), so
-// cgroups below with quotas above the rate are lowered to it, deepest first, and
-// are named with their inodes (Write.Inode). As long as the cap lasts the kernel
-// refuses to give a cgroup below, a new one too, a quota above it: EINVAL. A
-// burst that is longer than the new quota is set to 0.
+// v1 forbids a child a higher rate than its parent (cgroup2 does not). Quotas
+// below that are above the rate are therefore lowered to it, deepest first, and
+// are named with their inodes (Write.Inode). As long as the cap lasts the
+// kernel refuses to give a cgroup below, a new one too, a quota above it:
+// EINVAL. A burst that is longer than the new quota is set to 0.
 //
 // Errors: ErrNoLimit, ErrNotLower, ErrTooLow, ErrGone.
 func (h *Host) CapWrites(cpuPath string, rate float64, period time.Duration) (dir string, inode uint64, w []Write, err error) {
@@ -170,8 +168,8 @@ func (h *Host) capWrites(p string, rate float64, period time.Duration) (dir stri
 	return "", 0, nil, errors.New("no order of writes that the kernel accepts")
 }
 
-// lowerBelow lists the writes that bring every quota below dir to limit's rate
-// at most, and returns the highest rate that is left there.
+// lowerBelow returns the writes that lower every quota below dir to limit's
+// rate at most, and the highest rate that remains there.
 func (h *Host) lowerBelow(dir string, limit bandwidth) (w []Write, highest bandwidth, err error) {
 	highest = bandwidth{period: 1}
 	entries, err := os.ReadDir(h.Path(dir))
@@ -193,7 +191,7 @@ func (h *Host) lowerBelow(dir string, limit bandwidth) (w []Write, highest bandw
 		if err != nil {
 			return nil, highest, err
 		}
-		target := limit // what holds for those below the child
+		target := limit // the limit for cgroups below the child
 		if b.limited() {
 			target = b
 			if b.over(limit) {
@@ -232,9 +230,9 @@ func (h *Host) lowerBelow(dir string, limit bandwidth) (w []Write, highest bandw
 	return w, highest, nil
 }
 
-// within is b lowered to limit's rate: in its own period, or, if that makes
-// the quota too small, with the least quota in a period that is as short as
-// can be. The rate is rounded down.
+// within returns b lowered to limit's rate, in its own period. If that makes
+// the quota too small, it returns the least quota with the shortest period for
+// it. The rate is rounded down.
 func (b bandwidth) within(limit bandwidth) bandwidth {
 	quota, period := limit.quota*b.period/limit.period, b.period
 	if quota < minQuota {
@@ -243,9 +241,9 @@ func (b bandwidth) within(limit bandwidth) bandwidth {
 	return bandwidth{quota: quota, period: period, burst: b.burst}
 }
 
-// steps lists the writes that turn b, the limit in dir, into a lower one. ok is
-// false if on v1, where period and quota are written apart, every order passes
-// through a rate above b's or below floor's, which cgroups below dir have.
+// steps returns the writes that change b, the limit in dir, to a lower one. ok is
+// false if on v1, where period and quota are written separately, every order passes
+// through a rate above b's or below floor's, the highest rate of cgroups below dir.
 func (b bandwidth) steps(hier sample.Hierarchy, dir string, to, floor bandwidth) (w []Write, ok bool) {
 	number := func(n int64) string { return strconv.FormatInt(n, 10) }
 	if b.burst > to.quota {

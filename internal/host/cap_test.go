@@ -19,7 +19,7 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// model is what the kernel checks when a CPU limit is written, after
+// model reproduces the kernel's checks of a written CPU limit, after
 // tg_set_bandwidth and tg_cfs_schedulable_down in kernel/sched/core.c.
 type model struct {
 	v1     bool
@@ -37,7 +37,7 @@ func (m *model) clone() *model {
 	return c
 }
 
-// legal reports why the kernel would refuse to come to this state.
+// legal returns why the kernel would refuse this state.
 func (m *model) legal() error {
 	const unlimited = 1<<64 - 1
 	rate := map[string]uint64{"/": unlimited}
@@ -63,7 +63,7 @@ func (m *model) legal() error {
 	return nil
 }
 
-// write does what the kernel does with a value.
+// write applies a value as the kernel does.
 func (m *model) write(mount string, w Write, value string) error {
 	p := strings.TrimPrefix(path.Dir(w.File), mount)
 	next := m.clone()
@@ -99,7 +99,7 @@ func (m *model) write(mount string, w Write, value string) error {
 	return err
 }
 
-// looser names a group that may use more than in o.
+// looser describes a group that may use more than in o, "" if there is none.
 func (m *model) looser(o *model) string {
 	for p, g := range m.groups {
 		was := o.groups[p]
@@ -110,7 +110,7 @@ func (m *model) looser(o *model) string {
 	return ""
 }
 
-// effective is the lowest rate of a group and those above it.
+// effective returns the lowest rate of a group and those above it.
 func (m *model) effective(p string) float64 {
 	rate := 1e9
 	for ; p != "/"; p = path.Dir(p) {
@@ -121,7 +121,7 @@ func (m *model) effective(p string) float64 {
 	return rate
 }
 
-// files writes the model out as a host.
+// files writes the model as the files of a host.
 func (m *model) files(t testing.TB) *Host {
 	const v1, v2 = "30 1 0:1 / /cg rw - cgroup cgroup rw,cpu\n", "30 1 0:1 / /cg rw - cgroup2 cgroup2 rw\n"
 	add := func(a *txtar.Archive, name, data string) {
@@ -155,7 +155,7 @@ func (m *model) values(g *modelGroup) map[string]string {
 	}
 }
 
-// randomModel grows a legal tree of up to six cgroups.
+// randomModel returns a legal tree of up to six cgroups.
 func randomModel(r *rand.Rand, v1 bool) *model {
 	m := &model{v1: v1, groups: make(map[string]*modelGroup)}
 	paths := []string{"/"}
@@ -197,7 +197,7 @@ func TestCapWritesPassOnlyThroughLegalStatesThatAreNotLooser(t *testing.T) {
 	for range 600 {
 		m := randomModel(r, r.IntN(4) > 0)
 		paths := slices.Sorted(maps.Keys(m.groups))
-		p := paths[r.IntN(len(paths)/2+1)] // rather one that has others below it
+		p := paths[r.IntN(len(paths)/2+1)] // preferably one that has others below it
 		rate := []float64{0.001, 0.01, 0.05, 0.1, 0.123456, 1. / 3, 0.5, 1, 2.5}[r.IntN(9)]
 		period := []time.Duration{0, 0, time.Millisecond, 5 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond, time.Second}[r.IntN(7)]
 		outcomes[checkCap(t, m, p, rate, period)]++
@@ -216,7 +216,7 @@ func TestCapWritesPassOnlyThroughLegalStatesThatAreNotLooser(t *testing.T) {
 	}
 }
 
-// checkCap says what came of it.
+// checkCap checks one call of CapWrites and returns its outcome.
 func checkCap(t *testing.T, m *model, p string, rate float64, period time.Duration) string {
 	h := m.files(t)
 	inode, _ := h.Inode("/cg" + p)
@@ -239,7 +239,7 @@ func checkCap(t *testing.T, m *model, p string, rate float64, period time.Durati
 		return ErrTooLow.Error()
 	}
 	if errors.Is(err, ErrNotLower) {
-		// Rounded to whole µs, the rate may come to just what is there.
+		// Rounded to whole µs, the rate may equal the present limit.
 		if before := m.effective(p); before > rate+1.01/float64(min(own, m.groups[p].period)) {
 			t.Errorf("%v, but %v is", err, before)
 		}
@@ -299,7 +299,7 @@ func checkCap(t *testing.T, m *model, p string, rate float64, period time.Durati
 	return outcome
 }
 
-// The same on the kernel at hand, which checks for itself.
+// The same on this machine's kernel, which makes its own checks.
 func TestCapWritesOnTheKernel(t *testing.T) {
 	h, hier := realCPU(t)
 	mount := h.trees[treeOf(hier)].dir
@@ -322,7 +322,7 @@ func TestCapWritesOnTheKernel(t *testing.T) {
 				put(t, h, "", path.Join(top, p), "cgroup.subtree_control", "+cpu")
 			}
 			g := m.groups[p]
-			// The quota last: the burst may be anything while there is none.
+			// The quota is last: without a quota the kernel accepts any burst.
 			if hier == sample.V1CPU {
 				put(t, h, "cpu", path.Join(top, p), "cpu.cfs_period_us", strconv.FormatInt(g.period, 10))
 				put(t, h, "cpu", path.Join(top, p), "cpu.cfs_burst_us", strconv.FormatInt(g.burst, 10))
@@ -402,7 +402,7 @@ func TestCapWritesRefuses(t *testing.T) {
 		{"/", 0.1, 0, ErrNoLimit},
 		{"/no/such", 0.1, 0, ErrGone},
 		{"/a", 0.2, 0, ErrNotLower},
-		{"/a/b", 0.2, 0, ErrNotLower}, // by the one above it
+		{"/a/b", 0.2, 0, ErrNotLower}, // limited by the one above it
 		{"/a/b", 0.05, 0, ErrTooLow},
 	} {
 		if _, _, _, err := h.CapWrites(c.path, c.rate, c.period); !errors.Is(err, c.want) {

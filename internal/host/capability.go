@@ -12,20 +12,19 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Capability is one thing that quell can use or must do without.
+// Capability is a feature that quell can use or must do without.
 type Capability struct {
 	Name string `json:"name"`
 	OK   bool   `json:"ok"`
-	// Detail says what is there, Reason why it is not or not fully, Remedy
-	// what a person can do about it; each may be empty.
+	// Detail says what is present, Reason why it is missing or incomplete,
+	// Remedy what a person can do about it; each may be empty.
 	Detail string `json:"detail,omitempty"`
 	Reason string `json:"reason,omitempty"`
 	Remedy string `json:"remedy,omitempty"`
 }
 
-// Capabilities looks at everything that files can tell of the machine and
-// changes nothing. What takes a system call to find out (perf, eBPF) is the
-// counter package's.
+// Capabilities checks everything that files tell about the machine and changes
+// nothing. What needs a system call to find out (perf, eBPF) is in package counter.
 func (h *Host) Capabilities() []Capability {
 	topology, topologyErr := h.Topology()
 	all := []Capability{
@@ -59,8 +58,8 @@ func (h *Host) cgroupsCapability() Capability {
 	return c
 }
 
-// quotaCapability asks access(2) for a cgroup's limit file, or for the mount
-// itself where there is no cgroup but the top.
+// quotaCapability checks access(2) to a cgroup's limit file, or to the mount
+// itself if the top is the only cgroup.
 func (h *Host) quotaCapability() Capability {
 	c := Capability{Name: "cpu quota"}
 	hier, ok := h.layout.CPU()
@@ -135,7 +134,7 @@ func (h *Host) cgroupPSICapability() Capability {
 		return c
 	}
 	found := h.first(h.layout.Unified, "cpu.pressure")
-	if found == "" { // no cgroup but the top; that has the file since 5.13 or so
+	if found == "" { // only the top exists; it has the file since about 5.13
 		found = h.layout.Unified + "/cpu.pressure"
 	}
 	if _, err := h.ReadValue(found); err != nil {
@@ -171,8 +170,8 @@ func (h *Host) resctrlCapability() Capability {
 	return c
 }
 
-// filesCapability tells how far the limit on open files goes: a perf event
-// takes one for each cgroup and CPU.
+// filesCapability reports how many cgroups the limit on open files suffices
+// for: a perf event takes one file for each cgroup and CPU.
 func (h *Host) filesCapability(cpus int) Capability {
 	const events, reserve = 2, 256
 	c := Capability{Name: "open files"}

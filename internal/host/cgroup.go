@@ -26,10 +26,10 @@ var (
 	ErrNoPSI = errors.New("no pressure file")
 )
 
-// Cgroup is one cgroup with the files that are read again and again kept
-// open: opening them for each reading costs several times as much (see
-// BenchmarkUsage), and the kernel says ENODEV when the cgroup is gone, also if its path is in use again.
-// It is for one goroutine.
+// Cgroup is one cgroup. It keeps open the files that are read repeatedly:
+// opening them for each reading costs several times as much (see
+// BenchmarkUsage). The kernel returns ENODEV from them once the cgroup is gone,
+// also if its path is in use again. It is for one goroutine.
 type Cgroup struct {
 	h     *Host
 	hier  sample.Hierarchy
@@ -44,14 +44,14 @@ type Cgroup struct {
 	buf             [1024]byte // every file read here is smaller
 }
 
-// statFile is a kept descriptor, -1 if there is none.
+// statFile is a descriptor that is kept open, -1 if there is none.
 type statFile struct {
 	fd   int
 	own  bool   // in the cgroup itself, not in another hierarchy's
 	from string // the directory it is in
 }
 
-// pressureFile is kept for one resource.
+// pressureFile is the kept file of one resource.
 type pressureFile struct {
 	resource string
 	statFile
@@ -98,8 +98,8 @@ func (f *statFile) close() error {
 }
 
 // openIn opens a file of the cgroup itself (dir is c.Dir()) or of its place in
-// another hierarchy. Its own directory is compared by inode first, so that a
-// path in use again is never taken for this cgroup.
+// another hierarchy. It first compares the inode of its own directory, so that
+// a path in use again is never mistaken for this cgroup.
 func (c *Cgroup) openIn(dir, name string) (statFile, error) {
 	own := dir == c.Dir()
 	at, err := unix.Open(c.h.Path(dir), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -210,8 +210,8 @@ func (h *Host) processes(mount, p string, inode uint64, file string) ([]int, err
 	return slices.Compact(ids), err
 }
 
-// appendIDs parses cgroup.procs, cgroup.threads and tasks: one id a line, 0
-// for what is in another pid namespace.
+// appendIDs parses cgroup.procs, cgroup.threads and tasks: one id per line, 0
+// for a process or thread in another pid namespace.
 func appendIDs(ids []int, text []byte) []int {
 	for line := range bytes.Lines(text) {
 		if n, ok := parseUint(bytes.TrimSpace(line)); ok && n > 0 && n <= 1<<22 {

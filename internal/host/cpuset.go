@@ -13,27 +13,26 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// ErrPlaced means that the cgroup is on just those CPUs already.
+// ErrPlaced means that the cgroup is already on exactly those CPUs.
 var ErrPlaced = errors.New("on those CPUs already")
 
-// CPUSetWrites lists the write that places a cgroup, named by its path in the
+// CPUSetWrites returns the write that places a cgroup, named by its path in the
 // hierarchy with the cpuset controller, on the given CPUs, which may be more or
 // fewer than it has. Old and New are spelt as the kernel reads them back. dir
-// and inode tell which cgroup it was that was looked at.
+// and inode identify the cgroup that was examined.
 //
-// A cgroup2 that nobody has placed yet has an empty list and the CPUs of the
-// cgroup above; the write says so (Write.Empty). The way back is an empty list
-// again or, since the kernel does not empty the list of a cgroup that holds
-// processes (ENOSPC; seen on 6.1), all CPUs that the machine can have: that too
-// leaves it those of the cgroup above, whatever they become. A v1 cgroup with an empty list
-// is refused, since it can hold no processes. Refused too are CPUs that the
-// cgroup above does not have, on v1 a list that leaves out CPUs of a cgroup
-// below (the kernel says EBUSY), and on cgroup2 a partition, whose CPUs are
-// taken from its neighbours. Only the kernel knows whether an exclusive v1
-// neighbour is in the way.
+// A cgroup2 that has not been placed yet has an empty list and the CPUs of the cgroup
+// above; the write says so (Write.Empty). The way back is an empty list again or,
+// since the kernel does not empty the list of a cgroup that holds processes (ENOSPC;
+// seen on 6.1), all CPUs that the machine can have: that too leaves it those of the
+// cgroup above, whatever they become. Refused are a v1 cgroup with an empty list,
+// since it can hold no processes, and CPUs that the cgroup above does not have.
+// Refused too are, on v1, a list that leaves out CPUs of a cgroup below (the kernel
+// returns EBUSY) and, on cgroup2, a partition, whose CPUs are taken from its
+// siblings. Only the kernel knows whether an exclusive v1 sibling prevents the write.
 //
-// Undone, threads have the affinity again that they asked for since Linux 6.2;
-// before, the kernel keeps no record of it and they may run on all of Old.
+// Since Linux 6.2 the undo also restores the affinity that threads asked for.
+// Older kernels keep no record of it, and threads may run on all of Old.
 //
 // Errors: ErrNoLimit, ErrPlaced, ErrGone.
 func (h *Host) CPUSetWrites(cpusetPath string, cpus sample.Set) (dir string, inode uint64, w []Write, err error) {
@@ -92,8 +91,8 @@ func (h *Host) cpusetWrites(p string, cpus sample.Set) (dir string, inode uint64
 	return dir, inode, []Write{{File: file, Old: old, New: cpus.String(), Empty: old == ""}}, nil
 }
 
-// emptyCPUs is what to write where the kernel does not take an empty list: all
-// CPUs that are possible. A cgroup2 has those of them that the cgroup above has.
+// emptyCPUs returns what to write if the kernel does not accept an empty list:
+// all possible CPUs. A cgroup2 has those of them that the cgroup above has.
 func (h *Host) emptyCPUs(file string, err error) (string, bool) {
 	if path.Base(file) != "cpuset.cpus" || !errors.Is(err, unix.ENOSPC) {
 		return "", false
@@ -102,8 +101,8 @@ func (h *Host) emptyCPUs(file string, err error) (string, bool) {
 	return all, err == nil && all != ""
 }
 
-// keepsBelow makes sure that no v1 cgroup below dir has CPUs outside the set.
-// Those further down have only CPUs of those.
+// keepsBelow makes sure that no v1 cgroup directly below dir has CPUs outside
+// the set. Deeper cgroups have only CPUs of those.
 func (h *Host) keepsBelow(dir string, cpus sample.Set) error {
 	entries, err := os.ReadDir(h.Path(dir))
 	if err != nil {

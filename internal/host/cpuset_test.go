@@ -142,9 +142,9 @@ func TestCPUSetWrites(t *testing.T) {
 	}
 }
 
-// The same on the kernel at hand: what is listed it takes, reads back and takes
-// back, the process moves, and what is refused for a reason of the kernel's own
-// the kernel refuses too.
+// The same on this machine's kernel. It accepts, reads back and reverts the
+// listed writes, and the process moves. What is refused for a reason of the
+// kernel's own, the kernel refuses too.
 func TestCPUSetWritesOnTheKernel(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.TwoCPUs)
 	h := real(t)
@@ -225,7 +225,7 @@ func TestCPUSetWritesOnTheKernel(t *testing.T) {
 			t.Errorf("once more: %v", err)
 		}
 		if hier == sample.V1CPU {
-			// The cgroup above may not leave the one below out.
+			// The cgroup above must keep the CPUs of the one below.
 			other := first
 			if cpus.Has(first.Numbers()[0]) {
 				other = last

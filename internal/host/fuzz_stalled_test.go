@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// FuzzParseStalled holds the quick reader of a pressure file, which the agent
-// runs for every task, to the whole one, in text as the kernel writes it
-// (accounting/psi.rst). In any other text it finds no time below zero.
+// FuzzParseStalled compares parseStalled, which the agent runs for every task,
+// with parsePSI, on text as the kernel writes it (accounting/psi.rst). On any
+// other text it finds no negative time.
 func FuzzParseStalled(f *testing.F) {
 	f.Add([]byte("some avg10=0.00 avg60=0.00 avg300=0.00 total=12\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=3\n"), uint64(12), uint64(3))
 	f.Add([]byte("some total=18446744073709551615"), uint64(1<<63), uint64(0))

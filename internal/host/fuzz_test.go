@@ -9,7 +9,7 @@ import (
 	"golang.org/x/tools/txtar"
 )
 
-// seed gives the fuzzer the real files whose name ends so.
+// seed adds the real files with this base name to the fuzzer's corpus.
 func seed(f *testing.F, base string) {
 	hosts, err := filepath.Glob("../../testdata/hosts/*.txtar")
 	if err != nil || len(hosts) == 0 {

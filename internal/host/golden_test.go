@@ -15,7 +15,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// What is read of every host in testdata/hosts, as text.
+// What is read of every host in testdata/hosts, as text, equals its golden file.
 func TestHostsReadAsTheirGoldenFilesSay(t *testing.T) {
 	hosts, err := filepath.Glob("../../testdata/hosts/*.txtar")
 	if err != nil || len(hosts) < 4 {

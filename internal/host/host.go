@@ -54,8 +54,8 @@ func (h *Host) BootID() (string, error) {
 	return h.ReadValue("/proc/sys/kernel/random/boot_id")
 }
 
-// ReadValue returns what a small file holds, trimmed, or of a file with a line
-// per device (see IOWrites) what it holds for one.
+// ReadValue returns the trimmed content of a small file, or of a file with a
+// line per device (see IOWrites) the content for one device.
 func (h *Host) ReadValue(file string) (string, error) {
 	file, device := splitDevice(file)
 	text, err := os.ReadFile(h.Path(file))
@@ -69,8 +69,8 @@ func (h *Host) ReadValue(file string) (string, error) {
 }
 
 // WriteValue writes a value to a file that exists, in one write. It never
-// creates the file: in a test's tree as in the kernel, a missing one fails.
-// One that this process may not write is a *PermissionError.
+// creates the file: in a test's tree as in the kernel, a missing one fails. If
+// this process may not write the file, the error is a *PermissionError.
 func (h *Host) WriteValue(file, value string) error {
 	file, device := splitDevice(file)
 	if device != "" {
@@ -127,9 +127,9 @@ func (e *PermissionError) Error() string {
 
 func (e *PermissionError) Unwrap() error { return e.Err }
 
-// Remedy says what a person can do about it. Files of a delegated cgroup are
-// its new owner's; those of the one that was delegated stay the delegator's,
-// as long as they are not handed over too (cgroup-v2.rst, "Model of Delegation").
+// Remedy says what a person can do about it. In a delegated subtree the new owner owns
+// the files of the cgroups that it makes. Those of the delegated cgroup itself stay the
+// delegator's unless they are handed over too (cgroup-v2.rst, "Model of Delegation").
 func (e *PermissionError) Remedy() string {
 	if errors.Is(e.Err, syscall.EROFS) {
 		return "mount the cgroup file system writable (in a container: run it privileged)"

@@ -17,8 +17,7 @@ type Device struct{ Major, Minor uint32 }
 
 func (d Device) String() string { return fmt.Sprintf("%d:%d", d.Major, d.Minor) }
 
-// IOLimit is how much I/O to one device a cgroup may ask for, per second; 0 is
-// no limit.
+// IOLimit limits the I/O of a cgroup to one device, per second; 0 is no limit.
 type IOLimit struct {
 	Rbps, Wbps   uint64 // bytes
 	Riops, Wiops uint64 // operations
@@ -30,7 +29,7 @@ func (l IOLimit) fields() [4]uint64 { return [4]uint64{l.Rbps, l.Wbps, l.Riops, 
 // them (block/blk-throttle.c, tg_prfill_limit).
 var ioFields = [4]string{"rbps", "wbps", "riops", "wiops"}
 
-// String is the limit as io.max has it behind the device.
+// String returns the limit as io.max has it after the device.
 func (l IOLimit) String() string {
 	var b strings.Builder
 	for i, n := range l.fields() {
@@ -48,8 +47,8 @@ func (l IOLimit) String() string {
 	return b.String()
 }
 
-// parseIOLimit reads "rbps=2097152 wbps=max riops=max wiops=120"; fields that
-// are not there are not limited.
+// parseIOLimit reads "rbps=2097152 wbps=max riops=max wiops=120"; missing
+// fields are not limited.
 func parseIOLimit(text string) (IOLimit, error) {
 	var l IOLimit
 	at := map[string]*uint64{"rbps": &l.Rbps, "wbps": &l.Wbps, "riops": &l.Riops, "wiops": &l.Wiops}
@@ -71,9 +70,9 @@ func parseIOLimit(text string) (IOLimit, error) {
 	return l, nil
 }
 
-// splitDevice takes a name of Write.File apart: the file, and the device whose
-// line is meant, "" for the whole file. No other file has a '#' in its name,
-// as directories may.
+// splitDevice splits a Write.File into the file and the device whose line it
+// names, "" for the whole file. It splits names of these files only, since
+// directories may have a '#' in their names.
 func splitDevice(name string) (file, device string) {
 	if base, device, ok := strings.Cut(path.Base(name), "#"); ok && (base == "io.max" || slices.Contains(blkioFiles[:], base)) {
 		return path.Join(path.Dir(name), base), device
@@ -81,8 +80,8 @@ func splitDevice(name string) (file, device string) {
 	return name, ""
 }
 
-// ofDevice returns what the text of such a file says of a device. The kernel
-// leaves out those without a limit.
+// ofDevice returns the value for a device in the text of such a file. The
+// kernel omits devices without a limit.
 func ofDevice(file, text, device string) string {
 	for line := range strings.Lines(text) {
 		if rest, ok := strings.CutPrefix(strings.TrimSpace(line), device+" "); ok {
@@ -95,8 +94,8 @@ func ofDevice(file, text, device string) string {
 	return IOLimit{}.String()
 }
 
-// IO says where I/O is limited: the mount of the hierarchy that has the io
-// controller, and whether that is v1's blkio; "" if none has it.
+// IO returns the mount of the hierarchy that has the io controller, "" if none
+// has it, and whether that is v1's blkio.
 func (l Layout) IO() (mount string, v1 bool) {
 	if dir, ok := l.V1["blkio"]; ok {
 		return dir, true
@@ -107,9 +106,9 @@ func (l Layout) IO() (mount string, v1 bool) {
 	return "", false
 }
 
-// IOLimit returns a cgroup's own limit for a device, by its path in the hierarchy
-// with the io controller (Cgroup.IOPlace). Those of cgroups above hold too, on v1
-// only on themselves. Errors: ErrNoLimit, ErrGone.
+// IOLimit returns a cgroup's own limit for a device, by its path in the
+// hierarchy with the io controller (Cgroup.IOPlace). On cgroup2 the limits of
+// cgroups above apply too, on v1 they do not. Errors: ErrNoLimit, ErrGone.
 func (h *Host) IOLimit(ioPath string, dev Device) (IOLimit, error) {
 	at, err := h.readIO(path.Clean("/"+ioPath), dev)
 	if err != nil {
@@ -118,17 +117,17 @@ func (h *Host) IOLimit(ioPath string, dev Device) (IOLimit, error) {
 	return at.limit, nil
 }
 
-// IOWrites lists the writes that limit a cgroup, named by its path in the
-// hierarchy with the io controller, for one whole block device; a partition has
+// IOWrites returns the writes that limit a cgroup, named by its path in the
+// hierarchy with the io controller, for one whole block device. A partition has
 // no limits of its own and is refused. Fields of the limit that are 0 stay as
-// they are, the others must not be higher than they are, and one must be lower.
-// dir and inode tell which cgroup it was that was looked at.
+// they are. The others must not be higher than the present ones, and one must
+// be lower. dir and inode identify the cgroup that was examined.
 //
 // On cgroup2 it is one write to io.max (cgroup-v2.rst, "IO Interface Files"), on
 // v1 one to each of the four files of blkio.throttle that change
-// (cgroup-v1/blkio-controller.rst). What each holds differs: see BlkioHolds. v1
-// holds every cgroup alone, whatever is above it (block/blk-throttle.c,
-// throtl_pd_init), so there one is refused that has processes in cgroups below.
+// (cgroup-v1/blkio-controller.rst). What each limits differs: see BlkioHolds. v1
+// limits every cgroup separately, whatever is above it (block/blk-throttle.c,
+// throtl_pd_init), so there a cgroup with processes in cgroups below is refused.
 //
 // Errors: ErrNoLimit, ErrNotLower, ErrGone.
 func (h *Host) IOWrites(ioPath string, dev Device, limit IOLimit) (dir string, inode uint64, w []Write, err error) {
@@ -202,8 +201,8 @@ func (h *Host) readIO(p string, dev Device) (at ioLimited, err error) {
 	return at, err
 }
 
-// wholeDevice makes sure that limits can be set for a device: the kernel
-// answers ENODEV for others, only when they are written.
+// wholeDevice makes sure that limits can be set for a device: for others the
+// kernel returns ENODEV, but only when the limit is written.
 func (h *Host) wholeDevice(dev Device) error {
 	dir := "/sys/dev/block/" + dev.String()
 	if _, err := os.Stat(h.Path(dir)); err != nil {

@@ -2,10 +2,9 @@ package host
 
 import "errors"
 
-// Keep says whether the files that Usage and PSI read stay open from one reading to
-// the next, as they do until told otherwise, or are opened for each: that takes
-// four times as long (BenchmarkUsage) and no descriptor. A cgroup that is gone
-// is ErrGone either way.
+// Keep sets whether the files that Usage and PSI read stay open between readings, which
+// is the default, or are opened for each reading. Opening them takes four times as long
+// (BenchmarkUsage) and no descriptor. A cgroup that is gone is ErrGone in both cases.
 func (c *Cgroup) Keep(yes bool) error {
 	if yes && !c.brief {
 		return nil
@@ -14,7 +13,7 @@ func (c *Cgroup) Keep(yes bool) error {
 	if !yes {
 		return c.drop()
 	}
-	if err := c.openStats(); err != nil { // gone, say: the next reading tells
+	if err := c.openStats(); err != nil { // gone, for example: the next reading reports it
 		return errors.Join(err, c.drop())
 	}
 	c.brief = false

@@ -9,8 +9,8 @@ import (
 	"github.com/quell-dev/quell/internal/quelltest"
 )
 
-// Whether files are kept or not, usage is read the same, a cgroup that is gone
-// is gone, also if another has its path, and nothing stays open.
+// Usage is the same whether files are kept or not. A cgroup that is gone is
+// ErrGone, also if another has its path, and no file stays open.
 func TestKeep(t *testing.T) {
 	quelltest.Need(t, quelltest.Root)
 	h := real(t)

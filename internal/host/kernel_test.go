@@ -16,7 +16,7 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// These tests run on the kernel at hand.
+// These tests run on this machine's kernel.
 
 func TestUsageGrowsWhileAProcessBurnsAndCountsThrottling(t *testing.T) {
 	h, hier := realCPU(t)
@@ -52,8 +52,8 @@ func TestUsageGrowsWhileAProcessBurnsAndCountsThrottling(t *testing.T) {
 	})
 }
 
-// A task of cgroup2 on a hybrid host is capped in the v1 hierarchy, so that is
-// where its throttling shows.
+// A task of cgroup2 on a hybrid host is capped in the v1 hierarchy, so its
+// throttling is counted there.
 func TestUsageOfUnifiedTakesThrottlingFromV1(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.CgroupV1, quelltest.Cgroup2)
 	h := real(t)
@@ -302,7 +302,7 @@ func TestAllowedCPUsFollowsAffinity(t *testing.T) {
 	pin := func(cpu int) {
 		var set unix.CPUSet
 		set.Set(cpu)
-		// Threads that are made meanwhile inherit from one not yet pinned.
+		// Threads created meanwhile inherit from one that is not pinned yet.
 		quelltest.Until(t, "every thread is pinned", func() bool {
 			entries, _ := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/task")
 			for _, e := range entries {
@@ -319,7 +319,7 @@ func TestAllowedCPUsFollowsAffinity(t *testing.T) {
 	check(1)
 	pin(0)
 	check(0)
-	// Who may run elsewhere counts too, whoever comes first.
+	// A process that may run elsewhere counts too, in any order.
 	move(t, h, treeOf(hier), p, child(t, "wait"))
 	all, err := h.Online()
 	if err != nil {
@@ -338,8 +338,8 @@ func TestWatchSeesCgroupsComeAndGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Close()
-	// Others on this machine make cgroups too, so ask for what is watched
-	// below ours, which nobody else touches.
+	// Other programs on this machine make cgroups too, so look only below our
+	// own cgroup, which no other program touches.
 	top := mkcgroup(t, h, tree, "watch")
 	shows := func(p string) bool {
 		t.Helper()
@@ -402,7 +402,7 @@ func TestWalkAgreesWithItsNaiveTwin(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The twin reads every directory whatever its link count.
+		// The twin reads every directory regardless of its link count.
 		var twin func(p string)
 		twin = func(p string) {
 			dir := path.Join(h.trees[tree].dir, p)
@@ -496,7 +496,7 @@ func TestWatchLosesNothingWhenTheQueueOverflows(t *testing.T) {
 	if err != nil || limit > 1<<16 {
 		quelltest.Skip(t, "inotify-queue", errors.New("the queue holds "+string(text)))
 	}
-	// Each rename makes two events; files do not matter, but fill the queue.
+	// Each rename makes two events; those of files are ignored, but fill the queue.
 	a, b := dir+"/a", dir+"/b"
 	if err := os.WriteFile(a, nil, 0o644); err != nil {
 		t.Fatal(err)
@@ -534,8 +534,8 @@ func TestWatchLosesNothingWhenTheQueueOverflows(t *testing.T) {
 	}
 }
 
-// After an overflow the queue still holds what was before it, and a directory
-// that was found by walking is reported as made, when another has its name. The
+// After an overflow the queue still holds earlier events. A directory found by
+// walking can then be reported as made when another directory has its name. The
 // watch of the first must not stay: on cgroupfs it would keep the inode.
 func TestWatchOfADirectoryMadeAgain(t *testing.T) {
 	quelltest.Need(t, quelltest.Root)

@@ -147,7 +147,7 @@ func open(t testing.TB, h *Host, hier sample.Hierarchy, p string) *Cgroup {
 	return c
 }
 
-// fixture opens a host of testdata/hosts, which is laid out as files.
+// fixture opens a host of testdata/hosts, unpacked as files.
 func fixture(t testing.TB, name string) *Host {
 	t.Helper()
 	a, err := txtar.ParseFile(filepath.Join("..", "..", "testdata", "hosts", name+".txtar"))

@@ -17,9 +17,9 @@ const (
 	None Kind = iota
 	// V1: controllers in v1 hierarchies only.
 	V1
-	// V2: cgroup2 carries every controller there is.
+	// V2: cgroup2 has every controller.
 	V2
-	// Hybrid: cgroup2 beside v1 hierarchies with controllers.
+	// Hybrid: cgroup2 together with v1 hierarchies that have controllers.
 	Hybrid
 )
 
@@ -35,7 +35,7 @@ type Layout struct {
 	V1          map[string]string // controller → mount; several may share one
 }
 
-// CPU says which hierarchy carries the cpu controller, if any does.
+// CPU returns the hierarchy with the cpu controller and whether any has it.
 func (l Layout) CPU() (sample.Hierarchy, bool) {
 	if _, ok := l.V1["cpu"]; ok {
 		return sample.V1CPU, true
@@ -49,7 +49,7 @@ type tree struct {
 	top string // which cgroup of the hierarchy is mounted there
 }
 
-// below turns a path as /proc/PID/cgroup has it into one below the mount. A
+// below converts a path from /proc/PID/cgroup to one below the mount. A
 // container may see only a part of a hierarchy (mountinfo's root field).
 func (t tree) below(p string) (string, bool) {
 	if t.top == "/" {
@@ -91,8 +91,8 @@ func (h *Host) findLayout() Layout {
 	return l
 }
 
-// isController tells controllers from the other words in a v1 hierarchy's
-// super options (kernel/cgroup/cgroup-v1.c, cgroup1_show_options).
+// isController distinguishes controllers from the other words in a v1
+// hierarchy's super options (kernel/cgroup/cgroup-v1.c, cgroup1_show_options).
 func isController(word string) bool {
 	switch word {
 	case "rw", "ro", "noprefix", "clone_children", "xattr", "cpuset_v2_mode", "favordynmods", "none", "":
@@ -101,10 +101,10 @@ func isController(word string) bool {
 	return !strings.Contains(word, "=") // name=systemd, release_agent=…
 }
 
-// parseMountinfo finds cgroup mounts in /proc/PID/mountinfo (proc(5)). Where
-// a hierarchy is mounted more than once, a mount of its top wins, then the
-// first; a later mount on the same point hides the earlier. Mount points that
-// begin with root are taken as inside it (the host's /proc seen in a container).
+// parseMountinfo finds cgroup mounts in /proc/PID/mountinfo (proc(5)). If a
+// hierarchy is mounted more than once, a mount of its top takes precedence, then
+// the first; a later mount on the same point hides the earlier. Mount points that
+// begin with root count as inside it (the host's /proc seen in a container).
 func parseMountinfo(text []byte, root string) map[string]tree {
 	type mount struct {
 		tree
@@ -146,7 +146,7 @@ func parseMountinfo(text []byte, root string) map[string]tree {
 	return trees
 }
 
-// unescape undoes mountinfo's octal escapes (\040 is a space).
+// unescape decodes mountinfo's octal escapes (\040 is a space).
 func unescape(s string) string {
 	if !strings.Contains(s, `\`) {
 		return s

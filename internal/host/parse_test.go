@@ -169,8 +169,7 @@ func TestPlatformTellsVirtualMachinesOnArm(t *testing.T) {
 	}
 }
 
-// Caches of CPUs that differ in their highest level may have equal ids, and
-// arm64 has none.
+// Caches of CPUs that differ in their highest level may have equal ids, and arm64 has no ids.
 func TestCachesWithoutUsableIDsGetTheirLowestCPU(t *testing.T) {
 	const head = "-- proc/self/mountinfo --\n-- sys/devices/system/cpu/online --\n0-3\n"
 	index := func(cpu, level, id, cpus string) string {

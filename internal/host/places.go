@@ -14,15 +14,14 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Places says where a cgroup's processes are in every hierarchy that quell
-// uses: paths below the mounts, "/" if they are at the top, "" if it is not
-// mounted or not known yet because the cgroup has no processes.
+// Places gives the cgroups of a cgroup's processes in every hierarchy that quell
+// uses: paths below the mounts, "/" at the top, "" if the hierarchy is not
+// mounted or the place is not known yet because the cgroup has no processes.
 type Places struct {
 	CPU, CPUAcct, CPUSet, Unified string
-	// Split: the processes are not together in the cpu controller's hierarchy
-	// (or, of a v1 task, in cpuacct's), or share their cgroup there with
-	// others: a limit on it would not limit this task, or not it alone. The
-	// place is "" then and Reason says which processes.
+	// Split: the processes are not in one cgroup of the cpu controller's hierarchy (for a v1
+	// task, also of cpuacct's), or share it with others. A limit on it would not limit this
+	// task, or not this task alone. The place is "" then and Reason names the processes.
 	Split  bool
 	Reason string
 }
@@ -34,13 +33,13 @@ type member struct {
 }
 
 // Places finds the cgroup's places from /proc/PID/cgroup of its members. It
-// must be called again as members come and go; with none it returns what it
-// knew before. Usage and PSI go by the last result. Where there is one
-// hierarchy only, every place is the cgroup's own path and nothing is read.
+// must be called again as members come and go; with none it returns the
+// previous result. Usage and PSI use the last result. If there is only one
+// hierarchy, every place is the cgroup's own path and nothing is read.
 //
-// A member deeper in the task (a container's own cgroups) counts where its
-// path in the other hierarchy has the same end. If they are still not in one
-// cgroup, their nearest common one counts as long as nobody else is in it:
+// A member deeper in the task (a container's own cgroups) counts if its path in
+// the other hierarchy has the same end. If the members are still not in one
+// cgroup, their nearest common one counts as long as no other process is in it:
 // libvirt on v1 puts a guest's vCPU threads in cgroups of their own.
 func (c *Cgroup) Places() (Places, error) {
 	p, err := c.findPlaces()
@@ -60,7 +59,7 @@ func (c *Cgroup) Places() (Places, error) {
 func (c *Cgroup) findPlaces() (Places, error) {
 	p := c.places
 	p.Split, p.Reason = false, ""
-	// Where to look: the hierarchies other than its own.
+	// The hierarchies to search: those other than its own.
 	other := make(map[string]tree)
 	for _, name := range [...]string{"cpu", "cpuacct", "cpuset", ""} {
 		t, ok := c.h.trees[name]
@@ -92,7 +91,7 @@ func (c *Cgroup) findPlaces() (Places, error) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(other)) {
 		place, reason := c.common(name, members)
-		// Only what is capped or counted must be the task's alone.
+		// Only a cgroup that is capped or counted must belong to the task alone.
 		if name == "cpu" || name == "cpuacct" && c.hier == sample.V1CPU {
 			if reason == "" && place != "/" {
 				place, reason = c.alone(name, place, pids, members)
@@ -106,7 +105,7 @@ func (c *Cgroup) findPlaces() (Places, error) {
 		}
 		p.set(name, place)
 	}
-	// A v1 task has no places for controllers that are in cgroup2 but there.
+	// For controllers that are in cgroup2, a v1 task's place is the one there.
 	for _, name := range [...]string{"cpuacct", "cpuset"} {
 		if _, ok := c.h.trees[name]; !ok && c.hier == sample.V1CPU {
 			p.set(name, p.Unified)
@@ -168,14 +167,14 @@ func (h *Host) treeName(t tree) string {
 	return ""
 }
 
-// common returns the nearest cgroup that holds all members in a tree, and why
-// there is none but the top although some are not at the top.
+// common returns the nearest cgroup that holds all members in a tree, or the
+// reason why only the top holds them although some are not at the top.
 func (c *Cgroup) common(name string, members []member) (place, reason string) {
 	first := -1
 	for i, m := range members {
 		q, ok := m.paths[name]
 		if !ok {
-			continue // below another mount than the one seen here
+			continue // outside the mount that is seen here
 		}
 		if rest, _ := c.inside(m); rest != "" && strings.HasSuffix(q, rest) {
 			q = "/" + strings.Trim(strings.TrimSuffix(q, rest), "/")
@@ -200,7 +199,7 @@ func (c *Cgroup) common(name string, members []member) (place, reason string) {
 	return place, ""
 }
 
-// title names a tree for people.
+// title returns the name of a tree for messages.
 func title(name string) string {
 	if name == "" {
 		return "cgroup2"
@@ -219,8 +218,8 @@ func ancestor(a, b string) string {
 	return "/"
 }
 
-// exiting reports whether a process is on its way out or gone: PF_EXITING in
-// the flags of /proc/PID/stat.
+// exiting reports whether a process is exiting or gone: PF_EXITING in the flags
+// of /proc/PID/stat.
 func (h *Host) exiting(pid int) bool {
 	text, err := os.ReadFile(h.Path("/proc/" + strconv.Itoa(pid) + "/stat"))
 	if err != nil {
@@ -230,7 +229,7 @@ func (h *Host) exiting(pid int) bool {
 }
 
 // parseExiting finds PF_EXITING in /proc/PID/stat; the command before the last
-// ")" can hold anything.
+// ")" may contain any character.
 func parseExiting(text []byte) bool {
 	const flagExiting = 0x4
 	f := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
@@ -311,8 +310,8 @@ func (h *Host) parseProcCgroup(text []byte) map[string]string {
 	return paths
 }
 
-// openStats opens the files that Usage reads, those of its own once and those
-// in other hierarchies again whenever the place there has changed.
+// openStats opens the files that Usage reads: its own once, those in other
+// hierarchies again whenever the place there has changed.
 func (c *Cgroup) openStats() error {
 	usage, throttle := "", ""
 	if c.hier == sample.Unified {
@@ -341,8 +340,8 @@ func (c *Cgroup) openStats() error {
 	return errors.Join(c.keep(&c.usage, usage, usageFile), c.keep(&c.throttle, throttle, "cpu.stat"))
 }
 
-// keep makes f the named file in dir, none if dir is "". That another
-// hierarchy lacks it is no error.
+// keep sets f to the named file in dir, to none if dir is "". It is no error if
+// another hierarchy lacks the file.
 func (c *Cgroup) keep(f *statFile, dir, name string) error {
 	if f.fd >= 0 && f.from == dir {
 		return nil

@@ -69,8 +69,8 @@ func parseCPUInfo(text []byte) (name string, hypervisor bool, err error) {
 	return strings.Join(names, "+"), hypervisor, nil
 }
 
-// hypervisor names what a machine without x86's hypervisor flag runs on, ""
-// if there is no sign of one: Xen and firmware device trees say it outright,
+// hypervisor names the hypervisor of a machine without x86's hypervisor flag,
+// "" if there is no sign of one. Xen and firmware device trees name it,
 // otherwise the machine's own names do (DMI).
 func (h *Host) hypervisor() string {
 	if kind, err := h.ReadValue("/sys/hypervisor/type"); err == nil && kind != "" {

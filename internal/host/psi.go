@@ -48,8 +48,8 @@ func (c *Cgroup) PSI(resource string) (PSI, error) {
 	return parsePSI(text)
 }
 
-// Stalled is PSI's total of Some alone, for those who read many cgroups often:
-// it does not allocate.
+// Stalled returns PSI's total of Some alone. It does not allocate, for callers
+// that read many cgroups often.
 func (c *Cgroup) Stalled(resource string) (time.Duration, error) {
 	text, err := c.readPressure(resource)
 	if err != nil {
@@ -88,7 +88,7 @@ func (c *Cgroup) readPressure(resource string) ([]byte, error) {
 	return text, nil
 }
 
-// pressure is the file that is kept for a resource, open or not.
+// pressure returns the file entry of a resource, open or not.
 func (c *Cgroup) pressure(resource string) *statFile {
 	for i := range c.psi {
 		if c.psi[i].resource == resource {
@@ -99,8 +99,8 @@ func (c *Cgroup) pressure(resource string) *statFile {
 	return &c.psi[len(c.psi)-1].statFile
 }
 
-// orNoPSI adds ErrNoPSI to the errors by which kernels say so: no file, or
-// EOPNOTSUPP from a file that psi=0 left there.
+// orNoPSI adds ErrNoPSI to the errors with which kernels report that there is
+// none: no file, or EOPNOTSUPP from a file that exists with psi=0.
 func orNoPSI(err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EOPNOTSUPP) {
 		return fmt.Errorf("%w: %w", ErrNoPSI, err)

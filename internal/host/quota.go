@@ -10,11 +10,11 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Quota is the CPU limit that holds a cgroup: the lowest of its own and of
+// Quota is the CPU limit that applies to a cgroup: the lowest of its own and of
 // those of all cgroups above it.
 type Quota struct {
 	Rate float64 // CPU-s/s; +Inf if there is none
-	Path string  // whose limit it is, in the cpu controller's hierarchy; "" if there is none
+	Path string  // the cgroup that has the limit, in the cpu controller's hierarchy; "" if there is none
 }
 
 // Quota returns the limit of a cgroup, named by its path in the cpu controller's
@@ -58,8 +58,8 @@ func (h *Host) quota(p string) (Quota, error) {
 	return Quota{Rate: float64(b.quota) / float64(b.period), Path: at}, nil
 }
 
-// lowest returns the lowest limit on the way from p, whose own is given, to
-// the top below dir, and whose it is: of equal ones the nearest.
+// lowest returns the lowest limit from p, whose own is given, up to the top
+// below dir, and the cgroup that has it: of equal limits the nearest.
 func (h *Host) lowest(hier sample.Hierarchy, dir, p string, own bandwidth) (b bandwidth, at string, err error) {
 	b, at = own, p
 	for up := path.Dir(p); up != "/"; up = path.Dir(up) {
@@ -75,9 +75,9 @@ func (h *Host) lowest(hier sample.Hierarchy, dir, p string, own bandwidth) (b ba
 }
 
 // Throttled returns how long a cgroup, named by its path in the cpu
-// controller's hierarchy, has been held back for its own quota since it was
+// controller's hierarchy, has been throttled by its own quota since it was
 // made, summed over CPUs (cpu.stat). The kernel counts it for the cgroup that
-// has the quota and not for those below, which are held back with it. One
+// has the quota and not for those below, which are throttled with it. A cgroup
 // without a quota is ErrNoLimit. Errors: also ErrNoHierarchy, ErrGone.
 func (h *Host) Throttled(cpuPath string) (time.Duration, error) {
 	d, err := h.throttled(path.Clean("/" + cpuPath))

@@ -59,7 +59,7 @@ throttled_time 1500
 100000
 `
 
-// The limit that holds is the lowest on the way up, and it is said whose it is.
+// The limit that applies is the lowest on the way up; its cgroup is named.
 func TestQuotaIsTheLowestOfAllAbove(t *testing.T) {
 	inf := math.Inf(1)
 	for _, c := range []struct {
@@ -108,8 +108,8 @@ func TestThrottled(t *testing.T) {
 	}
 }
 
-// A file that this process may not write is told with what to do about it.
-// Root may write everything, so it is a directory's file system that refuses.
+// An error about a file that this process may not write includes a remedy. Root
+// may write everything, so the test constructs the error.
 func TestPermissionError(t *testing.T) {
 	err := orNotPermitted("/cg/a/cpu.max", &os.PathError{Op: "open", Path: "/cg/a/cpu.max", Err: os.ErrPermission})
 	var refused *PermissionError
@@ -203,7 +203,7 @@ func FuzzIOMax(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// What was understood is written as it is read.
+		// A parsed limit is unchanged after it is written and parsed again.
 		if again, err := parseIOLimit(l.String()); err != nil || again != l {
 			t.Errorf("%+v reads back as %+v, %v", l, again, err)
 		}

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// CPUTimes is where CPUs have spent their time since boot.
+// CPUTimes says how CPUs have spent their time since boot.
 type CPUTimes struct {
 	Total CPUTime
 	CPUs  []CPUTime // those online, ascending
-	// Switches counts context switches on all CPUs (ctxt); 0 if it is not told.
+	// Switches counts context switches on all CPUs (ctxt); 0 if not reported.
 	Switches uint64
 }
 

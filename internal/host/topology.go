@@ -14,8 +14,8 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Topology is what sysfs says of the CPUs that are online. In a guest that is
-// what the hypervisor chose to tell, which need not be how the CPUs are placed.
+// Topology describes the online CPUs according to sysfs. In a guest that is
+// what the hypervisor reports, which need not be how the CPUs are placed.
 type Topology struct {
 	Online sample.Set
 	CPUs   []CPU  // by ascending ID
@@ -157,7 +157,7 @@ func (h *Host) llc(dir string, cpu int) Cache {
 }
 
 // checkCacheIDs gives every cache the lowest CPU that shares it as id unless
-// the kernel's ids tell all caches apart: they are missing on arm64, and
+// the kernel's ids distinguish all caches: they are missing on arm64, and
 // unique within a level only, while on some machines CPUs differ in levels.
 func (t Topology) checkCacheIDs() {
 	first := make(map[int]string)
@@ -179,8 +179,7 @@ func (t Topology) checkCacheIDs() {
 	}
 }
 
-// memoryNodes is empty where there is no NUMA
-// (Documentation/ABI/stable/sysfs-devices-node).
+// memoryNodes returns none without NUMA (Documentation/ABI/stable/sysfs-devices-node).
 func (h *Host) memoryNodes() ([]Node, error) {
 	const nodeDir = "/sys/devices/system/node"
 	entries, err := os.ReadDir(h.Path(nodeDir))
@@ -236,7 +235,7 @@ func (h *Host) readInt(file string, otherwise int) int {
 	return n
 }
 
-// parseSize reads a cache size as sysfs writes it, "32768K"; 0 if it cannot.
+// parseSize reads a cache size as sysfs writes it, "32768K"; 0 if malformed.
 func parseSize(s string) int64 {
 	unit := int64(1)
 	if rest, ok := strings.CutSuffix(s, "K"); ok {

@@ -10,16 +10,16 @@ import (
 // Usage is what a cgroup and those below it have used since it was made.
 type Usage struct {
 	CPU time.Duration // CPU time
-	// NrThrottled counts the periods in which the cgroup ran out of its
-	// quota, Throttled how long its CPUs were held back for it. Both are 0
-	// where the cgroup has no place of its own in the cpu controller.
+	// NrThrottled counts the periods in which the cgroup used up its quota,
+	// Throttled how long its CPUs were throttled for it. Both are 0 if the
+	// cgroup has no place of its own in the cpu controller.
 	NrThrottled uint64
 	Throttled   time.Duration
 }
 
 // Usage reads the CPU time from cpu.stat (cgroup2) or cpuacct.usage (v1), and
-// the throttling from cpu.stat where the cpu controller is: see Places, whose
-// last result counts. It does not allocate. Errors: ErrGone, ErrNoUsage.
+// the throttling from cpu.stat of the cpu controller, at the last result of
+// Places. It does not allocate. Errors: ErrGone, ErrNoUsage.
 func (c *Cgroup) Usage() (Usage, error) {
 	if c.brief {
 		defer c.drop()
@@ -28,7 +28,7 @@ func (c *Cgroup) Usage() (Usage, error) {
 		}
 	}
 	var u Usage
-	// What is the cgroup's own first: it alone can tell that it is gone.
+	// The cgroup's own file first: only it shows that the cgroup is gone.
 	if c.throttle.fd >= 0 && c.throttle.own {
 		if err := c.readStat(&c.throttle, &u); err != nil {
 			return Usage{}, err
@@ -63,8 +63,8 @@ func (c *Cgroup) readStat(f *statFile, u *Usage) error {
 	return nil
 }
 
-// parse takes what it knows out of cpu.stat (both versions) or cpuacct.usage
-// (a bare number of ns).
+// parse reads the fields it knows from cpu.stat (both versions) or
+// cpuacct.usage (a bare number of ns).
 func (u *Usage) parse(text []byte) {
 	for len(text) > 0 {
 		var line []byte
@@ -95,7 +95,7 @@ func (u *Usage) parse(text []byte) {
 	}
 }
 
-// duration is n units, at most the longest duration there is.
+// duration returns n units, at most the longest duration.
 func duration(n uint64, unit time.Duration) time.Duration {
 	if n > math.MaxInt64/uint64(unit) {
 		return math.MaxInt64

@@ -36,8 +36,7 @@ func (h *Host) Walk(hier sample.Hierarchy, fn func(path string, inode uint64) er
 	return h.WalkAt(Place{hier, "/"}, fn)
 }
 
-// WalkAt is Walk of the cgroup at a place and of those below it; of none if it
-// is not there.
+// WalkAt is Walk for the cgroup at a place and those below it; for none if it does not exist.
 func (h *Host) WalkAt(at Place, fn func(path string, inode uint64) error) error {
 	t, err := h.tree(at.Hierarchy)
 	if err != nil {
@@ -46,7 +45,7 @@ func (h *Host) WalkAt(at Place, fn func(path string, inode uint64) error) error 
 	return h.walk(t.dir, at.Path, fn)
 }
 
-// walk is Walk of the cgroup at p in the hierarchy mounted at mount.
+// walk is Walk for the cgroup at p in the hierarchy mounted at mount.
 func (h *Host) walk(mount, p string, fn func(string, uint64) error) error {
 	dir := h.Path(path.Join(mount, p))
 	var st unix.Stat_t
@@ -78,10 +77,9 @@ func (h *Host) walk(mount, p string, fn func(string, uint64) error) error {
 	return nil
 }
 
-// subdirs lists the directories in dir, sorted; none if dir has vanished. A
-// cgroup has some forty files, so the link count, which in cgroupfs is 2 plus
-// the number of directories, saves reading most of them. (File systems that
-// do not count say 1.)
+// subdirs lists the directories in dir, sorted; none if dir has vanished. A cgroup
+// has about forty files, so the link count, which in cgroupfs is 2 plus the number of
+// directories, saves reading most of them. (File systems that do not count report 1.)
 func subdirs(dir string, nlink uint64) ([]string, error) {
 	if nlink == 2 {
 		return nil, nil

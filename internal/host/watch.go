@@ -15,9 +15,8 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Watcher tells which cgroups have come or gone since it was last asked, so
-// that the hierarchies need not be walked. It is for one goroutine, but for
-// Wait, and has none of its own.
+// Watcher reports which cgroups were made or removed since the last call, so that the
+// hierarchies need not be walked. It is for one goroutine, except for Wait, and starts none.
 type Watcher struct {
 	fd   int
 	end  int // an eventfd that Close writes to
@@ -37,7 +36,7 @@ type top struct {
 	dir  string
 }
 
-// Place is where a cgroup is: its path below the mount of its hierarchy.
+// Place locates a cgroup: its path below the mount of its hierarchy.
 type Place struct {
 	Hierarchy sample.Hierarchy
 	Path      string
@@ -45,11 +44,11 @@ type Place struct {
 
 // Changes are what a Watcher saw.
 type Changes struct {
-	// Places where a cgroup was made or removed, in that order, one after
-	// several changes more than once. It may be there by now or not. Of a new
-	// one those below it are not told apart.
+	// Places where a cgroup was made or removed, in that order; after several
+	// changes a place is listed more than once. The cgroup may exist by now or
+	// not. Cgroups below a new one are not listed separately.
 	Places []Place
-	// Lost: any cgroup may have come, gone or got another path.
+	// Lost: any cgroup may have been made, removed or renamed.
 	Lost bool
 }
 
@@ -58,7 +57,7 @@ func (c *Changes) None() bool { return !c.Lost && len(c.Places) == 0 }
 
 // maxReads bounds what one call of Changes reads, some 30,000 events: about as
 // many as the kernel queues (fs.inotify.max_queued_events is 16384 by default).
-// Where cgroups come and go faster than that the rest is read by the next call.
+// If there are more, the next call reads the rest.
 const maxReads = 64
 
 const watchMask = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVE | unix.IN_ONLYDIR
@@ -109,7 +108,7 @@ func (w *Watcher) Close() error {
 }
 
 // Changes returns what was made, removed or renamed since the last call, and
-// watches what is new. It does not wait. What it returns holds until the next
+// watches what is new. It does not wait. The result is valid until the next
 // call; with an error it is not complete.
 func (w *Watcher) Changes() (*Changes, error) {
 	w.seen = Changes{Places: w.seen.Places[:0]}
@@ -140,7 +139,7 @@ func (w *Watcher) Changes() (*Changes, error) {
 	return &w.seen, nil
 }
 
-// take notes one event.
+// take records one event.
 func (w *Watcher) take(e *unix.InotifyEvent, name string) error {
 	dir, known := w.dirs[e.Wd]
 	switch {
@@ -149,7 +148,7 @@ func (w *Watcher) take(e *unix.InotifyEvent, name string) error {
 	case e.Mask&unix.IN_ISDIR == 0: // also IN_IGNORED, the answer to forget
 	case e.Mask&unix.IN_MOVE != 0:
 		w.seen.Lost = true // paths below it have changed
-	case !known: // of a directory that is gone itself, and so told of
+	case !known: // of a directory that is itself gone, which was reported
 	case e.Mask&unix.IN_CREATE != 0:
 		w.note(path.Join(dir, name))
 		return w.add(path.Join(dir, name))
@@ -171,9 +170,9 @@ func (w *Watcher) note(dir string) {
 	w.seen.Lost = true
 }
 
-// Wait returns when Changes has something to say, or with an error once the
-// watcher is closed. It may run beside every other method. It holds a thread:
-// Go's poller would wake the program for every change, also while nobody waits.
+// Wait returns when Changes has something to report, or with an error once the watcher
+// is closed. It may run in parallel with every other method. It holds a thread: Go's
+// poller would wake the program for every change, also while no call waits.
 func (w *Watcher) Wait() error {
 	w.waiting.Lock()
 	defer w.waiting.Unlock()
@@ -194,7 +193,7 @@ func (w *Watcher) Wait() error {
 	return nil
 }
 
-// addAll watches whatever there is and forgets what is not there any more.
+// addAll watches all directories that exist and forgets those that do not.
 func (w *Watcher) addAll() error {
 	old := w.dirs
 	w.dirs, w.wds = make(map[int32]string), make(map[string]int32)

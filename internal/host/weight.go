@@ -8,7 +8,7 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// OrdinaryWeight is the weight of a cgroup for which nobody has set one.
+// OrdinaryWeight is the weight of a cgroup for which none has been set.
 const OrdinaryWeight = 100
 
 // The kernel's weights of such a cgroup, which are also v1's cpu.shares, and of
@@ -18,9 +18,9 @@ const (
 	kernelIdle     = 3
 )
 
-// Weight returns by how much a cgroup, named by its path in the cpu controller's
-// hierarchy, is served beside the others in the cgroup above it, as numbers of
-// cpu.weight: 1 to 10,000 or, with cpu.idle, less (cgroup-v2.rst; v1's cpu.shares,
+// Weight returns the weight with which a cgroup, named by its path in the cpu
+// controller's hierarchy, competes with the others in the cgroup above it, in units
+// of cpu.weight: 1 to 10,000 or, with cpu.idle, less (cgroup-v2.rst; v1's cpu.shares,
 // sched-design-CFS.rst, are converted). The top has no weight, nor has a cgroup for
 // which the controller is not enabled. Errors: ErrNoHierarchy, ErrNoLimit, ErrGone.
 func (h *Host) Weight(cpuPath string) (float64, error) {
@@ -58,7 +58,7 @@ func (h *Host) weight(p string) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if n == 0 { // with cpu.idle it is rounded to that
+	if n == 0 { // the kernel rounds the weight of cpu.idle to 0
 		return kernelIdle * float64(OrdinaryWeight) / kernelOrdinary, nil
 	}
 	return float64(n) * scale, nil

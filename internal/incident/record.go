@@ -1,6 +1,6 @@
-// Package incident is how an incident is written down: the JSON that agents log and
-// send to the server, and that the programs print. Field names stay as they are:
-// logs of older agents are read, and other people's tools read these.
+// Package incident defines the written form of an incident: the JSON that agents log and
+// send to the server, and that the programs print. Field names do not change: logs of
+// older agents are read, and other people's tools read these.
 package incident
 
 import (
@@ -38,9 +38,9 @@ type Round struct {
 	ID           string        `json:"id"` // of the cap
 	Suspect      sample.Task   `json:"suspect"`
 	Correlation  float64       `json:"correlation"`
-	Rate         float64       `json:"rate"`          // CPU-s/s; 0 where IO or Net says what was limited
-	IO           plan.IORate   `json:"io,omitzero"`   // to each disk that it shares with the victim
-	Net          uint64        `json:"net,omitempty"` // bytes/s that it sent, where those were limited
+	Rate         float64       `json:"rate"`          // CPU-s/s; 0 if IO or Net was the limit
+	IO           plan.IORate   `json:"io,omitzero"`   // for each disk that it shares with the victim
+	Net          uint64        `json:"net,omitempty"` // bytes/s that it sent, if those were limited
 	From         sample.Millis `json:"from"`
 	Until        sample.Millis `json:"until"`
 	Ended        sample.Millis `json:"ended,omitempty"`
@@ -52,24 +52,24 @@ type Round struct {
 	CostBefore   Value         `json:"cost_before"`
 	CostUnder    Value         `json:"cost_under"`
 	RelativeCost Value         `json:"relative_cost"`
-	Samples      int64         `json:"samples"` // that CostUnder is the mean of
+	Samples      int64         `json:"samples"` // number of samples in CostUnder
 	Outcome      plan.Outcome  `json:"outcome,omitempty"`
 }
 
-// Limit is what the round held its suspect to, for people.
+// Limit is what the round limited its suspect to, for people.
 func (r *Round) Limit() string {
 	return (&plan.Round{Rate: r.Rate, IO: r.IO, Net: r.Net}).Limit()
 }
 
-// Track is one task's line in an incident's picture.
+// Track is one task's line in an incident's chart.
 type Track struct {
 	Task  sample.TaskName `json:"task"`
 	Usage []Value         `json:"usage"` // in the signal's unit, one per Record.Times; null where there was none
 }
 
-// Record is an incident as of Updated: a plan.Incident, whose fields are described
-// there, and its chart. Its strongest analysis is spread over Analysed, Kind, Change,
-// HeldBy, Threshold, Cost, Bad, Pairs, Suspects, Antagonists and Reason.
+// Record is an incident as of Updated: a plan.Incident, whose fields are described there,
+// and its chart. Its strongest analysis is in Analysed, Kind, Change, HeldBy, Threshold,
+// Cost, Bad, Pairs, Suspects, Antagonists and Reason.
 type Record struct {
 	ID          string            `json:"id"`
 	Machine     string            `json:"machine"`
@@ -107,7 +107,7 @@ type Record struct {
 	NotDone     string            `json:"not_done,omitempty"`
 	Advice      string            `json:"advice,omitempty"`
 	Escalation  *plan.Escalation  `json:"escalation,omitempty"`
-	// The picture: the victim's cost and the main suspects' usage over time.
+	// The chart: the victim's cost and the main suspects' usage over time.
 	Times      []sample.Millis `json:"times"`
 	VictimCost []Value         `json:"victim_cost"` // one per Times; null where not judged
 	Usage      []Track         `json:"suspect_usage"`
@@ -141,14 +141,14 @@ func (r *Record) Now() plan.Analysis {
 	return r.Strongest()
 }
 
-// Strongest is the analysis that the record's own fields tell of.
+// Strongest is the analysis in the record's own fields.
 func (r *Record) Strongest() plan.Analysis {
 	return plan.Analysis{Analysed: r.Analysed, Kind: r.Kind, Change: r.Change, HeldBy: r.HeldBy, Threshold: r.Threshold, Cost: r.Cost,
 		Bad: r.Bad, Pairs: r.Pairs, Suspects: r.Suspects, Antagonists: r.Antagonists, Reason: r.Reason}
 }
 
-// Named are the antagonists that the incident named, by when they first were. Logs
-// of older agents tell only of the last analysis.
+// Named are the antagonists that the incident named, ordered by their first naming. Logs
+// of older agents contain only the last analysis.
 func (r *Record) Named() []plan.Finding {
 	if len(r.Findings) > 0 {
 		return r.Findings
@@ -160,8 +160,8 @@ func (r *Record) Named() []plan.Finding {
 	return all
 }
 
-// Antagonist is who the incident names first, or did until a cap on it was in vain;
-// nil if it named nobody.
+// Antagonist is the suspect that the incident names first, or named until a cap on it was
+// in vain; nil if it named none.
 func (r *Record) Antagonist() *detect.Suspect {
 	if r.Antagonists > 0 && len(r.Suspects) > 0 {
 		return &r.Suspects[0]
@@ -175,8 +175,8 @@ func (r *Record) Antagonist() *detect.Suspect {
 	return best
 }
 
-// Find returns what the incident says of a suspect: as it was named, else as the
-// strongest analysis or the latest has it; nil if it says nothing.
+// Find returns a suspect as it was named, else as it is in the strongest analysis or the
+// latest; nil if the incident does not list it.
 func (r *Record) Find(t *sample.Task) *detect.Suspect {
 	for i := range r.Findings {
 		if s := &r.Findings[i].Suspect; s.Key == t.Key && s.Name == t.Name {
@@ -193,7 +193,7 @@ func (r *Record) Find(t *sample.Task) *detect.Suspect {
 	return nil
 }
 
-// End closes an incident that its agent left open: what it found stays.
+// End closes an incident that its agent left open. What it found stays.
 func (r *Record) End(now sample.Millis, why string) {
 	r.Closed, r.Updated, r.NotDone = now, now, why
 	for _, x := range r.Rounds {

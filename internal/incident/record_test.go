@@ -34,7 +34,7 @@ func TestWhatWasNotMeasuredIsNullInJSON(t *testing.T) {
 	}
 }
 
-// full sets every field below v, so that one that is lost on the way is seen.
+// full sets every field below v, so that a field that is lost is noticed.
 func full(v reflect.Value, n *int64) {
 	*n++
 	switch v.Kind() {
@@ -67,8 +67,8 @@ func full(v reflect.Value, n *int64) {
 	}
 }
 
-// Whatever the planner knows of an incident and a chart shows stands in its record,
-// and is read back from JSON as it was.
+// Everything that the planner knows of an incident and that a chart shows is in its
+// record, and is read back from JSON unchanged.
 func TestARecordHasEverything(t *testing.T) {
 	var inc plan.Incident
 	var chart pipeline.Chart
@@ -133,15 +133,15 @@ func TestARecordHasEverything(t *testing.T) {
 	}
 }
 
-// What an agent of before levels wrote.
+// old was written by an agent that had no levels yet.
 const old = `{"id":"inc-1","machine":"node-3","rule":"evidence","signal":"runq","variant":"bpf","kind":"neighbour","victim":{"task":"/web"},
 "began":1000,"opened":2000,"accused":2000,"updated":9000,"mode":"on","spec_mean":1,"spec_stddev":0.1,"spec_own":true,"threshold":1.2,"cost":3,"bad":3,"pairs":9,
 "suspects":[{"task":"/hog","correlation":0.5,"usage":1},{"task":"/idle","correlation":0.1,"usage":1}],"antagonists":1,
 "rounds":[{"id":"cap-1","suspect":{"task":"/hog"},"correlation":0.5,"rate":0.1,"from":2000,"until":5000,"by":"quell","cost_before":3,"cost_under":null,"relative_cost":null,"samples":0}],
 "reason":"x","times":null,"victim_cost":null,"suspect_usage":null}`
 
-// A log of an older agent reads: who cleared the bar was named, and how it stands is
-// what it says.
+// A log of an older agent can be read: a suspect above the bar was named, and the only
+// analysis is also the latest.
 func TestAnOldLogIsRead(t *testing.T) {
 	var r Record
 	if err := json.Unmarshal([]byte(old), &r); err != nil {
@@ -167,8 +167,8 @@ func TestAnOldLogIsRead(t *testing.T) {
 	}
 }
 
-// Who was named and then capped in vain is no longer counted, and is still who the
-// incident is about; another one who stays named goes before.
+// A suspect that was named and then capped in vain is no longer counted, but it is still
+// the incident's antagonist. Another one that stays named takes precedence.
 func TestTheAntagonistOfARecord(t *testing.T) {
 	suspect := func(name sample.TaskName, l detect.Level) detect.Suspect {
 		return detect.Suspect{Task: sample.Task{Name: name}, Grounds: detect.Grounds{Level: l}}

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Walk calls fn for every key of the struct that s points to which has a value
-// of its own, in order, with its field and its value.
+// Walk calls fn for every leaf key of the struct that s points to, in order, with its
+// field and its value.
 func Walk(s any, fn func(key string, f reflect.StructField, v reflect.Value)) {
 	walk("", reflect.ValueOf(s).Elem(), fn)
 }
@@ -30,8 +30,8 @@ func walk(prefix string, s reflect.Value, fn func(key string, f reflect.StructFi
 	}
 }
 
-// Check holds the values of the struct that s points to against the ranges in
-// its tags; prefix stands before the keys ("rules[0].").
+// Check checks the values of the struct that s points to against the ranges in its tags.
+// prefix is put before the keys ("rules[0].").
 func Check(prefix string, s any) []Problem {
 	var ps []Problem
 	walk(prefix, reflect.ValueOf(s).Elem(), func(key string, f reflect.StructField, v reflect.Value) {

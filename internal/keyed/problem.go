@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Problem is one thing that is wrong with what was given.
+// Problem is one error in the input.
 type Problem struct {
 	Key   string // dotted, e.g. "sampling.period" or "rules[2].class"
 	Value string // as given

@@ -14,16 +14,16 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Reader fills one struct from several sources, the later over the earlier,
-// and remembers where each key's value came from. Its zero value is ready.
+// Reader fills one struct from several sources and remembers where each key's value came
+// from. A later source overrides an earlier one. The zero value is ready.
 type Reader struct {
 	File     string // named in problems
 	Problems []Problem
 	where    map[string]string // key → where its value came from
 }
 
-// Filler is implemented by what is written in a way of its own in the file.
-// Fill reports what is wrong to the reader.
+// Filler is implemented by types that have their own format in the file. Fill reports
+// problems to the reader.
 type Filler interface {
 	Fill(r *Reader, key string, n *yaml.Node)
 }
@@ -32,23 +32,23 @@ type Filler interface {
 // the file writes as a mapping from their names.
 type Named interface{ SetName(string) }
 
-// Needing is implemented by structs some of whose keys must be given: those
-// that the keys seen leave wanting. A zero value there could mean something.
+// Needing is implemented by structs with required keys: Missing returns those that are
+// not in seen. It is needed because a zero value can be a valid value.
 type Needing interface {
 	Missing(seen map[string]bool) []string
 }
 
-// Add notes a problem.
+// Add records a problem.
 func (r *Reader) Add(key, value, want, where string) {
 	r.Problems = append(r.Problems, Problem{key, value, want, where})
 }
 
-// At is where a node stands.
+// At returns the file and line of a node.
 func (r *Reader) At(n *yaml.Node) string { return fmt.Sprintf("%s:%d", r.File, n.Line) }
 
-// Where says where a key's value came from; of a list's element or of a key
-// that is missing in one, where the element or the list did. A default came
-// from nowhere.
+// Where returns where a key's value came from. For a list element, or for a key that is
+// missing in one, it falls back to the element and then to the list. For a default it
+// returns "".
 func (r *Reader) Where(key string) string {
 	if where := r.where[key]; where != "" {
 		return where
@@ -62,7 +62,7 @@ func (r *Reader) Where(key string) string {
 	return ""
 }
 
-// Near says where a key stands, or else what it would stand in.
+// Near returns where a key is, or else where the nearest key that encloses it is.
 func (r *Reader) Near(key string) string {
 	for {
 		if where := r.Where(key); where != "" {
@@ -83,8 +83,8 @@ func (r *Reader) set(key, where string) {
 	r.where[key] = where
 }
 
-// Document fills the struct that v points to from the one YAML document of the
-// file. Its error is that of text that is no YAML; nothing but white space and
+// Document fills the struct that v points to from the single YAML document of the file.
+// It returns an error for text that is not YAML. A file with only white space and
 // comments is an empty document.
 func (r *Reader) Document(v any, text []byte) error {
 	d := yaml.NewDecoder(bytes.NewReader(text))
@@ -107,7 +107,7 @@ func (r *Reader) Document(v any, text []byte) error {
 	return err
 }
 
-// Fill sets what v points to, whose key is given, from a YAML node.
+// Fill sets the value that v points to from a YAML node. key is the value's key.
 func (r *Reader) Fill(key string, v any, n *yaml.Node) { r.fill(key, reflect.ValueOf(v).Elem(), n) }
 
 func (r *Reader) fill(key string, v reflect.Value, n *yaml.Node) {
@@ -128,7 +128,7 @@ func (r *Reader) fill(key string, v reflect.Value, n *yaml.Node) {
 			return
 		}
 		text := n.Value
-		if n.Tag == "!!null" { // also "~" and "null", which are no names
+		if n.Tag == "!!null" { // also "~" and "null", which are not names
 			text = ""
 		}
 		r.scalar(key, v, text, r.At(n))
@@ -144,7 +144,7 @@ func (r *Reader) fill(key string, v reflect.Value, n *yaml.Node) {
 	}
 }
 
-// named fills a map from the mapping that writes it.
+// named fills a map from a YAML mapping.
 func (r *Reader) named(key string, v reflect.Value, n *yaml.Node) {
 	v.Set(reflect.MakeMap(v.Type()))
 	r.pairs(key, n, func(k, item *yaml.Node) {
@@ -182,7 +182,7 @@ func (r *Reader) list(key string, v reflect.Value, n *yaml.Node) {
 	v.Set(list)
 }
 
-// pairs calls fn for each key of a mapping, once.
+// pairs calls fn once for each key of a mapping.
 func (r *Reader) pairs(key string, n *yaml.Node, fn func(k, item *yaml.Node)) {
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
 		return

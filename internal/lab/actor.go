@@ -22,27 +22,27 @@ import (
 type actor struct {
 	part   *study.Part
 	env    Environment
-	away   bool         // it is on another host: nobody observes it
-	sets   []sample.Set // none: wherever its environment is
+	away   bool         // the part is on another host and is not observed
+	sets   []sample.Set // nil: the part stays where its environment is
 	pinned []string
 	job    Job
 	out    *output
 	files  []*os.File
 
-	// Its processes, one after the other where it is restarted; the present
-	// one is the last. Guarded by the engine's single goroutine.
+	// The part's processes, in sequence where it is restarted; process is the current
+	// one. Only the engine's goroutine uses these fields.
 	process Process
-	exit    chan time.Time // when the present process ended
+	exit    chan time.Time // receives the time at which the current process ended
 	began   time.Time
 	ended   time.Time // zero while it runs
 	gaps    []result.Window
 	died    error
-	metric  float64 // the command's own figure
+	metric  float64 // the value of the command's own metric
 
-	used0, used Usage // at the window's ends
+	used0, used Usage // at the start and the end of the window
 	seen        Usage // at the last look
-	quiet       int   // looks in a row without progress
-	ready       bool  // it wanted to run at one of them
+	quiet       int   // successive looks without progress
+	ready       bool  // it wanted to run at one of these looks
 
 	mu      sync.Mutex
 	periods []Period // of a held load
@@ -50,8 +50,8 @@ type actor struct {
 	stop    context.CancelFunc
 }
 
-// output collects what a part says: its iterations, and the rest for its
-// metric.
+// output collects a part's output: its iterations, its values, and the remaining text
+// for its metric.
 type output struct {
 	mu         sync.Mutex
 	clock      func(ns int64) time.Time
@@ -59,7 +59,7 @@ type output struct {
 	values     map[string]float64
 	partial    []byte
 	copy       *os.File
-	tail       bytes.Buffer // the last of the rest
+	tail       bytes.Buffer // the remaining text, at most mostOutput
 }
 
 type iteration struct {
@@ -67,20 +67,20 @@ type iteration struct {
 	units    float64
 }
 
-// mostOutput is how much of a command's output is kept for its parser.
+// mostOutput is the number of bytes of a command's output that are kept for its parser.
 const mostOutput = 1 << 20
 
-// IterationLine is what a workload says of each iteration, from and to being
-// its CLOCK_MONOTONIC in nanoseconds.
+// IterationLine is the prefix of the line that a workload prints for each iteration.
+// Its times from and to are the workload's CLOCK_MONOTONIC in nanoseconds.
 const IterationLine = "quell-lab iteration "
 
-// ValueLine is what a workload says of itself beside its iterations: a name and
-// a number, which are in the part's record as Values.
+// ValueLine is the prefix of the line by which a workload reports a value in addition
+// to its iterations: a name and a number, stored in the part's record as Values.
 const ValueLine = "quell-lab value "
 
-// SaturatedValue is the one by which a load generator says, other than 0, that
-// it fell behind itself, and UnreachableValue the one by which it says that
-// whom it asked was not there: the run is not to be believed.
+// SaturatedValue, if not 0, is a load generator's report that it fell behind its own
+// schedule. UnreachableValue is its report that the server was not there. Either makes
+// the run invalid.
 const (
 	SaturatedValue   = "generator-saturated"
 	UnreachableValue = "unreachable"
@@ -103,7 +103,7 @@ func (w *output) Write(p []byte) (int, error) {
 
 func (w *output) line(text string) {
 	if _, err := w.copy.WriteString(text + "\n"); err != nil {
-		return // the disk is full: Finish will say so
+		return // the disk is full; Finish reports it
 	}
 	if words, ok := strings.CutPrefix(text, ValueLine); ok {
 		w.value(words)
@@ -147,14 +147,14 @@ func (w *output) count() int {
 	return len(w.iterations)
 }
 
-// concluded reports whether any value was said.
+// concluded reports whether the part has reported any value.
 func (w *output) concluded() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.values) > 0
 }
 
-// prepare starts the part's command and holds it at the barrier.
+// prepare starts the part's command and stops it at the barrier.
 func (a *actor) prepare(ctx context.Context, s *stage) error {
 	job, err := s.Command(a.part)
 	if err != nil {
@@ -187,7 +187,7 @@ func (a *actor) prepare(ctx context.Context, s *stage) error {
 	return nil
 }
 
-// stamp notes when a process ends; between two looks much may be missed.
+// stamp records the time at which a process ends; polling would be too coarse.
 func stamp(p Process) chan time.Time {
 	exit := make(chan time.Time, 1)
 	go func() {
@@ -197,10 +197,10 @@ func stamp(p Process) chan time.Time {
 	return exit
 }
 
-// busy reports whether it has something to run.
+// busy reports whether the part has a process.
 func (a *actor) busy() bool { return a.process != nil }
 
-// again starts the part's command anew and lets it go at once.
+// again starts the part's command anew and releases it from the barrier at once.
 func (a *actor) again(ctx context.Context, start time.Time) error {
 	p, err := a.env.Start(ctx, a.job)
 	if err != nil {
@@ -219,7 +219,7 @@ func (a *actor) again(ctx context.Context, start time.Time) error {
 	return nil
 }
 
-// hold keeps it at its levels in the background.
+// hold keeps the part at its levels of load in the background.
 func (a *actor) hold(ctx context.Context, s *stage, levels []Level) {
 	ctx, a.stop = context.WithCancel(ctx)
 	a.held = make(chan error, 1)
@@ -232,7 +232,7 @@ func (a *actor) hold(ctx context.Context, s *stage, levels []Level) {
 	}()
 }
 
-// cpus is what a share of its load is of.
+// cpus is the number of CPUs that a share of the part's load refers to.
 func (a *actor) cpus() float64 {
 	if n := a.part.Environment.CPUs; n > 0 {
 		return float64(n)
@@ -246,8 +246,8 @@ func (a *actor) cpus() float64 {
 	return float64(all.Len())
 }
 
-// achieved is the load between two instants, as a share of its CPUs, and
-// whether it was found unattainable there.
+// achieved returns the load between two instants as a share of the part's CPUs, and
+// whether the load was unattainable there.
 func (a *actor) achieved(from, to time.Time) (load float64, unattainable bool, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -265,13 +265,13 @@ func (a *actor) achieved(from, to time.Time) (load float64, unattainable bool, o
 	return used.Seconds() / length.Seconds() / a.cpus(), unattainable, true
 }
 
-// repaying is how far back it is asked whether a held load had what it was due.
+// repaying is the time over which a held load is compared with its target.
 const repaying = 10 * time.Second
 
-// satisfied reports whether a held part has had at least what its present
-// target gives it: then it is the lab itself that keeps it stopped, for as long
-// as it has had too much (at 3 % of a CPU one tick too many is a second and
-// more), and that it stands still says nothing.
+// satisfied reports whether a held part has used at least the CPU time that its present
+// target gives it. The lab then keeps the part stopped until it is no longer ahead (at
+// 3 % of a CPU one tick too many takes a second or more), so a part that stands still
+// is not stalled.
 func (a *actor) satisfied() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -290,7 +290,7 @@ func (a *actor) satisfied() bool {
 	return used >= due
 }
 
-// end stops what runs; after it nothing of the part uses CPU time.
+// end stops the part's process; after it no process of the part uses CPU time.
 func (a *actor) end() error {
 	var errs []error
 	if a.held != nil {
@@ -313,7 +313,7 @@ func (a *actor) end() error {
 	return errors.Join(errs...)
 }
 
-// record is what the part did, in times after start.
+// record returns what the part did, in times relative to start.
 func (a *actor) record(start time.Time) result.Part {
 	p := result.Part{Name: a.part.Name(), Role: a.part.Role, Command: strings.Join(a.job.Argv, " "), CPUs: a.pinned, Restarts: a.gaps, Metric: a.metric}
 	p.User, p.System = a.used.User-a.used0.User, a.used.System-a.used0.System

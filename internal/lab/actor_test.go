@@ -7,8 +7,8 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// What the lab itself keeps stopped because it has had too much is not stalled;
-// what is due something and does not get it is.
+// A part that the lab itself keeps stopped because it has used more than its target is
+// not stalled. A part that is below its target and gets no CPU time is.
 func TestHeldPartsStandStillWhenTheyHaveHadEnough(t *testing.T) {
 	const period = 107 * time.Millisecond
 	begin := time.Unix(0, 0)

@@ -12,7 +12,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab/synthetic"
 )
 
-// LackError is that the machine lacks what a run wants, e.g. a container
+// LackError says that the machine lacks something that a run needs, e.g. a container
 // program: the run is skipped, not failed.
 type LackError struct {
 	What   string
@@ -26,8 +26,8 @@ func (e *LackError) Error() string {
 	return e.What + "; what to do: " + e.Remedy
 }
 
-// attempt does one run and leaves its record. Its error is one that ends the
-// study: the context's, or that no record can be written.
+// attempt does one run and writes its record. It returns only errors that end the
+// study: the context's error, or that no record can be written.
 func (o *Options) attempt(ctx context.Context, d due, order, runs int) (*result.Run, error) {
 	a, err := o.Folder.Begin(d.Cell.Key(), d.N, d.try)
 	if err != nil {
@@ -52,7 +52,7 @@ func (o *Options) attempt(ctx context.Context, d due, order, runs int) (*result.
 	return r, nil
 }
 
-// simulated reports whether a cell runs nothing.
+// simulated reports whether all parts of a cell are synthetic.
 func simulated(c *study.Cell) bool {
 	for _, p := range c.Parts {
 		if p.Environment.Driver != study.Synthetic {
@@ -72,7 +72,7 @@ func (o *Options) simulate(a *result.Attempt, d due, order, runs int) (*result.R
 	return r, nil
 }
 
-// real does a run. What goes wrong in it becomes its verdict.
+// real does a run. An error in the run becomes its verdict.
 func (o *Options) real(ctx context.Context, a *result.Attempt, d due, order int) (*result.Run, error) {
 	r := &result.Run{CellKey: d.Cell.Key(), Cell: d.Cell, N: d.N, Try: d.try, Order: order, Verdict: result.Valid,
 		Start: time.Now(), Env: o.Env, Stamp: o.Stamp}
@@ -122,10 +122,10 @@ type stage struct {
 	observer Observer
 	dynamic  *place.Dynamic // of a placement that follows load
 	start    time.Time      // the common start
-	undo     func() error   // of the machine's knobs; nil if none are turned
+	undo     func() error   // resets the machine's knobs; nil if none are set
 }
 
-// blame adds evidence against the run.
+// blame adds evidence that makes the run invalid.
 func (s *stage) blame(e result.Evidence) { s.run.Evidence = append(s.run.Evidence, e) }
 
 // set prepares everything up to the barrier.
@@ -156,7 +156,7 @@ func (s *stage) set(ctx context.Context) error {
 	return nil
 }
 
-// pin places a part and reads back where it is.
+// pin places a part and reads its placement back.
 func (s *stage) pin(a *actor) error {
 	name := a.part.Name()
 	if len(a.sets) > 0 {
@@ -177,7 +177,7 @@ func (s *stage) pin(a *actor) error {
 	return nil
 }
 
-// strike ends everything and takes what it left into the record.
+// strike ends all parts and puts their results into the record.
 func (s *stage) strike() error {
 	var errs []error
 	for _, a := range s.actors {
@@ -207,7 +207,7 @@ func (s *stage) strike() error {
 	return errors.Join(errs...)
 }
 
-// energy takes what the observer knows of energy into the record.
+// energy puts the observer's energy figures into the record.
 func (s *stage) energy() {
 	m, ok := s.observer.(interface {
 		Energy(w result.Window) (joules float64, source string)

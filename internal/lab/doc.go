@@ -1,11 +1,10 @@
-// Package lab runs studies: experiments in which workloads run side by side
-// under control, so that what one does to another can be believed.
+// Package lab runs studies: experiments in which workloads run side by side under
+// control, so that the measured effect of one on another is valid.
 //
-// A study (package study) becomes a plan of runs. For each run the engine
-// prepares environments, places them and reads back where they are, lets all
-// roles begin at once, holds loads, observes, and ends with a record (package
-// result) whose verdict says whether the run may be believed, with evidence.
-// Every change to the machine is journalled or is a thing of the lab's own,
-// and both are undone on the way out, at the next start after a kill -9, and
-// by Restore.
+// A study (package study) becomes a plan of runs. For each run the engine prepares
+// environments, places them and reads the placement back, starts all roles at the same
+// time, holds loads, observes, and writes a record (package result). The verdict in the
+// record says whether the run is valid, with evidence. Every change to the machine is
+// recorded in a journal or is an object that the lab made. Both are undone on exit, at
+// the next start after a kill -9, and by Restore.
 package lab

@@ -8,8 +8,8 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// lostHost is the host that an error says is not there, if it says so: some error
-// in its tree has a method LostHost.
+// lostHost returns the host that err reports as lost. ok is false if no error in its
+// tree has a method LostHost.
 func lostHost(err error) (host string, ok bool) {
 	var lost interface {
 		error
@@ -21,9 +21,9 @@ func lostHost(err error) (host string, ok bool) {
 	return "", false
 }
 
-// places are the CPUs of each part. Relations and mappings are this machine's;
-// a part on another host is on the CPUs that are listed for it there, else
-// wherever its environment is.
+// places returns the CPUs of each part. Relations and mappings apply to this machine. A
+// part on another host is on the CPUs that the study lists for it there, or else stays
+// where its environment is.
 func (s *stage) places() ([][]sample.Set, error) {
 	here := *s.cell
 	here.Parts = nil
@@ -33,7 +33,7 @@ func (s *stage) places() ([][]sample.Set, error) {
 		}
 	}
 	if len(here.Parts) < len(s.cell.Parts) {
-		for i := range here.Parts { // those elsewhere take no place here
+		for i := range here.Parts { // parts elsewhere take no place here
 			here.Parts[i].Slot, here.Parts[i].Slots = i, len(here.Parts)
 		}
 	}
@@ -55,8 +55,8 @@ func (s *stage) places() ([][]sample.Set, error) {
 	return sets, nil
 }
 
-// closeObserver ends observing; parts are all of the run, of which it knows
-// those that are here.
+// closeObserver ends the observation. parts are all parts of the run; the observer gets
+// those that are on this host.
 func (s *stage) closeObserver(parts []result.Part) ([]result.Evidence, error) {
 	var here []int
 	var seen []result.Part

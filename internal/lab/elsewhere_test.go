@@ -11,7 +11,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab/result"
 )
 
-// gone is what a host says that is not there.
+// gone is the error of a host that is lost.
 type gone struct{}
 
 func (gone) Error() string    { return "silent for 5 s" }
@@ -36,7 +36,7 @@ design: {repetitions: 1, order: sequential}
 run: {retries: 1}
 `
 
-// watcher notes what it is given to watch, and puts a mark into those parts.
+// watcher records the names that it is given and marks the parts it gets at Close.
 type watcher struct {
 	names []string
 }
@@ -50,11 +50,11 @@ func (w *watcher) Close(parts []result.Part) ([]result.Evidence, error) {
 	return nil, nil
 }
 
-// A part on another host is neither placed nor observed by what is known of
-// this one; one that is lost spoils the run, which is done again.
+// A part on another host is neither placed by this machine's topology nor observed. A
+// run in which a host is lost is invalid and is repeated.
 func TestPartsElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		// This machine could not give two parts a thread of a core each.
+		// This machine's topology could not place two parts.
 		var once sync.Once
 		th := &theatre{script: map[string]func(*fakeEnv){"bg": func(e *fakeEnv) {
 			once.Do(func() { die(500*time.Millisecond, gone{})(e) })

@@ -10,52 +10,52 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// The engine is fed through these; packages env, load and observe have structs
-// that fit.
+// The engine uses the interfaces below. Structs of packages env, load and observe
+// implement them.
 
-// Environment is one part's virtual environment while it is there.
+// Environment is the virtual environment of one part.
 type Environment interface {
-	// Start runs a command in it, held at the barrier before its first
-	// instruction of work.
+	// Start runs a command in it, stopped at the barrier before its first instruction
+	// of work.
 	Start(ctx context.Context, j Job) (Process, error)
-	// Pin places its virtual CPUs, one set each, or all of it with one set,
-	// and Pinned reads back from the kernel where they may run.
+	// Pin places its virtual CPUs, one set each, or all of it with one set. Pinned
+	// reads back from the kernel where they may run.
 	Pin(sets []sample.Set) error
 	Pinned() ([]sample.Set, error)
-	// Usage is the CPU time that it has used, all of it.
+	// Usage is the total CPU time that it has used.
 	Usage() (Usage, error)
 	// Threads are the host's thread ids whose placement is audited: the
 	// virtual CPUs of a guest, the threads of what runs in a container.
 	Threads() ([]int, error)
-	// Ready reports whether a thread in it wants to run, whether it has a CPU
-	// or not. What is frozen, stopped or asleep does not.
+	// Ready reports whether a thread in it wants to run, with or without a CPU. A
+	// frozen, stopped or sleeping thread does not.
 	Ready() (bool, error)
-	// Freeze stops and thaws everything in it.
+	// Freeze stops everything in it, or lets it run again.
 	Freeze(stop bool) error
-	// Close ends what runs in it and removes it. Closing again does nothing.
+	// Close ends what runs in it and removes it. A second call does nothing.
 	Close() error
 }
 
-// Job is a command of a role.
+// Job is the command of a part.
 type Job struct {
 	Name   string // of the part
 	Argv   []string
 	Dir    string
 	Env    []string
-	Stdout io.Writer // whole lines; iterations are read from it
+	Stdout io.Writer // gets whole lines; iterations are read from them
 	Stderr io.Writer
-	// Waits is that the program waits for a line on its standard input by
-	// itself before it works, and ends when that is closed, as quell's own
-	// workloads do. Any other is started anew at the barrier.
+	// Waits says that the program itself waits for a line on its standard input before
+	// it works, and ends when that is closed, as quell's own workloads do. Any other
+	// program is executed only after the barrier.
 	Waits bool
 }
 
 // Process is a command in an environment.
 type Process interface {
-	// Begin lets it go from the barrier; the time is when it really went, on
-	// the host's monotonic clock, and how far that may be wrong.
+	// Begin releases it from the barrier. at is the time of the actual start on the
+	// host's monotonic clock, within is the uncertainty of that time.
 	Begin() (at time.Time, within time.Duration, err error)
-	// Done is closed when it has ended, after which Err says how.
+	// Done is closed when it has ended; Err then says how.
 	Done() <-chan struct{}
 	Err() error
 	// Stop ends it and waits.
@@ -73,27 +73,26 @@ type Usage struct {
 // Total is user and system time.
 func (u Usage) Total() time.Duration { return u.User + u.System }
 
-// Maker makes the environment of a part; the error is a *host.Capability-like
-// typed one where the machine lacks something, and the run is skipped.
+// Maker makes the environment of a part. Where the machine lacks something the error is
+// a typed one like *host.Capability, and the run is skipped.
 type Maker interface {
 	Make(ctx context.Context, part *study.Part) (Environment, error)
-	// Sweep removes what an earlier lab that was killed has left behind.
+	// Sweep removes what is left of an earlier lab that was killed.
 	Sweep() error
 }
 
-// Observer watches a run from its common start on. One that knows of energy
-// also has Energy(w result.Window) (joules float64, source string), which is
-// asked after Close.
+// Observer watches a run from its common start on. One that measures energy also has
+// Energy(w result.Window) (joules float64, source string), which is called after Close.
 type Observer interface {
-	// Second returns what the last second was like.
+	// Second returns the sample of the last second.
 	Second(now time.Time) (result.Sample, []result.Evidence)
 	// Window is called at the beginning and at the end of the steady window.
 	Window(open bool) error
-	// Close ends it and puts what it counted into the parts.
+	// Close ends the observation and puts the counts into the parts.
 	Close(parts []result.Part) ([]result.Evidence, error)
 }
 
-// Progress is told how a study goes on.
+// Progress receives the progress of a study.
 type Progress interface {
 	Plan(runs int, takes time.Duration)
 	Run(i int, p *study.Planned, try int)

@@ -8,12 +8,12 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// settleLoad is over how long a load is averaged before a placement follows
-// it: some nine periods of 107 ms.
+// settleLoad is the time over which a load is averaged before a placement follows it:
+// about nine periods of 107 ms.
 const settleLoad = time.Second
 
-// follow moves everybody when the load of the role that a dynamic placement
-// follows has passed its threshold.
+// follow moves all parts when the load of the role that a dynamic placement follows has
+// crossed its threshold.
 func (s *stage) follow() error {
 	d := s.cell.Place.Dynamic
 	if d == nil {
@@ -40,7 +40,7 @@ func (s *stage) follow() error {
 	return nil
 }
 
-// everywhere is where a part may be in the course of the run.
+// everywhere returns all CPUs on which a part may be in the course of the run.
 func (s *stage) everywhere(a *actor) ([]sample.Set, error) {
 	d := s.cell.Place.Dynamic
 	if d == nil || a.part.CPUs != "" {
@@ -59,7 +59,7 @@ func (s *stage) everywhere(a *actor) ([]sample.Set, error) {
 	return []sample.Set{all}, nil
 }
 
-// move places every part by another relation.
+// move places every part according to another relation.
 func (s *stage) move(relation string) error {
 	for _, a := range s.actors {
 		if a.part.CPUs != "" || a.away {

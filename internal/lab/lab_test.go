@@ -38,14 +38,14 @@ design: {repetitions: 1, order: sequential}
 run: {retries: 1}
 `
 
-// theatre is a machine that is played: time is the bubble's, environments use
-// CPU time while their process runs, and a script says who misbehaves when.
+// theatre is a simulated machine: time is the bubble's, environments use CPU time while
+// their process runs, and a script says which part misbehaves and when.
 type theatre struct {
 	mu     sync.Mutex
 	envs   []*fakeEnv
-	script map[string]func(e *fakeEnv) // by part, called when it is begun
+	script map[string]func(e *fakeEnv) // by part, called when it begins
 	lack   string                      // part that cannot be made
-	astray string                      // part that is not where it was put
+	astray string                      // part that is not where it was placed
 	swept  int
 }
 
@@ -54,12 +54,12 @@ type fakeEnv struct {
 	name    string
 	sets    []sample.Set
 	process *fakeProcess
-	frozen  time.Time // since when, or zero
+	frozen  time.Time // start of the freeze, or zero
 	lost    time.Duration
 	made    time.Time
 	closed  bool
 	starts  int
-	hungry  bool // it gets no CPU time, and wants some
+	hungry  bool // it gets no CPU time and wants some
 }
 
 func (t *theatre) Make(_ context.Context, p *study.Part) (Environment, error) {
@@ -137,7 +137,7 @@ func (p *fakeProcess) Begin() (time.Time, time.Duration, error) {
 	return p.began, 0, nil
 }
 
-// run does an iteration of 100 ms after another; Options holds the number after
+// run does iterations of 100 ms one after the other; Options holds the number after
 // which it exits.
 func (p *fakeProcess) run() {
 	defer close(p.done)
@@ -193,7 +193,7 @@ func options(t *testing.T, text string, th *theatre) Options {
 		}}
 }
 
-// die ends a part's process after a while.
+// die ends a part's process after the given time.
 func die(after time.Duration, err error) func(*fakeEnv) {
 	return func(e *fakeEnv) {
 		<-time.After(after)
@@ -234,7 +234,7 @@ func TestVerdicts(t *testing.T) {
 		}, result.Invalid, result.Starved},
 		{"a finite co-runner is started again", func(_ *theatre, s string) string {
 			return strings.Replace(s, "noise: {builtin: burn}", `noise: {builtin: burn, options: "7"}`, 1)
-		}, result.Invalid, result.OverlapShort}, // the gaps of up to a look are more than 1 %
+		}, result.Invalid, result.OverlapShort}, // the gaps, each up to one look long, are more than 1 %
 		{"a finite co-runner is started again, gaps allowed", func(_ *theatre, s string) string {
 			s = strings.Replace(s, "retries: 1", "retries: 1, min_overlap: 60%", 1)
 			return strings.Replace(s, "noise: {builtin: burn}", `noise: {builtin: burn, options: "7"}`, 1)
@@ -288,7 +288,7 @@ func TestVerdicts(t *testing.T) {
 						t.Errorf("%d iterations, %+v", n, r.Parts[0])
 					}
 				}
-				// What stood still or died is noticed within a second.
+				// A part that stood still or died is noticed within a second.
 				if c.reason == result.CorunnerDied || c.reason == result.Stalled || c.reason == result.Starved {
 					if at := r.Evidence[0].At; at > 1700*time.Millisecond {
 						t.Errorf("noticed at %s", at)
@@ -299,7 +299,7 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// What is valid is not done again; a changed machine is another series.
+// A valid run is not repeated; a changed machine starts another series.
 func TestRunGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		th := &theatre{script: map[string]func(*fakeEnv){}}
@@ -336,7 +336,7 @@ func TestRunGoesOn(t *testing.T) {
 	})
 }
 
-// after cancels when so many runs are done.
+// after cancels when n runs are done.
 type after struct {
 	n      int
 	cancel func()
@@ -401,7 +401,7 @@ func TestLoadsAreJudged(t *testing.T) {
 	}
 }
 
-// A study whose truth is known goes through the same engine.
+// A study with known truth goes through the same engine.
 func TestSynthetic(t *testing.T) {
 	text := strings.Replace(twoRoles, "{driver: cgroup, cpus: 1}", "{driver: synthetic, truth: {base: 1s, slope: 0.5, fail: 30%}}", 1)
 	o := options(t, strings.Replace(text, "repetitions: 1", "repetitions: 20", 1), &theatre{})
@@ -418,8 +418,8 @@ func TestSynthetic(t *testing.T) {
 	}
 }
 
-// Below the threshold the parts are on threads of their own of every core,
-// above it on packages of their own.
+// Below the threshold each part has one thread of every core, above it a package of its
+// own.
 func TestPlacementFollowsLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		text := strings.Replace(twoRoles, "bg: {workload: noise, ", "bg: {workload: noise, load: {target: $l, tolerance: 100%}, ", 1)
@@ -450,7 +450,7 @@ func TestPlacementFollowsLoad(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Up at 5 s, down at 15 s, each seen within the time that is averaged over.
+		// Up at 5 s, down at 15 s, each seen within the averaging time.
 		want := map[string][]string{"fg": {"0,2", "0-1 from ", "0,2 from "}, "bg": {"1,3", "2-3 from ", "1,3 from "}}
 		for _, p := range runs[0].Parts {
 			if len(p.CPUs) != 3 {

@@ -12,35 +12,34 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Options are what a study is run with.
+// Options are the inputs of a study's execution.
 type Options struct {
 	Study  *study.Study
 	Folder *result.Folder
 	Maker  Maker
-	// Command is what a part runs, and how its iterations' times and its
+	// Command returns the command of a part and how its iterations' times and its
 	// metric are read.
 	Command func(p *study.Part) (Job, error)
-	// Metric reads a command's own figure from its output; nil if no workload
-	// has one.
+	// Metric reads a command's own metric from its output; nil if no workload has one.
 	Metric func(w *study.Workload, output []byte) (float64, error)
-	// Hold keeps a part at its levels of load until they end or the context
-	// does, and tells of every period (package load).
+	// Hold keeps a part at its levels of load until they end or the context does, and
+	// reports every period (package load).
 	Hold func(ctx context.Context, e Environment, cpus float64, p *study.Part, levels []Level, each func(Period)) error
-	// Tune gives the machine a cell's knobs for the run's time; nil if no study
-	// turns any. A *LackError says that the machine has no such knob: the run
+	// Tune sets the machine's knobs to a cell's values for the time of the run; nil if
+	// no study sets any. A *LackError says that the machine has no such knob: the run
 	// is skipped.
 	Tune func(knobs map[string]string) (undo func() error, err error)
-	// Observe begins to watch a run; nil for no observation.
+	// Observe starts the observation of a run; nil for none.
 	Observe func(o Observed) (Observer, error)
 	// Topology and Allowed are the machine's CPUs and those that roles may use.
 	Topology host.Topology
 	Allowed  sample.Set
-	// Env is the hash of the machine's description: records of another one
-	// are another series, and their runs are done again.
+	// Env is the hash of the machine's description. Records with another hash are
+	// another series, and their runs are repeated.
 	Env   string
-	Stamp []string // what comparisons must not mix
-	// Only says of which cells the runs are done, nil for all; the others are
-	// left for another time.
+	Stamp []string // conditions that comparisons must not mix
+	// Only selects the cells whose runs are done, nil for all; the others are left for
+	// another time.
 	Only     func(c *study.Cell) bool
 	Progress Progress
 }
@@ -51,7 +50,7 @@ type Level struct {
 	Until time.Time
 }
 
-// Period is what one period of a held load was like.
+// Period is the result of one period of a held load.
 type Period struct {
 	At           time.Time // its end
 	Target       float64
@@ -60,43 +59,43 @@ type Period struct {
 	Unattainable bool
 }
 
-// Observed is what an observer is to watch.
+// Observed is what an observer watches.
 type Observed struct {
 	Cell  *study.Cell
 	Names []string // of the parts
 	Envs  []Environment
 	Start time.Time
 	Sets  [][]sample.Set // where they were placed
-	Dir   string         // of the run's record, for files beside it
+	Dir   string         // of the run's record, for additional files
 }
 
-// Summary counts what a study's runs came to.
+// Summary counts the verdicts of a study's runs.
 type Summary struct {
 	Planned  int                    `json:"planned"`
-	There    int                    `json:"there"` // valid or skipped already when it began
+	There    int                    `json:"there"` // already valid or skipped at the start
 	Verdicts map[result.Verdict]int `json:"verdicts"`
 	Reasons  map[result.Reason]int  `json:"reasons,omitempty"`
 	// Left are runs that were not done: out of budget, or stopped.
 	Left int `json:"left"`
 }
 
-// ErrBudget is that a study's budget ended before its plan.
+// ErrBudget says that a study's budget ended before its plan.
 var ErrBudget = errors.New("the study's budget is used up")
 
-// ErrStopped is that a run was not valid and the study is to stop then.
+// ErrStopped says that a run was not valid and the study stops then.
 var ErrStopped = errors.New("a run was not valid, and on_failure is stop")
 
-// due is a run that is to be done.
+// due is a run that is still to be done.
 type due struct {
 	study.Planned
 	try  int
 	left int // tries after this one
 }
 
-// Run does what a study's plan has not done yet, in its order; what comes out
-// not valid is done again at the end, as often as the study says. It returns
-// early when the context ends: the run under way is ended and leaves no record.
-// What is there is kept, and Run goes on from it next time.
+// Run does the runs of a study's plan that are not yet done, in plan order. A run that
+// is not valid is repeated at the end, as often as the study says. Run returns early
+// when the context ends: the current run is ended and leaves no record. Existing
+// records are kept, and the next Run continues from them.
 func Run(ctx context.Context, o Options) (Summary, error) {
 	s := Summary{Verdicts: map[result.Verdict]int{}, Reasons: map[result.Reason]int{}}
 	if err := o.Maker.Sweep(); err != nil {
@@ -158,8 +157,8 @@ func (s *Summary) count(r *result.Run) {
 	}
 }
 
-// queue is what is left of the plan, and the place of the next run in the
-// sequence of all.
+// queue returns the rest of the plan, and the position of the next run in the sequence
+// of all runs.
 func (o *Options) queue(s *Summary) ([]due, int, error) {
 	plan := o.Study.Plan()
 	s.Planned = len(plan)

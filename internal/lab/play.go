@@ -10,15 +10,15 @@ import (
 	"github.com/quell-dev/quell/internal/lab/result"
 )
 
-// look is how often a run is looked at: a role that died or stalled is noticed
+// look is the interval between looks at a run: a role that died or stalled is noticed
 // within a second.
 const look = 200 * time.Millisecond
 
-// stall is how many looks without any progress make a stalled role: the fourth
-// is within a second.
+// stall is the number of looks without progress after which a role is stalled: the
+// fourth is within a second.
 const stall = 4
 
-// play lets everything go at once and watches it to the end of the steady
+// play starts all parts at the same time and watches them to the end of the steady
 // window.
 func (s *stage) play(ctx context.Context) error {
 	if err := s.serve(ctx); err != nil {
@@ -68,8 +68,8 @@ func (s *stage) play(ctx context.Context) error {
 	return nil
 }
 
-// begin is the barrier: all processes are let go, as nearly at once as can be,
-// but for servers, which are there already.
+// begin is the barrier: it releases all processes as nearly at once as possible, except
+// servers, which already run.
 func (s *stage) begin() error {
 	var first, last time.Time
 	var within time.Duration
@@ -98,7 +98,7 @@ func (s *stage) begin() error {
 	return nil
 }
 
-// levels are those of the part's load; nil if it runs free.
+// levels returns the levels of the part's load; nil if its load is not held.
 func (s *stage) levels(a *actor) []Level {
 	if !a.busy() || a.part.Load.Control != "duty-cycle" {
 		return nil
@@ -107,7 +107,7 @@ func (s *stage) levels(a *actor) []Level {
 	var levels []Level
 	for _, step := range s.cell.Steps {
 		if step.Role == a.part.Role {
-			// The first one is held in the warm-up too.
+			// The first level is also held in the warm-up.
 			levels = append(levels, Level{float64(step.Target), s.start.Add(step.To)})
 		}
 	}
@@ -117,8 +117,8 @@ func (s *stage) levels(a *actor) []Level {
 	return levels
 }
 
-// length is that of the steady window; 0 if the measured roles' iterations give
-// it.
+// length is the length of the steady window; 0 if the iterations of the measured roles
+// determine it.
 func (s *stage) length() time.Duration {
 	length := s.cell.For
 	if n := len(s.cell.Steps); n > 0 {
@@ -154,7 +154,7 @@ func (s *stage) finished() bool {
 	return true
 }
 
-// concluded reports whether every measured role that sums up what it did has.
+// concluded reports whether every measured role that prints a summary has printed it.
 func (s *stage) concluded() bool {
 	for _, a := range s.actors {
 		if a.part.Measure && a.busy() && a.part.Workload.Concludes() && a.ended.IsZero() && !a.out.concluded() {
@@ -164,9 +164,9 @@ func (s *stage) concluded() bool {
 	return true
 }
 
-// watch looks at the run until both so long has passed and enough says so. An
-// error ends the run; a reason not to believe it that no more of it can mend
-// ends the watch too, without an error: there is no use in going on.
+// watch looks at the run until length has passed and enough returns true. An error ends
+// the run. Evidence that invalidates the run also ends the watch, without an error,
+// since the rest of the run cannot change the verdict.
 func (s *stage) watch(ctx context.Context, phase string, length time.Duration, enough func() bool) error {
 	began := time.Now()
 	seconds := time.Since(s.start) / time.Second
@@ -203,7 +203,7 @@ func (s *stage) watch(ctx context.Context, phase string, length time.Duration, e
 	}
 }
 
-// living sees to roles that have ended or stand still.
+// living handles roles that have ended or stand still.
 func (s *stage) living(ctx context.Context) error {
 	for _, a := range s.actors {
 		if !a.busy() || !a.ended.IsZero() {
@@ -230,7 +230,7 @@ func (s *stage) living(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("see whether %s wants to run: %w", a.part.Name(), err)
 		}
-		// A held load is stopped by the lab itself at some of the looks.
+		// The lab itself stops a held load at some of the looks.
 		a.ready = a.ready || ready
 		if a.quiet++; a.quiet != stall {
 			continue
@@ -246,7 +246,7 @@ func (s *stage) living(ctx context.Context) error {
 	return nil
 }
 
-// departed deals with a role whose process has ended.
+// departed handles a role whose process has ended.
 func (s *stage) departed(ctx context.Context, a *actor) error {
 	at := a.ended.Sub(s.start)
 	if err := a.process.Err(); err != nil {
@@ -270,7 +270,7 @@ func (s *stage) departed(ctx context.Context, a *actor) error {
 	return nil
 }
 
-// mark notes everybody's CPU time at an end of the steady window.
+// mark records the CPU time of all parts at the start or the end of the steady window.
 func (s *stage) mark(open bool) error {
 	var errs []error
 	for _, a := range s.actors {
@@ -288,7 +288,7 @@ func (s *stage) mark(open bool) error {
 	return errors.Join(errs...)
 }
 
-// judge holds the steady window against what the study asks of a run.
+// judge compares the steady window with the study's requirements for a run.
 func (s *stage) judge() {
 	w := s.run.Window
 	s.run.Overlap = 1
@@ -297,7 +297,7 @@ func (s *stage) judge() {
 			continue
 		}
 		if a.part.Measure && !a.ended.IsZero() && a.died == nil {
-			// A measured role that is done first ends the others' need to run.
+			// A measured role that has done its work need not run in the whole window.
 			continue
 		}
 		if share := a.share(w, s.start); share < s.run.Overlap {
@@ -326,7 +326,7 @@ func (s *stage) judge() {
 	}
 }
 
-// share is how much of a window the part ran in.
+// share is the fraction of a window in which the part ran.
 func (a *actor) share(w result.Window, start time.Time) float64 {
 	span := w.To - w.From
 	if span <= 0 {
@@ -345,7 +345,7 @@ func (a *actor) share(w result.Window, start time.Time) float64 {
 	return max(0, ran.Seconds()/span.Seconds())
 }
 
-// loads holds what a part achieved against its targets.
+// loads compares the load that a part achieved with its targets.
 func (s *stage) loads(a *actor) {
 	check := func(target float64, from, to time.Duration) (float64, bool) {
 		got, unattainable, ok := a.achieved(s.start.Add(from), s.start.Add(to))

@@ -8,21 +8,21 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// answering is an environment that can say when a server in it takes
-// connections on a port.
+// answering is an environment that can report when a server in it accepts connections
+// on a port.
 type answering interface {
 	Answers(ctx context.Context, port int) error
 }
 
-// patienceToServe is how long a server gets until it answers: one that serves
-// files takes milliseconds, on a busy machine some seconds.
+// patienceToServe is the time limit for a server to answer: a server of files takes
+// milliseconds, on a busy machine some seconds.
 const patienceToServe = 30 * time.Second
 
-// webPort is what all of the lab's web servers listen on.
+// webPort is the port on which all of the lab's web servers listen.
 const webPort = 80
 
-// portOf is where a workload takes connections as soon as it serves; 0 if it
-// serves nobody.
+// portOf is the port on which a workload accepts connections once it serves; 0 if it is
+// not a server.
 func portOf(w *study.Workload) int {
 	switch w.Builtin {
 	case study.HTTPServer:
@@ -33,9 +33,9 @@ func portOf(w *study.Workload) int {
 	return 0
 }
 
-// serve lets web servers go before the barrier and waits until they answer: else
-// those that ask would measure how long a server takes to start. Those of
-// datagrams are there before they are let go, and are waited for too.
+// serve starts web servers before the barrier and waits until they answer; otherwise
+// the clients would measure the server's start-up time. Datagram servers listen before
+// they are released from the barrier; serve waits for them too.
 func (s *stage) serve(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patienceToServe)
 	defer cancel()

@@ -12,7 +12,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// site is an environment and the process in it, which note what is done to them.
+// site is an environment and its process; both record the calls they get.
 type site struct {
 	Environment
 	name     string
@@ -39,8 +39,8 @@ func (h *site) Answers(ctx context.Context, port int) error {
 	return h.answers(ctx)
 }
 
-// Web servers begin before the barrier and answer before anybody else begins;
-// they begin once. Those of datagrams answer before it and begin with the rest.
+// Web servers begin before the barrier, answer before any other part begins, and begin
+// once. Datagram servers answer before the barrier and begin with the rest.
 func TestServersFirst(t *testing.T) {
 	var log []string
 	s := &stage{run: &result.Run{}}
@@ -58,7 +58,7 @@ func TestServersFirst(t *testing.T) {
 	if want := []string{"begin web", "answers web", "answers count", "begin load", "begin count"}; !slices.Equal(log, want) {
 		t.Errorf("%q, want %q", log, want)
 	}
-	// One that ends instead is not waited for.
+	// serve does not wait for a server that has ended.
 	web.answers = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 	close(web.done)
 	if err := s.serve(t.Context()); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "wait until web serves") {

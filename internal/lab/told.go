@@ -5,9 +5,9 @@ import (
 	"sync"
 )
 
-// Told is what is told of a process that runs elsewhere, in a guest or on another
-// host: what it writes, and how it ended. It is the part of a Process that does not
-// depend on where that is.
+// Told holds the reports about a process that runs elsewhere, in a guest or on another
+// host: its output, and how it ended. It is the part of a Process that does not depend
+// on the place.
 type Told struct {
 	job  Job
 	done chan struct{}
@@ -18,21 +18,21 @@ type Told struct {
 	stopped bool
 }
 
-// NewTold is of a process of which nothing was told yet.
+// NewTold returns a Told of a process about which nothing is reported yet.
 func NewTold(j Job) *Told { return &Told{job: j, done: make(chan struct{})} }
 
-// Wrote passes a line of its output on; fd is 1 or 2.
+// Wrote passes on a line of the process's output; fd is 1 or 2.
 func (p *Told) Wrote(fd int, line string) {
 	w := p.job.Stdout
 	if fd == 2 {
 		w = p.job.Stderr
 	}
 	if w != nil {
-		_, _ = io.WriteString(w, line+"\n") // who reads it sees to its errors
+		_, _ = io.WriteString(w, line+"\n") // the reader handles its errors
 	}
 }
 
-// Ended says how it ended. Only the first time counts.
+// Ended records how the process ended. Only the first call counts.
 func (p *Told) Ended(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -43,10 +43,10 @@ func (p *Told) Ended(err error) {
 	close(p.done)
 }
 
-// Done is Process's.
+// Done implements Process.
 func (p *Told) Done() <-chan struct{} { return p.done }
 
-// Stopping says that it is told to end, and reports whether it has still to.
+// Stopping records that the process is told to end, and reports whether it still runs.
 func (p *Told) Stopping() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -57,7 +57,7 @@ func (p *Told) Stopping() bool {
 	return true
 }
 
-// Outcome is how it ended, nil as long as it has not, and whether it was told to.
+// Outcome returns how it ended, nil before that, and whether it was told to end.
 func (p *Told) Outcome() (stopped bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -2,7 +2,7 @@ package lab
 
 import "fmt"
 
-// tune gives the machine the cell's knobs, before anything of the run is there.
+// tune sets the machine's knobs to the cell's values before the run makes anything.
 func (s *stage) tune() error {
 	if len(s.cell.Knobs) == 0 {
 		return nil
@@ -18,7 +18,7 @@ func (s *stage) tune() error {
 	return nil
 }
 
-// untune puts the knobs back, whatever has become of the run.
+// untune resets the knobs, whatever the result of the run.
 func (s *stage) untune() error {
 	if s.undo == nil {
 		return nil

@@ -25,9 +25,9 @@ design: {repetitions: 1, order: sequential}
 run: {retries: 0}
 `
 
-// A run has its cell's knobs before its environments are made, and they go back
-// after these are removed, also where the run fails. Where the machine has no such
-// knob the run is skipped with the reason.
+// The knobs of a run's cell are set before its environments are made, and reset after
+// these are removed, also where the run fails. Where the machine has no such knob the
+// run is skipped with the reason.
 func TestKnobsLastForTheRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		th := &theatre{}
@@ -35,7 +35,7 @@ func TestKnobsLastForTheRun(t *testing.T) {
 		var log []string
 		made := func() int { return len(th.envs) }
 		o.Tune = func(knobs map[string]string) (func() error, error) {
-			if made() != len(log) { // one undone and one environment more, each run
+			if made() != len(log) { // each run resets one knob and makes one environment
 				t.Errorf("%d environments are there before %v", made(), knobs)
 			}
 			value := knobs["prefetching"]

@@ -10,8 +10,8 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// What a workload says of itself is in its part's values, the last of each name;
-// what is no number is not.
+// The values that a workload reports are in its part's Values, the last one of each
+// name. What is not a number is not stored.
 func TestValues(t *testing.T) {
 	copy, err := os.Create(filepath.Join(t.TempDir(), "out"))
 	if err != nil {
@@ -20,7 +20,7 @@ func TestValues(t *testing.T) {
 	defer copy.Close()
 	out := &output{copy: copy}
 	text := ValueLine + "http.rate 1e3\n" + ValueLine + "http.rate 12.5\nother words\n" + ValueLine + "x NaN\n" + ValueLine + "y\n" + ValueLine + SaturatedValue + " 1\n"
-	for i := 0; i < len(text); i += 7 { // as it comes, in pieces
+	for i := 0; i < len(text); i += 7 { // arrives in pieces
 		if _, err := out.Write([]byte(text[i:min(i+7, len(text))])); err != nil {
 			t.Fatal(err)
 		}
@@ -33,8 +33,8 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// A measured client is waited for until it has summed up what it did; nobody else
-// is, and not one that has ended.
+// The lab waits until a measured client has printed its summary. It waits neither for
+// other parts nor for a client that has ended.
 func TestLastAnswersAreWaitedFor(t *testing.T) {
 	client := func(measure bool) *actor {
 		return &actor{part: &study.Part{Measure: measure, Workload: study.Workload{Builtin: study.HTTPClient}}, process: &fakeProcess{}, out: &output{}}

@@ -20,20 +20,20 @@ import (
 // Name is the log's file in the agent's state directory.
 const Name = "incidents.jsonl"
 
-// Book is the log with its index. It may be used from several goroutines.
+// Book is the log with its index. It is safe for concurrent use.
 type Book struct {
 	mu      sync.RWMutex
 	dir     string
 	lines   Lines
 	skipped int
 	entries map[string]*entry
-	order   []*entry // by when they were opened, then ID
-	// newest numbers the file that is written; the file numbered n has been
+	order   []*entry // by time of opening, then ID
+	// newest is the number of the file that is written; the file numbered n has been
 	// rotated newest − n times. first is the oldest that is kept.
 	newest, first int
 }
 
-// entry is what is known of an incident without reading it.
+// entry is the index entry of an incident.
 type entry struct {
 	id, victim              string
 	opened, updated, closed sample.Millis
@@ -45,10 +45,9 @@ func (e *entry) compare(o *entry) int {
 	return cmp.Or(cmp.Compare(e.opened, o.opened), cmp.Compare(e.id, o.id))
 }
 
-// Open reads the log below dir, and continues it with the first Add: files of
-// at most maxBytes, of which keep are kept beside the one that is written. A
-// directory without a log has no incidents; one that does not exist is an
-// error. With an error the Book holds what could be read, and can be used.
+// Open reads the log below dir, and continues it with the first Add: files of at most
+// maxBytes, with keep rotated files. A directory without a log has no incidents; a missing
+// directory is an error. With an error the Book holds what could be read, and can be used.
 func Open(dir string, maxBytes int64, keep int) (*Book, error) {
 	b := &Book{dir: dir, entries: map[string]*entry{}}
 	b.lines = Lines{Path: filepath.Join(dir, Name), Max: maxBytes, Keep: keep, rotated: b.rotated}
@@ -61,7 +60,7 @@ func Open(dir string, maxBytes int64, keep int) (*Book, error) {
 // Read opens a log for reading only.
 func Read(dir string) (*Book, error) { return Open(dir, 0, 0) }
 
-// Load reads the log below dir whole, oldest incident first.
+// Load reads the complete log below dir, oldest incident first.
 func Load(dir string) ([]incident.Record, error) {
 	b, err := Read(dir)
 	if err != nil {
@@ -71,8 +70,8 @@ func Load(dir string) ([]incident.Record, error) {
 	return list, err
 }
 
-// Skipped counts the lines that were no incident when the log was opened: a
-// crash may tear one.
+// Skipped counts the lines that were not an incident when the log was opened: a crash
+// may truncate one.
 func (b *Book) Skipped() int { return b.skipped }
 
 // Len returns how many incidents the log still holds.
@@ -82,7 +81,7 @@ func (b *Book) Len() int {
 	return len(b.order)
 }
 
-// Add writes an incident as it is now.
+// Add writes the current state of an incident.
 func (b *Book) Add(inc *incident.Record) error {
 	line, err := json.Marshal(inc)
 	if err != nil {
@@ -99,7 +98,7 @@ func (b *Book) Add(inc *incident.Record) error {
 	return nil
 }
 
-// note files an entry in the place of an older one of its ID.
+// note adds an entry, or replaces an older one with the same ID.
 func (b *Book) note(e *entry) {
 	if old := b.entries[e.id]; old != nil {
 		switch {
@@ -116,7 +115,7 @@ func (b *Book) note(e *entry) {
 	b.order = slices.Insert(b.order, i, e)
 }
 
-// rotated forgets what the oldest file held.
+// rotated removes the entries of the oldest file.
 func (b *Book) rotated() {
 	b.newest++
 	if b.newest-b.first <= b.lines.Keep {
@@ -135,13 +134,13 @@ func (b *Book) rotated() {
 // Query says which incidents are wanted; the zero value wants all.
 type Query struct {
 	Open   bool          // only those that are not closed
-	Since  sample.Millis // only those in which something happened since
-	Victim string        // only victims whose name matches; "*" is any run of characters; "" all
-	Limit  int           // only so many, the newest; 0: all
+	Since  sample.Millis // only those updated since
+	Victim string        // only victims with a matching name; "*" is any sequence of characters; "" all
+	Limit  int           // at most this many, the newest; 0: all
 }
 
-// List returns incidents, the oldest first, without the points of their
-// pictures, and how many older ones the limit left out.
+// List returns incidents, the oldest first, without the points of their charts, and how
+// many older ones the limit left out.
 func (b *Book) List(q Query) (list []incident.Record, older int, err error) {
 	return b.list(q, func(inc *incident.Record) { inc.Times, inc.VictimCost, inc.Usage = nil, nil, nil })
 }
@@ -175,7 +174,7 @@ func (b *Book) list(q Query, change func(*incident.Record)) (list []incident.Rec
 	return list, older, nil
 }
 
-// AmbiguousError is a part of an ID that several incidents have.
+// AmbiguousError is a part of an ID that several incidents share.
 type AmbiguousError struct {
 	ID  string
 	All []string // the IDs, oldest first; at most ten
@@ -185,11 +184,11 @@ func (e *AmbiguousError) Error() string {
 	return fmt.Sprintf("find incident %q: it could be any of %s", e.ID, strings.Join(e.All, ", "))
 }
 
-// ErrNone is that no incident has the ID.
+// ErrNone means that no incident has the ID.
 var ErrNone = errors.New("there is none")
 
-// Incident returns the one that a person means, whole: that with the ID, the
-// only one whose ID has it as a part, or for "last" the newest.
+// Incident returns one complete incident: the one with the ID, the only one whose ID
+// contains it, or for "last" the newest.
 func (b *Book) Incident(id string) (incident.Record, error) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -224,7 +223,7 @@ func (b *Book) Close() error {
 	return b.lines.Close()
 }
 
-// path is where a file is now.
+// path is the current path of a file.
 func (b *Book) path(file int) string {
 	if n := b.newest - file; n > 0 {
 		return fmt.Sprintf("%s.%d", b.lines.Path, n)
@@ -232,7 +231,7 @@ func (b *Book) path(file int) string {
 	return b.lines.Path
 }
 
-// files reads entries, each file opened once.
+// files reads entries and opens each file once.
 type files struct {
 	book *Book
 	open map[int]*os.File
@@ -269,8 +268,8 @@ func (f *files) close() {
 	}
 }
 
-// Matches reports whether a name fits a pattern whose stars stand for any run
-// of characters, "/" too: cgroup paths are long.
+// Matches reports whether a name matches a pattern in which a star is any sequence of
+// characters, including "/": cgroup paths are long.
 func Matches(pattern, name string) bool {
 	parts := strings.Split(pattern, "*")
 	last := len(parts) - 1

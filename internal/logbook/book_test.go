@@ -19,8 +19,8 @@ import (
 
 func TestMain(m *testing.M) { quelltest.Main(m) }
 
-// lines makes a file of the log; an Incident is written in full, a string as
-// it is.
+// lines makes the content of a log file; an incident is written as JSON, a string
+// unchanged.
 func lines(t testing.TB, all ...any) string {
 	t.Helper()
 	var b strings.Builder
@@ -44,7 +44,7 @@ func incidentOf(id string, opened sample.Millis, reason string) *incident.Record
 	return &incident.Record{ID: id, Opened: opened, Updated: opened, Reason: reason, Times: []sample.Millis{1, 2}, VictimCost: []incident.Value{1, 2}}
 }
 
-// told is ID:reason of each.
+// told is ID:reason of each incident.
 func told(list []incident.Record) string {
 	var all []string
 	for _, inc := range list {
@@ -122,7 +122,7 @@ func TestWhatCannotBeReadIsSaid(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), Name) || b.Len() != 0 {
 		t.Errorf("a log that cannot be read: %v", err)
 	}
-	// Somebody puts another file in the place of the log.
+	// Another process replaces the log by another file.
 	dir = t.TempDir()
 	put(t, dir, map[string]string{Name: lines(t, incidentOf("a", 1, "mine"))})
 	if b, err = Read(dir); err != nil {
@@ -188,7 +188,7 @@ func TestQueries(t *testing.T) {
 	}
 }
 
-// A book that is written says the same as one that is read anew, through
+// A book that is written gives the same answers as one that is read again, through
 // rotations and restarts.
 func TestTheIndexIsWhatTheFilesSay(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 1))
@@ -223,7 +223,7 @@ func TestTheIndexIsWhatTheFilesSay(t *testing.T) {
 				t.Fatalf("after %d, %+v: %q and %d, read anew %q and %d; %v, %v", n, q, told(got), older, told(want), also, err, bad)
 			}
 		}
-		if rng.IntN(4) == 0 { // the agent is started again
+		if rng.IntN(4) == 0 { // the agent is restarted
 			if err := b.Close(); err != nil {
 				t.Fatal(err)
 			}
@@ -254,7 +254,7 @@ func FuzzRead(f *testing.F) {
 		if n := strings.Count(text, "\n") + 1; b.Len()+b.Skipped() > n {
 			t.Errorf("%d incidents and %d skipped of %d lines", b.Len(), b.Skipped(), n)
 		}
-		// What is in the index and no incident is an error, never a crash.
+		// An index entry that is not an incident causes an error, never a crash.
 		for _, e := range b.order {
 			if inc, err := b.Incident(e.id); err == nil && inc.ID != e.id {
 				t.Errorf("%q is %q", e.id, inc.ID)

@@ -1,8 +1,8 @@
-// Package logbook keeps the agent's log of incidents: appends to it, rotates
-// it, and finds in it again without reading it whole.
+// Package logbook keeps the agent's log of incidents: it appends to it, rotates it, and
+// finds incidents in it without reading all of it.
 //
-// A line of the log is a whole incident.Record as JSON. It is written again at
-// each change, so the last line of an ID counts. Rotated files are Name.1 (the
-// newest), Name.2 and so on; what is rotated away is forgotten. In memory there
-// is an entry of about 200 bytes per incident, which says where its last line is.
+// A line of the log is a complete incident.Record as JSON. It is written again at each
+// change, so the last line of an ID is valid. Rotated files are Name.1 (the newest),
+// Name.2 and so on; incidents in deleted files are dropped. The index in memory takes
+// about 200 bytes per incident and has the position of its last line.
 package logbook

@@ -8,16 +8,16 @@ import (
 	"os"
 )
 
-// Lines appends JSON lines to a file and rotates it: Path.1 is the newest of
-// the old ones. The zero value of what is not exported is right.
+// Lines appends JSON lines to a file and rotates it: Path.1 is the newest rotated file.
+// The unexported fields start as zero values.
 type Lines struct {
 	Path string
-	Max  int64 // bytes of a file; a longer line has a file to itself
+	Max  int64 // bytes of a file; a longer line gets its own file
 	Keep int   // rotated files
 
 	f    *os.File
 	size int64
-	// rotated is told that Path became Path.1.
+	// rotated is called after Path has become Path.1.
 	rotated func()
 }
 
@@ -31,7 +31,7 @@ func (l *Lines) Write(v any) error {
 	return err
 }
 
-// append writes a line and returns where it begins.
+// append writes a line and returns its offset.
 func (l *Lines) append(line []byte) (int64, error) {
 	if l.f != nil && l.size > 0 && l.size+int64(len(line)) > l.Max {
 		if err := l.rotate(); err != nil {
@@ -47,14 +47,14 @@ func (l *Lines) append(line []byte) (int64, error) {
 	n, err := l.f.Write(line)
 	l.size += int64(n)
 	if err != nil {
-		// Opening it again ends a line that was written in part.
+		// Opening it again ends a partly written line.
 		return 0, fmt.Errorf("append to %s: %w", l.Path, errors.Join(err, l.Close()))
 	}
 	return at, nil
 }
 
-// open continues the file. A line that a crash tore is ended, so that the next
-// one stands alone.
+// open continues the file. It ends a line that a crash has truncated, so that the next
+// line is separate.
 func (l *Lines) open() error {
 	f, err := os.OpenFile(l.Path, os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
 	if err != nil {

@@ -21,7 +21,7 @@ func slurp(t *testing.T, dir, name string) string {
 	return string(text)
 }
 
-// What is in the log while it is rotated, torn and continued.
+// The content of the log while it is rotated, truncated and continued.
 func TestIncidentLog(t *testing.T) {
 	dir := t.TempDir()
 	l := Lines{Path: filepath.Join(dir, Name), Max: 2000, Keep: 3}
@@ -65,7 +65,7 @@ func TestIncidentLog(t *testing.T) {
 			t.Errorf("%s does not end with a line", f)
 		}
 	}
-	// A crash tears the last line: the next one stands alone.
+	// A crash truncates the last line: the next line is separate.
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func TestIncidentLog(t *testing.T) {
 	if got := strings.Join(ids(), " "); !strings.HasSuffix(got, "c@1") || strings.Contains(got, "torn") {
 		t.Errorf("after the torn line: %s", got)
 	}
-	// A write that fails, here to a file that is closed, costs its own line.
+	// A write that fails, here to a closed file, loses only its own line.
 	write(inc("d", 1))
 	l.f.Close()
 	if err := l.Write(inc("e", 1)); err == nil {
@@ -98,7 +98,7 @@ func TestIncidentLog(t *testing.T) {
 	}
 }
 
-// A line longer than the limit gets a file of its own, and nothing is lost.
+// A line longer than the limit gets its own file, and nothing is lost.
 func TestLogLineOverTheLimit(t *testing.T) {
 	dir := t.TempDir()
 	l := Lines{Path: filepath.Join(dir, "log"), Max: 10, Keep: 5}

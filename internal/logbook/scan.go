@@ -16,7 +16,7 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// scan makes the index from the files.
+// scan builds the index from the files.
 func (b *Book) scan() error {
 	found, err := os.ReadDir(b.dir)
 	if err != nil {
@@ -36,7 +36,7 @@ func (b *Book) scan() error {
 	if n := len(ages); n > 0 {
 		b.newest = ages[n-1] // so that the oldest is number 0
 	}
-	// Newest first: a rotation meanwhile shows lines twice instead of never.
+	// Newest first: a concurrent rotation makes lines appear twice instead of never.
 	for _, age := range ages {
 		file := b.newest - age
 		f, err := os.Open(b.path(file))
@@ -77,9 +77,9 @@ func (b *Book) scanFile(r io.Reader, file int) error {
 	}
 }
 
-// parse reads of an incident what the index needs. That all stands before the
-// mode, so what is behind it need only be valid. (Within a string the quote in
-// front of "mode" would be escaped.)
+// parse reads the fields of an incident that the index needs. All of them come before
+// the mode, so the rest need only be valid JSON. (Within a string the quote in front of
+// "mode" would be escaped.)
 func parse(line []byte) (*entry, bool) {
 	var head struct {
 		ID      string                `json:"id"`

@@ -14,8 +14,8 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// BenchmarkAnswer holds a question to the book against reading the log whole
-// once in the same run: 100,000 incidents with ten minutes of picture each.
+// BenchmarkAnswer compares a query of the book with reading the complete log once in
+// the same run: 100,000 incidents, each with a chart of ten minutes.
 func BenchmarkAnswer(b *testing.B) {
 	const n = 100_000
 	dir := b.TempDir()

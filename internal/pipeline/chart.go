@@ -26,27 +26,27 @@ type Track struct {
 const (
 	// maxPoints bounds a chart: the newest are kept.
 	maxPoints = 512
-	// firstSuspects is how many of an incident's first suspects have a track; who an
-	// analysis names first gets one too, up to maxNamed tracks, and so does each task
-	// that is capped for it.
+	// firstSuspects is how many of an incident's first suspects have a track. The task
+	// that an analysis names first gets one too, up to maxNamed tracks, and so does each
+	// task that is capped for the incident.
 	firstSuspects = 5
 	maxNamed      = 12
 )
 
-// chart is a Chart that grows. Points are appended and never changed, so that a
-// Chart shares them.
+// chart is a Chart that grows. Points are appended and never changed, so that a Chart can
+// share them.
 type chart struct {
 	Chart
 	signal sample.SignalName
 	victim sample.TaskKey
 	tasks  []sample.TaskKey // of Suspects
-	rounds int              // of the incident, whose suspects have tracks
+	rounds int              // rounds of the incident whose suspects have tracks
 }
 
-// charts are those of the open incidents, by ID; nil where none are kept.
+// charts are those of the open incidents, by ID; nil if none are kept.
 type charts map[string]*chart
 
-// of returns an incident's chart as it is now, and forgets it if that is closed.
+// of returns an incident's current chart, and forgets it if the incident is closed.
 func (c charts) of(inc *plan.Incident) Chart {
 	v := c[inc.ID].value()
 	if inc.Closed != 0 {
@@ -64,8 +64,8 @@ func (c *chart) value() Chart {
 	return v
 }
 
-// chart brings an open incident's chart up to date with its suspects: it begins with
-// the window as the detector has it.
+// chart updates an open incident's chart with its suspects. The chart begins with the
+// detector's window.
 func (p *Pipeline) chart(inc *plan.Incident) {
 	window := p.window(inc.Signal)
 	c := p.charts[inc.ID]
@@ -87,7 +87,7 @@ func (p *Pipeline) chart(inc *plan.Incident) {
 	}
 }
 
-// track adds a task's line, if it has none.
+// track adds a line for a task that has none.
 func (c *chart) track(t sample.Task, window func(sample.TaskKey) []detect.Point) {
 	if slices.Contains(c.tasks, t.Key) {
 		return
@@ -106,8 +106,8 @@ func (c *chart) track(t sample.Task, window func(sample.TaskKey) []detect.Point)
 	c.Suspects = append(c.Suspects, Track{t.Name, pressure})
 }
 
-// extend adds an interval to the charts of its signal's open incidents; one that is
-// closed and was not given to the host yet is over.
+// extend adds an interval to the charts of its signal's open incidents. The chart of a
+// closed incident that was not yet given to the host is complete.
 func (c charts) extend(iv *Interval, verdicts []detect.Verdict) {
 	for id, one := range c {
 		if one.signal == iv.signal.Name && iv.pipeline.planner.IsOpen(id) {
@@ -138,8 +138,8 @@ func (c *chart) extend(iv *Interval, verdicts []detect.Verdict) {
 	}
 }
 
-// find returns the place of a task's measurement, −1 if there is none. A chart asks
-// for a handful of tasks: looking is cheaper than an index.
+// find returns the index of a task's measurement, −1 if there is none. A chart needs few
+// tasks: a linear search is cheaper than an index.
 func (iv *Interval) find(k sample.TaskKey) int {
 	for i := range iv.readings {
 		if iv.readings[i].Task.Key == k {

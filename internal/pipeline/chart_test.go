@@ -8,8 +8,8 @@ import (
 	"github.com/quell-dev/quell/internal/pipeline"
 )
 
-// Who takes over from the first antagonist is drawn too, though it was not there when
-// the incident began.
+// An antagonist that follows the first one is drawn too, although it was absent when the
+// incident began.
 func TestAnAntagonistThatComesLaterIsDrawn(t *testing.T) {
 	w := newWorld(t)
 	w.run(strings.Split(`machine rule=quell mode=advise

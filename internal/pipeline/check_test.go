@@ -18,11 +18,11 @@ type entry struct {
 	plan.Action
 	began          sample.Millis
 	applied, ended sample.Millis // 0 if not
-	asked          bool          // an Uncap was asked for
+	asked          bool          // an Uncap was requested
 	live           bool          // from the Cap action until Lifted
 }
 
-// check is what holds after every call, whatever the order of calls (doc.go).
+// check is what holds after every call, for any order of calls (doc.go).
 func (w *world) check(out output) {
 	w.t.Helper()
 	p := w.pair[0]
@@ -114,7 +114,7 @@ func (w *world) check(out output) {
 	}
 }
 
-// checkAccused: a cap of quell's own has an accused and somebody to help.
+// checkAccused: a cap of quell's own has an accused suspect and a victim to help.
 func (w *world) checkAccused(a plan.Action, wrong func(plan.Action, string)) {
 	i := slices.IndexFunc(w.pair[0].Open(), func(inc pipeline.Change) bool { return inc.ID == a.Incident })
 	if i < 0 {
@@ -137,7 +137,7 @@ func (w *world) checkAccused(a plan.Action, wrong func(plan.Action, string)) {
 
 func (w *world) checkIncident(inc *pipeline.Change) {
 	w.t.Helper()
-	if inc.Opened == inc.Updated || inc.Closed != 0 { // it is large and written often
+	if inc.Opened == inc.Updated || inc.Closed != 0 { // only then: it is large and updated often
 		text, err := json.Marshal(incident.Of(&inc.Incident, &inc.Chart))
 		var back incident.Record
 		if err == nil {
@@ -174,8 +174,8 @@ type remembered struct {
 	named []sample.TaskKey
 }
 
-// checkRecord: an incident's level falls only after a cap in vain; who was named is in
-// its findings until its end, and what names somebody never says nobody.
+// checkRecord: an incident's level falls only after a cap in vain. A task that was named
+// is in its findings until its end, and the incident then stays a neighbour's.
 func (w *world) checkRecord(inc *pipeline.Change) {
 	w.t.Helper()
 	is, was := remembered{level: inc.Level()}, w.records[inc.ID]
@@ -220,7 +220,7 @@ func (w *world) checkEnds() {
 	}
 }
 
-// render is everything that an output says.
+// render is the whole text of an output.
 func (w *world) render(out output) string {
 	var b strings.Builder
 	for _, a := range out.actions {
@@ -243,7 +243,7 @@ func clock(at sample.Millis) string {
 	return at.Time().Format("15:04:05")
 }
 
-// print notes the actions, and of incidents what is new.
+// print writes the actions, and what is new in incidents.
 func (w *world) print(out output) {
 	at := clock(w.now.at)
 	for _, a := range out.actions {
@@ -290,7 +290,7 @@ func (w *world) printIncident(at string, inc *pipeline.Change) {
 			say(fmt.Sprintf(" round %d", i+1), fmt.Sprintf("%s, %s; %s", r.Suspect.Name, r.Outcome, measured))
 		}
 	}
-	// What the actions and findings said already is not said again.
+	// What the actions and findings said already is not repeated.
 	reason, now := inc.Reason, inc.Now()
 	if inc.Antagonists > 0 {
 		reason = ""
@@ -314,12 +314,12 @@ func (w *world) printIncident(at string, inc *pipeline.Change) {
 	}
 }
 
-// joined are those of the parts that say something.
+// joined joins the parts that are not empty.
 func joined(parts ...string) string {
 	return strings.Join(slices.DeleteFunc(parts, func(p string) bool { return p == "" }), "; ")
 }
 
-// held is what an action holds its task to.
+// held is what an action limits its task to.
 func held(a plan.Action) string {
 	if a.IO.IsZero() {
 		return fmt.Sprint(a.Rate)
@@ -327,7 +327,7 @@ func held(a plan.Action) string {
 	return a.Limit()
 }
 
-// say prints a finding unless the last on that victim accused the same.
+// say prints a finding unless the last one on that victim accused the same tasks.
 func (w *world) say(f detect.Finding) {
 	var names []string
 	for _, s := range f.Suspects[:f.Antagonists] {

@@ -12,11 +12,11 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// generate feeds the victim's samples given in the first line, together with
-// suspects' usage constructed so that their correlation after the last sample
-// is the one wanted: those of a case study of the paper (testdata/reference),
-// or "NAME: CORRELATION" a line. It prints the table that it feeds, and fails
-// unless the finding that follows has those correlations.
+// generate feeds the victim's samples in the first line, together with suspects' usage
+// constructed so that their correlation after the last sample has the given value: those
+// of a case study of the paper (testdata/reference), or "NAME: CORRELATION" a line. It
+// prints the table that it feeds, and fails unless the finding that follows has those
+// correlations.
 func (w *world) generate(args []string, table []string) {
 	w.t.Helper()
 	v := w.task(args[0])
@@ -85,12 +85,11 @@ func (w *world) generate(args []string, table []string) {
 // correlated constructs a usage series of the given mean whose correlation
 // (CPI², section 4.2) with the costs is exactly r.
 //
-// The correlation is the mean of the weights w = 1 − t/c or c/t − 1 of the
-// intervals, weighted by usage. So it is linear in a mix λ·p + (1−λ)·n of two
-// series of sum 1: p in phase (usage only where c > t, following w) with
-// correlation a, and n in anti-phase (usage only where c < t, steady) with
-// correlation b; λ = (r − b)/(a − b). Where a is not enough, p follows w², w³
-// and so on: it leans to the worst intervals.
+// The correlation is the mean of the weights w = 1 − t/c or c/t − 1 of the intervals,
+// weighted by usage. So it is linear in a mix λ·p + (1−λ)·n of two series of sum 1: p in
+// phase (usage only where c > t, following w) with correlation a, and n in anti-phase
+// (usage only where c < t, steady) with correlation b; λ = (r − b)/(a − b). If a is too
+// small, p follows w², w³ and so on, with more weight on the worst intervals.
 func correlated(costs []float64, t, r, mean float64) ([]float64, error) {
 	weights := make([]float64, len(costs))
 	n, b := make([]float64, len(costs)), 0.0
@@ -144,7 +143,7 @@ func reference(w *world, name string) [][]string {
 	return rows[1:]
 }
 
-// The construction behind the case studies, on its own.
+// The construction behind the case studies, tested on its own.
 func TestCorrelatedSeriesHaveTheCorrelationWanted(t *testing.T) {
 	costs := []float64{1, 1.2, 0.8, 3, 2.2, 5}
 	const limit = 2

@@ -9,12 +9,12 @@ import (
 	"github.com/quell-dev/quell/internal/spec"
 )
 
-// Subject is a task as one signal sees it: what its samples are judged by and teach.
-// The host keeps one for each task, signal and Key, and changes Task as that changes.
+// Subject is a task as one signal sees it: what its samples are judged by and teach. The
+// host keeps one for each task, signal and Key, and updates Task when that changes.
 type Subject struct {
 	Task sample.Task
 	Key  spec.Key
-	// Spec is what it was judged by last; where nothing is learnt, what it is to be
+	// Spec is what the task was last judged by; if nothing is learnt, what it is to be
 	// judged by.
 	Spec spec.Spec
 
@@ -22,41 +22,41 @@ type Subject struct {
 	held sample.Millis // the newest sample that is held back, 0 if there can be none
 }
 
-// Measurement is what an interval said of one task.
+// Measurement is the result of an interval for one task.
 type Measurement struct {
 	CPU    float64 // CPU-s/s
 	Cost   float64 // in the signal's unit; NaN if only the usage is known
 	Flags  sample.Flags
 	Extras *sample.Extras // nil for none
-	// HeldBy is the cgroup above the task that ran out of CPU quota, where the flag
-	// Throttled is of that and not of the task's own.
+	// HeldBy is the cgroup above the task that exhausted its CPU quota, if the flag
+	// Throttled is due to that and not to the task's own quota.
 	HeldBy string
-	// Reach are the numbered resources of the signal's domain that the task can
-	// use; nil if not known, which reaches everything.
+	// Reach are the numbered resources of the signal's domain that the task can use; nil
+	// if not known, which means all of them.
 	Reach sample.Set
-	// Served are who was served while the task waited (detect.Reading.Served).
+	// Served are the tasks served while the task waited (detect.Reading.Served).
 	Served []detect.Served
 }
 
-// Of is what a sample says; how a task was held and what it reaches is in no sample.
+// Of is the measurement in a sample. A sample contains neither HeldBy nor Reach.
 func Of(s *sample.Sample) Measurement {
 	return Measurement{CPU: float64(s.CPU), Cost: float64(s.Cost), Flags: s.Flags, Extras: &s.Extras}
 }
 
-// Interval collects what one interval said of a machine's tasks for one signal.
+// Interval collects the measurements of a machine's tasks in one interval for one signal.
 type Interval struct {
 	pipeline *Pipeline
 	signal   sample.Signal
 	at       sample.Millis
 	length   time.Duration
-	apart    bool            // costs leave out waiting on itself and on the own quota, whatever was counted
+	apart    bool            // costs exclude waits for itself and for the own quota, whatever was counted
 	served   []detect.Served // of all readings, s/s
 	readings []detect.Reading
 	subjects []*Subject
 }
 
-// Begin starts an interval of a signal that ended at the given time and was so long.
-// Until its End it is the only one of that signal.
+// Begin starts an interval of a signal with the given end and length. Until its End it is
+// the only one of that signal.
 func (p *Pipeline) Begin(signal sample.Signal, at sample.Millis, length time.Duration) *Interval {
 	iv := p.intervals[signal.Name]
 	if iv == nil {
@@ -71,13 +71,13 @@ func (p *Pipeline) Begin(signal sample.Signal, at sample.Millis, length time.Dur
 // At is when the interval ended.
 func (iv *Interval) At() sample.Millis { return iv.at }
 
-// Len is how many measurements were added.
+// Len is the number of measurements that were added.
 func (iv *Interval) Len() int { return len(iv.readings) }
 
-// Reading is what was made of the i-th measurement, valid until the next Begin.
+// Reading is the reading of the i-th measurement, valid until the next Begin.
 func (iv *Interval) Reading(i int) *detect.Reading { return &iv.readings[i] }
 
-// Add takes in what was measured of a task.
+// Add adds the measurement of a task.
 func (iv *Interval) Add(s *Subject, m Measurement) {
 	var normal *spec.Spec
 	if !math.IsNaN(m.Cost) {
@@ -97,7 +97,7 @@ func (iv *Interval) Add(s *Subject, m Measurement) {
 	if x := m.Extras; x != nil {
 		r.Rate, r.Pressure = sig.Rate(x, iv.length), sig.PressureOf(m.CPU, x, iv.length)
 		if self, ok := x.Get(sample.WaitSelf); ok {
-			// Less CPU time than a millisecond counts as one, as it does in the cost.
+			// Less CPU time than a millisecond counts as one, as in the cost.
 			r.Self = self / max(m.CPU*iv.length.Seconds(), 1e-3)
 		}
 		if _, ok := x.Get(sample.WaitThrottled); ok {
@@ -110,13 +110,13 @@ func (iv *Interval) Add(s *Subject, m Measurement) {
 		iv.account(r, &m)
 	}
 	if sig.Name.OfMachine() && normal != nil {
-		r.Pressure = 0 // what is measured is the machine: it presses on nothing
+		r.Pressure = 0 // the machine itself is measured: it exerts no pressure
 	}
 	switch {
 	case sig.Domain == sample.Elsewhere:
 		r.Flags, r.Stolen = r.Flags|sample.Stolen, 1 // its cost is stolen time
 	case m.Flags&sample.Stolen != 0:
-		r.Stolen = iv.pipeline.config.Detect.StolenShare // at least, says the flag
+		r.Stolen = iv.pipeline.config.Detect.StolenShare // the flag means at least this share
 		if m.Extras != nil {
 			if share, ok := m.Extras.Get(sample.StolenShare); ok {
 				r.Stolen = share
@@ -125,9 +125,9 @@ func (iv *Interval) Add(s *Subject, m Measurement) {
 	}
 }
 
-// account makes rates of what is known of who was served while a task waited. For the
-// CPUs' queues the wait is the cost; for the others it is what was waited, without the
-// time in which the task itself was served.
+// account turns what is known of the tasks that were served while a task waited into
+// rates. For the CPUs' queues the wait is the cost. For the others it is the waiting time
+// without the time in which the task itself was served.
 func (iv *Interval) account(r *detect.Reading, m *Measurement) {
 	length := iv.length.Seconds()
 	if length <= 0 || math.IsNaN(m.Cost) {
@@ -156,7 +156,7 @@ func (iv *Interval) account(r *detect.Reading, m *Measurement) {
 		return
 	}
 	if iv.served == nil {
-		iv.served = make([]detect.Served, 0, len(m.Served)) // nil would be: not counted
+		iv.served = make([]detect.Served, 0, len(m.Served)) // nil would mean: not counted
 	}
 	from := len(iv.served)
 	for _, s := range m.Served {
@@ -166,7 +166,7 @@ func (iv *Interval) account(r *detect.Reading, m *Measurement) {
 	r.Served = iv.served[from:len(iv.served):len(iv.served)]
 }
 
-// spec finds what a subject is judged by now.
+// spec sets the spec by which a subject is judged now.
 func (p *Pipeline) spec(s *Subject, at sample.Millis) {
 	h := p.config.History
 	if h == nil {
@@ -189,9 +189,9 @@ func (p *Pipeline) spec(s *Subject, at sample.Millis) {
 	}
 }
 
-// End has the interval judged, in open incidents followed, and learnt from. It
-// returns a verdict for each measurement, in their order, valid until the next End.
-// Intervals of a signal come in order of time; one that does not is ignored as a whole.
+// End judges the interval, updates open incidents with it, and learns from it. It returns
+// a verdict for each measurement, in their order, valid until the next End. Intervals of
+// a signal come in order of time; one that does not is ignored as a whole.
 func (iv *Interval) End(now sample.Millis) []detect.Verdict {
 	p := iv.pipeline
 	verdicts := p.detector.Observe(iv.signal, iv.at, iv.readings)
@@ -207,9 +207,9 @@ func (iv *Interval) End(now sample.Millis) []detect.Verdict {
 	return verdicts
 }
 
-// learn lets a sample teach its job's spec, unless it may belong to an incident: an
-// outlier is held back until none has come of it, and while the task is a victim
-// nothing is learnt, unless it changed itself for good.
+// learn adds a sample to its job's spec, unless it may be of an incident. An outlier is
+// held back until it is known that no incident followed. While the task is a victim
+// nothing is learnt, unless the task changed itself for good.
 func (p *Pipeline) learn(s *Subject, at sample.Millis, r *detect.Reading, v *detect.Verdict) {
 	h, task := p.config.History, r.Task.Key
 	switch {
@@ -222,7 +222,7 @@ func (p *Pipeline) learn(s *Subject, at sample.Millis, r *detect.Reading, v *det
 		h.Hold(s.Key, task, at, r.CPU, r.Cost, r.Self)
 		s.held = at
 		return
-	case s.held != 0: // searching for what cannot be there is expensive
+	case s.held != 0: // a search for held samples that cannot exist is expensive
 		before := at.Add(-p.config.Detect.OutlierWindow)
 		h.Release(s.Key, task, before)
 		if s.held < before {

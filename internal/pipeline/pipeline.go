@@ -15,14 +15,14 @@ import (
 type Config struct {
 	Machine string
 	Detect  detect.Params
-	// Policy says how to act. Where levels say how sure a finding is (switch
-	// Evidence), only who is proven is capped without a trial (plan.Policy.CapAt), and a cap that
-	// helped took at least detect.Relief of the excess (plan.Policy.Relief).
+	// Policy says how to act. Where levels state the confidence (switch Evidence), only a
+	// proven suspect is capped without a trial (plan.Policy.CapAt), and a cap that helped
+	// removed at least detect.Relief of the excess cost (plan.Policy.Relief).
 	Policy plan.Policy
-	// History learns what jobs cost; nil: nothing is learnt, and each Subject has
-	// the Spec that its host gave it.
+	// History learns what jobs cost; nil: nothing is learnt, and each Subject has the
+	// Spec that its host set.
 	History *spec.History
-	// Given finds a spec from elsewhere (the server's) that goes before what
+	// Given returns a spec from elsewhere (the server's) that takes precedence over what
 	// History learnt; nil for none.
 	Given func(spec.Key, sample.Millis) (spec.Spec, bool)
 	// LearnIncidents lets samples that were taken in incidents teach specs too.
@@ -61,24 +61,24 @@ type Finding struct {
 	Incident string        // ID
 }
 
-// Change is an incident in which something changed.
+// Change is an incident that has changed.
 type Change struct {
 	plan.Incident
 	Chart Chart // empty without Config.Charts
 }
 
-// Ready is what there is for the host to do (see the package comment, 4).
+// Ready is the work for the host (see the package comment, 4).
 type Ready struct {
 	Findings  []Finding     // analyses, for logs and counts
 	Actions   []plan.Action // to be carried out, in order
-	Incidents []Change      // to be written down, by when they changed last
-	Offenders bool          // the list of offenders is to be saved
+	Incidents []Change      // to be recorded, ordered by their last change
+	Offenders bool          // the list of offenders is to be stored
 }
 
-// Pending reports whether Ready has something to give.
+// Pending reports whether Ready has something to return.
 func (p *Pipeline) Pending() bool { return len(p.findings) > 0 || p.planner.Pending() }
 
-// Ready returns what there is to do, and whether there is anything.
+// Ready returns the work for the host, and whether there is any.
 func (p *Pipeline) Ready() (Ready, bool) {
 	if !p.Pending() {
 		return Ready{}, false
@@ -99,12 +99,11 @@ func (p *Pipeline) Ready() (Ready, bool) {
 	return r, true
 }
 
-// Tick ends caps whose lease is over and closes incidents that are calm.
+// Tick ends caps whose lease has expired and closes incidents that are calm.
 func (p *Pipeline) Tick(now sample.Millis) { p.planner.Tick(now) }
 
-// Analyse takes the oldest anomaly that waits through identification and plans what
-// follows. It returns false if none waits, or the last analysis was less than
-// detect.Params.Pace ago.
+// Analyse analyses the oldest anomaly that waits and plans what follows. It returns false
+// if none waits, or if the last analysis was less than detect.Params.Pace ago.
 func (p *Pipeline) Analyse(now sample.Millis) bool {
 	f, ok := p.detector.Next(now)
 	if !ok {
@@ -120,9 +119,8 @@ func (p *Pipeline) Analyse(now sample.Millis) bool {
 	return true
 }
 
-// Pass lets the time after from and before to go by, in steps of
-// detect.Params.Pace: Tick and Analyse at each. Steps at which nothing would happen
-// are left out.
+// Pass advances over the time after from and before to in steps of detect.Params.Pace,
+// with Tick and Analyse at each. Steps at which nothing would happen are left out.
 func (p *Pipeline) Pass(from, to sample.Millis) {
 	pace := max(p.config.Detect.Pace, time.Millisecond)
 	step := sample.Millis(pace.Milliseconds())
@@ -147,7 +145,7 @@ func (p *Pipeline) Pass(from, to sample.Millis) {
 // Waiting reports whether anomalies wait for Analyse.
 func (p *Pipeline) Waiting() bool { return p.detector.Waiting() }
 
-// window gives tasks' histories in a signal.
+// window returns tasks' histories in a signal.
 func (p *Pipeline) window(signal sample.SignalName) func(sample.TaskKey) []detect.Point {
 	return func(k sample.TaskKey) []detect.Point { return p.detector.Window(signal, k) }
 }
@@ -163,7 +161,7 @@ func (p *Pipeline) Forget(task sample.TaskKey) {
 	}
 }
 
-// Applied reports how a Cap or Adjust action went: with an error the cap is not in
+// Applied reports the result of a Cap or Adjust action: with an error the cap is not in
 // force.
 func (p *Pipeline) Applied(now sample.Millis, id string, err error) { p.planner.Applied(now, id, err) }
 
@@ -173,11 +171,11 @@ func (p *Pipeline) Lifted(now sample.Millis, id string, takenOver bool) {
 	p.planner.Lifted(now, id, takenOver)
 }
 
-// Cap plans an operator's cap of a task and returns its ID; the error wraps plan.ErrRefused.
+// Cap plans an operator's cap on a task and returns its ID; errors wrap plan.ErrRefused.
 func (p *Pipeline) Cap(now sample.Millis, t sample.Task, terms command.Terms, by, why string) (id string, err error) {
 	id, err = p.planner.CapFor(now, t, terms, by, why)
 	if p.charts != nil && err == nil {
-		for _, inc := range p.planner.Open() { // of one of which it may be a round
+		for _, inc := range p.planner.Open() { // the cap may be a round of one of them
 			p.chart(&inc)
 		}
 	}
@@ -192,25 +190,25 @@ func (p *Pipeline) Uncap(now sample.Millis, task sample.TaskKey, why string) err
 // SetMode changes how far enforcement goes.
 func (p *Pipeline) SetMode(now sample.Millis, m plan.Mode) { p.planner.SetMode(now, m) }
 
-// Stop ends every cap: the host is leaving.
+// Stop ends every cap: the host stops.
 func (p *Pipeline) Stop(now sample.Millis) { p.planner.Stop(now) }
 
-// Params returns detection's parameters, Policy the planner's.
+// Params returns detection's parameters.
 func (p *Pipeline) Params() detect.Params { return p.detector.Params() }
 
 // Policy returns the planner's parameters.
 func (p *Pipeline) Policy() plan.Policy { return p.planner.Policy() }
 
-// History returns what learns specs, nil if nothing does.
+// History returns the history that learns specs, nil if nothing is learnt.
 func (p *Pipeline) History() *spec.History { return p.config.History }
 
 // Rejected counts measurements whose cost was outside the signal's sane range.
 func (p *Pipeline) Rejected(s sample.SignalName) uint64 { return p.detector.Rejected(s) }
 
-// Caps lists the caps in force or asked for, by ID.
+// Caps lists the caps in force or requested, by ID.
 func (p *Pipeline) Caps() []plan.CapState { return p.planner.Caps() }
 
-// Capped reports whether a cap on the task is in force or asked for.
+// Capped reports whether a cap on the task is in force or requested.
 func (p *Pipeline) Capped(task sample.TaskKey) bool { return p.planner.Capped(task) }
 
 // Open lists the open incidents, oldest first.
@@ -226,24 +224,23 @@ func (p *Pipeline) Open() []Change {
 	return all
 }
 
-// OpenCount is how many incidents are open.
+// OpenCount is the number of open incidents.
 func (p *Pipeline) OpenCount() int { return p.planner.OpenCount() }
 
-// Roles returns the tasks that have a part in open incidents.
+// Roles returns the tasks that have a role in open incidents.
 func (p *Pipeline) Roles() map[sample.TaskKey]plan.Role { return p.planner.Roles() }
 
-// Offenders lists the jobs of which caps helped others; Remember takes over what an
-// earlier host knew of them, Pardon forgets one.
+// Offenders lists the jobs on which caps helped others. See also Remember and Pardon.
 func (p *Pipeline) Offenders(now sample.Millis) []plan.Offender { return p.planner.Offenders(now) }
 
-// Remember takes over what an earlier host knew of offenders.
+// Remember adopts the offenders of an earlier host.
 func (p *Pipeline) Remember(all []plan.Offender) { p.planner.Remember(all) }
 
 // Pardon forgets what a job did.
 func (p *Pipeline) Pardon(job sample.JobName) error { return p.planner.Pardon(job) }
 
-// Follows reports whether a task changed itself for so long that what it costs now
-// is its normal cost (plan.Policy.Settle).
+// Follows reports whether a task changed itself for so long that its current cost is its
+// normal cost (plan.Policy.Settle).
 func (p *Pipeline) Follows(s sample.SignalName, task sample.TaskKey) bool {
 	return p.planner.Follows(s, task)
 }

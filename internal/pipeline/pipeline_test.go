@@ -28,8 +28,8 @@ func byRule(t *testing.T, rule detect.Rule) pipeline.Config {
 	return pipeline.Config{Machine: "m", Detect: params, Policy: plan.Paper(), Charts: true}
 }
 
-// Who was served is by second, and so is what the task waited and asked for, by what its
-// queue is a queue of; no other signal has one.
+// Served times become rates, and so do the task's wait and demand, each by the kind of
+// the signal's queue. Other signals have none.
 func TestWaitsAreRates(t *testing.T) {
 	var x sample.Extras
 	for e, v := range map[sample.Extra]float64{sample.WaitOther: 4, sample.WaitNiced: 1, sample.IOTime: 6, sample.IOOps: 200, sample.NetWait: 8, sample.NetPackets: 3000} {
@@ -58,7 +58,7 @@ func TestWaitsAreRates(t *testing.T) {
 	}
 }
 
-// What is made of a measurement, for every signal: each has all extras that any
+// The reading of a measurement, for every signal. The measurement has all extras that any
 // source counts, over 10 s.
 func TestReadings(t *testing.T) {
 	var all sample.Extras
@@ -67,7 +67,7 @@ func TestReadings(t *testing.T) {
 	}
 	of := func(e sample.Extra) float64 { v, _ := all.Get(e); return v }
 	all.Set(sample.StolenShare, 0.25)
-	self := of(sample.WaitSelf) / 5 // of half a CPU in 10 s
+	self := of(sample.WaitSelf) / 5 // for 0.5 CPU-s/s in 10 s
 	for _, c := range []struct {
 		signal                       sample.SignalName
 		rate, pressure, self, stolen float64
@@ -92,7 +92,7 @@ func TestReadings(t *testing.T) {
 		if r.Rate != c.rate || r.Pressure != c.pressure || r.Self != c.self || r.Stolen != c.stolen || r.OwnApart != c.apart || r.CPU != 0.5 {
 			t.Errorf("%s: %+v, want %+v", c.signal, r, c)
 		}
-		// Nothing but its usage is known of a task: pressure is CPU usage or unknown.
+		// Only the task's usage is known: pressure is CPU usage or unknown.
 		pressure := 0.5
 		if !sig.Domain.OfCPUs() && c.signal != sample.Steal {
 			pressure = 0
@@ -108,7 +108,7 @@ func TestReadings(t *testing.T) {
 			t.Errorf("%s with the flag alone: %v was stolen, want %v", c.signal, r.Stolen, least)
 		}
 	}
-	// What was not queued anywhere, or not counted, is what left.
+	// If no queued packets were counted, the packets that left count.
 	var left sample.Extras
 	left.Set(sample.NetPackets, 500)
 	if sig, _ := sample.LookupSignal(sample.Net); sig.PressureOf(0.5, &left, 10*time.Second) != 50 {
@@ -116,8 +116,8 @@ func TestReadings(t *testing.T) {
 	}
 }
 
-// hour feeds a random hour of two suspects and a victim; pass lets the time between
-// intervals go by. It returns all that came of it.
+// hour feeds 399 random intervals of two batch and two latency-sensitive tasks; pass
+// advances over the time between intervals. It returns all results.
 func hour(t *testing.T, c pipeline.Config, pass func(p *pipeline.Pipeline, from, to sample.Millis)) string {
 	t.Helper()
 	h := spec.NewHistory(spec.OwnHistory())
@@ -192,7 +192,7 @@ func TestPassIsEveryStep(t *testing.T) {
 	}
 }
 
-// What was given stays as it was, whatever happens later.
+// Outputs do not change after they were returned.
 func TestOutputsAreValues(t *testing.T) {
 	c := byRule(t, detect.CPI2)
 	var given []pipeline.Ready
@@ -228,8 +228,8 @@ func TestOutputsAreValues(t *testing.T) {
 	}
 }
 
-// Where levels say how sure a finding is only who is proven is capped without a trial;
-// a rule that goes by the correlation caps whom it names, as the paper does.
+// Where levels state the confidence of a finding, only a proven suspect is capped without
+// a trial. A correlation rule caps the task that it names, as the paper does.
 func TestFromWhichLevelOnSuspectsAreCapped(t *testing.T) {
 	for rule, want := range map[detect.Rule]detect.Level{detect.CPI2: detect.Likely, detect.Quell: detect.Likely, detect.Evident: detect.Proven} {
 		if got := pipeline.New(byRule(t, rule)).Policy().CapAt; got != want {

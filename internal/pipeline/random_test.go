@@ -10,8 +10,8 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// TestRandomScripts does what scripts can, in any order: what check holds them
-// to must hold here as well.
+// TestRandomScripts executes script commands in random order: what check verifies in
+// scripts must hold here as well.
 func TestRandomScripts(t *testing.T) {
 	total := map[string]int{}
 	for seed := range uint64(16) {
@@ -21,7 +21,7 @@ func TestRandomScripts(t *testing.T) {
 			}
 		})
 	}
-	// The walks must get somewhere: caps of both kinds, several rounds, exits.
+	// The walks must reach caps of both kinds, several rounds, and exits.
 	t.Log(total)
 	for _, what := range []string{"caps", "automatic", "rounds", "closed", "takeover", "gone", "failed", "io"} {
 		if total[what] < 8 {
@@ -143,8 +143,8 @@ func (w *world) enforced(k sample.TaskKey) bool {
 	return false
 }
 
-// randomCell suffers with the others, mostly, if it is served, and is busy
-// while they suffer, mostly, if it is not.
+// randomCell usually raises the cost of a task with a spec while the interval is bad, and
+// the usage of a task that is not latency-sensitive.
 func randomCell(rng *rand.Rand, s *scripted, bad bool) cell {
 	bad = bad != (rng.IntN(8) == 0)
 	c := cell{cost: nan, usage: 0.2 * rng.Float64(), absent: rng.IntN(30) == 0}

@@ -16,8 +16,8 @@ import (
 
 var update = flag.Bool("update", false, "accept what the scripts print")
 
-// TestScripts runs testdata/*.txt. A script is prose (#) and steps; a step is
-// commands, a line of dashes, and what they are to print up to an empty line:
+// TestScripts runs testdata/*.txt. A script is comments (#) and steps. A step is
+// commands, a line of dashes, and the expected output up to an empty line:
 //
 //	machine KEY=VALUE …           start anew; see world.machine
 //	task NAME, CLASS[, never-cap][, protected][, MEAN±SIGMA]
@@ -25,20 +25,20 @@ var update = flag.Bool("update", false, "accept what the scripts print")
 //	samples                       a table follows: names, then a row an interval
 //	generate VICTIM[, case N]     see world.generate
 //	suspects | caps | incidents   print the last finding's, those in force, those open
-//	cap NAME, rate=R, for=D, by=WHO, why=TEXT      an operator's
+//	cap NAME, rate=R, for=D, by=NAME, why=TEXT     an operator's cap
 //	uncap NAME, why=TEXT
 //	mode off|advise|on
 //	gone NAME
 //	enforcer works | fails CAUSE | holds
-//	deliver                       what the enforcer held
-//	takeover NAME                 somebody else changes the limit
+//	deliver                       the actions that the enforcer held
+//	takeover NAME                 another program changes the limit
 //	wait D
 //	stop
 //
-// Columns are two blanks apart. A cell is COST@USAGE, or USAGE where the cost
-// is not counted, or - for no reading; with !FLAG … behind; tasks without a
-// column go on as before. A row that begins with N* is repeated N times. What
-// holds whatever a script does is checked after every call: see world.check.
+// Columns are two blanks apart. A cell is COST@USAGE, or USAGE if the cost is not
+// counted, or - for no reading; !FLAG … may follow. Tasks without a column continue as
+// before. A row that begins with N* is repeated N times. What holds for any script is
+// checked after every call: see world.check.
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) < 20 {
@@ -66,7 +66,7 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// runScript returns the script with what its commands print now.
+// runScript returns the script with the current output of its commands.
 func runScript(t *testing.T, text string) string {
 	var b strings.Builder
 	w := newWorld(t)
@@ -104,7 +104,7 @@ func difference(want, got string) string {
 	return fmt.Sprintf("line %d\n--- in the file\n%s\n--- now\n%s", i+1, cut(a), cut(b))
 }
 
-// run carries out the commands of one step.
+// run executes the commands of one step.
 func (w *world) run(lines []string) {
 	w.t.Helper()
 	for i := 0; i < len(lines); i++ {
@@ -157,7 +157,7 @@ func (w *world) run(lines []string) {
 	}
 }
 
-// samples feeds the rows of a table, one an interval.
+// samples feeds the rows of a table, one per interval.
 func (w *world) samples(table []string) {
 	if len(table) < 2 {
 		w.t.Fatal("samples: want names and rows")
@@ -194,14 +194,14 @@ func columns(line string) (cells []string) {
 	return cells
 }
 
-// cell is what a task does over an interval.
+// cell is what a task does in an interval.
 type cell struct {
 	absent bool
 	cost   float64 // NaN if not counted
 	usage  float64
 	flags  sample.Flags
 	self   bool
-	above  bool // the quota was of a cgroup above it
+	above  bool // the quota is that of a cgroup above the task
 }
 
 func (w *world) cell(text string) cell {

@@ -20,10 +20,9 @@ import (
 
 var nan = math.NaN()
 
-// world is one machine under script: a pipeline driven as hosts drive it, a second
-// every step, and an enforcer that is pretended.
-// A shadow gets the same, the readings of each instant in another order; it
-// must never say anything else.
+// world is one machine under script: a pipeline driven as hosts drive it, in steps of a
+// second, and a simulated enforcer. A shadow pipeline gets the same input, with the
+// readings of each instant in another order; its output must never differ.
 type world struct {
 	t      *testing.T
 	signal sample.Signal
@@ -47,9 +46,9 @@ type world struct {
 	order []string                   // incidents by appearance
 	// records are what incidents said before, by ID.
 	records map[string]remembered
-	found   detect.Finding // the last
+	found   detect.Finding // the last finding
 
-	adjusted, renewed int // caps, of all and of those how many got more time
+	adjusted, renewed int // caps that were adjusted, and those of them that were extended
 }
 
 type state struct {
@@ -63,14 +62,14 @@ type scripted struct {
 	gone bool
 }
 
-// output is all that a call brought.
+// output is everything that a call returned.
 type output struct {
 	findings  []pipeline.Finding
 	actions   []plan.Action
 	incidents []pipeline.Change
 }
 
-// drain takes what a call brought, before any action is carried out.
+// drain takes the results of a call, before any action is carried out.
 func drain(p *pipeline.Pipeline) (out output) {
 	for {
 		r, more := p.Ready()
@@ -87,8 +86,8 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// machine starts anew. Keys: rule, mode, signal, start (15:04), every, for,
-// longest, calm, confine, max-caps, top, least-cpu, io-ops.
+// machine starts anew. Keys: rule, mode, signal, start (15:04), every, for, longest,
+// calm, confine, cap, max-caps, top, least-cpu, io-ops.
 func (w *world) machine(args []string) {
 	w.t.Helper()
 	if w.pair[0] != nil {
@@ -194,8 +193,8 @@ func (w *world) task(name string) *scripted {
 	return s
 }
 
-// both makes the same call to planner and shadow, and carries out what the
-// planner asks for.
+// both makes the same call to the pipeline and its shadow, and carries out the pipeline's
+// actions.
 func (w *world) both(call func(p *pipeline.Pipeline)) output {
 	w.t.Helper()
 	call(w.pair[0])
@@ -244,7 +243,7 @@ func (w *world) carryOut(a plan.Action) {
 	w.both(func(p *pipeline.Pipeline) { p.Applied(w.now.at, a.ID, err) })
 }
 
-// lifted reports the end of a cap and keeps it in the past, for flags.
+// lifted reports the end of a cap. The entry stays, for the flags of samples.
 func (w *world) lifted(id string, takenOver bool) {
 	w.t.Helper()
 	w.books[id].live = false
@@ -271,7 +270,7 @@ func (w *world) takeover(name string) {
 	w.t.Fatalf("takeover: %s has no cap", name)
 }
 
-// second is one turn of the loop: what is queued, what is over.
+// second is one step of the loop: Analyse, then Tick.
 func (w *world) second() {
 	w.t.Helper()
 	w.both(func(p *pipeline.Pipeline) { p.Analyse(w.now.at) })
@@ -282,7 +281,7 @@ func (w *world) second() {
 	w.checkEnds()
 }
 
-// advance lets the seconds pass up to and including the given time.
+// advance steps through the seconds up to and including the given time.
 func (w *world) advance(to sample.Millis) {
 	w.t.Helper()
 	for w.now.at < to {
@@ -321,7 +320,7 @@ type measured struct {
 	pipeline.Measurement
 }
 
-// measure is what the agent would say of a cell; a cap holds the usage down.
+// measure is what the agent would measure of a cell; a cap limits the usage.
 func (w *world) measure(name string, c cell, from, to sample.Millis) measured {
 	s := w.tasks[name]
 	m := measured{&pipeline.Subject{Task: s.Task, Spec: s.spec}, pipeline.Measurement{CPU: c.usage, Cost: c.cost, Flags: c.flags, Extras: &sample.Extras{}}}
@@ -377,7 +376,7 @@ func (w *world) stop() {
 	w.both(func(p *pipeline.Pipeline) { p.Stop(w.now.at) })
 }
 
-// operator carries out cap and uncap.
+// operator executes cap and uncap.
 func (w *world) operator(verb string, args []string) {
 	task, by, why := w.task(args[0]).Task, "ann", ""
 	terms := command.Terms{Rate: 0.1, For: command.Duration(5 * time.Minute)}
@@ -411,7 +410,7 @@ func (w *world) operator(verb string, args []string) {
 	}
 }
 
-// end stops the planner and sees that nothing is left.
+// end stops the pipeline and checks that nothing is left.
 func (w *world) end() {
 	w.t.Helper()
 	w.stop()

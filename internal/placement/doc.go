@@ -1,6 +1,6 @@
-// Package placement says which tasks should share a machine, two by two, by what
-// they were measured to cost each other or, where that is not known, by how much
-// they miss the last-level cache; and how two on one machine should be pinned.
+// Package placement says which tasks should share a machine, two by two, by the cost that
+// was measured between them or, if that is not known, by their last-level cache misses;
+// and how two tasks on one machine should be pinned.
 //
-// It is advice for who places tasks: a scheduler, or a person. It moves nothing.
+// It is advice for a scheduler or a person that places tasks. It moves nothing.
 package placement

@@ -2,24 +2,24 @@ package placement
 
 import "fmt"
 
-// MostMisses a second, and the largest loss, are beyond what any machine does.
+// MostMisses, a second, and the largest loss are beyond any machine.
 const (
 	MostMisses = 1e15
 	mostBy     = 1e6
 )
 
-// model says what tasks lose beside each other.
+// model gives the losses of tasks that share a machine.
 type model struct {
 	measured map[[2]string]float64 // by victim and neighbour
-	mean     float64               // of those
-	slope    float64               // loss for a product of misses
+	mean     float64               // of the measured losses
+	slope    float64               // loss per product of misses
 	fits     bool                  // the slope is known
 }
 
-// newModel takes in what was measured. The slope is that of a line through the
-// origin, by least squares, over measured pairs whose misses are known; where there
-// are none, misses only tell which pairs lose more than others, and the slope makes
-// the largest product a loss of 1.
+// newModel processes the measurements. The slope is that of a least-squares line through
+// the origin, over measured pairs whose misses are known. Without such pairs, misses only
+// tell which pairs lose more than others, and the slope gives the largest product a loss
+// of 1.
 func newModel(tasks []Task, measured []Degradation) (*model, error) {
 	m := &model{measured: map[[2]string]float64{}}
 	misses, most := map[string]float64{}, 0.0
@@ -59,7 +59,7 @@ func newModel(tasks []Task, measured []Degradation) (*model, error) {
 	return m, nil
 }
 
-// loss is what two tasks lose beside each other, added up.
+// loss is what two tasks on one machine lose, summed.
 func (m *model) loss(a, b Task) (float64, Basis) {
 	x, basis := m.direction(a, b)
 	y, other := m.direction(b, a)

@@ -7,17 +7,17 @@ import (
 	"slices"
 )
 
-// Task is one that wants a place. Several may have one name: they are alike.
+// Task is a task to be placed. Tasks with one name are alike.
 type Task struct {
 	Name string `json:"name"`
-	// Misses are last-level cache misses a second, Load is the share of its CPUs
-	// that it keeps busy, 0 to 1; negative: not measured.
+	// Misses are last-level cache misses a second, Load is the share of its CPUs that it
+	// keeps busy, 0 to 1; negative: not measured.
 	Misses float64 `json:"-"`
 	Load   float64 `json:"-"`
 }
 
-// Degradation is by what ratio one of a name was seen to be slower beside one of
-// another: 0.3 is 30 %. A measured one may be below 0.
+// Degradation is the ratio by which a task named Victim was slower on a machine with one
+// named Neighbour: 0.3 is 30 %. A measured ratio may be below 0.
 type Degradation struct {
 	Victim, Neighbour string
 	By                float64
@@ -26,11 +26,11 @@ type Degradation struct {
 // Basis is what a number rests on.
 type Basis string
 
-// The bases, the better first. A pair has the worse of its two directions.
+// The bases, best first. A pair has the worse of its two directions.
 const (
 	Measured Basis = "measured"
 	Misses   Basis = "misses"  // in proportion to the product of both tasks' misses
-	Unknown  Basis = "unknown" // taken as the mean of those that are measured
+	Unknown  Basis = "unknown" // taken as the mean of the measured losses
 	Alone    Basis = "alone"
 )
 
@@ -46,36 +46,36 @@ const (
 	lightBelow         = 0.5
 )
 
-// Pair are two tasks that should share a machine.
+// Pair is two tasks that should share a machine.
 type Pair struct {
 	A string `json:"a"`
 	B string `json:"b,omitempty"` // "": A has a machine to itself
-	// Loss is what both lose by it, added up, as ratios.
+	// Loss is what both lose by it, summed, as ratios.
 	Loss    float64 `json:"loss"`
 	Basis   Basis   `json:"basis"`
-	Pinning Pinning `json:"pinning,omitempty"` // "" where no load is known
+	Pinning Pinning `json:"pinning,omitempty"` // "" if a load is not known
 }
 
-// Advice is who should be with whom.
+// Advice is which tasks should share a machine.
 type Advice struct {
-	Pairs []Pair `json:"pairs"` // those that lose most first
-	// Loss is that of all pairs, Random what a pairing by lot loses on average.
+	Pairs []Pair `json:"pairs"` // ordered by loss, largest first
+	// Loss is that of all pairs, Random the mean loss of a random pairing.
 	Loss   float64 `json:"loss"`
 	Random float64 `json:"random_loss"`
-	// Exact: there is no better pairing by these numbers; else none that differs
-	// by an exchange between two pairs.
+	// Exact: no pairing is better by these numbers. Otherwise no exchange between two
+	// pairs is better.
 	Exact bool `json:"exact"`
 }
 
-// exactUpTo is for how many tasks every pairing is looked at, MaxTasks how many
-// may be given.
+// exactUpTo is the number of tasks up to which every pairing is considered, MaxTasks the
+// number that may be given.
 const (
 	exactUpTo = 16
 	MaxTasks  = 1000
 )
 
-// Advise pairs the tasks so that they lose least together. Of an odd number one
-// stays alone.
+// Advise pairs the tasks for the least total loss. If their number is odd, one stays
+// alone.
 func Advise(tasks []Task, measured []Degradation) (Advice, error) {
 	if len(tasks) == 0 || len(tasks) > MaxTasks {
 		return Advice{}, fmt.Errorf("pair %d tasks: want 1 to %d", len(tasks), MaxTasks)
@@ -107,7 +107,7 @@ func Advise(tasks []Task, measured []Degradation) (Advice, error) {
 		}
 		switch {
 		case j < i:
-		case j == len(tasks): // nobody
+		case j == len(tasks): // no partner
 			a.Pairs = append(a.Pairs, Pair{A: tasks[i].Name, Basis: Alone})
 		default:
 			p := Pair{A: tasks[i].Name, B: tasks[j].Name, Pinning: Pin(tasks[i].Load, tasks[j].Load)}
@@ -120,10 +120,10 @@ func Advise(tasks []Task, measured []Degradation) (Advice, error) {
 	return a, nil
 }
 
-// Pin is how two tasks should be pinned, by their loads: on chips apart where both
-// are busy, on threads of the same cores, where each has all the caches, while one
-// of them is busy for less than half (paper 003, section IV-C). It is no pinning
-// where a load is not known.
+// Pin is how two tasks should be pinned, by their loads: on separate chips if both are
+// busy; on threads of the same cores, where each has all the caches, if one of them is
+// busy for less than half (paper 003, section IV-C). It is NotPinned if a load is not
+// known.
 func Pin(a, b float64) Pinning {
 	switch light := min(a, b); {
 	case !(light >= 0):
@@ -134,8 +134,8 @@ func Pin(a, b float64) Pinning {
 	return PerChip
 }
 
-// best is the pairing that loses least: the best of the first i tasks' subsets,
-// from small ones on. with[i] is who is with i.
+// best is the pairing with the least loss, from the best pairings of subsets of the
+// tasks, small ones first. with[i] is the partner of i.
 func best(loss [][]float64) (with []int) {
 	n := len(loss)
 	least, last := make([]float64, 1<<n), make([]int, 1<<n)
@@ -164,7 +164,7 @@ func best(loss [][]float64) (with []int) {
 	return with
 }
 
-// exchange is a pairing that no exchange between two of its pairs makes better.
+// exchange is a pairing that no exchange between two of its pairs improves.
 func exchange(loss [][]float64) (with []int) {
 	n := len(loss)
 	with = make([]int, n)
@@ -179,7 +179,7 @@ func exchange(loss [][]float64) (with []int) {
 				if c == a || c == b {
 					continue
 				}
-				const least = 1e-12 // rounding must not exchange for ever
+				const least = 1e-12 // rounding must not cause endless exchanges
 				if loss[a][c]+loss[b][d] < loss[a][b]+loss[c][d]-least {
 					with[a], with[c], with[b], with[d] = c, a, d, b
 					better = true

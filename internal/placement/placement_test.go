@@ -19,7 +19,7 @@ func unmeasured(names ...string) (all []Task) {
 	return all
 }
 
-// papers is what foreground tasks lost beside background ones on KVM, pinned
+// papers returns what foreground tasks lost together with background ones on KVM, pinned
 // per-thread (paper 003, figure 3c).
 func papers(t *testing.T) (names []string, all []Degradation) {
 	t.Helper()
@@ -51,7 +51,7 @@ func papers(t *testing.T) (names []string, all []Degradation) {
 	return names, all
 }
 
-// every is the least loss of all pairings, by trying each: the naive twin.
+// every is the least loss of all pairings, by trying each: the simple reference.
 func every(loss func(a, b Task) float64, tasks []Task) float64 {
 	if len(tasks) < 2 {
 		return 0
@@ -65,8 +65,8 @@ func every(loss func(a, b Task) float64, tasks []Task) float64 {
 	return least
 }
 
-// TestPapersTasksArePaired: no pairing of the paper's five workloads, two of each,
-// loses less than the one that is advised, and one by lot loses more.
+// TestPapersTasksArePaired: for the paper's five workloads, two of each, no pairing loses
+// less than the advised one, and a random one loses more.
 func TestPapersTasksArePaired(t *testing.T) {
 	names, measured := papers(t)
 	tasks := unmeasured(append(names, names...)...)
@@ -90,7 +90,7 @@ func TestPapersTasksArePaired(t *testing.T) {
 	t.Logf("%.3f, by lot %.3f: %+v", a.Loss, a.Random, a.Pairs)
 }
 
-// TestExchangeIsNearTheBest: where both can be had, the pairing by exchanges loses
+// TestExchangeIsNearTheBest: where both can be computed, the pairing by exchanges loses
 // no less than the best, and is as good most of the time.
 func TestExchangeIsNearTheBest(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -126,8 +126,8 @@ func TestExchangeIsNearTheBest(t *testing.T) {
 	}
 }
 
-// TestMissesStandIn: where nothing was measured, who misses most is put with who
-// misses least; where some was, the others are on its scale.
+// TestMissesStandIn: without measurements, the task with the most misses is paired with
+// the one with the fewest; with some, the others are on their scale.
 func TestMissesStandIn(t *testing.T) {
 	var tasks []Task
 	for i, m := range []float64{1, 2, 3, 4} {
@@ -161,7 +161,7 @@ func TestMissesStandIn(t *testing.T) {
 	}
 }
 
-// TestTheOrderOfTasksDoesNotMatter, and large numbers come to an end.
+// TestTheOrderOfTasksDoesNotMatter, and large numbers of tasks terminate.
 func TestTheOrderOfTasksDoesNotMatter(t *testing.T) {
 	names, measured := papers(t)
 	rng := rand.New(rand.NewPCG(3, 4))

@@ -8,27 +8,26 @@ import (
 	"github.com/quell-dev/quell/internal/stat"
 )
 
-// point is what the victim cost at some usage of the suspect.
+// point is the victim's cost at some usage of the suspect.
 type point struct{ usage, cost float64 }
 
-// curve is what is known of how a victim's cost answers to what a suspect uses:
-// the intervals that accused it and those under its cap, and a family of shapes,
+// curve is what is known of how a victim's cost depends on a suspect's usage: the
+// intervals that accused the suspect and those under its cap, and a family of shapes,
 //
 //	cost = calm + b·xᵖ
 //
-// where x is 0 at the usage of the good intervals and 1 at that of the bad ones.
-// A cache that is full from little on has p below 1, execution units that are
-// shared have 1, queues have more (for c servers about √(2(c+1)) − 1; Sakasegawa,
-// Ann. Inst. Stat. Math. 29, 1977). Nobody need say which: the suspect's own ups
-// and downs do, and then the cap.
+// where x is 0 at the usage of the good intervals and 1 at that of the bad ones. A cache
+// that is full at low usage has p below 1, shared execution units have 1, queues have
+// more (for c servers about √(2(c+1)) − 1; Sakasegawa, Ann. Inst. Stat. Math. 29, 1977).
+// The shape is not configured: the suspect's own variation selects it, and then the cap.
 type curve struct {
 	calm   point   // the good intervals' mean
-	top    float64 // usage in the bad ones
+	top    float64 // usage in the bad intervals
 	limit  float64 // the victim's threshold
-	noise  float64 // what a sample of a good interval is off by
+	noise  float64 // error of a sample in a good interval
 	shapes shapes
-	// before are the intervals that accused it, under those under the cap; of
-	// each the newest maxBefore and maxUnder.
+	// before are the intervals that accused the suspect, under those under the cap; the
+	// newest maxBefore and maxUnder of them.
 	before, under []point
 }
 
@@ -36,18 +35,18 @@ const (
 	maxBefore, maxUnder = 64, 32
 )
 
-// shapes are the p that are tried: n from least on, each √2 times the one before;
-// but only the first few of them while nothing is known from under the cap. caution
-// is by how many standard deviations of what they say the rate is below their mean.
+// shapes are the p that are tried: n from least on, each √2 times the one before; only
+// the first few of them while no interval under the cap is known. caution is how many
+// standard deviations of the shapes' results the rate is below their mean.
 type shapes struct {
 	least    float64
 	first, n int
 	caution  float64
 }
 
-// shapesOf are those of a signal. A wait for CPUs is a queue. What is of work may be
-// one too, or shared units, or a cache, where a rate too high costs most: until it
-// is known which, the victim is on the safe side.
+// shapesOf returns the shapes of a signal. A wait for CPUs is a queue. A cost per unit of
+// work may be a queue too, or shared units, or a cache, where too high a rate costs most.
+// Until that is known, the choice favours the victim.
 func shapesOf(name sample.SignalName) shapes {
 	if sig, _ := sample.LookupSignal(name); sig.Domain == sample.SharedCPU {
 		return shapes{1, 7, 7, 0}
@@ -55,7 +54,7 @@ func shapesOf(name sample.SignalName) shapes {
 	return shapes{0.5, 5, 9, 1}
 }
 
-// add takes in an interval under the cap.
+// add adds an interval under the cap.
 func (c *curve) add(p point) {
 	if len(c.under) == maxUnder {
 		c.under = c.under[:copy(c.under, c.under[1:])]
@@ -63,8 +62,8 @@ func (c *curve) add(p point) {
 	c.under = append(c.under, p)
 }
 
-// fit is b of the shape by least squares, and what that leaves, in squares of what
-// the samples are off by: above the threshold that grows with the cost.
+// fit is b of the shape by least squares, and the remaining misfit, in squares of the
+// samples' error: above the threshold that error grows with the cost.
 func (c *curve) fit(p float64) (b, misfit float64) {
 	var xx, xy, yy float64
 	for _, all := range [...][]point{c.before, c.under} {
@@ -82,9 +81,9 @@ func (c *curve) fit(p float64) (b, misfit float64) {
 	return b, yy - b*xy
 }
 
-// rate is the usage, at least floor, at which the victim is expected to have a
-// cost above its calm one: the mean, on a logarithmic scale, of what the shapes
-// say, each by how likely the samples make it, less the caution.
+// rate is the usage, at least floor, at which the victim is expected to have the given
+// cost, above its calm one: the mean, on a logarithmic scale, of the shapes' results,
+// each weighted by its likelihood given the samples, less the caution.
 func (c *curve) rate(cost, floor float64) float64 {
 	n := c.shapes.n
 	if len(c.under) == 0 {
@@ -94,7 +93,7 @@ func (c *curve) rate(cost, floor float64) float64 {
 	for k := range logs {
 		p := c.shapes.least * math.Pow(2, float64(k)/2)
 		b, misfit := c.fit(p)
-		x := float64(most) // where it hardly rises
+		x := float64(most) // if the cost hardly rises
 		if b > 0 {
 			x = min(x, math.Pow((cost-c.calm.cost)/b, 1/p))
 		}

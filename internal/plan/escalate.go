@@ -6,30 +6,30 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Where caps are not the answer somebody has to act who can do more: quell says
-// what, and never does it by itself (CPI², section 5: operators may kill persistent
-// offenders and restart them somewhere else; case 4: migrate the victim).
+// Where caps do not help, an operator with more means has to act. quell says what to do,
+// and never does it itself (CPI², section 5: operators may kill persistent offenders and
+// restart them somewhere else; case 4: migrate the victim).
 
-// Escalation is the same for programs: an operator's hook that follows incidents.
+// Escalation is that advice for programs: an operator's hook that follows incidents.
 type Escalation struct {
 	Do   string          `json:"do"` // Move or Restart
 	Task sample.TaskName `json:"task"`
 	Job  sample.JobName  `json:"job"`
 }
 
-// What an Escalation asks for: the victim is to go to another machine, or the
-// antagonist is to be started again on one.
+// What an Escalation asks for: move the victim to another machine, or restart the
+// antagonist on another machine.
 const (
 	Move    = "move"
 	Restart = "restart"
 )
 
-// comingBack is how many caps on a suspect that helped, in one incident, show
-// that capping it again will not last.
+// comingBack is how many caps on a suspect that helped, in one incident, show that
+// another cap on it has no lasting effect.
 const comingBack = 3
 
-// comesBack is what to advise beside another cap on a suspect; "" if nothing. It
-// leaves the escalation.
+// comesBack is the advice in addition to another cap on a suspect; "" if there is none.
+// It sets the escalation.
 func (inc *incident) comesBack(s sample.Task) string {
 	n := 0
 	for _, r := range inc.rounds {
@@ -44,8 +44,8 @@ func (inc *incident) comesBack(s sample.Task) string {
 	return fmt.Sprintf("; it came back after each of %d caps that helped: start it again on another machine, or move %s", n, inc.Victim.Name)
 }
 
-// helpless is what to advise where nobody is left to be capped; "" if nothing
-// was tried. It leaves the escalation.
+// helpless is the advice if no task is left to be capped; "" if nothing was tried. It
+// sets the escalation.
 func (inc *incident) helpless() string {
 	n := 0
 	for _, r := range inc.rounds {

@@ -8,33 +8,33 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// A feedback cap (Policy.Feedback) takes from the antagonist only what the victim
-// needs: the rate follows the victim's cost, which is held just below its
-// threshold. The paper names it as future work (CPI², section 6.2).
+// A feedback cap (Policy.Feedback) takes from the antagonist only what the victim needs:
+// the rate follows the victim's cost, which is kept just below its threshold. The paper
+// names it as future work (CPI², section 6.2).
 const (
-	// aimBelow is how far below the threshold the victim is held, as a part of
-	// the way to its mean: at the paper's 2σ that is 0.75σ, where one sample in
-	// five is an outlier by noise alone and three in five, an anomaly, are rare.
+	// aimBelow is how far below the threshold the victim is kept, as a part of the
+	// distance to its mean. At the paper's 2σ that is 0.75σ: one sample in five is an
+	// outlier by noise alone, and three in five, an anomaly, are rare.
 	aimBelow = 0.375
 	// least and most bound a step, as ratios.
 	least, most = 0.5, 2
-	// step is the smallest change of a rate that is worth writing down.
+	// step is the smallest relative change of a rate that is applied.
 	step = 0.05
-	// binds is the part of its rate from which on a cap is felt, slack how many
-	// intervals in a row it may be none before it is lifted.
+	// binds is the part of its rate that the suspect must use for a cap to bind. slack is
+	// how many intervals in a row without that end the cap.
 	binds, slack = 0.8, 3
 )
 
-// aim is the cost that a feedback cap holds the victim at.
+// aim is the cost at which a feedback cap keeps the victim.
 func (inc *incident) aim() float64 {
 	return inc.latest.Threshold - aimBelow*(inc.latest.Threshold-inc.SpecMean)
 }
 
-// learnt are the rates at which feedback caps ended, so that the next one on the
-// same suspect for the same victim begins there.
+// learnt are the rates at which feedback caps ended, so that the next one on the same
+// suspect for the same victim starts there.
 type learnt map[[2]sample.TaskKey]float64
 
-// maxLearnt bounds them; a machine has few pairs that meet again and again.
+// maxLearnt bounds them; a machine has few pairs that meet repeatedly.
 const maxLearnt = 1024
 
 func (l learnt) keep(victim, suspect sample.TaskKey, rate float64) {
@@ -52,9 +52,9 @@ func (l learnt) forget(k sample.TaskKey) {
 	}
 }
 
-// begin is where a feedback cap begins: where the last one for this victim
-// ended, or what the suspect may use by the window's curve. There is none where
-// the suspect used no more in bad intervals than in good ones.
+// begin returns the initial rate of a feedback cap: the rate at which the last one for
+// this victim ended, or what the window's curve allows. There is no curve if the suspect
+// used no more in bad intervals than in good ones.
 func (p *Planner) begin(inc *incident, s sample.Task, window func(sample.TaskKey) []detect.Point) (float64, *curve) {
 	used := map[sample.Millis]float64{}
 	for _, u := range window(s.Key) {
@@ -75,12 +75,12 @@ func (p *Planner) begin(inc *incident, s sample.Task, window func(sample.TaskKey
 		}
 	}
 	c.before = c.before[max(0, len(c.before)-maxBefore):]
-	// What was good need not be well below the aim; a mean is. Of bad intervals
-	// those count in which it was at work: in the others it was somebody else.
+	// A good interval need not be well below the aim; the mean is. Bad intervals are
+	// weighted by the suspect's usage: where it used little, another task was the cause.
 	c.calm = point{c.calm.usage / good, min(c.calm.cost/good, inc.SpecMean)}
 	c.top = squares / bad
 	floor := p.policy.rate(s)
-	if !(c.top > c.calm.usage) || !(c.top > floor) || !(c.noise > 0) { // also where one is not a number
+	if !(c.top > c.calm.usage) || !(c.top > floor) || !(c.noise > 0) { // also if one is NaN
 		return floor, nil
 	}
 	rate, known := p.learnt[[2]sample.TaskKey{inc.Victim.Key, s.Key}]
@@ -90,8 +90,8 @@ func (p *Planner) begin(inc *incident, s sample.Task, window func(sample.TaskKey
 	return min(max(floor, rate), c.top), c
 }
 
-// hold moves the rate of the newest cap to what the victim's newest sample asks
-// for, and ends a cap that has held nothing back for a while.
+// hold adapts the rate of the newest cap to the victim's newest sample, and ends a cap
+// that has not limited the suspect for some time.
 func (p *Planner) hold(now sample.Millis, inc *incident, cost float64, usage func(sample.TaskKey) float64) {
 	r := inc.newest()
 	if r == nil || r.Trial || !r.applied || r.Samples == 0 || math.IsNaN(cost) {
@@ -115,7 +115,7 @@ func (p *Planner) hold(now sample.Millis, inc *incident, cost float64, usage fun
 		}
 	}
 	if !felt {
-		return // what the victim costs says nothing of this rate
+		return // the victim's cost says nothing about this rate
 	}
 	why := p.adjust(inc, r, point{used, cost})
 	if more := p.renew(now, inc, c); more != "" {
@@ -152,8 +152,8 @@ func (p *Planner) adjust(inc *incident, r *round, at point) (why string) {
 	return fmt.Sprintf("%s of %s at %.3g, to be held at %.3g", inc.Signal, inc.Victim.Name, at.cost, inc.aim())
 }
 
-// renew lets a cap that is felt and helps go on (Policy.Longest), when less than a
-// quarter of its time is left, and says why; "" if it ends when it would have.
+// renew extends a cap that binds and helps (Policy.Longest), when at most a quarter of
+// Policy.For is left, and says why; "" if its end stays.
 func (p *Planner) renew(now sample.Millis, inc *incident, c *CapState) (why string) {
 	r := c.round
 	until := min(now.Add(p.policy.For), c.From.Add(p.policy.Longest))

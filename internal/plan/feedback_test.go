@@ -13,13 +13,13 @@ import (
 	"github.com/quell-dev/quell/internal/spec"
 )
 
-// loop is /hog hurting /web, whose cost is a function of what /hog uses, under a
-// planner with feedback caps; a sample a second.
+// loop is /hog interfering with /web, whose cost is a function of /hog's usage, under a
+// planner with feedback caps; one sample a second.
 type loop struct {
 	t      *testing.T
 	p      *plan.Planner
 	cost   func(usage float64) float64
-	wants  float64 // of /hog
+	wants  float64 // usage of /hog without a cap
 	rate   float64 // its cap, +Inf for none
 	now    sample.Millis
 	past   [2][]detect.Point
@@ -64,7 +64,7 @@ func (l *loop) take() plan.Output {
 			l.p.Applied(l.now, a.ID, nil)
 		}
 	}
-	take(l.p) // what became of them
+	take(l.p) // the results of the actions
 	return out
 }
 
@@ -76,16 +76,16 @@ func (l *loop) accuse() plan.Incident {
 	return l.incident(id)
 }
 
-// round is the n-th round of an open incident as it is now.
+// round is the n-th round of an open incident in its current state.
 func (l *loop) round(id string, n int) plan.Round { return l.incident(id).Rounds[n] }
 
-// incident is an open incident as it is now.
+// incident is an open incident in its current state.
 func (l *loop) incident(id string) plan.Incident {
 	inc, _ := l.p.Incident(id)
 	return inc
 }
 
-// step is one interval; it returns the victim's cost and what the cap took.
+// step is one interval; it returns the victim's cost and the usage that the cap took.
 func (l *loop) step(noise float64) (cost, taken float64) {
 	l.now += second
 	used := min(l.wants, l.rate)
@@ -98,7 +98,7 @@ func (l *loop) step(noise float64) (cost, taken float64) {
 	return cost, l.wants - used
 }
 
-// plants are ways in which a victim's cost may grow with what a suspect uses.
+// plants are ways in which a victim's cost may grow with a suspect's usage.
 var plants = map[string]func(wants, worst float64) func(float64) float64{
 	"linear": func(wants, worst float64) func(float64) float64 {
 		return func(u float64) float64 { return mean + (worst-mean)*u/wants }
@@ -114,9 +114,9 @@ var plants = map[string]func(wants, worst float64) func(float64) float64{
 	},
 }
 
-// TestFeedbackFindsTheLeastCap: whatever the victim's cost grows like, the cap
-// comes to where the victim is well, takes no more than the fixed cap does, and
-// not much more than would just do.
+// TestFeedbackFindsTheLeastCap: for every cost function, the cap settles where the victim
+// is below its threshold. It takes no more than the fixed cap does, and not much more
+// than necessary.
 func TestFeedbackFindsTheLeastCap(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for name, plant := range plants {
@@ -135,13 +135,13 @@ func TestFeedbackFindsTheLeastCap(t *testing.T) {
 				}
 				taken += took / 60
 			}
-			if bad > 3 { // a steep curve is crossed now and then
+			if bad > 3 { // on a steep curve the threshold is crossed occasionally
 				t.Errorf("%s, wants %.2f, worst %.2f: %d of 60 intervals are bad", name, wants, worst, bad)
 			}
 			if fixed := wants - 0.1; taken > fixed+1e-9 {
 				t.Errorf("%s: takes %.3f, the fixed cap %.3f", name, taken, fixed)
 			}
-			// What keeps the victim as well as it is left alone at, by bisection.
+			// The highest usage that keeps the cost below mean + 0.075, by bisection.
 			low, high := 0.1, wants
 			for range 50 {
 				if middle := (low + high) / 2; l.cost(middle) < mean+0.075 {
@@ -157,8 +157,8 @@ func TestFeedbackFindsTheLeastCap(t *testing.T) {
 	}
 }
 
-// TestFeedbackStandsNoise: of samples as noisy as their spec says, few under the
-// cap are outliers.
+// TestFeedbackStandsNoise: with samples as noisy as their spec says, few under the cap
+// are outliers.
 func TestFeedbackStandsNoise(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for name, plant := range plants {
@@ -180,7 +180,7 @@ func TestFeedbackStandsNoise(t *testing.T) {
 	}
 }
 
-// TestACapThatHoldsNothingBackIsLifted before its time, and not while it is felt.
+// TestACapThatHoldsNothingBackIsLifted before its end, and not while it binds.
 func TestACapThatHoldsNothingBackIsLifted(t *testing.T) {
 	l := newLoop(t, 2, plants["linear"](2, 2), nil)
 	inc := l.accuse()
@@ -200,7 +200,7 @@ func TestACapThatHoldsNothingBackIsLifted(t *testing.T) {
 	if r := l.round(inc.ID, 0); r.Ended == 0 || r.Outcome != plan.TruePositive || r.Ended >= r.Until {
 		t.Errorf("%+v", r)
 	}
-	// The next one begins where this one was.
+	// The next cap starts at the rate of this one.
 	was := l.round(inc.ID, 0).Rate
 	l.wants = 2
 	for range 4 {
@@ -211,7 +211,7 @@ func TestACapThatHoldsNothingBackIsLifted(t *testing.T) {
 	}
 }
 
-// TestFixedCapsStayAsTheyAre, and so do operators' and trials.
+// TestFixedCapsStayAsTheyAre: fixed caps and trials are not adjusted.
 func TestFixedCapsStayAsTheyAre(t *testing.T) {
 	l := newLoop(t, 2, plants["linear"](2, 2), func(p *plan.Policy) { p.Feedback = false })
 	inc := l.accuse()
@@ -239,8 +239,8 @@ func TestFixedCapsStayAsTheyAre(t *testing.T) {
 	}
 }
 
-// TestWhoComesBackIsToBeStartedElsewhere: after three caps that helped, the
-// advice says so; quell goes on capping and does nothing else.
+// TestWhoComesBackIsToBeStartedElsewhere: after three caps that helped, the advice says
+// so; quell continues to cap and does nothing else.
 func TestWhoComesBackIsToBeStartedElsewhere(t *testing.T) {
 	l := newLoop(t, 2, plants["linear"](2, 2), func(p *plan.Policy) { p.Feedback, p.For = false, 20*time.Second })
 	for round := range 5 {

@@ -7,12 +7,12 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Interval takes in what one interval said, as given to and judged by
-// detect.Observe, and follows open incidents of the signal with it.
+// Interval processes one interval, as given to and judged by detect.Observe, and updates
+// the signal's open incidents.
 func (p *Planner) Interval(now sample.Millis, sig sample.SignalName, at sample.Millis, readings []detect.Reading, verdicts []detect.Verdict) {
-	micros := int64(0) // whole numbers: the order of readings must not matter
+	micros := int64(0) // integers: the sum must not depend on the order
 	for i := range readings {
-		if u := readings[i].CPU; u < 1e6 { // also no NaN
+		if u := readings[i].CPU; u < 1e6 { // also false for NaN
 			micros += int64(u * 1e6)
 		}
 	}
@@ -20,7 +20,7 @@ func (p *Planner) Interval(now sample.Millis, sig sample.SignalName, at sample.M
 	if len(p.open) == 0 {
 		return
 	}
-	// An incident asks for a handful of tasks: looking is cheaper than an index.
+	// An incident needs few tasks: a linear search is cheaper than an index.
 	find := func(k sample.TaskKey) int {
 		for i := range readings {
 			if readings[i].Task.Key == k {
@@ -53,9 +53,9 @@ func (p *Planner) Interval(now sample.Millis, sig sample.SignalName, at sample.M
 	}
 }
 
-// follow takes the victim's sample into the newest round whose cap is in force:
-// what changes now must not be credited to an older cap that is still there.
-// The first sample under a cap is partly from before it and is left out.
+// follow adds the victim's sample to the newest round whose cap is in force: a change now
+// must not be credited to an older cap that is still in force. The first sample under a
+// cap is partly from before it and is left out.
 func (inc *incident) follow(at sample.Millis, cost float64, outlier bool, enough int) {
 	r := inc.newest()
 	switch {
@@ -75,7 +75,7 @@ func (inc *incident) follow(at sample.Millis, cost float64, outlier bool, enough
 	}
 }
 
-// Tick ends caps whose time is over and closes incidents that are.
+// Tick ends caps whose lease has expired and closes incidents that are calm.
 func (p *Planner) Tick(now sample.Millis) {
 	for _, c := range p.Caps() {
 		if now >= c.Until {
@@ -89,8 +89,8 @@ func (p *Planner) Tick(now sample.Millis) {
 	}
 }
 
-// Due returns when Tick will next have something to do if nothing else happens,
-// and whether there is such a time.
+// Due returns when Tick next has something to do if nothing else happens, and whether
+// there is such a time.
 func (p *Planner) Due() (at sample.Millis, ok bool) {
 	at = math.MaxInt64
 	for _, c := range p.caps {

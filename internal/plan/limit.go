@@ -6,8 +6,8 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// IORate is how much a task may ask of each disk that it shares with the victim,
-// a second: so much in reads, and as much again in writes. A zero is no limit.
+// IORate is the limit of a task on each disk that it shares with the victim, a second:
+// for reads, and the same again for writes. Zero is no limit.
 type IORate struct {
 	Ops   uint64 `json:"ops,omitempty"`   // requests
 	Bytes uint64 `json:"bytes,omitempty"` // bytes
@@ -26,7 +26,7 @@ func (r IORate) String() string {
 	return fmt.Sprintf("%d requests/s and %s/s", r.Ops, bytes(r.Bytes))
 }
 
-// bytes is a number of bytes for people: in KiB or MiB where it is whole.
+// bytes formats a number of bytes for people: in KiB or MiB if that is whole.
 func bytes(n uint64) string {
 	switch {
 	case n >= 1<<20 && n%(1<<20) == 0:
@@ -37,7 +37,7 @@ func bytes(n uint64) string {
 	return fmt.Sprintf("%d B", n)
 }
 
-// Limit is what the cap holds the task to, for people.
+// Limit is what the cap limits the task to, for people.
 func (a *Action) Limit() string {
 	switch {
 	case !a.IO.IsZero():
@@ -48,9 +48,9 @@ func (a *Action) Limit() string {
 	return fmt.Sprintf("%.4g CPU-s/s", a.Rate)
 }
 
-// limited returns an action without an end that holds the task to what the
-// policy has for the resource that the signal's tasks meet at; ok is false where
-// the policy, or quell, has no limit for that.
+// limited returns an action without an end that limits the task by the policy on the
+// resource that the signal's tasks share. ok is false if the policy, or quell, has no
+// limit for that resource.
 func (p Policy) limited(s sample.SignalName, t sample.Task) (a Action, ok bool) {
 	a = Action{Task: t}
 	sig, known := sample.LookupSignal(s)

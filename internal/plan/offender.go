@@ -8,20 +8,20 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Offender is a job of which caps helped others. It is known by its job, or by its
-// task's name where it has none: who comes back is started anew, as another task.
+// Offender is a job on which caps helped others. It is identified by its job, or by its
+// task's name if it has no job: a task that comes back is a new task.
 type Offender struct {
 	Job    sample.JobName  `json:"job"`
-	Task   sample.TaskName `json:"task"`   // that was capped last
-	Victim sample.TaskName `json:"victim"` // whom that helped
-	// Helped is when caps ended that helped, oldest first: the newest of them.
+	Task   sample.TaskName `json:"task"`   // the task that was capped last
+	Victim sample.TaskName `json:"victim"` // the victim that the cap helped
+	// Helped are the ends of the newest caps that helped, oldest first.
 	Helped []sample.Millis `json:"helped"`
-	// Confined: it is a repeat offender by the policy, now.
+	// Confined: it is a repeat offender by the policy at present.
 	Confined bool `json:"confined"`
 }
 
-// What is kept of offenders: so many, those that offended last, and of each so
-// many caps.
+// Bounds of what is kept: the maxOffenders jobs that offended last, and maxHelped caps of
+// each.
 const (
 	maxOffenders = 256
 	maxHelped    = 32
@@ -31,7 +31,7 @@ func offenderOf(t sample.Task) sample.JobName {
 	return cmp.Or(t.Job, sample.JobName(t.Name))
 }
 
-// offend notes a cap that helped.
+// offend records a cap that helped.
 func (p *Planner) offend(now sample.Millis, c *CapState) {
 	r := c.round
 	if r == nil || r.Trial || r.Outcome != TruePositive {
@@ -49,7 +49,7 @@ func (p *Planner) offend(now sample.Millis, c *CapState) {
 	p.offended = true
 }
 
-// forgetOffenders forgets those that offended longest ago, where there are too many.
+// forgetOffenders forgets the jobs that offended longest ago if there are too many.
 func (p *Planner) forgetOffenders() {
 	for len(p.offenders) > maxOffenders {
 		var oldest *Offender
@@ -64,7 +64,7 @@ func (p *Planner) forgetOffenders() {
 
 func (o *Offender) newest() sample.Millis { return o.Helped[len(o.Helped)-1] }
 
-// recent counts the caps on a job that helped lately.
+// recent counts the caps on a job that helped within Policy.ConfineWithin.
 func (p *Planner) recent(now sample.Millis, job sample.JobName) (n int) {
 	if o := p.offenders[job]; o != nil {
 		for _, at := range o.Helped {
@@ -81,7 +81,7 @@ func (p *Planner) confined(now sample.Millis, job sample.JobName) bool {
 	return p.policy.Confine > 0 && p.recent(now, job) >= p.policy.Confine
 }
 
-// Offenders lists the jobs of which caps helped others, who offended last first.
+// Offenders lists the jobs on which caps helped others, the latest offender first.
 func (p *Planner) Offenders(now sample.Millis) []Offender {
 	all := make([]Offender, 0, len(p.offenders))
 	for _, o := range p.offenders {
@@ -95,8 +95,8 @@ func (p *Planner) Offenders(now sample.Millis) []Offender {
 	return all
 }
 
-// Remember takes over what an earlier planner knew of offenders. What makes no
-// sense, a job without a name or without a cap, is left out.
+// Remember adopts the offenders of an earlier planner. Invalid entries, a job without a
+// name or without a cap, are left out.
 func (p *Planner) Remember(all []Offender) {
 	for _, o := range all {
 		if o.Job == "" || len(o.Helped) == 0 {

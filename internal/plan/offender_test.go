@@ -11,7 +11,7 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// hogs is a loop whose caps take 20 s.
+// hogs is a loop whose caps last 20 s.
 func hogs(t *testing.T, cost func(float64) float64, change func(*plan.Policy)) *loop {
 	return newLoop(t, 2, cost, func(p *plan.Policy) {
 		p.Feedback, p.For = false, 20*time.Second
@@ -21,7 +21,7 @@ func hogs(t *testing.T, cost func(float64) float64, change func(*plan.Policy)) *
 	})
 }
 
-// cycle accuses /hog and lets the cap run out; it returns how long the cap was.
+// cycle accuses /hog and lets the cap expire; it returns the cap's duration.
 func (l *loop) cycle() time.Duration {
 	inc := l.accuse()
 	n := len(inc.Rounds) - 1
@@ -32,9 +32,9 @@ func (l *loop) cycle() time.Duration {
 	return r.Until.Sub(r.From)
 }
 
-// TestARepeatOffenderIsHeldLonger, where the policy says so, as long as what it did
-// is recent, and until an operator forgives it; a planner that is told of it goes
-// on where the last one was.
+// TestARepeatOffenderIsHeldLonger: if the policy says so, as long as its caps are recent,
+// and until an operator pardons it. A planner that is given its record continues from
+// there.
 func TestARepeatOffenderIsHeldLonger(t *testing.T) {
 	strict := func(p *plan.Policy) { p.Confine, p.ConfineWithin, p.ConfineFor = 2, time.Hour, time.Minute }
 	l := hogs(t, plants["linear"](2, 2), strict)
@@ -88,7 +88,7 @@ func TestOnlyCapsThatHelpedMakeAnOffender(t *testing.T) {
 	}
 }
 
-// TestOffendersAreBounded: those that offended last are kept.
+// TestOffendersAreBounded: the latest offenders are kept.
 func TestOffendersAreBounded(t *testing.T) {
 	p := plan.New("machine", detect.Quell, plan.Paper())
 	var many []plan.Offender
@@ -106,7 +106,7 @@ func TestOffendersAreBounded(t *testing.T) {
 	}
 }
 
-// TestACapThatHelpsGoesOn while it is felt, as long as the policy lets it.
+// TestACapThatHelpsGoesOn while it binds, as long as the policy allows.
 func TestACapThatHelpsGoesOn(t *testing.T) {
 	l := hogs(t, plants["linear"](2, 2), func(p *plan.Policy) { p.Longest = 70 * time.Second })
 	inc := l.accuse()
@@ -127,8 +127,8 @@ func TestACapThatDoesNotHelpEndsByTheClock(t *testing.T) {
 	}
 }
 
-// TestAFixedCapThatHoldsNothingBackEnds, where caps end by what is seen, and by the
-// clock elsewhere.
+// TestAFixedCapThatHoldsNothingBackEnds early if Policy.Longest is set, and by the clock
+// otherwise.
 func TestAFixedCapThatHoldsNothingBackEnds(t *testing.T) {
 	for longest, want := range map[time.Duration]time.Duration{0: 20 * time.Second, time.Minute: 10 * time.Second} {
 		l := hogs(t, plants["linear"](2, 2), func(p *plan.Policy) { p.Longest = longest })
@@ -146,7 +146,7 @@ func TestAFixedCapThatHoldsNothingBackEnds(t *testing.T) {
 	}
 }
 
-// TestAnEscalationIsSaidToPrograms, and taken back when it no longer holds.
+// TestAnEscalationIsSaidToPrograms: move if no cap helps, restart if it comes back.
 func TestAnEscalationIsSaidToPrograms(t *testing.T) {
 	l := hogs(t, func(float64) float64 { return 2 }, nil)
 	l.cycle()

@@ -37,7 +37,7 @@ func (p *Planner) find(id string) *incident {
 	return nil
 }
 
-// OpenCount is how many incidents are open.
+// OpenCount is the number of open incidents.
 func (p *Planner) OpenCount() int { return len(p.open) }
 
 // inOrder lists the open incidents, oldest first.
@@ -59,21 +59,21 @@ func (p *Planner) close(now sample.Millis, inc *incident) {
 	p.changed(inc, now)
 }
 
-// InIncident reports whether the task is the victim of an open incident of
-// the signal that may be a neighbour's doing.
+// InIncident reports whether the task is the victim of an open incident of the signal
+// that a neighbour may have caused.
 func (p *Planner) InIncident(sig sample.SignalName, k sample.TaskKey) bool {
 	return p.neighbours(sig, k) != nil
 }
 
-// Follows reports whether the task changed itself for so long that what it
-// costs now is to be learnt as normal (Policy.Settle).
+// Follows reports whether the task changed itself for so long that its current cost is to
+// be learnt as normal (Policy.Settle).
 func (p *Planner) Follows(sig sample.SignalName, k sample.TaskKey) bool {
 	inc := p.neighbours(sig, k)
 	return inc != nil && inc.Follows
 }
 
-// neighbours is the open incident of a victim that a neighbour may be behind. It is
-// asked for with each sample, of tasks that are none as a rule.
+// neighbours is the victim's open incident that a neighbour may have caused. It is called
+// for each sample, of tasks that are usually not victims.
 func (p *Planner) neighbours(sig sample.SignalName, k sample.TaskKey) *incident {
 	if p.victims[k] == 0 {
 		return nil

@@ -12,9 +12,9 @@ import (
 // ErrRefused is why an operator's command was not planned.
 var ErrRefused = errors.New("refused")
 
-// CapFor plans an operator's cap of a task. It works in every mode: the operator
-// is the authority that automatic enforcement lacks. If the task is a suspect of
-// an open incident the cap is a round of it, so that its outcome is measured.
+// CapFor plans an operator's cap on a task. It works in every mode: the operator has the
+// authority that automatic enforcement lacks. If the task is a suspect of an open
+// incident, the cap is a round of it, so that its outcome is measured.
 func (p *Planner) CapFor(now sample.Millis, t sample.Task, terms command.Terms, by, why string) (id string, err error) {
 	invalid := terms.Validate()
 	switch not := mayCap(t); {
@@ -61,8 +61,8 @@ func (p *Planner) UncapTask(now sample.Millis, k sample.TaskKey, why string) err
 	return nil
 }
 
-// SetMode changes how far enforcement goes. Leaving On lifts the caps that
-// quell set by itself; operators' caps stay until their end.
+// SetMode changes how far enforcement goes. Leaving On lifts the caps that quell set
+// itself; operators' caps stay until their end.
 func (p *Planner) SetMode(now sample.Millis, m Mode) {
 	p.policy.Mode = m
 	if m != On {
@@ -74,7 +74,7 @@ func (p *Planner) SetMode(now sample.Millis, m Mode) {
 	}
 }
 
-// Stop ends every cap: the agent is leaving.
+// Stop ends every cap: the agent stops.
 func (p *Planner) Stop(now sample.Millis) {
 	for _, c := range p.Caps() {
 		p.lift(now, c.ID, "the agent stops", "")

@@ -6,16 +6,16 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Output is what has come of the calls since the last Take: actions to carry out in
-// order, incidents to write down as they are now, by when they changed last, and, if Offenders, the list of
-// those to be kept.
+// Output is the result of the calls since the last Take: actions to carry out in order,
+// incidents to record in their current state, ordered by their last change, and whether
+// the list of offenders is to be stored.
 type Output struct {
 	Actions   []Action
 	Incidents []Incident
 	Offenders bool
 }
 
-// changed notes that an incident is to be written down.
+// changed marks an incident to be recorded.
 func (p *Planner) changed(inc *incident, now sample.Millis) {
 	if inc == nil {
 		return
@@ -27,12 +27,12 @@ func (p *Planner) changed(inc *incident, now sample.Millis) {
 	p.dirty = append(slices.DeleteFunc(p.dirty, func(x *incident) bool { return x == inc }), inc)
 }
 
-// Pending reports whether Take has something to give.
+// Pending reports whether Take has something to return.
 func (p *Planner) Pending() bool { return len(p.actions) > 0 || len(p.dirty) > 0 || p.offended }
 
-// Take returns what has come of the calls since it was last called. While there are
-// actions it gives only those: what becomes of them belongs to the incidents, which
-// are given once, as they are after that.
+// Take returns the results of the calls since it was last called. While there are actions
+// it returns only those. The results of actions belong to the incidents, which are
+// returned once, in their state after the actions.
 func (p *Planner) Take() Output {
 	if len(p.actions) > 0 {
 		out := Output{Actions: p.actions}

@@ -15,12 +15,12 @@ import (
 type ActionKind uint8
 
 const (
-	// Cap holds the task to Rate, or IO, until Until.
+	// Cap limits the task to Rate, IO or Net until Until.
 	Cap ActionKind = iota
 	// Uncap ends the cap with that ID.
 	Uncap
-	// Adjust holds the task to another Rate by the cap with that ID, or until
-	// a later end (Policy.Longest).
+	// Adjust changes the Rate of the cap with that ID, or sets a later end
+	// (Policy.Longest).
 	Adjust
 )
 
@@ -29,9 +29,9 @@ type Action struct {
 	Kind     ActionKind
 	ID       string // of the cap
 	Task     sample.Task
-	Rate     float64 // CPU-s/s; 0 where IO or Net says what is limited
-	IO       IORate  // to each disk that the task shares with Victim
-	Net      uint64  // bytes/s that it sends; 0 where something else is limited
+	Rate     float64 // CPU-s/s; 0 if IO or Net is the limit
+	IO       IORate  // for each disk that the task shares with Victim
+	Net      uint64  // bytes/s that it sends; 0 if something else is limited
 	Until    sample.Millis
 	By       string // "quell" or the operator
 	Why      string
@@ -39,24 +39,24 @@ type Action struct {
 	Victim   sample.TaskKey // of the incident
 }
 
-// auto is who acts where no operator does.
+// auto is the author of actions that no operator ordered.
 const auto = "quell"
 
-// CapState is a cap in force, or asked for.
+// CapState is a cap in force, or requested.
 type CapState struct {
 	Action
 	From    sample.Millis
-	Applied bool // the enforcer said so
+	Applied bool // the enforcer confirmed it
 
 	round    *round    // nil outside an incident
-	incident *incident // nil likewise
+	incident *incident // nil outside an incident
 	ended    bool      // an Uncap is under way
 }
 
 type incidentKey struct {
 	signal sample.SignalName
 	victim sample.TaskKey
-	kind   detect.Kind // those that a neighbour may be behind share one
+	kind   detect.Kind // kinds that a neighbour may cause share one
 }
 
 func keyOf(s sample.SignalName, victim sample.TaskKey, kind detect.Kind) incidentKey {
@@ -73,7 +73,7 @@ type Planner struct {
 	rule    detect.Rule
 	policy  Policy
 	open    map[incidentKey]*incident
-	victims map[sample.TaskKey]int // of open, how often
+	victims map[sample.TaskKey]int // of open incidents, with their number
 	caps    map[string]*CapState
 	seq     int
 	busy    float64 // CPU-s/s of all tasks in the newest interval
@@ -81,7 +81,7 @@ type Planner struct {
 
 	offenders map[sample.JobName]*Offender
 
-	// what Take will give
+	// what Take returns next
 	actions  []Action
 	dirty    []*incident
 	offended bool
@@ -93,17 +93,17 @@ func New(machine string, rule detect.Rule, p Policy) *Planner {
 		open: map[incidentKey]*incident{}, victims: map[sample.TaskKey]int{}, caps: map[string]*CapState{}, learnt: learnt{}, offenders: map[sample.JobName]*Offender{}}
 }
 
-// Policy returns what the planner goes by.
+// Policy returns the planner's parameters.
 func (p *Planner) Policy() Policy { return p.policy }
 
-// id makes names that are unique over restarts as long as time moves on.
+// id makes names that are unique across restarts as long as time advances.
 func (p *Planner) id(prefix string, now sample.Millis) string {
 	p.seq++
 	return fmt.Sprintf("%s-%s-%d", prefix, now.Time().Format("20060102T150405.000"), p.seq)
 }
 
-// Finding takes in an analysis, whose suspects it keeps and never changes. window
-// gives a task's history. It returns the ID of the incident.
+// Finding processes an analysis; it keeps the suspects and never changes them. window
+// returns a task's history. Finding returns the ID of the incident.
 func (p *Planner) Finding(now sample.Millis, f detect.Finding, window func(sample.TaskKey) []detect.Point) (id string) {
 	k := keyOf(f.Signal, f.Victim.Key, f.Kind)
 	inc := p.open[k]
@@ -117,7 +117,7 @@ func (p *Planner) Finding(now sample.Millis, f detect.Finding, window func(sampl
 	inc.unrest = max(inc.unrest, f.At)
 	inc.Victim = f.Victim
 	inc.SpecMean, inc.SpecStdDev, inc.SpecOwn = f.Spec.Mean, f.Spec.StdDev, f.Spec.Own
-	// A window that tells nothing takes back nothing.
+	// A window without information revokes nothing.
 	silent := f.Kind == detect.Indeterminate && (inc.told == detect.Neighbour || inc.told == detect.PhaseChange)
 	if !silent && (len(inc.rounds) == 0 || f.Kind == detect.Neighbour) {
 		inc.told = f.Kind
@@ -151,14 +151,14 @@ func (inc *incident) newest() *round {
 // capped reports whether a cap is in force for the incident.
 func (inc *incident) capped() bool { return inc.newest() != nil }
 
-// again reports whether the victim stayed bad under the caps in force.
+// again reports whether the victim stayed above its threshold under the newest cap.
 func (inc *incident) again() bool {
 	r := inc.newest()
 	return r == nil || r.failing
 }
 
-// tried says why the incident's rounds so far speak against another cap on the
-// task; "" if they do not.
+// tried says why the incident's rounds so far rule out another cap on the task; "" if
+// they do not.
 func (inc *incident) tried(k sample.TaskKey) string {
 	for _, r := range inc.rounds {
 		switch {
@@ -176,7 +176,7 @@ func (inc *incident) tried(k sample.TaskKey) string {
 	return ""
 }
 
-// act decides what follows from a finding; it leaves why nothing does.
+// act decides what follows from a finding. If nothing does, it records why.
 func (p *Planner) act(now sample.Millis, inc *incident, f detect.Finding, window func(sample.TaskKey) []detect.Point) {
 	switch {
 	case f.Kind == detect.Neighbour:
@@ -203,14 +203,14 @@ func (p *Planner) act(now sample.Millis, inc *incident, f detect.Finding, window
 	}
 }
 
-// unlimited is the advice where quell has no limit for what a suspect hurts by: what
-// hurts is not the CPU that it uses, so a cap of that is no help.
+// unlimited is the advice if quell has no limit for the resource through which a suspect
+// interferes. Its CPU usage is not the cause, so a CPU cap does not help.
 func unlimited(f *detect.Finding, s *detect.Suspect) string {
 	sig, _ := sample.LookupSignal(f.Signal)
 	return fmt.Sprintf("limit what %s does to the %s it shares with %s; quell does not", s.Name, sig.Domain, f.Victim.Name)
 }
 
-// quiet caps a suspect, or advises that.
+// quiet caps a suspect, or advises to cap it.
 func (p *Planner) quiet(now sample.Millis, inc *incident, f detect.Finding, suspect *detect.Suspect, window func(sample.TaskKey) []detect.Point) {
 	a, ok := p.policy.limited(f.Signal, suspect.Task)
 	if !ok {
@@ -254,7 +254,7 @@ func (p *Planner) quiet(now sample.Millis, inc *incident, f detect.Finding, susp
 	c.round.Feedback, c.round.curve = follows != nil, follows
 }
 
-// advise leaves what would be done by itself with the mode on.
+// advise records what would be done with the mode on.
 func (inc *incident) advise(what string) {
 	inc.Advice = what
 	if len(inc.rounds) == 0 {
@@ -262,9 +262,9 @@ func (inc *incident) advise(what string) {
 	}
 }
 
-// try holds a suspect for a moment, to find out whether it is the one: never longer
-// than a proven one. Where that is not for quell to do, one that is named can be tried
-// by an operator.
+// try caps a suspect for a short time to find out whether it is the antagonist, at most
+// for Policy.For. Where quell may not do that itself, an operator can try a suspect that
+// is named.
 func (p *Planner) try(now sample.Millis, inc *incident, f detect.Finding, s *detect.Suspect) {
 	trials, named := 0, s.Level >= detect.Likely
 	for _, r := range inc.rounds {
@@ -309,11 +309,11 @@ func (p *Planner) try(now sample.Millis, inc *incident, f detect.Finding, s *det
 	}
 }
 
-// choose picks the first of the ranked antagonists that may be capped for this
-// victim, of those who need no trial first if there are any, or says why there is
-// none. Who was capped in vain for this incident is left out: a correlation ignores
-// scale, so a cap hardly lowers it. So is who ranks behind what ran outside any task
-// and used less.
+// choose picks the first of the ranked antagonists that may be capped for this victim, or
+// says why there is none. Antagonists that need no trial come first. A task that was
+// capped in vain for this incident is left out: a correlation ignores scale, so a cap
+// hardly lowers it. So is a task that ranks behind usage outside any task and used less
+// than that.
 func (p *Planner) choose(inc *incident, f detect.Finding) (*detect.Suspect, string) {
 	if why := mayHelp(f.Victim); why != "" {
 		return nil, why
@@ -376,10 +376,10 @@ func (p *Planner) capOf(k sample.TaskKey) *CapState {
 
 func (p *Planner) inForce() int { return len(p.caps) }
 
-// Capped reports whether a cap on the task is in force or asked for.
+// Capped reports whether a cap on the task is in force or requested.
 func (p *Planner) Capped(k sample.TaskKey) bool { return p.capOf(k) != nil }
 
-// Caps lists the caps in force or asked for, by ID.
+// Caps lists the caps in force or requested, by ID.
 func (p *Planner) Caps() []CapState {
 	all := make([]CapState, 0, len(p.caps))
 	for _, c := range p.caps {
@@ -392,14 +392,14 @@ func (p *Planner) Caps() []CapState {
 // Role is a task's part in open incidents.
 type Role string
 
-// The roles, the weightier last: a task can be a suspect here, a victim there.
+// The roles, in ascending order: a task can be a suspect here and a victim there.
 const (
 	NoRole  Role = ""
 	Suspect Role = "suspect" // named
 	Victim  Role = "victim"
 )
 
-// Roles returns the tasks that have one.
+// Roles returns the tasks that have a role.
 func (p *Planner) Roles() map[sample.TaskKey]Role {
 	roles := map[sample.TaskKey]Role{}
 	for _, inc := range p.open {
@@ -415,7 +415,7 @@ func (p *Planner) Roles() map[sample.TaskKey]Role {
 	return roles
 }
 
-// lift asks for the end of a cap; outcome overrides what the costs say.
+// lift requests the end of a cap; outcome overrides the measured one.
 func (p *Planner) lift(now sample.Millis, id, why string, outcome Outcome) {
 	c := p.caps[id]
 	if c == nil || c.ended {
@@ -424,15 +424,15 @@ func (p *Planner) lift(now sample.Millis, id, why string, outcome Outcome) {
 	c.ended = true
 	p.finish(now, c, outcome)
 	p.changed(c.incident, now)
-	// Also where it is not known to be applied yet: it may be on its way.
+	// Also if it is not known to be applied yet: it may be in progress.
 	a := c.Action
 	a.Kind, a.Why = Uncap, why
 	p.actions = append(p.actions, a)
 }
 
-// finish ends the cap's round and judges it (CPI², section 7.2): by whether
-// the victim's cost moved by more than one σ of its spec, and where the policy asks
-// for it (Policy.Relief), fell by enough of what it was over its mean.
+// finish ends the cap's round and judges it (CPI², section 7.2): whether the victim's
+// cost moved by more than one σ of its spec and, if the policy requires it
+// (Policy.Relief), fell by enough of its excess over the mean.
 func (p *Planner) finish(now sample.Millis, c *CapState, outcome Outcome) {
 	r := c.round
 	if r == nil || r.Ended != 0 {
@@ -461,7 +461,7 @@ func (p *Planner) finish(now sample.Millis, c *CapState, outcome Outcome) {
 	p.offend(now, c)
 }
 
-// Applied reports how a Cap action went.
+// Applied reports the result of a Cap action.
 func (p *Planner) Applied(now sample.Millis, id string, err error) {
 	c := p.caps[id]
 	if c == nil {
@@ -482,8 +482,8 @@ func (p *Planner) Applied(now sample.Millis, id string, err error) {
 	p.changed(c.incident, now)
 }
 
-// Lifted reports that a cap is no longer in force: an Uncap was carried out,
-// or somebody else changed the limit (takenOver).
+// Lifted reports that a cap is no longer in force: an Uncap was carried out, or another
+// program changed the limit (takenOver).
 func (p *Planner) Lifted(now sample.Millis, id string, takenOver bool) {
 	c := p.caps[id]
 	if c == nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/quell-dev/quell/internal/spec"
 )
 
-// What scripts cannot show, because there a sample is taken in at the very
-// moment it ends, for one signal.
+// These tests show what scripts cannot: in a script a sample is processed at the moment
+// it ends, for one signal.
 
 const second = sample.Millis(1000)
 
@@ -23,14 +23,14 @@ func hog() sample.Task {
 	return sample.Task{Key: sample.TaskKey{Inode: 2}, Name: "/hog", Class: sample.Batch}
 }
 
-// suspects is /hog alone, as a rule by correlation names it.
+// suspects is /hog alone, as a correlation rule names it.
 func suspects() []detect.Suspect {
 	return []detect.Suspect{{Task: hog(), Grounds: detect.Grounds{Level: detect.Likely, Method: detect.ByFormula}, Correlation: 0.5}}
 }
 
 func ptr(t sample.Task) *sample.Task { return &t }
 
-// take is all that has come of the calls so far.
+// take returns everything that resulted from the calls so far.
 func take(p *plan.Planner) (out plan.Output) {
 	for p.Pending() {
 		more := p.Take()
@@ -40,8 +40,8 @@ func take(p *plan.Planner) (out plan.Output) {
 	return out
 }
 
-// accused is a planner that has just been told of /hog hurting /web, and the
-// incident of it.
+// accused is a planner that was just given a finding of /hog against /web, and its
+// incident.
 func accused(t *testing.T, now sample.Millis, suspects []detect.Suspect) (*plan.Planner, plan.Incident) {
 	t.Helper()
 	policy := plan.Paper()
@@ -60,7 +60,7 @@ func accused(t *testing.T, now sample.Millis, suspects []detect.Suspect) (*plan.
 	return p, out.Incidents[0]
 }
 
-// sampled tells the planner of a sample of /web.
+// sampled gives the planner a sample of /web.
 func sampled(p *plan.Planner, now, at sample.Millis, signal sample.SignalName, cost float64) {
 	p.Interval(now, signal, at, []detect.Reading{{Task: ptr(web()), Cost: cost}}, []detect.Verdict{{Judged: true}})
 }
@@ -68,10 +68,10 @@ func sampled(p *plan.Planner, now, at sample.Millis, signal sample.SignalName, c
 func TestOnlySamplesThatEndedUnderTheCapAreMeasured(t *testing.T) {
 	now := sample.At(time.Date(2011, 5, 16, 2, 30, 0, 0, time.UTC))
 	p, before := accused(t, now, suspects())
-	sampled(p, now+second, now-second, sample.CPI, 4) // taken in late
+	sampled(p, now+second, now-second, sample.CPI, 4) // processed late
 	sampled(p, now+second, now, sample.CPI, 4)
 	sampled(p, now+10*second, now+10*second, sample.RunQ, 7)
-	sampled(p, now+10*second, now+10*second, sample.CPI, 4) // partly before
+	sampled(p, now+10*second, now+10*second, sample.CPI, 4) // partly from before the cap
 	if r := p.Open()[0].Rounds[0]; r.Samples != 0 {
 		t.Errorf("%d samples, want none yet", r.Samples)
 	}

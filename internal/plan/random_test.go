@@ -14,17 +14,17 @@ import (
 	"github.com/quell-dev/quell/internal/spec"
 )
 
-// judgement is what is told of an incident, as far as it must not be forgotten.
+// judgement is what an incident said and must not forget.
 type judgement struct {
 	level detect.Level
 	vain  int // caps and trials
 	named []sample.TaskKey
 }
 
-// TestAnIncidentRemembers whatever is found, capped and measured: its level falls only
-// by a cap in vain, who was named is in its findings until it is closed, nobody is
-// capped below Policy.CapAt but for a trial, and a trial that helped proves nobody:
-// detection says that, from all it remembers.
+// TestAnIncidentRemembers, for any findings, caps and measurements: its level falls only
+// by a cap in vain, a task that was named is in its findings until it is closed, no task
+// is capped below Policy.CapAt except for a trial, and a trial that helped proves
+// nothing: detection decides that from all it remembers.
 func TestAnIncidentRemembers(t *testing.T) {
 	did := map[string]int{}
 	for seed := range uint64(200) {
@@ -91,7 +91,7 @@ func randomFinding(rng *rand.Rand, now sample.Millis) detect.Finding {
 	return f
 }
 
-// follow carries out what there is to do, and holds incidents against what they said.
+// follow carries out the actions, and compares incidents with what they said before.
 func follow(t *testing.T, p *plan.Planner, now sample.Millis, policy plan.Policy, before map[string]judgement, did map[string]int) {
 	t.Helper()
 	for p.Pending() {
@@ -172,7 +172,7 @@ func judged(t *testing.T, inc *plan.Incident, was judgement, did map[string]int)
 			t.Fatalf("%s is named at %d: %+v", s.Name, now.Analysed, inc.Findings[named])
 		}
 	}
-	// Whom it accused, and held in vain, the victim's own change may explain away.
+	// Suspects that it named, and that were capped in vain, a phase change may clear.
 	cleared := inc.Kind == detect.PhaseChange && !slices.ContainsFunc(inc.Findings, func(f plan.Finding) bool { return f.Suspect.Level >= detect.Likely })
 	switch {
 	case is.level < was.level && is.vain == was.vain && inc.Kind != detect.PhaseChange:

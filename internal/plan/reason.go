@@ -10,10 +10,10 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// What is said of findings, all of it here: by what the method that decided goes by.
+// All texts about findings are here, in the terms of the method that decided.
 
-// Because says what a suspect's level rests on, as a clause. It names the suspect,
-// but by the correlation, which is a figure alone; "" where nothing is known.
+// Because says what a suspect's level rests on, as a clause that names the suspect. For a
+// correlation it is only a figure; "" if nothing is known.
 func Because(sig sample.SignalName, victim sample.TaskName, s *detect.Suspect) string {
 	var text string
 	switch {
@@ -59,7 +59,7 @@ func Figure(s *detect.Suspect) string {
 
 func percent(share float64) string { return fmt.Sprintf("%.0f %%", 100*share) }
 
-// served is what one who was served did while another waited.
+// served is the verb for a task that was served while another task waited.
 func served(n sample.SignalName) string {
 	switch sig, _ := sample.LookupSignal(n); sig.Domain {
 	case sample.SharedDevice:
@@ -70,7 +70,7 @@ func served(n sample.SignalName) string {
 	return "ran"
 }
 
-// mostSaid is how many antagonists a reason tells of.
+// mostSaid is how many antagonists a reason mentions.
 const mostSaid = 3
 
 // reason says what an analysis of an incident rests on.
@@ -135,7 +135,7 @@ func reason(inc *Incident, a *Analysis, trial bool) string {
 	return ""
 }
 
-// change says what a task changed of itself.
+// change says what a task changed in itself.
 func change(c detect.Change) string {
 	switch c {
 	case detect.MoreWork:
@@ -146,10 +146,10 @@ func change(c detect.Change) string {
 	return "the task's cost went to another level and stayed there, and nobody used more since"
 }
 
-// inVain is said of who was capped without that helping.
+// inVain describes a task on which a cap did not help.
 const inVain = "capping it did not help"
 
-// shown says what a cap that was judged has shown of its suspect.
+// shown says what a judged cap has shown about its suspect.
 func shown(inc *Incident, r *Round) string {
 	if r.vain() {
 		return fmt.Sprintf("%s: %s of %s at %.3g under it, %.3g before", inVain, inc.Signal, inc.Victim.Name, r.CostUnder, r.CostBefore)
@@ -157,10 +157,10 @@ func shown(inc *Incident, r *Round) string {
 	return fmt.Sprintf("%s of %s fell from %.3g to %.3g while %s was held to %s", inc.Signal, inc.Victim.Name, r.CostBefore, r.CostUnder, r.Suspect.Name, r.Limit())
 }
 
-// Limit is what the round held its suspect to, for people.
+// Limit is what the round limited its suspect to, for people.
 func (r *Round) Limit() string { return (&Action{Rate: r.Rate, IO: r.IO, Net: r.Net}).Limit() }
 
-// offer is the command by which an operator makes a trial; "" where there is none:
+// offer is the command with which an operator makes a trial; "" if there is none:
 // commands limit CPU time only.
 func offer(a *Action, victim sample.TaskName, s *detect.Suspect, lasts time.Duration) string {
 	if a.Rate <= 0 {

@@ -7,7 +7,7 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// What a suspect's level rests on is said by the method that decided.
+// The basis of a suspect's level is described by the method that decided.
 func TestBecause(t *testing.T) {
 	for _, c := range []struct {
 		signal       sample.SignalName

@@ -8,23 +8,23 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// What an incident remembers: its strongest analysis, the latest beside it, and who
-// was named. Caps have the last word: who was capped and that helped is proven, who was
-// capped or tried in vain is no more than possible. That a trial helped proves nobody by
-// itself: detection weighs it with all else it remembers.
+// An incident keeps its strongest analysis, in addition the latest one, and the tasks
+// that were named. Caps decide: a task is proven if a cap on it helped, and at most
+// possible if a cap or a trial was in vain. A trial that helped proves nothing by itself:
+// detection weighs it together with everything else that it remembers.
 
-// maxNamed is how many antagonists an incident remembers. Where one more is named,
-// the weakest of the others is forgotten, of equals the one that was named longest ago.
+// maxNamed is how many antagonists an incident remembers. If one more is named, the
+// weakest of the others is forgotten, among equals the one named longest ago.
 const maxNamed = 16
 
 // named is a Finding as the planner keeps it.
 type named struct {
 	Finding
-	analysis *Analysis // that has Suspect's grounds
+	analysis *Analysis // the analysis with Suspect's grounds
 }
 
-// strongest returns the suspect that an analysis is as strong as: of those named the
-// surest, else the first that may be the one; nil if there is none.
+// strongest returns the suspect that gives an analysis its strength: of the named ones
+// the surest, else the first that is not excluded; nil if there is none.
 func (a *Analysis) strongest() *detect.Suspect {
 	var best *detect.Suspect
 	for i := range a.Suspects[:min(max(a.Antagonists, 1), len(a.Suspects))] {
@@ -35,7 +35,7 @@ func (a *Analysis) strongest() *detect.Suspect {
 	return best
 }
 
-// Level is how sure an analysis is of its surest suspect.
+// Level is the level of an analysis' surest suspect, if none is named at most Possible.
 func (a *Analysis) Level() detect.Level {
 	s := a.strongest()
 	switch {
@@ -47,8 +47,8 @@ func (a *Analysis) Level() detect.Level {
 	return s.Level
 }
 
-// rank orders analyses: as their levels, but that the victim changed itself explains
-// more than that a suspect may be the one.
+// rank orders analyses by their levels, but a change of the victim itself ranks above a
+// suspect that is only possible.
 func (a *Analysis) rank() int {
 	if l := a.Level(); l >= detect.Likely {
 		return int(l) + 1
@@ -58,8 +58,8 @@ func (a *Analysis) rank() int {
 	return int(detect.Possible) + 1
 }
 
-// stronger reports whether an analysis takes the place of an older one. Of equals it
-// does if its figure is higher, or where there is nobody to remember.
+// stronger reports whether an analysis replaces an older one. Among equals it does if its
+// figure is higher, if there is no suspect to compare, or for a phase change.
 func (a *Analysis) stronger(old *Analysis) bool {
 	s, than := a.strongest(), old.strongest()
 	switch was := old.rank(); {
@@ -71,7 +71,7 @@ func (a *Analysis) stronger(old *Analysis) bool {
 	return surer(s, than)
 }
 
-// surer reports whether a suspect's grounds are stronger than others: figures of
+// surer reports whether a suspect's grounds are stronger than another's. Figures of
 // different methods do not compare.
 func surer(s, than *detect.Suspect) bool {
 	if s.Level != than.Level {
@@ -91,14 +91,14 @@ func figure(s *detect.Suspect) float64 {
 	return s.Probability
 }
 
-// keep takes in a finding with what caps have shown of its suspects.
+// keep stores a finding together with what caps have shown about its suspects.
 func (inc *incident) keep(now sample.Millis, f *detect.Finding) {
 	a := &Analysis{Analysed: now, Kind: f.Kind, Change: f.Change, HeldBy: f.HeldBy, Threshold: f.Threshold, Cost: f.Cost, Bad: f.Bad, Pairs: f.Pairs,
 		Suspects: f.Suspects, Antagonists: f.Antagonists}
 	a.settle(inc)
 	a.Reason = reason(&inc.Incident, a, f.Trial)
 	inc.latest = a
-	// After a cap that may have helped, what names nobody explains nothing away.
+	// After a cap that may have helped, an analysis without a neighbour replaces nothing.
 	vain := !slices.ContainsFunc(inc.rounds, func(r *round) bool { return !r.vain() })
 	if inc.best == nil || a.stronger(inc.best) && (vain || a.Kind == detect.Neighbour) {
 		inc.best = a
@@ -108,7 +108,7 @@ func (inc *incident) keep(now sample.Millis, f *detect.Finding) {
 	}
 }
 
-// name notes that an analysis names a suspect.
+// name records that an analysis names a suspect.
 func (inc *incident) name(now sample.Millis, s *detect.Suspect, a *Analysis) {
 	i := slices.IndexFunc(inc.named, func(n *named) bool { return n.Suspect.Key == s.Key })
 	if i < 0 {
@@ -135,7 +135,7 @@ func (inc *incident) forgetWeakest() {
 	inc.named = slices.Delete(inc.named, weakest, weakest+1)
 }
 
-// graded returns a finding's suspects with what caps in this incident showed of them.
+// graded returns a finding's suspects with what caps in this incident showed about them.
 func (inc *incident) graded(all []detect.Suspect) []detect.Suspect {
 	out := all
 	for i := range all {
@@ -155,15 +155,15 @@ func (inc *incident) graded(all []detect.Suspect) []detect.Suspect {
 	return out
 }
 
-// judged reports whether the victim's cost told something of the cap.
+// judged reports whether the victim's cost gave a result for the cap.
 func (r *Round) judged() bool { return r.Outcome == TruePositive || r.vain() }
 
 // vain reports whether the cap did not help.
 func (r *Round) vain() bool { return r.Outcome == Noise || r.Outcome == FalsePositive }
 
-// grade is a suspect with what a cap on it has shown: who is named again, and was capped
-// and that helped, is proven, by a trial only if it was served meanwhile (accounts); who was
-// held in vain is possible at most.
+// grade is a suspect with what a cap on it has shown. A suspect that is named again after
+// a cap on it helped is proven; after a trial only if it was served meanwhile (accounts).
+// A suspect that was capped in vain is at most possible.
 func (inc *incident) grade(r *round, s detect.Suspect) detect.Suspect {
 	switch why := shown(&inc.Incident, &r.Round); {
 	case !r.vain() && s.Level == detect.Likely && (!r.Trial || s.Method == detect.ByAccounts):
@@ -177,8 +177,8 @@ func (inc *incident) grade(r *round, s detect.Suspect) detect.Suspect {
 	return s
 }
 
-// settle ranks the suspects that are no longer named, since a cap on them was in
-// vain, behind those that are.
+// settle ranks suspects that are no longer named, because a cap on them was in vain,
+// behind those that are.
 func (a *Analysis) settle(inc *incident) {
 	var is, no []detect.Suspect
 	for _, s := range a.Suspects[:a.Antagonists] {
@@ -197,7 +197,7 @@ func (inc *incident) wasVain(k sample.TaskKey) bool {
 	return slices.ContainsFunc(inc.rounds, func(r *round) bool { return r.Suspect.Key == k && r.vain() })
 }
 
-// learn takes in what a cap that ended has shown of its suspect.
+// learn applies what a cap that ended has shown about its suspect.
 func (inc *incident) learn(now sample.Millis, r *round) {
 	if !r.judged() {
 		return
@@ -212,8 +212,8 @@ func (inc *incident) learn(now sample.Millis, r *round) {
 	for _, a := range kept {
 		inc.review(r, a)
 	}
-	// That a victim was better during one trial of somebody who was only possible may
-	// be chance: detection weighs it with all else (detect.Finding).
+	// An improvement during one trial of a suspect that was only possible may be chance:
+	// detection weighs it with everything else (detect.Finding).
 	if !r.vain() && !r.Trial {
 		inc.prove(now, r)
 	}
@@ -224,7 +224,7 @@ func (inc *incident) learn(now sample.Millis, r *round) {
 	}
 }
 
-// review brings an analysis up to date with what a cap has shown.
+// review updates an analysis with what a cap has shown.
 func (inc *incident) review(r *round, a *Analysis) {
 	for i := range a.Suspects {
 		if a.Suspects[i].Key != r.Suspect.Key {
@@ -240,7 +240,7 @@ func (inc *incident) review(r *round, a *Analysis) {
 	}
 }
 
-// prove names a suspect that no analysis had named: holding it helped.
+// prove names a suspect that no analysis had named: a cap on it helped.
 func (inc *incident) prove(now sample.Millis, r *round) {
 	if i := slices.IndexFunc(inc.named, func(n *named) bool { return n.Suspect.Key == r.Suspect.Key }); i >= 0 && inc.named[i].Suspect.Level == detect.Proven {
 		return

@@ -21,17 +21,17 @@ import (
 
 var update = flag.Bool("update", false, "accept what the scripts print")
 
-// TestScripts runs testdata/*.txt: what an incident of /web remembers of findings
-// that are given by hand. A script is prose (#) and steps; a step is commands, a line
-// of dashes, and what they print up to an empty line:
+// TestScripts runs testdata/*.txt: what an incident of /web remembers of findings that
+// the script gives. A script is comments (#) and steps. A step is commands, a line of
+// dashes, and the expected output up to an empty line:
 //
 //	policy KEY=VALUE …       start anew: mode, cap-at, trial, trials, for, calm
 //	finding KIND[, trial][, change CHANGE], COST     suspects follow, indented:
 //	  NAME [named] LEVEL METHOD FIGURE [usual U fair F] [co-victim][: WHY]
 //	suffers COST, N          N intervals of /web, 10 s each
 //	wait D
-//	restart                  the agent begins anew; it ends what was left open
-//	record                   print the incident as it is written down
+//	restart                  the agent restarts; it ends the open incident
+//	record                   print the incident as it is recorded
 //
 // Spec 1 ± 0.5, threshold 2, signal runq. A finding takes no time.
 func TestScripts(t *testing.T) {
@@ -87,7 +87,7 @@ func runScript(t *testing.T, text string) string {
 	return b.String()
 }
 
-// script is a planner under a script, whose actions all succeed.
+// script is a planner driven by a script; all its actions succeed.
 type script struct {
 	t    *testing.T
 	p    *plan.Planner
@@ -221,7 +221,7 @@ func (w *script) finding(args, table []string) detect.Finding {
 				s.Method, s.Probability = detect.ByStatistics, n
 			case string(detect.ByFormula):
 				s.Method, s.Correlation = detect.ByFormula, n
-			case string(detect.ByTrial): // with the probability of before
+			case string(detect.ByTrial): // with the earlier probability
 				s.Method, s.Probability = detect.ByTrial, n
 			case "usual":
 				s.UsualShare = n
@@ -237,7 +237,7 @@ func (w *script) finding(args, table []string) detect.Finding {
 	return f
 }
 
-// task is a batch task; names that begin with /fellow are of latency-sensitive ones.
+// task is a batch task; a name that begins with /fellow is a latency-sensitive one.
 func (w *script) task(name string) sample.Task {
 	if w.keys[name] == 0 {
 		w.keys[name] = uint64(len(w.keys) + 2)
@@ -249,7 +249,7 @@ func (w *script) task(name string) sample.Task {
 	return t
 }
 
-// drain carries out all actions and keeps the incident.
+// drain carries out all actions and keeps the last incident.
 func (w *script) drain() {
 	for w.p.Pending() {
 		out := w.p.Take()

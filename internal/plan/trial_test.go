@@ -21,8 +21,8 @@ func unsure(at sample.Millis, victim, suspect sample.Task) detect.Finding {
 
 func none(sample.TaskKey) []detect.Point { return nil }
 
-// TestATrialIsMadeOnlyWherePolicyAllowsIt, of whom may be capped, for whom may be
-// helped.
+// TestATrialIsMadeOnlyWherePolicyAllowsIt, of a suspect that may be capped, for a victim
+// that may be helped.
 func TestATrialIsMadeOnlyWherePolicyAllowsIt(t *testing.T) {
 	never, batch, served := hog(), web(), hog()
 	never.NeverCap, batch.Class, served.Class = true, sample.Batch, sample.LatencySensitive
@@ -69,8 +69,8 @@ func TestATrialIsMadeOnlyWherePolicyAllowsIt(t *testing.T) {
 	}
 }
 
-// TestATrialInVainIsNotMadeAgain, nor one that could not be made; and an incident
-// has no more of them than the policy says.
+// TestATrialInVainIsNotMadeAgain, nor one that could not be made. An incident has no more
+// trials than the policy allows.
 func TestATrialInVainIsNotMadeAgain(t *testing.T) {
 	policy := plan.Paper()
 	policy.Mode, policy.Trial, policy.Trials = plan.On, time.Minute, 2

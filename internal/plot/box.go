@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Boxes draws distributions beside each other, one for each place on x: a box
-// from quartile to quartile with the median in it, and whiskers.
+// Boxes draws box plots next to each other, one for each position on x: a box from
+// quartile to quartile with a line at the median, and whiskers.
 type Boxes struct {
 	Title, About string
 	X, Y         string // what the axes show, with the unit
@@ -20,13 +20,13 @@ type Box struct {
 	Low, Q1, Median, Q3, High float64
 }
 
-// Level is a line across all boxes, what they are held against.
+// Level is a line across all boxes, for comparison.
 type Level struct {
 	Name string
 	At   float64
 }
 
-// Draw draws them; y has 0.
+// Draw draws the boxes. The y axis includes 0.
 func (b *Boxes) Draw() Plot {
 	y := empty()
 	y.over(0)
@@ -57,7 +57,7 @@ func (b *Boxes) Draw() Plot {
 	}
 	step := (to - from) / float64(max(1, len(b.Boxes)))
 	wide := math.Min(step*0.6, 28)
-	// As many names as have room.
+	// Only as many names are drawn as there is room for.
 	every := 1
 	for _, x := range b.Boxes {
 		every = max(every, int(math.Ceil(fontWidth*float64(len([]rune(x.Name))+1)/step)))

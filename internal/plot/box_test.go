@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// A box is as high as its quartiles are apart on the axis, the whiskers end at
-// the ends, and a level is where it says.
+// The height of a box is the distance between its quartiles on the axis, the whiskers end
+// at Low and High, and a level is at its value.
 func TestBoxesAreWhereTheyBelong(t *testing.T) {
 	b := Boxes{Title: "t", X: "x", Y: "y", Boxes: []Box{{"1", 0, 25, 50, 75, 100}, {"2", math.NaN(), 0, 0, 0, 0}}, Levels: []Level{{"half", 50}, {"none", math.NaN()}}}
 	p := b.Draw()
@@ -35,7 +35,7 @@ func TestBoxesAreWhereTheyBelong(t *testing.T) {
 	}
 }
 
-// Nothing is drawn outside of the drawing, whatever the values.
+// Nothing is drawn outside the drawing, for any values.
 func TestBoxesKeepWithinTheirBounds(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 3))
 	for range 300 {

@@ -5,20 +5,20 @@ import (
 	"strings"
 )
 
-// Chart draws series of points over two axes, or three.
+// Chart draws series of points over two or three axes.
 type Chart struct {
 	Title  string
-	About  string // what a reader who does not see it is told
+	About  string // text for a reader that cannot see the chart
 	X, Y   string // what the axes show, with the unit
-	Right  string // of the right axis; "" for none
-	Zero   bool   // the y axis has 0
+	Right  string // label of the right axis; "" for none
+	Zero   bool   // the y axes include 0
 	Series []Series
 }
 
-// Interval is a value with its bounds; NaN for what is not known.
+// Interval is a value with its bounds; NaN for an unknown one.
 type Interval struct{ Value, Low, High float64 }
 
-// Series are the points of one thing.
+// Series is the points of one quantity.
 type Series struct {
 	Name  string // in the legend; "" leaves it out
 	Index int    // colour and dashes
@@ -28,7 +28,7 @@ type Series struct {
 	Quiet bool // grey, behind the others
 
 	x, y      []float64
-	low, high []float64 // the bounds of those that are intervals
+	low, high []float64 // the bounds of points that are intervals
 }
 
 // Add adds a point; NaN breaks the line.
@@ -51,10 +51,10 @@ func (s *Series) class(kind string) string {
 	return kind + " s" + string(rune('0'+s.Index%colours))
 }
 
-// colours is how many series the style sheet tells apart.
+// colours is the number of series that the style sheet distinguishes.
 const colours = 8
 
-// Draw draws it.
+// Draw draws the chart.
 func (c *Chart) Draw() Plot {
 	x, y, r := empty(), empty(), empty()
 	for i := range c.Series {
@@ -158,8 +158,8 @@ func (c *Chart) legend() []Key {
 	return keys
 }
 
-// Bars draws values with their intervals as horizontal bars, in groups: names
-// have room, also on a phone.
+// Bars draws values with their intervals as horizontal bars, in groups. Horizontal bars
+// leave room for the names, also on a phone.
 type Bars struct {
 	Title, About string
 	Unit         string
@@ -167,13 +167,13 @@ type Bars struct {
 	Series       []string // names of the bars of a group, by index
 }
 
-// Group are bars beside each other.
+// Group is a set of bars that are drawn together.
 type Group struct {
 	Name   string
 	Values []Interval // one per series; NaN for none
 }
 
-// Draw draws them.
+// Draw draws the bars.
 func (b *Bars) Draw() Plot {
 	const thick, gap, top = 11.0, 6.0, 8.0
 	x := span{}
@@ -228,7 +228,7 @@ func (b *Bars) Draw() Plot {
 	return p
 }
 
-// shorten keeps a name's beginning and end.
+// shorten keeps the beginning and the end of a name.
 func shorten(name string, n int) string {
 	r := []rune(name)
 	if len(r) <= n || n < 5 {

@@ -11,22 +11,22 @@ import (
 //go:embed style.css
 var Style string
 
-// Plot is a drawing. What it shows should also stand in a table beside it.
+// Plot is a drawing. A page should also show its data in a table.
 type Plot struct {
 	Title  string
-	About  string // what a reader who does not see it is told
+	About  string // text for a reader that cannot see the drawing
 	SVG    string // its texts are escaped
 	Legend []Key
 }
 
-// Key is a legend's entry: which series, and how it is marked.
+// Key is an entry of a legend: a series and its mark.
 type Key struct {
-	Series int // below 0: a quiet one
+	Series int // below 0: a quiet series
 	Mark   Mark
 	Text   string
 }
 
-// Swatch is how a series looks, in a legend.
+// Swatch draws a sample of a series for a legend.
 func Swatch(k Key) template.HTML {
 	s := Series{Index: k.Series, Mark: k.Mark, Quiet: k.Series < 0}
 	var d drawing

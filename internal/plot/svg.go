@@ -8,16 +8,16 @@ import (
 	"strings"
 )
 
-// A plot is 400 units wide: at a phone's width its text keeps its size, and
-// wide screens get several beside each other.
+// A plot is 400 units wide. At the width of a phone its text keeps its size, and a wide
+// screen shows several plots next to each other.
 const (
 	plotWidth  = 400.0
 	plotHeight = 240.0
-	fontWidth  = 6.6 // of a character, on average, at the style sheet's 11 units
+	fontWidth  = 6.6 // average width of a character at the style sheet's 11 units
 )
 
-// drawing writes SVG, with coordinates to a tenth: a report's size is that of
-// its plots' digits.
+// drawing writes SVG with coordinates to a tenth: the digits of the plots determine the
+// size of a report.
 type drawing struct{ strings.Builder }
 
 func coordinate(v float64) string {
@@ -42,14 +42,14 @@ func (d *drawing) text(anchor string, x, y float64, s string) {
 	fmt.Fprintf(d, `<text class="%s" x="%s" y="%s">%s</text>`, anchor, coordinate(x), coordinate(y), html.EscapeString(s))
 }
 
-// finish wraps what was drawn. Its title and description are what a reader has
-// who does not see it.
+// finish wraps the drawing in an svg element. Its title and description are for a reader
+// that cannot see it.
 func (d *drawing) finish(height float64, title, about string) string {
 	return fmt.Sprintf(`<svg viewBox="0 0 %s %s" role="img" aria-label="%s"><title>%s</title><desc>%s</desc>%s</svg>`,
 		coordinate(plotWidth), coordinate(height), html.EscapeString(title), html.EscapeString(title), html.EscapeString(about), d.String())
 }
 
-// Finite reports whether all of the values are to be drawn.
+// Finite reports whether all values are finite, so that they can be drawn.
 func Finite(values ...float64) bool {
 	for _, v := range values {
 		if math.IsNaN(v) || math.IsInf(v, 0) {
@@ -100,7 +100,7 @@ func (m Mark) at(x, y float64) string {
 	return ""
 }
 
-// span is an axis: what it shows, and from where to where on paper.
+// span is an axis: its range of values, and its range of coordinates.
 type span struct {
 	low, high float64
 	from, to  float64
@@ -110,7 +110,7 @@ func (s span) at(v float64) float64 {
 	return s.from + (v-s.low)/(s.high-s.low)*(s.to-s.from)
 }
 
-// over widens an axis to its values, and to zero where they come near it.
+// over widens an axis to include its finite values.
 func (s *span) over(values ...float64) {
 	for _, v := range values {
 		if Finite(v) {
@@ -121,8 +121,8 @@ func (s *span) over(values ...float64) {
 
 func empty() span { return span{low: math.Inf(1), high: math.Inf(-1)} }
 
-// ticks rounds an axis to its marks of 1, 2 or 5 times a power of ten, about n
-// of them.
+// ticks rounds an axis to marks at multiples of 1, 2 or 5 times a power of ten, about n
+// of them, and returns the marks.
 func (s *span) ticks(n int) []float64 {
 	if !(s.high >= s.low) || math.IsInf(s.low, 0) {
 		s.low, s.high = 0, 1
@@ -147,7 +147,7 @@ func (s *span) ticks(n int) []float64 {
 	return at
 }
 
-// tick is a mark's label: as many decimals as the step needs.
+// tick is the label of a mark, with as many decimals as the step needs.
 func tick(v, step float64) string {
 	if v == 0 {
 		return "0"

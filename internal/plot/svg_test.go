@@ -26,7 +26,7 @@ func TestTicks(t *testing.T) {
 			t.Errorf("%g..%g: %s", c.low, c.high, d)
 		}
 	}
-	// Whatever the range, the marks hold it and are few.
+	// For any range, the marks include the range and are few.
 	r := rand.New(rand.NewPCG(1, 1))
 	for range 2000 {
 		a := r.NormFloat64() * math.Pow(10, r.Float64()*12-6)
@@ -41,7 +41,7 @@ func TestTicks(t *testing.T) {
 
 var places = regexp.MustCompile(`[MLHV](-?[\d.]+)(?: (-?[\d.]+))?|x="(-?[\d.]+)" y="(-?[\d.]+)"`)
 
-// Nothing is drawn outside of the drawing, whatever the values.
+// Nothing is drawn outside the drawing, for any values.
 func TestDrawingsKeepWithinTheirBounds(t *testing.T) {
 	r := rand.New(rand.NewPCG(2, 2))
 	value := func() float64 {
@@ -94,7 +94,7 @@ func TestDrawingsKeepWithinTheirBounds(t *testing.T) {
 	}
 }
 
-// A point is where its axes say: half of the range is half of the way.
+// A point is where its axes say: half of the range is half of the length.
 func TestPointsAreWhereTheyBelong(t *testing.T) {
 	c := Chart{X: "x", Y: "y", Zero: true, Series: []Series{{Mark: Down, x: []float64{0, 5, 10}, y: []float64{0, 1, 2}}}}
 	m := regexp.MustCompile(`class="mark s0" d="M([\d.]+) ([\d.]+)l3-5h-6zM([\d.]+) ([\d.]+)l3-5h-6zM([\d.]+) ([\d.]+)l3-5h-6z"`).FindStringSubmatch(c.Draw().SVG)
@@ -110,7 +110,7 @@ func TestPointsAreWhereTheyBelong(t *testing.T) {
 	}
 }
 
-// An axis without a name gets no empty label, which a browser measures as text of no height.
+// An axis without a name gets no empty label: a browser gives it no height.
 func TestNoEmptyLabels(t *testing.T) {
 	series := []Series{{x: []float64{0, 5}, y: []float64{0, 1}}}
 	for _, svg := range []string{

@@ -10,40 +10,40 @@ import (
 	"github.com/quell-dev/quell/internal/stat"
 )
 
-// Forecast is a probability that was said of a suspect, and whether it was the one.
+// Forecast is a stated probability of a suspect, and whether it was an antagonist.
 type Forecast struct {
 	P     float64
 	Right bool
-	// Weight is less than 1 for one of several that say the same.
+	// Weight is less than 1 for each of several equal forecasts.
 	Weight float64
-	// Of is what it belongs to, such as a victim of a scene: those of one are no
-	// independent evidence.
+	// Of is the group of the forecast, such as a victim of a scene: forecasts of one group
+	// are not independent.
 	Of string
 }
 
-// Calibration is how true probabilities are.
+// Calibration describes the accuracy of probabilities.
 type Calibration struct {
 	N int // forecasts
-	// Slope is what the log of the odds must be multiplied by to be true, 1 at best,
-	// and Intercept what is then to be added to it, 0 at best (Cox, Two further
-	// applications of a model for binary regression, 1958). Low and High bound the
-	// slope with 95 %, by resampling what forecasts belong to.
+	// Slope is the factor that corrects the log odds, ideally 1, and Intercept the constant
+	// to add after that, ideally 0 (Cox, Two further applications of a model for binary
+	// regression, 1958). Low and High are the 95 % confidence interval of the slope, by
+	// resampling groups of forecasts.
 	Slope, Intercept, Low, High float64
-	// Error is the expected calibration error: the mean, over tenths of the
-	// probability, of how far what was said is from what was.
+	// Error is the expected calibration error: the mean, over tenths of the probability, of
+	// the difference between the stated and the observed probability.
 	Error float64
 	Bins  [10]CalibrationBin
 }
 
-// CalibrationBin is a tenth of the probabilities.
+// CalibrationBin is one tenth of the range of probabilities.
 type CalibrationBin struct {
 	N         int     // forecasts
-	Weight    float64 // of them
-	Said, Was float64 // means; NaN where there are none
+	Weight    float64 // total of their weights
+	Said, Was float64 // means; NaN if there are none
 }
 
-// Calibrate compares what was said with what was. ok is false where nothing can be said
-// of the slope: of too few, or where all or none were right.
+// Calibrate compares stated with observed probabilities. ok is false if the slope cannot be
+// estimated: too few forecasts, or all or none of them right.
 func Calibrate(all []Forecast) (c Calibration, ok bool) {
 	total := 0.0
 	var right [10]float64
@@ -113,7 +113,8 @@ func recalibrate(all []Forecast) (slope, intercept float64, ok bool) {
 	return l.Coef[0], l.Intercept, true
 }
 
-// Write prints a diagram: for each tenth what was said, what was, and a bar of it.
+// Write prints a diagram: for each tenth the stated and the observed probability, and a
+// bar.
 func (c *Calibration) Write(w io.Writer) error {
 	var err error
 	line := func(format string, args ...any) {

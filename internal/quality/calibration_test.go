@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Probabilities that are true have slope 1 and no error; such as say too much, a lower
-// slope, and an interval that does not have 1 in it.
+// Accurate probabilities have slope 1 and no error; overconfident ones have a lower slope,
+// and a confidence interval without 1.
 func TestCalibrate(t *testing.T) {
 	draw := func(boldness float64) (all []Forecast) {
 		rng := rand.New(rand.NewPCG(5, 6))
@@ -31,7 +31,7 @@ func TestCalibrate(t *testing.T) {
 	if err := c.Write(&b); err != nil || strings.Count(b.String(), "\n") != 12 {
 		t.Errorf("%v\n%s", err, b.String())
 	}
-	// One that was said a hundred times is one.
+	// A forecast that is repeated a hundred times counts as one.
 	var all []Forecast
 	for i := range 200 {
 		all = append(all, Forecast{P: 0.75, Right: i >= 100 || i%4 != 0, Weight: 1, Of: "a"})

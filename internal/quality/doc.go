@@ -1,4 +1,4 @@
-// Package quality counts how often rules are right: rules × scenarios of the
-// simulator, with exact intervals. docs/rules.md says what is counted and has
-// the newest table.
+// Package quality counts how often rules are right: rules × scenarios of the simulator,
+// with exact confidence intervals. docs/rules.md defines the counts and has the newest
+// table.
 package quality

@@ -11,63 +11,63 @@ import (
 	"github.com/quell-dev/quell/internal/stat"
 )
 
-// Confidence of every interval, one-sided.
+// Confidence of every confidence interval, one-sided.
 const Confidence = 0.95
 
-// Study says what is played.
+// Study says which cases are played.
 type Study struct {
 	Rules []detect.Rule
-	// Change, if set, alters a rule's parameters: an ablation.
+	// Change, if set, modifies a rule's parameters, for an ablation.
 	Change func(*detect.Params)
 	Half   sim.Half
-	// Only is whose scenarios are played; "": those of all channels.
+	// Only is the channel whose scenarios are played; "": all channels.
 	Only sim.Channel
-	// Trial is how long suspects may be held to find out (plan.Policy).
+	// Trial is the maximum length of a trial (plan.Policy).
 	Trial time.Duration
 	// Feedback lets caps follow the victim's cost (plan.Policy).
 	Feedback bool
-	// Seeds is how many cases of each scenario, Minutes how long each.
+	// Seeds is the number of cases of each scenario, Minutes the length of each.
 	Seeds, Minutes int
-	// Days is how many days of an everyday machine without antagonists, whose
-	// tasks meet at Channel ("": sim.Everyday's).
+	// Days is the number of days of an everyday machine without antagonists, whose tasks
+	// contend for Channel ("": sim.Everyday's).
 	Days    int
 	Channel sim.Channel
-	// Outside tells the rules what runs outside any task.
+	// Outside gives the rules the load outside any task.
 	Outside bool
 	Seed    uint64
-	Workers int // 0: one a CPU
+	Workers int // 0: one per CPU
 }
 
-// Count is what is counted of a class of cases.
+// Count holds the counts of a class of cases.
 type Count struct {
 	Class string `json:"class"`
 	Cases int    `json:"cases"`
-	// Accusations are pairs of victim and accused, each once a case; Right of
-	// them named who hurt the victim.
+	// Accusations are pairs of victim and accused, each once a case; Right of them named a
+	// task that hurt the victim.
 	Accusations int `json:"accusations"`
 	Right       int `json:"right"`
-	// Victims are tasks that antagonists alone made ill; Named of them had an
-	// antagonist accused.
+	// Victims are tasks that only antagonists raised over the threshold; for Named of them
+	// an antagonist was accused.
 	Victims int `json:"victims"`
 	Named   int `json:"named"`
-	// First is how many cases with victims had an accusation, and FirstRight in
-	// how many of them the first was right.
+	// First is the number of cases with victims and an accusation, and FirstRight the
+	// number of those in which the first accusation was right.
 	First      int `json:"first"`
 	FirstRight int `json:"first_right"`
 	// After are the times from becoming a victim to being named.
 	After []time.Duration `json:"-"`
-	// Trials are suspects held to find out; TrialsRight of them had hurt the victim.
+	// Trials are suspects limited for a trial; TrialsRight of them had hurt the victim.
 	Trials      int `json:"trials"`
 	TrialsRight int `json:"trials_right"`
-	// Outcomes counts the rounds of caps by what the planner made of them.
+	// Outcomes counts the rounds of caps by the planner's verdict.
 	Outcomes map[plan.Outcome]int `json:"outcomes,omitempty"`
-	// Relief is what caps took and gave.
+	// Relief is the cost and the benefit of caps.
 	Relief  sim.Relief `json:"relief"`
 	Minutes int        `json:"minutes"`
 	Samples int        `json:"samples"`
 }
 
-// Precision, Recall and Top1 are the shares; their lower ends come with them.
+// Precision, Recall and Top1 are shares, with their lower confidence limits.
 func (c *Count) Precision() (share, low float64) { return shares(c.Right, c.Accusations) }
 func (c *Count) Recall() (share, low float64)    { return shares(c.Named, c.Victims) }
 func (c *Count) Top1() (share, low float64)      { return shares(c.FirstRight, c.First) }
@@ -79,15 +79,15 @@ func shares(k, n int) (share, low float64) {
 	return float64(k) / float64(n), stat.ShareBelow(k, n, Confidence)
 }
 
-// FalsePerThousandDays is how many wrong accusations a thousand machine-days
-// have, with the upper end.
+// FalsePerThousandDays is the number of wrong accusations in a thousand machine-days, with
+// its upper confidence limit.
 func (c *Count) FalsePerThousandDays() (rate, high float64) {
 	days := float64(c.Minutes) / (24 * 60)
 	wrong := c.Accusations - c.Right
 	return float64(wrong) / days * 1000, stat.RateAbove(wrong, Confidence) / days * 1000
 }
 
-// Add takes in a case.
+// Add adds a case.
 func (c *Count) Add(k *sim.Case) {
 	c.Cases++
 	c.Minutes += k.Minutes
@@ -125,7 +125,7 @@ func (c *Count) Add(k *sim.Case) {
 	}
 }
 
-// Median is the median time to being named; 0 if nobody was.
+// Median is the median time until a victim is named; 0 if none was.
 func (c *Count) Median() time.Duration {
 	if len(c.After) == 0 {
 		return 0
@@ -134,7 +134,7 @@ func (c *Count) Median() time.Duration {
 	return c.After[len(c.After)/2]
 }
 
-// Result is what one rule did.
+// Result is the result of one rule.
 type Result struct {
 	Rule     detect.Rule `json:"rule"`
 	All      Count       `json:"all"`
@@ -142,7 +142,7 @@ type Result struct {
 	Everyday Count       `json:"everyday"`
 }
 
-// Run plays the study. progress is told how many of how many cases are done.
+// Run plays the study. progress receives the number of finished cases and of all cases.
 func Run(s Study, progress func(done, all int)) ([]Result, error) {
 	player := sim.NewPlayer(s.Seed)
 	scenarios := sim.Scenarios()
@@ -155,7 +155,7 @@ func Run(s Study, progress func(done, all int)) ([]Result, error) {
 			orders = append(orders, sim.Order{Scenario: &scenarios[i], Seed: s.Seed + uint64(n)})
 		}
 	}
-	// Days for judging are others than days for tuning.
+	// The days for judging differ from the days for tuning.
 	firstDay := s.Seed
 	if s.Half == sim.Test {
 		firstDay += 1 << 20

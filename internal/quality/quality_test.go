@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { quelltest.Main(m) }
 
-// TestCounts: what a case says is counted as docs/rules.md says.
+// TestCounts: a case is counted as docs/rules.md defines it.
 func TestCounts(t *testing.T) {
 	var c Count
 	minute := time.Minute
@@ -48,9 +48,9 @@ func TestCounts(t *testing.T) {
 	}
 }
 
-// TestRulesInShort plays a little of the table (make quality plays it all). On
-// the tuning half, evidence is right more often than the paper's rule, which is
-// right more often than whoever names the biggest user.
+// TestRulesInShort plays a part of the table (make quality plays all of it). On the tuning
+// half, evidence is right more often than the paper's rule, which is right more often than
+// naming the biggest user.
 func TestRulesInShort(t *testing.T) {
 	results, err := Run(Study{Rules: []detect.Rule{detect.Evident, detect.CPI2, detect.Biggest}, Half: sim.Tuning, Seeds: 1, Minutes: 120,
 		Days: 2, Seed: 1, Trial: 3 * time.Minute}, func(int, int) {})

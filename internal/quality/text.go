@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Text writes the results as Markdown tables: all rules over everything, then
-// each rule by class.
+// Text writes the results as Markdown tables: all rules over all cases, then each rule by
+// class.
 func Text(w io.Writer, results []Result) error {
 	var b strings.Builder
 	b.WriteString("| rule | cases | precision | recall | top-1 | median time | false per 1,000 machine-days | trials, right |\n|---|---|---|---|---|---|---|---|\n")

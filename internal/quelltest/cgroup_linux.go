@@ -26,7 +26,7 @@ func CgroupMount(t testing.TB, controller string) string {
 }
 
 // MakeCgroup makes a cgroup and returns its directory. It is removed when the
-// test ends; what ran in it must be ending by then.
+// test ends; by then its processes must be ending.
 func MakeCgroup(t testing.TB, dir string) string {
 	t.Helper()
 	if err := os.Mkdir(dir, 0o755); err != nil {

@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// Child is a process that is spoken to by lines, and is to end with its input.
+// Child is a process that talks in lines and must end when its input ends.
 type Child struct {
 	PID int
 	t   testing.TB
@@ -40,7 +40,7 @@ func StartChild(t testing.TB, cmd *exec.Cmd, cgroup string) *Child {
 			t.Fatal(err)
 		}
 		defer dir.Close()
-		// Only into a cgroup of version 2 can a process be born.
+		// A process can be started directly in a cgroup of version 2 only.
 		if _, err := os.Stat(filepath.Join(cgroup, "cgroup.controllers")); err == nil {
 			cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(dir.Fd())
 		}
@@ -72,7 +72,7 @@ func StartChild(t testing.TB, cmd *exec.Cmd, cgroup string) *Child {
 // End ends the child's input, and waits until it is gone.
 func (c *Child) End() { c.end() }
 
-// Hear waits for the child's next line.
+// Hear waits for the child's next line and returns it.
 func (c *Child) Hear() string {
 	c.t.Helper()
 	if !c.out.Scan() {

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BlkioV1 is where v1's blkio hierarchy is mounted, if cgroups can be made there
-// that limit I/O; else the test is skipped.
+// BlkioV1 returns the mount of v1's blkio hierarchy if cgroups that limit I/O
+// can be made there; else it skips the test.
 func BlkioV1(t testing.TB) (mount string) {
 	t.Helper()
 	mount, err := cgroupMount("cgroup", "blkio")
@@ -28,9 +28,9 @@ func BlkioV1(t testing.TB) (mount string) {
 	return mount
 }
 
-// Disk makes a block device of so many bytes, a loop device over a file; it goes
-// with the test. It returns its path and its numbers as the kernel writes them
-// ("7:0"). Where none can be made the test is skipped.
+// Disk makes a block device of size bytes, a loop device over a file, which is
+// removed with the test. It returns its path and its numbers as the kernel
+// writes them ("7:0"). If none can be made it skips the test.
 func Disk(t testing.TB, size int64) (file, numbers string) {
 	t.Helper()
 	backing, err := os.Create(filepath.Join(t.TempDir(), "disk"))
@@ -46,7 +46,7 @@ func Disk(t testing.TB, size int64) (file, numbers string) {
 		Skip(t, "loop-device", err)
 	}
 	defer control.Close()
-	// Another process may take the one that was free.
+	// Another process may take the free device first.
 	for range 20 {
 		var n int
 		if n, err = unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE); err != nil {
@@ -58,7 +58,7 @@ func Disk(t testing.TB, size int64) (file, numbers string) {
 			break
 		}
 		err = unix.IoctlLoopConfigure(int(device.Fd()), &unix.LoopConfig{Fd: uint32(backing.Fd()), Size: 4096,
-			Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_AUTOCLEAR}}) // goes with the last descriptor
+			Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_AUTOCLEAR}}) // detached with the last descriptor
 		if err == nil {
 			t.Cleanup(func() { device.Close() })
 			text, err := os.ReadFile(fmt.Sprintf("/sys/block/loop%d/dev", n))

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// probeKernel tries what the capability stands for, since neither versions nor
+// probeKernel tests a capability by using it, since neither versions nor
 // configuration files say what a container may do.
 func probeKernel(capability string) error {
 	switch capability {
@@ -57,8 +57,8 @@ func probeKernel(capability string) error {
 	case PMU:
 		return tryPerf(unix.PERF_TYPE_HARDWARE, unix.PERF_COUNT_HW_CPU_CYCLES, -1, 0)
 	case Tracepoints:
-		// An id that no tracepoint has gives ENOENT or EINVAL where perf has
-		// tracepoints and this process may use them, so tracefs is not needed.
+		// For an id that no tracepoint has, the error is ENOENT or EINVAL if perf
+		// has tracepoints and this process may use them, so tracefs is not needed.
 		err := tryPerf(unix.PERF_TYPE_TRACEPOINT, 1<<40, -1, 0)
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
 			if _, err := os.Stat("/sys/kernel/tracing"); err != nil {
@@ -96,7 +96,7 @@ func cgroupMount(fstype, controller string) (string, error) {
 }
 
 func tryCgroup(parent string) error {
-	dir, err := os.MkdirTemp(parent, "quell-test-probe-") // parallel tests ask at once
+	dir, err := os.MkdirTemp(parent, "quell-test-probe-") // parallel tests probe at the same time
 	if err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func tryBPF() error {
 	}
 	prog := []insn{{code: 0xb7}, {code: 0x95}} // r0 = 0; exit
 	license := []byte("GPL\x00")
-	var pin runtime.Pinner // the kernel reads through plain numbers below
+	var pin runtime.Pinner // the kernel reads through the integers below
 	defer pin.Unpin()
 	pin.Pin(&prog[0])
 	pin.Pin(&license[0])
@@ -143,7 +143,7 @@ func tryBPF() error {
 		return fd, errno
 	}
 	fd, errno := load()
-	for again := 0; errno == unix.EAGAIN && again < 100; again++ { // a signal came, such as Go's own to threads
+	for again := 0; errno == unix.EAGAIN && again < 100; again++ { // interrupted by a signal, such as Go's own to threads
 		fd, errno = load()
 	}
 	if errno != 0 {

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// A child is in the cgroup that it was to be in, of either version, answers, and
-// is gone with it when the test ends.
+// A child is in the cgroup that was asked for, of either version, and answers.
+// Both are gone when the test ends.
 func TestAChildInACgroup(t *testing.T) {
 	for _, c := range []struct{ capability, controller string }{{Cgroup2, ""}, {CgroupV1, "cpu"}} {
 		t.Run(c.capability, func(t *testing.T) {
@@ -38,7 +38,7 @@ func TestAChildInACgroup(t *testing.T) {
 	}
 }
 
-// Two namespaces reach each other by their link and by nothing else.
+// Two namespaces are connected by their link only.
 func TestNetsAreLinked(t *testing.T) {
 	Need(t, Root, "ip", "tc", "nsenter")
 	here, far := NewNet(t), NewNet(t)

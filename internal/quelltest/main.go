@@ -12,17 +12,17 @@ import (
 )
 
 // Main is for a package's TestMain. It runs the tests and exits with 1 if
-// goroutines or file descriptors that the tests opened are still there after a
-// grace of two seconds, and names them.
+// goroutines or file descriptors that the tests opened still exist after a
+// grace period of two seconds, and names them.
 func Main(m *testing.M) {
 	before := openFiles()
-	// Children that are this test binary again would each sleep a second before they
-	// end, for the sake of races that are just being told.
+	// Child processes that are this test binary would each sleep a second before
+	// they end, so that race reports that are being written can complete.
 	if os.Getenv("GORACE") == "" {
 		os.Setenv("GORACE", "atexit_sleep_ms=0")
 	}
 	code := m.Run()
-	_ = os.RemoveAll(programs()) // what of it stays is in the way of nobody
+	_ = os.RemoveAll(programs()) // leftovers do no harm
 	if code == 0 && !fuzzing() {
 		if leaks := leaked(before, 2*time.Second); len(leaks) > 0 {
 			fmt.Fprintf(os.Stderr, "--- FAIL: leaked by the tests of this package:\n%s\n", strings.Join(leaks, "\n"))
@@ -32,8 +32,8 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// fuzzing reports whether this process coordinates or is a fuzz worker; those
-// keep pipes of their own.
+// fuzzing reports whether this process is a fuzz coordinator or a fuzz worker;
+// those keep pipes of their own.
 func fuzzing() bool {
 	for _, name := range []string{"test.fuzz", "test.fuzzworker"} {
 		if f := flag.Lookup(name); f != nil && f.Value.String() != f.DefValue {
@@ -43,7 +43,7 @@ func fuzzing() bool {
 	return false
 }
 
-// leaked waits until nothing is left or the grace is over.
+// leaked waits until nothing is left, at most for the grace, and returns the rest.
 func leaked(before map[string]string, grace time.Duration) []string {
 	for end := time.Now().Add(grace); ; <-time.After(5 * time.Millisecond) {
 		leaks := goroutines()
@@ -61,7 +61,7 @@ func leaked(before map[string]string, grace time.Duration) []string {
 // runtimeFile matches what the Go runtime opens once and keeps: its poller.
 var runtimeFile = regexp.MustCompile(`^anon_inode:\[(eventpoll|eventfd)\]$`)
 
-// openFiles maps descriptor numbers to what they stand for.
+// openFiles maps descriptor numbers to their targets.
 func openFiles() map[string]string {
 	files := map[string]string{}
 	entries, err := os.ReadDir("/proc/self/fd")
@@ -77,8 +77,8 @@ func openFiles() map[string]string {
 	return files
 }
 
-// goroutines returns the stacks of those that are not this one and not the
-// testing package's or the runtime's own.
+// goroutines returns the stacks of all goroutines except this one, the testing
+// package's and the runtime's.
 func goroutines() []string {
 	buf := make([]byte, 1<<20)
 	all := strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n")

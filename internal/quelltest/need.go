@@ -18,8 +18,8 @@ var (
 	unpromised string
 )
 
-// The capabilities that Need knows how to look for. Any other word is taken as
-// the name of a program that must be in PATH ("clang", "python3").
+// The capabilities that Need can probe. Any other word is the name of a program
+// that must be in PATH ("clang", "python3").
 const (
 	Root         = "root"          // effective uid 0
 	CgroupV1     = "cgroup-v1"     // a v1 cpu hierarchy where cgroups can be made
@@ -47,7 +47,7 @@ func Need(t testing.TB, capabilities ...string) {
 	}
 }
 
-// Skip is Need for what only the caller can find out: capability is missing
+// Skip is Need for a capability that only the caller can check: it is missing
 // for the given reason.
 func Skip(t testing.TB, capability string, reason error) {
 	t.Helper()

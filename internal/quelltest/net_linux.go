@@ -18,8 +18,7 @@ type Net struct {
 // OwnNet is the namespace that the test runs in.
 func OwnNet(t testing.TB) *Net { return &Net{t, os.Getpid()} }
 
-// NewNet makes a namespace, with nothing but lo. It lasts as long as the test, and
-// what runs in it.
+// NewNet makes a namespace with only lo. It and the processes in it last as long as the test.
 func NewNet(t testing.TB) *Net {
 	t.Helper()
 	cmd := exec.Command("sh", "-c", "echo made; read line")
@@ -31,7 +30,7 @@ func NewNet(t testing.TB) *Net {
 	return n
 }
 
-// Command is a command that is to run in the namespace.
+// Command returns a command that runs in the namespace.
 func (n *Net) Command(words ...string) *exec.Cmd {
 	return exec.Command("nsenter", append([]string{"-t", strconv.Itoa(n.pid), "-n"}, words...)...)
 }
@@ -44,8 +43,8 @@ func (n *Net) Run(line string) {
 	}
 }
 
-// Link joins two namespaces with a pair of interfaces: one called here of
-// SUBNET.1 in this, one called there of SUBNET.2 in the other.
+// Link joins two namespaces with a pair of interfaces: here with address
+// SUBNET.1 in n, there with address SUBNET.2 in far.
 func (n *Net) Link(here string, far *Net, there, subnet string) {
 	n.t.Helper()
 	n.Run("ip link add " + here + " type veth peer name " + there + " netns " + strconv.Itoa(far.pid))
@@ -55,8 +54,8 @@ func (n *Net) Link(here string, far *Net, there, subnet string) {
 	far.Run("ip link set " + there + " up")
 }
 
-// Shape lets an interface send at a rate of tc's ("20mbit"), with a queue of 200 kB
-// before it.
+// Shape limits what an interface sends to a rate in tc's notation ("20mbit"),
+// with a queue of 200 kB before it.
 func (n *Net) Shape(name, rate string) {
 	n.t.Helper()
 	n.Run("tc qdisc add dev " + name + " root tbf rate " + rate + " burst 4kb limit 200kb")

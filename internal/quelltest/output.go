@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// Output is what somebody writes and a test reads meanwhile. The zero value is
-// empty.
+// Output is a buffer that a process or goroutine writes while a test reads it.
+// The zero value is empty.
 type Output struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -19,7 +19,7 @@ func (o *Output) Write(p []byte) (int, error) {
 	return o.b.Write(p)
 }
 
-// String is what was written so far.
+// String returns what has been written so far.
 func (o *Output) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()

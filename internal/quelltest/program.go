@@ -8,14 +8,14 @@ import (
 	"testing"
 )
 
-// Program builds one of quell's programs without C, quell-agent or quell, as it is
-// shipped and returns its path. [Main] removes it; asked for again before that, it
-// is not linked again.
+// Program builds one of quell's programs without C, quell-agent or quell, as it
+// is shipped and returns its path. [Main] removes it. A second call before that
+// does not link it again.
 func Program(t testing.TB, name string) string {
 	t.Helper()
 	Need(t, "go")
 	file := filepath.Join(programs(), name)
-	// With the Makefile's flags, so that what is compiled serves both.
+	// With the Makefile's flags, so that both share what is compiled.
 	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", file, "github.com/quell-dev/quell/cmd/"+name)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {

@@ -28,7 +28,7 @@ func (f *fake) Fatalf(format string, args ...any) {
 	panic(f) // like runtime.Goexit, nothing after it runs
 }
 
-// skip calls Skip of a test that is not this one.
+// skip calls Skip with a fake test.
 func skip(capability string) (f *fake) {
 	f = &fake{}
 	defer func() { _ = recover() }()
@@ -55,8 +55,8 @@ func TestSkipNamesTheCapabilityAndFailsInCI(t *testing.T) {
 	}
 }
 
-// In CI losing any promise fails, whichever test asks for it, and what is not
-// promised is skipped for a reason that stands in the list.
+// In CI a missing promised capability fails the test, whichever test needs it.
+// A missing unpromised one is skipped, and the list gives a reason.
 func TestEveryPromiseCanFail(t *testing.T) {
 	t.Setenv("CI", "true")
 	for _, capability := range Promised() {
@@ -77,8 +77,8 @@ func TestEveryPromiseCanFail(t *testing.T) {
 	}
 }
 
-// The lists are in tally's spelling, name a thing once, and promise what every
-// machine for CI must have.
+// The lists match tally's pattern, have no duplicates, and promise what every
+// CI machine must have.
 func TestLists(t *testing.T) {
 	all := slices.Concat(Promised(), Unpromised())
 	for i, capability := range all {
@@ -93,7 +93,7 @@ func TestLists(t *testing.T) {
 	}
 }
 
-// What this package can look for itself is looked for; in CI it is there.
+// Probe knows every capability of this package; in CI the promised ones are present.
 func TestProbeAnswersForEveryCapability(t *testing.T) {
 	for _, c := range []string{Root, CgroupV1, Cgroup2, Cgroup2CPU, EBPF, Tracepoints, PerfSoftware, PMU, Schedstat, PSI, TwoCPUs, Compiler} {
 		err := Probe(c)

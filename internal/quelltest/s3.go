@@ -8,13 +8,13 @@ import (
 	"testing"
 )
 
-// The key that an S3 server of [NewS3] takes.
+// The key that an S3 server of [NewS3] accepts.
 const (
 	S3Key    = "test"
 	S3Secret = "secret-of-a-test"
 )
 
-// S3Env names that key, and no user's settings, in the AWS library's variables.
+// S3Env sets the AWS library's variables to that key and to no user's settings.
 func S3Env(t testing.TB) {
 	t.Helper()
 	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": S3Key, "AWS_SECRET_ACCESS_KEY": S3Secret, "AWS_REGION": "us-east-1",
@@ -26,16 +26,16 @@ func S3Env(t testing.TB) {
 // S3 is an S3 server in a process of its own.
 type S3 struct {
 	URL string
-	Dir string // of its buckets, folders themselves
+	Dir string // holds its buckets, which are folders
 
 	t      testing.TB
 	listen string
 	cmd    *exec.Cmd
 }
 
-// NewS3 starts a server with these buckets, and ends it with the test. It does
-// [S3Env]. The server is Versity's gateway over a folder, the program versitygw,
-// which make test-deps installs.
+// NewS3 starts a server with these buckets, and ends it with the test. It calls
+// [S3Env]. The server is Versity's gateway over a folder, the program
+// versitygw, which make test-deps installs.
 func NewS3(t testing.TB, buckets ...string) *S3 {
 	t.Helper()
 	Need(t, "versitygw")
@@ -56,8 +56,8 @@ func NewS3(t testing.TB, buckets ...string) *S3 {
 	return s
 }
 
-// Start starts it again, at the same address over the same folder, and returns
-// when it answers.
+// Start starts the server again, at the same address over the same folder, and
+// returns when it answers.
 func (s *S3) Start() {
 	s.t.Helper()
 	s.cmd = exec.Command("versitygw", "--access", S3Key, "--secret", S3Secret, "--port", s.listen, "posix", s.Dir)
@@ -73,7 +73,7 @@ func (s *S3) Start() {
 	})
 }
 
-// Kill is kill -9.
+// Kill ends the server with SIGKILL.
 func (s *S3) Kill() {
 	_ = s.cmd.Process.Kill() // it may have ended
 	_ = s.cmd.Wait()         // it was killed

@@ -9,24 +9,24 @@ import (
 	"testing"
 )
 
-// SSHD is what a real sshd needs to let a test in as root.
+// SSHD is what a test needs to run a real sshd and log in as root.
 type SSHD struct {
-	Argv    []string // what runs it, in the foreground; its log goes to standard error
+	Argv    []string // the command that runs it, in the foreground; its log goes to standard error
 	HostKey string   // its own public key, as a line
-	Login   string   // the file of the private key that it lets in
+	Login   string   // the file of the private key that it accepts
 }
 
-// NewSSHD writes keys and a configuration for an sshd called name, with an address
-// of its own ("10.0.0.2", "127.0.0.1:2222"), which sets env ("NAME=value") for who
-// logs in. In one folder all let in the same key. It needs the programs sshd and
-// ssh-keygen; who starts it and where is up to the caller.
+// NewSSHD writes keys and a configuration for an sshd called name, with its own
+// address ("10.0.0.2", "127.0.0.1:2222"), which sets env ("NAME=value") for
+// each login. All in one folder accept the same key. It needs the programs sshd
+// and ssh-keygen; the caller starts it where it needs it.
 func NewSSHD(t testing.TB, dir, name, address string, env ...string) *SSHD {
 	t.Helper()
-	program, err := exec.LookPath("sshd") // it wants to be called by its whole path
+	program, err := exec.LookPath("sshd") // sshd must be called by its full path
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.MkdirAll("/run/sshd", 0o755); err != nil { // it wants that too (privilege separation)
+	if err := os.MkdirAll("/run/sshd", 0o755); err != nil { // sshd needs it (privilege separation)
 		t.Fatal(err)
 	}
 	s := &SSHD{Login: filepath.Join(dir, "login")}
@@ -46,7 +46,7 @@ func NewSSHD(t testing.TB, dir, name, address string, env ...string) *SSHD {
 	return s
 }
 
-// sshKey makes a key, unless it is there, and returns its public half as a line.
+// sshKey makes a key, unless it exists, and returns its public half as a line.
 func sshKey(t testing.TB, file string) string {
 	t.Helper()
 	if _, err := os.Stat(file); err != nil {

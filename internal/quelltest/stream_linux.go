@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Streamer reads and writes 64 MiB over and over on a CPU, while it is switched
-// on, until the test ends: who shares a cache with that CPU has none.
+// Streamer reads and writes 64 MiB repeatedly on a CPU, while it is switched on, until
+// the test ends: it evicts what other tasks hold in a cache that the CPU shares.
 func Streamer(t testing.TB, cpu int) (on func(bool)) {
 	var yes atomic.Bool
 	stop, stopped := make(chan struct{}), make(chan struct{})

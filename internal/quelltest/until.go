@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// hang is how long [Until] waits: a guard against a test that hangs, no claim of
-// how soon a thing comes, and less than go test waits for a package.
+// hang is how long [Until] waits. It guards against a test that hangs, is no bound
+// on how soon a condition holds, and is less than go test waits for a package.
 const hang = 4 * time.Minute
 
-// Until waits for cond to hold. what names the awaited thing. Never a sleep: a
-// fast machine does not wait and a slow one does not fail.
+// Until waits for cond to hold; what names the condition. It replaces a sleep:
+// a fast machine does not wait and a slow one does not fail.
 func Until(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	until(t, hang, what, cond)

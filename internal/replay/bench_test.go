@@ -13,8 +13,8 @@ import (
 	"github.com/quell-dev/quell/internal/trace/parquet"
 )
 
-// fleet is a trace of so many machines with 50 tasks each, one sample a minute,
-// in which one victim in 100 suffers now and then.
+// fleet is a trace of the given number of machines with 50 tasks each, one sample a minute,
+// in which one task in 100 suffers for ten minutes of each hour.
 func fleet(b *testing.B, machines, minutes int) []byte {
 	b.Helper()
 	r := rand.New(rand.NewPCG(9, 10))
@@ -42,8 +42,8 @@ func fleet(b *testing.B, machines, minutes int) []byte {
 	return file.Bytes()
 }
 
-// BenchmarkReplay plays a trace from Parquet on two goroutines and, in turn,
-// only reads it: the ratio is the time of the former over the latter.
+// BenchmarkReplay plays a trace from Parquet on two goroutines and, alternately, only reads
+// it: the ratio is the time of the former over the latter.
 func BenchmarkReplay(b *testing.B) {
 	const machines, minutes = 40, 240
 	file := fleet(b, machines, minutes)

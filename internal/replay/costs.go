@@ -9,12 +9,12 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Costs are what samples of a job cost, for their distribution.
+// Costs are the costs of a job's samples, for their distribution.
 type Costs struct {
 	Job    sample.JobName
 	Signal sample.SignalName
-	Values []float64 // all of them, or an even choice
-	Seen   int       // of how many
+	Values []float64 // all of them, or a uniform random sample
+	Seen   int       // number of all
 }
 
 const (
@@ -28,8 +28,8 @@ type costKey struct {
 	signal sample.SignalName
 }
 
-// costs collects them: all up to costsKept, then each with the same chance to
-// be kept (reservoir sampling, algorithm R; Vitter, 1985), from a fixed seed.
+// costs collects them: all up to costsKept, then each with the same probability (reservoir
+// sampling, algorithm R; Vitter, 1985), from a fixed seed.
 type costs struct {
 	of   map[costKey]*Costs
 	draw *rand.Rand
@@ -39,7 +39,7 @@ func newCosts() *costs {
 	return &costs{map[costKey]*Costs{}, rand.New(rand.NewPCG(1, 1))}
 }
 
-// find returns a job's; nil beyond as many jobs as are kept.
+// find returns the Costs of a job; nil if there are costJobs others already.
 func (c *costs) find(job sample.JobName, signal sample.SignalName) *Costs {
 	k := costKey{job, signal}
 	j := c.of[k]
@@ -59,7 +59,7 @@ func (c *costs) add(j *Costs, v float64) {
 	}
 }
 
-// list returns all, those of most samples first.
+// list returns all, the jobs with most samples first.
 func (c *costs) list() []Costs {
 	var all []Costs
 	for _, j := range c.of {
@@ -75,7 +75,7 @@ func orderCosts(all []Costs) {
 	})
 }
 
-// mergeCosts joins what was collected of other machines.
+// mergeCosts merges the costs collected on other machines.
 func mergeCosts(a, b []Costs) []Costs {
 	at := map[costKey]*Costs{}
 	for _, list := range [][]Costs{a, b} {

@@ -9,7 +9,7 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Of many costs each has the same chance to be kept.
+// Each of many costs has the same probability to be kept.
 func TestCostsAreAnEvenChoice(t *testing.T) {
 	c := newCosts()
 	j := c.find("job", "cpi")
@@ -40,7 +40,7 @@ func TestMergeCosts(t *testing.T) {
 	}
 }
 
-// What a player holds does not grow with the length of a recording.
+// A player's memory does not grow with the length of a recording.
 func TestMemoryIsBounded(t *testing.T) {
 	held := func(minutes int) uint64 {
 		o := byDefault(t, detect.Quell)

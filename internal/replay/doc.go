@@ -1,10 +1,8 @@
-// Package replay runs the pipeline over recorded samples, as the
-// agent would have on the machines that they are of, and counts what comes of
-// it: outliers, anomalies, incidents, accusations and, where it is known what
-// was true, how often they were right.
+// Package replay runs the pipeline over recorded samples, like the agent on the machines
+// that they are from, and counts the results: outliers, anomalies, incidents, accusations
+// and, if the truth is known, how often accusations were right.
 //
-// What is recorded cannot answer: nobody is capped, and incidents say what would
-// have been done. A Player takes samples in order of time for each machine; its
-// memory grows with machines, tasks, incidents and findings that accuse, not with
-// samples.
+// A recording cannot respond to actions: no task is capped, and incidents say what would
+// have been done. A Player takes samples in order of time for each machine; its memory
+// grows with machines, tasks, incidents and findings that accuse, not with samples.
 package replay

@@ -15,29 +15,29 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// innocentPrefix begins the names of innocents. A recording that has such names
-// itself is refused.
+// innocentPrefix is the prefix of the names of innocents. A recording that already has such
+// names is refused.
 const innocentPrefix = "/innocents/"
 
-// Innocents are tasks of one recording that are laid beside the tasks of another,
-// where they hurt nobody. It is safe for use from several goroutines.
+// Innocents are tasks of one recording that are added to the machines of another, where
+// they hurt no task. It is safe for use from several goroutines.
 type Innocents struct {
 	tasks  []innocent
-	number int           // of the recording, from 1
+	number int           // of the recording, counted from 1
 	from   sample.Millis // beginning of the recording
 	length sample.Millis
-	step   sample.Millis // between its samples, median
+	step   sample.Millis // median time between its samples
 }
 
-// innocent is a task with what was recorded of it by signal.
+// innocent is a task with its recorded series by signal.
 type innocent struct {
-	name   sample.TaskName // as it is called where it is laid
+	name   sample.TaskName // its name in the result
 	job    sample.JobName
 	usage  float64 // CPU-s/s, mean over the recording
 	series []*recorded
 }
 
-// recorded is a series of samples; piece i says what was from start[i] to its TS.
+// recorded is a series of samples; pieces[i] covers the time from start[i] to its TS.
 type recorded struct {
 	signal sample.Signal
 	pieces []sample.Sample
@@ -49,12 +49,12 @@ type innocentKey struct {
 	task    sample.TaskName
 }
 
-// errNoInnocents means that a recording has no task to lay beside others.
+// errNoInnocents means that a recording has no usable task.
 var errNoInnocents = errors.New("no two samples of a task")
 
-// LoadInnocents takes the tasks with the most CPU usage, at most so many, out of
-// the number-th recording of innocents. each calls its argument with every sample
-// of the recording, in order of time for each task, and is called twice.
+// LoadInnocents takes the tasks with the most CPU usage, limited to most tasks, from the
+// number-th recording of innocents. each calls its argument with every sample of the
+// recording, in order of time for each task, and is called twice.
 func LoadInnocents(number, most int, each func(func(*sample.Sample)) error) (*Innocents, error) {
 	type use struct {
 		innocentKey
@@ -81,7 +81,7 @@ func LoadInnocents(number, most int, each func(func(*sample.Sample)) error) (*In
 		ranked = append(ranked, u)
 	}
 	total := func(u *use) (sum float64) {
-		for _, v := range u.signals { // each has all usage
+		for _, v := range u.signals { // each signal has all of the usage
 			sum = max(sum, v)
 		}
 		return sum
@@ -111,7 +111,7 @@ func ofTask(s *sample.Sample) (sample.Signal, bool) {
 	return sig, ok && !s.Signal.OfMachine() && s.Task != detect.OutsideName
 }
 
-// rename makes a name that nothing else has: by the recording and the rank in it.
+// rename makes a unique name from the number of the recording and the rank in it.
 func (in *Innocents) rename(rank int, task sample.TaskName) sample.TaskName {
 	return sample.TaskName(fmt.Sprintf("%s%d-%d/%s", innocentPrefix, in.number, rank, strings.TrimPrefix(string(task), "/")))
 }
@@ -129,14 +129,14 @@ func (t *innocent) add(number int, s *sample.Sample) {
 	}
 	r := t.series[i]
 	if n := len(r.pieces); n > 0 && r.pieces[n-1].TS >= s.TS {
-		return // late
+		return // not in order of time
 	}
 	r.pieces = append(r.pieces, *s)
 }
 
-// measure finds what time each sample is about: that since the one before, and a
-// usual step where there is none or it is long ago. The recording's first and last
-// samples are its length, so that who was there for a part of it only comes and goes.
+// measure determines the time that each sample covers: the time since the previous one, or
+// a median step if there is none or it is long ago. The recording's first and last samples
+// define its length, so that a task that was present for a part of it comes and goes.
 func (in *Innocents) measure(first, last sample.Millis) error {
 	var steps []sample.Millis
 	for i := range in.tasks {
@@ -164,7 +164,7 @@ func (in *Innocents) measure(first, last sample.Millis) error {
 			}
 		}
 		t := &in.tasks[i]
-		// The series with most samples stands for signals that were not recorded.
+		// The series with most samples is used for signals that were not recorded.
 		slices.SortStableFunc(t.series, func(a, b *recorded) int { return cmp.Compare(len(b.pieces), len(a.pieces)) })
 		for k := range t.series[0].pieces {
 			t.usage += float64(t.series[0].pieces[k].CPU) * float64(t.series[0].pieces[k].TS-t.series[0].start[k]) / float64(in.length)
@@ -173,13 +173,13 @@ func (in *Innocents) measure(first, last sample.Millis) error {
 	return nil
 }
 
-// Tasks is how many there are.
+// Tasks returns the number of innocents.
 func (in *Innocents) Tasks() int { return len(in.tasks) }
 
-// Length is how long they were recorded.
+// Length returns the length of the recording.
 func (in *Innocents) Length() time.Duration { return time.Duration(in.length) * time.Millisecond }
 
-// Usage is the mean CPU usage of all together, CPU-s/s.
+// Usage returns the total mean CPU usage, CPU-s/s.
 func (in *Innocents) Usage() (sum float64) {
 	for i := range in.tasks {
 		sum += in.tasks[i].usage
@@ -187,17 +187,17 @@ func (in *Innocents) Usage() (sum float64) {
 	return sum
 }
 
-// shift is where in the recording a machine begins: another place for each, the
-// same in every run.
+// shift returns the offset in the recording at which a machine begins: another one for each
+// machine, the same in every run.
 func (in *Innocents) shift(machine string) sample.Millis {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%d %s", in.number, machine)
 	return sample.Millis(h.Sum64() % uint64(in.length))
 }
 
-// lay appends the innocents' samples of an interval of the machine that ended at
-// that time and was step long. The interval begins where one of the recording did,
-// so that noise of single samples is not averaged away where steps are alike.
+// lay appends the innocents' samples for an interval of the machine, with the end of sample
+// of and the length step. The interval begins at a step boundary of the recording, so that
+// equal steps do not average the noise of single samples away.
 func (in *Innocents) lay(to []sample.Sample, of *sample.Sample, shift, step sample.Millis) []sample.Sample {
 	begin := (of.TS - step + shift) % in.length
 	if begin < 0 {
@@ -215,7 +215,7 @@ func (in *Innocents) lay(to []sample.Sample, of *sample.Sample, shift, step samp
 			at, left = in.from, left-some
 		}
 		if m.covered == 0 {
-			continue // it was not there
+			continue // it was not present
 		}
 		s := sample.Sample{TS: of.TS, Machine: of.Machine, Job: t.job, Task: t.name, Platform: m.last.Platform, Signal: of.Signal, Variant: m.last.Variant,
 			Class: m.last.Class, CPU: float32(m.cpu / float64(step)), Cost: float32(math.NaN()), Coverage: 1, Flags: m.flags}
@@ -232,22 +232,22 @@ func (in *Innocents) lay(to []sample.Sample, of *sample.Sample, shift, step samp
 	return to
 }
 
-// shares are the extras that are levels; the others grow with time.
+// shares are the extras that are levels; the others are counts, which grow with time.
 var shares = [...]sample.Extra{sample.Threads, sample.CPUStall, sample.StolenShare}
 
-// mean gathers what a task did over pieces of a recording.
+// mean sums a task's activity over pieces of a recording.
 type mean struct {
 	signal  *sample.Signal
-	covered sample.Millis // time that the task was there
+	covered sample.Millis // in which the task was present
 	cpu     float64       // CPU-s/s × ms
-	spent   float64       // of what the cost is of, and of what it is per
+	spent   float64       // spent ÷ done is the cost
 	done    float64
 	extras  sample.Extras
 	flags   sample.Flags
 	last    *sample.Sample
 }
 
-// add takes in a stretch of a series.
+// add adds a period of a series.
 func (m *mean) add(r *recorded, from, to sample.Millis) {
 	for i := sort.Search(len(r.pieces), func(i int) bool { return r.pieces[i].TS > from }); i < len(r.pieces) && r.start[i] < to; i++ {
 		p := &r.pieces[i]
@@ -278,7 +278,7 @@ func (m *mean) add(r *recorded, from, to sample.Millis) {
 	}
 }
 
-// cost is what the task's work cost over all; NaN if that is not known.
+// cost returns the mean cost of the task's work; NaN if that is not known.
 func (m *mean) cost() float32 {
 	if m.done == 0 {
 		return float32(math.NaN())
@@ -286,7 +286,7 @@ func (m *mean) cost() float32 {
 	return float32(m.spent / m.done)
 }
 
-// Splicer lays innocents beside the tasks of every machine of a recording.
+// Splicer adds innocents to the tasks of every machine of a recording.
 type Splicer struct {
 	all      []*Innocents
 	step     sample.Millis
@@ -294,11 +294,11 @@ type Splicer struct {
 	out      []sample.Sample
 }
 
-// spliced is a machine's newest interval.
+// spliced is the state of a machine: its newest interval.
 type spliced struct {
 	first, at sample.Millis
-	signals   []sample.SignalName // that have innocents in it
-	shifts    []sample.Millis     // by recording
+	signals   []sample.SignalName // whose innocents are in it already
+	shifts    []sample.Millis     // of each recording
 }
 
 // NewSplicer returns a Splicer for a recording with a sample every step.
@@ -306,11 +306,11 @@ func NewSplicer(step time.Duration, all ...*Innocents) *Splicer {
 	return &Splicer{all: all, step: max(sample.Millis(step.Milliseconds()), 1), machines: map[string]*spliced{}}
 }
 
-// ErrInnocents means that a recording has tasks that are called as innocents are.
+// ErrInnocents means that a recording already has tasks with the names of innocents.
 var ErrInnocents = errors.New("it has innocents already")
 
-// Add returns samples of the recording, which are the next, with those of innocents
-// in the same intervals. They are valid until the next call.
+// Add returns the given samples, the next of the recording, together with those of
+// innocents in the same intervals. They are valid until the next call.
 func (p *Splicer) Add(some []sample.Sample) ([]sample.Sample, error) {
 	p.out = p.out[:0]
 	for i := range some {
@@ -341,7 +341,7 @@ func (p *Splicer) Add(some []sample.Sample) ([]sample.Sample, error) {
 	return p.out, nil
 }
 
-// Longest is the longest time that a machine's samples span so far.
+// Longest returns the longest time that a machine's samples cover so far.
 func (p *Splicer) Longest() time.Duration {
 	var longest sample.Millis
 	for _, m := range p.machines {

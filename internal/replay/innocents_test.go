@@ -15,9 +15,8 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// recordedBy makes a recording with a sample of each task every second; a task's
-// usage and cost are what of says of the n-th second, and it is not there in
-// seconds with usage 0.
+// recordedBy makes a recording with a sample of each task every second. The map's functions
+// return a task's usage and cost in the n-th second; usage 0 means that it is not present.
 func recordedBy(seconds int, tasks map[sample.TaskName]func(n int) (cpu, cost float64)) []sample.Sample {
 	var all []sample.Sample
 	for n := range seconds {
@@ -54,7 +53,8 @@ func steady(cpu, cost float64) func(int) (float64, float64) {
 	return func(int) (float64, float64) { return cpu, cost }
 }
 
-// splice lays innocents beside a task "/a" of machines, in signals, at so many times.
+// splice adds innocents to tasks "/a" and "/b" of machines, in signals, at the given number
+// of times.
 func splice(t *testing.T, step time.Duration, times int, machines []string, signals []sample.SignalName, all ...*Innocents) []sample.Sample {
 	t.Helper()
 	p := NewSplicer(step, all...)
@@ -110,10 +110,9 @@ func TestInnocentsAreTheBiggest(t *testing.T) {
 	}
 }
 
-// Usage over an interval is its mean, cost what all of its work cost, counts are
-// added up.
+// Usage over an interval is its mean, cost is the mean cost of its work, counts are summed.
 func TestInnocentsAreResampled(t *testing.T) {
-	// In turns 1 s of 2 CPUs at 4 and 1 s of 1 CPU at 1.
+	// Alternately 1 s of 2 CPUs at cost 4 and 1 s of 1 CPU at cost 1.
 	in := innocents(t, 1, 5, recordedBy(100, map[sample.TaskName]func(int) (float64, float64){"/x": func(n int) (float64, float64) {
 		if n%2 == 0 {
 			return 2, 4
@@ -128,7 +127,8 @@ func TestInnocentsAreResampled(t *testing.T) {
 			t.Fatalf("%+v", s)
 		}
 	}
-	// As fine as the recording: its own samples, one after the other, round and round.
+	// The same step as the recording: its own samples, in order, repeated from the
+	// beginning.
 	got := only(splice(t, time.Second, 250, []string{"m"}, []sample.SignalName{sample.CPI}, in), isInnocent)
 	if len(got) != 250 {
 		t.Fatalf("%d samples", len(got))
@@ -138,7 +138,7 @@ func TestInnocentsAreResampled(t *testing.T) {
 			t.Fatalf("sample %d: %v", i, got[i].CPU)
 		}
 	}
-	// Longer than the recording: all of it.
+	// Longer than the recording: the mean of all of it.
 	for _, s := range only(splice(t, 200*time.Second, 3, []string{"m"}, []sample.SignalName{sample.CPI}, in), isInnocent) {
 		if math.Abs(float64(s.CPU)-1.5) > 1e-6 {
 			t.Errorf("%+v", s)
@@ -146,7 +146,7 @@ func TestInnocentsAreResampled(t *testing.T) {
 	}
 }
 
-// Who came and went does so again; a task is not there where it was not.
+// Tasks that came and went do so again; a task has no samples at times without any.
 func TestInnocentsComeAndGo(t *testing.T) {
 	in := innocents(t, 1, 5, recordedBy(60, map[sample.TaskName]func(int) (float64, float64){
 		"/stays": steady(1, 1), "/comes": func(n int) (float64, float64) {
@@ -163,7 +163,7 @@ func TestInnocentsComeAndGo(t *testing.T) {
 	if count["/innocents/1-1/stays"] != 240 || count["/innocents/1-2/comes"] != 80 {
 		t.Errorf("%v", count)
 	}
-	// Also if it is the only one that is taken.
+	// Also if it is the only selected task.
 	in = innocents(t, 1, 1, recordedBy(60, map[sample.TaskName]func(int) (float64, float64){
 		"/stays": steady(0.1, 1), "/comes": func(n int) (float64, float64) {
 			if n < 10 || n >= 40 && n < 50 {
@@ -176,8 +176,8 @@ func TestInnocentsComeAndGo(t *testing.T) {
 	}
 }
 
-// Innocents are in every signal's intervals; they have a cost in those only that
-// they were recorded in.
+// Innocents are in every signal's intervals, but have a cost only in the signals that they
+// were recorded in.
 func TestInnocentsInSignals(t *testing.T) {
 	in := innocents(t, 1, 5, recordedBy(60, map[sample.TaskName]func(int) (float64, float64){"/x": steady(1, 2)}))
 	got := only(splice(t, time.Second, 10, []string{"m"}, []sample.SignalName{sample.CPI, sample.RunQ, sample.Probe}, in), isInnocent)
@@ -192,8 +192,8 @@ func TestInnocentsInSignals(t *testing.T) {
 	}
 }
 
-// Each machine begins at another place, the same one in every run; those of one
-// recording stay together.
+// Each machine begins at another offset, the same in every run; innocents of one recording
+// stay together.
 func TestInnocentsAreShifted(t *testing.T) {
 	ramp := func(n int) (float64, float64) { return 1 + float64(n), 1 }
 	in := innocents(t, 1, 5, recordedBy(1000, map[sample.TaskName]func(int) (float64, float64){"/x": ramp, "/y": ramp}))
@@ -225,8 +225,8 @@ func TestInnocentsTwice(t *testing.T) {
 	}
 }
 
-// With innocents beside it, the antagonist is still told from them; accusing one of
-// them would be wrong.
+// With innocents on the machine, the antagonist is still told from them; an accusation of
+// an innocent would be wrong.
 func TestReplayWithInnocents(t *testing.T) {
 	samples, labels := noisy(2, 240, 130, 220)
 	in := innocents(t, 1, 10, recordedBy(100, map[sample.TaskName]func(int) (float64, float64){

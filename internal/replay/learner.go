@@ -6,21 +6,20 @@ import (
 	"github.com/quell-dev/quell/internal/stat"
 )
 
-// Learner makes specs out of a whole recording, those of incidents too: what a
-// plain reading of the paper judges a recording by that is too short to learn
-// from first.
+// Learner computes specs from a whole recording, including its incidents: the paper's plain
+// method for a recording that is too short to learn from first.
 type Learner struct {
 	options *Options
 	cost    map[spec.Key]*stat.Moments
 	cpu     map[spec.Key]*stat.Moments
 }
 
-// NewLearner returns a Learner that has seen nothing.
+// NewLearner returns a Learner without samples.
 func NewLearner(o *Options) *Learner {
 	return &Learner{options: o, cost: map[spec.Key]*stat.Moments{}, cpu: map[spec.Key]*stat.Moments{}}
 }
 
-// Add takes in a sample, if it is one that detection would judge.
+// Add adds a sample, if detection would judge it.
 func (l *Learner) Add(s *sample.Sample) {
 	sig, ok := l.options.signal(s.Signal)
 	cost := float64(s.Cost)
@@ -35,7 +34,7 @@ func (l *Learner) Add(s *sample.Sample) {
 	l.cpu[k].Add(float64(s.CPU), 1)
 }
 
-// Specs returns what was learnt; at least least samples make a spec.
+// Specs returns the learnt specs; a spec requires at least least samples.
 func (l *Learner) Specs(least int) map[spec.Key]spec.Spec {
 	specs := map[spec.Key]spec.Spec{}
 	for k, cost := range l.cost {

@@ -11,20 +11,21 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Job is what was counted of a job.
+// Job holds the counts of a job.
 type Job struct {
 	Job       sample.JobName `json:"job"`
 	Class     sample.Class   `json:"class"`
 	Tasks     int            `json:"tasks"`
 	Samples   int            `json:"samples"` // with a cost
-	Judged    int            `json:"judged"`  // that were held against a ready spec
+	Judged    int            `json:"judged"`  // compared with a ready spec
 	Outliers  int            `json:"outliers"`
 	Anomalies int            `json:"anomalies"`
-	Accusing  int            `json:"accusing"` // accusations of others by its tasks' anomalies
+	Accusing  int            `json:"accusing"` // accusations of other tasks because of its tasks' anomalies
 	Accused   int            `json:"accused"`  // accusations of its tasks
 }
 
-// Accusation is that of one suspect, the first of its list, in one incident.
+// Accusation is the accusation of one suspect, the first in the list of a finding, in one
+// incident.
 type Accusation struct {
 	Incident  string            `json:"incident"`
 	Machine   string            `json:"machine"`
@@ -32,14 +33,14 @@ type Accusation struct {
 	Victim    sample.TaskName   `json:"victim"`
 	Suspect   sample.TaskName   `json:"suspect"`
 	Statement                   // the first
-	Again     []Statement       `json:"-"` // later ones of the same, by time
+	Again     []Statement       `json:"-"` // later ones of the same accusation, by time
 }
 
 // Statement is a finding that names a suspect first.
 type Statement struct {
 	Correlation float64       `json:"correlation"`
-	Began       sample.Millis `json:"began"` // the anomaly
-	At          sample.Millis `json:"at"`    // when it was made
+	Began       sample.Millis `json:"began"` // of the anomaly
+	At          sample.Millis `json:"at"`    // of the finding
 }
 
 // each calls f with all statements, by time.
@@ -50,30 +51,30 @@ func (a *Accusation) each(f func(Statement)) {
 	}
 }
 
-// Result is what came of a replay.
+// Result is the result of a replay.
 type Result struct {
 	Rule detect.Rule
-	// Samples are those with a cost that is active and sane: what detection
-	// goes by. Judged were held against a ready spec, Outliers were over it.
+	// Samples are those with a cost that is active and sane, which detection uses. Judged
+	// were compared with a ready spec, Outliers were over the threshold.
 	Samples, Judged, Outliers int
-	// Usage are samples that only say what a task used.
+	// Usage counts samples of which only the usage is used.
 	Usage int
-	// Anomalies are the outliers that made, with those before them, outliers
-	// enough: while a task stays bad each of its samples is one.
+	// Anomalies are the outliers that complete, with those before them, the required number
+	// of outliers: while a task stays bad each of its samples is one.
 	Anomalies int
-	// Late were not in order of time, UnknownSignal of a signal that quell does
-	// not know: neither was taken in.
+	// Late were not in order of time, UnknownSignal have a signal that quell does not know:
+	// both were skipped.
 	Late, UnknownSignal int
 	Machines            int
 	From, To            sample.Millis
 	Jobs                []Job
-	Incidents           []*incident.Record // by time; their pictures are kept of the first
+	Incidents           []*incident.Record // by time; only the first ones have charts
 	Accusations         []Accusation       // by time
-	Costs               []Costs            // those of most samples first; if asked for
+	Costs               []Costs            // jobs with most samples first; if requested
 }
 
-// pictures is how many incidents keep their picture: it is most of what an
-// incident is in memory.
+// pictures is the number of incidents that keep their chart, which takes most of an
+// incident's memory.
 const pictures = 200
 
 // Player plays samples of any number of machines. It is used from one goroutine.
@@ -84,7 +85,7 @@ type Player struct {
 	jobs     map[sample.JobName]*Job
 	accused  map[accusation]int // index in the result's Accusations
 	pictures int
-	costs    *costs // nil: not asked for
+	costs    *costs // nil: not requested
 	result   Result
 }
 
@@ -93,7 +94,7 @@ type accusation struct {
 	suspect           sample.TaskKey
 }
 
-// New returns a Player that has seen nothing.
+// New returns a Player without samples.
 func New(o Options) *Player {
 	p := &Player{options: o, machines: map[string]*machine{}, jobs: map[sample.JobName]*Job{}, accused: map[accusation]int{},
 		result: Result{Rule: o.Detect.Rule}}
@@ -103,7 +104,7 @@ func New(o Options) *Player {
 	return p
 }
 
-// Add takes in a sample.
+// Add processes a sample.
 func (p *Player) Add(s *sample.Sample) {
 	if p.last == nil || p.last.name != s.Machine {
 		p.last = p.machine(s.Machine)
@@ -111,7 +112,7 @@ func (p *Player) Add(s *sample.Sample) {
 	p.last.add(s)
 }
 
-// Finish ends every machine's recording and returns what was found.
+// Finish ends every machine's recording and returns the result.
 func (p *Player) Finish() *Result {
 	for _, name := range slices.Sorted(maps.Keys(p.machines)) {
 		p.machines[name].finish()
@@ -128,7 +129,7 @@ func (p *Player) Finish() *Result {
 	return r
 }
 
-// order brings the result into an order that does not depend on who was first.
+// order sorts the result, so that it does not depend on the order of processing.
 func (r *Result) order() {
 	slices.SortFunc(r.Jobs, func(a, b Job) int { return cmp.Compare(a.Job, b.Job) })
 	slices.SortStableFunc(r.Incidents, func(a, b *incident.Record) int {
@@ -141,7 +142,7 @@ func compareAccusations(a, b *Accusation) int {
 	return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.Machine, b.Machine), cmp.Compare(a.Victim, b.Victim), cmp.Compare(a.Suspect, b.Suspect))
 }
 
-// Merge takes in what another Player found on other machines.
+// Merge adds the result of another Player on other machines.
 func (r *Result) Merge(o *Result) {
 	r.Samples, r.Judged, r.Outliers, r.Usage = r.Samples+o.Samples, r.Judged+o.Judged, r.Outliers+o.Outliers, r.Usage+o.Usage
 	r.Anomalies, r.Late, r.UnknownSignal = r.Anomalies+o.Anomalies, r.Late+o.Late, r.UnknownSignal+o.UnknownSignal
@@ -187,7 +188,7 @@ func (p *Player) job(name sample.JobName) *Job {
 	return j
 }
 
-// count takes in what was made of a sample.
+// count adds the verdict on a sample.
 func (p *Player) count(v *view, r *detect.Reading, verdict *detect.Verdict) {
 	j := v.job
 	j.Class = max(j.Class, r.Task.Class)
@@ -214,7 +215,7 @@ func (p *Player) count(v *view, r *detect.Reading, verdict *detect.Verdict) {
 	}
 }
 
-// found takes in a finding.
+// found processes a finding.
 func (p *Player) found(m *machine, f *pipeline.Finding) {
 	if f.Kind != detect.Neighbour || f.Antagonists == 0 {
 		return
@@ -237,7 +238,7 @@ func (p *Player) found(m *machine, f *pipeline.Finding) {
 		Victim: f.Victim.Name, Suspect: first.Name, Statement: said})
 }
 
-// closed keeps an incident as it ended.
+// closed keeps an incident in its final state.
 func (p *Player) closed(c *pipeline.Change) {
 	if p.pictures++; p.pictures > pictures {
 		c.Chart = pipeline.Chart{}

@@ -17,9 +17,9 @@ func TestMain(m *testing.M) { quelltest.Main(m) }
 
 const traces = "../../testdata/traces/"
 
-// plain is CPI²'s rule at its plainest, for recordings too short to learn from:
-// each task against its own samples of the whole recording, at least 20 of them,
-// whatever CPU it used; a CPI outside 0.1 to 20 is a bad reading.
+// plain is the plain rule of CPI², for recordings too short to learn from: each task is
+// compared with its own samples of the whole recording, at least 20 of them, at any CPU
+// usage; a CPI outside 0.1 to 20 is a bad reading.
 func plain(t *testing.T, rule detect.Rule, step time.Duration) Options {
 	t.Helper()
 	o, err := Default(rule)
@@ -56,7 +56,7 @@ func open(t *testing.T, file string) *recording.Recording {
 	return r
 }
 
-// kept is a recording in memory, which is played more than once.
+// kept is a recording in memory, for repeated replays.
 type kept struct{ all, left []sample.Sample }
 
 // keep reads a recording.
@@ -104,7 +104,7 @@ func play(t *testing.T, k *kept, o Options, whole bool) *Result {
 	return result
 }
 
-// What a script that knows nothing of quell found in these recordings by the
+// The results of a script that shares no code with quell, on these recordings, by the
 // paper's rule: docs/replay.md has the definitions.
 func TestRecordings(t *testing.T) {
 	var samples, outliers, anomalies int
@@ -112,7 +112,7 @@ func TestRecordings(t *testing.T) {
 		file                         string
 		step                         time.Duration
 		samples, outliers, anomalies int
-		learning                     int // accusations of cpi2 where it learns on the way
+		learning                     int // accusations of cpi2 if it learns during the replay
 	}{
 		{"kepler_coremark_2023.json.gz", 3 * time.Second, 2491, 103, 1, 0},
 		{"rezolus_vllm.parquet", time.Second, 3317, 69, 5, 1},

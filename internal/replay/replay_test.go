@@ -18,7 +18,7 @@ import (
 	"github.com/quell-dev/quell/internal/trace"
 )
 
-// list is a Source in pieces of uneven length.
+// list is a Source that returns pieces of different lengths.
 type list []sample.Sample
 
 func (l *list) Next() ([]sample.Sample, error) {
@@ -33,8 +33,8 @@ func (l *list) Next() ([]sample.Sample, error) {
 
 const minute = sample.Millis(60_000)
 
-// noisy is so many minutes of machines with a victim, an antagonist that works
-// from one minute to another in turns of three minutes, and bystanders.
+// noisy makes the given number of minutes of machines with a victim, an antagonist that is
+// active between two minutes, three minutes on and three off, and bystanders.
 func noisy(machines, minutes, from, to int) (samples []sample.Sample, labels []trace.Label) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for at := range minutes {
@@ -109,7 +109,7 @@ func TestAntagonistIsAccused(t *testing.T) {
 	}
 }
 
-// However many work on it, in whatever pieces the samples come.
+// The result depends neither on the number of workers nor on the pieces of the source.
 func TestWorkersAgree(t *testing.T) {
 	samples, _ := noisy(7, 180, 120, 150)
 	ignore := cmpopts.EquateNaNs()
@@ -119,7 +119,7 @@ func TestWorkersAgree(t *testing.T) {
 			t.Errorf("%d workers: %s", workers, diff)
 		}
 	}
-	var other []sample.Sample // machine after machine
+	var other []sample.Sample // one machine after the other
 	for m := range 7 {
 		for _, s := range samples {
 			if s.Machine == fmt.Sprintf("m%d", m) {
@@ -132,7 +132,7 @@ func TestWorkersAgree(t *testing.T) {
 	}
 }
 
-// The rule's windows are so many samples, whatever lies between them.
+// The rule's windows are a number of samples, independent of the time between them.
 func TestStep(t *testing.T) {
 	samples, _ := noisy(1, 200, 130, 160)
 	want := run(t, samples, byDefault(t, detect.Quell), 1)
@@ -149,7 +149,7 @@ func TestStep(t *testing.T) {
 }
 
 func TestWholeSpecs(t *testing.T) {
-	samples, _ := noisy(2, 60, 30, 40) // too short to learn from on the way
+	samples, _ := noisy(2, 60, 30, 40) // too short to learn from during the replay
 	o := byDefault(t, detect.CPI2)
 	if r := run(t, samples, o, 1); r.Judged != 0 {
 		t.Errorf("%d judged", r.Judged)
@@ -182,8 +182,8 @@ func TestWhatIsSkipped(t *testing.T) {
 	}
 }
 
-// A task that is gone is forgotten, and so is not a suspect for ever: memory
-// does not grow with tasks that were.
+// A task that has ended is forgotten and is no longer a suspect: memory does not grow with
+// ended tasks.
 func TestGoneTasksAreForgotten(t *testing.T) {
 	p := New(byDefault(t, detect.Quell))
 	for at := range 500 {

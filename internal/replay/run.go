@@ -8,21 +8,21 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Source gives samples, as many at a time as suits it, possibly none, and io.EOF
-// at the end. They are valid until the next call. *recording.Recording is one.
+// Source returns samples, any number at a time, possibly none, and io.EOF at the end. They
+// are valid until the next call. *recording.Recording is one.
 type Source interface {
 	Next() ([]sample.Sample, error)
 }
 
 const (
 	batch = 1024
-	// queue is how many batches wait for a worker: machines that the source
-	// gives long stretches of should not make the others wait.
+	// queue is the number of batches that wait for a worker: a long run of samples of one
+	// machine should not block the other workers.
 	queue = 4
 )
 
-// Run plays all samples of a source on so many goroutines, each with machines
-// of its own; the result does not depend on how many. It ends early with ctx.
+// Run plays all samples of a source on the given number of goroutines, each with its own
+// machines; the result does not depend on that number. It ends early with ctx.
 func Run(ctx context.Context, src Source, o Options, workers int) (*Result, error) {
 	workers = max(workers, 1)
 	players := make([]*Player, workers)
@@ -59,7 +59,7 @@ func Run(ctx context.Context, src Source, o Options, workers int) (*Result, erro
 	return result, err
 }
 
-// deal gives each machine's samples to one worker.
+// deal sends all samples of a machine to the same worker.
 func deal(ctx context.Context, src Source, full []chan []sample.Sample, empty chan []sample.Sample) error {
 	open := make([][]sample.Sample, len(full))
 	for i := range open {
@@ -95,7 +95,7 @@ func deal(ctx context.Context, src Source, full []chan []sample.Sample, empty ch
 	}
 }
 
-// worker is whose a machine is: the same in every run (FNV-1a).
+// worker returns the index of a machine's worker: the same in every run (FNV-1a).
 func worker(machine string, workers int) int {
 	h := uint32(2166136261)
 	for i := range len(machine) {

@@ -11,16 +11,16 @@ import (
 	"github.com/quell-dev/quell/internal/trace"
 )
 
-// Share is a share with its two-sided 95 % interval (Clopper and Pearson, 1934).
+// Share is a share with its two-sided 95 % confidence interval (Clopper and Pearson, 1934).
 type Share struct {
 	K, N      int
 	Low, High float64
 }
 
-// Value is the share; NaN of nothing.
+// Value is the share; NaN if N is 0.
 func (s Share) Value() float64 { return float64(s.K) / float64(s.N) }
 
-// Plus is the share of both together.
+// Plus returns the share over both samples together.
 func (s Share) Plus(o Share) Share { return shareOf(s.K+o.K, s.N+o.N) }
 
 func shareOf(k, n int) Share {
@@ -28,58 +28,58 @@ func shareOf(k, n int) Share {
 	return Share{k, n, low, high}
 }
 
-// Score is how often a labelled recording's accusations were right. docs/replay.md
+// Score says how often a labelled recording's accusations were right. docs/replay.md
 // defines the three shares.
 type Score struct {
 	Shares
-	// ByCause are the same by the causes of the stretches that accusations and
-	// episodes are of: by name, Outside last.
+	// ByCause are the same shares by the causes of the stretches that accusations and
+	// episodes belong to: by name, Outside last.
 	ByCause []CauseShares
-	// Verdicts are the accusations that were judged, by time.
+	// Verdicts are the judged accusations, by time.
 	Verdicts []Verdict
-	// Found are the episodes with a right accusation, the soonest first, and Missed
-	// those without.
+	// Found are the episodes with a right accusation, the fastest first, and Missed those
+	// without.
 	Found  []Found
 	Missed []Episode
-	// LeftOut are accusations in stretches of which it is not known what was true.
+	// LeftOut is the number of accusations in stretches whose truth is not known.
 	LeftOut int
 }
 
-// Shares are the shares that a recording is scored by.
+// Shares are the three shares of a recording's score.
 type Shares struct {
 	// Precision: of the accusations, those that were right.
 	Precision Share
 	// Recall: of the episodes, those in which an antagonist was accused.
 	Recall Share
-	// Top1: of the episodes in which anybody was accused, those in which the
-	// first accused was an antagonist.
+	// Top1: of the episodes with an accusation, those in which the first accused was an
+	// antagonist.
 	Top1 Share
 }
 
-// CauseShares are those of one cause, a label's word for it. Several at once are
-// joined by "+"; "" is that of labels that name none.
+// CauseShares are the shares of one cause, as labels name it. Several causes at once are
+// joined by "+"; "" is for labels without a cause.
 type CauseShares struct {
 	Cause string
 	Shares
 }
 
-// Outside is the cause of accusations that are about no labelled stretch.
+// Outside is the cause of accusations that belong to no labelled stretch.
 const Outside = "none"
 
-// Verdict is an accusation in one stretch, as it was made there first, and whether
-// that was right.
+// Verdict is an accusation in one stretch, by the first statement there, and whether that
+// was right.
 type Verdict struct {
 	Accusation
 	Right bool
-	Cause string // of the stretch
+	Cause string // cause of the stretch
 }
 
-// Wrong are the accusations that were not right.
+// Wrong returns the accusations that were not right.
 func (s *Score) Wrong() []Verdict {
 	return slices.DeleteFunc(slices.Clone(s.Verdicts), func(v Verdict) bool { return v.Right })
 }
 
-// Episode is a stretch in which a victim suffered from one or several others.
+// Episode is a stretch in which a victim suffered from one or more other tasks.
 type Episode struct {
 	Machine     string            `json:"machine,omitempty"`
 	Victim      sample.TaskName   `json:"victim"`
@@ -96,15 +96,15 @@ type Found struct {
 	First Verdict
 }
 
-// After is how long after the episode's beginning that was made.
+// After is the time from the episode's beginning to the accusation.
 func (f *Found) After() time.Duration { return f.First.At.Sub(f.From) }
 
 func (e *Episode) cause() string { return strings.Join(slices.Sorted(slices.Values(e.Causes)), "+") }
 
-// Episodes are the labels, each one of its own; those of one victim that overlap
-// in time are one with several antagonists, any of whom is right. Labels that only
-// touch do not overlap. Labels without an antagonist, what was nobody's doing, make
-// none.
+// Episodes returns the episodes of labels, one for each label. Labels of one victim that
+// overlap in time are one episode with several antagonists, each of which is right. Labels
+// that only touch do not overlap. Labels without an antagonist, whose effect no task
+// caused, make no episode.
 func Episodes(labels []trace.Label) []Episode {
 	all := slices.DeleteFunc(slices.Clone(labels), func(l trace.Label) bool { return l.Antagonist == "" })
 	slices.SortFunc(all, func(a, b trace.Label) int {
@@ -130,15 +130,15 @@ func Episodes(labels []trace.Label) []Episode {
 	return episodes
 }
 
-// stretch is a part of the recording for one victim: an episode, what was nobody's
-// doing, or what is left out. A victim's are listed by kind: an accusation that is
-// about two alike is about the last.
+// stretch is a part of the recording for one victim: an episode, an effect that no task
+// caused, or a part that is left out. A victim's stretches are listed by kind: an
+// accusation that matches two equally belongs to the last.
 type stretch struct {
 	from, to sample.Millis
 	kind     stretchKind
 	cause    string
-	labels   []trace.Label // an episode's
-	episode  int           // its index
+	labels   []trace.Label // of an episode
+	episode  int           // index of the episode
 }
 
 type stretchKind uint8
@@ -154,10 +154,10 @@ type sufferer struct {
 	victim  sample.TaskName
 }
 
-// about returns which stretch a statement is about, and whether it is right: of
-// those that overlap the time from the anomaly's beginning to the statement, one in
-// which it is right goes before the others, then the one with most of that time, then
-// the last. −1: it is about none.
+// about returns the stretch that a statement belongs to, and whether it is right. Of the
+// stretches that overlap the time from the anomaly's beginning to the statement, one in
+// which it is right comes first, then the one with the largest overlap, then the last. −1:
+// it belongs to none.
 func about(all []stretch, suspect sample.TaskName, s Statement) (at int, right bool) {
 	at = -1
 	most := sample.Millis(-1)
@@ -178,12 +178,12 @@ func about(all []stretch, suspect sample.TaskName, s Statement) (at int, right b
 	return at, right
 }
 
-// Judge holds accusations against labels; left are stretches in which nothing is
-// right or wrong. An accusation is about the time from its anomaly's beginning until
-// it was made, so one made shortly after an episode of what happened in it is right.
-// A suspect of an incident counts once, and again in each stretch that begins while
-// the incident goes on to name it; outside of all stretches it counts if it was not
-// counted before: saying on what was right is no accusation of its own.
+// Judge compares accusations with labels; in the stretches of left nothing is right or
+// wrong. An accusation covers the time from its anomaly's beginning until it was made, so
+// one made shortly after an episode, on what happened in it, is right. A suspect of an
+// incident counts once, and again in each stretch that begins while the incident still
+// names it. Outside of all stretches it counts only if it was not counted before: repeating
+// a right accusation is no new accusation.
 func Judge(labels []trace.Label, left []trace.Stretch, accusations []Accusation) Score {
 	var s Score
 	episodes := Episodes(labels)
@@ -262,7 +262,7 @@ func Judge(labels []trace.Label, left []trace.Stretch, accusations []Accusation)
 
 func compareVerdicts(a, b Verdict) int { return compareAccusations(&a.Accusation, &b.Accusation) }
 
-// tallies count verdicts and episodes by cause.
+// tallies counts verdicts and episodes by cause.
 type tallies map[string]*causeTally
 
 type causeTally struct{ precision, recall, top1 ratio }
@@ -288,7 +288,7 @@ func (t *causeTally) shares() Shares {
 	return Shares{shareOf(t.precision.k, t.precision.n), shareOf(t.recall.k, t.recall.n), shareOf(t.top1.k, t.top1.n)}
 }
 
-// shares are those of all causes together, and of each.
+// shares returns the shares over all causes together, and of each.
 func (t tallies) shares() (Shares, []CauseShares) {
 	var all causeTally
 	var causes []CauseShares
@@ -310,15 +310,15 @@ func (t tallies) shares() (Shares, []CauseShares) {
 	return all.shares(), causes
 }
 
-// Median is the median time to detection with the bounds of its 95 % interval
-// by order statistics (signs; Conover, Practical Nonparametric Statistics, 3.2);
-// false if nothing was detected. With fewer than 6 the interval is the range.
+// Median is the median time to detection with the bounds of its 95 % confidence interval by
+// order statistics (signs; Conover, Practical Nonparametric Statistics, 3.2); false if
+// nothing was detected. With fewer than 6 the interval is the range.
 func (s *Score) Median() (median, low, high time.Duration, ok bool) {
 	n := len(s.Found)
 	if n == 0 {
 		return 0, 0, 0, false
 	}
-	k := 0 // values outside the interval on each side
+	k := 0 // number of values outside the interval on each side
 	for tail, p := 0.0, pow2(-n); k < n/2; k++ {
 		if tail += p; tail > 0.025 {
 			break

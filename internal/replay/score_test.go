@@ -19,16 +19,16 @@ func TestJudge(t *testing.T) {
 		{Machine: "m", Victim: "/v", Antagonist: "/b", From: 1500, To: 3000, Cause: "cpu"}, // the same episode
 		{Machine: "m", Victim: "/v", Antagonist: "/a", From: 9000, To: 9500},
 		{Machine: "m", Victim: "/w", Antagonist: "/a", From: 1000, To: 2000},
-		{Machine: "m", Victim: "/x", From: 1000, To: 2000, Cause: "quota"}, // nobody's doing
+		{Machine: "m", Victim: "/x", From: 1000, To: 2000, Cause: "quota"}, // caused by no task
 	}
 	accuse := func(machine string, victim, suspect sample.TaskName, began, at sample.Millis) Accusation {
 		return Accusation{Machine: machine, Victim: victim, Suspect: suspect, Statement: Statement{Began: began, At: at}}
 	}
 	s := Judge(labels, nil, []Accusation{
 		accuse("m", "/v", "/c", 1100, 1200), // wrong, and the episode's first
-		accuse("m", "/v", "/b", 1100, 1400), // before it is true
+		accuse("m", "/v", "/b", 1100, 1400), // before the label begins
 		accuse("m", "/v", "/b", 1600, 1700), // right
-		accuse("m", "/v", "/a", 1900, 2400), // right: of what was true when it began
+		accuse("m", "/v", "/a", 1900, 2400), // right: true when the anomaly began
 		accuse("m", "/x", "/a", 1100, 1200), // wrong: its own quota
 		accuse("n", "/w", "/a", 1100, 1200), // another machine
 		accuse("m", "/v", "/a", 9100, 9200), // right
@@ -88,8 +88,8 @@ func TestEpisodes(t *testing.T) {
 	}
 }
 
-// What one incident says again and again counts in each episode that it lasts
-// through, by what is said in it.
+// The repeated statements of one incident count in each episode during which it is open,
+// according to the statements in that episode.
 func TestOneIncidentOfSeveralEpisodes(t *testing.T) {
 	labels := []trace.Label{
 		{Victim: "/v", Antagonist: "/a", From: 1000, To: 2000, Cause: "llc"},
@@ -143,7 +143,7 @@ func TestOneIncidentOfSeveralEpisodes(t *testing.T) {
 	}
 }
 
-// 7 of 10: the two-sided interval of Clopper and Pearson's paper's table.
+// 7 of 10: the two-sided interval in the table of Clopper and Pearson's paper.
 func TestShare(t *testing.T) {
 	s := shareOf(7, 10)
 	if s.Value() != 0.7 || s.Low < 0.3475 || s.Low > 0.3476 || s.High < 0.9332 || s.High > 0.9333 {

@@ -9,8 +9,8 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Who was served is who has that name, whether its own row came before, comes
-// later, or not at all.
+// A served task is found by its name, whether its own row came before, comes later, or does
+// not come.
 func TestServedAreTasks(t *testing.T) {
 	p := New(byDefault(t, detect.Quell))
 	served := []sample.Served{{By: "/b", Time: 3, Fair: 0.5}, {By: detect.OutsideName, Time: 2}, {By: "/a", Time: 1}, {By: "/gone", Time: 0.5}}
@@ -18,7 +18,7 @@ func TestServedAreTasks(t *testing.T) {
 	for at := range keys {
 		add := func(name sample.TaskName, served ...sample.Served) {
 			var x sample.Extras
-			x.Set(sample.WaitOther, 10) // of a window of 10 s: what was served is s/s then
+			x.Set(sample.WaitOther, 10) // of a window of 10 s, which converts served to s/s
 			p.Add(&sample.Sample{Extras: x, TS: sample.Millis(at+1) * minute, Machine: "m", Job: sample.JobName(name), Task: name, Signal: sample.RunQ, Coverage: 1,
 				CPU: 1, Cost: 1, Class: sample.Batch, Served: served})
 		}
@@ -57,7 +57,7 @@ func TestServedAreTasks(t *testing.T) {
 			}
 		}
 	}
-	// Nobody mentions it any more: it is forgotten.
+	// A task that no row mentions any more is forgotten.
 	for at := range 80 {
 		p.Add(&sample.Sample{TS: sample.Millis(at+50) * minute, Machine: "m", Task: "/a", Signal: sample.RunQ, Coverage: 1, CPU: 1, Cost: 1})
 	}
@@ -66,7 +66,7 @@ func TestServedAreTasks(t *testing.T) {
 	}
 }
 
-// A counted list of nobody is not the same as none.
+// An empty list of served tasks, which was counted, differs from none.
 func TestServedNobody(t *testing.T) {
 	p := New(byDefault(t, detect.Quell))
 	for _, served := range [][]sample.Served{nil, {}} {

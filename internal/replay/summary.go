@@ -5,14 +5,14 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Summary is a replay in numbers, for programs.
+// Summary is the result of a replay as numbers, for programs.
 type Summary struct {
 	Rule        detect.Rule   `json:"rule"`
 	Rows        int           `json:"rows"`    // read
-	Bad         int           `json:"bad"`     // skipped: they hold no sample
+	Bad         int           `json:"bad"`     // skipped: without a sample
 	Late        int           `json:"late"`    // skipped: not in order of time
-	Unknown     int           `json:"unknown"` // skipped: of a signal that is not known
-	Samples     int           `json:"samples"` // held against a ready spec
+	Unknown     int           `json:"unknown"` // skipped: with an unknown signal
+	Samples     int           `json:"samples"` // compared with a ready spec
 	Outliers    int           `json:"outliers"`
 	Anomalies   int           `json:"anomalies"`
 	Accusations int           `json:"accusations"`
@@ -21,14 +21,14 @@ type Summary struct {
 	Jobs        int           `json:"jobs"`
 	From        sample.Millis `json:"from"`
 	To          sample.Millis `json:"to"`
-	// Of a labelled recording; the intervals are two-sided, 95 %.
+	// Of a labelled recording; with two-sided 95 % confidence intervals.
 	Precision *ShareJSON `json:"precision,omitempty"`
 	Recall    *ShareJSON `json:"recall,omitempty"`
 	Top1      *ShareJSON `json:"top1,omitempty"`
 	After     *AfterJSON `json:"time_to_detection,omitempty"`
 	// ByCause are the shares by the labels' causes; "none" is outside all labels.
 	ByCause []CauseJSON `json:"by_cause,omitempty"`
-	// LeftOut are accusations in stretches of which it is not known what was true.
+	// LeftOut is the number of accusations in stretches whose truth is not known.
 	LeftOut int `json:"left_out,omitempty"`
 }
 
@@ -40,7 +40,7 @@ type CauseJSON struct {
 	Top1      *ShareJSON `json:"top1"`
 }
 
-// ShareJSON is a share; without a value, of none.
+// ShareJSON is a share; without a value if N is 0.
 type ShareJSON struct {
 	Value *float64 `json:"value"`
 	Low   float64  `json:"low"`
@@ -68,8 +68,8 @@ func (s Share) json() *ShareJSON {
 	return j
 }
 
-// Summary puts the result into numbers; score is nil for a recording that is
-// not labelled. Rows and Bad are the reader's to add.
+// Summary converts the result to numbers; score is nil for a recording without labels. The
+// caller sets Rows and Bad from its reader.
 func (r *Result) Summary(score *Score) Summary {
 	s := Summary{Rule: r.Rule, Late: r.Late, Unknown: r.UnknownSignal, Samples: r.Judged, Outliers: r.Outliers, Anomalies: r.Anomalies,
 		Accusations: len(r.Accusations), Incidents: len(r.Incidents), Machines: r.Machines, Jobs: len(r.Jobs), From: r.From, To: r.To}

@@ -6,14 +6,13 @@ import (
 	"strings"
 )
 
-// AnswerColumn is one of a query's answer.
+// AnswerColumn is a column of a query's answer.
 type AnswerColumn struct {
 	Name   string
-	Number bool // its values stand to the right
+	Number bool // its values are right-aligned
 }
 
-// Answer writes a query's rows as a table, null as "-"; cut says that there are
-// more.
+// Answer writes a query's rows as a table, null as "-"; cut says that there are more rows.
 func Answer(w io.Writer, columns []AnswerColumn, rows [][]string, cut bool, s Style) error {
 	p := &page{Style: s}
 	t := table{}

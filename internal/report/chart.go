@@ -10,15 +10,15 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// margin is what stands left of a drawing: a label of the scale and an edge.
+// margin is the width left of a drawing: a label of the scale and an edge.
 const margin = 9
 
 // axis is the time axis that an incident's drawings share.
 type axis struct {
 	ends []sample.Millis // of the intervals; one sample each
 	from sample.Millis
-	// step is the usual distance of samples: one that comes later than half
-	// again of it leaves a gap.
+	// step is the usual distance of samples; after a distance of more than 1½ steps a
+	// gap is drawn.
 	step time.Duration
 	cols int
 }
@@ -43,13 +43,13 @@ func newAxis(times []sample.Millis, cols int) axis {
 
 func (a axis) to() sample.Millis { return max(a.ends[len(a.ends)-1], a.from+1) }
 
-// at maps a time to a fraction of columns.
+// at maps a time to a fractional column.
 func (a axis) at(m sample.Millis) float64 {
 	return float64(m-a.from) / float64(a.to()-a.from) * float64(a.cols)
 }
 
-// columns says which columns the interval of a sample fills: those whose
-// middle lies in it, or the one it ends in.
+// columns returns the columns that the interval of a sample fills: those whose middle
+// is in it, or the one in which it ends.
 func (a axis) columns(i int) (first, past int) {
 	begin := a.ends[i].Add(-a.step * 3 / 2)
 	if i > 0 {
@@ -70,7 +70,7 @@ func (a axis) between(begin, end sample.Millis) (first, past int) {
 	return min(max(first, 0), a.cols), min(max(past, 0), a.cols)
 }
 
-// marks says which columns a time span meets.
+// marks returns the columns that a time span overlaps.
 func (a axis) marks(spans [][2]sample.Millis) []bool {
 	m := make([]bool, a.cols)
 	for _, s := range spans {
@@ -125,7 +125,7 @@ func (a axis) ruler(p *page) {
 	p.line(string(labels))
 }
 
-// tick is a round time that leaves room for the labels.
+// tick is a round time that leaves enough space for the labels.
 func (a axis) tick() time.Duration {
 	least := time.Duration(float64(a.to().Sub(a.from)) * 12 / float64(a.cols))
 	steps := []time.Duration{time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second, 15 * time.Second, 30 * time.Second,
@@ -143,18 +143,18 @@ func (a axis) tick() time.Duration {
 // chart draws one quantity over time as bars.
 type chart struct {
 	values []incident.Value // one per sample of the axis
-	// limit is the threshold; NaN: none. Just the bars over it break its line.
+	// limit is the threshold; NaN: none. Only bars over it interrupt its line.
 	limit  float64
 	capped [][2]sample.Millis
 	rows   int
-	// peak: where samples share a column the highest counts, else their mean.
+	// peak: a column shows the highest of its samples, else their mean.
 	peak bool
-	// write gives a value of the scale as text.
+	// write formats a value of the scale.
 	write func(float64) string
 	fill  color
 }
 
-// columns returns the value of each column, NaN where there was none.
+// columns returns the value of each column, NaN if there was none.
 func (c chart) columns(a axis) []float64 {
 	sum, n := make([]float64, a.cols), make([]float64, a.cols)
 	for i := range min(len(a.ends), len(c.values)) {
@@ -179,8 +179,8 @@ func (c chart) columns(a axis) []float64 {
 	return sum
 }
 
-// scale chooses the value of the top edge and the row that the threshold's
-// line is in, counted from below; -1: none.
+// scale returns the value of the top edge and the row of the threshold's line, counted
+// from below; -1: none.
 func (c chart) scale(columns []float64) (top float64, line int) {
 	highest := 0.0
 	for _, v := range columns {
@@ -198,7 +198,7 @@ func (c chart) scale(columns []float64) (top float64, line int) {
 	return c.limit * float64(c.rows) / float64(line), line
 }
 
-// nice rounds up to a number that reads well on a scale.
+// nice rounds up to a number that is easy to read on a scale.
 func nice(v float64) float64 {
 	if !(v > 0) {
 		return 1
@@ -215,7 +215,7 @@ func nice(v float64) float64 {
 // level is the height of a bar in eighths of a row.
 func (c chart) level(v, top float64, line int) int {
 	l := int(math.Round(v / top * float64(c.rows) * 8))
-	if line > 0 { // rounding must not move it over the line, nor below
+	if line > 0 { // rounding must not move it across the line
 		if v > c.limit {
 			l = max(l, line*8+1)
 		} else {
@@ -250,7 +250,7 @@ func (c chart) draw(p *page, a axis) {
 			}
 			over := v > c.limit
 			if row == 0 && line == 0 && !over {
-				fill = 0 // a bar that does not reach the threshold would hide its line
+				fill = 0 // a bar below the threshold would hide its line
 			}
 			switch {
 			case fill > 0 && over:

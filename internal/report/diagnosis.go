@@ -8,10 +8,10 @@ import (
 	"github.com/quell-dev/quell/internal/host"
 )
 
-// Diagnosis is what a machine offers quell, in groups.
+// Diagnosis is what quell can use on a machine, in groups.
 type Diagnosis []Group
 
-// Group is one kind of capabilities.
+// Group is one kind of capability.
 type Group struct {
 	Name         string            `json:"name"`
 	Capabilities []host.Capability `json:"capabilities"`
@@ -39,8 +39,7 @@ func (d Diagnosis) Names() []string {
 	return all
 }
 
-// Doctor writes a diagnosis: what is there, and of what is not, why and what
-// to do about it.
+// Doctor writes a diagnosis: what is available, and for what is not, why and how to fix it.
 func Doctor(w io.Writer, d Diagnosis, s Style) error {
 	p := &page{Style: s}
 	missing := 0
@@ -81,7 +80,7 @@ func Doctor(w io.Writer, d Diagnosis, s Style) error {
 	return p.flush(w)
 }
 
-// about is what there is to say of a capability.
+// about is the explanation of a capability.
 func about(c host.Capability) []string {
 	var lines []string
 	for _, text := range []string{c.Detail, c.Reason} {

@@ -38,7 +38,7 @@ func EvaluationText(w io.Writer, r *evaluation.Report, s Style) error {
 	return p.flush(w)
 }
 
-// EvaluationHTML writes them with their plots, as one file that needs nothing else.
+// EvaluationHTML writes them with their plots, as one self-contained file.
 func EvaluationHTML(w io.Writer, r *evaluation.Report, s Style) error {
 	return s.evaluation(r).html(w)
 }
@@ -158,7 +158,7 @@ func (s Style) reliefChapter(r *evaluation.Report) chapter {
 	return c
 }
 
-// offenderChapter lists jobs that keep hurting others: whom to confine, and what
+// offenderChapter lists jobs that repeatedly hurt others: which to confine, and which
 // to place apart.
 func offenderChapter(r *evaluation.Report) chapter {
 	c := chapter{ID: "offenders", Title: "Repeat offenders", Notes: []string{"Jobs by whom they were accused of hurting; what to confine, or to place on other machines than the victim."}}

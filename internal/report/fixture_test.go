@@ -39,7 +39,7 @@ func golden(t *testing.T, name, text string) {
 	}
 }
 
-// noon is when the made-up incidents begin.
+// noon is when the synthetic incidents begin.
 const noon = sample.Millis(1763726400000) // 2025-11-21 12:00:00 UTC
 
 var (
@@ -50,8 +50,8 @@ var (
 	web    = sample.Task{Name: "/kubepods/burstable/pod4713/web", Job: "web", Class: sample.LatencySensitive}
 )
 
-// quieted is an incident of the paper's timing: ten minutes of samples, a cap
-// for five minutes, and the time after it. An agent of before levels wrote it.
+// quieted is an incident with the paper's timing: ten minutes of samples, a cap for
+// five minutes, and the time after it. The agent that wrote it had no levels yet.
 func quieted() incident.Record {
 	inc := incident.Record{ID: "inc-20251121T120905.250-7", Machine: "node-3", Rule: detect.Quell, Signal: sample.CPI, Variant: "ref-cycles",
 		Kind: detect.Neighbour, Victim: redis, Began: noon.Add(6 * time.Minute), Opened: noon.Add(9*time.Minute + 5*time.Second),
@@ -86,7 +86,7 @@ func quieted() incident.Record {
 }
 
 // queued is an open run-queue incident with a sample a second, far over a low
-// threshold, for which nothing was done. It named two, and names nobody now.
+// threshold, without an action. It named two antagonists before and names none now.
 func queued() incident.Record {
 	proven := detect.Suspect{Task: encode, Usage: 0.52, Grounds: detect.Grounds{Level: detect.Proven, Method: detect.ByAccounts, Share: 0.81, UsualShare: 0.03, FairShare: 0.25}}
 	likely := detect.Suspect{Task: index, Usage: 0.3, Grounds: detect.Grounds{Level: detect.Likely, Method: detect.ByStatistics, Probability: 0.93, Why: "it came when the wait began"}}
@@ -112,7 +112,7 @@ func queued() incident.Record {
 	return inc
 }
 
-// throttled is nobody's fault.
+// throttled is caused by the task's own quota, not by a neighbour.
 func throttled() incident.Record {
 	return incident.Record{ID: "inc-20251120T180000.000-2", Machine: "node-3", Rule: detect.Quell, Signal: sample.CPT, Variant: "progress",
 		Kind: detect.OwnQuota, Victim: web, Began: noon.Add(-18 * time.Hour), Opened: noon.Add(-18 * time.Hour), Updated: noon.Add(-17 * time.Hour),
@@ -120,7 +120,7 @@ func throttled() incident.Record {
 		Outcome: plan.NotActed, Reason: "the task ran into its own CPU quota; no neighbour is to blame", Rounds: []*incident.Round{}}
 }
 
-// throttledAbove is a pod's fault.
+// throttledAbove is caused by the quota of the task's pod.
 func throttledAbove() incident.Record {
 	inc := throttled()
 	inc.HeldBy = "/kubepods/burstable/pod4713"

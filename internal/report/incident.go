@@ -13,8 +13,8 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Incidents writes a table, in the order given, and how many older ones there
-// are that were not asked for.
+// Incidents writes a table in the given order, and the number of older incidents that
+// it does not have.
 func Incidents(w io.Writer, list []incident.Record, older int, s Style) error {
 	p := &page{Style: s}
 	if len(list) == 0 {
@@ -43,7 +43,7 @@ func Incidents(w io.Writer, list []incident.Record, older int, s Style) error {
 	return p.flush(w)
 }
 
-// shortID leaves out what all IDs of a day share; logbook accepts it.
+// shortID omits the date, which all IDs of a day share; logbook accepts it.
 func shortID(id string) string {
 	if _, short, ok := strings.Cut(id, "T"); ok {
 		return short
@@ -51,13 +51,13 @@ func shortID(id string) string {
 	return id
 }
 
-// rounds are those there are.
+// rounds returns the rounds that are not nil.
 func rounds(inc *incident.Record) []*incident.Round {
 	return slices.DeleteFunc(slices.Clone(inc.Rounds), func(r *incident.Round) bool { return r == nil })
 }
 
-// blamed names the suspect to show in one line, and how sure it is: the one last
-// capped, else the first that may be the one.
+// blamed returns the suspect to show in one line, and its level: the last capped one,
+// else the first that was not excluded.
 func blamed(inc *incident.Record) (name, level string) {
 	if all := rounds(inc); len(all) > 0 {
 		r := all[len(all)-1]
@@ -68,7 +68,7 @@ func blamed(inc *incident.Record) (name, level string) {
 		return string(r.Suspect.Name), sure(inc, s)
 	}
 	if inc.Kind != detect.Neighbour && inc.Kind != detect.Nobody && inc.Kind != detect.Indeterminate {
-		return "-", "-" // nobody else's doing
+		return "-", "-" // not caused by another task
 	}
 	for _, s := range inc.Suspects {
 		if s.Excluded == "" {
@@ -78,8 +78,8 @@ func blamed(inc *incident.Record) (name, level string) {
 	return "-", "-"
 }
 
-// sure is a suspect's level with the figure that it rests on. What older agents wrote
-// has no levels.
+// sure is a suspect's level with the number that it is based on. Records of older
+// agents have no levels.
 func sure(inc *incident.Record, s *detect.Suspect) string {
 	switch figure := plan.Figure(s); {
 	case inc.Analysed == 0:
@@ -104,7 +104,7 @@ func action(inc *incident.Record) string {
 	return "-"
 }
 
-// capped is what a round did, briefly.
+// capped is what a round did, in short.
 func capped(r *incident.Round) string {
 	switch {
 	case !r.IO.IsZero():
@@ -143,7 +143,7 @@ func outcomeColor(o plan.Outcome) color {
 	return plain
 }
 
-// relativeCost is that of the last round that was measured.
+// relativeCost is the value of the last round that was measured.
 func relativeCost(inc *incident.Record) float64 {
 	for _, r := range slices.Backward(rounds(inc)) {
 		if r.Samples > 0 {
@@ -153,7 +153,7 @@ func relativeCost(inc *incident.Record) float64 {
 	return math.NaN()
 }
 
-// Incident writes one in full: facts, suspects, rounds, and the picture.
+// Incident writes one incident in full: facts, suspects, rounds, and the picture.
 func Incident(w io.Writer, inc incident.Record, s Style) error {
 	p := &page{Style: s}
 	p.facts(&inc)
@@ -232,7 +232,7 @@ func who(t sample.Task) string {
 	return fmt.Sprintf("%s (job %s, %s)", t.Name, t.Job, strings.Join(marks, ", "))
 }
 
-// class is a suspect's; what runs outside any task has none.
+// class is a suspect's class; usage outside any task has none.
 func class(t sample.Task) string {
 	if t.Name == detect.OutsideName {
 		return "-"

@@ -11,11 +11,11 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// maxSpan is more time than an incident's picture can cover.
+// maxSpan is longer than any valid incident's picture.
 const maxSpan = sample.Millis(365 * 24 * time.Hour / time.Millisecond)
 
-// picture draws the victim's cost and the main suspects' usage over the same
-// time axis, one below the other.
+// picture draws the victim's cost and the main suspects' usage over the same time axis,
+// one below the other.
 func (p *page) picture(inc *incident.Record) {
 	if len(inc.Times) == 0 {
 		return

@@ -12,7 +12,7 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Replay is what a replay is reported from.
+// Replay is the data of a report on a replay.
 type Replay struct {
 	Summary replay.Summary
 	Result  *replay.Result
@@ -20,9 +20,9 @@ type Replay struct {
 	Notes   []string      // of the reading: what was skipped, and why
 }
 
-// ReplayText writes it: the numbers, the jobs, the incidents (those that accuse
-// somebody first, at most so many; 0: all) and, of a labelled recording, how
-// often it was right.
+// ReplayText writes the report: the numbers, the jobs, the incidents (accusing ones
+// first, at most the given number; 0: all) and, for a labelled recording, how often the
+// accusations were right.
 func ReplayText(w io.Writer, r *Replay, incidents int, s Style) error {
 	p := &page{Style: s}
 	n := &r.Summary
@@ -86,8 +86,8 @@ func share(k, of int) string {
 	return fmt.Sprintf("%d, %.1f %%", k, 100*float64(k)/float64(of))
 }
 
-// scored is how often a labelled recording's accusations were right: names and
-// texts.
+// scored says how often the accusations in a labelled recording were right: pairs of
+// name and text.
 func scored(s *replay.Score) (facts [][2]string) {
 	if s == nil {
 		return nil
@@ -154,8 +154,8 @@ func (p *page) causes(all []replay.CauseShares) {
 	t.write(p)
 }
 
-// RulesText writes what several rules made of the same recording, as tables in
-// Markdown: all of it, and of a labelled one by cause.
+// RulesText writes the results of several rules on the same recording, as tables in
+// Markdown: for all of it and, if it is labelled, by cause.
 func RulesText(w io.Writer, all []*Replay) error {
 	var b strings.Builder
 	b.WriteString("| rule | samples | outliers | incidents | accusations | precision | recall | top-1 |\n|---|---|---|---|---|---|---|---|\n")
@@ -189,7 +189,7 @@ func RulesText(w io.Writer, all []*Replay) error {
 	return err
 }
 
-// byImportance puts jobs that something was found of first, then the largest.
+// byImportance sorts jobs with findings first, then by size.
 func byImportance(all []replay.Job) []replay.Job {
 	list := slices.Clone(all)
 	slices.SortStableFunc(list, func(a, b replay.Job) int {
@@ -198,7 +198,7 @@ func byImportance(all []replay.Job) []replay.Job {
 	return list
 }
 
-// jobs writes those that something was found of, else the largest.
+// jobs writes the jobs with findings, else the largest.
 func (p *page) jobs(all []replay.Job) {
 	list := byImportance(all)
 	const most = 20

@@ -34,7 +34,7 @@ type chapter struct {
 	Exhibits  []exhibit
 }
 
-// exhibit is plots with the table of what they show.
+// exhibit is plots with the table of their values.
 type exhibit struct {
 	Title string
 	Notes []string
@@ -45,8 +45,8 @@ type exhibit struct {
 type sheet struct {
 	Caption string
 	Head    []string
-	Rows    [][]string // the first cell of a row names it
-	Long    bool       // folded away until it is asked for
+	Rows    [][]string // the first cell of a row is its heading
+	Long    bool       // collapsed until the reader opens it
 }
 
 const (
@@ -55,14 +55,14 @@ const (
 	drawnJobs      = 12
 )
 
-// ReplayHTML writes a replay as one file that needs nothing else: it runs no
-// script and loads nothing.
+// ReplayHTML writes a replay as one self-contained file: it runs no script and loads
+// nothing.
 func ReplayHTML(w io.Writer, r *Replay, s Style) error { return s.document(r).html(w) }
 
 func (d document) html(w io.Writer) error {
 	t, err := template.New("page").Funcs(template.FuncMap{
 		"style": func() template.CSS { return template.CSS(plot.Style) },
-		// What was drawn here has its texts escaped already.
+		// The texts in these drawings are escaped already.
 		"drawn":  func(svg string) template.HTML { return template.HTML(svg) },
 		"swatch": plot.Swatch,
 	}).Parse(replayPage)
@@ -107,8 +107,8 @@ func (s Style) document(r *Replay) document {
 
 func (s Style) instant(m sample.Millis) string { return s.local(m).Format("2006-01-02 15:04:05 MST") }
 
-// incidentChapter draws incidents as CPI²'s figures 8 to 13 do: the victim's
-// cost and the suspects' usage over the same time.
+// incidentChapter draws incidents as CPI²'s figures 8 to 13: the victim's cost and the
+// suspects' usage over the same time.
 func (s Style) incidentChapter(r *Replay) chapter {
 	c := chapter{ID: "incidents", Title: "Incidents", Notes: []string{
 		"The victim's cost on the left axis, the usage of its main suspects on the right one. Nobody was capped: a recording cannot answer."}}
@@ -178,8 +178,8 @@ func (s Style) incidentExhibit(inc *incident.Record) exhibit {
 	return e
 }
 
-// costChapter shows what jobs cost as CPI²'s figure 7 does: a histogram and
-// distributions fitted to it.
+// costChapter shows the costs of jobs as CPI²'s figure 7: a histogram and distributions
+// fitted to it.
 func (s Style) costChapter(all []replay.Costs) chapter {
 	c := chapter{ID: "costs", Title: "What jobs cost", Notes: []string{
 		"Costs of all samples of a job that detection goes by, those of incidents too, and four distributions fitted to them: normal and log-normal by moments, gamma by maximum likelihood, GEV by probability-weighted moments. The least AIC fits best."}}
@@ -214,8 +214,7 @@ func (s Style) costExhibit(job *replay.Costs, fits []stat.Fit) exhibit {
 	e := exhibit{Title: name, Notes: []string{fmt.Sprintf("%s of %s: mean %s, σ %s; %.1f %% are over mean + 2σ.", plural(job.Seen, "sample"), job.Signal, s.number(m.Mean), s.number(m.StdDev()), 100*float64(over)/float64(len(job.Values)))}}
 	chart := plot.Chart{Title: fmt.Sprintf("%s of %s", job.Signal, name), X: string(job.Signal) + ", " + sig.Unit, Y: "density", Zero: true,
 		About: "A histogram of costs and the densities fitted to it; the table below has their parameters."}
-	// Extremes would squeeze all else together: the axis ends at the 99.5th
-	// percentile.
+	// The axis ends at the 99.5th percentile; extreme values would compress the rest.
 	sorted := slices.Clone(job.Values)
 	slices.Sort(sorted)
 	low, high := sorted[0], sorted[min(len(sorted)-1, len(sorted)*995/1000)]

@@ -15,7 +15,7 @@ import (
 
 var prague = time.FixedZone("CET", 3600)
 
-// pages are everything that is written, for every style.
+// pages are all outputs, for every style.
 var pages = map[string]func(io.Writer, Style) error{
 	"incidents": func(w io.Writer, s Style) error {
 		return Incidents(w, []incident.Record{throttled(), quieted(), queued()}, 7, s)

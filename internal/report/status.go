@@ -9,7 +9,7 @@ import (
 	"github.com/quell-dev/quell/internal/plan"
 )
 
-// Status writes the agent as a whole.
+// Status writes the status of the agent as a whole.
 func Status(w io.Writer, st api.Status, s Style) error {
 	p := &page{Style: s}
 	p.fact("agent", fmt.Sprintf("quell-agent %s, process %d on %s, up %s", st.Version, st.PID, st.Machine, span(st.Now.Sub(st.Started))))

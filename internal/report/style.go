@@ -12,19 +12,19 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Style says what the text is for.
+// Style describes the output device.
 type Style struct {
-	// Width in columns; 0: tables are as wide as they need, drawings 80.
+	// Width in columns; 0: tables are as wide as necessary, drawings 80.
 	Width int
 	// Height is how many rows a table may have; 0: all.
 	Height int
-	// ASCII uses nothing else, names included.
+	// ASCII restricts the output to ASCII, names included.
 	ASCII bool
-	// Color marks what is bad and what is good with ANSI colours.
+	// Color marks bad and good values with ANSI colours.
 	Color bool
 	// Zone of the times; nil: UTC.
 	Zone *time.Location
-	// Now shortens the times of the same day; 0: none are.
+	// Now shortens times of the same day; 0: no time is shortened.
 	Now sample.Millis
 }
 
@@ -64,7 +64,7 @@ func (p *page) flush(w io.Writer) error {
 	return err
 }
 
-// fact writes a label and its text, wrapped below itself.
+// fact writes a label and its text, wrapped with an indent.
 func (p *page) fact(label, text string) { p.colored(label, plain, text) }
 
 func (p *page) colored(label string, c color, text string) {
@@ -77,7 +77,7 @@ func (p *page) colored(label string, c color, text string) {
 	}
 }
 
-// drawing is the width of what needs one.
+// drawing is the width for drawings and wrapped text.
 func (s Style) drawing() int {
 	switch {
 	case s.Width == 0:
@@ -88,11 +88,11 @@ func (s Style) drawing() int {
 	return min(s.Width, 132)
 }
 
-// ascii stands in for what quell itself writes.
+// ascii replaces the non-ASCII characters that quell itself writes.
 var ascii = strings.NewReplacer("…", "~", "–", "-", "→", "->", "×", "x", "÷", "/", "±", "+-", "µ", "u", "σ", "sigma", "≥", ">=", "²", "2")
 
-// text makes a string fit for a terminal: what is not graphic is escaped as in
-// Go, and without UTF-8 everything but ASCII is.
+// text makes a string safe for a terminal: characters that are not graphic are escaped
+// as in Go; with ASCII, all others outside ASCII, too.
 func (s Style) text(t string) string {
 	if s.ASCII {
 		t = ascii.Replace(t)
@@ -124,8 +124,8 @@ func pad(s string, n int) string { return s + strings.Repeat(" ", max(0, n-width
 
 func padLeft(s string, n int) string { return strings.Repeat(" ", max(0, n-width(s))) + s }
 
-// cut shortens a name to n columns from its left: the end of a cgroup's path
-// says most, and is what commands accept.
+// cut shortens a name to n columns from the left: the end of a cgroup's path is the
+// most informative part, and commands accept it.
 func (s Style) cut(text string, n int) string {
 	if width(text) <= n || n < 1 {
 		return text
@@ -134,7 +134,7 @@ func (s Style) cut(text string, n int) string {
 	return s.glyph("…", "~") + string(runes[len(runes)-n+1:])
 }
 
-// cutEnd shortens text whose beginning says most.
+// cutEnd shortens text whose beginning is the most informative part.
 func (s Style) cutEnd(text string, n int) string {
 	if width(text) <= n || n < 1 {
 		return text
@@ -149,8 +149,8 @@ func (s Style) glyph(utf8, ascii string) string {
 	return utf8
 }
 
-// wrap breaks text between words into lines of at most n columns; longer words
-// stand alone.
+// wrap breaks text between words into lines of at most n columns; a longer word gets
+// its own line.
 func wrap(text string, n int) []string {
 	var lines []string
 	line := ""
@@ -173,12 +173,12 @@ var prefixes = [...]struct {
 	name   string
 }{{1, ""}, {1e3, "m"}, {1e6, "µ"}, {1e9, "n"}}
 
-// number writes three significant digits, three decimals at most, or with a
-// prefix what is smaller; "-" where it is not known.
+// number writes three significant digits, three decimals at most; smaller numbers with
+// a prefix; "-" if it is not known.
 func (s Style) number(v float64) string { return s.digits(v, 0.001) }
 
-// cost is number for a signal's cost: seconds of CPU time for one piece of
-// work are read in milliseconds and less.
+// cost is number for a signal's cost: CPU seconds per piece of work are written in
+// milliseconds and less.
 func (s Style) cost(sig sample.SignalName, v float64) string {
 	if known, _ := sample.LookupSignal(sig); strings.HasPrefix(known.Unit, "CPU-s/") {
 		return s.digits(v, 1)
@@ -186,7 +186,7 @@ func (s Style) cost(sig sample.SignalName, v float64) string {
 	return s.number(v)
 }
 
-// digits uses prefixes for what is below small.
+// digits uses prefixes for values below small.
 func (s Style) digits(v, small float64) string {
 	a := math.Abs(v)
 	switch {
@@ -219,8 +219,8 @@ func (s Style) digits(v, small float64) string {
 // clock is the time of day of a point in time.
 func (s Style) clock(m sample.Millis) string { return s.local(m).Format("15:04:05") }
 
-// when is a point in time for a table: the time of day, with as much of the
-// date as differs from Now's.
+// when is a point in time for a table: the time of day, with the part of the date that
+// differs from Now's.
 func (s Style) when(m sample.Millis) string {
 	t, now := s.local(m), s.local(s.Now)
 	switch {
@@ -239,7 +239,7 @@ func (s Style) local(m sample.Millis) time.Time {
 	return m.Time().In(s.Zone)
 }
 
-// span writes a duration as people say it: two units at most.
+// span writes a duration in at most two units, for people.
 func span(d time.Duration) string {
 	switch d = d.Round(time.Second); {
 	case d >= 48*time.Hour:

@@ -9,13 +9,13 @@ import (
 type column struct {
 	head  string
 	right bool
-	// least is the width to which its cells may be cut; 0: they are never.
+	// least is the width to which its cells may be cut; 0: they are never cut.
 	least int
-	// words: it is text, whose beginning says most; as the last column it goes
-	// on below itself where it is too wide.
+	// words: it is text, whose beginning is the most informative part; if the last
+	// column is too narrow for it, the text is wrapped.
 	words bool
-	// drop is when the column is left out where the table is too wide, 1
-	// first, or if it is empty; 0: never.
+	// drop is the order in which columns are omitted if the table is too wide, 1 first.
+	// Such a column is also omitted if it is empty; 0: never omitted.
 	drop int
 }
 
@@ -24,8 +24,8 @@ type cell struct {
 	color color
 }
 
-// table is laid out for the style's width: cells that may be cut are cut
-// evenly, then columns are left out.
+// table is laid out for the style's width: columns are dropped until the least widths
+// fit, then the widest cells that may be cut are cut.
 type table struct {
 	columns []column
 	rows    [][]cell
@@ -64,7 +64,7 @@ func (t *table) write(p *page) {
 	}
 }
 
-// fit brings the widths below limit if it can; a dropped column gets -1.
+// fit reduces the widths to limit if possible; a dropped column gets -1.
 func (t *table) fit(limit int, widths []int) {
 	if limit == 0 {
 		return

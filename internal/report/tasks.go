@@ -14,12 +14,12 @@ import (
 	"github.com/quell-dev/quell/internal/spec"
 )
 
-// sortKeys are what SortTasks knows, beside the names of signals.
+// sortKeys are the keys of SortTasks in addition to the names of signals.
 var sortKeys = []string{"worst", "cpu", "name"}
 
-// SortTasks orders tasks by a key, ties by CPU usage and name: "worst", the
-// highest cost ÷ limit over the signals, so that who suffers most is first;
-// "cpu" usage; "name"; or the cost ÷ limit of the signal of that name.
+// SortTasks orders tasks by a key, ties by CPU usage and name: "worst", the highest
+// cost ÷ limit over the signals, so that the task that suffers most is first; "cpu"
+// usage; "name"; or the cost ÷ limit of the signal of that name.
 func SortTasks(tasks []api.TaskView, key string) error {
 	of := func(api.TaskView) float64 { return 0 }
 	switch _, known := sample.LookupSignal(sample.SignalName(key)); {
@@ -42,7 +42,7 @@ func SortTasks(tasks []api.TaskView, key string) error {
 	return nil
 }
 
-// strain is a task's highest cost ÷ limit; 0 where it is not judged.
+// strain is a task's highest cost ÷ limit; 0 if it is not judged.
 func strain(t api.TaskView) float64 {
 	highest := 0.0
 	for _, v := range t.Costs {
@@ -53,10 +53,9 @@ func strain(t api.TaskView) float64 {
 	return highest
 }
 
-// Tasks writes a table, in the order given: CPU usage; for each signal the
-// cost/threshold, an outlier marked "!"; the highest of them; what the task is
-// now; how much of the interval was counted, where that was not all; whether the
-// job's specs are ready to judge by.
+// Tasks writes a table in the given order: CPU usage; for each signal the
+// cost/threshold, an outlier marked "!"; the highest of them; the task's state; the
+// share of the interval that was counted, if not all; the state of the job's specs.
 func Tasks(w io.Writer, tasks []api.TaskView, s Style) error {
 	p := &page{Style: s}
 	if len(tasks) == 0 {
@@ -89,7 +88,7 @@ func Tasks(w io.Writer, tasks []api.TaskView, s Style) error {
 	return p.flush(w)
 }
 
-// counted lists the signals that any task has, in the order of first sight.
+// counted lists the signals that any task has, in the order of sample.Signals.
 func counted(tasks []api.TaskView) []sample.SignalName {
 	var all []sample.SignalName
 	for _, sig := range sample.Signals() {
@@ -118,7 +117,7 @@ func (s Style) costCell(t api.TaskView, sig sample.SignalName) cell {
 	return cell{text: text}
 }
 
-// nowState is the weightiest of what a task is.
+// nowState is the most important state of a task.
 func nowState(t api.TaskView) cell {
 	switch {
 	case t.Capped:
@@ -133,8 +132,8 @@ func nowState(t api.TaskView) cell {
 	return cell{}
 }
 
-// coverage is the smallest share of the interval that a signal counted of a
-// task; "" where it was all or nothing.
+// coverage is the smallest share of the interval that a signal counted of a task; "" if
+// it counted all or nothing.
 func coverage(t api.TaskView) string {
 	least := 1.0
 	for _, v := range t.Costs {
@@ -148,8 +147,8 @@ func coverage(t api.TaskView) string {
 	return fmt.Sprintf("%.0f%%", 100*least)
 }
 
-// specs is the state of the task's specs: ready if all are, else what the
-// first lacks; "-" without any.
+// specs is the state of the task's specs: ready if all are, else the state of the first
+// that is not; "-" without any.
 func specs(t api.TaskView) string {
 	text := "-"
 	for _, v := range t.Costs {

@@ -1,26 +1,26 @@
 package sample
 
-// Count is one reading of a kernel counter that may have been multiplexed:
-// its value and for how long it was enabled and really counting, ns
-// (perf_event_open(2), PERF_FORMAT_TOTAL_TIME_ENABLED and _RUNNING).
+// Count is one reading of a kernel counter that may have been multiplexed: its value, and
+// for how long it was enabled and actually counting, ns (perf_event_open(2),
+// PERF_FORMAT_TOTAL_TIME_ENABLED and _RUNNING).
 type Count struct {
 	Value, Enabled, Running uint64
 }
 
-// Delta is what a counter did over an interval.
+// Delta is the change of a counter over an interval.
 type Delta struct {
 	Value     float64 // scaled up for the time it was not counting
 	Enabled   uint64  // ns
 	Running   uint64  // ns
-	Restart   bool    // the counter went backwards: it started again from zero
-	Uncounted bool    // it was enabled but never counting: Value says nothing
+	Restart   bool    // the counter went backwards: it restarted from zero
+	Uncounted bool    // it was enabled but never counting: Value has no meaning
 }
 
-// Since returns the difference from an earlier reading. The difference is
-// scaled by its own enabled/running, never by the lifetime's: a lifetime ratio
-// that moves makes a scaled counter fall. A counter that was enabled and never
-// ran is Uncounted, which is not zero. One that was not enabled (a cgroup that
-// did not run on that CPU) counted a true zero.
+// Since returns the difference from an earlier reading, scaled by the enabled/running
+// ratio of that interval. The ratio of the whole lifetime is never used: if it changes, a
+// counter scaled by it can fall. A counter that was enabled but never ran is Uncounted,
+// which is not zero. A counter that was not enabled (a cgroup that did not run on that
+// CPU) counted a true zero.
 func (c Count) Since(prev Count) Delta {
 	if c.Value < prev.Value || c.Enabled < prev.Enabled || c.Running < prev.Running {
 		d := c.Since(Count{})
@@ -42,8 +42,8 @@ func (c Count) Since(prev Count) Delta {
 	return d
 }
 
-// Monotonic returns cur−prev of a counter that only grows. One that is smaller
-// than before has started again: then cur is all that is known of it.
+// Monotonic returns cur−prev of a counter that only grows. A counter that is smaller than
+// before has restarted: its delta is cur.
 func Monotonic(cur, prev uint64) (delta uint64, restarted bool) {
 	if cur < prev {
 		return cur, true

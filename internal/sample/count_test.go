@@ -22,7 +22,7 @@ func TestSince(t *testing.T) {
 		{"counting all the time", c{100, 1000, 1000}, c{400, 2000, 2000}, d{Value: 300, Enabled: 1000, Running: 1000}},
 		{"first reading", c{}, c{300, 1000, 1000}, d{Value: 300, Enabled: 1000, Running: 1000}},
 		{"half of the time scales by two", c{100, 1000, 1000}, c{400, 2000, 1500}, d{Value: 600, Enabled: 1000, Running: 500}},
-		// The lifetime's ratio, 2000/1100, would say 545.
+		// The lifetime's ratio, 2000/1100, would give 545.
 		{"the interval's ratio, not the lifetime's", c{100, 1000, 1000}, c{400, 2000, 1100}, d{Value: 3000, Enabled: 1000, Running: 100}},
 		{"enabled and never counting is not zero", c{100, 1000, 1000}, c{100, 2000, 1000}, d{Enabled: 1000, Uncounted: true}},
 		{"never counting since the start", c{}, c{0, 1000, 0}, d{Enabled: 1000, Uncounted: true}},
@@ -44,9 +44,9 @@ func TestSince(t *testing.T) {
 	}
 }
 
-// A counter that is on the PMU for part of each interval, at a rate that
-// changes: the sum of the scaled differences is what really happened. Scaling
-// the lifetime's value by the lifetime's ratio is not, and can fall.
+// A counter is on the PMU for part of each interval, at a rate that changes. The sum of
+// the scaled differences is the true count. The lifetime's value scaled by the lifetime's
+// ratio is not, and can fall.
 func TestSinceSumsToTheTruth(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	var prev, cur sample.Count

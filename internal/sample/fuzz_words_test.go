@@ -2,7 +2,7 @@ package sample
 
 import "testing"
 
-// FuzzParseFlags: what is read is written the same, as often as one likes.
+// FuzzParseFlags: parsed flags are unchanged after they are written and parsed again.
 func FuzzParseFlags(f *testing.F) {
 	for _, s := range []string{"", "capped", "capped+throttled+stolen+restarted+split", "capped+", "+", "Capped", "capped+capped"} {
 		f.Add(s)

@@ -12,7 +12,7 @@ type Millis int64
 // At converts a time to Millis.
 func At(t time.Time) Millis { return Millis(t.UnixMilli()) }
 
-// Time converts back, in UTC.
+// Time converts m to a time.Time in UTC.
 func (m Millis) Time() time.Time { return time.UnixMilli(int64(m)).UTC() }
 
 // Add returns the point d later; parts of a millisecond are dropped.
@@ -26,8 +26,8 @@ func (m Millis) Sub(earlier Millis) time.Duration {
 // JobName names a job: many similar tasks.
 type JobName string
 
-// TaskName is what people call a task: its cgroup path in the identity
-// hierarchy. It is a label, never a key: a restarted task may reuse it.
+// TaskName is the name of a task for people: its cgroup path in the identity hierarchy.
+// It is a label, never a key: a restarted task may reuse it.
 type TaskName string
 
 // Platform is the CPU type as the key of a spec.
@@ -37,10 +37,10 @@ type Platform string
 type Hierarchy uint8
 
 const (
-	// Unified is cgroup v2, also where it is mounted beside v1 controllers.
+	// Unified is cgroup v2, also where it is mounted in addition to v1 controllers.
 	Unified Hierarchy = iota
-	// V1CPU is the v1 hierarchy that carries the cpu controller; a task has
-	// its identity there only if its processes are in "/" of Unified.
+	// V1CPU is the v1 hierarchy with the cpu controller. A task has its identity there
+	// only if its processes are in "/" of Unified.
 	V1CPU
 )
 
@@ -51,9 +51,8 @@ func (h Hierarchy) String() string {
 	return "v2"
 }
 
-// TaskKey tells tasks apart for as long as the agent lives. A path that is
-// removed and made again has another inode or another FirstSeen, so it is
-// another task.
+// TaskKey identifies a task for as long as the agent runs. A path that is removed and
+// created again has another inode or another FirstSeen, so it is another task.
 type TaskKey struct {
 	Hierarchy Hierarchy
 	Inode     uint64 // of the cgroup directory; the kernel's cgroup id
@@ -64,9 +63,9 @@ func (k TaskKey) String() string {
 	return fmt.Sprintf("%s:%d@%d", k.Hierarchy, k.Inode, k.FirstSeen)
 }
 
-// CgroupID is the key under which eBPF programs account for the task: the
-// kernel's cgroup id, with the top bit set for the v1 cpu hierarchy, whose
-// ids are counted apart from those of v2.
+// CgroupID is the key under which eBPF programs account for the task: the kernel's cgroup
+// id, with the top bit set for the v1 cpu hierarchy, whose ids are counted separately
+// from those of v2.
 func (k TaskKey) CgroupID() uint64 { return CgroupID(k.Hierarchy, k.Inode) }
 
 // CgroupID is TaskKey.CgroupID for a cgroup that is not (yet) a task.
@@ -81,11 +80,11 @@ func CgroupID(h Hierarchy, inode uint64) uint64 {
 type Class uint8
 
 const (
-	// BestEffort work runs on what is left over.
+	// BestEffort work uses the CPU time that is left over.
 	BestEffort Class = iota
-	// Batch work has throughput to deliver but nobody waits for one answer.
+	// Batch work has throughput to deliver, but no caller waits for one answer.
 	Batch
-	// LatencySensitive work serves somebody who waits.
+	// LatencySensitive work serves a caller that waits.
 	LatencySensitive
 )
 
@@ -117,23 +116,22 @@ func (c *Class) UnmarshalText(b []byte) (err error) {
 	return err
 }
 
-// Task is who a task is: its key, what people call it and how it may be
-// treated.
+// Task is the identity of a task: its key, its name, and how it may be treated.
 type Task struct {
 	Key   TaskKey  `json:"-"`
 	Name  TaskName `json:"task"`
 	Job   JobName  `json:"job"`
 	Class Class    `json:"class"`
-	// Protected makes it a victim for whom others may be capped although it
-	// is not latency-sensitive. It says nothing about being capped.
+	// Protected allows caps on other tasks when it is a victim although it is not
+	// latency-sensitive. It does not affect whether the task itself may be capped.
 	Protected bool `json:"protected,omitempty"`
-	// Unprotected makes it none although it is latency-sensitive.
+	// Unprotected forbids caps on others for it although it is latency-sensitive.
 	Unprotected bool `json:"unprotected,omitempty"`
 	// NeverCap forbids capping it, whatever its class.
 	NeverCap bool `json:"never_cap,omitempty"`
 }
 
-// Helped reports whether others may be capped for it where it is a victim.
+// Helped reports whether other tasks may be capped for it when it is a victim.
 func (t *Task) Helped() bool {
 	return !t.Unprotected && (t.Class == LatencySensitive || t.Protected)
 }

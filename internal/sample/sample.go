@@ -10,16 +10,16 @@ import (
 type Flags uint8
 
 const (
-	// Capped: quell held a hard cap on the task for some of the interval.
+	// Capped: quell applied a hard cap to the task for part of the interval.
 	Capped Flags = 1 << iota
 	// Throttled: the task ran into its own CPU quota.
 	Throttled
-	// Stolen: the hypervisor took the CPU away for a noticeable share.
+	// Stolen: the hypervisor took the CPU away for a significant share.
 	Stolen
-	// Restarted: the task's counters started again; its past is another life.
+	// Restarted: the task's counters restarted; they do not continue earlier ones.
 	Restarted
-	// Split: the task's processes disagree on their cgroup in another
-	// hierarchy, so only its usage can be told, and it cannot be capped.
+	// Split: the task's processes are in different cgroups of another hierarchy. Only its
+	// usage is known, and it cannot be capped.
 	Split
 
 	// AllFlags has every flag set.
@@ -69,27 +69,27 @@ const (
 	Cycles        Extra = iota // CPU cycles, reference or core: Variant says which
 	Instructions               // retired
 	LLCMisses                  // last-level cache misses
-	Transactions               // the application's own
-	Syscalls                   // entered
+	Transactions               // counted by the application itself
+	Syscalls                   // system calls entered
 	WaitOther                  // s runnable while the CPU ran another cgroup
 	WaitSelf                   // s runnable while the CPU ran the task itself
-	WaitThrottled              // s held back by its own quota
-	Wakeups                    // times a thread became runnable; from schedstat: times one was run
+	WaitThrottled              // s throttled by its own quota
+	Wakeups                    // times a thread became runnable; from schedstat: times a thread started to run
 	Threads                    // at the end of the interval
 	CPUStall                   // share of the interval in which some thread waited for a CPU (PSI's some)
 	IOOps                      // requests to disks
-	IOBytes                    // of those requests
-	IOTime                     // s that those requests took, added up
-	NetPackets                 // that left interfaces with queues
-	NetBytes                   // handed to those interfaces
-	NetWait                    // s that those packets waited in their queues, added up
-	NetResent                  // TCP segments that were sent again
-	NetQueued                  // packets handed to those interfaces, also those that never left
+	IOBytes                    // bytes of those requests
+	IOTime                     // s that those requests took, summed
+	NetPackets                 // packets that left interfaces with queues
+	NetBytes                   // bytes handed to those interfaces
+	NetWait                    // s that those packets waited in their queues, summed
+	NetResent                  // TCP segments that were retransmitted
+	NetQueued                  // packets handed to those interfaces, including those that never left
 	StolenShare                // share of the machine's CPU time that the hypervisor took, 0..1
-	WaitNiced                  // of WaitOther, s of threads that are niced or SCHED_IDLE: they ask to be served last
+	WaitNiced                  // s, part of WaitOther: waits of threads that are niced or SCHED_IDLE, which ask to be served last
 	numExtras
 
-	noExtra = numExtras // where a signal names none
+	noExtra = numExtras // for a signal that has no such extra
 )
 
 var extraNames = [numExtras]string{"cycles", "instructions", "llc_misses", "transactions", "syscalls",
@@ -107,8 +107,8 @@ func AllExtras() []Extra {
 	return all
 }
 
-// Extras holds those optional columns that were measured. The zero value
-// holds none: an absent value is absent, never 0.
+// Extras holds the optional columns that were measured. The zero value holds none. A
+// value that was not measured is absent, never 0.
 type Extras struct {
 	set    uint32
 	values [numExtras]float64
@@ -137,8 +137,8 @@ func (x *Extras) Merge(y *Extras) {
 	}
 }
 
-// Sample is one task's cost and CPU usage over one sampling interval: the same
-// on the wire, in a trace, in the store and in the lab (CPI², section 3.1).
+// Sample is one task's cost and CPU usage over one sampling interval. It is the same on
+// the wire, in a trace, in the store and in the lab (CPI², section 3.1).
 type Sample struct {
 	TS       Millis // end of the interval
 	Machine  string
@@ -153,17 +153,17 @@ type Sample struct {
 	Coverage float32 // counted share of the interval, 0..1
 	Flags    Flags
 	Extras   Extras
-	// Served are who was served by the signal's queue while the task waited in it,
-	// who longest first; nil where that was not counted. What of the wait is in
-	// none of them is not known to be anybody's.
+	// Served are the tasks that the signal's queue served while the task waited in it,
+	// the longest first; nil if that was not counted. The part of the wait that is in
+	// none of them is not attributed to any task.
 	Served []Served
 }
 
-// Served is how long one other was served by a queue while a task waited in it.
+// Served is how long the queue served one other task while a task waited in it.
 type Served struct {
 	By   TaskName // "(other)" for what ran outside any task
-	Time float64  // s, of all the task's threads, requests or packets that waited
-	// Fair is the share that By's weight entitles it to of the time in which the task
-	// wanted to be served, 0..1; 0 where that is not known.
+	Time float64  // s, summed over the task's threads, requests or packets that waited
+	// Fair is the share to which By's weight entitles it of the time in which the task
+	// wanted to be served, 0..1; 0 if that is not known.
 	Fair float64
 }

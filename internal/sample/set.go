@@ -54,7 +54,7 @@ func (s Set) Len() int {
 	return n
 }
 
-// Numbers returns them in order.
+// Numbers returns the numbers in order.
 func (s Set) Numbers() []int {
 	var all []int
 	for i, w := range s {

@@ -11,7 +11,7 @@ import (
 
 func TestParseSet(t *testing.T) {
 	for _, c := range []struct {
-		text, want string // "!" where it is an error
+		text, want string // "!" for an error
 	}{
 		{"", ""},
 		{" \n", ""},
@@ -47,7 +47,7 @@ func TestParseSet(t *testing.T) {
 	}
 }
 
-// TestSetIsASet holds Set against a map.
+// TestSetIsASet compares Set with a map.
 func TestSetIsASet(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	draw := func() (sample.Set, map[int]bool) {

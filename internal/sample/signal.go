@@ -16,15 +16,15 @@ const (
 	RunQ SignalName = "runq"
 	IO   SignalName = "io"
 	Net  SignalName = "net"
-	// Probe and Steal are of the machine as a whole and of no task.
+	// Probe and Steal are measured for the whole machine and for no task.
 	Probe SignalName = "probe"
 	Steal SignalName = "steal"
 )
 
-// OfMachine reports whether a signal is measured of the machine and of no task.
+// OfMachine reports whether a signal is measured for the machine and for no task.
 func (n SignalName) OfMachine() bool { return n == Probe || n == Steal }
 
-// Domain says what a suspect must share with a victim to be able to hurt it.
+// Domain says what a suspect must share with a victim to be able to affect it.
 type Domain string
 
 const (
@@ -37,69 +37,68 @@ const (
 	SharedDevice Domain = "device"
 	// SharedInterface: they sent through the same network interface.
 	SharedInterface Domain = "interface"
-	// Elsewhere: whoever is to blame is in another virtual machine. No task is
-	// ever a suspect.
+	// Elsewhere: the antagonist is in another virtual machine. No task is ever a suspect.
 	Elsewhere Domain = "host"
 )
 
-// OfCPUs reports whether it follows from the CPUs that tasks may run on what
-// they share, and from their CPU usage how much of it they use.
+// OfCPUs reports whether the CPUs that tasks may run on determine what they share, and
+// their CPU usage how much of it they use.
 func (d Domain) OfCPUs() bool { return d == SharedCPU || d == SharedCache }
 
-// Signal describes a cost signal: resource spent per unit of work done, higher
-// is worse. Detection knows nothing of a signal but what stands here.
+// Signal describes a cost signal: resource spent per unit of work; higher is worse.
+// Detection knows only these fields of a signal.
 type Signal struct {
 	Name SignalName
 	Unit string
 	Cost string // in words, for people
-	// Pressure is the unit of what suspects are ranked by.
+	// Pressure is the unit of the usage by which suspects are ranked.
 	Pressure string
 	// Domain is what a suspect must share with the victim.
 	Domain Domain
-	// LeastCPU and LeastRate: a victim's sample counts only if the task used
-	// at least LeastCPU CPU-s/s, or was active at least LeastRate times a
-	// second where LeastRate is not 0, or was starved (Active).
+	// LeastCPU and LeastRate: a victim's sample counts only if the task used at least
+	// LeastCPU CPU-s/s, or was active at least LeastRate times a second (if LeastRate is
+	// not 0), or was starved (Active).
 	LeastCPU, LeastRate float64
-	// Activity is the extra that counts what LeastRate asks for.
+	// Activity is the extra that is counted for LeastRate.
 	Activity Extra
-	// Load is what the pressure is made of where it is not CPU usage.
+	// Load defines the pressure if it is not CPU usage.
 	Load Load
-	// PerWork: the cost is Pressure per unit of work, so a task's work is its
-	// pressure ÷ its cost; else its pressure says how much it did.
+	// PerWork: the cost is Pressure per unit of work, so a task's work is its pressure ÷
+	// its cost. Otherwise its pressure is the measure of its work.
 	PerWork bool
-	// OwnWork: the work is counted by the task itself, or as its operator said, so
-	// that it is the same work whoever else is there.
+	// OwnWork: the task itself, or its operator, defines the unit of work. It does not
+	// depend on the other tasks on the machine.
 	OwnWork bool
-	// LeastPressure (in the unit of Pressure) is what a suspect must have used
-	// in the bad intervals (switch "least-pressure"); 0 where Pressure is CPU
-	// usage, for which detection has a parameter.
+	// LeastPressure (in the unit of Pressure) is what a suspect must have used in the bad
+	// intervals (switch "least-pressure"). It is 0 where Pressure is CPU usage: for that
+	// detection has a parameter.
 	LeastPressure float64
-	// EffectAbs (in Unit) and EffectRel (share of the mean): how far above the
-	// mean a cost must be, at least, to matter (switch "least-effect").
+	// EffectAbs (in Unit) and EffectRel (share of the mean): a cost matters only if it is
+	// at least this far above the mean (switch "least-effect").
 	EffectAbs, EffectRel float64
-	// Min and Max bound what a sane measurement can say. CPI's upper bound is
-	// what a chase through remote memory may cost (some 500 ns a load of two or
-	// three instructions): 60 was measured beside a full cache, and a bound of
-	// 20 had thrown away just the samples that show contention.
+	// Min and Max bound plausible measurements. CPI's upper bound is the cost of a
+	// pointer chase through remote memory (about 500 ns for each load of two or three
+	// instructions). 60 was measured with a full cache: a bound of 20 discarded exactly
+	// the samples that show contention.
 	Min, Max float64
 }
 
-// Load describes a pressure in operations a second: each operation is one, and so
-// many bytes weigh as much as one more.
+// Load describes a pressure in operations a second. Each operation counts as one, and
+// PerOp bytes count as one more.
 type Load struct {
-	Ops, Offered Extra   // operations; Offered, where it was measured, goes before Ops
-	Bytes        Extra   // of those operations
+	Ops, Offered Extra   // operations; Offered replaces Ops if it was measured
+	Bytes        Extra   // bytes of those operations
 	PerOp        float64 // bytes; 0: the pressure is CPU usage
 }
 
-// RequestBytes is how many bytes weigh as much as one more request in the
-// pressure of IO: a disk's time is spent on requests as well as on bytes (as the
-// kernel's own linear model of a disk has it, block/blk-iocost.c).
+// RequestBytes is the number of bytes that weigh as much as one more request in the
+// pressure of IO: a disk spends time on requests and on bytes (as in the kernel's own
+// linear model of a disk, block/blk-iocost.c).
 const RequestBytes = 64 << 10
 
-// PacketBytes is the same for packets in the pressure of Net: a shaped link's time
-// goes to bytes, of which a full packet of a usual link has this many; a slow
-// receiver's goes to packets.
+// PacketBytes is the same for packets in the pressure of Net. A shaped link spends time
+// on bytes, and a full packet of a usual link has this many; a slow receiver spends time
+// on packets.
 const PacketBytes = 1500
 
 // CPUPerSecond is the unit of CPU usage: seconds of CPU time per second.
@@ -139,9 +138,9 @@ func LookupSignal(n SignalName) (Signal, bool) {
 	return Signal{}, false
 }
 
-// starved is from how many seconds a second on the waits of a task's requests, or of its
-// threads, say enough about it, however few they are: a task that hardly gets anything
-// served does little because of that.
+// starved is the waiting time of a task's requests, or of its threads, in seconds a
+// second, from which a sample says enough about the task, however few they are: a task
+// that is hardly served does little for that reason.
 const starved = 0.5
 
 // Active reports whether a sample with this CPU usage (CPU-s/s), activity (Rate) and
@@ -157,9 +156,9 @@ func (s *Signal) Active(cpu, rate, cost float64) bool {
 	return s.LeastRate > 0 && cost*of >= starved
 }
 
-// Rate is a task's activity, 1/s, in an interval of that length by what was counted
-// in it; 0 where that was not counted, or the signal asks for none. Where pressure is
-// in operations, bytes count as they do there.
+// Rate is a task's activity, 1/s, in an interval of that length, from what was counted in
+// it. It is 0 if that was not counted or the signal needs no rate. Where pressure is in
+// operations, bytes count as they do there.
 func (s *Signal) Rate(counted *Extras, interval time.Duration) float64 {
 	if s.LeastRate == 0 || interval <= 0 {
 		return 0
@@ -175,9 +174,9 @@ func (s *Signal) Rate(counted *Extras, interval time.Duration) float64 {
 	return n / interval.Seconds()
 }
 
-// PressureOf is how much a task used of what its neighbours may lack, in the unit
-// of Pressure, by its CPU usage (CPU-s/s) and by what was counted in an interval of
-// that length.
+// PressureOf is how much a task used of the resource that it shares, in the unit of
+// Pressure. It follows from its CPU usage (CPU-s/s) and from what was counted in an
+// interval of that length.
 func (s *Signal) PressureOf(cpu float64, counted *Extras, interval time.Duration) float64 {
 	if s.Load.PerOp == 0 {
 		return cpu

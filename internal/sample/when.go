@@ -2,8 +2,8 @@ package sample
 
 import "time"
 
-// ParseWhen reads a time as people write it: 2026-11-21T13:00:00Z, a day, or how
-// long before now (24h). It is at least 1: 0 stands for no time at all.
+// ParseWhen reads a time in the forms that people write: 2026-11-21T13:00:00Z, a day, or
+// a duration before now (24h). The result is at least 1: 0 means no time.
 func ParseWhen(text string, now Millis) (Millis, bool) {
 	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
 		return max(1, now.Add(-d)), true

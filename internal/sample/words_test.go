@@ -109,7 +109,7 @@ func TestMillis(t *testing.T) {
 	}
 }
 
-// Ids of v1 and of cgroup2 are counted apart, so they must not meet in a map.
+// Ids of v1 and of cgroup2 are counted separately, so they must not collide in a map.
 func TestTaskKeysOfHierarchiesDiffer(t *testing.T) {
 	v1, v2 := sample.TaskKey{Hierarchy: sample.V1CPU, Inode: 7}, sample.TaskKey{Hierarchy: sample.Unified, Inode: 7}
 	if v1.CgroupID() == v2.CgroupID() || v2.CgroupID() != 7 {
@@ -120,8 +120,8 @@ func TestTaskKeysOfHierarchiesDiffer(t *testing.T) {
 	}
 }
 
-// The built-in signals with the starting values of the design: least activity
-// and least effect.
+// The built-in signals have the design's starting values of least activity and least
+// effect.
 func TestSignals(t *testing.T) {
 	want := []struct {
 		name                          sample.SignalName
@@ -170,11 +170,11 @@ func TestActive(t *testing.T) {
 		want            bool
 	}{
 		{sample.CPI, 0.25, 0, 1, true},
-		{sample.CPI, 0.2499, 1e6, 1e3, false}, // CPI has no least rate, and waits for nothing
+		{sample.CPI, 0.2499, 1e6, 1e3, false}, // CPI has no least rate and no waits
 		{sample.RunQ, 0.02, 0, 0, true},
 		{sample.RunQ, 0.01, 20, 0, true},
 		{sample.RunQ, 0.01, 19, 49, false},
-		{sample.RunQ, 0.01, 19, 50, true}, // half a second a second
+		{sample.RunQ, 0.01, 19, 50, true}, // 0.5 s of waiting a second
 		{sample.RunQ, 0, 0, 1e4, false},
 		{sample.IO, 0, 9, 0.01, false},
 		{sample.IO, 0, 1, 0.5, true},
@@ -189,7 +189,7 @@ func TestActive(t *testing.T) {
 	}
 }
 
-// Few large packets are as active as many small ones of as many bytes.
+// A few large packets are as active as many small ones with as many bytes.
 func TestRate(t *testing.T) {
 	net, _ := sample.LookupSignal(sample.Net)
 	var few sample.Extras

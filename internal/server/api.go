@@ -17,8 +17,7 @@ import (
 	"github.com/quell-dev/quell/internal/store/duck"
 )
 
-// route is one of the API's: what the mux, the guard and the OpenAPI document
-// know of it.
+// route is a route of the API, as used by the mux, the guard and the OpenAPI document.
 type route struct {
 	method, path string
 	scope        Scope
@@ -67,11 +66,11 @@ func (s *Server) routes() *http.ServeMux {
 	return mux
 }
 
-// Health is how the server is.
+// Health is the state of the server.
 type Health struct {
 	OK       bool     `json:"ok"`
 	Version  string   `json:"version"`
-	Degraded []string `json:"degraded,omitempty"` // what does not work as it should
+	Degraded []string `json:"degraded,omitempty"` // what is impaired
 }
 
 func (s *Server) health() Health {
@@ -129,8 +128,8 @@ func (s *Server) listSpecs(w http.ResponseWriter, r *request) error {
 	return reply(w, http.StatusOK, views)
 }
 
-// acting carries out what an operator asked for, and has it in the audit log,
-// on disk, before the answer.
+// acting executes an operator's request and writes it to the audit log on disk before the
+// answer.
 func (s *Server) acting(r *request, rt, target, why string, outcome func() string, do func() error) error {
 	if err := command.ValidateWhy(why); err != nil {
 		return bad("%v", err)
@@ -188,7 +187,7 @@ func (s *Server) listIncidents(w http.ResponseWriter, r *request) error {
 	if to > 0 {
 		where = append(where, fmt.Sprintf("began <= make_timestamptz(%d)", int64(to)*1000))
 	}
-	// The segments' times are those of updates: an incident's newest is not left out.
+	// Segments are selected by time of update, so an incident's newest state is included.
 	a, err := s.ask(r.Context(), "SELECT doc FROM incidents WHERE "+strings.Join(where, " AND ")+" ORDER BY updated DESC LIMIT 1000", from, 0)
 	if err != nil {
 		return err
@@ -206,10 +205,10 @@ func (s *Server) listIncidents(w http.ResponseWriter, r *request) error {
 	return reply(w, http.StatusOK, docs)
 }
 
-// literal is a text in SQL.
+// literal returns a text as an SQL literal.
 func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 
-// listMachines has a row for each machine, whatever its agent's lives.
+// listMachines returns one row per machine, however often its agent has restarted.
 func (s *Server) listMachines(w http.ResponseWriter, _ *request) error {
 	type newest struct{ samples, records sample.Millis }
 	by := map[string]*cluster.Machine{}
@@ -217,7 +216,7 @@ func (s *Server) listMachines(w http.ResponseWriter, _ *request) error {
 	boots := map[[2]string]bool{}
 	for source, m := range s.Store.Marks() {
 		if source.Stream != samplesStream && source.Stream != recordsStream {
-			continue // an import is of no machine
+			continue // an import belongs to no machine
 		}
 		v, n := by[source.Machine], at[source.Machine]
 		if v == nil {
@@ -245,7 +244,7 @@ func (s *Server) listMachines(w http.ResponseWriter, _ *request) error {
 	return reply(w, http.StatusOK, all)
 }
 
-// SegmentList are the store's files at one commit.
+// SegmentList is the list of the store's files at one commit.
 type SegmentList struct {
 	Generation uint64          `json:"generation"`
 	Segments   []store.Segment `json:"segments"`

@@ -8,8 +8,8 @@ import (
 	"github.com/quell-dev/quell/internal/api/cluster"
 )
 
-// cannedQueries are the forensics of CPI², section 5, and what operators ask
-// after a bad day.
+// cannedQueries are the forensics of CPI², section 5, and typical queries of operators
+// after an outage.
 func cannedQueries() []cluster.Canned {
 	return []cluster.Canned{
 		{Name: "worst-antagonists", Params: []string{"job"}, Help: "who hurt a job most: incidents in which a suspect cleared the bar, and what capping it did",
@@ -43,7 +43,7 @@ FROM incidents WHERE antagonists > 0 GROUP BY victim_job, suspect_job ORDER BY c
 	}
 }
 
-// cannedSQL is a canned query with its parameters, as text in quotes.
+// cannedSQL returns a canned query with its parameters inserted as quoted text.
 func cannedSQL(name string, params map[string]string) (string, error) {
 	var names []string
 	for _, c := range cannedQueries() {

@@ -13,15 +13,14 @@ import (
 	"github.com/quell-dev/quell/internal/wire"
 )
 
-// commandTime is how long machines may take.
+// commandTime is the time limit for the machines' replies.
 const commandTime = 10 * time.Second
 
-// lately is how long ago a machine may have sent something and still be expected
-// to answer a command to all.
+// lately is the age of a machine's last message up to which it is expected to answer a
+// command to all.
 const lately = 5 * time.Minute
 
-// grace is how long more is waited for machines that are not expected, once all
-// that are have answered.
+// grace is how long to wait for further machines after all expected ones have answered.
 const grace = 300 * time.Millisecond
 
 func (s *Server) command(w http.ResponseWriter, r *request) error {
@@ -56,7 +55,7 @@ func (s *Server) command(w http.ResponseWriter, r *request) error {
 	return reply(w, http.StatusOK, out)
 }
 
-// commandOne sends a command to a machine; that it refuses is an error.
+// commandOne sends a command to a machine; a refusal by the machine is an error.
 func (s *Server) commandOne(ctx context.Context, machine string, c *wire.Command) (out cluster.Replies, err error) {
 	answer, err := s.Commander.Command(ctx, machine, c)
 	if err != nil {
@@ -68,7 +67,7 @@ func (s *Server) commandOne(ctx context.Context, machine string, c *wire.Command
 	return cluster.Replies{Replies: []cluster.Reply{replyOf(answer)}, Silent: []string{}}, nil
 }
 
-// commandAll sends a command to all machines, and waits for those that were there
+// commandAll sends a command to all machines and waits for those that have sent messages
 // lately.
 func (s *Server) commandAll(ctx context.Context, c *wire.Command) (cluster.Replies, error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -106,8 +105,8 @@ func replyOf(r *wire.Reply) cluster.Reply {
 	return cluster.Reply{Machine: r.Machine, OK: r.Ok, None: r.None, Message: r.Message, Cap: r.Cap, Tasks: int(r.Tasks), Refused: r.Refused}
 }
 
-// summary is what came of a command, for the audit log; that of each machine is in
-// the table actions.
+// summary is the outcome of a command for the audit log. The outcome on each machine is
+// in the table actions.
 func summary(in *cluster.Command, out *cluster.Replies) string {
 	if !in.Cluster {
 		return "done"

@@ -15,8 +15,8 @@ import (
 	"github.com/quell-dev/quell/internal/wire"
 )
 
-// A command to all is answered with what each machine made of it; who was there
-// lately and does not answer is named; and what came of it is in the audit log.
+// TestCommandToAll: the answer to a command to all has each machine's reply and the
+// machines that sent messages lately but did not reply. The outcome is in the audit log.
 func TestCommandToAll(t *testing.T) {
 	b := newBench(t, func(p *Parts) { p.Tokens = tokens(t) })
 	ask := func(body string) (cluster.Replies, *httptest.ResponseRecorder) {
@@ -71,15 +71,15 @@ func TestCommandToAll(t *testing.T) {
 	}
 }
 
-// The server's API judges a command as every other door does, in the same words,
-// and sends on what is valid as it came.
+// TestCommandsAtTheAPI: the server's API validates a command as all other entry points
+// do, with the same messages, and forwards a valid one unchanged.
 func TestCommandsAtTheAPI(t *testing.T) {
 	b := newBench(t, func(p *Parts) { p.Tokens = tokens(t) })
 	b.fake.reply = &wire.Reply{Machine: "m1", Ok: true}
 	sent := 0
 	for _, c := range commandtest.Cases() {
 		if c.JSON == "" {
-			continue // JSON cannot say it
+			continue // not expressible in JSON
 		}
 		w := b.do("192.0.2.1", "quell", "operator-secret", "POST", "/v1/commands", strings.Replace(c.JSON, "{", `{"machine":"m1",`, 1))
 		if c.Want != "" {
@@ -106,7 +106,7 @@ func TestCommandsAtTheAPI(t *testing.T) {
 	}
 }
 
-// A machine has one row, whatever the lives of its agent.
+// A machine has one row, however often its agent has restarted.
 func TestMachines(t *testing.T) {
 	b := newBench(t, nil)
 	add := func(stream, boot string, n uint64) {
@@ -154,8 +154,8 @@ func TestPairs(t *testing.T) {
 	}
 }
 
-// Wilson's interval, by values of the paper's formula worked out apart: 8 of 9
-// (0.5650), 1 of 1 (0.2065), 0 of 5 (0), none.
+// TestAtLeast checks Wilson's interval against independently computed values of the
+// paper's formula: 8 of 9 (0.5650), 1 of 1 (0.2065), 0 of 5 (0), none.
 func TestAtLeast(t *testing.T) {
 	for _, c := range []struct {
 		k, n int

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// hub gives events to those who follow along.
+// hub distributes events to its followers.
 type hub struct {
 	room int
 	mu   sync.Mutex
-	all  map[chan event]*uint64 // and how many each missed
+	all  map[chan event]*uint64 // with the number of events that each missed
 	over bool
 	next uint64
 }
@@ -23,16 +23,16 @@ type event struct {
 	data []byte
 }
 
-// behind is how many events a follower may be behind before it misses some.
+// behind is how many events a follower may lag before it misses some.
 const behind = 256
 
 func newHub(room int) *hub { return &hub{room: room, all: map[chan event]*uint64{}} }
 
-// tell gives an event to all, without waiting for any.
+// tell sends an event to all followers and waits for none.
 func (h *hub) tell(name string, v any) {
 	data, err := json.Marshal(v)
 	if err != nil {
-		return // rows and maps of plain values
+		return // cannot fail: rows and maps of plain values
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -69,7 +69,7 @@ func (h *hub) count() int {
 	return len(h.all)
 }
 
-// missed takes how many events a follower missed.
+// missed returns and resets the number of events that a follower missed.
 func (h *hub) missed(n *uint64) uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -89,13 +89,13 @@ func (h *hub) close() {
 	}
 }
 
-// heartbeat keeps what stands between from closing a stream that is silent.
+// heartbeat keeps intermediaries from closing a silent stream.
 const heartbeat = 15 * time.Second
 
-// events is the stream (WHATWG HTML, section 9.2, server-sent events). Event
-// "missed" says how many the follower was too slow for. A HEAD has its answer with
-// the header: who asked sends the next request on the same connection, and would
-// wait for as long as the stream does.
+// events serves the stream (WHATWG HTML, section 9.2, server-sent events). The event
+// "missed" states how many events the follower was too slow for. The answer to a HEAD
+// ends with the header: the client sends its next request on the same connection, and
+// would otherwise wait until the stream ends.
 func (s *Server) events(w http.ResponseWriter, r *request) error {
 	if r.Method == http.MethodHead {
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -117,7 +117,7 @@ func (s *Server) events(w http.ResponseWriter, r *request) error {
 	defer beat.Stop()
 	for {
 		if err := out.Flush(); err != nil {
-			return nil // nobody listens any more
+			return nil // the follower has disconnected
 		}
 		var err error
 		select {
@@ -135,7 +135,7 @@ func (s *Server) events(w http.ResponseWriter, r *request) error {
 			}
 		case <-beat.C:
 			if !s.stillKnown(r) {
-				return nil // the token was revoked, or its time is over
+				return nil // the token was revoked or has expired
 			}
 			_, err = fmt.Fprint(w, ": still here\n\n")
 		}
@@ -145,7 +145,7 @@ func (s *Server) events(w http.ResponseWriter, r *request) error {
 	}
 }
 
-// stillKnown reports whether who asked could ask now.
+// stillKnown reports whether the caller would still be authorised.
 func (s *Server) stillKnown(r *request) bool {
 	if r.caller.sum == (sum{}) {
 		return true // it came without a token

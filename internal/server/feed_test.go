@@ -20,13 +20,13 @@ import (
 	"github.com/quell-dev/quell/internal/store/duck"
 )
 
-// stream is a feed of batches that remembers what it may forget.
+// stream is a feed of batches that records what was marked as Done.
 type stream struct {
 	mu      sync.Mutex
 	batches []store.Batch
 	given   int
 	done    uint64
-	fails   error // what the next Next returns, once
+	fails   error // error of the next call of Next, once
 }
 
 func (f *stream) Next(ctx context.Context) ([]store.Batch, error) {
@@ -56,7 +56,7 @@ func (f *stream) Done(_ context.Context, seq uint64) error {
 func TestAFeedForgetsWhatIsStored(t *testing.T) {
 	f := &stream{}
 	for i := range uint64(10) {
-		n := i%5 + 1 // each twice
+		n := i%5 + 1 // each number twice
 		f.batches = append(f.batches, store.Batch{Source: store.Source{Stream: "samples", Machine: "m"}, N: n, Seq: i + 1,
 			Samples: []sample.Sample{{TS: sample.At(start) + sample.Millis(n), Machine: "m", Task: "/a", Signal: sample.CPI}}})
 	}
@@ -78,12 +78,12 @@ func TestAFeedForgetsWhatIsStored(t *testing.T) {
 	}
 }
 
-// slowStream gives most of what it has only while it is to forget the rest, which
-// it does not until all was read.
+// slowStream returns most of its batches only during the first Done, which does not
+// return until all were read.
 type slowStream struct {
 	*stream
-	first      int           // batches that come at once
-	begun, all chan struct{} // closed when it is to forget, and when all was read
+	first      int           // batches returned at once
+	begun, all chan struct{} // closed when Done is called, and when all was read
 }
 
 func (f *slowStream) Next(ctx context.Context) ([]store.Batch, error) {
@@ -115,7 +115,7 @@ func (f *slowStream) Done(ctx context.Context, seq uint64) error {
 	return f.stream.Done(ctx, seq)
 }
 
-// What comes is taken in while a commit takes its time.
+// Reading continues during a slow commit.
 func TestReadingGoesOnBesideACommit(t *testing.T) {
 	f := &slowStream{&stream{}, 3, make(chan struct{}), make(chan struct{})}
 	for i := range uint64(60) {
@@ -136,8 +136,8 @@ func TestReadingGoesOnBesideACommit(t *testing.T) {
 	}
 }
 
-// A feed that has begun anew, as after a power cut of its server, gives messages
-// of lower numbers than before: they are stored and forgotten like any.
+// TestAFeedBeginsAnew: a feed that restarts, as after a power cut of its server, returns
+// messages with lower numbers than before: they are stored and marked as Done as usual.
 func TestAFeedBeginsAnew(t *testing.T) {
 	batch := func(n, seq uint64) store.Batch {
 		return store.Batch{Source: store.Source{Stream: "samples", Machine: "m"}, N: n, Seq: seq,
@@ -165,7 +165,7 @@ func TestAFeedBeginsAnew(t *testing.T) {
 	}
 }
 
-// A query may take longer than its request may take to be read.
+// A query may take longer than the time limit for reading its request.
 func TestAnAnswerMayTakeLongerThanItsRequest(t *testing.T) {
 	const reading = 500 * time.Millisecond
 	b := newBench(t, func(p *Parts) { p.Asker = slow(2 * reading) })
@@ -196,7 +196,7 @@ func TestAnAnswerMayTakeLongerThanItsRequest(t *testing.T) {
 	all.Wait()
 }
 
-// slow answers after so long, if somebody waits for it.
+// slow answers after a delay, unless ctx ends first.
 type slow time.Duration
 
 func (s slow) Query(ctx context.Context, _ *duck.Job) (*duck.Answer, error) {
@@ -208,12 +208,12 @@ func (s slow) Query(ctx context.Context, _ *duck.Job) (*duck.Answer, error) {
 	}
 }
 
-// What was refused is in the audit log in the end, also if the disk was full first.
+// Refusals reach the audit log even after a full disk.
 func TestRefusalsOutliveAFullDisk(t *testing.T) {
 	b := newBench(t, nil)
 	sn := b.store.Snapshot(0, 0)
 	defer sn.Close()
-	// A file where a folder should be fails as a full disk does, at the first write.
+	// A file in place of a folder fails as a full disk does, at the first write.
 	blocked := filepath.Join(sn.Dir, store.AuditLog)
 	if err := os.WriteFile(blocked, nil, 0o600); err != nil {
 		t.Fatal(err)

@@ -15,14 +15,14 @@ import (
 	"github.com/quell-dev/quell/internal/store/duck"
 )
 
-// request is one that may go on: who asks is known and may.
+// request is an authorised request of a known caller.
 type request struct {
 	*http.Request
 	caller caller
-	whole  func() // all of it has been read
+	whole  func() // called when it has been read completely
 }
 
-// httpError is an answer that is not what was asked for.
+// httpError is an error answer.
 type httpError struct {
 	status  int
 	message string
@@ -47,14 +47,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, r)
 }
 
-// guard lets in who may and counts the answers.
+// guard checks authorisation and counts the answers.
 func (s *Server) guard(rt *route) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		begun := time.Now()
 		seen := &watched{ResponseWriter: w, status: http.StatusOK}
-		// The time that a request may take to be read would else end its context, and
-		// with it every query and stream that takes longer.
-		q := &request{Request: r, whole: func() { _ = http.NewResponseController(w).SetReadDeadline(time.Time{}) }} // a test's has none
+		// Otherwise the time limit for reading a request would end its context, and thus
+		// every query and stream that takes longer.
+		q := &request{Request: r, whole: func() { _ = http.NewResponseController(w).SetReadDeadline(time.Time{}) }} // tests have no deadline
 		if r.Body == http.NoBody {
 			q.whole()
 		}
@@ -70,7 +70,7 @@ func (s *Server) guard(rt *route) http.HandlerFunc {
 	}
 }
 
-// watched remembers what was answered.
+// watched records the status of the answer.
 type watched struct {
 	http.ResponseWriter
 	status int
@@ -87,10 +87,10 @@ func (w *watched) Write(p []byte) (int, error) {
 	return w.ResponseWriter.Write(p)
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap is used by http.ResponseController.
 func (w *watched) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// identify finds out who asks, and whether they may.
+// identify determines the caller and checks its permission.
 func (s *Server) identify(q *request, rt *route) error {
 	q.caller.from, _, _ = net.SplitHostPort(q.RemoteAddr)
 	header := q.Header.Get("Authorization")
@@ -129,9 +129,9 @@ func (s *Server) refuse(q *request, rt *route, why string) {
 	s.Refused(Refusal{Who: q.caller.name, From: q.caller.from, Scope: string(q.caller.scope), What: rt.method + " " + rt.path, Why: why})
 }
 
-// local reports whether a request comes from this machine, from a program that
-// knows whom it asks: a page in a browser that was sent here by its own name for
-// this address says that name.
+// local reports whether a request comes from a program on this machine that addresses
+// this server deliberately. A web page whose own domain name resolves to this address
+// (DNS rebinding) sends that name as Host and is rejected.
 func local(r *http.Request) bool {
 	from, _, _ := net.SplitHostPort(r.RemoteAddr)
 	if ip := net.ParseIP(from); ip == nil || !ip.IsLoopback() {
@@ -145,8 +145,8 @@ func local(r *http.Request) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// audit writes down what somebody did, and what came of it. It is committed
-// with the next batch.
+// audit records an operator's action and its outcome. It is committed with the next
+// batch.
 func (s *Server) audit(q *request, rt *route, target, why, outcome string) {
 	s.Store.Add(&store.Batch{Audit: []store.Audit{{At: int64(s.now()), Who: q.caller.name, From: q.caller.from, Scope: string(q.caller.scope),
 		What: rt.method + " " + rt.path, Target: target, Why: why, Outcome: outcome}}})
@@ -179,7 +179,7 @@ func fail(w http.ResponseWriter, err error, s *Server) {
 	if status == http.StatusInternalServerError {
 		s.Log.Error("answer", "reason", err)
 	}
-	_ = reply(w, status, f) // nobody listens any more
+	_ = reply(w, status, f) // on failure the client has disconnected
 }
 
 func reply(w http.ResponseWriter, status int, v any) error {
@@ -204,7 +204,7 @@ func body(q *request, v any) error {
 	return nil
 }
 
-// when reads a time of a request: RFC 3339, a day, or how long ago ("24h").
+// when parses a time of a request: RFC 3339, a day, or how long ago ("24h").
 func when(name, text string, now sample.Millis) (sample.Millis, error) {
 	if text == "" {
 		return 0, nil
@@ -215,7 +215,7 @@ func when(name, text string, now sample.Millis) (sample.Millis, error) {
 	return 0, bad("%s: %.40q: want a time such as 2026-11-21T13:00:00Z, a day, or how long ago, such as 24h", name, text)
 }
 
-// span reads since and until.
+// span parses since and until.
 func span(since, until string, now sample.Millis) (from, to sample.Millis, err error) {
 	if from, err = when("since", since, now); err != nil {
 		return 0, 0, err

@@ -12,29 +12,29 @@ import (
 	"github.com/quell-dev/quell/internal/wire"
 )
 
-// Feed is a stream of agents' messages, in order.
+// Feed is an ordered stream of agents' messages.
 type Feed interface {
-	// Next returns messages that came after those before, as batches that are
-	// good until the next call. It waits for the first until ctx ends, which is no error.
-	// After an error it begins anew with what was not Done, and the numbers before it
-	// say nothing any more.
+	// Next returns the following messages, as batches that are valid until the next call.
+	// It waits for the first until ctx ends, which is no error. After an error it starts
+	// again from the first message that was not Done, and earlier numbers are no longer
+	// valid.
 	Next(ctx context.Context) ([]store.Batch, error)
-	// Done lets the stream forget what it gave up to the message of that number. It
-	// may be called while Next runs, with a number from after Next's last error.
+	// Done removes the messages up to that number from the stream. It may be called while
+	// Next runs, with a number obtained after Next's last error.
 	Done(ctx context.Context, seq uint64) error
 }
 
-// intake is a feed that is taken in: what it gave, and what of that is committed.
-// Commits run beside the reading of what comes next, one at a time: who is kept
-// from reading while there are files to be written falls behind.
+// intake is a feed being ingested: the last message read and the last one committed.
+// Commits run in parallel with reading, one at a time: if reading paused while files are
+// written, ingest would fall behind.
 type intake struct {
 	*Server
 	feed       Feed
 	last, done uint64
-	committing chan uint64 // has the number that a commit got to, 0 if it came to nothing; nil: none runs
+	committing chan uint64 // receives the number that the commit reached, 0 if it failed; nil: none runs
 }
 
-// commit begins to commit what was taken in, unless that is done or being done.
+// commit starts a commit of what was added, unless it is committed or one is running.
 func (t *intake) commit(ctx context.Context) {
 	if t.committing != nil || t.last == t.done {
 		return
@@ -44,7 +44,7 @@ func (t *intake) commit(ctx context.Context) {
 	go func() {
 		if !t.commitTo(context.WithoutCancel(ctx), seq) {
 			seq = 0
-			select { // before it is tried again
+			select { // before the next attempt
 			case <-ctx.Done():
 			case <-time.After(time.Second):
 			}
@@ -53,7 +53,7 @@ func (t *intake) commit(ctx context.Context) {
 	}()
 }
 
-// commitTo commits, and only then lets the feed forget.
+// commitTo commits, and only then marks the messages as Done.
 func (t *intake) commitTo(ctx context.Context, seq uint64) bool {
 	if err := t.Store.Flush(); err != nil {
 		t.Log.Error("commit; trying again", "reason", err)
@@ -66,26 +66,26 @@ func (t *intake) commitTo(ctx context.Context, seq uint64) bool {
 	return true
 }
 
-// committed takes note of a commit that has ended.
+// committed records the end of a commit.
 func (t *intake) committed(seq uint64) {
 	t.committing, t.done = nil, max(t.done, seq)
 }
 
-// settle waits for the commit that runs.
+// settle waits for the running commit.
 func (t *intake) settle() {
 	if t.committing != nil {
 		t.committed(<-t.committing)
 	}
 }
 
-// finish commits all that was taken in, if that can be.
+// finish tries to commit everything that was added.
 func (t *intake) finish(ctx context.Context) {
 	t.settle()
 	t.commit(ctx)
 	t.settle()
 }
 
-// take takes a feed in until ctx ends.
+// take ingests a feed until ctx ends.
 func (s *Server) take(ctx context.Context, f Feed) {
 	t := &intake{Server: s, feed: f}
 	defer t.finish(ctx)
@@ -120,20 +120,20 @@ func (s *Server) take(ctx context.Context, f Feed) {
 				t.commit(ctx)
 			}
 		}
-		// What cannot be committed in time is not taken in: the stream keeps it.
+		// If commits cannot keep up, no more is read: the stream keeps it.
 		for s.Store.Pending() >= 2*s.Config.Store.MaxPending && ctx.Err() == nil {
 			t.commit(ctx)
 			select {
 			case <-ctx.Done():
 			case seq := <-t.committing:
 				t.committed(seq)
-			case <-time.After(time.Second): // another feed's
+			case <-time.After(time.Second): // another feed's commit
 			}
 		}
 	}
 }
 
-// Add takes a batch in, and tells those who follow along what is in it.
+// Add stores a batch and sends its contents to the followers of events.
 func (s *Server) Add(b *store.Batch) bool {
 	if !s.Store.Add(b) {
 		return false
@@ -151,19 +151,19 @@ func (s *Server) Add(b *store.Batch) bool {
 	return true
 }
 
-// The streams that agents' messages come by, as the store names sources.
+// The streams of agents' messages, as the store names sources.
 const (
 	samplesStream = "samples"
 	recordsStream = "records"
 )
 
-// BatchOf is a message of the stream of samples as the store takes it. What the
-// wire's batch holds must stay until the store's is taken in.
+// BatchOf converts a message of the stream of samples for the store. The memory of the
+// wire batch must stay valid until the result is added.
 func BatchOf(b *wire.Batch, seq uint64) store.Batch {
 	return store.Batch{Source: store.Source{Stream: samplesStream, Machine: b.Machine, Boot: b.Boot}, N: b.N, Seq: seq, Samples: b.Samples}
 }
 
-// RecordOf is a message of the stream of records as the store takes it.
+// RecordOf converts a message of the stream of records for the store.
 func RecordOf(r *wire.Record, seq uint64) (store.Batch, error) {
 	b := store.Batch{Source: store.Source{Stream: recordsStream, Machine: r.Machine, Boot: r.Boot}, N: r.N, Seq: seq}
 	switch r.Kind {
@@ -172,7 +172,7 @@ func RecordOf(r *wire.Record, seq uint64) (store.Batch, error) {
 		if err := json.Unmarshal(r.Json, &inc); err != nil {
 			return b, fmt.Errorf("read incident %s of %s: %w", r.Id, r.Machine, err)
 		}
-		inc.Machine = r.Machine // whose it is, NATS has checked
+		inc.Machine = r.Machine // NATS has checked the sender's machine
 		row, err := store.IncidentOf(&inc)
 		if err != nil {
 			return b, err

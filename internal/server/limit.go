@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// callers limits how often each asks: a bucket that fills by perSecond up to burst.
+// callers limits the request rate of each caller by a token bucket.
 type callers struct {
 	perSecond, burst float64
 	now              func() time.Time
@@ -19,16 +19,15 @@ type bucket struct {
 	at   time.Time
 }
 
-// maxCallers bounds how many are remembered; those that are full again are as
-// good as forgotten.
+// maxCallers bounds how many are remembered; those with a full bucket can be removed.
 const maxCallers = 10_000
 
 func newCallers(perSecond float64, burst int, now func() time.Time) *callers {
 	return &callers{perSecond: perSecond, burst: float64(burst), now: now, by: map[string]*bucket{}}
 }
 
-// take reports whether somebody may ask now. Those who are known are few, and have
-// their place whoever else asks.
+// take reports whether a caller may send a request now. Callers with a known token are
+// few and are always accepted into the table.
 func (c *callers) take(who string, known bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/quell-dev/quell/internal/store"
 )
 
-// metrics are the server's own.
+// metrics are the server's own metrics.
 type metrics struct {
 	handler  http.Handler
 	requests *prometheus.CounterVec
@@ -20,7 +20,7 @@ type metrics struct {
 	refused  prometheus.Counter
 }
 
-// storeMetric is one row of the table of what the store counts.
+// storeMetric is a metric derived from the store's counts.
 type storeMetric struct {
 	name, help string
 	kind       prometheus.ValueType
@@ -59,10 +59,10 @@ func (m *metrics) request(rt *route, status int, took time.Duration) {
 	m.seconds.WithLabelValues(rt.path).Add(took.Seconds())
 }
 
-// storeCollector reads the store when it is asked.
+// storeCollector reads the store at each collection.
 type storeCollector struct{ s *Server }
 
-func (c *storeCollector) Describe(chan<- *prometheus.Desc) {} // unchecked: the table says it
+func (c *storeCollector) Describe(chan<- *prometheus.Desc) {} // unchecked: the table describes them
 
 func (c *storeCollector) Collect(out chan<- prometheus.Metric) {
 	st := c.s.Store.Stats()

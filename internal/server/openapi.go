@@ -85,7 +85,7 @@ func responses(rt *route) object {
 	return all
 }
 
-// schema describes a type's JSON (JSON Schema 2020-12).
+// schema returns the schema of a type's JSON (JSON Schema 2020-12).
 func schema(t reflect.Type) object {
 	if t == nil {
 		return object{}
@@ -120,8 +120,8 @@ func schema(t reflect.Type) object {
 	return object{}
 }
 
-// fields describes a struct's: its own first, for they hide those of the same name
-// that are embedded.
+// fields describes the fields of a struct: its own first, because they hide embedded ones
+// of the same name.
 func fields(t reflect.Type, properties object, required *[]string) {
 	var embedded []reflect.Type
 	for i := range t.NumField() {
@@ -147,7 +147,7 @@ func fields(t reflect.Type, properties object, required *[]string) {
 	}
 }
 
-// Paths lists the API's, for tests of what is documented.
+// Paths lists the API's paths, for tests of the documentation.
 func Paths() []string {
 	paths := map[string]bool{}
 	for _, rt := range table() {

@@ -11,9 +11,9 @@ import (
 	"github.com/quell-dev/quell/internal/plan"
 )
 
-// pairsSQL is what incidents say of two jobs on one machine. An incident counts if
-// somebody was accused or capped; the job that was capped last is the one whose
-// outcome is known.
+// pairsSQL aggregates incidents by pairs of jobs on one machine. An incident counts if a
+// suspect was named or capped. The job that was capped last is used, since its outcome is
+// known.
 const pairsSQL = `SELECT victim_job, coalesce(nullif(capped_job, ''), suspect_job) AS antagonist, count(*), count(DISTINCT machine),
   median(cost / nullif(threshold, 0)), avg(correlation),
   count(*) FILTER (capped_job <> '' AND outcome IN ('%[2]s', '%[3]s', '%[4]s')), count(*) FILTER (capped_job <> '' AND outcome = '%[2]s'),
@@ -44,7 +44,7 @@ func (s *Server) listPairs(w http.ResponseWriter, r *request) error {
 	pairs := []cluster.Pair{}
 	for _, row := range a.Rows {
 		var p cluster.Pair
-		var strength, correlation *float64 // null where no incident says
+		var strength, correlation *float64 // null if no incident has one
 		if err := json.Unmarshal(row, &[]any{&p.Victim, &p.Antagonist, &p.Incidents, &p.Machines, &strength, &correlation, &p.Caps, &p.Helped, &p.Newest}); err != nil {
 			return fmt.Errorf("read pairs: %w", err)
 		}
@@ -60,8 +60,8 @@ func (s *Server) listPairs(w http.ResponseWriter, r *request) error {
 	return reply(w, http.StatusOK, pairs)
 }
 
-// atLeast is the lower end of the 95 % interval of a share of which k of n were seen
-// (Wilson 1927); 0 for n = 0.
+// atLeast is the lower bound of the 95 % confidence interval of a proportion, for k of n
+// observed (Wilson 1927); 0 for n = 0.
 func atLeast(k, n int) float64 {
 	if n == 0 {
 		return 0

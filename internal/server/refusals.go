@@ -9,29 +9,29 @@ import (
 	"github.com/quell-dev/quell/internal/store"
 )
 
-// Refusal is something that somebody wanted and was not let do.
+// Refusal is an operation that was refused to a client.
 type Refusal struct {
-	Who   string // whose token or credentials; empty without any that are known
+	Who   string // name of the token or credentials; empty if unknown
 	From  string // address
 	Scope string // of the token, or the credentials' role
-	What  string // method and path, or what a client of the bus wanted
-	Of    string // what it was about
+	What  string // method and path, or the operation of a bus client
+	Of    string // the object of the operation
 	Why   string
 }
 
-// refusals are in the audit log without giving whoever is refused a way to fill
-// it: the first of a kind is written down at once, and those like it within the
-// next minute as one line that says how many there were.
+// refusals puts refusals into the audit log without letting a client fill it: the first
+// of a kind is recorded at once, and repetitions within the next minute as one line with
+// their number.
 type refusals struct {
 	mu     sync.Mutex
-	since  map[Refusal]uint64 // how many more of a kind came in this minute
-	others uint64             // of kinds that there was no room for
+	since  map[Refusal]uint64 // how many more of each kind came in this minute
+	others uint64             // of kinds beyond maxKinds
 }
 
-// maxKinds bounds how many kinds of a minute are told apart.
+// maxKinds bounds how many kinds per minute are distinguished.
 const maxKinds = 500
 
-// first counts a refusal and reports whether it is to be written down now.
+// first counts a refusal and reports whether it must be recorded now.
 func (r *refusals) first(x Refusal) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -50,7 +50,7 @@ func (r *refusals) first(x Refusal) bool {
 	return true
 }
 
-// rest returns how many of which came again, and begins anew.
+// rest returns the number of repetitions of each kind, and resets the counts.
 func (r *refusals) rest() (again map[Refusal]uint64, others uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -59,8 +59,7 @@ func (r *refusals) rest() (again map[Refusal]uint64, others uint64) {
 	return again, others
 }
 
-// Refused writes down in the audit log that somebody was refused something. It
-// is on disk soon after (keepNotes).
+// Refused records a refusal in the audit log. It is on disk soon after (keepNotes).
 func (s *Server) Refused(x Refusal) {
 	s.metrics.refused.Inc()
 	if s.refusals.first(x) {
@@ -74,7 +73,7 @@ func (s *Server) note(x Refusal, outcome string) {
 	s.Log.Info("audit", "who", x.Who, "from", x.From, "what", x.What, "target", x.Of, "outcome", outcome)
 }
 
-// keepNotes commits what was noted, where no messages come that would be committed.
+// keepNotes commits recorded refusals if no messages cause a commit.
 func (s *Server) keepNotes(context.Context) error {
 	if !s.noted.Swap(false) {
 		return nil
@@ -86,10 +85,10 @@ func (s *Server) keepNotes(context.Context) error {
 	return err
 }
 
-// refusedAgain is how often those that came again are written down.
+// refusedAgain is how often repetitions are recorded.
 const refusedAgain = time.Minute
 
-// noteAgain writes them down.
+// noteAgain records the repetitions.
 func (s *Server) noteAgain(context.Context) error {
 	again, others := s.refusals.rest()
 	for x, n := range again {

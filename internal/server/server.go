@@ -20,52 +20,51 @@ import (
 	"github.com/quell-dev/quell/internal/wire"
 )
 
-// Asker carries out a query over a store's segments (duck.Runner).
+// Asker executes a query over a store's segments (duck.Runner).
 type Asker interface {
 	Query(ctx context.Context, job *duck.Job) (*duck.Answer, error)
 }
 
-// Publisher makes specs known to agents (bus.Bus).
+// Publisher announces specs to agents (bus.Bus).
 type Publisher interface {
 	PutSpecs(ctx context.Context, m *wire.Specs) error
 }
 
-// Commander takes an operator's command to a machine (bus.Bus).
+// Commander sends an operator's commands to machines (bus.Bus).
 type Commander interface {
 	Command(ctx context.Context, machine string, c *wire.Command) (*wire.Reply, error)
-	// CommandAll takes one to all, and gives each reply as it comes until ctx ends
-	// or, if expect is not 0, there are so many.
+	// CommandAll sends one to all machines, and passes on each reply as it comes until
+	// ctx ends or, if expect is not 0, that number has come.
 	CommandAll(ctx context.Context, c *wire.Command, expect int, each func(*wire.Reply)) error
 }
 
-// Holder gives one of several servers at a time the right to do something, and
-// takes it back by ending do's context (bus.Bus).
+// Holder lets one of several servers at a time do some work, and ends that right by
+// ending do's context (bus.Bus).
 type Holder interface {
 	Hold(ctx context.Context, name, holder string, do func(context.Context)) error
 }
 
-// Parts are what a server is made of.
+// Parts are the components of a server.
 type Parts struct {
 	Config  *config.Server
 	Version string
 	Store   *store.Store
 	Asker   Asker
-	// Learner and Engine make specs, the latter if both are there; without either
-	// Asker does, by SQL.
+	// Learner and Engine compute specs; Engine has precedence. Without either, Asker
+	// does, by SQL.
 	Learner Learner
 	Engine  Engine
 	Log     *slog.Logger
 	Tokens  *Tokens
-	// Feeds are where batches come from; none: only what is imported.
+	// Feeds are the sources of batches; none: only imports.
 	Feeds []Feed
-	// Check is why messages cannot come, nil if they can; it may be nil itself.
+	// Check returns why messages cannot come, nil if they can; it may be nil itself.
 	Check func() error
-	// Publisher and Commander may be nil: then specs are only kept, and commands refused.
+	// Without Publisher specs are only stored; without Commander commands are refused.
 	Publisher Publisher
 	Commander Commander
-	// Holder chooses among several servers of one store which of them takes in
-	// messages, keeps the store in order and learns; nil: there is this one only. All
-	// of them answer.
+	// Holder selects which of several servers of one store ingests messages, maintains
+	// the store and learns specs; nil: this is the only one. All of them answer requests.
 	Holder Holder
 	// Now is the clock, time.Now if nil.
 	Now func() time.Time
@@ -78,7 +77,7 @@ type Server struct {
 	hub      *hub
 	callers  *callers
 	refusals refusals
-	noted    atomic.Bool // refusals that are not committed yet
+	noted    atomic.Bool // there are uncommitted refusals
 	specs    specs
 	live     *live
 	metrics  *metrics
@@ -86,7 +85,7 @@ type Server struct {
 	ready    atomic.Bool
 }
 
-// New makes a server; Run and ServeHTTP bring it to life.
+// New makes a server; Run and ServeHTTP operate it.
 func New(p Parts) (*Server, error) {
 	if p.Now == nil {
 		p.Now = time.Now
@@ -102,8 +101,8 @@ func New(p Parts) (*Server, error) {
 	return s, nil
 }
 
-// Run takes in messages, commits, keeps the store in order and learns specs,
-// until ctx ends; then it commits what has come.
+// Run ingests messages, commits, maintains the store and learns specs until ctx ends.
+// Then it commits what has arrived.
 func (s *Server) Run(ctx context.Context) error {
 	if err := s.loadSpecs(ctx); err != nil {
 		return fmt.Errorf("read the specs so far: %w", err)
@@ -128,8 +127,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return s.Store.Flush()
 }
 
-// lead does what one server of a store does: it takes in messages, keeps the
-// store in order and learns.
+// lead does the work of the leading server of a store: it ingests messages, maintains the
+// store and learns specs.
 func (s *Server) lead(ctx context.Context) {
 	var all sync.WaitGroup
 	for _, f := range s.Feeds {
@@ -143,8 +142,8 @@ func (s *Server) lead(ctx context.Context) {
 	all.Wait()
 }
 
-// compete leads while this server is the one that may, and keeps up with who
-// leads otherwise.
+// compete leads while this server holds the lease, and otherwise follows the leading
+// server.
 func (s *Server) compete(ctx context.Context) {
 	name, err := os.Hostname()
 	if err != nil {
@@ -153,7 +152,7 @@ func (s *Server) compete(ctx context.Context) {
 	var all sync.WaitGroup
 	all.Go(func() { s.every(ctx, s.Config.Store.Flush, func(context.Context) error { return s.Store.Refresh() }) })
 	leads := atomic.Bool{}
-	all.Go(func() { // who does not lead reads the specs that are learnt
+	all.Go(func() { // a server that does not lead reads the specs
 		s.every(ctx, max(s.Config.Specs.Between, s.Config.Store.Upkeep), func(ctx context.Context) error {
 			if leads.Load() {
 				return nil
@@ -161,7 +160,7 @@ func (s *Server) compete(ctx context.Context) {
 			return s.loadSpecs(ctx)
 		})
 	})
-	all.Go(func() { // and removes copies of what is no more, or that are too many
+	all.Go(func() { // and removes copies that are obsolete or too many
 		s.every(ctx, s.Config.Store.Upkeep, func(context.Context) error {
 			if leads.Load() {
 				return nil
@@ -190,7 +189,7 @@ func (s *Server) compete(ctx context.Context) {
 	all.Wait()
 }
 
-// every does something now and then, and says in the log why it did not come off.
+// every calls do periodically and logs its errors.
 func (s *Server) every(ctx context.Context, period time.Duration, do func(context.Context) error) {
 	tick := time.NewTicker(period)
 	defer tick.Stop()
@@ -206,7 +205,7 @@ func (s *Server) every(ctx context.Context, period time.Duration, do func(contex
 	}
 }
 
-// upkeep merges what is worth merging and removes what is past its time.
+// upkeep merges segments and removes expired ones.
 func (s *Server) upkeep(ctx context.Context) error {
 	for ctx.Err() == nil {
 		more, err := s.Store.Compact()
@@ -220,17 +219,17 @@ func (s *Server) upkeep(ctx context.Context) error {
 	return errors.Join(s.Store.Retain(), s.Store.Err())
 }
 
-// now is the time in the store's words.
+// now is the current time as sample.Millis.
 func (s *Server) now() sample.Millis { return sample.At(s.Now()) }
 
-// job is a query over what the store has from from to to.
+// job returns a query over the store's data between from and to.
 func (s *Server) job(sql string, from, to sample.Millis) (*duck.Job, *store.Snapshot) {
 	sn := s.Store.Snapshot(from, to)
 	q := s.Config.Query
 	job := &duck.Job{SQL: sql, Files: dialect.Files(sn), From: from, To: to,
 		Limits: duck.Limits{Time: q.Time, MemoryMB: q.MemoryMB, Threads: q.Threads, Rows: q.Rows, Bytes: int64(q.MaxMB) << 20}}
 	if !strings.Contains(strings.ToLower(sql), "machines") {
-		return job, sn // two rows for each machine's each life: who does not ask for them need not wait for them
+		return job, sn // two rows for each life of each agent: only queries of machines load them
 	}
 	for source, m := range s.Store.Marks() {
 		job.Machines = append(job.Machines, duck.Machine{Machine: source.Machine, Boot: source.Boot, Stream: source.Stream, Batch: m.High, LastSeen: m.At})
@@ -238,7 +237,7 @@ func (s *Server) job(sql string, from, to sample.Millis) (*duck.Job, *store.Snap
 	return job, sn
 }
 
-// ask carries out a query.
+// ask executes a query.
 func (s *Server) ask(ctx context.Context, sql string, from, to sample.Millis) (*duck.Answer, error) {
 	job, sn := s.job(sql, from, to)
 	defer sn.Close()
@@ -248,9 +247,9 @@ func (s *Server) ask(ctx context.Context, sql string, from, to sample.Millis) (*
 	return s.Asker.Query(ctx, job)
 }
 
-// bring makes sure that the segments of the tables that a statement names are on
-// this machine, for a store that is elsewhere, and takes the others out of its
-// job: their views are made too. A view's name begins as its table's does.
+// bring fetches the segments of the tables that a statement names, for a remote store. It
+// removes the other tables' segments from the job, since views of all are created. A
+// view's name starts with that of its table.
 func bring(ctx context.Context, sn *store.Snapshot, job *duck.Job) error {
 	if !sn.Remote() {
 		return nil
@@ -261,7 +260,7 @@ func bring(ctx context.Context, sn *store.Snapshot, job *duck.Job) error {
 		if strings.Contains(sql, strings.TrimSuffix(table, "s")) {
 			named = append(named, table)
 		} else {
-			job.Files[table] = job.Files[table][:1] // that which has the columns
+			job.Files[table] = job.Files[table][:1] // the file with the columns
 		}
 	}
 	return sn.Fetch(ctx, named...)

@@ -30,8 +30,7 @@ import (
 
 func TestMain(m *testing.M) { quelltest.Main(m) }
 
-// fake answers queries, publishes specs and carries out commands by writing down
-// what it was asked.
+// fake answers queries, publishes specs and executes commands, and records its arguments.
 type fake struct {
 	mu       sync.Mutex
 	jobs     []duck.Job
@@ -39,8 +38,8 @@ type fake struct {
 	specs    []*wire.Specs
 	commands []*wire.Command
 	reply    *wire.Reply
-	all      []*wire.Reply           // to a command for all
-	put      func(*wire.Specs) error // before specs are written down; nil: nothing
+	all      []*wire.Reply           // replies to a command to all
+	put      func(*wire.Specs) error // before specs are recorded; nil: nothing
 }
 
 func (f *fake) Query(_ context.Context, job *duck.Job) (*duck.Answer, error) {
@@ -88,7 +87,7 @@ type bench struct {
 	store *store.Store
 }
 
-// tokens knows a viewer, an operator, and an operator of yesterday.
+// tokens returns a viewer's, an operator's, and an expired operator's token.
 func tokens(t testing.TB) *Tokens {
 	t.Helper()
 	known, err := LoadTokens("testdata/tokens")
@@ -121,7 +120,7 @@ func newBench(t testing.TB, change func(*Parts)) *bench {
 	return &bench{s, f, st}
 }
 
-// do asks the server as somebody from an address.
+// do sends a request from an address.
 func (b *bench) do(from, host, token, method, path, body string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(method, path, strings.NewReader(body))
 	r.RemoteAddr, r.Host = from+":4711", host
@@ -146,12 +145,12 @@ func (b *bench) audits(t testing.TB) []store.Audit {
 	return rowsOf[store.Audit](t, b.store, store.AuditLog)
 }
 
-// TestWhoMayDoWhat goes through every route with everybody.
+// TestWhoMayDoWhat tests every route with every kind of caller.
 func TestWhoMayDoWhat(t *testing.T) {
 	open, shut := newBench(t, nil), newBench(t, func(p *Parts) { p.Tokens = tokens(t) })
 	for _, rt := range table() {
 		if rt.path == "/v1/events" {
-			continue // it does not end; TestEvents
+			continue // the stream does not end; see TestEvents
 		}
 		for _, c := range []struct {
 			name, from, host, token string
@@ -295,7 +294,7 @@ func TestOperatorsCommandsAreAudited(t *testing.T) {
 	}
 }
 
-// Specs that changed get a version and are made known; those that did not, do not.
+// Changed specs get a version and are announced; unchanged ones are not.
 func TestSpecsGetVersions(t *testing.T) {
 	b := newBench(t, nil)
 	row := func(job, signal string, mean float64) json.RawMessage {
@@ -345,7 +344,7 @@ func TestSpecsGetVersions(t *testing.T) {
 	}
 }
 
-// A HEAD of what does not end does: the connection is free for the next request.
+// A HEAD of the endless stream ends: the connection is free for the next request.
 func TestHeadOfEventsEnds(t *testing.T) {
 	b := newBench(t, nil)
 	web := httptest.NewServer(b)
@@ -408,7 +407,7 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// Whoever is too slow is told how much it missed.
+// A follower that is too slow is told how many events it missed.
 func TestSlowFollowersMiss(t *testing.T) {
 	h := newHub(1)
 	c, missed, ok := h.join()
@@ -428,7 +427,7 @@ func TestSlowFollowersMiss(t *testing.T) {
 	}
 }
 
-// The document describes what is served, and nothing else.
+// The document describes exactly what is served.
 func TestOpenAPI(t *testing.T) {
 	b := newBench(t, nil)
 	w := b.local("GET", "/openapi.json", "")
@@ -487,7 +486,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// A server that must not be believed ready is not.
+// A server that is not ready must not report that it is.
 func TestReadiness(t *testing.T) {
 	b := newBench(t, nil)
 	b.ready.Store(false)
@@ -496,7 +495,7 @@ func TestReadiness(t *testing.T) {
 	}
 }
 
-// FuzzAPI sends anything to every route: no answer is the server's fault.
+// FuzzAPI sends arbitrary requests to every route: no answer is a server error.
 func FuzzAPI(f *testing.F) {
 	b := newBench(f, func(p *Parts) { p.Config.Limits.PerSecond, p.Config.Limits.Burst = 1e9, 1e9; p.Tokens = tokens(f) })
 	b.fake.reply = &wire.Reply{Ok: true}

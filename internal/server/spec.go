@@ -16,14 +16,14 @@ import (
 	"github.com/quell-dev/quell/internal/wire"
 )
 
-// specs is the newest version of each, and how the newest computation went.
+// specs holds the newest version of each spec and the result of the last computation.
 type specs struct {
-	// keeping is held while versions are kept and made known, one after the other:
-	// else an older message could come after a newer one.
+	// keeping is held while versions are stored and announced, one set at a time: else an
+	// older message could follow a newer one.
 	keeping sync.Mutex
-	unsaid  map[jobOn]bool // changed, and agents were not told yet; under keeping
-	// learning is held by a computation: an operator may ask for one in the middle of
-	// another, and digests are one computation's at a time.
+	unsaid  map[jobOn]bool // changed and not announced yet; under keeping
+	// learning is held by a computation: an operator may request one during another, and
+	// only one may use the digests at a time.
 	learning sync.Mutex
 
 	mu      sync.Mutex
@@ -34,14 +34,14 @@ type specs struct {
 	changed int
 }
 
-// jobOn is a job on a platform: what agents are told of in one message.
+// jobOn is a job on a platform: the unit of a message to agents.
 type jobOn struct{ job, platform string }
 
 func keyOf(s *store.Spec) spec.Key {
 	return spec.Key{Job: sample.JobName(s.Job), Platform: sample.Platform(s.Platform), Signal: sample.SignalName(s.Signal), Variant: s.Variant}
 }
 
-// maxSpecs bounds what one computation may give.
+// maxSpecs bounds the result of a computation.
 const maxSpecs = 5_000_000
 
 // loadSpecs reads the newest versions.
@@ -65,7 +65,7 @@ func (s *Server) loadSpecs(ctx context.Context) error {
 	return nil
 }
 
-// askSpecs carries out a query that gives specs, within limits of its own.
+// askSpecs executes a query that returns specs, within separate limits.
 func (s *Server) askSpecs(ctx context.Context, job *duck.Job, now sample.Millis) ([]store.Spec, error) {
 	a, err := s.askAll(ctx, job)
 	if err != nil {
@@ -74,7 +74,7 @@ func (s *Server) askSpecs(ctx context.Context, job *duck.Job, now sample.Millis)
 	return dialect.SpecsOf(a.Rows, now)
 }
 
-// askAll carries out a query of the server's own, whose answer must be whole.
+// askAll executes one of the server's own queries. Its answer must be complete.
 func (s *Server) askAll(ctx context.Context, job *duck.Job) (*duck.Answer, error) {
 	job.Limits = duck.Limits{Time: time.Hour, MemoryMB: s.Config.Specs.MemoryMB, Threads: s.Config.Query.Threads, Rows: maxSpecs, Bytes: 4 << 30}
 	a, err := s.Asker.Query(ctx, job)
@@ -84,8 +84,8 @@ func (s *Server) askAll(ctx context.Context, job *duck.Job) (*duck.Answer, error
 	return a, err
 }
 
-// learn computes all specs anew, keeps those that changed as new versions, and
-// makes them known.
+// learn computes all specs, stores those that changed as new versions, and announces
+// them.
 func (s *Server) learn(ctx context.Context) error {
 	s.specs.learning.Lock()
 	defer s.specs.learning.Unlock()
@@ -101,7 +101,7 @@ func (s *Server) learn(ctx context.Context) error {
 	return s.keepSpecs(ctx, all)
 }
 
-// compute makes specs of all that is stored, up to now.
+// compute computes specs from everything stored, up to now.
 func (s *Server) compute(ctx context.Context, now sample.Millis) ([]store.Spec, error) {
 	p, from := s.Config.SpecParams(), now.Add(-s.Config.Specs.LookBack)
 	switch {
@@ -119,7 +119,7 @@ func (s *Server) compute(ctx context.Context, now sample.Millis) ([]store.Spec, 
 	}
 	job, sn := s.job(windowsSQL, from, now)
 	defer sn.Close()
-	if err := bring(ctx, sn, job); err != nil { // the learner brings the samples that it has no digest of
+	if err := bring(ctx, sn, job); err != nil { // the learner fetches the samples without a digest
 		return nil, err
 	}
 	windows, err := s.windows(ctx, job)
@@ -134,9 +134,9 @@ func (s *Server) compute(ctx context.Context, now sample.Millis) ([]store.Spec, 
 	return rowsOfSpecs(learnt), nil
 }
 
-// windowsSQL asks when what cost is not normal: of victims, from the first bad
-// interval of an incident to its end or as far as it is known to last. A change
-// that lasts is followed.
+// windowsSQL selects the times when costs were not normal: for each victim from the first
+// bad interval of an incident to its end, or as far as it is known to last. A lasting
+// change is not excluded.
 const windowsSQL = `SELECT machine, victim_task, signal, epoch_ms(began), epoch_ms(coalesce(closed, updated)), id, closed IS NULL
 FROM incidents WHERE NOT follows`
 
@@ -160,7 +160,7 @@ func (s *Server) windows(ctx context.Context, job *duck.Job) ([]digest.Window, e
 	return all, nil
 }
 
-// rowsOfSpecs are specs as they are kept.
+// rowsOfSpecs converts specs for the store.
 func rowsOfSpecs(learnt []spec.Learnt) []store.Spec {
 	all := make([]store.Spec, len(learnt))
 	for i := range learnt {
@@ -175,9 +175,9 @@ func rowsOfSpecs(learnt []spec.Learnt) []store.Spec {
 	return all
 }
 
-// keepSpecs makes versions of what changed, and makes them known. A key that has no
-// samples left in the time that is looked at keeps its newest version. What could
-// not be made known is tried again each time.
+// keepSpecs stores changed specs as versions and announces them. A key without samples in
+// the period of the computation keeps its newest version. Failed announcements are
+// retried each time.
 func (s *Server) keepSpecs(ctx context.Context, all []store.Spec) error {
 	s.specs.keeping.Lock()
 	defer s.specs.keeping.Unlock()
@@ -200,7 +200,7 @@ func (s *Server) keepSpecs(ctx context.Context, all []store.Spec) error {
 	return nil
 }
 
-// renew gives those that are not as they were the next version, and returns them.
+// renew assigns the next version to changed specs and returns them.
 func (s *specs) renew(all []store.Spec) (fresh []store.Spec) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -224,7 +224,7 @@ func (s *specs) renew(all []store.Spec) (fresh []store.Spec) {
 	return fresh
 }
 
-// messages are for the agents that were not told yet.
+// messages returns the messages that still have to be announced.
 func (s *specs) messages() (all []*wire.Specs) {
 	if len(s.unsaid) == 0 {
 		return nil
@@ -236,7 +236,7 @@ func (s *specs) messages() (all []*wire.Specs) {
 	for _, v := range s.by {
 		if p := (jobOn{v.Job, v.Platform}); s.unsaid[p] {
 			by[p] = append(by[p], SpecOf(&v))
-			revision[p] += uint64(v.Version) // each change makes the sum larger
+			revision[p] += uint64(v.Version) // each change increases the sum
 		}
 	}
 	for p, of := range by {
@@ -245,7 +245,7 @@ func (s *specs) messages() (all []*wire.Specs) {
 	return all
 }
 
-// SpecOf is a version in the core's words.
+// SpecOf converts a stored version to a spec.Spec.
 func SpecOf(v *store.Spec) spec.Spec {
 	out := spec.Spec{Key: keyOf(v), Samples: v.Samples, Tasks: int(v.Tasks), CPUMean: v.CPUMean, Mean: v.Mean, StdDev: v.StdDev, Updated: sample.Millis(v.At)}
 	if out.State.UnmarshalText([]byte(v.State)) != nil {

@@ -11,30 +11,30 @@ import (
 	"github.com/quell-dev/quell/internal/store/digest"
 )
 
-// Learner makes specs of a store's samples, without those taken in windows
-// (digest.Learner). Where there is none DuckDB does it by SQL.
+// Learner computes specs of a store's samples, except those in windows (digest.Learner).
+// Without one DuckDB does it by SQL.
 type Learner interface {
 	Learn(ctx context.Context, sn *store.Snapshot, windows []digest.Window, p spec.Params, now sample.Millis) ([]spec.Learnt, digest.Stats, error)
 }
 
-// Engine makes specs of a store's samples from from to now elsewhere, by the SQL
-// of package dialect (spark.Engine).
+// Engine computes specs of a store's samples between from and now on another system, by
+// the SQL of package dialect (spark.Engine).
 type Engine interface {
 	Specs(ctx context.Context, sn *store.Snapshot, from sample.Millis, p spec.Params, now sample.Millis) ([]store.Spec, error)
 }
 
-// maxHeld is how many samples the live specs hold back at most: some 30 MB. More
-// come than that only if the cluster has more than 100,000 tasks; the next
-// computation has those.
+// maxHeld is the maximum number of samples that the live specs hold back: some 30 MB.
+// Only a cluster of more than 100,000 tasks exceeds it; the next computation includes the
+// excess.
 const maxHeld = 1_000_000
 
-// live goes on learning between two computations; nil where nothing does.
+// live continues learning between two computations; nil: disabled.
 type live struct {
 	mu sync.Mutex
 	by *spec.Live
 }
 
-// newLive is nil if there is no learner to begin with, or none is wanted.
+// newLive returns nil without a learner, or if live specs are disabled.
 func newLive(p Parts) *live {
 	if p.Learner == nil || p.Engine != nil || p.Config.Specs.Between == 0 {
 		return nil
@@ -51,7 +51,7 @@ func (l *live) rebase(cut sample.Millis, all []spec.Learnt) {
 	l.by.Rebase(cut, all)
 }
 
-// add takes in what a batch says.
+// add adds the contents of a batch.
 func (l *live) add(b *store.Batch) {
 	if l == nil || len(b.Samples)+len(b.Incidents) == 0 {
 		return
@@ -71,7 +71,7 @@ func (l *live) add(b *store.Batch) {
 	}
 }
 
-// incident tells of one that is stored; an open one has no end yet.
+// incident adds a stored incident; an open one has no end yet.
 func (l *live) incident(machine, id string, task sample.TaskName, signal sample.SignalName, began, ended sample.Millis, open, follows bool) {
 	if l == nil {
 		return
@@ -84,8 +84,7 @@ func (l *live) incident(machine, id string, task sample.TaskName, signal sample.
 	l.by.Incident(machine, id, task, signal, began, ended, follows)
 }
 
-// follow keeps and makes known what the samples since the last computation have
-// changed.
+// follow stores and announces the changes caused by samples since the last computation.
 func (s *Server) follow(ctx context.Context) error {
 	now := s.now()
 	s.live.mu.Lock()
@@ -95,7 +94,7 @@ func (s *Server) follow(ctx context.Context) error {
 	return s.keepSpecs(ctx, changed)
 }
 
-// following is how often follow is called; 0: never.
+// following is the period of follow; 0: never.
 func (s *Server) following() time.Duration {
 	if s.live == nil {
 		return 0

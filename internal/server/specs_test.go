@@ -23,11 +23,11 @@ import (
 	"github.com/quell-dev/quell/internal/wire"
 )
 
-// learner gives what it is told to, and keeps what it was asked.
+// learner returns given specs and records its arguments.
 type learner struct {
 	windows []digest.Window
 	learnt  []spec.Learnt
-	during  func() // a computation; nil: nothing
+	during  func() // called in a computation; nil: nothing
 }
 
 func (l *learner) Learn(_ context.Context, _ *store.Snapshot, windows []digest.Window, _ spec.Params, now sample.Millis) ([]spec.Learnt, digest.Stats, error) {
@@ -41,8 +41,8 @@ func (l *learner) Learn(_ context.Context, _ *store.Snapshot, windows []digest.W
 	return l.learnt, digest.Stats{}, nil
 }
 
-// Each state that a spec goes through is a version, with all that is known of it,
-// and what was once found out stays in the history.
+// TestVersionsOfASpec: each state of a spec is a version with all its fields, and earlier
+// versions stay in the history.
 func TestVersionsOfASpec(t *testing.T) {
 	l := &learner{}
 	b := newBench(t, func(p *Parts) { p.Learner = l })
@@ -81,7 +81,7 @@ func TestVersionsOfASpec(t *testing.T) {
 	}
 }
 
-// What could not be made known is made known later, though it has not changed since.
+// Failed announcements are repeated later, even if the spec has not changed since.
 func TestSpecsAreMadeKnownInTheEnd(t *testing.T) {
 	b := newBench(t, nil)
 	b.specs.by = map[spec.Key]store.Spec{}
@@ -107,7 +107,7 @@ func TestSpecsAreMadeKnownInTheEnd(t *testing.T) {
 	}
 }
 
-// Two computations at the same time make a spec's versions known in their order.
+// Two concurrent computations announce a spec's versions in order.
 func TestVersionsAreMadeKnownInOrder(t *testing.T) {
 	b := newBench(t, nil)
 	b.specs.by = map[spec.Key]store.Spec{}
@@ -134,8 +134,8 @@ func TestVersionsAreMadeKnownInOrder(t *testing.T) {
 	}
 }
 
-// An operator who asks for a computation in the middle of another waits for it:
-// both would use one folder of digests.
+// TestComputationsDoNotOverlap: a computation requested during another waits for it: both
+// would use one folder of digests.
 func TestComputationsDoNotOverlap(t *testing.T) {
 	l := &learner{}
 	b := newBench(t, func(p *Parts) { p.Learner = l })
@@ -162,8 +162,8 @@ func TestComputationsDoNotOverlap(t *testing.T) {
 	}
 }
 
-// Between two computations a spec becomes ready and follows what its job does; an
-// incident takes nothing into it.
+// TestSpecsGoOnBetweenComputations: between two computations a spec becomes ready and
+// follows changes of its job. Samples of an incident are excluded.
 func TestSpecsGoOnBetweenComputations(t *testing.T) {
 	now := start.Add(-45*time.Minute - time.Second)
 	dir := t.TempDir()

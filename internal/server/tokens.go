@@ -14,22 +14,22 @@ import (
 	"time"
 )
 
-// Scope is what a token is good for.
+// Scope is the set of permissions of a token.
 type Scope string
 
-// The scopes. Agents do not use the API: their credentials are the bus's.
+// The scopes. Agents do not use the API: they have credentials for the bus.
 const (
-	Public   Scope = ""         // everybody
+	Public   Scope = ""         // without a token
 	Viewer   Scope = "viewer"   // may read
 	Operator Scope = "operator" // may also act
 )
 
-// allows reports whether who has one may do what asks for the other.
+// allows reports whether a holder of s may do what requires need.
 func (s Scope) allows(need Scope) bool {
 	return need == Public || s == need || s == Operator && need == Viewer
 }
 
-// caller is who asks.
+// caller is the sender of a request.
 type caller struct {
 	name  string // of the token; "" without one
 	scope Scope
@@ -48,23 +48,21 @@ type token struct {
 	expires time.Time // zero: never
 }
 
-// Tokens are who may use the API, by the hash of what they hold. The zero value
-// knows nobody.
+// Tokens are the known tokens, by their hash. The zero value has none.
 type Tokens struct {
-	Required bool // without one nothing but Public is for anybody, also from loopback
+	Required bool // without a token only Public is allowed, also from loopback
 	path     string
 
 	mu     sync.Mutex
 	by     map[sum]token
-	failed error // why the file as it is now is not gone by
+	failed error // why the current file is not in use
 }
 
-// tokensEvery is how soon a change of the file counts: who was revoked is out then.
+// tokensEvery is how soon a change of the file, such as a revocation, takes effect.
 const tokensEvery = time.Second
 
-// refresh reads the file anew. One that cannot be read, or in which something is
-// wrong, changes nothing: the server goes on by the one before, and its health
-// says so. The same error is returned once.
+// refresh reads the file again. If it is unreadable or has an error, the server keeps the
+// previous tokens and its health reports the error. The same error is returned only once.
 func (t *Tokens) refresh() error {
 	if t.path == "" {
 		return nil
@@ -90,16 +88,16 @@ func (t *Tokens) refresh() error {
 	return err
 }
 
-// err is why the file is not gone by as it is now.
+// err returns why the current file is not in use.
 func (t *Tokens) err() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.failed
 }
 
-// LoadTokens reads a file of lines NAME SCOPE sha256:HEX [EXPIRES], where
-// EXPIRES is a day (2026-12-31, its end in UTC). Empty lines and those that
-// begin with # say nothing. All that is wrong is in the error.
+// LoadTokens reads a file of lines NAME SCOPE sha256:HEX [EXPIRES], where EXPIRES is a
+// day (2026-12-31, its end in UTC). Empty lines and lines that begin with # are ignored.
+// The error lists all mistakes.
 func LoadTokens(path string) (*Tokens, error) {
 	t := &Tokens{Required: true, path: path}
 	if err := t.refresh(); err != nil {
@@ -155,7 +153,7 @@ func tokenLine(by map[sum]token, fields []string) (bad string) {
 	return ""
 }
 
-// NewToken makes a token and the line that lets it in.
+// NewToken makes a token and its line in the file.
 func NewToken(name string, scope Scope, expires string) (secret, line string, err error) {
 	var raw [32]byte
 	if _, err := rand.Read(raw[:]); err != nil {
@@ -169,7 +167,7 @@ func NewToken(name string, scope Scope, expires string) (secret, line string, er
 	return secret, line, nil
 }
 
-// find returns whose a token is, by its hash; why says what is wrong with it.
+// find returns the token with a hash; why says what is wrong with it.
 func (t *Tokens) find(of sum, now time.Time) (k token, why string) {
 	t.mu.Lock()
 	k, ok := t.by[of]

@@ -33,7 +33,7 @@ func TestTokensFile(t *testing.T) {
 	if _, why := known.find(sumOf(secret), time.Date(2027, 2, 1, 1, 0, 0, 0, time.UTC)); !strings.Contains(why, "2027-01-31") {
 		t.Errorf("a day later: %q", why)
 	}
-	// A change counts at the next look; what is wrong then changes nothing, and is said once.
+	// A change counts at the next refresh. A faulty file changes nothing; one report.
 	write("alice admin sha256:00\n")
 	if err := known.refresh(); err == nil || known.refresh() != nil || known.err() == nil {
 		t.Errorf("a file that is wrong: %v, then %v", err, known.err())
@@ -95,8 +95,8 @@ func TestCallersAreHeldToTheirRate(t *testing.T) {
 	}
 }
 
-// Who is refused again and again is in the audit log twice: at once, and with how
-// often it was; and the log of a minute has room for so many kinds.
+// A client that is refused repeatedly is in the audit log twice: at once, and with the
+// number of repetitions. The number of kinds per minute is bounded.
 func TestRefusalsDoNotFillTheAudit(t *testing.T) {
 	b := newBench(t, nil)
 	for range 1000 {

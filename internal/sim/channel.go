@@ -35,14 +35,14 @@ func (c Channel) Signal() sample.Signal {
 	if !ok {
 		panic("sim: channel " + string(c) + " has no signal")
 	}
-	if c == IO || c == Net { // in the model pressure is a share of the channel, and costs work by ratio
+	if c == IO || c == Net { // in the model pressure is a share of the channel, and the cost is per unit of work
 		s.LeastPressure, s.PerWork, s.EffectAbs = 0, true, 0
 	}
 	return s
 }
 
-// calm is how much of the channel a machine's usual tasks ask for together, as
-// a share of its capacity.
+// calm returns the load of a machine's usual tasks on the channel, together, as a share of
+// its capacity.
 func (c Channel) calm() float64 {
 	switch c {
 	case LLC:
@@ -55,13 +55,13 @@ func (c Channel) calm() float64 {
 	return 0.3
 }
 
-// stress is how hard the channel presses on whoever uses it, at a load given as
-// a share of its capacity; 0 where nobody notices.
+// stress returns the channel's stress on its users at a load, which is a share of its
+// capacity; 0 if there is no effect.
 //
-//   - llc: the share of everybody's working set that has no place, if everybody
-//     loses the same share (LRU, equal density of accesses).
+//   - llc: the share of every task's working set that does not fit, if all tasks
+//     lose the same share (LRU, equal density of accesses).
 //   - bandwidth, io, net: the queue of M/M/1, ρ/(1−ρ).
-//   - smt: the share of busy threads whose sibling is busy, where the scheduler
+//   - smt: the share of busy threads with a busy sibling, if the scheduler
 //     fills cores first.
 //   - cpu: waiting ÷ service of M/M/c (Sakasegawa, Ann. Inst. Stat. Math. 29,
 //     1977, eq. 2.5).

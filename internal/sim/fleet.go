@@ -5,28 +5,28 @@ import (
 	"sync"
 )
 
-// Order asks for one case.
+// Order describes one case to play.
 type Order struct {
 	Scenario *Scenario
 	Seed     uint64
 }
 
-// Fleet plays cases, as many at once as there are CPUs (workers; 0: all), and
-// hands each over in the order of the orders, so that what is made of them does
-// not depend on who was done first. done is called from one goroutine at a time.
+// Fleet plays cases, as many in parallel as there are CPUs (workers; 0: all), and passes
+// each to done in the order of orders, so that results do not depend on which case ends
+// first. done is called from one goroutine at a time.
 func (p *Player) Fleet(orders []Order, setup Setup, workers int, done func(Case)) {
 	if workers <= 0 {
 		workers = runtime.GOMAXPROCS(0)
 	}
 	if setup.Record != nil {
-		workers = 1 // what is recorded has an order too
+		workers = 1 // recorded samples need a fixed order too
 	}
-	const chunk = 32 // how far the first may be ahead of the last, per worker
+	const chunk = 32 // maximum distance between the first and the last case in work, per worker
 	var (
 		mu     sync.Mutex
 		ready  = sync.NewCond(&mu)
-		next   int // order to be taken
-		handed int // cases handed over
+		next   int // next order to start
+		handed int // number of cases passed to done
 		kept   = map[int]Case{}
 		wait   sync.WaitGroup
 	)

@@ -2,7 +2,7 @@ package sim
 
 import "github.com/quell-dev/quell/internal/sample"
 
-// addGuilty adds the antagonists and what speaks for innocents beside them.
+// addGuilty adds the antagonists and the confuser, which makes innocents look guilty.
 func (m *machine) addGuilty(specs *Specs) {
 	n := 1
 	switch m.scenario.Pattern {
@@ -21,7 +21,7 @@ func (m *machine) addGuilty(specs *Specs) {
 		t := m.join(m.pick(jobs), specs)
 		high := m.uniform(1, 4)
 		switch m.scenario.Channel {
-		case SMT, CPU: // it takes the CPUs themselves
+		case SMT, CPU: // it uses the CPUs themselves
 			high = m.uniform(0.38, 0.46) * float64(m.platform.CPUs) / float64(n)
 		case IO, Net:
 			high = m.rate(80, 300) / float64(n)
@@ -36,7 +36,7 @@ func (m *machine) addGuilty(specs *Specs) {
 	m.confuse(specs)
 }
 
-// react draws what antagonists do once a cap on them has ended.
+// react draws the antagonists' reaction to the end of a cap.
 func (m *machine) react() {
 	switch r := m.rng.Float64(); {
 	case r < 0.2:
@@ -46,14 +46,14 @@ func (m *machine) react() {
 	}
 }
 
-// visitors is how many antagonists come and go on a fleet's machine, and visitsADay how
-// often they come, together, fitted like the rates in trouble.go.
+// visitors is the number of antagonists on a fleet's machine, and visitsADay the rate of
+// their visits, in total, fitted like the rates in trouble.go.
 const (
 	visitors   = 2
 	visitsADay = 0.15
 )
 
-// addVisitors adds antagonists that come independently and stay for minutes to an hour.
+// addVisitors adds antagonists that arrive independently and stay for minutes to an hour.
 func (m *machine) addVisitors(specs *Specs) {
 	m.react()
 	for range visitors {
@@ -66,7 +66,7 @@ func (m *machine) addVisitors(specs *Specs) {
 	}
 }
 
-// confuse adds what speaks for innocents.
+// confuse adds tasks or load that make innocents look guilty.
 func (m *machine) confuse(specs *Specs) {
 	switch m.scenario.Confuser {
 	case Scheduled:
@@ -76,7 +76,7 @@ func (m *machine) confuse(specs *Specs) {
 			if m.named() {
 				high = m.rate(5, 30)
 			}
-			// led by the antagonists' clock, but late, and not each time.
+			// Led by the antagonists' clock, but with a delay, and not each time.
 			t.here, t.weight = true, m.uniform(0.1, 0.6)
 			t.wave = wave{kind: led, high: high, low: 0.05 * high, meanOn: m.uniform(3, 12), meanOff: m.uniform(20, 60)}
 		}
@@ -93,7 +93,7 @@ func (m *machine) confuse(specs *Specs) {
 	}
 }
 
-// lead moves the antagonists' clock and tells everybody who goes by it.
+// followLead advances the antagonists' clock and the tasks that are led by it.
 func (m *machine) followLead() {
 	was := m.lead.on
 	m.lead.next(m.minute, m.rng)
@@ -111,7 +111,7 @@ func (m *machine) followLead() {
 		w := &t.wave
 		switch {
 		case m.lead.on && !was && m.rng.Float64() < 0.75:
-			w.left, w.on = 1+m.rng.IntN(3), false // starts then
+			w.left, w.on = 1+m.rng.IntN(3), false // starts after that time
 			w.to = -1
 		case w.left > 0:
 			if w.left--; w.left == 0 {
@@ -120,7 +120,7 @@ func (m *machine) followLead() {
 					w.left = max(2, int(w.meanOn*(0.5+m.rng.Float64())))
 				}
 			}
-		case m.rng.Float64() < 1/w.meanOff: // by itself
+		case m.rng.Float64() < 1/w.meanOff: // independent of the antagonists
 			w.on, w.left = true, max(2, int(w.meanOn*(0.5+m.rng.Float64())))
 		}
 		w.to = 0

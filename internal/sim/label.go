@@ -8,13 +8,13 @@ import (
 	"github.com/quell-dev/quell/internal/trace"
 )
 
-// span is a stretch in which one task hurt another.
+// span is a period in which one task hurt another.
 type span struct{ from, to sample.Millis }
 
-// apart is how far two stretches must be apart to be two labels.
+// apart is the distance of two periods, in minutes, above which they are two labels.
 const apart = 3
 
-// label notes that a victim suffers in this minute, and whose doing it is.
+// label records that a victim suffers in this minute, and which antagonists cause it.
 func (g *game) label(at sample.Millis, victim int) {
 	v := &g.tasks[victim]
 	with := g.stress(g.load)
@@ -33,7 +33,7 @@ func (g *game) label(at sample.Millis, victim int) {
 	}
 }
 
-// labels lists what was noted, by time.
+// labels lists the recorded periods, by time.
 func (g *game) labels() []trace.Label {
 	var all []trace.Label
 	for key, spans := range g.spans {

@@ -9,7 +9,7 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// machine is one machine while it is played.
+// machine is the state of one simulated machine.
 type machine struct {
 	scenario Scenario
 	platform Platform
@@ -18,8 +18,8 @@ type machine struct {
 	shape    *shape
 	tasks    []task // the victim is the first
 	guilty   []int
-	usual    float64 // stress of the channel on a usual minute
-	extra    float64 // how much that is
+	usual    float64 // stress of the channel in a usual minute
+	extra    float64 // above 0 while a load that cannot be seen presses on the channel
 	trouble  wave    // when the trouble is on
 	severity float64
 	stolen   float64
@@ -31,19 +31,19 @@ type machine struct {
 	past     [memory]past
 }
 
-// reaction is what a task does once a cap on it has ended (CPI², section 6.2).
+// reaction is a task's behaviour after a cap on it has ended (CPI², section 6.2).
 type reaction uint8
 
 const (
 	goesOn   reaction = iota
-	lameDuck          // uses next to nothing for tens of minutes (case 5)
+	lameDuck          // uses almost nothing for tens of minutes (case 5)
 	exits             // ends under its second cap (case 6)
 )
 
-// calmMinutes is how long a case is calm before anything happens.
+// calmMinutes is the calm period at the beginning of a case.
 const calmMinutes = 30
 
-// newMachine fills in a scenario.
+// newMachine creates a machine of a scenario.
 func newMachine(s Scenario, seed uint64, shape *shape, specs *Specs) *machine {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(s.Name)) // never fails
@@ -51,7 +51,7 @@ func newMachine(s Scenario, seed uint64, shape *shape, specs *Specs) *machine {
 	platforms := Platforms()
 	m.platform = platforms[m.rng.IntN(len(platforms))]
 	if s.Channel == SMT {
-		m.platform = platforms[0] // the one where it matters
+		m.platform = platforms[0] // the one with the largest effect of SMT
 	}
 	n := 20 + m.rng.IntN(16)
 	if s.Crowded {
@@ -76,8 +76,8 @@ func newMachine(s Scenario, seed uint64, shape *shape, specs *Specs) *machine {
 // uniform draws from [low, high).
 func (m *machine) uniform(low, high float64) float64 { return low + (high-low)*m.rng.Float64() }
 
-// rate draws operations a second, as multiples of what a task must at least do for
-// its samples to count (sample.Signal.LeastRate).
+// rate draws operations a second, as multiples of the least rate at which a task's samples
+// count (sample.Signal.LeastRate).
 func (m *machine) rate(low, high float64) float64 { return m.signal.LeastRate * m.uniform(low, high) }
 
 // pick draws one of the jobs.
@@ -90,12 +90,12 @@ func (m *machine) add(i int, specs *Specs) {
 	if i == 0 || m.rng.Float64() < 0.45 {
 		job = m.pick(served())
 	}
-	switch { // the victim's job is what the family says
+	switch { // the family determines the victim's job
 	case i > 0 || s.Visits:
 	case s.Uneven:
 		job = served()[1] // σ is 19 % of the mean
 	case s.Channel == SMT:
-		job = served()[3] // 9 %: else all of SMT's 53 % is no outlier
+		job = served()[3] // 9 %: otherwise even SMT's full 53 % is no outlier
 	case !s.Strong && s.Pattern == "":
 		job = served()[2] // 10 %
 	}
@@ -118,7 +118,7 @@ func (m *machine) add(i int, specs *Specs) {
 	case t.id.Class != sample.LatencySensitive && r < bursty+0.15:
 		t.wave = wave{kind: cron, high: usage * 1.5, low: usage * 0.1, meanOn: m.uniform(3, 8), meanOff: m.uniform(10, 50), from: m.rng.IntN(20)}
 	}
-	t.weight = m.uniform(0.3, 1.7) // made a share of the calm load in settle
+	t.weight = m.uniform(0.3, 1.7) // settle scales it to a share of the calm load
 	t.sensitivity = 0.05
 	if m.rng.Float64() < 0.3 {
 		t.sensitivity = m.uniform(0.1, 0.6)
@@ -147,8 +147,8 @@ func (m *machine) join(job Job, specs *Specs) *task {
 	return t
 }
 
-// settle makes what the usual tasks ask for together the channel's calm load,
-// and the victim as sensitive as the scenario wants it to suffer.
+// settle scales the total load of the usual tasks to the channel's calm load, and the
+// victim's sensitivity to the slowdown that the scenario requires.
 func (m *machine) settle() {
 	var sum float64
 	for i := range m.tasks {
@@ -192,7 +192,7 @@ func (m *machine) settle() {
 	}
 }
 
-// peak is the load that antagonists bring the channel to.
+// peak draws the load of the channel with antagonists.
 func (m *machine) peak() float64 {
 	switch m.scenario.Channel {
 	case LLC:
@@ -207,7 +207,7 @@ func (m *machine) stress(load float64) float64 {
 	return m.scenario.Channel.stress(load, m.platform.CPUs)
 }
 
-// mean is what a wave asks for on average, or always where it is led.
+// mean is the wave's mean demand; the high level if it is led or constant.
 func (w *wave) mean() float64 {
 	switch w.kind {
 	case bursts, cron:
@@ -216,5 +216,5 @@ func (w *wave) mean() float64 {
 	return w.high
 }
 
-// firstInode is the first task's.
+// firstInode is the inode of the first task.
 const firstInode = 1000

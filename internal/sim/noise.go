@@ -11,15 +11,15 @@ const (
 	gevLocation, gevScale, gevShape = 1.73, 0.133, -0.0534
 )
 
-// quantiles is how finely the distribution is tabulated: its tails end at the
-// (½/8192)th quantile, 3.9 σ above the mean.
+// quantiles is the number of tabulated quantiles: the tails end at the (½/8192)th quantile,
+// 3.9 σ above the mean.
 const quantiles = 8192
 
 // shape draws from that distribution, standardised to mean 0 and variance 1.
 type shape [quantiles]float32
 
-// newShape tabulates the quantile function at the middles of equal
-// probabilities, and standardises what is tabulated.
+// newShape tabulates the quantile function at the midpoints of equal probabilities, and
+// standardises the table.
 func newShape() *shape {
 	var s shape
 	var sum, sq float64
@@ -42,10 +42,10 @@ func newShape() *shape {
 
 func (s *shape) draw(rng *rand.Rand) float64 { return float64(s[rng.Uint32()%quantiles]) }
 
-// How a job's variance is made up. CPI² gives its sum (table 1) and a daily wave of
-// about 4 % (figure 5). How much of it is slow is fitted: in recordings of nginx on a
-// test bed a task's cost has a correlation of 0.07 to 0.11 with its cost a minute
-// before (docs/sim.md). That a quarter of it is between tasks is assumed.
+// Components of a job's variance. CPI² gives their sum (table 1) and a daily wave of about
+// 4 % (figure 5). The slow component is fitted: in recordings of nginx on a test bed a
+// task's cost has a correlation of 0.07 to 0.11 with its cost a minute before
+// (docs/sim.md). The quarter between tasks is assumed.
 const (
 	shareTask  = 0.25 // between tasks
 	shareDrift = 0.08 // slow: autocorrelation driftStay a minute

@@ -9,10 +9,10 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Policy returns plan.Paper with limits also for what hurts through a disk or an
-// interface, as strict as the paper's are for CPU time: without them nobody is
-// capped or tried there. The agent's default is the same for requests to disks;
-// what it lets a task send is some 700 of the model's packets a second.
+// Policy returns plan.Paper with additional limits for antagonists on a disk or an
+// interface, as strict as the paper's are for CPU time: without them no task is capped or
+// tried there. The agent's default is the same for requests to disks; its default for sent
+// traffic is some 700 of the model's packets a second.
 func Policy() plan.Policy {
 	p := plan.Paper()
 	p.IO = plan.IORate{Ops: uint64(strict * IO.Signal().LeastRate)}
@@ -21,11 +21,11 @@ func Policy() plan.Policy {
 }
 
 const (
-	strict = 2    // times what a task must at least do for its samples to count
+	strict = 2    // multiple of the least rate at which a task's samples count
 	packet = 1500 // bytes
 )
 
-// held is what an action holds its task to, in the unit of the task's pressure.
+// held returns the limit that an action sets, in the unit of the task's pressure.
 func held(a *plan.Action) float64 {
 	switch {
 	case a.IO.Ops > 0:
@@ -36,8 +36,8 @@ func held(a *plan.Action) float64 {
 	return a.Rate
 }
 
-// outside is what runs outside any task of a machine. It has a source of chance
-// of its own, so that who is asked for it changes nothing else.
+// outside is the load outside any task of a machine. It has its own random source, so that
+// a case is the same with and without it.
 type outside struct {
 	rng     *rand.Rand
 	usual   float64 // CPU-s/s
@@ -49,8 +49,8 @@ func newOutside(m *machine, seed uint64) *outside {
 	return &outside{rng: rand.New(rand.NewPCG(seed, 1)), usual: 0.005 * float64(m.platform.CPUs), subject: pipeline.Subject{Task: detect.Outside()}}
 }
 
-// usage is what it uses in the minute just played. Who cannot be seen where CPU
-// time is contended for uses CPU time: as much as an antagonist does.
+// usage returns its usage in the minute just played. If CPU time is contended for, an
+// antagonist that cannot be seen uses CPU time here: as much as a visible one does.
 func (o *outside) usage(m *machine) float64 {
 	u := o.usual * (1 + 0.2*o.rng.NormFloat64())
 	if m.scenario.Channel == CPU && m.extra > 0 {

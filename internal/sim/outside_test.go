@@ -9,7 +9,7 @@ import (
 	"github.com/quell-dev/quell/internal/plan"
 )
 
-// family returns the scenario of that name.
+// family returns the scenario of the given name.
 func family(t *testing.T, name string) *Scenario {
 	t.Helper()
 	all := Scenarios()
@@ -22,9 +22,8 @@ func family(t *testing.T, name string) *Scenario {
 	return nil
 }
 
-// TestWhoHurtsThroughADiskCanBeHeld: with the model's limits an antagonist of a
-// disk or an interface can be tried, and cannot with the paper's, which have
-// none for those.
+// TestWhoHurtsThroughADiskCanBeHeld: with the model's limits an antagonist of a disk or an
+// interface can be tried; with the paper's, which have no limits for those, it cannot.
 func TestWhoHurtsThroughADiskCanBeHeld(t *testing.T) {
 	player := NewPlayer(1)
 	for _, name := range []string{"io/onset/strong/plain", "net/onset/strong/plain"} {
@@ -58,9 +57,9 @@ func TestWhoHurtsThroughADiskCanBeHeld(t *testing.T) {
 	}
 }
 
-// TestOutsideChangesNothingElse: who asks what runs outside any task plays the
-// same machine; and who cannot be seen uses CPU time there where it is that
-// which he takes.
+// TestOutsideChangesNothingElse: with the load outside any task the machine is otherwise
+// the same; and an antagonist that cannot be seen uses CPU time there if CPU time is the
+// channel.
 func TestOutsideChangesNothingElse(t *testing.T) {
 	player := NewPlayer(1)
 	for _, name := range []string{"cpu/turns/strong/plain", "llc/bursts/strong/plain"} {

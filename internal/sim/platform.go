@@ -6,12 +6,12 @@ import "github.com/quell-dev/quell/internal/sample"
 type Platform struct {
 	Name sample.Platform
 	CPUs int // hardware threads under one last-level cache
-	// SMT is what a task's cost gains, by ratio, where every sibling is busy:
+	// SMT is the relative increase of a task's cost if every sibling is busy:
 	// full_degradation_percent of testdata/reference/aws_metal_degradation.csv.
 	SMT float64
 }
 
-// Platforms returns the kinds of machines that fleets are made of.
+// Platforms returns the kinds of machines in fleets.
 func Platforms() []Platform {
 	return []Platform{
 		{"m5", 48, 0.53},
@@ -21,7 +21,7 @@ func Platforms() []Platform {
 	}
 }
 
-// Job is what a kind of task normally costs on the reference platform.
+// Job is a kind of task, with its normal cost on the reference platform.
 type Job struct {
 	Name         sample.JobName
 	Class        sample.Class
@@ -39,8 +39,8 @@ func served() []Job {
 	}
 }
 
-// others are the jobs beside them. CPI² (section 7.2) only says that they are
-// less uniform; the figures are made up.
+// others are the other jobs. CPI² (section 7.2) only says that they are less uniform; the
+// figures are assumed.
 func others() []Job {
 	return []Job{
 		{"indexer", sample.Batch, 1.2, 0.24},

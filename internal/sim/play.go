@@ -16,44 +16,44 @@ import (
 	"github.com/quell-dev/quell/internal/trace"
 )
 
-// Setup is what a case is played with.
+// Setup holds the settings of a case.
 type Setup struct {
 	Params  detect.Params
 	Policy  plan.Policy
 	Minutes int
-	// Record, if set, is given every minute's samples.
+	// Record, if set, receives every minute's samples.
 	Record func(*sample.Sample)
-	// Incidents keeps them, as they ended.
+	// Incidents adds the incidents to the result, in their final state.
 	Incidents bool
-	// Found, if set, is told of each finding, and who hurts its victim; from several
-	// goroutines where several cases are played at once.
+	// Found, if set, is called with each finding and a function that reports which tasks
+	// hurt its victim; from several goroutines if several cases are played in parallel.
 	Found func(machine string, f *pipeline.Finding, hurts func(sample.TaskKey) bool)
-	// Outside says in each minute what ran outside any task too (outside.go).
+	// Outside adds the load outside any task to each minute (outside.go).
 	Outside bool
 }
 
-// Accusation is one task named for one victim: whom a cap would hit first.
+// Accusation is one task named for one victim: the one that would be capped first.
 type Accusation struct {
 	At     sample.Millis
 	Victim sample.TaskName
 	Who    sample.TaskName
-	// Right: it raised the victim's expected cost in the last ten minutes, by
-	// what matters.
+	// Right: it raised the victim's expected cost in the last ten minutes, by at least the
+	// least effect.
 	Right bool
 }
 
-// Victim is a task that antagonists alone lifted over the paper's threshold,
-// in three of five minutes, noise left out.
+// Victim is a task whose expected cost, without noise, only antagonists raise over the
+// paper's threshold, in three of five minutes.
 type Victim struct {
 	Task  sample.TaskName
-	Since sample.Millis // when that was so for the first time
-	// Named: an antagonist of this machine was accused for it; or for another
-	// victim, no later than ten minutes after this one became one.
+	Since sample.Millis // first time of that
+	// Named: an antagonist of this machine was accused for it; or for another victim, no
+	// later than ten minutes after Since.
 	Named bool
 	After time.Duration // from Since to the accusation
 }
 
-// Case is what came of one machine.
+// Case is the result of one machine.
 type Case struct {
 	Scenario    *Scenario
 	Seed        uint64
@@ -64,21 +64,21 @@ type Case struct {
 	Accusations []Accusation
 	Victims     []Victim
 	Rounds      []plan.Round
-	// Trials are suspects held to find out; TrialsRight of them had hurt the
-	// victim by what matters.
+	// Trials is the number of suspects limited for a trial; TrialsRight of them had hurt
+	// the victim by at least the least effect.
 	Trials, TrialsRight int
-	// Relief is what caps took and gave.
+	// Relief is the cost and the benefit of caps.
 	Relief Relief
-	// Incidents are in the order in which they ended, if they were asked for.
+	// Incidents are in the order in which they ended, if they were requested.
 	Incidents []incident.Record
-	// Labels say who hurt whom, from when to when.
+	// Labels say which task hurt which, and when.
 	Labels []trace.Label
 }
 
 // minute is the sampling period of CPI² (table 2).
 const minute = time.Minute
 
-// Player plays cases, one at a time, and keeps what they share.
+// Player plays cases, one at a time, and keeps their shared data.
 type Player struct {
 	shape *shape
 	specs *Specs
@@ -90,27 +90,27 @@ func NewPlayer(seed uint64) *Player {
 	return &Player{sh, learn(seed, sh)}
 }
 
-// game is one case while it is played.
+// game is one case in play.
 type game struct {
 	*machine
 	setup    Setup
 	pipeline *pipeline.Pipeline
 	subjects []pipeline.Subject
-	extras   []sample.Extras // of each task, where its signal or the hypervisor makes any
-	over     []uint8         // of each task: the last five minutes in which antagonists put it over, a bit each
-	victim   []int           // its place among the victims, -1 if it is none
+	extras   []sample.Extras // of each task, if its signal or the hypervisor has any
+	over     []uint8         // of each task: a bit for each of the last five minutes, set if antagonists raised it over the threshold
+	victim   []int           // its index among the victims, -1 if it is none
 	accused  map[[2]int]bool
 	result   Case
 	name     string // of the machine
 	spans    map[[2]int][]span
-	follow   []stat.Moments // what is learnt of a task that changed for good
-	usages   [][2]float64   // of each task, least and most in the calm time (Params.UsageBins)
+	follow   []stat.Moments // statistics of a task that changed for good
+	usages   [][2]float64   // of each task, minimum and maximum in the calm period (Params.UsageBins)
 	under    []minutes      // of each victim, under caps
-	outside  *outside       // nil: not asked for
+	outside  *outside       // nil: not requested
 }
 
-// Play plays one case. Nothing is shared but what is read only, so that
-// several may be played at once.
+// Play plays one case. Shared data is only read, so several cases may be played in
+// parallel.
 func (p *Player) Play(s *Scenario, seed uint64, setup Setup) Case {
 	m := newMachine(*s, seed, p.shape, p.specs)
 	g := &game{machine: m, setup: setup,
@@ -146,16 +146,16 @@ func (p *Player) Play(s *Scenario, seed uint64, setup Setup) Case {
 	return g.result
 }
 
-// reaches are where tasks are: elsewhere, and in the victim's cache domain.
+// reaches are the domains of tasks: another one, and the victim's cache domain.
 var reaches = [2]sample.Set{{2}, {1}}
 
-// play plays one minute as the agent does. Caps whose lease is over end with it.
+// play plays one minute like the agent. Caps whose lease expires end with it.
 func (g *game) play() {
 	at := sample.Millis(g.machine.minute+1) * sample.Millis(minute.Milliseconds())
 	g.step()
 	g.suffer(at)
 	g.relieve()
-	iv := g.pipeline.Begin(g.signal, at, time.Second) // extras are what was done a second
+	iv := g.pipeline.Begin(g.signal, at, time.Second) // extras are rates per second
 	for i := range g.tasks {
 		iv.Add(&g.subjects[i], g.measure(i, at))
 	}
@@ -189,18 +189,18 @@ func (g *game) play() {
 	g.carryOut(now)
 }
 
-// sampling is how long each minute's interval is taken to be in recorded samples
-// (CPI², table 2).
+// sampling is the assumed length of each minute's interval in recorded samples (CPI², table
+// 2).
 const sampling = 10 * time.Second
 
-// operations is what a task does through a disk or an interface at so many
+// operations sets a task's extras for a disk or an interface at the given number of
 // operations a second.
 func (g *game) operations(x *sample.Extras, rate float64) *sample.Extras {
 	x.Set(g.signal.Activity, rate)
 	return x
 }
 
-// measure is what the minute says of a task.
+// measure returns the minute's measurement of a task.
 func (g *game) measure(i int, at sample.Millis) pipeline.Measurement {
 	t := &g.tasks[i]
 	m := pipeline.Measurement{CPU: t.usage, Cost: t.cost, Flags: t.flags, Reach: reaches[0]}
@@ -243,9 +243,9 @@ func (g *game) measure(i int, at sample.Millis) pipeline.Measurement {
 	return m
 }
 
-// bin leaves a task unjudged whose usage is none that its spec was learnt at:
-// what a rule with a spec for each range of usage makes of it, since the model's
-// calm cost does not depend on the usage.
+// bin excludes a task from judgement if its usage is outside the range in which its spec
+// was learnt. That is the effect of a rule with a spec for each range of usage, since the
+// model's calm cost does not depend on the usage.
 func (g *game) bin(i int, usage float64) {
 	const margin = 0.1
 	s, u := &g.subjects[i].Spec, &g.usages[i]
@@ -262,7 +262,7 @@ func (g *game) bin(i int, usage float64) {
 	}
 }
 
-// settleSpec follows what a task has changed to for good, as the agent does
+// settleSpec follows a permanent change of a task, like the agent
 // (pipeline.Pipeline.Follows), from thirty samples on.
 func (g *game) settleSpec(i int, r *detect.Reading, v *detect.Verdict) {
 	if !v.Sane || !g.pipeline.Follows(g.signal.Name, r.Task.Key) {
@@ -279,7 +279,7 @@ func (g *game) settleSpec(i int, r *detect.Reading, v *detect.Verdict) {
 	}
 }
 
-// suffer keeps the truth: who has become a victim of antagonists.
+// suffer records the truth: which tasks have become victims of antagonists.
 func (g *game) suffer(at sample.Millis) {
 	const five, three = 0x1f, 3
 	for i := range g.tasks {
@@ -302,7 +302,7 @@ func (g *game) suffer(at sample.Millis) {
 	}
 }
 
-// judge notes whom a finding accuses, and whether it is right.
+// judge records which suspect a finding accuses, and whether that is right.
 func (g *game) judge(f *pipeline.Finding) {
 	now := f.Now
 	if g.setup.Found != nil {
@@ -322,8 +322,8 @@ func (g *game) judge(f *pipeline.Finding) {
 	g.accuse(now, &f.Victim, who)
 }
 
-// bar is the level from which on a name is an accusation: what a cap would follow
-// where suspects are tried, else what is advised.
+// bar returns the level from which on a named suspect counts as accused: the level for a
+// cap if suspects are tried, otherwise the level for advice.
 func (g *game) bar() detect.Level {
 	if g.setup.Policy.Tries() {
 		return g.pipeline.Policy().CapAt
@@ -331,10 +331,10 @@ func (g *game) bar() detect.Level {
 	return detect.Likely
 }
 
-// accuse notes an accusation.
+// accuse records an accusation.
 func (g *game) accuse(now sample.Millis, victim *sample.Task, who *detect.Suspect) {
 	if who.Name == detect.OutsideName || who.Level < g.bar() {
-		return // nobody is accused
+		return // no task is accused
 	}
 	v, a := g.index(victim.Key), g.index(who.Key)
 	right := g.hurts(a, v)
@@ -356,7 +356,7 @@ func (g *game) accuse(now sample.Millis, victim *sample.Task, who *detect.Suspec
 
 func (g *game) index(k sample.TaskKey) int { return int(k.Inode) - firstInode }
 
-// carryOut takes in what the pipeline found, and does what it asks for at once.
+// carryOut processes the pipeline's results, and executes its actions at once.
 func (g *game) carryOut(now sample.Millis) {
 	for {
 		r, more := g.pipeline.Ready()
@@ -371,7 +371,7 @@ func (g *game) carryOut(now sample.Millis) {
 		}
 		for i := range r.Incidents {
 			c := &r.Incidents[i]
-			for k := range c.Findings { // a trial has proven some
+			for k := range c.Findings { // a trial may have proven some
 				if s := &c.Findings[k].Suspect; s.Level == detect.Proven && (c.Victim.Class == sample.LatencySensitive || c.Victim.Protected) {
 					g.accuse(now, &c.Victim, s)
 				}

@@ -2,35 +2,35 @@ package sim
 
 import "math"
 
-// Relief is what caps took and what they gave for it. Trials do not count.
+// Relief is the cost and the benefit of caps. Trials do not count.
 type Relief struct {
-	// Taken is the CPU time that caps kept antagonists from using, in seconds,
-	// TakenOfOthers what they kept innocents from. 0 where a task's pressure is
-	// not CPU time (io, net).
+	// Taken is the CPU time that caps prevented antagonists from using, in seconds,
+	// TakenOfOthers the same of innocents. 0 if a task's pressure is not CPU time (io,
+	// net).
 	Taken         float64 `json:"taken_cpu_s"`
 	TakenOfOthers float64 `json:"taken_of_others_cpu_s"`
-	// Held are victims' minutes in which capped antagonists would have put them
-	// over the paper's threshold, noise left out; in Well of them nobody did.
+	// Held is the number of victims' minutes in which capped antagonists would have put
+	// them over the paper's threshold, without noise; Well the number of those below it.
 	Held int `json:"held_minutes"`
 	Well int `json:"well_minutes"`
-	// Helped are victims with such minutes; Saved were well in most of them.
+	// Helped is the number of victims with such minutes; Saved of them were well in most.
 	Helped int `json:"helped"`
 	Saved  int `json:"saved"`
 }
 
-// Add takes in what caps did elsewhere.
+// Add adds the relief of another case.
 func (r *Relief) Add(o *Relief) {
 	r.Taken, r.TakenOfOthers = r.Taken+o.Taken, r.TakenOfOthers+o.TakenOfOthers
 	r.Held, r.Well, r.Helped, r.Saved = r.Held+o.Held, r.Well+o.Well, r.Helped+o.Helped, r.Saved+o.Saved
 }
 
-// minutes of a victim under caps: those in which it would have suffered, and
+// minutes counts a victim's minutes under caps: those in which it would have suffered, and
 // those of them in which it did not.
 type minutes struct{ held, well int }
 
 // relieve counts the minute just played.
 func (g *game) relieve() {
-	back := 0.0 // load that caps kept away
+	back := 0.0 // load that caps prevented
 	for i := range g.tasks {
 		t := &g.tasks[i]
 		if t.gone || t.trial || math.IsInf(t.capped, 1) {
@@ -67,7 +67,7 @@ func (g *game) relieve() {
 	}
 }
 
-// relief sums up.
+// relief sums over the victims.
 func (g *game) relief() {
 	r := &g.result.Relief
 	for _, u := range g.under {

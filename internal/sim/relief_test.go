@@ -8,8 +8,8 @@ import (
 	"github.com/quell-dev/quell/internal/plan"
 )
 
-// TestRelief: caps take CPU time and help, none take none; a feedback cap takes
-// much less and helps as many.
+// TestRelief: caps take CPU time and help, without caps both are zero; a feedback cap takes
+// much less and helps as many victims.
 func TestRelief(t *testing.T) {
 	p := NewPlayer(1)
 	var got [3]Relief

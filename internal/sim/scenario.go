@@ -5,34 +5,32 @@ import (
 	"strings"
 )
 
-// Scenario is a recipe for cases: what happens on a machine, to be filled in
-// by a seed.
+// Scenario is a recipe for cases: what happens on a machine. A seed determines the details.
 type Scenario struct {
 	Name  string
-	Class string // what results are grouped by
+	Class string // results are grouped by it
 	Half  Half
 
 	Channel  Channel
-	Pattern  Pattern // "" where nobody hurts anybody
-	Strong   bool    // else mild: the paper's 0.35 can not be reached
+	Pattern  Pattern // "" if there is no antagonist
+	Strong   bool    // otherwise mild: below the paper's correlation of 0.35
 	Confuser Confuser
-	Trouble  Trouble // what else happens where nobody hurts anybody
+	Trouble  Trouble // what else happens if there is no antagonist
 	Visits   bool    // antagonists come and go at visitsADay (Fleet)
 
 	Crowded, Loud, Uneven bool
 }
 
-// Half says what a scenario may be used for.
+// Half is the permitted use of a scenario.
 type Half string
 
-// Rules are made better on the tuning half only, and judged by the test half.
+// Rules are improved on the tuning half only, and judged on the test half.
 const (
 	Tuning Half = "tuning"
 	Test   Half = "test"
 )
 
-// halfOf is the fixed rule that splits them: FNV-1a of the name, 64 bits, its
-// highest bit.
+// halfOf is the fixed rule of the split: FNV-1a of the name, 64 bits, its highest bit.
 func halfOf(name string) Half {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(name)) // never fails
@@ -42,7 +40,7 @@ func halfOf(name string) Half {
 	return Test
 }
 
-// Pattern is when antagonists are at work.
+// Pattern is when antagonists are active.
 type Pattern string
 
 // The patterns.
@@ -51,35 +49,35 @@ const (
 	Bursts Pattern = "bursts" // one comes and goes
 	Busier Pattern = "busier" // one that was busy before becomes busier, and less again
 	Turns  Pattern = "turns"  // two or three, one at a time
-	Group  Pattern = "group"  // three or four at once, none of them enough alone
+	Group  Pattern = "group"  // three or four at once, none of them sufficient alone
 )
 
-// Confuser is what speaks for innocents beside a guilty one.
+// Confuser is what makes innocents look guilty in addition to the antagonist.
 type Confuser string
 
 // The confusers.
 const (
 	NoConfuser Confuser = "plain"
 	Scheduled  Confuser = "scheduled"  // bystanders that mostly start when the antagonist does
-	CoVictims  Confuser = "co-victims" // others suffer too, and use more CPU for it
+	CoVictims  Confuser = "co-victims" // other tasks suffer too, and use more CPU because of it
 	Swing      Confuser = "swing"      // the victim's own load swings
 )
 
-// Trouble is what happens on a machine where nobody hurts anybody.
+// Trouble is what happens on a machine without antagonists.
 type Trouble string
 
 // The troubles.
 const (
 	Calm     Trouble = "calm"
-	Diurnal  Trouble = "diurnal"   // everybody's load rises and falls together
-	OwnQuota Trouble = "own-quota" // the victim runs into its own CPU quota
-	Level    Trouble = "level"     // the victim goes to another level of cost
+	Diurnal  Trouble = "diurnal"   // the load of all tasks rises and falls together
+	OwnQuota Trouble = "own-quota" // the victim uses up its own CPU quota
+	Level    Trouble = "level"     // the victim changes to another level of cost
 	Bimodal  Trouble = "bimodal"   // costly where it uses little (CPI², section 6.1, case 3)
 	MoreWork Trouble = "more-work" // more to do, and each piece costs more
 	Steal    Trouble = "steal"     // the hypervisor takes CPU time
-	Racket   Trouble = "racket"    // neighbours that use much CPU and press on nothing
-	Churn    Trouble = "churn"     // tasks start again, and are dear while they are cold
-	Unseen   Trouble = "unseen"    // somebody who cannot be seen, such as another VM
+	Racket   Trouble = "racket"    // neighbours that use much CPU but do not load the channel
+	Churn    Trouble = "churn"     // tasks restart, and are expensive while they are cold
+	Unseen   Trouble = "unseen"    // an antagonist that cannot be seen, such as another VM
 )
 
 // Scenarios returns all families, in a fixed order.
@@ -94,7 +92,7 @@ func Scenarios() []Scenario {
 		for _, p := range []Pattern{Onset, Bursts, Busier, Turns, Group} {
 			for _, f := range []Confuser{NoConfuser, Scheduled, CoVictims, Swing} {
 				add(Scenario{Class: string(p) + " mild", Channel: c, Pattern: p, Confuser: f}, string(c), string(p), "mild", string(f))
-				if c != SMT { // cannot cost more than 53 % (platform.go)
+				if c != SMT { // SMT cannot cost more than 53 % (platform.go)
 					add(Scenario{Class: string(p) + " strong", Channel: c, Pattern: p, Confuser: f, Strong: true}, string(c), string(p), "strong", string(f))
 				}
 			}
@@ -118,14 +116,14 @@ func Scenarios() []Scenario {
 	return all
 }
 
-// Everyday is the machine of a fleet on a usual day: no antagonist, and every
-// trouble at the rate that everyday says.
+// Everyday is the machine of a fleet on a usual day: no antagonist, and small troubles at
+// the rates in trouble.go.
 func Everyday() Scenario {
 	return Scenario{Name: "everyday", Class: "everyday", Half: Test, Channel: LLC, Trouble: everyday, Loud: true}
 }
 
 // Fleet is the machine of a fleet on a usual day: everyday, and antagonists that come and
-// go. How often they do is assumed: it is not fitted to section 7 of CPI² yet (docs/sim.md).
+// go. Their rate is fitted to section 7 of CPI² (trouble.go, docs/sim.md).
 func Fleet() Scenario {
 	s := Everyday()
 	s.Name, s.Class, s.Visits = "fleet", "fleet", true

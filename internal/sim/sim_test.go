@@ -31,8 +31,8 @@ func setup(t testing.TB, rule detect.Rule, minutes int) Setup {
 	return Setup{Params: p, Policy: policy, Minutes: minutes}
 }
 
-// TestFamilies: at least 200, no two alike, both halves and every class in
-// each half, so that tuning on one says something of the other.
+// TestFamilies: at least 200, with different names, both halves of every class, so that
+// tuning on one half is relevant for the other.
 func TestFamilies(t *testing.T) {
 	all := Scenarios()
 	names, classes := map[string]bool{}, map[string]map[Half]bool{}
@@ -56,7 +56,7 @@ func TestFamilies(t *testing.T) {
 	}
 }
 
-// TestSameSeedSameReport: to the last bit, however many are played at once.
+// TestSameSeedSameReport: to the last bit, with any number of workers.
 func TestSameSeedSameReport(t *testing.T) {
 	all := Scenarios()
 	var orders []Order
@@ -83,8 +83,8 @@ func TestSameSeedSameReport(t *testing.T) {
 	}
 }
 
-// TestNoiseIsFigure7s: GEV(1.73, 0.133, −0.0534) has mean 1.80 and σ 0.16, and
-// 4.0 % of it is above mean + 2σ; what is drawn is that, standardised.
+// TestNoiseIsFigure7s: GEV(1.73, 0.133, −0.0534) has mean 1.80 and σ 0.16, and 4.0 % of it
+// is above mean + 2σ; the noise is that distribution, standardised.
 func TestNoiseIsFigure7s(t *testing.T) {
 	s := newShape()
 	over, sum, sq := 0, 0.0, 0.0
@@ -102,7 +102,7 @@ func TestNoiseIsFigure7s(t *testing.T) {
 	}
 }
 
-// reference reads a table of the papers: the values of a column by the first.
+// reference reads a table of the papers: the values of a column, by the first column.
 func reference(t *testing.T, name, column string) map[string]float64 {
 	t.Helper()
 	f, err := os.Open(filepath.Join("..", "..", "testdata", "reference", name))
@@ -144,8 +144,8 @@ func TestFiguresAreThePapers(t *testing.T) {
 	}
 }
 
-// TestSpecsAreLearnt: what spec.History makes of the calm samples is the
-// published mean and σ of each job, within what sampling leaves open.
+// TestSpecsAreLearnt: spec.History learns from the calm samples the published mean and σ of
+// each job, within the sampling error.
 func TestSpecsAreLearnt(t *testing.T) {
 	s := Learn(1)
 	sig, _ := sample.LookupSignal(sample.CPI)
@@ -157,8 +157,8 @@ func TestSpecsAreLearnt(t *testing.T) {
 	}
 }
 
-// TestStress: nothing presses at no load, more load never presses less, and
-// the queues are the textbooks'.
+// TestStress: no stress at no load, more load never reduces it, and the queues are the
+// textbooks'.
 func TestStress(t *testing.T) {
 	for _, c := range Channels() {
 		last := -1.0
@@ -182,15 +182,14 @@ func TestStress(t *testing.T) {
 			t.Errorf("%s at %.2f: %v, want %v", w.c, w.load, got, w.want)
 		}
 	}
-	// M/M/1 is what M/M/c is for one server.
+	// M/M/c with one server is M/M/1.
 	if got := CPU.stress(0.5, 1); math.Abs(got-1) > 1e-9 {
 		t.Errorf("M/M/1 at 0.5: %v, want 1", got)
 	}
 }
 
-// TestAntagonistsHurtAndInnocentsDoNot: in every family with antagonists most
-// cases have victims; where there is none nobody is one, and nobody who could be
-// accused would be right.
+// TestAntagonistsHurtAndInnocentsDoNot: every family with antagonists has victims in at
+// least one of three cases; a family without has none.
 func TestAntagonistsHurtAndInnocentsDoNot(t *testing.T) {
 	p := NewPlayer(1)
 	all := Scenarios()
@@ -213,10 +212,8 @@ func TestAntagonistsHurtAndInnocentsDoNot(t *testing.T) {
 	}
 }
 
-// TestACapActsBack: held to 0.1 CPU-s/s, the only antagonist no longer lifts
-// the victim over its threshold.
-// A fleet's machine has victims on about as many days as antagonists come, and an
-// everyday one, which differs in nothing else, has none.
+// TestAFleetIsVisited: a fleet's machine has victims on about as many days as antagonists
+// come. An everyday one, which is otherwise the same, has none.
 func TestAFleetIsVisited(t *testing.T) {
 	const days = 60
 	p := NewPlayer(1)
@@ -233,6 +230,8 @@ func TestAFleetIsVisited(t *testing.T) {
 	}
 }
 
+// TestACapActsBack: capped at 0.1 CPU-s/s, the only antagonist no longer raises the victim
+// over its threshold.
 func TestACapActsBack(t *testing.T) {
 	all := Scenarios()
 	i := slices.IndexFunc(all, func(s Scenario) bool { return s.Name == "llc/onset/strong/plain" })
@@ -263,7 +262,7 @@ func TestACapActsBack(t *testing.T) {
 	}
 }
 
-// TestWavesKeepTheirLevels: whatever a wave does, it asks for one of two.
+// TestWavesKeepTheirLevels: every wave has exactly two levels of demand.
 func TestWavesKeepTheirLevels(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for _, w := range []wave{{kind: steady}, {kind: bursts, meanOn: 4, meanOff: 7}, {kind: onset, from: 30}, {kind: cron, meanOn: 3, meanOff: 10}} {
@@ -284,10 +283,10 @@ func TestWavesKeepTheirLevels(t *testing.T) {
 	}
 }
 
-// BenchmarkFleet prints how many times faster than real time 10,000 machines
-// with fifty tasks each are played on two CPUs: a sample stands for a task's
-// minute. By the clock it says so only of an idle machine; by the CPU time that
-// was used, two CPUs of which are taken to be free, also of a busy one.
+// BenchmarkFleet prints how many times faster than real time 10,000 machines with fifty
+// tasks each are played on two CPUs: a sample stands for a task's minute. The ratio by
+// elapsed time is valid only on an idle machine; the ratio by the CPU time used, which
+// assumes two free CPUs, also on a busy one.
 func BenchmarkFleet(b *testing.B) {
 	p := NewPlayer(1)
 	s := Everyday()
@@ -309,7 +308,7 @@ func BenchmarkFleet(b *testing.B) {
 	}
 }
 
-// used is the CPU time of this process so far, s.
+// used returns the CPU time of this process so far, s.
 func used(b *testing.B) float64 {
 	var r syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {

@@ -9,9 +9,9 @@ import (
 	"github.com/quell-dev/quell/internal/spec"
 )
 
-// Specs are what the jobs of a fleet normally cost, learnt by spec.History from
-// a day of calm samples of many tasks each, as a fleet's server learns them.
-// They are read only, so that machines can be played at the same time.
+// Specs are the normal costs of a fleet's jobs, learnt by spec.History from a day of calm
+// samples of many tasks each, as a fleet's server learns them. They are read only, so that
+// machines can be played in parallel.
 type Specs struct {
 	learnt map[specKey]specOf
 }
@@ -21,14 +21,14 @@ type specKey struct {
 	signal sample.SignalName
 }
 
-// specOf is a spec and the truth it was learnt from.
+// specOf is a spec and the true values it was learnt from.
 type specOf struct {
 	spec.Spec
 	mean, stddev float64
 }
 
-// The signals beside CPI have no published distribution: what a wait, an
-// operation, a packet costs and how much it varies is assumed.
+// Signals other than CPI have no published distribution: the cost of a wait, an operation
+// or a packet and its variation are assumed.
 func truth(j Job, sig sample.Signal) (mean, stddev float64) {
 	switch sig.Name {
 	case sample.CPI:
@@ -39,8 +39,8 @@ func truth(j Job, sig sample.Signal) (mean, stddev float64) {
 	return 1, 0.15
 }
 
-// learners and lessons are how many tasks teach a spec and how many samples
-// each gives: one every ten minutes for a day.
+// learners is the number of tasks that train a spec, and lessons the number of samples of
+// each: one every ten minutes for a day.
 const learners, lessons = 60, 144
 
 // Learn learns the specs of all jobs and signals.
@@ -72,7 +72,7 @@ func learnOne(j Job, sig sample.Signal, shape *shape, rng *rand.Rand) specOf {
 		for n := range lessons {
 			m.minute = n * 10
 			at = sample.Millis(n) * sample.Millis((10 * time.Minute).Milliseconds())
-			for range 9 { // the minutes between
+			for range 9 { // the minutes between two samples
 				t.drift = driftStay*t.drift + math.Sqrt((1-driftStay*driftStay)*shareDrift)*rng.NormFloat64()
 			}
 			cost := mean * m.wander() * (1 + t.spread*m.noise(&t))

@@ -6,8 +6,8 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// step plays the next minute: what everybody asks for, how that presses on the
-// channel, and what it costs.
+// step plays the next minute: the tasks' demand, the resulting stress of the channel, and
+// the costs.
 func (m *machine) step() {
 	if m.scenario.Pattern != "" {
 		m.followLead()
@@ -63,7 +63,7 @@ func (m *machine) step() {
 		t.cost = max(cost*(1+t.spread*m.noise(t)), m.signal.Min)
 		t.usage = t.demand
 		if t.open && m.signal.Name == sample.CPI {
-			t.usage *= min(3, cost/t.mean) // the work of each minute is done in it; waiting takes no CPU
+			t.usage *= min(3, cost/t.mean) // each minute's work is done in it; waiting takes no CPU
 		}
 		p.demand[i], p.expected[i] = t.demand, t.expected
 	}
@@ -77,8 +77,8 @@ func resized(s []float64, n int) []float64 {
 	return s[:n]
 }
 
-// suffers reports whether antagonists alone lift a task's expected cost over
-// the paper's threshold in the minute just played.
+// suffers reports whether only antagonists raise a task's expected cost over the paper's
+// threshold in the minute just played.
 func (m *machine) suffers(victim int) bool {
 	v := &m.tasks[victim]
 	if !v.here || v.expected <= v.limit || len(m.guilty) == 0 {
@@ -94,7 +94,7 @@ func (m *machine) suffers(victim int) bool {
 	return without <= v.limit && v.expected-without >= m.least(v)
 }
 
-// cap holds a task, or lets it go at math.Inf(1).
+// cap limits a task to the given rate, or removes the limit at math.Inf(1).
 func (m *machine) cap(i int, rate float64) {
 	t := &m.tasks[i]
 	if math.IsInf(rate, 1) && !math.IsInf(t.capped, 1) {

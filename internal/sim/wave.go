@@ -2,8 +2,8 @@ package sim
 
 import "math/rand/v2"
 
-// wave is how much a task asks for, minute by minute: a level it has while it
-// is on, and one while it is off.
+// wave is a task's demand, minute by minute: one level while it is on, and another while it
+// is off.
 type wave struct {
 	kind      waveKind
 	high, low float64
@@ -21,10 +21,10 @@ const (
 	bursts                 // on and off for random times
 	onset                  // on from a moment on
 	cron                   // on for meanOn minutes in each meanOn+meanOff
-	led                    // told by somebody else: on is set from outside
+	led                    // on is set from outside, by followLead
 )
 
-// next moves to the given minute and returns what is asked for.
+// next advances to the given minute and returns the demand.
 func (w *wave) next(minute int, rng *rand.Rand) float64 {
 	switch w.kind {
 	case steady:

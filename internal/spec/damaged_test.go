@@ -8,7 +8,7 @@ import (
 	"github.com/quell-dev/quell/internal/stat"
 )
 
-// A damaged record is left out, alone, and its job is learnt anew.
+// Only the damaged record is left out, and its job is learnt again from zero.
 func TestRestoreLeavesOutTheDamaged(t *testing.T) {
 	h := NewHistory(OwnHistory())
 	for _, job := range []sample.JobName{"good", "bad"} {

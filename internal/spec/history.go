@@ -15,22 +15,22 @@ type History struct {
 	held   map[heldKey][]held
 }
 
-// Book is what is known of one key: what Add and Lookup find by the key, for callers
-// that keep it and save the search. It lives as long as its History.
+// Book is what is known of one key. Add and Lookup find it by the key; a caller that
+// keeps it saves the search. It lives as long as its History.
 type Book struct {
 	history         *History
 	cost, self, cpu stat.Moments
 	decayed         sample.Millis          // when the weights were last aged
 	last            sample.Millis          // newest sample
 	full            int                    // tasks that reached MinSamples
-	tasks           map[sample.TaskKey]int // samples of the tasks that live
-	before          map[cgroup]TaskCount   // the same before a restart, of tasks not seen since
+	tasks           map[sample.TaskKey]int // samples of each live task
+	before          map[cgroup]TaskCount   // the same from before a restart, of tasks not seen since
 	published       Spec
 }
 
-// cgroup is the part of a task's key that outlives the agent: when a task was
-// first seen is not known any more. After a reboot the same number can be
-// another task's; of the same job, that only makes its spec ready later.
+// cgroup is the part of a task's key that outlives the agent: the time when the task was
+// first seen is lost. After a reboot the same number can be that of another task; if it
+// is of the same job, the spec only becomes ready later.
 type cgroup struct {
 	hierarchy sample.Hierarchy
 	inode     uint64
@@ -48,7 +48,7 @@ type held struct {
 	cpu, cost, self float64
 }
 
-// maxHeld bounds what is held back for one task: more than an anomaly needs.
+// maxHeld bounds the samples held back for one task: more than an anomaly needs.
 const maxHeld = 64
 
 // NewHistory returns an empty history.
@@ -56,8 +56,7 @@ func NewHistory(p Params) *History {
 	return &History{params: p, books: map[Key]*Book{}, held: map[heldKey][]held{}}
 }
 
-// Add takes in one sample: CPU usage in CPU-s/s, cost and self in the signal's
-// unit.
+// Add adds one sample: CPU usage in CPU-s/s, cost and self in the signal's unit.
 func (h *History) Add(k Key, task sample.TaskKey, at sample.Millis, cpu, cost, self float64) {
 	b := h.books[k]
 	if b == nil {
@@ -67,10 +66,10 @@ func (h *History) Add(k Key, task sample.TaskKey, at sample.Millis, cpu, cost, s
 	b.Add(task, at, cpu, cost, self)
 }
 
-// Find returns the book of a key; nil if no sample of it was taken in.
+// Find returns the book of a key; nil if no sample of it was added.
 func (h *History) Find(k Key) *Book { return h.books[k] }
 
-// Add takes in one sample, as History.Add.
+// Add adds one sample, as History.Add.
 func (b *Book) Add(task sample.TaskKey, at sample.Millis, cpu, cost, self float64) {
 	b.age(at, b.history.params)
 	b.cost.Add(cost, 1)
@@ -97,8 +96,8 @@ func (h *History) Hold(k Key, task sample.TaskKey, at sample.Millis, cpu, cost, 
 	}
 }
 
-// Release takes in the samples held back before the given time: no incident
-// came of them. They enter unchanged; a job that really shifts is followed.
+// Release adds the samples held back before the given time: no incident followed. They
+// enter unchanged, so a real shift of the job is followed.
 func (h *History) Release(k Key, task sample.TaskKey, before sample.Millis) {
 	hk := heldKey{k, task}
 	keep := h.held[hk][:0]
@@ -123,7 +122,7 @@ func (h *History) setHeld(hk heldKey, s []held) {
 	h.held[hk] = s
 }
 
-// Forget drops what is kept for a task that is gone; its samples stay.
+// Forget drops what is kept for a task that ended; its samples stay.
 func (h *History) Forget(task sample.TaskKey) {
 	for hk := range h.held {
 		if hk.task == task {
@@ -150,9 +149,9 @@ func (b *Book) age(now sample.Millis, p Params) {
 	b.decayed = now
 }
 
-// Lookup returns the spec of a key as last published, and whether there is
-// one. A spec first becomes ready as soon as there are samples enough; then it
-// stands for Every, so that what is judged does not move with every sample.
+// Lookup returns the spec of a key as last published, and whether there is one. A spec
+// becomes ready as soon as there are enough samples. Then it is fixed for Every, so that
+// the threshold does not move with every sample.
 func (h *History) Lookup(k Key, now sample.Millis) (Spec, bool) {
 	b := h.books[k]
 	if b == nil {
@@ -181,7 +180,7 @@ func (b *Book) Spec(now sample.Millis) Spec {
 	return *s
 }
 
-// Record is one key's history as it is kept over restarts.
+// Record is one key's history as it is stored across restarts.
 type Record struct {
 	Key
 	Cost      stat.Moments  `json:"cost"`
@@ -191,22 +190,22 @@ type Record struct {
 	Last      sample.Millis `json:"last"`
 	Full      int           `json:"full"`
 	Published Spec          `json:"published"`
-	// Tasks are those that live, so that none counts twice towards Full.
+	// Tasks are the live tasks, so that no task counts twice towards Full.
 	Tasks []TaskCount `json:"tasks,omitempty"`
 }
 
-// TaskCount is how many samples a living task has given.
+// TaskCount is how many samples a live task has given.
 type TaskCount struct {
 	Hierarchy sample.Hierarchy `json:"hierarchy"`
 	Inode     uint64           `json:"inode"`
 	Samples   int              `json:"samples"`
-	Missed    int              `json:"missed,omitempty"` // restarts since it was seen
+	Missed    int              `json:"missed,omitempty"` // restarts since it was last seen
 }
 
-// maxMissed is how many restarts a task is remembered over that is not seen.
+// maxMissed is the number of restarts after which a task that is not seen is forgotten.
 const maxMissed = 10
 
-// counts lists the tasks that live, or lived when the agent was restarted and
+// counts lists the tasks that are live, or were live when the agent was restarted and
 // have not been seen since, in a fixed order.
 func (b *Book) counts() []TaskCount {
 	var all []TaskCount
@@ -222,7 +221,7 @@ func (b *Book) counts() []TaskCount {
 	return all
 }
 
-// Records returns everything that is to be kept, in a fixed order.
+// Records returns everything that is to be stored, in a fixed order.
 func (h *History) Records() []Record {
 	all := make([]Record, 0, len(h.books))
 	for k, b := range h.books {
@@ -235,8 +234,8 @@ func (h *History) Records() []Record {
 	return all
 }
 
-// Restore puts kept records back; what was learnt since stays as it is. Those
-// whose numbers no samples can have given are left out: it returns how many.
+// Restore puts stored records back. Keys that have learnt since stay as they are. Records
+// with numbers that no samples can give are left out: it returns how many.
 func (h *History) Restore(records []Record) (refused int) {
 	for _, r := range records {
 		if h.books[r.Key] != nil {
@@ -259,8 +258,8 @@ func (h *History) Restore(records []Record) (refused int) {
 	return refused
 }
 
-// sane reports whether a record can have been learnt: one that was damaged
-// would go on to damage what is learnt from now on.
+// sane reports whether a record can result from learning. A damaged record would corrupt
+// what is learnt from then on.
 func (r *Record) sane() bool {
 	p := &r.Published
 	for _, x := range []float64{p.CPUMean, p.Mean, p.StdDev, p.SelfMean, p.SelfStdDev} {

@@ -136,8 +136,8 @@ func TestHistorySurvivesARestart(t *testing.T) {
 	}
 }
 
-// A task that lives on over a restart of the agent is the same task: its
-// samples go on counting, and it counts once towards the tasks that a spec needs.
+// A task that continues over a restart of the agent is the same task: its samples
+// continue to count, and it counts once towards the tasks that a spec needs.
 func TestATaskCountsOnceOverARestart(t *testing.T) {
 	p := OwnHistory()
 	p.MinTasks = 3
@@ -181,7 +181,7 @@ func TestATaskCountsOnceOverARestart(t *testing.T) {
 	}
 }
 
-// Tasks that are not seen again are not kept for ever.
+// Tasks that are not seen again are not kept forever.
 func TestTasksThatNeverComeBackAreDropped(t *testing.T) {
 	h := NewHistory(OwnHistory())
 	feed(h, task(1), 0, 5, 1, 0)

@@ -10,12 +10,12 @@ import (
 	"github.com/quell-dev/quell/internal/stat"
 )
 
-// Learnt is a spec with what else its samples say.
+// Learnt is a spec with the other statistics of its samples.
 type Learnt struct {
 	Spec
 	Last sample.Millis // newest sample
-	// Since is where the history begins that counts: the distribution has shifted
-	// there. 0: all of it counts.
+	// Since is the beginning of the history that counts: the distribution shifted there.
+	// 0: all of it counts.
 	Since         sample.Millis
 	P50, P90, P99 float64     // of the cost, within stat.SketchAccuracy
 	Usage         []UsageCost // levels with samples, in order
@@ -31,7 +31,7 @@ type UsageCost struct {
 	StdDev  float64 `json:"stddev"`
 }
 
-// base is what can be gone on with (Live): weighted by age as of an hour.
+// base is the state that learning continues from (Live), weighted by age as of an hour.
 type base struct {
 	hour      sample.Millis
 	cost, cpu stat.Moments
@@ -39,24 +39,23 @@ type base struct {
 }
 
 const (
-	// shiftSigmas is by how many standard deviations the mean must have moved for
-	// the history before to be dropped: by the paper's threshold what is normal now
-	// would else be an outlier every other time.
+	// shiftSigmas is the number of standard deviations by which the mean must move for
+	// the earlier history to be dropped: by the paper's threshold every other normal
+	// sample would otherwise be an outlier.
 	shiftSigmas = 2
-	// lasting is for how long, at least: whatever comes and goes with the time of
-	// day belongs to a job's normal distribution.
+	// lasting is the least duration of a shift: what changes with the time of day belongs
+	// to a job's normal distribution.
 	lasting = sample.Millis(24 * HourMS)
 )
 
-// Learn makes a key's spec (CPI², section 3.1) of its hours, as of now. It sorts
-// hours, and several of one start are merged in place; those that begin after now
-// do not count.
+// Learn computes a key's spec (CPI², section 3.1) from its hours, as of now. It sorts the
+// hours and merges those of one start in place. Hours that begin after now do not count.
 //
-// History is kept over restarts and new binaries of a job, and a change of its
-// cost is followed as fast as the weights say. Only if the cost has been another
-// for a day, by two standard deviations and by more than the signal's least
-// effect, with samples and tasks enough to make a spec of, what was before is
-// dropped: it describes another program.
+// History is kept over restarts and new binaries of a job, and a change of its cost is
+// followed as fast as the weights allow. Earlier history is dropped only if the cost has
+// been different for a day, by two standard deviations and by more than the signal's
+// least effect, with enough samples and tasks for a spec: the earlier history describes
+// another program.
 func Learn(p Params, k Key, hours []Hour, now sample.Millis) Learnt {
 	hours = tidy(hours, now)
 	l := Learnt{Spec: Spec{Key: k, Updated: now}}
@@ -97,19 +96,19 @@ func Learn(p Params, k Key, hours []Hour, now sample.Millis) Learnt {
 		}
 	}
 	if l.State == Ready || l.State == Stale {
-		b.tasks = nil // no task more can change the state
+		b.tasks = nil // no further task can change the state
 	}
 	l.base = b
 	return l
 }
 
-// merge takes in moments with w times their weight.
+// merge adds moments with w times their weight.
 func merge(into *stat.Moments, m stat.Moments, w float64) {
 	m.Decay(w)
 	into.Merge(m)
 }
 
-// enough counts the tasks with samples enough.
+// enough counts the tasks with enough samples.
 func (p Params) enough(tasks map[uint64]int64) int {
 	n := 0
 	for _, samples := range tasks {
@@ -120,8 +119,8 @@ func (p Params) enough(tasks map[uint64]int64) int {
 	return n
 }
 
-// state is what a spec of so many tasks, of which so many gave samples enough,
-// may be used for.
+// state is the state of a spec of that many tasks, "enough" of them with enough samples,
+// whose newest sample has the age since.
 func (p Params) state(tasks, enough int, since time.Duration) State {
 	switch {
 	case tasks < p.MinTasks:
@@ -134,7 +133,7 @@ func (p Params) state(tasks, enough int, since time.Duration) State {
 	return Ready
 }
 
-// tidy sorts hours, merges those of one start, and leaves out what is to come.
+// tidy sorts hours, merges those of one start, and leaves out future and empty hours.
 func tidy(hours []Hour, now sample.Millis) []Hour {
 	slices.SortStableFunc(hours, func(a, b Hour) int { return cmp.Compare(a.Start, b.Start) })
 	n := 0
@@ -155,7 +154,7 @@ func tidy(hours []Hour, now sample.Millis) []Hour {
 	return hours[:n]
 }
 
-// merge takes in samples of the same hour.
+// merge adds samples of the same hour.
 func (h *Hour) merge(o *Hour) {
 	n, m := float64(h.Cost.N), float64(o.Cost.N)
 	h.CPU = (n*h.CPU + m*o.CPU) / (n + m)
@@ -168,9 +167,9 @@ func (h *Hour) merge(o *Hour) {
 	h.Newest = max(h.Newest, o.Newest)
 }
 
-// shift returns from which hour on the cost is another than before, 0 if it is
-// not: where the means of what comes before and of what comes from there on are
-// furthest apart, counted in standard deviations.
+// shift returns the index of the hour from which on the cost differs from before, 0 if
+// there is none: where the means of what comes before and of what comes from there on are
+// furthest apart, in standard deviations.
 func (p Params) shift(k Key, hours []Hour) int {
 	if len(hours) < 2 {
 		return 0
@@ -195,9 +194,9 @@ func (p Params) shift(k Key, hours []Hour) int {
 			continue
 		}
 		if first := hours[i].Cost.Mean; math.Abs(first-a.Mean) > math.Abs(first-b.Mean) {
-			continue // it has not begun yet
+			continue // the shift has not begun yet
 		}
-		if d := moved / spread; d > best { // infinite where nothing varies
+		if d := moved / spread; d > best { // infinite if nothing varies
 			best, at = d, i
 		}
 	}

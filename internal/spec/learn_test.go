@@ -22,7 +22,7 @@ type seen struct {
 	cpu, cost float32
 }
 
-// hoursOf digests samples, an Hour for each hour and part.
+// hoursOf summarises samples, one Hour for each hour and part.
 func hoursOf(parts int, all ...seen) []Hour {
 	by := map[[2]int64]*Hour{}
 	for i, s := range all {
@@ -48,8 +48,8 @@ const day = sample.Millis(24 * HourMS)
 // began is midnight of some day.
 var began = sample.At(time.Date(2026, 11, 2, 0, 0, 0, 0, time.UTC))
 
-// job makes samples of five tasks, ten an hour each, from from to to; cost says
-// what is normal at a time. Tasks are numbered from first on.
+// job makes samples of five tasks, ten an hour each, from from to to. cost is the normal
+// cost at a time. Tasks are numbered from first on.
 func job(r *rand.Rand, first uint64, from, to sample.Millis, cost func(sample.Millis) float64) (all []seen) {
 	for at := from; at < to; at += HourMS / 10 {
 		for task := range uint64(5) {
@@ -63,8 +63,8 @@ func steady(mean float64) func(sample.Millis) float64 {
 	return func(sample.Millis) float64 { return mean }
 }
 
-// Learn gives what the definition says, sample by sample, however the samples
-// were parted into hours.
+// Learn gives the result of the definition, sample by sample, however the samples are
+// split into hours.
 func TestLearnIsTheWeightedSampleStatistic(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	all := job(r, 1, began, began+5*day, steady(1.8))
@@ -103,7 +103,7 @@ func TestLearnIsTheWeightedSampleStatistic(t *testing.T) {
 			t.Errorf("in %d parts: %s", parts, diff)
 		}
 	}
-	// Weights of a few days hardly move the quantiles of what does not change.
+	// Weights over a few days hardly move the quantiles of a stable distribution.
 	slices.Sort(costs)
 	for p, got := range map[float64]float64{0.5: first.P50, 0.9: first.P90, 0.99: first.P99} {
 		if want := costs[int(p*float64(len(costs)))]; math.Abs(got-want) > 0.02*want {
@@ -112,7 +112,7 @@ func TestLearnIsTheWeightedSampleStatistic(t *testing.T) {
 	}
 }
 
-// A cost that depends on the load is told apart by it.
+// A cost that depends on the load is split by load.
 func TestCostsByUsage(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	var all []seen
@@ -237,7 +237,7 @@ func TestHistoryIsKeptUnlessTheDistributionShifts(t *testing.T) {
 	if l := Learn(Paper(), key, hoursOf(1, all...), began+9*day); l.Since != began+6*day || math.Abs(l.Mean-2) > 0.02 {
 		t.Errorf("after two shifts: since %v, mean %v", l.Since.Time(), l.Mean)
 	}
-	// One task that changed is no new distribution of the job's: no spec could be made of it.
+	// One task that changed is not a new distribution of the job: too few for a spec.
 	all = job(r, 1, began, began+6*day, steady(1))
 	all = slices.DeleteFunc(all, func(s seen) bool { return s.at >= began+3*day && s.task != 1 })
 	for i := range all {
@@ -250,8 +250,8 @@ func TestHistoryIsKeptUnlessTheDistributionShifts(t *testing.T) {
 	}
 }
 
-// A lasting shift that is too small to drop the history is followed by weight: as
-// far as the paper's ageing says, and further every day.
+// A lasting shift that is too small to drop the history is followed by weight, at the
+// rate of the paper's ageing, and further every day.
 func TestALastingShiftIsFollowed(t *testing.T) {
 	r := rand.New(rand.NewPCG(10, 11))
 	all := job(r, 1, began, began+7*day, steady(1))
@@ -290,7 +290,7 @@ func TestHashTaskTellsTasksApart(t *testing.T) {
 	if HashTask("ab", "c") == HashTask("a", "bc") {
 		t.Error("where the machine's name ends does not matter")
 	}
-	// It is kept on disk.
+	// The hash is stored on disk.
 	if got := HashTask("", ""); got != 0xaf63bd4c8601b7df {
 		t.Errorf("the hash of nothing and nothing is %#x", got)
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Reference cycles and core cycles, one CPU type and another: a cost means
-// something else in each, so a mean over both would mean nothing.
+// Reference cycles and core cycles, or two CPU types: a cost means something else in
+// each, so a mean over both is meaningless.
 func TestWhatIsCountedOtherwiseHasASpecOfItsOwn(t *testing.T) {
 	variant, platform, signal := key, key, key
 	variant.Variant = "core-cycles"

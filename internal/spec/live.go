@@ -9,34 +9,33 @@ import (
 	"github.com/quell-dev/quell/internal/stat"
 )
 
-// Live goes on learning between two computations over all that is stored: to what
-// the last one gave it adds samples as they come. A sample is held back first,
-// for as long as it takes to know of an incident that it was taken in. It is not
-// safe for concurrent use.
+// Live continues learning between two computations over all stored samples: it adds new
+// samples to the result of the last computation. A sample is held back first, until it is
+// known whether it was taken in an incident. Live is not safe for concurrent use.
 type Live struct {
 	params  Params
 	hold    sample.Millis
-	most    int // samples held back at most
+	most    int // limit of samples held back
 	cut     sample.Millis
 	ids     map[Key]int32
 	books   []*fresh // by id
-	last    int32    // id of the newest sample's key: many follow of one
+	last    int32    // id of the newest sample's key: the next sample often has the same key
 	held    map[sample.Millis][]waiting
 	waiting int
-	past    sample.Millis // all minutes before are let go of
+	past    sample.Millis // all minutes before it have been released
 	windows map[victim]map[string]window
 	stats   LiveStats
 }
 
 // LiveStats counts since NewLive.
 type LiveStats struct {
-	Taken   uint64 // samples that entered
-	Refused uint64 // held back and found to be of an incident
-	Missed  uint64 // too late, or more than can be held: the next computation has them
+	Taken   uint64 // samples that were added
+	Refused uint64 // samples that were held back and found to be of an incident
+	Missed  uint64 // samples too late, or over the limit: the next computation includes them
 	Held    int
 }
 
-// fresh is what came of one key since the last computation.
+// fresh is what arrived for one key since the last computation.
 type fresh struct {
 	key       Key
 	rule      Rule
@@ -56,7 +55,7 @@ type waiting struct {
 	cpu, cost float32
 }
 
-// victim is whom an incident is about.
+// victim is the task and the signal that an incident is about.
 type victim struct {
 	task   uint64
 	signal sample.SignalName
@@ -64,26 +63,26 @@ type victim struct {
 
 type window struct{ from, to sample.Millis }
 
-// LiveHold is for how long a sample is held back by default: an incident opens at
-// most 5 minutes after its first bad interval, and its message takes its time.
+// LiveHold is how long a sample is held back by default: an incident opens at most 5
+// minutes after its first bad interval, and its message takes some time.
 const LiveHold = 10 * 60_000
 
 const minuteMS = 60_000
 
-// NewLive returns a Live without a base. It holds back at most so many samples,
-// of 24 bytes each.
+// NewLive returns a Live without a base. It holds back at most the given number of
+// samples, of 24 bytes each.
 func NewLive(p Params, hold sample.Millis, most int) *Live {
 	return &Live{params: p, hold: hold, most: most, ids: map[Key]int32{}, held: map[sample.Millis][]waiting{}, windows: map[victim]map[string]window{}}
 }
 
-// Stats returns counts.
+// Stats returns the counts.
 func (l *Live) Stats() LiveStats {
 	s := l.stats
 	s.Held = l.waiting
 	return s
 }
 
-// Rebase makes the result of a computation over all samples up to cut the base.
+// Rebase makes the result of a computation over all samples up to cut the new base.
 func (l *Live) Rebase(cut sample.Millis, all []Learnt) {
 	l.cut = cut
 	for _, f := range l.books {
@@ -97,7 +96,7 @@ func (l *Live) Rebase(cut sample.Millis, all []Learnt) {
 	}
 }
 
-// begin makes sure that there is something to add to.
+// begin creates an empty base if there is none.
 func (f *fresh) begin(hour sample.Millis) {
 	if f.base.base.hour == 0 {
 		f.base.base = base{hour: hour, tasks: map[uint64]int64{}}
@@ -112,14 +111,14 @@ func (l *Live) id(k Key) int32 {
 	id, ok := l.ids[k]
 	if !ok {
 		id = int32(len(l.books))
-		// A sample's strings may be pieces of a whole message.
+		// A sample's strings may be parts of a whole message.
 		k = Key{sample.JobName(strings.Clone(string(k.Job))), sample.Platform(strings.Clone(string(k.Platform))),
 			sample.SignalName(strings.Clone(string(k.Signal))), strings.Clone(k.Variant)}
 		l.ids[k] = id
 		f := &fresh{key: k, told: Spec{Key: k}}
 		f.rule, ok = RuleOf(k.Signal)
 		if !ok {
-			f.rule.Least = math.Inf(1) // nothing of an unknown signal teaches
+			f.rule.Least = math.Inf(1) // samples of an unknown signal do not teach
 		}
 		f.begin(HourOf(l.cut))
 		l.books = append(l.books, f)
@@ -128,7 +127,7 @@ func (l *Live) id(k Key) int32 {
 	return id
 }
 
-// Add takes in a sample, held back.
+// Add adds a sample to those held back.
 func (l *Live) Add(s *sample.Sample) {
 	minute := s.TS - s.TS%minuteMS
 	if minute < l.past || s.TS <= l.cut || l.waiting >= l.most {
@@ -143,10 +142,10 @@ func (l *Live) Add(s *sample.Sample) {
 	l.waiting++
 }
 
-// Incident says that what a task cost from the end of its first bad interval on is
-// not normal, up to an end; 0: it lasts. An incident is told of again when it
-// changes. One that is a lasting change of the task itself, which the spec
-// follows, takes nothing away.
+// Incident marks what a task cost from began, the end of its first bad interval, to ended
+// as not normal; ended 0: it lasts. It is called again when the incident changes. An
+// incident that is a lasting change of the task itself, which the spec follows, excludes
+// nothing.
 func (l *Live) Incident(machine, id string, task sample.TaskName, signal sample.SignalName, began, ended sample.Millis, follows bool) {
 	v := victim{HashTask(machine, string(task)), signal}
 	id = machine + "/" + id
@@ -163,7 +162,7 @@ func (l *Live) Incident(machine, id string, task sample.TaskName, signal sample.
 	l.windows[v][id] = window{began, ended}
 }
 
-// Advance lets go of what has been held back for long enough.
+// Advance releases the samples that have been held back long enough.
 func (l *Live) Advance(now sample.Millis) {
 	horizon := now - l.hold
 	horizon -= horizon % minuteMS
@@ -176,7 +175,7 @@ func (l *Live) Advance(now sample.Millis) {
 			minutes = append(minutes, m)
 		}
 	}
-	slices.Sort(minutes) // sums are the same whatever the map's order
+	slices.Sort(minutes) // sums must not depend on the map's order
 	for _, m := range minutes {
 		for i := range l.held[m] {
 			s := &l.held[m][i]
@@ -198,7 +197,7 @@ func (l *Live) Advance(now sample.Millis) {
 	}
 }
 
-// enter takes a sample in, if it is not of an incident and not in the base.
+// enter adds a sample unless it is of an incident or in the base already.
 func (l *Live) enter(at sample.Millis, s *waiting) {
 	if at <= l.cut {
 		return
@@ -220,12 +219,12 @@ func (l *Live) enter(at sample.Millis, s *waiting) {
 	f.newest, f.touched = max(f.newest, at), true
 }
 
-// worthTelling is by what part of its standard deviation a mean, or that itself,
-// must have moved to be told of before the next computation.
+// worthTelling is the part of its standard deviation by which a mean must move, or the
+// standard deviation itself must change, to be reported before the next computation.
 const worthTelling = 0.1
 
-// Changed returns the specs that differ from what was told of them before by more
-// than a tenth of their standard deviation, or by their state.
+// Changed returns the specs whose mean or standard deviation moved by more than a tenth
+// of the standard deviation, or whose state changed, since they were last reported.
 func (l *Live) Changed(now sample.Millis) []Learnt {
 	var all []Learnt
 	for _, f := range l.books {
@@ -243,8 +242,8 @@ func (l *Live) Changed(now sample.Millis) []Learnt {
 	return all
 }
 
-// merged is the base and what came since. Quantiles and levels of usage are the
-// base's.
+// merged is the base together with what arrived since. Quantiles and levels of usage are
+// those of the base.
 func (f *fresh) merged(p Params, now sample.Millis) Learnt {
 	n := f.base
 	cost, cpu := n.base.cost, n.base.cpu

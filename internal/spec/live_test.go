@@ -8,7 +8,7 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// liveSample is what a server gets of one of job's samples.
+// liveSample is what a server receives for one of job's samples.
 func liveSample(s seen) *sample.Sample {
 	return &sample.Sample{TS: s.at, Machine: "m", Job: key.Job, Platform: key.Platform, Signal: key.Signal, Variant: key.Variant,
 		Task: taskName(s.task), CPU: s.cpu, Cost: s.cost, Coverage: 1}
@@ -16,7 +16,7 @@ func liveSample(s seen) *sample.Sample {
 
 func taskName(n uint64) sample.TaskName { return sample.TaskName([]byte{'/', byte('a' + n)}) }
 
-// named is job's samples with their tasks' hashes, as the store gives them.
+// named gives job's samples their tasks' hashes, as the store returns them.
 func named(all []seen) []seen {
 	out := make([]seen, len(all))
 	for i, s := range all {
@@ -45,7 +45,7 @@ func TestLiveGivesWhatAComputationWould(t *testing.T) {
 	l.Rebase(cut, []Learnt{Learn(Paper(), key, hoursOf(1, named(before)...), cut)})
 	told := 0
 	for _, s := range all {
-		l.Add(liveSample(s)) // also what is in the base already
+		l.Add(liveSample(s)) // also samples that are in the base already
 		l.Advance(s.at)
 		told += len(l.Changed(s.at))
 	}
@@ -64,7 +64,7 @@ func TestLiveGivesWhatAComputationWould(t *testing.T) {
 	}
 }
 
-// A spec becomes ready as soon as there are samples enough, and not before.
+// A spec becomes ready as soon as there are enough samples, and not before.
 func TestLiveBecomesReadyBetweenComputations(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	l := NewLive(Paper(), hold, 1<<20)
@@ -86,9 +86,9 @@ func TestLiveBecomesReadyBetweenComputations(t *testing.T) {
 	}
 }
 
-// A long incident poisons nothing: neither what comes before it is told of, as
-// far back as samples are held, nor what comes while it lasts, nor samples under
-// a cap. The same change without an incident is followed.
+// A long incident does not distort the spec: no sample enters from before it is reported,
+// as far back as samples are held, none while it lasts, and none under a cap. The same
+// change without an incident is followed.
 func TestIncidentsDoNotPoisonTheLiveSpec(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	base := Learn(Paper(), key, hoursOf(1, named(job(r, 1, began, began+day, steady(1)))...), began+day)
@@ -113,7 +113,7 @@ func TestIncidentsDoNotPoisonTheLiveSpec(t *testing.T) {
 		refused uint64
 		mean    float64
 	}{
-		// It is told of 5 minutes after its first bad sample, and again at its end.
+		// It is reported 6 minutes after its first bad sample, and again at its end.
 		"incidents": {func(l *Live, s seen) {
 			switch s.at {
 			case cut + HourMS + HourMS/10:
@@ -153,7 +153,7 @@ func TestIncidentsDoNotPoisonTheLiveSpec(t *testing.T) {
 	}
 }
 
-// What is held is bounded, and what is too late is left to the next computation.
+// Held samples are bounded. A late sample is left to the next computation.
 func TestLiveHoldsNoMoreThanItMay(t *testing.T) {
 	l := NewLive(Paper(), hold, 10)
 	for i := range 25 {

@@ -10,7 +10,7 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Key is what a spec is kept for. Things counted differently never mix.
+// Key identifies a spec. Costs that are counted differently are never mixed.
 type Key struct {
 	Job      sample.JobName    `json:"job"`
 	Platform sample.Platform   `json:"platform"`
@@ -18,17 +18,17 @@ type Key struct {
 	Variant  string            `json:"variant"`
 }
 
-// State says whether a spec may be judged by.
+// State says whether samples may be judged by a spec.
 type State uint8
 
 const (
-	// Learning: samples are coming in, not enough yet.
+	// Learning: samples arrive, but there are not enough yet.
 	Learning State = iota
 	// Insufficient: the job has too few tasks for a spec to be robust.
 	Insufficient
 	// Ready: samples may be judged by it.
 	Ready
-	// Stale: it was ready once, but nothing was learnt for too long.
+	// Stale: it was ready, but then nothing was learnt for too long.
 	Stale
 )
 
@@ -54,23 +54,23 @@ func (s *State) UnmarshalText(b []byte) error {
 type Spec struct {
 	Key
 	State State `json:"state"`
-	// Own marks a spec learnt from this machine's own history alone, which
-	// gives way to one learnt from the whole job.
+	// Own marks a spec learnt only from this machine's own history. A spec learnt from
+	// the whole job replaces it.
 	Own     bool    `json:"own"`
 	Samples int64   `json:"samples"`  // num_samples of the paper
-	Tasks   int     `json:"tasks"`    // that gave enough samples each
+	Tasks   int     `json:"tasks"`    // tasks with enough samples each
 	CPUMean float64 `json:"cpu_mean"` // CPU-s/s
 	Mean    float64 `json:"mean"`     // of the cost, in the signal's unit
 	StdDev  float64 `json:"stddev"`
-	// SelfMean and SelfStdDev describe the part of the resource that tasks
-	// spent on themselves, where the source tells it apart; else 0.
+	// SelfMean and SelfStdDev describe the part of the resource that tasks spent on
+	// themselves, if the source separates it; else 0.
 	SelfMean   float64       `json:"self_mean,omitempty"`
 	SelfStdDev float64       `json:"self_stddev,omitempty"`
 	Updated    sample.Millis `json:"updated"`
 }
 
-// Params are the rules of learning; the zero value is not usable, start from
-// Paper or OwnHistory.
+// Params are the parameters of learning. The zero value is not usable; start from Paper
+// or OwnHistory.
 type Params struct {
 	MinTasks   int           // tasks with enough samples each
 	MinSamples int           // enough samples for a task
@@ -85,8 +85,8 @@ func Paper() Params {
 	return Params{MinTasks: 5, MinSamples: 100, AgeWeight: 0.9, Every: time.Hour, StaleAfter: 7 * 24 * time.Hour}
 }
 
-// OwnHistory returns Paper's values for a single machine, where one task is
-// all there is to learn from.
+// OwnHistory returns Paper's values for a single machine, where one task is all there is
+// to learn from.
 func OwnHistory() Params {
 	p := Paper()
 	p.MinTasks = 1

@@ -5,16 +5,16 @@ import (
 	"slices"
 )
 
-// Distribution is one of a real value.
+// Distribution is a distribution of a real value.
 type Distribution interface {
 	Name() string
 	Mean() float64
 	StdDev() float64
-	// LogPDF is the logarithm of the density at x; −Inf where there is none.
+	// LogPDF is the logarithm of the density at x; −Inf where the density is 0.
 	LogPDF(x float64) float64
 }
 
-// Normal is Gauss' distribution.
+// Normal is the normal distribution.
 type Normal struct{ Mu, Sigma float64 }
 
 func (Normal) Name() string      { return "normal" }
@@ -30,7 +30,7 @@ func (n Normal) LogPDF(x float64) float64 {
 // logSqrt2Pi is ln(2π)/2.
 const logSqrt2Pi = 0.91893853320467274178
 
-// LogNormal is the distribution of what has a normal logarithm.
+// LogNormal is the distribution of a value whose logarithm is normal.
 type LogNormal struct{ Mu, Sigma float64 }
 
 func (LogNormal) Name() string    { return "log-normal" }
@@ -47,7 +47,7 @@ func (l LogNormal) LogPDF(x float64) float64 {
 	return Normal(l).LogPDF(math.Log(x)) - math.Log(x)
 }
 
-// Gamma has a shape and a scale.
+// Gamma is the gamma distribution with a shape and a scale.
 type Gamma struct{ Shape, Scale float64 }
 
 func (Gamma) Name() string      { return "gamma" }
@@ -63,15 +63,15 @@ func (g Gamma) LogPDF(x float64) float64 {
 	return (g.Shape-1)*math.Log(x) - x/g.Scale - lg - g.Shape*math.Log(g.Scale)
 }
 
-// GEV is the generalised extreme value distribution: its location, scale and
-// shape, which is 0 for Gumbel's, above for a heavy tail and below for one that
-// ends (Coles, An Introduction to Statistical Modeling of Extreme Values, 3.1).
-// CPI² fits its CPI by it (figure 7).
+// GEV is the generalised extreme value distribution with a location, a scale and a shape.
+// Shape 0 is Gumbel's distribution. A shape above 0 has a heavy tail, one below 0 an
+// upper bound (Coles, An Introduction to Statistical Modeling of Extreme Values, 3.1).
+// CPI² fits its CPI with it (figure 7).
 type GEV struct{ Location, Scale, Shape float64 }
 
 func (GEV) Name() string { return "GEV" }
 
-// Mean is infinite from shape 1 on.
+// Mean is infinite for a shape of 1 or more.
 func (g GEV) Mean() float64 {
 	switch {
 	case g.Shape >= 1:
@@ -82,7 +82,7 @@ func (g GEV) Mean() float64 {
 	return g.Location + g.Scale*(math.Gamma(1-g.Shape)-1)/g.Shape
 }
 
-// StdDev is infinite from shape ½ on.
+// StdDev is infinite for a shape of ½ or more.
 func (g GEV) StdDev() float64 {
 	switch {
 	case g.Shape >= 0.5:
@@ -94,12 +94,12 @@ func (g GEV) StdDev() float64 {
 	return g.Scale * math.Sqrt(g2-g1*g1) / math.Abs(g.Shape)
 }
 
-// tiny is how near 0 a shape is Gumbel's.
+// tiny is the distance from 0 below which a shape counts as Gumbel's.
 const tiny = 1e-6
 
 const eulerGamma = 0.57721566490153286
 
-// reduced is t(x) of which the distribution is exp(−t).
+// reduced is t(x), where the distribution function is exp(−t).
 func (g GEV) reduced(x float64) float64 {
 	z := (x - g.Location) / g.Scale
 	if math.Abs(g.Shape) < tiny {
@@ -110,9 +110,9 @@ func (g GEV) reduced(x float64) float64 {
 	case base > 0:
 		return math.Pow(base, -1/g.Shape)
 	case g.Shape > 0:
-		return math.Inf(1) // below the least value
+		return math.Inf(1) // below the lower bound
 	}
-	return 0 // above the largest
+	return 0 // above the upper bound
 }
 
 // LogPDF implements Distribution.
@@ -127,7 +127,7 @@ func (g GEV) LogPDF(x float64) float64 {
 // Above is the share of values above x.
 func (g GEV) Above(x float64) float64 { return -math.Expm1(-g.reduced(x)) }
 
-// Quantile is the value that a share p of values is below.
+// Quantile is the value below which a share p of the values lies.
 func (g GEV) Quantile(p float64) float64 {
 	l := -math.Log(p)
 	if math.Abs(g.Shape) < tiny {
@@ -139,14 +139,14 @@ func (g GEV) Quantile(p float64) float64 {
 // Fit is a distribution fitted to values.
 type Fit struct {
 	Distribution
-	// LogLikelihood of the values; the fit with the largest is the best of
-	// those with as many parameters. AIC counts the parameters in (Akaike,
-	// 1974): the least is the best.
+	// LogLikelihood is that of the values; among fits with as many parameters the largest
+	// is the best. AIC includes a penalty for the parameters (Akaike, 1974): the smallest
+	// is the best.
 	LogLikelihood, AIC float64
 }
 
-// Fits fits the four distributions of CPI²'s figure 7 to values, the best
-// first. Log-normal and gamma need values above 0; all need some that differ.
+// Fits fits the four distributions of CPI²'s figure 7 to values and returns the best
+// first. Log-normal and gamma need values above 0; all need values that differ.
 func Fits(values []float64) []Fit {
 	var fits []Fit
 	add := func(d Distribution, parameters float64, ok bool) {
@@ -181,7 +181,7 @@ func Fits(values []float64) []Fit {
 	return fits
 }
 
-// FitNormal is by moments, with the unbiased variance.
+// FitNormal fits by moments, with the unbiased variance.
 func FitNormal(values []float64) (Normal, bool) {
 	var m Moments
 	for _, x := range values {
@@ -190,7 +190,7 @@ func FitNormal(values []float64) (Normal, bool) {
 	return Normal{m.Mean, m.StdDev()}, m.StdDev() > 0
 }
 
-// FitLogNormal is the normal fit of the logarithms.
+// FitLogNormal fits a normal distribution to the logarithms.
 func FitLogNormal(values []float64) (LogNormal, bool) {
 	logs := make([]float64, len(values))
 	for i, x := range values {
@@ -203,8 +203,8 @@ func FitLogNormal(values []float64) (LogNormal, bool) {
 	return LogNormal(n), ok
 }
 
-// FitGamma is by maximum likelihood: Newton's method in 1/shape (Minka,
-// Estimating a Gamma distribution, 2002), which needs a handful of steps.
+// FitGamma fits by maximum likelihood with Newton's method in 1/shape (Minka, Estimating
+// a Gamma distribution, 2002), which needs a few steps.
 func FitGamma(values []float64) (Gamma, bool) {
 	var sum, logs float64
 	for _, x := range values {
@@ -235,7 +235,7 @@ func FitGamma(values []float64) (Gamma, bool) {
 	return Gamma{k, mean / k}, true
 }
 
-// digamma is the derivative of log Γ and its own derivative, by recurrence to
+// digamma returns the derivative of log Γ and the derivative of that, by recurrence to
 // where their asymptotic series hold (Abramowitz and Stegun, 6.3.18, 6.4.12).
 func digamma(x float64) (psi, psi1 float64) {
 	for ; x < 10; x++ {
@@ -248,8 +248,8 @@ func digamma(x float64) (psi, psi1 float64) {
 	return psi, psi1
 }
 
-// FitGEV is by probability-weighted moments (Hosking, Wallis and Wood,
-// Technometrics 27, 1985), which stay near the truth with few values.
+// FitGEV fits by probability-weighted moments (Hosking, Wallis and Wood, Technometrics
+// 27, 1985), which stay close to the truth with few values.
 func FitGEV(values []float64) (GEV, bool) {
 	n := len(values)
 	if n < 3 {
@@ -269,7 +269,7 @@ func FitGEV(values []float64) (GEV, bool) {
 		return GEV{}, false
 	}
 	c := (2*b1-b0)/(3*b2-b0) - math.Ln2/math.Log(3)
-	k := 7.8590*c + 2.9554*c*c // their shape is the negative of ours
+	k := 7.8590*c + 2.9554*c*c // the shape in that paper is the negative of GEV.Shape
 	var g GEV
 	if math.Abs(k) < tiny {
 		g.Scale = (2*b1 - b0) / math.Ln2

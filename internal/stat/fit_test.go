@@ -14,8 +14,8 @@ func within(t *testing.T, what string, got, want, tolerance float64) {
 	}
 }
 
-// CPI², figure 7: the fit of a job's CPI, whose mean and standard deviation the
-// paper gives as 1.8 and 0.16, and the share above mean + 2σ.
+// CPI², figure 7: the fit of a job's CPI. The paper gives its mean and standard deviation
+// as 1.8 and 0.16, and the share above mean + 2σ.
 func TestFigure7(t *testing.T) {
 	g := GEV{1.73, 0.133, -0.0534}
 	within(t, "mean", g.Mean(), 1.80, 0.005)
@@ -24,7 +24,7 @@ func TestFigure7(t *testing.T) {
 	within(t, "share above its quantile", g.Above(g.Quantile(0.99)), 0.01, 1e-12)
 }
 
-// The moments are those of the density, by the trapezium rule.
+// The moments agree with those of the density, integrated by the midpoint rule.
 func TestDensities(t *testing.T) {
 	for _, d := range []Distribution{Normal{3, 0.4}, LogNormal{0.5, 0.3}, Gamma{4, 0.5}, GEV{1.73, 0.133, -0.0534}, GEV{2, 0.3, 0}, GEV{2, 0.3, 0.1}} {
 		lo, hi := d.Mean()-12*d.StdDev(), d.Mean()+60*d.StdDev()
@@ -44,12 +44,12 @@ func TestDensities(t *testing.T) {
 	}
 }
 
-// Each distribution is found again in values of its own, and is the best of
-// the four but for those that contain it nearly.
+// Each distribution is recovered from values drawn from it, and is the best of the four
+// fits.
 func TestFits(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	normal := func() float64 { return 5 + 0.5*r.NormFloat64() }
-	gamma := func() float64 { // of whole shape: a sum of exponentials
+	gamma := func() float64 { // with an integer shape: a sum of exponentials
 		sum := 0.0
 		for range 3 {
 			sum += r.ExpFloat64()

@@ -2,9 +2,9 @@ package stat
 
 import "math"
 
-// ShareBelow is the lower end of the exact one-sided confidence interval of a
-// share (Clopper and Pearson, Biometrika 26, 1934): the least share at which k
-// or more successes of n are no rarer than 1 − confidence. 0 for none of none.
+// ShareBelow is the lower end of the exact one-sided confidence interval of a share
+// (Clopper and Pearson, Biometrika 26, 1934): the least share at which k or more
+// successes of n have at least the probability 1 − confidence. It is 0 if k or n is 0.
 func ShareBelow(k, n int, confidence float64) float64 {
 	if k <= 0 || n <= 0 {
 		return 0
@@ -18,14 +18,14 @@ func ShareBetween(k, n int) (low, high float64) {
 	return ShareBelow(k, n, side), 1 - ShareBelow(n-k, n, side)
 }
 
-// RateAbove is the upper end of the exact one-sided confidence interval of a
-// Poisson mean of which k events were seen (Garwood, Biometrika 28, 1936).
+// RateAbove is the upper end of the exact one-sided confidence interval of a Poisson mean
+// when k events were seen (Garwood, Biometrika 28, 1936).
 func RateAbove(k int, confidence float64) float64 {
 	high := float64(k) + 10*math.Sqrt(float64(k)+1) + 10
 	return bisect(0, high, func(mean float64) bool { return poissonTo(k, mean) > 1-confidence })
 }
 
-// bisect returns where below, true at first, becomes false.
+// bisect returns the point where below, true at first, becomes false.
 func bisect(low, high float64, below func(float64) bool) float64 {
 	for range 60 {
 		if mid := (low + high) / 2; below(mid) {
@@ -37,7 +37,7 @@ func bisect(low, high float64, below func(float64) bool) float64 {
 	return low
 }
 
-// binomialFrom is the probability of at least k of n.
+// binomialFrom is the probability of at least k successes of n.
 func binomialFrom(k, n int, p float64) float64 {
 	switch {
 	case p <= 0:
@@ -60,7 +60,7 @@ func choose(n, k int) float64 {
 	return a - b - c
 }
 
-// poissonTo is the probability of at most k.
+// poissonTo is the probability of at most k events.
 func poissonTo(k int, mean float64) float64 {
 	if mean <= 0 {
 		return 1

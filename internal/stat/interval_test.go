@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestExactIntervals against published values: the rule of three (1 − 0.05^(1/n)
+// TestExactIntervals compares with published values: the rule of three (1 − 0.05^(1/n)
 // and −ln 0.05), Clopper and Pearson's 8 of 10, Garwood's 3 events.
 func TestExactIntervals(t *testing.T) {
 	for _, c := range []struct {

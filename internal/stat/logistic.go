@@ -9,9 +9,9 @@ type Logistic struct {
 	Intercept float64
 }
 
-// FitLogistic fits by maximum likelihood (Newton's method), with a slight pull of the
-// coefficients towards zero so that separable data have an answer. x has a row for
-// each of y; w are weights, nil for 1. ok is false where it does not converge.
+// FitLogistic fits by maximum likelihood (Newton's method), with a small ridge penalty on
+// the coefficients so that separable data have a solution. x has a row for each of y; w
+// are weights, nil for 1. ok is false if the method does not converge.
 func FitLogistic(x [][]float64, y []bool, w []float64) (l Logistic, ok bool) {
 	if len(x) == 0 {
 		return Logistic{}, false
@@ -79,8 +79,8 @@ func (l *Logistic) P(x []float64) float64 {
 	return 1 / (1 + math.Exp(-z))
 }
 
-// solve leaves in the last column of a matrix with one more column than rows the
-// solution of its equations (Gauss, with pivots); false if there is none.
+// solve solves the equations in m, which has one more column than rows (Gauss, with
+// pivots). The solution is in the last column; false if there is none.
 func solve(m [][]float64) bool {
 	n := len(m)
 	for c := range n {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestFitLogisticFindsWhatMadeTheData: coefficients within four standard errors, as
-// the inverse of the information at the fit has them in one dimension.
+// TestFitLogisticFindsWhatMadeTheData: the fitted coefficients are close to those that
+// the data were drawn with.
 func TestFitLogisticFindsWhatMadeTheData(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	truth := Logistic{Coef: []float64{1.5, -0.7}, Intercept: -0.4}
@@ -21,7 +21,7 @@ func TestFitLogisticFindsWhatMadeTheData(t *testing.T) {
 	if !ok || math.Abs(l.Intercept-truth.Intercept) > 0.15 || math.Abs(l.Coef[0]-1.5) > 0.1 || math.Abs(l.Coef[1]+0.7) > 0.1 {
 		t.Errorf("%+v, %v", l, ok)
 	}
-	// At the maximum what is said adds up to what was: the intercept's equation.
+	// At the maximum the predicted sum equals the observed sum: the intercept's equation.
 	var said, was float64
 	for i := range x {
 		said += l.P(x[i])
@@ -34,7 +34,7 @@ func TestFitLogisticFindsWhatMadeTheData(t *testing.T) {
 	}
 }
 
-// TestFitLogisticWeights: a row of weight 3 is three rows.
+// TestFitLogisticWeights: a row of weight 3 equals three rows.
 func TestFitLogisticWeights(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	var x, x3 [][]float64
@@ -52,8 +52,8 @@ func TestFitLogisticWeights(t *testing.T) {
 	}
 }
 
-// TestFitLogisticHasAnAnswerWhereDataAreSeparable: without the pull towards zero the
-// likelihood has no maximum there; and it has none of nothing.
+// TestFitLogisticHasAnAnswerWhereDataAreSeparable: without the ridge penalty the
+// likelihood has no maximum there. Without data there is no fit.
 func TestFitLogisticHasAnAnswerWhereDataAreSeparable(t *testing.T) {
 	x, y := [][]float64{{-2}, {-1}, {1}, {2}}, []bool{false, false, true, true}
 	l, ok := FitLogistic(x, y, nil)

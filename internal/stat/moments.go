@@ -15,12 +15,12 @@ type Moments struct {
 	M2   float64 `json:"m2"`   // Σw(x−mean)²
 }
 
-// Add takes in x with weight w > 0.
+// Add adds x with weight w > 0.
 func (m *Moments) Add(x, w float64) {
 	m.Merge(Moments{N: 1, W: w, W2: w * w, Mean: x})
 }
 
-// Merge takes in all values of o (Chan, Golub and LeVeque, 1979).
+// Merge adds all values of o (Chan, Golub and LeVeque, 1979).
 func (m *Moments) Merge(o Moments) {
 	if o.N == 0 || o.W == 0 {
 		return
@@ -32,12 +32,12 @@ func (m *Moments) Merge(o Moments) {
 	m.N, m.W, m.W2 = m.N+o.N, w, m.W2+o.W2
 }
 
-// Huge is more than any value or weight that is measured. Below it nothing
-// that is made of moments overflows.
+// Huge is more than any measured value or weight. Below it nothing that is computed from
+// moments overflows.
 const Huge = 1e75
 
-// Sane reports whether values, none of them negative, can have given these
-// moments: they may come from a damaged file.
+// Sane reports whether values that are not negative can have these moments. The moments
+// may come from a damaged file.
 func (m *Moments) Sane() bool {
 	if m.N < 0 || m.N > 1<<60 || m.N == 0 && *m != (Moments{}) {
 		return false

@@ -6,29 +6,28 @@ import (
 	"slices"
 )
 
-// Sketch is a distribution of values that are not negative, to a relative
-// accuracy: values of one bin count as equal. It is DDSketch (Masson, Rim and
-// Lee, PVLDB 12(12), 2019) with the linearly interpolated logarithm, 64 bins for
-// each doubling, which are the first bits of a float32. Sketches of disjoint sets
-// of values can be aged and merged, and nothing is lost by it. The zero value is
-// empty.
+// Sketch is a distribution of values that are not negative, with a relative accuracy:
+// values in one bin count as equal. It is DDSketch (Masson, Rim and Lee, PVLDB 12(12),
+// 2019) with the linearly interpolated logarithm and 64 bins for each doubling; a bin is
+// the first bits of a float32. Sketches of disjoint sets of values can be aged and merged
+// without loss. The zero value is empty.
 type Sketch struct {
-	bins []SketchBin // by Bin
+	bins []SketchBin // ordered by Bin
 }
 
 // SketchBin is one bin of a Sketch.
 type SketchBin struct {
-	Bin   int32   // BinOf its values
+	Bin   int32   // BinOf of its values
 	Count float64 // their weight
 }
 
 const (
 	// binShift drops all bits of a float32 but sign, exponent and six of the mantissa.
 	binShift = 17
-	// Bins is more than any bin.
+	// Bins is more than any bin number.
 	Bins = 1 << (31 - binShift)
-	// SketchAccuracy is the greatest relative error of a quantile: half a bin, of
-	// which the widest is 1/64 of its lower end.
+	// SketchAccuracy is the greatest relative error of a quantile: half a bin. The widest
+	// bin is 1/64 of its lower end.
 	SketchAccuracy = 1.0 / 128
 )
 
@@ -40,7 +39,7 @@ func BinOf(x float32) int32 {
 	return int32(math.Float32bits(x) >> binShift)
 }
 
-// binMiddle is the middle of a bin; 0 of the one that holds 0.
+// binMiddle is the middle of a bin; 0 for the bin that holds 0.
 func binMiddle(bin int32) float64 {
 	if bin == 0 {
 		return 0
@@ -53,14 +52,14 @@ func binMiddle(bin int32) float64 {
 	return (lo + hi) / 2
 }
 
-// Add takes in a value with a weight > 0. A value that is none is left out.
+// Add adds a value with a weight > 0. NaN, infinite and negative values are left out.
 func (s *Sketch) Add(x float32, w float64) {
 	if x >= 0 && !math.IsInf(float64(x), 1) {
 		s.AddBin(BinOf(x), w)
 	}
 }
 
-// AddBin takes in values of a bin. Bins that come in order cost no search.
+// AddBin adds values of a bin. Bins that come in ascending order need no search.
 func (s *Sketch) AddBin(bin int32, w float64) {
 	if n := len(s.bins); n == 0 || s.bins[n-1].Bin < bin {
 		s.bins = append(s.bins, SketchBin{bin, w})
@@ -74,7 +73,7 @@ func (s *Sketch) AddBin(bin int32, w float64) {
 	s.bins = slices.Insert(s.bins, i, SketchBin{bin, w})
 }
 
-// Merge takes in all values of o, each with w times its weight.
+// Merge adds all values of o, each with w times its weight.
 func (s *Sketch) Merge(o *Sketch, w float64) {
 	if len(o.bins) == 0 {
 		return
@@ -95,7 +94,7 @@ func (s *Sketch) Merge(o *Sketch, w float64) {
 	s.bins = merged
 }
 
-// Bins returns the bins that hold something, in order. They are the sketch's own.
+// Bins returns the non-empty bins in order. The slice is the sketch's own.
 func (s *Sketch) Bins() []SketchBin { return s.bins }
 
 // Quantile is the value that a share p of the weight is at or below, within
@@ -110,7 +109,7 @@ func (s *Sketch) Quantile(p float64) float64 {
 	}
 	sum := 0.0
 	for _, b := range s.bins {
-		// Rounding of the sum must not push the last bin out of reach.
+		// Rounding of the sum must not make the last bin unreachable.
 		if sum += b.Count; sum >= p*total*(1-1e-12) {
 			return binMiddle(b.Bin)
 		}

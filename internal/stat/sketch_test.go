@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Quantiles are those of the sorted values, within the accuracy that is
-// promised, whatever the distribution and the scale.
+// Quantiles equal those of the sorted values within the documented accuracy, for every
+// distribution and scale.
 func TestSketchQuantiles(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for name, draw := range map[string]func() float64{
@@ -34,8 +34,8 @@ func TestSketchQuantiles(t *testing.T) {
 	}
 }
 
-// In whatever order and parts values come, the sketch is the same; a weight of
-// two is the value twice.
+// The sketch does not depend on the order or partition of the values. A weight of two
+// equals the value twice.
 func TestSketchMerges(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	var whole, a, b Sketch

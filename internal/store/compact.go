@@ -16,21 +16,21 @@ import (
 )
 
 const (
-	// fanIn is how many segments of one tier are worth merging: each row is
-	// written again once a tier, so log₈ of the commits in an hour, which is
-	// three or four times.
+	// fanIn is how many segments of one tier are worth merging. Each row is rewritten
+	// once per tier: log₈ of the number of commits in an hour, which is three or four
+	// times.
 	fanIn = 8
-	// maxMerge bounds what one merge reads, and with it how long it takes and how
-	// large a segment becomes.
+	// maxMerge bounds the bytes that one merge reads, and thus its duration and the size
+	// of a segment.
 	maxMerge = 1 << 30 // bytes
-	// settled is how long after its end an hour, or a day, is merged to one whatever
-	// the number of segments: nearly nothing comes later.
+	// settled is how long after its end an hour or a day is merged into one segment,
+	// whatever the number of segments: hardly any rows arrive later.
 	settled = 10 * 60 * 1000 // ms
 )
 
-// Compact merges the small segments of one partition that has most of them and
-// reports whether there was one: call it again until there is none. Readers see
-// the old segments or the new one, never both.
+// Compact merges the small segments of the partition that has most of them and reports
+// whether there was one. Call it until it returns false. Readers see either the old
+// segments or the new one, never both.
 func (s *Store) Compact() (bool, error) {
 	s.upkeep.Lock()
 	defer s.upkeep.Unlock()
@@ -39,14 +39,14 @@ func (s *Store) Compact() (bool, error) {
 		return false, nil
 	}
 	err := s.merge(from, folder)
-	if err != nil && !errors.Is(err, errOvertaken) { // the other may have merged the same
+	if err != nil && !errors.Is(err, errOvertaken) { // the other server may have merged the same
 		return false, fmt.Errorf("compact %s: %w", folder, err)
 	}
 	return true, nil
 }
 
-// pick chooses what to merge: the most segments of one tier, or all of a
-// partition that is over.
+// pick selects the segments to merge: the most segments of one tier, or all of a
+// partition that has ended.
 func (s *Store) pick(now sample.Millis) (best []Segment, folder string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,7 +87,7 @@ func (s *Store) pick(now sample.Millis) (best []Segment, folder string) {
 	return best, folder
 }
 
-// over reports whether a segment's partition is past its time.
+// over reports whether a segment's partition has ended and settled.
 func (seg *Segment) over(now sample.Millis) bool {
 	length := sample.Millis(24 * hourMS)
 	if seg.Table() == Samples {
@@ -96,7 +96,7 @@ func (seg *Segment) over(now sample.Millis) bool {
 	return (seg.From/length+1)*length+settled < now
 }
 
-// merge writes one segment of several and puts it in their place.
+// merge writes several segments as one and replaces them by it.
 func (s *Store) merge(from []Segment, folder string) error {
 	seg := Segment{From: from[0].From, To: from[0].To}
 	c := &commit{}
@@ -132,13 +132,13 @@ func (s *Store) merge(from []Segment, folder string) error {
 
 func (s *Store) mergeTo(out io.Writer, rows int64, from []Segment) (err error) {
 	defer func() {
-		if p := recover(); p != nil { // the library, on a damaged file
+		if p := recover(); p != nil { // the library panics on a damaged file
 			err = fmt.Errorf("read segments from %s on: %v", from[0].File, p)
 		}
 	}()
 	var files []segment.Input
 	quick := from[0].Table() == Samples
-	// In the order of time: samples of one series then follow each other in stretches.
+	// In time order: the samples of one series then follow each other in runs.
 	slices.SortFunc(from, func(a, b Segment) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.File, b.File)) })
 	for i := range from {
 		f, err := os.Open(filepath.Join(s.dir, filepath.FromSlash(from[i].File)))
@@ -167,9 +167,9 @@ func (s *Store) mergeTo(out io.Writer, rows int64, from []Segment) (err error) {
 	return errors.Join(err, s.merger.Close())
 }
 
-// Retain removes from the store the segments all of whose rows are past their
-// table's time, and from disk what was removed from the store and is not read
-// any more.
+// Retain removes from the store the segments all of whose rows are past their table's
+// retention time. It removes from disk the files that are no longer in the store and are
+// not read any more.
 func (s *Store) Retain() error {
 	s.upkeep.Lock()
 	defer s.upkeep.Unlock()
@@ -177,15 +177,15 @@ func (s *Store) Retain() error {
 	return errors.Join(s.expire(now), s.sweep(now))
 }
 
-// Sweep is what Retain does on disk: for a server that answers only, while another
-// keeps their store in order.
+// Sweep is the part of Retain that works on disk. It is for a server that only answers
+// queries while another maintains their store.
 func (s *Store) Sweep() error {
 	s.upkeep.Lock()
 	defer s.upkeep.Unlock()
 	return s.sweep(sample.At(s.opt.Now()))
 }
 
-// expire removes segments from the store.
+// expire removes expired segments from the store.
 func (s *Store) expire(now sample.Millis) error {
 	s.committing.Lock()
 	defer s.committing.Unlock()
@@ -202,7 +202,7 @@ func (s *Store) expire(now sample.Millis) error {
 	}
 	slices.Sort(c.Remove)
 	switch err := s.commit(c); {
-	case errors.Is(err, errOvertaken): // the next Retain sees to it
+	case errors.Is(err, errOvertaken): // the next Retain does it
 	case err != nil:
 		return fmt.Errorf("retain: %w", err)
 	default:
@@ -213,9 +213,9 @@ func (s *Store) expire(now sample.Millis) error {
 	return nil
 }
 
-// sweep removes replaced files that nobody reads any more. Nobody begins to: no
-// Snapshot has a file that is no part of the store. So what storage takes for it
-// holds up neither commits nor queries.
+// sweep removes replaced files that no reader uses any more. No new reader can start: a
+// Snapshot has only files that are part of the store. Slow storage therefore delays
+// neither commits nor queries.
 func (s *Store) sweep(now sample.Millis) error {
 	s.mu.Lock()
 	errs := []error{s.evict()}
@@ -237,7 +237,7 @@ func (s *Store) sweep(now sample.Millis) error {
 		}
 		gone = append(gone, name)
 	}
-	s.committing.Lock() // folders that are made just now stay
+	s.committing.Lock() // no folder is created meanwhile
 	defer s.committing.Unlock()
 	alone := s.fetching.TryLock()
 	if alone {
@@ -247,7 +247,7 @@ func (s *Store) sweep(now sample.Millis) error {
 	defer s.mu.Unlock()
 	for _, name := range gone {
 		delete(s.doomed, name)
-		// The last file of an hour takes its folders with it; one that is not empty stays.
+		// The last file of an hour is removed with its folders; a non-empty folder stays.
 		for dir := filepath.Dir(s.path(name)); alone && dir != s.dir && os.Remove(dir) == nil; dir = filepath.Dir(dir) {
 		}
 	}

@@ -14,12 +14,12 @@ import (
 	trace "github.com/quell-dev/quell/internal/trace/parquet"
 )
 
-// machines is how many send in the crash test.
+// machines is the number of sending machines in the crash test.
 const machines = 3
 
-// ingestForEver is the child that is killed: it takes batches in order, three
-// machines' in turn, each delivered again from the last that was acknowledged,
-// commits, merges, and says on its standard output what it acknowledges.
+// ingestForEver is the child process that is killed. It adds batches of three machines in
+// order, redelivered from the last acknowledged one on, commits, merges, and writes the
+// acknowledged numbers to its standard output.
 func ingestForEver(dir string) {
 	c := &clock{start.Add(time.Hour)}
 	s, err := Open(dir, c.options())
@@ -31,7 +31,7 @@ func ingestForEver(dir string) {
 	if err != nil {
 		os.Exit(1)
 	}
-	fmt.Println(acked) // it is up
+	fmt.Println(acked) // it is running
 	rng := rand.New(rand.NewPCG(acked, uint64(os.Getpid())))
 	for n := acked; ; {
 		for range 1 + rng.IntN(5) {
@@ -57,9 +57,9 @@ func ingestForEver(dir string) {
 	}
 }
 
-// TestExactlyOnceOverKills kills the ingest at random points, 8 times or as
-// often as QUELL_TEST_KILLS says: all that was acknowledged is there once, and
-// what was delivered again is not there twice.
+// TestExactlyOnceOverKills kills the ingest at random points, 8 times or QUELL_TEST_KILLS
+// times. Everything acknowledged is stored once, and redelivered batches are not stored
+// twice.
 func TestExactlyOnceOverKills(t *testing.T) {
 	kills := 8
 	if text := os.Getenv("QUELL_TEST_KILLS"); text != "" {
@@ -102,8 +102,8 @@ func TestExactlyOnceOverKills(t *testing.T) {
 	t.Logf("%d kills: %d batches of each machine acknowledged, %d rows in %d segments", kills, acked, len(rows), st.Segments)
 }
 
-// ingestUntilKilled lets a child ingest from what was acknowledged, kills it,
-// and returns what it acknowledged.
+// ingestUntilKilled lets a child ingest from the acknowledged number on, kills it, and
+// returns what it acknowledged.
 func ingestUntilKilled(t *testing.T, dir string, acked uint64, rng *rand.Rand) uint64 {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -117,7 +117,7 @@ func ingestUntilKilled(t *testing.T, dir string, acked uint64, rng *rand.Rand) u
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	// Most are killed at work, some while they open the store.
+	// Most are killed while they ingest, some while they open the store.
 	lines := bufio.NewScanner(out)
 	if rng.IntN(4) > 0 {
 		lines.Scan()

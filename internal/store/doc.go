@@ -1,18 +1,18 @@
-// Package store keeps samples and records as Parquet segments in a folder, so
-// that any tool that reads Parquet can ask them.
+// Package store keeps samples and records as Parquet segments in a folder. Any tool that
+// reads Parquet can query them.
 //
-// A segment is an immutable file below TABLE/day=D/[hour=H/]. It counts once a
-// commit names it. A commit is one file in log/, made by atomicfile: its rename
-// is the moment at which what it adds is there, what it removes is gone, and the
-// batches in it are known as taken, all at once. So after a crash at any point a
-// batch is in the store once or not at all, and one that is delivered again is
-// dropped by its number: exactly once, if the sender repeats what was not
-// acknowledged and the receiver acknowledges after Flush.
+// A segment is an immutable file below TABLE/day=D/[hour=H/]. It is part of the store
+// once a commit names it. A commit is one file in log/, made by atomicfile. Its rename is
+// the moment at which its additions are present, its removals are gone, and its batches
+// are recorded as accepted, all at once. After a crash at any point a batch is therefore
+// in the store once or not at all, and a redelivered batch is dropped by its number. That
+// gives exactly-once storage if the sender repeats what was not acknowledged and the
+// receiver acknowledges after Flush.
 //
-// Readers take a Snapshot: the segments that live at one commit, which stay on
-// disk until it is released. One process writes to a folder; a lock sees to it.
+// Readers take a Snapshot: the segments that are live at one commit. They stay on disk
+// until it is released. One process writes to a folder; a lock enforces that.
 //
-// Within a segment samples are sorted by job, platform, task, machine, signal
-// and time: what a spec is learnt from lies together, and each task's times
-// and numbers follow each other, which is what compresses.
+// Within a segment samples are sorted by job, platform, task, machine, signal and time.
+// The data from which a spec is learnt is contiguous, and each task's times and numbers
+// follow each other, which makes them compress well.
 package store

@@ -15,10 +15,10 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// flight is what one commit will hold.
+// flight is the contents of one commit.
 type flight struct {
 	pack      pack
-	known     known // the index's, from when it is written
+	known     known // the index's state when writing starts
 	incidents []Incident
 	actions   []Action
 	audit     []Audit
@@ -26,7 +26,7 @@ type flight struct {
 	marks     map[Source]Mark
 	streams   map[string]Range
 	spans     []span
-	id        string // of its commit, set when it is written
+	id        string // commit ID, set when writing starts
 }
 
 func newFlight(x *index) *flight {
@@ -39,7 +39,7 @@ func (f *flight) size() int {
 
 func (f *flight) empty() bool { return f.size() == 0 && len(f.marks) == 0 && len(f.streams) == 0 }
 
-// clear makes it ready for the next commit.
+// clear prepares it for the next commit.
 func (f *flight) clear(x *index) {
 	f.pack.clear(x)
 	f.known = known{}
@@ -49,8 +49,8 @@ func (f *flight) clear(x *index) {
 	f.spans, f.id = f.spans[:0], ""
 }
 
-// Add takes in a batch, and reports whether it was new. It is kept from the
-// next Flush on. What the batch holds may be used again when Add returns.
+// Add accepts a batch and reports whether it was new. It is stored by the next Flush. The
+// caller may reuse the batch's memory when Add returns.
 func (s *Store) Add(b *Batch) bool {
 	now := sample.At(s.opt.Now())
 	oldest := sample.Millis(0)
@@ -100,9 +100,9 @@ func (s *Store) Add(b *Batch) bool {
 	return true
 }
 
-// timely appends rows of a table to those that are gathered, and says how many. One
-// that is too old to be kept is not, and one from the future, where it would stay
-// for ever, is of now: a machine's clock is wrong, and what it did is not.
+// timely appends rows of a table to the gathered ones and returns their number. It drops
+// rows past the retention time. A row from the future, which would never expire, gets the
+// current time: the machine's clock is wrong, but the row's content is not.
 func timely[T any](s *Store, to []T, table string, rows []T, at func(*T) *int64) (all []T, n int) {
 	now := sample.At(s.opt.Now())
 	newest, oldest := int64(now.Add(s.opt.Ahead)), int64(math.MinInt64)
@@ -125,7 +125,7 @@ func timely[T any](s *Store, to []T, table string, rows []T, at func(*T) *int64)
 	return to, len(to) - had
 }
 
-// mark is what was taken of a source, committed or not.
+// mark returns what was accepted from a source, committed or not.
 func (s *Store) mark(source Source) Mark {
 	if m, ok := s.next.marks[source]; ok {
 		return m
@@ -138,13 +138,13 @@ func (s *Store) mark(source Source) Mark {
 	return s.state.Marks[source]
 }
 
-// Flush commits all that was added before it was called: when it returns
-// without an error that is on disk and in every later Snapshot. After an error
-// nothing is lost, and nothing is there of it; the next Flush tries again.
+// Flush commits everything that was added before the call. When it returns without an
+// error, that is on disk and in every later Snapshot. After an error nothing is lost and
+// nothing is stored; the next Flush tries again.
 func (s *Store) Flush() error {
 	s.committing.Lock()
 	defer s.committing.Unlock()
-	for range 2 { // what could not be written last time goes first, apart
+	for range 2 { // a flight that failed last time is written first, separately
 		s.mu.Lock()
 		if s.broken != nil {
 			s.mu.Unlock()
@@ -171,8 +171,8 @@ func (s *Store) Flush() error {
 	return nil
 }
 
-// spare is what gathers while another is written: the one before, whose memory
-// is used again.
+// spare returns the flight that gathers while another is written: the previous one, whose
+// memory is reused.
 func (s *Store) spare() *flight {
 	if now := sample.At(s.opt.Now()); s.index.old(now) {
 		s.index = newIndex(now)
@@ -185,12 +185,12 @@ func (s *Store) spare() *flight {
 	return f
 }
 
-// write makes the segments of a flight and commits them, without what other
-// servers commit meanwhile.
+// write writes the segments of a flight and commits them, except what other servers have
+// committed meanwhile.
 func (s *Store) write(f *flight) error {
 	for {
 		s.mu.Lock()
-		if s.landed { // an attempt that nothing was known of
+		if s.landed { // an attempt whose result was unknown
 			s.landed, s.flying, s.idle = false, nil, f
 			s.mu.Unlock()
 			return nil
@@ -235,7 +235,7 @@ func (s *Store) tryWrite(f *flight) error {
 	return nil
 }
 
-// failed takes back the files of a commit that failed, unless it may be there.
+// failed removes the files of a failed commit, unless the commit may exist.
 func (s *Store) failed(w *writer, err error) error {
 	var broken *brokenError
 	var unsure *unsureError
@@ -244,14 +244,14 @@ func (s *Store) failed(w *writer, err error) error {
 		s.mu.Lock()
 		s.broken = err
 		s.mu.Unlock()
-	case errors.As(err, &unsure): // the next Open removes them if it is not
+	case errors.As(err, &unsure): // the next Open removes them if it does not exist
 	default:
 		w.undo()
 	}
 	return err
 }
 
-// writeTable writes records, a segment a day.
+// writeTable writes records, one segment per day.
 func writeTable[T any](w *writer, table string, rows []T, at func(*T) int64) {
 	byDay := map[string][]T{}
 	for i := range rows {
@@ -266,12 +266,12 @@ func writeTable[T any](w *writer, table string, rows []T, at func(*T) int64) {
 	}
 }
 
-// errOvertaken means that another server has committed since, and that what that
-// was is known now; or that it was this commit, whose answer was lost.
+// errOvertaken means that another server has committed since and that its commits are now
+// known, or that this commit itself exists although its answer was lost.
 var errOvertaken = errors.New("another server has committed meanwhile")
 
-// commit makes a commit the newest: that its file is there is the moment. The
-// caller holds committing.
+// commit makes c the newest commit. It takes effect when its file exists. The caller
+// holds committing.
 func (s *Store) commit(c *commit) error {
 	now := sample.At(s.opt.Now())
 	s.mu.Lock()
@@ -305,7 +305,7 @@ func (s *Store) commit(c *commit) error {
 	s.forgetSources(now)
 	all := s.state.clone()
 	s.mu.Unlock()
-	// The commits hold all of it: a checkpoint that fails is made 256 later.
+	// The commits hold all of it: a failed checkpoint is repeated 256 commits later.
 	err = all.checkpoint(ctx, s.bucket)
 	s.mu.Lock()
 	s.checkpointErr = err
@@ -313,28 +313,28 @@ func (s *Store) commit(c *commit) error {
 	return nil
 }
 
-// brokenError is a commit that neither came about nor could be taken back: only
-// opening the store anew says which.
+// brokenError is a commit that neither succeeded nor could be undone: only reopening the
+// store shows which.
 type brokenError struct{ error }
 
 func (e *brokenError) Unwrap() error { return e.error }
 
 func (e *brokenError) Error() string { return "commit, and take it back: " + e.error.Error() }
 
-// unsureError is a commit that storage may have or may yet get: the next attempt
-// finds out.
+// unsureError is a commit that storage may have or may still receive: the next attempt
+// shows it.
 type unsureError struct{ error }
 
 func (e *unsureError) Unwrap() error { return e.error }
 
-// forgetAfter is how long a source is remembered: longer than any agent spools.
+// forgetAfter is how long a source is remembered, ms: longer than any agent spools.
 const forgetAfter = 30 * 24 * 60 * 60 * 1000
 
 func (s *Store) forgetSources(now sample.Millis) {
 	maps.DeleteFunc(s.state.Marks, func(_ Source, m Mark) bool { return m.At < now-forgetAfter })
 }
 
-// writer makes files of one commit. After its first error it does nothing.
+// writer writes the files of one commit. After its first error it does nothing.
 type writer struct {
 	store *Store
 	dirs  map[string]bool // to be synced
@@ -344,7 +344,7 @@ type writer struct {
 
 func (s *Store) writer() *writer { return &writer{store: s, dirs: map[string]bool{}} }
 
-// segment writes one file; the Segment lacks its name and size.
+// segment writes one file. seg lacks its name and size.
 func (w *writer) segment(folder string, seg Segment, fill func(io.Writer) error) {
 	if w.err != nil {
 		return
@@ -369,7 +369,7 @@ func (w *writer) segment(folder string, seg Segment, fill func(io.Writer) error)
 	}
 }
 
-// mkdir makes a folder and those above it, and notes which must be synced.
+// mkdir makes a folder and its parents, and records which must be synced.
 func (w *writer) mkdir(dir string) error {
 	w.dirs[dir] = true
 	if _, err := os.Stat(dir); err == nil {
@@ -384,9 +384,8 @@ func (w *writer) mkdir(dir string) error {
 	return nil
 }
 
-// create writes a file that is there whole or not at all. Its folder is yet to
-// be synced. While it is written its name begins with a dot, as what Parquet's
-// readers pass over.
+// create writes a file completely or not at all. Its folder must be synced afterwards.
+// Until it is complete its name begins with a dot, so that Parquet readers skip it.
 func create(path string, fill func(io.Writer) error) (size int64, err error) {
 	part := filepath.Join(filepath.Dir(path), "."+filepath.Base(path))
 	f, err := os.OpenFile(part, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644)
@@ -409,7 +408,7 @@ func create(path string, fill func(io.Writer) error) (size int64, err error) {
 	return size, nil
 }
 
-// finish makes the files last, and returns the first error.
+// finish makes the files durable and returns the first error.
 func (w *writer) finish() error {
 	for _, dir := range slices.Sorted(maps.Keys(w.dirs)) {
 		if w.err == nil {
@@ -419,13 +418,13 @@ func (w *writer) finish() error {
 	return w.err
 }
 
-// undo removes the files of a commit that did not come about. What cannot be
-// removed now is no part of the store, and is removed by the next Open.
+// undo removes the files of a failed commit. Files that cannot be removed now are not
+// part of the store; the next Open removes them.
 func (w *writer) undo() {
 	ctx, cancel := w.store.brief()
 	defer cancel()
 	for i := range w.made {
-		if name := w.made[i].File; !w.store.live(name) { // else the commit is there after all
+		if name := w.made[i].File; !w.store.live(name) { // else the commit exists after all
 			_ = w.store.remove(ctx, name)
 		}
 	}

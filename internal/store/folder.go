@@ -12,23 +12,23 @@ import (
 	"github.com/quell-dev/quell/internal/atomicfile"
 )
 
-// folder is the Bucket of a store that has none: the store's own folder, which
-// one process writes to. What is Put is where it belongs already.
+// folder is the Bucket of a store without one: the store's own folder, to which one
+// process writes. Files that are Put are already in their place.
 type folder struct{ dir string }
 
 func (f folder) path(name string) string { return filepath.Join(f.dir, filepath.FromSlash(name)) }
 
 func (f folder) Put(context.Context, string, string) error { return nil }
 
-// Create leaves no file behind that it says is not there: if it cannot take one
-// back, that is a *brokenError.
+// Create leaves no file behind when it reports failure. If it cannot remove the file, the
+// error is a *brokenError.
 func (f folder) Create(_ context.Context, name string, data []byte) error {
 	path := f.path(name)
 	if _, err := os.Lstat(path); err == nil {
 		return fmt.Errorf("create %s: %w", path, fs.ErrExist)
 	}
 	if err := atomicfile.Write(path, data, 0o644); err != nil {
-		// It may be there all the same, if only its folder could not be synced.
+		// It may exist all the same, if only the sync of its folder failed.
 		if bad := os.Remove(path); bad != nil && !errors.Is(bad, fs.ErrNotExist) {
 			return &brokenError{errors.Join(err, bad)}
 		}
@@ -46,7 +46,7 @@ func (f folder) Get(context.Context, string, string) error { return errors.ErrUn
 func (f folder) List(_ context.Context, below string) ([]Entry, error) {
 	var all []Entry
 	err := filepath.WalkDir(f.path(below), func(path string, d fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) { // there is none yet, or it is gone since
+		if errors.Is(err, fs.ErrNotExist) { // none yet, or removed meanwhile
 			return nil
 		}
 		if err != nil || d.IsDir() {
@@ -75,8 +75,8 @@ func (f folder) Remove(_ context.Context, name string) error {
 
 func (f folder) URL(name string) string { return f.path(name) }
 
-// unfinished reports whether a file is one that was being written: of atomicfile,
-// or a segment's.
+// unfinished reports whether a file was still being written, by atomicfile or as a
+// segment.
 func unfinished(name string) bool {
 	return strings.HasPrefix(name[strings.LastIndexByte(name, '/')+1:], ".")
 }

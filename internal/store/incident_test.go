@@ -9,8 +9,8 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// An incident's row names whom it accused, also where a cap on that was in vain: pairs
-// and answers count those caps. Who was never named is in no row.
+// An incident's row names its suspect, also when a cap on it had no effect: pairs and
+// answers count those caps. A suspect that was never named is in no row.
 func TestARowNamesWhomTheIncidentNamed(t *testing.T) {
 	suspect := func(name string, l detect.Level) detect.Suspect {
 		return detect.Suspect{Task: sample.Task{Name: sample.TaskName("/" + name), Job: sample.JobName(name)}, Grounds: detect.Grounds{Level: l}, Correlation: 0.4}
@@ -19,7 +19,7 @@ func TestARowNamesWhomTheIncidentNamed(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		inc  incident.Record
-		row  Incident // those fields that are compared
+		row  Incident // the fields that are compared
 	}{
 		{"in vain", incident.Record{Analysed: 1, Suspects: []detect.Suspect{vain}, Findings: []plan.Finding{{Suspect: vain}}, Reason: "because", NotDone: "nobody may"},
 			Incident{SuspectJob: "decoy", SuspectTask: "/decoy", Antagonists: 1, OutcomeReason: "because; nobody may"}},

@@ -14,32 +14,32 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// commit is one file of the log: the manifest of what it adds.
+// commit is one file of the log: the manifest of its additions.
 type commit struct {
-	Generation uint64           `json:"generation"`   // its place in the log, from 1
-	ID         string           `json:"id,omitempty"` // the same however often it is tried
+	Generation uint64           `json:"generation"`   // number in the log, from 1
+	ID         string           `json:"id,omitempty"` // the same for every attempt
 	At         sample.Millis    `json:"at"`
 	Add        []Segment        `json:"add,omitempty"`
 	Remove     []string         `json:"remove,omitempty"` // files
-	Marks      sourceMarks      `json:"marks,omitempty"`  // that changed
+	Marks      sourceMarks      `json:"marks,omitempty"`  // the changed ones
 	Streams    map[string]Range `json:"streams,omitempty"`
 }
 
-// Range is which messages of a stream a commit holds, both ends included.
+// Range is the range of stream messages in a commit, both ends included.
 type Range struct {
 	First uint64 `json:"first"`
 	Last  uint64 `json:"last"`
 }
 
-// state is what all commits so far come to.
+// state is the result of all commits so far.
 type state struct {
 	Generation uint64             `json:"generation"`
 	Segments   map[string]Segment `json:"-"`
 	Marks      map[Source]Mark    `json:"-"`
-	Streams    map[string]uint64  `json:"streams,omitempty"` // the last message taken
+	Streams    map[string]uint64  `json:"streams,omitempty"` // the last message stored
 }
 
-// checkpoint is a state as a file.
+// checkpoint is the file form of a state.
 type checkpoint struct {
 	state
 	List  []Segment   `json:"segments"`
@@ -48,8 +48,8 @@ type checkpoint struct {
 
 const (
 	logDir = "log"
-	// everyCommits is how many commits a checkpoint stands for. What it replaces is
-	// removed at the next one, so that who reads the log meanwhile can.
+	// everyCommits is how many commits a checkpoint replaces. They are removed at the
+	// next checkpoint, so that concurrent readers of the log still find them.
 	everyCommits = 256
 )
 
@@ -79,8 +79,8 @@ func checkpointName(generation uint64) string {
 	return fmt.Sprintf("%s/%020d.checkpoint.json", logDir, generation)
 }
 
-// readLog folds what a store's log has beyond a state, which may be that of
-// nothing, and returns the new state and the commits that were read one by one.
+// readLog applies the commits of a store's log that follow a state, which may be empty.
+// It returns the new state and the commits that were read one by one.
 func readLog(ctx context.Context, b Bucket, old state) (state, []commit, error) {
 	entries, err := b.List(ctx, logDir)
 	if err != nil {
@@ -92,7 +92,7 @@ func readLog(ctx context.Context, b Bucket, old state) (state, []commit, error) 
 		digits, suffix, _ := strings.Cut(e.Name[len(logDir)+1:], ".")
 		n, err := strconv.ParseUint(digits, 10, 64)
 		switch {
-		case err != nil: // a file that was not finished
+		case err != nil: // an unfinished file
 		case suffix == "checkpoint.json":
 			from = max(from, n)
 		case suffix == "json":
@@ -101,7 +101,7 @@ func readLog(ctx context.Context, b Bucket, old state) (state, []commit, error) 
 	}
 	slices.Sort(found)
 	s := old.clone()
-	// Where the next commit is there still, commits lead on from the state.
+	// If the next commit still exists, the commits lead on from the state.
 	if _, next := slices.BinarySearch(found, s.Generation+1); from > s.Generation && !next {
 		if s, err = readCheckpoint(ctx, b, from); err != nil {
 			return old, nil, err
@@ -165,7 +165,7 @@ func createJSON(ctx context.Context, b Bucket, name string, v any) error {
 	return b.Create(ctx, name, text)
 }
 
-// checkpoint writes the state as one file, and removes what the last one stood for.
+// checkpoint writes the state as one file and removes what the previous one replaced.
 func (s *state) checkpoint(ctx context.Context, b Bucket) error {
 	c := checkpoint{state: *s, List: []Segment{}, Taken: listMarks(s.Marks)}
 	for _, name := range slices.Sorted(maps.Keys(s.Segments)) {
@@ -182,7 +182,7 @@ func (s *state) checkpoint(ctx context.Context, b Bucket) error {
 		digits, _, _ := strings.Cut(e.Name[len(logDir)+1:], ".")
 		n, bad := strconv.ParseUint(digits, 10, 64)
 		if bad == nil && n+everyCommits < s.Generation {
-			// The checkpoint before this one stays, and the commits after it.
+			// The previous checkpoint stays, and the commits after it.
 			err = errors.Join(err, b.Remove(ctx, e.Name))
 		}
 	}

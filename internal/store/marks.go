@@ -13,18 +13,18 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// sourceMark is what was taken of a source.
+// sourceMark is a source with its mark.
 type sourceMark struct {
 	Source
 	Mark
 }
 
-// sourceMarks are those of many sources, as the log has them: a few as a list of
-// objects; many by column, as a JSON object of lists in zstd, which in JSON is a text
-// of base64. With 6,000 machines each commit would else be 0.9 MB.
+// sourceMarks are the marks of many sources in the log. Few are a list of objects; many
+// are stored by column, as a JSON object of lists in zstd, in base64 text. With 6,000
+// machines each commit would otherwise be 0.9 MB.
 type sourceMarks []sourceMark
 
-// fewMarks is up to how many are a list that people can read.
+// fewMarks is up to which number they are a human-readable list.
 const fewMarks = 32
 
 // columns are sourceMarks by column.
@@ -34,10 +34,10 @@ type columns struct {
 	Boots    []string        `json:"boot"`
 	Highs    []uint64        `json:"high"`
 	Seens    []uint64        `json:"seen"`
-	Ats      []sample.Millis `json:"at"` // each less the one before it
+	Ats      []sample.Millis `json:"at"` // each as difference to the previous one
 }
 
-// listMarks makes the list of marks, in the order of their sources.
+// listMarks returns the marks in the order of their sources.
 func listMarks(marks map[Source]Mark) sourceMarks {
 	all := make(sourceMarks, 0, len(marks))
 	for _, source := range slices.SortedFunc(maps.Keys(marks), func(a, b Source) int {
@@ -65,7 +65,7 @@ func (m sourceMarks) MarshalJSON() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	// By itself it would take 17 MB for 60 KB.
+	// With default options it would use 17 MB for 60 KB.
 	codec, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20), zstd.WithLowerEncoderMem(true))
 	if err != nil {
 		return nil, err

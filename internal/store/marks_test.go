@@ -16,8 +16,8 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// marksOf are those of so many machines some time after they began: each at a number
-// of its own, some with gaps, their boots named as agents do it.
+// marksOf returns the marks of that many machines some time after their start: each at
+// its own number, some with gaps, with boot names as agents make them.
 func marksOf(machines int) map[Source]Mark {
 	r := rand.New(rand.NewPCG(5, 6))
 	all := map[Source]Mark{}
@@ -36,7 +36,7 @@ func marksOf(machines int) map[Source]Mark {
 	return all
 }
 
-// Marks are the same after the log, few and many.
+// TestMarksInTheLog: few and many marks are unchanged after a round trip through the log.
 func TestMarksInTheLog(t *testing.T) {
 	for _, n := range []int{0, 1, fewMarks, fewMarks + 1, 1000} {
 		want := marksOf(n)
@@ -67,8 +67,8 @@ func TestMarksInTheLog(t *testing.T) {
 	}
 }
 
-// A commit of all machines of a large cluster is small: 512 of them are kept, and
-// one is fsynced every few seconds.
+// TestCommitsOfManyMachinesAreSmall: a commit of all machines of a large cluster is
+// small: 512 commits are kept, and one is fsynced every few seconds.
 func TestCommitsOfManyMachinesAreSmall(t *testing.T) {
 	const n, most = 6000, 30 // bytes a machine
 	dir, c := t.TempDir(), &clock{start}
@@ -96,7 +96,7 @@ func TestCommitsOfManyMachinesAreSmall(t *testing.T) {
 	}
 }
 
-// The log of an older version, with every mark in a list, is read.
+// TestOlderLogs: the log of an older version, with every mark in a list, is readable.
 func TestOlderLogs(t *testing.T) {
 	dir, c := t.TempDir(), &clock{start.Add(time.Minute)}
 	var old []string

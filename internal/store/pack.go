@@ -11,12 +11,12 @@ import (
 	"github.com/quell-dev/quell/internal/store/segment"
 )
 
-// row is a sample in memory until the next flush.
+// row is a sample in memory before the next flush.
 type row struct {
 	ts                  int64 // ms
 	series              uint32
 	cpu, cost, coverage float32
-	extras              uint32 // place in pack.extras + 1, 0: none
+	extras              uint32 // index in pack.extras + 1, 0: none
 	flags               sample.Flags
 }
 
@@ -30,8 +30,8 @@ type pack struct {
 
 func newPack(x *index) pack { return pack{index: x, from: math.MaxInt64, to: math.MinInt64} }
 
-// add takes in a sample and returns the number of its series; before is that of
-// the sample before it in its batch.
+// add adds a sample and returns the number of its series. before is the series of the
+// previous sample in its batch.
 func (p *pack) add(before uint32, s *sample.Sample) uint32 {
 	r := row{ts: int64(s.TS), series: p.index.number(before, s), cpu: s.CPU, cost: s.Cost, coverage: s.Coverage, flags: s.Flags}
 	if s.Extras.Len() > 0 {
@@ -43,7 +43,7 @@ func (p *pack) add(before uint32, s *sample.Sample) uint32 {
 	return r.series
 }
 
-// clear forgets the rows.
+// clear removes the rows.
 func (p *pack) clear(x *index) {
 	rows, extras := p.rows[:0], p.extras[:0]
 	*p = newPack(x)
@@ -52,11 +52,11 @@ func (p *pack) clear(x *index) {
 
 const hourMS = 3_600_000
 
-// hours splits the rows by the hour that they end in.
+// hours splits the rows by the hour in which they end.
 func (p *pack) hours() iter.Seq2[sample.Millis, []row] {
 	return func(yield func(sample.Millis, []row) bool) {
 		rows := p.rows
-		if p.from/hourMS != p.to/hourMS { // apart: p.rows stay in the order of batches
+		if p.from/hourMS != p.to/hourMS { // a copy: p.rows stay in the order of batches
 			rows = slices.Clone(rows)
 			slices.SortStableFunc(rows, func(a, b row) int { return cmp.Compare(a.ts/hourMS, b.ts/hourMS) })
 		}
@@ -73,11 +73,11 @@ func (p *pack) hours() iter.Seq2[sample.Millis, []row] {
 	}
 }
 
-// write writes rows as a segment: by series, each in order of time. k is
-// the index's as it was when the rows were complete.
+// write writes rows as a segment: by series, each in time order. k is the index's state
+// when the rows were complete.
 func (p *pack) write(w *segment.Writer, out io.Writer, k *known, rows []row) error {
-	// Counting sort: where each series' rows begin among the places, then each
-	// row's place. It is stable, and mostly times grow as they came.
+	// Counting sort: first the start of each series' rows in places, then each row's
+	// place. It is stable, and rows mostly come in time order already.
 	begin := make([]uint32, len(k.series)+1)
 	for i := range rows {
 		begin[rows[i].series+1]++

@@ -17,20 +17,19 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Where a store is in a Bucket several servers may have it open. What each
-// knows of the log may be old; it finds out when its next commit would be one
-// that is there already. Then it reads on, leaves out of what it has gathered
-// what the others have committed, and tries again.
+// A store in a Bucket may be open in several servers. Each may know an outdated state of
+// the log and finds out when the number of its next commit already exists. It then reads
+// the new commits, drops from its gathered data what the others have committed, and tries
+// again.
 
-// span is what one batch put into a flight: how many of each.
+// span is what one batch added to a flight: the number of each kind.
 type span struct {
 	source                                 Source
 	n                                      uint64
 	rows, incidents, actions, audit, specs int
 }
 
-// rebase leaves out the batches that were taken according to marks, and returns
-// how many.
+// rebase drops the batches that marks lists as accepted, and returns their number.
 func (f *flight) rebase(marks func(Source) Mark) (dropped uint64) {
 	at := map[Source]sample.Millis{}
 	for source, m := range f.marks {
@@ -60,8 +59,8 @@ func (f *flight) rebase(marks func(Source) Mark) (dropped uint64) {
 	return dropped
 }
 
-// refresh reads what others have committed, and leaves out of what is gathered,
-// or flies, what is in the store by now. The caller holds committing.
+// refresh reads the commits of other servers and drops from the gathered and the flying
+// data what is already in the store. The caller holds committing.
 func (s *Store) refresh(ctx context.Context) error {
 	s.mu.Lock()
 	old := s.state.clone()
@@ -97,8 +96,8 @@ func (s *Store) refresh(ctx context.Context) error {
 	return nil
 }
 
-// Refresh reads what other servers have committed to the store's Bucket. A store
-// in a folder alone knows all there is.
+// Refresh reads what other servers have committed to the store's Bucket. A store in a
+// folder alone is always up to date.
 func (s *Store) Refresh() error {
 	if !s.remote {
 		return nil
@@ -113,7 +112,7 @@ func (s *Store) Refresh() error {
 	return nil
 }
 
-// live reports whether a file counts.
+// live reports whether a file is part of the store.
 func (s *Store) live(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,7 +120,7 @@ func (s *Store) live(name string) bool {
 	return ok
 }
 
-// How long storage may take for a small file, and for a segment.
+// Time limits of storage for a small file and for a segment.
 const (
 	briefTime = 30 * time.Second
 	longTime  = 10 * time.Minute
@@ -135,12 +134,12 @@ func (s *Store) long() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), longTime)
 }
 
-// name makes a name that no other server and no other life of this one makes.
+// name returns a name that no other server and no other run of this one makes.
 func (s *Store) name() string { return strings.ToLower(rand.Text()) }
 
 func (s *Store) path(name string) string { return filepath.Join(s.dir, filepath.FromSlash(name)) }
 
-// remove removes a file and its copy here.
+// remove removes a file and its local copy.
 func (s *Store) remove(ctx context.Context, name string) error {
 	err := s.bucket.Remove(ctx, name)
 	if bad := os.Remove(s.path(name)); bad != nil && !errors.Is(bad, fs.ErrNotExist) {
@@ -149,15 +148,15 @@ func (s *Store) remove(ctx context.Context, name string) error {
 	return err
 }
 
-// fetchers is how many files are brought at a time.
+// fetchers is how many files are fetched in parallel.
 const fetchers = 8
 
-// fetch brings the files that are not here.
+// fetch fetches the files that have no local copy.
 func (s *Store) fetch(ctx context.Context, segments []Segment) error {
 	if !s.remote {
 		return nil
 	}
-	s.fetching.Lock() // else two would bring the same
+	s.fetching.Lock() // else two calls would fetch the same file
 	defer s.fetching.Unlock()
 	places := make(chan struct{}, fetchers)
 	var all sync.WaitGroup
@@ -187,15 +186,14 @@ func (s *Store) fetch(ctx context.Context, segments []Segment) error {
 	return errors.Join(errs...)
 }
 
-// here reports whether there is a copy of a file, and notes that it was used.
+// here reports whether a local copy of a file exists, and records its use.
 func (s *Store) here(name string) bool {
 	path := s.path(name)
 	now := s.opt.Now()
 	return os.Chtimes(path, now, now) == nil
 }
 
-// evict removes the copies that were not used for longest, until the rest fit.
-// The caller holds mu.
+// evict removes the least recently used copies until the rest fit. The caller holds mu.
 func (s *Store) evict() error {
 	if !s.remote || s.opt.Copies <= 0 {
 		return nil

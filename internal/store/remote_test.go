@@ -20,12 +20,12 @@ import (
 	trace "github.com/quell-dev/quell/internal/trace/parquet"
 )
 
-// memory is a Bucket whose answers may get lost.
+// memory is a Bucket in memory whose answers may be lost.
 type memory struct {
 	mu    sync.Mutex
 	files map[string][]byte
 	now   func() time.Time
-	lose  func() (before, after bool) // of a Create; nil: none
+	lose  func() (before, after bool) // in a Create; nil: none
 	slow  func()                      // before a Remove; nil: nothing
 }
 
@@ -108,7 +108,7 @@ func (m *memory) Remove(_ context.Context, name string) error {
 
 func (m *memory) URL(name string) string { return "memory://" + name }
 
-// remoteRows are what a new reader of the bucket finds.
+// remoteRows returns the rows that a new reader of the bucket finds.
 func remoteRows[T any](t testing.TB, b Bucket, table string) []T {
 	t.Helper()
 	dir := t.TempDir()
@@ -134,9 +134,9 @@ func remoteRows[T any](t testing.TB, b Bucket, table string) []T {
 	return all
 }
 
-// Several servers on one bucket, each of which gets some of the batches, many of
-// them more than one: what is committed is there once, over merges by all of
-// them, lost answers and restarts.
+// TestSeveralServersCommitEachBatchOnce: several servers on one bucket each get some of
+// the batches, many of them repeatedly. What is committed is stored once, over merges by
+// all of them, lost answers and restarts.
 func TestSeveralServersCommitEachBatchOnce(t *testing.T) {
 	for seed := range uint64(15) {
 		severalServers(t, seed)
@@ -157,7 +157,7 @@ func severalServers(t *testing.T, seed uint64) {
 	for _, dir := range dirs {
 		stores = append(stores, open(t, dir, opt))
 	}
-	pending := make([][]*Batch, len(stores)) // taken in since the last commit
+	pending := make([][]*Batch, len(stores)) // added since the last commit
 	committed := map[string]*Batch{}
 	lost := 0
 	for n := uint64(1); n <= 40; n++ {
@@ -190,7 +190,7 @@ func severalServers(t *testing.T, seed uint64) {
 			if err := s.Refresh(); err != nil {
 				t.Fatal(err)
 			}
-		case 5: // killed: what it had taken in comes again to another
+		case 5: // killed: its batches are redelivered to another
 			if err := s.Close(); err != nil {
 				t.Fatal(err)
 			}
@@ -221,7 +221,7 @@ func severalServers(t *testing.T, seed uint64) {
 			t.Fatalf("seed %d: %s is there %d times", seed, row, n)
 		}
 	}
-	// A commit whose answer was lost may be there beyond what is known of.
+	// A commit whose answer was lost may exist in addition to the known ones.
 	for _, row := range rowsOf(slices.Collect(maps.Values(committed))...) {
 		if seen[text(&row)] != 1 {
 			t.Fatalf("seed %d: a sample that was committed is not there: %s", seed, text(&row))
@@ -232,8 +232,8 @@ func severalServers(t *testing.T, seed uint64) {
 	}
 }
 
-// What has no number, as the server's own audit, is not there twice either if
-// the answer to its commit was lost.
+// TestALostAnswerIsFoundOut: data without numbers, such as the server's own audit, is not
+// stored twice either if the answer to its commit was lost.
 func TestALostAnswerIsFoundOut(t *testing.T) {
 	c := &clock{start}
 	b := newMemory(c)
@@ -260,7 +260,7 @@ func TestALostAnswerIsFoundOut(t *testing.T) {
 	}
 }
 
-// Copies are brought when they are needed, and kept within bounds.
+// TestCopies: copies are fetched when they are needed, and bounded.
 func TestCopies(t *testing.T) {
 	c := &clock{start}
 	b := newMemory(c)
@@ -301,7 +301,7 @@ func TestCopies(t *testing.T) {
 	if got := sn.URLs(Samples); len(got) != 1 || !strings.HasPrefix(got[0], "memory://samples/day=") {
 		t.Errorf("URLs %v", got)
 	}
-	// What is gone from the bucket is an error with its name.
+	// A file missing in the bucket is an error with its name.
 	if err := b.Remove(t.Context(), sn.Segments[0].File); err != nil {
 		t.Fatal(err)
 	}
@@ -313,7 +313,7 @@ func TestCopies(t *testing.T) {
 	}
 }
 
-// Storage that takes long to remove files holds up neither who takes in nor who asks.
+// TestSlowRemovalHoldsUpNobody: slow removal of files delays neither ingest nor queries.
 func TestSlowRemovalHoldsUpNobody(t *testing.T) {
 	c := &clock{start}
 	b := newMemory(c)
@@ -356,7 +356,7 @@ func TestSlowRemovalHoldsUpNobody(t *testing.T) {
 	}
 }
 
-// A server that answers only keeps no copies of what another has merged.
+// A server that only answers queries keeps no copies of what another server has merged.
 func TestAReaderLetsGoOfCopies(t *testing.T) {
 	c := &clock{start}
 	opt := c.options()
@@ -394,8 +394,8 @@ func TestAReaderLetsGoOfCopies(t *testing.T) {
 	}
 }
 
-// A file that no commit names, in the bucket, is left alone while somebody may
-// be about to commit it.
+// TestOrphansInABucket: a file in the bucket that no commit names stays as long as a
+// server may still commit it.
 func TestOrphansInABucket(t *testing.T) {
 	c := &clock{start}
 	b := newMemory(c)

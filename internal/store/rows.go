@@ -9,8 +9,8 @@ import (
 	"github.com/quell-dev/quell/internal/incident"
 )
 
-// Incident is an incident as it stood when its agent told of it. An agent tells
-// again when something happens in it: the newest by Updated is how it stands.
+// Incident is the state of an incident when its agent reported it. An agent reports again
+// when something changes: the row with the newest Updated is the current state.
 type Incident struct {
 	Machine       string   `parquet:"machine,dict"`
 	ID            string   `parquet:"id"`
@@ -24,27 +24,27 @@ type Incident struct {
 	VictimClass   string   `parquet:"victim_class,dict"`
 	Began         int64    `parquet:"began,timestamp(millisecond)"` // end of the first bad interval
 	Opened        int64    `parquet:"opened,timestamp(millisecond)"`
-	Closed        *int64   `parquet:"closed,timestamp(millisecond)"` // null: it is open
+	Closed        *int64   `parquet:"closed,timestamp(millisecond)"` // null: open
 	Follows       bool     `parquet:"follows"`                       // a lasting change, which the spec follows
 	Mode          string   `parquet:"mode,dict"`
 	SpecMean      float64  `parquet:"spec_mean"`
 	SpecStdDev    float64  `parquet:"spec_stddev"`
 	Threshold     float64  `parquet:"threshold"`
 	Cost          float64  `parquet:"cost"`
-	SuspectJob    string   `parquet:"suspect_job,dict"` // who was named first of all, else empty
+	SuspectJob    string   `parquet:"suspect_job,dict"` // the first named suspect, else empty
 	SuspectTask   string   `parquet:"suspect_task,dict"`
-	Correlation   *float64 `parquet:"correlation"`     // of the best suspect, whether it was named or not
-	Antagonists   int32    `parquet:"antagonists"`     // that were named, also those that were capped in vain
-	CappedJob     string   `parquet:"capped_job,dict"` // of the last round, empty if there was none
+	Correlation   *float64 `parquet:"correlation"`     // of the best suspect, whether named or not
+	Antagonists   int32    `parquet:"antagonists"`     // number of named ones, also those capped without effect
+	CappedJob     string   `parquet:"capped_job,dict"` // of the last round, empty if none
 	CappedTask    string   `parquet:"capped_task,dict"`
 	CappedRate    *float64 `parquet:"capped_rate"`   // CPU-s/s
 	RelativeCost  *float64 `parquet:"relative_cost"` // of the last round
 	Outcome       string   `parquet:"outcome,dict"`
-	OutcomeReason string   `parquet:"reason"` // what it rests on, and why nothing, or nothing more, was done
-	Doc           string   `parquet:"doc"`    // all of it, JSON
+	OutcomeReason string   `parquet:"reason"` // the evidence, and why no action, or no further action, was taken
+	Doc           string   `parquet:"doc"`    // the whole incident, JSON
 }
 
-// IncidentOf makes the row of an incident as it stands.
+// IncidentOf returns the row of an incident in its current state.
 func IncidentOf(inc *incident.Record) (Incident, error) {
 	doc, err := json.Marshal(inc)
 	if err != nil {
@@ -67,7 +67,7 @@ func IncidentOf(inc *incident.Record) (Incident, error) {
 	if n := len(inc.Rounds); n > 0 {
 		last := inc.Rounds[n-1]
 		r.CappedJob, r.CappedTask = string(last.Suspect.Job), string(last.Suspect.Name)
-		if last.IO.IsZero() { // else the document has what was limited
+		if last.IO.IsZero() { // else the document has the limited resource
 			r.CappedRate = &last.Rate
 		}
 		if v := float64(last.RelativeCost); !math.IsNaN(v) && !math.IsInf(v, 0) {
@@ -80,13 +80,13 @@ func IncidentOf(inc *incident.Record) (Incident, error) {
 	return r, nil
 }
 
-// Action is one thing that an agent did to a task, or would have done.
+// Action is an action of an agent on a task, or one that it would have taken.
 type Action struct {
 	At       int64    `parquet:"at,timestamp(millisecond)"`
 	Machine  string   `parquet:"machine,dict"`
 	ID       string   `parquet:"id"`        // of the cap
 	What     string   `parquet:"what,dict"` // cap, uncap, expire, protect, mode
-	Task     string   `parquet:"task,dict"` // whose
+	Task     string   `parquet:"task,dict"` // the affected task
 	Rate     *float64 `parquet:"rate"`      // CPU-s/s
 	Until    *int64   `parquet:"until,timestamp(millisecond)"`
 	By       string   `parquet:"by,dict"` // "quell" or the operator
@@ -95,15 +95,15 @@ type Action struct {
 	Result   string   `parquet:"result"`
 }
 
-// Audit is one thing that somebody asked the server for and that is theirs to
-// answer for: granted or refused.
+// Audit is a request to the server for which the client is accountable, granted or
+// refused.
 type Audit struct {
 	At      int64  `parquet:"at,timestamp(millisecond)"`
 	Who     string `parquet:"who,dict"`   // name of the token; "" without one
 	From    string `parquet:"from,dict"`  // address
 	Scope   string `parquet:"scope,dict"` // of the token
 	What    string `parquet:"what,dict"`  // method and path
-	Target  string `parquet:"target"`     // what it was about
+	Target  string `parquet:"target"`     // the object of the request
 	Why     string `parquet:"why"`
 	Outcome string `parquet:"outcome"` // done, or why not
 }
@@ -118,14 +118,14 @@ type Spec struct {
 	Signal   string  `parquet:"signal,dict"`
 	Variant  string  `parquet:"variant,dict"`
 	State    string  `parquet:"state,dict"` // insufficient, ready, stale
-	Tasks    int64   `parquet:"tasks"`      // that gave enough samples each
+	Tasks    int64   `parquet:"tasks"`      // with enough samples each
 	Samples  int64   `parquet:"num_samples"`
 	CPUMean  float64 `parquet:"cpu_usage_mean"` // CPU-s/s
 	Mean     float64 `parquet:"cost_mean"`      // the paper's cpi_mean, for any signal
 	StdDev   float64 `parquet:"cost_stddev"`
 	Last     int64   `parquet:"last,timestamp(millisecond)"` // newest sample in it
-	// What a computation by SQL leaves out is 0 or empty, in the file null.
-	Since int64   `parquet:"since,optional,timestamp(millisecond)"` // the history before was dropped: the distribution has shifted
+	// SQL computations leave these 0 or empty, null in the file.
+	Since int64   `parquet:"since,optional,timestamp(millisecond)"` // earlier history was dropped: the distribution has shifted
 	P50   float64 `parquet:"cost_p50,optional"`
 	P90   float64 `parquet:"cost_p90,optional"`
 	P99   float64 `parquet:"cost_p99,optional"`

@@ -28,7 +28,7 @@ func Tables() []string { return []string{Samples, Incidents, Actions, AuditLog, 
 
 // Segment is one immutable Parquet file.
 type Segment struct {
-	File  string        `json:"file"` // from the store's folder, with slashes
+	File  string        `json:"file"` // relative to the store's folder, with slashes
 	Rows  int64         `json:"rows"`
 	Bytes int64         `json:"bytes"`
 	From  sample.Millis `json:"from"` // of its rows
@@ -36,7 +36,7 @@ type Segment struct {
 	Tier  int           `json:"tier,omitempty"` // how often its rows were merged
 }
 
-// Table is whose it is.
+// Table returns the name of its table.
 func (s *Segment) Table() string {
 	for i := range len(s.File) {
 		if s.File[i] == '/' {
@@ -46,7 +46,7 @@ func (s *Segment) Table() string {
 	return ""
 }
 
-// folder is where in the store it lies.
+// folder returns its folder in the store.
 func (s *Segment) folder() string {
 	for i := len(s.File) - 1; i >= 0; i-- {
 		if s.File[i] == '/' {
@@ -56,7 +56,7 @@ func (s *Segment) folder() string {
 	return ""
 }
 
-// partition is the folder of what happened at a time.
+// partition returns the folder for a time.
 func partition(table string, at sample.Millis) string {
 	t := at.Time()
 	if table == Samples {
@@ -65,7 +65,7 @@ func partition(table string, at sample.Millis) string {
 	return fmt.Sprintf("%s/day=%s", table, t.Format(time.DateOnly))
 }
 
-// order is by what a table's segments are sorted.
+// order returns the columns by which a table's segments are sorted.
 func order(table string) []parquet.SortingColumn {
 	var by []parquet.SortingColumn
 	for _, c := range map[string][]string{
@@ -77,12 +77,12 @@ func order(table string) []parquet.SortingColumn {
 	return by
 }
 
-// options are those of every segment.
+// options returns the writer options of every segment.
 func options(table string) []parquet.WriterOption {
 	return append(trace.Options(), parquet.SortingWriterConfig(parquet.SortingColumns(order(table)...)))
 }
 
-// writeRecords writes rows of a table, sorted already.
+// writeRecords writes rows of a table that are already sorted.
 func writeRecords[T any](w io.Writer, table string, rows []T) error {
 	out := parquet.NewGenericWriter[T](w, options(table)...)
 	if _, err := out.Write(rows); err != nil {
@@ -91,8 +91,8 @@ func writeRecords[T any](w io.Writer, table string, rows []T) error {
 	return out.Close()
 }
 
-// mergeRows writes the rows of several segments, each sorted, as one: records,
-// and samples that something else wrote.
+// mergeRows writes the rows of several sorted segments as one. It is used for records and
+// for samples that another program wrote.
 func mergeRows(w io.Writer, table string, files []segment.Input) error {
 	var groups []parquet.RowGroup
 	for _, f := range files {
@@ -109,11 +109,11 @@ func mergeRows(w io.Writer, table string, files []segment.Input) error {
 	return out.Close()
 }
 
-// SchemaFile is a table's file without rows: what tells readers its columns
-// before there is a segment.
+// SchemaFile returns the name of a table's file without rows. It gives readers the
+// columns before there is a segment.
 func SchemaFile(dir, table string) string { return filepath.Join(dir, "schema", table+".parquet") }
 
-// writeSchemas makes them anew: this version's columns.
+// writeSchemas rewrites the schema files with this version's columns.
 func writeSchemas(dir string) error {
 	if err := os.MkdirAll(filepath.Join(dir, "schema"), 0o755); err != nil {
 		return fmt.Errorf("write schemas: %w", err)

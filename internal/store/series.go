@@ -9,19 +9,19 @@ import (
 	"github.com/quell-dev/quell/internal/store/segment"
 )
 
-// series is what a segment.Series says, as places among texts.
+// series is a segment.Series as indices into texts.
 type series [len(segment.Series{})]uint32
 
-// known is series by number, of which 0 is none, and the texts that they are made of. Both only
-// grow, so who has taken it may read it without the store's lock. There are hundreds
-// of thousands of series: they are numbers and not strings for the garbage
-// collector's sake, which looks at each string.
+// known is the series by number, 0 being none, and their texts. Both only grow, so a copy
+// may be read without the store's lock. There are hundreds of thousands of series. They
+// are stored as numbers and not as strings because the garbage collector visits each
+// string.
 type known struct {
 	series []series
 	texts  []string
 }
 
-// of returns the series of a number.
+// of returns the series with a number.
 func (k *known) of(id uint32) (s segment.Series) {
 	for i, place := range k.series[id] {
 		s[i] = k.texts[place]
@@ -29,8 +29,8 @@ func (k *known) of(id uint32) (s segment.Series) {
 	return s
 }
 
-// is reports whether a sample belongs to the series of a number. What differs
-// most often is compared first.
+// is reports whether a sample belongs to the series with a number. The fields that differ
+// most often are compared first.
 func (k *known) is(id uint32, m *sample.Sample) bool {
 	s, t := &k.series[id], k.texts
 	return t[s[segment.Task]] == string(m.Task) && t[s[segment.Job]] == string(m.Job) && t[s[segment.Machine]] == m.Machine &&
@@ -38,7 +38,7 @@ func (k *known) is(id uint32, m *sample.Sample) bool {
 		t[s[segment.Class]] == m.Class.String()
 }
 
-// compare orders series by the order of files.
+// compare orders series as files do.
 func (k *known) compare(a, b uint32) int {
 	for i, place := range k.series[a] {
 		if other := k.series[b][i]; place != other {
@@ -50,34 +50,33 @@ func (k *known) compare(a, b uint32) int {
 	return 0
 }
 
-// index gives each series a number, so that a sample in memory is a few numbers
-// and sorting is counting. It remembers which series came after which: an
-// agent sends its tasks in the same order every tick, so that nearly always one
-// comparison tells whose a sample is.
+// index gives each series a number, so that a sample in memory is a few numbers and
+// sorting is counting. It records which series followed which: an agent sends its tasks
+// in the same order every tick, so one comparison nearly always identifies the series of
+// a sample.
 type index struct {
 	known
 	seed   maphash.Seed
-	ids    map[uint64]uint32 // by hash, the newest of that hash
-	older  []uint32          // by number, the one before it of the same hash
-	after  []uint32          // by number, the series that came next
-	places map[string]uint32 // of texts, each once; not tasks, of which there are as many as series
-	text   strings.Builder   // room for texts
-	last   map[string]uint32 // of each machine, the series that came last
+	ids    map[uint64]uint32 // by hash, the newest with that hash
+	older  []uint32          // by number, the previous one with the same hash
+	after  []uint32          // by number, the series that followed it
+	places map[string]uint32 // of texts, each once; not of tasks, which are as many as the series
+	text   strings.Builder   // memory for texts
+	last   map[string]uint32 // by machine, its last series
 
-	// sorted has the numbers in the order of files. It belongs to who commits, and
-	// may lack new ones.
+	// sorted has the numbers in the order of files. It belongs to the committing
+	// goroutine and may lack new ones.
 	sorted []uint32
 	born   sample.Millis
 }
 
-// An index is made anew when it is an hour old, or has become very large: tasks
-// come and go.
+// An index is replaced when it is an hour old or very large, because tasks come and go.
 const (
 	indexAge = hourMS
 	indexMax = 8 << 20
 )
 
-// textRoom is how much memory texts share.
+// textRoom is the size of the memory blocks that texts share.
 const textRoom = 64 << 10
 
 func newIndex(now sample.Millis) *index {
@@ -87,7 +86,7 @@ func newIndex(now sample.Millis) *index {
 
 func (x *index) old(now sample.Millis) bool { return now-x.born > indexAge || len(x.series) > indexMax }
 
-// number returns the number of a sample's series, given that of the sample before.
+// number returns the number of a sample's series; before is the previous sample's series.
 func (x *index) number(before uint32, s *sample.Sample) uint32 {
 	guess := x.after[before]
 	if guess != 0 && x.is(guess, s) {
@@ -107,8 +106,8 @@ func (x *index) number(before uint32, s *sample.Sample) uint32 {
 	return id
 }
 
-// add gives a new series its number. It holds on to no memory of want's: that may
-// be a whole message's.
+// add assigns a number to a new series. It keeps no reference to want's memory, which may
+// be that of a whole message.
 func (x *index) add(hash uint64, want *segment.Series) uint32 {
 	var s series
 	for i := range want {
@@ -125,7 +124,7 @@ func (x *index) add(hash uint64, want *segment.Series) uint32 {
 	return id
 }
 
-// place returns the place of a text that is there once.
+// place returns the index of a text, which is stored once.
 func (x *index) place(s string) uint32 {
 	place, ok := x.places[s]
 	if !ok {
@@ -135,7 +134,7 @@ func (x *index) place(s string) uint32 {
 	return place
 }
 
-// keep copies a text, and returns its place.
+// keep copies a text and returns its index.
 func (x *index) keep(s string) uint32 {
 	if x.text.Cap()-x.text.Len() < len(s) {
 		x.text = strings.Builder{}

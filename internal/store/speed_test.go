@@ -15,8 +15,8 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// fleet makes batches as a cluster's agents would: 50 tasks on each of so many
-// machines, of 2,000 jobs, costs that vary as the paper's figure 7.
+// fleet makes batches like those of a cluster's agents: 50 tasks on each machine, of
+// 2,000 jobs, with costs that vary as in the paper's figure 7.
 type fleet struct {
 	rng   *rand.Rand
 	batch []Batch
@@ -59,7 +59,7 @@ func cpuSeconds(b *testing.B) float64 {
 	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
 }
 
-// peak is the most memory that the process held, MB (proc(5), VmHWM).
+// peak is the process's peak memory, MB (proc(5), VmHWM).
 func peak(b *testing.B) float64 {
 	text, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -73,9 +73,9 @@ func peak(b *testing.B) float64 {
 	return kb / 1024
 }
 
-// BenchmarkIngest is what it costs to take in 50-sample batches of 6,000
-// machines, durably, with merging: commits of 600,000 samples. The generator's
-// own time is left out of the rate but not of the CPU seconds.
+// BenchmarkIngest measures the durable ingest of 50-sample batches of 6,000 machines,
+// with merging, in commits of 600,000 samples. The generator's own time is excluded from
+// the rate but not from the CPU seconds.
 func BenchmarkIngest(b *testing.B) {
 	c := &clock{start.Add(-50 * time.Minute)}
 	s, err := Open(b.TempDir(), c.options())

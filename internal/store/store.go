@@ -18,60 +18,59 @@ import (
 	"github.com/quell-dev/quell/internal/store/segment"
 )
 
-// Options of a store; the zero value keeps everything for ever.
+// Options are the options of a store; the zero value keeps everything for ever.
 type Options struct {
 	// Now is the clock, time.Now if nil.
 	Now func() time.Time
 	// Keep is how long a table's rows are kept; 0 or no entry: for ever.
 	Keep map[string]time.Duration
-	// Ahead is how far in the future a sample or a record may lie: one of a machine
-	// whose clock is wrong would found a partition that nobody looks for. 0: an hour.
+	// Ahead is how far in the future a sample or a record may lie. A machine with a wrong
+	// clock would otherwise create a partition that no query reads. 0: an hour.
 	Ahead time.Duration
-	// Bucket is where the files are; nil: in the folder itself. Then the folder has
-	// copies, and several servers may open a store of one Bucket, each with a folder
-	// of its own.
+	// Bucket is the storage of the files; nil: the folder itself. With a Bucket the
+	// folder has copies, and several servers may open the same store, each with its own
+	// folder.
 	Bucket Bucket
-	// Copies bounds them, bytes; those that a query or a merge needs are there all the
-	// same. 0: no bound.
+	// Copies bounds the size of the copies, bytes. Those that a query or a merge needs
+	// are kept in any case. 0: no bound.
 	Copies int64
 	// Grace is how long a file stays after it was replaced, for readers in other
-	// processes that found it in the log. 0: a minute, ten in a Bucket.
+	// processes that found it in the log. 0: a minute, with a Bucket ten.
 	Grace time.Duration
 }
 
-// Stats counts since Open.
+// Stats holds counts since Open.
 type Stats struct {
-	Batches    uint64 // taken
-	Duplicates uint64 // batches dropped because they were taken before
-	Samples    uint64 // taken
-	Records    uint64 // taken
+	Batches    uint64 // accepted
+	Duplicates uint64 // batches dropped because they were accepted before
+	Samples    uint64 // accepted
+	Records    uint64 // accepted
 	Rejected   uint64 // samples and records too old to be kept, samples too far in the future
 	Commits    uint64
-	Merged     uint64 // segments that were replaced by larger ones
-	Expired    uint64 // segments that were past their time
+	Merged     uint64 // segments replaced by larger ones
+	Expired    uint64 // segments past their retention time
 
-	Segments int   // that live
-	Rows     int64 // in them
-	Bytes    int64 // of them
+	Segments int   // live ones
+	Rows     int64 // in live segments
+	Bytes    int64 // of live segments
 	Pending  int   // samples and records not yet committed
 }
 
 // ErrLocked means that another process has the store open.
 var ErrLocked = errors.New("another process writes to this store")
 
-// Store is a folder that is open for writing. Its methods may be called from
-// several goroutines.
+// Store is a folder that is open for writing. Its methods are safe for concurrent use.
 type Store struct {
 	dir    string
 	lock   *os.File
 	opt    Options
-	bucket Bucket // of the folder itself if there is no other
-	remote bool   // there is
-	suffix string // of files' names, so that two servers make no two of one name
+	bucket Bucket // the folder itself if there is no other
+	remote bool   // there is another
+	suffix string // of file names, so that no two servers make the same name
 
-	fetching sync.Mutex // one at a time brings files
+	fetching sync.Mutex // one fetch at a time
 
-	mu     sync.Mutex // of what follows
+	mu     sync.Mutex // guards the following fields
 	state  state
 	pins   map[string]int           // files that snapshots hold
 	doomed map[string]sample.Millis // files no longer listed, and since when
@@ -79,9 +78,9 @@ type Store struct {
 	index  *index  // of the series that next gathers
 	next   *flight // gathers
 	flying *flight // being written, or to be tried again
-	idle   *flight // written, to gather again
-	broken error   // nothing can be committed any more
-	landed bool    // what flies is in the log, as was found out later
+	idle   *flight // written, to be reused
+	broken error   // why nothing can be committed any more
+	landed bool    // the flying commit is in the log, as found out later
 
 	checkpointErr error // of the newest checkpoint
 
@@ -93,8 +92,8 @@ type Store struct {
 	files      int             // made by this process
 }
 
-// Open opens the store in a folder, which it makes if need be, and removes what
-// a crash left there that no commit names.
+// Open opens the store in a folder, which it creates if needed, and removes files of a
+// crash that no commit names.
 func Open(dir string, opt Options) (*Store, error) {
 	if opt.Now == nil {
 		opt.Now = time.Now
@@ -104,7 +103,7 @@ func Open(dir string, opt Options) (*Store, error) {
 	}
 	if opt.Grace == 0 {
 		if opt.Grace = time.Minute; opt.Bucket != nil {
-			opt.Grace = 10 * time.Minute // other servers' queries may still be bringing it
+			opt.Grace = 10 * time.Minute // other servers' queries may still be fetching it
 		}
 	}
 	if err := os.MkdirAll(filepath.Join(dir, logDir), 0o755); err != nil {
@@ -147,15 +146,15 @@ func Open(dir string, opt Options) (*Store, error) {
 	return s, nil
 }
 
-// Close lets go of the folder. What was not flushed is not kept.
+// Close releases the folder. What was not flushed is lost.
 func (s *Store) Close() error { return s.lock.Close() }
 
-// orphanAge is how old a file in a Bucket is that no commit will ever name: no
-// server writes one for so long.
+// orphanAge is the age from which a file in a Bucket can no longer be named by a commit:
+// no server takes that long to write one.
 const orphanAge = 24 * time.Hour
 
-// sweepOrphans removes what a crash left: files that no commit names. In a
-// Bucket others may be writing such files just now.
+// sweepOrphans removes files of a crash, which no commit names. In a Bucket, other
+// servers may be writing such files now.
 func (s *Store) sweepOrphans(ctx context.Context) error {
 	for _, b := range []Bucket{folder{s.dir}, s.bucket} {
 		_, local := b.(folder)
@@ -183,7 +182,7 @@ func (s *Store) sweepOrphans(ctx context.Context) error {
 	return nil
 }
 
-// Stats counts.
+// Stats returns the counts.
 func (s *Store) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -200,8 +199,8 @@ func (s *Store) Stats() Stats {
 	return st
 }
 
-// Err says what is wrong with the store as it stands: nil, why nothing can be
-// committed any more, or why its log grows.
+// Err returns the store's current error: nil, why nothing can be committed any more, or
+// why its log grows.
 func (s *Store) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -214,7 +213,7 @@ func (s *Store) Err() error {
 	return nil
 }
 
-// Marks returns what was taken of every source.
+// Marks returns the marks of all sources.
 func (s *Store) Marks() map[Source]Mark {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -228,8 +227,7 @@ func (s *Store) Stream(name string) uint64 {
 	return s.state.Streams[name]
 }
 
-// Snapshot is the segments that lived at one commit. They stay on disk until
-// Close.
+// Snapshot is the segments that were live at one commit. They stay on disk until Close.
 type Snapshot struct {
 	Dir        string
 	Generation uint64
@@ -238,8 +236,8 @@ type Snapshot struct {
 	bucket     Bucket
 }
 
-// Snapshot returns the segments that may hold rows from from to to; 0 is no
-// bound. Close it.
+// Snapshot returns the segments that may hold rows between from and to; 0 is no bound.
+// The caller must close it.
 func (s *Store) Snapshot(from, to sample.Millis) *Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -258,11 +256,11 @@ func sortSegments(all []Segment) {
 	slices.SortFunc(all, func(a, b Segment) int { return strings.Compare(a.File, b.File) })
 }
 
-// Remote reports whether segments may not be here: then Fetch them.
+// Remote reports whether segments may have no local copy and need Fetch.
 func (sn *Snapshot) Remote() bool { return sn.store != nil && sn.store.remote }
 
-// Fetch brings those segments of some tables here that are not: before Files are
-// read. In a folder all are.
+// Fetch fetches the segments of some tables that have no local copy. It must be called
+// before Files are read. In a folder all are local.
 func (sn *Snapshot) Fetch(ctx context.Context, tables ...string) error {
 	var of []Segment
 	for i := range sn.Segments {
@@ -273,7 +271,7 @@ func (sn *Snapshot) Fetch(ctx context.Context, tables ...string) error {
 	return sn.Bring(ctx, of)
 }
 
-// Bring is Fetch of segments of its own choice.
+// Bring is Fetch for given segments.
 func (sn *Snapshot) Bring(ctx context.Context, segments []Segment) error {
 	if !sn.Remote() {
 		return nil
@@ -281,7 +279,7 @@ func (sn *Snapshot) Bring(ctx context.Context, segments []Segment) error {
 	return sn.store.fetch(ctx, segments)
 }
 
-// URLs returns where a table's segments are for programs on other machines.
+// URLs returns the addresses of a table's segments for programs on other machines.
 func (sn *Snapshot) URLs(table string) []string {
 	var urls []string
 	for i := range sn.Segments {
@@ -303,7 +301,7 @@ func (sn *Snapshot) Files(table string) []string {
 	return files
 }
 
-// Close lets go of the segments.
+// Close releases the segments.
 func (sn *Snapshot) Close() {
 	s := sn.store
 	if s == nil {
@@ -320,9 +318,8 @@ func (sn *Snapshot) Close() {
 	sn.store = nil
 }
 
-// Read returns the segments of a store that may be open elsewhere, without
-// holding on to them: a file that is gone when it is opened has been replaced
-// meanwhile, then read again.
+// Read returns the segments of a store that may be open elsewhere, without holding them.
+// If a file is gone when it is opened, it has been replaced meanwhile: call Read again.
 func Read(dir string) (*Snapshot, error) {
 	if _, err := os.Stat(filepath.Join(dir, logDir)); err != nil {
 		return nil, fmt.Errorf("read store %s: %w", dir, err)
@@ -330,7 +327,7 @@ func Read(dir string) (*Snapshot, error) {
 	return ReadBucket(context.Background(), folder{dir}, dir)
 }
 
-// ReadBucket is Read of a store in a Bucket; Files would be below dir.
+// ReadBucket is Read for a store in a Bucket; Files are paths below dir.
 func ReadBucket(ctx context.Context, b Bucket, dir string) (*Snapshot, error) {
 	st, _, err := readLog(ctx, b, newState())
 	if err != nil {
@@ -341,7 +338,7 @@ func ReadBucket(ctx context.Context, b Bucket, dir string) (*Snapshot, error) {
 	return sn, nil
 }
 
-// Pending is how many samples and records are not yet committed.
+// Pending is the number of samples and records that are not yet committed.
 func (s *Store) Pending() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

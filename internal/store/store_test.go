@@ -19,10 +19,10 @@ import (
 	trace "github.com/quell-dev/quell/internal/trace/parquet"
 )
 
-// start is when tests begin: ten seconds before an hour is over.
+// start is the time at which tests begin: ten seconds before the end of an hour.
 var start = time.Date(2026, 11, 21, 13, 59, 50, 0, time.UTC)
 
-// clock is a time that tests move.
+// clock is a time set by tests.
 type clock struct{ now time.Time }
 
 func (c *clock) options() Options {
@@ -39,7 +39,7 @@ func open(t testing.TB, dir string, opt Options) *Store {
 	return s
 }
 
-// tick makes batch n of a machine: its tasks' samples of that second.
+// tick makes batch n of a machine: its tasks' samples for that second.
 func tick(machine, boot string, n uint64, tasks int) *Batch {
 	b := &Batch{Source: Source{"samples", machine, boot}, N: n, Seq: n}
 	for i := range tasks {
@@ -81,7 +81,7 @@ func read[T any](t testing.TB, dir, table string) []T {
 	return all
 }
 
-// text spells a row, so that two can be compared.
+// text formats a row, so that rows can be compared.
 func text(r *trace.Row) string {
 	var b strings.Builder
 	fmt.Fprint(&b, r.TS, r.Machine, r.Job, r.Task, r.Platform, r.Signal, r.Variant, r.Class, r.CPU, r.Coverage, r.Flags)
@@ -107,7 +107,7 @@ func texts(rows []trace.Row) []string {
 	return all
 }
 
-// rowsOf is what the batches' samples should look like.
+// rowsOf returns the rows expected for the batches' samples.
 func rowsOf(batches ...*Batch) []trace.Row {
 	var rows []trace.Row
 	for _, b := range batches {
@@ -154,8 +154,8 @@ func TestWhatIsFlushedIsRead(t *testing.T) {
 	}
 }
 
-// A segment is in the order that it declares: what the reader of a job's specs,
-// and compression, go by.
+// TestSegmentsAreSorted: a segment has the order that it declares. Reading a job's specs
+// and compression depend on it.
 func TestSegmentsAreSorted(t *testing.T) {
 	dir, c := t.TempDir(), &clock{start}
 	s := open(t, dir, c.options())
@@ -188,8 +188,8 @@ func TestSegmentsAreSorted(t *testing.T) {
 	sorted()
 }
 
-// Tasks come, go and change their order and class from tick to tick, late
-// batches lie in other hours, and the index is made anew: rows stay what they were.
+// TestTasksComeAndGo: tasks come, go and change their order and class between ticks, late
+// batches lie in other hours, and the index is replaced: the rows are unchanged.
 func TestTasksComeAndGo(t *testing.T) {
 	dir, c := t.TempDir(), &clock{start}
 	s := open(t, dir, c.options())
@@ -238,8 +238,8 @@ func TestTasksComeAndGo(t *testing.T) {
 	same(t, "merged", read[trace.Row](t, dir, Samples), rowsOf(all...))
 }
 
-// What a reader of another tool's segments would have: files that quell did not
-// write by series are merged by rows.
+// TestForeignSegmentsAreMerged: files that another program wrote, and quell did not write
+// by series, are merged by rows.
 func TestForeignSegmentsAreMerged(t *testing.T) {
 	dir, c := t.TempDir(), &clock{start}
 	s := open(t, dir, c.options())
@@ -250,7 +250,7 @@ func TestForeignSegmentsAreMerged(t *testing.T) {
 		s.Add(b)
 		flush(t, s)
 	}
-	// The second is written anew, as older versions did.
+	// The second is rewritten, as older versions wrote it.
 	sn := s.Snapshot(0, 0)
 	name := sn.Files(Samples)[1]
 	rows, err := parquet.ReadFile[trace.Row](name)
@@ -314,7 +314,7 @@ func TestABatchCountsOnce(t *testing.T) {
 	}
 	add(2, true)
 	add(500, true)
-	add(400, false) // too long ago to know: better lost than twice
+	add(400, false) // too long ago to tell: better lost than twice
 	if !s.Add(tick("m1", "b", 1, 1)) || !s.Add(tick("m2", "a", 1, 1)) {
 		t.Error("another boot or machine counts apart")
 	}
@@ -327,7 +327,7 @@ func TestABatchCountsOnce(t *testing.T) {
 	}
 }
 
-// The window of numbers against a set of them.
+// TestMarkAgreesWithASet compares the window of numbers with a set of them.
 func TestMarkAgreesWithASet(t *testing.T) {
 	var m Mark
 	seen := map[uint64]bool{}
@@ -361,8 +361,8 @@ func TestTimesThatCannotBeAreRejected(t *testing.T) {
 	}
 }
 
-// What a machine whose clock is wrong tells is kept, at a time at which it can be
-// found and will once be old; what is old already is not.
+// TestRecordsOfAWrongClock: records of a machine with a wrong clock are kept, at a time
+// at which they can be found and will expire. Records past their retention are not kept.
 func TestRecordsOfAWrongClock(t *testing.T) {
 	c := &clock{start}
 	opt := c.options()
@@ -410,7 +410,7 @@ func TestOneProcessWrites(t *testing.T) {
 	open(t, dir, Options{})
 }
 
-// Files are removed when nobody reads them any more, and not before.
+// TestASnapshotKeepsItsFiles: files are removed only when no reader uses them any more.
 func TestASnapshotKeepsItsFiles(t *testing.T) {
 	dir, c := t.TempDir(), &clock{start}
 	opt := c.options()
@@ -482,12 +482,12 @@ func TestASnapshotOfATimeLeavesOutTheRest(t *testing.T) {
 	}
 }
 
-// A disk that is full costs nothing but time.
+// TestAFullDiskLosesNothing: a full disk delays the commit and loses nothing.
 func TestAFullDiskLosesNothing(t *testing.T) {
 	dir, c := t.TempDir(), &clock{start}
 	s := open(t, dir, c.options())
 	s.Add(tick("m1", "a", 1, 3))
-	// A file where a folder should be fails as a full disk does, at the first write.
+	// A file in place of a folder fails as a full disk does, at the first write.
 	blocked := filepath.Join(dir, Samples)
 	if err := os.WriteFile(blocked, nil, 0o600); err != nil {
 		t.Fatal(err)

@@ -9,8 +9,8 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// columns are the fixed ones in the order they are written; extras follow by
-// name, and last the one of who was served.
+// columns are the fixed columns in the order in which they are written; extras follow
+// by name, and last the column of the served tasks.
 var columns = [...]string{"ts", "machine", "job", "task", "platform", "signal", "variant", "class",
 	"cpu", "cost", "coverage", "flags"}
 
@@ -65,9 +65,9 @@ func columnName(col int) string {
 // Read counts the row as bad.
 var ErrSample = errors.New("not a sample")
 
-// Check says why a sample cannot be in a trace; nil if it can. All directions
-// and formats agree on it, so that whatever was written can be read back
-// unchanged, also as another format.
+// Check returns why a sample cannot be in a trace; nil if it can. All directions and
+// formats agree on it, so that whatever was written can be read back unchanged, also as
+// another format.
 func Check(s *sample.Sample) error {
 	if err := CheckValues(s); err != nil {
 		return err
@@ -87,7 +87,7 @@ func oneLine(text string) error {
 	return nil
 }
 
-// CheckValues is Check for a sample whose names are known to be in order.
+// CheckValues is Check for a sample whose names are known to be valid.
 func CheckValues(s *sample.Sample) error {
 	cpu, cost, coverage := float64(s.CPU), float64(s.Cost), float64(s.Coverage)
 	switch {

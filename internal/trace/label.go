@@ -10,25 +10,24 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Label says what is known to be true of a stretch of a trace: who suffered,
-// whose doing it was, from when to when and what of. A task that suffers from
-// several has a label for each of them. A trace that is labelled is so as a
-// whole: where no label is, nobody suffered from anybody.
+// Label is the truth about a stretch of a trace: the victim, the antagonist, when it
+// began and ended, and the cause. A task with several antagonists has a label for each
+// of them. A trace is labelled as a whole: without a label no task suffers from
+// another.
 type Label struct {
 	Machine    string          `json:"machine,omitempty"`
 	Victim     sample.TaskName `json:"victim"`
-	Antagonist sample.TaskName `json:"antagonist,omitempty"` // "": no neighbour's doing
+	Antagonist sample.TaskName `json:"antagonist,omitempty"` // "": caused by no neighbour
 	From       sample.Millis   `json:"from"`
 	To         sample.Millis   `json:"to"`
-	// Cause is what they contend for or, without an antagonist, what else it
-	// was, in the words of whoever made the trace: cpu, cache, memory, io, net;
-	// quota, steal, phase.
+	// Cause is what they contend for or, without an antagonist, the other cause, in the
+	// words of the trace's author: cpu, cache, memory, io, net; quota, steal, phase.
 	Cause string `json:"cause,omitempty"`
 }
 
 // Stretch is a part of a labelled trace in which it is not known whether a task
-// suffered, or too little to say: what is found of it there is neither right nor
-// wrong.
+// suffered, or it suffered too little to say. A finding about it there is neither right
+// nor wrong.
 type Stretch struct {
 	Machine string          `json:"machine,omitempty"`
 	Victim  sample.TaskName `json:"victim"`
@@ -39,7 +38,7 @@ type Stretch struct {
 // ErrLabel means that a label cannot be true, or a stretch cannot be one.
 var ErrLabel = errors.New("not a label")
 
-// Check says why a label cannot be in a trace; nil if it can.
+// Check returns why a label cannot be in a trace; nil if it can.
 func (l *Label) Check() error {
 	if l.Victim != "" && l.Victim == l.Antagonist {
 		return fmt.Errorf("%w: %s is its own antagonist", ErrLabel, l.Victim)
@@ -47,7 +46,7 @@ func (l *Label) Check() error {
 	return checkStretch(l.Machine, l.Victim, l.From, l.To, string(l.Antagonist), l.Cause)
 }
 
-// Check says why a stretch cannot be in a trace; nil if it can.
+// Check returns why a stretch cannot be in a trace; nil if it can.
 func (s *Stretch) Check() error { return checkStretch(s.Machine, s.Victim, s.From, s.To) }
 
 func checkStretch(machine string, victim sample.TaskName, from, to sample.Millis, others ...string) error {
@@ -65,8 +64,8 @@ func checkStretch(machine string, victim sample.TaskName, from, to sample.Millis
 	return nil
 }
 
-// A line that begins with # is a remark. These are read: the first says that the
-// trace is labelled, and names the fields of labels.
+// A line that begins with # is a remark. The following ones are read: the first says
+// that the trace is labelled, and names the fields of labels.
 const (
 	remark        = "#"
 	labelFields   = "machine,victim,antagonist,from,to,cause"
@@ -105,12 +104,12 @@ func appendSpan(b []byte, from, to sample.Millis) []byte {
 	return strconv.AppendInt(b, int64(to), 10)
 }
 
-// Labels says that the trace is labelled, and gives labels. They may come
-// anywhere in a trace, also after the samples that they are about.
+// Labels marks the trace as labelled, and writes labels. They may come anywhere in a
+// trace, also after the samples that they are about.
 func (w *Writer) Labels(labels ...Label) error { return remarks(w, labels) }
 
-// Unlabelled says that the trace is labelled, but for stretches. They may come
-// anywhere in a trace.
+// Unlabelled marks the trace as labelled except for stretches. They may come anywhere
+// in a trace.
 func (w *Writer) Unlabelled(stretches ...Stretch) error { return remarks(w, stretches) }
 
 func remarks[T any, P interface {
@@ -142,14 +141,14 @@ func remarks[T any, P interface {
 	return nil
 }
 
-// Labels returns the labels met so far, and whether the trace is labelled at
-// all: one that is and has none is one in which nobody suffered.
+// Labels returns the labels read so far, and whether the trace is labelled at all: in a
+// labelled trace without labels no task suffered.
 func (r *Reader) Labels() (labels []Label, labelled bool) { return r.labels, r.labelled }
 
-// Unlabelled returns the stretches met so far that labels say nothing of.
+// Unlabelled returns the stretches read so far, about which labels say nothing.
 func (r *Reader) Unlabelled() []Stretch { return r.unlabelled }
 
-// remark takes in a line that begins with #.
+// remark parses a line that begins with #.
 func (r *Reader) remark(line []byte) error {
 	if string(line) == labelHeader {
 		r.labelled = true
@@ -181,8 +180,8 @@ func (r *Reader) remark(line []byte) error {
 	return nil
 }
 
-// span cuts a remark into the fields that want names, of which two from the at-th
-// on are times.
+// span cuts a remark into the fields that want names; the two from index at on are
+// times.
 func (r *Reader) span(text []byte, want string, at int) (fields [][]byte, from, to sample.Millis, err error) {
 	if !r.rows.split(text) || len(r.rows.fields) != strings.Count(want, ",")+1 {
 		return nil, 0, 0, fmt.Errorf("%w: want %s", ErrLabel, want)

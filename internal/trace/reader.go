@@ -18,7 +18,7 @@ var ErrHeader = errors.New("not the header of a trace")
 // maxReasons is how many bad rows are explained; the rest are only counted.
 const maxReasons = 5
 
-// Report is what a Reader has met so far.
+// Report is what a Reader has found so far.
 type Report struct {
 	Rows    int      // samples read
 	Bad     int      // rows skipped because they hold no sample
@@ -42,8 +42,8 @@ type Reader struct {
 	labelled   bool
 }
 
-// NewReader reads the header. It fails with ErrHeader if a column that every
-// sample needs is missing or one is there twice.
+// NewReader reads the header. It fails with ErrHeader if a column that every sample
+// needs is missing or a column is there twice.
 func NewReader(r io.Reader) (*Reader, error) {
 	t := &Reader{rows: NewRows(r, ','), names: map[string]string{}}
 	t.served.Intern = t.intern
@@ -89,7 +89,7 @@ func NewReader(r io.Reader) (*Reader, error) {
 	return t, nil
 }
 
-// Report returns what was met so far.
+// Report returns what was found so far.
 func (r *Reader) Report() Report { return r.report }
 
 // Read reads the next sample into s, overwriting all of it. It returns io.EOF

@@ -7,9 +7,9 @@ import (
 	"io"
 )
 
-// Rows cuts text into rows of fields as RFC 4180 has them, except that a row
-// is always one line: what is damaged costs only its own line, and memory is
-// bounded by the longest.
+// Rows cuts text into rows of fields as RFC 4180 defines them, except that a row is
+// always one line: damage costs only its own line, and memory is bounded by the longest
+// line.
 type Rows struct {
 	r         *bufio.Reader
 	separator byte

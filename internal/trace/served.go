@@ -12,13 +12,13 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// ServedColumn is what the column is called that holds sample.Sample.Served.
+// ServedColumn is the name of the column that holds sample.Sample.Served.
 const ServedColumn = "served"
 
-// AppendServed adds what a served column holds to b: nothing for nil, else a JSON
-// list of {"by":task,"s":seconds,"fair":share}, without a fair share that is not
-// known. A name that is not UTF-8, which JSON cannot say, stands as "by64", its
-// bytes in base64 (RFC 4648).
+// AppendServed appends the content of a served column to b: nothing for nil, else a
+// JSON list of {"by":task,"s":seconds,"fair":share}, without a fair share that is not
+// known. A name that is not UTF-8, which JSON cannot represent, is written as "by64",
+// its bytes in base64 (RFC 4648).
 func AppendServed(b []byte, all []sample.Served) []byte {
 	if all == nil {
 		return b
@@ -44,7 +44,7 @@ func AppendServed(b []byte, all []sample.Served) []byte {
 	return append(b, ']')
 }
 
-// appendJSONString adds valid UTF-8 as a JSON string (RFC 8259, section 7).
+// appendJSONString appends valid UTF-8 as a JSON string (RFC 8259, section 7).
 func appendJSONString(b []byte, s string) []byte {
 	b = append(b, '"')
 	for i := range len(s) {
@@ -61,7 +61,7 @@ func appendJSONString(b []byte, s string) []byte {
 	return append(b, '"')
 }
 
-// checkServed says why a sample's Served cannot be in a trace; nil if it can.
+// checkServed returns why a sample's Served cannot be in a trace; nil if it can.
 func checkServed(all []sample.Served) error {
 	for i := range all {
 		s := &all[i]
@@ -80,11 +80,11 @@ func checkServed(all []sample.Served) error {
 	return nil
 }
 
-// ServedReader reads what served columns hold. What it returns stays valid.
+// ServedReader reads the content of served columns. What it returns stays valid.
 type ServedReader struct {
-	// Intern makes names; those of most rows are the same.
+	// Intern makes names; most rows have the same ones.
 	Intern func([]byte) string
-	// room is memory for what comes next: one allocation does for many rows.
+	// room is memory for the next elements: one allocation serves many rows.
 	room []sample.Served
 	text []byte // rest of the field that is read
 	name []byte // of the element that is read, if it had to be unescaped
@@ -95,7 +95,7 @@ const servedRoom = 256
 
 var errServed = errors.New("want a list of {by, s, fair}")
 
-// Read reads a field: nil of an empty one, which says that nothing was counted.
+// Read reads a field. An empty one gives nil, which says that nothing was counted.
 func (r *ServedReader) Read(field []byte) ([]sample.Served, error) {
 	if len(field) == 0 {
 		return nil, nil
@@ -110,7 +110,7 @@ func (r *ServedReader) Read(field []byte) ([]sample.Served, error) {
 	}
 	if !r.token(']') {
 		for {
-			if len(r.room) == cap(r.room) { // begin anew in a larger piece
+			if len(r.room) == cap(r.room) { // continue in a larger piece
 				all := r.room[start:]
 				r.room = append(make([]sample.Served, 0, max(servedRoom, 2*len(all))), all...)
 				start = 0
@@ -137,7 +137,7 @@ func (r *ServedReader) Read(field []byte) ([]sample.Served, error) {
 	return r.room[start:len(r.room):len(r.room)], nil
 }
 
-// element reads an object. Keys of a newer version are passed over.
+// element reads an object. Keys of a newer version are skipped.
 func (r *ServedReader) element(s *sample.Served) error {
 	*s = sample.Served{}
 	if !r.token('{') {
@@ -194,7 +194,7 @@ func (r *ServedReader) blank() {
 	}
 }
 
-// token reads one character, if it comes next.
+// token reads the character c if it comes next.
 func (r *ServedReader) token(c byte) bool {
 	if len(r.text) > 0 && r.text[0] != c {
 		r.blank()
@@ -206,7 +206,7 @@ func (r *ServedReader) token(c byte) bool {
 	return true
 }
 
-// string reads a string; it is valid until the next.
+// string reads a string, which is valid until the next one.
 func (r *ServedReader) string() ([]byte, error) {
 	if !r.token('"') {
 		return nil, errServed

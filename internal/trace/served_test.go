@@ -30,7 +30,7 @@ func TestServed(t *testing.T) {
 			t.Errorf("%s: %v, %s", c.text, err, diff)
 		}
 	}
-	// What others may write.
+	// What other programs may write.
 	want := []sample.Served{{By: "/a/\u00fc", Time: 5, Fair: 0.5}}
 	for _, text := range []string{
 		` [ { "s" : 5.0 , "fair":5e-1, "by" : "/a\/\u00fc" } ] `, `[{"by":"/a/ü","s":5,"fair":0.5,"since":17,"how":"a \"queue\""}]`,
@@ -75,7 +75,7 @@ func TestServedIsKept(t *testing.T) {
 	}
 }
 
-// A row without the list costs no memory; one with it a part of an allocation.
+// A row without the list costs no memory; one with it costs a part of an allocation.
 func TestServedAllocates(t *testing.T) {
 	names := map[string]string{"/a": "/a", "/b": "/b"}
 	r := &ServedReader{Intern: func(b []byte) string { return names[string(b)] }}
@@ -94,7 +94,7 @@ func TestServedAllocates(t *testing.T) {
 	}
 }
 
-// Whatever is read is written so that encoding/json reads the same, and back.
+// What was read is written so that encoding/json and Read both read the same.
 func FuzzServed(f *testing.F) {
 	f.Add([]byte(`[{"by":"/a","s":0.125,"fair":0.25},{"by64":"L/8=","s":2}]`))
 	f.Add([]byte(` [ { "s" : 5.0 , "x":5e-1, "by" : "/a\/\u00fc\ud800" } ] `))

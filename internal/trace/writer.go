@@ -19,7 +19,7 @@ type Writer struct {
 	served           bool
 	headed, labelled bool
 	line             []byte
-	list             []byte // what the served column gets
+	list             []byte // content of the served column
 }
 
 // NewWriter returns a Writer that writes the fixed columns and one for each of
@@ -28,8 +28,8 @@ func NewWriter(w io.Writer, extras ...sample.Extra) *Writer {
 	return &Writer{w: bufio.NewWriterSize(w, 1<<16), extras: extras}
 }
 
-// Served adds the column of who was served, which is left out otherwise. It returns
-// the Writer and is for before the first row.
+// Served adds the column of the served tasks, which is left out otherwise. It returns
+// the Writer and must be called before the first row.
 func (w *Writer) Served() *Writer {
 	w.served = true
 	return w

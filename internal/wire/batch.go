@@ -9,16 +9,16 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// MaxSamples bounds a batch. It bounds what a hostile message of few bytes can
-// make its reader allocate: about 1 MB.
+// MaxSamples bounds a batch, and thus the memory that a small hostile message can make
+// its reader allocate: about 1 MB.
 const MaxSamples = 4096
 
-// maxNames is what MaxSamples can use, and room for extras to come.
+// maxNames is the maximum for MaxSamples, with a reserve for future extras.
 const maxNames = 5*MaxSamples + 256
 
-// Key tells batches, and records, apart: the same in every delivery. Boot names
-// one life of an agent and N only grows in it, so whoever has taken in N has
-// taken in, or will never see, all before it.
+// Key identifies a batch or record and is the same in every delivery. Boot identifies one
+// life of an agent, in which N only increases: a reader that has accepted N has accepted
+// everything before it, or will never receive it.
 type Key struct {
 	Machine string
 	Boot    string
@@ -30,14 +30,13 @@ type Batch struct {
 	Key
 	At      sample.Millis   // when it was made
 	Samples []sample.Sample // their Machine is the batch's
-	// Skipped counts extra columns that this side has no place for.
+	// Skipped counts extra columns that are unknown on this side.
 	Skipped int
 
-	read columns // what Decode read last, for its memory
+	read columns // what Decode read last; kept to reuse its memory
 }
 
-// Encode writes the batch as Columns. What Samples say of their machine is not
-// read.
+// Encode encodes the batch as Columns. It ignores the samples' Machine.
 func (b *Batch) Encode() ([]byte, error) {
 	if n := len(b.Samples); n > MaxSamples {
 		return nil, fmt.Errorf("encode batch: %d samples, at most %d", n, MaxSamples)
@@ -70,7 +69,7 @@ func (b *Batch) Encode() ([]byte, error) {
 	return data, nil
 }
 
-// dictionary gives each string a place, in order of first use.
+// dictionary assigns an index to each string, in order of first use.
 type dictionary struct {
 	places  map[string]uint32
 	text    []byte
@@ -87,8 +86,8 @@ func (d *dictionary) place(s string) uint32 {
 	return p
 }
 
-// column gathers a value per row, or a single one that they share, or none if
-// that is zero.
+// column returns the values of the rows: one per row, or a single one if all are equal,
+// or none if all are zero.
 func column[T int64 | uint32 | float32 | Class](n int, at func(int) T) []T {
 	values := make([]T, n)
 	shared := true
@@ -105,7 +104,7 @@ func column[T int64 | uint32 | float32 | Class](n int, at func(int) T) []T {
 	return values
 }
 
-// same and zero are by bits: NaN is NaN, and −0 is not 0.
+// same and zero compare bits: NaN equals NaN, and −0 differs from 0.
 func same[T int64 | uint32 | float32 | Class](x, y T) bool {
 	if f, ok := any(x).(float32); ok {
 		return math.Float32bits(f) == math.Float32bits(any(y).(float32))
@@ -118,7 +117,7 @@ func zero[T int64 | uint32 | float32 | Class](x T) bool {
 	return same(x, none)
 }
 
-// extra gathers an optional column, nil if no sample has a value.
+// extra returns an optional column, nil if no sample has a value.
 func extra(e sample.Extra, samples []sample.Sample) *Extra {
 	var values []float64
 	rows := make([]byte, (len(samples)+7)/8)

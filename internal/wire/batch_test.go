@@ -27,7 +27,7 @@ var update = flag.Bool("update", false, "accept the messages as they are encoded
 
 func TestMain(m *testing.M) { quelltest.Main(m) }
 
-// batch is a tick of a machine with so many tasks, as an agent takes it.
+// batch is a tick of a machine with n tasks, as an agent collects it.
 func batch(n int, seed uint64) *wire.Batch {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	b := &wire.Batch{Key: wire.Key{Machine: "node-17.example.org", Boot: "m1x2y3z4-abcdef", N: 12345}, At: 1_790_000_000_000}
@@ -45,7 +45,7 @@ func batch(n int, seed uint64) *wire.Batch {
 	return b
 }
 
-// strange is a batch with everything that is not as usual.
+// strange is a batch with unusual values in all fields.
 func strange(n int, rng *rand.Rand) *wire.Batch {
 	b := batch(n, rng.Uint64())
 	b.N, b.At = rng.Uint64(), sample.Millis(rng.Int64()-rng.Int64())/4
@@ -67,7 +67,7 @@ func strange(n int, rng *rand.Rand) *wire.Batch {
 	return b
 }
 
-// byBits compares samples so that NaN is NaN and −0 is not 0.
+// byBits compares samples so that NaN equals NaN and −0 differs from 0.
 var byBits = cmp.Options{
 	cmpopts.IgnoreUnexported(wire.Batch{}),
 	cmp.Comparer(func(x, y float32) bool { return math.Float32bits(x) == math.Float32bits(y) }),
@@ -83,8 +83,8 @@ var byBits = cmp.Options{
 	}),
 }
 
-// What comes out is what went in, whatever it is, into a batch that was used
-// before.
+// TestBatchComesBack: any batch is unchanged by encoding and decoding, into a reused
+// batch.
 func TestBatchComesBack(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	var got wire.Batch
@@ -106,7 +106,7 @@ func TestBatchComesBack(t *testing.T) {
 	}
 }
 
-// What a Repeater encodes is what Encode does of the same batch.
+// A Repeater encodes the same as Encode for the same batch.
 func TestRepeater(t *testing.T) {
 	b := batch(50, 7)
 	for i := range b.Samples {
@@ -150,7 +150,7 @@ func TestBatchBound(t *testing.T) {
 	}
 }
 
-// A batch that lies about itself is refused, whatever part of it lies.
+// A batch that is inconsistent in any part is refused.
 func TestBatchRefused(t *testing.T) {
 	for name, break_ := range map[string]func(*wire.Columns){
 		"more rows than values":      func(c *wire.Columns) { c.Rows++ },
@@ -193,8 +193,8 @@ func TestBatchRefused(t *testing.T) {
 	}
 }
 
-// A newer agent has columns, extras and names that this side does not know: the
-// rest of the batch is as it was.
+// TestNewerAgent: a newer agent sends columns, extras and names that this side does not
+// know. The rest of the batch is decoded unchanged.
 func TestNewerAgent(t *testing.T) {
 	b := batch(5, 1)
 	for i := range b.Samples {
@@ -243,8 +243,8 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// What a newer server has written into specs is still there after an older one
-// has changed them.
+// TestUnknownFieldsSurvive: fields of specs that a newer server has written survive a
+// change by an older one.
 func TestUnknownFieldsSurvive(t *testing.T) {
 	data, err := wire.Marshal(&wire.Specs{Job: "web", Revision: 1})
 	if err != nil {
@@ -283,8 +283,8 @@ func TestSpecsComeBack(t *testing.T) {
 	}
 }
 
-// golden holds messages as they were once encoded: those that run out there
-// must always be understood. A new version gets a new file; this one stays.
+// golden holds messages of version 1, which must stay readable for ever. A new version
+// gets a new file; this one stays.
 const golden = "testdata/v1.txt"
 
 func TestGoldenBytes(t *testing.T) {
@@ -341,7 +341,7 @@ func FuzzBatch(f *testing.F) {
 		}
 		f.Add(data)
 	}
-	// Columns in several pieces, not packed, and of the wrong type.
+	// Columns in several pieces, unpacked, and of the wrong type.
 	odd := protowire.AppendVarint(protowire.AppendTag(nil, 10, protowire.VarintType), 3)
 	odd = protowire.AppendBytes(protowire.AppendTag(odd, 10, protowire.BytesType), []byte{1, 0x80, 1})
 	odd = protowire.AppendFixed32(protowire.AppendTag(odd, 17, protowire.Fixed32Type), 7)
@@ -350,8 +350,8 @@ func FuzzBatch(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var b, again wire.Batch
 		err := b.Decode(data)
-		// What package proto makes of it and writes anew is the same batch, or as
-		// little one.
+		// Decoding and encoding with package proto gives the same batch, or one that is
+		// refused as well.
 		var c wire.Columns
 		if bad := proto.Unmarshal(data, &c); bad != nil {
 			if err == nil {
@@ -406,8 +406,8 @@ func FuzzName(f *testing.F) {
 	})
 }
 
-// BenchmarkBatch prints the size of a sample and what encoding and decoding
-// cost, for the batch that the issue's load generator sends.
+// BenchmarkBatch reports the size of a sample and the cost of encoding and decoding, for
+// the batch of the load generator.
 func BenchmarkBatch(b *testing.B) {
 	for _, extras := range []bool{false, true} {
 		name := "base columns"

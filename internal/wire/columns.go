@@ -9,9 +9,9 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// columns is the message Columns as a server reads it, some thousands a second:
-// the same fields, into memory that is used again. What package proto accepts is
-// accepted here and means the same; the numbers are wire.proto's.
+// columns is the message Columns as decoded by a server, some thousands a second: the
+// same fields in reused memory. It accepts what package proto accepts, with the same
+// meaning; the field numbers are those of wire.proto.
 type columns struct {
 	version uint32
 	machine []byte
@@ -19,7 +19,7 @@ type columns struct {
 	n       uint64
 	at      int64
 	rows    uint32
-	text    []byte // of the message
+	text    []byte // part of the message
 	lengths []uint32
 	ts      []int64
 
@@ -38,13 +38,13 @@ type columns struct {
 // extraColumn is the message Extra.
 type extraColumn struct {
 	name    uint32
-	rows    []byte // of the message
+	rows    []byte // part of the message
 	floats  []float32
 	doubles []float64
 }
 
-// maxExtras bounds the columns of a message: those there are, and room for more
-// to come.
+// maxExtras bounds the columns of a message: the existing ones, with a reserve for future
+// ones.
 const maxExtras = 256
 
 func (c *columns) clear() {
@@ -124,7 +124,7 @@ func (c *columns) parse(data []byte) error {
 	})
 }
 
-// extra reads a message Extra, into memory that an earlier one used.
+// extra reads a message Extra into reused memory.
 func (c *columns) extra(data []byte) error {
 	if len(c.extras) == maxExtras {
 		return fmt.Errorf("more than %d extra columns", maxExtras)
@@ -153,8 +153,8 @@ func (c *columns) extra(data []byte) error {
 	})
 }
 
-// fields calls take for each field: with its number, or the number's bits, in v
-// and its bytes in b. Groups are none of quell's.
+// fields calls take for each field, with the number, or its bits, in v and the bytes in
+// b. quell uses no groups.
 func fields(data []byte, take func(num protowire.Number, typ protowire.Type, v uint64, b []byte) error) error {
 	for len(data) > 0 {
 		num, typ, n := protowire.ConsumeTag(data)
@@ -192,21 +192,21 @@ func fields(data []byte, take func(num protowire.Number, typ protowire.Type, v u
 	return nil
 }
 
-// scalar sets a number; a field of another type is not the one that is meant.
+// scalar sets a number; a field of another wire type is ignored.
 func scalar[T uint32 | uint64](dst *T, typ protowire.Type, v uint64) {
 	if typ == protowire.VarintType {
 		*dst = T(v)
 	}
 }
 
-// numbers appends to a repeated field, packed or not.
+// numbers appends to a repeated field, packed or unpacked.
 func numbers[T uint32 | Class](dst []T, most int, typ protowire.Type, v uint64, b []byte) ([]T, error) {
 	switch typ {
 	case protowire.VarintType:
 		dst = append(dst, T(v))
 	case protowire.BytesType:
 		for len(b) > 0 {
-			if b[0] < 0x80 { // nearly all
+			if b[0] < 0x80 { // the common case
 				dst, b = append(dst, T(b[0])), b[1:]
 			} else {
 				v, n := protowire.ConsumeVarint(b)

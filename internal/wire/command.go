@@ -8,11 +8,11 @@ import (
 	"github.com/quell-dev/quell/internal/command"
 )
 
-// ErrUnknownCommand is why a command of a newer server is not understood.
+// ErrUnknownCommand means that a command of a newer server is not known here.
 var ErrUnknownCommand = errors.New("unknown command")
 
-// EncodeCommand returns the message for a valid command. The server adds who
-// gives it and until when it is good.
+// EncodeCommand returns the message for a valid command. The server adds the operator and
+// the expiry.
 func EncodeCommand(c *command.Command) *Command {
 	m := &Command{Why: c.Why}
 	switch {
@@ -32,8 +32,8 @@ func EncodeCommand(c *command.Command) *Command {
 	return m
 }
 
-// DecodeCommand returns the command of a message, which the caller has yet to
-// validate; ErrUnknownCommand if it has none that this side knows.
+// DecodeCommand returns the command of a message, which the caller must still validate;
+// ErrUnknownCommand if this side knows none of its commands.
 func DecodeCommand(m *Command) (*command.Command, error) {
 	c := &command.Command{Why: m.GetWhy()}
 	switch do := m.GetDo().(type) {
@@ -72,8 +72,8 @@ func decodeTarget(m interface {
 	return command.Target{Task: m.GetTask(), Job: many.GetJob(), Class: many.GetClass(), All: many.GetAll()}
 }
 
-// lease converts milliseconds. A number beyond what a Duration holds becomes the
-// longest one, so that it does not wrap around to a lease that is valid.
+// lease converts milliseconds. A number outside the range of a Duration becomes the
+// longest one, so that it does not wrap around to a valid lease.
 func lease(ms int64) command.Duration {
 	const most = math.MaxInt64 / int64(time.Millisecond)
 	return command.Duration(max(-most, min(ms, most)) * int64(time.Millisecond))

@@ -12,7 +12,7 @@ import (
 	"github.com/quell-dev/quell/internal/wire"
 )
 
-// What the bus carries is what was said, also through its bytes.
+// A command is unchanged by encoding and decoding.
 func TestCommandsComeBack(t *testing.T) {
 	terms := command.Terms{Rate: 0.1, For: command.Duration(90 * time.Minute)}
 	for _, want := range []command.Command{
@@ -23,7 +23,7 @@ func TestCommandsComeBack(t *testing.T) {
 		{Why: "e", Unprotect: &command.Target{Task: "/a"}},
 		{Why: "f", Enforcement: &command.Enforcement{Mode: "on"}},
 		{Why: "g", Pardon: &command.Pardon{Job: "encode"}},
-		// What is not valid comes back as it was, for the agent to refuse.
+		// An invalid command is decoded unchanged, for the agent to refuse.
 		{Cap: &command.Cap{Target: command.Target{Task: "/a", All: true}, Terms: command.Terms{Rate: -1, For: -1e6}}},
 	} {
 		data, err := wire.Marshal(wire.EncodeCommand(&want))
@@ -44,8 +44,8 @@ func TestCommandsComeBack(t *testing.T) {
 	}
 }
 
-// A command of a server to come is not taken for another, and a number that does
-// not fit is not taken for one that does.
+// TestCommandsThatAreNotUnderstood: an unknown command is not confused with another, and
+// a number out of range does not become a valid one.
 func TestCommandsThatAreNotUnderstood(t *testing.T) {
 	if _, err := wire.DecodeCommand(&wire.Command{Why: "x"}); !errors.Is(err, wire.ErrUnknownCommand) {
 		t.Errorf("got %v", err)

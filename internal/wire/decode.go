@@ -9,10 +9,9 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Decode reads a batch that Encode wrote, here or in another version of quell,
-// over b; what Samples held is written over and their memory used again. The
-// strings of all samples are pieces of data, which must not be changed any more:
-// who keeps one of them for long clones it.
+// Decode decodes a batch encoded by this or another version of quell into b and reuses
+// the memory of b.Samples. The strings of all samples point into data, which must not be
+// changed afterwards. A caller that keeps such a string for long should clone it.
 func (b *Batch) Decode(data []byte) error {
 	c := &b.read
 	if err := c.parse(data); err != nil {
@@ -87,7 +86,7 @@ func (b *Batch) take(c *columns) error {
 	return nil
 }
 
-// cell is a row's value in a column.
+// cell returns a row's value in a column.
 func cell[T any](col []T, i int) (v T) {
 	switch len(col) {
 	case 0:
@@ -98,9 +97,9 @@ func cell[T any](col []T, i int) (v T) {
 	return col[i]
 }
 
-// names cuts the dictionary's text into its strings.
+// names splits the dictionary's text into its strings.
 func (c *columns) names() ([]string, error) {
-	text := unsafe.String(unsafe.SliceData(c.text), len(c.text)) // as the caller has promised
+	text := unsafe.String(unsafe.SliceData(c.text), len(c.text)) // data does not change, by the contract of Decode
 	c.strings = c.strings[:0]
 	for _, n := range c.lengths {
 		if uint64(n) > uint64(len(text)) {

@@ -1,14 +1,14 @@
-// Package wire is what agents and servers say to each other: messages
-// (wire.proto, docs/wire.md) and the subjects they travel on.
+// Package wire defines the messages between agents and servers (wire.proto, docs/wire.md)
+// and their subjects.
 //
-// A batch is laid out by column, with a dictionary of its strings, so that it
-// is small and cheap to take apart: decoding costs a handful of allocations
-// whatever the number of samples. Everything else is rare and plain.
+// A batch is encoded by column, with a dictionary of its strings, so that it is small and
+// cheap to decode: decoding makes only a few allocations, whatever the number of samples.
+// All other messages are rare and simple.
 //
-// Old and new agents and servers meet all the time. A message with fields that
-// this side does not know is understood without them; one of a newer version is
-// refused with a *VersionError. An extra column or a signal that this side does
-// not know is not lost in a store that keeps names, only skipped here.
+// Agents and servers of different versions communicate all the time. Unknown fields of a
+// message are ignored. A message of a newer version is refused with a *VersionError. An
+// unknown extra column or signal is not lost in a store that keeps names, only skipped
+// here.
 package wire
 
 //go:generate sh -c "protoc --plugin=protoc-gen-go=$(go tool -n protoc-gen-go) --go_out=. --go_opt=paths=source_relative wire.proto"

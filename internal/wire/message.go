@@ -7,11 +7,11 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// Version is the version of the messages that this side writes and the newest
-// that it reads.
+// Version is the version of the messages that this side writes and the newest that it
+// reads.
 const Version = 1
 
-// VersionError is a message that this side does not read.
+// VersionError means that this side does not read a message of that version.
 type VersionError struct{ Got uint32 }
 
 func (e *VersionError) Error() string {
@@ -21,13 +21,13 @@ func (e *VersionError) Error() string {
 	return fmt.Sprintf("the message is of version %d, newer than %d: upgrade this side", e.Got, Version)
 }
 
-// Message is any message that travels by itself.
+// Message is any message that is sent by itself.
 type Message interface {
 	proto.Message
 	GetVersion() uint32
 }
 
-// Marshal encodes a message as of this version.
+// Marshal encodes a message with this version.
 func Marshal(m Message) ([]byte, error) {
 	r := m.ProtoReflect()
 	r.Set(r.Descriptor().Fields().ByNumber(1), protoreflect.ValueOfUint32(Version))
@@ -38,8 +38,8 @@ func Marshal(m Message) ([]byte, error) {
 	return data, nil
 }
 
-// Unmarshal decodes a message. Fields that this side does not know are kept,
-// and are there again when the message is encoded.
+// Unmarshal decodes a message. Unknown fields are kept, and are included when the message
+// is encoded again.
 func Unmarshal(data []byte, m Message) error {
 	err := proto.Unmarshal(data, m)
 	if v := m.GetVersion(); err == nil && (v == 0 || v > Version) {

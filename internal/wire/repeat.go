@@ -8,15 +8,15 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Repeater encodes batches of the same tasks again and again: what is the same in
-// all of them is encoded once. It is for who plays many machines at once.
+// Repeater repeatedly encodes batches of the same tasks: the constant parts are encoded
+// once. It is for programs that simulate many machines.
 type Repeater struct {
-	still []byte // the fields that stay
+	still []byte // the constant fields
 	buf   []byte
 }
 
-// NewRepeater takes from b all but its number, its time, and what each of its
-// samples says of usage and cost. The samples' intervals end when a batch is made.
+// NewRepeater takes everything from b except its number, its time, and each sample's
+// usage and cost. The samples' intervals end at the time of a batch.
 func NewRepeater(b *Batch) (*Repeater, error) {
 	still := Batch{Key: Key{Machine: b.Machine, Boot: b.Boot}, Samples: make([]sample.Sample, len(b.Samples))}
 	for i, s := range b.Samples {
@@ -27,8 +27,8 @@ func NewRepeater(b *Batch) (*Repeater, error) {
 	return &Repeater{still: data}, err
 }
 
-// Encode returns the message of a batch, good until the next call. cpu and cost
-// have an entry for each sample, in their order.
+// Encode returns the message of a batch, valid until the next call. cpu and cost have one
+// entry per sample, in the same order.
 func (r *Repeater) Encode(n uint64, at sample.Millis, cpu, cost []float32) []byte {
 	b := append(r.buf[:0], r.still...)
 	b = protowire.AppendTag(b, 4, protowire.VarintType)

@@ -5,8 +5,8 @@ import (
 	"github.com/quell-dev/quell/internal/spec"
 )
 
-// SpecsOf is the message that says what a job costs on a platform. Specs of
-// others are left out.
+// SpecsOf returns the message with a job's specs on a platform. Specs of other jobs and
+// platforms are omitted.
 func SpecsOf(job sample.JobName, platform sample.Platform, revision uint64, all []spec.Spec) *Specs {
 	m := &Specs{Version: Version, Job: string(job), Platform: string(platform), Revision: revision}
 	for i := range all {
@@ -21,8 +21,8 @@ func SpecsOf(job sample.JobName, platform sample.Platform, revision uint64, all 
 	return m
 }
 
-// List returns the specs of a message. One in a state that this side does not
-// know is taken as not enough to judge by.
+// List returns the specs of a message. A spec in an unknown state is treated as
+// Insufficient.
 func (m *Specs) List() []spec.Spec {
 	var all []spec.Spec
 	for _, s := range m.Specs {

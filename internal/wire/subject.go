@@ -5,9 +5,8 @@ import (
 	"strings"
 )
 
-// The subjects. An agent may publish below its own machine's samples and
-// records and nowhere else; it reads specs and the commands to its machine or
-// to all.
+// The subjects. An agent may publish only its own machine's samples and records. It may
+// read specs and the commands to its machine or to all.
 const (
 	AllSamples = "sample.*"
 	AllRecords = "record.*"
@@ -15,24 +14,24 @@ const (
 	CommandAll = "command.all"
 )
 
-// SampleSubject is where a machine's batches go.
+// SampleSubject is the subject of a machine's batches.
 func SampleSubject(machine string) string { return "sample." + Token(machine) }
 
-// RecordSubject is where a machine's incidents and audit entries go.
+// RecordSubject is the subject of a machine's incidents and audit entries.
 func RecordSubject(machine string) string { return "record." + Token(machine) }
 
-// SpecSubject is where a change of a job's Specs on a platform is announced.
+// SpecSubject is the subject that announces changes of a job's Specs on a platform.
 func SpecSubject(job, platform string) string { return "spec." + SpecKey(job, platform) }
 
 // SpecKey is the key of the same Specs in the bucket of specs.
 func SpecKey(job, platform string) string { return Token(job) + "." + Token(platform) }
 
-// CommandSubject is where commands to one machine go.
+// CommandSubject is the subject of commands to one machine.
 func CommandSubject(machine string) string { return "command.machine." + Token(machine) }
 
-// Token makes one word of a subject, or of a bucket's key, out of any name:
-// letters, digits, "-" and "_" stay, every other byte is "=" and two hex digits.
-// Different names make different words; the empty name makes "=".
+// Token encodes any name as one token of a subject or bucket key: letters, digits, "-"
+// and "_" stay, every other byte becomes "=" and two hex digits. The encoding is
+// injective; the empty name becomes "=".
 func Token(name string) string {
 	if name == "" {
 		return "="

@@ -7,10 +7,10 @@ import (
 	"github.com/quell-dev/quell/internal/quelltest"
 )
 
-// BenchmarkBesideAStreamer is what a streamer on one CPU does to a chase through
-// 8 MiB on another, beside what the ping-pong says of the two: whether they use
-// one cache now. Contended is the share of the trials in which a load took more
-// than twice as long.
+// BenchmarkBesideAStreamer measures the effect of a streamer on one CPU on a chase
+// through 8 MiB on another, together with the ping-pong between the two, which shows
+// whether they currently share a cache. Contended is the share of the trials in which a
+// load took more than twice as long.
 func BenchmarkBesideAStreamer(b *testing.B) {
 	two := cpus(b, 2)
 	stream := quelltest.Streamer(b, two[0])

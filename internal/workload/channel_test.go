@@ -20,7 +20,7 @@ var (
 	window = flag.Duration("window", 250*time.Millisecond, "least length of one window of them")
 )
 
-// figures are what one window says of a victim.
+// figures are the measurements of a victim in one window.
 type figures struct {
 	wait  float64          // s/CPU-s
 	cpu   float64          // CPU-s/s
@@ -28,10 +28,10 @@ type figures struct {
 	p50   float64          // ns, latency of a serve's requests: the median
 	p99   float64          // and the 99th percentile
 	trips [2]time.Duration // ping-pong before and after
-	where string           // what they say: near, far or moved
+	where string           // their meaning: near, far or moved
 }
 
-// reports collects what a serve prints.
+// reports collects the output of a serve.
 type reports struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -49,8 +49,8 @@ func (r *reports) drop() {
 	r.text.Reset()
 }
 
-// latency returns the middle p50 and the largest p99 of the lines since drop,
-// 0 if there are none. The first line began before.
+// latency returns the median p50 and the largest p99 of the lines since drop, 0 if there
+// are none. The first line is skipped, because it began before drop.
 func (r *reports) latency(t testing.TB) (p50, p99 float64) {
 	t.Helper()
 	r.mu.Lock()
@@ -77,8 +77,8 @@ func (r *reports) latency(t testing.TB) (p50, p99 float64) {
 	return mid[len(mid)/2], p99
 }
 
-// watch observes a victim for a window: until it has done enough transactions
-// for it at its usual pace and the time is over.
+// watch observes a victim for a window: until it has done more than 20 transactions and
+// the time is over.
 func watch(t testing.TB, p *Proc) figures {
 	t.Helper()
 	s0, err := p.Sched()
@@ -130,15 +130,15 @@ func spread(all []figures, of func(figures) float64) string {
 
 const (
 	alone     = "alone"
-	contended = "contended" // beside an antagonist that never rests
-	capped    = "capped"    // beside one that is held at 0.1 CPU-s/s
+	contended = "contended" // with an antagonist that never rests
+	capped    = "capped"    // with one that is capped at 0.1 CPU-s/s
 
 	near  = "near" // the CPUs shared a cache before and after the window
 	far   = "far"  // they did not
 	moved = "moved"
 )
 
-// distance measures the two CPUs; a CPU is no distance from itself.
+// distance measures the two CPUs; it is zero for the same CPU.
 func distance(t testing.TB, a, b int) RoundTrip {
 	t.Helper()
 	if a == b {
@@ -147,9 +147,8 @@ func distance(t testing.TB, a, b int) RoundTrip {
 	return pingPong(t, a, b, 5*time.Millisecond)
 }
 
-// channel measures a victim alone, beside an antagonist that never rests, and
-// beside one that is capped, in turn, so that what else the machine does falls
-// on all three alike.
+// channel measures a victim alone, with an antagonist that never rests, and with a capped
+// one, in turn, so that other load on the machine affects all three equally.
 func channel(t testing.TB, victim, antagonist Spec, on, off int, opt TreeOptions, rounds int) map[string][]figures {
 	tree := openTree(t, opt)
 	all := map[string][]figures{}
@@ -198,13 +197,13 @@ func channel(t testing.TB, victim, antagonist Spec, on, off int, opt TreeOptions
 	return all
 }
 
-// TestChannelCPU measures the cpu channel: a serve and a hog on one CPU. The
-// figures stand in docs/design/0001-contention-channels.md.
+// TestChannelCPU measures the cpu channel: a serve and a hog on one CPU. The figures are
+// in docs/design/0001-contention-channels.md.
 func TestChannelCPU(t *testing.T) {
 	on := cpus(t, 1)[0]
 	victim := Default(Serve)
 	victim.Report = *window / 5
-	// However many builds run beside it, this test feels little of them.
+	// The weight keeps the effect of other builds on this test small.
 	all := channel(t, victim, Default(Hog), on, on, TreeOptions{Weight: 100}, *rounds)
 	wait := func(f figures) float64 { return f.wait }
 	for _, state := range []string{alone, contended, capped} {
@@ -213,25 +212,25 @@ func TestChannelCPU(t *testing.T) {
 			spread(all[state], func(f figures) float64 { return f.p50 / 1e6 }),
 			spread(all[state], func(f figures) float64 { return f.p99 / 1e6 }))
 	}
-	// Whatever else this machine does only adds to all three, so they are held
-	// against each other.
+	// Other load on this machine only adds to all three values, so they are compared with
+	// each other.
 	a, b, c := middle(all[alone], wait), middle(all[contended], wait), middle(all[capped], wait)
 	if !(b > a) || b-c < (b-a)/2 {
 		t.Errorf("wait is %.3f alone, %.3f beside a hog, %.3f when that is capped: the cap should undo most of it", a, b, c)
 	}
 }
 
-// inCache is how long a load from a last-level cache takes at most, ns; one
-// from memory takes 70 and more.
+// inCache is the longest time of a load from a last-level cache, ns; a load from memory
+// takes 70 and more.
 const inCache = 50
 
-// BenchmarkChannelCache measures the cache channel, a round for each b.N: a chase and
-// a stream on two CPUs. They disturb each other only while the CPUs share a cache,
-// which is for the ping-pong to say, and only if the chase alone runs from the cache:
-// near-rounds counts the windows in which they could.
+// BenchmarkChannelCache measures the cache channel, one round for each b.N: a chase and a
+// stream on two CPUs. They affect each other only while the CPUs share a cache, which the
+// ping-pong decides, and only if the chase alone runs from the cache. near-rounds counts
+// the windows in which both hold.
 func BenchmarkChannelCache(b *testing.B) {
 	on := cpus(b, 2)
-	// Without a weight, which would keep the ping-pong from the CPUs.
+	// Without a weight, which would take the CPUs away from the ping-pong.
 	all := channel(b, Default(Chase), Default(Stream), on[0], on[1], TreeOptions{}, b.N)
 	perStep := func(f figures) float64 { return f.cpt / float64(Default(Chase).Steps) }
 	for _, where := range []string{near, far, moved} {
@@ -249,7 +248,8 @@ func BenchmarkChannelCache(b *testing.B) {
 		if where != near || len(of[alone]) == 0 || len(of[contended]) == 0 {
 			continue
 		}
-		// Other work, here or in the host's other guests, can spoil a window, not mend one.
+		// Other load, here or in the host's other guests, can degrade a window but not
+		// improve it.
 		best := perStep(slices.MinFunc(of[alone], func(a, b figures) int { return cmp.Compare(a.cpt, b.cpt) }))
 		beside := middle(of[contended], perStep)
 		if best <= inCache {

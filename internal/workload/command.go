@@ -14,14 +14,13 @@ import (
 	"time"
 )
 
-// endOfRun separates the outputs of a command's runs; the seconds that the run
-// took stand behind it.
+// endOfRun separates the outputs of a command's runs; the length of the run in seconds
+// follows it.
 const endOfRun = "quell-lab run took "
 
-// RunCommand runs a command of the user's again and again: each run is one
-// iteration (see RunKernel). It waits for a line on standard input, and ends
-// what runs when that closes. The command's output is passed on. A run that
-// fails ends it with an error.
+// RunCommand runs a user's command repeatedly: each run is one iteration (see RunKernel).
+// It waits for a line on standard input, and ends the running command when that closes.
+// The command's output is passed on. A run that fails ends RunCommand with an error.
 func RunCommand(ctx context.Context, argv []string) error {
 	return runCommand(ctx, argv, os.Stdin, os.Stdout, os.Stderr)
 }
@@ -34,7 +33,7 @@ func runCommand(ctx context.Context, argv []string, in io.Reader, out, errs io.W
 	defer cancel()
 	lines := bufio.NewReader(in)
 	if _, err := lines.ReadString('\n'); err != nil {
-		return nil // called off
+		return nil // cancelled
 	}
 	go func() {
 		// The reader may stay blocked after this returns; the process ends.
@@ -44,7 +43,7 @@ func runCommand(ctx context.Context, argv []string, in io.Reader, out, errs io.W
 	for {
 		cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 		cmd.Stdout, cmd.Stderr = out, errs
-		// A group of its own, so that its children end with it.
+		// The command gets its own process group, so that its children end with it.
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 		cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 		cmd.WaitDelay = time.Second
@@ -65,8 +64,8 @@ func runCommand(ctx context.Context, argv []string, in io.Reader, out, errs io.W
 }
 
 // MeanMetric is the mean of ParseMetric over the complete runs in the output of
-// RunCommand. The parser "time" is how many seconds a run took; Lines have no
-// figure beside them, which is 0.
+// RunCommand. The parser "time" is the length of a run in seconds; Lines has no figure,
+// so the result is 0.
 func MeanMetric(how string, output []byte) (float64, error) {
 	if how == Lines {
 		return 0, nil

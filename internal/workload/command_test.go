@@ -11,8 +11,8 @@ import (
 	"github.com/quell-dev/quell/internal/quelltest"
 )
 
-// A command's runs follow one another, each an iteration, and end with the
-// input; what it prints is there for its parser.
+// A command runs repeatedly, each run is an iteration, until the input ends. Its output
+// is available for its parser.
 func TestRunCommand(t *testing.T) {
 	in, barrier := io.Pipe()
 	out := &lines{}
@@ -41,9 +41,9 @@ func TestRunCommandFails(t *testing.T) {
 	for _, c := range []struct{ in, program, want string }{
 		{"\n", "/bin/false", "exit status 1"},
 		{"\n", "/nowhere/at-all", "no such file"},
-		{"", "/bin/false", ""}, // called off
+		{"", "/bin/false", ""}, // cancelled
 	} {
-		// The input stays open behind the line.
+		// The input stays open after the line.
 		r, w := io.Pipe()
 		go func() {
 			io.WriteString(w, c.in)

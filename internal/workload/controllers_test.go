@@ -13,9 +13,8 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// A tree is in the hierarchies of the controllers that it is told to have, its
-// cpusets can hold processes, and a task that is removed is gone from all of
-// them with what ran in it.
+// A tree is in the hierarchies of the requested controllers and its cpusets can hold
+// processes. A removed task is gone from all of them, together with its processes.
 func TestTreeWithMoreControllers(t *testing.T) {
 	want := []string{"cpuset", "freezer", "memory"}
 	tree := openTree(t, TreeOptions{Controllers: want})
@@ -50,7 +49,7 @@ func TestTreeWithMoreControllers(t *testing.T) {
 	}
 }
 
-// What a launched program forks in its first moment is in the task too.
+// Processes that a launched program forks immediately are in the task too.
 func TestLaunchedWithItsChildren(t *testing.T) {
 	tree := openTree(t, TreeOptions{})
 	for n := range 20 {
@@ -71,7 +70,7 @@ func TestLaunchedWithItsChildren(t *testing.T) {
 	}
 }
 
-// A tree that is ungrouped is in no cgroup of v1's cpu controller.
+// An ungrouped tree is in no cgroup of v1's cpu controller.
 func TestUngroupedTree(t *testing.T) {
 	quelltest.Need(t, quelltest.CgroupV1)
 	tree := openTree(t, TreeOptions{Ungrouped: true, Controllers: []string{"cpu", "freezer"}})

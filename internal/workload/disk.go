@@ -10,16 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reads makes a piece of work that reads blocks of a file at random, past the
-// page cache: each waits for the disk that Dir is on. The file is the thread's
-// own and has no name, so that nothing is left of it.
+// reads returns a piece of work that reads random blocks of a file, bypassing the page
+// cache: each read waits for the disk of Dir. The file belongs to the thread and has no
+// name, so that nothing is left of it.
 func (b *band) reads(k Kernel, thread uint64) (piece, func(), error) {
 	nothing := func() {}
 	f, err := scratch(k.Dir, k.Set)
 	if err != nil {
 		return nil, nothing, fmt.Errorf("run read: make a file in %s: %w (-dir: a folder on a disk)", k.Dir, err)
 	}
-	block, unmap, err := words(k.Block) // memory that direct I/O takes: whole pages
+	block, unmap, err := words(k.Block) // page-aligned memory for direct I/O
 	if err != nil {
 		return nil, func() { f.Close() }, err
 	}
@@ -43,15 +43,14 @@ func (b *band) reads(k Kernel, thread uint64) (piece, func(), error) {
 	}, free, nil
 }
 
-// scratch is a file without a name in a folder, of size bytes that are on the
-// disk, which is read and written past the page cache (open(2): O_TMPFILE,
-// O_DIRECT).
+// scratch is an unnamed file in a folder, with size bytes allocated on the disk. It is
+// read past the page cache (open(2): O_TMPFILE, O_DIRECT).
 func scratch(dir string, size int64) (*os.File, error) {
 	f, err := os.OpenFile(dir, os.O_RDWR|unix.O_TMPFILE, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	piece, noise := make([]byte, 1<<20), rand.NewChaCha8([32]byte{}) // what no file system makes smaller
+	piece, noise := make([]byte, 1<<20), rand.NewChaCha8([32]byte{}) // data that no file system can compress
 	for left := size; left > 0 && err == nil; left -= int64(len(piece)) {
 		_, _ = noise.Read(piece) // never fails
 		_, err = f.Write(piece[:min(left, int64(len(piece)))])

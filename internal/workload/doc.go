@@ -1,13 +1,12 @@
-// Package workload holds victims, antagonists and innocents as modes of one
-// binary, puts them into cgroups of their own, and measures whether two CPUs
-// share a cache now.
+// Package workload has victims, antagonists and innocents as modes of one binary, starts
+// them in their own cgroups, and measures whether two CPUs currently share a cache.
 //
-// A workload is the pair (Spec, Run): Run plays one Spec in this process until
-// its standard input closes. A program that calls Run from a hidden subcommand
-// can be its own zoo; Tree starts that subcommand in cgroups it makes and
-// removes. The contention channels these kinds make are measured in
-// docs/design/0001-contention-channels.md; TestChannelCPU and
-// BenchmarkChannelCache repeat it.
+// A workload is the pair (Spec, Run): Run plays one Spec in this process until its
+// standard input closes. A program that calls Run from a hidden subcommand can start
+// itself as every workload. Tree starts that subcommand in cgroups that it makes and
+// removes. The contention channels of these kinds are measured in
+// docs/design/0001-contention-channels.md; TestChannelCPU and BenchmarkChannelCache
+// repeat the measurements.
 //
-// Everything here is for Linux.
+// Everything here is Linux only.
 package workload

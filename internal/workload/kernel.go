@@ -20,33 +20,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Kernel is a workload of the lab: each of its threads does equal pieces of
-// work, one after the other, and says of each when it began, when it ended and
-// how many units it was. How long a piece takes is what is measured, so its
-// size is given and never calibrated.
+// Kernel is a workload of the lab: each of its threads does equal pieces of work, one
+// after the other, and reports for each its begin, its end and its number of units. The
+// measured quantity is the time of a piece, so its size is given and never calibrated.
 type Kernel struct {
 	Name string
-	// Threads 0 is one for each CPU that the process may use when it starts.
+	// Threads 0 means one for each CPU that the process may use when it starts.
 	Threads int
 	// Work is the number of units in an iteration.
 	Work int
-	// Set is the working set of each thread, bytes: for triad all three arrays
-	// (0: each four times the last-level cache, at least 32 MiB, as STREAM's
-	// rules ask), for chase the chain, for fault what is mapped at a time, for
-	// read the file.
+	// Set is the working set of each thread, bytes: for triad all three arrays (0: each
+	// four times the last-level cache, at least 32 MiB, as STREAM's rules require), for
+	// chase the chain, for fault the memory mapped at a time, for read the file.
 	Set int64
-	// Block is how many bytes a read is, and Dir is on the disk that it is from.
+	// Block is the size of a read in bytes; Dir is a folder on the disk to read.
 	Block int64
 	Dir   string
-	// Pause is the mean time between two bursts; each is seeded in 50 to 150 %
-	// of it.
+	// Pause is the mean time between two bursts; each pause is random (Seed) in 50 to 150
+	// % of it.
 	Pause time.Duration
 	Seed  uint64
 }
 
-// kernels are the lab's workloads. A unit is what stands in its comment.
+// kernels are the lab's workloads. The unit of each is in its comment.
 var kernels = []Kernel{
-	{Name: "cpu-burn", Work: 50_000_000},                                      // a floating-point addition that depends on the last
+	{Name: "cpu-burn", Work: 50_000_000},                                      // a floating-point addition that depends on the previous one
 	{Name: "primes", Work: 50},                                                // an event of sysbench cpu: all primes up to 10,000
 	{Name: "triad", Work: 1},                                                  // a byte that STREAM counts; Work counts sweeps
 	{Name: "chase", Work: 1_000_000, Set: 8 << 20, Seed: 1},                   // a dependent load
@@ -134,7 +132,7 @@ func parseSize(text string) (int64, error) {
 	return n << shift, nil
 }
 
-// Validate returns everything that is wrong with k, joined.
+// Validate returns every error in k, joined.
 func (k Kernel) Validate() error {
 	var all []error
 	bad := func(field string, value any, want string) {
@@ -159,14 +157,14 @@ func (k Kernel) Validate() error {
 	return errors.Join(all...)
 }
 
-// RunKernel plays k in this process. It makes ready what it needs, waits for a
-// line on standard input, and then works until standard input closes or ctx
-// ends; both are a normal end. Iterations come out as lines
+// RunKernel plays k in this process. It prepares its memory and files, waits for a line
+// on standard input, and then works until standard input closes or ctx ends; both are a
+// normal end. It prints iterations as lines
 //
 //	quell-lab iteration FROM TO UNITS
 //
-// on standard output, the times being CLOCK_MONOTONIC in ns, in the order of
-// their ends. Units are also counted in the file that $QUELL_PROGRESS names.
+// on standard output. The times are CLOCK_MONOTONIC in ns, in the order of the ends.
+// Units are also counted in the file $QUELL_PROGRESS.
 func RunKernel(ctx context.Context, k Kernel) error {
 	return runKernel(ctx, k, os.Stdin, os.Stdout, os.Getenv(ProgressEnv))
 }
@@ -197,7 +195,8 @@ func runKernel(ctx context.Context, k Kernel, in io.Reader, out io.Writer, path 
 	for n := range k.Threads {
 		ready.Add(1)
 		done.Go(func() {
-			// One that is not ready must not run beside those that are.
+			// A thread that still prepares must not run in parallel with threads that
+			// work.
 			runtime.LockOSThread()
 			piece, free, err := b.prepare(k, uint64(n))
 			defer free()
@@ -233,7 +232,7 @@ func runKernel(ctx context.Context, k Kernel, in io.Reader, out io.Writer, path 
 	return b.err
 }
 
-// band is what the threads of a kernel share.
+// band is the shared state of a kernel's threads.
 type band struct {
 	ctx      context.Context
 	stop     atomic.Bool
@@ -244,7 +243,7 @@ type band struct {
 	err      error
 }
 
-// fail ends them all.
+// fail ends all threads.
 func (b *band) fail(err error) {
 	b.mu.Lock()
 	b.err = errors.Join(b.err, err)
@@ -252,8 +251,8 @@ func (b *band) fail(err error) {
 	b.stop.Store(true)
 }
 
-// piece does one iteration's work and returns its units, 0 for one that does
-// not count.
+// piece does one iteration's work and returns its units, 0 for an iteration that does not
+// count.
 type piece func() (units float64)
 
 func (b *band) iterate(p piece) error {
@@ -261,7 +260,7 @@ func (b *band) iterate(p piece) error {
 	units := p()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	// The end is taken under the lock, so that lines are in its order.
+	// The end time is taken under the lock, so that lines are in its order.
 	to := monotonic()
 	if units == 0 || b.stop.Load() {
 		return nil
@@ -279,8 +278,8 @@ func (b *band) iterate(p piece) error {
 	return b.progress.add(uint64(units))
 }
 
-// write goes past the runtime where it can (see raw): a line is far below what
-// a pipe takes in one piece.
+// write bypasses the runtime where possible (see raw): a line is far below the size that
+// a pipe accepts in one piece.
 func (b *band) write() error {
 	f, ok := b.out.(*os.File)
 	if !ok {

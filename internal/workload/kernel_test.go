@@ -19,7 +19,7 @@ import (
 	"github.com/quell-dev/quell/internal/quelltest"
 )
 
-// lines is a writer that several may look at while it is written.
+// lines is a writer that can be read while it is written.
 type lines struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -37,7 +37,7 @@ func (l *lines) all() []string {
 	return strings.Split(strings.TrimSuffix(l.text.String(), "\n"), "\n")
 }
 
-// smallWork makes iterations short, whatever the machine.
+// smallWork keeps iterations short on any machine.
 func smallWork(t *testing.T, name string) Kernel {
 	t.Helper()
 	args := map[string]string{"cpu-burn": "-work=1000", "primes": "-work=1", "triad": "-set=48KiB", "chase": "-work=1000 -set=64KiB",
@@ -49,9 +49,9 @@ func smallWork(t *testing.T, name string) Kernel {
 	return k
 }
 
-// Nothing happens before the barrier; then both threads do equal pieces, whose
-// lines are in the order of their ends and whose units are all in the progress
-// file; and the end of the input ends it.
+// Nothing happens before the barrier. Then both threads do equal pieces; the lines are in
+// the order of their ends, and all units are in the progress file. The end of the input
+// ends it.
 func TestKernels(t *testing.T) {
 	units := map[string]float64{"cpu-burn": 1000, "primes": 1, "triad": 48 << 10, "chase": 1000, "syscall": 101, "fault": 300, "burst": 1000, "read": 10}
 	for _, name := range KernelNames() {
@@ -109,7 +109,7 @@ func TestKernels(t *testing.T) {
 	}
 }
 
-// An input that ends before its line is the word not to begin.
+// An input that ends before its first line cancels the kernel.
 func TestKernelIsCalledOff(t *testing.T) {
 	out := &lines{}
 	if err := runKernel(context.Background(), smallWork(t, "primes"), strings.NewReader(""), out, ""); err != nil {
@@ -121,8 +121,8 @@ func TestKernelIsCalledOff(t *testing.T) {
 }
 
 func TestPrimes(t *testing.T) {
-	// There are 1,229 primes below 10,000; sysbench begins at 3 and counts
-	// 1,228. The naive twin divides by everything.
+	// There are 1,229 primes below 10,000; sysbench begins at 3 and counts 1,228. The
+	// naive count divides by every number.
 	for _, most := range []uint64{3, 4, 5, 10, 26, 122, 1000, 10_000} {
 		want := 0
 		for c := uint64(3); c < most; c++ {

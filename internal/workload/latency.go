@@ -7,9 +7,9 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Report is the line of JSON that a serve prints: the latencies of its
-// requests since the last line, or of all of them in the Final one. A request's
-// latency runs from when it was due to arrive, so a late wake-up counts.
+// Report is the line of JSON that a serve prints: the latencies of its requests since the
+// last line, or of all of them in the Final one. A request's latency starts when it was
+// due, so a late wake-up counts.
 type Report struct {
 	TS       sample.Millis `json:"ts"`
 	Requests uint64        `json:"requests"`
@@ -20,8 +20,8 @@ type Report struct {
 	Final    bool          `json:"final,omitempty"`
 }
 
-// subBits is the resolution of a histogram: 2^subBits buckets an octave, so a
-// quantile is at most 1/2^subBits (3 %) too high.
+// subBits is the resolution of a histogram: 2^subBits buckets an octave, so a quantile is
+// at most 1/2^subBits (3 %) too high.
 const subBits = 5
 
 // histogram counts durations without allocating.
@@ -64,8 +64,8 @@ func (h *histogram) report(at time.Time) Report {
 		P99: h.quantile(0.99), Max: h.max}
 }
 
-// bucket numbers values below 2^subBits exactly and then 2^subBits buckets for
-// each power of two.
+// bucket returns the index of a value's bucket: one per value below 2^subBits, then
+// 2^subBits buckets for each power of two.
 func bucket(v uint64) int {
 	if v < 1<<subBits {
 		return int(v)

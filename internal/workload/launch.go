@@ -14,11 +14,11 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Launch starts a program that is not a workload in a task's cgroups, made as
-// needed, so that it has its share of the tree's CPU time. It may run on the
-// given CPUs, all if there are none. Pdeathsig in its SysProcAttr counts from
-// the tree's end or this process's. The caller waits for it and ends it before
-// Close.
+// Launch starts a program that is not a workload in a task's cgroups, so that it has its
+// share of the tree's CPU time. The cgroups are created if needed. The program may run on
+// the given CPUs, on all if there are none. A Pdeathsig in its SysProcAttr takes effect
+// at the tree's end or this process's. The caller waits for the program and ends it
+// before Close.
 func (t *Tree) Launch(task string, cmd *exec.Cmd, cpus sample.Set) error {
 	if !taskShape.MatchString(task) {
 		return fmt.Errorf("launch program: task %q: want path elements of letters, digits, '_', '.' and '-'", task)
@@ -39,10 +39,10 @@ func (t *Tree) Launch(task string, cmd *exec.Cmd, cpus sample.Set) error {
 	return nil
 }
 
-// startIn starts cmd from the calling thread, which is locked, and puts it into
-// the task's cgroups before its first instruction: it is traced from its start
-// (ptrace(2), PTRACE_TRACEME), which stops it when it has become the program. What
-// it forks at once would else stay outside.
+// startIn starts cmd from the calling thread, which is locked, and moves it into the
+// task's cgroups before its first instruction: it is traced from its start (ptrace(2),
+// PTRACE_TRACEME), which stops it after exec. Otherwise children that it forks
+// immediately would stay outside.
 func (t *Tree) startIn(task string, cmd *exec.Cmd, cpus sample.Set) error {
 	attr := syscall.SysProcAttr{}
 	if cmd.SysProcAttr != nil {
@@ -67,7 +67,7 @@ func (t *Tree) startIn(task string, cmd *exec.Cmd, cpus sample.Set) error {
 	return nil
 }
 
-// stopped waits until a traced process has become its program.
+// stopped waits until a traced process has executed its program.
 func stopped(pid int) error {
 	var status unix.WaitStatus
 	for {
@@ -83,13 +83,13 @@ func stopped(pid int) error {
 	}
 }
 
-// Scratch is a directory of the tree's own, removed with it and by Sweep.
+// Scratch is a directory that belongs to the tree, removed with it and by Sweep.
 func (t *Tree) Scratch() string { return t.scratch }
 
-// enter puts a process into a task's cgroup in every hierarchy, and again on
-// the CPUs, if any are given: before Linux 6.2 a process that enters a cgroup
-// with a cpuset gets all of the CPUs there, whatever its affinity was
-// (kernel/cgroup/cpuset.c, cpuset_attach).
+// enter puts a process into a task's cgroup in every hierarchy and then sets its CPUs
+// again, if any are given: before Linux 6.2 a process that enters a cgroup with a cpuset
+// gets all of its CPUs, whatever its affinity was (kernel/cgroup/cpuset.c,
+// cpuset_attach).
 func (t *Tree) enter(task string, pid int, cpus sample.Set) error {
 	for _, dir := range t.Dirs(task) {
 		if err := write(filepath.Join(dir, "cgroup.procs"), strconv.Itoa(pid)); err != nil {
@@ -103,7 +103,7 @@ func (t *Tree) enter(task string, pid int, cpus sample.Set) error {
 	for _, c := range cpus.Numbers() {
 		mask.Set(c)
 	}
-	// A thread that starts meanwhile has its parent's affinity, old or new.
+	// A thread that starts in between has its parent's affinity, old or new.
 	done := map[string]bool{}
 	for more := true; more; {
 		threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))

@@ -19,8 +19,8 @@ import (
 // testPrefix names the cgroups of this package's tests.
 const testPrefix = "quell-test-workload"
 
-// TestMain makes the test binary the program that trees start, and one that
-// owns a tree and is killed.
+// TestMain makes the test binary the program that trees start, and a program that owns a
+// tree and is killed.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
@@ -49,7 +49,8 @@ func runArgs(args []string) error {
 	return Run(context.Background(), s)
 }
 
-// ownTree opens a tree with one task at work, says so and waits to be killed.
+// ownTree opens a tree with one working task, prints the task's PID and waits to be
+// killed.
 func ownTree(prefix string) error {
 	tree, err := OpenTree(prefix, TreeOptions{})
 	if err != nil {
@@ -67,8 +68,8 @@ func ownTree(prefix string) error {
 	return errors.Join(err, tree.Close())
 }
 
-// openTree opens a tree that is closed, and found to have left nothing, when
-// the test ends.
+// openTree opens a tree. When the test ends it closes the tree and checks that nothing is
+// left.
 func openTree(t testing.TB, opt TreeOptions) *Tree {
 	t.Helper()
 	tree, err := OpenTree(testPrefix, opt)
@@ -89,7 +90,7 @@ func openTree(t testing.TB, opt TreeOptions) *Tree {
 	return tree
 }
 
-// start starts a workload and lets it go.
+// start starts a workload and releases it.
 func start(t testing.TB, tree *Tree, task string, s Spec, opt StartOptions) *Proc {
 	t.Helper()
 	p, err := tree.Start(task, s, opt)
@@ -121,8 +122,8 @@ func cpus(t testing.TB, n int) []int {
 	return all
 }
 
-// limit caps a task at share CPU-s/s by hand, 0 for no cap, with the kernel's
-// usual period of 100 ms.
+// limit caps a task at share CPU-s/s directly, 0 for no cap, with the kernel's default
+// period of 100 ms.
 func limit(t testing.TB, tree *Tree, task string, share float64) {
 	t.Helper()
 	dir, v1 := tree.CPUDir(task)
@@ -141,7 +142,7 @@ func limit(t testing.TB, tree *Tree, task string, share float64) {
 	}
 }
 
-// throttled is how many periods of the task were throttled so far.
+// throttled is the number of throttled periods of the task so far.
 func throttled(t testing.TB, tree *Tree, task string) int {
 	t.Helper()
 	dir, _ := tree.CPUDir(task)

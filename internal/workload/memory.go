@@ -11,18 +11,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// line is the size of a cache line in bytes: 64 on every x86 and most arm64
-// machines; where it is 128 the neighbour line is fetched for nothing.
+// line is the size of a cache line in bytes: 64 on every x86 and most arm64 machines.
+// Where it is 128 each fetch also brings the neighbour line, which has no use.
 const line = 64
 
-// words maps n bytes outside the Go heap, in huge pages where the kernel
-// gives them, so that address translation adds little to what is measured.
+// words maps n bytes outside the Go heap, in huge pages where the kernel provides them,
+// so that address translation adds little to the measurement.
 func words(n int64) ([]uint64, func(), error) {
 	b, err := unix.Mmap(-1, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return nil, nil, fmt.Errorf("map %d bytes: %w", n, err)
 	}
-	// Without CONFIG_TRANSPARENT_HUGEPAGE this fails, and small pages do.
+	// Without CONFIG_TRANSPARENT_HUGEPAGE this fails; small pages are sufficient then.
 	_ = unix.Madvise(b, unix.MADV_HUGEPAGE)
 	return unsafe.Slice((*uint64)(unsafe.Pointer(&b[0])), n/8), func() { _ = unix.Munmap(b) }, nil
 }
@@ -70,8 +70,8 @@ func follow(set []uint64, at uint64, steps int) uint64 {
 	return at
 }
 
-// stream reads and writes one word of every line of a buffer that no cache
-// holds, in bursts.
+// stream reads and writes one word of every line of a buffer that is larger than any
+// cache, in bursts.
 func (w *worker) stream() error {
 	size := w.spec.Set
 	if size == 0 {
@@ -101,8 +101,8 @@ func touch(set []uint64) {
 	}
 }
 
-// lastLevelCache is the size in bytes of CPU 0's largest cache, 0 if sysfs
-// does not say (arm64 guests).
+// lastLevelCache is the size in bytes of CPU 0's largest cache, 0 if sysfs has none
+// (arm64 guests).
 func lastLevelCache() int64 {
 	var largest int64
 	for i := range 8 {

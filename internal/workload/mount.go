@@ -10,8 +10,7 @@ import (
 	"github.com/quell-dev/quell/internal/host"
 )
 
-// EnvError says what this machine lacks for running workloads in cgroups, and
-// how to get it.
+// EnvError says what this machine lacks to run workloads in cgroups, and the remedy.
 type EnvError struct {
 	What   string
 	Remedy string
@@ -27,17 +26,17 @@ func (e *EnvError) Error() string {
 
 func (e *EnvError) Unwrap() error { return e.Err }
 
-// mounts are the mount points of the cgroup hierarchies that a tree lives in;
-// "" for one that there is not.
+// mounts are the mount points of the cgroup hierarchies that a tree uses; "" for a
+// missing one.
 type mounts struct {
 	unified string // cgroup2
 	cpu     string // v1 with the cpu controller
-	cpuacct string // v1 with cpuacct, if mounted apart from cpu
-	cpuset  string // v1 with cpuset, if it was asked for
+	cpuacct string // v1 with cpuacct, if mounted separately from cpu
+	cpuset  string // v1 with cpuset, if requested
 	more    []string
 }
 
-// mountsOf takes them from a host's layout.
+// mountsOf returns them from a host's layout.
 func mountsOf(l host.Layout) mounts {
 	m := mounts{unified: l.Unified, cpu: l.V1["cpu"]}
 	if m.cpuacct = l.V1["cpuacct"]; m.cpuacct == m.cpu {
@@ -51,8 +50,8 @@ func (m mounts) all() []string {
 	return slices.DeleteFunc(append([]string{m.unified, m.cpu, m.cpuacct}, m.more...), func(s string) bool { return s == "" })
 }
 
-// extend adds the v1 hierarchies that the options ask for, and takes the cpu
-// controller's away.
+// extend adds the v1 hierarchies that the options request, and removes the cpu
+// controller's if the tree is ungrouped.
 func (m *mounts) extend(opt TreeOptions) error {
 	h, err := host.Open("/")
 	if err != nil {
@@ -78,7 +77,7 @@ func (m *mounts) extend(opt TreeOptions) error {
 	return nil
 }
 
-// sweepable are the mount points of all hierarchies in which a tree may be.
+// sweepable are the mount points of all hierarchies that may contain a tree.
 func sweepable(l host.Layout) []string {
 	var all []string
 	for _, dir := range l.V1 {
@@ -91,7 +90,7 @@ func sweepable(l host.Layout) []string {
 	return slices.Compact(all)
 }
 
-// findMounts looks at this machine and checks that one of them can limit CPU.
+// findMounts finds this machine's mounts and checks that one of them can limit CPU.
 func findMounts() (mounts, error) {
 	h, err := host.Open("/")
 	if err != nil {

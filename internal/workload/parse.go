@@ -10,12 +10,12 @@ import (
 	"strings"
 )
 
-// Lines is the parser of a command that says of each of its iterations itself
-// when it was, in lines as RunKernel has them.
+// Lines is the parser of a command that reports the times of its own iterations, in the
+// format of RunKernel.
 const Lines = "iterations"
 
-// ParserNames are the names that MeanMetric takes: Lines, how long a run took, and
-// tools whose output is understood. testdata/output has a recording of each that could be run.
+// ParserNames are the names that MeanMetric accepts: Lines, the length of a run, and
+// known tools. testdata/output has a recording of each tool that could be run.
 func ParserNames() []string {
 	return []string{Lines, "time", "sysbench", "stress-ng", "redis-benchmark", "wrk", "dacapo", "renaissance"}
 }
@@ -38,8 +38,8 @@ func parserOf(name string) func(text string) (float64, error) {
 	return nil
 }
 
-// ParseMetric reads a figure from a command's output by the tool's name, or by
-// a regular expression with one group between slashes, whose last match counts.
+// ParseMetric reads a figure from a command's output by the tool's name, or by a regular
+// expression with one group between slashes, whose last match counts.
 func ParseMetric(how string, output []byte) (float64, error) {
 	if pattern, ok := strings.CutPrefix(how, "/"); ok {
 		re, err := regexp.Compile(strings.TrimSuffix(pattern, "/"))
@@ -101,7 +101,7 @@ var (
 	sysbenchTime   = regexp.MustCompile(`(?m)^\s+total time:\s+([0-9.]+)s\s*$`)
 )
 
-// sysbench 1.0: cpu prints its rate, the other tests events and time.
+// sysbench reads sysbench 1.0: cpu prints its rate, the other tests events and time.
 func sysbench(text string) (float64, error) {
 	if m := sysbenchRate.FindAllStringSubmatch(text, -1); len(m) == 1 {
 		return number(m[0][1])
@@ -121,7 +121,7 @@ func sysbench(text string) (float64, error) {
 	return n / s, nil
 }
 
-// stress-ng --metrics prints a line per stressor: its name, bogo operations,
+// stressLine is the line per stressor of stress-ng --metrics: its name, bogo operations,
 // real, user and system time, and the operations per second of real time.
 var stressLine = regexp.MustCompile(`(?m)^stress-ng: (?:metrc|info): +\[[0-9]+\] ([a-z0-9-]+) +[0-9]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ +([0-9.]+) +[0-9.]+`)
 
@@ -135,7 +135,7 @@ func stressNG(text string) (float64, error) {
 
 var renaissanceLine = regexp.MustCompile(`(?m)^====== \S+ \([^)]*\)(?: \[[^]]*\])?, (?:final )?iteration [0-9]+ completed \(([0-9.]+) ms\) ======`)
 
-// renaissance is the mean time of an iteration, all of them.
+// renaissance is the mean time of all iterations.
 func renaissance(text string) (float64, error) {
 	all := renaissanceLine.FindAllStringSubmatch(text, -1)
 	if len(all) == 0 {

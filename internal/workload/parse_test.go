@@ -7,14 +7,14 @@ import (
 	"testing"
 )
 
-// The recordings are of sysbench 1.0.20, stress-ng 0.15.06, redis-benchmark
-// 7.0.15 and wrk 4.1.0, from Debian 12. Those of DaCapo and Renaissance are
-// written after their documentation, since no Java is at hand.
+// The recordings are of sysbench 1.0.20, stress-ng 0.15.06, redis-benchmark 7.0.15 and
+// wrk 4.1.0, from Debian 12. Those of DaCapo and Renaissance are written from their
+// documentation, because no Java was available.
 func TestParseMetric(t *testing.T) {
 	for _, c := range []struct {
 		how, file string
 		want      float64
-		wrong     string // what the error says
+		wrong     string // part of the error
 	}{
 		{"sysbench", "sysbench-cpu.txt", 265.58, ""},
 		{"sysbench", "sysbench-threads.txt", 35 / 1.0185, ""},
@@ -49,7 +49,7 @@ func TestParseMetric(t *testing.T) {
 	}
 }
 
-// Whatever a tool prints, a figure is a finite number or there is an error.
+// For any output of a tool the figure is a finite number, or there is an error.
 func FuzzParseMetric(f *testing.F) {
 	names, err := filepath.Glob("testdata/output/*.txt")
 	if err != nil || len(names) == 0 {

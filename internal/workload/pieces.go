@@ -11,8 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// prepare makes a thread's piece of work and whatever memory it needs, which
-// free gives back.
+// prepare creates a thread's piece of work and its memory, which free releases.
 func (b *band) prepare(k Kernel, thread uint64) (p piece, free func(), err error) {
 	nothing := func() {}
 	switch k.Name {
@@ -72,7 +71,7 @@ func (b *band) prepare(k Kernel, thread uint64) (p piece, free func(), err error
 		r := rand.New(rand.NewPCG(k.Seed, thread))
 		rested := true
 		return func() float64 {
-			// The pause is between bursts, and no part of them.
+			// The pause is between bursts and does not count.
 			if !rested {
 				b.sleep(time.Duration((0.5 + r.Float64()) * float64(k.Pause)))
 				rested = true
@@ -94,10 +93,10 @@ func (b *band) sleep(d time.Duration) {
 	w.sleep(d)
 }
 
-// cpuBurn is the loop of the cpu_burn tool (noisy neighbours on AWS, listing
-// 5.1): x += i · 0.000001. There it is compiled without optimisation, so that
-// every x goes through memory; here the additions wait for one another in a
-// register, which takes as little of anything but the floating-point unit.
+// cpuBurn is the loop of the cpu_burn tool (noisy neighbours on AWS, listing 5.1): x += i
+// · 0.000001. There it is compiled without optimisation, so that every x goes through
+// memory. Here each addition depends on the previous one in a register, which also uses
+// only the floating-point unit.
 //
 //go:noinline
 func cpuBurn(n int) float64 {
@@ -129,8 +128,8 @@ func primes(most uint64) (n int) {
 	return n
 }
 
-// triad is STREAM's a[i] = b[i] + s·c[i] over arrays that no cache holds.
-// STREAM counts 24 bytes an element, whatever the processor moves besides.
+// triad is STREAM's a[i] = b[i] + s·c[i] over arrays that are larger than any cache.
+// STREAM counts 24 bytes an element, independent of what the processor really transfers.
 func triad(k Kernel) (piece, func(), error) {
 	size := k.Set / 3
 	if size == 0 {
@@ -151,7 +150,7 @@ func triad(k Kernel) (piece, func(), error) {
 		}
 		frees = append(frees, f)
 		arrays[i] = unsafe.Slice((*float64)(unsafe.Pointer(&w[0])), elements)
-		for j := range arrays[i] { // pages are there before the first sweep
+		for j := range arrays[i] { // allocate the pages before the first sweep
 			arrays[i][j] = float64(i + 1)
 		}
 	}
@@ -171,8 +170,8 @@ func sweep(a, b, c []float64, s float64) {
 	}
 }
 
-// faults makes n minor page faults: small pages of fresh memory, size bytes
-// mapped at a time.
+// faults causes n minor page faults: small pages of fresh memory, size bytes mapped at a
+// time.
 func faults(n, size int) error {
 	page := os.Getpagesize()
 	for n > 0 {
@@ -182,7 +181,7 @@ func faults(n, size int) error {
 			return fmt.Errorf("map %d bytes: %w", length, err)
 		}
 		b := unsafe.Slice((*byte)(at), length)
-		// Without huge pages in the kernel this fails, and nothing is lost.
+		// This fails on a kernel without huge pages, which does no harm.
 		_ = unix.Madvise(b, unix.MADV_NOHUGEPAGE)
 		for i := 0; i < length; i += page {
 			b[i] = 1

@@ -13,52 +13,51 @@ import (
 
 // RoundTrip is how long a cache line takes from one CPU to another and back.
 type RoundTrip struct {
-	// Min and Median are over bursts of burstTrips round trips; each burst
-	// gives its mean. A burst that was interrupted only raises the median.
+	// Min and Median are over bursts of burstTrips round trips; each burst gives its
+	// mean. An interrupted burst only raises the median.
 	Min, Median time.Duration
 	Bursts      int
-	// CPU is what the measurement cost, both threads together.
+	// CPU is the CPU time of the measurement, of both threads.
 	CPU time.Duration
 }
 
-// burstTrips is small enough that a burst (5 to 30 µs) fits many times into
-// the few milliseconds that both threads run at once on busy CPUs, and large
-// enough that reading the clock (50 ns) does not matter.
+// burstTrips is small enough that a burst (5 to 30 µs) fits many times into the few
+// milliseconds in which both threads run at once on busy CPUs, and large enough that
+// reading the clock (50 ns) does not matter.
 const burstTrips = 64
 
-// leastBursts make it likely that one was not interrupted.
+// leastBursts is enough that one burst is probably not interrupted.
 const leastBursts = 8
 
 const (
-	// arrival is how long a thread may take to get to its CPU, asleep; on a
-	// busy one it has to wait for its turn before it can be bound and raised.
+	// arrival limits the time until a thread is on its CPU; on a busy CPU it must first
+	// be scheduled before it can be bound and its priority raised.
 	arrival = 3 * time.Second
-	// patience is how long they may then miss each other, spinning.
+	// patience limits the time in which both spin without running at once.
 	patience = 250 * time.Millisecond
 )
 
 var (
-	// ErrOneThread is returned where GOMAXPROCS is 1: two threads cannot run
-	// at once, so they cannot play.
+	// ErrOneThread is returned where GOMAXPROCS is 1: two threads cannot run at once.
 	ErrOneThread = errors.New("GOMAXPROCS is 1, needs 2")
-	// ErrNotMet is returned if the CPUs were too busy with other work, or are
-	// emulated one after the other.
+	// ErrNotMet is returned if the CPUs were too busy with other work, or are emulated
+	// one after the other.
 	ErrNotMet = errors.New("the two threads never ran at once")
 )
 
-// pad keeps each word in lines of its own, also from the adjacent-line
-// prefetcher's 128 bytes.
+// pad keeps each word in its own lines, also with respect to the 128 bytes of the
+// adjacent-line prefetcher.
 type pad struct {
 	_ [128]byte
 	v atomic.Int64
 	_ [120]byte
 }
 
-// PingPong bounces a cache line between CPUs a and b for about d (50 ms says
-// it well on idle CPUs and on busy ones; 5 ms does for a repeated look). The
-// CPUs may be busy: bursts that were not interrupted decide. It gives up
-// with ErrNotMet after some seconds. Built with -race, which makes atomics ten
-// times slower, it measures that instead.
+// PingPong passes a cache line between CPUs a and b for about d (50 ms is enough on idle
+// and on busy CPUs, 5 ms for a repeated measurement). The CPUs may be busy: the bursts
+// that were not interrupted determine the result. It gives up with ErrNotMet after some
+// seconds. Built with -race, which makes atomics ten times slower, it measures those
+// instead.
 func PingPong(a, b int, d time.Duration) (RoundTrip, error) {
 	if a == b {
 		return RoundTrip{}, fmt.Errorf("ping-pong: CPU %d with itself", a)
@@ -71,7 +70,7 @@ func PingPong(a, b int, d time.Duration) (RoundTrip, error) {
 	spent := make(chan time.Duration, 2)
 	failed := make(chan error, 2)
 	go func() {
-		defer ball.v.CompareAndSwap(0, -1) // if it never got there
+		defer ball.v.CompareAndSwap(0, -1) // if it never arrived
 		failed <- onCPU(b, func() {
 			start := threadTime()
 			defer func() { spent <- threadTime() - start }()
@@ -84,7 +83,7 @@ func PingPong(a, b int, d time.Duration) (RoundTrip, error) {
 						return
 					}
 				}
-				// Not a plain store: the game may be over since.
+				// Not a plain store: the game may be over by now.
 				if !ball.v.CompareAndSwap(next, next+1) {
 					return
 				}
@@ -115,8 +114,8 @@ func PingPong(a, b int, d time.Duration) (RoundTrip, error) {
 	return rt, nil
 }
 
-// meet says that this side is there and waits for the other. Its thread goes
-// before others by now; a timer's or a channel's would not.
+// meet marks this side as present and waits for the other. It sleeps in its own thread,
+// which has a raised priority; a timer or a channel would not.
 func meet(me, other *atomic.Bool, ball *atomic.Int64) bool {
 	me.Store(true)
 	for begin := time.Now(); !other.Load(); {
@@ -129,8 +128,8 @@ func meet(me, other *atomic.Bool, ball *atomic.Int64) bool {
 	return true
 }
 
-// serveBall plays bursts for d, or until there are enough but at most patience
-// longer, and appends the mean round trip of each.
+// serveBall plays bursts for d, or up to patience longer until there are enough, and
+// appends the mean round trip of each.
 func serveBall(ball *atomic.Int64, d time.Duration, bursts []time.Duration) []time.Duration {
 	begin := time.Now()
 	last := begin
@@ -142,7 +141,7 @@ func serveBall(ball *atomic.Int64, d time.Duration, bursts []time.Duration) []ti
 				if spins%4096 != 0 {
 					continue
 				}
-				// The other thread is not running: is it worth waiting for?
+				// The other thread is not running: decide whether to wait for it.
 				if waited := time.Since(begin); waited > d+patience || waited > d && len(bursts) >= leastBursts {
 					return bursts
 				}
@@ -158,9 +157,9 @@ func serveBall(ball *atomic.Int64, d time.Duration, bursts []time.Duration) []ti
 	return bursts
 }
 
-// onCPU runs f on a thread that is bound to one CPU meanwhile and, where that is
-// allowed (CAP_SYS_NICE), goes before nearly all else there: on a busy CPU the
-// two would hardly meet otherwise.
+// onCPU runs f on a thread that is bound to one CPU and, where permitted (CAP_SYS_NICE),
+// has a higher priority than nearly all other threads: otherwise the two threads would
+// hardly run at once on busy CPUs.
 func onCPU(cpu int, f func()) error {
 	runtime.LockOSThread()
 	back, err := bind(cpu)
@@ -170,14 +169,14 @@ func onCPU(cpu int, f func()) error {
 	}
 	f()
 	if err := back(); err != nil {
-		// The thread stays locked: it ends with its goroutine, as it is.
+		// The thread stays locked, so it ends with its goroutine.
 		return err
 	}
 	runtime.UnlockOSThread()
 	return nil
 }
 
-// bind binds the calling thread and returns what undoes it.
+// bind binds the calling thread and returns the function that undoes it.
 func bind(cpu int) (back func() error, err error) {
 	var old, one unix.CPUSet
 	tid := unix.Gettid()
@@ -210,21 +209,20 @@ func bind(cpu int) (back func() error, err error) {
 // threadTime is the CPU time of the calling thread.
 func threadTime() time.Duration {
 	var ts unix.Timespec
-	// It cannot fail for the caller's own clock.
+	// This cannot fail for the caller's own clock.
 	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts)
 	return time.Duration(ts.Nano())
 }
 
-// Near is the round trip below which two CPUs are said to share a last-level
-// cache. On a 2-vCPU AMD EPYC (Zen 3) guest, idle and busy, it was 70 to 150 ns
-// while they did, 355 to 480 ns while they did not, and nothing between.
+// Near is the round trip below which two CPUs share a last-level cache. On a 2-vCPU AMD
+// EPYC (Zen 3) guest, idle and busy, it was 70 to 150 ns with a shared cache, 355 to 480
+// ns without, and no value in between.
 const Near = 220 * time.Nanosecond
 
-// Shared reports whether the two CPUs of rt share a last-level cache now.
-// The others are pairs of the same machine: where no pair at all is nearer
-// than Near (a slow or emulated machine), rt counts as shared if it is within
-// half again of the nearest pair while some other pair is at least twice as
-// far; without such a contrast nothing can be told and it is not.
+// Shared reports whether the two CPUs of rt currently share a last-level cache. The
+// others are pairs of the same machine. Where no pair is below Near (a slow or emulated
+// machine), rt counts as shared if it is at most 1.5 times the nearest pair and some
+// other pair is at least twice the nearest. Without such a contrast the result is false.
 func Shared(rt RoundTrip, others ...RoundTrip) bool {
 	if rt.Min < Near {
 		return true

@@ -10,7 +10,8 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// pingPong is PingPong where CPUs can meet: in an emulator they may not.
+// pingPong calls PingPong; it skips the test where the threads never run at once
+// (emulator).
 func pingPong(t testing.TB, a, b int, d time.Duration) RoundTrip {
 	t.Helper()
 	rt, err := PingPong(a, b, d)
@@ -72,9 +73,9 @@ func TestShared(t *testing.T) {
 		{380, []int{70}, false},
 		{300, []int{310, 900}, true},   // slow machine, with a contrast
 		{400, []int{310, 900}, true},   // within half again of the nearest
-		{900, []int{310, 320}, false},  // the far one itself
-		{300, []int{310, 320}, false},  // no contrast: cannot be told
-		{300, []int{100, 1000}, false}, // some pair is near: this one is not
+		{900, []int{310, 320}, false},  // the far pair itself
+		{300, []int{310, 320}, false},  // no contrast: not decidable
+		{300, []int{100, 1000}, false}, // another pair is near: this one is not
 	} {
 		var others []RoundTrip
 		for _, o := range c.others {

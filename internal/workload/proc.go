@@ -20,7 +20,7 @@ import (
 type Proc struct {
 	Task     string
 	PID      int
-	Progress string // path of its progress file, made when it begins
+	Progress string // path of its progress file, created when it begins
 
 	cmd   *exec.Cmd
 	stdin io.WriteCloser
@@ -28,17 +28,17 @@ type Proc struct {
 	err   error // valid after done
 }
 
-// StartOptions are the choices of one process; the zero value works.
+// StartOptions are the options of one process; the zero value works.
 type StartOptions struct {
-	// CPUs it may run on; empty for all that this process may.
+	// CPUs it may run on; empty for all CPUs of this process.
 	CPUs sample.Set
 	// Stdout and Stderr take its output; nil for none.
 	Stdout, Stderr io.Writer
 }
 
-// Start starts a workload in the task's cgroups, made as needed, and holds it
-// before its first instruction of work until Begin. It dies with the tree, and
-// with this process if that is killed. Several processes may share a task.
+// Start starts a workload in the task's cgroups, created if needed. The workload does no
+// work until Begin. It dies with the tree, and with this process if that is killed.
+// Several processes may share a task.
 func (t *Tree) Start(task string, s Spec, opt StartOptions) (*Proc, error) {
 	if !taskShape.MatchString(task) {
 		return nil, fmt.Errorf("start workload: task %q: want path elements of letters, digits, '_', '.' and '-'", task)
@@ -57,7 +57,7 @@ func (t *Tree) Start(task string, s Spec, opt StartOptions) (*Proc, error) {
 	p := &Proc{Task: task, done: make(chan struct{}),
 		Progress: filepath.Join(t.scratch, fmt.Sprintf("%s.%d", strings.ReplaceAll(task, "/", "."), len(t.procs)))}
 	p.cmd = exec.Command(t.opt.Exe, append(append([]string{}, t.opt.Words...), s.Args()...)...)
-	// One P: the runtime has no other thread to be busy on.
+	// One P: then no second runtime thread is busy.
 	p.cmd.Env = append(append(os.Environ(), "GOMAXPROCS=1", ProgressEnv+"="+p.Progress), t.opt.Env...)
 	p.cmd.Stdout, p.cmd.Stderr = opt.Stdout, opt.Stderr
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
@@ -83,8 +83,8 @@ func (t *Tree) Start(task string, s Spec, opt StartOptions) (*Proc, error) {
 	return p, nil
 }
 
-// startOn starts cmd from the calling thread, which is locked: its affinity is
-// what every thread of the new process inherits.
+// startOn starts cmd from the calling thread, which is locked: every thread of the new
+// process inherits its affinity.
 func startOn(cmd *exec.Cmd, cpus sample.Set) error {
 	if cpus.Len() == 0 {
 		return cmd.Start()
@@ -110,7 +110,7 @@ func startOn(cmd *exec.Cmd, cpus sample.Set) error {
 	return err
 }
 
-// Begin lets the workload go.
+// Begin releases the workload.
 func (p *Proc) Begin() error {
 	if _, err := io.WriteString(p.stdin, "\n"); err != nil {
 		return fmt.Errorf("begin workload %s: %w", p.Task, err)
@@ -118,10 +118,10 @@ func (p *Proc) Begin() error {
 	return nil
 }
 
-// Stop ends the workload, by asking and after a while by force, and returns
-// how it ended: nil if it was well until then.
+// Stop ends the workload, first by closing its input and after a while by SIGKILL. It
+// returns how the workload ended: nil if without an error.
 func (p *Proc) Stop() error {
-	_ = p.stdin.Close() // closed already if it has ended
+	_ = p.stdin.Close() // already closed if it has ended
 	select {
 	case <-p.done:
 	case <-time.After(settle):
@@ -138,17 +138,17 @@ func (p *Proc) Stop() error {
 func (p *Proc) Done() <-chan struct{} { return p.done }
 
 func (p *Proc) kill() {
-	_ = p.cmd.Process.Kill() // os.ErrProcessDone: it has ended already
+	_ = p.cmd.Process.Kill() // os.ErrProcessDone: it has already ended
 }
 
-// Sched is what the scheduler knows of a process, summed over its threads.
+// Sched is the scheduler's accounting of a process, summed over its threads.
 type Sched struct {
 	CPU  time.Duration // on a CPU
 	Wait time.Duration // runnable, waiting for one
 }
 
-// Sched reads /proc/PID/task/*/schedstat (Documentation/scheduler/
-// sched-stats.rst). Threads that have exited are not in it.
+// Sched reads /proc/PID/task/*/schedstat (Documentation/scheduler/ sched-stats.rst).
+// Threads that have exited are not included.
 func (p *Proc) Sched() (Sched, error) {
 	paths, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", p.PID))
 	if err != nil || len(paths) == 0 {

@@ -10,21 +10,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ProgressEnv names the environment variable that holds the path of a
-// victim's progress file.
+// ProgressEnv is the environment variable with the path of a victim's progress file.
 const ProgressEnv = "QUELL_PROGRESS"
 
-// progress is the writing side of a progress file: 8 bytes, little-endian,
-// the number of transactions done since the process began.
+// progress is the writing side of a progress file: 8 bytes, little-endian, the number of
+// transactions since the process began.
 type progress struct {
-	f    *os.File // nil: nobody asked
+	f    *os.File // nil: not requested
 	done uint64
 	buf  [8]byte
 }
 
-// openProgress makes the file if needed and sets it to 0. It is never
-// truncated, so that a reader finds 8 bytes at all times. An empty path gives
-// a progress that only counts.
+// openProgress creates the file if needed and sets it to 0. It never truncates the file,
+// so that a reader always finds 8 bytes. An empty path gives a progress that only counts.
 func openProgress(path string) (*progress, error) {
 	p := new(progress)
 	if path == "" {
@@ -42,7 +40,7 @@ func openProgress(path string) (*progress, error) {
 	return p, nil
 }
 
-// add counts n more transactions and writes the sum in one pwrite.
+// add counts n more transactions and writes the sum with one pwrite.
 func (p *progress) add(n uint64) error {
 	p.done += n
 	if p.f == nil {

@@ -6,15 +6,14 @@ import (
 	"time"
 )
 
-// InCache is the most that a dependent load takes where the working set is in
-// the last-level cache. Measured on a 2-vCPU AMD EPYC guest: 13 to 40 ns there,
-// 58 ns and more where part of it comes from memory.
+// InCache is the longest time of a dependent load whose working set is in the last-level
+// cache. Measured on a 2-vCPU AMD EPYC guest: 13 to 40 ns in the cache, 58 ns and more if
+// part of the set comes from memory.
 const InCache = 50 * time.Nanosecond
 
-// ChaseStep measures how long a dependent load takes on a CPU in a working set
-// of so many bytes: the median of some ten turns that take about d in all. It
-// tells whether the cache is to be had: others may fill it, on a virtual
-// machine also neighbours outside.
+// ChaseStep measures the time of a dependent load on a CPU in a working set of the given
+// size: the median of about ten passes that take about d in all. It shows whether the
+// cache is available: other tasks may fill it, on a virtual machine also other guests.
 func ChaseStep(cpu int, set int64, d time.Duration) (time.Duration, error) {
 	memory, free, err := words(set)
 	if err != nil {
@@ -25,7 +24,7 @@ func ChaseStep(cpu int, set int64, d time.Duration) (time.Duration, error) {
 	turn := len(memory) * 8 / line / 4
 	var turns []time.Duration
 	err = onCPU(cpu, func() {
-		at := follow(memory, 0, 4*turn) // bring it in
+		at := follow(memory, 0, 4*turn) // load it into the cache
 		for begin := time.Now(); len(turns) < 10 || time.Since(begin) < d; {
 			start := threadTime()
 			at = follow(memory, at, turn)

@@ -14,14 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Run plays s in this process. It waits for a line on standard input, so that
-// whoever started it can place it first, and works until standard input closes
-// or ctx ends; both are a normal end, so it never outlives its parent. Victims
-// count their transactions in the file that $QUELL_PROGRESS names.
+// Run plays s in this process. It waits for a line on standard input, so that its parent
+// can place it first, and works until standard input closes or ctx ends. Both are a
+// normal end, so it never outlives its parent. Victims count their transactions in the
+// file $QUELL_PROGRESS.
 //
-// The work is done by one goroutine that allocates nothing once it has begun and
-// stays out of the scheduler's way; set GOMAXPROCS=1 in the environment and the
-// process is as good as single-threaded.
+// One goroutine does the work. It allocates nothing once it has begun and avoids the Go
+// scheduler. With GOMAXPROCS=1 in the environment the process is effectively
+// single-threaded.
 func Run(ctx context.Context, s Spec) error {
 	return run(ctx, s, os.Stdin, os.Stdout, os.Getenv(ProgressEnv))
 }
@@ -83,15 +83,15 @@ func run(ctx context.Context, s Spec, in io.Reader, out io.Writer, path string) 
 type worker struct {
 	spec     Spec
 	ctx      context.Context
-	stop     atomic.Bool // ctx is done; cheaper to ask than ctx
+	stop     atomic.Bool // ctx is done; cheaper to read than ctx
 	out      io.Writer
 	progress *progress
 	zero     int // /dev/zero (syscall)
 	block    [512]byte
 }
 
-// mix is n steps of compute in registers. A call that is not inlined is not
-// dropped either, whether its result is used or not.
+// mix is n steps of compute in registers. It is not inlined, so that the call is not
+// dropped even if its result is not used.
 //
 //go:noinline
 func mix(x uint64, n int) uint64 {
@@ -103,14 +103,14 @@ func mix(x uint64, n int) uint64 {
 	return x
 }
 
-// burn computes for some tens of microseconds: short beside every length that
-// a Spec gives in practice, long beside reading a clock.
+// burn computes for some tens of microseconds: short compared with every length in a
+// practical Spec, long compared with reading a clock.
 func burn() {
 	//lint:ignore SA4017 the time it takes is what is wanted
 	mix(seed, 20_000)
 }
 
-// seed is any number but 0, which mix would not move from.
+// seed is any number except 0, which mix would not change.
 const seed = 88172645463325252
 
 // cpuTime is the CPU time of this process.
@@ -120,8 +120,8 @@ func cpuTime() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// calibrate returns how many steps of mix take d of CPU time. The fastest of
-// several runs counts: whatever else runs can only make one slower.
+// calibrate returns how many steps of mix take d of CPU time. It uses the fastest of
+// several runs, because any other load only makes a run slower.
 func calibrate(d time.Duration) int {
 	const steps = 200_000
 	best := time.Duration(1 << 62)
@@ -164,14 +164,14 @@ func (w *worker) serve() error {
 		all.merge(&now)
 		last := all.report(time.Now())
 		last.Final = true
-		// Whoever asked may be gone already: that is how it ends.
+		// The reader may already be gone: that is how it ends.
 		_ = lines.Encode(last)
 	}
 	return nil
 }
 
-// batch comes and goes: bursts of Work CPU time, made of calls of chunk. A
-// burst that is kept from the CPU lasts longer, it does not do less.
+// batch runs intermittently: bursts of Work CPU time, made of calls of chunk. If a burst
+// gets less CPU it lasts longer; it does not do less.
 func (w *worker) batch(chunk func()) error {
 	var cycle int64
 	if w.spec.Period > 0 {
@@ -192,8 +192,8 @@ func (w *worker) batch(chunk func()) error {
 	return nil
 }
 
-// await sleeps until cycle k begins and returns the cycle that it is then,
-// which is a later one if k has already passed.
+// await sleeps until cycle k begins and returns the current cycle, which is a later one
+// if k has already passed.
 func (w *worker) await(k int64) int64 {
 	now := time.Now()
 	at, into := w.spec.cycle(now)
@@ -204,7 +204,7 @@ func (w *worker) await(k int64) int64 {
 	return k
 }
 
-// innocent calls chunk while its schedule is loud.
+// innocent calls chunk during the loud phases of its schedule.
 func (w *worker) innocent(chunk func()) error {
 	for !w.stop.Load() {
 		now := time.Now()

@@ -71,7 +71,7 @@ func TestProgressIsMonotonicAndEightBytes(t *testing.T) {
 			if os.IsNotExist(err) {
 				return false
 			}
-			// The file is empty for a moment only after it was made.
+			// The file is empty only for a moment after its creation.
 			if err != nil || len(b) != 8 && !(len(b) == 0 && last == 0) {
 				t.Fatalf("%s: progress file holds %d bytes, %v", s.Kind, len(b), err)
 			}

@@ -6,10 +6,9 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// loud says whether an innocent computes at t, and until when that holds. It
-// is a pure function of the spec and the time: cycle k begins at
-// Epoch + Phase + k·Period and is loud for its first Duty·Period, spread by
-// Vary. A counter-phase is the complement.
+// loud reports whether an innocent computes at t, and until when that holds. It is a pure
+// function of the spec and the time: cycle k begins at Epoch + Phase + k·Period and is
+// loud for its first Duty·Period, varied by Vary. A counter-phase is the complement.
 func (s Spec) loud(t time.Time) (on bool, until time.Time) {
 	k, into := s.cycle(t)
 	length := min(vary(time.Duration(s.Duty*float64(s.Period)), s.Vary, s.Seed, uint64(k)), s.Period)
@@ -36,7 +35,7 @@ func (s Spec) cycle(t time.Time) (k int64, into time.Duration) {
 	return k, into
 }
 
-// vary spreads d evenly over d·(1±by); the choice depends on seed and k alone.
+// vary distributes d uniformly over d·(1±by); the value depends on seed and k only.
 func vary(d time.Duration, by float64, seed, k uint64) time.Duration {
 	if by == 0 {
 		return d
@@ -53,5 +52,5 @@ func splitmix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// Epoch is the present as an Epoch for workloads that shall be in step.
+// Epoch is the current time, as an Epoch for workloads that must be in step.
 func Epoch() sample.Millis { return sample.At(time.Now()) }

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// randomSchedule is any valid innocent's schedule.
+// randomSchedule is a random valid schedule of an innocent.
 func randomSchedule(r *rand.Rand) Spec {
 	return Spec{Kind: Burst, Period: time.Duration(1+r.IntN(1e4)) * time.Millisecond, Duty: r.Float64(),
 		Vary: r.Float64() * float64(r.IntN(2)), Seed: r.Uint64(), Epoch: 1_760_000_000_000,

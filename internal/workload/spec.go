@@ -14,9 +14,9 @@ import (
 // Kind says what a workload does.
 type Kind string
 
-// The kinds. Victims count transactions in a progress file; antagonists are
-// batch jobs that come and go by CPU work done, so that under a cap a burst
-// lasts longer instead of doing less; innocents touch less than 256 KiB.
+// The kinds. Victims count transactions in a progress file. Antagonists are intermittent
+// batch jobs whose bursts are an amount of CPU work, so that a burst under a cap lasts
+// longer instead of doing less. Innocents touch less than 256 KiB.
 const (
 	Serve        Kind = "serve"         // victim, CPU channel: a closed loop of small requests
 	Chase        Kind = "chase"         // victim, cache channel: dependent loads in a working set
@@ -33,9 +33,9 @@ func Kinds() []Kind {
 	return []Kind{Serve, Chase, Spin, Burst, Syscall, CounterPhase, Hog, Stream}
 }
 
-// Spec is one workload. Start from Default: a field that its kind does not
-// have must stay zero, one that it has must not (but Vary, Seed, Phase, Epoch
-// and Report may).
+// Spec is one workload. Start from Default: a field that its kind does not have must be
+// zero, a field that it has must not be zero (except Vary, Seed, Phase, Epoch and
+// Report).
 type Spec struct {
 	Kind Kind
 
@@ -46,19 +46,19 @@ type Spec struct {
 	// Pause is the time between requests (serve) or bursts (hog, stream).
 	Pause time.Duration
 
-	// Period, if not 0 (hog, stream), starts a burst every Period instead of
-	// a Pause after the last; one that is late begins at once. For the
-	// innocents it is the cycle of which Duty is spent loud.
+	// Period, if not 0 (hog, stream), starts a burst every Period instead of a Pause
+	// after the last one; a late burst begins immediately. For the innocents it is the
+	// cycle, of which the share Duty is loud.
 	Period time.Duration
 	// Duty is the loud share of Period, 0..1, in wall time.
 	Duty float64
-	// Epoch and Phase say when cycle 0 began: at Epoch + Phase. Workloads
-	// that share both are in step.
+	// Epoch and Phase determine the begin of cycle 0: Epoch + Phase. Workloads with the
+	// same values are in step.
 	Epoch sample.Millis
 	Phase time.Duration
 
-	// Vary spreads burst and pause lengths evenly over ±Vary of themselves,
-	// 0..1; Seed chooses them. The same seed gives the same lengths.
+	// Vary distributes burst and pause lengths uniformly over ±Vary of themselves, 0..1,
+	// by Seed. The same seed gives the same lengths.
 	Vary float64
 	Seed uint64
 
@@ -72,8 +72,8 @@ type Spec struct {
 	Report time.Duration
 }
 
-// Default returns the kind's usual shape. The sizes of serve, hog, chase and
-// stream are those measured in docs/design/0001-contention-channels.md.
+// Default returns the kind's usual parameters. The sizes of serve, hog, chase and stream
+// are those measured in docs/design/0001-contention-channels.md.
 func Default(k Kind) Spec {
 	s := Spec{Kind: k}
 	switch k {
@@ -93,8 +93,7 @@ func Default(k Kind) Spec {
 	return s
 }
 
-// flags binds the fields that the kind has; its present values are the
-// defaults.
+// flags binds the fields that the kind has; their current values are the defaults.
 func (s *Spec) flags() *flag.FlagSet {
 	f := flag.NewFlagSet(string(s.Kind), flag.ContinueOnError)
 	f.SetOutput(io.Discard)
@@ -139,7 +138,7 @@ func (s Spec) Args() []string {
 	return args
 }
 
-// Parse reads "KIND -flag=value …", as Args writes it.
+// Parse reads "KIND -flag=value …", the format of Args.
 func Parse(args []string) (Spec, error) {
 	if len(args) == 0 {
 		return Spec{}, fmt.Errorf("parse workload: want one of %s", kindNames())
@@ -165,11 +164,10 @@ func Usage(k Kind) string {
 	return b.String()
 }
 
-// longest bounds every duration: schedules are computed in ns and must not
-// overflow.
+// longest bounds every duration: schedules are computed in ns and must not overflow.
 const longest = 24 * time.Hour
 
-// Validate returns everything that is wrong with s, joined.
+// Validate returns every error in s, joined.
 func (s Spec) Validate() error {
 	var all []error
 	bad := func(field string, value any, want string) {
@@ -220,8 +218,8 @@ func (s Spec) Validate() error {
 	return errors.Join(all...)
 }
 
-// alien reports whether a field is set that has no flag for this kind: then
-// the command line says less than s.
+// alien reports whether a field is set that has no flag for this kind: then the command
+// line would not contain all of s.
 func (s Spec) alien() bool {
 	only := Default(s.Kind)
 	f := only.flags()

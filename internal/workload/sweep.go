@@ -15,10 +15,10 @@ import (
 	"github.com/quell-dev/quell/internal/host"
 )
 
-// Sweep removes what trees of this prefix left behind whose owner is dead:
-// killed, crashed, or gone with its terminal. It returns the directories it
-// removed. Trees of living owners are not touched; an owner in another PID
-// namespace looks dead, so sweep only where trees are made.
+// Sweep removes the trees of this prefix whose owner is dead: killed, crashed, or gone
+// with its terminal. It returns the directories that it removed. Trees of living owners
+// are not touched. An owner in another PID namespace looks dead, so sweep only in the
+// namespace where trees are made.
 func Sweep(prefix string) (removed []string, err error) {
 	h, err := host.Open("/")
 	if err != nil {
@@ -54,8 +54,7 @@ func Sweep(prefix string) (removed []string, err error) {
 	return removed, nil
 }
 
-// abandoned reports whether name is that of a tree of prefix whose owner no
-// longer lives.
+// abandoned reports whether name is that of a tree of prefix whose owner is dead.
 func abandoned(name, prefix string) bool {
 	rest, ok := strings.CutPrefix(name, prefix+"-")
 	if !ok {
@@ -74,8 +73,8 @@ func abandoned(name, prefix string) bool {
 	return errors.Is(err, fs.ErrNotExist) || err == nil && now != began
 }
 
-// removeScratch removes a directory of progress files if it is this user's:
-// the place is open to all.
+// removeScratch removes a directory of progress files if this user owns it: its parent is
+// writable by all users.
 func removeScratch(dir string) error {
 	var st unix.Stat_t
 	if err := unix.Lstat(dir, &st); err != nil {
@@ -87,9 +86,9 @@ func removeScratch(dir string) error {
 	return os.RemoveAll(dir)
 }
 
-// startTime is the process's start in clock ticks since boot, field 22 of
-// /proc/PID/stat (proc(5)): with the pid it names a process for ever. A
-// process that is dead gives fs.ErrNotExist, a zombie too.
+// startTime is the process's start in clock ticks since boot, field 22 of /proc/PID/stat
+// (proc(5)). Together with the pid it identifies a process uniquely. A dead process or a
+// zombie gives fs.ErrNotExist.
 func startTime(pid int) (uint64, error) {
 	path := fmt.Sprintf("/proc/%d/stat", pid)
 	text, err := os.ReadFile(path)
@@ -109,8 +108,8 @@ func startTime(pid int) (uint64, error) {
 	return start, nil
 }
 
-// parseStat reads the state and the start time. The name in the second field
-// may hold blanks and brackets, so fields are counted after its last bracket.
+// parseStat reads the state and the start time. The name in the second field may contain
+// blanks and brackets, so fields are counted after the last bracket.
 func parseStat(text string) (state byte, start uint64, err error) {
 	i := strings.LastIndexByte(text, ')')
 	f := strings.Fields(text[i+1:])
@@ -123,8 +122,8 @@ func parseStat(text string) (state byte, start uint64, err error) {
 	return f[0][0], start, nil
 }
 
-// removeCgroups kills whatever is in a cgroup and below and removes it, and
-// keeps trying until deadline. A directory that is not there is removed.
+// removeCgroups kills all processes in a cgroup and below and removes it. It retries
+// until deadline. A missing directory counts as removed.
 func removeCgroups(dir string, deadline time.Time) error {
 	for {
 		err := tryRemove(dir)
@@ -151,17 +150,17 @@ func tryRemove(dir string) error {
 			}
 		}
 	}
-	// A process that v1's freezer holds does not die.
+	// A process that v1's freezer has frozen does not die.
 	_ = write(filepath.Join(dir, "freezer.state"), "THAWED")
-	// cgroup.kill is in cgroup v2 since Linux 5.14.
+	// cgroup.kill exists in cgroup v2 since Linux 5.14.
 	if write(filepath.Join(dir, "cgroup.kill"), "1") != nil {
 		killMembers(dir)
 	}
 	return unix.Rmdir(dir)
 }
 
-// killMembers kills each process in a cgroup, and none that took over the
-// number of one in the meantime.
+// killMembers kills each process in a cgroup, but no process that has reused a PID in the
+// meantime.
 func killMembers(dir string) {
 	for _, pid := range members(dir) {
 		fd, err := unix.PidfdOpen(pid, 0)
@@ -184,7 +183,7 @@ func members(dir string) []int {
 	}
 	var pids []int
 	for _, f := range strings.Fields(string(text)) {
-		// 0 stands for a process of another PID namespace.
+		// 0 means a process of another PID namespace.
 		if pid, err := strconv.Atoi(f); err == nil && pid > 0 {
 			pids = append(pids, pid)
 		}

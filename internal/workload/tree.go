@@ -17,10 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Tree is a set of cgroups of its own, one per task, in every hierarchy that
-// quell looks at (cgroup2 and v1 cpu and cpuacct, whatever there is), and the
-// workloads that run in them. Its top directory has the same path in each:
-// /<prefix>-<pid>-<start time of pid>, so that Sweep can tell whose it was.
+// Tree is a set of its own cgroups, one per task, in every hierarchy that quell uses
+// (cgroup2 and v1 cpu and cpuacct, if mounted), and the workloads that run in them. Its
+// top directory has the same path in each: /<prefix>-<pid>-<start time of pid>, so that
+// Sweep can identify its owner.
 //
 // A Tree is safe for use by several goroutines.
 type Tree struct {
@@ -37,36 +37,36 @@ type Tree struct {
 	closed bool
 }
 
-// TreeOptions are the choices of a Tree; the zero value works for a program
-// whose subcommand "workload" calls Run.
+// TreeOptions are the options of a Tree; the zero value works for a program whose
+// subcommand "workload" calls Run.
 type TreeOptions struct {
 	// Exe is the program to start, by default this one.
 	Exe string
-	// Words come before the workload's own arguments, by default "workload".
+	// Words precede the workload's own arguments; default "workload".
 	Words []string
 	// Env is added to the environment of each process.
 	Env []string
-	// Weight is how many times as much CPU as another cgroup the tree gets
-	// where both want it, 1 to 100; 0 is 1. With 100 a victim's run-queue wait
-	// stays below 0.1 s/CPU-s beside ten busy builds, and whatever is not in
-	// the tree gets little on CPUs that the tree keeps busy.
+	// Weight is the tree's CPU share relative to another cgroup where both are busy, 1 to
+	// 100; 0 means 1. With 100 a victim's run-queue wait stays below 0.1 s/CPU-s while
+	// ten builds run, and tasks outside the tree get little of the CPUs that the tree
+	// keeps busy.
 	Weight int
-	// Controllers are more of those that the tree's cgroups have, e.g. cpuset,
-	// freezer, memory: in their v1 hierarchies, or in cgroup2 as far as its top
-	// hands them on. One that the machine lacks is left out.
+	// Controllers are additional controllers for the tree's cgroups, e.g. cpuset,
+	// freezer, memory: in their v1 hierarchies, or in cgroup2 if its root delegates them.
+	// One that the machine lacks is left out.
 	Controllers []string
-	// Ungrouped keeps the tree out of the v1 hierarchy of the cpu controller, so
-	// that its tasks are scheduled as if they had no cgroup. Where the
-	// controller is cgroup2's, a task cannot be out of it.
+	// Ungrouped keeps the tree out of the v1 hierarchy of the cpu controller, so that its
+	// tasks are scheduled as if they had no cgroup. Where the controller is in cgroup2
+	// this is not possible.
 	Ungrouped bool
 }
 
-// settle is how long processes get to die and cgroups to empty.
+// settle is the time limit for processes to die and cgroups to empty.
 const settle = 10 * time.Second
 
-// OpenTree makes an empty tree. The prefix is one path element of letters,
-// digits, "_" and "-"; trees of dead owners with the same prefix are left to
-// Sweep. A missing permission or mount is an *EnvError.
+// OpenTree creates an empty tree. The prefix is one path element of letters, digits, "_"
+// and "-"; Sweep removes trees of dead owners with the same prefix. A missing permission
+// or mount is an *EnvError.
 func OpenTree(prefix string, opt TreeOptions) (*Tree, error) {
 	if !prefixShape.MatchString(prefix) {
 		return nil, fmt.Errorf("open tree: prefix %q: want letters, digits, '_' and '-'", prefix)
@@ -96,7 +96,7 @@ func OpenTree(prefix string, opt TreeOptions) (*Tree, error) {
 	t := &Tree{top: fmt.Sprintf("%s-%d-%d", prefix, os.Getpid(), start), roots: m.all(), mounts: m,
 		opt: opt, threads: make(chan func())}
 	t.scratch = filepath.Join(os.TempDir(), t.top)
-	// First: it fails if this process has such a tree already.
+	// First, because it fails if this process already has such a tree.
 	if err := os.Mkdir(t.scratch, 0o755); err != nil {
 		return nil, fmt.Errorf("open tree: %w", err)
 	}
@@ -107,8 +107,8 @@ func OpenTree(prefix string, opt TreeOptions) (*Tree, error) {
 		return nil, errors.Join(fmt.Errorf("open tree: %w", err), t.remove())
 	}
 	go func() {
-		// Processes are told to die with the thread that started them
-		// (PR_SET_PDEATHSIG), so it lives as long as the tree.
+		// Processes die with the thread that started them (PR_SET_PDEATHSIG), so this
+		// thread lives as long as the tree.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		for f := range t.threads {
@@ -147,7 +147,7 @@ func (t *Tree) CPUDir(task string) (dir string, v1 bool) {
 	return filepath.Join(t.mounts.unified, t.top, task), false
 }
 
-// Add makes a task's cgroups before anything runs there, e.g. to place them.
+// Add creates a task's cgroups before anything runs there, e.g. to configure them.
 func (t *Tree) Add(task string) error {
 	if !taskShape.MatchString(task) {
 		return fmt.Errorf("add task %q: want path elements of letters, digits, '_', '.' and '-'", task)
@@ -158,8 +158,8 @@ func (t *Tree) Add(task string) error {
 	return nil
 }
 
-// Remove ends what runs in a task and removes its directories. What the caller
-// has launched there it still has to wait for.
+// Remove ends all processes of a task and removes its directories. The caller still has
+// to wait for programs that it launched there.
 func (t *Tree) Remove(task string) error {
 	var all []error
 	for _, dir := range t.Dirs(task) {
@@ -171,9 +171,9 @@ func (t *Tree) Remove(task string) error {
 	return nil
 }
 
-// make makes the task's directories, with the controllers on in all of
-// them. In cgroup v2 a directory that has controllers on for its children can
-// hold no processes, so tasks are leaves: "web/0" and "web/1", but no "web".
+// make creates the task's directories, with the controllers enabled in all of them. In
+// cgroup v2 a directory that enables controllers for its children cannot hold processes,
+// so tasks are leaves: "web/0" and "web/1", but no "web".
 func (t *Tree) make(task string) error {
 	for _, root := range t.roots {
 		dir := root
@@ -197,8 +197,8 @@ func (t *Tree) make(task string) error {
 	return nil
 }
 
-// weigh sets the CPU weight of the whole tree: 100 is usual in cpu.weight, 1024
-// in v1's cpu.shares.
+// weigh sets the CPU weight of the whole tree: the default is 100 in cpu.weight, 1024 in
+// v1's cpu.shares.
 func (t *Tree) weigh() error {
 	if t.opt.Weight == 0 {
 		return nil
@@ -211,8 +211,8 @@ func (t *Tree) weigh() error {
 	return write(filepath.Join(dir, file), strconv.Itoa(t.opt.Weight*usual))
 }
 
-// enable turns the controllers on for children of a v2 directory: cpu, and of
-// the others those that the directory has.
+// enable enables the controllers for children of a v2 directory: cpu, and of the other
+// controllers those that the directory has.
 func (t *Tree) enable(root, dir string) error {
 	if root != t.mounts.unified {
 		return nil
@@ -237,10 +237,10 @@ func (t *Tree) enable(root, dir string) error {
 	return nil
 }
 
-// inheritCPUs gives a new v1 cpuset the CPUs and memory nodes of the one above:
-// it has none at first and can hold no process (cgroup-v1/cpusets.rst).
+// inheritCPUs gives a new v1 cpuset the CPUs and memory nodes of its parent: initially it
+// has none and can hold no process (cgroup-v1/cpusets.rst).
 func inheritCPUs(dir string) error {
-	// One that a program makes below (LXC) gets those of this by itself.
+	// A cpuset that a program creates below (LXC) inherits them automatically.
 	if err := write(filepath.Join(dir, "cgroup.clone_children"), "1"); err != nil {
 		return err
 	}
@@ -274,7 +274,7 @@ func mkdirError(err error) error {
 	return fmt.Errorf("make cgroup: %w", err)
 }
 
-// write writes to a file that must exist already, as a kernel file does.
+// write writes to a file that must already exist, as a kernel file does.
 func write(path, text string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
@@ -284,8 +284,8 @@ func write(path, text string) error {
 	return errors.Join(err, f.Close())
 }
 
-// Close ends every process of the tree and removes its directories and
-// progress files. What could not be removed is in the error and in Left.
+// Close ends every process of the tree and removes its directories and progress files.
+// What could not be removed is in the error and in Left.
 func (t *Tree) Close() error {
 	t.mu.Lock()
 	procs := slices.Clone(t.procs)
@@ -317,8 +317,8 @@ func (t *Tree) remove() error {
 	return nil
 }
 
-// Left lists the tree's directories that exist: all of them while it is open,
-// none after Close has done its work.
+// Left lists the tree's directories that exist: all of them while it is open, none after
+// a successful Close.
 func (t *Tree) Left() []string {
 	var left []string
 	for _, top := range append(t.Dirs(""), t.scratch) {

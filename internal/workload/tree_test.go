@@ -76,7 +76,7 @@ func TestTwoTreesOfOnePrefixDoNotHarmEachOther(t *testing.T) {
 	if _, err := OpenTree(testPrefix, TreeOptions{}); err == nil {
 		t.Error("the same tree was opened twice")
 	}
-	// An earlier run of these tests may have been killed: its own are swept.
+	// An earlier run of these tests may have been killed: its trees are swept.
 	removed, err := Sweep(testPrefix)
 	if err != nil || strings.Contains(strings.Join(removed, " "), tree.Top()) {
 		t.Errorf("swept %v of a living owner, %v", removed, err)
@@ -111,14 +111,14 @@ func TestTreeRefuses(t *testing.T) {
 	}
 }
 
-// A process may be in one hierarchy's directory only, where there is no
-// cgroup.kill, and it may not be the tree's own.
+// A process may be in the directory of one hierarchy only, where there is no cgroup.kill,
+// and it may not have been started by the tree.
 func TestCloseEndsStrangersToo(t *testing.T) {
 	tree := openTree(t, TreeOptions{})
 	start(t, tree, "web/0", Default(Serve), StartOptions{})
 	dir, _ := tree.CPUDir("web/0")
 	stranger := exec.Command(os.Args[0], "workload", "spin")
-	stdin, err := stranger.StdinPipe() // it waits for a line that never comes
+	stdin, err := stranger.StdinPipe() // it waits for a line that is never sent
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ func TestCloseEndsStrangersToo(t *testing.T) {
 }
 
 func TestSweepRemovesWhatAKilledOwnerLeft(t *testing.T) {
-	openTree(t, TreeOptions{}) // skips where there can be none; its owner lives
+	openTree(t, TreeOptions{}) // skips where no tree is possible; its owner lives
 	const prefix = testPrefix + "-owner"
 	owner := exec.Command(os.Args[0], "own-tree", prefix)
 	owner.Stderr = os.Stderr
@@ -208,7 +208,7 @@ func TestAbandoned(t *testing.T) {
 	}
 	for name, want := range map[string]bool{
 		fmt.Sprintf("x-%d-%d", me, born):   false,
-		fmt.Sprintf("x-%d-%d", me, born+1): true, // another process had the number
+		fmt.Sprintf("x-%d-%d", me, born+1): true, // another process had the PID
 		fmt.Sprintf("y-%d-%d", me, born+1): false,
 		fmt.Sprintf("x-y-%d-%d", me, born): false,
 		"x-2147483647-1":                   true, // above the kernel's pid_max
@@ -223,9 +223,9 @@ func TestAbandoned(t *testing.T) {
 	}
 }
 
-// A burst is an amount of work: under a cap it lasts longer and does as much.
+// A burst is an amount of work: under a cap it lasts longer and does the same amount.
 func TestAHogsBurstIsFixedWorkAlsoUnderACap(t *testing.T) {
-	// Of great weight: it is the cap that holds it up, not what else runs here.
+	// With a large weight only the cap delays it, not other load on this machine.
 	tree := openTree(t, TreeOptions{Weight: 100})
 	s := Spec{Kind: Hog, Work: 200 * time.Millisecond, Pause: time.Hour}
 	for _, share := range []float64{0, 0.2} {
@@ -253,7 +253,7 @@ func TestAHogsBurstIsFixedWorkAlsoUnderACap(t *testing.T) {
 			return work > s.Work/2 && asleep(t, p.PID)
 		})
 		took := time.Since(began)
-		// The hog counts threads that have ended since, schedstat does not.
+		// The hog's own CPU clock includes threads that have ended, schedstat does not.
 		if work < s.Work*9/10 || work > 2*s.Work {
 			t.Errorf("share %v: a burst of %v took %v of CPU", share, s.Work, work)
 		}
@@ -266,8 +266,8 @@ func TestAHogsBurstIsFixedWorkAlsoUnderACap(t *testing.T) {
 	}
 }
 
-// asleep reports whether no thread of the process wants a CPU. A throttled one
-// does: it stays in state R.
+// asleep reports whether no thread of the process is runnable. A throttled thread is: it
+// stays in state R.
 func asleep(t *testing.T, pid int) bool {
 	t.Helper()
 	stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))

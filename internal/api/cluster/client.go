@@ -17,15 +17,14 @@ import (
 	"github.com/quell-dev/quell/internal/incident"
 )
 
-// Client asks one server. Its errors say what to do (Remedy), or are
-// *api.RefusedError.
+// Client sends requests to one server. Its errors have a Remedy, or are *api.RefusedError.
 type Client struct {
 	URL       string // http://HOST:PORT or https://HOST:PORT
-	Token     string // "" for none; never sent without TLS beyond loopback
+	Token     string // "" for none; never sent without TLS except to loopback
 	TokenFile string // holds the token instead
 }
 
-// Error is why the server was not asked, or could not be.
+// Error is why the server was not asked, or could not be reached.
 type Error struct {
 	Err    error
 	remedy string
@@ -34,10 +33,10 @@ type Error struct {
 func (e *Error) Error() string { return e.Err.Error() }
 func (e *Error) Unwrap() error { return e.Err }
 
-// Remedy says what to do about it.
+// Remedy says how to fix it.
 func (e *Error) Remedy() string { return e.remedy }
 
-// limit is more than any request may take by the server's defaults.
+// limit is longer than any request may take with the server's defaults.
 const limit = 2 * time.Minute
 
 // call sends a request and reads the answer's JSON into out.
@@ -65,7 +64,7 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 		return &Error{fmt.Errorf("ask %s: %w", c.URL, err), "name the server as http://HOST:PORT or https://HOST:PORT"}
 	}
 	if token != "" {
-		// Whoever can listen in would have it.
+		// An eavesdropper could read it.
 		if ip := net.ParseIP(req.URL.Hostname()); req.URL.Scheme != "https" && req.URL.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
 			return &Error{fmt.Errorf("ask %s: a token is not sent without TLS", c.URL), "use https://"}
 		}
@@ -89,7 +88,7 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 	return nil
 }
 
-// get asks for a list by a path and what it is narrowed by; empty values are left out.
+// get requests a list by path and filters; empty filters are left out.
 func get[T any](ctx context.Context, c *Client, path string, by map[string]string) (list []T, err error) {
 	q := url.Values{}
 	for key, value := range by {
@@ -103,24 +102,23 @@ func get[T any](ctx context.Context, c *Client, path string, by map[string]strin
 	return list, c.call(ctx, http.MethodGet, path, nil, &list)
 }
 
-// Machines lists those that ever sent something.
+// Machines lists all machines that ever sent something.
 func (c *Client) Machines(ctx context.Context) ([]Machine, error) {
 	return get[Machine](ctx, c, PathMachines, nil)
 }
 
-// Specs lists newest versions, of one job or platform if they are named.
+// Specs lists the newest versions, optionally of one job or platform.
 func (c *Client) Specs(ctx context.Context, job, platform string) ([]Spec, error) {
 	return get[Spec](ctx, c, PathSpecs, map[string]string{"job": job, "platform": platform})
 }
 
-// IncidentQuery narrows a list of incidents; times are as the server reads them
-// (docs/server.md).
+// IncidentQuery filters a list of incidents; the server parses the times (docs/server.md).
 type IncidentQuery struct {
 	ID, Job, Machine, Since, Until string
 	Open                           bool
 }
 
-// Incidents lists incidents as they stand, newest first.
+// Incidents lists incidents in their current state, newest first.
 func (c *Client) Incidents(ctx context.Context, q IncidentQuery) ([]incident.Record, error) {
 	by := map[string]string{"id": q.ID, "job": q.Job, "machine": q.Machine, "since": q.Since, "until": q.Until}
 	if q.Open {
@@ -134,22 +132,22 @@ func (c *Client) Pairs(ctx context.Context, job, since string) ([]Pair, error) {
 	return get[Pair](ctx, c, PathPairs, map[string]string{"job": job, "since": since})
 }
 
-// Queries lists the canned ones.
+// Queries lists the canned queries.
 func (c *Client) Queries(ctx context.Context) ([]Canned, error) {
 	return get[Canned](ctx, c, PathQueries, nil)
 }
 
-// Query asks by SQL.
+// Query runs an SQL or canned query.
 func (c *Client) Query(ctx context.Context, q Query) (a Answer, err error) {
 	return a, c.call(ctx, http.MethodPost, PathQuery, &q, &a)
 }
 
-// Command has one machine, or all, do something.
+// Command sends a command to one machine, or to all.
 func (c *Client) Command(ctx context.Context, cmd Command) (r Replies, err error) {
 	return r, c.call(ctx, http.MethodPost, PathCommands, &cmd, &r)
 }
 
-// Compute has the server compute all specs now.
+// Compute makes the server compute all specs now.
 func (c *Client) Compute(ctx context.Context, why string) (d Done, err error) {
 	return d, c.call(ctx, http.MethodPost, PathCompute, Reason{why}, &d)
 }

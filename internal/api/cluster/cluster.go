@@ -1,6 +1,6 @@
-// Package cluster is quell-server's API as those who ask it see it: what is asked
-// and answered, in JSON over HTTP, and the client that people's tools use. The
-// server's own routes are in package server; both speak these types.
+// Package cluster is the client side of quell-server's API: requests and answers as
+// JSON over HTTP, and the client for the command line tools. The server's routes are in
+// package server; both use these types.
 package cluster
 
 import (
@@ -23,38 +23,38 @@ const (
 	PathCompute   = "/v1/specs/compute"
 )
 
-// Spec is what a job normally costs, newest version.
+// Spec is the newest version of what a job normally costs.
 type Spec struct {
 	spec.Spec
 	Version int64         `json:"version"`
 	Last    sample.Millis `json:"last"` // newest sample in it
 }
 
-// Machine is one that ever sent something.
+// Machine is a machine that ever sent something.
 type Machine struct {
 	Machine  string        `json:"machine"`
-	LastSeen sample.Millis `json:"last_seen"` // when something of it was taken in
-	Boot     string        `json:"boot"`      // newest life of its agent
-	Batch    uint64        `json:"batch"`     // newest batch of samples that was taken of it
+	LastSeen sample.Millis `json:"last_seen"` // when its newest message was received
+	Boot     string        `json:"boot"`      // newest run of its agent
+	Batch    uint64        `json:"batch"`     // newest batch of samples received from it
 	Record   uint64        `json:"record"`    // newest incident or audit entry
-	Lives    int           `json:"lives"`     // of its agent, that are remembered
+	Lives    int           `json:"lives"`     // number of remembered runs of its agent
 }
 
-// Pair is two jobs that should not share a machine: what incidents say of it.
+// Pair is two jobs that should not share a machine according to incidents.
 type Pair struct {
 	Victim     sample.JobName `json:"victim_job"`
 	Antagonist sample.JobName `json:"antagonist_job"`
-	Incidents  int            `json:"incidents"` // in which the one was accused of hurting the other
+	Incidents  int            `json:"incidents"` // in which the antagonist was accused of hurting the victim
 	Machines   int            `json:"machines"`
-	// Strength is the median of the victim's cost in them ÷ what it normally costs.
+	// Strength is the median over them of the victim's cost ÷ its normal cost.
 	Strength    float64 `json:"strength"`
 	Correlation float64 `json:"correlation"` // mean
-	// Caps are those of the antagonist whose outcome is known, Helped those of them
-	// under which the victim's cost fell by more than its spec's σ.
+	// Caps counts caps on the antagonist with known outcome, Helped those of them under
+	// which the victim's cost fell by more than its spec's σ.
 	Caps   int `json:"caps"`
 	Helped int `json:"helped"`
-	// Confidence is the lower end of the 95 % interval (Wilson) of the share of such
-	// caps that help; 0 where none was tried: then there is a correlation and no proof.
+	// Confidence is the lower end of the 95 % confidence interval (Wilson) of the share of
+	// such caps that help; 0 if none was tried: then there is a correlation but no proof.
 	Confidence float64       `json:"confidence"`
 	Newest     sample.Millis `json:"newest"`
 }
@@ -63,12 +63,12 @@ type Pair struct {
 type Query struct {
 	SQL    string            `json:"sql,omitempty"`
 	Canned string            `json:"canned,omitempty"`
-	Params map[string]string `json:"params,omitempty"` // of the canned one
-	Since  string            `json:"since,omitempty"`  // samples from then on; it need not read older ones
+	Params map[string]string `json:"params,omitempty"` // of the canned query
+	Since  string            `json:"since,omitempty"`  // samples from then on; older ones need not be read
 	Until  string            `json:"until,omitempty"`
 }
 
-// Answer is a query's. Each row is a list of as many values as there are columns.
+// Answer is the result of a query. Each row has one value for each column.
 type Answer struct {
 	Columns []struct {
 		Name string `json:"name"`
@@ -78,11 +78,11 @@ type Answer struct {
 	Truncated bool                `json:"truncated,omitempty"`
 }
 
-// Canned is a query that people ask again and again.
+// Canned is a predefined query.
 type Canned struct {
 	Name   string   `json:"name"`
 	Help   string   `json:"help"`
-	Params []string `json:"params,omitempty"` // that it needs
+	Params []string `json:"params,omitempty"` // required parameters
 	SQL    string   `json:"sql"`              // with $name for each
 }
 
@@ -91,14 +91,14 @@ type Reason struct {
 	Why string `json:"why"`
 }
 
-// Command is for one machine's agent or all.
+// Command is a command for one machine's agent or for all.
 type Command struct {
 	Machine string `json:"machine,omitempty"`
 	Cluster bool   `json:"cluster,omitempty"` // all machines, instead of one
 	command.Command
 }
 
-// Validate returns a *command.InvalidError with all that is wrong with it.
+// Validate returns a *command.InvalidError that lists all problems.
 func (c *Command) Validate() error {
 	bad := c.Problems()
 	if (c.Machine == "") != c.Cluster {
@@ -107,7 +107,7 @@ func (c *Command) Validate() error {
 	return command.Invalid(bad)
 }
 
-// String is for people and audit logs, without the reason.
+// String describes the command for people and audit logs, without the reason.
 func (c *Command) String() string {
 	if c.Cluster {
 		return "all machines " + c.Command.String()
@@ -115,26 +115,26 @@ func (c *Command) String() string {
 	return c.Machine + " " + c.Command.String()
 }
 
-// Reply is what a machine made of a command.
+// Reply is a machine's answer to a command.
 type Reply struct {
 	Machine string `json:"machine"`
 	OK      bool   `json:"ok"`
-	// None: no task there is meant. It is neither done nor refused.
+	// None: no task there matches the target. The command is neither done nor refused.
 	None    bool     `json:"none,omitempty"`
 	Message string   `json:"message"`
 	Cap     string   `json:"cap,omitempty"` // its ID, if one was set
-	Tasks   int      `json:"tasks"`         // on how many it was carried out
+	Tasks   int      `json:"tasks"`         // number of tasks it was carried out on
 	Refused []string `json:"refused,omitempty"`
 }
 
-// Replies are those of all machines that a command was for.
+// Replies are the answers of all machines that a command was for.
 type Replies struct {
 	Replies []Reply `json:"replies"`
-	// Silent are machines that were there lately and have not answered.
+	// Silent are machines that were seen recently and have not answered.
 	Silent []string `json:"silent"`
 }
 
-// Done says what a request did.
+// Done is the result of a request.
 type Done struct {
 	Message string `json:"message"`
 }

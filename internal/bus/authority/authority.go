@@ -1,7 +1,7 @@
-// Package authority says who may do what on the bus. It holds the keys that
-// sign credentials; NATS servers, the embedded one or others, know its public
-// keys only. Credentials are files of NATS's own format: a JWT that names what
-// its holder may do and until when, and a private key that never travels.
+// Package authority controls access to the bus. It holds the keys that sign credentials.
+// NATS servers, embedded or external, know only its public keys. Credentials are files in
+// the NATS format: a JWT that states the holder's permissions and expiry, and a private
+// key that is never sent over the network.
 package authority
 
 import (
@@ -25,8 +25,8 @@ type Authority struct {
 	operator, account, system nkeys.KeyPair
 }
 
-// Load reads the keys in a directory, which must be nobody else's to read, and
-// makes those that are not there.
+// Load reads the keys in a directory and creates those that are missing. Only the owner
+// may have access to the directory.
 func Load(dir string) (*Authority, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make directory of keys: %w", err)
@@ -77,31 +77,31 @@ func loadKey(path string, create func() (nkeys.KeyPair, error)) (nkeys.KeyPair, 
 	return pair, atomicfile.Write(path, seed, 0o600)
 }
 
-// Role is what credentials are for.
+// Role is the role that credentials are issued for.
 type Role string
 
 // The roles.
 const (
-	// Agent may publish its own machine's samples and records, read specs, and
-	// answer commands. Nothing of any other machine.
+	// Agent may publish samples and records of its own machine, read specs, and answer
+	// commands. It has no access to any other machine.
 	Agent Role = "agent"
 	// Server may do everything on the account.
 	Server Role = "server"
 	// Viewer may listen to samples, records and specs, and change nothing.
 	Viewer Role = "viewer"
-	// Operator may do what a viewer may, and command machines.
+	// Operator may do what a viewer may do, and send commands to machines.
 	Operator Role = "operator"
 )
 
-// Limits of a connection: of its subscriptions, where an agent has one for each
-// job that runs on its machine, and of a message, bytes.
+// Limits of a connection: the number of subscriptions (an agent has one for each job on
+// its machine) and the size of a message in bytes.
 const (
 	maxSubscriptions = 10_000
 	maxMessage       = 1 << 20
 )
 
-// Issue signs credentials for a machine's agent, or for somebody by that name in
-// another role, and remembers that it has. They end after ttl; 0: never.
+// Issue signs credentials for a machine's agent, or for a named holder in another role,
+// and records that it did so. They expire after ttl; 0: never.
 func (a *Authority) Issue(role Role, name string, ttl time.Duration) ([]byte, error) {
 	if name == "" {
 		return nil, errors.New("issue credentials: they need a name")
@@ -139,16 +139,16 @@ func (a *Authority) Issue(role Role, name string, ttl time.Duration) ([]byte, er
 	return jwt.FormatUserConfig(token, seed)
 }
 
-// permit writes down what a role may do. What is not listed is refused.
+// permit sets the permissions of a role. Everything that is not listed is refused.
 func permit(c *jwt.UserClaims, role Role, name string) error {
 	inbox := "inbox." + wire.Token(name) + ".>"
 	switch role {
 	case Server:
-		return nil // all
+		return nil // all permissions
 	case Agent:
 		c.Pub.Allow.Add(wire.SampleSubject(name), wire.RecordSubject(name), "$JS.API.DIRECT.GET.KV_specs.$KV.specs.>")
 		c.Sub.Allow.Add(wire.AllSpecs, wire.CommandSubject(name), wire.CommandAll, inbox)
-		// One answer to each command, at the place that the command names.
+		// One answer to each command, on the reply subject that the command names.
 		c.Resp = &jwt.ResponsePermission{MaxMsgs: 1, Expires: time.Minute}
 	case Viewer, Operator:
 		c.Sub.Allow.Add(wire.AllSamples, wire.AllRecords, wire.AllSpecs, inbox)
@@ -162,15 +162,15 @@ func permit(c *jwt.UserClaims, role Role, name string) error {
 	return nil
 }
 
-// Trust is what a NATS server must know to let the holders of credentials in:
-// the operator and its accounts, as JWTs; nothing secret.
+// Trust is the information with which a NATS server accepts the holders of credentials:
+// the operator and its accounts, as JWTs. It holds no secret.
 type Trust struct {
 	Operator              string
 	Account, System       string // public keys
 	AccountJWT, SystemJWT string
 }
 
-// Trust makes it.
+// Trust returns the authority's trust information.
 func (a *Authority) Trust() (t Trust, err error) {
 	operatorKey, err := a.operator.PublicKey()
 	if err != nil {

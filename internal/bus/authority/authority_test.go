@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { quelltest.Main(m) }
 
-// Keys are made once, are the owner's alone, and stay the same.
+// TestKeysStay: keys are created once, are readable only by the owner, and do not change.
 func TestKeysStay(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "keys")
 	first, err := authority.Load(dir)
@@ -93,8 +93,8 @@ func TestIssue(t *testing.T) {
 	}
 }
 
-// What was issued is known, and what was revoked is in what servers are told, also
-// after a restart; of what was issued later, or to others, it says nothing.
+// TestRevoke: issued credentials are listed, and Trust contains the revoked ones, also
+// after a restart. Later credentials and those of other holders are not affected.
 func TestRevoke(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "keys")
 	a, err := authority.Load(dir)
@@ -149,7 +149,7 @@ func TestRevoke(t *testing.T) {
 	if err != nil || len(all) != 5 || all[0].Name != "m1" || all[0].Revoked == 0 || all[2].Revoked != 0 || all[1].Expires >= time.Now().Unix() {
 		t.Errorf("issued %+v, %v", all, err)
 	}
-	// Who cannot know what was revoked must not let everybody in.
+	// If the revocations cannot be read, Trust must fail rather than accept every client.
 	if err := os.WriteFile(authority.RevokedFile(dir), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -158,8 +158,8 @@ func TestRevoke(t *testing.T) {
 	}
 }
 
-// A line that a full disk cut off spoils neither the list nor what is issued next:
-// all that somebody holds can be revoked.
+// TestALineThatWasCutOff: a line truncated by a full disk corrupts neither the list nor
+// the next entry. All credentials that are in use can still be revoked.
 func TestALineThatWasCutOff(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "keys")
 	a, err := authority.Load(dir)

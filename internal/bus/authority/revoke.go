@@ -13,19 +13,19 @@ import (
 	"github.com/quell-dev/quell/internal/atomicfile"
 )
 
-// Issued is what the authority remembers of credentials that it signed: nothing
-// that would let anybody in.
+// Issued is the authority's record of credentials that it signed. It holds nothing that
+// would give access.
 type Issued struct {
 	Role    Role   `json:"role"`
 	Name    string `json:"name"`
 	Key     string `json:"key"`               // public
 	At      int64  `json:"at"`                // s since 1970
 	Expires int64  `json:"expires,omitempty"` // s since 1970; 0: never
-	Revoked int64  `json:"-"`                 // s since 1970; 0: they were not
+	Revoked int64  `json:"-"`                 // s since 1970; 0: not revoked
 }
 
-// Files in the directory of keys: a line for each credentials, and when those
-// were revoked that were, by public key.
+// Files in the directory of keys: one line for each set of credentials, and the
+// revocation time of the revoked ones by public key.
 const (
 	issuedFile  = "issued.jsonl"
 	revokedFile = "revoked.json"
@@ -34,8 +34,8 @@ const (
 // RevokedFile is the file that changes when credentials are revoked.
 func RevokedFile(dir string) string { return filepath.Join(dir, revokedFile) }
 
-// remember writes down what is about to be issued: what is not there cannot be
-// revoked.
+// remember records credentials before they are issued. Credentials that are not recorded
+// cannot be revoked.
 func (a *Authority) remember(i Issued) error {
 	line, err := json.Marshal(i)
 	if err != nil {
@@ -54,8 +54,8 @@ func (a *Authority) remember(i Issued) error {
 	return nil
 }
 
-// cutTorn takes off a line that was not written to its end, as where the disk was
-// full: its credentials were given to nobody, and it would spoil the next one.
+// cutTorn removes an incomplete last line, as a full disk leaves it. Its credentials were
+// never handed out, and it would corrupt the next line.
 func cutTorn(f *os.File) error {
 	info, err := f.Stat()
 	if err != nil || info.Size() == 0 {
@@ -72,11 +72,11 @@ func cutTorn(f *os.File) error {
 	return f.Truncate(int64(len(whole(text))))
 }
 
-// whole is the lines that were written to their end.
+// whole returns the lines that are complete.
 func whole(text []byte) []byte { return text[:bytes.LastIndexByte(text, '\n')+1] }
 
-// Sync returns when what was issued is remembered also over a power cut. Whoever
-// gives credentials away calls it before.
+// Sync returns when the record of issued credentials survives a power cut. Callers call
+// it before they hand out credentials.
 func (a *Authority) Sync() error {
 	f, err := os.OpenFile(filepath.Join(a.dir, issuedFile), os.O_WRONLY, 0)
 	if err != nil {
@@ -122,14 +122,14 @@ func (a *Authority) revoked() (map[string]int64, error) {
 		err = json.Unmarshal(text, &revoked)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read what was revoked: %w", err) // letting everybody in would be worse
+		return nil, fmt.Errorf("read what was revoked: %w", err) // accepting every client would be worse
 	}
 	return revoked, nil
 }
 
-// Revoke ends all credentials that were issued to that name in that role, and
-// returns how many were good until now. New ones can be issued at once. A NATS
-// server learns of it by a new Trust.
+// Revoke ends all credentials that were issued to that name in that role, and returns how
+// many were valid until now. New ones can be issued at once. A NATS server receives
+// revocations with a new Trust.
 func (a *Authority) Revoke(role Role, name string, now time.Time) (n int, err error) {
 	all, err := a.Issued()
 	if err != nil {

@@ -1,6 +1,5 @@
-// Package embedded is a NATS server with JetStream inside quell-server, for
-// those who run none. It is a package of its own because the agent must never
-// link it.
+// Package embedded is a NATS server with JetStream inside quell-server, for installations
+// without their own. It is a separate package because the agent must never link it.
 package embedded
 
 import (
@@ -21,33 +20,33 @@ import (
 
 // Options of a server. Dir is required.
 type Options struct {
-	Dir string // streams and bucket live here
+	Dir string // directory of streams and bucket
 	// Listen is HOST:PORT for agents and tools; port 0: any; empty: only this
 	// process can connect.
 	Listen string
-	// TLS is what listeners speak; nil: plain text, for loopback.
+	// TLS is the configuration of the listeners; nil: plain text, for loopback.
 	TLS *tls.Config
-	// Name must differ in a cluster; empty: made up.
+	// Name must be unique in a cluster; empty: generated.
 	Name    string
-	Cluster *Cluster // nil: alone
+	Cluster *Cluster // nil: single server
 	// SyncEvery is how often streams are fsynced; 0: every second. Agents keep
-	// what was acknowledged for ten.
+	// acknowledged messages for ten seconds.
 	SyncEvery time.Duration
 	// SyncAlways fsyncs before each acknowledgement instead.
 	SyncAlways bool
-	MaxBytes   int64 // of all streams on disk; 0: most of what is free
+	MaxBytes   int64 // of all streams on disk; 0: most of the free space
 	Log        *slog.Logger
-	// Refused is told of what clients were not let do, in a goroutine of its
-	// own; nil: nobody is.
+	// Refused is called with each operation that was refused to a client, in a separate
+	// goroutine; nil: refusals are not reported.
 	Refused func(Refusal)
 }
 
-// Cluster is a server's part of several that hold the same streams.
+// Cluster is a server's part in a cluster of servers that hold the same streams.
 type Cluster struct {
 	Name   string
 	Listen string   // HOST:PORT for the other servers
-	Peers  []string // theirs
-	// Secret is what they know each other by; all have the same.
+	Peers  []string // addresses of the other servers
+	// Secret authenticates the servers to each other; all have the same.
 	Secret string
 	TLS    *tls.Config
 }
@@ -56,14 +55,14 @@ type Cluster struct {
 type Server struct {
 	*server.Server
 	trust   authority.Trust
-	watcher *watcher // nil: nobody is told of refusals
+	watcher *watcher // nil: refusals are not reported
 }
 
-// startWait is how long a server may take to be ready: it reads its streams.
+// startWait is how long a server may take to be ready: it reads its streams first.
 const startWait = time.Minute
 
-// Start starts a server that lets in whom the authority has given credentials,
-// and returns when it takes connections.
+// Start starts a server that accepts clients with credentials of the authority, and
+// returns when it accepts connections.
 func Start(o Options, t authority.Trust) (*Server, error) {
 	opts, err := o.server(t)
 	if err != nil {
@@ -105,8 +104,8 @@ func (o *Options) server(t authority.Trust) (*server.Options, error) {
 		SyncInterval: time.Second, SyncAlways: o.SyncAlways, JetStreamMaxStore: o.MaxBytes,
 		TrustedOperators: []*jwt.OperatorClaims{operator}, SystemAccount: t.System, AccountResolver: resolver,
 		NoSigs: true, TLSConfig: o.TLS, TLSTimeout: 5, MaxPayload: 1 << 20,
-		// Of who listens to a subject. Each acknowledgement has a subject of its own,
-		// which would push out what another left there.
+		// The cache maps subjects to subscribers. Each acknowledgement has its own
+		// subject, which would evict the useful entries.
 		NoSublistCache: true,
 	}
 	if o.SyncEvery != 0 {
@@ -129,8 +128,8 @@ func (o *Options) server(t authority.Trust) (*server.Options, error) {
 	return opts, nil
 }
 
-// split reads HOST:PORT as nats-server wants it, where a port of 0 means its
-// default one and −1 any.
+// split parses HOST:PORT for nats-server, in which port 0 means its default port and −1
+// any port.
 func split(address string) (host string, port int, err error) {
 	host, text, err := net.SplitHostPort(address)
 	if err == nil {
@@ -148,7 +147,7 @@ func split(address string) (host string, port int, err error) {
 // URL is where agents connect to.
 func (s *Server) URL() string { return s.ClientURL() }
 
-// Close stops the server; what it acknowledged is on disk.
+// Close stops the server. All that it acknowledged is on disk.
 func (s *Server) Close() {
 	s.Shutdown()
 	s.WaitForShutdown()
@@ -157,7 +156,7 @@ func (s *Server) Close() {
 	}
 }
 
-// logger takes what NATS has to say.
+// logger receives the log of NATS.
 type logger struct {
 	log     *slog.Logger
 	watcher *watcher
@@ -169,7 +168,7 @@ func (l logger) Fatalf(format string, v ...any)  { l.log.Error("nats: " + fmt.Sp
 func (l logger) Errorf(format string, v ...any) {
 	text := fmt.Sprintf(format, v...)
 	if l.watcher != nil && l.watcher.line(text) {
-		l.log.Warn("nats: " + text) // no fault of the server's
+		l.log.Warn("nats: " + text) // not a fault of the server
 		return
 	}
 	l.log.Error("nats: " + text)

@@ -31,8 +31,8 @@ func keys(t *testing.T) (*authority.Authority, authority.Trust) {
 	return a, trust
 }
 
-// A server without a listener is there for its own process, keeps what it was
-// given over a restart, and leaves nothing running.
+// TestInProcess: a server without a listener serves its own process, keeps its data over
+// a restart, and leaves nothing running.
 func TestInProcess(t *testing.T) {
 	a, trust := keys(t)
 	dir := t.TempDir()

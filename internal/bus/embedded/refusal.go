@@ -15,20 +15,20 @@ import (
 	"github.com/quell-dev/quell/internal/bus/authority"
 )
 
-// Refusal is something that the server did not let a client do.
+// Refusal is an operation that the server refused to a client.
 type Refusal struct {
-	// Who is ROLE.NAME of its credentials; empty if it had none that this
-	// authority has signed.
+	// Who is ROLE.NAME of its credentials; empty if it had none that this authority has
+	// signed.
 	Who     string
 	From    string // address
 	What    string // connect, publish, subscribe
-	Subject string // of what it wanted to publish or to listen to
+	Subject string // that it wanted to publish or subscribe to
 	Why     string
 }
 
-// watcher finds out who was refused what. Of refused connections NATS tells in
-// events, of refused messages in its log alone; so the log it is, whose lines
-// begin with the connection's number, and the server knows whose that is.
+// watcher determines which client was refused which operation. NATS reports refused
+// connections in events, but refused messages only in its log. The watcher therefore
+// reads the log and looks up the connection number of each line in the server.
 type watcher struct {
 	server *server.Server
 	tell   func(Refusal)
@@ -41,22 +41,22 @@ type watcher struct {
 	missed int
 }
 
-// seen is a line of the log that tells of a refusal.
+// seen is a log line that reports a refusal.
 type seen struct {
 	cid           uint64
 	from          string
 	what, subject string
 }
 
-// Whoever is refused again and again costs no more than that: a look each
-// lookEvery, and what does not fit in between is counted.
+// A client that is refused repeatedly costs no more than one lookup each lookEvery;
+// refusals in excess of that are counted.
 const (
 	lookEvery  = 20 * time.Millisecond
 	maxWaiting = 256
 )
 
-// The client's own words (its name, its language) stand in the line in quotes, as
-// does the subject: nothing that it says looks like another line.
+// The client's own strings (its name, its language) are quoted in the line, as is the
+// subject, so that a client cannot imitate another line.
 const quoted = `"(?:[^"\\]|\\.)*"`
 
 var (
@@ -64,7 +64,7 @@ var (
 	refusedConnection = regexp.MustCompile(`^(\S+) - cid:(\d+)(?: - ` + quoted + `)* - authentication error(?: - .*)?$`)
 )
 
-// parse reads a line of the log; false if it tells of no refusal.
+// parse parses a log line; false if it reports no refusal.
 func parse(text string) (s seen, ok bool) {
 	s.what = "connect"
 	m := refusedConnection.FindStringSubmatch(text)
@@ -91,8 +91,8 @@ func watch(s *server.Server, t authority.Trust, tell func(Refusal)) *watcher {
 	return w
 }
 
-// line reports whether a line of the log tells of a refusal. It is called under
-// the server's locks, so it looks no further.
+// line reports whether a log line reports a refusal. It is called under the server's
+// locks, so it does no lookup.
 func (w *watcher) line(text string) bool {
 	s, ok := parse(text)
 	if !ok {
@@ -138,10 +138,10 @@ func (w *watcher) run() {
 	}
 }
 
-// lookTime is how long a connection that was cut may take to be among the closed.
+// lookTime is how long a closed connection may take to appear among the closed ones.
 const lookTime = time.Second
 
-// refusal says whose line it was.
+// refusal identifies the client of a log line.
 func (w *watcher) refusal(s seen) Refusal {
 	r := Refusal{From: s.from, What: s.what, Subject: s.subject, Why: "its credentials do not allow it"}
 	token, known := w.token(s.cid)
@@ -159,7 +159,7 @@ func (w *watcher) refusal(s seen) Refusal {
 	return r
 }
 
-// token is the JWT that a connection came with.
+// token returns the JWT that a connection presented.
 func (w *watcher) token(cid uint64) (token string, known bool) {
 	for until := time.Now().Add(lookTime); time.Now().Before(until); {
 		all, err := w.server.Connz(&server.ConnzOptions{CID: cid, Username: true, State: server.ConnAll})
@@ -175,13 +175,13 @@ func (w *watcher) token(cid uint64) (token string, known bool) {
 	return "", false
 }
 
-// judge says whose a JWT is, if the authority has signed it, and what speaks
-// against letting its holder in.
+// judge returns the name in a JWT, if the authority has signed it, and the reason to
+// refuse its holder.
 func judge(token string, t authority.Trust, now time.Time) (who, why string) {
 	if token == "" {
 		return "", "no credentials"
 	}
-	c, err := jwt.DecodeUserClaims(token) // checks that the issuer it names has signed it
+	c, err := jwt.DecodeUserClaims(token) // checks that the issuer named in it has signed it
 	switch {
 	case err != nil:
 		return "", "the credentials were changed after they were signed"
@@ -198,8 +198,8 @@ func judge(token string, t authority.Trust, now time.Time) (who, why string) {
 	return c.Name, "the holder has not proved to have the private key"
 }
 
-// SetTrust lets the server go by what the authority says now: whose credentials
-// were revoked meanwhile is sent away, and not let in again.
+// SetTrust replaces the server's trust information. Clients whose credentials have been
+// revoked are disconnected and not accepted again.
 func (s *Server) SetTrust(t authority.Trust) error {
 	if t.Account != s.trust.Account || t.System != s.trust.System {
 		return errors.New("change trust: these are another authority's keys")

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// What tells of a refusal is read from NATS's log; what a client says of itself in
-// the same line is not.
+// TestParse: parse reads refusals from the NATS log and ignores what a client says about
+// itself in the same line.
 func TestParse(t *testing.T) {
 	for _, c := range []struct {
 		line string
@@ -30,8 +30,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// FuzzParse: whatever a client calls itself, the line is of the connection that
-// NATS wrote at its beginning.
+// FuzzParse: whatever name a client has, the line belongs to the connection that NATS
+// wrote at its beginning.
 func FuzzParse(f *testing.F) {
 	f.Add(`" - cid:1 - Publish Violation - Subject "x`)
 	f.Add(`\`)

@@ -12,21 +12,20 @@ import (
 // tasksPerJob is how many tasks a job has on average.
 const tasksPerJob = 150
 
-// machine is one that is played.
+// machine is a simulated machine.
 type machine struct {
 	name  string
 	rng   *rand.Rand
 	tasks *wire.Repeater
-	n     uint64    // batches so far
+	n     uint64    // number of batches so far
 	base  []float32 // each task's usual cost
-	cpu   []float32 // and what the newest batch says
+	cpu   []float32 // and the values of the newest batch
 	cost  []float32
 }
 
-// newMachine makes one of a fleet: its tasks are of jobs that run all over the
-// fleet, named as a kubelet names them, on one of three platforms. Costs vary
-// within a task as the paper's figure 7 shows (a tenth of the mean) and from
-// task to task more.
+// newMachine creates one machine of a fleet. Its tasks belong to jobs that run across the
+// fleet, are named as a kubelet names them, and have one of three platforms. Costs vary
+// within a task as in the paper's figure 7 (a tenth of the mean), and more between tasks.
 func newMachine(o *Options, i int, boot string) (*machine, error) {
 	m := &machine{name: MachineName(i), rng: rand.New(rand.NewPCG(o.Seed, uint64(i))), cpu: make([]float32, o.Tasks), cost: make([]float32, o.Tasks)}
 	tasks := wire.Batch{Key: wire.Key{Machine: m.name, Boot: boot}}
@@ -44,10 +43,10 @@ func newMachine(o *Options, i int, boot string) (*machine, error) {
 	return m, err
 }
 
-// MachineName is what the machine of a number is called.
+// MachineName returns the name of machine number i.
 func MachineName(i int) string { return fmt.Sprintf("load-%05d", i) }
 
-// tick makes the message of the machine's next batch, good until the next.
+// tick encodes the machine's next batch. The result is valid until the next call.
 func (m *machine) tick(at sample.Millis) []byte {
 	m.n++
 	for i := range m.base {

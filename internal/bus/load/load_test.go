@@ -72,8 +72,8 @@ func (r *rig) options(t *testing.T) Options {
 		Credentials: func(machine string) (string, error) { return r.issue(t, authority.Agent, machine) }}
 }
 
-// What is said to be acknowledged is in the stream, each machine's batches in
-// order.
+// TestWhatIsAcknowledgedIsThere: what is reported as acknowledged is in the stream, each
+// machine's batches in order.
 func TestWhatIsAcknowledgedIsThere(t *testing.T) {
 	r := newRig(t)
 	got, err := Play(t.Context(), r.options(t))
@@ -112,7 +112,7 @@ func TestWhatIsAcknowledgedIsThere(t *testing.T) {
 	}
 }
 
-// The same seed plays the same tasks.
+// TestSeed: the same seed gives the same tasks.
 func TestSeed(t *testing.T) {
 	name := func(seed uint64, i int) string {
 		m, err := newMachine(&Options{Machines: 10, Tasks: 3, Seed: seed}, i, "b")
@@ -162,8 +162,8 @@ func TestNobodyThere(t *testing.T) {
 	r := newRig(t)
 	o := r.options(t)
 	o.Credentials = func(string) (string, error) { return r.issue(t, authority.Agent, "somebody-else") }
-	// Credentials of another machine connect; what is sent is refused, until the
-	// context ends.
+	// Credentials of another machine connect; the messages are refused until the context
+	// ends.
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	o.For = time.Second

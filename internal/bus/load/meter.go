@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Usage is what a server says of itself, since its start where it counts.
+// Usage is a server's report about itself; counters count from its start.
 type Usage struct {
 	CPU      float64 // s
 	RSS      float64 // bytes
-	Samples  float64 // taken in
-	Pending  float64 // taken in and not committed; records too
-	Twice    float64 // batches dropped because they were taken before
+	Samples  float64 // accepted
+	Pending  float64 // accepted and not committed; records too
+	Twice    float64 // batches dropped because they were accepted before
 	Rejected float64 // samples
 	Commits  float64
 	Merged   float64 // segments
@@ -31,7 +31,7 @@ type Usage struct {
 // committed is how many samples are on the server's disk.
 func (u *Usage) committed() float64 { return u.Samples - u.Pending }
 
-// MeterURL asks a server's /metrics.
+// MeterURL returns a function that reads a server's /metrics.
 func MeterURL(client *http.Client, url, token string) func(context.Context) (Usage, error) {
 	return func(ctx context.Context) (u Usage, err error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -53,7 +53,7 @@ func MeterURL(client *http.Client, url, token string) func(context.Context) (Usa
 	}
 }
 
-// parse reads the metrics that a Usage is made of; what is missing is 0.
+// parse reads the metrics that make up a Usage; a missing one is 0.
 func parse(text io.Reader) (u Usage, err error) {
 	p := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := p.TextToMetricFamilies(text)
@@ -72,12 +72,12 @@ func parse(text io.Reader) (u Usage, err error) {
 			continue
 		}
 		m := f.Metric[0]
-		*into = m.GetCounter().GetValue() + m.GetGauge().GetValue() // one of them is there
+		*into = m.GetCounter().GetValue() + m.GetGauge().GetValue() // one of them is present
 	}
 	return u, nil
 }
 
-// reading is what was known at a time.
+// reading is the state at a point in time.
 type reading struct {
 	at           time.Duration
 	acknowledged uint64
@@ -91,13 +91,13 @@ type meter struct {
 	last     Usage
 	peak     float64 // RSS, bytes
 	readings []reading
-	own      float64 // CPU seconds of this process before
-	failed   error   // why the server was not asked, the last time
+	own      float64 // CPU seconds of this process before the run
+	failed   error   // why the last reading of the server failed
 }
 
 func newMeter(p *player) *meter { return &meter{player: p, own: ownCPU()} }
 
-// ownCPU is this process's, s.
+// ownCPU is the CPU time of this process, s.
 func ownCPU() float64 {
 	var u unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {
@@ -110,7 +110,7 @@ func (m *meter) begin(ctx context.Context) error {
 	if m.Meter == nil {
 		return nil
 	}
-	// A server that was asked much just now is asked again.
+	// A server that is busy now is asked again.
 	u, err := m.Meter(ctx)
 	for range 10 {
 		if err == nil || !wait(ctx, time.Second) {
@@ -122,7 +122,7 @@ func (m *meter) begin(ctx context.Context) error {
 	return err
 }
 
-// look takes a reading. A server that does not answer now is asked again.
+// look takes a reading. If the server does not answer now, a later call asks again.
 func (m *meter) look(ctx context.Context, at time.Duration) {
 	if m.Meter != nil {
 		u, err := m.Meter(ctx)
@@ -134,7 +134,7 @@ func (m *meter) look(ctx context.Context, at time.Duration) {
 	m.readings = append(m.readings, reading{at, m.acknowledged(), m.last})
 }
 
-// watch reads every second until ctx ends, and tells of progress.
+// watch takes a reading every second until ctx ends, and reports progress.
 func (m *meter) watch(ctx context.Context, began time.Time) {
 	var told time.Duration
 	toldOf := uint64(0)
@@ -151,46 +151,46 @@ func (m *meter) watch(ctx context.Context, began time.Time) {
 	}
 }
 
-// Result is what came of a run. Rates are per second.
+// Result is the result of a run. Rates are per second.
 type Result struct {
 	Machines int     `json:"machines"`
 	Tasks    int     `json:"tasks"`
 	Period   float64 `json:"period"`  // s
-	Seconds  float64 `json:"seconds"` // how long it sent
+	Seconds  float64 `json:"seconds"` // duration of sending
 
 	Acknowledged uint64  `json:"acknowledged"` // samples
 	Rate         float64 `json:"rate"`
 	Slowest      float64 `json:"slowest"` // rate of acknowledgement in the slowest ten seconds
 	Batches      uint64  `json:"batches"`
-	WireBytes    float64 `json:"wire_bytes"` // of a sample
-	Again        uint64  `json:"again"`      // times that a batch was sent again
+	WireBytes    float64 `json:"wire_bytes"` // per sample
+	Again        uint64  `json:"again"`      // resends of a batch
 	AgainWhy     string  `json:"again_why,omitempty"`
-	Late         uint64  `json:"late"`    // batches made a period or more after their time
+	Late         uint64  `json:"late"`    // batches made a period or more late
 	AckP50       float64 `json:"ack_p50"` // s
 	AckP99       float64 `json:"ack_p99"`
 
 	PlayerCPU float64 `json:"player_cpu"` // CPU-s/s
 
-	Server *ServerResult `json:"server,omitempty"` // nil: it was not asked
+	Server *ServerResult `json:"server,omitempty"` // nil: the server was not asked
 }
 
-// ServerResult is what the server says came of it.
+// ServerResult is the result as reported by the server.
 type ServerResult struct {
-	Committed   float64 `json:"committed"`    // samples, when it had settled
-	CommitRate  float64 `json:"commit_rate"`  // while it was sent to
+	Committed   float64 `json:"committed"`    // samples, after it had settled
+	CommitRate  float64 `json:"commit_rate"`  // during sending
 	SettleAfter float64 `json:"settle_after"` // s from the last batch until all was committed
-	CPU         float64 `json:"cpu"`          // CPU-s/s while it was sent to
+	CPU         float64 `json:"cpu"`          // CPU-s/s during sending
 	PerSample   float64 `json:"per_sample"`   // CPU-µs
 	PeakRSS     float64 `json:"peak_rss"`     // bytes
-	StoredBytes float64 `json:"stored_bytes"` // of a sample
+	StoredBytes float64 `json:"stored_bytes"` // per sample
 	Commits     float64 `json:"commits"`
 	Merged      float64 `json:"merged"` // segments
 	Segments    float64 `json:"segments"`
-	Twice       float64 `json:"twice"` // batches dropped as taken before
+	Twice       float64 `json:"twice"` // batches dropped because they were accepted before
 	Rejected    float64 `json:"rejected"`
 }
 
-// result waits for the server to settle and sums up.
+// result waits for the server to settle and computes the result.
 func (m *meter) result(ctx context.Context, took time.Duration) (*Result, error) {
 	r := &Result{Machines: m.Machines, Tasks: m.Tasks, Period: m.Period.Seconds(), Seconds: took.Seconds(),
 		Acknowledged: m.acknowledged(), Batches: m.batches.Load(), Again: m.again.Load(), Late: m.late.Load(),
@@ -206,7 +206,7 @@ func (m *meter) result(ctx context.Context, took time.Duration) (*Result, error)
 	if m.Meter == nil {
 		return r, nil
 	}
-	// The end is there also for who has interrupted.
+	// The summary is also made when the user interrupts the run.
 	ctx = context.WithoutCancel(ctx)
 	m.look(ctx, took)
 	during := m.last
@@ -239,8 +239,8 @@ func (m *meter) result(ctx context.Context, took time.Duration) (*Result, error)
 	return r, nil
 }
 
-// slowest is the least rate of acknowledgement over ten seconds; over all if
-// there are less.
+// slowest is the lowest rate of acknowledgement over ten seconds, or over the whole run
+// if it is shorter.
 func slowest(all []reading) float64 {
 	const window = 10 * time.Second
 	least, found := 0.0, false
@@ -260,7 +260,7 @@ func slowest(all []reading) float64 {
 	return least
 }
 
-// percentiles are the median and the 99th.
+// percentiles returns the median and the 99th percentile.
 func percentiles(of [][]float32) (p50, p99 float64) {
 	all := slices.Concat(of...)
 	if len(all) == 0 {

@@ -12,37 +12,37 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Options say what to play.
+// Options are the options of a run.
 type Options struct {
 	Machines int
-	Tasks    int           // of each, samples of a batch
+	Tasks    int           // per machine, samples per batch
 	Period   time.Duration // from one batch of a machine to the next
 	For      time.Duration
 	Seed     uint64
-	URL      string // of NATS
+	URL      string // NATS server
 	// Credentials returns the file of a machine's credentials.
 	Credentials func(machine string) (path string, err error)
-	// Meter asks the server what it has and what it uses; nil: it is not asked.
+	// Meter reads the server's state and usage; nil: the server is not asked.
 	Meter func(context.Context) (Usage, error)
-	// Progress is told how far it is, every Every; nil: nobody is.
+	// Progress is called every Every; nil: progress is not reported.
 	Progress func(Progress)
 	Every    time.Duration
-	// Settle is how long to wait, after the last batch, for the server to have
-	// committed what it acknowledged.
+	// Settle is how long to wait, after the last batch, until the server has committed
+	// what it acknowledged.
 	Settle time.Duration
 }
 
-// Progress is how far it is.
+// Progress is the state of a run in progress.
 type Progress struct {
 	Elapsed      time.Duration
 	Connected    int
 	Acknowledged uint64  // samples
-	Rate         float64 // of them a second, since the last
+	Rate         float64 // samples per second since the last report
 	Usage        Usage
 }
 
-// connectors is how many connections are made at a time: a server checks a
-// signature for each.
+// connectors is how many connections are made in parallel: the server checks a signature
+// for each.
 const connectors = 32
 
 // player is a run.
@@ -52,17 +52,17 @@ type player struct {
 	senders   []*bus.Sender
 	connected atomic.Int64
 	batches   atomic.Uint64 // acknowledged
-	bytes     atomic.Uint64 // of them
-	again     atomic.Uint64 // times that a batch was sent again
-	late      atomic.Uint64 // batches made a period or more after their time
-	took      [][]float32   // of each machine, s from sending to acknowledgement
+	bytes     atomic.Uint64 // of the acknowledged batches
+	again     atomic.Uint64 // resends of a batch
+	late      atomic.Uint64 // batches made a period or more late
+	took      [][]float32   // per machine, s from sending to acknowledgement
 
 	mu     sync.Mutex
-	reason error // why a batch was sent again, the last
+	reason error // why a batch was resent last
 }
 
-// Play plays until o.For is over or ctx ends, which is no error, and waits for
-// what was acknowledged to be committed.
+// Play runs until o.For is over or ctx ends, which is no error, and waits until what was
+// acknowledged is committed.
 func Play(ctx context.Context, o Options) (*Result, error) {
 	p := &player{Options: o, senders: make([]*bus.Sender, o.Machines), took: make([][]float32, o.Machines)}
 	boot := fmt.Sprintf("%x", time.Now().UnixNano())
@@ -135,7 +135,7 @@ func (p *player) connect(ctx context.Context) error {
 	return nil
 }
 
-// tell waits Every and tells, and reports whether to go on.
+// tell waits Every, reports progress, and returns whether to continue.
 func (p *player) tell(ctx context.Context, now Progress) bool {
 	select {
 	case <-ctx.Done():
@@ -171,7 +171,7 @@ func (p *player) dial(ctx context.Context, i int) error {
 // retry is how long to wait before a batch is sent again.
 const retry = 200 * time.Millisecond
 
-// run plays one machine. Machines' times are spread over the period.
+// run simulates one machine. The machines' sending times are spread over the period.
 func (p *player) run(ctx context.Context, i int, began time.Time) {
 	m, s := p.machines[i], p.senders[i]
 	timer := time.NewTimer(0)
@@ -189,7 +189,7 @@ func (p *player) run(ctx context.Context, i int, began time.Time) {
 		}
 		batch := m.tick(sample.At(now))
 		for {
-			// A batch that has been made is seen through, as an agent does.
+			// Sending of a batch is completed even if ctx ends, as in an agent.
 			err := s.Send(context.WithoutCancel(ctx), batch)
 			if err == nil {
 				p.bytes.Add(uint64(len(batch)))
@@ -218,7 +218,7 @@ func (p *player) why() error {
 	return p.reason
 }
 
-// wait reports whether the time passed before ctx ended.
+// wait reports whether d passed before ctx ended.
 func wait(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -230,9 +230,8 @@ func wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// acknowledged is how many samples were.
+// acknowledged is the number of acknowledged samples.
 func (p *player) acknowledged() uint64 { return p.batches.Load() * uint64(p.Tasks) }
 
-// ErrNotCommitted means that the server acknowledged samples that it does not
-// have.
+// ErrNotCommitted means that the server acknowledged samples that it has not committed.
 var ErrNotCommitted = errors.New("samples were acknowledged that the server has not committed")

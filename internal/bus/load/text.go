@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Text writes the result for people.
+// Text writes the result in human-readable form.
 func (r *Result) Text(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	line := func(name, format string, args ...any) { fmt.Fprintf(t, "%s\t%s\n", name, fmt.Sprintf(format, args...)) }
@@ -34,7 +34,7 @@ func seconds(s float64) string {
 	return time.Duration(s * float64(time.Second)).Round(100 * time.Millisecond).String()
 }
 
-// thousands writes a whole number with commas.
+// thousands formats a whole number with commas.
 func thousands(v float64) string {
 	text := strconv.FormatFloat(v, 'f', 0, 64)
 	sign := ""
@@ -47,7 +47,7 @@ func thousands(v float64) string {
 	return sign + text
 }
 
-// Text writes how far it is, on one line.
+// Text writes the progress on one line.
 func (p *Progress) Text(w io.Writer) error {
 	if p.Elapsed == 0 {
 		_, err := fmt.Fprintf(w, "%d machines are connected\n", p.Connected)

@@ -10,15 +10,15 @@ import (
 	"os"
 )
 
-// A segment file is the magic and then frames: the length of a message and its
-// CRC-32C, four bytes each, little-endian, and the message. There are no empty
-// messages: a crash can leave a file with zeros at its end.
+// A segment file is the magic followed by frames: the length of a message and its
+// CRC-32C, four bytes each, little-endian, and the message. There are no empty messages,
+// because a crash can leave zeros at the end of a file.
 const (
 	magic       = "qspool1\n"
 	frameHeader = 8
 )
 
-// castagnoli is made once by hash/crc32.
+// castagnoli returns the table, which hash/crc32 creates once.
 func castagnoli() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) }
 
 var errDamaged = errors.New("damaged")
@@ -36,12 +36,12 @@ type segment struct {
 	path       string
 	first, end uint64 // numbers of its first message and one past its last
 	size       int64
-	offsets    []int64  // of its frames; nil: not looked at yet
-	f          *os.File // open for reading; nil: not
+	offsets    []int64  // of its frames; nil: not scanned yet
+	f          *os.File // open for reading; nil: not open
 }
 
-// scan finds the frames of the file, up to the first that is not whole, and
-// returns where they end.
+// scan finds the frames of the file, up to the first incomplete one, and returns where
+// they end.
 func (g *segment) scan() (good int64, err error) {
 	f, err := os.Open(g.path)
 	if err != nil {
@@ -53,8 +53,8 @@ func (g *segment) scan() (good int64, err error) {
 	return good, err
 }
 
-// frames finds the frames of a segment. The error is one of reading; damage
-// only ends them.
+// frames finds the frames of a segment. The error is a read error; damage only ends the
+// list.
 func frames(r io.Reader) (offsets []int64, good int64, err error) {
 	in := bufio.NewReaderSize(r, 64<<10)
 	head := make([]byte, frameHeader)
@@ -83,7 +83,7 @@ func frames(r io.Reader) (offsets []int64, good int64, err error) {
 	}
 }
 
-// short drops the errors that say that a file ends.
+// short drops the errors that mean the end of a file.
 func short(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return nil
@@ -91,7 +91,7 @@ func short(err error) error {
 	return err
 }
 
-// read returns a frame's message, errDamaged if it is not what was written.
+// read returns a frame's message, errDamaged if it differs from what was written.
 func (g *segment) read(i int) ([]byte, error) {
 	if g.f == nil {
 		f, err := os.Open(g.path)

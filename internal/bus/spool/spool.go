@@ -1,11 +1,10 @@
-// Package spool is a queue of messages on disk between who makes them and who
-// sends them: bounded, in order, there again after a kill -9. What was
-// acknowledged stays until it is released, so that it can be sent again to a
-// server that lost it in a power cut.
+// Package spool is a queue of messages on disk between producer and sender. It is bounded
+// and ordered and survives a kill -9. An acknowledged message stays until it is released,
+// so that it can be sent again to a server that lost it in a power cut.
 //
-// Messages are frames in segment files that are named by the number of their
-// first message. A segment is removed as a whole: when all of it is released,
-// or, the oldest first, when the spool outgrows its bound.
+// Messages are frames in segment files named by the number of their first message. A
+// segment is removed as a whole: when all of it is released, or, oldest first, when the
+// spool exceeds its bound.
 package spool
 
 import (
@@ -21,28 +20,27 @@ import (
 	"github.com/quell-dev/quell/internal/atomicfile"
 )
 
-// Spool is safe for one goroutine that appends and others that read and
-// release.
+// Spool is safe for one goroutine that appends and others that read and release.
 type Spool struct {
 	dir     string
 	max     int64 // bytes on disk
 	segment int64 // a segment is closed at this size
 	lock    *os.File
-	mark    *os.File // holds released
+	mark    *os.File // stores released
 
 	mu       sync.Mutex
 	segments []*segment // oldest first; the last is written to
-	w        *os.File   // of the last segment; nil: the next message begins one
+	w        *os.File   // of the last segment; nil: the next message starts a segment
 	next     uint64     // number of the next message
-	safe     uint64     // all below are on disk: nobody is given others, since their numbers are taken back if they do not get there
+	safe     uint64     // all below are on disk; no other is returned, since its number is reused if writing it fails
 	acked    uint64     // all below are acknowledged
-	released uint64     // all below are not needed any more
+	released uint64     // all below are no longer needed
 	stats    Stats
 
-	sync func(*os.File) error // what an append ends with; tests have one that fails
+	sync func(*os.File) error // called at the end of an append; tests have one that fails
 }
 
-// Stats says what is in a spool and what was lost.
+// Stats counts the contents of a spool and its losses.
 type Stats struct {
 	Messages uint64 // not yet acknowledged
 	Bytes    int64  // on disk
@@ -51,7 +49,7 @@ type Stats struct {
 	Damaged  uint64 // messages, or ends of segments, that cannot be read
 }
 
-// MinBytes is the least bound of a spool.
+// MinBytes is the minimum bound of a spool.
 const MinBytes = 1 << 20
 
 const (
@@ -61,9 +59,9 @@ const (
 	MaxMessage = 8 << 20
 )
 
-// Open opens the spool in a directory, which it makes if there is none, and
-// holds it against others until Close. maxBytes, at least MinBytes, bounds what
-// it takes on disk; one message may exceed it.
+// Open opens the spool in a directory, which it creates if needed, and locks it until
+// Close. maxBytes, at least MinBytes, bounds the size on disk; a single message may
+// exceed it.
 func Open(dir string, maxBytes int64) (*Spool, error) {
 	if maxBytes < MinBytes {
 		return nil, fmt.Errorf("open spool %s: bound of %d bytes, want at least %d", dir, maxBytes, MinBytes)
@@ -90,7 +88,7 @@ func (s *Spool) open() (err error) {
 	if s.mark, err = os.OpenFile(filepath.Join(s.dir, "released"), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
 		return err
 	}
-	entries, err := os.ReadDir(s.dir) // sorted, and so are the numbers: all have 20 digits
+	entries, err := os.ReadDir(s.dir) // sorted by name and thus by number: all have 20 digits
 	if err != nil {
 		return err
 	}
@@ -122,8 +120,8 @@ func (s *Spool) open() (err error) {
 	return nil
 }
 
-// reopen finds the end of the newest segment, cuts off what a crash left there
-// half written, and goes on writing to it.
+// reopen finds the end of the newest segment, truncates what a crash left half written,
+// and continues writing to it.
 func (s *Spool) reopen(last *segment) error {
 	good, err := last.scan()
 	if err != nil {
@@ -155,8 +153,8 @@ func (s *Spool) reopen(last *segment) error {
 	return nil
 }
 
-// readMark takes what cannot be read, or is of a spool that lost its end, for
-// nothing released: sending again does no harm.
+// readMark reads the mark. If it is unreadable, or from a spool that lost its end,
+// nothing counts as released: sending again does no harm.
 func (s *Spool) readMark() {
 	text := make([]byte, 20)
 	if n, _ := s.mark.ReadAt(text, 0); n == len(text) {
@@ -169,8 +167,8 @@ func (s *Spool) readMark() {
 	s.acked = s.released
 }
 
-// Append adds messages, in order, and returns when they are on disk. After an
-// error none of them is in the spool.
+// Append adds messages in order and returns when they are on disk. After an error none of
+// them is in the spool.
 func (s *Spool) Append(messages ...[]byte) error {
 	for _, m := range messages {
 		if len(m) == 0 || len(m) > MaxMessage {
@@ -193,8 +191,8 @@ func (s *Spool) Append(messages ...[]byte) error {
 	return nil
 }
 
-// synced returns when the last n messages are on disk, and lets them be read; or
-// takes them back.
+// synced syncs the last n messages to disk and makes them readable. On an error it
+// removes them.
 func (s *Spool) synced(w *os.File, n uint64) error {
 	err := s.sync(w)
 	s.mu.Lock()
@@ -243,7 +241,7 @@ func (s *Spool) append(messages [][]byte) error {
 // begin starts a new segment.
 func (s *Spool) begin() error {
 	path := filepath.Join(s.dir, segmentName(s.next))
-	// One of that name has no message, or it would not be the next one's.
+	// A file of that name holds no message, else the next message had a higher number.
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
@@ -267,8 +265,8 @@ func (s *Spool) begin() error {
 
 func (s *Spool) last() *segment { return s.segments[len(s.segments)-1] }
 
-// cut takes the last n messages back. The file is not written to any more: who
-// knows what is in it.
+// cut removes the last n messages. The file is not written to any more, because its
+// contents are unknown.
 func (s *Spool) cut(n uint64) {
 	last := s.last()
 	keep := len(last.offsets) - int(n)
@@ -283,7 +281,7 @@ func (s *Spool) cut(n uint64) {
 
 func (s *Spool) closeWriter() {
 	if s.w != nil {
-		_ = s.w.Close() // what counts was synced
+		_ = s.w.Close() // everything that matters was synced
 		s.w = nil
 	}
 }
@@ -299,19 +297,19 @@ func (s *Spool) bound() {
 	}
 }
 
-// remove lets go of the oldest segment.
+// remove removes the oldest segment.
 func (s *Spool) remove() {
 	old := s.segments[0]
 	old.close()
-	_ = os.Remove(old.path) // else it is found again, and sent again
+	_ = os.Remove(old.path) // on failure it is found and sent again
 	s.stats.Bytes -= old.size
 	s.segments = s.segments[1:]
 	s.acked, s.released = max(s.acked, old.end), max(s.released, old.end)
 }
 
-// Read returns the first message from that number on that can be read, and its
-// number; none if there is none yet. Numbers begin at 1 and have gaps where
-// messages were dropped or damaged.
+// Read returns the first readable message with that number or a higher one, and its
+// number; nil if there is none yet. Numbers begin at 1 and have gaps where messages were
+// dropped or damaged.
 func (s *Spool) Read(from uint64) (number uint64, message []byte, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -322,7 +320,7 @@ func (s *Spool) Read(from uint64) (number uint64, message []byte, err error) {
 					return 0, nil, fmt.Errorf("read spool: %w", err)
 				}
 			}
-			if from-g.first >= uint64(len(g.offsets)) { // its end is damaged
+			if from-g.first >= uint64(len(g.offsets)) { // the end of the segment is damaged
 				s.stats.Damaged += g.end - from
 				g.end = from
 				break
@@ -341,15 +339,14 @@ func (s *Spool) Read(from uint64) (number uint64, message []byte, err error) {
 	return 0, nil, nil
 }
 
-// Ack notes that all messages below next are acknowledged.
+// Ack records that all messages below next are acknowledged.
 func (s *Spool) Ack(next uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.acked = max(s.acked, min(next, s.next))
 }
 
-// Release lets go of all messages below next. They may still come again after a
-// restart.
+// Release releases all messages below next. They may still be read again after a restart.
 func (s *Spool) Release(next uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -357,7 +354,7 @@ func (s *Spool) Release(next uint64) {
 		return
 	}
 	s.acked, s.released = max(s.acked, next), next
-	// Not synced: an older mark after a crash only sends again.
+	// Not synced: an older mark after a crash only causes resending.
 	_, _ = s.mark.WriteAt(fmt.Appendf(nil, "%020d\n", next), 0)
 	s.removeReleased()
 }
@@ -368,14 +365,14 @@ func (s *Spool) removeReleased() {
 	}
 }
 
-// Released is the number that the first message has which is still needed.
+// Released is the number of the first message that is still needed.
 func (s *Spool) Released() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.released
 }
 
-// Stats returns what is in it now, and what was lost since Open.
+// Stats returns the current contents and the losses since Open.
 func (s *Spool) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -384,7 +381,7 @@ func (s *Spool) Stats() Stats {
 	return st
 }
 
-// Close ends it; what is in it stays.
+// Close closes the spool; its contents stay on disk.
 func (s *Spool) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -25,7 +25,7 @@ func open(t *testing.T, dir string, max int64) *Spool {
 	return s
 }
 
-// all reads everything from a number on.
+// all reads all messages from number from on.
 func all(t *testing.T, s *Spool, from uint64) (numbers []uint64, messages []string) {
 	t.Helper()
 	for {
@@ -82,8 +82,8 @@ func TestComesBackInOrder(t *testing.T) {
 	}
 }
 
-// What could not be made last is taken back, and its number is another message's
-// then: nobody may have been given it meanwhile, or would pass over the other.
+// A message whose sync failed is removed and its number reused. No reader may have been
+// given it before that, or the reader would skip the next message of that number.
 func TestNobodyReadsWhatIsNotOnDisk(t *testing.T) {
 	s := open(t, t.TempDir(), MinBytes)
 	put(t, s, "a")
@@ -123,16 +123,16 @@ func TestRefusesWhatItCannotKeep(t *testing.T) {
 	}
 }
 
-// model is what a spool promises, by a list.
+// model is the specification of a spool, as a map.
 type model struct {
 	messages map[uint64]string
 	next     uint64
 	released uint64
 }
 
-// TestModel plays random lives of a spool: what was appended and not dropped is
-// there, in order, with what it said; a reopened spool has at least what was
-// not released; and nothing exceeds the bound by more than a message.
+// TestModel runs random operations on a spool. What was appended and not dropped is
+// there, in order and unchanged. A reopened spool has at least what was not released. The
+// bound is exceeded by at most one message.
 func TestModel(t *testing.T) {
 	for seed := range uint64(6) {
 		rng := rand.New(rand.NewPCG(seed, 0))
@@ -151,7 +151,7 @@ func TestModel(t *testing.T) {
 					m.next++
 				}
 				put(t, s, batch...)
-			case k < 8 && seed%2 == 1 && m.next > m.released: // else nobody takes anything, and it fills up
+			case k < 8 && seed%2 == 1 && m.next > m.released: // else no message is taken, and it fills up
 				m.released += rng.Uint64N(m.next - m.released + 1)
 				s.Ack(m.released)
 				s.Release(m.released)
@@ -173,7 +173,7 @@ func TestModel(t *testing.T) {
 					t.Fatalf("seed %d, step %d: the last is %d, want %d", seed, step, last, m.next-1)
 				}
 			}
-			// What is missing and was not released was counted as dropped.
+			// Messages that are missing and were not released were counted as dropped.
 			lost := dropped + s.Stats().Dropped
 			if first > m.released && first-m.released > lost {
 				t.Fatalf("seed %d, step %d: the first is %d, released up to %d, %d dropped", seed, step, first, m.released, lost)
@@ -198,8 +198,8 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// A file that ends anywhere, or has any one byte changed, costs what is behind
-// that at most, never what is before it, and never gives another message.
+// TestDamage: truncation at any point, or a change of any byte, loses at most what
+// follows that point, nothing before it, and never yields a wrong message.
 func TestDamage(t *testing.T) {
 	texts := []string{"first", "second message", "third"}
 	make_ := func(t *testing.T) (dir, file string) {
@@ -250,7 +250,7 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// Damage in an old segment costs that one what is behind it, and no other.
+// Damage in an old segment loses the rest of that segment and nothing of the others.
 func TestDamageInTheMiddle(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir, MinBytes)
@@ -278,13 +278,13 @@ func TestDamageInTheMiddle(t *testing.T) {
 	}
 }
 
-// A disk that takes no more loses the message that did not fit and none before
-// it, and the spool goes on when there is room again.
+// TestFullDisk: a full disk loses the message that did not fit and none before it, and
+// the spool continues when there is room again.
 func TestFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir, MinBytes)
 	put(t, s, "before")
-	// A descriptor that cannot be written to stands for the full disk.
+	// A descriptor that cannot be written to simulates the full disk.
 	good := s.w
 	bad, err := os.Open(s.last().path)
 	if err != nil {

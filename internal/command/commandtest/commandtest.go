@@ -1,23 +1,23 @@
-// Package commandtest holds commands, good and bad, with what is to be said of
-// each. The tests of every door that commands come through (the command line, the
-// agent's socket, the server's API, the bus) go through all of them, so that the
-// doors say the same in the same words.
+// Package commandtest holds valid and invalid commands with the expected answer to each.
+// The tests of every entry point for commands (the command line, the agent's socket, the
+// server's API, the bus) run all of them, so that all entry points answer the same in the
+// same words.
 package commandtest
 
 import "strings"
 
-// Case is a command as it comes to the doors.
+// Case is a command as it arrives at the entry points.
 type Case struct {
 	Name string
-	Args []string // for quell; nil: a command line cannot say it
+	Args []string // for quell; nil: a command line cannot express it
 	JSON string   // for the socket and, with a machine, the server's API
 	Want string   // what the refusal says; "": it is valid
 	// Agent is why an agent refuses it although it is valid; "": it does not.
 	Agent string
 }
 
-// Cases returns them. The valid ones are for an agent with a task /batch/job-1, of a
-// job named job, that carries them out one after the other.
+// Cases returns the cases. The valid ones are for an agent with a task /batch/job-1, of a
+// job named job, that executes them in order.
 func Cases() []Case {
 	long := strings.Repeat("x", 5000)
 	capped := func(rate, lease string) ([]string, string) {

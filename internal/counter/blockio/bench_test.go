@@ -10,8 +10,8 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// BenchmarkRequest reads blocks of 4 KiB from the disk, one after the other,
-// with and without a window; with telling who was served and without.
+// BenchmarkRequest reads blocks of 4 KiB from the disk, one after the other, with and
+// without a window, and with and without reporting served tasks.
 func BenchmarkRequest(b *testing.B) {
 	quelltest.Need(b, quelltest.Root, quelltest.EBPF, quelltest.Cgroup2)
 	h, err := host.Open("/")

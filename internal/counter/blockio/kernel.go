@@ -6,12 +6,12 @@ import (
 	"github.com/quell-dev/quell/internal/counter/bpf"
 )
 
-// underWay is how many requests' makers are known at once. A queue holds some
+// underWay is the number of requests whose makers are known at once. A queue holds some
 // hundreds at most (nr_requests), and there are few disks.
 const underWay = 16 << 10
 
-// load loads blockio.bpf.c, without telling who was served where the kernel does not
-// take the programs else (before 5.17).
+// load loads blockio.bpf.c. If the kernel refuses programs that report served tasks
+// (before 5.17), it loads them without that.
 func load() (*bpf.Programs[blockioDone], error) {
 	k, err := loadPrograms(false)
 	if err == nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// recorder keeps every request that a disk has done from its making on.
+// recorder keeps every request that a disk has done since the recorder was made.
 type recorder struct {
 	objs   twinObjects
 	events *ringbuf.Reader
@@ -57,7 +57,7 @@ func recordRequests(t testing.TB) *recorder {
 	return r
 }
 
-// take returns what was done since the last time, in order.
+// take returns the requests that were done since the last call, in order.
 func (r *recorder) take(t testing.TB) (all []twinEvent) {
 	t.Helper()
 	var refused uint64
@@ -79,8 +79,8 @@ func (r *recorder) take(t testing.TB) (all []twinEvent) {
 	return all
 }
 
-// pairs works out by brute force for how long each was served while each waited: a disk
-// serves one after the other, each from when the one before was done.
+// pairs computes by brute force how long each task was served while each waited: a disk
+// serves one request after the other, each from the end of the one before.
 func pairs(events []twinEvent) map[[2]uint64]time.Duration {
 	type service struct{ who, from, to uint64 }
 	served, last := map[uint64][]service{}, map[uint64]uint64{}
@@ -99,9 +99,9 @@ func pairs(events []twinEvent) map[[2]uint64]time.Duration {
 	return all
 }
 
-// Of a disk that two tasks keep busy, by threads that read and write at once, each pair's
-// time is what a twin makes of the requests, within 3 % or 1 ms; beyond that, for what
-// the kernel hid from either (hidden). A task on its own has waited for itself.
+// On a disk that two tasks keep busy, by threads that read and write at once, each
+// pair's time is what a twin computes from the requests, within 3 % or 1 ms, plus what
+// the kernel hid from either (hidden). A task alone waits only for itself.
 func TestServedAsATwinSays(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.EBPF, quelltest.Cgroup2)
 	h, err := host.Open("/")
@@ -120,7 +120,7 @@ func TestServedAsATwinSays(t *testing.T) {
 	}
 	events := recordRequests(t)
 	unseen := hidden(t, k)
-	var behind time.Duration // that the readers waited for the others, in all scenes
+	var behind time.Duration // time that the readers waited for the others, in all scenes
 	for _, scene := range []struct {
 		name         string
 		reads, loads int // blocks of each child
@@ -145,7 +145,7 @@ func TestServedAsATwinSays(t *testing.T) {
 			got := servedBy(all[p.waits.Key], p.by.Key)
 			want := twin[[2]uint64{p.waits.Key.CgroupID(), p.by.Key.CgroupID()}]
 			r := all[p.waits.Key]
-			// What was hidden of some may have been of any of them.
+			// A hidden request may be any task's.
 			mean := time.Duration(0)
 			if ops := bpftest.Count(r, sample.IOOps); ops > 0 {
 				mean = time.Duration(bpftest.Count(r, sample.IOTime) / ops * 1e9)
@@ -188,7 +188,7 @@ func servedBy(r counter.Reading, k sample.TaskKey) time.Duration {
 	return 0
 }
 
-// together runs all at once, and returns when all are done.
+// together runs all functions in parallel, and returns when all are done.
 func together(all []func()) {
 	done := make(chan struct{})
 	for _, f := range all {
@@ -199,7 +199,7 @@ func together(all []func()) {
 	}
 }
 
-// Pairs of a made-up story.
+// Pairs of a constructed sequence.
 func TestPairs(t *testing.T) {
 	got := pairs([]twinEvent{
 		{Who: 1, Came: 100, Done: 110, Disk: 8}, // alone

@@ -19,7 +19,7 @@ type Source struct{ *windows }
 
 type windows = bpf.Windows[blockioDone, *blockioDone]
 
-// Open loads the programs, or gives a *counter.NotSupportedError.
+// Open loads the programs, or returns a *counter.NotSupportedError.
 func Open() (*Source, error) {
 	k, err := load()
 	if err != nil {
@@ -38,8 +38,8 @@ func (s *Source) Signal() sample.SignalName { return sample.IO }
 // Variant implements counter.Source.
 func (s *Source) Variant() string { return Variant }
 
-// Shared lists the disks that two tasks have both used since they are followed,
-// as far as they are told: of each task the first four.
+// Shared lists the disks that two tasks have both used since they are followed, as far
+// as they are reported: the first four of each task.
 func (s *Source) Shared(a, b sample.TaskKey) (both []host.Device) {
 	for _, disk := range s.Common(a, b) {
 		both = append(both, host.Device{Major: uint32(disk >> 32), Minor: uint32(disk)})
@@ -73,7 +73,7 @@ func (d *blockioDone) Reading() counter.Reading {
 	return r
 }
 
-// CapBlockIO is the name of what Capability looks for.
+// CapBlockIO is the name of what Capability checks.
 const CapBlockIO = "block I/O eBPF"
 
 // Capability loads and attaches the programs once.

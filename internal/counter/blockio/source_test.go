@@ -38,8 +38,8 @@ func TestMain(m *testing.M) {
 
 const block = 4096
 
-// child reads and writes blocks of a file, past the page cache, as many as each
-// line of its input says: "r 10" or "w 10".
+// child reads and writes blocks of a file without the page cache. Each line of its
+// input gives the number: "r 10" or "w 10".
 func child(file string) error {
 	f, err := os.OpenFile(file, os.O_RDWR|unix.O_DIRECT, 0)
 	if err != nil {
@@ -71,7 +71,7 @@ const blocks = 512
 // start runs a child in the cgroup of a directory.
 func start(t testing.TB, dir string) *quelltest.Child {
 	t.Helper()
-	// Not in memory, as /tmp may be.
+	// Not in /tmp, which may be in memory.
 	tmp, err := os.MkdirTemp(".", "blockio-test-")
 	if err != nil {
 		t.Fatal(err)
@@ -110,7 +110,7 @@ func open(t testing.TB, tasks ...counter.Target) (*Source, *bpf.Programs[blockio
 	return follow(t, k, tasks...), k
 }
 
-// follow follows the tasks by loaded programs.
+// follow follows the tasks with loaded programs.
 func follow(t testing.TB, k *bpf.Programs[blockioDone], tasks ...counter.Target) *Source {
 	t.Helper()
 	w, err := bpf.Open[blockioDone](k)
@@ -122,9 +122,9 @@ func follow(t testing.TB, k *bpf.Programs[blockioDone], tasks ...counter.Target)
 	return s
 }
 
-// hidden says how many of the requests that disks have completed since it was last
-// asked the kernel did not show to the programs of k at least. Under load it hides some
-// in a row (6.18 of a Firecracker guest, 62 of 100), and says so nowhere.
+// hidden returns at least how many of the requests that disks have completed since its
+// last call were not shown by the kernel to the programs of k. Under load it hides some
+// in a row (6.18 of a Firecracker guest, 62 of 100), and reports that nowhere.
 func hidden(t testing.TB, k *bpf.Programs[blockioDone]) func() float64 {
 	t.Helper()
 	stats, err := ebpf.EnableStats(uint32(unix.BPF_STATS_RUN_TIME))
@@ -145,7 +145,7 @@ func hidden(t testing.TB, k *bpf.Programs[blockioDone]) func() float64 {
 			if err != nil {
 				t.Fatal(err)
 			}
-			missing += requests - min(requests, s.RunCount-shown[p]) // of a request one may be hidden, or the other
+			missing += requests - min(requests, s.RunCount-shown[p]) // either event of a request may be hidden
 			shown[p] = s.RunCount
 		}
 		if missing > 0 {
@@ -155,8 +155,8 @@ func hidden(t testing.TB, k *bpf.Programs[blockioDone]) func() float64 {
 	}
 }
 
-// completed is how many reads and writes the machine's disks have completed
-// (Documentation/block/stat.rst).
+// completed returns the number of reads and writes that the machine's disks have
+// completed (Documentation/block/stat.rst).
 func completed(t testing.TB) (n uint64) {
 	t.Helper()
 	disks, err := filepath.Glob("/sys/block/*/stat")
@@ -182,8 +182,8 @@ func completed(t testing.TB) (n uint64) {
 	return n
 }
 
-// Requests are their tasks', by either hierarchy, by cgroups below, and not
-// another window's; what others do is nobody's.
+// Requests are counted for their tasks, in either hierarchy, with cgroups below, and
+// for their window only. Requests of other processes are no task's.
 func TestRequestsByTask(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.EBPF, quelltest.Cgroup2)
 	h, err := host.Open("/")
@@ -191,7 +191,7 @@ func TestRequestsByTask(t *testing.T) {
 		t.Fatal(err)
 	}
 	reader, idle := bpftest.Task(t, h, sample.Unified, "reader"), bpftest.Task(t, h, sample.Unified, "idle")
-	inner := bpftest.Task(t, h, sample.Unified, "reader/inner") // not followed by itself
+	inner := bpftest.Task(t, h, sample.Unified, "reader/inner") // not followed separately
 	targets := []counter.Target{reader, idle}
 	writer := reader
 	if h.Layout().V1["cpu"] != "" {
@@ -216,7 +216,7 @@ func TestRequestsByTask(t *testing.T) {
 		n := bpftest.Count(r, sample.IOOps)
 		bytes := bpftest.Count(r, sample.IOBytes)
 		took := bpftest.Count(r, sample.IOTime)
-		// A file system writes a little of its own for a writer.
+		// A file system adds a few requests of its own for a writer.
 		if !ok || n < ops-missing || n > 1.1*ops || bytes < (ops-missing)*block || bytes > 1.2*ops*block {
 			t.Errorf("%s: %v, %v requests of %v bytes, want %v", name, ok, n, bytes, ops)
 		}
@@ -272,7 +272,7 @@ func TestReading(t *testing.T) {
 	}
 }
 
-// A limit is for disks that both have used; numbers are as the kernel has them.
+// A limit is for disks that both tasks have used; numbers are as the kernel has them.
 func TestSharedDisks(t *testing.T) {
 	k := &bpftest.Kernel[blockioDone]{}
 	w, err := bpf.Open[blockioDone](k)

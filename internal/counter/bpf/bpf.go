@@ -1,6 +1,6 @@
-// Package bpf is what the packages that load eBPF programs of this kind share:
-// the kernel's types that the programs look into (kernel.h), attaching to BTF
-// tracepoints for a window and no longer, and what a kernel's refusal means.
+// Package bpf holds what the packages that load eBPF programs of this kind share: the
+// kernel's types that the programs read (kernel.h), attaching to BTF tracepoints only
+// for a window, and what a kernel's refusal means.
 package bpf
 
 import (
@@ -42,8 +42,8 @@ func (h *Hooks) Attach(programs ...*ebpf.Program) error {
 	return nil
 }
 
-// Detach leaves nothing behind on the kernel's paths. A program that still runs
-// on another CPU may write for another moment.
+// Detach leaves nothing on the kernel's paths. A program that still runs on another CPU
+// may write for another moment.
 func (h *Hooks) Detach() error {
 	var errs []error
 	for _, l := range h.links {
@@ -53,7 +53,7 @@ func (h *Hooks) Detach() error {
 	return errors.Join(errs...)
 }
 
-// Clear empties a hash map of K.
+// Clear empties a hash map with keys of type K.
 func Clear[K any](m *ebpf.Map) error {
 	var old []K
 	var key K
@@ -81,8 +81,8 @@ func Close(all ...io.Closer) error {
 	return errors.Join(errs...)
 }
 
-// Refusal says what the kernel's answer to loading or attaching means for this
-// machine. what is what cannot be had, and kernel the one that is needed.
+// Refusal says what the kernel's answer to loading or attaching means for this machine.
+// what is the thing that is missing, and kernel the kernel that is needed.
 func Refusal(what, kernel string, err error) error {
 	e := &counter.NotSupportedError{What: what, Reason: err.Error(), Err: err}
 	switch {

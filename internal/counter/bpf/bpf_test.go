@@ -64,8 +64,8 @@ func TestClearEmptiesAMapAndMayDoSoTwice(t *testing.T) {
 	}
 }
 
-// What is attached is let go again, also by a second Detach, and a nil program
-// and map may be closed.
+// What is attached is detached again, also by a second Detach, and a nil program and
+// map may be closed.
 func TestNothingIsLeft(t *testing.T) {
 	var h Hooks
 	if err := errors.Join(h.Attach(), h.Detach(), h.Detach(), Close((*ebpf.Map)(nil), (*ebpf.Program)(nil))); err != nil {

@@ -8,36 +8,36 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Programs are loaded programs that keep an R for every cgroup: the Kernel of a
-// signal. They are attached while a window is open and at no other time.
+// Programs are loaded programs that keep an R for every cgroup: the Kernel of a signal.
+// They are attached only while a window is open.
 type Programs[R any] struct {
 	work     *ebpf.Map
 	lost     *ebpf.Variable
 	programs []*ebpf.Program
 	unload   func() error
 	hooks    Hooks
-	service  *Service // nil: who was served is not told
+	service  *Service // nil: served cgroups are not reported
 }
 
-// Service is what programs keep that include service.h.
+// Service holds the data of programs that include service.h.
 type Service struct {
 	Pairs, Places *ebpf.Map
 	Refused       *ebpf.Variable
 }
 
-// MaxPairs is how many pairs of cgroups, one of which was served while the other
-// waited, are told apart in a window.
+// MaxPairs is the number of pairs of cgroups, one of which was served while the other
+// waited, that are distinguished in a window.
 const MaxPairs = 16 << 10
 
-// Serving makes the programs tell who was served while others waited. It returns them.
+// Serving makes the programs report served cgroups (Served). It returns them.
 func (p *Programs[R]) Serving(s Service) *Programs[R] {
 	p.service = &s
 	return p
 }
 
-// Loaded returns programs that are attached in the order given and keep an R
-// in work, by sample.CgroupID, and in lost, a uint64, how much had no room there.
-// unload closes all of that.
+// Loaded returns programs that are attached in the order given. They keep an R in work,
+// by sample.CgroupID, and in lost, a uint64, how much had no room there. unload closes
+// all of that.
 func Loaded[R any](work *ebpf.Map, lost *ebpf.Variable, unload func() error, programs ...*ebpf.Program) *Programs[R] {
 	return &Programs[R]{work: work, lost: lost, unload: unload, programs: programs}
 }
@@ -74,20 +74,20 @@ func (p *Programs[R]) Each(yield func(cgroup uint64, r *R)) error {
 
 // Of implements Kernel.
 func (p *Programs[R]) Of(cgroup uint64) (r R) {
-	_ = p.work.Lookup(cgroup, &r) // most did nothing and are not there
+	_ = p.work.Lookup(cgroup, &r) // most cgroups did nothing and are not in the map
 	return r
 }
 
 // Lost implements Kernel.
 func (p *Programs[R]) Lost() (n uint64) {
-	_ = p.lost.Get(&n) // of a map that is there
+	_ = p.lost.Get(&n) // does not fail, since the map exists
 	return n
 }
 
 // pairKey is struct pair of service.h.
 type pairKey struct{ Waits, By uint64 }
 
-// clear forgets pairs, and the places: interfaces come and go.
+// clear empties the pairs and the places: interfaces come and go.
 func (s *Service) clear() error {
 	if err := Clear[pairKey](s.Pairs); err != nil {
 		return err
@@ -121,12 +121,12 @@ func (p *Programs[R]) Served(yield func(waits, by uint64, d time.Duration)) (ok 
 // Refused implements Kernel.
 func (p *Programs[R]) Refused() (n uint64) {
 	if p.service != nil {
-		_ = p.service.Refused.Get(&n) // of a map that is there
+		_ = p.service.Refused.Get(&n) // does not fail, since the map exists
 	}
 	return n
 }
 
-// Programs are those that a window attaches, for benchmarks of what each costs.
+// Programs returns those that a window attaches, for benchmarks of what each costs.
 func (p *Programs[R]) Programs() []*ebpf.Program { return p.programs }
 
 // Close implements Kernel.

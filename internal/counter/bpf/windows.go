@@ -11,88 +11,88 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// MaxCgroups is how many cgroups are counted at once in a window; what further
-// ones do is in Lost.
+// MaxCgroups is the number of cgroups that are counted at once in a window. Lost counts
+// what further cgroups do.
 const MaxCgroups = 16 << 10
 
 var (
-	// ErrOpen: Start in an open window.
+	// ErrOpen is the error of Start in an open window.
 	ErrOpen = errors.New("start window: one is open already")
-	// ErrNotOpen: Stop without one.
+	// ErrNotOpen is the error of Stop without an open window.
 	ErrNotOpen = errors.New("stop window: none is open")
 )
 
-// Record is what a signal's programs keep for each cgroup: R, as bpf2go makes it
-// of the C struct, with what the signal makes of it.
+// Record is what a signal's programs keep for each cgroup: R, as bpf2go makes it of the
+// C struct, with the signal's methods.
 type Record[R any] interface {
 	*R
-	// Add takes in what a further cgroup did.
+	// Add adds what a further cgroup did.
 	Add(*R)
-	// Places are the shared resources that the cgroup used, disks or interfaces,
-	// by 64-bit numbers of the signal's own; the first 0 ends them. more says
-	// that it used further ones too.
+	// Places are the shared resources that the cgroup used, disks or interfaces, by
+	// 64-bit numbers of the signal's own; the first 0 ends them. more reports that it
+	// used further ones too.
 	Places() (all []uint64, more bool)
-	// Reading is that of a window that took so long, which is more than 0.
-	// Coverage, Reach, Served and, with that, WaitOther are set by Windows.
+	// Reading returns the reading of a window. Windows sets Coverage, Reach, Served
+	// and, with that, WaitOther.
 	Reading() counter.Reading
-	// Waited is how long what the cgroup asked for took, until it was served, added up.
+	// Waited is the sum of the times from the cgroup's requests until they were served.
 	Waited() time.Duration
 }
 
-// Kernel is what counts, by cgroups' ids as sample.CgroupID makes them;
-// *Programs is one.
+// Kernel is what counts, by cgroups' ids as sample.CgroupID makes them; *Programs is
+// one.
 type Kernel[R any] interface {
-	// Open forgets what was counted and begins to count; Detach ends that.
+	// Open discards what was counted and begins to count; Detach ends that.
 	Open() error
 	Detach() error
 	Each(yield func(cgroup uint64, r *R)) error
-	// Of is what one cgroup did so far, R's zero value if it did nothing.
+	// Of returns what one cgroup did so far, R's zero value if it did nothing.
 	Of(cgroup uint64) R
-	// Served yields for how long cgroups, the same ones too, were served while others
-	// waited; an id is 0 for nobody's. It is not ok where that is not told.
+	// Served yields how long cgroups were served while others, or they themselves,
+	// waited; id 0 belongs to no task. ok is false if that is not reported.
 	Served(yield func(waits, by uint64, d time.Duration)) (ok bool, err error)
-	// Lost is how much could not be counted since the programs were loaded, Refused
-	// how often there was no room to note who was served.
+	// Lost is how much could not be counted since the programs were loaded, Refused how
+	// often there was no room to note a served cgroup.
 	Lost() uint64
 	Refused() uint64
 	Close() error
 }
 
-// Windows is what a counter.Source over such programs is, but for its Signal and
-// Variant: whose each cgroup is, what a task's cgroups did together in a window,
-// and which places it has used since it is followed.
+// Windows implements counter.Source over such programs, except for Signal and Variant.
+// It knows the owner of each cgroup, what a task's cgroups did together in a window,
+// and which places the task has used since it is followed.
 type Windows[R any, P Record[R]] struct {
 	kernel Kernel[R]
 	tasks  map[sample.TaskKey]*followed[R]
 	number map[uint64]int // small numbers for the places that tasks have used
 	places []uint64       // by those numbers; 0: free
-	free   []int          // the longest free first
+	free   []int          // the one free for the longest time first
 	inOpen bool
 	lost   uint64
 	others counter.Reading
 	beyond places // that others used
 
 	gone         map[uint64]sample.TaskKey // cgroups of tasks that were removed in this window
-	serves       bool                      // who was served is told
-	unattributed time.Duration             // waits of which it is not known who was served
+	serves       bool                      // served tasks are reported
+	unattributed time.Duration             // waits for which the served task is not known
 }
 
-// followed is a task.
+// followed is a followed task.
 type followed[R any] struct {
 	target counter.Target
 	ids    []uint64 // the cgroups that are the task's in this window; nil: not counted
 	sum    R
 	used   places                           // since it is followed
-	served map[sample.TaskKey]time.Duration // in this window, while it waited; of its own key too
+	served map[sample.TaskKey]time.Duration // in this window, while it waited; its own key included
 }
 
-// places are those that somebody used, by their small numbers.
+// places are the places that a task or the others used, by their small numbers.
 type places struct {
 	known sample.Set
-	more  bool // also some that are not told
+	more  bool // further ones too, which are not reported
 }
 
-// Open returns windows over a kernel, which is its to close, also if that does
+// Open returns windows over a kernel, which they own. The kernel is closed if it does
 // not attach: a kernel or a sandbox may allow loading and refuse the rest.
 func Open[R any, P Record[R]](k Kernel[R]) (*Windows[R, P], error) {
 	if err := errors.Join(k.Open(), k.Detach()); err != nil {
@@ -112,14 +112,14 @@ func (w *Windows[R, P]) Unattributed() (time.Duration, bool) { return w.unattrib
 // Refused implements counter.Accounting.
 func (w *Windows[R, P]) Refused() uint64 { return w.kernel.Refused() }
 
-// Lost counts what, since Open, could not be counted.
+// Lost returns how much, since Open, could not be counted.
 func (w *Windows[R, P]) Lost() uint64 { return w.lost }
 
-// Others is what the last window counted outside of all tasks.
+// Others returns what the last window counted outside of all tasks.
 func (w *Windows[R, P]) Others() counter.Reading { return w.others }
 
-// Common lists the places that two tasks have both used since they are followed,
-// as far as they are told.
+// Common lists the places that two tasks have both used since they are followed, as far
+// as they are reported.
 func (w *Windows[R, P]) Common(a, b sample.TaskKey) []uint64 {
 	one, other := w.tasks[a], w.tasks[b]
 	if one == nil || other == nil {
@@ -203,7 +203,7 @@ func (w *Windows[R, P]) Stop(_ counter.CPUTime, yield func(sample.TaskKey, count
 	return nil
 }
 
-// owners are the tasks by the cgroups that are theirs in this window.
+// owners returns the tasks by the cgroups that are theirs in this window.
 func (w *Windows[R, P]) owners() map[uint64]*followed[R] {
 	owners := map[uint64]*followed[R]{}
 	for _, t := range w.tasks {
@@ -214,7 +214,7 @@ func (w *Windows[R, P]) owners() map[uint64]*followed[R] {
 	return owners
 }
 
-// attribute notes of tasks, or of one only, who was served while they waited.
+// attribute records which tasks were served while tasks, or one task only, waited.
 func (w *Windows[R, P]) attribute(owners map[uint64]*followed[R], only *followed[R]) error {
 	_, err := w.kernel.Served(func(waits, by uint64, d time.Duration) {
 		t := owners[waits]
@@ -227,7 +227,7 @@ func (w *Windows[R, P]) attribute(owners map[uint64]*followed[R], only *followed
 		if o := owners[by]; o != nil {
 			t.served[o.target.Key] += d
 		} else {
-			t.served[w.gone[by]] += d // or of nobody that is followed
+			t.served[w.gone[by]] += d // or outside any followed task
 		}
 	})
 	return err
@@ -262,7 +262,7 @@ func (w *Windows[R, P]) Remove(key sample.TaskKey, _ time.Duration) (counter.Rea
 // Close implements counter.Source.
 func (w *Windows[R, P]) Close() error { return w.kernel.Close() }
 
-// add takes in what one cgroup did.
+// add adds what one cgroup did.
 func (w *Windows[R, P]) add(sum *R, used *places, r *R) {
 	P(sum).Add(r)
 	all, more := P(r).Places()
@@ -291,8 +291,8 @@ func (w *Windows[R, P]) take() int {
 	return n
 }
 
-// forget gives up the numbers of places that no task has used that is still
-// followed: pods' interfaces come and go. Others hurt nobody there.
+// forget releases the numbers of places that no followed task has used: pods'
+// interfaces come and go. What others do there affects no task.
 func (w *Windows[R, P]) forget() {
 	var used, beyond sample.Set
 	for n, place := range w.places {
@@ -315,7 +315,7 @@ func (w *Windows[R, P]) forget() {
 	w.beyond.known = beyond
 }
 
-// reading is the reading of a task, with who was served while it waited.
+// reading returns a task's reading, with the tasks that were served while it waited.
 func (w *Windows[R, P]) reading(t *followed[R]) counter.Reading {
 	r := reading[R, P](&t.sum, t.used)
 	if !w.serves {
@@ -332,7 +332,7 @@ func (w *Windows[R, P]) reading(t *followed[R]) counter.Reading {
 	slices.SortFunc(r.Served, func(a, b counter.Served) int {
 		return cmp.Or(cmp.Compare(b.Time, a.Time), cmp.Compare(a.By.Inode, b.By.Inode), cmp.Compare(a.By.Hierarchy, b.By.Hierarchy))
 	})
-	// Programs that still ran may have added to this and not to the other.
+	// Programs that still ran may have added to the pairs and not to the wait.
 	left := waited
 	for i := range r.Served {
 		r.Served[i].Time = min(r.Served[i].Time, left)
@@ -342,7 +342,7 @@ func (w *Windows[R, P]) reading(t *followed[R]) counter.Reading {
 	return r
 }
 
-// reading is the reading of a window.
+// reading returns the reading of a window.
 func reading[R any, P Record[R]](sum *R, used places) counter.Reading {
 	r := P(sum).Reading()
 	r.Coverage, r.Reach = 1, used.known
@@ -350,7 +350,7 @@ func reading[R any, P Record[R]](sum *R, used places) counter.Reading {
 	case used.more:
 		r.Reach = nil
 	case used.known == nil:
-		r.Reach = sample.Set{} // it used no place: can hurt nobody
+		r.Reach = sample.Set{} // it used no place and can affect no task
 	}
 	return r
 }

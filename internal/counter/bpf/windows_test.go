@@ -12,7 +12,7 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// work is what a cgroup did of a signal that there is not.
+// work is what a cgroup did, for a made-up signal.
 type work struct {
 	n, more uint64
 	at      [2]uint64
@@ -47,7 +47,7 @@ func at(inode uint64, below ...uint64) counter.Target {
 	return counter.Target{Key: sample.TaskKey{Inode: inode}, Below: func() ([]uint64, error) { return below, nil }}
 }
 
-// A cgroup is its nearest task's, what is nobody's is the others', and what was
+// A cgroup belongs to the nearest task, a cgroup of no task to the others, and what was
 // counted before a window is not counted in it.
 func TestWhoseEachCgroupIs(t *testing.T) {
 	outer, inner, idle, unknown := at(1, 10, 2, 20), at(2, 20), at(3), at(4)
@@ -94,8 +94,8 @@ func TestWhoseEachCgroupIs(t *testing.T) {
 	}
 }
 
-// Who was served while a task waited is told by tasks, and adds up to no more than the
-// wait; also of who ended meanwhile, and who ends.
+// The tasks served while a task waited are reported, and add up to no more than the
+// wait. That includes tasks that ended meanwhile, and readings of a task that ends.
 func TestWhoWasServed(t *testing.T) {
 	k := &bpftest.Kernel[work]{Serves: true}
 	w, err := Open[work](k)
@@ -158,7 +158,7 @@ func TestWindowsOpenAndCloseOnce(t *testing.T) {
 	}
 }
 
-// What the kernel refuses is told, and leaves no window open.
+// What the kernel refuses is reported, and leaves no window open.
 func TestAKernelThatRefuses(t *testing.T) {
 	no := errors.New("no")
 	k := &bpftest.Kernel[work]{OpenErr: no}
@@ -184,8 +184,8 @@ func TestAKernelThatRefuses(t *testing.T) {
 	}
 }
 
-// More places than are told apart reach everything, none reaches nobody; and
-// they are kept for as long as a task is followed.
+// With more places than are distinguished a task reaches everything, with none it
+// reaches no task. Places are kept for as long as a task is followed.
 func TestReach(t *testing.T) {
 	one, two, idle := at(1), at(2), at(3)
 	s, k := told(t, one, two, idle)
@@ -223,7 +223,7 @@ func TestReach(t *testing.T) {
 	}
 }
 
-// Tasks that come, use a place of their own and go leave nothing behind.
+// Tasks that are added, use a place of their own and are removed leave nothing behind.
 func TestPlacesAreForgotten(t *testing.T) {
 	stays := at(1)
 	s, k := told(t, stays)

@@ -1,12 +1,12 @@
 // Package netq counts the network signal: how long a task's packets wait in the
 // queues of interfaces, per packet. A packet's wait begins when it is handed to
 // an interface that has a queue (qdisc) and ends when the interface's driver
-// gets it, so what shapers and other tasks' packets before it cost is in it;
-// what the driver, the wire and the receiver take is not.
+// gets it. It includes the time for shapers and other tasks' packets before it,
+// but not that of the driver, the wire and the receiver.
 //
-// It is a handful of eBPF programs, attached while a window is open and at no
-// other time. A packet is its sender's: of who sent last on its socket or, out of
-// a container, of whose it was before it came through the container's interface.
+// A handful of eBPF programs is attached only while a window is open. A packet
+// belongs to the task that sent last on its socket or, out of a container, to
+// its task before it came through the container's interface.
 //
 // docs/signals/net.md says what the signal sees, what it cannot, and its cost.
 package netq

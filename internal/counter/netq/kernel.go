@@ -11,23 +11,23 @@ import (
 )
 
 const (
-	// underWay is how many packets are followed at once: those in queues. A queue
-	// holds a thousand as a rule (txqueuelen).
+	// underWay is the number of packets that are followed at once: those in queues. A
+	// queue usually holds a thousand (txqueuelen).
 	underWay = 64 << 10
-	// sockets is of how many it is kept who sent on them last.
+	// sockets is the number of sockets whose last sender is kept.
 	sockets = 64 << 10
 )
 
-// Programs in the order they are attached: what is queued is known before it
-// leaves. The others sharpen the count.
+// Programs in the order in which they are attached: for every packet that is seen
+// queued, its leaving is seen too. The optional ones refine the count.
 var (
 	needed   = []string{netqProgOnLeave, netqProgOnQueue}
 	optional = []string{netqProgOnSend, netqProgOnSend6, netqProgOnSent, netqProgOnCut, netqProgOnResend}
 )
 
-// load loads netq.bpf.c, without telling who was served where the kernel does not take
-// the programs else (before 5.17). without says what this kernel offers no place for,
-// of the programs that the count can do without.
+// load loads netq.bpf.c. If the kernel refuses programs that report served tasks
+// (before 5.17), it loads them without that. without names what is not counted because
+// this kernel has no hook for an optional program.
 func load() (k *bpf.Programs[netqDone], without []string, err error) {
 	if k, without, err = loadPrograms(false); err == nil {
 		return k, without, nil
@@ -54,8 +54,8 @@ func loadPrograms(unserved bool) (k *bpf.Programs[netqDone], without []string, e
 	if err := spec.Variables[netqVarUnserved].Set(unserved); err != nil {
 		return nil, nil, fmt.Errorf("set %s: %w", netqVarUnserved, err)
 	}
-	// Functions may not be hooked everywhere (no trampolines on arm64 before 6.4,
-	// no ftrace, a sandbox), and IPv6 may be a module.
+	// Functions cannot be hooked everywhere (no trampolines on arm64 before 6.4, no
+	// ftrace, a sandbox), and IPv6 may be a module.
 	may := func(names ...string) bool {
 		alone := spec.Copy()
 		maps.DeleteFunc(alone.Programs, func(n string, _ *ebpf.ProgramSpec) bool { return !slices.Contains(names, n) })
@@ -75,7 +75,7 @@ func loadPrograms(unserved bool) (k *bpf.Programs[netqDone], without []string, e
 	}
 	switch {
 	case may(netqProgOnSend):
-		leave("", netqProgOnSent) // which comes later
+		leave("", netqProgOnSent) // which runs later
 		if !may(netqProgOnSend6) {
 			leave("what tasks of cgroup v1 send by IPv6", netqProgOnSend6)
 		}

@@ -23,7 +23,7 @@ type Source struct {
 
 type windows = bpf.Windows[netqDone, *netqDone]
 
-// Open loads the programs, or gives a *counter.NotSupportedError.
+// Open loads the programs, or returns a *counter.NotSupportedError.
 func Open() (*Source, error) {
 	k, without, err := load()
 	if err != nil {
@@ -42,7 +42,7 @@ func (s *Source) Signal() sample.SignalName { return sample.Net }
 // Variant implements counter.Source.
 func (s *Source) Variant() string { return Variant }
 
-// Fallback says what this kernel's count leaves out; "" for nothing.
+// Fallback says what this kernel's count leaves out, "" if nothing.
 func (s *Source) Fallback() string {
 	if len(s.without) == 0 {
 		return ""
@@ -71,7 +71,7 @@ func (d *netqDone) Reading() counter.Reading {
 	r := counter.Reading{Cost: math.NaN()}
 	r.Extras.Set(sample.NetPackets, float64(d.Sent))
 	r.Extras.Set(sample.NetBytes, float64(d.Bytes))
-	r.Extras.Set(sample.NetQueued, float64(d.Queued)) // what a full queue throws away has been pressing all the same
+	r.Extras.Set(sample.NetQueued, float64(d.Queued)) // packets that a full queue drops are pressure as well
 	r.Extras.Set(sample.NetWait, waited)
 	r.Extras.Set(sample.NetResent, float64(d.Resent))
 	if d.Sent > 0 {
@@ -80,7 +80,7 @@ func (d *netqDone) Reading() counter.Reading {
 	return r
 }
 
-// CapNetQueues is the name of what Capability looks for.
+// CapNetQueues is the name of what Capability checks.
 const CapNetQueues = "network eBPF"
 
 // Capability loads and attaches the programs once.

@@ -19,10 +19,10 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// BenchmarkSwitch is a byte that two threads pass to and fro on one CPU: two
-// wake-ups and two switches a round trip. It compares, in alternation: no
-// window, a window that follows neither thread, and one that follows both; and
-// gives the kernel's own account of each program.
+// BenchmarkSwitch passes a byte back and forth between two threads on one CPU: two
+// wake-ups and two switches a round trip. It compares, in alternation, no window, a
+// window that follows neither thread, and one that follows both, and reports the
+// kernel's own measurement of each program.
 func BenchmarkSwitch(b *testing.B) {
 	neither, pair := unified(b, "neither"), unified(b, "pair")
 	echo := exec.Command("cat")
@@ -73,7 +73,7 @@ func BenchmarkSwitch(b *testing.B) {
 		b.ReportMetric(ns/best["closed"], name+"/closed")
 	}
 
-	// Last, since keeping this account costs too.
+	// Last, since this measurement costs something too.
 	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
 	if err != nil {
 		b.Fatal(err)
@@ -142,7 +142,7 @@ func stop(b *testing.B, p *Program) {
 	}
 }
 
-// cpuTime is this process's.
+// cpuTime returns this process's CPU time.
 func cpuTime(b *testing.B) time.Duration {
 	var ru unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &ru); err != nil {
@@ -160,7 +160,7 @@ func pipe(b *testing.B) (r, w *os.File) {
 	return r, w
 }
 
-// BenchmarkCut walks over all threads of the machine, 2000 more than there are.
+// BenchmarkCut walks over all threads of the machine, after adding 2000.
 func BenchmarkCut(b *testing.B) {
 	const threads = 2000
 	p := program(b, Options{})

@@ -27,16 +27,16 @@ func TestMain(m *testing.M) {
 	quelltest.Main(m)
 }
 
-// A burner is a shell with nothing to do but that: one thread and no runtime
-// with threads of its own, whose waits would count too.
+// burner is a shell that only burns CPU time: one thread, and no runtime with threads
+// of its own, whose waits would count too.
 type burner struct {
 	cpu  int
 	nice int
-	echo bool // sleep until a line is written to it, answer it, and again
-	// policy is the scheduler's, 0 for the ordinary one; of the real-time ones with
+	echo bool // sleep until a line is written to it, answer it, repeat
+	// policy is the scheduling policy, 0 for the ordinary one; a real-time policy gets
 	// the lowest priority.
 	policy uint32
-	loop   string // of the shell, if it is to do something else
+	loop   string // shell loop, if it is to do something else
 }
 
 // anyCPU does not pin a burner.
@@ -44,7 +44,7 @@ const anyCPU = -1
 
 type burning struct{ *quelltest.Child }
 
-// start begins to burn inside the cgroup; the test's end ends it.
+// start begins to burn inside the cgroup, until the test's end.
 func (b burner) start(t testing.TB, cgroup string) *burning {
 	t.Helper()
 	loop := "while :; do :; done"
@@ -55,7 +55,7 @@ func (b burner) start(t testing.TB, cgroup string) *burning {
 		loop = b.loop
 	}
 	cmd := exec.Command("/bin/sh", "-c", "read line; echo burning; "+loop)
-	x := &burning{quelltest.StartChild(t, cmd, "")} // where it belongs it comes when it is pinned
+	x := &burning{quelltest.StartChild(t, cmd, "")} // it joins its cgroup after it is pinned
 	if b.cpu != anyCPU {
 		x.pin(t, b.cpu)
 	}
@@ -64,7 +64,7 @@ func (b burner) start(t testing.TB, cgroup string) *burning {
 	}
 	toCgroup(t, cgroup, x.PID)
 	if b.policy == unix.SCHED_FIFO || b.policy == unix.SCHED_RR || b.policy == unix.SCHED_DEADLINE {
-		if quelltest.Probe(quelltest.CgroupV1) == nil { // where only the root has a budget of real time
+		if quelltest.Probe(quelltest.CgroupV1) == nil { // there only the root has a real-time budget
 			toCgroup(t, quelltest.CgroupMount(t, "cpu"), x.PID)
 		}
 	}
@@ -78,7 +78,7 @@ func (b burner) start(t testing.TB, cgroup string) *burning {
 // ask waits until it has answered a line.
 func (b *burning) ask() { b.Say("line") }
 
-// cpuTime of the whole process, by its CPU clock: clock_getcpuclockid(3).
+// cpuTime returns the process's CPU time, by its CPU clock: clock_getcpuclockid(3).
 func (b *burning) cpuTime(t testing.TB) time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(int32(^b.PID<<3|2), &ts); err != nil {
@@ -89,7 +89,7 @@ func (b *burning) cpuTime(t testing.TB) time.Duration {
 
 func (b *burning) pin(t testing.TB, cpu int) { pin(t, b.PID, cpu) }
 
-// schedule changes its policy.
+// schedule changes its scheduling policy.
 func (b *burning) schedule(t testing.TB, a unix.SchedAttr) {
 	t.Helper()
 	a.Size = unix.SizeofSchedAttr
@@ -108,7 +108,7 @@ func (b *burning) schedule(t testing.TB, a unix.SchedAttr) {
 	}
 }
 
-// pin is of the process's, or for 0 the calling, thread.
+// pin binds the process's thread, or for 0 the calling thread, to a CPU.
 func pin(t testing.TB, pid, cpu int) {
 	var set unix.CPUSet
 	set.Set(cpu)
@@ -117,7 +117,7 @@ func pin(t testing.TB, pid, cpu int) {
 	}
 }
 
-// A group is a cgroup made for a test, as a target.
+// group is a cgroup made for a test, as a target.
 type group struct {
 	counter.Target
 	burners []*burning
@@ -180,8 +180,8 @@ func v1cpu(t testing.TB, name string, settings ...string) *group {
 	return newGroup(t, sample.V1CPU, quelltest.CgroupMount(t, "cpu"), testName(name), append(settings, mostShares)...)
 }
 
-// capped makes a cgroup with a quota in ms of each 100 ms, in v1 if that has
-// the cpu controller.
+// capped makes a cgroup with a quota in ms of each 100 ms, in v1 if that has the cpu
+// controller.
 func capped(t testing.TB, name string, quota int) *group {
 	t.Helper()
 	if quelltest.Probe(quelltest.CgroupV1) == nil {
@@ -197,9 +197,9 @@ func capped(t testing.TB, name string, quota int) *group {
 
 const mostShares = "cpu.shares=262144"
 
-// prefer moves this process, and so the burners that are to come, into a cgroup
-// of great weight for the rest of the test: then what else the machine does is
-// hardly a neighbour. Nice values would not do, since sessions are autogroups.
+// prefer moves this process, and so the burners that are started later, into a cgroup
+// of large weight for the rest of the test. The machine's other work is then hardly a
+// neighbour. Nice values would not do, since sessions are autogroups.
 func prefer(t testing.TB) {
 	t.Helper()
 	if quelltest.Probe(quelltest.CgroupV1) != nil {
@@ -235,14 +235,14 @@ func toCgroup(t testing.TB, dir string, pid int) {
 
 func testName(name string) string { return fmt.Sprintf("quell-test-runq-%d-%s", os.Getpid(), name) }
 
-// measured is what one window said about one group, in seconds per second.
+// measured is what one window measured of one group, in seconds per second.
 type measured struct {
 	cpu                    float64
 	other, self, throttled float64
 	counter.Reading
 }
 
-// selfCost is the wait behind its own threads for each CPU second.
+// selfCost is the wait behind the group's own threads for each CPU second.
 func (m measured) selfCost() float64 { return m.self / m.cpu }
 
 func (m measured) String() string {
@@ -278,7 +278,7 @@ func measure(t testing.TB, src counter.Source, length time.Duration, groups []*g
 	var wall float64
 	got := map[sample.TaskKey]counter.Reading{}
 	err := src.Stop(func(k sample.TaskKey) (time.Duration, bool) {
-		if wall == 0 { // the first to be asked for: the window is over now
+		if wall == 0 { // the first call: the window is over now
 			wall = time.Since(began).Seconds()
 			for _, g := range groups {
 				spent[g.Key] = used(g) - base[g.Key]

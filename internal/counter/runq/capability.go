@@ -7,16 +7,15 @@ import (
 	"github.com/quell-dev/quell/internal/host"
 )
 
-// The names of what Capabilities looks for.
+// The names of what Capabilities checks.
 const (
 	CapBTF       = "kernel BTF"
 	CapProgram   = "run-queue eBPF"
 	CapSchedstat = "thread schedstat"
 )
 
-// Capabilities tries what this package can use on this machine: it loads and
-// attaches its programs once. The signal needs either the last, or the first
-// two.
+// Capabilities tries what this package can use on this machine: it loads and attaches
+// its programs once. The signal needs either the last capability or the first two.
 func Capabilities() []host.Capability {
 	opts := Options{Tasks: 1}.withDefaults()
 	const btf = "/sys/kernel/btf/vmlinux"

@@ -9,8 +9,8 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// FuzzDecode: whatever the kernel's memory holds, a reading has numbers or
-// nothing, and no CPU that there is not.
+// FuzzDecode checks that a reading has numbers or nothing, and only CPUs that exist,
+// whatever the kernel's memory holds.
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte{}, uint64(0), int64(time.Second))
 	f.Add(make([]byte, 3*recordSize), uint64(1), int64(0))

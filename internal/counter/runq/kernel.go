@@ -18,10 +18,10 @@ import (
 type kernel struct {
 	objs    runqObjects
 	records *ebpf.Memory
-	served  *ebpf.Memory // nil: who was served is not told
+	served  *ebpf.Memory // nil: served tasks are not reported
 	edge    *link.Iter
 	hooks   bpf.Hooks
-	ncpu    int // CPU numbers possible
+	ncpu    int // number of possible CPUs
 	window  uint32
 	table   []byte // one table of pairs
 }
@@ -31,15 +31,15 @@ const (
 	tableSize  = int(unsafe.Sizeof(runqPairs{}))
 )
 
-// without are what the programs can do without. The zero value is all there is.
+// without lists what the programs do without. The zero value omits nothing.
 type without struct {
 	throttled bool   // the clock of throttling, as before 6.6
-	served    bool   // telling who was served, as before 5.17
-	pairs     uint32 // of the places in a table of pairs use only so many, a power of two; 0: all
+	served    bool   // reporting served tasks, as before 5.17
+	pairs     uint32 // places used in a table of pairs, a power of two; 0: all
 }
 
-// loadKernel does without telling who was served where the kernel does not take
-// the programs else.
+// loadKernel does without reporting served tasks if the kernel refuses the programs
+// that do.
 func loadKernel(opts Options, w without) (*kernel, error) {
 	k, err := loadPrograms(opts, w)
 	if err == nil || w.served {
@@ -85,7 +85,7 @@ func loadPrograms(opts Options, w without) (_ *kernel, err error) {
 	}
 	spec.Maps[runqMapServed].MaxEntries = 1
 	if !w.served {
-		spec.Maps[runqMapServed].MaxEntries = uint32(k.ncpu) + 1 // the last is the edge's
+		spec.Maps[runqMapServed].MaxEntries = uint32(k.ncpu) + 1 // the last table is that of the edge program
 	}
 	for name, value := range values {
 		if err := spec.Variables[name].Set(value); err != nil {
@@ -124,8 +124,8 @@ func (k *kernel) open() error {
 	return nil
 }
 
-// begin begins the window that is open, with the threads that wait already. What
-// has been counted until now is from windows before.
+// begin begins the window that is open, including threads that wait already. What was
+// counted until now belongs to earlier windows.
 func (k *kernel) begin() error {
 	if err := errors.Join(k.number(k.window+1), k.cut()); err != nil {
 		return errors.Join(err, k.detach())
@@ -142,13 +142,13 @@ func (k *kernel) number(n uint32) error {
 	return nil
 }
 
-// detach ends a window. What a program that still runs writes is told from the
-// next window's by the number of its window, or is a clock, whose value at a
+// detach ends a window. What a program that still runs writes has the number of its own
+// window, which separates it from the next window's, or is a clock, whose value at a
 // window's start does not matter.
 func (k *kernel) detach() error { return k.hooks.Detach() }
 
-// sync runs on each CPU, one after the other, since only there can it be known
-// what it runs.
+// sync runs on each CPU, one after the other, since only there is it known what the CPU
+// runs.
 func (k *kernel) sync() error {
 	const onCPU = 1 // BPF_F_TEST_RUN_ON_CPU, 5.10
 	for cpu := range k.ncpu {
@@ -183,8 +183,8 @@ func (k *kernel) disown(cgroup uint64) error {
 	return nil
 }
 
-// read returns the records of a slot, one per CPU. Words are whole, the record
-// is not: the kernel writes on.
+// read returns the records of a slot, one per CPU. Each word is consistent, the record
+// is not: the kernel continues to write.
 func (k *kernel) read(slot uint32) ([]record, error) {
 	buf := make([]byte, k.ncpu*recordSize)
 	if _, err := k.records.ReadAt(buf, int64(slot)*int64(len(buf))); err != nil {
@@ -193,9 +193,9 @@ func (k *kernel) read(slot uint32) ([]record, error) {
 	return decode(buf, now()), nil
 }
 
-// pairs adds to buf the pairs of the window that has begun, in any order and the
-// same pair more than once, and returns how many slices, since the programs were
-// loaded, had no place among them.
+// pairs appends to buf the pairs of the window that has begun, in any order and
+// possibly repeated. It returns how many slices, since the programs were loaded, had no
+// place among them.
 func (k *kernel) pairs(buf []pair) (_ []pair, refused uint64, err error) {
 	if k.served == nil {
 		return buf, 0, nil

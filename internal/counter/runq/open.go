@@ -14,7 +14,7 @@ const (
 )
 
 var (
-	// ErrFull is Add's answer where Options.Tasks are followed already.
+	// ErrFull is Add's error if Options.Tasks are followed already.
 	ErrFull = errors.New("run queue: too many tasks")
 
 	errFollowed = errors.New("run queue: task is followed already")
@@ -22,18 +22,18 @@ var (
 	errNotOpen  = errors.New("stop window: none is open")
 )
 
-// Options bound what the eBPF programs keep in the kernel's memory, beside some
-// 100 bytes for each thread of a followed task, as long as it lives. The zero
-// value takes the defaults. Nothing grows later: what does not fit is refused
-// with [ErrFull] or counted by [Program.Lost].
+// Options bound what the eBPF programs keep in the kernel's memory, in addition to some
+// 100 bytes for each thread of a followed task, as long as it lives. The zero value
+// takes the defaults. Nothing grows later: what does not fit is refused with [ErrFull]
+// or counted by [Program.Lost].
 type Options struct {
-	// Tasks is how many tasks may be followed at once, 64 bytes each for every
-	// possible CPU, which takes 96 KiB beside that. 0: 1024; at most 65534.
+	// Tasks is how many tasks may be followed at once, 64 bytes each for every possible
+	// CPU, which takes 96 KiB in addition. 0: 1024; at most 65534.
 	Tasks int
 	// Cgroups is how many cgroups they may have, nested ones included, about
 	// 80 bytes each. 0: 8 × Tasks.
 	Cgroups int
-	// NoBPF counts with schedstat although eBPF may work.
+	// NoBPF counts with schedstat even if eBPF works.
 	NoBPF bool
 	// Proc is where procfs is mounted. "": /proc.
 	Proc string
@@ -53,9 +53,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Open returns a [*Program] or, where eBPF is refused, a [*Schedstat] that
-// keeps the reason. Where neither can count, the error joins two
-// [counter.NotSupportedError].
+// Open returns a [*Program] or, if eBPF is refused, a [*Schedstat] that keeps the
+// reason. If neither can count, the error joins two [counter.NotSupportedError].
 func Open(opts Options) (counter.Source, error) {
 	opts = opts.withDefaults()
 	refused := error(errNoBPF)
@@ -75,5 +74,5 @@ func Open(opts Options) (counter.Source, error) {
 
 var errNoBPF = errors.New("eBPF is switched off")
 
-// signal is what both sources answer to Signal.
+// signal is the Signal of both sources.
 const signal = sample.RunQ

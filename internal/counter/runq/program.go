@@ -11,8 +11,8 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Program counts with eBPF. It is a counter.Source; CPUs, Lost, Unattributed,
-// Refused and Fallback are its own.
+// Program counts with eBPF. It is a counter.Source with the additional methods CPUs,
+// Lost, Unattributed, Refused and Fallback.
 type Program struct {
 	k       *kernel
 	tasks   map[sample.TaskKey]*followed
@@ -37,14 +37,14 @@ type followed struct {
 
 func openProgram(opts Options) (*Program, error) { return openWith(opts, without{}) }
 
-// openWith can make the programs do without what some kernels do not have.
+// openWith can make the programs do without features that some kernels lack.
 func openWith(opts Options, w without) (*Program, error) {
 	k, err := loadKernel(opts, w)
 	if err != nil {
 		return nil, refusal(err)
 	}
-	// A kernel or a sandbox may allow loading and refuse the rest: try it here,
-	// while there is still something to fall back on.
+	// A kernel or a sandbox may allow loading and refuse the rest: try it here, while
+	// there is still a fallback.
 	if err := errors.Join(k.open(), k.begin(), k.detach()); err != nil {
 		return nil, refusal(errors.Join(err, k.close()))
 	}
@@ -61,20 +61,20 @@ func (p *Program) Signal() sample.SignalName { return signal }
 // Variant implements counter.Source.
 func (p *Program) Variant() string { return VariantBPF }
 
-// Fallback is "": this is what was asked for.
+// Fallback is "": this is the variant that was asked for.
 func (p *Program) Fallback() string { return "" }
 
-// Lost counts, since Open, the waits of followed tasks that could not be
-// noted, above all those of threads that were moved into the task in an open
-// window, and the windows in which a task was not counted because its cgroups
-// were not known or did not fit.
+// Lost counts, since Open, the waits of followed tasks that could not be noted, above
+// all those of threads that were moved into the task in an open window. It also counts
+// the windows in which a task was not counted because its cgroups were not known or did
+// not fit.
 func (p *Program) Lost() uint64 { return p.dropped }
 
-// Unattributed sums, since Open, what of the tasks' waits behind others is in no
-// Reading's Served: what was lost to interrupts and the hypervisor where the kernel
-// accounts that, slices that a CPU remembered no more when the wait ended, and
-// those that were refused. It is not ok where the kernel does not allow to tell
-// who was served at all.
+// Unattributed sums, since Open, the part of the tasks' waits behind others that is in
+// no Reading's Served: time lost to interrupts and the hypervisor if the kernel
+// accounts that, slices that a CPU no longer remembered when the wait ended, and
+// refused slices. ok is false if the kernel does not allow to report served tasks at
+// all.
 func (p *Program) Unattributed() (d time.Duration, ok bool) { return p.unattributed, p.k.served != nil }
 
 // Refused counts, since Open, the slices of waits that had no place among the
@@ -90,9 +90,9 @@ func (p *Program) CPUs(key sample.TaskKey) sample.Set {
 	return nil
 }
 
-// Add implements counter.Source. It takes effect when a window is opened, which
-// is also when Target.Below is asked: a cgroup that is made below the task's
-// in an open window counts as another task until that window's end.
+// Add implements counter.Source. It takes effect when a window is opened, which is also
+// when Target.Below is called: a cgroup that is made below the task's in an open window
+// counts as another task until that window's end.
 func (p *Program) Add(t counter.Target) error {
 	if p.tasks[t.Key] != nil {
 		return fmt.Errorf("%s: %w", t.Dir, errFollowed)
@@ -113,8 +113,7 @@ func (p *Program) FDs() (window, between int) { return 0, 0 }
 // Most implements counter.Bounded.
 func (p *Program) Most() int { return len(p.tasks) + len(p.free) }
 
-// Remove implements counter.Source. Waits that are not over are not in the
-// reading.
+// Remove implements counter.Source. Unfinished waits are not in the reading.
 func (p *Program) Remove(key sample.TaskKey, cpu time.Duration) (counter.Reading, bool) {
 	t := p.tasks[key]
 	if t == nil {
@@ -132,8 +131,8 @@ func (p *Program) Remove(key sample.TaskKey, cpu time.Duration) (counter.Reading
 	}
 	for id, o := range p.owned {
 		if o == t.owner {
-			// If it fails the cgroup has an owner that nobody reads, until
-			// the next window removes it.
+			// If it fails the cgroup has an owner that is not read, until the next
+			// window removes it.
 			if p.k.disown(id) == nil {
 				delete(p.owned, id)
 			}
@@ -175,9 +174,9 @@ func (p *Program) Start() error {
 	return nil
 }
 
-// setOwners brings the kernel's map in line with the tasks followed. It returns
-// the slots of tasks that cannot be counted, since not all of their cgroups are
-// known or fit: what is left out would count as a neighbour.
+// setOwners brings the kernel's map in line with the followed tasks. It returns the
+// slots of tasks that cannot be counted because not all of their cgroups are known or
+// fit: what is left out would count as a neighbour.
 func (p *Program) setOwners() (unfit map[uint32]bool, err error) {
 	unfit = map[uint32]bool{}
 	claims := make([]counter.Claim[runqOwner], 0, len(p.tasks))
@@ -214,7 +213,7 @@ func (p *Program) setOwners() (unfit map[uint32]bool, err error) {
 	return unfit, nil
 }
 
-// Stop implements counter.Source. Waits that are not over count up to here.
+// Stop implements counter.Source. Unfinished waits count up to here.
 func (p *Program) Stop(cpu counter.CPUTime, yield func(sample.TaskKey, counter.Reading)) error {
 	if !p.open {
 		return errNotOpen

@@ -47,15 +47,15 @@ func programWith(t testing.TB, opts Options, w without, groups ...*group) *Progr
 	return p
 }
 
-// band is what a figure must lie in.
+// band is the range in which a figure must lie.
 type band struct {
 	what     string
 	got      float64
 	min, max float64
 }
 
-// expect measures until every figure is inside its band, at most five windows:
-// the machine's other work can spoil one, a wrong account spoils all.
+// expect measures until every figure is inside its band, at most five windows: other
+// work of the machine can disturb one, a wrong count disturbs all.
 func expect(t *testing.T, src counter.Source, groups []*group, during func(context.Context), bands func([]measured) []band) {
 	t.Helper()
 	for range 5 {
@@ -77,7 +77,7 @@ func expect(t *testing.T, src counter.Source, groups []*group, during func(conte
 	t.Error("no window of five is as it must be")
 }
 
-// whole is the whole time of n threads that always want to run.
+// whole is the total time of n threads that always want to run.
 func whole(m measured, n float64) band {
 	return band{"cpu and waits together", m.cpu + m.other + m.self + m.throttled, 0.97 * n, 1.03 * n}
 }
@@ -132,21 +132,21 @@ func TestOwnThreads(t *testing.T) {
 	})
 }
 
-// With the kernel's throttled clock, and by the marks that must do before 6.6.
+// With the kernel's throttled clock, and with the marks that replace it before 6.6.
 func TestOwnQuota(t *testing.T) {
 	for _, marks := range []bool{false, true} {
 		t.Run(fmt.Sprintf("marks=%t", marks), func(t *testing.T) {
 			a := capped(t, "a", 20)
 			a.burn(t, burner{cpu: 1})
 			p := programWith(t, Options{}, without{throttled: marks}, a)
-			var stat float64 // s throttled, the kernel's own account
+			var stat float64 // s throttled, as the kernel counts it
 			expect(t, p, []*group{a}, func(ctx context.Context) {
 				before := throttledTime(t, a)
 				<-ctx.Done()
 				stat = throttledTime(t, a) - before
 			}, func(m []measured) []band {
-				// Whoever else uses the CPU ends its slice when the quota is back: that
-				// is a wait for others, and not for the quota.
+				// A task that uses the CPU when the quota is back first ends its slice:
+				// that is a wait for others, and not for the quota.
 				return []band{
 					{"other", m[0].other, 0, 0.1}, {"throttled", m[0].throttled, 0.7, 0.85}, whole(m[0], 1),
 					{"cpu.stat's throttled ÷ ours", stat / (m[0].throttled * window.Seconds()), 0.8, 1.2},
@@ -156,8 +156,8 @@ func TestOwnQuota(t *testing.T) {
 	}
 }
 
-// A task that runs into its quota beside a neighbour that never stops: the
-// neighbour runs while the quota is out, which is not its fault.
+// A task that exhausts its quota next to a neighbour that never stops: the neighbour
+// runs while the task is throttled, which is not the neighbour's fault.
 func TestOwnQuotaBesideNeighbour(t *testing.T) {
 	for _, marks := range []bool{false, true} {
 		t.Run(fmt.Sprintf("marks=%t", marks), func(t *testing.T) {
@@ -183,7 +183,7 @@ func TestQuotaOfTwoThreads(t *testing.T) {
 	a.burn(t, burner{cpu: 1})
 	a.burn(t, burner{cpu: 1})
 	b.burn(t, burner{cpu: 1})
-	// Without a throttled clock a wait that the quota had a part in is all its.
+	// Without a throttled clock a wait that includes the quota is all throttled.
 	leastSelf := 0.25
 	if !throttledClock(t) {
 		leastSelf = 0
@@ -193,7 +193,7 @@ func TestQuotaOfTwoThreads(t *testing.T) {
 	})
 }
 
-// throttledClock says whether the kernel has one: since 6.6.
+// throttledClock reports whether the kernel has one: since 6.6.
 func throttledClock(t *testing.T) bool {
 	t.Helper()
 	spec, err := btf.LoadKernelSpec()
@@ -228,7 +228,7 @@ func TestNestedCgroupsAreOneTask(t *testing.T) {
 	}
 }
 
-// A thread that is moved to and fro while it waits, between CPUs that both have
+// A thread that is moved back and forth while it waits, between CPUs that both have
 // another task to run, waits no less than one that stays.
 func TestMigrationWhileWaiting(t *testing.T) {
 	quelltest.Need(t, quelltest.TwoCPUs)
@@ -278,7 +278,7 @@ func exists(file string) bool {
 	return err == nil
 }
 
-// A thread that is woken a known number of times beside one that burns.
+// A thread that is woken a known number of times next to one that burns.
 func TestWakeups(t *testing.T) {
 	a, b := unified(t, "a"), unified(t, "b")
 	woken := a.burn(t, burner{cpu: 1, echo: true})
@@ -303,7 +303,7 @@ func TestWakeups(t *testing.T) {
 	})
 }
 
-// A task that is not followed is a neighbour, and one that is followed no more.
+// A task that is not followed is a neighbour, as is one that is no longer followed.
 func TestRemove(t *testing.T) {
 	a, b := unified(t, "a"), unified(t, "b")
 	a.burn(t, burner{cpu: 1})
@@ -341,7 +341,7 @@ func TestRemove(t *testing.T) {
 	if n != 0 {
 		t.Errorf("%d cgroups are left in the map", n)
 	}
-	// Both slots are free again, and their next users begin from nothing.
+	// Both slots are free again, and their next users begin from zero.
 	for _, g := range []*group{b, a} {
 		if err := p.Add(g.Target); err != nil {
 			t.Fatal(err)
@@ -355,7 +355,7 @@ func TestRemove(t *testing.T) {
 	})
 }
 
-// What cannot be noted lowers the coverage: the waits of a thread that is moved
+// What cannot be noted lowers the coverage: here the waits of a thread that is moved
 // into a followed cgroup in an open window, half of what the task does.
 func TestDroppedIsCoverage(t *testing.T) {
 	a, b := unified(t, "a"), unified(t, "b")
@@ -369,7 +369,7 @@ func TestDroppedIsCoverage(t *testing.T) {
 	}, func(m []measured) []band {
 		return []band{{"coverage", m[0].Coverage, 0.4, 0.75}, {"dropped", float64(p.Lost()), 10, 1000}}
 	})
-	// From the next window on it belongs to it.
+	// From the next window on the thread belongs to the task.
 	a.burners = append(a.burners, guest)
 	expect(t, p, []*group{a}, nil, func(m []measured) []band {
 		return []band{{"coverage", m[0].Coverage, 1, 1}, {"self", m[0].selfCost(), 0.9, 1.1}, whole(m[0], 2)}

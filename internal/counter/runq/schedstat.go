@@ -20,11 +20,11 @@ import (
 // Schedstat counts with /proc/PID/task/TID/schedstat, read at both ends of a
 // window and summed over the threads of a task.
 //
-// Its cost is all the time that they were runnable and did not run: behind
-// other tasks, behind each other, or held back by the task's own quota. What a
-// thread did that ended inside the window is lost; Coverage says, by CPU time,
-// how much was seen. Rate is the number of times that a thread was put on a
-// CPU, per second, which counts those that were preempted as well as those
+// Its cost is all the time in which the threads were runnable and did not run:
+// behind other tasks, behind each other, or held back by the task's own quota.
+// What a thread did that ended inside the window is lost; Coverage says, by CPU
+// time, how much was seen. Rate is the number of times that a thread was put on
+// a CPU, per second, which counts those that were preempted as well as those
 // that woke.
 type Schedstat struct {
 	proc    string
@@ -74,8 +74,8 @@ func (s *Schedstat) Add(t counter.Target) error {
 	return nil
 }
 
-// Remove implements counter.Source. The threads of a task that ended are gone,
-// and with them what they waited.
+// Remove implements counter.Source. The threads of a task that ended are gone, and
+// their waits with them.
 func (s *Schedstat) Remove(key sample.TaskKey, cpu time.Duration) (counter.Reading, bool) {
 	t := s.tasks[key]
 	if t == nil {
@@ -134,7 +134,7 @@ func (s *Schedstat) reading(t *members, cpu time.Duration, known bool) (counter.
 	return sumThreads(cur, t.base, window).reading(cpu, known), true
 }
 
-// threads reads every thread of a task. Those that end meanwhile are left out.
+// threads reads every thread of a task. Threads that end meanwhile are left out.
 func (s *Schedstat) threads(t counter.Target) (map[int]threadStat, error) {
 	pids, err := t.Members()
 	if err != nil {
@@ -205,9 +205,9 @@ func parseSchedstat(text string) (threadStat, error) {
 	return threadStat{n[0], n[1], n[2]}, nil
 }
 
-// sumThreads sums what threads did in a window. One that was not there at its
-// start counts whole, unless it is older than the window: then it came from
-// another cgroup, or took over another thread's id.
+// sumThreads sums what threads did in a window. A thread that was not there at its
+// start counts fully, unless it is older than the window: then it came from another
+// cgroup, or took over another thread's id.
 func sumThreads(cur, base map[int]threadStat, window time.Duration) threadStat {
 	var sum threadStat
 	for tid, c := range cur {

@@ -73,7 +73,7 @@ func TestSumThreads(t *testing.T) {
 	}
 }
 
-// A machine of files: windows in which threads run, come and go.
+// A machine of files: windows in which threads run, start and end.
 func TestSchedstatWindows(t *testing.T) {
 	proc := t.TempDir()
 	write(t, proc, "thread-self/schedstat", "1 0 1\n")
@@ -114,7 +114,7 @@ func TestSchedstatWindows(t *testing.T) {
 	write(t, proc, "20/task/20/schedstat", "0 0 0\n")
 	r, ok := window(40*time.Millisecond, func() {
 		write(t, proc, "10/task/10/schedstat", "1010000000 60000000 2\n") // +10 ms, waited 60 ms
-		os.RemoveAll(proc + "/10/task/11")                                // ends, and with it what it did
+		os.RemoveAll(proc + "/10/task/11")                                // ends, and its counts are lost
 	})
 	if !ok || r.Cost != 1.5 || r.Coverage != 0.25 || r.Extras.Len() != 1 {
 		t.Errorf("reading %+v, %v; want cost 1.5, coverage 0.25, and how often it ran", r, ok)
@@ -147,7 +147,7 @@ func TestSchedstatWindows(t *testing.T) {
 	}
 }
 
-// The two variants over the same windows: schedstat sees the sum of all waits.
+// Both variants over the same windows: schedstat sees the sum of all waits.
 func TestVariantsAgree(t *testing.T) {
 	quelltest.Need(t, quelltest.Schedstat)
 	a, b := unified(t, "a"), unified(t, "b")
@@ -175,8 +175,8 @@ func TestVariantsAgree(t *testing.T) {
 	})
 }
 
-// both runs two sources over the same windows, the second's just inside, and
-// yields the first one's readings.
+// both runs two sources over the same windows, the second one's just inside, and yields
+// the first one's readings.
 type both struct {
 	*Program
 	other  counter.Source

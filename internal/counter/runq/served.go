@@ -11,13 +11,13 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// pair is how long one slot's threads waited while another's ran.
+// pair is how long one slot's threads waited while another slot's ran.
 type pair struct {
 	waits, runs uint16
 	time        uint64 // ns
 }
 
-// decodePairs adds to buf the pairs of a window in one of the kernel's tables
+// decodePairs appends to buf the pairs of a window in one of the kernel's tables
 // (struct pairs of runq.bpf.c), and returns how many slices had no place in it.
 func decodePairs(buf []pair, b []byte, window uint32) (_ []pair, refused uint64) {
 	const first, size = int(unsafe.Offsetof(runqPairs{}.Pair)), int(unsafe.Sizeof(runqPairs{}.Pair[0]))
@@ -30,13 +30,13 @@ func decodePairs(buf []pair, b []byte, window uint32) (_ []pair, refused uint64)
 	return buf, le.Uint64(b)
 }
 
-// account is who was served in a window, in the order of slots that waited.
+// account holds the tasks served in a window, in the order of the slots that waited.
 type account struct {
 	pairs  []pair
 	served []counter.Served // those of the readings, valid until the account is settled again
 }
 
-// settle brings pairs, of which one may be there more than once, in order.
+// settle sorts pairs and sums those that are there more than once.
 func (a *account) settle(pairs []pair) {
 	slices.SortFunc(pairs, func(x, y pair) int { return cmp.Or(cmp.Compare(x.waits, y.waits), cmp.Compare(x.runs, y.runs)) })
 	a.pairs = pairs[:0]
@@ -47,11 +47,11 @@ func (a *account) settle(pairs []pair) {
 		}
 		a.pairs = append(a.pairs, p)
 	}
-	// Of this size once and for all, so that readings keep their parts of it.
+	// Grown once to its full size, so that readings keep their parts of it.
 	a.served = slices.Grow(a.served[:0], len(a.pairs))
 }
 
-// of is who was served while a slot's threads waited, who longest first, and the
+// of returns the tasks served while a slot's threads waited, the longest first, and the
 // sum of that, at most the time that they waited for others. keys are by slot.
 func (a *account) of(slot uint32, other uint64, keys []sample.TaskKey) (_ []counter.Served, sum uint64) {
 	at, _ := slices.BinarySearchFunc(a.pairs, slot, func(p pair, slot uint32) int { return cmp.Compare(uint32(p.waits), slot) })
@@ -60,7 +60,7 @@ func (a *account) of(slot uint32, other uint64, keys []sample.TaskKey) (_ []coun
 		if uint32(p.waits) != slot {
 			break
 		}
-		// Programs that still run may have added to this and not yet to the other.
+		// Programs that still run may have added to the pair and not yet to the wait.
 		d := min(p.time, other-sum)
 		sum += d
 		if d > 0 {

@@ -13,11 +13,11 @@ import (
 	"github.com/quell-dev/quell/internal/quelltest"
 )
 
-// BenchmarkServed is what a switch costs with and without telling who was served,
-// by the kernel's own account of the program, in alternation: between two threads
-// that wake each other while nobody waits, and between threads that do nothing but
-// yield, of which 8 or 64 wait at each switch, of one task or of several in turn.
-// Then each wait is as many slices long.
+// BenchmarkServed measures the cost of a switch with and without reporting served
+// tasks, as the kernel measures the program, in alternation: between two threads that
+// wake each other while no thread waits, and between threads that only yield. Of these
+// 8 or 64 wait at each switch, of one task or of several in turn; each wait then has as
+// many slices.
 func BenchmarkServed(b *testing.B) {
 	quelltest.Need(b, quelltest.Root, quelltest.EBPF, quelltest.TwoCPUs, "perl")
 	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
@@ -31,7 +31,7 @@ func BenchmarkServed(b *testing.B) {
 				continue
 			}
 			b.Run(fmt.Sprintf("waiters=%d/tasks=%d", waiters, tasks), func(b *testing.B) {
-				// Cgroups first: they go last, when they are empty.
+				// Cgroups first: they are removed last, when they are empty.
 				groups := make([]*group, tasks)
 				for i := range groups {
 					groups[i] = unified(b, fmt.Sprint(i))
@@ -82,7 +82,7 @@ func yielder(b *testing.B) int {
 	return begun(b, cmd)
 }
 
-// pingPong starts two processes on CPU 1 that pass a byte to and fro.
+// pingPong starts two processes on CPU 1 that pass a byte back and forth.
 func pingPong(b *testing.B) (one, two int) {
 	aR, aW := pipe(b)
 	bR, bW := pipe(b)

@@ -17,7 +17,7 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// checkServed holds any reading against what is promised of Served.
+// checkServed checks any reading against what Served guarantees.
 func checkServed(t testing.TB, g *group, r counter.Reading) {
 	t.Helper()
 	other, _ := r.Extras.Get(sample.WaitOther)
@@ -37,7 +37,7 @@ func checkServed(t testing.TB, g *group, r counter.Reading) {
 	}
 }
 
-// by is the share of a task's waits behind others in which one was served.
+// by returns the share of a task's waits behind others in which a task was served.
 func (m measured) by(key sample.TaskKey) float64 {
 	other, _ := m.Extras.Get(sample.WaitOther)
 	for _, s := range m.Served {
@@ -48,7 +48,7 @@ func (m measured) by(key sample.TaskKey) float64 {
 	return 0
 }
 
-// unattributed is the share in which nobody is known to have been.
+// unattributed returns the share in which the served task is not known.
 func (m measured) unattributed() float64 {
 	other, _ := m.Extras.Get(sample.WaitOther)
 	for _, s := range m.Served {
@@ -58,7 +58,7 @@ func (m measured) unattributed() float64 {
 	return other / all
 }
 
-// niced is the share that threads waited which ask to be served last.
+// niced returns the share of the waits of threads that ask to be served last.
 func (m measured) niced() float64 {
 	other, _ := m.Extras.Get(sample.WaitOther)
 	v, _ := m.Extras.Get(sample.WaitNiced)
@@ -72,10 +72,10 @@ func TestServed(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		beside burner
-		least  float64 // that a thread beside it waits
+		least  float64 // least share of time that a thread next to it waits
 	}{
 		{"by an ordinary thread", burner{cpu: 1}, 0.4},
-		{"by a real-time thread", burner{cpu: 1, policy: unix.SCHED_FIFO}, 0.7}, // which is held at 95 % by the kernel, or less
+		{"by a real-time thread", burner{cpu: 1, policy: unix.SCHED_FIFO}, 0.7}, // which the kernel limits to 95 % or less
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			quelltest.Need(t, quelltest.TwoCPUs)
@@ -94,7 +94,7 @@ func TestServed(t *testing.T) {
 	}
 }
 
-// Of one that is not followed it is known that it was there, not who it is.
+// For a task that is not followed it is known that it was served, not which task it is.
 func TestServedOutsideAnyTask(t *testing.T) {
 	a, b := unified(t, "a"), unified(t, "b")
 	a.burn(t, burner{cpu: 1})
@@ -120,7 +120,7 @@ func TestServedFoldsToTheNearestTask(t *testing.T) {
 	})
 }
 
-// A waiting thread that is moved between two CPUs waits for him who runs there.
+// A waiting thread that is moved between two CPUs waits for the task that runs there.
 func TestServedAfterMigration(t *testing.T) {
 	quelltest.Need(t, quelltest.TwoCPUs)
 	a, b, c := unified(t, "a"), unified(t, "b"), unified(t, "c")
@@ -145,7 +145,7 @@ func TestServedAfterMigration(t *testing.T) {
 	})
 }
 
-// While its own quota is out nobody is served in its place.
+// While its own quota is exhausted no task is served in its place.
 func TestServedBesideOwnQuota(t *testing.T) {
 	for _, marks := range []bool{false, true} {
 		t.Run(fmt.Sprintf("marks=%t", marks), func(t *testing.T) {
@@ -159,7 +159,7 @@ func TestServedBesideOwnQuota(t *testing.T) {
 	}
 }
 
-// A thread that asks to be served last, and says so in either way.
+// A thread that asks to be served last, in one way or the other.
 func TestServedLastByItsOwnWish(t *testing.T) {
 	for name, wish := range map[string]burner{"nice": {cpu: 1, nice: 5}, "idle class": {cpu: 1, policy: unix.SCHED_IDLE},
 		"real time, though niced": {cpu: 1, nice: 5, policy: unix.SCHED_RR}} {
@@ -181,7 +181,7 @@ func TestServedLastByItsOwnWish(t *testing.T) {
 	}
 }
 
-// More pairs than there are places: what has none is counted as such.
+// More pairs than there are places: a pair without a place is counted as refused.
 func TestPairsThatHaveNoPlace(t *testing.T) {
 	groups := make([]*group, 4)
 	for i := range groups {
@@ -206,7 +206,7 @@ func TestPairsThatHaveNoPlace(t *testing.T) {
 	})
 }
 
-// Programs that do not tell who was served count the rest all the same.
+// Programs that do not report served tasks still count the rest.
 func TestWithoutServed(t *testing.T) {
 	a, b := unified(t, "a"), unified(t, "b")
 	a.burn(t, burner{cpu: 1})
@@ -223,8 +223,8 @@ func TestWithoutServed(t *testing.T) {
 	}
 }
 
-// One that is let go of in an open window is named for what it did until then,
-// and by its name, though its slot is another's by the window's end.
+// A task that is removed in an open window is named for what it did until then, by its
+// own key, although its slot belongs to another task by the window's end.
 func TestServedByOneThatIsGone(t *testing.T) {
 	a, b, c := unified(t, "a"), unified(t, "b"), unified(t, "c")
 	a.burn(t, burner{cpu: 1})
@@ -245,8 +245,8 @@ func TestServedByOneThatIsGone(t *testing.T) {
 	}
 }
 
-// A kernel that can tell who was served must be asked for it: the programs are
-// loaded without where it refuses them, which must not happen unseen.
+// A kernel that can report served tasks must be asked for it. If it refuses the
+// programs they are loaded without, which must not happen unnoticed.
 func TestServedIsCounted(t *testing.T) {
 	p := program(t, Options{})
 	if p.k.served == nil {
@@ -283,7 +283,7 @@ func TestAccount(t *testing.T) {
 		{3, 100, 95, []counter.Served{{By: outside, Time: 40}, {By: keys[2], Time: 30}, {By: keys[1], Time: 25}}},
 		{3, 60, 60, []counter.Served{{By: outside, Time: 40}, {By: keys[1], Time: 20}}}, // never more than the wait
 		{2, 5, 5, []counter.Served{{By: outside, Time: 5}}},
-		{1, 9, 0, []counter.Served{}}, // counted, and nobody
+		{1, 9, 0, []counter.Served{}}, // counted, and no task
 	} {
 		got, sum := a.of(tt.slot, tt.other, keys)
 		if sum != tt.sum || got == nil || !slices.Equal(got, tt.want) {

@@ -12,13 +12,13 @@ import (
 // record is what a task did on one CPU, or on all: times in ns.
 type record struct {
 	run, other, self, throttled uint64
-	niced                       uint64 // of other
+	niced                       uint64 // part of other
 	wakeups                     uint64
 	waits, dropped              uint32
 }
 
-// decode reads the kernel's records (struct record of runq.bpf.c). Its run
-// clock is one word: below 0 the clock runs and the word is reading − now.
+// decode reads the kernel's records (struct record of runq.bpf.c). The run clock is one
+// word: if it is negative the clock runs and the word is reading − now.
 func decode(b []byte, now uint64) []record {
 	le := binary.LittleEndian // the object is built for little-endian machines
 	rs := make([]record, len(b)/recordSize)
@@ -36,7 +36,7 @@ func decode(b []byte, now uint64) []record {
 	return rs
 }
 
-// since sums the differences from an earlier reading over all CPUs, and says on
+// since sums the differences from an earlier reading over all CPUs, and returns on
 // which of them the task ran.
 func since(cur, prev []record) (sum record, ran sample.Set) {
 	for i, c := range cur {
@@ -57,12 +57,12 @@ func since(cur, prev []record) (sum record, ran sample.Set) {
 	return sum, ran
 }
 
-// leastCPU bounds the cost of a task that waited and hardly ran: less CPU time
-// than this counts as this.
+// leastCPU bounds the cost of a task that waited and hardly ran: less CPU time than
+// this counts as this.
 const leastCPU = time.Millisecond
 
-// reading makes a reading of what a task did in a window. Without its CPU time,
-// or if it neither ran nor waited, there is no cost.
+// reading returns the reading of what a task did in a window. Without its CPU time, or
+// if it neither ran nor waited, there is no cost.
 func (r record) reading(cpu time.Duration, known bool) counter.Reading {
 	out := counter.Reading{Cost: math.NaN(), Coverage: 1}
 	if known && cpu+time.Duration(r.other+r.self) > 0 {

@@ -31,7 +31,7 @@ const (
 	eventMigrate
 )
 
-// recorder keeps every event of the scheduler from its making on.
+// recorder keeps every event of the scheduler since the recorder was made.
 type recorder struct {
 	objs   twinObjects
 	events *ringbuf.Reader
@@ -73,8 +73,7 @@ func recordEvents(t testing.TB) *recorder {
 	return r
 }
 
-// take returns what has happened until now, in order, and how many events are
-// missing from it.
+// take returns the events until now, in order, and how many are missing.
 func (r *recorder) take(t testing.TB) (all []twinEvent, missing uint64) {
 	t.Helper()
 	if err := r.objs.Refused.Get(&missing); err != nil {
@@ -98,21 +97,21 @@ func (r *recorder) take(t testing.TB) (all []twinEvent, missing uint64) {
 	return all, missing
 }
 
-// span is a stretch of time on a CPU, in ns.
+// span is an interval of time on a CPU, in ns.
 type span struct {
 	from, to uint64
-	cgroup   uint64 // of who ran, or waited
+	cgroup   uint64 // of the thread that ran or waited
 	idle     bool
-	lost     uint64 // of it, to interrupts and the hypervisor
-	held     uint64 // of it, since the quota was out
+	lost     uint64 // the part lost to interrupts and the hypervisor
+	held     uint64 // the part in which the quota was exhausted
 }
 
 // story is what happened on one CPU.
 type story struct{ runs, waits []span }
 
-// tell makes stretches of events. A kernel may hide switches from programs, such
-// as those away from certain threads; then a thread that was not seen to be
-// switched in has not been seen to end its wait either, and the wait is left out.
+// tell makes spans of events. A kernel may hide switches from programs, such as those
+// away from certain threads. A thread that was not seen to be switched in was then not
+// seen to end its wait either, and the wait is left out.
 func tell(events []twinEvent) (_ map[uint32]*story, hidden int, murky uint64) {
 	began := events[0].Ns
 	end := events[len(events)-1].Ns
@@ -148,7 +147,7 @@ func tell(events []twinEvent) (_ map[uint32]*story, hidden int, murky uint64) {
 				if r.Pid[1] != e.Pid[0] {
 					broken[e.Cpu] = e.Ns
 					hidden++
-					murky += e.Ns - r.Ns // in a part of that somebody else ran
+					murky += e.Ns - r.Ns // another thread ran in a part of that
 				}
 				s := at(e.Cpu)
 				s.runs = append(s.runs, span{from: r.Ns, to: e.Ns, cgroup: r.Cgroup[1], idle: r.Pid[1] == 0, lost: e.Lost - r.Lost})
@@ -205,19 +204,19 @@ func overlap(aFrom, aTo, bFrom, bTo uint64) float64 {
 // who is a pair of tasks: one waits, one runs.
 type who struct{ waits, runs sample.TaskKey }
 
-// truth is what a window must say: ns by pair, and by task what it waited for
+// truth is what a window must report: ns by pair, and by task how long it waited for
 // others.
 type truth struct {
 	pairs map[who]float64
 	other map[sample.TaskKey]float64
 }
 
-// judge adds up every stretch of every wait in a window, by brute force. Of a wait
-// in which the quota was out it is not known when: before anything else, for a
-// thread that runs out of quota; but if others of its own task ran meanwhile, at
-// any time, also outside the window. Then late takes that off each one that was
-// served and off their sum, and else off none, and off the sum what must be in it:
-// what was held neither outside the window nor while the CPU was idle.
+// judge sums every part of every wait in a window, by brute force. When the quota was
+// exhausted within a wait is not known: before anything else, for a thread that
+// exhausts it; but at any time, also outside the window, if other threads of its task
+// ran meanwhile. In that case late subtracts the held time from each served task and
+// from their sum. Without late it is subtracted from no task, and from the sum only
+// what must be in it: held neither outside the window nor while the CPU was idle.
 func judge(stories map[uint32]*story, owners map[uint64]sample.TaskKey, from, to uint64, late bool) truth {
 	x := truth{map[who]float64{}, map[sample.TaskKey]float64{}}
 	for _, s := range stories {
@@ -275,10 +274,10 @@ func judge(stories map[uint32]*story, owners map[uint64]sample.TaskKey, from, to
 	return x
 }
 
-// against measures a window and holds each pair of tasks against the twin's. A
-// window opens and closes thread by thread: what the programs say must lie
-// between what the twin says of the shortest and of the longest that it can have
-// been, or at most 3 % or 1 ms beside that.
+// against measures a window and compares each pair of tasks with the twin's. A window
+// opens and closes thread by thread: what the programs report must lie between the
+// twin's results for the shortest and for the longest window that it can have been, or
+// at most 3 % or 1 ms outside.
 func against(t *testing.T, p *Program, r *recorder, length time.Duration, during func(context.Context)) {
 	t.Helper()
 	claims := make([]counter.Claim[sample.TaskKey], 0, len(p.tasks))
@@ -295,7 +294,7 @@ func against(t *testing.T, p *Program, r *recorder, length time.Duration, during
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
-	// As Start ends and Stop begins, once more, with the times.
+	// The end of Start and the beginning of Stop once more, with the times.
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -327,7 +326,7 @@ func against(t *testing.T, p *Program, r *recorder, length time.Duration, during
 	must(p.Stop(func(sample.TaskKey) (time.Duration, bool) { return time.Second, true },
 		func(k sample.TaskKey, r counter.Reading) { got[k] = r }))
 
-	<-time.After(200 * time.Millisecond) // in which quotas come back: of a wait that goes on it is not known how long it was held
+	<-time.After(200 * time.Millisecond) // until quotas are back: for an unfinished wait it is not known how long it was held
 	events, missing := r.take(t)
 	t.Logf("%d events, %d missing; edges of %v and %v", len(events), missing,
 		time.Duration(shortFrom-longFrom), time.Duration(longTo-shortTo))
@@ -340,7 +339,7 @@ func against(t *testing.T, p *Program, r *recorder, length time.Duration, during
 	}
 	least, most := judge(stories, owners, shortFrom, shortTo, true), judge(stories, owners, longFrom, longTo, false)
 	// A switch may be hidden from the programs and shown to the recorder. Waits that
-	// end with it are lost, and said to be.
+	// end with it are lost, and counted as lost.
 	if lost = p.Lost() - lost; lost > 0 {
 		t.Logf("%d waits were lost: what is missing is not judged", lost)
 	}
@@ -373,21 +372,21 @@ func against(t *testing.T, p *Program, r *recorder, length time.Duration, during
 		}
 		for by, ns := range pairs {
 			if hidden > 0 && by == (sample.TaskKey{}) {
-				continue // whose switch away was not shown seems to run on, outside any task
+				continue // a thread whose switch away was hidden seems to run on, outside any task
 			}
 			check(names[key]+" waits while "+names[by]+" runs", ns, least.pairs[who{key, by}], most.pairs[who{key, by}])
 		}
 	}
 }
 
-// sleeper begins to compute and to sleep in turn inside the cgroup, in processes
-// that come and go.
+// sleeper starts to compute and to sleep in turn inside the cgroup, in processes that
+// start and end.
 func (g *group) sleeper(t testing.TB, b burner, spins int, pause time.Duration) *burning {
 	b.loop = fmt.Sprintf("while :; do i=0; while [ $i -lt %d ]; do i=$((i+1)); done; sleep %.4f; done", spins, pause.Seconds())
 	return g.burn(t, b)
 }
 
-// needThrottledClock is for what the twin knows by it: what quotas hold.
+// needThrottledClock skips without that clock: the twin needs it for what quotas hold.
 func needThrottledClock(t *testing.T) {
 	t.Helper()
 	if !throttledClock(t) {
@@ -395,7 +394,7 @@ func needThrottledClock(t *testing.T) {
 	}
 }
 
-// mover pins threads to a CPU or the other at random moments.
+// mover pins threads to one CPU or the other at random moments.
 func mover(t testing.TB, r *rand.Rand, threads ...*burning) func(context.Context) {
 	return func(ctx context.Context) {
 		for {
@@ -409,7 +408,7 @@ func mover(t testing.TB, r *rand.Rand, threads ...*burning) func(context.Context
 	}
 }
 
-// weighted makes a cgroup of a weight by the controller that there is: 100 is the ordinary one.
+// weighted makes a cgroup with a weight by the available controller; 100 is ordinary.
 func weighted(t testing.TB, name string, weight int) *group {
 	t.Helper()
 	if quelltest.Probe(quelltest.CgroupV1) == nil {
@@ -423,8 +422,8 @@ func weighted(t testing.TB, name string, weight int) *group {
 	return g
 }
 
-// What is told of who was served is what a naive twin works out of the
-// scheduler's events.
+// The reported served tasks are those that a naive twin computes from the scheduler's
+// events.
 func TestServedAgainstTheTwin(t *testing.T) {
 	const length = 600 * time.Millisecond
 	type scene struct {
@@ -571,7 +570,7 @@ func TestServedAgainstTheTwin(t *testing.T) {
 			quelltest.Need(t, quelltest.Root, quelltest.EBPF, quelltest.TwoCPUs)
 			s := tt.make(t)
 			r := recordEvents(t)
-			<-time.After(150 * time.Millisecond) // in which every thread shows itself
+			<-time.After(150 * time.Millisecond) // until every thread has been seen
 			against(t, program(t, Options{}, s.groups...), r, length, s.during)
 		})
 	}

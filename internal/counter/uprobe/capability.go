@@ -11,11 +11,11 @@ import (
 	"github.com/quell-dev/quell/internal/host"
 )
 
-// CapUprobe is the name of what Capability looks for.
+// CapUprobe is the name of what Capability checks.
 const CapUprobe = "uprobe eBPF"
 
-// Capability tries a uprobe once, at the first instruction of the running
-// program, which nobody reaches again.
+// Capability tries a uprobe once, at the first instruction of the running program,
+// which is not reached again.
 func Capability() host.Capability {
 	return counter.CapabilityOf(CapUprobe, "places in programs can be counted", try("/proc/self/exe"))
 }

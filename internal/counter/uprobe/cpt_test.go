@@ -82,11 +82,11 @@ func stop(t *testing.T, c *counter.CPT) map[sample.TaskKey]counter.Reading {
 	return all
 }
 
-// notYet is why a window had no breakpoint in time.
+// notYet lists the reasons for which a window had no breakpoint in time.
 var notYet = []string{"uprobe: not attached yet", "uprobe: that of the window before is being taken out still"}
 
-// late reports whether attaching took more than half of the window: that the kernel
-// has the breakpoint is known to the window only when its goroutine runs again.
+// late reports whether attaching took more than half of the window: the window knows
+// that the kernel has the breakpoint only when its goroutine runs again.
 func late(r counter.Reading) bool {
 	return r.Coverage > 0 && r.Coverage < 0.5 || r.Err != nil && slices.Contains(notYet, r.Err.Error())
 }
@@ -106,9 +106,8 @@ func attachedNow(t *testing.T) (n int) {
 	return n
 }
 
-// Two tasks that run the same program, one known by its cgroup2 and one by its
-// v1 cgroup, with processes that come and go in the first; and a process
-// outside of both.
+// Two tasks run the same program, one known by its cgroup2 and one by its v1 cgroup. In
+// the first, processes start and end. A third process is outside of both.
 func TestTasksOfOneProgram(t *testing.T) {
 	binary := buildC(t)
 	unified, v1 := cgroup(t, sample.Unified, "unified"), cgroup(t, sample.V1CPU, "v1")
@@ -126,8 +125,8 @@ func TestTasksOfOneProgram(t *testing.T) {
 	for task, want := range map[sample.TaskKey]float64{one.Key: 200, two.Key: 30} {
 		r := all[task]
 		tx, _ := r.Extras.Get(sample.Transactions)
-		// Scaled from the time that the probe was there to the window's. On a
-		// busy machine attaching takes more than half of so short a window.
+		// Scaled from the time that the probe was there to the window's. On a busy
+		// machine attaching takes more than half of such a short window.
 		if counted := tx * r.Coverage; r.Err != nil && !late(r) || r.Err == nil && (counted < want*0.999 || counted > want*1.001) {
 			t.Errorf("%v: %+v: %v transactions, want %v", task.Hierarchy, r, tx*r.Coverage, want)
 		}
@@ -135,8 +134,8 @@ func TestTasksOfOneProgram(t *testing.T) {
 	quelltest.Until(t, "nothing is attached between windows", func() bool { return attachedNow(t) == 0 })
 }
 
-// A function that is called all the time is given up long before the window's
-// end, and the program runs on at its own speed.
+// A function that is called all the time is given up long before the window's end, and
+// the program continues at its own speed.
 func TestBusyFunctionIsLeftAlone(t *testing.T) {
 	binary := buildC(t)
 	cg := cgroup(t, sample.Unified, "busy")

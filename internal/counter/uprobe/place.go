@@ -17,14 +17,14 @@ import (
 const (
 	maxSymbols = 128 << 20 // bytes of a symbol table, and of its names
 	maxNotes   = 64 << 10
-	// maxPclntab is the most of Go's table of functions: 0.7 MB for a small
-	// program, 40 MB for the largest that are known.
+	// maxPclntab is the limit for Go's table of functions: 0.7 MB for a small program,
+	// 40 MB for the largest that are known.
 	maxPclntab = 128 << 20
 )
 
-// Find returns the place's offset from the beginning of the ELF file, which is
-// what the kernel wants; for position-independent programs too. Functions are
-// looked for in .symtab, .dynsym and Go's own table, which strip leaves alone.
+// Find returns the place's offset from the beginning of the ELF file, as the kernel
+// expects it; for position-independent programs too. Functions are looked up in
+// .symtab, .dynsym and Go's own table, which strip does not remove.
 func Find(file io.ReaderAt, p *counter.Uprobe) (offset uint64, err error) {
 	// debug/elf and debug/gosym guard against most of what a file can hold.
 	defer func() {
@@ -98,7 +98,7 @@ func lookup(f *elf.File, name string, table elf.SectionType, read func() ([]elf.
 		return 0, fmt.Errorf("read %s: %w", s.Name, err)
 	}
 	for _, s := range symbols {
-		// A symbol without a section is somebody else's; an indirect one
+		// A symbol without a section is defined in another file; an indirect one
 		// (STT_GNU_IFUNC) is the function that chooses, not the one chosen.
 		if s.Name == name && elf.ST_TYPE(s.Info) == elf.STT_FUNC && s.Section != elf.SHN_UNDEF {
 			return s.Value, nil
@@ -107,7 +107,7 @@ func lookup(f *elf.File, name string, table elf.SectionType, read func() ([]elf.
 	return 0, errNoSymbol
 }
 
-// goFunction looks in .gopclntab, by which Go unwinds its stacks.
+// goFunction looks in .gopclntab, with which Go unwinds its stacks.
 func goFunction(f *elf.File, name string) (uint64, error) {
 	table, text := f.Section(".gopclntab"), f.Section(".text")
 	if table == nil {

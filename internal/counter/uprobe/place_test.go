@@ -14,8 +14,7 @@ import (
 	"github.com/quell-dev/quell/internal/quelltest"
 )
 
-// What is found is what nm and readelf say, in a program whose addresses are
-// not its offsets.
+// Find agrees with nm and readelf, for a program whose addresses are not its offsets.
 func TestFindAgreesWithNM(t *testing.T) {
 	quelltest.Need(t, "nm", "readelf")
 	binary := buildC(t, "-no-pie")
@@ -33,8 +32,8 @@ func TestFindAgreesWithNM(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The linker puts such programs at 0x400000, and every page where it is in
-	// the file after that.
+	// The linker puts such programs at 0x400000, and every page after that at its
+	// position in the file.
 	if addr == got || addr != got+0x400000 {
 		t.Errorf("offset %#x, address %#x", got, addr)
 	}
@@ -49,7 +48,7 @@ func output(t *testing.T, name string, args ...string) string {
 	return string(text)
 }
 
-// An offset goes with the build that it was found in, and nowhere else.
+// An offset is valid only for the build that it was found in.
 func TestOffsetNeedsItsBuild(t *testing.T) {
 	quelltest.Need(t, "readelf")
 	binary := buildC(t)
@@ -110,7 +109,7 @@ func TestWhatCannotBeFound(t *testing.T) {
 	}
 }
 
-// FuzzFind: a task may have any file where a rule says a program is.
+// FuzzFind tries any file, since a task may have any file where a rule names a program.
 func FuzzFind(f *testing.F) {
 	for _, file := range []string{"/bin/true", os.Args[0]} {
 		// The head of a real program; the tables are at the end, so most of

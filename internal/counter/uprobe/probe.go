@@ -29,8 +29,8 @@ func (Kernel) Attach(file *os.File, offset uint64) (counter.Probe, error) {
 	return p, nil
 }
 
-// maxHitters is how many (cgroup, process) pairs one Probe tells apart. Hits of
-// further ones are in Total only.
+// maxHitters is the number of (cgroup, process) pairs that one Probe distinguishes.
+// Hits of further pairs are in Total only.
 const maxHitters = 4096
 
 // Probe counts the hits of one place in one file, of every process that has
@@ -49,10 +49,10 @@ type hitter struct {
 	_       uint32
 }
 
-// Attach puts a breakpoint at an offset of a file, in bytes from its beginning.
-// The offset must be the first byte of an instruction, or the programs that
-// run it are broken: it is the caller's to make sure. A kernel that cannot do
-// it gives a *counter.NotSupportedError.
+// Attach puts a breakpoint at an offset of a file, in bytes from its beginning. The
+// offset must be the first byte of an instruction, or the programs that run it are
+// broken: the caller must make sure of that. A kernel that does not support it gives a
+// *counter.NotSupportedError.
 func Attach(file *os.File, offset uint64) (p *Probe, err error) {
 	p = &Probe{}
 	defer func() {
@@ -111,8 +111,8 @@ func count(total, hitters *ebpf.Map) asm.Instructions {
 		asm.StoreXAdd(asm.R0, asm.R1, asm.DWord),
 		asm.Ja.Label("out"),
 
-		// Its first hit: put a zero there, unless another CPU does it at this
-		// moment, and look again. A full map leaves the hit in total only.
+		// The first hit of the pair: put a zero there, unless another CPU does so at
+		// this moment, and look again. With a full map the hit is in total only.
 		asm.Mov.Imm(asm.R1, 0).WithSymbol("first"),
 		asm.StoreMem(asm.R10, zero, asm.R1, asm.DWord),
 		asm.Mov.Reg(asm.R2, asm.R10),
@@ -135,7 +135,7 @@ func count(total, hitters *ebpf.Map) asm.Instructions {
 	}
 }
 
-// Total is the number of hits since Attach, of all processes of the machine.
+// Total returns the number of hits since Attach, of all processes of the machine.
 func (p *Probe) Total() (uint64, error) {
 	var n uint64
 	if err := p.total.Lookup(uint32(0), &n); err != nil {
@@ -144,9 +144,9 @@ func (p *Probe) Total() (uint64, error) {
 	return n, nil
 }
 
-// Each calls fn for every process that has hit the place, with its cgroup's id
-// in cgroup2 and its hits since Attach there. A process that was moved comes
-// once for each cgroup.
+// Each calls fn for every process that has hit the place, with its cgroup's id in
+// cgroup2 and its hits there since Attach. A process that was moved is reported once
+// for each cgroup.
 func (p *Probe) Each(fn func(cgroup uint64, process int, hits uint64)) error {
 	var k hitter
 	var n uint64
@@ -160,8 +160,8 @@ func (p *Probe) Each(fn func(cgroup uint64, process int, hits uint64)) error {
 	return nil
 }
 
-// Close takes the breakpoint out. It waits for a grace period of the kernel:
-// 80 to 120 ms where it was measured.
+// Close removes the breakpoint. It waits for a grace period of the kernel: 80 to 120 ms
+// where it was measured.
 func (p *Probe) Close() error {
 	var errs []error
 	if p.at != nil {
@@ -178,7 +178,7 @@ func (p *Probe) Close() error {
 	return errors.Join(errs...)
 }
 
-// refusal says what is missing where that is known.
+// refusal says what is missing if that is known.
 func refusal(err error) error {
 	e := &counter.NotSupportedError{What: "uprobes", Reason: err.Error(), Err: err}
 	switch {

@@ -17,8 +17,8 @@ import (
 
 func TestMain(m *testing.M) { quelltest.Main(m) }
 
-// The programs under test call hit as often as each line of their input says,
-// in as many processes or threads, and then write a line.
+// Each input line of the programs under test says how often they call hit and in how
+// many processes or threads. Then they write a line.
 const (
 	cSource = `#include <stdio.h>
 #include <stdlib.h>
@@ -40,7 +40,7 @@ int main(void) {
 	}
 }
 `
-	// Without os and fmt: building it another way builds less of the library.
+	// Without os and fmt, so that other build modes build less of the library.
 	goSource = `package main
 
 import (
@@ -116,7 +116,7 @@ func buildGo(t testing.TB, flags ...string) string {
 	return build(t, goSource, "hit.go", append(append([]string{"go build"}, flags...), "-o OUT SRC")...)
 }
 
-// program runs in a cgroup and hits when it is told to.
+// program runs in a cgroup and calls hit on command.
 type program struct {
 	t   testing.TB
 	cmd *exec.Cmd
@@ -163,7 +163,7 @@ func run(t testing.TB, binary, cgroup string, change ...func(*syscall.SysProcAtt
 	return p
 }
 
-// hit has the program call hit n times in each of so many processes or threads.
+// hit makes the program call hit n times in each of the given processes or threads.
 func (p *program) hit(n, times int) {
 	p.t.Helper()
 	if _, err := fmt.Fprintf(p.in, "%d %d\n", n, times); err != nil {
@@ -184,7 +184,7 @@ func open(t testing.TB, name string) *os.File {
 	return f
 }
 
-// attach puts a probe to the function of a program.
+// attach attaches a probe to a function of a program.
 func attach(t testing.TB, binary, symbol string) *Probe {
 	t.Helper()
 	quelltest.Need(t, quelltest.Root, quelltest.EBPF)
@@ -201,7 +201,7 @@ func attach(t testing.TB, binary, symbol string) *Probe {
 	return p
 }
 
-// Every way to link a program counts exactly, by process and in total.
+// Hits are counted exactly for every way to link a program, by process and in total.
 func TestHitsAreCounted(t *testing.T) {
 	for _, c := range []struct {
 		name, symbol string
@@ -239,7 +239,7 @@ func TestHitsAreCounted(t *testing.T) {
 	}
 }
 
-// Where many CPUs count for new processes at the same time nothing is lost.
+// No hit is lost if many CPUs count for new processes at the same time.
 func TestHitsRace(t *testing.T) {
 	binary := buildC(t)
 	p := attach(t, binary, "hit")
@@ -257,7 +257,7 @@ func TestHitsRace(t *testing.T) {
 	}
 }
 
-// After Close the program runs on, uncounted, as it was.
+// After Close the program continues as before, uncounted.
 func TestCloseTakesItOut(t *testing.T) {
 	binary := buildC(t)
 	p := attach(t, binary, "hit")
@@ -273,7 +273,7 @@ func TestCloseTakesItOut(t *testing.T) {
 	}
 }
 
-// cpuTime is what the first thread of a process has used, in ns
+// cpuTime returns the CPU time of the first thread of a process, in ns
 // (sched-stats.rst).
 func cpuTime(t testing.TB, pid int) int64 {
 	t.Helper()
@@ -288,8 +288,8 @@ func cpuTime(t testing.TB, pid int) int64 {
 	return ns
 }
 
-// BenchmarkHit says what CPU time a hit costs the program, and what a call
-// costs it with no probe, in one run.
+// BenchmarkHit measures the CPU time that a hit costs the program, and that of a call
+// without a probe, in one run.
 func BenchmarkHit(b *testing.B) {
 	const hits, calls = 200_000, 20_000_000
 	binary := buildC(b)

@@ -1,7 +1,6 @@
-// Figures plays the demo many times and holds the results against what quell
-// promises of it: `make demo-figures`. It takes about half an hour, so it is no
-// test; it prints a line per run and a summary, and exits with 1 if a promise
-// is not kept.
+// Figures plays the demo many times and compares the results with what quell promises
+// for it: `make demo-figures`. It takes about half an hour, so it is not a test. It
+// prints a line per run and a summary, and exits with 1 if a promise is not kept.
 package main
 
 import (
@@ -23,12 +22,12 @@ import (
 	"github.com/quell-dev/quell/internal/demo"
 )
 
-// What is promised of the runs with an antagonist.
+// Promises for the runs with an antagonist.
 const (
 	mostRelative  = 0.5 // relative cost under the cap (the paper's median: 0.63)
-	mostIntervals = 4   // from the antagonist's beginning to the accusation, without trials
-	mostTrial     = 19  // and for each trial: its length, and the antagonist's next coming
-	mostSeconds   = 0.5 // from the third outlier to it: the same tick
+	mostIntervals = 4   // from the antagonist's start to the accusation, without trials
+	mostTrial     = 19  // additionally for each trial: its length, and the antagonist's next burst
+	mostSeconds   = 0.5 // from the third outlier to the accusation: the same tick
 	mayAbstain    = 1   // of 20
 )
 
@@ -99,7 +98,7 @@ func play(ctx context.Context, w io.Writer, quell string, cpu, alone, cache int,
 	return errors.Join(errs...)
 }
 
-// run plays one demo. Its error is that of a run without a result.
+// run plays one demo. It returns an error if a run has no result.
 func run(ctx context.Context, quell string, seed int, args ...string) (*demo.Result, error) {
 	log := filepath.Join(os.TempDir(), fmt.Sprintf("quell-figures-%d-agent.log", os.Getpid()))
 	cmd := exec.CommandContext(ctx, quell, append([]string{"demo", "--json", "--seed", strconv.Itoa(seed), "--agent-log", log}, args...)...)
@@ -110,7 +109,7 @@ func run(ctx context.Context, quell string, seed int, args ...string) (*demo.Res
 	lines := bytes.Split(bytes.TrimSpace(out), []byte("\n"))
 	var r demo.Result
 	if json.Unmarshal(lines[len(lines)-1], &r) == nil {
-		return &r, os.Remove(log) // exit 1 is a verdict like another
+		return &r, os.Remove(log) // exit 1 is a verdict, too
 	}
 	return nil, fmt.Errorf("seed %d: %w (the agent's log: %s): %s", seed, err, log, bytes.TrimSpace(story.Bytes()))
 }
@@ -126,7 +125,7 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// tally sums up runs of one kind.
+// tally is the sum over runs of one kind.
 type tally struct {
 	runs, right, abstained, wrong, left, late, slow int
 	relative                                        []float64
@@ -164,7 +163,7 @@ func (t *tally) take(w io.Writer, r *demo.Result) {
 		r.Correlation, second, r.Trials, r.SecondsToIncident, r.IntervalsToIncident, r.CostAlone, r.CostContended, r.CostCapped, r.RelativeCost, len(r.LeftBehind))
 }
 
-// promise prints the summary and says what was not kept.
+// promise prints the summary and returns which promises were not kept.
 func (t *tally) promise(w io.Writer, channel string) error {
 	if t.runs == 0 {
 		return nil

@@ -71,7 +71,7 @@ func (c *cgroup) write(file, value string) error {
 	return errors.Join(err, f.Close())
 }
 
-// remove takes the cgroup away from under its process.
+// remove moves the process to the parent and removes the cgroup.
 func (c *cgroup) remove() error {
 	if err := c.enter(filepath.Dir(c.dir)); err != nil {
 		return err
@@ -79,7 +79,7 @@ func (c *cgroup) remove() error {
 	return removeCgroup(c.dir)
 }
 
-// removeCgroup waits for what the kernel has not let go of yet.
+// removeCgroup removes a cgroup; it retries on EBUSY for up to 5 s.
 func removeCgroup(dir string) error {
 	for end := time.Now().Add(5 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		err := os.Remove(dir)
@@ -92,7 +92,7 @@ func removeCgroup(dir string) error {
 	}
 }
 
-// again makes it anew, with the limit and its process.
+// again makes the cgroup again, with the limit and its process.
 func (c *cgroup) again(l limit) error {
 	if err := os.Mkdir(c.dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -108,7 +108,7 @@ func (c *cgroup) exists() bool {
 func (c *cgroup) quotaFile() string  { return filepath.Join(c.dir, "cpu.cfs_quota_us") }
 func (c *cgroup) periodFile() string { return filepath.Join(c.dir, "cpu.cfs_period_us") }
 
-// set writes a limit in an order that the kernel takes whatever was there.
+// set writes a limit in an order that the kernel accepts whatever the old limit was.
 func (c *cgroup) set(l limit) error {
 	return errors.Join(c.write(c.quotaFile(), "-1"), c.write(c.periodFile(), l.period), c.write(c.quotaFile(), l.quota))
 }

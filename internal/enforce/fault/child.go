@@ -12,8 +12,8 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// The children are this program again, with package enforce alone in them: a
-// life with a cap every few milliseconds, and a restore.
+// The children are this program again, and use package enforce only: one sets a
+// cap every few milliseconds, one restores.
 
 // lease is how long the child's caps last.
 const lease = 3 * time.Millisecond

@@ -18,11 +18,11 @@ import (
 
 const (
 	foreignQuota = "33333"
-	// patience is how long after deadline and next start all must be back.
+	// patience is how long after deadline and next start all limits must be back.
 	patience = 5 * time.Second
 )
 
-// point plays one point and judges what is there in the end.
+// point plays one point and checks the state at the end.
 func (k *worker) point(p point) *result {
 	k.r = &result{N: p.n, Scenario: p.scenario, Life: p.life, Back: p.back}
 	err := k.fresh(&p)
@@ -106,8 +106,8 @@ func (k *worker) play(p *point) error {
 	return nil
 }
 
-// meddle does what the scenario says while nothing runs, and returns the limit
-// that must be there in the end; nil: no cgroup.
+// meddle applies the scenario while no program runs, and returns the limit that
+// is expected at the end; nil: no cgroup.
 func (k *worker) meddle(p *point, at limit) (*limit, error) {
 	want := p.before
 	var err error
@@ -134,7 +134,7 @@ func (k *worker) meddle(p *point, at limit) (*limit, error) {
 	return &want, err
 }
 
-// takeOver sets a limit as somebody else would, some time after a cap is in force.
+// takeOver sets a limit as another process would, some time after a cap is in force.
 func (k *worker) takeOver(ctx context.Context) {
 	for c := api.NewClient(k.socket()); ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
 		if s, err := c.Status(ctx); err == nil && len(s.Caps) == 1 {
@@ -158,7 +158,7 @@ func (k *worker) damage(p *point) error {
 	}
 	last := len(text) - 1 - bytes.LastIndexByte(text[:len(text)-1], '\n')
 	if p.scenario == cut {
-		// By turns each number of bytes.
+		// Successive points cut each number of bytes in turn.
 		return os.Truncate(name, int64(len(text)-1-(p.n/int(scenarios))%last))
 	}
 	i := len(text) - 1 - p.rng.IntN(min(len(text), 3*last))
@@ -166,7 +166,7 @@ func (k *worker) damage(p *point) error {
 	return os.WriteFile(name, text, 0o600)
 }
 
-// fill takes all room but some bytes.
+// fill fills the disk except for some bytes.
 func (k *worker) fill(but int) error {
 	f, err := os.OpenFile(k.small+"/filler", os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {
@@ -191,7 +191,7 @@ func (k *worker) mend(p *point) error {
 	return os.Remove(k.small + "/filler")
 }
 
-// comeBack starts what is to put things back and sees that it does, in time.
+// comeBack starts the program that restores and checks that it does so in time.
 func (k *worker) comeBack(p *point, want *limit) error {
 	var deadline time.Time
 	if v, err := enforce.Look(k.journal()); err == nil {
@@ -201,8 +201,8 @@ func (k *worker) comeBack(p *point, want *limit) error {
 	}
 	start := time.Now()
 	if deadline.Before(start) || p.back != backOverdue {
-		// Everything but the safety net undoes at once whatever the lease says,
-		// so that is what is asked of it, though it promises only the deadline.
+		// All but the safety net undo at once regardless of the lease. They are
+		// held to that, although they promise only the deadline.
 		deadline = start
 	}
 	cmd := k.program(p.back)
@@ -211,7 +211,7 @@ func (k *worker) comeBack(p *point, want *limit) error {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	var back time.Time // when all was as it must be
+	var back time.Time // when the limit was right
 	var fault error
 	asked := start
 	for running := true; ; time.Sleep(2 * time.Millisecond) {
@@ -242,7 +242,7 @@ func (k *worker) comeBack(p *point, want *limit) error {
 			continue
 		}
 		if p.back == backStart && running && (right || late) && k.answers() {
-			// The agent itself has no end: ask it to.
+			// The agent does not end by itself: ask it to.
 			_ = cmd.Process.Signal(syscall.SIGTERM)
 			running = false
 			select {
@@ -290,7 +290,7 @@ func (k *worker) right(want *limit) bool {
 	return err == nil && got == *want
 }
 
-// judge says what is not right: quell's value left, or another one put there.
+// judge records what is wrong: quell's value left, or a wrong value set.
 func (k *worker) judge(p *point, want *limit) {
 	got, err := k.task.get(k.h)
 	if want == nil {
@@ -305,7 +305,7 @@ func (k *worker) judge(p *point, want *limit) {
 	}
 }
 
-// others sees that nobody was capped who may not be.
+// others checks that no task was capped that may not be.
 func (k *worker) others(when string) {
 	for _, c := range []*cgroup{k.web, k.kept} {
 		if got, err := c.get(k.h); err != nil || got != untouched {

@@ -79,7 +79,7 @@ func TestKilledAtRandomPoints(t *testing.T) {
 	t.Log(out)
 }
 
-// An agent that does the wrong thing is found out.
+// An agent that does the wrong thing is detected.
 func TestFindsWhatIsWrong(t *testing.T) {
 	agent := program(t)
 	for name, c := range map[string]struct {
@@ -99,7 +99,7 @@ func TestFindsWhatIsWrong(t *testing.T) {
 			if err := os.WriteFile(script, []byte(text), 0o700); err != nil {
 				t.Fatal(err)
 			}
-			// A point of package enforce that comes back by restore, with the
+			// A point of package enforce that restores by backRestore, with the
 			// quota changed meanwhile where that matters.
 			for n := range 2000 {
 				p := newPoint(1, n)
@@ -116,7 +116,7 @@ func TestFindsWhatIsWrong(t *testing.T) {
 	}
 }
 
-// The same seed is the same points.
+// The same seed gives the same points.
 func TestPointsFollowFromTheSeed(t *testing.T) {
 	seen := map[string]bool{}
 	for n := range 1000 {
@@ -138,7 +138,7 @@ func TestPointsFollowFromTheSeed(t *testing.T) {
 	}
 }
 
-// The phases of a life, told by its effects alone.
+// The phases of a life follow from its effects alone.
 func TestCourse(t *testing.T) {
 	life := []effect{writeNew, syncNew, renameNew, syncDirectory, // opens
 		writeIntent, syncJournal, writeLimit, writeLimit, writeApplied, syncJournal, // caps

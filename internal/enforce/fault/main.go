@@ -1,13 +1,13 @@
-// Fault kills quell at the worst moments, on the kernel's real quota files and
-// on real journals, and sees that every limit comes back: `make fault`.
+// Fault kills quell at critical moments, on the kernel's real quota files and
+// on real journals, and checks that every limit comes back: `make fault`.
 //
 // Half of the points kill quell-agent as it is shipped, with caps on, half a
 // loop of package enforce. The moments are found by ptrace: the process is
-// stopped before each system call, and one that would be the next to change
-// the journal or a limit tells in which phase of a cap's life it is. Nothing is
-// built into what is tested. Other points kill at random times, unobserved.
+// stopped before each system call, and a call that is about to change the
+// journal or a limit shows the phase of the cap's life. The tested programs are
+// not instrumented. Other points kill at random times, untraced.
 //
-// It exits with 1 if a limit was left, or was overwritten that is somebody else's.
+// It exits with 1 if a limit was left, or if another process's limit was overwritten.
 package main
 
 import (
@@ -62,9 +62,9 @@ func main() {
 	case o.points != "":
 		var numbers []int
 		if err = json.Unmarshal([]byte(o.points), &numbers); err == nil {
-			// The parent asking to end: first put everything away. So too when it is
-			// gone: writing to it must fail and not end this process. That signal says
-			// no more, for a request to an agent just killed raises it too.
+			// If the parent asks to end, clean up first. If the parent is gone, a write
+			// to it must fail and not end this process. SIGPIPE is ignored otherwise,
+			// since a request to an agent that was just killed raises it too.
 			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
 			signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
@@ -88,7 +88,7 @@ func environment(name string, otherwise uint64) uint64 {
 	return otherwise
 }
 
-// inject deals the points out to workers and prints what came of them.
+// inject distributes the points over workers and prints the results.
 func inject(ctx context.Context, w io.Writer, o options) error {
 	h, err := host.Open("/")
 	if err != nil {

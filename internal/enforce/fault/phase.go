@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// phase is where in the life of a cap a process is, told by what it is about
-// to do next and what it did last.
+// phase is the stage in the life of a cap that a process is in, determined by
+// the effect that it is about to make and those before.
 type phase int
 
 const (
-	// Anywhere: at a random moment, not looked at.
+	// anywhere: at a random moment, untraced.
 	anywhere phase = iota
 	rewriting
 	rewriteNotSynced
@@ -57,12 +57,12 @@ const (
 	writeLimit
 )
 
-// watched are the places that effects are of.
+// watched is the journal and the cgroup whose effects are recognised.
 type watched struct{ journal, cgroup string }
 
 var recordKind = regexp.MustCompile(`"kind":"(\w+)"`)
 
-// effect tells what a call is about to do.
+// effect returns what a call is about to do.
 func (w watched) effect(c call) effect {
 	file := func() string {
 		name, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", c.pid, int32(c.args[0])))
@@ -102,8 +102,7 @@ func (w watched) effect(c call) effect {
 // course follows a process through the phases. The zero value is at its start.
 type course struct{ at phase }
 
-// next returns the phase in which the process is just before the effect, and
-// goes on behind it.
+// next returns the phase just before the effect, and advances past it.
 func (c *course) next(e effect) phase {
 	was := c.at
 	move := func(before, after phase) phase {

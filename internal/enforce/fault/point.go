@@ -2,7 +2,7 @@ package main
 
 import "math/rand/v2"
 
-// scenario is what happens between the kill and the next start, or besides.
+// scenario is what happens between the kill and the next start, or in addition.
 type scenario int
 
 const (
@@ -26,10 +26,10 @@ var scenarioNames = [scenarios]string{"nothing else", "quota changed after the k
 
 func (s scenario) String() string { return scenarioNames[s] }
 
-// Lives and ways back.
+// Lives, and the programs that restore.
 const (
 	lifeEnforce = "enforce" // package enforce alone, a cap every few ms
-	lifeAgent   = "agent"   // quell-agent, caps by its socket
+	lifeAgent   = "agent"   // quell-agent, caps requested through its socket
 
 	backEnforce = "RestoreAll"
 	backStart   = "agent start"
@@ -37,8 +37,8 @@ const (
 	backOverdue = "restore --overdue"
 )
 
-// point is one of the points to kill at, with all that is made of it. It
-// follows from the seed and its number.
+// point is one of the points to kill at, with all its parameters. It follows
+// from the seed and its number.
 type point struct {
 	n        int
 	scenario scenario
@@ -50,8 +50,8 @@ type point struct {
 	rng      *rand.Rand
 }
 
-// The phases to kill at, in turn. Where caps last longest, in force, and where
-// nobody looked, more often.
+// The phases to kill at, in turn. inForce, where caps last longest, and
+// anywhere, which is untraced, come more often.
 var (
 	lifeTargets = []phase{anywhere, intended, inForce, halfApplied, notRecorded, notAcknowledged, halfUndone, expired, inForce, intentNotSynced,
 		acknowledgeNotSynced, recordNotSynced, anywhere, notIntended, rewriting, rewriteNotSynced, rewriteNotNamed, nameNotSynced}
@@ -60,7 +60,7 @@ var (
 )
 
 func newPoint(seed uint64, n int) point {
-	// Turns begin where the seed says, so that short runs differ.
+	// The seed sets the first turn, so that short runs differ.
 	turn := n/int(scenarios) + int(seed%997)
 	p := point{n: n, scenario: scenario(n % int(scenarios)), rng: rand.New(rand.NewPCG(seed, uint64(n)))}
 	p.life = []string{lifeEnforce, lifeAgent}[turn%2]
@@ -70,7 +70,7 @@ func newPoint(seed uint64, n int) point {
 	case foreignAlive:
 		p.life, p.target = lifeAgent, inForce
 	case fullAlive:
-		if half%2 == 0 { // by then it is full
+		if half%2 == 0 { // by then the disk is full
 			p.target = anywhere
 		}
 	case inRestore:
@@ -91,7 +91,7 @@ func newPoint(seed uint64, n int) point {
 	return p
 }
 
-// result is what came of a point, as a worker tells it.
+// result is the outcome of a point, as a worker reports it.
 type result struct {
 	N        int      `json:"n"`
 	Scenario scenario `json:"scenario"`
@@ -100,11 +100,11 @@ type result struct {
 	Kills    []phase  `json:"kills"`    // the phases that were hit
 	Restores []phase  `json:"restores"` // of kills within a restore
 	Capped   bool     `json:"capped"`   // a limit was not the original one at the last kill
-	Wrong    []string `json:"wrong"`    // somebody else's value overwritten, or a cap where none may be
+	Wrong    []string `json:"wrong"`    // another process's value overwritten, or a cap where none may be
 	Left     []string `json:"left"`     // quell's value is still there, or came back too late
 	Late     float64  `json:"late"`     // s from the later of next start and deadline until all was back
 	Err      string   `json:"err,omitempty"`
-	Log      string   `json:"log,omitempty"` // the programs' last words, where something is wrong
+	Log      string   `json:"log,omitempty"` // the end of the programs' log, where something is wrong
 }
 
 func (r *result) bad() bool { return len(r.Wrong)+len(r.Left) > 0 || r.Err != "" }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// row is what came of the points of one scenario.
+// row sums up the points of one scenario.
 type row struct {
 	points, kills, agents, capped, wrong, left int
 	late                                       float64 // the latest, s
@@ -90,7 +90,7 @@ func (t *tally) print(w io.Writer) {
 		sum.kills, t.points, time.Since(t.started).Round(time.Second), sum.wrong, sum.left, t.faults, sum.late)
 }
 
-// enough is from how many points on every phase must have been hit.
+// enough is the number of points from which every phase must have been hit.
 const enough = 200
 
 func (t *tally) verdict() error {

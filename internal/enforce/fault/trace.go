@@ -48,7 +48,7 @@ type syscallInfo struct {
 	sp   uint64
 	nr   uint64
 	args [6]uint64
-	_    [2]uint64 // room for what other kinds of stop have more
+	_    [2]uint64 // room for the data of other kinds of stop
 }
 
 const (
@@ -57,13 +57,13 @@ const (
 	syscallStop          = unix.SIGTRAP | 0x80 // PTRACE_O_TRACESYSGOOD
 )
 
-// trace runs a program that knows nothing of it and calls at before each system
-// call of each of its threads. Where at returns true, the process gets SIGKILL
-// before that call is made. The program dies with this one. Its standard files
-// must be files, for nobody waits for copies.
+// trace runs an unmodified program and calls at before each system call of each
+// of its threads. If at returns true, the process gets SIGKILL before that call
+// is made. The program dies with this one. Its standard streams must be files,
+// since no goroutine waits for copies.
 func trace(cmd *exec.Cmd, started func(pid int), at func(call) bool) (ended, error) {
-	// ptrace belongs to a thread; this one ends with the goroutine, and what
-	// it started would be reaped by nobody else.
+	// ptrace belongs to a thread: only the one that started the program can trace
+	// it, and Wait4 below (WNOTHREAD) waits for this thread's children only.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true}
@@ -104,7 +104,7 @@ func trace(cmd *exec.Cmd, started func(pid int), at func(call) bool) (ended, err
 		switch sig := status.StopSignal(); {
 		case sig == syscallStop:
 			if c, ok := entering(tid); ok && at(c) {
-				_ = unix.Kill(leader, unix.SIGKILL) // ESRCH: another way to the same end
+				_ = unix.Kill(leader, unix.SIGKILL) // ESRCH: it has ended already
 			}
 			resume(tid, 0)
 		case sig == unix.SIGTRAP, sig == unix.SIGSTOP && first: // a clone, and the new thread's first stop

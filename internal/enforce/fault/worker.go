@@ -22,9 +22,9 @@ import (
 	"github.com/quell-dev/quell/internal/host"
 )
 
-// worker kills at points, one after the other, in cgroups and directories of
-// its own. It is a process of its own too: what a traced program leaves behind
-// is waited for by nobody else, and it has mounts of its own.
+// worker kills at points, one after the other, in its own cgroups and
+// directories. It is also a process of its own: it alone waits for what a
+// traced program leaves behind, and it has its own mounts.
 type worker struct {
 	h         *host.Host
 	agent     string // the program
@@ -37,15 +37,15 @@ type worker struct {
 	log       *os.File
 	r         *result
 
-	mu    sync.Mutex // over asking for a cap and setting another limit
-	taken bool       // somebody else set a limit
+	mu    sync.Mutex // over requesting a cap and setting another limit
+	taken bool       // takeOver has set a limit
 }
 
 // untouched is the limit of the tasks that may not be capped.
 var untouched = limit{"-1", "100000"}
 
 func work(ctx context.Context, seed uint64, numbers []int, agent, name string, w io.Writer) (err error) {
-	runtime.LockOSThread() // ptrace and death signals are a thread's
+	runtime.LockOSThread() // ptrace and death signals belong to a thread
 	k := &worker{agent: agent}
 	if k.h, err = host.Open("/"); err != nil {
 		return err
@@ -86,8 +86,8 @@ func work(ctx context.Context, seed uint64, numbers []int, agent, name string, w
 	return nil
 }
 
-// program prepares a run of the agent or, with the life or way back of package
-// enforce alone, of this program.
+// program returns a command that runs the agent or, for lifeEnforce and
+// backEnforce, this program.
 func (k *worker) program(what string) *exec.Cmd {
 	var cmd *exec.Cmd
 	settings := []string{"--config", k.config, "--set", "state_dir=" + k.state, "--set", "socket=" + k.socket(), "--set", "listen=", "--set", "signals=cpt",
@@ -113,9 +113,9 @@ func (k *worker) program(what string) *exec.Cmd {
 func (k *worker) journal() string { return k.state + "/journal" }
 func (k *worker) socket() string  { return k.dir + "/s" }
 
-// kill starts a program and kills it in the target phase, or when it does not
-// get there for long. hit is where it was; ok is false if it ended by itself.
-// during runs beside it.
+// kill starts a program and kills it in the target phase, or after a timeout if
+// it does not get there. hit is the phase it was killed in; ok is false if it
+// ended by itself. during runs in parallel with it.
 func (k *worker) kill(p *point, what string, target phase, during func(ctx context.Context)) (hit phase, ok bool, err error) {
 	cmd := k.program(what)
 	ctx, stop := context.WithCancel(context.Background())
@@ -169,11 +169,11 @@ func (k *worker) kill(p *point, what string, target phase, during func(ctx conte
 	return hit, end.killed, err
 }
 
-// agentLease is the shortest that the agent gives.
+// agentLease is the shortest lease that the agent grants.
 const agentLease = time.Second
 
-// watch kills a program that is not killed otherwise: at a random moment of
-// its life if nobody looks, and in the end at any rate.
+// watch kills a program that is not killed otherwise: after a random time if
+// random is set, else after 20 s.
 func (k *worker) watch(ctx context.Context, pid int, random bool, p *point, what string) {
 	after := 20 * time.Second
 	if random {
@@ -185,7 +185,7 @@ func (k *worker) watch(ctx context.Context, pid int, random bool, p *point, what
 	k.soon(ctx, pid, after)
 }
 
-// soon kills a process after a while, unless ctx has ended: then it has.
+// soon kills a process after a delay, unless ctx ends first: then the process has ended.
 func (k *worker) soon(ctx context.Context, pid int, after time.Duration) {
 	go func() {
 		select {
@@ -196,8 +196,8 @@ func (k *worker) soon(ctx context.Context, pid int, after time.Duration) {
 	}()
 }
 
-// operate asks an agent for caps as long as it lives: of the task, which it
-// gives, and of those that may not be capped.
+// operate requests caps from an agent as long as it lives: of the task, which
+// it grants, and of those that may not be capped.
 func (k *worker) operate(ctx context.Context) {
 	c := api.NewClient(k.socket())
 	for ctx.Err() == nil {
@@ -218,7 +218,7 @@ func (k *worker) operate(ctx context.Context) {
 	}
 }
 
-// tail returns the last words of the programs.
+// tail returns the end of the programs' log.
 func (k *worker) tail() string {
 	text, _ := os.ReadFile(k.log.Name())
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")

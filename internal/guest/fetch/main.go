@@ -1,5 +1,5 @@
-// Command fetch fills the cache of kernels for guest tests (guest.Fetch). It says
-// what it downloads; where all is there, it does and says nothing.
+// Command fetch fills the cache of kernels for guest tests (guest.Fetch). It prints what
+// it downloads. If nothing is missing it does nothing and prints nothing.
 package main
 
 import (

@@ -1,10 +1,10 @@
-// Command init is PID 1 of a guest: it mounts what the kernel has to show, sets
-// the loopback interface up, does what /init.json says (guest.Init), prints
+// Command init is PID 1 of a guest: it mounts the kernel's file systems, sets the
+// loopback interface up, executes /init.json (guest.Init), prints
 //
 //	GUEST-EXIT n
 //
-// with 0 or the first other status of the programs it ran, and powers the
-// machine off. It is built static, for the guest's architecture.
+// with 0 or the first other exit status of the programs, and powers the machine off. It
+// is built static, for the guest's architecture.
 package main
 
 import (
@@ -30,7 +30,7 @@ func main() {
 		status = max(status, 1)
 	}
 	fmt.Printf("\nGUEST-EXIT %d\n", status)
-	// The UART's line is drained before its device is gone.
+	// Drain the UART's line before its device is gone.
 	if console, err := unix.Open("/dev/console", unix.O_WRONLY, 0); err == nil {
 		unix.IoctlSetInt(console, unix.TCSBRK, 1)
 	}
@@ -40,7 +40,7 @@ func main() {
 	select {} // PID 1 must not end
 }
 
-// mounts are file system and place.
+// mounts are pairs of file system and mount point.
 var mounts = [][2]string{
 	{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"tmpfs", "/tmp"}, {"tmpfs", "/run"},
 	{"cgroup2", "/sys/fs/cgroup"}, {"bpf", "/sys/fs/bpf"}, {"tracefs", "/sys/kernel/tracing"},

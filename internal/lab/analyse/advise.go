@@ -10,17 +10,16 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// Advice is the mapping that would have been chosen before any was tried, by
-// the cache misses that each machine has alone: those that miss most are put
-// apart (what paper 000 leaves to future work). It is then held against what
-// was measured of all mappings.
+// Advice is the mapping that would be chosen before any is tried, from the cache misses
+// of each machine alone: the machines with the most misses are placed apart (paper 000
+// leaves this to future work). The advice is then compared with the measurements of all
+// mappings.
 type Advice struct {
 	By      string `json:"by"` // the event
 	Mapping string `json:"mapping"`
-	// Averages over machines of the degradation over each one's own best
-	// mapping, percent: in the advised one, in the best and in the worst for all
-	// together, and where the kernel's scheduler decides (NaN if it was not
-	// tried).
+	// Averages over machines of the degradation over each machine's own best mapping,
+	// percent: in the advised mapping, in the best and in the worst for all together,
+	// and where the kernel's scheduler decides (NaN if that was not tried).
 	Percent      float64 `json:"percent"`
 	Best         float64 `json:"best"`
 	BestMapping  string  `json:"best_mapping"`
@@ -29,10 +28,10 @@ type Advice struct {
 	Default      Num     `json:"default"`
 }
 
-// adviceBy are the events that advice may go by, the best first.
+// adviceBy are the events that advice may be based on, the best first.
 var adviceBy = [...]string{"llc-misses", "l2-misses", "cache-misses"}
 
-// advise is nil where no event was counted of every machine alone, or a mapping
+// advise returns nil if no event was counted of every machine alone, or if a mapping
 // was not measured of all machines.
 func advise(b *Best, runs []result.Run, factor string) *Advice {
 	cores := map[string]map[string]int{} // of each mapping of the set
@@ -104,8 +103,8 @@ func advise(b *Best, runs []result.Run, factor string) *Advice {
 	return nil
 }
 
-// crowding is the sum over cores of the square of what their virtual CPUs miss
-// alone: least where those that miss most are apart.
+// crowding is the sum over cores of the square of the misses that their virtual CPUs
+// have alone. It is least where the machines with the most misses are apart.
 func crowding(mapping map[string]int, parts []study.Part, rate func(p *study.Part) float64) float64 {
 	byCore := map[int]float64{}
 	for _, vcpu := range sortedKeys(mapping) {
@@ -122,12 +121,12 @@ func crowding(mapping map[string]int, parts []study.Part, rate func(p *study.Par
 	return sum
 }
 
-// identity is of what is alone in one run and beside others in another.
+// identity is equal for a part that is alone in one run and with others in another.
 func identity(p *study.Part) string {
 	return p.Role + "/" + p.Workload.Name + "/" + p.Environment.Name
 }
 
-// setOf is a cell's levels without the factor of mappings.
+// setOf returns a cell's levels without the factor of mappings.
 func setOf(c *study.Cell, factor string) string {
 	var set []string
 	for _, l := range c.Levels {

@@ -10,8 +10,8 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// Two machines that miss and two that do not, in two sets of repetitions: a
-// machine that misses slows one beside it that does too by half.
+// Two machines with many misses and two with few, in two sets of repetitions: a machine
+// with many misses slows another such machine on the same core by half.
 func mappingRuns(event string) []result.Run {
 	misses := map[string]float64{"a": 1e6, "b": 9e5, "c": 10, "d": 20}
 	mappings := map[string][2]string{"a+b|c+d": {"ab", "cd"}, "a+c|b+d": {"ac", "bd"}, "a+d|b+c": {"ad", "bc"}}
@@ -62,7 +62,7 @@ func TestAdviceKeepsApartWhatMisses(t *testing.T) {
 		t.Fatalf("%+v", got)
 	}
 	a := got[0].Advised
-	// 1,000,000 + 10 and 900,000 + 20 is more even than 20 and 10 the other way.
+	// 1,000,000 + 10 and 900,000 + 20 are more even than the swap of 20 and 10.
 	if a.By != "l2-misses" || a.Mapping != "a+d|b+c" && a.Mapping != "a+c|b+d" || a.Percent != 0 || a.Best != 0 || a.WorstMapping != "a+b|c+d" || !math.IsNaN(float64(a.Default)) {
 		t.Errorf("%+v", a)
 	}
@@ -81,8 +81,8 @@ func TestAdviceKeepsApartWhatMisses(t *testing.T) {
 	}
 }
 
-// A machine of two virtual CPUs on one core is held against itself alone on one
-// core, one on two against two.
+// A machine whose two virtual CPUs share a core is compared with its solo run on one
+// core, a machine on two cores with its solo run on two.
 func TestBaselineHasTheSameShape(t *testing.T) {
 	part := study.Part{Role: "vm", Measure: true, Environment: study.Environment{CPUs: 2}, Workload: study.Workload{Name: "w", Metric: study.Metric{Better: "lower"}}}
 	other := study.Part{Role: "nb", Workload: study.Workload{Name: "n"}}

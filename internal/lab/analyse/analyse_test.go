@@ -42,7 +42,7 @@ func TestTheMCFExample(t *testing.T) {
 	}
 }
 
-// The values of R's summary(lm(y ~ x)) for a small example.
+// The expected values are those of R's summary(lm(y ~ x)) for a small example.
 func TestFit(t *testing.T) {
 	l, ok := Fit([]float64{1, 2, 3, 4, 5}, []float64{2, 4, 5, 4, 5})
 	if !ok || !near(l.Slope, 0.6, 1e-12) || !near(l.Intercept, 2.2, 1e-12) || !near(math.Sqrt(l.VarSlope), 0.2828427, 1e-6) ||
@@ -56,7 +56,7 @@ func TestFit(t *testing.T) {
 	}
 }
 
-// Paper 003, footnote 4: an iteration that spans intervals adds to each the
+// Paper 003, footnote 4: an iteration that spans several intervals adds to each the
 // fraction of it that lies there; the fractions sum to 1.
 func TestThroughputSplitsIterations(t *testing.T) {
 	its := []result.Iteration{{From: 1 * time.Second, To: 3 * time.Second, Units: 1}, {From: 3 * time.Second, To: 13 * time.Second, Units: 1}}
@@ -118,8 +118,8 @@ func TestStyleAndAngle(t *testing.T) {
 	}
 }
 
-// Tables I and II of paper 003: one scale per kind of environment, foreground
-// avrora excluded, and what the paper says in words of them.
+// Tables I and II of paper 003: one scale per kind of environment, foreground avrora
+// excluded, and the paper's statements about them.
 func TestScaleOfThePaper(t *testing.T) {
 	f, err := os.Open("../../../testdata/reference/pinning_interference.csv")
 	if err != nil {
@@ -159,7 +159,7 @@ func TestScaleOfThePaper(t *testing.T) {
 	}
 }
 
-// covers counts how often intervals hold the truth.
+// covers counts how often intervals contain the truth.
 func covers(t *testing.T, name string, times int, one func(r *rand.Rand) (Interval, float64)) {
 	t.Helper()
 	hits := 0
@@ -171,7 +171,7 @@ func covers(t *testing.T, name string, times int, one func(r *rand.Rand) (Interv
 	}
 	share := float64(hits) / float64(times)
 	t.Logf("%s: 95 %% intervals cover %.1f %% of %d", name, share*100, times)
-	// Beside the 93 to 97 % that are promised, what chance makes of so many.
+	// Allow for chance in addition to the promised 93 to 97 %.
 	if slack := 3 * math.Sqrt(0.95*0.05/float64(times)); share < 0.93-max(0, slack-0.02) || share > 0.97+max(0, slack-0.02) {
 		t.Errorf("%s: 95 %% intervals cover %.1f %%", name, share*100)
 	}
@@ -190,7 +190,7 @@ func TestCoverage(t *testing.T) {
 		}
 		return e
 	}
-	// A step's mean of AR(1) seconds, a minute of them.
+	// The mean of a step: one minute of AR(1) seconds.
 	step := func(r *rand.Rand) float64 { return mean(ar1(r, 60, 0.05, 0.8)) }
 	staircase := func(r *rand.Rand, slope float64) []Point {
 		var ps []Point
@@ -277,8 +277,8 @@ func simulate(t *testing.T, text string, seed uint64) (*study.Study, []result.Ru
 	return s, runs
 }
 
-// A linear drift of 5 % over the study biases no degradation by more than half
-// a point, since every block holds every cell.
+// A linear drift of 5 % over the study biases no degradation by more than half a point,
+// since every block contains every cell.
 func TestDriftBiasesNothing(t *testing.T) {
 	sums, n := map[string]float64{}, 0
 	for seed := range uint64(12 * *long) {
@@ -303,8 +303,8 @@ func TestDriftBiasesNothing(t *testing.T) {
 	}
 }
 
-// The chain from a study file to results, on a staircase: the metric of the
-// simulated truth, energy, percentages of the base placement.
+// The chain from a study file to results, on a staircase: the metric of the simulated
+// truth, energy, and percentages of the base placement.
 func TestStaircaseStudy(t *testing.T) {
 	const text = `
 version: 1
@@ -334,7 +334,7 @@ analysis:
 	}
 	for _, i := range got.Interferences {
 		near1 := i.Levels[0].Value == "near"
-		// 1/(1 + 0.5·x) falls by a third over its intercept, nearly linearly.
+		// 1/(1 + 0.5·x) falls by a third of its intercept, nearly linearly.
 		if m := i.Metric; near1 && !near(m, 35, 3) || !near1 && !near(m, 0, 1.5) {
 			t.Errorf("%s: metric %.1f (%.1f to %.1f)", i.Levels[0].Value, m, i.Interval.Low, i.Interval.High)
 		}
@@ -354,7 +354,7 @@ analysis:
 			t.Errorf("near is %.1f %% of per-chip", last.Relative.Value)
 		}
 	}
-	// What is written is read back, NaN and all.
+	// Results that are written can be read back, including NaN.
 	text2, err := json.Marshal(got)
 	if err != nil {
 		t.Fatal(err)
@@ -393,8 +393,7 @@ func TestCorrelation(t *testing.T) {
 	}
 }
 
-// Of matrices in which nothing depends on anything, at most 5 % show anything
-// after adjustment.
+// Of matrices without any dependence at most 5 % show a dependence after adjustment.
 func TestNullMatrix(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 3))
 	found, times := 0, 60**long
@@ -422,7 +421,7 @@ func TestNullMatrix(t *testing.T) {
 
 func TestEventsFollowThePaper(t *testing.T) {
 	var runs []result.Run
-	// Two machines; cycles go with the time, misses only in one of them.
+	// Two machines: cycles follow the time, misses do so in only one of them.
 	for vm, coupled := range map[string]float64{"mcf": 1, "lbm": 0} {
 		for k, slow := range []float64{1, 1.2, 1.5} {
 			kind := study.Main
@@ -453,8 +452,8 @@ func TestEventsFollowThePaper(t *testing.T) {
 	}
 }
 
-// Nothing, one run, iterations of no length, numbers that are none: no panic,
-// and no figure out of nothing.
+// No runs, one run, iterations of length 0, values that are not finite: no panic, and
+// no figure without data.
 func FuzzOf(f *testing.F) {
 	f.Add(uint64(1), 3, 0.5, 1.0)
 	f.Add(uint64(9), 0, math.NaN(), math.Inf(1))
@@ -485,8 +484,8 @@ func FuzzOf(f *testing.F) {
 	})
 }
 
-// A client that got no answer for half a second did nothing for as long; how long
-// an answer takes, of that nothing can be said.
+// A client that got no answer for half a second has a rate of 0 for that time. The time
+// of an answer is unknown for it.
 func TestTimeWithoutAUnit(t *testing.T) {
 	run := &result.Run{Window: result.Window{To: time.Second}}
 	p := &result.Part{}

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// draws is how many resamples a bootstrap takes.
+// draws is the number of resamples of a bootstrap.
 const draws = 2000
 
 // Levels are measurements in two levels: runs, and iterations within a run.
@@ -23,15 +23,15 @@ func (l Levels) means() []float64 {
 	return m
 }
 
-// many runs are so many that resampling them covers as it should.
+// many is the number of runs from which resampling them has the nominal coverage.
 const many = 30
 
-// RatioOfMeans is mean(a) ÷ mean(b), each the mean of its runs' means. With many
-// runs the interval is a hierarchical bootstrap's: runs are drawn with
-// replacement, then iterations within each (Kalibera and Jones, ISMM 2013,
-// section 6). Few runs resample too narrowly; for them it is Welch's, of the
-// runs' logarithms. With a single run on a side the difference between runs is
-// not known, and the interval is that of the iterations, which Method says.
+// RatioOfMeans is mean(a) ÷ mean(b), each the mean of its runs' means. With many runs
+// the interval is a hierarchical bootstrap's: runs are drawn with replacement, then
+// iterations within each (Kalibera and Jones, ISMM 2013, section 6). With few runs
+// resampling is too narrow, and the interval is Welch's, of the runs' logarithms. With
+// a single run on a side the variation between runs is unknown, and the interval is
+// that of the iterations; Method says so.
 func RatioOfMeans(a, b Levels, seed uint64) Interval {
 	ma, mb := a.means(), b.means()
 	out := Interval{Value: math.NaN(), Low: math.NaN(), High: math.NaN(), Level: level, N: min(len(ma), len(mb)), Method: "none"}
@@ -64,7 +64,7 @@ func RatioOfMeans(a, b Levels, seed uint64) Interval {
 	return out
 }
 
-// welch is the interval of a ratio of means by the difference of the runs'
+// welch is the confidence interval of a ratio of means from the difference of the runs'
 // logarithms, with Welch's degrees of freedom.
 func welch(a, b []float64, out Interval) Interval {
 	la, lb := logs(a), logs(b)

@@ -8,23 +8,21 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// Cores is what threads that are added one by one say of the cores behind the
-// CPUs that they run on (paper 002: natively in 5.2.1 and 5.2.2, within a
-// virtual machine in figure 5.7).
+// Cores says how many cores are behind the CPUs of threads that are added one by one
+// (paper 002: natively in 5.2.1 and 5.2.2, within a virtual machine in figure 5.7).
 type Cores struct {
-	// CPUs are the logical CPUs that the threads may use, 0 where that is not
-	// known: those of a machine whose topology nobody read.
+	// CPUs are the logical CPUs that the threads may use, 0 if unknown, as on a machine
+	// whose topology was not read.
 	CPUs int `json:"cpus,omitempty"`
 	// There are at least Least cores and at most Most, 0 for no bound.
 	Least int `json:"least"`
 	Most  int `json:"most,omitempty"`
-	// Knee is the step by which they are counted; nil where no thread had to
-	// share.
+	// Knee is the step that determines the number of cores; nil if no thread had to
+	// share a core.
 	Knee *Knee `json:"knee,omitempty"`
 }
 
-// PerCore is how many CPUs there are to a core, 0 where that is not known for
-// certain.
+// PerCore is the number of CPUs per core, 0 if that is not certain.
 func (c *Cores) PerCore() float64 {
 	if c.CPUs == 0 || c.Least != c.Most {
 		return 0
@@ -32,15 +30,15 @@ func (c *Cores) PerCore() float64 {
 	return float64(c.CPUs) / float64(c.Least)
 }
 
-// sharing is the least step, in percent, that is taken for the first core that two
-// threads share. The paper's smallest is 5.2 (m6a); what all of a machine's CPUs
-// cost each other that has a core for each is 0.33 there (m6g). The bound is ours.
+// sharing is the smallest step, in percent, that counts as the first core shared by two
+// threads. The paper's smallest is 5.2 (m6a). On a machine with a core for each CPU
+// (m6g) all CPUs together cost each other 0.33 there. The threshold is quell's own.
 const sharing = 2
 
-// cores counts cores by the largest step among as many threads as there are CPUs:
-// threads beyond that take turns, which says nothing of cores. It is nil for
-// neighbours that are virtual machines, here or rented, since it is a hypervisor
-// that says which core their threads come to, and where no threads are added.
+// cores finds the number of cores from the largest step among at most as many threads
+// as there are CPUs: threads beyond that time-share the CPUs, which says nothing about
+// cores. It returns nil where neighbours are virtual machines, here or rented, since a
+// hypervisor chooses the cores of their threads, and where no threads are added.
 func (d *doseRuns) cores() *Cores {
 	if d.apart {
 		return nil
@@ -59,7 +57,7 @@ func (d *doseRuns) cores() *Cores {
 			break
 		}
 		if i > 0 && p.Threads > most {
-			// Of equal steps the first: there sharing begins.
+			// Of equal steps the first: sharing begins there.
 			if p.Step.Low > 0 && p.Step.Value >= sharing && (c.Knee == nil || p.Step.Value > c.Knee.Step.Value) {
 				c.Knee = &Knee{most, p.Threads, p.Step}
 			}
@@ -77,8 +75,8 @@ func (d *doseRuns) cores() *Cores {
 	return &c
 }
 
-// usable is how many CPUs a run's parts were pinned to, all together; 0 where a
-// list is missing, as of a part on another host, or is of more than one moment.
+// usable is the number of CPUs that a run's parts were pinned to, all together; 0 where
+// a list is missing, as of a part on another host, or has more than one point in time.
 func usable(parts []result.Part) int {
 	on := map[int]bool{}
 	for i := range parts {

@@ -26,7 +26,7 @@ func Pearson(x, y []float64) float64 {
 	return min(max(xy/math.Sqrt(xx)/math.Sqrt(yy), -1), 1)
 }
 
-// Spearman is Pearson's correlation of the ranks, ties sharing theirs.
+// Spearman is Pearson's correlation of the ranks; ties share their mean rank.
 func Spearman(x, y []float64) float64 { return Pearson(ranks(x), ranks(y)) }
 
 func ranks(x []float64) []float64 {
@@ -49,9 +49,9 @@ func ranks(x []float64) []float64 {
 	return r
 }
 
-// PermutationP is the two-sided p of a correlation as large as that of the
-// pairs: all permutations where there are at most 7 pairs, else so many drawn by the
-// seed, the identity counted among them so that it is never 0.
+// PermutationP is the two-sided p of the correlation of the pairs: over all
+// permutations for at most 7 pairs, else over perms permutations drawn with the seed.
+// The identity is counted among them, so p is never 0.
 func PermutationP(x, y []float64, of func(x, y []float64) float64, perms int, seed uint64) float64 {
 	want := math.Abs(of(x, y))
 	if math.IsNaN(want) {

@@ -9,29 +9,29 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// DoseCost is what work costs in an environment, alone and on a full machine: the
-// price of a CPU (paper 002, table 5.1) and what one then gets of it.
+// DoseCost is the cost of work in an environment, alone and on a full machine: the
+// price of a CPU (paper 002, table 5.1) and the work that it buys.
 type DoseCost struct {
 	Levels []study.Level `json:"levels"`
 	Part   string        `json:"part"`
 	State  string        `json:"state"`
 	Price  study.Price   `json:"price"` // of an hour of a CPU
-	// CPUs are those that are paid for: the part's own. The others of a machine
-	// that is rented whole are not among them, so at its lowest dose that machine
-	// is dearer than it says.
+	// CPUs are the paid ones: the part's own. The other CPUs of a machine that is
+	// rented whole are not included, so the real cost of that machine at its lowest
+	// dose is higher than this figure.
 	CPUs int    `json:"cpus"`
 	Unit string `json:"unit"` // e.g. addition/USD
-	// Lone and Full are how much work one gets for one of the currency, at the
-	// lowest dose and the highest.
+	// Lone and Full are the work per unit of the currency, at the lowest dose and at
+	// the highest.
 	Lone Interval `json:"lone"`
 	Full Interval `json:"full"`
-	// OverBase is by how much more that is at the highest dose than in the base,
-	// in percent; NaN where there is none.
+	// OverBase is the difference between the work at the highest dose and that of the
+	// base, in percent; NaN if there is no base.
 	OverBase Interval `json:"over_base_percent"`
 }
 
-// DoseCosts is empty where no price is known. Where neighbours are idle nobody
-// pays for a noisy one: they are left out.
+// DoseCosts is empty if no price is known. It leaves out doses with idle neighbours: no
+// noisy neighbour is paid for there.
 func DoseCosts(runs []result.Run, o DoseOptions) []DoseCost {
 	if o.Price == nil {
 		return nil
@@ -52,8 +52,8 @@ func DoseCosts(runs []result.Run, o DoseOptions) []DoseCost {
 				continue
 			}
 			_, most := base.ends()
-			// The base takes by so much longer; the rest of either's work for a price
-			// is no estimate.
+			// The base takes longer by this interval; the other factors of the work per
+			// price are not estimates.
 			i := d.longer(base.values[most], d.values[last], o.Seed)
 			factor := d.yield(last, price) / base.yield(most, other)
 			for _, v := range []*float64{&i.Value, &i.Low, &i.High} {
@@ -66,12 +66,12 @@ func DoseCosts(runs []result.Run, o DoseOptions) []DoseCost {
 	return out
 }
 
-// paid are the CPUs of the measured part.
+// paid is the number of CPUs of the measured part.
 func (d *doseRuns) paid(n int) int { return cmp.Or(d.node.Environment.CPUs, d.own[n]) }
 
-// yield is how many seconds of work one gets for one of a currency: of each
-// thread where threads do units of their own (workloads of quell's), of the
-// part where a command is measured as a whole.
+// yield is the number of seconds of work per unit of the currency: of each thread where
+// each thread does units of its own (quell's workloads), of the part where a command is
+// measured as a whole.
 func (d *doseRuns) yield(n int, price study.Price) float64 {
 	workers := 1
 	if d.node.Workload.Builtin != "" {
@@ -80,12 +80,12 @@ func (d *doseRuns) yield(n int, price study.Price) float64 {
 	return 3600 * float64(workers) / (price.Amount * float64(d.paid(n)))
 }
 
-// work is how many units one gets for one of a currency.
+// work is the number of units of work per unit of the currency.
 func (d *doseRuns) work(n int, price study.Price) Interval {
 	i, y := meanInterval(d.values[n].means(), "t over runs"), d.yield(n, price)
 	if d.metric.Better == "lower" {
 		i.Value, i.Low, i.High = y/i.Value, y/i.High, y/i.Low
-		if i.High < i.Low { // its time's bound is below 0: there is none
+		if i.High < i.Low { // the lower bound of its time is below 0: no interval
 			i.Low, i.High = math.NaN(), math.NaN()
 		}
 		return i
@@ -94,7 +94,7 @@ func (d *doseRuns) work(n int, price study.Price) Interval {
 	return i
 }
 
-// workUnit is what is done, of a metric's unit: "s/addition", "iterations/s".
+// workUnit is the unit of work in a metric's unit: "s/addition", "iterations/s".
 func workUnit(unit string) string {
 	if work, ok := strings.CutPrefix(unit, "s/"); ok {
 		return work

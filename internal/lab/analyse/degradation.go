@@ -13,7 +13,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// Degradation is how much worse a part did beside others than alone.
+// Degradation is how much worse a part did with others than alone.
 type Degradation struct {
 	Levels   []study.Level `json:"levels"`
 	Part     string        `json:"part"`
@@ -21,23 +21,23 @@ type Degradation struct {
 	// Partners are the workloads that shared its core in a mapping, else all
 	// others of the run.
 	Partners []string `json:"partners"`
-	Baseline string   `json:"baseline"` // what it is against, e.g. "solo"
+	Baseline string   `json:"baseline"` // what it is compared with, e.g. "solo"
 	Better   string   `json:"better"`   // of the metric: a rate, or a time
 	Unit     string   `json:"unit"`
 	Solo     Interval `json:"solo"`
 	Co       Interval `json:"co"`
-	// Slowdown is ≥ 1 where it is worse, times and rates alike.
+	// Slowdown is ≥ 1 where the part is worse, for times and rates alike.
 	Slowdown Interval `json:"slowdown"`
 	// Percent is 100·(C/S−1) of times (paper 000, section 5) and 100·(1−C/S) of
 	// rates: a slowdown of 2 is 100 % of a time and 50 % of a rate.
 	Percent Interval `json:"percent"`
-	// CPU is the same of user and system time per unit of work, which tells
+	// CPU is the same for user and system time per unit of work. It distinguishes
 	// waiting from slower execution.
 	CPU Interval `json:"cpu_percent"`
 }
 
-// Degradations compares every measured part of every cell with itself alone, at
-// the same placement where it was also alone there.
+// Degradations compares every measured part of every cell with its solo run, at the
+// same placement if it was alone there too.
 func Degradations(runs []result.Run, seed uint64) []Degradation {
 	good := valid(runs)
 	solos := byCell(good, study.Solo)
@@ -60,7 +60,7 @@ func Degradations(runs []result.Run, seed uint64) []Degradation {
 	return out
 }
 
-// soloOf finds the runs of a part alone.
+// soloOf returns the runs of a part alone.
 func soloOf(solos [][]*result.Run, c *study.Cell, p *study.Part) []*result.Run {
 	for _, g := range solos {
 		s := &g[0].Cell
@@ -72,9 +72,9 @@ func soloOf(solos [][]*result.Run, c *study.Cell, p *study.Part) []*result.Run {
 	return nil
 }
 
-// shape says which of a part's virtual CPUs share a core in a mapping: for each,
-// the first one that is on its core. A machine of two on one core is another
-// alone than one of two on two.
+// shape says which of a part's virtual CPUs share a core in a mapping: for each, the
+// first one that is on its core. The solo run of a machine with two virtual CPUs on one
+// core differs from that of a machine with two on two cores.
 func shape(mapping map[string]int, p *study.Part) []int {
 	var cores, first []int
 	for n := 0; ; n++ {
@@ -104,7 +104,7 @@ func degradation(co []*result.Run, p *study.Part, solo []*result.Run, seed uint6
 	return d
 }
 
-// percent turns a slowdown into a degradation.
+// percent converts a slowdown to a degradation.
 func percent(slow Interval, better string) Interval {
 	p := slow
 	of := func(s float64) float64 { return 100 * (s - 1) }
@@ -115,8 +115,8 @@ func percent(slow Interval, better string) Interval {
 	return p
 }
 
-// figures are a part's values in each run, and its CPU seconds per unit of work
-// in each.
+// figures returns a part's values in each run, and its CPU seconds per unit of work in
+// each.
 func figures(runs []*result.Run, name string, m *study.Metric) (values, cpu Levels) {
 	for _, r := range runs {
 		p := partOf(r, name)
@@ -137,8 +137,8 @@ func figures(runs []*result.Run, name string, m *study.Metric) (values, cpu Leve
 	return values, cpu
 }
 
-// partners are the workloads beside a part: on its core where parts are mapped
-// to cores, else all others.
+// partners returns the workloads of the other parts: those on its core where parts are
+// mapped to cores, else all.
 func partners(c *study.Cell, p *study.Part) []string {
 	var names []string
 	for i := range c.Parts {
@@ -163,28 +163,28 @@ func together(m map[string]int, a, b string) bool {
 	return false
 }
 
-// Best is figure 4 of paper 000: within one set of workloads each machine's
-// times are held against its own best mapping.
+// Best is figure 4 of paper 000: within one set of workloads each machine's times are
+// compared with those of its own best mapping.
 type Best struct {
 	Set   string   `json:"set"` // the levels without the mapping
 	Parts []OfBest `json:"parts"`
-	// Average is the arithmetic mean of all machines' degradations in all
-	// mappings, the 0 % of each best one included; Worst the highest.
+	// Average is the arithmetic mean of all machines' degradations in all mappings,
+	// including the 0 % of each best one; Worst is the highest.
 	Average  float64 `json:"average"`
 	Worst    float64 `json:"worst"`
 	WorstOf  string  `json:"worst_of"`
 	Mappings int     `json:"mappings"`
-	// Interval is that of Average, over repetitions, with each machine's best
-	// mapping as it was found; ours, not the paper's.
+	// Interval is that of Average, over repetitions, with each machine's best mapping
+	// as found. It is quell's addition to the paper.
 	Interval Interval `json:"interval"`
-	// WorstInterval is that of Worst; ours too.
+	// WorstInterval is that of Worst; also an addition.
 	WorstInterval Interval `json:"worst_interval"`
-	// Advised is the mapping that misses measured alone would have chosen; nil
-	// where none were counted.
+	// Advised is the mapping chosen from the cache misses measured alone; nil if none
+	// were counted.
 	Advised *Advice `json:"advised,omitempty"`
 }
 
-// OfBest is one machine's part of it.
+// OfBest is the part of one machine in a Best.
 type OfBest struct {
 	Part     string             `json:"part"`
 	Workload string             `json:"workload"`
@@ -195,7 +195,7 @@ type OfBest struct {
 	Intervals map[string]Interval `json:"intervals"`
 }
 
-// OverBest are times' degradations over the best of them, in percent: 10, 11
+// OverBest returns the degradations of times over the best of them, in percent: 10, 11
 // and 15 s give 0, 10 and 50 % (paper 000, section 5).
 func OverBest(times []float64) (percent []float64, average, worst float64) {
 	if len(times) == 0 {
@@ -208,9 +208,9 @@ func OverBest(times []float64) (percent []float64, average, worst float64) {
 	return percent, mean(percent), slices.Max(percent)
 }
 
-// Mappings ranks the mappings of each set of workloads. The level "default",
-// where the kernel's scheduler decides, is not one of them: it is in Percent
-// against the best mapping and in no average, as in the paper.
+// Mappings ranks the mappings of each set of workloads. The level "default", where the
+// kernel's scheduler decides, is not a mapping: as in the paper it is in Percent,
+// compared with the best mapping, and in no average.
 func Mappings(runs []result.Run, factor string) []Best {
 	var out []Best
 	sets, times := mappingTimes(runs, factor)
@@ -245,7 +245,7 @@ func Mappings(runs []result.Run, factor string) []Best {
 						blocks[n] = append(blocks[n], over[n])
 					}
 				}
-				// The best one is 0 % of itself in every repetition.
+				// The best mapping is 0 % over itself in every repetition.
 				if i := meanInterval(values, "t over repetitions"); name != best {
 					i.Value = o.Percent[name]
 					o.Intervals[name] = i
@@ -264,7 +264,7 @@ func Mappings(runs []result.Run, factor string) []Best {
 		b.Average = mean(all)
 		var values []float64
 		for _, n := range sortedKeys(blocks) {
-			if len(blocks[n]) == len(all) { // a repetition without a hole
+			if len(blocks[n]) == len(all) { // a repetition without missing values
 				values = append(values, mean(blocks[n]))
 			}
 		}
@@ -277,14 +277,14 @@ func Mappings(runs []result.Run, factor string) []Best {
 	return out
 }
 
-// mappedPart is a part's time of a unit of work, by mapping and repetition.
+// mappedPart holds a part's times per unit of work, by mapping and repetition.
 type mappedPart struct {
 	part, workload string
 	times          map[string]map[int]float64
 }
 
-// mappingTimes collects the parts of each set of workloads, both in the order in
-// which they are first met.
+// mappingTimes collects the sets of workloads and the parts of each, in the order of
+// their first appearance.
 func mappingTimes(runs []result.Run, factor string) (sets []string, parts map[string][]*mappedPart) {
 	parts = map[string][]*mappedPart{}
 	for _, r := range valid(runs) {
@@ -322,7 +322,7 @@ func mappingTimes(runs []result.Run, factor string) (sets []string, parts map[st
 	return sets, parts
 }
 
-// overBlocks is 100·(a/b−1) in each repetition that has both.
+// overBlocks returns 100·(a/b−1) for each repetition that has both.
 func overBlocks(a, b map[int]float64) map[int]float64 {
 	over := map[int]float64{}
 	for n, t := range a {

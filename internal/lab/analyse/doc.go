@@ -1,8 +1,8 @@
-// Package analyse computes what a study's runs say, with intervals. It reads
-// records and nothing else: no machine, no clock, no randomness but what a
-// seed gives, so the same records give the same results anywhere.
+// Package analyse computes a study's results from its runs, with confidence intervals.
+// It reads records only: no machine, no clock, no randomness except from a seed, so the
+// same records give the same results anywhere.
 //
-// Where a paper defines a quantity, that definition is computed as it stands
-// and is the one to compare with the paper; what is better understood since is
-// beside it, under a name of its own.
+// Where a paper defines a quantity, the package computes that definition unchanged, for
+// comparison with the paper. Later and better definitions are computed in addition,
+// under names of their own.
 package analyse

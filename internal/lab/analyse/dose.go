@@ -9,44 +9,43 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// Dose is how much longer a measured part takes as neighbours, or threads, are
-// added a few at a time: paper 002, chapter 5.
+// Dose is how much longer a measured part takes as neighbours, or threads, are added a
+// few at a time: paper 002, chapter 5.
 type Dose struct {
 	Levels []study.Level `json:"levels"` // without the factors of the dose
 	Part   string        `json:"part"`
 	State  string        `json:"state"` // of the neighbours
 	Unit   string        `json:"unit"`  // of the points' values
 	Points []DosePoint   `json:"points"`
-	// PerNeighbour is the slope of the percentage of what it does beside none.
+	// PerNeighbour is the slope, in percent of its value without neighbours.
 	PerNeighbour Interval `json:"per_neighbour"`
-	// Full is the time at the highest dose over that at the lowest, less 1, in
-	// percent. First is the same up to half of the threads that there are at
-	// most, Second from the first point beyond it: what is between them is the
-	// step at n/2 + 1 (paper 002, 5.2.2).
+	// Full is the time at the highest dose over that at the lowest, less 1, in percent.
+	// First is the same up to half of the maximum number of threads, Second from the
+	// first point beyond half; between the two is the step at n/2 + 1 (paper 002,
+	// 5.2.2).
 	Full   Interval `json:"full_percent"`
 	First  Interval `json:"first_half_percent"`
 	Second Interval `json:"second_half_percent"`
-	// Knee is the largest step, if there is one that is more than chance.
+	// Knee is the largest step whose interval is above 0; nil if there is none.
 	Knee *Knee `json:"knee,omitempty"`
-	// Cores is what it says of the cores behind the CPUs; nil where that cannot be
-	// told.
+	// Cores says how many cores are behind the CPUs; nil if that cannot be determined.
 	Cores *Cores `json:"cores,omitempty"`
 }
 
-// DosePoint is what it does beside so many neighbours.
+// DosePoint is the measurement with one number of neighbours.
 type DosePoint struct {
 	Neighbours int `json:"neighbours"`
-	// Threads are those that are busy in all parts of the run.
+	// Threads are the busy threads in all parts of the run.
 	Threads int      `json:"threads"`
 	Value   Interval `json:"value"` // throughput, or time
-	// Longer is by how much longer a unit of work takes than at the lowest
-	// dose, Step than at the point before, in percent; both NaN at the first.
+	// Longer is how much longer a unit of work takes than at the lowest dose, Step than
+	// at the previous point, in percent. Both are NaN at the first point.
 	Longer Interval `json:"longer_percent"`
 	Step   Interval `json:"step_percent"`
 }
 
-// Knee is where it grows worse at once: the first thread that has to share a
-// core. With n logical CPUs on n/2 cores it is n/2 + 1 (paper 002, 5.2.2).
+// Knee is the step at the first thread that has to share a core. With n logical CPUs on
+// n/2 cores that is thread n/2 + 1 (paper 002, 5.2.2).
 type Knee struct {
 	// The step is from Before busy threads to After.
 	Before int      `json:"before"`
@@ -54,22 +53,21 @@ type Knee struct {
 	Step   Interval `json:"step_percent"`
 }
 
-// Cores says how many cores the knee speaks of: at least Before, fewer than
-// After.
+// Cores returns the bounds of the number of cores: at least Before, fewer than After.
 func (k *Knee) Cores() (least, most int) { return k.Before, k.After - 1 }
 
-// DoseContrast compares two doses at equal numbers: busy neighbours with idle
-// ones, or one environment with another (a virtual machine with metal).
+// DoseContrast compares two doses at equal numbers: busy neighbours with idle ones, or
+// one environment with another (a virtual machine with metal).
 type DoseContrast struct {
 	Levels []study.Level   `json:"levels"` // that both have
 	Part   string          `json:"part"`
 	Of     string          `json:"of"`   // the level compared, e.g. busy, vm
-	Over   string          `json:"over"` // with which, e.g. idle, metal
+	Over   string          `json:"over"` // the level it is compared with, e.g. idle, metal
 	By     string          `json:"by"`   // equal "neighbours" or "threads"
 	Points []ContrastPoint `json:"points"`
 }
 
-// ContrastPoint is by how much longer a unit of work takes, in percent.
+// ContrastPoint is how much longer a unit of work takes, in percent.
 type ContrastPoint struct {
 	At     int      `json:"at"` // neighbours, or threads
 	Longer Interval `json:"longer_percent"`
@@ -77,15 +75,15 @@ type ContrastPoint struct {
 
 // DoseOptions name the factors of a dose.
 type DoseOptions struct {
-	Count string // counts neighbours, or threads
-	State string // says whether neighbours are busy or idle
+	Count string // the factor that counts neighbours, or threads
+	State string // the factor that says whether neighbours are busy or idle
 	VE    string // the environment
 	Base  string // level of VE that the others are compared with, e.g. metal
 	Seed  uint64
-	// Price is what an hour of a CPU costs where a part runs, zero where that is
-	// not known; nil: nobody knows any.
+	// Price is the price of an hour of a CPU where a part runs, zero if unknown; nil if
+	// no price is known.
 	Price func(*study.Part) study.Price
-	// Margin is the percentage by which two things may differ that are called
+	// Margin is the largest difference, in percent, of two values that are called
 	// equal: the noise floor.
 	Margin float64
 }
@@ -94,23 +92,23 @@ type DoseOptions struct {
 type doseRuns struct {
 	dose     Dose
 	ve       string
-	emulated bool // its CPUs were
+	emulated bool // its CPUs were emulated
 	metric   *study.Metric
 	values   map[int]Levels // by neighbours
 	threads  map[int]int
-	node     *study.Part // the measured one, as it is at the first dose that was met
-	own      map[int]int // its threads
+	node     *study.Part // the measured part, from its first run
+	own      map[int]int // the measured part's threads
 	alone    bool        // there is no other part at any dose
-	apart    bool        // some part is on another host than it
-	cpus     int         // that it may use, by the records; 0: not known
+	apart    bool        // some part is on another host than the measured one
+	cpus     int         // the CPUs that it may use according to the records; 0: unknown
 }
 
 // Emulated is the stamp of runs whose guests' CPUs are emulated.
 const Emulated = "accel=tcg"
 
-// DoseResponse groups the runs by the factor that counts neighbours and, if
-// there are such, those that say whether they are busy and where everything
-// runs, and compares.
+// DoseResponse groups the runs by the factor that counts neighbours and, where they
+// exist, by the factors for their state and for the environment, and compares the
+// groups.
 func DoseResponse(runs []result.Run, o DoseOptions) ([]Dose, []DoseContrast) {
 	all := doses(runs, o)
 	var out []Dose
@@ -149,13 +147,13 @@ func DoseResponse(runs []result.Run, o DoseOptions) ([]Dose, []DoseContrast) {
 	return out, contrasts
 }
 
-// alike reports whether the figures of two are of one kind. An emulated CPU
-// is compared with no real one.
+// alike reports whether the figures of two doses are of one kind. An emulated CPU is
+// not compared with a real one.
 func (d *doseRuns) alike(e *doseRuns) bool {
 	return d.dose.Part == e.dose.Part && d.metric.Better == e.metric.Better && d.emulated == e.emulated
 }
 
-// against reports whether base is what d is held against: the same in the other
+// against reports whether d is compared with base: the same dose in the base
 // environment.
 func (d *doseRuns) against(base *doseRuns, o DoseOptions) bool {
 	return d.alike(base) && d.ve != base.ve && base.ve == o.Base && d.dose.State == base.dose.State && d.dose.State != "idle" &&
@@ -166,7 +164,7 @@ func without(ls []study.Level, factor string) []study.Level {
 	return slices.DeleteFunc(slices.Clone(ls), func(l study.Level) bool { return l.Factor == factor })
 }
 
-// doses collects the runs, in the order in which parts and cells are first met.
+// doses collects the runs, in the order of the first appearance of parts and cells.
 func doses(runs []result.Run, o DoseOptions) []*doseRuns {
 	type key struct{ rest, part, state string }
 	at := map[key]*doseRuns{}
@@ -206,8 +204,8 @@ func doses(runs []result.Run, o DoseOptions) []*doseRuns {
 			d.cpus = max(d.cpus, usable(r.Parts))
 		}
 	}
-	// Beside none it is all one whether those that are not there would be idle:
-	// such a cell may have been left out of the design.
+	// Without neighbours their state does not matter, and the design may have left out
+	// such a cell.
 	for _, d := range order {
 		for _, other := range order {
 			if d != other && d.values[0] == nil && other.values[0] != nil && d.dose.Part == other.dose.Part && slices.Equal(d.dose.Levels, other.dose.Levels) {
@@ -218,7 +216,7 @@ func doses(runs []result.Run, o DoseOptions) []*doseRuns {
 	return order
 }
 
-// busyThreads are those of all parts in which something runs.
+// busyThreads is the number of threads in all parts that are not idle.
 func busyThreads(c *study.Cell) int {
 	n := 0
 	for i := range c.Parts {
@@ -229,10 +227,10 @@ func busyThreads(c *study.Cell) int {
 	return n
 }
 
-// longer is by how much longer a unit of work takes in a than in b, in percent.
+// longer is how much longer a unit of work takes in a than in b, in percent.
 func (d *doseRuns) longer(a, b Levels, seed uint64) Interval {
 	if d.metric.Better != "lower" {
-		a, b = b, a // of rates
+		a, b = b, a // for rates
 	}
 	return percent(RatioOfMeans(a, b, seed), "lower")
 }
@@ -271,8 +269,8 @@ func (d *doseRuns) fill(seed uint64) {
 		return
 	}
 	out.Full = out.Points[last].Longer
-	// The halves are of threads; where none are added (idle neighbours) there
-	// are none.
+	// The halves are of threads. If no threads are added (idle neighbours) there are no
+	// halves.
 	most := out.Points[last].Threads
 	beyond := slices.IndexFunc(out.Points, func(p DosePoint) bool { return 2*p.Threads > most })
 	if most == out.Points[0].Threads || beyond < 1 {

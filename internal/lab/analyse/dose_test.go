@@ -11,8 +11,8 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// dosed is a run of a test part beside n neighbours, all of so many threads,
-// whose iterations take the seconds given.
+// dosed is a run of a test part with n neighbours, each part with the given number of
+// threads, whose iterations take the given seconds.
 func dosed(ve, state string, n, threads, rep int, seconds ...float64) result.Run {
 	node := study.Part{Role: "test", Measure: true, Environment: study.Environment{Name: ve, Driver: study.Cgroup, CPUs: threads},
 		Workload: study.Workload{Name: "burn", Metric: study.Metric{Better: "lower", Unit: "s"}}}
@@ -33,14 +33,14 @@ func dosed(ve, state string, n, threads, rep int, seconds ...float64) result.Run
 	return r
 }
 
-// What the paper says of its metal machines comes out as it is said: the time at
-// all threads, up to half of them, and at the first one beyond.
+// The paper's figures for its metal machines are reproduced: the time at all threads,
+// up to half of them, and at the first one beyond.
 func TestDoseOfThePaper(t *testing.T) {
 	for _, row := range []struct {
 		family                       string
 		vcpus                        int
 		full, first, knee, overMetal float64 // percent
-	}{ // its tables and text in 5.2.1 to 5.2.3
+	}{ // from its tables and text in 5.2.1 to 5.2.3
 		{"m5", 96, 53, 13.2, 25.22, 36.6},
 		{"m6i", 128, 31.85, 0.35, 20.9, 26.7},
 		{"m6a", 192, 23.5, 3.9, 5.2, 9.3},
@@ -53,7 +53,7 @@ func TestDoseOfThePaper(t *testing.T) {
 		}
 		beyond := point{n/2 + 1, half * (1 + knee/100)}
 		points := []point{{1, 1}, {n / 4, 1 + first/200}, {n / 2, half}, beyond}
-		for k := 1; k <= 8; k++ { // little by little
+		for k := 1; k <= 8; k++ { // in small steps
 			points = append(points, point{beyond.threads + (n-beyond.threads)*k/8, beyond.time + (1+full/100-beyond.time)*float64(k)/8})
 		}
 		var runs []result.Run
@@ -87,9 +87,9 @@ func TestDoseContrasts(t *testing.T) {
 	var runs []result.Run
 	for rep, e := range []float64{0.99, 1, 1.01} {
 		for n := range 4 {
-			// A rate where more is worse would be wrong: these are times.
+			// The values are times, for which a larger one is worse.
 			runs = append(runs, dosed("vm", "busy", n, 2, rep, e*(1+0.1*float64(n))))
-			if n > 0 { // beside none both are the same
+			if n > 0 { // without neighbours both are the same
 				runs = append(runs, dosed("vm", "idle", n, 2, rep, e*1.02))
 			}
 			runs = append(runs, dosed("metal", "busy", n, 2, rep, e*0.8*(1+0.1*float64(n))))
@@ -123,7 +123,7 @@ func TestDoseContrasts(t *testing.T) {
 			t.Errorf("idle neighbours: %+v", d)
 		}
 	}
-	// An emulated CPU is held against no real one.
+	// An emulated CPU is not compared with a real one.
 	for i := range runs {
 		if runs[i].Cell.Level("ve") == "vm" {
 			runs[i].Stamp = []string{Emulated}

@@ -9,28 +9,28 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// DegradationName is the row of the degradation among the events.
+// DegradationName is the name of the degradation's row among the events.
 const DegradationName = "degradation"
 
-// Correlations is the matrix of table 6 of paper 000: how hardware and software
-// events go with each other and with the degradation in time. A study that
-// turns a knob of the machine (prefetching, say) has one for each setting.
+// Correlations is the matrix of table 6 of paper 000: how hardware and software events
+// correlate with each other and with the degradation in time. A study that sets a knob
+// of the machine (e.g. prefetching) has one matrix for each setting.
 type Correlations struct {
-	// Levels are the setting's, knob and value; none where nothing is turned.
+	// Levels are the setting's, knob and value; empty if no knob is set.
 	Levels []study.Level `json:"levels,omitempty"`
 	Names  []string      `json:"names"` // DegradationName first
-	// PerVM is the paper's: correlated over each machine's solo and co-runs,
-	// then averaged over machines. VMs is how many machines an entry averages.
+	// PerVM is the paper's: correlated over each machine's solo and co-runs, then
+	// averaged over machines. VMs is the number of machines that an entry averages.
 	PerVM Matrix  `json:"per_vm"`
 	VMs   [][]int `json:"vms"`
-	// PerVMLow and PerVMHigh are the bounds of its 95 % interval, t over
-	// machines; ours, not the paper's.
+	// PerVMLow and PerVMHigh are the bounds of its 95 % interval, t over machines; they
+	// are quell's addition to the paper.
 	PerVMLow  Matrix `json:"per_vm_low"`
 	PerVMHigh Matrix `json:"per_vm_high"`
-	// Pooled are all machines' points at once, each event over its solo value.
+	// Pooled is over all machines' points, each event divided by its solo value.
 	Pooled   Matrix `json:"pooled"`
 	Spearman Matrix `json:"spearman"` // pooled
-	// The bounds of their 95 % intervals; Method says of all of them how.
+	// The bounds of their 95 % intervals; Method is the method of all of them.
 	PooledLow    Matrix `json:"pooled_low"`
 	PooledHigh   Matrix `json:"pooled_high"`
 	SpearmanLow  Matrix `json:"spearman_low"`
@@ -39,21 +39,21 @@ type Correlations struct {
 	P            Matrix `json:"p"` // permutation, of Pooled
 	Q            Matrix `json:"q"` // adjusted for the false discovery rate, over the upper triangle
 	N            int    `json:"n"` // pooled points
-	// Missing says of events that were asked for why they are not there.
+	// Missing gives, for requested events that were not counted, the reason.
 	Missing map[string]string `json:"missing,omitempty"`
 }
 
-// perms is how many permutations a p is from.
+// perms is the number of permutations for a p.
 const perms = 2000
 
-// point is what was counted of a machine in one run, per unit of its work, and
-// its time of one.
+// point holds the counts of a machine in one run, per unit of its work, and its time
+// per unit.
 type point map[string]float64
 
-// machine is a role's workload: its points are its runs alone and beside others.
+// machine is a role's workload: its points are its runs alone and with others.
 type machine struct{ solo, points []point }
 
-// column are two names' values where a point has both.
+// column returns the values of two names in the points that have both.
 func column(points []point, a, b string) (x, y []float64) {
 	for _, p := range points {
 		va, okA := p[a]
@@ -65,8 +65,8 @@ func column(points []point, a, b string) (x, y []float64) {
 	return x, y
 }
 
-// relative are a machine's points, each value over its mean alone; none where it
-// was never alone.
+// relative returns a machine's points, each value divided by its mean alone; nil if the
+// machine was never alone.
 func (m *machine) relative() []point {
 	if len(m.solo) == 0 {
 		return nil
@@ -88,9 +88,9 @@ func (m *machine) relative() []point {
 	return all
 }
 
-// Events correlates the events of every measured part with its degradation in
-// time per unit of work, apart for each setting of the knobs that a study turns.
-// Where no event was counted there are none.
+// Events correlates the events of every measured part with its degradation in time per
+// unit of work, separately for each setting of the knobs. It returns none if no event
+// was counted.
 func Events(runs []result.Run, seed uint64) []Correlations {
 	var settings [][]study.Level
 	by := map[int][]*result.Run{}
@@ -116,8 +116,8 @@ func Events(runs []result.Run, seed uint64) []Correlations {
 	return out
 }
 
-// machines are those of some runs, in the order in which they are first met,
-// and the events that were counted of them, with why others were not.
+// machines returns the machines of the runs, in the order of their first appearance,
+// the events counted on them, and why other events are missing.
 func machines(runs []*result.Run) (all []*machine, names []string, missing map[string]string) {
 	at, counted := map[string]int{}, map[string]bool{}
 	missing = map[string]string{}
@@ -134,7 +134,7 @@ func machines(runs []*result.Run) (all []*machine, names []string, missing map[s
 				continue
 			}
 			pt := point{DegradationName: t}
-			// Counts per unit of work, or a longer window alone would count.
+			// Counts are per unit of work, or a longer window alone would count.
 			units := Throughput(rec.Iterations, r.Window.From, r.Window.To) * (r.Window.To - r.Window.From).Seconds()
 			for event, n := range rec.Events {
 				if units > 0 {
@@ -172,7 +172,7 @@ func correlations(runs []*result.Run, seed uint64) (Correlations, bool) {
 		}
 	}
 	out.VMs = make([][]int, n)
-	groups := make([][]point, 0, len(vms)) // of each machine that was alone too
+	groups := make([][]point, 0, len(vms)) // of each machine that also ran alone
 	for _, v := range vms {
 		if rel := v.relative(); rel != nil {
 			groups = append(groups, rel)
@@ -197,7 +197,7 @@ func correlations(runs []*result.Run, seed uint64) (Correlations, bool) {
 			if out.VMs[i][j], out.VMs[j][i] = len(rs), len(rs); len(rs) > 0 {
 				v := meanInterval(rs, "")
 				both(out.PerVM, v.Value)
-				// A correlation has an end.
+				// A correlation is within −1 and 1.
 				both(out.PerVMLow, max(v.Low, -1))
 				both(out.PerVMHigh, min(v.High, 1))
 			}

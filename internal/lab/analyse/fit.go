@@ -6,8 +6,8 @@ import (
 	"gonum.org/v1/gonum/stat/distuv"
 )
 
-// Interval is an estimate with its confidence interval. Low and High are NaN
-// where the data do not suffice for one.
+// Interval is an estimate with its confidence interval. Low and High are NaN where the
+// data do not suffice for one.
 type Interval struct {
 	Value  float64 `json:"value"`
 	Low    float64 `json:"low"`
@@ -17,11 +17,10 @@ type Interval struct {
 	N      int     `json:"n"`
 }
 
-// level is that of every interval.
+// level is the confidence level of all intervals.
 const level = 0.95
 
-// Line is a least-squares line y = Intercept + Slope·x with what is needed to
-// judge it.
+// Line is a least-squares line y = Intercept + Slope·x with its variances and p values.
 type Line struct {
 	Intercept, Slope       float64
 	VarIntercept, VarSlope float64
@@ -30,8 +29,8 @@ type Line struct {
 	N                      int
 }
 
-// Fit is ordinary least squares; false where the points give no line: fewer
-// than three, or all at one x.
+// Fit is ordinary least squares; false where the points determine no line: fewer than
+// three, or all at one x.
 func Fit(x, y []float64) (Line, bool) {
 	n := float64(len(x))
 	if len(x) < 3 || len(x) != len(y) {
@@ -62,7 +61,7 @@ func Fit(x, y []float64) (Line, bool) {
 	return l, finite(l.Slope, l.Intercept)
 }
 
-// pOf is the two-sided p of an estimate being 0.
+// pOf is the two-sided p for the hypothesis that an estimate is 0.
 func pOf(estimate, variance, df float64) float64 {
 	if variance == 0 {
 		if estimate == 0 {

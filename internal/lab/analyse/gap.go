@@ -7,27 +7,27 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// DoseGap is how far an environment is from another, a virtual machine from metal
-// say, at both ends of its dose: by how much longer a unit of work takes, in
-// percent. The paper's 12xlarge loses nothing from its lone self, and 36.7 %
-// from metal (002, 5.2.1).
+// DoseGap compares an environment with another one, e.g. a virtual machine with metal,
+// at both ends of its dose: how much longer a unit of work takes, in percent. The
+// paper's 12xlarge loses nothing compared with itself alone, and 36.7 % compared with
+// metal (002, 5.2.1).
 type DoseGap struct {
 	Levels []study.Level `json:"levels"` // that both have
 	Part   string        `json:"part"`
 	Of     string        `json:"of"`
 	Over   string        `json:"over"`
-	// Lone and Full are the busy threads at the ends of Of's dose. What the other
-	// has no runs at is NaN.
+	// Lone and Full are the busy threads at the ends of Of's dose. A value for which
+	// Over has no runs is NaN.
 	Lone int `json:"lone_threads"`
 	Full int `json:"full_threads"`
-	// First is the lone one's over the other at as many threads: what the first
-	// virtual machine loses against metal.
+	// First is the lone one's time over Over's at as many threads: the loss of the
+	// first virtual machine compared with metal.
 	First Interval `json:"first_percent"`
-	// FromLone is at the highest dose over itself at the lowest, FromBase over the
-	// other at the lone one's threads.
+	// FromLone is the highest dose over its own lowest, FromBase over Over at the lone
+	// one's threads.
 	FromLone Interval `json:"from_lone_percent"`
 	FromBase Interval `json:"from_base_percent"`
-	// AtFull is both at the highest dose's threads.
+	// AtFull compares both at the highest dose's threads.
 	AtFull  Interval `json:"at_full_percent"`
 	Meeting Meeting  `json:"meeting"`
 }
@@ -35,9 +35,9 @@ type DoseGap struct {
 // Meeting says whether two things take equally long at the highest dose.
 type Meeting string
 
-// The meetings. Met is that the whole interval is within the margin: a test of
-// equivalence (Schuirmann 1987), not the failure to find a difference. Apart is
-// that all of it is beyond the margin.
+// The meetings. Met means that the whole interval is within the margin: a test of
+// equivalence (Schuirmann 1987), not the failure to find a difference. Apart means that
+// all of it is beyond the margin.
 const (
 	Met     Meeting = "met"
 	Apart   Meeting = "apart"
@@ -56,7 +56,7 @@ func meeting(i Interval, margin float64) Meeting {
 	return Unknown
 }
 
-// DoseGaps compares each environment with the one that the options call the base.
+// DoseGaps compares each environment with the base of the options.
 func DoseGaps(runs []result.Run, o DoseOptions) []DoseGap {
 	all := doses(runs, o)
 	var out []DoseGap
@@ -83,13 +83,13 @@ func DoseGaps(runs []result.Run, o DoseOptions) []DoseGap {
 	return out
 }
 
-// ends are the lowest and the highest dose.
+// ends returns the lowest and the highest dose.
 func (d *doseRuns) ends() (first, last int) {
 	ns := sortedKeys(d.values)
 	return ns[0], ns[len(ns)-1]
 }
 
-// with are the values beside which so many threads were busy, nil for none.
+// with returns the values measured with that many busy threads, nil if there are none.
 func (d *doseRuns) with(threads int) Levels {
 	for _, n := range sortedKeys(d.values) {
 		if d.threads[n] == threads {

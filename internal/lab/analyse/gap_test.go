@@ -14,7 +14,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// aws is a table of paper 002, by its key columns joined.
+// aws reads a table of paper 002; the keys are its key columns, joined.
 func aws(t *testing.T, name string, keys int) map[string]map[string]float64 {
 	t.Helper()
 	f, err := os.Open("../../../testdata/reference/" + name)
@@ -42,9 +42,9 @@ func aws(t *testing.T, name string, keys int) map[string]map[string]float64 {
 	return table
 }
 
-// The sizes of m5 of the paper beside its metal, as its tables have them: what
-// each loses from itself alone and from metal, and that all meet when the host is
-// full. Its 12xlarge loses nothing from its lone self and 36.7 % from metal.
+// The paper's sizes of m5 and its metal, with the values of its tables: the loss of
+// each over itself alone and over metal, and that all meet when the host is full. The
+// 12xlarge loses nothing over itself alone and 36.7 % over metal.
 func TestGapsOfThePaper(t *testing.T) {
 	metal := aws(t, "aws_metal_degradation.csv", 1)["m5 "]
 	const first, host = 36.7, 96 // percent, logical CPUs (5.2.1)
@@ -102,8 +102,8 @@ func TestGapsOfThePaper(t *testing.T) {
 			t.Errorf("%s at full: %+v", g.Of, g)
 		}
 	}
-	// A machine's CPUs are counted from its own threads, not from those of guests,
-	// which a hypervisor puts where it likes.
+	// The cores of a machine are derived from its own threads, not from those of
+	// guests, which a hypervisor places anywhere.
 	ds, _ := DoseResponse(runs, DoseOptions{Count: "neighbours", State: "state", VE: "ve", Base: "metal"})
 	for _, d := range ds {
 		switch c := d.Cores; {
@@ -129,7 +129,7 @@ func TestMeetings(t *testing.T) {
 	}
 }
 
-// Threads added one by one in a guest of 8 virtual CPUs on 4 cores: the fifth is
+// Threads are added one by one in a guest of 8 virtual CPUs on 4 cores: the fifth is
 // the first to share (figure 5.7 of the paper, 27 %).
 func TestCoresByTheKnee(t *testing.T) {
 	grow := func(ve string, driver study.Driver, cpus string, vcpus int, times ...float64) []result.Run {
@@ -181,8 +181,8 @@ func TestCoresByTheKnee(t *testing.T) {
 	}
 }
 
-// The dearer CPU is the cheaper one if it does more; of a workload that counts by
-// thread an idle CPU is paid for too.
+// The more expensive CPU gives cheaper work if it does more. For a workload that counts
+// by thread an idle CPU is paid for too.
 func TestCostOfWork(t *testing.T) {
 	prices := map[string]study.Price{"large": {Amount: 0.05, Currency: "USD"}, "metal": {Amount: 0.06, Currency: "USD"}, "given": {}}
 	var runs []result.Run
@@ -212,8 +212,8 @@ func TestCostOfWork(t *testing.T) {
 		}
 		got = append(got, fmt.Sprintf("%s %d CPUs %s: %.0f to %.0f, %.0f", c.Price, c.CPUs, c.Unit, c.Lone.Value, c.Full.Value, c.OverBase.Value))
 	}
-	// 3600 s ÷ 0.05 USD = 72,000 CPU-seconds a USD; half of them work in large.
-	// In metal, whose command is measured as a whole, both CPUs are paid: 30,000.
+	// 3600 s ÷ 0.05 USD = 72,000 CPU-seconds per USD; half of the CPUs of large work.
+	// Of metal, whose command is measured as a whole, both CPUs are paid: 30,000.
 	want := []string{"0.05 USD 4 CPUs addition/USD: 36000 to 18000, -10", "0.06 USD 2 CPUs addition/USD: 20000 to 20000, NaN"}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)

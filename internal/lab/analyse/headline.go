@@ -2,18 +2,18 @@ package analyse
 
 import "math"
 
-// Headline is what paper 000 says of its figure 4 in section 5: over all sets of
-// workloads the least, the largest, the arithmetic and the geometric mean of the
-// sets' averages, and of their worst. The paper has no intervals: those of the
-// least and the largest are that set's own, those of means are t over sets (of
-// the logarithms for the geometric one).
+// Headline holds the statistics of paper 000, section 5, for its figure 4: over all
+// sets of workloads the least, the largest, the arithmetic and the geometric mean of
+// the sets' averages and of their worst values. The paper has no intervals. Here the
+// least and the largest have their own set's interval, the means have t over sets (of
+// the logarithms for the geometric mean).
 type Headline struct {
 	Sets    int  `json:"sets"`
 	Average Over `json:"average"`
 	Worst   Over `json:"worst"`
 }
 
-// Over sums up a value over sets of workloads.
+// Over holds the statistics of a value over sets of workloads.
 type Over struct {
 	Least     Interval `json:"least"`
 	Largest   Interval `json:"largest"`
@@ -21,7 +21,7 @@ type Over struct {
 	Geometric Interval `json:"geometric"` // NaN where a value is 0 or less
 }
 
-// headline is nil for fewer than two sets, over which there is nothing to sum up.
+// headline returns nil for fewer than two sets.
 func headline(sets []Best) *Headline {
 	if len(sets) < 2 {
 		return nil
@@ -46,7 +46,7 @@ func over(of []Interval) Over {
 			o.Largest = i
 		}
 		values = append(values, i.Value)
-		logarithms = append(logarithms, math.Log(i.Value)) // NaN or −∞ below
+		logarithms = append(logarithms, math.Log(i.Value)) // NaN for a negative value, −∞ for 0
 	}
 	o.Mean = meanInterval(values, "t over sets of workloads")
 	o.Geometric = meanInterval(logarithms, "t over sets of workloads, of logarithms")

@@ -8,11 +8,11 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// fewest is how many steps a half of a staircase must have for a line with
-// anything to judge it by.
+// fewest is the least number of steps in a half of a staircase for a line with an error
+// estimate.
 const fewest = 3
 
-// insufficient says what an analysis that came to nothing needs.
+// insufficient says what an analysis without a result needs.
 func insufficient(s *study.Study, kind string, good []*result.Run) string {
 	is := func(k study.CellKind) func(*result.Run) bool {
 		return func(r *result.Run) bool { return r.Cell.Kind == k }

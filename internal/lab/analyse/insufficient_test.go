@@ -9,7 +9,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// What came to nothing says what it needs instead.
+// An analysis without a result says what it needs.
 func TestInsufficientSaysWhatIsNeeded(t *testing.T) {
 	const text = `
 version: 1

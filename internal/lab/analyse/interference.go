@@ -7,26 +7,26 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// Interference is the performance interference metric of one cell: how much of
-// its throughput a foreground loses as the background's load goes from 0 to 1
-// (paper 003, section IV-B).
+// Interference is the performance interference metric of one cell: the share of its
+// throughput that a foreground loses as the background's load goes from 0 to 1 (paper
+// 003, section IV-B).
 type Interference struct {
 	Levels []study.Level `json:"levels"`
 	Role   string        `json:"role"`
-	// Metric is the arithmetic mean over runs of each run's mean of the two
-	// halves' −100·slope/intercept, as the paper has it.
+	// Metric is the arithmetic mean over runs of each run's mean of the two halves'
+	// −100·slope/intercept, as in the paper.
 	Metric float64 `json:"metric"`
-	// Halves are the first run's, rising and falling.
+	// Halves are those of the first run, rising and falling.
 	Halves [2]Half `json:"halves"`
-	// Angle is the difference of the angles of the normalised slopes, degrees;
+	// Angle is the difference of the angles of the normalised slopes, in degrees;
 	// Symmetric: it is under 3. Significant: all four p are under 0.05.
 	Angle       float64 `json:"angle"`
 	Symmetric   bool    `json:"symmetric"`
 	Significant bool    `json:"significant"`
-	// Interval is ours, not the paper's: over runs where there are three or
-	// more, else by the delta method over the steps.
+	// Interval is quell's addition to the paper: over runs for three or more runs, else
+	// by the delta method over the steps.
 	Interval Interval `json:"interval"`
-	// Points are every run's, with the load that was achieved on x.
+	// Points are those of all runs, at the load that was achieved.
 	Points []Point `json:"points"`
 }
 
@@ -36,7 +36,7 @@ type Half struct {
 	Metric float64 `json:"metric"`
 }
 
-// Point is a step's average.
+// Point is the average of a step.
 type Point struct {
 	Load       float64 `json:"load"`
 	Throughput float64 `json:"throughput"`
@@ -79,7 +79,7 @@ func Interferences(runs []result.Run) []Interference {
 	return out
 }
 
-// interference is that of one part in the runs of one cell.
+// interference computes the metric of one part from the runs of one cell.
 func interference(group []*result.Run, p *study.Part) (Interference, bool) {
 	out := Interference{Levels: group[0].Cell.Levels, Role: p.Name(), Symmetric: true, Significant: true}
 	var metrics, variances []float64
@@ -121,7 +121,7 @@ func interference(group []*result.Run, p *study.Part) (Interference, bool) {
 	return out, true
 }
 
-// Steps are the averages of a run's steps, cut at both ends as the study says.
+// Steps returns the averages of a run's steps, cut at both ends as the study says.
 func Steps(run *result.Run, part *result.Part, k int) []Point {
 	var points []Point
 	for _, s := range run.Steps {
@@ -130,9 +130,8 @@ func Steps(run *result.Run, part *result.Part, k int) []Point {
 	return points
 }
 
-// Halves fits the rising and the falling half apart, and returns the
-// difference of their normalised slopes' angles in degrees; false where either
-// gives no line.
+// Halves fits the rising and the falling half separately, and returns the difference of
+// the angles of their normalised slopes in degrees; ok is false if either has no line.
 func Halves(points []Point) (h [2]Half, angle float64, ok bool) {
 	for i, up := range []bool{true, false} {
 		var x, y []float64
@@ -157,13 +156,13 @@ func delta(l Line) float64 {
 	return 1e4 * (l.VarSlope/(a*a) + b*b*l.VarIntercept/(a*a*a*a) - 2*b*l.Cov/(a*a*a))
 }
 
-// Scale maps metrics to shades of one colour, 0 the lightest for the lowest
-// value and 1 the darkest for the highest, for all tables of one kind of
-// environment together. Values of excluded foregrounds take no part in the
-// range, and get the nearest end of it (paper 003, IV-B: avrora).
+// Scale maps metrics to shades of one colour, 0 the lightest for the lowest value and 1
+// the darkest for the highest, for all tables of one kind of environment together.
+// Values of excluded foregrounds do not count for the range and get its nearest end
+// (paper 003, IV-B: avrora).
 type Scale struct{ low, high float64 }
 
-// NewScale takes the values that make the range.
+// NewScale returns the scale whose range is that of the values.
 func NewScale(values []float64) Scale {
 	s := Scale{math.Inf(1), math.Inf(-1)}
 	for _, v := range values {
@@ -174,7 +173,7 @@ func NewScale(values []float64) Scale {
 	return s
 }
 
-// Shade is where a value lies in the range, 0..1.
+// Shade is the position of a value in the range, 0..1.
 func (s Scale) Shade(v float64) float64 {
 	if !(s.high > s.low) || !finite(v) {
 		return 0

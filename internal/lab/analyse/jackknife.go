@@ -5,20 +5,19 @@ import "math"
 // Pairs are the points of one machine: x[i] belongs to y[i].
 type Pairs struct{ X, Y []float64 }
 
-// fewMachines are so few that leaving one out at a time says nothing of how
-// machines differ.
+// fewMachines is the number of machines below which leaving out one at a time does not
+// show how machines differ.
 const fewMachines = 4
 
-// CorrelationInterval is the correlation of all machines' points at once, with a
-// 95 % interval. A machine's points are not independent of one another, so the
-// interval is of leaving out one machine at a time: the delete-one-group
-// jackknife of Fisher's z (Efron and Stein 1981; Miller 1974), t with one degree
-// of freedom less than there are machines. Beside few machines it leaves out
-// one point at a time, which Method says: then the difference between machines
-// is not in it. Low and High are NaN where neither can be had: fewer than four
-// points, or all on a line.
+// CorrelationInterval is the correlation of all machines' points together, with a 95 %
+// interval. The points of one machine are not independent, so the interval is from
+// leaving out one machine at a time: the delete-one-group jackknife of Fisher's z
+// (Efron and Stein 1981; Miller 1974), t with one degree of freedom less than there are
+// machines. With fewer than fewMachines it leaves out one point at a time, and Method
+// says so; the difference between machines is then not in the interval. Low and High
+// are NaN if neither is possible: fewer than four points, or all on a line.
 func CorrelationInterval(machines []Pairs, of func(x, y []float64) float64) Interval {
-	var groups []Pairs // what is left out, one at a time
+	var groups []Pairs // the groups that are left out, one at a time
 	all := Pairs{}
 	for _, m := range machines {
 		if len(m.X) > 0 {

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// Points of one machine belong together: an interval that took them for
-// independent would cover far too seldom. Each machine has its own place in
-// x and y, and its own slope.
+// The points of one machine belong together: an interval that assumes independence
+// would have far too low a coverage. Each machine has its own position in x and y, and
+// its own slope.
 func TestCorrelationIntervalCovers(t *testing.T) {
 	machines := func(r *rand.Rand, n, points int, between float64) []Pairs {
 		var all []Pairs
@@ -25,7 +25,7 @@ func TestCorrelationIntervalCovers(t *testing.T) {
 		}
 		return all
 	}
-	// x and y have variance 1 + between², and 0.8 in common within machines.
+	// x and y have variance 1 + between², and a covariance of 0.8 within machines.
 	for name, c := range map[string]struct {
 		machines, points int
 		between          float64
@@ -56,7 +56,7 @@ func TestCorrelationIntervalOfTooLittle(t *testing.T) {
 			t.Errorf("%s: %+v", name, i)
 		}
 	}
-	// Within what a correlation can be, and around it.
+	// The bounds are within −1 and 1, and around the value.
 	i := CorrelationInterval([]Pairs{{[]float64{1, 2, 3, 4, 5}, []float64{2, 1, 4, 3, 6}}}, Spearman)
 	if !near(i.Value, 0.8, 1e-9) || !(i.Low >= -1 && i.Low < i.Value && i.Value < i.High && i.High <= 1) || i.N != 5 {
 		t.Errorf("%+v", i)

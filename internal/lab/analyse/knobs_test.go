@@ -8,8 +8,8 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// Under another setting of the machine a part alone is another: with prefetching
-// off all of it is slower, and that is no degradation.
+// A part's solo runs under another setting of the machine are a separate baseline: with
+// prefetching off all of it is slower, and that is no degradation.
 func TestSettingsAreComparedWithTheirOwn(t *testing.T) {
 	var runs []result.Run
 	add := func(kind study.CellKind, setting string, seconds, misses float64) {

@@ -14,19 +14,19 @@ type Moves struct {
 	Seconds  float64       `json:"seconds"` // of all windows
 	Logical  int           `json:"logical"`
 	Physical int           `json:"physical"`
-	// PerSecond counts logical ones, over runs, PhysicalPerSecond physical ones.
+	// PerSecond is of logical ones, over runs, PhysicalPerSecond of physical ones.
 	PerSecond         Interval `json:"per_second"`
 	PhysicalPerSecond Interval `json:"physical_per_second"`
 	OnPlace           float64  `json:"on_place"` // least share of run time on the CPUs it was pinned to
-	Doubled           float64  `json:"doubled"`  // largest share of time with two on a core while another idled
+	Doubled           float64  `json:"doubled"`  // largest share of time with two threads on a core while another core was idle
 	Lost              uint64   `json:"lost"`     // trace records
 }
 
 // AllParts is the name of all parts of a run together.
 const AllParts = "all parts"
 
-// Migrations sums up the placement audits of each cell, by part and, where there
-// are several, of all of them.
+// Migrations sums up the placement audits of each cell, by part and, where there are
+// several parts, of all of them.
 func Migrations(runs []result.Run) []Moves {
 	var out []Moves
 	for _, group := range byCell(valid(runs), study.Main) {
@@ -48,7 +48,7 @@ func Migrations(runs []result.Run) []Moves {
 	return out
 }
 
-// moves are those of some parts of a cell's runs; false where none was audited.
+// moves sums up the audits of some parts of a cell's runs; false if none was audited.
 func moves(group []*result.Run, name string, parts []string) (Moves, bool) {
 	m := Moves{Levels: group[0].Cell.Levels, Part: name, OnPlace: 1}
 	var logical, physical []float64

@@ -10,18 +10,18 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// NetIO is what a study of web servers beside each other says (Mei et al.,
-// "Performance Measurements and Analysis of Network I/O Applications in
-// Virtualized Cloud", sections II-C to IV).
+// NetIO is the result of a study of web servers that share a host (Mei et al.,
+// "Performance Measurements and Analysis of Network I/O Applications in Virtualized
+// Cloud", sections II-C to IV).
 type NetIO struct {
 	Bases  []NetBase  `json:"bases"`  // table I
 	Pairs  []NetPair  `json:"pairs"`  // figure 3
 	Points []NetPoint `json:"points"` // table II, figures 4 and 5
 }
 
-// NetBase is the most that one server alone gives of a file.
+// NetBase is the maximum rate at which one server alone serves a file.
 type NetBase struct {
-	File       string   `json:"file"` // workload of who asks
+	File       string   `json:"file"` // workload of the client
 	Rate       Interval `json:"rate"` // good answers/s
 	NetIO      Interval `json:"net_io"`
 	Response   Interval `json:"response"` // s, mean
@@ -29,7 +29,7 @@ type NetBase struct {
 	Bottleneck string   `json:"bottleneck"`
 }
 
-// The bottlenecks. A resource is one that is used to nine tenths.
+// The bottlenecks. A resource is the bottleneck if at least nine tenths of it are used.
 const (
 	BoundCPU     = "cpu"
 	BoundNetwork = "network"
@@ -37,24 +37,24 @@ const (
 	bound        = 0.9
 )
 
-// NetPair is two servers at once, each asked for as much as it gives.
+// NetPair is two servers at once, each under maximum load.
 type NetPair struct {
 	Case  string     `json:"case"`
 	Parts []NetShare `json:"parts"`
-	// Score is Σ Tᵢ/Bᵢ, Bᵢ the base case's rate of the file (section III); 2 is
-	// no interference between two.
+	// Score is Σ Tᵢ/Bᵢ, Bᵢ the base case's rate of the file (section III); for two
+	// servers 2 means no interference.
 	Score Interval `json:"score"`
-	// Slowdown is the mean of Bᵢ/Tᵢ (ANTT), Fairness the smallest share by the
+	// Slowdown is the mean of Bᵢ/Tᵢ (ANTT), Fairness the smallest share divided by the
 	// largest.
 	Slowdown Num `json:"slowdown"`
 	Fairness Num `json:"fairness"`
-	// Favoured is the part that keeps more of its base case, "" if the
-	// difference, whose interval is Advantage, may be none.
+	// Favoured is the part that keeps more of its base case, "" if the interval of the
+	// difference, Advantage, contains 0.
 	Favoured  string   `json:"favoured,omitempty"`
 	Advantage Interval `json:"advantage"`
 }
 
-// NetShare is one of them.
+// NetShare is one server of a pair.
 type NetShare struct {
 	Part  string   `json:"part"`
 	File  string   `json:"file"`
@@ -62,39 +62,39 @@ type NetShare struct {
 	Share Interval `json:"share"` // of the base case's rate
 }
 
-// NetPoint is one server and who asks it, at one rate of one case: the eight
-// measures of section III, as far as the environment has them, and its own. What
-// was not measured is NaN.
+// NetPoint is one server and its client, at one rate of one case: the eight measures of
+// section III, as far as the environment has them, and some additional ones. Values
+// that were not measured are NaN.
 type NetPoint struct {
 	Case   string `json:"case"`
 	Rate   string `json:"rate"`   // the level
-	Client string `json:"client"` // who asks
+	Client string `json:"client"` // the client's part
 	Server string `json:"server"`
 	File   string `json:"file"`
-	// Offered is what was asked for, of the base case; 0: as much as it gives.
+	// Offered is the requested share of the base case's rate; 0: the maximum.
 	Offered    float64  `json:"offered"`
 	Throughput Interval `json:"throughput"` // good answers/s
 	NetIO      Interval `json:"net_io"`     // bytes/s that the server sent
 	Response   Interval `json:"response"`   // s
 	P99        Interval `json:"p99"`        // s
 	CPU        Interval `json:"cpu"`        // 1: CPU seconds/s
-	Events     Interval `json:"events"`     // 2, a second; EventsAre says what
-	Switches   Interval `json:"switches"`   // 3, a second, of all servers
-	Pages      Interval `json:"pages"`      // 4, a second; a proxy: bytes either way ÷ 4096
+	Events     Interval `json:"events"`     // 2, per second; EventsAre names their kind
+	Switches   Interval `json:"switches"`   // 3, per second, of all servers
+	Pages      Interval `json:"pages"`      // 4, per second; a proxy: bytes in both directions ÷ 4096
 	PerExec    Interval `json:"per_exec"`   // 5, pages per execution
 	Waiting    Interval `json:"waiting"`    // 6, share of its threads' time
 	Blocked    Interval `json:"blocked"`    // 7
-	Executions Interval `json:"executions"` // 8, a second
+	Executions Interval `json:"executions"` // 8, per second
 	EventsAre  string   `json:"events_are"`
 }
 
-// What events are counted by.
+// The kinds of events that are counted.
 const (
 	EventsKVM     = "interrupts that KVM injected, and exits for devices"
 	EventsWakeups = "wake-ups (a proxy: there is no hypervisor)"
 )
 
-// pageSize is that of the pages that Xen exchanged.
+// pageSize is the size of the pages that Xen exchanged.
 const pageSize = 4096
 
 // CombinedScore is Σ Tᵢ/Bᵢ of throughputs and their base cases' (section III).
@@ -106,7 +106,7 @@ func CombinedScore(t, b []float64) float64 {
 	return sum
 }
 
-// asking are a cell's parts that ask a server now; of several in pairs.
+// asking returns a cell's parts that are active web clients; a pair has several.
 func asking(c *study.Cell) (parts []*study.Part) {
 	for i := range c.Parts {
 		if p := &c.Parts[i]; p.Workload.Builtin == study.HTTPClient && !p.Idle {
@@ -116,12 +116,12 @@ func asking(c *study.Cell) (parts []*study.Part) {
 	return parts
 }
 
-// atMost reports whether everybody in a cell is asked for as much as it gives.
+// atMost reports whether all clients of a cell request the maximum.
 func atMost(c *study.Cell) bool {
 	return !slices.ContainsFunc(asking(c), func(p *study.Part) bool { return p.Target > 0 })
 }
 
-// serverOf finds who is asked by a part.
+// serverOf returns the part whose address a client asks, nil if there is none.
 func serverOf(c *study.Cell, client *study.Part) *study.Part {
 	for i := range c.Parts {
 		p := &c.Parts[i]
@@ -141,8 +141,8 @@ func cutLength(address string) (host, length string, ok bool) {
 	return address, "", false
 }
 
-// alone reports whether a cell is a base case: one asks for all that it gets,
-// and there is no other server ("VM2 is not created").
+// alone reports whether a cell is a base case: one client requests the maximum, and
+// there is no other server ("VM2 is not created").
 func alone(c *study.Cell) bool {
 	servers := 0
 	for i := range c.Parts {
@@ -156,8 +156,8 @@ func alone(c *study.Cell) bool {
 // IsBase reports whether a cell is a base case of a study of web servers.
 func IsBase(c *study.Cell) bool { return c.Kind == study.Main && alone(c) }
 
-// BaseRate is the mean rate of the base case's valid runs of a workload; ok is
-// false without any.
+// BaseRate is the mean rate of a workload over the base case's valid runs; ok is false
+// if there are none.
 func BaseRate(runs []result.Run, workload string) (rate float64, ok bool) {
 	all := rates(baseRuns(valid(runs), workload), "")
 	if len(all) == 0 {
@@ -175,7 +175,7 @@ func baseRuns(good []*result.Run, workload string) (out []*result.Run) {
 	return out
 }
 
-// rates are a part's throughput in each run; "" is the first that asks.
+// rates returns a part's throughput in each run; "" stands for the first client.
 func rates(runs []*result.Run, part string) (all []float64) {
 	for _, r := range runs {
 		name := part
@@ -189,8 +189,8 @@ func rates(runs []*result.Run, part string) (all []float64) {
 	return all
 }
 
-// NetworkIO computes them, for the factors that name the case and the rate;
-// false if there is no run of a web server.
+// NetworkIO computes the results for the factors that name the case and the rate; false
+// if no run has a web client.
 func NetworkIO(runs []result.Run, caseFactor, rateFactor string) (NetIO, bool) {
 	good := valid(runs)
 	var n NetIO
@@ -218,7 +218,7 @@ func NetworkIO(runs []result.Run, caseFactor, rateFactor string) (NetIO, bool) {
 	return n, len(n.Points) > 0
 }
 
-// size is the number in a file's name, to sort by.
+// size returns the number in a file's name, as a sort key.
 func size(name string) int {
 	digits := ""
 	for _, r := range name {
@@ -230,7 +230,7 @@ func size(name string) int {
 	return n
 }
 
-// bottleneck names what a server alone has used up.
+// bottleneck names the resource that a server alone has used up.
 func bottleneck(c *study.Cell, client *study.Part, p *NetPoint) string {
 	s := serverOf(c, client)
 	if s == nil {
@@ -325,7 +325,7 @@ func valueOf(m map[string]float64, name string) float64 {
 
 func (d domain) event(name string) float64 { return valueOf(d.part.Events, name) }
 
-// threads is the time of all threads together, in seconds.
+// threads is the total time of all threads, in seconds.
 func (d domain) threads() float64 { return d.event(result.DomainThreads) * d.seconds }
 
 func (d domain) executions() float64 { return d.event(result.DomainExecutions) / d.seconds }
@@ -338,9 +338,9 @@ func (d domain) injected() float64 {
 	return (d.event(result.DomainInjected) + d.event(result.DomainKicks)) / d.seconds
 }
 
-// netPair compares two servers at once with each alone. The score's interval is
-// by the variances of the runs of the pair, and of each base case's: t with
-// Welch's degrees of freedom.
+// netPair compares two servers at once with each alone. The score's interval is from
+// the variances of the pair's runs and of each base case's: t with Welch's degrees of
+// freedom.
 func netPair(group []*result.Run, bases map[string][]float64, name string) (NetPair, bool) {
 	p := NetPair{Case: name}
 	clients := asking(&group[0].Cell)

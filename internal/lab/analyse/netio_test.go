@@ -14,7 +14,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// paper reads one of the paper's tables by its columns' names.
+// paper reads one of the paper's tables; the keys are the columns' names.
 func paper(t *testing.T, file string) []map[string]string {
 	t.Helper()
 	f, err := os.Open("testdata/xen/" + file)
@@ -46,7 +46,7 @@ func of(t *testing.T, row map[string]string, column string) float64 {
 	return v
 }
 
-// The paper's combined scores, from its throughputs.
+// The paper's combined scores are reproduced from its throughputs.
 func TestPaperScores(t *testing.T) {
 	got, base := map[string][]float64{}, map[string][]float64{}
 	for _, row := range paper(t, "xen_colocation.csv") {
@@ -55,7 +55,7 @@ func TestPaperScores(t *testing.T) {
 		base[name] = append(base[name], of(t, row, "basecase_req_s"))
 	}
 	for name, want := range map[string]float64{"(1,1)": 0.83, "(1,100)": 1.58, "(100,100)": 1.00} {
-		if len(got[name]) == 1 { // both are said to be the same
+		if len(got[name]) == 1 { // the paper says that both are the same
 			got[name], base[name] = append(got[name], got[name][0]), append(base[name], base[name][0])
 		}
 		if s := CombinedScore(got[name], base[name]); math.Abs(s-want) > 0.005 {
@@ -64,8 +64,8 @@ func TestPaperScores(t *testing.T) {
 	}
 }
 
-// Table II's pages per execution are those of the driver domain: five of its
-// rows come out as printed, those of 1 KB and 30 KB do not.
+// Table II's pages per execution are those of the driver domain: five of its rows are
+// reproduced as printed, those of 1 KB and 30 KB are not.
 func TestPaperPagesPerExecution(t *testing.T) {
 	differ := map[string]bool{"1": true, "30": true}
 	for _, row := range paper(t, "xen_table2_system.csv") {
@@ -78,8 +78,8 @@ func TestPaperPagesPerExecution(t *testing.T) {
 	}
 }
 
-// netCell is a cell of servers on a network of 8 Mbit/s; files are who asks what,
-// "" for nobody.
+// netCell is a cell of servers on a network of 8 Mbit/s; files are the workloads of the
+// clients, "" for a server without a client.
 func netCell(name, rate string, servers int, files ...string) study.Cell {
 	c := study.Cell{Kind: study.Main, Levels: []study.Level{{Factor: "case", Value: name}, {Factor: "rate", Value: rate}},
 		Networks: map[string]study.Network{"host": {Rate: 8e6, Uplink: "lan"}, "lan": {}}}
@@ -103,8 +103,8 @@ func netCell(name, rate string, servers int, files ...string) study.Cell {
 	return c
 }
 
-// netRun is a run of ten seconds of a cell in which parts got so many answers a
-// second, of 1000 bytes, and servers used so much CPU.
+// netRun is a run of ten seconds of a cell in which parts got the given answers per
+// second, of 1000 bytes, and servers used the given CPU time.
 func netRun(c study.Cell, n int, cpu float64, rates ...float64) result.Run {
 	r := result.Run{CellKey: c.Key(), Cell: c, N: n, Verdict: result.Valid, Window: result.Window{From: time.Second, To: 11 * time.Second}}
 	k := 0
@@ -176,7 +176,7 @@ func TestNetworkIO(t *testing.T) {
 				t.Errorf("half width %v, want %v", p.Score.High-1.3, h)
 			}
 		case "(1,1)":
-			// The one base case is in both shares: its error counts once, doubled.
+			// Both shares have the same base case: its error counts once, doubled.
 			v := math.Pow(1*2/200.0, 2) / 3
 			if h := tQuantile(2) * math.Sqrt(v); math.Abs(p.Score.Value-1) > 1e-9 || math.Abs(p.Score.High-1-h) > 1e-9 || p.Favoured != "" {
 				t.Errorf("%+v, half width %v", p, h)
@@ -195,7 +195,7 @@ func TestNetworkIO(t *testing.T) {
 		math.Abs(p.PerExec.Value-p.Pages.Value/50) > 1e-9 {
 		t.Errorf("%+v", p)
 	}
-	if _, err := json.Marshal(n); err != nil { // what is NaN is null
+	if _, err := json.Marshal(n); err != nil { // NaN becomes null
 		t.Error(err)
 	}
 	if n, ok := NetworkIO(nil, "case", "rate"); ok {

@@ -7,23 +7,23 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// Noise is what nothing does: the difference between equal runs.
+// Noise is the difference between equal runs.
 type Noise struct {
 	Pairs int `json:"pairs"`
-	// Deviation is that of one run, as a share of its mean, from the pairs'
-	// differences of logarithms.
+	// Deviation is the standard deviation of one run, as a share of its mean, from the
+	// differences of the pairs' logarithms.
 	Deviation float64 `json:"deviation"`
-	// Floor is the largest relative difference of two single runs that is to
-	// be expected in 95 of 100 cases where there is none.
+	// Floor is the 95 % bound of the relative difference of two single runs that do not
+	// differ in anything.
 	Floor float64 `json:"floor"`
-	// Detectable is the least difference of two cells' means, each over so
-	// many repetitions, that is found 8 times in 10 at the 5 % level.
+	// Detectable is the smallest difference of two cells' means, each over Repetitions
+	// runs, that is found with a power of 80 % at the 5 % level.
 	Detectable  float64 `json:"detectable"`
 	Repetitions int     `json:"repetitions"`
 }
 
-// NoiseFloor is computed from the A-A pairs, and from the repetitions of equal
-// cells where there are no pairs; false where there is neither.
+// NoiseFloor uses the A-A pairs or, if there are none, the repetitions of equal cells;
+// false if there is neither.
 func NoiseFloor(runs []result.Run, repetitions int) (Noise, bool) {
 	good := valid(runs)
 	var squares []float64 // of differences of logarithms of equal runs
@@ -66,7 +66,7 @@ func NoiseFloor(runs []result.Run, repetitions int) (Noise, bool) {
 	pair := math.Sqrt(mean(squares)) // of a difference of two runs
 	n.Deviation = pair / math.Sqrt2
 	n.Floor = math.Expm1(tQuantile(float64(len(squares))) * pair)
-	df := float64(len(squares)) // of the deviation, whatever it is used for
+	df := float64(len(squares)) // of the deviation, for every use of it
 	power := student(df).Quantile(0.8)
 	n.Detectable = math.Expm1((tQuantile(df) + power) * n.Deviation * math.Sqrt(2/float64(n.Repetitions)))
 	return n, true

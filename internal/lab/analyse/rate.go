@@ -8,9 +8,9 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// Throughput is the units of work per second that iterations did in a span.
-// An iteration that is only partly in it counts for the part that is (paper
-// 003, footnote 4). One that takes no time counts at its end.
+// Throughput is the units of work per second of the iterations in a span. An iteration
+// that is only partly in the span counts for that part (paper 003, footnote 4). An
+// iteration of length 0 counts at its end.
 func Throughput(its []result.Iteration, from, to time.Duration) float64 {
 	if to <= from {
 		return 0
@@ -32,8 +32,8 @@ func Throughput(its []result.Iteration, from, to time.Duration) float64 {
 	return units / (to - from).Seconds()
 }
 
-// Bins is the throughput in successive bins of a width over a span: the paper's
-// figure 2 has 6 s. The last bin is left out if the span ends in it.
+// Bins is the throughput in successive bins of a width over a span: the paper's figure
+// 2 uses 6 s. A last bin that is not complete is left out.
 func Bins(its []result.Iteration, from, to, width time.Duration) []float64 {
 	var bins []float64
 	for at := from; width > 0 && at+width <= to; at += width {
@@ -42,7 +42,7 @@ func Bins(its []result.Iteration, from, to, width time.Duration) []float64 {
 	return bins
 }
 
-// within are the iterations that lie wholly in a window.
+// within returns the iterations that lie wholly in a window.
 func within(its []result.Iteration, w result.Window) []result.Iteration {
 	var in []result.Iteration
 	for _, it := range its {
@@ -53,9 +53,8 @@ func within(its []result.Iteration, w result.Window) []result.Iteration {
 	return in
 }
 
-// figure is how well a part did in a run: its own metric, or what its
-// iterations say; values are one per iteration where there are such, of a time of
-// a unit those that did any.
+// figure returns a part's performance in a run: its own metric, or values from its
+// iterations, one per iteration. For a time per unit only iterations with units count.
 func figure(run *result.Run, p *result.Part, m *study.Metric) (values []float64) {
 	if p.Metric != 0 {
 		return []float64{p.Metric}
@@ -66,15 +65,15 @@ func figure(run *result.Run, p *result.Part, m *study.Metric) (values []float64)
 		case seconds <= 0:
 		case m.Better == "lower" && it.Units > 0:
 			values = append(values, seconds/it.Units)
-		case m.Better != "lower": // one without a unit is time in which it did nothing
+		case m.Better != "lower": // an iteration without a unit counts as rate 0
 			values = append(values, it.Units/seconds)
 		}
 	}
 	return values
 }
 
-// unitTime is a part's mean time of a unit of work in a run, whichever of time
-// and rate its metric is; false where it has no value.
+// unitTime is a part's mean time per unit of work in a run, whether its metric is a
+// time or a rate; false if there is no value.
 func unitTime(run *result.Run, p *result.Part, m *study.Metric) (float64, bool) {
 	v := figure(run, p, m)
 	if len(v) == 0 {
@@ -87,7 +86,7 @@ func unitTime(run *result.Run, p *result.Part, m *study.Metric) (float64, bool) 
 	return t, !math.IsInf(t, 0)
 }
 
-// partOf finds a part's record by its name.
+// partOf returns a part's record by its name, nil if there is none.
 func partOf(run *result.Run, name string) *result.Part {
 	for i := range run.Parts {
 		if run.Parts[i].Name == name {
@@ -97,7 +96,7 @@ func partOf(run *result.Run, name string) *result.Part {
 	return nil
 }
 
-// valid are the runs that may be believed.
+// valid returns the runs with the verdict Valid.
 func valid(runs []result.Run) []*result.Run {
 	var out []*result.Run
 	for i := range runs {
@@ -108,7 +107,7 @@ func valid(runs []result.Run) []*result.Run {
 	return out
 }
 
-// byCell groups runs by cell, in the order in which the cells are first met.
+// byCell groups runs by cell, in the order of the first appearance of the cells.
 func byCell(runs []*result.Run, kind study.CellKind) [][]*result.Run {
 	var groups [][]*result.Run
 	at := map[string]int{}

@@ -8,8 +8,8 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// Results are everything that was computed of a study, one list per kind of
-// analysis that its file asks for.
+// Results are all results of a study, one list per kind of analysis that its file asks
+// for.
 type Results struct {
 	Study     string                 `json:"study"`
 	Runs      map[result.Verdict]int `json:"runs"`
@@ -34,8 +34,7 @@ type Results struct {
 	Validities    []Validity     `json:"validities,omitempty"`
 	NetIO         *NetIO         `json:"net_io,omitempty"`
 	Tenants       *Tenants       `json:"net_tenants,omitempty"`
-	// Insufficient names analyses that were asked for and have no data, with
-	// the reason.
+	// Insufficient names the requested analyses that have no data, with the reason.
 	Insufficient map[string]string `json:"insufficient,omitempty"`
 }
 
@@ -123,10 +122,10 @@ func Of(s *study.Study, runs []result.Run) Results {
 	return out
 }
 
-// Num is a number that JSON has null for where it is none.
+// Num is a number; JSON has null where it is not finite.
 type Num float64
 
-// MarshalJSON writes null for what is not finite.
+// MarshalJSON writes null for a number that is not finite.
 func (n Num) MarshalJSON() ([]byte, error) {
 	if f := float64(n); finite(f) {
 		return json.Marshal(f)
@@ -143,10 +142,10 @@ func (n *Num) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, (*float64)(n))
 }
 
-// Matrix is square, in rows; JSON has null for what is not finite.
+// Matrix is square, in rows; JSON has null for a value that is not finite.
 type Matrix [][]float64
 
-// MarshalJSON writes null for what is not finite.
+// MarshalJSON writes null for a value that is not finite.
 func (m Matrix) MarshalJSON() ([]byte, error) {
 	rows := make([][]Num, len(m))
 	for i, row := range m {
@@ -173,7 +172,7 @@ func (m *Matrix) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// plain is an Interval as JSON has it.
+// plain is the JSON form of an Interval.
 type plain struct {
 	Value  Num     `json:"value"`
 	Low    Num     `json:"low"`
@@ -183,7 +182,7 @@ type plain struct {
 	N      int     `json:"n"`
 }
 
-// MarshalJSON writes null for what is not known.
+// MarshalJSON writes null for a value that is unknown.
 func (i Interval) MarshalJSON() ([]byte, error) {
 	return json.Marshal(plain{Num(i.Value), Num(i.Low), Num(i.High), i.Level, i.Method, i.N})
 }

@@ -5,7 +5,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// Score is what a measured part does in a cell, compared with nothing.
+// Score is the value of a measured part in a cell, without a comparison.
 type Score struct {
 	Levels   []study.Level `json:"levels"`
 	Part     string        `json:"part"`
@@ -15,7 +15,7 @@ type Score struct {
 	Value    Interval      `json:"value"` // over runs
 }
 
-// Scores are those of the cells that the study asks for, without its controls.
+// Scores returns the scores of the cells that the study asks for, without its controls.
 func Scores(runs []result.Run) []Score {
 	var out []Score
 	for _, group := range byCell(valid(runs), study.Main) {

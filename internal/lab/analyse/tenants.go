@@ -8,67 +8,65 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// Tenants is what the tenants of one host get of its network link as they are
-// added one by one, and how long a datagram takes beside them (Jemal, "Analysis of the
-// Noisy Neighbor Problem in AWS", 2025, chapter 6). Rates are bits/s of whole
-// frames.
+// Tenants is the share of a host's network link that its tenants get as they are added
+// one by one, and the latency of a datagram meanwhile (Jemal, "Analysis of the Noisy
+// Neighbor Problem in AWS", 2025, chapter 6). Rates are bits/s of whole frames.
 type Tenants struct {
 	Doses     []TenantDose `json:"doses"`     // figures 6.1 and 6.2
 	Latencies []Latency    `json:"latencies"` // figure 6.3
 }
 
-// TenantDose is one kind of tenant, by their number. What a study does not say
-// of bounds is NaN.
+// TenantDose is one kind of tenant, by number of tenants. A bound that the study does
+// not give is NaN.
 type TenantDose struct {
 	Levels   []study.Level `json:"levels"` // without the factor that counts tenants
 	Host     Num           `json:"host"`   // the link's limit
 	Baseline Num           `json:"baseline"`
 	Burst    Num           `json:"burst"`
 	Points   []TenantPoint `json:"points"` // by number, ascending
-	// Shortfall is by how much the link is smaller than the baselines of the most
-	// tenants together, in percent: what each of them must lose.
+	// Shortfall is how much smaller the link is than the sum of the baselines of the
+	// largest number of tenants, in percent: the loss that each of them must have.
 	Shortfall Num `json:"shortfall_percent"`
 }
 
-// How a run's steady window lies to the time for which a full credit lasts.
+// The position of a steady window relative to the time that a full credit lasts.
 const (
 	BurstWithin = "within"
 	BurstAfter  = "after"
 	BurstAcross = "across"
 )
 
-// TenantPoint is so many tenants at once.
+// TenantPoint is the result for one number of tenants.
 type TenantPoint struct {
 	Tenants int `json:"tenants"`
-	// Window is how the runs lie to the burst, "" where there is none.
+	// Window is the runs' position relative to the burst, "" if there is none.
 	Window  string        `json:"window,omitempty"`
-	Offered Interval      `json:"offered"` // by a tenant on average, bits/s
-	Each    Interval      `json:"each"`    // that arrive of a tenant on average, bits/s
-	Sum     Interval      `json:"sum"`     // of all of them
-	OfHost  Interval      `json:"of_host"` // that, as a share of the link's limit
-	Share   []TenantShare `json:"share"`   // of each tenant
+	Offered Interval      `json:"offered"` // per tenant on average, bits/s
+	Each    Interval      `json:"each"`    // received per tenant on average, bits/s
+	Sum     Interval      `json:"sum"`     // received, of all tenants
+	OfHost  Interval      `json:"of_host"` // Sum as a share of the link's limit
+	Share   []TenantShare `json:"share"`   // per tenant
 	Box     Box           `json:"box"`     // of all tenants in all runs
-	// Fair is what the least of the bounds leaves to each: burst or baseline,
-	// and an equal share of the link.
+	// Fair is the smallest bound for each tenant: burst or baseline, and an equal share
+	// of the link.
 	Fair Num `json:"fair"`
 	// BelowBaseline is the paper's loss, in percent: 100·(1 − each/baseline).
-	// BelowBurst is the same of the burst, which the paper calls misleading, since
-	// nobody has promised it for long. NaN where less was offered.
+	// BelowBurst is the same for the burst, which the paper calls misleading since a
+	// burst is not promised for long. NaN if less was offered.
 	BelowBaseline Interval `json:"below_baseline_percent"`
 	BelowBurst    Interval `json:"below_burst_percent"`
-	// Evenness is the smallest tenant's by the largest's in a run.
+	// Evenness is the smallest tenant's rate divided by the largest's in a run.
 	Evenness Interval `json:"evenness"`
 	Lost     Interval `json:"lost"` // share of the datagrams
 }
 
-// TenantShare is one tenant.
+// TenantShare is the share of one tenant.
 type TenantShare struct {
-	Part string   `json:"part"` // that receives
+	Part string   `json:"part"` // the receiver
 	Rate Interval `json:"rate"`
 }
 
-// Box is the five numbers of a box plot; the whiskers are the least and the
-// largest.
+// Box is the five numbers of a box plot; the whiskers are the minimum and the maximum.
 type Box struct {
 	Low    Num `json:"low"`
 	Q1     Num `json:"q1"`
@@ -78,12 +76,12 @@ type Box struct {
 	N      int `json:"n"`
 }
 
-// Latency is how long a datagram takes there and back beside tenants.
+// Latency is the round-trip time of a datagram while tenants use the link.
 type Latency struct {
 	Levels    []study.Level `json:"levels"`
-	Part      string        `json:"part"` // that pings
+	Part      string        `json:"part"` // the part that pings
 	Tenants   int           `json:"tenants"`
-	Bandwidth Interval      `json:"bandwidth"` // bits/s of the tenants that arrive
+	Bandwidth Interval      `json:"bandwidth"` // bits/s received of the tenants
 	// Of each run's pings, in seconds.
 	Mean Interval `json:"mean"`
 	P50  Interval `json:"p50"`
@@ -91,15 +89,15 @@ type Latency struct {
 	P99  Interval `json:"p99"`
 	Max  Interval `json:"max"`
 	Lost Interval `json:"lost"` // share
-	Sent int      `json:"sent"` // pings of all runs
+	Sent int      `json:"sent"` // pings in all runs
 }
 
-// shortfall is by how much a link is smaller than n baselines together, percent;
-// below 0 it is larger.
+// shortfall is how much smaller a link is than n baselines together, in percent;
+// negative if the link is larger.
 func shortfall(host, baseline float64, n int) float64 { return 100 * (1 - host/(float64(n)*baseline)) }
 
-// NetworkTenants computes it for the factor that counts tenants; false if there
-// is no run of datagrams.
+// NetworkTenants computes the results for the factor that counts tenants; false if no
+// run has datagrams.
 func NetworkTenants(runs []result.Run, count string) (Tenants, bool) {
 	t := Tenants{Doses: []TenantDose{}, Latencies: []Latency{}}
 	for _, group := range byCell(valid(runs), study.Main) {
@@ -130,10 +128,10 @@ func NetworkTenants(runs []result.Run, count string) (Tenants, bool) {
 	return t, len(t.Doses)+len(t.Latencies) > 0
 }
 
-// tenancy is a tenant: who sends and who receives.
+// tenancy is a tenant: its sender and its receiver.
 type tenancy struct{ from, to *study.Part }
 
-// flowsOf are a cell's tenants.
+// flowsOf returns a cell's tenants.
 func flowsOf(c *study.Cell) (all []tenancy) {
 	for i := range c.Parts {
 		from := &c.Parts[i]
@@ -161,7 +159,7 @@ func newDose(c *study.Cell, rest []study.Level, sender *study.Part) TenantDose {
 	return d
 }
 
-// overRuns is the mean over the runs of a group of what is finite.
+// overRuns is the mean of the finite values over the runs of a group.
 func overRuns(group []*result.Run, value func(r *result.Run) float64) Interval {
 	var all []float64
 	for _, r := range group {
@@ -172,8 +170,8 @@ func overRuns(group []*result.Run, value func(r *result.Run) float64) Interval {
 	return meanInterval(all, "t over runs")
 }
 
-// rateOf is what a part did a second in a run's steady window, NaN if it is not
-// in it.
+// rateOf is a part's units per second in a run's steady window, NaN if the run has no
+// such part.
 func rateOf(r *result.Run, part string) float64 {
 	p := partOf(r, part)
 	if p == nil {
@@ -182,7 +180,7 @@ func rateOf(r *result.Run, part string) float64 {
 	return Throughput(p.Iterations, r.Window.From, r.Window.To)
 }
 
-// received are the rates of all tenants in a run.
+// received returns the rates of all tenants in a run.
 func received(r *result.Run, flows []tenancy) []float64 {
 	all := make([]float64, len(flows))
 	for i, f := range flows {
@@ -193,11 +191,11 @@ func received(r *result.Run, flows []tenancy) []float64 {
 
 func sum(x []float64) float64 { return mean(x) * float64(len(x)) }
 
-// enough is the share of a bound that must have been offered for less of it to
-// be the network's doing.
+// enough is the share of a bound that must be offered before a lower rate is attributed
+// to the network.
 const enough = 0.98
 
-// point computes a number of tenants.
+// point computes the result for one number of tenants.
 func (d *TenantDose) point(group []*result.Run, flows []tenancy) TenantPoint {
 	n := float64(len(flows))
 	p := TenantPoint{Tenants: len(flows)}
@@ -254,8 +252,8 @@ func (d *TenantDose) point(group []*result.Run, flows []tenancy) TenantPoint {
 	return p
 }
 
-// fair is the least of the bounds on n tenants; NaN where the bound changes
-// within a run.
+// fair is the smallest bound on one of n tenants; NaN if the bound changes within a
+// run.
 func (d *TenantDose) fair(window string, n float64) float64 {
 	own := d.Baseline
 	switch window {
@@ -265,14 +263,14 @@ func (d *TenantDose) fair(window string, n float64) float64 {
 		own = Num(math.NaN())
 	}
 	link := float64(d.Host) / n
-	if math.IsNaN(float64(own)) && window != BurstAcross || float64(own) > link { // only the link bounds
+	if math.IsNaN(float64(own)) && window != BurstAcross || float64(own) > link { // the link is the only bound
 		return link
 	}
 	return float64(own)
 }
 
-// window says how a run lies to a tenant's burst: its credit is full when it
-// begins and lasts as long as it does for one who sends all that it may.
+// window returns the position of a run relative to a tenant's burst. The credit is full
+// when the sender begins, and lasts for b.Lasts() if it sends at its maximum.
 func window(r *result.Run, sender *study.Part) string {
 	b, rec := sender.Environment.Bandwidth, partOf(r, sender.Name())
 	if b == nil || b.Burst == 0 || rec == nil {

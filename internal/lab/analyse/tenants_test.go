@@ -12,7 +12,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// tenants is a cell of n tenants behind a link, who send as b says, and one who
+// tenants is a cell of n tenants behind a link, with bandwidths b, and one part that
 // pings.
 func tenants(n int, sends string, link study.Rate, b *study.Bandwidth) study.Cell {
 	c := study.Cell{Kind: study.Main, Levels: []study.Level{{Factor: "tenants", Value: strconv.Itoa(n)}, {Factor: "sends", Value: sends}},
@@ -28,8 +28,8 @@ func tenants(n int, sends string, link study.Rate, b *study.Bandwidth) study.Cel
 	return c
 }
 
-// sending is a run of ten seconds from second 1 on in which each tenant offers
-// so much and the given rates arrive; pings take so long.
+// sending is a run of ten seconds from second 1 on in which each tenant offers the
+// given rate and the given rates arrive; pings take trip.
 func sending(c study.Cell, rep int, offered, trip float64, rates ...float64) result.Run {
 	r := result.Run{Cell: c, CellKey: c.Key(), N: rep, Verdict: result.Valid, Window: result.Window{From: time.Second, To: 11 * time.Second}}
 	k := 0
@@ -52,8 +52,8 @@ func sending(c study.Cell, rep int, offered, trip float64, rates ...float64) res
 	return r
 }
 
-// The thesis' sums against the host's limit, its loss against the baseline, and
-// the levels at which its tenants have their burst, a share of the link, or less
+// The thesis' sums compared with the host's limit, its loss compared with the baseline,
+// and the levels at which its tenants have their burst, a share of the link, or less
 // than their baseline.
 func TestTenantsOfThePaper(t *testing.T) {
 	const host = 25e9
@@ -62,10 +62,10 @@ func TestTenantsOfThePaper(t *testing.T) {
 		most      int
 		shortfall float64 // of all baselines, computed from table 6.1
 		below     float64 // baseline, with the host full
-		printed   float64 // of that
+		printed   float64 // the loss as printed
 	}{
 		{"4xlarge", 6, 16.7, 17.6, 17.6}, // 25 of 30 Gbit/s; "17 %"
-		// 25 of 36 Gbit/s. Its text has 30.7 % for 0.51 of 0.75 Gbit/s, which is 32.
+		// 25 of 36 Gbit/s. Its text says 30.7 % for 0.51 of 0.75 Gbit/s, which is 32.
 		{"large", 48, 30.6, 32.0, 30.7},
 	} {
 		var runs []result.Run
@@ -98,7 +98,7 @@ func TestTenantsOfThePaper(t *testing.T) {
 			if !near(p.Each.Value, want[p.Tenants], 1) || !near(p.Sum.Value, n*want[p.Tenants], n) || p.Window != BurstWithin {
 				t.Errorf("%s: %+v", c.instance, p)
 			}
-			// It is always the burst or the equal share, but for some per cent.
+			// It is always the burst or the equal share, within some per cent.
 			if fair := math.Min(10e9, host/n); float64(p.Fair) != fair || p.Each.Value > fair || p.Each.Value < 0.94*fair {
 				t.Errorf("%s: %d tenants have %.3g each, a fair share is %.3g", c.instance, p.Tenants, p.Each.Value, float64(p.Fair))
 			}
@@ -110,7 +110,7 @@ func TestTenantsOfThePaper(t *testing.T) {
 		if differs := math.Abs(last.BelowBaseline.Value-c.printed) > 0.06; differs != (c.instance == "large") {
 			t.Errorf("%s: %.2f %%, printed is %.1f", c.instance, last.BelowBaseline.Value, c.printed)
 		}
-		// From the third tenant on the sum is always around 24.7 Gbit/s.
+		// From the third tenant on the sum is always about 24.7 Gbit/s.
 		if c.instance == "4xlarge" {
 			for _, p := range d.Points[2:] {
 				if !near(p.Sum.Value/1e9, 24.7, 0.9) || !near(p.OfHost.Value, 24.7/25, 0.04) {
@@ -122,9 +122,9 @@ func TestTenantsOfThePaper(t *testing.T) {
 }
 
 func TestNetworkTenants(t *testing.T) {
-	full := &study.Bandwidth{Baseline: 20e6, Burst: 40e6, Credit: 150e6} // a minute
+	full := &study.Bandwidth{Baseline: 20e6, Burst: 40e6, Credit: 150e6} // for a minute
 	spent := &study.Bandwidth{Baseline: 20e6, Burst: 40e6, Credit: 1.25e6}
-	ends := &study.Bandwidth{Baseline: 20e6, Burst: 40e6, Credit: 12.5e6} // in second 5
+	ends := &study.Bandwidth{Baseline: 20e6, Burst: 40e6, Credit: 12.5e6} // ends in second 5
 	var runs []result.Run
 	for rep := range 3 {
 		d := float64(rep-1) * 1e6
@@ -161,7 +161,7 @@ func TestNetworkTenants(t *testing.T) {
 		{"spent4", BurstAfter, 20e6, 20e6, 0, math.NaN(), 1, 0},
 		{"spent6", BurstAfter, 16e6, 100e6 / 6, 20, math.NaN(), 1, 0.2},
 		{"ends2", BurstAcross, 30e6, math.NaN(), -50, math.NaN(), 1, 0},
-		// What nobody sends is not lost: 15 of a baseline of 20.
+		// Data that is not sent is not lost: 15 of a baseline of 20.
 		{"little2", BurstWithin, 15e6, 40e6, math.NaN(), math.NaN(), 1, 0},
 		{"unbounded2", "", 50e6, 50e6, math.NaN(), math.NaN(), 1, 2.0 / 7},
 	} {
@@ -186,7 +186,7 @@ func TestNetworkTenants(t *testing.T) {
 	if l.Tenants != 0 || l.Bandwidth.Value != 0 || l.P50.Value != 50e-6 || !near(l.P99.Value, 150e-6, 1e-12) || l.Sent != 3000 || l.Lost.Value != 0.01 || l.P99.N != 3 {
 		t.Errorf("%+v", l)
 	}
-	if _, err := json.Marshal(got); err != nil { // what is NaN is null
+	if _, err := json.Marshal(got); err != nil { // NaN becomes null
 		t.Error(err)
 	}
 	if got, ok := NetworkTenants(nil, "tenants"); ok {

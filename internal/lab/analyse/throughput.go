@@ -12,9 +12,9 @@ import (
 // sections IV-C and IV-D).
 type System struct {
 	Levels []study.Level `json:"levels"`
-	// Symmetric: all parts run the same workload, and their work is summed as
-	// it is. The paper leaves other pairs out; for them each part's work is
-	// divided by what it does alone, and Normalised says so.
+	// Symmetric: all parts run the same workload, and their work is summed unchanged.
+	// The paper leaves other pairs out; for them each part's work is divided by its
+	// work alone, and Normalised is true.
 	Symmetric  bool         `json:"symmetric"`
 	Normalised bool         `json:"normalised"`
 	Unit       string       `json:"unit"`
@@ -26,20 +26,20 @@ type SystemStep struct {
 	Target     float64  `json:"target"`
 	Up         bool     `json:"up"`
 	Throughput Interval `json:"throughput"`
-	// PerWh is work per watt-hour of the energy source, which Energy names;
-	// NaN without one.
+	// PerWh is work per watt-hour of the energy source that Energy names; NaN without
+	// one.
 	PerWh Interval `json:"per_wh"`
-	// Relative are percentages of the base placement's step; NaN for what has
-	// none to be compared with. Their intervals are over repetitions, and ours.
+	// Relative values are percentages of the base placement's step; NaN if there is no
+	// base. Their intervals are over repetitions, and are quell's addition.
 	Relative      Interval `json:"relative"`
 	RelativePerWh Interval `json:"relative_per_wh"`
 }
 
-// byBlock is a step's work and work per watt-hour by repetition.
+// byBlock is a step's work and its work per watt-hour, by repetition.
 type byBlock struct{ rates, perWh map[int]float64 }
 
-// Systems computes every staircase cell's, relative to the placement named base
-// ("per-chip" in the paper).
+// Systems computes the System of every cell with a staircase, relative to the placement
+// named base ("per-chip" in the paper).
 func Systems(runs []result.Run, factor, base string) []System {
 	good := valid(runs)
 	solos := byCell(good, study.Solo)
@@ -68,8 +68,8 @@ func Systems(runs []result.Run, factor, base string) []System {
 	return out
 }
 
-// relative is a ratio of means in percent, with the interval of the ratios in
-// each repetition. The base is 100 % of itself, without one.
+// relative is a ratio of means in percent, with the interval of the ratios of the
+// repetitions. The base is 100 % of itself and has no interval.
 func relative(ratio float64, a, base map[int]float64) Interval {
 	over := overBlocks(a, base)
 	var values []float64
@@ -84,8 +84,7 @@ func relative(ratio float64, a, base map[int]float64) Interval {
 	return i
 }
 
-// sameBut reports whether a has b's levels but for one factor's, which has the
-// value.
+// sameBut reports whether a has b's levels, except that one factor has the given value.
 func sameBut(a, b []study.Level, factor, value string) bool {
 	if len(a) != len(b) {
 		return false

@@ -10,31 +10,31 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// Validity is how well a signal tells what the application itself says of how
-// it does, over runs.
+// Validity is how well a signal agrees with the application's own performance figures,
+// over runs.
 type Validity struct {
 	Signal string `json:"signal"`
-	// Part is the role whose signal it is, and Workload what is measured: it runs
-	// in the part or, of a web server, in who asks it.
+	// Part is the role whose signal it is. Workload is the measured one: it runs in the
+	// part or, for a web server, in its client.
 	Part     string   `json:"part"`
 	Workload string   `json:"workload"`
-	Pearson  Interval `json:"pearson"` // with the time of a unit of work; of a request, its latency
+	Pearson  Interval `json:"pearson"` // with the time per unit of work; for requests, their latency
 	Spearman Interval `json:"spearman"`
 	P        Num      `json:"p"`
-	// Tail is the correlation with the 95th percentile of requests' latencies
-	// or, where there are none, of the iterations' times.
+	// Tail is the correlation with the 95th percentile of requests' latencies or,
+	// without requests, of the iterations' times.
 	Tail Interval `json:"tail"`
 	N    int      `json:"n"`
-	// Drift is how the signal changes by itself, percent an hour: 100 times the
-	// slope of its logarithm over time within equal cells, all of the study's at
-	// once. NaN where no two equal runs are driftOver apart.
-	// Truly is the same of the time of a unit of work: what drifts with it is
-	// the machine's doing and no fault of the signal.
+	// Drift is the change of the signal by itself, in percent per hour: 100 times the
+	// slope of its logarithm over time within equal cells, all of the study's together.
+	// NaN if no two equal runs are driftOver apart. Truly is the same for the time per
+	// unit of work: drift that both have in common is the machine's and not the
+	// signal's.
 	Drift Interval `json:"drift"`
 	Truly Interval `json:"truly"`
 }
 
-// signalPrefix begins the names of events that are quell's own signals.
+// signalPrefix is the prefix of the names of events that are quell's own signals.
 const signalPrefix = "signal."
 
 // tailShare is the percentile of Tail.
@@ -44,12 +44,12 @@ const tailShare = 0.95
 type watched struct {
 	cell            string
 	at              time.Time
-	cost, unit, end float64 // of the signal; mean time of a unit of work; its 95th percentile, NaN without iterations
+	cost, unit, end float64 // the signal; mean time per unit of work; its 95th percentile, NaN without iterations
 }
 
-// Validities correlates the signals that were counted with the measured parts'
-// time per unit of work, and says how both drift. What asks a web server says how
-// that does: the signals are the server's then.
+// Validities correlates the counted signals with the measured parts' time per unit of
+// work, and computes the drift of both. The performance of a web server is measured by
+// its client; the signals are then the server's.
 func Validities(runs []result.Run, seed uint64) []Validity {
 	type key struct{ signal, part, workload string }
 	all := map[key][]watched{}
@@ -104,9 +104,9 @@ func Validities(runs []result.Run, seed uint64) []Validity {
 	return out
 }
 
-// said is what the application says of how it did in a run: the mean time of a
-// unit of work and its 95th percentile, NaN where that is not known. Who asks a
-// web server knows of each request, if any was answered; whoever else, of iterations.
+// said returns the application's own performance figures of a run: the mean time per
+// unit of work and its 95th percentile, NaN if unknown. A web client measures each
+// request, if any was answered; every other workload measures iterations.
 func said(r *result.Run, p *result.Part, w *study.Workload) (unit, end float64, ok bool) {
 	if w.Builtin == study.HTTPClient {
 		latency, ok := p.Values[result.HTTPLatency]
@@ -119,8 +119,8 @@ func said(r *result.Run, p *result.Part, w *study.Workload) (unit, end float64, 
 	return unit, math.NaN(), ok
 }
 
-// sameness names cells in which the same ran: controls run again what the study
-// asks.
+// sameness is a name that is equal for cells in which the same ran: controls repeat
+// cells of the study.
 func sameness(c *study.Cell) string {
 	same := *c
 	if same.Kind == study.AA || same.Kind == study.Sentinel {
@@ -129,7 +129,7 @@ func sameness(c *study.Cell) string {
 	return same.Key()
 }
 
-// tail is the 95th percentile of iterations' times for a unit of work.
+// tail is the 95th percentile of the iterations' times per unit of work.
 func tail(its []result.Iteration) float64 {
 	var times []float64
 	for _, it := range its {
@@ -144,13 +144,13 @@ func tail(its []result.Iteration) float64 {
 	return quantile(times, tailShare)
 }
 
-// driftOver is how far apart equal runs must be for a drift to be spoken of:
-// over less an hour would be extrapolated from noise.
+// driftOver is the minimum distance of equal runs for a drift: over less time an hour
+// would be extrapolated from noise.
 const driftOver = 10 * time.Minute
 
-// drift is the slope over time of a value's logarithm in percent an hour, common
-// to all cells, each of which has a level of its own: least squares about the
-// cells' means, with so many degrees of freedom less.
+// drift is the common slope over time of a value's logarithm, in percent per hour. Each
+// cell has a level of its own: least squares about the cells' means, with one degree of
+// freedom less for each cell.
 func drift(all []watched, of func(w *watched) float64) Interval {
 	out := Interval{Value: math.NaN(), Low: math.NaN(), High: math.NaN(), Level: level, Method: "least squares within equal cells", N: len(all)}
 	groups := map[string][]*watched{}

@@ -11,8 +11,8 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// signalled are runs of a task whose iterations take unit seconds, but for one in
-// ten, which takes tail times as long, with a signal counted beside them.
+// signalled returns runs of a task whose iterations take unit seconds, except one in
+// ten, which takes tail times as long, with a counted signal.
 func signalled(n int, kind func(i int) study.CellKind, cell func(i int) string, unit, tail, cost func(i int) float64) []result.Run {
 	var runs []result.Run
 	for i := range n {
@@ -40,7 +40,7 @@ func TestValidities(t *testing.T) {
 	always := func(k study.CellKind) func(int) study.CellKind { return func(int) study.CellKind { return k } }
 	flat := func(v float64) func(int) float64 { return func(int) float64 { return v } }
 	each := func(i int) string { return fmt.Sprint(i) }
-	// The signal goes with the time of a unit of work; the tail is its own way.
+	// The signal follows the time per unit of work; the tail is independent.
 	slow := func(i int) float64 { return 1 + float64(i%7)/7 }
 	way := func(i int) float64 { return []float64{4, 2, 3}[i%3] }
 	v := Validities(signalled(21, always(study.Main), each, slow, way, func(i int) float64 { return 2 * slow(i) * (1 + 0.1*way(i)) }), 1)
@@ -56,15 +56,15 @@ func TestValidities(t *testing.T) {
 	if !math.IsNaN(v[0].Drift.Value) {
 		t.Errorf("a drift of cells that were run once: %+v", v[0].Drift)
 	}
-	// Only the tail tells.
+	// The signal follows the tail only.
 	v = Validities(signalled(12, always(study.Main), each, flat(1), way, func(i int) float64 { return way(i) }), 1)
 	if one := v[0]; !near(one.Tail.Value, 1, 1e-6) {
 		t.Errorf("the tail alone: %+v", one)
 	}
 }
 
-// A signal that grows by 2 % an hour in cells of several levels, the control's
-// run of one of them among these, while the application stays.
+// The signal grows by 2 % per hour in cells of several levels, among them the control's
+// run of one of them, while the application's figures stay constant.
 func TestValidityDrift(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 5))
 	kind := func(i int) study.CellKind {
@@ -92,15 +92,15 @@ func TestValidityDrift(t *testing.T) {
 	if !near(v.Truly.Value, 0, 1e-6) {
 		t.Errorf("the application's %+v, want 0", v.Truly)
 	}
-	// Of pairs of runs one after the other nothing is said of an hour.
+	// Two runs in direct sequence give no drift per hour.
 	two := signalled(2, func(int) study.CellKind { return study.AA }, func(int) string { return "0" }, func(int) float64 { return 1 }, func(int) float64 { return 1 }, func(i int) float64 { return 1 + float64(i)/10 })
 	if v := Validities(two, 1)[0]; !math.IsNaN(v.Drift.Value) {
 		t.Errorf("a drift of two runs 6 minutes apart: %+v", v.Drift)
 	}
 }
 
-// What a web server's clients say is said of the server: its signals go with
-// their requests' latencies, and not with how many answers they got.
+// The figures of a web server's clients are attributed to the server: its signals
+// follow the latencies of their requests, and not the number of answers.
 func TestValidityOfAWebServer(t *testing.T) {
 	one := func(int) float64 { return 1 }
 	runs := signalled(14, func(int) study.CellKind { return study.Main }, func(i int) string { return fmt.Sprint(i) }, one, one, func(i int) float64 { return float64(i % 5) })
@@ -112,7 +112,7 @@ func TestValidityOfAWebServer(t *testing.T) {
 		r.Parts[0].Values = map[string]float64{result.HTTPLatency: latency, result.HTTPP95: 1 / latency}
 		r.Parts = append(r.Parts, result.Part{Name: "other", Role: "other", Events: map[string]float64{"signal.net": 1}},
 			result.Part{Name: "web", Role: "web", Events: map[string]float64{"signal.net": 2 * latency}})
-		if i >= 12 { // it got no answer, which is nothing to correlate with
+		if i >= 12 { // no answer: nothing to correlate with
 			r.Parts[0].Values = map[string]float64{"http.errors": 7}
 		}
 	}

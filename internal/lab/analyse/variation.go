@@ -11,9 +11,9 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// Variation is how much machines differ that are sold as equal: many instances of
-// one size (paper 002, 5.2.1, "Performance variation of random m5.large
-// instances": fifty, all of which took 7.98 s).
+// Variation is how much machines differ that are sold as equal: many instances of one
+// size (paper 002, 5.2.1, "Performance variation of random m5.large instances": fifty,
+// all of which took 7.98 s).
 type Variation struct {
 	Levels    []study.Level `json:"levels"` // without the factor's
 	Part      string        `json:"part"`
@@ -21,30 +21,30 @@ type Variation struct {
 	Instances []Instance    `json:"instances"` // the fastest first
 	// Mean is over instances, each counting once.
 	Mean Interval `json:"mean"`
-	// Between is the standard deviation between instances in percent, without what
-	// equal runs of one instance differ by; Within is that of those runs, NaN where
-	// no instance has two.
+	// Between is the standard deviation between instances in percent, without the
+	// deviation between equal runs of one instance; Within is the latter, NaN if no
+	// instance has two runs.
 	Between Interval `json:"between_percent"`
 	Within  Num      `json:"within_percent"`
-	// Span is by how much longer the slowest takes than the fastest, in percent.
-	// They were chosen by what was measured: noise alone makes some.
+	// Span is how much longer the slowest takes than the fastest, in percent. Both are
+	// selected by their measured values, so noise alone makes the span positive.
 	Span Num `json:"span_percent"`
-	// P is the probability that equal instances would differ as much (F test of
-	// the runs' logarithms); NaN where no instance has two runs.
+	// P is the probability of such a difference between equal instances (F test of the
+	// runs' logarithms); NaN if no instance has two runs.
 	P Num `json:"p"`
 }
 
-// Instance is one of them.
+// Instance is one machine of a Variation.
 type Instance struct {
 	Name  string   `json:"name"` // level of the factor
 	Value Interval `json:"value"`
-	// Slower is by how much longer a unit of work takes than in the middle one, in
+	// Slower is how much longer a unit of work takes than on the median instance, in
 	// percent.
 	Slower float64 `json:"slower_percent"`
 }
 
-// Variations compares the levels of a factor whose levels are equal in name: which
-// instance, host or slot it ran on. Those with fewer than two levels are left out.
+// Variations compares the levels of a factor whose levels are nominally equal: the
+// instance, host or slot of the run. Groups with fewer than two levels are left out.
 func Variations(runs []result.Run, factor string) []Variation {
 	type key struct{ rest, part string }
 	type group struct {
@@ -124,12 +124,12 @@ func (v *Variation) fill(values map[string]Levels, better string) {
 	v.Within, v.P = Num(within), Num(p)
 }
 
-// between is the standard deviation between groups in percent, the values being
-// logarithms, with that within groups and the F test's p. It is that of the
-// one-way random model; its interval is Williams' and Tukey's (Williams,
-// Biometrika 1962), which is exact for groups of one size where there is a
-// difference, and for others takes their mean size. Where no group has two values
-// what equal runs differ by cannot be told from it, and Method says so.
+// between is the standard deviation between groups in percent, for values that are
+// logarithms, with the deviation within groups and the F test's p. The model is the
+// one-way random model. The interval is Williams' and Tukey's (Williams, Biometrika
+// 1962). It is exact for groups of equal size that differ; for others it uses their
+// mean size. If no group has two values, the deviation between equal runs is included,
+// and Method says so.
 func between(groups [][]float64) (sd Interval, within, p float64) {
 	var n, squares, grand, ssw float64
 	var means []float64
@@ -170,6 +170,6 @@ func between(groups [][]float64) (sd Interval, within, p float64) {
 	return sd, deviation(msw), p
 }
 
-// deviation is the percentage that a variance of logarithms stands for; one that
-// is estimated below 0 is 0.
+// deviation is the percentage that corresponds to a variance of logarithms; a variance
+// estimated below 0 counts as 0.
 func deviation(variance float64) float64 { return 100 * math.Expm1(math.Sqrt(max(0, variance))) }

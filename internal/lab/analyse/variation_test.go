@@ -11,7 +11,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// instance is a run of a part on an instance, whose iterations take so long.
+// instance is a run of a part on an instance, whose iterations take the given seconds.
 func instance(name, size string, better string, rep int, seconds float64) result.Run {
 	r := dosed(size, "busy", 0, 2, rep, seconds)
 	r.Cell.Levels = []study.Level{{Factor: "size", Value: size}, {Factor: "instance", Value: name}}
@@ -39,8 +39,8 @@ func TestVariations(t *testing.T) {
 				t.Errorf("%s: %+v", i.Name, i.Value)
 			}
 		}
-		// Of rates the slowest is the same one: these are iterations of so many
-		// seconds either way.
+		// For rates the order of the instances is the same: the iterations take the
+		// same seconds in both cases.
 		if !slices.Equal(names, []string{"i1", "i0", "i2"}) || math.Abs(float64(v.Span)-10) > 1e-6 {
 			t.Errorf("%v: %v, span %g", v.Levels, names, v.Span)
 		}
@@ -52,7 +52,7 @@ func TestVariations(t *testing.T) {
 			t.Errorf("%v: between %+v, within %g, p %g", v.Levels, v.Between, v.Within, v.P)
 		}
 	}
-	// One run of each: what runs differ by is not known.
+	// One run of each: the deviation between runs is unknown.
 	once := slices.DeleteFunc(runs, func(r result.Run) bool { return r.N > 0 })
 	if v := Variations(once, "instance"); len(v) != 2 || !math.IsNaN(float64(v[0].P)) || !math.IsNaN(float64(v[0].Within)) || v[0].Between.Value < 4.9 ||
 		v[0].Between.Method != "chi-squared over instances; what equal runs differ by is in it" {
@@ -68,8 +68,8 @@ func TestVariations(t *testing.T) {
 	}
 }
 
-// The interval holds the truth as often as it says; a difference that is not
-// there has 0 in it as often.
+// The interval contains the truth as often as its level says; without a true difference
+// it contains 0 as often.
 func TestVariationCovers(t *testing.T) {
 	const rounds = 1000
 	for _, c := range []struct {

@@ -5,18 +5,18 @@ import (
 	"slices"
 )
 
-// worst is a set's highest degradation over a machine's best mapping, Best.Worst,
-// with an interval that knows that worst and best were chosen by what was
-// measured. That degradation is the largest of the ratios of two mappings' times,
-// over all machines and ordered pairs of mappings. The largest of K unknown
-// values lies above the largest of their lower bounds with 97.5 % if each of
-// these holds with 1 − 2.5 %/K (Bonferroni), and below the largest of their upper
-// bounds with 97.5 % if each of those does alone, since one of them is of the
-// largest value. The paper has no interval; this one errs on the wide side.
+// worst is a set's highest degradation over a machine's best mapping, Best.Worst, with
+// an interval that takes into account that worst and best were selected by their
+// measured values. That degradation is the largest of the ratios of two mappings'
+// times, over all machines and ordered pairs of mappings. The largest of K unknown
+// values lies above the largest of their lower bounds with 97.5 % if each bound holds
+// with 1 − 2.5 %/K (Bonferroni), and below the largest of their upper bounds with 97.5
+// % if each bound holds alone, since one of them is that of the largest value. The
+// paper has no interval; this one is conservative.
 //
-// A machine's times in the repetitions that have all its mappings are taken as
-// mapping × repetition × noise (randomised blocks), so that a machine has one
-// deviation, with (mappings−1)·(repetitions−1) degrees of freedom.
+// The model of a machine's times is mapping × repetition × noise (randomised blocks),
+// over the repetitions that have all its mappings, so each machine has one deviation,
+// with (mappings−1)·(repetitions−1) degrees of freedom.
 func worst(value float64, parts []*mappedPart, unpinned string) Interval {
 	out := Interval{Value: value, Low: math.NaN(), High: math.NaN(), Level: level, N: math.MaxInt,
 		Method: "largest of all ratios of two mappings, lower bounds by Bonferroni; randomised blocks"}
@@ -69,7 +69,7 @@ func worst(value float64, parts []*mappedPart, unpinned string) Interval {
 		return unknown(out)
 	}
 	tail := (1 - level) / 2
-	low, high := 0.0, 0.0 // nothing is better than the best
+	low, high := 0.0, 0.0 // no mapping is better than the best
 	for _, b := range all {
 		ratio := slices.Max(b.means) - slices.Min(b.means)
 		se := math.Sqrt(2 * b.variance)

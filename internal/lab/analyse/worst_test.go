@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// times of one machine: each mapping's in each repetition, exp(mean + the
-// repetition's + noise).
+// blocks returns the times of one machine, of each mapping in each repetition: exp(mean
+// + the repetition's shift + noise).
 func blocks(r *rand.Rand, means []float64, repetitions int, shift, noise float64) *mappedPart {
 	p := &mappedPart{part: "vm", times: map[string]map[int]float64{}}
 	common := make([]float64, repetitions)
@@ -25,9 +25,9 @@ func blocks(r *rand.Rand, means []float64, repetitions int, shift, noise float64
 	return p
 }
 
-// The measured worst over the measured best lies above the truth most of the
-// time, since both were chosen; the interval holds the truth all the same, also
-// where no mapping is worse than another.
+// The measured worst over the measured best lies above the truth most of the time,
+// since both were selected; the interval still contains the truth, also where no
+// mapping is worse than another.
 func TestWorstCovers(t *testing.T) {
 	for name, c := range map[string]struct {
 		machines    int
@@ -105,8 +105,7 @@ func TestWorstNeedsWholeRepetitions(t *testing.T) {
 	}
 }
 
-// Paper 000, section 5: arithmetic and geometric mean over the sets of
-// workloads.
+// Paper 000, section 5: arithmetic and geometric mean over the sets of workloads.
 func TestHeadline(t *testing.T) {
 	set := func(average, worst float64) Best {
 		i := Interval{Value: worst, Low: worst - 1, High: worst + 1}
@@ -125,7 +124,7 @@ func TestHeadline(t *testing.T) {
 	if g := h.Worst.Geometric; !(g.Low > 0 && g.Low < g.Value && g.Value < g.High) {
 		t.Errorf("%+v", g)
 	}
-	// Where nothing differs there is no geometric mean.
+	// If a set has no difference there is no geometric mean.
 	if g := headline([]Best{set(0, 0), set(2, 3)}).Average.Geometric; !math.IsNaN(g.Value) || g.N != 2 {
 		t.Errorf("%+v", g)
 	}

@@ -21,7 +21,7 @@ import (
 // Methods.
 const (
 	Trace = "trace" // every context switch
-	Poll  = "poll"  // a look at /proc now and then
+	Poll  = "poll"  // /proc is read at intervals
 )
 
 // Part is a part to audit.
@@ -39,7 +39,7 @@ type Audit struct {
 	begun  int64
 
 	mu       sync.Mutex
-	known    [][]int // threads of each part, in the order in which they were first seen
+	known    [][]int // threads of each part, in the order of their first appearance
 	ledger   *Ledger
 	switches *switches
 	looks    map[int]look
@@ -50,16 +50,15 @@ type Audit struct {
 	err  error
 }
 
-// beat is how often rings are emptied, or /proc is looked at where that is all
-// there is; every so many beats new threads are looked for.
+// beat is the interval at which rings are emptied or, with Poll, /proc is read. Every
+// fresh beats Audit looks for new threads.
 const (
 	beat  = 100 * time.Millisecond
 	fresh = 5
 )
 
-// Open begins a window. The methods are tried in turn; none is trace, then
-// poll. Threads that come and go within half a second may be
-// missed.
+// Open begins a window. It tries the methods in turn; the default is trace, then poll.
+// Threads that exist for less than half a second may be missed.
 func Open(top host.Topology, parts []Part, methods ...string) (*Audit, error) {
 	if len(methods) == 0 {
 		methods = []string{Trace, Poll}
@@ -113,7 +112,7 @@ func (a *Audit) drop() error {
 func now() int64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		panic(err) // every kernel has it
+		panic(err) // every kernel supports it
 	}
 	return ts.Nano()
 }
@@ -182,7 +181,7 @@ func (a *Audit) run() {
 	}
 }
 
-// Close ends the window: what it says is of the parts in their order.
+// Close ends the window. The results are in the order of the parts.
 func (a *Audit) Close() ([]result.Audit, error) {
 	close(a.stop)
 	<-a.done
@@ -203,14 +202,14 @@ func (a *Audit) Close() ([]result.Audit, error) {
 	return a.ledger.Close(at, a.placed(), a.method), a.err
 }
 
-// look is what /proc says of a thread.
+// look is the state of a thread in /proc.
 type look struct {
 	cpu int
 	ran int64 // ns
 }
 
-// lookAt reads the CPU that a thread ran on last, field 39 of
-// /proc/TID/stat (proc_pid_stat(5)), and its time on CPUs from schedstat.
+// lookAt reads the CPU on which a thread ran last, field 39 of /proc/TID/stat
+// (proc_pid_stat(5)), and its time on CPUs from schedstat.
 func lookAt(tid int) (look, error) {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(tid) + "/stat")
 	if err != nil {
@@ -229,7 +228,7 @@ func lookAt(tid int) (look, error) {
 	return look{cpu, ns}, err
 }
 
-// parseCPU reads field 39. The name in the second field may hold blanks and
+// parseCPU reads field 39. The name in the second field may contain blanks and
 // brackets, so fields are counted after its last bracket.
 func parseCPU(stat string) (int, error) {
 	i := strings.LastIndexByte(stat, ')')
@@ -244,14 +243,14 @@ func parseCPU(stat string) (int, error) {
 	return cpu, nil
 }
 
-// poll counts what each thread ran since the last look to the CPU that it is on
-// now.
+// poll attributes the run time of each thread since the last look to the CPU that it is
+// on now.
 func (a *Audit) poll() {
 	for _, ids := range a.known {
 		for _, tid := range ids {
 			l, err := lookAt(tid)
 			if err != nil {
-				continue // gone
+				continue // the thread has ended
 			}
 			if old, ok := a.looks[tid]; ok {
 				a.ledger.Ran(now(), tid, l.cpu, l.ran-old.ran)
@@ -261,11 +260,10 @@ func (a *Audit) poll() {
 	}
 }
 
-// least is the share of run time on a part's CPUs below which it was
-// misplaced.
+// least is the share of run time on a part's CPUs below which the part is misplaced.
 const least = 0.99
 
-// observer adds an audit of the steady window to what another observer sees.
+// observer adds an audit of the steady window to another observer.
 type observer struct {
 	lab.Observer
 	top     host.Topology
@@ -275,9 +273,8 @@ type observer struct {
 	got     []result.Audit
 }
 
-// With audits the steady window of a run beside what the inner observer does,
-// and finds parts misplaced that ran elsewhere, unless their placement changes
-// with the load.
+// With audits the steady window of a run in addition to the inner observer, and reports
+// parts that ran elsewhere as misplaced, unless their placement changes with the load.
 func With(inner lab.Observer, top host.Topology, o lab.Observed, methods ...string) lab.Observer {
 	w := &observer{Observer: inner, top: top, methods: methods}
 	for i, e := range o.Envs {
@@ -306,7 +303,7 @@ func (w *observer) Window(open bool) error {
 	return err
 }
 
-// Energy is the inner observer's, if it knows of any (see lab.Observer).
+// Energy returns the inner observer's energy, if it measures any (see lab.Observer).
 func (w *observer) Energy(window result.Window) (joules float64, source string) {
 	if m, ok := w.Observer.(interface {
 		Energy(result.Window) (float64, string)

@@ -73,7 +73,7 @@ func TestLedger(t *testing.T) {
 
 func near(a, b float64) bool { return math.Abs(a-b) < 1e-9 }
 
-// Against a twin that draws every nanosecond: random schedules of four CPUs.
+// Compared with a reference that counts each nanosecond: random schedules, four CPUs.
 func TestLedgerAgainstATwin(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -198,8 +198,8 @@ func move(t *testing.T, pid, cpu int) {
 
 func ran(pid int) int64 { l, _ := lookAt(pid); return l.ran }
 
-// A process that stays where it is placed is found there, one that is moved
-// half-way is found out, by either method.
+// Each method finds that a process that stays is on place, and that a process that is
+// moved half-way is not.
 func TestRealThreads(t *testing.T) {
 	quelltest.Need(t, quelltest.TwoCPUs)
 	h, err := host.Open("/")
@@ -226,8 +226,8 @@ func TestRealThreads(t *testing.T) {
 			move(t, moves, cpus[1])
 			moved := ran(moves)
 			quelltest.Until(t, "it runs elsewhere for as long", func() bool { return ran(moves) > 2*moved-begin })
-			// What of its time it was on place, give or take what it ran while it was moved
-			// and between two looks.
+			// The expected share of its time on place; the tolerance is its run time
+			// during the move and between two looks.
 			want := float64(moved-begin) / float64(ran(moves)-begin)
 			got, err := a.Close()
 			if err != nil {
@@ -272,14 +272,14 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// quiet is an observer that sees nothing.
+// quiet is an observer without evidence.
 type quiet struct{ windows []bool }
 
 func (q *quiet) Second(time.Time) (result.Sample, []result.Evidence) { return result.Sample{}, nil }
 func (q *quiet) Window(open bool) error                              { q.windows = append(q.windows, open); return nil }
 func (q *quiet) Close([]result.Part) ([]result.Evidence, error)      { return nil, nil }
 
-// threads is an environment of which only that is asked.
+// threads is an environment that only implements Threads.
 type threads struct {
 	lab.Environment
 	ids []int

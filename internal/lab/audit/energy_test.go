@@ -15,7 +15,7 @@ func (metered) Energy(w result.Window) (float64, string) {
 	return 2 * (w.To - w.From).Seconds(), "meter"
 }
 
-// Auditing placement takes nothing away from what the observer inside knows.
+// The audit of placement passes on the energy of the inner observer.
 func TestEnergyComesThrough(t *testing.T) {
 	energy := func(inner lab.Observer) (float64, string) {
 		m, ok := With(inner, smt(), lab.Observed{Cell: &study.Cell{}}).(interface {

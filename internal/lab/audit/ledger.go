@@ -11,50 +11,50 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Switch is a thread's going on a CPU or off it. Thread 0 is idleness.
+// Switch is a thread's switch onto a CPU or off it. Thread 0 is the idle thread.
 type Switch struct {
 	At  int64 // ns
 	CPU int
 	TID int
 	On  bool
-	// Preempted, of one that goes off, is that it would go on.
+	// Preempted says that a thread that goes off still wants to run.
 	Preempted bool
 }
 
-// Placed is a part with where it was placed: a set for each thread, or one for
-// all, or none if it was not.
+// Placed is a part with its placement: a set for each thread, or one for all, or none
+// if it was not placed.
 type Placed struct {
 	Name    string
 	Sets    []sample.Set
 	Threads []int
 }
 
-// Ledger adds switches up. They come in order of time; it knows no clock.
+// Ledger sums up switches. They must arrive in order of time; it reads no clock.
 type Ledger struct {
-	core  map[int]int // CPU to number of its core
+	core  map[int]int // CPU to the number of its core
 	cores [][]int     // CPUs of each
 
 	from, now int64
-	current   map[int]int // thread on a CPU; none: not known yet
+	current   map[int]int // thread on a CPU; no entry: unknown
 	threads   map[int]*thread
 	part      map[int]int // tracked thread to part
 	doubled   []int64     // ns, by part
 	Lost      uint64
 }
 
-// thread is what is known of one: also of those that are not tracked, since a
-// part may have them when it is asked.
+// thread is the state of one thread. Threads that are not tracked have one too, since a
+// part may own them when it is asked.
 type thread struct {
 	on     map[int]int64 // CPU to ns run there
-	cpu    int           // where it ran last, -1: not known
-	since  int64         // when it went on, -1: it is off
+	cpu    int           // where it ran last, -1: unknown
+	since  int64         // when it went on the CPU, -1: it is off
 	sits   bool          // on its CPU, or preempted there
 	moves  int
 	across int // moves between cores
 	path   []result.Stay
 }
 
-// NewLedger begins at an instant.
+// NewLedger starts a ledger at an instant.
 func NewLedger(top host.Topology, at int64) *Ledger {
 	l := &Ledger{core: map[int]int{}, from: at, now: at, current: map[int]int{}, threads: map[int]*thread{}, part: map[int]int{}}
 	for _, c := range top.CPUs {
@@ -73,7 +73,7 @@ func NewLedger(top host.Topology, at int64) *Ledger {
 	return l
 }
 
-// Track names the threads among which sharing of cores is looked for, by part.
+// Track sets the threads, by part, whose sharing of cores is counted.
 func (l *Ledger) Track(parts []Placed) {
 	l.doubled = make([]int64, len(parts))
 	for i, p := range parts {
@@ -92,7 +92,7 @@ func (l *Ledger) thread(tid int) *thread {
 	return t
 }
 
-// comes notes that a thread is on a CPU from an instant on.
+// comes records that a thread is on a CPU from an instant on.
 func (l *Ledger) comes(t *thread, cpu int, at int64) {
 	if t.cpu == cpu {
 		return
@@ -109,28 +109,28 @@ func (l *Ledger) comes(t *thread, cpu int, at int64) {
 	}
 }
 
-// Add takes the next switch.
+// Add processes the next switch.
 func (l *Ledger) Add(s Switch) {
 	l.pass(s.At)
 	t := l.thread(s.TID)
 	if s.On {
 		if old, ok := l.current[s.CPU]; ok && old != s.TID {
-			l.off(old, s.CPU, s.At, false) // its own record was lost
+			l.off(old, s.CPU, s.At, false) // the record of its end was lost
 		}
 		l.current[s.CPU] = s.TID
 		if s.TID == 0 {
-			return // idleness is on many CPUs at once
+			return // the idle thread is on many CPUs at once
 		}
 		l.comes(t, s.CPU, s.At)
 		t.since, t.sits = s.At, true
 		return
 	}
 	if _, known := l.current[s.CPU]; !known && s.TID != 0 && t.cpu < 0 {
-		l.comes(t, s.CPU, l.from) // it has been there since the beginning
+		l.comes(t, s.CPU, l.from) // it is there since the beginning
 		t.since = l.from
 	}
 	l.off(s.TID, s.CPU, s.At, s.Preempted)
-	l.current[s.CPU] = -1 // nobody: the next one goes on at once
+	l.current[s.CPU] = -1 // no thread: the next one goes on at once
 }
 
 func (l *Ledger) off(tid, cpu int, at int64, preempted bool) {
@@ -144,7 +144,7 @@ func (l *Ledger) off(tid, cpu int, at int64, preempted bool) {
 	t.since, t.sits = -1, preempted
 }
 
-// pass lets time go by with everything as it is.
+// pass advances the time to at; all threads stay where they are.
 func (l *Ledger) pass(at int64) {
 	span := at - l.now
 	if span <= 0 {
@@ -184,8 +184,8 @@ func (l *Ledger) pass(at int64) {
 	}
 }
 
-// Still is a thread that had no switch in the window: it ran all that its own
-// clock says on one CPU.
+// Still accounts a thread without a switch in the window: all its run time was on one
+// CPU.
 func (l *Ledger) Still(tid, cpu int, ran int64) {
 	if t := l.thread(tid); t.cpu < 0 && ran > 0 {
 		l.comes(t, cpu, l.from)
@@ -193,18 +193,18 @@ func (l *Ledger) Still(tid, cpu int, ran int64) {
 	}
 }
 
-// Ran is a look at an instant at a thread that ran so long since the last one
-// and is on a CPU now.
+// Ran accounts a look at an instant at a thread that ran for ns since the last look and
+// is on a CPU now.
 func (l *Ledger) Ran(at int64, tid, cpu int, ns int64) {
 	if ns <= 0 {
-		return // it may not even have been there
+		return // it may not have run on this CPU at all
 	}
 	t := l.thread(tid)
 	l.comes(t, cpu, at)
 	t.on[cpu] += ns
 }
 
-// numbers are the cores by CPU.
+// numbers returns the number of the core of each CPU, -1 for a CPU that is offline.
 func (l *Ledger) numbers() []int {
 	var all []int
 	for _, cpu := range slices.Sorted(maps.Keys(l.core)) {
@@ -216,7 +216,7 @@ func (l *Ledger) numbers() []int {
 	return all
 }
 
-// Close ends the window and says of each part where its threads ran.
+// Close ends the window and returns where the threads of each part ran.
 func (l *Ledger) Close(at int64, parts []Placed, method string) []result.Audit {
 	l.pass(at)
 	all := make([]result.Audit, len(parts))
@@ -251,7 +251,7 @@ func (l *Ledger) Close(at int64, parts []Placed, method string) []result.Audit {
 			}
 			total += ran
 			if ran == 0 && t.moves == 0 {
-				continue // it slept all the time
+				continue // it slept for the whole window
 			}
 			a.Migrations = append(a.Migrations, m)
 		}

@@ -8,8 +8,8 @@ import (
 	"github.com/quell-dev/quell/internal/lab/result"
 )
 
-// The way of a thread is each CPU that it came to, and when: what figures 1 and 2
-// of paper 000 draw. One that stayed where it was has none.
+// The path of a thread is each CPU that it moved to, and when: figures 1 and 2 of paper
+// 000. A thread that stayed where it was has none.
 func TestPath(t *testing.T) {
 	parts := []Placed{{"a", nil, []int{10}}, {"b", nil, []int{20}}}
 	l := NewLedger(smt(), 1000)
@@ -28,7 +28,7 @@ func TestPath(t *testing.T) {
 	if !slices.Equal(got[0].Cores, []int{0, 1, 0, 1}) {
 		t.Errorf("cores %v", got[0].Cores)
 	}
-	// By looks: it was seen on another CPU than before.
+	// By looks: a thread is seen on another CPU than before.
 	l = NewLedger(smt(), 0)
 	for k, cpu := range []int{0, 0, 2, 2, 1} {
 		l.Ran(int64(k)*int64(time.Second), 10, cpu, 5)
@@ -37,7 +37,7 @@ func TestPath(t *testing.T) {
 	if m := l.Close(5e9, parts[:1], Poll)[0].Migrations[0]; !slices.Equal(m.Path, want) {
 		t.Errorf("%+v", m)
 	}
-	// A thread that never rests does not fill the record.
+	// A thread that moves all the time does not fill the record.
 	l = NewLedger(smt(), 0)
 	for k := range 3 * result.MostStays {
 		l.Ran(int64(k), 10, k%4, 1)

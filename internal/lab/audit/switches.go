@@ -13,10 +13,10 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// switches are the context switches of CPUs as the kernel records them.
+// switches are the context switches of CPUs from the kernel's records.
 type switches struct {
 	rings []*ring
-	held  []Switch // read, but others that are earlier may follow
+	held  []Switch // read, but earlier ones may follow
 }
 
 // ring is the buffer of one CPU's events.
@@ -28,12 +28,12 @@ type ring struct {
 	data []byte
 }
 
-// pages of 4 KiB in a ring, a power of two: 100,000 records, half a second of a
-// CPU that switches 100,000 times in one. On a loaded machine the reader comes
-// late too.
+// pages is the number of 4 KiB pages in a ring, a power of two: 100,000 records, half a
+// second of a CPU with 100,000 switches per second. On a loaded machine the reader may
+// be late too.
 const pages = 1024
 
-// openSwitches records the switches of the CPUs from now on.
+// openSwitches starts the recording of the CPUs' switches.
 func openSwitches(cpus sample.Set) (_ *switches, err error) {
 	s := &switches{}
 	defer func() {
@@ -63,8 +63,8 @@ func openSwitches(cpus sample.Set) (_ *switches, err error) {
 	return s, nil
 }
 
-// read gives what happened before the instant to the ledger, in order. Every
-// record of before it is there: the kernel writes one while it switches.
+// read passes the switches before an instant to the ledger, in order. All records from
+// before the instant are there: the kernel writes a record during the switch.
 func (s *switches) read(before int64, l *Ledger) {
 	for _, r := range s.rings {
 		s.held = r.drain(s.held, &l.Lost)
@@ -86,7 +86,7 @@ func (s *switches) read(before int64, l *Ledger) {
 	s.held = append(s.held[:0], s.held[n:]...)
 }
 
-// drain reads a ring empty: Documentation of the mmap layout in perf_event_open(2).
+// drain empties a ring; the mmap layout is documented in perf_event_open(2).
 func (r *ring) drain(to []Switch, lost *uint64) []Switch {
 	head := atomic.LoadUint64(&r.head.Data_head)
 	tail := r.head.Data_tail
@@ -94,7 +94,7 @@ func (r *ring) drain(to []Switch, lost *uint64) []Switch {
 		header := r.bytes(tail, 8)
 		size := uint64(binary.NativeEndian.Uint16(header[6:]))
 		if size < 8 || size > head-tail {
-			break // never seen; the rest is lost with it
+			break // never seen; the rest is lost
 		}
 		to = parse(to, r.bytes(tail, size), lost)
 		tail += size
@@ -103,7 +103,7 @@ func (r *ring) drain(to []Switch, lost *uint64) []Switch {
 	return to
 }
 
-// bytes are those of a record, which may go round the ring's end.
+// bytes returns the bytes of a record, which may wrap around the ring's end.
 func (r *ring) bytes(at, size uint64) []byte {
 	at %= uint64(len(r.data))
 	if at+size <= uint64(len(r.data)) {
@@ -113,8 +113,8 @@ func (r *ring) bytes(at, size uint64) []byte {
 	return append(slices.Clone(first), r.data[:size-uint64(len(first))]...)
 }
 
-// parse reads one record. Its last 24 bytes are what sample_id_all adds: pid
-// and tid, time, CPU.
+// parse reads one record. Its last 24 bytes are from sample_id_all: pid and tid, time,
+// CPU.
 func parse(to []Switch, record []byte, lost *uint64) []Switch {
 	kind, misc := binary.NativeEndian.Uint32(record), binary.NativeEndian.Uint16(record[4:])
 	switch kind {

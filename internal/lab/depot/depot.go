@@ -1,9 +1,9 @@
-// Package depot keeps files in a folder of S3-compatible storage: the packs of
-// studies' results that several controllers gather there.
+// Package depot keeps files in a folder of S3-compatible storage: the packs of studies'
+// results that several controllers gather there.
 //
-// It speaks the few words of the protocol itself, over AWS's signer, and not
-// through AWS's client: quell is what the lab's guests boot, and the client with
-// its ways to find credentials would make it a quarter larger.
+// It implements the few requests of the protocol itself, with AWS's signer but without
+// AWS's client: quell is the program that the lab's guests boot, and the client, which
+// can find credentials in many ways, would make it a quarter larger.
 package depot
 
 import (
@@ -36,16 +36,16 @@ type Folder struct {
 	now            func() time.Time
 }
 
-// Options are where the storage is and who may use it.
+// Options are the storage's settings and credentials.
 type Options struct {
-	// Getenv gives AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, of a role,
-	// AWS_SESSION_TOKEN; AWS_REGION, us-east-1 if it is empty; and
-	// AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL for storage that is not AWS's.
+	// Getenv returns AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, for a role,
+	// AWS_SESSION_TOKEN; AWS_REGION, us-east-1 if it is empty; and AWS_ENDPOINT_URL_S3
+	// or AWS_ENDPOINT_URL for storage that is not AWS's.
 	Getenv func(string) string
 	Now    func() time.Time
 }
 
-// Open reads an address, s3://BUCKET/FOLDER. It asks the storage nothing.
+// Open parses an address, s3://BUCKET/FOLDER. It sends no request.
 func Open(address string, o Options) (*Folder, error) {
 	rest, ok := strings.CutPrefix(address, "s3://")
 	bucket, folder, _ := strings.Cut(rest, "/")
@@ -65,14 +65,14 @@ func Open(address string, o Options) (*Folder, error) {
 	return f, nil
 }
 
-// URL is a file's address.
+// URL returns a file's address.
 func (f *Folder) URL(name string) string { return "s3://" + f.bucket + "/" + f.folder + "/" + name }
 
-// empty is the SHA-256 of no content.
+// empty is the SHA-256 of empty content.
 const empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
-// do signs a request and sends it; an answer that is not 2xx is an error with what
-// the storage says.
+// do signs a request and sends it; an answer that is not 2xx is an error with the
+// storage's message.
 func (f *Folder) do(ctx context.Context, method, address string, body io.Reader, size int64, sum string) (*http.Response, error) {
 	r, err := http.NewRequestWithContext(ctx, method, address, body)
 	if err != nil {
@@ -90,7 +90,7 @@ func (f *Folder) do(ctx context.Context, method, address string, body io.Reader,
 		return nil, err
 	}
 	if answer.StatusCode/100 != 2 {
-		said, _ := io.ReadAll(io.LimitReader(answer.Body, 500)) // what there is of it
+		said, _ := io.ReadAll(io.LimitReader(answer.Body, 500)) // as far as it is readable
 		answer.Body.Close()
 		return nil, fmt.Errorf("%s: %s", answer.Status, strings.TrimSpace(string(said)))
 	}
@@ -101,14 +101,14 @@ func (f *Folder) address(name string) string {
 	return f.root + (&url.URL{Path: "/" + f.folder + "/" + name}).EscapedPath()
 }
 
-// Put takes in a file whose SHA-256 is sum, whole or not at all; at most 5 GB,
-// which is what storage takes at once.
+// Put stores a file whose SHA-256 is sum, whole or not at all; at most 5 GB, the limit
+// of a single request.
 func (f *Folder) Put(ctx context.Context, name, file, sum string) error {
 	in, err := os.Open(file)
 	if err != nil {
 		return fmt.Errorf("put %s: %w", f.URL(name), err)
 	}
-	defer in.Close() // it was only read
+	defer in.Close() // read only
 	info, err := in.Stat()
 	if err != nil {
 		return fmt.Errorf("put %s: %w", f.URL(name), err)
@@ -146,13 +146,13 @@ func (f *Folder) Get(ctx context.Context, name, file string) (sum string, err er
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// Entry is a file of a folder.
+// Entry is a file in a folder.
 type Entry struct {
 	Name  string
 	Bytes int64
 }
 
-// List returns the files that are in the folder itself, by their names.
+// List returns the files directly in the folder, by name.
 func (f *Folder) List(ctx context.Context) ([]Entry, error) {
 	var all []Entry
 	for more := ""; ; {

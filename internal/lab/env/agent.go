@@ -13,12 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AgentMain is PID 1 of a container or a guest: it runs there what the lab says
-// and tells it what comes out, until the lab is gone. Its words are
+// AgentMain is PID 1 of a container or a guest: it runs the lab's commands there and
+// sends their output to the lab, until the connection to the lab ends. Its words are
 //
 //	socket PATH	a unix socket on which the lab listens
-//	tty PATH	a serial line, in a guest, where it mounts /proc and so on first,
-//		and then loads modules and sets an address as more words say
+//	tty PATH	a serial line, in a guest: AgentMain first mounts /proc and so on,
+//		and then loads modules and sets an address as further words say
 //
 // In a guest it ends by turning the power off.
 func AgentMain(words []string) error {
@@ -45,7 +45,7 @@ func AgentMain(words []string) error {
 	}
 }
 
-// inGuest sets a guest up and serves it.
+// inGuest sets up a guest and serves it.
 func inGuest(tty string, words []string) error {
 	for _, m := range [][2]string{{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"tmpfs", "/tmp"}, {"tmpfs", "/run"}, {"cgroup2", "/sys/fs/cgroup"}} {
 		if err := os.MkdirAll(m[1], 0o755); err != nil {
@@ -59,7 +59,7 @@ func inGuest(tty string, words []string) error {
 	if err := obeyWords(words); err != nil {
 		return err
 	}
-	// Blocking: a terminal is not for the runtime's poller.
+	// Blocking, since the runtime's poller does not support terminals.
 	fd, err := unix.Open(tty, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("open %s: %w", tty, err)
@@ -72,7 +72,7 @@ func inGuest(tty string, words []string) error {
 	return newAgent(line).serve()
 }
 
-// raw makes a serial line carry bytes as they are: cfmakeraw(3).
+// raw configures a serial line to pass bytes unchanged: cfmakeraw(3).
 func raw(fd int) error {
 	t, err := unix.IoctlGetTermios(fd, unix.TCGETS)
 	if err != nil {
@@ -136,11 +136,11 @@ func (a *agent) obey(m message) error {
 			if err := c.Err(); err != nil {
 				end.Text = err.Error()
 			}
-			_ = a.wire.send(end) // a lab that is gone is seen by serve
+			_ = a.wire.send(end) // serve notices the end of the lab
 		}()
 	case "begin":
 		if c != nil {
-			_ = c.begin() // it has ended then, which is said
+			_ = c.begin() // an error means that it has ended, which is reported
 		}
 	case "stop":
 		if c != nil {
@@ -162,8 +162,8 @@ func (a *agent) start(m message) (*child, error) {
 	return newChild(argv, m.Waits, cmd, func(cmd *exec.Cmd) error { return cmd.Start() })
 }
 
-// outlet sends what a program writes, a line a message; what is left without
-// an end when it ends is lost.
+// outlet sends a program's output, one message per line; an incomplete last line is
+// lost.
 type outlet struct {
 	wire    *wire
 	id, fd  int

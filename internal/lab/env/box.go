@@ -32,7 +32,7 @@ type box struct {
 	all   string   // the one that lists its processes
 
 	mu      sync.Mutex
-	cpus    sample.Set // what was asked for last
+	cpus    sample.Set // the last requested CPUs
 	stopper load.Actuator
 	stopped bool
 }
@@ -49,7 +49,7 @@ func (m *Maker) box(p *study.Part, ungrouped bool) (*box, error) {
 	}
 	b.dirs = tree.Dirs(b.task)
 	b.all = b.dirs[0]
-	// A guest's memory is what it is given; QEMU needs some of its own besides.
+	// A guest's memory is limited by QEMU, which needs some memory in addition.
 	if p.Environment.Memory > 0 && p.Environment.Driver != study.QEMU {
 		if err := b.limitMemory(int64(p.Environment.Memory)); err != nil {
 			return nil, errors.Join(err, tree.Remove(b.task))
@@ -58,8 +58,8 @@ func (m *Maker) box(p *study.Part, ungrouped bool) (*box, error) {
 	return b, nil
 }
 
-// file finds a file of the cgroup in the first hierarchy that has it; "" if
-// none does.
+// file returns the path of a file of the cgroup in the first hierarchy that has it; ""
+// if none has.
 func (b *box) file(names ...string) string {
 	for _, name := range names {
 		for _, dir := range b.dirs {
@@ -79,7 +79,7 @@ func (b *box) limitMemory(bytes int64) error {
 	return write(path, strconv.FormatInt(bytes, 10))
 }
 
-// write writes to a kernel's file, which is there.
+// write writes to a kernel file that exists.
 func write(path, text string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
@@ -89,9 +89,9 @@ func write(path, text string) error {
 	return errors.Join(err, f.Close())
 }
 
-// Usage implements lab.Environment, from cpu.stat (cgroup-v2.rst) or
-// cpuacct.usage (cgroup-v1/cpuacct.rst). Of a part that is frozen it is exact to
-// some µs; otherwise what has run since the last tick may be missing.
+// Usage implements lab.Environment, from cpu.stat (cgroup-v2.rst) or cpuacct.usage
+// (cgroup-v1/cpuacct.rst). For a frozen part it is exact to some µs; otherwise the run
+// time since the last tick may be missing.
 func (b *box) Usage() (lab.Usage, error) {
 	var u lab.Usage
 	for _, dir := range b.dirs {
@@ -107,7 +107,7 @@ func (b *box) Usage() (lab.Usage, error) {
 		u.System += time.Duration(v["system_usec"]) * time.Microsecond
 		u.Throttled += time.Duration(v["throttled_usec"])*time.Microsecond + time.Duration(v["throttled_time"])
 		if total, ok := v["usage_usec"]; ok {
-			// The three are read one after another by the kernel too.
+			// The kernel reads the three values one after another too.
 			u.User = max(0, time.Duration(total)*time.Microsecond-u.System)
 		}
 	}
@@ -117,12 +117,12 @@ func (b *box) Usage() (lab.Usage, error) {
 	return b.usageV1(u)
 }
 
-// usageV1 divides the exact time by the ticks that were seen in user and in
-// system mode.
+// usageV1 divides the exact time in proportion to the ticks seen in user and in system
+// mode.
 func (b *box) usageV1(u lab.Usage) (lab.Usage, error) {
 	path := b.file("cpuacct.usage")
 	if path == "" {
-		return u, nil // cgroup2 said 0
+		return u, nil // cgroup2 reported 0
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -144,7 +144,7 @@ func (b *box) usageV1(u lab.Usage) (lab.Usage, error) {
 	return u, nil
 }
 
-// pairs reads lines of a name and a number.
+// pairs parses lines with a name and a number.
 func pairs(text string) map[string]int64 {
 	v := map[string]int64{}
 	for line := range strings.Lines(text) {
@@ -194,7 +194,7 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// Ready implements lab.Environment, by the state in /proc/TID/stat
+// Ready implements lab.Environment, from the state in /proc/TID/stat
 // (proc_pid_stat(5)): R is running or waiting for a CPU.
 func (b *box) Ready() (bool, error) {
 	threads, err := b.Threads()
@@ -206,7 +206,7 @@ func (b *box) Ready() (bool, error) {
 		if err := ignoreGone(err); err != nil {
 			return false, fmt.Errorf("read the state of thread %d: %w", tid, err)
 		}
-		// The name before it may hold anything, parentheses too.
+		// The name before the state may contain anything, also parentheses.
 		if at := bytes.LastIndexByte(text, ')'); at >= 0 && bytes.HasPrefix(text[at+1:], []byte(" R")) {
 			return true, nil
 		}
@@ -214,9 +214,9 @@ func (b *box) Ready() (bool, error) {
 	return false, nil
 }
 
-// Pin implements lab.Environment for what has no virtual CPUs: one set for all
-// of it. It is the cpuset, where there is one, which nothing inside can leave,
-// and the affinity of every thread there is, which later ones inherit.
+// Pin implements lab.Environment for an environment without virtual CPUs: one set for
+// all of it. It sets the cpuset, if there is one, which no process inside can leave,
+// and the affinity of every existing thread, which later threads inherit.
 func (b *box) Pin(sets []sample.Set) error {
 	if len(sets) != 1 {
 		return &lab.LackError{What: fmt.Sprintf("%d sets of CPUs for an environment without virtual CPUs", len(sets)), Remedy: "use the driver qemu, or a placement with one list for each role"}
@@ -234,7 +234,7 @@ func (b *box) place(set sample.Set) error {
 	if err := b.confine(set); err != nil {
 		return fmt.Errorf("place on CPUs %s: %w", set, err)
 	}
-	// After the cpuset: before Linux 6.2 changing that resets affinities.
+	// After the cpuset: before Linux 6.2 a change of the cpuset resets affinities.
 	done := map[int]bool{}
 	for fresh := true; fresh; {
 		threads, err := b.Threads()
@@ -255,9 +255,9 @@ func (b *box) place(set sample.Set) error {
 	return nil
 }
 
-// confine writes the cpusets: of this cgroup and, where something has made
-// some (LXC), of those below. A v1 cpuset must hold those below it, so wider
-// comes from above and narrower from below; each is tried until nothing fails.
+// confine writes the cpusets: of this cgroup and, if it has child cgroups (LXC), of
+// those. A v1 cpuset must contain its children, so a wider set must be written from
+// above and a narrower one from below; confine repeats all writes until none fails.
 func (b *box) confine(set sample.Set) error {
 	top := b.file("cpuset.cpus")
 	if top == "" {
@@ -290,7 +290,7 @@ func setAffinity(tid int, set sample.Set) error {
 	return unix.SchedSetaffinity(tid, &mask)
 }
 
-// affinity reads where a thread may run: sched_getaffinity(2), which leaves out
+// affinity reads the CPUs on which a thread may run: sched_getaffinity(2), which omits
 // CPUs that are outside its cpuset or offline.
 func affinity(tid int) (sample.Set, error) {
 	var mask unix.CPUSet
@@ -306,7 +306,7 @@ func affinity(tid int) (sample.Set, error) {
 	return set, nil
 }
 
-// union is where any of the threads may run.
+// union returns the CPUs on which any of the threads may run.
 func union(threads []int) (sample.Set, error) {
 	var all sample.Set
 	for _, tid := range threads {
@@ -324,9 +324,9 @@ func union(threads []int) (sample.Set, error) {
 	return all, nil
 }
 
-// Pinned implements lab.Environment. While nothing runs there it is what a
-// thread gets that is put there now: the cpuset's CPUs, or without one what the
-// kernel makes of the affinity.
+// Pinned implements lab.Environment. While the cgroup is empty it returns what a new
+// thread there would get: the cpuset's CPUs, or without a cpuset the affinity as the
+// kernel sets it.
 func (b *box) Pinned() ([]sample.Set, error) {
 	threads, err := b.Threads()
 	if err != nil {
@@ -349,14 +349,14 @@ func (b *box) Pinned() ([]sample.Set, error) {
 	return tryAffinity(want)
 }
 
-// tryAffinity sets the affinity of a thread that is then thrown away.
+// tryAffinity sets the affinity of a temporary thread and reads it back.
 func tryAffinity(want sample.Set) ([]sample.Set, error) {
 	var got sample.Set
 	var err error
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // and never unlocked: the thread ends with this
+		runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
 		if err = setAffinity(0, want); err == nil {
 			got, err = affinity(0)
 		}
@@ -368,8 +368,8 @@ func tryAffinity(want sample.Set) ([]sample.Set, error) {
 	return []sample.Set{got}, nil
 }
 
-// Freeze implements lab.Environment, by the cgroup's freezer, or by signals
-// where there is none.
+// Freeze implements lab.Environment, by the cgroup's freezer, or by signals if there is
+// none.
 func (b *box) Freeze(stop bool) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -388,7 +388,7 @@ func (b *box) Freeze(stop bool) error {
 		}
 	}
 	if stop {
-		b.stopped = true // even if it fails half-way
+		b.stopped = true // even if Stop fails half-way
 		return b.stopper.Stop()
 	}
 	if err := b.stopper.Go(); err != nil {
@@ -398,7 +398,7 @@ func (b *box) Freeze(stop bool) error {
 	return nil
 }
 
-// thaw lets it go if it is stopped: what is frozen does not end.
+// thaw lets the part run again if it is stopped: a frozen process does not end.
 func (b *box) thaw() error {
 	b.mu.Lock()
 	stopped := b.stopped

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// child is a command that is held at the barrier by what its standard input
-// says: by itself (waits), or by HoldMain in its place.
+// child is a command that waits at the barrier for a line on its standard input: itself
+// (waits), or by HoldMain in its place.
 type child struct {
 	name    string
 	cmd     *exec.Cmd
@@ -27,10 +27,10 @@ type child struct {
 	stopping bool
 }
 
-// newChild prepares a command; launch starts it, and it is waited for.
+// newChild prepares a command, calls launch to start it, and waits for its end.
 func newChild(argv []string, waits bool, cmd *exec.Cmd, launch func(*exec.Cmd) error) (*child, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	// What it leaves behind may keep its output open.
+	// Processes that it leaves behind may keep its output open.
 	cmd.WaitDelay = 2 * time.Second
 	barrier, err := cmd.StdinPipe()
 	if err != nil {
@@ -47,12 +47,12 @@ func newChild(argv []string, waits bool, cmd *exec.Cmd, launch func(*exec.Cmd) e
 	return c, nil
 }
 
-// begin lets it go. The barrier of one that waits by itself stays open: its
-// closing is the word to end.
+// begin releases the command from the barrier. The barrier of a command that waits by
+// itself stays open: closing it tells the command to end.
 func (c *child) begin() error {
 	_, err := io.WriteString(c.barrier, "\n")
 	if err == nil && !c.waits {
-		// What has ended by now has closed it.
+		// A command that has ended has closed it already.
 		if err = c.barrier.Close(); errors.Is(err, os.ErrClosed) {
 			err = nil
 		}
@@ -81,10 +81,10 @@ func (c *child) Err() error {
 	return fmt.Errorf("%s: %w", c.name, c.err)
 }
 
-// grace is how long a process gets to end by itself.
+// grace is the time limit for a process to end by itself.
 const grace = 2 * time.Second
 
-// end asks it to end, then kills its process group, and waits.
+// end asks the command to end, kills its process group after grace, and waits.
 func (c *child) end() {
 	select {
 	case <-c.done:
@@ -94,7 +94,7 @@ func (c *child) end() {
 	c.mu.Lock()
 	c.stopping = true
 	c.mu.Unlock()
-	_ = c.barrier.Close() // closed already once a program has gone off
+	_ = c.barrier.Close() // closed already after begin, unless the command waits
 	if !c.waits {
 		c.signal(unix.SIGTERM)
 	}

@@ -22,24 +22,23 @@ import (
 	"github.com/quell-dev/quell/internal/workload"
 )
 
-// Options say what the environments are made with.
+// Options configure the environments.
 type Options struct {
-	// Hold is the command line that calls HoldMain with the words after it.
+	// Hold is the command line that calls HoldMain with the words that follow it.
 	Hold []string
-	// Agent is the command line that calls AgentMain with the words after it.
-	// Its first word is a static program: it is taken into containers and guests,
-	// where Hold is looked for in it too.
+	// Agent is the command line that calls AgentMain with the words that follow it. Its
+	// first word is a static program. The program is taken into containers and guests
+	// and is also used there for Hold.
 	Agent []string
-	// Guard thaws what is stopped when the lab is killed; nil for none.
+	// Guard thaws stopped parts when the lab is killed; nil for none.
 	Guard *load.Guard
-	// Prefix names everything that is made; "": quell-lab.
+	// Prefix is the prefix of the names of everything that is made; "": quell-lab.
 	Prefix string
 	// Kernel finds the kernel of guests that name none; nil: guest.Find.
 	Kernel func() (guest.Kernel, error)
-	// Xen is what guests of the driver xen are made with.
+	// Xen configures guests of the driver xen.
 	Xen Xen
-	// Console takes what guests and containers write on their consoles; nil
-	// drops it.
+	// Console receives the console output of guests and containers; nil drops it.
 	Console func(part, line string)
 }
 
@@ -47,17 +46,17 @@ type Options struct {
 type Maker struct {
 	opt    Options
 	layout host.Layout
-	base   time.Time // an instant, by which CLOCK_MONOTONIC becomes time.Time
+	base   time.Time // an instant, to convert CLOCK_MONOTONIC to time.Time
 	baseNS int64
 
 	mu    sync.Mutex
-	trees map[bool]*workload.Tree // by whether it is ungrouped
+	trees map[bool]*workload.Tree // by ungrouped
 	made  int
 	envs  []lab.Environment
 	accel map[string]error // of QEMU's, by name: nil if it works
 }
 
-// Open finds out how cgroups are mounted; nothing is made yet.
+// Open finds out how cgroups are mounted; it makes nothing.
 func Open(o Options) (*Maker, error) {
 	if len(o.Hold) == 0 || len(o.Agent) == 0 {
 		return nil, errors.New("open environments: want the command lines that hold and that play the agent")
@@ -81,16 +80,16 @@ func Open(o Options) (*Maker, error) {
 func monotonic() int64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		panic(err) // every kernel has it
+		panic(err) // every kernel supports it
 	}
 	return ts.Nano()
 }
 
-// at is an instant of the host's CLOCK_MONOTONIC.
+// at converts an instant of the host's CLOCK_MONOTONIC.
 func (m *Maker) at(ns int64) time.Time { return m.base.Add(time.Duration(ns - m.baseNS)) }
 
-// Make makes and, for a guest or a container, boots a part's environment. What
-// the machine lacks for it is a *lab.LackError.
+// Make makes and, for a guest or a container, boots a part's environment. A capability
+// that the machine lacks is a *lab.LackError.
 func (m *Maker) Make(ctx context.Context, p *study.Part) (lab.Environment, error) {
 	var e lab.Environment
 	var err error
@@ -115,8 +114,7 @@ func (m *Maker) Make(ctx context.Context, p *study.Part) (lab.Environment, error
 	return e, nil
 }
 
-// lacking makes what other packages say of missing things the engine's word
-// for it.
+// lacking converts other packages' errors about missing things to the engine's error.
 func lacking(err error) error {
 	var env *workload.EnvError
 	var missing *guest.MissingError
@@ -129,7 +127,7 @@ func lacking(err error) error {
 	return err
 }
 
-// tree returns the cgroups that parts live in, made at the first call.
+// tree returns the cgroups that contain the parts, made at the first call.
 func (m *Maker) tree(ungrouped bool) (*workload.Tree, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -151,7 +149,7 @@ func (m *Maker) prefix(ungrouped bool) string {
 	return m.opt.Prefix
 }
 
-// name is a new task's, unique and one path element.
+// name returns the name of a new task, unique and one path element.
 func (m *Maker) name(p *study.Part) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -165,9 +163,9 @@ func (m *Maker) name(p *study.Part) string {
 	return fmt.Sprintf("e%d.%s", m.made, clean)
 }
 
-// Stamp is what records must say of a study's environments, since results with
-// and without it are not to be mixed: e.g. that guests run on TCG, which is found
-// out by booting one.
+// Stamp returns the conditions of a study's environments that its records must contain,
+// since results under different conditions must not be mixed: e.g. that guests run on
+// TCG, which is found out by booting one.
 func (m *Maker) Stamp(ctx context.Context, envs map[string]study.Environment) []string {
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(envs)) {
@@ -182,8 +180,8 @@ func (m *Maker) Stamp(ctx context.Context, envs map[string]study.Environment) []
 	return slices.Compact(all)
 }
 
-// Sweep removes what labs that are dead have left behind: processes, guests,
-// containers, cgroups, sockets. Those of the living are not touched.
+// Sweep removes what dead labs have left: processes, guests, containers, cgroups,
+// sockets. It does not touch those of living labs.
 func (m *Maker) Sweep() error {
 	var all []error
 	for _, ungrouped := range []bool{false, true} {
@@ -215,7 +213,7 @@ func (m *Maker) Close() error {
 	return errors.Join(all...)
 }
 
-// scratch is a directory of a part's own, removed with the tree.
+// scratch makes a directory for a part, removed with the tree.
 func scratch(t *workload.Tree, name string) (string, error) {
 	dir := t.Scratch() + "/" + name
 	if err := os.Mkdir(dir, 0o700); err != nil {

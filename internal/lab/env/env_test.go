@@ -18,8 +18,8 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// The test binary is also what the environments run: its holder, and a
-// workload that says iterations until it is ended.
+// The environments also run the test binary: as the holder, and as a workload that
+// prints iterations until it is ended.
 const childEnv = "QUELL_ENV_CHILD"
 
 func TestMain(m *testing.M) {
@@ -50,8 +50,8 @@ func die(err error) {
 	os.Exit(0)
 }
 
-// work is like quell's own workloads: it waits for a line if told to, says
-// where it runs, then iterations of some milliseconds.
+// work is like quell's own workloads: it waits for a line if told to, prints where it
+// runs, and then iterations of some milliseconds.
 func work() {
 	if len(os.Args) > 1 && os.Args[1] == "waits" {
 		if line(os.Stdin) != nil {
@@ -73,7 +73,7 @@ func work() {
 
 const testPrefix = "quell-test-lab"
 
-// said is output as it comes.
+// said is output as it arrives.
 type said struct{ quelltest.Output }
 
 func (s *said) lines(prefix string) []string {
@@ -117,7 +117,7 @@ func makeEnv(t *testing.T, m *Maker, p *study.Part) lab.Environment {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		for range 2 { // closing again does nothing
+		for range 2 { // a second Close does nothing
 			if err := e.Close(); err != nil {
 				t.Error(err)
 			}
@@ -136,8 +136,8 @@ func lastCPU(t *testing.T) int {
 	return all[len(all)-1]
 }
 
-// A part is held until it is let go, is where it was placed, counts its CPU
-// time, stands still while it is frozen, and is gone afterwards.
+// A part waits at the barrier until it is released, is where it was placed, counts its
+// CPU time, stands still while it is frozen, and is gone afterwards.
 func TestNative(t *testing.T) {
 	for _, driver := range []study.Driver{study.Bare, study.Cgroup} {
 		for _, waits := range []bool{true, false} {
@@ -158,7 +158,7 @@ func TestNative(t *testing.T) {
 	}
 }
 
-// play holds an environment against the contract.
+// play checks an environment against the interface's contract.
 func play(t *testing.T, m *Maker, e lab.Environment, exe string, waits bool) {
 	t.Helper()
 	on := sample.SetOf(lastCPU(t))
@@ -216,7 +216,7 @@ func play(t *testing.T, m *Maker, e lab.Environment, exe string, waits bool) {
 	if ready, err := e.Ready(); ready || err != nil {
 		t.Errorf("frozen, it wants to run: %t, %v", ready, err)
 	}
-	// A task counts as frozen from just before it leaves its CPU.
+	// A task counts as frozen just before it leaves its CPU.
 	stopped := used()
 	quelltest.Until(t, "it has left its CPU", func() bool {
 		before := stopped
@@ -246,13 +246,13 @@ func play(t *testing.T, m *Maker, e lab.Environment, exe string, waits bool) {
 	}
 }
 
-// burn passes time without sleeping.
+// burn uses CPU time for d without sleeping.
 func burn(d time.Duration) {
 	for begin := time.Now(); time.Since(begin) < d; {
 	}
 }
 
-// A container is as any other environment, and sees the host's programs.
+// A container is like any other environment, and sees the host's programs.
 func TestContainer(t *testing.T) {
 	for _, waits := range []bool{true, false} {
 		t.Run(fmt.Sprintf("waits %t", waits), func(t *testing.T) {
@@ -309,7 +309,7 @@ func TestFailuresAreTold(t *testing.T) {
 	if p.Err() == nil {
 		t.Error("false has not failed")
 	}
-	// A held program that is never let go ends without a word.
+	// A held program that is never released ends without an error.
 	p, err = e.Start(t.Context(), lab.Job{Argv: []string{"false"}})
 	if err != nil {
 		t.Fatal(err)
@@ -319,7 +319,7 @@ func TestFailuresAreTold(t *testing.T) {
 	}
 }
 
-// A frozen part can be closed, with what it has started itself.
+// A frozen part can be closed, together with the processes that it started.
 func TestCloseFrozen(t *testing.T) {
 	m := openMaker(t)
 	e := makeEnv(t, m, part(study.Cgroup))

@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Words that AgentMain takes behind "tty PATH": a kernel module to load, and the
-// address that the guest's first network interface gets.
+// Words that AgentMain accepts after "tty PATH": a kernel module to load, and the
+// address of the guest's first network interface.
 const (
 	wordModule  = "module="
 	wordAddress = "address="
 )
 
-// obeyWords does what the words say, in their order.
+// obeyWords executes the words in their order.
 func obeyWords(words []string) error {
 	for _, w := range words {
 		var err error
@@ -49,12 +49,12 @@ func loadModule(file string) error {
 	return nil
 }
 
-// patienceForLink is how long the interface gets to appear: its other end is
-// set up by somebody else.
+// patienceForLink is the time limit for the interface to appear: another process sets
+// up its other end.
 const patienceForLink = 60 * time.Second
 
-// setAddress gives the first Ethernet interface an address ("10.0.0.2/24") and
-// sets it up, loopback too.
+// setAddress gives the first Ethernet interface an address ("10.0.0.2/24") and sets it
+// up, and loopback too.
 func setAddress(text string) error {
 	prefix, err := netip.ParsePrefix(text)
 	if err != nil {

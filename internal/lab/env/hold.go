@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HoldMain waits for a line on standard input, one byte at a time so that what
-// follows is left for others, and becomes the program. An input that ends before
-// is the word not to. It returns only if there was no line, or with an error.
+// HoldMain waits for a line on standard input and then executes the program. It reads
+// single bytes, so the rest of the input is left to others. Without a line it does not
+// run the program. It returns only in that case, or with an error.
 func HoldMain(argv []string) error {
 	if len(argv) == 0 {
 		return errors.New("hold: no program given")

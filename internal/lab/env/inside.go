@@ -13,15 +13,14 @@ import (
 	"github.com/quell-dev/quell/internal/lab"
 )
 
-// inside is the host's side of an agent: what is common to containers and
-// guests.
+// inside is the host's side of an agent, common to containers and guests.
 type inside struct {
 	maker *Maker
-	exe   string // the agent's program, as it is called inside
+	exe   string // the path of the agent's program inside
 	conn  io.Closer
 	wire  *wire
-	hello chan struct{} // closed when the agent has come up
-	gone  chan struct{} // closed when it is no more
+	hello chan struct{} // closed when the agent is up
+	gone  chan struct{} // closed when the agent has ended
 	thaw  func() error
 
 	mu      sync.Mutex
@@ -29,11 +28,11 @@ type inside struct {
 	procs   map[int]*remote
 	pongs   map[int]chan int64
 	offset  int64         // host's clock less the agent's, ns
-	unsure  time.Duration // how far offset may be wrong
-	foreign bool          // its clock is another than the host's
+	unsure  time.Duration // uncertainty of offset
+	foreign bool          // its clock differs from the host's
 }
 
-// newInside listens to the agent until it is gone.
+// newInside starts to listen to the agent, until that has ended.
 func newInside(m *Maker, exe string, conn io.ReadWriteCloser, foreign bool, thaw func() error) *inside {
 	in := &inside{maker: m, exe: exe, conn: conn, wire: newWire(conn), hello: make(chan struct{}), gone: make(chan struct{}), thaw: thaw,
 		procs: map[int]*remote{}, pongs: map[int]chan int64{}, foreign: foreign}
@@ -70,7 +69,7 @@ func (in *inside) listen() {
 	}
 }
 
-// ping asks for the agent's clock: the offset is the middle of what it can be.
+// ping reads the agent's clock; offset is the middle of its possible range.
 func (in *inside) ping(ctx context.Context) (offset int64, unsure time.Duration, err error) {
 	reply := make(chan int64, 1)
 	in.mu.Lock()
@@ -98,11 +97,11 @@ func (in *inside) ping(ctx context.Context) (offset int64, unsure time.Duration,
 	}
 }
 
-// pings is how many tries the offset of a clock is the best of: the one with
-// the shortest way there and back is the least unsure.
+// pings is the number of measurements of a clock's offset: the one with the shortest
+// round trip has the least uncertainty.
 const pings = 20
 
-// measure finds the agent's clock out.
+// measure determines the offset of the agent's clock.
 func (in *inside) measure(ctx context.Context) error {
 	if !in.foreign {
 		return nil
@@ -130,15 +129,15 @@ type remote struct {
 	id      int
 	name    string
 	started chan struct{}
-	missing bool // there is no such program; known as soon as it has ended
+	missing bool // the program does not exist; known once the command has ended
 }
 
-// Start is lab.Environment's.
+// Start implements lab.Environment.
 func (in *inside) Start(ctx context.Context, j lab.Job) (lab.Process, error) {
 	if len(j.Argv) == 0 {
 		return nil, errors.New("start: no program given")
 	}
-	// The clocks are compared before each start: drift does not add up.
+	// The clocks are compared before each start, so drift does not add up.
 	if err := in.measure(ctx); err != nil {
 		return nil, fmt.Errorf("start %s: %w", j.Argv[0], err)
 	}
@@ -182,7 +181,7 @@ func samePath(a, b string) bool {
 	return err1 == nil && err2 == nil && a == b
 }
 
-// heard is called by the listener alone.
+// heard is called by the listener only.
 func (p *remote) heard(m message) {
 	switch m.Op {
 	case "started":
@@ -199,8 +198,8 @@ func (p *remote) heard(m message) {
 	}
 }
 
-// Begin implements lab.Process. When the word arrives is known as well as the
-// way there has been measured.
+// Begin implements lab.Process. The uncertainty of the time at which the message
+// arrives includes that of the clock's measurement.
 func (p *remote) Begin() (time.Time, time.Duration, error) {
 	from := time.Now()
 	if err := p.in.wire.send(message{Op: "begin", ID: p.id}); err != nil {
@@ -237,7 +236,7 @@ func (p *remote) Stop() error {
 	if err := p.in.wire.send(message{Op: "stop", ID: p.id}); err != nil {
 		return errors.Join(thawed, fmt.Errorf("stop %s: %w", p.name, err))
 	}
-	// The agent gives it its grace; a guest without time of its own needs more.
+	// The agent waits for grace; a guest that gets little CPU time needs longer.
 	if !within(p.Done(), 10*grace) {
 		return errors.Join(thawed, fmt.Errorf("stop %s: it still runs after %s", p.name, 10*grace))
 	}

@@ -18,9 +18,9 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// container is an LXC container: namespaces and cgroups of its own around the
-// host's programs, which it sees read-only, with the agent as its init. It needs
-// no template and no image.
+// container is an LXC container: its own namespaces and cgroups for the host's
+// programs, which it sees read-only, with the agent as its init. It needs no template
+// and no image.
 type container struct {
 	*inside
 	*box
@@ -30,10 +30,10 @@ type container struct {
 	err     error
 }
 
-// patienceToBoot bounds the time to the agent's first word.
+// patienceToBoot is the time limit for the agent's first message.
 const patienceToBoot = 2 * time.Minute
 
-// Places of the agent in a container.
+// Paths of the agent in a container.
 const (
 	insideExe  = "/quell/program"
 	insideDir  = "/quell/lab"
@@ -71,13 +71,13 @@ func (m *Maker) container(ctx context.Context, p *study.Part) (_ lab.Environment
 	log := filepath.Join(dir, "log")
 	c.monitor = exec.Command(lxc, "-P", dir, "-n", b.task, "-f", config, "-F", "-o", log, "-l", "WARN")
 	c.monitor.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	// The monitor makes the cgroups of both: it starts in one beside them, where
-	// cgroup2 lets it have children with controllers.
+	// The monitor makes the cgroups of both. It starts in a sibling cgroup, where
+	// cgroup2 permits children with controllers.
 	if err := b.tree.Launch(monitorTask(b.task), c.monitor, sample.Set{}); err != nil {
 		return nil, err
 	}
 	go func() {
-		_ = c.monitor.Wait() // 137 when it was killed; what matters is in its log
+		_ = c.monitor.Wait() // 137 when it was killed; its log has the details
 		close(c.ended)
 	}()
 	defer func() {
@@ -107,7 +107,7 @@ func (m *Maker) container(ctx context.Context, p *study.Part) (_ lab.Environment
 
 func monitorTask(task string) string { return task + ".monitor" }
 
-// accept waits for the agent, or for the container's early end.
+// accept waits for the agent, or for an early end of the container.
 func (c *container) accept(ctx context.Context, l *net.UnixListener) (net.Conn, error) {
 	early := make(chan struct{})
 	defer close(early)
@@ -131,8 +131,8 @@ func (c *container) accept(ctx context.Context, l *net.UnixListener) (net.Conn, 
 }
 
 // lxcConfig makes the container's root and writes its configuration
-// (lxc.container.conf(5)). The root holds empty directories, onto which those of
-// the host are mounted in the container's own mount namespace, read-only.
+// (lxc.container.conf(5)). The root contains empty directories. The host's directories
+// are mounted onto them in the container's own mount namespace, read-only.
 func (m *Maker) lxcConfig(b *box, dir string) (string, error) {
 	exe, err := exec.LookPath(m.opt.Agent[0])
 	if err == nil {
@@ -188,7 +188,7 @@ func (m *Maker) lxcConfig(b *box, dir string) (string, error) {
 	return path, os.WriteFile(path, []byte(text.String()), 0o600)
 }
 
-// octal spells a path as fstab(5) does.
+// octal escapes a path as fstab(5) does.
 func octal(path string) string {
 	return strings.NewReplacer(" ", `\040`, "\t", `\011`, "\n", `\012`, `\`, `\134`).Replace(path)
 }
@@ -199,9 +199,9 @@ func (c *container) Close() error {
 	return c.err
 }
 
-// end sees that the container and its monitor are gone, and what LXC has made
-// in hierarchies that the tree is not in. The monitor removes what it has made
-// if it may, so it gets the time to.
+// end makes sure that the container and its monitor have ended, and removes what LXC
+// has made in hierarchies outside the tree. The monitor removes its own files if it
+// may, so it gets the time for that.
 func (c *container) end() error {
 	if c.inside != nil {
 		<-c.inside.gone
@@ -213,8 +213,8 @@ func (c *container) end() error {
 	return errors.Join(c.tree.Remove(monitorTask(c.task)), removeStrays(c.tree.Top()))
 }
 
-// removeStrays removes cgroups of a path in all v1 hierarchies, those that have
-// no controller too; processes are in none of them any more.
+// removeStrays removes the cgroups of a path in all v1 hierarchies, also in those
+// without a controller; they contain no processes any more.
 func removeStrays(top string) error {
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
@@ -229,7 +229,7 @@ func removeStrays(top string) error {
 	return nil
 }
 
-// prune removes cgroups from below; those that are in use stay.
+// prune removes cgroups from the bottom up; those in use stay.
 func prune(dir string) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

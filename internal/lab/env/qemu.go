@@ -26,9 +26,9 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// machine is a QEMU guest with the agent as its PID 1. All of QEMU's threads
-// are in the part's cgroup: its CPU time is counted, and it is frozen, from
-// outside, as a host sees any guest.
+// machine is a QEMU guest with the agent as its PID 1. All of QEMU's threads are in the
+// part's cgroup: the host counts its CPU time and freezes it from outside, as for any
+// guest.
 type machine struct {
 	*inside
 	*box
@@ -44,8 +44,8 @@ type machine struct {
 
 func nativeArch() guest.Arch { return guest.Arch(runtime.GOARCH) }
 
-// bootless is how long a guest on KVM gets to boot before it is taken not to
-// work; one takes two seconds.
+// bootless is the time limit for a guest on KVM to boot, after which KVM counts as not
+// working; a boot takes two seconds.
 const bootless = 20 * time.Second
 
 // machine boots a guest on the first accelerator that works.
@@ -92,8 +92,8 @@ func accelerators(e study.Environment) []string {
 	return e.Accel
 }
 
-// accelerator is the one that an environment's guests get; TCG is there
-// wherever QEMU is, so it is not tried. "none" where no guest boots.
+// accelerator returns the accelerator that an environment's guests use, "none" if no
+// guest boots. TCG is not tried, since every QEMU has it.
 func (m *Maker) accelerator(ctx context.Context, e study.Environment) string {
 	for _, accel := range accelerators(e) {
 		if accel == "tcg" {
@@ -101,7 +101,7 @@ func (m *Maker) accelerator(ctx context.Context, e study.Environment) string {
 		}
 		e.Accel = []string{accel}
 		if g, err := m.Make(ctx, &study.Part{Role: "probe", Environment: e}); err == nil {
-			_ = g.Close() // Maker's Close says it again
+			_ = g.Close() // Maker's Close reports the error again
 			return accel
 		}
 	}
@@ -137,7 +137,7 @@ func (m *Maker) boot(ctx context.Context, p *study.Part, accel string) (_ lab.En
 	if err != nil {
 		return nil, err
 	}
-	// Not the context: a guest lives until it is closed.
+	// Without the context's cancellation: a guest lives until it is closed.
 	cmd, err := spec.Command(context.WithoutCancel(ctx))
 	if err != nil {
 		return nil, err
@@ -181,7 +181,7 @@ func (m *Maker) boot(ctx context.Context, p *study.Part, accel string) (_ lab.En
 	return g, g.measure(ctx)
 }
 
-// spec is what QEMU is to be.
+// spec returns QEMU's configuration.
 func (m *Maker) spec(p *study.Part, accel, dir string) (guest.Machine, error) {
 	if nativeArch() != guest.AMD64 {
 		return guest.Machine{}, &lab.LackError{What: "guests of the lab are for amd64 hosts: another board has no second serial line"}
@@ -210,28 +210,28 @@ func (m *Maker) spec(p *study.Part, accel, dir string) (guest.Machine, error) {
 	}
 	words := []string{rootWords}
 	if accel == "tcg" {
-		// Under TCG the TSC is calibrated against a timer that a loaded host
-		// delays; the HPET is QEMU's clock, which is the host's.
+		// Under TCG the TSC is calibrated against a timer that a loaded host delays;
+		// the HPET is QEMU's clock, which is the host's.
 		words = append(words, "clocksource=hpet", "tsc=unstable")
 	}
 	words = append(append(words, "--"), m.opt.Agent[1:]...)
 	words = append(words, "tty", "/dev/ttyS1")
 	return guest.Machine{Arch: guest.AMD64, Kernel: kernel.Image, Initramfs: initramfs, Append: strings.Join(words, " "),
 		CPUs: guest.CPUs{Sockets: 1, Cores: p.Environment.CPUs}, MemoryMB: int(p.Environment.Memory >> 20), KVM: accel == "kvm",
-		// A thread for each virtual CPU, which can be placed.
+		// One thread for each virtual CPU, which can be placed.
 		Parallel: true,
 		Args: []string{"-chardev", "socket,id=agent,path=" + comma(filepath.Join(dir, "agent")) + ",server=on,wait=off", "-serial", "chardev:agent",
 			"-qmp", "unix:" + comma(filepath.Join(dir, "qmp")) + ",server=on,wait=off"}}, nil
 }
 
-// rootWords has the kernel unpack the initramfs into a file system without a limit.
-// By itself it takes a tmpfs, of which only half of the guest's memory may be used
-// (Documentation/filesystems/ramfs-rootfs-initramfs.rst): of 128 MiB too little for
-// the program.
+// rootWords makes the kernel unpack the initramfs into a file system without a limit.
+// The kernel's default is a tmpfs, which may use only half of the guest's memory
+// (Documentation/filesystems/ramfs-rootfs-initramfs.rst): with 128 MiB that is too
+// little for the program.
 const rootWords = "rootfstype=ramfs"
 
-// compressed writes an initramfs whose init is exe. The guest has it in memory twice
-// while it boots, packed and unpacked: as it is, that would be most of a small guest.
+// compressed writes an initramfs whose init is exe. A booting guest holds it packed and
+// unpacked; uncompressed, that would be most of a small guest's memory.
 func compressed(w io.Writer, exe string) error {
 	z, err := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithWindowSize(1<<20))
 	if err != nil {
@@ -242,7 +242,7 @@ func compressed(w io.Writer, exe string) error {
 
 func comma(path string) string { return strings.ReplaceAll(path, ",", ",,") }
 
-// console gives a guest's console to whoever asked for it, line by line.
+// console passes on a guest's console to Options.Console, line by line.
 func (m *Maker) console(part string) (io.Writer, func()) {
 	if m.opt.Console == nil {
 		return io.Discard, func() {}
@@ -265,8 +265,8 @@ func (m *Maker) console(part string) (io.Writer, func()) {
 	return w, func() { _ = w.Close(); <-over }
 }
 
-// tail passes on what QEMU and a guest's console write, and keeps the end of it
-// for the error of a guest that does not come up, and why its kernel gave up.
+// tail passes on the output of QEMU and of a guest's console. It keeps the end for the
+// error of a guest that does not boot, and the reason of a kernel panic.
 type tail struct {
 	to    io.Writer
 	mu    sync.Mutex
@@ -274,8 +274,8 @@ type tail struct {
 	panic string
 }
 
-// mostSaid is how much of a console an error quotes, bytes. After a kernel's panic
-// come its registers, several hundred bytes of them.
+// mostSaid is how many bytes of a console an error quotes. A kernel panic is followed
+// by its registers, several hundred bytes.
 const mostSaid = 600
 
 const kernelPanic = "Kernel panic - not syncing: "
@@ -310,7 +310,7 @@ func (t *tail) said() string {
 	return "; its console ends: " + text
 }
 
-// dial connects to a socket that QEMU makes while it starts.
+// dial connects to a socket that QEMU makes during its start.
 func (g *machine) dial(ctx context.Context, path string) (net.Conn, error) {
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
 		conn, err := net.Dial("unix", path)
@@ -349,11 +349,11 @@ func (g *machine) findCPUs(ctx context.Context, path string) error {
 	return err
 }
 
-// Threads implements lab.Environment: those of the virtual CPUs, in order.
+// Threads implements lab.Environment: the threads of the virtual CPUs, in order.
 func (g *machine) Threads() ([]int, error) { return slices.Clone(g.vcpus), nil }
 
-// Pin implements lab.Environment. With a set for each virtual CPU, QEMU's other
-// threads may run on all of them.
+// Pin implements lab.Environment. With a set for each virtual CPU, QEMU's other threads
+// may run on all the sets.
 func (g *machine) Pin(sets []sample.Set) error {
 	if len(sets) != 1 && len(sets) != len(g.vcpus) {
 		return fmt.Errorf("place guest: %d sets for %d virtual CPUs", len(sets), len(g.vcpus))
@@ -400,12 +400,11 @@ func (g *machine) Pinned() ([]sample.Set, error) {
 	return sets, nil
 }
 
-// Close implements lab.Environment. There is nothing in a guest to save, so its
-// power is cut.
+// Close implements lab.Environment. A guest has nothing to save, so QEMU is killed.
 func (g *machine) Close() error {
 	g.once.Do(func() {
 		errs := []error{g.box.thaw()}
-		_ = g.qemu.Process.Kill() // ended already: nothing to do
+		_ = g.qemu.Process.Kill() // has ended already: nothing to do
 		<-g.ended
 		if g.inside != nil {
 			errs = append(errs, g.conn.Close())

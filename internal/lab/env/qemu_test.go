@@ -19,7 +19,7 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// static builds this test's binary as a guest can run it.
+// static builds this test's binary so that a guest can run it.
 func static(t *testing.T) string {
 	t.Helper()
 	exe := filepath.Join(t.TempDir(), "env.test")
@@ -31,8 +31,8 @@ func static(t *testing.T) string {
 	return exe
 }
 
-// A guest is as any other environment: its virtual CPUs are placed, one by one
-// too, its clock is known, and it stands still when it is frozen.
+// A guest is like any other environment: its virtual CPUs are placed, also one by one,
+// its clock is known, and it stands still while it is frozen.
 func TestGuest(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, "qemu-system-x86_64")
 	var missing *guest.MissingError
@@ -73,7 +73,7 @@ func TestGuest(t *testing.T) {
 	}
 	before, unsure := g.offset, g.unsure
 	play(t, m, e, exe, true)
-	// Frozen for a while, its clock is still the host's.
+	// After it was frozen for a while, its clock still agrees with the host's.
 	if err := g.measure(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -103,8 +103,7 @@ func TestGuest(t *testing.T) {
 	}
 }
 
-// An accelerator that does not work is passed over, and a study that wants it
-// alone is skipped.
+// An accelerator that does not work is skipped, and so is a study that allows no other.
 func TestAccelerators(t *testing.T) {
 	m := openMaker(t)
 	m.accel["kvm"] = errors.New("it does not work here")
@@ -131,7 +130,7 @@ func TestAccelerators(t *testing.T) {
 	}
 }
 
-// The client of QEMU's protocol, against what QEMU 7.2 says.
+// The client of QEMU's protocol, with the answers of QEMU 7.2.
 func TestQMP(t *testing.T) {
 	for _, c := range []struct{ name, said, want string }{
 		{"two vCPUs, an event between", `{"QMP": {"version": {}, "capabilities": ["oob"]}}
@@ -166,7 +165,7 @@ func TestQMP(t *testing.T) {
 	}
 }
 
-// discarding is a connection to somebody who does not listen.
+// discarding is a connection whose peer does not read.
 type discarding struct{ net.Conn }
 
 func (discarding) Write(p []byte) (int, error) { return len(p), nil }

@@ -8,14 +8,14 @@ import (
 	"slices"
 )
 
-// qmp speaks QEMU's machine protocol (qemu's docs/interop/qmp-spec.rst): JSON, a
+// qmp implements QEMU's machine protocol (qemu's docs/interop/qmp-spec.rst): JSON, one
 // command and its return at a time, with events in between.
 type qmp struct {
 	in  *json.Decoder
 	out io.Writer
 }
 
-// greet takes QEMU's greeting and ends the negotiation of capabilities.
+// greet reads QEMU's greeting and ends the negotiation of capabilities.
 func greet(rw io.ReadWriter) (*qmp, error) {
 	q := &qmp{json.NewDecoder(rw), rw}
 	var greeting struct {
@@ -30,8 +30,7 @@ func greet(rw io.ReadWriter) (*qmp, error) {
 	return q, q.execute("qmp_capabilities", nil)
 }
 
-// execute runs a command and reads what it returns into result, unless that is
-// nil.
+// execute runs a command and decodes its return into result, unless result is nil.
 func (q *qmp) execute(command string, result any) error {
 	text, err := json.Marshal(map[string]string{"execute": command})
 	if err != nil {
@@ -66,8 +65,8 @@ func (q *qmp) execute(command string, result any) error {
 	}
 }
 
-// vcpus returns the host's thread of each virtual CPU, by its number. Under
-// TCG with one thread for all they are the same.
+// vcpus returns the host's thread of each virtual CPU, by its number. Under TCG with a
+// single thread all are equal.
 func (q *qmp) vcpus() ([]int, error) {
 	var cpus []struct {
 		Index  int `json:"cpu-index"`

@@ -16,8 +16,8 @@ import (
 	"github.com/quell-dev/quell/internal/quelltest"
 )
 
-// labThatIsKilled makes an environment of the driver that it is told, lets a
-// program go there that has left its process group, freezes it, and waits.
+// labThatIsKilled makes an environment of the given driver, starts a program there that
+// has left its process group, freezes it, and waits.
 func labThatIsKilled() error {
 	m, err := Open(Options{Hold: []string{os.Args[0], "play-hold"}, Agent: []string{os.Args[0], "play-agent"}, Prefix: testPrefix})
 	if err != nil {
@@ -55,8 +55,8 @@ func boxOf(e lab.Environment) *box {
 	return nil
 }
 
-// After a kill -9 the next lab finds everything and removes it, and nothing of
-// a lab that lives.
+// After a kill -9 the next lab finds and removes everything of the killed lab, and
+// nothing of a living one.
 func TestSweep(t *testing.T) {
 	m := openMaker(t)
 	mine := makeEnv(t, m, part(study.Cgroup))

@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// message is one line of what an agent and its host say to each other, as
-// JSON. Times are ns of the sender's CLOCK_MONOTONIC.
+// message is one line between an agent and its host, as JSON. Times are ns of the
+// sender's CLOCK_MONOTONIC.
 //
 //	host:  ping ID | start ID Argv Env Dir Waits | begin ID | stop ID
 //	agent: hello | pong ID NS | started ID | out ID FD Text | exit ID Text
@@ -23,15 +23,15 @@ type message struct {
 	Waits bool     `json:"waits,omitempty"`
 	FD    int      `json:"fd,omitempty"`
 	Text  string   `json:"text,omitempty"`
-	// Missing is that the program is not there.
+	// Missing says that the program does not exist.
 	Missing bool `json:"missing,omitempty"`
 }
 
-// mostLine bounds a line: a program's output may have any.
+// mostLine is the maximum length of a line; a program's lines may be longer.
 const mostLine = 64 << 10
 
-// wire carries messages. A serial line may carry noise too, such as what a kernel
-// says there: lines that are no message are passed over.
+// wire carries messages. A serial line may also carry noise, such as kernel messages:
+// lines that are not messages are skipped.
 type wire struct {
 	lines *bufio.Scanner
 	mu    sync.Mutex
@@ -44,7 +44,7 @@ func newWire(rw io.ReadWriter) *wire {
 	return w
 }
 
-// send writes one message, whole.
+// send writes one message, undivided.
 func (w *wire) send(m message) error {
 	text, err := json.Marshal(m)
 	if err != nil {

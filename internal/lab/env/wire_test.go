@@ -9,10 +9,10 @@ import (
 	"testing"
 )
 
-// buffer is a wire that comes back to its sender.
+// buffer is a wire whose messages come back to the sender.
 type buffer struct{ bytes.Buffer }
 
-// What is sent is received, whatever stands between; noise is passed over.
+// Every message that is sent is received; noise in between is skipped.
 func FuzzWire(f *testing.F) {
 	f.Add("[    0.000000] Linux version\r\n", "a line \"of\" output", 7, int64(1))
 	f.Add("{}", "", 0, int64(-1))
@@ -24,7 +24,7 @@ func FuzzWire(f *testing.F) {
 		if len(noise) > mostLine || len(text) > mostLine {
 			return
 		}
-		// Noise has lines of its own.
+		// Noise may contain messages.
 		for line := range strings.Lines(noise) {
 			if m := (message{}); json.Unmarshal([]byte(line), &m) == nil && m.Op != "" {
 				return
@@ -44,8 +44,8 @@ func FuzzWire(f *testing.F) {
 	})
 }
 
-// A program's output comes as lines, however it was written, and a line without
-// an end does not fill the memory.
+// A program's output arrives as lines, in whatever pieces it was written, and a line
+// without an end does not fill the memory.
 func TestOutlet(t *testing.T) {
 	b := &buffer{}
 	w := newWire(b)

@@ -26,39 +26,39 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Xen is what guests of the driver xen are made with, in Xen's first domain.
+// Xen configures guests of the driver xen, in Xen's first domain.
 type Xen struct {
 	Tools xen.Tools
-	// Modules are kernel modules that are loaded in each guest, in this order.
+	// Modules are kernel modules to load in each guest, in this order.
 	Modules []guest.File
-	// Words are more words for guests' kernels. NAME=VALUE that a kernel does not
-	// know is in the agent's environment.
+	// Words are more words for guests' kernels. NAME=VALUE that a kernel does not know
+	// is in the agent's environment.
 	Words []string
-	// Bridge is what guests' network interfaces are put on, by the hotplug
-	// script Script ("": Xen's own); "": they have none. Address is a guest's
-	// address there.
+	// Bridge is the bridge of the guests' network interfaces, set up by the hotplug
+	// script Script ("": Xen's own); without a bridge they have no interface. Address
+	// returns a guest's address there.
 	Bridge, Script string
 	Address        func(p *study.Part) netip.Prefix
 }
 
-// domain is a Xen guest with the agent as its PID 1, reached over its console.
-// Nothing of it is in a cgroup: the hypervisor schedules it, and says so itself.
+// domain is a Xen guest with the agent as its PID 1, reached over its console. It is in
+// no cgroup: the hypervisor schedules it and reports its state.
 type domain struct {
 	*inside
 	tools xen.Tools
 	name  string
 	dir   string
-	cpus  int // physical ones, of the machine
+	cpus  int // physical ones of the machine
 	still atomic.Bool
 	once  sync.Once
 	err   error
 }
 
-// patienceToAnswer is how long Xen's tools get for one answer: under TCG on a
-// busy machine they take seconds.
+// patienceToAnswer is the time limit for one answer of Xen's tools: under TCG on a busy
+// machine they take seconds.
 const patienceToAnswer = time.Minute
 
-// patienceToBootXen is longer than others': the hypervisor itself may be
+// patienceToBootXen is longer than patienceToBoot: the hypervisor itself may be
 // emulated, and then a guest takes two minutes on a busy machine.
 const patienceToBootXen = 5 * time.Minute
 
@@ -66,7 +66,7 @@ func ask() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), patienceToAnswer)
 }
 
-// firstDomain finds out whether this is Xen's first domain, which makes others.
+// firstDomain checks that this is Xen's first domain, which creates the others.
 func firstDomain() error {
 	text, err := os.ReadFile("/proc/xen/capabilities")
 	if err != nil || !strings.Contains(string(text), "control_d") {
@@ -136,7 +136,7 @@ func (m *Maker) domain(ctx context.Context, p *study.Part) (_ *domain, err error
 	return d, d.measure(ctx)
 }
 
-// config is what a part's guest is to be.
+// config returns the configuration of a part's guest.
 func (m *Maker) config(p *study.Part, d *domain) (xen.Config, error) {
 	e, x := &p.Environment, &m.opt.Xen
 	kernel := guest.Kernel{Image: e.Kernel}
@@ -219,8 +219,8 @@ func (d *domain) Pinned() ([]sample.Set, error) {
 	return sets, nil
 }
 
-// Share is the guest's weight and the most CPU time that it gets, as a share of
-// one CPU (0: no bound), as Xen gives them back.
+// Share returns the guest's weight and its limit of CPU time as a share of one CPU (0:
+// no limit), as Xen reports them.
 func (d *domain) Share() (weight int, limit float64, err error) {
 	ctx, cancel := ask()
 	defer cancel()
@@ -236,15 +236,15 @@ func (d *domain) Share() (weight int, limit float64, err error) {
 	return 0, 0, fmt.Errorf("read the share of %s: %w", d.name, xen.ErrNoDomain)
 }
 
-// SetShare changes them.
+// SetShare sets the weight and the limit.
 func (d *domain) SetShare(weight int, limit float64) error {
 	ctx, cancel := ask()
 	defer cancel()
 	return d.tools.SetShare(ctx, d.name, weight, int(math.Round(limit*100)))
 }
 
-// Usage implements lab.Environment, to a tenth of a second: the hypervisor does
-// not tell user time from system time, so all of it is user time here.
+// Usage implements lab.Environment, to a tenth of a second. The hypervisor does not
+// separate user time from system time, so all of it counts as user time.
 func (d *domain) Usage() (lab.Usage, error) {
 	ctx, cancel := ask()
 	defer cancel()
@@ -256,12 +256,12 @@ func (d *domain) Usage() (lab.Usage, error) {
 	return u, err
 }
 
-// Threads implements lab.Environment: a host sees none of a guest's.
+// Threads implements lab.Environment: a Xen guest has no threads on the host.
 func (d *domain) Threads() ([]int, error) { return nil, nil }
 
-// Ready implements lab.Environment: a virtual CPU that is neither blocked nor
-// offline runs or waits for a CPU, unless its domain is paused, which xl
-// vcpu-list does not say.
+// Ready implements lab.Environment: a virtual CPU that is neither blocked nor offline
+// runs or waits for a CPU, unless its domain is paused, which xl vcpu-list does not
+// show.
 func (d *domain) Ready() (bool, error) {
 	if d.still.Load() {
 		return false, nil
@@ -288,7 +288,7 @@ func (d *domain) Freeze(stop bool) error {
 	return nil
 }
 
-// Close implements lab.Environment. There is nothing in a guest to save.
+// Close implements lab.Environment. A guest has nothing to save.
 func (d *domain) Close() error {
 	d.once.Do(func() {
 		ctx, cancel := ask()
@@ -303,8 +303,7 @@ func (d *domain) Close() error {
 	return d.err
 }
 
-// sweepDomains destroys the guests of a lab that is dead, whose cgroups were
-// named top.
+// sweepDomains destroys the guests of a dead lab whose cgroups were named top.
 func (m *Maker) sweepDomains(top string) error {
 	if firstDomain() != nil {
 		return nil

@@ -17,8 +17,8 @@ import (
 	"github.com/quell-dev/quell/internal/quelltest"
 )
 
-// The driver itself is tested on Xen (make test-xen). Here: that a machine which
-// is none says so, and what a guest is made of.
+// The driver itself is tested on Xen (make test-xen). These tests cover the error on a
+// machine without Xen, and the configuration of a guest.
 func TestNoXen(t *testing.T) {
 	if firstDomain() == nil {
 		quelltest.Skip(t, "no-xen", errors.New("this is its first domain: make test-xen"))
@@ -61,7 +61,7 @@ func TestXenConfig(t *testing.T) {
 	}
 }
 
-// Words that make no sense are named.
+// Malformed words are named in the error.
 func TestWords(t *testing.T) {
 	for word, want := range map[string]string{"speed=1": "unknown word", "module=/no/such.ko": "no such file", "address=10.0.0.2": "address=10.0.0.2", "address=fe80::1/64": "want an IPv4 address"} {
 		if err := obeyWords([]string{word}); err == nil || !strings.Contains(err.Error(), want) {

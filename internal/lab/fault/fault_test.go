@@ -9,7 +9,7 @@ import (
 
 func TestMain(m *testing.M) { quelltest.Main(m) }
 
-// The same as make lab-fault with a few moments.
+// The same as make lab-fault with only a few kills.
 func TestKilledAndDisturbed(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.TwoCPUs)
 	if err := inject(t.Context(), options{quell: quelltest.Program(t, "quell"), kills: 3, seed: 1, scenes: true}); err != nil {
@@ -17,7 +17,7 @@ func TestKilledAndDisturbed(t *testing.T) {
 	}
 }
 
-// What is left is found: a process that lives, a knob that is not as it was.
+// left finds a process that lives and a knob with another value.
 func TestLeftIsSeen(t *testing.T) {
 	name, _, born := stat(os.Getpid())
 	living, reused := child{os.Getpid(), name, born}, child{os.Getpid(), name, "an earlier one"}

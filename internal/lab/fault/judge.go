@@ -16,9 +16,9 @@ func (s *stage) left(pid int, children []child) (all []string) {
 	for end := time.Now().Add(s.patience); ; time.Sleep(50 * time.Millisecond) {
 		all = nil
 		for _, pattern := range []string{"/sys/fs/cgroup/quell-lab-*%d-*", "/sys/fs/cgroup/*/quell-lab-*%d-*", os.TempDir() + "/quell-lab-*%d-*"} {
-			found, _ := filepath.Glob(fmt.Sprintf(pattern, pid)) // the pattern is right
+			found, _ := filepath.Glob(fmt.Sprintf(pattern, pid)) // the pattern is valid
 			for _, name := range found {
-				// Its own, not those of a pid that ends alike.
+				// Its own, not those of a pid with the same ending.
 				if words := strings.Split(filepath.Base(name), "-"); words[len(words)-2] == fmt.Sprint(pid) {
 					all = append(all, name)
 				}
@@ -38,7 +38,7 @@ func (s *stage) left(pid int, children []child) (all []string) {
 	}
 }
 
-// look lists the records of a folder, counts the runs that were begun, and names
+// look lists the records of a folder, counts the runs that were begun, and names the
 // records that cannot be read.
 func look(out string) (records []string, begun int, problems []string) {
 	records, _ = filepath.Glob(filepath.Join(out, "runs", "*", "*", "run.json"))

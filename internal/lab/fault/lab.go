@@ -19,7 +19,7 @@ type studyText struct {
 	length      time.Duration
 	load        bool   // hold the second part at 30 %
 	knob        string // value to set, "" for none
-	foreign     string // bound on foreign CPU time, "" for none
+	foreign     string // limit of foreign CPU time, "" for none
 }
 
 func (t studyText) String() string {
@@ -55,7 +55,7 @@ run: {for: %s, retries: 0, cooldown: 10ms, max_foreign_cpu: %s, max_steal: 100%%
 	return b.String()
 }
 
-// lab is a `quell lab` that runs.
+// lab is a running `quell lab`.
 type lab struct {
 	cmd  *exec.Cmd
 	done chan struct{}
@@ -83,7 +83,7 @@ func (s *stage) start(ctx context.Context, words ...string) (*lab, error) {
 func (s *stage) launch(cmd *exec.Cmd) (*lab, error) {
 	l := &lab{cmd: cmd, done: make(chan struct{})}
 	cmd.Stdout, cmd.Stderr = l, l
-	// What it starts may hold its output open.
+	// Processes that it starts may keep its output open.
 	cmd.WaitDelay = time.Second
 	if err := cmd.Start(); err != nil {
 		return nil, err
@@ -95,7 +95,7 @@ func (s *stage) launch(cmd *exec.Cmd) (*lab, error) {
 	return l, nil
 }
 
-// wait reports whether it has ended before so long has passed.
+// wait reports whether the lab ends within d.
 func (l *lab) wait(d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -107,11 +107,11 @@ func (l *lab) wait(d time.Duration) bool {
 	}
 }
 
-// child is a process that a lab has started.
+// child is a process that a lab started.
 type child struct {
 	pid  int
 	name string
-	born string // its start time, which tells it from a later one
+	born string // its start time, to distinguish it from a later process
 }
 
 func (c child) lives() bool {
@@ -119,7 +119,7 @@ func (c child) lives() bool {
 	return born == c.born && state != "Z"
 }
 
-// children are those of the lab at this moment, and theirs.
+// children returns the present children of the lab, and their descendants.
 func (l *lab) children() (all []child) {
 	var walk func(pid int)
 	walk = func(pid int) {
@@ -143,8 +143,8 @@ func (l *lab) children() (all []child) {
 	return all
 }
 
-// stat is a process's name, state and start time (proc_pid_stat(5)); all "" if
-// it is gone.
+// stat returns a process's name, state and start time (proc_pid_stat(5)); all "" if it
+// has ended.
 func stat(pid int) (name, state, born string) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

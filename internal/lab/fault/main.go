@@ -1,14 +1,14 @@
-// Command fault kills the shipped `quell lab run` with SIGKILL at random moments
-// of a study that holds a load, pins its parts and has changed a knob of the
-// machine, and judges each time what is there: every record that was there
-// before, at most one run begun without a record, and after `quell lab restore` no
-// cgroup, no process and no knob of it (`make lab-fault`).
+// Command fault kills the shipped `quell lab run` with SIGKILL at random moments of a
+// study that holds a load, pins its parts and has changed a knob of the machine. Each
+// time it checks the result: every earlier record is still there, at most one run is
+// begun without a record, and after `quell lab restore` no cgroup, process or knob
+// change of the lab is left (`make lab-fault`).
 //
-// Then it plays what may happen in a run: a co-runner that is killed, one that
-// somebody stops, a process of nobody's on a part's CPU, a disk that is full; and
-// sees that the run's verdict says so.
+// Then it causes disturbances of a run: a co-runner that is killed, a co-runner that is
+// stopped, a foreign process on a part's CPU, a full disk. It checks that the run's
+// verdict reports each.
 //
-// It exits with 1 if anything was left, lost or believed.
+// It exits with 1 if anything was left or lost, or if a disturbed run counted as valid.
 package main
 
 import (
@@ -49,18 +49,18 @@ func main() {
 	}
 }
 
-// knob is one that a study may change without anybody being hurt: how often the
-// kernel sums up its memory statistics.
+// knob is a knob that a study may change without harm: the interval at which the kernel
+// updates its memory statistics.
 const knob = "/proc/sys/vm/stat_interval"
 
-// stage is the machine with a folder of this program's own.
+// stage is the machine with a folder for this program's files.
 type stage struct {
 	quell   string
 	dir     string
 	journal string
-	knob    string // its value before everything
-	// patience is how long what was killed may take to be gone: the kernel and
-	// PID 1 reap when they come to it.
+	knob    string // its original value
+	// patience is the time limit for killed processes to disappear: the kernel and PID
+	// 1 may reap them late.
 	patience time.Duration
 }
 
@@ -83,7 +83,7 @@ func inject(ctx context.Context, o options) (err error) {
 	s.knob = strings.TrimSpace(string(text))
 	defer func() {
 		if now, e := os.ReadFile(knob); e == nil && strings.TrimSpace(string(now)) != s.knob {
-			err = errors.Join(err, os.WriteFile(knob, []byte(s.knob), 0o644)) // it has been counted
+			err = errors.Join(err, os.WriteFile(knob, []byte(s.knob), 0o644)) // left has counted it
 		}
 		if err == nil {
 			err = os.RemoveAll(s.dir)
@@ -116,11 +116,11 @@ func inject(ctx context.Context, o options) (err error) {
 	return nil
 }
 
-// longest is until when after its start a lab is killed: a second to get
-// ready, and some runs.
+// longest is the maximum time from a lab's start to its kill: a second to get ready,
+// and some runs.
 const longest = 4 * time.Second
 
-// kills is the same study again and again, killed each time.
+// kills runs the same study repeatedly and kills it each time.
 func (s *stage) kills(ctx context.Context, o options) (bad []string, records int, err error) {
 	r := rand.New(rand.NewPCG(o.seed, 0))
 	study := studyText{repetitions: 2000, length: 300 * time.Millisecond, load: true, knob: s.other()}
@@ -176,7 +176,7 @@ func (s *stage) kills(ctx context.Context, o options) (bad []string, records int
 	return bad, len(kept), nil
 }
 
-// other is a value for the knob that it has not got.
+// other returns a value that differs from the knob's value.
 func (s *stage) other() string {
 	if s.knob == "2" {
 		return "3"

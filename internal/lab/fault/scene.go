@@ -17,7 +17,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab/result"
 )
 
-// scene is something that happens to a run.
+// scene is a disturbance of a run.
 type scene struct {
 	name string
 	play func(ctx context.Context, s *stage) (outcome, error)
@@ -36,8 +36,8 @@ func scenes() []scene {
 			})
 		}},
 		{"a co-runner is stopped", func(ctx context.Context, s *stage) (outcome, error) {
-			// Starved: it wanted to run when it was stopped, on a machine that had no
-			// CPU for it just then.
+			// Starved: it wanted to run when it was stopped, and the machine had no CPU
+			// for it at that moment.
 			return s.disturb(ctx, []result.Reason{result.Stalled, result.Starved}, studyText{repetitions: 1, length: whole}, func(pid int) (func(), error) {
 				return nil, unix.Kill(pid, unix.SIGSTOP)
 			})
@@ -51,17 +51,17 @@ func scenes() []scene {
 	}
 }
 
-// whole is how long a run is that should be ended by what happens in it. The engine
-// looks five times a second, but a machine may be busy: the run must not last to its
-// end, which is all that holds on any.
+// whole is the length of a run that a disturbance should end. The engine looks five
+// times a second, but the machine may be busy; the check is only that the run does not
+// last to its end, which holds on any machine.
 const whole = 30 * time.Second
 
-// plays is in how many runs what happens must be the reason once. On a machine that
-// is busy a run may end for another reason before.
+// plays is the number of runs in one of which the disturbance must be the reason. On a
+// busy machine a run may end earlier for another reason.
 const plays = 3
 
-// disturb plays a run, does something to its second part's process, and holds
-// the verdict against the reasons, any of which will do.
+// disturb starts a run, does something to its second part's process, and compares the
+// verdict with the wanted reasons, any of which is right.
 func (s *stage) disturb(ctx context.Context, want []result.Reason, study studyText, do func(pid int) (func(), error)) (outcome, error) {
 	file, err := s.write("disturbed.yaml", study.String())
 	if err != nil {
@@ -81,13 +81,13 @@ func (s *stage) disturb(ctx context.Context, want []result.Reason, study studyTe
 		if err != nil {
 			return outcome{}, fmt.Errorf("%w: %s", err, l.output())
 		}
-		l.wait(700 * time.Millisecond) // into the run
+		l.wait(700 * time.Millisecond) // the run has begun
 		did := time.Now()
 		undo, err := do(pid)
 		if err != nil {
 			return outcome{}, err
 		}
-		ended := l.wait(4 * time.Minute) // a guard against hanging
+		ended := l.wait(4 * time.Minute) // a limit in case it hangs
 		if undo != nil {
 			undo()
 		}
@@ -121,7 +121,7 @@ func (s *stage) disturb(ctx context.Context, want []result.Reason, study studyTe
 func (l *lab) part(out string) (int, error) {
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
 		for _, pattern := range []string{"/sys/fs/cgroup/quell-lab-%d-*/e*.bg/cgroup.procs", "/sys/fs/cgroup/*/quell-lab-%d-*/e*.bg/cgroup.procs"} {
-			found, _ := filepath.Glob(fmt.Sprintf(pattern, l.cmd.Process.Pid)) // the pattern is right
+			found, _ := filepath.Glob(fmt.Sprintf(pattern, l.cmd.Process.Pid)) // the pattern is valid
 			for _, name := range found {
 				text, err := os.ReadFile(name)
 				if f := strings.Fields(string(text)); err == nil && len(f) > 0 {
@@ -152,9 +152,9 @@ func hog(ctx context.Context) (end func(), err error) {
 	}, err
 }
 
-// fullDisk runs a study into a file system of its own that is too small, mounted
-// where nobody else sees it. The study must end and say why; what records there
-// are must be whole.
+// fullDisk runs a study in a file system of its own that is too small, in a mount
+// namespace of its own. The study must end and give the reason; its records must be
+// complete.
 func fullDisk(ctx context.Context, s *stage) (outcome, error) {
 	file, err := s.write("full.yaml", studyText{repetitions: 200, length: 100 * time.Millisecond}.String())
 	if err != nil {

@@ -15,14 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Client is the generator as a role of a study.
+// Client is the generator as the workload of a role.
 type Client struct {
 	Options
-	Rate float64 // requests per second; 0: a closed loop, as many as it gets
+	Rate float64 // requests per second; 0: a closed loop, as many as it can
 }
 
-// What a client says of each slice of time, and of its whole counted time; the
-// lab's engine reads it (see package lab).
+// The lines that a client prints for each slice of time and for its counted time; the
+// lab's engine reads them (see package lab).
 const (
 	iterationLine = "quell-lab iteration"
 	valueLine     = "quell-lab value"
@@ -34,29 +34,29 @@ const (
 	ValueOffered   = "http.offered" // requests/s; 0: a closed loop
 	ValueRate      = "http.rate"    // good answers/s
 	ValueBytes     = "http.bytes"   // of bodies, /s
-	ValueMean      = "http.latency" // from the intended beginning
+	ValueMean      = "http.latency" // from the intended start
 	ValueP50       = "http.latency_p50"
 	ValueP95       = "http.latency_p95"
 	ValueP99       = "http.latency_p99"
 	ValueService99 = "http.service_p99" // from the sending
 	ValueErrors    = "http.errors"
 	ValueDropped   = "http.dropped"
-	// ValueSaturated is 1 where the generator itself fell behind.
+	// ValueSaturated is 1 if the generator itself fell behind.
 	ValueSaturated = "generator-saturated"
-	// ValueUnreachable is how many requests found no connection, where that is
-	// more than one in a hundred, or how many failed, where all did.
+	// ValueUnreachable is the number of requests without a connection if that is more
+	// than 1 %, or the number of failed requests if all failed.
 	ValueUnreachable = "unreachable"
 )
 
-// Play waits for a line on in and asks until in closes. It says of every slice
-// how many good answers came in it, and the values of the counted time when that
-// is over; the load goes on after it, so that others do not lose theirs.
+// Play waits for a line on in and sends requests until in closes. It prints the number
+// of good answers of every slice, and the values of the counted time when that is over.
+// The load goes on after that, so that the load on other parts does not change.
 func (c Client) Play(ctx context.Context, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	lines := bufio.NewReader(in)
 	if _, err := lines.ReadString('\n'); err != nil {
-		return nil // called off
+		return nil // cancelled
 	}
 	go func() {
 		// The reader may stay blocked after this returns; the process ends.
@@ -72,7 +72,7 @@ func (c Client) Play(ctx context.Context, in io.Reader, out io.Writer) error {
 	defer cancel()
 	r, err := c.once(ctx)
 	if ctx.Err() != nil {
-		return nil // ended before its time was over
+		return nil // cancelled before its counted time was over
 	}
 	if err != nil {
 		return err
@@ -97,7 +97,7 @@ func (c Client) once(ctx context.Context) (*Result, error) {
 	return Closed(ctx, c.Options)
 }
 
-// slicesOf says how many answers came in each slice.
+// slicesOf prints the number of answers in each slice.
 func slicesOf(ctx context.Context, answers *atomic.Int64, mu *sync.Mutex, out io.Writer) {
 	tick := time.NewTicker(slice)
 	defer tick.Stop()
@@ -112,22 +112,22 @@ func slicesOf(ctx context.Context, answers *atomic.Int64, mu *sync.Mutex, out io
 		_, err := fmt.Fprintf(out, "%s %d %d %d\n", iterationLine, from, to, answers.Swap(0))
 		mu.Unlock()
 		if err != nil {
-			return // nobody listens
+			return // the reader is gone
 		}
 		from = to
 	}
 }
 
-// monotonic is CLOCK_MONOTONIC in ns, by which the lab maps a role's times.
+// monotonic is CLOCK_MONOTONIC in ns; the lab converts a role's times with it.
 func monotonic() int64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		panic(err) // every kernel has it
+		panic(err) // every kernel supports it
 	}
 	return ts.Nano()
 }
 
-// Values are the result's by their names.
+// Values returns the result's values by name.
 func (r *Result) Values() map[string]float64 {
 	v := map[string]float64{ValueOffered: r.Offered, ValueRate: r.Rate, ValueBytes: r.Throughput, ValueErrors: float64(r.Errors.Sum()), ValueDropped: float64(r.Dropped)}
 	if r.Latency.N > 0 {

@@ -15,10 +15,10 @@ import (
 	"github.com/quell-dev/quell/internal/quelltest"
 )
 
-// output is a part's, as it comes.
+// output is a part's output as it arrives.
 type output struct{ quelltest.Output }
 
-// said is what a client said: answers by slice, and its values.
+// said parses a client's output: the answers of all slices, and its values.
 func (o *output) said(t *testing.T) (answers int, values map[string]float64) {
 	t.Helper()
 	values = map[string]float64{}
@@ -42,8 +42,8 @@ func (o *output) said(t *testing.T) (answers int, values map[string]float64) {
 	return answers, values
 }
 
-// A client begins at the barrier, counts after its warm-up, says what came of
-// it, and goes on until it is told to end.
+// A client begins at the barrier, counts after its warm-up, prints its values, and goes
+// on until it is told to end.
 func TestClient(t *testing.T) {
 	for _, rate := range []float64{0, 200} {
 		synctest.Test(t, func(t *testing.T) {
@@ -69,7 +69,7 @@ func TestClient(t *testing.T) {
 			n, v := out.said(t)
 			near(t, "rate", v[ValueRate], want, 2)
 			near(t, "offered", v[ValueOffered], rate, 0)
-			// 8 s of it, whatever is counted of them.
+			// It runs for 8 s; only part of that is counted.
 			near(t, "answers", float64(n), 8*want, 0.05*8*want)
 			if v[ValueP99] <= 0 || v[ValueErrors] != 0 || v[ValueSaturated] != 0 {
 				t.Errorf("%v", v)
@@ -85,7 +85,7 @@ func TestClientIsCalledOff(t *testing.T) {
 	}
 }
 
-// Who is not there is not measured.
+// A server that is not there is not measured.
 func TestClientFindsNobody(t *testing.T) {
 	r := Result{Sent: 1000, Errors: Errors{Connect: 10}, finished: 990}
 	if v, ok := r.Values()[ValueUnreachable]; ok {
@@ -99,8 +99,8 @@ func TestClientFindsNobody(t *testing.T) {
 	}
 }
 
-// Fresh connections are counted by the server, and a certificate that nobody
-// has signed is taken only where that is asked for.
+// The server counts fresh connections, and an unsigned certificate is accepted only
+// with Insecure.
 func TestFreshAndInsecure(t *testing.T) {
 	var mu sync.Mutex
 	from := map[string]bool{}
@@ -113,7 +113,7 @@ func TestFreshAndInsecure(t *testing.T) {
 	s.StartTLS()
 	defer s.Close()
 	o := Options{URL: s.URL, Connections: 2, Duration: 300 * time.Millisecond, Insecure: true}
-	// A request that was given up at the end may still be on its way to the handler.
+	// A request that was cancelled at the end may still reach the handler.
 	connections := func() int {
 		mu.Lock()
 		defer mu.Unlock()

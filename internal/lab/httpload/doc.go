@@ -1,13 +1,12 @@
-// Package httpload asks an HTTP server for something again and again and says
-// how long that took.
+// Package httpload sends requests to an HTTP server and measures the answers'
+// latencies.
 //
-// [Open] is an open loop: requests begin at a constant rate, whatever became of
-// those before. Its latencies count from when a request was to begin, so a
-// server that stalls for a second is seen by all requests of that second, not by
-// the few connections that happened to wait (the error that wrk2's author calls
-// coordinated omission). It watches itself: a generator that cannot keep its own
-// times says so, instead of blaming the server.
+// [Open] is an open loop: requests begin at a constant rate, independent of the earlier
+// ones. Its latencies count from the intended start of a request, so all requests of a
+// second in which the server stalls measure the stall, and not only the few connections
+// that were waiting (wrk2's author calls that error coordinated omission). It also
+// checks itself: a generator that cannot keep its own schedule reports that.
 //
-// [Closed] is a closed loop: each connection asks again when it has its answer.
-// It finds out how much a server can do ([Maximum]); its latencies say little.
+// [Closed] is a closed loop: each connection sends the next request when it has its
+// answer. It measures the maximum rate ([Maximum]); its latencies are not meaningful.
 package httpload

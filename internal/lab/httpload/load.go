@@ -13,25 +13,25 @@ import (
 	"time"
 )
 
-// Options of a run.
+// Options configure a run.
 type Options struct {
 	URL string
-	// Connections is how many requests may be under way at once, each on its
-	// own connection, which is kept unless Fresh.
+	// Connections is the number of requests in flight at once, each on its own
+	// connection, which is kept unless Fresh.
 	Connections int
 	// Warmup comes before Duration; its requests are not counted.
 	Warmup, Duration time.Duration
-	// Timeout of a request, from its sending, and of an open loop's wait for a
-	// free connection before that; 0: 10 s.
+	// Timeout limits a request, from its sending, and before that an open loop's wait
+	// for a free connection; 0: 10 s.
 	Timeout time.Duration
-	// Fresh asks each time on a new connection, as httperf does by itself.
+	// Fresh uses a new connection for each request, like httperf's default.
 	Fresh bool
-	// Insecure takes any certificate of an https URL.
+	// Insecure accepts any certificate of an https URL.
 	Insecure bool
-	// Answered, if not nil, is told of every good answer when it is there, from
+	// Answered, if not nil, is called for every good answer when it arrives, from
 	// several goroutines.
 	Answered func(bytes int64)
-	// Dial connects; nil: net.Dialer. A test's, or one of another network namespace.
+	// Dial connects; nil: net.Dialer. For tests, or for another network namespace.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
@@ -57,7 +57,7 @@ func (o *Options) timeout() time.Duration {
 	return 10 * time.Second
 }
 
-// client has room for all connections and makes no others.
+// client returns a client that has room for all connections and makes no others.
 func (o *Options) client() *http.Client {
 	dial := o.Dial
 	if dial == nil {
@@ -70,31 +70,31 @@ func (o *Options) client() *http.Client {
 	}}
 }
 
-// Errors counts requests that failed, by what happened.
+// Errors counts failed requests by cause.
 type Errors struct {
 	Connect int `json:"connect"` // no connection
 	Timeout int `json:"timeout"` // no whole answer in time
 	Status  int `json:"status"`  // an answer that is not 2xx
-	Other   int `json:"other"`   // the connection broke, or the answer made no sense
+	Other   int `json:"other"`   // the connection broke, or the answer was malformed
 }
 
-// Sum is how many there were.
+// Sum is the number of all failed requests.
 func (e Errors) Sum() int { return e.Connect + e.Timeout + e.Status + e.Other }
 
-// answer is what became of one request.
+// answer is the outcome of one request.
 type answer struct {
 	intended, sent, end time.Time
 	bytes               int64
 	err                 error
 }
 
-// errStatus is an answer that is not 2xx.
+// errStatus says that an answer is not 2xx.
 var errStatus = errors.New("status")
 
-// errConnect is that there was no connection.
+// errConnect says that there was no connection.
 var errConnect = errors.New("connect")
 
-// ask does one request.
+// ask sends one request.
 func ask(ctx context.Context, c *http.Client, url string, intended time.Time, timeout time.Duration) answer {
 	a := answer{intended: intended, sent: time.Now()}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -133,19 +133,19 @@ func (e *Errors) count(err error) {
 	}
 }
 
-// tally gathers what the workers saw between two times.
+// tally collects the workers' answers between two times.
 type tally struct {
 	each     func(bytes int64)
 	from, to time.Time
 	mu       sync.Mutex
 	r        Result
-	latency  []time.Duration // from the intended beginning
-	service  []time.Duration // from when it was sent
-	late     []time.Duration // by how much requests began late
+	latency  []time.Duration // from the intended start
+	service  []time.Duration // from the sending
+	late     []time.Duration // from the intended start to the sending
 	first    error
 }
 
-// add takes an answer in, if its request was to begin in time to count.
+// add counts an answer if its request's intended start is in the counted time.
 func (t *tally) add(a answer) {
 	if a.err == nil && t.each != nil {
 		t.each(a.bytes)
@@ -173,7 +173,7 @@ func (t *tally) add(a answer) {
 	t.service = append(t.service, a.end.Sub(a.sent))
 }
 
-// result closes the books.
+// result computes the final figures.
 func (t *tally) result() *Result {
 	r := &t.r
 	r.Seconds = t.to.Sub(t.from).Seconds()
@@ -186,8 +186,8 @@ func (t *tally) result() *Result {
 	return r
 }
 
-// Closed runs a closed loop: Connections workers, each of which asks again as
-// soon as it has its answer. The error is one of the options or the context's.
+// Closed runs a closed loop: Connections workers, each of which sends the next request
+// as soon as it has its answer. It returns errors of the options or of the context.
 func Closed(ctx context.Context, o Options) (*Result, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -207,7 +207,7 @@ func Closed(ctx context.Context, o Options) (*Result, error) {
 					return
 				}
 				t.add(a)
-				if a.err != nil { // not to spin where nobody listens
+				if a.err != nil { // to avoid spinning if no server listens
 					pause(ctx, 10*time.Millisecond)
 				}
 			}

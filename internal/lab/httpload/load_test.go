@@ -19,8 +19,8 @@ import (
 
 func TestMain(m *testing.M) { quelltest.Main(m) }
 
-// pipes is a listener whose connections are pipes, so that server and load live
-// in one bubble of time.
+// pipes is a listener whose connections are pipes, so that server and load are in one
+// bubble of time.
 type pipes struct {
 	conns  chan net.Conn
 	closed chan struct{}
@@ -49,26 +49,26 @@ func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 }
 
-// serve runs a server in the bubble; the options lead to it.
+// serve runs a server in the bubble; the options connect to it.
 func serve(t *testing.T, h http.HandlerFunc) Options {
 	p := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
 	s := &http.Server{Handler: h}
 	done := make(chan struct{})
 	go func() { defer close(done); _ = s.Serve(p) }()
 	t.Cleanup(func() {
-		_ = s.Shutdown(context.Background()) // waits for what is being served
+		_ = s.Shutdown(context.Background()) // waits for requests in progress
 		<-done
 	})
 	return Options{URL: "http://server/", Connections: 4, Duration: 10 * time.Second, Dial: p.dial}
 }
 
-// serving is how long a server takes, in a bubble's own time.
+// serving takes time d, in the bubble's own time.
 func serving(d time.Duration) { <-time.After(d) }
 
-// worker serves one request at a time, each in so much time; from begin to end
-// it stands still.
+// worker serves one request at a time, each in the given time; from begin to end it
+// stands still.
 func worker(each time.Duration, begin, end time.Duration) http.HandlerFunc {
-	seat := make(chan struct{}, 1) // no mutex: a bubble's time stands still while one is waited for
+	seat := make(chan struct{}, 1) // no mutex: a bubble's time stops while a goroutine waits for one
 	start := time.Now()
 	return func(w http.ResponseWriter, _ *http.Request) {
 		seat <- struct{}{}
@@ -88,7 +88,7 @@ func near(t *testing.T, what string, got, want, off float64) {
 	}
 }
 
-// A server that keeps up: what is offered is what is achieved.
+// For a server that keeps up, the achieved rate is the offered rate.
 func TestOpenLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := serve(t, worker(time.Millisecond, 0, 0))
@@ -106,8 +106,8 @@ func TestOpenLoop(t *testing.T) {
 	})
 }
 
-// A second's stall is seen by every request of that second, not by the few
-// that a closed loop has under way.
+// A stall of a second is measured by every request of that second, not only by the few
+// that a closed loop has in flight.
 func TestStallIsNotOmitted(t *testing.T) {
 	stalled := func(t *testing.T) Options {
 		return serve(t, worker(time.Millisecond, 4*time.Second, 5*time.Second))
@@ -117,15 +117,15 @@ func TestStallIsNotOmitted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// 500 requests of the stall, and as many again until the queue is worked
-		// off at twice the rate: a fifth of all is late by more than next to nothing.
+		// 500 requests in the stall, and as many again until the queue is empty at
+		// twice the rate: a fifth of all have a considerable delay.
 		if r.Done != 5000 {
 			t.Errorf("%d of 5000 done", r.Done)
 		}
 		near(t, "longest", r.Latency.Max, 1.001, 0.002)
 		near(t, "the 90th percentile", r.Latency.P90, 0.5, 0.01)
 		near(t, "the median", r.Latency.P50, 0.001, 1e-6)
-		// What the server says of itself shows none of it: that is coordinated omission.
+		// The server's own service times do not show it: that is coordinated omission.
 		near(t, "the 99th percentile of service times", r.Service.P99, 0.004, 0.001)
 	})
 	synctest.Test(t, func(t *testing.T) {
@@ -138,8 +138,8 @@ func TestStallIsNotOmitted(t *testing.T) {
 	})
 }
 
-// A server that can do 1000 a second is asked for 2000: it does 1000, latencies
-// grow, and what has waited too long is dropped. That is not the generator's fault.
+// A server with a maximum of 1000 per second is offered 2000: it serves 1000, latencies
+// grow, and requests that waited too long are dropped. The generator is not saturated.
 func TestServerIsSaturated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := serve(t, worker(time.Millisecond, 0, 0))
@@ -174,7 +174,7 @@ func TestErrorsAreCounted(t *testing.T) {
 			case 0:
 				w.WriteHeader(http.StatusServiceUnavailable)
 			case 1:
-				serving(2 * time.Second) // longer than anybody waits
+				serving(2 * time.Second) // longer than the timeout
 			case 2:
 				panic(http.ErrAbortHandler)
 			}
@@ -200,7 +200,7 @@ func TestErrorsAreCounted(t *testing.T) {
 	})
 }
 
-// A generator that does not get its CPU says so.
+// A generator that does not get its CPU time reports that.
 func TestGeneratorIsSaturated(t *testing.T) {
 	for _, c := range []struct {
 		own   time.Duration
@@ -220,7 +220,7 @@ func TestGeneratorIsSaturated(t *testing.T) {
 
 func TestMaximum(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		// Three at a time, 10 ms each: 300 a second from 3 connections on.
+		// Three at a time, 10 ms each: 300 per second from 3 connections on.
 		seats := make(chan struct{}, 3)
 		o := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 			seats <- struct{}{}
@@ -280,7 +280,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// Over real sockets: every request that is to begin does, and is answered.
+// Over real sockets: every request that is due is sent and answered.
 func TestRealServer(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello") }))
 	defer s.Close()
@@ -290,7 +290,7 @@ func TestRealServer(t *testing.T) {
 	}
 }
 
-// BenchmarkAgainstFloor is what the generator adds to the bare client.
+// BenchmarkAgainstFloor measures the overhead of the generator over the bare client.
 func BenchmarkAgainstFloor(b *testing.B) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello") }))
 	defer s.Close()

@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-// The generator's own bounds: past them its figures are its own fault.
+// The generator's own limits: beyond them its figures are not the server's.
 const (
-	// ownLate is how late the generator itself may be for one request in a
-	// hundred. Timers of an idle machine are late by 0.1 ms.
+	// ownLate is the 99th percentile up to which the generator itself may be late.
+	// Timers of an idle machine are late by 0.1 ms.
 	ownLate = 10 * time.Millisecond
-	// shortfall is the share of the requests that it may fail to begin.
+	// shortfall is the share of the requests that it may fail to start.
 	shortfall = 0.01
 )
 
-// Open runs an open loop: rate requests per second are to begin, evenly spaced.
-// One that finds every connection busy waits for one, and its latency counts
-// that wait; one that has waited as long as the timeout is dropped. The error is
-// one of the options or the context's.
+// Open runs an open loop: rate requests per second are due, evenly spaced. A request
+// that finds every connection busy waits for one, and its latency includes that wait;
+// one that has waited for the timeout is dropped. It returns errors of the options or
+// of the context.
 func Open(ctx context.Context, o Options, rate float64) (*Result, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -35,7 +35,7 @@ func Open(ctx context.Context, o Options, rate float64) (*Result, error) {
 	total := int(rate * (o.Warmup + o.Duration).Seconds())
 	timeout := o.timeout()
 
-	// As many as can wait at all are taken in, so that giving never waits.
+	// The channel has room for all requests that can wait, so sending never blocks.
 	due := make(chan time.Time, int(rate*timeout.Seconds())+o.Connections+1)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -81,7 +81,7 @@ func Open(ctx context.Context, o Options, rate float64) (*Result, error) {
 				own = append(own, max(0, time.Since(intended)))
 				given++
 			}
-		default: // it cannot be that more wait than can, unless this falls behind
+		default: // full only if this goroutine falls behind
 			if counts {
 				mu.Lock()
 				dropped++
@@ -100,8 +100,8 @@ func Open(ctx context.Context, o Options, rate float64) (*Result, error) {
 	return r, nil
 }
 
-// fault is what the generator itself did not do: begin given of the wanted
-// requests, in time.
+// fault describes why the generator is saturated: it was late, or started too few of
+// the wanted requests. "" if it was not.
 func (r *Result) fault(given int, want float64) string {
 	switch {
 	case r.Own.P99 > ownLate.Seconds():
@@ -112,9 +112,9 @@ func (r *Result) fault(given int, want float64) string {
 	return ""
 }
 
-// Maximum looks for the rate that a server can do by closed loops with 1, 2, 4 …
-// up to Options.Connections connections, each for Options.Duration, and stops
-// when twice as many bring less than gain more. It returns the best, and all.
+// Maximum finds a server's maximum rate by closed loops with 1, 2, 4 … up to
+// Options.Connections connections, each for Options.Duration. It stops when twice as
+// many gain less than a factor of gain. It returns the best result, and all of them.
 func Maximum(ctx context.Context, o Options, each func(*Result)) (best *Result, all []*Result, err error) {
 	if err := o.check(); err != nil {
 		return nil, nil, err

@@ -6,37 +6,37 @@ import (
 	"time"
 )
 
-// Result of a run. Rates are per second of the counted time.
+// Result is the result of a run. Rates are per second of the counted time.
 type Result struct {
-	Offered     float64 `json:"offered,omitempty"` // requests per second that were to begin; 0: a closed loop
+	Offered     float64 `json:"offered,omitempty"` // requests per second that were due; 0: a closed loop
 	Rate        float64 `json:"rate"`              // good answers per second
 	Throughput  float64 `json:"throughput"`        // bytes of bodies per second
 	Seconds     float64 `json:"seconds"`
 	Connections int     `json:"connections"`
 
-	Sent    int    `json:"sent"`    // requests that were to begin in the counted time, and did
+	Sent    int    `json:"sent"`    // requests that were due in the counted time and were sent
 	Done    int    `json:"done"`    // of those, with a good answer
 	Errors  Errors `json:"errors"`  // of those, without
-	Dropped int    `json:"dropped"` // never sent: every connection was busy for as long as the timeout
+	Dropped int    `json:"dropped"` // not sent: every connection was busy until the timeout
 	Bytes   int64  `json:"bytes"`
 
-	Latency Quantiles `json:"latency"` // s, from the intended beginning to the end of the answer
+	Latency Quantiles `json:"latency"` // s, from the intended start to the end of the answer
 	Service Quantiles `json:"service"` // s, from the sending
-	Late    Quantiles `json:"late"`    // s, from the intended beginning to the sending
-	// Own is by how much the generator itself was late, s: from when a request
-	// was to begin to when it was given to whichever connection is free.
+	Late    Quantiles `json:"late"`    // s, from the intended start to the sending
+	// Own is the delay of the generator itself, s: from the time at which a request was
+	// due to its hand-over to the connections.
 	Own Quantiles `json:"own"`
 
 	FirstError string `json:"first_error,omitempty"`
-	// Saturated is why the generator, and not the server, spoilt the figures;
-	// "" if it did not.
+	// Saturated is the reason why the generator, and not the server, determined the
+	// figures; "" if it did not.
 	Saturated string `json:"saturated,omitempty"`
 
 	finished int
 }
 
-// Quantiles of times in seconds; NaN is not in JSON, so of nothing they are 0
-// and N is 0.
+// Quantiles of times in seconds. JSON has no NaN, so without values they are 0 and N is
+// 0.
 type Quantiles struct {
 	N    int     `json:"n"`
 	Mean float64 `json:"mean"`
@@ -48,8 +48,8 @@ type Quantiles struct {
 	Max  float64 `json:"max"`
 }
 
-// quantiles sorts all. A quantile is the least value that so large a share of
-// all does not exceed (type 1 of Hyndman and Fan).
+// quantiles sorts all. A quantile is the smallest value that is not exceeded by that
+// share of all values (type 1 of Hyndman and Fan).
 func quantiles(all []time.Duration) Quantiles {
 	if len(all) == 0 {
 		return Quantiles{}

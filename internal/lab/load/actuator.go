@@ -14,26 +14,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Actuator stops a role and lets it go. Stop returns when nothing of it runs
-// any more. Both may be called again when it is so already.
+// Actuator stops a role and lets it run again. When Stop returns, nothing of the role
+// runs any more. A repeated call of either does nothing.
 type Actuator interface {
 	Stop() error
 	Go() error
 }
 
-// Freezer stops a cgroup with all that is and comes below it, by the kernel's freezer:
-// cgroup2's cgroup.freeze (cgroup-v2.rst) or v1's freezer.state
+// Freezer stops a cgroup and all its present and future descendants by the kernel's
+// freezer: cgroup2's cgroup.freeze (cgroup-v2.rst) or v1's freezer.state
 // (freezer-subsystem.rst).
 type Freezer struct {
 	file, stop, run string
-	state, frozen   string // file to read, and what it says when all is stopped
+	state, frozen   string // file to read, and its content when all is stopped
 }
 
-// ErrNoFreezer is that a cgroup's directory has no freezer.
+// ErrNoFreezer says that a cgroup's directory has no freezer.
 var ErrNoFreezer = errors.New("no cgroup.freeze (cgroup2) and no freezer.state (v1) there")
 
-// OpenFreezer finds the freezer in a cgroup's directory and announces it to the
-// guard, which may be nil where a caller has its own way to thaw.
+// OpenFreezer finds the freezer in a cgroup's directory and registers it with the
+// guard, which may be nil if the caller has its own way to thaw.
 func OpenFreezer(dir string, g *Guard) (*Freezer, error) {
 	f := &Freezer{filepath.Join(dir, "cgroup.freeze"), "1", "0", filepath.Join(dir, "cgroup.events"), "frozen 1"}
 	if _, err := os.Stat(f.file); errors.Is(err, fs.ErrNotExist) {
@@ -51,11 +51,11 @@ func OpenFreezer(dir string, g *Guard) (*Freezer, error) {
 	return f, nil
 }
 
-// patienceToFreeze bounds the wait for a freezer: a task in an uninterruptible
-// call stops only when that ends.
+// patienceToFreeze is the time limit for a freeze: a task in an uninterruptible call
+// stops only when that call ends.
 const patienceToFreeze = 2 * time.Second
 
-// Stop freezes and waits until all is frozen.
+// Stop freezes, and waits until everything is frozen.
 func (f *Freezer) Stop() error {
 	if err := write(f.file, f.stop); err != nil {
 		return fmt.Errorf("freeze: %w", err)
@@ -83,7 +83,7 @@ func (f *Freezer) Go() error {
 	return nil
 }
 
-// write writes to a file that must be there.
+// write writes to a file that must exist.
 func write(path, text string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
@@ -93,17 +93,17 @@ func write(path, text string) error {
 	return errors.Join(err, f.Close())
 }
 
-// Signals stops processes by SIGSTOP, as Showstopper did. Unlike a freezer it
-// can be seen by their parents, and a process that is born while the others
-// are stopped runs until the next period.
+// Signals stops processes by SIGSTOP, like Showstopper. Unlike a freeze, that is
+// visible to their parents, and a process that is created while the others are stopped
+// runs until the next period.
 type Signals struct {
-	procs func() (string, error) // the text of a cgroup.procs file, or alike
+	procs func() (string, error) // returns the text of a cgroup.procs file, or an equivalent
 	guard *Guard
 	known map[int]bool
 }
 
-// NewSignals stops the processes that a cgroup.procs file lists. What it stops
-// it announces to the guard, unless that is nil.
+// NewSignals stops the processes that a cgroup.procs file lists. It registers what it
+// stops with the guard, unless that is nil.
 func NewSignals(procs string, g *Guard) *Signals {
 	read := func() (string, error) {
 		text, err := os.ReadFile(procs)
@@ -112,7 +112,7 @@ func NewSignals(procs string, g *Guard) *Signals {
 	return &Signals{read, g, map[int]bool{}}
 }
 
-// NewSignalsOf stops the processes of the threads that list gives.
+// NewSignalsOf stops the processes of the threads that list returns.
 func NewSignalsOf(list func() ([]int, error), g *Guard) *Signals {
 	read := func() (string, error) {
 		threads, err := list()
@@ -121,7 +121,7 @@ func NewSignalsOf(list func() ([]int, error), g *Guard) *Signals {
 	return &Signals{read, g, map[int]bool{}}
 }
 
-// Stop sends SIGSTOP to all that is there, again until nobody new is.
+// Stop sends SIGSTOP to all processes, and repeats that until there are no new ones.
 func (s *Signals) Stop() error { return s.signal(unix.SIGSTOP, true) }
 
 // Go sends SIGCONT.
@@ -155,8 +155,8 @@ func (s *Signals) signal(sig syscall.Signal, again bool) error {
 	}
 }
 
-// startTime is field 22 of /proc/PID/stat (proc_pid_stat(5)), which tells a
-// process from a later one of the same number; "" if it is gone.
+// startTime is field 22 of /proc/PID/stat (proc_pid_stat(5)), which distinguishes a
+// process from a later one with the same pid; "" if it has ended.
 func startTime(pid string) string {
 	text, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
 	if err != nil {

@@ -13,21 +13,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Guard is a process that outlives the lab by a moment: it holds the other end
-// of a pipe, and when that is closed, by an orderly end or by a kill -9 of the
-// lab, it lets go everything that was announced to it.
+// Guard is a process that outlives the lab briefly. It holds the other end of a pipe.
+// When the pipe is closed, by an orderly end or by a kill -9 of the lab, it continues
+// everything that was registered.
 type Guard struct {
 	cmd  *exec.Cmd
 	pipe io.WriteCloser
 	said *bufio.Reader
 }
 
-// StartGuard starts the program that calls GuardMain, e.g. this one with a
-// hidden subcommand.
+// StartGuard starts the program that calls GuardMain, e.g. this program with a hidden
+// subcommand.
 func StartGuard(argv ...string) (*Guard, error) {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Stderr = os.Stderr
-	// Out of reach of the terminal's signals and of the lab's process group.
+	// Neither the terminal's signals nor those to the lab's process group reach it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -43,7 +43,7 @@ func StartGuard(argv ...string) (*Guard, error) {
 	return &Guard{cmd, in, bufio.NewReader(out)}, nil
 }
 
-// watch announces something to let go, and returns when the guard knows it.
+// watch registers something to continue, and returns when the guard has confirmed it.
 func (g *Guard) watch(kind, name, value string) error {
 	_, err := fmt.Fprintf(g.pipe, "%s %s %s\n", kind, strconv.Quote(name), strconv.Quote(value))
 	if err == nil {
@@ -55,20 +55,20 @@ func (g *Guard) watch(kind, name, value string) error {
 	return nil
 }
 
-// Close lets everything go and ends the guard.
+// Close continues everything and ends the guard.
 func (g *Guard) Close() error {
 	return errors.Join(g.pipe.Close(), g.cmd.Wait())
 }
 
-// GuardMain is the guard: it reads announcements until its input ends, then
-// lets everything go, the last first. What is gone by then needs nothing.
+// GuardMain is the guard: it reads registrations until its input ends, then continues
+// everything, the last first. It ignores what no longer exists.
 func GuardMain(in io.Reader, out io.Writer) error {
 	var undo []func() error
 	lines := bufio.NewScanner(in)
 	for lines.Scan() {
 		var kind, name, value string
 		if _, err := fmt.Sscanf(lines.Text(), "%s %q %q", &kind, &name, &value); err != nil {
-			continue // cut short: what it was to announce has not been done
+			continue // incomplete: its object is not stopped yet
 		}
 		switch kind {
 		case "write":
@@ -77,7 +77,7 @@ func GuardMain(in io.Reader, out io.Writer) error {
 			undo = append(undo, func() error {
 				pid, err := strconv.Atoi(name)
 				if err != nil || startTime(name) != value {
-					return nil // gone, or another by now
+					return nil // it has ended; the pid may be another process's
 				}
 				return unix.Kill(pid, unix.SIGCONT)
 			})

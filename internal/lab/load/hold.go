@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Options of a load that is held.
+// Options of a held load.
 type Options struct {
-	CPUs      float64       // what a share is of
+	CPUs      float64       // the CPUs that a share refers to
 	Period    time.Duration // 0: 107 ms
-	Tolerance float64       // share by which an achieved load may miss its target
+	Tolerance float64       // share by which the achieved load may differ from its target
 }
 
 // Level is a load for a time.
@@ -22,7 +22,7 @@ type Level struct {
 	Until time.Time
 }
 
-// Period is what one period was like.
+// Period is the result of one period.
 type Period struct {
 	At           time.Time     // its end
 	Target       float64       // share of the CPUs
@@ -32,15 +32,15 @@ type Period struct {
 	Unattainable bool // so far, see Law
 }
 
-// Hold runs a role at each of the levels in turn and tells each, if not nil, of
-// every period. used reads the role's CPU time, which is exact while it is
-// stopped. However Hold ends, the role is let go.
+// Hold runs a role at each of the levels in turn and calls each, if not nil, after
+// every period. used reads the role's CPU time, which is exact while the role is
+// stopped. However Hold ends, the role is continued.
 func Hold(ctx context.Context, a Actuator, used func() (time.Duration, error), levels []Level, o Options, each func(Period)) (err error) {
 	if o.Period == 0 {
 		o.Period = 107 * time.Millisecond
 	}
-	// Sleeps on this thread are the kernel's own, exact to some 50 µs; the
-	// runtime's timers may be a millisecond late.
+	// Sleeps on this thread are the kernel's own, exact to some 50 µs; the runtime's
+	// timers may be a millisecond late.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	defer func() { err = errors.Join(err, a.Go()) }()
@@ -62,8 +62,8 @@ func Hold(ctx context.Context, a Actuator, used func() (time.Duration, error), l
 			if err := turn(a, duty, at, o.Period); err != nil {
 				return err
 			}
-			// An absolute beat: a late period shortens the next one. One that
-			// was missed whole is not made up for by shorter ones.
+			// An absolute beat: a late period shortens the next one. Periods that were
+			// missed as a whole are not made up for by shorter ones.
 			at = at.Add(o.Period)
 			if late := time.Since(at); late > o.Period {
 				at = at.Add(late.Truncate(o.Period))
@@ -81,8 +81,8 @@ func Hold(ctx context.Context, a Actuator, used func() (time.Duration, error), l
 	return nil
 }
 
-// turn is one period: the role runs for its duty and then stands still, so that
-// its CPU time is exact at the end.
+// turn is one period: the role runs for its duty and is then stopped, so that its CPU
+// time is exact at the end.
 func turn(a Actuator, duty float64, at time.Time, period time.Duration) error {
 	if duty > 0 {
 		if err := a.Go(); err != nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/quell-dev/quell/internal/quelltest"
 )
 
-// The test binary is also its children: a busy loop, a guard, and a lab that
-// holds a load until it is killed.
+// The test binary is also its children: a busy loop, a guard, and a lab that holds a
+// load until it is killed.
 const childEnv = "QUELL_LOAD_CHILD"
 
 func TestMain(m *testing.M) {
@@ -66,7 +66,7 @@ func actuator(how, dir string, g *Guard) (Actuator, error) {
 	return OpenFreezer(dir, g)
 }
 
-// freezers are the hierarchies of this machine that have one.
+// freezers returns the hierarchies of this machine that have a freezer.
 func freezers(t *testing.T) map[string]string {
 	t.Helper()
 	quelltest.Need(t, quelltest.Root)
@@ -125,8 +125,8 @@ func cpuTime(pid int) func() (time.Duration, error) {
 	}
 }
 
-// What was achieved is what the law says, by each actuator, and the role runs
-// on afterwards. How exact that is on a quiet machine is measured by compare.
+// With each actuator the achieved load is the law's, and the role runs on afterwards.
+// Command compare measures the accuracy on a quiet machine.
 func TestHoldARealProcess(t *testing.T) {
 	for name, dir := range freezers(t) {
 		for _, how := range []string{"freezer", "signals"} {
@@ -146,7 +146,7 @@ func TestHoldARealProcess(t *testing.T) {
 					t.Fatal(err)
 				}
 				const share = 0.2
-				var sum, most, covered time.Duration // most is of one period
+				var sum, most, covered time.Duration // most is the maximum of one period
 				last := Period{}
 				err = Hold(t.Context(), a, used, []Level{{share, begin.Add(2 * time.Second)}}, Options{CPUs: 1, Tolerance: 0.01}, func(p Period) {
 					sum, covered, most = sum+p.Used, covered+p.Length, max(most, p.Used)
@@ -160,8 +160,8 @@ func TestHoldARealProcess(t *testing.T) {
 					t.Fatal(err)
 				}
 				outside := time.Since(begin) - covered
-				// Others may take the CPU here, so less is possible. Where the lab itself
-				// comes late a period has more; what follows makes up for it.
+				// Other processes may use the CPU here, so less is possible. If the lab
+				// itself is late a period has more; the next ones compensate.
 				if got, bound := sum.Seconds(), (share+0.03)*last.At.Sub(begin).Seconds()+2*most.Seconds(); got > bound || got <= 0 {
 					t.Errorf("used %.3f s of a CPU at a share of %.2f, want at most %.3f; the most in a period was %s", got, share, bound, most)
 				}
@@ -174,7 +174,7 @@ func TestHoldARealProcess(t *testing.T) {
 	}
 }
 
-// kill -9 of the lab at any moment leaves nothing stopped.
+// A kill -9 of the lab at any moment leaves no process stopped.
 func TestGuardLetsGo(t *testing.T) {
 	r := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 0))
 	for name, dir := range freezers(t) {
@@ -235,9 +235,9 @@ func TestHoldEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// Levels follow one another, and 0 and 1 are loads like any other.
+// The levels are held one after another; 0 and 1 are loads like any other.
 func TestHoldFollowsLevels(t *testing.T) {
-	// A machine that stops for longer than a level lasts leaves that one out.
+	// A machine that stops for longer than a level skips that level.
 	for length := 10 * time.Millisecond; ; length *= 10 {
 		a, duties := followLevels(t, length)
 		if len(duties) < 3 && length < 10*time.Second {
@@ -258,8 +258,8 @@ func TestHoldFollowsLevels(t *testing.T) {
 	}
 }
 
-// followLevels holds three levels of a length each, and returns the duties of
-// each target.
+// followLevels holds three levels of the given length and returns the duties of each
+// target.
 func followLevels(t *testing.T, length time.Duration) (*fake, map[float64][]float64) {
 	t.Helper()
 	a := &fake{}

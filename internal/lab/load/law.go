@@ -2,8 +2,8 @@ package load
 
 import "time"
 
-// Law computes, once a period, for what share of it the role is to run. It
-// knows no clock: times are since any fixed instant. Its zero value is not
+// Law computes, once per period, the share of the period in which the role runs. It
+// reads no clock: times are relative to any fixed instant. Its zero value is not
 // usable; call NewLaw and then Hold.
 type Law struct {
 	period time.Duration
@@ -11,33 +11,33 @@ type Law struct {
 	target float64 // share of cpus, 0..1
 
 	since  time.Duration // when the target was set
-	owed0  time.Duration // CPU time used then
-	at     time.Duration // the last period's beginning, with the CPU time used and the duty given
+	owed0  time.Duration // CPU time used at that time
+	at     time.Duration // start of the last period, with the CPU time used and the duty given
 	used   time.Duration
 	duty   float64
-	rate   float64 // CPU-s per second of running, an estimate
+	rate   float64 // estimate of the CPU-s per second of running
 	clamps int
 
-	full     time.Duration // since when duty has been 1 in every period, or -1
+	full     time.Duration // since when duty is 1 in every period, or -1
 	fullUsed time.Duration
 }
 
-// windup bounds the error that is made up for, in periods of all CPUs: more
-// would run at full for long after a role that starved, which has the right
-// mean but not the load that was asked for.
+// windup limits the error that is compensated, in periods of all CPUs. Without it a
+// role that starved would run at full for long: the mean would be right, but not the
+// load.
 const windup = 5
 
-// least is the smallest duty from which a rate is learnt: over shorter times
-// the kernel's resolution shows.
+// least is the smallest duty from which a rate is estimated: over shorter times the
+// kernel's resolution dominates.
 const least = 0.02
 
-// NewLaw returns the law of a role that may use so many CPUs.
+// NewLaw returns the law of a role that may use the given CPUs.
 func NewLaw(cpus float64, period time.Duration) *Law {
 	return &Law{period: period, cpus: cpus, rate: cpus, full: -1}
 }
 
-// Hold sets the share of the CPUs to hold from now on, 0..1, given the CPU time
-// used until now. What was owed before is forgotten.
+// Hold sets the share of the CPUs to hold from now on, 0..1, given the CPU time used
+// until now. It discards the earlier error.
 func (l *Law) Hold(now, used time.Duration, share float64) {
 	l.target, l.since, l.owed0, l.full = share, now, used, -1
 	l.at, l.used, l.duty = now, used, 0
@@ -46,7 +46,7 @@ func (l *Law) Hold(now, used time.Duration, share float64) {
 // Duty returns the share of the coming period in which the role is to run,
 // given the CPU time it has used until now.
 func (l *Law) Duty(now, used time.Duration) float64 {
-	// How fast it uses CPU time when it may run.
+	// The rate at which it uses CPU time while it may run.
 	if ran := l.duty * l.period.Seconds(); l.duty > least {
 		l.rate = 0.8*l.rate + 0.2*(used-l.used).Seconds()/ran
 		l.rate = min(max(l.rate, 0.05), l.cpus)
@@ -55,7 +55,7 @@ func (l *Law) Duty(now, used time.Duration) float64 {
 	if limit := windup * l.cpus * l.period.Seconds(); owed > limit || owed < -limit {
 		l.clamps++
 		keep := min(max(owed, -limit), limit)
-		// Forget the rest for good.
+		// The rest is discarded.
 		l.owed0 -= time.Duration((owed - keep) * 1e9)
 		owed = keep
 	}
@@ -70,11 +70,11 @@ func (l *Law) Duty(now, used time.Duration) float64 {
 	return d
 }
 
-// Clamps counts the periods in which more was owed than is made up for.
+// Clamps counts the periods in which the error exceeded the windup.
 func (l *Law) Clamps() int { return l.clamps }
 
-// patience is how long a role may run at full and stay under its target before
-// the target counts as unattainable.
+// patience is how long a role may run at full below its target before the target counts
+// as unattainable.
 const patience = 3 * time.Second
 
 // Unattainable reports whether the role has run without a stop for patience and still

@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// plant is a role that is simulated: it uses up to rate CPUs while it may run,
-// less what rivals take; resuming takes a moment that varies.
+// plant is a simulated role: it uses up to rate CPUs while it may run, less the rivals'
+// share; resuming takes a varying time.
 type plant struct {
 	rate    func(t time.Duration) float64
-	latency time.Duration // of letting go, at most
+	latency time.Duration // of resuming, at most
 	random  *rand.Rand
 	used    time.Duration
 }
 
-// play holds a share for a time and returns what was used per second.
+// play holds a share for a time and returns the CPU time used per second.
 func play(l *Law, p *plant, period, from, to time.Duration, share float64) (perSecond []float64, flagged time.Duration) {
 	l.Hold(from, p.used, share)
 	flagged = -1
@@ -46,7 +46,7 @@ func constant(r float64) func(time.Duration) float64 {
 // Over ten seconds the mean is within the bound of the package comment.
 func TestLawHoldsTheMean(t *testing.T) {
 	const period = 107 * time.Millisecond
-	rivals := func(now time.Duration) float64 { // every other second half of it is taken
+	rivals := func(now time.Duration) float64 { // in every other second rivals use almost half of it
 		if now/time.Second%2 == 0 {
 			return 2
 		}
@@ -70,8 +70,8 @@ func TestLawHoldsTheMean(t *testing.T) {
 	}
 }
 
-// What cannot be reached is said within five seconds, and is not paid back for
-// longer than the windup when it can be again.
+// An unattainable target is reported within five seconds. When it becomes attainable
+// again it is not paid back for longer than the windup.
 func TestLawSaysUnattainable(t *testing.T) {
 	const period = 107 * time.Millisecond
 	rate := 0.4
@@ -101,7 +101,7 @@ func TestLawSaysUnattainable(t *testing.T) {
 	}
 }
 
-// A new target forgets the old one's debt.
+// A new target discards the old one's error.
 func TestHoldForgets(t *testing.T) {
 	l := NewLaw(1, 100*time.Millisecond)
 	l.Hold(0, 0, 1)

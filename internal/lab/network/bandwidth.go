@@ -9,22 +9,20 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// Bound bounds what the environment itself sends, by a class of htb whose rate
-// is the baseline, whose ceiling is the burst and whose bucket is the credit,
-// full from now on.
+// Bound limits what the environment itself sends, by a class of htb whose rate is the
+// baseline, whose ceiling is the burst and whose bucket is the credit, full at first.
 //
-// It is no tbf, of which a burst might be thought first: the bucket of one that
-// is given in time holds 4.3 s of the rate at most (sch_tbf.c keeps that in 32
-// bits of nanoseconds), and the attribute that gives it in bytes is not among
-// those that the netlink library sends.
+// It does not use tbf, the more obvious choice: a bucket that is given in time holds
+// 4.3 s of the rate at most (sch_tbf.c keeps that in 32 bits of nanoseconds), and the
+// netlink library does not send the attribute that gives it in bytes.
 func (p *Port) Bound(b study.Bandwidth) error {
 	l, err := p.space.link.LinkByName(port)
 	if err != nil {
 		return fmt.Errorf("bound bandwidth: %w", err)
 	}
 	most := max(b.Baseline, b.Burst)
-	// What a timer that comes late may make up for, as at an uplink; the kernel's
-	// own would be one packet.
+	// The amount that a late timer may make up for, as at an uplink; the kernel's
+	// default would be one packet.
 	late := max(float64(most)/8*0.002, 64<<10)
 	credit := max(float64(b.Credit), late)
 	index, root := l.Attrs().Index, netlink.MakeHandle(1, 0)
@@ -35,15 +33,15 @@ func (p *Port) Bound(b study.Bandwidth) error {
 	}
 	class := &netlink.HtbClass{ClassAttrs: netlink.ClassAttrs{LinkIndex: index, Parent: root, Handle: netlink.MakeHandle(1, 1)},
 		Rate: uint64(b.Baseline / 8), Ceil: uint64(most / 8), Buffer: ticks(credit, float64(b.Baseline)/8), Cbuffer: ticks(late, float64(most)/8),
-		Quantum: 16 << 10} // of no use to a single class, but without one the kernel's log has a warning
+		Quantum: 16 << 10} // of no use to a single class, but without it the kernel logs a warning
 	if err := p.space.link.ClassAdd(class); err != nil {
 		return fmt.Errorf("bound bandwidth: htb: %w", lacking(err))
 	}
 	return nil
 }
 
-// ticks is how long so many bytes take at a rate (bytes/s) in the scheduler's
-// ticks (netlink.TickInUsec is of /proc/net/psched).
+// ticks is the time that bytes take at a rate (bytes/s), in the scheduler's ticks
+// (netlink.TickInUsec is from /proc/net/psched).
 func ticks(bytes, rate float64) uint32 {
 	return uint32(math.Min(bytes/rate*1e6*netlink.TickInUsec(), math.MaxUint32))
 }

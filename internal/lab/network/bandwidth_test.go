@@ -10,8 +10,7 @@ import (
 	"github.com/quell-dev/quell/internal/quelltest"
 )
 
-// An environment sends at its burst while it has credit and at its baseline
-// then.
+// An environment sends at its burst rate while it has credit, and then at its baseline.
 func TestBound(t *testing.T) {
 	quelltest.Need(t, "root")
 	f := open(t, map[string]study.Network{"lan": {}})
@@ -30,12 +29,12 @@ func TestBound(t *testing.T) {
 	if !ok {
 		t.Fatalf("a class of %T", classes[0])
 	}
-	// The bucket is kept as the time that it takes at the baseline: 0.3 s.
+	// The kernel stores the bucket as its time at the baseline: 0.3 s.
 	if credit := float64(c.Buffer) / netlink.TickInUsec() / 1e6 * 16e6 / 8; c.Rate != 2e6 || c.Ceil != 8e6 || math.Abs(credit-600e3) > 1e3 {
 		t.Errorf("the kernel has %v, a credit of %.0f bytes", c, credit)
 	}
-	// Of 2 MiB the credit and what is sent at the burst meanwhile, 0.8 MB, take 0.1 s,
-	// and 1.3 MB go at the baseline, 0.65 s. A busy machine is slower, never faster.
+	// Of 2 MiB, credit and burst, 0.8 MB together, take 0.1 s, and 1.3 MB at the
+	// baseline 0.65 s. A busy machine is slower, never faster.
 	if took, _ := transfer(t, bounded, free, "10.77.1.1:7000"); took < 0.5 {
 		t.Errorf("it sent 2 MiB in %.3f s, past its credit", took)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// Maker makes environments that are on their study's networks.
+// Maker makes environments on their study's networks.
 type Maker struct {
 	lab.Maker
 	enter []string
@@ -22,10 +22,9 @@ type Maker struct {
 	nets   map[string]study.Network
 }
 
-// With puts the environments that another maker makes on the networks that
-// their study says. enter is the command line that calls Enter with the words
-// after it: the path, then the program's. Networks are made when the first
-// environment wants one.
+// With puts the environments of another maker on their networks of the study. enter is
+// the command line that calls Enter with the words that follow it: the path, then the
+// program's. Networks are made when the first environment needs one.
 func With(inner lab.Maker, nets map[string]study.Network, enter []string) *Maker {
 	return &Maker{Maker: inner, nets: nets, enter: enter}
 }
@@ -67,7 +66,7 @@ func (m *Maker) Make(ctx context.Context, p *study.Part) (lab.Environment, error
 	return &placed{inner, joined, m.enter}, nil
 }
 
-// Close takes the networks down, after everybody has left.
+// Close removes the networks, after all environments have left.
 func (m *Maker) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -92,10 +91,10 @@ func (p *placed) Start(ctx context.Context, j lab.Job) (lab.Process, error) {
 	return p.Environment.Start(ctx, j)
 }
 
-// Traffic is Port.Traffic.
+// Traffic implements the method by Port.Traffic.
 func (p *placed) Traffic() (sent, received uint64, err error) { return p.port.Traffic() }
 
-// Answers is Port.Answers.
+// Answers implements the method by Port.Answers.
 func (p *placed) Answers(ctx context.Context, port int) error { return p.port.Answers(ctx, port) }
 
 // Close implements lab.Environment.

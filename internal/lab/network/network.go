@@ -32,16 +32,15 @@ type space struct {
 	link *netlink.Handle
 }
 
-// bridge is the name of the bridge in a network's namespace, port that of the
-// interface in an environment's.
+// bridge is the name of the bridge in a network's namespace, port that of the interface
+// in an environment's namespace.
 const (
 	bridge = "br0"
 	port   = "eth0"
 )
 
-// Open makes the networks and their uplinks. Where the kernel has no namespaces,
-// bridges or shapers, or lets this process have none, the error is a
-// *lab.LackError.
+// Open makes the networks and their uplinks. If the kernel has no namespaces, bridges
+// or shapers, or does not permit them to this process, the error is a *lab.LackError.
 func Open(nets map[string]study.Network) (*Fabric, error) {
 	f := &Fabric{hubs: map[string]*space{}}
 	err := f.open(nets)
@@ -101,11 +100,11 @@ func (f *Fabric) open(nets map[string]study.Network) error {
 	return nil
 }
 
-// short fits into the name of an interface, which has 15 bytes.
+// short shortens a name for use in that of an interface, which has 15 bytes.
 func short(name string) string { return name[:min(len(name), 9)] }
 
-// Join makes the namespace of one environment on a network. It has the address
-// and reaches all networks, which are one subnet.
+// Join makes the namespace of one environment on a network. It has the address and
+// reaches all networks, which are one subnet.
 func (f *Fabric) Join(network string, address netip.Prefix) (*Port, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -125,7 +124,7 @@ func (f *Fabric) Join(network string, address netip.Prefix) (*Port, error) {
 	return p, nil
 }
 
-// Close lets go of the networks: with their namespaces they are gone.
+// Close closes the networks' namespaces, which removes the networks.
 func (f *Fabric) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -137,11 +136,11 @@ func (f *Fabric) Close() error {
 	return errors.Join(errs...)
 }
 
-// Port is one environment's place on a network.
+// Port is the connection of one environment to a network.
 type Port struct {
 	hub   *space
 	space *space
-	outer string // the network's end
+	outer string // the end in the network's namespace
 
 	address netip.Addr
 }
@@ -167,15 +166,15 @@ func (p *Port) open(address netip.Prefix) error {
 	return errors.Join(p.space.up(port), p.space.up("lo"))
 }
 
-// Path is the file by which another process of this machine enters the
-// namespace, as long as the port is open.
+// Path is the file by which another process of this machine enters the namespace, while
+// the port is open.
 func (p *Port) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), p.space.file.Fd()) }
 
-// Answers waits until something on the port's address takes connections.
+// Answers waits until a server accepts connections on the port's address.
 func (p *Port) Answers(ctx context.Context, port int) error {
 	done := make(chan error)
 	go func() {
-		// Sockets are of the thread's namespace; it ends with this.
+		// Sockets belong to the thread's namespace; the thread ends with this.
 		runtime.LockOSThread()
 		err := unix.Setns(int(p.space.file.Fd()), unix.CLONE_NEWNET)
 		if err == nil {
@@ -202,7 +201,7 @@ func answers(ctx context.Context, address string) error {
 	}
 }
 
-// Traffic is how many bytes the environment has sent and received.
+// Traffic returns the bytes that the environment has sent and received.
 func (p *Port) Traffic() (sent, received uint64, err error) {
 	l, err := p.hub.link.LinkByName(p.outer)
 	if err != nil {
@@ -212,20 +211,20 @@ func (p *Port) Traffic() (sent, received uint64, err error) {
 	if s == nil {
 		return 0, 0, fmt.Errorf("read traffic of %s: the kernel does not say", p.outer)
 	}
-	return s.RxBytes, s.TxBytes, nil // what the network's end receives, it has sent
+	return s.RxBytes, s.TxBytes, nil // received by the network's end: sent by the environment
 }
 
-// Close takes it off the network.
+// Close takes the environment off the network.
 func (p *Port) Close() error {
 	var errs []error
-	// At once: the namespace may stay for what still runs in it.
+	// At once: the namespace may stay while a process runs in it.
 	if l, err := p.hub.link.LinkByName(p.outer); err == nil {
 		errs = append(errs, p.hub.link.LinkDel(l))
 	}
 	return errors.Join(append(errs, p.space.close())...)
 }
 
-// newSpace makes a namespace on a thread of its own, which ends with that.
+// newSpace makes a namespace on a thread of its own, which ends with the goroutine.
 func newSpace() (*space, error) {
 	type answer struct {
 		s   *space
@@ -282,7 +281,7 @@ func (s *space) up(name string) error {
 	return nil
 }
 
-// pair makes a link with one end here and one there.
+// pair makes a link with one end in s and one in there.
 func (s *space) pair(here string, there *space, peer string) error {
 	v := &netlink.Veth{LinkAttrs: attrs(here), PeerName: peer, PeerNamespace: netlink.NsFd(int(there.file.Fd()))}
 	if err := s.link.LinkAdd(v); err != nil {
@@ -307,11 +306,11 @@ func (s *space) attach(name string) error {
 	return s.up(name)
 }
 
-// usualQueue is how long a packet may wait at a bounded link if the study does
-// not say: some switch's buffer.
+// usualQueue is the longest wait of a packet at a limited link if the study does not
+// set it: the buffer of some switch.
 const usualQueue = 50 * time.Millisecond
 
-// shape bounds what an interface sends.
+// shape limits what an interface sends.
 func (s *space) shape(name string, n study.Network) error {
 	if n.Rate <= 0 {
 		return nil
@@ -325,7 +324,7 @@ func (s *space) shape(name string, n study.Network) error {
 		queue = usualQueue
 	}
 	bytes := float64(n.Rate) / 8 // per second
-	// A burst of 2 ms, and of a whole segmentation offload's packet at least.
+	// A burst of 2 ms, and at least one whole packet of segmentation offload.
 	burst := max(bytes*0.002, 64<<10)
 	root := netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT}
 	if n.Shaper == "htb" {
@@ -341,7 +340,7 @@ func (s *space) shape(name string, n study.Network) error {
 		}
 		return nil
 	}
-	// Times are in the scheduler's ticks (tc-tbf(8); netlink.TickInUsec is of
+	// Times are in the scheduler's ticks (tc-tbf(8); netlink.TickInUsec is from
 	// /proc/net/psched).
 	ticks := burst / bytes * 1e6 * netlink.TickInUsec()
 	tbf := &netlink.Tbf{QdiscAttrs: root, Rate: uint64(bytes), Limit: uint32(bytes*queue.Seconds() + burst), Buffer: uint32(ticks)}
@@ -351,13 +350,13 @@ func (s *space) shape(name string, n study.Network) error {
 	return nil
 }
 
-// Enter takes this process into the namespace that Port.Path names and makes it
-// the program. It returns only with an error.
+// Enter takes this process into the namespace of Port.Path and executes the program. It
+// returns only with an error.
 func Enter(path string, argv []string) error {
 	if len(argv) == 0 {
 		return errors.New("enter network: no program given")
 	}
-	runtime.LockOSThread() // namespaces are the thread's, and exec(2) keeps this one's
+	runtime.LockOSThread() // a namespace belongs to the thread, and exec(2) keeps this one's
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("enter network %s: %w", path, err)

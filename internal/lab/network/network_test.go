@@ -21,7 +21,7 @@ import (
 	"github.com/quell-dev/quell/internal/quelltest"
 )
 
-// The test binary is also what runs on the networks.
+// The networks also run the test binary.
 func TestMain(m *testing.M) {
 	var err error
 	switch arg(1) {
@@ -48,8 +48,8 @@ func arg(n int) string {
 	return ""
 }
 
-// sink takes one connection and says how many bytes came, when all have, and how
-// long it took them.
+// sink accepts one connection and prints how many bytes arrived, when all have, and how
+// long that took.
 func sink() error {
 	l, err := net.Listen("tcp", ":7000")
 	if err != nil {
@@ -96,7 +96,7 @@ func join(t *testing.T, f *Fabric, network, address string) *Port {
 	return p
 }
 
-// can skips a test where the machine allows no networks.
+// can skips a test if the machine permits no networks.
 func can(t *testing.T, err error) {
 	t.Helper()
 	var lack *lab.LackError
@@ -121,9 +121,9 @@ func open(t *testing.T, networks map[string]study.Network) *Fabric {
 	return f
 }
 
-// What is sent over an uplink arrives, at the uplink's rate; within a network
-// nothing bounds it: of five transfers, on a machine that may be slow by itself, one
-// at least is faster than an uplink would let it be.
+// Data sent over an uplink arrives, at the uplink's rate. Within a network there is no
+// limit: of five transfers, on a machine that may be slow itself, at least one is
+// faster than an uplink would permit.
 func TestFabric(t *testing.T) {
 	quelltest.Need(t, "root")
 	for _, shaper := range []string{"tbf", "htb"} {
@@ -143,9 +143,9 @@ func TestFabric(t *testing.T) {
 				if err != nil || received < 2<<20 {
 					t.Errorf("received %d bytes, %v", received, err)
 				}
-				// The bucket's own content goes through at once. 1.75 MiB are left: 0.92 s at
-				// 16 Mbit/s, with a twentieth more of headers. A busy machine is slower,
-				// never faster.
+				// The bucket's own content passes at once. 1.75 MiB are left: 0.92 s at
+				// 16 Mbit/s, with a twentieth more of headers. A busy machine is
+				// slower, never faster.
 				const bound = 0.9 * (2<<20 - 256<<10) * 8 / bits
 				if from == "host" {
 					if most <= bound {
@@ -169,9 +169,9 @@ func TestFabric(t *testing.T) {
 	}
 }
 
-// transfer sends 2 MiB. It returns how long that took at most, from before the sender
-// was started until all had come, and at least, by the sink's own account: where it
-// begins late it finds what has come meanwhile.
+// transfer sends 2 MiB. It returns upper and lower bounds of the time that took: from
+// before the start of the sender until all had arrived, and by the sink's own clock; a
+// sink that begins late finds data that has already arrived.
 func transfer(t *testing.T, source, target *Port, address string) (most, least float64) {
 	t.Helper()
 	in := play(t, target, "play-sink")
@@ -209,7 +209,7 @@ func transfer(t *testing.T, source, target *Port, address string) (most, least f
 	return most, least
 }
 
-// A network is gone with the process that made it, whatever becomes of that.
+// A network ends with the process that made it, however that ends.
 func TestNothingIsLeft(t *testing.T) {
 	quelltest.Need(t, "root")
 	f, err := Open(map[string]study.Network{"lan": {}})
@@ -236,7 +236,7 @@ func TestNothingIsLeft(t *testing.T) {
 	}
 }
 
-// made is a maker whose environments note what they are to run.
+// made is a maker whose environments record the command that they are to run.
 type made struct {
 	lab.Maker
 	lab.Environment

@@ -15,13 +15,13 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// pieceOf is how long a piece of work is: two looks of the observer.
+// pieceOf is the length of a piece of work: two readings of the observer.
 const pieceOf = 2 * time.Second
 
-// Cost measures what these options cost a job in an environment, which says its
-// iterations (lab.IterationLine) and is pinned to the CPUs: groups of four pieces
-// of two seconds each, see MeasureCost. Opening and closing the observer, which a
-// run has once, are in every piece that is observed.
+// Cost measures what these options cost a job in an environment. The job prints its
+// iterations (lab.IterationLine) and is pinned to the CPUs. The pieces are two seconds
+// long, in groups of four, see MeasureCost. Every observed piece includes opening and
+// closing the observer, which a run does once.
 func (o Options) Cost(ctx context.Context, e lab.Environment, job lab.Job, cpus sample.Set, groups int) (c Cost, err error) {
 	b := &burner{env: e}
 	job.Stdout = b
@@ -33,13 +33,13 @@ func (o Options) Cost(ctx context.Context, e lab.Environment, job lab.Job, cpus 
 	if _, _, err := p.Begin(); err != nil {
 		return c, fmt.Errorf("measure the cost of observation: %w", err)
 	}
-	// Whatever else happens is no reason to end a piece.
+	// No other disturbance is a reason to end a piece.
 	o.Run = study.Run{MaxForeignCPU: 1, MaxSteal: 1}
 	return MeasureCost(ctx, groups, func() (time.Duration, error) { return b.piece(ctx) },
 		func() (func() error, error) { return o.inTurn(e, cpus) })
 }
 
-// burner counts what a job has done.
+// burner counts the units of work that a job has done.
 type burner struct {
 	env     lab.Environment
 	mu      sync.Mutex
@@ -73,13 +73,13 @@ func (b *burner) done() float64 {
 	return b.units
 }
 
-// perUnits is of how many units a piece's CPU time is given: a number in the
-// range of what is done in one, so that it is a time like any other.
+// perUnits is the number of units that a piece's CPU time refers to. It is in the range
+// of what one piece does, so that the result is a time of ordinary size.
 const perUnits = 1e9
 
-// piece lets the job work for a time and returns the CPU time of so many units.
-// Both ends are with the job stopped: its CPU time is exact then, and its units
-// are to an iteration.
+// piece lets the job work for pieceOf and returns the CPU time of perUnits units. The job
+// is stopped at both ends: its CPU time is then exact, and its units are exact to one
+// iteration.
 func (b *burner) piece(ctx context.Context) (time.Duration, error) {
 	used0, done0, err := b.stopped(ctx)
 	if err != nil {
@@ -101,12 +101,12 @@ func (b *burner) piece(ctx context.Context) (time.Duration, error) {
 	return time.Duration((used1 - used0).Seconds() * perUnits / (done1 - done0) * 1e9), nil
 }
 
-// stopped stops the job and reads how far it is.
+// stopped stops the job and reads its CPU time and its units.
 func (b *burner) stopped(ctx context.Context) (used time.Duration, done float64, err error) {
 	if err := b.env.Freeze(true); err != nil {
 		return 0, 0, err
 	}
-	// Its last lines are on their way.
+	// The job's last lines are still in transit.
 	if err := wait(ctx, 20*time.Millisecond); err != nil {
 		return 0, 0, err
 	}

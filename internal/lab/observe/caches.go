@@ -12,22 +12,22 @@ import (
 	"github.com/quell-dev/quell/internal/workload"
 )
 
-// caches are pairs of the parts' CPUs whose distance is measured: on one side
-// and the other of the steady window. Its methods may be called on nil.
+// caches are the pairs of the parts' CPUs whose distance is measured before and after the
+// steady window. Its methods may be called on nil.
 type caches struct {
 	pairs [][2]int
 	trips []map[[2]int]time.Duration // of each look
 	trip  func(a, b int) (time.Duration, error)
 }
 
-// mostPairs bounds how long a look takes: each some ms of two CPUs.
+// mostPairs bounds the length of a look: each pair takes some ms of two CPUs.
 const mostPairs = 3
 
 // lookFor is how long a pair is measured.
 const lookFor = 5 * time.Millisecond
 
-// openCaches is nil on bare metal, where CPUs stay what they are, and where no
-// two parts are on CPUs that sysfs says share a last-level cache.
+// openCaches returns nil on bare metal, where CPUs do not move, and where no two parts
+// are on CPUs that share a last-level cache according to sysfs.
 func openCaches(h *host.Host, top host.Topology, parts []*part) *caches {
 	if p, err := h.Platform(); err != nil || !strings.HasSuffix(string(p), "-vm") {
 		return nil
@@ -72,7 +72,7 @@ func (c *caches) look() {
 	c.trips = append(c.trips, trips)
 }
 
-// values are what the last look said.
+// values adds the results of the last look to v.
 func (c *caches) values(v map[string]float64) {
 	if c == nil || len(c.trips) == 0 {
 		return
@@ -82,9 +82,9 @@ func (c *caches) values(v map[string]float64) {
 	}
 }
 
-// Trips are the round trips of a cache line between CPUs ("0-1") at each look,
-// ns: before the steady window and when the run is closed. There are none
-// where nobody moves CPUs, or no two of the run's share a cache.
+// Trips are the round trips of a cache line between CPUs ("0-1") at each look, ns: before
+// the steady window and when the run is closed. There are none where CPUs do not move, or
+// where no two CPUs of the run share a cache.
 func (o *Observer) Trips() []map[string]float64 {
 	var all []map[string]float64
 	if o.caches == nil {
@@ -100,8 +100,8 @@ func (o *Observer) Trips() []map[string]float64 {
 	return all
 }
 
-// apart is how many times slower a round trip must be to be through another
-// cache: measured in one guest, 70 ns against 380.
+// apart is the ratio of round trips from which on a cache line crosses to another cache:
+// measured in one guest, 70 ns within a cache and 380 ns across.
 const apart = 2.5
 
 // sharing are the placements that promise a shared last-level cache.

@@ -9,18 +9,18 @@ import (
 	"github.com/quell-dev/quell/internal/lab/result"
 )
 
-// mostSlew is how far CLOCK_REALTIME may go away from CLOCK_MONOTONIC between
-// two looks before it counts as a step. Both follow the same slewing (adjtimex(2)),
-// so what is left is how well both are read at once.
+// mostSlew is how far CLOCK_REALTIME may drift from CLOCK_MONOTONIC between two readings
+// before it counts as a step. Both follow the same slewing (adjtimex(2)), so the rest is
+// the error of reading both at the same time.
 const mostSlew = 5 * time.Millisecond
 
-// clock is one look at the kernel's clocks.
+// clock is one reading of the kernel's clocks.
 type clock struct {
 	offset  time.Duration // CLOCK_REALTIME − CLOCK_MONOTONIC
 	suspend time.Duration // CLOCK_BOOTTIME − CLOCK_MONOTONIC: how long the machine slept
 }
 
-// readClock reads the clocks as nearly at once as this process is let.
+// readClock reads the clocks as close to the same instant as this process can.
 func readClock() (clock, error) {
 	var best clock
 	var narrowest time.Duration
@@ -43,12 +43,12 @@ func readClock() (clock, error) {
 	return best, nil
 }
 
-// since is what has changed since an earlier look.
+// since is the change since an earlier reading.
 func (c clock) since(before clock) clock {
 	return clock{offset: c.offset - before.offset, suspend: c.suspend - before.suspend}
 }
 
-// judge is for a change of the clocks.
+// judge returns evidence if the change is a step or a suspend.
 func (c clock) judge() *result.Evidence {
 	bound := mostSlew.Seconds()
 	switch {

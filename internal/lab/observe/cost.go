@@ -10,31 +10,31 @@ import (
 	"gonum.org/v1/gonum/stat/distuv"
 )
 
-// Cost is what observation costs a workload: how much more CPU time a unit of its
-// work takes, as a share, from pairs of equal pieces of work done side by side
-// in time, one observed and one not.
+// Cost is the cost of observation for a workload: how much more CPU time a unit of its
+// work takes, as a share. It comes from pairs of equal pieces of work, adjacent in time,
+// one observed and one not.
 type Cost struct {
 	Pairs int `json:"pairs"`
-	// Mean is the estimate, Low and High its 95 % interval (t over pairs, of
+	// Mean is the estimate, Low and High its 95 % confidence interval (t over pairs, of
 	// the logarithms of ratios).
 	Mean float64 `json:"mean"`
 	Low  float64 `json:"low"`
 	High float64 `json:"high"`
-	// Noise is the half width of the same interval of pairs that were both not
-	// observed: no smaller cost can be told from none here.
+	// Noise is the half width of the same interval for pairs in which both pieces are not
+	// observed: a smaller cost cannot be distinguished from zero here.
 	Noise float64 `json:"noise"`
-	// Own is how much more CPU time this process used while it observed than
-	// while it did not, in CPUs: it reads the workload's lines all the time.
+	// Own is how much more CPU time this process used while it observed than while it did
+	// not, in CPUs. It reads the workload's lines in both cases.
 	Own float64 `json:"own"`
 }
 
-// mostCost is what default observation may cost.
+// mostCost is the largest accepted cost of the default observation.
 const mostCost = 0.01
 
 // OK reports whether the cost is shown to be at most 1 %.
 func (c Cost) OK() bool { return c.High <= mostCost }
 
-// String says it as a report does.
+// String returns the text for a report.
 func (c Cost) String() string {
 	own := fmt.Sprintf("; the observer itself used %.2f %% of a CPU", c.Own*100)
 	interval := fmt.Sprintf("%+.2f %% CPU time per unit of work (95 %%: %+.2f to %+.2f %%, %d pairs)", c.Mean*100, c.Low*100, c.High*100, c.Pairs)
@@ -44,11 +44,11 @@ func (c Cost) String() string {
 	return interval + own
 }
 
-// MeasureCost does pieces of work, in groups of four: not observed, observed,
-// observed, not observed, and every second group the other way round, so that a
-// drift favours neither. work does one piece and returns the CPU time it
-// took; watch begins to observe it, and returns how to end that. The
-// noise comes from the pieces that are not observed.
+// MeasureCost does pieces of work in groups of four: not observed, observed, observed,
+// not observed. Every second group has the reverse order, so that a drift favours
+// neither. work does one piece and returns its CPU time. watch begins to observe and
+// returns the function that ends it. The noise comes from the pieces that are not
+// observed.
 func MeasureCost(ctx context.Context, groups int, work func() (time.Duration, error), watch func() (func() error, error)) (Cost, error) {
 	if groups < 2 {
 		return Cost{}, errors.New("measure the cost of observation: want at least 2 groups")
@@ -95,11 +95,12 @@ func MeasureCost(ctx context.Context, groups int, work func() (time.Duration, er
 	mean, half := interval(with)
 	_, noise := interval(without)
 	return Cost{Pairs: 2 * groups, Mean: math.Expm1(mean), Low: math.Expm1(mean - half), High: math.Expm1(mean + half),
-		// A difference of means of two has half the variance of one of single pieces.
+		// A difference of two means of two has half the variance of a difference of
+		// single pieces.
 		Noise: math.Expm1(noise / math.Sqrt2), Own: own[1].Seconds()/span[1].Seconds() - own[0].Seconds()/span[0].Seconds()}, nil
 }
 
-// interval is the mean with the half width of its 95 % interval.
+// interval returns the mean and the half width of its 95 % confidence interval.
 func interval(x []float64) (mean, half float64) {
 	n := float64(len(x))
 	for _, v := range x {

@@ -19,8 +19,8 @@ import (
 	"github.com/quell-dev/quell/internal/workload"
 )
 
-// simulated does work that takes a second, more by some percent where it is
-// observed, with noise and a drift.
+// simulated does pieces of work of one second. An observed piece takes longer by the
+// share cost. noise and drift are added.
 func simulated(seed uint64, cost, noise, drift float64, groups int) (Cost, error) {
 	rng := rand.New(rand.NewPCG(seed, seed*7919+11))
 	observed, n := false, 0
@@ -56,7 +56,7 @@ func TestCostIntervalCovers(t *testing.T) {
 			hit++
 		}
 	}
-	// 95 % of 2000 within three deviations.
+	// 95 % of 2000, within three standard deviations.
 	if share := float64(hit) / runs; share < 0.935 || share > 0.965 {
 		t.Errorf("the 95 %% interval covers the truth in %.1f %%", share*100)
 	}
@@ -93,8 +93,8 @@ func TestCostEndsWhatItBegan(t *testing.T) {
 	}
 }
 
-// BenchmarkObservation prints what default observation costs a loop in the CPU,
-// in alternation:
+// BenchmarkObservation prints what default observation costs a CPU-bound loop, with
+// observed and unobserved pieces in alternation:
 //
 //	go test ./internal/lab/observe -run none -bench Observation -benchtime 1x
 func BenchmarkObservation(b *testing.B) {

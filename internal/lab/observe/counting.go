@@ -15,9 +15,9 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// sourced are the signals that no event of a part tells: what its packets and
-// its requests to disks wait is known where they are, whoever runs there. The
-// agent's own sources count them, of all parts at once.
+// sourced are the signals that no event of a part can provide: the waits of packets and
+// of disk requests are known at the device, independent of the task that runs there. The
+// agent's own sources count them, for all parts at once.
 func sourced() map[string]func() (counter.Source, error) {
 	return map[string]func() (counter.Source, error){
 		string(sample.IO):  func() (counter.Source, error) { return blockio.Open() },
@@ -25,8 +25,8 @@ func sourced() map[string]func() (counter.Source, error) {
 	}
 }
 
-// counting is such a source while a run is watched. Nothing of it is in the
-// kernel's way outside of the steady window.
+// counting is such a source while a run is watched. It adds no work to the kernel outside
+// the steady window.
 type counting struct {
 	signal string
 	source counter.Source
@@ -34,8 +34,8 @@ type counting struct {
 	open   []*host.Cgroup
 }
 
-// openCounting opens the source of a signal for all parts. It is nil where there
-// is none, and every part then knows why.
+// openCounting opens the source of a signal for all parts. It returns nil if the source
+// cannot be opened; every part then has the reason.
 func openCounting(signal string, open func() (counter.Source, error), parts []*part) *counting {
 	source, err := open()
 	if err != nil {
@@ -62,7 +62,7 @@ func openCounting(signal string, open func() (counter.Source, error), parts []*p
 	return c
 }
 
-// window counts from its opening to its end.
+// window starts counting at the beginning of the steady window and stops at its end.
 func (c *counting) window(open bool) {
 	if c.source == nil {
 		return
@@ -71,7 +71,7 @@ func (c *counting) window(open bool) {
 	if open {
 		err = c.source.Start()
 	} else {
-		for _, p := range c.parts { // of whom the source says nothing
+		for _, p := range c.parts { // the source may report nothing for some of them
 			p.lack(c.signal, "it could not be counted in the window")
 		}
 		err = c.source.Stop(nil, c.take)
@@ -82,10 +82,10 @@ func (c *counting) window(open bool) {
 	for _, p := range c.parts {
 		p.lack(c.signal, err.Error())
 	}
-	_ = c.close() // there is a reason already
+	_ = c.close() // the reason is already known
 }
 
-// take takes in what was counted of one part.
+// take stores what was counted for one part.
 func (c *counting) take(key sample.TaskKey, r counter.Reading) {
 	p := c.parts[key]
 	switch {
@@ -111,17 +111,17 @@ func (c *counting) close() error {
 	return err
 }
 
-// errNoCgroup is why a part cannot be told from others by a source.
+// errNoCgroup is why a source cannot distinguish a part from others.
 var errNoCgroup = errors.New("it has no cgroup of its own")
 
 // signalName is the name of a signal among a part's events.
 func signalName(signal string) string { return "signal." + signal }
 
-// lack notes why the part has no value of a signal.
+// lack records why the part has no value of a signal.
 func (p *part) lack(signal, why string) { p.missing[signalName(signal)] = why }
 
-// cgroup opens the part's own in v2 or, where it has none there, in v1's
-// hierarchy of the cpu controller: by these the sources tell tasks apart.
+// cgroup opens the part's own cgroup in v2 or, where it has none there, in v1's hierarchy
+// of the cpu controller. The sources distinguish tasks by these cgroups.
 func (p *part) cgroup() (*host.Cgroup, sample.Hierarchy, error) {
 	layout := p.host.Layout()
 	for _, at := range []struct {
@@ -137,7 +137,7 @@ func (p *part) cgroup() (*host.Cgroup, sample.Hierarchy, error) {
 			return nil, at.hier, fmt.Errorf("find cgroup of %s: %w", p.name, err)
 		}
 		cg, err := p.host.OpenCgroup(at.hier, "/"+rel)
-		return cg, at.hier, err // which says what was to be opened
+		return cg, at.hier, err // the error says which cgroup
 	}
 	return nil, 0, errNoCgroup
 }
@@ -163,7 +163,7 @@ func (o *Observer) openCountings() {
 	}
 }
 
-// count begins and ends what they count.
+// count starts or stops all sources.
 func (o *Observer) count(open bool) {
 	for _, c := range o.counting {
 		c.window(open)

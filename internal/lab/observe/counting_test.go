@@ -16,12 +16,12 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// toldSource says of each of the cgroups that it was given, in their order, what
-// it is told to; nothing of those for which it is told nothing.
+// toldSource reports, for each added cgroup in order, the reading in says. It reports
+// nothing for the cgroups beyond the end of says.
 type toldSource struct {
 	counter.Source
 	says    []counter.Reading
-	refuses error // to begin
+	refuses error // the error of Start
 	keys    []sample.TaskKey
 	calls   []string
 }
@@ -49,7 +49,7 @@ func (s *toldSource) Close() error {
 	return nil
 }
 
-// parted are parts in cgroups of their own in v2, and one that has none.
+// parted returns parts with their own cgroups in v2, and one part that has none.
 func parted(t *testing.T, names ...string) (*host.Host, []*part) {
 	t.Helper()
 	files := map[string]string{"/proc/self/mountinfo": "30 25 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"}
@@ -69,7 +69,8 @@ func parted(t *testing.T, names ...string) (*host.Host, []*part) {
 	return h, parts
 }
 
-// A signal that a source counts is each part's own, or it says why there is none.
+// A signal that a source counts is reported for each part, or the part says why it is
+// missing.
 func TestSignalsThatSourcesCount(t *testing.T) {
 	_, parts := parted(t, "web", "idle", "gone")
 	src := &toldSource{says: []counter.Reading{{Cost: 0.25}, {Cost: math.NaN()}}}
@@ -122,8 +123,8 @@ func TestSourcesThatFail(t *testing.T) {
 	}
 }
 
-// A study asks for signals by name: those of sources, those of events, and one
-// that there is not.
+// A study asks for signals by name: signals of sources, signals of events, and one that
+// does not exist.
 func TestWhichSignalsTheLabCounts(t *testing.T) {
 	h, _ := parted(t, "web")
 	opened := 0

@@ -14,8 +14,8 @@ import (
 	"github.com/quell-dev/quell/internal/host"
 )
 
-// processes is a look at everything that runs, taken at the beginning of the steady
-// window, to name who used CPU time in it.
+// processes is a snapshot of all processes, taken at the beginning of the steady window,
+// to name those that used CPU time in it.
 type processes struct {
 	at  time.Time
 	all map[processKey]process
@@ -23,7 +23,7 @@ type processes struct {
 
 type processKey struct {
 	pid   int
-	began uint64 // in ticks after boot
+	began uint64 // in ticks since boot
 }
 
 type process struct {
@@ -53,8 +53,8 @@ func listProcesses(h *host.Host) processes {
 	return p
 }
 
-// parseProcess reads /proc/PID/stat (proc(5)): its name stands in parentheses
-// and may hold any.
+// parseProcess reads /proc/PID/stat (proc(5)). The name is in parentheses and may itself
+// contain parentheses.
 func parseProcess(text string) (began uint64, p process, ok bool) {
 	from, to := strings.IndexByte(text, '('), strings.LastIndexByte(text, ')')
 	if from < 0 || to < from {
@@ -76,9 +76,9 @@ func parseProcess(text string) (began uint64, p process, ok bool) {
 	return began, p, true
 }
 
-// culprits names the processes outside the parts that used most CPU time since
-// the look and may run on the parts' CPUs; "" if there are none. Those that
-// ended meanwhile are not seen, nor on which CPUs the time was used.
+// culprits names the processes outside the parts that used the most CPU time since the
+// snapshot and may run on the parts' CPUs; "" if there are none. It does not see
+// processes that ended in between, nor on which CPUs the time was used.
 func (p processes) culprits(o *Observer) string {
 	if p.at.IsZero() {
 		return ""
@@ -95,7 +95,7 @@ func (p processes) culprits(o *Observer) string {
 	return strings.Join(names, ", ")
 }
 
-// owns reports whether a process is of a part.
+// owns reports whether a process belongs to a part.
 func (o *Observer) owns(pid int) bool {
 	paths := pathsOf(o.opt.Host, strconv.Itoa(pid))
 	for _, p := range o.parts {
@@ -115,15 +115,15 @@ func (o *Observer) reaches(pid int) bool {
 	return slices.ContainsFunc(o.cpus.Numbers(), mask.IsSet)
 }
 
-// user is a process that used CPU time, and at what rate.
+// user is a process that used CPU time, with its rate.
 type user struct {
 	pid  int
 	name string
 	rate float64 // CPUs
 }
 
-// since lists the processes, but this one, that used at least so many CPUs
-// since the look, the busiest first.
+// since lists the processes, except this one, that used at least the given number of CPUs
+// since the snapshot, the busiest first.
 func (p processes) since(h *host.Host, least float64) []user {
 	var all []user
 	now := listProcesses(h)

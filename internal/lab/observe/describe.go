@@ -21,25 +21,25 @@ import (
 	"github.com/quell-dev/quell/internal/host"
 )
 
-// Description is what a machine was when a study ran on it.
+// Description is the state of a machine when a study ran on it.
 type Description struct {
 	Items []Item `json:"items"` // by name
 }
 
-// Item is one thing about a machine.
+// Item is one property of a machine.
 type Item struct {
 	Name  string `json:"name"` // e.g. "cpu.governor"
 	Value string `json:"value,omitempty"`
 	// Missing is why there is no value.
 	Missing string `json:"missing,omitempty"`
-	// Passing is that it changes by itself, as a temperature does: it makes
-	// no other machine.
+	// Passing is true if the value changes by itself, as a temperature does: a change
+	// does not make it a different machine.
 	Passing bool `json:"passing,omitempty"`
 }
 
-// Describe reads everything about a machine that files tell, and watches for
-// the given time who uses its CPUs; 0: it does not. What is known to the caller
-// alone (versions of what runs, hashes of what is run) is added from more.
+// Describe reads everything about a machine that is available in files, and watches for
+// the given time which processes use its CPUs (0: not at all). Items that only the caller
+// knows (versions of the tools, hashes of the binaries) are added from more.
 func Describe(ctx context.Context, h *host.Host, watch time.Duration, more map[string]string) (Description, error) {
 	var d Description
 	for _, s := range sources() {
@@ -67,8 +67,8 @@ func (d *Description) add(name string, v value, passing bool) {
 	d.Items = append(d.Items, i)
 }
 
-// Hash names the machine as it is: two descriptions have the same unless
-// something differs that does not change by itself.
+// Hash identifies the machine's state: two descriptions have the same hash unless an item
+// differs that does not change by itself.
 func (d Description) Hash() string {
 	sum := sha256.New()
 	for _, i := range d.Items {
@@ -89,8 +89,8 @@ func (d Description) Get(name string) (string, bool) {
 	return "", false
 }
 
-// Diff says in lines what has changed since an earlier description: "name: old
-// → new". What passes by itself is marked with "~" and comes last.
+// Diff lists what has changed since an earlier description, one line each: "name: old →
+// new". Items that change by themselves are marked with "~" and come last.
 func (d Description) Diff(before Description) []string {
 	say := func(i Item, ok bool) string {
 		switch {
@@ -116,7 +116,7 @@ func (d Description) Diff(before Description) []string {
 		a, inA := was[name]
 		b, inB := is[name]
 		from, to := say(a, inA), say(b, inB)
-		// Why it is missing may be told in other words.
+		// The reason why it is missing may be worded differently.
 		if from == to || inA && inB && a.Missing != "" && b.Missing != "" {
 			continue
 		}
@@ -130,7 +130,7 @@ func (d Description) Diff(before Description) []string {
 	return append(lasting, passing...)
 }
 
-// value is what was read, or why nothing was.
+// value is what was read, or the error why it was not.
 type value struct {
 	text string
 	err  error
@@ -158,8 +158,8 @@ func readValue(h *host.Host, path string) value {
 	return value{text: text}
 }
 
-// because is an error's cause in few words, without paths that differ by where
-// the machine is mounted.
+// because returns an error's cause without its path, which depends on where the machine
+// is mounted.
 func because(err error) error {
 	var p *os.PathError
 	if errors.As(err, &p) {
@@ -176,8 +176,8 @@ func one(name string, passing bool, read func(h *host.Host) (string, error)) sou
 	}}
 }
 
-// each is an item for each place that a pattern finds, NAME.PLACE, from the file
-// below it; a single missing item if there is none.
+// each reads one item for each path that matches a pattern, NAME.BASE, from the file
+// below it. If there is none, it is a single missing item.
 func each(name, pattern, below string) source {
 	return source{read: func(h *host.Host) map[string]value {
 		all := map[string]value{}
@@ -193,8 +193,8 @@ func each(name, pattern, below string) source {
 	}}
 }
 
-// distinct is an item that all CPUs (or other places) ought to have in common: its
-// values, with how many have it where they differ.
+// distinct is an item that all CPUs (or other places) should have in common: its values,
+// each with the number of places where they differ.
 func distinct(name, pattern string) source {
 	return one(name, false, func(h *host.Host) (string, error) { return common(h, pattern) })
 }
@@ -221,7 +221,7 @@ func common(h *host.Host, pattern string) (string, error) {
 	return strings.Join(words, ", "), nil
 }
 
-// places are the paths inside the host that a pattern finds.
+// places are the paths inside the host that match a pattern.
 func places(h *host.Host, pattern string) []string {
 	found, err := filepath.Glob(h.Path(pattern))
 	if err != nil {
@@ -234,8 +234,8 @@ func places(h *host.Host, pattern string) []string {
 	return found
 }
 
-// kernelOption reads an option of the kernel's configuration: of the running
-// one (IKCONFIG), else the file that distributions leave in /boot.
+// kernelOption reads an option of the kernel's configuration: of the running kernel
+// (IKCONFIG), otherwise from the file that distributions leave in /boot.
 func kernelOption(h *host.Host, option string) (string, error) {
 	release, _ := h.ReadValue("/proc/sys/kernel/osrelease")
 	for _, name := range []string{"/proc/config.gz", "/boot/config-" + release} {
@@ -269,7 +269,8 @@ func findOption(r io.Reader, compressed bool, option string) (string, error) {
 	return "n", in.Err()
 }
 
-// busyProcesses lists who used more than half a percent of a CPU for some time.
+// busyProcesses lists the processes that used more than half a percent of a CPU over the
+// given time.
 func busyProcesses(ctx context.Context, h *host.Host, watch time.Duration) (value, error) {
 	if watch <= 0 {
 		return value{err: errors.New("not watched")}, nil

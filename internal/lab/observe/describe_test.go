@@ -90,7 +90,7 @@ func TestDiffAndHash(t *testing.T) {
 	}
 }
 
-// This machine is the same a moment later.
+// The description of this machine is the same a moment later.
 func TestDescribeThisMachine(t *testing.T) {
 	h, err := host.Open("/")
 	if err != nil {
@@ -151,7 +151,7 @@ func TestKnobsComeBackAfterACrash(t *testing.T) {
 	if got := read(); got[files[0]] != "performance" || got[files[2]] != "never" || got[files[3]] != "0" {
 		t.Errorf("after Set: %v", got)
 	}
-	if err := e.Close(); err != nil { // and nothing put back
+	if err := e.Close(); err != nil { // restores nothing
 		t.Fatal(err)
 	}
 	if e, err = enforce.Open(dir, k); err != nil {
@@ -187,7 +187,7 @@ func TestKnobsAreSetAllOrNone(t *testing.T) {
 			t.Errorf("%s: left %v", name, e.Active())
 		}
 	}
-	// The second of two is somebody's already.
+	// The second of the two knobs is already held by another change.
 	if _, err := k.Set(e, now, now+1e6, map[string]string{"thp": "never"}, "a"); err != nil {
 		t.Fatal(err)
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/quell-dev/quell/internal/lab/result"
 )
 
-// WithDomains adds the measures of every part as a domain to what the inner
-// observer sees.
+// WithDomains adds the measures of every part as a domain to the results of the inner
+// observer.
 func WithDomains(inner lab.Observer, h *host.Host, o lab.Observed) lab.Observer {
 	return &domains{Observer: inner, host: h, envs: o.Envs}
 }
@@ -27,7 +27,7 @@ type domains struct {
 	opened, over []domain
 }
 
-// domain is one reading of a part; what is not to be had is not in values.
+// domain is one reading of a part. Measures that are not available are not in values.
 type domain struct {
 	values  map[string]float64
 	threads map[int]thread
@@ -72,7 +72,7 @@ func (d *domains) Close(parts []result.Part) ([]result.Evidence, error) {
 	return evidence, err
 }
 
-// Energy passes on what the inner observer knows.
+// Energy returns the inner observer's result.
 func (d *domains) Energy(w result.Window) (joules float64, source string) {
 	if m, ok := d.Observer.(interface {
 		Energy(w result.Window) (joules float64, source string)
@@ -82,7 +82,7 @@ func (d *domains) Energy(w result.Window) (joules float64, source string) {
 	return 0, ""
 }
 
-// since is what has come since an earlier reading.
+// since is the difference to an earlier reading.
 func (d domain) since(from domain) map[string]float64 {
 	out := map[string]float64{}
 	for name, v := range d.values {
@@ -109,7 +109,7 @@ func (d domain) since(from domain) map[string]float64 {
 	return out
 }
 
-// ticksPerSecond is USER_HZ, which is 100 on every architecture that Go has.
+// ticksPerSecond is USER_HZ, which is 100 on every architecture that Go supports.
 const ticksPerSecond = 100
 
 func (d *domains) read(e lab.Environment) (domain, error) {
@@ -167,7 +167,7 @@ func (d *domains) thread(tid int) (thread, bool) {
 		}
 	}
 	if stat, err := d.host.ReadValue(dir + "stat"); err == nil {
-		// guest_time is field 43; the name in the second may hold anything.
+		// guest_time is field 43; the name in field 2 may contain any character.
 		if f := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:]); len(f) > 40 {
 			t.guest, _ = strconv.ParseFloat(f[40], 64)
 		}
@@ -175,8 +175,8 @@ func (d *domains) thread(tid int) (thread, bool) {
 	return t, true
 }
 
-// kvm reads what KVM counts of the machine that a thread is of: debugfs has a
-// folder for each, named after its process (Documentation/virt/kvm, and
+// kvm reads KVM's counters of the virtual machine that a thread belongs to: debugfs has a
+// folder for each machine, named after its process (Documentation/virt/kvm, and
 // kvm_vm_stats_desc in the kernel).
 func (d *domains) kvm(tid int, values map[string]float64) {
 	status, err := d.host.ReadValue(fmt.Sprintf("/proc/%d/status", tid))

@@ -62,7 +62,7 @@ func TestDomains(t *testing.T) {
 		t.Fatal(err)
 	}
 	thread(7, 5, 1.5e9, 2.25e9, 30, 17, 150)
-	// One has ended, and its id is another's, which has run for less; one is new.
+	// Thread 8 has ended, thread 9 is new.
 	thread(9, 5, 9e9, 9e9, 900, 900, 0)
 	e.threads, e.usage, e.sent, e.received = []int{7, 9}, lab.Usage{User: 1500 * time.Millisecond, System: 2 * time.Second}, 4196, 50
 	kvm(110, 21, 31)

@@ -19,7 +19,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// energy is a source of energy, and what it said during the run. Its methods may be
+// energy is a source of energy with its readings during the run. Its methods may be
 // called on nil.
 type energy struct {
 	source string
@@ -42,8 +42,8 @@ type zone struct {
 	total uint64
 }
 
-// openEnergy takes the user's meter, else RAPL where the study wants energy;
-// nil where there is neither.
+// openEnergy opens the user's meter, otherwise RAPL where the study wants energy. It
+// returns nil where neither is available.
 func openEnergy(h *host.Host, o study.Observe) (*energy, error) {
 	if o.Meter != "" {
 		m, err := startMeter(o.Meter)
@@ -62,8 +62,8 @@ func openEnergy(h *host.Host, o study.Observe) (*energy, error) {
 	return &energy{source: fmt.Sprintf("RAPL, %d packages only: not memory, disks, fans or power supply", len(zones)), zones: zones}, nil
 }
 
-// raplZones finds the packages; their parts (core, dram) are counted in
-// domains of their own, which differ between CPUs, and are left out.
+// raplZones finds the packages. Their parts (core, dram) have counters of their own,
+// which differ between CPUs, and are left out.
 func raplZones(h *host.Host) []*zone {
 	names, err := filepath.Glob(h.Path("/sys/class/powercap") + "/*")
 	if err != nil {
@@ -92,8 +92,8 @@ func readUint(h *host.Host, file string) (uint64, error) {
 	return strconv.ParseUint(text, 10, 64)
 }
 
-// read adds what the package used since the last time; between two readings
-// it may wrap once (after minutes, at any power).
+// read adds the package's energy since the last reading. The counter may wrap at most
+// once between two readings (a wrap takes minutes at any power).
 func (z *zone) read() error {
 	now, err := readUint(z.host, z.file)
 	if err != nil {
@@ -108,7 +108,7 @@ func (z *zone) read() error {
 	return nil
 }
 
-// read notes how much energy there was until now.
+// read records the energy used until now.
 func (e *energy) read(at time.Time) {
 	if e == nil {
 		return
@@ -127,7 +127,7 @@ func (e *energy) read(at time.Time) {
 	e.looks = append(e.looks, look{at, float64(sum) / 1e6})
 }
 
-// total is what the last look said.
+// total is the energy at the last look.
 func (e *energy) total() float64 {
 	if e == nil || len(e.looks) == 0 {
 		return 0
@@ -138,12 +138,11 @@ func (e *energy) total() float64 {
 // fresh reports whether there are at least two looks.
 func (e *energy) fresh() bool { return e != nil && len(e.looks) > 1 }
 
-// mostSilence is how old a source's last word may be to count for an instant.
+// mostSilence is the largest distance between an instant and a source's nearest look.
 const mostSilence = 5 * time.Second
 
-// between returns the joules between two instants, by interpolation between
-// looks. The source is "" where the looks do not reach so far, or are too far
-// apart.
+// between returns the joules between two instants, by interpolation between looks. The
+// source is "" where the looks do not cover the interval or are too far apart.
 func (e *energy) between(from, to time.Time) (joules float64, source string) {
 	if e == nil {
 		return 0, ""
@@ -194,7 +193,7 @@ type meter struct {
 
 func startMeter(command string) (*meter, error) {
 	cmd := exec.Command("/bin/sh", "-c", command)
-	// A group of its own, to end what the shell starts too.
+	// The shell gets its own process group, so that its children are ended too.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -211,8 +210,8 @@ func startMeter(command string) (*meter, error) {
 	return m, nil
 }
 
-// follow reads watts. A power holds from the line before, which is when the
-// meter began to measure it, to its own line.
+// follow reads watts, one value a line. Each value applies to the time since the line
+// before, when the meter began to measure it.
 func (m *meter) follow(r io.Reader, now func() time.Time) {
 	in := bufio.NewScanner(r)
 	for in.Scan() {
@@ -241,7 +240,7 @@ func (m *meter) looks() []look {
 func (m *meter) stop() error {
 	err := syscall.Kill(-m.cmd.Process.Pid, syscall.SIGKILL)
 	<-m.done
-	// It ends by our signal, or ended before: neither says anything.
+	// The process ends by our signal or ended before; neither is an error.
 	_ = m.cmd.Wait()
 	if err != nil && !errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("stop the meter: %w", err)

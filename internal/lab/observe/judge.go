@@ -11,8 +11,8 @@ import (
 // mostSwap is how much the machine may swap in a steady window.
 const mostSwap = 1 << 20
 
-// early looks for what no more of the window can mend: a share of CPU that has
-// already used up its bound for the whole of it.
+// early looks for violations that the rest of the window cannot undo: a share of CPU that
+// has already used up its bound for the whole window.
 func (o *Observer) early(cur machine, at time.Duration) {
 	o.blame(o.swapped(o.opened, cur), at)
 	o.blame(o.killed(o.opened, cur), at)
@@ -25,7 +25,7 @@ func (o *Observer) early(cur machine, at time.Duration) {
 	o.shares(d.foreign*part, d.steal*part, cur, at)
 }
 
-// final holds the whole steady window against its bounds.
+// final compares the whole steady window with its bounds.
 func (o *Observer) final(a, b machine, at time.Duration) {
 	d := o.between(a, b)
 	o.shares(d.foreign, d.steal, b, at)
@@ -66,7 +66,7 @@ func (o *Observer) killed(a, b machine) *result.Evidence {
 	return &result.Evidence{Reason: result.OOM, Value: n, Unit: "processes", Text: "the kernel killed processes for want of memory in the measured window"}
 }
 
-// throttled looks for quotas: no study sets one.
+// throttled looks for throttling by a CPU quota: no study sets one.
 func (o *Observer) throttled(a, b machine, at time.Duration) {
 	for i, p := range o.parts {
 		d := b.usage[i].Throttled - a.usage[i].Throttled

@@ -13,11 +13,11 @@ import (
 	"github.com/quell-dev/quell/internal/lab/result"
 )
 
-// kernelLog is /dev/kmsg from now on (Documentation/ABI/testing/dev-kmsg). Its
-// methods may be called on nil.
+// kernelLog reads /dev/kmsg from the moment it is opened
+// (Documentation/ABI/testing/dev-kmsg). Its methods may be called on nil.
 type kernelLog struct{ fd int }
 
-// logLine is one record of it.
+// logLine is one record of the log.
 type logLine struct {
 	level int // 0 emergency … 7 debug
 	text  string
@@ -35,20 +35,20 @@ func openKernelLog(h *host.Host) *kernelLog {
 	return &kernelLog{fd}
 }
 
-// read returns the kernel's own lines since the last time. Those that were
-// overwritten meanwhile are lost.
+// read returns the kernel's own lines since the last call. Lines that were overwritten in
+// between are lost.
 func (k *kernelLog) read() []logLine {
 	if k == nil {
 		return nil
 	}
 	var lines []logLine
-	buf := make([]byte, 8192) // the most that a record has
+	buf := make([]byte, 8192) // the largest size of a record
 	for {
 		n, err := unix.Read(k.fd, buf)
 		switch {
 		case errors.Is(err, unix.EPIPE), errors.Is(err, unix.EINTR):
 			continue
-		case err != nil || n == 0: // EAGAIN: that was all
+		case err != nil || n == 0: // EAGAIN: no more records
 			return lines
 		}
 		if l, ok := parseLog(string(buf[:n])); ok {
@@ -64,8 +64,8 @@ func (k *kernelLog) close() error {
 	return unix.Close(k.fd)
 }
 
-// parseLog reads a record, "PRIORITY,SEQUENCE,MICROSECONDS,FLAGS;text"; what
-// programs wrote there (a facility other than the kernel's) is left out.
+// parseLog reads a record, "PRIORITY,SEQUENCE,MICROSECONDS,FLAGS;text". Records written
+// by programs (a facility other than the kernel's) are skipped.
 func parseLog(record string) (logLine, bool) {
 	head, text, ok := strings.Cut(record, ";")
 	if !ok {
@@ -80,16 +80,15 @@ func parseLog(record string) (logLine, bool) {
 	return logLine{level: int(n & 7), text: text}, true
 }
 
-// graveLevel is critical: at this level or below every line counts.
+// graveLevel is critical: every line at this level or below counts.
 const graveLevel = 2
 
-// grave are lines of any level after which a measurement is not to be
-// believed: lockups and stalls (kernel/watchdog.c, rcu/tree_stall.h), tasks
-// that hang, throttling by temperature, errors of hardware and devices, a clock
-// that is given up, and memory that ran out.
+// grave matches lines of any level after which a measurement is not valid: lockups and
+// stalls (kernel/watchdog.c, rcu/tree_stall.h), hung tasks, thermal throttling, errors of
+// hardware and devices, a clocksource marked unstable, and out of memory.
 var grave = regexp.MustCompile(`(?i)soft lockup|hard lockup|rcu.*(detected|self-detected) .*stall|blocked for more than|cpu clock (is )?throttled|temperature above threshold|hardware error|machine check|marking clocksource .* unstable|sched: RT throttling activated|out of memory|oom-kill|i/o error|kernel BUG|^WARNING: |Call Trace`)
 
-// judgeKernel finds the first line that speaks against a run.
+// judgeKernel finds the first line that makes a run invalid.
 func judgeKernel(lines []logLine) *result.Evidence {
 	for _, l := range lines {
 		if l.level <= graveLevel || grave.MatchString(l.text) {

@@ -17,15 +17,15 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// knob is a setting of the machine that a study may change for its time.
+// knob is a setting of the machine that a study may change for its duration.
 type knob struct {
 	files   string // pattern
 	allowed []string
 	help    string
 }
 
-// irqbalanceFile stands for whether irqbalance runs; there is no such file. It
-// is stopped by a signal, and let go by one.
+// irqbalanceFile represents the state of irqbalance; no such file exists. SIGSTOP stops
+// the daemon, SIGCONT continues it.
 const irqbalanceFile = "/proc/irqbalance"
 
 func knobs() map[string]knob {
@@ -58,13 +58,13 @@ func knobs() map[string]knob {
 	}
 }
 
-// KnobNames are those that a study's preconditions may set and its factors vary.
+// KnobNames are the knobs that a study's preconditions may set and its factors may vary.
 func KnobNames() []string { return slices.Sorted(maps.Keys(knobs())) }
 
-// Knobs are the files of a machine as the enforcer wants them: it implements
-// enforce.Files. A file that lists its choices ("always [madvise] never") reads
-// as the chosen one, and their directories, which are no cgroups, are always
-// the same ones: after a reboot nothing of theirs is left to restore.
+// Knobs gives the enforcer access to a machine's files: it implements enforce.Files. A
+// file that lists its choices ("always [madvise] never") reads as the chosen one. The
+// files' directories are not cgroups and always have the same inode: after a reboot none
+// of their changes is left to restore.
 type Knobs struct{ Host *host.Host }
 
 // ReadValue implements enforce.Files.
@@ -105,7 +105,7 @@ func (k Knobs) WriteValue(file, value string) error {
 func (k Knobs) Inode(dir string) (uint64, error) {
 	if dir != path.Dir(irqbalanceFile) {
 		if _, err := k.Host.Inode(dir); err != nil {
-			return 0, err // a CPU that was unplugged, for one
+			return 0, err // e.g. a CPU that was unplugged
 		}
 	}
 	return 1, nil
@@ -114,7 +114,7 @@ func (k Knobs) Inode(dir string) (uint64, error) {
 // BootID implements enforce.Files.
 func (k Knobs) BootID() (string, error) { return k.Host.BootID() }
 
-// chosen is the word in brackets, or all of it.
+// chosen returns the word in brackets, or the whole text if there is none.
 func chosen(text string) string {
 	_, rest, ok := strings.Cut(text, "[")
 	word, _, closed := strings.Cut(rest, "]")
@@ -124,12 +124,12 @@ func chosen(text string) string {
 	return word
 }
 
-// KnobError is that a machine has no such knob, or one that cannot be turned.
+// KnobError reports that a machine has no such knob, or one that cannot be changed.
 type KnobError struct {
 	Name   string
-	Lack   string // what there is none of
-	Remedy string // "" where nobody can help
-	Err    error  // nil where nothing was tried
+	Lack   string // what the machine does not have
+	Remedy string // "" where there is no remedy
+	Err    error  // nil where no access was tried
 }
 
 func (e *KnobError) Error() string {
@@ -142,11 +142,11 @@ func (e *KnobError) Error() string {
 
 func (e *KnobError) Unwrap() error { return e.Err }
 
-// Set journals and makes the changes that a study wants: knob to value. It is
-// all or nothing, and returns the names of the changes it made, in order. What
-// already is as wanted is not touched. The enforcer has Knobs for its files; its
-// RestoreAll, also of the next process, puts everything back. A *KnobError says
-// that this machine has no such knob.
+// Set journals and makes the changes that a study wants: knob to value. It makes all of
+// them or none, and returns the IDs of its changes, in order. A knob that already has the
+// wanted value is not written. The enforcer uses Knobs for its files; its RestoreAll,
+// also in a later process, restores everything. A *KnobError reports that this machine
+// has no such knob.
 func (k Knobs) Set(e *enforce.Enforcer, now, until sample.Millis, settings map[string]string, who string) ([]string, error) {
 	var changes []enforce.Change
 	names := slices.Sorted(maps.Keys(settings))
@@ -188,7 +188,7 @@ func Unset(e *enforce.Enforcer, now sample.Millis, made []string, why string) er
 	return errors.Join(errs...)
 }
 
-// changes are those that a setting takes: one for each directory.
+// changes returns the changes that a setting needs: one for each directory.
 func (k Knobs) changes(name, want string) ([]enforce.Change, error) {
 	if err := CheckKnob(name, want); err != nil {
 		return nil, err
@@ -234,7 +234,7 @@ func (k Knobs) changes(name, want string) ([]enforce.Change, error) {
 	return all, nil
 }
 
-// CheckKnob says what is wrong with a setting.
+// CheckKnob returns an error if a setting is not valid.
 func CheckKnob(name, want string) error {
 	one, ok := knobs()[name]
 	switch {
@@ -248,13 +248,13 @@ func CheckKnob(name, want string) error {
 	return nil
 }
 
-// noBalancer is irqbalance's state where there is none.
+// noBalancer is the state where irqbalance does not exist.
 const noBalancer = "none"
 
 // balancer is the daemon irqbalance.
 type balancer struct{ host *host.Host }
 
-// pids are its processes.
+// pids are the daemon's processes.
 func (b balancer) pids() (running, stopped []int) {
 	for _, p := range places(b.host, "/proc/[0-9]*/stat") {
 		text, err := b.host.ReadValue(p)
@@ -286,7 +286,7 @@ func (b balancer) state() string {
 	return noBalancer
 }
 
-// patience is how long a signal may take to show.
+// patience is how long a signal may take to become visible.
 const patience = 2 * time.Second
 
 func (b balancer) set(state string) error {

@@ -17,7 +17,7 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// machine is one reading of everything that only grows.
+// machine is one reading of all cumulative counters.
 type machine struct {
 	at      time.Time
 	busy    time.Duration // of tasks on the parts' CPUs
@@ -36,8 +36,8 @@ type machine struct {
 	moves []float64 // of the parts; nil where not counted
 }
 
-// read reads the machine. What ran on the CPUs is read before the parts and
-// after them, for the lab itself may have to wait in between.
+// read reads the machine. The CPUs' busy time is read before the parts and after them,
+// because the lab itself may have to wait in between.
 func (o *Observer) read() (machine, error) {
 	m := machine{stalled: map[string]time.Duration{}, net: map[string]uint64{}}
 	before, err := o.onCPUs(&m)
@@ -83,8 +83,8 @@ func ownTime() time.Duration {
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
-// onCPUs returns how long tasks have run on the parts' CPUs, and notes
-// interrupts and steal.
+// onCPUs returns how long tasks have run on the parts' CPUs, and records interrupts and
+// steal.
 func (o *Observer) onCPUs(m *machine) (time.Duration, error) {
 	times, err := o.opt.Host.CPUTimes()
 	if err != nil {
@@ -112,10 +112,10 @@ func (o *Observer) onCPUs(m *machine) (time.Duration, error) {
 	return ticks, nil
 }
 
-// exactTimes reads cpuacct.usage_percpu (cgroup-v1/cpuacct.rst) of all tasks
-// of the machine: one number, in ns, for each possible CPU. The root of the
-// hierarchy alone has a release_agent; a container that sees another
-// directory as its root must not take that for the machine.
+// exactTimes reads cpuacct.usage_percpu (cgroup-v1/cpuacct.rst) of all tasks of the
+// machine: one number, in ns, for each possible CPU. Only the root of the hierarchy has a
+// release_agent. A container sees another directory as its root; that directory must not
+// count as the machine.
 func exactTimes(h *host.Host) ([]time.Duration, bool) {
 	dir, ok := h.Layout().V1["cpuacct"]
 	if !ok {
@@ -139,14 +139,14 @@ func exactTimes(h *host.Host) ([]time.Duration, bool) {
 	return all, len(all) > 0
 }
 
-// resources are those that the kernel keeps pressure of.
+// resources are those for which the kernel reports pressure.
 var resources = [...]string{"cpu", "memory", "io"}
 
 func (o *Observer) pressure(to map[string]time.Duration) {
 	for _, r := range resources {
 		if p, err := o.opt.Host.PSI(r); err == nil {
 			to["psi."+r+".some"] = p.Some.Total
-			if r != "cpu" { // of the machine it has no meaning (psi.rst)
+			if r != "cpu" { // psi.rst: it has no meaning for the machine
 				to["psi."+r+".full"] = p.Full.Total
 			}
 		}
@@ -158,7 +158,7 @@ func (o *Observer) pressure(to map[string]time.Duration) {
 	}
 }
 
-// memory reads /proc/vmstat (proc(5)); swapping and killing need no more.
+// memory reads the counters of swapping and OOM kills in /proc/vmstat (proc(5)).
 func (m *machine) memory(h *host.Host) error {
 	text, err := h.ReadValue("/proc/vmstat")
 	if err != nil {
@@ -180,7 +180,7 @@ func (m *machine) memory(h *host.Host) error {
 	return nil
 }
 
-// readNet reads /proc/net/dev (proc(5)): interfaces but lo.
+// readNet reads /proc/net/dev (proc(5)): all interfaces except lo.
 func readNet(h *host.Host) map[string]uint64 {
 	all := map[string]uint64{}
 	text, err := h.ReadValue("/proc/self/net/dev")

@@ -14,13 +14,13 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Options say what of runs is observed.
+// Options say what is observed in a run.
 type Options struct {
 	Host    *host.Host
 	Observe study.Observe
 	Run     study.Run
 
-	sources map[string]func() (counter.Source, error) // a test's; nil: sourced
+	sources map[string]func() (counter.Source, error) // set by a test; nil: sourced
 }
 
 // Observer watches one run. It implements lab.Observer and is for one
@@ -37,7 +37,7 @@ type Observer struct {
 	blamed               map[result.Reason]bool
 	found                []result.Evidence // between two calls
 
-	counting []*counting // of the signals that sources count
+	counting []*counting // for the signals that sources count
 
 	clock  clock
 	kernel *kernelLog // nil where it cannot be read
@@ -46,7 +46,7 @@ type Observer struct {
 	before processes
 }
 
-// Open begins to watch a run. It fits lab.Options.Observe.
+// Open begins to watch a run. It is the value for lab.Options.Observe.
 func (o Options) Open(of lab.Observed) (lab.Observer, error) {
 	obs, err := o.open(of)
 	if err != nil {
@@ -96,8 +96,8 @@ func union(a, b sample.Set) sample.Set {
 	return all
 }
 
-// steady is the least length of a cell's steady window; 0 where iterations
-// give it.
+// steady is the minimum length of a cell's steady window; 0 where the iterations
+// determine it.
 func steady(c *study.Cell) time.Duration {
 	length := c.For
 	if n := len(c.Steps); n > 0 {
@@ -118,7 +118,7 @@ func (o *Observer) Second(now time.Time) (result.Sample, []result.Evidence) {
 	s := result.Sample{At: now.Sub(o.of.Start), Values: map[string]float64{}}
 	cur, err := o.read()
 	if err != nil {
-		// The rest of a run that could not be watched is not to be believed.
+		// A run is not valid if a part of it could not be watched.
 		return s, []result.Evidence{{Reason: result.WorkloadFailed, At: s.At, Text: "observe: " + err.Error()}}
 	}
 	o.values(s.Values, o.last, cur)
@@ -132,7 +132,7 @@ func (o *Observer) Second(now time.Time) (result.Sample, []result.Evidence) {
 	return s, evidence
 }
 
-// watch looks at what is not a counter of the machine.
+// watch checks what is not a counter of the machine.
 func (o *Observer) watch(s result.Sample) {
 	if c, err := readClock(); err == nil {
 		step := c.since(o.clock)
@@ -154,7 +154,7 @@ func (o *Observer) watch(s result.Sample) {
 
 // Window implements lab.Observer.
 func (o *Observer) Window(open bool) error {
-	// What it takes to attach programs, and to detach them, is not in the window.
+	// The time to attach and detach programs is outside the window.
 	if open {
 		o.count(true)
 	} else {
@@ -172,7 +172,7 @@ func (o *Observer) Window(open bool) error {
 		o.kernel.read()
 		o.opened, o.inWindow = cur, true
 		o.before = listProcesses(o.opt.Host)
-		// Before the window it did not matter.
+		// A clock step before the window does not matter.
 		o.clock, err = readClock()
 		return errors.Join(append(errs, err)...)
 	}
@@ -181,7 +181,7 @@ func (o *Observer) Window(open bool) error {
 	return errors.Join(errs...)
 }
 
-// watchEnd looks at the last part of a second.
+// watchEnd checks the last, partial second.
 func (o *Observer) watchEnd(at time.Duration) {
 	if c, err := readClock(); err == nil {
 		o.blame(c.since(o.clock).judge(), at)
@@ -190,7 +190,7 @@ func (o *Observer) watchEnd(at time.Duration) {
 	o.final(o.opened, o.closed, at)
 }
 
-// blame notes evidence, once for each reason and role.
+// blame records evidence, once for each reason and role.
 func (o *Observer) blame(e *result.Evidence, at time.Duration) {
 	if e == nil || o.blamed[e.Reason+result.Reason("/"+e.Role)] {
 		return
@@ -216,7 +216,7 @@ func (o *Observer) Close(parts []result.Part) ([]result.Evidence, error) {
 	return evidence, o.end()
 }
 
-// end lets go of everything.
+// end releases all resources.
 func (o *Observer) end() error {
 	for _, p := range o.parts {
 		p.close()
@@ -224,8 +224,8 @@ func (o *Observer) end() error {
 	return errors.Join(o.kernel.close(), o.energy.close(), o.closeCountings())
 }
 
-// Energy returns the joules of a part of the run and what measured them; the
-// source is "" if nothing does, or did not for all of it.
+// Energy returns the joules of a part of the run and the source that measured them. The
+// source is "" if there is none, or if it does not cover the whole window.
 func (o *Observer) Energy(w result.Window) (joules float64, source string) {
 	return o.energy.between(o.of.Start.Add(w.From), o.of.Start.Add(w.To))
 }

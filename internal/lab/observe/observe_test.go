@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { quelltest.Main(m) }
 
-// tree makes a host out of files.
+// tree creates a host from files.
 func tree(t *testing.T, files map[string]string) *host.Host {
 	t.Helper()
 	root := t.TempDir()
@@ -48,7 +48,7 @@ func put(t *testing.T, root, name, text string) {
 	}
 }
 
-// still is an environment that says what it is told to.
+// still is an environment that reports fixed values.
 type still struct {
 	lab.Environment
 	usage   lab.Usage
@@ -59,7 +59,7 @@ func (s *still) Usage() (lab.Usage, error) { return s.usage, nil }
 func (s *still) Threads() ([]int, error)   { return s.threads, nil }
 func (s *still) Pin([]sample.Set) error    { return nil }
 
-// watched is an observer of two parts, on CPUs 0 and 1 of four, over files.
+// watched returns an observer of two parts, on CPUs 0 and 1 of four, over files.
 func watched(t *testing.T, change func(c *study.Cell, o *Options)) (*Observer, *still, *still) {
 	t.Helper()
 	h := tree(t, map[string]string{
@@ -94,11 +94,11 @@ func TestForeignTimeIsWhatNobodyOfTheRunUsed(t *testing.T) {
 	b := machine{at: at.Add(10 * time.Second), busy: 16 * time.Second, lab: time.Second, steal: 2 * time.Second, irq: 400 * time.Millisecond,
 		usage: []lab.Usage{{User: 8 * time.Second, System: time.Second}, {User: 4 * time.Second}}}
 	got := o.between(a, b)
-	// 16 of 20 CPU seconds, less 13 of the parts and 1 of the lab.
+	// 16 of 20 CPU seconds, minus 13 of the parts and 1 of the lab.
 	if want := (shares{foreign: 0.1, steal: 0.1, irq: 0.02}); math.Abs(got.foreign-want.foreign) > 1e-9 || math.Abs(got.steal-want.steal) > 1e-9 || math.Abs(got.irq-want.irq) > 1e-9 {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	b.usage[0].User = 15 * time.Second // rounding must not make less than nothing
+	b.usage[0].User = 15 * time.Second // rounding must not make it negative
 	if got := o.between(a, b); got.foreign != 0 {
 		t.Errorf("foreign = %v, want 0", got.foreign)
 	}
@@ -130,7 +130,7 @@ func TestVerdictOfTheWindow(t *testing.T) {
 			b := machine{at: at.Add(10 * time.Second), usage: make([]lab.Usage, 2)}
 			test.end(&b)
 			o.final(a, b, time.Second)
-			o.final(a, b, time.Second) // says it once
+			o.final(a, b, time.Second) // is reported once only
 			if test.want == "" {
 				if len(o.found) > 0 {
 					t.Errorf("%+v", o.found)
@@ -144,7 +144,7 @@ func TestVerdictOfTheWindow(t *testing.T) {
 	}
 }
 
-// What can be mended by the rest of the window is not said before its end.
+// A violation that the rest of the window can still undo is not reported before its end.
 func TestEarlyVerdict(t *testing.T) {
 	for _, test := range []struct {
 		length time.Duration
@@ -154,7 +154,7 @@ func TestEarlyVerdict(t *testing.T) {
 		{10 * time.Second, 900 * time.Millisecond, false}, // 4.5 % of the whole
 		{10 * time.Second, 1100 * time.Millisecond, true}, // 5.5 %
 		{100 * time.Second, 2 * time.Second, false},
-		{0, 2 * time.Second, false}, // nobody knows how long it takes
+		{0, 2 * time.Second, false}, // the length is not known
 	} {
 		o, _, _ := watched(t, func(c *study.Cell, _ *Options) { c.For = test.length })
 		o.opened = machine{at: time.Now(), usage: make([]lab.Usage, 2)}
@@ -171,7 +171,7 @@ func TestWindowOverFiles(t *testing.T) {
 	if err := o.Window(true); err != nil {
 		t.Fatal(err)
 	}
-	// CPU 0: 100 ticks of user; CPU 2 is nobody's.
+	// CPU 0: 100 ticks of user time; CPU 2 belongs to no part.
 	if err := os.WriteFile(h.Path("/proc/stat"), []byte("cpu 0 0 0 0\ncpu0 100 0 0 0\ncpu1 0 0 0 0 0 0 0 50\ncpu2 9999 0 0 0\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +188,7 @@ func TestWindowOverFiles(t *testing.T) {
 	if _, ok := s.Values["psi.cpu.some"]; ok {
 		t.Error("pressure where the kernel keeps none")
 	}
-	_ = evidence // the time that has passed is none: everything is over its bound
+	_ = evidence // no time has passed: everything is over its bound
 	if err := o.Window(false); err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// part is one part of the run, as it is watched.
+// part is one part of the run while it is observed.
 type part struct {
 	name string
 	env  lab.Environment
@@ -24,7 +24,7 @@ type part struct {
 
 	dirs map[string]string // of its cgroup, by v1 controller; "" is cgroup2
 	psi  *host.Cgroup      // nil where it has none of its own in cgroup2
-	// Run delay of threads, by their ids: those that have ended keep theirs.
+	// Run delay of threads, by their IDs. Threads that have ended keep their value.
 	delays map[int]time.Duration
 	ended  time.Duration
 
@@ -43,15 +43,15 @@ type waited struct {
 	err        error
 }
 
-// runqName is the signal that needs no event: run-queue wait ÷ CPU time, from
-// schedstat. Waiting behind the part's own threads is in it, other than in the
-// agent's, so it is that signal for parts of one thread.
+// runqName is the signal that needs no event: run-queue wait ÷ CPU time, from schedstat.
+// Unlike the agent's signal it includes waits behind the part's own threads, so both are
+// equal only for parts with one thread.
 const runqName = string(sample.RunQ)
 
 // counted is an event of a part.
 type counted struct {
 	name     string
-	always   bool // it counts outside the window too
+	always   bool // it also counts outside the window
 	tallies  []*counter.Tally
 	total    float64 // since it was opened, or in the window
 	atOpen   float64
@@ -60,11 +60,11 @@ type counted struct {
 	done     bool
 }
 
-// signal is one of quell's own cost signals, as a ratio of two events of the
-// same part and window: just as the agent counts it.
+// signal is one of quell's own cost signals, as a ratio of two events of the same part
+// and window, exactly as the agent counts it.
 type signal struct {
 	cost, work string
-	scale      float64 // of the ratio, to the signal's unit
+	scale      float64 // converts the ratio to the signal's unit
 }
 
 func signals() map[string]signal {
@@ -74,11 +74,11 @@ func signals() map[string]signal {
 	}
 }
 
-// everySecond are the events that samples have.
+// everySecond are the events that are in the samples of each second.
 var everySecond = []string{"context-switches", "migrations"}
 
-// always are counted beside what a study asks for: they are the kernel's own
-// and cost next to nothing.
+// always are the events counted in addition to those that a study asks for. They are the
+// kernel's own and cost very little.
 var always = []string{"context-switches", "migrations", "page-faults", "task-clock"}
 
 func newPart(name string, env lab.Environment, cpus sample.Set, o *Options) *part {
@@ -103,7 +103,7 @@ func newPart(name string, env lab.Environment, cpus sample.Set, o *Options) *par
 		} else if s, ok := signals()[name]; ok {
 			p.signals = append(p.signals, name)
 			ask = append(ask, s.cost, s.work)
-		} else if sourced()[name] == nil { // those are counted for all parts at once
+		} else if sourced()[name] == nil { // counted for all parts at once
 			p.lack(name, "the lab counts "+strings.Join(signalNames(), ", ")+" only; an agent beside it writes its own record")
 		}
 	}
@@ -123,7 +123,7 @@ func newPart(name string, env lab.Environment, cpus sample.Set, o *Options) *par
 	return p
 }
 
-// reason is why an event is not counted, with what to do about it.
+// reason is why an event is not counted, with the remedy if one is known.
 func reason(err error) string {
 	var e *counter.NotSupportedError
 	if errors.As(err, &e) && e.Remedy != "" {
@@ -181,7 +181,7 @@ func pathsOf(h *host.Host, pid string) map[string]string {
 	return paths
 }
 
-// shared is the path that both are in.
+// shared is the longest common path of both.
 func shared(a, b string) string {
 	x, y := strings.Split(a, "/"), strings.Split(b, "/")
 	n := 0
@@ -194,7 +194,7 @@ func shared(a, b string) string {
 	return strings.Join(x[:n], "/")
 }
 
-// open opens an event in the part's cgroup or, where it has none of its own, in
+// open opens an event for the part's cgroup or, where it has no cgroup of its own, for
 // its threads.
 func (p *part) open(name string, threads []int) (*counted, error) {
 	e, err := counter.LookupEvent(name)
@@ -239,7 +239,7 @@ func (c *counted) toggle(on bool) error {
 	return errors.Join(all...)
 }
 
-// read adds what was counted since the last time.
+// read adds the counts since the last reading.
 func (c *counted) read() error {
 	for _, t := range c.tallies {
 		n, coverage, err := t.Read()
@@ -287,7 +287,7 @@ func (p *part) counts1(name string) bool {
 	return slices.ContainsFunc(p.events, func(c *counted) bool { return c.name == name && c.tallies != nil })
 }
 
-// window begins and ends what is counted over the steady window.
+// window starts and stops the counters of the steady window.
 func (p *part) window(open bool) error {
 	if p.waited.on {
 		p.wait(open)
@@ -316,8 +316,8 @@ func (p *part) window(open bool) error {
 	return nil
 }
 
-// wait reads how long the part has waited and run; its CPU time is exact while
-// it is stopped, else to a tick.
+// wait reads how long the part has waited and run. Its CPU time is exact while it is
+// stopped, otherwise exact to one tick.
 func (p *part) wait(open bool) {
 	w, delay := &p.waited, p.delay()
 	u, err := p.env.Usage()
@@ -328,14 +328,14 @@ func (p *part) wait(open bool) {
 	w.delay, w.cpu = delay-w.delay, u.Total()-w.cpu
 }
 
-// leastCoverage is the share of the window in which an event must have had a
-// counter for its count to be believed.
+// leastCoverage is the smallest share of the window in which an event must have had a
+// counter for its count to be valid.
 const leastCoverage = 0.1
 
-// counts are the events of the steady window, with signal.NAME for the signals
-// that the study asks for, and why others are not there.
-// Where an event shared its counter with others, NAME/coverage is the share
-// of the time that it had it.
+// counts are the events of the steady window, with signal.NAME for the signals that the
+// study asks for, and the reasons why others are missing. Where an event shared its
+// counter with others, NAME/coverage is the share of the time in which it had the
+// counter.
 func (p *part) counts() (events map[string]float64, missing map[string]string) {
 	events, missing = map[string]float64{}, p.missing
 	for _, c := range p.events {
@@ -385,9 +385,9 @@ func (p *part) stalled(resource string) (time.Duration, bool) {
 	return d, err == nil
 }
 
-// delay is how long the part's threads were ready and waited for a CPU: the
-// second field of schedstat (scheduler/sched-stats.rst). Threads that began
-// and ended between two seconds are lost.
+// delay is how long the part's threads were ready and waited for a CPU: the second field
+// of schedstat (scheduler/sched-stats.rst). Threads that began and ended between two
+// readings are not counted.
 func (p *part) delay() time.Duration {
 	threads, err := p.env.Threads()
 	if err != nil {
@@ -426,7 +426,7 @@ func (p *part) close() {
 	}
 }
 
-// holds reports whether a process, with its cgroups, is of the part.
+// holds reports whether a process with the given cgroups belongs to the part.
 func (p *part) holds(pid int, paths map[string]string) bool {
 	layout := p.host.Layout()
 	for controller, dir := range p.dirs {

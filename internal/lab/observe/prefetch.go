@@ -14,8 +14,8 @@ import (
 	"github.com/quell-dev/quell/internal/host"
 )
 
-// The knob "prefetching" is no file of text: it is bits of a register of each
-// core, which the kernel's msr driver gives as 8 bytes at the offset that is the
+// The knob "prefetching" is not a text file. It is some bits of a register of each core.
+// The kernel's msr driver provides the register as 8 bytes at the offset that is the
 // register's number (msr(4)). A set bit switches one prefetcher off.
 //
 //   - Intel, family 6 but Core 2: MISC_FEATURE_CONTROL 0x1A4, bits 0 to 3: the L2
@@ -25,7 +25,7 @@ import (
 //     MSRC000_0108, bits 0 L1 stream, 1 L1 stride, 2 L1 region, 3 L2 stream, 5
 //     up/down (Processor Programming Reference of family 19h model 11h).
 //
-// Both are one register of all threads of a core. Other bits of it stay as they are.
+// Each is one register for all threads of a core. Its other bits are not changed.
 const (
 	msrFiles  = "/dev/cpu/[0-9]*/msr"
 	prefetch  = "prefetching"
@@ -35,7 +35,7 @@ const (
 	amdBits   = 0x2f
 )
 
-// register is where a CPU's prefetchers are switched off.
+// register is the register that switches a CPU's prefetchers off.
 type register struct {
 	number int64
 	bits   uint64
@@ -68,7 +68,7 @@ func isMSR(file string) bool {
 	return ok && err == nil
 }
 
-// value is the register's bits for on or off, as ReadValue spells them.
+// value returns the register's bits for on or off, in the format of ReadValue.
 func (r register) value(want string) string {
 	if want == "off" {
 		return bits(r.bits)
@@ -100,7 +100,7 @@ func (r register) all(f *os.File) (uint64, error) {
 	return binary.LittleEndian.Uint64(b[:]), nil
 }
 
-// write changes these bits and no others.
+// write changes these bits only.
 func (r register) write(h *host.Host, file, value string) error {
 	v, err := strconv.ParseUint(value, 0, 64)
 	if err != nil || v&^r.bits != 0 {
@@ -122,8 +122,8 @@ func (r register) write(h *host.Host, file, value string) error {
 	return nil
 }
 
-// refused says what the driver's errors mean. That a file is gone stays to be
-// seen in it (enforce.Files).
+// refused explains the driver's errors. The error for a missing file stays recognisable
+// (enforce.Files).
 func refused(file string, err error) error {
 	k := &KnobError{Name: prefetch, Err: err}
 	switch {
@@ -137,15 +137,15 @@ func refused(file string, err error) error {
 	return k
 }
 
-// coreFiles are the registers' files, one of each core: threads of a core share
-// the register, and a change of one thread's would be found to be a stranger's at
-// the other's. Where no topology is to be read every CPU stands for itself.
+// coreFiles are the registers' files, one for each core. The threads of a core share the
+// register, so a change through one thread would look like a foreign change at the other.
+// Where no topology is readable every CPU counts as a core.
 func coreFiles(h *host.Host, files []string) []string {
 	t, err := h.Topology()
 	if err != nil {
 		return files
 	}
-	second := map[int]bool{} // threads of a core but its first
+	second := map[int]bool{} // the threads of a core except its first
 	for _, c := range t.CPUs {
 		if ns := c.Siblings.Numbers(); len(ns) > 0 && ns[0] != c.ID {
 			second[c.ID] = true
@@ -160,8 +160,8 @@ func coreFiles(h *host.Host, files []string) []string {
 	return first
 }
 
-// agreed makes sure that every CPU's register holds what was set through its
-// core's first thread.
+// agreed checks that every CPU's register has the value that was set through its core's
+// first thread.
 func (k Knobs) agreed(name, want string) error {
 	if name != prefetch {
 		return nil
@@ -179,8 +179,8 @@ func (k Knobs) agreed(name, want string) error {
 	return nil
 }
 
-// prefetching is what a description says of it: on, off, or the bits of those
-// that are off.
+// prefetching is the text for a description: on, off, or the bits of the prefetchers that
+// are off.
 func prefetching(h *host.Host) (string, error) {
 	r, err := prefetchers(h)
 	if err != nil {

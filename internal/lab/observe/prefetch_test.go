@@ -17,9 +17,9 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// cores are a machine of two cores of two threads (0 and 2, 1 and 3) whose
-// registers are files of text's tree: sparse ones, as long as the register's
-// number is large.
+// cores returns a machine of two cores with two threads each (0 and 2, 1 and 3), whose
+// registers are files in tree. The files are sparse, with a length up to the register's
+// number.
 func cores(t *testing.T, cpuinfo string, number int64, values [4]uint64) *host.Host {
 	t.Helper()
 	files := machineFiles()
@@ -74,10 +74,10 @@ func registers(t *testing.T, h *host.Host, number int64) (all [4]uint64) {
 	return all
 }
 
-// Prefetching is switched off through the first thread of each core, and what
-// else is in the register stays; a kill later it is as it was, bit for bit. In
-// this tree the threads' registers are files of their own: the second ones stand
-// at off already, as the shared register of a real core would read.
+// Prefetching is switched off through the first thread of each core; the other bits of
+// the register stay. After a crash it is restored bit for bit. In this tree each thread's
+// register is a file of its own: the second threads' files already have the value for
+// off, as the shared register of a real core would read.
 func TestPrefetchingIsSwitchedAndComesBack(t *testing.T) {
 	for name, c := range map[string]struct {
 		cpuinfo string
@@ -85,7 +85,7 @@ func TestPrefetchingIsSwitchedAndComesBack(t *testing.T) {
 		before  [4]uint64
 		off     [2]uint64 // of the first threads
 	}{
-		// Core 1 has its adjacent-line prefetcher off by the firmware.
+		// The firmware has switched off the adjacent-line prefetcher of core 1.
 		"Intel": {broadwell, 0x1a4, [4]uint64{0x40, 0x42, 0x4f, 0x4f}, [2]uint64{0x4f, 0x4f}},
 		"AMD":   {genoa, 0xc0000108, [4]uint64{0x3c0, 0x3c8, 0x3ef, 0x3ef}, [2]uint64{0x3ef, 0x3ef}},
 	} {
@@ -109,7 +109,7 @@ func TestPrefetchingIsSwitchedAndComesBack(t *testing.T) {
 			if unmet, err := Measure(t.Context(), h, study.Preconditions{Require: map[string]string{"prefetching": "off"}}, time.Millisecond); err != nil || len(unmet) > 0 {
 				t.Errorf("%v, %v", unmet, err)
 			}
-			if err := e.Close(); err != nil { // and nothing put back
+			if err := e.Close(); err != nil { // restores nothing
 				t.Fatal(err)
 			}
 			if e, err = enforce.Open(dir, k); err != nil {
@@ -129,8 +129,8 @@ func TestPrefetchingIsSwitchedAndComesBack(t *testing.T) {
 	}
 }
 
-// A thread whose register is its own after all would keep on prefetching: that
-// is found out, and nothing stays changed.
+// A thread whose register is not shared would continue to prefetch: Set detects that, and
+// nothing stays changed.
 func TestPrefetchingOfThreadsThatDoNotShare(t *testing.T) {
 	before := [4]uint64{0, 0, 0, 0}
 	h := cores(t, broadwell, 0x1a4, before)
@@ -177,14 +177,14 @@ func TestPrefetchingThatCannotBeSwitched(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// What may not be used is said so, with what to do.
+	// A register that may not be used gives an error with a remedy.
 	for name, err := range map[string]error{"the CPU": os.NewSyscallError("pread", unix.EIO), "the kernel": os.NewSyscallError("open", unix.EPERM)} {
 		var lack *KnobError
 		if got := refused("/dev/cpu/0/msr", err); !errors.As(got, &lack) || lack.Remedy == "" || !errors.Is(got, err) {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
-	// A device that is gone is seen to be (enforce.Files).
+	// A missing device stays recognisable in the error (enforce.Files).
 	if err := refused("/dev/cpu/0/msr", os.ErrNotExist); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%v", err)
 	}

@@ -17,14 +17,14 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// quantity is something about a machine that a study may ask for by a bound.
+// quantity is a property of a machine that a study may bound.
 type quantity struct {
 	unit string // "%", "B", "s", "°C" or "" for a plain number
 	help string
 	read func(m *moment) (float64, error)
 }
 
-// moment is a machine over a short time.
+// moment is the CPU time of a machine over a short time.
 type moment struct {
 	host         *host.Host
 	before, last host.CPUTimes
@@ -51,7 +51,8 @@ func quantities() map[string]quantity {
 	}
 }
 
-// QuantityNames are those that a study's preconditions may bound, beside knobs.
+// QuantityNames are the quantities that a study's preconditions may bound, in addition to
+// knobs.
 func QuantityNames() []string { return slices.Sorted(maps.Keys(quantities())) }
 
 func (m *moment) share(of func(t host.CPUTime) time.Duration) (float64, error) {
@@ -120,8 +121,8 @@ func hottest(h *host.Host) (float64, error) {
 	return most, nil
 }
 
-// clockOffset asks adjtimex(2), which knows it where a daemon tells the kernel
-// (ntpd, chronyd, systemd-timesyncd).
+// clockOffset reads adjtimex(2), which has the offset where a daemon reports it to the
+// kernel (ntpd, chronyd, systemd-timesyncd).
 func clockOffset() (float64, error) {
 	var t unix.Timex
 	state, err := unix.Adjtimex(&t)
@@ -147,7 +148,7 @@ type bound struct {
 
 var operators = []string{">=", "<=", "==", ">", "<"}
 
-// units are what a number may be written in, by the quantity's own.
+// units are the units in which a number may be written, for a quantity's own unit.
 func units(of string) map[string]float64 {
 	switch of {
 	case "%":
@@ -177,7 +178,7 @@ func parseBound(text string, q quantity) (bound, error) {
 	factor, ok := known[unit]
 	n, err := strconv.ParseFloat(digits, 64)
 	if err == nil && n == 0 && unit == "" {
-		factor, ok = 1, true // nothing is nothing in any unit
+		factor, ok = 1, true // zero needs no unit
 	}
 	if err != nil || !ok {
 		return b, fmt.Errorf("want e.g. \">=1%s\": an operator (%s), a number, a unit (%s)", q.unit, strings.Join(operators, " "), strings.Join(slices.Sorted(maps.Keys(known)), " "))
@@ -200,7 +201,7 @@ func (b bound) holds(v float64) bool {
 	return v == b.value
 }
 
-// Problems says what of a study's preconditions nobody can measure or set.
+// Problems returns the preconditions of a study that cannot be measured or set.
 func Problems(p study.Preconditions) []keyed.Problem {
 	var all []keyed.Problem
 	for section, wanted := range map[string]map[string]string{"require": p.Require, "prefer": p.Prefer} {
@@ -232,14 +233,14 @@ func Problems(p study.Preconditions) []keyed.Problem {
 type Unmet struct {
 	Name string `json:"name"`
 	Want string `json:"want"`
-	Have string `json:"have"` // what was measured, or why nothing could be
-	// Required is that nothing may run, not only a line in the report.
+	Have string `json:"have"` // the measured value, or why there is none
+	// Required is true if nothing may run; otherwise it is only a line in the report.
 	Required bool `json:"required"`
 }
 
 func (u Unmet) String() string { return fmt.Sprintf("%s is %s, wanted %s", u.Name, u.Have, u.Want) }
 
-// Measure holds a machine against a study's preconditions, for about a second.
+// Measure checks a machine against a study's preconditions over the given time.
 func Measure(ctx context.Context, h *host.Host, p study.Preconditions, over time.Duration) ([]Unmet, error) {
 	m := &moment{host: h}
 	var err error
@@ -273,7 +274,7 @@ func Measure(ctx context.Context, h *host.Host, p study.Preconditions, over time
 	return unmet, nil
 }
 
-// meets reports whether a quantity or knob is as wanted, and what it is.
+// meets returns what a quantity or knob is, and whether that is as wanted.
 func (m *moment) meets(name, want string) (have string, ok bool) {
 	q, isQuantity := quantities()[name]
 	if !isQuantity {

@@ -21,7 +21,7 @@ import (
 	"github.com/quell-dev/quell/internal/workload"
 )
 
-// boxed is a real process in cgroups of its own.
+// boxed is a real process in its own cgroups.
 type boxed struct {
 	lab.Environment
 	t    *testing.T
@@ -36,10 +36,10 @@ func (b *boxed) Usage() (lab.Usage, error) {
 }
 func (b *boxed) Threads() ([]int, error) { return []int{b.pid}, nil }
 
-// counts is what a box does as often as it is told to, n times.
+// counts is the work of a box: a loop of n iterations.
 const counts = "i=0; while [ $i -lt $n ]; do i=$((i+1)); done"
 
-// box starts a shell that does something when it is told to, on CPU 0.
+// box starts a shell on CPU 0 that does a piece of work on each command.
 func box(t *testing.T, h *host.Host, tree *workload.Tree, task, does string) *boxed {
 	t.Helper()
 	sh := exec.Command("sh", "-c", "while read n; do "+does+"; echo done; done")
@@ -56,7 +56,7 @@ func box(t *testing.T, h *host.Host, tree *workload.Tree, task, does string) *bo
 	}
 	t.Cleanup(func() {
 		in.Close()
-		_ = sh.Wait() // its read finds the end
+		_ = sh.Wait() // it ends at the end of its input
 	})
 	hier, _ := h.Layout().CPU()
 	cg, err := h.OpenCgroup(hier, tree.Path(task))
@@ -107,7 +107,7 @@ func TestObservesThisMachine(t *testing.T) {
 	began := time.Now()
 	fg.busy(300000)
 	passed := time.Since(began).Seconds()
-	other.busy(300000) // a task that is no part of the run
+	other.busy(300000) // a task outside the run
 	after, err := fg.Usage()
 	if err != nil {
 		t.Fatal(err)
@@ -125,9 +125,9 @@ func TestObservesThisMachine(t *testing.T) {
 	}
 	used := (after.Total() - before.Total()).Seconds()
 	got := parts[0]
-	// perf's clock goes on while the hypervisor has the CPU, while interrupts are
-	// served and while the kernel switches: beside a load for a third more than the CPU
-	// time was measured. What was done outside the window would add half.
+	// perf's clock continues while the hypervisor has the CPU, while interrupts are
+	// served and during context switches: under load it was measured a third above the
+	// CPU time. Work outside the window would add half.
 	if clock := got.Events["task-clock"] / 1e9; clock < 0.95*used-0.01 || clock > max(1.05*passed, 1.45*used)+0.01 {
 		t.Errorf("task-clock %v s, its CPU time is %v in %v s", clock, used, passed)
 	}
@@ -161,8 +161,8 @@ func TestObservesThisMachine(t *testing.T) {
 	if cpu := second.Values["cpu.fg"]; cpu <= 0 || cpu > 1.05 {
 		t.Errorf("cpu.fg = %v", cpu)
 	}
-	// Foreign is what the other used and whatever else ran here; together with
-	// the part it is no more than there is.
+	// Foreign time is that of the other task and of anything else that ran here. Together
+	// with the part's time it is at most the capacity.
 	foreign := -1.0
 	for _, e := range evidence {
 		if e.Reason == result.ForeignCPU {
@@ -174,7 +174,7 @@ func TestObservesThisMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// All within two of the kernel's ticks of 10 ms.
+	// All within two kernel ticks of 10 ms.
 	tick := 0.02 / window.Seconds()
 	if least := theirs.Total().Seconds()*0.5/window.Seconds() - tick; foreign < least || foreign+used/window.Seconds() > 1.05+tick {
 		t.Errorf("foreign %v with a part of %v, and another of at least %v", foreign, used/window.Seconds(), least)
@@ -182,8 +182,8 @@ func TestObservesThisMachine(t *testing.T) {
 	t.Logf("%v\n%v\nmissing %v", second.Values, got.Events, got.Missing)
 }
 
-// What a part's requests to a disk take is counted in the steady window, as its
-// own; who makes none has no such signal, and a reason.
+// The cost of a part's disk requests is counted in the steady window, for that part only.
+// A part that makes no requests has no such signal, and a reason.
 func TestObservesRequestsToADisk(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2, quelltest.EBPF)
 	dir, err := os.MkdirTemp(".", "observe-test-") // not in memory, as /tmp may be
@@ -249,7 +249,7 @@ func TestObservesRequestsToADisk(t *testing.T) {
 	}
 }
 
-// What a part's cgroup is, is told by its threads; the lab's own is none.
+// A part's cgroup is found from its threads; the lab's own cgroup does not count.
 func TestCgroupOfAPart(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2)
 	h, err := host.Open("/")

@@ -35,7 +35,7 @@ func TestRAPLWraps(t *testing.T) {
 	}
 	set("950000")
 	e.read(at.Add(time.Second))
-	set("50000") // 50000 to the end, 50000 after it
+	set("50000") // 50000 to the wrap, 50000 after it
 	e.read(at.Add(2 * time.Second))
 	if got := e.total(); math.Abs(got-0.15) > 1e-9 {
 		t.Errorf("%v J, want 0.15", got)

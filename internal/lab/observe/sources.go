@@ -19,9 +19,9 @@ const (
 	sysctl = "/proc/sys"
 )
 
-// sources are everything that Describe reads. What programs are installed is
-// recorded and makes no other machine: what of it a study runs has hashes of its
-// own.
+// sources are all items that Describe reads. The set of installed packages is recorded as
+// passing: it does not make a different machine, because the programs that a study runs
+// have hashes of their own.
 func sources() []source {
 	return []source{
 		one("cpu.platform", false, func(h *host.Host) (string, error) { p, err := h.Platform(); return string(p), err }),
@@ -102,7 +102,7 @@ func sources() []source {
 	}
 }
 
-// fleeting is the source of what changes by itself.
+// fleeting marks a source as changing by itself.
 func (s source) fleeting() source { s.passing = true; return s }
 
 func cpuinfo(h *host.Host, keys ...string) (string, error) {
@@ -140,7 +140,7 @@ func topology(h *host.Host) (string, error) {
 	return strings.Join(lines, "\n"), nil
 }
 
-// turbo is on or off, by whichever driver says it.
+// turbo is on or off, from the first driver that reports it.
 func turbo(h *host.Host) (string, error) {
 	if v := readValue(h, cpus+"/intel_pstate/no_turbo"); v.err == nil {
 		return map[string]string{"0": "on", "1": "off"}[v.text], nil
@@ -198,7 +198,7 @@ func cgroupKind(h *host.Host) (string, error) {
 	return fmt.Sprintf("%s, cpu %s, cgroup2 has: %s", l.Kind, where, strings.Join(l.Controllers, " ")), nil
 }
 
-// irqbalanceState is whether irqbalance runs, which moves interrupts during a run.
+// irqbalanceState is the state of irqbalance, which moves interrupts during a run.
 func irqbalanceState(h *host.Host) (string, error) { return balancer{h}.state(), nil }
 
 func netQueues(h *host.Host) (string, error) {

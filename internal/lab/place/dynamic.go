@@ -2,19 +2,18 @@ package place
 
 import "github.com/quell-dev/quell/internal/lab/study"
 
-// Dynamic chooses between two relations by a role's load, with hysteresis
-// (paper 003, section IV-C: per-thread below about half background load,
-// per-chip above).
+// Dynamic selects one of two relations by a role's load, with hysteresis (paper 003,
+// section IV-C: per-thread below about half background load, per-chip above).
 type Dynamic struct {
 	of    study.Dynamic
 	above bool
 }
 
-// NewDynamic begins below.
+// NewDynamic returns a Dynamic that starts below the threshold.
 func NewDynamic(d study.Dynamic) *Dynamic { return &Dynamic{of: d} }
 
-// Update takes the role's load, a share of its CPUs, and returns the relation
-// to have now and whether that is another than before.
+// Update takes the role's load, a share of its CPUs, and returns the present relation
+// and whether it has changed.
 func (d *Dynamic) Update(load float64) (relation string, changed bool) {
 	was := d.above
 	switch {

@@ -11,7 +11,7 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// MissingError is that a machine cannot give a placement.
+// MissingError says that a placement is not possible on a machine.
 type MissingError struct {
 	Placement string
 	Want      string // e.g. "2 packages"
@@ -22,10 +22,10 @@ func (e *MissingError) Error() string {
 	return fmt.Sprintf("placement %s wants %s, this machine has %s", e.Placement, e.Want, e.Have)
 }
 
-// Resolve returns the CPUs of each part of a cell, in the order of its parts:
-// one set per virtual CPU where these are placed apart, else one for all. The
-// parts may use the allowed CPUs only. The error is a *MissingError where the
-// machine lacks what the placement wants.
+// Resolve returns the CPUs of each part of a cell, in the order of its parts: one set
+// per virtual CPU if these are placed individually, else one for all. The parts may use
+// the allowed CPUs only. If the machine lacks what the placement needs, the error is a
+// *MissingError.
 func Resolve(top host.Topology, allowed sample.Set, c *study.Cell) ([][]sample.Set, error) {
 	m := machineOf(top, allowed)
 	sets := make([][]sample.Set, len(c.Parts))
@@ -55,8 +55,8 @@ func Resolve(top host.Topology, allowed sample.Set, c *study.Cell) ([][]sample.S
 	return sets, nil
 }
 
-// Listed returns the CPUs that are listed for a part, none if there is no list. It
-// is for parts on other machines, whose CPUs are not known here.
+// Listed returns the CPUs that are listed for a part, none if there is no list. It is
+// for parts on other machines, whose topology is unknown here.
 func Listed(c *study.Cell, p *study.Part) ([]sample.Set, error) {
 	list := cmp.Or(p.CPUs, c.Place.CPUs[p.Role])
 	if list == "" {
@@ -70,7 +70,7 @@ func Relation(top host.Topology, allowed sample.Set, relation string, slot, slot
 	return machineOf(top, allowed).related(relation, slot, slots)
 }
 
-// lists reads "0-3" or, per virtual CPU, "0;1", of CPUs that are allowed.
+// lists parses "0-3" or, per virtual CPU, "0;1", and checks that the CPUs are allowed.
 func lists(text string, allowed sample.Set, part string) ([]sample.Set, error) {
 	sets, err := parse(text, part)
 	if err != nil {
@@ -98,7 +98,7 @@ func parse(text, part string) ([]sample.Set, error) {
 	return sets, nil
 }
 
-// core is a physical core with those of its CPUs that may be used, ascending.
+// core is a physical core with its allowed CPUs, ascending.
 type core struct {
 	pkg, node, llc int
 	cpus           []int
@@ -137,7 +137,7 @@ func machineOf(top host.Topology, allowed sample.Set) machine {
 	return m
 }
 
-// groups are the cores by a key, in order.
+// groups groups the cores by a key, in order.
 func (m machine) groups(key func(core) int) [][]core {
 	var all [][]core
 	for _, c := range m.cores {
@@ -155,8 +155,8 @@ func pkg(c core) int  { return c.pkg }
 func node(c core) int { return c.node }
 func llc(c core) int  { return c.llc }
 
-// share is a slot's part of a list that is divided among slots, the first
-// slots getting one more where it does not come out even.
+// share is a slot's part of a list that is divided among slots. If the division is not
+// even the parts differ by at most one.
 func share[T any](list []T, slot, slots int) []T {
 	from, to := len(list)*slot/slots, len(list)*(slot+1)/slots
 	return list[from:to]
@@ -177,7 +177,7 @@ func (m machine) related(relation string, slot, slots int) ([]sample.Set, error)
 		return nil, &MissingError{relation, fmt.Sprintf("%d %s", slots, want), fmt.Sprint(have)}
 	}
 	one := func(s sample.Set) ([]sample.Set, error) { return []sample.Set{s}, nil }
-	// within gives each slot cores of its own in one group that has enough.
+	// within gives each slot its own cores, all in one group that has enough cores.
 	within := func(key func(core) int, what string, all bool) ([]sample.Set, error) {
 		most := 0
 		for _, g := range m.groups(key) {
@@ -250,16 +250,16 @@ func (m machine) related(relation string, slot, slots int) ([]sample.Set, error)
 	return nil, fmt.Errorf("place: unknown relation %q", relation)
 }
 
-// byNumber orders virtual CPUs by their machine and then by their number: vm/2
-// comes before vm/10.
+// byNumber orders virtual CPUs by their machine and then by number: vm/2 is before
+// vm/10.
 func byNumber(a, b string) int {
 	i, j := strings.LastIndexByte(a, '/')+1, strings.LastIndexByte(b, '/')+1
 	return cmp.Or(cmp.Compare(a[:i], b[:j]), cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
 }
 
-// mapped places a part's virtual CPUs on the threads of the cores they are
-// mapped to. Virtual CPUs that share a core get threads of their own in turn,
-// and share those where there are too few.
+// mapped places a part's virtual CPUs on the threads of the cores they are mapped to.
+// Virtual CPUs that share a core get different threads in turn, and share threads if
+// there are too few.
 func (m machine) mapped(mapping map[string]int, p *study.Part) ([]sample.Set, error) {
 	names := make([]string, 0, len(mapping))
 	for name := range mapping {
@@ -279,7 +279,7 @@ func (m machine) mapped(mapping map[string]int, p *study.Part) ([]sample.Set, er
 		}
 		taken[k]++
 	}
-	if len(sets) == 0 { // not one of those that are mapped
+	if len(sets) == 0 { // the part is not mapped
 		return []sample.Set{m.all}, nil
 	}
 	return sets, nil

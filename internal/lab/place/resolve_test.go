@@ -11,9 +11,9 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// server is a machine of so many packages, cores in each, and threads in each
-// core, numbered as Linux does: all first threads, then all second ones. Each
-// package has caches last-level caches.
+// server is a machine with the given packages, cores in each, and threads in each core,
+// numbered as by Linux: all first threads, then all second ones. Each package has the
+// given number of last-level caches.
 func server(packages, cores, threads, caches int) (host.Topology, sample.Set) {
 	var t host.Topology
 	n := packages * cores
@@ -84,9 +84,8 @@ func TestRelations(t *testing.T) {
 	}
 }
 
-// Whatever the machine and the relation: slots get allowed CPUs only, the same
-// number give or take a core, and none that another has unless they are to
-// share.
+// For every machine and relation, slots get allowed CPUs only, the same number plus or
+// minus a core, and no CPU of another slot unless the relation shares CPUs.
 func TestRelationsShareWhatTheyShall(t *testing.T) {
 	shared := map[string]bool{"neutral": true, "same-thread": true, "same-core": true}
 	for _, shape := range [][4]int{{1, 2, 1, 1}, {2, 8, 2, 1}, {2, 6, 2, 3}, {4, 3, 1, 1}, {1, 16, 4, 2}} {
@@ -135,7 +134,7 @@ func TestMappedAndListed(t *testing.T) {
 		{"threads", [4]int{1, 2, 2, 1}, study.Cell{Parts: four, Mapping: map[string]int{"vm1/0": 0, "vm2/0": 1, "vm3/0": 0, "vm4/0": 1}}, "[0] [1] [2] [3]"},
 		{"no threads", [4]int{1, 2, 1, 1}, study.Cell{Parts: four, Mapping: map[string]int{"vm1/0": 0, "vm2/0": 0, "vm3/0": 1, "vm4/0": 1}}, "[0] [0] [1] [1]"},
 		{"too few cores", [4]int{1, 1, 2, 1}, study.Cell{Parts: four, Mapping: map[string]int{"vm1/0": 0, "vm2/0": 1}}, "placement mapping wants 2 cores, this machine has 1"},
-		// A guest of two virtual CPUs, one of them beside a process of the host's.
+		// A guest of two virtual CPUs, one of them on one core with a host process.
 		{"a mix", [4]int{1, 2, 1, 1}, study.Cell{Parts: []study.Part{part("vm", ""), part("native", "")}, Mapping: map[string]int{"vm/0": 0, "vm/1": 1, "native/0": 1}}, "[0 1] [1]"},
 		{"many", [4]int{1, 11, 1, 1}, study.Cell{Parts: []study.Part{part("vm", "")}, Mapping: map[string]int{"vm/0": 0, "vm/1": 1, "vm/2": 2, "vm/3": 3, "vm/4": 4,
 			"vm/5": 5, "vm/6": 6, "vm/7": 7, "vm/8": 8, "vm/9": 9, "vm/10": 10}}, "[0 1 2 3 4 5 6 7 8 9 10]"},

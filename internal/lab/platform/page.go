@@ -15,17 +15,17 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// Page is what the studies say of a machine.
+// Page holds the studies' results for a machine.
 type Page struct {
-	// CPUs, Cores, Packages and LLC (bytes) are as the kernel tells them.
+	// CPUs, Cores, Packages and LLC (bytes) are the kernel's figures.
 	CPUs     int   `json:"cpus"`
 	Cores    int   `json:"cores"`
 	Packages int   `json:"packages"`
 	LLC      int64 `json:"llc_bytes"`
 	// Threads is the dose of busy threads; nil if it was not measured.
 	Threads *analyse.Dose `json:"threads,omitempty"`
-	// Loads are by working set, ascending; Bandwidth is one thread's, in bytes
-	// a second as STREAM counts them.
+	// Loads are by working set, ascending; Bandwidth is one thread's, in bytes per
+	// second as STREAM counts them.
 	Loads     []Load           `json:"loads"`
 	Bandwidth analyse.Interval `json:"bandwidth"`
 	Pairs     []Pair           `json:"pairs"`
@@ -36,13 +36,13 @@ type Page struct {
 	Says []string `json:"says"`
 }
 
-// Load is how long a load takes that the one before it had to be waited for.
+// Load is the latency of a load that depends on the previous load.
 type Load struct {
 	Set     string           `json:"set"`
 	Seconds analyse.Interval `json:"seconds"`
 }
 
-// Pair is what one workload loses beside another.
+// Pair is the loss of one workload next to another.
 type Pair struct {
 	Workload string           `json:"workload"`
 	Beside   string           `json:"beside"`
@@ -50,16 +50,15 @@ type Pair struct {
 	Percent  analyse.Interval `json:"percent"` // of time
 }
 
-// Trip is how long a datagram takes to another network namespace and back, in
-// seconds.
+// Trip is the round-trip time of a datagram to another network namespace, in seconds.
 type Trip struct {
 	Relation string           `json:"relation"` // of the CPUs of the two ends
 	Median   analyse.Interval `json:"median"`
 	P99      analyse.Interval `json:"p99"`
 }
 
-// Of reads the results of the studies, by name; one that is not there was not
-// run.
+// Of computes the page from the results of the studies, by name; a study without
+// results was not run.
 func Of(top host.Topology, results map[string]*analyse.Results) *Page {
 	p := &Page{CPUs: top.Online.Len(), Loads: []Load{}, Pairs: []Pair{}, Trips: []Trip{}, Floors: map[string]analyse.Num{},
 		Bandwidth: analyse.Interval{Value: math.NaN(), Low: math.NaN(), High: math.NaN()}}
@@ -108,7 +107,7 @@ func Of(top host.Topology, results map[string]*analyse.Results) *Page {
 	return p
 }
 
-// reasons are why runs do not count, the commonest first.
+// reasons lists the reasons for invalid runs, the most frequent first.
 func reasons(r *analyse.Results) string {
 	names := slices.SortedFunc(maps.Keys(r.Reasons), func(a, b result.Reason) int {
 		return cmp.Or(cmp.Compare(r.Reasons[b], r.Reasons[a]), cmp.Compare(a, b))
@@ -132,11 +131,11 @@ func level(ls []study.Level, factor string) string {
 	return ""
 }
 
-// far is by how much a load takes longer than from the set before, for the set
-// to be called one of another level.
+// far is the ratio of the latencies of two successive sets from which they count as
+// different levels of memory.
 const far = 1.5
 
-// say puts the findings into words.
+// say writes the findings in words.
 func (p *Page) say() {
 	add := func(format string, args ...any) { p.Says = append(p.Says, fmt.Sprintf(format, args...)) }
 	if d := p.Threads; d != nil {
@@ -176,7 +175,7 @@ func (p *Page) say() {
 	}
 }
 
-// sayPairs compares the relations by what all pairs lose in them.
+// sayPairs compares the relations by the loss of all pairs.
 func (p *Page) sayPairs(add func(string, ...any)) {
 	if len(p.Pairs) == 0 {
 		return

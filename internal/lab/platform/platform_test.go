@@ -14,7 +14,7 @@ import (
 	"github.com/quell-dev/quell/internal/workload"
 )
 
-// machine has cores of two threads in packages with a cache each.
+// machine has cores of two threads each, in packages with one cache each.
 func machine(packages, cores int) host.Topology {
 	var t host.Topology
 	for p := range packages {
@@ -47,7 +47,7 @@ func TestStudiesAreRight(t *testing.T) {
 		}
 		for _, f := range files {
 			s, err := study.Parse(f.Name, f.Text, study.Known{Builtins: append(workload.KernelNames(), study.UDPPing, study.UDPEcho), Options: func(builtin string, flags []string) error {
-				if f.Name == Network { // its workloads are no kernels
+				if f.Name == Network { // its workloads are not kernels
 					return nil
 				}
 				_, err := workload.ParseKernel(append([]string{builtin}, flags...))
@@ -124,8 +124,8 @@ func TestPage(t *testing.T) {
 	if strings.Contains(b.String(), "16KiB 1.0 ns →") {
 		t.Error("a step that is none")
 	}
-	// What makes no difference is said to make none, and what was not run is not
-	// spoken of.
+	// The page says where there is no difference, and nothing about studies that were
+	// not run.
 	quiet := map[string]*analyse.Results{Pairs: {Noise: &analyse.Noise{Floor: 0.1}, Degradations: []analyse.Degradation{
 		{Workload: "compute", Partners: []string{"compute"}, Levels: at("same-llc"), Percent: around(1)},
 		{Workload: "compute", Partners: []string{"compute"}, Levels: at("cross-package"), Percent: around(-1)}}}}
@@ -133,7 +133,7 @@ func TestPage(t *testing.T) {
 	if !strings.Contains(said, "makes no difference above the noise floor of 10.0 %") || strings.Contains(said, "Cores") || strings.Contains(said, "Memory") {
 		t.Error(said)
 	}
-	// A study whose runs do not count is said to have told nothing, and why.
+	// For a study without valid runs the page says that, and the reason.
 	busy := Of(top, map[string]*analyse.Results{Threads: {Reasons: map[result.Reason]int{result.Steal: 2, result.ForeignCPU: 7}}})
 	if said := strings.Join(busy.Says, "\n"); said != "Cores: not known, since no run of platform-threads may be believed (foreign-cpu 7 times, steal 2 times)." {
 		t.Error(said)

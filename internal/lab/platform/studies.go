@@ -11,10 +11,10 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// The studies, in the order in which they are run.
+// The studies, in the order of their execution.
 const (
 	Threads = "platform-threads" // paper 002, 5.2: threads one by one
-	Memory  = "platform-memory"  // a chase of loads through ever larger sets
+	Memory  = "platform-memory"  // a chain of loads through ever larger sets
 	Pairs   = "platform-pairs"   // papers 000 and 003: pairs, by relation
 	Network = "platform-network" // paper 002, 6.2: ping-pong, by relation
 )
@@ -25,14 +25,14 @@ type File struct {
 	Text []byte
 }
 
-// mostLevels is how many numbers of threads are tried.
+// mostLevels is the largest number of levels of threads.
 const mostLevels = 12
 
-// relations are those that a pair's CPUs may have, from far to near.
+// relations are the relations of a pair's CPUs, from far to near.
 var relations = [...]string{"cross-package", "same-llc", "smt-sibling", "same-thread"}
 
-// Studies are the files of a machine's studies: as many runs of each cell as
-// said, each measured for so many seconds.
+// Studies returns the files of a machine's studies, with the given runs per cell and
+// measured seconds per run.
 func Studies(top host.Topology, allowed sample.Set, repetitions, seconds int) ([]File, error) {
 	data := struct {
 		Repetitions, Seconds int
@@ -60,9 +60,9 @@ func Studies(top host.Topology, allowed sample.Set, repetitions, seconds int) ([
 	return files, nil
 }
 
-// levels are numbers of threads from 1 to n: all if they are few, else the ends
-// and what lies around half of n, where the knee is expected, and around a
-// quarter, where it is with four threads a core.
+// levels returns numbers of threads from 1 to n: all if they are few, else the ends and
+// numbers around half of n, where the knee is expected, and around a quarter, where it
+// is with four threads per core.
 func levels(n int) []int {
 	var all []int
 	if n <= mostLevels {
@@ -80,7 +80,7 @@ func levels(n int) []int {
 	return slices.Compact(all)
 }
 
-// sizes are working sets from within the first cache to far beyond the last.
+// sizes returns working sets from within the first cache to far beyond the last.
 func sizes(top host.Topology) []string {
 	all := []string{"16KiB", "128KiB", "512KiB", "2MiB", "8MiB", "32MiB", "128MiB"}
 	for _, c := range top.CPUs {

@@ -17,17 +17,17 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// The files that a recorded run has beside its record.
+// The files of a recorded run next to its record.
 const (
 	TraceFile  = "trace.csv"   // the agent's samples; a task's job is its part's name
 	CachesFile = "caches.json" // round trips between CPUs, ns, before and after the window
 	logFile    = "agent.log"
 )
 
-// tick is the agent's loop period: window ends are so exact.
+// tick is the agent's loop period, which is the precision of the window ends.
 const tick = 50 * time.Millisecond
 
-// patience is how long the agent may take to leave.
+// patience is how long the agent may take to exit.
 const patience = 10 * time.Second
 
 // Options say how to record.
@@ -39,16 +39,15 @@ type Options struct {
 	study.Recording
 }
 
-// agent is quell-agent beside a run.
+// agent is a quell-agent that runs in parallel with a run.
 type agent struct {
 	cmd     *exec.Cmd
 	ended   chan error
-	scratch string // its state: nothing of it is kept
+	scratch string // its state directory, removed at the end
 	log     string
 }
 
-// start runs an agent that follows the run's parts and nothing else on the
-// machine.
+// start runs an agent that follows the run's parts and no other task of the machine.
 func start(o lab.Observed, opt Options) (*agent, error) {
 	rules, err := rules(o, cmp.Or(opt.Proc, "/proc"))
 	if err != nil {
@@ -73,7 +72,7 @@ func start(o lab.Observed, opt Options) (*agent, error) {
 	defer log.Close()
 	a.cmd = exec.Command(opt.Program, "--config", conf)
 	a.cmd.Stderr = log
-	// A lab that is killed leaves no agent behind.
+	// The agent is ended if the lab is killed.
 	a.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	if err := a.cmd.Start(); err != nil {
 		return fail(err)
@@ -82,11 +81,11 @@ func start(o lab.Observed, opt Options) (*agent, error) {
 	return a, nil
 }
 
-// rule makes a part a task of its name.
+// rule maps the cgroup of a part to a task with the part's name.
 type rule struct{ path, job, class string }
 
-// rules find where each part's threads are. A part that has none, since nothing
-// runs in it, is no task.
+// rules find the cgroup of each part. A part without threads, because nothing runs in it,
+// is not a task.
 func rules(o lab.Observed, proc string) ([]rule, error) {
 	var all []rule
 	for i, e := range o.Envs {
@@ -115,9 +114,9 @@ func rules(o lab.Observed, proc string) ([]rule, error) {
 	return all, nil
 }
 
-// identity is the path by which the agent knows the task of a process, of its
-// /proc/PID/cgroup (cgroups(7)): that in cgroup2 or, where it is in the root of
-// that, in v1's cpu hierarchy; "" where it is in neither.
+// identity is the path by which the agent identifies the task of a process, from its
+// /proc/PID/cgroup (cgroups(7)): the path in cgroup2 or, where that is the root, the path
+// in v1's cpu hierarchy; "" where it is in neither.
 func identity(text string) string {
 	cpu := ""
 	for line := range strings.Lines(text) {
@@ -137,7 +136,8 @@ func configuration(dir, trace string, r study.Recording, rules []rule) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "state_dir: %q\nsocket: %q\nlisten: \"\"\nlog_level: warn\nrecord: %q\nsignals: [%s]\n",
 		dir, filepath.Join(dir, "agent.sock"), trace, strings.Join(r.Signals, ", "))
-	// Nobody is capped, and nothing rests because it is dear: this is a measurement.
+	// No task is capped and no signal is paused because it is expensive: this is a
+	// measurement.
 	fmt.Fprintf(&b, "tick: %s\nsampling: {duration: %s, period: %s, max_tax: 0}\n", min(tick, r.Period), r.Period, r.Period)
 	fmt.Fprintf(&b, "detect: {outlier_window: %s, window: %s}\nenforce: {mode: \"off\"}\nrules:\n", 5*r.Period, 10*r.Period)
 	for _, one := range rules {
@@ -146,8 +146,8 @@ func configuration(dir, trace string, r study.Recording, rules []rule) []byte {
 	return b.Bytes()
 }
 
-// stop ends the agent, which writes what it has. One that does not leave, or
-// left by itself, is an error with the end of its log.
+// stop ends the agent, which writes its samples. An agent that does not exit, or exited
+// by itself, is an error with the end of its log.
 func (a *agent) stop() error {
 	var err error
 	if sent := a.cmd.Process.Signal(syscall.SIGTERM); sent != nil && !errors.Is(sent, os.ErrProcessDone) {
@@ -166,7 +166,7 @@ func (a *agent) stop() error {
 	return errors.Join(err, os.RemoveAll(a.scratch))
 }
 
-// last is the end of a log on one line.
+// last is the end of a log in one line.
 func last(text []byte) string {
 	const most = 400
 	text = bytes.TrimSpace(text)

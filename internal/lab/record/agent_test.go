@@ -30,8 +30,7 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-// What is written for the agent is a configuration that it takes, whatever the
-// paths.
+// The agent accepts the configuration that is written for it, for any path.
 func TestConfigurationIsOne(t *testing.T) {
 	text := configuration(`/tmp/a "b"`, "/tmp/trace.csv", study.Recording{Signals: []string{"runq", "cpi"}, Period: 500 * time.Millisecond},
 		[]rule{{"/lab: x/e1.victim", "victim", "latency-sensitive"}, {"/lab/e2", "bystander/0", "batch"}})
@@ -48,7 +47,7 @@ func TestConfigurationIsOne(t *testing.T) {
 	}
 }
 
-// parts are environments of some threads; an idle one has none.
+// parts are environments with the given threads; an idle one has none.
 type parts struct {
 	lab.Environment
 	ids []int
@@ -56,7 +55,7 @@ type parts struct {
 
 func (p parts) Threads() ([]int, error) { return p.ids, nil }
 
-// watched is what an observer inside another is asked.
+// watched is an inner observer that records whether it was closed.
 type watched struct {
 	lab.Observer
 	closed bool
@@ -68,7 +67,7 @@ func (w *watched) Trips() []map[string]float64 {
 	return []map[string]float64{{"0-1": 80}, {"0-1": 300}}
 }
 
-// stub is a program in the agent's place.
+// stub is a script in place of the agent.
 func stub(t *testing.T, script string) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "quell-agent")
@@ -78,7 +77,7 @@ func stub(t *testing.T, script string) string {
 	return name
 }
 
-// process is a thread of the victim, by a /proc of the test's own.
+// process is a thread of the victim, in the test's own /proc.
 const process = 123
 
 func recording(t *testing.T, program string) Options {

@@ -11,16 +11,16 @@ import (
 	"github.com/quell-dev/quell/internal/lab/result"
 )
 
-// observer is another with an agent beside it.
+// observer is another observer together with an agent.
 type observer struct {
 	lab.Observer
 	agent *agent
 	dir   string
 }
 
-// With lets an agent sample a run that another observer watches. It begins
-// before the run's steady window, in its warm-up, and ends after it; an agent
-// that cannot is the run's failure.
+// With lets an agent sample a run that another observer watches. The agent begins before
+// the run's steady window, in its warm-up, and ends after it. If the agent fails, the run
+// fails.
 func With(inner lab.Observer, o lab.Observed, opt Options) (lab.Observer, error) {
 	a, err := start(o, opt)
 	if err != nil {
@@ -29,7 +29,7 @@ func With(inner lab.Observer, o lab.Observed, opt Options) (lab.Observer, error)
 	return &observer{inner, a, o.Dir}, nil
 }
 
-// Energy is the inner observer's (see lab.Observer).
+// Energy is the inner observer's energy (see lab.Observer).
 func (w *observer) Energy(window result.Window) (joules float64, source string) {
 	if m, ok := w.Observer.(interface {
 		Energy(result.Window) (float64, string)
@@ -46,7 +46,7 @@ func (w *observer) Close(parts []result.Part) ([]result.Evidence, error) {
 	return evidence, errors.Join(err, closing, w.caches())
 }
 
-// caches keeps what the inner observer saw of CPUs sharing a cache.
+// caches writes the cache round trips that the inner observer measured.
 func (w *observer) caches() error {
 	m, ok := w.Observer.(interface{ Trips() []map[string]float64 })
 	if !ok {

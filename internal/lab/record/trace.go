@@ -19,13 +19,13 @@ import (
 	"github.com/quell-dev/quell/internal/trace"
 )
 
-// Trace is what an agent sampled of one victim in all its recorded runs, in
-// order of time, and what is known of it.
+// Trace is what an agent sampled of one victim in all its recorded runs, in order of
+// time, with the labels.
 type Trace struct {
 	Name    string // the victim's workload
 	Samples []sample.Sample
 	Labels  []trace.Label
-	Runs    []Run // those in it and those left out
+	Runs    []Run // the runs in it and those left out
 }
 
 // Run is one run of a trace.
@@ -34,20 +34,20 @@ type Run struct {
 	N         int       `json:"n"`
 	Stretches []Stretch `json:"stretches,omitempty"`
 	Samples   int       `json:"samples"`
-	// Caches says that CPUs began or ceased to share a cache, "" for no.
+	// Caches says which CPUs began or ceased to share a cache, "" for none.
 	Caches string `json:"caches,omitempty"`
 	// Left is why it is not in the trace, "" where it is.
 	Left string `json:"left,omitempty"`
 }
 
-// other is the name of what ran outside any task, which keeps it.
+// other is the name of what ran outside any task; it is not renamed.
 const other = "(other)"
 
-// Traces makes a trace of each victim's workload out of the valid runs of a
-// folder that an agent has sampled, a measured part at a time. Only intervals
-// that lie within a run's verified window are taken; the rest is not known.
-// Tasks are named after the folder's study, their part and their workload, so that
-// a task of one run is the same in the next.
+// Traces creates a trace of each victim's workload from the valid runs of a folder that
+// an agent has sampled, for the first measured part of each run. Only samples whose
+// interval lies within a run's verified window are used; the truth of others is not
+// known. Tasks are named after the folder's study, their part and their workload, so that
+// a task has the same name in every run.
 func Traces(f *result.Folder, s *study.Study, runs []result.Run) ([]Trace, error) {
 	var all []Trace
 	runs = slices.Clone(runs)
@@ -133,7 +133,7 @@ func (t *Trace) add(f *result.Folder, s *study.Study, r *result.Run, rows []samp
 		jobs[p.Name()] = p.Workload.Name
 	}
 	from, to := sample.At(r.Start.Add(r.Window.From)), sample.At(r.Start.Add(r.Window.To))
-	named := map[sample.TaskName]sample.TaskName{} // by what the run called them
+	named := map[sample.TaskName]sample.TaskName{} // by the run's task names
 	for _, one := range rows {
 		if task, ok := tasks[string(one.Job)]; ok {
 			named[one.Task] = task
@@ -169,12 +169,12 @@ func (t *Trace) add(f *result.Folder, s *study.Study, r *result.Run, rows []samp
 	return nil
 }
 
-// apart is how many times longer a round trip is through another cache (see
-// package observe).
+// apart is the minimum ratio between round trips through another cache and within one
+// (see package observe).
 const apart = 2.5
 
-// flip says which CPUs a hypervisor brought together or apart in the run, by the
-// first and the last look.
+// flip says which CPUs a hypervisor moved to a common cache or apart during the run, from
+// the first and the last look.
 func flip(file string) (string, error) {
 	text, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -201,8 +201,8 @@ func flip(file string) (string, error) {
 	return strings.Join(words, "; "), nil
 }
 
-// Write writes a trace with its labels. Runs whose CPUs changed caches, and what
-// was left out, stand in remarks before it.
+// Write writes a trace with its labels. Remarks before it name the runs whose CPUs
+// changed caches and the runs that were left out.
 func (t *Trace) Write(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	for _, r := range t.Runs {

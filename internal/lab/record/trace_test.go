@@ -16,8 +16,8 @@ import (
 	"github.com/quell-dev/quell/internal/trace"
 )
 
-// recorded is a folder with runs whose agents took a sample of each part every
-// second, from 5 s before the window to 5 s after it.
+// recorded is a folder with runs whose agents took a sample of each part every second,
+// from 5 s before the window to 5 s after it.
 func recorded(t *testing.T, runs []*result.Run, caches []string) (*result.Folder, *study.Study) {
 	t.Helper()
 	f, err := result.Create(filepath.Join(t.TempDir(), "r"), result.Lock{Study: "corpus", Hash: "x"})
@@ -73,7 +73,7 @@ func TestTraces(t *testing.T) {
 	invalid := later(staircase([4]time.Duration{1e8, 2e8, 2e8, 1e8}, free), 4)
 	invalid.Verdict = result.Invalid
 	runs := []*result.Run{
-		later(staircase([4]time.Duration{1e8, 2e8, 2e8, 1e8}, free), 1), // hurt; begun after the next
+		later(staircase([4]time.Duration{1e8, 2e8, 2e8, 1e8}, free), 1), // hurt; began after the next one
 		alone,
 		later(staircase([4]time.Duration{1e8, 1e8, 1e8, 1e8}, free), 2),     // spared
 		later(staircase([4]time.Duration{1e8, 1.1e8, 1.1e8, 1e8}, free), 3), // unclear
@@ -92,8 +92,8 @@ func TestTraces(t *testing.T) {
 	if len(tr.Runs) != 4 || tr.Runs[0].Cell != alone.Cell.String() || tr.Runs[3].Left == "" || tr.Runs[1].Caches != "CPUs 0-1: 90 ns before, 380 ns after" || tr.Runs[2].Caches != "" {
 		t.Errorf("%+v", tr.Runs)
 	}
-	// Of each window of 40 s the 40 intervals within it; the stranger's not, the
-	// unclear run's not.
+	// From each window of 40 s the 40 intervals within it; none of the stranger, none of
+	// the unclear run.
 	if want := 40 * (4 + 5 + 5); len(tr.Samples) != want {
 		t.Errorf("%d samples, want %d", len(tr.Samples), want)
 	}
@@ -114,7 +114,7 @@ func TestTraces(t *testing.T) {
 	if len(tr.Labels) != 1 || tr.Labels[0] != label {
 		t.Errorf("%+v", tr.Labels)
 	}
-	// What is written is read again, with what is to know of it.
+	// The written trace reads back with its labels.
 	var text bytes.Buffer
 	if err := tr.Write(&text); err != nil {
 		t.Fatal(err)
@@ -145,8 +145,7 @@ func TestTraces(t *testing.T) {
 	}
 }
 
-// A trace that is damaged is an error: labels must not stand over what is not
-// there.
+// A damaged trace is an error: labels must not refer to missing samples.
 func TestDamagedRecording(t *testing.T) {
 	r := staircase([4]time.Duration{1e8, 2e8, 2e8, 1e8}, [4]float64{0.03, 0.9, 0.9, 0.03})
 	f, s := recorded(t, []*result.Run{r}, []string{""})
@@ -161,7 +160,7 @@ func TestDamagedRecording(t *testing.T) {
 	if _, err := Traces(f, s, []result.Run{*r}); err == nil || !strings.Contains(err.Error(), "1 bad rows") {
 		t.Errorf("%v", err)
 	}
-	// Without one the run was not recorded.
+	// Without a trace file the run was not recorded.
 	if err := os.Remove(name); err != nil {
 		t.Fatal(err)
 	}

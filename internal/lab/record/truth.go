@@ -12,7 +12,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// Truth is what the lab knows of a role beside another.
+// Truth is what the lab knows about the effect of an antagonist on a victim.
 type Truth string
 
 // The truths.
@@ -22,38 +22,38 @@ const (
 	Unclear Truth = "unclear"
 )
 
-// What makes them. Between the two slowdowns nothing is said. A victim whose
-// rates before and after differ by more than steady was disturbed by something
-// else, or changed by itself; so was one beside whom others used more CPU than
-// before, by more than foreign of its CPUs.
+// The thresholds of the truths. Slowdowns between the first two are unclear. A victim
+// whose rates before and after differ by more than steady was disturbed by something else
+// or changed by itself. The same holds if other tasks used more CPU than before, by more
+// than foreign of the victim's CPUs.
 const (
 	hurtFrom   = 1.15
 	sparedUpTo = 1.05
 	steady     = 1.15
 	foreign    = 0.15
-	// Levels of the antagonist's load that stand for its absence and presence,
-	// of its CPUs; presence is held against what it really used.
+	// Levels of the antagonist's load that mean its absence and presence, as a share of
+	// its CPUs. Presence is also checked against the CPU time that it really used.
 	off, on   = 0.05, 0.5
 	leastUsed = 0.1
 )
 
-// Stretch is a time in which one part ran beside another that was there before
-// and after it only in name.
+// Stretch is a time in which the antagonist is present (on); before and after it the
+// antagonist is absent (off).
 type Stretch struct {
 	Victim     string        `json:"victim"` // parts' names
 	Antagonist string        `json:"antagonist"`
 	Window     result.Window `json:"window"` // after the run's start
-	// Slowdown is the victim's time for a unit of work in it over that outside.
+	// Slowdown is the victim's time for a unit of work inside it over that outside.
 	Slowdown analyse.Num `json:"slowdown"`
-	// Used is what the antagonist used in it, share of its CPUs.
+	// Used is the antagonist's CPU usage in it, as a share of its CPUs.
 	Used  float64 `json:"used"`
 	Truth Truth   `json:"truth"`
-	Why   string  `json:"why,omitempty"` // of what is unclear
+	Why   string  `json:"why,omitempty"` // why it is unclear
 	Cause string  `json:"cause,omitempty"`
 }
 
-// Stretches finds out of a valid run with a staircase who hurt whom and when:
-// every measured part against the role that climbs. A run without one has none.
+// Stretches returns the stretches of a valid run with a staircase: every measured part
+// against the role that climbs. A run without a staircase has none.
 func Stretches(r *result.Run, seconds []result.Sample) []Stretch {
 	var present, absent []result.Step
 	for _, s := range r.Steps {
@@ -86,7 +86,7 @@ func Stretches(r *result.Run, seconds []result.Sample) []Stretch {
 	return all
 }
 
-// stretches joins steps that follow each other.
+// stretches joins adjacent steps.
 func stretches(steps []result.Step) []result.Window {
 	var all []result.Window
 	for _, s := range steps {
@@ -99,8 +99,8 @@ func stretches(steps []result.Step) []result.Window {
 	return all
 }
 
-// cause is the CPU where the two share one, else what the antagonist contends
-// for.
+// cause is "cpu" where the two share one CPU, otherwise the resource that the antagonist
+// contends for.
 func cause(r *result.Run, victim, antagonist *study.Part) string {
 	cpus := func(name string) string {
 		i := slices.IndexFunc(r.Parts, func(p result.Part) bool { return p.Name == name })
@@ -109,7 +109,7 @@ func cause(r *result.Run, victim, antagonist *study.Part) string {
 		}
 		return strings.Join(r.Parts[i].CPUs, ";")
 	}
-	// Placements of this kind of study are of one CPU each.
+	// In this kind of study each placement is one CPU.
 	if c := cpus(victim.Name()); c != "" && c == cpus(antagonist.Name()) {
 		return "cpu"
 	}
@@ -165,7 +165,7 @@ func (s *Stretch) judge(r *result.Run, seconds []result.Sample, present, absent 
 	}
 }
 
-// share is a value's mean over the seconds of some steps; 0 where it was not
+// share is the mean of a value over the seconds of some steps; 0 where it was not
 // measured.
 func share(seconds []result.Sample, name string, steps []result.Step) float64 {
 	sum, n := 0.0, 0.0

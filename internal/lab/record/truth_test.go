@@ -13,9 +13,9 @@ import (
 
 func TestMain(m *testing.M) { quelltest.Main(m) }
 
-// staircase is a run of a victim beside an antagonist that is away for 10 s,
-// there for 20 and away again, in steps of 10 s of which the first second does
-// not count. The victim's iterations take so long in each of the four steps.
+// staircase is a run of a victim with an antagonist that is off for 10 s, on for 20 s and
+// off again, in steps of 10 s whose first second does not count. victim gives the length
+// of the victim's iterations in each of the four steps.
 func staircase(victim [4]time.Duration, used [4]float64) *result.Run {
 	r := &result.Run{Verdict: result.Valid, Start: time.UnixMilli(1_700_000_000_000), Window: result.Window{To: 40 * time.Second}}
 	r.Cell = study.Cell{Kind: study.Main, Levels: []study.Level{{Factor: "pair", Value: "a-b"}}, Parts: []study.Part{
@@ -83,7 +83,7 @@ func TestStretches(t *testing.T) {
 
 func TestStretchesWithoutAnAntagonist(t *testing.T) {
 	r := staircase([4]time.Duration{1e8, 1e8, 1e8, 1e8}, [4]float64{})
-	r.Steps = nil // nobody climbs
+	r.Steps = nil // no role climbs
 	if got := Stretches(r, nil); got != nil {
 		t.Errorf("%+v", got)
 	}
@@ -97,7 +97,7 @@ func TestCauseOnOneCPU(t *testing.T) {
 	}
 }
 
-// An antagonist that was there from the beginning has nothing to be held against.
+// There is no baseline for an antagonist that was on from the beginning.
 func TestStretchWithoutBefore(t *testing.T) {
 	r := staircase([4]time.Duration{1e8, 2e8, 2e8, 1e8}, [4]float64{0.03, 0.5, 0.5, 0.03})
 	r.Steps = r.Steps[1:]

@@ -17,14 +17,14 @@ import (
 	"golang.org/x/crypto/ssh/knownhosts"
 )
 
-// patience bounds the way to a host: TCP and SSH's own greeting.
+// patience bounds the connection to a host: TCP and the SSH handshake.
 const patience = 20 * time.Second
 
-// KeyError is a host whose key is not the one that is known, or not known.
+// KeyError is a host whose key is not known, or differs from the known one.
 type KeyError struct {
 	Host, Address string
-	Fingerprint   string // of the key that it showed
-	Known         bool   // another one is known
+	Fingerprint   string // of the key that the host presented
+	Known         bool   // a different key is known
 }
 
 func (e *KeyError) Error() string {
@@ -34,7 +34,7 @@ func (e *KeyError) Error() string {
 	return fmt.Sprintf("host %s (%s) shows a key that is not known, %s", e.Host, e.Address, e.Fingerprint)
 }
 
-// Remedy says what to do.
+// Remedy says how to fix it.
 func (e *KeyError) Remedy() string {
 	if e.Known {
 		return "find out why it has changed; if that is right, replace it in known_hosts or the inventory (host_key)"
@@ -47,11 +47,11 @@ func parseHostKey(line string) (ssh.PublicKey, error) {
 	return key, err
 }
 
-// connect logs in, through other hosts if need be. closers end what it is made of.
+// connect logs in, through other hosts if configured. closers end all its connections.
 func connect(ctx context.Context, inv *Inventory, s *Spec) (client *ssh.Client, closers []func() error, err error) {
 	closeAll := func() {
 		for _, c := range slices.Backward(closers) {
-			_ = c() // nothing comes of it any more
+			_ = c() // errors no longer matter
 		}
 	}
 	defer func() {
@@ -81,7 +81,7 @@ func connect(ctx context.Context, inv *Inventory, s *Spec) (client *ssh.Client, 
 		return nil, closers, fmt.Errorf("reach host %s: %w", s.Name, err)
 	}
 	closers = append(closers, conn.Close)
-	// The greeting has no context; a connection that is closed ends it.
+	// The handshake has no context; closing the connection ends it.
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 	c, channels, requests, err := ssh.NewClientConn(conn, address, config)
@@ -103,7 +103,7 @@ func withPort(address string) string {
 	return net.JoinHostPort(strings.Trim(address, "[]"), "22")
 }
 
-// config is SSH's for the host. done is to be called after the greeting.
+// config is the SSH configuration for the host. done must be called after the handshake.
 func (s *Spec) config(address string) (c *ssh.ClientConfig, done func(), err error) {
 	c = &ssh.ClientConfig{User: s.User, Timeout: patience}
 	if c.User == "" {
@@ -120,7 +120,7 @@ func (s *Spec) config(address string) (c *ssh.ClientConfig, done func(), err err
 	return c, done, nil
 }
 
-// hostKeys says which keys the host may show.
+// hostKeys returns which keys are accepted from the host.
 func (s *Spec) hostKeys(address string) (ssh.HostKeyCallback, []string, error) {
 	if s.HostKey != "" {
 		want, err := parseHostKey(s.HostKey)
@@ -140,12 +140,12 @@ func (s *Spec) hostKeys(address string) (ssh.HostKeyCallback, []string, error) {
 	}
 	known, err := knownhosts.New(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		known = func(string, net.Addr, ssh.PublicKey) error { return &knownhosts.KeyError{} } // of nobody
+		known = func(string, net.Addr, ssh.PublicKey) error { return &knownhosts.KeyError{} } // no host is known
 	} else if err != nil {
 		return nil, nil, fmt.Errorf("host %s: read known hosts: %w", s.Name, err)
 	}
-	// A server has several keys and shows the first that both sides like: it
-	// has to be asked for one that is known.
+	// A server has several keys and presents the first one that both sides support: the
+	// client must ask for one that is known.
 	var wanted []string
 	var is *knownhosts.KeyError
 	if errors.As(known(address, &net.TCPAddr{}, noKey{}), &is) {
@@ -163,7 +163,7 @@ func (s *Spec) hostKeys(address string) (ssh.HostKeyCallback, []string, error) {
 	}, wanted, nil
 }
 
-// algorithms are the signatures of a type of key.
+// algorithms are the signature algorithms of a key type.
 func algorithms(keyType string) []string {
 	if keyType == ssh.KeyAlgoRSA {
 		return []string{ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256}
@@ -171,15 +171,15 @@ func algorithms(keyType string) []string {
 	return []string{keyType}
 }
 
-// noKey is the key of no host.
+// noKey is a key that matches no host.
 type noKey struct{}
 
 func (noKey) Type() string                        { return "none" }
 func (noKey) Marshal() []byte                     { return []byte("none") }
 func (noKey) Verify([]byte, *ssh.Signature) error { return errors.New("no key") }
 
-// login is how to prove who one is: by the file of a key, or by the agent's keys
-// and then those in the usual files. done closes the way to the agent.
+// login returns the ways to authenticate: by a key file, or by the agent's keys and then
+// the keys in the usual files. done closes the connection to the agent.
 func (s *Spec) login() (methods []ssh.AuthMethod, done func(), err error) {
 	done = func() {}
 	if s.Key != "" {

@@ -13,8 +13,8 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// frame is one line of what a lab and its helper say to each other, as JSON. What
-// the lab asks has an ID, and so has the answer. Times are ns of the sender's
+// frame is one line of the protocol between a lab and its helper, as JSON. A request of
+// the lab has an ID, and its answer has the same. Times are ns of the sender's
 // CLOCK_MONOTONIC.
 //
 //	lab:    beat | ping ID | make ID Part | start ID Env Job | begin ID Proc NS | stop ID Proc
@@ -32,13 +32,13 @@ type frame struct {
 	Sets    []string    `json:"sets,omitempty"`
 	Usage   *lab.Usage  `json:"usage,omitempty"`
 	Threads []int       `json:"threads,omitempty"`
-	Yes     bool        `json:"yes,omitempty"` // stop of freeze; the answer to ready
+	Yes     bool        `json:"yes,omitempty"` // the argument of freeze; the answer to ready
 	FD      int         `json:"fd,omitempty"`
 	Text    string      `json:"text,omitempty"`
 	Failed  *failure    `json:"failed,omitempty"`
 }
 
-// job is lab.Job as it travels.
+// job is lab.Job in its wire format.
 type job struct {
 	Name  string   `json:"name"`
 	Argv  []string `json:"argv"`
@@ -47,7 +47,7 @@ type job struct {
 	Waits bool     `json:"waits,omitempty"`
 }
 
-// failure is an error as it travels.
+// failure is an error in its wire format.
 type failure struct {
 	Text   string `json:"text"`
 	Lack   string `json:"lack,omitempty"` // of a *lab.LackError
@@ -65,7 +65,7 @@ func failureOf(err error) *failure {
 	return f
 }
 
-// on is the error, as one of the host.
+// on returns the error, with the name of the host.
 func (f *failure) on(host string) error {
 	switch {
 	case f == nil:
@@ -76,13 +76,13 @@ func (f *failure) on(host string) error {
 	return fmt.Errorf("host %s: %s", host, f.Text)
 }
 
-// mostLine bounds a frame; mostText what a program's output may hold of it.
+// mostLine bounds a frame; mostText bounds the program output in it.
 const (
 	mostLine = 1 << 20
 	mostText = 64 << 10
 )
 
-// wire carries frames.
+// wire sends and receives frames.
 type wire struct {
 	lines *bufio.Scanner
 	mu    sync.Mutex

@@ -23,11 +23,11 @@ type Maker interface {
 	Close() error
 }
 
-// self stands for the helper's own program in commands.
+// self is the placeholder for the helper's own program in commands.
 const self = "{quell}"
 
-// LeastLease is the shortest that a lease may be: a quarter of it must be enough
-// to kill and remove what runs.
+// LeastLease is the shortest allowed lease: a quarter of it must be enough to kill and
+// remove what runs.
 const LeastLease = 2 * time.Second
 
 // helper serves one lab on its host.
@@ -44,12 +44,12 @@ type helper struct {
 	procs map[int]lab.Process
 }
 
-// ErrLease is why a helper has ended everything: it has not heard of its lab.
+// ErrLease is the error of a helper that has ended everything because its lease expired.
 var ErrLease = errors.New("nothing was heard of the lab: everything was ended")
 
-// Serve is the helper: it does what a lab says on in and answers on out, until
-// in ends or nothing was heard for the better part of the lease. exe is its own
-// program. Everything it has made is gone when it returns.
+// Serve is the helper: it executes requests from in and answers on out, until in ends or
+// nothing was received for three quarters of the lease. exe is its own program.
+// Everything it has made is removed when it returns.
 func Serve(ctx context.Context, in io.Reader, out io.Writer, maker Maker, exe string, lease time.Duration) error {
 	if lease < LeastLease {
 		return fmt.Errorf("serve a lab: lease %s: want %s or more", lease, LeastLease)
@@ -67,9 +67,9 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, maker Maker, exe st
 	return errors.Join(err, h.end())
 }
 
-// watch waits for the input's end, or the lease's.
+// watch waits for the end of the input or of the lease.
 func (h *helper) watch(ctx context.Context, ended <-chan error) error {
-	// In a hurry from here on: the last quarter is for ending.
+	// The last quarter of the lease is reserved for ending.
 	limit := h.lease * 3 / 4
 	look := time.NewTicker(h.lease / 40)
 	defer look.Stop()
@@ -87,29 +87,30 @@ func (h *helper) watch(ctx context.Context, ended <-chan error) error {
 	}
 }
 
-// end kills whatever runs before it is asked to end, which may take its time,
-// and removes everything.
+// end kills all processes first, because a regular stop may take long, and then removes
+// everything.
 func (h *helper) end() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var errs []error
 	for _, e := range h.envs {
 		errs = append(errs, e.Freeze(false))
-		// What forks between looking and killing is found the next time.
+		// A process that forks between the listing and the kill is found in the next
+		// round.
 		for range 3 {
 			threads, err := e.Threads()
 			if err != nil || len(threads) == 0 {
-				break // Close tells
+				break // Close reports it
 			}
 			for _, tid := range threads {
-				_ = unix.Kill(tid, unix.SIGKILL) // of its whole process; it may be gone
+				_ = unix.Kill(tid, unix.SIGKILL) // kills its whole process; it may be gone
 			}
 		}
 	}
 	return errors.Join(append(errs, h.maker.Close())...)
 }
 
-// listen answers until the input ends, which is no error: the lab is done.
+// listen answers until the input ends, which is not an error: the lab is done.
 func (h *helper) listen(ctx context.Context) error {
 	if err := h.wire.send(frame{Op: "hello"}); err != nil {
 		return err
@@ -125,9 +126,9 @@ func (h *helper) listen(ctx context.Context) error {
 		h.heard.Store(monotonic())
 		switch f.Op {
 		case "beat":
-			go func() { _ = h.wire.send(frame{Op: "beat"}) }() // a lab that is gone is seen by watch
+			go func() { _ = h.wire.send(frame{Op: "beat"}) }() // watch detects a lab that is gone
 		case "ping":
-			// At once: what comes between is taken for the way.
+			// Answer at once: a delay would count as travel time.
 			if err := h.wire.send(frame{Op: "answer", ID: f.ID, NS: monotonic()}); err != nil {
 				return err
 			}
@@ -143,7 +144,7 @@ func (h *helper) listen(ctx context.Context) error {
 	}
 }
 
-// obey does what is asked and answers.
+// obey executes a request and returns the answer.
 func (h *helper) obey(ctx context.Context, f *frame) (a frame) {
 	fail := func(err error) frame { return frame{Failed: failureOf(err)} }
 	if f.Op == "make" {
@@ -233,7 +234,7 @@ func (h *helper) start(ctx context.Context, e lab.Environment, j *job) frame {
 	return frame{Proc: id}
 }
 
-// begin lets a process go at an instant of this host's clock, 0 for now.
+// begin releases a process at an instant of this host's clock, 0 for now.
 func (h *helper) begin(p lab.Process, at int64) frame {
 	if wait := at - monotonic(); at != 0 && wait > 0 {
 		if time.Duration(wait) > h.lease {
@@ -247,8 +248,8 @@ func (h *helper) begin(p lab.Process, at int64) frame {
 	return frame{NS: to, Within: to - from, Failed: failureOf(err)}
 }
 
-// outlet sends what a program writes, a line a frame; what is left without an
-// end when it ends is lost.
+// outlet sends what a program writes, one line a frame. A last line without a newline is
+// lost.
 type outlet struct {
 	wire     *wire
 	proc, fd int

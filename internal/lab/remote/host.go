@@ -15,23 +15,22 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// Options say how hosts are used. Helper and Words are needed.
+// Options say how hosts are used. Helper and Words are required.
 type Options struct {
-	// Helper is the static program that is pushed, and Words those that make it
-	// call Serve; the lease follows them.
+	// Helper is the static program that is pushed. Words are the arguments that make it
+	// call Serve; the lease is appended to them.
 	Helper string
 	Words  []string
-	// Self are names in commands that stand for that program.
+	// Self are placeholders in commands for that program.
 	Self []string
 	// Lease is how long what runs on a host outlives the lab; 0: 10 s.
 	Lease time.Duration
 }
 
-// LostError is a host that does not answer any more. What runs there ends within
-// its lease.
+// LostError is a host that no longer answers. What runs there ends within its lease.
 type LostError struct {
 	Host   string
-	Silent time.Duration // how long it has been, when that was found
+	Silent time.Duration // the silence at the time of detection
 	Lease  time.Duration
 	Err    error // what ended the connection, may be nil
 }
@@ -46,7 +45,7 @@ func (e *LostError) Error() string {
 
 func (e *LostError) Unwrap() error { return e.Err }
 
-// LostHost says which host it is, to the lab's engine.
+// LostHost returns the name of the host, for the lab's engine.
 func (e *LostError) LostHost() string { return e.Host }
 
 // Host is a host with a helper on it. It is safe for use by several goroutines.
@@ -59,10 +58,10 @@ type Host struct {
 	wire    *wire
 	stderr  tail
 	heard   atomic.Int64
-	base    time.Time // an instant, by which CLOCK_MONOTONIC becomes time.Time
+	base    time.Time // reference for converting CLOCK_MONOTONIC to time.Time
 	baseNS  int64
 	hello   chan struct{}
-	gone    chan struct{} // closed when it is lost, or closed
+	gone    chan struct{} // closed when the host is lost or closed
 	once    sync.Once
 	closing atomic.Bool
 
@@ -71,8 +70,8 @@ type Host struct {
 	next    int
 	waiting map[int]chan frame
 	procs   map[int]*Process
-	early   map[int][]frame // of processes whose start is not answered yet
-	offset  int64           // this machine's clock less the host's, ns
+	early   map[int][]frame // of processes whose start is not yet answered
+	offset  int64           // this machine's clock minus the host's, ns
 	unsure  time.Duration
 }
 
@@ -116,7 +115,7 @@ func Dial(ctx context.Context, inv *Inventory, name string, o Options) (_ *Host,
 	return h, h.compare(ctx)
 }
 
-// serve starts the helper and what listens to it.
+// serve starts the helper and the goroutines that read from it and send beats.
 func (h *Host) serve(client *ssh.Client, s *Spec, path string) error {
 	session, err := client.NewSession()
 	if err != nil {
@@ -148,7 +147,7 @@ func (h *Host) serve(client *ssh.Client, s *Spec, path string) error {
 	return nil
 }
 
-// tail keeps the last that was written.
+// tail keeps the last bytes written.
 type tail struct {
 	mu   sync.Mutex
 	text []byte
@@ -168,7 +167,7 @@ func (t *tail) String() string {
 	return strings.TrimSpace(string(t.text))
 }
 
-// lose ends the connection; the first reason stands.
+// lose ends the connection; the first reason counts.
 func (h *Host) lose(err error) {
 	h.once.Do(func() {
 		h.mu.Lock()
@@ -181,7 +180,7 @@ func (h *Host) lose(err error) {
 			p.Ended(err)
 		}
 		for _, c := range slices.Backward(h.closers) {
-			_ = c() // what is lost is lost
+			_ = c() // the connection is lost, an error does not matter
 		}
 	})
 }
@@ -192,10 +191,10 @@ func (h *Host) reason() error {
 	return h.why
 }
 
-// Gone is closed when the host is lost; Err says why.
+// Gone is closed when the host is lost; Err has the reason.
 func (h *Host) Gone() <-chan struct{} { return h.gone }
 
-// Err is a *LostError, or nil while it is there or after Close.
+// Err is a *LostError, or nil while the host is connected or after Close.
 func (h *Host) Err() error {
 	if err := h.reason(); !errors.Is(err, errClosed) {
 		return err
@@ -205,7 +204,7 @@ func (h *Host) Err() error {
 
 var errClosed = errors.New("the host was let go")
 
-// beat sends signs of life and looks for the host's.
+// beat sends heartbeats and checks for the host's.
 func (h *Host) beat() {
 	sending := make(chan struct{}, 1)
 	tick := time.NewTicker(h.opt.Lease / 10)
@@ -220,17 +219,17 @@ func (h *Host) beat() {
 		select {
 		case <-h.hello:
 		default:
-			limit = max(limit, patience) // the helper is still being started
+			limit = max(limit, patience) // the helper is still starting
 		}
 		if silent := time.Duration(monotonic() - h.heard.Load()); silent > limit {
 			h.lose(&LostError{Host: h.Name, Silent: silent, Lease: h.opt.Lease})
 			return
 		}
-		// A connection that is cut takes what its buffers hold and then blocks.
+		// A broken connection accepts what its buffers hold and then blocks.
 		select {
 		case sending <- struct{}{}:
 			go func() {
-				_ = h.wire.send(frame{Op: "beat"}) // listen sees what is wrong
+				_ = h.wire.send(frame{Op: "beat"}) // listen detects errors
 				<-sending
 			}()
 		default:
@@ -282,7 +281,7 @@ func unexpected(err error) error {
 	return err
 }
 
-// call asks and waits for the answer.
+// call sends a request and waits for the answer.
 func (h *Host) call(ctx context.Context, f frame) (frame, error) {
 	reply := make(chan frame, 1)
 	h.mu.Lock()
@@ -299,7 +298,7 @@ func (h *Host) call(ctx context.Context, f frame) (frame, error) {
 		delete(h.waiting, f.ID)
 		h.mu.Unlock()
 	}()
-	go func() { _ = h.wire.send(f) }() // a connection that is cut blocks it; listen and beat see that
+	go func() { _ = h.wire.send(f) }() // a broken connection blocks it; listen and beat detect that
 	select {
 	case a := <-reply:
 		return a, a.Failed.on(h.Name)
@@ -310,11 +309,11 @@ func (h *Host) call(ctx context.Context, f frame) (frame, error) {
 	}
 }
 
-// pings is how many tries the offset of a clock is the best of.
+// pings is the number of round trips from which the best clock offset is taken.
 const pings = 20
 
-// compare finds the host's clock out. The way there and back is the bound of
-// what the offset may be wrong by, half to each side.
+// compare measures the host's clock. Half the round trip is the largest error of the
+// offset.
 func (h *Host) compare(ctx context.Context) error {
 	best, least := int64(0), time.Duration(1<<62)
 	for range pings {
@@ -334,30 +333,30 @@ func (h *Host) compare(ctx context.Context) error {
 	return nil
 }
 
-// Clock is how far the host's CLOCK_MONOTONIC is behind this machine's, and how
-// far that may be wrong.
+// Clock is how far the host's CLOCK_MONOTONIC is behind this machine's, and the largest
+// error of that.
 func (h *Host) Clock() (offset, unsure time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return time.Duration(h.offset), h.unsure
 }
 
-// here is an instant of the host's clock.
+// here converts an instant of the host's clock.
 func (h *Host) here(ns int64) time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.base.Add(time.Duration(ns + h.offset - h.baseNS))
 }
 
-// there is an instant by the host's clock.
+// there converts an instant to the host's clock.
 func (h *Host) there(t time.Time) int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.baseNS + int64(t.Sub(h.base)) - h.offset
 }
 
-// Close ends and removes everything on the host and lets it go. A host that was
-// lost is let go already.
+// Close ends and removes everything on the host and disconnects. It does nothing if the
+// host was lost.
 func (h *Host) Close() error {
 	select {
 	case <-h.gone:
@@ -366,7 +365,7 @@ func (h *Host) Close() error {
 	}
 	h.closing.Store(true)
 	go func() { _ = h.wire.send(frame{Op: "bye"}) }() // see call
-	// It has ended when its output ends.
+	// The helper has ended when its output ends.
 	t := time.NewTimer(h.opt.Lease)
 	defer t.Stop()
 	select {

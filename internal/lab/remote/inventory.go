@@ -39,11 +39,11 @@ func (s *Spec) Missing(seen map[string]bool) []string {
 	return []string{"address"}
 }
 
-// TerraformOutput is the output of `terraform output -json` that holds the hosts,
-// as the file would.
+// TerraformOutput is the output of `terraform output -json` that holds the hosts, in the
+// format of the inventory file.
 const TerraformOutput = "quell_hosts"
 
-// ReadInventory reads an inventory: YAML, or what `terraform output -json` says.
+// ReadInventory reads an inventory: YAML, or the output of `terraform output -json`.
 // Problems are a *keyed.InvalidError.
 func ReadInventory(file string, text []byte) (*Inventory, error) {
 	var outputs map[string]struct {
@@ -80,7 +80,7 @@ func (inv *Inventory) check(r *keyed.Reader, s *Spec) {
 	if _, err := parseHostKey(s.HostKey); s.HostKey != "" && err != nil {
 		r.Add(key+".host_key", s.HostKey, "a line like \"ssh-ed25519 AAAA…\"", r.Near(key))
 	}
-	// Who is reached through himself is never reached.
+	// A host that is reached through itself cannot be reached.
 	for at, steps := s, 0; at.Jump != ""; steps++ {
 		next := inv.Lookup(at.Jump)
 		if next == nil || steps > len(inv.Hosts) {

@@ -50,7 +50,7 @@ hosts:
 	}
 }
 
-// Everything that is wrong is said at once, with its line.
+// All errors are reported at once, each with its line.
 func TestInventoryThatIsWrong(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"nothing", "", "at least one host"},

@@ -13,8 +13,8 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Environment is one part's on a host; it implements lab.Environment. Threads
-// are the host's ids.
+// Environment is the environment of one part on a host; it implements lab.Environment.
+// Threads are the host's thread IDs.
 type Environment struct {
 	host *Host
 	id   int
@@ -29,8 +29,8 @@ func (h *Host) Make(ctx context.Context, p *study.Part) (*Environment, error) {
 	return &Environment{h, a.Env}, nil
 }
 
-// ask is a call about the environment that is waited for as long as the host is
-// there.
+// ask is a call about the environment. It waits without a limit while the host is not
+// lost.
 func (e *Environment) ask(f frame) (frame, error) {
 	f.Env = e.id
 	return e.host.call(context.Background(), f)
@@ -41,7 +41,7 @@ func (e *Environment) Start(ctx context.Context, j lab.Job) (lab.Process, error)
 	return e.Run(ctx, j)
 }
 
-// Run is Start, of a process that can begin at an instant.
+// Run is Start, for a process that can begin at a given instant.
 func (e *Environment) Run(ctx context.Context, j lab.Job) (*Process, error) {
 	h := e.host
 	argv := slices.Clone(j.Argv)
@@ -126,7 +126,7 @@ type Process struct {
 	name string
 }
 
-// said is called by the host's listener, and once by Run.
+// said handles a frame of the process. The host's listener calls it, and Run once.
 func (p *Process) said(f frame) {
 	if f.Op == "exit" {
 		p.Ended(f.Failed.on(p.host.Name))
@@ -171,21 +171,21 @@ func (p *Process) Stop() error {
 	return err
 }
 
-// Began is when a process went off, by this machine's clock.
+// Began is when a process began, by this machine's clock.
 type Began struct {
 	At     time.Time
-	Within time.Duration // how far that may be wrong
+	Within time.Duration // the largest error of At
 	There  int64         // by its host's CLOCK_MONOTONIC, ns
-	Err    error         // why it did not
+	Err    error         // why it did not begin
 }
 
-// lead is how far ahead the instant is by default: the word must have arrived
-// everywhere by then.
+// lead is how far ahead the common instant is by default: the request must have arrived
+// on all hosts by then.
 const lead = 250 * time.Millisecond
 
-// Begin lets processes on any hosts go at one instant: ahead of now (0: a quarter
-// of a second), by each host's own clock as it is compared just before. The error
-// joins those of the ones that did not go, of which the others do not know.
+// Begin releases processes on any hosts at one instant: ahead of now (0: a quarter of a
+// second), by each host's own clock, compared just before. The error joins those of the
+// processes that did not begin; the other processes are not stopped.
 func Begin(ctx context.Context, procs []*Process, ahead time.Duration) ([]Began, error) {
 	hosts := map[*Host]bool{}
 	for _, p := range procs {
@@ -193,7 +193,7 @@ func Begin(ctx context.Context, procs []*Process, ahead time.Duration) ([]Began,
 	}
 	var wg sync.WaitGroup
 	for h := range hosts {
-		wg.Go(func() { _ = h.compare(ctx) }) // who is lost fails to begin
+		wg.Go(func() { _ = h.compare(ctx) }) // a lost host fails in begin
 	}
 	wg.Wait()
 	if ahead <= 0 {
@@ -214,7 +214,7 @@ func Begin(ctx context.Context, procs []*Process, ahead time.Duration) ([]Began,
 	return all, errors.Join(errs...)
 }
 
-// Skew is how far apart the first and the last went off.
+// Skew is the time between the first and the last begin.
 func Skew(all []Began) time.Duration {
 	var first, last time.Time
 	for _, b := range all {

@@ -13,19 +13,18 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// Facts are what a host says of itself.
+// Facts are what a host reports about itself.
 type Facts struct {
 	System  string `json:"system"`  // uname -s
 	Release string `json:"release"` // uname -r
 	Machine string `json:"machine"` // uname -m
 }
 
-// machines are the kernel's names of what helpers are built for.
+// machines are the kernel's names of the architectures that helpers are built for.
 var machines = map[elf.Machine]string{elf.EM_X86_64: "x86_64", elf.EM_AARCH64: "aarch64"}
 
-// push brings the helper to the host, unless the same is there already, and
-// returns where it is. It goes to the user's cache and not to /tmp, from where
-// programs may not run.
+// push copies the helper to the host, unless it is already there, and returns its path.
+// The path is in the user's cache, not in /tmp, which may not allow execution.
 func push(c *ssh.Client, host, helper string) (path string, f Facts, err error) {
 	out, err := command(c, `uname -s; uname -r; uname -m; echo "${XDG_CACHE_HOME:-$HOME/.cache}/quell"`, nil)
 	lines := strings.Split(strings.TrimSpace(out), "\n")
@@ -51,7 +50,7 @@ func push(c *ssh.Client, host, helper string) (path string, f Facts, err error) 
 	if _, err := command(c, is, nil); err == nil {
 		return path, f, nil
 	}
-	// Its name comes last: whoever finds it finds all of it.
+	// The file gets its name last: a file with that name is complete.
 	out, err = command(c, fmt.Sprintf(`umask 077 && mkdir -p %[1]s && cat > %[2]s.$$ && chmod 700 %[2]s.$$ && mv %[2]s.$$ %[2]s && %[3]s`,
 		quote(dir), quote(path), is), bytes.NewReader(data))
 	if err != nil {
@@ -65,10 +64,10 @@ func hashOf(data []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// helperPath is where a helper of that hash is, below the cache's directory.
+// helperPath is the path of a helper with that hash, below the cache's directory.
 func helperPath(dir, hash string) string { return dir + "/lab-" + hash[:16] }
 
-// command runs a command with the host's shell and returns what it says.
+// command runs a command with the host's shell and returns its output.
 func command(c *ssh.Client, line string, in io.Reader) (string, error) {
 	s, err := c.NewSession()
 	if err != nil {
@@ -80,5 +79,5 @@ func command(c *ssh.Client, line string, in io.Reader) (string, error) {
 	return string(out), err
 }
 
-// quote makes a word of a shell's.
+// quote quotes a word for a shell.
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

@@ -20,8 +20,8 @@ var (
 	_ lab.Process     = (*Process)(nil)
 )
 
-// What is made on a host behaves as what is made here, and is gone when the host
-// is let go.
+// An environment on a host behaves like a local one, and is removed when the host is
+// closed.
 func TestAnEnvironmentOnAnotherHost(t *testing.T) {
 	if !apart(t) {
 		return
@@ -101,7 +101,7 @@ func TestAnEnvironmentOnAnotherHost(t *testing.T) {
 	if left := append(cgroups(t), append(running(t, "600.1"), running(t, "600.2")...)...); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
-	// A second time the helper is there already.
+	// On a second connection the helper is already there.
 	var times []time.Time
 	look := func() {
 		all, err := filepath.Glob(f.dir + "/cache/quell/*")
@@ -121,8 +121,8 @@ func TestAnEnvironmentOnAnotherHost(t *testing.T) {
 	}
 }
 
-// A host that shows another key than is known, or one that is not known, is not
-// talked to.
+// The lab does not connect to a host that presents a key other than the known one, or an
+// unknown key.
 func TestKeysOfHosts(t *testing.T) {
 	if !apart(t) {
 		return
@@ -168,7 +168,7 @@ func TestKeysOfHosts(t *testing.T) {
 	}
 }
 
-// A host behind another is reached through it.
+// A host that is only reachable through another one is reached through it.
 func TestThroughAnotherHost(t *testing.T) {
 	if !apart(t) {
 		return
@@ -184,8 +184,8 @@ func TestThroughAnotherHost(t *testing.T) {
 	}
 }
 
-// Processes on four hosts begin at one instant, by clocks that stand hours apart.
-// What is said of when they began is right as far as it says.
+// Processes on four hosts begin at one instant although their clocks are hours apart. The
+// reported times are correct within their stated error.
 func TestTheBarrier(t *testing.T) {
 	if !apart(t) {
 		return
@@ -194,7 +194,7 @@ func TestTheBarrier(t *testing.T) {
 	b := f.barrier(t)
 	all := b.round(t)
 	for i, began := range all {
-		// The hosts are this machine: what their clocks say is known.
+		// The hosts are this machine, so the true offset of their clocks is known.
 		truth := time.Duration(began.There) + f.servers[i].behind - time.Duration(b.hosts[i].baseNS)
 		if off := began.At.Sub(b.hosts[i].base) - truth; off.Abs() > began.Within {
 			t.Errorf("h%d began %v ± %v, which is wrong by %v", i, began.At, began.Within, off)
@@ -247,8 +247,8 @@ func (b *barrier) round(t testing.TB) []Began {
 	return all
 }
 
-// BenchmarkBarrier is how far apart processes on four hosts begin, in truth: the
-// hosts are this machine, so what their clocks say can be compared.
+// BenchmarkBarrier measures how far apart processes on four hosts really begin. The hosts
+// are this machine, so their clocks can be compared.
 func BenchmarkBarrier(b *testing.B) {
 	if !apart(b, "-test.run", "^$", "-test.bench", "^BenchmarkBarrier$", "-test.benchtime", fmt.Sprintf("%dx", max(b.N, 100))) {
 		return
@@ -274,8 +274,8 @@ func BenchmarkBarrier(b *testing.B) {
 	b.ReportMetric(at(1), "max-ms")
 }
 
-// A host that is cut off in mid-run is said to be lost, the others go on, nothing
-// is left running there within the lease, and when it is back it can be used again.
+// A host that is cut off during a run is reported as lost and the others continue.
+// Nothing runs there after the lease, and the host can be used again when it is back.
 func TestAHostThatIsCutOff(t *testing.T) {
 	if !apart(t) {
 		return
@@ -291,7 +291,7 @@ func TestAHostThatIsCutOff(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// It leaves a child in a session of its own behind, and is frozen.
+		// The process has a child in its own session, and on h2 it is frozen.
 		line := fmt.Sprintf("setsid sleep 700.%d & echo up; sleep 700.%d", i, i)
 		var said quelltest.Output
 		p, err := e.Run(t.Context(), lab.Job{Name: "fg", Argv: []string{"sh", "-c", line}, Stdout: &said})

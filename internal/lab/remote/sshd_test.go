@@ -20,13 +20,13 @@ import (
 const (
 	// modeEnv makes this test binary the helper, as SSH starts it.
 	modeEnv = "QUELL_REMOTE_TEST"
-	// insideEnv says that the test runs in a network namespace of its own.
+	// insideEnv says that the test runs in its own network namespace.
 	insideEnv = "QUELL_REMOTE_INSIDE"
-	// prefixEnv is how a helper is to call its cgroups.
+	// prefixEnv is the prefix for the helper's cgroups.
 	prefixEnv = "QUELL_REMOTE_PREFIX"
 )
 
-// prefix is how a test's helpers call their cgroups.
+// prefix is the prefix of the cgroups of a test's helpers.
 func prefix(t testing.TB) string { return "quell-test-remote-" + t.Name() }
 
 func TestMain(m *testing.M) {
@@ -62,8 +62,8 @@ func helperMain(word string, args []string) error {
 	return fmt.Errorf("unknown word %q", word)
 }
 
-// apart runs the calling test once more in a network namespace of its own, beside
-// others, and reports whether this is that run.
+// apart runs the calling test again in its own network namespace, in parallel with other
+// tests, and reports whether this is that run.
 func apart(t testing.TB, flags ...string) bool {
 	t.Helper()
 	if os.Getenv(insideEnv) != "" {
@@ -86,16 +86,16 @@ func apart(t testing.TB, flags ...string) bool {
 	return false
 }
 
-// server is a host: a real sshd in namespaces of its own.
+// server is a host: a real sshd in its own namespaces.
 type server struct {
 	name   string
-	link   string        // the interface that leads to it
-	behind time.Duration // how far its clock is behind: ahead, as a machine just booted has no clock to put back
+	link   string        // the interface to it
+	behind time.Duration // how far its clock is behind; always negative, because a freshly booted machine cannot set its clock back
 	cmd    *exec.Cmd
 	log    bytes.Buffer
 }
 
-// farm is some hosts and what it takes to reach them.
+// farm is a set of hosts with the means to reach them.
 type farm struct {
 	t       testing.TB
 	dir     string
@@ -104,7 +104,7 @@ type farm struct {
 	inv     *Inventory
 }
 
-// hosts starts n of them. Their CLOCK_MONOTONIC stands differently.
+// hosts starts n hosts. Their CLOCK_MONOTONIC values differ.
 func hosts(t testing.TB, n int) *farm {
 	t.Helper()
 	f := &farm{t: t, dir: t.TempDir(), here: quelltest.OwnNet(t)}
@@ -126,7 +126,7 @@ func hosts(t testing.TB, n int) *farm {
 	return f
 }
 
-// ready has the helper where a push leaves it, on all hosts: they share a folder.
+// ready places the helper where a push would, on all hosts: they share a folder.
 func (f *farm) ready() *farm {
 	f.t.Helper()
 	exe, err := os.Executable()
@@ -167,7 +167,7 @@ func (f *farm) start(s *server, i int, sshd []string) {
 	})
 }
 
-// dial connects to a host as soon as it listens.
+// dial connects to a host once it listens.
 func (f *farm) dial(name string, lease time.Duration) *Host {
 	f.t.Helper()
 	var h *Host
@@ -191,12 +191,12 @@ func (f *farm) options(lease time.Duration) Options {
 	return Options{Helper: os.Args[0], Words: []string{"lab-remote"}, Self: []string{"{me}"}, Lease: lease}
 }
 
-// part is one of a study that runs in a cgroup.
+// part is a part of a study that runs in a cgroup.
 func part(role string) *study.Part {
 	return &study.Part{Role: role, Environment: study.Environment{Name: "plain", Driver: study.Cgroup}}
 }
 
-// cgroups are those that the test's helpers have made, wherever.
+// cgroups are those made by the test's helpers, in any hierarchy.
 func cgroups(t testing.TB) []string {
 	t.Helper()
 	var all []string

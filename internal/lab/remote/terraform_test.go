@@ -16,7 +16,8 @@ import (
 	ctyjson "github.com/zclconf/go-cty/cty/json"
 )
 
-// resources are those of a count, as a provider would return them.
+// resources are the instances of a resource with a count, as a provider would return
+// them.
 func resources(net, n int) cty.Value {
 	all := make([]cty.Value, n)
 	for i := range all {
@@ -25,8 +26,8 @@ func resources(net, n int) cty.Value {
 	return cty.TupleVal(all)
 }
 
-// What deploy/terraform/aws puts out is an inventory that has the names which the
-// studies look for, whatever was rented.
+// The output of deploy/terraform/aws is an inventory with the names that the studies use,
+// for any number of rented instances.
 func TestTerraformsOutputIsAnInventory(t *testing.T) {
 	file := "../../../deploy/terraform/aws/outputs.tf"
 	text, err := os.ReadFile(file)

@@ -27,8 +27,8 @@ import (
 	"github.com/quell-dev/quell/internal/quelltest"
 )
 
-// browse opens a report in a real browser and gives what it complained about
-// and what it asked the network for.
+// browse opens a report in a real browser. complaints returns the browser's messages and
+// its network requests.
 func browse(t *testing.T, r *Report) (ctx context.Context, complaints func() []string) {
 	t.Helper()
 	var program string
@@ -118,9 +118,9 @@ func everything(t *testing.T) *Report {
 	return r
 }
 
-// measure is what a page looks like, in a script: how far it reaches beyond the
-// screen, the smallest text of plots as it is drawn, and the least contrast of
-// text with what is behind it (WCAG 2.2, relative luminance).
+// measure is a script that measures a page: how far it extends beyond the screen, the
+// smallest drawn text of plots, and the least contrast of text with its background (WCAG
+// 2.2, relative luminance).
 const measure = `(() => {
   document.querySelectorAll('details').forEach(d => d.open = true);
   const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
@@ -166,7 +166,7 @@ type measured struct {
 	Unnamed   int      `json:"unnamed"`
 }
 
-// looks sets the width of the screen and what the reader prefers, and measures.
+// looks sets the width of the screen and the colour scheme, and measures the page.
 func looks(ctx context.Context, width int64, media, scheme string) (measured, error) {
 	err := chromedp.Do(ctx, chromedp.EmulateViewport(width, 900))
 	if err == nil {
@@ -213,7 +213,7 @@ func TestInABrowser(t *testing.T) {
 	}
 }
 
-// On paper it is light, and nothing lies beyond the edge.
+// In print it is light, and nothing extends beyond the edge.
 func TestInPrint(t *testing.T) {
 	ctx, _ := browse(t, everything(t))
 	m, err := looks(ctx, 700, "print", "dark") // about A4 without its margins, at 96 dpi
@@ -233,8 +233,8 @@ func TestInPrint(t *testing.T) {
 	}
 }
 
-// keep leaves what the browser made where QUELL_TEST_PAGES says, for people to
-// look at.
+// keep saves the browser's output in the folder QUELL_TEST_PAGES, for inspection by
+// people.
 func keep(t *testing.T, name string, content []byte) {
 	if dir := os.Getenv("QUELL_TEST_PAGES"); dir != "" {
 		if err := os.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil {

@@ -12,28 +12,28 @@ import (
 	"github.com/quell-dev/quell/internal/lab/analyse"
 )
 
-// ErrStamps is that two studies' results are not of one kind, e.g. one is
-// simulated: their difference would say nothing of the machines.
+// ErrStamps reports that the results of two studies are not comparable, e.g. one is
+// simulated: their difference would not be caused by the machines.
 var ErrStamps = errors.New("the results have different stamps")
 
-// Diff is how the results of two folders differ.
+// Diff is the difference between the results of two folders.
 type Diff struct {
 	Earlier, Later *Report
 	Changes        []Change
-	// OnlyEarlier and OnlyLater are values that the other has not.
+	// OnlyEarlier and OnlyLater are values that the other folder does not have.
 	OnlyEarlier, OnlyLater []Value
 }
 
-// Change is one value in both.
+// Change is one value that both have.
 type Change struct {
 	Earlier, Later Value
-	// Difference is later − earlier; its interval takes the two values' as
-	// independent, their half-widths added in squares.
+	// Difference is later − earlier. Its interval treats the two values as independent:
+	// it adds their half-widths in squares.
 	Difference analyse.Interval
 }
 
-// Seen is what the change comes to: "higher", "lower", "none seen", or "not
-// known" where a value has no interval.
+// Seen is the direction of the change: "higher", "lower", "none seen", or "not known"
+// where a value has no interval.
 func (c *Change) Seen() string {
 	switch d := c.Difference; {
 	case math.IsNaN(d.Low) || math.IsNaN(d.High):
@@ -46,8 +46,8 @@ func (c *Change) Seen() string {
 	return "none seen"
 }
 
-// Compare says how later results differ from earlier ones. Results of different
-// stamps are not compared (ErrStamps) unless that is forced.
+// Compare returns how later results differ from earlier ones. Results with different
+// stamps are an error (ErrStamps) unless force is set.
 func Compare(earlier, later *Report, force bool) (*Diff, error) {
 	a, b := slices.Sorted(slices.Values(earlier.stamps())), slices.Sorted(slices.Values(later.stamps()))
 	if !slices.Equal(a, b) && !force {
@@ -89,14 +89,14 @@ func difference(a, b *Value) analyse.Interval {
 	if a.Level != b.Level {
 		return i
 	}
-	// Intervals of ratios lean to one side: each bound has its own half-width.
+	// Intervals of ratios are asymmetric: each bound has its own half-width.
 	half := func(p, q analyse.Num) float64 { return math.Hypot(float64(p), float64(q)) }
 	i.Low = i.Value - half(b.Value-b.Low, a.High-a.Value)
 	i.High = i.Value + half(b.High-b.Value, a.Value-a.Low)
 	return i
 }
 
-// Markdown writes the difference for people: what was not the same, then the
+// Markdown writes the difference for people: first the conditions that differ, then the
 // values that changed, then all others.
 func (d *Diff) Markdown(w io.Writer) error {
 	b := bufio.NewWriter(w)
@@ -162,7 +162,8 @@ func (d *Diff) Markdown(w io.Writer) error {
 	return nil
 }
 
-// facts are those of all machines, named by machine where there are several.
+// facts are those of all machines, prefixed with the machine's name where there are
+// several.
 func (r *Report) facts() []Fact {
 	var all []Fact
 	for _, m := range r.Machines {

@@ -7,9 +7,9 @@ import (
 	"github.com/quell-dev/quell/internal/plot"
 )
 
-// doses are how much longer a part takes as neighbours or threads are added
-// (figures 5.2 to 5.11 of paper 002): against their number, a line per state of
-// them, and against the busy threads of the whole run, a line per cell.
+// doses show how much longer a part takes as neighbours or threads are added (figures 5.2
+// to 5.11 of paper 002): against their number, one line per state of the neighbours, and
+// against the busy threads of the whole run, one line per cell.
 func (r *Report) doses() section {
 	s := section{ID: "dose-response", Title: "What each neighbour costs"}
 	all := r.Results.Doses
@@ -58,7 +58,7 @@ func (r *Report) doses() section {
 	return s
 }
 
-// byNeighbours draws what a part does against the number of its neighbours.
+// byNeighbours draws a part's values against the number of its neighbours.
 func (r *Report) byNeighbours() []plot.Plot {
 	var plots []plot.Plot
 	names, groups := grouped(r.Results.Doses, func(d *analyse.Dose) string { return words(d.Levels) + ", " + d.Part })
@@ -76,8 +76,8 @@ func (r *Report) byNeighbours() []plot.Plot {
 	return plots
 }
 
-// byThreads draws a part's values in all its cells against the busy threads of
-// the run, as figure 5.6 of paper 002 has virtual machines beside metal.
+// byThreads draws a part's values in all its cells against the busy threads of the run,
+// as figure 5.6 of paper 002 does for virtual machines and metal.
 func (r *Report) byThreads() []plot.Plot {
 	var plots []plot.Plot
 	names, groups := grouped(r.Results.Doses, func(d *analyse.Dose) string { return d.Part })
@@ -93,7 +93,7 @@ func (r *Report) byThreads() []plot.Plot {
 			}
 			c.Series = append(c.Series, one)
 		}
-		if len(c.Series) > 1 { // else it is the other plot again
+		if len(c.Series) > 1 { // otherwise it repeats the other plot
 			plots = append(plots, c.Draw())
 		}
 	}

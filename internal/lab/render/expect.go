@@ -10,8 +10,8 @@ import (
 	"github.com/quell-dev/quell/internal/lab/analyse"
 )
 
-// Expectations are what a study's results are held against: a paper's table, or
-// what somebody found before.
+// Expectations are the values that a study's results are compared with: a paper's table,
+// or an earlier finding.
 type Expectations struct {
 	Version int           `key:"version" help:"format of this file; 1"`
 	Source  string        `key:"source" help:"where the values are from, e.g. a paper and its table"`
@@ -19,8 +19,7 @@ type Expectations struct {
 	Expect  []Expectation `key:"expect"`
 }
 
-// Expectation is one value's: which it is, and between what bounds it is
-// expected.
+// Expectation identifies one value and gives the bounds between which it is expected.
 type Expectation struct {
 	Name     string            `key:"name" help:"for people"`
 	Analysis string            `key:"analysis" help:"as in the study file"`
@@ -28,8 +27,8 @@ type Expectation struct {
 	Cell     map[string]string `key:"cell" help:"levels of factors, as many as single it out"`
 	Part     string            `key:"part"`
 	At       string            `key:"at"`
-	// Value with Tolerance, or Above and Below, each open where it is not
-	// given; in the unit of the quantity.
+	// Value with Tolerance, or Above and Below, each open where it is not given; in the
+	// unit of the quantity.
 	Value     *float64 `key:"value"`
 	Tolerance float64  `key:"tolerance" help:"on both sides of value, in its unit"`
 	Above     *float64 `key:"above"`
@@ -54,8 +53,8 @@ func (e *Expectation) Missing(seen map[string]bool) []string {
 	return names
 }
 
-// ParseExpectations reads such a file. The error is a *keyed.InvalidError with
-// every problem, or says that the text is no YAML.
+// ParseExpectations reads such a file. The error is a *keyed.InvalidError with every
+// problem, or reports that the text is not YAML.
 func ParseExpectations(file string, text []byte) (*Expectations, error) {
 	var x Expectations
 	r := keyed.Reader{File: file}
@@ -82,29 +81,29 @@ func ParseExpectations(file string, text []byte) (*Expectations, error) {
 	return &x, nil
 }
 
-// Outcome is what came of an expectation.
+// Outcome is the result of the comparison with an expectation.
 type Outcome string
 
 // The outcomes.
 const (
 	Reproduced    Outcome = "reproduced"     // the whole interval is within the bounds
-	NotReproduced Outcome = "not reproduced" // none of it is
+	NotReproduced Outcome = "not reproduced" // the whole interval is outside
 	Inconclusive  Outcome = "inconclusive"   // the results do not decide it
 )
 
-// Check is one expectation held against the results.
+// Check is the comparison of one expectation with the results.
 type Check struct {
 	Expectation Expectation
 	Source      string
 	Low, High   float64 // the bounds, infinite where they are open
 	Found       *Value  // nil where there is no such value, or several
 	Outcome     Outcome
-	Why         string // for what is inconclusive
+	Why         string // why it is inconclusive
 }
 
-// Against holds results against the expectations. A value is reproduced only if
-// its whole interval lies within the bounds, so that a run of too few
-// repetitions reproduces nothing.
+// Against compares results with the expectations. A value is reproduced only if its whole
+// interval lies within the bounds, so a study with too few repetitions reproduces
+// nothing.
 func (x *Expectations) Against(results *analyse.Results) []Check {
 	all := Values(results)
 	var strange []string
@@ -157,7 +156,7 @@ func (x *Expectations) Against(results *analyse.Results) []Check {
 	return checks
 }
 
-// is reports whether a value is the one that is meant.
+// is reports whether the expectation refers to a value.
 func (e *Expectation) is(v *Value) bool {
 	if v.Analysis != e.Analysis || v.Quantity != e.Quantity || v.At != e.At || e.Part != "" && v.Part != e.Part {
 		return false
@@ -190,7 +189,7 @@ func (c *Check) judge() {
 	}
 }
 
-// checks are the expectations and what came of them.
+// checks are the expectations with their outcomes.
 func (r *Report) checks() section {
 	s := section{ID: "expectations", Title: "Against what was expected"}
 	t := table{Caption: "Expectations", Head: []string{"expectation", "outcome", "expected", "found", "interval", "unit", "why", "source"}}

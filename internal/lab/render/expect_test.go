@@ -93,7 +93,7 @@ expect:
 	}
 }
 
-// No two values share a name, or a difference would compare the wrong ones.
+// No two values share a name; otherwise a difference would compare the wrong ones.
 func TestValuesHaveNames(t *testing.T) {
 	for _, text := range []string{stairs, pairs} {
 		seen := map[string]bool{}
@@ -111,7 +111,7 @@ func TestValuesHaveNames(t *testing.T) {
 	}
 }
 
-// CSV and JSON lines say the same numbers, to the last digit.
+// CSV and JSON lines contain the same numbers, to the last digit.
 func TestTablesForPrograms(t *testing.T) {
 	r := simulate(t, stairs)
 	var c, j bytes.Buffer
@@ -180,7 +180,7 @@ func TestDiff(t *testing.T) {
 	}
 }
 
-// Halves in squares: ±3 and ±4 make ±5.
+// Half-widths add in squares: ±3 and ±4 give ±5.
 func TestDifference(t *testing.T) {
 	a, b := Value{Value: 10, Low: 7, High: 13, Level: 0.95}, Value{Value: 20, Low: 16, High: 24, Level: 0.95}
 	got := difference(&a, &b)

@@ -13,8 +13,8 @@ import (
 	"github.com/quell-dev/quell/internal/lab/synthetic"
 )
 
-// The expectations of noisy-neighbour.yaml are its paper's numbers of m5, and each
-// means one value of that study's results.
+// The expectations of noisy-neighbour.yaml are its paper's numbers of m5, and each refers
+// to exactly one value of that study's results.
 func TestExpectationsOfNoisyNeighbour(t *testing.T) {
 	read := func(file string) []byte {
 		t.Helper()
@@ -41,7 +41,7 @@ func TestExpectationsOfNoisyNeighbour(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]string{} // what is expected of what, as printed
+	want := map[string]string{} // expected values by name, as printed
 	for _, r := range rows("aws_cpu_degradation.csv") {
 		if r[0] == "m5" {
 			want["full "+r[1]+" "+r[3]] = r[4]
@@ -56,7 +56,7 @@ func TestExpectationsOfNoisyNeighbour(t *testing.T) {
 			want["first gap large over metal "] = r[7]
 		}
 	}
-	want["first gap 12xlarge over metal "] = "36.7" // in the text of 5.2.1
+	want["first gap 12xlarge over metal "] = "36.7" // from the text of 5.2.1
 	for _, e := range x.Expect {
 		name := e.Quantity + " " + e.Cell["ve"] + e.At + " " + e.Cell["state"]
 		v, err := strconv.ParseFloat(want[name], 64)
@@ -69,7 +69,7 @@ func TestExpectationsOfNoisyNeighbour(t *testing.T) {
 		t.Errorf("nothing is expected of %s", name)
 	}
 
-	// The study, of environments that are none: all values are there.
+	// The study with synthetic environments has all values.
 	s, err := study.Parse("noisy-neighbour.yaml", read("studies/noisy-neighbour.yaml"), study.Known{Builtins: []string{"cpu-burn", "primes"}})
 	if err != nil {
 		t.Fatal(err)
@@ -98,7 +98,7 @@ func TestExpectationsOfNoisyNeighbour(t *testing.T) {
 	results := analyse.Of(s, runs)
 	results.Simulated, results.Stamps = false, nil
 	for _, c := range x.Against(&results) {
-		if c.Found == nil && c.Expectation.Quantity != "knee" { // a knee is there only if it is found
+		if c.Found == nil && c.Expectation.Quantity != "knee" { // a knee exists only if it is found
 			t.Errorf("%+v: %s", c.Expectation, c.Why)
 		}
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// The expectations that are shipped: each has every value of its
-// paper's table, as printed, and means values that its study's results will have.
+// The shipped expectations: each file has every value of its paper's table, as printed,
+// and refers to values that its study's results will have.
 func TestShippedExpectationsAreThePapers(t *testing.T) {
 	read := func(name string) (*Expectations, *study.Study) {
 		t.Helper()
@@ -88,7 +88,7 @@ func TestShippedExpectationsAreThePapers(t *testing.T) {
 		}
 	}
 
-	// Section 5's figures of figure 4, and section 4's two counts.
+	// Section 5's numbers for figure 4, and the two counts of section 4.
 	at := map[string]string{"min": "least of sets", "max": "largest of sets", "arithmetic_mean": "mean of sets", "geometric_mean": "geometric mean of sets"}
 	x, _ = read("vm-mapping.yaml")
 	moves, _ := read("vm-migration.yaml")
@@ -109,7 +109,7 @@ func TestShippedExpectationsAreThePapers(t *testing.T) {
 			t.Errorf("expectation %d is %+v, want %s of %+v", i, e, r[1], want)
 		}
 	}
-	// A study's results have values of these names.
+	// A study's results have values with these names.
 	results := &analyse.Results{Headline: &analyse.Headline{}, Migrations: []analyse.Moves{{Part: analyse.AllParts, Levels: []study.Level{{Factor: "placement", Value: "default"}}}}}
 	for _, c := range append(x.Against(results), moves.Against(results)...) {
 		if c.Found == nil {
@@ -128,7 +128,7 @@ func TestShippedExpectationsAreThePapers(t *testing.T) {
 				continue
 			}
 			a, b := event[rows[0][k+1]], event[r[0]]
-			if b < a && a != "degradation" { // as Correlations has its names
+			if b < a && a != "degradation" { // the order of names in Correlations
 				a, b = b, a
 			}
 			e := x.Expect[n]

@@ -9,7 +9,7 @@ import (
 	"github.com/quell-dev/quell/internal/plot"
 )
 
-// behind are what a dose says of cores, for its table.
+// behind are the CPUs, the cores and the CPUs per core of a dose, for its table.
 func behind(c *analyse.Cores) (cpus, cores, each string) {
 	if c == nil {
 		return "", "", ""
@@ -31,8 +31,8 @@ func behind(c *analyse.Cores) (cpus, cores, each string) {
 	return cpus, cores, each
 }
 
-// gaps hold environments against the one that is the base at both ends of a
-// dose: the first virtual machine's gap, and whether both meet on a full host.
+// gaps compare environments with the base at both ends of a dose: the gap of the first
+// virtual machine, and whether both meet on a full host.
 func (r *Report) gaps() []exhibit {
 	t := table{Caption: "From itself alone, and from the other: by how much longer a unit of work takes, %",
 		Head: []string{"cell", "part", "of", "over", "busy threads, alone", "the first over the other's as many", "at most", "full over itself alone", "full over the other's threads of the first", "full over the other full", "do they meet?"}}
@@ -45,8 +45,8 @@ func (r *Report) gaps() []exhibit {
 	return []exhibit{{Table: t}}
 }
 
-// costs say what work costs in each environment: the price of a CPU, and how much
-// of it one gets.
+// costs show the cost of work in each environment: the price of a CPU, and the work that
+// a price buys.
 func (r *Report) costs() []exhibit {
 	t := table{Caption: "What work costs; of a machine that is rented whole only the highest dose is what is paid for",
 		Head: []string{"cell", "part", "price of a CPU an hour", "CPUs", "work for one of the currency, lowest dose", "highest dose", "unit", "over the base's at the highest, %"}}
@@ -55,7 +55,7 @@ func (r *Report) costs() []exhibit {
 	for _, c := range r.Results.DoseCosts {
 		most = max(most, c.Lone.Value, c.Full.Value)
 	}
-	// Additions for a dollar are many: in thousands of thousands they can be read.
+	// The numbers are large: scale them by a power of thousand to keep them readable.
 	thousands, power := 1.0, ""
 	if e := 3 * math.Floor(math.Log10(most)/3); e >= 6 {
 		thousands, power = math.Pow(10, -e), fmt.Sprintf("10^%.0f ", e)
@@ -70,7 +70,7 @@ func (r *Report) costs() []exhibit {
 		return nil
 	}
 	e := exhibit{Table: t}
-	// Bars of several units would not stand on one axis.
+	// Bars with different units cannot share one axis.
 	if !slices.ContainsFunc(r.Results.DoseCosts, func(c analyse.DoseCost) bool { return power+c.Unit != b.Unit }) {
 		e.Plots = split(b)
 	}

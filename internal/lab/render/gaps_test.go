@@ -12,9 +12,9 @@ func within(v, by float64) analyse.Interval {
 	return analyse.Interval{Value: v, Low: v - by, High: v + by, Level: 0.95, Method: "t over runs", N: 10}
 }
 
-// A dose's report says how far the environments are from each other at both ends,
-// what cores there are, and what work costs; a variation's, which instance is how
-// much slower.
+// A dose's report shows how far apart the environments are at both ends, the number of
+// cores, and the cost of work. A variation's report shows how much slower each instance
+// is.
 func TestGapsAndCostsAndVariations(t *testing.T) {
 	r := simulate(t, pairs)
 	r.Study.Analysis = []study.Analysis{{Kind: "dose-response"}, {Kind: "variation", Options: map[string]string{"factor": "slot"}}}
@@ -31,7 +31,7 @@ func TestGapsAndCostsAndVariations(t *testing.T) {
 	for name, text := range map[string]string{"HTML": htmlOf(t, r), "Markdown": markdownOf(t, r)} {
 		for _, want := range []string{"from 48 to 49 threads", "2 or more", "12xlarge", "36.7 [36.2, 37.2]", "met", "0.0528 USD", "10^12 addition/USD", "51 [50, 52]", "-1.5 [-2, -1]",
 			"i7", "Instances are the levels of slot", "4.9 [1.9, 7.9]", "&lt; 0.001"} {
-			if !strings.Contains(strings.ReplaceAll(text, "\\", ""), want) { // Markdown's brackets are escaped
+			if !strings.Contains(strings.ReplaceAll(text, "\\", ""), want) { // brackets are escaped in Markdown
 				t.Errorf("%s does not say %q", name, want)
 			}
 		}

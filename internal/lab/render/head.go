@@ -12,7 +12,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab/result"
 )
 
-// page is the report's.
+// page builds the page of the report.
 func (r *Report) page() *page {
 	p := &page{Title: r.Study.Name, Question: r.Study.Question, Refute: r.Study.Refute, Stamps: r.stamps()}
 	p.Head = append(p.Head, r.about(), r.verdicts())
@@ -27,7 +27,7 @@ func (r *Report) page() *page {
 	sections := []section{r.checks()}
 	done := map[string]bool{}
 	for _, a := range r.Study.Analysis {
-		if a.Kind == "energy" { // with throughput: the same steps
+		if a.Kind == "energy" { // shown with throughput: the same steps
 			a.Kind = "throughput"
 		}
 		if done[a.Kind] {
@@ -70,7 +70,7 @@ func (r *Report) page() *page {
 	return p
 }
 
-// about says of what the report is and what may be seen in it at all.
+// about identifies the report's study and states what it can detect.
 func (r *Report) about() table {
 	t := table{Caption: "This study"}
 	add := func(name, value string) {
@@ -106,7 +106,7 @@ func (r *Report) about() table {
 	return t
 }
 
-// energy names the sources that the runs' energy is from.
+// energy names the sources of the runs' energy.
 func (r *Report) energy() string {
 	sources := map[string]bool{}
 	for i := range r.Runs {
@@ -143,7 +143,7 @@ func (r *Report) verdicts() table {
 	return t
 }
 
-// refused lists the runs that were not believed, with the evidence.
+// refused lists the runs that are not valid, with the evidence.
 func (r *Report) refused() section {
 	s := section{ID: "refused", Title: "Runs that are not valid"}
 	t := table{Caption: "Every run that no number here is from, and why", Head: []string{"run", "verdict", "reason", "who", "when", "measured", "bound", "evidence"}}
@@ -171,7 +171,7 @@ func (r *Report) refused() section {
 	return s
 }
 
-// insufficient names the analyses that came to nothing.
+// insufficient names the analyses that gave no result.
 func (r *Report) insufficient() section {
 	s := section{ID: "insufficient", Title: "Asked for, not answered"}
 	for _, kind := range slices.Sorted(maps.Keys(r.Results.Insufficient)) {
@@ -180,7 +180,7 @@ func (r *Report) insufficient() section {
 	return s
 }
 
-// method says how a list's intervals were found, once for all of them.
+// method says how the intervals in a list were computed, once for all of them.
 func method(intervals ...analyse.Interval) string {
 	var names []string
 	at := 0.0

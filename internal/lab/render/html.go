@@ -2,7 +2,7 @@ package render
 
 import (
 	"bufio"
-	_ "embed" // the page
+	_ "embed" // for the page
 	"fmt"
 	"html/template"
 	"io"
@@ -15,12 +15,12 @@ import (
 //go:embed report.html.tmpl
 var pageText string
 
-// HTML writes the report as one file that needs nothing else: it runs no
-// script, loads nothing, and says so to the browser.
+// HTML writes the report as one self-contained file: it runs no script, loads nothing,
+// and tells the browser so.
 func HTML(w io.Writer, r *Report) error {
 	t, err := template.New("report").Funcs(template.FuncMap{
 		"style": func() template.CSS { return template.CSS(plot.Style) },
-		// What was drawn here has its texts escaped already.
+		// The texts in the plots are already escaped.
 		"drawn":  func(svg string) template.HTML { return template.HTML(svg) },
 		"swatch": plot.Swatch,
 		"look":   look,
@@ -38,7 +38,7 @@ func HTML(w io.Writer, r *Report) error {
 	return nil
 }
 
-// look is how a cell stands out.
+// look returns the HTML attributes for a cell's style and shade.
 func look(c cell) template.HTMLAttr {
 	classes := c.Style
 	var shade string

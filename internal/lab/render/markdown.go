@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Markdown writes the report's text and tables; plots are in the HTML only, and
-// each of them shows what is in a table.
+// Markdown writes the report's text and tables. Only the HTML has plots; each of them
+// shows the content of a table.
 func Markdown(w io.Writer, r *Report) error {
 	p := r.ordered().page()
 	b := bufio.NewWriter(w)
@@ -59,7 +59,7 @@ func (t *table) markdown(b *bufio.Writer) {
 			switch c.Style {
 			case "bold":
 				text = "**" + text + "**"
-			case "sans": // Markdown has no typefaces but this one
+			case "sans": // Markdown has one typeface only
 				text = "`" + c.Text + "`"
 			case "italic":
 				text = "*" + text + "*"
@@ -70,7 +70,7 @@ func (t *table) markdown(b *bufio.Writer) {
 	}
 }
 
-// escape keeps a text what it is within Markdown, also in a table.
+// escape escapes a text for Markdown, also within a table.
 func escape(s string) string {
 	return strings.NewReplacer("\\", "\\\\", "|", "\\|", "*", "\\*", "_", "\\_", "`", "\\`", "<", "&lt;", "[", "\\[", "]", "\\]", "#", "\\#", "\n", " ").Replace(s)
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/quell-dev/quell/internal/plot"
 )
 
-// correlations are table 6 of paper 000, and beside it what a small sample
-// asks for; once for each setting of the knobs that the study turns.
+// correlations are table 6 of paper 000, with the statistics that a small sample needs,
+// once for each setting of the knobs that the study varies.
 func (r *Report) correlations() section {
 	s := section{ID: "correlation", Title: "Events and degradation"}
 	all := r.Results.Correlations
@@ -47,7 +47,7 @@ func (r *Report) correlations() section {
 	return s
 }
 
-// matrices are the correlations of all pairs of events, shaded.
+// matrices are the correlations of all pairs of events, with shades.
 func matrices(c *analyse.Correlations, of string) []exhibit {
 	var all []exhibit
 	for _, m := range []struct {
@@ -74,7 +74,7 @@ func matrices(c *analyse.Correlations, of string) []exhibit {
 	return all
 }
 
-// pairTable are all pairs of events with their intervals, those of each event by
+// pairTable are all pairs of events with their intervals, for each event in order of
 // strength.
 func pairTable(c *analyse.Correlations, of string) table {
 	type pair struct{ i, j int }
@@ -104,8 +104,8 @@ func pairTable(c *analyse.Correlations, of string) table {
 	return t
 }
 
-// migrations are paper 000's section 4: how often each part changed its CPU and
-// its core, and where its threads were.
+// migrations are section 4 of paper 000: how often each part changed its CPU and its
+// core, and where its threads ran.
 func (r *Report) migrations() section {
 	s := section{ID: "migration", Title: "Migrations"}
 	all := r.Results.Migrations
@@ -184,7 +184,7 @@ func (r *Report) places() []table {
 	return tables
 }
 
-// validities say how well quell's own signals tell what the application does.
+// validities show how well quell's own signals follow the application's performance.
 func (r *Report) validities() section {
 	s := section{ID: "signal-validity", Title: "What the signals are worth"}
 	if len(r.Results.Validities) == 0 {

@@ -7,8 +7,8 @@ import (
 	"github.com/quell-dev/quell/internal/lab/result"
 )
 
-// missing lists the runs of the plan that have no valid record, with what came
-// of the last try: what the numbers here are without.
+// missing lists the runs of the plan that have no valid record, with the result of the
+// last try: these runs are not in the numbers.
 func (r *Report) missing() section {
 	s := section{ID: "missing", Title: "Runs that are missing"}
 	type slot struct {

@@ -9,8 +9,8 @@ import (
 	"github.com/quell-dev/quell/internal/plot"
 )
 
-// networkIO is what web servers did to each other: Mei et al.'s tables I and II
-// and their figures 3 to 5.
+// networkIO shows how web servers affect each other: Mei et al.'s tables I and II and
+// their figures 3 to 5.
 func (r *Report) networkIO() section {
 	s := section{ID: "net-io", Title: "Web servers beside each other"}
 	n := r.Results.NetIO
@@ -33,7 +33,7 @@ func (r *Report) networkIO() section {
 	return s
 }
 
-// eventsAre says what stands for events, if it is the same everywhere.
+// eventsAre says what counts as an event, each definition once.
 func eventsAre(n *analyse.NetIO) string {
 	var kinds []string
 	for _, p := range n.Points {
@@ -53,7 +53,7 @@ func netBases(n *analyse.NetIO) exhibit {
 	return exhibit{Table: t}
 }
 
-// netPairs is figure 3, with who is favoured.
+// netPairs is figure 3, with the favoured server.
 func netPairs(n *analyse.NetIO) exhibit {
 	t := table{Caption: "Two servers at once, each asked for as much as it gives (figure 3)",
 		Head: []string{"case", "combined score", "interval", "T₁, answers/s", "T₁/B₁", "T₂, answers/s", "T₂/B₂", "favoured", "difference of shares", "mean slowdown", "fairness"}}
@@ -77,7 +77,7 @@ func netPairs(n *analyse.NetIO) exhibit {
 	return e
 }
 
-// curve is one of the figures over the rate.
+// curve is one of the figures over the request rate.
 type curve struct {
 	title, unit string
 	scale       float64
@@ -151,7 +151,7 @@ func dereference[T any](all []*T) []T {
 	return out
 }
 
-// netValues are all numbers of it, for Values.
+// netValues adds all numbers of the analysis, for Values.
 func netValues(n *analyse.NetIO, add func(analysis, quantity, cell, part, at, unit string, i analyse.Interval)) {
 	const kind = "net-io"
 	for _, b := range n.Bases {
@@ -180,8 +180,8 @@ func netValues(n *analyse.NetIO, add func(analysis, quantity, cell, part, at, un
 	}
 }
 
-// netOrder is the order of cases in the study, which results do not have: runs
-// are shuffled.
+// netOrder sorts the cases in the order of the study. Results are not in that order,
+// because runs are shuffled.
 func (r *Report) netOrder() *analyse.NetIO {
 	n := r.Results.NetIO
 	if n == nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// Figures 3 to 5 and tables I and II: in the study's order, with who is favoured
-// by name, and a curve for each case that has more than one rate.
+// Figures 3 to 5 and tables I and II: in the study's order, with the favoured server by
+// name, and a curve for each case that has more than one rate.
 func TestNetworkIO(t *testing.T) {
 	about := func(v float64) analyse.Interval {
 		return analyse.Interval{Value: v, Low: 0.9 * v, High: 1.1 * v, Level: 0.95, Method: "t over runs", N: 3}
@@ -50,7 +50,7 @@ func TestNetworkIO(t *testing.T) {
 	if len(s.Exhibits[2].Plots) != len(curves()) {
 		t.Errorf("%d curves, want %d", len(s.Exhibits[2].Plots), len(curves()))
 	}
-	// A case with one rate is no curve.
+	// A case with one rate has no curve.
 	if legend := s.Exhibits[2].Plots[0].Legend; len(legend) != 1 || legend[0].Text != "(1,1) vm1" {
 		t.Errorf("curves of %+v", legend)
 	}

@@ -19,19 +19,18 @@ import (
 	"github.com/quell-dev/quell/internal/lab/result"
 )
 
-// packed are the parts of a study's folder that a pack has: what was measured
-// and what it is held against. Renderings are made again.
+// packed are the parts of a study's folder that are in a pack: the measurements and the
+// expectations. Renderings are not packed.
 var packed = [...]string{"study.lock.json", "env", "runs", "results", "missed.json", "expect.yaml", "cost.json"}
 
-// manifest is a pack's first file: a line per other one, as sha256sum writes.
+// manifest is a pack's first file: one line per other file, in the format of sha256sum.
 const manifest = "MANIFEST.sha256"
 
-// largest bounds what is read of a pack's file, so that a small pack cannot
-// fill a disk with one.
+// largest bounds the size of a pack's file, so that a small pack cannot fill a disk.
 const largest = 4 << 30
 
-// Pack writes a study's folder as one tar.gz. The same records give the same
-// bytes: no times, owners or order of the file system are in it.
+// Pack writes a study's folder as one tar.gz. The same records give the same bytes: it
+// contains no times, owners or order of the file system.
 func Pack(w io.Writer, f *result.Folder) error {
 	names, sums, err := contents(f)
 	if err != nil {
@@ -57,7 +56,7 @@ func Pack(w io.Writer, f *result.Folder) error {
 	return nil
 }
 
-// contents are the files of a folder that are packed, sorted, and their hashes.
+// contents are the sorted names of the files to pack, and their hashes.
 func contents(f *result.Folder) (names, sums []string, err error) {
 	for _, part := range packed {
 		err := filepath.WalkDir(f.Path(part), func(name string, d fs.DirEntry, err error) error {
@@ -108,9 +107,8 @@ func put(t *tar.Writer, name, from string) error {
 	return err
 }
 
-// Unpack makes a study's folder of a pack. The folder must not be there. Every
-// file is held against the pack's manifest; when something is wrong nothing is
-// left behind.
+// Unpack creates a study's folder from a pack. The folder must not exist. Every file is
+// checked against the pack's manifest; on an error nothing is left.
 func Unpack(r io.Reader, dir string) (f *result.Folder, err error) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("unpack: %w", err)
@@ -156,8 +154,8 @@ func Unpack(r io.Reader, dir string) (f *result.Folder, err error) {
 	return result.Open(dir)
 }
 
-// readManifest reads the first file, and bars names that lead out of the folder
-// or to what a pack has not.
+// readManifest reads the first file. It rejects names outside of the folder and names
+// that a pack cannot contain.
 func readManifest(t *tar.Reader) (map[string]string, error) {
 	h, err := t.Next()
 	if err != nil {

@@ -49,7 +49,7 @@ func pack(t testing.TB, f *result.Folder) []byte {
 	return b.Bytes()
 }
 
-// What is unpacked gives the same numbers, to the last bit, and the same pack.
+// An unpacked folder gives the same numbers, to the last bit, and the same pack.
 func TestPackGivesTheSameNumbers(t *testing.T) {
 	r := simulate(t, pairs)
 	f := folderOf(t, r)
@@ -120,8 +120,8 @@ func line(name, text string) string {
 	return hex.EncodeToString(h[:]) + "  " + name + "\n"
 }
 
-// A pack comes from elsewhere: it writes nowhere else, is whole, or nothing of
-// it is left.
+// A pack is not trusted: Unpack writes only inside the folder, and either the pack is
+// complete or nothing is left.
 func TestBadPacks(t *testing.T) {
 	lock := "study.lock.json"
 	good := archive(t, entry{manifest, line(lock, "{}"), tar.TypeReg}, entry{lock, "{}", tar.TypeReg})

@@ -10,24 +10,24 @@ import (
 	"github.com/quell-dev/quell/internal/plot"
 )
 
-// page is a report before it is HTML or Markdown.
+// page is a report before it is rendered as HTML or Markdown.
 type page struct {
 	Title    string
 	Question string
 	Refute   string
 	Stamps   []string
-	Head     []table // what the study is of, machines, verdicts
+	Head     []table // what the study is about, machines, verdicts
 	Sections []section
 }
 
 type section struct {
 	ID       string
 	Title    string
-	Notes    []string // what is shown, whose definition it is, what it does not say
+	Notes    []string // what is shown, the source of its definition, its limits
 	Exhibits []exhibit
 }
 
-// exhibit is a table with the plots of it.
+// exhibit is a table with its plots.
 type exhibit struct {
 	Plots []plot.Plot
 	Table table
@@ -37,15 +37,15 @@ type table struct {
 	Caption string
 	Head    []string
 	Rows    [][]cell // the first cell of a row names it
-	Long    bool     // folded away until it is asked for
+	Long    bool     // collapsed until it is opened
 }
 
-// cell is text with the paper's two ways to say more with it.
+// cell is text, with the two ways of the paper to mark it.
 type cell struct {
 	Text  string
 	Style string // bold, sans, italic, or plain
-	// Shade is the darkness of what lies behind, −1..1: negative values in
-	// another colour; Shaded: it has one.
+	// Shade is the darkness of the background, −1..1; negative values have another
+	// colour. Shaded is true if the cell has a shade.
 	Shade  float64
 	Shaded bool
 }
@@ -58,10 +58,10 @@ func row(texts ...string) []cell {
 	return r
 }
 
-// unknown is what stands where there is no number.
+// unknown is the text where there is no number.
 const unknown = "–"
 
-// number is a value with as many digits as tell something: three.
+// number formats a value with three significant digits.
 func number(v float64) string {
 	switch {
 	case !plot.Finite(v):
@@ -80,7 +80,7 @@ func number(v float64) string {
 	return strconv.FormatFloat(v, 'g', 3, 64)
 }
 
-// decimals is a value with so many of them.
+// decimals formats a value with n decimals.
 func decimals(v float64, n int) string {
 	if !plot.Finite(v) {
 		return unknown
@@ -88,7 +88,7 @@ func decimals(v float64, n int) string {
 	return strconv.FormatFloat(v, 'f', n, 64)
 }
 
-// between are an interval's bounds for people.
+// between formats an interval's bounds.
 func between(i analyse.Interval) string {
 	if !plot.Finite(i.Low, i.High) {
 		return "no interval (n = " + strconv.Itoa(i.N) + ")"
@@ -96,7 +96,7 @@ func between(i analyse.Interval) string {
 	return "[" + number(i.Low) + ", " + number(i.High) + "]"
 }
 
-// estimate is a value with its interval.
+// estimate formats a value with its interval.
 func estimate(i analyse.Interval) string {
 	if !plot.Finite(i.Value) {
 		return unknown
@@ -104,7 +104,7 @@ func estimate(i analyse.Interval) string {
 	return number(i.Value) + " " + between(i)
 }
 
-// probability is a p value as it is usually printed.
+// probability formats a p value in the usual way.
 func probability(p float64) string {
 	switch {
 	case math.IsNaN(p):

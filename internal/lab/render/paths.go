@@ -9,12 +9,12 @@ import (
 	"github.com/quell-dev/quell/internal/plot"
 )
 
-// mostPaths is how many runs have the ways of their threads drawn.
+// mostPaths is the largest number of runs whose thread paths are drawn.
 const mostPaths = 12
 
-// paths are figures 1 and 2 of paper 000: which CPU, and which core, each thread
-// was on over the time of the first valid run of a cell. Threads on one of them
-// are drawn beside each other. Cells in which nobody moved have none.
+// paths are figures 1 and 2 of paper 000: the CPU, and the core, of each thread over the
+// time of the first valid run of a cell. Threads on the same one are drawn with an
+// offset. Cells without a migration have none.
 func (r *Report) paths() []plot.Plot {
 	var plots []plot.Plot
 	runs := 0

@@ -10,8 +10,8 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// A thread that moved has its way drawn over CPUs and over cores; a run in which
-// nobody did, one that does not count and a later repetition have none.
+// A thread that moved is drawn over CPUs and over cores. A run without a migration, an
+// invalid run and a later repetition are not drawn.
 func TestPathsAreDrawn(t *testing.T) {
 	run := func(verdict result.Verdict, n int, path ...result.Stay) result.Run {
 		c := study.Cell{Kind: study.Main, Levels: []study.Level{{Factor: "placement", Value: "neutral"}}}
@@ -24,7 +24,7 @@ func TestPathsAreDrawn(t *testing.T) {
 	if len(plots) != 2 || !strings.Contains(plots[0].Title, "logical CPU, placement=neutral") || !strings.Contains(plots[1].Title, "physical core") {
 		t.Fatalf("%d plots: %+v", len(plots), plots)
 	}
-	// 1 → 3 → 0 are two steps over CPUs, and one over cores.
+	// 1 → 3 → 0 is two steps over CPUs, and one over cores.
 	line := regexp.MustCompile(`<path class="[^"]*s0[^"]*" d="([^"]*)"`)
 	heights := func(svg string) int {
 		m := line.FindStringSubmatch(svg)

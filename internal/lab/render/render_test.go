@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { quelltest.Main(m) }
 
-// stairs is the shape of paper 003's study, pairs is that of paper 000's.
+// stairs has the shape of paper 003's study, pairs the shape of paper 000's.
 const stairs = `
 version: 1
 study: stairs
@@ -75,7 +75,7 @@ analysis:
   - {kind: degradation}
 `
 
-// simulate makes a report of a study of synthetic environments.
+// simulate returns a report of a study with synthetic environments.
 func simulate(t testing.TB, text string) *Report {
 	t.Helper()
 	s, runs := play(t, text)
@@ -83,7 +83,7 @@ func simulate(t testing.TB, text string) *Report {
 		Machines: []Machine{{"local", []Fact{{"kernel", "6.1.0"}, {"cpu model", "A CPU"}}}}}
 }
 
-// play makes the runs of a study of synthetic environments.
+// play returns the runs of a study with synthetic environments.
 func play(t testing.TB, text string) (*study.Study, []result.Run) {
 	t.Helper()
 	s, err := study.Parse("sim.yaml", []byte(text), study.Known{Builtins: []string{"burn"}})
@@ -117,7 +117,7 @@ func markdownOf(t testing.TB, r *Report) string {
 	return b.String()
 }
 
-// What a reader must see before a number, in both renderings.
+// The facts that a reader must see before any number, in both renderings.
 func TestHeader(t *testing.T) {
 	r := simulate(t, pairs)
 	r.Lock.Program, r.Lock.Hash = "quell 1.2.3", "abc123"
@@ -132,7 +132,7 @@ func TestHeader(t *testing.T) {
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// The text of two small studies, to be read as a diff.
+// The text of two small studies, to be reviewed as a diff.
 func TestGolden(t *testing.T) {
 	for name, text := range map[string]string{"stairs": stairs, "pairs": pairs} {
 		got := markdownOf(t, simulate(t, text))
@@ -152,7 +152,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// The file needs nothing beside it: whatever it names would be a request.
+// The file is self-contained: any reference would be a network request.
 func TestHTMLStandsAlone(t *testing.T) {
 	text := htmlOf(t, simulate(t, stairs))
 	for _, bad := range []string{"<script", "src=", "@import", "url(", "<b>a neighbour", "NaN", "Inf", "ZgotmplZ", "%!"} {
@@ -187,7 +187,7 @@ func TestHTMLStandsAlone(t *testing.T) {
 	}
 }
 
-// Every plot of the page has its table, and says to who cannot see it what it is.
+// Every plot of the page has a table and a text description.
 func TestEveryPlotHasItsTable(t *testing.T) {
 	for _, text := range []string{stairs, pairs} {
 		plots := 0
@@ -215,8 +215,8 @@ func TestEveryPlotHasItsTable(t *testing.T) {
 	}
 }
 
-// A placement has the same colour in every plot of the report, also where
-// results came in another order.
+// A placement has the same colour in every plot of the report, also where results are in
+// a different order.
 func TestColoursAreOfPlacements(t *testing.T) {
 	r := simulate(t, stairs)
 	for range 2 {
@@ -235,7 +235,7 @@ func TestColoursAreOfPlacements(t *testing.T) {
 	}
 }
 
-// Tables I and II of paper 003 as we would print them.
+// Tables I and II of paper 003 as the report prints them.
 func TestTablesOfThePaper(t *testing.T) {
 	f, err := os.Open("../../../testdata/reference/pinning_interference.csv")
 	if err != nil {
@@ -286,12 +286,12 @@ analysis: [{kind: interference, exclude_rows: avrora}]
 		!strings.HasPrefix(c.Text, "37.5 ") || c.Style != "bold" || !c.Shaded {
 		t.Errorf("%s: %+v", tables[2].Caption, c)
 	}
-	// The scale of a kind is from its lowest to its highest value without
-	// avrora's rows: 49.1 is KVM's darkest, avrora's 106.3 no darker.
+	// The scale of a kind ranges from its lowest to its highest value without avrora's
+	// rows: 49.1 is KVM's darkest, avrora's 106.3 is no darker.
 	if dark, over, light := tables[2].Rows[3][5], tables[2].Rows[0][3], tables[0].Rows[1][1]; dark.Shade != 1 || over.Shade != 1 || light.Shade > 0.05 || light.Style != "plain" {
 		t.Errorf("shades: %+v %+v %+v", dark, over, light)
 	}
-	// LXC has a scale of its own.
+	// LXC has its own scale.
 	most := 0.0
 	for _, tab := range tables[4:] {
 		for _, cells := range tab.Rows[1:] {
@@ -305,7 +305,7 @@ analysis: [{kind: interference, exclude_rows: avrora}]
 	}
 }
 
-// What is not known is a dash, in every rendering.
+// An unknown value is a dash, in every rendering.
 func TestNothingKnown(t *testing.T) {
 	r := simulate(t, stairs)
 	nan := math.NaN()
@@ -343,7 +343,7 @@ func TestFacts(t *testing.T) {
 	}
 }
 
-// Numbers in tables are rounded, and stay what they are.
+// Numbers in tables are rounded without a change of magnitude.
 func TestNumber(t *testing.T) {
 	for v, want := range map[float64]string{0: "0", 12: "12", 1066: "1066", 33.727: "33.7", 0.0123456: "0.0123", -4.99: "-4.99", 5.0004: "5", 123456.7: "123457", 0.00001234: "1.23e-05", math.Inf(1): unknown, 99.96: "100"} {
 		if got := number(v); got != want {
@@ -352,7 +352,7 @@ func TestNumber(t *testing.T) {
 	}
 }
 
-// tableText is an exhibit's table, a line a row.
+// tableText is an exhibit's table as text, one line per row.
 func tableText(e exhibit) string {
 	var b strings.Builder
 	for _, row := range e.Table.Rows {

@@ -12,37 +12,37 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// Report is everything that a rendering may show. Study and Results must be
-// there; the rest is left out, or named as not known, where it is not.
+// Report is the input of all renderings. Study and Results are required; other fields
+// that are empty are left out, or shown as not known.
 type Report struct {
 	Study   *study.Study
 	Lock    result.Lock
 	Results analyse.Results
-	// Runs are the records: verdicts with evidence, and the time lines.
+	// Runs are the records: verdicts with evidence, and the timelines.
 	Runs []result.Run
-	// Machines are what the study ran on.
+	// Machines are those on which the study ran.
 	Machines []Machine
-	// Missed are requirements that a machine did not meet and that the study
-	// preferred to run without.
+	// Missed are the requirements that a machine did not meet and that the study only
+	// preferred.
 	Missed []string
-	// Overhead is what watching the runs costs, in words with its bound; ""
-	// where it was not measured.
+	// Overhead is the cost of observing the runs, as text with its bound; "" where it was
+	// not measured.
 	Overhead string
-	Checks   []Check // Expectations.Against
+	Checks   []Check // from Expectations.Against
 }
 
-// Machine is a machine's description, in the order in which it is to be read.
+// Machine is a machine's description, in reading order.
 type Machine struct {
 	Name  string
 	Facts []Fact
 }
 
-// Fact is one thing that is known of a machine, e.g. kernel 6.1.0.
+// Fact is one property of a machine, e.g. kernel 6.1.0.
 type Fact struct{ Name, Value string }
 
-// Facts flattens a description in JSON to facts in the order of its text:
-// {"cpu": {"model": "x"}} is the fact "cpu model". Lists of plain values are
-// joined, others numbered from 0.
+// Facts flattens a description in JSON to facts, in the order of its text: {"cpu":
+// {"model": "x"}} becomes the fact "cpu model". Lists of plain values are joined, other
+// lists are numbered from 0.
 func Facts(text []byte) ([]Fact, error) {
 	d := json.NewDecoder(strings.NewReader(string(text)))
 	d.UseNumber()
@@ -83,7 +83,7 @@ func Facts(text []byte) ([]Fact, error) {
 			}
 			facts = append(facts[:first], Fact{name, strings.Join(values, ", ")})
 		}
-		_, err = d.Token() // the closing one
+		_, err = d.Token() // the closing delimiter
 		return err
 	}
 	if err := walk(""); err != nil {
@@ -92,7 +92,7 @@ func Facts(text []byte) ([]Fact, error) {
 	return facts, nil
 }
 
-// stamps are what the numbers must not be taken for.
+// stamps are the kinds of results that these numbers are, e.g. simulated.
 func (r *Report) stamps() []string {
 	s := slices.Clone(r.Results.Stamps)
 	if r.Results.Simulated && !slices.Contains(s, "simulated") {
@@ -101,7 +101,7 @@ func (r *Report) stamps() []string {
 	return s
 }
 
-// level is a factor's value among levels, "" if it is not there.
+// level is a factor's value among levels, "" if it has none.
 func level(ls []study.Level, factor string) string {
 	for _, l := range ls {
 		if l.Factor == factor {
@@ -111,7 +111,7 @@ func level(ls []study.Level, factor string) string {
 	return ""
 }
 
-// words are levels for people, those of the left-out factors aside.
+// words are levels as text for people, except those of the factors in without.
 func words(ls []study.Level, without ...string) string {
 	var w []string
 	for _, l := range ls {
@@ -125,8 +125,8 @@ func words(ls []study.Level, without ...string) string {
 	return strings.Join(w, " ")
 }
 
-// placing are the factors that say where parts run: plots have one series for
-// each of their levels.
+// placing are the factors that determine where parts run: plots have one series for each
+// of their levels.
 func (r *Report) placing() []string {
 	var names []string
 	for i := range r.Study.Factors {
@@ -137,7 +137,7 @@ func (r *Report) placing() []string {
 	return names
 }
 
-// place is the level of those factors, for a legend.
+// place are the levels of those factors, for a legend.
 func (r *Report) place(ls []study.Level) string {
 	var w []string
 	for _, name := range r.placing() {
@@ -151,8 +151,8 @@ func (r *Report) place(ls []study.Level) string {
 	return strings.Join(w, " ")
 }
 
-// order is the place of levels in the study's own order. Runs are shuffled, so
-// results are not in it.
+// order compares levels by the study's own order. Results are not in that order, because
+// runs are shuffled.
 func (r *Report) order(a, b []study.Level) int {
 	for i := range min(len(a), len(b)) {
 		if a[i].Value == b[i].Value {
@@ -175,14 +175,14 @@ func (r *Report) order(a, b []study.Level) int {
 	return cmp.Compare(len(a), len(b))
 }
 
-// sorted are things in the order of the study.
+// sorted returns the elements in the order of the study.
 func sorted[T any](r *Report, all []T, levels func(*T) []study.Level) []T {
 	all = slices.Clone(all)
 	slices.SortStableFunc(all, func(a, b T) int { return r.order(levels(&a), levels(&b)) })
 	return all
 }
 
-// ordered is the report with everything in the order of the study.
+// ordered returns the report with all results in the order of the study.
 func (r *Report) ordered() *Report {
 	o := *r
 	x := &o.Results
@@ -199,8 +199,8 @@ func (r *Report) ordered() *Report {
 	return &o
 }
 
-// colour is the index of a placement in plots: the same in all of them, also
-// where one has not all placements.
+// colour is the index of a placement in plots: the same in all plots, also where a plot
+// does not have all placements.
 func (r *Report) colour(ls []study.Level) int {
 	var names []string
 	for _, name := range r.placing() {
@@ -212,8 +212,7 @@ func (r *Report) colour(ls []study.Level) int {
 	return max(0, slices.Index(names, r.place(ls)))
 }
 
-// grouped collects things under names, in the order in which names are first
-// met.
+// grouped collects elements by name, in the order in which names first occur.
 func grouped[T any](all []T, name func(*T) string) (names []string, groups map[string][]*T) {
 	groups = map[string][]*T{}
 	for i := range all {

@@ -4,7 +4,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab/analyse"
 )
 
-// scores are what each part does in each cell.
+// scores are the scores of each part in each cell.
 func (r *Report) scores() section {
 	s := section{ID: "score", Title: "What each part did"}
 	t := table{Caption: "Mean over runs", Head: []string{"cell", "part", "workload", "value", "interval", "unit", "better"}}

@@ -9,8 +9,8 @@ import (
 	"github.com/quell-dev/quell/internal/lab/analyse"
 )
 
-// large is 1,000 runs and more of 600 s: 25 pairs of workloads at 4 placements,
-// 10 times.
+// large is more than 1,000 runs of 600 s: 25 pairs of workloads at 4 placements, 10
+// times.
 const large = `
 version: 1
 study: large
@@ -33,12 +33,12 @@ analysis:
   - {kind: throughput}
 `
 
-// The page of a study of full size can be sent by mail.
+// The page of a full-size study is small enough for mail.
 func TestLargeReportIsSmall(t *testing.T) {
 	s, once := play(t, strings.Replace(large, "repetitions: 10", "repetitions: 1", 1))
 	r := &Report{Study: s, Runs: once}
-	// The same again: as many points, without simulating them. Four times are
-	// half a study; the whole is BenchmarkReport's.
+	// Reuse the runs of one repetition, which is faster than simulating more. Four
+	// repetitions are half a study; BenchmarkReport does the whole.
 	for n := 1; n < 4; n++ {
 		for _, run := range once {
 			run.N = n
@@ -56,8 +56,8 @@ func TestLargeReportIsSmall(t *testing.T) {
 	}
 }
 
-// Everything from records on disk to the page; 10 s are promised for 1,000 runs
-// of 600 seconds.
+// BenchmarkReport measures everything from the records on disk to the page. The limit is
+// 10 s for 1,000 runs of 600 seconds.
 func BenchmarkReport(b *testing.B) {
 	s, runs := play(b, large)
 	f := folderOf(b, &Report{Study: s, Runs: runs})

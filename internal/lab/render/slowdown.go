@@ -12,25 +12,25 @@ import (
 	"github.com/quell-dev/quell/internal/plot"
 )
 
-// mostBars is how many bars a plot has at most; mostPlots how many plots of one
-// kind a report draws. What is over that is in the tables.
+// mostBars is the largest number of bars in a plot, mostPlots the largest number of plots
+// of one kind in a report. The tables have the rest.
 const (
 	mostBars  = 48
 	mostPlots = 120
 )
 
-// bare is a value that has no interval.
+// bare is a value without an interval.
 func bare(v float64) analyse.Interval {
 	return analyse.Interval{Value: v, Low: math.NaN(), High: math.NaN()}
 }
 
-// bounds is an analysis' interval as it is drawn.
+// bounds converts an analysis' interval for plotting.
 func bounds(i analyse.Interval) plot.Interval {
 	return plot.Interval{Value: i.Value, Low: i.Low, High: i.High}
 }
 
-// degradations are bars per set of workloads, one per part and mapping (figure
-// 3 of paper 000).
+// degradations are bars per set of workloads, one per part and mapping (figure 3 of paper
+// 000).
 func (r *Report) degradations() section {
 	s := section{ID: "degradation", Title: "Degradation against running alone"}
 	t := table{Caption: "Degradation of each part beside others", Head: []string{"cell", "part", "workload", "beside", "degradation %", "interval", "slowdown", "interval", "alone", "beside others", "unit", "CPU time %"}}
@@ -82,7 +82,7 @@ func (r *Report) degradations() section {
 	return s
 }
 
-// split draws bars in as many plots as they need.
+// split draws bars in as many plots as needed.
 func split(b plot.Bars) []plot.Plot {
 	per := max(1, mostBars/max(1, len(b.Series)))
 	var plots []plot.Plot
@@ -97,7 +97,7 @@ func split(b plot.Bars) []plot.Plot {
 	return plots
 }
 
-// first keeps as many plots as a report draws and says how many that leaves out.
+// first keeps the first mostPlots plots and notes how many there are.
 func (s *section) first(e exhibit) exhibit {
 	if n := len(e.Plots); n > mostPlots {
 		e.Plots = e.Plots[:mostPlots]
@@ -107,7 +107,7 @@ func (s *section) first(e exhibit) exhibit {
 	return e
 }
 
-// mappings are figure 4 of paper 000: average and worst degradation over each
+// mappings are figure 4 of paper 000: average and worst degradation relative to each
 // machine's best mapping, per set of workloads.
 func (r *Report) mappings() section {
 	s := section{ID: "mapping", Title: "Mappings of machines to cores"}

@@ -39,8 +39,8 @@ func (r *Report) interferences(options map[string]string) section {
 	return s
 }
 
-// factorOf is the factor that gives a role its workload or environment, "" if
-// the file does.
+// factorOf is the factor that sets a role's workload or environment, "" if the file sets
+// it directly.
 func factorOf(field string) string {
 	name, is := strings.CutPrefix(field, "$")
 	if !is {
@@ -64,8 +64,8 @@ func (r *Report) axes(role string) (rows, columns, environment string) {
 	return rows, columns, environment
 }
 
-// kind is the kind of the environment that a role has at some levels: one scale
-// of colours is for all tables of one kind.
+// kind is the kind of environment that a role has at the given levels: all tables of one
+// kind share a colour scale.
 func (r *Report) kind(role string, ls []study.Level) string {
 	role, _, _ = strings.Cut(role, "/")
 	o := r.Study.Role(role)
@@ -79,8 +79,8 @@ func (r *Report) kind(role string, ls []study.Level) string {
 	return string(r.Study.Environments[name].Driver)
 }
 
-// shaded are the tables of the metric: foregrounds in rows, backgrounds in
-// columns, one table per other level.
+// shaded are the tables of the metric: foregrounds in rows, backgrounds in columns, one
+// table per combination of the other levels.
 func (r *Report) shaded(exclude string) (tables []table, excluded string) {
 	all := r.Results.Interferences
 	barred := strings.FieldsFunc(exclude, func(c rune) bool { return c == ',' || c == ' ' })
@@ -137,8 +137,8 @@ func (r *Report) shaded(exclude string) (tables []table, excluded string) {
 	return tables, strings.Join(barred, ", ")
 }
 
-// against draws throughput against the background's load, a plot per pair of
-// workloads and a colour per placement (figure 3).
+// against draws throughput against the background's load, a plot per pair of workloads
+// and a colour per placement (figure 3).
 func (r *Report) against() exhibit {
 	e := exhibit{Table: table{Caption: "Lines of throughput against load, first run of each cell",
 		Head: []string{"cell", "part", "half", "metric", "intercept, 1/s", "slope, 1/s", "p of slope", "p of intercept", "steps", "angle °", "metric of all runs"}}}
@@ -176,8 +176,8 @@ func (r *Report) against() exhibit {
 // mostBins is how many points a time line has at most.
 const mostBins = 400
 
-// timelines draw the first valid run of each cell with a staircase: the load
-// that was asked for and the throughput, over time (figure 2).
+// timelines draw the first valid run of each cell with a staircase: the requested load
+// and the throughput, over time (figure 2).
 func (r *Report) timelines() exhibit {
 	e := exhibit{Table: table{Caption: "Steps of those runs", Long: true, Head: []string{"cell", "part", "step", "from", "to", "target", "achieved", "throughput, 1/s"}}}
 	for i := range r.Runs {
@@ -228,8 +228,8 @@ func (r *Report) timeline(run *result.Run, p *result.Part) plot.Plot {
 	return c.Draw()
 }
 
-// systems are the work of all parts together along the staircase, and per
-// watt-hour (figures 5, 6, 8 and 9 of paper 003).
+// systems are the total work of all parts along the staircase, and per watt-hour (figures
+// 5, 6, 8 and 9 of paper 003).
 func (r *Report) systems(options map[string]string) section {
 	s := section{ID: "throughput", Title: "Throughput and energy of the whole system"}
 	all := r.Results.Systems

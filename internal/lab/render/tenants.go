@@ -10,8 +10,8 @@ import (
 
 const mega = 1e6
 
-// tenants are what tenants get of one link as they are added, and how long a
-// datagram takes beside them: figures 6.1 to 6.3 of paper 002.
+// tenants shows the bandwidth of tenants that share one link, by their number, and the
+// latency of a datagram at the same time: figures 6.1 to 6.3 of paper 002.
 func (r *Report) tenants() section {
 	s := section{ID: "net-tenants", Title: "Tenants of one network link"}
 	t := r.Results.Tenants
@@ -40,7 +40,7 @@ func (r *Report) tenants() section {
 	return s
 }
 
-// tenantTitle names a dose in plots.
+// tenantTitle is the title of a dose in plots.
 func tenantTitle(d *analyse.TenantDose) string {
 	if len(d.Levels) == 0 {
 		return "Tenants"
@@ -80,7 +80,7 @@ func tenantPoints(t *analyse.Tenants) exhibit {
 				boxes.Levels = append(boxes.Levels, l)
 			}
 		}
-		// More lines than can be told apart are what boxes are for.
+		// With more lines than can be distinguished only the boxes are drawn.
 		if len(byTenant) <= mostLines {
 			each.Series = append([]plot.Series{fair}, byTenant...)
 			e.Plots = append(e.Plots, each.Draw())
@@ -90,7 +90,7 @@ func tenantPoints(t *analyse.Tenants) exhibit {
 	return e
 }
 
-// tenantSums draws what all tenants together have, against the link's limit.
+// tenantSums draws the total of all tenants, with the link's limit.
 func tenantSums(t *analyse.Tenants) plot.Plot {
 	c := plot.Chart{Title: "All tenants together", X: "tenants", Y: "Mbit/s", Zero: true, About: "The sum of what arrives of all tenants by their number, and the limit of their link; the table below has the numbers."}
 	limit := plot.Series{Name: "the link's limit", Quiet: true, Line: true}
@@ -109,13 +109,13 @@ func tenantSums(t *analyse.Tenants) plot.Plot {
 	return c.Draw()
 }
 
-// mostLines is how many tenants have lines of their own.
+// mostLines is the largest number of tenants that have individual lines.
 const mostLines = 8
 
-// megas is an estimate in millions.
+// megas scales an estimate to millions.
 func megas(i analyse.Interval) analyse.Interval { return times(1/mega, i) }
 
-// tenantShares is every tenant by itself.
+// tenantShares shows every tenant individually.
 func tenantShares(t *analyse.Tenants) exhibit {
 	e := exhibit{Table: table{Caption: "Each tenant, Mbit/s", Long: true, Head: []string{"cell", "tenants", "tenant", "arrives", "interval"}}}
 	for _, d := range t.Doses {
@@ -128,8 +128,8 @@ func tenantShares(t *analyse.Tenants) exhibit {
 	return e
 }
 
-// latencies are figure 6.3: round trips against the bandwidth that is used
-// beside them.
+// latencies are figure 6.3: round trips against the bandwidth that is used at the same
+// time.
 func latencies(t *analyse.Tenants) exhibit {
 	e := exhibit{Table: table{Caption: "Round trips beside so much bandwidth (figure 6.3), ms",
 		Head: []string{"cell", "part", "bandwidth, Mbit/s", "mean", "interval", "p50", "interval", "p90", "interval", "p99", "interval", "largest", "lost", "pings"}}}
@@ -160,7 +160,7 @@ func latencies(t *analyse.Tenants) exhibit {
 	return e
 }
 
-// tenantValues are all numbers of it, for Values.
+// tenantValues adds all numbers of the analysis, for Values.
 func tenantValues(t *analyse.Tenants, add func(analysis, quantity, cell, part, at, unit string, i analyse.Interval)) {
 	const kind = "net-tenants"
 	cell := func(ls []study.Level) string {
@@ -207,7 +207,7 @@ func tenantValues(t *analyse.Tenants, add func(analysis, quantity, cell, part, a
 	}
 }
 
-// tenantOrder has the doses in the study's order; runs are shuffled.
+// tenantOrder sorts the doses in the study's order; runs are shuffled.
 func (r *Report) tenantOrder() *analyse.Tenants {
 	t := r.Results.Tenants
 	if t == nil {

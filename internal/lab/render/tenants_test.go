@@ -12,8 +12,8 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// Figures 6.1 to 6.3: tenants in the study's order, in Mbit/s, with what they
-// are below their baseline and how their runs lie to the burst.
+// Figures 6.1 to 6.3: tenants in the study's order, in Mbit/s, with how far they are
+// below their baseline and how their runs lie relative to the burst.
 func TestTenants(t *testing.T) {
 	about := func(v float64) analyse.Interval {
 		return analyse.Interval{Value: v, Low: 0.9 * v, High: 1.1 * v, Level: 0.95, Method: "t over runs", N: 3}
@@ -48,7 +48,7 @@ func TestTenants(t *testing.T) {
 		"credit=spent|6|after|40|16|[14.4, 17.6]|12.8|14.4, 16, 17.6|19.2|16.7|20 [18, 22]|–|96 [86.4, 106]|96 %|0.9|25 %|\n"; got != want {
 		t.Errorf("throughput:\n%s want\n%s", got, want)
 	}
-	// One of the sums, and of each kind of tenant one with lines and one with boxes.
+	// One plot of the sums, and for each dose one with lines and one with boxes.
 	if n := len(s.Exhibits[0].Plots); n != 5 {
 		t.Errorf("%d plots", n)
 	}
@@ -58,7 +58,8 @@ func TestTenants(t *testing.T) {
 	if got, want := tableText(s.Exhibits[2]), "tenants=0 credit=full|probe|0|0.05|[0.045, 0.055]|0.04|[0.036, 0.044]|0.06|[0.054, 0.066]|0.09|[0.081, 0.099]|1|0 %|9000|\n"; !strings.HasPrefix(got, want) {
 		t.Errorf("latency:\n%s want first\n%s", got, want)
 	}
-	// What must be lost is said where it must, and of whom it was measured.
+	// The shortfall is stated only where there is one, with the number of tenants
+	// measured.
 	if notes := strings.Join(s.Notes, "\n"); !strings.Contains(notes, "the baselines of 6 tenants come to 120 Mbit/s, which the link of 100 is 16.7 % short of; they were 20 [18, 22] % below") || strings.Contains(notes, "1 tenant come") {
 		t.Error(notes)
 	}
@@ -85,9 +86,9 @@ func TestTenants(t *testing.T) {
 	}
 }
 
-// What net-tenants-small.yaml is held against is the thesis' own: its throughputs
-// as shares of the burst, the baseline and the link; and its results have values of
-// these names.
+// The expectations of net-tenants-small.yaml are the thesis' numbers: its throughputs as
+// shares of the burst, the baseline and the link. The results have values with these
+// names.
 func TestExpectedTenants(t *testing.T) {
 	const dir = "../../../studies/"
 	text, err := os.ReadFile(dir + "net-tenants-small.yaml")
@@ -137,7 +138,8 @@ func TestExpectedTenants(t *testing.T) {
 			t.Errorf("%s: %g, the thesis has %.4g", e.Name, *e.Value, v)
 		}
 	}
-	// The study asks about them, and only about runs that it says to be of the burst.
+	// The study's runs with full credit end within the burst; in all others the burst
+	// ends within the warm-up.
 	for _, c := range s.Cells() {
 		for _, p := range c.Parts {
 			b := p.Environment.Bandwidth

@@ -16,15 +16,14 @@ import (
 	"github.com/quell-dev/quell/internal/plot"
 )
 
-// Value is one number of a study's results. Analysis, Quantity, Cell, Part and
-// At are its name: no two values of a study share all five.
+// Value is one number of a study's results. Analysis, Quantity, Cell, Part and At are its
+// name: no two values of a study share all five.
 type Value struct {
 	Analysis string `json:"analysis"` // as in the study file
 	Quantity string `json:"quantity"`
-	Cell     string `json:"cell"` // levels as factor=value, with blanks between
+	Cell     string `json:"cell"` // levels as factor=value, separated by blanks
 	Part     string `json:"part"`
-	// At is what the value is of, where a cell has several: a step, a mapping,
-	// a pair of events.
+	// At distinguishes several values in one cell: a step, a mapping, a pair of events.
 	At    string      `json:"at"`
 	Unit  string      `json:"unit"`
 	Value analyse.Num `json:"value"`
@@ -36,7 +35,7 @@ type Value struct {
 	N      int         `json:"n"`
 }
 
-// Name is a value's, for people.
+// Name is the value's name for people.
 func (v *Value) Name() string {
 	var w []string
 	for _, s := range []string{v.Analysis, v.Quantity, v.Cell, v.Part, v.At} {
@@ -47,7 +46,7 @@ func (v *Value) Name() string {
 	return strings.Join(w, " ")
 }
 
-// Values are all numbers of a study's results, one after another.
+// Values are all numbers of a study's results, as a flat list.
 func Values(x *analyse.Results) []Value {
 	var all []Value
 	cell := func(ls []study.Level) string {
@@ -239,7 +238,7 @@ func Values(x *analyse.Results) []Value {
 	return all
 }
 
-// besides are a cell's levels with the state of the neighbours, if they have one.
+// besides is a cell's text with the state of the neighbours, if they have one.
 func besides(cell, state string) string {
 	if state != "" {
 		state = "state=" + state
@@ -253,16 +252,16 @@ func times(factor float64, i analyse.Interval) analyse.Interval {
 	return i
 }
 
-// CSV writes every number of the results: a row each, empty fields where there
-// is nothing. The first lines are comments, after #, with what the numbers must
-// not be taken for.
+// CSV writes every number of the results, one row each, with empty fields where a value
+// is missing. The first lines are comments, after #, with the stamps that the numbers
+// must not be mixed with.
 func CSV(w io.Writer, r *Report) error {
 	b := bufio.NewWriter(w)
 	for _, s := range r.stamps() {
 		fmt.Fprintf(b, "# %s\n", strings.ReplaceAll(s, "\n", " "))
 	}
 	c := csv.NewWriter(b)
-	// The errors of a buffered writer last until Flush.
+	// The buffered writer keeps its errors until Flush.
 	_ = c.Write([]string{"analysis", "quantity", "cell", "part", "at", "unit", "value", "low", "high", "level", "method", "n"})
 	for _, v := range Values(&r.ordered().Results) {
 		_ = c.Write([]string{v.Analysis, v.Quantity, v.Cell, v.Part, v.At, v.Unit, exactly(v.Value), exactly(v.Low), exactly(v.High), exactly(analyse.Num(v.Level)), v.Method, strconv.Itoa(v.N)})
@@ -277,7 +276,7 @@ func CSV(w io.Writer, r *Report) error {
 	return nil
 }
 
-// exactly is a number so that it reads back as it was, "" for none.
+// exactly formats a number so that it reads back unchanged, "" for none.
 func exactly(n analyse.Num) string {
 	if number(float64(n)) == unknown {
 		return ""
@@ -285,8 +284,8 @@ func exactly(n analyse.Num) string {
 	return strconv.FormatFloat(float64(n), 'g', -1, 64)
 }
 
-// JSONL writes the same as JSON lines: first an object with the study and its
-// stamps, then a Value a line.
+// JSONL writes the same as JSON lines: first an object with the study and its stamps,
+// then one Value a line.
 func JSONL(w io.Writer, r *Report) error {
 	b := bufio.NewWriter(w)
 	e := json.NewEncoder(b)

@@ -17,7 +17,7 @@ import (
 	"github.com/quell-dev/quell/internal/atomicfile"
 )
 
-// Lock says what a folder is of.
+// Lock identifies the study of a folder.
 type Lock struct {
 	Format  int       `json:"format"` // 1
 	Study   string    `json:"study"`
@@ -27,10 +27,10 @@ type Lock struct {
 	Created time.Time `json:"created"`
 }
 
-// Folder is a study's results on disk. Several may read one while one writes.
+// Folder is a study's results on disk. Several processes may read it while one writes.
 type Folder struct{ dir string }
 
-// ErrNoStudy is that a folder holds no study.
+// ErrNoStudy reports that a folder holds no study.
 var ErrNoStudy = errors.New("no study's folder: it has no study.lock.json")
 
 const (
@@ -39,8 +39,8 @@ const (
 	sampleFile = "samples.jsonl"
 )
 
-// Create makes a folder for a study's results, or opens that of the same file.
-// A folder of another study is an error: results are never mixed.
+// Create creates a folder for a study's results, or opens an existing one of the same
+// study file. A folder of another study is an error: results are never mixed.
 func Create(dir string, l Lock) (*Folder, error) {
 	if old, err := Open(dir); err == nil {
 		was, err := old.Lock()
@@ -77,15 +77,15 @@ func Open(dir string) (*Folder, error) {
 	return &Folder{dir}, nil
 }
 
-// Dir is where it is.
+// Dir is the folder's path.
 func (f *Folder) Dir() string { return f.dir }
 
-// Path is a file in it.
+// Path is the path of a file in it.
 func (f *Folder) Path(elem ...string) string {
 	return filepath.Join(append([]string{f.dir}, elem...)...)
 }
 
-// Lock says what the folder is of.
+// Lock returns the folder's lock.
 func (f *Folder) Lock() (Lock, error) {
 	var l Lock
 	err := load(f.Path(lockFile), &l)
@@ -106,15 +106,15 @@ func load(path string, v any) error {
 	return nil
 }
 
-// Attempt is a run while it is done. Only Finish makes it one that happened.
+// Attempt is a run in progress. It counts as a run only after Finish.
 type Attempt struct {
 	dir     string
 	samples *os.File
 	buffer  *bufio.Writer
 }
 
-// Begin makes the folder of a run. What an interrupted attempt of the same
-// number left there is removed; one with a record is an error.
+// Begin creates the folder of a run. It removes what an interrupted attempt of the same
+// number left there; an attempt with a record is an error.
 func (f *Folder) Begin(cellKey string, n, try int) (*Attempt, error) {
 	dir := f.Path("runs", cellKey, fmt.Sprintf("%d.%d", n, try))
 	if _, err := os.Stat(filepath.Join(dir, recordFile)); err == nil {
@@ -133,7 +133,7 @@ func (f *Folder) Begin(cellKey string, n, try int) (*Attempt, error) {
 // Dir is the run's folder.
 func (a *Attempt) Dir() string { return a.dir }
 
-// Create makes a file beside the run's record, e.g. a role's output.
+// Create creates a file next to the run's record, e.g. a role's output.
 func (a *Attempt) Create(name string) (*os.File, error) {
 	return os.Create(filepath.Join(a.dir, filepath.Base(name)))
 }
@@ -148,8 +148,8 @@ func (a *Attempt) Sample(s Sample) error {
 	return err
 }
 
-// Finish writes the run's record. When it has returned without an error the
-// run is there for good; else it did not happen.
+// Finish writes the run's record. After it has returned without an error the run is
+// durable; otherwise the run does not count.
 func (a *Attempt) Finish(r *Run) error {
 	err := errors.Join(a.buffer.Flush(), a.samples.Sync(), a.samples.Close())
 	a.samples = nil
@@ -160,8 +160,8 @@ func (a *Attempt) Finish(r *Run) error {
 	if err != nil {
 		return fmt.Errorf("finish run: %w", err)
 	}
-	// The names that lead to the record, from its own folder to the study's,
-	// must last before it does.
+	// The directory entries that lead to the record, from its own folder to the study's,
+	// must be durable before the record.
 	for d := filepath.Dir(a.dir); err == nil && filepath.Base(d) != "runs"; d = filepath.Dir(d) {
 		err = errors.Join(atomicfile.SyncDir(d), atomicfile.SyncDir(filepath.Dir(d)))
 	}
@@ -174,7 +174,7 @@ func (a *Attempt) Finish(r *Run) error {
 	return nil
 }
 
-// Abandon removes what there is of an attempt that will have no record.
+// Abandon removes the files of an attempt that will have no record.
 func (a *Attempt) Abandon() error {
 	if a.samples == nil {
 		return nil
@@ -182,8 +182,8 @@ func (a *Attempt) Abandon() error {
 	return errors.Join(a.samples.Close(), os.RemoveAll(a.dir))
 }
 
-// Runs reads every record, in the order of the study. A record that cannot be
-// read costs only itself: its error is joined to the others.
+// Runs reads every record, in the order of the study. A record that cannot be read is
+// skipped and its error is joined to the others.
 func (f *Folder) Runs() ([]Run, error) {
 	var runs []Run
 	var errs []error
@@ -205,13 +205,13 @@ func (f *Folder) Runs() ([]Run, error) {
 	return runs, errors.Join(errs...)
 }
 
-// RunPath is a file beside a run's record.
+// RunPath is the path of a file next to a run's record.
 func (f *Folder) RunPath(r *Run, name string) string {
 	return f.Path("runs", r.CellKey, strconv.Itoa(r.N)+"."+strconv.Itoa(r.Try), name)
 }
 
-// Samples reads a run's seconds. A last line that a crash cut short is left
-// out; a run whose record is there has none such.
+// Samples reads a run's seconds. A last line that a crash truncated is skipped; a run
+// with a record has none.
 func (f *Folder) Samples(r *Run) ([]Sample, error) {
 	name := f.RunPath(r, sampleFile)
 	file, err := os.Open(name)

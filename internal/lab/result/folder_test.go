@@ -68,7 +68,7 @@ func TestRunsComeBackAsTheyWere(t *testing.T) {
 	}
 }
 
-// What has no record did not happen, and its place is free.
+// A run without a record does not count, and its number is free.
 func TestInterruptedRunIsNone(t *testing.T) {
 	f := folder(t)
 	a, err := f.Begin("k", 0, 0)

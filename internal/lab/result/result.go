@@ -6,15 +6,15 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// Verdict says whether a run may be believed.
+// Verdict says whether a run is valid.
 type Verdict string
 
-// The verdicts. Only valid runs are analysed; the others are kept, shown and
-// counted, and run again as often as the study's retries say.
+// The verdicts. Only valid runs are analysed. The others are kept, shown and counted, and
+// repeated as often as the study's retries allow.
 const (
 	Valid   Verdict = "valid"
 	Invalid Verdict = "invalid"
-	Failed  Verdict = "failed"  // the lab could not do it
+	Failed  Verdict = "failed"  // the lab could not run it
 	Skipped Verdict = "skipped" // the machine lacks something
 )
 
@@ -28,7 +28,7 @@ const (
 	LoadOffTarget    Reason = "load-off-target"
 	OverlapShort     Reason = "overlap-short"
 	Misplaced        Reason = "misplaced"
-	Stalled          Reason = "stalled" // a role made no progress: frozen by somebody else, or hung
+	Stalled          Reason = "stalled" // a role made no progress: frozen from outside, or hung
 	Starved          Reason = "starved" // a role was ready to run and got no CPU
 	ForeignCPU       Reason = "foreign-cpu"
 	Steal            Reason = "steal"
@@ -43,19 +43,19 @@ const (
 	WorkloadFailed   Reason = "workload-failed"
 	TimedOut         Reason = "timeout"
 	DiskFull         Reason = "disk-full"
-	HostLost         Reason = "host-lost" // another machine did not answer any more, or not at all
+	HostLost         Reason = "host-lost" // another host no longer answers, or never did
 	Interrupted      Reason = "interrupted"
 )
 
-// Evidence is what a verdict rests on: the reason, what was measured, and the
-// bound it broke.
+// Evidence is the basis of a verdict: the reason, the measured value, and the bound that
+// it exceeded.
 type Evidence struct {
 	Reason Reason  `json:"reason"`
 	Role   string  `json:"role,omitempty"`
 	Value  float64 `json:"value"`
 	Bound  float64 `json:"bound"`
 	Unit   string  `json:"unit,omitempty"`
-	// At is when, after the common start.
+	// At is the time since the common start.
 	At   time.Duration `json:"at,omitempty"`
 	Text string        `json:"text"`
 }
@@ -80,16 +80,16 @@ type Run struct {
 	// Skew is the largest difference between the roles' real starts.
 	Skew  time.Duration `json:"skew"`
 	Parts []Part        `json:"parts"`
-	// Steps are the staircase's, with what was achieved.
+	// Steps are the steps of the staircase, with the achieved loads.
 	Steps []Step `json:"steps,omitempty"`
 	// Joules is the energy of Window, from Energy; both empty where there is
 	// no source.
 	Joules float64 `json:"joules,omitempty"`
 	Energy string  `json:"energy,omitempty"`
 	Env    string  `json:"env"` // hash of the machine's description
-	// Simulated is true where nothing ran.
+	// Simulated is true if nothing was executed.
 	Simulated bool `json:"simulated,omitempty"`
-	// Stamp is what a comparison must not mix, e.g. "accel=tcg".
+	// Stamp are conditions that a comparison must not mix, e.g. "accel=tcg".
 	Stamp []string `json:"stamp,omitempty"`
 }
 
@@ -99,29 +99,29 @@ type Window struct {
 	To   time.Duration `json:"to"`
 }
 
-// Part is what one role's instance did.
+// Part is the record of one role's instance.
 type Part struct {
 	Name    string `json:"name"` // role, or role/index
 	Role    string `json:"role"`
 	Command string `json:"command"`
 	Binary  string `json:"binary,omitempty"` // sha256
-	// CPUs are those it was pinned to, as the kernel gave them back; one list
-	// per virtual CPU where these are pinned apart.
+	// CPUs are those that it was pinned to, as read back from the kernel; one list per
+	// virtual CPU where these are pinned separately.
 	CPUs   []string `json:"cpus"`
-	Window Window   `json:"window"` // of its running
+	Window Window   `json:"window"` // the time it was running
 	// Iterations are what the workload reported, in order.
 	Iterations []Iteration `json:"iterations,omitempty"`
-	// Metric is the workload's own figure where it is no iteration count.
+	// Metric is the workload's own figure where it is not an iteration count.
 	Metric float64 `json:"metric,omitempty"`
-	// Values are what the workload said of itself beside its iterations.
+	// Values are what the workload reported in addition to its iterations.
 	Values   map[string]float64 `json:"values,omitempty"`
 	CPUTime  time.Duration      `json:"cpu_time"` // user + system in Window of the run
 	User     time.Duration      `json:"user"`
 	System   time.Duration      `json:"system"`
 	Restarts []Window           `json:"restarts,omitempty"` // gaps
 	Audit    *Audit             `json:"audit,omitempty"`
-	// Events are counted over the run's Window: name to count; what could not
-	// be counted is not there, and why is in Missing.
+	// Events are counted over the run's Window: name to count. An event that could not be
+	// counted is absent, and the reason is in Missing.
 	Events  map[string]float64 `json:"events,omitempty"`
 	Missing map[string]string  `json:"missing,omitempty"`
 }
@@ -133,7 +133,7 @@ type Iteration struct {
 	Units float64       `json:"units"`
 }
 
-// Step is a staircase's step with the load that was reached between its cuts.
+// Step is a step of the staircase with the load that was achieved between its cuts.
 type Step struct {
 	study.Step
 	Achieved float64 `json:"achieved"` // share of the role's CPUs
@@ -141,7 +141,7 @@ type Step struct {
 	Joules float64 `json:"joules,omitempty"`
 }
 
-// Audit is where a role's threads really ran in the run's Window.
+// Audit is on which CPUs a role's threads really ran in the run's Window.
 type Audit struct {
 	Method string `json:"method"` // trace, poll
 	// OnPlace is the share of run time on the CPUs it was pinned to.
@@ -149,11 +149,11 @@ type Audit struct {
 	// Migrations are changes of CPU in the window, per virtual CPU or thread,
 	// logical; Physical counts changes of core.
 	Migrations []Migrations `json:"migrations,omitempty"`
-	// Doubled is the share of time in which two or more virtual CPUs sat on
-	// one physical core while another idled.
+	// Doubled is the share of time in which two or more virtual CPUs were on one physical
+	// core while another core was idle.
 	Doubled float64 `json:"doubled,omitempty"`
 	Lost    uint64  `json:"lost,omitempty"` // trace records lost
-	// Cores is the number of each CPU's core, by CPU.
+	// Cores is the core number of each CPU, by CPU.
 	Cores []int `json:"cores,omitempty"`
 }
 
@@ -163,25 +163,25 @@ type Migrations struct {
 	Logical  int       `json:"logical"`
 	Physical int       `json:"physical"`
 	PerCPU   []float64 `json:"per_cpu"` // share of its run time on each CPU
-	// Path is where it was, the first MostStays of its CPUs; empty where it was
-	// on one all the time.
+	// Path is the sequence of CPUs it ran on, at most MostStays; empty if it was on one
+	// CPU all the time.
 	Path []Stay `json:"path,omitempty"`
 }
 
-// Stay is a thread's coming to a CPU, in time after the window's beginning.
+// Stay is the arrival of a thread on a CPU; At counts from the window's beginning.
 type Stay struct {
 	At  time.Duration `json:"at"`
 	CPU int           `json:"cpu"`
 }
 
-// MostStays is how many of a thread's moves are kept one by one: paper 000 has
+// MostStays is how many of a thread's moves are kept individually: paper 000 reports
 // 1,066 of eight machines in a minute.
 const MostStays = 1000
 
 // Sample is one second of a run, one line of samples.jsonl.
 type Sample struct {
 	At time.Duration `json:"at"` // end of the second, after the run's Start
-	// Values are named like "cpu.fg" or "psi.cpu.some": README of the format
-	// in docs/lab.md. Absent is not zero.
+	// Values are named like "cpu.fg" or "psi.cpu.some": README of the format in
+	// docs/lab.md. An absent value is not zero.
 	Values map[string]float64 `json:"v"`
 }

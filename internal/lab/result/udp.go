@@ -1,15 +1,15 @@
 package result
 
-// Values of parts that send and receive datagrams (Part.Values), of their
-// counted time. Bits are those of whole Ethernet frames, as the kernel's shapers
-// count them; times are in seconds, there and back. Package udpload says them,
-// package analyse reads them.
+// Values of parts that send and receive datagrams (Part.Values), over their counted time.
+// Bits are those of whole Ethernet frames, as the kernel's shapers count them. Times are
+// in seconds, for the round trip. Package udpload reports them, package analyse reads
+// them.
 const (
 	UDPSent     = "udp.sent"     // bits/s, of a sender
 	UDPReceived = "udp.received" // bits/s, of a receiver
-	// UDPLost is the share of the datagrams sent that never came, by their
-	// numbers; UDPOverflow how many of those were lost in the receiver's own
-	// socket, because it did not read in time.
+	// UDPLost is the share of the sent datagrams that never arrived, by their numbers.
+	// UDPOverflow is how many of them were lost in the receiver's own socket because it
+	// did not read in time.
 	UDPLost     = "udp.lost"
 	UDPOverflow = "udp.overflow"
 

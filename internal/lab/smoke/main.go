@@ -1,7 +1,7 @@
-// Command smoke plays studies/smoke.yaml with the shipped quell as somebody
-// would: it runs it, kills it with SIGKILL in the middle of a run, goes on, and
-// has the report written. Then it judges: no record may be lost, every run of
-// the plan must have its verdict, nothing may be left on the machine.
+// Command smoke runs studies/smoke.yaml with the shipped quell as an operator would: it
+// runs the study, kills it with SIGKILL in the middle of a run, resumes it, and has the
+// report written. Then it checks: no record may be lost, every run of the plan must have
+// its verdict, nothing may be left on the machine.
 package main
 
 import (
@@ -29,10 +29,10 @@ func main() {
 	}
 }
 
-// patience bounds everything together.
+// patience bounds the total time.
 const patience = 3 * time.Minute
 
-// excused are reasons that only say how busy the machine was.
+// excused are reasons that depend only on how busy the machine was.
 var excused = []result.Reason{result.Stalled, result.Starved, result.LoadUnattainable, result.LoadOffTarget, result.OverlapShort,
 	result.ForeignCPU, result.Steal, result.Throttled, result.CacheLost, result.ClockStep, result.KernelLog}
 
@@ -60,7 +60,7 @@ func smoke(quell, file string) (err error) {
 	}
 	fmt.Printf("killed with %d records there, %.0f s after the start\n", len(kept), time.Since(began).Seconds())
 
-	// Invalid runs make it exit with 1; they are judged below.
+	// Invalid runs make it exit with 1; judge checks them below.
 	resume := exec.Command(quell, "lab", "resume", out)
 	resume.Stdout, resume.Stderr = os.Stdout, os.Stderr
 	err = bounded(resume, patience-time.Since(began))
@@ -93,8 +93,8 @@ func smoke(quell, file string) (err error) {
 	return nil
 }
 
-// interrupted runs the study and kills it in the middle of the second run. It
-// returns the records that were there.
+// interrupted runs the study and kills it in the middle of the second run. It returns the
+// records that exist then.
 func interrupted(quell, file, out string) ([]string, error) {
 	cmd := exec.Command(quell, "lab", "run", "--out", out, file)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
@@ -107,7 +107,7 @@ func interrupted(quell, file, out string) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		// A role's output is made when it is started: the run is under way.
+		// A role's output is created when the role is started: the run has begun.
 		roles, err := filepath.Glob(filepath.Join(out, "runs", "*", "*", "bg.out"))
 		if err != nil {
 			return nil, err
@@ -135,7 +135,7 @@ func bounded(cmd *exec.Cmd, d time.Duration) error {
 	return cmd.Wait()
 }
 
-// judge holds the folder against what a study that was killed must come to.
+// judge checks the folder of a study that was killed and resumed.
 func judge(out string, kept []string) error {
 	for _, name := range kept {
 		if _, err := os.Stat(name); err != nil {

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// CellKind says why there is a cell.
+// CellKind says why a cell exists.
 type CellKind string
 
-// The kinds: what the study asks, and the controls that quell adds.
+// The kinds: main cells of the study, and the controls that quell adds.
 const (
 	Main     CellKind = "main"
 	Solo     CellKind = "solo"
@@ -17,9 +17,8 @@ const (
 	Sentinel CellKind = "sentinel"
 )
 
-// Cell is one combination of factors with everything resolved but the CPUs,
-// which depend on the host's topology. It is JSON in records; its Key is the
-// hash of that.
+// Cell is one combination of factors with everything resolved except the CPUs, which
+// depend on the host's topology. It is JSON in records; its Key is the hash of that JSON.
 type Cell struct {
 	Kind    CellKind       `json:"kind"`
 	Levels  []Level        `json:"levels"` // in the order of the study's factors
@@ -29,14 +28,14 @@ type Cell struct {
 	For     time.Duration  `json:"for,omitempty"`   // length of the steady window, if iterations do not give it
 	Warmup  time.Duration  `json:"warmup,omitempty"`
 	Mapping map[string]int `json:"mapping,omitempty"` // virtual CPU ("vm1/0") to core number
-	// Networks are the study's, where any part is on one.
+	// Networks are the study's networks, if any part is on one.
 	Networks map[string]Network `json:"networks,omitempty"`
-	// Knobs are the machine's while the run lasts: knob to value.
+	// Knobs are the machine's knobs during the run: knob to value.
 	Knobs map[string]string `json:"knobs,omitempty"`
 }
 
-// Conditions are the knobs as levels, by name: what a part is like alone is
-// known only under the same ones.
+// Conditions are the knobs as levels, by name: a part's performance alone is known only
+// under the same knobs.
 func (c *Cell) Conditions() []Level {
 	var ls []Level
 	for _, name := range sorted(c.Knobs) {
@@ -55,9 +54,9 @@ type Level struct {
 type Part struct {
 	Role    string `json:"role"`
 	Index   int    `json:"index"`
-	Several bool   `json:"several,omitempty"` // there are more of the role in this cell
-	// Slot is its place among the Slots parts of the full cell, also where it
-	// is alone: a relation of placement gives each slot its CPUs.
+	Several bool   `json:"several,omitempty"` // the cell has more than one instance of the role
+	// Slot is its place among the Slots parts of the full cell, also where it is alone: a
+	// relation of placement assigns CPUs to each slot.
 	Slot        int         `json:"slot"`
 	Slots       int         `json:"slots"`
 	Host        string      `json:"host"`
@@ -70,25 +69,24 @@ type Part struct {
 	// Target is the load to hold where there are no steps, 0 without control.
 	Target Share  `json:"target,omitempty"`
 	CPUs   string `json:"cpus,omitempty"`
-	// Address is its own on the study's networks, with the subnet's length;
-	// Asks the one that its requests go to.
+	// Address is its address on the study's networks, with the length of the subnet; Asks
+	// is the address that its requests go to.
 	Address string `json:"address,omitempty"`
 	Asks    string `json:"asks,omitempty"`
 }
 
-// Threads is how many its workload runs in: one for each CPU of its environment
-// if it does not say, and 0 if that says nothing either, which is as many as
-// there are CPUs that it may use.
+// Threads is the number of threads of its workload, otherwise the number of CPUs of its
+// environment. 0 if neither is given, which means as many as the CPUs that it may use.
 func (p *Part) Threads() int { return cmp.Or(p.Workload.Threads, p.Environment.CPUs) }
 
-// Step is one step of a staircase, in time after the roles' common start.
+// Step is one step of a staircase. Times are after the roles' common start.
 type Step struct {
-	Role   string        `json:"role"` // whose load it is
+	Role   string        `json:"role"` // the role whose load it is
 	Target Share         `json:"target"`
 	Up     bool          `json:"up"` // in the rising half
 	From   time.Duration `json:"from"`
 	To     time.Duration `json:"to"`
-	// Settle and Trail are cut off before averages are taken.
+	// Settle and Trail are cut off before averages are computed.
 	Settle time.Duration `json:"settle"`
 	Trail  time.Duration `json:"trail"`
 }
@@ -97,6 +95,6 @@ type Step struct {
 type Planned struct {
 	Cell Cell `json:"cell"`
 	N    int  `json:"n"` // repetition, from 0
-	// Takes is how long it will take, from the file's own times.
+	// Takes is its estimated length, from the times in the file.
 	Takes time.Duration `json:"takes"`
 }

@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-// Unpinned is the name of the level of mappings where nothing is pinned.
+// Unpinned is the level of mappings in which nothing is pinned.
 const Unpinned = "default"
 
-// Key is a cell's identity: the hash of everything that is resolved in it. Two
-// studies that share a cell share its key.
+// Key is a cell's identity: the hash of everything that is resolved in it. Two studies
+// with the same cell have the same key for it.
 func (c *Cell) Key() string {
 	text, err := json.Marshal(c)
 	if err != nil { // a cell is made of strings and numbers
@@ -54,14 +54,14 @@ func (p *Part) Name() string {
 	return p.Role + "/" + strconv.Itoa(p.Index)
 }
 
-// Cells are all cells of the study: what it asks first, then the controls.
-// Each cell is there once.
+// Cells are all cells of the study: the main cells first, then the controls. Each cell
+// occurs once.
 func (s *Study) Cells() []Cell {
 	levels := map[string][]string{}
 	for i := range s.Factors {
 		f := &s.Factors[i]
 		if f.Mappings != nil {
-			levels[f.Name] = []string{""} // one stands for all until the machines are known
+			levels[f.Name] = []string{""} // one for all; mappedCells expands it once the machines are known
 			continue
 		}
 		levels[f.Name] = f.levels()
@@ -111,7 +111,7 @@ func (s *Study) cell(ls []Level) Cell {
 				Environment: s.Environments[s.resolve(r, r.Environment, ls)], Workload: w,
 				Measure: r.Measure, Idle: s.resolve(r, r.State, ls) == "idle", Restart: r.End == "restart", Load: r.Load, CPUs: r.CPUs}
 			if r.Load.Control == "duty-cycle" {
-				// A staircase's steps stand apart.
+				// The targets of a staircase are in its steps.
 				_ = p.Target.UnmarshalText([]byte(s.resolve(r, r.Load.Target, ls)))
 			}
 			if v := s.resolve(r, r.Load.Target, ls); r.Load.Control == Requests && v != Most {
@@ -148,7 +148,7 @@ func (s *Study) cell(ls []Level) Cell {
 	return c
 }
 
-// resolve puts the level of a factor where a role's field reads $factor.
+// resolve replaces $factor in a role's field by the level of that factor.
 func (s *Study) resolve(r *Role, field string, ls []Level) string {
 	name, ok := strings.CutPrefix(field, "$")
 	if !ok {
@@ -169,7 +169,7 @@ func (s *Study) resolve(r *Role, field string, ls []Level) string {
 	return ""
 }
 
-// mappedCells are the cells that a cell becomes under a factor of mappings.
+// mappedCells expands a cell by the factor of mappings.
 func (s *Study) mappedCells(c Cell) []Cell {
 	i := slices.IndexFunc(s.Factors, func(f Factor) bool { return f.Mappings != nil })
 	if i < 0 {
@@ -182,8 +182,9 @@ func (s *Study) mappedCells(c Cell) []Cell {
 		if len(f.Mappings.Roles) > 0 && !slices.Contains(f.Mappings.Roles, p.Role) {
 			continue
 		}
-		// Equal machines stand for one another, but not one's virtual CPU for
-		// another's: whether a machine's own share a core makes a difference.
+		// Equal machines are interchangeable, but a virtual CPU of one is not
+		// interchangeable with one of another: it matters whether CPUs of the same
+		// machine share a core.
 		kind := p.Workload.Name + "@" + p.Environment.Name
 		if p.Environment.CPUs > 1 {
 			kind = p.Name()
@@ -215,7 +216,7 @@ func (s *Study) mappedCells(c Cell) []Cell {
 		groups := make([]string, slices.Max(at)+1)
 		for k, core := range at {
 			mapping[names[k]] = core
-			// A machine of one virtual CPU goes by its own name.
+			// A machine with one virtual CPU has its own name.
 			short := strings.TrimSuffix(names[k], "/0")
 			if slices.Contains(names, short+"/1") {
 				short = names[k]
@@ -230,7 +231,7 @@ func (s *Study) mappedCells(c Cell) []Cell {
 	return cells
 }
 
-// solos are a cell's measured parts, each alone, where and as it is in it.
+// solos are a cell's measured parts, each alone, at the same place and load.
 func (s *Study) solos(c *Cell) []Cell {
 	var cells []Cell
 	for i := range c.Parts {
@@ -241,7 +242,7 @@ func (s *Study) solos(c *Cell) []Cell {
 		p.Index, p.Several = 0, false
 		solo := Cell{Kind: Solo, Parts: []Part{p}, Place: c.Place, For: c.For, Warmup: p.Workload.Warmup.For, Knobs: c.Knobs}
 		if len(c.Steps) > 0 {
-			// Alone it needs no steps, but a window of its own.
+			// Alone it needs no steps, but a window.
 			last := c.Steps[len(c.Steps)-1]
 			solo.For = max(solo.For, min(last.To-solo.Warmup, 4*(last.To-last.From)))
 			if c.Steps[0].Role == p.Role {
@@ -257,14 +258,13 @@ func (s *Study) solos(c *Cell) []Cell {
 				if solo.Mapping == nil {
 					solo.Mapping = map[string]int{}
 				}
-				// Which core it is makes no difference alone; which of its
-				// own share one does.
+				// Alone the core number does not matter; which of its own CPUs share a
+				// core does.
 				solo.Mapping[p.Name()+"/"+vcpu] = c.Mapping[name]
 			}
 		}
 		solo.Mapping = renumber(solo.Mapping)
-		// Only the levels that this part depends on: the others would make
-		// the same thing a cell of its own.
+		// Only the levels on which this part depends. Others would duplicate the cell.
 		solo.Levels = []Level{{"role", p.Role}, {"workload", p.Workload.Name}, {"environment", p.Environment.Name}}
 		if c.Place.Name != "" {
 			solo.Levels = append(solo.Levels, Level{"placement", c.Place.Name})
@@ -279,8 +279,8 @@ func (s *Study) solos(c *Cell) []Cell {
 	return cells
 }
 
-// renumber gives the cores of a mapping the smallest numbers, in the order of
-// the virtual CPUs' names.
+// renumber gives the cores of a mapping the smallest numbers, in the order of the virtual
+// CPUs' names.
 func renumber(m map[string]int) map[string]int {
 	if m == nil {
 		return nil
@@ -297,8 +297,8 @@ func renumber(m map[string]int) map[string]int {
 	return out
 }
 
-// idle is the cell with the other environments there and nothing running in
-// them; false where every part is measured.
+// idle is the cell in which the other environments exist and run nothing; false where
+// every part is measured.
 func idle(c *Cell) (Cell, bool) {
 	d := *c
 	d.Kind, d.Steps = Idle, nil
@@ -317,9 +317,9 @@ func idle(c *Cell) (Cell, bool) {
 	return d, any
 }
 
-// Plan is the study's runs in order: every repetition is a block of all cells,
-// shuffled by the seed, so that a drift of the machine biases no cell; A-A
-// pairs stand in the first block, sentinels between the others.
+// Plan is the study's runs in order: every repetition is a block of all cells, shuffled
+// by the seed, so that a drift of the machine biases no cell. A-A pairs are in the first
+// block, sentinels between the other runs.
 func (s *Study) Plan() []Planned {
 	cells := s.Cells()
 	r := rand.New(rand.NewPCG(s.Design.Seed, 0))
@@ -354,8 +354,8 @@ func (s *Study) Plan() []Planned {
 	return plan
 }
 
-// aa is the cell that is run twice to see what difference nothing makes: the
-// cheapest of what the study asks.
+// aa is the cell that is run twice to measure the noise between equal runs: the cheapest
+// main cell.
 func aa(cells []Cell) Cell {
 	main := slices.DeleteFunc(slices.Clone(cells), func(c Cell) bool { return c.Kind != Main })
 	c := slices.MinFunc(main, func(a, b Cell) int {
@@ -365,17 +365,17 @@ func aa(cells []Cell) Cell {
 	return c
 }
 
-// Times to make environments, one after the other: measured on the two CPUs of
-// a virtual machine, where an emulated guest takes some 6 s of a CPU to boot.
+// Times to create environments, one after the other. Measured on the two CPUs of a
+// virtual machine, where an emulated guest takes about 6 s of a CPU to boot.
 const (
-	startTakes    = 2 * time.Second // of a run, whatever is in it
+	startTakes    = 2 * time.Second // of any run
 	guestTakes    = 2 * time.Second
 	emulatedTakes = 6 * time.Second
 	boxTakes      = time.Second // a container
 )
 
-// takes estimates a run's length: warm-up, steady window, cool-down, and what
-// its environments take to be there.
+// takes estimates a run's length: warm-up, steady window, cool-down, and the time to
+// create its environments.
 func (s *Study) takes(c *Cell) time.Duration {
 	d := c.Warmup + s.Run.Cooldown + startTakes
 	steady := c.For

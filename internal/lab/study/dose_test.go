@@ -26,8 +26,8 @@ design: {repetitions: 1, exclude: [{neighbours: "0", state: idle}]}
 run: {for: 1s}
 `
 
-// A role's threads and state follow a factor, and are those of the workload
-// and busy where it says nothing.
+// A role's threads and state follow a factor. Without one, the threads are the workload's
+// and the state is busy.
 func TestDose(t *testing.T) {
 	s, err := Parse("dose.yaml", []byte(dose), known)
 	if err != nil {

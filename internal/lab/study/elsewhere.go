@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// hostsLike are the hosts that a role's field names: "nb*" names all that begin
-// so, nb2 before nb10. Others name themselves, if they are there.
+// hostsLike are the hosts that a role's field names: "nb*" matches all names with that
+// prefix, nb2 before nb10. Any other name is the host itself, if it exists.
 func (s *Study) hostsLike(name string) []string {
 	prefix, many := strings.CutSuffix(name, "*")
 	if !many {
@@ -23,8 +23,8 @@ func (s *Study) hostsLike(name string) []string {
 	return names
 }
 
-// hostOf is where the k-th of a role's parts is: on the k-th of the hosts that
-// "nb*" names, on the only one else.
+// hostOf is the host of a role's k-th part: the k-th of the hosts that match "nb*",
+// otherwise the only one.
 func (s *Study) hostOf(name string, k int) string {
 	if there := s.hostsLike(name); strings.HasSuffix(name, "*") && k < len(there) {
 		return there[k]
@@ -32,8 +32,8 @@ func (s *Study) hostOf(name string, k int) string {
 	return name
 }
 
-// hosts checks what a role's host names; most is how many of the role there are
-// at most.
+// hosts checks the hosts that a role names; most is the largest number of instances of
+// the role.
 func (c *checker) hosts(r *Role, key string, most int) {
 	for _, v := range c.values(r, key, r.Host) {
 		there := c.hostsLike(v)

@@ -31,9 +31,9 @@ design: {repetitions: 1, exclude: [{where: metal, neighbours: ">2"}]}
 run: {for: 1s}
 `
 
-// A role of several on hosts of a name's beginning has one on each, in the order
-// of their numbers; what an exclusion bounds is left out; a price is that of the
-// host where it has one.
+// A role with several instances on hosts with a common prefix has one instance on each
+// host, in the order of their numbers. Cells that meet an exclusion's bound are left out.
+// The price is the host's if it has one.
 func TestHostsOfARole(t *testing.T) {
 	s, err := Parse("rented.yaml", []byte(rented), known)
 	if err != nil {
@@ -76,8 +76,7 @@ func TestHostsOfARole(t *testing.T) {
 	}
 }
 
-// A price is no part of a cell, so that a study's records keep their names when
-// it changes.
+// A price is not part of a cell, so a study's records keep their names when it changes.
 func TestPriceIsNoPartOfACell(t *testing.T) {
 	keys := func(text string) (keys []string) {
 		s, err := Parse("rented.yaml", []byte(text), known)

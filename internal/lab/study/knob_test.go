@@ -27,8 +27,8 @@ design: {repetitions: 1}
 run: {for: 1s}
 `
 
-// A factor that turns a knob makes cells of both settings, alone too, and other
-// studies' cells keep their names.
+// A factor that varies a knob gives cells for both settings, also for parts alone. The
+// cells of other studies keep their keys.
 func TestKnobIsAFactor(t *testing.T) {
 	s, err := Parse("turned.yaml", fmt.Appendf(nil, turned, "", ""), known)
 	if err != nil {

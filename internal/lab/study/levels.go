@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// levels are the names of a factor's levels: none for a staircase, which is
-// climbed within a run, and for mappings, which depend on the other factors.
+// levels are the names of a factor's levels: none for a staircase, which varies within a
+// run, and none for mappings, which depend on the other factors.
 func (f *Factor) levels() []string {
 	switch {
 	case len(f.Placements) > 0:
@@ -29,7 +29,7 @@ func (f *Factor) levels() []string {
 	return f.Levels
 }
 
-// staircase is the study's, nil if it has none.
+// staircase is the study's factor with a staircase, nil if it has none.
 func (s *Study) staircase() *Factor {
 	i := slices.IndexFunc(s.Factors, func(f Factor) bool { return f.Staircase != nil })
 	if i < 0 {
@@ -41,7 +41,7 @@ func (s *Study) staircase() *Factor {
 // Targets are the staircase's loads on the way up, ascending.
 func (st *Staircase) Targets() []Share {
 	var ts []Share
-	// A step too many from rounding would be over To.
+	// A rounding error must not add a step above To.
 	for i := 0; ; i++ {
 		t := st.From + Share(i)*st.Step
 		if t > st.To+st.Step/1e6 {
@@ -51,7 +51,7 @@ func (st *Staircase) Targets() []Share {
 	}
 }
 
-// Steps is the staircase as a role climbs it, beginning after the warm-up.
+// Steps is the staircase for a role, beginning after the warm-up.
 func (st *Staircase) Steps(role string, warmup time.Duration) []Step {
 	up := st.Targets()
 	down := slices.Clone(up)
@@ -72,8 +72,8 @@ func (st *Staircase) Steps(role string, warmup time.Duration) []Step {
 	return steps
 }
 
-// combinations are every choice of one level per factor that is not excluded,
-// the last factor varying fastest. A staircase has no level here.
+// combinations are all choices of one level per factor that are not excluded; the last
+// factor varies fastest. A staircase has no level here.
 func (s *Study) combinations(levels map[string][]string) [][]Level {
 	all := [][]Level{nil}
 	for _, f := range s.Factors {
@@ -105,8 +105,8 @@ func (s *Study) excluded(ls []Level) bool {
 	})
 }
 
-// meets reports whether a level is one that an exclusion means: that level, or a
-// number over or under one (">11", "<3").
+// meets reports whether an exclusion matches a level: the same level, or a number above
+// or below a bound (">11", "<3").
 func meets(level, meant string) bool {
 	if level == meant {
 		return true
@@ -121,11 +121,11 @@ func meets(level, meant string) bool {
 	return false
 }
 
-// mapped are the distinct ways to put vms virtual machines of some roles on
-// cores, up to symmetry of the cores: each is one core number per machine, in
-// which a core's first machine comes after those of the cores before it
-// (a restricted growth string). With perCore 0 the cores are filled as evenly
-// as can be. Equal machines (kinds) are not told apart either.
+// mapped are the distinct ways to place n virtual machines on cores, up to symmetry of
+// the cores: each is one core number per machine, in which a core's first machine comes
+// after those of the cores before it (a restricted growth string). With perCore 0 the
+// cores are filled as evenly as possible. Machines of the same kind are interchangeable
+// too.
 func mapped(kinds []string, cores, perCore int) [][]int {
 	n := len(kinds)
 	least := 0
@@ -168,8 +168,8 @@ func mapped(kinds []string, cores, perCore int) [][]int {
 	return all
 }
 
-// shape names a mapping by who is with whom, so that equal machines may stand
-// for one another: "gcc+mcf|lbm+lbm".
+// shape names a mapping by the kinds of machines on each core, so that equal machines are
+// interchangeable: "gcc+mcf|lbm+lbm".
 func shape(kinds []string, at []int, cores int) string {
 	groups := make([][]string, cores)
 	for i, c := range at {

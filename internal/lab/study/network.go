@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Network is one of a study's own networks, made of network namespaces on the
-// machine that runs the lab. All of them are one subnet, joined by uplinks.
+// Network is one of a study's own networks, made of network namespaces on the machine
+// that runs the lab. All networks are one subnet, connected by uplinks.
 type Network struct {
 	Name   string        `key:"-" json:"name"`
 	Uplink string        `key:"uplink" json:"uplink,omitempty" help:"network that it is joined to by one link, as a machine is by its network card"`
@@ -22,22 +22,21 @@ type Network struct {
 // SetName implements keyed.Named.
 func (n *Network) SetName(name string) { n.Name, n.Shaper = name, "tbf" }
 
-// Bandwidth is what an environment may send onto its network, as clouds bound
-// an instance: the baseline always, the burst while there is credit. Credit is
-// full when the environment is made, is used by what is sent, and fills at the
-// baseline.
+// Bandwidth bounds what an environment may send onto its network, as clouds bound an
+// instance: the baseline always, the burst while there is credit. The credit is full when
+// the environment is created. Sending uses it, and it fills at the baseline rate.
 type Bandwidth struct {
 	Baseline Rate  `key:"baseline" json:"baseline" help:"what it may always send"`
 	Burst    Rate  `key:"burst" json:"burst,omitempty" help:"what it may send while it has credit; none: the baseline"`
 	Credit   Bytes `key:"credit" json:"credit,omitempty" help:"what a full credit is good for, e.g. 150MB"`
 }
 
-// mostCredit is the longest that a credit may take to fill at the baseline: the
+// mostCredit is the longest time that a credit may take to fill at the baseline: the
 // kernel's buckets are 32 bits of 64 ns.
 const mostCredit = 270 * time.Second
 
-// Lasts is how long a full credit carries one who sends all that it may: it is
-// used at the burst and fills at the baseline meanwhile. 0 without a burst.
+// Lasts is how long a full credit lasts for a sender at the full burst rate, while the
+// credit fills at the baseline. 0 without a burst.
 func (b *Bandwidth) Lasts() time.Duration {
 	if b.Burst <= b.Baseline {
 		return 0
@@ -45,7 +44,7 @@ func (b *Bandwidth) Lasts() time.Duration {
 	return time.Duration(8 * float64(b.Credit) / float64(b.Burst-b.Baseline) * float64(time.Second))
 }
 
-// Rate is that of a link in bits/s, in files with a unit ("100Mbit").
+// Rate is the rate of a link in bits/s, in files with a unit ("100Mbit").
 type Rate float64
 
 var rates = []struct {
@@ -53,7 +52,7 @@ var rates = []struct {
 	bits float64
 }{{"Gbit", 1e9}, {"Mbit", 1e6}, {"kbit", 1e3}, {"bit", 1}}
 
-// UnmarshalText reads a rate: "100Mbit", "1.5Gbit", or those with /s.
+// UnmarshalText reads a rate: "100Mbit", "1.5Gbit", also with /s.
 func (r *Rate) UnmarshalText(text []byte) error {
 	word := strings.TrimSuffix(string(text), "/s")
 	for _, u := range rates {
@@ -71,7 +70,7 @@ func (r *Rate) UnmarshalText(text []byte) error {
 	return fmt.Errorf("%q: want a rate with a unit such as 100Mbit", text)
 }
 
-// String is the rate in the largest unit that it has one of.
+// String formats the rate in the largest unit in which it is at least 1.
 func (r Rate) String() string {
 	for _, u := range rates {
 		if float64(r) >= u.bits {
@@ -81,46 +80,46 @@ func (r Rate) String() string {
 	return "0bit"
 }
 
-// MarshalText writes what UnmarshalText reads.
+// MarshalText writes the format that UnmarshalText reads.
 func (r Rate) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
-// Requests is the control of a load that is offered as requests/s, by a role
-// that asks another one; its target is a share of what that role's workload got
-// in the base case, or Most.
+// Requests is the control of a load in requests/s, for a role that sends requests to
+// another one. Its target is a share of the rate of that role's workload in the base
+// case, or Most.
 const (
 	Requests = "requests"
 	Most     = "max"
 )
 
-// The built-in workloads of web servers and those that ask them, and of
-// datagrams; they are not among the kernels.
+// The built-in workloads of web servers, of their clients, and of datagrams; they are not
+// among the kernels.
 const (
 	HTTPServer = "http-server"
 	HTTPClient = "http-client"
-	UDPSend    = "udp-send"    // datagrams to the role that it asks
+	UDPSend    = "udp-send"    // datagrams to the role in asks
 	UDPReceive = "udp-receive" // counts them
-	UDPPing    = "udp-ping"    // asks udp-echo for its datagrams back
+	UDPPing    = "udp-ping"    // sends datagrams that udp-echo returns
 	UDPEcho    = "udp-echo"
 )
 
-// UDPPort is what udp-receive and udp-echo have, for connections too: that they
-// take one says that they are there. It is iperf3's.
+// UDPPort is the port of udp-receive and udp-echo, also for TCP connections: an accepted
+// connection means that the server is ready. It is iperf3's port.
 const UDPPort = 5201
 
-// Waits says that the workload may have nothing to do for long: that it uses no
-// CPU time is no stall.
+// Waits reports whether the workload may have nothing to do for long, so that it is not
+// stalled when it uses no CPU time.
 func (w *Workload) Waits() bool {
 	return slices.Contains([]string{"idle", HTTPServer, UDPReceive, UDPEcho}, w.Builtin)
 }
 
-// Concludes says that the workload sums up what it did once its time is over, a
-// moment after the last answer.
+// Concludes reports whether the workload reports its totals after its time is over,
+// shortly after the last answer.
 func (w *Workload) Concludes() bool { return w.Builtin == HTTPClient }
 
-// address is what the k-th of role number i has on its study's networks.
+// address is the address of the k-th instance of role number i on its study's networks.
 func address(i, k int) string { return fmt.Sprintf("10.77.%d.%d/16", i, k+1) }
 
-// connect gives the cell's parts their addresses, and those of whom they ask.
+// connect sets the addresses of the cell's parts, and the addresses of their servers.
 func (s *Study) connect(c *Cell) {
 	numbers := map[string]int{}
 	for i := range s.Roles {
@@ -139,7 +138,7 @@ func (s *Study) connect(c *Cell) {
 	}
 }
 
-// networks checks the networks, and who is on them.
+// networks checks the networks, and the environments and roles that use them.
 func (c *checker) networks() {
 	for _, name := range sorted(c.Networks) {
 		n := c.Networks[name]
@@ -153,7 +152,7 @@ func (c *checker) networks() {
 		if n.Rate > 0 && n.Uplink == "" {
 			c.add(key+".rate", n.Rate, "uplink too: it is the uplink's rate")
 		}
-		// A loop of bridges carries one packet for ever.
+		// A loop of bridges forwards one packet for ever.
 		seen := map[string]bool{}
 		for at := name; at != ""; at = c.Networks[at].Uplink {
 			if seen[at] {

@@ -25,7 +25,7 @@ func TestRate(t *testing.T) {
 	}
 }
 
-// web is a study of two servers and who asks them.
+// web is a study of two servers and their clients.
 const web = `version: 1
 study: web
 networks:
@@ -105,7 +105,7 @@ func TestBadNetworkStudy(t *testing.T) {
 	}
 }
 
-// A burst lasts as long as credit goes faster than it comes.
+// A burst lasts while more credit is used than is added.
 func TestBandwidthLasts(t *testing.T) {
 	for _, c := range []struct {
 		b    Bandwidth

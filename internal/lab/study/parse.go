@@ -10,10 +10,9 @@ import (
 	"github.com/quell-dev/quell/internal/keyed"
 )
 
-// Parse reads a study file and returns it with its defaults filled in. The
-// error is a *keyed.InvalidError with every problem, or says that the text is
-// no YAML. The name of the file stands in problems; known says which built-in
-// workloads and parsers there are.
+// Parse reads a study file and returns it with its defaults filled in. The error is a
+// *keyed.InvalidError with every problem, or reports that the text is not YAML. Problems
+// contain the name of the file. known gives the available built-in workloads and parsers.
 func Parse(file string, text []byte, known Known) (*Study, error) {
 	s := defaults()
 	r := keyed.Reader{File: file}
@@ -21,7 +20,7 @@ func Parse(file string, text []byte, known Known) (*Study, error) {
 		return nil, fmt.Errorf("read study %s: %w", file, err)
 	}
 	s.complete()
-	if len(r.Problems) == 0 { // or what follows from a misreading would be listed too
+	if len(r.Problems) == 0 { // otherwise it would also list the consequences of a misreading
 		for _, p := range s.validate(known) {
 			p.Where = r.Near(p.Key)
 			r.Problems = append(r.Problems, p)
@@ -33,14 +32,13 @@ func Parse(file string, text []byte, known Known) (*Study, error) {
 	return s, nil
 }
 
-// Known is what a study file may name beside what it declares itself.
+// Known is what a study file may name in addition to its own declarations.
 type Known struct {
 	Builtins []string // workload kernels
 	Parsers  []string // of commands' output
-	// Options says what is wrong with a kernel's flags; nil: nobody asks.
+	// Options checks a kernel's flags; nil: no check.
 	Options func(builtin string, flags []string) error
-	// Knob says what is wrong with a value for a knob of the machine; nil:
-	// nobody asks.
+	// Knob checks a value for a knob of the machine; nil: no check.
 	Knob func(name, value string) error
 }
 
@@ -59,7 +57,7 @@ func defaults() *Study {
 	}
 }
 
-// The defaults of what there are several of are set with the name.
+// The SetName methods also set the defaults of elements that have a name.
 
 // SetName implements keyed.Named.
 func (h *Host) SetName(n string) { h.Name, h.Address = n, Local }
@@ -105,15 +103,14 @@ func (f *Factor) Fill(r *keyed.Reader, key string, n *yaml.Node) {
 	}
 }
 
-// Fill implements keyed.Filler: an analysis has the options of its kind beside
-// its kind.
+// Fill implements keyed.Filler: an analysis has its kind and the options of that kind.
 func (a *Analysis) Fill(r *keyed.Reader, key string, n *yaml.Node) {
 	r.Fill(key, &a.Options, n)
 	a.Kind = a.Options["kind"]
 	delete(a.Options, "kind")
 }
 
-// complete fills in what follows from the rest.
+// complete fills in the values that follow from others.
 func (s *Study) complete() {
 	if len(s.Hosts) == 0 {
 		s.Hosts = map[string]Host{Local: {Name: Local, Address: Local}}
@@ -125,7 +122,7 @@ func (s *Study) complete() {
 				r.Host = name
 			}
 		}
-		// A load to hold is asked for by its target.
+		// A target implies a load control.
 		if r.Load.Target != "" && r.Load.Control == "none" {
 			r.Load.Control = "duty-cycle"
 		}

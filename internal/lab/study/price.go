@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Price is what an hour of one CPU costs, in files with its currency
-// ("0.0528 USD"); the zero value is none.
+// Price is the price of one CPU for an hour, in files with its currency ("0.0528 USD");
+// the zero value means none.
 type Price struct {
 	Amount   float64 `json:"amount"`
 	Currency string  `json:"currency"`
@@ -25,7 +25,7 @@ func (p *Price) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// String is what UnmarshalText reads, "" for none.
+// String returns the format that UnmarshalText reads, "" for none.
 func (p Price) String() string {
 	if p.Amount == 0 {
 		return ""
@@ -33,7 +33,7 @@ func (p Price) String() string {
 	return strconv.FormatFloat(p.Amount, 'g', -1, 64) + " " + p.Currency
 }
 
-// Price is what an hour of a CPU costs where a part runs: its host's price, else
+// Price is the price of a CPU for an hour where a part runs: its host's price, otherwise
 // its environment's; zero if neither has one.
 func (s *Study) Price(p *Part) Price {
 	if h := s.Hosts[p.Host]; h.Price.Amount > 0 {
@@ -42,7 +42,7 @@ func (s *Study) Price(p *Part) Price {
 	return s.Environments[p.Environment.Name].Price
 }
 
-// prices checks that all are of one currency: they are held against each other.
+// prices checks that all prices have the same currency, because they are compared.
 func (c *checker) prices() {
 	currency := ""
 	check := func(key string, p Price) {

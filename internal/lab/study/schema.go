@@ -9,12 +9,12 @@ import (
 	"github.com/quell-dev/quell/internal/keyed"
 )
 
-// schema is a JSON Schema, as far as it is used here.
+// schema is the part of JSON Schema that is used here.
 type schema struct {
 	Schema      string             `json:"$schema,omitempty"`
 	Title       string             `json:"title,omitempty"`
 	Description string             `json:"description,omitempty"`
-	Type        any                `json:"type,omitempty"` // a name or a list of such
+	Type        any                `json:"type,omitempty"` // a name or a list of names
 	Enum        []string           `json:"enum,omitempty"`
 	Pattern     string             `json:"pattern,omitempty"`
 	Properties  map[string]*schema `json:"properties,omitempty"`
@@ -24,9 +24,8 @@ type schema struct {
 	Required    []string           `json:"required,omitempty"`
 }
 
-// Schema is the JSON Schema (draft 2020-12) of study files, made from the same
-// tags that they are read by, for editors. Parse asks for more: what one key
-// says must fit what others do.
+// Schema is the JSON Schema (draft 2020-12) of study files, for editors, generated from
+// the tags that the reader uses. Parse checks more: the keys must also be consistent.
 func Schema() ([]byte, error) {
 	s := schemaOf(reflect.TypeFor[Study]())
 	s.Schema, s.Title = "https://json-schema.org/draft/2020-12/schema", "study of quell lab"
@@ -35,7 +34,7 @@ func Schema() ([]byte, error) {
 	return append(text, '\n'), err
 }
 
-// word is anything that YAML writes without quotes; the reader takes its text.
+// word is any scalar that YAML writes without quotes; the reader takes its text.
 func word() *schema { return &schema{Type: []string{"string", "number", "boolean"}} }
 
 func schemaOf(t reflect.Type) *schema {
@@ -85,7 +84,7 @@ func schemaOf(t reflect.Type) *schema {
 	return word()
 }
 
-// object has the keys of a struct and no others.
+// object is the schema with the keys of a struct and no others.
 func object(t reflect.Type) *schema {
 	s := &schema{Type: "object", Properties: map[string]*schema{}, Additional: false}
 	for i := range t.NumField() {

@@ -19,7 +19,7 @@ func TestSchemaIsPublished(t *testing.T) {
 	golden(t, "../../../../docs/study.schema.json", string(text))
 }
 
-// compiled is the schema as an editor has it.
+// compiled is the schema as an editor would use it.
 func compiled(t *testing.T) *jsonschema.Schema {
 	t.Helper()
 	text, err := Schema()
@@ -50,7 +50,7 @@ func holds(t *testing.T, s *jsonschema.Schema, text string) error {
 	return s.Validate(doc)
 }
 
-// What Parse takes the schema takes, and it refuses what an editor can see.
+// The schema accepts what Parse accepts, and rejects errors that an editor can detect.
 func TestSchema(t *testing.T) {
 	s := compiled(t)
 	files, err := filepath.Glob("../../../studies/*.yaml")
@@ -64,7 +64,7 @@ func TestSchema(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !strings.Contains(string(text), "\nstudy:") {
-			continue // expected values
+			continue // a file of expected values
 		}
 		if err := holds(t, s, string(text)); err != nil {
 			t.Errorf("%s: %v", file, err)

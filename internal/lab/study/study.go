@@ -16,7 +16,7 @@ type Study struct {
 	Networks      map[string]Network     `key:"networks" help:"networks of the study's own, made of namespaces"`
 	Environments  map[string]Environment `key:"environments" help:"virtual environments that workloads run in"`
 	Workloads     map[string]Workload    `key:"workloads"`
-	Roles         []Role                 `key:"roles"` // in the file a mapping, whose order is kept
+	Roles         []Role                 `key:"roles"` // a mapping in the file, whose order is kept
 	Factors       []Factor               `key:"factors"`
 	Controls      Controls               `key:"controls"`
 	Design        Design                 `key:"design"`
@@ -32,7 +32,7 @@ type Share float64
 // Bytes is a size, in files with a unit ("2GiB", "100KB").
 type Bytes int64
 
-// Host is a machine. Address local is the one that runs the lab.
+// Host is a machine. The address local is the machine that runs the lab.
 type Host struct {
 	Name    string   `key:"-"`
 	Address string   `key:"address" help:"local, or user@host for SSH"`
@@ -40,20 +40,20 @@ type Host struct {
 	Price   Price    `key:"price" help:"of an hour of one of its CPUs, e.g. 0.0528 USD; none: the environment's"`
 }
 
-// Preconditions are what a machine must be like. Require refuses to start,
-// Prefer warns and is recorded as a missed requirement in every report, Set
-// changes the machine for the study's time: journalled and restored.
+// Preconditions are conditions on a machine. If Require is not met, the study does not
+// start. If Prefer is not met, a warning is recorded as a missed requirement in every
+// report. Set changes the machine for the study's duration: journalled and restored.
 type Preconditions struct {
 	Require map[string]string `key:"require" help:"measured quantity: bound, e.g. idle_cpu: '>=97%'"`
 	Prefer  map[string]string `key:"prefer"`
 	Set     map[string]string `key:"set" help:"kernel knob: value, e.g. numa_balancing: 0"`
 }
 
-// Driver says what kind of thing an environment is.
+// Driver is the kind of an environment.
 type Driver string
 
-// The drivers. Synthetic runs nothing: its truth is known, so it tests the
-// whole chain; its results say that they are simulated.
+// The drivers. Synthetic runs nothing: its truth is known, so it tests the whole chain.
+// Its results are marked as simulated.
 const (
 	Bare      Driver = "host"
 	Cgroup    Driver = "cgroup"
@@ -73,21 +73,20 @@ type Environment struct {
 	Kernel  string   `key:"kernel" help:"kernel of a guest without an image"`
 	Accel   []string `key:"accel" help:"kvm, tcg: the first that works; results of tcg are stamped"`
 	Network string   `key:"network" json:",omitempty" help:"network of the study that it is on, in a namespace of its own"`
-	// Bandwidth bounds what it sends; nil: its network alone does.
+	// Bandwidth bounds the traffic that it sends; nil: only its network is a bound.
 	Bandwidth *Bandwidth `key:"bandwidth" json:",omitempty" help:"what it may send onto its network, as a cloud bounds an instance"`
-	// Weight and Cap are of Xen's Credit scheduler.
+	// Weight and Cap are parameters of Xen's Credit scheduler.
 	Weight int   `key:"weight" json:",omitempty" help:"xen: share of the CPUs beside others; 0: the usual 256"`
 	Cap    Share `key:"cap" json:",omitempty" help:"xen: most CPU time, share of one CPU; 0%: no bound"`
-	// Price is no part of a cell: what is paid for a run changes nothing in it.
+	// Price is not part of a cell: the price of a run changes nothing in it.
 	Price Price `key:"price" json:"-" help:"of an hour of one of its CPUs, e.g. 0.0528 USD"`
 	// Truth is the model of a synthetic environment.
 	Truth *Truth `key:"truth"`
 }
 
-// Truth is the known model of a synthetic environment: an iteration of role i
-// takes Base·(1 + Σ over the others j of Slope·load_j + Drift·t/T)·(1 + noise),
-// the noise being AR(1) with the given deviation and correlation from sample
-// to sample (seconds).
+// Truth is the known model of a synthetic environment: an iteration of role i takes
+// Base·(1 + Σ over the others j of Slope·load_j + Drift·t/T)·(1 + noise). The noise is
+// AR(1) with the given deviation and correlation from sample to sample (seconds).
 type Truth struct {
 	Base     time.Duration    `key:"base"`
 	Slope    float64          `key:"slope" help:"slowdown at a full neighbour's load, share of the solo time"`
@@ -100,14 +99,13 @@ type Truth struct {
 	FailRate Share            `key:"fail" help:"share of runs whose co-runner dies"`
 }
 
-// Workload is what a role runs: quell's own kernel, any command with a parser
-// for its metric, or a server with a load generator.
+// Workload is the program of a role: one of quell's own kernels, any command with a
+// parser for its metric, or a server with a load generator.
 type Workload struct {
 	Name    string `key:"-"`
 	Builtin string `key:"builtin" help:"a kernel of quell's own, e.g. cpu-burn, primes, triad, chase, syscall, fault, burst, idle"`
 	Options string `key:"options" help:"flags of the built-in kernel"`
-	// Threads 0 is one per CPU of the environment ("as many processes as
-	// CPUs").
+	// Threads 0 means one per CPU of the environment ("as many processes as CPUs").
 	Threads    int           `key:"threads"`
 	Command    []string      `key:"command"`
 	Dir        string        `key:"dir"`
@@ -117,13 +115,13 @@ type Workload struct {
 	WorkUnit   string        `key:"work_unit" help:"what is counted, e.g. iteration, request"`
 	Metric     Metric        `key:"metric"`
 	Warmup     Warmup        `key:"warmup"`
-	// Contends is the cause in labels of recorded traces, where it is an
-	// antagonist on other CPUs than its victim's. Left out of cells without it,
-	// so that these keep their names.
+	// Contends is the cause in labels of recorded traces if the workload is an antagonist
+	// on other CPUs than its victim's. A cell without it omits the field, so that its key
+	// does not change.
 	Contends string `key:"contends" json:",omitempty" help:"what it contends for, a word for labels: cpu, cache, memory, io, net"`
 }
 
-// Metric is how well a workload does.
+// Metric is the performance figure of a workload.
 type Metric struct {
 	Name   string `key:"name" help:"e.g. throughput, runtime"`
 	Unit   string `key:"unit"`
@@ -131,33 +129,33 @@ type Metric struct {
 	Parse  string `key:"parse" help:"parser of the command's output, or a regular expression with one group: '/…/'"`
 }
 
-// Warmup is what is left out at a role's beginning.
+// Warmup is the beginning of a role's run that is not counted.
 type Warmup struct {
 	For        time.Duration `key:"for"`
 	Iterations int           `key:"iterations"`
 }
 
-// Role is one part in every run. Where a field reads "$name" the level of that
-// factor stands in.
+// Role is one part in every run. A field "$name" is replaced by the level of that factor.
 type Role struct {
 	Name        string `key:"-"`
 	Workload    string `key:"workload"`
 	Environment string `key:"environment"`
 	Host        string `key:"host" help:"of hosts; with a * at its end each of the role is on another of those whose names begin so"`
 	Measure     bool   `key:"measure" help:"its metric is what the study is about"`
-	// Asks is the role whose server its requests go to.
+	// Asks is the role that runs the server for its requests.
 	Asks string `key:"asks" help:"role that it sends to (http-client, udp-send, udp-ping)"`
-	// Count makes several of the role ("neighbour": 0..n); a number or "$factor".
+	// Count is the number of instances of the role ("neighbour": 0..n); a number or
+	// "$factor".
 	Count string `key:"count"`
-	// Threads, where given, takes the place of the workload's own number.
+	// Threads, if given, replaces the workload's own number.
 	Threads string `key:"threads" help:"of the workload; a number or $factor"`
 	// State idle starts the environment and runs nothing in it.
 	State string `key:"state" help:"busy, idle (the environment is there and nothing runs in it), or $factor of these"`
-	// End says what happens when its workload ends first: restart goes on
-	// until the measured roles have their last iteration.
+	// End says what happens when its workload ends first: restart repeats it until the
+	// measured roles have had their last iteration.
 	End  string `key:"end" oneof:"restart stop"`
 	Load Load   `key:"load"`
-	// CPUs pins by a list ("0-3"); empty: by the placement factor.
+	// CPUs pins it to a list ("0-3"); empty: the placement factor decides.
 	CPUs string `key:"cpus"`
 }
 
@@ -182,9 +180,9 @@ type Factor struct {
 	Mappings   *Mappings   `key:"mappings"`
 }
 
-// Staircase is a factor that goes through its levels within every run, up and
-// then down again, so that a drift shows and biases nothing ("Showstopper",
-// Podzimek et al. 2015, III-C: 19 levels of 5 to 95 % are 38 steps).
+// Staircase is a factor that goes through its levels within every run, up and then down
+// again, so that a drift is visible and biases nothing ("Showstopper", Podzimek et al.
+// 2015, III-C: 19 levels of 5 to 95 % are 38 steps).
 type Staircase struct {
 	From      Share         `key:"from"`
 	To        Share         `key:"to"`
@@ -199,11 +197,11 @@ type Staircase struct {
 type Placement struct {
 	Name     string `key:"name"`
 	Relation string `key:"relation" help:"neutral, per-chip, per-core, per-thread, smt-sibling, same-core, same-llc, same-package, cross-package, same-numa"`
-	// CPUs are explicit lists per role, and per virtual CPU where separated
-	// by semicolons ("0;1").
+	// CPUs are explicit lists per role, and per virtual CPU if separated by semicolons
+	// ("0;1").
 	CPUs map[string]string `key:"cpus"`
-	// Dynamic goes from Below to Above when the named role's load passes At,
-	// and back Hysteresis below it.
+	// Dynamic switches from Below to Above when the named role's load exceeds At, and
+	// back when it is Hysteresis below At.
 	Dynamic *Dynamic `key:"dynamic"`
 }
 
@@ -217,13 +215,13 @@ type Dynamic struct {
 	Hysteresis Share  `key:"hysteresis"`
 }
 
-// Mappings is every distinct way to put the roles' virtual machines on cores,
-// up to symmetry of the cores.
+// Mappings are all distinct ways to place the roles' virtual machines on cores, up to
+// symmetry of the cores.
 type Mappings struct {
 	Cores int      `key:"cores"`
 	Roles []string `key:"roles" help:"those that are mapped; none: all"`
-	// PerCore bounds the virtual CPUs on a core; 0: as even as can be, as in
-	// paper 000 ("three different ways to map the four VMs").
+	// PerCore bounds the virtual CPUs on a core; 0: as evenly as possible, as in paper
+	// 000 ("three different ways to map the four VMs").
 	PerCore int `key:"per_core"`
 	// Default adds the level "default", where nothing is pinned.
 	Default bool `key:"default" help:"also leave it to the kernel's scheduler"`
@@ -235,7 +233,7 @@ type Set struct {
 	Values map[string]string // role to value
 }
 
-// Controls are cells that quell adds by itself.
+// Controls are cells that quell adds.
 type Controls struct {
 	Solo          bool `key:"solo" help:"each measured role alone, at each placement and load it has elsewhere"`
 	IdleNeighbour bool `key:"idle_neighbour" help:"the other environments there, but nothing running in them"`
@@ -243,7 +241,7 @@ type Controls struct {
 	SentinelEvery int  `key:"sentinel_every" help:"a fixed cell every so many runs, to see drift"`
 }
 
-// Design is how cells are ordered and repeated.
+// Design is the order and the repetition of cells.
 type Design struct {
 	Kind        string              `key:"kind" oneof:"full"`
 	Order       string              `key:"order" oneof:"blocked-random sequential" help:"blocked-random: every repetition is a block, shuffled by the seed"`
@@ -253,7 +251,7 @@ type Design struct {
 	Exclude     []map[string]string `key:"exclude" help:"combinations of levels that are left out; of numbers also those over or under one ('>11', '<3')"`
 }
 
-// Run is how one run is done.
+// Run is the configuration of one run.
 type Run struct {
 	MinOverlap Share         `key:"min_overlap" help:"share of the measured window in which every other role ran"`
 	For        time.Duration `key:"for" help:"length of the steady window, if iterations or a staircase do not give it"`
@@ -266,23 +264,23 @@ type Run struct {
 	MaxSteal      Share `key:"max_steal"`
 }
 
-// Observe is what is recorded beside the workloads' own metrics.
+// Observe is what is recorded in addition to the workloads' own metrics.
 type Observe struct {
 	Interval  time.Duration `key:"interval"`
 	Sets      []string      `key:"sets" oneof:"cpu psi schedstat net energy domains" help:"domains: what each part did over the steady window, as Xen's tools say it of a domain"`
 	Placement []string      `key:"placement" oneof:"trace poll" help:"audit where roles' threads really ran"`
 	Events    []string      `key:"events" help:"perf events: cycles, instructions, llc-misses, context-switches, …"`
 	Signals   []string      `key:"signals" help:"quell's own cost signals as metrics"`
-	// Agent runs quell-agent beside each run and keeps what it samples.
+	// Agent runs quell-agent in parallel with each run and keeps its samples.
 	Agent *Recording `key:"agent" help:"quell-agent samples the run's parts, every task of them, into the run's trace.csv"`
 	// Meter is a user's command that prints watts, one number a line.
 	Meter string `key:"meter"`
-	// Cost measures once, before the first run, what watching costs.
+	// Cost measures the cost of observation once, before the first run.
 	Cost bool `key:"cost" help:"measure what watching costs, for the report: half a minute before the first run"`
 }
 
-// Recording is how an agent samples a run. Intervals follow each other without
-// a gap.
+// Recording is the configuration of an agent that samples a run. Intervals follow each
+// other without a gap.
 type Recording struct {
 	Signals []string      `key:"signals" oneof:"cpi cpt cps runq io" help:"cost signals; those that the machine cannot count are left out"`
 	Period  time.Duration `key:"period" help:"length of a sample's interval"`
@@ -299,13 +297,13 @@ func (*Recording) Missing(seen map[string]bool) []string {
 	return names
 }
 
-// Analysis is one question put to the runs' records.
+// Analysis is one analysis of the runs' records.
 type Analysis struct {
 	Kind    string            `key:"kind" oneof:"net-io net-tenants score degradation mapping interference throughput energy correlation migration dose-response variation signal-validity"`
 	Options map[string]string `key:"-"` // the kind's other keys
 }
 
-// Report says what comes out.
+// Report is the output of the study.
 type Report struct {
 	Formats []string `key:"formats" oneof:"html md csv jsonl parquet"`
 	Expect  string   `key:"expect" help:"file of expected values, e.g. a paper's table"`

@@ -50,8 +50,8 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// Everything that is wrong is listed, with line, key and remedy: first what
-// cannot be read, and when that is mended, what makes no sense.
+// Every error is listed, with line, key and remedy: first the parts that cannot be read
+// and, after these are fixed, the inconsistencies.
 func TestProblems(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("testdata", "bad.yaml"))
 	if err != nil {
@@ -123,7 +123,7 @@ func TestMappings(t *testing.T) {
 		{"abcd", 2, 0, 3},       // paper 000, section 5: "three different ways"
 		{"aabb", 2, 0, 2},       // aa|bb, ab|ab
 		{"aaaa", 2, 0, 1},       // all equal
-		{"abc", 2, 0, 3},        // one alone
+		{"abc", 2, 0, 3},        // one core with one machine
 		{"ab", 2, 0, 1},         // symmetric
 		{"abcd", 2, 4, 8},       // 1 + 4 + 3: partitions into at most two
 		{"abcdefgh", 4, 0, 105}, // pairings of eight
@@ -142,8 +142,8 @@ func TestMappings(t *testing.T) {
 	}
 }
 
-// Two equal machines of two virtual CPUs each, and a process: which machine's
-// CPUs are together is told apart, which of one machine's is not.
+// Two equal machines with two virtual CPUs each, and a process. It matters which
+// machine's CPUs share a core; which of a machine's own CPUs it is does not.
 func TestMappingsOfSeveralCPUs(t *testing.T) {
 	text := `
 version: 1
@@ -176,7 +176,7 @@ run: {for: 1s}
 		t.Errorf("mappings %q, want %q", mains, want)
 	}
 	slices.Sort(solos)
-	// Alone, a machine's two are on one core or on two.
+	// Alone, a machine's two virtual CPUs are on one core or on two.
 	if got := slices.Compact(solos); !slices.Equal(got, []string{"amap[a/0:0 a/1:0]", "amap[a/0:0 a/1:1]", "bmap[b/0:0 b/1:0]", "bmap[b/0:0 b/1:1]", "cmap[c/0:0]"}) {
 		t.Errorf("alone %q", got)
 	}
@@ -213,7 +213,7 @@ func mappedNaively(kinds string, cores, perCore int) int {
 	return len(seen)
 }
 
-// A block holds every cell once, in an order that the seed decides.
+// A block has every cell once, in an order that depends on the seed.
 func TestPlanIsBlocked(t *testing.T) {
 	s := read(t, "pinning.yaml")
 	s.Controls.AAPairs, s.Controls.SentinelEvery = 2, 10
@@ -303,7 +303,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil || strings.Count(text, ",") > 60 {
 			return
 		}
-		for _, r := range s.Roles { // big but allowed
+		for _, r := range s.Roles { // valid, but too large
 			if len(r.Count) > 2 {
 				return
 			}

@@ -21,7 +21,7 @@ func (s *Share) UnmarshalText(text []byte) error {
 // String is the share as a percentage, exact to 12 digits.
 func (s Share) String() string { return strconv.FormatFloat(float64(s)*100, 'g', 12, 64) + "%" }
 
-// MarshalText writes what UnmarshalText reads.
+// MarshalText writes the format that UnmarshalText reads.
 func (s Share) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // sizes are the units of Bytes, the longer names first.
@@ -57,5 +57,5 @@ func (b Bytes) String() string {
 	return strconv.FormatInt(int64(b), 10) + "B"
 }
 
-// MarshalText writes what UnmarshalText reads.
+// MarshalText writes the format that UnmarshalText reads.
 func (b Bytes) MarshalText() ([]byte, error) { return []byte(b.String()), nil }

@@ -11,8 +11,8 @@ import (
 	"github.com/quell-dev/quell/internal/keyed"
 )
 
-// Relations are what a placement may ask of two roles' CPUs. The first four
-// are the pinnings of paper 003 (figure 1).
+// Relations are the relations of two roles' CPUs that a placement may require. The first
+// four are the pinnings of paper 003 (figure 1).
 var relations = []string{"neutral", "per-chip", "per-core", "per-thread",
 	"same-thread", "smt-sibling", "same-core", "same-llc", "same-package", "cross-package", "same-numa"}
 
@@ -30,7 +30,7 @@ func (c *checker) add(key string, value any, want string) {
 	c.problems = append(c.problems, keyed.Problem{Key: key, Value: fmt.Sprint(value), Want: want})
 }
 
-// validate returns every problem of the study as it stands.
+// validate returns every problem of the study.
 func (s *Study) validate(known Known) []keyed.Problem {
 	c := &checker{Study: s, known: known, used: map[string]bool{}}
 	c.problems = keyed.Check("", s)
@@ -182,7 +182,7 @@ func (c *checker) factor(f *Factor) {
 	}
 }
 
-// knob checks a factor that turns a knob of the machine.
+// knob checks a factor that varies a knob of the machine.
 func (c *checker) knob(key string, f *Factor) {
 	if len(f.Levels) == 0 {
 		c.add(key+".knob", strconv.Quote(f.Knob), "levels: the values it is to have")
@@ -314,7 +314,7 @@ func (c *checker) load(r *Role, key string) {
 	}
 }
 
-// values are those that a field of a role can have in the study's cells.
+// values are the values that a field of a role can have in the study's cells.
 func (c *checker) values(r *Role, key, field string) []string {
 	name, ok := strings.CutPrefix(field, "$")
 	if !ok {
@@ -342,7 +342,7 @@ func (c *checker) values(r *Role, key, field string) []string {
 	return append(vs, f.Levels...)
 }
 
-// refer checks that a field names something there is, whatever the cell.
+// refer checks that a field names an existing element in every cell.
 func refer[T any](c *checker, r *Role, key, field string, there map[string]T) {
 	for _, v := range c.values(r, key, field) {
 		if _, ok := there[v]; !ok {
@@ -351,8 +351,8 @@ func refer[T any](c *checker, r *Role, key, field string, there map[string]T) {
 	}
 }
 
-// steps checks that at most one staircase is climbed, by one role, and that at
-// most one factor places.
+// steps checks that at most one staircase is used, by one role, and that at most one
+// factor determines placement.
 func (c *checker) steps() {
 	places := 0
 	for _, f := range c.Factors {

@@ -9,27 +9,27 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// Where says which run of a study it is: Truth's drift goes on from run to run.
+// Where identifies a run of a study: Truth's drift continues from run to run.
 type Where struct {
 	N, Try int
 	Order  int // place in the sequence of the study's runs
-	Runs   int // how many that has
+	Runs   int // number of runs in the sequence
 	Seed   uint64
 }
 
 // start is when a simulated run begins: an hour after the one before.
 func start(order int) time.Time { return time.Date(2000, 1, 1, order, 0, 0, 0, time.UTC) }
 
-// tolerance is how far an achieved load is from its target at most, a share.
+// tolerance is the largest deviation of an achieved load from its target, a share.
 const tolerance = 0.002
 
-// Run simulates a run of a cell, all of whose parts are in synthetic
-// environments, and its seconds. The same arguments give the same record.
+// Run simulates a run of a cell, all of whose parts are in synthetic environments, and
+// its seconds. The same arguments give the same record.
 //
-// An iteration of a part takes Base·(1 + Σ Slope·load + Drift·t)·noise, the sum
-// being over the other busy parts' loads while it runs, t the share of the
-// study that has passed, and noise a second's deviation, correlated from second
-// to second (AR(1)).
+// An iteration of a part takes Base·(1 + Σ Slope·load + Drift·t)·noise. The sum is over
+// the loads of the other busy parts while it runs, t is the share of the study that has
+// passed, and noise is the deviation of a second, correlated from second to second
+// (AR(1)).
 func Run(c *study.Cell, w Where) (*result.Run, []result.Sample) {
 	key := c.Key()
 	r := rand.New(rand.NewPCG(w.Seed^hash(key), uint64(w.N)<<8|uint64(w.Try)))
@@ -74,7 +74,7 @@ func Run(c *study.Cell, w Where) (*result.Run, []result.Sample) {
 	return run, samples(run, loads, watts)
 }
 
-// load is what a part uses of its CPUs in each second.
+// load is the share of its CPUs that a part uses in each second.
 func load(p *study.Part, steps []result.Step, seconds int) []float64 {
 	l := make([]float64, seconds)
 	for s := range l {
@@ -95,7 +95,7 @@ func load(p *study.Part, steps []result.Step, seconds int) []float64 {
 	return l
 }
 
-// part simulates what part i of a cell did.
+// part simulates part i of a cell.
 func part(c *study.Cell, i int, loads [][]float64, w Where, r *rand.Rand, length time.Duration) result.Part {
 	p := &c.Parts[i]
 	truth := p.Environment.Truth
@@ -116,7 +116,7 @@ func part(c *study.Cell, i int, loads [][]float64, w Where, r *rand.Rand, length
 			noise[s] = truth.AR1*noise[s-1] + math.Sqrt(1-truth.AR1*truth.AR1)*e
 		}
 	}
-	work := 0.0 // of the iteration that is under way
+	work := 0.0 // of the current iteration
 	from := time.Duration(0)
 	const tick = 10 * time.Millisecond
 	for at := time.Duration(0); at < length; at += tick {
@@ -130,7 +130,7 @@ func part(c *study.Cell, i int, loads [][]float64, w Where, r *rand.Rand, length
 		}
 		slow += float64(truth.Drift) * (float64(w.Order) + float64(at)/float64(length)) / float64(max(w.Runs, 1))
 		need := truth.Base.Seconds() * slow * (1 + noise[s])
-		done := own * tick.Seconds() / need // of an iteration, in this tick
+		done := own * tick.Seconds() / need // share of an iteration, in this tick
 		out.CPUTime += time.Duration(own * float64(tick))
 		for begin := 0.0; done > 0; {
 			rest := 1 - work
@@ -151,7 +151,7 @@ func part(c *study.Cell, i int, loads [][]float64, w Where, r *rand.Rand, length
 	return out
 }
 
-// energy adds what the window and each step's cut took.
+// energy adds the energy of the window and of each step's cut.
 func energy(run *result.Run, truth *study.Truth, watts []float64) {
 	if truth.Power == 0 {
 		return

@@ -18,7 +18,7 @@ func pair(t study.Truth, forTime time.Duration) study.Cell {
 		{Role: "bg", Environment: e, Slot: 1, Slots: 2, Load: study.Load{Control: "duty-cycle"}, Target: 0.5}}}
 }
 
-// throughput is a part's, in iterations a second.
+// throughput is that of a part, in iterations a second.
 func throughput(p result.Part, length time.Duration) float64 {
 	return float64(len(p.Iterations)) / length.Seconds()
 }
@@ -54,7 +54,7 @@ func TestModelIsWhatItSays(t *testing.T) {
 	}
 }
 
-// Noise is correlated as the model says: the deviations of successive seconds.
+// Noise is correlated as the model specifies: the deviations of successive seconds.
 func TestNoise(t *testing.T) {
 	cell := pair(study.Truth{Base: time.Millisecond, Noise: 0.1, AR1: 0.8}, 2000*time.Second)
 	cell.Parts = cell.Parts[:1]

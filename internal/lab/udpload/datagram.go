@@ -5,26 +5,26 @@ import (
 	"net/netip"
 )
 
-// Datagrams begin with a word by which strangers' are told, their number in the
-// flow, and when they were sent (CLOCK_MONOTONIC of the sender, ns).
+// Datagrams begin with a word that distinguishes them from foreign ones, their number in
+// the flow, and their send time (CLOCK_MONOTONIC of the sender, ns).
 const (
 	word      = 0x716c7564
 	leastSize = 4 + 8 + 8
-	// mostSize is what an Ethernet frame of 1500 bytes has room for.
+	// mostSize is the payload that fits into an Ethernet frame of 1500 bytes.
 	mostSize = 1500 - 20 - 8
-	// frame is what goes on the link beside the payload: Ethernet, IPv4 and UDP
-	// headers. Shapers count it (skb->len), the frame's check sum they do not.
+	// frame is the overhead on the link: Ethernet, IPv4 and UDP headers. Shapers count it
+	// (skb->len); they do not count the frame's checksum.
 	frame = 14 + 20 + 8
 )
 
-// mark writes the beginning of a datagram.
+// mark writes the header of a datagram.
 func mark(b []byte, number uint64, at int64) {
 	binary.BigEndian.PutUint32(b, word)
 	binary.BigEndian.PutUint64(b[4:], number)
 	binary.BigEndian.PutUint64(b[12:], uint64(at))
 }
 
-// read reads it; false for what is none of ours.
+// read reads the header; false for a foreign datagram.
 func read(b []byte) (number uint64, at int64, ok bool) {
 	if len(b) < leastSize || binary.BigEndian.Uint32(b) != word {
 		return 0, 0, false
@@ -34,15 +34,15 @@ func read(b []byte) (number uint64, at int64, ok bool) {
 
 func bits(payload int) int64 { return int64(payload+frame) * 8 }
 
-// flow is what has come of one sender's socket.
+// flow is the state of the datagrams received from one sender's socket.
 type flow struct {
 	next  uint64 // one more than the largest number seen
-	first uint64 // the number that was due when counting began
-	came  uint64 // since then
+	first uint64 // the number due when counting began
+	came  uint64 // received since then
 }
 
-// tally counts what comes, by flow. Of a flow that is met while it counts the
-// first datagram is the first that is missed if it does not come.
+// tally counts received datagrams, by flow. For a flow that first appears while it
+// counts, the first received datagram is the first that could be lost.
 type tally struct {
 	flows map[netip.AddrPort]*flow
 	bits  int64
@@ -63,7 +63,7 @@ func (t *tally) add(from netip.AddrPort, number uint64, payload int) {
 	t.bits += bits(payload)
 }
 
-// begin counts from now on only.
+// begin restarts the counts from now.
 func (t *tally) begin() {
 	t.bits = 0
 	for _, f := range t.flows {
@@ -71,9 +71,9 @@ func (t *tally) begin() {
 	}
 }
 
-// counts are how many datagrams have come since begin, and how many have not
-// though later ones have. What is overtaken across an end of the counted time is
-// missed at one and too many at the other.
+// counts are the number of datagrams received since begin, and the number of those that
+// are missing although later ones were received. A datagram that is reordered across an
+// end of the counted time is missing at one end and surplus at the other.
 func (t *tally) counts() (came, lost uint64) {
 	for _, f := range t.flows {
 		came += f.came

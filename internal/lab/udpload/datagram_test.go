@@ -15,8 +15,8 @@ import (
 
 func TestMain(m *testing.M) { quelltest.Main(m) }
 
-// Datagrams are missed by their numbers, flow by flow, and from the beginning
-// of the counted time only.
+// Lost datagrams are found by their numbers, per flow, and only from the beginning of the
+// counted time.
 func TestTally(t *testing.T) {
 	a, b := netip.MustParseAddrPort("10.77.0.1:4000"), netip.MustParseAddrPort("10.77.0.1:4001")
 	type come struct {
@@ -56,8 +56,7 @@ func TestTally(t *testing.T) {
 	}
 }
 
-// Whatever the network brings is either a datagram of ours, as it was written,
-// or none.
+// Any input is either a datagram of this package, read as it was written, or rejected.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte("qlud"))
 	f.Add(append([]byte("qlud"), make([]byte, 16)...))
@@ -92,7 +91,7 @@ func TestDropsIn(t *testing.T) {
 	}
 }
 
-// A row more is its drops more, whatever else is there.
+// An additional row adds its drops, for any other content of the table.
 func FuzzDropsIn(f *testing.F) {
 	f.Add(udpTable, uint16(0x1451), uint32(7))
 	f.Add("x y z", uint16(0), uint32(0))

@@ -17,30 +17,30 @@ import (
 	"github.com/quell-dev/quell/internal/lab/result"
 )
 
-// Pinger sends datagrams to an Echo and takes the time until they are back.
+// Pinger sends datagrams to an Echo and measures the time until they return.
 type Pinger struct {
 	To   string
 	Size int // of a datagram, bytes of payload
-	// Every is the time from one to the next; 0: each waits for the answer to
-	// the one before.
+	// Every is the interval between pings; 0: each waits for the answer to the one
+	// before.
 	Every time.Duration
-	// Timeout is when one counts as lost.
+	// Timeout is the time after which a ping counts as lost.
 	Timeout time.Duration
 }
 
 type pinger struct {
 	Pinger
 	conn  *net.UDPConn
-	pong  chan uint64  // numbers as they come back, if somebody waits
+	pong  chan uint64  // numbers of returned pings, if send waits for them
 	done  atomic.Int64 // answers
 	said  int64
-	fails atomic.Int64 // pings that found nobody
+	fails atomic.Int64 // pings that found no receiver
 
 	mu      sync.Mutex
 	counts  bool
-	sent    []int64 // when each ping that counts was sent
+	sent    []int64 // send time of each ping that counts
 	first   uint64  // the number of the first of them
-	trips   []int64 // ns, -1 while it is not back
+	trips   []int64 // ns, -1 until it returns
 	failed0 int64
 }
 
@@ -72,7 +72,7 @@ func (p *pinger) run(ctx context.Context) error {
 	return errors.Join(err, <-heard)
 }
 
-// send sends ping after ping.
+// send sends one ping after the other.
 func (p *pinger) send(ctx context.Context) error {
 	b := make([]byte, p.Size)
 	wait := time.NewTimer(0)
@@ -115,7 +115,7 @@ func (p *pinger) send(ctx context.Context) error {
 	return nil
 }
 
-// listen notes when pings are back.
+// listen records when pings return.
 func (p *pinger) listen(ctx context.Context) error {
 	for {
 		err := each(ctx, p.conn, func(b []byte, _ netip.AddrPort) {
@@ -159,7 +159,7 @@ func (p *pinger) values(time.Duration) map[string]float64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.counts = false
-	// What was sent just now has had no time to be lost.
+	// The most recent pings cannot be lost yet.
 	v := ofTrips(p.sent, p.trips, monotonic()-p.Timeout.Nanoseconds(), p.Timeout.Nanoseconds())
 	if n := p.fails.Load() - p.failed0; n > 0 {
 		v[unreachable] = float64(n)
@@ -167,8 +167,8 @@ func (p *pinger) values(time.Duration) map[string]float64 {
 	return v
 }
 
-// ofTrips are the values of pings that were sent before an instant: those that
-// took longer than the timeout, or are not back (-1), are lost.
+// ofTrips are the values of pings that were sent before an instant. Pings that took
+// longer than the timeout, or have not returned (-1), are lost.
 func ofTrips(sent, trips []int64, before, timeout int64) map[string]float64 {
 	var back []float64
 	n, sum := 0, 0.0
@@ -190,7 +190,7 @@ func ofTrips(sent, trips []int64, before, timeout int64) map[string]float64 {
 		return v
 	}
 	slices.Sort(back)
-	// The least value that so large a share of all does not exceed.
+	// The smallest value that the share q of all values does not exceed.
 	at := func(q float64) float64 { return back[max(0, int(math.Ceil(q*float64(len(back))))-1)] }
 	v[result.PingMean], v[result.PingMax] = sum/float64(len(back)), back[len(back)-1]
 	v[result.PingP50], v[result.PingP90], v[result.PingP99] = at(0.5), at(0.9), at(0.99)
@@ -199,7 +199,7 @@ func ofTrips(sent, trips []int64, before, timeout int64) map[string]float64 {
 
 func (p *pinger) Close() error { return p.conn.Close() }
 
-// Echo sends datagrams back to where they are from.
+// Echo returns datagrams to their senders.
 type Echo struct {
 	Listen string
 }
@@ -225,7 +225,7 @@ func (e *echo) run(ctx context.Context) error {
 		if _, _, ok := read(b); !ok {
 			return
 		}
-		// One that cannot be sent back is missed by who sent it.
+		// If it cannot be returned, the sender counts it as lost.
 		if _, err := e.conn.WriteToUDPAddrPort(b, from); err == nil {
 			e.done.Add(1)
 		}

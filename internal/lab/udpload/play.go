@@ -13,52 +13,52 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Counted is when a part's values are of: so long after a warm-up.
+// Counted is the counted time of a part's values: Duration, after a warm-up.
 type Counted struct {
 	Warmup, Duration time.Duration
 }
 
 // A Part is one of Sender, Receiver, Pinger and Echo.
 type Part interface {
-	// check says what is wrong with it.
+	// check returns an error if the part is not valid.
 	check() error
-	// open makes its sockets.
+	// open creates its sockets.
 	open() (session, error)
 }
 
-// Check says what is wrong with a part, without playing it.
+// Check returns an error if a part is not valid, without playing it.
 func Check(p Part) error { return p.check() }
 
-// session is a part that plays. Its methods but run are called by one goroutine.
+// session is a running part. Its methods except run are called by one goroutine.
 type session interface {
-	// run goes on until the context ends, which is no error.
+	// run continues until the context ends, which is not an error.
 	run(ctx context.Context) error
-	// units are what was done since the last call.
+	// units is the work done since the last call.
 	units() float64
 	// count begins the counted time.
 	count()
-	// values end it; it has lasted so long.
+	// values ends the counted time and returns its values; lasted is its length.
 	values(lasted time.Duration) map[string]float64
 	io.Closer
 }
 
-// What a part says of each slice of time, and of its whole counted time; the
-// lab's engine reads it (see package lab).
+// The output of a part for each slice of time and for its whole counted time; the lab's
+// engine reads it (see package lab).
 const (
 	iterationLine = "quell-lab iteration"
 	valueLine     = "quell-lab value"
 	slice         = 100 * time.Millisecond
 
-	// saturated is the value, other than 0, of a part that fell behind itself,
-	// unreachable that of one that found nobody there: how often.
+	// saturated is the value, other than 0, of a part that fell behind its own schedule.
+	// unreachable is how often a part found no receiver.
 	saturated   = "generator-saturated"
 	unreachable = "unreachable"
 )
 
-// Play makes a part's sockets, waits for a line on in and plays until in closes.
-// It says of every slice what was done in it (bits; of a Pinger and an Echo
-// answers), and the values of the counted time when that is over, or when it is
-// to end; it goes on after that, so that others do not lose their load.
+// Play creates a part's sockets, waits for a line on in and plays until in closes. It
+// reports the work of each slice (bits; for a Pinger and an Echo answers), and the values
+// of the counted time when that is over or the part ends. It continues after the counted
+// time, so that the load on other parts does not drop.
 func Play(ctx context.Context, p Part, c Counted, in io.Reader, out io.Writer) error {
 	if err := p.check(); err != nil {
 		return err
@@ -70,7 +70,7 @@ func Play(ctx context.Context, p Part, c Counted, in io.Reader, out io.Writer) e
 	defer s.Close()
 	lines := bufio.NewReader(in)
 	if _, err := lines.ReadString('\n'); err != nil {
-		return nil // called off
+		return nil // cancelled
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -89,13 +89,13 @@ func Play(ctx context.Context, p Part, c Counted, in io.Reader, out io.Writer) e
 	return err
 }
 
-// play says what comes of a session until it ends; done is left with its error.
+// play reports the results of a session until it ends; the session's error stays in done.
 func play(ctx context.Context, s session, c Counted, done chan error, out io.Writer) error {
 	tick := time.NewTicker(slice)
 	defer tick.Stop()
 	turn := time.NewTimer(c.Warmup)
 	defer turn.Stop()
-	var began time.Time // of the counted time
+	var began time.Time // begin of the counted time
 	said := false
 	from := monotonic()
 	iteration := func() error {
@@ -121,13 +121,13 @@ func play(ctx context.Context, s session, c Counted, done chan error, out io.Wri
 				continue
 			}
 		case err := <-done:
-			done <- nil // the one that waits for it
+			done <- nil // for Play, which reads it again
 			if err != nil || ctx.Err() == nil {
 				return err
 			}
 		case <-ctx.Done():
 		}
-		// Half of it is enough to speak of; what is ended sooner says nothing.
+		// Half of the counted time is enough for values; a shorter time gives none.
 		if lasted := time.Since(began); !began.IsZero() && !said && lasted >= c.Duration/2 {
 			said = true
 			if err := say(out, s.values(lasted)); err != nil {

@@ -19,10 +19,10 @@ import (
 	"github.com/quell-dev/quell/internal/quelltest"
 )
 
-// output is a part's, as it comes.
+// output collects a part's output.
 type output struct{ quelltest.Output }
 
-// said is what a part said: units of its slices, and its values.
+// said parses a part's output: units of its slices, and its values.
 func (o *output) said(t *testing.T) (units float64, values map[string]float64) {
 	t.Helper()
 	values = map[string]float64{}
@@ -43,7 +43,7 @@ func (o *output) said(t *testing.T) (units float64, values map[string]float64) {
 	return units, values
 }
 
-// scripted is a session that does one unit each 10 ms of a bubble's time.
+// scripted is a session that does one unit each 10 ms of synctest time.
 type scripted struct {
 	mu      sync.Mutex
 	began   time.Time
@@ -78,14 +78,14 @@ func (s *scripted) values(lasted time.Duration) map[string]float64 {
 }
 func (s *scripted) Close() error { s.closed = true; return nil }
 
-// A part begins at the barrier, counts after its warm-up, says what came of it
-// when the time is over or when it is to end, and goes on in between.
+// A part begins at the barrier, counts after its warm-up, reports its values when the
+// counted time is over or when it ends, and continues in between.
 func TestPlay(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		ends   time.Duration // after the barrier
 		units  float64
-		lasted float64 // 0: it says nothing
+		lasted float64 // 0: it reports no values
 	}{
 		{"to the end and beyond", 5*time.Second + 50*time.Millisecond, 505, 2},
 		{"ended within the counted time", 2*time.Second + 550*time.Millisecond, 255, 1.55},
@@ -126,7 +126,7 @@ func TestPlay(t *testing.T) {
 func TestPlayFails(t *testing.T) {
 	broken := errors.New("no buffer space")
 	if err := Play(t.Context(), &scripted{fail: broken}, Counted{Duration: time.Minute}, strings.NewReader("\n"), io.Discard); !errors.Is(err, broken) {
-		t.Errorf("%v", err) // also where its input ends first
+		t.Errorf("%v", err) // also if its input ends first
 	}
 	s := &scripted{}
 	if err := Play(t.Context(), s, Counted{}, strings.NewReader(""), io.Discard); err != nil || !s.began.IsZero() {
@@ -140,7 +140,7 @@ func TestPlayFails(t *testing.T) {
 	}
 }
 
-// What is said is what the lab's engine reads.
+// The output has the format that the lab's engine reads.
 func TestTheLabReadsIt(t *testing.T) {
 	for mine, engines := range map[string]string{iterationLine + " ": lab.IterationLine, valueLine + " ": lab.ValueLine, saturated: lab.SaturatedValue, unreachable: lab.UnreachableValue} {
 		if mine != engines {
@@ -149,7 +149,7 @@ func TestTheLabReadsIt(t *testing.T) {
 	}
 }
 
-// playing is a part that plays until the function that it returns is called.
+// playing starts a part that plays until the returned function is called.
 func playing(t *testing.T, p Part, c Counted) (out *output, end func()) {
 	t.Helper()
 	in, stdin := io.Pipe()
@@ -178,8 +178,8 @@ func valuesOf(t *testing.T, out *output) map[string]float64 {
 	return v
 }
 
-// relay passes datagrams on to an address, and answers back, but those that
-// drop says; it returns where it listens, and how many bits it has passed on.
+// relay forwards datagrams to an address, and the answers back, except those that drop
+// selects. It returns its own address and the number of bits that it has forwarded.
 func relay(t *testing.T, to string, drop func(number uint64) bool) (address string, passed *atomic.Int64) {
 	t.Helper()
 	in, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -191,7 +191,7 @@ func relay(t *testing.T, to string, drop func(number uint64) bool) (address stri
 		t.Fatal(err)
 	}
 	passed = &atomic.Int64{}
-	legs := map[string]*net.UDPConn{} // by who is behind it
+	legs := map[string]*net.UDPConn{} // by address of the sender
 	var back sync.WaitGroup
 	done := make(chan struct{})
 	go func() {
@@ -229,7 +229,7 @@ func relay(t *testing.T, to string, drop func(number uint64) bool) (address stri
 	return in.LocalAddr().String(), passed
 }
 
-// answer passes on what comes back.
+// answer forwards the answers.
 func answer(leg, in *net.UDPConn, to *net.UDPAddr) {
 	b := make([]byte, 1<<16)
 	for {
@@ -243,7 +243,7 @@ func answer(leg, in *net.UDPConn, to *net.UDPAddr) {
 	}
 }
 
-// free is a port of the loopback that nobody has.
+// free is an unused port of the loopback interface.
 func free(t *testing.T) string {
 	t.Helper()
 	p, err := listen("127.0.0.1:0")
@@ -254,8 +254,8 @@ func free(t *testing.T) string {
 	return p.conn.LocalAddr().String()
 }
 
-// A receiver and an echo take connections as soon as they are there, before the
-// barrier, and none when they have ended.
+// A receiver and an echo take connections as soon as they listen, before the barrier, and
+// none after they have ended.
 func TestTheyAreThere(t *testing.T) {
 	at := free(t)
 	for _, p := range []Part{Receiver{Listen: at}, Echo{Listen: at}} {
@@ -277,7 +277,7 @@ func TestTheyAreThere(t *testing.T) {
 	}
 }
 
-// What a network drops is missed, and what it does not has arrived.
+// Dropped datagrams are counted as lost, all others as received.
 func TestFlows(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -295,7 +295,7 @@ func TestFlows(t *testing.T) {
 		out, end := playing(t, Sender{To: through, Flows: 2, Size: 400, Vary: c.vary, Rate: 4e6}, counted)
 		got, sent := valuesOf(t, in), valuesOf(t, out)
 		end()
-		// What was on its way arrives: then all has been seen.
+		// Datagrams in transit still arrive; after that the count is complete.
 		last := int64(-1)
 		quelltest.Until(t, "all that was passed on has come", func() bool {
 			units, _ := in.said(t)
@@ -305,21 +305,21 @@ func TestFlows(t *testing.T) {
 			return done
 		})
 		stop()
-		// 565 datagrams a second of each flow: 0.01 is some three of them.
+		// Each flow sends 565 datagrams a second: 0.01 is about three of them.
 		if math.Abs(got[result.UDPLost]-c.lost) > 0.01 || got[result.UDPReceived] <= 0 || got[result.UDPOverflow] != 0 || got[saturated] != 0 {
 			t.Errorf("%s: received %v", c.name, got)
 		}
 		if sent[result.UDPSent] <= 0 || sent[unreachable] != 0 {
 			t.Errorf("%s: sent %v", c.name, sent)
 		}
-		// It has sent what came; each flow may have sent one more while it ended.
+		// It has sent what was received; each flow may have sent one more while it ended.
 		if units, _ := out.said(t); c.lost == 0 && (units > float64(last) || units < float64(last-2*bits(400))) {
 			t.Errorf("%s: it says that it sent %.0f bits, %d have come", c.name, units, last)
 		}
 	}
 }
 
-// A sender that sends less than it was to says so, and one that finds nobody.
+// A sender reports that it sent less than it should, or that it found no receiver.
 func TestSenderFallsBehind(t *testing.T) {
 	for _, c := range []struct {
 		sent int64
@@ -341,8 +341,8 @@ func TestSenderFallsBehind(t *testing.T) {
 	}
 }
 
-// Pings are timed there and back, at a rate or one after the other, and those
-// that are dropped are lost.
+// Round trips of pings are measured, at a rate or one after the other, and dropped pings
+// are lost.
 func TestPing(t *testing.T) {
 	for _, every := range []time.Duration{0, 2 * time.Millisecond} {
 		at := free(t)
@@ -352,8 +352,8 @@ func TestPing(t *testing.T) {
 		v := valuesOf(t, out)
 		end()
 		stop()
-		// A busy machine may lose more to the timeout, but not fewer; of the
-		// counted pings at most three are of an unfinished four.
+		// A busy machine may lose more to the timeout, but not fewer. At most three of
+		// the counted pings belong to an incomplete group of four.
 		n := v[result.PingCount]
 		if least := (n/4 - 1) / n; n < 5 || v[result.PingLost] < least || v[result.PingLost] == 1 {
 			t.Errorf("every %s: %v", every, v)

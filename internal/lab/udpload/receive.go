@@ -19,7 +19,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab/result"
 )
 
-// Receiver counts what Senders send to it.
+// Receiver counts the datagrams that Senders send to it.
 type Receiver struct {
 	Listen string // host and port; ":5201"
 }
@@ -31,17 +31,17 @@ type receiver struct {
 	mu      sync.Mutex
 	tally   tally
 	total   int64 // bits since the beginning
-	said    int64 // of that, by units
+	said    int64 // part of total that units has reported
 	dropped uint64
 }
 
-// roomForBursts is the receive buffer that is asked for. The kernel takes it twice
-// and counts some 2.3 KB for a datagram of 1400 bytes: 3,600 of them, which is
-// 0.4 s at 100 Mbit/s, so that a wait for a CPU loses nothing.
+// roomForBursts is the requested receive buffer. The kernel doubles it and counts about
+// 2.3 KB for a datagram of 1400 bytes: 3,600 of them, which is 0.4 s at 100 Mbit/s. A
+// wait for a CPU then loses nothing.
 const roomForBursts = 4 << 20
 
-// post is where datagrams come to. Its port takes connections too, which are
-// never accepted: that they are taken says that it is there.
+// post is a listening socket for datagrams. Its port also takes TCP connections, which
+// are never accepted: a successful connection means that the port is ready.
 type post struct {
 	conn  *net.UDPConn
 	there net.Listener
@@ -58,7 +58,7 @@ func listen(address string) (*post, error) {
 		return nil, errors.Join(fmt.Errorf("receive datagrams: %w", err), there.Close())
 	}
 	p := &post{c, there}
-	// What is lost for want of it is counted.
+	// Losses because of a smaller buffer are counted.
 	if err := room(c, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, roomForBursts); err != nil {
 		return nil, errors.Join(fmt.Errorf("receive datagrams: %w", err), p.Close())
 	}
@@ -115,15 +115,15 @@ func (r *receiver) units() float64 {
 }
 
 func (r *receiver) count() {
-	dropped, _ := drops(r.port) // not known: none
+	dropped, _ := drops(r.port) // if not known: 0
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.dropped = dropped
 	r.tally.begin()
 }
 
-// overflow is the share of what came that may be lost in the receiver's own
-// socket before its figures are its own fault.
+// overflow is the largest share of the received datagrams that may be lost in the
+// receiver's own socket before its figures are invalid.
 const overflow = 0.001
 
 func (r *receiver) values(lasted time.Duration) map[string]float64 {
@@ -145,9 +145,10 @@ func (r *receiver) values(lasted time.Duration) map[string]float64 {
 	return v
 }
 
-// drops is how many datagrams the sockets of a port have lost for want of room.
+// drops is the number of datagrams that a port's sockets have lost because their buffer
+// was full.
 func drops(port uint16) (n uint64, ok bool) {
-	f, err := os.Open("/proc/thread-self/net/udp") // of the network namespace that it is in
+	f, err := os.Open("/proc/thread-self/net/udp") // of the thread's own network namespace
 	if err != nil {
 		return 0, false
 	}
@@ -155,9 +156,9 @@ func drops(port uint16) (n uint64, ok bool) {
 	return dropsIn(f, port)
 }
 
-// dropsIn reads /proc/net/udp (udp4_format_sock in net/ipv4/udp.c): the second
-// column is the local address, in hexadecimal, the last one drops. False where
-// no socket has the port.
+// dropsIn reads /proc/net/udp (udp4_format_sock in net/ipv4/udp.c): the second column is
+// the local address, in hexadecimal, the last one drops. It returns false where no socket
+// has the port.
 func dropsIn(table io.Reader, port uint16) (n uint64, ok bool) {
 	lines := bufio.NewScanner(table)
 	for lines.Scan() {

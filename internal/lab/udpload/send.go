@@ -21,19 +21,19 @@ type Sender struct {
 	To    string // host and port
 	Flows int    // sockets, each with a goroutine
 	Size  int    // of a datagram, bytes of payload
-	// Vary draws each datagram's size from half of Size to all of it. Equal ones
-	// from equal senders fall into step with the queue that drops them, which then
-	// always drops the same senders' (Floyd and Jacobson, "On traffic phase effects
-	// in packet-switched gateways", 1992).
+	// Vary draws each datagram's size between half of Size and Size. Datagrams of equal
+	// size from equal senders synchronise with the queue that drops them, which then
+	// always drops those of the same senders (Floyd and Jacobson, "On traffic phase
+	// effects in packet-switched gateways", 1992).
 	Vary bool
-	// Rate is that of all flows together, bits/s of whole frames; 0: as much as
-	// the sockets take, which wait for room in the queue of the interface.
+	// Rate is the total of all flows, bits/s of whole frames; 0: as much as the sockets
+	// accept, which wait for space in the queue of the interface.
 	Rate float64
 }
 
-// roomToSend is the send buffer that is asked for. The kernel takes it twice: some
-// 350 datagrams, 0.1 s at 40 Mbit/s, of which two flows' fit into the 1000 packets
-// of an interface's usual queue.
+// roomToSend is the requested send buffer. The kernel doubles it: about 350 datagrams,
+// 0.1 s at 40 Mbit/s. Those of two flows fit into the usual 1000 packets of an
+// interface's queue.
 const roomToSend = 384 << 10
 
 type sender struct {
@@ -41,11 +41,11 @@ type sender struct {
 	flows []*net.UDPConn
 
 	sent    atomic.Int64 // bits, since the beginning
-	refused atomic.Int64 // datagrams that found nobody
-	said    int64        // of sent, by units
+	refused atomic.Int64 // datagrams refused because no socket listens
+	said    int64        // part of sent that units has reported
 
 	mu           sync.Mutex
-	due          func() int64 // bits that were to be sent by now
+	due          func() int64 // bits that should have been sent by now
 	sent0, due0  int64        // when counting began
 	refusedFirst int64
 }
@@ -70,8 +70,8 @@ func (s Sender) open() (session, error) {
 		}
 		flow := c.(*net.UDPConn)
 		o.flows = append(o.flows, flow)
-		// A sender that gets no CPU for some time still has something to send. Past
-		// the machine's bound for root, else up to it.
+		// A sender that gets no CPU for some time still has data to send. As root it
+		// exceeds the machine's limit, otherwise it gets up to the limit.
 		if err := room(flow, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, roomToSend); err != nil {
 			return nil, errors.Join(fmt.Errorf("send datagrams: %w", err), o.Close())
 		}
@@ -90,7 +90,7 @@ func (s *sender) run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	for i, c := range s.flows {
 		wg.Go(func() {
-			// Flows take turns.
+			// The flows send alternately.
 			gap := s.mean() / s.Rate * float64(len(s.flows)) // s; Inf without a rate
 			errs[i] = s.send(ctx, c, began, gap, float64(i)/float64(len(s.flows)))
 		})
@@ -99,7 +99,7 @@ func (s *sender) run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// mean is that of a datagram's bits.
+// mean is the mean number of bits of a datagram.
 func (s Sender) mean() float64 {
 	if s.Vary {
 		return (float64(bits(s.Size/2)) + float64(bits(s.Size/2*2))) / 2
@@ -131,9 +131,9 @@ func (s *sender) send(ctx context.Context, c *net.UDPConn, began time.Time, gap,
 			size = s.Size/2 + rand.IntN(s.Size/2+1)
 		}
 		switch _, err := c.Write(b[:size]); {
-		case err == nil, errors.Is(err, unix.ENOBUFS): // a full queue has dropped it, which the receiver misses
+		case err == nil, errors.Is(err, unix.ENOBUFS): // a full queue dropped it, which the receiver counts as lost
 			s.sent.Add(bits(size))
-		case errors.Is(err, unix.ECONNREFUSED): // of one before this one, which is not sent now
+		case errors.Is(err, unix.ECONNREFUSED): // for an earlier datagram; this one is not sent
 			s.refused.Add(1)
 		case ctx.Err() == nil:
 			return fmt.Errorf("send datagrams: %w", err)
@@ -155,7 +155,7 @@ func (s *sender) count() {
 	s.sent0, s.due0, s.refusedFirst = s.sent.Load(), s.due(), s.refused.Load()
 }
 
-// shortfall is the share of what it was to send that a sender may fail to.
+// shortfall is the share of its due data that a sender may fail to send.
 const shortfall = 0.01
 
 func (s *sender) values(lasted time.Duration) map[string]float64 {
@@ -163,7 +163,7 @@ func (s *sender) values(lasted time.Duration) map[string]float64 {
 	defer s.mu.Unlock()
 	sent := float64(s.sent.Load() - s.sent0)
 	v := map[string]float64{result.UDPSent: sent / lasted.Seconds()}
-	// A slice's worth more may just be about to be sent.
+	// Up to one slice of data may still be about to be sent.
 	if due := float64(s.due() - s.due0); sent < due*(1-shortfall)-s.Rate*slice.Seconds() {
 		v[saturated] = due - sent
 	}
@@ -181,8 +181,8 @@ func (s *sender) Close() error {
 	return errors.Join(errs...)
 }
 
-// room gives a socket a buffer: by force where this may, else as the machine
-// allows.
+// room sets a socket's buffer size: beyond the machine's limit if permitted, otherwise up
+// to the limit.
 func room(c *net.UDPConn, force, ask, bytes int) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -195,8 +195,8 @@ func room(c *net.UDPConn, force, ask, bytes int) error {
 	})
 }
 
-// unblocked has whoever waits for a socket give up when the context ends, until
-// the function that it returns is called.
+// unblocked unblocks waits on a socket when the context ends, until the returned function
+// is called.
 func unblocked(ctx context.Context, c *net.UDPConn) (stop func()) {
 	undo := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 	return func() { undo() }

@@ -1,7 +1,6 @@
-// Package web sets up web servers for studies: a folder of files of the sizes
-// that Mei et al. served (section II-B: 1, 4, 10, 30, 50, 70 and 100 KB), a
-// certificate, and what nginx, Apache or quell itself is started with to serve
-// them. It starts nothing.
+// Package web sets up web servers for studies: a folder of files of the sizes of Mei et
+// al. (section II-B: 1, 4, 10, 30, 50, 70 and 100 KB), a certificate, and the commands
+// by which nginx, Apache or quell itself serve them. It starts nothing.
 package web
 
 import (
@@ -27,14 +26,13 @@ import (
 	"time"
 )
 
-// Sizes are those of the files, in KB of 1024 bytes.
+// Sizes returns the sizes of the files, in KB of 1024 bytes.
 func Sizes() []int { return []int{1, 4, 10, 30, 50, 70, 100} }
 
-// Site is a folder that is served.
+// Site is a folder for a web server.
 type Site struct{ Dir string }
 
-// Open writes the files and the certificate into a folder, unless they are
-// there.
+// Open writes the files into a folder, and a certificate if there is none.
 func Open(dir string) (Site, error) {
 	s := Site{dir}
 	if err := os.MkdirAll(s.path("files"), 0o755); err != nil {
@@ -58,8 +56,8 @@ func (s Site) path(names ...string) string {
 	return filepath.Join(append([]string{s.Dir}, names...)...)
 }
 
-// certify makes an RSA key of 2048 bits, whose signatures are what a server
-// spends most of a short request's time on, and a certificate by itself.
+// certify makes an RSA key of 2048 bits, whose signatures take most of a server's time
+// for a short request, and a self-signed certificate.
 func (s Site) certify() error {
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
@@ -86,16 +84,16 @@ const (
 	Go     = "go" // quell itself, by Serve
 )
 
-// Kinds are their names.
+// Kinds returns the names of the kinds of servers.
 func Kinds() []string { return []string{Nginx, Apache, Go} }
 
-// ErrNoServer is that a server's program is missing.
+// ErrNoServer says that a server's program is missing.
 var ErrNoServer = errors.New("no such web server here")
 
-// Command is what serves the site on ports 80 and, with TLS, 443, in one
-// process, in the foreground. Servers that run at the same time have different
-// names. self is the command line that calls Serve with the folder after it. A
-// server that is not installed is ErrNoServer.
+// Command returns the command that serves the site on ports 80 and, with TLS, 443, in
+// one process, in the foreground. Servers that run at the same time need different
+// names. self is the command line that calls Serve with the folder that follows it. The
+// error is ErrNoServer if the server is not installed.
 func (s Site) Command(kind, name string, self []string) ([]string, error) {
 	dir := s.path("run", name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -126,7 +124,7 @@ func (s Site) Command(kind, name string, self []string) ([]string, error) {
 	return []string{path, "-c", file, "-p", dir, "-e", "stderr"}, nil
 }
 
-// find looks where Debian has servers too.
+// find also searches where Debian installs servers.
 func find(program string) (string, error) {
 	if path, err := exec.LookPath(program); err == nil {
 		return path, nil
@@ -134,7 +132,7 @@ func find(program string) (string, error) {
 	return exec.LookPath("/usr/sbin/" + program)
 }
 
-// nginx is one process without a master, so that its thread is all there is to
+// nginx configures one process without a master, so that its thread is the only one to
 // measure.
 func (s Site) nginx(dir string) string {
 	temp := ""
@@ -153,7 +151,7 @@ http {%s
 `, dir, temp, s.path("cert.pem"), s.path("key.pem"), s.path("files"))
 }
 
-// apache is one process with threads.
+// apache configures one process with threads.
 func (s Site) apache(dir string) string {
 	modules := ""
 	for _, m := range []string{"mpm_event", "authz_core", "ssl", "socache_shmcb"} {
@@ -179,8 +177,7 @@ SSLEngine on
 `, dir, dir, dir, s.path("cert.pem"), s.path("key.pem"), s.path("files"))
 }
 
-// Serve is the server Go: it serves the site in this process until the context
-// ends.
+// Serve is the server Go: it serves the site in this process until the context ends.
 func Serve(ctx context.Context, dir string, plain, secure net.Listener) error {
 	s := Site{dir}
 	cert, err := tls.LoadX509KeyPair(s.path("cert.pem"), s.path("key.pem"))

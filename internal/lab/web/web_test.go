@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { quelltest.Main(m) }
 
-// Every file is as large as its name says, over HTTP and HTTPS.
+// Every file has the size of its name, over HTTP and HTTPS.
 func TestServe(t *testing.T) {
 	s, err := Open(t.TempDir())
 	if err != nil {
@@ -58,7 +58,7 @@ func TestServe(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	// A site that is there keeps its key.
+	// An existing site keeps its key.
 	if _, err := Open(s.Dir); err != nil {
 		t.Error(err)
 	}

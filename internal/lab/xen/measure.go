@@ -9,19 +9,19 @@ import (
 	"time"
 )
 
-// Trace says what a machine and its domains did while xentrace recorded: the
+// Trace holds the activity of a machine and its domains while xentrace recorded: the
 // eight measures of the paper's section III, as far as Xen still has them.
 type Trace struct {
 	Span time.Duration // from the first record to the last
-	// Switches is how often a CPU was given to another virtual CPU, the idle
-	// ones too: the paper's "VM switches".
+	// Switches is how often a CPU was given to another virtual CPU, including idle
+	// ones: the paper's "VM switches".
 	Switches int
-	// Lost are records that there was no room for: what is counted is too few.
+	// Lost is the number of records that had no room: the counts are too low.
 	Lost    int
 	Domains []Domain // by id, without the idle one
 }
 
-// PerSecond makes a count a rate.
+// PerSecond converts a count to a rate.
 func (t *Trace) PerSecond(n int) float64 {
 	if t.Span <= 0 {
 		return 0
@@ -29,7 +29,7 @@ func (t *Trace) PerSecond(n int) float64 {
 	return float64(n) / t.Span.Seconds()
 }
 
-// Domain finds a domain by its id; nil if it did nothing that was recorded.
+// Domain returns a domain by its id; nil if it has no recorded activity.
 func (t *Trace) Domain(id int) *Domain {
 	for i := range t.Domains {
 		if t.Domains[i].ID == id {
@@ -39,33 +39,33 @@ func (t *Trace) Domain(id int) *Domain {
 	return nil
 }
 
-// Domain says what a domain did in a trace. Counts are the trace's.
+// Domain holds the activity of a domain in a trace. Counts are for the whole trace.
 type Domain struct {
 	ID int
-	// Shares are the mean of its virtual CPUs', which are in VCPUs, by number.
+	// Shares are the mean over its virtual CPUs; VCPUs has those of each, by number.
 	Shares
 	VCPUs []Shares
-	// Executions is how often a virtual CPU was put on a CPU, Preemptions how
-	// often it was taken off while it wanted to run on.
+	// Executions is how often a virtual CPU was put on a CPU, Preemptions how often it
+	// was taken off while it still wanted to run.
 	Executions, Preemptions int
-	// Events is the number of trace records of the domain's entries to the
-	// hypervisor (hypercalls, faults, privileged operations; HVM exits): a
-	// proxy for the paper's "VMM events". EventChannel is how many of those
-	// were operations on event channels.
+	// Events is the number of trace records of the domain's entries to the hypervisor
+	// (hypercalls, faults, privileged operations; HVM exits): a proxy for the paper's
+	// "VMM events". EventChannel is the number of those that were operations on event
+	// channels.
 	Events, EventChannel int
-	// Grants is the number of its pages that another domain mapped: a proxy for
-	// the paper's I/O pages exchanged, which Xen flipped then. Pages that are
+	// Grants is the number of its pages that another domain mapped: a proxy for the
+	// paper's I/O pages exchanged, which Xen flipped at that time. Pages that are
 	// copied (grant copy) leave no record.
 	Grants int
 }
 
-// Shares are those of a virtual CPU's time in the trace in which it had a CPU,
-// waited for one, and had nothing to do: the paper's CPU, waiting and blocked
-// per cent. They add up to 1 but for time that it was offline (paused), and for
-// what lost records hide.
+// Shares are the shares of a virtual CPU's time in the trace in which it had a CPU,
+// waited for one, and had nothing to do: the paper's CPU, waiting and blocked per cent.
+// They add up to 1, except for time in which it was offline (paused) or whose records
+// were lost.
 type Shares struct{ Running, Runnable, Blocked float64 }
 
-// Sum is 1 where a virtual CPU's whole time is accounted for.
+// Sum is 1 if a virtual CPU's whole time is accounted for.
 func (s Shares) Sum() float64 { return s.Running + s.Runnable + s.Blocked }
 
 // GrantsPerExecution is the paper's pages per execution; 0 without executions.
@@ -85,15 +85,15 @@ const (
 
 type vcpu struct{ domain, number int }
 
-// change is one of a virtual CPU's state.
+// change is a change of a virtual CPU's state.
 type change struct {
 	at       uint64 // cycles
 	who      vcpu
 	from, to int
 }
 
-// Measure reads a trace of a machine whose time stamp counter has so many
-// cycles a second (cpu_mhz of xl info; traces do not say).
+// Measure reads a trace of a machine whose time stamp counter runs at hz (cpu_mhz of xl
+// info; traces do not contain it).
 func Measure(r io.Reader, hz float64) (*Trace, error) {
 	if !(hz > 0) {
 		return nil, errors.New("measure trace: cycles per second must be more than 0")
@@ -108,7 +108,7 @@ func Measure(r io.Reader, hz float64) (*Trace, error) {
 type meter struct {
 	changes     []change
 	domains     map[int]*Domain
-	on          map[int]int // domain by physical CPU, where it is known
+	on          map[int]int // domain by physical CPU, if known
 	first, last uint64
 	lost        int
 }
@@ -152,7 +152,7 @@ func (m *meter) take(r *Record) {
 	}
 }
 
-// change takes in that a virtual CPU goes from one state to another.
+// change records the transition of a virtual CPU from one state to another.
 func (m *meter) change(r *Record) {
 	c := change{r.TSC, vcpu{int(r.Extra[0] >> 16), int(r.Extra[0] & 0xffff)}, int(r.Event >> 8 & 3), int(r.Event >> 4 & 3)}
 	m.changes = append(m.changes, c)
@@ -169,10 +169,9 @@ func (m *meter) change(r *Record) {
 	}
 }
 
-// states adds up how long each virtual CPU was in each state, in cycles of the
-// whole trace: before its first change it was in the state that that left. The
-// trace has the changes in order for each physical CPU only, so they are sorted
-// first.
+// states sums the time of each virtual CPU in each state, in cycles of the whole trace.
+// Before its first change it was in the state which that change left. The trace has the
+// changes in order for each physical CPU only, so they are sorted first.
 func (m *meter) states() map[vcpu]*[4]uint64 {
 	slices.SortStableFunc(m.changes, func(a, b change) int { return cmp.Compare(a.at, b.at) })
 	sums := map[vcpu]*[4]uint64{}
@@ -183,8 +182,8 @@ func (m *meter) states() map[vcpu]*[4]uint64 {
 			sums[c.who] = &[4]uint64{}
 			before = change{at: m.first, to: c.from}
 		}
-		// Not c.from: where records were lost the two differ, and the time went
-		// on from what is known.
+		// Not c.from: if records were lost the two differ, and the time continues from
+		// the last known state.
 		sums[c.who][before.to] += c.at - before.at
 		newest[c.who] = c
 	}

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Usage is one domain in one round of xentop -b. Its first round's CPU is always
-// 0, since there is nothing before it: ask for two at least.
+// Usage is one domain in one round of xentop -b. Its CPU is always 0 in the first
+// round, which has no predecessor: request at least two rounds.
 type Usage struct {
 	Round    int // from 0
 	Name     string
@@ -43,7 +43,7 @@ func ParseTop(r io.Reader) ([]Usage, error) {
 		case strings.HasPrefix(f[0], "VCPUs(") || strings.HasPrefix(f[0], "Net") || f[0] == "VBD":
 		default:
 			u := Usage{Round: round, Name: f[0]}
-			// "no limit" is two words where there is no maximum of memory.
+			// Without a maximum of memory the column is the two words "no limit".
 			if i := strings.Index(lines.Text(), "no limit"); i >= 0 {
 				f = strings.Fields(strings.Replace(lines.Text(), "no limit", "no-limit", 1))
 			}
@@ -113,7 +113,7 @@ func ParseVCPUs(r io.Reader) ([]VCPU, error) {
 	return all, err
 }
 
-// Share is a domain's part of the CPUs, by xl sched-credit or sched-credit2.
+// Share is a domain's weight and cap, by xl sched-credit or sched-credit2.
 type Share struct {
 	Name        string
 	Domain      int
@@ -136,8 +136,8 @@ func ParseShares(r io.Reader) ([]Share, error) {
 	return all, err
 }
 
-// table reads lines of so many fields at least, behind the line that begins with
-// "Name".
+// table reads lines with at least the given number of fields, after the line that
+// begins with "Name".
 func table(r io.Reader, what string, fields int, row func([]string) error) error {
 	lines := bufio.NewScanner(r)
 	head := false
@@ -169,7 +169,7 @@ type Guest struct {
 	ID       int
 	Name     string
 	Type     string // pv, pvh, hvm
-	VCPUs    int    // 0: not told, as of the first domain
+	VCPUs    int    // 0: not listed, as for the first domain
 	MemoryKB int64
 }
 
@@ -197,7 +197,7 @@ func ParseList(r io.Reader) ([]Guest, error) {
 	return all, nil
 }
 
-// ParseHertz finds cpu_mhz in xl info: the rate of a trace's time stamps.
+// ParseHertz reads cpu_mhz from xl info: the rate of a trace's time stamps.
 func ParseHertz(r io.Reader) (float64, error) {
 	lines := bufio.NewScanner(r)
 	for lines.Scan() {

@@ -15,11 +15,11 @@ import (
 
 // Tools runs Xen's tools in the first domain. The zero value runs those on PATH.
 type Tools struct {
-	// Run runs a program and returns what it printed; nil: os/exec.
+	// Run runs a program and returns its output; nil: os/exec.
 	Run func(ctx context.Context, argv ...string) ([]byte, error)
 }
 
-// ErrNoDomain is that there is no such domain.
+// ErrNoDomain says that there is no such domain.
 var ErrNoDomain = errors.New("no such domain")
 
 // Config is a paravirtualised guest.
@@ -30,17 +30,17 @@ type Config struct {
 	Command string // the kernel's command line
 	Memory  int    // MiB
 	VCPUs   int
-	// Weight is its share of the CPUs beside others, 0 for the scheduler's usual
-	// 256; Cap the most it gets, in per cent of one CPU, 0 for no bound. Both
-	// are the Credit scheduler's, the latter Credit2's too.
+	// Weight is its share of the CPUs relative to others, 0 for the scheduler's default
+	// 256. Cap is its maximum, in per cent of one CPU, 0 for no limit. Both are for the
+	// Credit scheduler, Cap for Credit2 too.
 	Weight, Cap int
-	// Bridge is what its network interface is put on, by the program Script;
-	// "": it has none.
+	// Bridge is the bridge of its network interface, attached by the program Script;
+	// "": it has no interface.
 	Bridge, Script string
-	MAC            string // "": Xen makes one up
+	MAC            string // "": Xen generates one
 }
 
-// text is the file that xl create reads (xl.cfg(5)).
+// text returns the file that xl create reads (xl.cfg(5)).
 func (c *Config) text() []byte {
 	var b bytes.Buffer
 	word := func(key, value string) { fmt.Fprintf(&b, "%s = %q\n", key, value) }
@@ -68,7 +68,7 @@ func (c *Config) text() []byte {
 		}
 		fmt.Fprintf(&b, "vif = [ %q ]\n", vif)
 	}
-	// What went wrong is to be seen, and not to begin again.
+	// A failure must stay visible; the domain must not start again.
 	word("on_crash", "destroy")
 	word("on_reboot", "destroy")
 	return b.Bytes()
@@ -88,7 +88,7 @@ func (t Tools) run(ctx context.Context, argv ...string) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// Create makes a domain that is paused, and returns its id.
+// Create makes a paused domain and returns its id.
 func (t Tools) Create(ctx context.Context, c Config) (id int, err error) {
 	f, err := os.CreateTemp("", "quell-xen-*.cfg")
 	if err != nil {
@@ -105,7 +105,7 @@ func (t Tools) Create(ctx context.Context, c Config) (id int, err error) {
 	return t.ID(ctx, c.Name)
 }
 
-// ID finds a domain by its name; without one the error is ErrNoDomain.
+// ID returns the id of a domain by name; the error is ErrNoDomain if there is none.
 func (t Tools) ID(ctx context.Context, name string) (int, error) {
 	all, err := t.List(ctx)
 	if err != nil {
@@ -118,8 +118,8 @@ func (t Tools) ID(ctx context.Context, name string) (int, error) {
 	return all[i].ID, nil
 }
 
-// List lists the domains. One that is just coming or going has no configuration
-// for a moment, and no name then.
+// List lists the domains. A domain that is being created or destroyed may have no
+// configuration for a moment, and then no name.
 func (t Tools) List(ctx context.Context) ([]Guest, error) {
 	out, err := t.run(ctx, "xl", "list", "-l")
 	if err != nil {
@@ -137,7 +137,7 @@ func (t Tools) VCPUs(ctx context.Context, name string) ([]VCPU, error) {
 	return ParseVCPUs(bytes.NewReader(out))
 }
 
-// Pin says on which physical CPUs ("0-3", "all") a virtual CPU may run.
+// Pin sets the physical CPUs ("0-3", "all") on which a virtual CPU may run.
 func (t Tools) Pin(ctx context.Context, name string, vcpu int, cpus string) error {
 	if _, err := t.run(ctx, "xl", "vcpu-pin", name, strconv.Itoa(vcpu), cpus); err != nil {
 		return fmt.Errorf("pin virtual CPU %d of %s to %s: %w", vcpu, name, cpus, err)
@@ -145,12 +145,12 @@ func (t Tools) Pin(ctx context.Context, name string, vcpu int, cpus string) erro
 	return nil
 }
 
-// Scheduler is the hypervisor's: "credit", "credit2".
+// Scheduler returns the hypervisor's scheduler: "credit", "credit2".
 func (t Tools) Scheduler(ctx context.Context) (string, error) {
 	return t.info(ctx, "xen_scheduler")
 }
 
-// CPUs is how many physical CPUs Xen has.
+// CPUs returns the number of Xen's physical CPUs.
 func (t Tools) CPUs(ctx context.Context) (int, error) {
 	text, err := t.info(ctx, "nr_cpus")
 	if err != nil {
@@ -163,7 +163,7 @@ func (t Tools) CPUs(ctx context.Context) (int, error) {
 	return n, nil
 }
 
-// Hertz is the rate of the time stamps in traces.
+// Hertz returns the rate of the time stamps in traces.
 func (t Tools) Hertz(ctx context.Context) (float64, error) {
 	out, err := t.run(ctx, "xl", "info")
 	if err != nil {
@@ -180,8 +180,7 @@ func (t Tools) info(ctx context.Context, key string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// SetShare sets a domain's weight and cap (see Config) in the scheduler that
-// there is.
+// SetShare sets a domain's weight and cap (see Config) in the hypervisor's scheduler.
 func (t Tools) SetShare(ctx context.Context, name string, weight, limit int) error {
 	s, err := t.Scheduler(ctx)
 	if err == nil {
@@ -193,7 +192,7 @@ func (t Tools) SetShare(ctx context.Context, name string, weight, limit int) err
 	return nil
 }
 
-// Shares are every domain's weight and cap.
+// Shares returns the weight and cap of every domain.
 func (t Tools) Shares(ctx context.Context) ([]Share, error) {
 	s, err := t.Scheduler(ctx)
 	var out []byte
@@ -206,7 +205,7 @@ func (t Tools) Shares(ctx context.Context) ([]Share, error) {
 	return ParseShares(bytes.NewReader(out))
 }
 
-// Pause stops a domain, or lets it go.
+// Pause pauses a domain or continues it.
 func (t Tools) Pause(ctx context.Context, name string, stop bool) error {
 	word := "unpause"
 	if stop {
@@ -218,7 +217,7 @@ func (t Tools) Pause(ctx context.Context, name string, stop bool) error {
 	return nil
 }
 
-// Destroy ends a domain at once. One that is not there is ended.
+// Destroy ends a domain at once. It succeeds if the domain does not exist.
 func (t Tools) Destroy(ctx context.Context, name string) error {
 	_, err := t.run(ctx, "xl", "destroy", name)
 	if err == nil {
@@ -230,7 +229,7 @@ func (t Tools) Destroy(ctx context.Context, name string) error {
 	return fmt.Errorf("destroy %s: %w", name, err)
 }
 
-// ConsoleOf is the terminal of a domain's console, which xenconsoled makes some
+// ConsoleOf returns the terminal of a domain's console, which xenconsoled makes some
 // time after the domain.
 func (t Tools) ConsoleOf(ctx context.Context, id int) (string, error) {
 	for {
@@ -248,8 +247,8 @@ func (t Tools) ConsoleOf(ctx context.Context, id int) (string, error) {
 	}
 }
 
-// Top is what xentop says over so long: its second round, since in the first
-// nobody has used any CPU.
+// Top returns xentop's figures over the given time: its second round, since the first
+// has no CPU use.
 func (t Tools) Top(ctx context.Context, over time.Duration) ([]Usage, error) {
 	out, err := t.run(ctx, "xentop", "-b", "-f", "-i", "2", "-d", strconv.FormatFloat(over.Seconds(), 'f', 1, 64))
 	if err != nil {
@@ -259,11 +258,11 @@ func (t Tools) Top(ctx context.Context, over time.Duration) ([]Usage, error) {
 	return slices.DeleteFunc(all, func(u Usage) bool { return u.Round == 0 }), err
 }
 
-// traced are the classes of records that Measure looks at: the scheduler's, page
-// tables' and grants', and paravirtualised guests' (xen/include/public/trace.h).
+// traced are the classes of records that Measure reads: those of the scheduler, of page
+// tables and grants, and of paravirtualised guests (xen/include/public/trace.h).
 const traced = 0x0002f000 | 0x0010f000 | 0x0020f000
 
-// Trace records for so long and measures what was recorded.
+// Trace records for the given time and measures the records.
 func (t Tools) Trace(ctx context.Context, span time.Duration) (*Trace, error) {
 	hz, err := t.Hertz(ctx)
 	if err != nil {
@@ -275,7 +274,7 @@ func (t Tools) Trace(ctx context.Context, span time.Duration) (*Trace, error) {
 	}
 	defer os.RemoveAll(dir)
 	file := dir + "/trace"
-	// -D: without what an earlier trace left in the buffers; -S: pages a CPU.
+	// -D: without an earlier trace's data in the buffers; -S: pages per CPU.
 	if _, err := t.run(ctx, "xentrace", "-D", "-S", "256", "-e", fmt.Sprintf("%#x", traced), "-T", strconv.Itoa(int(max(1, span.Seconds()))), file); err != nil {
 		return nil, fmt.Errorf("trace: %w", err)
 	}

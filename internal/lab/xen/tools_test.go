@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// recorded are tools that answer with what was recorded of Xen's, and note what
-// they were asked.
+// recorded are tools that answer with recorded output of Xen's tools, and record their
+// command lines.
 type recorded struct {
 	t     *testing.T
 	asked []string
-	fail  string // the beginning of what fails
-	cfg   string // what xl create was given
+	fail  string // the prefix of command lines that fail
+	cfg   string // the input of xl create
 }
 
 func (r *recorded) run(_ context.Context, argv ...string) ([]byte, error) {
@@ -117,7 +117,7 @@ on_reboot = "destroy"
 	}
 }
 
-// What fails says what was to be done; a domain that is gone is destroyed.
+// Errors name the failed operation; a domain that is gone counts as destroyed.
 func TestToolsFail(t *testing.T) {
 	ctx := t.Context()
 	if err := (Tools{(&recorded{t: t, fail: "xl destroy"}).run}).Destroy(ctx, "g1"); err == nil || !strings.Contains(err.Error(), "destroy g1: no") {

@@ -16,11 +16,11 @@ type Record struct {
 	Extra []uint32
 }
 
-// The events that are looked at.
+// The events that are evaluated.
 const (
 	eventCPUChange = 0x0001f003 // the records that follow are another CPU's
 
-	eventLost = 0x0001f001 // so many records had no room
+	eventLost = 0x0001f001 // the first extra is the number of lost records
 
 	classMask = 0x0fff0000
 	classPV   = 0x00200000
@@ -34,13 +34,13 @@ const (
 	evtchnOpOld  = 16
 	opMask       = 0xfffff
 	idleDomain   = 0x7fff
-	maxPhysical  = 4096 // CPUs; a larger number is damage
+	maxPhysical  = 4096 // CPUs; a larger number means a damaged trace
 	runstateMask = 0x0ffff00f
 )
 
-// Decode reads a trace as xentrace writes it, record by record; the record and
-// its Extra are valid until the next. A trace that ends within a record, as one
-// that was cut off does, ends there.
+// Decode reads a trace of xentrace, record by record; the record and its Extra are
+// valid until the next. If the trace ends within a record, as after an interruption,
+// Decode ends there without an error.
 func Decode(r io.Reader, each func(*Record) error) error {
 	in := bufio.NewReaderSize(r, 1<<16)
 	var rec Record

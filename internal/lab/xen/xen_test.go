@@ -32,8 +32,8 @@ func open(t testing.TB, name string) io.Reader {
 
 var recordings = []string{"credit-smp1", "credit2-smp2"}
 
-// What is decoded is what xenalyze, Xen's own reader, makes of the beginning of
-// the same trace: the changes of state in order, and how many of each call.
+// Decode agrees with xenalyze, Xen's own reader, on the beginning of the same trace:
+// the changes of state in order, and the number of each call.
 func TestDecodeAgreesWithXenalyze(t *testing.T) {
 	for _, name := range recordings {
 		t.Run(name, func(t *testing.T) {
@@ -53,8 +53,8 @@ func TestDecodeAgreesWithXenalyze(t *testing.T) {
 			}
 			states := [...]string{"running", "runnable", "blocked", "offline"}
 			var got []string
-			// A trace of several CPUs is in order for each of them only: xenalyze
-			// sorts. So the changes are compared as a set there.
+			// A trace of several CPUs is in order for each of them only, and xenalyze
+			// sorts it. There the changes are compared as a set.
 			err := Decode(open(t, name+"/xentrace-head.bin.gz"), func(r *Record) error {
 				if r.Event&runstateMask == eventRunstate {
 					got = append(got, fmt.Sprintf("d%dv%d %s->%s", r.Extra[0]>>16, r.Extra[0]&0xffff, states[r.Event>>8&3], states[r.Event>>4&3]))
@@ -136,8 +136,8 @@ func trace(records ...[]uint32) []byte {
 	return b
 }
 
-// A made trace whose shares are known: domain 1 runs for 50 of 200 cycles, waits
-// for 30, is blocked for 120, and then its CPU is idle.
+// A constructed trace with known shares: domain 1 runs for 50 of 200 cycles, waits for
+// 30, is blocked for 120, and then its CPU is idle.
 func TestMeasureOfAMadeTrace(t *testing.T) {
 	const one = 1 << 16
 	b := trace(
@@ -146,7 +146,7 @@ func TestMeasureOfAMadeTrace(t *testing.T) {
 		[]uint32{0x201104, 115, 7, 7},   // fault
 		[]uint32{eventGrantMap, 118, 1}, // a page of its own is mapped
 		[]uint32{0x21011, 130, one},     // preempted
-		[]uint32{0x20110d, 140, 32},     // nobody runs: nobody's
+		[]uint32{0x20110d, 140, 32},     // no domain runs: not counted
 		[]uint32{0x21101, 160, one},     // runs again
 		[]uint32{0x21021, 180, one},     // blocks
 		[]uint32{0x21101, 180, idleDomain << 16},
@@ -205,7 +205,7 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// What is damaged is an error that says where, and never a panic.
+// Damaged input is an error with its position, and never a panic.
 func TestDamagedTables(t *testing.T) {
 	for _, c := range []struct {
 		text, want string

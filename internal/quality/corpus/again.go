@@ -17,8 +17,8 @@ import (
 	"github.com/quell-dev/quell/internal/trace"
 )
 
-// A recording says in comments what was played when, so that what is true of it can be
-// worked out again:
+// A recording says in comments which stretch was played when, so that the truth can be
+// computed again:
 //
 //	# stretch FROM TO calm
 //	# stretch FROM TO quiet
@@ -26,7 +26,7 @@ import (
 //	# stretch FROM TO /corpus/ANTAGONIST …
 const stretchMark = "# stretch "
 
-// String is the comment's text after the mark; times are in ms since the epoch.
+// String returns the comment's text after the mark; times are in ms since the epoch.
 func (s *stretch) String() string {
 	text := fmt.Sprintf("%d %d ", s.from.UnixMilli(), s.to.UnixMilli())
 	switch {
@@ -44,7 +44,7 @@ func (s *stretch) String() string {
 	return text + strings.Join(names, " ")
 }
 
-// parseStretch reads what String wrote.
+// parseStretch parses the result of String.
 func parseStretch(text string) (s stretch, err error) {
 	words := strings.Fields(text)
 	if len(words) < 3 {
@@ -78,8 +78,8 @@ func parseStretch(text string) (s stretch, err error) {
 	return s, nil
 }
 
-// causeOf is what an antagonist takes most of, by its task's name, which ends in the
-// number of its arrival from the second on.
+// causeOf returns the resource that an antagonist takes most of, by its task's name. From
+// its second arrival on the name ends in the number of the arrival.
 func causeOf(task string) (cause string, ok bool) {
 	for _, a := range antagonists() {
 		rest, found := strings.CutPrefix(task, "/corpus/"+a.name)
@@ -91,7 +91,7 @@ func causeOf(task string) (cause string, ok bool) {
 	return "", false
 }
 
-// truths works out what is true of the scene, by the work that each victim did.
+// truths computes the truth of the scene from the work that each victim did.
 func (r *played) truths(done map[string]work) {
 	r.foreign()
 	r.judgement, r.rates = judgement{}, map[string]float64{}
@@ -105,7 +105,7 @@ func (r *played) truths(done map[string]work) {
 	}
 }
 
-// foreign works out what ran outside the scene, in all and in each stretch.
+// foreign computes the load outside the scene, in total and in each stretch.
 func (r *played) foreign() {
 	mean := func(from, to time.Time) float64 {
 		sum, seen := 0.0, map[sample.Millis]bool{}
@@ -127,8 +127,8 @@ func (r *played) foreign() {
 	}
 }
 
-// recorded is what a recording says of each victim's work: the pieces of an interval
-// are spread evenly over it.
+// recorded returns each victim's work according to the recording: the pieces of an interval
+// are distributed evenly over it.
 func (r *played) recorded() map[string]work {
 	done, last := map[string]work{}, map[string]sample.Millis{}
 	for i := range r.samples {
@@ -151,7 +151,7 @@ func (r *played) recorded() map[string]work {
 	return done
 }
 
-// stretchesOf reads what was played when from a recording's comments.
+// stretchesOf reads the stretches from a recording's comments.
 func stretchesOf(recording io.Reader) (all []stretch, err error) {
 	lines := bufio.NewScanner(recording)
 	for lines.Scan() && strings.HasPrefix(lines.Text(), "#") {
@@ -166,7 +166,7 @@ func stretchesOf(recording io.Reader) (all []stretch, err error) {
 	return all, lines.Err()
 }
 
-// again judges a recording once more and writes it anew.
+// again judges a recording again and rewrites it.
 func again(file string) error {
 	f, err := os.Open(file)
 	if err != nil {

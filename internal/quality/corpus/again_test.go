@@ -32,7 +32,7 @@ func TestStretchesAreReadAsWritten(t *testing.T) {
 	}
 }
 
-// What is judged again by the recording alone is what was judged when it was played.
+// A judgement from the recording alone equals that from the original scene.
 func TestJudgedAgain(t *testing.T) {
 	s := scenes(test, onCPUs, 1)[0]
 	start := time.UnixMilli(1_700_000_000_000)
@@ -51,7 +51,7 @@ func TestJudgedAgain(t *testing.T) {
 		for k, v := range s.victims {
 			pieces := 200
 			if second/15 == 1+2*k {
-				pieces = 100 // each is hurt once
+				pieces = 100 // each victim is hurt once
 			}
 			x := sample.Sample{TS: sample.At(start.Add(time.Duration(second+1) * time.Second)), Machine: s.name, Job: sample.JobName(v.name), Task: sample.TaskName("/corpus/" + v.name),
 				Signal: sample.CPT, CPU: 0.5, Cost: 0.5 / float32(pieces), Coverage: 1}
@@ -75,7 +75,7 @@ func TestJudgedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	for err == nil { // labels are known once all is read
+	for err == nil { // labels are known after the last sample
 		err = f.Read(&sample.Sample{})
 	}
 	if err != io.EOF {

@@ -14,8 +14,8 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// ordeal is a scene in which a victim suffers and nobody who could be named did it: who
-// is named is innocent.
+// ordeal is a scene in which a victim suffers and no task that could be named caused it:
+// every accusation of a task is wrong.
 type ordeal struct {
 	scene
 	why string
@@ -37,7 +37,7 @@ while True:
     print()
     time.sleep(0.004)'`}
 	}
-	// steady uses half a CPU, or what it gets of that.
+	// steady uses half a CPU, or as much of that as it gets.
 	steady := &program{name: "steady", half: test, needs: "python3", packages: []string{"python3"}, run: `exec python3 -c '
 import time
 while True:
@@ -58,8 +58,8 @@ while True:
 	}
 }
 
-// proveInnocence plays each case so often, judges what was recorded as an agent that
-// advises does, and prints whom it named. It is not ok where anybody was.
+// proveInnocence plays each case the given number of rounds, judges the recording like an
+// agent in mode advise, and prints the named tasks. It is not ok if any task was named.
 func proveInnocence(ctx context.Context, w io.Writer, agent, only string, rounds int) (ok bool, err error) {
 	ok = true
 	fmt.Fprintf(w, "| case | rounds | nobody named | outliers | named |\n|---|---|---|---|---|\n")
@@ -91,7 +91,7 @@ func proveInnocence(ctx context.Context, w io.Writer, agent, only string, rounds
 			victim := sample.TaskName("/corpus/" + o.victims[0].name)
 			who := map[string]bool{}
 			for _, a := range result.Accusations {
-				// Whoever ran outside did, and hog did push.
+				// What ran outside is no innocent, and hog is the cause.
 				if a.Victim == victim && a.Suspect != detect.OutsideName && a.Suspect != "/corpus/hog" {
 					who[fmt.Sprintf("%s by %s", strings.TrimPrefix(string(a.Suspect), "/corpus/"), a.Signal)] = true
 				}
@@ -114,7 +114,7 @@ func proveInnocence(ctx context.Context, w io.Writer, agent, only string, rounds
 	return ok, nil
 }
 
-// playing is about how long so many rounds take.
+// playing returns about how long the given rounds take.
 func playing(only string, rounds int) time.Duration {
 	n := 0
 	for _, o := range ordeals() {

@@ -10,20 +10,20 @@ import (
 	"strings"
 )
 
-// The namespaces of a scene on a link, and the address at its other end.
+// The network namespaces of a scene on a link, and the address at the far end.
 const (
 	near, far  = "quell-corpus", "quell-corpus-far"
 	farAddress = "10.99.0.2"
 )
 
-// inNamespace is a command in a network namespace.
+// inNamespace returns a command in a network namespace.
 func inNamespace(name string, words ...string) *exec.Cmd {
 	return exec.Command("nsenter", append([]string{"--net=" + filepath.Join("/run/netns", name)}, words...)...)
 }
 
-// makeLink joins two network namespaces by a link that sends 20 Mbit/s out of the near
-// one, where the tasks are: by a token bucket with a queue of 200 kB, or by a class of
-// HTB with one of 100 packets, as Kubernetes' and libvirt's limits are. A link that an
+// makeLink connects two network namespaces by a link that sends 20 Mbit/s out of the near
+// one, which has the tasks: by a token bucket with a queue of 200 kB, or by a class of HTB
+// with one of 100 packets, as Kubernetes' and libvirt's limits are. A link that an
 // interrupted scene has left is removed first.
 func makeLink(htb bool) error {
 	if err := removeLink(); err != nil {

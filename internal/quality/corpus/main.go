@@ -1,10 +1,10 @@
-// Corpus records real programs that hurt each other, and what is true of it (make
-// corpus): scenes of two victims, innocents and antagonists that come and go, in
-// cgroups, sampled by quell-agent. A victim counts its own work; where that is a
-// tenth less than in the calm before and after, it was hurt.
+// Corpus records real programs that hurt each other, together with the truth (make corpus):
+// scenes of two victims, innocents and antagonists that come and go, in cgroups, sampled by
+// quell-agent. A victim counts its own work; if that is a tenth less than in the calm
+// stretches before and after, it was hurt.
 //
-// Each scene is a labelled trace, NAME.csv.gz. One that is there is not played again,
-// so a recording that was interrupted goes on.
+// Each scene is a labelled trace, NAME.csv.gz. Existing ones are not played again, so an
+// interrupted recording can be continued.
 package main
 
 import (
@@ -112,7 +112,7 @@ func run(ctx context.Context) error {
 
 func (s *scene) file(dir string) string { return filepath.Join(dir, s.name+".csv.gz") }
 
-// String says what is in a scene.
+// String describes the contents of a scene.
 func (s *scene) String() string {
 	var b strings.Builder
 	names := func(all []*program) string {
@@ -133,7 +133,8 @@ func (s *scene) String() string {
 	return b.String()
 }
 
-// lacking says which packages the machine lacks for scenes.
+// lacking returns an error that names the packages which the scenes need and the machine
+// lacks.
 func lacking(all []scene) error {
 	var packages []string
 	need := func(ps []*program) {
@@ -167,7 +168,7 @@ func lacking(all []scene) error {
 	return fmt.Errorf("programs are missing: apt-get install -y --no-install-recommends %s", strings.Join(slices.Compact(packages), " "))
 }
 
-// save writes a recording as a labelled trace, whole or not at all.
+// save writes a recording as a labelled trace, completely or not at all.
 func (r *played) save(file string) error {
 	tmp, err := os.Create(file + ".tmp")
 	if err != nil {

@@ -23,25 +23,25 @@ import (
 	"github.com/quell-dev/quell/internal/workload"
 )
 
-// played is a scene as it was played.
+// played is the recording of a scene.
 type played struct {
 	scene     *scene
 	samples   []sample.Sample
 	stretches []stretch
 	judgement
-	rates  map[string]float64 // pieces of work a second of each victim, in the calm
+	rates  map[string]float64 // pieces of work a second of each victim, in the first calm stretch
 	others float64            // CPU-s/s used outside the scene's tasks
 }
 
 // player plays scenes on this machine, one at a time.
 type player struct {
 	agent string         // quell-agent
-	tell  func(done int) // of the scene's intervals
+	tell  func(done int) // reports the scene's intervals that are done
 
 	tree  *workload.Tree
 	scene *scene
 	mu    sync.Mutex
-	fail  error // of a program that ended by itself
+	fail  error // error of a program that ended prematurely
 }
 
 // task is a program in a cgroup.
@@ -59,10 +59,10 @@ type task struct {
 	work work // of a victim
 }
 
-// prefix is that of the scenes' cgroups.
+// prefix is the prefix of the scenes' cgroups.
 const prefix = "quell-corpus"
 
-// play plays a scene. Everything that was made is removed, also when ctx ends.
+// play plays a scene. Everything it creates is removed, also if ctx ends.
 func (p *player) play(ctx context.Context, s *scene) (_ *played, err error) {
 	if _, err := workload.Sweep(prefix); err != nil {
 		return nil, err
@@ -72,13 +72,13 @@ func (p *player) play(ctx context.Context, s *scene) (_ *played, err error) {
 		if err := makeLink(s.htb); err != nil {
 			return nil, err
 		}
-		defer func() { err = errors.Join(err, removeLink()) }() // once the tasks are gone
+		defer func() { err = errors.Join(err, removeLink()) }() // after the tasks have ended
 	}
 	if p.tree, err = workload.OpenTree(prefix, workload.TreeOptions{}); err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, p.tree.Close()) }()
-	// The victims' CPU is the last one: the first tends to serve interrupts.
+	// The victims' CPU is the last one: the first usually serves interrupts.
 	online := []int{0, 1}
 	all, one := sample.SetOf(online...), sample.SetOf(online[len(online)-1])
 	if s.float {
@@ -120,7 +120,7 @@ func (p *player) play(ctx context.Context, s *scene) (_ *played, err error) {
 	return rec, nil
 }
 
-// stages plays them and returns what there was, from the end of learning's first
+// stages plays the stages and returns the stretches, from the end of learning's first
 // quarter on.
 func (p *player) stages(ctx context.Context, vs []*task, cpus sample.Set) ([]stretch, error) {
 	done := 0
@@ -193,7 +193,7 @@ func (p *player) stages(ctx context.Context, vs []*task, cpus sample.Set) ([]str
 			}
 			if s.shape == ramp {
 				for n := 1; n <= 4; n++ {
-					if n == 3 { // what it does before may hurt nobody
+					if n == 3 { // its weight before may be too low to hurt a victim
 						end()
 						begin(st)
 					}
@@ -230,7 +230,7 @@ func (p *player) stages(ctx context.Context, vs []*task, cpus sample.Set) ([]str
 	return all, nil
 }
 
-// start sets a program up and runs it until the scene ends.
+// start runs a program's setup, and then the program until the scene ends.
 func (p *player) start(ctx context.Context, t *task) error {
 	if t.setup != "" {
 		cmd, err := p.command(t, t.setup)
@@ -239,7 +239,7 @@ func (p *player) start(ctx context.Context, t *task) error {
 		}
 		var text bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &text, &text
-		cmd.WaitDelay = time.Second // what it leaves running may hold its output
+		cmd.WaitDelay = time.Second // processes it leaves running may keep its output open
 		if err := p.tree.Launch(t.name, cmd, t.cpus); err != nil {
 			return err
 		}
@@ -250,7 +250,7 @@ func (p *player) start(ctx context.Context, t *task) error {
 	return errors.Join(p.launch(t), ctx.Err())
 }
 
-// command makes the directory of a task, if there is none, and a command in it.
+// command creates the directory of a task, if needed, and a command in it.
 func (p *player) command(t *task, script string) (*exec.Cmd, error) {
 	t.dir = filepath.Join(p.tree.Scratch(), t.name)
 	if err := os.MkdirAll(t.dir, 0o755); err != nil {
@@ -269,7 +269,7 @@ func (p *player) command(t *task, script string) (*exec.Cmd, error) {
 
 func (t *task) progress() string { return filepath.Join(t.dir, "progress") }
 
-// launch lets a task's program run.
+// launch starts a task's program.
 func (p *player) launch(t *task) error {
 	cmd, err := p.command(t, t.run)
 	if err != nil {
@@ -306,7 +306,7 @@ func (p *player) launch(t *task) error {
 	return nil
 }
 
-// count notes when each piece of work is done, and keeps the task's progress file.
+// count records when each piece of work is done, and updates the task's progress file.
 func (t *task) count(out io.ReadCloser, file *os.File) {
 	defer out.Close()
 	defer file.Close()
@@ -331,7 +331,7 @@ func (t *task) count(out io.ReadCloser, file *os.File) {
 	}
 }
 
-// weigh sets a task's CPU weight to a multiple of the usual one.
+// weigh sets a task's CPU weight to a multiple of the default weight.
 func (p *player) weigh(t *task, weight float64) error {
 	dir, v1 := p.tree.CPUDir(t.name)
 	file, usual := "cpu.weight", 100.0
@@ -341,7 +341,7 @@ func (p *player) weigh(t *task, weight float64) error {
 	return os.WriteFile(filepath.Join(dir, file), []byte(strconv.Itoa(max(1, int(weight*usual)))), 0)
 }
 
-// kill ends what runs in a task's cgroup, which stays.
+// kill ends all processes in a task's cgroup, and keeps the cgroup.
 func (p *player) kill(t *task) error {
 	p.mu.Lock()
 	t.stopped = true
@@ -370,13 +370,13 @@ func (p *player) kill(t *task) error {
 	}
 }
 
-// agent is quell-agent beside a scene.
+// agent is the quell-agent that records a scene.
 type agent struct {
 	cmd        *exec.Cmd
 	trace, log string
 }
 
-// startAgent lets an agent record all tasks of the scene, by every signal that the
+// startAgent starts an agent that records all tasks of the scene, by every signal that the
 // machine has.
 func (p *player) startAgent(vs []*task) (*agent, error) {
 	dir := filepath.Join(p.tree.Scratch(), "agent")
@@ -412,7 +412,7 @@ func (p *player) startAgent(vs []*task) (*agent, error) {
 }
 
 func (a *agent) stop() error {
-	_ = a.cmd.Process.Signal(syscall.SIGTERM) // it may have ended, which Wait says
+	_ = a.cmd.Process.Signal(syscall.SIGTERM) // it may have ended, which Wait reports
 	if err := a.cmd.Wait(); err != nil {
 		text, _ := os.ReadFile(a.log)
 		return fmt.Errorf("quell-agent: %w: %s", err, text[max(0, len(text)-600):])
@@ -420,7 +420,7 @@ func (a *agent) stop() error {
 	return nil
 }
 
-// samples reads the agent's trace and gives tasks the names that they have in every
+// samples reads the agent's trace and gives tasks the names that are the same in every
 // recording.
 func (p *player) samples(file string) ([]sample.Sample, error) {
 	f, err := os.Open(file)

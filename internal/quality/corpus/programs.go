@@ -1,7 +1,7 @@
 package main
 
-// half is what a program is for: numbers are chosen by what is recorded with tuning
-// programs, and judged by what is recorded with test programs.
+// half is the purpose of a program: numbers are chosen on recordings with tuning programs,
+// and judged on recordings with test programs.
 type half string
 
 const (
@@ -9,21 +9,19 @@ const (
 	test   half = "test"
 )
 
-// program is a real program in a role. Scripts are run by sh in the task's cgroup, with
-// $D, a directory of the task's own, and die with it. Those of a scene on a link run in a
-// network namespace of the scene; $FAR before a command runs it at the link's other end,
-// 10.99.0.2.
+// program is a real program in a role. sh runs its scripts in the task's cgroup, with $D, a
+// directory of the task, and they end with it. Those of a scene on a link run in a network
+// namespace of the scene; $FAR before a command runs it at the link's far end, 10.99.0.2.
 type program struct {
 	name     string
 	half     half
-	on       place    // of the scenes that it is in
-	packages []string // of Debian
-	needs    string   // a command of theirs
-	// setup is run once before the scene, in the task's cgroup.
+	on       place    // of the scenes that contain it
+	packages []string // Debian packages
+	needs    string   // a command in them
+	// setup runs once before the scene, in the task's cgroup.
 	setup string
-	// run works until it is killed. A victim's prints a line for each equal piece of
-	// work. Where $D/heavy is there, the pieces of one that has phases take twice the
-	// work.
+	// run works until it is killed. A victim's run prints a line for each equal piece of
+	// work. While $D/heavy exists, the pieces of a program with phases take twice the work.
 	run    string
 	phases bool
 	// cause is what an antagonist takes from others: cpu, cache, memory, io, net.
@@ -149,8 +147,8 @@ $FAR nginx -p $D -c $D/conf 2>$D/errors`,
 	}
 }
 
-// postgres sets a server up, with a small database, that listens at 10.99.0.2 too where
-// that is, and pgbench is its client's run: a piece is a run of it.
+// postgres returns the setup of a server with a small database. It also listens at
+// 10.99.0.2 if that exists. pgbench returns the run of its client: one run is a piece.
 func postgres(setting string) string {
 	return `B=$(ls -d /usr/lib/postgresql/*/bin | tail -1); chmod 711 $D; mkdir $D/d; chown postgres $D/d; cd $D/d
 as() { setpriv --reuid=postgres --regid=postgres --init-groups "$@"; }
@@ -165,7 +163,7 @@ func pgbench(options string) string {
 while setpriv --reuid=postgres --regid=postgres --init-groups $B/pgbench -h $D/d -n -c 1 ` + options + ` postgres >/dev/null 2>&1; do echo; done`
 }
 
-// antagonists take what others need. What they read they make themselves.
+// antagonists use the resources that others need. They create the data that they read.
 func antagonists() []program {
 	return []program{
 		{name: "xz", half: tuning, cause: "cpu", packages: []string{"xz-utils"}, needs: "xz", run: `while :; do xz -6 -c /bin/bash >/dev/null; done`},
@@ -220,7 +218,7 @@ $FAR rsync --daemon --no-detach --config=$D/conf & while :; do rsync -a --whole-
 	}
 }
 
-// innocents do a little, now and then, or a steady small share of a CPU.
+// innocents do little: now and then, or with a constant small share of a CPU.
 func innocents() []program {
 	return []program{
 		{name: "rotate", half: tuning, packages: []string{"gzip"}, needs: "gzip", run: `while :; do sleep 6; gzip -c /usr/bin/perl >$D/log.gz; done`},

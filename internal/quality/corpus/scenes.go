@@ -14,39 +14,39 @@ type shape string
 const (
 	arrives shape = "arrives" // it begins, stays, and is gone
 	bursts  shape = "bursts"  // the same task is busy three times, with pauses
-	ramp    shape = "ramp"    // its weight grows from a twentieth of the usual one to that
+	ramp    shape = "ramp"    // its weight grows in four steps from a sixteenth of the default to that
 	group   shape = "group"   // two begin together
-	phase   shape = "phase"   // nobody: a victim's pieces of work become twice as large
-	quiet   shape = "quiet"   // nobody, and nothing
+	phase   shape = "phase"   // no antagonist: a victim's pieces of work become twice as large
+	quiet   shape = "quiet"   // no antagonist and no change
 )
 
-// stage is a stretch of a scene and the quiet stretch after it.
+// stage is a stretch of a scene and the calm stretch after it.
 type stage struct {
 	shape       shape
-	antagonists []*program // two of a group, none of a phase or a quiet one
-	victim      int        // whose phase it is
+	antagonists []*program // two in a group, none in phase and quiet
+	victim      int        // index of the victim whose phase it is
 }
 
-// place is what the tasks of a scene share.
+// place is the resource that the tasks of a scene share.
 type place string
 
 const (
 	onCPUs place = ""
-	onDisk place = "disk" // that the scratch directory is on
-	onLink place = "link" // of a network namespace; sends 20 Mbit/s
+	onDisk place = "disk" // the scratch directory's disk
+	onLink place = "link" // a network namespace's; sends 20 Mbit/s
 )
 
-// scene is a machine with victims and innocents for some minutes.
+// scene is a machine with victims and innocents for a few minutes.
 type scene struct {
 	name      string
 	half      half
 	on        place
 	victims   []*program
 	innocents []*program
-	// float lets all run on every CPU. Else victims and antagonists share one, and
-	// innocents have both.
+	// float lets all tasks run on every CPU. Otherwise victims and antagonists share one,
+	// and innocents have both.
 	float bool
-	// htb has a link limited by a class of HTB instead of a token bucket.
+	// htb limits the link by a class of HTB instead of a token bucket.
 	htb    bool
 	stages []stage
 }
@@ -61,7 +61,7 @@ const (
 	settling = 1  // of a stage or a calm stretch, not counted: programs start and end
 )
 
-// length is how long a stage lasts, without the calm after it.
+// length returns the length of a stage, without the calm stretch after it.
 func (s *stage) length() int {
 	if s.shape == bursts {
 		return 3*burst + 2*burst
@@ -87,7 +87,7 @@ func of(all []program, h half, on place) (some []*program) {
 	return some
 }
 
-// allScenes returns every scene there is.
+// allScenes returns all scenes.
 func allScenes() (all []scene) {
 	for _, h := range []half{tuning, test} {
 		all = slices.Concat(all, scenes(h, onCPUs, 10), scenes(h, onDisk, 2), scenes(h, onLink, 2))
@@ -95,8 +95,8 @@ func allScenes() (all []scene) {
 	return all
 }
 
-// scenes returns n scenes of a half at a place, the same every time: every victim is in
-// as many as the others, and every antagonist too, or in one more. One in five has no
+// scenes returns n scenes of a half at a place, the same at every call: every victim is in
+// the same number of scenes, and every antagonist too, or in one more. One in five has no
 // antagonist.
 func scenes(h half, on place, n int) []scene {
 	const stages = 8
@@ -105,7 +105,7 @@ func scenes(h half, on place, n int) []scene {
 	seed := fnv.New64a()
 	fmt.Fprint(seed, h, on)
 	r := rand.New(rand.NewPCG(seed.Sum64(), 1))
-	var left []*program // antagonists that are to come
+	var left []*program // antagonists that have not come yet
 	next := func(not *program) *program {
 		for {
 			if len(left) == 0 {
@@ -121,7 +121,7 @@ func scenes(h half, on place, n int) []scene {
 	}
 	for i := range n {
 		s := scene{name: fmt.Sprintf("%s-%02d", h, i+1), half: h, on: on, float: i%2 == 1}
-		if on != onCPUs { // of which there is enough
+		if on != onCPUs { // all CPUs are used, since there are enough
 			s.name, s.float, s.htb = fmt.Sprintf("%s-%s-%d", h, on, i+1), true, i%2 == 1
 		}
 		for k := range 2 {
@@ -146,7 +146,7 @@ func scenes(h half, on place, n int) []scene {
 			case k < 10:
 			case k < 12:
 				one.shape = bursts
-			case k < 15 && on == onCPUs: // a weight is of CPUs
+			case k < 15 && on == onCPUs: // weights apply to CPUs only
 				one.shape = ramp
 			case k < 18:
 				one.shape = group

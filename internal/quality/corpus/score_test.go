@@ -13,8 +13,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden file")
 
-// What the default rule makes of the recorded corpus: how often it is right, and each
-// mistake. A change is to be looked at.
+// The default rule's results on the recorded corpus: how often it is right, and each
+// mistake. Changes need a review.
 func TestScore(t *testing.T) {
 	const dir = "../../../testdata/corpus"
 	var b bytes.Buffer

@@ -9,10 +9,10 @@ import (
 	"github.com/quell-dev/quell/internal/trace"
 )
 
-// work is when a victim finished pieces of work, in order.
+// work is the times at which a victim finished pieces of work, in order.
 type work []time.Time
 
-// rate is how many pieces a second it did from one moment to another.
+// rate returns the number of pieces a second between two times.
 func (w work) rate(from, to time.Time) float64 {
 	after := func(t, at time.Time) int { return t.Compare(at) }
 	a, _ := slices.BinarySearchFunc(w, from, after)
@@ -20,8 +20,8 @@ func (w work) rate(from, to time.Time) float64 {
 	return float64(b-a) / to.Sub(from).Seconds()
 }
 
-// pace is a rate and its standard error, from how it differs from second to second, and
-// at least one piece.
+// pace is a rate and its standard error, from its variation from second to second; the
+// error is at least one piece.
 type pace struct{ rate, se float64 }
 
 func (w work) pace(from, to time.Time) pace {
@@ -39,12 +39,12 @@ func (w work) pace(from, to time.Time) pace {
 	return pace{rate, max(math.Sqrt(max(0, squares/float64(n)-mean*mean)/float64(n-1)), 1/to.Sub(from).Seconds())}
 }
 
-// A victim is hurt in a stretch if its rate of work is at most harmed times the rate of
-// the calm stretch before it and of the one after it, and by cut pieces: at both ends
-// of a stretch one is cut off. It is not hurt if its rate is at least unharmed times
-// both, and higher than harmed times both by certain standard errors. Anything else is not known: a machine of the cloud is faster or
-// slower for a minute for reasons of its own. A calm stretch with less than unsteady
-// times the usual rate is not known either.
+// A victim is hurt in a stretch if its rate of work is at most harmed times the rate of the
+// calm stretch before it and of the one after it, and by at least cut pieces less: each end
+// of a stretch cuts one off. It is not hurt if its rate is at least unharmed times both,
+// and higher than harmed times both by certain standard errors. Anything else is not known:
+// a cloud machine becomes faster or slower for a minute for other reasons. A calm stretch
+// with less than unsteady times the usual rate is not known either.
 const (
 	harmed   = 0.90
 	unharmed = 0.95
@@ -59,21 +59,21 @@ type stretch struct {
 	calm        bool
 	antagonists []antagonist
 	phase       string // the victim's task whose own work changes, "" for none
-	// foreign is what ran outside the scene meanwhile, CPU-s/s.
+	// foreign is the load outside the scene in the stretch, CPU-s/s.
 	foreign float64
 }
 
-// tooMuch is from how much on, in CPU-s/s, what runs outside a scene may have done what
-// is put down to an antagonist.
+// tooMuch is the load outside a scene, in CPU-s/s, above which it may be the cause of an
+// effect that is attributed to an antagonist.
 const tooMuch = 0.25
 
-// antagonist is one that was there in a stretch.
+// antagonist is an antagonist that was present in a stretch.
 type antagonist struct {
 	task  sample.TaskName
 	cause string
 }
 
-// uncounted are the stretches in which it is not known whether a task suffered whose
+// uncounted returns the stretches in which it is not known whether a task suffered whose
 // work is not counted: those with an antagonist.
 func uncounted(machine string, task sample.TaskName, all []stretch) (unknown []trace.Stretch) {
 	for _, s := range all {
@@ -84,14 +84,13 @@ func uncounted(machine string, task sample.TaskName, all []stretch) (unknown []t
 	return unknown
 }
 
-// judgement says what is true of a victim in the stretches of a scene.
+// judgement is the truth on a victim in the stretches of a scene.
 type judgement struct {
 	labels  []trace.Label
 	unknown []trace.Stretch
 }
 
-// judge compares what a victim did in each stretch with what it did in the calm ones
-// next to it.
+// judge compares a victim's rate in each stretch with its rate in the calm ones next to it.
 func judge(machine string, victim sample.TaskName, w work, all []stretch) (j judgement) {
 	paces := make([]pace, len(all))
 	var calms []float64
@@ -113,12 +112,12 @@ func judge(machine string, victim sample.TaskName, w work, all []stretch) (j jud
 	for i := range all {
 		s := &all[i]
 		if s.calm {
-			if paces[i].rate < unsteady*usual { // something else went on
+			if paces[i].rate < unsteady*usual { // something else happened
 				unknown(s)
 			}
 			continue
 		}
-		low, high := pace{usual, 0}, pace{usual, 0} // of the calm before and after
+		low, high := pace{usual, 0}, pace{usual, 0} // of the calm stretches before and after
 		if k := calmFrom(all, i, -1); k >= 0 {
 			low, high = paces[k], paces[k]
 		}
@@ -134,7 +133,7 @@ func judge(machine string, victim sample.TaskName, w work, all []stretch) (j jud
 		case low.rate <= 0 || s.foreign > tooMuch:
 			unknown(s)
 		case len(s.antagonists) == 0:
-			// Nobody came. What the victim does less it does by itself, or it is not known.
+			// No antagonist. A decrease is the victim's own phase, or it is not known.
 			if s.phase != string(victim) && now.rate < unharmed*low.rate {
 				unknown(s)
 			}
@@ -149,7 +148,7 @@ func judge(machine string, victim sample.TaskName, w work, all []stretch) (j jud
 	return j
 }
 
-// calmFrom is the index of the calm stretch next to the i-th in a direction, −1 for
+// calmFrom returns the index of the calm stretch next to the i-th in a direction, −1 for
 // none.
 func calmFrom(all []stretch, i, direction int) int {
 	for k := i + direction; k >= 0 && k < len(all); k += direction {

@@ -10,17 +10,17 @@ import (
 
 func TestMain(m *testing.M) { quelltest.Main(m) }
 
-// A victim's own rate of work says whether it was hurt, and by how much is enough.
+// A victim's own rate of work decides whether it was hurt, and which difference suffices.
 func TestJudge(t *testing.T) {
 	const length = 10 * time.Second
 	x := []antagonist{{"/x", "cpu"}}
-	foreigners := []antagonist{{"/x", "cpu"}} // beside whom somebody is outside
+	foreigners := []antagonist{{"/x", "cpu"}} // stretches with a load outside
 	for _, tt := range []struct {
 		name  string
-		rates [3]float64 // before, in the stretch, after: pieces a second
+		rates [3]float64 // pieces a second before, in and after the stretch
 		whose []antagonist
 		phase string
-		// labels and stretches of which nothing is known
+		// number of labels and of stretches that are not known
 		labels, unknown int
 	}{
 		{"hurt", [3]float64{100, 60, 100}, x, "", 1, 0},
@@ -68,8 +68,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// Where a victim's pace goes up and down too much to tell no harm from a tenth less,
-// nothing is known; harm that was measured is harm all the same.
+// If a victim's rate varies too much to tell no harm from a decrease by a tenth, the truth
+// is not known; measured harm still counts as harm.
 func TestAnUnevenPace(t *testing.T) {
 	at := time.Unix(1000, 0)
 	var all []stretch
@@ -101,8 +101,8 @@ func TestAnUnevenPace(t *testing.T) {
 	}
 }
 
-// Of who does not count its work it is not known whether it suffers beside an
-// antagonist, and known that it does not while there is none.
+// For a task that does not count its work it is not known whether it suffers while there is
+// an antagonist, and known that it does not otherwise.
 func TestUncounted(t *testing.T) {
 	at := time.Unix(1000, 0)
 	all := []stretch{{from: at, to: at.Add(10 * time.Second), calm: true},
@@ -131,7 +131,7 @@ func TestOrdeals(t *testing.T) {
 	}
 }
 
-// Halves share no program, and each scene has all that it needs.
+// The halves share no program, and each scene has everything it needs.
 func TestScenes(t *testing.T) {
 	for _, roles := range [][]program{victims(), antagonists(), innocents()} {
 		seen := map[string]half{}

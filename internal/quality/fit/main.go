@@ -1,9 +1,8 @@
-// Fit works out by what numbers rule evidence makes a probability of what speaks for
-// a suspect (package detect, weighing.go), from findings of which it is known whose
-// doing they were: those of labelled recordings of CPI, given as STEP:FILE, of scenes of
-// the corpus, given as corpus:FILE, and of the simulator's tuning half. Half of the
-// machines are fitted, the others judged. It prints too how true the probabilities are
-// that are built in.
+// Fit estimates the coefficients by which rule evidence computes a suspect's probability
+// (package detect, weighing.go). It uses findings with known antagonists: those of labelled
+// recordings of CPI, given as STEP:FILE, of scenes of the corpus, given as corpus:FILE, and
+// of the simulator's tuning half. Half of the machines are for the fit, the others for the
+// judgement. It also prints the calibration of the built-in probabilities.
 //
 //	fit -seeds 2 -days 100 5s:TRACE 2s:TRACE … corpus:testdata/corpus/tuning-01.csv.gz …
 package main
@@ -38,18 +37,19 @@ func main() {
 	}
 }
 
-// finding is one of which it is known whose doing it was.
+// finding is one whose antagonists are known.
 type finding struct {
 	source, machine string
-	victim, first   sample.TaskName // first: of the suspects
+	victim, first   sample.TaskName // first: the suspect with the highest score
 	began, at       sample.Millis
 	step            time.Duration
 	features        []float64
-	p               float64 // by the numbers that are built in
-	// decided: what is said of it rests on that, and not on accounts of a queue, a change
-	// of the victim's own or what runs outside, and the first is no excluded suspect.
+	p               float64 // by the built-in coefficients
+	// decided: the finding's statement is that probability, and not accounts of a queue, a
+	// change of the victim itself or the load outside, and the first suspect is not
+	// excluded.
 	decided         bool
-	right, somebody bool // the first is one of those who did it; anybody did
+	right, somebody bool // the first is an antagonist; there is any antagonist
 	weight          float64
 }
 
@@ -58,7 +58,7 @@ type findings struct {
 	all []finding
 }
 
-// add takes in a finding, and how it ranks suspects.
+// add adds a finding, with the features of its best suspect.
 func (d *findings) add(source, machine string, f *pipeline.Finding) *finding {
 	if len(f.Weighed) == 0 || f.Kind == detect.OwnQuota || f.Kind == detect.SelfWait || f.Kind == detect.Steal {
 		return nil
@@ -86,7 +86,7 @@ func run() error {
 			return err
 		}
 	}
-	// Findings of one victim say the same again and again: who is named counts, not how
+	// Findings of one victim repeat each other: which suspect is named counts, not how
 	// often.
 	recent := map[string][]sample.Millis{}
 	key := func(f *finding) string {
@@ -125,7 +125,7 @@ func run() error {
 
 var sources = []string{"recording", "corpus", "sim", "everyday"}
 
-// calibration prints how true the probabilities are that are built in.
+// calibration prints the calibration of the built-in probabilities.
 func (d *findings) calibration(source string) error {
 	var said []quality.Forecast
 	for _, f := range d.all {
@@ -234,7 +234,7 @@ next:
 			}
 		}
 		for _, l := range labels {
-			// It is about all of the anomaly, as in replay.Judge.
+			// The finding covers all of the anomaly, as in replay.Judge.
 			if l.Machine == f.machine && l.Victim == f.victim && f.at >= l.From && f.began <= l.To {
 				f.somebody, f.right = true, f.right || l.Antagonist == f.first
 			}

@@ -1,6 +1,6 @@
-// Noise prints how the cost and the usage of tasks vary outside labelled stretches, in
-// recordings of CPI and in what the simulator makes, so that the one can be fitted to the
-// other (docs/sim.md).
+// Noise prints the variation of tasks' cost and usage outside labelled stretches, in
+// recordings of CPI and in traces of the simulator, to fit the simulator to the recordings
+// (docs/sim.md).
 //
 //	noise 5s:TRACE 2s:TRACE … 1s:FILE.parquet …
 //	quell sim --scenario everyday --for 24h --trace sim.csv && noise 60s:sim.csv
@@ -28,11 +28,11 @@ func main() {
 	}
 }
 
-// window is how long a sample is, as the paper's (CPI², table 2): shorter ones are
+// window is the length of a sample, as in the paper (CPI², table 2). Shorter samples are
 // averaged.
 const window = 10 * time.Second
 
-// least is how many samples of a task tell how they vary.
+// least is the least number of samples of a task that is evaluated.
 const least = 12
 
 func run(w io.Writer, files []string) error {
@@ -55,7 +55,7 @@ func run(w io.Writer, files []string) error {
 	return nil
 }
 
-// point is a sample of a task, of window or the recording's step, whichever is longer.
+// point is a sample of a task, over window or the recording's step, whichever is longer.
 type point struct {
 	at          time.Duration
 	cost, usage float64
@@ -66,7 +66,7 @@ type taskKey struct {
 	task    sample.TaskName
 }
 
-// read returns the samples of each task of a recording but those in labelled or unknown
+// read returns the samples of each task of a recording except those in labelled or unknown
 // stretches.
 func read(file string, step time.Duration) (map[taskKey][]point, error) {
 	r, err := recording.Open(file, recording.Options{})
@@ -110,7 +110,7 @@ func read(file string, step time.Duration) (map[taskKey][]point, error) {
 	return raw, nil
 }
 
-// averaged makes samples of a window out of shorter ones: the cost of all work in it. A
+// averaged merges shorter samples into samples of a window: the cost of all work in it. A
 // window with a gap is left out.
 func averaged(all []point, step time.Duration) (out []point) {
 	n := int(window / step)
@@ -133,7 +133,7 @@ func averaged(all []point, step time.Duration) (out []point) {
 	return out
 }
 
-// row is what is said of a recording.
+// row returns the table row of a recording.
 func row(file string, tasks map[taskKey][]point) string {
 	var spread, near, far, above, usage []float64
 	samples := 0
@@ -170,7 +170,7 @@ func of(all []point, f func(point) float64) (x []float64) {
 	return x
 }
 
-// moments are those of x, each of weight 1.
+// moments returns the moments of x, each value with weight 1.
 func moments(x []float64) (m stat.Moments) {
 	for _, v := range x {
 		m.Add(v, 1)
@@ -178,8 +178,8 @@ func moments(x []float64) (m stat.Moments) {
 	return m
 }
 
-// correlation is that of a cost with the one so long before, over the pairs that there
-// are; false for fewer than least.
+// correlation returns the correlation of a cost with the cost one lag earlier, over the
+// available pairs; false if they are fewer than least.
 func correlation(all []point, lag time.Duration) (float64, bool) {
 	m := moments(of(all, func(p point) float64 { return p.cost }))
 	sum, n := 0.0, 0

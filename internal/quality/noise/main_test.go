@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A series of known spread and autocorrelation is found to have them.
+// The spread and the autocorrelation of a series with known values are found.
 func TestCorrelation(t *testing.T) {
 	const stay, spread, n = 0.8, 0.1, 20000
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -22,7 +22,7 @@ func TestCorrelation(t *testing.T) {
 		t.Errorf("σ ÷ mean %v, want %v", got, spread)
 	}
 	for lag, want := range map[time.Duration]float64{window: stay, time.Minute: math.Pow(stay, 6)} {
-		// The lag's tolerance lets pairs in that are a window nearer or further.
+		// The tolerance of the lag admits pairs whose distance differs by one window.
 		if got, ok := correlation(all, lag); !ok || math.Abs(got-want) > 0.1 {
 			t.Errorf("correlation with %v before: %v, want %v", lag, got, want)
 		}
@@ -32,7 +32,7 @@ func TestCorrelation(t *testing.T) {
 	}
 }
 
-// Shorter samples become those of a window by the work in them, and no window has a gap.
+// Shorter samples are merged by the work in them, and no window has a gap.
 func TestAveraged(t *testing.T) {
 	var all []point
 	for i := range 30 {
@@ -41,7 +41,7 @@ func TestAveraged(t *testing.T) {
 		}
 		p := point{time.Duration(i) * time.Second, 1, 1}
 		if i%2 == 1 {
-			p = point{p.at, 3, 3} // as much work, of three times the cost
+			p = point{p.at, 3, 3} // the same work at three times the cost
 		}
 		all = append(all, p)
 	}

@@ -82,7 +82,7 @@ func run() error {
 	return quality.Text(os.Stdout, results)
 }
 
-// switches returns what turns detect's switches of these names on and off.
+// switches returns a function that turns detect's switches of these names on and off.
 func switches(on, off string) (func(*detect.Params), error) {
 	known := reflect.TypeFor[detect.Switches]()
 	list := func(names string) (all []string, err error) {

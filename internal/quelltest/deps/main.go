@@ -1,10 +1,10 @@
-// Command deps installs the programs that the test suites run, as Debian packages,
-// with apt-get. Where all are there it does nothing.
+// Command deps installs the programs that the test suites run, as Debian
+// packages, with apt-get. It does nothing if all are installed.
 //
 //	deps [-n] [SUITE …]
 //
-// Suites are test, guests, browser and soak; all if none is named. With -n it says
-// in one line what is missing, and installs nothing.
+// Suites are test, guests, browser and soak; all if none is named. With -n it
+// prints in one line what is missing, and installs nothing.
 package main
 
 import (
@@ -66,8 +66,8 @@ func main() {
 	}
 }
 
-// run finds the programs of the named suites that the machine lacks, installs their
-// packages unless it is only to tell, and looks for them again.
+// run finds the programs of the named suites that the machine lacks, installs
+// their packages unless tell is set, and looks for them again.
 func run(ctx context.Context, w io.Writer, names []string, tell bool, lacks func(string) bool, apt func(context.Context, ...string) error) error {
 	programs, err := of(names)
 	if err != nil {
@@ -128,7 +128,7 @@ func lacks(name string) bool {
 	return err != nil
 }
 
-// aptGet waits for another apt-get to end, and asks nothing.
+// aptGet waits for another apt-get to end, and does not prompt.
 func aptGet(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, "apt-get", append([]string{"-o", "DPkg::Lock::Timeout=300"}, args...)...)
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")

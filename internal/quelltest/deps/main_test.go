@@ -11,7 +11,7 @@ import (
 	"github.com/quell-dev/quell/internal/quelltest"
 )
 
-// machine has programs, and a package manager that writes down its calls.
+// machine is a fake with installed programs and a package manager that records its calls.
 type machine struct {
 	has   []string
 	calls []string
@@ -30,7 +30,7 @@ func (m *machine) apt(_ context.Context, args ...string) error {
 	return nil
 }
 
-// all gives what the table says.
+// all returns the programs by package, from the table.
 func all() map[string][]string {
 	gives := map[string][]string{}
 	for _, s := range suites() {
@@ -97,7 +97,7 @@ func TestUnknownSuite(t *testing.T) {
 	}
 }
 
-// noPackage is what CI promises and no Debian package brings: abilities of the
+// noPackage is what CI promises and no Debian package provides: capabilities of the
 // machine and its kernel, Go itself, and what `make test-deps` builds or downloads.
 const noPackage = `root two-cpus cgroups cgroup-v1 cgroup-v1-blkio cgroup-cpuset cpuacct-apart cgroup-2 cgroup-freezer
 	ebpf tracepoints perf-software schedstat psi inotify inotify-queue namespaces ipv6 procfs loop-device disk

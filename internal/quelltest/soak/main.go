@@ -1,12 +1,12 @@
-// Command soak runs the tests of one commit many times beside a CPU load, and keeps
-// a record, so that it goes on where it was interrupted (make soak-gate).
+// Command soak runs the tests of one commit many times in parallel with a CPU load,
+// and keeps a record, so that it continues where it was interrupted (make soak-gate).
 //
-// Each run is made in a fresh clone of the commit, so that edits meanwhile change
-// nothing, with GOFLAGS=-count=1, so that no result comes from the test cache. A
-// tree with changes that are not committed is refused. The record is a line of
-// JSON for each finished run, in a folder of the commit's own: another commit starts
-// anew. An interrupt, also a kill -9, loses the run that it meets and no other; what
-// a killed soak left running is ended by the next one.
+// Each run is made in a fresh clone of the commit, so that edits meanwhile
+// change nothing, with GOFLAGS=-count=1, so that no result comes from the test
+// cache. A tree with uncommitted changes is refused. The record has a line of
+// JSON for each finished run, in a folder for the commit: another commit starts
+// anew. An interrupt, also a kill -9, loses only the current run. Processes
+// that a killed soak left running are ended by the next one.
 //
 // It prints a table at the end and exits with 1 unless every run passed.
 package main

@@ -16,14 +16,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mark is in the environment of all that a soak in this folder starts.
+// mark is in the environment of every process that a soak in this folder starts.
 func (s *soak) mark() string { return "SOAK_GATE=" + s.dir }
 
-// loadFile holds the process group of the load. stress-ng's workers write over
+// loadFile holds the process group of the load. stress-ng's workers overwrite
 // their environment, so the mark does not find them.
 func (s *soak) loadFile() string { return filepath.Join(s.dir, "load.pid") }
 
-// killLeft kills what this soak, or one before it that was killed, left running:
+// killLeft kills what this soak, or an earlier one that was killed, left running:
 // processes with its mark, and the load's group. It returns when none is left.
 func (s *soak) killLeft() error {
 	group := 0
@@ -53,8 +53,8 @@ func (s *soak) killLeft() error {
 	return nil
 }
 
-// left returns the processes with the mark, and those of the load's group that are
-// called as the load is: the group's number may be another's by now.
+// left returns the processes with the mark, and those of the load's group that
+// have the load's name: the group's number may have been reused.
 func (s *soak) left(group int) (pids []int, err error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -78,7 +78,7 @@ func (s *soak) left(group int) (pids []int, err error) {
 			continue
 		}
 		inGroup := group > 0 && fields[2] == strconv.Itoa(group) && strings.HasPrefix(comm, load)
-		env, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "environ")) // not readable: not ours
+		env, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "environ")) // not readable: not started by a soak
 		marked := bytes.Contains(append([]byte{0}, env...), append([]byte("\x00"+s.mark()), 0))
 		if inGroup || marked {
 			pids = append(pids, pid)
@@ -87,7 +87,7 @@ func (s *soak) left(group int) (pids []int, err error) {
 	return pids, nil
 }
 
-// machine says in a line what the runs are made on.
+// machine describes in one line the machine that the runs are made on.
 func machine() string {
 	var u unix.Utsname
 	release := "unknown"
@@ -103,6 +103,6 @@ func machine() string {
 		}
 	}
 	var info unix.Sysinfo_t
-	_ = unix.Sysinfo(&info) // 0 GB is said then
+	_ = unix.Sysinfo(&info) // it prints 0 GB then
 	return fmt.Sprintf("%d x %s, %d GB, Linux %s, %s", runtime.NumCPU(), model, uint64(info.Totalram)*uint64(info.Unit)>>30, release, runtime.Version())
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/quell-dev/quell/internal/atomicfile"
 )
 
-// step is a command that is run so many times.
+// step is a command and how often it is run.
 type step struct {
 	what string
 	argv []string
@@ -33,7 +33,7 @@ type step struct {
 type soak struct {
 	repo, dir string
 	plan      []step
-	load      []string      // runs beside each run
+	load      []string      // in parallel with each run
 	deadline  time.Duration // of one run
 	progress  io.Writer
 }
@@ -58,7 +58,7 @@ type run struct {
 // ok reports whether tests ran and none failed.
 func (r run) ok() bool { return r.Exit == 0 && r.Failed == 0 && r.Passed > 0 }
 
-// report is what all runs of a commit say.
+// report sums up all runs of a commit.
 type report struct {
 	Commit  string `json:"commit"`
 	OK      bool   `json:"ok"`
@@ -139,7 +139,7 @@ func (s *soak) lock() (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// commit is the one that is checked out, without changes.
+// commit returns the commit that is checked out, without changes.
 func (s *soak) commit() (string, error) {
 	changes, err := git(s.repo, "status", "--porcelain")
 	if err != nil {
@@ -162,8 +162,8 @@ func git(dir string, args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// once makes one run, with the load beside it. The error is of the soak itself,
-// or that of ctx, and then the run counts for nothing.
+// once makes one run in parallel with the load. An error is the soak's own or
+// that of ctx, and the run is not counted.
 func (s *soak) once(ctx context.Context, step step, clone string, r *run) error {
 	if err := os.RemoveAll(clone); err != nil {
 		return err
@@ -179,7 +179,7 @@ func (s *soak) once(ctx context.Context, step step, clone string, r *run) error 
 		return err
 	}
 	defer log.Close()
-	// The parent's death is that of the thread which started a child.
+	// Pdeathsig refers to the thread that started a child, not to the process.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	load := s.command(ctx, s.load)
@@ -232,8 +232,8 @@ func (s *soak) once(ctx context.Context, step step, clone string, r *run) error 
 	return nil
 }
 
-// command is a child in a process group of its own, which is marked, so that
-// killLeft finds it and its children, and interrupted when ctx ends.
+// command returns a child in its own process group. It is marked, so that
+// killLeft finds it and its children, and it is interrupted when ctx ends.
 func (s *soak) command(ctx context.Context, argv []string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	flags := strings.TrimSpace(os.Getenv("GOFLAGS") + " -count=1")
@@ -250,13 +250,13 @@ func (s *soak) command(ctx context.Context, argv []string) *exec.Cmd {
 	return cmd
 }
 
-// summary is the last line of tally, failed the head of its list of failed tests.
+// summary matches the last line of tally, failed the head of its list of failed tests.
 var (
 	summary = regexp.MustCompile(`^(\d+) passed, (\d+) failed, (\d+) skipped$`)
 	failed  = regexp.MustCompile(`^failed:$`)
 )
 
-// count adds up what the run's test suites say at their ends.
+// count adds up the summaries that the run's test suites print at their ends.
 func (r *run) count(log string) {
 	inFailed := false
 	for line := range strings.Lines(log) {

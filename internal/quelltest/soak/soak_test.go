@@ -17,7 +17,7 @@ import (
 	"github.com/quell-dev/quell/internal/quelltest"
 )
 
-// childDir makes the test binary a soak of the repository in the next variable.
+// childDir makes the test binary run a soak of the repository in the next variable.
 const (
 	childDir  = "SOAK_TEST_DIR"
 	childRepo = "SOAK_TEST_REPO"
@@ -41,7 +41,7 @@ func newSoak(repo, dir string) *soak {
 	}
 }
 
-// repository is one whose make test runs this shell script.
+// repository makes a repository whose make test runs this shell script.
 func repository(t *testing.T, script string) string {
 	t.Helper()
 	quelltest.Need(t, "git", "make")
@@ -97,7 +97,7 @@ func TestEveryRunIsRecorded(t *testing.T) {
 			t.Errorf("run %d is %+v, want %+v", i, got, want)
 		}
 	}
-	// A second soak of the same commit has nothing to do, and says the same.
+	// A second soak of the same commit has nothing to do, and reports the same.
 	again, err := s.run(t.Context())
 	if err != nil || len(again.Runs) != 3 || !again.Runs[2].Start.Equal(r.Runs[2].Start) {
 		t.Errorf("%+v, %v", again, err)
@@ -122,7 +122,7 @@ func TestAFailureIsKept(t *testing.T) {
 	if r.OK || len(r.Runs) != 3 || r.Runs[1].Exit != 2 || r.Runs[1].Failed != 1 || !slices.Equal(r.Runs[1].FailedTests, []string{"q/a TestX"}) || !r.Runs[2].ok() {
 		t.Errorf("%+v", r)
 	}
-	// It is not made good by going on.
+	// Another soak does not repair it.
 	if r, err = s.run(t.Context()); err != nil || r.OK || len(r.Runs) != 3 {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -167,7 +167,7 @@ func TestOneCommitIsTested(t *testing.T) {
 	}
 }
 
-// blocking is a script whose second run writes to the pipe begun, and then does
+// blocking returns a script whose second run writes to the pipe begun and does
 // not end by itself.
 func blocking(t *testing.T, dir string) string {
 	t.Helper()
@@ -242,8 +242,8 @@ func nothingLeft(t *testing.T, s *soak) {
 	}
 }
 
-// A load that writes over its environment is found by its process group, and
-// another process that has the group's number by now is let alone.
+// A load that overwrites its environment is found by its process group. Another
+// process that has the group's number by now is not killed.
 func TestALoadWithoutItsMarkIsKilled(t *testing.T) {
 	s := newSoak("", t.TempDir())
 	load := group(t, "sleep", "1000")

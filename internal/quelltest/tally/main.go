@@ -5,7 +5,7 @@
 //
 //	N passed, N failed, N skipped
 //
-// Arguments after a "--" are a run of its own, with those before the first one:
+// Arguments after a "--" are a separate run, with those before the first one:
 //
 //	tally -race -- ./pure ./other -- -p 1 ./alone
 //

@@ -161,13 +161,13 @@ func (c *test) counts() bool {
 	return c.subtests == 0 || c.action == "fail" && !c.failedBelow
 }
 
-// figure matches a line that a test logs to be shown also where it passes.
+// figure matches a logged line that is shown even if the test passes.
 var figure = regexp.MustCompile(`\bfigure: (.*)`)
 
 // need matches the message of quelltest.Skip.
 var need = regexp.MustCompile(`needs ([\w.-]+): (.*)`)
 
-// summary prints the end of the run and reports whether all is well.
+// summary prints the end of the run and reports whether it succeeded.
 func (t *tally) summary() bool {
 	var passed, unnamed int
 	var failed, skipped []string

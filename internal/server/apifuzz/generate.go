@@ -12,17 +12,17 @@ import (
 // object is a part of the document.
 type object = map[string]any
 
-// operation is one of the document's.
+// operation is an operation of the document.
 type operation struct {
 	name         string // GET /v1/specs
 	method, path string
 	params       []string
 	body         object         // schema; nil: none
 	answers      map[string]any // by status: media types with schemas
-	scope        bool           // it needs a token
+	scope        bool           // requires a token
 }
 
-// document is what the server says of itself.
+// document is the server's OpenAPI document.
 type document struct{ operations []operation }
 
 func parse(text []byte) (*document, error) {
@@ -72,10 +72,10 @@ func (d *document) health() request {
 	return request{op: operation{name: "GET /healthz", method: "GET", path: "/healthz", answers: object{"200": nil}}}
 }
 
-// request is one to be sent.
+// request is a request to be sent.
 type request struct {
 	op     operation
-	method string // another than the operation's, if set
+	method string // replaces the operation's, if set
 	path   string
 	query  string
 	body   string
@@ -83,7 +83,7 @@ type request struct {
 	header map[string]string
 }
 
-// token is whose is sent.
+// token selects the token that is sent.
 type token int
 
 const (
@@ -93,8 +93,8 @@ const (
 	stranger
 )
 
-// generator makes requests: three quarters as the document has them, with values
-// that are at the edge, the rest with something wrong in them.
+// generator makes requests: three quarters as documented, with extreme values, the rest
+// with an error in them.
 type generator struct {
 	*rand.Rand
 	doc *document
@@ -154,7 +154,7 @@ func (g *generator) request() request {
 	return r
 }
 
-// texts are such as have broken something somewhere.
+// texts are values that often break programs.
 var texts = [...]string{"", " ", "a", "web", "it's", "\"", "\\", "%", "%s%n", "$job", "$1", "'; DROP TABLE samples; --", "\x00", "\u202e", "ÿ", "😀", "-1", "0", "1e309", "NaN", "null", "true", "[]",
 	"../../etc/passwd", "9223372036854775808", "24h", "-24h", "1h", "9999999h", "2026-11-21", "0000-00-00", "2026-11-21T13:00:00Z", "10000-01-01", "1969-12-31", "on", "off", "advise", "latency-sensitive",
 	"SELECT 1", "FROM samples", "SELECT count(*) FROM incidents", "SELECT * FROM specs", "SELECT", "DROP TABLE x", "SELECT 1; SELECT 2", "COPY samples TO '/tmp/x'", "SELECT * FROM read_text('/etc/passwd')",
@@ -184,10 +184,10 @@ func (g *generator) number() any {
 	return pick[any](g, 0, 1, -1, 0.1, 1e-9, 1e308, -1e308, 2147483648, 9007199254740993, 0.5, 60, 300)
 }
 
-// maxDepth ends what the document allows to go on for ever.
+// maxDepth bounds recursion in the schema.
 const maxDepth = 8
 
-// value makes one of a schema.
+// value makes a value of a schema.
 func (g *generator) value(schema object, name string, depth int) any {
 	if depth > maxDepth {
 		return nil
@@ -230,13 +230,13 @@ func (g *generator) anything() any {
 	return pick[any](g, nil, true, 0, -1.5, "x", []any{}, []any{nil, []any{1}}, object{}, object{"a": object{"b": nil}})
 }
 
-// spoil puts something wrong somewhere into a value.
+// spoil puts an error somewhere into a value.
 func (g *generator) spoil(v any) any {
 	o, ok := v.(object)
 	if !ok || g.one(4) {
 		return g.anything()
 	}
-	for key := range o { // any of them
+	for key := range o { // in random order
 		switch g.IntN(3) {
 		case 0:
 			delete(o, key)
@@ -253,7 +253,7 @@ func (g *generator) spoil(v any) any {
 	return o
 }
 
-// tear makes JSON that is none.
+// tear makes invalid JSON.
 func (g *generator) tear(text string) string {
 	switch {
 	case text == "" || g.one(4):

@@ -1,7 +1,7 @@
-// Command apifuzz sends the shipped quell-server what its own OpenAPI document
-// allows and what it does not, for as long as it is told, and judges every answer:
-// none may be the server's fault, be undocumented, or be of another form than the
-// document says; and the server must be there afterwards (make fuzz-api).
+// Command apifuzz sends valid and invalid requests, derived from the server's own OpenAPI
+// document, to the shipped quell-server for a given time, and checks every answer. No
+// answer may be a server error, be undocumented, or differ from the documented schema,
+// and the server must still run afterwards (make fuzz-api).
 package main
 
 import (
@@ -34,14 +34,14 @@ func main() {
 	}
 }
 
-// tally counts answers and keeps what is wrong.
+// tally counts answers and collects errors.
 type tally struct {
 	mu    sync.Mutex
 	by    map[string]map[int]int // operation → status → answers
 	wrong []string
 }
 
-// maxWrong is enough to see what is the matter.
+// maxWrong is the number of errors after which the run stops.
 const maxWrong = 20
 
 func (t *tally) add(op string, status int, wrong string) {
@@ -90,7 +90,7 @@ func run(ctx context.Context, exe string, long time.Duration, seed uint64, calle
 	}
 	all.Wait()
 	report(t)
-	// Whatever it was sent, it answers, and stops as it should.
+	// After any requests it must still answer, and stop cleanly.
 	if status, _ := s.judge(context.WithoutCancel(ctx), doc.health()); status != 200 {
 		t.wrong = append(t.wrong, fmt.Sprintf("afterwards /healthz answers %d; the server's log: %s", status, s.tail()))
 	}
@@ -104,7 +104,7 @@ func run(ctx context.Context, exe string, long time.Duration, seed uint64, calle
 	return nil
 }
 
-// report prints how often each operation answered what.
+// report prints how often each operation answered with each status.
 func report(t *tally) {
 	sum := 0
 	for _, op := range slices.Sorted(maps.Keys(t.by)) {
@@ -118,7 +118,7 @@ func report(t *tally) {
 	fmt.Printf("%d requests\n", sum)
 }
 
-// decode reads JSON whose form is not known.
+// decode reads JSON of unknown form.
 func decode(text []byte) (any, error) {
 	var v any
 	err := json.Unmarshal(text, &v)

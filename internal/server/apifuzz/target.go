@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// target is the server that is asked.
+// target is the server under test.
 type target struct {
 	url    string
 	tokens [3]string // by token
@@ -30,7 +30,7 @@ type target struct {
 	err    error
 }
 
-// trace is what the store begins with, so that queries have something to read.
+// trace is the header of the initial samples, so that queries have data to read.
 const trace = "ts,machine,job,task,platform,signal,variant,class,cpu,cost,coverage,flags\n"
 
 func start(ctx context.Context, exe string) (s *target, err error) {
@@ -132,7 +132,7 @@ func (s *target) document(ctx context.Context) (*document, error) {
 	return parse(text)
 }
 
-// judge sends a request; wrong is what is the matter with the answer.
+// judge sends a request; wrong describes an error in the answer.
 func (s *target) judge(ctx context.Context, q request) (status int, wrong string) {
 	complain := func(format string, args ...any) string {
 		return fmt.Sprintf("%s%s?%s %.300q: ", q.op.name, q.method+q.path, q.query, q.body) + fmt.Sprintf(format, args...)
@@ -144,7 +144,7 @@ func (s *target) judge(ctx context.Context, q request) (status int, wrong string
 	if q.path != "" {
 		path = q.path
 	}
-	if path == "/v1/events" { // it does not end
+	if path == "/v1/events" { // the stream does not end
 		short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 		defer cancel()
 		ctx = short
@@ -153,7 +153,7 @@ func (s *target) judge(ctx context.Context, q request) (status int, wrong string
 	if err != nil {
 		return 0, ""
 	}
-	r.URL.Opaque = "//" + r.URL.Host + path // as it is
+	r.URL.Opaque = "//" + r.URL.Host + path // the raw path
 	r.URL.RawQuery = q.query
 	switch q.token {
 	case operator, viewer:
@@ -179,14 +179,14 @@ func (s *target) judge(ctx context.Context, q request) (status int, wrong string
 	return answer.StatusCode, s.check(q, answer, text, complain)
 }
 
-// check holds an answer against the document.
+// check compares an answer with the document.
 func (s *target) check(q request, answer *http.Response, text []byte, complain func(string, ...any) string) string {
 	status := answer.StatusCode
 	_, documented := q.op.answers[strconv.Itoa(status)]
 	asDocumented := q.method == "" && q.path == ""
 	switch {
 	case status == http.StatusRequestHeaderFieldsTooLarge:
-		return "" // net/http's own, before anybody else has seen the request
+		return "" // by net/http, before any handler
 	case status == http.StatusInternalServerError:
 		return complain("500: %.300s", text)
 	case asDocumented && !documented:
@@ -213,7 +213,7 @@ func (s *target) check(q request, answer *http.Response, text []byte, complain f
 	return ""
 }
 
-// fits says why a value is not of a schema; "" if it is.
+// fits returns why a value does not match a schema; "" if it does.
 func fits(v any, schema object, at string) string {
 	switch schema["type"] {
 	case "object":
@@ -263,12 +263,12 @@ func fits(v any, schema object, at string) string {
 	return ""
 }
 
-// stop ends the server as systemd would, and removes what it left. The error is how
-// it ended.
+// stop stops the server as systemd would and removes its files. The error is the result
+// of the process.
 func (s *target) stop() error {
 	s.once.Do(func() {
 		if s.cmd != nil && s.cmd.Process != nil {
-			_ = s.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+			_ = s.cmd.Process.Signal(syscall.SIGTERM) // it may have ended already
 			select {
 			case s.err = <-s.ended:
 			case <-time.After(30 * time.Second):
@@ -282,7 +282,7 @@ func (s *target) stop() error {
 	return s.err
 }
 
-// tail is the end of the server's log.
+// tail returns the end of the server's log.
 func (s *target) tail() string {
 	text, err := os.ReadFile(filepath.Join(s.dir, "log"))
 	if err != nil {

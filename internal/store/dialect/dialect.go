@@ -1,5 +1,5 @@
-// Package dialect says in SQL what a store's tables are and what a spec is, for
-// each engine that can be asked. It runs nothing.
+// Package dialect defines in SQL the tables of a store and the computation of specs, for
+// each supported query engine. It runs nothing.
 package dialect
 
 import (
@@ -14,35 +14,35 @@ import (
 	"github.com/quell-dev/quell/internal/store"
 )
 
-// Dialect is what differs between engines where a statement is the same.
+// Dialect is the set of differences between engines for the same statement.
 type Dialect struct {
 	Name string
-	// formats of expressions
+	// format strings of expressions
 	millis string // of a timestamp: ms since 1970
 	at     string // of such a number: the timestamp
 }
 
-// DuckDB is the dialect of people's queries (docs/sql.md).
+// DuckDB is the dialect of users' queries (docs/sql.md).
 func DuckDB() Dialect { return Dialect{"DuckDB", "epoch_ms(%s)", "make_timestamptz(%s * 1000)"} }
 
-// Spark is Apache Spark's, from version 4 on.
+// Spark is the dialect of Apache Spark from version 4 on.
 func Spark() Dialect { return Dialect{"Spark", "unix_millis(%s)", "timestamp_millis(%s)"} }
 
-// Quote is a text as a literal.
+// Quote returns a text as a literal.
 func (d Dialect) Quote(s string) string {
-	if d.Name == "Spark" { // where a backslash escapes
+	if d.Name == "Spark" { // in which a backslash escapes
 		s = strings.ReplaceAll(s, `\`, `\\`)
 		return "'" + strings.ReplaceAll(s, "'", `\'`) + "'"
 	}
 	return "'" + strings.ReplaceAll(s, "'", "''") + "'"
 }
 
-// At is a time as an expression.
+// At returns a time as an expression.
 func (d Dialect) At(t sample.Millis) string {
 	return fmt.Sprintf(d.at, strconv.FormatInt(int64(t), 10))
 }
 
-// Between are the conditions of a sample's time; none where a bound is 0.
+// Between returns the conditions on a sample's time; none for a bound of 0.
 func (d Dialect) Between(from, to sample.Millis) string {
 	var where []string
 	if from > 0 {
@@ -57,12 +57,12 @@ func (d Dialect) Between(from, to sample.Millis) string {
 	return " WHERE " + strings.Join(where, " AND ")
 }
 
-// View is a table that people ask, made of another.
+// View is a table for users' queries that is derived from another.
 type View struct {
 	Name, Query string
 }
 
-// Views are the tables made of those with history: how things stand.
+// Views returns the tables derived from those with history: the current states.
 func (d Dialect) Views() []View {
 	return []View{
 		{"incidents", "SELECT * FROM incident_history QUALIFY row_number() OVER (PARTITION BY machine, id ORDER BY updated DESC, closed DESC NULLS LAST) = 1"},
@@ -71,8 +71,8 @@ func (d Dialect) Views() []View {
 	}
 }
 
-// Files are a snapshot's segments by table. The first of each has no rows and says
-// which columns there are.
+// Files returns a snapshot's segments by table. The first of each has no rows and defines
+// the columns.
 func Files(sn *store.Snapshot) map[string][]string {
 	files := map[string][]string{}
 	for _, table := range store.Tables() {
@@ -81,7 +81,7 @@ func Files(sn *store.Snapshot) map[string][]string {
 	return files
 }
 
-// Table is the name by which people ask for what a store's table holds.
+// Table returns the name of a store's table in users' queries.
 func Table(name string) string {
 	switch name {
 	case store.Incidents:
@@ -100,8 +100,8 @@ func (d Dialect) signals() string {
 	return "SELECT * FROM (VALUES " + strings.Join(rows, ", ") + ") AS signals(signal, unit, cost, least_cpu, least_cost, most_cost)"
 }
 
-// number writes a bound; one that nothing reaches is none: null. (The signal io
-// has such a least CPU usage: its activity is another.)
+// number formats a bound; an unreachable one is null. (The signal io has such a minimum
+// CPU usage: its activity is measured differently.)
 func number(v float64) string {
 	if math.IsInf(v, 0) || v == math.MaxFloat64 {
 		return "CAST(NULL AS DOUBLE)"
@@ -109,18 +109,18 @@ func number(v float64) string {
 	return double(v)
 }
 
-// Specs is the paper's aggregation (CPI², section 3.1) over the table of
-// samples: for each job, platform, signal and what was counted, the mean and the
-// standard deviation of the cost, each sample weighted by AgeWeight to the power
-// of its hour's age in days, and over the sum of the weights, not of the samples.
-// SpecsOf reads the answer.
+// Specs is the paper's aggregation (CPI², section 3.1) over the table of samples. For
+// each job, platform, signal and variant it returns the mean and standard deviation of
+// the cost. The weight of each sample is AgeWeight to the power of its hour's age in
+// days, and the divisor is the sum of the weights, not the number of samples. SpecsOf
+// reads the result.
 //
-// What detection would not judge does not teach (spec.Rule), nor do samples of a
-// victim from the first bad interval of an incident to its end; unless the
-// incident is a change that lasts, which the spec follows.
+// Samples that detection would not judge are not learnt from (spec.Rule), nor are samples
+// of a victim from the first bad interval of an incident to its end, unless the incident
+// is a lasting change, which the spec follows.
 //
-// One pass: sums for each task, then their moments merged (Chan, Golub and
-// LeVeque, 1979), as stat.Moments does it.
+// One pass: sums for each task, whose moments are then merged (Chan, Golub and LeVeque,
+// 1979), as in stat.Moments.
 func (d Dialect) Specs(p spec.Params, now sample.Millis) string {
 	millis := func(column string) string { return fmt.Sprintf(d.millis, column) }
 	return fmt.Sprintf(`WITH victims AS (
@@ -158,8 +158,8 @@ FROM keys ORDER BY job, platform, signal, variant`,
 		millis("s.ts"), spec.HourMS, d.At(now), millis("newest"), p.StaleAfter.Milliseconds(), d.teaches())
 }
 
-// teaches is spec.Rule of each signal. As a join with the table of signals it
-// would cost DuckDB the dictionaries that it groups by: five times as long.
+// teaches is spec.Rule of each signal. A join with the table of signals would lose the
+// dictionaries by which DuckDB groups: five times as long.
 func (d Dialect) teaches() string {
 	var all []string
 	for _, s := range sample.Signals() {
@@ -180,13 +180,13 @@ func double(v float64) string {
 	return "CAST(" + strconv.FormatFloat(v, 'g', -1, 64) + " AS DOUBLE)"
 }
 
-// decay is the natural logarithm of what a weight loses in an hour.
+// decay is the natural logarithm of the factor by which a weight decreases per hour.
 func decay(p spec.Params) string {
 	return fmt.Sprintf("(ln(CAST(%s AS DOUBLE)) / 24)", strconv.FormatFloat(p.AgeWeight, 'g', -1, 64))
 }
 
-// SpecsOf reads the rows of the answer to Specs, each a JSON list; of kept ones
-// when they were computed and their version follow.
+// SpecsOf reads the rows of the result of Specs, each a JSON list. Stored specs also have
+// the time of their computation and their version.
 func SpecsOf(rows []json.RawMessage, now sample.Millis) ([]store.Spec, error) {
 	all := make([]store.Spec, 0, len(rows))
 	for _, row := range rows {

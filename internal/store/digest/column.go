@@ -9,11 +9,11 @@ import (
 	"github.com/parquet-go/parquet-go"
 )
 
-// errKind means that a column holds something else than a segment has there.
+// errKind means that a column's type is not that of a segment's column.
 var errKind = errors.New("it is not of the kind that a segment has")
 
-// column reads one column of a segment, a page at a time, into one of the slices
-// below: the rows of the page that are left.
+// column reads one column of a segment page by page into one of the slices ids, whole and
+// reals, which hold the remaining rows of the page.
 type column struct {
 	name  string
 	leaf  int
@@ -23,18 +23,18 @@ type column struct {
 	pages parquet.Pages
 	page  parquet.Page
 	dict  parquet.Dictionary
-	ids   []int32 // texts: places in names
+	ids   []int32 // texts: indices into names
 	whole []int64
-	reals []float32 // NaN where there is none
+	reals []float32 // NaN for a missing value
 
 	known  []int32 // of the dictionary's texts
-	values []int64 // the dictionary's whole numbers
+	values []int64 // the dictionary's integers
 	idBuf  []int32
 	inBuf  []int64
 	reBuf  []float32
 }
 
-// names numbers the texts of a file's column.
+// names assigns numbers to the texts of a file's column.
 type names struct {
 	text []string
 	id   map[string]int32
@@ -72,10 +72,10 @@ func (c *column) release() {
 	c.ids, c.whole, c.reals = nil, nil, nil
 }
 
-// left is how many rows of the page are left.
+// left is the number of remaining rows of the page.
 func (c *column) left() int { return max(len(c.ids), len(c.whole), len(c.reals)) }
 
-// skip goes on by n rows of the page.
+// skip advances by n rows of the page.
 func (c *column) skip(n int) {
 	switch {
 	case c.ids != nil:
@@ -87,7 +87,7 @@ func (c *column) skip(n int) {
 	}
 }
 
-// turn makes sure that rows are left.
+// turn reads the next page if no rows remain.
 func (c *column) turn() error {
 	for c.left() == 0 {
 		c.release()
@@ -149,7 +149,7 @@ func (c *column) take(p parquet.Page) error {
 	return nil
 }
 
-// learn takes in a dictionary.
+// learn reads a dictionary.
 func (c *column) learn(d parquet.Dictionary, kind parquet.Kind) {
 	c.dict, c.known, c.values = d, c.known[:0], c.values[:0]
 	for i := range d.Len() {
@@ -166,7 +166,7 @@ func (c *column) learn(d parquet.Dictionary, kind parquet.Kind) {
 	}
 }
 
-// indexed takes in a page of a dictionary's indexes.
+// indexed reads a page of dictionary indices.
 func (c *column) indexed(indexes []int32, kind parquet.Kind, rows int) error {
 	if len(indexes) != rows {
 		return errKind
@@ -191,7 +191,7 @@ func (c *column) indexed(indexes []int32, kind parquet.Kind, rows int) error {
 	return nil
 }
 
-// sparse takes in a page of which some values are missing.
+// sparse reads a page with missing values.
 func (c *column) sparse(p parquet.Page, values []float32, rows int) error {
 	defined := p.DefinitionLevels()
 	if len(defined) != rows {
@@ -212,7 +212,7 @@ func (c *column) sparse(p parquet.Page, values []float32, rows int) error {
 	return nil
 }
 
-// grown returns so many elements of a buffer, which it makes larger if need be.
+// grown returns the first n elements of a buffer, which it enlarges if needed.
 func grown[T any](buf *[]T, n int) []T {
 	if cap(*buf) < n {
 		*buf = make([]T, n)

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) { quelltest.Main(m) }
 
 var start = time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
 
-// random makes samples over some hours of which a good part does not teach.
+// random makes samples over some hours, a good part of which must not be used for specs.
 func random(r *rand.Rand, n int) []sample.Sample {
 	all := make([]sample.Sample, n)
 	for i := range all {
@@ -53,7 +53,7 @@ func random(r *rand.Rand, n int) []sample.Sample {
 		case 2:
 			s.Flags = sample.Split | sample.Throttled
 		case 3:
-			s.Flags = sample.Throttled // teaches
+			s.Flags = sample.Throttled // is used for specs
 		case 4:
 			s.Cost = 1e6
 		case 5:
@@ -64,7 +64,7 @@ func random(r *rand.Rand, n int) []sample.Sample {
 	return all
 }
 
-// naive makes specs sample by sample.
+// naive computes specs sample by sample.
 func naive(all []sample.Sample, windows []Window, p spec.Params, now sample.Millis) (out []spec.Learnt) {
 	type place struct {
 		spec.Key
@@ -155,7 +155,7 @@ func (b *bench) check(what string, all []sample.Sample, windows ...Window) Stats
 	return b.agrees(what, naive(all, windows, b.params, b.now), windows...)
 }
 
-// agrees is check for who has the naive twin's result already.
+// agrees is check with a result of naive computed before.
 func (b *bench) agrees(what string, want []spec.Learnt, windows ...Window) Stats {
 	b.Helper()
 	got, st := b.learn(windows...)
@@ -165,7 +165,7 @@ func (b *bench) agrees(what string, want []spec.Learnt, windows ...Window) Stats
 	return st
 }
 
-// files is how many digests there are.
+// files returns the number of digests.
 func (b *bench) files() (n int) {
 	b.Helper()
 	err := filepath.WalkDir(b.learner.Dir, func(_ string, d os.DirEntry, err error) error {
@@ -180,8 +180,8 @@ func (b *bench) files() (n int) {
 	return n
 }
 
-// Specs by digests are those of the samples one by one, whatever segments they
-// are in, and no segment is read twice.
+// TestLearnsWhatTheSamplesSay: specs from digests equal those computed sample by sample,
+// whatever the segments, and no segment is read twice.
 func TestLearnsWhatTheSamplesSay(t *testing.T) {
 	b := newBench(t)
 	if got, st := b.learn(); len(got) != 0 || st != (Stats{}) {
@@ -216,7 +216,7 @@ func TestLearnsWhatTheSamplesSay(t *testing.T) {
 	}
 }
 
-// Samples of one task that are on several pages, and nulls on some of them.
+// Samples of one task on several pages, with nulls on some of them.
 func TestLongStretches(t *testing.T) {
 	b := newBench(t)
 	r := rand.New(rand.NewPCG(3, 4))
@@ -236,8 +236,8 @@ func TestLongStretches(t *testing.T) {
 	}
 }
 
-// What an incident takes out is taken out of the digests it touches, and of no
-// other; when it is told of otherwise, those are made again.
+// TestIncidentsTakeSamplesOut: samples of an incident are excluded from the digests of
+// their segments and no others. If the incident changes, those are computed again.
 func TestIncidentsTakeSamplesOut(t *testing.T) {
 	b := newBench(t)
 	r := rand.New(rand.NewPCG(5, 6))
@@ -261,7 +261,7 @@ func TestIncidentsTakeSamplesOut(t *testing.T) {
 	if st := b.check("it goes on further", all, w); st.Read != 1 {
 		t.Errorf("%+v: want the third hour read again, the second is as before", st)
 	}
-	// A long incident of all tasks poisons nothing: the mean stays what it was.
+	// A long incident of all tasks does not distort the mean.
 	var poisoned []sample.Sample
 	var windows []Window
 	for _, s := range all {
@@ -288,7 +288,7 @@ func TestIncidentsTakeSamplesOut(t *testing.T) {
 	}
 }
 
-// A digest that is damaged, cut off or of another time is made again.
+// A digest that is damaged, truncated or of another time is computed again.
 func TestDamagedDigestsAreMadeAgain(t *testing.T) {
 	b := newBench(t)
 	all := random(rand.New(rand.NewPCG(7, 8)), 20_000)
@@ -325,7 +325,7 @@ func TestDamagedDigestsAreMadeAgain(t *testing.T) {
 	}
 }
 
-// What is no segment is refused by name, and nothing is kept of it.
+// A file that is not a segment is refused with its name and leaves no digest.
 func TestWhatIsNoSegment(t *testing.T) {
 	b := newBench(t)
 	all := random(rand.New(rand.NewPCG(11, 12)), 1000)
@@ -364,8 +364,8 @@ func TestWhatIsNoSegment(t *testing.T) {
 	}
 }
 
-// Of a store elsewhere those segments are brought that have no digest yet, and no
-// others, whatever became of their copies.
+// TestOnlyWhatIsNewIsBrought: of a remote store only segments without a digest are
+// fetched, also when their copies are gone.
 func TestOnlyWhatIsNewIsBrought(t *testing.T) {
 	now := start.Add(4 * time.Hour)
 	b := &bucket{dir: t.TempDir()}
@@ -379,7 +379,7 @@ func TestOnlyWhatIsNewIsBrought(t *testing.T) {
 	l := Learner{filepath.Join(t.TempDir(), "digests"), 2}
 	r := rand.New(rand.NewPCG(15, 16))
 	var all []sample.Sample
-	for n, want := range []int{3, 3, 0} { // segments that are new: three hours, twice
+	for n, want := range []int{3, 3, 0} { // new segments: three hours, twice
 		if want > 0 {
 			some := random(r, 3000)
 			all = append(all, some...)
@@ -407,10 +407,10 @@ func TestOnlyWhatIsNewIsBrought(t *testing.T) {
 	}
 }
 
-// bucket is a store's files in a folder that is not the store's.
+// bucket keeps a store's files in a folder other than the store's.
 type bucket struct {
 	dir string
-	got atomic.Int64 // files that were brought
+	got atomic.Int64 // fetched files
 }
 
 func (b *bucket) path(name string) string { return filepath.Join(b.dir, filepath.FromSlash(name)) }
@@ -467,7 +467,7 @@ func (b *bucket) Remove(_ context.Context, name string) error { return os.Remove
 
 func (b *bucket) URL(name string) string { return b.path(name) }
 
-// FuzzRead: no file makes reading a segment panic or not end.
+// FuzzRead: reading any file as a segment neither panics nor hangs.
 func FuzzRead(f *testing.F) {
 	all := random(rand.New(rand.NewPCG(13, 14)), 50)
 	slices.SortFunc(all, func(a, b sample.Sample) int {
@@ -500,7 +500,7 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// The row in a file says all that the hour does.
+// TestRowsHoldHours: a row in a file holds all data of the hour.
 func TestRowsHoldHours(t *testing.T) {
 	h := spec.Hour{Start: 3_600_000, Newest: 3_600_500, CPU: 1.25, Tasks: []spec.TaskSamples{{Task: math.MaxUint64, N: 3}}}
 	h.Usage[0].Add(1, 1)

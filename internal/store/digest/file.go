@@ -15,7 +15,7 @@ import (
 	"github.com/quell-dev/quell/internal/stat"
 )
 
-// row is a key's hour as it stands in a digest.
+// row is a key's hour as stored in a digest.
 type row struct {
 	Job      string  `parquet:"job,dict"`
 	Platform string  `parquet:"platform,dict"`
@@ -24,15 +24,15 @@ type row struct {
 	Hour     int64   `parquet:"hour,timestamp(millisecond)"`
 	Newest   int64   `parquet:"newest,timestamp(millisecond)"`
 	CPU      float64 `parquet:"cpu_mean"`
-	// The costs by level of usage: samples, mean, sum of squared differences from it.
+	// Costs by level of usage: samples, mean, sum of squared differences from it.
 	Level   []int32   `parquet:"level"`
 	Samples []int64   `parquet:"level_samples"`
 	Mean    []float64 `parquet:"level_mean"`
 	M2      []float64 `parquet:"level_m2"`
-	// The tasks, as spec.HashTask, and their samples.
+	// Tasks, as spec.HashTask, and their samples.
 	Task        []int64 `parquet:"task"`
 	TaskSamples []int32 `parquet:"task_samples"`
-	// The costs' distribution, as stat.Sketch.
+	// The distribution of costs, as stat.Sketch.
 	Bin        []int32 `parquet:"bin"`
 	BinSamples []int64 `parquet:"bin_samples"`
 }
@@ -41,7 +41,7 @@ func (r *row) key() spec.Key {
 	return spec.Key{Job: sample.JobName(r.Job), Platform: sample.Platform(r.Platform), Signal: sample.SignalName(r.Signal), Variant: r.Variant}
 }
 
-// set makes the row say what an hour does, in slices that it has.
+// set sets the row to an hour and reuses its slices.
 func (r *row) set(k spec.Key, h *spec.Hour) {
 	*r = row{Job: string(k.Job), Platform: string(k.Platform), Signal: string(k.Signal), Variant: k.Variant,
 		Hour: int64(h.Start), Newest: int64(h.Newest), CPU: h.CPU, Level: r.Level[:0], Samples: r.Samples[:0], Mean: r.Mean[:0], M2: r.M2[:0],
@@ -61,7 +61,7 @@ func (r *row) set(k spec.Key, h *spec.Hour) {
 
 var errDamaged = errors.New("a digest is damaged")
 
-// hour is what a row says.
+// hour returns the hour in a row.
 func (r *row) hour() (h spec.Hour, err error) {
 	if len(r.Samples) != len(r.Level) || len(r.Mean) != len(r.Level) || len(r.M2) != len(r.Level) || len(r.TaskSamples) != len(r.Task) || len(r.BinSamples) != len(r.Bin) {
 		return h, errDamaged
@@ -87,7 +87,7 @@ func (r *row) hour() (h spec.Hour, err error) {
 	return h, nil
 }
 
-// write makes a digest, there whole or not at all. fill gives it the hours, by key.
+// write makes a digest, completely or not at all. fill passes it the hours, by key.
 func write(path string, fill func(emit func(spec.Key, *spec.Hour) error) error) error {
 	var b bytes.Buffer
 	w := parquet.NewGenericWriter[row](&b, parquet.Compression(&parquet.Zstd))
@@ -106,7 +106,7 @@ func write(path string, fill func(emit func(spec.Key, *spec.Hour) error) error) 
 	return atomicfile.Write(path, b.Bytes(), 0o644)
 }
 
-// digest is one that is being read, by key.
+// digest is a digest file that is being read, by key.
 type digest struct {
 	path string
 	file *os.File
@@ -141,7 +141,7 @@ func open(path string) (d *digest, err error) {
 	return d, nil
 }
 
-// damaged makes an error of the library's panic, and says which file it is about.
+// damaged turns a panic of the library into an error and adds the file's name.
 func damaged(path string, err *error) {
 	if p := recover(); p != nil {
 		*err = fmt.Errorf("%w: %v", errDamaged, p)
@@ -151,7 +151,7 @@ func damaged(path string, err *error) {
 	}
 }
 
-// row is the one that comes next; nil at the end.
+// row returns the next row; nil at the end.
 func (d *digest) row() *row {
 	if d.end {
 		return nil
@@ -159,7 +159,7 @@ func (d *digest) row() *row {
 	return &d.rows[d.at]
 }
 
-// next goes on to the next row.
+// next advances to the next row.
 func (d *digest) next() (err error) {
 	if d.at++; d.at < d.n {
 		return nil

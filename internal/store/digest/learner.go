@@ -19,23 +19,23 @@ import (
 	"github.com/quell-dev/quell/internal/store"
 )
 
-// Learner makes specs. One at a time may use a folder.
+// Learner computes specs. Only one at a time may use a folder.
 type Learner struct {
-	// Dir is where digests are kept, and nothing else.
+	// Dir is the folder of digests. It holds nothing else.
 	Dir string
-	// Threads is how many segments are read at once.
+	// Threads is how many segments are read in parallel.
 	Threads int
 }
 
-// Stats says what a computation had to do.
+// Stats describes the work of a computation.
 type Stats struct {
-	Segments int   // whose samples are in the specs
-	Read     int   // of them, for want of a digest
-	Rows     int64 // of those
+	Segments int   // segments whose samples are in the specs
+	Read     int   // of them, those read because they had no digest
+	Rows     int64 // of the segments that were read
 }
 
-// Learn makes the specs of all keys of a snapshot's samples, by key; an hour
-// counts whole. What was taken in windows does not enter.
+// Learn computes the specs of all keys of a snapshot's samples, sorted by key. Hours are
+// whole. Samples in windows are excluded.
 func (l *Learner) Learn(ctx context.Context, sn *store.Snapshot, windows []Window, p spec.Params, now sample.Millis) ([]spec.Learnt, Stats, error) {
 	var all []source
 	for i := range sn.Segments {
@@ -46,7 +46,7 @@ func (l *Learner) Learn(ctx context.Context, sn *store.Snapshot, windows []Windo
 	}
 	st := Stats{Segments: len(all)}
 	learnt, err := l.merge(ctx, sn, all, p, now, &st)
-	if errors.Is(err, errDamaged) { // and removed: it is made again
+	if errors.Is(err, errDamaged) { // and removed: it is computed again
 		learnt, err = l.merge(ctx, sn, all, p, now, &st)
 	}
 	if err != nil {
@@ -55,15 +55,15 @@ func (l *Learner) Learn(ctx context.Context, sn *store.Snapshot, windows []Windo
 	return learnt, st, l.sweep(all)
 }
 
-// source is a segment and where its digest is.
+// source is a segment and the path of its digest.
 type source struct {
 	seg          *store.Segment
 	path, digest string
 	windows      []Window
 }
 
-// overlapping are the windows that take samples out of a segment, clipped to it,
-// so that one that goes on later is the same.
+// overlapping returns the windows that exclude samples of a segment, clipped to it. A
+// window that is extended beyond the segment later is thus unchanged.
 func overlapping(windows []Window, seg *store.Segment) (of []Window) {
 	for _, w := range windows {
 		if w.From <= seg.To && w.To >= seg.From {
@@ -77,10 +77,10 @@ func overlapping(windows []Window, seg *store.Segment) (of []Window) {
 	return slices.Compact(of)
 }
 
-// format is in the names of digests: those of another are made anew.
+// format is part of the names of digests: those of another format are computed again.
 const format = 1
 
-// name is that of a segment's digest, without the samples of some windows.
+// name returns the name of a segment's digest without the samples of some windows.
 func name(seg *store.Segment, windows []Window) string {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%d %d %d", format, seg.Rows, seg.Bytes)
@@ -90,7 +90,7 @@ func name(seg *store.Segment, windows []Window) string {
 	return fmt.Sprintf("%s-%016x.parquet", strings.TrimSuffix(filepath.FromSlash(seg.File), ".parquet"), h.Sum64())
 }
 
-// merge makes the digests that are missing, and specs of all.
+// merge computes the missing digests, and specs from all of them.
 func (l *Learner) merge(ctx context.Context, sn *store.Snapshot, all []source, p spec.Params, now sample.Millis, st *Stats) (learnt []spec.Learnt, err error) {
 	if err := l.digest(ctx, sn, all, st); err != nil {
 		return nil, err
@@ -145,7 +145,7 @@ func (l *Learner) merge(ctx context.Context, sn *store.Snapshot, all []source, p
 	return learnt, nil
 }
 
-// opened opens a digest; one that cannot be read is removed.
+// opened opens a digest and removes an unreadable one.
 func opened(path string) (*digest, error) {
 	d, err := open(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -154,7 +154,7 @@ func opened(path string) (*digest, error) {
 	return d, err
 }
 
-// digest makes the digests that are missing.
+// digest computes the missing digests.
 func (l *Learner) digest(ctx context.Context, sn *store.Snapshot, all []source, st *Stats) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -204,7 +204,7 @@ func (s *source) make(ctx context.Context) error {
 	return write(s.digest, func(emit func(spec.Key, *spec.Hour) error) error { return read(ctx, s.path, s.windows, emit) })
 }
 
-// sweep removes what is no digest of these segments.
+// sweep removes everything that is not a digest of these segments.
 func (l *Learner) sweep(all []source) error {
 	used := make(map[string]bool, len(all))
 	for i := range all {
@@ -231,7 +231,7 @@ func (l *Learner) sweep(all []source) error {
 	return nil
 }
 
-// queue is digests by the key that comes next.
+// queue is a heap of digests by their next key.
 type queue []*digest
 
 func (q queue) Len() int      { return len(q) }

@@ -15,8 +15,8 @@ import (
 	"github.com/quell-dev/quell/internal/stat"
 )
 
-// Window is from when to when what a task cost is not normal: from the end of the
-// first bad interval of an incident to its end, or as far as it is known to last.
+// Window is a time when a task's cost is not normal: from the end of an incident's first
+// bad interval to its end, or as far as the incident is known to last.
 type Window struct {
 	Machine string
 	Task    sample.TaskName
@@ -25,7 +25,7 @@ type Window struct {
 	To      sample.Millis
 }
 
-// whose tells which samples windows are of.
+// whose identifies the samples that windows apply to.
 type whose struct {
 	machine, task, signal string
 }
@@ -39,26 +39,26 @@ type segment struct {
 	job, platform, task, machine, signal, variant *column
 	ts, flags, cpu, cost                          *column
 
-	// Names of the open key's job and platform, −1 before the first.
+	// Index of the current key's job and platform, −1 before the first.
 	atJob, atPlatform int32
 	sums              []*sums // of that job and platform, by signal and variant
 	spare             []*sums
 	emit              func(k spec.Key, h *spec.Hour) error
 }
 
-// sums are what the samples of a key come to so far. Sums of costs are of their
-// differences from the first: squares of those do not cancel out.
+// sums are the running sums of a key's samples. Costs are summed as differences from the
+// first one, so that their squares do not cancel out.
 type sums struct {
 	signal, variant int32
 	rule            spec.Rule
-	known           bool // the signal is
+	known           bool // whether the signal is known
 	first           float64
 	cost            [spec.UsageBins]sum
 	cpu             float64
 	newest          sample.Millis
 	tasks           []spec.TaskSamples
 	bins            []uint32 // by stat.BinOf
-	least, most     int32    // of the bins that hold something
+	least, most     int32    // range of the nonempty bins
 }
 
 type sum struct {
@@ -66,8 +66,7 @@ type sum struct {
 	s1, s2 float64
 }
 
-// read digests a segment: it calls emit with each key's hour, in the order of
-// keys.
+// read digests a segment: it calls emit with the hour of each key, in the order of keys.
 func read(ctx context.Context, path string, windows []Window, emit func(k spec.Key, h *spec.Hour) error) (err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -79,7 +78,7 @@ func read(ctx context.Context, path string, windows []Window, emit func(k spec.K
 		return fmt.Errorf("digest: %w", err)
 	}
 	defer func() {
-		if p := recover(); p != nil { // the library's, over a damaged file
+		if p := recover(); p != nil { // the library panics on a damaged file
 			err = fmt.Errorf("damaged: %v", p)
 		}
 		if err != nil {
@@ -126,7 +125,7 @@ func read(ctx context.Context, path string, windows []Window, emit func(k spec.K
 	return s.end()
 }
 
-// columns finds them.
+// columns looks up the columns.
 func (s *segment) columns() (err error) {
 	open := func(name string, text bool) *column {
 		c := &column{name: name}
@@ -147,8 +146,8 @@ func (s *segment) columns() (err error) {
 	return err
 }
 
-// rows takes in the next n rows, which are in one page of every column, a stretch
-// of one task's at a time.
+// rows reads the next n rows, which are in one page of every column, one run of a task's
+// samples at a time.
 func (s *segment) rows(n int) error {
 	job, platform, task, machine, signal, variant := s.job.ids[:n], s.platform.ids[:n], s.task.ids[:n], s.machine.ids[:n], s.signal.ids[:n], s.variant.ids[:n]
 	ts, flags, cpu, cost := s.ts.whole[:n], s.flags.whole[:n], s.cpu.reals[:n], s.cost.reals[:n]
@@ -180,7 +179,7 @@ func (s *segment) rows(n int) error {
 	return nil
 }
 
-// of is the sums of a signal and variant of the open job and platform.
+// of returns the sums of a signal and variant of the current job and platform.
 func (s *segment) of(signal, variant int32) *sums {
 	for _, sm := range s.sums {
 		if sm.signal == signal && sm.variant == variant {
@@ -199,7 +198,7 @@ func (s *segment) of(signal, variant int32) *sums {
 	return sm
 }
 
-// add takes in a task's samples and returns how many of them teach.
+// add adds a task's samples and returns how many of them are used for the spec.
 func (sm *sums) add(ts, flags []int64, cpu, cost []float32, windows []Window) (got int64) {
 	usage, newest := 0.0, int64(sm.newest)
 	for i := range cost {
@@ -232,14 +231,14 @@ func within(windows []Window, at int64) bool {
 }
 
 func (sm *sums) task(hash uint64, n int64) {
-	if k := len(sm.tasks); k > 0 && sm.tasks[k-1].Task == hash { // it went on in another page
+	if k := len(sm.tasks); k > 0 && sm.tasks[k-1].Task == hash { // continued from another page
 		sm.tasks[k-1].N += n
 		return
 	}
 	sm.tasks = append(sm.tasks, spec.TaskSamples{Task: hash, N: n})
 }
 
-// turn ends one job and platform and begins another.
+// turn ends a job and platform and starts the next.
 func (s *segment) turn(job, platform int32) error {
 	if s.atJob >= 0 {
 		was := cmp.Or(cmp.Compare(s.job.names.text[s.atJob], s.job.names.text[job]), cmp.Compare(s.platform.names.text[s.atPlatform], s.platform.names.text[platform]))
@@ -252,7 +251,7 @@ func (s *segment) turn(job, platform int32) error {
 	return err
 }
 
-// end gives out what the open job and platform came to.
+// end emits the hours of the current job and platform.
 func (s *segment) end() error {
 	slices.SortFunc(s.sums, func(a, b *sums) int {
 		return cmp.Or(cmp.Compare(s.signal.names.text[a.signal], s.signal.names.text[b.signal]), cmp.Compare(s.variant.names.text[a.variant], s.variant.names.text[b.variant]))
@@ -272,7 +271,7 @@ func (s *segment) end() error {
 	return nil
 }
 
-// hour is what the sums come to.
+// hour returns the hour that the sums describe.
 func (sm *sums) hour() spec.Hour {
 	h := spec.Hour{Start: spec.HourOf(sm.newest), Newest: sm.newest, Tasks: slices.Clone(sm.tasks)}
 	for i, b := range sm.cost {

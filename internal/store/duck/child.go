@@ -16,10 +16,10 @@ import (
 	duckdb "github.com/duckdb/duckdb-go/v2"
 )
 
-// Child is the whole life of the process that Runner starts: it shuts itself
-// in, reads one Job, and writes the answer. dir is the store's folder.
+// Child is the main function of the process that Runner starts. It sandboxes itself,
+// reads one Job, and writes the answer. dir is the store's folder.
 func Child(dir string, in io.Reader, out io.Writer) error {
-	fences, err := shutIn(dir) // the first time it does not return: the process begins again inside
+	fences, err := shutIn(dir) // the first call does not return: the process re-executes itself inside
 	if err != nil {
 		return fmt.Errorf("shut the query in: %w", err)
 	}
@@ -33,7 +33,7 @@ func Child(dir string, in io.Reader, out io.Writer) error {
 	return carryOut(&job, append(fences, "limits"), out)
 }
 
-// carryOut writes which fences are up, and the answer.
+// carryOut writes the active fences and the answer.
 func carryOut(job *Job, fences []string, out io.Writer) error {
 	w := bufio.NewWriterSize(out, 1<<16)
 	enc := json.NewEncoder(w)
@@ -56,7 +56,7 @@ func carryOut(job *Job, fences []string, out io.Writer) error {
 	return w.Flush()
 }
 
-// answer writes columns and rows, up to the limits.
+// answer writes columns and rows up to the limits.
 type answer struct {
 	limits Limits
 	enc    *json.Encoder
@@ -69,7 +69,7 @@ func run(ctx context.Context, job *Job, a *answer) (err error) {
 	if err != nil {
 		return err
 	}
-	// DuckDB stops itself in time, nearly always; else the parent does it.
+	// DuckDB nearly always stops itself in time; otherwise the parent kills the process.
 	ctx, cancel := context.WithTimeout(ctx, job.Limits.Time)
 	defer cancel()
 	defer func() { err = errors.Join(err, e.Close()) }()
@@ -86,7 +86,7 @@ func run(ctx context.Context, job *Job, a *answer) (err error) {
 	return a.write(rows)
 }
 
-// asked says whose fault a statement's error is.
+// asked classifies an error of a statement by its cause.
 func asked(err error) error {
 	var own *Error
 	if errors.As(err, &own) {
@@ -151,8 +151,8 @@ func (a *answer) write(rows driver.Rows) error {
 	}
 }
 
-// plain makes of DuckDB's values what JSON can say; a number that is none is
-// null, and a time is UTC to the millisecond.
+// plain converts DuckDB's values for JSON. NaN and infinities become null, a time is UTC
+// to the millisecond.
 func plain(v any) any {
 	switch v := v.(type) {
 	case float64:

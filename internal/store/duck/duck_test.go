@@ -23,7 +23,7 @@ import (
 	"github.com/quell-dev/quell/internal/store/digest"
 )
 
-// TestMain makes the test binary the child of its own queries.
+// TestMain makes the test binary the child for its own queries.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == "query-child" {
 		if err := Child(os.Args[2], os.Stdin, os.Stdout); err != nil {
@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 	quelltest.Main(m)
 }
 
-// unfenced is a child whose DuckDB does whatever it is asked.
+// unfenced is a child whose DuckDB is unrestricted.
 func unfenced(dir string) {
 	_, err := shutIn(dir)
 	var job Job
@@ -190,7 +190,7 @@ func TestAnAnswerIsCutOff(t *testing.T) {
 	}
 }
 
-// An incident's newest state is how it stands.
+// An incident's newest state is its current state.
 func TestIncidentsStandAsLastTold(t *testing.T) {
 	b := newBench(t, store.Options{Now: clock})
 	closed := sample.At(start.Add(time.Hour))
@@ -211,8 +211,8 @@ func TestIncidentsStandAsLastTold(t *testing.T) {
 	}
 }
 
-// The specs by SQL, by digests and by an agent's own spec.History are the same on
-// the same samples.
+// TestSpecsAgreeWithHistory: on the same samples, the specs by SQL, by digests and by an
+// agent's own spec.History are equal.
 func TestSpecsAgreeWithHistory(t *testing.T) {
 	p := spec.Paper()
 	h := spec.NewHistory(p)
@@ -232,7 +232,7 @@ func TestSpecsAgreeWithHistory(t *testing.T) {
 			case 2:
 				s.Flags = sample.Capped | sample.Stolen
 			case 3:
-				s.Cost = 2000 // no measurement
+				s.Cost = 2000 // not a measurement
 			default:
 				if i < 5 || n%2 == 0 { // two of the seven give fewer than 100
 					h.Add(key, sample.TaskKey{Inode: i}, s.TS, float64(s.CPU), float64(s.Cost), 0)
@@ -277,7 +277,7 @@ func TestSpecsAgreeWithHistory(t *testing.T) {
 	}
 }
 
-// What a victim cost in an incident teaches nothing, unless it changed for good.
+// Samples of a victim in an incident are not learnt from, unless the change is lasting.
 func TestIncidentsDoNotTeach(t *testing.T) {
 	b := newBench(t, store.Options{Now: clock})
 	batch := &store.Batch{}
@@ -339,7 +339,7 @@ func TestNoMoreQueriesThanSlots(t *testing.T) {
 	b.ask(t, "SELECT 1")
 }
 
-// What is not in the job is no more in the process.
+// What is not in the job is not in the process.
 func TestTheChildHasNoSecrets(t *testing.T) {
 	t.Setenv("QUELL_TEST_SECRET", "hidden")
 	b := newBench(t, store.Options{Now: clock})

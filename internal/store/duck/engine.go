@@ -15,13 +15,13 @@ import (
 	"github.com/quell-dev/quell/internal/store/dialect"
 )
 
-// engine is a DuckDB in memory over some segments.
+// engine is an in-memory DuckDB over some segments.
 type engine struct {
 	db   *sql.DB
 	conn *sql.Conn
 }
 
-// open makes the views and then shuts DuckDB in.
+// open creates the views and then restricts DuckDB.
 func open(ctx context.Context, job *Job) (*engine, error) {
 	connector, err := duckdb.NewConnector("", nil)
 	if err != nil {
@@ -34,7 +34,7 @@ func open(ctx context.Context, job *Job) (*engine, error) {
 	statements := []string{
 		fmt.Sprintf("SET memory_limit='%dMB'", job.Limits.MemoryMB),
 		fmt.Sprintf("SET threads=%d", max(1, job.Limits.Threads)),
-		"SET temp_directory=''", // nothing is written, also not what does not fit in memory
+		"SET temp_directory=''", // nothing is written, even if it does not fit in memory
 		"SET autoinstall_known_extensions=false", "SET autoload_known_extensions=false",
 		"SET allow_community_extensions=false", "SET TimeZone='UTC'", "SET preserve_insertion_order=false",
 		"SET errors_as_json=false",
@@ -66,7 +66,7 @@ func list(texts []string) string {
 	return "[" + strings.Join(quoted, ", ") + "]"
 }
 
-// views returns the statements that make the tables people ask (docs/sql.md).
+// views returns the statements that create the tables for users' queries (docs/sql.md).
 func views(job *Job) []string {
 	d := dialect.DuckDB()
 	all := []string{"CREATE TABLE machines (machine VARCHAR, boot VARCHAR, stream VARCHAR, batch UBIGINT, last_seen TIMESTAMPTZ)"}
@@ -75,7 +75,7 @@ func views(job *Job) []string {
 		if table == store.Samples {
 			scan += ")" + d.Between(job.From, job.To)
 		} else {
-			scan += ", union_by_name = true)" // few files, of which old ones may lack columns
+			scan += ", union_by_name = true)" // few files; old ones may lack columns
 		}
 		all = append(all, "CREATE VIEW "+dialect.Table(table)+" AS "+scan)
 	}
@@ -92,12 +92,12 @@ func views(job *Job) []string {
 	return all
 }
 
-// explain matches what may stand before a SELECT that is to be explained: with
-// ANALYZE it is carried out, so it must be a SELECT that is.
+// explain matches the prefix of a SELECT that is to be explained. With ANALYZE the
+// statement is executed, so it must be a SELECT.
 var explain = regexp.MustCompile(`(?is)^\s*explain\s+(?:analyze\s+)?`)
 
-// prepare makes a statement of the text, if it is one that may be asked, that
-// gives at most one row more than so many.
+// prepare prepares a statement if it is allowed. It returns at most one row more than
+// rows.
 func (e *engine) prepare(text string, rows int) (stmt *duckdb.Stmt, err error) {
 	err = e.conn.Raw(func(c any) error {
 		conn, ok := c.(*duckdb.Conn)
@@ -113,7 +113,7 @@ func (e *engine) prepare(text string, rows int) (stmt *duckdb.Stmt, err error) {
 		}
 		switch kind {
 		case duckdb.STATEMENT_TYPE_SELECT:
-			// DuckDB holds an answer whole before the first row is read.
+			// DuckDB materialises an answer completely before the first row is read.
 			if cut, err := typed(conn, fmt.Sprintf("SELECT * FROM (%s\n) LIMIT %d", strings.TrimRight(text, "; \t\r\n"), rows+1)); err == nil {
 				err = stmt.Close()
 				stmt = cut
@@ -136,9 +136,9 @@ func (e *engine) prepare(text string, rows int) (stmt *duckdb.Stmt, err error) {
 	return stmt, err
 }
 
-// typed prepares without running anything.
+// typed prepares a statement without running anything.
 func typed(conn *duckdb.Conn, text string) (*duckdb.Stmt, error) {
-	s, err := conn.Prepare(text) // PrepareContext would carry out all of several statements but the last
+	s, err := conn.Prepare(text) // PrepareContext would execute all of several statements but the last
 	if err != nil {
 		return nil, err
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/quell-dev/quell/internal/store"
 )
 
-// census says what is in a folder: names, sizes and times of change.
+// census lists the contents of a folder: names, modes and times of change.
 func census(t *testing.T, dir string) string {
 	t.Helper()
 	var b strings.Builder
@@ -40,8 +40,8 @@ func census(t *testing.T, dir string) string {
 	return b.String()
 }
 
-// many is a child that answers one query after the other: a DuckDB of its own for
-// each, behind the same fences, without the time that a process takes to begin.
+// many is a child that answers one query after the other, each with a new DuckDB inside
+// the same fences. It saves the start of a process per query.
 func many(dir string) {
 	fences, err := shutIn(dir)
 	if err == nil {
@@ -60,7 +60,7 @@ func many(dir string) {
 	os.Exit(0)
 }
 
-// asker asks such a child.
+// asker queries such a child.
 type asker struct {
 	t    *testing.T
 	dir  string
@@ -90,7 +90,7 @@ func (a *asker) begin() {
 
 func (a *asker) end() {
 	a.cmd.Process.Kill()
-	_ = a.cmd.Wait() // it was killed, or something that it was asked has ended it
+	_ = a.cmd.Wait() // it was killed, or a query has ended it
 }
 
 func (a *asker) query(job *Job) (*Answer, error) {
@@ -120,10 +120,10 @@ func hostileLimits() Limits {
 
 var apart = flag.Bool("apart", false, "TestHostileStatements: every statement in a process of its own, as quell-server does it (a minute more)")
 
-// TestHostileStatements asks everything of testdata/hostile.txt: it is refused or
-// bounded, gives nothing away and leaves nothing behind. What is to be bounded has a
-// process of its own, as it has with quell-server; what is to be refused is asked
-// one after the other behind the same fences, unless -apart is given.
+// TestHostileStatements executes every statement of testdata/hostile.txt. Each is refused
+// or bounded, reveals nothing and leaves nothing behind. A statement to be bounded runs
+// in a separate process, as in quell-server. Those to be refused run one after the other
+// in one process with the same fences, unless -apart is given.
 func TestHostileStatements(t *testing.T) {
 	text, err := os.ReadFile("testdata/hostile.txt")
 	if err != nil {
@@ -179,7 +179,7 @@ func TestHostileStatements(t *testing.T) {
 	t.Logf("%d hostile statements", n)
 }
 
-// hostile judges what came of a statement.
+// hostile checks the result of a statement.
 func hostile(t *testing.T, want string, job *Job, a *Answer, err error, took time.Duration) {
 	t.Helper()
 	answer, bad := json.Marshal(a)
@@ -215,7 +215,7 @@ func errorText(err error) string {
 	return err.Error()
 }
 
-// TestTheOuterFencesHold takes DuckDB's own fence away: what is left must do.
+// TestTheOuterFencesHold removes DuckDB's own fence: the others must suffice.
 func TestTheOuterFencesHold(t *testing.T) {
 	b := newBench(t, store.Options{Now: clock})
 	b.add(t, &store.Batch{Samples: []sample.Sample{one(0, "m1", "/a", 1, 2)}})

@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inside is set in the environment of a process that began again inside the
-// fences, and says which there are.
+// inside is set in the environment of a process that re-executed itself inside the
+// fences. Its value names them.
 const inside = "QUELL_QUERY_FENCES"
 
-// shutIn fences the process in and begins it again: Landlock is a thread's, and
-// what a thread executes is all of a process.
+// shutIn restricts the process and re-executes it: Landlock applies to a thread, and
+// after exec that thread is the whole process.
 func shutIn(dir string) ([]string, error) {
 	if up, ok := os.LookupEnv(inside); ok {
 		if up == "" {
@@ -25,7 +25,7 @@ func shutIn(dir string) ([]string, error) {
 		return []string{up}, nil
 	}
 	runtime.LockOSThread()
-	// No file can grow: what is written beyond is a signal, which Go turns into an error.
+	// No file can grow: a write beyond is a signal, which Go turns into an error.
 	for _, r := range []int{unix.RLIMIT_FSIZE, unix.RLIMIT_CORE} {
 		if err := unix.Setrlimit(r, &unix.Rlimit{}); err != nil {
 			return nil, fmt.Errorf("set resource limit: %w", err)
@@ -48,12 +48,12 @@ func shutIn(dir string) ([]string, error) {
 	return nil, fmt.Errorf("begin again: %w", syscall.Exec(self, os.Args, []string{inside + "=" + up}))
 }
 
-// limit sets what depends on the query.
+// limit sets the limits that depend on the query.
 func limit(l *Limits) error {
 	memory := uint64(l.MemoryMB) << 20
 	seconds := uint64(l.Time.Seconds()+1) * uint64(max(1, l.Threads)+1)
 	for r, v := range map[int]uint64{
-		unix.RLIMIT_DATA:   memory + memory/2 + 768<<20, // Go's heap, stacks and what DuckDB does not count
+		unix.RLIMIT_DATA:   memory + memory/2 + 768<<20, // Go's heap, stacks and memory that DuckDB does not count
 		unix.RLIMIT_CPU:    seconds,
 		unix.RLIMIT_NOFILE: 4096,
 	} {
@@ -69,9 +69,9 @@ func limit(l *Limits) error {
 	return nil
 }
 
-// landlock lets this thread, and what it executes, read the program itself, the
-// system's libraries and the store, and nothing else of the file system; where
-// the kernel can, it bars TCP (Documentation/userspace-api/landlock.rst).
+// landlock restricts this thread, and what it executes, to reading the program itself,
+// the system's libraries and the store. It also bars TCP where the kernel supports that
+// (Documentation/userspace-api/landlock.rst).
 func landlock(program, dir string) error {
 	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
@@ -88,7 +88,7 @@ func landlock(program, dir string) error {
 	if version >= 3 {
 		attr.Handled_access_fs |= unix.LANDLOCK_ACCESS_FS_TRUNCATE
 	}
-	size := unsafe.Sizeof(attr.Handled_access_fs) // what the oldest kernels know
+	size := unsafe.Sizeof(attr.Handled_access_fs) // supported by the oldest kernels
 	if version >= 4 {
 		attr.Handled_access_net = unix.LANDLOCK_ACCESS_NET_BIND_TCP | unix.LANDLOCK_ACCESS_NET_CONNECT_TCP
 		size += unsafe.Sizeof(attr.Handled_access_net)
@@ -101,7 +101,7 @@ func landlock(program, dir string) error {
 	const read = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
 	const run = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_EXECUTE
 	allowed := map[string]uint64{program: run, dir: read}
-	// DuckDB looks there for how much memory it may use, and fails if it may not look.
+	// DuckDB reads its memory limit there and fails without access.
 	allowed[fmt.Sprintf("/proc/%d/cgroup", os.Getpid())], allowed["/sys/fs/cgroup"] = unix.LANDLOCK_ACCESS_FS_READ_FILE, unix.LANDLOCK_ACCESS_FS_READ_FILE
 	for _, lib := range []string{"/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache"} {
 		allowed[lib] = run

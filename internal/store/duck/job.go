@@ -8,13 +8,13 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Limits bound one query.
+// Limits are the limits of one query.
 type Limits struct {
 	Time     time.Duration `json:"time"`
 	MemoryMB int           `json:"memory_mb"` // DuckDB's; the process may use some more
 	Threads  int           `json:"threads"`
-	Rows     int           `json:"rows"`  // of the answer; the rest is cut off
-	Bytes    int64         `json:"bytes"` // of the answer, JSON; the rest is cut off
+	Rows     int           `json:"rows"`  // of the answer; the rest is dropped
+	Bytes    int64         `json:"bytes"` // of the answer, JSON; the rest is dropped
 }
 
 // Machine is a row of the table of machines.
@@ -22,7 +22,7 @@ type Machine struct {
 	Machine  string        `json:"machine"`
 	Boot     string        `json:"boot"`
 	Stream   string        `json:"stream"`
-	Batch    uint64        `json:"batch"` // the highest that was taken
+	Batch    uint64        `json:"batch"` // the highest accepted one
 	LastSeen sample.Millis `json:"last_seen"`
 }
 
@@ -31,26 +31,26 @@ type Job struct {
 	SQL string `json:"sql"`
 	// Files are the segments of each table, with absolute paths (dialect.Files).
 	Files    map[string][]string `json:"files"`
-	From, To sample.Millis       // samples outside of it are not shown; 0: no bound
+	From, To sample.Millis       // samples outside are not shown; 0: no bound
 	Machines []Machine           `json:"machines"`
 	Limits   Limits              `json:"limits"`
 }
 
-// Column is one of an answer.
+// Column is a column of an answer.
 type Column struct {
 	Name string `json:"name"`
 	Type string `json:"type"` // DuckDB's name
 }
 
-// Kind says whose fault an error is.
+// Kind classifies an error by its cause.
 type Kind string
 
 // The kinds of errors.
 const (
-	Refused  Kind = "refused"  // the statement is none that may be asked
+	Refused  Kind = "refused"  // the statement is not allowed
 	Wrong    Kind = "wrong"    // DuckDB does not understand it, or it fails
 	Exceeded Kind = "exceeded" // it needs more than the limits
-	Broken   Kind = "broken"   // the store, or the child
+	Broken   Kind = "broken"   // the store or the child failed
 )
 
 // Error is why there is no answer.
@@ -61,7 +61,7 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Message }
 
-// Remedy says what to do about it.
+// Remedy says what the user can do about it.
 func (e *Error) Remedy() string {
 	switch e.Kind {
 	case Refused:
@@ -78,18 +78,18 @@ func refused(format string, args ...any) *Error {
 	return &Error{Refused, fmt.Sprintf(format, args...)}
 }
 
-// End is what comes after the rows.
+// End follows the rows.
 type End struct {
 	Rows      int  `json:"rows"`
-	Truncated bool `json:"truncated,omitempty"` // there are more
+	Truncated bool `json:"truncated,omitempty"` // there are more rows
 }
 
-// line is what the child writes: one of its fields, as JSON, on a line.
+// line is a line of the child's output: one of its fields, as JSON.
 type line struct {
 	Columns []Column        `json:"columns,omitempty"`
 	Row     json.RawMessage `json:"row,omitempty"`
 	End     *End            `json:"end,omitempty"`
 	Err     *Error          `json:"error,omitempty"`
-	// Fences says which of them are up; it comes first.
+	// Fences lists the active ones; it comes first.
 	Fences []string `json:"fences,omitempty"`
 }

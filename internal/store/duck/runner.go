@@ -14,30 +14,30 @@ import (
 
 // Runner starts a process for each query.
 type Runner struct {
-	// Program and Args start what calls Child with the store's folder.
+	// Program and Args start the process that calls Child with the store's folder.
 	Program string
 	Args    []string
-	Slots   chan struct{} // as many queries at once as it has room for
+	Slots   chan struct{} // bounds the number of concurrent queries
 }
 
-// NewRunner returns a Runner of so many queries at once.
+// NewRunner returns a Runner for atOnce concurrent queries.
 func NewRunner(atOnce int, program string, args ...string) *Runner {
 	return &Runner{Program: program, Args: args, Slots: make(chan struct{}, atOnce)}
 }
 
-// Answer is what came of a query.
+// Answer is the result of a query.
 type Answer struct {
 	Columns []Column          `json:"columns"`
-	Rows    []json.RawMessage `json:"rows"` // each a JSON list, a value for each column
+	Rows    []json.RawMessage `json:"rows"` // each a JSON list with a value for each column
 	End
-	Fences []string      `json:"-"` // that were up around it
+	Fences []string      `json:"-"` // active around it
 	Took   time.Duration `json:"-"`
 }
 
-// grace is what a child may take beyond the query's time to start and to end.
+// grace is the time that a child may take to start and end, beyond the query's limit.
 const grace = 2 * time.Second
 
-// Query carries out a job. An *Error says why there is no answer.
+// Query executes a job. An *Error says why there is no answer.
 func (r *Runner) Query(ctx context.Context, job *Job) (*Answer, error) {
 	select {
 	case r.Slots <- struct{}{}:
@@ -53,7 +53,7 @@ func (r *Runner) Query(ctx context.Context, job *Job) (*Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, job.Limits.Time+grace)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, r.Program, r.Args...)
-	cmd.Env = []string{} // whatever secrets the server's has
+	cmd.Env = []string{} // without the server's secrets
 	cmd.Stdin = bytes.NewReader(text)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var errs tail
@@ -68,7 +68,7 @@ func (r *Runner) Query(ctx context.Context, job *Job) (*Answer, error) {
 	a := &Answer{Rows: []json.RawMessage{}}
 	bad, ended := a.read(bufio.NewReaderSize(out, 1<<16))
 	if !ended && bad == nil || bad != nil {
-		cancel() // nothing more of it is of use
+		cancel() // its further output is not needed
 	}
 	waited := cmd.Wait()
 	a.Took = time.Since(begun)
@@ -83,13 +83,13 @@ func (r *Runner) Query(ctx context.Context, job *Job) (*Answer, error) {
 	return nil, died(waited, errs.String(), bad)
 }
 
-// read takes in what the child writes; ended, that it came to an end of its own.
+// read reads the child's output. ended: the child finished by itself.
 func (a *Answer) read(in *bufio.Reader) (bad error, ended bool) {
 	dec := json.NewDecoder(in)
 	for {
 		var l line
 		if err := dec.Decode(&l); err != nil {
-			return nil, false // it was stopped, or stopped itself
+			return nil, false // it was stopped, or it stopped itself
 		}
 		switch {
 		case l.Err != nil:
@@ -107,19 +107,19 @@ func (a *Answer) read(in *bufio.Reader) (bad error, ended bool) {
 	}
 }
 
-// died says why a child ended without an answer.
+// died returns why a child ended without an answer.
 func died(waited error, said string, bad error) error {
 	var exit *exec.ExitError
 	if errors.As(waited, &exit) {
 		if s, ok := exit.Sys().(syscall.WaitStatus); ok && (s.Signaled() || s.ExitStatus() == 2) {
-			// A signal, or Go's own end when there is no memory: the limits.
+			// A signal, or the exit of Go's runtime without memory: the limits.
 			return &Error{Exceeded, "it needs more memory or processor time than it may have"}
 		}
 	}
 	return &Error{Broken, fmt.Sprintf("the query's process ended: %v: %s", errors.Join(waited, bad), said)}
 }
 
-// tail keeps the end of what is written to it.
+// tail keeps the end of its input.
 type tail struct{ text []byte }
 
 func (t *tail) Write(p []byte) (int, error) {

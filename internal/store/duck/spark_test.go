@@ -28,8 +28,8 @@ import (
 	"github.com/quell-dev/quell/internal/store/spark"
 )
 
-// cluster is a Spark master with two workers and a Connect server, each a process
-// of its own on loopback. make test-spark says where Spark is.
+// cluster is a Spark master with two workers and a Connect server, each in a separate
+// process on loopback. make test-spark sets the location of Spark.
 type cluster struct {
 	address string // of the Connect server
 	web     string // of the master
@@ -48,7 +48,7 @@ func port(t *testing.T) int {
 
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	if address := os.Getenv("QUELL_SPARK_CONNECT"); address != "" { // one that runs already
+	if address := os.Getenv("QUELL_SPARK_CONNECT"); address != "" { // one that is already running
 		return &cluster{address: address}
 	}
 	home := os.Getenv("QUELL_SPARK_HOME")
@@ -70,7 +70,7 @@ func newCluster(t *testing.T) *cluster {
 			t.Fatal(err)
 		}
 		ended := make(chan struct{})
-		go func() { _ = cmd.Wait(); log.Close(); close(ended) }() // by a signal
+		go func() { _ = cmd.Wait(); log.Close(); close(ended) }() // it ends by a signal
 		t.Cleanup(func() {
 			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) // a worker ends its executors
 			select {
@@ -145,7 +145,7 @@ func (c *cluster) ready(t *testing.T) *spark.Session {
 	return s
 }
 
-// million makes a store of 1 M samples, with all that does not teach among them.
+// million makes a store of 1 M samples, including all kinds that are not learnt from.
 func million(t *testing.T) *bench {
 	t.Helper()
 	b := newBench(t, store.Options{Now: clock})
@@ -169,7 +169,7 @@ func million(t *testing.T) *bench {
 			}
 			batch.Samples = append(batch.Samples, s)
 		}
-		for i := range 20 { // incidents of an hour; some follow a change, some are told of twice
+		for i := range 20 { // incidents of an hour; some follow a change, some are reported twice
 			began := start.Add(time.Duration(part*3) * time.Hour).UnixMilli()
 			closed := began + 3_600_000
 			inc := store.Incident{Machine: fmt.Sprint("m", i), ID: fmt.Sprint(part, "-", i), VictimTask: fmt.Sprintf("/%d/%d", i, i%8), Signal: "cpi", Began: began, Updated: began, Follows: i%5 == 0}
@@ -182,10 +182,10 @@ func million(t *testing.T) *bench {
 	return b
 }
 
-// near reports whether two numbers are the same to 1e-9.
+// near reports whether two numbers agree to 1e-9.
 func near(a, b float64) bool { return math.Abs(a-b) <= 1e-9*math.Max(1e-12, math.Abs(b)) }
 
-// TestSparkAgreesWithDuckDB asks the same of both, and of digests.
+// TestSparkAgreesWithDuckDB compares the results of both, and of digests.
 func TestSparkAgreesWithDuckDB(t *testing.T) {
 	c := newCluster(t)
 	b := million(t)
@@ -196,7 +196,7 @@ func TestSparkAgreesWithDuckDB(t *testing.T) {
 	t.Run("specs", func(t *testing.T) { specsAgree(t, b, c) })
 }
 
-// specsAgree: count, mean and standard deviation are those of DuckDB, to 1e-9.
+// specsAgree: count, mean and standard deviation agree with DuckDB's to 1e-9.
 func specsAgree(t *testing.T, b *bench, c *cluster) {
 	sn := b.store.Snapshot(0, 0)
 	defer sn.Close()
@@ -233,7 +233,7 @@ func specsAgree(t *testing.T, b *bench, c *cluster) {
 		}
 	}
 	t.Logf("states: %v", states)
-	whole, err := engine.Specs(t.Context(), sn, 0, p, now) // digests know whole hours only
+	whole, err := engine.Specs(t.Context(), sn, 0, p, now) // digests have whole hours only
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,8 +249,8 @@ func specsAgree(t *testing.T, b *bench, c *cluster) {
 	}
 }
 
-// quantilesAgree asks both for the same, and DuckDB also by its own words: of what a
-// sample costs, and of the CPU usage, which each of the million has.
+// quantilesAgree runs the same query on both, and on DuckDB also with its own function:
+// for samples' costs, and for the CPU usage, which each of the million has.
 func quantilesAgree(t *testing.T, b *bench, session *spark.Session) {
 	sn := b.store.Snapshot(0, 0)
 	defer sn.Close()
@@ -301,7 +301,7 @@ func quantilesAgree(t *testing.T, b *bench, session *spark.Session) {
 	}
 }
 
-// tablesAgree: each table has as many rows in both.
+// tablesAgree: each table has the same number of rows in both.
 func tablesAgree(t *testing.T, b *bench, session *spark.Session) {
 	for _, table := range []string{"samples", "incidents", "incident_history", "actions", "audit", "specs", "spec_history", "signals"} {
 		got, err := session.Query(t.Context(), "SELECT count(*) FROM "+table, 1)

@@ -26,7 +26,7 @@ var (
 	benchData    = flag.String("data", "", "folder to keep the benchmarks' stores in, to be used again")
 )
 
-// benchStore opens the store of a benchmark, which fill makes once.
+// benchStore opens the store of a benchmark, which fill fills once.
 func benchStore(b *testing.B, name string, now time.Time, fill func(s *store.Store)) *bench {
 	b.Helper()
 	dir := b.TempDir()
@@ -56,8 +56,8 @@ func flush(b *testing.B, s *store.Store) {
 	}
 }
 
-// cost is what something took: by the clock, and of processors, which says more
-// where others use them.
+// cost is the wall time and processor time of an operation. Processor time is more
+// meaningful when other processes use the machine.
 type cost struct{ wall, cpu time.Duration }
 
 func (c *cost) add(b *testing.B, do func()) {
@@ -77,14 +77,14 @@ func (c *cost) add(b *testing.B, do func()) {
 	c.wall, c.cpu = c.wall+time.Since(begun), c.cpu+cpu()-used
 }
 
-// report prints how often this costs what another does.
+// report reports the ratio of this cost to another.
 func (c *cost) report(b *testing.B, what string, of *cost) {
 	b.ReportMetric(c.wall.Seconds()/of.wall.Seconds(), what)
 	b.ReportMetric(c.cpu.Seconds()/of.cpu.Seconds(), what+"(cpu)")
 }
 
-// bare carries out a query in this process, over the same files, without views,
-// fences and JSON.
+// bare executes a query in this process, over the same files, without views, fences and
+// JSON.
 func bare(b *testing.B, text string) {
 	b.Helper()
 	db, err := sql.Open("duckdb", "?threads=2")
@@ -104,10 +104,10 @@ func bare(b *testing.B, text string) {
 	}
 }
 
-// paperSQL is the paper's statistic as one would write it for DuckDB alone: count,
-// mean and standard deviation weighted by 0.9 per day, of jobs with five tasks of
-// a hundred samples each. What quell adds to it is missing: samples of incidents,
-// caps and costs that are none.
+// paperSQL is the paper's statistic as plain DuckDB SQL: count, mean and standard
+// deviation weighted by 0.9 per day, for jobs with five tasks of a hundred samples each.
+// It omits what quell adds: the exclusion of samples of incidents, of capped tasks and of
+// invalid costs.
 func paperSQL(files string, now sample.Millis) string {
 	return fmt.Sprintf(`WITH tasks AS (
   SELECT job, platform, signal, variant, count(*) AS n, sum(w) AS w, sum(w * w) AS w2, sum(w * cpu) AS wu, sum(w * cost) AS wc, sum(w * cost * cost) AS wcc
@@ -118,11 +118,11 @@ SELECT job, platform, signal, variant, sum(n), sum(wu) / sum(w), sum(wc) / sum(w
 FROM tasks GROUP BY ALL HAVING count(*) FILTER (n >= 100) >= 5`, now, files)
 }
 
-// BenchmarkSpecs computes the specs of -samples samples of 25 tasks for each of
-// 10,000 jobs and platforms (fewer of either where there are less than 100 M), and
-// in turn asks DuckDB alone, on the same files, for plain counts, means and
-// standard deviations by job and platform, and for the paper's statistic. Ratios
-// of times, and of processors' time:
+// BenchmarkSpecs computes the specs of -samples samples of 25 tasks for each of 10,000
+// jobs and platforms (fewer of them for less than 100 M samples). In alternation it
+// queries DuckDB alone, on the same files, for counts, means and standard deviations by
+// job and platform, and for the paper's statistic. It reports ratios of wall and
+// processor time:
 //
 //	first-of-…   no segment was read before
 //	hourly-of-…  all but those of the newest hour were, as in a server
@@ -197,10 +197,10 @@ func BenchmarkSpecs(b *testing.B) {
 	bySQL.report(b, "sql-of-paper", &paper)
 }
 
-// BenchmarkWindow reads one hour of one machine, 1,000 tasks a minute, out of a
-// year of hours: what it takes to find the hour's segment, to start a process for
-// the query, and to read it. -days of the year are whole (365 are 525 M samples),
-// the other hours hold ten samples each.
+// BenchmarkWindow reads one hour of one machine with 1,000 tasks a minute out of a year
+// of hours: the time to find the hour's segment, to start a process for the query, and to
+// read it. -days days of the year are complete (365 are 525 M samples); the other hours
+// hold ten samples each.
 func BenchmarkWindow(b *testing.B) {
 	const hours, tasks = 365 * 24, 1000
 	at := func(rng *rand.Rand, m, i int) sample.Sample {

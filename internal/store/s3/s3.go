@@ -20,31 +20,30 @@ import (
 	"github.com/quell-dev/quell/internal/store"
 )
 
-// Options say where the storage is. Who may use it comes from where the AWS
-// tools look: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, their files, or the
-// machine's role.
+// Options locate the storage. Credentials come from the same places as for the AWS tools:
+// AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, their files, or the machine's role.
 type Options struct {
 	Bucket string
-	Prefix string // of all names; empty: none
+	Prefix string // prefix of all names; empty: none
 	// Endpoint is a server's URL, e.g. http://127.0.0.1:9000; empty: AWS.
 	Endpoint string
 	Region   string // empty: from the environment, else us-east-1
 }
 
-// Bucket is a store.Bucket.
+// Bucket implements store.Bucket.
 type Bucket struct {
 	client *s3.Client
 	bucket string
 	prefix string // "" or ends with a slash
 }
 
-// ErrUnconditional means that the storage does not do what a commit needs.
+// ErrUnconditional means that the storage lacks conditional writes, which a commit needs.
 var ErrUnconditional = errors.New("the storage ignores If-None-Match: it lets one server's commit overwrite another's")
 
-// probe is the file that Open finds out with.
+// probe is the file with which Open tests conditional writes.
 const probe = "schema/conditional-writes"
 
-// Open makes sure that the bucket is there and that it takes conditional writes.
+// Open checks that the bucket exists and supports conditional writes.
 func Open(ctx context.Context, o Options) (*Bucket, error) {
 	var from []func(*config.LoadOptions) error
 	if o.Region != "" {
@@ -62,8 +61,8 @@ func Open(ctx context.Context, o Options) (*Bucket, error) {
 	}
 	b.client = s3.NewFromConfig(c, func(s *s3.Options) {
 		s.RetryMaxAttempts = 5
-		// Newer checksums are not understood everywhere; TLS, and Parquet's own
-		// readers, notice what they would.
+		// Not all servers support the newer checksums. TLS and the Parquet readers detect
+		// the same errors.
 		s.RequestChecksumCalculation = aws.RequestChecksumCalculationWhenRequired
 		s.ResponseChecksumValidation = aws.ResponseChecksumValidationWhenRequired
 		if o.Endpoint != "" {
@@ -92,8 +91,8 @@ func (b *Bucket) key(name string) *string { return aws.String(b.prefix + name) }
 // URL implements store.Bucket.
 func (b *Bucket) URL(name string) string { return "s3://" + b.bucket + "/" + b.prefix + name }
 
-// explain gives an error its name: a status of HTTP that says what fs's errors
-// do becomes one.
+// explain adds the operation and name to an error. An HTTP status with an equivalent in
+// package fs becomes that error.
 func (b *Bucket) explain(do, name string, err error) error {
 	var answer *awshttp.ResponseError
 	if errors.As(err, &answer) {
@@ -124,8 +123,8 @@ func (b *Bucket) Put(ctx context.Context, name, path string) error {
 	return nil
 }
 
-// Create implements store.Bucket. That somebody else is at it just now (409) is
-// asked again, by the client: it is one of the errors that it retries.
+// Create implements store.Bucket. The client itself retries after a conflict with a
+// concurrent writer (409).
 func (b *Bucket) Create(ctx context.Context, name string, data []byte) error {
 	_, err := b.client.PutObject(ctx, &s3.PutObjectInput{Bucket: &b.bucket, Key: b.key(name), Body: bytes.NewReader(data),
 		ContentLength: aws.Int64(int64(len(data))), IfNoneMatch: aws.String("*")})

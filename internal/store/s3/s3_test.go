@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { quelltest.Main(m) }
 
-// open opens a bucket of a server's.
+// open opens a bucket on a test server.
 func open(t *testing.T, g *quelltest.S3, name string) *Bucket {
 	t.Helper()
 	b, err := Open(t.Context(), Options{Bucket: name, Prefix: "/a/b/", Endpoint: g.URL})
@@ -37,7 +37,7 @@ func open(t *testing.T, g *quelltest.S3, name string) *Bucket {
 	return b
 }
 
-// What store.Bucket promises.
+// TestBucket checks the guarantees of store.Bucket.
 func TestBucket(t *testing.T) {
 	b := open(t, quelltest.NewS3(t, "quell"), "quell")
 	ctx := t.Context()
@@ -80,7 +80,7 @@ func TestBucket(t *testing.T) {
 	if err != nil || len(entries) != 1 || entries[0].Name != "samples/day=1/x" || entries[0].Bytes != int64(len(content)) || time.Since(entries[0].At).Abs() > time.Hour {
 		t.Errorf("%+v, %v", entries, err)
 	}
-	for range 2 { // twice is no error
+	for range 2 { // the second call is no error
 		if err := b.Remove(ctx, "samples/day=1/x"); err != nil {
 			t.Error(err)
 		}
@@ -92,7 +92,7 @@ func TestBucket(t *testing.T) {
 
 func second(_ []byte, err error) error { return err }
 
-// Storage gives lists in parts.
+// The storage returns lists in pages.
 func TestLongLists(t *testing.T) {
 	b := open(t, quelltest.NewS3(t, "quell"), "quell")
 	var all sync.WaitGroup
@@ -116,7 +116,7 @@ func TestLongLists(t *testing.T) {
 	}
 }
 
-// Of many that create one file at the same time one does.
+// Of many concurrent attempts to create one file exactly one succeeds.
 func TestOneCreates(t *testing.T) {
 	b := open(t, quelltest.NewS3(t, "quell"), "quell")
 	for round := range 20 {
@@ -141,8 +141,8 @@ func TestOneCreates(t *testing.T) {
 	}
 }
 
-// Two servers on one bucket, whose storage is killed again and again: what was
-// committed is there, everything once.
+// TestStoreOverKillsOfTheStorage: two servers on one bucket whose storage is killed
+// repeatedly. Everything committed is there, once.
 func TestStoreOverKillsOfTheStorage(t *testing.T) {
 	g := quelltest.NewS3(t, "quell")
 	b := open(t, g, "quell")
@@ -160,7 +160,7 @@ func TestStoreOverKillsOfTheStorage(t *testing.T) {
 	var killer sync.WaitGroup
 	failed := 0
 	for n := uint64(1); n <= 30; n++ {
-		for _, s := range stores { // both have each
+		for _, s := range stores { // both get each batch
 			s.Add(batch(n, now))
 		}
 		if n%6 == 0 {
@@ -216,7 +216,7 @@ func batch(n uint64, now time.Time) *store.Batch {
 		{TS: sample.At(now) + sample.Millis(n), Machine: "m", Job: "j", Task: "/t", Platform: "p", Signal: sample.CPI, CPU: 1, Cost: 1, Coverage: 1}}}
 }
 
-// Storage that answers every write with yes is refused.
+// Storage that accepts every write is refused.
 func TestUnconditionalStorageIsRefused(t *testing.T) {
 	quelltest.S3Env(t)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.Header().Set("ETag", `"x"`) }))

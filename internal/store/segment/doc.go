@@ -1,15 +1,13 @@
-// Package segment writes and merges files of samples that are sorted by what
-// they belong to.
+// Package segment writes and merges files of samples that are sorted by series.
 //
-// Most of what a sample says is the same in every sample of its task: that is
-// its Series, and a file is a row of series with their samples in order of time.
-// So the file is made by series, not by row: names go to the dictionaries once
-// a series, columns are filled in stretches, and a merge of files compares names
-// once a series and copies the rest. (Per row it was ten times as much work:
-// docs/scale.md.)
+// Most fields of a sample are the same in all samples of its task: these are its Series.
+// A file is a sequence of series with their samples in time order. Files are therefore
+// written by series, not by row: names enter the dictionaries once per series, columns
+// are filled in runs, and a merge of files compares names once per series and copies the
+// rest. (Per row it was ten times as much work: docs/scale.md.)
 //
-// The files are plain Parquet with trace/parquet's columns, any reader reads
-// them. What a merge relies on besides is that the pages of all columns of a row
-// group begin at the same rows; files that say so in their metadata are merged
-// here, others are the caller's to merge by rows.
+// The files are plain Parquet with the columns of trace/parquet, and any reader reads
+// them. In addition, a merge requires that the pages of all columns of a row group begin
+// at the same rows. Files that declare this in their metadata are merged here; the caller
+// must merge others by rows.
 package segment

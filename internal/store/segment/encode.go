@@ -12,7 +12,7 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// flush writes the group, if there are rows in it, and empties it.
+// flush writes the group, if it has rows, and empties it.
 func (w *Writer) flush() {
 	g := &w.group
 	n := len(g.ts)
@@ -51,14 +51,14 @@ func (w *Writer) flush() {
 	g.clear()
 }
 
-// chunk is a column of a row group while it is written.
+// chunk is a column of a row group that is being written.
 type chunk struct {
 	w     *Writer
 	meta  *format.ColumnMetaData
-	nulls int64 // of the page that comes
+	nulls int64 // of the next page
 }
 
-// page compresses and writes what is in w.plain as a page.
+// page compresses w.plain and writes it as a page.
 func (c *chunk) page(h *format.PageHeader) {
 	w := c.w
 	packed := w.codec.EncodeAll(w.plain, w.packed[:0])
@@ -71,7 +71,7 @@ func (c *chunk) page(h *format.PageHeader) {
 	c.meta.TotalCompressedSize += int64(len(head) + len(packed))
 }
 
-// data writes w.plain as a page of n rows.
+// data writes w.plain as a data page of n rows.
 func (c *chunk) data(n int, enc format.Encoding) {
 	if c.meta.DataPageOffset == 0 {
 		c.meta.DataPageOffset = c.w.at
@@ -82,21 +82,21 @@ func (c *chunk) data(n int, enc format.Encoding) {
 	c.nulls = 0
 }
 
-// dictionary writes w.plain as the page of n values that others point into.
+// dictionary writes w.plain as the dictionary page of n values.
 func (c *chunk) dictionary(n int) {
 	c.meta.DictionaryPageOffset = c.w.at
 	c.meta.Encoding = []format.Encoding{format.Plain, format.RLE, format.RLEDictionary}
 	c.page(&format.PageHeader{Type: format.DictionaryPage, DictionaryPageHeader: thrift.New(format.DictionaryPageHeader{NumValues: int32(n), Encoding: format.Plain})})
 }
 
-// bounds are what readers skip row groups by. Empty ones would read as absent.
+// bounds sets the statistics by which readers skip row groups. Empty means absent.
 func (c *chunk) bounds(low, high []byte) {
 	if len(low) > 0 && len(high) > 0 {
 		c.meta.Statistics.MinValue, c.meta.Statistics.MaxValue = low, high
 	}
 }
 
-// pages calls fill for the rows of each page of n.
+// pages calls fill for the rows of each page of n rows.
 func (w *Writer) pages(n int, fill func(from, to int)) {
 	for from := 0; from < n; from += w.pageRows {
 		fill(from, min(n, from+w.pageRows))
@@ -132,7 +132,7 @@ func (c *chunk) texts(g *group, i int) {
 	c.bounds([]byte(d.min), []byte(d.max))
 	w.plain = append(w.plain[:0], d.text...)
 	c.dictionary(len(d.places))
-	at, left := 0, 0 // the run that goes on, and its rows that are left
+	at, left := 0, 0 // the current run, and its remaining rows
 	if len(g.runs) > 0 {
 		left = g.runs[0].n
 	}
@@ -154,7 +154,7 @@ func (c *chunk) texts(g *group, i int) {
 	})
 }
 
-// indexes writes a page of places in the dictionary.
+// indexes writes a page of dictionary indices.
 func (c *chunk) indexes(places []int32) {
 	var enc rle.DictionaryEncoding
 	var err error
@@ -163,7 +163,7 @@ func (c *chunk) indexes(places []int32) {
 	c.data(len(places), format.RLEDictionary)
 }
 
-// floats writes numbers; NaN is null in a column that may be null.
+// floats writes numbers; NaN is null in a nullable column.
 func (c *chunk) floats(values []float32, nullable bool) {
 	w := c.w
 	c.meta.Type, c.meta.Encoding = format.Float, []format.Encoding{format.Plain, format.RLE}
@@ -186,7 +186,7 @@ func (c *chunk) floats(values []float32, nullable bool) {
 			if v != v && nullable {
 				continue
 			}
-			low, high = min(low, v), max(high, v) // NaN spreads
+			low, high = min(low, v), max(high, v) // NaN propagates
 			w.plain = binary.LittleEndian.AppendUint32(w.plain, math.Float32bits(v))
 		}
 		c.data(to-from, format.Plain)
@@ -196,7 +196,7 @@ func (c *chunk) floats(values []float32, nullable bool) {
 	}
 }
 
-// defined begins a page with w.levels: which rows have a value.
+// defined starts a page with w.levels: which rows have a value.
 func (c *chunk) defined() {
 	enc := rle.Encoding{BitWidth: 1}
 	bits, err := enc.EncodeLevels(c.w.packed[:0], c.w.levels)
@@ -206,13 +206,13 @@ func (c *chunk) defined() {
 	c.w.plain = append(c.w.plain, bits...)
 }
 
-// doubles writes an optional column of n rows; NaN is null, and none at all is
-// null everywhere, which is one page.
+// doubles writes an optional column of n rows; NaN is null. Without values all rows are
+// null, in one page.
 func (c *chunk) doubles(values []float64, n int) {
 	w := c.w
 	c.meta.Type, c.meta.Encoding = format.Double, []format.Encoding{format.Plain, format.RLE}
 	if len(values) == 0 {
-		// The levels are one run: its length twice, and the level.
+		// The levels are one run: its length times two, and the level.
 		run := append(binary.AppendUvarint(w.levels[:0], uint64(n)<<1), 0)
 		w.plain = append(binary.LittleEndian.AppendUint32(w.plain[:0], uint32(len(run))), run...)
 		c.nulls = int64(n)
@@ -239,7 +239,7 @@ func (c *chunk) doubles(values []float64, n int) {
 	})
 }
 
-// places writes numbers of which few are different.
+// places writes numbers with few distinct values.
 func (c *chunk) places(values []float32) {
 	c.meta.Type = format.Float
 	low, high := values[0], values[0]
@@ -263,7 +263,7 @@ func (c *chunk) bits(values []int32) {
 	c.few(len(values), func(i int) uint32 { return uint32(values[i]) })
 }
 
-// few writes values of four bytes by a dictionary.
+// few writes values of four bytes with a dictionary.
 func (c *chunk) few(n int, at func(int) uint32) {
 	w := c.w
 	w.ints, w.plain = w.ints[:0], w.plain[:0]

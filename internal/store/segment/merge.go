@@ -8,15 +8,14 @@ import (
 	"github.com/parquet-go/parquet-go"
 )
 
-// Input is a file to be merged. It is read from where it is meanwhile.
+// Input is a file to be merged. It is read in place during the merge.
 type Input struct {
 	Name string // for errors
 	File *parquet.File
 }
 
-// Merge adds the samples of several files, all Mergeable, to w, and returns how
-// many there were. Of samples of one series and time those of the earlier file
-// come first.
+// Merge appends the samples of several files, all Mergeable, to w, and returns their
+// number. Among samples of the same series and time those of the earlier file come first.
 func Merge(w *Writer, files []Input) (rows int64, err error) {
 	var all []*source
 	defer func() {
@@ -37,7 +36,7 @@ func Merge(w *Writer, files []Input) (rows int64, err error) {
 			live = append(live, s)
 		}
 	}
-	var same []*source // those that stand at the first of all series
+	var same []*source // the sources positioned at the first series
 	for len(live) > 0 {
 		same = first(live, same[:0])
 		series := same[0].series
@@ -61,8 +60,8 @@ func Merge(w *Writer, files []Input) (rows int64, err error) {
 	return rows, nil
 }
 
-// first returns the sources at the first series. Mostly all are: agents send of
-// all their tasks in every tick.
+// first returns the sources at the first series. Mostly these are all sources: agents
+// send samples of all their tasks in every tick.
 func first(live, same []*source) []*source {
 	same = append(same, live[0])
 	for _, s := range live[1:] {
@@ -76,11 +75,11 @@ func first(live, same []*source) []*source {
 	return same
 }
 
-// zip writes one series of the sources that stand at it, in order of time.
+// zip writes one series of the sources positioned at it, in time order.
 func zip(w *Writer, series *Series, same []*source) (rows int64, err error) {
 	for len(same) > 0 {
-		// The one that comes first, and when another does. Mostly files hold one
-		// stretch of time each: then all of the one goes at once.
+		// The earliest source, and the time of the next one. Mostly each file covers its
+		// own stretch of time: then all rows of the earliest are copied at once.
 		best, other := 0, int64(math.MaxInt64)
 		for i := 1; i < len(same); i++ {
 			t := same[i].now()
@@ -104,13 +103,13 @@ func zip(w *Writer, series *Series, same []*source) (rows int64, err error) {
 	return rows, nil
 }
 
-// now is the time of the row at which the source stands.
+// now is the time of the source's current row.
 func (s *source) now() int64 { return s.block.ts[s.row] }
 
-// before counts the rows of the series in the block that come before others' at
-// a time; at least one. At the same time the earlier file's come first.
+// before counts the series' rows in the block that come before the others' rows at time
+// other; at least one. At equal times the earlier file's rows come first.
 func (s *source) before(other int64, at int, same []*source) int {
-	last := other // rows at this time may go too
+	last := other // rows at this time are included
 	for i := range at {
 		if same[i].now() == other {
 			last--

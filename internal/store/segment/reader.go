@@ -13,8 +13,8 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Mergeable reports whether Merge reads a file, all of it: a Writer wrote it,
-// of a version that knew no columns that this one does not.
+// Mergeable reports whether Merge can read all of a file: a Writer wrote it, of a version
+// without columns that are unknown here.
 func Mergeable(f *parquet.File) bool {
 	if text, ok := f.Lookup(alignedKey); !ok || text != aligned {
 		return false
@@ -34,32 +34,32 @@ func Mergeable(f *parquet.File) bool {
 	return true
 }
 
-// source is one file of a merge. It stands at a row, whose series it knows.
+// source is one file of a merge, positioned at a row of a known series.
 type source struct {
 	name   string
 	layout *layout
-	groups []parquet.RowGroup // not yet begun
-	pages  []parquet.Pages    // of the group that is read; nil: a column that has nothing
-	left   int64              // rows of it that are not read yet
+	groups []parquet.RowGroup // not yet started
+	pages  []parquet.Pages    // of the current group; nil: a column without values
+	left   int64              // its rows that are not read yet
 	block  block
-	row    int // of the block
+	row    int // in the block
 	until  int // where the series ends in the block
 	series Series
 	done   bool
 }
 
-// block is the rows of a page of each column.
+// block is the rows of one page of each column.
 type block struct {
 	n         int
 	ts        []int64
 	cpu, cost []float32
 	coverage  []float32
 	flags     []int32
-	extras    [][]float64 // by sample.Extra; nil: none has a value
+	extras    [][]float64 // by sample.Extra; nil: no values
 	index     [texts][]int32
 	names     [texts][]string
-	held      []parquet.Page // what ts, cpu and index point into
-	room      [][]float64    // for extras
+	held      []parquet.Page // the memory of ts, cpu and index
+	room      [][]float64    // buffers for extras
 }
 
 func open(name string, f *parquet.File) (*source, error) {
@@ -79,7 +79,7 @@ func open(name string, f *parquet.File) (*source, error) {
 	return s, nil
 }
 
-// close ends reading, at any time.
+// close ends reading. It may be called at any time.
 func (s *source) close() error {
 	s.block.release()
 	var errs []error
@@ -99,7 +99,7 @@ func (b *block) release() {
 	b.held = b.held[:0]
 }
 
-// advance goes on by n rows, at most to the end of the series in the block.
+// advance advances by n rows, at most to the end of the series in the block.
 func (s *source) advance(n int) error {
 	s.row += n
 	if s.row == s.block.n {
@@ -111,7 +111,7 @@ func (s *source) advance(n int) error {
 	return nil
 }
 
-// look finds out whose the row is and how far that goes.
+// look determines the series of the row and where it ends.
 func (s *source) look() error {
 	b, r := &s.block, s.row
 	for i := range s.series {
@@ -132,7 +132,7 @@ func (s *source) look() error {
 	return nil
 }
 
-// turn goes on to the next block, in the next row group if need be.
+// turn advances to the next block, in the next row group if needed.
 func (s *source) turn() error {
 	s.block.release()
 	for s.left == 0 {
@@ -166,11 +166,11 @@ func (s *source) begin(g parquet.RowGroup) {
 	}
 }
 
-// errKind is a file that says it is a segment and is not.
+// errKind means that a file declared as a segment is none.
 var errKind = errors.New("a column is not as segments have it")
 
-// page reads the next page of a column, which is of a kind and has a dictionary
-// or has none; nil if the column has nothing.
+// page reads the next page of a column, which must have that kind and a dictionary
+// exactly if places is set; nil if the column has no values.
 func (s *source) page(name string, kind parquet.Kind, places bool) (parquet.Page, error) {
 	i, ok := s.layout.at[name]
 	if !ok || s.pages[i] == nil {
@@ -195,7 +195,7 @@ func (s *source) page(name string, kind parquet.Kind, places bool) (parquet.Page
 	return p, nil
 }
 
-// read takes in the next page of every column.
+// read reads the next page of every column.
 func (s *source) read() error {
 	b := &s.block
 	b.n = -1
@@ -255,15 +255,15 @@ func missing(p parquet.Page) error {
 	return nil
 }
 
-// numbers reads what is copied into the block: costs with NaN for null, and what
-// has a dictionary.
+// numbers reads the columns that are copied into the block: costs with NaN for null, and
+// those with a dictionary.
 func (s *source) numbers() error {
 	b := &s.block
 	p, err := s.page("cost", parquet.Float, false)
 	switch {
 	case err != nil:
 		return err
-	case p == nil: // none has a cost
+	case p == nil: // no row has a cost
 		b.cost = spread(b.cost[:0], make([]byte, b.n), nil, float32(math.NaN()))
 	default:
 		b.cost = spread(b.cost[:0], p.DefinitionLevels(), values(p).Float(), float32(math.NaN()))
@@ -297,7 +297,7 @@ func (s *source) numbers() error {
 	return nil
 }
 
-// spread puts the values at the rows that have one.
+// spread places the values at the rows that have one.
 func spread[T any](dst []T, levels []byte, values []T, none T) []T {
 	if len(levels) == len(values) {
 		return append(dst, values...)
@@ -313,7 +313,7 @@ func spread[T any](dst []T, levels []byte, values []T, none T) []T {
 	return dst
 }
 
-// textsOf returns a dictionary's texts, which share memory.
+// textsOf returns a dictionary's texts. They share memory.
 func textsOf(d parquet.Dictionary) []string {
 	text, ends := values(d.Page()).ByteArray()
 	all := string(text)
@@ -324,7 +324,7 @@ func textsOf(d parquet.Dictionary) []string {
 	return names
 }
 
-// values are a page's, as its kind has them.
+// values returns the values of a page.
 func values(p parquet.Page) *encoding.Values {
 	v := p.Data()
 	return &v

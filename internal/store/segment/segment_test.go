@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { quelltest.Main(m) }
 
 var equal = gocmp.Options{gocmp.AllowUnexported(sample.Extras{}), cmpopts.EquateNaNs()}
 
-// random makes samples of few series and times, so that much is equal.
+// random makes samples of few series and times, so that many are equal.
 func random(r *rand.Rand, n int) []sample.Sample {
 	name := func(what string, n int) string { return fmt.Sprint(what, r.IntN(n)) }
 	all := make([]sample.Sample, n)
@@ -47,7 +47,7 @@ func random(r *rand.Rand, n int) []sample.Sample {
 	return all
 }
 
-// order is the naive twin of all that sorts here.
+// order is the naive counterpart of all sorting here.
 func order(all []sample.Sample) {
 	slices.SortStableFunc(all, func(a, b sample.Sample) int {
 		var x, y Series
@@ -67,7 +67,7 @@ func small(t testing.TB) *Writer {
 	return w
 }
 
-// put writes samples, which it sorts.
+// put sorts and writes samples.
 func put(w *Writer, all []sample.Sample) {
 	order(all)
 	putSorted(w, all)
@@ -96,7 +96,7 @@ func write(t testing.TB, w *Writer, all []sample.Sample) []byte {
 	return b.Bytes()
 }
 
-// read is the reader of traces: it knows nothing of segments.
+// read is the reader of traces, which is independent of segments.
 func read(t testing.TB, file []byte) []sample.Sample {
 	t.Helper()
 	r, err := trace.NewReader(bytes.NewReader(file), int64(len(file)))
@@ -153,7 +153,7 @@ func TestSizes(t *testing.T) {
 	}
 	var file bytes.Buffer
 	w.Reset(&file)
-	putSorted(w, all) // as they are
+	putSorted(w, all) // in the given order
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -171,8 +171,8 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// A merge is what sorting all of it gives, whatever overlaps, over page and row
-// group bounds, also of merged files.
+// TestMergeAgreesWithSorting: a merge gives the same result as sorting all samples, for
+// any overlap, across page and row group bounds, also of merged files.
 func TestMergeAgreesWithSorting(t *testing.T) {
 	w := small(t)
 	for seed := range uint64(8) {
@@ -181,7 +181,7 @@ func TestMergeAgreesWithSorting(t *testing.T) {
 		var files []Input
 		for i := range 1 + r.IntN(5) {
 			part := random(r, r.IntN(150))
-			if r.IntN(2) == 0 { // most files hold a stretch of time of their own
+			if r.IntN(2) == 0 { // most files cover their own stretch of time
 				for k := range part {
 					part[k].TS += sample.Millis(1000 * i)
 				}
@@ -205,7 +205,7 @@ func TestMergeAgreesWithSorting(t *testing.T) {
 	}
 }
 
-// A file of something else is refused by name, not merged wrongly.
+// A file of another kind is refused with its name, not merged wrongly.
 func TestOthersAreNotMerged(t *testing.T) {
 	var b bytes.Buffer
 	tw := trace.NewWriter(&b)
@@ -223,7 +223,7 @@ func TestOthersAreNotMerged(t *testing.T) {
 	}
 }
 
-// Readers skip row groups by the bounds that are written.
+// Readers skip row groups by the bounds written.
 func TestBounds(t *testing.T) {
 	w := small(t)
 	r := rand.New(rand.NewPCG(3, 3))
@@ -283,7 +283,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// full is a disk that is, after so many bytes.
+// full is a disk that is full after a number of bytes.
 type full struct{ left int }
 
 func (f *full) Write(b []byte) (int, error) {
@@ -309,7 +309,7 @@ func TestAFullDiskIsAnError(t *testing.T) {
 	}
 }
 
-// A damaged file gives an error or rows; never more rows than it has, and no panic.
+// A damaged file gives an error or rows, never too many rows, and no panic.
 func TestDamage(t *testing.T) {
 	w := small(t)
 	r := rand.New(rand.NewPCG(5, 6))
@@ -318,7 +318,7 @@ func TestDamage(t *testing.T) {
 	refused := 0
 	for range 30 {
 		file := bytes.Clone(whole)
-		file[4+r.IntN(len(file)-footer-12)] ^= byte(1 + r.IntN(255)) // of a damaged footer the library panics
+		file[4+r.IntN(len(file)-footer-12)] ^= byte(1 + r.IntN(255)) // a damaged footer makes the library panic
 		w.Reset(io.Discard)
 		n, err := Merge(w, []Input{input(t, "f", file)})
 		if err != nil {

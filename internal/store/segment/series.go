@@ -8,11 +8,11 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Series is what all samples of one task by one signal have in common: the
-// texts of a sample, in the order by which files are sorted.
+// Series is the set of fields common to all samples of one task and signal, in the order
+// by which files are sorted.
 type Series [texts]string
 
-// The places in a Series.
+// The indices into a Series.
 const (
 	Job = iota
 	Platform
@@ -24,7 +24,7 @@ const (
 	texts
 )
 
-// textNames are the columns of a Series.
+// textNames returns the columns of a Series.
 func textNames() [texts]string {
 	return [texts]string{"job", "platform", "task", "machine", "signal", "variant", "class"}
 }
@@ -45,10 +45,10 @@ func (s *Series) Of(m *sample.Sample) {
 		Signal: string(m.Signal), Variant: m.Variant, Class: m.Class.String()}
 }
 
-// Order is by what files are sorted, as columns.
+// Order returns the columns by which files are sorted.
 func Order() []string { names := textNames(); return append(names[:], "ts") }
 
-// sorting is Order as the metadata of a row group.
+// sorting returns Order as the metadata of a row group.
 func (l *layout) sorting() []format.SortingColumn {
 	var by []format.SortingColumn
 	for _, name := range Order() {

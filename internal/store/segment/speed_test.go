@@ -16,7 +16,7 @@ import (
 	trace "github.com/quell-dev/quell/internal/trace/parquet"
 )
 
-// cluster is what 1,000 machines send in so many seconds from one on.
+// cluster returns the samples that 1,000 machines send in a number of seconds.
 func cluster(seconds, from int) []sample.Sample {
 	r, values := rand.New(rand.NewPCG(1, 2)), rand.New(rand.NewPCG(3, uint64(from)))
 	var all []sample.Sample
@@ -37,7 +37,7 @@ func cluster(seconds, from int) []sample.Sample {
 	return all
 }
 
-// cpu is what this process has used.
+// cpu is the processor time that this process has used.
 func cpu(b *testing.B) time.Duration {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
@@ -46,7 +46,7 @@ func cpu(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// rows is the same by the library's own way, a row at a time.
+// rows writes the same file with the library, row by row.
 func rows(b *testing.B, out io.Writer, all []sample.Sample) {
 	w := parquet.NewGenericWriter[trace.Row](out, trace.Options()...)
 	file := make([]trace.Row, 1024)
@@ -95,8 +95,8 @@ func BenchmarkWrite(b *testing.B) {
 	b.ReportMetric(float64(plain.Len())/float64(len(all)), "B/sample-rows")
 }
 
-// BenchmarkLevel writes with the level of zstd that segments have and, in
-// alternation, with the next one.
+// BenchmarkLevel writes with the zstd level of segments and, in alternation, with the
+// next one.
 func BenchmarkLevel(b *testing.B) {
 	all := cluster(4, 0)
 	w, err := NewWriter()

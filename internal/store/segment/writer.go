@@ -17,23 +17,22 @@ import (
 )
 
 const (
-	// groupRows bounds a row group, and with it what a Writer holds, and a merge of
-	// each of its files: some 5 MB and the names. Readers skip by row groups.
+	// groupRows bounds a row group and thus the memory of a Writer and, per file, of a
+	// merge: some 5 MB and the names. Readers skip whole row groups.
 	groupRows = 1 << 17
-	// pageRows is how many rows all pages of a row group but the last have: a merge
+	// pageRows is the number of rows in all pages of a row group but the last: a merge
 	// holds that many of each file.
 	pageRows = 1 << 15
-	// alignedKey is the metadata that promises it.
+	// alignedKey is the metadata key that declares this.
 	alignedKey = "quell.pages"
 	aligned    = "aligned"
 )
 
-// magic begins and ends a file.
+// magic is the start and end of a file.
 const magic = "PAR1"
 
-// Writer writes one file. Series must come in order, and the samples of each in
-// order of time; the Writer relies on it. After an error it writes nothing more,
-// and Close returns the error.
+// Writer writes one file. The caller must add series in order, and the samples of each in
+// time order. After an error it writes nothing more, and Close returns the error.
 type Writer struct {
 	out    io.Writer
 	at     int64 // in the file
@@ -43,22 +42,22 @@ type Writer struct {
 	groupRows, pageRows int
 
 	group  group
-	series Series       // whose samples come
+	series Series       // of the next samples
 	open   bool         // series is set
-	place  [texts]int32 // of series, in the group's dictionaries
+	place  [texts]int32 // indices of series in the group's dictionaries
 
 	groups []format.RowGroup
 	rows   int64
 
 	codec  *zstd.Encoder
 	plain  []byte // a page before compression
-	packed []byte // and after
+	packed []byte // and after compression
 	levels []byte
 	ints   []int32
 	header bytes.Buffer
 }
 
-// layout is the schema as a file's metadata has it.
+// layout is the schema as in a file's metadata.
 type layout struct {
 	meta *format.FileMetaData
 	at   map[string]int // leaf columns by name
@@ -82,7 +81,7 @@ func newLayout() (*layout, error) {
 	return l, nil
 }
 
-// NewWriter returns a Writer without a file: Reset it.
+// NewWriter returns a Writer without a file: call Reset first.
 func NewWriter() (*Writer, error) {
 	l, err := newLayout()
 	if err != nil {
@@ -100,11 +99,11 @@ func NewWriter() (*Writer, error) {
 	return w, nil
 }
 
-// level is the cheapest of zstd's; BenchmarkLevel prints what the next one would
-// cost and gain.
+// level is the fastest level of zstd. BenchmarkLevel reports the cost and the gain of the
+// next one.
 const level = zstd.SpeedFastest
 
-// window is how far back a page's compression looks. zstd's own would take 8 MB of
+// window is the window size of a page's compression. zstd's default would take 8 MB of
 // memory.
 const window = 1 << 20
 
@@ -117,7 +116,7 @@ func newCodec(l zstd.EncoderLevel) (*zstd.Encoder, error) {
 	return codec, nil
 }
 
-// Reset begins a new file, whatever became of the last. Memory is used again.
+// Reset starts a new file in any state of the last one. It reuses memory.
 func (w *Writer) Reset(out io.Writer) {
 	w.out, w.at, w.err, w.open, w.rows = out, 0, nil, false, 0
 	w.groups = w.groups[:0]
@@ -125,7 +124,7 @@ func (w *Writer) Reset(out io.Writer) {
 	w.put([]byte(magic))
 }
 
-// put writes bytes as they are.
+// put writes raw bytes.
 func (w *Writer) put(b []byte) {
 	if w.err != nil {
 		return
@@ -135,23 +134,23 @@ func (w *Writer) put(b []byte) {
 	w.err = err
 }
 
-// Series says whose the samples are that come next.
+// Series sets the series of the next samples.
 func (w *Writer) Series(s *Series) {
-	if len(w.group.ts) == w.groupRows { // else its names would be in a group that has none of its rows
+	if len(w.group.ts) == w.groupRows { // else its names would be in a group without its rows
 		w.flush()
 	}
 	w.series, w.open = *s, true
 	w.enter()
 }
 
-// enter gives the series its places in the group's dictionaries.
+// enter looks up the series in the group's dictionaries.
 func (w *Writer) enter() {
 	for i := range w.series {
 		w.place[i] = w.group.names[i].of(w.series[i])
 	}
 }
 
-// Row adds a sample of the series; a cost of NaN is null. Extras may be nil.
+// Row adds a sample of the series; a cost of NaN is null. extras may be nil.
 func (w *Writer) Row(ts int64, cpu, cost, coverage float32, flags sample.Flags, extras *sample.Extras) {
 	g := w.room()
 	g.ts, g.cpu, g.cost = append(g.ts, ts), append(g.cpu, cpu), append(g.cost, cost)
@@ -167,7 +166,7 @@ func (w *Writer) Row(ts int64, cpu, cost, coverage float32, flags sample.Flags, 
 	g.extend(&w.place, 1)
 }
 
-// room returns the group with place for a row.
+// room returns the group with room for a row.
 func (w *Writer) room() *group {
 	if len(w.group.ts) == w.groupRows {
 		w.flush()
@@ -178,7 +177,7 @@ func (w *Writer) room() *group {
 	return &w.group
 }
 
-// copy adds rows of a block, all of the series.
+// copy adds rows of a block, all of the current series.
 func (w *Writer) copy(b *block, from, to int) {
 	for from < to {
 		g := w.room()
@@ -198,7 +197,7 @@ func (w *Writer) copy(b *block, from, to int) {
 	}
 }
 
-// Close writes the rest of the file. It leaves closing what is below to its owner.
+// Close writes the rest of the file. It does not close the underlying writer.
 func (w *Writer) Close() error {
 	w.flush()
 	meta := *w.layout.meta
@@ -215,7 +214,7 @@ func (w *Writer) Close() error {
 	return nil
 }
 
-// encode spells a structure as Parquet's metadata is.
+// encode encodes a structure as Parquet metadata.
 func (w *Writer) encode(v any) []byte {
 	w.header.Reset()
 	if err := thrift.NewEncoder(new(thrift.CompactProtocol).NewWriter(&w.header)).Encode(v); err != nil && w.err == nil {
@@ -224,18 +223,18 @@ func (w *Writer) encode(v any) []byte {
 	return w.header.Bytes()
 }
 
-// group is a row group while it is gathered.
+// group is a row group in memory.
 type group struct {
 	ts        []int64
 	cpu, cost []float32
 	coverage  []float32
 	flags     []int32
-	extras    [][]float64 // by sample.Extra; NaN where there is none; shorter than ts: NaN from there on
+	extras    [][]float64 // by sample.Extra; NaN if missing; shorter than ts: NaN from there on
 	names     [texts]names
 	runs      []run
 }
 
-// run is rows of one series that follow each other, by its places in the
+// run is a number of consecutive rows of one series, given by its indices in the
 // dictionaries.
 type run struct {
 	place [texts]int32
@@ -252,7 +251,7 @@ func (g *group) clear() {
 	}
 }
 
-// extend notes whose the last n rows are.
+// extend adds n rows to the current run or starts a new one.
 func (g *group) extend(place *[texts]int32, n int) {
 	if k := len(g.runs); k > 0 && g.runs[k-1].place == *place {
 		g.runs[k-1].n += n
@@ -261,17 +260,17 @@ func (g *group) extend(place *[texts]int32, n int) {
 	g.runs = append(g.runs, run{*place, n})
 }
 
-// extra fills an optional column up to a row.
+// extra pads an optional column up to a row.
 func (g *group) extra(e, row int) {
 	for len(g.extras[e]) < row {
 		g.extras[e] = append(g.extras[e], math.NaN())
 	}
 }
 
-// names is a dictionary of texts, spelled as Parquet does.
+// names is a dictionary of texts, encoded as in Parquet.
 type names struct {
 	places   map[string]int32
-	text     []byte // each with its length before it
+	text     []byte // each preceded by its length
 	min, max string
 	last     string
 	at       int32 // of last

@@ -22,28 +22,28 @@ import (
 	"github.com/quell-dev/quell/internal/store/dialect"
 )
 
-// Column is one of an answer.
+// Column is a column of an answer.
 type Column struct {
 	Name string `json:"name"`
 	Type string `json:"type"` // DuckDB's name
 }
 
-// Answer is what came of a query.
+// Answer is the result of a query.
 type Answer struct {
 	Columns   []Column          `json:"columns"`
-	Rows      []json.RawMessage `json:"rows"`                // each a JSON list, a value for each column
-	Truncated bool              `json:"truncated,omitempty"` // there are more
+	Rows      []json.RawMessage `json:"rows"`                // each a JSON list with a value for each column
+	Truncated bool              `json:"truncated,omitempty"` // there are more rows
 }
 
-// Tables makes the tables that people ask (docs/sql.md) of a store's files, as
-// Spark's executors find them; of samples those from from to to, 0 being no
-// bound. There is no table machines: it is not in the files.
+// Tables creates the tables for users' queries (docs/sql.md) from a store's files, under
+// the paths that Spark's executors use; samples are limited to from…to, 0 being no bound.
+// There is no table machines: it is not in the files.
 func (s *Session) Tables(ctx context.Context, files map[string][]string, from, to sample.Millis) error {
 	d := dialect.Spark()
 	for _, table := range store.Tables() {
 		name, options := dialect.Table(table), map[string]string{"mergeSchema": "true"} // old files may lack columns
 		if table == store.Samples {
-			name, options = storedSamples, nil // too many to look into each
+			name, options = storedSamples, nil // too many to inspect each
 		}
 		read := &Relation{Read: &Read{DataSource: &Read_DataSource{Format: proto.String("parquet"), Options: options, Paths: files[table]}}}
 		if err := s.view(ctx, name, read); err != nil {
@@ -59,9 +59,9 @@ func (s *Session) Tables(ctx context.Context, files map[string][]string, from, t
 	return nil
 }
 
-// Files are a snapshot's segments by table, where Spark's executors find them:
-// the store's bucket, or its folder. For a table without any it is the store's
-// file without rows, which says what columns there are.
+// Files returns a snapshot's segments by table, as Spark's executors find them: in the
+// store's bucket, or its folder. For a table without any it is the store's file without
+// rows, which defines the columns.
 func Files(sn *store.Snapshot) map[string][]string {
 	files := map[string][]string{}
 	for _, table := range store.Tables() {
@@ -79,7 +79,7 @@ func Files(sn *store.Snapshot) map[string][]string {
 	return files
 }
 
-// storedSamples are all in the files that were given.
+// storedSamples is the table of all samples in the given files.
 const storedSamples = "stored_samples"
 
 func (s *Session) view(ctx context.Context, name string, of *Relation) error {
@@ -90,10 +90,10 @@ func (s *Session) view(ctx context.Context, name string, of *Relation) error {
 	return nil
 }
 
-// errEnough ends a query that has given rows enough.
+// errEnough ends a query that has returned enough rows.
 var errEnough = errors.New("rows enough")
 
-// Query carries out a statement and returns at most so many rows of its answer.
+// Query executes a statement and returns at most rows rows of its answer.
 func (s *Session) Query(ctx context.Context, text string, rows int) (*Answer, error) {
 	a := &Answer{Columns: []Column{}, Rows: []json.RawMessage{}}
 	err := s.execute(ctx, &Plan{Root: &Relation{Sql: &SQL{Query: text}}}, func(part *ExecutePlanResponse) error {
@@ -115,7 +115,7 @@ func ended(err error) error {
 	return err
 }
 
-// take takes in a batch: a whole stream of Arrow's.
+// take reads a batch, which is a complete Arrow stream.
 func (a *Answer) take(data []byte, most int) error {
 	r, err := ipc.NewReader(bytes.NewReader(data))
 	if err != nil {
@@ -151,7 +151,7 @@ func (a *Answer) take(data []byte, most int) error {
 	return nil
 }
 
-// typeName is DuckDB's name of a type, so that answers look alike.
+// typeName returns DuckDB's name of a type, so that answers are uniform.
 func typeName(t arrow.DataType) string {
 	switch t := t.(type) {
 	case arrow.DecimalType:
@@ -182,8 +182,8 @@ func typeName(t arrow.DataType) string {
 	return strings.ToUpper(t.Name())
 }
 
-// plain makes of a value what JSON can say, as store/duck does it: a number that
-// is none is null, and a time is UTC to the millisecond.
+// plain converts a value for JSON as store/duck does: NaN and infinities become null, a
+// time is UTC to the millisecond.
 func plain(column arrow.Array, i int) any {
 	if column.IsNull(i) {
 		return nil
@@ -203,16 +203,16 @@ func plain(column arrow.Array, i int) any {
 	return column.GetOneForMarshal(i)
 }
 
-// Engine makes specs of a store's samples on Spark, in a session for each.
+// Engine computes specs of a store's samples on Spark, in a session for each computation.
 type Engine struct {
 	Address, Token string
 }
 
-// maxSpecs bounds what a computation may give.
+// maxSpecs bounds the result of a computation.
 const maxSpecs = 5_000_000
 
-// Specs computes the specs of a snapshot's samples from from to now. Of a spec it
-// leaves out quantiles, levels of usage, and whether the distribution has shifted.
+// Specs computes the specs of a snapshot's samples between from and now. It omits
+// quantiles, levels of usage, and whether the distribution has shifted.
 func (e *Engine) Specs(ctx context.Context, sn *store.Snapshot, from sample.Millis, p spec.Params, now sample.Millis) (all []store.Spec, err error) {
 	s, err := Open(ctx, e.Address, e.Token)
 	if err != nil {

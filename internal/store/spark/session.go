@@ -20,13 +20,13 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// ErrAddress means that an address is none of a Spark Connect server.
+// ErrAddress means that an address is not that of a Spark Connect server.
 var ErrAddress = errors.New("want sc://HOST:PORT, or sc://HOST:PORT/;use_ssl=true")
 
-// Session is one of a Spark Connect server's: its views are nobody else's. It is
+// Session is a session on a Spark Connect server. No other session sees its views. It is
 // not safe for concurrent use.
 type Session struct {
-	// Version is Spark's.
+	// Version is the version of Spark.
 	Version string
 
 	conn  *grpc.ClientConn
@@ -37,15 +37,15 @@ type Session struct {
 const (
 	service = "/spark.connect.SparkConnectService/"
 	client  = "quell"
-	// maxMessage bounds what one message may hold: Spark's batches are of 4 MB.
+	// maxMessage bounds the size of a message: Spark's batches are of 4 MB.
 	maxMessage = 128 << 20
-	// patience is how long the server may take to say that it is there.
+	// patience is how long the server may take to answer at first.
 	patience = 30 * time.Second
 )
 
-// Open begins a session with the server at an address as Spark spells it
-// (sc://HOST:PORT/;use_ssl=true). With a token, which is sent with each request,
-// TLS is needed beyond loopback. Close it.
+// Open starts a session with the server at an address in Spark's format
+// (sc://HOST:PORT/;use_ssl=true). A token is sent with each request and requires TLS
+// except on loopback. The caller must close the session.
 func Open(ctx context.Context, address, token string) (*Session, error) {
 	target, secure, err := parse(address)
 	if err != nil {
@@ -69,7 +69,7 @@ func Open(ctx context.Context, address, token string) (*Session, error) {
 	return s, nil
 }
 
-// Check says what is wrong with an address, without reaching for it.
+// Check validates an address without connecting.
 func Check(address string) error {
 	_, _, err := parse(address)
 	return err
@@ -95,7 +95,7 @@ func parse(address string) (target string, secure bool, err error) {
 	}
 	port := u.Port()
 	if port == "" {
-		port = "15002" // Spark's own
+		port = "15002" // Spark's default
 	}
 	return net.JoinHostPort(u.Hostname(), port), secure, nil
 }
@@ -106,7 +106,7 @@ func loopback(target string) bool {
 	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
 }
 
-// uuid is a random one (RFC 9562, version 4), as sessions are named.
+// uuid returns a random UUID (RFC 9562, version 4), as sessions are named.
 func uuid() string {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // it never fails
@@ -116,7 +116,7 @@ func uuid() string {
 
 func user() *UserContext { return &UserContext{UserId: client} }
 
-// begin makes sure that the server is there, and that times are UTC.
+// begin checks that the server answers, and sets the time zone to UTC.
 func (s *Session) begin(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -129,7 +129,7 @@ func (s *Session) begin(ctx context.Context) error {
 	return s.call(ctx, "Config", &ConfigRequest{SessionId: s.id, UserContext: user(), ClientType: proto.String(client), Operation: &ConfigRequest_Operation{Set: set}}, &ConfigResponse{})
 }
 
-// Close ends the session, and with it what it runs.
+// Close ends the session and everything that it runs.
 func (s *Session) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -149,7 +149,7 @@ func (s *Session) call(ctx context.Context, method string, in, out proto.Message
 	return said(s.conn.Invoke(s.signed(ctx), service+method, in, out))
 }
 
-// Error is what Spark has against a request.
+// Error is an error returned by Spark.
 type Error struct {
 	Code    codes.Code
 	Message string // its first line
@@ -157,7 +157,7 @@ type Error struct {
 
 func (e *Error) Error() string { return "Spark: " + e.Message }
 
-// said makes an *Error of one of gRPC's.
+// said converts a gRPC error to an *Error.
 func said(err error) error {
 	if err == nil {
 		return nil
@@ -170,7 +170,7 @@ func said(err error) error {
 	return &Error{st.Code(), message}
 }
 
-// execute carries out a plan and calls take with each part of what comes of it.
+// execute executes a plan and calls take with each part of the result.
 func (s *Session) execute(ctx context.Context, plan *Plan, take func(*ExecutePlanResponse) error) error {
 	ctx, cancel := context.WithCancel(s.signed(ctx))
 	defer cancel()

@@ -28,8 +28,8 @@ import (
 
 func TestMain(m *testing.M) { quelltest.Main(m) }
 
-// fake is a Spark Connect server that answers statements from a table and writes
-// down what it is told. make test-spark asks a real one.
+// fake is a Spark Connect server that answers statements from a table and records its
+// requests. make test-spark uses a real one.
 type fake struct {
 	mu       sync.Mutex
 	answers  map[string][][]byte // by statement: batches
@@ -119,7 +119,7 @@ func open(t *testing.T, address string) *Session {
 	return s
 }
 
-// batch makes a stream of Arrow's of some rows of each kind of value.
+// batch makes an Arrow stream of some rows with each kind of value.
 func batch(t *testing.T, rows ...int64) []byte {
 	t.Helper()
 	schema := arrow.NewSchema([]arrow.Field{

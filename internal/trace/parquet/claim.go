@@ -13,16 +13,16 @@ const (
 	// maxPage bounds a page as it is in memory, in bytes; writers make pages of
 	// 1 MB or less.
 	maxPage = 1 << 26
-	// maxPageRows bounds its rows: writers begin another page long before.
+	// maxPageRows bounds its rows: writers begin another page much earlier.
 	maxPageRows = 1 << 24
 )
 
-// errClaim means that a page says to hold more than it can.
+// errClaim means that a page claims to hold more than it can.
 var errClaim = errors.New("damaged: a page says to hold more than it can")
 
-// claims looks at what the pages of a column of a row group say of themselves,
-// since memory is taken by that before they are read: a few damaged bytes must
-// not take gigabytes. Values within a page are not looked at.
+// claims checks what the pages of a column of a row group claim, since memory is
+// allocated by that before they are read: a few malformed bytes must not take
+// gigabytes. Values within a page are not checked.
 func claims(r io.ReaderAt, size int64, m *format.ColumnMetaData, rows int64) error {
 	at := m.DataPageOffset
 	if d := m.DictionaryPageOffset; d > 0 && d < at {
@@ -60,9 +60,9 @@ func claims(r io.ReaderAt, size int64, m *format.ColumnMetaData, rows int64) err
 	return nil
 }
 
-// header decodes the page header at a place of a file, and says how long it is. It
-// is decoded from memory, where an end is noticed: the decoder of streams goes on
-// after the end for as many numbers as a damaged list says to hold.
+// header decodes the page header at a position of a file, and returns its length. It is
+// decoded from memory, where the end is noticed: the decoder of streams continues after
+// the end for as many numbers as a malformed list claims to hold.
 func header(r io.ReaderAt, at, end int64) (h format.PageHeader, n int, err error) {
 	for size := int64(512); ; size = maxHeader {
 		b := make([]byte, min(size, end-at))
@@ -79,6 +79,6 @@ func header(r io.ReaderAt, at, end int64) (h format.PageHeader, n int, err error
 	}
 }
 
-// maxHeader is more than the header of a page needs: it has the least and the
-// largest value of the page.
+// maxHeader is more than the header of a page needs, which includes the smallest and
+// the largest value of the page.
 const maxHeader = 64 << 10

@@ -11,7 +11,7 @@ import (
 	"github.com/parquet-go/parquet-go/format"
 )
 
-// pages are headers of pages without their content, of so many packed bytes each.
+// pages returns headers of pages, each followed by its packed bytes as filler.
 func pages(t *testing.T, headers ...format.PageHeader) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -22,7 +22,7 @@ func pages(t *testing.T, headers ...format.PageHeader) []byte {
 		}
 		b.Write(text)
 		if n := int(headers[i].CompressedPageSize); n >= 0 && n < 1<<20 {
-			b.WriteString(strings.Repeat("\xff", n)) // is no header
+			b.WriteString(strings.Repeat("\xff", n)) // not a header
 		}
 	}
 	return b.Bytes()
@@ -38,7 +38,7 @@ func dictionary(values, unpacked, packed int32) format.PageHeader {
 		DictionaryPageHeader: thrift.New(format.DictionaryPageHeader{NumValues: values})}
 }
 
-// What pages claim is refused before memory is taken by it.
+// Claims of pages are refused before memory is allocated for them.
 func TestClaims(t *testing.T) {
 	for name, c := range map[string]struct {
 		pages  []format.PageHeader
@@ -77,9 +77,9 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// A header with a list that says to hold two thousand million numbers ends with the
-// file, and soon: the limit of the whole package's tests is far below what it takes
-// to look for each.
+// A header with a list that claims to hold two thousand million numbers ends with the
+// file, and soon: the time limit of the whole package's tests is far below the time to
+// look for each number.
 func TestALongListOfNothing(t *testing.T) {
 	const unknownMap, doubles = 0xfb, 0x77 // of the compact protocol
 	file := []byte{unknownMap, 0xff, 0xff, 0xff, 0xff, 0x07, doubles, 1, 2, 3}
@@ -87,7 +87,7 @@ func TestALongListOfNothing(t *testing.T) {
 	if err := claims(bytes.NewReader(file), int64(len(file)), &m, 100); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Error(err)
 	}
-	// As long as it is there, the largest value of a page may be long.
+	// The largest value of a page may be long, as long as the file holds it.
 	long := data(100, 10, 10)
 	long.DataPageHeader.V.Statistics.MaxValue = bytes.Repeat([]byte("z"), 4000)
 	file = pages(t, long)

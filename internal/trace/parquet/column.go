@@ -14,13 +14,13 @@ import (
 type column struct {
 	name   string
 	leaf   int // in the schema; −1: not there
-	levels int // at which a value is there; 0 of a required column
+	levels int // at which a value is present; 0 for a required column
 	intern func([]byte) string
 
 	pages   parquet.Pages
 	page    parquet.Page
 	rows    int    // left in the page
-	defined []byte // their levels; nil of a required column
+	defined []byte // their levels; nil for a required column
 	blank   bool   // no row of the page has a value
 	next    int    // value of the page that is read next
 
@@ -32,14 +32,14 @@ type column struct {
 	f64s    []float64
 	text    []byte
 	ends    []uint32
-	// dict is the dictionary that names or numbers were made of.
+	// dict is the dictionary from which names or numbers were made.
 	dict    parquet.Dictionary
 	names   []string
 	numbers []float64
 }
 
-// errKind means that a column holds something else than a sample has there, or
-// that its pages are not in order.
+// errKind means that a column holds another type than a sample has there, or that its
+// pages are malformed.
 var errKind = errors.New("it is not of the kind that a trace has")
 
 // open begins a row group.
@@ -66,7 +66,7 @@ func (c *column) release() {
 	c.page, c.defined, c.indexes, c.ints, c.int32s, c.f32s, c.f64s, c.text, c.ends = nil, nil, nil, nil, nil, nil, nil, nil, nil
 }
 
-// turn goes on to the next page with rows, if this one has none left.
+// turn continues with the next page that has rows, if this one has none left.
 func (c *column) turn() error {
 	for c.rows == 0 {
 		c.release()
@@ -109,7 +109,7 @@ func (c *column) turn() error {
 	return nil
 }
 
-// learn takes in a dictionary.
+// learn stores the values of a dictionary.
 func (c *column) learn(d parquet.Dictionary) {
 	c.dict, c.names, c.numbers = d, c.names[:0], c.numbers[:0]
 	for i := range d.Len() {
@@ -128,7 +128,7 @@ func (c *column) learn(d parquet.Dictionary) {
 	}
 }
 
-// each calls fill with stretches of n rows in all that are in one page. Of a
+// each calls fill for n rows in total, part by part; a part is within one page. For a
 // column that the file lacks nothing is filled.
 func (c *column) each(n int, fill func(at, n int) bool) error {
 	if c.leaf < 0 {
@@ -149,7 +149,7 @@ func (c *column) each(n int, fill func(at, n int) bool) error {
 	return nil
 }
 
-// null reports whether the i-th of the page's rows that are left has no value.
+// null reports whether the i-th of the rows left in the page has no value.
 func (c *column) null(i int) bool {
 	return c.defined != nil && int(c.defined[i]) < c.levels
 }
@@ -243,7 +243,7 @@ func (c *column) floats(dst []float64) error {
 	})
 }
 
-// some calls set with the values that n rows have, and their places.
+// some calls set with the values that n rows have, and their positions.
 func (c *column) some(n int, set func(i int, v float64)) error {
 	return c.each(n, func(at, n int) bool {
 		if c.blank {
@@ -263,7 +263,7 @@ func (c *column) some(n int, set func(i int, v float64)) error {
 	})
 }
 
-// texts calls set with the texts that n rows have, and their places.
+// texts calls set with the texts that n rows have, and their positions.
 func (c *column) texts(n int, set func(i int, text []byte)) error {
 	return c.each(n, func(at, n int) bool {
 		if c.blank {
@@ -288,7 +288,7 @@ func (c *column) texts(n int, set func(i int, text []byte)) error {
 	})
 }
 
-// whole fills dst with whole numbers; a null is the least of them.
+// whole fills dst with integers; a null is the smallest of them.
 func (c *column) whole(dst []int64) error {
 	return c.each(len(dst), func(at, n int) bool {
 		for i := range n {

@@ -1,5 +1,5 @@
 // Package parquet stores samples as Parquet: the same columns as trace's CSV,
-// for traces that are large and for what reads tables by column. It is apart
+// for large traces and for programs that read tables by column. It is separate
 // from trace so that the agent, which links trace, does not link Parquet.
 //
 // Names are dictionaries, ts is a timestamp in deltas, what was not measured is

@@ -21,8 +21,8 @@ import (
 
 func TestMain(m *testing.M) { quelltest.Main(m) }
 
-// random makes a sample; some have a name so long that a dictionary becomes too
-// large for one.
+// random makes a sample. Some names are so long that a dictionary becomes too large to
+// be one.
 func random(r *rand.Rand) sample.Sample {
 	s := tracetest.Random(r)
 	if r.IntN(8) == 0 {
@@ -155,8 +155,8 @@ func TestUnlabelled(t *testing.T) {
 	}
 }
 
-// foreign is a sample as something else might have written it: columns in
-// another order, nullable, without dictionaries, in other widths.
+// foreign is a sample as another program might have written it: columns in another
+// order, nullable, without dictionaries, in other widths.
 type foreign struct {
 	Cost   *float64 `parquet:"cost"`
 	Signal *string  `parquet:"signal"`
@@ -261,7 +261,7 @@ func TestDamage(t *testing.T) {
 		file[r.IntN(len(file))] ^= byte(1 + r.IntN(255))
 		reader, err := NewReader(bytes.NewReader(file), int64(len(file)))
 		if err != nil {
-			continue // the end of the file, without which there is nothing
+			continue // damage at the end of the file, without which nothing can be read
 		}
 		var s sample.Sample
 		n := 0
@@ -293,7 +293,7 @@ func FuzzReader(f *testing.F) {
 		}
 		defer reader.Close()
 		if reader.file.NumRows() > 1<<14 {
-			return // more than is to be written again
+			return // too many to be written again
 		}
 		all := tracetest.ReadAll(t, reader)
 		again, _ := read(t, write(t, all))
@@ -303,7 +303,7 @@ func FuzzReader(f *testing.F) {
 	})
 }
 
-// A trace as an agent writes it takes few bytes a sample.
+// The example trace is the same after it was written as Parquet and read back.
 func TestExampleAsParquet(t *testing.T) {
 	text, err := os.Open("../../../testdata/traces/example.csv")
 	if err != nil {

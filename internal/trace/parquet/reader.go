@@ -14,24 +14,23 @@ import (
 	"github.com/quell-dev/quell/internal/trace"
 )
 
-// maxReasons is how much of what is wrong is explained; the rest is only counted.
+// maxReasons is how many bad rows are explained; the rest are only counted.
 const maxReasons = 5
 
 // texts are the columns of names in the order in which a Reader keeps them.
 var texts = [...]string{"machine", "job", "task", "platform", "signal", "variant", "class"}
 
-// Reader reads samples from Parquet in the order of the file, whoever wrote it:
-// quell, or something that has the same columns, in any order, null or not. Rows
-// that hold no sample are counted and skipped; a row group that is damaged costs
-// its rows from there on. Memory is bounded by a page for each column and the
-// distinct names.
+// Reader reads samples from Parquet in the order of the file. The file is quell's or
+// has the same columns, in any order, null or not. Rows that hold no sample are counted
+// and skipped; a damaged row group costs its rows from there on. Memory is bounded by a
+// page for each column and the distinct names.
 type Reader struct {
 	file   *parquet.File
 	raw    io.ReaderAt
 	size   int64
 	groups []parquet.RowGroup
 	left   int64 // rows of the open group
-	row    int64 // of the file, that is read next
+	row    int64 // of the file, read next
 	all    []*column
 	ts     *column
 	names  [len(texts)]*column
@@ -49,16 +48,16 @@ type Reader struct {
 	buffer  []sample.Sample
 	lists   trace.ServedReader
 	listed  bool          // some of buffer have Served
-	wrong   map[int]error // by row of the batch: its served cannot be read
+	wrong   map[int]error // by row of the batch: why its served cannot be read
 	interns map[string]string
 	check   func(*sample.Sample) error
-	class   struct { // the newest that was parsed
+	class   struct { // the one parsed last
 		text string
 		is   sample.Class
 	}
 	report trace.Report
 	labels []trace.Label
-	// unlabelled are left out of what labels say.
+	// unlabelled are the stretches about which labels say nothing.
 	unlabelled []trace.Stretch
 	known      bool // labelled
 }
@@ -101,7 +100,7 @@ func NewReader(r io.ReaderAt, size int64) (t *Reader, err error) {
 		}
 	}
 	t.served, t.lists.Intern = open(trace.ServedColumn, false), t.intern
-	t.served.intern = func(b []byte) string { return string(b) } // hardly two are the same
+	t.served.intern = func(b []byte) string { return string(b) } // few are equal
 	rows := f.NumRows()
 	for _, g := range t.groups {
 		if rows -= g.NumRows(); g.NumRows() < 0 || rows < 0 {
@@ -139,28 +138,28 @@ func NewReader(r io.ReaderAt, size int64) (t *Reader, err error) {
 	return t, nil
 }
 
-// recovered turns a panic of the library over a damaged file into an error.
+// recovered converts a panic of the library over a damaged file to an error.
 func recovered(err *error) {
 	if p := recover(); p != nil {
 		*err = fmt.Errorf("read Parquet: damaged: %v", p)
 	}
 }
 
-// Report returns what was met so far.
+// Report returns what was found so far.
 func (r *Reader) Report() trace.Report { return r.report }
 
 // Labels returns the trace's labels, and whether it is labelled at all.
 func (r *Reader) Labels() ([]trace.Label, bool) { return r.labels, r.known }
 
-// Unlabelled returns the stretches that labels say nothing of.
+// Unlabelled returns the stretches about which labels say nothing.
 func (r *Reader) Unlabelled() []trace.Stretch { return r.unlabelled }
 
-// Progress is how much of the file was read, 0 to 1.
+// Progress returns how much of the file was read, 0 to 1.
 func (r *Reader) Progress() float64 {
 	return float64(r.row) / float64(max(r.file.NumRows(), 1))
 }
 
-// Close lets go of what is open in the file, which stays the caller's.
+// Close releases what is open in the file, which stays the caller's.
 func (r *Reader) Close() {
 	r.left, r.groups, r.ready = 0, nil, nil
 	for _, c := range r.all {
@@ -181,9 +180,9 @@ func (r *Reader) Read(s *sample.Sample) error {
 	return nil
 }
 
-// Next returns the samples that come next in the file, as many as suit it and
-// possibly none, or io.EOF. They are valid until the next call. It is Read
-// without its copy: use one of the two.
+// Next returns the next samples of the file, any number and possibly none, or io.EOF.
+// They are valid until the next call. It is Read without its copy: use only one of the
+// two.
 func (r *Reader) Next() ([]sample.Sample, error) {
 	for r.left == 0 {
 		if len(r.groups) == 0 {
@@ -254,7 +253,7 @@ func (r *Reader) bad(row, rows int64, err error) {
 	r.report.Reasons = append(r.report.Reasons, fmt.Sprintf("%s: %v", where, err))
 }
 
-// fill reads n rows of all columns but the extras'.
+// fill reads n rows of all columns.
 func (r *Reader) fill(n int) (err error) {
 	defer recovered(&err)
 	if err := r.ts.whole(r.times[:n]); err != nil {
@@ -300,8 +299,8 @@ func (r *Reader) fill(n int) (err error) {
 	})
 }
 
-// assemble makes the sample of the i-th row read; its extras and who was
-// served are there already.
+// assemble makes the sample of the i-th row read; its extras and served tasks are set
+// already.
 func (r *Reader) assemble(s *sample.Sample, i int) error {
 	if r.wrong != nil && r.wrong[i] != nil {
 		return fmt.Errorf("%s: %w", trace.ServedColumn, r.wrong[i])
@@ -341,7 +340,7 @@ func (r *Reader) intern(b []byte) string {
 	s := string(b)
 	r.interns[s] = s
 	if strings.ContainsAny(s, "\n\r") {
-		r.check = trace.Check // looks at names too
+		r.check = trace.Check // checks names too
 	}
 	return s
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/quell-dev/quell/internal/trace"
 )
 
-// Row is a sample as it stands in a file, in the order of its columns. Its
-// tags are the schema: what else writes samples as Parquet writes Rows.
+// Row is a sample as stored in a file, in the order of its columns. Its tags are the
+// schema: other code that writes samples as Parquet writes Rows.
 type Row struct {
 	TS       int64    `parquet:"ts,timestamp(millisecond),delta"`
 	Machine  string   `parquet:"machine,dict"`
@@ -46,14 +46,14 @@ type Row struct {
 	WaitNiced     *float64 `parquet:"wait_niced"`
 }
 
-// tracedRow is a row of a trace: what else writes Rows has not been told who was
-// served.
+// tracedRow is a row of a trace. Other code that writes Rows does not know the served
+// tasks.
 type tracedRow struct {
 	Row
 	Served *string `parquet:"served"` // JSON, as in a trace (trace.AppendServed); null if it was not counted
 }
 
-// extra is the field of an extra; nil for one that has no column.
+// extra returns the field of an extra; nil for one that has no column.
 func (r *Row) extra(e sample.Extra) **float64 {
 	switch e.String() {
 	case "cycles":
@@ -102,9 +102,9 @@ func (r *Row) extra(e sample.Extra) **float64 {
 	return nil
 }
 
-// Set makes the row say what the sample does. It points into the sample, which
-// must not change until the row is written; extras are copied to values, which
-// must have room for them and is returned grown.
+// Set stores the sample in the row. The row points into the sample, which must not
+// change until the row is written; extras are appended to values, which must have room
+// for them and is returned grown.
 func (r *Row) Set(s *sample.Sample, values []float64) []float64 {
 	*r = Row{TS: int64(s.TS), Machine: s.Machine, Job: string(s.Job), Task: string(s.Task), Platform: string(s.Platform),
 		Signal: string(s.Signal), Variant: s.Variant, Class: s.Class.String(), CPU: s.CPU, Coverage: s.Coverage, Flags: int32(s.Flags)}
@@ -125,7 +125,7 @@ func (r *Row) Set(s *sample.Sample, values []float64) []float64 {
 	return values
 }
 
-// set is Row.Set with who was served.
+// set is Row.Set with the served tasks.
 func (r *tracedRow) set(s *sample.Sample, values []float64) []float64 {
 	r.Served = nil
 	if s.Served != nil {

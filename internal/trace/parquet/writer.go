@@ -13,9 +13,9 @@ import (
 	"github.com/quell-dev/quell/internal/trace"
 )
 
-// The keys of the file's metadata: the version of the format; where the trace is
-// labelled, its labels as a JSON list of trace.Label; and what is left out of that,
-// as one of trace.Stretch.
+// The keys of the file's metadata: the version of the format; in a labelled trace its
+// labels, as a JSON list of trace.Label; and the stretches that are left out of that,
+// as a JSON list of trace.Stretch.
 const (
 	formatKey     = "quell.trace"
 	labelsKey     = "quell.labels"
@@ -24,7 +24,7 @@ const (
 )
 
 const (
-	// batch is how many rows go to and from the library at once.
+	// batch is the number of rows that go to and from the library at once.
 	batch = 1024
 	// groupRows bounds a row group, and with it what Write holds in memory: some
 	// 20 MB. Readers skip by row groups.
@@ -33,15 +33,15 @@ const (
 	pageBytes = 1 << 18
 )
 
-// Options are those of writing: compressed with zstd, in row groups and pages of
-// quell's size.
+// Options returns the options of writing: compressed with zstd, in row groups and pages
+// of quell's size.
 func Options() []parquet.WriterOption {
 	return []parquet.WriterOption{parquet.Compression(&parquet.Zstd), parquet.MaxRowsPerRowGroup(groupRows),
 		parquet.PageBufferSize(pageBytes), parquet.KeyValueMetadata(formatKey, version)}
 }
 
-// Writer writes samples as Parquet. Nothing can be read of it before Close. It
-// is not safe for use from several goroutines.
+// Writer writes samples as Parquet. The file cannot be read before Close. A Writer is
+// not safe for use from several goroutines.
 type Writer struct {
 	w          *parquet.GenericWriter[tracedRow]
 	samples    []sample.Sample
@@ -93,7 +93,7 @@ func (w *Writer) flush() error {
 	return nil
 }
 
-// Labels says that the trace is labelled, and adds labels.
+// Labels marks the trace as labelled, and adds labels.
 func (w *Writer) Labels(labels ...trace.Label) error {
 	for i := range labels {
 		if err := labels[i].Check(); err != nil {
@@ -104,7 +104,7 @@ func (w *Writer) Labels(labels ...trace.Label) error {
 	return nil
 }
 
-// Unlabelled says that the trace is labelled, but for stretches.
+// Unlabelled marks the trace as labelled except for stretches.
 func (w *Writer) Unlabelled(stretches ...trace.Stretch) error {
 	for i := range stretches {
 		if err := stretches[i].Check(); err != nil {

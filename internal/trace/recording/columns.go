@@ -41,8 +41,8 @@ type Columns struct {
 	LLCMisses Column `key:"llc_misses"`
 }
 
-// Column is where a sample's field comes from: a column, two columns, or what
-// is the same in every row.
+// Column is the source of a sample's field: a column, two columns, or a value that is
+// the same in every row.
 type Column struct {
 	Column string  `key:"column" help:"its name, or its number from 1"`
 	And    string  `key:"and" help:"a second column: names are joined with a slash"`
@@ -52,7 +52,7 @@ type Column struct {
 	Scale  float64 `key:"scale" help:"numbers are multiplied by it"`
 }
 
-// Maps lists the column maps that are built in, by name, with what they are for.
+// Maps lists the built-in column maps, by name, with their purpose.
 func Maps() map[string]string {
 	all := map[string]string{}
 	files, _ := fs.Glob(maps, "maps/*.yaml")
@@ -65,7 +65,7 @@ func Maps() map[string]string {
 	return all
 }
 
-// LoadColumns reads a column map: one that is built in, by its name, or a file.
+// LoadColumns reads a column map: a built-in one by its name, or a file.
 func LoadColumns(name string) (*Columns, error) {
 	text, err := maps.ReadFile("maps/" + name + ".yaml")
 	if err != nil {
@@ -76,7 +76,7 @@ func LoadColumns(name string) (*Columns, error) {
 	return ParseColumns(name, text)
 }
 
-// ParseColumns reads a column map from YAML; its error lists all that is wrong.
+// ParseColumns reads a column map from YAML; its error lists everything that is wrong.
 func ParseColumns(name string, text []byte) (*Columns, error) {
 	c := &Columns{Separator: ",", Signal: Column{Is: "cpi"}}
 	r := keyed.Reader{File: name}
@@ -110,7 +110,7 @@ func ParseColumns(name string, text []byte) (*Columns, error) {
 	return c, nil
 }
 
-// units are seconds.
+// units are the units of time in seconds.
 var units = map[string]float64{"s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 // mapped reads a CSV by a column map.
@@ -157,7 +157,7 @@ func newMapped(r io.Reader, c *Columns) (Reader, error) {
 // Report implements Reader.
 func (m *mapped) Report() trace.Report { return m.report }
 
-// Labels implements Reader: nobody has labelled it.
+// Labels implements Reader: it has no labels.
 func (m *mapped) Labels() ([]trace.Label, bool) { return nil, false }
 
 // Unlabelled implements Reader.
@@ -286,8 +286,8 @@ func (m *mapped) intern(b []byte) string {
 	return s
 }
 
-// number reads a number; an empty field, and a column that is not mapped, are
-// not measured: NaN.
+// number reads a number. An empty field, or a column that is not mapped, is not
+// measured: NaN.
 func (m *mapped) number(c Column) (float64, error) {
 	v := math.NaN()
 	var err error

@@ -11,17 +11,17 @@ import (
 	"github.com/quell-dev/quell/internal/trace"
 )
 
-// reading is what the counters of a task said at one time: cycles and
-// instructions in all, and CPU time in seconds.
+// reading is the state of a task's counters at one time: cycles and instructions in
+// total, and CPU time in seconds.
 type reading struct {
 	at                      sample.Millis
 	cycles, instructions, s float64
 	misses                  float64 // NaN: not counted
 }
 
-// since makes a sample of two readings of a task; false where there was no time
-// between them. A CPI is in it only if both counters moved. CPU time that is
-// not there is none: recorders leave out counters that never moved.
+// since makes a sample of two readings of a task; false if there was no time between
+// them. It has a CPI only if both counters moved. CPU time that is missing is 0:
+// recorders leave out counters that never moved.
 func (r reading) since(prev reading, s *sample.Sample) bool {
 	wall := r.at.Sub(prev.at).Seconds()
 	if wall <= 0 {
@@ -54,15 +54,15 @@ func (r reading) since(prev reading, s *sample.Sample) bool {
 	return true
 }
 
-// held are samples that had to be read whole, because their file is not in
-// order of time.
+// held are samples that had to be read completely, because their file is not in order
+// of time.
 type held struct {
 	samples []sample.Sample
 	next    int
 	report  trace.Report
 }
 
-// add takes in a sample; one that no trace can hold is counted as bad.
+// add stores a sample; one that no trace can hold is counted as bad.
 func (h *held) add(s *sample.Sample) {
 	if err := trace.Check(s); err != nil {
 		h.bad(fmt.Sprintf("%s at %d: %v", s.Task, s.TS, err))
@@ -81,7 +81,7 @@ func (h *held) bad(why string) {
 	}
 }
 
-// sort puts them in order of time, and at one time in that of their tasks.
+// sort puts them in order of time, and at one time in order of machine and task.
 func (h *held) sort() {
 	slices.SortStableFunc(h.samples, func(a, b sample.Sample) int {
 		return cmp.Or(cmp.Compare(a.TS, b.TS), cmp.Compare(a.Machine, b.Machine), cmp.Compare(a.Task, b.Task))
@@ -102,7 +102,7 @@ func (h *held) Read(s *sample.Sample) error {
 // Report implements Reader.
 func (h *held) Report() trace.Report { return h.report }
 
-// Labels implements Reader: nobody has labelled it.
+// Labels implements Reader: it has no labels.
 func (h *held) Labels() ([]trace.Label, bool) { return nil, false }
 
 // Unlabelled implements Reader.

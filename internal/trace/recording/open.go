@@ -17,21 +17,21 @@ import (
 	"github.com/quell-dev/quell/internal/trace/parquet"
 )
 
-// Reader is what every format is read by.
+// Reader reads a recording of any format.
 type Reader interface {
 	// Read reads the next sample, in the order of the file, or returns io.EOF.
 	Read(*sample.Sample) error
 	Report() trace.Report
-	// Labels are those met so far, and whether the recording is labelled.
+	// Labels returns those read so far, and whether the recording is labelled.
 	Labels() ([]trace.Label, bool)
-	// Unlabelled are the stretches met so far that labels say nothing of.
+	// Unlabelled returns the stretches read so far about which labels say nothing.
 	Unlabelled() []trace.Stretch
 }
 
 // Recording is a file that samples are read from.
 type Recording struct {
 	Reader
-	// Format says in words what the file turned out to be.
+	// Format describes the format that was found in the file.
 	Format   string
 	size     int64
 	taken    *atomic.Int64 // bytes of the file
@@ -40,14 +40,14 @@ type Recording struct {
 	buffer   []sample.Sample
 }
 
-// Options are what a file's content does not say.
+// Options say what a file's content does not.
 type Options struct {
-	// Columns says what the columns of a CSV are that is no trace; nil: a CSV
-	// must be a trace.
+	// Columns says what the columns of a CSV are that is not a trace; nil: a CSV must
+	// be a trace.
 	Columns *Columns
 }
 
-// FormatError is a file that nothing here can read.
+// FormatError says that a file is in no format that this package can read.
 type FormatError struct {
 	Name string
 	Err  error
@@ -80,11 +80,11 @@ func Open(name string, o Options) (*Recording, error) {
 	return r, nil
 }
 
-// batch is how many samples Next reads of what gives them one by one.
+// batch is how many samples Next reads from a Reader that returns one at a time.
 const batch = 256
 
-// Next returns the samples that come next, possibly none, or io.EOF. They are
-// valid until the next call. It is Read without a copy: use one of the two.
+// Next returns the next samples, possibly none, or io.EOF. They are valid until the
+// next call. It is Read without a copy: use only one of the two.
 func (r *Recording) Next() ([]sample.Sample, error) {
 	if b, ok := r.Reader.(interface {
 		Next() ([]sample.Sample, error)
@@ -114,8 +114,7 @@ func (r *Recording) Close() error {
 	return err
 }
 
-// Progress is how much of the file was read, 0 to 1; 0 where its size is not
-// known.
+// Progress returns how much of the file was read, 0 to 1; 0 if its size is not known.
 func (r *Recording) Progress() float64 {
 	if r.progress != nil {
 		return r.progress()
@@ -126,7 +125,7 @@ func (r *Recording) Progress() float64 {
 	return min(1, float64(r.taken.Load())/float64(r.size))
 }
 
-// counting counts what was read of a file.
+// counting counts the bytes that were read of a file.
 type counting struct {
 	io.Reader
 	n *atomic.Int64
@@ -145,7 +144,7 @@ const (
 	parquetMagic = "PAR1"
 )
 
-// maxPacked is how deep a file may be packed: more is a trick.
+// maxPacked is how many times a file may be packed: more is malicious.
 const maxPacked = 3
 
 func (r *Recording) open(f *os.File, o Options) error {
@@ -185,7 +184,7 @@ func (r *Recording) open(f *os.File, o Options) error {
 	return errors.New("packed too often")
 }
 
-// text opens what is no Parquet.
+// text opens a file that is not Parquet.
 func (r *Recording) text(b *bufio.Reader, start []byte, o Options) (err error) {
 	start = bytes.TrimLeft(bytes.TrimPrefix(start, []byte("\ufeff")), " \t\r\n")
 	switch {

@@ -12,15 +12,15 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// keplerCounter is which counter of a container a metric of Kepler's is, and
-// what one of it is.
+// keplerCounter is the counter of a container that a metric of Kepler's stands for, and
+// its unit.
 type keplerCounter struct {
 	set  func(*reading, float64)
 	unit float64
 }
 
-// kepler are the metrics that make a sample. What was called _us_ until
-// February 2024 are milliseconds: Kepler renamed it to _ms_ then (its commit
+// kepler are the metrics that make a sample. The metric that was named _us_ until
+// February 2024 is in milliseconds: Kepler renamed it to _ms_ then (its commit
 // 0278c389).
 var kepler = map[string]keplerCounter{
 	"kepler_container_cpu_cycles_total":       {func(r *reading, v float64) { r.cycles = v }, 1},
@@ -30,13 +30,13 @@ var kepler = map[string]keplerCounter{
 	"kepler_container_bpf_cpu_time_ms_total":  {func(r *reading, v float64) { r.s = v }, 1e-3},
 }
 
-// container is a series' task. One container can have several series of a
+// container identifies the task of a series. One container can have several series of a
 // metric, one for each exporter that saw it.
 type container struct{ node, exporter, namespace, pod, name, id string }
 
-// prometheus reads what Prometheus' HTTP API answers to a range query, or an
-// object of such answers by metric, as Kepler's tests keep them. Series follow
-// each other in the file, so those that are needed are held in memory.
+// prometheus reads the answer of Prometheus' HTTP API to a range query, or an object of
+// such answers by metric, as Kepler's tests keep them. Series follow each other in the
+// file, so the needed ones are held in memory.
 type prometheus struct {
 	held
 	tasks map[container]map[sample.Millis]reading
@@ -60,11 +60,11 @@ func newPrometheus(r io.Reader) (Reader, error) {
 	return &p.held, nil
 }
 
-// maxDepth bounds how deep the JSON is followed.
+// maxDepth bounds the nesting of the JSON.
 const maxDepth = 20
 
-// value walks over the next value and takes in every series in it: an object
-// with "metric" and "values".
+// value reads the next value and stores every series in it: an object with "metric" and
+// "values".
 func (p *prometheus) value(d *json.Decoder, depth int) error {
 	t, err := d.Token()
 	if err != nil {
@@ -160,7 +160,7 @@ func parsePoint(point []json.RawMessage) (sample.Millis, float64, error) {
 	return sample.Millis(math.Round(at * 1000)), v, nil
 }
 
-// assemble makes samples of the readings that have all that one needs.
+// assemble makes samples of the readings that are complete.
 func (p *prometheus) assemble() {
 	for c, byTime := range p.tasks {
 		var readings []reading

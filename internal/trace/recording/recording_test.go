@@ -71,7 +71,7 @@ func zstandard(t *testing.T, b []byte) []byte {
 	return w.EncodeAll(b, nil)
 }
 
-// The same trace, however it is packed, is recognised without its name.
+// The same trace is recognised without its name, in any compression.
 func TestOpen(t *testing.T) {
 	text, err := os.ReadFile(example)
 	if err != nil {

@@ -14,9 +14,9 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// rezolusCounters are the metrics of a cgroup that make a sample. A column is
-// called METRIC/PATH/ID, or METRIC/PATH/STATE/ID where there are several; they
-// add up. CPU time is in nanoseconds.
+// rezolusCounters are the metrics of a cgroup that make a sample. A column is named
+// METRIC/PATH/ID, or METRIC/PATH/STATE/ID if there are several, which add up. CPU time
+// is in nanoseconds.
 var rezolusCounters = [...]struct {
 	metric string
 	states []string
@@ -26,8 +26,8 @@ var rezolusCounters = [...]struct {
 	{"cgroup_cpu_usage", []string{"user", "system"}},
 }
 
-// rezolus reads Rezolus' Parquet, a row group at a time: its memory is that of
-// the counters of one.
+// rezolus reads Rezolus' Parquet, one row group at a time: it holds the counters of one
+// in memory.
 type rezolus struct {
 	held
 	file    *parquet.File
@@ -36,11 +36,11 @@ type rezolus struct {
 	cgroups []*cgroup
 }
 
-// cgroup is one of the recording's. One that was removed and made again has
-// another id, and its counters stay where they were.
+// cgroup is a cgroup of the recording. One that was removed and made again has another
+// id, and the counters of the old one no longer change.
 type cgroup struct {
 	path, id string
-	columns  [len(rezolusCounters)][]int // none of a metric that was not recorded
+	columns  [len(rezolusCounters)][]int // none for a metric that was not recorded
 	before   reading
 }
 
@@ -149,13 +149,13 @@ func (z *rezolus) group(g parquet.RowGroup) (err error) {
 	return nil
 }
 
-// samples makes one of each two readings that follow each other.
+// samples makes a sample of each two consecutive readings.
 func (c *cgroup) samples(h *held, ts []float64, sums [len(rezolusCounters)][]float64) {
 	s := sample.Sample{Machine: "rezolus", Variant: "rezolus", Job: sample.JobName(c.path), Task: sample.TaskName(c.path + "/" + c.id)}
 	for n, at := range ts {
 		now := reading{at: sample.Millis(math.Round(at / 1e6)), cycles: sums[0][n], instructions: sums[1][n], s: math.NaN(), misses: math.NaN()}
 		if math.IsNaN(now.cycles) || math.IsNaN(now.instructions) {
-			continue // it was not there
+			continue // the cgroup was not there
 		}
 		if sums[2] != nil {
 			now.s = sums[2][n] / 1e9

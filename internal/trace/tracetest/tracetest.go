@@ -1,5 +1,5 @@
-// Package tracetest has what tests of traces share, whatever the format: samples
-// that are hard to write, and reading and writing them all.
+// Package tracetest has what tests of traces share, in any format: samples that are
+// hard to write, and reading and writing them all.
 package tracetest
 
 import (

@@ -1,6 +1,6 @@
-// Package bpftest is what tests of signals over counter/bpf share: tasks in
-// cgroups of their own, windows over them, a kernel that counts what a test says,
-// and what a window costs.
+// Package bpftest holds what tests of signals over counter/bpf share: tasks in cgroups
+// of their own, windows over them, a kernel that counts what a test says, and the cost
+// of a window.
 package bpftest
 
 import (
@@ -20,8 +20,8 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// Task makes a cgroup; it is removed at the test's end, by when its processes
-// must have ended.
+// Task makes a cgroup. It is removed at the test's end; its processes must have ended
+// by then.
 func Task(t testing.TB, h *host.Host, hier sample.Hierarchy, name string) counter.Target {
 	t.Helper()
 	root := h.Layout().Unified
@@ -61,7 +61,7 @@ func Start(t testing.TB, s counter.Source) {
 	}
 }
 
-// Stop closes it.
+// Stop closes the window and returns its readings.
 func Stop(t testing.TB, s counter.Source) map[sample.TaskKey]counter.Reading {
 	t.Helper()
 	all := map[sample.TaskKey]counter.Reading{}
@@ -71,15 +71,15 @@ func Stop(t testing.TB, s counter.Source) map[sample.TaskKey]counter.Reading {
 	return all
 }
 
-// Count is one of a reading's extras, 0 where it has none.
+// Count returns one of a reading's extras, 0 if it has none.
 func Count(r counter.Reading, e sample.Extra) float64 {
 	n, _ := r.Extras.Get(e)
 	return n
 }
 
 // Cost runs pass, which returns how many ns each unit of its work took, without a
-// window and in one, in alternation, and reports the best of each and their
-// ratio; then what each run of the programs takes, by the kernel's own account.
+// window and in one, in alternation. It reports the best of each and their ratio, then
+// what each run of the programs takes, as the kernel measures it.
 func Cost(b *testing.B, s counter.Source, unit string, programs []*ebpf.Program, pass func() float64) {
 	b.Helper()
 	pass()
@@ -94,7 +94,7 @@ func Cost(b *testing.B, s counter.Source, unit string, programs []*ebpf.Program,
 	b.ReportMetric(opened, "open-ns/"+unit)
 	b.ReportMetric(opened/closed, "open/closed")
 
-	// Last, since keeping this account costs too.
+	// Last, since this measurement costs something too.
 	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
 	if err != nil {
 		b.Fatal(err)
@@ -125,14 +125,14 @@ func Cost(b *testing.B, s counter.Source, unit string, programs []*ebpf.Program,
 type Kernel[R any] struct {
 	Counts map[uint64]R // by sample.CgroupID
 	Pairs  []Pair
-	Serves bool // Pairs are told
+	Serves bool // Pairs are reported
 	Missed uint64
-	// Each call gives its error, nil for none.
+	// Each call returns its error, nil for none.
 	OpenErr, DetachErr, EachErr error
 	Closed                      int
 }
 
-// Pair is for how long a cgroup was served while another waited.
+// Pair says how long a cgroup was served while another waited.
 type Pair struct {
 	Waits, By uint64
 	Time      time.Duration

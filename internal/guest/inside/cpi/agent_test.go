@@ -27,9 +27,8 @@ import (
 
 const agent = "/bin/quell-agent"
 
-// TestAgent runs the agent as it is shipped over one task of known CPI: it
-// reports it on every way out, caps the task when it is told to, and leaves
-// nothing behind.
+// TestAgent runs the shipped agent on one task of known CPI: it reports the CPI on every
+// output, caps the task on command, and leaves nothing behind.
 func TestAgent(t *testing.T) {
 	w := work(t)
 	name := strings.TrimPrefix(w.dir, root)
@@ -101,7 +100,7 @@ func TestAgent(t *testing.T) {
 	}
 	t.Logf("figure: the agent's /metrics say CPI %s / %v configured", m[1], ns)
 
-	// A cap in force when the agent is told to stop.
+	// A cap is in force when the agent is told to stop.
 	if _, err := client.Command(t.Context(), command.CapTask(name, 0.1, time.Hour, "test")); err != nil {
 		t.Fatal(err)
 	}
@@ -126,8 +125,8 @@ func TestAgent(t *testing.T) {
 	recorded(t, record, name, ns)
 }
 
-// until is quelltest.Until for a CPU that executes 31 million instructions a
-// second: it asks less often, since asking the agent takes more than 2 ms.
+// until is quelltest.Until for a CPU that executes 31 million instructions a second: it
+// polls less often, because a query to the agent takes more than 2 ms.
 func until(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	tick := time.NewTicker(250 * time.Millisecond)

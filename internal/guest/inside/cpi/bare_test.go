@@ -12,9 +12,9 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// TestBareCgroups: before cgroup.subtree_control of the root was written once,
-// perf answers ENOENT for every event of a cgroup below it, as if the event
-// did not exist. The guest is started that way.
+// TestBareCgroups: before the first write to cgroup.subtree_control of the root, perf
+// returns ENOENT for every event of a cgroup below it, as if the event did not exist. The
+// guest starts in that state.
 func TestBareCgroups(t *testing.T) {
 	if text, err := os.ReadFile(root + "/cgroup.subtree_control"); err != nil || len(strings.TrimSpace(string(text))) > 0 {
 		t.Fatalf("cgroup.subtree_control of the root: %q, %v: want it bare", text, err)

@@ -1,4 +1,4 @@
-// Package cpi holds the tests of counting cycles and instructions that run in
-// an arm64 guest, where the PMU is QEMU's and what the right answer is is
-// known: built with the tag "inguest", run by `make test-guests`.
+// Package cpi has the tests of counting cycles and instructions that run in an arm64
+// guest with QEMU's PMU, where the correct counts are known: built with the tag
+// "inguest", run by `make test-guests`.
 package cpi

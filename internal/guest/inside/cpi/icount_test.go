@@ -14,14 +14,14 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// loop is long beside what a worker does before and after it.
+// loop is long compared with what a worker does before and after it.
 const loop = 400_000_000
 
-// within reports whether two numbers agree to a part of the second.
+// within reports whether got differs from want by at most the given part of want.
 func within(got, want, part float64) bool { return math.Abs(got-want) <= part*want }
 
-// TestInstructionsAndCPI: all instructions executed on the one CPU, by QEMU's
-// own clock, and of these the loop's, by counting the kernel's apart.
+// TestInstructionsAndCPI: it counts all instructions executed on the one CPU, by QEMU's
+// own clock, and the loop's instructions, by counting the kernel's separately.
 func TestInstructionsAndCPI(t *testing.T) {
 	ns := setting(t, "INSTRUCTION_NS")
 	w := work(t)
@@ -36,7 +36,7 @@ func TestInstructionsAndCPI(t *testing.T) {
 	if !within(user, loop, 0.001) {
 		t.Errorf("%.0f instructions outside the kernel, executed were %d", user, loop)
 	}
-	// The clock knows no cgroups: this test and the kernel's threads have run as well.
+	// The clock covers all cgroups: this test and the kernel's threads have run as well.
 	if !within(counted, executed, 0.005) {
 		t.Errorf("%.0f instructions, executed were %.0f", counted, executed)
 	}
@@ -68,8 +68,8 @@ func TestNeighbourIsNotCounted(t *testing.T) {
 	}
 }
 
-// TestOneReadPerGroup: cycles and instructions of a task come in one read(2),
-// so they are of the same time.
+// TestOneReadPerGroup: cycles and instructions of a task are read in one read(2), so they
+// cover the same time.
 func TestOneReadPerGroup(t *testing.T) {
 	workers := []*worker{work(t), work(t), work(t)}
 	p := follow(t, workers...)
@@ -79,7 +79,7 @@ func TestOneReadPerGroup(t *testing.T) {
 	}
 	before := reads(t)
 	got := stop(t, p)
-	// Looking costs reads, too.
+	// The query itself also uses reads.
 	n := reads(t) - before - looks(t)
 	if len(got) != len(workers) || n != len(workers) {
 		t.Errorf("%d reads for the groups of %d tasks, %d readings", n, len(workers), len(got))
@@ -91,15 +91,15 @@ func TestOneReadPerGroup(t *testing.T) {
 	}
 }
 
-// looks is what a call of reads costs by its own count.
+// looks is the number of reads that a call of reads itself makes.
 func looks(t *testing.T) int {
 	t.Helper()
 	before := reads(t)
 	return reads(t) - before
 }
 
-// reads is how many read system calls this process has made: syscr of
-// /proc/self/io (Documentation/filesystems/proc.rst).
+// reads is the number of read system calls of this process: syscr of /proc/self/io
+// (Documentation/filesystems/proc.rst).
 func reads(t *testing.T) int {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/io")
@@ -115,9 +115,9 @@ func reads(t *testing.T) int {
 	return n
 }
 
-// TestMultiplexing: seven counters are enough for three pairs of cycles and
-// instructions. More take turns, and each is scaled up to the same number; far
-// more are counted too seldom for that, and say nothing.
+// TestMultiplexing: seven counters are enough for three pairs of cycles and instructions.
+// More pairs are multiplexed, and each is scaled to the same number. Far more pairs are
+// counted too seldom for that, and have no value.
 func TestMultiplexing(t *testing.T) {
 	ns := setting(t, "INSTRUCTION_NS")
 	w := work(t)
@@ -162,8 +162,8 @@ func TestMultiplexing(t *testing.T) {
 	}
 }
 
-// TestMissingEvents: this PMU has neither reference cycles nor an event for
-// the last-level cache; each is named and costs only itself.
+// TestMissingEvents: this PMU has neither reference cycles nor an event for the
+// last-level cache. Each is named and nothing else is lost.
 func TestMissingEvents(t *testing.T) {
 	w := work(t)
 	p := follow(t, w)

@@ -13,7 +13,7 @@ import (
 )
 
 // TestNoInstructions: without a virtual clock QEMU's PMU counts cycles and no
-// instructions. There is no CPI then, with the reason.
+// instructions. Then there is no CPI, and the error has the reason.
 func TestNoInstructions(t *testing.T) {
 	if err := quelltest.Probe(quelltest.PMU); err != nil {
 		t.Fatalf("cycles should be counted: %v", err)

@@ -1,12 +1,11 @@
 package cpi
 
-// perTurn is how many instructions a turn of spawn's loop takes.
+// perTurn is the number of instructions in one pass of spawn's loop.
 const perTurn = 2
 
-// spawn forks, and the child executes perTurn × turns instructions in a loop,
-// six others, and exits. It never enters Go's runtime, whose threads and
-// signals would execute some ten thousand more a second. pid is negative for
-// an error number.
+// spawn forks. The child executes perTurn × turns instructions in a loop and six others,
+// and exits. It never enters Go's runtime, whose threads and signals would execute about
+// ten thousand more a second. A negative pid is an error number.
 //
 //go:noescape
 func spawn(turns uint64) (pid int)

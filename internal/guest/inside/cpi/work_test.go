@@ -35,8 +35,8 @@ func TestMain(m *testing.M) {
 	quelltest.Main(m)
 }
 
-// serve is the worker: it has as many instructions executed as a line on its
-// standard input says, and says how many nanoseconds that took.
+// serve is the worker: for each number on its standard input it has that many
+// instructions executed, and prints how many nanoseconds that took.
 func serve() {
 	in := bufio.NewScanner(os.Stdin)
 	for in.Scan() {
@@ -62,7 +62,7 @@ func now() int64 {
 	return t.Nano()
 }
 
-// worker is a process in a cgroup of its own.
+// worker is a process in its own cgroup.
 type worker struct {
 	t   *testing.T
 	dir string
@@ -107,14 +107,14 @@ func work(t *testing.T) *worker {
 			return err == nil || errors.Is(err, unix.ENOENT)
 		})
 	})
-	w.spin(perTurn) // it is past its start
+	w.spin(perTurn) // completes its start
 	return w
 }
 
 // endless is more instructions than any test waits for.
 const endless = 1 << 62
 
-// tell lets the worker execute n instructions and does not wait.
+// tell makes the worker execute n instructions and does not wait.
 func (w *worker) tell(n uint64) {
 	w.t.Helper()
 	if _, err := fmt.Fprintln(w.in, n); err != nil {
@@ -122,7 +122,7 @@ func (w *worker) tell(n uint64) {
 	}
 }
 
-// spin lets the worker execute n instructions and returns how long that took.
+// spin makes the worker execute n instructions and returns how long that took.
 func (w *worker) spin(n uint64) time.Duration {
 	w.t.Helper()
 	w.tell(n)
@@ -136,7 +136,7 @@ func (w *worker) spin(n uint64) time.Duration {
 	return time.Duration(ns)
 }
 
-// follow opens the product's source of CPI over some workers.
+// follow opens the product's CPI source for some workers.
 func follow(t *testing.T, workers ...*worker) *counter.Perf {
 	t.Helper()
 	p, err := counter.OpenCPI(sample.SetOf(0), root)
@@ -180,7 +180,7 @@ func extra(t *testing.T, r counter.Reading, e sample.Extra) float64 {
 	return v
 }
 
-// setting is a number that the host told this test, as NAME=n in its environment.
+// setting is a number that the host passes to this test, as NAME=n in its environment.
 func setting(t *testing.T, name string) float64 {
 	t.Helper()
 	n, err := strconv.ParseFloat(strings.TrimSpace(os.Getenv(name)), 64)
@@ -190,9 +190,9 @@ func setting(t *testing.T, name string) float64 {
 	return n
 }
 
-// kernelPart counts the instructions that the kernel executes on behalf of a
-// worker, with an event of its own: what is known beforehand is what the loop
-// executes, not what timer ticks and system calls do meanwhile.
+// kernelPart counts the instructions that the kernel executes on behalf of a worker, with
+// a separate event. Only the loop's instructions are known in advance, not those of timer
+// ticks and system calls.
 func kernelPart(t *testing.T, w *worker) (read func() float64) {
 	t.Helper()
 	cgroup, err := os.Open(w.dir)

@@ -20,18 +20,18 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// shrunk is a time of the paper's in these tests: all of them by the same
-// factor, so that nothing else changes.
+// shrunk scales one of the paper's times for these tests: all times by the same factor,
+// so that nothing else changes.
 func shrunk(paper time.Duration) time.Duration { return paper / 25 }
 
-// samples is how many the spec needs; the paper's 100 would take another two
+// samples is the number that the spec needs; the paper's 100 would take another two
 // minutes of guest time.
 const samples = 50
 
 // period is the time from one sample to the next.
 var period = shrunk(time.Minute)
 
-// agent is the shipped program, run over one tree.
+// agent is the shipped program, run for one tree.
 type agent struct {
 	*api.Client
 	t   *testing.T
@@ -40,9 +40,9 @@ type agent struct {
 	log bytes.Buffer
 }
 
-// newAgent configures an agent with the paper's values, but that a machine's
-// own history will do and that it acts, and the rule that goes by the paper's
-// correlation: it accuses at the third outlier. The victim is the tree's "web".
+// newAgent configures an agent with the paper's values, except that a machine's own
+// history is sufficient, that it acts, and that the rule uses the paper's correlation and
+// accuses at the third outlier. The victim is the tree's "web".
 func newAgent(t *testing.T, top string) *agent {
 	t.Helper()
 	a := &agent{t: t, dir: t.TempDir()}
@@ -77,7 +77,7 @@ rules:
 
 func (a *agent) config() string { return a.dir + "/agent.yaml" }
 
-// start runs it until it answers.
+// start starts the agent and waits until it answers.
 func (a *agent) start() {
 	a.t.Helper()
 	a.cmd = exec.Command(agentProg, "--config", a.config())
@@ -91,7 +91,7 @@ func (a *agent) start() {
 	})
 }
 
-// end ends it by a signal.
+// end ends the agent with a signal.
 func (a *agent) end(s syscall.Signal) error {
 	a.cmd.Process.Signal(s)
 	err := a.cmd.Wait()
@@ -99,7 +99,7 @@ func (a *agent) end(s syscall.Signal) error {
 	return err
 }
 
-// restore is quell-agent restore; it returns what that says.
+// restore runs quell-agent restore and returns its output.
 func (a *agent) restore() string {
 	a.t.Helper()
 	out, err := exec.Command(agentProg, "restore", "--config", a.config()).CombinedOutput()
@@ -109,7 +109,7 @@ func (a *agent) restore() string {
 	return strings.TrimSpace(string(out))
 }
 
-// cost is what a task cost in the last interval; NaN is no number.
+// cost is a task's cost in the last interval; NaN means no value.
 func (a *agent) cost(task string) (v api.SignalView, ok bool) {
 	a.t.Helper()
 	tasks, err := a.Tasks(a.t.Context())
@@ -124,7 +124,7 @@ func (a *agent) cost(task string) (v api.SignalView, ok bool) {
 	return v, false
 }
 
-// incidents are all there are, as they were last written to the log.
+// incidents are all incidents, in their latest state in the log.
 func (a *agent) incidents() map[string]incident.Record {
 	a.t.Helper()
 	text, err := os.ReadFile(a.dir + "/incidents.jsonl")
@@ -134,14 +134,14 @@ func (a *agent) incidents() map[string]incident.Record {
 	newest := map[string]incident.Record{}
 	for line := range strings.Lines(string(text)) {
 		var inc incident.Record
-		if json.Unmarshal([]byte(line), &inc) == nil { // else it is being written
+		if json.Unmarshal([]byte(line), &inc) == nil { // otherwise the line is still being written
 			newest[inc.ID] = inc
 		}
 	}
 	return newest
 }
 
-// incident waits for one that cond takes.
+// incident waits for an incident that meets cond.
 func (a *agent) incident(limit time.Duration, what string, cond func(*incident.Record) bool) (found incident.Record) {
 	a.t.Helper()
 	wait(a.t, period/4, limit, what, func() bool {

@@ -18,16 +18,16 @@ import (
 	"github.com/quell-dev/quell/internal/workload"
 )
 
-// noLimit is cpu.max as the kernel makes it.
+// noLimit is the default cpu.max of the kernel.
 const noLimit = "max 100000"
 
-// TestLoop is the paper's system, sections 3 to 5, on a real kernel. Names of
-// tasks are the scene's, so that nothing can be read off them:
+// TestLoop is the paper's system, sections 3 to 5, on a real kernel. The names of the
+// tasks do not show their roles:
 //
 //	web       the victim, on CPU 0
 //	encode    innocent, steady
 //	backfill  innocent, loud when the antagonist is not
-//	reports   the antagonist, comes and goes; these three on CPU 1
+//	reports   the antagonist, intermittent; these three on CPU 1
 func TestLoop(t *testing.T) {
 	s := newScene(t)
 	s.agent.start()
@@ -74,12 +74,13 @@ func newScene(t *testing.T) *scene {
 		w.Period, w.Duty, w.Vary, w.Epoch = every, duty, 0, workload.Epoch()
 		return w
 	}
-	// The antagonist comes every 12 intervals, for 5 of them.
+	// The antagonist runs every 12 intervals, for 5 of them.
 	cycle := 12 * period
 	noisy := workload.Default(workload.Hog)
 	noisy.Period, noisy.Work, noisy.Pause, noisy.Vary, noisy.Epoch = cycle, 5*period, 0, 0.1, workload.Epoch()
-	// web's bursts drift through the kernel's quota periods of 100 ms: at their pace
-	// it would meet the capped antagonist always or never, by the moment of the cap.
+	// web's bursts drift relative to the kernel's quota periods of 100 ms: with the same
+	// period it would overlap with the capped antagonist always or never, depending on
+	// the start of the cap.
 	begin(t, play(t, s.tree, "web", shape(workload.Spin, 70*time.Millisecond, 0.35), 0))
 	begin(t, play(t, s.tree, "encode", shape(workload.Spin, 100*time.Millisecond, 0.1), 1))
 	begin(t, play(t, s.tree, "backfill", shape(workload.CounterPhase, cycle, 0.6), 1))
@@ -99,7 +100,7 @@ func newScene(t *testing.T) *scene {
 func (s *scene) dir(task string) string   { return cgroupRoot + s.tree.Path(task) }
 func (s *scene) limit(task string) string { return s.dir(task) + "/cpu.max" }
 
-// story is a line of what happened, for people.
+// story logs a line about the events, for people.
 func (s *scene) story(format string, args ...any) {
 	s.t.Helper()
 	s.t.Logf("figure: %4.0f s: %s", time.Since(s.began).Seconds(), fmt.Sprintf(format, args...))
@@ -116,7 +117,7 @@ func (s *scene) learn() (alone spec.Spec) {
 	return alone
 }
 
-// accused waits for the first cap and checks who got it.
+// accused waits for the first cap and checks which task is capped.
 func (s *scene) accused() incident.Record {
 	t := s.t
 	t.Helper()
@@ -149,9 +150,9 @@ func (s *scene) capExpired(inc incident.Record) {
 	})
 	s.story("capped to %g CPU-s/s for %s: %.3f, %.2f of the %.3f before (%s)", r.Rate, time.Duration(r.Ended-r.From)*time.Millisecond,
 		float64(r.CostUnder), float64(r.RelativeCost), float64(r.CostBefore), r.Outcome)
-	// 1.2 + 1.8 × the share of web's time in which the antagonist runs, by the model:
-	// 1.2 for none of it, 3 for all, 1.4 for the cap's tenth. How much it gets uncapped
-	// depends on who else wants its CPU (agent and test too): enough to be accused.
+	// 1.2 + 1.8 × the share of web's time in which the antagonist runs, by the model: 1.2
+	// for none, 3 for all, 1.4 for the cap's tenth. The uncapped share depends on the
+	// other tasks on its CPU (agent and test too), but is enough to be accused.
 	if before, under := float64(r.CostBefore), float64(r.CostUnder); before < inc.Threshold || before > 3.05 || under < 1.15 || under > 1.5 || r.Outcome != plan.TruePositive {
 		t.Errorf("round %+v", r)
 	}
@@ -163,9 +164,9 @@ func (s *scene) capExpired(inc incident.Record) {
 	}
 }
 
-// killedUnderTheCap kills the agent at its next cap, sets the limit as somebody
-// else would meanwhile, if to anything, lets restore do its work, and starts an
-// agent again, which goes by the specs that the dead one kept.
+// killedUnderTheCap kills the agent at its next cap, sets the limit to meanwhile, if
+// given, as another program might, runs restore, and starts an agent again, which uses
+// the specs saved by the killed one.
 func (s *scene) killedUnderTheCap(meanwhile, want, result string) {
 	t := s.t
 	t.Helper()
@@ -185,7 +186,7 @@ func (s *scene) killedUnderTheCap(meanwhile, want, result string) {
 	s.agent.start()
 }
 
-// after lets the antagonist end and looks at the victim's cost then.
+// after ends the antagonist and checks the victim's cost.
 func (s *scene) after(alone float64) {
 	t := s.t
 	t.Helper()
@@ -207,23 +208,23 @@ func (s *scene) after(alone float64) {
 	s.story("after the antagonist has ended: %.3f", last)
 }
 
-// ownQuota lets the victim want more than its own cpu.max has room for. It comes
-// back to cold caches after each throttling, so its CPI doubles. Exactly then
-// an innocent begins, which would be accused if throttling were not seen.
+// ownQuota makes the victim demand more than its own cpu.max allows. After each
+// throttling its caches are cold, so its CPI doubles. At the same time an innocent task
+// begins, which would be accused if throttling were not detected.
 func (s *scene) ownQuota() {
 	t := s.t
 	t.Helper()
-	// What was before is over, and there are good intervals to compare with.
+	// Wait until earlier effects are over and there are good intervals to compare with.
 	<-time.After(10 * period)
 	before := time.Now()
 	busy := workload.Default(workload.Spin)
 	busy.Duty = 1
-	// Less than it gets of its CPU while the agent measures, more than the rule asks
-	// a victim to use.
+	// Less than it gets of its CPU while the agent measures, more than the rule's minimum
+	// usage of a victim.
 	write(t, s.limit("web"), "30000 100000")
-	// It must get that much in every period, or it is not throttled in a window that
-	// is busy with other things, while the model makes it slow there too. So it goes
-	// before the agent, the test and the kernel's threads.
+	// It must use the whole quota in every period. Otherwise it is not throttled in a
+	// window that is busy with other work, although the model makes it slow there too. So
+	// its weight is above that of the agent, the test and the kernel's threads.
 	for _, dir := range []string{cgroupRoot + s.tree.Top(), s.dir("web")} {
 		write(t, dir+"/cpu.weight", "10000")
 	}
@@ -248,7 +249,7 @@ func (s *scene) ownQuota() {
 	if inc.Cost <= inc.Threshold || !strings.Contains(strings.Join(strings.Fields(text.String()), " "), words) {
 		t.Errorf("incident %+v:\n%s", inc, text.String())
 	}
-	// The interval that opens the incident may be half over when the model changes.
+	// The model may change in the middle of the interval that opens the incident.
 	var cost float64
 	wait(t, period, 20*period, "web costs what the model says", func() bool {
 		v, ok := s.agent.cost(s.tree.Path("web"))

@@ -16,7 +16,7 @@ import (
 	"github.com/quell-dev/quell/internal/workload"
 )
 
-// Where the guest keeps things.
+// Paths in the guest.
 const (
 	agentProg  = "/bin/quell-agent"
 	cgroupRoot = "/sys/fs/cgroup"
@@ -39,8 +39,8 @@ func TestMain(m *testing.M) {
 	quelltest.Main(m)
 }
 
-// pmu makes the PMU one with these parameters of the module for the length of
-// the test: "evmask=0x3 ncnt=2".
+// pmu sets these parameters of the PMU's module for the length of the test: "evmask=0x3
+// ncnt=2".
 func pmu(t *testing.T, params string) {
 	t.Helper()
 	for param := range strings.FieldsSeq(params) {
@@ -52,11 +52,11 @@ func pmu(t *testing.T, params string) {
 	}
 }
 
-// model is what the module makes of a cgroup; see its first comment. MPKI is
+// model is the module's model of a cgroup; see the first comment of the module. MPKI is
 // misses of the last-level cache per 1000 instructions.
 type model struct{ CPI, MPKI, Pressure, Sens, Noise float64 }
 
-// set tells the module of a cgroup.
+// set configures the model of a cgroup in the module.
 func (m model) set(t *testing.T, dir string) {
 	t.Helper()
 	info, err := os.Stat(dir)
@@ -89,8 +89,8 @@ func read(t *testing.T, path string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// wait looks once in every instead of all the time: the guest's CPUs are slow
-// and the tasks' own.
+// wait polls only once per interval: the guest's CPUs are slow and must be free for the
+// tasks.
 func wait(t *testing.T, every, limit time.Duration, what string, cond func() bool) {
 	t.Helper()
 	tick := time.NewTicker(every)
@@ -126,8 +126,8 @@ func openTree(t *testing.T) *workload.Tree {
 	return tree
 }
 
-// play starts a workload as a task on one CPU, and holds it. This kernel takes
-// the affinity of whoever enters a cgroup away; the tree gives it back.
+// play starts a workload as a task on one CPU, and holds it. This kernel resets the
+// affinity of a process that enters a cgroup; the tree restores it.
 func play(t *testing.T, tree *workload.Tree, task string, s workload.Spec, cpu int) *workload.Proc {
 	t.Helper()
 	p, err := tree.Start(task, s, workload.StartOptions{CPUs: sample.SetOf(cpu), Stderr: os.Stderr})
@@ -140,7 +140,7 @@ func play(t *testing.T, tree *workload.Tree, task string, s workload.Spec, cpu i
 	return p
 }
 
-// allowed is what CPUs a process's main thread may run on.
+// allowed is the list of CPUs on which a process's main thread may run.
 func allowed(t *testing.T, pid int) string {
 	t.Helper()
 	_, rest, _ := strings.Cut(read(t, fmt.Sprintf("/proc/%d/status", pid)), "Cpus_allowed_list:")

@@ -13,13 +13,13 @@ import (
 	"github.com/quell-dev/quell/internal/workload"
 )
 
-// The victim of both tests costs 1.2 alone and 3 beside the antagonist.
+// The victim of both tests has CPI 1.2 alone and 3 together with the antagonist.
 var (
 	victimModel     = model{CPI: 1.2, MPKI: 2, Sens: 1.5}
 	antagonistModel = model{CPI: 0.9, MPKI: 30, Pressure: 1}
 )
 
-// near reports whether got is within the share of want.
+// near reports whether got differs from want by at most the given share.
 func near(got, want, share float64) bool { return math.Abs(got-want) <= share*want }
 
 // pair is a victim on CPU 0 and an antagonist on CPU 1, both busy all the time.
@@ -49,7 +49,7 @@ func newPair(t *testing.T) *pair {
 
 func (p *pair) dir(task string) string { return cgroupRoot + p.tree.Path(task) }
 
-// follow opens the product's own source of CPI over one task.
+// follow opens the product's CPI source for one task.
 func (p *pair) follow(task string) *counter.Perf {
 	p.t.Helper()
 	src, err := counter.OpenCPI(sample.SetOf(0, 1), cgroupRoot)
@@ -63,7 +63,7 @@ func (p *pair) follow(task string) *counter.Perf {
 	return src
 }
 
-// window counts for so long of guest time.
+// window counts for the given guest time.
 func (p *pair) window(long time.Duration, sources ...*counter.Perf) (all []counter.Reading) {
 	p.t.Helper()
 	for _, s := range sources {
@@ -86,9 +86,9 @@ func perKilo(r counter.Reading) float64 {
 	return 1000 * misses / instructions
 }
 
-// The victim's CPI answers to what really runs beside it: the antagonist, less
-// of it under a real cpu.max, nothing of it while it is frozen. A share p of
-// full pressure makes 1 ÷ CPI = p/3 + (1-p)/1.2.
+// The victim's CPI follows what really runs on the other CPU: the antagonist, less of it
+// under a real cpu.max, nothing of it while it is frozen. A share p of full pressure
+// gives 1 ÷ CPI = p/3 + (1-p)/1.2.
 func TestCPIAnswersToTheNeighbour(t *testing.T) {
 	p := newPair(t)
 	src := p.follow("victim")
@@ -106,20 +106,20 @@ func TestCPIAnswersToTheNeighbour(t *testing.T) {
 		{"free again", "cpu.max", "max 100000", 3, 0.06},
 	} {
 		write(t, p.antDir+"/"+c.file, c.value)
-		<-time.After(200 * time.Millisecond) // the quota that is left is used up
+		<-time.After(200 * time.Millisecond) // the remaining quota is used up
 		r := p.window(time.Second, src)[0]
 		t.Logf("figure: antagonist %s: victim's CPI measured / modelled %.3f / %.3f, %.2f LLC misses per 1000 instructions, coverage %.2f", c.name, r.Cost, c.cpi, perKilo(r), r.Coverage)
 		if !near(r.Cost, c.cpi, c.share) {
 			t.Errorf("antagonist %s: CPI %.4f, want %.3f within %g %%", c.name, r.Cost, c.cpi, 100*c.share)
 		}
-		if !near(perKilo(r)/2, r.Cost/1.2, 0.03) { // both follow what slows it
+		if !near(perKilo(r)/2, r.Cost/1.2, 0.03) { // both depend on the pressure
 			t.Errorf("antagonist %s: %.3f misses per 1000 instructions at CPI %.3f", c.name, perKilo(r), r.Cost)
 		}
 	}
 }
 
-// A PMU without the last-level event costs only that; one without reference
-// cycles counts core cycles; one without instructions counts no CPI. Each is said.
+// A PMU without the last-level event loses only that; one without reference cycles counts
+// core cycles; one without instructions counts no CPI. Each case is reported.
 func TestWhatThePMULacksIsSaid(t *testing.T) {
 	for _, c := range []struct {
 		params, variant string
@@ -129,7 +129,7 @@ func TestWhatThePMULacksIsSaid(t *testing.T) {
 		{"evmask=0x0023f", "ref-cycles", 1, false}, // no LLC
 		{"evmask=0x1003f", "core-cycles", 1, true}, // no reference cycles
 		{"evmask=0x0003f", "core-cycles", 2, false},
-		{"ncnt=2", "ref-cycles", 1, false}, // no room for it
+		{"ncnt=2", "ref-cycles", 1, false}, // no counter for it
 	} {
 		t.Run(c.params, func(t *testing.T) {
 			pmu(t, c.params)
@@ -153,8 +153,8 @@ func TestWhatThePMULacksIsSaid(t *testing.T) {
 	})
 }
 
-// Three groups of three events on a PMU with six counters take turns; what each
-// saw is scaled to the same.
+// Three groups of three events on a PMU with six counters are multiplexed; each count is
+// scaled to the same value.
 func TestGroupsTakeTurns(t *testing.T) {
 	pmu(t, "ncnt=6")
 	p := newPair(t)

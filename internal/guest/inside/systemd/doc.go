@@ -1,4 +1,3 @@
-// Package systemd holds the tests of the packaged unit, run by systemd itself
-// as PID 1 of a guest. They are built with the tag "inguest" and run by `make
-// test-guests`.
+// Package systemd has the tests of the packaged unit, run by systemd itself as PID 1 of a
+// guest. They are built with the tag "inguest" and run by `make test-guests`.
 package systemd

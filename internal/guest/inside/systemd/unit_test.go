@@ -26,7 +26,7 @@ const (
 	unit    = "quell-agent.service"
 	restore = "quell-restore.service"
 	timer   = "quell-restore.timer"
-	// The tasks are services of this binary's own, one for each way to count.
+	// The tasks are services that run this binary, one for each way to count.
 	files, scraped, probed = "/system.slice/file.service", "/system.slice/scrape.service", "/system.slice/uprobe.service"
 )
 
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// task does a transaction each 10 ms, by all three accounts.
+// task does a transaction each 10 ms, counted in all three ways.
 func task() {
 	var done atomic.Uint64
 	if l, err := net.Listen("tcp4", "127.0.0.1:8080"); err == nil {
@@ -87,7 +87,8 @@ func limit(t *testing.T, cgroup string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// until is quelltest.Until at a pace that leaves an emulated CPU time to work.
+// until is quelltest.Until with a longer poll interval, which leaves an emulated CPU
+// time.
 func until(t *testing.T, deadline time.Duration, what string, cond func() bool) {
 	t.Helper()
 	for end := time.Now().Add(deadline); !cond(); <-time.After(250 * time.Millisecond) {
@@ -101,7 +102,7 @@ func until(t *testing.T, deadline time.Duration, what string, cond func() bool) 
 
 var client = api.NewClient("/run/quell/agent.sock")
 
-// counted waits until the agent has a cost for each of the tasks.
+// counted waits until the agent has a cost for each task.
 func counted(t *testing.T, sig sample.SignalName, tasks ...string) {
 	t.Helper()
 	seen := map[string]bool{}
@@ -121,7 +122,7 @@ func counted(t *testing.T, sig sample.SignalName, tasks ...string) {
 func capped(t *testing.T, lasts time.Duration) {
 	t.Helper()
 	var err error
-	for range 60 { // until it follows the task
+	for range 60 { // until the agent follows the task
 		if _, err = client.Command(t.Context(), command.CapTask(files, 0.2, lasts, "test")); err == nil {
 			break
 		}
@@ -136,9 +137,9 @@ func capped(t *testing.T, lasts time.Duration) {
 	t.Log("capped")
 }
 
-// TestSecurity prints what systemd thinks of the sandboxes.
+// TestSecurity prints systemd's rating of the sandboxes.
 func TestSecurity(t *testing.T) {
-	if err := os.MkdirAll("/tmp", 0o1777); err != nil { // for its scratch
+	if err := os.MkdirAll("/tmp", 0o1777); err != nil { // scratch space for systemd-analyze
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
@@ -158,7 +159,8 @@ func TestSecurity(t *testing.T) {
 	}
 }
 
-// TestDebiansDefault: what is refused there is named, and the rest goes on.
+// TestDebiansDefault: the signal that Debian's default refuses is named, and the others
+// work.
 func TestDebiansDefault(t *testing.T) {
 	if err := os.WriteFile("/proc/sys/kernel/perf_event_paranoid", []byte("3"), 0); err != nil {
 		t.Fatal(err)
@@ -183,11 +185,10 @@ func TestDebiansDefault(t *testing.T) {
 	systemctl(t, "stop", unit)
 }
 
-// TestUnit is the unit's life in its sandbox: it starts, samples, caps, stops
-// and undoes; killed it undoes too, and starts again.
+// TestUnit is the life cycle of the unit in its sandbox: it starts, samples, caps, stops
+// and undoes. After a kill it also undoes, and starts again.
 func TestUnit(t *testing.T) {
-	// Debian's kernels let nobody without CAP_SYS_ADMIN count where this is 3,
-	// their default.
+	// With 3, their default, Debian's kernels allow counting only with CAP_SYS_ADMIN.
 	if err := os.WriteFile("/proc/sys/kernel/perf_event_paranoid", []byte("2"), 0); err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +220,7 @@ func TestUnit(t *testing.T) {
 	counted(t, sample.RunQ, files)
 	counted(t, sample.CPS, files)
 	for _, d := range s.Degraded {
-		if !strings.Contains(d, "cpi") { // no PMU in this guest
+		if !strings.Contains(d, "cpi") { // this guest has no PMU
 			t.Errorf("degraded: %s", d)
 		}
 	}
@@ -249,9 +250,9 @@ func TestUnit(t *testing.T) {
 	systemctl(t, "stop", unit)
 }
 
-// TestRestore is the safety net in its sandbox: it leaves alone what is within
-// its lease, lifts what an agent that hangs does not, says so by its exit code,
-// and the timer sets it off.
+// TestRestore tests the safety net in its sandbox: it does not touch a cap within its
+// lease, lifts a cap that a hung agent does not lift, reports that by its exit code, and
+// is started by the timer.
 func TestRestore(t *testing.T) {
 	systemctl(t, "start", restore)
 	if got := showOf(t, restore, "Result"); got != "success" {
@@ -265,7 +266,7 @@ func TestRestore(t *testing.T) {
 	if got := limit(t, files); !strings.HasPrefix(got, "20000 ") || time.Now().After(over) {
 		t.Errorf("within the lease the limit is %s", got)
 	}
-	<-time.After(time.Until(over) + 11*time.Second) // the grace
+	<-time.After(time.Until(over) + 11*time.Second) // the grace period
 	if out, err := exec.Command("/bin/systemctl", "start", restore).CombinedOutput(); err == nil {
 		t.Errorf("beside a hung agent the unit did not fail: %s", out)
 	}
@@ -293,7 +294,7 @@ func TestRestore(t *testing.T) {
 	systemctl(t, "stop", timer, unit)
 }
 
-// TestContainersDropIn: with it uprobes can be counted too.
+// TestContainersDropIn: with the drop-in uprobes can also be counted.
 func TestContainersDropIn(t *testing.T) {
 	systemctl(t, "start", unit)
 	until(t, 2*time.Minute, "the agent says what a uprobe lacks", func() bool {

@@ -1,4 +1,4 @@
-// Package topology holds the tests of host.Topology on machines whose shape is
-// known because QEMU was told it: sockets, dies, cores, threads and memory
-// nodes. They are built with the tag "inguest" and run by `make test-guests`.
+// Package topology has the tests of host.Topology on machines whose shape is known from
+// QEMU's configuration: sockets, dies, cores, threads and memory nodes. They are built
+// with the tag "inguest" and run by `make test-guests`.
 package topology

@@ -17,8 +17,8 @@ import (
 
 func TestMain(m *testing.M) { quelltest.Main(m) }
 
-// machine is what QEMU was told: "sockets dies cores threads", CPUs numbered
-// in this order, and a memory node for each socket with distance 21 between.
+// machine is QEMU's configuration: "sockets dies cores threads", CPUs numbered in this
+// order, and a memory node for each socket with distance 21 to the others.
 func machine(t *testing.T) (sockets, dies, cores, threads int) {
 	t.Helper()
 	if _, err := fmt.Sscan(os.Getenv("MACHINE"), &sockets, &dies, &cores, &threads); err != nil {
@@ -27,7 +27,7 @@ func machine(t *testing.T) (sockets, dies, cores, threads int) {
 	return sockets, dies, cores, threads
 }
 
-// run is n CPUs from the one of that number.
+// run is the set of n CPUs from the first one.
 func run(first, n int) sample.Set {
 	var all []int
 	for i := range n {
@@ -36,8 +36,8 @@ func run(first, n int) sample.Set {
 	return sample.SetOf(all...)
 }
 
-// expect compares a topology with what QEMU was told; CPUs that are not online
-// are in nothing.
+// expect compares a topology with QEMU's configuration; CPUs that are offline are in no
+// set.
 func expect(t *testing.T, online sample.Set) {
 	t.Helper()
 	h, err := host.Open("/")
@@ -64,7 +64,7 @@ func expect(t *testing.T, online sample.Set) {
 		if c.Package != onSocket || c.Node != onSocket || c.Siblings.String() != only(siblings) || c.LLC.CPUs.String() != only(die) || c.LLC.Size == 0 {
 			t.Errorf("CPU %d: %+v; want package and node %d, siblings %s, a cache for %s", c.ID, c, onSocket, only(siblings), only(die))
 		}
-		// A core's number tells it from the others of its package.
+		// A core's number is unique within its package.
 		at := place{c.Package, c.Core}
 		if was, ok := names[at]; ok && was != c.Siblings.String() {
 			t.Errorf("CPU %d: core %d of package %d is that of CPUs %s too", c.ID, c.Core, c.Package, was)
@@ -96,7 +96,7 @@ func TestTopology(t *testing.T) {
 	expect(t, run(0, sockets*dies*cores*threads))
 }
 
-// A CPU that goes offline is in nothing, and is back where it was.
+// A CPU that goes offline is in no set, and returns to its place when it is online again.
 func TestHotplug(t *testing.T) {
 	sockets, dies, cores, threads := machine(t)
 	all := run(0, sockets*dies*cores*threads)

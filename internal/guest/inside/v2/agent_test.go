@@ -29,11 +29,11 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// user is who the agent is where it is not root.
+// user is the agent's user ID where it is not root.
 const user = 1000
 
-// The scene: a victim in a pod on CPU 1, and a batch job beside the pod. CPU 0
-// is the agent's and the test's, and CPU 2, where there is one, nobody's.
+// The scene: a victim in a pod on CPU 1, and a batch job next to the pod. CPU 0 is for
+// the agent and the test; CPU 2, if there is one, is free.
 const (
 	scene  = "/quell-test-find"
 	pod    = scene + "/pod"
@@ -41,11 +41,11 @@ const (
 	loud   = scene + "/loud"
 )
 
-// configuration has short times, though an emulated agent may need three seconds
-// for a window of one. Suspects that share no CPU with the victim are not left
-// out for that: they are meant to tempt. loud is a suspect only, never a victim.
-// The rule accuses at the third outlier: what is told apart here are causes, and
-// evidence takes twelve intervals that an emulated CPU has no minute for.
+// configuration has short times, although an emulated agent may need three seconds for a
+// window of one. Suspects that share no CPU with the victim are not excluded for that:
+// they must be able to mislead the rule. loud is a suspect only, never a victim. The rule
+// accuses at the third outlier: the tests distinguish causes, and evidence needs twelve
+// intervals, which take too long on an emulated CPU.
 const configuration = `
 signals: [runq]
 listen: 127.0.0.1:9399
@@ -60,7 +60,7 @@ rules:
   - {match: "/quell-test-other", job: other, class: batch}
 `
 
-// stage makes the scene, as the user's if it is not root's.
+// stage creates the scene, owned by the user if that is not root.
 func stage(t *testing.T, uid int) {
 	t.Helper()
 	cgroup(t, scene, inner)
@@ -70,8 +70,8 @@ func stage(t *testing.T, uid int) {
 		cgroup(t, loud)
 		return
 	}
-	// Delegated as cgroup-v2.rst says: the directory and the files that move
-	// processes and enable controllers, but not the limits of this one.
+	// Delegated as in cgroup-v2.rst: the directory and the files that move processes and
+	// enable controllers, but not the limits of this cgroup.
 	for _, f := range []string{"", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"} {
 		if err := os.Chown(filepath.Join(root, scene, f), uid, uid); err != nil {
 			t.Fatal(err)
@@ -88,7 +88,7 @@ func stage(t *testing.T, uid int) {
 	}
 }
 
-// agent is the shipped agent as it runs.
+// agent is a running shipped agent.
 type agent struct {
 	*api.Client
 	t    *testing.T
@@ -139,7 +139,8 @@ func (a *agent) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// until is quelltest.Until at a pace that leaves an emulated CPU time to work.
+// until is quelltest.Until with a longer poll interval, which leaves an emulated CPU
+// time.
 func until(t *testing.T, deadline time.Duration, what string, cond func() bool) {
 	t.Helper()
 	for end := time.Now().Add(deadline); !cond(); <-time.After(500 * time.Millisecond) {
@@ -149,7 +150,8 @@ func until(t *testing.T, deadline time.Duration, what string, cond func() bool) 
 	}
 }
 
-// start runs it on CPU 0, which is not the victim's, before others there.
+// start runs it on CPU 0, which is not the victim's, with priority over other tasks
+// there.
 func (a *agent) start() {
 	a.t.Helper()
 	a.cmd = a.command()
@@ -160,8 +162,8 @@ func (a *agent) start() {
 	a.status()
 }
 
-// status asks until there is an answer: where others burn an emulated CPU for half
-// a minute may have none for the agent.
+// status polls until there is an answer: an emulated CPU with busy tasks may have no time
+// for the agent for half a minute.
 func (a *agent) status() (s api.Status) {
 	a.t.Helper()
 	until(a.t, 90*time.Second, "the agent answers", func() bool {
@@ -172,7 +174,7 @@ func (a *agent) status() (s api.Status) {
 	return s
 }
 
-// keepTo keeps this process to a CPU, where it goes before others.
+// keepTo binds this process to a CPU, with priority over other tasks.
 func keepTo(cpu int) error {
 	threads, err := filepath.Glob("/proc/self/task/*")
 	if err != nil {
@@ -193,11 +195,11 @@ func keepTo(cpu int) error {
 	return nil
 }
 
-// onCPU0 calls f on a thread whose children stay on CPU 0, and have it first.
+// onCPU0 calls f on a thread whose children stay on CPU 0 with a higher priority.
 func onCPU0(f func() error) error {
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and the thread ends with the goroutine
+		runtime.LockOSThread() // so the thread ends with the goroutine
 		var set unix.CPUSet
 		set.Set(0)
 		if err := errors.Join(unix.SchedSetaffinity(0, &set), unix.Setpriority(unix.PRIO_PROCESS, 0, -10)); err != nil {
@@ -209,7 +211,7 @@ func onCPU0(f func() error) error {
 	return <-done
 }
 
-// incidents reads the agent's log of them: the newest line of each.
+// incidents reads the agent's incident log: the newest line of each.
 func (a *agent) incidents() map[string]incident.Record {
 	a.t.Helper()
 	files, _ := filepath.Glob(a.dir + "/incidents*.jsonl")
@@ -248,7 +250,7 @@ func (a *agent) learntOf(victim sample.TaskName) {
 	})
 }
 
-// metric returns a value of /metrics, "" if it is not there.
+// metric returns a value of /metrics, "" if it does not exist.
 func (a *agent) metric(name string) string {
 	a.t.Helper()
 	r, err := http.Get("http://127.0.0.1:9399/metrics")
@@ -267,8 +269,8 @@ func (a *agent) metric(name string) string {
 	return string(m[1])
 }
 
-// An agent that is not root limits what is delegated to it, and says of the
-// rest what is missing.
+// An agent that is not root limits delegated tasks. For all others the error says what is
+// missing.
 func TestDelegation(t *testing.T) {
 	stage(t, user)
 	cgroup(t, "/quell-test-other")
@@ -307,8 +309,8 @@ func TestDelegation(t *testing.T) {
 	}
 }
 
-// A cgroup that is removed and made again at the same path, with by chance just
-// the limit that quell had set, is another one: it is left as it is.
+// A cgroup that is removed and created again at the same path, by chance with the same
+// limit that quell had set, is a different one and is not changed.
 func TestAnotherCgroupAtTheSamePath(t *testing.T) {
 	stage(t, 0)
 	a := startAgent(t, 0)

@@ -13,9 +13,9 @@ import (
 	"github.com/quell-dev/quell/internal/quelltest"
 )
 
-// The demo on CPUs that take turns, as QEMU's do here: what looks like a wait
-// for somebody may be nobody's doing. It may abstain, and then says why; it may
-// name no innocent and leave nothing behind.
+// The demo on CPUs that alternate, as QEMU's do here: a wait that looks like contention
+// may be caused by no task. The demo may abstain, and then gives the reason. It must not
+// name an innocent task and must leave nothing behind.
 func TestDemoOnCPUsThatTakeTurns(t *testing.T) {
 	quelltest.Need(t, quelltest.TwoCPUs)
 	cmd := exec.Command("/bin/quell", "demo", "--seed", "1", "--json")

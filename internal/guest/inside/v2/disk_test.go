@@ -22,12 +22,12 @@ import (
 	"github.com/quell-dev/quell/internal/report"
 )
 
-// The disks: a slow one (guest.Drive.IOPS), and one that is not.
+// The disks: a slow one (guest.Drive.IOPS) and a fast one.
 const slow, quick = "/dev/vda", "/dev/vdb"
 
-// The scene on the slow disk: a reader that has its time, one that reads seldom
-// but much and means no harm, and a writer; and one who writes just when that
-// does, but to the other disk.
+// The scene on the slow disk: a latency-sensitive reader, an innocent one with rare but
+// large reads, and a writer. Another task writes at the same times as the writer, but to
+// the other disk.
 const (
 	disks     = "/quell-test-disk"
 	reader    = disks + "/web"
@@ -36,7 +36,7 @@ const (
 	elsewhere = disks + "/elsewhere"
 )
 
-// onDisks is the agent's configuration. Who is batch is a suspect only.
+// onDisks is the agent's configuration. Batch tasks are suspects only.
 const onDisks = `
 signals: [io]
 listen: 127.0.0.1:9399
@@ -50,28 +50,27 @@ rules:
   - {match: "/quell-test-disk/*", job: $1, class: batch, signals: [cpi]}
 `
 
-// rounds is how often the scene is played: as often as the test on the host's
-// side says.
+// rounds is the variable with the number of rounds; the test on the host's side sets it.
 const rounds = "QUELL_TEST_ROUNDS"
 
-// A writer takes the time of a slow disk from a reader: it is named of three
-// suspects and limited on that disk; the reader recovers; the limit goes again.
+// A writer takes the time of a slow disk from a reader. Of three suspects it is named and
+// limited on that disk, the reader recovers, and the limit is removed.
 func TestDisk(t *testing.T) { onASlowDisk(t, inCgroup2{}) }
 
-// The same where v1's blkio limits I/O: the tasks are cgroups of v2, and their
-// processes have cgroups there too.
+// The same where v1's blkio limits I/O: the tasks are cgroups of v2, and their processes
+// are in cgroups of blkio too.
 func TestBlkio(t *testing.T) { onASlowDisk(t, newInBlkio(t)) }
 
-// limiter is where I/O is limited.
+// limiter is the hierarchy in which I/O is limited.
 type limiter interface {
-	// inner is the setting of a cgroup of v2 that has cgroups below it.
+	// inner is the setting of a cgroup of v2 that has child cgroups.
 	inner() string
-	// cgroup makes the one there that belongs to a cgroup of v2, and join puts a
-	// process of that into it.
+	// cgroup creates the cgroup there for a cgroup of v2, and join puts one of its
+	// processes into it.
 	cgroup(t *testing.T, path string)
 	join(t *testing.T, path string, pid int)
-	// limits are the files that limit a cgroup there, as they stand, and want
-	// what they are to end with, each with one line.
+	// limits are the contents of the files that limit a cgroup there, and want are their
+	// expected endings, each with one line.
 	limits(t *testing.T, path string) []string
 	want() []string
 }
@@ -89,7 +88,7 @@ func (inCgroup2) want() []string { return []string{" rbps=131072 wbps=131072 rio
 // inBlkio is the directory in which v1's blkio is mounted.
 type inBlkio string
 
-// newInBlkio takes the io controller from cgroup2, which has it in this guest.
+// newInBlkio takes the io controller away from cgroup2, which has it in this guest.
 func newInBlkio(t *testing.T) inBlkio {
 	t.Helper()
 	dir := t.TempDir()
@@ -137,7 +136,7 @@ func (b inBlkio) limits(t *testing.T, path string) (all []string) {
 
 func (inBlkio) want() []string { return []string{" 131072\n", " 131072\n", " 4\n", " 4\n"} }
 
-// onASlowDisk plays the scene as often as is said.
+// onASlowDisk plays the scene for the configured number of rounds.
 func onASlowDisk(t *testing.T, by limiter) {
 	n, err := strconv.Atoi(cmp.Or(os.Getenv(rounds), "1"))
 	if err != nil {
@@ -156,9 +155,9 @@ func playOnASlowDisk(t *testing.T, by limiter) {
 		by.cgroup(t, p)
 	}
 	a := startAgentWith(t, 0, onDisks)
-	// Threads that make a request of so many bytes each so often. Beside the
-	// writer the disk does fewer reads than the reader's threads ask for, so all
-	// of them soon wait for it: that is far more than what a busy host adds.
+	// Threads that each make a request of block bytes in every interval. Together with
+	// the writer the disk completes fewer reads than the reader's threads request, so all
+	// of them soon wait for it: far longer than the effect of a busy host.
 	io := func(path, disk, what, every string, threads, block int) {
 		cmd := child(t, "io", path, nil, disk, what, every, strconv.Itoa(threads), strconv.Itoa(block))
 		by.join(t, path, cmd.Process.Pid)
@@ -166,8 +165,8 @@ func playOnASlowDisk(t *testing.T, by limiter) {
 	io(reader, slow, "read", "500ms", 10, 4096)
 	io(steady, slow, "read", "500ms", 1, 512<<10)
 	a.learntOf(reader)
-	// From here on intervals are judged: without good ones nobody could be told
-	// from who was always there.
+	// From here on intervals are judged: without good ones a suspect could not be
+	// distinguished from a task that was always there.
 	intervals := func() uint64 {
 		s, err := a.Status(t.Context())
 		if err != nil {
@@ -193,7 +192,7 @@ func playOnASlowDisk(t *testing.T, by limiter) {
 	if capped.Kind != detect.Neighbour || capped.Victim.Name != reader || first.Suspect.Name != writer || capped.Antagonists != 1 {
 		t.Fatalf("incident %+v, round %+v", capped, first)
 	}
-	// What the disk did while the reader waited tells it, on each kernel.
+	// On each kernel the disk's accounts during the reader's waits identify it.
 	if s := capped.Suspects[0]; s.Name != writer || s.Method != detect.ByAccounts || s.Share < 0.3 {
 		t.Errorf("the first suspect is %+v", s)
 	}
@@ -226,7 +225,7 @@ func playOnASlowDisk(t *testing.T, by limiter) {
 	}
 	t.Logf("figure: a request of the reader's took %.1f ms usually, %.1f ms beside the writer, %.1f ms with it capped; named %s, served for %.0f %% of the wait, of %d suspects",
 		1e3*capped.SpecMean, 1e3*float64(first.CostBefore), 1e3*float64(first.CostUnder), first.Suspect.Name, 100*capped.Suspects[0].Share, len(capped.Suspects))
-	// On its end the agent undoes what is in force; there may be a second round.
+	// When it ends, the agent undoes what is in force; there may be a second round.
 	a.cmd.Process.Signal(unix.SIGTERM)
 	if err := a.cmd.Wait(); err != nil {
 		t.Errorf("the agent ended with %v", err)
@@ -236,8 +235,8 @@ func playOnASlowDisk(t *testing.T, by limiter) {
 	}
 }
 
-// stress is a child that reads or writes blocks of a disk, past the page cache,
-// in some threads, with so much time from one request's beginning to the next.
+// stress is a child that reads or writes blocks of a disk, past the page cache, in the
+// given number of threads. every is the time from one request's beginning to the next.
 func stress(disk, what, every, threads, block string) error {
 	pause, err := time.ParseDuration(every)
 	if err != nil {
@@ -258,9 +257,9 @@ func stress(disk, what, every, threads, block string) error {
 	failed := make(chan error)
 	for i := range n {
 		go func() {
-			// O_DIRECT wants memory in whole pages.
+			// O_DIRECT requires memory in whole pages.
 			buf, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
-			<-time.After(pause * time.Duration(i) / time.Duration(n)) // not all at once
+			<-time.After(pause * time.Duration(i) / time.Duration(n)) // staggered
 			tick := time.NewTicker(max(pause, 1))
 			for at := int64(i); err == nil; at++ {
 				if pause > 0 {

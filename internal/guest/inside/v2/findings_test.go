@@ -21,24 +21,24 @@ import (
 	"github.com/quell-dev/quell/internal/report"
 )
 
-// suffering is a way to make the victim suffer and what is to be found then.
+// suffering is a way to slow the victim down, with the expected finding.
 type suffering struct {
 	name    string
 	variant string                      // of runq
-	uid     int                         // of the agent and the scene
-	before  func(*testing.T)            // what is there from the beginning; may be nil
+	uid     int                         // user ID of the agent and the scene
+	before  func(*testing.T)            // initial condition; may be nil
 	suffer  func(t *testing.T, web int) // web is the victim's process
 	kind    detect.Kind
-	words   string // of the incident, for people
-	note    string // of the victim
+	words   string // text of the incident for people
+	note    string // part of the victim's note
 }
 
-// A victim that is made to suffer without a neighbour's doing, beside one that
-// is loud in just those intervals: each cause has its own words, in incidents
-// and in metrics, and nobody is blamed. The last is the counter-proof.
+// A victim suffers although no neighbour causes it, while another task is loud in the
+// same intervals: each cause has its own text, in incidents and in metrics, and no task
+// is blamed. The last case is the control with a real neighbour.
 func TestFindings(t *testing.T) {
 	quelltest.Need(t, quelltest.TwoCPUs)
-	// CPU 1 is the victim's: whatever else ran there would be a neighbour.
+	// CPU 1 is reserved for the victim: anything else on it would be a neighbour.
 	if err := keepTo(0); err != nil {
 		t.Fatal(err)
 	}
@@ -58,8 +58,8 @@ func TestFindings(t *testing.T) {
 			kind: detect.SelfWait, words: "self-wait: the task's threads waited for each other; no neighbour is to blame"},
 		{name: "stolen time, by made-up counters", variant: "bpf", suffer: func(t *testing.T, _ int) { steal(t); burn(t, loud, 1) },
 			kind: detect.Steal, words: "steal: the hypervisor took the CPU; the antagonist is another VM"},
-		// Who was loud before is so still, with less of a CPU than before: the
-		// correlation accuses it, and it did nothing.
+		// A task that was loud before is still loud, with less CPU than before: the
+		// correlation accuses it although it did nothing.
 		{name: "goes where somebody is loud", variant: "bpf", before: func(t *testing.T) { burn(t, loud, 2) },
 			suffer: func(t *testing.T, web int) { move(t, web, 2) }, kind: detect.PhaseChange,
 			words: "phase-change (less-cpu): the task itself does something else than before; nobody is accused"},
@@ -75,7 +75,7 @@ func (c suffering) play(t *testing.T) {
 	if c.before != nil {
 		c.before(t)
 	}
-	web := burn(t, victim, 1) // not earlier: to start, the agent works for seconds
+	web := burn(t, victim, 1) // not earlier: the agent needs seconds of CPU to start
 	if s := a.status(); len(s.Signals) != 1 || s.Signals[0].Variant != c.variant {
 		t.Fatalf("status %+v; want runq by %s", s, c.variant)
 	}
@@ -134,10 +134,10 @@ func (c suffering) play(t *testing.T) {
 	}
 }
 
-// accusesOutside reports whether neighbours were found, and each was what runs
-// outside any task. The kernel of an emulated machine whose host is busy works on
-// CPU 0 for as long as victims suffer (0.04 to 0.56 CPU-s/s, with the agent and
-// the test in a task of their own): to say so is right, and all that can be said then.
+// accusesOutside reports whether neighbours were found and all of them were the work
+// outside any task. The kernel of an emulated machine on a busy host works on CPU 0 while
+// victims suffer (0.04 to 0.56 CPU-s/s; the agent and the test have their own task). That
+// finding is correct, and no other one is possible then.
 func (a *agent) accusesOutside() bool {
 	found, outside := 0, 0
 	for line := range strings.Lines(a.log.String()) {
@@ -154,8 +154,8 @@ func (a *agent) accusesOutside() bool {
 	return found > 0 && outside == found
 }
 
-// diesAndIsFollowed kills the agent while it holds a cap: that stays until
-// somebody restores.
+// diesAndIsFollowed kills the agent while it holds a cap: the cap stays until `restore`
+// runs.
 func (a *agent) diesAndIsFollowed(limit string) {
 	t := a.t
 	a.cmd.Process.Kill()
@@ -172,9 +172,8 @@ func (a *agent) diesAndIsFollowed(limit string) {
 	}
 }
 
-// steal lets /proc/stat say from now on that the hypervisor takes 60 % of the
-// time of each CPU: a TCG guest cannot be robbed, and everything else here is
-// as it is.
+// steal makes /proc/stat report from now on that the hypervisor takes 60 % of the time of
+// each CPU: a TCG guest has no stolen time. Everything else is unchanged.
 func steal(t *testing.T) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "stat")

@@ -24,7 +24,7 @@ import (
 
 const root = "/sys/fs/cgroup"
 
-// mode makes this test binary another program: see child.
+// mode is the variable that makes this test binary another program: see child.
 const mode = "QUELL_TEST_V2"
 
 func TestMain(m *testing.M) {
@@ -48,7 +48,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// machine opens the guest, which must be what these tests are about.
+// machine opens the guest and checks that it has cgroup2 only.
 func machine(t *testing.T) *host.Host {
 	t.Helper()
 	h, err := host.Open("/")
@@ -61,8 +61,8 @@ func machine(t *testing.T) *host.Host {
 	return h
 }
 
-// cgroup makes a cgroup with all controllers on for those below it, and
-// removes it with the test. files are "name=value", written in order.
+// cgroup creates a cgroup, and removes it with the test. files are "name=value", written
+// in order.
 func cgroup(t *testing.T, path string, files ...string) string {
 	t.Helper()
 	dir := filepath.Join(root, path)
@@ -77,7 +77,7 @@ func cgroup(t *testing.T, path string, files ...string) string {
 	return path
 }
 
-// inner is the setting of a cgroup that has cgroups below it.
+// inner is the setting of a cgroup that has child cgroups: it enables the controllers.
 const inner = "cgroup.subtree_control=+cpu +cpuset +io +memory"
 
 func remove(t *testing.T, dir string) {
@@ -98,7 +98,7 @@ func put(t *testing.T, file, value string) {
 	}
 }
 
-// text is a file of a cgroup as it stands there, to the byte.
+// text is the exact content of a file of a cgroup.
 func text(t *testing.T, path, file string) string {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(root, path, file))
@@ -108,7 +108,7 @@ func text(t *testing.T, path, file string) string {
 	return string(b)
 }
 
-// burn runs a process that never rests in a cgroup, on one CPU.
+// burn runs a process that never sleeps in a cgroup, on one CPU.
 func burn(t *testing.T, path string, cpu int) (pid int) {
 	t.Helper()
 	pid = spin()
@@ -116,14 +116,14 @@ func burn(t *testing.T, path string, cpu int) (pid int) {
 		t.Fatal(syscall.Errno(-pid))
 	}
 	t.Cleanup(func() { end(t, pid) })
-	// In this order: before Linux 6.2 a process that comes into another cpuset
-	// may run on all of its CPUs, whatever its affinity was.
+	// In this order: before Linux 6.2 a process that enters another cpuset may run on all
+	// of its CPUs, whatever its affinity was.
 	put(t, filepath.Join(root, path, "cgroup.procs"), strconv.Itoa(pid))
 	move(t, pid, cpu)
 	return pid
 }
 
-// move keeps a process of one thread to another CPU.
+// move binds a process with one thread to another CPU.
 func move(t *testing.T, pid, cpu int) {
 	t.Helper()
 	var set unix.CPUSet
@@ -133,7 +133,7 @@ func move(t *testing.T, pid, cpu int) {
 	}
 }
 
-// end kills a child that burns; it may have been ended before.
+// end kills a child that burns; it may already have ended.
 func end(t *testing.T, pid int) {
 	t.Helper()
 	if err := unix.Kill(pid, unix.SIGKILL); errors.Is(err, unix.ESRCH) {
@@ -144,8 +144,8 @@ func end(t *testing.T, pid int) {
 	}
 }
 
-// child runs this binary in another mode in a cgroup until it ends, or in the
-// background if there is a cgroup; edit may change the command.
+// child runs this binary in another mode: until it ends or, if path is a cgroup, in the
+// background in that cgroup. edit may change the command.
 func child(t *testing.T, what, path string, edit func(*exec.Cmd), args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe", args...)
@@ -177,13 +177,13 @@ func child(t *testing.T, what, path string, edit func(*exec.Cmd), args ...string
 	return cmd
 }
 
-// change makes writes a change of the enforcer's.
+// change returns writes as a change for the enforcer.
 func change(dir string, inode uint64, w []host.Write) enforce.Change {
 	now := sample.At(time.Now())
 	return enforce.Change{ID: dir, Dir: dir, Inode: inode, Writes: w, From: now, Until: now.Add(time.Hour), Who: "test", Why: "test"}
 }
 
-// apply has the writes made by an enforcer, calls during, and has them undone.
+// apply applies the writes with an enforcer, calls during, and undoes them.
 func apply(t *testing.T, h *host.Host, dir string, inode uint64, w []host.Write, during func()) {
 	t.Helper()
 	e, err := enforce.Open(t.TempDir(), h)
@@ -201,7 +201,7 @@ func apply(t *testing.T, h *host.Host, dir string, inode uint64, w []host.Write,
 	}
 }
 
-// rate measures what a cgroup uses over some time, in CPU-s/s.
+// rate measures the CPU usage of a cgroup over some time, in CPU-s/s.
 func rate(t *testing.T, h *host.Host, path string, wall time.Duration) float64 {
 	t.Helper()
 	c, err := h.OpenCgroup(sample.Unified, path)

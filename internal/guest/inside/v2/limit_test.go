@@ -20,12 +20,12 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// A cap holds what it says, is read back as written, and is undone to the byte.
+// A cap has its effect, is read back as written, and is undone to the byte.
 func TestCaps(t *testing.T) {
 	h := machine(t)
 	for _, c := range []struct {
 		name   string
-		before string // of cpu.max
+		before string // content of cpu.max
 		rate   float64
 		period time.Duration
 	}{
@@ -47,7 +47,7 @@ func TestCaps(t *testing.T) {
 				const window = 3 * time.Second
 				got := rate(t, h, p, window)
 				t.Logf("figure: cap %.2f, used %.3f CPU-s/s", c.rate, got)
-				// A period's quota more or less falls into the window.
+				// One period's quota more or less may fall into the window.
 				if edge := c.rate * max(c.period, 100*time.Millisecond).Seconds() / window.Seconds(); math.Abs(got-c.rate) > 0.02+edge {
 					t.Errorf("capped to %g it used %.3f CPU-s/s", c.rate, got)
 				}
@@ -59,8 +59,7 @@ func TestCaps(t *testing.T) {
 	}
 }
 
-// Of limits one inside the other the lowest holds, and the kernel says so where
-// that is only.
+// Of nested limits the lowest applies, and the kernel reports throttling only there.
 func TestNestedLimits(t *testing.T) {
 	h := machine(t)
 	top := cgroup(t, "/quell-test-nest", inner, "cpu.max=30000 100000")
@@ -105,8 +104,8 @@ func TestNestedLimits(t *testing.T) {
 	}
 }
 
-// A cgroup that nobody has placed has an empty list, and has it again
-// afterwards, also if the process that placed it died.
+// A cgroup without a placement has an empty list, and has it again afterwards, also if
+// the process that placed it died.
 func TestPlacement(t *testing.T) {
 	quelltest.Need(t, quelltest.TwoCPUs)
 	h := machine(t)
@@ -147,7 +146,7 @@ func TestPlacement(t *testing.T) {
 				if got := text(t, p, "cpuset.cpus"); got != "1\n" {
 					t.Errorf("placed, the list is %q", got)
 				}
-				if dies { // its journal is all that is left
+				if dies { // only its journal is left
 					e.Close()
 					if e, err = enforce.Open(state, h); err != nil {
 						t.Fatal(err)
@@ -160,8 +159,8 @@ func TestPlacement(t *testing.T) {
 					t.Error(err)
 				}
 				on(0, 1)
-				// The kernel empties no list while there are processes: all
-				// CPUs then mean the same.
+				// The kernel does not empty a list while there are processes: all CPUs
+				// then have the same meaning.
 				if got := text(t, p, "cpuset.cpus"); got != list && got != "0-1\n" {
 					t.Errorf("after the undo the list is %q, was %q", got, list)
 				}
@@ -169,7 +168,7 @@ func TestPlacement(t *testing.T) {
 				if list != "\n" {
 					return
 				}
-				// Without processes it is empty again to the byte.
+				// Without processes it is empty again, to the byte.
 				put(t, filepath.Join(root, p, "cpuset.cpus"), "\n")
 				if dir, inode, w, err = h.CPUSetWrites(p, sample.SetOf(0)); err != nil {
 					t.Fatal(err)
@@ -183,7 +182,7 @@ func TestPlacement(t *testing.T) {
 	}
 }
 
-// disk is the block device of the guest: null_blk.
+// disk is the guest's block device: null_blk.
 const disk = "/dev/nullb0"
 
 func device(t *testing.T) host.Device {
@@ -195,7 +194,7 @@ func device(t *testing.T) host.Device {
 	return host.Device{Major: unix.Major(st.Rdev), Minor: unix.Minor(st.Rdev)}
 }
 
-// write is a child that writes as many bytes as its argument says to the disk.
+// write is a child that writes the number of bytes in its argument to the disk.
 func write() {
 	n, err := strconv.Atoi(os.Args[1])
 	if err != nil {
@@ -206,7 +205,7 @@ func write() {
 		panic(err)
 	}
 	const block = 64 << 10
-	// O_DIRECT wants memory in whole pages.
+	// O_DIRECT requires memory in whole pages.
 	buf, err := unix.Mmap(-1, 0, block, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
 		panic(err)
@@ -218,8 +217,7 @@ func write() {
 	}
 }
 
-// I/O is held to a limit per device, the pressure shows it, and the line is
-// gone again afterwards.
+// I/O is limited per device, the pressure shows it, and the line is removed afterwards.
 func TestIOLimit(t *testing.T) {
 	h, dev := machine(t), device(t)
 	for _, before := range []string{"", dev.String() + " rbps=9000000 wbps=max riops=max wiops=max\n"} {
@@ -256,7 +254,7 @@ func TestIOLimit(t *testing.T) {
 				}
 				took, pressed := time.Since(begin), stalled()-psi
 				t.Logf("figure: %d bytes at 2 MiB/s took %.2f s, %.2f s of it under pressure", bytes, took.Seconds(), pressed.Seconds())
-				// The throttle lets the first slice through at once.
+				// The throttle passes the first slice immediately.
 				if took < 1700*time.Millisecond || pressed < took/2 {
 					t.Errorf("4 MiB at 2 MiB/s took %v, %v of it under pressure; want 2 s", took, pressed)
 				}
@@ -268,7 +266,7 @@ func TestIOLimit(t *testing.T) {
 	}
 }
 
-// touch is a child that walks through more memory than it may keep.
+// touch is a child that touches more memory than its limit allows.
 func touch() {
 	buf, err := unix.Mmap(-1, 0, 24<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
@@ -281,7 +279,7 @@ func touch() {
 	}
 }
 
-// The pressure of each resource is the cgroup's own.
+// The pressure of each resource is that of the cgroup alone.
 func TestPressure(t *testing.T) {
 	h := machine(t)
 	busy, calm := cgroup(t, "/quell-test-busy"), cgroup(t, "/quell-test-calm")
@@ -306,7 +304,7 @@ func TestPressure(t *testing.T) {
 				}
 				return psi.Some.Total > 300*time.Millisecond
 			})
-			// The machine's is weighted by what each CPU does.
+			// The machine's pressure is weighted by the activity of each CPU.
 			machine, err := h.PSI(c.resource)
 			if err != nil || machine.Some.Total == 0 {
 				t.Errorf("the machine's pressure is %+v, %v", machine, err)

@@ -10,8 +10,8 @@ import (
 	"github.com/quell-dev/quell/internal/egress"
 )
 
-// The kernel takes every program of the network signal, those on functions too,
-// and of the limit that goes with it.
+// The kernel accepts every program of the network signal, including those on functions,
+// and the program of the corresponding limit.
 func TestNetworkPrograms(t *testing.T) {
 	h := machine(t)
 	s, err := netq.Open()

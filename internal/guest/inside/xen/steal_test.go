@@ -22,12 +22,12 @@ import (
 	"github.com/quell-dev/quell/internal/spec"
 )
 
-// feltLine begins what a guest says of a window: stolen time per CPU time, and
+// feltLine is the prefix of a guest's line for a window: stolen time per CPU time, and
 // CPU time per second.
 const feltLine = "felt"
 
-// feel is a guest that computes, and says of each second what quell's signal
-// steal reads there.
+// feel is a guest that computes and prints, for each second, the value of quell's signal
+// steal.
 func feel() error {
 	waiting()
 	h, err := host.Open("/")
@@ -51,8 +51,8 @@ func feel() error {
 		if err := errors.Join(err, err2); err != nil {
 			return err
 		}
-		// Of the time that the kernel has noted: it loses ticks while the emulation
-		// has no CPU itself.
+		// Relative to the time that the kernel has accounted: it loses ticks while the
+		// emulation itself has no CPU.
 		used := after.Total.Busy() - before.Total.Busy()
 		noted := used + after.Total.Idle - before.Total.Idle + after.Total.Steal - before.Total.Steal
 		cpu := used.Seconds() / noted.Seconds()
@@ -60,10 +60,10 @@ func feel() error {
 	}
 }
 
-// felt is what a guest says of a window.
+// felt is a guest's measurement of a window.
 type felt struct{ cost, cpu float64 }
 
-// listener passes on what a guest says of its windows.
+// listener passes on a guest's measurements.
 type listener chan felt
 
 // Write implements io.Writer, of whole lines.
@@ -77,7 +77,7 @@ func (l listener) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// next waits for n windows. The first domain does nothing meanwhile.
+// next waits for n windows. The first domain is idle meanwhile.
 func (l listener) next(t *testing.T, n int) (all []felt) {
 	t.Helper()
 	for range n {
@@ -91,9 +91,9 @@ func (l listener) next(t *testing.T, n int) (all []felt) {
 	return all
 }
 
-// stolen is a guest beside a hog in the first domain, on the one CPU there is:
-// the guest's signal steal says that it was robbed, and the finding that it was
-// from outside. The guest's own busy task is there and is not accused.
+// stolen runs a guest together with a hog in the first domain, on the only CPU. The
+// guest's signal steal shows stolen time, and the finding is an external cause. The
+// guest's own busy task is a suspect and is not accused.
 func stolen(t *testing.T, x tools.Tools, e shared) {
 	const quiet, loud = 6, 10
 	if err := errors.Join(e.SetShare(512, 0), e.Pin([]sample.Set{sample.SetOf(0)}), x.Pin(t.Context(), "Domain-0", 0, "0")); err != nil {
@@ -101,7 +101,7 @@ func stolen(t *testing.T, x tools.Tools, e shared) {
 	}
 	said := make(listener, 600)
 	start(t, e, "feel", said)
-	// The first domain has still to do with having started it.
+	// The first domain is still busy with starting it.
 	for tries := 30; said.next(t, 1)[0].cost > 0.1; tries-- {
 		if tries == 0 {
 			t.Fatal("the first domain never rests")
@@ -109,7 +109,7 @@ func stolen(t *testing.T, x tools.Tools, e shared) {
 	}
 	before := said.next(t, quiet)
 	hog(t)
-	said.next(t, 1) // in which the hog began
+	said.next(t, 1) // the window in which the hog began
 	beside := said.next(t, loud)
 	t.Logf("figure: stolen s/CPU-s in seconds alone: %.3f; beside a hog in the first domain: %.3f", costs(before), costs(beside))
 	sum := 0.0
@@ -122,8 +122,8 @@ func stolen(t *testing.T, x tools.Tools, e shared) {
 	judged(t, before, beside)
 }
 
-// judged sees what is found of windows, as the agent judges them (judgeOverall),
-// which has learnt from those before the hog.
+// judged checks the findings for these windows, judged as the agent does (judgeOverall).
+// The spec is learnt from the windows before the hog.
 func judged(t *testing.T, before, beside []felt) {
 	t.Helper()
 	p, err := detect.Paper(detect.Quell)
@@ -196,7 +196,7 @@ func hog(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // which says that it was killed
+		_ = cmd.Wait() // its error is the kill
 	})
 	if _, err := fmt.Fprintln(in); err != nil {
 		t.Fatal(err)

@@ -28,7 +28,7 @@ import (
 	"github.com/quell-dev/quell/internal/sample"
 )
 
-// The test binary is also the guests' PID 1, and what runs in them.
+// The test binary is also the guests' PID 1, and the programs in them.
 func TestMain(m *testing.M) {
 	role := ""
 	if len(os.Args) > 1 {
@@ -55,7 +55,7 @@ func TestMain(m *testing.M) {
 	os.Exit(1)
 }
 
-// waiting waits for the barrier, and ends the program when the lab says so.
+// waiting waits for the barrier, and ends the program when the lab closes its input.
 func waiting() {
 	in := bufio.NewReader(os.Stdin)
 	if _, err := in.ReadString('\n'); err != nil {
@@ -73,8 +73,8 @@ func serve() error {
 	return http.ListenAndServe(":80", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, page) }))
 }
 
-// calm keeps Go from interrupting itself by signals, after which a guest under
-// TCG at times goes on with other registers.
+// calm stops Go from preempting itself by signals, after which a guest under TCG
+// sometimes continues with wrong registers.
 const calm = "GODEBUG=asyncpreemptoff=1"
 
 const prefix = "quell-test-xen"
@@ -83,7 +83,7 @@ func address(name string) netip.Prefix {
 	return netip.MustParsePrefix(map[string]string{"g1": "10.99.0.11/24", "g2": "10.99.0.12/24"}[name])
 }
 
-// shared is what the lab can do with a guest of Xen beside the rest.
+// shared is an environment with the additional functions of a Xen guest.
 type shared interface {
 	lab.Environment
 	Share() (weight int, limit float64, err error)
@@ -148,7 +148,7 @@ func TestDomains(t *testing.T) {
 		if err != nil || all[0].Hard != "all" {
 			t.Errorf("the first domain too: %+v, %v", all, err)
 		}
-		// There is one CPU: the hypervisor itself must refuse.
+		// There is one CPU, so the hypervisor itself must refuse.
 		if err := e.Pin([]sample.Set{sample.SetOf(1)}); err == nil {
 			t.Error("pinned to a CPU that is not there")
 		}
@@ -183,7 +183,7 @@ func list(t *testing.T, x tools.Tools) (names []string) {
 	return names
 }
 
-// console shows what guests said while they booted.
+// console logs the guests' output during boot.
 func console(t *testing.T) {
 	logs, _ := filepath.Glob("/var/log/xen/*")
 	more, _ := filepath.Glob("/var/log/xen/console/*")
@@ -194,8 +194,8 @@ func console(t *testing.T) {
 	}
 }
 
-// start runs a role of this binary in a guest until the test ends; what it says
-// goes to out.
+// start runs a role of this binary in a guest until the test ends, with its output to
+// out.
 func start(t *testing.T, e shared, role string, out io.Writer) {
 	t.Helper()
 	p, err := e.Start(t.Context(), lab.Job{Name: role, Argv: []string{os.Args[0], role}, Env: []string{calm}, Waits: true, Stdout: out, Stderr: os.Stdout})
@@ -212,13 +212,13 @@ func start(t *testing.T, e shared, role string, out io.Writer) {
 	}
 }
 
-// loads asks both guests' servers without a pause until the test ends.
+// loads sends requests to both guests' servers without a pause until the test ends.
 func loads(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 2)
 	for _, name := range []string{"g1", "g2"} {
 		url := "http://" + address(name).Addr().String() + "/1k"
-		// Up as soon as it answers.
+		// The server is up once it answers.
 		quelltest.Until(t, name+" answers", func() bool {
 			resp, err := http.Get(url)
 			if err == nil {
@@ -241,7 +241,7 @@ func loads(t *testing.T) {
 	})
 }
 
-// idOf finds a guest's id by the end of its name.
+// idOf finds a guest's ID by the end of its name.
 func idOf(t *testing.T, x tools.Tools, role string) (id int, name string) {
 	t.Helper()
 	all, err := x.List(t.Context())
@@ -252,8 +252,8 @@ func idOf(t *testing.T, x tools.Tools, role string) (id int, name string) {
 	return all[i].ID, all[i].Name
 }
 
-// measured holds the eight measures of two guests that serve pages against what
-// they must be, and against what Xen says in other ways.
+// measured compares the eight measures of two guests that serve pages with their expected
+// values and with the values of Xen's other tools.
 func measured(t *testing.T, x tools.Tools, guests map[string]shared) {
 	start(t, guests["g1"], "serve", os.Stdout)
 	start(t, guests["g2"], "serve", os.Stdout)
@@ -305,8 +305,8 @@ func measured(t *testing.T, x tools.Tools, guests map[string]shared) {
 				t.Errorf("%s, virtual CPU %d: running + waiting + blocked = %.2f %%", name, n, 100*v.Sum())
 			}
 		}
-		// What the trace says of CPU time against what the hypervisor adds up itself,
-		// over a longer time.
+		// The CPU time in the trace compared with the hypervisor's own sum, over a longer
+		// time.
 		a, b := before[name], after[name]
 		share := (b.used - a.used).Seconds() / b.at.Sub(a.at).Seconds()
 		t.Logf("%s by xl vcpu-list, over %.1f s: %.2f %%", name, b.at.Sub(a.at).Seconds(), 100*share)
@@ -320,7 +320,7 @@ func measured(t *testing.T, x tools.Tools, guests map[string]shared) {
 	}
 }
 
-// reading is CPU time used, at the middle of the time that asking took.
+// reading is the used CPU time, with the middle of the time that the query took.
 type reading struct {
 	used time.Duration
 	at   time.Time
@@ -342,7 +342,7 @@ func used(t *testing.T, e shared) time.Duration {
 	return u.Total()
 }
 
-// weighted sees that weights and caps are there, and that they bite.
+// weighted checks that weights and caps are set and take effect.
 func weighted(t *testing.T, x tools.Tools, guests map[string]shared) {
 	for name, want := range map[string]int{"g1": 512, "g2": 256} {
 		if w, limit, err := guests[name].Share(); err != nil || w != want || limit != 0 {
@@ -382,7 +382,7 @@ func weighted(t *testing.T, x tools.Tools, guests map[string]shared) {
 	}
 }
 
-// paused sees that what is paused uses nothing.
+// paused checks that a paused guest uses no CPU time.
 func paused(t *testing.T, e shared) {
 	if err := e.SetShare(256, 0); err != nil {
 		t.Fatal(err)
@@ -406,8 +406,8 @@ func paused(t *testing.T, e shared) {
 	quelltest.Until(t, "it runs again", func() bool { return used(t, e) > from })
 }
 
-// swept makes a guest by the name of a lab that is dead and sees that it goes,
-// with those of the living left.
+// swept creates a guest with the name of a dead lab. It checks that the guest is removed
+// and that guests of living labs stay.
 func swept(t *testing.T, x tools.Tools, maker *env.Maker) {
 	const dead = prefix + "-4100000-7"
 	if err := os.Mkdir(filepath.Join(os.TempDir(), dead), 0o755); err != nil {

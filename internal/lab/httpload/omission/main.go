@@ -1,6 +1,6 @@
-// Command omission shows what load generators say of a server that stands still
-// for a second: an open loop, a closed one, and wrk where it is installed, all
-// at half of the server's maximum (docs/studies/net-io.md).
+// Command omission compares the figures of load generators for a server that stands
+// still for a second: an open loop, a closed one, and wrk if it is installed, all at
+// half of the server's maximum (docs/studies/net-io.md).
 package main
 
 import (
@@ -23,14 +23,14 @@ import (
 	"github.com/quell-dev/quell/internal/lab/httpload"
 )
 
-// The server answers each request after each, so many at a time: its maximum is
-// what that comes to, and half of that is what half as many connections get.
+// The server answers each request after each, seats at a time; this determines its
+// maximum, and half as many connections get half of that.
 const (
 	each  = 20 * time.Millisecond
 	seats = 32
 
 	span  = 20 * time.Second
-	stall = time.Second // in the middle of it
+	stall = time.Second // in the middle of span
 )
 
 func main() {
@@ -49,7 +49,7 @@ func main() {
 	}
 }
 
-// serve says its address and serves until its standard input closes.
+// serve prints its address and serves until its standard input closes.
 func serve() error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -130,8 +130,7 @@ func show(ctx context.Context) error {
 
 func ms(s float64) string { return fmt.Sprintf("%.1f ms", 1000*s) }
 
-// stopped stops a process for a while in the middle of the counted time of what
-// run does.
+// stopped stops a process for the time of stall in the middle of run's counted time.
 func stopped[T any](ctx context.Context, pid int, run func() (T, error)) (T, error) {
 	ended := make(chan error, 1)
 	go func() {
@@ -162,7 +161,7 @@ var (
 	wrkMax       = regexp.MustCompile(`Latency\s+\S+\s+\S+\s+(\S+)`)
 )
 
-// wrk asks with wrk and adds its own words to the table.
+// wrk measures with wrk and adds its figures to the table.
 func wrk(ctx context.Context, pid int, o httpload.Options, to io.Writer) error {
 	if _, err := exec.LookPath("wrk"); err != nil {
 		fmt.Fprintln(to, "wrk: not installed (apt-get install wrk)")

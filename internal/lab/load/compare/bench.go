@@ -19,10 +19,10 @@ import (
 	"github.com/quell-dev/quell/internal/workload"
 )
 
-// childEnv is set for the processes that are this program again.
+// childEnv is set for the processes that run this program again.
 const childEnv = "QUELL_COMPARE_CHILD"
 
-// bench is a CPU with cgroups of its own to put processes on it.
+// bench is a CPU, with cgroups for the processes on it.
 type bench struct {
 	cpu   int
 	self  string // this program
@@ -56,7 +56,7 @@ func openBench(cpu int) (*bench, error) {
 
 func (b *bench) close() error { return errors.Join(b.tree.Close(), b.guard.Close()) }
 
-// subject is a process to be held, in a cgroup of its own.
+// subject is the process to hold, in a cgroup of its own.
 type subject struct {
 	bench *bench
 	task  string
@@ -82,13 +82,13 @@ func (b *bench) start(argv ...string) (*subject, error) {
 func (b *bench) burn() (*subject, error) { return b.start(b.self, "burn") }
 
 func (s *subject) end() error {
-	_ = s.cmd.Process.Kill() // what else is in the cgroup, Remove ends
+	_ = s.cmd.Process.Kill() // Remove ends the other processes in the cgroup
 	err := s.bench.tree.Remove(s.task)
 	_ = s.cmd.Wait()
 	return err
 }
 
-// file finds a file of the cgroup in the first hierarchy that has it.
+// file returns the path of a file of the cgroup in the first hierarchy that has it.
 func (s *subject) file(names ...string) (string, error) {
 	for _, name := range names {
 		for _, dir := range s.dirs {
@@ -100,7 +100,7 @@ func (s *subject) file(names ...string) (string, error) {
 	return "", fmt.Errorf("no %s in its cgroups", strings.Join(names, " and no "))
 }
 
-// used is the CPU time of the cgroup.
+// used returns the CPU time of the cgroup.
 func (s *subject) used() (time.Duration, error) {
 	path, err := s.file("cpuacct.usage", "cpu.stat")
 	if err != nil {
@@ -112,13 +112,13 @@ func (s *subject) used() (time.Duration, error) {
 	}
 	words, unit := strings.Fields(string(text)), time.Nanosecond
 	if filepath.Base(path) == "cpu.stat" {
-		words, unit = words[1:], time.Microsecond // usage_usec stands first
+		words, unit = words[1:], time.Microsecond // usage_usec is first
 	}
 	n, err := strconv.ParseInt(words[0], 10, 64)
 	return time.Duration(n) * unit, err
 }
 
-// busy is how long the CPU has not been idle, whoever used it.
+// busy is the time for which the CPU was not idle, by any process.
 func (b *bench) busy() (time.Duration, error) {
 	times, err := b.host.CPUTimes()
 	if err != nil {
@@ -132,7 +132,7 @@ func (b *bench) busy() (time.Duration, error) {
 	return 0, fmt.Errorf("no CPU %d", b.cpu)
 }
 
-// measure holds a target by a method and reads what came of it over a window.
+// measure holds a target by a method and measures the result over a window.
 func (b *bench) measure(ctx context.Context, m method, target float64) (h held, err error) {
 	h = held{method: m.name, target: target}
 	argv := m.program(b.cpu, target)
@@ -172,8 +172,8 @@ func (b *bench) measure(ctx context.Context, m method, target float64) (h held, 
 	return h, errors.Join(err0, err1)
 }
 
-// unattainable holds a target beside a rival on the same CPU and returns how
-// long it took to be called out of reach, 0 for never, and what was achieved.
+// unattainable holds a target with a rival on the same CPU. It returns the time until
+// the target was reported as unattainable, 0 for never, and the achieved load.
 func (b *bench) unattainable(ctx context.Context, m method, target float64) (took time.Duration, achieved float64, err error) {
 	rival, err := b.burn()
 	if err != nil {

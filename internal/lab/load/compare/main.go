@@ -1,12 +1,12 @@
-// Command compare holds a busy process at shares of one CPU by this package's
-// closed loop, with each actuator, and in the same run by what else there is:
-// SIGSTOP in an open loop, a CPU quota, and stress-ng --cpu-load. Then it puts a
-// rival on the CPU and sees how soon a target out of reach is called that.
+// Command compare holds a busy process at shares of one CPU by this package's closed
+// loop, with each actuator, and in the same run by the alternatives: SIGSTOP in an open
+// loop, a CPU quota, and stress-ng --cpu-load. Then it puts a rival on the CPU and
+// measures the time until an unattainable target is reported.
 //
-// It prints the error of each in points of a CPU, beside what others used of that
-// CPU meanwhile. It exits with 1 if the closed loop missed a target by more than
-// half a point although the CPU had time left, or took more than 5 s to call one
-// out of reach. `make lab-load`; root, 7 minutes.
+// It prints the error of each in points of a CPU, together with the CPU's other use
+// meanwhile. It exits with 1 if the closed loop missed a target by more than half a
+// point although the CPU had time left, or took more than 5 s to report an unattainable
+// one. `make lab-load`; root, 7 minutes.
 package main
 
 import (
@@ -31,10 +31,9 @@ import (
 
 const (
 	period = 107 * time.Millisecond
-	// window is ten seconds in whole periods: a part of one would be counted as
-	// an error.
+	// window is ten seconds in whole periods: a partial period would count as an error.
 	window = 94 * period
-	settle = 30 * period // stress-ng has much to do before it begins
+	settle = 30 * period // stress-ng has a long start-up
 	most   = 0.005       // share by which an attainable target may be missed
 	prompt = 5 * time.Second
 )
@@ -73,16 +72,16 @@ func main() {
 	}
 }
 
-// held is a target as one method kept it.
+// held is the result of one method for a target.
 type held struct {
 	method   string
 	target   float64
 	achieved float64
-	others   float64 // what others used of the CPU
+	others   float64 // the others' use of the CPU
 }
 
-// contended is that the CPU had no time left: how it is divided is then not the
-// law's to say.
+// contended says that the CPU had no time left: the law then does not determine how it
+// is divided.
 func (h held) contended() bool { return h.achieved+h.others > 1-4*most }
 
 func compare(ctx context.Context, o options) (err error) {
@@ -104,7 +103,7 @@ func compare(ctx context.Context, o options) (err error) {
 	var all []held
 	for range o.rounds {
 		for _, target := range targets {
-			// In alternation: what disturbs one disturbs its neighbours too.
+			// In alternation, so that a disturbance affects several methods.
 			for _, i := range r.Perm(len(ms)) {
 				h, err := b.measure(ctx, ms[i], target)
 				if err != nil {
@@ -139,7 +138,7 @@ func compare(ctx context.Context, o options) (err error) {
 	return nil
 }
 
-// judge names the attainable targets that the closed loop has missed.
+// judge names the attainable targets that the closed loop missed.
 func judge(all []held) (bad []string) {
 	out := 0
 	for _, h := range all {

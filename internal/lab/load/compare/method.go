@@ -15,8 +15,8 @@ import (
 // method is a way to hold a process at a share of a CPU.
 type method struct {
 	name   string
-	closed bool // it says itself what is out of reach
-	// program is what runs instead of a busy loop, nil for that.
+	closed bool // it reports unattainable targets itself
+	// program is the command to run instead of a busy loop; nil: the busy loop.
 	program func(cpu int, target float64) []string
 	// hold keeps the target until the context ends.
 	hold func(ctx context.Context, s *subject, target float64, each func(load.Period)) error
@@ -47,8 +47,8 @@ func methods() []method {
 		{"open loop, SIGSTOP", false, burn, openLoop},
 		{"quota", false, burn, quota},
 		{stressName, false, func(_ int, target float64) []string {
-			// It keeps its process where it was put; its own default method has
-			// the loops of very different lengths.
+			// stress-ng keeps its process where it was placed; its own default method
+			// has loops of very different lengths.
 			return []string{"stress-ng", "--quiet", "--cpu", "1", "--cpu-method", "int64", "--cpu-load", fmt.Sprintf("%.0f", target*100)}
 		}, func(ctx context.Context, _ *subject, _ float64, _ func(load.Period)) error {
 			<-ctx.Done()
@@ -57,13 +57,13 @@ func methods() []method {
 	}
 }
 
-// closed is the lab's own way.
+// closed is the lab's own closed loop.
 func (s *subject) closed(ctx context.Context, a load.Actuator, target float64, each func(load.Period)) error {
 	levels := []load.Level{{Share: target, Until: time.Now().Add(time.Hour)}}
 	return load.Hold(ctx, a, s.used, levels, load.Options{CPUs: 1, Period: period, Tolerance: most}, each)
 }
 
-// openLoop is a duty cycle that never looks at what came of it.
+// openLoop is a duty cycle without feedback.
 func openLoop(ctx context.Context, s *subject, target float64, _ func(load.Period)) (err error) {
 	a := load.NewSignals(filepath.Join(s.dirs[0], "cgroup.procs"), s.bench.guard)
 	defer func() { err = errors.Join(err, a.Go()) }()

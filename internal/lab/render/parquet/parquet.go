@@ -1,6 +1,6 @@
-// Package parquet writes a study's numbers and seconds as Parquet, for what
-// reads tables by column. It is apart from render so that what needs no Parquet
-// links none: the agent never does.
+// Package parquet writes a study's values and samples as Parquet, for column-oriented
+// readers. It is separate from render, so that programs that need no Parquet, such as the
+// agent, do not link it.
 package parquet
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab/result"
 )
 
-// ValueRow is a render.Value in a file of them; null is what is not known.
+// ValueRow is the row of a render.Value in a file; null means not known.
 type ValueRow struct {
 	Analysis string   `parquet:"analysis,dict"`
 	Quantity string   `parquet:"quantity,dict"`
@@ -70,8 +70,8 @@ func null(n analyse.Num) *float64 {
 	return &v
 }
 
-// Samples writes every second of the given runs, run after run; what is read
-// and written of one is forgotten before the next.
+// Samples writes every second of the given runs, run after run. It holds one run in
+// memory at a time.
 func Samples(w io.Writer, f *result.Folder, runs []result.Run) error {
 	out := parquet.NewGenericWriter[SampleRow](w, parquet.Compression(&parquet.Zstd))
 	var rows []SampleRow
