@@ -161,7 +161,7 @@ func tickMetrics() []metric {
 					}
 				}
 			}},
-		{"quell_signal_refused_pairs_total", "Times that somebody was served while a task waited, and there was no room to note the pair (runq, io, net).", count, []string{"signal"},
+		{"quell_signal_refused_pairs_total", "Times that a task was served while another one waited, and there was no room to record the pair (runq, io, net).", count, []string{"signal"},
 			func(a *Agent, e *exposition) {
 				for _, s := range a.Sources {
 					if r, ok := s.(counter.Accounting); ok {
@@ -200,7 +200,7 @@ func tickMetrics() []metric {
 			one(func(a *Agent) float64 { return float64(len(a.Enforcer.Stuck())) })},
 		{"quell_cap_undo_failures_total", "Attempts to undo a cap that failed.", count, nil,
 			one(func(a *Agent) float64 { return float64(a.stats.undoFailed) })},
-		{"quell_caps_ended_total", "Caps ended, by how: restored, taken-over by somebody else, or gone with the task.", count, []string{"result"},
+		{"quell_caps_ended_total", "Caps ended, by how: restored, taken-over by another program, or gone with the task.", count, []string{"result"},
 			func(a *Agent, e *exposition) {
 				for k, n := range a.stats.capsEnded {
 					e.add(float64(n), k)

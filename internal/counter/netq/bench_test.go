@@ -10,7 +10,7 @@ import (
 )
 
 // BenchmarkPacket sends datagrams of 100 bytes through an interface that is not
-// held up, with and without a window; with telling who was served and without.
+// limited, with and without a window, and with and without accounting of the service.
 func BenchmarkPacket(b *testing.B) {
 	sends, _ := shaped(b)
 	sends.Run("tc qdisc replace dev q0 root pfifo limit 10000")

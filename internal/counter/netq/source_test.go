@@ -42,7 +42,7 @@ func child(address string) error {
 	if err != nil {
 		return err
 	}
-	// Not connected: nobody need be there to hear it.
+	// Not connected: no receiver is needed.
 	udp, err := net.ListenUDP("udp4", nil)
 	if err != nil {
 		return err
@@ -229,7 +229,7 @@ func TestPacketsByTask(t *testing.T) {
 	a, in, box, tcp := start(t, to, plain.Dir, sends), start(t, to, inner.Dir, sends), start(t, to, boxed.Dir, container), start(t, to, bulk.Dir, sends)
 	outside := start(t, to, "", sends)
 	for _, p := range []*quelltest.Child{a, in, box, outside} {
-		p.Say(1, 100) // who is where is known to the kernel (ARP)
+		p.Say(1, 100) // the kernel knows the addresses (ARP)
 	}
 	exact(t, func() (missing []string) {
 		lacks := func(format string, args ...any) { missing = append(missing, fmt.Sprintf(format, args...)) }
@@ -242,7 +242,7 @@ func TestPacketsByTask(t *testing.T) {
 		outside.Say(7, 1000)
 		if v1 {
 			o := start(t, to, old.Dir, sends)
-			o.Say(1, 1000) // where functions may not be hooked, a socket's first packet is nobody's
+			o.Say(1, 1000) // where functions may not be hooked, a socket's first packet belongs to no task
 			o.Say(25, 1000)
 			o.End()
 			udp += 26
@@ -370,8 +370,8 @@ func TestASenderMakesAnotherWait(t *testing.T) {
 		}
 		return r.Cost, behind
 	}
-	// Beside: behind up to 140 kB, 56 ms. A machine that is slow to let the sender run
-	// lets the queue run empty meanwhile.
+	// With the sender: behind up to 140 kB, 56 ms. On a machine that runs the sender late
+	// the queue is empty in between.
 	exact(t, func() []string {
 		alone, none := play(0)
 		beside, behind := play(5)

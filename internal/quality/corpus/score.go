@@ -105,7 +105,7 @@ func printScore(w io.Writer, dir, only string, rules []detect.Rule, long bool) e
 	return nil
 }
 
-// sceneOf is the scene that a file has recorded, nil if it is none of ours.
+// sceneOf is the scene that a file has recorded, nil if it is not in the corpus.
 func sceneOf(file string) *scene {
 	name := strings.TrimSuffix(filepath.Base(file), ".csv.gz")
 	for _, s := range allScenes() {
