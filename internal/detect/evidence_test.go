@@ -291,6 +291,28 @@ func TestATrialsEndIsLookedAt(t *testing.T) {
 	}
 }
 
+// TestTheCostAfterATrialIsThatBeforeIt: the cost that a cap after a trial is compared with
+// includes the bad intervals before the trial, and not only the first one after it, in
+// which the suspect has hardly begun again.
+func TestTheCostAfterATrialIsThatBeforeIt(t *testing.T) {
+	const began, heldFrom, heldTo = 30, 33, 40
+	all := story(t, 42, []float64{0.5, 0}, func(m, i int, rng *rand.Rand) float64 {
+		return [...]float64{pick(m == heldTo, 1, pick(m >= began, 2, 0.1)), 0.8 + 0.1*rng.NormFloat64()}[i]
+	}, func(m, i int) bool { return i == 0 && m >= heldFrom && m < heldTo })
+	before, after := 0.0, 0.0
+	for _, f := range all {
+		switch m := int(f.At/minute) - 1; {
+		case m < heldFrom:
+			before = f.Cost
+		case m == heldTo && f.Antagonists > 0:
+			after = f.Cost
+		}
+	}
+	if !(after > 0.9*before) {
+		t.Errorf("cost %.3f before the trial, %.3f after it", before, after)
+	}
+}
+
 // TestAHoldThatLeavesTheCostOverItsThresholdMayHelp: on the run queue a victim that waits
 // twenty times as long as alone still waits over its threshold while the suspect is limited
 // to a tenth of a CPU. A decrease of the cost to a fraction suffices; a hold that does not

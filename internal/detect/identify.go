@@ -101,13 +101,18 @@ func (d *Detector) analyse(a anomaly, victim int) Finding {
 // compare collects the victim's pairs, sets the mean cost since the anomaly began, and
 // returns the number of good pairs. Intervals in which any task was limited may be better
 // than without the limit. If there are any, or after a trial, the mean is over the other
-// intervals that were bad.
+// intervals that were bad. After a trial those before it count too: the first interval
+// without the limit may still be better than the others.
 func (d *Detector) compare(s *series, victim int, f *Finding, tried bool) (goodSamples int) {
 	var sum, n [3]float64
 	const bad, well, under = 0, 1, 2
+	from := f.First
+	if tried {
+		from = min(from, s.tasks[victim].asked.Add(-d.params.OutlierWindow))
+	}
 	for _, r := range s.rows {
 		c, is := r.cause[victim], bad
-		if !c.judged() || r.at < f.First {
+		if !c.judged() || r.at < from {
 			continue
 		}
 		if slices.Contains(r.cause, held) {

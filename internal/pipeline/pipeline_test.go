@@ -77,8 +77,8 @@ func TestReadings(t *testing.T) {
 		{sample.CPT, 0, 0.5, self, 0.25, true},
 		{sample.CPS, 0, 0.5, self, 0.25, true},
 		{sample.RunQ, of(sample.Wakeups) / 10, 0.5, self, 0.25, true},
-		{sample.IO, of(sample.IOOps) / 10, (of(sample.IOOps) + of(sample.IOBytes)/sample.RequestBytes) / 10, self, 0.25, true},
-		{sample.Net, of(sample.NetPackets) / 10, (of(sample.NetQueued) + of(sample.NetBytes)/sample.PacketBytes) / 10, self, 0.25, true},
+		{sample.IO, (of(sample.IOOps) + of(sample.IOBytes)/sample.RequestBytes) / 10, (of(sample.IOOps) + of(sample.IOBytes)/sample.RequestBytes) / 10, self, 0.25, true},
+		{sample.Net, (of(sample.NetPackets) + of(sample.NetBytes)/sample.PacketBytes) / 10, (of(sample.NetQueued) + of(sample.NetBytes)/sample.PacketBytes) / 10, self, 0.25, true},
 		{sample.Probe, 0, 0, self, 0.25, true},
 		{sample.Steal, 0, 0, self, 1, true},
 	} {
