@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 // Between windows the agent is not on the kernel's paths: no eBPF program is attached

@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quell-dev/quell/internal/api"
-	"github.com/quell-dev/quell/internal/command"
-	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/agent/api"
+	"github.com/quell-dev/quell/internal/core/command"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 // testMode makes this test binary the agent itself, with the given arguments, or a

@@ -9,9 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/quell-dev/quell/internal/config"
-	"github.com/quell-dev/quell/internal/daemon"
-	"github.com/quell-dev/quell/internal/enforce"
+	"github.com/quell-dev/quell/internal/agent/config"
+	"github.com/quell-dev/quell/internal/agent/daemon"
+	"github.com/quell-dev/quell/internal/machine/enforce"
 )
 
 // version is set by the linker.

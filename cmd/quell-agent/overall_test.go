@@ -8,9 +8,9 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/quell-dev/quell/internal/quelltest"
-	"github.com/quell-dev/quell/internal/sample"
-	"github.com/quell-dev/quell/internal/trace"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/trace"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 // The machine-wide signals, counted by the shipped agent on a machine without any task.

@@ -12,11 +12,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quell-dev/quell/internal/daemon"
-	"github.com/quell-dev/quell/internal/enforce"
-	"github.com/quell-dev/quell/internal/host"
-	"github.com/quell-dev/quell/internal/quelltest"
-	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/agent/daemon"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/enforce"
+	"github.com/quell-dev/quell/internal/machine/host"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 // After kill -9 the old quota is restored by the next start or by restore, whether

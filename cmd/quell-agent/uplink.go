@@ -9,10 +9,10 @@ import (
 	"sync/atomic"
 
 	"github.com/quell-dev/quell/internal/agent"
-	"github.com/quell-dev/quell/internal/bus"
-	"github.com/quell-dev/quell/internal/config"
-	"github.com/quell-dev/quell/internal/daemon"
-	"github.com/quell-dev/quell/internal/wire"
+	"github.com/quell-dev/quell/internal/agent/config"
+	"github.com/quell-dev/quell/internal/agent/daemon"
+	"github.com/quell-dev/quell/internal/cluster/bus"
+	"github.com/quell-dev/quell/internal/format/wire"
 )
 
 // openUplink opens the connection to the server, if one is configured, and returns the

@@ -10,11 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quell-dev/quell/internal/bus"
-	"github.com/quell-dev/quell/internal/bus/authority"
-	"github.com/quell-dev/quell/internal/bus/embedded"
-	"github.com/quell-dev/quell/internal/quelltest"
-	"github.com/quell-dev/quell/internal/wire"
+	"github.com/quell-dev/quell/internal/cluster/bus"
+	"github.com/quell-dev/quell/internal/cluster/bus/authority"
+	"github.com/quell-dev/quell/internal/cluster/bus/embedded"
+	"github.com/quell-dev/quell/internal/format/wire"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 // server is a NATS server with an authority; it can be stopped and restarted.

@@ -12,15 +12,15 @@ import (
 	"sync"
 	"time"
 
-	"github.com/quell-dev/quell/internal/atomicfile"
-	"github.com/quell-dev/quell/internal/bus"
-	"github.com/quell-dev/quell/internal/bus/authority"
-	"github.com/quell-dev/quell/internal/bus/embedded"
-	"github.com/quell-dev/quell/internal/config"
-	"github.com/quell-dev/quell/internal/daemon"
-	"github.com/quell-dev/quell/internal/server"
-	"github.com/quell-dev/quell/internal/store"
-	"github.com/quell-dev/quell/internal/wire"
+	"github.com/quell-dev/quell/internal/agent/config"
+	"github.com/quell-dev/quell/internal/agent/daemon"
+	"github.com/quell-dev/quell/internal/cluster/bus"
+	"github.com/quell-dev/quell/internal/cluster/bus/authority"
+	"github.com/quell-dev/quell/internal/cluster/bus/embedded"
+	"github.com/quell-dev/quell/internal/cluster/server"
+	"github.com/quell-dev/quell/internal/cluster/store"
+	"github.com/quell-dev/quell/internal/format/atomicfile"
+	"github.com/quell-dev/quell/internal/format/wire"
 )
 
 // link is the connection to the agents: a bus, and the embedded NATS server, if there is

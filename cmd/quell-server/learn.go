@@ -4,9 +4,9 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/quell-dev/quell/internal/server"
-	"github.com/quell-dev/quell/internal/store/digest"
-	"github.com/quell-dev/quell/internal/store/spark"
+	"github.com/quell-dev/quell/internal/cluster/server"
+	"github.com/quell-dev/quell/internal/cluster/store/digest"
+	"github.com/quell-dev/quell/internal/cluster/store/spark"
 )
 
 // learns sets the component that computes the server's specs.

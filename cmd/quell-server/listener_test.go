@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 // TestConnectionsAreLimited: there are never more connections than the limit. A closed

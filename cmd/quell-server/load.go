@@ -17,10 +17,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/quell-dev/quell/internal/bus/authority"
-	"github.com/quell-dev/quell/internal/bus/load"
-	"github.com/quell-dev/quell/internal/config"
-	"github.com/quell-dev/quell/internal/daemon"
+	"github.com/quell-dev/quell/internal/agent/config"
+	"github.com/quell-dev/quell/internal/agent/daemon"
+	"github.com/quell-dev/quell/internal/cluster/bus/authority"
+	"github.com/quell-dev/quell/internal/cluster/bus/load"
 )
 
 // loadFlags are the flags of load.

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quell-dev/quell/internal/bus/load"
+	"github.com/quell-dev/quell/internal/cluster/bus/load"
 )
 
 // TestLoad simulates machines against a server in this process: everything acknowledged

@@ -16,12 +16,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quell-dev/quell/internal/bus"
-	"github.com/quell-dev/quell/internal/config"
-	"github.com/quell-dev/quell/internal/incident"
-	"github.com/quell-dev/quell/internal/quelltest"
-	"github.com/quell-dev/quell/internal/sample"
-	"github.com/quell-dev/quell/internal/wire"
+	"github.com/quell-dev/quell/internal/agent/config"
+	"github.com/quell-dev/quell/internal/cluster/bus"
+	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/wire"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 // asServer is the environment variable that makes the test binary quell-server.

@@ -16,13 +16,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/quell-dev/quell/internal/bus/embedded"
-	"github.com/quell-dev/quell/internal/config"
-	"github.com/quell-dev/quell/internal/daemon"
-	"github.com/quell-dev/quell/internal/server"
-	"github.com/quell-dev/quell/internal/store"
-	"github.com/quell-dev/quell/internal/store/duck"
-	"github.com/quell-dev/quell/internal/store/s3"
+	"github.com/quell-dev/quell/internal/agent/config"
+	"github.com/quell-dev/quell/internal/agent/daemon"
+	"github.com/quell-dev/quell/internal/cluster/bus/embedded"
+	"github.com/quell-dev/quell/internal/cluster/server"
+	"github.com/quell-dev/quell/internal/cluster/store"
+	"github.com/quell-dev/quell/internal/cluster/store/duck"
+	"github.com/quell-dev/quell/internal/cluster/store/s3"
 )
 
 // openStore opens the store in the state directory, or the one in a bucket with copies in

@@ -12,10 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quell-dev/quell/internal/bus/authority"
-	"github.com/quell-dev/quell/internal/bus/embedded"
-	"github.com/quell-dev/quell/internal/bus/load"
-	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/cluster/bus/authority"
+	"github.com/quell-dev/quell/internal/cluster/bus/embedded"
+	"github.com/quell-dev/quell/internal/cluster/bus/load"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 // several is a set of servers in separate processes, with one NATS server and one bucket.

@@ -17,11 +17,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quell-dev/quell/internal/bus"
-	"github.com/quell-dev/quell/internal/bus/authority"
-	"github.com/quell-dev/quell/internal/bus/embedded"
-	"github.com/quell-dev/quell/internal/quelltest"
-	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/cluster/bus"
+	"github.com/quell-dev/quell/internal/cluster/bus/authority"
+	"github.com/quell-dev/quell/internal/cluster/bus/embedded"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 // certificate makes a self-signed one for loopback.

@@ -8,10 +8,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/quell-dev/quell/internal/api"
-	"github.com/quell-dev/quell/internal/api/cluster"
-	"github.com/quell-dev/quell/internal/command"
-	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/agent/api"
+	"github.com/quell-dev/quell/internal/cluster/api"
+	"github.com/quell-dev/quell/internal/core/command"
+	"github.com/quell-dev/quell/internal/core/plan"
 )
 
 // reasonFlag adds --reason to a command: the agent records the operator and the reason.

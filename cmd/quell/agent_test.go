@@ -14,11 +14,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quell-dev/quell/internal/api"
-	"github.com/quell-dev/quell/internal/incident"
-	"github.com/quell-dev/quell/internal/quelltest"
-	"github.com/quell-dev/quell/internal/sample"
-	"github.com/quell-dev/quell/internal/workload"
+	"github.com/quell-dev/quell/internal/agent/api"
+	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/lab/workload"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 // ownConfig is the state and tasks part of every test agent's configuration.

@@ -11,11 +11,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/quell-dev/quell/internal/api/cluster"
-	"github.com/quell-dev/quell/internal/incident"
-	"github.com/quell-dev/quell/internal/logbook"
-	"github.com/quell-dev/quell/internal/report"
-	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/agent/logbook"
+	"github.com/quell-dev/quell/internal/cluster/api"
+	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/people/report"
 )
 
 // addServer adds the flags for quell-server's address and the token.

@@ -17,15 +17,15 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/quell-dev/quell/internal/counter"
-	"github.com/quell-dev/quell/internal/demo"
-	"github.com/quell-dev/quell/internal/detect"
-	"github.com/quell-dev/quell/internal/host"
-	"github.com/quell-dev/quell/internal/incident"
-	"github.com/quell-dev/quell/internal/plan"
-	"github.com/quell-dev/quell/internal/report"
-	"github.com/quell-dev/quell/internal/sample"
-	"github.com/quell-dev/quell/internal/workload"
+	"github.com/quell-dev/quell/internal/core/detect"
+	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/plan"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/lab/workload"
+	"github.com/quell-dev/quell/internal/machine/counter"
+	"github.com/quell-dev/quell/internal/machine/host"
+	"github.com/quell-dev/quell/internal/people/demo"
+	"github.com/quell-dev/quell/internal/people/report"
 )
 
 func (a *app) demo() *cobra.Command {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/quell-dev/quell/internal/demo"
+	"github.com/quell-dev/quell/internal/people/demo"
 )
 
 // playCluster runs the demo of a cluster.

@@ -10,16 +10,16 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/quell-dev/quell/internal/api"
-	"github.com/quell-dev/quell/internal/counter"
-	"github.com/quell-dev/quell/internal/counter/blockio"
-	"github.com/quell-dev/quell/internal/counter/netq"
-	"github.com/quell-dev/quell/internal/counter/runq"
-	"github.com/quell-dev/quell/internal/counter/uprobe"
-	"github.com/quell-dev/quell/internal/host"
-	"github.com/quell-dev/quell/internal/report"
-	"github.com/quell-dev/quell/internal/sample"
-	"github.com/quell-dev/quell/internal/workload"
+	"github.com/quell-dev/quell/internal/agent/api"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/lab/workload"
+	"github.com/quell-dev/quell/internal/machine/counter"
+	"github.com/quell-dev/quell/internal/machine/counter/blockio"
+	"github.com/quell-dev/quell/internal/machine/counter/netq"
+	"github.com/quell-dev/quell/internal/machine/counter/runq"
+	"github.com/quell-dev/quell/internal/machine/counter/uprobe"
+	"github.com/quell-dev/quell/internal/machine/host"
+	"github.com/quell-dev/quell/internal/people/report"
 )
 
 func (a *app) doctor() *cobra.Command {

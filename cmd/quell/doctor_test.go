@@ -5,10 +5,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quell-dev/quell/internal/host"
-	"github.com/quell-dev/quell/internal/quelltest"
-	"github.com/quell-dev/quell/internal/report"
-	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/host"
+	"github.com/quell-dev/quell/internal/people/report"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 func TestDoctorSaysOfEverythingWhetherAndWhyNot(t *testing.T) {

@@ -11,10 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/quell-dev/quell/internal/evaluation"
-	"github.com/quell-dev/quell/internal/incident"
-	"github.com/quell-dev/quell/internal/report"
-	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/eval/evaluation"
+	"github.com/quell-dev/quell/internal/people/report"
 )
 
 // evaluating holds the flags of quell evaluate.

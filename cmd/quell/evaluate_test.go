@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quell-dev/quell/internal/evaluation"
+	"github.com/quell-dev/quell/internal/eval/evaluation"
 )
 
 // TestEvaluateASimulation: the output of the simulator becomes section 7's report, with

@@ -7,10 +7,10 @@ import (
 	"io/fs"
 	"os"
 
+	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab/observe"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
-	"github.com/quell-dev/quell/internal/sample"
 )
 
 // costFile is the cost of observation as measured at the start of a study.

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/lab/result"
-	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 const studyElsewhere = `version: 1

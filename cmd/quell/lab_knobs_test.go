@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quell-dev/quell/internal/host"
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // TestKnobsHoldForAStudysTime: a study's changes of the machine last for the study. A

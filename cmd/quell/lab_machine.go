@@ -12,11 +12,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/quell-dev/quell/internal/host"
 	"github.com/quell-dev/quell/internal/lab/observe"
 	"github.com/quell-dev/quell/internal/lab/render"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // missedFile lists the preferred preconditions that a machine does not meet.

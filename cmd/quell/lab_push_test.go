@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 // shelf is the part of S3 that packs use. make test-s3 uses a real server instead.

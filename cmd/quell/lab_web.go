@@ -23,7 +23,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/lab/web"
-	"github.com/quell-dev/quell/internal/workload"
+	"github.com/quell-dev/quell/internal/lab/workload"
 )
 
 // webHelpers are the hidden commands of this program for network studies.

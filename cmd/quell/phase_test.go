@@ -8,11 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quell-dev/quell/internal/detect"
-	"github.com/quell-dev/quell/internal/incident"
-	"github.com/quell-dev/quell/internal/plan"
-	"github.com/quell-dev/quell/internal/quelltest"
-	"github.com/quell-dev/quell/internal/workload"
+	"github.com/quell-dev/quell/internal/core/detect"
+	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/plan"
+	"github.com/quell-dev/quell/internal/lab/workload"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 const phaseConfig = `
@@ -28,7 +28,7 @@ enforce: {mode: on, for: 3s, calm: 2500ms, settle: 30s}
 // change, or attributed to the rest of the machine if that changed at the same moment. No
 // task is accused, although enforcement is on. If other processes kept the innocent from
 // the CPU until just then, it seems to arrive then, and may be tried, without effect.
-// (Results for given readings are tested in internal/detect.)
+// (Results for given readings are tested in internal/core/detect.)
 func TestARealVictimThatChangesItsWorkIsNamed(t *testing.T) {
 	var light, heavy *workload.Proc
 	tree, env, _, _ := startAgentOver(t, phaseConfig, 100, func(tree *workload.Tree) {

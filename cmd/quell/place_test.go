@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quell-dev/quell/internal/placement"
+	"github.com/quell-dev/quell/internal/core/placement"
 )
 
 const (

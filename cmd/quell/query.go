@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/quell-dev/quell/internal/api/cluster"
-	"github.com/quell-dev/quell/internal/report"
+	"github.com/quell-dev/quell/internal/cluster/api"
+	"github.com/quell-dev/quell/internal/people/report"
 )
 
 // listCanned is the value of --canned without a name.

@@ -9,10 +9,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/quell-dev/quell/internal/api/cluster"
-	"github.com/quell-dev/quell/internal/sample"
-	"github.com/quell-dev/quell/internal/store"
-	"github.com/quell-dev/quell/internal/store/spark"
+	"github.com/quell-dev/quell/internal/cluster/api"
+	"github.com/quell-dev/quell/internal/cluster/store"
+	"github.com/quell-dev/quell/internal/cluster/store/spark"
+	"github.com/quell-dev/quell/internal/core/sample"
 )
 
 // engineFlags select an engine other than quell-server for a query.

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quell-dev/quell/internal/store"
+	"github.com/quell-dev/quell/internal/cluster/store"
 )
 
 // TestQueryEngineFails: errors in a query for Spark are reported with a remedy before

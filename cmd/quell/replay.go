@@ -16,13 +16,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/quell-dev/quell/internal/detect"
-	"github.com/quell-dev/quell/internal/keyed"
-	"github.com/quell-dev/quell/internal/replay"
-	"github.com/quell-dev/quell/internal/report"
-	"github.com/quell-dev/quell/internal/sample"
-	"github.com/quell-dev/quell/internal/trace"
-	"github.com/quell-dev/quell/internal/trace/recording"
+	"github.com/quell-dev/quell/internal/core/detect"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/eval/replay"
+	"github.com/quell-dev/quell/internal/format/keyed"
+	"github.com/quell-dev/quell/internal/format/trace"
+	"github.com/quell-dev/quell/internal/format/trace/recording"
+	"github.com/quell-dev/quell/internal/people/report"
 )
 
 // replaying holds the flags of quell replay.

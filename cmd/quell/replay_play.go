@@ -8,11 +8,11 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/quell-dev/quell/internal/replay"
-	"github.com/quell-dev/quell/internal/report"
-	"github.com/quell-dev/quell/internal/sample"
-	"github.com/quell-dev/quell/internal/trace"
-	"github.com/quell-dev/quell/internal/trace/recording"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/eval/replay"
+	"github.com/quell-dev/quell/internal/format/trace"
+	"github.com/quell-dev/quell/internal/format/trace/recording"
+	"github.com/quell-dev/quell/internal/people/report"
 )
 
 // projector plays recordings according to its flags, any number of times.

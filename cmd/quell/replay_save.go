@@ -6,9 +6,9 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/quell-dev/quell/internal/sample"
-	"github.com/quell-dev/quell/internal/trace"
-	"github.com/quell-dev/quell/internal/trace/parquet"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/trace"
+	"github.com/quell-dev/quell/internal/format/trace/parquet"
 )
 
 // saved is a trace to which the samples read are written: as Parquet if the name ends in

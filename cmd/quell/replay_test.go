@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quell-dev/quell/internal/detect"
-	"github.com/quell-dev/quell/internal/incident"
-	"github.com/quell-dev/quell/internal/replay"
+	"github.com/quell-dev/quell/internal/core/detect"
+	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/eval/replay"
 )
 
 const kepler = "../../testdata/traces/kepler_coremark_2023.json.gz"

@@ -12,13 +12,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/quell-dev/quell/internal/config"
-	"github.com/quell-dev/quell/internal/detect"
-	"github.com/quell-dev/quell/internal/plan"
-	"github.com/quell-dev/quell/internal/quality"
-	"github.com/quell-dev/quell/internal/sample"
-	"github.com/quell-dev/quell/internal/sim"
-	"github.com/quell-dev/quell/internal/trace"
+	"github.com/quell-dev/quell/internal/agent/config"
+	"github.com/quell-dev/quell/internal/core/detect"
+	"github.com/quell-dev/quell/internal/core/plan"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/eval/quality"
+	"github.com/quell-dev/quell/internal/eval/sim"
+	"github.com/quell-dev/quell/internal/format/trace"
 )
 
 // simulation holds the flags of quell sim.

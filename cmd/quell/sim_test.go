@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quell-dev/quell/internal/sample"
-	"github.com/quell-dev/quell/internal/trace"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/trace"
 )
 
 func TestSim(t *testing.T) {

@@ -3,7 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/quell-dev/quell/internal/report"
+	"github.com/quell-dev/quell/internal/people/report"
 )
 
 func (a *app) status() *cobra.Command {

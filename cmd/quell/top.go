@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/quell-dev/quell/internal/report"
+	"github.com/quell-dev/quell/internal/people/report"
 )
 
 // Control sequences of the live view (ECMA-48; the alternate screen is xterm's).

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quell-dev/quell/internal/api"
-	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/agent/api"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 // watch runs the live view until it has written sign n times, and then ends it as Ctrl-C

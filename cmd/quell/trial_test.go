@@ -7,10 +7,10 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/quell-dev/quell/internal/evaluation"
-	"github.com/quell-dev/quell/internal/incident"
-	"github.com/quell-dev/quell/internal/sample"
-	"github.com/quell-dev/quell/internal/workload"
+	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/eval/evaluation"
+	"github.com/quell-dev/quell/internal/lab/workload"
 )
 
 const trialConfig = `

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/quell-dev/quell/internal/plan"
-	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/core/plan"
+	"github.com/quell-dev/quell/internal/core/sample"
 )
 
 // A task is also throttled when a cgroup above it (a pod, a slice) is out of quota. The

@@ -6,10 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quell-dev/quell/internal/command"
-	"github.com/quell-dev/quell/internal/detect"
-	"github.com/quell-dev/quell/internal/host"
-	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/core/command"
+	"github.com/quell-dev/quell/internal/core/detect"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // If a victim is throttled by the quota of a cgroup above it, which its own cpu.stat does

@@ -5,14 +5,14 @@ import (
 	"errors"
 	"strings"
 
-	"github.com/quell-dev/quell/internal/enforce"
-	"github.com/quell-dev/quell/internal/host"
-	"github.com/quell-dev/quell/internal/incident"
-	"github.com/quell-dev/quell/internal/logbook"
-	"github.com/quell-dev/quell/internal/pipeline"
-	"github.com/quell-dev/quell/internal/plan"
-	"github.com/quell-dev/quell/internal/sample"
-	"github.com/quell-dev/quell/internal/wire"
+	"github.com/quell-dev/quell/internal/agent/logbook"
+	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/pipeline"
+	"github.com/quell-dev/quell/internal/core/plan"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/wire"
+	"github.com/quell-dev/quell/internal/machine/enforce"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // carryOut executes what the pipeline asks for, and what it asks for in response. The

@@ -8,16 +8,16 @@ import (
 	"slices"
 	"time"
 
-	"github.com/quell-dev/quell/internal/api"
-	"github.com/quell-dev/quell/internal/config"
-	"github.com/quell-dev/quell/internal/counter"
-	"github.com/quell-dev/quell/internal/detect"
-	"github.com/quell-dev/quell/internal/enforce"
-	"github.com/quell-dev/quell/internal/host"
-	"github.com/quell-dev/quell/internal/pipeline"
-	"github.com/quell-dev/quell/internal/plan"
-	"github.com/quell-dev/quell/internal/sample"
-	"github.com/quell-dev/quell/internal/spec"
+	"github.com/quell-dev/quell/internal/agent/api"
+	"github.com/quell-dev/quell/internal/agent/config"
+	"github.com/quell-dev/quell/internal/core/detect"
+	"github.com/quell-dev/quell/internal/core/pipeline"
+	"github.com/quell-dev/quell/internal/core/plan"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/spec"
+	"github.com/quell-dev/quell/internal/machine/counter"
+	"github.com/quell-dev/quell/internal/machine/enforce"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // Finder finds the cgroups that are tasks.

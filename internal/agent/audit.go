@@ -3,11 +3,11 @@ package agent
 import (
 	"cmp"
 
-	"github.com/quell-dev/quell/internal/command"
-	"github.com/quell-dev/quell/internal/enforce"
-	"github.com/quell-dev/quell/internal/plan"
-	"github.com/quell-dev/quell/internal/sample"
-	"github.com/quell-dev/quell/internal/wire"
+	"github.com/quell-dev/quell/internal/core/command"
+	"github.com/quell-dev/quell/internal/core/plan"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/wire"
+	"github.com/quell-dev/quell/internal/machine/enforce"
 )
 
 // auditEntry is one line of the audit log: an operator's command, or a change to a cap,

@@ -9,9 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/quell-dev/quell/internal/command"
-	"github.com/quell-dev/quell/internal/sample"
-	"github.com/quell-dev/quell/internal/wire"
+	"github.com/quell-dev/quell/internal/core/command"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/wire"
 )
 
 // A command about many tasks is carried out on each task that permits it. The others

@@ -6,10 +6,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quell-dev/quell/internal/api"
-	"github.com/quell-dev/quell/internal/command"
-	"github.com/quell-dev/quell/internal/command/commandtest"
-	"github.com/quell-dev/quell/internal/wire"
+	"github.com/quell-dev/quell/internal/agent/api"
+	"github.com/quell-dev/quell/internal/core/command"
+	"github.com/quell-dev/quell/internal/core/command/commandtest"
+	"github.com/quell-dev/quell/internal/format/wire"
 )
 
 // A command is judged alike, with the same messages, at the agent's socket and over the

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/core/plan"
 )
 
 // A feedback cap is handled as every cap: each rate is journalled, written to the

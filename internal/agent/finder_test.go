@@ -16,10 +16,10 @@ import (
 
 	"golang.org/x/tools/txtar"
 
-	"github.com/quell-dev/quell/internal/config"
-	"github.com/quell-dev/quell/internal/host"
-	"github.com/quell-dev/quell/internal/quelltest"
-	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/agent/config"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/host"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 // onHost starts a finder on a host of testdata/hosts, laid out as files below the

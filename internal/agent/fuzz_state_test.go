@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quell-dev/quell/internal/sample"
-	"github.com/quell-dev/quell/internal/spec"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/spec"
 )
 
 // FuzzStateFiles: whatever content an earlier agent, or a faulty disk, has left in the

@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/quell-dev/quell/internal/sample"
-	"github.com/quell-dev/quell/internal/spec"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/spec"
 )
 
 // maxJobs bounds the number of series that grows with the tasks on the machine: only

@@ -6,10 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quell-dev/quell/internal/command"
-	"github.com/quell-dev/quell/internal/counter"
-	"github.com/quell-dev/quell/internal/plan"
-	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/core/command"
+	"github.com/quell-dev/quell/internal/core/plan"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/counter"
 )
 
 // A cap that cannot be set fails alone: no partial state is left, the loop continues,

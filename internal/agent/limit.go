@@ -4,9 +4,9 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/quell-dev/quell/internal/host"
-	"github.com/quell-dev/quell/internal/plan"
-	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/core/plan"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // writes lists the writes that limit a task as an action asks, and the cgroup to write to.

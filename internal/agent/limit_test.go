@@ -7,10 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quell-dev/quell/internal/counter"
-	"github.com/quell-dev/quell/internal/host"
-	"github.com/quell-dev/quell/internal/plan"
-	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/core/plan"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/counter"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 func (c *cgroup) IOPlace() (string, error) { return c.path, c.m.unlimited }

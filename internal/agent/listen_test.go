@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 func listen(t *testing.T, path, group string) net.Listener {

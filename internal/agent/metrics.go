@@ -3,9 +3,9 @@ package agent
 import (
 	"context"
 
-	"github.com/quell-dev/quell/internal/counter"
-	"github.com/quell-dev/quell/internal/plan"
-	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/core/plan"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/counter"
 )
 
 // stats are the loop's counters.

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quell-dev/quell/internal/api"
-	"github.com/quell-dev/quell/internal/command"
-	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/agent/api"
+	"github.com/quell-dev/quell/internal/core/command"
+	"github.com/quell-dev/quell/internal/core/plan"
 )
 
 func (r *rig) offenders() (all []plan.Offender) {

@@ -3,9 +3,9 @@ package agent
 import (
 	"math"
 
-	"github.com/quell-dev/quell/internal/detect"
-	"github.com/quell-dev/quell/internal/pipeline"
-	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/core/detect"
+	"github.com/quell-dev/quell/internal/core/pipeline"
+	"github.com/quell-dev/quell/internal/core/sample"
 )
 
 // outside is the CPU usage (CPU-s/s) in the window outside any followed task: the

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quell-dev/quell/internal/detect"
+	"github.com/quell-dev/quell/internal/core/detect"
 )
 
 // Usage outside any task is in the trace as the suspect that it is: usage without a

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quell-dev/quell/internal/detect"
-	"github.com/quell-dev/quell/internal/plan"
-	"github.com/quell-dev/quell/internal/spec"
+	"github.com/quell-dev/quell/internal/core/detect"
+	"github.com/quell-dev/quell/internal/core/plan"
+	"github.com/quell-dev/quell/internal/core/spec"
 )
 
 // A daemon that no rule matches hurts the victim while a batch job is busy all the

@@ -3,9 +3,9 @@ package agent
 import (
 	"math"
 
-	"github.com/quell-dev/quell/internal/counter"
-	"github.com/quell-dev/quell/internal/incident"
-	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/counter"
 )
 
 // overallCost is the newest cost of a machine-wide signal.

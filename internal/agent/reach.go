@@ -4,8 +4,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/quell-dev/quell/internal/host"
-	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // followCPUs reads the topology again when CPUs have gone online or offline.

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quell-dev/quell/internal/host"
-	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 func TestReach(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quell-dev/quell/internal/counter"
+	"github.com/quell-dev/quell/internal/machine/counter"
 )
 
 // A reading of another variant than the source's own has that variant in its sample and

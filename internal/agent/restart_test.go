@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/core/sample"
 )
 
 // An agent that is killed while a task suffers, and restarted, detects that again in

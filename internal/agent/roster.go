@@ -5,7 +5,7 @@ import (
 	"path"
 	"slices"
 
-	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/core/sample"
 )
 
 // roster is all followed tasks, and those that ended in the open window, in the order

@@ -7,11 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quell-dev/quell/internal/counter"
-	"github.com/quell-dev/quell/internal/detect"
-	"github.com/quell-dev/quell/internal/incident"
-	"github.com/quell-dev/quell/internal/replay"
-	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/core/detect"
+	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/eval/replay"
+	"github.com/quell-dev/quell/internal/machine/counter"
 )
 
 // story plays two noisy phases, stolen time and a quiet end to an agent with one

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quell-dev/quell/internal/counter"
+	"github.com/quell-dev/quell/internal/machine/counter"
 )
 
 // crowded is a rig with n batch tasks and two latency-sensitive ones, and seats for

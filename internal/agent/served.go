@@ -4,9 +4,9 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/quell-dev/quell/internal/counter"
-	"github.com/quell-dev/quell/internal/detect"
-	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/core/detect"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/counter"
 )
 
 // served holds which tasks were served while others waited, for all samples of a

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/core/sample"
 )
 
 // sweeper is an agent over n tasks, every other of them busy, whose windows the caller

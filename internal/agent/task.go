@@ -6,13 +6,13 @@ import (
 	"slices"
 	"time"
 
-	"github.com/quell-dev/quell/internal/api"
-	"github.com/quell-dev/quell/internal/config"
-	"github.com/quell-dev/quell/internal/counter"
-	"github.com/quell-dev/quell/internal/host"
-	"github.com/quell-dev/quell/internal/pipeline"
-	"github.com/quell-dev/quell/internal/sample"
-	"github.com/quell-dev/quell/internal/spec"
+	"github.com/quell-dev/quell/internal/agent/api"
+	"github.com/quell-dev/quell/internal/agent/config"
+	"github.com/quell-dev/quell/internal/core/pipeline"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/spec"
+	"github.com/quell-dev/quell/internal/machine/counter"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 type cgroupID struct {

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/quell-dev/quell/internal/counter"
-	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/machine/counter"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // Counting a signal may cost the machine more than it costs the agent: in a window each

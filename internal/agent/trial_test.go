@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quell-dev/quell/internal/detect"
-	"github.com/quell-dev/quell/internal/incident"
-	"github.com/quell-dev/quell/internal/plan"
+	"github.com/quell-dev/quell/internal/core/detect"
+	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/plan"
 )
 
 // comeAndGo makes a task loud for five minutes and quiet for three, repeatedly, for

@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/quell-dev/quell/internal/api"
-	"github.com/quell-dev/quell/internal/sample"
-	"github.com/quell-dev/quell/internal/spec"
-	"github.com/quell-dev/quell/internal/wire"
+	"github.com/quell-dev/quell/internal/agent/api"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/spec"
+	"github.com/quell-dev/quell/internal/format/wire"
 )
 
 // Uplink is the connection to a server; *bus.Uplink is one. Its methods do not block:

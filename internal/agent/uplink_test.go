@@ -11,10 +11,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/quell-dev/quell/internal/plan"
-	"github.com/quell-dev/quell/internal/sample"
-	"github.com/quell-dev/quell/internal/spec"
-	"github.com/quell-dev/quell/internal/wire"
+	"github.com/quell-dev/quell/internal/core/plan"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/spec"
+	"github.com/quell-dev/quell/internal/format/wire"
 )
 
 // way is an Uplink that records what was sent. Only the loop uses it.

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quell-dev/quell/internal/command"
+	"github.com/quell-dev/quell/internal/core/command"
 )
 
 func (r *rig) ticks() int {

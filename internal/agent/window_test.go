@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quell-dev/quell/internal/command"
-	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/core/command"
+	"github.com/quell-dev/quell/internal/core/sample"
 )
 
 // A task that is older than the agent is not charged with its past usage.

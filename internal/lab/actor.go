@@ -13,9 +13,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
-	"github.com/quell-dev/quell/internal/sample"
 )
 
 // actor is one part of a run while it is played.

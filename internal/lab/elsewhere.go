@@ -3,9 +3,9 @@ package lab
 import (
 	"errors"
 
+	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab/place"
 	"github.com/quell-dev/quell/internal/lab/result"
-	"github.com/quell-dev/quell/internal/sample"
 )
 
 // lostHost returns the host that err reports as lost. ok is false if no error in its

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab/place"
-	"github.com/quell-dev/quell/internal/sample"
 )
 
 // settleLoad is the time over which a load is averaged before a placement follows it:

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
-	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // Options are the inputs of a study's execution.

@@ -6,9 +6,9 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab/result"
-	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // Switch is a thread's switch onto a CPU or off it. Thread 0 is the idle thread.

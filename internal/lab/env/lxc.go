@@ -13,9 +13,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/study"
-	"github.com/quell-dev/quell/internal/sample"
 )
 
 // container is an LXC container: its own namespaces and cgroups for the host's

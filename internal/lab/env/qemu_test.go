@@ -12,11 +12,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quell-dev/quell/internal/guest"
+	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/lab/guest"
 	"github.com/quell-dev/quell/internal/lab/study"
-	"github.com/quell-dev/quell/internal/quelltest"
-	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 // static builds this test's binary so that a guest can run it.

@@ -10,9 +10,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/study"
-	"github.com/quell-dev/quell/internal/sample"
 )
 
 // pieceOf is the length of a piece of work: two readings of the observer.

@@ -6,10 +6,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/quell-dev/quell/internal/host"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
-	"github.com/quell-dev/quell/internal/workload"
+	"github.com/quell-dev/quell/internal/lab/workload"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // caches are the pairs of the parts' CPUs whose distance is measured before and after the

@@ -8,11 +8,11 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/quell-dev/quell/internal/counter"
-	"github.com/quell-dev/quell/internal/counter/blockio"
-	"github.com/quell-dev/quell/internal/counter/netq"
-	"github.com/quell-dev/quell/internal/host"
-	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/counter"
+	"github.com/quell-dev/quell/internal/machine/counter/blockio"
+	"github.com/quell-dev/quell/internal/machine/counter/netq"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // sourced are the signals that no event of a part can provide: the waits of packets and

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // processes is a snapshot of all processes, taken at the beginning of the steady window,

@@ -18,7 +18,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // Description is the state of a machine when a study ran on it.

@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quell-dev/quell/internal/enforce"
-	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab/study"
-	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/machine/enforce"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 func machineFiles() map[string]string {

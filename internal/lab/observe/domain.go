@@ -9,9 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/quell-dev/quell/internal/host"
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // WithDomains adds the measures of every part as a domain to the results of the inner

@@ -15,8 +15,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/quell-dev/quell/internal/host"
 	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // energy is a source of energy with its readings during the run. Its methods may be

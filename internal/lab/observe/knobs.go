@@ -12,9 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/quell-dev/quell/internal/enforce"
-	"github.com/quell-dev/quell/internal/host"
-	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/enforce"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // knob is a setting of the machine that a study may change for its duration.

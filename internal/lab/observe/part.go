@@ -9,10 +9,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/quell-dev/quell/internal/counter"
-	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab"
-	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/machine/counter"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // part is one part of the run while it is observed.

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // The knob "prefetching" is not a text file. It is some bits of a register of each core.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
-	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 func TestRAPLWraps(t *testing.T) {

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab/study"
-	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // server is a machine with the given packages, cores in each, and threads in each core,

@@ -9,10 +9,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/quell-dev/quell/internal/host"
 	"github.com/quell-dev/quell/internal/lab/analyse"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // Page holds the studies' results for a machine.

@@ -6,12 +6,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab/analyse"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
-	"github.com/quell-dev/quell/internal/sample"
-	"github.com/quell-dev/quell/internal/workload"
+	"github.com/quell-dev/quell/internal/lab/workload"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // machine has cores of two threads each, in packages with one cache each.

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"text/template"
 
-	"github.com/quell-dev/quell/internal/host"
+	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab/place"
-	"github.com/quell-dev/quell/internal/sample"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // The studies, in the order of their execution.

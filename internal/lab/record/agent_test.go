@@ -8,11 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quell-dev/quell/internal/config"
+	"github.com/quell-dev/quell/internal/agent/config"
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
-	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 func TestIdentity(t *testing.T) {

@@ -13,10 +13,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/trace"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
-	"github.com/quell-dev/quell/internal/sample"
-	"github.com/quell-dev/quell/internal/trace"
 )
 
 // Trace is what an agent sampled of one victim in all its recorded runs, in order of

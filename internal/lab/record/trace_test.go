@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/trace"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
-	"github.com/quell-dev/quell/internal/sample"
-	"github.com/quell-dev/quell/internal/trace"
 )
 
 // recorded is a folder with runs whose agents took a sample of each part every second,

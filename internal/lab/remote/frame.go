@@ -8,9 +8,9 @@ import (
 	"io"
 	"sync"
 
+	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/study"
-	"github.com/quell-dev/quell/internal/sample"
 )
 
 // frame is one line of the protocol between a lab and its helper, as JSON. A request of

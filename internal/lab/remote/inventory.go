@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/quell-dev/quell/internal/keyed"
+	"github.com/quell-dev/quell/internal/format/keyed"
 )
 
 // Inventory is the hosts that a lab may use.

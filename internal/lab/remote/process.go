@@ -8,9 +8,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/study"
-	"github.com/quell-dev/quell/internal/sample"
 )
 
 // Environment is the environment of one part on a host; it implements lab.Environment.

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/lab"
-	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 var (

@@ -3,8 +3,8 @@ package render
 import (
 	"fmt"
 
+	"github.com/quell-dev/quell/internal/format/plot"
 	"github.com/quell-dev/quell/internal/lab/analyse"
-	"github.com/quell-dev/quell/internal/plot"
 )
 
 // doses show how much longer a part takes as neighbours or threads are added (figures 5.2

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/quell-dev/quell/internal/keyed"
+	"github.com/quell-dev/quell/internal/format/keyed"
 	"github.com/quell-dev/quell/internal/lab/analyse"
 )
 

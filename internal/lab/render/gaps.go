@@ -5,8 +5,8 @@ import (
 	"math"
 	"slices"
 
+	"github.com/quell-dev/quell/internal/format/plot"
 	"github.com/quell-dev/quell/internal/lab/analyse"
-	"github.com/quell-dev/quell/internal/plot"
 )
 
 // behind are the CPUs, the cores and the CPUs per core of a dose, for its table.

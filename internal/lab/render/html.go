@@ -9,7 +9,7 @@ import (
 	"math"
 	"strings"
 
-	"github.com/quell-dev/quell/internal/plot"
+	"github.com/quell-dev/quell/internal/format/plot"
 )
 
 //go:embed report.html.tmpl

@@ -8,10 +8,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/quell-dev/quell/internal/format/plot"
 	"github.com/quell-dev/quell/internal/lab/analyse"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
-	"github.com/quell-dev/quell/internal/plot"
 )
 
 // correlations are table 6 of paper 000, with the statistics that a small sample needs,

@@ -4,9 +4,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/quell-dev/quell/internal/format/plot"
 	"github.com/quell-dev/quell/internal/lab/analyse"
 	"github.com/quell-dev/quell/internal/lab/study"
-	"github.com/quell-dev/quell/internal/plot"
 )
 
 // networkIO shows how web servers affect each other: Mei et al.'s tables I and II and

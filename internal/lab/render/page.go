@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/quell-dev/quell/internal/format/plot"
 	"github.com/quell-dev/quell/internal/lab/analyse"
-	"github.com/quell-dev/quell/internal/plot"
 )
 
 // page is a report before it is rendered as HTML or Markdown.

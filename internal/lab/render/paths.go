@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/quell-dev/quell/internal/format/plot"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
-	"github.com/quell-dev/quell/internal/plot"
 )
 
 // mostPaths is the largest number of runs whose thread paths are drawn.

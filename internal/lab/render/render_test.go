@@ -20,7 +20,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/lab/synthetic"
-	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 func TestMain(m *testing.M) { quelltest.Main(m) }

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/quell-dev/quell/internal/format/plot"
 	"github.com/quell-dev/quell/internal/lab/analyse"
 	"github.com/quell-dev/quell/internal/lab/study"
-	"github.com/quell-dev/quell/internal/plot"
 )
 
 // mostBars is the largest number of bars in a plot, mostPlots the largest number of plots

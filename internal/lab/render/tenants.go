@@ -3,9 +3,9 @@ package render
 import (
 	"fmt"
 
+	"github.com/quell-dev/quell/internal/format/plot"
 	"github.com/quell-dev/quell/internal/lab/analyse"
 	"github.com/quell-dev/quell/internal/lab/study"
-	"github.com/quell-dev/quell/internal/plot"
 )
 
 const mega = 1e6

@@ -11,9 +11,9 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/quell-dev/quell/internal/format/plot"
 	"github.com/quell-dev/quell/internal/lab/analyse"
 	"github.com/quell-dev/quell/internal/lab/study"
-	"github.com/quell-dev/quell/internal/plot"
 )
 
 // Value is one number of a study's results. Analysis, Quantity, Cell, Part and At are its

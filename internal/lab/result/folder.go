@@ -14,7 +14,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/quell-dev/quell/internal/atomicfile"
+	"github.com/quell-dev/quell/internal/format/atomicfile"
 )
 
 // Lock identifies the study of a folder.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quell-dev/quell/internal/keyed"
+	"github.com/quell-dev/quell/internal/format/keyed"
 )
 
 const turned = `

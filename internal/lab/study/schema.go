@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/quell-dev/quell/internal/keyed"
+	"github.com/quell-dev/quell/internal/format/keyed"
 )
 
 // schema is the part of JSON Schema that is used here.

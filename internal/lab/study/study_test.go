@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/quell-dev/quell/internal/keyed"
+	"github.com/quell-dev/quell/internal/format/keyed"
 )
 
 var update = flag.Bool("update", false, "write golden files")

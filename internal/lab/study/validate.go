@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/quell-dev/quell/internal/keyed"
+	"github.com/quell-dev/quell/internal/format/keyed"
 )
 
 // Relations are the relations of two roles' CPUs that a placement may require. The first

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quell-dev/quell/internal/quelltest"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 func TestMain(m *testing.M) { quelltest.Main(m) }

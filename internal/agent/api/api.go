@@ -1,0 +1,106 @@
+// Package api is the agent's local socket: the requests and answers, as JSON over HTTP
+// on a Unix socket that only root and one group may open, and the client for the
+// command line tools.
+package api
+
+import (
+	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/plan"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/spec"
+)
+
+// Paths of the socket's resources. Commands take POST, the others GET.
+const (
+	PathStatus    = "/v1/status"
+	PathTasks     = "/v1/tasks"
+	PathIncidents = "/v1/incidents" // Query → Incidents; ?id= an ID, part of one, or last: the complete incident
+	PathOffenders = "/v1/offenders" // → []plan.Offender
+	PathCommands  = "/v1/commands"  // command.Command → Done
+)
+
+// Status is the agent as a whole.
+type Status struct {
+	Version   string          `json:"version"`
+	PID       int             `json:"pid"`
+	Machine   string          `json:"machine"`
+	Platform  sample.Platform `json:"platform"`
+	Started   sample.Millis   `json:"started"`
+	Now       sample.Millis   `json:"now"`
+	Rule      string          `json:"rule"`
+	Mode      plan.Mode       `json:"mode"`
+	Signals   []SignalStatus  `json:"signals"`
+	Tasks     int             `json:"tasks"`
+	Outside   float64         `json:"outside"` // CPU-s/s used outside any task in the last interval
+	Caps      []CapView       `json:"caps"`
+	Open      int             `json:"open_incidents"`
+	Intervals uint64          `json:"intervals"` // sampling intervals finished
+	Degraded  []string        `json:"degraded,omitempty"`
+}
+
+// SignalStatus is the state of a requested signal, whether it is counted or not.
+type SignalStatus struct {
+	Signal  sample.SignalName `json:"signal"`
+	Variant string            `json:"variant,omitempty"`
+	OK      bool              `json:"ok"`
+	Reason  string            `json:"reason,omitempty"`
+	Remedy  string            `json:"remedy,omitempty"`
+	// Of the newest window: the tasks that the signal could count, the tasks counted,
+	// the number of windows within which each is counted, and the share of their
+	// windows in which the present tasks were counted.
+	Tasks    int     `json:"tasks,omitempty"`
+	Counted  int     `json:"counted,omitempty"`
+	Within   int     `json:"within,omitempty"`
+	Coverage float64 `json:"coverage,omitempty"`
+}
+
+// CapView is a cap in force.
+type CapView struct {
+	ID       string          `json:"id"`
+	Task     sample.TaskName `json:"task"`
+	Rate     float64         `json:"rate"`          // CPU-s/s; 0 if IO or Net is limited instead
+	IO       plan.IORate     `json:"io,omitzero"`   // for each disk that it shares with the incident's victim
+	Net      uint64          `json:"net,omitempty"` // bytes/s that it sends
+	From     sample.Millis   `json:"from"`
+	Until    sample.Millis   `json:"until"`
+	By       string          `json:"by"`
+	Why      string          `json:"why,omitempty"`
+	Incident string          `json:"incident,omitempty"`
+}
+
+// TaskView is a task that the agent follows.
+type TaskView struct {
+	sample.Task
+	CPU    float64      `json:"cpu"` // CPU-s/s of the last interval
+	Flags  string       `json:"flags,omitempty"`
+	Capped bool         `json:"capped,omitempty"`
+	Role   plan.Role    `json:"role,omitempty"` // in open incidents
+	Note   string       `json:"note,omitempty"`
+	Costs  []SignalView `json:"costs"`
+}
+
+// SignalView is a task's result in the last interval for one signal.
+type SignalView struct {
+	Signal  sample.SignalName `json:"signal"`
+	Cost    incident.Value    `json:"cost"`  // null: not counted
+	Limit   incident.Value    `json:"limit"` // null: not judged
+	Outlier bool              `json:"outlier,omitempty"`
+	// Coverage is the share of the interval that was counted, 0 to 1.
+	Coverage float64   `json:"coverage,omitempty"`
+	Spec     spec.Spec `json:"spec"`
+}
+
+// Done is the result of a command.
+type Done struct {
+	Message string `json:"message"`
+	ID      string `json:"id,omitempty"` // of the cap, if it is one
+	Tasks   int    `json:"tasks,omitempty"`
+	// Refused lists the tasks of several that the command was refused for, with the reason.
+	Refused []string `json:"refused,omitempty"`
+}
+
+// Failure is the body of every answer that is not a success.
+type Failure struct {
+	Error  string `json:"error"`
+	Remedy string `json:"remedy,omitempty"`
+}

@@ -1,0 +1,185 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/quell-dev/quell/internal/core/spec"
+	"github.com/quell-dev/quell/internal/format/keyed"
+)
+
+// Server is the configuration of quell-server. The tags give each key's help
+// and range; docs/server.md shows them.
+type Server struct {
+	StateDir  string `key:"state_dir" help:"the store, the bus's streams and keys live here"`
+	Listen    string `key:"listen" help:"address of the HTTP API; beyond loopback it needs tls and tokens_file"`
+	LogLevel  string `key:"log_level" help:"debug, info, warn or error" oneof:"debug info warn error"`
+	LogFormat string `key:"log_format" help:"text or json" oneof:"text json"`
+	// MemoryMB is a soft limit.
+	MemoryMB int `key:"memory_mb" help:"memory from which on the server rather spends CPU on garbage; queries, which are processes of their own, come on top" min:"128" max:"1000000"`
+	// TokensFile holds hashes, not tokens.
+	TokensFile string      `key:"tokens_file" help:"who may use the API (quell-server token makes lines for it); empty: from loopback anybody may read, and nobody may act"`
+	TLS        ServerTLS   `key:"tls"`
+	Bus        ServerBus   `key:"bus"`
+	Store      ServerStore `key:"store"`
+	Specs      ServerSpecs `key:"specs"`
+	Query      ServerQuery `key:"query"`
+	Limits     ServerRates `key:"limits"`
+}
+
+// ServerTLS names the certificate of the API.
+type ServerTLS struct {
+	Cert string `key:"cert" help:"certificate, PEM"`
+	Key  string `key:"key" help:"its private key, PEM"`
+}
+
+// ServerBus configures how agents' messages arrive.
+type ServerBus struct {
+	URL         string `key:"url" help:"an external NATS server or cluster; empty: one in this process"`
+	Credentials string `key:"credentials" help:"file of credentials for it"`
+	CA          string `key:"ca" help:"certificates that its own must be signed by, PEM; empty: the system's"`
+	Listen      string `key:"listen" help:"address of the one in this process, for agents; empty: no agents, only imports; beyond loopback it needs tls"`
+	SyncAlways  bool   `key:"sync_always" help:"the one in this process fsyncs before each acknowledgement; else once a second, and agents send again what it may have lost"`
+	MaxMB       int    `key:"max_mb" help:"disk that messages not yet stored may take" min:"16" max:"1000000"`
+	Replicas    int    `key:"replicas" help:"copies of each stream: 3 on a cluster" min:"1" max:"5"`
+}
+
+// ServerStore configures how samples and records are kept.
+type ServerStore struct {
+	Flush       time.Duration `key:"flush" help:"commit what has come this often" min:"100ms" max:"1m"`
+	MaxPending  int           `key:"max_pending" help:"samples in memory that make a commit at once" min:"1000" max:"10000000"`
+	KeepSamples time.Duration `key:"keep_samples" help:"samples older than this are removed" min:"1h" max:"87600h"`
+	KeepRecords time.Duration `key:"keep_records" help:"incidents, actions, audit entries and specs older than this are removed" min:"24h" max:"175200h"`
+	Upkeep      time.Duration `key:"upkeep" help:"merge small segments and remove old ones this often" min:"1s" max:"1h"`
+	S3          ServerS3      `key:"s3"`
+}
+
+// ServerS3 configures a store outside the state directory. Credentials are looked up as
+// AWS's tools do: environment, files, the machine's role.
+type ServerS3 struct {
+	Bucket   string `key:"bucket" help:"bucket of S3-compatible storage for the store; empty: it is in state_dir. Credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or what AWS's tools use"`
+	Prefix   string `key:"prefix" help:"of its files' names"`
+	Endpoint string `key:"endpoint" help:"URL of the storage; empty: AWS"`
+	Region   string `key:"region" help:"empty: from the environment, else us-east-1"`
+	CopiesMB int    `key:"copies_mb" help:"disk that copies in state_dir may take" min:"64" max:"10000000"`
+}
+
+// ServerSpecs are the parameters for learning specs over the whole cluster.
+type ServerSpecs struct {
+	Every      time.Duration `key:"every" help:"recompute all specs this often" min:"10s" max:"168h"`
+	Between    time.Duration `key:"between" help:"go on learning in between, and make known what has changed, this often; 0: not" min:"0s" max:"1h"`
+	Engine     string        `key:"engine" help:"what computes specs; empty: quell-server, which reads each segment once; duckdb: one SQL statement; sc://HOST:PORT: the same on Apache Spark, by Spark Connect"`
+	LookBack   time.Duration `key:"look_back" help:"from samples at most so old" min:"1h" max:"87600h"`
+	MinTasks   int           `key:"min_tasks" help:"tasks with enough samples that a spec needs" min:"1" max:"1000000"`
+	MinSamples int           `key:"min_samples" help:"samples that make a task count" min:"2" max:"1000000"`
+	AgeWeight  float64       `key:"age_weight" help:"weight of a sample per day of age" min:"0.01" max:"1"`
+	StaleAfter time.Duration `key:"stale_after" help:"without new samples a spec is not judged by" min:"1m" max:"8760h"`
+	MemoryMB   int           `key:"memory_mb" help:"memory of the computation" min:"64" max:"1000000"`
+}
+
+// ServerQuery limits people's queries.
+type ServerQuery struct {
+	Time     time.Duration `key:"time" help:"longest a query may take" min:"100ms" max:"1h"`
+	MemoryMB int           `key:"memory_mb" help:"memory of one" min:"32" max:"1000000"`
+	Threads  int           `key:"threads" help:"processors of one" min:"1" max:"256"`
+	Rows     int           `key:"rows" help:"rows of an answer; the rest is cut off" min:"1" max:"10000000"`
+	MaxMB    int           `key:"max_mb" help:"size of an answer; the rest is cut off" min:"1" max:"4096"`
+	AtOnce   int           `key:"at_once" help:"queries at once; others wait" min:"1" max:"256"`
+}
+
+// ServerRates limit the callers' requests.
+type ServerRates struct {
+	PerSecond   float64 `key:"per_second" help:"requests of one caller a second, in the long run" min:"0.1" max:"100000"`
+	Burst       int     `key:"burst" help:"requests of one caller at once" min:"1" max:"100000"`
+	BodyKB      int     `key:"body_kb" help:"size of a request" min:"1" max:"65536"`
+	Connections int     `key:"connections" help:"connections of the API at once; more wait" min:"10" max:"100000"`
+	Streams     int     `key:"streams" help:"event streams at once" min:"1" max:"100000"`
+}
+
+// DefaultServer returns the paper's values where it has one, and limits for a server
+// with two processors and 4 GB.
+func DefaultServer() Server {
+	s := spec.Paper()
+	return Server{
+		StateDir: "/var/lib/quell-server", Listen: "127.0.0.1:9781", LogLevel: "info", LogFormat: "text", MemoryMB: 900,
+		Bus: ServerBus{Listen: "127.0.0.1:4222", MaxMB: 4096, Replicas: 1},
+		Store: ServerStore{Flush: 2 * time.Second, MaxPending: 1_000_000, KeepSamples: 30 * 24 * time.Hour, KeepRecords: 365 * 24 * time.Hour, Upkeep: 10 * time.Second,
+			S3: ServerS3{CopiesMB: 10_000}},
+		Specs:  ServerSpecs{s.Every, time.Minute, "", 14 * 24 * time.Hour, s.MinTasks, s.MinSamples, s.AgeWeight, s.StaleAfter, 512},
+		Query:  ServerQuery{30 * time.Second, 256, 2, 100_000, 64, 2},
+		Limits: ServerRates{20, 40, 1024, 1000, 100},
+	}
+}
+
+// LoadServer is Load for quell-server: store.flush is QUELL_SERVER_STORE_FLUSH
+// in the environment.
+func LoadServer(file string, environ, settings []string) (*Server, error) {
+	s := DefaultServer()
+	if err := fill(&s, "QUELL_SERVER_", file, environ, settings); err != nil {
+		return nil, err
+	}
+	return &s, nil
+}
+
+// Validate returns every problem of the current values.
+func (s *Server) Validate() []Problem {
+	ps := keyed.Check("", s)
+	add := func(key, value, want string) { ps = append(ps, Problem{Key: key, Value: value, Want: want}) }
+	if s.StateDir == "" {
+		add("state_dir", `""`, "a directory")
+	}
+	loopback := address("listen", s.Listen, add)
+	if (s.TLS.Cert == "") != (s.TLS.Key == "") {
+		add("tls.key", strconv.Quote(s.TLS.Key), "both tls.cert and tls.key, or neither")
+	}
+	if !loopback && s.TLS.Cert == "" {
+		add("tls.cert", `""`, "a certificate, since listen is beyond loopback")
+	}
+	if !loopback && s.TokensFile == "" {
+		add("tokens_file", `""`, "a file of tokens, since listen is beyond loopback")
+	}
+	if s.Bus.Listen != "" {
+		if loopback := address("bus.listen", s.Bus.Listen, add); !loopback && s.Bus.URL == "" && s.TLS.Cert == "" {
+			add("bus.listen", strconv.Quote(s.Bus.Listen), "an address of loopback, or a certificate in tls.cert")
+		}
+	}
+	if e := s.Specs.Engine; e != "" && e != "duckdb" && !strings.HasPrefix(e, "sc://") {
+		add("specs.engine", strconv.Quote(e), "nothing, duckdb, or sc://HOST:PORT")
+	}
+	if s3 := s.Store.S3; s3.Bucket == "" && s3.Endpoint != "" {
+		add("store.s3.bucket", `""`, "a bucket, since store.s3.endpoint is set")
+	}
+	if s.Specs.LookBack > s.Store.KeepSamples {
+		add("specs.look_back", s.Specs.LookBack.String(), fmt.Sprintf("at most store.keep_samples, %s", s.Store.KeepSamples))
+	}
+	return ps
+}
+
+// address checks HOST:PORT and reports whether it is a loopback address.
+func address(key, value string, add func(key, value, want string)) (loopback bool) {
+	host, port, err := net.SplitHostPort(value)
+	if _, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil {
+		add(key, strconv.Quote(value), "HOST:PORT, e.g. 127.0.0.1:9781")
+		return true // reported already
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// SpecParams returns the parameters for learning specs.
+func (s *Server) SpecParams() spec.Params {
+	c := s.Specs
+	return spec.Params{MinTasks: c.MinTasks, MinSamples: c.MinSamples, AgeWeight: c.AgeWeight, Every: c.Every, StaleAfter: c.StaleAfter}
+}
+
+// ServerReference writes the defaults as a commented YAML file.
+func ServerReference() string {
+	s := DefaultServer()
+	var b strings.Builder
+	section(&b, "", reflect.ValueOf(&s).Elem())
+	return b.String()
+}

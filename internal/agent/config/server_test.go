@@ -1,0 +1,87 @@
+package config
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/core/spec"
+)
+
+func TestServerReferenceIsTheDefaults(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "server.yaml")
+	if err := os.WriteFile(file, []byte(ServerReference()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := LoadServer(file, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := DefaultServer(); !reflect.DeepEqual(*got, want) {
+		t.Errorf("got %+v\nwant %+v", *got, want)
+	}
+	if got.SpecParams() != spec.Paper() {
+		t.Errorf("specs are learnt by %+v, the paper's rules are %+v", got.SpecParams(), spec.Paper())
+	}
+}
+
+// The page contains the current reference; -update updates it.
+func TestServerPage(t *testing.T) {
+	name := filepath.Join(repo, "docs", "server.md")
+	page, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const begin, end = "<!-- reference: made by go test ./internal/agent/config -update -->\n```yaml\n", "```\n<!-- end -->\n"
+	before, rest, ok := strings.Cut(string(page), begin)
+	got, after, closed := strings.Cut(rest, end)
+	if !ok || !closed {
+		t.Fatalf("%s has no block", name)
+	}
+	if *update {
+		if err := os.WriteFile(name, []byte(before+begin+ServerReference()+end+after), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		got = ServerReference()
+	}
+	if got != ServerReference() {
+		t.Errorf("%s is out of date; go test ./internal/agent/config -update", name)
+	}
+}
+
+// All problems are reported at once, each with its location.
+func TestServerProblems(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "server.yaml")
+	if err := os.WriteFile(file, []byte("listen: 0.0.0.0:9781\nstore: {flush: 1h, keep_samples: 24h}\nsurplus: 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := LoadServer(file, []string{"QUELL_SERVER_QUERY_ROWS=none"}, []string{"tls.key=k.pem", "bus.listen=here"})
+	var invalid *InvalidError
+	if !errors.As(err, &invalid) {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"server.yaml:2: store.flush: 1h0m0s: want 100ms to 1m", "server.yaml:3: surplus", "$QUELL_SERVER_QUERY_ROWS: query.rows: \"none\"",
+		"tls.cert: \"\": want a certificate, since listen", "tokens_file", "--set: tls.key", "--set: bus.listen: \"here\": want HOST:PORT",
+		"specs.look_back: 336h0m0s: want at most store.keep_samples, 24h0m0s"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is missing in\n%v", want, err)
+		}
+	}
+	if n := len(invalid.Problems); n != 8 {
+		t.Errorf("%d problems, want 8\n%v", n, err)
+	}
+}
+
+func TestServerOnLoopbackNeedsNothing(t *testing.T) {
+	for _, address := range []string{"127.0.0.1:0", "[::1]:9781", "localhost:80"} {
+		s, err := LoadServer("", nil, []string{"listen=" + address, "store.flush=1s"})
+		if err != nil || s.Store.Flush != time.Second {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
+}

@@ -1,0 +1,285 @@
+package logbook
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// Name is the log's file in the agent's state directory.
+const Name = "incidents.jsonl"
+
+// Book is the log with its index. It is safe for concurrent use.
+type Book struct {
+	mu      sync.RWMutex
+	dir     string
+	lines   Lines
+	skipped int
+	entries map[string]*entry
+	order   []*entry // by time of opening, then ID
+	// newest is the number of the file that is written; the file numbered n has been
+	// rotated newest − n times. first is the oldest that is kept.
+	newest, first int
+}
+
+// entry is the index entry of an incident.
+type entry struct {
+	id, victim              string
+	opened, updated, closed sample.Millis
+	file, length            int
+	at                      int64
+}
+
+func (e *entry) compare(o *entry) int {
+	return cmp.Or(cmp.Compare(e.opened, o.opened), cmp.Compare(e.id, o.id))
+}
+
+// Open reads the log below dir, and continues it with the first Add: files of at most
+// maxBytes, with keep rotated files. A directory without a log has no incidents; a missing
+// directory is an error. With an error the Book holds what could be read, and can be used.
+func Open(dir string, maxBytes int64, keep int) (*Book, error) {
+	b := &Book{dir: dir, entries: map[string]*entry{}}
+	b.lines = Lines{Path: filepath.Join(dir, Name), Max: maxBytes, Keep: keep, rotated: b.rotated}
+	if err := b.scan(); err != nil {
+		return b, fmt.Errorf("open incident log: %w", err)
+	}
+	return b, nil
+}
+
+// Read opens a log for reading only.
+func Read(dir string) (*Book, error) { return Open(dir, 0, 0) }
+
+// Load reads the complete log below dir, oldest incident first.
+func Load(dir string) ([]incident.Record, error) {
+	b, err := Read(dir)
+	if err != nil {
+		return nil, err
+	}
+	list, _, err := b.list(Query{}, func(inc *incident.Record) {})
+	return list, err
+}
+
+// Skipped counts the lines that were not an incident when the log was opened: a crash
+// may truncate one.
+func (b *Book) Skipped() int { return b.skipped }
+
+// Len returns how many incidents the log still holds.
+func (b *Book) Len() int {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return len(b.order)
+}
+
+// Add writes the current state of an incident.
+func (b *Book) Add(inc *incident.Record) error {
+	line, err := json.Marshal(inc)
+	if err != nil {
+		return fmt.Errorf("encode incident %s: %w", inc.ID, err)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	at, err := b.lines.append(append(line, '\n'))
+	if err != nil {
+		return err
+	}
+	b.note(&entry{id: inc.ID, victim: string(inc.Victim.Name), opened: inc.Opened, updated: inc.Updated, closed: inc.Closed,
+		file: b.newest, at: at, length: len(line) + 1})
+	return nil
+}
+
+// note adds an entry, or replaces an older one with the same ID.
+func (b *Book) note(e *entry) {
+	if old := b.entries[e.id]; old != nil {
+		switch {
+		case old.file > e.file:
+			return // it is the older one
+		case old.opened == e.opened:
+			*old = *e
+			return
+		}
+		b.order = slices.DeleteFunc(b.order, func(x *entry) bool { return x == old })
+	}
+	b.entries[e.id] = e
+	i, _ := slices.BinarySearchFunc(b.order, e, (*entry).compare)
+	b.order = slices.Insert(b.order, i, e)
+}
+
+// rotated removes the entries of the oldest file.
+func (b *Book) rotated() {
+	b.newest++
+	if b.newest-b.first <= b.lines.Keep {
+		return
+	}
+	b.first = b.newest - b.lines.Keep
+	b.order = slices.DeleteFunc(b.order, func(e *entry) bool {
+		if e.file < b.first {
+			delete(b.entries, e.id)
+			return true
+		}
+		return false
+	})
+}
+
+// Query says which incidents are wanted; the zero value wants all.
+type Query struct {
+	Open   bool          // only those that are not closed
+	Since  sample.Millis // only those updated since
+	Victim string        // only victims with a matching name; "*" is any sequence of characters; "" all
+	Limit  int           // at most this many, the newest; 0: all
+}
+
+// List returns incidents, the oldest first, without the points of their charts, and how
+// many older ones the limit left out.
+func (b *Book) List(q Query) (list []incident.Record, older int, err error) {
+	return b.list(q, func(inc *incident.Record) { inc.Times, inc.VictimCost, inc.Usage = nil, nil, nil })
+}
+
+func (b *Book) list(q Query, change func(*incident.Record)) (list []incident.Record, older int, err error) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	var found []*entry
+	for _, e := range slices.Backward(b.order) {
+		if q.Open && e.closed != 0 || e.updated < q.Since || q.Victim != "" && !Matches(q.Victim, e.victim) {
+			continue
+		}
+		if q.Limit > 0 && len(found) == q.Limit {
+			older++
+			continue
+		}
+		found = append(found, e)
+	}
+	slices.Reverse(found)
+	list = make([]incident.Record, 0, len(found))
+	files := files{book: b}
+	defer files.close()
+	for _, e := range found {
+		inc, err := files.read(e)
+		if err != nil {
+			return nil, 0, err
+		}
+		change(&inc)
+		list = append(list, inc)
+	}
+	return list, older, nil
+}
+
+// AmbiguousError is a part of an ID that several incidents share.
+type AmbiguousError struct {
+	ID  string
+	All []string // the IDs, oldest first; at most ten
+}
+
+func (e *AmbiguousError) Error() string {
+	return fmt.Sprintf("find incident %q: it could be any of %s", e.ID, strings.Join(e.All, ", "))
+}
+
+// ErrNone means that no incident has the ID.
+var ErrNone = errors.New("there is none")
+
+// Incident returns one complete incident: the one with the ID, the only one whose ID
+// contains it, or for "last" the newest.
+func (b *Book) Incident(id string) (incident.Record, error) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	e := b.entries[id]
+	if e == nil && id == "last" && len(b.order) > 0 {
+		e = b.order[len(b.order)-1]
+	}
+	if e == nil && id != "" {
+		var all []string
+		for _, x := range b.order {
+			if strings.Contains(x.id, id) {
+				e = x
+				all = append(all, x.id)
+			}
+		}
+		if len(all) > 1 {
+			return incident.Record{}, &AmbiguousError{id, all[:min(len(all), 10)]}
+		}
+	}
+	if e == nil {
+		return incident.Record{}, fmt.Errorf("find incident %q: %w among %d", id, ErrNone, len(b.order))
+	}
+	files := files{book: b}
+	defer files.close()
+	return files.read(e)
+}
+
+// Close closes the file that is written.
+func (b *Book) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.lines.Close()
+}
+
+// path is the current path of a file.
+func (b *Book) path(file int) string {
+	if n := b.newest - file; n > 0 {
+		return fmt.Sprintf("%s.%d", b.lines.Path, n)
+	}
+	return b.lines.Path
+}
+
+// files reads entries and opens each file once.
+type files struct {
+	book *Book
+	open map[int]*os.File
+	buf  []byte
+}
+
+func (f *files) read(e *entry) (inc incident.Record, err error) {
+	file := f.open[e.file]
+	if file == nil {
+		if file, err = os.Open(f.book.path(e.file)); err != nil {
+			return inc, fmt.Errorf("read incident %s: %w", e.id, err)
+		}
+		if f.open == nil {
+			f.open = map[int]*os.File{}
+		}
+		f.open[e.file] = file
+	}
+	f.buf = slices.Grow(f.buf[:0], e.length)[:e.length]
+	if _, err := file.ReadAt(f.buf, e.at); err != nil {
+		return inc, fmt.Errorf("read incident %s: %w", e.id, err)
+	}
+	if err := json.Unmarshal(bytes.TrimSpace(f.buf), &inc); err != nil {
+		return inc, fmt.Errorf("read incident %s: %w", e.id, err)
+	}
+	if inc.ID != e.id {
+		return inc, fmt.Errorf("read incident %s: somebody else changed the log: %w", e.id, fs.ErrInvalid)
+	}
+	return inc, nil
+}
+
+func (f *files) close() {
+	for _, file := range f.open {
+		file.Close()
+	}
+}
+
+// Matches reports whether a name matches a pattern in which a star is any sequence of
+// characters, including "/": cgroup paths are long.
+func Matches(pattern, name string) bool {
+	parts := strings.Split(pattern, "*")
+	last := len(parts) - 1
+	if last == 0 {
+		return pattern == name
+	}
+	name, ok := strings.CutPrefix(name, parts[0])
+	for _, part := range parts[1:last] {
+		_, rest, found := strings.Cut(name, part)
+		name, ok = rest, ok && found
+	}
+	return ok && strings.HasSuffix(name, parts[last])
+}

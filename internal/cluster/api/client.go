@@ -1,0 +1,153 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/quell-dev/quell/internal/agent/api"
+	"github.com/quell-dev/quell/internal/core/incident"
+)
+
+// Client sends requests to one server. Its errors have a Remedy, or are *api.RefusedError.
+type Client struct {
+	URL       string // http://HOST:PORT or https://HOST:PORT
+	Token     string // "" for none; never sent without TLS except to loopback
+	TokenFile string // holds the token instead
+}
+
+// Error is why the server was not asked, or could not be reached.
+type Error struct {
+	Err    error
+	remedy string
+}
+
+func (e *Error) Error() string { return e.Err.Error() }
+func (e *Error) Unwrap() error { return e.Err }
+
+// Remedy says how to fix it.
+func (e *Error) Remedy() string { return e.remedy }
+
+// limit is longer than any request may take with the server's defaults.
+const limit = 2 * time.Minute
+
+// call sends a request and reads the answer's JSON into out.
+func (c *Client) call(ctx context.Context, method, path string, in, out any) error {
+	token := c.Token
+	if c.TokenFile != "" {
+		text, err := os.ReadFile(c.TokenFile)
+		if err != nil {
+			return &Error{fmt.Errorf("read token: %w", err), "name a file that you may read with --token-file"}
+		}
+		token = strings.TrimSpace(string(text))
+	}
+	var body io.Reader
+	if in != nil {
+		text, err := json.Marshal(in)
+		if err != nil {
+			return fmt.Errorf("encode request: %w", err)
+		}
+		body = bytes.NewReader(text)
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, strings.TrimRight(c.URL, "/")+path, body)
+	if err != nil {
+		return &Error{fmt.Errorf("ask %s: %w", c.URL, err), "name the server as http://HOST:PORT or https://HOST:PORT"}
+	}
+	if token != "" {
+		// An eavesdropper could read it.
+		if ip := net.ParseIP(req.URL.Hostname()); req.URL.Scheme != "https" && req.URL.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
+			return &Error{fmt.Errorf("ask %s: a token is not sent without TLS", c.URL), "use https://"}
+		}
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return &Error{fmt.Errorf("reach quell-server: %w", err), "start quell-server, or name it with --server or $QUELL_SERVER"}
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		r := &api.RefusedError{Status: resp.StatusCode}
+		if err := json.NewDecoder(resp.Body).Decode(&r.Failure); err != nil || r.Failure.Error == "" {
+			r.Failure.Error = resp.Status
+		}
+		return r
+	}
+	if err := json.NewDecoder(resp.Body).Decode(out); err != nil {
+		return fmt.Errorf("read the server's answer: %w", err)
+	}
+	return nil
+}
+
+// get requests a list by path and filters; empty filters are left out.
+func get[T any](ctx context.Context, c *Client, path string, by map[string]string) (list []T, err error) {
+	q := url.Values{}
+	for key, value := range by {
+		if value != "" {
+			q.Set(key, value)
+		}
+	}
+	if len(q) > 0 {
+		path += "?" + q.Encode()
+	}
+	return list, c.call(ctx, http.MethodGet, path, nil, &list)
+}
+
+// Machines lists all machines that ever sent something.
+func (c *Client) Machines(ctx context.Context) ([]Machine, error) {
+	return get[Machine](ctx, c, PathMachines, nil)
+}
+
+// Specs lists the newest versions, optionally of one job or platform.
+func (c *Client) Specs(ctx context.Context, job, platform string) ([]Spec, error) {
+	return get[Spec](ctx, c, PathSpecs, map[string]string{"job": job, "platform": platform})
+}
+
+// IncidentQuery filters a list of incidents; the server parses the times (docs/server.md).
+type IncidentQuery struct {
+	ID, Job, Machine, Since, Until string
+	Open                           bool
+}
+
+// Incidents lists incidents in their current state, newest first.
+func (c *Client) Incidents(ctx context.Context, q IncidentQuery) ([]incident.Record, error) {
+	by := map[string]string{"id": q.ID, "job": q.Job, "machine": q.Machine, "since": q.Since, "until": q.Until}
+	if q.Open {
+		by["open"] = "true"
+	}
+	return get[incident.Record](ctx, c, PathIncidents, by)
+}
+
+// Pairs lists jobs that should not share a machine.
+func (c *Client) Pairs(ctx context.Context, job, since string) ([]Pair, error) {
+	return get[Pair](ctx, c, PathPairs, map[string]string{"job": job, "since": since})
+}
+
+// Queries lists the canned queries.
+func (c *Client) Queries(ctx context.Context) ([]Canned, error) {
+	return get[Canned](ctx, c, PathQueries, nil)
+}
+
+// Query runs an SQL or canned query.
+func (c *Client) Query(ctx context.Context, q Query) (a Answer, err error) {
+	return a, c.call(ctx, http.MethodPost, PathQuery, &q, &a)
+}
+
+// Command sends a command to one machine, or to all.
+func (c *Client) Command(ctx context.Context, cmd Command) (r Replies, err error) {
+	return r, c.call(ctx, http.MethodPost, PathCommands, &cmd, &r)
+}
+
+// Compute makes the server compute all specs now.
+func (c *Client) Compute(ctx context.Context, why string) (d Done, err error) {
+	return d, c.call(ctx, http.MethodPost, PathCompute, Reason{why}, &d)
+}

@@ -1,0 +1,140 @@
+// Package cluster is the client side of quell-server's API: requests and answers as
+// JSON over HTTP, and the client for the command line tools. The server's routes are in
+// package server; both use these types.
+package cluster
+
+import (
+	"encoding/json"
+
+	"github.com/quell-dev/quell/internal/core/command"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/spec"
+)
+
+// Paths of the API's resources.
+const (
+	PathSpecs     = "/v1/specs"     // → []Spec
+	PathIncidents = "/v1/incidents" // → []incident.Record
+	PathMachines  = "/v1/machines"  // → []Machine
+	PathPairs     = "/v1/pairs"     // → []Pair
+	PathQuery     = "/v1/query"     // Query → Answer
+	PathQueries   = "/v1/queries"   // → []Canned
+	PathCommands  = "/v1/commands"  // Command → Replies
+	PathCompute   = "/v1/specs/compute"
+)
+
+// Spec is the newest version of what a job normally costs.
+type Spec struct {
+	spec.Spec
+	Version int64         `json:"version"`
+	Last    sample.Millis `json:"last"` // newest sample in it
+}
+
+// Machine is a machine that ever sent something.
+type Machine struct {
+	Machine  string        `json:"machine"`
+	LastSeen sample.Millis `json:"last_seen"` // when its newest message was received
+	Boot     string        `json:"boot"`      // newest run of its agent
+	Batch    uint64        `json:"batch"`     // newest batch of samples received from it
+	Record   uint64        `json:"record"`    // newest incident or audit entry
+	Lives    int           `json:"lives"`     // number of remembered runs of its agent
+}
+
+// Pair is two jobs that should not share a machine according to incidents.
+type Pair struct {
+	Victim     sample.JobName `json:"victim_job"`
+	Antagonist sample.JobName `json:"antagonist_job"`
+	Incidents  int            `json:"incidents"` // in which the antagonist was accused of hurting the victim
+	Machines   int            `json:"machines"`
+	// Strength is the median over them of the victim's cost ÷ its normal cost.
+	Strength    float64 `json:"strength"`
+	Correlation float64 `json:"correlation"` // mean
+	// Caps counts caps on the antagonist with known outcome, Helped those of them under
+	// which the victim's cost fell by more than its spec's σ.
+	Caps   int `json:"caps"`
+	Helped int `json:"helped"`
+	// Confidence is the lower end of the 95 % confidence interval (Wilson) of the share of
+	// such caps that help; 0 if none was tried: then there is a correlation but no proof.
+	Confidence float64       `json:"confidence"`
+	Newest     sample.Millis `json:"newest"`
+}
+
+// Query is SQL or the name of a canned query.
+type Query struct {
+	SQL    string            `json:"sql,omitempty"`
+	Canned string            `json:"canned,omitempty"`
+	Params map[string]string `json:"params,omitempty"` // of the canned query
+	Since  string            `json:"since,omitempty"`  // samples from then on; older ones need not be read
+	Until  string            `json:"until,omitempty"`
+}
+
+// Answer is the result of a query. Each row has one value for each column.
+type Answer struct {
+	Columns []struct {
+		Name string `json:"name"`
+		Type string `json:"type"`
+	} `json:"columns"`
+	Rows      [][]json.RawMessage `json:"rows"`
+	Truncated bool                `json:"truncated,omitempty"`
+}
+
+// Canned is a predefined query.
+type Canned struct {
+	Name   string   `json:"name"`
+	Help   string   `json:"help"`
+	Params []string `json:"params,omitempty"` // required parameters
+	SQL    string   `json:"sql"`              // with $name for each
+}
+
+// Reason is why an operator acts.
+type Reason struct {
+	Why string `json:"why"`
+}
+
+// Command is a command for one machine's agent or for all.
+type Command struct {
+	Machine string `json:"machine,omitempty"`
+	Cluster bool   `json:"cluster,omitempty"` // all machines, instead of one
+	command.Command
+}
+
+// Validate returns a *command.InvalidError that lists all problems.
+func (c *Command) Validate() error {
+	bad := c.Problems()
+	if (c.Machine == "") != c.Cluster {
+		bad = append(bad, "want machine, a name, or cluster, true")
+	}
+	return command.Invalid(bad)
+}
+
+// String describes the command for people and audit logs, without the reason.
+func (c *Command) String() string {
+	if c.Cluster {
+		return "all machines " + c.Command.String()
+	}
+	return c.Machine + " " + c.Command.String()
+}
+
+// Reply is a machine's answer to a command.
+type Reply struct {
+	Machine string `json:"machine"`
+	OK      bool   `json:"ok"`
+	// None: no task there matches the target. The command is neither done nor refused.
+	None    bool     `json:"none,omitempty"`
+	Message string   `json:"message"`
+	Cap     string   `json:"cap,omitempty"` // its ID, if one was set
+	Tasks   int      `json:"tasks"`         // number of tasks it was carried out on
+	Refused []string `json:"refused,omitempty"`
+}
+
+// Replies are the answers of all machines that a command was for.
+type Replies struct {
+	Replies []Reply `json:"replies"`
+	// Silent are machines that were seen recently and have not answered.
+	Silent []string `json:"silent"`
+}
+
+// Done is the result of a request.
+type Done struct {
+	Message string `json:"message"`
+}

@@ -1,0 +1,195 @@
+package authority_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/jwt/v2"
+
+	"github.com/quell-dev/quell/internal/cluster/bus/authority"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
+)
+
+func TestMain(m *testing.M) { quelltest.Main(m) }
+
+// TestKeysStay: keys are created once, are readable only by the owner, and do not change.
+func TestKeysStay(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "keys")
+	first, err := authority.Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names, err := os.ReadDir(dir)
+	if err != nil || len(names) != 3 {
+		t.Fatalf("%d keys, %v", len(names), err)
+	}
+	for _, n := range names {
+		if info, err := n.Info(); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s has mode %v, %v", n.Name(), info.Mode(), err)
+		}
+	}
+	second, err := authority.Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, err := first.Trust()
+	if err != nil {
+		t.Fatal(err)
+	}
+	y, err := second.Trust()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if x.Account != y.Account || x.System != y.System || x.Account == x.System {
+		t.Errorf("accounts %s, %s; then %s, %s", x.Account, x.System, y.Account, y.System)
+	}
+}
+
+func TestKeysRefused(t *testing.T) {
+	open := t.TempDir() // 0755
+	if err := os.Chmod(open, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := authority.Load(open); err == nil || !strings.Contains(err.Error(), "chmod 0700") {
+		t.Errorf("a directory that others may read: %v", err)
+	}
+	dir := filepath.Join(t.TempDir(), "keys")
+	if _, err := authority.Load(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "account.nk"), []byte("SAxyz"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := authority.Load(dir); err == nil || !strings.Contains(err.Error(), "account.nk") {
+		t.Errorf("a damaged key: %v", err)
+	} else if strings.Contains(err.Error(), "SAxyz") {
+		t.Errorf("the error shows the key: %v", err)
+	}
+}
+
+func TestIssue(t *testing.T) {
+	a, err := authority.Load(filepath.Join(t.TempDir(), "keys"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, err := a.Issue(authority.Agent, "m", 0)
+	if err != nil || !bytes.Contains(x, []byte("BEGIN NATS USER JWT")) || !bytes.Contains(x, []byte("USER NKEY SEED")) {
+		t.Errorf("%s, %v", x, err)
+	}
+	if y, err := a.Issue(authority.Agent, "m", 0); err != nil || bytes.Equal(x, y) {
+		t.Errorf("the same again, %v", err)
+	}
+	for _, c := range []struct {
+		role authority.Role
+		name string
+	}{{"root", "m"}, {authority.Agent, ""}} {
+		if _, err := a.Issue(c.role, c.name, 0); err == nil {
+			t.Errorf("%q for %q was issued", c.role, c.name)
+		}
+	}
+}
+
+// TestRevoke: issued credentials are listed, and Trust contains the revoked ones, also
+// after a restart. Later credentials and those of other holders are not affected.
+func TestRevoke(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "keys")
+	a, err := authority.Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	issue := func(role authority.Role, name string, ttl time.Duration) *jwt.UserClaims {
+		t.Helper()
+		text, err := a.Issue(role, name, ttl)
+		if err != nil {
+			t.Fatal(err)
+		}
+		token, err := jwt.ParseDecoratedJWT(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := jwt.DecodeUserClaims(token)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	first, ended, other, viewer := issue(authority.Agent, "m1", 0), issue(authority.Agent, "m1", -time.Hour), issue(authority.Agent, "m2", 0), issue(authority.Viewer, "m1", 0)
+	if n, err := a.Revoke(authority.Agent, "m1", time.Now()); n != 1 || err != nil {
+		t.Errorf("%d good ones were revoked, %v; want 1", n, err)
+	}
+	if n, err := a.Revoke(authority.Agent, "m1", time.Now()); n != 0 || err != nil {
+		t.Errorf("%d were revoked again, %v", n, err)
+	}
+	again := issue(authority.Agent, "m1", 0)
+	if a, err = authority.Load(dir); err != nil {
+		t.Fatal(err)
+	}
+	trust, err := a.Trust()
+	if err != nil {
+		t.Fatal(err)
+	}
+	account, err := jwt.DecodeAccountClaims(trust.AccountJWT)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		claims  *jwt.UserClaims
+		revoked bool
+	}{"the first": {first, true}, "one that had ended": {ended, true}, "another machine's": {other, false},
+		"a viewer's of that name": {viewer, false}, "one issued since": {again, false}} {
+		if got := account.IsClaimRevoked(c.claims); got != c.revoked {
+			t.Errorf("%s: revoked %v, want %v", name, got, c.revoked)
+		}
+	}
+	all, err := a.Issued()
+	if err != nil || len(all) != 5 || all[0].Name != "m1" || all[0].Revoked == 0 || all[2].Revoked != 0 || all[1].Expires >= time.Now().Unix() {
+		t.Errorf("issued %+v, %v", all, err)
+	}
+	// If the revocations cannot be read, Trust must fail rather than accept every client.
+	if err := os.WriteFile(authority.RevokedFile(dir), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Trust(); err == nil {
+		t.Error("a damaged list of what was revoked is no error")
+	}
+}
+
+// TestALineThatWasCutOff: a line truncated by a full disk corrupts neither the list nor
+// the next entry. All credentials that are in use can still be revoked.
+func TestALineThatWasCutOff(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "keys")
+	a, err := authority.Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	issue := func(name string) {
+		t.Helper()
+		if _, err := a.Issue(authority.Agent, name, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	issue("m1")
+	file := filepath.Join(dir, "issued.jsonl")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, append(text, text[:len(text)/2]...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"m1", "m2"} {
+		if name != "m1" {
+			issue(name)
+		}
+		if n, err := a.Revoke(authority.Agent, name, time.Now()); n != 1 || err != nil {
+			t.Errorf("%d credentials of %s were revoked, %v; want 1", n, name, err)
+		}
+	}
+	if all, err := a.Issued(); err != nil || len(all) != 2 {
+		t.Errorf("issued %+v, %v", all, err)
+	}
+}

@@ -1,0 +1,236 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/quell-dev/quell/internal/format/wire"
+)
+
+// Stream is the name of a stream.
+type Stream string
+
+// The streams hold what agents publish until a server has stored it.
+const (
+	Samples Stream = "samples"
+	Records Stream = "records"
+)
+
+// StreamOptions are the bounds of the streams.
+type StreamOptions struct {
+	// Replicas of each stream and of the bucket: 1, or 3 in a cluster.
+	Replicas int
+	// MaxBytes bounds the stream of samples; a quarter of it bounds that of records. A
+	// full stream accepts no more messages, and the agents spool.
+	MaxBytes int64
+	// KeepSpecs is how long the bucket keeps specs that do not change; 0: for ever. Each
+	// new sample changes them, so only specs of jobs that no longer run expire.
+	KeepSpecs time.Duration
+}
+
+// Bus is the server's side of the bus.
+type Bus struct {
+	nc  *nats.Conn
+	js  jetstream.JetStream
+	kv  jetstream.KeyValue
+	log *slog.Logger
+
+	replicas  int
+	leaseTime time.Duration // 0: the constant
+
+	mu   sync.Mutex
+	made chan struct{} // closed when a new connection is made
+}
+
+// Open connects, and creates the streams and the bucket or updates them to the options.
+// ctx bounds how long that may take.
+func Open(ctx context.Context, o Options, s StreamOptions) (*Bus, error) {
+	b := &Bus{log: o.Log, replicas: max(1, s.Replicas), made: make(chan struct{})}
+	made := make(chan struct{}, 1)
+	nc, err := o.connect(nats.ConnectHandler(func(*nats.Conn) { made <- struct{}{} }), nats.ReconnectHandler(func(*nats.Conn) { b.renewed() }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { b.log.Warn("bus", "reason", err) }))
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-made:
+	case <-ctx.Done():
+		nc.Close()
+		return nil, fmt.Errorf("connect to %s: %w", o.URL, errors.Join(ctx.Err(), nc.LastError()))
+	}
+	b.nc = nc
+	if err := b.prepare(ctx, s); err != nil {
+		nc.Close()
+		return nil, err
+	}
+	return b, nil
+}
+
+func (b *Bus) prepare(ctx context.Context, s StreamOptions) (err error) {
+	if b.js, err = jetstream.New(b.nc); err != nil {
+		return fmt.Errorf("open JetStream: %w", err)
+	}
+	for _, c := range []jetstream.StreamConfig{
+		{Name: string(Samples), Subjects: []string{wire.AllSamples}, MaxBytes: s.MaxBytes,
+			Description: "batches of samples, until they are stored"},
+		{Name: string(Records), Subjects: []string{wire.AllRecords}, MaxBytes: s.MaxBytes / 4,
+			Description: "incidents and audit entries, until they are stored"},
+	} {
+		c.Storage, c.Replicas = jetstream.FileStorage, b.replicas
+		// New messages never displace acknowledged ones.
+		c.Retention, c.Discard = jetstream.LimitsPolicy, jetstream.DiscardNew
+		if err := again(ctx, func(ctx context.Context) error { _, err := b.js.CreateOrUpdateStream(ctx, c); return err }); err != nil {
+			return fmt.Errorf("make stream %s: %w", c.Name, err)
+		}
+	}
+	err = again(ctx, func(ctx context.Context) (err error) {
+		b.kv, err = b.js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: bucket, Storage: jetstream.FileStorage,
+			Replicas: b.replicas, History: 1, TTL: s.KeepSpecs, Description: "what jobs normally cost, by job and platform"})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("make bucket %s: %w", bucket, err)
+	}
+	return nil
+}
+
+// again retries until it succeeds or ctx ends: a cluster that has just started has no
+// leader yet, and no server answers then.
+func again(ctx context.Context, try func(context.Context) error) error {
+	for {
+		attempt, cancel := context.WithTimeout(ctx, 3*time.Second)
+		err := try(attempt)
+		cancel()
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// renewed notifies the readers that there is a new connection.
+func (b *Bus) renewed() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	close(b.made)
+	b.made = make(chan struct{})
+}
+
+// epoch returns the connection's own count of reconnects, which changes before any
+// message can come over a new connection, and a channel that is closed some time later.
+func (b *Bus) epoch() (uint64, <-chan struct{}) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.nc.Stats().Reconnects, b.made
+}
+
+// Close ends the connection.
+func (b *Bus) Close() { b.nc.Close() }
+
+// Err returns why there is no connection now, nil if there is one.
+func (b *Bus) Err() error {
+	if b.nc.IsConnected() {
+		return nil
+	}
+	return errors.Join(ErrNotConnected, b.nc.LastError())
+}
+
+// PutSpecs stores a job's specs on a platform and announces them to the agents that run
+// the job. m.Revision must be higher than before.
+func (b *Bus) PutSpecs(ctx context.Context, m *wire.Specs) error {
+	data, err := wire.Marshal(m)
+	if err != nil {
+		return err
+	}
+	if _, err := b.kv.Put(ctx, wire.SpecKey(m.Job, m.Platform), data); err != nil {
+		return fmt.Errorf("keep specs of %s: %w", m.Job, err)
+	}
+	if err := b.nc.Publish(wire.SpecSubject(m.Job, m.Platform), data); err != nil {
+		return fmt.Errorf("announce specs of %s: %w", m.Job, err)
+	}
+	return nil
+}
+
+// Specs returns the stored specs of a job on a platform, nil if there are none.
+func (b *Bus) Specs(ctx context.Context, job, platform string) (*wire.Specs, error) {
+	entry, err := b.kv.Get(ctx, wire.SpecKey(job, platform))
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read specs of %s: %w", job, err)
+	}
+	var m wire.Specs
+	return &m, wire.Unmarshal(entry.Value(), &m)
+}
+
+// ErrNoMachine means that a command was not carried out because no machine of that name
+// is connected.
+var ErrNoMachine = errors.New("the machine is not connected")
+
+// Command sends a command to one machine and returns its reply.
+func (b *Bus) Command(ctx context.Context, machine string, c *wire.Command) (*wire.Reply, error) {
+	data, err := wire.Marshal(c)
+	if err != nil {
+		return nil, err
+	}
+	m, err := b.nc.RequestWithContext(ctx, wire.CommandSubject(machine), data)
+	if errors.Is(err, nats.ErrNoResponders) {
+		err = ErrNoMachine
+	}
+	if err != nil {
+		return nil, fmt.Errorf("command %s: %w", machine, err)
+	}
+	var r wire.Reply
+	if err := wire.Unmarshal(m.Data, &r); err != nil {
+		return nil, fmt.Errorf("command %s: %w", machine, err)
+	}
+	return &r, nil
+}
+
+// CommandAll sends a command to all machines and passes on each reply as it comes, until
+// the expected number of replies (if expect is not 0) has come or ctx ends. The end of
+// ctx is no error.
+func (b *Bus) CommandAll(ctx context.Context, c *wire.Command, expect int, each func(*wire.Reply)) error {
+	data, err := wire.Marshal(c)
+	if err != nil {
+		return err
+	}
+	inbox := b.nc.NewRespInbox()
+	sub, err := b.nc.SubscribeSync(inbox)
+	if err != nil {
+		return fmt.Errorf("command all: %w", err)
+	}
+	defer sub.Unsubscribe()
+	if err := b.nc.PublishRequest(wire.CommandAll, inbox, data); err != nil {
+		return fmt.Errorf("command all: %w", err)
+	}
+	for n := 0; expect == 0 || n < expect; {
+		m, err := sub.NextMsgWithContext(ctx)
+		switch {
+		case errors.Is(err, nats.ErrNoResponders) || ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return fmt.Errorf("command all: %w", err)
+		}
+		var r wire.Reply
+		if err := wire.Unmarshal(m.Data, &r); err != nil {
+			b.log.Warn("a reply makes no sense", "reason", err)
+			continue
+		}
+		n++
+		each(&r)
+	}
+	return nil
+}

@@ -1,0 +1,71 @@
+package bus
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/quell-dev/quell/internal/format/wire"
+)
+
+// Options say how to reach NATS and with which identity.
+type Options struct {
+	URL string // nats://HOST:PORT, tls://HOST:PORT; several are separated by commas
+	// Name is shown in the NATS server's list of connections. Inboxes are named after it
+	// as well. An agent's Name is its machine's.
+	Name string
+	// Credentials is a file with a user's JWT and key, read again for every connection;
+	// empty: none.
+	Credentials string
+	TLS         *tls.Config // nil: the system's roots, where the URL says tls
+	// InProcess is a NATS server in this process, used instead of URL.
+	InProcess nats.InProcessConnProvider
+	Log       *slog.Logger
+
+	pause time.Duration // between attempts; 0: the default below
+}
+
+// connect returns a connection that is established now or later. It is re-established
+// without limit of attempts.
+func (o *Options) connect(extra ...nats.Option) (*nats.Conn, error) {
+	// After the loss of a server, thousands of agents reconnect spread over some seconds.
+	pause, jitter := 500*time.Millisecond, 2*time.Second
+	if o.pause != 0 {
+		pause, jitter = o.pause, o.pause
+	}
+	opts := []nats.Option{
+		nats.Name(o.Name),
+		nats.CustomInboxPrefix(InboxPrefix(o.Name)),
+		nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
+		nats.ReconnectWait(pause), nats.ReconnectJitter(jitter, jitter),
+		nats.IgnoreAuthErrorAbort(), // credentials may be renewed
+		nats.PingInterval(20 * time.Second), nats.MaxPingsOutstanding(2),
+		// A failed send must not be repeated later without the sender's knowledge.
+		nats.ReconnectBufSize(-1),
+	}
+	if o.Credentials != "" {
+		opts = append(opts, nats.UserCredentials(o.Credentials))
+	}
+	if o.TLS != nil {
+		opts = append(opts, nats.Secure(o.TLS))
+	}
+	if o.InProcess != nil {
+		opts = append(opts, nats.InProcessServer(o.InProcess))
+	}
+	nc, err := nats.Connect(o.URL, append(opts, extra...)...)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", o.URL, err)
+	}
+	return nc, nil
+}
+
+// InboxPrefix is the prefix of a client's inboxes. An agent may subscribe only to its
+// own.
+func InboxPrefix(name string) string { return "inbox." + wire.Token(name) }
+
+// ErrNotConnected means that a message was not sent because there is no connection.
+var ErrNotConnected = errors.New("not connected to the server")

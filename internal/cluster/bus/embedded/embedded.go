@@ -1,0 +1,177 @@
+// Package embedded is a NATS server with JetStream inside quell-server, for installations
+// without their own. It is a separate package because the agent must never link it.
+package embedded
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/jwt/v2"
+	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/quell-dev/quell/internal/cluster/bus/authority"
+)
+
+// Options of a server. Dir is required.
+type Options struct {
+	Dir string // directory of streams and bucket
+	// Listen is HOST:PORT for agents and tools; port 0: any; empty: only this
+	// process can connect.
+	Listen string
+	// TLS is the configuration of the listeners; nil: plain text, for loopback.
+	TLS *tls.Config
+	// Name must be unique in a cluster; empty: generated.
+	Name    string
+	Cluster *Cluster // nil: single server
+	// SyncEvery is how often streams are fsynced; 0: every second. Agents keep
+	// acknowledged messages for ten seconds.
+	SyncEvery time.Duration
+	// SyncAlways fsyncs before each acknowledgement instead.
+	SyncAlways bool
+	MaxBytes   int64 // of all streams on disk; 0: most of the free space
+	Log        *slog.Logger
+	// Refused is called with each operation that was refused to a client, in a separate
+	// goroutine; nil: refusals are not reported.
+	Refused func(Refusal)
+}
+
+// Cluster is a server's part in a cluster of servers that hold the same streams.
+type Cluster struct {
+	Name   string
+	Listen string   // HOST:PORT for the other servers
+	Peers  []string // addresses of the other servers
+	// Secret authenticates the servers to each other; all have the same.
+	Secret string
+	TLS    *tls.Config
+}
+
+// Server is a NATS server in this process.
+type Server struct {
+	*server.Server
+	trust   authority.Trust
+	watcher *watcher // nil: refusals are not reported
+}
+
+// startWait is how long a server may take to be ready: it reads its streams first.
+const startWait = time.Minute
+
+// Start starts a server that accepts clients with credentials of the authority, and
+// returns when it accepts connections.
+func Start(o Options, t authority.Trust) (*Server, error) {
+	opts, err := o.server(t)
+	if err != nil {
+		return nil, err
+	}
+	s, err := server.NewServer(opts)
+	if err != nil {
+		return nil, fmt.Errorf("start NATS: %w", err)
+	}
+	e := &Server{Server: s, trust: t}
+	if o.Refused != nil {
+		e.watcher = watch(s, t, o.Refused)
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	s.SetLoggerV2(logger{o.Log, e.watcher}, false, false, false)
+	s.Start()
+	if !s.ReadyForConnections(startWait) {
+		e.Close()
+		return nil, errors.New("start NATS: it is not ready after a minute; its log says why")
+	}
+	return e, nil
+}
+
+func (o *Options) server(t authority.Trust) (*server.Options, error) {
+	operator, err := jwt.DecodeOperatorClaims(t.Operator)
+	if err != nil {
+		return nil, fmt.Errorf("start NATS: read the operator's JWT: %w", err)
+	}
+	resolver := &server.MemAccResolver{}
+	for key, token := range map[string]string{t.Account: t.AccountJWT, t.System: t.SystemJWT} {
+		if err := resolver.Store(key, token); err != nil {
+			return nil, fmt.Errorf("start NATS: %w", err)
+		}
+	}
+	opts := &server.Options{
+		ServerName: o.Name, JetStream: true, StoreDir: o.Dir, DontListen: o.Listen == "",
+		SyncInterval: time.Second, SyncAlways: o.SyncAlways, JetStreamMaxStore: o.MaxBytes,
+		TrustedOperators: []*jwt.OperatorClaims{operator}, SystemAccount: t.System, AccountResolver: resolver,
+		NoSigs: true, TLSConfig: o.TLS, TLSTimeout: 5, MaxPayload: 1 << 20,
+		// The cache maps subjects to subscribers. Each acknowledgement has its own
+		// subject, which would evict the useful entries.
+		NoSublistCache: true,
+	}
+	if o.SyncEvery != 0 {
+		opts.SyncInterval = o.SyncEvery
+	}
+	if o.Listen != "" {
+		if opts.Host, opts.Port, err = split(o.Listen); err != nil {
+			return nil, err
+		}
+	}
+	if c := o.Cluster; c != nil {
+		opts.Cluster = server.ClusterOpts{Name: c.Name, Username: "quell", Password: c.Secret, TLSConfig: c.TLS, TLSTimeout: 5}
+		if opts.Cluster.Host, opts.Cluster.Port, err = split(c.Listen); err != nil {
+			return nil, err
+		}
+		for _, peer := range c.Peers {
+			opts.Routes = append(opts.Routes, &url.URL{Scheme: "nats-route", User: url.UserPassword("quell", c.Secret), Host: peer})
+		}
+	}
+	return opts, nil
+}
+
+// split parses HOST:PORT for nats-server, in which port 0 means its default port and −1
+// any port.
+func split(address string) (host string, port int, err error) {
+	host, text, err := net.SplitHostPort(address)
+	if err == nil {
+		port, err = strconv.Atoi(text)
+	}
+	if err != nil {
+		return "", 0, fmt.Errorf("listen on %q: want HOST:PORT: %w", address, err)
+	}
+	if port == 0 {
+		port = server.RANDOM_PORT
+	}
+	return host, port, nil
+}
+
+// URL is where agents connect to.
+func (s *Server) URL() string { return s.ClientURL() }
+
+// Close stops the server. All that it acknowledged is on disk.
+func (s *Server) Close() {
+	s.Shutdown()
+	s.WaitForShutdown()
+	if s.watcher != nil {
+		s.watcher.close()
+	}
+}
+
+// logger receives the log of NATS.
+type logger struct {
+	log     *slog.Logger
+	watcher *watcher
+}
+
+func (l logger) Noticef(format string, v ...any) { l.log.Debug("nats: " + fmt.Sprintf(format, v...)) }
+func (l logger) Warnf(format string, v ...any)   { l.log.Warn("nats: " + fmt.Sprintf(format, v...)) }
+func (l logger) Fatalf(format string, v ...any)  { l.log.Error("nats: " + fmt.Sprintf(format, v...)) }
+func (l logger) Errorf(format string, v ...any) {
+	text := fmt.Sprintf(format, v...)
+	if l.watcher != nil && l.watcher.line(text) {
+		l.log.Warn("nats: " + text) // not a fault of the server
+		return
+	}
+	l.log.Error("nats: " + text)
+}
+func (l logger) Debugf(string, ...any) {}
+func (l logger) Tracef(string, ...any) {}

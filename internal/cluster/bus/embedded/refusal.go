@@ -1,0 +1,225 @@
+package embedded
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"regexp"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/nats-io/jwt/v2"
+	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/quell-dev/quell/internal/cluster/bus/authority"
+)
+
+// Refusal is an operation that the server refused to a client.
+type Refusal struct {
+	// Who is ROLE.NAME of its credentials; empty if it had none that this authority has
+	// signed.
+	Who     string
+	From    string // address
+	What    string // connect, publish, subscribe
+	Subject string // that it wanted to publish or subscribe to
+	Why     string
+}
+
+// watcher determines which client was refused which operation. NATS reports refused
+// connections in events, but refused messages only in its log. The watcher therefore
+// reads the log and looks up the connection number of each line in the server.
+type watcher struct {
+	server *server.Server
+	tell   func(Refusal)
+	lines  chan seen
+	ended  chan struct{}
+	done   sync.WaitGroup
+
+	mu     sync.Mutex
+	trust  authority.Trust
+	missed int
+}
+
+// seen is a log line that reports a refusal.
+type seen struct {
+	cid           uint64
+	from          string
+	what, subject string
+}
+
+// A client that is refused repeatedly costs no more than one lookup each lookEvery;
+// refusals in excess of that are counted.
+const (
+	lookEvery  = 20 * time.Millisecond
+	maxWaiting = 256
+)
+
+// The client's own strings (its name, its language) are quoted in the line, as is the
+// subject, so that a client cannot imitate another line.
+const quoted = `"(?:[^"\\]|\\.)*"`
+
+var (
+	refusedMessage    = regexp.MustCompile(`^(\S+) - cid:(\d+)(?: - ` + quoted + `)* - (Publish|Subscription) Violation(?: Too Many Tokens)? - (?:Subject|Reply) (` + quoted + `)`)
+	refusedConnection = regexp.MustCompile(`^(\S+) - cid:(\d+)(?: - ` + quoted + `)* - authentication error(?: - .*)?$`)
+)
+
+// parse parses a log line; false if it reports no refusal.
+func parse(text string) (s seen, ok bool) {
+	s.what = "connect"
+	m := refusedConnection.FindStringSubmatch(text)
+	if m == nil {
+		if m = refusedMessage.FindStringSubmatch(text); m == nil {
+			return s, false
+		}
+		s.what = map[string]string{"Publish": "publish", "Subscription": "subscribe"}[m[3]]
+		if s.subject, _ = strconv.Unquote(m[4]); s.subject == "" {
+			s.subject = m[4]
+		}
+	}
+	cid, err := strconv.ParseUint(m[2], 10, 64)
+	s.cid, s.from = cid, m[1]
+	if host, _, err := net.SplitHostPort(m[1]); err == nil {
+		s.from = host
+	}
+	return s, err == nil
+}
+
+func watch(s *server.Server, t authority.Trust, tell func(Refusal)) *watcher {
+	w := &watcher{server: s, trust: t, tell: tell, lines: make(chan seen, maxWaiting), ended: make(chan struct{})}
+	w.done.Go(w.run)
+	return w
+}
+
+// line reports whether a log line reports a refusal. It is called under the server's
+// locks, so it does no lookup.
+func (w *watcher) line(text string) bool {
+	s, ok := parse(text)
+	if !ok {
+		return false
+	}
+	select {
+	case w.lines <- s:
+	default:
+		w.mu.Lock()
+		w.missed++
+		w.mu.Unlock()
+	}
+	return true
+}
+
+func (w *watcher) close() {
+	close(w.ended)
+	w.done.Wait()
+}
+
+func (w *watcher) run() {
+	pace := time.NewTicker(lookEvery)
+	defer pace.Stop()
+	for {
+		select {
+		case <-w.ended:
+			return
+		case s := <-w.lines:
+			w.tell(w.refusal(s))
+		}
+		w.mu.Lock()
+		missed := w.missed
+		w.missed = 0
+		w.mu.Unlock()
+		if missed > 0 {
+			w.tell(Refusal{What: "anything", Why: fmt.Sprintf("%d more refusals came too fast to look at each", missed)})
+		}
+		select {
+		case <-w.ended:
+			return
+		case <-pace.C:
+		}
+	}
+}
+
+// lookTime is how long a closed connection may take to appear among the closed ones.
+const lookTime = time.Second
+
+// refusal identifies the client of a log line.
+func (w *watcher) refusal(s seen) Refusal {
+	r := Refusal{From: s.from, What: s.what, Subject: s.subject, Why: "its credentials do not allow it"}
+	token, known := w.token(s.cid)
+	w.mu.Lock()
+	trust := w.trust
+	w.mu.Unlock()
+	var why string
+	r.Who, why = judge(token, trust, time.Now())
+	switch {
+	case !known:
+		r.Why = "who it was is not known any more"
+	case s.what == "connect":
+		r.Why = why
+	}
+	return r
+}
+
+// token returns the JWT that a connection presented.
+func (w *watcher) token(cid uint64) (token string, known bool) {
+	for until := time.Now().Add(lookTime); time.Now().Before(until); {
+		all, err := w.server.Connz(&server.ConnzOptions{CID: cid, Username: true, State: server.ConnAll})
+		if err == nil && len(all.Conns) > 0 {
+			return all.Conns[0].JWT, true
+		}
+		select {
+		case <-w.ended:
+			return "", false
+		case <-time.After(lookEvery):
+		}
+	}
+	return "", false
+}
+
+// judge returns the name in a JWT, if the authority has signed it, and the reason to
+// refuse its holder.
+func judge(token string, t authority.Trust, now time.Time) (who, why string) {
+	if token == "" {
+		return "", "no credentials"
+	}
+	c, err := jwt.DecodeUserClaims(token) // checks that the issuer named in it has signed it
+	switch {
+	case err != nil:
+		return "", "the credentials were changed after they were signed"
+	case c.Issuer != t.Account:
+		return "", "the credentials are another authority's"
+	}
+	account, err := jwt.DecodeAccountClaims(t.AccountJWT)
+	switch {
+	case err == nil && account.IsClaimRevoked(c):
+		return c.Name, "the credentials were revoked"
+	case c.Expires != 0 && now.Unix() >= c.Expires:
+		return c.Name, "the credentials ended on " + time.Unix(c.Expires, 0).UTC().Format(time.RFC3339)
+	}
+	return c.Name, "the holder has not proved to have the private key"
+}
+
+// SetTrust replaces the server's trust information. Clients whose credentials have been
+// revoked are disconnected and not accepted again.
+func (s *Server) SetTrust(t authority.Trust) error {
+	if t.Account != s.trust.Account || t.System != s.trust.System {
+		return errors.New("change trust: these are another authority's keys")
+	}
+	claims, err := jwt.DecodeAccountClaims(t.AccountJWT)
+	if err != nil {
+		return fmt.Errorf("change trust: %w", err)
+	}
+	account, err := s.LookupAccount(t.Account)
+	if err != nil {
+		return fmt.Errorf("change trust: %w", err)
+	}
+	if err := s.AccountResolver().Store(t.Account, t.AccountJWT); err != nil {
+		return fmt.Errorf("change trust: %w", err)
+	}
+	if s.watcher != nil {
+		s.watcher.mu.Lock()
+		s.watcher.trust = t
+		s.watcher.mu.Unlock()
+	}
+	s.UpdateAccountClaims(account, claims)
+	return nil
+}

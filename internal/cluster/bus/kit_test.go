@@ -1,0 +1,233 @@
+package bus
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/cluster/bus/authority"
+	"github.com/quell-dev/quell/internal/cluster/bus/embedded"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/wire"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
+)
+
+// child is the environment variable that selects the role of a process started by a test.
+const child = "QUELL_TEST_BUS"
+
+func TestMain(m *testing.M) {
+	switch text := os.Getenv(child); {
+	case strings.HasPrefix(text, "server "):
+		serve(strings.TrimPrefix(text, "server "))
+	case strings.HasPrefix(text, "agent "):
+		play(strings.TrimPrefix(text, "agent "))
+	default:
+		quelltest.Main(m)
+	}
+}
+
+// process is a NATS server in a separate process, which can be killed.
+type process struct {
+	t       testing.TB
+	Options serverOptions
+	cmd     *exec.Cmd
+	stdin   io.Closer
+}
+
+// serverOptions are the fields of embedded.Options that are passed to another process.
+type serverOptions struct {
+	Dir, Listen, Name string
+	Peer              string   // its address for other nodes; empty: single node
+	Peers             []string // the other nodes' addresses
+	Trust             authority.Trust
+}
+
+// startServer starts a server on a port that it keeps, also after a kill.
+func startServer(t testing.TB, a *authority.Authority, o embedded.Options) *process {
+	t.Helper()
+	trust, err := a.Trust()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.Dir == "" {
+		o.Dir = t.TempDir()
+	}
+	if o.Listen == "" {
+		o.Listen = freeAddress(t)
+	}
+	n := &process{t: t, Options: serverOptions{Dir: o.Dir, Listen: o.Listen, Trust: trust}}
+	t.Cleanup(n.kill)
+	n.start()
+	return n
+}
+
+// serveHere starts a server in this process, for tests that do not kill it: a separate
+// process takes a second to start.
+func serveHere(t testing.TB, a *authority.Authority) (url string) {
+	t.Helper()
+	trust, err := a.Trust()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := embedded.Start(embedded.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0", Log: slog.New(slog.DiscardHandler)}, trust)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s.URL()
+}
+
+func freeAddress(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+func (n *process) url() string { return "nats://" + n.Options.Listen }
+
+// start returns when the server takes connections.
+func (n *process) start() {
+	n.t.Helper()
+	n.begin()()
+}
+
+// begin starts the process and returns a function that waits until it is ready.
+func (n *process) begin() (wait func()) {
+	n.t.Helper()
+	text, err := json.Marshal(n.Options)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.cmd = exec.Command(os.Args[0])
+	n.cmd.Env = append(os.Environ(), child+"=server "+string(text))
+	n.cmd.Stderr = os.Stderr
+	in, err := n.cmd.StdinPipe() // the child ends with this process
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	out, err := n.cmd.StdoutPipe()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if err := n.cmd.Start(); err != nil {
+		n.t.Fatal(err)
+	}
+	n.stdin = in
+	return func() {
+		n.t.Helper()
+		if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+			n.t.Fatalf("the server said %q, %v", line, err)
+		}
+	}
+}
+
+// kill is kill -9.
+func (n *process) kill() {
+	if n.cmd == nil {
+		return
+	}
+	n.cmd.Process.Kill()
+	n.stdin.Close()
+	n.cmd.Wait()
+	n.cmd = nil
+}
+
+// serve is the server's process.
+func serve(text string) {
+	var o serverOptions
+	if err := json.Unmarshal([]byte(text), &o); err != nil {
+		panic(err)
+	}
+	opts := embedded.Options{Dir: o.Dir, Listen: o.Listen, Name: o.Name,
+		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))}
+	if o.Peer != "" {
+		opts.Cluster = &embedded.Cluster{Name: "test", Listen: o.Peer, Peers: o.Peers, Secret: "secret"}
+	}
+	s, err := embedded.Start(opts, o.Trust)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(s.URL())
+	io.Copy(io.Discard, os.Stdin)
+	s.Close()
+}
+
+func newAuthority(t testing.TB) *authority.Authority {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "keys")
+	a, err := authority.Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// credentials writes a credentials file and returns its path.
+func credentials(t testing.TB, a *authority.Authority, role authority.Role, name string, ttl time.Duration) string {
+	t.Helper()
+	text, err := a.Issue(role, name, ttl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), name+".creds")
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// openBus opens a server's side with the streams that a server creates.
+func openBus(t testing.TB, a *authority.Authority, url string, replicas int) *Bus {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	b, err := Open(ctx, Options{URL: url, Name: "server", Credentials: credentials(t, a, authority.Server, "server", 0),
+		Log: slog.New(slog.DiscardHandler), pause: 20 * time.Millisecond}, StreamOptions{Replicas: replicas, MaxBytes: 1 << 30})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	return b
+}
+
+// openUplink opens an agent's side that retries soon.
+func openUplink(t testing.TB, a *authority.Authority, url, machine string, command func(context.Context, *wire.Command) *wire.Reply) *Uplink {
+	t.Helper()
+	u, err := OpenUplink(UplinkOptions{
+		Options: Options{URL: url, Name: machine, Credentials: credentials(t, a, authority.Agent, machine, 0), pause: 20 * time.Millisecond},
+		Dir:     t.TempDir(), MaxBytes: MinSpool, Command: command})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var once sync.Once
+	t.Cleanup(func() { once.Do(func() { u.Close() }) })
+	return u
+}
+
+func samples(machine string, n int) []sample.Sample {
+	all := make([]sample.Sample, n)
+	for i := range all {
+		all[i] = sample.Sample{TS: 1000, Machine: machine, Job: "web", Task: sample.TaskName(fmt.Sprintf("/web/%d", i)), Platform: "p",
+			Signal: sample.CPI, Variant: "ref-cycles", Class: sample.Batch, CPU: 1, Cost: 1.5, Coverage: 1}
+	}
+	return all
+}
+
+func testLog(t testing.TB) *slog.Logger {
+	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError}))
+}

@@ -1,0 +1,203 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/quell-dev/quell/internal/cluster/bus/authority"
+	"github.com/quell-dev/quell/internal/format/wire"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
+)
+
+// guest is a connection with given credentials.
+type guest struct{ *nats.Conn }
+
+func connect(t *testing.T, url, creds string) *guest {
+	t.Helper()
+	name := strings.TrimSuffix(filepath.Base(creds), ".creds")
+	nc, err := nats.Connect(url, nats.UserCredentials(creds), nats.CustomInboxPrefix(InboxPrefix(name)),
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})) // errors must not go to standard error
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return &guest{nc}
+}
+
+// may calls do and reports whether the server allowed it.
+func (g *guest) may(t *testing.T, do func() error) bool {
+	t.Helper()
+	before := g.LastError()
+	if err := do(); err != nil {
+		t.Fatal(err)
+	}
+	// The server answers in order: a refusal arrives before the answer.
+	if err := g.FlushTimeout(10 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	err := g.LastError()
+	if err == before { // identity, not equality
+		return true
+	}
+	if !errors.Is(err, nats.ErrPermissionViolation) {
+		t.Fatal(err)
+	}
+	return false
+}
+
+// TestPermissions checks which operations the server allows to each role, and no others.
+func TestPermissions(t *testing.T) {
+	a := newAuthority(t)
+	url := serveHere(t, a)
+	openBus(t, a, url, 1)
+	const own, other = "node.1", "node.2"
+	js := "$JS.API.STREAM."
+	publish := []string{wire.SampleSubject(own), wire.SampleSubject(other), wire.RecordSubject(own), wire.RecordSubject(other),
+		"spec.web.p", "command.all", wire.CommandSubject(own), wire.CommandSubject(other), "$KV.specs.web.p", directGet("web.p"),
+		js + "PURGE.samples", js + "DELETE.samples", js + "MSG.GET.samples", js + "INFO.samples", "$JS.API.CONSUMER.CREATE.samples",
+		InboxPrefix(other) + ".x", "$SYS.REQ.SERVER.PING", "anything"}
+	subscribe := []string{wire.SampleSubject(own), wire.AllSamples, wire.AllRecords, wire.AllSpecs, "spec.web.p", "command.all", "command.>",
+		wire.CommandSubject(own), wire.CommandSubject(other), InboxPrefix(own) + ".>", InboxPrefix(other) + ".>", ">", "$JS.>", "$KV.specs.>", "anything"}
+	for _, c := range []struct {
+		role authority.Role
+		may  []string // "+" publishes, "-" subscribes
+	}{
+		{authority.Agent, []string{"+" + wire.SampleSubject(own), "+" + wire.RecordSubject(own), "+" + directGet("web.p"),
+			"-" + wire.AllSpecs, "-spec.web.p", "-command.all", "-" + wire.CommandSubject(own), "-" + InboxPrefix(own) + ".>"}},
+		{authority.Viewer, []string{"+" + directGet("web.p"),
+			"-" + wire.SampleSubject(own), "-" + wire.AllSamples, "-" + wire.AllRecords, "-" + wire.AllSpecs, "-spec.web.p", "-" + InboxPrefix(own) + ".>"}},
+		{authority.Operator, []string{"+command.all", "+" + wire.CommandSubject(own), "+" + wire.CommandSubject(other), "+" + directGet("web.p"),
+			"-" + wire.SampleSubject(own), "-" + wire.AllSamples, "-" + wire.AllRecords, "-" + wire.AllSpecs, "-spec.web.p", "-" + InboxPrefix(own) + ".>"}},
+	} {
+		t.Run(string(c.role), func(t *testing.T) {
+			g := connect(t, url, credentials(t, a, c.role, own, 0))
+			for _, subject := range publish {
+				if got, want := g.may(t, func() error { return g.Publish(subject, nil) }), slices.Contains(c.may, "+"+subject); got != want {
+					t.Errorf("publish %s: %v, want %v", subject, got, want)
+				}
+			}
+			for _, subject := range subscribe {
+				do := func() error { _, err := g.SubscribeSync(subject); return err }
+				if got, want := g.may(t, do), slices.Contains(c.may, "-"+subject); got != want {
+					t.Errorf("subscribe %s: %v, want %v", subject, got, want)
+				}
+			}
+		})
+	}
+}
+
+// TestStrangers: a client without credentials, or whose credentials have expired, were
+// changed, or were signed by another authority, is not accepted.
+func TestStrangers(t *testing.T) {
+	a := newAuthority(t)
+	url := serveHere(t, a)
+	good := credentials(t, a, authority.Agent, "m", time.Hour)
+	if nc, err := nats.Connect(url, nats.UserCredentials(good)); err != nil {
+		t.Errorf("good ones: %v", err)
+	} else {
+		nc.Close()
+	}
+	text, err := os.ReadFile(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := filepath.Join(t.TempDir(), "changed.creds")
+	lines := strings.Split(string(text), "\n")
+	i := len(lines[1]) / 2
+	lines[1] = lines[1][:i] + string('A'+(lines[1][i]-'A'+1)%26) + lines[1][i+1:]
+	if err := os.WriteFile(changed, []byte(strings.Join(lines, "\n")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, option := range map[string]nats.Option{
+		"none":                     nats.Name("stranger"),
+		"a password":               nats.UserInfo("quell", "secret"),
+		"ended":                    nats.UserCredentials(credentials(t, a, authority.Server, "late", -time.Minute)),
+		"of another authority":     nats.UserCredentials(credentials(t, newAuthority(t), authority.Server, "x", 0)),
+		"changed after the signer": nats.UserCredentials(changed),
+	} {
+		nc, err := nats.Connect(url, option)
+		if err == nil {
+			nc.Close()
+			t.Errorf("%s: let in", name)
+		}
+	}
+}
+
+// TestCredentialsEnd: an agent whose credentials expire while connected is disconnected,
+// reports it, spools, and continues with new ones in the same file.
+func TestCredentialsEnd(t *testing.T) {
+	a := newAuthority(t)
+	url := serveHere(t, a)
+	openBus(t, a, url, 1)
+	creds := credentials(t, a, authority.Agent, "m", 2*time.Second)
+	u, err := OpenUplink(UplinkOptions{Options: Options{URL: url, Name: "m", Credentials: creds, pause: 20 * time.Millisecond},
+		Dir: t.TempDir(), MaxBytes: MinSpool})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.Close()
+	quelltest.Until(t, "it is sent away", func() bool {
+		err := u.Err()
+		return err != nil && strings.Contains(strings.ToLower(err.Error()), "auth")
+	})
+	u.Samples(1, samples("m", 1))
+	quelltest.Until(t, "the batch waits", func() bool { return u.Stats().Waiting == 1 })
+	text, err := a.Issue(authority.Agent, "m", time.Hour)
+	if err == nil {
+		err = os.WriteFile(creds, text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	quelltest.Until(t, "it is taken", func() bool { return u.Stats().Waiting == 0 && u.Err() == nil })
+}
+
+// TestForged: a message that names a machine other than its sender's is detected.
+func TestForged(t *testing.T) {
+	a := newAuthority(t)
+	url := serveHere(t, a)
+	b := openBus(t, a, url, 1)
+	g := connect(t, url, credentials(t, a, authority.Agent, "liar", 0))
+	batch := wire.Batch{Key: wire.Key{Machine: "victim", Boot: "b", N: 1 << 60}, Samples: samples("victim", 1)}
+	data, err := batch.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	record, err := wire.Marshal(&wire.Record{Machine: "victim", N: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for subject, m := range map[string][]byte{wire.SampleSubject("liar"): data, wire.RecordSubject("liar"): record} {
+		if _, err := g.Request(subject, m, 10*time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	for _, stream := range []Stream{Samples, Records} {
+		c, err := b.Consume(ctx, stream)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := fetch(t, c, 1)[0]
+		c.Close()
+		var forged *ForgedError
+		if stream == Samples {
+			err = m.Batch(&wire.Batch{})
+		} else {
+			_, err = m.Record()
+		}
+		if !errors.As(err, &forged) || forged.Machine != "victim" {
+			t.Errorf("%s: %v", fmt.Sprint(stream), err)
+		}
+	}
+}

@@ -1,0 +1,236 @@
+package bus
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/spec"
+	"github.com/quell-dev/quell/internal/format/wire"
+)
+
+// UplinkOptions say how to reach an agent's server and where to keep messages that it has
+// not accepted.
+type UplinkOptions struct {
+	Options // Name is the machine's
+	Dir     string
+	// MaxBytes bounds the spool on disk; an eighth of it is for records.
+	MaxBytes int64
+	// Command carries out an operator's command; nil: no commands are accepted. It is
+	// called in a goroutine of the connection, one call at a time.
+	Command func(context.Context, *wire.Command) *wire.Reply
+
+	keep time.Duration // after an acknowledgement; 0: keepFor
+	wait time.Duration // for an acknowledgement; 0: ackWait
+}
+
+// MinSpool is the minimum of UplinkOptions.MaxBytes, bytes.
+const MinSpool = 8 << 20
+
+// Uplink is an agent's connection to its server. No method except Close waits for the
+// disk or the network.
+type Uplink struct {
+	machine, boot    string
+	options          UplinkOptions
+	batches, records atomic.Uint64 // numbers assigned
+	samples, rest    *queue
+	link             *link
+	specs            *specs
+	cancel           context.CancelFunc
+	running          sync.WaitGroup
+	unencodable      atomic.Uint64
+}
+
+// OpenUplink opens the spool and starts to connect. An unreachable server is no error.
+func OpenUplink(o UplinkOptions) (*Uplink, error) {
+	if o.MaxBytes < MinSpool {
+		return nil, fmt.Errorf("open uplink: %d bytes for the spool, want at least %d", o.MaxBytes, MinSpool)
+	}
+	boot := strconv.FormatInt(time.Now().UnixMilli(), 36) + "-" + strings.ToLower(rand.Text()[:6])
+	u := &Uplink{machine: o.Name, boot: boot, options: o, link: newLink()}
+	var err error
+	if u.samples, err = newQueue(wire.SampleSubject(o.Name), filepath.Join(o.Dir, "samples"), o.MaxBytes/8*7, u.link); err != nil {
+		return nil, err
+	}
+	if u.rest, err = newQueue(wire.RecordSubject(o.Name), filepath.Join(o.Dir, "records"), o.MaxBytes/8, u.link); err != nil {
+		return nil, errors.Join(err, u.samples.spool.Close())
+	}
+	if o.keep != 0 {
+		u.samples.keep, u.rest.keep = o.keep, o.keep
+	}
+	if o.wait != 0 {
+		u.samples.wait, u.rest.wait = o.wait, o.wait
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	u.cancel = cancel
+	u.specs = newSpecs(u.link)
+	if u.link.nc, err = u.connect(ctx); err != nil {
+		cancel()
+		return nil, errors.Join(err, u.samples.spool.Close(), u.rest.spool.Close())
+	}
+	for _, q := range []*queue{u.samples, u.rest} {
+		u.running.Go(func() { q.write(ctx) })
+		u.running.Go(func() { q.send(ctx) })
+	}
+	u.running.Go(func() { u.specs.follow(ctx) })
+	return u, nil
+}
+
+func (u *Uplink) connect(ctx context.Context) (*nats.Conn, error) {
+	// A connection can be made before connect stores it in link.
+	ready := make(chan struct{})
+	renewed := func(*nats.Conn) { <-ready; u.link.renewed() }
+	nc, err := u.options.connect(
+		nats.ConnectHandler(renewed), nats.ReconnectHandler(renewed),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { u.link.complain(err) }),
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { u.link.complain(err) }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			u.link.complain(err)
+			if errors.Is(err, nats.ErrSlowConsumer) {
+				u.specs.missed()
+			}
+		}))
+	if err != nil {
+		return nil, err
+	}
+	u.link.nc = nc
+	close(ready)
+	if u.options.Command != nil {
+		for _, subject := range []string{wire.CommandSubject(u.machine), wire.CommandAll} {
+			if _, err := nc.Subscribe(subject, func(m *nats.Msg) { u.command(ctx, m) }); err != nil {
+				nc.Close()
+				return nil, fmt.Errorf("listen for commands: %w", err)
+			}
+		}
+	}
+	return nc, nil
+}
+
+// Bounds of a batch, so that its message stays well below NATS's 1 MB.
+const (
+	batchSamples = 2000
+	batchBytes   = 512 << 10
+)
+
+// Samples accepts one tick's samples. It does not retain the slice; the samples are of
+// the uplink's machine. Like Record, it is called by one goroutine: a batch that overtook
+// another would make that one old.
+func (u *Uplink) Samples(at sample.Millis, samples []sample.Sample) {
+	for len(samples) > 0 {
+		n, size := 0, 0
+		for n < min(len(samples), batchSamples) && (n == 0 || size < batchBytes) {
+			s := &samples[n]
+			size += len(s.Task) + len(s.Job) + 64
+			n++
+		}
+		b := wire.Batch{Key: wire.Key{Machine: u.machine, Boot: u.boot, N: u.batches.Add(1)}, At: at, Samples: samples[:n]}
+		if data, err := b.Encode(); err == nil {
+			u.samples.put(data)
+		} else {
+			u.unencodable.Add(1)
+		}
+		samples = samples[n:]
+	}
+}
+
+// Record accepts an incident or audit entry, as the JSON of the agent's log.
+func (u *Uplink) Record(at sample.Millis, kind wire.Record_Kind, id string, document []byte) {
+	data, err := wire.Marshal(&wire.Record{Machine: u.machine, Boot: u.boot, N: u.records.Add(1), At: int64(at),
+		Kind: kind, Id: id, Json: document})
+	if err != nil {
+		u.unencodable.Add(1)
+		return
+	}
+	u.rest.put(data)
+}
+
+// Follow sets the jobs whose specs on the platform are wanted from now on.
+func (u *Uplink) Follow(platform sample.Platform, jobs []sample.JobName) {
+	u.specs.want(platform, jobs)
+}
+
+// Specs returns the specs that have arrived since the last call.
+func (u *Uplink) Specs() []spec.Spec { return u.specs.take() }
+
+// command carries out a command and answers it.
+func (u *Uplink) command(ctx context.Context, m *nats.Msg) {
+	var c wire.Command
+	reply := &wire.Reply{}
+	err := wire.Unmarshal(m.Data, &c)
+	switch {
+	case err != nil:
+		reply.Message = err.Error()
+	case c.Expires != 0 && sample.At(time.Now()) > sample.Millis(c.Expires):
+		reply.Message = fmt.Sprintf("refused: the command was good until %s by the server's clock", sample.Millis(c.Expires).Time().Format(time.RFC3339))
+	default:
+		reply = u.options.Command(ctx, &c)
+	}
+	reply.Id, reply.Machine = c.Id, u.machine
+	data, err := wire.Marshal(reply)
+	if err == nil && m.Reply != "" {
+		err = m.Respond(data)
+	}
+	u.link.complain(err)
+}
+
+// Err returns what does not work on the way to the server now, nil if all works.
+func (u *Uplink) Err() error {
+	if err := u.link.err(); err != nil {
+		return errors.Join(err, u.samples.spooling(), u.rest.spooling())
+	}
+	return errors.Join(u.samples.err(), u.rest.err(), u.specs.err())
+}
+
+// UplinkStats counts the messages since OpenUplink by outcome.
+type UplinkStats struct {
+	Connected bool
+	Sent      uint64 // messages acknowledged, each time they were sent
+	Waiting   uint64 // on disk, not acknowledged
+	Bytes     int64  // on disk
+	Lost      uint64 // the disk was too slow or failed
+	Dropped   uint64 // the spool was full: the oldest
+	Damaged   uint64 // cannot be read back from disk
+	Refused   uint64 // larger than the server accepts
+}
+
+// Stats counts batches and records together.
+func (u *Uplink) Stats() UplinkStats {
+	s := UplinkStats{Connected: u.link.nc.IsConnected(), Lost: u.unencodable.Load()}
+	for _, q := range []*queue{u.samples, u.rest} {
+		on := q.spool.Stats()
+		s.Sent += q.sent.Load()
+		s.Waiting += on.Messages
+		s.Bytes += on.Bytes
+		s.Lost += q.lost.Load()
+		s.Dropped += on.Dropped
+		s.Damaged += on.Damaged
+		s.Refused += q.refused.Load()
+	}
+	return s
+}
+
+// Backlog is how many messages wait for the server, and how many will never
+// reach it.
+func (u *Uplink) Backlog() (waiting, lost uint64) {
+	s := u.Stats()
+	return s.Waiting, s.Lost + s.Dropped + s.Damaged + s.Refused
+}
+
+// Close writes what still waits in memory to disk and closes the connection. The next
+// Uplink of the directory sends what was not acknowledged.
+func (u *Uplink) Close() error {
+	u.cancel()
+	u.link.nc.Close()
+	u.running.Wait()
+	return errors.Join(u.samples.spool.Close(), u.rest.spool.Close())
+}

@@ -1,0 +1,286 @@
+package server
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/quell-dev/quell/internal/cluster/api"
+	"github.com/quell-dev/quell/internal/cluster/store"
+	"github.com/quell-dev/quell/internal/cluster/store/duck"
+	"github.com/quell-dev/quell/internal/core/command"
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// route is a route of the API, as used by the mux, the guard and the OpenAPI document.
+type route struct {
+	method, path string
+	scope        Scope
+	summary      string
+	params       []param // of the query string
+	in, out      any     // examples of the bodies' types; nil: none
+	media        string  // of the answer, application/json if empty
+	serve        func(*Server, http.ResponseWriter, *request) error
+}
+
+type param struct{ name, help string }
+
+var spanParams = []param{{"since", "time, day, or how long ago (24h)"}, {"until", "the same"}}
+
+// table is the whole API.
+func table() []route {
+	return []route{
+		{method: "GET", path: "/healthz", summary: "whether the server works; 503 if not", out: Health{}, serve: (*Server).healthz},
+		{method: "GET", path: "/readyz", summary: "whether it takes messages and answers; 503 if not", out: Health{}, serve: (*Server).readyz},
+		{method: "GET", path: "/metrics", scope: Viewer, summary: "the server's own metrics, for Prometheus", media: "text/plain", serve: (*Server).serveMetrics},
+		{method: "GET", path: "/openapi.json", summary: "this document", serve: (*Server).openapi},
+		{method: "GET", path: cluster.PathSpecs, scope: Viewer, summary: "what jobs normally cost, newest versions",
+			params: []param{{"job", "only this job's"}, {"platform", "only this platform's"}}, out: []cluster.Spec{}, serve: (*Server).listSpecs},
+		{method: "POST", path: cluster.PathCompute, scope: Operator, summary: "compute all specs now", in: cluster.Reason{}, out: cluster.Done{}, serve: (*Server).computeSpecs},
+		{method: "GET", path: cluster.PathIncidents, scope: Viewer, summary: "incidents as they stand, newest first, at most 1000",
+			params: append([]param{{"job", "only those whose victim is of this job"}, {"machine", "only those of this machine"}, {"id", "only those whose ID has this in it"}, {"open", "true: only those that are not closed"}}, spanParams...), out: []json.RawMessage{}, serve: (*Server).listIncidents},
+		{method: "GET", path: cluster.PathMachines, scope: Viewer, summary: "machines that ever sent something, with what was taken of them", out: []cluster.Machine{}, serve: (*Server).listMachines},
+		{method: "GET", path: cluster.PathPairs, scope: Viewer, summary: "jobs that should not share a machine: pairs of victim and antagonist, the best proved first, at most 1000",
+			params: append([]param{{"job", "only those in which this job is the victim"}}, spanParams...), out: []cluster.Pair{}, serve: (*Server).listPairs},
+		{method: "GET", path: "/v1/segments", scope: Viewer, summary: "the store's files that count now", params: spanParams, out: SegmentList{}, serve: (*Server).listSegments},
+		{method: "GET", path: cluster.PathQueries, scope: Viewer, summary: "the canned queries", out: []cluster.Canned{}, serve: (*Server).listCanned},
+		{method: "POST", path: cluster.PathQuery, scope: Viewer, summary: "one SELECT, or a canned query, over the store", in: cluster.Query{}, out: duck.Answer{}, serve: (*Server).query},
+		{method: "GET", path: "/v1/events", scope: Viewer, summary: "incidents, actions and specs as they come", media: "text/event-stream", serve: (*Server).events},
+		{method: "POST", path: cluster.PathCommands, scope: Operator, summary: "a command to one machine's agent or all: one of cap, uncap, protect, unprotect, enforcement, pardon", in: cluster.Command{}, out: cluster.Replies{}, serve: (*Server).command},
+	}
+}
+
+func (s *Server) routes() *http.ServeMux {
+	mux := http.NewServeMux()
+	for _, rt := range table() {
+		mux.HandleFunc(rt.method+" "+rt.path, s.guard(&rt))
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		fail(w, &httpError{http.StatusNotFound, "there is nothing here", "see /openapi.json"}, s)
+	})
+	return mux
+}
+
+// Health is the state of the server.
+type Health struct {
+	OK       bool     `json:"ok"`
+	Version  string   `json:"version"`
+	Degraded []string `json:"degraded,omitempty"` // what is impaired
+}
+
+func (s *Server) health() Health {
+	h := Health{OK: true, Version: s.Version}
+	if err := s.Store.Err(); err != nil {
+		h.OK, h.Degraded = false, append(h.Degraded, err.Error())
+	}
+	if s.Check != nil {
+		if err := s.Check(); err != nil {
+			h.OK, h.Degraded = false, append(h.Degraded, err.Error())
+		}
+	}
+	if err := s.Tokens.err(); err != nil {
+		h.Degraded = append(h.Degraded, "tokens are as they were before: "+err.Error())
+	}
+	s.specs.mu.Lock()
+	defer s.specs.mu.Unlock()
+	if s.specs.failed != nil {
+		h.Degraded = append(h.Degraded, "specs are as of "+s.specs.at.Time().Format(time.RFC3339)+" or older: "+s.specs.failed.Error())
+	}
+	return h
+}
+
+func (s *Server) healthz(w http.ResponseWriter, _ *request) error { return healthReply(w, s.health()) }
+
+func (s *Server) readyz(w http.ResponseWriter, _ *request) error {
+	h := s.health()
+	if !s.ready.Load() {
+		h.OK, h.Degraded = false, append(h.Degraded, "it starts, or stops")
+	}
+	return healthReply(w, h)
+}
+
+func healthReply(w http.ResponseWriter, h Health) error {
+	status := http.StatusOK
+	if !h.OK {
+		status = http.StatusServiceUnavailable
+	}
+	return reply(w, status, h)
+}
+
+func (s *Server) listSpecs(w http.ResponseWriter, r *request) error {
+	q := r.URL.Query()
+	views := []cluster.Spec{}
+	s.specs.mu.Lock()
+	for _, v := range s.specs.by {
+		if (q.Get("job") == "" || q.Get("job") == v.Job) && (q.Get("platform") == "" || q.Get("platform") == v.Platform) {
+			views = append(views, cluster.Spec{Spec: SpecOf(&v), Version: v.Version, Last: sample.Millis(v.Last)})
+		}
+	}
+	s.specs.mu.Unlock()
+	slices.SortFunc(views, func(a, b cluster.Spec) int {
+		return slices.Compare([]string{string(a.Job), string(a.Platform), string(a.Signal), a.Variant}, []string{string(b.Job), string(b.Platform), string(b.Signal), b.Variant})
+	})
+	return reply(w, http.StatusOK, views)
+}
+
+// acting executes an operator's request and writes it to the audit log on disk before the
+// answer.
+func (s *Server) acting(r *request, rt, target, why string, outcome func() string, do func() error) error {
+	if err := command.ValidateWhy(why); err != nil {
+		return bad("%v", err)
+	}
+	err := do()
+	came := outcome()
+	if err != nil {
+		came = err.Error()
+	}
+	s.audit(r, &route{method: r.Method, path: rt}, target, why, came)
+	if bad := s.Store.Flush(); bad != nil {
+		return fmt.Errorf("keep the audit entry: %w", errors.Join(bad, err))
+	}
+	return err
+}
+
+func (s *Server) computeSpecs(w http.ResponseWriter, r *request) error {
+	var in cluster.Reason
+	if err := body(r, &in); err != nil {
+		return err
+	}
+	changed := func() string {
+		s.specs.mu.Lock()
+		defer s.specs.mu.Unlock()
+		return fmt.Sprintf("%d specs changed", s.specs.changed)
+	}
+	if err := s.acting(r, cluster.PathCompute, "", in.Why, changed, func() error { return s.learn(r.Context()) }); err != nil {
+		return err
+	}
+	return reply(w, http.StatusOK, cluster.Done{Message: changed()})
+}
+
+func (s *Server) listIncidents(w http.ResponseWriter, r *request) error {
+	q := r.URL.Query()
+	from, to, err := span(q.Get("since"), q.Get("until"), s.now())
+	if err != nil {
+		return err
+	}
+	where := []string{"true"}
+	if job := q.Get("job"); job != "" {
+		where = append(where, "victim_job = "+literal(job))
+	}
+	if machine := q.Get("machine"); machine != "" {
+		where = append(where, "machine = "+literal(machine))
+	}
+	if id := q.Get("id"); id != "" {
+		where = append(where, "contains(id, "+literal(id)+")")
+	}
+	if q.Get("open") == "true" {
+		where = append(where, "closed IS NULL")
+	}
+	if from > 0 {
+		where = append(where, fmt.Sprintf("updated >= make_timestamptz(%d)", int64(from)*1000))
+	}
+	if to > 0 {
+		where = append(where, fmt.Sprintf("began <= make_timestamptz(%d)", int64(to)*1000))
+	}
+	// Segments are selected by time of update, so an incident's newest state is included.
+	a, err := s.ask(r.Context(), "SELECT doc FROM incidents WHERE "+strings.Join(where, " AND ")+" ORDER BY updated DESC LIMIT 1000", from, 0)
+	if err != nil {
+		return err
+	}
+	docs := make([]json.RawMessage, 0, len(a.Rows))
+	for _, row := range a.Rows {
+		var doc [1]string
+		if err := json.Unmarshal(row, &doc); err != nil {
+			return fmt.Errorf("read incidents: %w", err)
+		}
+		if json.Valid([]byte(doc[0])) {
+			docs = append(docs, json.RawMessage(doc[0]))
+		}
+	}
+	return reply(w, http.StatusOK, docs)
+}
+
+// literal returns a text as an SQL literal.
+func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
+
+// listMachines returns one row per machine, however often its agent has restarted.
+func (s *Server) listMachines(w http.ResponseWriter, _ *request) error {
+	type newest struct{ samples, records sample.Millis }
+	by := map[string]*cluster.Machine{}
+	at := map[string]*newest{}
+	boots := map[[2]string]bool{}
+	for source, m := range s.Store.Marks() {
+		if source.Stream != samplesStream && source.Stream != recordsStream {
+			continue // an import belongs to no machine
+		}
+		v, n := by[source.Machine], at[source.Machine]
+		if v == nil {
+			v, n = &cluster.Machine{Machine: source.Machine}, &newest{}
+			by[source.Machine], at[source.Machine] = v, n
+		}
+		if boot := [2]string{source.Machine, source.Boot}; !boots[boot] {
+			boots[boot] = true
+			v.Lives++
+		}
+		if m.At >= v.LastSeen {
+			v.LastSeen, v.Boot = m.At, source.Boot
+		}
+		switch {
+		case source.Stream == samplesStream && m.At >= n.samples:
+			n.samples, v.Batch = m.At, m.High
+		case source.Stream == recordsStream && m.At >= n.records:
+			n.records, v.Record = m.At, m.High
+		}
+	}
+	all := []cluster.Machine{}
+	for _, name := range slices.Sorted(maps.Keys(by)) {
+		all = append(all, *by[name])
+	}
+	return reply(w, http.StatusOK, all)
+}
+
+// SegmentList is the list of the store's files at one commit.
+type SegmentList struct {
+	Generation uint64          `json:"generation"`
+	Segments   []store.Segment `json:"segments"`
+}
+
+func (s *Server) listSegments(w http.ResponseWriter, r *request) error {
+	from, to, err := span(r.URL.Query().Get("since"), r.URL.Query().Get("until"), s.now())
+	if err != nil {
+		return err
+	}
+	sn := s.Store.Snapshot(from, to)
+	defer sn.Close()
+	return reply(w, http.StatusOK, SegmentList{sn.Generation, append([]store.Segment{}, sn.Segments...)})
+}
+
+func (s *Server) query(w http.ResponseWriter, r *request) error {
+	var in cluster.Query
+	if err := body(r, &in); err != nil {
+		return err
+	}
+	from, to, err := span(in.Since, in.Until, s.now())
+	if err != nil {
+		return err
+	}
+	text := in.SQL
+	switch {
+	case (in.SQL == "") == (in.Canned == ""):
+		return bad("want sql, or the name of a canned query")
+	case in.Canned != "":
+		if text, err = cannedSQL(in.Canned, in.Params); err != nil {
+			return err
+		}
+	}
+	a, err := s.ask(r.Context(), text, from, to)
+	if err != nil {
+		return err
+	}
+	return reply(w, http.StatusOK, a)
+}

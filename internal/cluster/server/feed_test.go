@@ -1,0 +1,234 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/cluster/store"
+	"github.com/quell-dev/quell/internal/cluster/store/duck"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
+)
+
+// stream is a feed of batches that records what was marked as Done.
+type stream struct {
+	mu      sync.Mutex
+	batches []store.Batch
+	given   int
+	done    uint64
+	fails   error // error of the next call of Next, once
+}
+
+func (f *stream) Next(ctx context.Context) ([]store.Batch, error) {
+	f.mu.Lock()
+	if err := f.fails; err != nil {
+		f.fails = nil
+		f.mu.Unlock()
+		return nil, err
+	}
+	n := min(3, len(f.batches)-f.given)
+	out := f.batches[f.given : f.given+n]
+	f.given += n
+	f.mu.Unlock()
+	if n == 0 {
+		<-ctx.Done()
+	}
+	return out, nil
+}
+
+func (f *stream) Done(_ context.Context, seq uint64) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.done = seq
+	return nil
+}
+
+func TestAFeedForgetsWhatIsStored(t *testing.T) {
+	f := &stream{}
+	for i := range uint64(10) {
+		n := i%5 + 1 // each number twice
+		f.batches = append(f.batches, store.Batch{Source: store.Source{Stream: "samples", Machine: "m"}, N: n, Seq: i + 1,
+			Samples: []sample.Sample{{TS: sample.At(start) + sample.Millis(n), Machine: "m", Task: "/a", Signal: sample.CPI}}})
+	}
+	b := newBench(t, func(p *Parts) { p.Feeds = []Feed{f}; p.Config.Store.Flush = 100 * time.Millisecond })
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- b.Run(ctx) }()
+	quelltest.Until(t, "all is stored", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.done == 10 })
+	cancel()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if st := b.store.Stats(); st.Rows != 5 || st.Duplicates != 5 {
+		t.Errorf("%+v, want 5 rows, 5 duplicates", st)
+	}
+	w := b.local("GET", "/v1/machines", "")
+	if !strings.Contains(w.Body.String(), `"machine":"m"`) || !strings.Contains(w.Body.String(), `"batch":5`) {
+		t.Errorf("machines: %s", w.Body)
+	}
+}
+
+// slowStream returns most of its batches only during the first Done, which does not
+// return until all were read.
+type slowStream struct {
+	*stream
+	first      int           // batches returned at once
+	begun, all chan struct{} // closed when Done is called, and when all was read
+}
+
+func (f *slowStream) Next(ctx context.Context) ([]store.Batch, error) {
+	f.mu.Lock()
+	given := f.given
+	f.mu.Unlock()
+	switch {
+	case given == f.first:
+		select {
+		case <-f.begun:
+		case <-ctx.Done():
+			return nil, nil
+		}
+	case given == len(f.batches):
+		select {
+		case <-f.all:
+		default:
+			close(f.all)
+		}
+	}
+	return f.stream.Next(ctx)
+}
+
+func (f *slowStream) Done(ctx context.Context, seq uint64) error {
+	if seq == uint64(f.first) {
+		close(f.begun)
+	}
+	<-f.all
+	return f.stream.Done(ctx, seq)
+}
+
+// Reading continues during a slow commit.
+func TestReadingGoesOnBesideACommit(t *testing.T) {
+	f := &slowStream{&stream{}, 3, make(chan struct{}), make(chan struct{})}
+	for i := range uint64(60) {
+		f.batches = append(f.batches, store.Batch{Source: store.Source{Stream: "samples", Machine: "m"}, N: i + 1, Seq: i + 1,
+			Samples: []sample.Sample{{TS: sample.At(start) + sample.Millis(i), Machine: "m", Task: "/a", Signal: sample.CPI}}})
+	}
+	b := newBench(t, func(p *Parts) { p.Feeds = []Feed{f}; p.Config.Store.Flush = 100 * time.Millisecond })
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- b.Run(ctx) }()
+	quelltest.Until(t, "all is stored", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.done == 60 })
+	cancel()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if st := b.store.Stats(); st.Rows != 60 {
+		t.Errorf("%+v, want 60 rows", st)
+	}
+}
+
+// TestAFeedBeginsAnew: a feed that restarts, as after a power cut of its server, returns
+// messages with lower numbers than before: they are stored and marked as Done as usual.
+func TestAFeedBeginsAnew(t *testing.T) {
+	batch := func(n, seq uint64) store.Batch {
+		return store.Batch{Source: store.Source{Stream: "samples", Machine: "m"}, N: n, Seq: seq,
+			Samples: []sample.Sample{{TS: sample.At(start) + sample.Millis(n), Machine: "m", Task: "/a", Signal: sample.CPI}}}
+	}
+	f := &stream{batches: []store.Batch{batch(1, 101), batch(2, 102)}}
+	b := newBench(t, func(p *Parts) { p.Feeds = []Feed{f}; p.Config.Store.Flush = 50 * time.Millisecond })
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- b.Run(ctx) }()
+	done := func(want uint64) func() bool {
+		return func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.done == want }
+	}
+	quelltest.Until(t, "the first are stored", done(102))
+	f.mu.Lock()
+	f.batches, f.given, f.fails = []store.Batch{batch(2, 7), batch(3, 8)}, 0, errors.New("the connection is another")
+	f.mu.Unlock()
+	quelltest.Until(t, "those of the new connection are stored", done(8))
+	cancel()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if st := b.store.Stats(); st.Rows != 3 || st.Duplicates != 1 {
+		t.Errorf("%+v, want 3 rows, 1 duplicate", st)
+	}
+}
+
+// A query may take longer than the time limit for reading its request.
+func TestAnAnswerMayTakeLongerThanItsRequest(t *testing.T) {
+	const reading = 500 * time.Millisecond
+	b := newBench(t, func(p *Parts) { p.Asker = slow(2 * reading) })
+	web := httptest.NewUnstartedServer(b)
+	web.Config.ReadTimeout = reading
+	web.Start()
+	defer web.Close()
+	var all sync.WaitGroup
+	for _, c := range []struct{ method, path, body string }{{"GET", "/v1/incidents", ""}, {"POST", "/v1/query", `{"sql":"SELECT 1"}`}} {
+		all.Go(func() {
+			r, err := http.NewRequestWithContext(t.Context(), c.method, web.URL+c.path, strings.NewReader(c.body))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			r.Close = true
+			resp, err := http.DefaultTransport.RoundTrip(r)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer resp.Body.Close()
+			if text, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusOK {
+				t.Errorf("%s %s: %d %s, %v", c.method, c.path, resp.StatusCode, text, err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// slow answers after a delay, unless ctx ends first.
+type slow time.Duration
+
+func (s slow) Query(ctx context.Context, _ *duck.Job) (*duck.Answer, error) {
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(time.Duration(s)):
+		return &duck.Answer{Columns: []duck.Column{}, Rows: []json.RawMessage{}}, nil
+	}
+}
+
+// Refusals reach the audit log even after a full disk.
+func TestRefusalsOutliveAFullDisk(t *testing.T) {
+	b := newBench(t, nil)
+	sn := b.store.Snapshot(0, 0)
+	defer sn.Close()
+	// A file in place of a folder fails as a full disk does, at the first write.
+	blocked := filepath.Join(sn.Dir, store.AuditLog)
+	if err := os.WriteFile(blocked, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.Refused(Refusal{Who: "vera", What: "bus: publish", Why: "its credentials do not allow it"})
+	if err := b.keepNotes(t.Context()); err == nil {
+		t.Fatal("it was kept nowhere")
+	}
+	if err := os.Remove(blocked); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.keepNotes(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if all := rowsOf[store.Audit](t, b.store, store.AuditLog); len(all) != 1 || all[0].Who != "vera" {
+		t.Errorf("the audit log has %+v", all)
+	}
+}

@@ -1,0 +1,225 @@
+package server
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/quell-dev/quell/internal/agent/api"
+	"github.com/quell-dev/quell/internal/cluster/store"
+	"github.com/quell-dev/quell/internal/cluster/store/duck"
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// request is an authorised request of a known caller.
+type request struct {
+	*http.Request
+	caller caller
+	whole  func() // called when it has been read completely
+}
+
+// httpError is an error answer.
+type httpError struct {
+	status  int
+	message string
+	remedy  string
+}
+
+func (e *httpError) Error() string { return e.message }
+
+func bad(format string, args ...any) error {
+	return &httpError{http.StatusBadRequest, fmt.Sprintf(format, args...), "see /openapi.json"}
+}
+
+// Failure is the body of every answer that is not a success.
+type Failure struct {
+	Error  string `json:"error"`
+	Remedy string `json:"remedy,omitempty"`
+}
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	s.mux.ServeHTTP(w, r)
+}
+
+// guard checks authorisation and counts the answers.
+func (s *Server) guard(rt *route) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		begun := time.Now()
+		seen := &watched{ResponseWriter: w, status: http.StatusOK}
+		// Otherwise the time limit for reading a request would end its context, and thus
+		// every query and stream that takes longer.
+		q := &request{Request: r, whole: func() { _ = http.NewResponseController(w).SetReadDeadline(time.Time{}) }} // tests have no deadline
+		if r.Body == http.NoBody {
+			q.whole()
+		}
+		r.Body = http.MaxBytesReader(seen, r.Body, int64(s.Config.Limits.BodyKB)<<10)
+		err := s.identify(q, rt)
+		if err == nil {
+			err = rt.serve(s, seen, q)
+		}
+		if err != nil && !seen.begun {
+			fail(seen, err, s)
+		}
+		s.metrics.request(rt, seen.status, time.Since(begun))
+	}
+}
+
+// watched records the status of the answer.
+type watched struct {
+	http.ResponseWriter
+	status int
+	begun  bool
+}
+
+func (w *watched) WriteHeader(status int) {
+	w.status, w.begun = status, true
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *watched) Write(p []byte) (int, error) {
+	w.begun = true
+	return w.ResponseWriter.Write(p)
+}
+
+// Unwrap is used by http.ResponseController.
+func (w *watched) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// identify determines the caller and checks its permission.
+func (s *Server) identify(q *request, rt *route) error {
+	q.caller.from, _, _ = net.SplitHostPort(q.RemoteAddr)
+	header := q.Header.Get("Authorization")
+	secret, bearer := strings.CutPrefix(header, "Bearer ")
+	why := "it needs a token"
+	switch {
+	case header != "" && !bearer:
+		why = "Authorization is not of the form Bearer TOKEN"
+	case bearer:
+		var k token
+		q.caller.sum = sumOf(strings.TrimSpace(secret))
+		k, why = s.Tokens.find(q.caller.sum, s.Now())
+		q.caller.name, q.caller.scope = k.name, k.scope
+	case !s.Tokens.Required && local(q.Request):
+		q.caller.scope = Viewer
+	}
+	who, known := q.caller.from, q.caller.name != "" && q.caller.scope != Public
+	if known {
+		who = "token " + q.caller.name
+	}
+	if !s.callers.take(who, known) {
+		return &httpError{http.StatusTooManyRequests, "too many requests", "ask less often"}
+	}
+	if q.caller.scope.allows(rt.scope) {
+		return nil
+	}
+	if q.caller.scope != Public {
+		s.refuse(q, rt, "the token's scope is "+string(q.caller.scope))
+		return &httpError{http.StatusForbidden, fmt.Sprintf("it needs scope %s, the token has %s", rt.scope, q.caller.scope), "ask who runs the server for such a token"}
+	}
+	s.refuse(q, rt, why)
+	return &httpError{http.StatusUnauthorized, why, "set QUELL_TOKEN, or the header Authorization: Bearer TOKEN"}
+}
+
+func (s *Server) refuse(q *request, rt *route, why string) {
+	s.Refused(Refusal{Who: q.caller.name, From: q.caller.from, Scope: string(q.caller.scope), What: rt.method + " " + rt.path, Why: why})
+}
+
+// local reports whether a request comes from a program on this machine that addresses
+// this server deliberately. A web page whose own domain name resolves to this address
+// (DNS rebinding) sends that name as Host and is rejected.
+func local(r *http.Request) bool {
+	from, _, _ := net.SplitHostPort(r.RemoteAddr)
+	if ip := net.ParseIP(from); ip == nil || !ip.IsLoopback() {
+		return false
+	}
+	host := r.Host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	ip := net.ParseIP(strings.Trim(host, "[]"))
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// audit records an operator's action and its outcome. It is committed with the next
+// batch.
+func (s *Server) audit(q *request, rt *route, target, why, outcome string) {
+	s.Store.Add(&store.Batch{Audit: []store.Audit{{At: int64(s.now()), Who: q.caller.name, From: q.caller.from, Scope: string(q.caller.scope),
+		What: rt.method + " " + rt.path, Target: target, Why: why, Outcome: outcome}}})
+	s.Log.Info("audit", "who", q.caller.name, "from", q.caller.from, "what", rt.method+" "+rt.path, "target", target, "why", why, "outcome", outcome)
+}
+
+// fail answers with an error.
+func fail(w http.ResponseWriter, err error, s *Server) {
+	status, f := http.StatusInternalServerError, Failure{Error: err.Error()}
+	var own *httpError
+	var asked *duck.Error
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &own):
+		status, f.Remedy = own.status, own.remedy
+	case errors.As(err, &large):
+		status, f.Remedy = http.StatusRequestEntityTooLarge, "send less"
+	case errors.As(err, &asked):
+		f.Remedy = asked.Remedy()
+		switch asked.Kind {
+		case duck.Refused, duck.Wrong:
+			status = http.StatusBadRequest
+		case duck.Exceeded:
+			status = http.StatusUnprocessableEntity
+		}
+	}
+	if status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+	}
+	if status == http.StatusInternalServerError {
+		s.Log.Error("answer", "reason", err)
+	}
+	_ = reply(w, status, f) // on failure the client has disconnected
+}
+
+func reply(w http.ResponseWriter, status int, v any) error {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+// body reads a request's JSON, strictly.
+func body(q *request, v any) error {
+	err := api.Decode(q.Body, v)
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return err
+	case err != nil:
+		return bad("%v", err)
+	}
+	q.whole()
+	return nil
+}
+
+// when parses a time of a request: RFC 3339, a day, or how long ago ("24h").
+func when(name, text string, now sample.Millis) (sample.Millis, error) {
+	if text == "" {
+		return 0, nil
+	}
+	if at, ok := sample.ParseWhen(text, now); ok {
+		return at, nil
+	}
+	return 0, bad("%s: %.40q: want a time such as 2026-11-21T13:00:00Z, a day, or how long ago, such as 24h", name, text)
+}
+
+// span parses since and until.
+func span(since, until string, now sample.Millis) (from, to sample.Millis, err error) {
+	if from, err = when("since", since, now); err != nil {
+		return 0, 0, err
+	}
+	to, err = when("until", until, now)
+	return from, to, err
+}

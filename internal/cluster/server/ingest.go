@@ -1,0 +1,217 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/quell-dev/quell/internal/cluster/store"
+	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/wire"
+)
+
+// Feed is an ordered stream of agents' messages.
+type Feed interface {
+	// Next returns the following messages, as batches that are valid until the next call.
+	// It waits for the first until ctx ends, which is no error. After an error it starts
+	// again from the first message that was not Done, and earlier numbers are no longer
+	// valid.
+	Next(ctx context.Context) ([]store.Batch, error)
+	// Done removes the messages up to that number from the stream. It may be called while
+	// Next runs, with a number obtained after Next's last error.
+	Done(ctx context.Context, seq uint64) error
+}
+
+// intake is a feed being ingested: the last message read and the last one committed.
+// Commits run in parallel with reading, one at a time: if reading paused while files are
+// written, ingest would fall behind.
+type intake struct {
+	*Server
+	feed       Feed
+	last, done uint64
+	committing chan uint64 // receives the number that the commit reached, 0 if it failed; nil: none runs
+}
+
+// commit starts a commit of what was added, unless it is committed or one is running.
+func (t *intake) commit(ctx context.Context) {
+	if t.committing != nil || t.last == t.done {
+		return
+	}
+	result, seq := make(chan uint64, 1), t.last
+	t.committing = result
+	go func() {
+		if !t.commitTo(context.WithoutCancel(ctx), seq) {
+			seq = 0
+			select { // before the next attempt
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+			}
+		}
+		result <- seq
+	}()
+}
+
+// commitTo commits, and only then marks the messages as Done.
+func (t *intake) commitTo(ctx context.Context, seq uint64) bool {
+	if err := t.Store.Flush(); err != nil {
+		t.Log.Error("commit; trying again", "reason", err)
+		return false
+	}
+	if err := t.feed.Done(ctx, seq); err != nil {
+		t.Log.Warn("what is stored stays in the stream for now", "reason", err)
+		return false
+	}
+	return true
+}
+
+// committed records the end of a commit.
+func (t *intake) committed(seq uint64) {
+	t.committing, t.done = nil, max(t.done, seq)
+}
+
+// settle waits for the running commit.
+func (t *intake) settle() {
+	if t.committing != nil {
+		t.committed(<-t.committing)
+	}
+}
+
+// finish tries to commit everything that was added.
+func (t *intake) finish(ctx context.Context) {
+	t.settle()
+	t.commit(ctx)
+	t.settle()
+}
+
+// take ingests a feed until ctx ends.
+func (s *Server) take(ctx context.Context, f Feed) {
+	t := &intake{Server: s, feed: f}
+	defer t.finish(ctx)
+	flush := time.NewTicker(s.Config.Store.Flush)
+	defer flush.Stop()
+	for ctx.Err() == nil {
+		soon, cancel := context.WithTimeout(ctx, s.Config.Store.Flush)
+		batches, err := f.Next(soon)
+		cancel()
+		if err != nil && ctx.Err() == nil {
+			s.Log.Error("read messages; trying again", "reason", err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+			}
+		}
+		for i := range batches {
+			s.Add(&batches[i])
+			t.last = max(t.last, batches[i].Seq)
+		}
+		if err != nil {
+			t.finish(ctx)
+			t.last, t.done = 0, 0
+		}
+		select {
+		case seq := <-t.committing:
+			t.committed(seq)
+		case <-flush.C:
+			t.commit(ctx)
+		default:
+			if s.Store.Pending() >= s.Config.Store.MaxPending {
+				t.commit(ctx)
+			}
+		}
+		// If commits cannot keep up, no more is read: the stream keeps it.
+		for s.Store.Pending() >= 2*s.Config.Store.MaxPending && ctx.Err() == nil {
+			t.commit(ctx)
+			select {
+			case <-ctx.Done():
+			case seq := <-t.committing:
+				t.committed(seq)
+			case <-time.After(time.Second): // another feed's commit
+			}
+		}
+	}
+}
+
+// Add stores a batch and sends its contents to the followers of events.
+func (s *Server) Add(b *store.Batch) bool {
+	if !s.Store.Add(b) {
+		return false
+	}
+	s.live.add(b)
+	for i := range b.Incidents {
+		inc := &b.Incidents[i]
+		s.hub.tell("incident", map[string]any{"machine": inc.Machine, "id": inc.ID, "kind": inc.Kind, "signal": inc.Signal,
+			"victim_job": inc.VictimJob, "victim_task": inc.VictimTask, "suspect_task": inc.SuspectTask, "outcome": inc.Outcome,
+			"updated": inc.Updated, "closed": inc.Closed})
+	}
+	for i := range b.Actions {
+		s.hub.tell("action", &b.Actions[i])
+	}
+	return true
+}
+
+// The streams of agents' messages, as the store names sources.
+const (
+	samplesStream = "samples"
+	recordsStream = "records"
+)
+
+// BatchOf converts a message of the stream of samples for the store. The memory of the
+// wire batch must stay valid until the result is added.
+func BatchOf(b *wire.Batch, seq uint64) store.Batch {
+	return store.Batch{Source: store.Source{Stream: samplesStream, Machine: b.Machine, Boot: b.Boot}, N: b.N, Seq: seq, Samples: b.Samples}
+}
+
+// RecordOf converts a message of the stream of records for the store.
+func RecordOf(r *wire.Record, seq uint64) (store.Batch, error) {
+	b := store.Batch{Source: store.Source{Stream: recordsStream, Machine: r.Machine, Boot: r.Boot}, N: r.N, Seq: seq}
+	switch r.Kind {
+	case wire.Record_KIND_INCIDENT:
+		var inc incident.Record
+		if err := json.Unmarshal(r.Json, &inc); err != nil {
+			return b, fmt.Errorf("read incident %s of %s: %w", r.Id, r.Machine, err)
+		}
+		inc.Machine = r.Machine // NATS has checked the sender's machine
+		row, err := store.IncidentOf(&inc)
+		if err != nil {
+			return b, err
+		}
+		b.Incidents = []store.Incident{row}
+	case wire.Record_KIND_AUDIT:
+		a, err := actionOf(r)
+		if err != nil {
+			return b, err
+		}
+		b.Actions = []store.Action{a}
+	default:
+		return b, fmt.Errorf("record %s of %s is of kind %v, which this server does not know", r.Id, r.Machine, r.Kind)
+	}
+	return b, nil
+}
+
+// actionOf reads a line of an agent's audit log (docs/safety.md).
+func actionOf(r *wire.Record) (store.Action, error) {
+	var e struct {
+		At     sample.Millis `json:"at"`
+		Who    string        `json:"who"`
+		What   string        `json:"what"`
+		ID     string        `json:"id"`
+		Task   string        `json:"task"`
+		Rate   float64       `json:"rate"`
+		Until  int64         `json:"until"`
+		Why    string        `json:"why"`
+		Result string        `json:"result"`
+	}
+	if err := json.Unmarshal(r.Json, &e); err != nil {
+		return store.Action{}, fmt.Errorf("read audit entry of %s: %w", r.Machine, err)
+	}
+	a := store.Action{At: int64(e.At), Machine: r.Machine, ID: e.ID, What: e.What, Task: e.Task, By: e.Who, Why: e.Why, Result: e.Result}
+	if e.Rate > 0 {
+		a.Rate = &e.Rate
+	}
+	if e.Until > 0 {
+		a.Until = &e.Until
+	}
+	return a, nil
+}

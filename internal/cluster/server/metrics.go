@@ -1,0 +1,87 @@
+package server
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/quell-dev/quell/internal/cluster/store"
+)
+
+// metrics are the server's own metrics.
+type metrics struct {
+	handler  http.Handler
+	requests *prometheus.CounterVec
+	seconds  *prometheus.CounterVec
+	refused  prometheus.Counter
+}
+
+// storeMetric is a metric derived from the store's counts.
+type storeMetric struct {
+	name, help string
+	kind       prometheus.ValueType
+	value      func(*store.Stats) float64
+}
+
+var storeMetrics = []storeMetric{
+	{"quell_server_batches_total", "Batches taken in.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Batches) }},
+	{"quell_server_duplicate_batches_total", "Batches dropped because they were taken before.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Duplicates) }},
+	{"quell_server_samples_total", "Samples taken in.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Samples) }},
+	{"quell_server_records_total", "Incidents, actions, audit entries and specs taken in.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Records) }},
+	{"quell_server_rejected_samples_total", "Samples and records too old to be kept, samples too far in the future.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Rejected) }},
+	{"quell_server_commits_total", "Commits of the store.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Commits) }},
+	{"quell_server_merged_segments_total", "Segments replaced by larger ones.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Merged) }},
+	{"quell_server_expired_segments_total", "Segments removed because they were past their time.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Expired) }},
+	{"quell_server_segments", "Segments that count.", prometheus.GaugeValue, func(s *store.Stats) float64 { return float64(s.Segments) }},
+	{"quell_server_stored_rows", "Rows in them.", prometheus.GaugeValue, func(s *store.Stats) float64 { return float64(s.Rows) }},
+	{"quell_server_stored_bytes", "Size of them.", prometheus.GaugeValue, func(s *store.Stats) float64 { return float64(s.Bytes) }},
+	{"quell_server_pending_rows", "Samples and records taken in and not yet committed.", prometheus.GaugeValue, func(s *store.Stats) float64 { return float64(s.Pending) }},
+}
+
+func newMetrics(s *Server) *metrics {
+	r := prometheus.NewRegistry()
+	m := &metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quell_server_requests_total", Help: "Answers of the API, by path and status."}, []string{"path", "status"}),
+		seconds:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quell_server_request_seconds_total", Help: "Time they took, s."}, []string{"path"}),
+		refused:  prometheus.NewCounter(prometheus.CounterOpts{Name: "quell_server_refused_total", Help: "Requests and bus clients that were refused."}),
+	}
+	r.MustRegister(m.requests, m.seconds, m.refused, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), &storeCollector{s})
+	m.handler = promhttp.HandlerFor(r, promhttp.HandlerOpts{})
+	return m
+}
+
+func (m *metrics) request(rt *route, status int, took time.Duration) {
+	m.requests.WithLabelValues(rt.path, strconv.Itoa(status)).Inc()
+	m.seconds.WithLabelValues(rt.path).Add(took.Seconds())
+}
+
+// storeCollector reads the store at each collection.
+type storeCollector struct{ s *Server }
+
+func (c *storeCollector) Describe(chan<- *prometheus.Desc) {} // unchecked: the table describes them
+
+func (c *storeCollector) Collect(out chan<- prometheus.Metric) {
+	st := c.s.Store.Stats()
+	for _, m := range storeMetrics {
+		out <- prometheus.MustNewConstMetric(prometheus.NewDesc(m.name, m.help, nil, nil), m.kind, m.value(&st))
+	}
+	c.s.specs.mu.Lock()
+	known, took, at := len(c.s.specs.by), c.s.specs.took, c.s.specs.at
+	c.s.specs.mu.Unlock()
+	gauge := func(name, help string, v float64) {
+		out <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, nil, nil), prometheus.GaugeValue, v)
+	}
+	gauge("quell_server_specs", "Specs known, in any state.", float64(known))
+	gauge("quell_server_spec_seconds", "Time that the newest computation of specs took, s.", took.Seconds())
+	gauge("quell_server_spec_timestamp_seconds", "When that was, s since 1970; 0 before the first.", float64(at)/1000)
+	gauge("quell_server_event_streams", "Event streams that are followed.", float64(c.s.hub.count()))
+}
+
+func (s *Server) serveMetrics(w http.ResponseWriter, r *request) error {
+	s.metrics.handler.ServeHTTP(w, r.Request)
+	return nil
+}

@@ -1,0 +1,157 @@
+package server
+
+import (
+	"encoding/json"
+	"maps"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/quell-dev/quell/internal/cluster/api"
+)
+
+// openapi writes the document from the table of routes (OpenAPI 3.1.0).
+func (s *Server) openapi(w http.ResponseWriter, _ *request) error {
+	return reply(w, http.StatusOK, document(s.Version))
+}
+
+type object = map[string]any
+
+func document(version string) object {
+	paths := object{}
+	for _, rt := range table() {
+		op := object{"summary": rt.summary, "operationId": strings.ToLower(rt.method) + strings.NewReplacer("/", "_", ".", "_").Replace(rt.path),
+			"responses": responses(&rt)}
+		if rt.scope != Public {
+			op["security"] = []object{{"token": []string{string(rt.scope)}}}
+		}
+		var params []object
+		for _, p := range rt.params {
+			params = append(params, object{"name": p.name, "in": "query", "description": p.help, "schema": object{"type": "string"}})
+		}
+		if params != nil {
+			op["parameters"] = params
+		}
+		if rt.in != nil {
+			op["requestBody"] = object{"required": true, "content": object{"application/json": object{"schema": schema(reflect.TypeOf(rt.in))}}}
+		}
+		item, _ := paths[rt.path].(object)
+		if item == nil {
+			item = object{}
+		}
+		item[strings.ToLower(rt.method)] = op
+		paths[rt.path] = item
+	}
+	return object{"openapi": "3.1.0", "info": object{"title": "quell-server", "version": version,
+		"description": "Noisy neighbours of a cluster: specs, incidents, and SQL over both and every sample. Times are milliseconds since 1970 UTC where they are numbers."},
+		"paths":      paths,
+		"components": object{"securitySchemes": object{"token": object{"type": "http", "scheme": "bearer", "description": "scopes: viewer, operator"}}}}
+}
+
+func responses(rt *route) object {
+	media := rt.media
+	content := object{}
+	if media == "" {
+		media = "application/json"
+	}
+	content[media] = object{"schema": schema(reflect.TypeOf(rt.out))}
+	all := object{"200": object{"description": "as asked", "content": content}}
+	failure := object{"application/json": object{"schema": schema(reflect.TypeFor[Failure]())}}
+	add := func(status, why string) { all[status] = object{"description": why, "content": failure} }
+	add("429", "too many requests of this caller")
+	if rt.scope != Public {
+		add("401", "no token, or none that is known and good")
+		add("403", "the token's scope does not allow it")
+	}
+	if rt.in != nil || rt.params != nil {
+		add("400", "the request cannot be carried out as it stands")
+	}
+	if rt.in != nil {
+		add("413", "the request is too large")
+	}
+	switch rt.path {
+	case cluster.PathQuery, cluster.PathIncidents, cluster.PathPairs:
+		add("422", "it needs more time or memory than it may have")
+	case cluster.PathCommands:
+		add("409", "the machine refused")
+		add("502", "the machine cannot be reached")
+		add("503", "the server has no connection to machines")
+	case "/v1/events":
+		add("503", "as many follow as may")
+	case "/healthz", "/readyz":
+		all["503"] = object{"description": "it does not", "content": content}
+	}
+	return all
+}
+
+// schema returns the schema of a type's JSON (JSON Schema 2020-12).
+func schema(t reflect.Type) object {
+	if t == nil {
+		return object{}
+	}
+	if t == reflect.TypeFor[json.RawMessage]() {
+		return object{} // anything
+	}
+	if t.Kind() != reflect.Pointer && t.Implements(reflect.TypeFor[interface{ MarshalText() ([]byte, error) }]()) {
+		return object{"type": "string"}
+	}
+	switch t.Kind() {
+	case reflect.Pointer:
+		return schema(t.Elem())
+	case reflect.Bool:
+		return object{"type": "boolean"}
+	case reflect.String:
+		return object{"type": "string"}
+	case reflect.Int, reflect.Int32, reflect.Int64, reflect.Uint, reflect.Uint32, reflect.Uint64:
+		return object{"type": "integer"}
+	case reflect.Float32, reflect.Float64:
+		return object{"type": "number"}
+	case reflect.Slice:
+		return object{"type": "array", "items": schema(t.Elem())}
+	case reflect.Map:
+		return object{"type": "object", "additionalProperties": schema(t.Elem())}
+	case reflect.Struct:
+		properties, required := object{}, []string{}
+		fields(t, properties, &required)
+		slices.Sort(required)
+		return object{"type": "object", "properties": properties, "required": required}
+	}
+	return object{}
+}
+
+// fields describes the fields of a struct: its own first, because they hide embedded ones
+// of the same name.
+func fields(t reflect.Type, properties object, required *[]string) {
+	var embedded []reflect.Type
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, rest, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name == "" {
+			name = f.Name
+		}
+		_, hidden := properties[name]
+		switch {
+		case name == "-" || !f.IsExported() && !f.Anonymous:
+		case f.Anonymous && f.Tag.Get("json") == "" && f.Type.Kind() == reflect.Struct:
+			embedded = append(embedded, f.Type)
+		case !hidden:
+			properties[name] = schema(f.Type)
+			if !strings.Contains(rest, "omitempty") {
+				*required = append(*required, name)
+			}
+		}
+	}
+	for _, t := range embedded {
+		fields(t, properties, required)
+	}
+}
+
+// Paths lists the API's paths, for tests of the documentation.
+func Paths() []string {
+	paths := map[string]bool{}
+	for _, rt := range table() {
+		paths[rt.path] = true
+	}
+	return slices.Sorted(maps.Keys(paths))
+}

@@ -1,0 +1,72 @@
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"strings"
+
+	"github.com/quell-dev/quell/internal/cluster/api"
+	"github.com/quell-dev/quell/internal/core/plan"
+)
+
+// pairsSQL aggregates incidents by pairs of jobs on one machine. An incident counts if a
+// suspect was named or capped. The job that was capped last is used, since its outcome is
+// known.
+const pairsSQL = `SELECT victim_job, coalesce(nullif(capped_job, ''), suspect_job) AS antagonist, count(*), count(DISTINCT machine),
+  median(cost / nullif(threshold, 0)), avg(correlation),
+  count(*) FILTER (capped_job <> '' AND outcome IN ('%[2]s', '%[3]s', '%[4]s')), count(*) FILTER (capped_job <> '' AND outcome = '%[2]s'),
+  max(epoch_ms(updated))
+FROM incidents WHERE (antagonists > 0 OR capped_job <> '') AND %[1]s
+GROUP BY ALL HAVING antagonist <> '' ORDER BY 8 DESC, 3 DESC, 1, 2 LIMIT 1000`
+
+func (s *Server) listPairs(w http.ResponseWriter, r *request) error {
+	q := r.URL.Query()
+	from, to, err := span(q.Get("since"), q.Get("until"), s.now())
+	if err != nil {
+		return err
+	}
+	where := []string{"true"}
+	if job := q.Get("job"); job != "" {
+		where = append(where, "victim_job = "+literal(job))
+	}
+	if from > 0 {
+		where = append(where, fmt.Sprintf("updated >= make_timestamptz(%d)", int64(from)*1000))
+	}
+	if to > 0 {
+		where = append(where, fmt.Sprintf("began <= make_timestamptz(%d)", int64(to)*1000))
+	}
+	a, err := s.ask(r.Context(), fmt.Sprintf(pairsSQL, strings.Join(where, " AND "), plan.TruePositive, plan.FalsePositive, plan.Noise), from, 0)
+	if err != nil {
+		return err
+	}
+	pairs := []cluster.Pair{}
+	for _, row := range a.Rows {
+		var p cluster.Pair
+		var strength, correlation *float64 // null if no incident has one
+		if err := json.Unmarshal(row, &[]any{&p.Victim, &p.Antagonist, &p.Incidents, &p.Machines, &strength, &correlation, &p.Caps, &p.Helped, &p.Newest}); err != nil {
+			return fmt.Errorf("read pairs: %w", err)
+		}
+		if strength != nil {
+			p.Strength = *strength
+		}
+		if correlation != nil {
+			p.Correlation = *correlation
+		}
+		p.Confidence = atLeast(p.Helped, p.Caps)
+		pairs = append(pairs, p)
+	}
+	return reply(w, http.StatusOK, pairs)
+}
+
+// atLeast is the lower bound of the 95 % confidence interval of a proportion, for k of n
+// observed (Wilson 1927); 0 for n = 0.
+func atLeast(k, n int) float64 {
+	if n == 0 {
+		return 0
+	}
+	const z = 1.959964 // of the normal distribution, two-sided 95 %
+	p, m := float64(k)/float64(n), float64(n)
+	return max(0, (p+z*z/(2*m)-z*math.Sqrt(p*(1-p)/m+z*z/(4*m*m)))/(1+z*z/m))
+}

@@ -1,0 +1,267 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quell-dev/quell/internal/agent/config"
+	"github.com/quell-dev/quell/internal/cluster/store"
+	"github.com/quell-dev/quell/internal/cluster/store/dialect"
+	"github.com/quell-dev/quell/internal/cluster/store/duck"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/wire"
+)
+
+// Asker executes a query over a store's segments (duck.Runner).
+type Asker interface {
+	Query(ctx context.Context, job *duck.Job) (*duck.Answer, error)
+}
+
+// Publisher announces specs to agents (bus.Bus).
+type Publisher interface {
+	PutSpecs(ctx context.Context, m *wire.Specs) error
+}
+
+// Commander sends an operator's commands to machines (bus.Bus).
+type Commander interface {
+	Command(ctx context.Context, machine string, c *wire.Command) (*wire.Reply, error)
+	// CommandAll sends one to all machines, and passes on each reply as it comes until
+	// ctx ends or, if expect is not 0, that number has come.
+	CommandAll(ctx context.Context, c *wire.Command, expect int, each func(*wire.Reply)) error
+}
+
+// Holder lets one of several servers at a time do some work, and ends that right by
+// ending do's context (bus.Bus).
+type Holder interface {
+	Hold(ctx context.Context, name, holder string, do func(context.Context)) error
+}
+
+// Parts are the components of a server.
+type Parts struct {
+	Config  *config.Server
+	Version string
+	Store   *store.Store
+	Asker   Asker
+	// Learner and Engine compute specs; Engine has precedence. Without either, Asker
+	// does, by SQL.
+	Learner Learner
+	Engine  Engine
+	Log     *slog.Logger
+	Tokens  *Tokens
+	// Feeds are the sources of batches; none: only imports.
+	Feeds []Feed
+	// Check returns why messages cannot come, nil if they can; it may be nil itself.
+	Check func() error
+	// Without Publisher specs are only stored; without Commander commands are refused.
+	Publisher Publisher
+	Commander Commander
+	// Holder selects which of several servers of one store ingests messages, maintains
+	// the store and learns specs; nil: this is the only one. All of them answer requests.
+	Holder Holder
+	// Now is the clock, time.Now if nil.
+	Now func() time.Time
+}
+
+// Server is quell-server without its listeners.
+type Server struct {
+	Parts
+	started  time.Time
+	hub      *hub
+	callers  *callers
+	refusals refusals
+	noted    atomic.Bool // there are uncommitted refusals
+	specs    specs
+	live     *live
+	metrics  *metrics
+	mux      *http.ServeMux
+	ready    atomic.Bool
+}
+
+// New makes a server; Run and ServeHTTP operate it.
+func New(p Parts) (*Server, error) {
+	if p.Now == nil {
+		p.Now = time.Now
+	}
+	if p.Tokens == nil {
+		p.Tokens = &Tokens{}
+	}
+	s := &Server{Parts: p, started: p.Now(), hub: newHub(p.Config.Limits.Streams),
+		callers: newCallers(p.Config.Limits.PerSecond, p.Config.Limits.Burst, p.Now)}
+	s.live = newLive(p)
+	s.metrics = newMetrics(s)
+	s.mux = s.routes()
+	return s, nil
+}
+
+// Run ingests messages, commits, maintains the store and learns specs until ctx ends.
+// Then it commits what has arrived.
+func (s *Server) Run(ctx context.Context) error {
+	if err := s.loadSpecs(ctx); err != nil {
+		return fmt.Errorf("read the specs so far: %w", err)
+	}
+	var all sync.WaitGroup
+	if s.Holder == nil {
+		all.Go(func() { s.lead(ctx) })
+	} else {
+		all.Go(func() { s.compete(ctx) })
+	}
+	all.Go(func() { s.every(ctx, refusedAgain, s.noteAgain) })
+	all.Go(func() { s.every(ctx, s.Config.Store.Flush, s.keepNotes) })
+	all.Go(func() { s.every(ctx, tokensEvery, func(context.Context) error { return s.Tokens.refresh() }) })
+	if len(s.Feeds) == 0 || s.Holder != nil {
+		all.Go(func() { s.every(ctx, s.Config.Store.Flush, func(context.Context) error { return s.Store.Flush() }) })
+	}
+	s.ready.Store(true)
+	<-ctx.Done()
+	s.ready.Store(false)
+	s.hub.close()
+	all.Wait()
+	return s.Store.Flush()
+}
+
+// lead does the work of the leading server of a store: it ingests messages, maintains the
+// store and learns specs.
+func (s *Server) lead(ctx context.Context) {
+	var all sync.WaitGroup
+	for _, f := range s.Feeds {
+		all.Go(func() { s.take(ctx, f) })
+	}
+	all.Go(func() { s.every(ctx, s.Config.Store.Upkeep, s.upkeep) })
+	all.Go(func() { s.every(ctx, s.Config.Specs.Every, s.learn) })
+	if d := s.following(); d > 0 {
+		all.Go(func() { s.every(ctx, d, s.follow) })
+	}
+	all.Wait()
+}
+
+// compete leads while this server holds the lease, and otherwise follows the leading
+// server.
+func (s *Server) compete(ctx context.Context) {
+	name, err := os.Hostname()
+	if err != nil {
+		name = "a server"
+	}
+	var all sync.WaitGroup
+	all.Go(func() { s.every(ctx, s.Config.Store.Flush, func(context.Context) error { return s.Store.Refresh() }) })
+	leads := atomic.Bool{}
+	all.Go(func() { // a server that does not lead reads the specs
+		s.every(ctx, max(s.Config.Specs.Between, s.Config.Store.Upkeep), func(ctx context.Context) error {
+			if leads.Load() {
+				return nil
+			}
+			return s.loadSpecs(ctx)
+		})
+	})
+	all.Go(func() { // and removes copies that are obsolete or too many
+		s.every(ctx, s.Config.Store.Upkeep, func(context.Context) error {
+			if leads.Load() {
+				return nil
+			}
+			return s.Store.Sweep()
+		})
+	})
+	lead := func(ctx context.Context) {
+		leads.Store(true)
+		defer leads.Store(false)
+		if err := errors.Join(s.Store.Refresh(), s.loadSpecs(ctx)); err != nil {
+			s.Log.Error("read what the server before has left", "reason", err)
+			return
+		}
+		s.lead(ctx)
+	}
+	for ctx.Err() == nil {
+		if err := s.Holder.Hold(ctx, "lead", name, lead); err != nil && ctx.Err() == nil {
+			s.Log.Error("wait for the lead; trying again", "reason", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
+	all.Wait()
+}
+
+// every calls do periodically and logs its errors.
+func (s *Server) every(ctx context.Context, period time.Duration, do func(context.Context) error) {
+	tick := time.NewTicker(period)
+	defer tick.Stop()
+	for {
+		if err := do(ctx); err != nil && ctx.Err() == nil {
+			s.Log.Error("upkeep", "reason", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// upkeep merges segments and removes expired ones.
+func (s *Server) upkeep(ctx context.Context) error {
+	for ctx.Err() == nil {
+		more, err := s.Store.Compact()
+		if err != nil {
+			return errors.Join(err, s.Store.Retain())
+		}
+		if !more {
+			break
+		}
+	}
+	return errors.Join(s.Store.Retain(), s.Store.Err())
+}
+
+// now is the current time as sample.Millis.
+func (s *Server) now() sample.Millis { return sample.At(s.Now()) }
+
+// job returns a query over the store's data between from and to.
+func (s *Server) job(sql string, from, to sample.Millis) (*duck.Job, *store.Snapshot) {
+	sn := s.Store.Snapshot(from, to)
+	q := s.Config.Query
+	job := &duck.Job{SQL: sql, Files: dialect.Files(sn), From: from, To: to,
+		Limits: duck.Limits{Time: q.Time, MemoryMB: q.MemoryMB, Threads: q.Threads, Rows: q.Rows, Bytes: int64(q.MaxMB) << 20}}
+	if !strings.Contains(strings.ToLower(sql), "machines") {
+		return job, sn // two rows for each life of each agent: only queries of machines load them
+	}
+	for source, m := range s.Store.Marks() {
+		job.Machines = append(job.Machines, duck.Machine{Machine: source.Machine, Boot: source.Boot, Stream: source.Stream, Batch: m.High, LastSeen: m.At})
+	}
+	return job, sn
+}
+
+// ask executes a query.
+func (s *Server) ask(ctx context.Context, sql string, from, to sample.Millis) (*duck.Answer, error) {
+	job, sn := s.job(sql, from, to)
+	defer sn.Close()
+	if err := bring(ctx, sn, job); err != nil {
+		return nil, err
+	}
+	return s.Asker.Query(ctx, job)
+}
+
+// bring fetches the segments of the tables that a statement names, for a remote store. It
+// removes the other tables' segments from the job, since views of all are created. A
+// view's name starts with that of its table.
+func bring(ctx context.Context, sn *store.Snapshot, job *duck.Job) error {
+	if !sn.Remote() {
+		return nil
+	}
+	sql := strings.ToLower(job.SQL)
+	var named []string
+	for _, table := range store.Tables() {
+		if strings.Contains(sql, strings.TrimSuffix(table, "s")) {
+			named = append(named, table)
+		} else {
+			job.Files[table] = job.Files[table][:1] // the file with the columns
+		}
+	}
+	return sn.Fetch(ctx, named...)
+}

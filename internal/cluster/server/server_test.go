@@ -1,0 +1,539 @@
+package server
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/parquet-go/parquet-go"
+
+	"github.com/quell-dev/quell/internal/agent/config"
+	"github.com/quell-dev/quell/internal/cluster/api"
+	"github.com/quell-dev/quell/internal/cluster/store"
+	"github.com/quell-dev/quell/internal/cluster/store/duck"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/wire"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
+)
+
+func TestMain(m *testing.M) { quelltest.Main(m) }
+
+// fake answers queries, publishes specs and executes commands, and records its arguments.
+type fake struct {
+	mu       sync.Mutex
+	jobs     []duck.Job
+	answer   func(*duck.Job) (*duck.Answer, error)
+	specs    []*wire.Specs
+	commands []*wire.Command
+	reply    *wire.Reply
+	all      []*wire.Reply           // replies to a command to all
+	put      func(*wire.Specs) error // before specs are recorded; nil: nothing
+}
+
+func (f *fake) Query(_ context.Context, job *duck.Job) (*duck.Answer, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.jobs = append(f.jobs, *job)
+	if f.answer != nil {
+		return f.answer(job)
+	}
+	return &duck.Answer{Columns: []duck.Column{}, Rows: []json.RawMessage{}}, nil
+}
+
+func (f *fake) PutSpecs(_ context.Context, m *wire.Specs) error {
+	if f.put != nil {
+		if err := f.put(m); err != nil {
+			return err
+		}
+	}
+	f.specs = append(f.specs, m)
+	return nil
+}
+
+func (f *fake) CommandAll(ctx context.Context, c *wire.Command, _ int, each func(*wire.Reply)) error {
+	f.commands = append(f.commands, c)
+	for _, r := range f.all {
+		each(r)
+	}
+	<-ctx.Done()
+	return nil
+}
+
+func (f *fake) Command(_ context.Context, machine string, c *wire.Command) (*wire.Reply, error) {
+	f.commands = append(f.commands, c)
+	if f.reply == nil {
+		return nil, errors.New(machine + " is not there")
+	}
+	return f.reply, nil
+}
+
+var start = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+type bench struct {
+	*Server
+	fake  *fake
+	store *store.Store
+}
+
+// tokens returns a viewer's, an operator's, and an expired operator's token.
+func tokens(t testing.TB) *Tokens {
+	t.Helper()
+	known, err := LoadTokens("testdata/tokens")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return known
+}
+
+func newBench(t testing.TB, change func(*Parts)) *bench {
+	t.Helper()
+	c := config.DefaultServer()
+	c.Limits.PerSecond, c.Limits.Burst = 1000, 1000
+	st, err := store.Open(t.TempDir(), store.Options{Now: func() time.Time { return start }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { st.Close() })
+	f := &fake{}
+	p := Parts{Config: &c, Version: "test", Store: st, Asker: f, Publisher: f, Commander: f, Log: slog.New(slog.DiscardHandler),
+		Now: func() time.Time { return start }}
+	if change != nil {
+		change(&p)
+	}
+	s, err := New(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.ready.Store(true)
+	return &bench{s, f, st}
+}
+
+// do sends a request from an address.
+func (b *bench) do(from, host, token, method, path, body string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, path, strings.NewReader(body))
+	r.RemoteAddr, r.Host = from+":4711", host
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+	w := httptest.NewRecorder()
+	b.ServeHTTP(w, r)
+	return w
+}
+
+func (b *bench) local(method, path, body string) *httptest.ResponseRecorder {
+	return b.do("127.0.0.1", "localhost:9781", "", method, path, body)
+}
+
+// audits reads the audit log.
+func (b *bench) audits(t testing.TB) []store.Audit {
+	t.Helper()
+	if err := b.store.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	return rowsOf[store.Audit](t, b.store, store.AuditLog)
+}
+
+// TestWhoMayDoWhat tests every route with every kind of caller.
+func TestWhoMayDoWhat(t *testing.T) {
+	open, shut := newBench(t, nil), newBench(t, func(p *Parts) { p.Tokens = tokens(t) })
+	for _, rt := range table() {
+		if rt.path == "/v1/events" {
+			continue // the stream does not end; see TestEvents
+		}
+		for _, c := range []struct {
+			name, from, host, token string
+			server                  *bench
+			scope                   Scope
+		}{
+			{"loopback", "127.0.0.1", "localhost", "", open, Viewer},
+			{"loopback, IPv6", "::1", "[::1]:9781", "", open, Viewer},
+			{"loopback, by a name of the asker's", "127.0.0.1", "evil.example", "", open, Public},
+			{"elsewhere", "192.0.2.1", "localhost", "", open, Public},
+			{"loopback where tokens are needed", "127.0.0.1", "localhost", "", shut, Public},
+			{"an unknown token", "127.0.0.1", "localhost", "no-such-token", shut, Public},
+			{"an expired token", "192.0.2.1", "quell", "expired-secret", shut, Public},
+			{"a viewer", "192.0.2.1", "quell", "viewer-secret", shut, Viewer},
+			{"an operator", "192.0.2.1", "quell", "operator-secret", shut, Operator},
+		} {
+			from := c.from
+			if strings.Contains(from, ":") {
+				from = "[" + from + "]"
+			}
+			w := c.server.do(from, c.host, c.token, rt.method, rt.path, "{}")
+			refused := w.Code == http.StatusUnauthorized || w.Code == http.StatusForbidden
+			if refused == c.scope.allows(rt.scope) {
+				t.Errorf("%s: %s %s: %d", c.name, rt.method, rt.path, w.Code)
+			}
+			if w.Code >= 500 && w.Code != http.StatusServiceUnavailable {
+				t.Errorf("%s: %s %s: %d %s", c.name, rt.method, rt.path, w.Code, w.Body)
+			}
+			if refused && !strings.Contains(w.Body.String(), `"remedy"`) {
+				t.Errorf("%s: %s %s: no remedy in %s", c.name, rt.method, rt.path, w.Body)
+			}
+		}
+	}
+	var refused []string
+	for _, a := range shut.audits(t) {
+		if strings.Contains(a.Outcome, "refused") {
+			refused = append(refused, a.Who+" "+a.Outcome)
+		}
+	}
+	for _, want := range []string{"victor refused: the token's scope is viewer", "old refused: the token expired on 2026-11-20", " refused: the token is not known", " refused: it needs a token"} {
+		if !slices.Contains(refused, want) {
+			t.Errorf("%q is not in the audit log: %q", want, refused)
+		}
+	}
+}
+
+func TestQueries(t *testing.T) {
+	b := newBench(t, nil)
+	b.fake.answer = func(job *duck.Job) (*duck.Answer, error) {
+		switch {
+		case strings.Contains(job.SQL, "DROP"):
+			return nil, &duck.Error{Kind: duck.Refused, Message: "no SELECT"}
+		case strings.Contains(job.SQL, "huge"):
+			return nil, &duck.Error{Kind: duck.Exceeded, Message: "too much"}
+		case strings.Contains(job.SQL, "broken"):
+			return nil, &duck.Error{Kind: duck.Broken, Message: "the store"}
+		}
+		return &duck.Answer{Columns: []duck.Column{{Name: "a", Type: "INTEGER"}}, Rows: []json.RawMessage{json.RawMessage("[1]")}, End: duck.End{Rows: 1}}, nil
+	}
+	for _, c := range []struct {
+		body, want string
+		code       int
+	}{
+		{`{"sql":"SELECT 1 AS a"}`, `{"columns":[{"name":"a","type":"INTEGER"}],"rows":[[1]]}`, 200},
+		{`{"sql":"DROP TABLE x"}`, "one SELECT", 400},
+		{`{"sql":"huge"}`, "ask for less", 422},
+		{`{"sql":"broken"}`, "server's log", 500},
+		{`{}`, "want sql", 400},
+		{`{"sql":"SELECT 1","canned":"worst-machines"}`, "want sql", 400},
+		{`{"sql":"SELECT 1","since":"yesterday"}`, "since", 400},
+		{`{"canned":"nothing"}`, "worst-antagonists", 400},
+		{`{"canned":"worst-antagonists"}`, "needs the parameter job", 400},
+		{`{"canned":"worst-machines","params":{"x":"1"}}`, "no parameter", 400},
+		{`{"canned":"worst-machines"}`, `[[1]]`, 200},
+		{`{"sql":`, "read the request", 400},
+		{`{"sql":"SELECT 1"}{}`, "more than one", 400},
+		{`{"sequel":"SELECT 1"}`, "unknown field", 400},
+		{`{"sql":"` + strings.Repeat("x", 2<<20) + `"}`, "send less", 413},
+	} {
+		w := b.local("POST", "/v1/query", c.body)
+		if w.Code != c.code || !strings.Contains(w.Body.String(), c.want) {
+			t.Errorf("%.60s: %d %.200s; want %d %s", c.body, w.Code, w.Body, c.code, c.want)
+		}
+	}
+	b.local("POST", "/v1/query", `{"canned":"worst-antagonists","params":{"job":"it's"},"since":"24h","until":"2026-11-21"}`)
+	last := b.fake.jobs[len(b.fake.jobs)-1]
+	if !strings.Contains(last.SQL, "victim_job = 'it''s'") || last.From != sample.At(start.Add(-24*time.Hour)) || last.To != sample.At(time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)) {
+		t.Errorf("asked %+v", last)
+	}
+	if c := b.Config.Query; last.Limits.Time != c.Time || last.Limits.MemoryMB != c.MemoryMB || last.Limits.Rows != c.Rows {
+		t.Errorf("limits %+v", last.Limits)
+	}
+}
+
+func TestOperatorsCommandsAreAudited(t *testing.T) {
+	b := newBench(t, func(p *Parts) { p.Tokens = tokens(t) })
+	ask := func(body string) *httptest.ResponseRecorder {
+		return b.do("192.0.2.1", "quell", "operator-secret", "POST", "/v1/commands", body)
+	}
+	b.fake.reply = &wire.Reply{Machine: "m1", Ok: true, Message: "capped", Cap: "cap-1"}
+	w := ask(`{"machine":"m1","why":"ticket 1","cap":{"task":"/encode","rate":0.1,"for":"5m"}}`)
+	if w.Code != 200 || !strings.Contains(w.Body.String(), `"cap":"cap-1"`) {
+		t.Fatalf("%d %s", w.Code, w.Body)
+	}
+	c := b.fake.commands[0]
+	if c.Who != "olga" || c.Why != "ticket 1" || c.GetCap().GetForMs() != 300_000 || c.GetCap().GetTask() != "/encode" || c.Expires <= start.UnixMilli() {
+		t.Errorf("sent %v", c)
+	}
+	b.fake.reply = &wire.Reply{Machine: "m1", Message: "it may never be capped"}
+	if w := ask(`{"machine":"m1","why":"x","uncap":{"task":"/encode"}}`); w.Code != 409 {
+		t.Errorf("refused by the machine: %d", w.Code)
+	}
+	b.fake.reply = nil
+	if w := ask(`{"machine":"m2","why":"x","enforcement":{"mode":"off"}}`); w.Code != 502 {
+		t.Errorf("a machine that is not there: %d", w.Code)
+	}
+	for _, body := range []string{
+		`{"machine":"m1","cap":{"task":"/encode","rate":0.1,"for":"5m"}}`,
+		`{"machine":"m1","why":"x"}`, `{"why":"x","uncap":{"task":"/a"}}`, `{"machine":"m1","why":"x","uncap":{"task":""}}`,
+		`{"machine":"m1","why":"x","uncap":{"task":"/a"},"protect":{"task":"/a"}}`,
+		`{"machine":"m1","why":"x","cap":{"task":"/a","rate":-1,"for":"5m"}}`, `{"machine":"m1","why":"x","cap":{"task":"/a","rate":1,"for":"5 minutes"}}`,
+		`{"machine":"m1","why":"x","enforcement":{"mode":"maybe"}}`,
+	} {
+		if w := ask(body); w.Code != 400 {
+			t.Errorf("%s: %d", body, w.Code)
+		}
+	}
+	if len(b.fake.commands) != 3 {
+		t.Errorf("%d commands went out, want 3", len(b.fake.commands))
+	}
+	var got []string
+	for _, a := range b.audits(t) {
+		got = append(got, strings.Join([]string{a.Who, a.From, a.Scope, a.What, a.Target, a.Why, a.Outcome}, "|"))
+	}
+	for _, want := range []string{"olga|192.0.2.1|operator|POST /v1/commands|m1 cap /encode to 0.1 CPU-s/s for 5m|ticket 1|done",
+		"olga|192.0.2.1|operator|POST /v1/commands|m1 uncap /encode|x|it may never be capped",
+		"olga|192.0.2.1|operator|POST /v1/commands|m2 enforcement off|x|m2 is not there"} {
+		if !slices.Contains(got, want) {
+			t.Errorf("%s is missing in\n%s", want, strings.Join(got, "\n"))
+		}
+	}
+}
+
+// Changed specs get a version and are announced; unchanged ones are not.
+func TestSpecsGetVersions(t *testing.T) {
+	b := newBench(t, nil)
+	row := func(job, signal string, mean float64) json.RawMessage {
+		return json.RawMessage(fmt.Sprintf(`["%s","p","%s","v","ready",5,500,1.5,%g,0.1,1795262400000]`, job, signal, mean))
+	}
+	var rows []json.RawMessage
+	b.fake.answer = func(*duck.Job) (*duck.Answer, error) { return &duck.Answer{Rows: rows}, nil }
+	ctx := t.Context()
+	if err := b.loadSpecs(ctx); err != nil {
+		t.Fatal(err)
+	}
+	learn := func() {
+		t.Helper()
+		b.fake.specs = nil
+		if err := b.learn(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rows = []json.RawMessage{row("web", "cpi", 1.8), row("web", "runq", 0.1), row("db", "cpi", 2)}
+	learn()
+	if len(b.fake.specs) != 2 {
+		t.Errorf("%d messages, want one for each job", len(b.fake.specs))
+	}
+	learn()
+	if len(b.fake.specs) != 0 {
+		t.Errorf("nothing changed, and %d messages went out", len(b.fake.specs))
+	}
+	rows = []json.RawMessage{row("web", "cpi", 1.9), row("web", "runq", 0.1)}
+	learn()
+	if len(b.fake.specs) != 1 || b.fake.specs[0].Job != "web" || b.fake.specs[0].Revision != 3 || len(b.fake.specs[0].Specs) != 2 {
+		t.Errorf("got %v, want web's two with a higher revision", b.fake.specs)
+	}
+	var views []cluster.Spec
+	w := b.local("GET", "/v1/specs?job=web", "")
+	if err := json.Unmarshal(w.Body.Bytes(), &views); err != nil || len(views) != 2 || views[0].Version != 2 || views[0].Mean != 1.9 || views[1].Version != 1 {
+		t.Errorf("%v %s", err, w.Body)
+	}
+	if kept := rowsOf[store.Spec](t, b.store, store.Specs); len(kept) != 4 {
+		t.Errorf("%d versions are kept, want 4", len(kept))
+	}
+	b.fake.answer = func(*duck.Job) (*duck.Answer, error) { return nil, errors.New("no memory") }
+	if b.learn(ctx) == nil {
+		t.Error("a computation that failed is not told of")
+	}
+	if w := b.local("GET", "/healthz", ""); w.Code != 200 || !strings.Contains(w.Body.String(), "no memory") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+// A HEAD of the endless stream ends: the connection is free for the next request.
+func TestHeadOfEventsEnds(t *testing.T) {
+	b := newBench(t, nil)
+	web := httptest.NewServer(b)
+	defer web.Close()
+	defer b.hub.close()
+	one := http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}, Timeout: 4 * time.Minute}
+	defer one.CloseIdleConnections()
+	for _, ask := range []string{"HEAD /v1/events", "GET /healthz"} {
+		method, path, _ := strings.Cut(ask, " ")
+		r, err := http.NewRequestWithContext(t.Context(), method, web.URL+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := one.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.Body.Close() != nil || resp.StatusCode != http.StatusOK {
+			t.Errorf("%s: %s, %v", ask, resp.Status, err)
+		}
+	}
+	if n := b.hub.count(); n != 0 {
+		t.Errorf("%d follow", n)
+	}
+}
+
+func TestEvents(t *testing.T) {
+	b := newBench(t, nil)
+	web := httptest.NewServer(b)
+	defer web.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, "GET", web.URL+"/v1/events", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultTransport.RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	quelltest.Until(t, "somebody follows", func() bool { return b.hub.count() == 1 })
+	b.Add(&store.Batch{Source: store.Source{Machine: "m1"}, N: 1, Incidents: []store.Incident{{Machine: "m1", ID: "i7", Updated: 1}}})
+	b.Add(&store.Batch{Source: store.Source{Machine: "m1"}, N: 1, Incidents: []store.Incident{{Machine: "m1", ID: "again", Updated: 1}}})
+	b.Add(&store.Batch{Actions: []store.Action{{What: "cap"}}})
+	lines := bufio.NewScanner(resp.Body)
+	var got []string
+	for len(got) < 2 && lines.Scan() {
+		if name, ok := strings.CutPrefix(lines.Text(), "event: "); ok {
+			lines.Scan()
+			got = append(got, name+" "+lines.Text())
+		}
+	}
+	if len(got) != 2 || !strings.HasPrefix(got[0], "incident data: ") || !strings.Contains(got[0], `"id":"i7"`) || !strings.HasPrefix(got[1], "action ") {
+		t.Errorf("got %q", got)
+	}
+	b.hub.close()
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+		t.Errorf("the stream did not end well: %v", err)
+	}
+}
+
+// A follower that is too slow is told how many events it missed.
+func TestSlowFollowersMiss(t *testing.T) {
+	h := newHub(1)
+	c, missed, ok := h.join()
+	if _, _, more := h.join(); !ok || more {
+		t.Fatal("room for one")
+	}
+	for range behind + 5 {
+		h.tell("x", 1)
+	}
+	if n := h.missed(missed); n != 5 || len(c) != behind {
+		t.Errorf("missed %d, has %d", n, len(c))
+	}
+	h.leave(c)
+	h.tell("x", 1)
+	if h.count() != 0 {
+		t.Error("still there")
+	}
+}
+
+// The document describes exactly what is served.
+func TestOpenAPI(t *testing.T) {
+	b := newBench(t, nil)
+	w := b.local("GET", "/openapi.json", "")
+	var doc struct {
+		OpenAPI string
+		Paths   map[string]map[string]struct {
+			OperationID string
+			Responses   map[string]any
+			RequestBody any
+		}
+	}
+	if err := json.Unmarshal(w.Body.Bytes(), &doc); err != nil || doc.OpenAPI != "3.1.0" {
+		t.Fatalf("%v %.100s", err, w.Body)
+	}
+	n := 0
+	ids := map[string]bool{}
+	for path, item := range doc.Paths {
+		for method, op := range item {
+			n++
+			if ids[op.OperationID] {
+				t.Errorf("%s twice", op.OperationID)
+			}
+			ids[op.OperationID] = true
+			if path == "/v1/events" {
+				continue
+			}
+			w := b.local(strings.ToUpper(method), path, "{}")
+			if w.Code == http.StatusNotFound || w.Code == http.StatusMethodNotAllowed {
+				t.Errorf("%s %s is not served", method, path)
+			}
+			if _, ok := op.Responses[fmt.Sprint(w.Code)]; !ok {
+				t.Errorf("%s %s: %d is not documented", method, path, w.Code)
+			}
+			if (method == "post") != (op.RequestBody != nil) {
+				t.Errorf("%s %s: body", method, path)
+			}
+		}
+	}
+	if n != len(table()) {
+		t.Errorf("%d operations, %d routes", n, len(table()))
+	}
+	if w := b.local("GET", "/nothing", ""); w.Code != http.StatusNotFound || !strings.Contains(w.Body.String(), "remedy") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	b := newBench(t, nil)
+	b.local("GET", "/healthz", "")
+	b.Add(&store.Batch{Samples: []sample.Sample{{TS: sample.At(start), Task: "/a"}}})
+	text := b.local("GET", "/metrics", "").Body.String()
+	for _, want := range []string{"quell_server_samples_total 1", `quell_server_requests_total{path="/healthz",status="200"} 1`, "quell_server_pending_rows 1", "quell_server_specs 0"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%s is missing in\n%s", want, text)
+		}
+	}
+}
+
+// A server that is not ready must not report that it is.
+func TestReadiness(t *testing.T) {
+	b := newBench(t, nil)
+	b.ready.Store(false)
+	if h, r := b.local("GET", "/healthz", ""), b.local("GET", "/readyz", ""); h.Code != 200 || r.Code != 503 {
+		t.Errorf("healthy %d, ready %d; want 200, 503", h.Code, r.Code)
+	}
+}
+
+// FuzzAPI sends arbitrary requests to every route: no answer is a server error.
+func FuzzAPI(f *testing.F) {
+	b := newBench(f, func(p *Parts) { p.Config.Limits.PerSecond, p.Config.Limits.Burst = 1e9, 1e9; p.Tokens = tokens(f) })
+	b.fake.reply = &wire.Reply{Ok: true}
+	routes := table()
+	for i := range routes {
+		f.Add(i, "since=24h&until=2026-11-21&job=a%27b&open=true", `{"sql":"SELECT 1","machine":"m","why":"x","uncap":{"task":"/a"}}`)
+	}
+	f.Fuzz(func(t *testing.T, n int, query, body string) {
+		rt := routes[max(0, n)%len(routes)]
+		if rt.path == "/v1/events" {
+			return
+		}
+		r := httptest.NewRequest(rt.method, rt.path, bytes.NewReader([]byte(body)))
+		r.URL.RawQuery = query
+		r.Header.Set("Authorization", "Bearer operator-secret")
+		w := httptest.NewRecorder()
+		b.ServeHTTP(w, r)
+		if w.Code >= 500 {
+			t.Errorf("%s %s?%s %s: %d %s", rt.method, rt.path, query, body, w.Code, w.Body)
+		}
+		if rt.media == "" && !json.Valid(w.Body.Bytes()) {
+			t.Errorf("%s %s: no JSON: %s", rt.method, rt.path, w.Body)
+		}
+	})
+}
+
+// rowsOf reads a table of a store.
+func rowsOf[T any](t testing.TB, s *store.Store, table string) []T {
+	t.Helper()
+	sn := s.Snapshot(0, 0)
+	defer sn.Close()
+	var all []T
+	for _, file := range sn.Files(table) {
+		rows, err := parquet.ReadFile[T](file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, rows...)
+	}
+	return all
+}

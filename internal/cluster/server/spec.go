@@ -1,0 +1,255 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/quell-dev/quell/internal/cluster/store"
+	"github.com/quell-dev/quell/internal/cluster/store/dialect"
+	"github.com/quell-dev/quell/internal/cluster/store/digest"
+	"github.com/quell-dev/quell/internal/cluster/store/duck"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/spec"
+	"github.com/quell-dev/quell/internal/format/wire"
+)
+
+// specs holds the newest version of each spec and the result of the last computation.
+type specs struct {
+	// keeping is held while versions are stored and announced, one set at a time: else an
+	// older message could follow a newer one.
+	keeping sync.Mutex
+	unsaid  map[jobOn]bool // changed and not announced yet; under keeping
+	// learning is held by a computation: an operator may request one during another, and
+	// only one may use the digests at a time.
+	learning sync.Mutex
+
+	mu      sync.Mutex
+	by      map[spec.Key]store.Spec
+	took    time.Duration
+	at      sample.Millis
+	failed  error
+	changed int
+}
+
+// jobOn is a job on a platform: the unit of a message to agents.
+type jobOn struct{ job, platform string }
+
+func keyOf(s *store.Spec) spec.Key {
+	return spec.Key{Job: sample.JobName(s.Job), Platform: sample.Platform(s.Platform), Signal: sample.SignalName(s.Signal), Variant: s.Variant}
+}
+
+// maxSpecs bounds the result of a computation.
+const maxSpecs = 5_000_000
+
+// loadSpecs reads the newest versions.
+func (s *Server) loadSpecs(ctx context.Context) error {
+	job, sn := s.job(`SELECT job, platform, signal, variant, state, tasks, num_samples, cpu_usage_mean, cost_mean, cost_stddev,
+  epoch_ms("last"), epoch_ms("at"), version, epoch_ms(since), cost_p50, cost_p90, cost_p99, by_usage FROM specs`, 0, 0)
+	defer sn.Close()
+	if err := bring(ctx, sn, job); err != nil {
+		return err
+	}
+	all, err := s.askSpecs(ctx, job, 0)
+	if err != nil {
+		return err
+	}
+	s.specs.mu.Lock()
+	defer s.specs.mu.Unlock()
+	s.specs.by = make(map[spec.Key]store.Spec, len(all))
+	for i := range all {
+		s.specs.by[keyOf(&all[i])] = all[i]
+	}
+	return nil
+}
+
+// askSpecs executes a query that returns specs, within separate limits.
+func (s *Server) askSpecs(ctx context.Context, job *duck.Job, now sample.Millis) ([]store.Spec, error) {
+	a, err := s.askAll(ctx, job)
+	if err != nil {
+		return nil, err
+	}
+	return dialect.SpecsOf(a.Rows, now)
+}
+
+// askAll executes one of the server's own queries. Its answer must be complete.
+func (s *Server) askAll(ctx context.Context, job *duck.Job) (*duck.Answer, error) {
+	job.Limits = duck.Limits{Time: time.Hour, MemoryMB: s.Config.Specs.MemoryMB, Threads: s.Config.Query.Threads, Rows: maxSpecs, Bytes: 4 << 30}
+	a, err := s.Asker.Query(ctx, job)
+	if err == nil && a.Truncated {
+		err = fmt.Errorf("there are more than the %d rows that fit the limits", len(a.Rows))
+	}
+	return a, err
+}
+
+// learn computes all specs, stores those that changed as new versions, and announces
+// them.
+func (s *Server) learn(ctx context.Context) error {
+	s.specs.learning.Lock()
+	defer s.specs.learning.Unlock()
+	now := s.now()
+	begun := time.Now()
+	all, err := s.compute(ctx, now)
+	s.specs.mu.Lock()
+	s.specs.at, s.specs.took, s.specs.failed = now, time.Since(begun), err
+	s.specs.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("compute specs: %w", err)
+	}
+	return s.keepSpecs(ctx, all)
+}
+
+// compute computes specs from everything stored, up to now.
+func (s *Server) compute(ctx context.Context, now sample.Millis) ([]store.Spec, error) {
+	p, from := s.Config.SpecParams(), now.Add(-s.Config.Specs.LookBack)
+	switch {
+	case s.Engine != nil:
+		sn := s.Store.Snapshot(from, now)
+		defer sn.Close()
+		return s.Engine.Specs(ctx, sn, from, p, now)
+	case s.Learner == nil:
+		job, sn := s.job(dialect.DuckDB().Specs(p, now), from, now)
+		defer sn.Close()
+		if err := bring(ctx, sn, job); err != nil {
+			return nil, err
+		}
+		return s.askSpecs(ctx, job, now)
+	}
+	job, sn := s.job(windowsSQL, from, now)
+	defer sn.Close()
+	if err := bring(ctx, sn, job); err != nil { // the learner fetches the samples without a digest
+		return nil, err
+	}
+	windows, err := s.windows(ctx, job)
+	if err != nil {
+		return nil, err
+	}
+	learnt, _, err := s.Learner.Learn(ctx, sn, windows, p, now)
+	if err != nil {
+		return nil, err
+	}
+	s.live.rebase(now, learnt)
+	return rowsOfSpecs(learnt), nil
+}
+
+// windowsSQL selects the times when costs were not normal: for each victim from the first
+// bad interval of an incident to its end, or as far as it is known to last. A lasting
+// change is not excluded.
+const windowsSQL = `SELECT machine, victim_task, signal, epoch_ms(began), epoch_ms(coalesce(closed, updated)), id, closed IS NULL
+FROM incidents WHERE NOT follows`
+
+func (s *Server) windows(ctx context.Context, job *duck.Job) ([]digest.Window, error) {
+	a, err := s.askAll(ctx, job)
+	if err != nil {
+		return nil, fmt.Errorf("read incidents: %w", err)
+	}
+	all := make([]digest.Window, 0, len(a.Rows))
+	for _, row := range a.Rows {
+		var w digest.Window
+		var id string
+		var open bool
+		into := []any{&w.Machine, &w.Task, &w.Signal, &w.From, &w.To, &id, &open}
+		if err := json.Unmarshal(row, &into); err != nil {
+			return nil, fmt.Errorf("read incidents: %w", err)
+		}
+		all = append(all, w)
+		s.live.incident(w.Machine, id, w.Task, w.Signal, w.From, w.To, open, false)
+	}
+	return all, nil
+}
+
+// rowsOfSpecs converts specs for the store.
+func rowsOfSpecs(learnt []spec.Learnt) []store.Spec {
+	all := make([]store.Spec, len(learnt))
+	for i := range learnt {
+		l := &learnt[i]
+		all[i] = store.Spec{At: int64(l.Updated), Job: string(l.Job), Platform: string(l.Platform), Signal: string(l.Signal), Variant: l.Variant,
+			State: l.State.String(), Tasks: int64(l.Tasks), Samples: l.Samples, CPUMean: l.CPUMean, Mean: l.Mean, StdDev: l.StdDev, Last: int64(l.Last),
+			Since: int64(l.Since), P50: l.P50, P90: l.P90, P99: l.P99}
+		if text, err := json.Marshal(l.Usage); err == nil && len(l.Usage) > 0 { // finite numbers: it cannot fail
+			all[i].Usage = string(text)
+		}
+	}
+	return all
+}
+
+// keepSpecs stores changed specs as versions and announces them. A key without samples in
+// the period of the computation keeps its newest version. Failed announcements are
+// retried each time.
+func (s *Server) keepSpecs(ctx context.Context, all []store.Spec) error {
+	s.specs.keeping.Lock()
+	defer s.specs.keeping.Unlock()
+	if fresh := s.specs.renew(all); len(fresh) > 0 {
+		s.Store.Add(&store.Batch{Specs: fresh})
+		if err := s.Store.Flush(); err != nil {
+			return fmt.Errorf("keep specs: %w", err)
+		}
+		s.hub.tell("specs", map[string]any{"at": fresh[0].At, "changed": len(fresh)})
+	}
+	if s.Publisher == nil {
+		return nil
+	}
+	for _, m := range s.specs.messages() {
+		if err := s.Publisher.PutSpecs(ctx, m); err != nil {
+			return fmt.Errorf("make specs known: %w", err)
+		}
+		delete(s.specs.unsaid, jobOn{m.Job, m.Platform})
+	}
+	return nil
+}
+
+// renew assigns the next version to changed specs and returns them.
+func (s *specs) renew(all []store.Spec) (fresh []store.Spec) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.unsaid == nil {
+		s.unsaid = map[jobOn]bool{}
+	}
+	for i := range all {
+		n := &all[i]
+		old, known := s.by[keyOf(n)]
+		same := old
+		same.At, same.Version = n.At, n.Version
+		if known && same == *n {
+			continue
+		}
+		n.Version = old.Version + 1
+		s.by[keyOf(n)] = *n
+		fresh = append(fresh, *n)
+		s.unsaid[jobOn{n.Job, n.Platform}] = true
+	}
+	s.changed = len(fresh)
+	return fresh
+}
+
+// messages returns the messages that still have to be announced.
+func (s *specs) messages() (all []*wire.Specs) {
+	if len(s.unsaid) == 0 {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	by := map[jobOn][]spec.Spec{}
+	revision := map[jobOn]uint64{}
+	for _, v := range s.by {
+		if p := (jobOn{v.Job, v.Platform}); s.unsaid[p] {
+			by[p] = append(by[p], SpecOf(&v))
+			revision[p] += uint64(v.Version) // each change increases the sum
+		}
+	}
+	for p, of := range by {
+		all = append(all, wire.SpecsOf(sample.JobName(p.job), sample.Platform(p.platform), revision[p], of))
+	}
+	return all
+}
+
+// SpecOf converts a stored version to a spec.Spec.
+func SpecOf(v *store.Spec) spec.Spec {
+	out := spec.Spec{Key: keyOf(v), Samples: v.Samples, Tasks: int(v.Tasks), CPUMean: v.CPUMean, Mean: v.Mean, StdDev: v.StdDev, Updated: sample.Millis(v.At)}
+	if out.State.UnmarshalText([]byte(v.State)) != nil {
+		out.State = spec.Insufficient
+	}
+	return out
+}

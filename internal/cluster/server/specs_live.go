@@ -1,0 +1,103 @@
+package server
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/quell-dev/quell/internal/cluster/store"
+	"github.com/quell-dev/quell/internal/cluster/store/digest"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/spec"
+)
+
+// Learner computes specs of a store's samples, except those in windows (digest.Learner).
+// Without one DuckDB does it by SQL.
+type Learner interface {
+	Learn(ctx context.Context, sn *store.Snapshot, windows []digest.Window, p spec.Params, now sample.Millis) ([]spec.Learnt, digest.Stats, error)
+}
+
+// Engine computes specs of a store's samples between from and now on another system, by
+// the SQL of package dialect (spark.Engine).
+type Engine interface {
+	Specs(ctx context.Context, sn *store.Snapshot, from sample.Millis, p spec.Params, now sample.Millis) ([]store.Spec, error)
+}
+
+// maxHeld is the maximum number of samples that the live specs hold back: some 30 MB.
+// Only a cluster of more than 100,000 tasks exceeds it; the next computation includes the
+// excess.
+const maxHeld = 1_000_000
+
+// live continues learning between two computations; nil: disabled.
+type live struct {
+	mu sync.Mutex
+	by *spec.Live
+}
+
+// newLive returns nil without a learner, or if live specs are disabled.
+func newLive(p Parts) *live {
+	if p.Learner == nil || p.Engine != nil || p.Config.Specs.Between == 0 {
+		return nil
+	}
+	return &live{by: spec.NewLive(p.Config.SpecParams(), spec.LiveHold, maxHeld)}
+}
+
+func (l *live) rebase(cut sample.Millis, all []spec.Learnt) {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.by.Rebase(cut, all)
+}
+
+// add adds the contents of a batch.
+func (l *live) add(b *store.Batch) {
+	if l == nil || len(b.Samples)+len(b.Incidents) == 0 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range b.Samples {
+		l.by.Add(&b.Samples[i])
+	}
+	for i := range b.Incidents {
+		inc := &b.Incidents[i]
+		ended := sample.Millis(0)
+		if inc.Closed != nil {
+			ended = sample.Millis(*inc.Closed)
+		}
+		l.by.Incident(inc.Machine, inc.ID, sample.TaskName(inc.VictimTask), sample.SignalName(inc.Signal), sample.Millis(inc.Began), ended, inc.Follows)
+	}
+}
+
+// incident adds a stored incident; an open one has no end yet.
+func (l *live) incident(machine, id string, task sample.TaskName, signal sample.SignalName, began, ended sample.Millis, open, follows bool) {
+	if l == nil {
+		return
+	}
+	if open {
+		ended = 0
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.by.Incident(machine, id, task, signal, began, ended, follows)
+}
+
+// follow stores and announces the changes caused by samples since the last computation.
+func (s *Server) follow(ctx context.Context) error {
+	now := s.now()
+	s.live.mu.Lock()
+	s.live.by.Advance(now)
+	changed := rowsOfSpecs(s.live.by.Changed(now))
+	s.live.mu.Unlock()
+	return s.keepSpecs(ctx, changed)
+}
+
+// following is the period of follow; 0: never.
+func (s *Server) following() time.Duration {
+	if s.live == nil {
+		return 0
+	}
+	return s.Config.Specs.Between
+}

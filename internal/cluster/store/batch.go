@@ -1,0 +1,78 @@
+package store
+
+import (
+	"fmt"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// Source is a numbering of batches: that of an agent since its start, on one boot of its
+// machine, on one stream.
+type Source struct {
+	Stream  string `json:"stream"` // "samples", "records"
+	Machine string `json:"machine"`
+	Boot    string `json:"boot"`
+}
+
+func (s Source) String() string {
+	return fmt.Sprintf("%s of %s (boot %s)", s.Stream, s.Machine, s.Boot)
+}
+
+// Batch is the contents of one message.
+type Batch struct {
+	Source Source
+	// N counts the source's batches from 1. A batch whose number was accepted before is
+	// dropped, whatever its contents.
+	N uint64
+	// Seq is the message's sequence number in its stream, 0 if it came by no stream
+	Seq       uint64
+	Samples   []sample.Sample
+	Incidents []Incident
+	Actions   []Action
+	Audit     []Audit
+	Specs     []Spec
+}
+
+// Mark records which batches of a source were accepted: High is the highest, and bit i of
+// Seen stands for High−1−i. Senders number and deliver in order, but a redelivered
+// message may come after its successor. Batches further behind than the bits reach count
+// as accepted (the anti-replay window of RFC 4303, section 3.4.3).
+type Mark struct {
+	High uint64        `json:"high"`
+	Seen uint64        `json:"seen,omitempty"`
+	At   sample.Millis `json:"at"` // when the newest was accepted
+}
+
+// window is how many batches behind High are distinguished.
+const window = 64
+
+// taken reports whether a batch is already in the store, or too old to tell.
+func (m Mark) taken(n uint64) bool {
+	switch {
+	case n > m.High:
+		return false
+	case n == m.High:
+		return true
+	case m.High-n > window:
+		return true
+	}
+	return m.Seen&(1<<(m.High-n-1)) != 0
+}
+
+// take records a batch for which taken is false.
+func (m Mark) take(n uint64, at sample.Millis) Mark {
+	m.At = max(m.At, at)
+	if n < m.High {
+		m.Seen |= 1 << (m.High - n - 1)
+		return m
+	}
+	by := n - m.High
+	switch {
+	case m.High == 0 || by > window: // none before, or outside the window
+		m.Seen = 0
+	default:
+		m.Seen = m.Seen<<by | 1<<(by-1)
+	}
+	m.High = n
+	return m
+}

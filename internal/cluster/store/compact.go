@@ -1,0 +1,255 @@
+package store
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/parquet-go/parquet-go"
+
+	"github.com/quell-dev/quell/internal/cluster/store/segment"
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+const (
+	// fanIn is how many segments of one tier are worth merging. Each row is rewritten
+	// once per tier: log₈ of the number of commits in an hour, which is three or four
+	// times.
+	fanIn = 8
+	// maxMerge bounds the bytes that one merge reads, and thus its duration and the size
+	// of a segment.
+	maxMerge = 1 << 30 // bytes
+	// settled is how long after its end an hour or a day is merged into one segment,
+	// whatever the number of segments: hardly any rows arrive later.
+	settled = 10 * 60 * 1000 // ms
+)
+
+// Compact merges the small segments of the partition that has most of them and reports
+// whether there was one. Call it until it returns false. Readers see either the old
+// segments or the new one, never both.
+func (s *Store) Compact() (bool, error) {
+	s.upkeep.Lock()
+	defer s.upkeep.Unlock()
+	from, folder := s.pick(sample.At(s.opt.Now()))
+	if len(from) == 0 {
+		return false, nil
+	}
+	err := s.merge(from, folder)
+	if err != nil && !errors.Is(err, errOvertaken) { // the other server may have merged the same
+		return false, fmt.Errorf("compact %s: %w", folder, err)
+	}
+	return true, nil
+}
+
+// pick selects the segments to merge: the most segments of one tier, or all of a
+// partition that has ended.
+func (s *Store) pick(now sample.Millis) (best []Segment, folder string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	type group struct {
+		folder string
+		tier   int
+	}
+	tiers, whole := map[group][]Segment{}, map[string][]Segment{}
+	for _, seg := range s.state.Segments {
+		at := seg.folder()
+		tiers[group{at, seg.Tier}] = append(tiers[group{at, seg.Tier}], seg)
+		whole[at] = append(whole[at], seg)
+	}
+	consider := func(at string, all []Segment) {
+		slices.SortFunc(all, func(a, b Segment) int { return int(min(1, max(-1, a.Bytes-b.Bytes))) })
+		n, bytes := 0, int64(0)
+		for n < len(all) && bytes+all[n].Bytes <= maxMerge {
+			bytes += all[n].Bytes
+			n++
+		}
+		if n > 1 && (n > len(best) || n == len(best) && at < folder) {
+			best, folder = all[:n], at
+		}
+	}
+	for g, all := range tiers {
+		if len(all) >= fanIn {
+			consider(g.folder, all)
+		}
+	}
+	if len(best) > 0 {
+		return best, folder
+	}
+	for at, all := range whole {
+		if len(all) > 1 && all[0].over(now) {
+			consider(at, all)
+		}
+	}
+	return best, folder
+}
+
+// over reports whether a segment's partition has ended and settled.
+func (seg *Segment) over(now sample.Millis) bool {
+	length := sample.Millis(24 * hourMS)
+	if seg.Table() == Samples {
+		length = hourMS
+	}
+	return (seg.From/length+1)*length+settled < now
+}
+
+// merge writes several segments as one and replaces them by it.
+func (s *Store) merge(from []Segment, folder string) error {
+	seg := Segment{From: from[0].From, To: from[0].To}
+	c := &commit{}
+	ctx, cancel := s.long()
+	defer cancel()
+	if err := s.fetch(ctx, from); err != nil {
+		return err
+	}
+	for i := range from {
+		f := &from[i]
+		seg.Rows += f.Rows
+		seg.From, seg.To, seg.Tier = min(seg.From, f.From), max(seg.To, f.To), max(seg.Tier, f.Tier+1)
+		c.Remove = append(c.Remove, f.File)
+	}
+	slices.Sort(c.Remove)
+	w := s.writer()
+	w.segment(folder, seg, func(out io.Writer) error { return s.mergeTo(out, seg.Rows, from) })
+	s.committing.Lock()
+	defer s.committing.Unlock()
+	err := w.finish()
+	if err == nil {
+		c.Add = w.made
+		err = s.commit(c)
+	}
+	if err != nil {
+		return s.failed(w, err)
+	}
+	s.mu.Lock()
+	s.stats.Merged += uint64(len(from))
+	s.mu.Unlock()
+	return nil
+}
+
+func (s *Store) mergeTo(out io.Writer, rows int64, from []Segment) (err error) {
+	defer func() {
+		if p := recover(); p != nil { // the library panics on a damaged file
+			err = fmt.Errorf("read segments from %s on: %v", from[0].File, p)
+		}
+	}()
+	var files []segment.Input
+	quick := from[0].Table() == Samples
+	// In time order: the samples of one series then follow each other in runs.
+	slices.SortFunc(from, func(a, b Segment) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.File, b.File)) })
+	for i := range from {
+		f, err := os.Open(filepath.Join(s.dir, filepath.FromSlash(from[i].File)))
+		if err != nil {
+			return err
+		}
+		defer f.Close() // it was only read
+		p, err := parquet.OpenFile(f, from[i].Bytes)
+		if err != nil {
+			return fmt.Errorf("%s: %w", from[i].File, err)
+		}
+		if p.NumRows() != from[i].Rows {
+			return fmt.Errorf("%s has %d rows, its manifest says %d", from[i].File, p.NumRows(), from[i].Rows)
+		}
+		files = append(files, segment.Input{Name: from[i].File, File: p})
+		quick = quick && segment.Mergeable(p)
+	}
+	if !quick {
+		return mergeRows(out, from[0].Table(), files)
+	}
+	s.merger.Reset(out)
+	n, err := segment.Merge(s.merger, files)
+	if err == nil && n != rows {
+		err = fmt.Errorf("%d rows were merged of %d", n, rows)
+	}
+	return errors.Join(err, s.merger.Close())
+}
+
+// Retain removes from the store the segments all of whose rows are past their table's
+// retention time. It removes from disk the files that are no longer in the store and are
+// not read any more.
+func (s *Store) Retain() error {
+	s.upkeep.Lock()
+	defer s.upkeep.Unlock()
+	now := sample.At(s.opt.Now())
+	return errors.Join(s.expire(now), s.sweep(now))
+}
+
+// Sweep is the part of Retain that works on disk. It is for a server that only answers
+// queries while another maintains their store.
+func (s *Store) Sweep() error {
+	s.upkeep.Lock()
+	defer s.upkeep.Unlock()
+	return s.sweep(sample.At(s.opt.Now()))
+}
+
+// expire removes expired segments from the store.
+func (s *Store) expire(now sample.Millis) error {
+	s.committing.Lock()
+	defer s.committing.Unlock()
+	c := &commit{}
+	s.mu.Lock()
+	for name, seg := range s.state.Segments {
+		if keep := s.opt.Keep[seg.Table()]; keep > 0 && seg.To < now.Add(-keep) {
+			c.Remove = append(c.Remove, name)
+		}
+	}
+	s.mu.Unlock()
+	if len(c.Remove) == 0 {
+		return nil
+	}
+	slices.Sort(c.Remove)
+	switch err := s.commit(c); {
+	case errors.Is(err, errOvertaken): // the next Retain does it
+	case err != nil:
+		return fmt.Errorf("retain: %w", err)
+	default:
+		s.mu.Lock()
+		s.stats.Expired += uint64(len(c.Remove))
+		s.mu.Unlock()
+	}
+	return nil
+}
+
+// sweep removes replaced files that no reader uses any more. No new reader can start: a
+// Snapshot has only files that are part of the store. Slow storage therefore delays
+// neither commits nor queries.
+func (s *Store) sweep(now sample.Millis) error {
+	s.mu.Lock()
+	errs := []error{s.evict()}
+	var due []string
+	for name, since := range s.doomed {
+		if s.pins[name] == 0 && since <= now.Add(-s.opt.Grace) {
+			due = append(due, name)
+		}
+	}
+	s.mu.Unlock()
+	slices.Sort(due)
+	ctx, cancel := s.brief()
+	defer cancel()
+	var gone []string
+	for _, name := range due {
+		if err := s.remove(ctx, name); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		gone = append(gone, name)
+	}
+	s.committing.Lock() // no folder is created meanwhile
+	defer s.committing.Unlock()
+	alone := s.fetching.TryLock()
+	if alone {
+		defer s.fetching.Unlock()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, name := range gone {
+		delete(s.doomed, name)
+		// The last file of an hour is removed with its folders; a non-empty folder stays.
+		for dir := filepath.Dir(s.path(name)); alone && dir != s.dir && os.Remove(dir) == nil; dir = filepath.Dir(dir) {
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,139 @@
+package store
+
+import (
+	"bufio"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	trace "github.com/quell-dev/quell/internal/format/trace/parquet"
+)
+
+// machines is the number of sending machines in the crash test.
+const machines = 3
+
+// ingestForEver is the child process that is killed. It adds batches of three machines in
+// order, redelivered from the last acknowledged one on, commits, merges, and writes the
+// acknowledged numbers to its standard output.
+func ingestForEver(dir string) {
+	c := &clock{start.Add(time.Hour)}
+	s, err := Open(dir, c.options())
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	acked, err := strconv.ParseUint(os.Getenv("QUELL_TEST_ACKED"), 10, 64)
+	if err != nil {
+		os.Exit(1)
+	}
+	fmt.Println(acked) // it is running
+	rng := rand.New(rand.NewPCG(acked, uint64(os.Getpid())))
+	for n := acked; ; {
+		for range 1 + rng.IntN(5) {
+			n++
+			for m := range machines {
+				s.Add(tick(fmt.Sprint("m", m), "a", n, 4))
+			}
+		}
+		if err := s.Flush(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		fmt.Println(n)
+		if _, err := s.Compact(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		c.now = c.now.Add(30 * time.Second)
+		if err := s.Retain(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+}
+
+// TestExactlyOnceOverKills kills the ingest at random points, 8 times or QUELL_TEST_KILLS
+// times. Everything acknowledged is stored once, and redelivered batches are not stored
+// twice.
+func TestExactlyOnceOverKills(t *testing.T) {
+	kills := 8
+	if text := os.Getenv("QUELL_TEST_KILLS"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kills = n
+	}
+	dir := t.TempDir()
+	acked := uint64(0)
+	rng := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 0))
+	for range kills {
+		acked = ingestUntilKilled(t, dir, acked, rng)
+	}
+	if acked == 0 {
+		t.Fatal("nothing was acknowledged between the kills")
+	}
+	s := open(t, dir, (&clock{start.Add(time.Hour)}).options())
+	seen := map[string]int{}
+	rows := read[trace.Row](t, dir, Samples)
+	for i := range rows {
+		seen[text(&rows[i])]++
+	}
+	for n := uint64(1); n <= acked; n++ {
+		for m := range machines {
+			for _, r := range rowsOf(tick(fmt.Sprint("m", m), "a", n, 4)) {
+				if seen[text(&r)] != 1 {
+					t.Fatalf("a sample of batch %d of %d is there %d times", n, acked, seen[text(&r)])
+				}
+			}
+		}
+	}
+	for row, n := range seen {
+		if n != 1 {
+			t.Fatalf("%s is there %d times", row, n)
+		}
+	}
+	st := s.Stats()
+	t.Logf("%d kills: %d batches of each machine acknowledged, %d rows in %d segments", kills, acked, len(rows), st.Segments)
+}
+
+// ingestUntilKilled lets a child ingest from the acknowledged number on, kills it, and
+// returns what it acknowledged.
+func ingestUntilKilled(t *testing.T, dir string, acked uint64, rng *rand.Rand) uint64 {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "QUELL_TEST_INGEST="+dir, "QUELL_TEST_ACKED="+strconv.FormatUint(acked, 10))
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	// Most are killed while they ingest, some while they open the store.
+	lines := bufio.NewScanner(out)
+	if rng.IntN(4) > 0 {
+		lines.Scan()
+	}
+	kill := time.AfterFunc(time.Duration(rng.Int64N(int64(400*time.Millisecond))), func() { cmd.Process.Kill() })
+	defer kill.Stop()
+	for lines.Scan() {
+		n, err := strconv.ParseUint(lines.Text(), 10, 64)
+		if err != nil {
+			continue // cut off by the kill
+		}
+		acked = n
+	}
+	_ = cmd.Wait() // it was killed
+	if errs.Len() > 0 {
+		t.Fatalf("ingest: %s", errs.String())
+	}
+	return acked
+}

@@ -1,0 +1,533 @@
+package digest
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/parquet-go/parquet-go"
+
+	"github.com/quell-dev/quell/internal/cluster/store"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/spec"
+	"github.com/quell-dev/quell/internal/core/stat"
+	trace "github.com/quell-dev/quell/internal/format/trace/parquet"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
+)
+
+func TestMain(m *testing.M) { quelltest.Main(m) }
+
+var start = time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
+
+// random makes samples over some hours, a good part of which must not be used for specs.
+func random(r *rand.Rand, n int) []sample.Sample {
+	all := make([]sample.Sample, n)
+	for i := range all {
+		signal := sample.Signals()[r.IntN(len(sample.Signals()))].Name
+		variant := ""
+		if signal == sample.CPI {
+			variant = []string{"core-cycles", "ref-cycles"}[r.IntN(2)]
+		}
+		job := r.IntN(6)
+		s := sample.Sample{TS: sample.At(start.Add(time.Duration(r.IntN(3*3600*1000)) * time.Millisecond)), Machine: fmt.Sprint("m", r.IntN(5)),
+			Job: sample.JobName(fmt.Sprint("job-", job)), Task: sample.TaskName(fmt.Sprintf("/j%d/%d", job, r.IntN(8))), Platform: sample.Platform(fmt.Sprint("p", r.IntN(2))),
+			Signal: signal, Variant: variant, CPU: 20 * r.Float32() * r.Float32(), Cost: 1 + 0.1*float32(r.NormFloat64()), Coverage: 1}
+		switch r.IntN(12) {
+		case 0:
+			s.Cost = float32(math.NaN())
+		case 1:
+			s.Flags = sample.Capped
+		case 2:
+			s.Flags = sample.Split | sample.Throttled
+		case 3:
+			s.Flags = sample.Throttled // is used for specs
+		case 4:
+			s.Cost = 1e6
+		case 5:
+			s.Cost = 0
+		}
+		all[i] = s
+	}
+	return all
+}
+
+// naive computes specs sample by sample.
+func naive(all []sample.Sample, windows []Window, p spec.Params, now sample.Millis) (out []spec.Learnt) {
+	type place struct {
+		spec.Key
+		hour sample.Millis
+	}
+	by := map[place]*spec.Hour{}
+	for i := range all {
+		s := &all[i]
+		rule, ok := spec.RuleOf(s.Signal)
+		if !ok || !rule.Teaches(s.Flags, s.CPU, s.Cost) || slices.ContainsFunc(windows, func(w Window) bool {
+			return w.Machine == s.Machine && w.Task == s.Task && w.Signal == s.Signal && s.TS >= w.From && s.TS <= w.To
+		}) {
+			continue
+		}
+		k := place{spec.Key{Job: s.Job, Platform: s.Platform, Signal: s.Signal, Variant: s.Variant}, spec.HourOf(s.TS)}
+		h := by[k]
+		if h == nil {
+			h = &spec.Hour{Start: k.hour}
+			by[k] = h
+		}
+		n := float64(h.Cost.N)
+		h.CPU = (n*h.CPU + float64(s.CPU)) / (n + 1)
+		h.Cost.Add(float64(s.Cost), 1)
+		h.Usage[spec.UsageBin(s.CPU)].Add(float64(s.Cost), 1)
+		h.Sketch.Add(s.Cost, 1)
+		h.Newest = max(h.Newest, s.TS)
+		h.Tasks = append(h.Tasks, spec.TaskSamples{Task: spec.HashTask(s.Machine, string(s.Task)), N: 1})
+	}
+	hours := map[spec.Key][]spec.Hour{}
+	for k, h := range by {
+		hours[k.Key] = append(hours[k.Key], *h)
+	}
+	for k, of := range hours {
+		out = append(out, spec.Learn(p, k, of, now))
+	}
+	slices.SortFunc(out, func(a, b spec.Learnt) int {
+		return cmp.Or(cmp.Compare(a.Job, b.Job), cmp.Compare(a.Platform, b.Platform), cmp.Compare(a.Signal, b.Signal), cmp.Compare(a.Variant, b.Variant))
+	})
+	return out
+}
+
+var about = gocmp.Options{cmpopts.EquateApprox(1e-10, 1e-12), cmpopts.IgnoreUnexported(spec.Learnt{}), cmpopts.EquateNaNs()}
+
+type bench struct {
+	*testing.T
+	store   *store.Store
+	learner Learner
+	params  spec.Params
+	now     sample.Millis
+	batches uint64
+}
+
+func newBench(t *testing.T) *bench {
+	t.Helper()
+	now := start.Add(4 * time.Hour)
+	s, err := store.Open(t.TempDir(), store.Options{Now: func() time.Time { return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	p := spec.Paper()
+	p.MinSamples = 20
+	return &bench{T: t, store: s, learner: Learner{filepath.Join(t.TempDir(), "digests"), 2}, params: p, now: sample.At(now)}
+}
+
+func (b *bench) add(all []sample.Sample) {
+	b.Helper()
+	b.batches++
+	b.store.Add(&store.Batch{Source: store.Source{Stream: "samples", Machine: "m"}, N: b.batches, Samples: all})
+	if err := b.store.Flush(); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func (b *bench) learn(windows ...Window) ([]spec.Learnt, Stats) {
+	b.Helper()
+	sn := b.store.Snapshot(0, 0)
+	defer sn.Close()
+	got, st, err := b.learner.Learn(b.Context(), sn, windows, b.params, b.now)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return got, st
+}
+
+func (b *bench) check(what string, all []sample.Sample, windows ...Window) Stats {
+	b.Helper()
+	return b.agrees(what, naive(all, windows, b.params, b.now), windows...)
+}
+
+// agrees is check with a result of naive computed before.
+func (b *bench) agrees(what string, want []spec.Learnt, windows ...Window) Stats {
+	b.Helper()
+	got, st := b.learn(windows...)
+	if diff := gocmp.Diff(want, got, about); diff != "" {
+		b.Errorf("%s: %s", what, diff)
+	}
+	return st
+}
+
+// files returns the number of digests.
+func (b *bench) files() (n int) {
+	b.Helper()
+	err := filepath.WalkDir(b.learner.Dir, func(_ string, d os.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			n++
+		}
+		return err
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return n
+}
+
+// TestLearnsWhatTheSamplesSay: specs from digests equal those computed sample by sample,
+// whatever the segments, and no segment is read twice.
+func TestLearnsWhatTheSamplesSay(t *testing.T) {
+	b := newBench(t)
+	if got, st := b.learn(); len(got) != 0 || st != (Stats{}) {
+		t.Errorf("of an empty store: %v, %+v", got, st)
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	var all []sample.Sample
+	for range 5 {
+		some := random(r, 20_000)
+		b.add(some)
+		all = append(all, some...)
+	}
+	want := naive(all, nil, b.params, b.now)
+	st := b.agrees("new segments", want)
+	if st.Segments != 15 || st.Read != 15 || st.Rows != int64(len(all)) {
+		t.Errorf("%+v, want the 3 hours of 5 flushes", st)
+	}
+	if st := b.agrees("the same again", want); st.Read != 0 || st.Segments != 15 {
+		t.Errorf("%+v: segments were read again", st)
+	}
+	for {
+		more, err := b.store.Compact()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !more {
+			break
+		}
+	}
+	if st := b.agrees("merged segments", want); st.Read != 3 || st.Segments != 3 || b.files() != 3 {
+		t.Errorf("%+v and %d files, want 3 new segments and their digests only", st, b.files())
+	}
+}
+
+// Samples of one task on several pages, with nulls on some of them.
+func TestLongStretches(t *testing.T) {
+	b := newBench(t)
+	r := rand.New(rand.NewPCG(3, 4))
+	all := make([]sample.Sample, 300_000)
+	for i := range all {
+		all[i] = sample.Sample{TS: sample.At(start) + sample.Millis(i*10), Machine: "m", Job: "j", Task: sample.TaskName(fmt.Sprint("/", i*7/len(all))), Platform: "p", Signal: sample.CPT,
+			CPU: 1, Cost: 1e-3 * (1 + r.Float32()), Coverage: 1}
+		if i > 250_000 && i%3 == 0 {
+			all[i].Cost = float32(math.NaN())
+		}
+	}
+	b.add(all)
+	b.check("long stretches", all)
+	got, _ := b.learn()
+	if len(got) != 1 || got[0].Tasks != 7 {
+		t.Errorf("got %+v, want 7 tasks", got)
+	}
+}
+
+// TestIncidentsTakeSamplesOut: samples of an incident are excluded from the digests of
+// their segments and no others. If the incident changes, those are computed again.
+func TestIncidentsTakeSamplesOut(t *testing.T) {
+	b := newBench(t)
+	r := rand.New(rand.NewPCG(5, 6))
+	all := random(r, 50_000)
+	b.add(all)
+	b.check("before", all)
+	at := func(d time.Duration) sample.Millis { return sample.At(start.Add(d)) }
+	w := Window{"m1", "/j2/3", sample.RunQ, at(70 * time.Minute), at(80 * time.Minute)}
+	told := naive(all, []Window{w}, b.params, b.now)
+	if st := b.agrees("an incident in the second hour", told, w); st.Read != 1 {
+		t.Errorf("%+v: want one hour read again", st)
+	}
+	if st := b.agrees("it is told of again", told, w); st.Read != 0 {
+		t.Errorf("%+v", st)
+	}
+	w.To = at(150 * time.Minute)
+	if st := b.check("it goes on into the third hour", all, w); st.Read != 2 {
+		t.Errorf("%+v: want two hours read again", st)
+	}
+	w.To = at(30 * time.Hour)
+	if st := b.check("it goes on further", all, w); st.Read != 1 {
+		t.Errorf("%+v: want the third hour read again, the second is as before", st)
+	}
+	// A long incident of all tasks does not distort the mean.
+	var poisoned []sample.Sample
+	var windows []Window
+	for _, s := range all {
+		if s.Signal == sample.RunQ && s.TS > at(2*time.Hour) {
+			s.Cost *= 50
+			windows = append(windows, Window{s.Machine, s.Task, s.Signal, at(2 * time.Hour), at(3 * time.Hour)})
+		}
+		poisoned = append(poisoned, s)
+	}
+	clean := newBench(t)
+	clean.add(poisoned)
+	before, _ := b.learn()
+	after, _ := clean.learn(windows...)
+	for i := range before {
+		if before[i].Signal != sample.RunQ {
+			continue
+		}
+		if d := math.Abs(after[i].Mean - before[i].Mean); d > 0.05 {
+			t.Errorf("%v: the mean went from %v to %v", before[i].Key, before[i].Mean, after[i].Mean)
+		}
+	}
+	if got, _ := clean.learn(); slices.ContainsFunc(got, func(l spec.Learnt) bool { return l.Signal == sample.RunQ && l.Mean < 5 }) {
+		t.Error("without its incidents the same time moved no mean: the test shows nothing")
+	}
+}
+
+// A digest that is damaged, truncated or of another time is computed again.
+func TestDamagedDigestsAreMadeAgain(t *testing.T) {
+	b := newBench(t)
+	all := random(rand.New(rand.NewPCG(7, 8)), 20_000)
+	b.add(all)
+	want := naive(all, nil, b.params, b.now)
+	b.agrees("before", want)
+	r := rand.New(rand.NewPCG(9, 10))
+	for round := range 10 {
+		var paths []string
+		if err := filepath.WalkDir(b.learner.Dir, func(path string, d os.DirEntry, err error) error {
+			if err == nil && !d.IsDir() {
+				paths = append(paths, path)
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		path := paths[r.IntN(len(paths))]
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if round%2 == 0 {
+			text = text[:r.IntN(len(text))]
+		} else {
+			text = bytes.Repeat([]byte{0xff}, len(text))
+		}
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if st := b.agrees(fmt.Sprint("round ", round), want); st.Read != 1 {
+			t.Errorf("round %d: %+v, want one segment read again", round, st)
+		}
+	}
+}
+
+// A file that is not a segment is refused with its name and leaves no digest.
+func TestWhatIsNoSegment(t *testing.T) {
+	b := newBench(t)
+	all := random(rand.New(rand.NewPCG(11, 12)), 1000)
+	b.add(all)
+	sn := b.store.Snapshot(0, 0)
+	defer sn.Close()
+	path := sn.Files(store.Samples)[0]
+	rows := make([]trace.Row, 2)
+	for i, job := range []string{"b", "a"} {
+		rows[i].Set(&all[0], nil)
+		rows[i].Job = job
+	}
+	var unsorted bytes.Buffer
+	if err := parquet.Write(&unsorted, rows); err != nil {
+		t.Fatal(err)
+	}
+	type other struct {
+		Job int64 `parquet:"job"`
+	}
+	var columns bytes.Buffer
+	if err := parquet.Write(&columns, []other{{1}}); err != nil {
+		t.Fatal(err)
+	}
+	for want, text := range map[string][]byte{"not sorted": unsorted.Bytes(), "column": columns.Bytes(), path: []byte("PAR1 and no more")} {
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := b.learner.Learn(t.Context(), sn, nil, b.params, b.now); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
+			t.Errorf("got %v, want it to name %s and say %q", err, path, want)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, _, err := b.learner.Learn(ctx, sn, nil, b.params, b.now); !errors.Is(err, context.Canceled) {
+		t.Errorf("a computation that nobody waits for: %v", err)
+	}
+}
+
+// TestOnlyWhatIsNewIsBrought: of a remote store only segments without a digest are
+// fetched, also when their copies are gone.
+func TestOnlyWhatIsNewIsBrought(t *testing.T) {
+	now := start.Add(4 * time.Hour)
+	b := &bucket{dir: t.TempDir()}
+	s, err := store.Open(t.TempDir(), store.Options{Now: func() time.Time { return now }, Bucket: b, Copies: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	p := spec.Paper()
+	p.MinSamples = 20
+	l := Learner{filepath.Join(t.TempDir(), "digests"), 2}
+	r := rand.New(rand.NewPCG(15, 16))
+	var all []sample.Sample
+	for n, want := range []int{3, 3, 0} { // new segments: three hours, twice
+		if want > 0 {
+			some := random(r, 3000)
+			all = append(all, some...)
+			s.Add(&store.Batch{Source: store.Source{Stream: "samples", Machine: "m"}, N: uint64(n) + 1, Samples: some})
+			if err := s.Flush(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.Sweep(); err != nil { // there is no room for copies
+			t.Fatal(err)
+		}
+		b.got.Store(0)
+		sn := s.Snapshot(0, 0)
+		learnt, _, err := l.Learn(t.Context(), sn, nil, p, sample.At(now))
+		sn.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := int(b.got.Load()); got != want {
+			t.Errorf("computation %d brought %d segments, want %d", n, got, want)
+		}
+		if diff := gocmp.Diff(naive(all, nil, p, sample.At(now)), learnt, about); diff != "" {
+			t.Error(diff)
+		}
+	}
+}
+
+// bucket keeps a store's files in a folder other than the store's.
+type bucket struct {
+	dir string
+	got atomic.Int64 // fetched files
+}
+
+func (b *bucket) path(name string) string { return filepath.Join(b.dir, filepath.FromSlash(name)) }
+
+func (b *bucket) Put(ctx context.Context, name, path string) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	return b.Create(ctx, name, text)
+}
+
+func (b *bucket) Create(_ context.Context, name string, text []byte) error {
+	if err := os.MkdirAll(filepath.Dir(b.path(name)), 0o700); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(b.path(name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	return errors.Join(err, f.Close())
+}
+
+func (b *bucket) Read(_ context.Context, name string) ([]byte, error) {
+	return os.ReadFile(b.path(name))
+}
+
+func (b *bucket) Get(_ context.Context, name, path string) error {
+	b.got.Add(1)
+	text, err := os.ReadFile(b.path(name))
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, text, 0o600)
+}
+
+func (b *bucket) List(_ context.Context, folder string) (all []store.Entry, err error) {
+	err = filepath.WalkDir(b.path(folder), func(path string, d os.DirEntry, err error) error {
+		if errors.Is(err, os.ErrNotExist) || err == nil && d.IsDir() {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(b.dir, path)
+		all = append(all, store.Entry{Name: filepath.ToSlash(name)})
+		return err
+	})
+	return all, err
+}
+
+func (b *bucket) Remove(_ context.Context, name string) error { return os.Remove(b.path(name)) }
+
+func (b *bucket) URL(name string) string { return b.path(name) }
+
+// FuzzRead: reading any file as a segment neither panics nor hangs.
+func FuzzRead(f *testing.F) {
+	all := random(rand.New(rand.NewPCG(13, 14)), 50)
+	slices.SortFunc(all, func(a, b sample.Sample) int {
+		return cmp.Or(cmp.Compare(a.Job, b.Job), cmp.Compare(a.Platform, b.Platform))
+	})
+	var b bytes.Buffer
+	w := trace.NewWriter(&b)
+	for i := range all {
+		if err := w.Write(&all[i]); err != nil {
+			f.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b.Bytes())
+	dir := f.TempDir()
+	f.Fuzz(func(t *testing.T, text []byte) {
+		path := filepath.Join(dir, "segment")
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		err := read(t.Context(), path, nil, func(_ spec.Key, h *spec.Hour) error {
+			if h.Cost.N <= 0 || len(h.Tasks) == 0 || len(h.Sketch.Bins()) == 0 {
+				t.Errorf("an hour of nothing: %+v", h)
+			}
+			return nil
+		})
+		_ = err // whether it is a segment does not matter here
+	})
+}
+
+// TestRowsHoldHours: a row in a file holds all data of the hour.
+func TestRowsHoldHours(t *testing.T) {
+	h := spec.Hour{Start: 3_600_000, Newest: 3_600_500, CPU: 1.25, Tasks: []spec.TaskSamples{{Task: math.MaxUint64, N: 3}}}
+	h.Usage[0].Add(1, 1)
+	h.Usage[7].Add(2, 1)
+	h.Usage[7].Add(5, 1)
+	for _, x := range []float32{1, 2, 5} {
+		h.Sketch.Add(x, 1)
+	}
+	h.Cost.Merge(h.Usage[0])
+	h.Cost.Merge(h.Usage[7])
+	var r row
+	r.set(spec.Key{Job: "j"}, &h)
+	got, err := r.hour()
+	if diff := gocmp.Diff(h, got, gocmp.AllowUnexported(stat.Sketch{}), cmpopts.EquateApprox(1e-15, 0)); diff != "" || err != nil {
+		t.Error(diff, err)
+	}
+	for name, spoil := range map[string]func(*row){
+		"lists of unlike lengths": func(r *row) { r.Mean = r.Mean[1:] },
+		"an unknown level":        func(r *row) { r.Level[0] = spec.UsageBins },
+		"no number":               func(r *row) { r.M2[1] = math.NaN() },
+		"nothing":                 func(r *row) { r.Level, r.Samples, r.Mean, r.M2 = nil, nil, nil, nil },
+	} {
+		var r row
+		r.set(spec.Key{Job: "j"}, &h)
+		spoil(&r)
+		if _, err := r.hour(); !errors.Is(err, errDamaged) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,356 @@
+package duck
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/cluster/store"
+	"github.com/quell-dev/quell/internal/cluster/store/dialect"
+	"github.com/quell-dev/quell/internal/cluster/store/digest"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/spec"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
+)
+
+// TestMain makes the test binary the child for its own queries.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == "query-child" {
+		if err := Child(os.Args[2], os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	if len(os.Args) == 3 && os.Args[1] == "query-child-unfenced" {
+		unfenced(os.Args[2])
+	}
+	if len(os.Args) == 3 && os.Args[1] == "query-child-many" {
+		many(os.Args[2])
+	}
+	quelltest.Main(m)
+}
+
+// unfenced is a child whose DuckDB is unrestricted.
+func unfenced(dir string) {
+	_, err := shutIn(dir)
+	var job Job
+	if err == nil {
+		err = json.NewDecoder(os.Stdin).Decode(&job)
+	}
+	if err == nil {
+		err = limit(&job.Limits)
+	}
+	var db *sql.DB
+	if err == nil {
+		db, err = sql.Open("duckdb", "")
+	}
+	if err == nil {
+		_, err = db.Exec(job.SQL)
+	}
+	l := line{End: &End{}}
+	if err != nil {
+		l = line{Err: &Error{Wrong, err.Error()}}
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(l); err != nil {
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+var start = time.Date(2026, 11, 21, 13, 0, 0, 0, time.UTC)
+
+func limits() Limits {
+	return Limits{Time: 20 * time.Second, MemoryMB: 200, Threads: 1, Rows: 1000, Bytes: 1 << 20}
+}
+
+type bench struct {
+	dir    string
+	store  *store.Store
+	runner *Runner
+}
+
+func newBench(t testing.TB, opt store.Options) *bench {
+	t.Helper()
+	dir := t.TempDir()
+	s, err := store.Open(dir, opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return &bench{dir, s, NewRunner(2, os.Args[0], "query-child", dir)}
+}
+
+func (b *bench) add(t testing.TB, batch *store.Batch) {
+	t.Helper()
+	b.store.Add(batch)
+	if err := b.store.Flush(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (b *bench) job(sql string) *Job {
+	sn := b.store.Snapshot(0, 0)
+	defer sn.Close()
+	return &Job{SQL: sql, Files: dialect.Files(sn), Limits: limits()}
+}
+
+func (b *bench) ask(t testing.TB, sql string) *Answer {
+	t.Helper()
+	a, err := b.runner.Query(t.Context(), b.job(sql))
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return a
+}
+
+func rows(a *Answer) string {
+	var all []string
+	for _, r := range a.Rows {
+		all = append(all, string(r))
+	}
+	return strings.Join(all, " ")
+}
+
+func clock() time.Time { return start.Add(96 * time.Hour) }
+
+func one(at time.Duration, machine, task string, cpu, cost float32) sample.Sample {
+	return sample.Sample{TS: sample.At(start.Add(at)), Machine: machine, Job: "web", Task: sample.TaskName(task), Platform: "p",
+		Signal: sample.CPI, Variant: "ref-cycles", Class: sample.LatencySensitive, CPU: cpu, Cost: cost, Coverage: 1}
+}
+
+func TestAQueryAnswers(t *testing.T) {
+	b := newBench(t, store.Options{Now: clock})
+	if got := rows(b.ask(t, "SELECT count(*) FROM samples")); got != "[0]" {
+		t.Errorf("an empty store has %s samples", got)
+	}
+	nan := one(time.Minute, "m1", "/a", 0.5, float32(math.NaN()))
+	nan.Extras.Set(sample.Cycles, 7)
+	b.add(t, &store.Batch{Samples: []sample.Sample{one(0, "m1", "/a", 1, 2), nan}})
+	a := b.ask(t, "SELECT ts, task, cost, cycles, flags FROM samples ORDER BY ts")
+	if got, want := rows(a), `["2026-11-21T13:00:00Z","/a",2,null,0] ["2026-11-21T13:01:00Z","/a",null,7,0]`; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if len(a.Columns) != 5 || a.Columns[0] != (Column{"ts", "TIMESTAMPTZ"}) {
+		t.Errorf("columns %v", a.Columns)
+	}
+	if !slices.Contains(a.Fences, "limits") {
+		t.Errorf("fences %v", a.Fences)
+	}
+	t.Logf("fences: %v; took %v", a.Fences, a.Took)
+	together := &asker{t: t, dir: b.dir}
+	together.begin()
+	defer func() { together.end() }()
+	for _, table := range []string{"samples", "incidents", "incident_history", "actions", "audit", "specs", "spec_history", "machines", "signals"} {
+		for _, sql := range []string{"FROM " + table, "DESCRIBE " + table} {
+			if _, err := together.query(b.job(sql)); err != nil {
+				t.Errorf("%s: %v", sql, err)
+			}
+		}
+	}
+	if got := rows(b.ask(t, "SELECT count(*) FROM signals WHERE least_cpu > 1000 OR most_cost > 1e9")); got != "[0]" {
+		t.Errorf("%s signals have a bound that nothing reaches", got)
+	}
+	b.ask(t, "EXPLAIN SELECT * FROM samples")
+	b.ask(t, "explain analyze SELECT count(*) FROM samples")
+	b.ask(t, "WITH x AS (SELECT 1 AS a) SELECT * FROM x;")
+}
+
+func TestAQuerySeesItsTimeOnly(t *testing.T) {
+	b := newBench(t, store.Options{Now: clock})
+	b.add(t, &store.Batch{Samples: []sample.Sample{one(0, "m1", "/a", 1, 2), one(time.Minute, "m1", "/a", 1, 3), one(2*time.Minute, "m1", "/a", 1, 4)}})
+	job := b.job("SELECT cost FROM samples ORDER BY ts")
+	job.From, job.To = sample.At(start.Add(time.Second)), sample.At(start.Add(time.Minute))
+	a, err := b.runner.Query(t.Context(), job)
+	if err != nil || rows(a) != "[3]" {
+		t.Errorf("got %v, %v", a, err)
+	}
+}
+
+func TestAnAnswerIsCutOff(t *testing.T) {
+	b := newBench(t, store.Options{Now: clock})
+	job := b.job("SELECT * FROM range(5000)")
+	a, err := b.runner.Query(t.Context(), job)
+	if err != nil || len(a.Rows) != 1000 || !a.Truncated {
+		t.Errorf("%d rows, cut off %v, %v; want 1000", len(a.Rows), a.Truncated, err)
+	}
+	job.Limits.Bytes = 100
+	if a, err = b.runner.Query(t.Context(), job); err != nil || len(a.Rows) >= 100 || !a.Truncated {
+		t.Errorf("more than 100 bytes: %d rows, %v", len(a.Rows), err)
+	}
+}
+
+// An incident's newest state is its current state.
+func TestIncidentsStandAsLastTold(t *testing.T) {
+	b := newBench(t, store.Options{Now: clock})
+	closed := sample.At(start.Add(time.Hour))
+	c := int64(closed)
+	for i, inc := range []store.Incident{
+		{Machine: "m1", ID: "i1", Updated: 1, Outcome: ""},
+		{Machine: "m1", ID: "i1", Updated: 3, Outcome: "true-positive", Closed: &c},
+		{Machine: "m1", ID: "i1", Updated: 2, Outcome: "noise"},
+		{Machine: "m2", ID: "i1", Updated: 1, Outcome: "other"},
+	} {
+		b.add(t, &store.Batch{Source: store.Source{Stream: "records", Machine: inc.Machine}, N: uint64(i + 1), Incidents: []store.Incident{inc}})
+	}
+	if got, want := rows(b.ask(t, "SELECT machine, outcome FROM incidents ORDER BY machine")), `["m1","true-positive"] ["m2","other"]`; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if got := rows(b.ask(t, "SELECT count(*) FROM incident_history")); got != "[4]" {
+		t.Errorf("the history has %s", got)
+	}
+}
+
+// TestSpecsAgreeWithHistory: on the same samples, the specs by SQL, by digests and by an
+// agent's own spec.History are equal.
+func TestSpecsAgreeWithHistory(t *testing.T) {
+	p := spec.Paper()
+	h := spec.NewHistory(p)
+	b := newBench(t, store.Options{Now: clock})
+	rng := rand.New(rand.NewPCG(4, 5))
+	key := spec.Key{Job: "web", Platform: "p", Signal: sample.CPI, Variant: "ref-cycles"}
+	var last sample.Millis
+	for n := range uint64(200) { // every 17 minutes, over a day and a half
+		batch := &store.Batch{Source: store.Source{Stream: "samples", Machine: "m"}, N: n + 1}
+		for i := range uint64(7) {
+			s := one(time.Duration(n)*17*time.Minute, fmt.Sprint("m", i%2), fmt.Sprint("/web/", i), 0.3+rng.Float32(), float32(math.Abs(1.8+0.16*rng.NormFloat64())))
+			switch rng.IntN(10) {
+			case 0:
+				s.Cost = float32(math.NaN())
+			case 1:
+				s.CPU = 0.1 // hardly ran
+			case 2:
+				s.Flags = sample.Capped | sample.Stolen
+			case 3:
+				s.Cost = 2000 // not a measurement
+			default:
+				if i < 5 || n%2 == 0 { // two of the seven give fewer than 100
+					h.Add(key, sample.TaskKey{Inode: i}, s.TS, float64(s.CPU), float64(s.Cost), 0)
+					last = s.TS
+					break
+				}
+				continue
+			}
+			batch.Samples = append(batch.Samples, s)
+		}
+		b.store.Add(batch)
+		if n%40 == 0 {
+			b.add(t, &store.Batch{})
+		}
+	}
+	b.add(t, &store.Batch{})
+	now := last.Add(time.Minute)
+	want, _ := h.Lookup(key, now)
+	got, err := dialect.SpecsOf(b.ask(t, dialect.DuckDB().Specs(p, now)).Rows, now)
+	if err != nil || len(got) != 1 {
+		t.Fatalf("%d specs, %v", len(got), err)
+	}
+	g := got[0]
+	if g.State != want.State.String() || g.State != "ready" || g.Samples != want.Samples || int(g.Tasks) != want.Tasks || g.Last != int64(last) {
+		t.Errorf("got %+v\nwant %+v", g, want)
+	}
+	sn := b.store.Snapshot(0, 0)
+	defer sn.Close()
+	learner := digest.Learner{Dir: t.TempDir()}
+	all, _, err := learner.Learn(t.Context(), sn, nil, p, now)
+	if err != nil || len(all) != 1 {
+		t.Fatalf("%d specs by digests, %v", len(all), err)
+	}
+	d := all[0]
+	if d.State.String() != g.State || d.Samples != g.Samples || d.Tasks != int(g.Tasks) || int64(d.Last) != g.Last || d.Key != key {
+		t.Errorf("by digests %+v\nby SQL %+v", d, g)
+	}
+	for name, by := range map[string][3]float64{"mean": {g.Mean, want.Mean, d.Mean}, "σ": {g.StdDev, want.StdDev, d.StdDev}, "CPU": {g.CPUMean, want.CPUMean, d.CPUMean}} {
+		if math.Abs(by[0]-by[1]) > 1e-9*by[1] || math.Abs(by[2]-by[1]) > 1e-9*by[1] {
+			t.Errorf("%s: by SQL %.15g, by History %.15g, by digests %.15g", name, by[0], by[1], by[2])
+		}
+	}
+}
+
+// Samples of a victim in an incident are not learnt from, unless the change is lasting.
+func TestIncidentsDoNotTeach(t *testing.T) {
+	b := newBench(t, store.Options{Now: clock})
+	batch := &store.Batch{}
+	for i := range 10 {
+		batch.Samples = append(batch.Samples, one(time.Duration(i)*time.Minute, "m1", "/a", 1, float32(i)), one(time.Duration(i)*time.Minute, "m2", "/a", 1, float32(i)))
+	}
+	at := func(m int) int64 { return start.Add(time.Duration(m) * time.Minute).UnixMilli() }
+	closed := at(5)
+	inc := store.Incident{Machine: "m1", ID: "1", VictimTask: "/a", Signal: "cpi", Began: at(3), Updated: at(5), Closed: &closed}
+	lasting := store.Incident{Machine: "m2", ID: "1", VictimTask: "/a", Signal: "cpi", Began: at(3), Updated: at(9), Follows: true}
+	other := store.Incident{Machine: "m2", ID: "2", VictimTask: "/a", Signal: "runq", Began: at(0), Updated: at(9)}
+	batch.Incidents = []store.Incident{inc, lasting, other}
+	b.add(t, batch)
+	p := spec.Paper()
+	p.MinTasks, p.MinSamples = 2, 7
+	now := sample.At(start.Add(time.Hour))
+	got, err := dialect.SpecsOf(b.ask(t, dialect.DuckDB().Specs(p, now)).Rows, now)
+	if err != nil || len(got) != 1 {
+		t.Fatalf("%v, %v", got, err)
+	}
+	// Cost 0 is below cpi's range, once on each machine.
+	if got[0].Samples != 9+6 || got[0].State != "insufficient" && got[0].State != "learning" {
+		t.Errorf("%d samples, %s; want 15 of which m1 has 6, too few", got[0].Samples, got[0].State)
+	}
+	open := inc
+	open.Closed, open.Updated, open.ID = nil, at(9), "3"
+	b.add(t, &store.Batch{Incidents: []store.Incident{open}})
+	if got, err = dialect.SpecsOf(b.ask(t, dialect.DuckDB().Specs(p, now)).Rows, now); err != nil || got[0].Samples != 9+2 {
+		t.Errorf("while one is open: %d samples, want 11, %v", got[0].Samples, err)
+	}
+}
+
+func TestASlowQueryIsStopped(t *testing.T) {
+	b := newBench(t, store.Options{Now: clock})
+	job := b.job("SELECT count(*) FROM range(100000000000) a WHERE hash(a.range) % 7 = 3")
+	job.Limits.Time = 300 * time.Millisecond
+	_, err := b.runner.Query(t.Context(), job)
+	var e *Error
+	if !errors.As(err, &e) || e.Kind != Exceeded {
+		t.Errorf("got %v, want it stopped", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err = b.runner.Query(ctx, job); err == nil {
+		t.Error("a query that nobody waits for was answered")
+	}
+}
+
+func TestNoMoreQueriesThanSlots(t *testing.T) {
+	b := newBench(t, store.Options{Now: clock})
+	b.runner.Slots <- struct{}{}
+	b.runner.Slots <- struct{}{}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if _, err := b.runner.Query(ctx, b.job("SELECT 1")); err == nil {
+		t.Error("a third query was carried out")
+	}
+	<-b.runner.Slots
+	b.ask(t, "SELECT 1")
+}
+
+// What is not in the job is not in the process.
+func TestTheChildHasNoSecrets(t *testing.T) {
+	t.Setenv("QUELL_TEST_SECRET", "hidden")
+	b := newBench(t, store.Options{Now: clock})
+	secret := filepath.Join(b.dir, "token")
+	if err := os.WriteFile(secret, []byte("hidden"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, sql := range []string{"SELECT * FROM read_text('" + secret + "')", "SELECT * FROM read_text('/proc/self/environ')", "SELECT getenv('QUELL_TEST_SECRET')"} {
+		a, err := b.runner.Query(t.Context(), b.job(sql))
+		if text, _ := json.Marshal(a); err == nil || strings.Contains(string(text), "hidden") {
+			t.Errorf("%s: %s", sql, text)
+		}
+	}
+}

@@ -1,0 +1,431 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/atomicfile"
+)
+
+// flight is the contents of one commit.
+type flight struct {
+	pack      pack
+	known     known // the index's state when writing starts
+	incidents []Incident
+	actions   []Action
+	audit     []Audit
+	specs     []Spec
+	marks     map[Source]Mark
+	streams   map[string]Range
+	spans     []span
+	id        string // commit ID, set when writing starts
+}
+
+func newFlight(x *index) *flight {
+	return &flight{pack: newPack(x), marks: map[Source]Mark{}, streams: map[string]Range{}}
+}
+
+func (f *flight) size() int {
+	return len(f.pack.rows) + len(f.incidents) + len(f.actions) + len(f.audit) + len(f.specs)
+}
+
+func (f *flight) empty() bool { return f.size() == 0 && len(f.marks) == 0 && len(f.streams) == 0 }
+
+// clear prepares it for the next commit.
+func (f *flight) clear(x *index) {
+	f.pack.clear(x)
+	f.known = known{}
+	f.incidents, f.actions, f.audit, f.specs = nil, nil, nil, nil
+	clear(f.marks)
+	clear(f.streams)
+	f.spans, f.id = f.spans[:0], ""
+}
+
+// Add accepts a batch and reports whether it was new. It is stored by the next Flush. The
+// caller may reuse the batch's memory when Add returns.
+func (s *Store) Add(b *Batch) bool {
+	now := sample.At(s.opt.Now())
+	oldest := sample.Millis(0)
+	if keep := s.opt.Keep[Samples]; keep > 0 {
+		oldest = now.Add(-keep)
+	}
+	newest := now.Add(s.opt.Ahead)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := s.next
+	if b.Seq > 0 {
+		r, ok := f.streams[b.Source.Stream]
+		if !ok {
+			r.First = b.Seq
+		}
+		f.streams[b.Source.Stream] = Range{min(r.First, b.Seq), max(r.Last, b.Seq)}
+	}
+	if b.N > 0 {
+		m := s.mark(b.Source)
+		if m.taken(b.N) {
+			s.stats.Duplicates++
+			return false
+		}
+		f.marks[b.Source] = m.take(b.N, now)
+	}
+	had := len(f.pack.rows)
+	last := s.index.last[b.Source.Machine]
+	for i := range b.Samples {
+		if ts := b.Samples[i].TS; ts < oldest || ts > newest || ts <= 0 {
+			s.stats.Rejected++
+			continue
+		}
+		last = f.pack.add(last, &b.Samples[i])
+		s.stats.Samples++
+	}
+	if last != 0 {
+		s.index.last[s.index.texts[s.index.place(b.Source.Machine)]] = last
+	}
+	p := span{source: b.Source, n: b.N, rows: len(f.pack.rows) - had}
+	f.incidents, p.incidents = timely(s, f.incidents, Incidents, b.Incidents, func(r *Incident) *int64 { return &r.Updated })
+	f.actions, p.actions = timely(s, f.actions, Actions, b.Actions, func(r *Action) *int64 { return &r.At })
+	f.audit, p.audit = timely(s, f.audit, AuditLog, b.Audit, func(r *Audit) *int64 { return &r.At })
+	f.specs, p.specs = timely(s, f.specs, Specs, b.Specs, func(r *Spec) *int64 { return &r.At })
+	f.spans = append(f.spans, p)
+	s.stats.Records += uint64(p.incidents + p.actions + p.audit + p.specs)
+	s.stats.Batches++
+	return true
+}
+
+// timely appends rows of a table to the gathered ones and returns their number. It drops
+// rows past the retention time. A row from the future, which would never expire, gets the
+// current time: the machine's clock is wrong, but the row's content is not.
+func timely[T any](s *Store, to []T, table string, rows []T, at func(*T) *int64) (all []T, n int) {
+	now := sample.At(s.opt.Now())
+	newest, oldest := int64(now.Add(s.opt.Ahead)), int64(math.MinInt64)
+	if keep := s.opt.Keep[table]; keep > 0 {
+		oldest = int64(now.Add(-keep))
+	}
+	had := len(to)
+	for i := range rows {
+		r := rows[i]
+		t := at(&r)
+		if *t < oldest {
+			s.stats.Rejected++
+			continue
+		}
+		if *t > newest {
+			*t = int64(now)
+		}
+		to = append(to, r)
+	}
+	return to, len(to) - had
+}
+
+// mark returns what was accepted from a source, committed or not.
+func (s *Store) mark(source Source) Mark {
+	if m, ok := s.next.marks[source]; ok {
+		return m
+	}
+	if s.flying != nil {
+		if m, ok := s.flying.marks[source]; ok {
+			return m
+		}
+	}
+	return s.state.Marks[source]
+}
+
+// Flush commits everything that was added before the call. When it returns without an
+// error, that is on disk and in every later Snapshot. After an error nothing is lost and
+// nothing is stored; the next Flush tries again.
+func (s *Store) Flush() error {
+	s.committing.Lock()
+	defer s.committing.Unlock()
+	for range 2 { // a flight that failed last time is written first, separately
+		s.mu.Lock()
+		if s.broken != nil {
+			s.mu.Unlock()
+			return s.broken
+		}
+		f, again := s.flying, s.flying != nil
+		if !again {
+			f = s.next
+			if f.empty() {
+				s.mu.Unlock()
+				return nil
+			}
+			f.known, f.id = s.index.known, s.name()
+			s.flying, s.next = f, s.spare()
+		}
+		s.mu.Unlock()
+		if err := s.write(f); err != nil {
+			return fmt.Errorf("flush: %w", err)
+		}
+		if !again {
+			return nil
+		}
+	}
+	return nil
+}
+
+// spare returns the flight that gathers while another is written: the previous one, whose
+// memory is reused.
+func (s *Store) spare() *flight {
+	if now := sample.At(s.opt.Now()); s.index.old(now) {
+		s.index = newIndex(now)
+	}
+	f := s.idle
+	if s.idle = nil; f == nil {
+		return newFlight(s.index)
+	}
+	f.clear(s.index)
+	return f
+}
+
+// write writes the segments of a flight and commits them, except what other servers have
+// committed meanwhile.
+func (s *Store) write(f *flight) error {
+	for {
+		s.mu.Lock()
+		if s.landed { // an attempt whose result was unknown
+			s.landed, s.flying, s.idle = false, nil, f
+			s.mu.Unlock()
+			return nil
+		}
+		s.mu.Unlock()
+		err := s.tryWrite(f)
+		if err == nil {
+			s.mu.Lock()
+			s.flying, s.idle = nil, f
+			s.mu.Unlock()
+			return nil
+		}
+		if !errors.Is(err, errOvertaken) {
+			return err
+		}
+	}
+}
+
+func (s *Store) tryWrite(f *flight) error {
+	c := &commit{ID: f.id, Streams: f.streams, Marks: listMarks(f.marks)}
+	w := s.writer()
+	for hour, rows := range f.pack.hours() {
+		from, to := rows[0].ts, rows[0].ts
+		for i := range rows {
+			from, to = min(from, rows[i].ts), max(to, rows[i].ts)
+		}
+		w.segment(partition(Samples, hour), Segment{Rows: int64(len(rows)), From: sample.Millis(from), To: sample.Millis(to)},
+			func(out io.Writer) error { return f.pack.write(s.columns, out, &f.known, rows) })
+	}
+	writeTable(w, Incidents, f.incidents, func(r *Incident) int64 { return r.Updated })
+	writeTable(w, Actions, f.actions, func(r *Action) int64 { return r.At })
+	writeTable(w, AuditLog, f.audit, func(r *Audit) int64 { return r.At })
+	writeTable(w, Specs, f.specs, func(r *Spec) int64 { return r.At })
+	c.Add = w.made
+	err := w.finish()
+	if err == nil {
+		err = s.commit(c)
+	}
+	if err != nil {
+		return s.failed(w, err)
+	}
+	return nil
+}
+
+// failed removes the files of a failed commit, unless the commit may exist.
+func (s *Store) failed(w *writer, err error) error {
+	var broken *brokenError
+	var unsure *unsureError
+	switch {
+	case errors.As(err, &broken):
+		s.mu.Lock()
+		s.broken = err
+		s.mu.Unlock()
+	case errors.As(err, &unsure): // the next Open removes them if it does not exist
+	default:
+		w.undo()
+	}
+	return err
+}
+
+// writeTable writes records, one segment per day.
+func writeTable[T any](w *writer, table string, rows []T, at func(*T) int64) {
+	byDay := map[string][]T{}
+	for i := range rows {
+		p := partition(table, sample.Millis(at(&rows[i])))
+		byDay[p] = append(byDay[p], rows[i])
+	}
+	for _, p := range slices.Sorted(maps.Keys(byDay)) {
+		day := byDay[p]
+		slices.SortStableFunc(day, func(a, b T) int { return int(min(1, max(-1, at(&a)-at(&b)))) })
+		w.segment(p, Segment{Rows: int64(len(day)), From: sample.Millis(at(&day[0])), To: sample.Millis(at(&day[len(day)-1]))},
+			func(out io.Writer) error { return writeRecords(out, table, day) })
+	}
+}
+
+// errOvertaken means that another server has committed since and that its commits are now
+// known, or that this commit itself exists although its answer was lost.
+var errOvertaken = errors.New("another server has committed meanwhile")
+
+// commit makes c the newest commit. It takes effect when its file exists. The caller
+// holds committing.
+func (s *Store) commit(c *commit) error {
+	now := sample.At(s.opt.Now())
+	s.mu.Lock()
+	c.Generation, c.At = s.state.Generation+1, now
+	s.mu.Unlock()
+	ctx, cancel := s.brief()
+	defer cancel()
+	err := createJSON(ctx, s.bucket, commitName(c.Generation), c)
+	if errors.Is(err, fs.ErrExist) {
+		if err := s.refresh(ctx); err != nil {
+			return fmt.Errorf("commit: %w", err)
+		}
+		return errOvertaken
+	}
+	if err != nil && s.remote {
+		err = &unsureError{err}
+	}
+	if err != nil {
+		return fmt.Errorf("commit: %w", err)
+	}
+	s.mu.Lock()
+	s.state.apply(c)
+	for _, name := range c.Remove {
+		s.doomed[name] = now
+	}
+	s.stats.Commits++
+	if c.Generation%everyCommits != 0 {
+		s.mu.Unlock()
+		return nil
+	}
+	s.forgetSources(now)
+	all := s.state.clone()
+	s.mu.Unlock()
+	// The commits hold all of it: a failed checkpoint is repeated 256 commits later.
+	err = all.checkpoint(ctx, s.bucket)
+	s.mu.Lock()
+	s.checkpointErr = err
+	s.mu.Unlock()
+	return nil
+}
+
+// brokenError is a commit that neither succeeded nor could be undone: only reopening the
+// store shows which.
+type brokenError struct{ error }
+
+func (e *brokenError) Unwrap() error { return e.error }
+
+func (e *brokenError) Error() string { return "commit, and take it back: " + e.error.Error() }
+
+// unsureError is a commit that storage may have or may still receive: the next attempt
+// shows it.
+type unsureError struct{ error }
+
+func (e *unsureError) Unwrap() error { return e.error }
+
+// forgetAfter is how long a source is remembered, ms: longer than any agent spools.
+const forgetAfter = 30 * 24 * 60 * 60 * 1000
+
+func (s *Store) forgetSources(now sample.Millis) {
+	maps.DeleteFunc(s.state.Marks, func(_ Source, m Mark) bool { return m.At < now-forgetAfter })
+}
+
+// writer writes the files of one commit. After its first error it does nothing.
+type writer struct {
+	store *Store
+	dirs  map[string]bool // to be synced
+	made  []Segment
+	err   error
+}
+
+func (s *Store) writer() *writer { return &writer{store: s, dirs: map[string]bool{}} }
+
+// segment writes one file. seg lacks its name and size.
+func (w *writer) segment(folder string, seg Segment, fill func(io.Writer) error) {
+	if w.err != nil {
+		return
+	}
+	s := w.store
+	s.mu.Lock()
+	s.files++
+	seg.File = fmt.Sprintf("%s/%012d-%04d%s.parquet", folder, s.state.Generation+1, s.files, s.suffix)
+	s.mu.Unlock()
+	path := filepath.Join(s.dir, filepath.FromSlash(seg.File))
+	if w.err = w.mkdir(filepath.Dir(path)); w.err != nil {
+		return
+	}
+	if seg.Bytes, w.err = create(path, fill); w.err != nil {
+		return
+	}
+	w.made = append(w.made, seg)
+	ctx, cancel := s.long()
+	defer cancel()
+	if err := s.bucket.Put(ctx, seg.File, path); err != nil {
+		w.err = fmt.Errorf("store segment: %w", err)
+	}
+}
+
+// mkdir makes a folder and its parents, and records which must be synced.
+func (w *writer) mkdir(dir string) error {
+	w.dirs[dir] = true
+	if _, err := os.Stat(dir); err == nil {
+		return nil
+	}
+	if err := w.mkdir(filepath.Dir(dir)); err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("make segment: %w", err)
+	}
+	return nil
+}
+
+// create writes a file completely or not at all. Its folder must be synced afterwards.
+// Until it is complete its name begins with a dot, so that Parquet readers skip it.
+func create(path string, fill func(io.Writer) error) (size int64, err error) {
+	part := filepath.Join(filepath.Dir(path), "."+filepath.Base(path))
+	f, err := os.OpenFile(part, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644)
+	if err != nil {
+		return 0, fmt.Errorf("write segment: %w", err)
+	}
+	err = fill(f)
+	if err == nil {
+		err = f.Sync()
+	}
+	if info, bad := f.Stat(); bad == nil {
+		size = info.Size()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(part, path)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("write segment %s: %w", path, errors.Join(err, os.Remove(part)))
+	}
+	return size, nil
+}
+
+// finish makes the files durable and returns the first error.
+func (w *writer) finish() error {
+	for _, dir := range slices.Sorted(maps.Keys(w.dirs)) {
+		if w.err == nil {
+			w.err = atomicfile.SyncDir(dir)
+		}
+	}
+	return w.err
+}
+
+// undo removes the files of a failed commit. Files that cannot be removed now are not
+// part of the store; the next Open removes them.
+func (w *writer) undo() {
+	ctx, cancel := w.store.brief()
+	defer cancel()
+	for i := range w.made {
+		if name := w.made[i].File; !w.store.live(name) { // else the commit exists after all
+			_ = w.store.remove(ctx, name)
+		}
+	}
+}

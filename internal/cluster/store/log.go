@@ -1,0 +1,190 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// commit is one file of the log: the manifest of its additions.
+type commit struct {
+	Generation uint64           `json:"generation"`   // number in the log, from 1
+	ID         string           `json:"id,omitempty"` // the same for every attempt
+	At         sample.Millis    `json:"at"`
+	Add        []Segment        `json:"add,omitempty"`
+	Remove     []string         `json:"remove,omitempty"` // files
+	Marks      sourceMarks      `json:"marks,omitempty"`  // the changed ones
+	Streams    map[string]Range `json:"streams,omitempty"`
+}
+
+// Range is the range of stream messages in a commit, both ends included.
+type Range struct {
+	First uint64 `json:"first"`
+	Last  uint64 `json:"last"`
+}
+
+// state is the result of all commits so far.
+type state struct {
+	Generation uint64             `json:"generation"`
+	Segments   map[string]Segment `json:"-"`
+	Marks      map[Source]Mark    `json:"-"`
+	Streams    map[string]uint64  `json:"streams,omitempty"` // the last message stored
+}
+
+// checkpoint is the file form of a state.
+type checkpoint struct {
+	state
+	List  []Segment   `json:"segments"`
+	Taken sourceMarks `json:"marks"`
+}
+
+const (
+	logDir = "log"
+	// everyCommits is how many commits a checkpoint replaces. They are removed at the
+	// next checkpoint, so that concurrent readers of the log still find them.
+	everyCommits = 256
+)
+
+func newState() state {
+	return state{Segments: map[string]Segment{}, Marks: map[Source]Mark{}, Streams: map[string]uint64{}}
+}
+
+func (s *state) apply(c *commit) {
+	s.Generation = c.Generation
+	for _, name := range c.Remove {
+		delete(s.Segments, name)
+	}
+	for _, seg := range c.Add {
+		s.Segments[seg.File] = seg
+	}
+	for _, m := range c.Marks {
+		s.Marks[m.Source] = m.Mark
+	}
+	for stream, r := range c.Streams {
+		s.Streams[stream] = max(s.Streams[stream], r.Last)
+	}
+}
+
+func commitName(generation uint64) string { return fmt.Sprintf("%s/%020d.json", logDir, generation) }
+
+func checkpointName(generation uint64) string {
+	return fmt.Sprintf("%s/%020d.checkpoint.json", logDir, generation)
+}
+
+// readLog applies the commits of a store's log that follow a state, which may be empty.
+// It returns the new state and the commits that were read one by one.
+func readLog(ctx context.Context, b Bucket, old state) (state, []commit, error) {
+	entries, err := b.List(ctx, logDir)
+	if err != nil {
+		return old, nil, fmt.Errorf("read log: %w", err)
+	}
+	var found []uint64
+	from := uint64(0)
+	for _, e := range entries {
+		digits, suffix, _ := strings.Cut(e.Name[len(logDir)+1:], ".")
+		n, err := strconv.ParseUint(digits, 10, 64)
+		switch {
+		case err != nil: // an unfinished file
+		case suffix == "checkpoint.json":
+			from = max(from, n)
+		case suffix == "json":
+			found = append(found, n)
+		}
+	}
+	slices.Sort(found)
+	s := old.clone()
+	// If the next commit still exists, the commits lead on from the state.
+	if _, next := slices.BinarySearch(found, s.Generation+1); from > s.Generation && !next {
+		if s, err = readCheckpoint(ctx, b, from); err != nil {
+			return old, nil, err
+		}
+	}
+	var read []commit
+	for _, n := range found {
+		if n <= s.Generation {
+			continue
+		}
+		if n != s.Generation+1 {
+			return old, nil, fmt.Errorf("read log: commit %d is missing before %d: restore %s from a copy", s.Generation+1, n, b.URL(logDir))
+		}
+		var c commit
+		if err := readJSON(ctx, b, commitName(n), &c); err != nil {
+			return old, nil, err
+		}
+		s.apply(&c)
+		read = append(read, c)
+	}
+	return s, read, nil
+}
+
+func readCheckpoint(ctx context.Context, b Bucket, n uint64) (state, error) {
+	s := newState()
+	var c checkpoint
+	if err := readJSON(ctx, b, checkpointName(n), &c); err != nil {
+		return s, err
+	}
+	s.Generation = c.Generation
+	maps.Copy(s.Streams, c.Streams)
+	for _, seg := range c.List {
+		s.Segments[seg.File] = seg
+	}
+	for _, m := range c.Taken {
+		s.Marks[m.Source] = m.Mark
+	}
+	return s, nil
+}
+
+func (s *state) clone() state {
+	return state{Generation: s.Generation, Segments: maps.Clone(s.Segments), Marks: maps.Clone(s.Marks), Streams: maps.Clone(s.Streams)}
+}
+
+func readJSON(ctx context.Context, b Bucket, name string, v any) error {
+	text, err := b.Read(ctx, name)
+	if err != nil {
+		return fmt.Errorf("read log: %w", err)
+	}
+	if err := json.Unmarshal(text, v); err != nil {
+		return fmt.Errorf("read log: %s: %w", b.URL(name), err)
+	}
+	return nil
+}
+
+func createJSON(ctx context.Context, b Bucket, name string, v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", name, err)
+	}
+	return b.Create(ctx, name, text)
+}
+
+// checkpoint writes the state as one file and removes what the previous one replaced.
+func (s *state) checkpoint(ctx context.Context, b Bucket) error {
+	c := checkpoint{state: *s, List: []Segment{}, Taken: listMarks(s.Marks)}
+	for _, name := range slices.Sorted(maps.Keys(s.Segments)) {
+		c.List = append(c.List, s.Segments[name])
+	}
+	if err := createJSON(ctx, b, checkpointName(s.Generation), &c); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	entries, err := b.List(ctx, logDir)
+	if err != nil {
+		return fmt.Errorf("clean log: %w", err)
+	}
+	for _, e := range entries {
+		digits, _, _ := strings.Cut(e.Name[len(logDir)+1:], ".")
+		n, bad := strconv.ParseUint(digits, 10, 64)
+		if bad == nil && n+everyCommits < s.Generation {
+			// The previous checkpoint stays, and the commits after it.
+			err = errors.Join(err, b.Remove(ctx, e.Name))
+		}
+	}
+	return err
+}

@@ -1,0 +1,120 @@
+package store
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// marksOf returns the marks of that many machines some time after their start: each at
+// its own number, some with gaps, with boot names as agents make them.
+func marksOf(machines int) map[Source]Mark {
+	r := rand.New(rand.NewPCG(5, 6))
+	all := map[Source]Mark{}
+	for i := range machines {
+		const letters = "abcdefghijklmnopqrstuvwxyz234567"
+		boot := fmt.Sprintf("%x-", 0x19a0000000+r.IntN(1<<24))
+		for range 6 {
+			boot += string(letters[r.IntN(len(letters))])
+		}
+		m := Mark{High: 80_000 + r.Uint64N(9000), Seen: 1<<64 - 1, At: sample.At(start) + sample.Millis(r.IntN(2000))}
+		if i%100 == 0 {
+			m.Seen = r.Uint64()
+		}
+		all[Source{"samples", fmt.Sprintf("host-%05d", i), boot}] = m
+	}
+	return all
+}
+
+// TestMarksInTheLog: few and many marks are unchanged after a round trip through the log.
+func TestMarksInTheLog(t *testing.T) {
+	for _, n := range []int{0, 1, fewMarks, fewMarks + 1, 1000} {
+		want := marksOf(n)
+		text, err := json.Marshal(listMarks(want))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if list := strings.HasPrefix(string(text), "["); list != (n <= fewMarks) {
+			t.Errorf("%d marks: %.60s", n, text)
+		}
+		var list sourceMarks
+		if err := json.Unmarshal(text, &list); err != nil {
+			t.Fatal(err)
+		}
+		got := map[Source]Mark{}
+		for _, m := range list {
+			got[m.Source] = m.Mark
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%d marks: %s", n, diff)
+		}
+	}
+	for _, text := range []string{`"`, `"AAAA"`, `"KLUv"`, `7`} {
+		var list sourceMarks
+		if err := json.Unmarshal([]byte(text), &list); err == nil {
+			t.Errorf("%s was read as %v", text, list)
+		}
+	}
+}
+
+// TestCommitsOfManyMachinesAreSmall: a commit of all machines of a large cluster is
+// small: 512 commits are kept, and one is fsynced every few seconds.
+func TestCommitsOfManyMachinesAreSmall(t *testing.T) {
+	const n, most = 6000, 30 // bytes a machine
+	dir, c := t.TempDir(), &clock{start}
+	s := open(t, dir, c.options())
+	marks := marksOf(n)
+	for source, m := range marks {
+		c.now = m.At.Time()
+		s.Add(&Batch{Source: source, N: m.High})
+	}
+	flush(t, s)
+	info, err := os.Stat(filepath.Join(dir, filepath.FromSlash(commitName(1))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Size() > n*most {
+		t.Errorf("a commit of %d machines has %d bytes, %d each; want at most %d", n, info.Size(), info.Size()/n, most)
+	}
+	t.Logf("%d bytes a machine", info.Size()/n)
+	want := s.Marks()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := open(t, dir, c.options()).Marks(); !maps.Equal(got, want) {
+		t.Errorf("%d marks after a restart, %d before, not the same", len(got), len(want))
+	}
+}
+
+// TestOlderLogs: the log of an older version, with every mark in a list, is readable.
+func TestOlderLogs(t *testing.T) {
+	dir, c := t.TempDir(), &clock{start.Add(time.Minute)}
+	var old []string
+	want := map[Source]Mark{}
+	for i := range 2 * fewMarks {
+		source, m := Source{"samples", fmt.Sprint("m", i), "b"}, Mark{uint64(i + 2), 1, sample.At(start)}
+		want[source] = m
+		old = append(old, fmt.Sprintf(`{"stream":"samples","machine":"m%d","boot":"b","high":%d,"seen":1,"at":%d}`, i, i+2, sample.At(start)))
+	}
+	text := fmt.Sprintf(`{"generation":1,"at":%d,"marks":[%s]}`, sample.At(start), strings.Join(old, ","))
+	name := filepath.Join(dir, filepath.FromSlash(commitName(1)))
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, open(t, dir, c.options()).Marks()); diff != "" {
+		t.Error(diff)
+	}
+}

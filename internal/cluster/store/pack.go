@@ -1,0 +1,117 @@
+package store
+
+import (
+	"cmp"
+	"io"
+	"iter"
+	"math"
+	"slices"
+
+	"github.com/quell-dev/quell/internal/cluster/store/segment"
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// row is a sample in memory before the next flush.
+type row struct {
+	ts                  int64 // ms
+	series              uint32
+	cpu, cost, coverage float32
+	extras              uint32 // index in pack.extras + 1, 0: none
+	flags               sample.Flags
+}
+
+// pack gathers samples between two flushes.
+type pack struct {
+	index    *index
+	rows     []row
+	extras   []sample.Extras
+	from, to int64 // of rows
+}
+
+func newPack(x *index) pack { return pack{index: x, from: math.MaxInt64, to: math.MinInt64} }
+
+// add adds a sample and returns the number of its series. before is the series of the
+// previous sample in its batch.
+func (p *pack) add(before uint32, s *sample.Sample) uint32 {
+	r := row{ts: int64(s.TS), series: p.index.number(before, s), cpu: s.CPU, cost: s.Cost, coverage: s.Coverage, flags: s.Flags}
+	if s.Extras.Len() > 0 {
+		p.extras = append(p.extras, s.Extras)
+		r.extras = uint32(len(p.extras))
+	}
+	p.rows = append(p.rows, r)
+	p.from, p.to = min(p.from, r.ts), max(p.to, r.ts)
+	return r.series
+}
+
+// clear removes the rows.
+func (p *pack) clear(x *index) {
+	rows, extras := p.rows[:0], p.extras[:0]
+	*p = newPack(x)
+	p.rows, p.extras = rows, extras
+}
+
+const hourMS = 3_600_000
+
+// hours splits the rows by the hour in which they end.
+func (p *pack) hours() iter.Seq2[sample.Millis, []row] {
+	return func(yield func(sample.Millis, []row) bool) {
+		rows := p.rows
+		if p.from/hourMS != p.to/hourMS { // a copy: p.rows stay in the order of batches
+			rows = slices.Clone(rows)
+			slices.SortStableFunc(rows, func(a, b row) int { return cmp.Compare(a.ts/hourMS, b.ts/hourMS) })
+		}
+		for from := 0; from < len(rows); {
+			hour, to := rows[from].ts/hourMS, from
+			for to < len(rows) && rows[to].ts/hourMS == hour {
+				to++
+			}
+			if !yield(sample.Millis(hour*hourMS), rows[from:to]) {
+				return
+			}
+			from = to
+		}
+	}
+}
+
+// write writes rows as a segment: by series, each in time order. k is the index's state
+// when the rows were complete.
+func (p *pack) write(w *segment.Writer, out io.Writer, k *known, rows []row) error {
+	// Counting sort: first the start of each series' rows in places, then each row's
+	// place. It is stable, and rows mostly come in time order already.
+	begin := make([]uint32, len(k.series)+1)
+	for i := range rows {
+		begin[rows[i].series+1]++
+	}
+	for id := range k.series {
+		begin[id+1] += begin[id]
+	}
+	places := make([]uint32, len(rows))
+	next := slices.Clone(begin)
+	for i := range rows {
+		id := rows[i].series
+		places[next[id]] = uint32(i)
+		next[id]++
+	}
+	byTime := func(a, b uint32) int { return cmp.Compare(rows[a].ts, rows[b].ts) }
+	w.Reset(out)
+	for _, id := range p.index.order(k) {
+		mine := places[begin[id]:begin[id+1]]
+		if len(mine) == 0 {
+			continue
+		}
+		if !slices.IsSortedFunc(mine, byTime) {
+			slices.SortStableFunc(mine, byTime)
+		}
+		series := k.of(id)
+		w.Series(&series)
+		for _, i := range mine {
+			r := &rows[i]
+			var extras *sample.Extras
+			if r.extras > 0 {
+				extras = &p.extras[r.extras-1]
+			}
+			w.Row(r.ts, r.cpu, r.cost, r.coverage, r.flags, extras)
+		}
+	}
+	return w.Close()
+}

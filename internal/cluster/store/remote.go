@@ -1,0 +1,230 @@
+package store
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// A store in a Bucket may be open in several servers. Each may know an outdated state of
+// the log and finds out when the number of its next commit already exists. It then reads
+// the new commits, drops from its gathered data what the others have committed, and tries
+// again.
+
+// span is what one batch added to a flight: the number of each kind.
+type span struct {
+	source                                 Source
+	n                                      uint64
+	rows, incidents, actions, audit, specs int
+}
+
+// rebase drops the batches that marks lists as accepted, and returns their number.
+func (f *flight) rebase(marks func(Source) Mark) (dropped uint64) {
+	at := map[Source]sample.Millis{}
+	for source, m := range f.marks {
+		at[source] = m.At
+	}
+	clear(f.marks)
+	spans, rows, incidents, actions, audit, specs := f.spans, f.pack.rows, f.incidents, f.actions, f.audit, f.specs
+	f.spans, f.pack.rows, f.incidents, f.actions, f.audit, f.specs = f.spans[:0], f.pack.rows[:0], f.incidents[:0], f.actions[:0], f.audit[:0], f.specs[:0]
+	for _, p := range spans {
+		m, ok := f.marks[p.source]
+		if !ok {
+			m = marks(p.source)
+		}
+		if p.n > 0 && m.taken(p.n) {
+			dropped++
+		} else {
+			if p.n > 0 {
+				f.marks[p.source] = m.take(p.n, at[p.source])
+			}
+			f.spans = append(f.spans, p)
+			f.pack.rows = append(f.pack.rows, rows[:p.rows]...)
+			f.incidents, f.actions = append(f.incidents, incidents[:p.incidents]...), append(f.actions, actions[:p.actions]...)
+			f.audit, f.specs = append(f.audit, audit[:p.audit]...), append(f.specs, specs[:p.specs]...)
+		}
+		rows, incidents, actions, audit, specs = rows[p.rows:], incidents[p.incidents:], actions[p.actions:], audit[p.audit:], specs[p.specs:]
+	}
+	return dropped
+}
+
+// refresh reads the commits of other servers and drops from the gathered and the flying
+// data what is already in the store. The caller holds committing.
+func (s *Store) refresh(ctx context.Context) error {
+	s.mu.Lock()
+	old := s.state.clone()
+	s.mu.Unlock()
+	fresh, commits, err := readLog(ctx, s.bucket, old)
+	if err != nil || fresh.Generation == old.Generation {
+		return err
+	}
+	now := sample.At(s.opt.Now())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name := range old.Segments {
+		if _, ok := fresh.Segments[name]; !ok {
+			s.doomed[name] = now
+		}
+	}
+	s.state = fresh
+	taken := func(source Source) Mark { return s.state.Marks[source] }
+	if f := s.flying; f != nil {
+		if slices.ContainsFunc(commits, func(c commit) bool { return c.ID == f.id }) {
+			s.landed = true
+		} else {
+			s.stats.Duplicates += f.rebase(taken)
+			taken = func(source Source) Mark {
+				if m, ok := f.marks[source]; ok {
+					return m
+				}
+				return s.state.Marks[source]
+			}
+		}
+	}
+	s.stats.Duplicates += s.next.rebase(taken)
+	return nil
+}
+
+// Refresh reads what other servers have committed to the store's Bucket. A store in a
+// folder alone is always up to date.
+func (s *Store) Refresh() error {
+	if !s.remote {
+		return nil
+	}
+	s.committing.Lock()
+	defer s.committing.Unlock()
+	ctx, cancel := s.brief()
+	defer cancel()
+	if err := s.refresh(ctx); err != nil {
+		return fmt.Errorf("refresh store: %w", err)
+	}
+	return nil
+}
+
+// live reports whether a file is part of the store.
+func (s *Store) live(name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.state.Segments[name]
+	return ok
+}
+
+// Time limits of storage for a small file and for a segment.
+const (
+	briefTime = 30 * time.Second
+	longTime  = 10 * time.Minute
+)
+
+func (s *Store) brief() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), briefTime)
+}
+
+func (s *Store) long() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), longTime)
+}
+
+// name returns a name that no other server and no other run of this one makes.
+func (s *Store) name() string { return strings.ToLower(rand.Text()) }
+
+func (s *Store) path(name string) string { return filepath.Join(s.dir, filepath.FromSlash(name)) }
+
+// remove removes a file and its local copy.
+func (s *Store) remove(ctx context.Context, name string) error {
+	err := s.bucket.Remove(ctx, name)
+	if bad := os.Remove(s.path(name)); bad != nil && !errors.Is(bad, fs.ErrNotExist) {
+		err = errors.Join(err, bad)
+	}
+	return err
+}
+
+// fetchers is how many files are fetched in parallel.
+const fetchers = 8
+
+// fetch fetches the files that have no local copy.
+func (s *Store) fetch(ctx context.Context, segments []Segment) error {
+	if !s.remote {
+		return nil
+	}
+	s.fetching.Lock() // else two calls would fetch the same file
+	defer s.fetching.Unlock()
+	places := make(chan struct{}, fetchers)
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	var errs []error
+	for i := range segments {
+		name := segments[i].File
+		if s.here(name) {
+			continue
+		}
+		places <- struct{}{}
+		all.Go(func() {
+			defer func() { <-places }()
+			path := s.path(name)
+			err := os.MkdirAll(filepath.Dir(path), 0o755)
+			if err == nil {
+				err = s.bucket.Get(ctx, name, path)
+			}
+			if err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				errs = append(errs, fmt.Errorf("bring %s: %w", name, err))
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// here reports whether a local copy of a file exists, and records its use.
+func (s *Store) here(name string) bool {
+	path := s.path(name)
+	now := s.opt.Now()
+	return os.Chtimes(path, now, now) == nil
+}
+
+// evict removes the least recently used copies until the rest fit. The caller holds mu.
+func (s *Store) evict() error {
+	if !s.remote || s.opt.Copies <= 0 {
+		return nil
+	}
+	type copied struct {
+		name string
+		size int64
+		used time.Time
+	}
+	var all []copied
+	total := int64(0)
+	for _, name := range slices.Sorted(maps.Keys(s.state.Segments)) {
+		if info, err := os.Stat(s.path(name)); err == nil {
+			all = append(all, copied{name, info.Size(), info.ModTime()})
+			total += info.Size()
+		}
+	}
+	slices.SortStableFunc(all, func(a, b copied) int { return a.used.Compare(b.used) })
+	var errs []error
+	for _, c := range all {
+		if total <= s.opt.Copies {
+			break
+		}
+		if s.pins[c.name] > 0 {
+			continue
+		}
+		if err := os.Remove(s.path(c.name)); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		total -= c.size
+	}
+	return errors.Join(errs...)
+}

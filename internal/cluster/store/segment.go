@@ -1,0 +1,133 @@
+package store
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/parquet-go/parquet-go"
+
+	"github.com/quell-dev/quell/internal/cluster/store/segment"
+	"github.com/quell-dev/quell/internal/core/sample"
+	trace "github.com/quell-dev/quell/internal/format/trace/parquet"
+)
+
+// The tables, as folders and in SQL.
+const (
+	Samples   = "samples"
+	Incidents = "incidents"
+	Actions   = "actions"
+	AuditLog  = "audit"
+	Specs     = "specs"
+)
+
+// Tables lists them.
+func Tables() []string { return []string{Samples, Incidents, Actions, AuditLog, Specs} }
+
+// Segment is one immutable Parquet file.
+type Segment struct {
+	File  string        `json:"file"` // relative to the store's folder, with slashes
+	Rows  int64         `json:"rows"`
+	Bytes int64         `json:"bytes"`
+	From  sample.Millis `json:"from"` // of its rows
+	To    sample.Millis `json:"to"`
+	Tier  int           `json:"tier,omitempty"` // how often its rows were merged
+}
+
+// Table returns the name of its table.
+func (s *Segment) Table() string {
+	for i := range len(s.File) {
+		if s.File[i] == '/' {
+			return s.File[:i]
+		}
+	}
+	return ""
+}
+
+// folder returns its folder in the store.
+func (s *Segment) folder() string {
+	for i := len(s.File) - 1; i >= 0; i-- {
+		if s.File[i] == '/' {
+			return s.File[:i]
+		}
+	}
+	return ""
+}
+
+// partition returns the folder for a time.
+func partition(table string, at sample.Millis) string {
+	t := at.Time()
+	if table == Samples {
+		return fmt.Sprintf("%s/day=%s/hour=%02d", table, t.Format(time.DateOnly), t.Hour())
+	}
+	return fmt.Sprintf("%s/day=%s", table, t.Format(time.DateOnly))
+}
+
+// order returns the columns by which a table's segments are sorted.
+func order(table string) []parquet.SortingColumn {
+	var by []parquet.SortingColumn
+	for _, c := range map[string][]string{
+		Samples:   segment.Order(),
+		Incidents: {"updated"}, Actions: {"at"}, AuditLog: {"at"}, Specs: {"at"},
+	}[table] {
+		by = append(by, parquet.Ascending(c))
+	}
+	return by
+}
+
+// options returns the writer options of every segment.
+func options(table string) []parquet.WriterOption {
+	return append(trace.Options(), parquet.SortingWriterConfig(parquet.SortingColumns(order(table)...)))
+}
+
+// writeRecords writes rows of a table that are already sorted.
+func writeRecords[T any](w io.Writer, table string, rows []T) error {
+	out := parquet.NewGenericWriter[T](w, options(table)...)
+	if _, err := out.Write(rows); err != nil {
+		return err
+	}
+	return out.Close()
+}
+
+// mergeRows writes the rows of several sorted segments as one. It is used for records and
+// for samples that another program wrote.
+func mergeRows(w io.Writer, table string, files []segment.Input) error {
+	var groups []parquet.RowGroup
+	for _, f := range files {
+		groups = append(groups, f.File.RowGroups()...)
+	}
+	merged, err := parquet.MergeRowGroups(groups, parquet.SortingRowGroupConfig(parquet.SortingColumns(order(table)...)))
+	if err != nil {
+		return err
+	}
+	out := parquet.NewWriter(w, append(options(table), merged.Schema())...)
+	if _, err := out.WriteRowGroup(merged); err != nil {
+		return err
+	}
+	return out.Close()
+}
+
+// SchemaFile returns the name of a table's file without rows. It gives readers the
+// columns before there is a segment.
+func SchemaFile(dir, table string) string { return filepath.Join(dir, "schema", table+".parquet") }
+
+// writeSchemas rewrites the schema files with this version's columns.
+func writeSchemas(dir string) error {
+	if err := os.MkdirAll(filepath.Join(dir, "schema"), 0o755); err != nil {
+		return fmt.Errorf("write schemas: %w", err)
+	}
+	for table, fill := range map[string]func(io.Writer) error{
+		Samples:   func(w io.Writer) error { return writeRecords[trace.Row](w, Samples, nil) },
+		Incidents: func(w io.Writer) error { return writeRecords[Incident](w, Incidents, nil) },
+		Actions:   func(w io.Writer) error { return writeRecords[Action](w, Actions, nil) },
+		AuditLog:  func(w io.Writer) error { return writeRecords[Audit](w, AuditLog, nil) },
+		Specs:     func(w io.Writer) error { return writeRecords[Spec](w, Specs, nil) },
+	} {
+		if _, err := create(SchemaFile(dir, table), fill); err != nil {
+			return err
+		}
+	}
+	return nil
+}

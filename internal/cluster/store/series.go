@@ -1,0 +1,169 @@
+package store
+
+import (
+	"hash/maphash"
+	"slices"
+	"strings"
+
+	"github.com/quell-dev/quell/internal/cluster/store/segment"
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// series is a segment.Series as indices into texts.
+type series [len(segment.Series{})]uint32
+
+// known is the series by number, 0 being none, and their texts. Both only grow, so a copy
+// may be read without the store's lock. There are hundreds of thousands of series. They
+// are stored as numbers and not as strings because the garbage collector visits each
+// string.
+type known struct {
+	series []series
+	texts  []string
+}
+
+// of returns the series with a number.
+func (k *known) of(id uint32) (s segment.Series) {
+	for i, place := range k.series[id] {
+		s[i] = k.texts[place]
+	}
+	return s
+}
+
+// is reports whether a sample belongs to the series with a number. The fields that differ
+// most often are compared first.
+func (k *known) is(id uint32, m *sample.Sample) bool {
+	s, t := &k.series[id], k.texts
+	return t[s[segment.Task]] == string(m.Task) && t[s[segment.Job]] == string(m.Job) && t[s[segment.Machine]] == m.Machine &&
+		t[s[segment.Platform]] == string(m.Platform) && t[s[segment.Signal]] == string(m.Signal) && t[s[segment.Variant]] == m.Variant &&
+		t[s[segment.Class]] == m.Class.String()
+}
+
+// compare orders series as files do.
+func (k *known) compare(a, b uint32) int {
+	for i, place := range k.series[a] {
+		if other := k.series[b][i]; place != other {
+			if d := strings.Compare(k.texts[place], k.texts[other]); d != 0 {
+				return d
+			}
+		}
+	}
+	return 0
+}
+
+// index gives each series a number, so that a sample in memory is a few numbers and
+// sorting is counting. It records which series followed which: an agent sends its tasks
+// in the same order every tick, so one comparison nearly always identifies the series of
+// a sample.
+type index struct {
+	known
+	seed   maphash.Seed
+	ids    map[uint64]uint32 // by hash, the newest with that hash
+	older  []uint32          // by number, the previous one with the same hash
+	after  []uint32          // by number, the series that followed it
+	places map[string]uint32 // of texts, each once; not of tasks, which are as many as the series
+	text   strings.Builder   // memory for texts
+	last   map[string]uint32 // by machine, its last series
+
+	// sorted has the numbers in the order of files. It belongs to the committing
+	// goroutine and may lack new ones.
+	sorted []uint32
+	born   sample.Millis
+}
+
+// An index is replaced when it is an hour old or very large, because tasks come and go.
+const (
+	indexAge = hourMS
+	indexMax = 8 << 20
+)
+
+// textRoom is the size of the memory blocks that texts share.
+const textRoom = 64 << 10
+
+func newIndex(now sample.Millis) *index {
+	return &index{seed: maphash.MakeSeed(), ids: map[uint64]uint32{}, places: map[string]uint32{}, last: map[string]uint32{},
+		older: make([]uint32, 1), known: known{series: make([]series, 1), texts: make([]string, 1)}, after: make([]uint32, 1), born: now}
+}
+
+func (x *index) old(now sample.Millis) bool { return now-x.born > indexAge || len(x.series) > indexMax }
+
+// number returns the number of a sample's series; before is the previous sample's series.
+func (x *index) number(before uint32, s *sample.Sample) uint32 {
+	guess := x.after[before]
+	if guess != 0 && x.is(guess, s) {
+		return guess
+	}
+	var want segment.Series
+	want.Of(s)
+	hash := maphash.Comparable(x.seed, want)
+	id := x.ids[hash]
+	for id != 0 && !x.is(id, s) {
+		id = x.older[id]
+	}
+	if id == 0 {
+		id = x.add(hash, &want)
+	}
+	x.after[before] = id
+	return id
+}
+
+// add assigns a number to a new series. It keeps no reference to want's memory, which may
+// be that of a whole message.
+func (x *index) add(hash uint64, want *segment.Series) uint32 {
+	var s series
+	for i := range want {
+		if i == segment.Task {
+			s[i] = x.keep(want[i])
+		} else {
+			s[i] = x.place(want[i])
+		}
+	}
+	id := uint32(len(x.series))
+	x.older = append(x.older, x.ids[hash])
+	x.ids[hash] = id
+	x.series, x.after = append(x.series, s), append(x.after, 0)
+	return id
+}
+
+// place returns the index of a text, which is stored once.
+func (x *index) place(s string) uint32 {
+	place, ok := x.places[s]
+	if !ok {
+		place = x.keep(s)
+		x.places[x.texts[place]] = place
+	}
+	return place
+}
+
+// keep copies a text and returns its index.
+func (x *index) keep(s string) uint32 {
+	if x.text.Cap()-x.text.Len() < len(s) {
+		x.text = strings.Builder{}
+		x.text.Grow(max(textRoom, len(s)))
+	}
+	x.text.WriteString(s)
+	all := x.text.String()
+	x.texts = append(x.texts, all[len(all)-len(s):])
+	return uint32(len(x.texts) - 1)
+}
+
+// order returns the numbers of series in the order of files.
+func (x *index) order(k *known) []uint32 {
+	had := len(x.sorted)
+	if had == len(k.series)-1 {
+		return x.sorted
+	}
+	fresh := make([]uint32, 0, len(k.series)-1-had)
+	for id := had + 1; id < len(k.series); id++ {
+		fresh = append(fresh, uint32(id))
+	}
+	slices.SortFunc(fresh, k.compare)
+	merged := make([]uint32, 0, len(k.series)-1)
+	for _, id := range x.sorted {
+		for len(fresh) > 0 && k.compare(fresh[0], id) < 0 {
+			merged, fresh = append(merged, fresh[0]), fresh[1:]
+		}
+		merged = append(merged, id)
+	}
+	x.sorted = append(merged, fresh...)
+	return x.sorted
+}

@@ -1,0 +1,233 @@
+package spark
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/ipc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quell-dev/quell/internal/cluster/store"
+	"github.com/quell-dev/quell/internal/cluster/store/dialect"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/spec"
+)
+
+// Column is a column of an answer.
+type Column struct {
+	Name string `json:"name"`
+	Type string `json:"type"` // DuckDB's name
+}
+
+// Answer is the result of a query.
+type Answer struct {
+	Columns   []Column          `json:"columns"`
+	Rows      []json.RawMessage `json:"rows"`                // each a JSON list with a value for each column
+	Truncated bool              `json:"truncated,omitempty"` // there are more rows
+}
+
+// Tables creates the tables for users' queries (docs/sql.md) from a store's files, under
+// the paths that Spark's executors use; samples are limited to from…to, 0 being no bound.
+// There is no table machines: it is not in the files.
+func (s *Session) Tables(ctx context.Context, files map[string][]string, from, to sample.Millis) error {
+	d := dialect.Spark()
+	for _, table := range store.Tables() {
+		name, options := dialect.Table(table), map[string]string{"mergeSchema": "true"} // old files may lack columns
+		if table == store.Samples {
+			name, options = storedSamples, nil // too many to inspect each
+		}
+		read := &Relation{Read: &Read{DataSource: &Read_DataSource{Format: proto.String("parquet"), Options: options, Paths: files[table]}}}
+		if err := s.view(ctx, name, read); err != nil {
+			return err
+		}
+	}
+	views := append([]dialect.View{{Name: store.Samples, Query: "SELECT * FROM " + storedSamples + d.Between(from, to)}}, d.Views()...)
+	for _, v := range views {
+		if err := s.view(ctx, v.Name, &Relation{Sql: &SQL{Query: v.Query}}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Files returns a snapshot's segments by table, as Spark's executors find them: in the
+// store's bucket, or its folder. For a table without any it is the store's file without
+// rows, which defines the columns.
+func Files(sn *store.Snapshot) map[string][]string {
+	files := map[string][]string{}
+	for _, table := range store.Tables() {
+		of := sn.URLs(table)
+		if len(of) == 0 {
+			of = []string{store.SchemaFile(sn.Dir, table)}
+		}
+		for i, f := range of {
+			if whole, err := filepath.Abs(f); err == nil && !strings.Contains(f, "://") {
+				of[i] = whole
+			}
+		}
+		files[table] = of
+	}
+	return files
+}
+
+// storedSamples is the table of all samples in the given files.
+const storedSamples = "stored_samples"
+
+func (s *Session) view(ctx context.Context, name string, of *Relation) error {
+	c := &Command{CreateDataframeView: &CreateDataFrameViewCommand{Input: of, Name: name, Replace: true}}
+	if err := s.execute(ctx, &Plan{Command: c}, func(*ExecutePlanResponse) error { return nil }); err != nil {
+		return fmt.Errorf("make table %s: %w", name, err)
+	}
+	return nil
+}
+
+// errEnough ends a query that has returned enough rows.
+var errEnough = errors.New("rows enough")
+
+// Query executes a statement and returns at most rows rows of its answer.
+func (s *Session) Query(ctx context.Context, text string, rows int) (*Answer, error) {
+	a := &Answer{Columns: []Column{}, Rows: []json.RawMessage{}}
+	err := s.execute(ctx, &Plan{Root: &Relation{Sql: &SQL{Query: text}}}, func(part *ExecutePlanResponse) error {
+		if b := part.GetArrowBatch(); b != nil {
+			return a.take(b.GetData(), rows)
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, errEnough) {
+		return nil, err
+	}
+	return a, nil
+}
+
+func ended(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
+// take reads a batch, which is a complete Arrow stream.
+func (a *Answer) take(data []byte, most int) error {
+	r, err := ipc.NewReader(bytes.NewReader(data))
+	if err != nil {
+		return fmt.Errorf("read Spark's answer: %w", err)
+	}
+	defer r.Release()
+	if len(a.Columns) == 0 {
+		for _, f := range r.Schema().Fields() {
+			a.Columns = append(a.Columns, Column{f.Name, typeName(f.Type)})
+		}
+	}
+	for r.Next() {
+		batch := r.RecordBatch()
+		row := make([]any, batch.NumCols())
+		for i := range int(batch.NumRows()) {
+			if len(a.Rows) == most {
+				a.Truncated = true
+				return errEnough
+			}
+			for j, column := range batch.Columns() {
+				row[j] = plain(column, i)
+			}
+			text, err := json.Marshal(row)
+			if err != nil {
+				return fmt.Errorf("read Spark's answer: %w", err)
+			}
+			a.Rows = append(a.Rows, text)
+		}
+	}
+	if err := r.Err(); err != nil {
+		return fmt.Errorf("read Spark's answer: %w", err)
+	}
+	return nil
+}
+
+// typeName returns DuckDB's name of a type, so that answers are uniform.
+func typeName(t arrow.DataType) string {
+	switch t := t.(type) {
+	case arrow.DecimalType:
+		return fmt.Sprintf("DECIMAL(%d,%d)", t.GetPrecision(), t.GetScale())
+	case arrow.ListLikeType:
+		return typeName(t.Elem()) + "[]"
+	}
+	switch t.ID() {
+	case arrow.INT8:
+		return "TINYINT"
+	case arrow.INT16:
+		return "SMALLINT"
+	case arrow.INT32:
+		return "INTEGER"
+	case arrow.INT64:
+		return "BIGINT"
+	case arrow.FLOAT32:
+		return "FLOAT"
+	case arrow.FLOAT64:
+		return "DOUBLE"
+	case arrow.STRING, arrow.LARGE_STRING:
+		return "VARCHAR"
+	case arrow.BOOL:
+		return "BOOLEAN"
+	case arrow.TIMESTAMP:
+		return "TIMESTAMPTZ"
+	}
+	return strings.ToUpper(t.Name())
+}
+
+// plain converts a value for JSON as store/duck does: NaN and infinities become null, a
+// time is UTC to the millisecond.
+func plain(column arrow.Array, i int) any {
+	if column.IsNull(i) {
+		return nil
+	}
+	switch c := column.(type) {
+	case *array.Float64, *array.Float32:
+		if v, isText := c.GetOneForMarshal(i).(string); isText && slices.Contains([]string{"NaN", "+Inf", "-Inf"}, v) {
+			return nil
+		}
+	case *array.Timestamp:
+		if t, ok := c.DataType().(*arrow.TimestampType); ok {
+			return c.Value(i).ToTime(t.Unit).UTC().Format("2006-01-02T15:04:05.999Z")
+		}
+	case *array.Decimal128:
+		return json.RawMessage(c.ValueStr(i))
+	}
+	return column.GetOneForMarshal(i)
+}
+
+// Engine computes specs of a store's samples on Spark, in a session for each computation.
+type Engine struct {
+	Address, Token string
+}
+
+// maxSpecs bounds the result of a computation.
+const maxSpecs = 5_000_000
+
+// Specs computes the specs of a snapshot's samples between from and now. It omits
+// quantiles, levels of usage, and whether the distribution has shifted.
+func (e *Engine) Specs(ctx context.Context, sn *store.Snapshot, from sample.Millis, p spec.Params, now sample.Millis) (all []store.Spec, err error) {
+	s, err := Open(ctx, e.Address, e.Token)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	if err := s.Tables(ctx, Files(sn), from, now); err != nil {
+		return nil, err
+	}
+	a, err := s.Query(ctx, dialect.Spark().Specs(p, now), maxSpecs)
+	if err != nil {
+		return nil, err
+	}
+	if a.Truncated {
+		return nil, fmt.Errorf("more than %d specs came from Spark", maxSpecs)
+	}
+	return dialect.SpecsOf(a.Rows, now)
+}

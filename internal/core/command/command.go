@@ -1,0 +1,242 @@
+package command
+
+import (
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// Command is one instruction with its reason. Exactly one of the fields after Why is set.
+type Command struct {
+	// Why is the reason, for the audit log: not blank, at most MaxWhy bytes.
+	Why         string       `json:"why"`
+	Cap         *Cap         `json:"cap,omitempty"`
+	Uncap       *Target      `json:"uncap,omitempty"`
+	Protect     *Target      `json:"protect,omitempty"`   // others may be capped for these
+	Unprotect   *Target      `json:"unprotect,omitempty"` // no task may be capped for these
+	Enforcement *Enforcement `json:"enforcement,omitempty"`
+	Pardon      *Pardon      `json:"pardon,omitempty"`
+}
+
+// Cap limits each of the tasks to a CPU rate for a time.
+type Cap struct {
+	Target
+	Terms
+}
+
+// CapTask returns the command that limits one task to a rate in CPU-s/s.
+func CapTask(task string, rate float64, lease time.Duration, why string) Command {
+	return Command{Why: why, Cap: &Cap{Target{Task: task}, Terms{rate, Duration(lease)}}}
+}
+
+// Enforcement sets how far the agent may act by itself.
+type Enforcement struct {
+	Mode string `json:"mode"` // as ParseMode reads it
+}
+
+// Pardon makes the agent forget that caps on a job helped others.
+type Pardon struct {
+	Job string `json:"job"`
+}
+
+// The longest texts, in bytes.
+const (
+	MaxName = 4096 // a task or job; a task is named by a path (PATH_MAX)
+	MaxWhy  = 1024
+)
+
+// kinds are the fields after Why that may be set, in their order.
+var kinds = [...]string{"cap", "uncap", "protect", "unprotect", "enforcement", "pardon"}
+
+// given lists the kinds that are set.
+func (c *Command) given() (names []string) {
+	for i, set := range [...]bool{c.Cap != nil, c.Uncap != nil, c.Protect != nil, c.Unprotect != nil, c.Enforcement != nil, c.Pardon != nil} {
+		if set {
+			names = append(names, kinds[i])
+		}
+	}
+	return names
+}
+
+// Kind is the command's name, as in JSON; "" unless exactly one kind is set.
+func (c *Command) Kind() string {
+	if names := c.given(); len(names) == 1 {
+		return names[0]
+	}
+	return ""
+}
+
+// Object is what the command applies to, for people: tasks, a mode, or a job.
+func (c *Command) Object() string {
+	switch {
+	case c.Cap != nil:
+		return c.Cap.Target.String()
+	case c.Uncap != nil:
+		return c.Uncap.String()
+	case c.Protect != nil:
+		return c.Protect.String()
+	case c.Unprotect != nil:
+		return c.Unprotect.String()
+	case c.Enforcement != nil:
+		return c.Enforcement.Mode
+	case c.Pardon != nil:
+		return Target{Job: c.Pardon.Job}.String()
+	}
+	return ""
+}
+
+// String is the command for people and audit logs, without the reason:
+// "cap job web to 0.5 CPU-s/s for 5m".
+func (c *Command) String() string {
+	text := c.Kind() + " " + c.Object()
+	if c.Cap != nil {
+		text += " " + c.Cap.Terms.String()
+	}
+	return text
+}
+
+// InvalidError is why a command is refused at every entry point, on any machine.
+type InvalidError struct {
+	Problems []string // each names the field, its value, and what is allowed
+}
+
+func (e *InvalidError) Error() string { return strings.Join(e.Problems, "; ") }
+
+// Invalid returns an error with these problems, nil if there are none.
+func Invalid(problems []string) error {
+	if len(problems) == 0 {
+		return nil
+	}
+	return &InvalidError{problems}
+}
+
+// Validate returns an *InvalidError with all that is wrong with the command.
+func (c *Command) Validate() error { return Invalid(c.Problems()) }
+
+// Problems lists all that is wrong with the command.
+func (c *Command) Problems() []string {
+	var bad []string
+	if names := c.given(); len(names) != 1 {
+		bad = append(bad, oneOf(kinds[:], names))
+	}
+	target := func(kind string, t *Target) {
+		if t != nil {
+			bad = append(bad, t.problems(kind)...)
+		}
+	}
+	if c.Cap != nil {
+		target("cap", &c.Cap.Target)
+		bad = append(bad, c.Cap.Terms.problems()...)
+	}
+	target("uncap", c.Uncap)
+	target("protect", c.Protect)
+	target("unprotect", c.Unprotect)
+	if c.Enforcement != nil {
+		if _, err := ParseMode(c.Enforcement.Mode); err != nil {
+			bad = append(bad, err.Error())
+		}
+	}
+	if c.Pardon != nil {
+		if c.Pardon.Job == "" {
+			bad = append(bad, "pardon: want a job")
+		}
+		bad = append(bad, text("job", c.Pardon.Job, MaxName)...)
+	}
+	return append(bad, whyProblems(c.Why)...)
+}
+
+// ValidateWhy is the part of Validate that checks the reason.
+func ValidateWhy(why string) error { return Invalid(whyProblems(why)) }
+
+func whyProblems(why string) []string {
+	if strings.TrimSpace(why) == "" {
+		return []string{"why is empty: want a reason, for the audit log"}
+	}
+	return text("why", why, MaxWhy)
+}
+
+// text says what is wrong with a text from an operator.
+func text(field, s string, longest int) []string {
+	switch {
+	case len(s) > longest:
+		return []string{fmt.Sprintf("%s has %d bytes: want at most %d", field, len(s), longest)}
+	case !utf8.ValidString(s):
+		return []string{fmt.Sprintf("%s %.40q: want UTF-8", field, s)}
+	}
+	return nil
+}
+
+func oneOf(all, got []string) string {
+	what := "none"
+	if len(got) > 0 {
+		what = strings.Join(got, " and ")
+	}
+	return fmt.Sprintf("want one of %s; got %s", strings.Join(all, ", "), what)
+}
+
+// Target names tasks: one by its name, or all that have something in common.
+// Exactly one of the fields is set.
+type Target struct {
+	Task  string `json:"task,omitempty"` // its name, or a suffix of it that no other task has
+	Job   string `json:"job,omitempty"`
+	Class string `json:"class,omitempty"` // as sample.ParseClass reads it
+	All   bool   `json:"all,omitempty"`
+}
+
+// targets are the fields of a Target, in their order.
+var targets = [...]string{"task", "job", "class", "all"}
+
+// Many reports whether it names tasks by a common property.
+func (t Target) Many() bool { return t.Task == "" }
+
+// String is for people: "/a/b", "job web", "class batch", "all tasks". For a target that
+// is not valid it lists everything that is set.
+func (t Target) String() string {
+	var all []string
+	for _, part := range [...]struct{ prefix, name string }{{"", t.Task}, {"job ", t.Job}, {"class ", t.Class}} {
+		if part.name != "" {
+			all = append(all, part.prefix+part.name)
+		}
+	}
+	if t.All {
+		all = append(all, "all tasks")
+	}
+	return strings.Join(all, " and ")
+}
+
+// Covers reports whether a valid target names the task. A single task must be named by
+// its whole name.
+func (t Target) Covers(k *sample.Task) bool {
+	switch {
+	case t.Task != "":
+		return string(k.Name) == t.Task
+	case t.Job != "":
+		return string(k.Job) == t.Job
+	case t.Class != "":
+		return k.Class.String() == t.Class
+	}
+	return t.All
+}
+
+func (t Target) problems(kind string) (bad []string) {
+	var got []string
+	for i, set := range [...]bool{t.Task != "", t.Job != "", t.Class != "", t.All} {
+		if set {
+			got = append(got, targets[i])
+		}
+	}
+	if len(got) != 1 {
+		bad = append(bad, kind+": "+oneOf(targets[:], got))
+	}
+	bad = append(bad, text("task", t.Task, MaxName)...)
+	bad = append(bad, text("job", t.Job, MaxName)...)
+	if t.Class != "" {
+		if _, err := sample.ParseClass(t.Class); err != nil {
+			bad = append(bad, fmt.Sprintf("class %.40q: want %s, %s or %s", t.Class, sample.LatencySensitive, sample.Batch, sample.BestEffort))
+		}
+	}
+	return bad
+}

@@ -1,0 +1,251 @@
+package detect
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// If the kernel runs a queue, the tasks that were served while a task waited are known
+// (Reading.Served). That accounts for the wait, and needs neither a history of the suspect
+// nor a correlation. A task that was served is not necessarily at fault; sums.grounds has
+// the further conditions (docs/design/0008).
+
+// Conditions of accounts on a suspect.
+const (
+	// ofExcess is the least part of the victim's excess wait by which the service of a
+	// suspect must exceed its usual service.
+	ofExcess = 0.2
+	// accounted is the least part of the wait that must be attributed to tasks.
+	accounted = 0.5
+	// grown is the ratio from which on a demand, or a suspect's use, counts as increased.
+	grown = 1.25
+	// asksMore is the ratio by which a victim's own demand for the queue must have
+	// increased, plus half a CPU (or half a request a second), to be the reason for its
+	// wait: a few more threads wait for each other as soon as another task takes a CPU.
+	asksMore = 2
+	// usualOver is about the number of good intervals in the mean of the usual shares.
+	usualOver = 60
+)
+
+// account holds the tasks that were served while a task waited, for one interval.
+type account struct {
+	at     sample.Millis
+	bad    bool
+	wanted float64 // s/s that the task was served or waited behind others
+	waited float64 // s/s of wanted in which it waited
+	niced  float64 // s/s of the wait by threads with low priority (niced or SCHED_IDLE)
+	demand float64 // Reading.Demand
+	served []Served
+}
+
+// usual holds the means of accounts over a task's good intervals.
+type usual struct {
+	n             float64
+	waits, demand float64 // waited ÷ wanted; Reading.Demand
+	of            map[sample.TaskKey]float64
+}
+
+// accounts is what is kept of a task's accounts.
+type accounts struct {
+	newest []account // of the last OutlierWindow, oldest first
+	usual  usual
+}
+
+// keep adds a reading that was judged.
+func (a *accounts) keep(at, end sample.Millis, r *Reading, c cause) {
+	n := 0
+	for n < len(a.newest) && a.newest[n].at <= end {
+		n++
+	}
+	var old account
+	if n > 0 {
+		old = a.newest[0] // its slice is reused
+	}
+	a.newest = slices.Delete(a.newest, 0, n)
+	if r.Served == nil || !(r.Wanted > 0) {
+		return
+	}
+	now := account{at: at, bad: c == byNeighbour, wanted: r.Wanted, waited: r.Waited, niced: r.Niced, demand: r.Demand,
+		served: append(old.served[:0], r.Served...)}
+	a.newest = append(a.newest, now)
+	if c == good {
+		a.usual.add(&now)
+	}
+}
+
+func (u *usual) add(a *account) {
+	u.n = min(u.n+1, usualOver)
+	part := 1 / u.n
+	u.waits += (a.waited/a.wanted - u.waits) * part
+	u.demand += (a.demand - u.demand) * part
+	for k, v := range u.of {
+		if v *= 1 - part; v < 1e-4 {
+			delete(u.of, k)
+		} else {
+			u.of[k] = v
+		}
+	}
+	for i := range a.served {
+		s := &a.served[i]
+		if share := s.Time / a.wanted * part; share >= 1e-4 {
+			if u.of == nil {
+				u.of = map[sample.TaskKey]float64{}
+			}
+			u.of[s.By] += share
+		}
+	}
+}
+
+// sums are the totals of the bad ones of the newest accounts.
+type sums struct {
+	n                                         int
+	wanted, waited, niced, demand, attributed float64
+	usual                                     *usual
+	of                                        []Served // Fair is the mean, weighted by time
+	// pushed is the part of the wanted time in which tasks without increased usage were
+	// served more than usual. used is the usage of the tasks, by slot, and rises the total
+	// increase of those with increased usage.
+	pushed, rises float64
+	used          []use
+}
+
+// use is a suspect's mean usage in the victim's bad intervals, and in its good ones over
+// everything that is remembered; NaN if not known.
+type use struct{ bad, before float64 }
+
+// rise returns the increase of its usage, 0 if that is below grown.
+func (u use) rise() float64 {
+	if u.bad >= grown*u.before {
+		return u.bad - u.before
+	}
+	return 0
+}
+
+// account sums the accounts of a victim's newest bad intervals; nil if too little of its
+// wait is accounted for.
+func (d *Detector) account(s *series, victim int) *sums {
+	a := &s.tasks[victim].accounts
+	t := &d.sums
+	*t = sums{usual: &a.usual, of: t.of[:0], used: t.used[:0]}
+	for i := range a.newest {
+		x := &a.newest[i]
+		if !x.bad {
+			continue
+		}
+		t.n++
+		t.wanted, t.waited, t.niced, t.demand = t.wanted+x.wanted, t.waited+x.waited, t.niced+x.niced, t.demand+x.demand
+		for _, o := range x.served {
+			if o.By != Outside().Key { // outside the followed tasks it may be any task
+				t.attributed += o.Time
+			}
+			k := slices.IndexFunc(t.of, func(p Served) bool { return p.By == o.By })
+			if k < 0 {
+				t.of = append(t.of, Served{By: o.By})
+				k = len(t.of) - 1
+			}
+			p := &t.of[k]
+			p.Time += o.Time
+			p.Fair += o.Fair * o.Time
+		}
+	}
+	if t.n == 0 || !(t.waited > 0) || t.attributed < accounted*t.waited {
+		return nil
+	}
+	for i := range t.of {
+		if p := &t.of[i]; p.Time > 0 {
+			p.Fair /= p.Time
+		}
+	}
+	for i := range s.tasks {
+		u := use{math.NaN(), math.NaN()}
+		if k := &s.tasks[i]; i != victim && k.used && d.unable(s, victim, i) == "" {
+			u.bad, u.before = d.usedBefore(s, victim, i)
+			t.rises += u.rise()
+			j := slices.IndexFunc(t.of, func(p Served) bool { return p.By == k.task.Key })
+			if j >= 0 && u.bad < grown*u.before && s.signal.Domain == sample.SharedCPU {
+				t.pushed += max(0, t.of[j].Time/t.wanted-t.usual.of[k.task.Key])
+			}
+		}
+		t.used = append(t.used, u)
+	}
+	return t
+}
+
+// grounds returns the evidence of the accounts against the suspect in a slot; least is the
+// least usage that counts.
+func (t *sums) grounds(slot int, by sample.TaskKey, least float64) Grounds {
+	g := Grounds{Method: ByAccounts, UsualShare: t.usual.of[by]}
+	if k := slices.IndexFunc(t.of, func(p Served) bool { return p.By == by }); k >= 0 {
+		g.Share, g.FairShare = t.of[k].Time/t.wanted, t.of[k].Fair
+	}
+	excess := t.waited/t.wanted - t.usual.waits
+	if excess <= 0 {
+		return g
+	}
+	// A new task takes a CPU from the tasks that were there. If one of them then waits for
+	// another, the new task caused that, whatever CPU it runs on itself.
+	use := t.used[slot]
+	if rise := use.rise(); rise > 0 && rise >= max(least, ofExcess*min(1, t.pushed*t.wanted/float64(t.n))) {
+		g.Pushed = t.pushed * rise / t.rises
+	}
+	enough := func(share float64) bool { return share-g.UsualShare >= ofExcess*excess && share >= grown*g.UsualShare }
+	served := enough(g.Share)
+	if !served && !enough(g.Share+g.Pushed) {
+		g.Pushed = 0
+		return g
+	}
+	switch demand := t.demand / float64(t.n); {
+	case use.bad < grown*use.before:
+		g.Level, g.Why = Possible, "it used no more than before: it may have been moved to where the victim waits"
+	case t.usual.n > 0 && demand > asksMore*t.usual.demand+0.5:
+		g.Level, g.Why = Possible, fmt.Sprintf("the victim wants %.1f times as much as usual", demand/max(t.usual.demand, 1e-3))
+	case t.niced > t.waited/2:
+		g.Level, g.Why = Possible, "the victim's threads ask to be served last"
+	case !served:
+		g.Level = Likely
+	case t.attributed < (1-ofExcess)*t.waited:
+		g.Level, g.Why = Likely, fmt.Sprintf("%.0f %% of the wait is nobody's that is known", 100*(1-t.attributed/t.waited))
+	case g.FairShare == 0:
+		g.Level, g.Why = Likely, "its fair share is not known"
+	case g.Share <= g.FairShare:
+		g.Level, g.Why = Likely, "that is no more than its fair share"
+	default:
+		g.Level = Proven
+	}
+	if served {
+		g.Pushed = 0
+	}
+	return g
+}
+
+// usedBefore returns a suspect's mean usage in the victim's bad intervals and in its good
+// ones, over everything that is remembered; NaN if there is nothing.
+func (d *Detector) usedBefore(s *series, victim, suspect int) (bad, before float64) {
+	var n [2]float64
+	limit := s.tasks[victim].limit
+	for b := range s.memory.blocks {
+		if victim < len(b.counted) && b.counted[victim] > 0 && float64(b.cost[victim]) <= limit {
+			k := float64(b.counted[victim])
+			n[0] += k
+			if suspect < len(b.pressure) {
+				before += k * float64(b.pressure[suspect])
+			}
+		}
+	}
+	newest := s.rows[len(s.rows)-1].at
+	for _, r := range s.rows {
+		switch {
+		case r.cause[victim] == good:
+			n[0], before = n[0]+1, before+float64(r.pressure[suspect])
+		case r.cause[victim] == byNeighbour && newest.Sub(r.at) < d.params.OutlierWindow:
+			n[1], bad = n[1]+1, bad+float64(r.pressure[suspect])
+		}
+	}
+	if n[0] == 0 || n[1] == 0 {
+		return math.NaN(), math.NaN()
+	}
+	return bad / n[1], before / n[0]
+}

@@ -1,0 +1,341 @@
+package detect
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/spec"
+)
+
+// Reading is the data of one task for one signal in one sampling interval.
+type Reading struct {
+	Task *sample.Task
+	// Cost in the signal's unit; NaN if it could not be counted.
+	Cost float64
+	// Self is the same resource spent on the task itself; 0 if not known.
+	Self float64
+	// OwnApart: Cost excludes waiting on the task itself and on its own quota.
+	OwnApart bool
+	CPU      float64 // CPU-s/s
+	Rate     float64 // activity, 1/s
+	Pressure float64 // what the signal is correlated with: CPU-s/s
+	Stolen   float64 // share of the machine's CPU time stolen, 0..1
+	Flags    sample.Flags
+	// HeldBy is the cgroup above the task that ran out of CPU quota, if the flag Throttled
+	// is due to that cgroup and not to the task's own quota.
+	HeldBy string
+	// Reach is the set of numbered resources of the signal's domain that the task can use;
+	// nil if not known, which counts as all of them.
+	Reach sample.Set
+	// Spec is the normal cost of its job; judged only if Ready. nil: not known.
+	Spec *spec.Spec
+	// Served lists the tasks that the signal's queue served while this task waited in it;
+	// nil if that was not counted. Observe does not retain the slice.
+	Served []Served
+	// Wanted is the time for which the task was served or waited behind others, Waited the
+	// time it waited, and Niced the part of Waited by threads with low priority (niced or
+	// SCHED_IDLE); s/s, summed over its threads, requests or packets, together with Served.
+	Wanted, Waited, Niced float64
+	// Demand is its load on the queue, as far as that does not depend on other tasks:
+	// CPU-s/s that it ran or waited for itself, requests/s or packets/s; with Served.
+	Demand float64
+}
+
+// Served is how long a queue served one other task while a task waited in it.
+type Served struct {
+	By   sample.TaskKey // Outside's key for what ran outside any task
+	Time float64        // s/s, of all the task's threads, requests or packets that waited
+	// Fair is the share, 0..1, of the time in which the task wanted to be served that By's
+	// weight entitles it to; 0 if not known.
+	Fair float64
+}
+
+// Verdict is Observe's result for one reading.
+type Verdict struct {
+	Judged  bool    // it was compared with a ready spec
+	Outlier bool    // it was over the threshold
+	Anomaly bool    // with this outlier the task has an anomaly
+	Sane    bool    // active and inside the signal's sane range: may train a spec
+	Limit   float64 // the threshold, if judged
+}
+
+// Detector follows all tasks of one machine.
+type Detector struct {
+	params   Params
+	series   map[sample.SignalName]*series
+	work     *series // the signal of the tasks' own work, nil if there is none
+	queue    []anomaly
+	analysed sample.Millis
+	began    bool
+	rejected map[sample.SignalName]uint64
+	// buffers of the analysis
+	num, den    []float64
+	pairs       []pair
+	top, bottom []candidate
+	out         []Suspect
+	bench       bench
+	scales      scales
+	sums        sums
+	weighed     []Weighed
+	verdicts    []Verdict
+}
+
+type anomaly struct {
+	signal *series
+	victim sample.TaskKey
+	kind   Kind
+	at     sample.Millis
+	review bool // not an anomaly but a review after a trial's end
+}
+
+// New returns a Detector without any observations.
+func New(p Params) *Detector {
+	return &Detector{params: p, series: map[sample.SignalName]*series{}, rejected: map[sample.SignalName]uint64{}}
+}
+
+// Params returns the detector's parameters.
+func (d *Detector) Params() Params { return d.params }
+
+// Rejected counts readings whose cost was outside the signal's sane range.
+func (d *Detector) Rejected(s sample.SignalName) uint64 { return d.rejected[s] }
+
+// Observe processes the readings of one signal for the interval that ended at the given
+// time. It returns one verdict per reading, in the same order; the slice is valid until the
+// next call. Intervals must be in order of time; an interval that is not after the last one
+// is ignored completely. Of intervals with the same end, signals per unit of work must come
+// before the others, whose judgement depends on them.
+func (d *Detector) Observe(sig sample.Signal, at sample.Millis, readings []Reading) []Verdict {
+	s := d.series[sig.Name]
+	if s == nil {
+		s = newSeries(sig)
+		d.series[sig.Name] = s
+		if sig.OwnWork {
+			d.work = s
+		}
+	}
+	d.verdicts = slices.Grow(d.verdicts[:0], len(readings))[:len(readings)]
+	clear(d.verdicts)
+	end := at.Add(-d.params.kept())
+	row := s.begin(at, end, end.Add(-d.params.Memory))
+	if row == nil {
+		return d.verdicts
+	}
+	queued := len(d.queue)
+	for i, slot := 0, -1; i < len(readings); i++ {
+		slot = s.slot(readings[i].Task, slot+1)
+		d.verdicts[i] = d.take(s, row, slot, at, &readings[i])
+	}
+	if d.params.Switches.Evidence {
+		d.review(s)
+	}
+	// The queue is first in, first out over intervals. Within one interval the result must
+	// not depend on the order of the readings.
+	slices.SortFunc(d.queue[queued:], func(a, b anomaly) int {
+		return cmp.Or(compareKeys(a.victim, b.victim), cmp.Compare(a.kind, b.kind))
+	})
+	return d.verdicts
+}
+
+// take stores one reading and judges it.
+func (d *Detector) take(s *series, row *row, slot int, at sample.Millis, r *Reading) Verdict {
+	var v Verdict
+	t := &s.tasks[slot]
+	if t.task != *r.Task { // a comparison takes less time than a copy
+		t.task = *r.Task
+	}
+	t.reach, t.flags = r.Reach, r.Flags
+	if r.Flags&sample.Restarted != 0 {
+		s.reset(slot)
+	}
+	if r.Flags&sample.Capped != 0 {
+		row.cause[slot] = held
+	}
+	if r.Pressure > 0 && r.Pressure <= math.MaxFloat32 { // otherwise it is invalid
+		row.pressure[slot] = float32(r.Pressure)
+	}
+	if math.IsNaN(r.Cost) || r.Flags&sample.Split != 0 {
+		return v
+	}
+	if !s.signal.Sane(r.Cost) {
+		d.rejected[s.signal.Name]++
+		return v
+	}
+	row.cost[slot] = float32(r.Cost)
+	if !s.signal.Active(r.CPU, r.Rate, r.Cost) || r.Flags&sample.Capped != 0 {
+		return v
+	}
+	v.Sane = true
+	if r.Spec == nil || r.Spec.State != spec.Ready {
+		if r.Flags&(sample.Throttled|sample.Stolen) == 0 {
+			row.cause[slot] = early
+		}
+		return v
+	}
+	if t.spec != *r.Spec {
+		t.spec = *r.Spec
+	}
+	t.limit, t.mild = d.params.threshold(&s.signal, r.Spec.Mean, r.Spec.StdDev), false
+	if d.params.Switches.Evidence && s.signal.PerWork {
+		t.limit, t.mild = t.level.take(r.Cost, r.Spec.Mean, r.Spec.StdDev, t.limit)
+	}
+	v.Judged, v.Limit = true, t.limit
+	if d.params.Switches.Evidence && s.signal.Domain == sample.SharedCPU && t.unit.unharmed(r.Cost, d.unitOf(r.Task.Key, at), t.limit) {
+		row.cause[slot], v.Sane = unharmed, false // so long a wait must not become part of the spec
+		return v
+	}
+	v.Outlier = r.Cost > t.limit
+	cause := d.cause(&s.signal, r, t.limit)
+	row.cause[slot] = cause
+	if d.params.Switches.Evidence {
+		t.accounts.keep(at, at.Add(-d.params.OutlierWindow), r, cause)
+	}
+	if cause == good {
+		return v
+	}
+	if cause == byQuota {
+		t.heldBy = r.HeldBy
+	}
+	t.bad = append(t.bad, mark{at, cause})
+	keep := at.Add(-d.params.OutlierWindow)
+	t.bad = slices.DeleteFunc(t.bad, func(m mark) bool { return m.at <= keep })
+	n := 0
+	for _, m := range t.bad {
+		if m.cause == cause {
+			n++
+		}
+	}
+	if n >= d.params.Outliers {
+		v.Anomaly = cause == byNeighbour
+		d.enqueue(anomaly{s, r.Task.Key, kindOf[cause], at, false})
+	}
+	return v
+}
+
+// review queues every victim whose requested trial has just ended: in the first interval
+// after the trial, and in each bad interval of the task within the next OutlierWindow. The
+// task was known to suffer when the trial was requested, so no further outliers are
+// required.
+func (d *Detector) review(s *series) {
+	row := s.rows[len(s.rows)-1]
+	for i := range s.tasks {
+		t := &s.tasks[i]
+		if !t.used || t.asked == 0 {
+			continue
+		}
+		suspect, known := s.index[t.suspect]
+		if !known {
+			continue
+		}
+		since, over := s.sinceTrial(suspect, t.asked, d.params.OutlierWindow)
+		c := row.cause[i]
+		if over && since < d.params.OutlierWindow && (c == byNeighbour || c == good && since == 0) {
+			d.enqueue(anomaly{s, t.task.Key, Neighbour, row.at, true})
+		}
+	}
+}
+
+// cause is why an interval was bad for a task, or that it was good.
+type cause uint8
+
+const (
+	absent cause = iota // not counted or not judged: no pair
+	good
+	byNeighbour // or by no known task
+	byQuota
+	bySteal
+	bySelf
+	held     // not judged: quell limited it
+	early    // not judged: there was no spec yet
+	unharmed // not judged: it waited, and its work took no longer
+)
+
+// judged reports whether the task's cost was compared with its spec.
+func (c cause) judged() bool { return c != absent && c != held && c != early && c != unharmed }
+
+var kindOf = [...]Kind{byNeighbour: Neighbour, byQuota: OwnQuota, bySteal: Steal, bySelf: SelfWait}
+
+func (d *Detector) cause(sig *sample.Signal, r *Reading, limit float64) cause {
+	outlier, own := r.Cost > limit, d.params.Switches.OwnCauses
+	// Findings on a task's own faults are only for tasks that may be helped: a batch job
+	// that uses up its quota is normal.
+	served := r.Task.Helped()
+	switch {
+	case !outlier && own && served && r.Flags&sample.Throttled != 0:
+		return byQuota
+	case !outlier && own && served && r.Self > 0 &&
+		r.Self > d.params.threshold(sig, r.Spec.SelfMean, r.Spec.SelfStdDev):
+		return bySelf
+	case !outlier:
+		return good
+	case own && !r.OwnApart && r.Flags&sample.Throttled != 0:
+		return byQuota
+	case own && r.Flags&sample.Stolen != 0 && stealExplains(sig, r):
+		return bySteal
+	}
+	return byNeighbour
+}
+
+// stealExplains reports whether stolen time makes up at least half of the cost's excess
+// over its mean. Time stolen while another task was on the CPU counts as waiting for it, so
+// s/(1−s) stolen seconds come with each second that ran. A cost per unit of work is
+// compared by ratio, a wait by its absolute value.
+func stealExplains(sig *sample.Signal, r *Reading) bool {
+	if r.Stolen >= 1 {
+		return true
+	}
+	excess := r.Cost - r.Spec.Mean
+	if sig.EffectAbs == 0 && r.Spec.Mean > 0 {
+		excess /= r.Spec.Mean
+	}
+	return r.Stolen/(1-r.Stolen) >= excess/2
+}
+
+func (d *Detector) enqueue(a anomaly) {
+	for i := range d.queue {
+		if q := &d.queue[i]; q.signal == a.signal && q.victim == a.victim && q.kind == a.kind {
+			q.at, q.review = a.at, q.review && a.review
+			return
+		}
+	}
+	d.queue = append(d.queue, a)
+}
+
+// Next analyses one queued anomaly, if there is one and the last analysis is at least
+// Params.Pace ago (CPI², section 4.2: at most one a second, so that the analysis does not
+// disturb the machine). Call it until it returns false. The Finding's slices are valid
+// until the next call.
+func (d *Detector) Next(now sample.Millis) (Finding, bool) {
+	for len(d.queue) > 0 {
+		if d.began && now.Sub(d.analysed) < d.params.Pace {
+			return Finding{}, false
+		}
+		a := d.queue[0]
+		d.queue = slices.Delete(d.queue, 0, 1)
+		slot, ok := a.signal.index[a.victim]
+		if !ok {
+			continue // forgotten in the meantime
+		}
+		f := d.analyse(a, slot)
+		switch {
+		case a.review && (f.Antagonists == 0 || f.Bad == 0):
+			continue // it proved no antagonist: the state is unchanged
+		case !a.review && f.Bad < d.params.Outliers:
+			continue // the task has restarted in the meantime
+		}
+		d.analysed, d.began = now, true
+		return f, true
+	}
+	return Finding{}, false
+}
+
+// Waiting reports whether anomalies are queued for Next.
+func (d *Detector) Waiting() bool { return len(d.queue) > 0 }
+
+// Forget removes a task that has ended, as victim and as suspect.
+func (d *Detector) Forget(k sample.TaskKey) {
+	for _, s := range d.series {
+		s.forget(k)
+	}
+}

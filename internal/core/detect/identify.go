@@ -1,0 +1,461 @@
+package detect
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// pair is one interval in which the victim was judged, with the weight of a suspect's
+// pressure in it.
+type pair struct {
+	row    *row
+	weight float64
+}
+
+// weight is the term of CPI²'s correlation (section 4.2) that a unit of a
+// suspect's normalised usage contributes where the victim's cost was c, with
+// threshold t: 1 − t/c above it, c/t − 1 below, 0 at it.
+func weight(c, t float64) float64 {
+	switch {
+	case c > t:
+		return 1 - t/c
+	case c < t:
+		return c/t - 1
+	}
+	return 0
+}
+
+// candidate is a suspect while it is being ranked.
+type candidate struct {
+	slot        int
+	correlation float64
+	usage       float64
+	grounds     Grounds
+	try         bool // not proven, but a trial could decide
+	rank        int  // 0 reaches the bar, 1 as co-victim, 2 does not
+	excluded    string
+}
+
+func (d *Detector) analyse(a anomaly, victim int) Finding {
+	s := a.signal
+	t := &s.tasks[victim]
+	f := Finding{At: a.at, Signal: s.signal.Name, Kind: a.kind, Victim: t.task, Spec: t.spec, Threshold: t.limit}
+	for _, m := range t.bad {
+		if kindOf[m.cause] == a.kind {
+			if f.Bad == 0 {
+				f.First = m.at
+			}
+			f.Bad++
+		}
+	}
+	goodSamples := d.compare(s, victim, &f, a.review)
+	if a.kind == OwnQuota {
+		f.HeldBy = t.heldBy
+	}
+	if a.kind != Neighbour {
+		return f
+	}
+	d.rank(s, victim, goodSamples > 0)
+	for _, c := range d.top {
+		if c.rank < 2 {
+			f.Antagonists++
+		}
+	}
+	f.Suspects = d.describe(s)
+	if d.params.Explain {
+		f.Weighed = d.weighed
+	}
+	own := d.params.Switches.PhaseChange && goodSamples > 0
+	for f.Tries < len(d.top) && d.top[f.Tries].try {
+		f.Tries++
+	}
+	f.Trial = f.Tries > 0
+	switch {
+	case own && d.moreWork(s, victim):
+		f.Change, f.Trial = MoreWork, false
+	case f.Trial && f.Antagonists == 0:
+		f.Kind = Indeterminate
+	case f.Antagonists == 0:
+		f.Kind = Nobody
+		if own {
+			f.Change = d.change(s, victim)
+		}
+	case d.params.Switches.Indeterminate && goodSamples == 0 && !d.params.Switches.Evidence:
+		f.Kind, f.Antagonists = Indeterminate, 0
+	}
+	if f.Change != "" {
+		f.Kind, f.Antagonists = PhaseChange, 0
+	}
+	switch {
+	case f.Trial && !a.review:
+		t.asked, t.suspect = a.at, f.Suspects[0].Key
+	case f.Antagonists > 0 && !f.Trial:
+		t.asked = 0
+	}
+	return f
+}
+
+// compare collects the victim's pairs, sets the mean cost since the anomaly began, and
+// returns the number of good pairs. Intervals in which any task was limited may be better
+// than without the limit. If there are any, or after a trial, the mean is over the other
+// intervals that were bad. After a trial those before it count too: the first interval
+// without the limit may still be better than the others.
+func (d *Detector) compare(s *series, victim int, f *Finding, tried bool) (goodSamples int) {
+	var sum, n [3]float64
+	const bad, well, under = 0, 1, 2
+	from := f.First
+	if tried {
+		from = min(from, s.tasks[victim].asked.Add(-d.params.OutlierWindow))
+	}
+	for _, r := range s.rows {
+		c, is := r.cause[victim], bad
+		if !c.judged() || r.at < from {
+			continue
+		}
+		if slices.Contains(r.cause, held) {
+			is, tried = under, true
+		} else if c == good {
+			is = well
+		}
+		sum[is], n[is] = sum[is]+float64(r.cost[victim]), n[is]+1
+	}
+	switch {
+	case n[bad] > 0 && tried:
+		f.Cost = sum[bad] / n[bad]
+	case n[bad] > 0:
+		f.Cost = (sum[bad] + sum[well]) / (n[bad] + n[well])
+	case n[under] > 0:
+		f.Cost = sum[under] / n[under]
+		if s.tasks[victim].mild { // the remaining excess under a hold is not an anomaly
+			f.Bad = 0
+		}
+	}
+	newest := s.rows[len(s.rows)-1].at
+	window := s.within(newest.Add(-d.params.Window), newest)
+	goodSamples = d.align(window, victim, f.Threshold)
+	if goodSamples == 0 && d.params.Switches.LookBack {
+		if moved := d.lookBack(s, victim); len(moved) > 0 {
+			goodSamples = d.align(moved, victim, f.Threshold)
+			f.LookedBack = newest.Sub(moved[0].at)
+		}
+	}
+	f.Pairs = len(d.pairs)
+	return goodSamples
+}
+
+// align makes pairs of the rows in which the victim was judged.
+func (d *Detector) align(rows []*row, victim int, threshold float64) (goodSamples int) {
+	d.pairs = d.pairs[:0]
+	for _, r := range rows {
+		switch r.cause[victim] {
+		case good:
+			goodSamples++
+		case byNeighbour:
+		default:
+			continue // not judged, or explained by the victim itself: no information on suspects
+		}
+		d.pairs = append(d.pairs, pair{r, weight(float64(r.cost[victim]), threshold)})
+	}
+	return goodSamples
+}
+
+// enoughGood is the maximum number of good intervals at the beginning of a window that was
+// moved back.
+const enoughGood = 5
+
+// lookBack returns the rows around the end of the victim's last good period: its last good
+// intervals and a window's length of bad ones after them. Later intervals do not count: a
+// task that arrives while the victim is already bad did not cause that. It is nil if no
+// good interval is known.
+func (d *Detector) lookBack(s *series, victim int) []*row {
+	first, n, began := len(s.rows), 0, sample.Millis(0) // of the good ones; end of the first bad one after them
+	for i := len(s.rows) - 1; i >= 0 && n < enoughGood; i-- {
+		switch s.rows[i].cause[victim] {
+		case good:
+			first, n = i, n+1
+		case byNeighbour:
+			if n == 0 {
+				began = s.rows[i].at
+			}
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	last := len(s.rows)
+	for last > first && s.rows[last-1].at >= began.Add(d.params.Window) {
+		last--
+	}
+	return s.rows[first:last]
+}
+
+// rank correlates every task with the victim and puts the best into d.top and the best
+// excluded ones into d.bottom. It does not allocate once its buffers have grown. comparable
+// is false if no interval was good.
+func (d *Detector) rank(s *series, victim int, comparable bool) {
+	n := len(s.tasks)
+	d.num, d.den = zeroed(d.num, n), zeroed(d.den, n)
+	num, den := d.num[:n], d.den[:n]
+	for _, p := range d.pairs {
+		w, pressure := p.weight, p.row.pressure[:n]
+		for i, u := range pressure {
+			num[i] += w * float64(u)
+			den[i] += float64(u)
+		}
+	}
+	d.top, d.bottom = d.top[:0], d.bottom[:0]
+	foremost := -1
+	if d.params.Suspicion != ByCorrelation {
+		foremost = d.foremost(s, victim, d.params.Suspicion)
+	}
+	var proofs []proof
+	var books *sums
+	d.weighed = nil
+	if d.params.Switches.Evidence {
+		books = d.account(s, victim)
+		proofs, d.weighed = d.weigh(s, victim), d.statistics(s, victim)
+	}
+	cleared := false
+	for i := range s.tasks {
+		if i == victim || !s.tasks[i].used {
+			continue
+		}
+		c := candidate{slot: i, rank: 2, excluded: d.unable(s, victim, i)}
+		if s.tasks[i].flags&sample.Capped != 0 {
+			c.excluded = "capped already"
+		}
+		if den[i] > 0 {
+			c.correlation, c.usage = num[i]/den[i], den[i]/float64(len(d.pairs))
+		}
+		clears := i == foremost
+		if d.params.Suspicion == ByCorrelation {
+			clears = c.correlation >= d.params.Correlation
+		}
+		if d.params.Switches.Evidence {
+			denied := d.denied(s, victim, i)
+			c.grounds = d.grounds(s, victim, i, proofs, books)
+			if denied && c.grounds.Method != ByAccounts {
+				c.grounds.Level, c.grounds.Why = min(c.grounds.Level, Possible), "holding it down did not help"
+			}
+			clears = c.grounds.Level >= Likely
+			tried := triedFrom
+			if s.tasks[victim].mild {
+				tried = triedMild
+			}
+			c.try = !denied && (c.grounds.Level == Likely || c.grounds.Probability >= tried) && c.grounds.Level < Proven && c.excluded == "" && mayHold(&s.tasks[i].task) &&
+				d.pressed(victim, i) >= d.leastPressure(s)
+		} else if c.grounds.Method = ByFormula; clears {
+			c.grounds.Level = Likely
+		}
+		if c.excluded == "" && clears {
+			switch {
+			case d.params.Switches.LeastPressure && d.pressed(victim, i) < d.leastPressure(s):
+				c.excluded = "used next to nothing when the victim was bad"
+			case d.params.Switches.PhaseChange && !d.params.Switches.Evidence && comparable && !d.moved(s, victim, i, sure):
+				c.excluded = "used no more when the victim was bad than when it was good"
+			}
+		}
+		if c.excluded != "" {
+			d.bottom = d.keep(s, d.bottom, c)
+			continue
+		}
+		if clears {
+			c.rank, cleared = 0, true
+			if d.params.Switches.CoVictim && d.coVictim(victim, i) {
+				c.rank = 1
+			}
+		}
+		d.top = d.keep(s, d.top, c)
+	}
+	if d.params.Fallback && !cleared {
+		d.fallBack(s, victim)
+	}
+}
+
+// grounds returns the evidence against a suspect under switch Evidence: a trial that the
+// regression confirms, the accounts of the queue if it has any, or otherwise the
+// statistics.
+func (d *Detector) grounds(s *series, victim, slot int, proofs []proof, books *sums) Grounds {
+	var g Grounds
+	if books != nil {
+		g = books.grounds(slot, s.tasks[slot].task.Key, d.leastPressure(s))
+	} else if w := d.weighing(slot); w != nil {
+		g = w.grounds()
+	}
+	k := slices.IndexFunc(proofs, func(p proof) bool { return p.slot == slot })
+	if k < 0 {
+		return g
+	}
+	switch p := &proofs[k]; {
+	case g.Level < Proven && p.held > 0 && p.proven():
+		g.Level, g.Method, g.Why = Proven, ByTrial, "the victim was better whenever it was held down"
+	}
+	return g
+}
+
+// weighing returns the statistics of a suspect, nil if there are none.
+func (d *Detector) weighing(slot int) *Weighed {
+	i, found := slices.BinarySearchFunc(d.weighed, slot, func(w Weighed, slot int) int { return cmp.Compare(w.slot, slot) })
+	if !found {
+		return nil
+	}
+	return &d.weighed[i]
+}
+
+// Relief is the least part of the victim's excess cost that must disappear while one of its
+// antagonists is limited.
+const Relief = 1.0 / 6
+
+// denied reports whether limiting a suspect, in the rows, did not help: it compares the
+// victim's cost under the hold, without the first interval of each hold, with its cost in
+// bad intervals without a hold.
+func (d *Detector) denied(s *series, victim, suspect int) bool {
+	var sum, n [2]float64 // bad without hold; under the hold
+	for i, r := range s.rows {
+		c, is := r.cause[victim], 0
+		switch {
+		case r.cause[suspect] == held && (i == 0 || s.rows[i-1].cause[suspect] != held):
+			continue
+		case r.cause[suspect] == held && (c == good || c == byNeighbour):
+			is = 1
+		case c != byNeighbour:
+			continue
+		}
+		sum[is], n[is] = sum[is]+float64(r.cost[victim]), n[is]+1
+	}
+	if n[0] == 0 || n[1] == 0 {
+		return false
+	}
+	bad, under := sum[0]/n[0], sum[1]/n[1]
+	return bad-under < Relief*(bad-s.tasks[victim].spec.Mean)
+}
+
+// fallBack accuses the biggest user that may be limited (Params.Fallback).
+func (d *Detector) fallBack(s *series, victim int) {
+	i := d.foremost(s, victim, ByUsage)
+	if i < 0 {
+		return
+	}
+	d.top = slices.DeleteFunc(d.top, func(c candidate) bool { return c.slot == i })
+	d.top = d.keep(s, d.top, candidate{slot: i, grounds: Grounds{Level: Likely, Method: ByFormula}, correlation: d.num[i] / d.den[i],
+		usage: d.den[i] / float64(len(d.pairs))})
+}
+
+// unable returns why a task cannot hurt the victim at any usage; "" if it can.
+func (d *Detector) unable(s *series, victim, suspect int) string {
+	v, t := &s.tasks[victim], &s.tasks[suspect]
+	switch {
+	case contains(&t.task, &v.task):
+		return "contains the victim"
+	case contains(&v.task, &t.task):
+		return "is part of the victim"
+	case d.params.Switches.Reach && v.reach != nil && t.reach != nil && !t.reach.Meets(v.reach):
+		return "shares no " + string(s.signal.Domain) + " with the victim"
+	}
+	return ""
+}
+
+func zeroed(s []float64, n int) []float64 {
+	if cap(s) < n {
+		return make([]float64, n, n+n/4)
+	}
+	s = s[:n]
+	clear(s)
+	return s
+}
+
+// pressed returns the suspect's mean usage over the victim's bad intervals.
+func (d *Detector) pressed(victim, suspect int) float64 {
+	var sum float64
+	n := 0
+	for _, p := range d.pairs {
+		if p.row.cause[victim] == byNeighbour {
+			sum, n = sum+float64(p.row.pressure[suspect]), n+1
+		}
+	}
+	return sum / float64(max(n, 1))
+}
+
+// coVictim reports whether the suspect was itself over its threshold in at
+// least half of the intervals that were bad for the victim.
+func (d *Detector) coVictim(victim, suspect int) bool {
+	bad, both := 0, 0
+	for _, p := range d.pairs {
+		if p.row.cause[victim] == byNeighbour {
+			bad++
+			if p.row.cause[suspect] == byNeighbour {
+				both++
+			}
+		}
+	}
+	return both > 0 && 2*both >= bad
+}
+
+// keep inserts c into a ranked list of at most Params.Top.
+func (d *Detector) keep(s *series, list []candidate, c candidate) []candidate {
+	i := len(list)
+	for i > 0 && s.before(&c, &list[i-1]) {
+		i--
+	}
+	if i >= d.params.Top {
+		return list
+	}
+	if len(list) < d.params.Top {
+		list = append(list, candidate{})
+	}
+	copy(list[i+1:], list[i:])
+	list[i] = c
+	return list
+}
+
+// before is the order of suspects. Names decide last, so that the result does not depend on
+// the order of readings.
+func (s *series) before(a, b *candidate) bool {
+	if a.rank != b.rank {
+		return a.rank < b.rank
+	}
+	if a.grounds.Level != b.grounds.Level {
+		return a.grounds.Level > b.grounds.Level
+	}
+	if x, y := a.grounds.figure(), b.grounds.figure(); x != y {
+		return x > y
+	}
+	if a.correlation != b.correlation {
+		return a.correlation > b.correlation
+	}
+	if a.usage != b.usage {
+		return a.usage > b.usage
+	}
+	x, y := &s.tasks[a.slot].task, &s.tasks[b.slot].task
+	return cmp.Or(cmp.Compare(x.Name, y.Name), compareKeys(x.Key, y.Key)) < 0
+}
+
+// compareKeys is an arbitrary but stable order of tasks.
+func compareKeys(a, b sample.TaskKey) int {
+	return cmp.Or(cmp.Compare(a.Hierarchy, b.Hierarchy), cmp.Compare(a.Inode, b.Inode), cmp.Compare(a.FirstSeen, b.FirstSeen))
+}
+
+// describe converts the ranked candidates to suspects, in the detector's buffer.
+func (d *Detector) describe(s *series) []Suspect {
+	d.out = d.out[:0]
+	for _, list := range [2][]candidate{d.top, d.bottom} {
+		for _, c := range list {
+			g := c.grounds
+			if w := d.weighing(c.slot); w != nil && g.Method == ByStatistics && g.Level > None && g.Why == "" {
+				g.Why = w.why()
+			}
+			d.out = append(d.out, Suspect{Task: s.tasks[c.slot].task, Grounds: g, Correlation: c.correlation, Usage: c.usage,
+				CoVictim: c.rank == 1, Excluded: c.excluded})
+		}
+	}
+	return d.out
+}
+
+// contains reports whether the first task's cgroup is an ancestor of the other's.
+func contains(outer, inner *sample.Task) bool {
+	o, i := string(outer.Name), string(inner.Name)
+	return outer.Key.Hierarchy == inner.Key.Hierarchy && len(i) > len(o) && i[len(o)] == '/' && strings.HasPrefix(i, o)
+}

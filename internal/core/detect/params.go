@@ -1,0 +1,154 @@
+package detect
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/spec"
+)
+
+// Rule names a set of switches.
+type Rule string
+
+const (
+	// CPI2 is the paper's rules and nothing else.
+	CPI2 Rule = "cpi2"
+	// Quell is CPI2 with every switch that improves the results.
+	Quell Rule = "quell"
+	// Evident is Quell with the switch Evidence: queue accounts, statistics over all
+	// suspects, and short trials where the policy allows them (plan.Policy.Trial).
+	Evident Rule = "evidence"
+	// Default is the rule that applies if none is requested.
+	Default = Evident
+)
+
+// Switches are quell's additions to the paper, each independent of the others.
+type Switches struct {
+	// Reach excludes suspects that cannot hurt the victim because they share nothing of the
+	// signal's resource with it.
+	Reach bool
+	// CoVictim ranks a suspect that was over its own threshold when the victim was behind
+	// suspects that reach the bar and were below theirs.
+	CoVictim bool
+	// LeastEffect requires a minimum effect of an outlier: at least the signal's least
+	// effect above the mean.
+	LeastEffect bool
+	// Indeterminate refuses to accuse from a window without both good and bad
+	// samples of the victim, where every suspect with any usage scores alike.
+	Indeterminate bool
+	// LeastPressure excludes suspects with almost no usage in the victim's bad intervals.
+	// Normalised usage hides the absolute amount, so a task that ran for a moment in a bad
+	// interval correlates like one that filled it.
+	LeastPressure bool
+	// LookBack moves a window without good samples of the victim back to its last good
+	// ones, so that an antagonist that fills the window can be told from a task that was
+	// always there.
+	LookBack bool
+	// PhaseChange tells a victim that changed itself from one that suffers interference. A
+	// suspect that used no more in the victim's bad intervals is not accused, and a change
+	// of the victim itself is a separate finding (change.go).
+	PhaseChange bool
+	// Evidence accuses by accounts, statistics and trials over everything that is kept
+	// instead of by Params.Correlation (accounts.go, weighing.go, evidence.go).
+	Evidence bool
+	// OwnCauses makes separate findings of samples that the task's own quota, stolen time
+	// or waiting on itself explain.
+	OwnCauses bool
+}
+
+// Switches returns the switches that the rule turns on.
+func (r Rule) Switches() (Switches, error) {
+	switch r {
+	case CPI2, CPI2Sigma3, Rubik, CPUShare, Biggest, Fences:
+		return Switches{}, nil
+	case Quell, Evident:
+		return Switches{Reach: true, CoVictim: true, LeastEffect: true, Indeterminate: true, LeastPressure: true,
+			LookBack: true, PhaseChange: true, OwnCauses: true, Evidence: r == Evident}, nil
+	}
+	return Switches{}, fmt.Errorf("rule %q: want one of %v", r, Rules())
+}
+
+// Params are the parameters of detection. Start from Paper.
+type Params struct {
+	Rule     Rule
+	Switches Switches
+	// Sigmas: a cost over mean + Sigmas·σ is an outlier.
+	Sigmas float64
+	// Outliers in OutlierWindow make an anomaly.
+	Outliers      int
+	OutlierWindow time.Duration
+	// Window is the length of history over which victim and suspects are correlated.
+	Window time.Duration
+	// LookBack is the maximum age of the good intervals that the switch LookBack compares
+	// with.
+	LookBack time.Duration
+	// Memory is how much longer the costs and usages of all tasks are kept, with decreasing
+	// resolution (switch Evidence).
+	Memory time.Duration
+	// Correlation is the minimum correlation of an antagonist, in [−1, 1].
+	Correlation float64
+	// LeastPressure is the minimum mean usage (CPU-s/s) over the bad intervals that the
+	// switch LeastPressure requires of a suspect. Paper sets it to the hard cap, since a
+	// cap has no effect on a task that uses less. Signals whose pressure is not CPU usage
+	// have their own (sample.Signal.LeastPressure).
+	LeastPressure float64
+	// Suspicion is the rule's method to select the antagonist. Fallback makes it accuse the
+	// biggest user that may be limited if no suspect reaches the bar. Both are for the
+	// rules of others (rules.go).
+	Suspicion Suspicion
+	Fallback  bool
+	// OwnSpec and UsageBins are the rule's requirements on Reading.Spec: one of the task's
+	// own history, or one of the current range of its usage.
+	OwnSpec, UsageBins bool
+	// Pace is the minimum time between two analyses on a machine.
+	Pace time.Duration
+	// Top is the maximum number of suspects that a finding lists.
+	Top int
+	// Explain adds the statistics of all suspects to findings (Finding.Weighed).
+	Explain bool
+	// ThrottledShare and StolenShare are the shares of an interval from which on the flags
+	// Throttled and Stolen are set.
+	ThrottledShare, StolenShare float64
+}
+
+// Paper returns CPI²'s parameters (table 2; section 4.2) with the given rule's switches.
+func Paper(r Rule) (Params, error) {
+	if r == "" {
+		r = Default
+	}
+	sw, err := r.Switches()
+	p := Params{
+		Rule: r, Switches: sw,
+		Sigmas: 2, Outliers: 3, OutlierWindow: 5 * time.Minute,
+		Window: 10 * time.Minute, LookBack: time.Hour, Correlation: 0.35, LeastPressure: 0.1, Pace: time.Second, Top: 10,
+		ThrottledShare: 0.05, StolenShare: 0.02,
+	}
+	if sw.Evidence {
+		p.Memory = 24 * time.Hour
+	}
+	p.rival()
+	return p, err
+}
+
+// kept returns how long intervals are kept.
+func (p Params) kept() time.Duration {
+	if p.Switches.LookBack {
+		return max(p.Window, p.LookBack)
+	}
+	return p.Window
+}
+
+// Threshold is the cost above which a sample is an outlier: mean + k·σ, and
+// with LeastEffect at least the signal's least effect over the mean.
+func (p Params) Threshold(sig sample.Signal, s spec.Spec) float64 {
+	return p.threshold(&sig, s.Mean, s.StdDev)
+}
+
+func (p *Params) threshold(sig *sample.Signal, mean, sd float64) float64 {
+	t := mean + p.Sigmas*sd
+	if p.Switches.LeastEffect {
+		t = max(t, mean+sig.EffectAbs, mean*(1+sig.EffectRel))
+	}
+	return t
+}

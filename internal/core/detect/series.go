@@ -1,0 +1,216 @@
+package detect
+
+import (
+	"math"
+	"time"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/spec"
+)
+
+// series is the data of one signal for all tasks over the window: a row per interval, a
+// column (slot) per task, so that an analysis reads memory sequentially.
+type series struct {
+	signal sample.Signal
+	index  map[sample.TaskKey]int
+	tasks  []track
+	free   []int
+	rows   []*row // oldest first
+	spare  []*row
+	memory memory // what is older than rows, if it is kept
+}
+
+// track is the state of one task.
+type track struct {
+	task  sample.Task
+	reach sample.Set
+	flags sample.Flags // of its newest reading
+	spec  spec.Spec
+	limit float64
+	level level  // of the costs that are judged
+	mild  bool   // limit is lower than usual, because of its level
+	unit  unit   // of its own work, in the signal of a queue
+	bad   []mark // of the last OutlierWindow
+	used  bool
+	// asked is when a trial of suspect was requested on this task's behalf; 0 if there was
+	// none or a suspect was accused since.
+	asked   sample.Millis
+	suspect sample.TaskKey
+	// heldBy is Reading.HeldBy of the newest interval that a quota explains.
+	heldBy string
+	// accounts are of the tasks that were served while it waited.
+	accounts accounts
+}
+
+type mark struct {
+	at    sample.Millis
+	cause cause
+}
+
+type row struct {
+	at       sample.Millis
+	cost     []float32 // 0 if not counted; reliable where the cause is judged or early
+	cause    []cause
+	pressure []float32
+}
+
+func newSeries(sig sample.Signal) *series {
+	return &series{signal: sig, index: map[sample.TaskKey]int{}}
+}
+
+// begin starts the row of an interval and drops those at or before end; nil if the interval
+// is not after the last one. If remembered is before end, dropped rows after remembered
+// move to memory.
+func (s *series) begin(at, end, remembered sample.Millis) *row {
+	if n := len(s.rows); n > 0 && at <= s.rows[n-1].at {
+		return nil
+	}
+	drop := 0
+	for drop < len(s.rows) && s.rows[drop].at <= end {
+		drop++
+	}
+	if remembered < end {
+		for _, r := range s.rows[:drop] {
+			s.memory.keep(r)
+		}
+		s.memory.drop(remembered)
+	}
+	s.spare = append(s.spare, s.rows[:drop]...)
+	s.rows = append(s.rows[:0], s.rows[drop:]...)
+	var r *row
+	if n := len(s.spare); n > 0 {
+		r, s.spare = s.spare[n-1], s.spare[:n-1]
+	} else {
+		r = &row{}
+	}
+	clear(r.cost)
+	clear(r.cause)
+	clear(r.pressure)
+	r.at = at
+	r.grow(len(s.tasks))
+	s.rows = append(s.rows, r)
+	return r
+}
+
+func (r *row) grow(n int) {
+	for len(r.cost) < n {
+		r.cost = append(r.cost, 0)
+		r.cause = append(r.cause, absent)
+		r.pressure = append(r.pressure, 0)
+	}
+}
+
+// slot returns the task's column and allocates one for a new task. The guess is the
+// probable column: the order of tasks mostly stays the same.
+func (s *series) slot(t *sample.Task, guess int) int {
+	if guess < len(s.tasks) && s.tasks[guess].used && s.tasks[guess].task.Key == t.Key {
+		return guess
+	}
+	if i, ok := s.index[t.Key]; ok {
+		return i
+	}
+	var i int
+	if n := len(s.free); n > 0 {
+		i, s.free = s.free[n-1], s.free[:n-1]
+	} else {
+		i = len(s.tasks)
+		s.tasks = append(s.tasks, track{})
+		for _, r := range s.rows {
+			r.grow(i + 1)
+		}
+	}
+	s.tasks[i] = track{used: true, bad: s.tasks[i].bad[:0]}
+	s.index[t.Key] = i
+	return i
+}
+
+// sinceTrial returns the time from the first interval after a task's newest hold to the
+// newest interval; false if the hold has not ended, or if no hold began within the duration
+// soon after the time asked.
+func (s *series) sinceTrial(slot int, asked sample.Millis, soon time.Duration) (time.Duration, bool) {
+	end := 0 // the first row after the newest hold
+	for i, r := range s.rows {
+		switch {
+		case r.at <= asked:
+		case r.cause[slot] == held:
+			end = i + 1
+		case end == 0 && r.at.Sub(asked) >= soon:
+			return 0, false
+		}
+	}
+	if n := len(s.rows); end > 0 && end < n {
+		return s.rows[n-1].at.Sub(s.rows[end].at), true
+	}
+	return 0, false
+}
+
+// reset forgets a task's costs and outliers, but not its usage.
+func (s *series) reset(slot int) {
+	t := &s.tasks[slot]
+	t.bad, t.asked, t.accounts, t.level, t.unit = t.bad[:0], 0, accounts{}, level{}, unit{}
+	for _, r := range s.rows {
+		if r.cause[slot] != held {
+			r.cause[slot], r.cost[slot] = absent, 0
+		}
+	}
+	s.memory.forget(slot, false)
+}
+
+// forget frees the task's column.
+func (s *series) forget(k sample.TaskKey) {
+	i, ok := s.index[k]
+	if !ok {
+		return
+	}
+	s.reset(i)
+	for _, r := range s.rows {
+		r.pressure[i], r.cause[i] = 0, absent
+	}
+	s.memory.forget(i, true)
+	s.tasks[i].used = false
+	delete(s.index, k)
+	s.free = append(s.free, i)
+}
+
+// within returns the rows after from up to and including to.
+func (s *series) within(from, to sample.Millis) []*row {
+	first := 0
+	for first < len(s.rows) && s.rows[first].at <= from {
+		first++
+	}
+	last := len(s.rows)
+	for last > first && s.rows[last-1].at > to {
+		last--
+	}
+	return s.rows[first:last]
+}
+
+// Point is one interval of a task's history.
+type Point struct {
+	At       sample.Millis
+	Cost     float64 // NaN where it was not judged
+	Pressure float64
+}
+
+// Window returns the history of a task over the window, oldest first; nil for
+// a task or signal that is not known.
+func (d *Detector) Window(sig sample.SignalName, k sample.TaskKey) []Point {
+	s := d.series[sig]
+	if s == nil {
+		return nil
+	}
+	i, ok := s.index[k]
+	if !ok {
+		return nil
+	}
+	newest := s.rows[len(s.rows)-1].at
+	rows := s.within(newest.Add(-d.params.Window), newest)
+	points := make([]Point, len(rows))
+	for n, r := range rows {
+		points[n] = Point{r.at, math.NaN(), float64(r.pressure[i])}
+		if r.cause[i].judged() {
+			points[n].Cost = float64(r.cost[i])
+		}
+	}
+	return points
+}

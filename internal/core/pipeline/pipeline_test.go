@@ -1,0 +1,239 @@
+package pipeline_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/core/detect"
+	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/pipeline"
+	"github.com/quell-dev/quell/internal/core/plan"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/spec"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
+)
+
+func TestMain(m *testing.M) { quelltest.Main(m) }
+
+func byRule(t *testing.T, rule detect.Rule) pipeline.Config {
+	t.Helper()
+	params, err := detect.Paper(rule)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pipeline.Config{Machine: "m", Detect: params, Policy: plan.Paper(), Charts: true}
+}
+
+// Served times become rates, and so do the task's wait and demand, each by the kind of
+// the signal's queue. Other signals have none.
+func TestWaitsAreRates(t *testing.T) {
+	var x sample.Extras
+	for e, v := range map[sample.Extra]float64{sample.WaitOther: 4, sample.WaitNiced: 1, sample.IOTime: 6, sample.IOOps: 200, sample.NetWait: 8, sample.NetPackets: 3000} {
+		x.Set(e, v)
+	}
+	by := sample.TaskKey{Inode: 7}
+	for _, c := range []struct {
+		signal                        sample.SignalName
+		wanted, waited, niced, demand float64
+	}{
+		{sample.RunQ, 0.5 + 0.4, 0.4, 0.1, 0.5},
+		{sample.IO, 0.6, 0.4, 0, 20},
+		{sample.Net, 0.8, 0.4, 0, 300},
+		{sample.CPI, 0, 0, 0, 0},
+	} {
+		sig, _ := sample.LookupSignal(c.signal)
+		iv := pipeline.New(byRule(t, detect.Quell)).Begin(sig, 1000, 10*time.Second)
+		iv.Add(&pipeline.Subject{Task: sample.Task{Name: "/a"}}, pipeline.Measurement{CPU: 0.5, Cost: 0.8, Extras: &x, Served: []detect.Served{{By: by, Time: 3, Fair: 0.5}}})
+		r := iv.Reading(0)
+		if got := (detect.Reading{Wanted: r.Wanted, Waited: r.Waited, Niced: r.Niced, Demand: r.Demand}); got.Wanted != c.wanted || got.Waited != c.waited || got.Niced != c.niced || got.Demand != c.demand {
+			t.Errorf("%s: %+v, want %+v", c.signal, got, c)
+		}
+		if c.wanted > 0 && (len(r.Served) != 1 || r.Served[0] != (detect.Served{By: by, Time: 0.3, Fair: 0.5})) || c.wanted == 0 && r.Served != nil {
+			t.Errorf("%s: served %v", c.signal, r.Served)
+		}
+	}
+}
+
+// The reading of a measurement, for every signal. The measurement has all extras that any
+// source counts, over 10 s.
+func TestReadings(t *testing.T) {
+	var all sample.Extras
+	for i, e := range sample.AllExtras() {
+		all.Set(e, float64(10*(i+1)))
+	}
+	of := func(e sample.Extra) float64 { v, _ := all.Get(e); return v }
+	all.Set(sample.StolenShare, 0.25)
+	self := of(sample.WaitSelf) / 5 // for 0.5 CPU-s/s in 10 s
+	for _, c := range []struct {
+		signal                       sample.SignalName
+		rate, pressure, self, stolen float64
+		apart                        bool
+	}{
+		{sample.CPI, 0, 0.5, self, 0.25, true},
+		{sample.CPT, 0, 0.5, self, 0.25, true},
+		{sample.CPS, 0, 0.5, self, 0.25, true},
+		{sample.RunQ, of(sample.Wakeups) / 10, 0.5, self, 0.25, true},
+		{sample.IO, (of(sample.IOOps) + of(sample.IOBytes)/sample.RequestBytes) / 10, (of(sample.IOOps) + of(sample.IOBytes)/sample.RequestBytes) / 10, self, 0.25, true},
+		{sample.Net, (of(sample.NetPackets) + of(sample.NetBytes)/sample.PacketBytes) / 10, (of(sample.NetQueued) + of(sample.NetBytes)/sample.PacketBytes) / 10, self, 0.25, true},
+		{sample.Probe, 0, 0, self, 0.25, true},
+		{sample.Steal, 0, 0, self, 1, true},
+	} {
+		sig, _ := sample.LookupSignal(c.signal)
+		iv := pipeline.New(byRule(t, detect.Quell)).Begin(sig, 1000, 10*time.Second)
+		task := sample.Task{Name: "/a", Class: sample.Batch}
+		iv.Add(&pipeline.Subject{Task: task}, pipeline.Measurement{CPU: 0.5, Cost: 1, Flags: sample.Stolen, Extras: &all})
+		iv.Add(&pipeline.Subject{Task: task}, pipeline.Measurement{CPU: 0.5, Cost: nan})
+		iv.Add(&pipeline.Subject{Task: task}, pipeline.Measurement{CPU: 0.5, Cost: nan, Flags: sample.Stolen})
+		r := iv.Reading(0)
+		if r.Rate != c.rate || r.Pressure != c.pressure || r.Self != c.self || r.Stolen != c.stolen || r.OwnApart != c.apart || r.CPU != 0.5 {
+			t.Errorf("%s: %+v, want %+v", c.signal, r, c)
+		}
+		// Only the task's usage is known: pressure is CPU usage or unknown.
+		pressure := 0.5
+		if !sig.Domain.OfCPUs() && c.signal != sample.Steal {
+			pressure = 0
+		}
+		if r := iv.Reading(1); r.Rate != 0 || r.Pressure != pressure || r.Self != 0 || r.Spec != nil || r.OwnApart != (!sig.Domain.OfCPUs() || c.signal == sample.Probe) {
+			t.Errorf("%s without extras: %+v", c.signal, r)
+		}
+		least := byRule(t, detect.Quell).Detect.StolenShare
+		if c.signal == sample.Steal {
+			least = 1
+		}
+		if r := iv.Reading(2); r.Stolen != least {
+			t.Errorf("%s with the flag alone: %v was stolen, want %v", c.signal, r.Stolen, least)
+		}
+	}
+	// If no queued packets were counted, the packets that left count.
+	var left sample.Extras
+	left.Set(sample.NetPackets, 500)
+	if sig, _ := sample.LookupSignal(sample.Net); sig.PressureOf(0.5, &left, 10*time.Second) != 50 {
+		t.Error("without queued packets those that left do not count")
+	}
+}
+
+// hour feeds 399 random intervals of two batch and two latency-sensitive tasks; pass
+// advances over the time between intervals. It returns all results.
+func hour(t *testing.T, c pipeline.Config, pass func(p *pipeline.Pipeline, from, to sample.Millis)) string {
+	t.Helper()
+	h := spec.NewHistory(spec.OwnHistory())
+	c.History = h
+	p := pipeline.New(c)
+	sig, _ := sample.LookupSignal(sample.CPI)
+	rng := rand.New(rand.NewPCG(1, 2))
+	var subjects []*pipeline.Subject
+	for i, class := range []sample.Class{sample.LatencySensitive, sample.Batch, sample.Batch, sample.LatencySensitive} {
+		name := fmt.Sprintf("/t%d", i)
+		subjects = append(subjects, &pipeline.Subject{Key: spec.Key{Job: sample.JobName(name), Signal: sample.CPI},
+			Task: sample.Task{Key: sample.TaskKey{Inode: uint64(i + 1)}, Name: sample.TaskName(name), Class: class}})
+	}
+	var b strings.Builder
+	drain := func() {
+		for {
+			r, more := p.Ready()
+			if !more {
+				return
+			}
+			for _, f := range r.Findings {
+				fmt.Fprintf(&b, "%d %s %s %v\n", f.Now, f.Incident, f.Kind, f.Suspects)
+			}
+			for i := range r.Incidents {
+				text, err := json.Marshal(incident.Of(&r.Incidents[i].Incident, &r.Incidents[i].Chart))
+				fmt.Fprintln(&b, string(text), err)
+			}
+		}
+	}
+	every := sample.Millis(20_000)
+	for at := every; at < 400*every; at += every {
+		p.Tick(at)
+		iv := p.Begin(sig, at, 10*time.Second)
+		loud := at > 150*every && at/every%25 < 6
+		for i, s := range subjects {
+			m := pipeline.Measurement{CPU: 0.5 + 0.1*rng.Float64(), Cost: 1 + 0.1*rng.Float64()}
+			switch {
+			case i == 1 && loud:
+				m.CPU = 2
+			case i%3 == 0 && loud:
+				m.Cost *= 2.5
+			}
+			iv.Add(s, m)
+		}
+		iv.End(at)
+		for p.Analyse(at) {
+		}
+		pass(p, at, at+every)
+		drain()
+	}
+	return b.String()
+}
+
+// Pass leaves out only steps at which nothing happens.
+func TestPassIsEveryStep(t *testing.T) {
+	for _, rule := range []detect.Rule{detect.CPI2, detect.Evident} {
+		c := byRule(t, rule)
+		want := hour(t, c, func(p *pipeline.Pipeline, from, to sample.Millis) {
+			for now := from + 1000; now < to; now += 1000 {
+				p.Tick(now)
+				for p.Analyse(now) {
+				}
+			}
+		})
+		got := hour(t, c, (*pipeline.Pipeline).Pass)
+		if got != want {
+			t.Errorf("%s: %s", rule, difference(want, got))
+		}
+		if n := strings.Count(want, `"closed"`); n < 4 {
+			t.Errorf("%s: %d incidents closed: the hour shows nothing", rule, n)
+		}
+	}
+}
+
+// Outputs do not change after they were returned.
+func TestOutputsAreValues(t *testing.T) {
+	c := byRule(t, detect.CPI2)
+	var given []pipeline.Ready
+	var texts []string
+	render := func(r *pipeline.Ready) string {
+		var b strings.Builder
+		for _, f := range r.Findings {
+			fmt.Fprintf(&b, "%+v\n", f)
+		}
+		for i := range r.Incidents {
+			text, err := json.Marshal(incident.Of(&r.Incidents[i].Incident, &r.Incidents[i].Chart))
+			fmt.Fprintln(&b, string(text), err)
+		}
+		return b.String()
+	}
+	hour(t, c, func(p *pipeline.Pipeline, from, to sample.Millis) {
+		p.Pass(from, to)
+		for {
+			r, more := p.Ready()
+			if !more {
+				return
+			}
+			given, texts = append(given, r), append(texts, render(&r))
+		}
+	})
+	if len(given) < 50 {
+		t.Fatalf("%d outputs", len(given))
+	}
+	for i := range given {
+		if now := render(&given[i]); now != texts[i] {
+			t.Fatalf("output %d has changed: %s", i, difference(texts[i], now))
+		}
+	}
+}
+
+// Where levels state the confidence of a finding, only a proven suspect is capped without
+// a trial. A correlation rule caps the task that it names, as the paper does.
+func TestFromWhichLevelOnSuspectsAreCapped(t *testing.T) {
+	for rule, want := range map[detect.Rule]detect.Level{detect.CPI2: detect.Likely, detect.Quell: detect.Likely, detect.Evident: detect.Proven} {
+		if got := pipeline.New(byRule(t, rule)).Policy().CapAt; got != want {
+			t.Errorf("%s caps from %s on, want %s", rule, got, want)
+		}
+	}
+}

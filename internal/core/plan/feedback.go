@@ -1,0 +1,165 @@
+package plan
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/quell-dev/quell/internal/core/detect"
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// A feedback cap (Policy.Feedback) takes from the antagonist only what the victim needs:
+// the rate follows the victim's cost, which is kept just below its threshold. The paper
+// names it as future work (CPI², section 6.2).
+const (
+	// aimBelow is how far below the threshold the victim is kept, as a part of the
+	// distance to its mean. At the paper's 2σ that is 0.75σ: one sample in five is an
+	// outlier by noise alone, and three in five, an anomaly, are rare.
+	aimBelow = 0.375
+	// least and most bound a step, as ratios.
+	least, most = 0.5, 2
+	// step is the smallest relative change of a rate that is applied.
+	step = 0.05
+	// binds is the part of its rate that the suspect must use for a cap to bind. slack is
+	// how many intervals in a row without that end the cap.
+	binds, slack = 0.8, 3
+)
+
+// aim is the cost at which a feedback cap keeps the victim.
+func (inc *incident) aim() float64 {
+	return inc.latest.Threshold - aimBelow*(inc.latest.Threshold-inc.SpecMean)
+}
+
+// learnt are the rates at which feedback caps ended, so that the next one on the same
+// suspect for the same victim starts there.
+type learnt map[[2]sample.TaskKey]float64
+
+// maxLearnt bounds them; a machine has few pairs that meet repeatedly.
+const maxLearnt = 1024
+
+func (l learnt) keep(victim, suspect sample.TaskKey, rate float64) {
+	if len(l) >= maxLearnt {
+		clear(l)
+	}
+	l[[2]sample.TaskKey{victim, suspect}] = rate
+}
+
+func (l learnt) forget(k sample.TaskKey) {
+	for pair := range l {
+		if pair[0] == k || pair[1] == k {
+			delete(l, pair)
+		}
+	}
+}
+
+// begin returns the initial rate of a feedback cap: the rate at which the last one for
+// this victim ended, or what the window's curve allows. There is no curve if the suspect
+// used no more in bad intervals than in good ones.
+func (p *Planner) begin(inc *incident, s sample.Task, window func(sample.TaskKey) []detect.Point) (float64, *curve) {
+	used := map[sample.Millis]float64{}
+	for _, u := range window(s.Key) {
+		used[u.At] = u.Pressure
+	}
+	c := &curve{limit: inc.latest.Threshold, noise: (inc.latest.Threshold - inc.SpecMean) / 2, shapes: shapesOf(inc.Signal)}
+	var good, bad, squares float64
+	for _, v := range window(inc.Victim.Key) {
+		u, ok := used[v.At]
+		if !ok || math.IsNaN(v.Cost) {
+			continue
+		}
+		c.before = append(c.before, point{u, v.Cost})
+		if v.Cost > inc.latest.Threshold {
+			bad, squares = bad+u, squares+u*u
+		} else {
+			good, c.calm.usage, c.calm.cost = good+1, c.calm.usage+u, c.calm.cost+v.Cost
+		}
+	}
+	c.before = c.before[max(0, len(c.before)-maxBefore):]
+	// A good interval need not be well below the aim; the mean is. Bad intervals are
+	// weighted by the suspect's usage: where it used little, another task was the cause.
+	c.calm = point{c.calm.usage / good, min(c.calm.cost/good, inc.SpecMean)}
+	c.top = squares / bad
+	floor := p.policy.rate(s)
+	if !(c.top > c.calm.usage) || !(c.top > floor) || !(c.noise > 0) { // also if one is NaN
+		return floor, nil
+	}
+	rate, known := p.learnt[[2]sample.TaskKey{inc.Victim.Key, s.Key}]
+	if !known {
+		rate = c.rate(inc.aim(), floor)
+	}
+	return min(max(floor, rate), c.top), c
+}
+
+// hold adapts the rate of the newest cap to the victim's newest sample, and ends a cap
+// that has not limited the suspect for some time.
+func (p *Planner) hold(now sample.Millis, inc *incident, cost float64, usage func(sample.TaskKey) float64) {
+	r := inc.newest()
+	if r == nil || r.Trial || !r.applied || r.Samples == 0 || math.IsNaN(cost) {
+		return // the first sample under a cap is partly from before it
+	}
+	c := p.caps[r.ID]
+	if c == nil || c.ended || c.By != auto || now >= c.Until || r.Rate == 0 {
+		return
+	}
+	used := usage(r.Suspect.Key)
+	felt := used >= binds*r.Rate
+	switch {
+	case r.curve == nil && p.policy.Longest == 0:
+		return // it ends by the clock
+	case felt || cost > inc.latest.Threshold:
+		r.slack = 0
+	default:
+		if r.slack++; r.slack >= slack {
+			p.lift(now, r.ID, "the cap holds it back no more", "")
+			return
+		}
+	}
+	if !felt {
+		return // the victim's cost says nothing about this rate
+	}
+	why := p.adjust(inc, r, point{used, cost})
+	if more := p.renew(now, inc, c); more != "" {
+		why = more
+	}
+	if why == "" {
+		return
+	}
+	c.Rate, c.Until = r.Rate, r.Until
+	a := c.Action
+	a.Kind, a.Why = Adjust, why
+	p.actions = append(p.actions, a)
+	p.changed(inc, now)
+}
+
+// adjust changes the rate of a feedback cap and says why; "" if it stays.
+func (p *Planner) adjust(inc *incident, r *round, at point) (why string) {
+	if r.curve == nil {
+		return ""
+	}
+	r.curve.add(at)
+	floor := p.policy.rate(r.Suspect)
+	rate := r.curve.rate(inc.aim(), floor)
+	if at.cost > inc.latest.Threshold {
+		rate = min(rate, r.Rate)
+	}
+	rate = max(floor, min(most*r.Rate, max(least*r.Rate, rate)))
+	if math.Abs(rate-r.Rate) < step*r.Rate {
+		return ""
+	}
+	p.learnt.keep(inc.Victim.Key, r.Suspect.Key, rate)
+	r.Rate = rate
+	r.Adjusted++
+	return fmt.Sprintf("%s of %s at %.3g, to be held at %.3g", inc.Signal, inc.Victim.Name, at.cost, inc.aim())
+}
+
+// renew extends a cap that binds and helps (Policy.Longest), when at most a quarter of
+// Policy.For is left, and says why; "" if its end stays.
+func (p *Planner) renew(now sample.Millis, inc *incident, c *CapState) (why string) {
+	r := c.round
+	until := min(now.Add(p.policy.For), c.From.Add(p.policy.Longest))
+	if until <= c.Until || c.Until.Sub(now) > p.policy.For/4 || r.CostBefore-r.CostUnder <= inc.SpecStdDev {
+		return ""
+	}
+	r.Until = until
+	return fmt.Sprintf("it is felt, and helps: %s of %s at %.3g under it, %.3g before", inc.Signal, inc.Victim.Name, r.CostUnder, r.CostBefore)
+}

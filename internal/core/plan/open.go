@@ -1,0 +1,82 @@
+package plan
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/quell-dev/quell/internal/core/detect"
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// Open lists the open incidents, oldest first.
+func (p *Planner) Open() []Incident {
+	all := make([]Incident, 0, len(p.open))
+	for _, inc := range p.inOrder() {
+		all = append(all, inc.value())
+	}
+	return all
+}
+
+// Incident returns the open incident with an ID.
+func (p *Planner) Incident(id string) (Incident, bool) {
+	if inc := p.find(id); inc != nil {
+		return inc.value(), true
+	}
+	return Incident{}, false
+}
+
+// IsOpen reports whether the incident with an ID is open.
+func (p *Planner) IsOpen(id string) bool { return p.find(id) != nil }
+
+func (p *Planner) find(id string) *incident {
+	for _, inc := range p.open {
+		if inc.ID == id {
+			return inc
+		}
+	}
+	return nil
+}
+
+// OpenCount is the number of open incidents.
+func (p *Planner) OpenCount() int { return len(p.open) }
+
+// inOrder lists the open incidents, oldest first.
+func (p *Planner) inOrder() []*incident {
+	all := make([]*incident, 0, len(p.open))
+	for _, inc := range p.open {
+		all = append(all, inc)
+	}
+	slices.SortFunc(all, func(a, b *incident) int { return cmp.Compare(a.ID, b.ID) })
+	return all
+}
+
+func (p *Planner) close(now sample.Millis, inc *incident) {
+	delete(p.open, keyOf(inc.Signal, inc.Victim.Key, inc.latest.Kind))
+	if p.victims[inc.Victim.Key]--; p.victims[inc.Victim.Key] == 0 {
+		delete(p.victims, inc.Victim.Key)
+	}
+	inc.Closed = now
+	p.changed(inc, now)
+}
+
+// InIncident reports whether the task is the victim of an open incident of the signal
+// that a neighbour may have caused.
+func (p *Planner) InIncident(sig sample.SignalName, k sample.TaskKey) bool {
+	return p.neighbours(sig, k) != nil
+}
+
+// Follows reports whether the task changed itself for so long that its current cost is to
+// be learnt as normal (Policy.Settle).
+func (p *Planner) Follows(sig sample.SignalName, k sample.TaskKey) bool {
+	inc := p.neighbours(sig, k)
+	return inc != nil && inc.Follows
+}
+
+// neighbours is the victim's open incident that a neighbour may have caused. It is called
+// for each sample, of tasks that are usually not victims.
+func (p *Planner) neighbours(sig sample.SignalName, k sample.TaskKey) *incident {
+	if p.victims[k] == 0 {
+		return nil
+	}
+	return p.open[keyOf(sig, k, detect.Neighbour)]
+}

@@ -1,0 +1,517 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/quell-dev/quell/internal/core/detect"
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// ActionKind is what an action does.
+type ActionKind uint8
+
+const (
+	// Cap limits the task to Rate, IO or Net until Until.
+	Cap ActionKind = iota
+	// Uncap ends the cap with that ID.
+	Uncap
+	// Adjust changes the Rate of the cap with that ID, or sets a later end
+	// (Policy.Longest).
+	Adjust
+)
+
+// Action is an instruction to the enforcer.
+type Action struct {
+	Kind     ActionKind
+	ID       string // of the cap
+	Task     sample.Task
+	Rate     float64 // CPU-s/s; 0 if IO or Net is the limit
+	IO       IORate  // for each disk that the task shares with Victim
+	Net      uint64  // bytes/s that it sends; 0 if something else is limited
+	Until    sample.Millis
+	By       string // "quell" or the operator
+	Why      string
+	Incident string         // ID, "" for an operator's cap outside any incident
+	Victim   sample.TaskKey // of the incident
+}
+
+// auto is the author of actions that no operator ordered.
+const auto = "quell"
+
+// CapState is a cap in force, or requested.
+type CapState struct {
+	Action
+	From    sample.Millis
+	Applied bool // the enforcer confirmed it
+
+	round    *round    // nil outside an incident
+	incident *incident // nil outside an incident
+	ended    bool      // an Uncap is under way
+}
+
+type incidentKey struct {
+	signal sample.SignalName
+	victim sample.TaskKey
+	kind   detect.Kind // kinds that a neighbour may cause share one
+}
+
+func keyOf(s sample.SignalName, victim sample.TaskKey, kind detect.Kind) incidentKey {
+	switch kind {
+	case detect.Nobody, detect.Indeterminate, detect.PhaseChange:
+		kind = detect.Neighbour
+	}
+	return incidentKey{s, victim, kind}
+}
+
+// Planner holds open incidents and caps.
+type Planner struct {
+	machine string
+	rule    detect.Rule
+	policy  Policy
+	open    map[incidentKey]*incident
+	victims map[sample.TaskKey]int // of open incidents, with their number
+	caps    map[string]*CapState
+	seq     int
+	busy    float64 // CPU-s/s of all tasks in the newest interval
+	learnt  learnt
+
+	offenders map[sample.JobName]*Offender
+
+	// what Take returns next
+	actions  []Action
+	dirty    []*incident
+	offended bool
+}
+
+// New returns a Planner with nothing open.
+func New(machine string, rule detect.Rule, p Policy) *Planner {
+	return &Planner{machine: machine, rule: rule, policy: p,
+		open: map[incidentKey]*incident{}, victims: map[sample.TaskKey]int{}, caps: map[string]*CapState{}, learnt: learnt{}, offenders: map[sample.JobName]*Offender{}}
+}
+
+// Policy returns the planner's parameters.
+func (p *Planner) Policy() Policy { return p.policy }
+
+// id makes names that are unique across restarts as long as time advances.
+func (p *Planner) id(prefix string, now sample.Millis) string {
+	p.seq++
+	return fmt.Sprintf("%s-%s-%d", prefix, now.Time().Format("20060102T150405.000"), p.seq)
+}
+
+// Finding processes an analysis; it keeps the suspects and never changes them. window
+// returns a task's history. Finding returns the ID of the incident.
+func (p *Planner) Finding(now sample.Millis, f detect.Finding, window func(sample.TaskKey) []detect.Point) (id string) {
+	k := keyOf(f.Signal, f.Victim.Key, f.Kind)
+	inc := p.open[k]
+	if inc == nil {
+		inc = &incident{Incident: Incident{ID: p.id("inc", now), Machine: p.machine, Rule: p.rule, Signal: f.Signal,
+			Variant: f.Spec.Variant, Began: f.First, Opened: now, Mode: p.policy.Mode, Busy: p.busy,
+			Decision: Decision{Outcome: NotActed}}, told: f.Kind}
+		p.open[k] = inc
+		p.victims[f.Victim.Key]++
+	}
+	inc.unrest = max(inc.unrest, f.At)
+	inc.Victim = f.Victim
+	inc.SpecMean, inc.SpecStdDev, inc.SpecOwn = f.Spec.Mean, f.Spec.StdDev, f.Spec.Own
+	// A window without information revokes nothing.
+	silent := f.Kind == detect.Indeterminate && (inc.told == detect.Neighbour || inc.told == detect.PhaseChange)
+	if !silent && (len(inc.rounds) == 0 || f.Kind == detect.Neighbour) {
+		inc.told = f.Kind
+	}
+	f.Suspects = inc.graded(f.Suspects)
+	inc.keep(now, &f)
+	if inc.Accused == 0 && inc.latest.Antagonists > 0 {
+		inc.Accused, inc.Anomaly, inc.Busy = now, f.At, p.busy
+	}
+	if inc.Follows = inc.told == detect.PhaseChange && now.Sub(inc.Began) >= p.policy.Settle; inc.Follows && inc.latest.Kind == detect.PhaseChange {
+		inc.latest.Reason += fmt.Sprintf("; that has lasted %s, so the spec follows", p.policy.Settle)
+	}
+	if !(silent && len(inc.rounds) == 0) && (!inc.capped() || inc.again()) {
+		inc.NotDone, inc.Advice, inc.Escalation = "", "", nil
+		p.act(now, inc, f, window)
+	}
+	p.changed(inc, now)
+	return inc.ID
+}
+
+// newest returns the newest round whose cap is in force, nil if there is none.
+func (inc *incident) newest() *round {
+	for _, r := range slices.Backward(inc.rounds) {
+		if r.Ended == 0 {
+			return r
+		}
+	}
+	return nil
+}
+
+// capped reports whether a cap is in force for the incident.
+func (inc *incident) capped() bool { return inc.newest() != nil }
+
+// again reports whether the victim stayed above its threshold under the newest cap.
+func (inc *incident) again() bool {
+	r := inc.newest()
+	return r == nil || r.failing
+}
+
+// tried says why the incident's rounds so far rule out another cap on the task; "" if
+// they do not.
+func (inc *incident) tried(k sample.TaskKey) string {
+	for _, r := range inc.rounds {
+		switch {
+		case r.Suspect.Key != k:
+		case r.lifted:
+			return "an operator lifted its cap"
+		case r.vain():
+			return inVain
+		case r.Outcome == CapFailed:
+			return "it could not be capped"
+		case r.Outcome == CapTakenOver:
+			return "somebody else set its limit"
+		}
+	}
+	return ""
+}
+
+// act decides what follows from a finding. If nothing does, it records why.
+func (p *Planner) act(now sample.Millis, inc *incident, f detect.Finding, window func(sample.TaskKey) []detect.Point) {
+	switch {
+	case f.Kind == detect.Neighbour:
+		suspect, why := p.choose(inc, f)
+		switch {
+		case suspect == nil:
+			inc.NotDone, inc.Advice = why, inc.helpless()
+		case p.policy.Mode == Off:
+			inc.NotDone = "enforcement is off"
+		case suspect.Level < p.policy.CapAt:
+			p.try(now, inc, f, suspect)
+		default:
+			p.quiet(now, inc, f, suspect, window)
+		}
+	case f.Trial:
+		s := &f.Suspects[0]
+		for i := range f.Suspects[:max(1, min(f.Tries, len(f.Suspects)))] {
+			if inc.tried(f.Suspects[i].Key) == "" {
+				s = &f.Suspects[i]
+				break
+			}
+		}
+		p.try(now, inc, f, s)
+	}
+}
+
+// unlimited is the advice if quell has no limit for the resource through which a suspect
+// interferes. Its CPU usage is not the cause, so a CPU cap does not help.
+func unlimited(f *detect.Finding, s *detect.Suspect) string {
+	sig, _ := sample.LookupSignal(f.Signal)
+	return fmt.Sprintf("limit what %s does to the %s it shares with %s; quell does not", s.Name, sig.Domain, f.Victim.Name)
+}
+
+// quiet caps a suspect, or advises to cap it.
+func (p *Planner) quiet(now sample.Millis, inc *incident, f detect.Finding, suspect *detect.Suspect, window func(sample.TaskKey) []detect.Point) {
+	a, ok := p.policy.limited(f.Signal, suspect.Task)
+	if !ok {
+		inc.Advice = unlimited(&f, suspect)
+		return
+	}
+	var follows *curve
+	if p.policy.Feedback && a.Rate > 0 {
+		a.Rate, follows = p.begin(inc, suspect.Task, window)
+	}
+	lease, job := p.policy.For, offenderOf(suspect.Task)
+	confined := p.confined(now, job)
+	if confined {
+		lease = max(lease, p.policy.ConfineFor)
+	}
+	what := fmt.Sprintf("cap %s to %s for %s", suspect.Name, a.Limit(), lease)
+	if follows != nil {
+		what += ", and to what keeps the victim well meanwhile"
+	}
+	if confined {
+		what += fmt.Sprintf("; %s is confined: %d caps on it helped within %s", job, p.recent(now, job), p.policy.ConfineWithin)
+	}
+	switch {
+	case p.policy.Mode == Advise:
+		inc.advise(what)
+		return
+	case p.inForce() >= p.policy.MaxCaps:
+		inc.NotDone = fmt.Sprintf("as many caps are in force as allowed, %d; would %s", p.inForce(), what)
+		return
+	}
+	inc.Advice = what + inc.comesBack(suspect.Task)
+	a.Until, a.By = now.Add(lease), auto
+	a.Why = fmt.Sprintf("%s of %s at %.3g over %.3g", f.Signal, f.Victim.Name, f.Cost, f.Threshold)
+	switch why := Because(f.Signal, f.Victim.Name, suspect); {
+	case suspect.Method == detect.ByFormula:
+		a.Why += ", " + why
+	case why != "":
+		a.Why += ": " + why
+	}
+	c := p.start(now, inc, a, suspect.Correlation)
+	c.round.Feedback, c.round.curve = follows != nil, follows
+}
+
+// advise records what would be done with the mode on.
+func (inc *incident) advise(what string) {
+	inc.Advice = what
+	if len(inc.rounds) == 0 {
+		inc.Outcome = WouldCap
+	}
+}
+
+// try caps a suspect for a short time to find out whether it is the antagonist, at most
+// for Policy.For. Where quell may not do that itself, an operator can try a suspect that
+// is named.
+func (p *Planner) try(now sample.Millis, inc *incident, f detect.Finding, s *detect.Suspect) {
+	trials, named := 0, s.Level >= detect.Likely
+	for _, r := range inc.rounds {
+		if r.Trial {
+			trials++
+		}
+	}
+	a, ok := p.policy.limited(f.Signal, s.Task)
+	lasts := min(p.policy.Trial, p.policy.For)
+	if lasts <= 0 {
+		lasts = p.policy.For
+	}
+	what := fmt.Sprintf("hold %s to %s for %s to find out", s.Name, a.Limit(), lasts)
+	offered := what
+	if command := offer(&a, f.Victim.Name, s, lasts); command != "" {
+		offered += ": " + command
+	}
+	switch why := cmp.Or(mayHelp(f.Victim), mayCap(s.Task), inc.tried(s.Key)); {
+	case why != "":
+		inc.NotDone = "not tried: " + why
+	case !ok && named:
+		inc.Advice = unlimited(&f, s)
+	case !ok || p.policy.Mode == Off || p.policy.Trial <= 0 && !named:
+	case p.policy.Mode == Advise && named:
+		inc.advise(offered)
+	case p.policy.Mode == Advise:
+		inc.Advice = offered
+	case p.policy.Trial <= 0:
+		inc.NotDone, inc.Advice = "not tried: trials are off", offered
+	case trials >= p.policy.Trials:
+		inc.NotDone = fmt.Sprintf("not tried: the incident had its %d trials", trials)
+		if named {
+			inc.Advice = offered
+		}
+	case p.inForce() >= p.policy.MaxCaps || p.Capped(s.Key):
+		inc.NotDone = "not tried: as many caps are in force as allowed"
+	default:
+		inc.Advice = what
+		a.Until, a.By, a.Why = now.Add(lasts), auto, "trial: "+inc.latest.Reason
+		c := p.start(now, inc, a, s.Correlation)
+		c.round.Trial = true
+	}
+}
+
+// choose picks the first of the ranked antagonists that may be capped for this victim, or
+// says why there is none. Antagonists that need no trial come first. A task that was
+// capped in vain for this incident is left out: a correlation ignores scale, so a cap
+// hardly lowers it. So is a task that ranks behind usage outside any task and used less
+// than that.
+func (p *Planner) choose(inc *incident, f detect.Finding) (*detect.Suspect, string) {
+	if why := mayHelp(f.Victim); why != "" {
+		return nil, why
+	}
+	var reasons []string
+	var best *detect.Suspect
+	outside := 0.0
+	for i := range f.Suspects[:f.Antagonists] {
+		s := &f.Suspects[i]
+		why := mayCap(s.Task)
+		if s.Name == detect.OutsideName {
+			outside = s.Usage
+		} else if why == "" && s.Usage < outside {
+			why = "more was used outside any task"
+		}
+		if why == "" && p.Capped(s.Key) {
+			why = "it is capped already"
+		}
+		if why == "" {
+			why = inc.tried(s.Key)
+		}
+		switch {
+		case why != "":
+			reasons = append(reasons, fmt.Sprintf("%s: %s", s.Name, why))
+		case best == nil || s.Level >= p.policy.CapAt && best.Level < p.policy.CapAt:
+			best = s
+		}
+	}
+	if best != nil {
+		return best, ""
+	}
+	return nil, "no antagonist may be capped: " + strings.Join(reasons, "; ")
+}
+
+// start opens a cap, as a round of the incident if there is one.
+func (p *Planner) start(now sample.Millis, inc *incident, a Action, correlation float64) *CapState {
+	a.Kind, a.ID = Cap, p.id("cap", now)
+	c := &CapState{Action: a, From: now}
+	if inc != nil {
+		c.Incident, c.Victim, c.incident = inc.ID, inc.Victim.Key, inc
+		c.round = &round{Round: Round{ID: a.ID, Suspect: a.Task, Correlation: correlation, Rate: a.Rate, IO: a.IO, Net: a.Net, From: now, Until: a.Until,
+			By: a.By, Why: a.Why, CostBefore: inc.latest.Cost, CostUnder: math.NaN(), RelativeCost: math.NaN()}, analysis: inc.latest}
+		inc.rounds = append(inc.rounds, c.round)
+		inc.Outcome = ""
+		p.changed(inc, now)
+	}
+	p.caps[a.ID] = c
+	p.actions = append(p.actions, c.Action)
+	return c
+}
+
+func (p *Planner) capOf(k sample.TaskKey) *CapState {
+	for _, c := range p.caps {
+		if c.Task.Key == k {
+			return c
+		}
+	}
+	return nil
+}
+
+func (p *Planner) inForce() int { return len(p.caps) }
+
+// Capped reports whether a cap on the task is in force or requested.
+func (p *Planner) Capped(k sample.TaskKey) bool { return p.capOf(k) != nil }
+
+// Caps lists the caps in force or requested, by ID.
+func (p *Planner) Caps() []CapState {
+	all := make([]CapState, 0, len(p.caps))
+	for _, c := range p.caps {
+		all = append(all, *c)
+	}
+	slices.SortFunc(all, func(a, b CapState) int { return cmp.Compare(a.ID, b.ID) })
+	return all
+}
+
+// Role is a task's part in open incidents.
+type Role string
+
+// The roles, in ascending order: a task can be a suspect here and a victim there.
+const (
+	NoRole  Role = ""
+	Suspect Role = "suspect" // named
+	Victim  Role = "victim"
+)
+
+// Roles returns the tasks that have a role.
+func (p *Planner) Roles() map[sample.TaskKey]Role {
+	roles := map[sample.TaskKey]Role{}
+	for _, inc := range p.open {
+		for _, n := range inc.named {
+			if n.Suspect.Level >= detect.Likely && roles[n.Suspect.Key] == NoRole {
+				roles[n.Suspect.Key] = Suspect
+			}
+		}
+	}
+	for _, inc := range p.open {
+		roles[inc.Victim.Key] = Victim
+	}
+	return roles
+}
+
+// lift requests the end of a cap; outcome overrides the measured one.
+func (p *Planner) lift(now sample.Millis, id, why string, outcome Outcome) {
+	c := p.caps[id]
+	if c == nil || c.ended {
+		return
+	}
+	c.ended = true
+	p.finish(now, c, outcome)
+	p.changed(c.incident, now)
+	// Also if it is not known to be applied yet: it may be in progress.
+	a := c.Action
+	a.Kind, a.Why = Uncap, why
+	p.actions = append(p.actions, a)
+}
+
+// finish ends the cap's round and judges it (CPI², section 7.2): whether the victim's
+// cost moved by more than one σ of its spec and, if the policy requires it
+// (Policy.Relief), fell by enough of its excess over the mean.
+func (p *Planner) finish(now sample.Millis, c *CapState, outcome Outcome) {
+	r := c.round
+	if r == nil || r.Ended != 0 {
+		return
+	}
+	r.Ended = now
+	c.incident.unrest = max(c.incident.unrest, now)
+	sd := c.incident.SpecStdDev
+	enough := max(sd, p.policy.Relief*(r.CostBefore-c.incident.SpecMean))
+	switch fell := r.CostBefore - r.CostUnder; {
+	case outcome != "":
+		r.Outcome = outcome
+	case r.Samples == 0:
+		r.Outcome = NotMeasured
+	case fell > enough:
+		r.Outcome = TruePositive
+	case -fell > sd:
+		r.Outcome = FalsePositive
+	default:
+		r.Outcome = Noise
+	}
+	c.incident.Outcome = r.Outcome
+	if c.incident.learn(now, r); c.incident.Accused == 0 && len(c.incident.named) > 0 {
+		c.incident.Accused, c.incident.Anomaly, c.incident.Busy = now, now, p.busy
+	}
+	p.offend(now, c)
+}
+
+// Applied reports the result of a Cap action.
+func (p *Planner) Applied(now sample.Millis, id string, err error) {
+	c := p.caps[id]
+	if c == nil {
+		return
+	}
+	if err != nil {
+		p.finish(now, c, CapFailed)
+		if c.incident != nil {
+			c.incident.NotDone = "cap " + string(c.Task.Name) + ": " + err.Error()
+		}
+		delete(p.caps, id)
+	} else {
+		c.Applied = true
+		if c.round != nil {
+			c.round.applied = true
+		}
+	}
+	p.changed(c.incident, now)
+}
+
+// Lifted reports that a cap is no longer in force: an Uncap was carried out, or another
+// program changed the limit (takenOver).
+func (p *Planner) Lifted(now sample.Millis, id string, takenOver bool) {
+	c := p.caps[id]
+	if c == nil {
+		return
+	}
+	outcome := Outcome("")
+	if takenOver {
+		outcome = CapTakenOver
+	}
+	p.finish(now, c, outcome)
+	delete(p.caps, id)
+	p.changed(c.incident, now)
+}
+
+// Gone reports that a task ended.
+func (p *Planner) Gone(now sample.Millis, k sample.TaskKey) {
+	p.learnt.forget(k)
+	if c := p.capOf(k); c != nil {
+		p.lift(now, c.ID, "the task ended", SuspectExited)
+	}
+	for _, inc := range p.inOrder() {
+		if inc.Victim.Key != k {
+			continue
+		}
+		for _, r := range inc.rounds {
+			p.lift(now, r.ID, "the victim ended", VictimExited)
+		}
+		inc.NotDone = "the victim ended"
+		p.close(now, inc)
+	}
+}

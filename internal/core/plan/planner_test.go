@@ -1,0 +1,93 @@
+package plan_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/core/detect"
+	"github.com/quell-dev/quell/internal/core/plan"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/spec"
+)
+
+// These tests show what scripts cannot: in a script a sample is processed at the moment
+// it ends, for one signal.
+
+const second = sample.Millis(1000)
+
+func web() sample.Task {
+	return sample.Task{Key: sample.TaskKey{Inode: 1}, Name: "/web", Class: sample.LatencySensitive}
+}
+
+func hog() sample.Task {
+	return sample.Task{Key: sample.TaskKey{Inode: 2}, Name: "/hog", Class: sample.Batch}
+}
+
+// suspects is /hog alone, as a correlation rule names it.
+func suspects() []detect.Suspect {
+	return []detect.Suspect{{Task: hog(), Grounds: detect.Grounds{Level: detect.Likely, Method: detect.ByFormula}, Correlation: 0.5}}
+}
+
+func ptr(t sample.Task) *sample.Task { return &t }
+
+// take returns everything that resulted from the calls so far.
+func take(p *plan.Planner) (out plan.Output) {
+	for p.Pending() {
+		more := p.Take()
+		out.Actions, out.Incidents = append(out.Actions, more.Actions...), append(out.Incidents, more.Incidents...)
+		out.Offenders = out.Offenders || more.Offenders
+	}
+	return out
+}
+
+// accused is a planner that was just given a finding of /hog against /web, and its
+// incident.
+func accused(t *testing.T, now sample.Millis, suspects []detect.Suspect) (*plan.Planner, plan.Incident) {
+	t.Helper()
+	policy := plan.Paper()
+	policy.Mode = plan.On
+	p := plan.New("machine", detect.Quell, policy)
+	p.Finding(now, detect.Finding{At: now, Signal: sample.CPI, Kind: detect.Neighbour, Victim: web(),
+		Spec: spec.Spec{StdDev: 0.5}, Threshold: 2, First: now - 20*second, Bad: 3, Cost: 4, Pairs: 10,
+		Suspects: suspects, Antagonists: 1}, func(sample.TaskKey) []detect.Point {
+		return []detect.Point{{At: now, Cost: 4, Pressure: 1}}
+	})
+	out := take(p)
+	if len(out.Actions) != 1 || len(out.Incidents) != 1 {
+		t.Fatalf("%+v", out)
+	}
+	p.Applied(now, out.Actions[0].ID, nil)
+	return p, out.Incidents[0]
+}
+
+// sampled gives the planner a sample of /web.
+func sampled(p *plan.Planner, now, at sample.Millis, signal sample.SignalName, cost float64) {
+	p.Interval(now, signal, at, []detect.Reading{{Task: ptr(web()), Cost: cost}}, []detect.Verdict{{Judged: true}})
+}
+
+func TestOnlySamplesThatEndedUnderTheCapAreMeasured(t *testing.T) {
+	now := sample.At(time.Date(2011, 5, 16, 2, 30, 0, 0, time.UTC))
+	p, before := accused(t, now, suspects())
+	sampled(p, now+second, now-second, sample.CPI, 4) // processed late
+	sampled(p, now+second, now, sample.CPI, 4)
+	sampled(p, now+10*second, now+10*second, sample.RunQ, 7)
+	sampled(p, now+10*second, now+10*second, sample.CPI, 4) // partly from before the cap
+	if r := p.Open()[0].Rounds[0]; r.Samples != 0 {
+		t.Errorf("%d samples, want none yet", r.Samples)
+	}
+	sampled(p, now+20*second, now+20*second, sample.RunQ, 7)
+	sampled(p, now+20*second, now+20*second, sample.CPI, 1)
+	if r := p.Open()[0].Rounds[0]; r.Samples != 1 || r.CostUnder != 1 || r.RelativeCost != 0.25 {
+		t.Errorf("%d samples, %v under the cap, relative %v", r.Samples, r.CostUnder, r.RelativeCost)
+	}
+	if r := before.Rounds[0]; r.Samples != 0 {
+		t.Errorf("an incident that was given has changed: %+v", r)
+	}
+}
+
+func TestInIncident(t *testing.T) {
+	p, _ := accused(t, 60*second, suspects())
+	if !p.InIncident(sample.CPI, web().Key) || p.InIncident(sample.RunQ, web().Key) || p.InIncident(sample.CPI, hog().Key) {
+		t.Error("only /web is in an incident, of cpi")
+	}
+}

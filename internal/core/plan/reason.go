@@ -1,0 +1,185 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/quell-dev/quell/internal/core/command"
+	"github.com/quell-dev/quell/internal/core/detect"
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// All texts about findings are here, in the terms of the method that decided.
+
+// Because says what a suspect's level rests on, as a clause that names the suspect. For a
+// correlation it is only a figure; "" if nothing is known.
+func Because(sig sample.SignalName, victim sample.TaskName, s *detect.Suspect) string {
+	var text string
+	switch {
+	case s.Method == detect.ByTrial:
+		return s.Why
+	case s.Method == detect.ByAccounts && s.Pushed > 0:
+		text = fmt.Sprintf("%s uses more than before, and others, who do not, %s for %s of the time %s wanted to and waited: it has pushed them there",
+			s.Name, served(sig), percent(s.Pushed), victim)
+	case s.Method == detect.ByAccounts:
+		text = fmt.Sprintf("%s %s for %s of the time %s wanted to and waited (usually %s", s.Name, served(sig), percent(s.Share), victim, percent(s.UsualShare))
+		if s.FairShare > 0 {
+			text += ", fair share " + percent(s.FairShare)
+		}
+		text += ")"
+	case s.Method == detect.ByFormula:
+		text = fmt.Sprintf("correlation %.2f", s.Correlation)
+	case s.Probability > 0:
+		text = fmt.Sprintf("probability %.2f that it is %s", s.Probability, s.Name)
+		if s.Why != "" && !strings.HasPrefix(s.Why, inVain) {
+			return text + ": " + s.Why
+		}
+	}
+	if text != "" && s.Why != "" {
+		text += "; "
+	}
+	return text + s.Why
+}
+
+// Figure is the number that a suspect's level rests on, briefly; "" if there is none.
+func Figure(s *detect.Suspect) string {
+	switch {
+	case s.Method == detect.ByTrial:
+		return "tried"
+	case s.Method == detect.ByAccounts:
+		return percent(s.Share + s.Pushed)
+	case s.Method == detect.ByFormula:
+		return fmt.Sprintf("r %.2f", s.Correlation)
+	case s.Probability > 0:
+		return fmt.Sprintf("p %.2f", s.Probability)
+	}
+	return ""
+}
+
+func percent(share float64) string { return fmt.Sprintf("%.0f %%", 100*share) }
+
+// served is the verb for a task that was served while another task waited.
+func served(n sample.SignalName) string {
+	switch sig, _ := sample.LookupSignal(n); sig.Domain {
+	case sample.SharedDevice:
+		return "was served by the disk"
+	case sample.SharedInterface:
+		return "sent"
+	}
+	return "ran"
+}
+
+// mostSaid is how many antagonists a reason mentions.
+const mostSaid = 3
+
+// reason says what an analysis of an incident rests on.
+func reason(inc *Incident, a *Analysis, trial bool) string {
+	says := func(s *detect.Suspect) string {
+		text := Because(inc.Signal, inc.Victim.Name, s)
+		switch {
+		case text == "":
+			return string(s.Name)
+		case s.Method == detect.ByFormula:
+			return fmt.Sprintf("%s has %s", s.Name, text)
+		}
+		return text
+	}
+	var first *detect.Suspect
+	if len(a.Suspects) > 0 && a.Suspects[0].Excluded == "" {
+		first = &a.Suspects[0]
+	}
+	switch a.Kind {
+	case detect.Neighbour:
+		var parts []string
+		for i := range a.Suspects[:min(a.Antagonists, mostSaid)] {
+			parts = append(parts, says(&a.Suspects[i]))
+		}
+		if more := a.Antagonists - mostSaid; more > 0 {
+			parts = append(parts, fmt.Sprintf("and %d more", more))
+		}
+		if len(parts) == 0 && first != nil { // capped in vain
+			parts = append(parts, says(first))
+		}
+		return strings.Join(parts, "; ")
+	case detect.Nobody, detect.Indeterminate:
+		switch {
+		case trial && first != nil:
+			text := fmt.Sprintf("%s explains it, but so may chance or another suspect", first.Name)
+			if why := Because(inc.Signal, inc.Victim.Name, first); why != "" {
+				text += "; " + why
+			}
+			return text
+		case a.Kind == detect.Indeterminate:
+			return "every sample of the window is bad: nothing tells the suspects apart"
+		case first == nil:
+			return "no suspect is left"
+		case first.Method == detect.ByFormula:
+			return fmt.Sprintf("no suspect reaches the correlation that accuses; the best, %s, has %.2f", first.Name, first.Correlation)
+		case first.Level >= detect.Possible:
+			return "no suspect is more than possible; " + says(first)
+		}
+		return "nothing speaks for any suspect"
+	case detect.PhaseChange:
+		return change(a.Change)
+	case detect.OwnQuota:
+		if a.HeldBy != "" {
+			return fmt.Sprintf("the CPU quota of %s, a cgroup above the task, held it back; no neighbour is to blame", a.HeldBy)
+		}
+		return "the task ran into its own CPU quota; no neighbour is to blame"
+	case detect.Steal:
+		return "the hypervisor took the CPU; the antagonist is another VM"
+	case detect.SelfWait:
+		return "the task's threads waited for each other; no neighbour is to blame"
+	}
+	return ""
+}
+
+// change says what a task changed in itself.
+func change(c detect.Change) string {
+	switch c {
+	case detect.MoreWork:
+		return "the task did more work in the bad intervals, which interference does not make it do"
+	case detect.LessCPU:
+		return "the task cost more where it used less CPU, and nobody used more instead"
+	}
+	return "the task's cost went to another level and stayed there, and nobody used more since"
+}
+
+// inVain describes a task on which a cap did not help.
+const inVain = "capping it did not help"
+
+// shown says what a judged cap has shown about its suspect.
+func shown(inc *Incident, r *Round) string {
+	if r.vain() {
+		return fmt.Sprintf("%s: %s of %s at %.3g under it, %.3g before", inVain, inc.Signal, inc.Victim.Name, r.CostUnder, r.CostBefore)
+	}
+	return fmt.Sprintf("%s of %s fell from %.3g to %.3g while %s was held to %s", inc.Signal, inc.Victim.Name, r.CostBefore, r.CostUnder, r.Suspect.Name, r.Limit())
+}
+
+// Limit is what the round limited its suspect to, for people.
+func (r *Round) Limit() string { return (&Action{Rate: r.Rate, IO: r.IO, Net: r.Net}).Limit() }
+
+// offer is the command with which an operator makes a trial; "" if there is none:
+// commands limit CPU time only.
+func offer(a *Action, victim sample.TaskName, s *detect.Suspect, lasts time.Duration) string {
+	if a.Rate <= 0 {
+		return ""
+	}
+	why := "trial: does it hurt " + string(victim) + "?"
+	if f := Figure(s); f != "" {
+		why += " " + s.Level.String() + ", " + f
+	}
+	return fmt.Sprintf("quell cap %s --rate %.4g --for %s --reason %s", shell(string(s.Name)), a.Rate, command.Duration(max(lasts, time.Second)), shell(why))
+}
+
+// shell quotes an argument for a POSIX shell.
+func shell(arg string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/._-:@=+,", r)
+	}
+	if arg != "" && strings.IndexFunc(arg, func(r rune) bool { return !plain(r) }) < 0 {
+		return arg
+	}
+	return "'" + strings.ReplaceAll(arg, "'", `'\''`) + "'"
+}

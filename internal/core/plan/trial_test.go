@@ -1,0 +1,118 @@
+package plan_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/core/detect"
+	"github.com/quell-dev/quell/internal/core/plan"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/spec"
+)
+
+// unsure is a finding that asks for a trial of the given suspect.
+func unsure(at sample.Millis, victim, suspect sample.Task) detect.Finding {
+	return detect.Finding{At: at, Signal: sample.CPI, Kind: detect.Indeterminate, Trial: true, Victim: victim,
+		Spec: spec.Spec{StdDev: 0.5}, Threshold: 2, First: at - 20*second, Bad: 3, Cost: 4, Pairs: 10,
+		Suspects: []detect.Suspect{{Task: suspect, Correlation: 0.2}}}
+}
+
+func none(sample.TaskKey) []detect.Point { return nil }
+
+// TestATrialIsMadeOnlyWherePolicyAllowsIt, of a suspect that may be capped, for a victim
+// that may be helped.
+func TestATrialIsMadeOnlyWherePolicyAllowsIt(t *testing.T) {
+	never, batch, served := hog(), web(), hog()
+	never.NeverCap, batch.Class, served.Class = true, sample.Batch, sample.LatencySensitive
+	for _, c := range []struct {
+		name            string
+		change          func(*plan.Policy)
+		victim, suspect sample.Task
+		acts            bool
+		says            string
+	}{
+		{"allowed", nil, web(), hog(), true, "hold /hog to 0.1 CPU-s/s for 3m0s"},
+		{"the paper has none", func(p *plan.Policy) { p.Trial = plan.Paper().Trial }, web(), hog(), false, "so may chance"},
+		{"advise only says it", func(p *plan.Policy) { p.Mode = plan.Advise }, web(), hog(), false, "hold /hog"},
+		{"off", func(p *plan.Policy) { p.Mode = plan.Off }, web(), hog(), false, "so may chance"},
+		{"no longer than a cap", func(p *plan.Policy) { p.Trial = time.Hour; p.For = 3 * time.Minute }, web(), hog(), true, "for 3m0s"},
+		{"never-cap", nil, web(), never, false, "never-cap"},
+		{"latency-sensitive", nil, web(), served, false, "latency-sensitive"},
+		{"for a batch task nobody is held", nil, batch, hog(), false, "not protected"},
+		{"as many caps as allowed", func(p *plan.Policy) { p.MaxCaps = 0 }, web(), hog(), false, "as many caps"},
+		{"no trials left", func(p *plan.Policy) { p.Trials = 0 }, web(), hog(), false, "had its 0 trials"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			policy := plan.Paper()
+			policy.Mode, policy.Trial = plan.On, 3*time.Minute
+			if c.change != nil {
+				c.change(&policy)
+			}
+			p := plan.New("machine", detect.Evident, policy)
+			p.Finding(60*second, unsure(60*second, c.victim, c.suspect), none)
+			out := take(p)
+			inc := out.Incidents[0]
+			if (len(out.Actions) == 1) != c.acts {
+				t.Errorf("actions %+v", out.Actions)
+			}
+			if said := inc.Reason + inc.Advice + inc.NotDone; !strings.Contains(said, c.says) {
+				t.Errorf("it says %q", said)
+			}
+			if c.acts {
+				if r := inc.Rounds[0]; !r.Trial || r.Until != 240*second {
+					t.Errorf("round %+v", r)
+				}
+			}
+		})
+	}
+}
+
+// TestATrialInVainIsNotMadeAgain, nor one that could not be made. An incident has no more
+// trials than the policy allows.
+func TestATrialInVainIsNotMadeAgain(t *testing.T) {
+	policy := plan.Paper()
+	policy.Mode, policy.Trial, policy.Trials = plan.On, time.Minute, 2
+	p := plan.New("machine", detect.Evident, policy)
+	now := 60 * second
+	ask := func(inode uint64) int {
+		s := hog()
+		s.Key.Inode = inode
+		p.Finding(now, unsure(now, web(), s), none)
+		out := take(p)
+		for _, a := range out.Actions {
+			var err error
+			if inode == 7 {
+				err = errors.New("no such file")
+			}
+			p.Applied(now, a.ID, err)
+		}
+		take(p)
+		return len(out.Actions)
+	}
+	over := func() {
+		for range 3 { // the first sample is left out
+			now += 10 * second
+			sampled(p, now, now, sample.CPI, 4)
+		}
+		now += 60 * second
+		p.Tick(now)
+		for _, a := range take(p).Actions {
+			p.Lifted(now, a.ID, false)
+		}
+	}
+	if n := ask(2); n != 1 {
+		t.Fatalf("%d actions", n)
+	}
+	over()
+	if n := ask(2); n != 0 {
+		t.Error("what was in vain is tried again")
+	}
+	if n := ask(7); n != 1 {
+		t.Errorf("%d actions for another suspect", n)
+	}
+	if n := ask(3); n != 0 {
+		t.Error("a third trial of two")
+	}
+}

@@ -1,0 +1,276 @@
+package spec
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/stat"
+)
+
+// History learns specs from samples. It is not safe for concurrent use.
+type History struct {
+	params Params
+	books  map[Key]*Book
+	held   map[heldKey][]held
+}
+
+// Book is what is known of one key. Add and Lookup find it by the key; a caller that
+// keeps it saves the search. It lives as long as its History.
+type Book struct {
+	history         *History
+	cost, self, cpu stat.Moments
+	decayed         sample.Millis          // when the weights were last aged
+	last            sample.Millis          // newest sample
+	full            int                    // tasks that reached MinSamples
+	tasks           map[sample.TaskKey]int // samples of each live task
+	before          map[cgroup]TaskCount   // the same from before a restart, of tasks not seen since
+	published       Spec
+}
+
+// cgroup is the part of a task's key that outlives the agent: the time when the task was
+// first seen is lost. After a reboot the same number can be that of another task; if it
+// is of the same job, the spec only becomes ready later.
+type cgroup struct {
+	hierarchy sample.Hierarchy
+	inode     uint64
+}
+
+func cgroupOf(t sample.TaskKey) cgroup { return cgroup{t.Hierarchy, t.Inode} }
+
+type heldKey struct {
+	key  Key
+	task sample.TaskKey
+}
+
+type held struct {
+	at              sample.Millis
+	cpu, cost, self float64
+}
+
+// maxHeld bounds the samples held back for one task: more than an anomaly needs.
+const maxHeld = 64
+
+// NewHistory returns an empty history.
+func NewHistory(p Params) *History {
+	return &History{params: p, books: map[Key]*Book{}, held: map[heldKey][]held{}}
+}
+
+// Add adds one sample: CPU usage in CPU-s/s, cost and self in the signal's unit.
+func (h *History) Add(k Key, task sample.TaskKey, at sample.Millis, cpu, cost, self float64) {
+	b := h.books[k]
+	if b == nil {
+		b = &Book{history: h, decayed: at, tasks: map[sample.TaskKey]int{}, published: Spec{Key: k}}
+		h.books[k] = b
+	}
+	b.Add(task, at, cpu, cost, self)
+}
+
+// Find returns the book of a key; nil if no sample of it was added.
+func (h *History) Find(k Key) *Book { return h.books[k] }
+
+// Add adds one sample, as History.Add.
+func (b *Book) Add(task sample.TaskKey, at sample.Millis, cpu, cost, self float64) {
+	b.age(at, b.history.params)
+	b.cost.Add(cost, 1)
+	b.self.Add(self, 1)
+	b.cpu.Add(cpu, 1)
+	b.last = max(b.last, at)
+	n := b.tasks[task] + 1
+	if earlier, known := b.before[cgroupOf(task)]; known {
+		n += earlier.Samples
+		delete(b.before, cgroupOf(task))
+	}
+	b.tasks[task] = n
+	if n == b.history.params.MinSamples {
+		b.full++
+	}
+}
+
+// Hold keeps a sample back until it is known whether it was taken in an
+// incident: samples of incidents must not teach what is normal.
+func (h *History) Hold(k Key, task sample.TaskKey, at sample.Millis, cpu, cost, self float64) {
+	hk := heldKey{k, task}
+	if len(h.held[hk]) < maxHeld {
+		h.held[hk] = append(h.held[hk], held{at, cpu, cost, self})
+	}
+}
+
+// Release adds the samples held back before the given time: no incident followed. They
+// enter unchanged, so a real shift of the job is followed.
+func (h *History) Release(k Key, task sample.TaskKey, before sample.Millis) {
+	hk := heldKey{k, task}
+	keep := h.held[hk][:0]
+	for _, s := range h.held[hk] {
+		if s.at < before {
+			h.Add(k, task, s.at, s.cpu, s.cost, s.self)
+		} else {
+			keep = append(keep, s)
+		}
+	}
+	h.setHeld(hk, keep)
+}
+
+// Discard drops the samples held back: they belong to an incident.
+func (h *History) Discard(k Key, task sample.TaskKey) { h.setHeld(heldKey{k, task}, nil) }
+
+func (h *History) setHeld(hk heldKey, s []held) {
+	if len(s) == 0 {
+		delete(h.held, hk)
+		return
+	}
+	h.held[hk] = s
+}
+
+// Forget drops what is kept for a task that ended; its samples stay.
+func (h *History) Forget(task sample.TaskKey) {
+	for hk := range h.held {
+		if hk.task == task {
+			delete(h.held, hk)
+		}
+	}
+	for _, b := range h.books {
+		delete(b.tasks, task)
+	}
+}
+
+// age lowers the weight of the past: AgeWeight per day, by the hour. The paper
+// multiplies "the CPI value from the previous day by about 0.9 before averaging",
+// read here as a weight: a factor on the value would bias the mean.
+func (b *Book) age(now sample.Millis, p Params) {
+	from, to := HourOf(b.decayed), HourOf(now)
+	if to <= from {
+		return
+	}
+	f := p.weight(from, to)
+	b.cost.Decay(f)
+	b.self.Decay(f)
+	b.cpu.Decay(f)
+	b.decayed = now
+}
+
+// Lookup returns the spec of a key as last published, and whether there is one. A spec
+// becomes ready as soon as there are enough samples. Then it is fixed for Every, so that
+// the threshold does not move with every sample.
+func (h *History) Lookup(k Key, now sample.Millis) (Spec, bool) {
+	b := h.books[k]
+	if b == nil {
+		return Spec{Key: k}, false
+	}
+	return b.Spec(now), true
+}
+
+// Spec returns the spec, as History.Lookup.
+func (b *Book) Spec(now sample.Millis) Spec {
+	s, p := &b.published, &b.history.params
+	s.Own = p.MinTasks == 1
+	switch {
+	case b.full < p.MinTasks && len(b.tasks) < p.MinTasks:
+		s.State = Insufficient
+	case b.full < p.MinTasks:
+		s.State = Learning
+	case now.Sub(b.last) > p.StaleAfter:
+		s.State = Stale
+	case s.State != Ready || now.Sub(s.Updated) >= p.Every:
+		s.State, s.Updated = Ready, now
+		s.CPUMean, s.Mean, s.StdDev = b.cpu.Mean, b.cost.Mean, b.cost.StdDev()
+		s.SelfMean, s.SelfStdDev = b.self.Mean, b.self.StdDev()
+	}
+	s.Samples, s.Tasks = b.cost.N, b.full
+	return *s
+}
+
+// Record is one key's history as it is stored across restarts.
+type Record struct {
+	Key
+	Cost      stat.Moments  `json:"cost"`
+	Self      stat.Moments  `json:"self"`
+	CPU       stat.Moments  `json:"cpu"`
+	Aged      sample.Millis `json:"aged"`
+	Last      sample.Millis `json:"last"`
+	Full      int           `json:"full"`
+	Published Spec          `json:"published"`
+	// Tasks are the live tasks, so that no task counts twice towards Full.
+	Tasks []TaskCount `json:"tasks,omitempty"`
+}
+
+// TaskCount is how many samples a live task has given.
+type TaskCount struct {
+	Hierarchy sample.Hierarchy `json:"hierarchy"`
+	Inode     uint64           `json:"inode"`
+	Samples   int              `json:"samples"`
+	Missed    int              `json:"missed,omitempty"` // restarts since it was last seen
+}
+
+// maxMissed is the number of restarts after which a task that is not seen is forgotten.
+const maxMissed = 10
+
+// counts lists the tasks that are live, or were live when the agent was restarted and
+// have not been seen since, in a fixed order.
+func (b *Book) counts() []TaskCount {
+	var all []TaskCount
+	for t, n := range b.tasks {
+		all = append(all, TaskCount{Hierarchy: t.Hierarchy, Inode: t.Inode, Samples: n})
+	}
+	for _, t := range b.before {
+		all = append(all, t)
+	}
+	slices.SortFunc(all, func(x, y TaskCount) int {
+		return cmp.Or(cmp.Compare(x.Hierarchy, y.Hierarchy), cmp.Compare(x.Inode, y.Inode), cmp.Compare(x.Samples, y.Samples))
+	})
+	return all
+}
+
+// Records returns everything that is to be stored, in a fixed order.
+func (h *History) Records() []Record {
+	all := make([]Record, 0, len(h.books))
+	for k, b := range h.books {
+		all = append(all, Record{k, b.cost, b.self, b.cpu, b.decayed, b.last, b.full, b.published, b.counts()})
+	}
+	slices.SortFunc(all, func(a, b Record) int {
+		return cmp.Or(cmp.Compare(a.Job, b.Job), cmp.Compare(a.Platform, b.Platform),
+			cmp.Compare(a.Signal, b.Signal), cmp.Compare(a.Variant, b.Variant))
+	})
+	return all
+}
+
+// Restore puts stored records back. Keys that have learnt since stay as they are. Records
+// with numbers that no samples can give are left out: it returns how many.
+func (h *History) Restore(records []Record) (refused int) {
+	for _, r := range records {
+		if h.books[r.Key] != nil {
+			continue
+		}
+		if !r.sane() {
+			refused++
+			continue
+		}
+		r.Published.Key = r.Key
+		before := make(map[cgroup]TaskCount, len(r.Tasks))
+		for _, t := range r.Tasks {
+			if t.Missed++; t.Missed < maxMissed {
+				before[cgroup{t.Hierarchy, t.Inode}] = t
+			}
+		}
+		h.books[r.Key] = &Book{history: h, cost: r.Cost, self: r.Self, cpu: r.CPU, decayed: r.Aged, last: r.Last, full: r.Full,
+			tasks: map[sample.TaskKey]int{}, before: before, published: r.Published}
+	}
+	return refused
+}
+
+// sane reports whether a record can result from learning. A damaged record would corrupt
+// what is learnt from then on.
+func (r *Record) sane() bool {
+	p := &r.Published
+	for _, x := range []float64{p.CPUMean, p.Mean, p.StdDev, p.SelfMean, p.SelfStdDev} {
+		if !(x >= 0 && x < stat.Huge) {
+			return false
+		}
+	}
+	for _, t := range r.Tasks {
+		if t.Samples < 0 || t.Missed < 0 {
+			return false
+		}
+	}
+	return r.Full >= 0 && r.Cost.Sane() && r.Self.Sane() && r.CPU.Sane()
+}

@@ -1,0 +1,199 @@
+package spec
+
+import (
+	"encoding/json"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+var key = Key{Job: "search", Platform: "p", Signal: sample.CPI, Variant: "ref-cycles"}
+
+func task(n uint64) sample.TaskKey { return sample.TaskKey{Inode: n} }
+
+const minute = sample.Millis(60_000)
+
+// feed adds n samples a minute apart, alternating around mean by spread.
+func feed(h *History, t sample.TaskKey, from sample.Millis, n int, mean, spread float64) sample.Millis {
+	for i := range n {
+		h.Add(key, t, from, 0.5, mean+spread*float64(1-2*(i%2)), 0)
+		from += minute
+	}
+	return from
+}
+
+func TestSpecNeedsFiveTasksWithAHundredSamplesEach(t *testing.T) {
+	h := NewHistory(Paper())
+	now := sample.Millis(0)
+	if s, ok := h.Lookup(key, now); ok || s.State != Learning {
+		t.Errorf("unknown key: %v %v", s.State, ok)
+	}
+	for n := range uint64(4) {
+		now = feed(h, task(n), now, 100, 1.8, 0.16)
+	}
+	if s, _ := h.Lookup(key, now); s.State != Insufficient {
+		t.Errorf("four tasks: %v, want insufficient", s.State)
+	}
+	now = feed(h, task(4), now, 99, 1.8, 0.16)
+	if s, _ := h.Lookup(key, now); s.State != Learning {
+		t.Errorf("fifth task at 99 samples: %v, want learning", s.State)
+	}
+	now = feed(h, task(4), now, 1, 1.8, 0.16)
+	s, _ := h.Lookup(key, now)
+	if s.State != Ready || s.Tasks != 5 || s.Samples != 500 || s.Own {
+		t.Errorf("got %+v, want ready with 5 tasks, 500 samples", s)
+	}
+	if math.Abs(s.Mean-1.8) > 0.01 || math.Abs(s.StdDev-0.16) > 0.01 || s.CPUMean != 0.5 {
+		t.Errorf("got mean %v sd %v cpu %v", s.Mean, s.StdDev, s.CPUMean)
+	}
+}
+
+func TestReadySpecStandsUntilItIsRecomputed(t *testing.T) {
+	h := NewHistory(OwnHistory())
+	now := feed(h, task(1), 0, 100, 1, 0.1)
+	first, _ := h.Lookup(key, now)
+	if first.State != Ready || !first.Own {
+		t.Fatalf("got %+v", first)
+	}
+	feed(h, task(1), now, 30, 9, 0)
+	if s, _ := h.Lookup(key, now+30*minute); s.Mean != first.Mean {
+		t.Errorf("moved within the hour: %v -> %v", first.Mean, s.Mean)
+	}
+	if s, _ := h.Lookup(key, now+60*minute); s.Mean <= first.Mean {
+		t.Errorf("not recomputed after an hour: %v", s.Mean)
+	}
+}
+
+func TestOldSamplesWeighNineTenthsADay(t *testing.T) {
+	h := NewHistory(OwnHistory())
+	for range 100 {
+		h.Add(key, task(1), 0, 1, 10, 0)
+	}
+	day := sample.Millis(0).Add(24 * time.Hour)
+	for range 100 {
+		h.Add(key, task(1), day, 1, 20, 0)
+	}
+	s, _ := h.Lookup(key, day)
+	if want := (0.9*10 + 20) / 1.9; math.Abs(s.Mean-want) > 1e-9 {
+		t.Errorf("mean %v, want %v", s.Mean, want)
+	}
+}
+
+func TestStaleSpecIsNotReadyAndComesBack(t *testing.T) {
+	h := NewHistory(OwnHistory())
+	now := feed(h, task(1), 0, 100, 1, 0.1)
+	h.Lookup(key, now)
+	later := now.Add(8 * 24 * time.Hour)
+	if s, _ := h.Lookup(key, later); s.State != Stale {
+		t.Fatalf("after 8 days: %v", s.State)
+	}
+	h.Add(key, task(1), later, 1, 1, 0)
+	if s, _ := h.Lookup(key, later); s.State != Ready {
+		t.Errorf("after a new sample: %v", s.State)
+	}
+}
+
+func TestSamplesOfAnIncidentAreHeldBack(t *testing.T) {
+	h := NewHistory(OwnHistory())
+	now := feed(h, task(1), 0, 100, 1, 0)
+	h.Hold(key, task(1), now, 1, 50, 0)
+	h.Discard(key, task(1))
+	h.Hold(key, task(1), now+1, 1, 1, 0)
+	h.Hold(key, task(1), now+2, 1, 50, 0)
+	h.Release(key, task(1), now+2)
+	s, _ := h.Lookup(key, now)
+	if s.Samples != 101 || s.Mean != 1 {
+		t.Errorf("got %d samples, mean %v; want 101 of mean 1", s.Samples, s.Mean)
+	}
+	h.Forget(task(1))
+	h.Release(key, task(1), now+9)
+	if s, _ := h.Lookup(key, now); s.Samples != 101 {
+		t.Errorf("a forgotten task's held samples came back: %d", s.Samples)
+	}
+}
+
+func TestHistorySurvivesARestart(t *testing.T) {
+	h := NewHistory(OwnHistory())
+	now := feed(h, task(1), 0, 100, 1.5, 0.2)
+	before, _ := h.Lookup(key, now)
+	text, err := json.Marshal(h.Records())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var records []Record
+	if err := json.Unmarshal(text, &records); err != nil {
+		t.Fatal(err)
+	}
+	again := NewHistory(OwnHistory())
+	again.Restore(records)
+	after, ok := again.Lookup(key, now+minute)
+	if diff := cmp.Diff(before, after); !ok || diff != "" {
+		t.Errorf("spec changed over a restart:\n%s", diff)
+	}
+}
+
+// A task that continues over a restart of the agent is the same task: its samples
+// continue to count, and it counts once towards the tasks that a spec needs.
+func TestATaskCountsOnceOverARestart(t *testing.T) {
+	p := OwnHistory()
+	p.MinTasks = 3
+	restart := func(h *History) *History {
+		text, err := json.Marshal(h.Records())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var records []Record
+		if err := json.Unmarshal(text, &records); err != nil {
+			t.Fatal(err)
+		}
+		again := NewHistory(p)
+		again.Restore(records)
+		return again
+	}
+	// After a restart the same cgroup is first seen at another time.
+	seen := func(n uint64, at sample.Millis) sample.TaskKey { return sample.TaskKey{Inode: n, FirstSeen: at} }
+	h := NewHistory(p)
+	now := feed(h, seen(1, 0), 0, 100, 1, 0.1)
+	now = feed(h, seen(2, 0), now, 60, 1, 0.1)
+	for range 2 {
+		h = restart(h)
+		now = feed(h, seen(1, now), now, 100, 1, 0.1)
+		if s, _ := h.Lookup(key, now); s.Tasks != 1 || s.State == Ready {
+			t.Fatalf("one task with samples enough, restarted: %d tasks, %v", s.Tasks, s.State)
+		}
+	}
+	second := seen(2, now)
+	now = feed(h, second, now, 39, 1, 0.1)
+	if s, _ := h.Lookup(key, now); s.Tasks != 1 {
+		t.Errorf("the second at 99 samples: %d tasks", s.Tasks)
+	}
+	now = feed(h, second, now, 1, 1, 0.1)
+	if s, _ := h.Lookup(key, now); s.Tasks != 2 {
+		t.Errorf("the second at 100 samples, 60 of them before two restarts: %d tasks", s.Tasks)
+	}
+	now = feed(h, seen(3, now), now, 100, 1, 0.1)
+	if s, _ := h.Lookup(key, now); s.Tasks != 3 || s.State != Ready {
+		t.Errorf("a third: %d tasks, %v", s.Tasks, s.State)
+	}
+}
+
+// Tasks that are not seen again are not kept forever.
+func TestTasksThatNeverComeBackAreDropped(t *testing.T) {
+	h := NewHistory(OwnHistory())
+	feed(h, task(1), 0, 5, 1, 0)
+	for range maxMissed {
+		if n := len(h.Records()[0].Tasks); n != 1 {
+			t.Fatalf("%d tasks are kept, want 1", n)
+		}
+		again := NewHistory(OwnHistory())
+		again.Restore(h.Records())
+		h = again
+	}
+	if n := len(h.Records()[0].Tasks); n != 0 {
+		t.Errorf("%d tasks are kept after %d restarts without them", n, maxMissed)
+	}
+}

@@ -1,0 +1,101 @@
+package spec
+
+import (
+	"math"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/stat"
+)
+
+// HourMS is the length of an hour. All samples of an hour, UTC, have the same age and so
+// the same weight. The paper weighs by days.
+const HourMS = 3_600_000
+
+// HourOf is the beginning of the hour that a time is in.
+func HourOf(at sample.Millis) sample.Millis { return at - at%HourMS }
+
+// weight is the weight in one hour of a sample of another hour, by AgeWeight. It is above
+// 1 if the sample's hour is the later one.
+func (p Params) weight(hour, in sample.Millis) float64 {
+	return math.Pow(p.AgeWeight, float64(in-hour)/(24*HourMS))
+}
+
+// Hour summarises the samples that teach (Teaches) of one key and one hour. Nothing in it
+// is weighted by age, so it stays unchanged as it gets older.
+type Hour struct {
+	Start  sample.Millis
+	Cost   stat.Moments  // each sample of weight 1
+	CPU    float64       // mean usage, CPU-s/s
+	Newest sample.Millis // newest sample
+	Tasks  []TaskSamples // in any order, each at least once
+	// Usage is Cost by level of the tasks' CPU usage (UsageBin).
+	Usage  [UsageBins]stat.Moments
+	Sketch stat.Sketch // of the costs, each sample of weight 1
+}
+
+// TaskSamples is how many samples a task gave.
+type TaskSamples struct {
+	Task uint64 // HashTask
+	N    int64
+}
+
+// HashTask distinguishes the tasks of a job: FNV-1a, 64 bits, over machine, a zero byte
+// and name. A collision only makes a spec ready later.
+func HashTask(machine, task string) uint64 {
+	h := uint64(14695981039346656037)
+	for i := range len(machine) {
+		h = (h ^ uint64(machine[i])) * 1099511628211
+	}
+	h *= 1099511628211 // a zero byte
+	for i := range len(task) {
+		h = (h ^ uint64(task[i])) * 1099511628211
+	}
+	return h
+}
+
+// UsageBins is the number of levels of CPU usage by which a cost is split: below 0.25
+// CPU-s/s, then doubling, and from 16 on.
+const UsageBins = 8
+
+// UsageBin is the level of a usage in CPU-s/s.
+func UsageBin(cpu float32) int {
+	const quarter = 125 // exponent of 0.25 in a float32
+	return min(max(int(math.Float32bits(cpu)>>23)-quarter+1, 0), UsageBins-1)
+}
+
+// UsageFrom is where a level begins, CPU-s/s.
+func UsageFrom(bin int) float64 {
+	if bin == 0 {
+		return 0
+	}
+	return math.Ldexp(1, bin-3)
+}
+
+// Rule is what a sample of one signal must satisfy to teach what is normal: detection
+// would judge it (detect.Observe), and it was not taken under a cap.
+type Rule struct {
+	// Costs outside of Least to Most are not measurements. A task with less usage than
+	// LeastCPU hardly ran.
+	Least, Most, LeastCPU float64
+}
+
+// Unfit are the flags of samples that do not teach.
+const Unfit = sample.Capped | sample.Split
+
+// RuleOf is the rule of a signal; false if the signal is not known. If its activity is
+// not CPU usage, a sample does not contain the activity, and any usage is accepted.
+func RuleOf(n sample.SignalName) (Rule, bool) {
+	s, ok := sample.LookupSignal(n)
+	r := Rule{s.Min, s.Max, s.LeastCPU}
+	if r.LeastCPU == math.MaxFloat64 {
+		r.LeastCPU = math.Inf(-1)
+	}
+	return r, ok
+}
+
+// Teaches reports whether a sample of the rule's signal may enter a spec, as far as the
+// sample itself shows. It may still be of an incident.
+func (r Rule) Teaches(flags sample.Flags, cpu, cost float32) bool {
+	c := float64(cost)
+	return flags&Unfit == 0 && c >= r.Least && c <= r.Most && float64(cpu) >= r.LeastCPU
+}

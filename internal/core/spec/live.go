@@ -1,0 +1,262 @@
+package spec
+
+import (
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/stat"
+)
+
+// Live continues learning between two computations over all stored samples: it adds new
+// samples to the result of the last computation. A sample is held back first, until it is
+// known whether it was taken in an incident. Live is not safe for concurrent use.
+type Live struct {
+	params  Params
+	hold    sample.Millis
+	most    int // limit of samples held back
+	cut     sample.Millis
+	ids     map[Key]int32
+	books   []*fresh // by id
+	last    int32    // id of the newest sample's key: the next sample often has the same key
+	held    map[sample.Millis][]waiting
+	waiting int
+	past    sample.Millis // all minutes before it have been released
+	windows map[victim]map[string]window
+	stats   LiveStats
+}
+
+// LiveStats counts since NewLive.
+type LiveStats struct {
+	Taken   uint64 // samples that were added
+	Refused uint64 // samples that were held back and found to be of an incident
+	Missed  uint64 // samples too late, or over the limit: the next computation includes them
+	Held    int
+}
+
+// fresh is what arrived for one key since the last computation.
+type fresh struct {
+	key       Key
+	rule      Rule
+	base      Learnt
+	cost, cpu stat.Moments // weighted as of base's hour
+	tasks     map[uint64]int64
+	newest    sample.Millis
+	told      Spec // as last returned by Changed
+	touched   bool
+}
+
+// waiting is a sample that is held back.
+type waiting struct {
+	task      uint64
+	id        int32
+	after     uint32 // ms since its minute began
+	cpu, cost float32
+}
+
+// victim is the task and the signal that an incident is about.
+type victim struct {
+	task   uint64
+	signal sample.SignalName
+}
+
+type window struct{ from, to sample.Millis }
+
+// LiveHold is how long a sample is held back by default: an incident opens at most 5
+// minutes after its first bad interval, and its message takes some time.
+const LiveHold = 10 * 60_000
+
+const minuteMS = 60_000
+
+// NewLive returns a Live without a base. It holds back at most the given number of
+// samples, of 24 bytes each.
+func NewLive(p Params, hold sample.Millis, most int) *Live {
+	return &Live{params: p, hold: hold, most: most, ids: map[Key]int32{}, held: map[sample.Millis][]waiting{}, windows: map[victim]map[string]window{}}
+}
+
+// Stats returns the counts.
+func (l *Live) Stats() LiveStats {
+	s := l.stats
+	s.Held = l.waiting
+	return s
+}
+
+// Rebase makes the result of a computation over all samples up to cut the new base.
+func (l *Live) Rebase(cut sample.Millis, all []Learnt) {
+	l.cut = cut
+	for _, f := range l.books {
+		*f = fresh{key: f.key, rule: f.rule, base: Learnt{Spec: Spec{Key: f.key}}, told: Spec{Key: f.key}}
+		f.begin(HourOf(cut))
+	}
+	for i := range all {
+		f := l.books[l.id(all[i].Key)]
+		f.base, f.told = all[i], all[i].Spec
+		f.begin(HourOf(cut))
+	}
+}
+
+// begin creates an empty base if there is none.
+func (f *fresh) begin(hour sample.Millis) {
+	if f.base.base.hour == 0 {
+		f.base.base = base{hour: hour, tasks: map[uint64]int64{}}
+	}
+	f.tasks = f.base.base.tasks
+}
+
+func (l *Live) id(k Key) int32 {
+	if int(l.last) < len(l.books) && l.books[l.last].key == k {
+		return l.last
+	}
+	id, ok := l.ids[k]
+	if !ok {
+		id = int32(len(l.books))
+		// A sample's strings may be parts of a whole message.
+		k = Key{sample.JobName(strings.Clone(string(k.Job))), sample.Platform(strings.Clone(string(k.Platform))),
+			sample.SignalName(strings.Clone(string(k.Signal))), strings.Clone(k.Variant)}
+		l.ids[k] = id
+		f := &fresh{key: k, told: Spec{Key: k}}
+		f.rule, ok = RuleOf(k.Signal)
+		if !ok {
+			f.rule.Least = math.Inf(1) // samples of an unknown signal do not teach
+		}
+		f.begin(HourOf(l.cut))
+		l.books = append(l.books, f)
+	}
+	l.last = id
+	return id
+}
+
+// Add adds a sample to those held back.
+func (l *Live) Add(s *sample.Sample) {
+	minute := s.TS - s.TS%minuteMS
+	if minute < l.past || s.TS <= l.cut || l.waiting >= l.most {
+		l.stats.Missed++
+		return
+	}
+	id := l.id(Key{s.Job, s.Platform, s.Signal, s.Variant})
+	if !l.books[id].rule.Teaches(s.Flags, s.CPU, s.Cost) {
+		return
+	}
+	l.held[minute] = append(l.held[minute], waiting{HashTask(s.Machine, string(s.Task)), id, uint32(s.TS - minute), s.CPU, s.Cost})
+	l.waiting++
+}
+
+// Incident marks what a task cost from began, the end of its first bad interval, to ended
+// as not normal; ended 0: it lasts. It is called again when the incident changes. An
+// incident that is a lasting change of the task itself, which the spec follows, excludes
+// nothing.
+func (l *Live) Incident(machine, id string, task sample.TaskName, signal sample.SignalName, began, ended sample.Millis, follows bool) {
+	v := victim{HashTask(machine, string(task)), signal}
+	id = machine + "/" + id
+	if follows {
+		delete(l.windows[v], id)
+		return
+	}
+	if ended == 0 {
+		ended = math.MaxInt64
+	}
+	if l.windows[v] == nil {
+		l.windows[v] = map[string]window{}
+	}
+	l.windows[v][id] = window{began, ended}
+}
+
+// Advance releases the samples that have been held back long enough.
+func (l *Live) Advance(now sample.Millis) {
+	horizon := now - l.hold
+	horizon -= horizon % minuteMS
+	if horizon <= l.past {
+		return
+	}
+	var minutes []sample.Millis
+	for m := range l.held {
+		if m < horizon {
+			minutes = append(minutes, m)
+		}
+	}
+	slices.Sort(minutes) // sums must not depend on the map's order
+	for _, m := range minutes {
+		for i := range l.held[m] {
+			s := &l.held[m][i]
+			l.enter(m+sample.Millis(s.after), s)
+		}
+		l.waiting -= len(l.held[m])
+		delete(l.held, m)
+	}
+	l.past = horizon
+	for v, all := range l.windows {
+		for id, w := range all {
+			if w.to < horizon {
+				delete(all, id)
+			}
+		}
+		if len(all) == 0 {
+			delete(l.windows, v)
+		}
+	}
+}
+
+// enter adds a sample unless it is of an incident or in the base already.
+func (l *Live) enter(at sample.Millis, s *waiting) {
+	if at <= l.cut {
+		return
+	}
+	f := l.books[s.id]
+	for _, w := range l.windows[victim{s.task, f.key.Signal}] {
+		if at >= w.from && at <= w.to {
+			l.stats.Refused++
+			return
+		}
+	}
+	l.stats.Taken++
+	w := l.params.weight(HourOf(at), f.base.base.hour)
+	f.cost.Add(float64(s.cost), w)
+	f.cpu.Add(float64(s.cpu), w)
+	if f.tasks != nil {
+		f.tasks[s.task]++
+	}
+	f.newest, f.touched = max(f.newest, at), true
+}
+
+// worthTelling is the part of its standard deviation by which a mean must move, or the
+// standard deviation itself must change, to be reported before the next computation.
+const worthTelling = 0.1
+
+// Changed returns the specs whose mean or standard deviation moved by more than a tenth
+// of the standard deviation, or whose state changed, since they were last reported.
+func (l *Live) Changed(now sample.Millis) []Learnt {
+	var all []Learnt
+	for _, f := range l.books {
+		if !f.touched {
+			continue
+		}
+		f.touched = false
+		n := f.merged(l.params, now)
+		if n.State == f.told.State && math.Abs(n.Mean-f.told.Mean) <= worthTelling*f.told.StdDev && math.Abs(n.StdDev-f.told.StdDev) <= worthTelling*f.told.StdDev {
+			continue
+		}
+		f.told = n.Spec
+		all = append(all, n)
+	}
+	return all
+}
+
+// merged is the base together with what arrived since. Quantiles and levels of usage are
+// those of the base.
+func (f *fresh) merged(p Params, now sample.Millis) Learnt {
+	n := f.base
+	cost, cpu := n.base.cost, n.base.cpu
+	cost.Merge(f.cost)
+	cpu.Merge(f.cpu)
+	n.Key, n.Updated = f.key, now
+	n.Last = max(n.Last, f.newest)
+	n.Samples, n.CPUMean, n.Mean, n.StdDev = cost.N, cpu.Mean, cost.Mean, cost.StdDev()
+	if f.tasks != nil {
+		n.Tasks = p.enough(f.tasks)
+		n.State = p.state(len(f.tasks), n.Tasks, now.Sub(n.Last))
+	} else if n.State = Ready; now.Sub(n.Last) > p.StaleAfter {
+		n.State = Stale
+	}
+	return n
+}

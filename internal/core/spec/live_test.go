@@ -1,0 +1,170 @@
+package spec
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// liveSample is what a server receives for one of job's samples.
+func liveSample(s seen) *sample.Sample {
+	return &sample.Sample{TS: s.at, Machine: "m", Job: key.Job, Platform: key.Platform, Signal: key.Signal, Variant: key.Variant,
+		Task: taskName(s.task), CPU: s.cpu, Cost: s.cost, Coverage: 1}
+}
+
+func taskName(n uint64) sample.TaskName { return sample.TaskName([]byte{'/', byte('a' + n)}) }
+
+// named gives job's samples their tasks' hashes, as the store returns them.
+func named(all []seen) []seen {
+	out := make([]seen, len(all))
+	for i, s := range all {
+		s.task = HashTask("m", string(taskName(s.task)))
+		out[i] = s
+	}
+	return out
+}
+
+const hold = sample.Millis(LiveHold)
+
+// Between two computations the spec is what a computation would give.
+func TestLiveGivesWhatAComputationWould(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	all := job(r, 1, began, began+2*day, steady(1))
+	change := began + 2*day
+	all = append(all, job(r, 1, change, change+5*HourMS, steady(1.5))...)
+	cut := change - 1
+	var before []seen
+	l := NewLive(Paper(), hold, 1<<20)
+	for _, s := range all {
+		if s.at <= cut {
+			before = append(before, s)
+		}
+	}
+	l.Rebase(cut, []Learnt{Learn(Paper(), key, hoursOf(1, named(before)...), cut)})
+	told := 0
+	for _, s := range all {
+		l.Add(liveSample(s)) // also samples that are in the base already
+		l.Advance(s.at)
+		told += len(l.Changed(s.at))
+	}
+	end := change + 5*HourMS
+	l.Advance(end + hold + minuteMS)
+	want := Learn(Paper(), key, hoursOf(1, named(all)...), end)
+	got := l.books[0].merged(Paper(), end)
+	if math.Abs(got.Mean-want.Mean) > 1e-9 || math.Abs(got.StdDev-want.StdDev) > 1e-9 || math.Abs(got.CPUMean-want.CPUMean) > 1e-9 || got.Samples != want.Samples || got.State != Ready || got.Last != want.Last {
+		t.Errorf("live %+v\nwant %+v", got.Spec, want.Spec)
+	}
+	if told < 2 || told > 50 {
+		t.Errorf("%d versions were told of in 5 hours in which the mean moved by half: want some, not one a sample", told)
+	}
+	if st := l.Stats(); st.Taken != 250 || st.Missed != uint64(len(before)) || st.Held != 0 {
+		t.Errorf("%+v: want the 250 samples after the computation", st)
+	}
+}
+
+// A spec becomes ready as soon as there are enough samples, and not before.
+func TestLiveBecomesReadyBetweenComputations(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	l := NewLive(Paper(), hold, 1<<20)
+	var states []State
+	for _, s := range job(r, 1, began, began+11*HourMS, steady(1)) {
+		l.Add(liveSample(s))
+		l.Advance(s.at)
+		for _, n := range l.Changed(s.at) {
+			if len(states) == 0 || states[len(states)-1] != n.State {
+				states = append(states, n.State)
+			}
+			if n.State == Ready && n.Tasks < 5 {
+				t.Fatalf("ready with %+v", n.Spec)
+			}
+		}
+	}
+	if want := []State{Insufficient, Learning, Ready}; len(states) < 2 || states[len(states)-1] != Ready || states[len(states)-2] != Learning {
+		t.Errorf("went through %v, want %v", states, want)
+	}
+}
+
+// A long incident does not distort the spec: no sample enters from before it is reported,
+// as far back as samples are held, none while it lasts, and none under a cap. The same
+// change without an incident is followed.
+func TestIncidentsDoNotPoisonTheLiveSpec(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	base := Learn(Paper(), key, hoursOf(1, named(job(r, 1, began, began+day, steady(1)))...), began+day)
+	cut := began + day
+	hurt := job(r, 1, cut+HourMS, cut+6*HourMS, steady(3))
+	after := job(r, 1, cut+6*HourMS, cut+7*HourMS, steady(1))
+	play := func(incident func(l *Live, s seen)) (Spec, LiveStats) {
+		l := NewLive(Paper(), hold, 1<<20)
+		l.Rebase(cut, []Learnt{base})
+		for _, s := range append(append([]seen(nil), hurt...), after...) {
+			l.Add(liveSample(s))
+			incident(l, s)
+			l.Advance(s.at)
+			l.Changed(s.at)
+		}
+		l.Advance(cut + 9*HourMS)
+		l.Changed(cut + 9*HourMS)
+		return l.books[0].told, l.Stats()
+	}
+	for name, c := range map[string]struct {
+		tell    func(l *Live, s seen)
+		refused uint64
+		mean    float64
+	}{
+		// It is reported 6 minutes after its first bad sample, and again at its end.
+		"incidents": {func(l *Live, s seen) {
+			switch s.at {
+			case cut + HourMS + HourMS/10:
+				l.Incident("m", "1", taskName(s.task), key.Signal, cut+HourMS, 0, false)
+			case cut + 6*HourMS:
+				l.Incident("m", "1", taskName(s.task), key.Signal, cut+HourMS, cut+6*HourMS-1, false)
+			}
+		}, 250, 1},
+		"another machine's incidents": {func(l *Live, s seen) {
+			l.Incident("n", "1", taskName(s.task), key.Signal, cut+HourMS, 0, false)
+		}, 0, 0},
+		"another signal's incidents": {func(l *Live, s seen) {
+			l.Incident("m", "1", taskName(s.task), sample.RunQ, cut+HourMS, 0, false)
+		}, 0, 0},
+		"incidents that turn out to be a lasting change": {func(l *Live, s seen) {
+			l.Incident("m", "1", taskName(s.task), key.Signal, cut+HourMS, 0, s.at > cut+2*HourMS)
+		}, 50, 0},
+		"none": {func(*Live, seen) {}, 0, 0},
+	} {
+		got, stats := play(c.tell)
+		if c.mean > 0 && math.Abs(got.Mean-c.mean) > 0.02 || c.mean == 0 && got.Mean < 1.2 {
+			t.Errorf("%s: mean %v, want %v (0: it follows)", name, got.Mean, c.mean)
+		}
+		if d := int(stats.Refused) - int(c.refused); d > 10 || d < -10 {
+			t.Errorf("%s: %d samples refused, want about %d", name, stats.Refused, c.refused)
+		}
+	}
+	l := NewLive(Paper(), hold, 1<<20)
+	for _, s := range hurt {
+		x := liveSample(s)
+		x.Flags = sample.Capped
+		l.Add(x)
+	}
+	l.Advance(cut + day)
+	if st := l.Stats(); st.Taken != 0 {
+		t.Errorf("%d samples under a cap taught", st.Taken)
+	}
+}
+
+// Held samples are bounded. A late sample is left to the next computation.
+func TestLiveHoldsNoMoreThanItMay(t *testing.T) {
+	l := NewLive(Paper(), hold, 10)
+	for i := range 25 {
+		l.Add(liveSample(seen{began + sample.Millis(i), uint64(i % 5), 1, 1}))
+	}
+	if st := l.Stats(); st.Held != 10 || st.Missed != 15 {
+		t.Errorf("%+v: want 10 held and 15 missed", st)
+	}
+	l.Advance(began + 2*hold)
+	l.Add(liveSample(seen{began, 1, 1, 1}))
+	if st := l.Stats(); st.Held != 0 || st.Taken != 10 || st.Missed != 16 {
+		t.Errorf("%+v: want 10 taken and a late one missed", st)
+	}
+}

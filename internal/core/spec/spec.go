@@ -1,0 +1,94 @@
+// Package spec learns what a job normally costs. A Spec is the paper's "CPI
+// spec" (CPI², section 3.1) for any cost signal: mean and standard deviation
+// of past samples per job × platform × signal × what was counted.
+package spec
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// Key identifies a spec. Costs that are counted differently are never mixed.
+type Key struct {
+	Job      sample.JobName    `json:"job"`
+	Platform sample.Platform   `json:"platform"`
+	Signal   sample.SignalName `json:"signal"`
+	Variant  string            `json:"variant"`
+}
+
+// State says whether samples may be judged by a spec.
+type State uint8
+
+const (
+	// Learning: samples arrive, but there are not enough yet.
+	Learning State = iota
+	// Insufficient: the job has too few tasks for a spec to be robust.
+	Insufficient
+	// Ready: samples may be judged by it.
+	Ready
+	// Stale: it was ready, but then nothing was learnt for too long.
+	Stale
+)
+
+var stateNames = [...]string{"learning", "insufficient", "ready", "stale"}
+
+func (s State) String() string { return stateNames[s] }
+
+// MarshalText implements encoding.TextMarshaler.
+func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (s *State) UnmarshalText(b []byte) error {
+	for i, n := range stateNames {
+		if n == string(b) {
+			*s = State(i)
+			return nil
+		}
+	}
+	return fmt.Errorf("spec state %q: want learning, insufficient, ready or stale", b)
+}
+
+// Spec is what a job normally costs.
+type Spec struct {
+	Key
+	State State `json:"state"`
+	// Own marks a spec learnt only from this machine's own history. A spec learnt from
+	// the whole job replaces it.
+	Own     bool    `json:"own"`
+	Samples int64   `json:"samples"`  // num_samples of the paper
+	Tasks   int     `json:"tasks"`    // tasks with enough samples each
+	CPUMean float64 `json:"cpu_mean"` // CPU-s/s
+	Mean    float64 `json:"mean"`     // of the cost, in the signal's unit
+	StdDev  float64 `json:"stddev"`
+	// SelfMean and SelfStdDev describe the part of the resource that tasks spent on
+	// themselves, if the source separates it; else 0.
+	SelfMean   float64       `json:"self_mean,omitempty"`
+	SelfStdDev float64       `json:"self_stddev,omitempty"`
+	Updated    sample.Millis `json:"updated"`
+}
+
+// Params are the parameters of learning. The zero value is not usable; start from Paper
+// or OwnHistory.
+type Params struct {
+	MinTasks   int           // tasks with enough samples each
+	MinSamples int           // enough samples for a task
+	AgeWeight  float64       // weight of a sample, per day of age
+	Every      time.Duration // a ready spec is recomputed this often
+	StaleAfter time.Duration // without a new sample
+}
+
+// Paper returns the values of CPI², section 3.1 and table 2, with the hourly
+// recalculation that it names as its goal.
+func Paper() Params {
+	return Params{MinTasks: 5, MinSamples: 100, AgeWeight: 0.9, Every: time.Hour, StaleAfter: 7 * 24 * time.Hour}
+}
+
+// OwnHistory returns Paper's values for a single machine, where one task is all there is
+// to learn from.
+func OwnHistory() Params {
+	p := Paper()
+	p.MinTasks = 1
+	return p
+}

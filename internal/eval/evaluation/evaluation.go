@@ -1,0 +1,135 @@
+package evaluation
+
+import (
+	"math"
+	"slices"
+
+	"github.com/quell-dev/quell/internal/core/detect"
+	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/plan"
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// Band is a victim's priority band (section 7.2).
+type Band string
+
+// The bands. The paper's are production and non-production jobs; here those are
+// latency-sensitive victims and all others.
+const (
+	Production    Band = "production"
+	NonProduction Band = "non-production"
+)
+
+// Bands returns both.
+func Bands() []Band { return []Band{Production, NonProduction} }
+
+func bandOf(victim *sample.Task) Band {
+	if victim.Class == sample.LatencySensitive {
+		return Production
+	}
+	return NonProduction
+}
+
+// Evaluation collects incidents. The zero value has none.
+type Evaluation struct {
+	found  []found
+	rounds []round
+	pairs  map[Pair]*tally
+	// Days is the number of machine-days that the incidents cover, 0 if not known.
+	Days float64
+	// Right of Accusations named a task that hurt the victim, if there are labels;
+	// otherwise Accusations is 0.
+	Right, Accusations int
+}
+
+// Pair is a victim's job and its antagonist's job.
+type Pair struct {
+	Victim     sample.JobName `json:"victim"`
+	Antagonist sample.JobName `json:"antagonist"`
+}
+
+// tally holds the observations on a pair.
+type tally struct {
+	accused  int
+	outcomes map[plan.Outcome]int
+	relative []float64
+}
+
+func (e *Evaluation) pair(victim, antagonist *sample.Task) *tally {
+	if e.pairs == nil {
+		e.pairs = map[Pair]*tally{}
+	}
+	p := Pair{victim.Job, antagonist.Job}
+	if e.pairs[p] == nil {
+		e.pairs[p] = &tally{outcomes: map[plan.Outcome]int{}}
+	}
+	return e.pairs[p]
+}
+
+// vain reports whether a suspect was capped without effect on the victim.
+func vain(inc *incident.Record, s *detect.Suspect) bool {
+	return slices.ContainsFunc(inc.Rounds, func(r *incident.Round) bool {
+		return r.Suspect.Key == s.Key && (r.Outcome == plan.Noise || r.Outcome == plan.FalsePositive)
+	})
+}
+
+// found is an incident whose cause may be a neighbour.
+type found struct {
+	band        Band
+	busy        float64 // CPU-s/s of all tasks
+	identified  bool
+	correlation float64 // of the best antagonist, otherwise of the best suspect
+	degradation float64 // cost ÷ mean of the spec
+}
+
+// round is a cap whose effect was measured.
+type round struct {
+	band        Band
+	correlation float64
+	sigmas      float64 // cost before it, in σ over the spec's mean
+	degradation float64 // cost before it ÷ mean
+	relative    float64 // cost under it ÷ cost before it
+	outcome     plan.Outcome
+}
+
+// Add adds an incident in its final state. Effects of the victim on itself are left out,
+// and so are trials, since they test suspects that are not accused yet.
+func (e *Evaluation) Add(inc *incident.Record) {
+	if !inc.Kind.MayBeANeighbour() || !(inc.SpecMean > 0) {
+		return
+	}
+	now := inc.Now()
+	if len(inc.Rounds) > 0 && now.Kind != detect.Neighbour {
+		now = inc.Strongest()
+	}
+	f := found{band: bandOf(&inc.Victim), busy: inc.Busy, identified: inc.Accused != 0, correlation: math.NaN(), degradation: inc.Now().Cost / inc.SpecMean}
+	for i := range now.Suspects {
+		// A suspect that was capped in vain is ranked lower now, and was the best before.
+		if s := &now.Suspects[i]; s.Excluded == "" && (!(s.Correlation <= f.correlation) && vain(inc, s) || math.IsNaN(f.correlation)) {
+			f.correlation = s.Correlation
+		}
+	}
+	e.found = append(e.found, f)
+	if s := inc.Antagonist(); f.identified && s != nil {
+		if now.Antagonists > 0 {
+			s = &now.Suspects[0]
+		}
+		e.pair(&inc.Victim, &s.Task).accused++
+	}
+	for _, r := range inc.Rounds {
+		switch r.Outcome {
+		case plan.TruePositive, plan.FalsePositive, plan.Noise:
+		default:
+			continue
+		}
+		before, under := float64(r.CostBefore), float64(r.CostUnder)
+		if r.Trial || !(before > 0) || math.IsNaN(under) {
+			continue
+		}
+		t := e.pair(&inc.Victim, &r.Suspect)
+		t.outcomes[r.Outcome]++
+		t.relative = append(t.relative, under/before)
+		e.rounds = append(e.rounds, round{band: f.band, correlation: r.Correlation, sigmas: (before - inc.SpecMean) / inc.SpecStdDev,
+			degradation: before / inc.SpecMean, relative: under / before, outcome: r.Outcome})
+	}
+}

@@ -1,0 +1,293 @@
+package evaluation
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/plan"
+	"github.com/quell-dev/quell/internal/core/stat"
+)
+
+// Share is a share with its two-sided 95 % confidence interval (Clopper and Pearson, 1934).
+type Share struct {
+	K     int     `json:"k"`
+	N     int     `json:"n"`
+	Value float64 `json:"value"` // 0 if N is 0
+	Low   float64 `json:"low"`
+	High  float64 `json:"high"`
+}
+
+func shareOf(k, n int) Share {
+	if n == 0 {
+		return Share{High: 1}
+	}
+	low, high := stat.ShareBetween(k, n)
+	return Share{k, n, float64(k) / float64(n), low, high}
+}
+
+// Rates are the outcomes of caps in a class (figures 15a, 16a, 16b).
+type Rates struct {
+	Band Band `json:"band"`
+	// From and To are the bounds of the class, To 0 for none: of correlation, from From on;
+	// of σ, between the two.
+	From          float64 `json:"from"`
+	To            float64 `json:"to,omitempty"`
+	TruePositive  Share   `json:"true_positive"`
+	FalsePositive Share   `json:"false_positive"`
+	Noise         Share   `json:"noise"`
+	// Relative is the median relative cost of the true positives (figure 15b).
+	Relative incident.Value `json:"median_relative_cost"`
+}
+
+// Load is a quarter of the incidents, by the load of the machine (figure 14).
+type Load struct {
+	From        float64        `json:"from"` // CPU-s/s of all tasks
+	To          float64        `json:"to"`
+	Identified  Share          `json:"identified"`
+	Correlation incident.Value `json:"median_correlation"` // of those with an accused task
+	Degradation incident.Value `json:"median_degradation"`
+}
+
+// Quantiles of a distribution; Values are null if N is 0.
+type Quantiles struct {
+	Band   Band             `json:"band,omitempty"`
+	Of     string           `json:"of"`
+	N      int              `json:"n"`
+	Values []incident.Value `json:"values"` // at Levels
+}
+
+// Levels are the quantiles of every distribution.
+func Levels() []float64 { return []float64{0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99} }
+
+// Degraded is the median relative cost by the victim's degradation (figure 16c).
+type Degraded struct {
+	Band     Band           `json:"band"`
+	From     float64        `json:"from"` // cost before the cap ÷ mean
+	To       float64        `json:"to,omitempty"`
+	N        int            `json:"n"`
+	Relative incident.Value `json:"median_relative_cost"`
+}
+
+// Offender is a pair of jobs that occurs in incidents.
+type Offender struct {
+	Pair
+	Accused int `json:"accused"` // incidents in which the antagonist was accused first
+	// Helped is the share of measured caps on it that helped, Relative the median of the
+	// victim's cost under them ÷ before.
+	Helped   Share          `json:"helped"`
+	Relative incident.Value `json:"median_relative_cost"`
+}
+
+// Report contains the figures of section 7.
+type Report struct {
+	Incidents int     `json:"incidents"`
+	Days      float64 `json:"machine_days,omitempty"`
+	// PerDay is the number of incidents with an accused task per machine-day; the paper has
+	// 0.37.
+	PerDay     incident.Value `json:"accusing_incidents_per_machine_day"`
+	Identified Share          `json:"identified"`
+	// OutcomeRate is the paper's true-positive rate: the share of measured caps
+	// under which the cost fell by more than σ, by band. No label is needed.
+	OutcomeRate []Rates `json:"outcome_rate"`
+	// Precision is another figure: the share of right accusations, according to labels. Nil
+	// if there are none.
+	Precision *Share `json:"labelled_precision,omitempty"`
+
+	Load        []Load         `json:"load"`
+	LoadRank    incident.Value `json:"load_correlation_rank"` // Spearman's, of load and correlation
+	Costs       []Quantiles    `json:"degradation"`           // figure 14d
+	ByThreshold []Rates        `json:"by_correlation"`        // figures 15a, 15b, 16a
+	BySigmas    []Rates        `json:"by_sigmas"`             // figure 16b
+	ByDegraded  []Degraded     `json:"by_degradation"`        // figure 16c
+	Relative    []Quantiles    `json:"relative_cost"`         // figure 16d
+	Offenders   []Offender     `json:"offenders"`             // pairs with most accusations and caps first
+}
+
+// Report computes the report.
+func (e *Evaluation) Report() Report {
+	r := Report{Incidents: len(e.found), Days: e.Days, PerDay: incident.Value(math.NaN()), LoadRank: incident.Value(e.loadRank())}
+	identified := 0
+	for i := range e.found {
+		if e.found[i].identified {
+			identified++
+		}
+	}
+	r.Identified = shareOf(identified, len(e.found))
+	if e.Days > 0 {
+		r.PerDay = incident.Value(float64(identified) / e.Days)
+	}
+	if e.Accusations > 0 {
+		p := shareOf(e.Right, e.Accusations)
+		r.Precision = &p
+	}
+	r.Load, r.Offenders = e.byLoad(), e.offenders()
+	for _, is := range []bool{true, false} {
+		name := "no antagonist was identified"
+		if is {
+			name = "an antagonist was identified"
+		}
+		var all []float64
+		for i := range e.found {
+			if e.found[i].identified == is {
+				all = append(all, e.found[i].degradation)
+			}
+		}
+		r.Costs = append(r.Costs, quantiles("", name, all))
+	}
+	for _, b := range Bands() {
+		r.OutcomeRate = append(r.OutcomeRate, e.rates(b, math.Inf(-1), func(*round) bool { return true }))
+		r.OutcomeRate[len(r.OutcomeRate)-1].From = 0
+		for _, from := range []float64{0, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6} {
+			r.ByThreshold = append(r.ByThreshold, e.rates(b, from, func(x *round) bool { return x.correlation >= from }))
+		}
+		for i, edges := 0, []float64{1, 2, 3, 4, 5, 7, 10, 15, math.Inf(1)}; i+1 < len(edges); i++ {
+			rates := e.rates(b, edges[i], func(x *round) bool { return x.sigmas >= edges[i] && x.sigmas < edges[i+1] })
+			if rates.To = edges[i+1]; math.IsInf(rates.To, 1) {
+				rates.To = 0
+			}
+			r.BySigmas = append(r.BySigmas, rates)
+		}
+		for i, edges := 0, []float64{1, 1.25, 1.5, 2, 3, 5, math.Inf(1)}; i+1 < len(edges); i++ {
+			all := e.relative(b, func(x *round) bool { return x.degradation >= edges[i] && x.degradation < edges[i+1] })
+			d := Degraded{Band: b, From: edges[i], To: edges[i+1], N: len(all), Relative: median(all)}
+			if math.IsInf(d.To, 1) {
+				d.To = 0
+			}
+			r.ByDegraded = append(r.ByDegraded, d)
+		}
+		r.Relative = append(r.Relative,
+			quantiles(b, "all measured caps", e.relative(b, func(*round) bool { return true })),
+			quantiles(b, "true positives", e.relative(b, func(x *round) bool { return x.outcome == plan.TruePositive })))
+	}
+	return r
+}
+
+func (e *Evaluation) rates(b Band, from float64, in func(*round) bool) Rates {
+	n := map[plan.Outcome]int{}
+	all := 0
+	for i := range e.rounds {
+		if r := &e.rounds[i]; r.band == b && in(r) {
+			n[r.outcome]++
+			all++
+		}
+	}
+	return Rates{Band: b, From: from, TruePositive: shareOf(n[plan.TruePositive], all), FalsePositive: shareOf(n[plan.FalsePositive], all),
+		Noise: shareOf(n[plan.Noise], all), Relative: median(e.relative(b, func(x *round) bool { return in(x) && x.outcome == plan.TruePositive }))}
+}
+
+func (e *Evaluation) relative(b Band, in func(*round) bool) (all []float64) {
+	for i := range e.rounds {
+		if r := &e.rounds[i]; r.band == b && in(r) {
+			all = append(all, r.relative)
+		}
+	}
+	return all
+}
+
+// offenders lists the pairs.
+func (e *Evaluation) offenders() []Offender {
+	all := []Offender{}
+	for p, t := range e.pairs {
+		n := len(t.relative)
+		all = append(all, Offender{p, t.accused, shareOf(t.outcomes[plan.TruePositive], n), median(t.relative)})
+	}
+	slices.SortFunc(all, func(a, b Offender) int {
+		return cmp.Or(cmp.Compare(b.Accused+b.Helped.N, a.Accused+a.Helped.N), cmp.Compare(a.Victim, b.Victim), cmp.Compare(a.Antagonist, b.Antagonist))
+	})
+	return all
+}
+
+// byLoad sorts the incidents by load and divides them into quarters of equal number.
+func (e *Evaluation) byLoad() []Load {
+	sorted := slices.Clone(e.found)
+	slices.SortStableFunc(sorted, func(a, b found) int { return cmp.Compare(a.busy, b.busy) })
+	var loads []Load
+	const quarters = 4
+	for q := range quarters {
+		part := sorted[q*len(sorted)/quarters : (q+1)*len(sorted)/quarters]
+		if len(part) == 0 {
+			continue
+		}
+		var correlation, degradation []float64
+		k := 0
+		for i := range part {
+			degradation = append(degradation, part[i].degradation)
+			if part[i].identified {
+				k++
+				correlation = append(correlation, part[i].correlation)
+			}
+		}
+		loads = append(loads, Load{part[0].busy, part[len(part)-1].busy, shareOf(k, len(part)), median(correlation), median(degradation)})
+	}
+	return loads
+}
+
+// loadRank is Spearman's rank correlation of the machine's load with that of the
+// identified antagonist; NaN of fewer than three.
+func (e *Evaluation) loadRank() float64 {
+	var load, correlation []float64
+	for i := range e.found {
+		if f := &e.found[i]; f.identified && !math.IsNaN(f.correlation) {
+			load, correlation = append(load, f.busy), append(correlation, f.correlation)
+		}
+	}
+	if len(load) < 3 {
+		return math.NaN()
+	}
+	x, y := ranks(load), ranks(correlation)
+	mean := float64(len(x)+1) / 2
+	var xy, xx, yy float64
+	for i := range x {
+		xy += (x[i] - mean) * (y[i] - mean)
+		xx += (x[i] - mean) * (x[i] - mean)
+		yy += (y[i] - mean) * (y[i] - mean)
+	}
+	return xy / math.Sqrt(xx*yy)
+}
+
+// ranks returns the ranks of values from 1, equal ones with their mean rank.
+func ranks(values []float64) []float64 {
+	order := make([]int, len(values))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(values[a], values[b]) })
+	r := make([]float64, len(values))
+	for i := 0; i < len(order); {
+		j := i
+		for j < len(order) && values[order[j]] == values[order[i]] {
+			j++
+		}
+		for k := i; k < j; k++ {
+			r[order[k]] = float64(i+j+1) / 2
+		}
+		i = j
+	}
+	return r
+}
+
+func median(all []float64) incident.Value { return quantile(slices.Sorted(slices.Values(all)), 0.5) }
+
+// quantile of sorted values, with linear interpolation.
+func quantile(sorted []float64, level float64) incident.Value {
+	if len(sorted) == 0 {
+		return incident.Value(math.NaN())
+	}
+	at := level * float64(len(sorted)-1)
+	i := int(at)
+	if i+1 == len(sorted) {
+		return incident.Value(sorted[i])
+	}
+	return incident.Value(sorted[i] + (at-float64(i))*(sorted[i+1]-sorted[i]))
+}
+
+func quantiles(b Band, of string, all []float64) Quantiles {
+	sorted := slices.Sorted(slices.Values(all))
+	q := Quantiles{Band: b, Of: of, N: len(all)}
+	for _, level := range Levels() {
+		q.Values = append(q.Values, quantile(sorted, level))
+	}
+	return q
+}

@@ -1,0 +1,208 @@
+// Corpus records real programs that hurt each other, together with the truth (make corpus):
+// scenes of two victims, innocents and antagonists that come and go, in cgroups, sampled by
+// quell-agent. A victim counts its own work; if that is a tenth less than in the calm
+// stretches before and after, it was hurt.
+//
+// Each scene is a labelled trace, NAME.csv.gz. Existing ones are not played again, so an
+// interrupted recording can be continued.
+package main
+
+import (
+	"compress/gzip"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/quell-dev/quell/internal/core/detect"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/trace"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "corpus:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) error {
+	out := flag.String("out", "testdata/corpus", "where the recordings are")
+	only := flag.String("only", "", "scenes that begin with this, such as test or tuning-03")
+	agent := flag.String("agent", "bin/quell-agent", "the program that samples")
+	list := flag.Bool("list", false, "say what would be played, and play nothing")
+	score := flag.Bool("score", false, "say how often each rule is right over what is recorded, and play nothing")
+	judged := flag.Bool("judge", false, "judge what is recorded again, by what the recordings say of the victims' work, and play nothing")
+	innocence := flag.Int("innocence", 0, "play each case in which nobody is to blame so often, and say who was named")
+	long := flag.Bool("v", false, "with -score: list what the default rule says wrongly and what it misses")
+	flag.Parse()
+	if *score {
+		return printScore(os.Stdout, *out, *only, detect.Rules(), *long)
+	}
+	if *innocence > 0 {
+		fmt.Fprintf(os.Stderr, "cases of innocence, %d rounds of each: %s\n", *innocence, playing(*only, *innocence))
+		ok, err := proveInnocence(ctx, os.Stdout, *agent, *only, *innocence)
+		if err == nil && !ok {
+			err = errors.New("an innocent was named")
+		}
+		return err
+	}
+	if *judged {
+		files, err := filepath.Glob(filepath.Join(*out, *only+"*.csv.gz"))
+		for _, f := range files {
+			if err == nil {
+				if err = again(f); err != nil {
+					err = fmt.Errorf("%s: %w", f, err)
+				}
+			}
+		}
+		return err
+	}
+	var todo []scene
+	length := 0
+	for _, s := range allScenes() {
+		if !strings.HasPrefix(s.name, *only) {
+			continue
+		}
+		if *list {
+			fmt.Println(s.String())
+		}
+		if _, err := os.Stat(s.file(*out)); errors.Is(err, fs.ErrNotExist) {
+			todo = append(todo, s)
+			length += s.length()
+		}
+	}
+	fmt.Fprintf(os.Stderr, "%d scenes to play, %s\n", len(todo), time.Duration(length)*interval)
+	if *list || len(todo) == 0 {
+		return nil
+	}
+	if err := lacking(todo); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(*out, 0o755); err != nil {
+		return err
+	}
+	for i := range todo {
+		s := &todo[i]
+		p := &player{agent: *agent, tell: func(done int) {
+			fmt.Fprintf(os.Stderr, "\r[%d of %d] %s: %3d of %d s ", i+1, len(todo), s.name, done, s.length())
+		}}
+		rec, err := p.play(ctx, s)
+		if err != nil {
+			return fmt.Errorf("\n%s: %w", s.name, err)
+		}
+		if err := rec.save(s.file(*out)); err != nil {
+			return fmt.Errorf("\n%s: %w", s.name, err)
+		}
+		fmt.Fprintf(os.Stderr, "\r%s: %d labels, %d stretches left out, %d samples, %.2f CPU-s/s outside\n", s.name, len(rec.labels), len(rec.unknown), len(rec.samples), rec.others)
+	}
+	return nil
+}
+
+func (s *scene) file(dir string) string { return filepath.Join(dir, s.name+".csv.gz") }
+
+// String describes the contents of a scene.
+func (s *scene) String() string {
+	var b strings.Builder
+	names := func(all []*program) string {
+		var words []string
+		for _, p := range all {
+			words = append(words, p.name)
+		}
+		return strings.Join(words, "+")
+	}
+	fmt.Fprintf(&b, "%s: %s beside %s, float %v", s.name, names(s.victims), names(s.innocents), s.float)
+	if s.on == onLink {
+		fmt.Fprintf(&b, ", htb %v", s.htb)
+	}
+	b.WriteByte(':')
+	for _, one := range s.stages {
+		fmt.Fprintf(&b, " %s(%s)", one.shape, names(one.antagonists))
+	}
+	return b.String()
+}
+
+// lacking returns an error that names the packages which the scenes need and the machine
+// lacks.
+func lacking(all []scene) error {
+	var packages []string
+	need := func(ps []*program) {
+		for _, p := range ps {
+			_, err := exec.LookPath(p.needs)
+			if err != nil && p.name == "postgres" {
+				if found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/pgbench"); len(found) > 0 {
+					continue
+				}
+			}
+			if err != nil {
+				packages = append(packages, p.packages...)
+			}
+		}
+	}
+	link := &program{needs: "tc", packages: []string{"iproute2"}}
+	for i := range all {
+		if all[i].on == onLink {
+			need([]*program{link})
+		}
+		need(all[i].victims)
+		need(all[i].innocents)
+		for _, one := range all[i].stages {
+			need(one.antagonists)
+		}
+	}
+	if len(packages) == 0 {
+		return nil
+	}
+	slices.Sort(packages)
+	return fmt.Errorf("programs are missing: apt-get install -y --no-install-recommends %s", strings.Join(slices.Compact(packages), " "))
+}
+
+// save writes a recording as a labelled trace, completely or not at all.
+func (r *played) save(file string) error {
+	tmp, err := os.Create(file + ".tmp")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name())
+	defer tmp.Close()
+	zip, err := gzip.NewWriterLevel(tmp, gzip.BestCompression)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(zip, "# %s\n", r.scene)
+	for _, v := range r.scene.victims {
+		fmt.Fprintf(zip, "# %s: %.1f pieces of work a second at first\n", v.name, r.rates[v.name])
+	}
+	fmt.Fprintf(zip, "# %.2f CPU-s/s were used outside\n", r.others)
+	for i := range r.stretches {
+		fmt.Fprintf(zip, "%s%s\n", stretchMark, &r.stretches[i])
+	}
+	var used []sample.Extra
+	for _, e := range sample.AllExtras() {
+		if slices.ContainsFunc(r.samples, func(s sample.Sample) bool { _, ok := s.Extras.Get(e); return ok }) {
+			used = append(used, e)
+		}
+	}
+	w := trace.NewWriter(zip, used...).Served()
+	err = errors.Join(w.Labels(r.labels...), w.Unlabelled(r.unknown...))
+	for i := range r.samples {
+		if err == nil {
+			err = w.Write(&r.samples[i])
+		}
+	}
+	if err = errors.Join(err, w.Flush(), zip.Close(), tmp.Sync(), tmp.Close()); err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), file)
+}

@@ -1,0 +1,463 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/trace"
+	"github.com/quell-dev/quell/internal/lab/workload"
+)
+
+// played is the recording of a scene.
+type played struct {
+	scene     *scene
+	samples   []sample.Sample
+	stretches []stretch
+	judgement
+	rates  map[string]float64 // pieces of work a second of each victim, in the first calm stretch
+	others float64            // CPU-s/s used outside the scene's tasks
+}
+
+// player plays scenes on this machine, one at a time.
+type player struct {
+	agent string         // quell-agent
+	tell  func(done int) // reports the scene's intervals that are done
+
+	tree  *workload.Tree
+	scene *scene
+	mu    sync.Mutex
+	fail  error // error of a program that ended prematurely
+}
+
+// task is a program in a cgroup.
+type task struct {
+	name string
+	*program
+	dir     string
+	cpus    sample.Set
+	victim  bool // its program counts its work
+	stopped bool
+	cmd     *exec.Cmd
+	ended   chan struct{}
+
+	mu   sync.Mutex
+	work work // of a victim
+}
+
+// prefix is the prefix of the scenes' cgroups.
+const prefix = "quell-corpus"
+
+// play plays a scene. Everything it creates is removed, also if ctx ends.
+func (p *player) play(ctx context.Context, s *scene) (_ *played, err error) {
+	if _, err := workload.Sweep(prefix); err != nil {
+		return nil, err
+	}
+	p.scene, p.fail = s, nil
+	if s.on == onLink {
+		if err := makeLink(s.htb); err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, removeLink()) }() // after the tasks have ended
+	}
+	if p.tree, err = workload.OpenTree(prefix, workload.TreeOptions{}); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, p.tree.Close()) }()
+	// The victims' CPU is the last one: the first usually serves interrupts.
+	online := []int{0, 1}
+	all, one := sample.SetOf(online...), sample.SetOf(online[len(online)-1])
+	if s.float {
+		one = all
+	}
+	var vs []*task
+	for _, v := range s.victims {
+		t := &task{name: v.name, program: v, cpus: one, victim: true}
+		if err := p.start(ctx, t); err != nil {
+			return nil, err
+		}
+		vs = append(vs, t)
+	}
+	for _, i := range s.innocents {
+		if err := p.start(ctx, &task{name: i.name, program: i, cpus: all}); err != nil {
+			return nil, err
+		}
+	}
+	a, err := p.startAgent(vs)
+	if err != nil {
+		return nil, err
+	}
+	stretches, err := p.stages(ctx, vs, one)
+	if err = errors.Join(err, a.stop()); err != nil {
+		return nil, err
+	}
+	rec := &played{scene: s}
+	if rec.samples, err = p.samples(a.trace); err != nil {
+		return nil, err
+	}
+	rec.stretches = stretches
+	done := map[string]work{}
+	for _, v := range vs {
+		v.mu.Lock()
+		done[v.name] = slices.Clone(v.work)
+		v.mu.Unlock()
+	}
+	rec.truths(done)
+	return rec, nil
+}
+
+// stages plays the stages and returns the stretches, from the end of learning's first
+// quarter on.
+func (p *player) stages(ctx context.Context, vs []*task, cpus sample.Set) ([]stretch, error) {
+	done := 0
+	wait := func(intervals int) error {
+		for range intervals {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(interval):
+			}
+			done++
+			p.tell(done)
+			p.mu.Lock()
+			err := p.fail
+			p.mu.Unlock()
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	var all []stretch
+	begin := func(s stretch) { s.from = time.Now(); all = append(all, s) }
+	end := func() { all[len(all)-1].to = time.Now() }
+	if err := wait(learning / 4); err != nil {
+		return nil, err
+	}
+	begin(stretch{calm: true})
+	if err := wait(learning - learning/4); err != nil {
+		return nil, err
+	}
+	end()
+	arrivals := map[string]int{}
+	for i := range p.scene.stages {
+		s := &p.scene.stages[i]
+		var there []*task
+		st := stretch{}
+		for _, a := range s.antagonists {
+			name := a.name
+			if arrivals[name]++; arrivals[name] > 1 {
+				name += "-" + strconv.Itoa(arrivals[name])
+			}
+			there = append(there, &task{name: name, program: a, cpus: cpus})
+			st.antagonists = append(st.antagonists, antagonist{sample.TaskName("/corpus/" + name), a.cause})
+		}
+		rounds, length := 1, busy
+		if s.shape == bursts {
+			rounds, length = 3, burst
+		}
+		for k := range rounds {
+			if k > 0 {
+				begin(stretch{calm: true})
+				if err := wait(burst); err != nil {
+					return nil, err
+				}
+				end()
+			}
+			begin(st)
+			for _, t := range there {
+				if err := p.launch(t); err != nil {
+					return nil, err
+				}
+			}
+			if s.shape == phase {
+				v := vs[s.victim]
+				all[len(all)-1].phase = "/corpus/" + v.name
+				if err := os.WriteFile(filepath.Join(v.dir, "heavy"), nil, 0o644); err != nil {
+					return nil, err
+				}
+			}
+			if s.shape == ramp {
+				for n := 1; n <= 4; n++ {
+					if n == 3 { // its weight before may be too low to hurt a victim
+						end()
+						begin(st)
+					}
+					if err := errors.Join(p.weigh(there[0], float64(n*n)/16), wait(length/4)); err != nil {
+						return nil, err
+					}
+				}
+			} else if err := wait(length); err != nil {
+				return nil, err
+			}
+			for _, t := range there {
+				if err := p.kill(t); err != nil {
+					return nil, err
+				}
+			}
+			if s.shape == phase {
+				if err := os.Remove(filepath.Join(vs[s.victim].dir, "heavy")); err != nil {
+					return nil, err
+				}
+			}
+			end()
+		}
+		for _, t := range there {
+			if err := p.tree.Remove(t.name); err != nil {
+				return nil, err
+			}
+		}
+		begin(stretch{calm: true})
+		if err := wait(calm); err != nil {
+			return nil, err
+		}
+		end()
+	}
+	return all, nil
+}
+
+// start runs a program's setup, and then the program until the scene ends.
+func (p *player) start(ctx context.Context, t *task) error {
+	if t.setup != "" {
+		cmd, err := p.command(t, t.setup)
+		if err != nil {
+			return err
+		}
+		var text bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &text, &text
+		cmd.WaitDelay = time.Second // processes it leaves running may keep its output open
+		if err := p.tree.Launch(t.name, cmd, t.cpus); err != nil {
+			return err
+		}
+		if err := cmd.Wait(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
+			return fmt.Errorf("set %s up: %w: %s", t.name, err, text.String())
+		}
+	}
+	return errors.Join(p.launch(t), ctx.Err())
+}
+
+// command creates the directory of a task, if needed, and a command in it.
+func (p *player) command(t *task, script string) (*exec.Cmd, error) {
+	t.dir = filepath.Join(p.tree.Scratch(), t.name)
+	if err := os.MkdirAll(t.dir, 0o755); err != nil {
+		return nil, err
+	}
+	cmd := exec.Command("sh", "-c", script)
+	cmd.Env = append(os.Environ(), "D="+t.dir, "LC_ALL=C")
+	if p.scene.on == onLink {
+		cmd = inNamespace(near, "sh", "-c", script)
+		cmd.Env = append(os.Environ(), "D="+t.dir, "LC_ALL=C", "LISTEN="+farAddress, "FAR="+strings.Join(inNamespace(far).Args, " "))
+	}
+	cmd.Dir = t.dir
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	return cmd, nil
+}
+
+func (t *task) progress() string { return filepath.Join(t.dir, "progress") }
+
+// launch starts a task's program.
+func (p *player) launch(t *task) error {
+	cmd, err := p.command(t, t.run)
+	if err != nil {
+		return err
+	}
+	var out, in *os.File
+	var file *os.File
+	if t.victim {
+		if out, in, err = os.Pipe(); err != nil {
+			return err
+		}
+		defer in.Close()
+		cmd.Stdout = in
+		if file, err = os.Create(t.progress()); err != nil {
+			return err
+		}
+	}
+	if err := p.tree.Launch(t.name, cmd, t.cpus); err != nil {
+		return err
+	}
+	t.cmd, t.ended, t.stopped = cmd, make(chan struct{}), false
+	if out != nil {
+		go t.count(out, file)
+	}
+	go func() {
+		defer close(t.ended)
+		err := cmd.Wait()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if !t.stopped && p.fail == nil {
+			p.fail = fmt.Errorf("%s ended by itself: %w", t.name, errors.Join(err, errors.New("too early")))
+		}
+	}()
+	return nil
+}
+
+// count records when each piece of work is done, and updates the task's progress file.
+func (t *task) count(out io.ReadCloser, file *os.File) {
+	defer out.Close()
+	defer file.Close()
+	var buf [4096]byte
+	var number [8]byte
+	for {
+		n, err := out.Read(buf[:])
+		now := time.Now()
+		pieces := bytes.Count(buf[:n], []byte("\n"))
+		t.mu.Lock()
+		for range pieces {
+			t.work = append(t.work, now)
+		}
+		binary.LittleEndian.PutUint64(number[:], uint64(len(t.work)))
+		t.mu.Unlock()
+		if pieces > 0 {
+			_, _ = file.WriteAt(number[:], 0)
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// weigh sets a task's CPU weight to a multiple of the default weight.
+func (p *player) weigh(t *task, weight float64) error {
+	dir, v1 := p.tree.CPUDir(t.name)
+	file, usual := "cpu.weight", 100.0
+	if v1 {
+		file, usual = "cpu.shares", 1024
+	}
+	return os.WriteFile(filepath.Join(dir, file), []byte(strconv.Itoa(max(1, int(weight*usual)))), 0)
+}
+
+// kill ends all processes in a task's cgroup, and keeps the cgroup.
+func (p *player) kill(t *task) error {
+	p.mu.Lock()
+	t.stopped = true
+	p.mu.Unlock()
+	for until := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		left := 0
+		for _, dir := range p.tree.Dirs(t.name) {
+			text, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			for _, word := range strings.Fields(string(text)) {
+				if pid, err := strconv.Atoi(word); err == nil && pid > 0 {
+					left++
+					_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+				}
+			}
+		}
+		if left == 0 {
+			<-t.ended
+			return nil
+		}
+		if time.Now().After(until) {
+			return fmt.Errorf("%s does not end", t.name)
+		}
+	}
+}
+
+// agent is the quell-agent that records a scene.
+type agent struct {
+	cmd        *exec.Cmd
+	trace, log string
+}
+
+// startAgent starts an agent that records all tasks of the scene, by every signal that the
+// machine has.
+func (p *player) startAgent(vs []*task) (*agent, error) {
+	dir := filepath.Join(p.tree.Scratch(), "agent")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, err
+	}
+	a := &agent{trace: filepath.Join(dir, "trace.csv"), log: filepath.Join(dir, "log")}
+	var b strings.Builder
+	fmt.Fprintf(&b, "state_dir: %q\nsocket: %q\nlisten: \"\"\nlog_level: warn\nrecord: %q\nsignals: [cpi, cpt, cps, runq, io%s]\n",
+		dir, filepath.Join(dir, "agent.sock"), a.trace, map[bool]string{true: ", net"}[p.scene.on == onLink])
+	fmt.Fprintf(&b, "tick: 50ms\nsampling: {duration: %s, period: %s, max_tax: 0}\ndetect: {outlier_window: %s, window: %s}\nenforce: {mode: \"off\"}\nrules:\n",
+		interval, interval, 5*interval, 10*interval)
+	for _, v := range vs {
+		fmt.Fprintf(&b, "  - {match: %q, job: %q, class: latency-sensitive, progress: %q}\n", p.tree.Path(v.name), v.name, v.progress())
+	}
+	fmt.Fprintf(&b, "  - {match: %q, job: \"$1\", class: batch}\n", p.tree.Top()+"/*")
+	conf := filepath.Join(dir, "agent.yaml")
+	if err := os.WriteFile(conf, []byte(b.String()), 0o600); err != nil {
+		return nil, err
+	}
+	log, err := os.Create(a.log)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	a.cmd = exec.Command(p.agent, "--config", conf)
+	a.cmd.Stderr = log
+	a.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	if err := a.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start the agent: %w", err)
+	}
+	return a, nil
+}
+
+func (a *agent) stop() error {
+	_ = a.cmd.Process.Signal(syscall.SIGTERM) // it may have ended, which Wait reports
+	if err := a.cmd.Wait(); err != nil {
+		text, _ := os.ReadFile(a.log)
+		return fmt.Errorf("quell-agent: %w: %s", err, text[max(0, len(text)-600):])
+	}
+	return nil
+}
+
+// samples reads the agent's trace and gives tasks the names that are the same in every
+// recording.
+func (p *player) samples(file string) ([]sample.Sample, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	in, err := trace.NewReader(f)
+	if err != nil {
+		return nil, err
+	}
+	named := func(n sample.TaskName) sample.TaskName {
+		if rest, ok := strings.CutPrefix(string(n), p.tree.Top()+"/"); ok {
+			return sample.TaskName("/corpus/" + rest)
+		}
+		return n
+	}
+	var all []sample.Sample
+	for {
+		var s sample.Sample
+		switch err := in.Read(&s); {
+		case err == io.EOF && in.Report().Bad > 0:
+			return nil, fmt.Errorf("%d bad rows", in.Report().Bad)
+		case err == io.EOF:
+			return all, nil
+		case err != nil:
+			return nil, err
+		}
+		s.Machine, s.Task = p.scene.name, named(s.Task)
+		served := make([]sample.Served, len(s.Served))
+		for i, o := range s.Served {
+			o.By = named(o.By)
+			served[i] = o
+		}
+		if s.Served != nil {
+			s.Served = served
+		}
+		all = append(all, s)
+	}
+}

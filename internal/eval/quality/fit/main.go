@@ -1,0 +1,293 @@
+// Fit estimates the coefficients by which rule evidence computes a suspect's probability
+// (package detect, weighing.go). It uses findings with known antagonists: those of labelled
+// recordings of CPI, given as STEP:FILE, of scenes of the corpus, given as corpus:FILE, and
+// of the simulator's tuning half. Half of the machines are for the fit, the others for the
+// judgement. It also prints the calibration of the built-in probabilities.
+//
+//	fit -seeds 2 -days 100 5s:TRACE 2s:TRACE … corpus:testdata/corpus/tuning-01.csv.gz …
+package main
+
+import (
+	"cmp"
+	"context"
+	"flag"
+	"fmt"
+	"hash/fnv"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/quell-dev/quell/internal/core/detect"
+	"github.com/quell-dev/quell/internal/core/pipeline"
+	"github.com/quell-dev/quell/internal/core/plan"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/stat"
+	"github.com/quell-dev/quell/internal/eval/quality"
+	"github.com/quell-dev/quell/internal/eval/replay"
+	"github.com/quell-dev/quell/internal/eval/sim"
+	"github.com/quell-dev/quell/internal/format/trace/recording"
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "fit:", err)
+		os.Exit(1)
+	}
+}
+
+// finding is one whose antagonists are known.
+type finding struct {
+	source, machine string
+	victim, first   sample.TaskName // first: the suspect with the highest score
+	began, at       sample.Millis
+	step            time.Duration
+	features        []float64
+	p               float64 // by the built-in coefficients
+	// decided: the finding's statement is that probability, and not accounts of a queue, a
+	// change of the victim itself or the load outside, and the first suspect is not
+	// excluded.
+	decided         bool
+	right, somebody bool // the first is an antagonist; there is any antagonist
+	weight          float64
+}
+
+type findings struct {
+	mu  sync.Mutex
+	all []finding
+}
+
+// add adds a finding, with the features of its best suspect.
+func (d *findings) add(source, machine string, f *pipeline.Finding) *finding {
+	if len(f.Weighed) == 0 || f.Kind == detect.OwnQuota || f.Kind == detect.SelfWait || f.Kind == detect.Steal {
+		return nil
+	}
+	w := slices.MaxFunc(f.Weighed, func(a, b detect.Weighed) int { return cmp.Compare(a.Score, b.Score) })
+	d.all = append(d.all, finding{source: source, machine: machine, victim: f.Victim.Name, first: w.Task.Name, began: f.First, at: f.At, features: w.Features(), p: w.Probability(),
+		decided: f.Change == "" && len(f.Suspects) > 0 && f.Suspects[0].Key == w.Task.Key && f.Suspects[0].Excluded == "" &&
+			w.Task.Name != detect.OutsideName && f.Suspects[0].Method == detect.ByStatistics})
+	return &d.all[len(d.all)-1]
+}
+
+func run() error {
+	seeds := flag.Int("seeds", 0, "cases of each of the simulator's tuning scenarios")
+	days := flag.Int("days", 0, "days of an everyday machine in the simulator")
+	flag.Parse()
+	var d findings
+	for _, arg := range flag.Args() {
+		step, name, _ := strings.Cut(arg, ":")
+		if err := d.recording(step, name); err != nil {
+			return err
+		}
+	}
+	if *seeds+*days > 0 {
+		if err := d.simulate(*seeds, *days); err != nil {
+			return err
+		}
+	}
+	// Findings of one victim repeat each other: which suspect is named counts, not how
+	// often.
+	recent := map[string][]sample.Millis{}
+	key := func(f *finding) string {
+		return f.source + "\n" + f.machine + "\n" + string(f.victim) + "\n" + string(f.first)
+	}
+	var x [][]float64
+	var y []bool
+	var w []float64
+	for i := range d.all {
+		f := &d.all[i]
+		k := key(f)
+		before := slices.DeleteFunc(recent[k], func(at sample.Millis) bool { return f.at.Sub(at) > 30*f.step })
+		f.weight = 1 / float64(1+len(before))
+		recent[k] = append(before, f.at)
+		if fitted(f) {
+			x, y, w = append(x, f.features), append(y, f.right), append(w, f.weight)
+		}
+	}
+	l, ok := stat.FitLogistic(x, y, w)
+	if !ok {
+		return fmt.Errorf("%d findings have no fit", len(x))
+	}
+	fmt.Printf("intercept %.3f\ncoefficients %.3f\n", l.Intercept, l.Coef)
+	for _, source := range sources {
+		for _, of := range []bool{true, false} {
+			d.report(&l, source, of)
+		}
+	}
+	for _, source := range sources {
+		if err := d.calibration(source); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var sources = []string{"recording", "corpus", "sim", "everyday"}
+
+// calibration prints the calibration of the built-in probabilities.
+func (d *findings) calibration(source string) error {
+	var said []quality.Forecast
+	for _, f := range d.all {
+		if f.source == source && f.decided {
+			said = append(said, quality.Forecast{P: f.p, Right: f.right, Weight: f.weight, Of: f.machine + " " + string(f.victim)})
+		}
+	}
+	c, ok := quality.Calibrate(said)
+	if !ok {
+		return nil
+	}
+	fmt.Printf("\n%s, as built in: ", source)
+	return c.Write(os.Stdout)
+}
+
+func fitted(f *finding) bool {
+	h := fnv.New32a()
+	fmt.Fprint(h, f.machine)
+	return h.Sum32()&1 == 0
+}
+
+func (d *findings) report(l *stat.Logistic, source string, of bool) {
+	type bin struct{ n, w, p, right float64 }
+	var bins [10]bin
+	var all, somebody, first float64
+	named, hit, wrongly := [10]float64{}, [10]float64{}, [10]float64{}
+	for i := range d.all {
+		f := &d.all[i]
+		if f.source != source || fitted(f) != of {
+			continue
+		}
+		p := l.P(f.features)
+		b := &bins[min(9, int(p*10))]
+		b.n++
+		b.w, b.p = b.w+f.weight, b.p+f.weight*p
+		all++
+		if f.somebody {
+			somebody++
+		}
+		if f.right {
+			b.right += f.weight
+			first++
+		}
+		for k := range named {
+			if p >= float64(k)/10 {
+				named[k]++
+				if f.right {
+					hit[k]++
+				} else if !f.somebody {
+					wrongly[k]++
+				}
+			}
+		}
+	}
+	if all == 0 {
+		return
+	}
+	fmt.Printf("\n%s, fitted %v: %.0f findings, somebody's %.0f, the first right in %.3f of those\n", source, of, all, somebody, first/max(somebody, 1))
+	for k := 3; k < 10; k++ {
+		fmt.Printf("  p ≥ %.1f: recall %.3f precision %.3f, named where nobody did it %.4f\n", float64(k)/10, hit[k]/max(somebody, 1), hit[k]/max(named[k], 1), wrongly[k]/max(all-somebody, 1))
+	}
+	for _, b := range bins {
+		if b.n > 0 {
+			fmt.Printf("  said %.3f, was %.3f (%.0f)\n", b.p/b.w, b.right/b.w, b.n)
+		}
+	}
+}
+
+func (d *findings) recording(step, name string) error {
+	o, err := replay.Default(detect.Evident)
+	if err != nil {
+		return err
+	}
+	source, length := "recording", time.Second
+	if step == "corpus" {
+		source = step
+		o.Step(length)
+		o.Spec.MinSamples = 30
+	} else {
+		if length, err = time.ParseDuration(step); err != nil {
+			return err
+		}
+		o.Step(length)
+		cpi, _ := sample.LookupSignal(sample.CPI)
+		cpi.LeastCPU, cpi.Min, cpi.Max = 0, 0.1, 20
+		o.Signals, o.ByTask = map[sample.SignalName]sample.Signal{sample.CPI: cpi}, true
+	}
+	o.Detect.Explain = true
+	begin := len(d.all)
+	o.Found = func(machine string, f *pipeline.Finding) { d.add(source, machine, f) }
+	rec, err := recording.Open(name, recording.Options{})
+	if err != nil {
+		return err
+	}
+	defer rec.Close()
+	if _, err = replay.Run(context.Background(), rec, o, 1); err != nil {
+		return err
+	}
+	labels, _ := rec.Labels()
+	kept := d.all[:begin]
+next:
+	for _, f := range d.all[begin:] {
+		for _, u := range rec.Unlabelled() {
+			if u.Machine == f.machine && u.Victim == f.victim && f.at >= u.From && f.at <= u.To {
+				continue next
+			}
+		}
+		for _, l := range labels {
+			// The finding covers all of the anomaly, as in replay.Judge.
+			if l.Machine == f.machine && l.Victim == f.victim && f.at >= l.From && f.began <= l.To {
+				f.somebody, f.right = true, f.right || l.Antagonist == f.first
+			}
+		}
+		f.machine, f.step = name+" "+f.machine, length
+		kept = append(kept, f)
+	}
+	d.all = kept
+	return nil
+}
+
+func (d *findings) simulate(seeds, days int) error {
+	player := sim.NewPlayer(1)
+	scenarios := sim.Scenarios()
+	var orders, daily []sim.Order
+	for i := range scenarios {
+		if scenarios[i].Half != sim.Tuning {
+			continue
+		}
+		for n := range seeds {
+			orders = append(orders, sim.Order{Scenario: &scenarios[i], Seed: 1 + uint64(n)})
+		}
+	}
+	everyday := sim.Everyday()
+	for n := range days {
+		daily = append(daily, sim.Order{Scenario: &everyday, Seed: 1 + uint64(n)})
+	}
+	p, err := detect.Paper(detect.Evident)
+	if err != nil {
+		return err
+	}
+	p.Explain = true
+	policy := sim.Policy()
+	policy.Mode = plan.Advise
+	source := "sim"
+	setup := sim.Setup{Params: p, Policy: policy, Minutes: 150}
+	setup.Found = func(machine string, f *pipeline.Finding, hurts func(sample.TaskKey) bool) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		one := d.add(source, machine, f)
+		if one == nil {
+			return
+		}
+		one.step = time.Minute
+		for i := range f.Weighed {
+			if w := &f.Weighed[i]; hurts(w.Task.Key) {
+				one.somebody = true
+				one.right = one.right || w.Task.Name == one.first
+			}
+		}
+	}
+	player.Fleet(orders, setup, 0, func(sim.Case) {})
+	setup.Minutes, source = 24*60, "everyday"
+	player.Fleet(daily, setup, 0, func(sim.Case) {})
+	return nil
+}

@@ -1,0 +1,85 @@
+package quality
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/core/detect"
+	"github.com/quell-dev/quell/internal/core/plan"
+	"github.com/quell-dev/quell/internal/eval/sim"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
+)
+
+func TestMain(m *testing.M) { quelltest.Main(m) }
+
+// TestCounts: a case is counted as docs/rules.md defines it.
+func TestCounts(t *testing.T) {
+	var c Count
+	minute := time.Minute
+	c.Add(&sim.Case{Minutes: 720, Accusations: []sim.Accusation{{Right: true}, {}}, Victims: []sim.Victim{{Named: true, After: minute}, {}},
+		Rounds: []plan.Round{{Outcome: plan.TruePositive}, {Outcome: plan.Noise, Trial: true}}, Trials: 1})
+	c.Add(&sim.Case{Minutes: 720, Accusations: []sim.Accusation{{}}, Victims: []sim.Victim{{Named: true, After: 3 * minute}}})
+	c.Add(&sim.Case{Minutes: 1440, Accusations: []sim.Accusation{{}}})
+	share := func(what string, got, want float64) {
+		t.Helper()
+		if math.Abs(got-want) > 1e-12 {
+			t.Errorf("%s %v, want %v", what, got, want)
+		}
+	}
+	precision, _ := c.Precision()
+	share("precision", precision, 1.0/4)
+	recall, low := c.Recall()
+	share("recall", recall, 2.0/3)
+	if !(low > 0.1 && low < recall) {
+		t.Errorf("the lower end is %v", low)
+	}
+	top, _ := c.Top1()
+	share("top-1", top, 1.0/2)
+	rate, high := c.FalsePerThousandDays()
+	share("false a thousand days", rate, 1500)
+	share("its upper end", math.Round(high), math.Round(7.7537/2*1000))
+	if c.Outcomes[plan.TruePositive] != 1 || c.Outcomes[plan.Noise] != 0 || c.Trials != 1 {
+		t.Errorf("outcomes %v, %d trials: a trial is no cap", c.Outcomes, c.Trials)
+	}
+	if c.Median() != 3*minute {
+		t.Errorf("median %v", c.Median())
+	}
+}
+
+// TestRulesInShort plays a part of the table (make quality plays all of it). On the tuning
+// half, evidence is right more often than the paper's rule, which is right more often than
+// naming the biggest user.
+func TestRulesInShort(t *testing.T) {
+	results, err := Run(Study{Rules: []detect.Rule{detect.Evident, detect.CPI2, detect.Biggest}, Half: sim.Tuning, Seeds: 1, Minutes: 120,
+		Days: 2, Seed: 1, Trial: 3 * time.Minute}, func(int, int) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	if err := Text(&text, results); err != nil {
+		t.Fatal(err)
+	}
+	t.Log(text.String())
+	var precision, top [3]float64
+	for i := range results {
+		precision[i], _ = results[i].All.Precision()
+		top[i], _ = results[i].All.Top1()
+	}
+	if !(precision[0] > precision[1] && precision[1] > precision[2]) || !(top[0] > top[1] && top[1] > top[2]) {
+		t.Errorf("precision %.2f, top-1 %.2f", precision, top)
+	}
+	if precision[0] < 0.95 || top[0] < 0.95 {
+		t.Errorf("evidence has precision %.3f and top-1 %.3f", precision[0], top[0])
+	}
+	if days := results[1].Everyday.Minutes; days != 2*24*60 {
+		t.Errorf("%d minutes of two days", days)
+	}
+}
+
+func TestAnUnknownRuleIsRefused(t *testing.T) {
+	if _, err := Run(Study{Rules: []detect.Rule{"luck"}}, func(int, int) {}); err == nil || !strings.Contains(err.Error(), "luck") {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,265 @@
+package replay
+
+import (
+	"math"
+	"slices"
+
+	"github.com/quell-dev/quell/internal/core/detect"
+	"github.com/quell-dev/quell/internal/core/pipeline"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/spec"
+)
+
+// machine is what the agent of one machine would be: a pipeline, fed an interval at
+// a time.
+type machine struct {
+	name     string
+	player   *Player
+	pipeline *pipeline.Pipeline
+	at       sample.Millis // end of the interval that is being collected
+	streams  []*stream
+	tasks    map[sample.TaskName]*task
+	order    []*task // as they came in the newest interval: the next comes in the same
+	cursor   int
+	swept    sample.Millis
+	seq      uint64
+	served   []detect.Served // of the interval's samples
+}
+
+// stream is one signal's interval while it is collected.
+type stream struct {
+	signal   sample.Signal
+	interval *pipeline.Interval // nil: no sample of it has come
+	of       []*view
+}
+
+// task is one that samples came of.
+type task struct {
+	who   sample.Task
+	seen  sample.Millis
+	views []*view // by stream
+}
+
+// view is what a task is to one signal.
+type view struct {
+	pipeline.Subject
+	variant string // the samples'
+	bin     int
+	job     *Job
+	costs   *Costs // nil: not collected
+}
+
+func (p *Player) machine(name string) *machine {
+	m := p.machines[name]
+	if m == nil {
+		c := pipeline.Config{Machine: name, Detect: p.options.Detect, Policy: p.options.Policy, Charts: true}
+		if p.options.Specs == nil {
+			c.History = spec.NewHistory(p.options.Spec)
+		}
+		m = &machine{name: name, player: p, pipeline: pipeline.New(c), tasks: map[sample.TaskName]*task{}, at: math.MinInt64, served: []detect.Served{}}
+		p.machines[name] = m
+	}
+	return m
+}
+
+// add takes in a sample; those of an interval come together, whatever their
+// signal, and intervals in order of time.
+func (m *machine) add(s *sample.Sample) {
+	switch {
+	case s.TS < m.at:
+		m.player.result.Late++
+		return
+	case s.TS > m.at:
+		m.flush(s.TS)
+		m.at = s.TS
+	}
+	st, index := m.stream(s)
+	if st == nil {
+		m.player.result.UnknownSignal++
+		return
+	}
+	if st.interval == nil {
+		st.interval = m.pipeline.Begin(st.signal, s.TS, m.player.options.Sampling)
+	}
+	v := m.view(s, index)
+	measured := pipeline.Of(s)
+	if s.Served != nil {
+		measured.Served = m.serve(s.Served, s.TS)
+	}
+	st.interval.Add(&v.Subject, measured)
+	st.of = append(st.of, v)
+}
+
+// serve finds the tasks that were served. A name may come before its own row, or
+// have none in this interval.
+func (m *machine) serve(all []sample.Served, at sample.Millis) []detect.Served {
+	start := len(m.served)
+	for i := range all {
+		s := &all[i]
+		by := detect.Outside().Key
+		if s.By != detect.OutsideName {
+			t := m.tasks[s.By]
+			if t == nil {
+				t = m.create(sample.Task{Name: s.By})
+				m.order = append(m.order, t)
+			}
+			t.seen, by = at, t.who.Key
+		}
+		m.served = append(m.served, detect.Served{By: by, Time: s.Time, Fair: s.Fair})
+	}
+	return m.served[start:len(m.served):len(m.served)]
+}
+
+func (m *machine) stream(s *sample.Sample) (*stream, int) {
+	for i, st := range m.streams {
+		if st.signal.Name == s.Signal {
+			return st, i
+		}
+	}
+	sig, ok := m.player.options.signal(s.Signal)
+	if !ok {
+		return nil, 0
+	}
+	m.streams = append(m.streams, &stream{signal: sig})
+	return m.streams[len(m.streams)-1], len(m.streams) - 1
+}
+
+// view finds the sample's task. Tasks mostly come in the same order in every
+// interval, and their names are mostly the same strings in memory.
+func (m *machine) view(s *sample.Sample, index int) *view {
+	var t *task
+	if m.cursor < len(m.order) && m.order[m.cursor].who.Name == s.Task {
+		t = m.order[m.cursor]
+		m.cursor++
+	} else {
+		t = m.task(s)
+	}
+	t.seen = s.TS
+	t.who.Class = s.Class
+	for len(t.views) <= index {
+		t.views = append(t.views, nil)
+	}
+	v := t.views[index]
+	bin := m.player.options.bin(s)
+	if v == nil || v.variant != s.Variant || v.Key.Platform != s.Platform || t.who.Job != s.Job || v.bin != bin {
+		j := m.player.job(s.Job)
+		if v == nil || v.job != j {
+			j.Tasks++
+		}
+		t.who.Job = s.Job
+		v = &view{Subject: pipeline.Subject{Task: t.who, Key: m.player.options.key(s)}, variant: s.Variant, bin: bin, job: j}
+		v.Spec = m.player.options.Specs[v.Key]
+		if m.player.costs != nil {
+			v.costs = m.player.costs.find(s.Job, s.Signal)
+		}
+		t.views[index] = v
+	}
+	v.Task.Class = s.Class
+	return v
+}
+
+func (m *machine) task(s *sample.Sample) *task {
+	t := m.tasks[s.Task]
+	if t == nil {
+		t = m.create(sample.Task{Name: s.Task, Job: s.Job, Class: s.Class})
+		if s.Task == detect.OutsideName {
+			t.who = detect.Outside()
+		}
+	}
+	if i := slices.Index(m.order, t); i >= 0 {
+		m.cursor = i + 1
+	} else {
+		m.order = slices.Insert(m.order, min(m.cursor, len(m.order)), t)
+		m.cursor++
+	}
+	return t
+}
+
+// create makes a task known, whose key is the next.
+func (m *machine) create(who sample.Task) *task {
+	m.seq++
+	who.Key = sample.TaskKey{Inode: m.seq}
+	t := &task{who: who}
+	m.tasks[who.Name] = t
+	return t
+}
+
+// flush lets the machine's agent take in the interval that was collected, and
+// do what it would have done until the next one.
+func (m *machine) flush(next sample.Millis) {
+	at := m.at
+	if at == math.MinInt64 {
+		return
+	}
+	m.player.result.span(at)
+	m.pipeline.Tick(at)
+	for _, perWork := range []bool{true, false} { // as the pipeline asks for them
+		for _, st := range m.streams {
+			if st.interval == nil || st.signal.PerWork != perWork {
+				continue
+			}
+			for i, v := range st.interval.End(at) {
+				r := st.interval.Reading(i)
+				m.player.count(st.of[i], r, &v)
+				if told := m.player.options.Judged; told != nil && v.Judged && v.Sane {
+					told(Judged{m.name, r.Task.Name, st.signal.Name, at, v.Outlier})
+				}
+			}
+			st.interval, st.of = nil, st.of[:0]
+		}
+	}
+	m.cursor, m.served = 0, m.served[:0]
+	for m.pipeline.Analyse(at) {
+	}
+	m.pipeline.Pass(at, next)
+	m.sweep(at)
+	m.drain()
+}
+
+// drain takes in what has come of it; no action is carried out.
+func (m *machine) drain() {
+	for {
+		r, more := m.pipeline.Ready()
+		if !more {
+			return
+		}
+		for i := range r.Findings {
+			m.player.found(m, &r.Findings[i])
+			if m.player.options.Found != nil {
+				m.player.options.Found(m.name, &r.Findings[i])
+			}
+		}
+		for i := range r.Incidents {
+			if r.Incidents[i].Closed != 0 {
+				m.player.closed(&r.Incidents[i])
+			}
+		}
+	}
+}
+
+// sweep forgets tasks that are gone: what gave no sample for a window's length.
+func (m *machine) sweep(at sample.Millis) {
+	gone := m.player.options.Detect.Window
+	if at.Sub(m.swept) < gone {
+		return
+	}
+	m.swept = at
+	m.order = slices.DeleteFunc(m.order, func(t *task) bool {
+		if at.Sub(t.seen) <= gone {
+			return false
+		}
+		delete(m.tasks, t.who.Name)
+		m.pipeline.Gone(at, t.who.Key)
+		m.pipeline.Forget(t.who.Key)
+		return true
+	})
+}
+
+// finish ends the recording: what is open is written as it stands.
+func (m *machine) finish() {
+	m.flush(m.at.Add(m.player.options.Detect.Window))
+	open := m.pipeline.Open()
+	for i := range open {
+		m.player.closed(&open[i])
+	}
+}

@@ -1,0 +1,88 @@
+package replay
+
+import (
+	"github.com/quell-dev/quell/internal/core/detect"
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// Summary is the result of a replay as numbers, for programs.
+type Summary struct {
+	Rule        detect.Rule   `json:"rule"`
+	Rows        int           `json:"rows"`    // read
+	Bad         int           `json:"bad"`     // skipped: without a sample
+	Late        int           `json:"late"`    // skipped: not in order of time
+	Unknown     int           `json:"unknown"` // skipped: with an unknown signal
+	Samples     int           `json:"samples"` // compared with a ready spec
+	Outliers    int           `json:"outliers"`
+	Anomalies   int           `json:"anomalies"`
+	Accusations int           `json:"accusations"`
+	Incidents   int           `json:"incidents"`
+	Machines    int           `json:"machines"`
+	Jobs        int           `json:"jobs"`
+	From        sample.Millis `json:"from"`
+	To          sample.Millis `json:"to"`
+	// Of a labelled recording; with two-sided 95 % confidence intervals.
+	Precision *ShareJSON `json:"precision,omitempty"`
+	Recall    *ShareJSON `json:"recall,omitempty"`
+	Top1      *ShareJSON `json:"top1,omitempty"`
+	After     *AfterJSON `json:"time_to_detection,omitempty"`
+	// ByCause are the shares by the labels' causes; "none" is outside all labels.
+	ByCause []CauseJSON `json:"by_cause,omitempty"`
+	// LeftOut is the number of accusations in stretches whose truth is not known.
+	LeftOut int `json:"left_out,omitempty"`
+}
+
+// CauseJSON are the shares of one cause.
+type CauseJSON struct {
+	Cause     string     `json:"cause"`
+	Precision *ShareJSON `json:"precision"`
+	Recall    *ShareJSON `json:"recall"`
+	Top1      *ShareJSON `json:"top1"`
+}
+
+// ShareJSON is a share; without a value if N is 0.
+type ShareJSON struct {
+	Value *float64 `json:"value"`
+	Low   float64  `json:"low"`
+	High  float64  `json:"high"`
+	K     int      `json:"k"`
+	N     int      `json:"n"`
+}
+
+// AfterJSON is the median time to detection, in seconds.
+type AfterJSON struct {
+	Median float64 `json:"median_s"`
+	Low    float64 `json:"low_s"`
+	High   float64 `json:"high_s"`
+	N      int     `json:"n"`
+}
+
+func (s Share) json() *ShareJSON {
+	j := &ShareJSON{Low: s.Low, High: s.High, K: s.K, N: s.N}
+	if s.N > 0 {
+		v := s.Value()
+		j.Value = &v
+	} else {
+		j.High = 1
+	}
+	return j
+}
+
+// Summary converts the result to numbers; score is nil for a recording without labels. The
+// caller sets Rows and Bad from its reader.
+func (r *Result) Summary(score *Score) Summary {
+	s := Summary{Rule: r.Rule, Late: r.Late, Unknown: r.UnknownSignal, Samples: r.Judged, Outliers: r.Outliers, Anomalies: r.Anomalies,
+		Accusations: len(r.Accusations), Incidents: len(r.Incidents), Machines: r.Machines, Jobs: len(r.Jobs), From: r.From, To: r.To}
+	if score == nil {
+		return s
+	}
+	s.Precision, s.Recall, s.Top1 = score.Precision.json(), score.Recall.json(), score.Top1.json()
+	for _, c := range score.ByCause {
+		s.ByCause = append(s.ByCause, CauseJSON{c.Cause, c.Precision.json(), c.Recall.json(), c.Top1.json()})
+	}
+	s.LeftOut = score.LeftOut
+	if median, low, high, ok := score.Median(); ok {
+		s.After = &AfterJSON{median.Seconds(), low.Seconds(), high.Seconds(), len(score.Found)}
+	}
+	return s
+}

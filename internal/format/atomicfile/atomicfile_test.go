@@ -1,0 +1,78 @@
+package atomicfile
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
+	"golang.org/x/sys/unix"
+)
+
+func TestMain(m *testing.M) { quelltest.Main(m) }
+
+func names(t *testing.T, dir string) string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, e := range entries {
+		all = append(all, e.Name())
+	}
+	return strings.Join(all, " ")
+}
+
+func TestWriteReplacesWhole(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "f")
+	for _, content := range []string{"a long first content", "short", ""} {
+		if err := Write(path, []byte(content), 0o640); err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(path)
+		if err != nil || string(got) != content {
+			t.Errorf("read %q, %v; wrote %q", got, err, content)
+		}
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o640 {
+			t.Errorf("mode %v, %v", info.Mode(), err)
+		}
+		if names(t, dir) != "f" {
+			t.Errorf("left %s", names(t, dir))
+		}
+	}
+}
+
+// On a full device the old file stays and no temporary file is left.
+func TestWriteToFullDisk(t *testing.T) {
+	quelltest.Need(t, "root")
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=16k"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	path := filepath.Join(dir, "f")
+	if err := Write(path, []byte("kept"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Write(path, make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("got %v, want ENOSPC", err)
+	}
+	if got, err := os.ReadFile(path); string(got) != "kept" || names(t, dir) != "f" {
+		t.Errorf("file holds %q, %v; the directory %s", got, err, names(t, dir))
+	}
+}
+
+func TestWriteSaysWhere(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "no", "f")
+	if err := Write(path, nil, 0o600); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), path) {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,198 @@
+package trace
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// Label is the truth about a stretch of a trace: the victim, the antagonist, when it
+// began and ended, and the cause. A task with several antagonists has a label for each
+// of them. A trace is labelled as a whole: without a label no task suffers from
+// another.
+type Label struct {
+	Machine    string          `json:"machine,omitempty"`
+	Victim     sample.TaskName `json:"victim"`
+	Antagonist sample.TaskName `json:"antagonist,omitempty"` // "": caused by no neighbour
+	From       sample.Millis   `json:"from"`
+	To         sample.Millis   `json:"to"`
+	// Cause is what they contend for or, without an antagonist, the other cause, in the
+	// words of the trace's author: cpu, cache, memory, io, net; quota, steal, phase.
+	Cause string `json:"cause,omitempty"`
+}
+
+// Stretch is a part of a labelled trace in which it is not known whether a task
+// suffered, or it suffered too little to say. A finding about it there is neither right
+// nor wrong.
+type Stretch struct {
+	Machine string          `json:"machine,omitempty"`
+	Victim  sample.TaskName `json:"victim"`
+	From    sample.Millis   `json:"from"`
+	To      sample.Millis   `json:"to"`
+}
+
+// ErrLabel means that a label cannot be true, or a stretch cannot be one.
+var ErrLabel = errors.New("not a label")
+
+// Check returns why a label cannot be in a trace; nil if it can.
+func (l *Label) Check() error {
+	if l.Victim != "" && l.Victim == l.Antagonist {
+		return fmt.Errorf("%w: %s is its own antagonist", ErrLabel, l.Victim)
+	}
+	return checkStretch(l.Machine, l.Victim, l.From, l.To, string(l.Antagonist), l.Cause)
+}
+
+// Check returns why a stretch cannot be in a trace; nil if it can.
+func (s *Stretch) Check() error { return checkStretch(s.Machine, s.Victim, s.From, s.To) }
+
+func checkStretch(machine string, victim sample.TaskName, from, to sample.Millis, others ...string) error {
+	switch {
+	case victim == "":
+		return fmt.Errorf("%w: no victim", ErrLabel)
+	case to < from:
+		return fmt.Errorf("%w: it ends at %d before it begins at %d", ErrLabel, to, from)
+	}
+	for _, text := range append(others, machine, string(victim)) {
+		if err := oneLine(text); err != nil {
+			return fmt.Errorf("%w: %w", ErrLabel, err)
+		}
+	}
+	return nil
+}
+
+// A line that begins with # is a remark. The following ones are read: the first says
+// that the trace is labelled, and names the fields of labels.
+const (
+	remark        = "#"
+	labelFields   = "machine,victim,antagonist,from,to,cause"
+	stretchFields = "machine,victim,from,to"
+	labelHeader   = "#labels: " + labelFields
+	labelPrefix   = "#label: "
+	stretchPrefix = "#unlabelled: "
+)
+
+func (l *Label) append(b []byte) []byte {
+	b = append(b, labelPrefix...)
+	b = appendField(b, l.Machine)
+	b = append(b, ',')
+	b = appendField(b, string(l.Victim))
+	b = append(b, ',')
+	b = appendField(b, string(l.Antagonist))
+	b = appendSpan(b, l.From, l.To)
+	b = append(b, ',')
+	b = appendField(b, l.Cause)
+	return append(b, '\n')
+}
+
+func (s *Stretch) append(b []byte) []byte {
+	b = append(b, stretchPrefix...)
+	b = appendField(b, s.Machine)
+	b = append(b, ',')
+	b = appendField(b, string(s.Victim))
+	b = appendSpan(b, s.From, s.To)
+	return append(b, '\n')
+}
+
+func appendSpan(b []byte, from, to sample.Millis) []byte {
+	b = append(b, ',')
+	b = strconv.AppendInt(b, int64(from), 10)
+	b = append(b, ',')
+	return strconv.AppendInt(b, int64(to), 10)
+}
+
+// Labels marks the trace as labelled, and writes labels. They may come anywhere in a
+// trace, also after the samples that they are about.
+func (w *Writer) Labels(labels ...Label) error { return remarks(w, labels) }
+
+// Unlabelled marks the trace as labelled except for stretches. They may come anywhere
+// in a trace.
+func (w *Writer) Unlabelled(stretches ...Stretch) error { return remarks(w, stretches) }
+
+func remarks[T any, P interface {
+	*T
+	Check() error
+	append([]byte) []byte
+}](w *Writer, all []T) error {
+	b := w.line[:0]
+	if !w.headed {
+		b = w.header(b)
+	}
+	if !w.labelled {
+		b = append(append(b, labelHeader...), '\n')
+	}
+	for i := range all {
+		one := P(&all[i])
+		if err := one.Check(); err != nil {
+			return err
+		}
+		start := len(b)
+		if b = one.append(b); len(b)-start > maxLine {
+			return fmt.Errorf("%w: %w", ErrLabel, ErrLong)
+		}
+	}
+	w.headed, w.labelled, w.line = true, true, b
+	if _, err := w.w.Write(b); err != nil {
+		return fmt.Errorf("write trace: %w", err)
+	}
+	return nil
+}
+
+// Labels returns the labels read so far, and whether the trace is labelled at all: in a
+// labelled trace without labels no task suffered.
+func (r *Reader) Labels() (labels []Label, labelled bool) { return r.labels, r.labelled }
+
+// Unlabelled returns the stretches read so far, about which labels say nothing.
+func (r *Reader) Unlabelled() []Stretch { return r.unlabelled }
+
+// remark parses a line that begins with #.
+func (r *Reader) remark(line []byte) error {
+	if string(line) == labelHeader {
+		r.labelled = true
+		return nil
+	}
+	if text, ok := bytes.CutPrefix(line, []byte(labelPrefix)); ok {
+		f, from, to, err := r.span(text, labelFields, 3)
+		if err != nil {
+			return err
+		}
+		l := Label{Machine: r.intern(f[0]), Victim: sample.TaskName(r.intern(f[1])), Antagonist: sample.TaskName(r.intern(f[2])),
+			From: from, To: to, Cause: r.intern(f[5])}
+		if err := l.Check(); err != nil {
+			return err
+		}
+		r.labels, r.labelled = append(r.labels, l), true
+	}
+	if text, ok := bytes.CutPrefix(line, []byte(stretchPrefix)); ok {
+		f, from, to, err := r.span(text, stretchFields, 2)
+		if err != nil {
+			return err
+		}
+		s := Stretch{Machine: r.intern(f[0]), Victim: sample.TaskName(r.intern(f[1])), From: from, To: to}
+		if err := s.Check(); err != nil {
+			return err
+		}
+		r.unlabelled, r.labelled = append(r.unlabelled, s), true
+	}
+	return nil
+}
+
+// span cuts a remark into the fields that want names; the two from index at on are
+// times.
+func (r *Reader) span(text []byte, want string, at int) (fields [][]byte, from, to sample.Millis, err error) {
+	if !r.rows.split(text) || len(r.rows.fields) != strings.Count(want, ",")+1 {
+		return nil, 0, 0, fmt.Errorf("%w: want %s", ErrLabel, want)
+	}
+	fields = r.rows.fields
+	for i, t := range [...]*sample.Millis{&from, &to} {
+		ms, err := strconv.ParseInt(string(fields[at+i]), 10, 64)
+		if err != nil {
+			return nil, 0, 0, fmt.Errorf("%w: %w", ErrLabel, err)
+		}
+		*t = sample.Millis(ms)
+	}
+	return fields, from, to, nil
+}

@@ -1,0 +1,210 @@
+package trace
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// ErrHeader means that the first line does not name the columns of a trace.
+var ErrHeader = errors.New("not the header of a trace")
+
+// maxReasons is how many bad rows are explained; the rest are only counted.
+const maxReasons = 5
+
+// Report is what a Reader has found so far.
+type Report struct {
+	Rows    int      // samples read
+	Bad     int      // rows skipped because they hold no sample
+	Reasons []string // of the first few bad rows, with their line numbers
+	Unknown []string // columns that this version does not know, ignored
+}
+
+// Reader reads samples from CSV, a row at a time. The header decides which
+// column is where. A bad row is counted and skipped. Equal strings are kept
+// once, so memory grows with the distinct names, not with the rows.
+type Reader struct {
+	rows   *Rows
+	header []byte
+	cols   []int // by field: column, -1 unknown
+	names  map[string]string
+	served ServedReader
+	report Report
+
+	labels     []Label
+	unlabelled []Stretch
+	labelled   bool
+}
+
+// NewReader reads the header. It fails with ErrHeader if a column that every sample
+// needs is missing or a column is there twice.
+func NewReader(r io.Reader) (*Reader, error) {
+	t := &Reader{rows: NewRows(r, ','), names: map[string]string{}}
+	t.served.Intern = t.intern
+	line, err := t.rows.Next()
+	for err == nil && bytes.HasPrefix(line, []byte(remark)) {
+		if err := t.remark(line); err != nil {
+			t.bad(err)
+		}
+		line, err = t.rows.Next()
+	}
+	if err == io.EOF {
+		return nil, fmt.Errorf("read trace: %w: it is empty", ErrHeader)
+	}
+	if err == ErrLong {
+		return nil, fmt.Errorf("read trace: %w: %w", ErrHeader, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read trace: %w", err)
+	}
+	t.header = bytes.Clone(line)
+	if !t.rows.split(bytes.TrimPrefix(line, []byte("\ufeff"))) {
+		return nil, fmt.Errorf("read trace: %w: %.80q", ErrHeader, line)
+	}
+	seen := map[int]bool{}
+	for _, f := range t.rows.fields {
+		name := strings.TrimSpace(string(f))
+		col, ok := columnOf(name)
+		switch {
+		case !ok:
+			col = -1
+			t.report.Unknown = append(t.report.Unknown, name)
+		case seen[col]:
+			return nil, fmt.Errorf("read trace: %w: column %s is there twice", ErrHeader, name)
+		}
+		seen[col] = true
+		t.cols = append(t.cols, col)
+	}
+	for _, col := range needed {
+		if !seen[col] {
+			return nil, fmt.Errorf("read trace: %w: no column %s", ErrHeader, columns[col])
+		}
+	}
+	return t, nil
+}
+
+// Report returns what was found so far.
+func (r *Reader) Report() Report { return r.report }
+
+// Read reads the next sample into s, overwriting all of it. It returns io.EOF
+// at the end, and other errors only if the underlying reader fails.
+func (r *Reader) Read(s *sample.Sample) error {
+	for {
+		line, err := r.rows.Next()
+		switch {
+		case err == ErrLong:
+			r.bad(err)
+			continue
+		case err == io.EOF:
+			return io.EOF
+		case err != nil:
+			return fmt.Errorf("read trace: line %d: %w", r.rows.line, err)
+		case len(line) == 0 || bytes.Equal(line, r.header):
+			continue // traces may be joined end to end
+		case bytes.HasPrefix(line, []byte(remark)):
+			if err := r.remark(line); err != nil {
+				r.bad(err)
+			}
+			continue
+		}
+		if err := r.parse(line, s); err != nil {
+			r.bad(err)
+			continue
+		}
+		r.report.Rows++
+		return nil
+	}
+}
+
+func (r *Reader) bad(err error) {
+	r.report.Bad++
+	if len(r.report.Reasons) < maxReasons {
+		r.report.Reasons = append(r.report.Reasons, fmt.Sprintf("line %d: %v", r.rows.line, err))
+	}
+}
+
+func (r *Reader) parse(line []byte, s *sample.Sample) error {
+	if !r.rows.split(line) {
+		return errors.New("quotes out of order")
+	}
+	if len(r.rows.fields) != len(r.cols) {
+		return fmt.Errorf("%d fields, the header has %d", len(r.rows.fields), len(r.cols))
+	}
+	*s = sample.Sample{Coverage: 1}
+	for i, f := range r.rows.fields {
+		if col := r.cols[i]; col >= 0 {
+			if err := r.set(s, col, f); err != nil {
+				return fmt.Errorf("%s: %w", columnName(col), err)
+			}
+		}
+	}
+	return Check(s)
+}
+
+func (r *Reader) set(s *sample.Sample, col int, f []byte) (err error) {
+	switch col {
+	case colTS:
+		var ms int64
+		ms, err = strconv.ParseInt(string(f), 10, 64)
+		s.TS = sample.Millis(ms)
+	case colMachine:
+		s.Machine = r.intern(f)
+	case colJob:
+		s.Job = sample.JobName(r.intern(f))
+	case colTask:
+		s.Task = sample.TaskName(r.intern(f))
+	case colPlatform:
+		s.Platform = sample.Platform(r.intern(f))
+	case colSignal:
+		s.Signal = sample.SignalName(r.intern(f))
+	case colVariant:
+		s.Variant = r.intern(f)
+	case colClass:
+		s.Class, err = sample.ParseClass(r.intern(f))
+	case colCPU:
+		s.CPU, err = float32Of(f)
+	case colCost:
+		if s.Cost = float32(math.NaN()); len(f) > 0 {
+			s.Cost, err = float32Of(f)
+		}
+	case colCoverage:
+		s.Coverage, err = float32Of(f)
+	case colFlags:
+		s.Flags, err = sample.ParseFlags(r.intern(f))
+	case colServed:
+		s.Served, err = r.served.Read(f)
+	default:
+		if len(f) == 0 {
+			return nil // not measured
+		}
+		var v float64
+		if v, err = strconv.ParseFloat(string(f), 64); err == nil && (math.IsNaN(v) || math.IsInf(v, 0)) {
+			err = fmt.Errorf("%v", v)
+		}
+		s.Extras.Set(sample.Extra(col-colExtra), v)
+	}
+	return err
+}
+
+func float32Of(f []byte) (float32, error) {
+	v, err := strconv.ParseFloat(string(f), 32)
+	if err == nil && math.IsNaN(v) {
+		err = errors.New("NaN is written as an empty field")
+	}
+	return float32(v), err
+}
+
+func (r *Reader) intern(f []byte) string {
+	if s, ok := r.names[string(f)]; ok {
+		return s
+	}
+	s := string(f)
+	r.names[s] = s
+	return s
+}

@@ -1,0 +1,109 @@
+package recording
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/trace"
+)
+
+// reading is the state of a task's counters at one time: cycles and instructions in
+// total, and CPU time in seconds.
+type reading struct {
+	at                      sample.Millis
+	cycles, instructions, s float64
+	misses                  float64 // NaN: not counted
+}
+
+// since makes a sample of two readings of a task; false if there was no time between
+// them. It has a CPI only if both counters moved. CPU time that is missing is 0:
+// recorders leave out counters that never moved.
+func (r reading) since(prev reading, s *sample.Sample) bool {
+	wall := r.at.Sub(prev.at).Seconds()
+	if wall <= 0 {
+		return false
+	}
+	used := r.s - prev.s
+	if math.IsNaN(used) {
+		used = 0
+	}
+	s.TS, s.Signal, s.Coverage, s.Cost = r.at, sample.CPI, 1, float32(math.NaN())
+	s.Flags, s.Extras = 0, sample.Extras{}
+	cycles, instructions := r.cycles-prev.cycles, r.instructions-prev.instructions
+	if used < 0 || cycles < 0 || instructions < 0 {
+		s.Flags, s.CPU = sample.Restarted, 0
+		return true
+	}
+	s.CPU = float32(used / wall)
+	if cycles > 0 && instructions > 0 {
+		s.Cost = float32(cycles / instructions)
+	}
+	if cycles >= 0 {
+		s.Extras.Set(sample.Cycles, cycles)
+	}
+	if instructions >= 0 {
+		s.Extras.Set(sample.Instructions, instructions)
+	}
+	if m := r.misses - prev.misses; m >= 0 {
+		s.Extras.Set(sample.LLCMisses, m)
+	}
+	return true
+}
+
+// held are samples that had to be read completely, because their file is not in order
+// of time.
+type held struct {
+	samples []sample.Sample
+	next    int
+	report  trace.Report
+}
+
+// add stores a sample; one that no trace can hold is counted as bad.
+func (h *held) add(s *sample.Sample) {
+	if err := trace.Check(s); err != nil {
+		h.bad(fmt.Sprintf("%s at %d: %v", s.Task, s.TS, err))
+		return
+	}
+	h.samples = append(h.samples, *s)
+}
+
+// maxReasons is how many bad rows are explained; the rest are only counted.
+const maxReasons = 5
+
+func (h *held) bad(why string) {
+	h.report.Bad++
+	if len(h.report.Reasons) < maxReasons {
+		h.report.Reasons = append(h.report.Reasons, why)
+	}
+}
+
+// sort puts them in order of time, and at one time in order of machine and task.
+func (h *held) sort() {
+	slices.SortStableFunc(h.samples, func(a, b sample.Sample) int {
+		return cmp.Or(cmp.Compare(a.TS, b.TS), cmp.Compare(a.Machine, b.Machine), cmp.Compare(a.Task, b.Task))
+	})
+}
+
+// Read implements Reader.
+func (h *held) Read(s *sample.Sample) error {
+	if h.next == len(h.samples) {
+		return io.EOF
+	}
+	*s = h.samples[h.next]
+	h.next++
+	h.report.Rows++
+	return nil
+}
+
+// Report implements Reader.
+func (h *held) Report() trace.Report { return h.report }
+
+// Labels implements Reader: it has no labels.
+func (h *held) Labels() ([]trace.Label, bool) { return nil, false }
+
+// Unlabelled implements Reader.
+func (h *held) Unlabelled() []trace.Stretch { return nil }

@@ -1,0 +1,204 @@
+package recording
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/parquet-go/parquet-go"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// rezolusCounters are the metrics of a cgroup that make a sample. A column is named
+// METRIC/PATH/ID, or METRIC/PATH/STATE/ID if there are several, which add up. CPU time
+// is in nanoseconds.
+var rezolusCounters = [...]struct {
+	metric string
+	states []string
+}{
+	{"cgroup_cpu_cycles", nil},
+	{"cgroup_cpu_instructions", nil},
+	{"cgroup_cpu_usage", []string{"user", "system"}},
+}
+
+// rezolus reads Rezolus' Parquet, one row group at a time: it holds the counters of one
+// in memory.
+type rezolus struct {
+	held
+	file    *parquet.File
+	groups  []parquet.RowGroup
+	ts      int // column
+	cgroups []*cgroup
+}
+
+// cgroup is a cgroup of the recording. One that was removed and made again has another
+// id, and the counters of the old one no longer change.
+type cgroup struct {
+	path, id string
+	columns  [len(rezolusCounters)][]int // none for a metric that was not recorded
+	before   reading
+}
+
+func newRezolus(r io.ReaderAt, size int64) (Reader, error) {
+	f, err := parquet.OpenFile(r, size)
+	if err != nil {
+		return nil, fmt.Errorf("read Rezolus' Parquet: %w", err)
+	}
+	z := &rezolus{file: f, groups: f.RowGroups(), ts: -1}
+	found := map[string]*cgroup{}
+	for i, path := range f.Schema().Columns() {
+		if len(path) != 1 {
+			continue
+		}
+		if path[0] == "timestamp" {
+			z.ts = i
+		}
+		for k, counter := range rezolusCounters {
+			rest, ok := strings.CutPrefix(path[0], counter.metric+"/")
+			slash := strings.LastIndexByte(rest, '/')
+			if !ok || slash < 0 {
+				continue
+			}
+			name, id := rest[:slash], rest[slash+1:]
+			if counter.states != nil {
+				slash := strings.LastIndexByte(name, '/')
+				if slash < 0 || !slices.Contains(counter.states, name[slash+1:]) {
+					continue
+				}
+				name = name[:slash]
+			}
+			c := found[name+"/"+id]
+			if c == nil {
+				c = &cgroup{path: name, id: id}
+				c.forget()
+				found[name+"/"+id] = c
+				z.cgroups = append(z.cgroups, c)
+			}
+			c.columns[k] = append(c.columns[k], i)
+		}
+	}
+	z.cgroups = slices.DeleteFunc(z.cgroups, func(c *cgroup) bool {
+		return len(c.columns[0]) == 0 || len(c.columns[1]) == 0
+	})
+	if z.ts < 0 || len(z.cgroups) == 0 {
+		return nil, errors.New("read Rezolus' Parquet: no columns of a timestamp and of cgroups' cycles and instructions")
+	}
+	slices.SortFunc(z.cgroups, func(a, b *cgroup) int { return cmp.Or(cmp.Compare(a.path, b.path), cmp.Compare(a.id, b.id)) })
+	return z, nil
+}
+
+func (c *cgroup) forget() { c.before = reading{at: math.MinInt64} }
+
+// Read implements Reader.
+func (z *rezolus) Read(s *sample.Sample) error {
+	for {
+		if err := z.held.Read(s); err == nil {
+			return nil
+		}
+		if len(z.groups) == 0 {
+			return io.EOF
+		}
+		z.samples, z.next = z.samples[:0], 0
+		g := z.groups[0]
+		z.groups = z.groups[1:]
+		if err := z.group(g); err != nil {
+			z.bad(fmt.Sprintf("a row group: %v", err))
+		}
+	}
+}
+
+// group makes samples of a row group.
+func (z *rezolus) group(g parquet.RowGroup) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("damaged: %v", p)
+		}
+	}()
+	ts, err := counters(g, z.ts)
+	if err != nil {
+		return err
+	}
+	for _, c := range z.cgroups {
+		var sums [len(rezolusCounters)][]float64
+		for k, columns := range c.columns {
+			for _, i := range columns {
+				some, err := counters(g, i)
+				if err == nil && len(some) != len(ts) {
+					err = errors.New("columns of different lengths")
+				}
+				if err != nil {
+					return err
+				}
+				if sums[k] == nil {
+					sums[k] = some
+					continue
+				}
+				for n, v := range some {
+					sums[k][n] += v
+				}
+			}
+		}
+		c.samples(&z.held, ts, sums)
+	}
+	z.sort()
+	return nil
+}
+
+// samples makes a sample of each two consecutive readings.
+func (c *cgroup) samples(h *held, ts []float64, sums [len(rezolusCounters)][]float64) {
+	s := sample.Sample{Machine: "rezolus", Variant: "rezolus", Job: sample.JobName(c.path), Task: sample.TaskName(c.path + "/" + c.id)}
+	for n, at := range ts {
+		now := reading{at: sample.Millis(math.Round(at / 1e6)), cycles: sums[0][n], instructions: sums[1][n], s: math.NaN(), misses: math.NaN()}
+		if math.IsNaN(now.cycles) || math.IsNaN(now.instructions) {
+			continue // the cgroup was not there
+		}
+		if sums[2] != nil {
+			now.s = sums[2][n] / 1e9
+		}
+		if c.before.at != math.MinInt64 && now.since(c.before, &s) {
+			h.add(&s)
+		}
+		c.before = now
+	}
+}
+
+// counters reads a column; a null is NaN.
+func counters(g parquet.RowGroup, column int) ([]float64, error) {
+	pages := g.ColumnChunks()[column].Pages()
+	defer pages.Close()
+	all := make([]float64, 0, g.NumRows())
+	values := make([]parquet.Value, 512)
+	for {
+		p, err := pages.ReadPage()
+		if err == io.EOF {
+			return all, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		r := p.Values()
+		for err == nil {
+			var n int
+			n, err = r.ReadValues(values)
+			for _, v := range values[:n] {
+				switch {
+				case v.IsNull():
+					all = append(all, math.NaN())
+				case v.Kind() == parquet.Int64:
+					all = append(all, float64(v.Uint64()))
+				default:
+					return nil, fmt.Errorf("a counter that is %v", v.Kind())
+				}
+			}
+		}
+		parquet.Release(p)
+		if err != io.EOF {
+			return nil, err
+		}
+	}
+}

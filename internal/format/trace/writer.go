@@ -1,0 +1,152 @@
+package trace
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// Writer writes samples as CSV. It buffers: call Flush at the end, and whenever
+// a reader should see what was written so far. It is not safe for use from
+// several goroutines.
+type Writer struct {
+	w                *bufio.Writer
+	extras           []sample.Extra
+	served           bool
+	headed, labelled bool
+	line             []byte
+	list             []byte // content of the served column
+}
+
+// NewWriter returns a Writer that writes the fixed columns and one for each of
+// the given extras; other extras of a sample are left out.
+func NewWriter(w io.Writer, extras ...sample.Extra) *Writer {
+	return &Writer{w: bufio.NewWriterSize(w, 1<<16), extras: extras}
+}
+
+// Served adds the column of the served tasks, which is left out otherwise. It returns
+// the Writer and must be called before the first row.
+func (w *Writer) Served() *Writer {
+	w.served = true
+	return w
+}
+
+// Write adds one row, and the header before the first. A sample that could not
+// be read back is refused with ErrSample and nothing is written.
+func (w *Writer) Write(s *sample.Sample) error {
+	if err := Check(s); err != nil {
+		return err
+	}
+	b := w.line[:0]
+	if !w.headed {
+		b = w.header(b)
+	}
+	b = strconv.AppendInt(b, int64(s.TS), 10)
+	for _, text := range [...]string{s.Machine, string(s.Job), string(s.Task), string(s.Platform), string(s.Signal), s.Variant} {
+		b = append(b, ',')
+		b = appendField(b, text)
+	}
+	b = append(b, ',')
+	b = append(b, s.Class.String()...)
+	b = append(b, ',')
+	b = appendFloat32(b, s.CPU)
+	b = append(b, ',')
+	b = appendFloat32(b, s.Cost)
+	b = append(b, ',')
+	b = appendFloat32(b, s.Coverage)
+	b = append(b, ',')
+	b = append(b, s.Flags.String()...)
+	for _, e := range w.extras {
+		b = append(b, ',')
+		v, ok := s.Extras.Get(e)
+		if !ok {
+			continue
+		}
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			return fmt.Errorf("%w: %v %v", ErrSample, e, v)
+		}
+		b = strconv.AppendFloat(b, v, 'g', -1, 64)
+	}
+	if w.served {
+		b = append(b, ',')
+		if s.Served != nil {
+			w.list = AppendServed(w.list[:0], s.Served)
+			b = appendField(b, string(w.list))
+		}
+	}
+	w.line = append(b, '\n')
+	if len(w.line) > maxLine {
+		return fmt.Errorf("%w: %w", ErrSample, ErrLong)
+	}
+	w.headed = true
+	if _, err := w.w.Write(w.line); err != nil {
+		return fmt.Errorf("write trace: %w", err)
+	}
+	return nil
+}
+
+// Flush writes what is buffered; a trace without samples gets its header.
+func (w *Writer) Flush() error {
+	if !w.headed {
+		w.headed = true
+		w.line = w.header(w.line[:0])
+		if _, err := w.w.Write(w.line); err != nil {
+			return fmt.Errorf("write trace: %w", err)
+		}
+	}
+	if err := w.w.Flush(); err != nil {
+		return fmt.Errorf("write trace: %w", err)
+	}
+	return nil
+}
+
+func (w *Writer) header(b []byte) []byte {
+	for i, c := range columns {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, c...)
+	}
+	for _, e := range w.extras {
+		b = append(b, ',')
+		b = append(b, e.String()...)
+	}
+	if w.served {
+		b = append(b, ',')
+		b = append(b, ServedColumn...)
+	}
+	return append(b, '\n')
+}
+
+// appendFloat32 writes the shortest text that reads back as the same float32,
+// nothing for NaN.
+func appendFloat32(b []byte, f float32) []byte {
+	if f != f {
+		return b
+	}
+	return strconv.AppendFloat(b, float64(f), 'g', -1, 32)
+}
+
+// appendField quotes where RFC 4180 asks for it. Spaces at the ends are quoted
+// too, since spreadsheets drop them.
+func appendField(b []byte, s string) []byte {
+	quote := s != "" && (s[0] == ' ' || s[len(s)-1] == ' ')
+	for i := 0; i < len(s) && !quote; i++ {
+		quote = s[i] == ',' || s[i] == '"'
+	}
+	if !quote {
+		return append(b, s...)
+	}
+	b = append(b, '"')
+	for i := range len(s) {
+		if s[i] == '"' {
+			b = append(b, '"')
+		}
+		b = append(b, s[i])
+	}
+	return append(b, '"')
+}

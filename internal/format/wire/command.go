@@ -1,0 +1,80 @@
+package wire
+
+import (
+	"errors"
+	"math"
+	"time"
+
+	"github.com/quell-dev/quell/internal/core/command"
+)
+
+// ErrUnknownCommand means that a command of a newer server is not known here.
+var ErrUnknownCommand = errors.New("unknown command")
+
+// EncodeCommand returns the message for a valid command. The server adds the operator and
+// the expiry.
+func EncodeCommand(c *command.Command) *Command {
+	m := &Command{Why: c.Why}
+	switch {
+	case c.Cap != nil:
+		m.Do = &Command_Cap_{Cap: &Command_Cap{Task: c.Cap.Task, Many: encodeMany(c.Cap.Target), Rate: c.Cap.Rate, ForMs: time.Duration(c.Cap.For).Milliseconds()}}
+	case c.Uncap != nil:
+		m.Do = &Command_Uncap_{Uncap: &Command_Uncap{Task: c.Uncap.Task, Many: encodeMany(*c.Uncap)}}
+	case c.Protect != nil:
+		m.Do = &Command_Protect_{Protect: &Command_Protect{Task: c.Protect.Task, Many: encodeMany(*c.Protect)}}
+	case c.Unprotect != nil:
+		m.Do = &Command_Protect_{Protect: &Command_Protect{Task: c.Unprotect.Task, Many: encodeMany(*c.Unprotect), Off: true}}
+	case c.Enforcement != nil:
+		m.Do = &Command_Enforcement_{Enforcement: &Command_Enforcement{Mode: c.Enforcement.Mode}}
+	case c.Pardon != nil:
+		m.Do = &Command_Pardon_{Pardon: &Command_Pardon{Job: c.Pardon.Job}}
+	}
+	return m
+}
+
+// DecodeCommand returns the command of a message, which the caller must still validate;
+// ErrUnknownCommand if this side knows none of its commands.
+func DecodeCommand(m *Command) (*command.Command, error) {
+	c := &command.Command{Why: m.GetWhy()}
+	switch do := m.GetDo().(type) {
+	case *Command_Cap_:
+		c.Cap = &command.Cap{Target: decodeTarget(do.Cap), Terms: command.Terms{Rate: do.Cap.GetRate(), For: lease(do.Cap.GetForMs())}}
+	case *Command_Uncap_:
+		c.Uncap = new(decodeTarget(do.Uncap))
+	case *Command_Protect_:
+		if target := decodeTarget(do.Protect); do.Protect.GetOff() {
+			c.Unprotect = &target
+		} else {
+			c.Protect = &target
+		}
+	case *Command_Enforcement_:
+		c.Enforcement = &command.Enforcement{Mode: do.Enforcement.GetMode()}
+	case *Command_Pardon_:
+		c.Pardon = &command.Pardon{Job: do.Pardon.GetJob()}
+	default:
+		return nil, ErrUnknownCommand
+	}
+	return c, nil
+}
+
+func encodeMany(t command.Target) *Command_Many {
+	if t.Job == "" && t.Class == "" && !t.All {
+		return nil
+	}
+	return &Command_Many{Job: t.Job, Class: t.Class, All: t.All}
+}
+
+func decodeTarget(m interface {
+	GetTask() string
+	GetMany() *Command_Many
+}) command.Target {
+	many := m.GetMany()
+	return command.Target{Task: m.GetTask(), Job: many.GetJob(), Class: many.GetClass(), All: many.GetAll()}
+}
+
+// lease converts milliseconds. A number outside the range of a Duration becomes the
+// longest one, so that it does not wrap around to a valid lease.
+func lease(ms int64) command.Duration {
+	const most = math.MaxInt64 / int64(time.Millisecond)
+	return command.Duration(max(-most, min(ms, most)) * int64(time.Millisecond))
+}

@@ -1,9 +1,0 @@
-package guest
-
-import (
-	"testing"
-
-	"github.com/quell-dev/quell/internal/quelltest"
-)
-
-func TestMain(m *testing.M) { quelltest.Main(m) }

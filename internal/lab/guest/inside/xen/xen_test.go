@@ -1,0 +1,439 @@
+//go:build inguest
+
+package xen
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/lab/env"
+	"github.com/quell-dev/quell/internal/lab/guest"
+	"github.com/quell-dev/quell/internal/lab/httpload"
+	"github.com/quell-dev/quell/internal/lab/study"
+	tools "github.com/quell-dev/quell/internal/lab/xen"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
+)
+
+// The test binary is also the guests' PID 1, and the programs in them.
+func TestMain(m *testing.M) {
+	role := ""
+	if len(os.Args) > 1 {
+		role = os.Args[1]
+	}
+	var err error
+	switch role {
+	case "lab-agent":
+		err = env.AgentMain(os.Args[2:])
+	case "lab-hold":
+		err = env.HoldMain(os.Args[2:])
+	case "serve":
+		err = serve()
+	case "feel":
+		err = feel()
+	case "burn":
+		waiting()
+		for {
+		}
+	default:
+		quelltest.Main(m)
+	}
+	fmt.Println(role, err)
+	os.Exit(1)
+}
+
+// waiting waits for the barrier, and ends the program when the lab closes its input.
+func waiting() {
+	in := bufio.NewReader(os.Stdin)
+	if _, err := in.ReadString('\n'); err != nil {
+		os.Exit(0)
+	}
+	go func() {
+		_, _ = in.ReadByte()
+		os.Exit(0)
+	}()
+}
+
+func serve() error {
+	waiting()
+	page := strings.Repeat("a", 1024)
+	return http.ListenAndServe(":80", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, page) }))
+}
+
+// calm stops Go from preempting itself by signals, after which a guest under TCG
+// sometimes continues with wrong registers.
+const calm = "GODEBUG=asyncpreemptoff=1"
+
+const prefix = "quell-test-xen"
+
+func address(name string) netip.Prefix {
+	return netip.MustParsePrefix(map[string]string{"g1": "10.99.0.11/24", "g2": "10.99.0.12/24"}[name])
+}
+
+// shared is an environment with the additional functions of a Xen guest.
+type shared interface {
+	lab.Environment
+	Share() (weight int, limit float64, err error)
+	SetShare(weight int, limit float64) error
+}
+
+func TestDomains(t *testing.T) {
+	x := tools.Tools{}
+	if s, err := x.Scheduler(t.Context()); err != nil || s != "credit" {
+		t.Fatalf("scheduler %q, %v: want credit, the paper's", s, err)
+	}
+	modules, err := filepath.Glob("/guest-modules/*.ko")
+	if err != nil || len(modules) == 0 {
+		t.Fatal("no modules for guests", err)
+	}
+	o := env.Options{Hold: []string{os.Args[0], "lab-hold"}, Agent: []string{os.Args[0], "lab-agent"}, Prefix: prefix,
+		Kernel: func() (guest.Kernel, error) { return guest.Kernel{Image: "/boot/vmlinux"}, nil },
+		Xen: env.Xen{Words: []string{calm}, Bridge: "xenbr0", Script: "/etc/xen/scripts/vif-quell",
+			Address: func(p *study.Part) netip.Prefix { return address(p.Role) }}}
+	for _, m := range modules {
+		o.Xen.Modules = append(o.Xen.Modules, guest.File{Path: "/" + filepath.Base(m), From: m, Mode: 0o644})
+	}
+	maker, err := env.Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := maker.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	guests := map[string]shared{}
+	weights := map[string]int{"g1": 512, "g2": 256}
+	t.Run("created", func(t *testing.T) {
+		for _, name := range []string{"g1", "g2"} {
+			began := time.Now()
+			e, err := maker.Make(t.Context(), &study.Part{Role: name, Environment: study.Environment{Name: "vm", Driver: study.Xen, CPUs: 1, Memory: 256 << 20, Weight: weights[name]}})
+			if err != nil {
+				console(t)
+				t.Fatal(err)
+			}
+			guests[name] = e.(shared)
+			t.Logf("%s answers after %.0f s", name, time.Since(began).Seconds())
+		}
+		if all := list(t, x); len(all) != 3 {
+			t.Errorf("domains %q", all)
+		}
+	})
+	if len(guests) != 2 {
+		return
+	}
+	t.Run("pinned", func(t *testing.T) {
+		e := guests["g1"]
+		if err := e.Pin([]sample.Set{sample.SetOf(0)}); err != nil {
+			t.Fatal(err)
+		}
+		got, err := e.Pinned()
+		if err != nil || len(got) != 1 || got[0].String() != "0" {
+			t.Errorf("pinned to %v, %v", got, err)
+		}
+		all, err := x.VCPUs(t.Context(), "Domain-0")
+		if err != nil || all[0].Hard != "all" {
+			t.Errorf("the first domain too: %+v, %v", all, err)
+		}
+		// There is one CPU, so the hypervisor itself must refuse.
+		if err := e.Pin([]sample.Set{sample.SetOf(1)}); err == nil {
+			t.Error("pinned to a CPU that is not there")
+		}
+	})
+	t.Run("measured", func(t *testing.T) { measured(t, x, guests) })
+	t.Run("weighted and capped", func(t *testing.T) { weighted(t, x, guests) })
+	t.Run("paused", func(t *testing.T) { paused(t, guests["g1"]) })
+	t.Run("robbed", func(t *testing.T) { stolen(t, x, guests["g1"]) })
+	t.Run("stopped", func(t *testing.T) {
+		for _, name := range []string{"g1", "g2"} {
+			if err := guests[name].Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		if all := list(t, x); len(all) != 1 {
+			t.Errorf("domains %q are left", all)
+		}
+	})
+	t.Run("swept", func(t *testing.T) { swept(t, x, maker) })
+}
+
+// list are the domains' names.
+func list(t *testing.T, x tools.Tools) (names []string) {
+	t.Helper()
+	all, err := x.List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range all {
+		names = append(names, g.Name)
+	}
+	return names
+}
+
+// console logs the guests' output during boot.
+func console(t *testing.T) {
+	logs, _ := filepath.Glob("/var/log/xen/*")
+	more, _ := filepath.Glob("/var/log/xen/console/*")
+	for _, l := range append(logs, more...) {
+		if text, err := os.ReadFile(l); err == nil {
+			t.Logf("%s:\n%s", l, text[max(0, len(text)-3000):])
+		}
+	}
+}
+
+// start runs a role of this binary in a guest until the test ends, with its output to
+// out.
+func start(t *testing.T, e shared, role string, out io.Writer) {
+	t.Helper()
+	p, err := e.Start(t.Context(), lab.Job{Name: role, Argv: []string{os.Args[0], role}, Env: []string{calm}, Waits: true, Stdout: out, Stderr: os.Stdout})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, _, err := p.Begin(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// loads sends requests to both guests' servers without a pause until the test ends.
+func loads(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 2)
+	for _, name := range []string{"g1", "g2"} {
+		url := "http://" + address(name).Addr().String() + "/1k"
+		// The server is up once it answers.
+		quelltest.Until(t, name+" answers", func() bool {
+			resp, err := http.Get(url)
+			if err == nil {
+				resp.Body.Close()
+			}
+			return err == nil
+		})
+		go func() {
+			_, err := httpload.Closed(ctx, httpload.Options{URL: url, Connections: 4, Duration: 10 * time.Minute, Timeout: 30 * time.Second})
+			done <- err
+		}()
+	}
+	t.Cleanup(func() {
+		cancel()
+		for range 2 {
+			if err := <-done; !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// idOf finds a guest's ID by the end of its name.
+func idOf(t *testing.T, x tools.Tools, role string) (id int, name string) {
+	t.Helper()
+	all, err := x.List(t.Context())
+	i := slices.IndexFunc(all, func(g tools.Guest) bool { return strings.HasSuffix(g.Name, "."+role) })
+	if err != nil || i < 0 {
+		t.Fatal(role, all, err)
+	}
+	return all[i].ID, all[i].Name
+}
+
+// measured compares the eight measures of two guests that serve pages with their expected
+// values and with the values of Xen's other tools.
+func measured(t *testing.T, x tools.Tools, guests map[string]shared) {
+	start(t, guests["g1"], "serve", os.Stdout)
+	start(t, guests["g2"], "serve", os.Stdout)
+	loads(t)
+	before := map[string]reading{}
+	for name, e := range guests {
+		before[name] = read(t, e)
+	}
+	trace, err := x.Trace(t.Context(), 6*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after := map[string]reading{}
+	for name, e := range guests {
+		after[name] = read(t, e)
+	}
+	top, err := x.Top(t.Context(), 2*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("figure: trace of %.2f s: %d switches (%.0f/s), %d records lost", trace.Span.Seconds(), trace.Switches, trace.PerSecond(trace.Switches), trace.Lost)
+	t.Logf("%8s %6s %9s %9s %9s %9s %8s %8s %8s %9s", "domain", "CPU %", "events/s", "of ports", "pages/s", "pages/exe", "wait %", "block %", "sum %", "exe/s")
+	show := func(name string, d *tools.Domain) {
+		t.Logf("%8s %6.2f %9.0f %9.0f %9.1f %9.3f %8.2f %8.2f %8.2f %9.1f", name, 100*d.Running, trace.PerSecond(d.Events), trace.PerSecond(d.EventChannel),
+			trace.PerSecond(d.Grants), d.GrantsPerExecution(), 100*d.Runnable, 100*d.Blocked, 100*d.Sum(), trace.PerSecond(d.Executions))
+	}
+	if d := trace.Domain(0); d != nil {
+		show("dom0", d)
+	}
+	if trace.Switches == 0 || trace.Span < 5*time.Second {
+		t.Errorf("%d switches in %s", trace.Switches, trace.Span)
+	}
+	for _, name := range []string{"g1", "g2"} {
+		id, full := idOf(t, x, name)
+		d := trace.Domain(id)
+		if d == nil {
+			t.Errorf("%s did nothing", name)
+			continue
+		}
+		show(name, d)
+		for what, v := range map[string]float64{"CPU": d.Running, "events": float64(d.Events), "event channels": float64(d.EventChannel), "pages": float64(d.Grants),
+			"pages per execution": d.GrantsPerExecution(), "waiting": d.Runnable, "blocked": d.Blocked, "executions": float64(d.Executions)} {
+			if !(v > 0) {
+				t.Errorf("%s: %s is %v", name, what, v)
+			}
+		}
+		for n, v := range d.VCPUs {
+			if math.Abs(v.Sum()-1) > 0.01 {
+				t.Errorf("%s, virtual CPU %d: running + waiting + blocked = %.2f %%", name, n, 100*v.Sum())
+			}
+		}
+		// The CPU time in the trace compared with the hypervisor's own sum, over a longer
+		// time.
+		a, b := before[name], after[name]
+		share := (b.used - a.used).Seconds() / b.at.Sub(a.at).Seconds()
+		t.Logf("%s by xl vcpu-list, over %.1f s: %.2f %%", name, b.at.Sub(a.at).Seconds(), 100*share)
+		if math.Abs(share-d.Running) > 0.2 {
+			t.Errorf("%s ran %.2f of the trace, and %.2f of the time by xl vcpu-list", name, d.Running, share)
+		}
+		i := slices.IndexFunc(top, func(u tools.Usage) bool { return u.Name == full })
+		if i < 0 || top[i].CPU <= 0 || top[i].TxKB <= 0 || top[i].RxKB <= 0 {
+			t.Errorf("xentop of %s: %+v", full, top)
+		}
+	}
+}
+
+// reading is the used CPU time, with the middle of the time that the query took.
+type reading struct {
+	used time.Duration
+	at   time.Time
+}
+
+func read(t *testing.T, e shared) reading {
+	t.Helper()
+	began := time.Now()
+	u := used(t, e)
+	return reading{u, began.Add(time.Since(began) / 2)}
+}
+
+func used(t *testing.T, e shared) time.Duration {
+	t.Helper()
+	u, err := e.Usage()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u.Total()
+}
+
+// weighted checks that weights and caps are set and take effect.
+func weighted(t *testing.T, x tools.Tools, guests map[string]shared) {
+	for name, want := range map[string]int{"g1": 512, "g2": 256} {
+		if w, limit, err := guests[name].Share(); err != nil || w != want || limit != 0 {
+			t.Errorf("%s: weight %d, cap %v, %v; want %d and none", name, w, limit, err, want)
+		}
+	}
+	start(t, guests["g1"], "burn", os.Stdout)
+	start(t, guests["g2"], "burn", os.Stdout)
+	shares := func() (g1, g2 float64) {
+		trace, err := x.Trace(t.Context(), 5*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, to := range map[string]*float64{"g1": &g1, "g2": &g2} {
+			id, _ := idOf(t, x, name)
+			if d := trace.Domain(id); d != nil {
+				*to = d.Running
+			}
+		}
+		return g1, g2
+	}
+	g1, g2 := shares()
+	t.Logf("weights 512 and 256: %.3f and %.3f of the CPU", g1, g2)
+	if ratio := g1 / g2; !(ratio > 1.4 && ratio < 2.8) {
+		t.Errorf("twice the weight got %.2f times the CPU", ratio)
+	}
+	if err := guests["g1"].SetShare(512, 0.2); err != nil {
+		t.Fatal(err)
+	}
+	if w, limit, err := guests["g1"].Share(); err != nil || w != 512 || limit != 0.2 {
+		t.Errorf("weight %d, cap %v, %v", w, limit, err)
+	}
+	g1, g2 = shares()
+	t.Logf("capped at 0.2: %.3f, and %.3f without", g1, g2)
+	if !(g1 < 0.28 && g2 > g1) {
+		t.Errorf("capped at 0.2 it got %.3f, the other %.3f", g1, g2)
+	}
+}
+
+// paused checks that a paused guest uses no CPU time.
+func paused(t *testing.T, e shared) {
+	if err := e.SetShare(256, 0); err != nil {
+		t.Fatal(err)
+	}
+	start(t, e, "burn", os.Stdout)
+	if err := e.Freeze(true); err != nil {
+		t.Fatal(err)
+	}
+	if ready, err := e.Ready(); err != nil || ready {
+		t.Errorf("paused, and ready %v, %v", ready, err)
+	}
+	from := used(t, e)
+	for began := time.Now(); time.Since(began) < time.Second; {
+		if got := used(t, e); got != from {
+			t.Fatalf("used %s while it was paused", got-from)
+		}
+	}
+	if err := e.Freeze(false); err != nil {
+		t.Fatal(err)
+	}
+	quelltest.Until(t, "it runs again", func() bool { return used(t, e) > from })
+}
+
+// swept creates a guest with the name of a dead lab. It checks that the guest is removed
+// and that guests of living labs stay.
+func swept(t *testing.T, x tools.Tools, maker *env.Maker) {
+	const dead = prefix + "-4100000-7"
+	if err := os.Mkdir(filepath.Join(os.TempDir(), dead), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	initramfs := filepath.Join(t.TempDir(), "initramfs")
+	if err := os.WriteFile(initramfs, []byte("none"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{dead + ".e1.g1", prefix + "-1-1.e1.g1"} {
+		if _, err := x.Create(t.Context(), tools.Config{Name: name, Kernel: "/boot/vmlinux", Ramdisk: initramfs, Memory: 256, VCPUs: 1}); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := x.Destroy(context.Background(), name); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if err := maker.Sweep(); err != nil {
+		t.Error(err)
+	}
+	if _, err := x.ID(t.Context(), dead+".e1.g1"); !errors.Is(err, tools.ErrNoDomain) {
+		t.Errorf("the dead lab's guest: %v", err)
+	}
+	if _, err := x.ID(t.Context(), prefix+"-1-1.e1.g1"); err != nil {
+		t.Errorf("another's guest: %v", err)
+	}
+}

@@ -1,0 +1,294 @@
+package guest
+
+import (
+	"bytes"
+	"context"
+	"debug/elf"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Xen is Debian's Xen in the cache: a hypervisor that QEMU boots, a kernel for all of its
+// domains, and the toolstack with its libraries. Nothing of it is installed on the host.
+type Xen struct {
+	Hypervisor string // ELF image, for Machine.Kernel
+	Kernel     Kernel // Image is also an ELF image, which TCG need not unpack
+	tree       string
+}
+
+// Names in the cache; xenKernel is the kernel's unpacked image.
+const (
+	xenFolder     = "xen"
+	xenKernel     = "vmlinux"
+	xenHypervisor = "xen"
+)
+
+// FetchXen downloads Xen into the cache, unless it is there; with renew, always: about
+// 110 MB of Debian's packages for amd64, unpacked. It includes the generic kernel,
+// because the cloud kernels of Fetch cannot be the first domain's (CONFIG_XEN_DOM0).
+func FetchXen(ctx context.Context, log io.Writer, renew bool) error {
+	return fetching(ctx, func(cache string) bool {
+		_, err := findXen(filepath.Join(cache, xenFolder))
+		return err == nil && !renew
+	}, func(cache string, d *debian) error {
+		release, err := d.xen(filepath.Join(d.dir, xenFolder))
+		if err != nil {
+			return fmt.Errorf("fetch Xen: %w", err)
+		}
+		place := filepath.Join(cache, xenFolder)
+		if err := os.RemoveAll(place); err != nil {
+			return fmt.Errorf("fetch Xen: %w", err)
+		}
+		if err := os.Rename(filepath.Join(d.dir, xenFolder), place); err != nil {
+			return fmt.Errorf("fetch Xen: %w", err)
+		}
+		fmt.Fprintf(log, "Xen for amd64, with kernel %s\n", release)
+		return nil
+	})
+}
+
+// FindXen returns the Xen in the cache. Without one the error is a *MissingError.
+func FindXen() (Xen, error) {
+	cache, err := CacheDir()
+	if err != nil {
+		return Xen{}, err
+	}
+	return findXen(filepath.Join(cache, xenFolder))
+}
+
+func findXen(tree string) (Xen, error) {
+	x := Xen{Hypervisor: filepath.Join(tree, xenHypervisor), tree: tree}
+	for _, p := range []string{x.Hypervisor, filepath.Join(tree, xenKernel)} {
+		if _, err := os.Stat(p); err != nil {
+			return x, fmt.Errorf("find Xen: %w", &MissingError{"Xen for guests", "go run ./internal/lab/guest/fetch -xen", err})
+		}
+	}
+	dirs, err := filepath.Glob(filepath.Join(tree, "lib", "modules", "*"))
+	if err == nil && len(dirs) != 1 {
+		err = fmt.Errorf("%d kernels' modules in %s, want one", len(dirs), tree)
+	}
+	if err != nil {
+		return x, fmt.Errorf("find Xen: %w", err)
+	}
+	x.Kernel = Kernel{Arch: AMD64, Release: filepath.Base(dirs[0]), Image: filepath.Join(tree, xenKernel), Modules: dirs[0]}
+	return x, nil
+}
+
+// xen downloads and unpacks Xen into a folder and returns its kernel's release.
+func (d *debian) xen(tree string) (release string, err error) {
+	const foreign = ":" + string(AMD64)
+	versioned, err := d.depends("xen-system-amd64"+foreign, "xen-hypervisor-4", "xen-utils-4")
+	if err != nil {
+		return "", err
+	}
+	image, err := d.depends("linux-image-amd64"+foreign, "linux-image-")
+	if err != nil {
+		return "", err
+	}
+	packages := append(versioned, image[0], "xenstore-utils", "busybox-static")
+	libraries, err := d.libraries("xenstore-utils", versioned[1])
+	if err != nil {
+		return "", err
+	}
+	packages = append(packages, libraries...)
+	if err := d.unpack(tree, packages, foreign); err != nil {
+		return "", err
+	}
+	release = strings.TrimPrefix(image[0], "linux-image-")
+	if _, err := d.run("depmod", "-b", tree, release); err != nil {
+		return "", err
+	}
+	if err := d.vmlinux(filepath.Join(tree, "boot", "vmlinuz-"+release), filepath.Join(tree, xenKernel)); err != nil {
+		return "", err
+	}
+	hypervisors, err := filepath.Glob(filepath.Join(tree, "boot", "xen-*-amd64.gz"))
+	if err == nil && len(hypervisors) != 1 {
+		err = fmt.Errorf("%d hypervisors in %s/boot, want one", len(hypervisors), tree)
+	}
+	if err != nil {
+		return "", err
+	}
+	plain, err := d.run("gzip", "-dc", hypervisors[0])
+	if err != nil {
+		return "", err
+	}
+	return release, os.WriteFile(filepath.Join(tree, xenHypervisor), plain, 0o644)
+}
+
+// libraries are the library packages that these packages depend on, directly or
+// indirectly.
+func (d *debian) libraries(packages ...string) (all []string, err error) {
+	for next := packages; len(next) > 0; {
+		args := []string{"depends", "--no-recommends", "--no-suggests", "--no-conflicts", "--no-breaks", "--no-replaces", "--no-enhances"}
+		for _, p := range next {
+			args = append(args, p+":"+string(AMD64))
+		}
+		out, err := d.apt("apt-cache", args...)
+		if err != nil {
+			return nil, err
+		}
+		next = nil
+		for line := range strings.Lines(string(out)) {
+			_, name, found := strings.Cut(line, "Depends: ")
+			name, _, _ = strings.Cut(strings.TrimSpace(name), ":")
+			if found && (strings.HasPrefix(name, "lib") || strings.HasPrefix(name, "zlib")) && !slices.Contains(all, name) {
+				all, next = append(all, name), append(next, name)
+			}
+		}
+	}
+	return all, nil
+}
+
+// unpack downloads packages and unpacks them into one folder.
+func (d *debian) unpack(tree string, packages []string, suffix string) error {
+	args := []string{"download"}
+	for _, p := range packages {
+		args = append(args, p+suffix)
+	}
+	if _, err := d.apt("apt-get", args...); err != nil {
+		return err
+	}
+	debs, err := filepath.Glob(filepath.Join(d.dir, "debs", "*.deb"))
+	if err != nil {
+		return err
+	}
+	if len(debs) != len(packages) {
+		return fmt.Errorf("download %s: got %q", packages, debs)
+	}
+	for _, deb := range debs {
+		if _, err := d.run("dpkg", "-x", deb, tree); err != nil {
+			return err
+		}
+		if err := os.Remove(deb); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// vmlinux writes the ELF image in a bzImage; the header has its position
+// (Documentation/arch/x86/boot.rst, payload_offset).
+func (d *debian) vmlinux(bzImage, to string) error {
+	image, err := os.ReadFile(bzImage)
+	if err != nil {
+		return err
+	}
+	packed, err := payload(image)
+	if err != nil {
+		return fmt.Errorf("unpack %s: %w", bzImage, err)
+	}
+	program := "xz"
+	if bytes.HasPrefix(packed, []byte("\x28\xb5\x2f\xfd")) {
+		program = "zstd"
+	}
+	if err := os.WriteFile(to, packed, 0o644); err != nil {
+		return err
+	}
+	plain, err := d.run(program, "-dc", to)
+	if err != nil {
+		return err
+	}
+	if !bytes.HasPrefix(plain, []byte(elf.ELFMAG)) {
+		return fmt.Errorf("unpack %s: no ELF image in it", bzImage)
+	}
+	return os.WriteFile(to, plain, 0o644)
+}
+
+// payload is the compressed kernel in a bzImage, without the size of the unpacked kernel
+// that follows it.
+func payload(image []byte) ([]byte, error) {
+	const sectsAt, offsetAt, lengthAt, end = 0x1f1, 0x248, 0x24c, 0x250
+	if len(image) < end || string(image[0x202:0x206]) != "HdrS" {
+		return nil, errors.New("not a bzImage")
+	}
+	sects := int(image[sectsAt])
+	if sects == 0 {
+		sects = 4
+	}
+	from := (sects+1)*512 + int(binary.LittleEndian.Uint32(image[offsetAt:]))
+	to := from + int(binary.LittleEndian.Uint32(image[lengthAt:])) - 4
+	if from >= to || to > len(image) {
+		return nil, fmt.Errorf("payload of bytes %d to %d in %d", from, to, len(image))
+	}
+	return image[from:to], nil
+}
+
+// xenPrograms are the toolstack programs that the first domain needs.
+var xenPrograms = []string{"xl", "xenstored", "xenconsoled", "xen-init-dom0", "xentop", "xentrace", "xenstore"}
+
+// Programs are the files of the toolstack for an initramfs: the programs in /bin with the
+// libraries that they are linked with, a shell (busybox), and the loader.
+func (x Xen) Programs() ([]File, error) {
+	there := map[string]string{} // by name
+	err := filepath.WalkDir(x.tree, func(p string, e fs.DirEntry, err error) error {
+		if err == nil && !e.IsDir() && !strings.Contains(p, "/lib/modules/") {
+			if _, known := there[e.Name()]; !known || strings.HasSuffix(filepath.Dir(p), "/bin") {
+				there[e.Name()] = p
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list Xen's programs: %w", err)
+	}
+	files := []File{{Path: "/bin/busybox", From: there["busybox"]}, {Path: "/lib64/ld-linux-x86-64.so.2", From: there["ld-linux-x86-64.so.2"]}}
+	seen := map[string]bool{}
+	// Thread cancellation needs it, although no program is linked with it.
+	next := []string{"libgcc_s.so.1"}
+	for _, name := range xenPrograms {
+		files = append(files, File{Path: "/bin/" + name, From: there[name]})
+		needs, err := linked(there[name])
+		if err != nil {
+			return nil, fmt.Errorf("list what %s is linked with: %w", name, err)
+		}
+		next = append(next, needs...)
+	}
+	for ; len(next) > 0; next = next[1:] {
+		name := next[0]
+		if seen[name] || strings.HasPrefix(name, "ld-linux") {
+			continue
+		}
+		seen[name] = true
+		if there[name] == "" {
+			return nil, fmt.Errorf("list Xen's libraries: no %s in %s", name, x.tree)
+		}
+		files = append(files, File{Path: path.Join("/lib/x86_64-linux-gnu", name), From: there[name]})
+		needs, err := linked(there[name])
+		if err != nil {
+			return nil, fmt.Errorf("list what %s is linked with: %w", name, err)
+		}
+		next = append(next, needs...)
+	}
+	return files, nil
+}
+
+func linked(file string) ([]string, error) {
+	f, err := elf.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return f.ImportedLibraries()
+}
+
+// Boot is the machine that boots Xen with its first domain from an initramfs that
+// Initramfs wrote, with Programs in it. options are Xen's own.
+func (x Xen) Boot(initramfs, options string) Machine {
+	return Machine{Arch: AMD64, Kernel: x.Hypervisor,
+		// QEMU's list of modules: the kernel with its command line, then the others.
+		Initramfs: x.Kernel.Image + " console=hvc0 quiet panic=5 rdinit=/init," + initramfs,
+		// Xen ignores the words for Linux; its own console is set here.
+		Append: "console=com1 com1=115200,8n1 noreboot " + options,
+		// TCG reports a SMAP violation for supervisor reads of the stack and has no
+		// rdtscp that Xen can emulate. Code in its guests that a signal interrupts
+		// continues with wrong AVX registers.
+		CPU: "max,-smap,-la57,-rdtscp,-xsave,-avx,-avx2"}
+}

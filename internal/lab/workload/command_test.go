@@ -1,0 +1,78 @@
+package workload
+
+import (
+	"context"
+	"io"
+	"math"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
+)
+
+// A command runs repeatedly, each run is an iteration, until the input ends. Its output
+// is available for its parser.
+func TestRunCommand(t *testing.T) {
+	in, barrier := io.Pipe()
+	out := &lines{}
+	ended := make(chan error, 1)
+	go func() {
+		ended <- runCommand(context.Background(), []string{"/bin/sh", "-c", "echo rate: 5"}, in, out, io.Discard)
+	}()
+	if _, err := io.WriteString(barrier, "\n"); err != nil {
+		t.Fatal(err)
+	}
+	quelltest.Until(t, "three runs", func() bool { return strings.Count(strings.Join(out.all(), "\n"), "quell-lab iteration ") >= 3 })
+	barrier.Close()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	text := []byte(strings.Join(out.all(), "\n"))
+	if v, err := MeanMetric(`/rate: ([0-9]+)/`, text); v != 5 || err != nil {
+		t.Errorf("%v, %v", v, err)
+	}
+	if v, err := MeanMetric("time", text); v <= 0 || v > 60 || err != nil {
+		t.Errorf("%v, %v", v, err)
+	}
+}
+
+func TestRunCommandFails(t *testing.T) {
+	for _, c := range []struct{ in, program, want string }{
+		{"\n", "/bin/false", "exit status 1"},
+		{"\n", "/nowhere/at-all", "no such file"},
+		{"", "/bin/false", ""}, // cancelled
+	} {
+		// The input stays open after the line.
+		r, w := io.Pipe()
+		go func() {
+			io.WriteString(w, c.in)
+			if c.in == "" {
+				w.Close()
+			}
+		}()
+		err := runCommand(context.Background(), []string{c.program}, r, io.Discard, io.Discard)
+		w.Close()
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v, want %q", c.program, err, c.want)
+		}
+	}
+}
+
+func TestMeanMetric(t *testing.T) {
+	one, err := os.ReadFile("testdata/output/sysbench-cpu.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	two := strings.Replace(string(one), "265.58", "300.42", 1)
+	text := string(one) + "\n" + endOfRun + "2.5\n" + two + "\n" + endOfRun + "3.5\n" + "events per second: cut sho"
+	if v, err := MeanMetric("sysbench", []byte(text)); math.Abs(v-283) > 1e-9 || err != nil {
+		t.Errorf("%v, %v", v, err)
+	}
+	if v, err := MeanMetric("time", []byte(text)); v != 3 || err != nil {
+		t.Errorf("%v, %v", v, err)
+	}
+	if _, err := MeanMetric("sysbench", one); err == nil || !strings.Contains(err.Error(), "more time") {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,192 @@
+package workload
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/machine/host"
+)
+
+// Sweep removes the trees of this prefix whose owner is dead: killed, crashed, or gone
+// with its terminal. It returns the directories that it removed. Trees of living owners
+// are not touched. An owner in another PID namespace looks dead, so sweep only in the
+// namespace where trees are made.
+func Sweep(prefix string) (removed []string, err error) {
+	h, err := host.Open("/")
+	if err != nil {
+		return nil, fmt.Errorf("sweep: %w", err)
+	}
+	var all []error
+	for _, root := range append(sweepable(h.Layout()), os.TempDir()) {
+		entries, err := os.ReadDir(root)
+		if err != nil {
+			all = append(all, err)
+			continue
+		}
+		for _, e := range entries {
+			if !e.IsDir() || !abandoned(e.Name(), prefix) {
+				continue
+			}
+			dir := filepath.Join(root, e.Name())
+			if root == os.TempDir() {
+				err = removeScratch(dir)
+			} else {
+				err = removeCgroups(dir, time.Now().Add(settle))
+			}
+			if err != nil {
+				all = append(all, err)
+				continue
+			}
+			removed = append(removed, dir)
+		}
+	}
+	if err := errors.Join(all...); err != nil {
+		return removed, fmt.Errorf("sweep: %w", err)
+	}
+	return removed, nil
+}
+
+// abandoned reports whether name is that of a tree of prefix whose owner is dead.
+func abandoned(name, prefix string) bool {
+	rest, ok := strings.CutPrefix(name, prefix+"-")
+	if !ok {
+		return false
+	}
+	pid, start, ok := strings.Cut(rest, "-")
+	if !ok {
+		return false
+	}
+	p, err1 := strconv.ParseUint(pid, 10, 31)
+	began, err2 := strconv.ParseUint(start, 10, 64)
+	if err1 != nil || err2 != nil || p == 0 {
+		return false
+	}
+	now, err := startTime(int(p))
+	return errors.Is(err, fs.ErrNotExist) || err == nil && now != began
+}
+
+// removeScratch removes a directory of progress files if this user owns it: its parent is
+// writable by all users.
+func removeScratch(dir string) error {
+	var st unix.Stat_t
+	if err := unix.Lstat(dir, &st); err != nil {
+		return fmt.Errorf("stat %s: %w", dir, err)
+	}
+	if int(st.Uid) != os.Geteuid() {
+		return fmt.Errorf("remove %s: it belongs to user %d", dir, st.Uid)
+	}
+	return os.RemoveAll(dir)
+}
+
+// startTime is the process's start in clock ticks since boot, field 22 of /proc/PID/stat
+// (proc(5)). Together with the pid it identifies a process uniquely. A dead process or a
+// zombie gives fs.ErrNotExist.
+func startTime(pid int) (uint64, error) {
+	path := fmt.Sprintf("/proc/%d/stat", pid)
+	text, err := os.ReadFile(path)
+	if errors.Is(err, unix.ESRCH) {
+		err = fmt.Errorf("%w: %w", fs.ErrNotExist, err)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read start time: %w", err)
+	}
+	state, start, err := parseStat(string(text))
+	if err != nil {
+		return 0, fmt.Errorf("read %s: %w", path, err)
+	}
+	if state == 'Z' || state == 'X' {
+		return 0, fmt.Errorf("read start time of a zombie: %w", fs.ErrNotExist)
+	}
+	return start, nil
+}
+
+// parseStat reads the state and the start time. The name in the second field may contain
+// blanks and brackets, so fields are counted after the last bracket.
+func parseStat(text string) (state byte, start uint64, err error) {
+	i := strings.LastIndexByte(text, ')')
+	f := strings.Fields(text[i+1:])
+	if i < 0 || len(f) < 20 {
+		return 0, 0, fmt.Errorf("parse stat %q: too short", text)
+	}
+	if start, err = strconv.ParseUint(f[19], 10, 64); err != nil {
+		return 0, 0, fmt.Errorf("parse stat: start time: %w", err)
+	}
+	return f[0][0], start, nil
+}
+
+// removeCgroups kills all processes in a cgroup and below and removes it. It retries
+// until deadline. A missing directory counts as removed.
+func removeCgroups(dir string, deadline time.Time) error {
+	for {
+		err := tryRemove(dir)
+		if err == nil || errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("remove cgroup: %w", err)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// tryRemove is one attempt: EBUSY means that processes are still dying.
+func tryRemove(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			if err := tryRemove(filepath.Join(dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	// A process that v1's freezer has frozen does not die.
+	_ = write(filepath.Join(dir, "freezer.state"), "THAWED")
+	// cgroup.kill exists in cgroup v2 since Linux 5.14.
+	if write(filepath.Join(dir, "cgroup.kill"), "1") != nil {
+		killMembers(dir)
+	}
+	return unix.Rmdir(dir)
+}
+
+// killMembers kills each process in a cgroup, but no process that has reused a PID in the
+// meantime.
+func killMembers(dir string) {
+	for _, pid := range members(dir) {
+		fd, err := unix.PidfdOpen(pid, 0)
+		if err != nil {
+			continue
+		}
+		for _, still := range members(dir) {
+			if still == pid {
+				_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+			}
+		}
+		_ = unix.Close(fd)
+	}
+}
+
+func members(dir string) []int {
+	text, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+	if err != nil {
+		return nil
+	}
+	var pids []int
+	for _, f := range strings.Fields(string(text)) {
+		// 0 means a process of another PID namespace.
+		if pid, err := strconv.Atoi(f); err == nil && pid > 0 {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}

@@ -1,0 +1,55 @@
+package blockio
+
+import (
+	"fmt"
+
+	"github.com/quell-dev/quell/internal/machine/counter/bpf"
+)
+
+// underWay is the number of requests whose makers are known at once. A queue holds some
+// hundreds at most (nr_requests), and there are few disks.
+const underWay = 16 << 10
+
+// load loads blockio.bpf.c. If the kernel refuses programs that report served tasks
+// (before 5.17), it loads them without that.
+func load() (*bpf.Programs[blockioDone], error) {
+	k, err := loadPrograms(false)
+	if err == nil {
+		return k, nil
+	}
+	k, again := loadPrograms(true)
+	if again != nil {
+		return nil, err
+	}
+	return k, nil
+}
+
+func loadPrograms(unserved bool) (*bpf.Programs[blockioDone], error) {
+	if err := bpf.Unlock(); err != nil {
+		return nil, err
+	}
+	spec, err := loadBlockio()
+	if err != nil {
+		return nil, err
+	}
+	spec.Maps[blockioMapWork].MaxEntries = bpf.MaxCgroups
+	spec.Maps[blockioMapMakers].MaxEntries = underWay
+	spec.Maps[blockioMapPairs].MaxEntries = bpf.MaxPairs
+	if err := spec.Variables[blockioVarUnserved].Set(unserved); err != nil {
+		return nil, fmt.Errorf("set %s: %w", blockioVarUnserved, err)
+	}
+	var objs blockioObjects
+	if err := spec.LoadAndAssign(&objs, nil); err != nil {
+		return nil, err
+	}
+	k := bpf.Loaded[blockioDone](objs.Work, objs.Lost, objs.Close, objs.OnMake, objs.OnComplete)
+	if !unserved {
+		k.Serving(bpf.Service{Pairs: objs.Pairs, Places: objs.Places, Refused: objs.Refused})
+	}
+	return k, nil
+}
+
+// refusal says what the kernel's answer means for this machine.
+func refusal(err error) error {
+	return bpf.Refusal("block I/O by eBPF", "Linux 5.12 or newer with BTF and CONFIG_BLK_CGROUP", err)
+}

@@ -1,0 +1,99 @@
+// Package bpf holds what the packages that load eBPF programs of this kind share: the
+// kernel's types that the programs read (kernel.h), attaching to BTF tracepoints only
+// for a window, and what a kernel's refusal means.
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/machine/counter"
+)
+
+// Unlock lifts RLIMIT_MEMLOCK, to which kernels before 5.11 charge maps. On
+// later ones it does nothing.
+func Unlock() error {
+	if err := rlimit.RemoveMemlock(); err != nil {
+		return fmt.Errorf("lift RLIMIT_MEMLOCK: %w", err)
+	}
+	return nil
+}
+
+// Hooks are programs on tracepoints. The zero value has none.
+type Hooks struct{ links []link.Link }
+
+// Attach attaches all of the programs, or none.
+func (h *Hooks) Attach(programs ...*ebpf.Program) error {
+	for _, p := range programs {
+		l, err := link.AttachTracing(link.TracingOptions{Program: p})
+		if err != nil {
+			return errors.Join(fmt.Errorf("attach %s: %w", p, err), h.Detach())
+		}
+		h.links = append(h.links, l)
+	}
+	return nil
+}
+
+// Detach leaves nothing on the kernel's paths. A program that still runs on another CPU
+// may write for another moment.
+func (h *Hooks) Detach() error {
+	var errs []error
+	for _, l := range h.links {
+		errs = append(errs, l.Close())
+	}
+	h.links = nil
+	return errors.Join(errs...)
+}
+
+// Clear empties a hash map with keys of type K.
+func Clear[K any](m *ebpf.Map) error {
+	var old []K
+	var key K
+	err := m.NextKey(nil, &key)
+	for ; err == nil; err = m.NextKey(key, &key) {
+		old = append(old, key)
+	}
+	if !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("clear %s: %w", m, err)
+	}
+	for _, key := range old {
+		if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("clear %s: %w", m, err)
+		}
+	}
+	return nil
+}
+
+// Close closes all of them. A nil map or program may be closed.
+func Close(all ...io.Closer) error {
+	var errs []error
+	for _, c := range all {
+		errs = append(errs, c.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Refusal says what the kernel's answer to loading or attaching means for this machine.
+// what is the thing that is missing, and kernel the kernel that is needed.
+func Refusal(what, kernel string, err error) error {
+	e := &counter.NotSupportedError{What: what, Reason: err.Error(), Err: err}
+	switch {
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
+		e.Remedy = "grant CAP_BPF and CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8) and allow bpf(2) in the seccomp profile"
+	case errors.Is(err, btf.ErrNotFound), errors.Is(err, os.ErrNotExist):
+		e.Remedy = "use a kernel built with CONFIG_DEBUG_INFO_BTF that offers /sys/kernel/btf/vmlinux"
+	case errors.Is(err, unix.ENOMEM), errors.Is(err, unix.E2BIG):
+		e.Remedy = "follow fewer tasks, or raise the memory limit"
+	default:
+		e.Remedy = "use " + kernel
+	}
+	return e
+}

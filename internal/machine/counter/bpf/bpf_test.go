@@ -1,0 +1,74 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/machine/counter"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
+)
+
+func TestMain(m *testing.M) { quelltest.Main(m) }
+
+// A refusal keeps the kernel's answer and names what would help.
+func TestRefusal(t *testing.T) {
+	for _, c := range []struct {
+		err    error
+		remedy string
+	}{
+		{unix.EPERM, "CAP_BPF"},
+		{fmt.Errorf("load: %w", unix.EACCES), "CAP_PERFMON"},
+		{btf.ErrNotFound, "CONFIG_DEBUG_INFO_BTF"},
+		{unix.ENOENT, "/sys/kernel/btf/vmlinux"},
+		{unix.ENOMEM, "fewer tasks"},
+		{unix.EINVAL, "use Linux 9.9 with luck"},
+	} {
+		err := Refusal("the thing", "Linux 9.9 with luck", c.err)
+		var e *counter.NotSupportedError
+		if !errors.As(err, &e) || !errors.Is(err, c.err) || e.What != "the thing" || !strings.Contains(e.Remedy, c.remedy) {
+			t.Errorf("%v becomes %+v; want a remedy with %q", c.err, e, c.remedy)
+		}
+	}
+}
+
+func TestClearEmptiesAMapAndMayDoSoTwice(t *testing.T) {
+	quelltest.Need(t, quelltest.EBPF)
+	if err := Unlock(); err != nil {
+		t.Fatal(err)
+	}
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "quell_test", Type: ebpf.Hash, KeySize: 8, ValueSize: 4, MaxEntries: 500})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	for k := range uint64(500) {
+		if err := m.Put(k, uint32(1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if err := Clear[uint64](m); err != nil {
+			t.Fatal(err)
+		}
+		var k uint64
+		var v uint32
+		if m.Iterate().Next(&k, &v) {
+			t.Fatalf("key %d is left", k)
+		}
+	}
+}
+
+// What is attached is detached again, also by a second Detach, and a nil program and
+// map may be closed.
+func TestNothingIsLeft(t *testing.T) {
+	var h Hooks
+	if err := errors.Join(h.Attach(), h.Detach(), h.Detach(), Close((*ebpf.Map)(nil), (*ebpf.Program)(nil))); err != nil {
+		t.Error(err)
+	}
+}

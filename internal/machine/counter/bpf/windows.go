@@ -1,0 +1,356 @@
+package bpf
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/counter"
+)
+
+// MaxCgroups is the number of cgroups that are counted at once in a window. Lost counts
+// what further cgroups do.
+const MaxCgroups = 16 << 10
+
+var (
+	// ErrOpen is the error of Start in an open window.
+	ErrOpen = errors.New("start window: one is open already")
+	// ErrNotOpen is the error of Stop without an open window.
+	ErrNotOpen = errors.New("stop window: none is open")
+)
+
+// Record is what a signal's programs keep for each cgroup: R, as bpf2go makes it of the
+// C struct, with the signal's methods.
+type Record[R any] interface {
+	*R
+	// Add adds what a further cgroup did.
+	Add(*R)
+	// Places are the shared resources that the cgroup used, disks or interfaces, by
+	// 64-bit numbers of the signal's own; the first 0 ends them. more reports that it
+	// used further ones too.
+	Places() (all []uint64, more bool)
+	// Reading returns the reading of a window. Windows sets Coverage, Reach, Served
+	// and, with that, WaitOther.
+	Reading() counter.Reading
+	// Waited is the sum of the times from the cgroup's requests until they were served.
+	Waited() time.Duration
+}
+
+// Kernel is what counts, by cgroups' ids as sample.CgroupID makes them; *Programs is
+// one.
+type Kernel[R any] interface {
+	// Open discards what was counted and begins to count; Detach ends that.
+	Open() error
+	Detach() error
+	Each(yield func(cgroup uint64, r *R)) error
+	// Of returns what one cgroup did so far, R's zero value if it did nothing.
+	Of(cgroup uint64) R
+	// Served yields how long cgroups were served while others, or they themselves,
+	// waited; id 0 belongs to no task. ok is false if that is not reported.
+	Served(yield func(waits, by uint64, d time.Duration)) (ok bool, err error)
+	// Lost is how much could not be counted since the programs were loaded, Refused how
+	// often there was no room to note a served cgroup.
+	Lost() uint64
+	Refused() uint64
+	Close() error
+}
+
+// Windows implements counter.Source over such programs, except for Signal and Variant.
+// It knows the owner of each cgroup, what a task's cgroups did together in a window,
+// and which places the task has used since it is followed.
+type Windows[R any, P Record[R]] struct {
+	kernel Kernel[R]
+	tasks  map[sample.TaskKey]*followed[R]
+	number map[uint64]int // small numbers for the places that tasks have used
+	places []uint64       // by those numbers; 0: free
+	free   []int          // the one free for the longest time first
+	inOpen bool
+	lost   uint64
+	others counter.Reading
+	beyond places // that others used
+
+	gone         map[uint64]sample.TaskKey // cgroups of tasks that were removed in this window
+	serves       bool                      // served tasks are reported
+	unattributed time.Duration             // waits for which the served task is not known
+}
+
+// followed is a followed task.
+type followed[R any] struct {
+	target counter.Target
+	ids    []uint64 // the cgroups that are the task's in this window; nil: not counted
+	sum    R
+	used   places                           // since it is followed
+	served map[sample.TaskKey]time.Duration // in this window, while it waited; its own key included
+}
+
+// places are the places that a task or the others used, by their small numbers.
+type places struct {
+	known sample.Set
+	more  bool // further ones too, which are not reported
+}
+
+// Open returns windows over a kernel, which they own. The kernel is closed if it does
+// not attach: a kernel or a sandbox may allow loading and refuse the rest.
+func Open[R any, P Record[R]](k Kernel[R]) (*Windows[R, P], error) {
+	if err := errors.Join(k.Open(), k.Detach()); err != nil {
+		return nil, errors.Join(err, k.Close())
+	}
+	serves, err := k.Served(func(uint64, uint64, time.Duration) {})
+	if err != nil {
+		return nil, errors.Join(err, k.Close())
+	}
+	return &Windows[R, P]{kernel: k, tasks: map[sample.TaskKey]*followed[R]{}, number: map[uint64]int{},
+		gone: map[uint64]sample.TaskKey{}, serves: serves}, nil
+}
+
+// Unattributed implements counter.Accounting.
+func (w *Windows[R, P]) Unattributed() (time.Duration, bool) { return w.unattributed, w.serves }
+
+// Refused implements counter.Accounting.
+func (w *Windows[R, P]) Refused() uint64 { return w.kernel.Refused() }
+
+// Lost returns how much, since Open, could not be counted.
+func (w *Windows[R, P]) Lost() uint64 { return w.lost }
+
+// Others returns what the last window counted outside of all tasks.
+func (w *Windows[R, P]) Others() counter.Reading { return w.others }
+
+// Common lists the places that two tasks have both used since they are followed, as far
+// as they are reported.
+func (w *Windows[R, P]) Common(a, b sample.TaskKey) []uint64 {
+	one, other := w.tasks[a], w.tasks[b]
+	if one == nil || other == nil {
+		return nil
+	}
+	var both []uint64
+	for n, place := range w.places {
+		if one.used.known.Has(n) && other.used.known.Has(n) {
+			both = append(both, place)
+		}
+	}
+	return both
+}
+
+// Add implements counter.Source. A cgroup that is made below the task's in an
+// open window counts as another task's until that window's end.
+func (w *Windows[R, P]) Add(t counter.Target) error {
+	if w.tasks[t.Key] != nil {
+		return fmt.Errorf("add %s: already followed", t.Key)
+	}
+	w.tasks[t.Key] = &followed[R]{target: t}
+	return nil
+}
+
+// Start implements counter.Source.
+func (w *Windows[R, P]) Start() error {
+	if w.inOpen {
+		return ErrOpen
+	}
+	clear(w.gone)
+	claims := make([]counter.Claim[*followed[R]], 0, len(w.tasks))
+	for _, t := range w.tasks {
+		var none R
+		t.ids, t.sum = nil, none
+		clear(t.served)
+		c, ok := counter.ClaimOf(&t.target, t)
+		if !ok {
+			continue // what is left out would count as a neighbour
+		}
+		claims = append(claims, c)
+	}
+	for id, t := range counter.Assign(claims) {
+		t.ids = append(t.ids, id)
+	}
+	if err := w.kernel.Open(); err != nil {
+		return fmt.Errorf("start window: %w", err)
+	}
+	w.inOpen = true
+	return nil
+}
+
+// Stop implements counter.Source.
+func (w *Windows[R, P]) Stop(_ counter.CPUTime, yield func(sample.TaskKey, counter.Reading)) error {
+	if !w.inOpen {
+		return ErrNotOpen
+	}
+	w.inOpen = false
+	if err := w.kernel.Detach(); err != nil {
+		return fmt.Errorf("stop window: %w", err)
+	}
+	owners := w.owners()
+	var others R
+	err := w.kernel.Each(func(id uint64, r *R) {
+		if t := owners[id]; t != nil {
+			w.add(&t.sum, &t.used, r)
+		} else {
+			w.add(&others, &w.beyond, r)
+		}
+	})
+	w.lost = w.kernel.Lost()
+	if err := errors.Join(err, w.attribute(owners, nil)); err != nil {
+		return fmt.Errorf("stop window: %w", err)
+	}
+	w.forget()
+	w.others = reading[R, P](&others, w.beyond)
+	for key, t := range w.tasks {
+		if t.ids != nil {
+			yield(key, w.reading(t))
+		}
+	}
+	return nil
+}
+
+// owners returns the tasks by the cgroups that are theirs in this window.
+func (w *Windows[R, P]) owners() map[uint64]*followed[R] {
+	owners := map[uint64]*followed[R]{}
+	for _, t := range w.tasks {
+		for _, id := range t.ids {
+			owners[id] = t
+		}
+	}
+	return owners
+}
+
+// attribute records which tasks were served while tasks, or one task only, waited.
+func (w *Windows[R, P]) attribute(owners map[uint64]*followed[R], only *followed[R]) error {
+	_, err := w.kernel.Served(func(waits, by uint64, d time.Duration) {
+		t := owners[waits]
+		if t == nil || only != nil && t != only {
+			return
+		}
+		if t.served == nil {
+			t.served = map[sample.TaskKey]time.Duration{}
+		}
+		if o := owners[by]; o != nil {
+			t.served[o.target.Key] += d
+		} else {
+			t.served[w.gone[by]] += d // or outside any followed task
+		}
+	})
+	return err
+}
+
+// Remove implements counter.Source.
+func (w *Windows[R, P]) Remove(key sample.TaskKey, _ time.Duration) (counter.Reading, bool) {
+	t := w.tasks[key]
+	if t == nil {
+		return counter.Reading{}, false
+	}
+	if !w.inOpen || t.ids == nil {
+		delete(w.tasks, key)
+		return counter.Reading{}, false
+	}
+	for _, id := range t.ids {
+		r := w.kernel.Of(id)
+		w.add(&t.sum, &t.used, &r)
+	}
+	err := w.attribute(w.owners(), t)
+	delete(w.tasks, key)
+	for _, id := range t.ids {
+		w.gone[id] = key
+	}
+	r := w.reading(t)
+	if err != nil {
+		r.Served = nil
+	}
+	return r, true
+}
+
+// Close implements counter.Source.
+func (w *Windows[R, P]) Close() error { return w.kernel.Close() }
+
+// add adds what one cgroup did.
+func (w *Windows[R, P]) add(sum *R, used *places, r *R) {
+	P(sum).Add(r)
+	all, more := P(r).Places()
+	used.more = used.more || more
+	for _, place := range all {
+		if place == 0 {
+			break
+		}
+		n, known := w.number[place]
+		if !known {
+			n = w.take()
+			w.number[place], w.places[n] = n, place
+		}
+		used.known = used.known.With(n)
+	}
+}
+
+// take returns a number for a place.
+func (w *Windows[R, P]) take() int {
+	if len(w.free) == 0 {
+		w.places = append(w.places, 0)
+		return len(w.places) - 1
+	}
+	n := w.free[0]
+	w.free = w.free[1:]
+	return n
+}
+
+// forget releases the numbers of places that no followed task has used: pods'
+// interfaces come and go. What others do there affects no task.
+func (w *Windows[R, P]) forget() {
+	var used, beyond sample.Set
+	for n, place := range w.places {
+		for _, t := range w.tasks {
+			if t.used.known.Has(n) {
+				used = used.With(n)
+				break
+			}
+		}
+		switch {
+		case place == 0:
+		case !used.Has(n):
+			delete(w.number, place)
+			w.places[n] = 0
+			w.free = append(w.free, n)
+		case w.beyond.known.Has(n):
+			beyond = beyond.With(n)
+		}
+	}
+	w.beyond.known = beyond
+}
+
+// reading returns a task's reading, with the tasks that were served while it waited.
+func (w *Windows[R, P]) reading(t *followed[R]) counter.Reading {
+	r := reading[R, P](&t.sum, t.used)
+	if !w.serves {
+		return r
+	}
+	waited := max(0, P(&t.sum).Waited()-t.served[t.target.Key])
+	r.Extras.Set(sample.WaitOther, waited.Seconds())
+	r.Served = make([]counter.Served, 0, len(t.served))
+	for key, d := range t.served {
+		if key != t.target.Key {
+			r.Served = append(r.Served, counter.Served{By: key, Time: d})
+		}
+	}
+	slices.SortFunc(r.Served, func(a, b counter.Served) int {
+		return cmp.Or(cmp.Compare(b.Time, a.Time), cmp.Compare(a.By.Inode, b.By.Inode), cmp.Compare(a.By.Hierarchy, b.By.Hierarchy))
+	})
+	// Programs that still ran may have added to the pairs and not to the wait.
+	left := waited
+	for i := range r.Served {
+		r.Served[i].Time = min(r.Served[i].Time, left)
+		left -= r.Served[i].Time
+	}
+	w.unattributed += left
+	return r
+}
+
+// reading returns the reading of a window.
+func reading[R any, P Record[R]](sum *R, used places) counter.Reading {
+	r := P(sum).Reading()
+	r.Coverage, r.Reach = 1, used.known
+	switch {
+	case used.more:
+		r.Reach = nil
+	case used.known == nil:
+		r.Reach = sample.Set{} // it used no place and can affect no task
+	}
+	return r
+}

@@ -1,0 +1,269 @@
+//go:build linux
+
+package counter
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strconv"
+	"time"
+	"unsafe"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/host"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// CanaryVariant is Canary's Variant.
+	CanaryVariant = "chase"
+	// canarySet is the canary's working set in bytes. It exceeds a core's own cache
+	// (L2: 0.25 to 2 MiB), and another pass over it takes only 1 ms. If an eighth of
+	// the last-level cache is less, that is used.
+	canarySet = 4 << 20
+	cacheLine = 64
+	// turnsPerPass is the number of timed parts of a pass; the slowest are left out.
+	turnsPerPass = 4
+	// warmPasses is the number of timed passes in a burst, after one to load the set.
+	warmPasses = 2
+)
+
+// Cache is a last-level cache that the canary measures, from any of the CPUs that use
+// it. Size is in bytes, 0 if not known.
+type Cache struct {
+	Name string // of the stand-in
+	CPUs sample.Set
+	Size int64
+}
+
+// Caches returns a machine's last-level caches, or one for all CPUs if none is known.
+func Caches(t host.Topology) []Cache {
+	var all []Cache
+	for _, c := range t.CPUs {
+		known := slices.ContainsFunc(all, func(o Cache) bool { return o.CPUs.Has(c.ID) })
+		if c.LLC.ID >= 0 && !known {
+			all = append(all, Cache{Name: "(cache " + strconv.Itoa(c.LLC.ID) + ")", CPUs: c.LLC.CPUs, Size: c.LLC.Size})
+		}
+	}
+	if len(all) == 0 {
+		all = append(all, Cache{Name: "(cache)", CPUs: t.Online})
+	}
+	return all
+}
+
+// Canary is the Source of the time of a load that the last-level cache could answer, in
+// s/load: a pointer chase through a small working set, read once to load it into the
+// cache and then timed. It needs no hardware counter. Its bursts of some ms are spread
+// over a window. They take at most the given CPU time; if one burst takes more, there
+// is one.
+type Canary struct {
+	caches []Cache
+	budget time.Duration // CPU time per window
+	set    []uint64
+	free   func()
+	next   int // the next cache to measure
+
+	stop chan struct{} // nil: no window is open
+	done chan []visit
+	last []visit
+}
+
+// visit is what a window measured of one cache.
+type visit struct {
+	cache int
+	turns []time.Duration // CPU time of each timed part
+	err   error
+}
+
+// OpenCanary prepares a canary. All caches share the budget of a window: if it is not
+// enough for all, the windows visit the caches in turn.
+func OpenCanary(caches []Cache, budget time.Duration) (*Canary, error) {
+	if len(caches) == 0 || budget <= 0 {
+		return nil, fmt.Errorf("open canary: %d caches, %s in a window", len(caches), budget)
+	}
+	size := int64(canarySet)
+	for _, c := range caches {
+		if c.Size > 0 {
+			size = min(size, max(c.Size/8, 64<<10))
+		}
+	}
+	b, err := unix.Mmap(-1, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return nil, fmt.Errorf("open canary: map %d bytes: %w", size, err)
+	}
+	// Huge pages keep the cost of address translation low. The call fails without them.
+	_ = unix.Madvise(b, unix.MADV_HUGEPAGE)
+	c := &Canary{caches: caches, budget: budget, set: unsafe.Slice((*uint64)(unsafe.Pointer(&b[0])), size/8),
+		free: func() { _ = unix.Munmap(b) }}
+	c.link()
+	return c, nil
+}
+
+// link writes one cycle through all lines of the set in random order (Sattolo), which
+// no prefetcher predicts. A line's first word is the index of the next line.
+func (c *Canary) link() {
+	const per = cacheLine / 8
+	n := len(c.set) / per
+	for i := range n {
+		c.set[i*per] = uint64(i * per)
+	}
+	r := rand.New(rand.NewPCG(1, 0))
+	for i := n - 1; i > 0; i-- {
+		j := r.IntN(i)
+		c.set[i*per], c.set[j*per] = c.set[j*per], c.set[i*per]
+	}
+}
+
+// Signal implements Source.
+func (c *Canary) Signal() sample.SignalName { return sample.Probe }
+
+// Variant implements Source.
+func (c *Canary) Variant() string { return CanaryVariant }
+
+// Add implements Source.
+func (c *Canary) Add(Target) error { return nil }
+
+// Remove implements Source.
+func (c *Canary) Remove(sample.TaskKey, time.Duration) (Reading, bool) { return Reading{}, false }
+
+// Start implements Source. The canary runs in a thread of its own until Stop.
+func (c *Canary) Start() error {
+	if c.stop != nil {
+		return errOverallOpen
+	}
+	c.stop, c.done = make(chan struct{}), make(chan []visit, 1)
+	go func(stop <-chan struct{}, done chan<- []visit) {
+		runtime.LockOSThread() // never unlocked: the pinned thread ends with the goroutine
+		done <- c.watch(stop)
+	}(c.stop, c.done)
+	return nil
+}
+
+// canaryPause is the pause between two bursts. Antagonists come and go, so the bursts
+// must cover more than the window's beginning.
+const canaryPause = 150 * time.Millisecond
+
+// watch visits one cache after the other until it is stopped or has spent its budget.
+// It visits at least one cache once.
+func (c *Canary) watch(stop <-chan struct{}) []visit {
+	var all []visit
+	began := threadCPU()
+	for n := 0; ; n++ {
+		cache := c.next % len(c.caches)
+		c.next++
+		i := slices.IndexFunc(all, func(v visit) bool { return v.cache == cache })
+		if i < 0 {
+			i, all = len(all), append(all, visit{cache: cache})
+		}
+		before := threadCPU()
+		turns, err := c.burst(c.caches[cache].CPUs)
+		all[i].turns, all[i].err = append(all[i].turns, turns...), errors.Join(all[i].err, err)
+		now := threadCPU()
+		if spent := now - began; spent+(now-before) > c.budget {
+			return all
+		}
+		select {
+		case <-stop:
+			return all
+		case <-time.After(canaryPause):
+		}
+	}
+}
+
+// burst loads the set into the cache from one of its CPUs and reads it again. It
+// returns the CPU time of each part.
+func (c *Canary) burst(cpus sample.Set) ([]time.Duration, error) {
+	if err := pinToOne(cpus); err != nil {
+		return nil, err
+	}
+	n := len(c.set) * 8 / cacheLine
+	at := chase(c.set, 0, n)
+	turns := make([]time.Duration, 0, warmPasses*turnsPerPass)
+	for range cap(turns) {
+		start := threadCPU()
+		at = chase(c.set, at, n/turnsPerPass)
+		turns = append(turns, threadCPU()-start)
+	}
+	return turns, nil
+}
+
+// pinToOne binds the thread to the last CPU of the set that is allowed: the first CPUs
+// handle the interrupts.
+func pinToOne(cpus sample.Set) error {
+	for _, cpu := range slices.Backward(cpus.Numbers()) {
+		var one, is unix.CPUSet
+		one.Set(cpu)
+		move(0, &one)
+		if err := unix.SchedGetaffinity(0, &is); err == nil && is == one {
+			return nil
+		}
+	}
+	return fmt.Errorf("bind the canary: none of CPUs %s is to be had", cpus)
+}
+
+//go:noinline
+func chase(set []uint64, at uint64, loads int) uint64 {
+	for range loads {
+		at = set[at]
+	}
+	return at
+}
+
+func threadCPU() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts); err != nil {
+		panic(err) // every kernel has it
+	}
+	return time.Duration(ts.Nano())
+}
+
+// Stop implements Source; it yields no task's reading.
+func (c *Canary) Stop(CPUTime, func(sample.TaskKey, Reading)) error {
+	if c.stop == nil {
+		return errOverallNotOpen
+	}
+	close(c.stop)
+	c.last = <-c.done
+	c.stop = nil
+	return nil
+}
+
+// Overall implements Overall: a reading for each cache that was visited.
+func (c *Canary) Overall(yield func(string, sample.Set, Reading)) {
+	for _, v := range c.last {
+		r := Reading{Cost: math.NaN(), Coverage: 1, Err: v.err}
+		if len(v.turns) > 0 {
+			r.Cost = usual(v.turns).Seconds() / float64(len(c.set)*8/cacheLine/turnsPerPass)
+		}
+		yield(c.caches[v.cache].Name, c.caches[v.cache].CPUs, r)
+	}
+}
+
+// usual sorts the turns and returns their mean without the slowest tenth, at least one:
+// time that an interrupt or a hypervisor takes from the CPU is not the cache's.
+func usual(turns []time.Duration) time.Duration {
+	slices.Sort(turns)
+	kept := turns
+	if n := len(turns); n > 1 {
+		kept = turns[:n-max(1, n/10)]
+	}
+	var sum time.Duration
+	for _, t := range kept {
+		sum += t
+	}
+	return sum / time.Duration(len(kept))
+}
+
+// Close implements Source.
+func (c *Canary) Close() error {
+	var err error
+	if c.stop != nil {
+		err = c.Stop(nil, nil)
+	}
+	c.free()
+	return err
+}

@@ -1,0 +1,114 @@
+package netq
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/quell-dev/quell/internal/machine/counter/bpf"
+)
+
+const (
+	// underWay is the number of packets that are followed at once: those in queues. A
+	// queue usually holds a thousand (txqueuelen).
+	underWay = 64 << 10
+	// sockets is the number of sockets whose last sender is kept.
+	sockets = 64 << 10
+)
+
+// Programs in the order in which they are attached: for every packet that is seen
+// queued, its leaving is seen too. The optional ones refine the count.
+var (
+	needed   = []string{netqProgOnLeave, netqProgOnQueue}
+	optional = []string{netqProgOnSend, netqProgOnSend6, netqProgOnSent, netqProgOnCut, netqProgOnResend}
+)
+
+// load loads netq.bpf.c. If the kernel refuses programs that report served tasks
+// (before 5.17), it loads them without that. without names what is not counted because
+// this kernel has no hook for an optional program.
+func load() (k *bpf.Programs[netqDone], without []string, err error) {
+	if k, without, err = loadPrograms(false); err == nil {
+		return k, without, nil
+	}
+	k, without, again := loadPrograms(true)
+	if again != nil {
+		return nil, nil, err
+	}
+	return k, without, nil
+}
+
+func loadPrograms(unserved bool) (k *bpf.Programs[netqDone], without []string, err error) {
+	if err := bpf.Unlock(); err != nil {
+		return nil, nil, err
+	}
+	spec, err := loadNetq()
+	if err != nil {
+		return nil, nil, err
+	}
+	spec.Maps[netqMapWork].MaxEntries = bpf.MaxCgroups
+	spec.Maps[netqMapPackets].MaxEntries = underWay
+	spec.Maps[netqMapSenders].MaxEntries = sockets
+	spec.Maps[netqMapPairs].MaxEntries = bpf.MaxPairs
+	if err := spec.Variables[netqVarUnserved].Set(unserved); err != nil {
+		return nil, nil, fmt.Errorf("set %s: %w", netqVarUnserved, err)
+	}
+	// Functions cannot be hooked everywhere (no trampolines on arm64 before 6.4, no
+	// ftrace, a sandbox), and IPv6 may be a module.
+	may := func(names ...string) bool {
+		alone := spec.Copy()
+		maps.DeleteFunc(alone.Programs, func(n string, _ *ebpf.ProgramSpec) bool { return !slices.Contains(names, n) })
+		c, err := ebpf.NewCollection(alone)
+		if err == nil {
+			c.Close()
+		}
+		return err == nil
+	}
+	leave := func(lost string, names ...string) {
+		for _, n := range names {
+			delete(spec.Programs, n)
+		}
+		if lost != "" {
+			without = append(without, lost)
+		}
+	}
+	switch {
+	case may(netqProgOnSend):
+		leave("", netqProgOnSent) // which runs later
+		if !may(netqProgOnSend6) {
+			leave("what tasks of cgroup v1 send by IPv6", netqProgOnSend6)
+		}
+	case may(netqProgOnSent):
+		leave("", netqProgOnSend, netqProgOnSend6)
+	default:
+		leave("what tasks of cgroup v1 send", netqProgOnSend, netqProgOnSend6, netqProgOnSent)
+	}
+	if !may(netqProgOnCut) {
+		leave("what containers send in packets that the host cuts up", netqProgOnCut)
+	}
+	if !may(netqProgOnResend) {
+		leave("retransmissions", netqProgOnResend)
+	}
+	all, err := ebpf.NewCollection(spec)
+	if err != nil {
+		return nil, nil, err
+	}
+	var programs []*ebpf.Program
+	for _, name := range slices.Concat(needed, optional) {
+		if p := all.Programs[name]; p != nil {
+			programs = append(programs, p)
+		}
+	}
+	unload := func() error { all.Close(); return nil }
+	k = bpf.Loaded[netqDone](all.Maps[netqMapWork], all.Variables[netqVarLost], unload, programs...)
+	if !unserved {
+		k.Serving(bpf.Service{Pairs: all.Maps[netqMapPairs], Places: all.Maps[netqMapPlaces], Refused: all.Variables[netqVarRefused]})
+	}
+	return k, without, nil
+}
+
+// refusal says what the kernel's answer means for this machine.
+func refusal(err error) error {
+	return bpf.Refusal("network queues by eBPF", "Linux 5.11 or newer with BTF and CONFIG_NET_SCHED", err)
+}

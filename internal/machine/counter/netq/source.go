@@ -1,0 +1,97 @@
+package netq
+
+import (
+	"math"
+	"strings"
+	"time"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/counter"
+	"github.com/quell-dev/quell/internal/machine/counter/bpf"
+	"github.com/quell-dev/quell/internal/machine/host"
+)
+
+// Variant is what is counted, part of a spec's key.
+const Variant = "bpf"
+
+// Source is the counter.Source of the network signal. Costs are in seconds per
+// packet; Lost counts packets.
+type Source struct {
+	*windows
+	without []string
+}
+
+type windows = bpf.Windows[netqDone, *netqDone]
+
+// Open loads the programs, or returns a *counter.NotSupportedError.
+func Open() (*Source, error) {
+	k, without, err := load()
+	if err != nil {
+		return nil, refusal(err)
+	}
+	w, err := bpf.Open[netqDone](k)
+	if err != nil {
+		return nil, refusal(err)
+	}
+	return &Source{w, without}, nil
+}
+
+// Signal implements counter.Source.
+func (s *Source) Signal() sample.SignalName { return sample.Net }
+
+// Variant implements counter.Source.
+func (s *Source) Variant() string { return Variant }
+
+// Fallback says what this kernel's count leaves out, "" if nothing.
+func (s *Source) Fallback() string {
+	if len(s.without) == 0 {
+		return ""
+	}
+	return "without " + strings.Join(s.without, ", ")
+}
+
+// Add implements bpf.Record.
+func (d *netqDone) Add(more *netqDone) {
+	d.Queued += more.Queued
+	d.Bytes += more.Bytes
+	d.Sent += more.Sent
+	d.Ns += more.Ns
+	d.Resent += more.Resent
+}
+
+// Places implements bpf.Record: interfaces.
+func (d *netqDone) Places() ([]uint64, bool) { return d.Links[:], d.More > 0 }
+
+// Waited implements bpf.Record.
+func (d *netqDone) Waited() time.Duration { return time.Duration(d.Ns) }
+
+// Reading implements bpf.Record.
+func (d *netqDone) Reading() counter.Reading {
+	waited := float64(d.Ns) / 1e9
+	r := counter.Reading{Cost: math.NaN()}
+	r.Extras.Set(sample.NetPackets, float64(d.Sent))
+	r.Extras.Set(sample.NetBytes, float64(d.Bytes))
+	r.Extras.Set(sample.NetQueued, float64(d.Queued)) // packets that a full queue drops are pressure as well
+	r.Extras.Set(sample.NetWait, waited)
+	r.Extras.Set(sample.NetResent, float64(d.Resent))
+	if d.Sent > 0 {
+		r.Cost = waited / float64(d.Sent)
+	}
+	return r
+}
+
+// CapNetQueues is the name of what Capability checks.
+const CapNetQueues = "network eBPF"
+
+// Capability loads and attaches the programs once.
+func Capability() host.Capability {
+	s, err := Open()
+	detail := "packets in interfaces' queues are counted by task"
+	if err == nil {
+		if f := s.Fallback(); f != "" {
+			detail += ", " + f
+		}
+		err = s.Close()
+	}
+	return counter.CapabilityOf(CapNetQueues, detail, err)
+}

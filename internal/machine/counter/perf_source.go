@@ -1,0 +1,110 @@
+//go:build linux
+
+package counter
+
+import (
+	"errors"
+	"math"
+	"time"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// Perf is a Source over perf groups in cgroup mode: one group per task and CPU, read as
+// a whole, each difference scaled by its own enabled/running. It holds CPUs × events
+// file descriptors per task (FDs), for cps only in windows. Add returns a *FDLimitError
+// when they run out.
+//
+// In addition to Cost and Coverage a reading has its signal's Extras if every CPU that
+// the task ran on was counted.
+type Perf struct {
+	signal  sample.SignalName
+	variant string
+	fill    func(Reading, total) Reading
+	groups  *groups
+	missing []error
+	tolled  time.Duration
+}
+
+// Signal implements Source.
+func (p *Perf) Signal() sample.SignalName { return p.signal }
+
+// Variant implements Source.
+func (p *Perf) Variant() string { return p.variant }
+
+// Missing returns the optional events, or better variants, that this machine lacks: one
+// *NotSupportedError each.
+func (p *Perf) Missing() []error { return p.missing }
+
+// Add implements Source. Its errors: host.ErrGone, ErrNoPerfDir, *FDLimitError,
+// *NotSupportedError.
+func (p *Perf) Add(t Target) error { return p.groups.add(t.Key, t.PerfDir) }
+
+// Remove implements Source. perf keeps its own time, so the given CPU time is not used.
+func (p *Perf) Remove(key sample.TaskKey, _ time.Duration) (Reading, bool) {
+	sum, counted := p.groups.remove(key)
+	if !counted {
+		return Reading{}, false
+	}
+	return p.reading(sum), true
+}
+
+// FDs implements Bounded.
+func (p *Perf) FDs() (window, between int) {
+	window = len(p.groups.cpus) * len(p.groups.events)
+	if p.groups.perWindow {
+		return window, 0
+	}
+	return window, window
+}
+
+// Most implements Bounded.
+func (p *Perf) Most() int { return 0 }
+
+// Start implements Source.
+func (p *Perf) Start() error { return p.groups.start() }
+
+// Stop implements Source.
+func (p *Perf) Stop(cpu CPUTime, yield func(sample.TaskKey, Reading)) error {
+	var idle func(sample.TaskKey) bool
+	if cpu != nil {
+		idle = func(k sample.TaskKey) bool {
+			used, known := cpu(k)
+			return known && used == 0
+		}
+	}
+	return p.groups.stop(idle, func(t *groupTask, sum total) { yield(t.key, p.reading(sum)) })
+}
+
+// Linger sets whether another window follows the next Stop at once. The counters then
+// stay on in between.
+func (p *Perf) Linger(yes bool) { p.groups.linger = yes }
+
+// SetCPUs sets which CPUs are online, between windows. New ones are counted from the
+// next window on; the state of the others stays.
+func (p *Perf) SetCPUs(online sample.Set) { p.groups.addCPUs(online) }
+
+// Close implements Source.
+func (p *Perf) Close() error {
+	p.groups.closeAll()
+	return nil
+}
+
+func (p *Perf) reading(t total) Reading {
+	r := Reading{Cost: math.NaN(), Coverage: t.coverage()}
+	if t.restarted {
+		r.Flags |= sample.Restarted
+	}
+	if r.Coverage < leastCoverage {
+		return r
+	}
+	return p.fill(r, t)
+}
+
+// openPerf checks what every perf source needs of its caller.
+func openPerf(sys kernel, cpus sample.Set) (*groups, error) {
+	if cpus.Len() == 0 {
+		return nil, errors.New("open counters: no CPU given")
+	}
+	return newGroups(sys, cpus), nil
+}

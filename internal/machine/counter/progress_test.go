@@ -1,0 +1,548 @@
+//go:build linux
+
+package counter
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+	"golang.org/x/sys/unix"
+)
+
+// fakeProc is a procfs whose processes share one root directory.
+type fakeProc struct {
+	t    *testing.T
+	dir  string
+	root string
+	pids []int
+}
+
+func newFakeProc(t *testing.T) *fakeProc {
+	p := &fakeProc{t: t, dir: t.TempDir(), root: t.TempDir()}
+	p.check(os.Mkdir(p.dir+"/self", 0o755))
+	return p
+}
+
+func (p *fakeProc) check(err error) {
+	p.t.Helper()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// process adds a process, or reuses a process id.
+func (p *fakeProc) process(pid int, start, environ uint64, env ...string) {
+	p.t.Helper()
+	dir := filepath.Join(p.dir, strconv.Itoa(pid))
+	if os.Mkdir(dir, 0o755) == nil {
+		p.check(os.Symlink(p.root, dir+"/root"))
+		p.pids = append(p.pids, pid)
+	}
+	p.check(os.WriteFile(dir+"/stat", []byte(statLine(pid, "a) (b c", start, environ)), 0o644))
+	p.check(os.WriteFile(dir+"/environ", []byte(strings.Join(env, "\x00")+"\x00"), 0o644))
+}
+
+// statLine is /proc/PID/stat with the fields that quell reads.
+func statLine(pid int, comm string, start, environ uint64) string {
+	fields := make([]string, 50)
+	for i := range fields {
+		fields[i] = "0"
+	}
+	fields[0] = "S"
+	fields[22-3] = fmt.Sprint(start)
+	fields[50-3] = fmt.Sprint(environ)
+	return fmt.Sprintf("%d (%s) %s\n", pid, comm, strings.Join(fields, " "))
+}
+
+// set writes a progress file in place, as a writer does.
+func (p *fakeProc) set(name string, value uint64) {
+	p.t.Helper()
+	f, err := os.OpenFile(p.root+name, os.O_CREATE|os.O_WRONLY, 0o644)
+	p.check(err)
+	defer f.Close()
+	_, err = f.WriteAt(binary.LittleEndian.AppendUint64(nil, value), 0)
+	p.check(err)
+}
+
+func (p *fakeProc) target(rule string) Target {
+	return Target{Key: key(1), Progress: rule, Members: func() ([]int, error) { return p.pids, nil }}
+}
+
+// cpt follows one task of the fake.
+func (p *fakeProc) cpt(rule string) *CPT {
+	p.t.Helper()
+	c, err := OpenCPT(p.dir, nil)
+	p.check(err)
+	p.t.Cleanup(func() { c.Close() })
+	clock := time.Unix(0, 0)
+	c.now = func() time.Time { clock = clock.Add(5 * time.Second); return clock }
+	p.check(c.Add(p.target(rule)))
+	return c
+}
+
+func twoSeconds(sample.TaskKey) (time.Duration, bool) { return 2 * time.Second, true }
+
+func TestCPT(t *testing.T) {
+	const env = "QUELL_PROGRESS=/run/a"
+	nan := math.NaN()
+	for _, tc := range []struct {
+		name     string
+		rule     string
+		setup    func(*fakeProc)
+		window   func(*fakeProc) // what happens in it
+		cpu      CPUTime
+		absent   bool
+		cost, tx float64 // tx NaN: no extra
+		cover    float64
+		flags    sample.Flags
+	}{
+		{name: "CPU time by transactions",
+			setup:  func(p *fakeProc) { p.process(7, 1, 1, "HOME=/", env, "X=1"); p.set("/run/a", 1000) },
+			window: func(p *fakeProc) { p.set("/run/a", 1500) },
+			cost:   2.0 / 500, tx: 500, cover: 1},
+		{name: "the rule's path needs no environment", rule: "/run/b",
+			setup:  func(p *fakeProc) { p.process(7, 1, 1, env); p.set("/run/a", 9); p.set("/run/b", 0) },
+			window: func(p *fakeProc) { p.set("/run/a", 99); p.set("/run/b", 100) },
+			cost:   0.02, tx: 100, cover: 1},
+		{name: "files of a task add up",
+			setup: func(p *fakeProc) {
+				p.process(7, 1, 1, env)
+				p.process(8, 1, 1, "QUELL_PROGRESS=/run/b")
+				p.set("/run/a", 10)
+				p.set("/run/b", 20)
+			},
+			window: func(p *fakeProc) { p.set("/run/a", 40); p.set("/run/b", 90) },
+			cost:   0.02, tx: 100, cover: 1},
+		{name: "one file of many processes and names counts once",
+			setup: func(p *fakeProc) {
+				p.set("/run/a", 10)
+				p.check(os.Link(p.root+"/run/a", p.root+"/run/b"))
+				p.process(7, 1, 1, env)
+				p.process(8, 1, 1, env)
+				p.process(9, 1, 1, "QUELL_PROGRESS=/run/b")
+			},
+			window: func(p *fakeProc) { p.set("/run/a", 110) },
+			cost:   0.02, tx: 100, cover: 1},
+		{name: "a file that is removed in the window still counts",
+			setup:  func(p *fakeProc) { p.process(7, 1, 1, env); p.set("/run/a", 1) },
+			window: func(p *fakeProc) { p.set("/run/a", 101); p.check(os.Remove(p.root + "/run/a")) },
+			cost:   0.02, tx: 100, cover: 1},
+		{name: "a smaller value is a restart",
+			setup:  func(p *fakeProc) { p.process(7, 1, 1, env); p.set("/run/a", 1000) },
+			window: func(p *fakeProc) { p.set("/run/a", 3) },
+			cost:   nan, tx: nan, flags: sample.Restarted},
+		{name: "no transactions have no cost",
+			setup:  func(p *fakeProc) { p.process(7, 1, 1, env); p.set("/run/a", 1000) },
+			window: func(p *fakeProc) {},
+			cost:   nan, tx: 0, cover: 1},
+		{name: "unknown CPU time has no cost",
+			setup:  func(p *fakeProc) { p.process(7, 1, 1, env); p.set("/run/a", 1000) },
+			window: func(p *fakeProc) { p.set("/run/a", 1100) },
+			cpu:    func(sample.TaskKey) (time.Duration, bool) { return 0, false },
+			cost:   nan, tx: 100, cover: 1},
+		{name: "truncated in the window",
+			setup:  func(p *fakeProc) { p.process(7, 1, 1, env); p.set("/run/a", 1000) },
+			window: func(p *fakeProc) { p.check(os.Truncate(p.root+"/run/a", 7)) },
+			cost:   nan, tx: nan},
+		{name: "one of two truncated in the window",
+			setup: func(p *fakeProc) {
+				p.process(7, 1, 1, env)
+				p.process(8, 1, 1, "QUELL_PROGRESS=/run/b")
+				p.set("/run/a", 10)
+				p.set("/run/b", 20)
+			},
+			window: func(p *fakeProc) { p.set("/run/a", 40); p.check(os.Truncate(p.root+"/run/b", 0)) },
+			cost:   nan, tx: nan},
+		{name: "empty at first",
+			setup: func(p *fakeProc) {
+				p.process(7, 1, 1, env)
+				p.check(os.WriteFile(p.root+"/run/a", nil, 0o644))
+			},
+			window: func(p *fakeProc) { p.set("/run/a", 10) },
+			cost:   nan, tx: nan},
+		{name: "empty all the time",
+			setup: func(p *fakeProc) {
+				p.process(7, 1, 1, env)
+				p.check(os.WriteFile(p.root+"/run/a", nil, 0o644))
+			},
+			window: func(*fakeProc) {},
+			cost:   nan, tx: nan},
+		{name: "an empty file beside a written one is nobody's",
+			setup: func(p *fakeProc) {
+				p.process(7, 1, 1, env)
+				p.process(8, 1, 1, "QUELL_PROGRESS=/run/b")
+				p.set("/run/a", 10)
+				p.check(os.WriteFile(p.root+"/run/b", nil, 0o644))
+			},
+			window: func(p *fakeProc) { p.set("/run/a", 110) },
+			cost:   0.02, tx: 100, cover: 1},
+		{name: "made in the window", absent: true,
+			setup:  func(p *fakeProc) { p.process(7, 1, 1, env) },
+			window: func(p *fakeProc) { p.set("/run/a", 10) }},
+		{name: "no process names a file", absent: true,
+			setup:  func(p *fakeProc) { p.process(7, 1, 1, "HOME=/"); p.set("/run/a", 10) },
+			window: func(*fakeProc) {}},
+		{name: "a relative path is none", absent: true,
+			setup:  func(p *fakeProc) { p.process(7, 1, 1, "QUELL_PROGRESS=run/a"); p.set("/run/a", 10) },
+			window: func(*fakeProc) {}},
+		{name: "a symbolic link is no progress file", absent: true,
+			setup: func(p *fakeProc) {
+				p.process(7, 1, 1, env)
+				p.set("/run/b", 10)
+				p.check(os.Symlink("b", p.root+"/run/a"))
+			},
+			window: func(*fakeProc) {}},
+		{name: "a FIFO is no progress file and nobody waits for it", absent: true,
+			setup: func(p *fakeProc) {
+				p.process(7, 1, 1, env)
+				p.check(unix.Mkfifo(p.root+"/run/a", 0o644))
+			},
+			window: func(*fakeProc) {}},
+		{name: "a directory is no progress file", absent: true,
+			setup: func(p *fakeProc) {
+				p.process(7, 1, 1, env)
+				p.check(os.Mkdir(p.root+"/run/a", 0o755))
+			},
+			window: func(*fakeProc) {}},
+		{name: "a link on the way stays below the root", absent: true,
+			setup: func(p *fakeProc) {
+				// It leads to a directory of the host, which has such a file.
+				outside := p.t.TempDir()
+				p.check(os.WriteFile(outside+"/a", make([]byte, 8), 0o644))
+				p.check(os.Symlink(outside, p.root+"/link"))
+				p.process(7, 1, 1, "QUELL_PROGRESS=/link/a")
+			},
+			window: func(*fakeProc) {}},
+		{name: "nor do dots lead out",
+			setup: func(p *fakeProc) {
+				p.set("/run/a", 10)
+				p.process(7, 1, 1, "QUELL_PROGRESS=/../../../run/../../run/a")
+			},
+			window: func(p *fakeProc) { p.set("/run/a", 110) },
+			cost:   0.02, tx: 100, cover: 1},
+		{name: "a process that is gone", absent: true,
+			setup:  func(p *fakeProc) { p.pids = append(p.pids, 99) },
+			window: func(*fakeProc) {}},
+		{name: "as many files as are allowed",
+			setup: func(p *fakeProc) {
+				for i := range maxProgressFiles {
+					p.set(fmt.Sprintf("/run/f%d", i), 5)
+					p.process(100+i, 1, 1, fmt.Sprintf("QUELL_PROGRESS=/run/f%d", i))
+				}
+			},
+			window: func(p *fakeProc) {
+				for i := range maxProgressFiles {
+					p.set(fmt.Sprintf("/run/f%d", i), 6)
+				}
+			},
+			cost: 2.0 / maxProgressFiles, tx: maxProgressFiles, cover: 1},
+		{name: "a file too many",
+			setup: func(p *fakeProc) {
+				for i := range maxProgressFiles + 1 {
+					p.set(fmt.Sprintf("/run/f%d", i), 5)
+					p.process(100+i, 1, 1, fmt.Sprintf("QUELL_PROGRESS=/run/f%d", i))
+				}
+			},
+			window: func(*fakeProc) {},
+			cost:   nan, tx: nan},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p := newFakeProc(t)
+			p.check(os.Mkdir(p.root+"/run", 0o755))
+			tc.setup(p)
+			c := p.cpt(tc.rule)
+			start(t, c)
+			tc.window(p)
+			cpu := tc.cpu
+			if cpu == nil {
+				cpu = twoSeconds
+			}
+			r, ok := stopped(t, c, cpu)[key(1)]
+			if ok == tc.absent {
+				t.Fatalf("reading %+v, present: %v", r, ok)
+			}
+			if !ok {
+				return
+			}
+			tx, has := r.Extras.Get(sample.Transactions)
+			if !has {
+				tx = nan
+			}
+			if !same(r.Cost, tc.cost) || !same(tx, tc.tx) || r.Coverage != tc.cover || r.Flags != tc.flags {
+				t.Errorf("cost %v, %v transactions, coverage %v, flags %q; want %v, %v, %v, %q",
+					r.Cost, tx, r.Coverage, r.Flags, tc.cost, tc.tx, tc.cover, tc.flags)
+			}
+		})
+	}
+}
+
+// TestCPTNextWindow replaces file, program and process from window to window.
+func TestCPTNextWindow(t *testing.T) {
+	p := newFakeProc(t)
+	p.check(os.Mkdir(p.root+"/run", 0o755))
+	p.process(7, 1, 1)
+	c := p.cpt("")
+	window := func(file string, want float64) {
+		t.Helper()
+		start(t, c)
+		if file != "" {
+			p.set(file, 1000)
+		}
+		r, ok := stopped(t, c, twoSeconds)[key(1)]
+		tx, _ := r.Extras.Get(sample.Transactions)
+		if ok != (want > 0) || tx != want {
+			t.Errorf("%v transactions %v, want %v", tx, ok, want)
+		}
+	}
+	window("", 0)
+	p.process(7, 1, 2, "QUELL_PROGRESS=/run/a") // the same process executes another program
+	p.set("/run/a", 900)
+	window("/run/a", 100)
+	p.check(os.Rename(p.root+"/run/a", p.root+"/run/old")) // the file is replaced
+	p.set("/run/a", 800)
+	window("/run/a", 200)
+	p.process(7, 2, 2, "QUELL_PROGRESS=/run/b") // the process id is reused
+	p.set("/run/b", 700)
+	window("/run/b", 300)
+	// An environment does not change in place, so what was read once is not read again.
+	p.process(7, 2, 2, "QUELL_PROGRESS=/run/c")
+	p.set("/run/c", 1)
+	p.set("/run/b", 600)
+	window("/run/b", 400)
+	p.process(8, 1, 1, "QUELL_PROGRESS=/run/d") // a second process
+	p.set("/run/b", 500)
+	p.set("/run/d", 5)
+	window("/run/b", 500)
+}
+
+// A task without a progress file is looked at less and less often; once it has one, in
+// every window.
+func TestCPTLooksRarelyWhereThereIsNone(t *testing.T) {
+	p := newFakeProc(t)
+	p.check(os.Mkdir(p.root+"/run", 0o755))
+	p.process(7, 1, 1)
+	c, looked := p.cpt(""), 0
+	members := c.order[0].target.Members
+	c.order[0].transactions.(*progressTask).target.Members = func() ([]int, error) { looked++; return members() }
+	var at []int
+	window := func(n int) (found bool) {
+		t.Helper()
+		before := looked
+		start(t, c)
+		if looked > before {
+			at = append(at, n)
+		}
+		_, found = stopped(t, c, twoSeconds)[key(1)]
+		return found
+	}
+	for n := range 32 {
+		if window(n) {
+			t.Errorf("window %d has a reading", n)
+		}
+	}
+	if want := []int{0, 1, 3, 7, 15, 23, 31}; !slices.Equal(at, want) {
+		t.Errorf("looked in windows %d, want %d", at, want)
+	}
+	p.process(7, 1, 2, "QUELL_PROGRESS=/run/a")
+	p.set("/run/a", 1)
+	at = nil
+	for n := range 10 {
+		if found := window(n); found != (n >= longestPause-1) {
+			t.Errorf("window %d: reading %v", n, found)
+		}
+	}
+	if want := []int{7, 8, 9}; !slices.Equal(at, want) {
+		t.Errorf("looked in windows %d, want %d", at, want)
+	}
+}
+
+func TestCPTEnvironBudget(t *testing.T) {
+	p := newFakeProc(t)
+	p.check(os.Mkdir(p.root+"/run", 0o755))
+	for i := range maxEnvirons + 1 {
+		p.process(1000+i, 1, 1, "QUELL_PROGRESS=/run/a")
+	}
+	p.set("/run/a", 1)
+	c := p.cpt("")
+	start(t, c)
+	p.set("/run/a", 2)
+	if r := stopped(t, c, twoSeconds)[key(1)]; !math.IsNaN(r.Cost) || r.Coverage != 0 {
+		t.Errorf("reading %+v with a process unknown", r)
+	}
+	start(t, c)
+	p.set("/run/a", 4)
+	if r := stopped(t, c, twoSeconds)[key(1)]; r.Cost != 1 {
+		t.Errorf("cost %v once all are known, want 1", r.Cost)
+	}
+}
+
+func TestCPTRemove(t *testing.T) {
+	p := newFakeProc(t)
+	p.process(7, 1, 1)
+	c := p.cpt("/a")
+	p.set("/a", 1)
+	if err := c.Add(p.target("/a")); err == nil {
+		t.Error("the same key twice gave no error")
+	}
+	if err := c.Stop(twoSeconds, nil); err == nil {
+		t.Error("Stop without a window gave no error")
+	}
+	start(t, c)
+	if err := c.Start(); err == nil {
+		t.Error("Start in a window gave no error")
+	}
+	p.set("/a", 101)
+	r, ok := c.Remove(key(1), time.Second)
+	if done, _ := r.Extras.Get(sample.Transactions); !ok || r.Cost != 0.01 || done != 100 {
+		t.Errorf("reading %+v %v, want the last difference", r, ok)
+	}
+	if _, ok := c.Remove(key(1), time.Second); ok {
+		t.Error("a second reading")
+	}
+	if n := len(stopped(t, c, twoSeconds)); n != 0 {
+		t.Errorf("%d readings after Remove", n)
+	}
+	// Added in a window, a task is counted from the next.
+	start(t, c)
+	p.check(c.Add(p.target("/a")))
+	if n := len(stopped(t, c, twoSeconds)); n != 0 {
+		t.Errorf("%d readings of a task added in the window", n)
+	}
+	start(t, c)
+	p.set("/a", 201)
+	if r := stopped(t, c, twoSeconds)[key(1)]; r.Cost != 0.02 {
+		t.Errorf("cost %v, want 0.02", r.Cost)
+	}
+	if _, ok := c.Remove(key(1), 0); ok {
+		t.Error("a reading without a window")
+	}
+}
+
+// TestCPTOutOfFDs cannot determine whether there is a progress file, which does not
+// mean that there is none.
+func TestCPTOutOfFDs(t *testing.T) {
+	for _, rule := range []string{"", "/a"} {
+		p := newFakeProc(t)
+		p.process(7, 1, 1, "QUELL_PROGRESS=/a")
+		p.set("/a", 1)
+		c := p.cpt(rule)
+		var limit unix.Rlimit
+		p.check(unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+		p.check(unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 1, Max: limit.Max}))
+		err := c.Start()
+		p.check(unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
+		p.check(err)
+		if r, ok := stopped(t, c, twoSeconds)[key(1)]; !ok || !math.IsNaN(r.Cost) || r.Coverage != 0 {
+			t.Errorf("rule %q: reading %+v %v, want one that was not counted", rule, r, ok)
+		}
+	}
+}
+
+func TestCPTMembersFail(t *testing.T) {
+	p := newFakeProc(t)
+	c, err := OpenCPT(p.dir, nil)
+	p.check(err)
+	defer c.Close()
+	target := p.target("/a")
+	target.Members = func() ([]int, error) { return nil, unix.ENODEV }
+	p.check(c.Add(target))
+	start(t, c)
+	if r, ok := stopped(t, c, twoSeconds)[key(1)]; !ok || !math.IsNaN(r.Cost) || r.Coverage != 0 {
+		t.Errorf("reading %+v %v, want one that was not counted", r, ok)
+	}
+	if r, ok := c.Remove(key(1), 0); ok {
+		t.Errorf("reading %+v after the window", r)
+	}
+}
+
+func TestOpenCPTWithoutProc(t *testing.T) {
+	if _, err := OpenCPT(t.TempDir(), nil); !unsupported(err) {
+		t.Errorf("no procfs: %v, want a NotSupportedError", err)
+	}
+}
+
+func TestParseStat(t *testing.T) {
+	for _, tc := range []struct {
+		name, text string
+		want       incarnation
+		ok         bool
+	}{
+		{name: "real", ok: true, want: incarnation{1331, 140731404132345}, text: "1 (systemd) S 0 1 1 0 -1 4194560 9 0 4 0 5 " +
+			"1 0 0 20 0 1 0 1331 2547712 1088 18446744073709551615 94200 95300 140731404128800 0 0 0 0 4096 65538 0 0 0 17 0 0 0 0 0 0 " +
+			"1 2 3 140731404132000 140731404132344 140731404132345 140731404136427 0\n"},
+		{name: "a name with parentheses and spaces", text: statLine(1, "x) R 1 (", 5, 6), ok: true, want: incarnation{5, 6}},
+		{name: "empty"},
+		{name: "cut off", text: "1 (a) S 0 1"},
+		{name: "no number", text: strings.Replace(statLine(1, "a", 77, 6), "77", "x", 1)},
+	} {
+		got, err := parseStat([]byte(tc.text))
+		if got != tc.want || (err == nil) != tc.ok {
+			t.Errorf("%s: %v, %v; want %v", tc.name, got, err, tc.want)
+		}
+	}
+	self, err := os.ReadFile("/proc/self/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := parseStat(self); err != nil || got.start == 0 {
+		t.Errorf("our own: %v, %v", got, err)
+	}
+}
+
+func FuzzParseStat(f *testing.F) {
+	f.Add([]byte(statLine(1, "a", 5, 6)))
+	f.Add([]byte("1 (a"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if inc, err := parseStat(text); err != nil && inc != (incarnation{}) {
+			t.Errorf("%v beside the error %v", inc, err)
+		}
+	})
+}
+
+func FuzzProgressPath(f *testing.F) {
+	f.Add([]byte("A=b\x00QUELL_PROGRESS=/run/a\x00"))
+	f.Add([]byte("QUELL_PROGRESS="))
+	f.Fuzz(func(t *testing.T, environ []byte) {
+		p := progressPath(environ)
+		if p == "" {
+			return
+		}
+		if p[0] != '/' || strings.Contains(p, "\x00") || !bytes.Contains(environ, []byte("QUELL_PROGRESS="+p)) {
+			t.Errorf("path %q", p)
+		}
+	})
+}
+
+func FuzzReadProgress(f *testing.F) {
+	f.Add([]byte{1, 0, 0, 0, 0, 0, 0, 0})
+	f.Add([]byte{1})
+	f.Fuzz(func(t *testing.T, text []byte) {
+		name := t.TempDir() + "/a"
+		if err := os.WriteFile(name, text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		v, err := readProgress(fd)
+		if errors.Is(err, errShort) != (len(text) < 8) {
+			t.Errorf("%d bytes: %v", len(text), err)
+		}
+		if err == nil && v != binary.LittleEndian.Uint64(text) {
+			t.Errorf("value %d of %x", v, text)
+		}
+	})
+}

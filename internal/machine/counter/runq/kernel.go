@@ -1,0 +1,234 @@
+package runq
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/machine/counter/bpf"
+)
+
+// kernel is the loaded half of runq.bpf.c.
+type kernel struct {
+	objs    runqObjects
+	records *ebpf.Memory
+	served  *ebpf.Memory // nil: served tasks are not reported
+	edge    *link.Iter
+	hooks   bpf.Hooks
+	ncpu    int // number of possible CPUs
+	window  uint32
+	table   []byte // one table of pairs
+}
+
+const (
+	recordSize = int(unsafe.Sizeof(runqRecord{}))
+	tableSize  = int(unsafe.Sizeof(runqPairs{}))
+)
+
+// without lists what the programs do without. The zero value omits nothing.
+type without struct {
+	throttled bool   // the clock of throttling, as before 6.6
+	served    bool   // reporting served tasks, as before 5.17
+	pairs     uint32 // places used in a table of pairs, a power of two; 0: all
+}
+
+// loadKernel does without reporting served tasks if the kernel refuses the programs
+// that do.
+func loadKernel(opts Options, w without) (*kernel, error) {
+	k, err := loadPrograms(opts, w)
+	if err == nil || w.served {
+		return k, err
+	}
+	w.served = true
+	k, again := loadPrograms(opts, w)
+	if again != nil {
+		return nil, err
+	}
+	return k, nil
+}
+
+func loadPrograms(opts Options, w without) (_ *kernel, err error) {
+	k := &kernel{table: make([]byte, tableSize)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, k.close())
+		}
+	}()
+	if err := bpf.Unlock(); err != nil {
+		return nil, err
+	}
+	if k.ncpu, err = ebpf.PossibleCPU(); err != nil {
+		return nil, fmt.Errorf("count possible CPUs: %w", err)
+	}
+	spec, err := loadRunq()
+	if err != nil {
+		return nil, err
+	}
+	slots := opts.Tasks + 1 // slot 0 is no task
+	if size := slots * k.ncpu * recordSize; size > math.MaxInt32 || slots > math.MaxUint16 {
+		return nil, fmt.Errorf("make room for %d tasks on %d CPUs: %w", opts.Tasks, k.ncpu, unix.E2BIG)
+	}
+	spec.Maps[runqMapOwners].MaxEntries = uint32(opts.Cgroups)
+	spec.Maps[runqMapCpus].MaxEntries = uint32(k.ncpu)
+	spec.Maps[runqMapRecords].MaxEntries = uint32(slots * k.ncpu)
+	values := map[string]any{
+		runqVarNcpu: uint32(k.ncpu), runqVarNslot: uint32(slots), runqVarMarksOnly: w.throttled, runqVarUnserved: w.served,
+	}
+	if w.pairs > 0 {
+		values[runqVarNpair] = w.pairs
+	}
+	spec.Maps[runqMapServed].MaxEntries = 1
+	if !w.served {
+		spec.Maps[runqMapServed].MaxEntries = uint32(k.ncpu) + 1 // the last table is that of the edge program
+	}
+	for name, value := range values {
+		if err := spec.Variables[name].Set(value); err != nil {
+			return nil, fmt.Errorf("set %s: %w", name, err)
+		}
+	}
+	if err := spec.LoadAndAssign(&k.objs, nil); err != nil {
+		return nil, err
+	}
+	if k.records, err = k.objs.Records.Memory(); err != nil {
+		return nil, fmt.Errorf("map records: %w", err)
+	}
+	if !w.served {
+		if k.served, err = k.objs.Served.Memory(); err != nil {
+			return nil, fmt.Errorf("map pairs: %w", err)
+		}
+	}
+	if k.edge, err = link.AttachIter(link.IterOptions{Program: k.objs.Edge}); err != nil {
+		return nil, fmt.Errorf("attach iterator: %w", err)
+	}
+	return k, nil
+}
+
+// open attaches the programs and tells them what each CPU runs. They settle
+// waits only after begin.
+func (k *kernel) open() error {
+	if err := k.number(k.window | 1); err != nil {
+		return err
+	}
+	if err := k.hooks.Attach(k.objs.OnNewtask, k.objs.OnSwitch, k.objs.OnWakeup, k.objs.OnWakeupNew, k.objs.OnMigrate); err != nil {
+		return err
+	}
+	if err := k.sync(); err != nil {
+		return errors.Join(err, k.detach())
+	}
+	return nil
+}
+
+// begin begins the window that is open, including threads that wait already. What was
+// counted until now belongs to earlier windows.
+func (k *kernel) begin() error {
+	if err := errors.Join(k.number(k.window+1), k.cut()); err != nil {
+		return errors.Join(err, k.detach())
+	}
+	return nil
+}
+
+// number numbers the window: odd while it opens, even once it has begun.
+func (k *kernel) number(n uint32) error {
+	k.window = n
+	if err := k.objs.Window.Set(n); err != nil {
+		return fmt.Errorf("number window: %w", err)
+	}
+	return nil
+}
+
+// detach ends a window. What a program that still runs writes has the number of its own
+// window, which separates it from the next window's, or is a clock, whose value at a
+// window's start does not matter.
+func (k *kernel) detach() error { return k.hooks.Detach() }
+
+// sync runs on each CPU, one after the other, since only there is it known what the CPU
+// runs.
+func (k *kernel) sync() error {
+	const onCPU = 1 // BPF_F_TEST_RUN_ON_CPU, 5.10
+	for cpu := range k.ncpu {
+		_, err := k.objs.Sync.Run(&ebpf.RunOptions{CPU: uint32(cpu), Flags: onCPU})
+		if err != nil && !errors.Is(err, unix.ENXIO) { // ENXIO: the CPU is offline
+			return fmt.Errorf("ask CPU %d what it runs: %w", cpu, err)
+		}
+	}
+	return nil
+}
+
+// cut settles the waits of all threads that are waiting now and begins them
+// anew. The iterator shows the threads of the reader's own PID namespace.
+func (k *kernel) cut() error {
+	r, err := k.edge.Open()
+	if err != nil {
+		return fmt.Errorf("iterate threads: %w", err)
+	}
+	defer r.Close()
+	if _, err := io.Copy(io.Discard, r); err != nil {
+		return fmt.Errorf("iterate threads: %w", err)
+	}
+	return nil
+}
+
+func (k *kernel) own(cgroup uint64, o runqOwner) error { return k.objs.Owners.Put(cgroup, o) }
+
+func (k *kernel) disown(cgroup uint64) error {
+	if err := k.objs.Owners.Delete(cgroup); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return err
+	}
+	return nil
+}
+
+// read returns the records of a slot, one per CPU. Each word is consistent, the record
+// is not: the kernel continues to write.
+func (k *kernel) read(slot uint32) ([]record, error) {
+	buf := make([]byte, k.ncpu*recordSize)
+	if _, err := k.records.ReadAt(buf, int64(slot)*int64(len(buf))); err != nil {
+		return nil, fmt.Errorf("read records: %w", err)
+	}
+	return decode(buf, now()), nil
+}
+
+// pairs appends to buf the pairs of the window that has begun, in any order and
+// possibly repeated. It returns how many slices, since the programs were loaded, had no
+// place among them.
+func (k *kernel) pairs(buf []pair) (_ []pair, refused uint64, err error) {
+	if k.served == nil {
+		return buf, 0, nil
+	}
+	for i := range k.ncpu + 1 {
+		if _, err := k.served.ReadAt(k.table, int64(i*tableSize)); err != nil {
+			return buf, refused, fmt.Errorf("read pairs: %w", err)
+		}
+		var n uint64
+		buf, n = decodePairs(buf, k.table, k.window)
+		refused += n
+	}
+	return buf, refused, nil
+}
+
+func (k *kernel) close() error {
+	errs := []error{k.detach()}
+	if k.edge != nil {
+		errs = append(errs, k.edge.Close())
+	}
+	return errors.Join(append(errs, bpf.Close(k.objs.Owners, k.objs.Waits, k.objs.Cpus, k.objs.Records, k.objs.Served, k.objs.Edge, k.objs.Sync,
+		k.objs.OnSwitch, k.objs.OnWakeup, k.objs.OnWakeupNew, k.objs.OnMigrate, k.objs.OnNewtask))...)
+}
+
+// now reads the clock of bpf_ktime_get_ns.
+func now() uint64 {
+	var ts unix.Timespec
+	// It fails only for a clock that does not exist.
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
+	return uint64(ts.Nano())
+}
+
+// refusal says what the kernel's answer means for this machine.
+func refusal(err error) error {
+	return bpf.Refusal("run queue by eBPF", "Linux 5.13 or newer with BTF", err)
+}

@@ -1,0 +1,99 @@
+package runq
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/counter"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
+)
+
+// sayOpen is the main of a child that must not run as root.
+func sayOpen() {
+	src, err := Open(Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer src.Close()
+	fmt.Println(src.Variant(), src.(interface{ Fallback() string }).Fallback())
+	for _, c := range Capabilities() {
+		fmt.Printf("%s %t %q %q\n", c.Name, c.OK, c.Reason, c.Remedy)
+	}
+}
+
+func TestOpenWithoutPrivileges(t *testing.T) {
+	quelltest.Need(t, quelltest.Root, quelltest.Schedstat)
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), "RUNQ_OPEN=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, want := range []string{
+		"schedstat run queue by eBPF: not supported: ", "operation not permitted",
+		CapProgram + ` false`, "CAP_BPF", CapSchedstat + ` true`,
+	} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+}
+
+func TestOpen(t *testing.T) {
+	quelltest.Need(t, quelltest.Root, quelltest.EBPF, quelltest.Schedstat)
+	for _, tt := range []struct {
+		opts    Options
+		variant string
+	}{
+		{Options{}, VariantBPF},
+		{Options{NoBPF: true}, VariantSchedstat},
+		{Options{Tasks: 1 << 30}, VariantSchedstat}, // more than fits
+	} {
+		src, err := Open(tt.opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		why := src.(interface{ Fallback() string }).Fallback()
+		if src.Variant() != tt.variant || src.Signal() != sample.RunQ || (why == "") != (tt.variant == VariantBPF) {
+			t.Errorf("%+v: variant %q, signal %q, fallback %q", tt.opts, src.Variant(), src.Signal(), why)
+		}
+		if err := src.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestOpenNothing(t *testing.T) {
+	proc := t.TempDir()
+	_, err := Open(Options{NoBPF: true, Proc: proc})
+	var e *counter.NotSupportedError
+	if !errors.As(err, &e) || e.Reason == "" || e.Remedy == "" || !errors.Is(err, fs.ErrNotExist) || !errors.Is(err, errNoBPF) {
+		t.Errorf("without a schedstat: %v", err)
+	}
+	write(t, proc, "thread-self/schedstat", "0 0 0\n")
+	_, err = Open(Options{NoBPF: true, Proc: proc})
+	if !errors.As(err, &e) || !strings.Contains(e.Remedy, "task_delayacct") {
+		t.Errorf("with schedstat switched off: %v", err)
+	}
+}
+
+func write(t *testing.T, dir, name, text string) {
+	t.Helper()
+	file := filepath.Join(dir, name)
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,267 @@
+package runq
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/counter"
+)
+
+// Program counts with eBPF. It is a counter.Source with the additional methods CPUs,
+// Lost, Unattributed, Refused and Fallback.
+type Program struct {
+	k       *kernel
+	tasks   map[sample.TaskKey]*followed
+	free    []uint32             // slots
+	serial  uint32               // of the last owner
+	owned   map[uint64]runqOwner // what the kernel's map holds
+	keys    []sample.TaskKey     // by slot, of the tasks that are followed since the window began
+	open    bool
+	dropped uint64
+
+	account      account
+	unattributed time.Duration
+	refused      uint64
+}
+
+type followed struct {
+	target counter.Target
+	owner  runqOwner
+	base   []record // by CPU, at the window's start; nil: not counted
+	ran    sample.Set
+}
+
+func openProgram(opts Options) (*Program, error) { return openWith(opts, without{}) }
+
+// openWith can make the programs do without features that some kernels lack.
+func openWith(opts Options, w without) (*Program, error) {
+	k, err := loadKernel(opts, w)
+	if err != nil {
+		return nil, refusal(err)
+	}
+	// A kernel or a sandbox may allow loading and refuse the rest: try it here, while
+	// there is still a fallback.
+	if err := errors.Join(k.open(), k.begin(), k.detach()); err != nil {
+		return nil, refusal(errors.Join(err, k.close()))
+	}
+	p := &Program{k: k, tasks: map[sample.TaskKey]*followed{}, owned: map[uint64]runqOwner{}, keys: make([]sample.TaskKey, opts.Tasks+1)}
+	for slot := uint32(opts.Tasks); slot > 0; slot-- {
+		p.free = append(p.free, slot)
+	}
+	return p, nil
+}
+
+// Signal implements counter.Source.
+func (p *Program) Signal() sample.SignalName { return signal }
+
+// Variant implements counter.Source.
+func (p *Program) Variant() string { return VariantBPF }
+
+// Fallback is "": this is the variant that was asked for.
+func (p *Program) Fallback() string { return "" }
+
+// Lost counts, since Open, the waits of followed tasks that could not be noted, above
+// all those of threads that were moved into the task in an open window. It also counts
+// the windows in which a task was not counted because its cgroups were not known or did
+// not fit.
+func (p *Program) Lost() uint64 { return p.dropped }
+
+// Unattributed sums, since Open, the part of the tasks' waits behind others that is in
+// no Reading's Served: time lost to interrupts and the hypervisor if the kernel
+// accounts that, slices that a CPU no longer remembered when the wait ended, and
+// refused slices. ok is false if the kernel does not allow to report served tasks at
+// all.
+func (p *Program) Unattributed() (d time.Duration, ok bool) { return p.unattributed, p.k.served != nil }
+
+// Refused counts, since Open, the slices of waits that had no place among the
+// pairs of their CPU.
+func (p *Program) Refused() uint64 { return p.refused }
+
+// CPUs returns the CPUs that the task ran on in the last closed window; nil if
+// it did not run or was not counted.
+func (p *Program) CPUs(key sample.TaskKey) sample.Set {
+	if t := p.tasks[key]; t != nil {
+		return t.ran
+	}
+	return nil
+}
+
+// Add implements counter.Source. It takes effect when a window is opened, which is also
+// when Target.Below is called: a cgroup that is made below the task's in an open window
+// counts as another task until that window's end.
+func (p *Program) Add(t counter.Target) error {
+	if p.tasks[t.Key] != nil {
+		return fmt.Errorf("%s: %w", t.Dir, errFollowed)
+	}
+	if len(p.free) == 0 {
+		return fmt.Errorf("%s: %w: %d", t.Dir, ErrFull, len(p.tasks))
+	}
+	slot := p.free[len(p.free)-1]
+	p.free = p.free[:len(p.free)-1]
+	p.serial++
+	p.tasks[t.Key] = &followed{target: t, owner: runqOwner{Slot: slot, Serial: p.serial}}
+	return nil
+}
+
+// FDs implements counter.Bounded: a task takes memory, not descriptors.
+func (p *Program) FDs() (window, between int) { return 0, 0 }
+
+// Most implements counter.Bounded.
+func (p *Program) Most() int { return len(p.tasks) + len(p.free) }
+
+// Remove implements counter.Source. Unfinished waits are not in the reading.
+func (p *Program) Remove(key sample.TaskKey, cpu time.Duration) (counter.Reading, bool) {
+	t := p.tasks[key]
+	if t == nil {
+		return counter.Reading{}, false
+	}
+	var r counter.Reading
+	counted := false
+	if p.open {
+		var a account
+		pairs, _, err := p.k.pairs(nil)
+		if err == nil {
+			a.settle(pairs)
+			r, counted = p.reading(t, &a, cpu, true)
+		}
+	}
+	for id, o := range p.owned {
+		if o == t.owner {
+			// If it fails the cgroup has an owner that is not read, until the next
+			// window removes it.
+			if p.k.disown(id) == nil {
+				delete(p.owned, id)
+			}
+		}
+	}
+	delete(p.tasks, key)
+	p.free = append(p.free, t.owner.Slot)
+	return r, counted
+}
+
+// Start implements counter.Source.
+func (p *Program) Start() error {
+	if p.open {
+		return errOpen
+	}
+	unfit, err := p.setOwners()
+	if err != nil {
+		return fmt.Errorf("start window: %w", err)
+	}
+	if err := p.k.open(); err != nil {
+		return fmt.Errorf("start window: %w", err)
+	}
+	clear(p.keys)
+	for key, t := range p.tasks {
+		t.base = nil
+		if unfit[t.owner.Slot] {
+			p.dropped++
+			continue
+		}
+		p.keys[t.owner.Slot] = key
+		if t.base, err = p.k.read(t.owner.Slot); err != nil {
+			return errors.Join(fmt.Errorf("start window: %w", err), p.k.detach())
+		}
+	}
+	if err := p.k.begin(); err != nil {
+		return fmt.Errorf("start window: %w", err)
+	}
+	p.open = true
+	return nil
+}
+
+// setOwners brings the kernel's map in line with the followed tasks. It returns the
+// slots of tasks that cannot be counted because not all of their cgroups are known or
+// fit: what is left out would count as a neighbour.
+func (p *Program) setOwners() (unfit map[uint32]bool, err error) {
+	unfit = map[uint32]bool{}
+	claims := make([]counter.Claim[runqOwner], 0, len(p.tasks))
+	for _, t := range p.tasks {
+		c, ok := counter.ClaimOf(&t.target, t.owner)
+		if !ok {
+			unfit[t.owner.Slot] = true
+			continue
+		}
+		claims = append(claims, c)
+	}
+	want := counter.Assign(claims)
+	for id := range p.owned {
+		if _, ok := want[id]; !ok {
+			if err := p.k.disown(id); err != nil {
+				return nil, fmt.Errorf("disown cgroup: %w", err)
+			}
+			delete(p.owned, id)
+		}
+	}
+	for id, o := range want {
+		if p.owned[id] == o {
+			continue
+		}
+		switch err := p.k.own(id, o); {
+		case errors.Is(err, unix.E2BIG):
+			unfit[o.Slot] = true
+		case err != nil:
+			return nil, fmt.Errorf("own cgroup: %w", err)
+		default:
+			p.owned[id] = o
+		}
+	}
+	return unfit, nil
+}
+
+// Stop implements counter.Source. Unfinished waits count up to here.
+func (p *Program) Stop(cpu counter.CPUTime, yield func(sample.TaskKey, counter.Reading)) error {
+	if !p.open {
+		return errNotOpen
+	}
+	p.open = false
+	if err := p.k.cut(); err != nil {
+		return fmt.Errorf("stop window: %w", errors.Join(err, p.k.detach()))
+	}
+	// Still attached, so that usage and waits are of the same moment.
+	pairs, refused, err := p.k.pairs(p.account.pairs[:0])
+	if err != nil {
+		return fmt.Errorf("stop window: %w", errors.Join(err, p.k.detach()))
+	}
+	p.account.settle(pairs)
+	p.refused = refused
+	for key, t := range p.tasks {
+		used, known := cpu(key)
+		if r, ok := p.reading(t, &p.account, used, known); ok {
+			yield(key, r)
+		}
+		t.base = nil
+	}
+	if err := p.k.detach(); err != nil {
+		return fmt.Errorf("stop window: %w", err)
+	}
+	return nil
+}
+
+func (p *Program) reading(t *followed, a *account, cpu time.Duration, known bool) (counter.Reading, bool) {
+	t.ran = nil
+	if t.base == nil {
+		return counter.Reading{}, false
+	}
+	cur, err := p.k.read(t.owner.Slot)
+	if err != nil {
+		return counter.Reading{}, false
+	}
+	var sum record
+	sum, t.ran = since(cur, t.base)
+	p.dropped += uint64(sum.dropped)
+	r := sum.reading(cpu, known)
+	if p.k.served != nil {
+		var known uint64
+		r.Served, known = a.of(t.owner.Slot, sum.other, p.keys)
+		p.unattributed += time.Duration(sum.other - known)
+	}
+	return r, true
+}
+
+// Close implements counter.Source.
+func (p *Program) Close() error { return p.k.close() }

@@ -1,0 +1,435 @@
+package runq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/counter"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
+)
+
+const window = 600 * time.Millisecond
+
+func program(t testing.TB, opts Options, groups ...*group) *Program {
+	t.Helper()
+	return programWith(t, opts, without{}, groups...)
+}
+
+func programWith(t testing.TB, opts Options, w without, groups ...*group) *Program {
+	t.Helper()
+	quelltest.Need(t, quelltest.Root, quelltest.EBPF)
+	p, err := openWith(opts.withDefaults(), w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, g := range groups {
+		if err := p.Add(g.Target); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return p
+}
+
+// band is the range in which a figure must lie.
+type band struct {
+	what     string
+	got      float64
+	min, max float64
+}
+
+// expect measures until every figure is inside its band, at most five windows: other
+// work of the machine can disturb one, a wrong count disturbs all.
+func expect(t *testing.T, src counter.Source, groups []*group, during func(context.Context), bands func([]measured) []band) {
+	t.Helper()
+	for range 5 {
+		got := measure(t, src, window, groups, during)
+		var wrong []string
+		for _, b := range bands(got) {
+			if !(b.got >= b.min && b.got <= b.max) {
+				wrong = append(wrong, fmt.Sprintf("%s %.3f, want %.3f..%.3f", b.what, b.got, b.min, b.max))
+			}
+		}
+		for i, m := range got {
+			t.Logf("%s: %v", filepath.Base(groups[i].Dir), m)
+		}
+		if wrong == nil {
+			return
+		}
+		t.Log(strings.Join(wrong, "; "))
+	}
+	t.Error("no window of five is as it must be")
+}
+
+// whole is the total time of n threads that always want to run.
+func whole(m measured, n float64) band {
+	return band{"cpu and waits together", m.cpu + m.other + m.self + m.throttled, 0.97 * n, 1.03 * n}
+}
+
+func TestTwoTasksOnOneCPU(t *testing.T) {
+	a, b := unified(t, "a"), unified(t, "b")
+	a.burn(t, burner{cpu: 1})
+	b.burn(t, burner{cpu: 1})
+	p := program(t, Options{}, a, b)
+	groups := []*group{a, b}
+	expect(t, p, groups, nil, func(m []measured) []band {
+		return []band{
+			{"a's cost", m[0].Cost, 0.85, 1.2}, {"b's cost", m[1].Cost, 0.85, 1.2},
+			{"a's self", m[0].selfCost(), 0, 0.05}, {"a's throttled", m[0].throttled, 0, 0},
+			whole(m[0], 1), whole(m[1], 1),
+			// A kernel may hide switches from programs; a wait that ended with one is dropped.
+			{"a's coverage", m[0].Coverage, 0.9, 1}, {"b's coverage", m[1].Coverage, 0.9, 1},
+		}
+	})
+	if got := p.CPUs(a.Key).String(); got != "1" {
+		t.Errorf("a ran on CPUs %q, want 1", got)
+	}
+}
+
+func TestAlone(t *testing.T) {
+	a := unified(t, "a")
+	a.burn(t, burner{cpu: 1})
+	expect(t, program(t, Options{}, a), []*group{a}, nil, func(m []measured) []band {
+		return []band{{"cost", m[0].Cost, 0, 0.05}, {"cpu", m[0].cpu, 0.9, 1.01}}
+	})
+}
+
+func TestCappedNeighbour(t *testing.T) {
+	a := unified(t, "a")
+	b := capped(t, "b", 10)
+	a.burn(t, burner{cpu: 1})
+	b.burn(t, burner{cpu: 1})
+	expect(t, program(t, Options{}, a, b), []*group{a, b}, nil, func(m []measured) []band {
+		return []band{
+			{"victim's cost", m[0].Cost, 0.05, 0.25}, {"victim's throttled", m[0].throttled, 0, 0},
+			{"neighbour's throttled", m[1].throttled, 0.6, 0.9}, whole(m[0], 1), whole(m[1], 1),
+		}
+	})
+}
+
+func TestOwnThreads(t *testing.T) {
+	a := unified(t, "a")
+	a.burn(t, burner{cpu: 1})
+	a.burn(t, burner{cpu: 1})
+	expect(t, program(t, Options{}, a), []*group{a}, nil, func(m []measured) []band {
+		return []band{{"cost", m[0].Cost, 0, 0.05}, {"self", m[0].selfCost(), 0.9, 1.1}, whole(m[0], 2)}
+	})
+}
+
+// With the kernel's throttled clock, and with the marks that replace it before 6.6.
+func TestOwnQuota(t *testing.T) {
+	for _, marks := range []bool{false, true} {
+		t.Run(fmt.Sprintf("marks=%t", marks), func(t *testing.T) {
+			a := capped(t, "a", 20)
+			a.burn(t, burner{cpu: 1})
+			p := programWith(t, Options{}, without{throttled: marks}, a)
+			var stat float64 // s throttled, as the kernel counts it
+			expect(t, p, []*group{a}, func(ctx context.Context) {
+				before := throttledTime(t, a)
+				<-ctx.Done()
+				stat = throttledTime(t, a) - before
+			}, func(m []measured) []band {
+				// A task that uses the CPU when the quota is back first ends its slice:
+				// that is a wait for others, and not for the quota.
+				return []band{
+					{"other", m[0].other, 0, 0.1}, {"throttled", m[0].throttled, 0.7, 0.85}, whole(m[0], 1),
+					{"cpu.stat's throttled ÷ ours", stat / (m[0].throttled * window.Seconds()), 0.8, 1.2},
+				}
+			})
+		})
+	}
+}
+
+// A task that exhausts its quota next to a neighbour that never stops: the neighbour
+// runs while the task is throttled, which is not the neighbour's fault.
+func TestOwnQuotaBesideNeighbour(t *testing.T) {
+	for _, marks := range []bool{false, true} {
+		t.Run(fmt.Sprintf("marks=%t", marks), func(t *testing.T) {
+			a := capped(t, "a", 20)
+			b := unified(t, "b")
+			a.burn(t, burner{cpu: 1})
+			b.burn(t, burner{cpu: 1})
+			expect(t, programWith(t, Options{}, without{throttled: marks}, a), []*group{a}, nil, func(m []measured) []band {
+				return []band{
+					{"cpu", m[0].cpu, 0.15, 0.25}, {"other", m[0].other, 0, 0.32},
+					{"throttled", m[0].throttled, 0.45, 0.85}, whole(m[0], 1),
+				}
+			})
+		})
+	}
+}
+
+// Two threads under one quota: while one runs the other waits for it, and both
+// wait for the quota.
+func TestQuotaOfTwoThreads(t *testing.T) {
+	a := capped(t, "a", 40)
+	b := unified(t, "b")
+	a.burn(t, burner{cpu: 1})
+	a.burn(t, burner{cpu: 1})
+	b.burn(t, burner{cpu: 1})
+	// Without a throttled clock a wait that includes the quota is all throttled.
+	leastSelf := 0.25
+	if !throttledClock(t) {
+		leastSelf = 0
+	}
+	expect(t, program(t, Options{}, a), []*group{a}, nil, func(m []measured) []band {
+		return []band{{"cpu", m[0].cpu, 0.3, 0.45}, {"self", m[0].self, leastSelf, 0.5}, whole(m[0], 2)}
+	})
+}
+
+// throttledClock reports whether the kernel has one: since 6.6.
+func throttledClock(t *testing.T) bool {
+	t.Helper()
+	spec, err := btf.LoadKernelSpec()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var q *btf.Struct
+	if err := spec.TypeByName("cfs_rq", &q); err != nil {
+		t.Fatal(err)
+	}
+	return slices.ContainsFunc(q.Members, func(m btf.Member) bool { return m.Name == "throttled_clock_self_time" })
+}
+
+func TestNestedCgroupsAreOneTask(t *testing.T) {
+	for _, h := range []sample.Hierarchy{sample.Unified, sample.V1CPU} {
+		t.Run(h.String(), func(t *testing.T) {
+			var a *group
+			if h == sample.V1CPU {
+				a = v1cpu(t, "a")
+			} else {
+				a = unified(t, "a")
+			}
+			x, y := newGroup(t, h, a.Dir, "x"), newGroup(t, h, a.Dir, "y")
+			x.burn(t, burner{cpu: 1})
+			y.burn(t, burner{cpu: 1})
+			a.burners = append(x.burners, y.burners...)
+			a.Below = func() ([]uint64, error) { return []uint64{x.Key.Inode, y.Key.Inode}, nil }
+			expect(t, program(t, Options{}, a), []*group{a}, nil, func(m []measured) []band {
+				return []band{{"cost", m[0].Cost, 0, 0.05}, {"self", m[0].selfCost(), 0.9, 1.1}, whole(m[0], 2)}
+			})
+		})
+	}
+}
+
+// A thread that is moved back and forth while it waits, between CPUs that both have
+// another task to run, waits no less than one that stays.
+func TestMigrationWhileWaiting(t *testing.T) {
+	quelltest.Need(t, quelltest.TwoCPUs)
+	a, b := unified(t, "a"), unified(t, "b")
+	moved := a.burn(t, burner{cpu: 1})
+	b.burn(t, burner{cpu: 0})
+	b.burn(t, burner{cpu: 1})
+	p := program(t, Options{}, a, b)
+	during := func(ctx context.Context) {
+		tick := time.NewTicker(3 * time.Millisecond)
+		defer tick.Stop()
+		for cpu := 0; ; cpu ^= 1 {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				moved.pin(t, cpu)
+			}
+		}
+	}
+	expect(t, p, []*group{a, b}, during, func(m []measured) []band {
+		return []band{{"other", m[0].other, 0.3, 0.8}, {"self", m[0].self, 0, 0.05}, whole(m[0], 1), whole(m[1], 2)}
+	})
+	if got := p.CPUs(a.Key).String(); got != "0-1" {
+		t.Errorf("a ran on CPUs %q, want 0-1", got)
+	}
+}
+
+// A thread that waits before the window, throughout it and after it.
+func TestStarved(t *testing.T) {
+	a, b := unified(t, "a"), unified(t, "b")
+	a.burn(t, burner{cpu: 1, nice: 19})
+	// Nice values do not compare across cgroups that have weights.
+	if weight := filepath.Join(a.Dir, "cpu.weight"); exists(weight) {
+		if err := os.WriteFile(weight, []byte("1"), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.burn(t, burner{cpu: 1})
+	expect(t, program(t, Options{}, a), []*group{a}, nil, func(m []measured) []band {
+		return []band{{"other", m[0].other, 0.95, 1.02}, {"cost", m[0].Cost, 20, 1000}, whole(m[0], 1)}
+	})
+}
+
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
+}
+
+// A thread that is woken a known number of times next to one that burns.
+func TestWakeups(t *testing.T) {
+	a, b := unified(t, "a"), unified(t, "b")
+	woken := a.burn(t, burner{cpu: 1, echo: true})
+	b.burn(t, burner{cpu: 1})
+	var written float64
+	expect(t, program(t, Options{}, a), []*group{a}, func(ctx context.Context) {
+		written = 0
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				woken.ask()
+				written++
+			}
+		}
+	}, func(m []measured) []band {
+		n, _ := m[0].Extras.Get(sample.Wakeups)
+		return []band{{"wakeups ÷ lines written", n / written, 0.8, 1.02}, {"self", m[0].self, 0, 0.01}, {"throttled", m[0].throttled, 0, 0}}
+	})
+}
+
+// A task that is not followed is a neighbour, as is one that is no longer followed.
+func TestRemove(t *testing.T) {
+	a, b := unified(t, "a"), unified(t, "b")
+	a.burn(t, burner{cpu: 1})
+	b.burn(t, burner{cpu: 1})
+	p := program(t, Options{Tasks: 2}, a, b)
+	if _, ok := p.Remove(sample.TaskKey{Inode: 1}, 0); ok {
+		t.Error("a reading of a task that is not followed")
+	}
+	if err := p.Add(a.Target); !errors.Is(err, errFollowed) {
+		t.Errorf("Add again: %v", err)
+	}
+	var last counter.Reading
+	expect(t, p, []*group{a}, func(ctx context.Context) {
+		<-ctx.Done()
+		if p.tasks[b.Key] == nil {
+			return // an earlier window of this test did it
+		}
+		var ok bool
+		if last, ok = p.Remove(b.Key, window/2); !ok {
+			t.Error("no last reading")
+		}
+	}, func(m []measured) []band {
+		return []band{{"a's cost", m[0].Cost, 0.85, 1.2}, {"b's cost at its end", last.Cost, 0.8, 1.2}}
+	})
+	if _, ok := p.Remove(a.Key, 0); ok {
+		t.Error("a reading outside a window")
+	}
+	if len(p.owned) != 0 {
+		t.Errorf("%d cgroups are still owned", len(p.owned))
+	}
+	var key, n uint64
+	var o runqOwner
+	for it := p.k.objs.Owners.Iterate(); it.Next(&key, &o); n++ {
+	}
+	if n != 0 {
+		t.Errorf("%d cgroups are left in the map", n)
+	}
+	// Both slots are free again, and their next users begin from zero.
+	for _, g := range []*group{b, a} {
+		if err := p.Add(g.Target); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.Add(counter.Target{Key: sample.TaskKey{Inode: 1}}); !errors.Is(err, ErrFull) {
+		t.Errorf("Add beyond Options.Tasks: %v", err)
+	}
+	expect(t, p, []*group{a, b}, nil, func(m []measured) []band {
+		return []band{whole(m[0], 1), whole(m[1], 1)}
+	})
+}
+
+// What cannot be noted lowers the coverage: here the waits of a thread that is moved
+// into a followed cgroup in an open window, half of what the task does.
+func TestDroppedIsCoverage(t *testing.T) {
+	a, b := unified(t, "a"), unified(t, "b")
+	a.burn(t, burner{cpu: 1})
+	guest := b.burn(t, burner{cpu: 1})
+	p := program(t, Options{}, a)
+	expect(t, p, []*group{a}, func(context.Context) {
+		if p.Lost() == 0 {
+			toCgroup(t, a.Dir, guest.PID)
+		}
+	}, func(m []measured) []band {
+		return []band{{"coverage", m[0].Coverage, 0.4, 0.75}, {"dropped", float64(p.Lost()), 10, 1000}}
+	})
+	// From the next window on the thread belongs to the task.
+	a.burners = append(a.burners, guest)
+	expect(t, p, []*group{a}, nil, func(m []measured) []band {
+		return []band{{"coverage", m[0].Coverage, 1, 1}, {"self", m[0].selfCost(), 0.9, 1.1}, whole(m[0], 2)}
+	})
+}
+
+func TestTaskWhoseCgroupsDoNotFit(t *testing.T) {
+	a, b := unified(t, "a"), unified(t, "b")
+	b.Below = func() ([]uint64, error) { return nil, os.ErrPermission }
+	p := program(t, Options{}, a, b)
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var yielded []sample.TaskKey
+	err := p.Stop(func(sample.TaskKey) (time.Duration, bool) { return 0, true }, func(k sample.TaskKey, r counter.Reading) {
+		yielded = append(yielded, k)
+		if !math.IsNaN(r.Cost) {
+			t.Errorf("cost %v of a task that did nothing", r.Cost)
+		}
+	})
+	if err != nil || len(yielded) != 1 || yielded[0] != a.Key {
+		t.Errorf("Stop yields %v, %v; want a alone", yielded, err)
+	}
+	if p.Lost() != 1 {
+		t.Errorf("dropped %d, want 1", p.Lost())
+	}
+}
+
+func TestWindowOrder(t *testing.T) {
+	p := program(t, Options{})
+	if err := p.Stop(nil, nil); !errors.Is(err, errNotOpen) {
+		t.Errorf("Stop before Start: %v", err)
+	}
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Start(); !errors.Is(err, errOpen) {
+		t.Errorf("Start again: %v", err)
+	}
+	if err := p.Stop(nil, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+func throttledTime(t testing.TB, g *group) float64 {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(g.Dir, "cpu.stat"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		switch name, value, _ := strings.Cut(strings.TrimSpace(line), " "); name {
+		case "throttled_time": // ns, v1
+			ns, _ := strconv.ParseFloat(value, 64)
+			return ns / 1e9
+		case "throttled_usec": // v2
+			us, _ := strconv.ParseFloat(value, 64)
+			return us / 1e6
+		}
+	}
+	t.Fatalf("no throttled time in %q", text)
+	return 0
+}

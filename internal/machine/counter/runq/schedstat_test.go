@@ -1,0 +1,191 @@
+package runq
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/counter"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
+)
+
+func TestParseSchedstat(t *testing.T) {
+	for _, tt := range []struct {
+		text string
+		want threadStat
+		ok   bool
+	}{
+		{"1077268 28402 3\n", threadStat{1077268, 28402, 3}, true},
+		{"0 0 0\n", threadStat{}, true},
+		{"18446744073709551615 1 2", threadStat{math.MaxUint64, 1, 2}, true},
+		{"18446744073709551616 1 2", threadStat{}, false},
+		{"", threadStat{}, false},
+		{"1 2", threadStat{}, false},
+		{"1 2 3 4", threadStat{}, false},
+		{"1 -2 3", threadStat{}, false},
+	} {
+		got, err := parseSchedstat(tt.text)
+		if got != tt.want || (err == nil) != tt.ok {
+			t.Errorf("%q: %v, %v; want %v, ok %v", tt.text, got, err, tt.want, tt.ok)
+		}
+	}
+}
+
+func FuzzParseSchedstat(f *testing.F) {
+	f.Add("1077268 28402 3\n")
+	f.Add("0 0")
+	f.Fuzz(func(t *testing.T, text string) {
+		st, err := parseSchedstat(text)
+		if err != nil {
+			return
+		}
+		again, err := parseSchedstat(fmt.Sprintln(st.run, st.wait, st.slices))
+		if err != nil || again != st {
+			t.Errorf("%q reads as %v, which reads as %v, %v", text, st, again, err)
+		}
+	})
+}
+
+func TestSumThreads(t *testing.T) {
+	const window = 1000
+	for _, tt := range []struct {
+		name      string
+		base, cur map[int]threadStat
+		want      threadStat
+	}{
+		{"two threads", map[int]threadStat{1: {100, 10, 1}, 2: {5000, 50, 5}}, map[int]threadStat{1: {110, 40, 3}, 2: {5007, 50, 6}},
+			threadStat{17, 30, 3}},
+		{"one ends", map[int]threadStat{1: {100, 10, 1}, 2: {1, 1, 1}}, map[int]threadStat{1: {101, 12, 4}}, threadStat{1, 2, 3}},
+		{"one begins", nil, map[int]threadStat{1: {900, 100, 9}}, threadStat{900, 100, 9}},
+		{"an old one comes", nil, map[int]threadStat{1: {1001, 0, 9}, 2: {0, 1001, 9}}, threadStat{}},
+		{"an id used again", map[int]threadStat{1: {5000, 50, 5}}, map[int]threadStat{1: {30, 3, 1}}, threadStat{30, 3, 1}},
+		{"an id used again by an old one", map[int]threadStat{1: {5000, 50, 5}}, map[int]threadStat{1: {4000, 60, 7}}, threadStat{}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := sumThreads(tt.cur, tt.base, window); got != tt.want {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+// A machine of files: windows in which threads run, start and end.
+func TestSchedstatWindows(t *testing.T) {
+	proc := t.TempDir()
+	write(t, proc, "thread-self/schedstat", "1 0 1\n")
+	src, err := Open(Options{NoBPF: true, Proc: proc})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer src.Close()
+	members := []int{10, 20, 99} // 99 is gone already
+	var memberErr error
+	key := sample.TaskKey{Inode: 7}
+	target := counter.Target{Key: key, Members: func() ([]int, error) { return members, memberErr }}
+	if err := src.Add(target); err != nil {
+		t.Fatal(err)
+	}
+	if err := src.Add(target); !errors.Is(err, errFollowed) {
+		t.Errorf("Add again: %v", err)
+	}
+	window := func(cpu time.Duration, change func()) (counter.Reading, bool) {
+		t.Helper()
+		if err := src.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if err := src.Start(); !errors.Is(err, errOpen) {
+			t.Errorf("Start again: %v", err)
+		}
+		change()
+		var r counter.Reading
+		n := 0
+		if err := src.Stop(func(sample.TaskKey) (time.Duration, bool) { return cpu, true },
+			func(_ sample.TaskKey, got counter.Reading) { r, n = got, n+1 }); err != nil {
+			t.Fatal(err)
+		}
+		return r, n == 1
+	}
+	write(t, proc, "10/task/10/schedstat", "1000000000 0 1\n")
+	write(t, proc, "10/task/11/schedstat", "2000000000 0 1\n")
+	write(t, proc, "20/task/20/schedstat", "0 0 0\n")
+	r, ok := window(40*time.Millisecond, func() {
+		write(t, proc, "10/task/10/schedstat", "1010000000 60000000 2\n") // +10 ms, waited 60 ms
+		os.RemoveAll(proc + "/10/task/11")                                // ends, and its counts are lost
+	})
+	if !ok || r.Cost != 1.5 || r.Coverage != 0.25 || r.Extras.Len() != 1 {
+		t.Errorf("reading %+v, %v; want cost 1.5, coverage 0.25, and how often it ran", r, ok)
+	}
+	if r, ok := window(0, func() {}); !ok || !math.IsNaN(r.Cost) {
+		t.Errorf("reading %+v, %v of a task that neither ran nor waited", r, ok)
+	}
+	memberErr = os.ErrPermission
+	if r, ok := window(time.Second, func() {}); ok {
+		t.Errorf("reading %+v of a task whose members are unknown", r)
+	}
+	memberErr = nil
+	if _, ok := window(time.Second, func() { write(t, proc, "10/task/10/schedstat", "nonsense") }); ok {
+		t.Error("a reading of a file that cannot be read")
+	}
+	write(t, proc, "10/task/10/schedstat", "1 1 1")
+	if _, ok := window(time.Second, func() {
+		write(t, proc, "10/task/10/schedstat", "1 2000001 1")
+		if r, ok := src.Remove(key, time.Millisecond); !ok || r.Cost != 2 {
+			t.Errorf("last reading %+v, %v", r, ok)
+		}
+	}); ok {
+		t.Error("a removed task is read")
+	}
+	if _, ok := src.Remove(key, 0); ok {
+		t.Error("a reading of a task that is not followed")
+	}
+	if err := src.Stop(nil, nil); !errors.Is(err, errNotOpen) {
+		t.Errorf("Stop without Start: %v", err)
+	}
+}
+
+// Both variants over the same windows: schedstat sees the sum of all waits.
+func TestVariantsAgree(t *testing.T) {
+	quelltest.Need(t, quelltest.Schedstat)
+	a, b := unified(t, "a"), unified(t, "b")
+	a.burn(t, burner{cpu: 1})
+	b.burn(t, burner{cpu: 1})
+	b.burn(t, burner{cpu: 1})
+	p := program(t, Options{}, a, b)
+	s, err := Open(Options{NoBPF: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for _, g := range []*group{a, b} {
+		if err := s.Add(g.Target); err != nil {
+			t.Fatal(err)
+		}
+	}
+	both := both{p, s, map[sample.TaskKey]counter.Reading{}}
+	expect(t, both, []*group{a, b}, nil, func(m []measured) []band {
+		return []band{
+			{"a's cost", m[0].Cost, 0.9, 2.3}, {"a: schedstat ÷ bpf", both.second[a.Key].Cost / m[0].Cost, 0.9, 1.1},
+			{"b: schedstat ÷ bpf with self", both.second[b.Key].Cost / (m[1].Cost + m[1].selfCost()), 0.9, 1.1},
+			{"schedstat's coverage", both.second[b.Key].Coverage, 0.95, 1},
+		}
+	})
+}
+
+// both runs two sources over the same windows, the second one's just inside, and yields
+// the first one's readings.
+type both struct {
+	*Program
+	other  counter.Source
+	second map[sample.TaskKey]counter.Reading
+}
+
+func (b both) Start() error { return errors.Join(b.Program.Start(), b.other.Start()) }
+
+func (b both) Stop(cpu counter.CPUTime, yield func(sample.TaskKey, counter.Reading)) error {
+	err := b.other.Stop(cpu, func(k sample.TaskKey, r counter.Reading) { b.second[k] = r })
+	return errors.Join(err, b.Program.Stop(cpu, yield))
+}

@@ -1,0 +1,102 @@
+package counter
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/host"
+)
+
+// StealVariant is Steal's Variant.
+const StealVariant = "proc-stat"
+
+var (
+	errOverallOpen    = errors.New("start window: one is open already")
+	errOverallNotOpen = errors.New("stop window: none is open")
+)
+
+// Steal is the Source of the time that the hypervisor took: stolen time of all CPUs ÷
+// the CPU time used, in s/CPU-s, for the machine as a whole (proc(5): steal).
+type Steal struct {
+	times  func() (host.CPUTimes, error)
+	inOpen bool
+	from   host.CPUTimes
+	failed error // error of the reading at the start
+	last   Reading
+}
+
+// OpenSteal prepares a Steal for a virtual machine. Any other machine has no hypervisor
+// to steal from it; the error is a *NotSupportedError.
+func OpenSteal(h *host.Host) (*Steal, error) {
+	platform, err := h.Platform()
+	if err != nil {
+		return nil, err
+	}
+	if !strings.HasSuffix(string(platform), "-vm") {
+		return nil, &NotSupportedError{What: "stolen time", Reason: "this is no virtual machine"}
+	}
+	if _, err := h.CPUTimes(); err != nil {
+		return nil, err
+	}
+	return newSteal(h.CPUTimes), nil
+}
+
+func newSteal(times func() (host.CPUTimes, error)) *Steal {
+	return &Steal{times: times, last: Reading{Cost: math.NaN()}}
+}
+
+// Signal implements Source.
+func (s *Steal) Signal() sample.SignalName { return sample.Steal }
+
+// Variant implements Source.
+func (s *Steal) Variant() string { return StealVariant }
+
+// Add implements Source.
+func (s *Steal) Add(Target) error { return nil }
+
+// Remove implements Source.
+func (s *Steal) Remove(sample.TaskKey, time.Duration) (Reading, bool) { return Reading{}, false }
+
+// Start implements Source.
+func (s *Steal) Start() error {
+	if s.inOpen {
+		return errOverallOpen
+	}
+	s.inOpen = true
+	s.from, s.failed = s.times()
+	return nil
+}
+
+// Stop implements Source; it yields no task's reading.
+func (s *Steal) Stop(CPUTime, func(sample.TaskKey, Reading)) error {
+	if !s.inOpen {
+		return errOverallNotOpen
+	}
+	s.inOpen = false
+	to, err := s.times()
+	s.last = Reading{Cost: math.NaN(), Coverage: 1}
+	if err := errors.Join(s.failed, err); err != nil {
+		return err
+	}
+	s.last.Cost = stolen(s.from.Total, to.Total)
+	return nil
+}
+
+// stolen returns the stolen time per CPU time used. It is NaN if none was used or a
+// counter went back (a CPU that goes offline may take its share with it).
+func stolen(from, to host.CPUTime) float64 {
+	busy, steal := to.Busy()-from.Busy(), to.Steal-from.Steal
+	if busy <= 0 || steal < 0 {
+		return math.NaN()
+	}
+	return steal.Seconds() / busy.Seconds()
+}
+
+// Overall implements Overall.
+func (s *Steal) Overall(yield func(string, sample.Set, Reading)) { yield("(machine)", nil, s.last) }
+
+// Close implements Source.
+func (s *Steal) Close() error { return nil }

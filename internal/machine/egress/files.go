@@ -1,0 +1,209 @@
+package egress
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/machine/host"
+)
+
+const (
+	// Name is the file's name in a cgroup's directory.
+	Name = "net.max"
+	// None is the file's value without a limit.
+	None = "max"
+	// Grace is how long a limit stays in force without being read.
+	Grace = time.Minute
+	// least and most are the lowest and the highest accepted rate, in bytes/s.
+	least, most = 1 << 10, 1 << 33
+)
+
+// Inner gives access to the real files; *host.Host implements it.
+type Inner interface {
+	ReadValue(file string) (string, error)
+	WriteValue(file, value string) error
+	Inode(dir string) (uint64, error)
+	BootID() (string, error)
+}
+
+// Files are the host's files, and net.max in every cgroup directory of v2. They
+// are used from one goroutine.
+type Files struct {
+	Inner
+	held map[string]*held // by directory
+}
+
+// held is a limit in force.
+type held struct {
+	inode uint64
+	value string
+	objs  egressObjects
+	link  link.Link
+}
+
+// Over returns files with net.max in addition. Nothing is loaded until a limit
+// is written.
+func Over(inner Inner) *Files { return &Files{Inner: inner, held: map[string]*held{}} }
+
+// Writes returns the write that limits a cgroup to bytesPerSecond. dir is the
+// cgroup's directory in cgroup2.
+func Writes(dir string, bytesPerSecond uint64) []host.Write {
+	return []host.Write{{File: filepath.Join(dir, Name), Old: None, New: strconv.FormatUint(bytesPerSecond, 10)}}
+}
+
+// ReadValue reads a file. Reading net.max keeps its limit in force for Grace.
+func (f *Files) ReadValue(file string) (string, error) {
+	dir, ok := f.mine(file)
+	if !ok {
+		return f.Inner.ReadValue(file)
+	}
+	inode, err := f.Inode(dir)
+	h := f.held[dir]
+	if h != nil && (err != nil || inode != h.inode) {
+		h.close() // the cgroup is gone, and the kernel has detached the program
+		delete(f.held, dir)
+		h = nil
+	}
+	switch {
+	case err != nil:
+		return "", err
+	case h == nil:
+		return None, nil
+	}
+	return h.value, h.renew()
+}
+
+// WriteValue writes a file. If a limit cannot be set, the old one stays.
+func (f *Files) WriteValue(file, value string) error {
+	dir, ok := f.mine(file)
+	if !ok {
+		return f.Inner.WriteValue(file, value)
+	}
+	inode, err := f.Inode(dir)
+	if err != nil {
+		return err
+	}
+	var next *held
+	if value != None {
+		rate, err := strconv.ParseUint(value, 10, 64)
+		if err != nil || rate < least || rate > most {
+			return fmt.Errorf("write %s: %q: want max or %d to %d bytes/s", file, value, least, int64(most))
+		}
+		if next, err = attach(dir, rate); err != nil {
+			return fmt.Errorf("write %s: %w", file, err)
+		}
+		next.inode, next.value = inode, value
+	}
+	if old := f.held[dir]; old != nil {
+		if err := old.close(); err != nil {
+			if next != nil {
+				err = errors.Join(err, next.close())
+			}
+			return fmt.Errorf("write %s: %w", file, err)
+		}
+		delete(f.held, dir)
+	}
+	if next != nil {
+		f.held[dir] = next
+	}
+	return nil
+}
+
+// mine returns the file's directory and whether the file is net.max, by its
+// name only. In a v1 cgroup a limit fails with ErrNoLimit when it is written.
+func (f *Files) mine(file string) (dir string, ok bool) {
+	dir, name := filepath.Split(file)
+	return filepath.Clean(dir), name == Name
+}
+
+// Stats returns how many bytes the limit of a directory has passed and dropped.
+func (f *Files) Stats(dir string) (passed, dropped uint64, err error) {
+	h := f.held[dir]
+	if h == nil {
+		return 0, 0, fs.ErrNotExist
+	}
+	var b egressBucket
+	if err := h.objs.Buckets.LookupWithFlags(uint32(0), &b, ebpf.LookupLock); err != nil {
+		return 0, 0, fmt.Errorf("read limit of %s: %w", dir, err)
+	}
+	return b.Passed, b.Dropped, nil
+}
+
+// Close ends every limit.
+func (f *Files) Close() error {
+	var errs []error
+	for dir, h := range f.held {
+		errs = append(errs, h.close())
+		delete(f.held, dir)
+	}
+	return errors.Join(errs...)
+}
+
+// attach attaches the program to the cgroup's egress hook.
+func attach(dir string, rate uint64) (_ *held, err error) {
+	if err := rlimit.RemoveMemlock(); err != nil {
+		return nil, fmt.Errorf("lift RLIMIT_MEMLOCK: %w", err)
+	}
+	h := &held{}
+	if err := loadEgressObjects(&h.objs, nil); err != nil {
+		return nil, refusal(err)
+	}
+	b := egressBucket{Rate: rate, Seen: monotonic()}
+	if err := errors.Join(h.objs.Buckets.Put(uint32(0), &b), h.renew()); err != nil {
+		return nil, errors.Join(refusal(err), h.close())
+	}
+	h.link, err = link.AttachCgroup(link.CgroupOptions{Path: dir, Attach: ebpf.AttachCGroupInetEgress, Program: h.objs.Limit})
+	if err != nil {
+		return nil, errors.Join(refusal(err), h.close())
+	}
+	return h, nil
+}
+
+// renew extends the limit to Grace from now.
+func (h *held) renew() error {
+	if err := h.objs.Until.Set(monotonic() + uint64(Grace)); err != nil {
+		return fmt.Errorf("renew limit: %w", err)
+	}
+	return nil
+}
+
+func (h *held) close() error {
+	var err error
+	if h.link != nil {
+		err = h.link.Close()
+	}
+	return errors.Join(err, h.objs.Close())
+}
+
+func monotonic() uint64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		panic(err) // every kernel has it
+	}
+	return uint64(ts.Nano())
+}
+
+// ErrNoLimit means that the kernel does not accept the program, or not from
+// this process, or that the directory is not a v2 cgroup.
+var ErrNoLimit = errors.New("what it sends cannot be limited")
+
+func refusal(err error) error {
+	switch {
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
+		return fmt.Errorf("%w: %w: grant CAP_BPF and CAP_NET_ADMIN, and see whether another program is attached above it that allows no other", ErrNoLimit, err)
+	case errors.Is(err, btf.ErrNotFound), errors.Is(err, os.ErrNotExist):
+		return fmt.Errorf("%w: %w", ErrNoLimit, err)
+	}
+	return fmt.Errorf("%w: %w: it takes Linux 5.7, CONFIG_CGROUP_BPF and a cgroup of v2", ErrNoLimit, err)
+}

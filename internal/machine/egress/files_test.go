@@ -1,0 +1,215 @@
+package egress
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/machine/host"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(childEnv) != "" {
+		if err := child(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	quelltest.Main(m)
+}
+
+// files returns the machine's files and the directory of a cgroup made for the test.
+func files(t *testing.T) (f *Files, dir string) {
+	t.Helper()
+	quelltest.Need(t, quelltest.Root, quelltest.EBPF, quelltest.Cgroup2)
+	h, err := host.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir = filepath.Join(h.Layout().Unified, fmt.Sprintf("quell-test-egress-%d", os.Getpid()))
+	quelltest.MakeCgroup(t, dir)
+	f = Over(h)
+	t.Cleanup(func() {
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return f, dir
+}
+
+func read(t *testing.T, f *Files, file string) string {
+	t.Helper()
+	v, err := f.ReadValue(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// The file behaves as the journal expects a kernel file to behave.
+func TestNetMaxIsLikeAFile(t *testing.T) {
+	f, dir := files(t)
+	file := filepath.Join(dir, Name)
+	if v := read(t, f, file); v != None {
+		t.Errorf("at first it reads %q", v)
+	}
+	w := Writes(dir, 1<<20)
+	if len(w) != 1 || w[0].File != file || w[0].Old != None || w[0].New != "1048576" {
+		t.Fatalf("writes %+v", w)
+	}
+	for _, value := range []string{"1048576", "2097152", None, None} {
+		if err := f.WriteValue(file, value); err != nil {
+			t.Fatal(err)
+		}
+		if v := read(t, f, file); v != value {
+			t.Errorf("it reads %q after writing %q", v, value)
+		}
+	}
+	if err := f.WriteValue(file, "1048576"); err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range []string{"", "0", "-1", "1023", strconv.FormatUint(most+1, 10), "1M"} {
+		if err := f.WriteValue(file, bad); err == nil {
+			t.Errorf("%q was taken", bad)
+		}
+	}
+	if v := read(t, f, file); v != "1048576" {
+		t.Errorf("after what was refused it reads %q", v)
+	}
+	// Another process's limit is not seen: it ends with that process.
+	if v := read(t, Over(f.Inner), file); v != None {
+		t.Errorf("another process reads %q", v)
+	}
+	if _, err := f.ReadValue(filepath.Join(dir, "cgroup.procs")); err != nil {
+		t.Errorf("a real file: %v", err)
+	}
+}
+
+func TestNetMaxOfACgroupThatIsGone(t *testing.T) {
+	f, dir := files(t)
+	file := filepath.Join(dir, Name)
+	if err := f.WriteValue(file, "1048576"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.ReadValue(file); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("reading: %v", err)
+	}
+	if err := f.WriteValue(file, None); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("writing: %v", err)
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if v := read(t, f, file); v != None {
+		t.Errorf("of another cgroup at its place it reads %q", v)
+	}
+}
+
+func TestNoLimitOutsideCgroup2(t *testing.T) {
+	f, _ := files(t)
+	dir := t.TempDir()
+	if err := f.WriteValue(filepath.Join(dir, Name), "1048576"); !errors.Is(err, ErrNoLimit) {
+		t.Errorf("in a directory that is no cgroup: %v", err)
+	}
+}
+
+// A cgroup's sending is limited from the first packet on, except to lo, and
+// only as long as the limit is renewed.
+func TestSendingIsHeld(t *testing.T) {
+	f, dir := files(t)
+	file := filepath.Join(dir, Name)
+	send := sender(t, dir)
+	const limit = 64 << 10 // per second; so little that sending at this rate takes half a minute
+	if err := f.WriteValue(file, strconv.Itoa(limit)); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	const packets, size = 2000, 1000
+	send(packets, size)
+	passed, dropped, err := f.Stats(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// An eighth of a second's worth passes at once, then what the rate allows.
+	most := uint64(limit * (0.125 + time.Since(began).Seconds()))
+	if total := passed + dropped; total < packets*size || dropped == 0 || passed == 0 || passed > most+2*size {
+		t.Errorf("%d bytes passed, %d were dropped, of %d; %d may pass", passed, dropped, packets*size, most)
+	}
+	// The limit has not been read for longer than Grace.
+	if err := f.held[dir].objs.Until.Set(monotonic() - 1); err != nil {
+		t.Fatal(err)
+	}
+	send(packets, size)
+	if p, d, err := f.Stats(dir); err != nil || p != passed || d != dropped {
+		t.Errorf("beyond its end the limit counts %d and %d, was %d and %d: %v", p, d, passed, dropped, err)
+	}
+	if v := read(t, f, file); v != strconv.Itoa(limit) { // reading renews the limit
+		t.Errorf("it reads %q", v)
+	}
+	send(packets, size)
+	if _, d, err := f.Stats(dir); err != nil || d <= dropped {
+		t.Errorf("looked after again it dropped %d more: %v", d-dropped, err)
+	}
+}
+
+// childEnv makes this test binary the child process of sender.
+const childEnv = "QUELL_EGRESS_CHILD"
+
+// sender starts a process in the cgroup, in its own network namespace with an
+// interface that leads nowhere, and returns a function that makes it send.
+func sender(t *testing.T, dir string) func(packets, size int) {
+	t.Helper()
+	quelltest.Need(t, "ip")
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), childEnv+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	c := quelltest.StartChild(t, cmd, dir)
+	return func(packets, size int) {
+		t.Helper()
+		if answer := c.Say(packets, size); answer != "done" {
+			t.Fatalf("the sender says %q", answer)
+		}
+	}
+}
+
+// child sends, for each line of its input, that many datagrams of that size.
+func child() error {
+	for _, words := range []string{"link add e0 type veth peer name e1", "addr add 10.77.0.1/24 dev e0", "link set e0 up", "link set e1 up",
+		"neigh add 10.77.0.2 lladdr 02:00:00:00:00:02 dev e0"} {
+		if out, err := exec.Command("ip", strings.Fields(words)...).CombinedOutput(); err != nil {
+			return fmt.Errorf("ip %s: %w: %s", words, err, out)
+		}
+	}
+	conn, err := net.Dial("udp", "10.77.0.2:9")
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		var packets, size int
+		if _, err := fmt.Sscan(lines.Text(), &packets, &size); err != nil {
+			return err
+		}
+		data := make([]byte, size)
+		for range packets {
+			_, _ = conn.Write(data) // a full queue may refuse it
+		}
+		fmt.Println("done")
+	}
+	return nil
+}

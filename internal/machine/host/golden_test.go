@@ -1,0 +1,129 @@
+package host
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// What is read of every host in testdata/hosts, as text, equals its golden file.
+func TestHostsReadAsTheirGoldenFilesSay(t *testing.T) {
+	hosts, err := filepath.Glob("../../../testdata/hosts/*.txtar")
+	if err != nil || len(hosts) < 4 {
+		t.Fatalf("hosts: %v, %v", hosts, err)
+	}
+	for _, file := range hosts {
+		name := strings.TrimSuffix(filepath.Base(file), ".txtar")
+		t.Run(name, func(t *testing.T) {
+			h := fixture(t, name)
+			got := strings.ReplaceAll(describe(t, h), h.root, "ROOT")
+			golden := filepath.Join("testdata", name+".golden")
+			if *update {
+				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), got); diff != "" {
+				t.Errorf("-golden +read (accept with -update):\n%s", diff)
+			}
+		})
+	}
+}
+
+func describe(t *testing.T, h *Host) string {
+	var b strings.Builder
+	out := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	l := h.Layout()
+	hier, ok := l.CPU()
+	out("layout %s, unified %q %v, v1 %v, cpu in %s %v", l.Kind, l.Unified, l.Controllers, l.V1, hier, ok)
+	platform, err := h.Platform()
+	must(err)
+	out("platform %s", platform)
+	boot, err := h.BootID()
+	must(err)
+	out("boot %s", boot)
+	times, err := h.CPUTimes()
+	must(err)
+	out("times %+v busy %v", times.Total, times.Total.Busy())
+	for _, c := range times.CPUs {
+		out("  %+v", c)
+	}
+	topology, err := h.Topology()
+	must(err)
+	out("online %v, smt %v, caches %v, nodes %v", topology.Online, topology.SMT(), topology.Caches(topology.Online), topology.Nodes(topology.Online))
+	for _, c := range topology.CPUs {
+		out("  cpu %d: package %d core %d node %d siblings %v llc %d of %d bytes for %v", c.ID, c.Package, c.Core, c.Node, c.Siblings, c.LLC.ID, c.LLC.Size, c.LLC.CPUs)
+	}
+	for _, hier := range []sample.Hierarchy{sample.Unified, sample.V1CPU} {
+		tree, ok := h.trees[treeOf(hier)]
+		if !ok {
+			continue
+		}
+		out("cgroups of %s below %s", hier, tree.dir)
+		must(h.Walk(hier, func(p string, inode uint64) error {
+			out("%s", p)
+			if p == "/" { // its processes are all of the machine's
+				return nil
+			}
+			c, err := h.OpenCgroup(hier, p)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			if c.Inode() != inode || c.Path() != p || c.Dir() != strings.TrimSuffix(tree.dir, "/")+p {
+				t.Errorf("%s: inode %d, path %s, dir %s", p, c.Inode(), c.Path(), c.Dir())
+			}
+			places, err := c.Places()
+			must(err)
+			out("  places %+v", places)
+			usage, err := c.Usage()
+			out("  usage %+v %v", usage, errorText(err))
+			psi, err := c.PSI("cpu")
+			out("  cpu pressure %+v %v", psi, errorText(err))
+			if d, again := c.Stalled("cpu"); d != psi.Some.Total || errorText(again) != errorText(err) {
+				t.Errorf("%s: stalled %v, %v; PSI says %v, %v", p, d, again, psi.Some.Total, err)
+			}
+			members, err := c.Members()
+			must(err)
+			threads, err := c.Threads()
+			must(err)
+			below, err := c.Below()
+			must(err)
+			allowed, err := c.AllowedCPUs()
+			must(err)
+			out("  members %v, %d threads, %d cgroups below, CPUs %v", members, threads, len(below), allowed)
+			return nil
+		}))
+	}
+	out("capabilities")
+	for _, c := range h.Capabilities() {
+		out("  %s: %v; %s; %s; %s", c.Name, c.OK, c.Detail, c.Reason, c.Remedy)
+	}
+	return b.String()
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}

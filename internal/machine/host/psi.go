@@ -1,0 +1,173 @@
+package host
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// PSI is pressure stall information (accounting/psi.rst): Some is the share of
+// time in which at least one task waited for the resource, Full in which all
+// did at once. Kernels before 5.13 have no Full for cpu; it is zero then.
+type PSI struct{ Some, Full Stall }
+
+// Stall is one line of a pressure file: averages in percent over the last 10,
+// 60 and 300 s, and the total.
+type Stall struct {
+	Avg10, Avg60, Avg300 float64
+	Total                time.Duration
+}
+
+// PSI reads the machine's pressure on a resource ("cpu", "memory", "io") from
+// /proc/pressure. It is ErrNoPSI where the kernel does not keep it.
+func (h *Host) PSI(resource string) (PSI, error) {
+	text, err := os.ReadFile(h.Path("/proc/pressure/" + path.Base(resource)))
+	if err != nil {
+		return PSI{}, fmt.Errorf("read %s pressure: %w", resource, orNoPSI(err))
+	}
+	return parsePSI(text)
+}
+
+// PSI reads the cgroup's pressure on a resource, which only cgroup2 keeps: a
+// task of the v1 cpu hierarchy has it if its processes share a cgroup there
+// that is not the top. Errors: ErrGone, ErrNoPSI.
+func (c *Cgroup) PSI(resource string) (PSI, error) {
+	text, err := c.readPressure(resource)
+	if err != nil {
+		return PSI{}, err
+	}
+	return parsePSI(text)
+}
+
+// Stalled returns PSI's total of Some alone. It does not allocate, for callers
+// that read many cgroups often.
+func (c *Cgroup) Stalled(resource string) (time.Duration, error) {
+	text, err := c.readPressure(resource)
+	if err != nil {
+		return 0, err
+	}
+	return parseStalled(text)
+}
+
+// readPressure reads a pressure file into c.buf.
+func (c *Cgroup) readPressure(resource string) ([]byte, error) {
+	f := c.pressure(resource)
+	if f.fd < 0 {
+		dir := c.Dir()
+		if c.hier == sample.V1CPU {
+			t, ok := c.h.trees[""]
+			if !ok || c.places.Unified == "" || c.places.Unified == "/" {
+				return nil, fmt.Errorf("read %s pressure of %s: %w", resource, c.path, ErrNoPSI)
+			}
+			dir = path.Join(t.dir, c.places.Unified)
+		}
+		var err error
+		if *f, err = c.openIn(dir, path.Base(resource)+".pressure"); err != nil {
+			return nil, fmt.Errorf("read %s pressure of %s: %w", resource, c.path, orNoPSI(err))
+		}
+	}
+	text, err := c.read(f)
+	if f.fd < 0 { // its place in cgroup2 is gone
+		err = ErrNoPSI
+	}
+	if c.brief {
+		err = errors.Join(err, c.dropPressure())
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s pressure of %s: %w", resource, c.path, orNoPSI(err))
+	}
+	return text, nil
+}
+
+// pressure returns the file entry of a resource, open or not.
+func (c *Cgroup) pressure(resource string) *statFile {
+	for i := range c.psi {
+		if c.psi[i].resource == resource {
+			return &c.psi[i].statFile
+		}
+	}
+	c.psi = append(c.psi, pressureFile{resource, statFile{fd: -1}})
+	return &c.psi[len(c.psi)-1].statFile
+}
+
+// orNoPSI adds ErrNoPSI to the errors with which kernels report that there is
+// none: no file, or EOPNOTSUPP from a file that exists with psi=0.
+func orNoPSI(err error) error {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EOPNOTSUPP) {
+		return fmt.Errorf("%w: %w", ErrNoPSI, err)
+	}
+	return err
+}
+
+var errBadPressure = errors.New("parse pressure: no total of some")
+
+// parseStalled finds the total of the line that begins with some.
+func parseStalled(text []byte) (time.Duration, error) {
+	for line := range bytes.Lines(text) {
+		if !bytes.HasPrefix(line, []byte("some ")) {
+			continue
+		}
+		_, total, _ := bytes.Cut(line, []byte(" total="))
+		n, ok := parseUint(bytes.TrimSpace(total))
+		if !ok {
+			return 0, errBadPressure
+		}
+		return duration(n, time.Microsecond), nil
+	}
+	return 0, errBadPressure
+}
+
+// parsePSI reads lines such as
+// "some avg10=0.00 avg60=0.03 avg300=1.27 total=9684323" (total in µs).
+func parsePSI(text []byte) (PSI, error) {
+	var p PSI
+	found := false
+	for line := range bytes.Lines(text) {
+		f := bytes.Fields(line)
+		if len(f) == 0 {
+			continue
+		}
+		var s *Stall
+		switch string(f[0]) {
+		case "some":
+			s, found = &p.Some, true
+		case "full":
+			s = &p.Full
+		default:
+			continue
+		}
+		for _, kv := range f[1:] {
+			key, value, _ := bytes.Cut(kv, []byte("="))
+			var err error
+			switch string(key) {
+			case "avg10":
+				s.Avg10, err = strconv.ParseFloat(string(value), 64)
+			case "avg60":
+				s.Avg60, err = strconv.ParseFloat(string(value), 64)
+			case "avg300":
+				s.Avg300, err = strconv.ParseFloat(string(value), 64)
+			case "total":
+				n, ok := parseUint(value)
+				if s.Total = duration(n, time.Microsecond); !ok {
+					err = strconv.ErrSyntax
+				}
+			}
+			if err != nil {
+				return PSI{}, fmt.Errorf("parse pressure: bad field %q", kv)
+			}
+		}
+	}
+	if !found {
+		return PSI{}, errors.New("parse pressure: no line begins with some")
+	}
+	return p, nil
+}

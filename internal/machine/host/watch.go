@@ -1,0 +1,255 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// Watcher reports which cgroups were made or removed since the last call, so that the
+// hierarchies need not be walked. It is for one goroutine, except for Wait, and starts none.
+type Watcher struct {
+	fd   int
+	end  int // an eventfd that Close writes to
+	tops []top
+	dirs map[int32]string // by watch descriptor
+	wds  map[string]int32 // the inverse
+	buf  [16 << 10]byte
+	seen Changes
+
+	waiting sync.Mutex // held by Wait
+	closed  bool
+}
+
+// top is a mount, as this process opens it.
+type top struct {
+	hier sample.Hierarchy
+	dir  string
+}
+
+// Place locates a cgroup: its path below the mount of its hierarchy.
+type Place struct {
+	Hierarchy sample.Hierarchy
+	Path      string
+}
+
+// Changes are what a Watcher saw.
+type Changes struct {
+	// Places where a cgroup was made or removed, in that order; after several
+	// changes a place is listed more than once. The cgroup may exist by now or
+	// not. Cgroups below a new one are not listed separately.
+	Places []Place
+	// Lost: any cgroup may have been made, removed or renamed.
+	Lost bool
+}
+
+// None reports whether nothing has changed.
+func (c *Changes) None() bool { return !c.Lost && len(c.Places) == 0 }
+
+// maxReads bounds what one call of Changes reads, some 30,000 events: about as
+// many as the kernel queues (fs.inotify.max_queued_events is 16384 by default).
+// If there are more, the next call reads the rest.
+const maxReads = 64
+
+const watchMask = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVE | unix.IN_ONLYDIR
+
+// Watch watches every cgroup of cgroup2 and of the v1 cpu hierarchy. Each
+// takes one of fs.inotify.max_user_watches; if they do not suffice the error
+// wraps ENOSPC, and the hierarchies must be walked instead.
+func (h *Host) Watch() (*Watcher, error) {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("watch cgroups: %w", err)
+	}
+	w, err := newWatcher(fd)
+	if err != nil {
+		return nil, err
+	}
+	for _, hier := range [...]sample.Hierarchy{sample.Unified, sample.V1CPU} {
+		if t, err := h.tree(hier); err == nil {
+			w.tops = append(w.tops, top{hier, h.Path(t.dir)})
+		}
+	}
+	if err := w.addAll(); err != nil {
+		w.Close()
+		return nil, err
+	}
+	return w, nil
+}
+
+func newWatcher(fd int) (*Watcher, error) {
+	end, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("watch cgroups: %w", err)
+	}
+	return &Watcher{fd: fd, end: end, dirs: make(map[int32]string), wds: make(map[string]int32)}, nil
+}
+
+// Close ends the watch, and Wait.
+func (w *Watcher) Close() error {
+	if w.closed {
+		return nil
+	}
+	_, err := unix.Write(w.end, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	w.waiting.Lock()
+	defer w.waiting.Unlock()
+	w.closed = true
+	return errors.Join(err, unix.Close(w.fd), unix.Close(w.end))
+}
+
+// Changes returns what was made, removed or renamed since the last call, and
+// watches what is new. It does not wait. The result is valid until the next
+// call; with an error it is not complete.
+func (w *Watcher) Changes() (*Changes, error) {
+	w.seen = Changes{Places: w.seen.Places[:0]}
+	for range maxReads {
+		n, err := unix.Read(w.fd, w.buf[:])
+		if err == unix.EAGAIN {
+			break
+		}
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return &w.seen, fmt.Errorf("watch cgroups: %w", err)
+		}
+		for b := w.buf[:n]; len(b) >= unix.SizeofInotifyEvent; {
+			e := (*unix.InotifyEvent)(unsafe.Pointer(&b[0]))
+			end := unix.SizeofInotifyEvent + int(e.Len)
+			name := strings.TrimRight(string(b[unix.SizeofInotifyEvent:end]), "\x00")
+			b = b[end:]
+			if err := w.take(e, name); err != nil {
+				return &w.seen, err
+			}
+		}
+	}
+	if w.seen.Lost {
+		return &w.seen, w.addAll()
+	}
+	return &w.seen, nil
+}
+
+// take records one event.
+func (w *Watcher) take(e *unix.InotifyEvent, name string) error {
+	dir, known := w.dirs[e.Wd]
+	switch {
+	case e.Mask&unix.IN_Q_OVERFLOW != 0:
+		w.seen.Lost = true
+	case e.Mask&unix.IN_ISDIR == 0: // also IN_IGNORED, the answer to forget
+	case e.Mask&unix.IN_MOVE != 0:
+		w.seen.Lost = true // paths below it have changed
+	case !known: // of a directory that is itself gone, which was reported
+	case e.Mask&unix.IN_CREATE != 0:
+		w.note(path.Join(dir, name))
+		return w.add(path.Join(dir, name))
+	case e.Mask&unix.IN_DELETE != 0:
+		w.note(path.Join(dir, name))
+		w.forget(path.Join(dir, name))
+	}
+	return nil
+}
+
+// note adds a directory to what has been seen.
+func (w *Watcher) note(dir string) {
+	for _, t := range w.tops {
+		if p, ok := below(dir, t.dir); ok {
+			w.seen.Places = append(w.seen.Places, Place{t.hier, "/" + strings.TrimPrefix(p, "/")})
+			return
+		}
+	}
+	w.seen.Lost = true
+}
+
+// Wait returns when Changes has something to report, or with an error once the watcher
+// is closed. It may run in parallel with every other method. It holds a thread: Go's
+// poller would wake the program for every change, also while no call waits.
+func (w *Watcher) Wait() error {
+	w.waiting.Lock()
+	defer w.waiting.Unlock()
+	if w.closed {
+		return fmt.Errorf("wait for cgroups: %w", os.ErrClosed)
+	}
+	fds := []unix.PollFd{{Fd: int32(w.fd), Events: unix.POLLIN}, {Fd: int32(w.end), Events: unix.POLLIN}}
+	for {
+		if _, err := unix.Poll(fds, -1); err == nil {
+			break
+		} else if err != unix.EINTR {
+			return fmt.Errorf("wait for cgroups: %w", err)
+		}
+	}
+	if fds[1].Revents != 0 {
+		return fmt.Errorf("wait for cgroups: %w", os.ErrClosed)
+	}
+	return nil
+}
+
+// addAll watches all directories that exist and forgets those that do not.
+func (w *Watcher) addAll() error {
+	old := w.dirs
+	w.dirs, w.wds = make(map[int32]string), make(map[string]int32)
+	for _, t := range w.tops {
+		if err := w.add(t.dir); err != nil {
+			return err
+		}
+	}
+	for wd := range old {
+		if _, still := w.dirs[wd]; !still {
+			unix.InotifyRmWatch(w.fd, uint32(wd)) // EINVAL if the kernel did it
+		}
+	}
+	return nil
+}
+
+// forget ends the watch of a removed directory. On cgroupfs the kernel does
+// not (seen on 6.18): the watch would keep the inode for ever.
+func (w *Watcher) forget(dir string) {
+	if wd, ok := w.wds[dir]; ok {
+		unix.InotifyRmWatch(w.fd, uint32(wd))
+		delete(w.wds, dir)
+		delete(w.dirs, wd)
+	}
+}
+
+// add watches a directory and those below it: first itself, so that what is
+// made while the directory is read is either read or reported. A directory
+// that is watched already keeps its descriptor.
+func (w *Watcher) add(dir string) error {
+	wd, err := unix.InotifyAddWatch(w.fd, dir, watchMask)
+	if vanished(err) || errors.Is(err, unix.ENOTDIR) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("watch cgroups: %w", &fs.PathError{Op: "inotify_add_watch", Path: dir, Err: err})
+	}
+	if old, ok := w.wds[dir]; ok && old != int32(wd) {
+		w.forget(dir) // it is another directory than the one watched before
+	}
+	w.dirs[int32(wd)], w.wds[dir] = dir, int32(wd)
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		if vanished(err) {
+			return nil
+		}
+		return fmt.Errorf("watch cgroups: %w", &fs.PathError{Op: "stat", Path: dir, Err: err})
+	}
+	names, err := subdirs(dir, uint64(st.Nlink))
+	if err != nil {
+		return fmt.Errorf("watch cgroups: %w", err)
+	}
+	for _, name := range names {
+		if err := w.add(path.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,220 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"math"
+
+	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/eval/evaluation"
+	"github.com/quell-dev/quell/internal/format/plot"
+)
+
+// EvaluationText writes section 7's tables for a terminal.
+func EvaluationText(w io.Writer, r *evaluation.Report, s Style) error {
+	d := s.evaluation(r)
+	p := &page{Style: s}
+	for _, row := range d.Facts.Rows {
+		p.fact(row[0], row[1])
+	}
+	for _, c := range d.Sections {
+		for _, e := range c.Exhibits {
+			p.line("")
+			p.line(p.paint(bold, e.Table.Caption))
+			t := table{}
+			for i, head := range e.Table.Head {
+				t.columns = append(t.columns, column{head: head, right: i > 0})
+			}
+			for _, row := range e.Table.Rows {
+				var cells []cell
+				for _, text := range row {
+					cells = append(cells, cell{text: text})
+				}
+				t.row(cells...)
+			}
+			t.write(p)
+		}
+	}
+	return p.flush(w)
+}
+
+// EvaluationHTML writes them with their plots, as one self-contained file.
+func EvaluationHTML(w io.Writer, r *evaluation.Report, s Style) error {
+	return s.evaluation(r).html(w)
+}
+
+func interval(s evaluation.Share) string {
+	if s.N == 0 {
+		return "none"
+	}
+	return fmt.Sprintf("%.2f [%.2f, %.2f]", s.Value, s.Low, s.High)
+}
+
+func maybe(v incident.Value) string {
+	if math.IsNaN(float64(v)) {
+		return "–"
+	}
+	return fmt.Sprintf("%.2f", float64(v))
+}
+
+func bounds(from, to float64) string {
+	if to == 0 {
+		return fmt.Sprintf("%g and more", from)
+	}
+	return fmt.Sprintf("%g to %g", from, to)
+}
+
+func (s Style) evaluation(r *evaluation.Report) document {
+	d := document{Title: "quell evaluate", Heading: "How well it works, as CPI²'s section 7 measures it",
+		Facts: sheet{Caption: "In short", Rows: [][]string{{"incidents", fmt.Sprintf("%d that a neighbour may be behind", r.Incidents)},
+			{"identified", interval(r.Identified) + " had an antagonist accused"}}}}
+	add := func(name, text string) { d.Facts.Rows = append(d.Facts.Rows, []string{name, text}) }
+	if r.Days > 0 {
+		add("rate", fmt.Sprintf("%.2f incidents with an accusation a machine-day, of %.1f (the paper: 0.37)", float64(r.PerDay), r.Days))
+	}
+	for _, o := range r.OutcomeRate {
+		if o.TruePositive.N > 0 {
+			add("outcome rate", fmt.Sprintf("%s of %d measured caps for %s victims helped by more than σ (the paper: 0.70, production); median relative cost of those %s (0.52; 0.82 non-production)",
+				interval(o.TruePositive), o.TruePositive.N, o.Band, maybe(o.Relative)))
+		}
+	}
+	if r.Precision != nil {
+		add("labelled precision", fmt.Sprintf("%s: %d of %d accusations named who hurt the victim. It is not the outcome rate: no cap is needed for it, and labels are", interval(*r.Precision), r.Precision.K, r.Precision.N))
+	}
+	d.Sections = []chapter{s.loadChapter(r), s.outcomeChapter(r), s.reliefChapter(r), offenderChapter(r)}
+	return d
+}
+
+// loadChapter is figure 14.
+func (s Style) loadChapter(r *evaluation.Report) chapter {
+	c := chapter{ID: "load", Title: "Antagonism and load (figure 14)", Notes: []string{fmt.Sprintf(
+		"Spearman's rank correlation of the machine's load with that of the antagonist: %s. In the paper antagonism does not depend on load.", maybe(r.LoadRank))}}
+	t := sheet{Caption: "Incidents by how busy the machine was, in quarters", Head: []string{"CPU-s/s of all tasks", "identified", "of", "median correlation", "median cost ÷ mean"}}
+	for _, l := range r.Load {
+		t.Rows = append(t.Rows, []string{fmt.Sprintf("%.1f to %.1f", l.From, l.To), interval(l.Identified), fmt.Sprint(l.Identified.N), maybe(l.Correlation), maybe(l.Degradation)})
+	}
+	costs := distributions("Cost ÷ mean of the spec, by whether an antagonist was identified (14d)", r.Costs)
+	costs.Plots = []plot.Plot{cumulative("Cost ÷ mean of the spec", "cost ÷ mean", r.Costs)}
+	c.Exhibits = []exhibit{{Table: t}, costs}
+	return c
+}
+
+// outcomeChapter is figures 15a, 15b, 16a and 16b.
+func (s Style) outcomeChapter(r *evaluation.Report) chapter {
+	c := chapter{ID: "outcomes", Title: "Outcomes (figures 15 and 16)", Notes: []string{
+		"A true positive is a cap under which the victim's cost fell by more than σ of its spec, a false positive one under which it rose by more, all else is noise. " +
+			"Misses and memory requests (figure 15c) are not in incidents and not shown."}}
+	for _, part := range []struct {
+		caption, head, x string
+		rates            []evaluation.Rates
+	}{
+		{"Outcomes by the least correlation that accuses (15a, 16a; median relative cost of true positives: 15b)", "correlation from", "correlation", r.ByThreshold},
+		{"Outcomes by how many σ the cost was over the mean (16b)", "σ over the mean", "σ over the mean", r.BySigmas},
+	} {
+		e := exhibit{Table: sheet{Caption: part.caption, Head: []string{"band", part.head, "caps", "true positive", "false positive", "noise", "relative cost"}}}
+		for _, b := range evaluation.Bands() {
+			chart := plot.Chart{Title: string(b) + " victims: outcomes", X: part.x, Y: "share of caps", Zero: true, About: part.caption + "; the table below has the numbers."}
+			lines := []plot.Series{{Name: "true positive", Index: 0, Mark: plot.Dot, Line: true}, {Name: "false positive", Index: 1, Mark: plot.Dot, Line: true}, {Name: "noise", Index: 2, Mark: plot.Dot, Line: true}}
+			for _, x := range part.rates {
+				if x.Band != b || x.TruePositive.N == 0 {
+					continue
+				}
+				head := fmt.Sprintf("%g", x.From)
+				if part.x != "correlation" {
+					head = bounds(x.From, x.To)
+				}
+				e.Table.Rows = append(e.Table.Rows, []string{string(b), head, fmt.Sprint(x.TruePositive.N), interval(x.TruePositive), interval(x.FalsePositive), interval(x.Noise), maybe(x.Relative)})
+				for i, share := range []evaluation.Share{x.TruePositive, x.FalsePositive, x.Noise} {
+					lines[i].AddInterval(x.From, plot.Interval{Value: share.Value, Low: share.Low, High: share.High})
+				}
+			}
+			if chart.Series = lines; len(e.Table.Rows) > 0 {
+				e.Plots = append(e.Plots, chart.Draw())
+			}
+		}
+		if len(e.Table.Rows) > 0 {
+			c.Exhibits = append(c.Exhibits, e)
+		}
+	}
+	return c
+}
+
+// reliefChapter is figures 16c and 16d.
+func (s Style) reliefChapter(r *evaluation.Report) chapter {
+	c := chapter{ID: "relief", Title: "How much caps help (figures 16c and 16d)"}
+	t := sheet{Caption: "Cost under the cap ÷ before it, by how bad the victim was (16c)", Head: []string{"band", "cost before ÷ mean", "caps", "median relative cost"}}
+	for _, x := range r.ByDegraded {
+		if x.N > 0 {
+			t.Rows = append(t.Rows, []string{string(x.Band), bounds(x.From, x.To), fmt.Sprint(x.N), maybe(x.Relative)})
+		}
+	}
+	if len(t.Rows) == 0 {
+		c.Notes = []string{"No cap was measured."}
+		return c
+	}
+	all := distributions("Cost under the cap ÷ before it (16d; the paper's median for production: 0.63)", r.Relative)
+	all.Plots = []plot.Plot{cumulative("Relative cost", "cost under the cap ÷ before it", r.Relative)}
+	c.Exhibits = []exhibit{{Table: t}, all}
+	return c
+}
+
+// offenderChapter lists jobs that repeatedly hurt others: which to confine, and which
+// to place apart.
+func offenderChapter(r *evaluation.Report) chapter {
+	c := chapter{ID: "offenders", Title: "Repeat offenders", Notes: []string{"Jobs by whom they were accused of hurting; what to confine, or to place on other machines than the victim."}}
+	const most = 20
+	t := sheet{Caption: "Pairs of jobs, by how often they met in incidents", Head: []string{"antagonist", "victim", "accused", "caps", "helped", "median relative cost"}}
+	for i, o := range r.Offenders {
+		if i == most {
+			t.Caption += fmt.Sprintf(" (the first %d of %d)", most, len(r.Offenders))
+			break
+		}
+		t.Rows = append(t.Rows, []string{string(o.Antagonist), string(o.Pair.Victim), fmt.Sprint(o.Accused), fmt.Sprint(o.Helped.N), interval(o.Helped), maybe(o.Relative)})
+	}
+	if len(t.Rows) == 0 {
+		c.Notes = []string{"Nobody was accused."}
+		return c
+	}
+	c.Exhibits = []exhibit{{Table: t}}
+	return c
+}
+
+func distributions(caption string, all []evaluation.Quantiles) exhibit {
+	e := exhibit{Table: sheet{Caption: caption, Head: []string{"of", "n"}}}
+	for _, level := range evaluation.Levels() {
+		e.Table.Head = append(e.Table.Head, fmt.Sprintf("%g %%", 100*level))
+	}
+	for _, q := range all {
+		if q.N == 0 {
+			continue
+		}
+		row := []string{named(q), fmt.Sprint(q.N)}
+		for _, v := range q.Values {
+			row = append(row, maybe(v))
+		}
+		e.Table.Rows = append(e.Table.Rows, row)
+	}
+	return e
+}
+
+func named(q evaluation.Quantiles) string {
+	if q.Band == "" {
+		return q.Of
+	}
+	return string(q.Band) + ", " + q.Of
+}
+
+func cumulative(title, x string, all []evaluation.Quantiles) plot.Plot {
+	chart := plot.Chart{Title: title, X: x, Y: "share up to it", Zero: true, About: title + ", cumulative, at the quantiles of the table below."}
+	for i, q := range all {
+		if q.N == 0 {
+			continue
+		}
+		line := plot.Series{Name: named(q), Index: i, Mark: plot.Dot, Line: true}
+		for k, level := range evaluation.Levels() {
+			line.Add(float64(q.Values[k]), level)
+		}
+		chart.Series = append(chart.Series, line)
+	}
+	return chart.Draw()
+}

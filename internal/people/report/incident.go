@@ -1,0 +1,361 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/quell-dev/quell/internal/core/detect"
+	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/plan"
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// Incidents writes a table in the given order, and the number of older incidents that
+// it does not have.
+func Incidents(w io.Writer, list []incident.Record, older int, s Style) error {
+	p := &page{Style: s}
+	if len(list) == 0 {
+		p.line("no incidents")
+		return p.flush(w)
+	}
+	t := table{columns: []column{
+		{head: "FOUND"}, {head: "ID", drop: 4}, {head: "VICTIM", least: 10}, {head: "SIGNAL", drop: 2}, {head: "KIND", drop: 3},
+		{head: "SUSPECT", least: 10}, {head: "LEVEL"}, {head: "ACTION", drop: 1}, {head: "OUTCOME"},
+		{head: "RELCOST", right: true},
+	}}
+	for i := range list {
+		inc := &list[i]
+		suspect, level := blamed(inc)
+		t.row(cell{text: s.when(inc.Opened)}, cell{text: shortID(inc.ID)}, cell{text: string(inc.Victim.Name)},
+			cell{text: string(inc.Signal)}, cell{text: inc.Kind.String()}, cell{text: suspect}, cell{text: level},
+			cell{text: action(inc)}, outcomeCell(inc), cell{text: s.number(relativeCost(inc))})
+	}
+	t.write(p)
+	if slices.ContainsFunc(list, func(inc incident.Record) bool { return inc.Closed == 0 }) {
+		p.line(p.paint(dim, "* not closed"))
+	}
+	if older > 0 {
+		p.line(p.paint(dim, fmt.Sprintf("%d older: --limit 0 shows all", older)))
+	}
+	return p.flush(w)
+}
+
+// shortID omits the date, which all IDs of a day share; logbook accepts it.
+func shortID(id string) string {
+	if _, short, ok := strings.Cut(id, "T"); ok {
+		return short
+	}
+	return id
+}
+
+// rounds returns the rounds that are not nil.
+func rounds(inc *incident.Record) []*incident.Round {
+	return slices.DeleteFunc(slices.Clone(inc.Rounds), func(r *incident.Round) bool { return r == nil })
+}
+
+// blamed returns the suspect to show in one line, and its level: the last capped one,
+// else the first that was not excluded.
+func blamed(inc *incident.Record) (name, level string) {
+	if all := rounds(inc); len(all) > 0 {
+		r := all[len(all)-1]
+		s := inc.Find(&r.Suspect)
+		if s == nil {
+			s = &detect.Suspect{Task: r.Suspect, Correlation: r.Correlation}
+		}
+		return string(r.Suspect.Name), sure(inc, s)
+	}
+	if inc.Kind != detect.Neighbour && inc.Kind != detect.Nobody && inc.Kind != detect.Indeterminate {
+		return "-", "-" // not caused by another task
+	}
+	for _, s := range inc.Suspects {
+		if s.Excluded == "" {
+			return string(s.Name), sure(inc, &s)
+		}
+	}
+	return "-", "-"
+}
+
+// sure is a suspect's level with the number that it is based on. Records of older
+// agents have no levels.
+func sure(inc *incident.Record, s *detect.Suspect) string {
+	switch figure := plan.Figure(s); {
+	case inc.Analysed == 0:
+		return fmt.Sprintf("r %.2f", s.Correlation)
+	case s.Level == detect.None && figure != "":
+		return figure
+	default:
+		return strings.TrimSuffix(s.Level.String()+", "+figure, ", ")
+	}
+}
+
+func action(inc *incident.Record) string {
+	all := rounds(inc)
+	switch {
+	case len(all) > 1:
+		return fmt.Sprintf("%s, %s", capped(all[len(all)-1]), plural(len(all), "round"))
+	case len(all) == 1:
+		return capped(all[0])
+	case inc.Outcome == plan.WouldCap:
+		return "advice"
+	}
+	return "-"
+}
+
+// capped is what a round did, in short.
+func capped(r *incident.Round) string {
+	switch {
+	case !r.IO.IsZero():
+		return "cap I/O"
+	case r.Net > 0:
+		return "cap network"
+	}
+	return fmt.Sprintf("cap %g", r.Rate)
+}
+
+// state is the outcome, or that there is none yet.
+func state(inc *incident.Record) string {
+	if inc.Outcome == "" {
+		return "capped now"
+	}
+	return string(inc.Outcome)
+}
+
+func outcomeCell(inc *incident.Record) cell {
+	text := state(inc)
+	if inc.Closed == 0 {
+		text += " *"
+	}
+	return cell{text, outcomeColor(inc.Outcome)}
+}
+
+func outcomeColor(o plan.Outcome) color {
+	switch o {
+	case plan.TruePositive:
+		return green
+	case plan.FalsePositive, plan.CapFailed:
+		return red
+	case plan.WouldCap:
+		return yellow
+	}
+	return plain
+}
+
+// relativeCost is the value of the last round that was measured.
+func relativeCost(inc *incident.Record) float64 {
+	for _, r := range slices.Backward(rounds(inc)) {
+		if r.Samples > 0 {
+			return float64(r.RelativeCost)
+		}
+	}
+	return math.NaN()
+}
+
+// Incident writes one incident in full: facts, suspects, rounds, and the picture.
+func Incident(w io.Writer, inc incident.Record, s Style) error {
+	p := &page{Style: s}
+	p.facts(&inc)
+	p.suspects(&inc)
+	p.rounds(&inc)
+	p.picture(&inc)
+	return p.flush(w)
+}
+
+func (p *page) facts(inc *incident.Record) {
+	sig, _ := sample.LookupSignal(inc.Signal)
+	from := "of the job"
+	if inc.SpecOwn {
+		from = "of this machine's own history"
+	}
+	p.fact("incident", inc.ID+" on "+inc.Machine)
+	p.fact("victim", who(inc.Victim))
+	p.fact("signal", fmt.Sprintf("%s: %s, counted as %s", inc.Signal, sig.Cost, inc.Variant))
+	p.fact("cost", fmt.Sprintf("%s %s; normal is %s ± %s, %s; threshold %s; %s over it when last analysed",
+		p.cost(inc.Signal, inc.Cost), sig.Unit, p.cost(inc.Signal, inc.SpecMean), p.cost(inc.Signal, inc.SpecStdDev), from, p.cost(inc.Signal, inc.Threshold), plural(inc.Bad, "interval")))
+	times := fmt.Sprintf("bad since %s, found %s", p.local(inc.Began).Format("2006-01-02 15:04:05 MST"), p.clock(inc.Opened))
+	if d := inc.Opened.Sub(inc.Began); d > 0 {
+		times += " (" + span(d) + " later)"
+	}
+	if inc.Closed != 0 {
+		times += ", closed " + p.clock(inc.Closed)
+	} else {
+		times += ", not closed"
+	}
+	p.fact("time", times)
+	p.fact("finding", finding(inc))
+	if inc.Reason != "" {
+		p.fact("reason", inc.Reason)
+	}
+	p.named(inc)
+	if now := inc.Latest; now != nil {
+		text := fmt.Sprintf("%s: %s, cost %s", p.clock(now.Analysed), now.Kind, p.cost(inc.Signal, now.Cost))
+		if now.Reason != "" {
+			text += "; " + now.Reason
+		}
+		p.fact("latest", text)
+	}
+	p.fact("decided", fmt.Sprintf("by rule %s, enforcement %s", inc.Rule, inc.Mode))
+	if inc.Advice != "" {
+		p.fact("advice", inc.Advice)
+	}
+	if inc.NotDone != "" {
+		p.fact("not done", inc.NotDone)
+	}
+	p.colored("outcome", outcomeColor(inc.Outcome), outcome(inc))
+}
+
+// named lists the antagonists that the incident named, with times.
+func (p *page) named(inc *incident.Record) {
+	for i, f := range inc.Findings {
+		name := ""
+		if i == 0 {
+			name = "named"
+		}
+		when := "at " + p.clock(f.From)
+		if f.Until > f.From {
+			when = fmt.Sprintf("from %s to %s", p.clock(f.From), p.clock(f.Until))
+		}
+		p.fact(name, fmt.Sprintf("%s, %s: %s", f.Suspect.Name, when, sure(inc, &f.Suspect)))
+	}
+}
+
+func who(t sample.Task) string {
+	marks := []string{t.Class.String()}
+	if t.Protected {
+		marks = append(marks, "protected")
+	}
+	if t.NeverCap {
+		marks = append(marks, "never-cap")
+	}
+	return fmt.Sprintf("%s (job %s, %s)", t.Name, t.Job, strings.Join(marks, ", "))
+}
+
+// class is a suspect's class; usage outside any task has none.
+func class(t sample.Task) string {
+	if t.Name == detect.OutsideName {
+		return "-"
+	}
+	return t.Class.String()
+}
+
+func finding(inc *incident.Record) string {
+	switch inc.Kind {
+	case detect.Neighbour:
+		if inc.Antagonists == 0 {
+			return fmt.Sprintf("neighbour: who was named of %s was capped in vain", plural(len(inc.Suspects), "suspect"))
+		}
+		return fmt.Sprintf("neighbour: %s among %s, compared over %s", plural(inc.Antagonists, "antagonist"), plural(len(inc.Suspects), "suspect"), plural(inc.Pairs, "interval"))
+	case detect.Nobody:
+		return "nobody: the task suffers, and no suspect is named"
+	case detect.Indeterminate:
+		return "indeterminate: no good intervals to tell suspects apart by"
+	case detect.OwnQuota:
+		if inc.HeldBy != "" {
+			return fmt.Sprintf("own-quota: the CPU quota of %s, a cgroup above the task, held it back; no neighbour is to blame", inc.HeldBy)
+		}
+		return "own-quota: the task ran into its own CPU quota; no neighbour is to blame"
+	case detect.Steal:
+		return "steal: the hypervisor took the CPU; the antagonist is another VM"
+	case detect.PhaseChange:
+		return "phase-change (" + string(inc.Change) + "): the task itself does something else than before; nobody is accused"
+	case detect.SelfWait:
+		return "self-wait: the task's threads waited for each other; no neighbour is to blame"
+	}
+	return inc.Kind.String()
+}
+
+func outcome(inc *incident.Record) string {
+	text := state(inc)
+	if rel := relativeCost(inc); !math.IsNaN(rel) {
+		text += fmt.Sprintf(": relative cost %.2f, the victim's under the cap to that before it", rel)
+	}
+	return text
+}
+
+func (p *page) suspects(inc *incident.Record) {
+	if len(inc.Suspects) == 0 {
+		return
+	}
+	p.line("")
+	t := table{columns: []column{{head: "#", right: true}, {head: "SUSPECT", least: 24}, {head: "CLASS", drop: 1},
+		{head: "LEVEL"}, {head: strings.ToUpper(pressure(inc.Signal)), right: true}, {head: "WHY", least: 24, words: true}}}
+	for i, sus := range inc.Suspects {
+		rank, c := fmt.Sprint(i+1), plain
+		var why string
+		switch {
+		case sus.Excluded != "":
+			rank, why, c = "-", "excluded: "+sus.Excluded, dim
+		case inc.Kind == detect.PhaseChange || inc.Kind == detect.Indeterminate:
+			why = "not accused"
+		case i >= inc.Antagonists && (inc.Analysed == 0 || sus.Method == detect.ByFormula && sus.Level == detect.None):
+			why = "below the bar"
+		case i >= inc.Antagonists:
+			why = "not named"
+		case sus.CoVictim:
+			why = "antagonist, but suffered too: ranked behind"
+		default:
+			why, c = "antagonist", red
+		}
+		if sus.Excluded == "" && sus.Why != "" {
+			why += "; " + sus.Why
+		}
+		if i < inc.Antagonists && sus.Excluded == "" {
+			switch {
+			case sus.Name == detect.OutsideName:
+				why += "; may not be capped: it runs outside any task"
+			case sus.Class == sample.LatencySensitive:
+				why += "; may not be capped: latency-sensitive"
+			case sus.NeverCap:
+				why += "; may not be capped: never-cap"
+			}
+		}
+		t.row(cell{text: rank}, cell{text: string(sus.Name)}, cell{text: class(sus.Task)},
+			cell{sure(inc, &sus), c}, cell{text: p.number(sus.Usage)}, cell{why, c})
+	}
+	t.write(p)
+}
+
+func (p *page) rounds(inc *incident.Record) {
+	sig, _ := sample.LookupSignal(inc.Signal)
+	for i, r := range rounds(inc) {
+		if i == 0 {
+			p.line("")
+		}
+		end := "until " + p.clock(r.Until) + " at the latest"
+		if r.Ended != 0 {
+			end = "ended " + p.clock(r.Ended)
+		}
+		text := fmt.Sprintf("%s held to %s by %s from %s, %s.", r.Suspect.Name, r.Limit(), r.By, p.clock(r.From), end)
+		if r.Why != "" {
+			text += " Why: " + r.Why + "."
+		}
+		p.fact(fmt.Sprintf("round %d", i+1), text)
+		result := fmt.Sprintf("cost before it %s %s, under it not measured", p.cost(inc.Signal, float64(r.CostBefore)), sig.Unit)
+		if r.Samples > 0 {
+			result = fmt.Sprintf("cost %s → %s %s over %s, relative cost %.2f", p.cost(inc.Signal, float64(r.CostBefore)),
+				p.cost(inc.Signal, float64(r.CostUnder)), sig.Unit, plural(int(r.Samples), "sample"), float64(r.RelativeCost))
+		}
+		if r.Outcome != "" {
+			result += ": " + string(r.Outcome)
+		}
+		p.colored("", outcomeColor(r.Outcome), result)
+	}
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// pressure is the unit of a suspect's usage.
+func pressure(n sample.SignalName) string {
+	sig, known := sample.LookupSignal(n)
+	if !known {
+		return sample.CPUPerSecond
+	}
+	return sig.Pressure
+}

@@ -1,0 +1,322 @@
+package report
+
+import (
+	"bufio"
+	_ "embed" // the page
+	"fmt"
+	"html/template"
+	"io"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/stat"
+	"github.com/quell-dev/quell/internal/eval/replay"
+	"github.com/quell-dev/quell/internal/format/plot"
+)
+
+//go:embed replay.html.tmpl
+var replayPage string
+
+// document is a page of sections before it is HTML.
+type document struct {
+	Title, Heading string
+
+	Facts    sheet
+	Sections []chapter
+}
+
+type chapter struct {
+	ID, Title string
+	Notes     []string
+	Exhibits  []exhibit
+}
+
+// exhibit is plots with the table of their values.
+type exhibit struct {
+	Title string
+	Notes []string
+	Plots []plot.Plot
+	Table sheet
+}
+
+type sheet struct {
+	Caption string
+	Head    []string
+	Rows    [][]string // the first cell of a row is its heading
+	Long    bool       // collapsed until the reader opens it
+}
+
+const (
+	// drawnIncidents and drawnJobs are how many a page draws.
+	drawnIncidents = 60
+	drawnJobs      = 12
+)
+
+// ReplayHTML writes a replay as one self-contained file: it runs no script and loads
+// nothing.
+func ReplayHTML(w io.Writer, r *Replay, s Style) error { return s.document(r).html(w) }
+
+func (d document) html(w io.Writer) error {
+	t, err := template.New("page").Funcs(template.FuncMap{
+		"style": func() template.CSS { return template.CSS(plot.Style) },
+		// The texts in these drawings are escaped already.
+		"drawn":  func(svg string) template.HTML { return template.HTML(svg) },
+		"swatch": plot.Swatch,
+	}).Parse(replayPage)
+	if err != nil {
+		return fmt.Errorf("render HTML: %w", err)
+	}
+	b := bufio.NewWriter(w)
+	if err := t.Execute(b, d); err != nil {
+		return fmt.Errorf("render HTML: %w", err)
+	}
+	if err := b.Flush(); err != nil {
+		return fmt.Errorf("render HTML: %w", err)
+	}
+	return nil
+}
+
+func (s Style) document(r *Replay) document {
+	n := &r.Summary
+	facts := sheet{Caption: "The recording and what came of it", Rows: [][]string{
+		{"recording", fmt.Sprintf("%s, %s, %s to %s", plural(n.Machines, "machine"), plural(n.Jobs, "job"), s.instant(n.From), s.instant(n.To))},
+		{"rows", fmt.Sprintf("%d; skipped: %d bad, %d not in order of time, %d of an unknown signal", n.Rows, n.Bad, n.Late, n.Unknown)},
+		{"samples held against a spec", fmt.Sprint(n.Samples)},
+		{"outliers", share(n.Outliers, n.Samples)},
+		{"anomalies", fmt.Sprint(n.Anomalies)},
+		{"incidents", fmt.Sprint(n.Incidents)},
+		{"accusations", fmt.Sprint(n.Accusations)},
+	}}
+	for _, f := range scored(r.Score) {
+		facts.Rows = append(facts.Rows, []string{f[0], f[1]})
+	}
+	for _, note := range r.Notes {
+		facts.Rows = append(facts.Rows, []string{"note", note})
+	}
+	d := document{Title: "quell replay: rule " + string(n.Rule), Heading: "Replay by rule " + string(n.Rule), Facts: facts, Sections: []chapter{s.incidentChapter(r)}}
+	for _, c := range []chapter{causeChapter(r.Score), s.wrongChapter(r.Score), s.costChapter(r.Result.Costs), jobChapter(r.Result.Jobs)} {
+		if len(c.Exhibits) > 0 {
+			d.Sections = append(d.Sections, c)
+		}
+	}
+	return d
+}
+
+func (s Style) instant(m sample.Millis) string { return s.local(m).Format("2006-01-02 15:04:05 MST") }
+
+// incidentChapter draws incidents as CPI²'s figures 8 to 13: the victim's cost and the
+// suspects' usage over the same time.
+func (s Style) incidentChapter(r *Replay) chapter {
+	c := chapter{ID: "incidents", Title: "Incidents", Notes: []string{
+		"The victim's cost on the left axis, the usage of its main suspects on the right one. Nobody was capped: a recording cannot answer."}}
+	list := accusingFirst(r.Result.Incidents)
+	if len(list) == 0 {
+		c.Notes = []string{"There were none."}
+		return c
+	}
+	table := sheet{Caption: "All incidents", Head: []string{"found", "id", "machine", "victim", "signal", "kind", "best suspect", "level", "outcome", "reason"}, Long: true}
+	for i, inc := range list {
+		suspect, level := blamed(inc)
+		reason := strings.Join(slices.DeleteFunc([]string{inc.Reason, inc.NotDone, inc.Advice}, func(s string) bool { return s == "" }), "; ")
+		table.Rows = append(table.Rows, []string{s.instant(inc.Opened), inc.ID, inc.Machine, string(inc.Victim.Name), string(inc.Signal), inc.Kind.String(), suspect, level, state(inc), reason})
+		if i < drawnIncidents && len(inc.Times) > 1 {
+			c.Exhibits = append(c.Exhibits, s.incidentExhibit(inc))
+		}
+	}
+	if len(list) > len(c.Exhibits) {
+		c.Notes = append(c.Notes, fmt.Sprintf("%d of %d are drawn, those that accuse somebody first; the table has all.", len(c.Exhibits), len(list)))
+	}
+	c.Exhibits = append(c.Exhibits, exhibit{Table: table})
+	return c
+}
+
+func (s Style) incidentExhibit(inc *incident.Record) exhibit {
+	sig, _ := sample.LookupSignal(inc.Signal)
+	e := exhibit{Title: fmt.Sprintf("%s, %s", inc.Victim.Name, s.instant(inc.Opened)), Notes: []string{finding(inc) + "."}}
+	chart := plot.Chart{Title: string(inc.Signal) + " of the victim and usage of suspects", X: "minutes from the first sample", Y: string(inc.Signal) + ", " + sig.Unit, Right: "usage, CPU-s/s", Zero: true,
+		About: fmt.Sprintf("The %s of %s over time, its threshold, and the CPU usage of its main suspects; the table below ranks them.", inc.Signal, inc.Victim.Name)}
+	at := func(i int) float64 { return inc.Times[i].Sub(inc.Times[0]).Minutes() }
+	victim := plot.Series{Name: string(inc.Signal) + " of the victim", Index: 0, Mark: plot.Dot, Line: true}
+	limit := plot.Series{Name: "threshold", Line: true, Quiet: true}
+	limit.Add(at(0), inc.Threshold)
+	limit.Add(at(len(inc.Times)-1), inc.Threshold)
+	for i, v := range inc.VictimCost {
+		victim.Add(at(i), float64(v))
+	}
+	chart.Series = append(chart.Series, limit, victim)
+	for k, t := range inc.Usage {
+		line := plot.Series{Name: "usage of " + string(t.Task), Index: k + 1, Line: true, Right: true}
+		for i, v := range t.Usage {
+			line.Add(at(i), float64(v))
+		}
+		chart.Series = append(chart.Series, line)
+	}
+	against := plot.Chart{Title: string(inc.Signal) + " against usage", X: "usage of a suspect, CPU-s/s", Y: string(inc.Signal) + ", " + sig.Unit, Zero: true,
+		About: fmt.Sprintf("The %s of %s against the CPU usage of its main suspects in the same intervals.", inc.Signal, inc.Victim.Name)}
+	for k, t := range inc.Usage {
+		points := plot.Series{Name: string(t.Task), Index: k + 1, Mark: plot.Dot}
+		for i, v := range t.Usage {
+			points.Add(float64(v), float64(inc.VictimCost[i]))
+		}
+		against.Series = append(against.Series, points)
+	}
+	e.Plots = []plot.Plot{chart.Draw(), against.Draw()}
+	e.Table = sheet{Caption: "Suspects", Head: []string{"suspect", "job", "class", "level", "CPU-s/s", "why"}}
+	for i, sus := range inc.Suspects {
+		why := "not named"
+		switch {
+		case sus.Excluded != "":
+			why = "excluded: " + sus.Excluded
+		case i < inc.Antagonists:
+			why = "antagonist"
+		}
+		e.Table.Rows = append(e.Table.Rows, []string{string(sus.Name), string(sus.Job), class(sus.Task), sure(inc, &sus), s.number(sus.Usage), why})
+	}
+	return e
+}
+
+// costChapter shows the costs of jobs as CPI²'s figure 7: a histogram and distributions
+// fitted to it.
+func (s Style) costChapter(all []replay.Costs) chapter {
+	c := chapter{ID: "costs", Title: "What jobs cost", Notes: []string{
+		"Costs of all samples of a job that detection goes by, those of incidents too, and four distributions fitted to them: normal and log-normal by moments, gamma by maximum likelihood, GEV by probability-weighted moments. The least AIC fits best."}}
+	for _, job := range all {
+		if len(c.Exhibits) == drawnJobs {
+			break
+		}
+		if fits := stat.Fits(job.Values); len(fits) > 0 && len(job.Values) >= 20 {
+			c.Exhibits = append(c.Exhibits, s.costExhibit(&job, fits))
+		}
+	}
+	return c
+}
+
+func (s Style) costExhibit(job *replay.Costs, fits []stat.Fit) exhibit {
+	sig, _ := sample.LookupSignal(job.Signal)
+	var m stat.Moments
+	for _, v := range job.Values {
+		m.Add(v, 1)
+	}
+	limit := m.Mean + 2*m.StdDev()
+	over := 0
+	for _, v := range job.Values {
+		if v > limit {
+			over++
+		}
+	}
+	name := string(job.Job)
+	if name == "" {
+		name = "(no job)"
+	}
+	e := exhibit{Title: name, Notes: []string{fmt.Sprintf("%s of %s: mean %s, σ %s; %.1f %% are over mean + 2σ.", plural(job.Seen, "sample"), job.Signal, s.number(m.Mean), s.number(m.StdDev()), 100*float64(over)/float64(len(job.Values)))}}
+	chart := plot.Chart{Title: fmt.Sprintf("%s of %s", job.Signal, name), X: string(job.Signal) + ", " + sig.Unit, Y: "density", Zero: true,
+		About: "A histogram of costs and the densities fitted to it; the table below has their parameters."}
+	// The axis ends at the 99.5th percentile; extreme values would compress the rest.
+	sorted := slices.Clone(job.Values)
+	slices.Sort(sorted)
+	low, high := sorted[0], sorted[min(len(sorted)-1, len(sorted)*995/1000)]
+	bins := min(60, max(10, int(math.Sqrt(float64(len(sorted))))))
+	width := (high - low) / float64(bins)
+	if !(width > 0) {
+		return e
+	}
+	counts := make([]float64, bins)
+	for _, v := range sorted {
+		if v <= high {
+			counts[min(bins-1, int((v-low)/width))]++
+		}
+	}
+	histogram := plot.Series{Name: "samples", Line: true, Quiet: true}
+	histogram.Add(low, 0)
+	for i, n := range counts {
+		density := n / (float64(len(sorted)) * width)
+		histogram.Add(low+float64(i)*width, density)
+		histogram.Add(low+float64(i+1)*width, density)
+	}
+	histogram.Add(high, 0)
+	chart.Series = append(chart.Series, histogram)
+	e.Table = sheet{Caption: "Fits", Head: []string{"distribution", "mean", "σ", "AIC over the best", "log likelihood", "parameters"}}
+	for k, f := range fits {
+		line := plot.Series{Name: f.Name(), Index: k, Line: true}
+		const points = 120
+		for i := range points + 1 {
+			x := low + (high-low)*float64(i)/points
+			line.Add(x, math.Exp(f.LogPDF(x)))
+		}
+		chart.Series = append(chart.Series, line)
+		e.Table.Rows = append(e.Table.Rows, []string{f.Name(), s.number(f.Mean()), s.number(f.StdDev()), fmt.Sprintf("%.1f", f.AIC-fits[0].AIC), fmt.Sprintf("%.1f", f.LogLikelihood), s.parameters(f.Distribution, limit)})
+	}
+	e.Plots = []plot.Plot{chart.Draw()}
+	return e
+}
+
+func (s Style) parameters(d stat.Distribution, limit float64) string {
+	switch d := d.(type) {
+	case stat.Normal:
+		return fmt.Sprintf("μ %s, σ %s", s.number(d.Mu), s.number(d.Sigma))
+	case stat.LogNormal:
+		return fmt.Sprintf("μ %s, σ %s of the logarithm", s.number(d.Mu), s.number(d.Sigma))
+	case stat.Gamma:
+		return fmt.Sprintf("shape %s, scale %s", s.number(d.Shape), s.number(d.Scale))
+	case stat.GEV:
+		return fmt.Sprintf("location %s, scale %s, shape %s; %.1f %% over mean + 2σ", s.number(d.Location), s.number(d.Scale), s.number(d.Shape), 100*d.Above(limit))
+	}
+	return ""
+}
+
+func jobChapter(all []replay.Job) chapter {
+	c := chapter{ID: "jobs", Title: "Jobs"}
+	t := sheet{Caption: "What was found of each job", Head: []string{"job", "class", "tasks", "samples", "judged", "outliers", "anomalies", "accuses", "accused"}}
+	const most = 2000
+	for i, j := range byImportance(all) {
+		if i == most {
+			c.Notes = append(c.Notes, fmt.Sprintf("The first %d of %d.", most, len(all)))
+			break
+		}
+		t.Rows = append(t.Rows, []string{string(j.Job), j.Class.String(), fmt.Sprint(j.Tasks), fmt.Sprint(j.Samples), fmt.Sprint(j.Judged), fmt.Sprint(j.Outliers),
+			fmt.Sprint(j.Anomalies), fmt.Sprint(j.Accusing), fmt.Sprint(j.Accused)})
+	}
+	if len(t.Rows) > 0 {
+		c.Exhibits = []exhibit{{Table: t}}
+	}
+	return c
+}
+
+// causeChapter has the shares of a labelled recording by cause.
+func causeChapter(score *replay.Score) chapter {
+	c := chapter{ID: "causes", Title: "By cause"}
+	if score == nil || len(score.ByCause) == 0 {
+		return c
+	}
+	t := sheet{Caption: "How often accusations were right, by the labels' causes, with 95 % intervals; none is outside all labels", Head: causeHead}
+	for i := range score.ByCause {
+		t.Rows = append(t.Rows, causeRow(&score.ByCause[i]))
+	}
+	c.Exhibits = []exhibit{{Table: t}}
+	return c
+}
+
+// wrongChapter lists every wrong case of a labelled recording.
+func (s Style) wrongChapter(score *replay.Score) chapter {
+	c := chapter{ID: "wrong", Title: "Wrong and missed"}
+	if score == nil {
+		return c
+	}
+	wrong := sheet{Caption: "Accusations that were not right", Head: []string{"made", "machine", "victim", "accused", "correlation", "cause", "incident"}}
+	for _, a := range score.Wrong() {
+		wrong.Rows = append(wrong.Rows, []string{s.instant(a.At), a.Machine, string(a.Victim), string(a.Suspect), fmt.Sprintf("%.2f", a.Correlation), a.Cause, a.Incident})
+	}
+	missed := sheet{Caption: "Episodes without a right accusation", Head: []string{"from", "to", "machine", "victim", "antagonists", "causes"}}
+	for _, m := range score.Missed {
+		missed.Rows = append(missed.Rows, []string{s.instant(m.From), s.instant(m.To), m.Machine, string(m.Victim), fmt.Sprint(m.Antagonists), fmt.Sprint(m.Causes)})
+	}
+	for _, t := range []sheet{wrong, missed} {
+		if len(t.Rows) > 0 {
+			c.Exhibits = append(c.Exhibits, exhibit{Table: t})
+		}
+	}
+	return c
+}

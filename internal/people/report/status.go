@@ -1,0 +1,108 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/quell-dev/quell/internal/agent/api"
+	"github.com/quell-dev/quell/internal/core/plan"
+)
+
+// Status writes the status of the agent as a whole.
+func Status(w io.Writer, st api.Status, s Style) error {
+	p := &page{Style: s}
+	p.fact("agent", fmt.Sprintf("quell-agent %s, process %d on %s, up %s", st.Version, st.PID, st.Machine, span(st.Now.Sub(st.Started))))
+	p.fact("platform", string(st.Platform))
+	p.fact("rule", st.Rule)
+	p.fact("enforcement", mode(st.Mode))
+	p.fact("tasks", fmt.Sprintf("%d followed, %s finished", st.Tasks, plural(int(st.Intervals), "interval")))
+	p.fact("outside", fmt.Sprintf("%s CPU-s/s were used outside any task in the last interval", s.number(st.Outside)))
+	p.fact("incidents", fmt.Sprintf("%d open", st.Open))
+	for i, sig := range st.Signals {
+		label := ""
+		if i == 0 {
+			label = "signals"
+		}
+		text, c := string(sig.Signal), plain
+		switch {
+		case sig.OK && sig.Variant != "":
+			text += ": counted as " + sig.Variant
+		case sig.OK:
+			text += ": counted"
+		default:
+			text, c = text+": missing", yellow
+		}
+		if sig.Reason != "" {
+			text += ": " + sig.Reason
+		}
+		if sig.Counted < sig.Tasks {
+			text += fmt.Sprintf(": %d of %d tasks at once", sig.Counted, sig.Tasks)
+			if sig.Within > 0 {
+				text += fmt.Sprintf(", each within %s", plural(sig.Within, "interval"))
+			}
+			text += fmt.Sprintf(", in %.0f %% of their intervals", 100*sig.Coverage)
+			c = yellow
+		}
+		p.colored(label, c, text)
+		if sig.Remedy != "" {
+			p.fact("", "what to do: "+sig.Remedy)
+		}
+	}
+	for i, d := range st.Degraded {
+		label := ""
+		if i == 0 {
+			label = "degraded"
+		}
+		p.colored(label, yellow, d)
+	}
+	if len(st.Caps) == 0 {
+		p.fact("caps", "none in force")
+		return p.flush(w)
+	}
+	p.fact("caps", fmt.Sprintf("%d in force", len(st.Caps)))
+	p.line("")
+	t := table{columns: []column{{head: "CAPPED", least: 16}, {head: "HELD TO", right: true}, {head: "LEFT", right: true}, {head: "BY"},
+		{head: "ID", drop: 2}, {head: "INCIDENT", drop: 1}, {head: "WHY", drop: 3}}}
+	for _, c := range st.Caps {
+		t.row(cell{text: string(c.Task)}, cell{text: heldTo(c)}, cell{text: span(max(0, c.Until.Sub(st.Now)))},
+			cell{text: c.By}, cell{text: c.ID}, cell{text: shortID(c.Incident)}, cell{text: c.Why})
+	}
+	t.write(p)
+	return p.flush(w)
+}
+
+// heldTo is the limit of a cap: CPU-s/s, I/O to each disk, or bytes/s sent.
+func heldTo(c api.CapView) string {
+	if c.IO.IsZero() && c.Net == 0 {
+		return fmt.Sprintf("%g CPU-s/s", c.Rate)
+	}
+	return (&plan.Action{Rate: c.Rate, IO: c.IO, Net: c.Net}).Limit()
+}
+
+func mode(m plan.Mode) string {
+	switch m {
+	case plan.Off:
+		return "off: only records"
+	case plan.Advise:
+		return "advise: says what it would do"
+	}
+	return m.String() + ": acts"
+}
+
+// Heading is one line about the agent, for the top of a live view.
+func Heading(st api.Status, s Style) string {
+	text := fmt.Sprintf("%s  %s  enforcement %s  %s  %s  %s open",
+		st.Machine, s.clock(st.Now), st.Mode, plural(st.Tasks, "task"), plural(len(st.Caps), "cap"), plural(st.Open, "incident"))
+	if n := len(st.Degraded); n > 0 {
+		text += fmt.Sprintf("  %d degraded", n)
+	}
+	if st.Outside >= 0.1 {
+		text += fmt.Sprintf("  %s CPU-s/s outside any task", s.number(st.Outside))
+	}
+	text = s.text(text)
+	if s.Width > 0 && width(text) > s.Width {
+		text = strings.TrimRight(string([]rune(text)[:s.Width]), " ")
+	}
+	return s.paint(bold, text)
+}

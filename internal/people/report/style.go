@@ -1,0 +1,253 @@
+package report
+
+import (
+	"io"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// Style describes the output device.
+type Style struct {
+	// Width in columns; 0: tables are as wide as necessary, drawings 80.
+	Width int
+	// Height is how many rows a table may have; 0: all.
+	Height int
+	// ASCII restricts the output to ASCII, names included.
+	ASCII bool
+	// Color marks bad and good values with ANSI colours.
+	Color bool
+	// Zone of the times; nil: UTC.
+	Zone *time.Location
+	// Now shortens times of the same day; 0: no time is shortened.
+	Now sample.Millis
+}
+
+type color string
+
+// The colours, as SGR parameters (ECMA-48, 8.3.117).
+const (
+	plain  color = ""
+	bold   color = "1"
+	dim    color = "2"
+	red    color = "31"
+	green  color = "32"
+	yellow color = "33"
+	cyan   color = "36"
+)
+
+func (s Style) paint(c color, text string) string {
+	if !s.Color || c == plain || text == "" {
+		return text
+	}
+	return "\x1b[" + string(c) + "m" + text + "\x1b[0m"
+}
+
+// page collects lines; only flush writes.
+type page struct {
+	Style
+	b strings.Builder
+}
+
+func (p *page) line(text string) {
+	p.b.WriteString(strings.TrimRight(text, " "))
+	p.b.WriteByte('\n')
+}
+
+func (p *page) flush(w io.Writer) error {
+	_, err := io.WriteString(w, p.b.String())
+	return err
+}
+
+// fact writes a label and its text, wrapped with an indent.
+func (p *page) fact(label, text string) { p.colored(label, plain, text) }
+
+func (p *page) colored(label string, c color, text string) {
+	const indent = 12
+	for i, part := range wrap(p.text(text), p.drawing()-indent) {
+		if i > 0 {
+			label = ""
+		}
+		p.line(p.paint(bold, pad(label, indent)) + p.paint(c, part))
+	}
+}
+
+// drawing is the width for drawings and wrapped text.
+func (s Style) drawing() int {
+	switch {
+	case s.Width == 0:
+		return 80
+	case s.Width < 40:
+		return 40
+	}
+	return min(s.Width, 132)
+}
+
+// ascii replaces the non-ASCII characters that quell itself writes.
+var ascii = strings.NewReplacer("…", "~", "–", "-", "→", "->", "×", "x", "÷", "/", "±", "+-", "µ", "u", "σ", "sigma", "≥", ">=", "²", "2")
+
+// text makes a string safe for a terminal: characters that are not graphic are escaped
+// as in Go; with ASCII, all others outside ASCII, too.
+func (s Style) text(t string) string {
+	if s.ASCII {
+		t = ascii.Replace(t)
+	}
+	odd := func(r rune) bool {
+		return r == utf8.RuneError || !unicode.IsGraphic(r) || s.ASCII && r > unicode.MaxASCII
+	}
+	if strings.IndexFunc(t, odd) < 0 {
+		return t
+	}
+	var b strings.Builder
+	for i, r := range t {
+		switch {
+		case r == utf8.RuneError:
+			b.WriteString(`\x` + strconv.FormatUint(uint64(t[i])|0x100, 16)[1:])
+		case !odd(r):
+			b.WriteRune(r)
+		default:
+			quoted := strconv.QuoteRuneToASCII(r)
+			b.WriteString(quoted[1 : len(quoted)-1])
+		}
+	}
+	return b.String()
+}
+
+func width(s string) int { return utf8.RuneCountInString(s) }
+
+func pad(s string, n int) string { return s + strings.Repeat(" ", max(0, n-width(s))) }
+
+func padLeft(s string, n int) string { return strings.Repeat(" ", max(0, n-width(s))) + s }
+
+// cut shortens a name to n columns from the left: the end of a cgroup's path is the
+// most informative part, and commands accept it.
+func (s Style) cut(text string, n int) string {
+	if width(text) <= n || n < 1 {
+		return text
+	}
+	runes := []rune(text)
+	return s.glyph("…", "~") + string(runes[len(runes)-n+1:])
+}
+
+// cutEnd shortens text whose beginning is the most informative part.
+func (s Style) cutEnd(text string, n int) string {
+	if width(text) <= n || n < 1 {
+		return text
+	}
+	return string([]rune(text)[:n-1]) + s.glyph("…", "~")
+}
+
+func (s Style) glyph(utf8, ascii string) string {
+	if s.ASCII {
+		return ascii
+	}
+	return utf8
+}
+
+// wrap breaks text between words into lines of at most n columns; a longer word gets
+// its own line.
+func wrap(text string, n int) []string {
+	var lines []string
+	line := ""
+	for _, word := range strings.Fields(text) {
+		switch {
+		case line == "":
+			line = word
+		case width(line)+1+width(word) > n:
+			lines = append(lines, line)
+			line = word
+		default:
+			line += " " + word
+		}
+	}
+	return append(lines, line)
+}
+
+var prefixes = [...]struct {
+	factor float64
+	name   string
+}{{1, ""}, {1e3, "m"}, {1e6, "µ"}, {1e9, "n"}}
+
+// number writes three significant digits, three decimals at most; smaller numbers with
+// a prefix; "-" if it is not known.
+func (s Style) number(v float64) string { return s.digits(v, 0.001) }
+
+// cost is number for a signal's cost: CPU seconds per piece of work are written in
+// milliseconds and less.
+func (s Style) cost(sig sample.SignalName, v float64) string {
+	if known, _ := sample.LookupSignal(sig); strings.HasPrefix(known.Unit, "CPU-s/") {
+		return s.digits(v, 1)
+	}
+	return s.number(v)
+}
+
+// digits uses prefixes for values below small.
+func (s Style) digits(v, small float64) string {
+	a := math.Abs(v)
+	switch {
+	case math.IsNaN(v) || math.IsInf(v, 0):
+		return "-"
+	case a >= 1e7:
+		return strconv.FormatFloat(v, 'g', 3, 64)
+	}
+	prefix := prefixes[0]
+	if a < small && a != 0 {
+		for _, prefix = range prefixes[1:] {
+			if a*prefix.factor >= 0.9995 {
+				break
+			}
+		}
+	}
+	v *= prefix.factor
+	digits := 2
+	switch a = math.Abs(v); {
+	case a >= 99.95:
+		digits = 0
+	case a >= 9.995:
+		digits = 1
+	case a < 0.0995 && a != 0:
+		digits = 3
+	}
+	return s.text(strconv.FormatFloat(v, 'f', digits, 64) + prefix.name)
+}
+
+// clock is the time of day of a point in time.
+func (s Style) clock(m sample.Millis) string { return s.local(m).Format("15:04:05") }
+
+// when is a point in time for a table: the time of day, with the part of the date that
+// differs from Now's.
+func (s Style) when(m sample.Millis) string {
+	t, now := s.local(m), s.local(s.Now)
+	switch {
+	case t.Year() != now.Year():
+		return t.Format("2006-01-02 15:04")
+	case t.YearDay() != now.YearDay():
+		return t.Format("01-02 15:04")
+	}
+	return t.Format("15:04:05")
+}
+
+func (s Style) local(m sample.Millis) time.Time {
+	if s.Zone == nil {
+		return m.Time()
+	}
+	return m.Time().In(s.Zone)
+}
+
+// span writes a duration in at most two units, for people.
+func span(d time.Duration) string {
+	switch d = d.Round(time.Second); {
+	case d >= 48*time.Hour:
+		return strconv.Itoa(int(d.Hours()/24)) + "d" + strconv.Itoa(int(d.Hours())%24) + "h"
+	case d >= time.Hour:
+		return strconv.Itoa(int(d.Hours())) + "h" + strconv.Itoa(int(d.Minutes())%60) + "m"
+	case d >= time.Minute && d%time.Minute == 0:
+		return strconv.Itoa(int(d.Minutes())) + "m"
+	}
+	return d.String()
+}

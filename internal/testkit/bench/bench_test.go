@@ -1,0 +1,340 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/machine/host"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
+)
+
+// The test binary also runs as the child processes that the program starts.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && slices.Contains([]string{"floor", "play", "unify"}, os.Args[1]) {
+		main()
+		return
+	}
+	quelltest.Main(m)
+}
+
+func TestParseStat(t *testing.T) {
+	const line = "7 (a) (b c) S 1 7 7 0 -1 4194560 100 0 0 0 250 51 0 0 20 0 9 0 100 1000 200"
+	got, err := parseStat([]byte(line))
+	if err != nil || math.Abs(got-3.01) > 1e-9 {
+		t.Errorf("got %v, %v; want 3.01", got, err)
+	}
+	for _, bad := range []string{"", "7 (x) S 1 2", strings.Replace(line, "250", "x", 1)} {
+		if v, err := parseStat([]byte(bad)); err == nil {
+			t.Errorf("%q gives %v", bad, v)
+		}
+	}
+}
+
+func TestParseStatus(t *testing.T) {
+	rss, peak := parseStatus([]byte("Name:\tVmRSS: 7 kB x\nVmHWM:\t  2048 kB\nVmRSS:\t  1024 kB\nThreads:\t3\n"))
+	if rss != 1<<20 || peak != 2<<20 {
+		t.Errorf("got %d, %d", rss, peak)
+	}
+}
+
+func TestRowsSumUpRounds(t *testing.T) {
+	all := rows([]result{
+		{Contender: "b", Cgroups: 1000, Round: 0, Window: 10, CPU: 1, RSS: 5, FDs: 3, Scrapes: []float64{0.1, 0.3}, Bytes: 7},
+		{Contender: "a", Cgroups: 10, Window: 10, CPU: 2},
+		{Contender: "b", Cgroups: 1000, Round: 1, Window: 20, CPU: 6, RSS: 4, FDs: 4, Scrapes: []float64{0.2}, Bytes: 8},
+	})
+	if len(all) != 2 || all[0].contender != "a" {
+		t.Fatalf("rows %+v", all)
+	}
+	w := all[1]
+	if w.share != 0.2 || w.least != 0.1 || w.most != 0.3 || w.rss != 5 || w.fds != 4 || w.scrape != 0.3 || w.bytes != 8 || w.rounds != 2 {
+		t.Errorf("row %+v", w)
+	}
+	if !math.IsNaN(all[0].scrape) {
+		t.Errorf("what is not scraped took %v s", all[0].scrape)
+	}
+}
+
+// Every target is checked with figures on both sides of it.
+func TestPromises(t *testing.T) {
+	figures := func(times float64) ([]row, []tax) {
+		return []row{
+				{contender: sweepName, cgroups: 100, share: 0.0002, scrape: math.NaN()},
+				{contender: defaultName, cgroups: 100, share: times * 0.0002, scrape: math.NaN()},
+				{contender: sweepName, cgroups: 1000, share: times * 0.002, rss: int64(times * 30e6), scrape: times * 0.03, bytes: int64(times * 0.7e6)},
+				{contender: floorName, cgroups: 1000, share: 0.001},
+				{contender: sweepName + awake, cgroups: 1000, share: times * 0.0022},
+				{contender: floorName + awake, cgroups: 1000, share: 0.0015},
+				{contender: "cAdvisor 1", cgroups: 1000, share: 0.04},
+				{contender: "below 1", cgroups: 1000, share: 0.03},
+				{contender: sweepName, cgroups: 2000, share: times * 0.004},
+			}, []tax{
+				{Signals: "cpi", Off: 1000, Between: 1000 + 100*times, Inner: 150_000, Shipped: 1000 + 900*times},
+				{Signals: "cpi + runq", Off: 1000, Between: 1000 + 100*times, Inner: 150_000, Shipped: 1000 + 1500*times},
+				{Signals: "cpi + cps", Off: 1000, Between: 1000 + 100*times, Inner: 150_000, Shipped: 1000 + 1500*times},
+			}
+	}
+	for _, c := range []struct {
+		times float64
+		kept  bool
+	}{{1, true}, {2.5, false}} {
+		ps := promises(append2(figures(c.times)))
+		if len(ps) != 16 {
+			t.Errorf("%d promises", len(ps))
+		}
+		for _, p := range ps {
+			if p.kept() != c.kept {
+				t.Errorf("costs × %v: %s is %v, at most %v", c.times, p.what, p.value, p.most)
+			}
+		}
+		if kept := printPromises(io.Discard, ps); kept != c.kept {
+			t.Errorf("costs × %v: all kept is %v", c.times, kept)
+		}
+	}
+	if ps := promises(nil, nil, 2); len(ps) != 0 {
+		t.Errorf("promises about nothing: %v", ps)
+	}
+}
+
+// Every size measures the sweep in parallel with the floor. The default, which needs
+// a window of a minute, is added at 100 and at the full size; rivals, awake tasks
+// and rounds of the judged pair at the full size only. An absent rival has no turn.
+func TestTurns(t *testing.T) {
+	others := []contender{{name: "heavy", heavy: true}, {name: "light"}, {name: "absent", heavy: true, absent: os.ErrNotExist}}
+	show := func(n int) string {
+		var text []string
+		for _, x := range turns(n, 1000, 2, others) {
+			var names []string
+			for _, c := range x.all {
+				names = append(names, c.name)
+			}
+			text = append(text, fmt.Sprintf("%s round %d short %v awake %v", strings.Join(names, " + "), x.round, x.short, x.awake))
+		}
+		return strings.Join(text, "\n")
+	}
+	pair := sweepName + " + " + floorName
+	for n, want := range map[int]string{
+		10:  pair + " round 0 short true awake false",
+		100: pair + " round 0 short true awake false\n" + defaultName + " round 0 short false awake false",
+		1000: pair + " round 0 short false awake false\nheavy round 0 short false awake false\n" +
+			defaultName + " + light round 0 short false awake false\n" + pair + " round 1 short false awake false\n" +
+			sweepName + awake + " + " + floorName + awake + " round 0 short true awake true",
+	} {
+		if got := show(n); got != want {
+			t.Errorf("%d cgroups:\n%s\nwant\n%s", n, got, want)
+		}
+	}
+}
+
+// Tasks that are kept awake use CPU time; paused ones do not.
+func TestKeepAwake(t *testing.T) {
+	r := newRun(t)
+	if err := r.crowd.grow(2); err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(crowdName, podName(1))
+	used := func() float64 {
+		s, err := r.tree.usage(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	asleep := func() bool { // it has started
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.crowd.procs[1].Pid))
+		return err == nil && strings.Contains(string(text), "(sleep) S")
+	}
+	quelltest.Until(t, "the task is paused", asleep)
+	before := used()
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); r.crowd.keepAwake(ctx) }()
+	quelltest.Until(t, "the task has run", func() bool { return used() > before })
+	stop()
+	<-done
+	quelltest.Until(t, "it is not left stopped", asleep)
+	if err := errors.Join(r.crowd.end(), r.tree.remove()); err != nil {
+		t.Error(err)
+	}
+}
+
+func append2(all []row, taxes []tax) ([]row, []tax, int) { return all, taxes, 2 }
+
+func newRun(t *testing.T) *run {
+	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2)
+	h, err := host.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &run{scratch: t.TempDir(), warmUp: time.Millisecond, window: 20 * time.Millisecond, progress: io.Discard}
+	if r.tree, err = newTree(h.Layout().Unified); err != nil {
+		t.Fatal(err)
+	}
+	r.crowd.t = r.tree
+	return r
+}
+
+// A complete measurement in small, with the floor alone: the crowd, a
+// contender, its figures. Nothing is left behind.
+func TestFloorOverACrowd(t *testing.T) {
+	r := newRun(t)
+	const n = 12
+	if err := r.crowd.grow(n); err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		text, err := os.ReadFile(filepath.Join(r.tree.dir(crowdName), podName(i), "cgroup.procs"))
+		if err != nil || len(strings.Fields(string(text))) != 1 {
+			t.Errorf("cgroup %d holds %q, %v", i, text, err)
+		}
+	}
+	s, err := r.start(context.Background(), floor(), n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	results, err := r.measure(context.Background(), []*started{s}, n, 0, r.window)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.dead(); err != nil {
+		t.Error(err)
+	}
+	// It keeps at least each cgroup's cpu.stat open.
+	if x := results[0]; x.FDs < n || x.RSS == 0 || x.Window <= 0 || x.CPU < 0 {
+		t.Errorf("result %+v", x)
+	}
+	if err := s.stop(); err != nil {
+		t.Error(err)
+	}
+	if err := s.dead(); err != nil && !strings.Contains(err.Error(), "has ended") {
+		t.Error(err)
+	}
+	if err := r.crowd.end(); err != nil {
+		t.Error(err)
+	}
+	if err := r.tree.remove(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(r.tree.dir("")); !os.IsNotExist(err) {
+		t.Errorf("the tree is still there: %v", err)
+	}
+}
+
+// A contender's usage includes that of a child that has ended.
+func TestUsageOfWhatHasEnded(t *testing.T) {
+	r := newRun(t)
+	spin := contender{name: "spin", commands: func(*run, int) ([][]string, string, error) {
+		return [][]string{{"sh", "-c", "(i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done); sleep infinity"}}, "", nil
+	}}
+	s, err := r.start(context.Background(), spin, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	quelltest.Until(t, "its child's CPU time is its own", func() bool {
+		used, err := r.tree.usage(s.meter)
+		return err == nil && used > 0.005
+	})
+	if err := s.stop(); err != nil {
+		t.Error(err)
+	}
+	// sleep is the shell's child, and ends after it.
+	quelltest.Until(t, "the tree can be removed", func() bool {
+		text, err := os.ReadFile(filepath.Join(r.tree.dir(s.meter), "cgroup.procs"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, pid := range strings.Fields(string(text)) {
+			killPID(t, pid)
+		}
+		return r.tree.remove() == nil
+	})
+}
+
+func TestPingPong(t *testing.T) {
+	r := newRun(t)
+	g, err := r.newGame()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns, err := g.best(50)
+	if err != nil || !(ns > 0) {
+		t.Errorf("a switch takes %v ns, %v", ns, err)
+	}
+	if err := g.end(); err != nil {
+		t.Error(err)
+	}
+	if err := r.tree.remove(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A rival's process sees cgroup2 at the path it expects; our own mounts do not change.
+func TestUnifiedView(t *testing.T) {
+	r := newRun(t)
+	if r.tree.mount == cgroupRoot {
+		quelltest.Skip(t, "cgroup-v1", os.ErrNotExist)
+	}
+	here := filepath.Join(cgroupRoot, r.tree.name)
+	out := filepath.Join(r.scratch, "out")
+	look := contender{name: "look", unified: true, commands: func(*run, int) ([][]string, string, error) {
+		return [][]string{{"sh", "-c", "[ -d " + here + " ] && echo seen > " + out}}, "", nil
+	}}
+	s, err := r.start(context.Background(), look, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	quelltest.Until(t, "it has ended", func() bool { return s.dead() != nil })
+	if text, err := os.ReadFile(out); string(text) != "seen\n" {
+		t.Errorf("it did not see its tree: %v %s", err, s.tail())
+	}
+	if _, err := os.Stat(here); err == nil {
+		t.Error("the mount is seen outside")
+	}
+	if err := s.stop(); err != nil {
+		t.Error(err)
+	}
+	if err := r.tree.remove(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A killed run leaves its tree. The next run removes it, and does not touch the
+// tree of a run that is alive.
+func TestSweepTrees(t *testing.T) {
+	r := newRun(t)
+	dead := filepath.Join(r.tree.mount, treePrefix+"2147483000") // over pid_max
+	if err := os.MkdirAll(filepath.Join(dead, "crowd"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := sweepTrees(r.tree.mount); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(dead); !os.IsNotExist(err) {
+		t.Errorf("it is still there: %v", err)
+	}
+	if err := r.tree.remove(); err != nil {
+		t.Errorf("our own tree was touched: %v", err)
+	}
+}
+
+func killPID(t *testing.T, pid string) {
+	n, err := strconv.Atoi(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Kill(n, unix.SIGKILL); err != nil && err != unix.ESRCH {
+		t.Error(err)
+	}
+}

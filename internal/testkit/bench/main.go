@@ -1,0 +1,356 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/machine/host"
+)
+
+// run is one run of the whole measurement.
+type run struct {
+	tree           *tree
+	crowd          crowd
+	agent          string // the shipped program
+	scratch        string
+	cpu            int // for the switch tax
+	cpus           int
+	warmUp, window time.Duration
+	starts         int
+	kept           kept
+	keepIn         string
+	progress       io.Writer
+	began          time.Time
+}
+
+// kept holds what has been measured, also by an earlier run that was interrupted.
+type kept struct {
+	Results []result
+	Taxes   []tax
+}
+
+func (r *run) say(format string, args ...any) {
+	fmt.Fprintf(r.progress, "%5.0f s  %s\n", time.Since(r.began).Seconds(), fmt.Sprintf(format, args...))
+}
+
+// errMissed is the error of a run whose figures miss a target.
+var errMissed = errors.New("a target was missed")
+
+func main() {
+	// The main goroutine stays in the main thread: the processes that it starts
+	// end with the thread that started them.
+	runtime.LockOSThread()
+	if err := dispatch(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// dispatch runs this program, or one of the processes that it starts.
+func dispatch(args []string) error {
+	if len(args) > 0 {
+		switch args[0] {
+		case "floor":
+			return runFloor(args[1:])
+		case "play":
+			return runPlay(args[1:])
+		case "unify":
+			return runUnify(args[1:])
+		}
+	}
+	f := flag.NewFlagSet("bench", flag.ExitOnError)
+	r := &run{progress: os.Stderr, began: time.Now()}
+	f.StringVar(&r.agent, "agent", "bin/quell-agent", "the agent")
+	f.DurationVar(&r.window, "window", time.Minute, "measure this long; the default agent's cycle is 60 s")
+	f.DurationVar(&r.warmUp, "warm-up", 15*time.Second, "let a contender run this long before")
+	sizes := f.String("cgroups", "10,100,1000,2000,4000", "numbers of cgroups; over other than -full and 100 for half of -window")
+	full := f.Int("full", 1000, "the number of cgroups over which all contenders are measured")
+	rounds := f.Int("rounds", 2, "turns of all contenders over -full cgroups")
+	taxRounds := f.Int("tax-rounds", 3, "turns of the switch tax; 0: none")
+	trips := f.Int("trips", 20_000, "round trips of one measurement of the switch tax")
+	bin := f.String("bin", "bin/rivals", "where rivals are, and are built")
+	with := f.String("rivals", "build", "build: build those that are not in -bin; have: only those that are; none")
+	f.StringVar(&r.keepIn, "keep", "bin/bench-agent.json", "figures are written here as they are measured")
+	resume := f.Bool("resume", false, "go on with what is in -keep")
+	quick := f.Bool("quick", false, "10, 100 and 1000 cgroups, short windows, one round, no builds: about 3 min, and figures that only hint")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	if *quick {
+		given := map[string]bool{}
+		f.Visit(func(x *flag.Flag) { given[x.Name] = true })
+		for name, value := range map[string]string{"cgroups": "10,100,1000", "rounds": "1", "tax-rounds": "2", "rivals": "have", "warm-up": "5s", "window": "20s"} {
+			if given[name] {
+				continue
+			}
+			if err := f.Set(name, value); err != nil {
+				return err
+			}
+		}
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	var ns []int
+	for s := range strings.SplitSeq(*sizes, ",") {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < 1 {
+			return fmt.Errorf("-cgroups: %q is no number of cgroups", s)
+		}
+		ns = append(ns, n)
+	}
+	slices.Sort(ns)
+	if *resume {
+		text, err := os.ReadFile(r.keepIn)
+		if err == nil {
+			err = json.Unmarshal(text, &r.kept)
+		}
+		if err != nil {
+			return fmt.Errorf("resume: %w", err)
+		}
+	}
+	var others []contender
+	if *with != "none" {
+		if err := os.MkdirAll(*bin, 0o755); err != nil {
+			return err
+		}
+		others = rivals(ctx, *bin, *with == "build")
+	}
+	if err := r.prepare(); err != nil {
+		return err
+	}
+	err := errors.Join(r.all(ctx, ns, *full, *rounds, *taxRounds, *trips, others), r.crowd.end(), r.tree.remove(), os.RemoveAll(r.scratch))
+	if err != nil {
+		return err
+	}
+	return r.report(os.Stdout, others)
+}
+
+// prepare checks and collects what the run needs from the machine.
+func (r *run) prepare() error {
+	if os.Geteuid() != 0 {
+		return errors.New("cgroups can be made and counters opened by root only; run it as root")
+	}
+	h, err := host.Open("/")
+	if err != nil {
+		return err
+	}
+	mount := h.Layout().Unified
+	if mount == "" {
+		return errors.New("no cgroup2 file system is mounted: mount -t cgroup2 none /sys/fs/cgroup/unified")
+	}
+	topology, err := h.Topology()
+	if err != nil {
+		return err
+	}
+	cpus := topology.Online.Numbers()
+	r.cpu, r.cpus = cpus[len(cpus)-1], len(cpus)
+	if r.agent, err = filepath.Abs(r.agent); err != nil {
+		return err
+	}
+	if _, err := os.Stat(r.agent); err != nil {
+		return fmt.Errorf("no agent (make bin/quell-agent): %w", err)
+	}
+	if r.scratch, err = os.MkdirTemp("", "quell-bench-"); err != nil {
+		return err
+	}
+	if r.tree, err = newTree(mount); err != nil {
+		return errors.Join(err, os.RemoveAll(r.scratch))
+	}
+	r.crowd.t = r.tree
+	return nil
+}
+
+// all measures everything that has not been measured yet.
+func (r *run) all(ctx context.Context, sizes []int, full, rounds, taxRounds, trips int, others []contender) error {
+	if taxRounds > 0 && len(r.kept.Taxes) == 0 {
+		taxes, err := r.measureTax(ctx, taxRounds, trips)
+		if err != nil {
+			return err
+		}
+		r.kept.Taxes = taxes
+		if err := r.keep(); err != nil {
+			return err
+		}
+	}
+	for _, n := range sizes {
+		r.say("%d cgroups", n)
+		if err := r.crowd.grow(n); err != nil {
+			return err
+		}
+		for _, turn := range turns(n, full, rounds, others) {
+			if err := r.turn(ctx, turn, n); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// turn is a set of contenders that are measured in parallel.
+type turn struct {
+	all   []contender
+	round int
+	short bool // half the time: every 10 s of a sweep are alike
+	awake bool // the tasks are awake
+}
+
+// turns returns what is measured over n cgroups. The sweep in parallel with the
+// floor is the pair that is judged; only this pair is measured repeatedly.
+func turns(n, full, rounds int, others []contender) []turn {
+	pair := []contender{sweepEvery10s(), floor()}
+	all := []turn{{all: pair, short: n != full}}
+	if n != full && n != 100 { // 100: at least the density that the paper reports
+		return all
+	}
+	byDefault := turn{all: []contender{defaultAgent()}}
+	if n != full {
+		return append(all, byDefault)
+	}
+	for _, c := range others {
+		if c.absent == nil && c.heavy {
+			all = append(all, turn{all: []contender{c}})
+		} else if c.absent == nil {
+			byDefault.all = append(byDefault.all, c)
+		}
+	}
+	all = append(all, byDefault)
+	for round := 1; round < rounds; round++ {
+		all = append(all, turn{all: pair, round: round})
+	}
+	awoken := slices.Clone(pair)
+	for i := range awoken {
+		awoken[i].name += awake
+	}
+	return append(all, turn{all: awoken, short: true, awake: true})
+}
+
+// turn measures the contenders of a turn that have not been measured yet.
+func (r *run) turn(ctx context.Context, t turn, n int) (err error) {
+	left := slices.DeleteFunc(slices.Clone(t.all), func(c contender) bool {
+		return slices.ContainsFunc(r.kept.Results, func(x result) bool { return x.Contender == c.name && x.Cgroups == n && x.Round == t.round })
+	})
+	if len(left) == 0 {
+		return nil
+	}
+	if t.awake {
+		awakeCtx, sleep := context.WithCancel(ctx)
+		var awakener sync.WaitGroup
+		awakener.Go(func() { r.crowd.keepAwake(awakeCtx) })
+		defer awakener.Wait()
+		defer sleep()
+	}
+	var all []*started
+	defer func() {
+		for _, s := range all {
+			err = errors.Join(err, s.stop())
+		}
+	}()
+	for _, c := range left {
+		s, err := r.start(ctx, c, n)
+		if err != nil {
+			return err
+		}
+		all = append(all, s)
+		if strings.HasPrefix(c.name, "quell-agent") { // the cost of its start is not measured
+			err := s.await(ctx, func(m map[string]float64) bool { return int(m["quell_tasks"]) >= n })
+			if err != nil {
+				return err
+			}
+		}
+	}
+	window := r.window
+	if t.short {
+		window /= 2
+	}
+	results, err := r.measure(ctx, all, n, t.round, window)
+	if err != nil {
+		return err
+	}
+	for _, x := range results {
+		r.say("%d cgroups: %s: %.3f %% of a core (load %.1f)", n, x.Contender, 100*x.share(), x.Load)
+	}
+	r.kept.Results = append(r.kept.Results, results...)
+	return r.keep()
+}
+
+// keep writes what has been measured.
+func (r *run) keep() error {
+	text, err := json.MarshalIndent(r.kept, "", " ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(r.keepIn), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(r.keepIn, text, 0o644)
+}
+
+// report prints all results in Markdown.
+func (r *run) report(w io.Writer, others []contender) error {
+	fmt.Fprintf(w, "%s\n\n", machine(r.cpus))
+	if most := mostLoad(r.kept.Results); most > 1.5 {
+		fmt.Fprintf(w, "**The machine was not quiet** (load up to %.1f): CPU times hold about, scrape times and the switch tax only hint.\n\n", most)
+	}
+	all := rows(r.kept.Results)
+	printRows(w, all)
+	for _, c := range others {
+		if c.absent != nil {
+			fmt.Fprintf(w, "\n%s was not measured: %v\n", c.name, c.absent)
+		}
+	}
+	if len(r.kept.Taxes) > 0 {
+		fmt.Fprintln(w)
+		printTaxes(w, r.kept.Taxes)
+	}
+	fmt.Fprintln(w)
+	if !printPromises(w, promises(all, r.kept.Taxes, r.cpus)) {
+		return errMissed
+	}
+	return nil
+}
+
+func mostLoad(results []result) (most float64) {
+	for _, r := range results {
+		most = max(most, r.Load)
+	}
+	return most
+}
+
+// machine describes the machine that the figures come from.
+func machine(cpus int) string {
+	model := "unknown CPU"
+	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		for line := range strings.Lines(string(text)) {
+			if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+				model = strings.TrimSpace(value)
+				break
+			}
+		}
+	}
+	release := "?"
+	var u unix.Utsname
+	if unix.Uname(&u) == nil {
+		release = unix.ByteSliceToString(u.Release[:])
+	}
+	pmu := "no PMU: no counters are open"
+	if hasPMU() {
+		pmu = "hardware counters"
+	}
+	return fmt.Sprintf("%s; %d × %s; Linux %s; %s; %s", time.Now().Format(time.DateOnly), cpus, model, release, runtime.Version(), pmu)
+}

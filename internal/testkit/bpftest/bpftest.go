@@ -1,0 +1,179 @@
+// Package bpftest holds what tests of signals over counter/bpf share: tasks in cgroups
+// of their own, windows over them, a kernel that counts what a test says, and the cost
+// of a window.
+package bpftest
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/counter"
+	"github.com/quell-dev/quell/internal/machine/host"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
+)
+
+// Task makes a cgroup. It is removed at the test's end; its processes must have ended
+// by then.
+func Task(t testing.TB, h *host.Host, hier sample.Hierarchy, name string) counter.Target {
+	t.Helper()
+	root := h.Layout().Unified
+	if hier == sample.V1CPU {
+		root = h.Layout().V1["cpu"]
+	}
+	path := fmt.Sprintf("/quell-test-bpf-%d-%s", os.Getpid(), name)
+	dir := quelltest.MakeCgroup(t, filepath.Join(root, path))
+	cg, err := h.OpenCgroup(hier, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cg.Close() })
+	return counter.Target{Key: sample.TaskKey{Hierarchy: hier, Inode: cg.Inode(), FirstSeen: 1}, Dir: dir, Members: cg.Members, Below: cg.Below}
+}
+
+// Follow adds the tasks to a source, which is closed at the test's end.
+func Follow(t testing.TB, s counter.Source, tasks ...counter.Target) {
+	t.Helper()
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, task := range tasks {
+		if err := s.Add(task); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Start opens a window.
+func Start(t testing.TB, s counter.Source) {
+	t.Helper()
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Stop closes the window and returns its readings.
+func Stop(t testing.TB, s counter.Source) map[sample.TaskKey]counter.Reading {
+	t.Helper()
+	all := map[sample.TaskKey]counter.Reading{}
+	if err := s.Stop(nil, func(k sample.TaskKey, r counter.Reading) { all[k] = r }); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// Count returns one of a reading's extras, 0 if it has none.
+func Count(r counter.Reading, e sample.Extra) float64 {
+	n, _ := r.Extras.Get(e)
+	return n
+}
+
+// Cost runs pass, which returns how many ns each unit of its work took, without a
+// window and in one, in alternation. It reports the best of each and their ratio, then
+// what each run of the programs takes, as the kernel measures it.
+func Cost(b *testing.B, s counter.Source, unit string, programs []*ebpf.Program, pass func() float64) {
+	b.Helper()
+	pass()
+	closed, opened := math.Inf(1), math.Inf(1)
+	for range b.N {
+		closed = min(closed, pass())
+		Start(b, s)
+		opened = min(opened, pass())
+		Stop(b, s)
+	}
+	b.ReportMetric(closed, "closed-ns/"+unit)
+	b.ReportMetric(opened, "open-ns/"+unit)
+	b.ReportMetric(opened/closed, "open/closed")
+
+	// Last, since this measurement costs something too.
+	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer stats.Close()
+	Start(b, s)
+	for range 5 {
+		pass()
+	}
+	Stop(b, s)
+	for _, prog := range programs {
+		st, err := prog.Stats()
+		if err != nil {
+			b.Fatal(err)
+		}
+		info, err := prog.Info()
+		if err != nil {
+			b.Fatal(err)
+		}
+		if st.RunCount > 0 {
+			b.ReportMetric(float64(st.Runtime.Nanoseconds())/float64(st.RunCount), info.Name+"-ns/run")
+		}
+	}
+}
+
+// Kernel is a bpf.Kernel that counts what a test puts into Counts in an open
+// window.
+type Kernel[R any] struct {
+	Counts map[uint64]R // by sample.CgroupID
+	Pairs  []Pair
+	Serves bool // Pairs are reported
+	Missed uint64
+	// Each call returns its error, nil for none.
+	OpenErr, DetachErr, EachErr error
+	Closed                      int
+}
+
+// Pair says how long a cgroup was served while another waited.
+type Pair struct {
+	Waits, By uint64
+	Time      time.Duration
+}
+
+// Served implements bpf.Kernel.
+func (k *Kernel[R]) Served(yield func(waits, by uint64, d time.Duration)) (ok bool, err error) {
+	for _, p := range k.Pairs {
+		yield(p.Waits, p.By, p.Time)
+	}
+	return k.Serves, k.EachErr
+}
+
+// Refused implements bpf.Kernel.
+func (k *Kernel[R]) Refused() uint64 { return k.Missed }
+
+// Open implements bpf.Kernel.
+func (k *Kernel[R]) Open() error {
+	k.Counts, k.Pairs = map[uint64]R{}, nil
+	return k.OpenErr
+}
+
+// Detach implements bpf.Kernel.
+func (k *Kernel[R]) Detach() error { return k.DetachErr }
+
+// Each implements bpf.Kernel.
+func (k *Kernel[R]) Each(yield func(uint64, *R)) error {
+	for id, r := range k.Counts {
+		yield(id, &r)
+	}
+	return k.EachErr
+}
+
+// Of implements bpf.Kernel.
+func (k *Kernel[R]) Of(cgroup uint64) R { return k.Counts[cgroup] }
+
+// Lost implements bpf.Kernel.
+func (k *Kernel[R]) Lost() uint64 { return k.Missed }
+
+// Close implements bpf.Kernel.
+func (k *Kernel[R]) Close() error {
+	k.Closed++
+	return nil
+}

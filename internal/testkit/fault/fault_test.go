@@ -1,0 +1,198 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
+	"golang.org/x/sys/unix"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(childEnv) != "" {
+		main()
+		return
+	}
+	quelltest.Main(m)
+}
+
+// program is the agent as it is shipped.
+func program(t *testing.T) string {
+	t.Helper()
+	quelltest.Need(t, quelltest.Root, quelltest.CgroupV1)
+	return quelltest.Program(t, "quell-agent")
+}
+
+// run is make fault with fewer points.
+func run(t *testing.T, agent string, args ...string) (code int, output string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Args[0], append([]string{"-agent", agent}, args...)...)
+	cmd.Env = append(os.Environ(), childEnv+"=1")
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), out.String()
+}
+
+var summary = regexp.MustCompile(`(\d+) kills at (\d+) points in .*: (\d+) wrong restores, (\d+) left-over caps, (\d+) failures of programs`)
+
+// counts reads the last line: kills, points, wrong, left over, failures.
+func counts(t *testing.T, output string) (n [5]int) {
+	t.Helper()
+	m := summary.FindStringSubmatch(output)
+	if m == nil {
+		t.Fatalf("no summary in\n%s", output)
+	}
+	for i := range n {
+		n[i], _ = strconv.Atoi(m[i+1])
+	}
+	return n
+}
+
+// QUELL_TEST_KILLS and QUELL_TEST_SEED are as for make fault.
+func TestKilledAtRandomPoints(t *testing.T) {
+	agent := program(t)
+	seed := environment("QUELL_TEST_SEED", uint64(time.Now().UnixNano()))
+	code, out := run(t, agent, "-kills", fmt.Sprint(environment("QUELL_TEST_KILLS", 24)), "-workers", "3", "-seed", fmt.Sprint(seed))
+	if n := counts(t, out); code != 0 || n[0] < n[1]*2/3 || n[2]+n[3]+n[4] > 0 {
+		t.Errorf("exit %d\n%s", code, out)
+	}
+	for s := range scenarios {
+		if !strings.Contains(out, s.String()) {
+			t.Errorf("nothing is said of %q in\n%s", s, out)
+		}
+	}
+	t.Log(out)
+}
+
+// An agent that does the wrong thing is detected.
+func TestFindsWhatIsWrong(t *testing.T) {
+	agent := program(t)
+	for name, c := range map[string]struct {
+		restore string // in place of quell-agent restore
+		which   int    // of counts
+	}{
+		"restores nothing": {"exit 0", 3},
+		"restores whatever is there": {agent + ` "$@" && ` +
+			`echo -1 > /sys/fs/cgroup/cpu$(sed -n 's/.*match: "\([^"]*-task\)".*/\1/p' "$3")/cpu.cfs_quota_us`, 2},
+		"caps who may not be": {agent + ` "$@" && ` +
+			`echo 5000 > /sys/fs/cgroup/cpu$(sed -n 's/.*match: "\([^"]*-web\)".*/\1/p' "$3")/cpu.cfs_quota_us`, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			script := filepath.Join(t.TempDir(), "agent")
+			text := "#!/bin/sh\nif [ \"$1\" = restore ]; then " + c.restore + "; exit 0; fi\nexec " + agent + ` "$@"` + "\n"
+			if err := os.WriteFile(script, []byte(text), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			// A point of package enforce that restores by backRestore, with the
+			// quota changed meanwhile where that matters.
+			for n := range 2000 {
+				p := newPoint(1, n)
+				if p.life == lifeEnforce && p.back == backRestore && p.target == halfUndone && p.scenario == map[int]scenario{2: foreign, 3: plain}[c.which] {
+					code, out := run(t, script, "-seed", "1", "-only", fmt.Sprint(n))
+					if got := counts(t, out); code != 1 || got[c.which] == 0 {
+						t.Errorf("exit %d\n%s", code, out)
+					}
+					return
+				}
+			}
+			t.Fatal("no such point")
+		})
+	}
+}
+
+// The same seed gives the same points.
+func TestPointsFollowFromTheSeed(t *testing.T) {
+	seen := map[string]bool{}
+	for n := range 1000 {
+		p, q := newPoint(7, n), newPoint(7, n)
+		if p.rng.Uint64() != q.rng.Uint64() {
+			t.Fatalf("point %d draws otherwise", n)
+		}
+		p.rng, q.rng = nil, nil
+		if p != q {
+			t.Fatalf("point %d is %+v and %+v", n, p, q)
+		}
+		seen[fmt.Sprint(p.scenario, p.life)] = true
+		seen[fmt.Sprint(p.target, p.life)] = true
+		seen[p.back] = true
+	}
+	// Each scenario but one with either life, each phase with either, 4 ways back.
+	if want := 2*int(scenarios) - 1 + 2*int(phases) + 4; len(seen) != want {
+		t.Errorf("1000 points have %d combinations, want %d", len(seen), want)
+	}
+}
+
+// The phases of a life follow from its effects alone.
+func TestCourse(t *testing.T) {
+	life := []effect{writeNew, syncNew, renameNew, syncDirectory, // opens
+		writeIntent, syncJournal, writeLimit, writeLimit, writeApplied, syncJournal, // caps
+		writeLimit, writeLimit, writeUndone, syncJournal, // its time is over
+		writeIntent, syncJournal, writeLimit, writeApplied, syncJournal, writeUndone, syncJournal} // taken over
+	want := []phase{rewriting, rewriteNotSynced, rewriteNotNamed, nameNotSynced,
+		notIntended, intentNotSynced, intended, halfApplied, notAcknowledged, acknowledgeNotSynced,
+		expired, halfUndone, notRecorded, recordNotSynced,
+		notIntended, intentNotSynced, intended, notAcknowledged, acknowledgeNotSynced, notRecorded, recordNotSynced}
+	var c course
+	var got []phase
+	for _, e := range life {
+		got = append(got, c.next(e))
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+	restore := course{}
+	if p := restore.next(writeLimit); p != expired {
+		t.Errorf("a restore begins with %v", p)
+	}
+	if p := restore.next(writeLimit); p != halfUndone {
+		t.Errorf("and goes on with %v", p)
+	}
+}
+
+// A program is killed before the call is made, not after.
+func TestTraceKillsBeforeTheCall(t *testing.T) {
+	quelltest.Need(t, quelltest.Root, "dd")
+	dir := t.TempDir()
+	for stop := range 3 {
+		name := filepath.Join(dir, fmt.Sprint(stop))
+		// dd opens, then writes three times.
+		cmd := exec.Command("dd", "if=/dev/zero", "of="+name, "bs=1", "count=3", "status=none")
+		writes := 0
+		done := make(chan error, 1)
+		var end ended
+		go func() {
+			var err error
+			end, err = trace(cmd, func(int) {}, func(c call) bool {
+				to, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", c.pid, int32(c.args[0])))
+				if to != name || c.nr != unix.SYS_WRITE {
+					return false
+				}
+				writes++
+				return writes > stop
+			})
+			done <- err
+		}()
+		if err := <-done; err != nil || !end.killed {
+			t.Fatalf("%+v, %v", end, err)
+		}
+		if info, err := os.Stat(name); err != nil || info.Size() != int64(stop) {
+			t.Errorf("killed before write %d: %v, %v", stop+1, info, err)
+		}
+	}
+}
