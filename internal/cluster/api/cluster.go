@@ -46,7 +46,7 @@ type Pair struct {
 	Antagonist sample.JobName `json:"antagonist_job"`
 	Incidents  int            `json:"incidents"` // in which the antagonist was accused of hurting the victim
 	Machines   int            `json:"machines"`
-	// Strength is the median over them of the victim's cost ÷ its normal cost.
+	// Strength is the median over them of the victim's cost ÷ its threshold.
 	Strength    float64 `json:"strength"`
 	Correlation float64 `json:"correlation"` // mean
 	// Caps counts caps on the antagonist with known outcome, Helped those of them under

@@ -112,7 +112,6 @@ func (m *machine) followLead() {
 		switch {
 		case m.lead.on && !was && m.rng.Float64() < 0.75:
 			w.left, w.on = 1+m.rng.IntN(3), false // starts after that time
-			w.to = -1
 		case w.left > 0:
 			if w.left--; w.left == 0 {
 				w.on = !w.on
@@ -123,6 +122,5 @@ func (m *machine) followLead() {
 		case m.rng.Float64() < 1/w.meanOff: // independent of the antagonists
 			w.on, w.left = true, max(2, int(w.meanOn*(0.5+m.rng.Float64())))
 		}
-		w.to = 0
 	}
 }

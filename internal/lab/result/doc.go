@@ -8,7 +8,6 @@
 //	env/<host>.json                the machine's description; env/<host>.<run>.diff.json where it changed
 //	runs/<cell>/<n>.<try>/run.json the record, written last, atomically: a run without one does not count
 //	runs/<cell>/<n>.<try>/…        samples.jsonl (one Sample a line), out and err of each role
-//	journal/                       changes to the machine that are in force (package enforce)
 //	results/*.json                 the results of the analyses
-//	report.html, report.md, …      renderings
+//	report/                        renderings: report.html, report.md, …
 package result
