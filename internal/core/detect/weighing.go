@@ -310,6 +310,15 @@ func (d *Detector) gather(s *series, victim, slot int) bool {
 	t.part = append(t.part[:0], t.weight...)
 	if s.signal.PerWork && n > 0 {
 		t.leaveOut()
+		// Blocks keep the cost only of judged intervals. Where they have none, the usage in
+		// them cannot be compared with work.
+		if !slices.ContainsFunc(t.own[:t.whole], func(c float64) bool { return c > 0 }) {
+			for i := range t.whole {
+				if t.x[i] > 0 {
+					t.part[i] = 0
+				}
+			}
+		}
 		for i, c := range t.own {
 			if c > 0 {
 				t.x[i] *= sum / n / c
