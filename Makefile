@@ -3,9 +3,9 @@
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION)
-# Nothing that is shipped is linked with C, but quell-server: DuckDB.
+# Of the shipped programs only quell-server is linked with C (DuckDB).
 GOBUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)'
-# Tools of the tests are built like that, so that what they share is compiled once.
+# Tools of the tests are built with the same flags, so that shared packages are compiled once.
 GORUN   := go run -trimpath
 BENCHTIME ?= 0.5s
 FUZZTIME  ?= 10s
@@ -15,7 +15,7 @@ CC_FOUND  := $(shell command -v $${CC:-gcc} || command -v clang)
 CXX_FOUND := $(shell command -v $${CXX:-g++} || command -v clang++)
 RACE      := $(if $(CC_FOUND),-race)
 
-# The S3 server of the tests: Versity's gateway over a folder. Built apart, no part of quell.
+# The S3 server of the tests: Versity's gateway over a folder. Built separately, no part of quell.
 S3VERSION = v1.8.0
 S3BIN     = $(HOME)/.cache/quell/versitygw-$(S3VERSION)
 export PATH := $(S3BIN):$(PATH)
@@ -23,7 +23,7 @@ export PATH := $(S3BIN):$(PATH)
 .PHONY: help test-cluster demo cluster demo-figures corpus fault cluster-fault churn scale test test-deps test-s3 test-guests disk-figures test-xen test-browser test-spark soak-gate fuzz-api cluster-specs bench bench-agent lab-smoke lab-fault lab-load quality fuzz lint build generate clean bin/quell bin/quell-agent bin/quell-server
 
 help: ## print the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9][a-z0-9\/ -]*:.*## / { n = split($$1, names, " "); for (i = 1; i <= n; i++) printf "  make %-16s %s\n", names[i], $$2 }' Makefile
 
 demo: bin/quell bin/quell-agent ## build and run the demo: one noisy neighbour found, proved and quieted
 	bin/quell demo
@@ -31,23 +31,23 @@ demo: bin/quell bin/quell-agent ## build and run the demo: one noisy neighbour f
 cluster: bin/quell bin/quell-agent bin/quell-server ## the same on a cluster: a server and three agents on this machine (root, a minute)
 	bin/quell demo --cluster
 
-test-cluster: ## the cluster's demo as a test: no sample lost or twice, nothing left behind (root, 2 minutes)
+test-cluster: ## test the cluster's demo: no sample lost or stored twice, nothing left behind (root, 2 minutes)
 	go vet -tags cluster ./internal/people/demo && $(GORUN) ./internal/testkit/quelltest/tally -tags cluster -count 1 -timeout 10m -run TheCluster ./internal/people/demo
 
-demo-figures: bin/quell bin/quell-agent ## play the demo 45 times against what is promised of it (half an hour)
+demo-figures: bin/quell bin/quell-agent ## run the demo 45 times and compare the results with the promised ones (half an hour)
 	go run ./internal/people/demo/figures
 
 # QUELL_TEST_KILLS=5000 for more points, QUELL_TEST_SEED=1 for the same ones again.
-churn: bin/quell-agent ## 100,000 cgroups come and go under the agent: it holds on to none, and loses no sample (root, 2 to 5 minutes)
+churn: bin/quell-agent ## create and remove 100,000 cgroups under the agent: it keeps none and loses no sample (root, 2 to 5 minutes)
 	go test -count 1 -v -timeout 10m ./cmd/quell-agent -run '^TestChurn$$' -args -agent $(CURDIR)/bin/quell-agent -churn 100000
 
-cluster-fault: ## kill -9 of the bus's server, of agents, and of one of three nodes, 50 times each under load (30 minutes)
+cluster-fault: ## kill -9 the bus's server, agents, and one of three nodes, 50 times each under load (30 minutes)
 	go test -count 1 -v -timeout 60m ./internal/cluster/bus -run '^Test(Cluster)?Kills$$' -args -kills 50
 
-scale: bin/quell-server ## 300,000 samples a second from 6,000 machines for five minutes: what the server takes of them, and what it costs (quiet machine, ulimit -n 7000)
+scale: bin/quell-server ## send 300,000 samples per second from 6,000 machines for five minutes: what the server accepts, and its cost (quiet machine, ulimit -n 7000)
 	bin/quell-server load --self --machines 6000 --tasks 50 --period 1s --for 5m
 
-test-s3: $(S3BIN)/versitygw ## of make test, what stores in S3: a real server that is killed; and two servers on it, one of which is killed
+test-s3: $(S3BIN)/versitygw ## the tests of make test that store in S3: a real S3 server that is killed, and two quell-servers on it, one of them killed
 	go test -count 1 -v ./internal/cluster/store/s3
 	go test -count 1 -v -run '^TestOneOfTwoServersIsKilled$$' ./cmd/quell-server
 	go test -count 1 -v -run '^TestResultsInStorage$$' ./cmd/quell
@@ -55,37 +55,37 @@ test-s3: $(S3BIN)/versitygw ## of make test, what stores in S3: a real server th
 $(S3BIN)/versitygw:
 	GOBIN=$(@D) go install github.com/versity/versitygw/cmd/versitygw@$(S3VERSION)
 
-fault: bin/quell-agent ## kill -9 at 1,000 points and see that every limit comes back (root, 10 minutes)
+fault: bin/quell-agent ## kill -9 the agent at 1,000 points: every limit must be restored (root, 10 minutes)
 	CGO_ENABLED=0 go run ./internal/testkit/fault
 
-# Packages whose tests ask something of the machine may measure it, and would
-# disturb each other: they go one at a time, after all others. Not so those of
-# BESIDE: they need a tool, root or cgroups, and nothing in them hangs on how fast.
+# Packages whose tests need a capability of the machine may measure it, and would
+# disturb each other: they run one at a time (ALONE), after all others. The packages in
+# BESIDE need a tool, root or cgroups, but do not depend on speed: they run with the others.
 BESIDE = $(addprefix internal/,agent testkit/archtest format/atomicfile testkit/bench cluster/bus machine/counter/blockio machine/counter/uprobe machine/egress machine/enforce testkit/fault lab/guest machine/host lab/audit lab/env lab/fault lab/network lab/remote) cmd/quell cmd/quell-agent
 ALONE  = $(filter-out $(BESIDE:%=$(shell go list -m)/%),$(shell go list $(PKGS) | grep -Fx "$$(grep -lr --include='*_test.go' 'quelltest[.]Need' cmd internal | xargs -n1 dirname | sort -u | sed "s,^,$$(go list -m)/,")"))
 OTHERS = $(filter-out $(ALONE),$(shell go list $(PKGS)))
 
-test-deps: ## install what the tests run and this machine lacks: Debian packages, the guests' kernels, an S3 server (root)
+test-deps: ## install the programs that the tests need and this machine lacks: Debian packages, the guests' kernels, an S3 server (root)
 	@$(GORUN) ./internal/testkit/quelltest/deps
 	@$(GORUN) ./internal/lab/guest/fetch
 	@$(MAKE) --no-print-directory $(S3BIN)/versitygw
 
-# All is compiled before any test runs: what the tests import, with -race, which go
-# vet needs too, and the programs that they start, as quelltest.Program builds them.
-test: ## go vet, then every test with -race; lists what failed and what was skipped
+# Everything is compiled before any test runs: the packages that the tests import, with
+# -race as for go vet, and the programs that they start, built as quelltest.Program does.
+test: ## go vet, then every test with -race; lists failed and skipped tests
 	@$(if $(and $(CC_FOUND),$(CXX_FOUND)),,echo 'needs a C and C++ compiler, for -race and DuckDB: apt-get install -y g++'; exit 1)
 	@$(GORUN) ./internal/testkit/quelltest/deps -n test
 	@status=0; go vet $(RACE) $(PKGS) || status=1; go list $(RACE) -export -test $(PKGS) >/dev/null || status=1; \
 	$(if $(filter ./...,$(PKGS)),CGO_ENABLED=0 go build -trimpath -buildvcs=false -o /dev/null ./cmd/quell-agent ./cmd/quell || status=1;) \
 	GORACE=atexit_sleep_ms=0 $(GORUN) ./internal/testkit/quelltest/tally $(RACE) -vet=off -timeout 10m $(if $(OTHERS),-- $(OTHERS)) $(if $(ALONE),-- -p 1 $(ALONE)) || status=1; exit $$status
 
-test-guests: ## boot Linux guests in QEMU and test on their kernels what this one lacks (docs/guests.md)
+test-guests: ## boot Linux guests in QEMU and test there what this machine's kernel lacks (docs/guests.md)
 	@$(GORUN) ./internal/testkit/quelltest/deps guests
 	@$(GORUN) ./internal/lab/guest/fetch
 	@status=0; GOARCH=arm64 go vet -trimpath -tags inguest ./internal/lab/guest/inside/... || status=1; go vet $(RACE) -tags guests ./internal/lab/guest || status=1; \
 	$(GORUN) ./internal/testkit/quelltest/tally $(RACE) -tags guests -count 1 -timeout 45m ./internal/lab/guest || status=1; exit $$status
 
-disk-figures: ## ten times in a guest: a writer on a slow disk named, limited, let go (10 minutes)
+disk-figures: ## ten times in a guest: a writer on a slow disk is named, limited and released (10 minutes)
 	@$(GORUN) ./internal/testkit/quelltest/deps guests
 	@$(GORUN) ./internal/lab/guest/fetch
 	QUELL_TEST_ROUNDS=10 $(GORUN) ./internal/testkit/quelltest/tally -tags guests -count 1 -timeout 45m -run TestV2/disk ./internal/lab/guest
@@ -96,26 +96,26 @@ test-xen: ## boot Xen with two guests in QEMU and test the lab's Xen environment
 	@status=0; go vet -tags inguest ./internal/lab/guest/inside/xen || status=1; go vet -tags guests,xen ./internal/lab/guest || status=1; \
 	$(GORUN) ./internal/testkit/quelltest/tally -tags guests,xen -count 1 -timeout 10m -run '^TestXen$$' ./internal/lab/guest || status=1; exit $$status
 
-test-browser: ## look at the lab's report in Chromium: widths, dark, print, contrast (2 minutes)
+test-browser: ## test the lab's report in Chromium: widths, dark mode, print, contrast (2 minutes)
 	@$(GORUN) ./internal/testkit/quelltest/deps -n browser
 	@status=0; go vet $(RACE) -tags browser ./internal/lab/render || status=1; \
 	$(GORUN) ./internal/testkit/quelltest/tally $(RACE) -tags browser -count 1 -timeout 5m -run 'Browser|Print' ./internal/lab/render || status=1; exit $$status
 
-# SOAK='-tests 2 -ci 0' for less. It goes on where it was interrupted (docs/testing.md).
-soak-gate: ## 6 runs of make test and 1 of .ci/run in a clone of this commit, beside stress-ng on 2 CPUs; none may fail (3 hours)
+# SOAK='-tests 2 -ci 0' for less. It continues where it was interrupted (docs/testing.md).
+soak-gate: ## 6 runs of make test and 1 of .ci/run in a clone of this commit, with stress-ng on 2 CPUs; none may fail (3 hours)
 	@$(GORUN) ./internal/testkit/quelltest/deps soak
 	@$(GORUN) ./internal/testkit/quelltest/soak $(SOAK)
 
-fuzz-api: bin/quell-server ## what the server answers to requests made from its OpenAPI document, and to spoilt ones (10 minutes; FUZZAPI='-for 1m')
+fuzz-api: bin/quell-server ## what the server answers to requests made from its OpenAPI document, and to malformed ones (10 minutes; FUZZAPI='-for 1m')
 	go run ./internal/cluster/server/apifuzz $(FUZZAPI)
 
-# ulimit -n must allow two more than the connections, for the server and for the clients each.
-cluster-specs: ## how long a changed spec takes to 10,000 agents' connections (2 minutes)
+# ulimit -n must exceed the number of connections by two, for the server and for the clients each.
+cluster-specs: ## the time until a changed spec reaches the connections of 10,000 agents (2 minutes)
 	ulimit -n 20000; go test -count 1 -run '^$$' -bench SpecReachesAgents -benchtime 10x -timeout 20m ./internal/cluster/bus -args -subscribers 10000
 
-# What pip brings is Spark itself; --no-deps leaves out what only Python needs.
+# The pip package contains Spark itself; --no-deps omits what only Python needs.
 SPARK ?= $(HOME)/.cache/quell/spark
-test-spark: ## the same specs and quantiles from Apache Spark, a master and two workers, as from DuckDB (Java 17, python3; 3 minutes, once 430 MB)
+test-spark: ## compare specs and quantiles from Apache Spark, a master and two workers, with DuckDB's (Java 17, python3; 3 minutes, downloads 430 MB once)
 	@test -d $(SPARK) || { python3 -m venv $(SPARK) && $(SPARK)/bin/pip install -q --no-deps pyspark==4.3.0; }
 	@status=0; go vet -tags spark ./internal/cluster/store/duck || status=1; \
 	QUELL_SPARK_HOME=$$(echo $(SPARK)/lib/python3*/site-packages/pyspark) $(GORUN) ./internal/testkit/quelltest/tally -tags spark -count 1 -timeout 25m -run Spark ./internal/cluster/store/duck || status=1; exit $$status
@@ -123,18 +123,18 @@ test-spark: ## the same specs and quantiles from Apache Spark, a master and two 
 bench: ## every benchmark once; comparisons print ratios
 	go test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) $(PKGS)
 
-bench-agent: bin/quell-agent ## what the agent costs, beside other agents and the least possible (15 min; BENCH=-quick: 3)
+bench-agent: bin/quell-agent ## the cost of the agent, compared with other agents and a minimal reader (15 minutes; BENCH=-quick: 3)
 	@mkdir -p bin
 	go build -o bin/bench ./internal/testkit/bench
 	bin/bench $(BENCH)
 
-lab-smoke: bin/quell ## a study from its file to its report, killed in the middle (root, 2 minutes)
+lab-smoke: bin/quell ## run a study from its file to its report, killed in the middle (root, 2 minutes)
 	$(GORUN) ./internal/lab/smoke bin/quell studies/smoke.yaml
 
-lab-fault: bin/quell ## kill -9 of a study at 50 moments, and what may happen in a run (root, 5 minutes)
+lab-fault: bin/quell ## kill -9 a study at 50 moments, and disturb its runs (root, 5 minutes)
 	go run ./internal/lab/fault -quell bin/quell
 
-lab-load: ## how exactly a load is held, beside stress-ng and others (root, 7 minutes of a quiet CPU)
+lab-load: ## how exactly a load is held, compared with stress-ng and others (root, 7 minutes of a quiet CPU)
 	go run ./internal/lab/load/compare
 
 quality: ## how often each rule is right over the recorded corpus, then over the simulator's scenarios (docs/rules.md; a quarter of an hour, QUALITY='-seeds 3' for less)
@@ -142,7 +142,7 @@ quality: ## how often each rule is right over the recorded corpus, then over the
 	go run ./internal/eval/quality/table $(QUALITY)
 	$(if $(QUALITY),,go run ./internal/eval/quality/table -rules evidence -seed 5001 -seeds 1 -days 30000)
 
-corpus: bin/quell-agent ## record real programs that hurt each other, 28 scenes of 5 minutes; goes on where it was interrupted (root; docs/corpus.md)
+corpus: bin/quell-agent ## record real programs that hurt each other, 28 scenes of 5 minutes; continues where it was interrupted (root; docs/corpus.md)
 	go run ./internal/eval/quality/corpus $(CORPUS)
 
 fuzz: ## every fuzz target for FUZZTIME each
@@ -161,11 +161,11 @@ build: bin/quell bin/quell-agent bin/quell-server ## the programs, and the agent
 	GOOS=linux GOARCH=amd64 $(GOBUILD) -o bin/quell-agent-linux-amd64 ./cmd/quell-agent
 	GOOS=linux GOARCH=arm64 $(GOBUILD) -o bin/quell-agent-linux-arm64 ./cmd/quell-agent
 
-bin/quell bin/quell-agent: # go knows what has changed
+bin/quell bin/quell-agent: ## the program alone (always run: go knows what has changed)
 	@mkdir -p bin
 	$(GOBUILD) -o $@ ./cmd/$(@F)
 
-bin/quell-server: # needs a C++ compiler
+bin/quell-server: ## the program alone (needs a C++ compiler)
 	@mkdir -p bin
 	CGO_ENABLED=1 go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o $@ ./cmd/quell-server
 

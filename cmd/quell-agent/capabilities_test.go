@@ -55,7 +55,7 @@ func TestPrivileges(t *testing.T) {
 				if want := slices.Contains(row.works, f); got.works[f] != want {
 					t.Errorf("%s: %v, want %v; the agent says:\n%s", f, got.works[f], want, got.said)
 				} else if !want && !strings.Contains(got.said, reasonOf[f]) {
-					t.Errorf("%s does not work and nobody says %q:\n%s", f, reasonOf[f], got.said)
+					t.Errorf("%s does not work and no message says %q:\n%s", f, reasonOf[f], got.said)
 				}
 			}
 		})

@@ -405,7 +405,7 @@ type held struct {
 // idle waits until the agent follows no task.
 func (c *churn) idle(d *running) {
 	c.t.Helper()
-	quelltest.Until(c.t, "the agent follows nothing", func() bool {
+	quelltest.Until(c.t, "the agent monitors no task", func() bool {
 		s, err := d.Status(c.t.Context())
 		return err == nil && s.Tasks == 0
 	})

@@ -29,15 +29,15 @@ func rootCommand() *cobra.Command {
 		Use:   "quell-agent",
 		Short: "find the noisy neighbour on this machine, and quiet it",
 		Long: `quell-agent samples every task of the machine, learns what its job normally costs,
-finds tasks that suffer, says which neighbour is to blame, and (with enforce.mode=on)
-caps that neighbour for a while. Every change is journalled before it is made and
-undone when its time is over, when the agent stops, and when it starts again.
+finds tasks that suffer, names the neighbour that is the cause, and (with enforce.mode=on)
+caps that neighbour for a limited time. Every change is journalled before it is made. It is
+undone when its lease expires, when the agent stops, and when the agent starts again.
 
 Keys of the configuration can be set in the file, in the environment
-(sampling.period as QUELL_SAMPLING_PERIOD) and with --set; the later counts.`,
+(sampling.period as QUELL_SAMPLING_PERIOD) and with --set; later sources win.`,
 		Example: `  quell-agent --config /etc/quell/agent.yaml
   quell-agent --set enforce.mode=on --set sampling.period=30s
-  quell-agent check --config agent.yaml   # names every problem, changes nothing
+  quell-agent check --config agent.yaml   # lists every problem, changes nothing
   quell-agent config > agent.yaml         # every key with its default and range
   quell-agent restore                     # undo what a dead agent left behind`,
 		Args: daemon.NoArgs, Version: version,
@@ -61,8 +61,8 @@ type lockedError struct{ error }
 func (e lockedError) Unwrap() error { return e.error }
 
 func (lockedError) Remedy() string {
-	return "stop the agent that uses this state_dir, it undoes its caps then; `quell uncap` and `quell enforcement off` lift them now; " +
-		"if it hangs, `quell-agent restore --overdue` lifts what is past its time"
+	return "stop the agent that uses this state_dir: it undoes its caps when it stops; `quell uncap` and `quell enforcement off` undo them now; " +
+		"if it hangs, `quell-agent restore --overdue` undoes the expired caps"
 }
 
 func locked(err error) error {

@@ -78,7 +78,7 @@ func TestBadCommandLine(t *testing.T) {
 
 func TestCheckAndConfig(t *testing.T) {
 	t.Parallel()
-	if r := runAgent(t, "check"); r.code != 0 || !strings.Contains(r.stdout, "is right") {
+	if r := runAgent(t, "check"); r.code != 0 || !strings.Contains(r.stdout, "is valid") {
 		t.Errorf("check: %+v", r)
 	}
 	r := runAgent(t, "config")

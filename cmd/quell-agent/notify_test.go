@@ -95,7 +95,7 @@ func TestWithoutAServiceManager(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.tell("READY=1")
-	n.watch(t.Context(), func(context.Context) error { t.Error("asked for nobody"); return nil })
+	n.watch(t.Context(), func(context.Context) error { t.Error("alive was called without a manager"); return nil })
 	if _, _, err := openNotifier(func(string) string { return "/nowhere/at/all" }); err == nil {
 		t.Error("a socket that is not there is no error")
 	}

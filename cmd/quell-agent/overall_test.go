@@ -26,7 +26,7 @@ func TestSignalsOfTheMachine(t *testing.T) {
 	counted := map[sample.SignalName]bool{}
 	for _, sig := range s.Signals {
 		counted[sig.Signal] = sig.OK
-		if !sig.OK && (sig.Signal != sample.Steal || !strings.Contains(sig.Reason, "no virtual machine")) {
+		if !sig.OK && (sig.Signal != sample.Steal || !strings.Contains(sig.Reason, "not a virtual machine")) {
 			t.Errorf("%+v", sig)
 		}
 	}

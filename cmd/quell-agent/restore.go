@@ -39,20 +39,20 @@ func restoreCommand(f *daemon.Config[config.Agent]) *cobra.Command {
 	var r restoring
 	cmd := &cobra.Command{Use: "restore", Short: "undo what a dead or hung agent left behind", Args: daemon.NoArgs,
 		Long: `restore reads the journal in the state directory and puts back every limit that still
-holds quell's value. A limit that somebody else changed meanwhile is left alone, and
-so is a cgroup that was removed, also if one was made again at the same path.
+holds quell's value. It does not touch a limit that another process has changed, or a
+cgroup that was removed, even if a new one exists at the same path.
 It refuses while an agent is running: that agent undoes its caps itself.
 
-With --overdue it undoes only caps whose time is over, and does so also beside an agent
-that runs but hangs: one that is stopped or stuck, whose caps are past their end by more
-than --grace and stay so for 2 s more. Where nothing is overdue it reads one file and is
-done. This is what quell-restore.timer runs.
+With --overdue it undoes only caps whose lease has expired, even if an agent runs but
+hangs: it is stopped or stuck, and its caps are overdue by more than --grace and still
+overdue 2 s later. If nothing is overdue, it only reads one file. quell-restore.timer
+runs this command.
 
 Exit code: 0 nothing is left to undo; 1 a cap could not be undone and is still in force;
-2 the configuration, the environment or the command line is not right, or an agent runs;
-3 overdue caps were undone for an agent that hangs: look after it.`,
+2 the configuration, the environment or the command line is invalid, or an agent runs;
+3 overdue caps were undone for an agent that hangs: check the agent.`,
 		Example: `  quell-agent restore                      # after a crash: undo everything
-  quell-agent restore --overdue            # only what should have ended; also beside a hung agent
+  quell-agent restore --overdue            # only expired caps; also while an agent hangs
   quell-agent restore --overdue --json     # what was done, for programs
   quell-agent restore --set state_dir=/var/lib/quell`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -66,8 +66,8 @@ Exit code: 0 nothing is left to undo; 1 a cap could not be undone and is still i
 			return r.run(cmd.Context(), cmd.OutOrStdout(), c)
 		},
 	}
-	cmd.Flags().BoolVar(&r.overdue, "overdue", false, "only caps whose time is over; also where the agent hangs")
-	cmd.Flags().DurationVar(&r.grace, "grace", defaultGrace, "with --overdue: how long past its end a cap may be before the agent counts as hung")
+	cmd.Flags().BoolVar(&r.overdue, "overdue", false, "only caps whose lease has expired; also while the agent hangs")
+	cmd.Flags().DurationVar(&r.grace, "grace", defaultGrace, "with --overdue: how long a cap may be overdue before the agent counts as hung")
 	cmd.Flags().BoolVar(&r.json, "json", false, "print what was done as JSON")
 	return cmd
 }
@@ -118,7 +118,7 @@ func (e hungError) Unwrap() error { return e.holder }
 func (hungError) Code() int { return exitHung }
 
 func (hungError) Remedy() string {
-	return "see what the agent waits for (kill -ABRT makes it print its goroutines and end), then start it again"
+	return "find out what the agent waits for (kill -ABRT makes it print its goroutines and exit), then restart it"
 }
 
 // run is the command; it writes the result to w also on failure.

@@ -117,7 +117,7 @@ func TestOverdueOfADeadAgent(t *testing.T) {
 	if code, did := restoreOverdue(t, args); time.Now().Before(until.Add(-time.Second)) && (code != 0 || len(did.InForce) != 2 || did.Agent != "" || short.quota() != "10000 100000") {
 		t.Errorf("before its time: exit %d, %+v, quota %s", code, did, short.quota())
 	}
-	quelltest.Until(t, "its time is over", func() bool { return time.Now().After(until) })
+	quelltest.Until(t, "the lease expires", func() bool { return time.Now().After(until) })
 	code, did := restoreOverdue(t, args)
 	if code != 0 || did.Agent != agentNone || len(did.Undone) != 1 || did.Undone[0].Task != sample.TaskName(short.path) ||
 		did.Undone[0].Result != "restored" || len(did.InForce) != 1 || did.InForce[0].Task != sample.TaskName(long.path) || len(did.Failed) != 0 {
@@ -148,7 +148,7 @@ func TestOverdueOfAStoppedAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	until := time.Now().Add(2 * time.Second)
-	quelltest.Until(t, "its time is over", func() bool { return time.Now().After(until) })
+	quelltest.Until(t, "the lease expires", func() bool { return time.Now().After(until) })
 	if cg.quota() != "10000 100000" {
 		t.Fatalf("the agent was to be stopped with the cap in force; the quota is %s", cg.quota())
 	}
@@ -174,7 +174,7 @@ func TestOverdueOfAStoppedAgent(t *testing.T) {
 		return err == nil && len(s.Caps) == 0 && strings.Contains(d.log.String(), "while this agent hung")
 	})
 	if got := cg.quota(); got != "10000 100000" {
-		t.Errorf("awake, the agent made %s of somebody's limit", got)
+		t.Errorf("awake, the agent changed another process's limit to %s", got)
 	}
 }
 

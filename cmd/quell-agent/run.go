@@ -98,7 +98,7 @@ func recoverCaps(log *slog.Logger, e *enforce.Enforcer) {
 		log.Warn("undid a cap that an earlier agent left", "task", o.Change.Task, "result", o.Result, "note", o.Note)
 	}
 	if err != nil {
-		log.Error("a cap that an earlier agent left could not be undone; trying on", "reason", err)
+		log.Error("a cap that an earlier agent left could not be undone; will retry", "reason", err)
 	}
 }
 
@@ -133,11 +133,11 @@ func openSources(c *config.Agent, h *host.Host, p *agent.Parts) {
 			}
 			if d, ok := s.(interface{ Dear() string }); ok && d.Dear() != "" {
 				st.Reason = d.Dear()
-				p.Log.Warn("a signal is dear to count", "signal", sig.Name, "reason", st.Reason)
+				p.Log.Warn("signal is expensive to count", "signal", sig.Name, "reason", st.Reason)
 			}
 			if m, ok := s.(interface{ Missing() []error }); ok {
 				for _, err := range m.Missing() {
-					p.Log.Info("signal is counted without", "signal", sig.Name, "variant", st.Variant, "reason", err)
+					p.Log.Info("signal is counted without some counters", "signal", sig.Name, "variant", st.Variant, "reason", err)
 				}
 			}
 		case errors.As(err, &missing):
@@ -201,10 +201,10 @@ func serve(ctx context.Context, c *config.Agent, log *slog.Logger, a *agent.Agen
 			}
 		})
 	}
-	log.Info("quell-agent runs", "version", version, "socket", c.Socket, "metrics", metrics, "mode", c.Enforce.Mode, "go", goVersion())
+	log.Info("quell-agent started", "version", version, "socket", c.Socket, "metrics", metrics, "mode", c.Enforce.Mode, "go", goVersion())
 	manager, closeManager, bad := openNotifier(os.Getenv)
 	if bad != nil {
-		log.Warn("the service manager is not told that the agent runs", "reason", bad)
+		log.Warn("cannot notify the service manager", "reason", bad)
 	}
 	manager.tell("READY=1")
 	wg.Go(func() { manager.watch(ctx, a.Alive) })

@@ -167,7 +167,7 @@ func ownCredentials(c *config.Server, a *authority.Authority) (string, error) {
 // streams permanently: agents spool until this process is restarted.
 func (l *link) err() error {
 	if l.nats != nil && !l.nats.JetStreamEnabled() {
-		return errors.New("NATS has stopped its streams, its disk may be full: make room and start quell-server again; agents keep what they have meanwhile")
+		return errors.New("NATS has stopped its streams, its disk may be full: free disk space and restart quell-server; agents spool their messages meanwhile")
 	}
 	return l.bus.Err()
 }

@@ -46,9 +46,9 @@ func (f *flags) keysFor(word string) (*authority.Authority, authority.Role, erro
 func credentialsCommand(f *flags) *cobra.Command {
 	var ttl time.Duration
 	cmd := &cobra.Command{Use: "credentials agent|viewer|operator|server NAME", Short: "make credentials for the bus", Args: args(2, strings.Join(roles, ", ")+", and a NAME"),
-		Long: `credentials prints credentials in NATS's format: of an agent those with which it can
-publish as the machine NAME and no other. They are signed by keys in the server's state_dir,
-which remembers whom it has signed for, so that they can be revoked.`,
+		Long: `credentials prints credentials in NATS's format. With an agent's credentials it can publish as
+the machine NAME and no other. They are signed by keys in the server's state_dir, which also has
+a record of all signed credentials, so that they can be revoked.`,
 		Example: "  quell-server credentials agent host-17 --ttl 2160h > host-17.creds",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			a, role, err := f.keysFor(args[0])
@@ -65,7 +65,7 @@ which remembers whom it has signed for, so that they can be revoked.`,
 			_, err = cmd.OutOrStdout().Write(text)
 			return err
 		}}
-	cmd.Flags().DurationVar(&ttl, "ttl", 0, "how long they are good, e.g. 2160h; 0: for ever")
+	cmd.Flags().DurationVar(&ttl, "ttl", 0, "how long they are valid, e.g. 2160h; 0: forever")
 	cmd.AddCommand(issuedCommand(f))
 	return cmd
 }
@@ -125,10 +125,10 @@ func state(i authority.Issued, now time.Time) string {
 }
 
 func revokeCommand(f *flags) *cobra.Command {
-	return &cobra.Command{Use: "revoke agent|viewer|operator|server NAME", Short: "end credentials for the bus before their time", Args: args(2, strings.Join(roles, ", ")+", and a NAME"),
-		Long: `revoke ends all credentials that were made for NAME in that role. A server that runs on the
-same state_dir cuts off within seconds who uses them; an external NATS server must be given
-what "quell-server trust" prints then. New credentials for the same NAME can be made at once.
+	return &cobra.Command{Use: "revoke agent|viewer|operator|server NAME", Short: "revoke credentials for the bus", Args: args(2, strings.Join(roles, ", ")+", and a NAME"),
+		Long: `revoke revokes all credentials that were made for NAME in that role. A server that runs on the
+same state_dir disconnects their users within seconds. An external NATS server needs the new
+output of "quell-server trust". New credentials for the same NAME can be made at once.
 A token for the API is revoked by removing its line from tokens_file.`,
 		Example: "  quell-server revoke agent host-17",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -141,17 +141,17 @@ A token for the API is revoked by removing its line from tokens_file.`,
 				return err
 			}
 			if n == 0 {
-				return fmt.Errorf("revoke: no credentials of %s %s are good now; see quell-server credentials list", role, args[1])
+				return fmt.Errorf("revoke: no valid credentials of %s %s; see quell-server credentials list", role, args[1])
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%d credentials of %s %s are good no more\n", n, role, args[1])
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%d credentials of %s %s revoked\n", n, role, args[1])
 			return err
 		}}
 }
 
 func trustCommand(f *flags) *cobra.Command {
-	return &cobra.Command{Use: "trust", Short: "print what an external NATS server must be told", Args: args(0, "none"),
-		Long: `trust prints the part of a nats-server's configuration that lets in whom this server's keys
-have signed for, and nobody else. There is nothing secret in it.`,
+	return &cobra.Command{Use: "trust", Short: "print the configuration for an external NATS server", Args: args(0, "none"),
+		Long: `trust prints the part of a nats-server's configuration that accepts only credentials signed by
+this server's keys. It contains no secret.`,
 		Example: "  quell-server trust > /etc/nats/quell.conf     # include it in nats-server.conf, then: nats-server --signal reload",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			a, err := f.keys()

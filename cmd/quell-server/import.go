@@ -18,9 +18,10 @@ import (
 )
 
 func importCommand(f *flags) *cobra.Command {
-	return &cobra.Command{Use: "import FILE…", Short: "take the samples of traces into the store, each once", Args: cobra.MinimumNArgs(1),
-		Long: `import takes in traces (CSV, docs/trace-format.md) while no server runs. A file is known by what
-is in it: what was imported before is not imported again, also if an import was cut off.`,
+	return &cobra.Command{Use: "import FILE…", Short: "import the samples of traces into the store, each once", Args: cobra.MinimumNArgs(1),
+		Long: `import adds traces (CSV, docs/trace-format.md) to the store while no server runs. A file is
+identified by its contents: samples that were imported before are skipped, also after an
+interrupted import.`,
 		Example: "  quell-server import /var/lib/quell/samples.csv",
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			c, err := f.load()
@@ -93,7 +94,7 @@ func importTrace(out io.Writer, s *store.Store, c *config.Server, name string) e
 		}
 	}
 	after, report := s.Stats(), r.Report()
-	_, err = fmt.Fprintf(out, "%s: %d samples, %d of them taken before, %d too old or in the future, %d bad rows\n", name, report.Rows,
+	_, err = fmt.Fprintf(out, "%s: %d samples, %d of them imported before, %d too old or in the future, %d bad rows\n", name, report.Rows,
 		uint64(report.Rows)-(after.Samples-before.Samples)-(after.Rejected-before.Rejected), after.Rejected-before.Rejected, report.Bad)
 	return err
 }

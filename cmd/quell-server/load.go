@@ -34,17 +34,17 @@ type loadFlags struct {
 
 func loadCommand(f *flags) *cobra.Command {
 	o := loadFlags{play: load.Options{Every: 5 * time.Second, Settle: 2 * time.Minute}}
-	cmd := &cobra.Command{Use: "load", Short: "play many machines against a server, and say what it took", Args: args(0, "none"),
-		Long: `load plays machines: each has its own connection and credentials and sends real batches in order,
-the next when the one before was acknowledged. It prints what was acknowledged and committed a
-second, how long that took, and what it cost the server in CPU, memory and disk. It is an error if
-something that was acknowledged is not committed in the end.
+	cmd := &cobra.Command{Use: "load", Short: "simulate many machines against a server, and measure what it handled", Args: args(0, "none"),
+		Long: `load simulates machines. Each has its own connection and credentials, and sends real batches in
+order, the next when the previous one was acknowledged. It prints the samples acknowledged and
+committed per second, the time to an acknowledgement, and the server's CPU, memory and disk. It is
+an error if an acknowledged sample is not committed in the end.
 
 It signs the machines' credentials with the keys in state_dir, so it runs where the server does, as
-the same user. What it sends is stored like anything else: as machines load-00000, load-00001, …
-With --self it starts a server of its own, in a temporary folder, and removes it.
+the same user. Its samples are stored like any others, of the machines load-00000, load-00001, …
+With --self it starts a separate server in a temporary folder, and removes it afterwards.
 
-Interrupted it ends early and prints what came of it so far.`,
+If it is interrupted, it ends early and prints the results so far.`,
 		Example: `  quell-server load --self --machines 6000 --for 5m       # 300,000 samples/s: make scale
   quell-server load --config server.yaml --machines 100 --tasks 200 --period 10s
   quell-server load --self --json | jq .server.per_sample`,
@@ -54,15 +54,15 @@ Interrupted it ends early and prints what came of it so far.`,
 			return o.run(ctx, cmd, f)
 		}}
 	flags := cmd.Flags()
-	flags.IntVar(&o.play.Machines, "machines", 100, "machines to play")
-	flags.IntVar(&o.play.Tasks, "tasks", 50, "tasks on each, a sample each in a batch")
-	flags.DurationVar(&o.play.Period, "period", time.Second, "from one batch of a machine to the next")
-	flags.DurationVar(&o.play.For, "for", time.Minute, "how long to play")
-	flags.Uint64Var(&o.play.Seed, "seed", 1, "of tasks' names and costs")
-	flags.StringVar(&o.play.URL, "url", "", "the bus, e.g. tls://bus.example.org:4222; empty: the configuration's")
-	flags.StringVar(&o.api, "api", "", "the server's API, e.g. https://host:9781, asked for what it uses; empty: the configuration's")
-	flags.StringVar(&o.tokenFile, "token-file", "", "a viewer's token for the API")
-	flags.BoolVar(&o.self, "self", false, "start a server for it, in a temporary folder")
+	flags.IntVar(&o.play.Machines, "machines", 100, "number of machines")
+	flags.IntVar(&o.play.Tasks, "tasks", 50, "tasks per machine; a batch has one sample of each")
+	flags.DurationVar(&o.play.Period, "period", time.Second, "time between two batches of a machine")
+	flags.DurationVar(&o.play.For, "for", time.Minute, "how long to send")
+	flags.Uint64Var(&o.play.Seed, "seed", 1, "random seed of tasks' names and costs")
+	flags.StringVar(&o.play.URL, "url", "", "address of the bus, e.g. tls://bus.example.org:4222; empty: from the configuration")
+	flags.StringVar(&o.api, "api", "", "address of the server's API, e.g. https://host:9781, for its metrics; empty: from the configuration")
+	flags.StringVar(&o.tokenFile, "token-file", "", "file with a viewer's token for the API")
+	flags.BoolVar(&o.self, "self", false, "start a separate server in a temporary folder")
 	flags.BoolVar(&o.json, "json", false, "print the result as JSON")
 	return cmd
 }
@@ -74,7 +74,7 @@ func (o *loadFlags) check() error {
 	case p.Machines < 1 || p.Machines > 100_000:
 		return fmt.Errorf("--machines %d: want 1 to 100000", p.Machines)
 	case p.Tasks < 1 || p.Tasks > 2000:
-		return fmt.Errorf("--tasks %d: want 1 to 2000, as an agent's batch has", p.Tasks)
+		return fmt.Errorf("--tasks %d: want 1 to 2000, the most that an agent's batch has", p.Tasks)
 	case p.Period < 10*time.Millisecond:
 		return fmt.Errorf("--period %s: want at least 10ms", p.Period)
 	case p.For < time.Second:

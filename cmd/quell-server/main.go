@@ -51,22 +51,22 @@ func command() *cobra.Command {
 	var f flags
 	root := &cobra.Command{
 		Use:   "quell-server",
-		Short: "keep what a cluster's agents measure, learn what is normal, answer by SQL",
-		Long: `quell-server takes the samples and incidents of quell-agents, keeps them as Parquet,
-learns for each job and CPU type what it normally costs, tells the agents, and answers
-people: an HTTP API (docs/server.md) with SQL over everything (docs/sql.md).
+		Short: "store what a cluster's agents measure, learn specs, answer queries",
+		Long: `quell-server receives the samples and incidents of quell-agents and stores them as Parquet.
+It learns the normal cost of each job on each CPU type and sends it to the agents. Its HTTP
+API (docs/server.md) answers requests, with SQL over all stored data (docs/sql.md).
 
 Keys of the configuration can be set in the file, in the environment
-(store.flush as QUELL_SERVER_STORE_FLUSH) and with --set; the later counts.`,
+(store.flush as QUELL_SERVER_STORE_FLUSH) and with --set; later sources win.`,
 		Example: `  quell-server --set state_dir=/var/lib/quell-server
   quell-server check --config server.yaml    # names every problem, changes nothing
   quell-server config > server.yaml          # every key with its default and range
-  quell-server credentials agent host-17     # for that machine's agent
-  quell-server revoke agent host-17          # it is cut off
+  quell-server credentials agent host-17     # for this machine's agent
+  quell-server revoke agent host-17          # disconnects it
   quell-server token alice operator          # a token for the API
-  quell-server import trace.csv              # samples of a trace, once
+  quell-server import trace.csv              # adds samples of a trace, once
   quell-server --engine sc://spark:15002     # specs by Apache Spark
-  quell-server load --self --machines 1000   # what a server on this machine can take`,
+  quell-server load --self --machines 1000   # the capacity of a server on this machine`,
 		Args: args(0, "none"), Version: version,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := f.load()
@@ -77,7 +77,7 @@ Keys of the configuration can be set in the file, in the environment
 		},
 	}
 	f.Config = daemon.Configured(root, config.LoadServer, config.ServerReference, "server.yaml", "store.flush=1s")
-	root.Flags().StringVar(&f.engine, "engine", "", "what computes specs, as the key specs.engine: duckdb, or sc://HOST:PORT for Apache Spark")
+	root.Flags().StringVar(&f.engine, "engine", "", "the engine that computes specs, as the key specs.engine: duckdb, or sc://HOST:PORT for Apache Spark")
 	root.AddCommand(
 		tokenCommand(), credentialsCommand(&f), revokeCommand(&f), trustCommand(&f), segmentsCommand(&f), importCommand(&f), loadCommand(&f),
 		&cobra.Command{Use: childCommand + " DIR", Hidden: true, Args: args(1, "DIR"),
@@ -91,8 +91,8 @@ Keys of the configuration can be set in the file, in the environment
 func tokenCommand() *cobra.Command {
 	var expires string
 	cmd := &cobra.Command{Use: "token NAME viewer|operator", Short: "make a token for the API", Args: args(2, "NAME and viewer or operator"),
-		Long: `token prints a new token, for who is to use it, and the line that lets it in, for the
-server's tokens_file. The file holds the token's hash: nobody can read the token there.`,
+		Long: `token prints a new token, for its user, and a line for the server's tokens_file, which makes
+the server accept it. The line has only the token's hash: the token cannot be read from it.`,
 		Example: "  quell-server token alice operator --expires 2027-01-31",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			secret, line, err := server.NewToken(args[0], server.Scope(args[1]), expires)
@@ -102,7 +102,7 @@ server's tokens_file. The file holds the token's hash: nobody can read the token
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "token, shown only now:\n  %s\nline for tokens_file:\n  %s\n", secret, line)
 			return err
 		}}
-	cmd.Flags().StringVar(&expires, "expires", "", "last day on which it is good, e.g. 2027-01-31; empty: for ever")
+	cmd.Flags().StringVar(&expires, "expires", "", "last day on which it is valid, e.g. 2027-01-31; empty: forever")
 	return cmd
 }
 
@@ -112,7 +112,7 @@ func storeDir(c *config.Server) string { return filepath.Join(c.StateDir, "store
 
 func segmentsCommand(f *flags) *cobra.Command {
 	dir := ""
-	cmd := &cobra.Command{Use: "segments [TABLE]", Short: "print the store's files that count, a path on each line", Args: cobra.MaximumNArgs(1),
+	cmd := &cobra.Command{Use: "segments [TABLE]", Short: "print the paths of the store's current files, one per line", Args: cobra.MaximumNArgs(1),
 		Example: "  quell-server segments samples\n  duckdb -c \"SELECT count(*) FROM read_parquet([$(quell-server segments samples | sed \"s/.*/'&'/\" | paste -sd,)])\"",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if dir == "" {
@@ -142,6 +142,6 @@ func segmentsCommand(f *flags) *cobra.Command {
 			}
 			return nil
 		}}
-	cmd.Flags().StringVar(&dir, "store", "", "the store's folder; empty: the configuration's")
+	cmd.Flags().StringVar(&dir, "store", "", "the store's folder; empty: from the configuration")
 	return cmd
 }

@@ -219,7 +219,7 @@ func TestImportOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	set := "state_dir=" + filepath.Join(dir, "state")
-	for _, want := range []string{"5 samples, 0 of them taken before", "5 samples, 5 of them taken before"} {
+	for _, want := range []string{"5 samples, 0 of them imported before", "5 samples, 5 of them imported before"} {
 		out, err := quellServer(t, "import", "--set", set, name)
 		if err != nil || !strings.Contains(out, want) {
 			t.Errorf("%q, %v; want %q", out, err, want)
@@ -233,7 +233,7 @@ func TestImportOnce(t *testing.T) {
 
 func TestCommandLines(t *testing.T) {
 	for _, c := range []struct{ args, out, err string }{
-		{"check", "the configuration is right", ""},
+		{"check", "the configuration is valid", ""},
 		{"check --set listen=0.0.0.0:80 --set query.rows=0 --set nothing=1", "", "has 4 problems"},
 		{"config", "state_dir: ", ""},
 		{"token bob admin", "", `scope "admin"`},

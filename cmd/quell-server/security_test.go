@@ -166,7 +166,7 @@ func TestRefusedAndAudited(t *testing.T) {
 		// who, from, scope, what, target and the beginning of the outcome
 		audit string
 	}{
-		{"API: no token", status("", 401), `["","127.0.0.1","","POST /v1/commands","","refused: it needs a token"]`},
+		{"API: no token", status("", 401), `["","127.0.0.1","","POST /v1/commands","","refused: a token is required"]`},
 		{"API: an expired token", status("old", 401), `["old","127.0.0.1","","POST /v1/commands","","refused: the token expired on 2020-01-31"]`},
 		{"API: a viewer's for a cap", status("victor", 403), `["victor","127.0.0.1","viewer","POST /v1/commands","","refused: the token's scope is viewer"]`},
 		{"API: a revoked token", func(t *testing.T) {
@@ -174,11 +174,11 @@ func TestRefusedAndAudited(t *testing.T) {
 			delete(g.lines, "fired")
 			g.write(t)
 			quelltest.Until(t, "the token is revoked", func() bool { return g.as("fired", "POST", "/v1/commands", capping) == 401 })
-		}, `["","127.0.0.1","","POST /v1/commands","","refused: the token is not known"]`},
+		}, `["","127.0.0.1","","POST /v1/commands","","refused: unknown token"]`},
 		{"bus: no credentials", turnedAway(), `["","127.0.0.1","","bus: connect","","refused: no credentials"]`},
 		{"bus: a password", turnedAway(nats.UserInfo("quell", "quell")), `["","127.0.0.1","","bus: connect","","refused: no credentials"]`},
 		{"bus: expired credentials", turnedAway(nats.UserCredentials(g.credentials(t, authority.Agent, "late", -time.Hour))),
-			`["agent.late","127.0.0.1","agent","bus: connect","","refused: the credentials ended on `},
+			`["agent.late","127.0.0.1","agent","bus: connect","","refused: the credentials expired on `},
 		{"bus: another authority's", turnedAway(nats.UserCredentials(forgery)), `["","127.0.0.1","","bus: connect","","refused: the credentials are another authority's"]`},
 		{"bus: an agent's for another machine's samples", publish(authority.Agent, "m1", wire.SampleSubject("m2")),
 			`["agent.m1","127.0.0.1","agent","bus: publish","sample.m2","refused: its credentials do not allow it"]`},

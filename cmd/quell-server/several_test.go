@@ -109,7 +109,7 @@ func TestOneOfTwoServersIsKilled(t *testing.T) {
 		played <- r
 	}()
 	count := func(p *process) string { return p.r.sql("SELECT count(*) FROM samples") }
-	quelltest.Until(t, "both answer what one has taken in", func() bool {
+	quelltest.Until(t, "both return what one has accepted", func() bool {
 		return first.taken() && count(first) != "[0]" && count(second) != "[0]" && !strings.Contains(count(second), "rror")
 	})
 	if second.taken() {

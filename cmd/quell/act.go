@@ -16,7 +16,7 @@ import (
 
 // reasonFlag adds --reason to a command: the agent records the operator and the reason.
 func reasonFlag(cmd *cobra.Command, why *string) {
-	cmd.Flags().StringVar(why, "reason", "", "why, for the audit log (required)")
+	cmd.Flags().StringVar(why, "reason", "", "reason, for the audit log (required)")
 }
 
 // explained adds a remedy to the error of an invalid command.
@@ -37,7 +37,7 @@ func leaseFlag(cmd *cobra.Command, lease *command.Duration, usage string) {
 
 // targetFlags adds the flags that select tasks by other means than their name.
 func targetFlags(cmd *cobra.Command, t *command.Target) {
-	cmd.Flags().StringVar(&t.Job, "job", "", "all tasks of a job, in place of TASK")
+	cmd.Flags().StringVar(&t.Job, "job", "", "all tasks of a job, instead of TASK")
 	cmd.Flags().StringVar(&t.Class, "class", "", "all tasks of a class: latency-sensitive, batch or best-effort")
 	cmd.Flags().BoolVar(&t.All, "all", false, "all tasks")
 	// The flag exists, so there is no error.
@@ -81,15 +81,15 @@ func (a *app) cap() *cobra.Command {
 	var c command.Cap
 	var at *scope
 	cmd := &cobra.Command{
-		Use: "cap TASK --rate R --for D --reason TEXT", Short: "hold a task to a CPU rate for a while", Args: cobra.MaximumNArgs(1),
-		Long: `cap holds a task to a rate of CPU seconds a second until its time is over, quell uncap
-ends it, or the agent stops. It works in every mode of enforcement. The agent refuses to
-cap what is latency-sensitive or marked never-cap. If the task is a suspect of an open
-incident the cap is a round of it, so that its effect is measured.
+		Use: "cap TASK --rate R --for D --reason TEXT", Short: "limit the CPU usage of a task for a limited time", Args: cobra.MaximumNArgs(1),
+		Long: `cap limits a task to a number of CPUs until the lease expires, quell uncap removes the cap,
+or the agent stops. It works in every enforcement mode. The agent refuses to cap tasks that
+are latency-sensitive or marked never-cap. If the task is a suspect of an open incident,
+the cap is a round of that incident, so that its effect is measured.
 
-In place of TASK it can be all tasks of a --job or a --class, each held to the rate. With
---machine or --cluster it is done on another machine, or on all, by way of quell-server,
-which an operator's token lets do that ($QUELL_TOKEN or --token-file).`,
+Instead of TASK, --job or --class selects several tasks; the limit applies to each. With
+--machine or --cluster the command goes to another machine, or to all, through quell-server,
+which requires an operator's token ($QUELL_TOKEN or --token-file).`,
 		Example: `  quell cap encode --rate 0.1 --for 5m --reason "redis suffers, ticket 4711"
   quell cap /machine.slice/vm-7.scope --rate 0.5 --for 1h --reason "until the batch run is moved"
   quell cap --job encode --cluster --rate 0.2 --for 30m --reason "ticket 4711"
@@ -100,8 +100,8 @@ which an operator's token lets do that ($QUELL_TOKEN or --token-file).`,
 			return a.act(cmd, at, command.Command{Why: why, Cap: &c})
 		},
 	}
-	cmd.Flags().Float64Var(&c.Rate, "rate", 0, "CPU seconds a second, 0.001 to 1024 (required)")
-	leaseFlag(cmd, &c.For, "how long (required)")
+	cmd.Flags().Float64Var(&c.Rate, "rate", 0, "limit in CPUs (CPU-s/s), 0.001 to 1024 (required)")
+	leaseFlag(cmd, &c.For, "lease (required)")
 	targetFlags(cmd, &c.Target)
 	at = a.addScope(cmd)
 	reasonFlag(cmd, &why)
@@ -113,8 +113,8 @@ func (a *app) uncap() *cobra.Command {
 	var target command.Target
 	var at *scope
 	cmd := &cobra.Command{
-		Use: "uncap TASK --reason TEXT", Short: "end a cap before its time", Args: cobra.MaximumNArgs(1),
-		Long: "uncap ends a cap of quell's, an operator's or its own, and puts back the limit that was there before.",
+		Use: "uncap TASK --reason TEXT", Short: "remove a cap before it expires", Args: cobra.MaximumNArgs(1),
+		Long: "uncap removes a cap that an operator or quell itself has set, and restores the previous limit.",
 		Example: `  quell uncap encode --reason "moved to another machine"
   quell uncap --job encode --cluster --reason "ticket 4711 is closed"
   quell uncap --all --reason "maintenance"`,
@@ -136,14 +136,14 @@ func (a *app) protect() *cobra.Command {
 	var off bool
 	var at *scope
 	cmd := &cobra.Command{
-		Use: "protect TASK [--off] --reason TEXT", Short: "let others be capped for a task", Args: cobra.MaximumNArgs(1),
-		Long: `protect makes a task a victim for whom others may be capped although it is not
-latency-sensitive; with --off nobody is capped for it although it is. It does not keep the
-task itself from being capped.
+		Use: "protect TASK [--off] --reason TEXT", Short: "allow quell to cap other tasks when this task suffers", Args: cobra.MaximumNArgs(1),
+		Long: `protect allows quell to cap other tasks when this task suffers, although it is not
+latency-sensitive. With --off no other task is capped for it, even if it is
+latency-sensitive. It does not prevent the task itself from being capped.
 
-In place of TASK it can be a --job, a --class, or --all: tasks that come later are meant too.
-What was said of a task counts before what was said of its job, that before its class, that
-before all; it holds over a restart of the agent.`,
+Instead of TASK, --job, --class or --all selects tasks, including tasks that start later.
+The setting of a task takes precedence over that of its job, then its class, then all.
+Settings survive a restart of the agent.`,
 		Example: `  quell protect index --reason "nightly build must be done by 6"
   quell protect index --off --reason "build is done"
   quell protect --job index --cluster --reason "release week"
@@ -169,11 +169,11 @@ func (a *app) enforcement() *cobra.Command {
 	var why string
 	var at *scope
 	cmd := &cobra.Command{
-		Use: "enforcement [off|advise|on] --reason TEXT", Short: "print or change how far the agent may act", Args: cobra.MaximumNArgs(1),
-		Long: `enforcement prints how far the agent may act by itself, or changes it: off only records,
-advise also says what it would do, on caps antagonists. Leaving on lifts the caps that
-quell set by itself at once; operators' caps stay until their end. With --machine or
---cluster it changes another machine's agent, or all, by way of quell-server.`,
+		Use: "enforcement [off|advise|on] --reason TEXT", Short: "print or change the enforcement mode", Args: cobra.MaximumNArgs(1),
+		Long: `enforcement prints or changes the mode in which the agent acts by itself: off only
+records, advise also reports what it would do, on caps antagonists. Leaving mode on removes
+at once the caps that quell has set by itself; operators' caps stay until they expire. With
+--machine or --cluster it changes another machine's agent, or all, through quell-server.`,
 		Example: `  quell enforcement
   quell enforcement on --reason "advice was right for two weeks"
   quell enforcement off --reason "maintenance"
@@ -182,7 +182,7 @@ quell set by itself at once; operators' caps stay until their end. With --machin
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				if here, err := at.here(cmd); err != nil || !here {
-					return cmp.Or[error](err, &usageError{errors.New("the mode of other machines is not known here"), "say what it is to be: off, advise or on"})
+					return cmp.Or[error](err, &usageError{errors.New("the mode of other machines cannot be printed"), "name the mode to set: off, advise or on"})
 				}
 				return a.printMode(cmd.Context())
 			}

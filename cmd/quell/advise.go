@@ -24,20 +24,19 @@ func (a *app) advise() *cobra.Command {
 	var asYAML, required bool
 	cmd := &cobra.Command{
 		Use: "advise-scheduler", Short: "list jobs that should not share a machine, for the cluster's scheduler", Args: cobra.NoArgs,
-		Long: `advise-scheduler lists pairs of jobs of which one hurts the other where they share a
-machine, as quell-server has it from the incidents of all machines:
+		Long: `advise-scheduler lists pairs of jobs where one hurts the other when they share a machine.
+quell-server computes them from the incidents of all machines.
 
-STRENGTH is the median of the victim's cost in the incidents ÷ the threshold it was judged
-by; CORRELATION the mean of the suspect's. CONFIDENCE is what caps have proved: the lower
-end of the 95 % interval of the share of the antagonist's caps under which the victim
-recovered. "-" is a pair that nobody has capped: a correlation, and no proof.
+STRENGTH is the median of the victim's cost ÷ its threshold in the incidents. CORRELATION is
+the mean correlation of the suspect. CONFIDENCE is the evidence from caps: the lower end of
+the 95 % interval of the share of the antagonist's caps under which the victim recovered.
+"-" means that the antagonist was never capped: a correlation without proof.
 
-With --yaml it writes what keeps the pairs apart in Kubernetes: for each victim the
-anti-affinity that belongs into its pods' template, preferred, with a weight of 100 times
-the confidence (1 where there is none), or with --required as a rule. It is written to be
-read and applied by people: quell changes nothing in the cluster.
+With --yaml it writes Kubernetes anti-affinity that keeps the pairs apart: for each victim
+a patch of its pod template, preferred with a weight of 100 × confidence (1 without one),
+or required with --required. It is advice only: review and apply it yourself.
 
-advise-scheduler place says which tasks should share a machine instead.`,
+advise-scheduler place computes which tasks should share a machine.`,
 		Example: `  quell advise-scheduler
   quell advise-scheduler --job web --since 168h --json
   quell advise-scheduler --yaml --label app.kubernetes.io/name --min-confidence 0.5 > anti-affinity.yaml
@@ -69,12 +68,12 @@ advise-scheduler place says which tasks should share a machine instead.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&job, "job", "", "only pairs in which this job is the victim")
-	f.StringVar(&since, "since", "", "of incidents since a time, a day, or so long ago (168h)")
-	f.IntVar(&incidents, "min-incidents", 1, "only pairs with so many incidents")
+	f.StringVar(&since, "since", "", "only incidents since a time, a day, or a duration ago (168h)")
+	f.IntVar(&incidents, "min-incidents", 1, "only pairs with at least this many incidents")
 	f.Float64Var(&confidence, "min-confidence", 0, "only pairs of at least this confidence, 0 to 1")
 	f.BoolVar(&asYAML, "yaml", false, "write Kubernetes anti-affinity")
-	f.StringVar(&label, "label", "app", "label by which pods' jobs are known there")
-	f.BoolVar(&required, "required", false, "with --yaml: a rule, not a preference")
+	f.StringVar(&label, "label", "app", "pod label that holds the job's name")
+	f.BoolVar(&required, "required", false, "with --yaml: required instead of preferred anti-affinity")
 	a.addServer(cmd, c)
 	cmd.AddCommand(a.place())
 	return a.withJSON(cmd)
@@ -110,7 +109,7 @@ func writeAntiAffinity(w io.Writer, all []cluster.Pair, label string, required b
 	for _, p := range all {
 		switch {
 		case !valueShape.MatchString(string(p.Victim)) || !valueShape.MatchString(string(p.Antagonist)):
-			fmt.Fprintf(&b, "# left out: %q and %q cannot both be a label's value\n", p.Victim, p.Antagonist)
+			fmt.Fprintf(&b, "# left out: %q and %q are not both valid as a label's value\n", p.Victim, p.Antagonist)
 		case !slices.Contains(victims, p.Victim):
 			victims = append(victims, p.Victim)
 		}

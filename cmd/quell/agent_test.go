@@ -210,7 +210,7 @@ func TestTheRealAgent(t *testing.T) {
 	}
 	no("capped already", "cap", "loud", "--rate", "0.1", "--for", "1m", "--reason", "again")
 	no("latency-sensitive", "cap", "victim", "--rate", "0.1", "--for", "1m", "--reason", "not this one")
-	no("no task is called", "uncap", "nobody", "--reason", "mistyped")
+	no("unknown task", "uncap", "nobody", "--reason", "mistyped")
 	ok("uncap", "loud", "--reason", "enough")
 	if got := limit(t, tree, "loud"); got != free {
 		t.Errorf("after uncap the limit is %q, was %q", got, free)

@@ -22,7 +22,7 @@ import (
 func (a *app) addServer(cmd *cobra.Command, c *cluster.Client) {
 	c.Token = a.getenv("QUELL_TOKEN")
 	cmd.Flags().StringVar(&c.URL, "server", cmp.Or(a.getenv("QUELL_SERVER"), "http://127.0.0.1:9781"), "quell-server's address ($QUELL_SERVER)")
-	cmd.Flags().StringVar(&c.TokenFile, "token-file", "", "file that holds the token; else $QUELL_TOKEN is it")
+	cmd.Flags().StringVar(&c.TokenFile, "token-file", "", "file that holds the token (default: $QUELL_TOKEN is the token)")
 }
 
 // scope selects where a command applies: this machine's agent, or another machine or the
@@ -36,8 +36,8 @@ type scope struct {
 func (a *app) addScope(cmd *cobra.Command) *scope {
 	s := &scope{Client: &cluster.Client{}}
 	a.addServer(cmd, s.Client)
-	cmd.Flags().StringVar(&s.machine, "machine", "", "another machine, by way of quell-server")
-	cmd.Flags().BoolVar(&s.cluster, "cluster", false, "all machines, by way of quell-server")
+	cmd.Flags().StringVar(&s.machine, "machine", "", "another machine, through quell-server")
+	cmd.Flags().BoolVar(&s.cluster, "cluster", false, "all machines, through quell-server")
 	s.completeMachines(cmd)
 	return s
 }
@@ -50,7 +50,7 @@ func (s *scope) here(cmd *cobra.Command) (bool, error) {
 	case s.machine != "" || s.cluster:
 		return false, nil
 	case cmd.Flags().Changed("server") || cmd.Flags().Changed("token-file"):
-		return false, &usageError{errors.New("--server asks quell-server: for which machine?"), "add --machine NAME or --cluster; without --server it is this machine's agent"}
+		return false, &usageError{errors.New("--server or --token-file without --machine or --cluster"), "add --machine NAME or --cluster; without --server the command goes to this machine's agent"}
 	}
 	return true, nil
 }
@@ -72,10 +72,10 @@ func (s *scope) completeMachines(cmd *cobra.Command) {
 func (a *app) machines() *cobra.Command {
 	c := &cluster.Client{}
 	cmd := &cobra.Command{
-		Use: "machines", Short: "list the cluster's machines and when they were last heard of", Args: cobra.NoArgs,
-		Long: `machines lists every machine that has sent quell-server something: when the newest of it
-was taken in, its newest batch of samples and its newest incident or audit entry, both
-counted within one life of its agent, and how many lives are remembered.`,
+		Use: "machines", Short: "list the cluster's machines and when they last sent data", Args: cobra.NoArgs,
+		Long: `machines lists every machine that has sent data to quell-server: when its newest data
+arrived, the number of its newest batch of samples and of its newest incident or audit
+entry (both counted from the last start of its agent), and how many starts are remembered.`,
 		Example: "  quell machines\n  quell machines --json | jq -r '.[].machine'",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			all, err := c.Machines(cmd.Context())
@@ -107,10 +107,11 @@ func (a *app) specs() *cobra.Command {
 	c := &cluster.Client{}
 	var job, platform string
 	cmd := &cobra.Command{
-		Use: "specs", Short: "list what jobs normally cost, learnt from the whole cluster", Args: cobra.NoArgs,
-		Long: `specs lists for each job, platform and signal what quell-server has learnt: from how many
-tasks and samples, the mean and standard deviation of the cost, the CPU usage, and which
-version it is. A task's cost is an outlier over MEAN + 2 STDDEV, if it matters.`,
+		Use: "specs", Short: "list the normal costs of jobs, learnt from the whole cluster", Args: cobra.NoArgs,
+		Long: `specs lists what quell-server has learnt for each job, platform and signal: the number of
+tasks and samples, the mean and standard deviation of the cost, the CPU usage, and the
+version. A cost above MEAN + 2 STDDEV is an outlier, if it also exceeds the signal's least
+effect.`,
 		Example: "  quell specs --job web\n  quell specs --json | jq '.[] | select(.state == \"ready\")'",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			all, err := c.Specs(cmd.Context(), job, platform)
@@ -159,9 +160,9 @@ func (a *app) clusterIncidents(cmd *cobra.Command, s *scope, f incidentFlags, id
 	case id == "":
 		return a.listClusterIncidents(all, f)
 	case len(all) == 0:
-		return &noError{fmt.Errorf("no incident's ID has %q in it", id), "see `quell incidents --cluster`"}
+		return &noError{fmt.Errorf("no incident ID contains %q", id), "see `quell incidents --cluster`"}
 	case len(all) > 1 && id != "last" && !slices.ContainsFunc(all, func(inc incident.Record) bool { return inc.ID == id }):
-		return &noError{fmt.Errorf("%q is in the IDs of %d incidents", id, len(all)), "give more of its ID"}
+		return &noError{fmt.Errorf("%q matches %d incidents", id, len(all)), "give more of its ID"}
 	}
 	inc := all[0]
 	if i := slices.IndexFunc(all, func(inc incident.Record) bool { return inc.ID == id }); i >= 0 {
@@ -231,9 +232,9 @@ func (a *app) printReplies(r cluster.Replies, err error) error {
 	}
 	switch {
 	case bad > 0:
-		return &noError{fmt.Errorf("%d of %d machines have not done all of it", bad, len(r.Replies)+len(r.Silent)), "see above; `quell machines` says who was heard of when"}
+		return &noError{fmt.Errorf("%d of %d machines did not complete the command", bad, len(r.Replies)+len(r.Silent)), "see above; `quell machines` shows when each machine last sent data"}
 	case done == 0:
-		return &noError{errors.New("no machine has a task that is meant"), "see `quell query \"SELECT DISTINCT machine, job, task FROM samples\" --since 1h`"}
+		return &noError{errors.New("no machine has a matching task"), "see `quell query \"SELECT DISTINCT machine, job, task FROM samples\" --since 1h`"}
 	}
 	return nil
 }

@@ -48,10 +48,10 @@ func fakeCluster(t *testing.T) (env map[string]string, asked func() string) {
 		case r.URL.Path != "/v1/commands" || json.Unmarshal(body, &c) != nil:
 			w.WriteHeader(http.StatusTeapot)
 		case c.Cluster && strings.Contains(string(body), `"job":"nobody"`):
-			io.WriteString(w, `{"replies":[{"machine":"host-1","ok":false,"none":true,"message":"no task here is of job nobody","tasks":0}],"silent":[]}`)
+			io.WriteString(w, `{"replies":[{"machine":"host-1","ok":false,"none":true,"message":"no task on this machine matches job nobody","tasks":0}],"silent":[]}`)
 		case c.Cluster:
-			io.WriteString(w, `{"replies":[{"machine":"host-1","ok":true,"message":"capped 1 of the 2 tasks here of job encode","tasks":1,"refused":["cap /b: refused: it is capped already"]},
-{"machine":"host-2","ok":false,"message":"it is never-cap","tasks":0},{"machine":"host-4","ok":false,"none":true,"message":"no task here is of job encode","tasks":0}],"silent":["host-3"]}`)
+			io.WriteString(w, `{"replies":[{"machine":"host-1","ok":true,"message":"capped 1 of 2 tasks on this machine (job encode)","tasks":1,"refused":["cap /b: refused: it is capped already"]},
+{"machine":"host-2","ok":false,"message":"it is never-cap","tasks":0},{"machine":"host-4","ok":false,"none":true,"message":"no task on this machine matches job encode","tasks":0}],"silent":["host-3"]}`)
 		case c.Machine == "host-1":
 			io.WriteString(w, `{"replies":[{"machine":"host-1","ok":true,"message":"it is done","cap":"cap-1","tasks":1}],"silent":[]}`)
 		default:
@@ -107,11 +107,11 @@ func TestClusterAsks(t *testing.T) {
 		{"pardon encode --machine host-1 --reason r", exitOK, `POST /v1/commands {"machine":"host-1","why":"r","pardon":{"job":"encode"}}`, "it is done"},
 		{"enforcement on --machine host-1 --reason r", exitOK, `POST /v1/commands {"machine":"host-1","why":"r","enforcement":{"mode":"on"}}`, "it is done"},
 		{"cap --job encode --cluster --rate 0.1 --for 5m --reason r", exitNo, `POST /v1/commands {"cluster":true,"why":"r","cap":{"job":"encode","rate":0.1,"for":"5m"}}`,
-			"host-1: in part: capped 1 of the 2 tasks here of job encode\nhost-1: refused: cap /b: refused: it is capped already\nhost-2: refused: it is never-cap\nhost-4: none: no task here is of job encode\nno answer from host-3"},
+			"host-1: in part: capped 1 of 2 tasks on this machine (job encode)\nhost-1: refused: cap /b: refused: it is capped already\nhost-2: refused: it is never-cap\nhost-4: none: no task on this machine matches job encode\nno answer from host-3"},
 		{"uncap --job nobody --cluster --reason r", exitNo, `POST /v1/commands {"cluster":true,"why":"r","uncap":{"job":"nobody"}}`, "host-1: none"},
 		{"cap encode --machine host-9 --rate 0.1 --for 5m --reason r", exitNo, `POST /v1/commands {"machine":"host-9","why":"r","cap":{"task":"encode","rate":0.1,"for":"5m"}}`, "what to do: see quell machines"},
 		{"incidents --cluster --since 24h --open", exitOK, "GET /v1/incidents?open=true&since=24h0m0s", ""},
-		{"incidents --machine m1 nothing", exitNo, "GET /v1/incidents?id=nothing&machine=m1", `no incident's ID has "nothing" in it`},
+		{"incidents --machine m1 nothing", exitNo, "GET /v1/incidents?id=nothing&machine=m1", `no incident ID contains "nothing"`},
 		{"advise-scheduler --job web --since 168h", exitOK, "GET /v1/pairs?job=web&since=168h", "reports"},
 		{"specs --job web --platform p", exitOK, "GET /v1/specs?job=web&platform=p", "1.812"},
 	} {
@@ -126,11 +126,11 @@ func TestClusterCommandLines(t *testing.T) {
 	env, _ := fakeCluster(t)
 	for _, c := range []struct{ args, want string }{
 		{"cap encode --machine a --cluster --rate 0.1 --for 5m --reason r", "choose one"},
-		{"cap encode --server http://127.0.0.1:1 --rate 0.1 --for 5m --reason r", "for which machine?"},
+		{"cap encode --server http://127.0.0.1:1 --rate 0.1 --for 5m --reason r", "without --machine or --cluster"},
 		{"cap encode --job web --cluster --rate 0.1 --for 5m --reason r", "want one of task, job, class, all; got task and job"},
 		{"uncap --class web --cluster --reason r", `class "web": want`},
 		{"protect --job web --cluster", "why is empty: want a reason"},
-		{"enforcement --cluster", "say what it is to be"},
+		{"enforcement --cluster", "name the mode to set"},
 		{"incidents --cluster --state-dir /tmp", "choose one"},
 		{"advise-scheduler --yaml --json", "choose one"},
 		{"advise-scheduler --label a:b --yaml", "a label's name"},

@@ -36,25 +36,26 @@ func (a *app) demo() *cobra.Command {
 	var server string
 	cmd := &cobra.Command{
 		Use: "demo", Short: "find, prove and quiet a real noisy neighbour on this machine", Args: cobra.NoArgs,
-		Long: `demo makes six real tasks in cgroups of their own: a latency-sensitive victim, four
-innocents, and a batch job that comes and goes and hurts the victim. The shipped
-quell-agent learns what the victim costs alone, finds out that it suffers, names the
-one to blame, caps it, and lets it go again. Nothing else on the machine is touched,
-and everything is removed at the end, also after Ctrl-C.
+		Long: `demo starts six real tasks in separate cgroups: a latency-sensitive victim, four innocent
+tasks, and a batch job, the antagonist, that hurts the victim in bursts. The shipped
+quell-agent learns what the victim costs alone, detects that it suffers, names the
+antagonist, caps it, and removes the cap. Nothing else on the machine is changed, and
+everything is removed at the end, also after Ctrl-C.
 
-Channels: cpu (both on one CPU; certain anywhere), cache (the victim's data in a
-last-level cache that the neighbour streams through; only where two CPUs share one,
-which is measured, since a hypervisor may tell the kernel wrong), auto (cache if it
-is shared now and stays so, else cpu).
+Channels: cpu (both on one CPU; works on any machine), cache (the antagonist streams
+through the last-level cache that holds the victim's data; works only if two CPUs share
+one, which is measured, because a hypervisor may report it wrong), auto (cache if it is
+shared now and stays shared, else cpu).
 
-With --cluster it is a cluster on this machine: quell-server and three agents, each over
-tasks of its own. The server learns what the victims' job costs from all three, an operator
-acts through it, it is killed, one agent deals with a noisy neighbour alone by what the
-server has taught it, and when the server is back it is told of everything, once.
+With --cluster it runs a cluster on this machine: quell-server and three agents, each with
+its own tasks. The server learns the normal cost of the victims' job from all three, an
+operator sends commands through it, and it is killed. One agent then handles a noisy
+neighbour alone, with the spec that it has from the server. When the server is back, it
+receives everything once.
 
 Exit codes: 0 the right task was named, the victim recovered, nothing was left behind;
-1 not so; 2 the machine lacks something that the demo needs, and it says what.`,
-		Example: "  quell demo\n  quell demo --channel auto --seed 7\n  quell demo --incident           # with the picture of what happened\n  quell demo --enforce advise     # name, but do not cap\n  quell demo --no-antagonist      # nobody may be accused\n  quell demo --cluster            # a server and three agents\n  quell demo --json | tail -n 1 | jq .",
+1 otherwise; 2 the machine lacks something that the demo needs, and the error names it.`,
+		Example: "  quell demo\n  quell demo --channel auto --seed 7\n  quell demo --incident           # with charts of the incident\n  quell demo --enforce advise     # name, but do not cap\n  quell demo --no-antagonist      # no task may be accused\n  quell demo --cluster            # a server and three agents\n  quell demo --json | tail -n 1 | jq .",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
 			if o.Mode, err = plan.ParseMode(mode); err != nil {
@@ -87,13 +88,13 @@ Exit codes: 0 the right task was named, the victim recovered, nothing was left b
 	f.StringVar(&channel, "channel", string(demo.CPU), "cpu, cache or auto")
 	f.StringVar(&signal, "signal", "", "cost signal: cpi, cpt, cps or runq (default: the channel's)")
 	f.StringVar(&mode, "enforce", plan.On.String(), "off, advise or on")
-	f.Uint64Var(&seed, "seed", 0, "choose lengths and times (default: another each time)")
+	f.Uint64Var(&seed, "seed", 0, "seed of lengths and times (default: random)")
 	f.BoolVar(&o.Alone, "no-antagonist", false, "leave the antagonist out")
-	f.StringVar(&o.Agent, "agent", "", "the quell-agent program (default: beside quell, else in PATH)")
-	f.BoolVar(&inFull, "incident", false, "also show the agent's incident in full, with its picture")
+	f.StringVar(&o.Agent, "agent", "", "the quell-agent program (default: next to quell, else in PATH)")
+	f.BoolVar(&inFull, "incident", false, "also show the agent's incident in full, with charts")
 	f.StringVar(&o.AgentLog, "agent-log", "", "keep the agent's log in this file, or with --cluster all logs in this folder")
-	f.BoolVar(&cluster, "cluster", false, "play it on a cluster: quell-server and three agents")
-	f.StringVar(&server, "quell-server", "", "with --cluster the quell-server program (default: beside quell, else in PATH)")
+	f.BoolVar(&cluster, "cluster", false, "run it on a cluster: quell-server and three agents")
+	f.StringVar(&server, "quell-server", "", "with --cluster: the quell-server program (default: next to quell, else in PATH)")
 	return a.withJSON(cmd)
 }
 
@@ -109,7 +110,7 @@ func (a *app) playDemo(cmd *cobra.Command, o demo.Options, inFull bool) error {
 	r, err := demo.Run(cmd.Context(), o)
 	show.end()
 	if err != nil {
-		return demoError(err, "run it with --agent-log FILE to see what the agent says")
+		return demoError(err, "run it with --agent-log FILE to see the agent's log")
 	}
 	if a.json {
 		if err := json.NewEncoder(a.out).Encode(r); err != nil {
@@ -130,7 +131,7 @@ func (a *app) playDemo(cmd *cobra.Command, o demo.Options, inFull bool) error {
 // demoAgent finds the agent's program, if the demo can run at all.
 func demoAgent(named string) (string, error) {
 	if os.Geteuid() != 0 {
-		return "", &usageError{errors.New("demo: not root: it makes cgroups and counts in the kernel"), "run it as root (sudo)"}
+		return "", &usageError{errors.New("demo: not root: it creates cgroups and uses kernel counters"), "run it as root (sudo)"}
 	}
 	path, err := program("quell-agent", named)
 	if err != nil {
@@ -164,9 +165,9 @@ func demoVerdict(ok bool, verdict, excuse, look string) error {
 	case ok:
 		return nil
 	case excuse != "":
-		return &noError{fmt.Errorf("demo: %s", verdict), "play it on a machine whose CPUs run at the same time"}
+		return &noError{fmt.Errorf("demo: %s", verdict), "run it on a machine whose CPUs run at the same time"}
 	}
-	return &noError{fmt.Errorf("demo: %s", verdict), "try again; if it stays so, " + look}
+	return &noError{fmt.Errorf("demo: %s", verdict), "try again; if it fails again, " + look}
 }
 
 // findAgent finds the agent's program.
@@ -282,9 +283,9 @@ func printDemo(w io.Writer, r *demo.Result) {
 		}
 		from := "the third outlier"
 		if r.Trials > 0 {
-			from = fmt.Sprintf("what trial %d came to", r.Trials)
+			from = fmt.Sprintf("the result of trial %d", r.Trials)
 		}
-		row("found after", "%s s from %s, %s intervals from the antagonist's beginning", num(r.SecondsToIncident), from, num(r.IntervalsToIncident))
+		row("found after", "%s s from %s, %s intervals from the antagonist's start", num(r.SecondsToIncident), from, num(r.IntervalsToIncident))
 	}
 	row("cost", "%s alone, %s contended, %s capped (%s)", num(r.CostAlone), num(r.CostContended), num(r.CostCapped), sig.Unit)
 	if c := float64(r.RelativeCost); c == c {

@@ -36,7 +36,7 @@ func (a *app) playCluster(cmd *cobra.Command, o demo.ClusterOptions) error {
 	r, err := demo.RunCluster(cmd.Context(), o)
 	show.end()
 	if err != nil {
-		return demoError(err, "run it with --agent-log FOLDER to see what the programs say")
+		return demoError(err, "run it with --agent-log FOLDER to see the programs' logs")
 	}
 	if a.json {
 		err = json.NewEncoder(a.out).Encode(r)
@@ -62,7 +62,7 @@ func printCluster(w io.Writer, r *demo.ClusterResult) error {
 	if c := float64(r.RelativeCost); !math.IsNaN(c) {
 		row("relative", "%.2g of the contended cost under the cap", c)
 	}
-	row("server", "away for %.0f s, killed; then it had %d samples, %d twice, %d missing", r.Away, r.Stored, r.Twice, r.Missing)
+	row("server", "killed, down for %.0f s; afterwards %d samples stored, %d twice, %d missing", r.Away, r.Stored, r.Twice, r.Missing)
 	for i, e := range r.Audited {
 		name := ""
 		if i == 0 {

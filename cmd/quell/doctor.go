@@ -25,13 +25,13 @@ import (
 func (a *app) doctor() *cobra.Command {
 	var require []string
 	cmd := &cobra.Command{
-		Use: "doctor", Short: "say what can be counted and capped on this machine, and what cannot and why", Args: cobra.NoArgs,
-		Long: `doctor tries everything that quell can make use of, changes nothing, and says of what is
-missing why and what to do about it. Run it as the user that the agent runs as.
+		Use: "doctor", Short: "show what can be counted and capped on this machine, and why the rest cannot", Args: cobra.NoArgs,
+		Long: `doctor tests every capability of the machine that quell can use, and changes nothing. For
+a missing one it prints the reason and what to do. Run it as the user that the agent runs as.
 
-What is there or not is information, so it exits with 0, unless something that
---require names is missing. It takes some hundred milliseconds: whether CPUs share a
-cache is measured, since in a virtual machine the kernel may be told wrong.`,
+The exit code is 0, also if capabilities are missing, unless --require names one of them.
+It takes some hundred milliseconds: it measures whether CPUs share a cache, because in a
+virtual machine the kernel's information may be wrong.`,
 		Example: "  quell doctor\n  quell doctor --require cpi,caps && echo ready\n  quell doctor --json | jq -r '.[].capabilities[] | select(.ok | not) | .name'",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d, err := a.diagnose(cmd.Context())
@@ -40,7 +40,7 @@ cache is measured, since in a virtual machine the kernel may be told wrong.`,
 			}
 			for _, name := range require {
 				if _, ok := d.Lookup(name); !ok {
-					return fmt.Errorf("--require %q: want some of %s", name, strings.Join(d.Names(), ", "))
+					return fmt.Errorf("--require %q: unknown capability, want some of %s", name, strings.Join(d.Names(), ", "))
 				}
 			}
 			if a.json {
@@ -88,8 +88,8 @@ func (a *app) diagnose(ctx context.Context) (report.Diagnosis, error) {
 	perf := counter.Capabilities(h.Layout().Unified, topology.Online)
 	return report.Diagnosis{
 		{Name: "signals that can be counted here", Capabilities: signals(h, topology)},
-		{Name: "acting", Capabilities: []host.Capability{caps(machine), ioCaps(h), a.reach(ctx)}},
-		{Name: "neighbourhood of CPUs", Capabilities: sharing(topology)},
+		{Name: "enforcement", Capabilities: []host.Capability{caps(machine), ioCaps(h), a.reach(ctx)}},
+		{Name: "cache sharing of CPUs", Capabilities: sharing(topology)},
 		{Name: "machine", Capabilities: machine},
 		{Name: "perf events", Capabilities: perf},
 		{Name: "run queue", Capabilities: runq.Capabilities()},
@@ -105,17 +105,17 @@ func ioCaps(h *host.Host) host.Capability {
 	mount, v1 := h.Layout().IO()
 	switch {
 	case mount == "":
-		c.Reason = "no hierarchy that is mounted has the io controller"
-		c.Remedy = "boot with cgroup v2 alone (systemd.unified_cgroup_hierarchy=1) or mount the v1 blkio hierarchy; until then signal io can only name who it is"
+		c.Reason = "no mounted hierarchy has the io controller"
+		c.Remedy = "boot with cgroup v2 alone (systemd.unified_cgroup_hierarchy=1) or mount the v1 blkio hierarchy; until then signal io names suspects but cannot cap them"
 	case !v1:
-		c.OK, c.Detail = true, "io.max, of tasks that have the io controller"
+		c.OK, c.Detail = true, "io.max, for tasks that have the io controller"
 	default:
 		if _, err := h.ReadValue(mount + "/blkio.throttle.read_bps_device"); err != nil {
 			c.Reason, c.Remedy = err.Error(), "use a kernel with CONFIG_BLK_DEV_THROTTLING"
 			return c
 		}
-		c.OK, c.Detail = true, "blkio.throttle of v1, of tasks that have a cgroup there"
-		c.Reason, c.Remedy = "v1 holds "+host.BlkioHolds, "boot with cgroup v2 alone (systemd.unified_cgroup_hierarchy=1) to hold that too"
+		c.OK, c.Detail = true, "v1 blkio.throttle, for tasks that have a cgroup in that hierarchy"
+		c.Reason, c.Remedy = "v1 limits only "+host.BlkioHolds, "boot with cgroup v2 alone (systemd.unified_cgroup_hierarchy=1) to limit that too"
 	}
 	return c
 }
@@ -228,7 +228,7 @@ func sharing(t host.Topology) []host.Capability {
 			c.Reason = fmt.Sprintf("%s; not measured: %v", said, errs[i])
 		case told && now != sameCache:
 			c.Reason = text
-			c.Remedy = "believe the measurement, and expect it to change: the hypervisor places virtual CPUs as it likes"
+			c.Remedy = "trust the measurement, and expect it to change: the hypervisor may move virtual CPUs"
 		default:
 			c.OK, c.Detail = true, text
 		}

@@ -73,7 +73,7 @@ func TestDoctorRequire(t *testing.T) {
 	if !strings.Contains(r.out, "run-queue eBPF") {
 		t.Errorf("it does not show the rest: %s", r.out)
 	}
-	if r := quell(t, utf8("/nowhere"), "doctor", "--require", "gpu"); r.code != exitUsage || !strings.Contains(r.err, `--require "gpu": want some of cpi, cpt`) {
+	if r := quell(t, utf8("/nowhere"), "doctor", "--require", "gpu"); r.code != exitUsage || !strings.Contains(r.err, `--require "gpu": unknown capability, want some of cpi, cpt`) {
 		t.Errorf("an odd name: exit code %d, stderr %q", r.code, r.err)
 	}
 }

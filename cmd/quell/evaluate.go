@@ -27,17 +27,16 @@ func (a *app) evaluate() *cobra.Command {
 	var f evaluating
 	cmd := &cobra.Command{
 		Use: "evaluate [FILE...]", Short: "measure how well detection and caps work, as CPI²'s section 7 does",
-		Long: `evaluate makes the tables and plots of CPI²'s section 7 (figures 14 to 16) out of
+		Long: `evaluate makes the tables and plots of CPI²'s section 7 (figures 14 to 16) from
 incidents: antagonism against the machine's load, outcomes of caps against the correlation
-and against σ, how much caps help, incidents a machine-day; production victims
-(latency-sensitive ones) and others apart.
+and against σ, how much caps help, incidents per machine-day; separately for production
+(latency-sensitive) and other victims.
 
-Without FILE it takes all that the agent's log holds. FILE is what quell incidents,
-replay, or sim --incidents wrote as JSON; - is standard input. A recording has no caps,
-so it has no outcomes.
+Without FILE it reads the agent's log. FILE is the JSON output of quell incidents, replay,
+or sim --incidents; - is standard input. A recording has no caps, so it has no outcomes.
 
-The outcome rate is the share of caps that helped; the labelled precision, of replays
-and simulations whose truth is known, is the share of accusations that were right.`,
+The outcome rate is the share of caps that helped. The labelled precision, of replays and
+simulations with known antagonists, is the share of accusations that were right.`,
 		Example: `  quell evaluate
   quell evaluate --out evaluation.html
   quell replay --json trace.parquet | quell evaluate -
@@ -46,7 +45,7 @@ and simulations whose truth is known, is the share of accusations that were righ
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.out, "out", "", "also write a report with plots to this file (HTML)")
-	flags.Float64Var(&f.days, "machine-days", 0, "how long was watched, for rates; 0: what the files say")
+	flags.Float64Var(&f.days, "machine-days", 0, "monitored machine-days, for rates; 0: from the files")
 	flags.StringVar(&f.stateDir, "state-dir", "", "read the log in the agent's state directory instead of asking the agent")
 	return a.withJSON(cmd)
 }

@@ -28,19 +28,20 @@ func (a *app) incidents() *cobra.Command {
 	var f incidentFlags
 	var at *scope
 	cmd := &cobra.Command{
-		Use: "incidents [ID|last]", Short: "list what was found and done, or one incident in full", Args: cobra.MaximumNArgs(1),
-		Long: `incidents lists what the agent found and did, oldest first: when, who suffered, by
-what, the best suspect (the one capped, if any), how sure that is, what was done and what
-came of it; the newest 100 unless --limit says otherwise. Levels are proven, likely,
-possible and none; figures are a share of the time waited (%), a probability (p) or a
-correlation (r). RELCOST is the victim's cost under the cap ÷ its cost before it.
+		Use: "incidents [ID|last]", Short: "list incidents, or show one in full", Args: cobra.MaximumNArgs(1),
+		Long: `incidents lists what the agent found and did, oldest first: time, victim, signal, the best
+suspect (the capped one, if any), its level, the action and the outcome; by default the
+newest 100. Levels are proven, likely, possible and none; figures are a share of the time
+waited (%), a probability (p) or a correlation (r). RELCOST is the victim's cost under the
+cap ÷ its cost before it.
 
-With an ID, or any part of one that fits only one incident, it shows that incident in
-full: the facts of its strongest analysis and of the latest, whom it named and when, every
-suspect with the reason for its rank, the rounds of capping, and the victim's cost and the suspects' usage over time. These points are in the JSON
-of one incident only, not in that of a list.
+With an ID, or any part of one that matches only one incident, it shows that incident in
+full: the facts of its strongest analysis and of the latest, the named tasks with times,
+every suspect with the reason for its rank, the rounds of capping, and charts of the
+victim's cost and the suspects' usage. The points of the charts are in the JSON of one
+incident only, not in that of a list.
 
-With --cluster or --machine it is quell-server that is asked, about all machines or one.`,
+With --cluster or --machine the incidents of all machines or of one come from quell-server.`,
 		Example: `  quell incidents --open
   quell incidents --since 24h --victim '*redis*'
   quell incidents last
@@ -73,9 +74,9 @@ With --cluster or --machine it is quell-server that is asked, about all machines
 	}
 	at = a.addScope(cmd)
 	cmd.Flags().BoolVar(&f.open, "open", false, "only incidents that are not closed")
-	cmd.Flags().DurationVar(&f.since, "since", 0, "only incidents that something happened in so recently, e.g. 1h")
-	cmd.Flags().StringVar(&f.victim, "victim", "", "only victims whose name matches; * is any run of characters")
-	cmd.Flags().IntVar(&f.limit, "limit", 100, "only so many, the newest; 0: all")
+	cmd.Flags().DurationVar(&f.since, "since", 0, "only incidents updated within this time, e.g. 1h")
+	cmd.Flags().StringVar(&f.victim, "victim", "", "only victims whose name matches; * matches any characters")
+	cmd.Flags().IntVar(&f.limit, "limit", 100, "maximum number of incidents, the newest ones; 0: all")
 	cmd.Flags().StringVar(&f.stateDir, "state-dir", "", "read the log in the agent's state directory instead of asking the agent")
 	return a.withJSON(cmd)
 }

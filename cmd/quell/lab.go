@@ -24,19 +24,19 @@ import (
 // lab runs studies and shows their results.
 func (a *app) lab() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "lab", Short: "run co-location experiments that can be believed", Args: cobra.NoArgs,
-		Long: `lab runs studies: workloads side by side in virtual environments, placed, held at
-loads and watched, each run with a verdict and its evidence. A study is a YAML file
-(docs/lab.md); what its runs were is kept in a folder, from which everything else is
+		Use: "lab", Short: "run controlled co-location experiments", Args: cobra.NoArgs,
+		Long: `lab runs studies: workloads side by side in virtual environments, placed on CPUs, held at
+given loads and observed. Each run has a verdict with its evidence. A study is a YAML file
+(docs/lab.md). The records of its runs are kept in a folder, from which all results are
 computed.
 
-A study that was stopped, by Ctrl-C or kill -9, goes on with lab resume and has lost
-at most the run under way.`,
-		Example: `  quell lab check studies/smoke.yaml     # is the file right?
-  quell lab plan studies/smoke.yaml      # what would be run, in what order, how long
+A study that was stopped, by Ctrl-C or kill -9, continues with lab resume; at most the
+current run is lost.`,
+		Example: `  quell lab check studies/smoke.yaml     # is the file valid?
+  quell lab plan studies/smoke.yaml      # cells, order, duration
   quell lab run studies/smoke.yaml       # run it
-  quell lab status lab-results/smoke     # how far it is
-  quell lab analyse lab-results/smoke    # what it says`,
+  quell lab status lab-results/smoke     # progress
+  quell lab analyse lab-results/smoke    # results`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(a.labCheck(), a.labPlan(), a.labRun(), a.labResume(), a.labStatus(), a.labRestore(), a.labAnalyse(), a.labReport(), a.labDiff(), a.labPack(), a.labPush(), a.labPull(), a.labTraces(), a.labPlatform(), a.labHosts(), a.labHTTP())
@@ -46,9 +46,9 @@ at most the run under way.`,
 // labHelpers are the hidden commands of this program that the lab starts.
 func (a *app) labHelpers() []*cobra.Command {
 	return []*cobra.Command{
-		{Use: "lab-guard", Hidden: true, Args: cobra.NoArgs, Short: "let go what a lab that ends has stopped",
+		{Use: "lab-guard", Hidden: true, Args: cobra.NoArgs, Short: "continue processes that an ended lab has stopped",
 			RunE: func(*cobra.Command, []string) error { return load.GuardMain(os.Stdin, os.Stdout) }},
-		{Use: "lab-hold PROGRAM", Hidden: true, DisableFlagParsing: true, Short: "wait for a line and become a program",
+		{Use: "lab-hold PROGRAM", Hidden: true, DisableFlagParsing: true, Short: "wait for a line, then become a program",
 			RunE: func(_ *cobra.Command, args []string) error { return env.HoldMain(args) }},
 		{Use: "lab-agent", Hidden: true, Args: cobra.MinimumNArgs(2), Short: "be PID 1 of a container or a guest",
 			RunE: func(_ *cobra.Command, args []string) error { return env.AgentMain(args) }},
@@ -83,7 +83,7 @@ func remedied(err error, file string) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &invalid):
-		return &noError{err, "mend " + file + "; docs/lab.md explains every key"}
+		return &noError{err, "correct " + file + "; docs/lab.md explains every key"}
 	}
 	return &usageError{err, "a study is one YAML document; docs/lab.md has an example"}
 }
@@ -97,11 +97,11 @@ func openStudy(dir string) (*result.Folder, *study.Study, error) {
 	}
 	l, err := f.Lock()
 	if err != nil {
-		return nil, nil, &usageError{err, "read it with the quell that wrote it"}
+		return nil, nil, &usageError{err, "read it with the version of quell that wrote it"}
 	}
 	s, err := study.Parse(filepath.Join(dir, l.Study), []byte(l.File), known())
 	if err != nil {
-		return nil, nil, &usageError{err, "read it with the quell that wrote it, " + l.Program}
+		return nil, nil, &usageError{err, "read it with the version of quell that wrote it, " + l.Program}
 	}
 	return f, s, nil
 }
@@ -113,8 +113,8 @@ func lockOf(s *study.Study, text []byte, now time.Time) result.Lock {
 
 func (a *app) labCheck() *cobra.Command {
 	return a.withJSON(&cobra.Command{
-		Use: "check STUDY.yaml", Short: "name everything that is wrong with a study's file", Args: cobra.ExactArgs(1),
-		Long:              "check reads a study's file and names every problem with its line and what is allowed there.\nExit codes: 0 it is right; 1 it is not.",
+		Use: "check STUDY.yaml", Short: "list every problem of a study's file", Args: cobra.ExactArgs(1),
+		Long:              "check reads a study's file and lists every problem with its line and what is allowed there.\nExit codes: 0 valid; 1 invalid.",
 		Example:           "  quell lab check studies/smoke.yaml\n  quell lab check --json mine.yaml | jq -r '.problems[].where'",
 		ValidArgsFunction: files("yaml", "yml"),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -126,7 +126,7 @@ func (a *app) labCheck() *cobra.Command {
 				return err
 			}
 			plan := s.Plan()
-			fmt.Fprintf(a.out, "%s: study %s is right: %d cells, %d runs, %s\n", args[0], s.Name, len(s.Cells()), len(plan), about(total(plan)))
+			fmt.Fprintf(a.out, "%s: study %s is valid: %d cells, %d runs, %s\n", args[0], s.Name, len(s.Cells()), len(plan), about(total(plan)))
 			return nil
 		},
 	})

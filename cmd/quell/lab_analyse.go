@@ -14,8 +14,8 @@ import (
 
 func (a *app) labAnalyse() *cobra.Command {
 	return a.withJSON(&cobra.Command{
-		Use: "analyse FOLDER|PACK", Short: "compute what a study's runs say", Args: cobra.ExactArgs(1), Aliases: []string{"analyze"},
-		Long:              "analyse computes the study's analyses from the records in a folder, with intervals. It runs nothing, and\nthe same records give the same numbers on any machine.",
+		Use: "analyse FOLDER|PACK", Short: "compute a study's results", Args: cobra.ExactArgs(1), Aliases: []string{"analyze"},
+		Long:              "analyse computes the study's analyses, with intervals, from the records in a folder. It runs nothing.\nThe same records give the same numbers on any machine.",
 		Example:           "  quell lab analyse lab-results/smoke\n  quell lab analyse --json smoke.tar.gz | jq '.interferences[].metric'",
 		ValidArgsFunction: folders,
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -47,7 +47,7 @@ func printResults(w io.Writer, r *analyse.Results) error {
 		fmt.Fprintf(t, "\n%s\n%s\n", title, strings.Join(columns, "\t"))
 	}
 	if len(r.Degradations) > 0 {
-		head("degradation against solo", "cell", "role", "solo", "beside others", "unit", "worse by %")
+		head("degradation against solo", "cell", "role", "solo", "with others", "unit", "worse by %")
 		for _, d := range r.Degradations {
 			fmt.Fprintf(t, "%s\t%s\t%.4g\t%.4g\t%s\t%s\n", levels(d.Levels), d.Part, d.Solo.Value, d.Co.Value, d.Unit, interval(d.Percent))
 		}
@@ -71,7 +71,7 @@ func printResults(w io.Writer, r *analyse.Results) error {
 		}
 	}
 	if len(r.Migrations) > 0 {
-		head("migrations", "cell", "part", "a second", "logical", "physical", "in s", "on place")
+		head("migrations", "cell", "part", "per second", "logical", "physical", "in s", "on place")
 		for _, m := range r.Migrations {
 			fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%.0f\t%.3f\n", levels(m.Levels), m.Part, interval(m.PerSecond), m.Logical, m.Physical, m.Seconds, m.OnPlace)
 		}
@@ -83,13 +83,13 @@ func printResults(w io.Writer, r *analyse.Results) error {
 		}
 	}
 	if len(r.DoseGaps) > 0 {
-		head("from itself alone, and from the other, %", "cell", "role", "of", "over", "the first", "full over itself alone", "full over the other full", "do they meet?")
+		head("difference between two doses, %", "cell", "role", "of", "over", "at the first", "full over itself alone", "full over the other full", "do they meet?")
 		for _, g := range r.DoseGaps {
 			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", levels(g.Levels), g.Part, g.Of, g.Over, interval(g.First), interval(g.FromLone), interval(g.AtFull), g.Meeting)
 		}
 	}
 	if len(r.DoseCosts) > 0 {
-		head("what work costs", "cell", "role", "price of a CPU an hour", "lowest dose", "highest dose", "unit")
+		head("cost of work", "cell", "role", "price per CPU-hour", "lowest dose", "highest dose", "unit")
 		for _, c := range r.DoseCosts {
 			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", levels(c.Levels), c.Part, c.Price, interval(c.Lone), interval(c.Full), c.Unit)
 		}
@@ -101,7 +101,7 @@ func printResults(w io.Writer, r *analyse.Results) error {
 		}
 	}
 	if len(r.Validities) > 0 {
-		head("how well signals tell", "signal", "part", "workload", "Pearson", "Spearman", "p", "Pearson with the 95th percentile", "drift %/h", "runs")
+		head("signal validity", "signal", "part", "workload", "Pearson", "Spearman", "p", "Pearson with the 95th percentile", "drift %/h", "runs")
 		for _, v := range r.Validities {
 			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%.3f\t%.3g\t%s\t%s\t%d\n", v.Signal, v.Part, v.Workload, interval(v.Pearson), v.Spearman.Value, v.P, interval(v.Tail), interval(v.Drift), v.N)
 		}

@@ -29,13 +29,13 @@ func (l *bench) cost(ctx context.Context, s *study.Study, f *result.Folder) erro
 		Workload: study.Workload{Name: "cost", Builtin: "cpu-burn", Options: "-work=1000000"}}
 	e, err := l.maker.Make(ctx, p)
 	if err != nil {
-		return fmt.Errorf("measure what watching costs: %w", err)
+		return fmt.Errorf("measure the cost of observation: %w", err)
 	}
 	defer e.Close() // the maker's error repeats it
 	cpus := l.allowed.Numbers()
 	last := sample.SetOf(cpus[len(cpus)-1])
 	if err := e.Pin([]sample.Set{last}); err != nil {
-		return fmt.Errorf("measure what watching costs: %w", err)
+		return fmt.Errorf("measure the cost of observation: %w", err)
 	}
 	job, err := l.command(p)
 	if err != nil {

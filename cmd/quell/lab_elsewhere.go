@@ -49,7 +49,7 @@ func hostsOf(s *study.Study, o runOptions) (*elsewhere, error) {
 			continue
 		}
 		if o.hosts != "" {
-			return nil, &usageError{fmt.Errorf("run study: host %s: not in %s", name, o.hosts), "name it there as the study does"}
+			return nil, &usageError{fmt.Errorf("run study: host %s: not in %s", name, o.hosts), "add it there under the study's name for it"}
 		}
 		spec := remote.Spec{Name: name, Address: h.Address}
 		if user, address, ok := strings.Cut(h.Address, "@"); ok {

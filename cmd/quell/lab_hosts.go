@@ -25,17 +25,17 @@ import (
 func (a *app) labHosts() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "hosts", Short: "use other hosts over SSH", Args: cobra.NoArgs,
-		Long: `hosts reaches the hosts of an inventory over SSH. Nothing need be installed there: this
-program is pushed once (to ~/.cache/quell), and what it runs is in cgroups of its own,
-which end within a lease if the host no longer hears of this side.
+		Long: `hosts connects to the hosts of an inventory over SSH. Nothing needs to be installed there:
+this program is copied once (to ~/.cache/quell). What it runs there is in separate cgroups,
+which are removed when a lease expires after the connection is lost.
 
-An inventory is YAML, or what terraform output -json says (output quell_hosts):
+An inventory is YAML, or the output of terraform output -json (output quell_hosts):
 
   hosts:
     h1: {address: 10.0.0.1, user: root, key: ~/.ssh/id_ed25519}
     h2: {address: "10.0.0.2:2222", jump: h1, host_key: "ssh-ed25519 AAAA..."}
 
-A host's key must be known, from there or from known_hosts.`,
+A host's key must be known, from the inventory or from known_hosts.`,
 		Example: "  quell lab hosts check hosts.yaml\n  quell lab hosts run hosts.yaml -- sysbench cpu run",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -52,9 +52,9 @@ type fleet struct {
 }
 
 func (f *fleet) flags(cmd *cobra.Command) {
-	cmd.Flags().StringSliceVar(&f.names, "host", nil, "only these; none: all")
-	cmd.Flags().DurationVar(&f.lease, "lease", 10*time.Second, "how long what runs there outlives this program at most")
-	cmd.Flags().StringVar(&f.helper, "helper", "", "the quell to push, for hosts of another architecture; none: this one")
+	cmd.Flags().StringSliceVar(&f.names, "host", nil, "only these hosts (default: all)")
+	cmd.Flags().DurationVar(&f.lease, "lease", 10*time.Second, "how long processes there may outlive this program")
+	cmd.Flags().StringVar(&f.helper, "helper", "", "the quell program to copy, for hosts of another architecture (default: this one)")
 }
 
 func (f *fleet) read(file string) error {
@@ -66,7 +66,7 @@ func (f *fleet) read(file string) error {
 	var invalid *keyed.InvalidError
 	switch {
 	case errors.As(err, &invalid):
-		return &noError{err, "mend " + file}
+		return &noError{err, "correct " + file}
 	case err != nil:
 		return &usageError{err, "quell lab hosts --help has an example"}
 	}
@@ -161,8 +161,8 @@ func (v *hostView) judge(err error) {
 func (a *app) labHostsCheck() *cobra.Command {
 	var f fleet
 	cmd := &cobra.Command{
-		Use: "check INVENTORY", Short: "reach every host and say what it is and what its clock says", Args: cobra.ExactArgs(1),
-		Long:    "check logs in on every host, starts the helper there, compares clocks, and ends it.\nExit codes: 0 all are there; 1 some are not, or the inventory is not right; 2 it cannot be read.",
+		Use: "check INVENTORY", Short: "check the connection, system and clock of every host", Args: cobra.ExactArgs(1),
+		Long:    "check logs in on every host, starts the helper there, compares clocks, and ends the helper.\nExit codes: 0 all hosts are ok; 1 some are not, or the inventory is invalid; 2 the inventory cannot be read.",
 		Example: "  quell lab hosts check hosts.yaml\n  terraform output -json > hosts.json && quell lab hosts check hosts.json",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.read(args[0]); err != nil {
@@ -188,13 +188,14 @@ func (a *app) labHostsCheck() *cobra.Command {
 func (a *app) labHostsRun() *cobra.Command {
 	var f fleet
 	cmd := &cobra.Command{
-		Use: "run INVENTORY -- PROGRAM [WORD...]", Short: "run a command on every host, begun at one instant", Args: cobra.MinimumNArgs(2),
-		Long: `run starts the command on every host, held before its first instruction, and lets all go
-at one instant by their own clocks. What they write comes with the host's name before it.
-A host that is lost meanwhile is said so and does not hold up the others.
-"{quell}" as a word is this program there.
-Exit codes: 0 all ended well; 1 some did not, or the inventory is not right; 2 it cannot be read.
-With --json what commands write goes to standard error.`,
+		Use: "run INVENTORY -- PROGRAM [WORD...]", Short: "run a command on every host, started at the same time", Args: cobra.MinimumNArgs(2),
+		Long: `run starts the command on every host, stopped before its first instruction, and releases all
+at the same time by their own clocks. Output is prefixed with the host's name. A host that is
+lost meanwhile is reported and does not delay the others.
+"{quell}" as a word is this program on that host.
+Exit codes: 0 all commands succeeded; 1 some did not, or the inventory is invalid; 2 the
+inventory cannot be read.
+With --json the commands' output goes to standard error.`,
 		Example: "  quell lab hosts run hosts.yaml -- sysbench cpu run\n  quell lab hosts run hosts.yaml --host h1,h2 -- sh -c 'uptime; sleep 5'",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.read(args[0]); err != nil {
@@ -325,7 +326,7 @@ func (a *app) hostsSaid(views []hostView, skew time.Duration) error {
 			return err
 		}
 		if skew > 0 {
-			fmt.Fprintf(a.out, "They began within %s of each other.\n", skew.Round(time.Microsecond))
+			fmt.Fprintf(a.out, "The commands started within %s of each other.\n", skew.Round(time.Microsecond))
 		}
 	}
 	bad := slices.DeleteFunc(slices.Clone(views), func(v hostView) bool { return v.Verdict == hostOK })
@@ -336,7 +337,7 @@ func (a *app) hostsSaid(views []hostView, skew time.Duration) error {
 	for _, v := range bad {
 		names = append(names, v.Host+" ("+v.Verdict+")")
 	}
-	return &noError{fmt.Errorf("%d of %d hosts are not well: %s", len(bad), len(views), strings.Join(names, ", ")), "see WHY; those that are well have ended and nothing is left there"}
+	return &noError{fmt.Errorf("%d of %d hosts are not ok: %s", len(bad), len(views), strings.Join(names, ", ")), "see WHY; the other hosts are finished and cleaned up"}
 }
 
 // labRemote is the helper that is copied to hosts: see package remote.

@@ -62,7 +62,7 @@ func TestHostsThatAreNotThere(t *testing.T) {
 		if bad := json.Unmarshal(out.Bytes(), &said); bad != nil {
 			t.Fatalf("%v in %s", bad, out.String())
 		}
-		if err == nil || !strings.Contains(err.Error(), "2 of 2 hosts are not well") || len(said.Hosts) != 2 ||
+		if err == nil || !strings.Contains(err.Error(), "2 of 2 hosts are not ok") || len(said.Hosts) != 2 ||
 			said.Hosts[0].Verdict != hostNone || said.Hosts[1].Host != "h2" {
 			t.Errorf("%v: %v, %+v", args, err, said)
 		}

@@ -15,17 +15,17 @@ func (a *app) labHTTP() *cobra.Command {
 	var rate float64
 	cmd := &cobra.Command{
 		Use: "http URL", Short: "load a web server at a constant rate, or find its maximum", Args: cobra.ExactArgs(1),
-		Long: `http asks a web server for a URL and says how many answers came and how long they
-took.
+		Long: `http sends requests for a URL to a web server, and reports the rate and the latency of
+the answers.
 
-With --rate requests begin at that rate whatever became of those before (an open
-loop), and latencies count from when each was to begin: a server that stalls is seen
-by all requests of that time. Without, it looks for the server's maximum with 1, 2, 4
-… connections that ask again as soon as they are answered (closed loops), each for
---duration; their latencies say little.
+With --rate requests start at that rate, whether earlier ones were answered or not (an
+open loop), and latencies count from the intended start: a stall of the server affects
+all requests of that time. Without --rate it finds the server's maximum with 1, 2, 4 …
+connections that each send the next request as soon as the last one is answered (closed
+loops), --duration for each number; latencies of closed loops are not meaningful.
 
-Exit code 1: the generator itself could not keep its times, so the figures are not
-the server's.`,
+Exit code 1: the generator itself could not keep its schedule, so the figures do not
+describe the server.`,
 		Example: `  quell lab http http://127.0.0.1:8080/30k --rate 500 --duration 30s
   quell lab http http://127.0.0.1:8080/30k --connections 64      # the maximum
   quell lab http http://127.0.0.1:8080/30k --rate 500 --json`,
@@ -49,11 +49,11 @@ the server's.`,
 			return err
 		},
 	}
-	cmd.Flags().Float64Var(&rate, "rate", 0, "requests per second that are to begin")
-	cmd.Flags().IntVar(&o.Connections, "connections", 64, "requests under way at once, at most")
-	cmd.Flags().DurationVar(&o.Duration, "duration", 10*time.Second, "how long, after the warm-up")
-	cmd.Flags().DurationVar(&o.Warmup, "warmup", time.Second, "how long before anything counts")
-	cmd.Flags().DurationVar(&o.Timeout, "timeout", 10*time.Second, "of a request")
+	cmd.Flags().Float64Var(&rate, "rate", 0, "requests started per second")
+	cmd.Flags().IntVar(&o.Connections, "connections", 64, "maximum number of concurrent requests")
+	cmd.Flags().DurationVar(&o.Duration, "duration", 10*time.Second, "duration after the warm-up")
+	cmd.Flags().DurationVar(&o.Warmup, "warmup", time.Second, "duration of the warm-up, which does not count")
+	cmd.Flags().DurationVar(&o.Timeout, "timeout", 10*time.Second, "timeout of a request")
 	return a.withJSON(cmd)
 }
 
@@ -69,7 +69,7 @@ func (a *app) httpMaximum(cmd *cobra.Command, o httpload.Options) error {
 		return err
 	}
 	if best.Done == 0 {
-		return &noError{fmt.Errorf("load %s: no good answer; the first: %s", o.URL, best.FirstError), "see that the server answers there, e.g. with curl"}
+		return &noError{fmt.Errorf("load %s: no good answer; the first error: %s", o.URL, best.FirstError), "check that the server answers there, e.g. with curl"}
 	}
 	if a.json {
 		return a.writeJSON(map[string]any{"best": best, "steps": all})
@@ -81,15 +81,15 @@ func (a *app) httpMaximum(cmd *cobra.Command, o httpload.Options) error {
 func (a *app) showHTTP(r *httpload.Result) {
 	fmt.Fprintf(a.out, "offered   %.1f requests/s for %.0f s over at most %d connections\n", r.Offered, r.Seconds, r.Connections)
 	fmt.Fprintf(a.out, "achieved  %.1f good answers/s, %.2f MB/s\n", r.Rate, r.Throughput/1e6)
-	fmt.Fprintf(a.out, "requests  %d begun, %d answered, %d failed, %d dropped\n", r.Sent, r.Done, r.Errors.Sum(), r.Dropped)
+	fmt.Fprintf(a.out, "requests  %d started, %d answered, %d failed, %d dropped\n", r.Sent, r.Done, r.Errors.Sum(), r.Dropped)
 	if r.FirstError != "" {
 		e := r.Errors
-		fmt.Fprintf(a.out, "failures  %d no connection, %d too slow, %d refused, %d other; the first: %s\n", e.Connect, e.Timeout, e.Status, e.Other, r.FirstError)
+		fmt.Fprintf(a.out, "failures  %d no connection, %d too slow, %d refused, %d other; the first error: %s\n", e.Connect, e.Timeout, e.Status, e.Other, r.FirstError)
 	}
 	for _, q := range []struct {
 		name string
 		of   httpload.Quantiles
-	}{{"latency   from the intended beginning", r.Latency}, {"service   from the sending", r.Service}, {"late      intended to sent", r.Late}, {"own       the generator's part of that", r.Own}} {
+	}{{"latency   from the intended start", r.Latency}, {"service   from sending", r.Service}, {"late      intended to sent", r.Late}, {"own       the generator's part of that", r.Own}} {
 		fmt.Fprintf(a.out, "%-38s p50 %s  p90 %s  p99 %s  max %s\n", q.name,
 			seconds(q.of.P50), seconds(q.of.P90), seconds(q.of.P99), seconds(q.of.Max))
 	}

@@ -54,7 +54,7 @@ func setKnobs(dir string, h *host.Host, s *study.Study, now func() time.Time) (*
 	var err error
 	t.enforcer, err = enforce.Open(dir, t.knobs)
 	if errors.Is(err, enforce.ErrLocked) {
-		return nil, &usageError{fmt.Errorf("set knobs: another lab has changed some: %w", err), "wait for it"}
+		return nil, &usageError{fmt.Errorf("set knobs: another lab has changed some: %w", err), "wait until it ends"}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("set knobs: %w", err)
@@ -64,7 +64,7 @@ func setKnobs(dir string, h *host.Host, s *study.Study, now func() time.Time) (*
 	}
 	t.until = sample.At(now().Add(time.Hour + total(s.Plan())*time.Duration(2+s.Run.Retries)))
 	if _, err := t.set(s.Preconditions.Set); err != nil {
-		remedy := "see `quell doctor`, or take it from the study's preconditions.set"
+		remedy := "see `quell doctor`, or remove it from the study's preconditions.set"
 		var lack *observe.KnobError
 		if errors.As(err, &lack) && lack.Remedy != "" {
 			remedy = lack.Remedy

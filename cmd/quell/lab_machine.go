@@ -42,7 +42,7 @@ func (l *bench) require(ctx context.Context, s *study.Study, f *result.Folder) e
 		missed = append(missed, u.String())
 	}
 	if err := errors.Join(required...); err != nil {
-		return &noError{fmt.Errorf("run study: the machine is not as its file requires: %w", err), "make it so, or take it from require to prefer"}
+		return &noError{fmt.Errorf("run study: the machine does not meet the study's requirements: %w", err), "change the machine, or move the condition from require to prefer"}
 	}
 	return writeJSONFile(f.Path(missedFile), missed)
 }

@@ -85,16 +85,16 @@ func printPlan(w io.Writer, s *study.Study, all bool, now time.Time) error {
 	}
 	switch b := s.Design.Budget; {
 	case b > 0 && takes > b:
-		fmt.Fprintf(w, "budget: %s is not enough: what does not fit is left, and done by lab resume with a larger one\n", about(b))
+		fmt.Fprintf(w, "budget: %s is not enough: the runs that do not fit are left for lab resume with a larger budget\n", about(b))
 	case b > 0:
 		fmt.Fprintf(w, "budget: %s\n", about(b))
 	}
 	if takes > 0 {
-		fmt.Fprintf(w, "started now it would be done at %s, without retries\n", now.Add(takes).Format("15:04 on 2 January"))
+		fmt.Fprintf(w, "if started now it ends at %s, without retries\n", now.Add(takes).Format("15:04 on 2 January"))
 	}
 	fmt.Fprintln(w)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "cell\truns\teach takes\twhat")
+	fmt.Fprintln(t, "cell\truns\teach takes\tname")
 	for _, c := range p.Cells {
 		fmt.Fprintf(t, "%s\t%d\t%s\t%s\n", c.Key, c.Runs, about(time.Duration(c.Takes*float64(time.Second))), c.Name)
 	}
@@ -114,8 +114,8 @@ func printPlan(w io.Writer, s *study.Study, all bool, now time.Time) error {
 
 func (a *app) labStatus() *cobra.Command {
 	return a.withJSON(&cobra.Command{
-		Use: "status FOLDER", Short: "say how far a study is", Args: cobra.ExactArgs(1),
-		Long:              "status counts the runs that a folder of results has, while the study is run or after.\nExit codes: 0 every run of the plan is there; 1 some are left.",
+		Use: "status FOLDER", Short: "show the progress of a study", Args: cobra.ExactArgs(1),
+		Long:              "status counts the runs in a folder of results, while the study runs or afterwards.\nExit codes: 0 every run of the plan is complete; 1 some are left.",
 		Example:           "  quell lab status lab-results/smoke\n  quell lab status --json lab-results/smoke | jq .left",
 		ValidArgsFunction: folders,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -224,9 +224,9 @@ func printStatus(w io.Writer, st status) {
 	if st.Running {
 		state = "running"
 	}
-	fmt.Fprintf(w, "study %s, %s: %d of %d runs are there", st.Study, state, st.Planned-st.Left, st.Planned)
+	fmt.Fprintf(w, "study %s, %s: %d of %d runs are complete", st.Study, state, st.Planned-st.Left, st.Planned)
 	if st.Left > 0 {
-		fmt.Fprintf(w, ", the others take %s", about(time.Duration(st.Takes*float64(time.Second))))
+		fmt.Fprintf(w, ", the rest takes %s", about(time.Duration(st.Takes*float64(time.Second))))
 	}
 	fmt.Fprintln(w)
 	printVerdicts(w, st.Verdicts, st.Reasons)
@@ -240,7 +240,7 @@ func printStatus(w io.Writer, st status) {
 		}
 	}
 	if st.Broken != "" {
-		fmt.Fprintln(w, "records that cannot be read:", st.Broken)
+		fmt.Fprintln(w, "unreadable records:", st.Broken)
 	}
 }
 

@@ -25,19 +25,19 @@ func (a *app) labPlatform() *cobra.Command {
 	repetitions, seconds := 3, 3
 	cmd := &cobra.Command{
 		Use: "platform", Short: "test this machine: cores, threads on a core, memory, neighbours, network, noise", Args: cobra.NoArgs,
-		Long: `platform runs the short form of the lab's studies on this machine and prints one page:
-how many cores there are behind its CPUs, what a second thread on one costs, how far
-away memory is, what a workload loses beside another by where the two are put, how long
-a datagram takes through the kernel, and the noise that all of it stands on. Each of the
-four studies has a folder and a report of its own; stopped, the same command goes on. Two
-machines are compared by lab diff.
-It takes 9 minutes of a quiet machine with 2 CPUs, and up to half an hour of a large one.
-Exit codes: 0 all was measured; 1 some runs are missing, and the page says what it can; 2 it
-cannot be run.`,
+		Long: `platform runs short forms of the lab's studies on this machine and prints one page: the
+number of cores behind its CPUs, the cost of a second thread on a core, the latency of
+memory, what a workload loses next to another by their placement, the time of a datagram
+through the kernel, and the noise floor of all these. Each of the four studies has its own
+folder and report. If it was stopped, the same command continues. lab diff compares two
+machines.
+It takes 9 minutes on a quiet machine with 2 CPUs, and up to half an hour on a large one.
+Exit codes: 0 all was measured; 1 some runs are missing, and the page shows the rest; 2 it
+cannot run.`,
 		Example: "  quell lab platform --out lab-results/m5\n  quell lab platform --json | jq -r '.says[]'\n  quell lab diff lab-results/m5 lab-results/m6i",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if repetitions < 1 || seconds < 1 {
-				return &usageError{fmt.Errorf("test platform: %d repetitions of %d s", repetitions, seconds), "at least 1 of at least 1 s"}
+				return &usageError{fmt.Errorf("test platform: %d repetitions of %d s", repetitions, seconds), "use at least 1 repetition of at least 1 s"}
 			}
 			return a.testPlatform(cmd.Context(), o, repetitions, seconds)
 		},
@@ -80,7 +80,7 @@ func (a *app) testPlatform(ctx context.Context, o runOptions, repetitions, secon
 		fmt.Fprintf(quiet.out, "== %s: %s\n", s.Name, s.Question)
 		f, err := result.Create(filepath.Join(o.out, s.Name), lockOf(s, file.Text, a.now()))
 		if err != nil {
-			return &usageError{err, "name another folder with --out: this one is of another machine or other options"}
+			return &usageError{err, "name another folder with --out: this one has results of another machine or other options"}
 		}
 		err = quiet.runStudy(ctx, f, s, o)
 		if no := (*noError)(nil); ctx.Err() == nil && errors.As(err, &no) {

@@ -31,7 +31,7 @@ const hashDigits = 16
 
 var packName = regexp.MustCompile(`-([0-9a-f]{16})\.tar\.gz$`)
 
-const storageHelp = "s3://BUCKET/FOLDER, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and AWS_ENDPOINT_URL for storage that is not AWS's; see quell lab push --help"
+const storageHelp = "s3://BUCKET/FOLDER, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and AWS_ENDPOINT_URL for storage other than AWS; see quell lab push --help"
 
 // openPacks does not connect yet.
 func (a *app) openPacks(address string) (*packs, error) {
@@ -115,14 +115,14 @@ func (p *packs) get(ctx context.Context, name, file string) error {
 
 func (a *app) labPush() *cobra.Command {
 	return a.withJSON(&cobra.Command{
-		Use: "push FOLDER|PACK s3://BUCKET/FOLDER", Short: "put a study's records into S3-compatible storage", Args: cobra.ExactArgs(2),
-		Long: `push packs a study's records (lab pack) and puts the pack into a folder of S3-compatible
-storage, where it is STUDY-HASH.tar.gz: pushed again, the same records are the same file, and
-more records are another. lab run --to does it at the end of a study.
+		Use: "push FOLDER|PACK s3://BUCKET/FOLDER", Short: "copy a study's records to S3-compatible storage", Args: cobra.ExactArgs(2),
+		Long: `push packs a study's records (lab pack) and writes the pack to a folder of S3-compatible
+storage as STUDY-HASH.tar.gz. Pushing the same records again writes the same file; more
+records make another file. lab run --to does this at the end of a study.
 
-Who may use the storage, and where it is, comes from the environment, as the AWS tools
-have it: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, of a role, AWS_SESSION_TOKEN;
-AWS_REGION; AWS_ENDPOINT_URL for storage that is not AWS's. To write is enough.`,
+The address and the credentials come from the environment, as for the AWS tools:
+AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, for a role, AWS_SESSION_TOKEN; AWS_REGION;
+AWS_ENDPOINT_URL for storage other than AWS. Permission to write is enough.`,
 		Example:           "  quell lab push lab-results/smoke s3://results/smoke\n  AWS_ENDPOINT_URL=http://10.0.0.1:9000 quell lab push smoke.tar.gz s3://results/smoke",
 		ValidArgsFunction: folders,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -151,9 +151,9 @@ AWS_REGION; AWS_ENDPOINT_URL for storage that is not AWS's. To write is enough.`
 func (a *app) labPull() *cobra.Command {
 	return a.withJSON(&cobra.Command{
 		Use: "pull s3://BUCKET/FOLDER [FOLDER]", Short: "copy packs of studies from S3-compatible storage", Args: cobra.RangeArgs(1, 2),
-		Long: `pull copies the packs of a folder in S3-compatible storage that are not here yet, by default
-to this folder, and holds each against the hash in its name. lab analyse, report and diff take
-packs. Storage is found as lab push finds it.`,
+		Long: `pull copies the packs of a folder in S3-compatible storage that are missing locally, by
+default to the current folder, and checks each against the hash in its name. lab analyse,
+report and diff accept packs. The storage is configured as for lab push.`,
 		Example: "  quell lab pull s3://results/smoke packs\n  quell lab report packs/smoke-0123456789abcdef.tar.gz",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			from, err := a.openPacks(args[0])
@@ -176,7 +176,7 @@ packs. Storage is found as lab push finds it.`,
 				fmt.Fprintln(a.out, p.File)
 			}
 			if len(got) == 0 {
-				fmt.Fprintf(a.out, "nothing new: all of %d packs are here\n", len(all))
+				fmt.Fprintf(a.out, "nothing new: all of %d packs exist here\n", len(all))
 			}
 			return nil
 		},

@@ -120,7 +120,7 @@ func TestResultsInStorage(t *testing.T) {
 	name := filepath.Base(p.URL)
 	pull(name, false)
 	pull(name, true)
-	if r := quell(t, env, "lab", "pull", address, here); r.code != exitOK || !strings.Contains(r.out, "all of 1 packs are here") {
+	if r := quell(t, env, "lab", "pull", address, here); r.code != exitOK || !strings.Contains(r.out, "all of 1 packs exist here") {
 		t.Errorf("nothing new: %+v", r)
 	}
 	// The pack is equivalent to the study: the same numbers, and the same pack again.

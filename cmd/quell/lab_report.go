@@ -22,11 +22,11 @@ func (a *app) labReport() *cobra.Command {
 	var formats []string
 	var out, expect string
 	cmd := &cobra.Command{
-		Use: "report FOLDER", Short: "write what a study's runs say as a page and as tables", Args: cobra.ExactArgs(1),
+		Use: "report FOLDER", Short: "write a study's results as a page and as tables", Args: cobra.ExactArgs(1),
 		Long: `report computes the study's analyses and writes them: html is one file with its plots
-in it that needs no network, md is text, csv and jsonl are the numbers one by one.
-Without --format it writes the formats that the study asks for. If the study, or
---expect, names a file of expected values, each is held against the results.`,
+that needs no network, md is text, csv and jsonl are the numbers one by one. Without
+--format it writes the formats that the study names. If the study, or --expect, names a
+file of expected values, the results are compared with them.`,
 		Example:           "  quell lab report lab-results/smoke\n  quell lab report --format html --out /srv/www smoke.tar.gz",
 		ValidArgsFunction: folders,
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -44,7 +44,7 @@ Without --format it writes the formats that the study asks for. If the study, or
 			return writeReport(a.out, r, out, formats)
 		},
 	}
-	cmd.Flags().StringSliceVar(&formats, "format", nil, "of html, md, csv, jsonl, parquet (default: the study's)")
+	cmd.Flags().StringSliceVar(&formats, "format", nil, "html, md, csv, jsonl, parquet (default: the study's)")
 	cmd.Flags().StringVar(&out, "out", "", "folder to write to (default FOLDER/report)")
 	cmd.Flags().StringVar(&expect, "expect", "", "file of expected values (default: the study's)")
 	return cmd
@@ -65,7 +65,7 @@ func writeReport(w io.Writer, r *render.Report, dir string, formats []string) er
 	for _, format := range formats {
 		write := rendererOf(format)
 		if write == nil {
-			return &usageError{fmt.Errorf("write report: no format %q", format), "take of html, md, csv, jsonl, parquet"}
+			return &usageError{fmt.Errorf("write report: unknown format %q", format), "use html, md, csv, jsonl or parquet"}
 		}
 		name := filepath.Join(dir, r.Study.Name+"."+format)
 		if err := writeFile(name, func(w io.Writer) error { return write(w, r) }); err != nil {
@@ -210,10 +210,10 @@ func (a *app) labDiff() *cobra.Command {
 	force := false
 	cmd := &cobra.Command{
 		Use: "diff EARLIER LATER", Short: "compare the results of two runs of a study", Args: cobra.ExactArgs(2),
-		Long: `diff shows which results of two folders, or packs, differ and by how much against
-their intervals. Results that are not of one kind, as those of emulated and of real
-processors, are compared only with --force. Of two platforms (lab platform) each study
-is compared; --json is then a list.`,
+		Long: `diff shows which results of two folders, or packs, differ, and by how much relative to
+their intervals. Results of different kinds, such as emulated and real processors, are
+compared only with --force. For two platforms (lab platform) it compares each study;
+--json is then a list.`,
 		Example:           "  quell lab diff lab-results/smoke /srv/smoke-1\n  quell lab diff --json before.tar.gz after.tar.gz",
 		ValidArgsFunction: folders,
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -239,13 +239,13 @@ is compared; --json is then a list.`,
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&force, "force", false, "compare what is not of one kind too")
+	cmd.Flags().BoolVar(&force, "force", false, "also compare results of different kinds")
 	return a.withJSON(cmd)
 }
 
 func (a *app) labPack() *cobra.Command {
 	return &cobra.Command{
-		Use: "pack FOLDER [FILE.tar.gz]", Short: "put a study's records into one file", Args: cobra.RangeArgs(1, 2),
+		Use: "pack FOLDER [FILE.tar.gz]", Short: "pack a study's records into one file", Args: cobra.RangeArgs(1, 2),
 		Long:              "pack writes the records of a study to one file, from which lab analyse and lab report compute the same numbers\nanywhere.",
 		Example:           "  quell lab pack lab-results/smoke\n  quell lab pack lab-results/smoke /srv/smoke.tar.gz",
 		ValidArgsFunction: folders,

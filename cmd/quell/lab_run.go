@@ -31,13 +31,13 @@ func (a *app) labRun() *cobra.Command {
 	var o runOptions
 	cmd := &cobra.Command{
 		Use: "run STUDY.yaml", Short: "run a study", Args: cobra.ExactArgs(1),
-		Long: `run does what a study's plan asks for, in its order, and writes a folder with a record
-of every run. Runs that are not valid are done again, as often as the study says. A
-folder that has runs of the same file already is gone on with.
+		Long: `run executes a study's plan, in its order, and writes a folder with a record of every run.
+Invalid runs are repeated, as often as the study allows. If the folder has runs of the same
+file already, it continues with the missing ones.
 
-Ctrl-C ends the run under way and removes everything that was made; after a kill -9,
-lab resume or lab restore does.
-Exit codes: 0 all is done; 1 it was stopped, or runs are missing; 2 it cannot be run.`,
+Ctrl-C ends the current run and removes everything that was made; after a kill -9, lab
+resume or lab restore does that.
+Exit codes: 0 all runs are complete; 1 it was stopped, or runs are missing; 2 it cannot run.`,
 		Example:           "  quell lab run studies/smoke.yaml\n  quell lab run --out /srv/smoke-1 --budget 1h studies/smoke.yaml",
 		ValidArgsFunction: files("yaml", "yml"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -68,8 +68,8 @@ Exit codes: 0 all is done; 1 it was stopped, or runs are missing; 2 it cannot be
 func (a *app) labResume() *cobra.Command {
 	var o runOptions
 	cmd := &cobra.Command{
-		Use: "resume FOLDER", Short: "go on with a study that was stopped", Args: cobra.ExactArgs(1),
-		Long:              "resume does the runs of a study that its folder has not got yet, by the study's file as it was.",
+		Use: "resume FOLDER", Short: "continue a study that was stopped", Args: cobra.ExactArgs(1),
+		Long:              "resume executes the missing runs of the study in a folder, by the study's file as it was.",
 		Example:           "  quell lab resume lab-results/smoke",
 		ValidArgsFunction: folders,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -95,7 +95,7 @@ func keepExpected(f *result.Folder, file string) error {
 		return remedied(fmt.Errorf("read expected values: %w", err), file)
 	}
 	if err := os.WriteFile(f.Path(expectFile), text, 0o644); err != nil {
-		return fmt.Errorf("keep expected values: %w", err)
+		return fmt.Errorf("copy expected values: %w", err)
 	}
 	return nil
 }
@@ -123,16 +123,16 @@ func (o *runOptions) only() func(c *study.Cell) bool {
 }
 
 func (o *runOptions) flags(cmd *cobra.Command) {
-	cmd.Flags().DurationVar(&o.budget, "budget", 0, "time for this call instead of the study's; 0: as the study says")
-	cmd.Flags().StringVar(&o.cell, "cell", "", "do only the runs of cells that have all of these words in their name, as lab plan prints it (e.g. 'solo ve=lxc')")
-	cmd.Flags().StringVar(&o.hosts, "hosts", "", "inventory of the study's other hosts, by the names that it has for them (quell lab hosts --help)")
-	cmd.Flags().DurationVar(&o.lease, "lease", 10*time.Second, "how long what runs on other hosts outlives this program at most")
-	cmd.Flags().StringVar(&o.to, "to", "", "also put the records into a folder of S3-compatible storage at the end, s3://BUCKET/FOLDER (quell lab push --help)")
+	cmd.Flags().DurationVar(&o.budget, "budget", 0, "time budget of this call; 0: the study's")
+	cmd.Flags().StringVar(&o.cell, "cell", "", "only cells with all of these words in their name, as printed by lab plan (e.g. 'solo ve=lxc')")
+	cmd.Flags().StringVar(&o.hosts, "hosts", "", "inventory of the study's other hosts, with the study's names for them (quell lab hosts --help)")
+	cmd.Flags().DurationVar(&o.lease, "lease", 10*time.Second, "how long processes on other hosts may outlive this program")
+	cmd.Flags().StringVar(&o.to, "to", "", "also copy the records to a folder of S3-compatible storage at the end, s3://BUCKET/FOLDER (quell lab push --help)")
 	journalFlag(cmd, &o.journal)
 }
 
 func journalFlag(cmd *cobra.Command, dir *string) {
-	cmd.Flags().StringVar(dir, "journal", labJournal, "where changes of the machine's knobs are journalled")
+	cmd.Flags().StringVar(dir, "journal", labJournal, "directory of the journal of changes to the machine's knobs")
 }
 
 // hold ensures that only one process runs a study in a folder; free releases it.
@@ -142,7 +142,7 @@ func hold(f *result.Folder) (free func(), err error) {
 		return nil, fmt.Errorf("open results: %w", err)
 	}
 	if err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, errors.Join(fmt.Errorf("hold %s: another quell runs its study: %w", f.Dir(), err), d.Close())
+		return nil, errors.Join(fmt.Errorf("lock %s: another quell runs its study: %w", f.Dir(), err), d.Close())
 	}
 	return func() { d.Close() }, nil
 }
@@ -198,7 +198,7 @@ func (a *app) runStudy(ctx context.Context, f *result.Folder, s *study.Study, o 
 			return err
 		}
 	} else {
-		fmt.Fprintf(a.out, "\n%d runs planned, %d were there already, %d are left\n", sum.Planned, sum.There, sum.Left)
+		fmt.Fprintf(a.out, "\n%d runs planned, %d already complete, %d left\n", sum.Planned, sum.There, sum.Left)
 		printVerdicts(a.out, sum.Verdicts, sum.Reasons)
 		fmt.Fprintf(a.out, "records: %s\n", f.Dir())
 	}
@@ -208,7 +208,7 @@ func (a *app) runStudy(ctx context.Context, f *result.Folder, s *study.Study, o 
 		if to != nil {
 			p, pushErr := to.push(ctx, f, s.Name)
 			if pushErr != nil {
-				fmt.Fprintf(a.err, "the records are here, and not in %s; to try again: quell lab push %s %s\n", o.to, f.Dir(), o.to)
+				fmt.Fprintf(a.err, "the records were not copied to %s; to retry: quell lab push %s %s\n", o.to, f.Dir(), o.to)
 			} else if !a.json {
 				fmt.Fprintln(a.out, "pushed:", p.URL)
 			}
@@ -217,19 +217,19 @@ func (a *app) runStudy(ctx context.Context, f *result.Folder, s *study.Study, o 
 	}
 	switch {
 	case errors.Is(err, context.Canceled):
-		return &noError{errors.New("stopped; everything that was made is removed"), "to go on: " + again}
+		return &noError{errors.New("stopped; everything that was made is removed"), "to continue: " + again}
 	case errors.Is(err, lab.ErrBudget):
 		return &noError{err, again + " --budget TIME"}
 	case errors.Is(err, lab.ErrStopped):
-		return &noError{err, "see the run's record; to go on: " + again}
+		return &noError{err, "see the run's record; to continue: " + again}
 	case errors.Is(err, unix.ENOSPC):
-		return &noError{err, "make room on its disk, then: " + again}
+		return &noError{err, "free space on its disk, then: " + again}
 	case err != nil:
 		return &noError{err, again}
 	}
 	st, err := statusOf(f, s, series)
 	if err == nil && st.Left > 0 {
-		err = &noError{fmt.Errorf("%d of %d runs never came out valid", st.Left, st.Planned), "see why above; to try them again: " + again}
+		err = &noError{fmt.Errorf("%d of %d runs have no valid result", st.Left, st.Planned), "see the reasons above; to retry: " + again}
 	}
 	return err
 }
@@ -349,7 +349,7 @@ func allowedCPUs() (sample.Set, error) {
 	var mask unix.CPUSet
 	var set sample.Set
 	if err := unix.SchedGetaffinity(0, &mask); err != nil {
-		return set, fmt.Errorf("read the CPUs that may be used: %w", err)
+		return set, fmt.Errorf("read the CPU affinity: %w", err)
 	}
 	for n := range 64 * len(mask) {
 		if mask.IsSet(n) {
@@ -433,7 +433,7 @@ func (l *bench) hold(ctx context.Context, e lab.Environment, cpus float64, p *st
 	case "sigstop":
 		act = load.NewSignalsOf(e.Threads, l.guard)
 	default:
-		return &lab.LackError{What: "no actuator " + p.Load.Actuator, Remedy: "take freezer or sigstop"}
+		return &lab.LackError{What: "unknown actuator " + p.Load.Actuator, Remedy: "use freezer or sigstop"}
 	}
 	var ls []load.Level
 	for _, v := range levels {
@@ -457,10 +457,11 @@ func (f freezing) Go() error   { return f.e.Freeze(false) }
 func (a *app) labRestore() *cobra.Command {
 	var journal string
 	cmd := &cobra.Command{
-		Use: "restore", Short: "remove and undo what a lab that was killed has left behind", Args: cobra.NoArgs,
-		Long: `restore ends the processes, guests and containers of labs that are dead and removes
-their cgroups, frozen ones too, and puts back the knobs of the machine that a study's
-preconditions.set has changed. What is of a lab that is running is not touched. lab run and lab resume do it first by themselves.`,
+		Use: "restore", Short: "remove and undo what a killed lab has left behind", Args: cobra.NoArgs,
+		Long: `restore ends the processes, guests and containers of labs that were killed, removes their
+cgroups, frozen ones too, and restores the knobs of the machine that a study's
+preconditions.set has changed. A running lab is not touched. lab run and lab resume do this
+first.`,
 		Example: "  sudo quell lab restore",
 		RunE: func(*cobra.Command, []string) error {
 			self, err := os.Executable()
@@ -485,7 +486,7 @@ preconditions.set has changed. What is of a lab that is running is not touched. 
 			if err != nil {
 				return &noError{err, "run it as root (sudo)"}
 			}
-			fmt.Fprintln(a.out, "nothing of a dead lab is left")
+			fmt.Fprintln(a.out, "nothing of a killed lab is left")
 			return nil
 		},
 	}

@@ -61,11 +61,11 @@ func TestLabFromFileToResults(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
 	env := utf8("/nowhere")
 
-	if r := quell(t, env, "lab", "check", file); r.code != exitOK || !strings.Contains(r.out, "study simulated is right: 4 cells, 14 runs") {
+	if r := quell(t, env, "lab", "check", file); r.code != exitOK || !strings.Contains(r.out, "study simulated is valid: 4 cells, 14 runs") {
 		t.Errorf("check: %+v", r)
 	}
 	golden(t, "lab-plan", strings.ReplaceAll(quell(t, env, "lab", "plan", "--runs", file).out, file, "STUDY"))
-	if r := quell(t, env, "lab", "run", "--out", out, file); r.code != exitOK || !strings.Contains(r.out, "14 runs planned, 0 were there already, 0 are left") ||
+	if r := quell(t, env, "lab", "run", "--out", out, file); r.code != exitOK || !strings.Contains(r.out, "14 runs planned, 0 already complete, 0 left") ||
 		!strings.Contains(r.out, "corunner-died") {
 		t.Errorf("run: %+v", r)
 	}
@@ -90,7 +90,7 @@ func TestLabFromFileToResults(t *testing.T) {
 	if r := quell(t, env, "lab", "status", out); r.code != exitNo || !strings.Contains(r.err, "1 of 14 runs are left") || !strings.Contains(r.err, "quell lab resume "+out) {
 		t.Errorf("status: %+v", r)
 	}
-	if r := quell(t, env, "lab", "resume", out); r.code != exitOK || !strings.Contains(r.out, "13 were there already, 0 are left") {
+	if r := quell(t, env, "lab", "resume", out); r.code != exitOK || !strings.Contains(r.out, "13 already complete, 0 left") {
 		t.Errorf("resume: %+v", r)
 	}
 	r = quell(t, env, "lab", "analyse", "--json", out)
@@ -127,7 +127,7 @@ func TestLabSaysWhatIsWrong(t *testing.T) {
 		{[]string{"check", odd}, exitNo, "preconditions.require.idel_cpu"},
 		{[]string{"check", "/nowhere.yaml"}, exitUsage, "name a study's file"},
 		{[]string{"run", bad}, exitNo, "staircase.from"},
-		{[]string{"status", folder}, exitUsage, "no study's folder"},
+		{[]string{"status", folder}, exitUsage, "not a study folder"},
 		{[]string{"resume", folder}, exitUsage, "quell lab run"},
 		{[]string{"analyse", folder}, exitUsage, "lab-results/smoke"},
 	} {

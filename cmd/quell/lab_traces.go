@@ -18,10 +18,10 @@ func (a *app) labTraces() *cobra.Command {
 	var out string
 	cmd := &cobra.Command{
 		Use: "traces FOLDER", Short: "make labelled traces of a study whose runs an agent has sampled", Args: cobra.ExactArgs(1),
-		Long: `traces writes one trace for each measured workload of a study with observe.agent, to be
-read by quell replay. Its labels say who hurt whom and when: they come from the
-application's own rate of work in the runs' verified windows, with its neighbour and
-without it. What the lab cannot say is left out, and the table says why.`,
+		Long: `traces writes one trace for each measured workload of a study with observe.agent, for
+quell replay. Its labels name victim, antagonist and time. They come from the application's
+own rate of work in the runs' verified windows, with its neighbour and without it. Stretches
+that the lab cannot label are left out; the table has the reasons.`,
 		Example:           "  quell lab traces --out traces lab-results/corpus\n  quell replay --step 1s --rule cpi2 traces/redis.csv.gz",
 		ValidArgsFunction: folders,
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -39,7 +39,7 @@ without it. What the lab cannot say is left out, and the table says why.`,
 				return err
 			}
 			if len(traces) == 0 {
-				return &noError{fmt.Errorf("make traces of %s: no valid run has samples of an agent", args[0]), "give the study observe.agent, and run it"}
+				return &noError{fmt.Errorf("make traces of %s: no valid run has samples of an agent", args[0]), "set observe.agent in the study, and run it"}
 			}
 			if out == "" {
 				out = filepath.Join(args[0], "traces")
@@ -90,7 +90,7 @@ func tracesJSON(traces []record.Trace) []traceJSON {
 
 func printTraces(w io.Writer, dir string, traces []record.Trace) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "trace\trun\tsamples\tantagonist\tslowdown\tit is\tcause\tremark")
+	fmt.Fprintln(t, "trace\trun\tsamples\tantagonist\tslowdown\tlabel\tcause\tremark")
 	for _, one := range traces {
 		for _, r := range one.Runs {
 			if len(r.Stretches) == 0 {

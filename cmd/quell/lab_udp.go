@@ -78,7 +78,7 @@ func parseUDP(kind string, args []string) (udpload.Part, udpload.Counted, error)
 		return nil, c, err
 	}
 	if fs.NArg() > 0 {
-		return nil, c, fmt.Errorf("unknown word %q", fs.Arg(0))
+		return nil, c, fmt.Errorf("unexpected argument %q", fs.Arg(0))
 	}
 	p := part()
 	return p, c, udpload.Check(p)
@@ -92,7 +92,7 @@ func (l *bench) udpCommand(inner func(*study.Part) (lab.Job, error)) func(*study
 			return inner(p)
 		}
 		if w.Time == 0 {
-			return lab.Job{}, fmt.Errorf("workload %s: want time: how long it counts", w.Name)
+			return lab.Job{}, fmt.Errorf("workload %s: want time, the length of the measurement", w.Name)
 		}
 		argv := []string{l.self, "lab-udp", w.Builtin, "-warmup=" + w.Warmup.For.String(), "-time=" + w.Time.String()}
 		if p.Asks != "" {

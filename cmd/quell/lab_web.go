@@ -29,7 +29,7 @@ import (
 // webHelpers are the hidden commands of this program for network studies.
 func (a *app) webHelpers() []*cobra.Command {
 	return []*cobra.Command{
-		{Use: "lab-net NETWORK PROGRAM", Hidden: true, DisableFlagParsing: true, Short: "become a program on a network",
+		{Use: "lab-net NETWORK PROGRAM", Hidden: true, DisableFlagParsing: true, Short: "run a program on a network",
 			RunE: func(_ *cobra.Command, args []string) error {
 				if len(args) < 2 {
 					return errors.New("lab-net: want a network and a program")
@@ -38,7 +38,7 @@ func (a *app) webHelpers() []*cobra.Command {
 			}},
 		{Use: "lab-serve DIR", Hidden: true, Args: cobra.ExactArgs(1), Short: "serve a folder over HTTP and HTTPS",
 			RunE: func(cmd *cobra.Command, args []string) error { return serveSite(cmd.Context(), args[0]) }},
-		{Use: "lab-ask", Hidden: true, DisableFlagParsing: true, Short: "ask a web server until the standard input closes",
+		{Use: "lab-ask", Hidden: true, DisableFlagParsing: true, Short: "send requests to a web server until the standard input closes",
 			RunE: func(cmd *cobra.Command, args []string) error {
 				q, err := parseAsk(args)
 				if err != nil {
@@ -89,7 +89,7 @@ func parseAsk(args []string) (ask, error) {
 		return q, err
 	}
 	if fs.NArg() > 0 {
-		return q, fmt.Errorf("unknown word %q", fs.Arg(0))
+		return q, fmt.Errorf("unexpected argument %q", fs.Arg(0))
 	}
 	if !slices.ContainsFunc(web.Sizes(), func(n int) bool { return q.file == fmt.Sprintf("%dk", n) }) {
 		return q, fmt.Errorf("-file=%s: want one of %v, with a k", q.file, web.Sizes())
@@ -195,12 +195,12 @@ func (l *bench) webCommand(f *result.Folder, inner func(*study.Part) (lab.Job, e
 			}
 			argv, err := s.Command(kind, strings.ReplaceAll(p.Name(), "/", "."), []string{l.self, "lab-serve"})
 			if errors.Is(err, web.ErrNoServer) {
-				return lab.Job{}, &lab.LackError{What: err.Error(), Remedy: "or take another: options: -server=" + web.Go}
+				return lab.Job{}, &lab.LackError{What: err.Error(), Remedy: "or use another: options: -server=" + web.Go}
 			}
 			return lab.Job{Argv: argv, Env: w.Env}, err
 		case study.HTTPClient:
 			if w.Time == 0 {
-				return lab.Job{}, fmt.Errorf("workload %s: want time: how long it counts", w.Name)
+				return lab.Job{}, fmt.Errorf("workload %s: want time, the length of the measurement", w.Name)
 			}
 			rate, err := rateOf(f, p)
 			if err != nil {
@@ -223,7 +223,7 @@ func rateOf(f *result.Folder, p *study.Part) (float64, error) {
 	}
 	base, ok := analyse.BaseRate(runs, p.Workload.Name)
 	if !ok || base <= 0 { // 0 would be a closed loop
-		return 0, &lab.LackError{What: "no valid run of the base case of " + p.Workload.Name + ", of which the rate is a share", Remedy: "a case with one server and the rate " + study.Most}
+		return 0, &lab.LackError{What: "no valid run of the base case of " + p.Workload.Name + ", which the rate is a share of", Remedy: "add a case with one server and the rate " + study.Most}
 	}
 	return float64(p.Target) * base, nil
 }

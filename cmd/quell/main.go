@@ -109,17 +109,17 @@ func (a *app) command() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "quell",
 		Short: "find the noisy neighbour, prove it, quiet it",
-		Long: `quell asks this machine's quell-agent which tasks suffer from their neighbours and
-which neighbour is to blame, and tells it what to do about it.
+		Long: `quell queries this machine's quell-agent: which tasks suffer from their neighbours, and
+which neighbour is the cause. It also sends commands to the agent.
 
-A task is named by its cgroup path or by the end of one, if only one task has it.
+A task is named by its cgroup path, or by an ending of it that no other task has.
 
-Exit codes: 0 done; 1 the answer is no (nothing found, refused, a required
-capability is missing); 2 the command line or the environment is not right.`,
+Exit codes: 0 success; 1 negative result (nothing found, refused, a required
+capability is missing); 2 the command line or the environment is invalid.`,
 		Example: `  quell doctor                # what can be counted and capped on this machine
-  quell top                   # who suffers now
+  quell top                   # which tasks suffer now
   quell incidents             # what was found and done
-  quell incidents last        # the newest in full, with its picture
+  quell incidents last        # the newest in full, with charts
   quell cap encode --rate 0.1 --for 10m --reason "redis suffers, ticket 4711"`,
 		SilenceUsage: true, SilenceErrors: true,
 		Args: cobra.NoArgs,
@@ -146,7 +146,7 @@ capability is missing); 2 the command line or the environment is not right.`,
 
 // withJSON adds --json to a command with structured output.
 func (a *app) withJSON(cmd *cobra.Command) *cobra.Command {
-	cmd.Flags().BoolVar(&a.json, "json", false, "write JSON instead of text for people")
+	cmd.Flags().BoolVar(&a.json, "json", false, "write JSON instead of text")
 	return cmd
 }
 

@@ -91,7 +91,7 @@ func newFake(t *testing.T) *fake {
 			w.WriteHeader(http.StatusTeapot)
 		case strings.Contains(body.String(), "nobody"):
 			w.WriteHeader(http.StatusNotFound)
-			fmt.Fprint(w, `{"error":"no task is called \"nobody\"","remedy":"see quell top --once"}`)
+			fmt.Fprint(w, `{"error":"unknown task \"nobody\"","remedy":"see quell top --once"}`)
 		default:
 			fmt.Fprint(w, `{"message":"it is done","id":"cap-1"}`)
 		}
@@ -293,10 +293,10 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 			"quell: reach the agent at " + missing + ": connect: no such file or directory\nwhat to do: start quell-agent, or name its socket with --socket; or read its log with --state-dir /var/lib/quell\n"},
 		{"live view without agent", []string{"top", "--socket", missing}, exitUsage,
 			"quell: reach the agent at " + missing + ": connect: no such file or directory\nwhat to do: start quell-agent, or name its socket with --socket\n"},
-		{"refused", append([]string{"uncap", "nobody"}, reason...), exitNo, "quell: no task is called \"nobody\"\nwhat to do: see quell top --once\n"},
-		{"no such incident", []string{"incidents", "xyz"}, exitNo, "quell: find incident \"xyz\": there is none among 3\nwhat to do: see `quell incidents`\n"},
+		{"refused", append([]string{"uncap", "nobody"}, reason...), exitNo, "quell: unknown task \"nobody\"\nwhat to do: see quell top --once\n"},
+		{"no such incident", []string{"incidents", "xyz"}, exitNo, "quell: find incident \"xyz\": not found among 3 incidents\nwhat to do: see `quell incidents`\n"},
 		{"many such incidents", []string{"incidents", "20251121"}, exitNo,
-			"quell: find incident \"20251121\": it could be any of inc-20251121T120905.250-7, inc-20251121T122815.000-9\nwhat to do: give more of its ID\n"},
+			"quell: find incident \"20251121\": it matches inc-20251121T120905.250-7, inc-20251121T122815.000-9\nwhat to do: give more of its ID\n"},
 		{"no reason", []string{"uncap", "x"}, exitUsage, "quell: why is empty: want a reason, for the audit log\nwhat to do: add --reason \"why\"\n"},
 		{"blank reason", []string{"enforcement", "on", "--reason", " "}, exitUsage, "quell: why is empty: want a reason, for the audit log\nwhat to do: add --reason \"why\"\n"},
 		{"no rate", append([]string{"cap", "x", "--for", "5m"}, reason...), exitUsage, "quell: rate 0: want 0.001 to 1024 CPU-s/s\nwhat to do: see `quell cap --help`\n"},

@@ -12,11 +12,12 @@ import (
 
 func (a *app) offenders() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "offenders", Short: "list jobs of which caps helped others, and who is confined", Args: cobra.NoArgs,
-		Long: `offenders lists the jobs on whose tasks caps helped a victim: how often, when last,
-whom, and whether the job is confined: its caps last longer (enforce.confine_for) because
-so many helped lately (enforce.confine; 0, the default: nobody is). The list is kept over
-restarts; it has the 256 jobs that offended last. quell pardon takes one off.`,
+		Use: "offenders", Short: "list jobs whose caps helped a victim, and which are confined", Args: cobra.NoArgs,
+		Long: `offenders lists the jobs whose caps helped a victim: how often, when last, the task and
+the victim, and whether the job is confined. Caps on a confined job last longer
+(enforce.confine_for), because enough of them helped recently (enforce.confine; 0, the
+default: no job is confined). The list survives restarts of the agent; it holds the 256
+most recent offenders. quell pardon removes a job from it.`,
 		Example: `  quell offenders
   quell offenders --json | jq '.[] | select(.confined)'`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -54,11 +55,11 @@ func (a *app) pardon() *cobra.Command {
 	var why string
 	var at *scope
 	cmd := &cobra.Command{
-		Use: "pardon JOB --reason TEXT", Short: "take a job off the list of offenders", Args: cobra.ExactArgs(1),
-		Long: `pardon makes the agent forget that caps on a job helped others: it is confined no more,
-until it has offended as often again. A cap that is in force stays until its end
-(quell uncap ends it). With --machine or --cluster another machine's agent forgets it, or
-all, by way of quell-server.`,
+		Use: "pardon JOB --reason TEXT", Short: "remove a job from the list of offenders", Args: cobra.ExactArgs(1),
+		Long: `pardon makes the agent forget that caps on a job helped others: the job is no longer
+confined, until caps on it have helped as often again. A cap in force stays until it
+expires (quell uncap removes it). With --machine or --cluster the command goes to another
+machine's agent, or to all, through quell-server.`,
 		Example: `  quell pardon encode --reason "it reads its files in pieces now, ticket 4711"
   quell pardon encode --cluster --reason "fixed in release 7"`,
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {

@@ -21,25 +21,25 @@ func (a *app) place() *cobra.Command {
 	c := &cluster.Client{}
 	var degradation, tasks, since string
 	cmd := &cobra.Command{
-		Use: "place JOB[=N]…", Short: "pair tasks that should share a machine, and say how to pin them", Args: cobra.MinimumNArgs(1),
-		Long: `place pairs the tasks of the jobs that are named, N of each, so that two by two they lose
-least to each other; of an odd number one stays alone. Up to 16 tasks every pairing is
-looked at; of more it is one that no exchange makes better.
+		Use: "place JOB[=N]…", Short: "pair tasks that should share a machine, and suggest how to pin them", Args: cobra.MinimumNArgs(1),
+		Long: `place pairs the tasks of the named jobs, N of each, so that the pairs slow each other down
+least in total. With an odd number one task stays alone. With up to 16 tasks all pairings
+are compared; with more the result is one that no exchange between two pairs improves.
 
-What they lose is read from --degradation, a CSV file with the columns victim, neighbour
-and degradation_percent (or foreground, background and interference_metric): how much
-slower a task was beside another, as quell lab measures it. Without that it is what
-quell-server has from incidents: the median of cost ÷ threshold, less 1, and nothing for
-jobs that were in none together.
+The losses are read from --degradation, a CSV file with the columns victim, neighbour and
+degradation_percent (or foreground, background and interference_metric): how much slower a
+task was next to another, as quell lab measures it. Without that file they come from the
+incidents on quell-server: the median of cost ÷ threshold, minus 1, and 0 for jobs without
+a common incident.
 
 --tasks is a CSV file with the column task (the job) and at least one of misses
-(last-level cache misses a second) and load (the share of its CPUs that a task of it keeps
-busy, 0 to 1). Where a pair was not measured, it loses in proportion to the product of
-both's misses. With loads it says how two should be pinned on a machine of several chips:
-a chip each (per-chip) where both are busy, a thread of each core each (per-thread), where
-both have all the caches, while one is busy for less than half.
+(last-level cache misses per second) and load (the share of its CPUs that a task of the job
+keeps busy, 0 to 1). If a pair was not measured, its loss is proportional to the product of
+the misses of both. With loads it suggests how to pin two tasks on a machine with several
+chips: one chip each (per-chip) if both are busy; one thread of every core each
+(per-thread), which gives both all caches, if one is busy for less than half of the time.
 
-It is advice: quell starts and moves nothing.`,
+It is advice only: quell starts and moves nothing.`,
 		Example: `  quell advise-scheduler place web=4 encode=2 reports
   quell advise-scheduler place web db encode --degradation measured.csv --tasks tasks.csv
   quell advise-scheduler place web=2 encode=2 --json | jq -r '.pairs[] | .a + " " + .b'`,
@@ -71,9 +71,9 @@ It is advice: quell starts and moves nothing.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&degradation, "degradation", "", "CSV file of what tasks lose beside others; without it quell-server is asked")
+	f.StringVar(&degradation, "degradation", "", "CSV file of tasks' losses next to others (default: from quell-server)")
 	f.StringVar(&tasks, "tasks", "", "CSV file of tasks' misses and loads")
-	f.StringVar(&since, "since", "", "without --degradation: of incidents since a time, a day, or so long ago (168h)")
+	f.StringVar(&since, "since", "", "without --degradation: only incidents since a time, a day, or a duration ago (168h)")
 	a.addServer(cmd, c)
 	return a.withJSON(cmd)
 }
@@ -89,9 +89,9 @@ func (a *app) printPlacement(advice placement.Advice) error {
 	}
 	exact := "no pairing loses less"
 	if !advice.Exact {
-		exact = "no exchange between two pairs makes it less"
+		exact = "no exchange between two pairs reduces it"
 	}
-	_, err := fmt.Fprintf(a.out, "together %.1f %%: %s; a pairing by lot loses %.1f %%\n", 100*advice.Loss, exact, 100*advice.Random)
+	_, err := fmt.Fprintf(a.out, "total %.1f %%: %s; a random pairing loses %.1f %%\n", 100*advice.Loss, exact, 100*advice.Random)
 	return err
 }
 

@@ -25,14 +25,14 @@ func (a *app) query() *cobra.Command {
 	var asCSV bool
 	var job, incident string
 	cmd := &cobra.Command{
-		Use: `query ["SQL"]`, Short: "ask quell-server by SQL", Args: cobra.MaximumNArgs(1),
-		Long: `query asks quell-server one SELECT over samples, incidents, actions, specs and machines of
-the whole cluster (docs/sql.md), or one of its canned queries. --since and --until say of
-which time samples are read; without them it is all that is kept. With --engine it asks
-Apache Spark over the same files, in its SQL.`,
+		Use: `query ["SQL"]`, Short: "run SQL on quell-server", Args: cobra.MaximumNArgs(1),
+		Long: `query runs one SELECT on quell-server, over samples, incidents, actions, specs and machines
+of the whole cluster (docs/sql.md), or one of its canned queries. --since and --until are
+the time range of the samples; the default is everything that is stored. With --engine the
+query runs on Apache Spark over the same files, in Spark's SQL.`,
 		Example: `  quell query "SELECT job, avg(cost) FROM samples GROUP BY job" --since 24h
   quell query "FROM incidents WHERE closed IS NULL" --json
-  quell query --canned                                # which there are
+  quell query --canned                                # list them
   quell query --canned worst-antagonists --job web
   quell query "FROM specs" --csv > specs.csv
   quell query --engine sc://spark:15002 --store /mnt/quell/store "SELECT count(*) FROM samples"`,
@@ -76,7 +76,7 @@ Apache Spark over the same files, in its SQL.`,
 	cmd.Flags().Lookup("canned").NoOptDefVal = listCanned
 	cmd.Flags().StringVar(&job, "job", "", "parameter of canned queries")
 	cmd.Flags().StringVar(&incident, "incident", "", "parameter of canned queries: an incident's ID")
-	cmd.Flags().StringVar(&in.Since, "since", "", "samples since a time, a day, or so long ago (24h)")
+	cmd.Flags().StringVar(&in.Since, "since", "", "samples since a time, a day, or a duration ago (24h)")
 	cmd.Flags().StringVar(&in.Until, "until", "", "samples until then")
 	cmd.Flags().BoolVar(&asCSV, "csv", false, "write CSV")
 	return a.withJSON(cmd)
@@ -94,7 +94,7 @@ func (a *app) listCanned(ctx context.Context, f *cluster.Client) error {
 	for _, c := range all {
 		rows = append(rows, []string{c.Name, strings.Join(c.Params, " "), c.Help})
 	}
-	return report.Answer(a.out, []report.AnswerColumn{{Name: "name"}, {Name: "needs"}, {Name: "what it tells"}}, rows, false, a.style())
+	return report.Answer(a.out, []report.AnswerColumn{{Name: "name"}, {Name: "needs"}, {Name: "description"}}, rows, false, a.style())
 }
 
 // writeAnswer writes rows as text, as CSV, or as JSON: a list of objects.
@@ -136,7 +136,7 @@ func (a *app) writeAnswer(answer *cluster.Answer, asCSV bool) error {
 // cutOff reports on standard error that machine-readable output is incomplete.
 func (a *app) cutOff(answer *cluster.Answer) error {
 	if answer.Truncated {
-		fmt.Fprintf(a.err, "quell: the server cut the answer off after %d rows\n", len(answer.Rows))
+		fmt.Fprintf(a.err, "quell: the server truncated the result after %d rows\n", len(answer.Rows))
 	}
 	return nil
 }

@@ -22,9 +22,9 @@ type engineFlags struct {
 }
 
 func (f *engineFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.engine, "engine", "", "ask Apache Spark at sc://HOST:PORT instead, by Spark Connect, with your own rights there ($QUELL_SPARK_TOKEN)")
-	cmd.Flags().StringVar(&f.store, "store", "", "with --engine: the store's folder, under the path that Spark's executors have it too")
-	cmd.Flags().IntVar(&f.rows, "rows", 100_000, "with --engine: at most so many rows")
+	cmd.Flags().StringVar(&f.engine, "engine", "", "run the query on Apache Spark at sc://HOST:PORT, by Spark Connect, with your own permissions there ($QUELL_SPARK_TOKEN)")
+	cmd.Flags().StringVar(&f.store, "store", "", "with --engine: the store's folder; Spark's executors need it under the same path")
+	cmd.Flags().IntVar(&f.rows, "rows", 100_000, "with --engine: maximum number of rows")
 }
 
 // query runs a query on Spark over the store's current files.

@@ -21,9 +21,9 @@ func fakeServer(t *testing.T) (url string, asked *[]string) {
 		switch {
 		case strings.Contains(string(body), "DROP"):
 			w.WriteHeader(http.StatusBadRequest)
-			io.WriteString(w, `{"error":"the statement is no SELECT","remedy":"ask with one SELECT"}`)
+			io.WriteString(w, `{"error":"only SELECT is allowed","remedy":"send one SELECT"}`)
 		case r.URL.Path == "/v1/queries":
-			io.WriteString(w, `[{"name":"worst-antagonists","help":"who hurt a job most","params":["job"],"sql":"SELECT 1"},{"name":"cap-outcomes","help":"what came of caps","sql":"SELECT 2"}]`)
+			io.WriteString(w, `[{"name":"worst-antagonists","help":"worst antagonists of a job","params":["job"],"sql":"SELECT 1"},{"name":"cap-outcomes","help":"outcomes of caps","sql":"SELECT 2"}]`)
 		default:
 			http.ServeFile(w, r, "testdata/answer.json")
 		}
@@ -49,7 +49,7 @@ func TestQueryPrints(t *testing.T) {
 			t.Fatalf("%v: %d %s", c.args, got.code, got.err)
 		}
 		golden(t, c.golden, got.out)
-		if c.golden == "query_csv" && !strings.Contains(got.err, "cut the answer off after 2 rows") {
+		if c.golden == "query_csv" && !strings.Contains(got.err, "truncated the result after 2 rows") {
 			t.Errorf("that rows are missing is not told: %q", got.err)
 		}
 	}
@@ -80,7 +80,7 @@ func TestQueryFails(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"query", "DROP TABLE x"}, exitNo, "what to do: ask with one SELECT"},
+		{[]string{"query", "DROP TABLE x"}, exitNo, "what to do: send one SELECT"},
 		{[]string{"query"}, exitUsage, "want SQL, or --canned"},
 		{[]string{"query", "SELECT 1", "--canned=x"}, exitUsage, "want SQL, or --canned"},
 		{[]string{"query", "SELECT 1", "--json", "--csv"}, exitUsage, "choose one"},

@@ -41,22 +41,22 @@ type replaying struct {
 func (a *app) replay() *cobra.Command {
 	var f replaying
 	cmd := &cobra.Command{
-		Use: "replay FILE...", Short: "play recorded samples with the real detection", Args: cobra.MinimumNArgs(1),
-		Long: `replay plays samples that were recorded, with the detection and the planning that
-the agent runs, and reports outliers, anomalies, incidents and who was accused. Of a
-labelled recording it also says how often that was right. Nobody is capped.
+		Use: "replay FILE...", Short: "run the real detection on recorded samples", Args: cobra.MinimumNArgs(1),
+		Long: `replay runs the agent's detection and planning on recorded samples, and reports
+outliers, anomalies, incidents and accusations. For a labelled recording it also reports
+how often the accusations were right. No task is capped.
 
-What a file is shows from its content: a trace of quell's (CSV or Parquet), Kepler's
-counters as Prometheus JSON, Rezolus' Parquet, or with --columns any other CSV; gzip
-and zstd are read as they are, and - is standard input. Several files are played one
-after the other. docs/replay.md describes all of it.
+The format of a file is found from its content: a trace of quell (CSV or Parquet),
+Kepler's counters as Prometheus JSON, Rezolus' Parquet, or with --columns any other CSV.
+Files may be compressed with gzip or zstd; - is standard input. Several files are replayed
+one after the other. docs/replay.md has the details.
 
---rules plays the recording by several rules and prints a table of them. --innocents
-lays tasks of another recording beside those of every machine, to see whether they
-are accused.
+--rules replays the recording with several rules and prints a table that compares them.
+--innocents adds tasks of another recording to every machine, to see whether they are
+accused.
 
 With --json every incident is a line, and the last line is the summary; with --rules
-there is a summary a line.`,
+every line is the summary of a rule.`,
 		Example: `  quell replay trace.csv
   quell replay --rule cpi2 --json trace.parquet | tail -1 | jq .accusations
   quell replay --step 3s --specs whole --by-task prom_response.json.gz
@@ -68,22 +68,22 @@ there is a summary a line.`,
 		RunE: func(cmd *cobra.Command, files []string) error { return a.runReplay(cmd, &f, files) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.rule, "rule", string(detect.Default), "rule that detects: "+names(detect.Rules()))
+	flags.StringVar(&f.rule, "rule", string(detect.Default), "detection rule: "+names(detect.Rules()))
 	flags.StringSliceVar(&f.rules, "rules", nil, "rules to compare, or all: a table instead of incidents")
-	flags.StringArrayVar(&f.innocents, "innocents", nil, "lay tasks of this recording beside those of every machine (may be repeated)")
-	flags.IntVar(&f.innocentsTasks, "innocents-tasks", 10, "how many of each such recording, those with the most CPU usage")
-	flags.StringVar(&f.innocentsColumns, "innocents-columns", "", "what the columns of such a CSV are that is no trace (as --columns)")
-	flags.StringVar(&f.columns, "columns", "", "what a CSV's columns are: a YAML file, or "+strings.Join(slices.Sorted(maps.Keys(recording.Maps())), ", "))
-	flags.StringVar(&f.specs, "specs", "learn", "learn: on the way, as an agent does; whole: out of the whole recording first")
+	flags.StringArrayVar(&f.innocents, "innocents", nil, "add tasks of this recording to every machine (may be repeated)")
+	flags.IntVar(&f.innocentsTasks, "innocents-tasks", 10, "number of tasks of each such recording, those with the most CPU usage")
+	flags.StringVar(&f.innocentsColumns, "innocents-columns", "", "column map of such a recording if it is a CSV but no trace (as --columns)")
+	flags.StringVar(&f.columns, "columns", "", "column map of a CSV: a YAML file, or "+strings.Join(slices.Sorted(maps.Keys(recording.Maps())), ", "))
+	flags.StringVar(&f.specs, "specs", "learn", "learn: during the replay, as an agent does; whole: from the whole recording first")
 	flags.BoolVar(&f.byTask, "by-task", false, "a spec for each task instead of each job")
-	flags.IntVar(&f.leastSamples, "least-samples", 100, "samples of a task that make a spec")
-	flags.Float64Var(&f.leastCPU, "least-cpu", 0.25, "CPU-s/s below which a sample is not judged (default the signal's)")
-	flags.StringVar(&f.sane, "sane", "", "LOW:HIGH, outside which a cost is a bad reading (default the signal's)")
-	flags.DurationVar(&f.step, "step", time.Minute, "time between two samples of a task: the rule's windows are so many samples")
-	flags.IntVar(&f.workers, "workers", runtime.GOMAXPROCS(0), "machines played at once")
-	flags.IntVar(&f.limit, "limit", 50, "incidents shown, those that accuse somebody first; 0: all")
+	flags.IntVar(&f.leastSamples, "least-samples", 100, "samples per task that a spec needs")
+	flags.Float64Var(&f.leastCPU, "least-cpu", 0.25, "ignore a victim's samples below this CPU usage, CPU-s/s (default: the signal's)")
+	flags.StringVar(&f.sane, "sane", "", "LOW:HIGH, the valid range of a cost (default: the signal's)")
+	flags.DurationVar(&f.step, "step", time.Minute, "sampling period of a task; the rule's windows are multiples of it")
+	flags.IntVar(&f.workers, "workers", runtime.GOMAXPROCS(0), "machines replayed in parallel")
+	flags.IntVar(&f.limit, "limit", 50, "maximum number of incidents to show, those with an accusation first; 0: all")
 	flags.StringVar(&f.out, "out", "", "also write a report with plots to this file (HTML)")
-	flags.StringVar(&f.save, "save", "", "also write what was read to this file, as a trace: Parquet if it ends in .parquet, else CSV")
+	flags.StringVar(&f.save, "save", "", "also write the samples to this file as a trace: Parquet if it ends in .parquet, else CSV")
 	complete := func(flag string, words []string) {
 		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 	}
@@ -160,10 +160,10 @@ func (a *app) runReplay(cmd *cobra.Command, f *replaying, files []string) error 
 func (a *app) compareRules(ctx context.Context, p *projector) error {
 	f := p.flags
 	if f.out != "" || f.save != "" {
-		return &usageError{errors.New("--rules goes neither with --out nor with --save"), "play one --rule for those"}
+		return &usageError{errors.New("--rules cannot be combined with --out or --save"), "use --rule with one rule"}
 	}
 	if slices.Contains(p.files, "-") {
-		return &usageError{errors.New("--rules reads the recording for each rule, which standard input cannot be"), "write it to a file first"}
+		return &usageError{errors.New("--rules reads the recording once per rule, and standard input can be read only once"), "write it to a file first"}
 	}
 	rules := f.rules
 	if slices.Equal(rules, []string{"all"}) {
@@ -300,7 +300,7 @@ func (r *reel) close() error {
 		r.notes = append(r.notes, fmt.Sprintf("%s: bad rows skipped: %d: %s", filepath.Base(name), rep.Bad, strings.Join(rep.Reasons, "; ")))
 	}
 	if len(rep.Unknown) > 0 {
-		r.notes = append(r.notes, fmt.Sprintf("%s: columns not known, ignored: %s", filepath.Base(name), strings.Join(rep.Unknown, ", ")))
+		r.notes = append(r.notes, fmt.Sprintf("%s: unknown columns, ignored: %s", filepath.Base(name), strings.Join(rep.Unknown, ", ")))
 	}
 	return open.Close()
 }

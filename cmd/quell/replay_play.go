@@ -45,7 +45,7 @@ func (p *projector) load(ctx context.Context) error {
 	}
 	for i, name := range f.innocents {
 		if name == "-" {
-			return &usageError{errors.New("--innocents reads its recording twice, which standard input cannot be"), "write it to a file first"}
+			return &usageError{errors.New("--innocents reads its recording twice, and standard input can be read only once"), "write it to a file first"}
 		}
 		in, err := replay.LoadInnocents(i+1, f.innocentsTasks, func(take func(*sample.Sample)) error {
 			r, err := p.openInnocents(name)
@@ -101,7 +101,7 @@ func (p *projector) play(ctx context.Context, rule string) (*report.Replay, erro
 		return nil, err
 	}
 	if f.specs == "whole" && slices.Contains(p.files, "-") {
-		return nil, &usageError{errors.New("--specs whole reads the recording twice, which standard input cannot be"), "write it to a file first"}
+		return nil, &usageError{errors.New("--specs whole reads the recording twice, and standard input can be read only once"), "write it to a file first"}
 	}
 	if f.specs == "whole" {
 		learner := replay.NewLearner(&o)
@@ -133,10 +133,10 @@ func (p *projector) play(ctx context.Context, rule string) (*report.Replay, erro
 	r.Summary.Rows, r.Summary.Bad = film.rows, film.bad
 	r.Notes = append(film.notes, p.innocentsNotes(film.splice)...)
 	if result.Late > 0 {
-		r.Notes = append(r.Notes, fmt.Sprintf("rows skipped that are not in order of time: %d; sort the recording", result.Late))
+		r.Notes = append(r.Notes, fmt.Sprintf("rows skipped, not in time order: %d; sort the recording", result.Late))
 	}
 	if result.UnknownSignal > 0 {
-		r.Notes = append(r.Notes, fmt.Sprintf("rows skipped of a signal that quell does not know: %d", result.UnknownSignal))
+		r.Notes = append(r.Notes, fmt.Sprintf("rows skipped, unknown signal: %d", result.UnknownSignal))
 	}
 	return r, nil
 }
@@ -144,7 +144,7 @@ func (p *projector) play(ctx context.Context, rule string) (*report.Replay, erro
 // innocentsNotes describes the innocents added to the recording's tasks.
 func (p *projector) innocentsNotes(s *replay.Splicer) (notes []string) {
 	for i, in := range p.innocents {
-		note := fmt.Sprintf("%d innocents of %s on each machine, %.3g CPU-s/s together", in.Tasks(), filepath.Base(p.flags.innocents[i]), in.Usage())
+		note := fmt.Sprintf("%d innocents of %s on each machine, %.3g CPU-s/s in total", in.Tasks(), filepath.Base(p.flags.innocents[i]), in.Usage())
 		if times := s.Longest().Seconds() / in.Length().Seconds(); times > 1 {
 			note += fmt.Sprintf("; it is repeated, up to %.1f times", times)
 		}

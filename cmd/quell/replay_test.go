@@ -43,7 +43,7 @@ func TestReplay(t *testing.T) {
 	if got.code != exitOK {
 		t.Fatalf("%+v", got)
 	}
-	if html, err := os.ReadFile(page); err != nil || !strings.Contains(string(html), "What jobs cost") {
+	if html, err := os.ReadFile(page); err != nil || !strings.Contains(string(html), "Costs of jobs") {
 		t.Errorf("%v, %.200s", err, html)
 	}
 	golden(t, "replay", got.out)
@@ -78,7 +78,7 @@ func TestReplayScores(t *testing.T) {
 	if s.Precision == nil || *s.Precision.Value != 1 || *s.Recall.Value != 1 || *s.Top1.Value != 1 || s.After.N != 1 || s.Bad != 1 || s.Late != 1 {
 		t.Errorf("%+v", s)
 	}
-	for _, want := range []string{"bad rows skipped: 1: line 405", "not in order of time: 1"} {
+	for _, want := range []string{"bad rows skipped: 1: line 405", "not in time order: 1"} {
 		if !strings.Contains(got.err, want) {
 			t.Errorf("%q is not in %q", want, got.err)
 		}
@@ -141,7 +141,7 @@ func TestReplayInnocents(t *testing.T) {
 	if again := summary(quell(t, utf8(""), "replay", "--json", saved).out); again.Jobs != s.Jobs || again.Samples != s.Samples || *again.Recall.Value != 1 {
 		t.Errorf("saved: %+v, before: %+v", again, s)
 	}
-	if got := quell(t, utf8(""), "replay", "--innocents", kepler, saved); got.code == exitOK || !strings.Contains(got.err, "it has innocents already") {
+	if got := quell(t, utf8(""), "replay", "--innocents", kepler, saved); got.code == exitOK || !strings.Contains(got.err, "already has innocents") {
 		t.Errorf("innocents twice: %+v", got)
 	}
 }
@@ -177,12 +177,12 @@ func TestReplayRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, args := range map[string][]string{
-		"no such file": {"none"}, "not the header of a trace": {csv}, "--columns": {csv}, `rule "nobody"`: {"--rule", "nobody", csv},
+		"no such file": {"none"}, "invalid trace header": {csv}, "--columns": {csv}, `rule "nobody"`: {"--rule", "nobody", csv},
 		"want learn or whole": {"--specs", "half", csv}, "want two numbers": {"--sane", "3", csv}, "--step": {"--step", "0s", csv},
 		"google2011": {"--columns", "none", csv}, "read header": {"--columns", "cgroup-counters", csv}, "write it to a file first": {"--specs", "whole", "-"},
-		"--rules reads": {"--rules", "all", "-"}, "neither with --out": {"--rules", "all", "--save", csv + "2", csv}, `rule "none"`: {"--rules", "evidence,none", good},
+		"--rules reads": {"--rules", "all", "-"}, "cannot be combined with --out": {"--rules", "all", "--save", csv + "2", csv}, `rule "none"`: {"--rules", "evidence,none", good},
 		"--innocents-tasks 0": {"--innocents-tasks", "0", csv}, "--innocents reads": {"--innocents", "-", csv}, "--innocents none": {"--innocents", "none", csv},
-		"no two samples of a task": {"--innocents", empty, csv}, "open nope": {"--innocents-columns", "nope", csv},
+		"no task with two samples": {"--innocents", empty, csv}, "open nope": {"--innocents-columns", "nope", csv},
 	} {
 		got := quell(t, utf8(""), append([]string{"replay"}, args...)...)
 		if got.code != exitUsage || !strings.Contains(got.err, want) {

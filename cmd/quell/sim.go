@@ -34,16 +34,16 @@ type simulation struct {
 func (a *app) sim() *cobra.Command {
 	var s simulation
 	cmd := &cobra.Command{
-		Use: "sim", Short: "play a simulated fleet with the real detection, where it is known who hurt whom", Args: cobra.NoArgs,
-		Long: `sim plays machines that never existed, with the detection and the planning that
-the agent runs, and counts how often they are right. The same seed gives the
-same report. docs/sim.md describes the model, docs/rules.md the rules.
+		Use: "sim", Short: "run the real detection on a simulated fleet with known antagonists", Args: cobra.NoArgs,
+		Long: `sim simulates machines, runs the agent's detection and planning on them, and counts how
+often they are right. The same seed gives the same report. docs/sim.md describes the
+model, docs/rules.md the rules.
 
-A scenario is a family's name or a pattern of names (` + "`quell sim --list`" + `); "everyday"
-is a machine without antagonists, "fleet" one to which some come now and then.`,
-		Example: `  quell sim                                        # every family once, by default rule and trials
+--scenario is a name or a pattern of names (` + "`quell sim --list`" + `); "everyday" is a machine
+without antagonists, "fleet" a machine with occasional antagonists.`,
+		Example: `  quell sim                                        # every scenario once, default rule and trials
   quell sim --scenario 'llc/*/mild/*' --rule cpi2  # the paper's rule on mild slowdowns
-  quell sim --trial 0                              # no suspect is held to find out
+  quell sim --trial 0                              # without trials
   quell sim --scenario everyday --machines 100 --for 24h
   quell sim --scenario fleet --rule cpi2 --machines 1000 --for 24h --incidents run.jsonl
   quell sim --scenario llc/bursts/strong/plain --trace bursts.csv  # samples with labels
@@ -51,18 +51,18 @@ is a machine without antagonists, "fleet" one to which some come now and then.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.runSim(&s) },
 	}
 	flags := cmd.Flags()
-	flags.Uint64Var(&s.seed, "seed", 1, "what the fleet is drawn from")
-	flags.IntVar(&s.machines, "machines", 1, "machines of each family")
-	flags.DurationVar(&s.takes, "for", 150*time.Minute, "how long each machine is played, in its own time")
-	flags.StringVar(&s.scenario, "scenario", "*", "which families")
-	flags.StringVar(&s.rule, "rule", string(detect.Default), "rule that detects: "+names(detect.Rules()))
-	flags.StringVar(&s.mode, "enforcement", plan.On.String(), "on: caps act back on the machine; advise: nobody is capped")
+	flags.Uint64Var(&s.seed, "seed", 1, "random seed of the fleet")
+	flags.IntVar(&s.machines, "machines", 1, "machines per scenario")
+	flags.DurationVar(&s.takes, "for", 150*time.Minute, "simulated time of each machine")
+	flags.StringVar(&s.scenario, "scenario", "*", "name of a scenario, or a pattern of names")
+	flags.StringVar(&s.rule, "rule", string(detect.Default), "detection rule: "+names(detect.Rules()))
+	flags.StringVar(&s.mode, "enforcement", plan.On.String(), "on: caps affect the machine; advise: no task is capped")
 	flags.StringVar(&s.cap, "cap", "fixed", "fixed: the paper's hard cap; feedback: caps that take no more than the victim needs")
-	flags.DurationVar(&s.trial, "trial", config.Default().Enforce.Trial, "hold a suspect for so long where rule evidence cannot tell; 0: never")
+	flags.DurationVar(&s.trial, "trial", config.Default().Enforce.Trial, "cap a suspect for this long if rule evidence cannot decide; 0: never")
 	flags.StringVar(&s.trace, "trace", "", "write every sample, and the labels, to this file (CSV)")
 	flags.StringVar(&s.incidents, "incidents", "", "write every incident, and the summary last, to this file (JSON lines, for quell evaluate)")
-	flags.IntVar(&s.workers, "workers", 0, "machines played at once; 0: one a CPU")
-	flags.BoolVar(&s.list, "list", false, "list the families and do nothing")
+	flags.IntVar(&s.workers, "workers", 0, "machines simulated in parallel; 0: one per CPU")
+	flags.BoolVar(&s.list, "list", false, "only list the scenarios")
 	_ = cmd.RegisterFlagCompletionFunc("rule", cobra.FixedCompletions(strings.Split(names(detect.Rules()), ", "), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("enforcement", cobra.FixedCompletions([]string{"on", "advise"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("cap", cobra.FixedCompletions([]string{"fixed", "feedback"}, cobra.ShellCompDirectiveNoFileComp))
@@ -101,7 +101,7 @@ func chosen(all []sim.Scenario, pattern string) ([]*sim.Scenario, error) {
 		}
 	}
 	if len(some) == 0 {
-		return nil, &usageError{fmt.Errorf("--scenario %q: no family is called so", pattern), "see `quell sim --list` for the names"}
+		return nil, &usageError{fmt.Errorf("--scenario %q: unknown scenario", pattern), "see `quell sim --list` for the names"}
 	}
 	return some, nil
 }
@@ -115,7 +115,7 @@ func (a *app) runSim(s *simulation) error {
 	if s.list {
 		for _, f := range some {
 			if _, err := fmt.Fprintf(a.out, "%-40s %s\n", f.Name, f.Half); err != nil {
-				return fmt.Errorf("list families: %w", err)
+				return fmt.Errorf("list scenarios: %w", err)
 			}
 		}
 		return nil
@@ -212,7 +212,7 @@ func (a *app) playSim(s *simulation, orders []sim.Order, setup sim.Setup) (err e
 		broken = labelled.Flush()
 	}
 	if broken != nil {
-		return fmt.Errorf("write what was played: %w", broken)
+		return fmt.Errorf("write trace or incidents: %w", broken)
 	}
 	report.finish()
 	if lines != nil {
@@ -266,7 +266,7 @@ outliers %d, anomalies %d, accusations %d, right %d
 victims %d, named %d, after %.0f min (median)
 precision %.3f (at least %.3f), recall %.3f (%.3f), top-1 %.3f (%.3f)
 false accusations per 1,000 machine-days: %.1f (at most %.1f)
-caps took %.1f CPU-h of antagonists, %.1f of others; of %d victims under them %d were well most of the time
+caps took %.1f CPU-h from antagonists, %.1f from others; of %d victims under caps %d were below threshold in most minutes
 bounds: one-sided, 95 %%
 `, r.Rule, r.Seed, r.Cases, days, r.Samples, took.Round(100*time.Millisecond), r.Outliers, r.Anomalies, r.Accusations, r.Right,
 		r.Victims, r.Named, r.MedianS/60, r.Precision, r.Least["precision"], r.Recall, r.Least["recall"], r.Top1, r.Least["top1"],

@@ -41,7 +41,7 @@ func TestSim(t *testing.T) {
 
 func TestSimRefuses(t *testing.T) {
 	for args, says := range map[string]string{
-		"sim --scenario luck":    "no family is called so",
+		"sim --scenario luck":    "unknown scenario",
 		"sim --scenario [":       "syntax error in pattern",
 		"sim --rule luck":        `rule "luck"`,
 		"sim --enforcement luck": `mode "luck"`,

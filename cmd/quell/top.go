@@ -27,15 +27,15 @@ func (a *app) top() *cobra.Command {
 	var sort string
 	cmd := &cobra.Command{
 		Use: "top", Short: "watch the tasks: usage, cost against threshold, caps", Args: cobra.NoArgs,
-		Long: `top shows every task that the agent follows: its CPU usage and, for each signal, its
-cost in the last interval against the threshold it is judged by ("!" marks an outlier,
-"-" what was not counted). WORST is the highest cost ÷ threshold; the worst come first,
-unless --sort says otherwise. STATE is what the task is now: capped, victim or suspect of
-an open incident, or outlier. COUNTED is shown where a signal counted only a part of the
-interval. SPEC says whether it is known yet what the task's job normally costs.
+		Long: `top shows every task that the agent monitors: its CPU usage and, for each signal, its
+cost in the last interval and its threshold ("!" marks an outlier, "-" means not counted).
+WORST is the highest cost ÷ threshold; by default the table is sorted by it. STATE is the
+current state: capped, victim or suspect of an open incident, or outlier. COUNTED is the
+share of the interval that was counted, if not all of it. SPEC is the state of the job's
+spec, its normal cost.
 
-It is drawn again each second until Ctrl-C; where the output is no terminal the tables
-follow one another. With --json it writes one line of JSON each second.`,
+The table is updated every second until Ctrl-C. If the output is not a terminal, the tables
+follow one another. With --json it writes one line of JSON per second.`,
 		Example: "  quell top\n  quell top --once\n  quell top --sort cpu\n  quell top --once --json | jq '.[] | select(.capped)'",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := report.SortTasks(nil, sort); err != nil {
@@ -48,7 +48,7 @@ follow one another. With --json it writes one line of JSON each second.`,
 		},
 	}
 	cmd.Flags().BoolVar(&once, "once", false, "print the table once")
-	cmd.Flags().StringVar(&sort, "sort", "worst", "first is who has most of this: worst, cpu, name, or a signal such as cpi")
+	cmd.Flags().StringVar(&sort, "sort", "worst", "sort by: worst, cpu, name, or a signal such as cpi")
 	return a.withJSON(cmd)
 }
 

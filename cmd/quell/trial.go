@@ -40,26 +40,27 @@ func (a *app) trial() *cobra.Command {
 	p := plan.Paper()
 	t := trials{terms: command.Terms{Rate: p.Rate, For: command.Duration(p.For)}, tried: map[trialKey]bool{}, seen: map[string]bool{}}
 	cmd := &cobra.Command{
-		Use: "trial --budget N --reason TEXT", Short: "cap reported suspects for a while each, and measure what comes of it", Args: cobra.NoArgs,
-		Long: `trial does what CPI²'s section 7 did: it waits for incidents in which the agent accuses
-somebody, caps the first antagonist for five minutes, one at a time and each pair of
-victim and suspect once, and at the end reports how often that helped (quell evaluate).
-It stops when its budget of caps is spent, when its time is over, or when interrupted;
-a cap that is in force then is lifted.
+		Use: "trial --budget N --reason TEXT", Short: "cap reported suspects one at a time, and measure the effect", Args: cobra.NoArgs,
+		Long: `trial does what CPI²'s section 7 did: it waits for incidents in which the agent accuses a
+task, caps the first antagonist for five minutes (one cap at a time, each pair of victim
+and suspect once), and at the end reports how often that helped (see quell evaluate). It
+stops when the budget of caps is used up, after --within, or when interrupted; it then
+removes a cap that is in force.
 
-The caps are an operator's: they work in every mode of enforcement, the agent refuses them
-for what must not be capped, undoes them by itself, and writes them to its audit log.`,
+The caps are an operator's caps: they work in every enforcement mode, the agent refuses them
+for tasks that must not be capped, removes them when they expire, and writes them to its
+audit log.`,
 		Example: `  quell trial --budget 20 --reason "how good is it, ticket 4711"
-  quell trial --budget 5 --within 8h --any --reason "suspects below the bar too" --out trial.html`,
+  quell trial --budget 5 --within 8h --any --reason "suspects below the threshold too" --out trial.html`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.runTrials(cmd.Context(), &t) },
 	}
 	flags := cmd.Flags()
-	flags.IntVar(&t.budget, "budget", 0, "caps at most (required)")
-	flags.Float64Var(&t.terms.Rate, "rate", t.terms.Rate, "CPU seconds a second, 0.001 to 1024")
-	leaseFlag(cmd, &t.terms.For, "how long each")
-	flags.DurationVar(&t.ends, "within", 24*time.Hour, "wait for incidents so long")
-	flags.DurationVar(&t.poll, "poll", 2*time.Second, "how often the agent is asked")
-	flags.BoolVar(&t.any, "any", false, "also the best suspect where nobody is accused, as the paper did to plot correlations below its threshold")
+	flags.IntVar(&t.budget, "budget", 0, "maximum number of caps (required)")
+	flags.Float64Var(&t.terms.Rate, "rate", t.terms.Rate, "limit in CPUs (CPU-s/s), 0.001 to 1024")
+	leaseFlag(cmd, &t.terms.For, "lease of each cap")
+	flags.DurationVar(&t.ends, "within", 24*time.Hour, "how long to wait for incidents")
+	flags.DurationVar(&t.poll, "poll", 2*time.Second, "polling interval")
+	flags.BoolVar(&t.any, "any", false, "also cap the best suspect if none is accused, as the paper did to plot correlations below its threshold")
 	flags.StringVar(&t.out, "out", "", "also write a report with plots to this file (HTML)")
 	reasonFlag(cmd, &t.reason)
 	return a.withJSON(cmd)
@@ -68,7 +69,7 @@ for what must not be capped, undoes them by itself, and writes them to its audit
 func (a *app) runTrials(ctx context.Context, t *trials) error {
 	switch {
 	case t.budget < 1:
-		return fmt.Errorf("--budget %d: want how many caps may be made, 1 or more", t.budget)
+		return fmt.Errorf("--budget %d: want 1 or more caps", t.budget)
 	case t.poll <= 0 || t.ends <= 0:
 		return errors.New("--poll and --within: want durations above 0")
 	}
@@ -171,7 +172,7 @@ func (a *app) try(ctx context.Context, t *trials, inc *incident.Record, s *detec
 	if why != "" {
 		why = " (" + why + ")"
 	}
-	fmt.Fprintf(a.err, "quell: %d of %d: %s of %s suffers; %s%s is capped for %s\n", t.made, t.budget, inc.Signal, inc.Victim.Name, task, why, t.terms.For)
+	fmt.Fprintf(a.err, "quell: %d of %d: %s of %s is over its threshold; %s%s is capped for %s\n", t.made, t.budget, inc.Signal, inc.Victim.Name, task, why, t.terms.For)
 	for ctx.Err() == nil {
 		now, err := a.client().Incident(ctx, inc.ID)
 		if err != nil && ctx.Err() == nil {
@@ -189,7 +190,7 @@ func (a *app) try(ctx context.Context, t *trials, inc *incident.Record, s *detec
 	defer stop()
 	uncap := command.Command{Why: "the trial was ended", Uncap: &command.Target{Task: task}}
 	if _, err := a.client().Command(last, uncap); err != nil && !errors.As(err, &refused) {
-		return fmt.Errorf("uncap %s: %w; its cap ends by itself within %s", task, err, t.terms.For)
+		return fmt.Errorf("uncap %s: %w; its cap expires within %s", task, err, t.terms.For)
 	}
 	return nil
 }

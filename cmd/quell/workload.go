@@ -16,7 +16,7 @@ import (
 func (a *app) workload() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "workload KIND [flags]", Short: "play a victim, an innocent or an antagonist", Hidden: true,
-		Long: "workload plays one part of a scene until its standard input closes; it begins when a line comes in there.\nKinds: " +
+		Long: "workload runs one task of a scene until its standard input closes. It starts when it reads a line.\nKinds: " +
 			strings.Trim(fmt.Sprint(workload.Kinds()), "[]"),
 		Example: "  quell workload hog --work 3s --pause 3s", DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -31,7 +31,7 @@ func (a *app) workload() *cobra.Command {
 		},
 	}
 	cmd.AddCommand(&cobra.Command{
-		Use: "lab KERNEL [flags]", Short: "do equal pieces of work and say when each was done", Hidden: true,
+		Use: "lab KERNEL [flags]", Short: "do equal pieces of work and report the end of each", Hidden: true,
 		Long:    "Kernels: " + strings.Join(workload.KernelNames(), " "),
 		Example: "  quell workload lab primes -threads=2", DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -46,7 +46,7 @@ func (a *app) workload() *cobra.Command {
 		},
 	})
 	cmd.AddCommand(&cobra.Command{
-		Use: "command PROGRAM [ARGUMENTS]", Short: "run a program again and again and say how long each run took", Hidden: true,
+		Use: "command PROGRAM [ARGUMENTS]", Short: "run a program repeatedly and report how long each run took", Hidden: true,
 		Example: "  quell workload command sysbench cpu run", DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error { return workload.RunCommand(cmd.Context(), args) },
 	})

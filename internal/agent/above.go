@@ -113,6 +113,6 @@ func (a *Agent) throttled(t *task, wall float64) sample.Flags {
 		return 0
 	}
 	t.heldBy = above
-	t.notes[noteQuota] = fmt.Sprintf("held back by the CPU quota of %s above it", above)
+	t.notes[noteQuota] = fmt.Sprintf("throttled by the CPU quota of %s above it", above)
 	return sample.Throttled
 }

@@ -105,7 +105,7 @@ func (a *Agent) undoCap(now sample.Millis, id, why string) error {
 // rate. Both steps go through the journal, so a crash between them leaves the task
 // unlimited.
 func (a *Agent) adjustCap(now sample.Millis, act plan.Action) error {
-	const why = "another rate"
+	const why = "the rate changes"
 	o, err := a.Enforcer.Undo(now, act.ID, why)
 	if err != nil || o.Result != enforce.Restored {
 		return a.undone(now, act.ID, why, o, err)
@@ -128,11 +128,11 @@ func (a *Agent) undone(now sample.Millis, id, why string, o enforce.Outcome, err
 	if err != nil && !errors.Is(err, enforce.ErrJournal) {
 		a.unlifted[id] = why
 		a.stats.undoFailed++
-		a.degrade("lifting cap "+id, err)
+		a.degrade("undoing cap "+id, err)
 		return err
 	}
 	delete(a.unlifted, id)
-	a.degrade("lifting cap "+id, nil)
+	a.degrade("undoing cap "+id, nil)
 	a.Log.Warn("cap ended", "task", o.Change.Task, "why", why, "result", o.Result, "note", o.Note)
 	a.audit(now, endEntry(o.Change, why, o.Result), err)
 	a.stats.capsEnded[o.Result.String()]++
@@ -144,10 +144,10 @@ func (a *Agent) undone(now sample.Millis, id, why string, o enforce.Outcome, err
 // lease has expired, whatever the pipeline's state is: the journal decides.
 func (a *Agent) checkCaps(now sample.Millis) {
 	for _, id := range a.Enforcer.Check() {
-		a.undoCap(now, id, "somebody else changed the limit, or the task ended")
+		a.undoCap(now, id, "another process changed the limit, or the task ended")
 	}
 	for _, id := range a.Enforcer.Due(now) {
-		a.undoCap(now, id, cmp.Or(a.unlifted[id], "its time is over"))
+		a.undoCap(now, id, cmp.Or(a.unlifted[id], "the lease expired"))
 	}
 	a.carryOut(now)
 	a.degrade("journal", a.Enforcer.Err())

@@ -165,7 +165,7 @@ type Agent struct {
 }
 
 // LeftOver is the reason for undoing changes that an earlier agent left.
-const LeftOver = "an earlier agent left it"
+const LeftOver = "left by an earlier agent"
 
 // New makes an agent and loads the state that an earlier one left in the state directory.
 func New(p Parts) (*Agent, error) {
@@ -200,7 +200,7 @@ func New(p Parts) (*Agent, error) {
 	a.window.hurry = slices.ContainsFunc(history.Records(), func(r spec.Record) bool { return r.Published.State == spec.Ready })
 	a.degrade("overrides", a.disk.loadOverrides(&a.overrides))
 	if m, err := plan.ParseMode(a.overrides.Mode); err == nil && m != policy.Mode {
-		a.Log.Warn("enforcement is as an operator set it", "mode", m, "configured", policy.Mode)
+		a.Log.Warn("enforcement mode set by an operator overrides the configuration", "mode", m, "configured", policy.Mode)
 		policy.Mode = m
 	}
 	a.machine = p.Config.MachineName()

@@ -34,7 +34,7 @@ func TestLearnsDetectsCapsAndLifts(t *testing.T) {
 				t.Errorf("%s the limit is %q, want %q", when, got, want)
 			}
 			if got := r.values[quiet.limit()]; got != "max" {
-				t.Errorf("%s the limit of one who did nothing is %q", when, got)
+				t.Errorf("%s the limit of an innocent task is %q", when, got)
 			}
 		}
 
@@ -121,7 +121,7 @@ func TestAdviseOnlySays(t *testing.T) {
 		r.pass(4 * time.Minute)
 		all := r.incidents()
 		if len(all) != 1 || all[0].Outcome != plan.WouldCap || len(all[0].Rounds) != 0 ||
-			!strings.HasPrefix(all[0].Advice, "hold /left/noisy to 0.01 CPU-s/s for 3m0s to find out: quell cap /left/noisy --rate 0.01 --for 3m ") {
+			!strings.HasPrefix(all[0].Advice, "cap /left/noisy to 0.01 CPU-s/s for 3m0s as a trial: quell cap /left/noisy --rate 0.01 --for 3m ") {
 			t.Errorf("incidents %+v", all)
 		}
 		if a := r.audit(); len(a) != 0 {
@@ -242,7 +242,7 @@ func TestTaskThatEnds(t *testing.T) {
 			t.Errorf("the new one's limit is %q", got)
 		}
 		if n := len(r.source.targets); n != 1 {
-			t.Errorf("the source follows %d tasks, want the one that stays: the new one has seen no window", n)
+			t.Errorf("the source counts %d tasks, want only the one that stays: the new one has seen no window", n)
 		}
 		r.pass(4 * time.Second) // the window closes
 		got := map[string][]sample.Sample{}
@@ -349,7 +349,7 @@ func TestOtherThingsThatFail(t *testing.T) {
 		}{
 			{"finding", "finding tasks: broken", func(err error) { r.finding = err }},
 			{"CPU times", "reading CPU times: broken", func(err error) { r.reading = err }},
-			{"a task", "following /batch/job-9: broken", func(err error) {
+			{"a task", "monitoring /batch/job-9: broken", func(err error) {
 				if r.opening["/batch/job-9"] = err; err != nil {
 					r.add("/batch/job-9", 1)
 				}
@@ -394,7 +394,7 @@ func TestTasksThatCannotBeCounted(t *testing.T) {
 		if v.Note != "split: process 1 is elsewhere; cpi: not in cgroup2" || v.Flags != "split" || v.CPU < 0.49 {
 			t.Errorf("task %+v", v)
 		}
-		if got := r.refused(capping(command.Target{Task: "job-1"}, 0.1, "1m", "x"), 409); !strings.Contains(got, "not together") {
+		if got := r.refused(capping(command.Target{Task: "job-1"}, 0.1, "1m", "x"), 409); !strings.Contains(got, "in different cgroups") {
 			t.Errorf("capping it: %s", got)
 		}
 		if len(r.samples) != 1 || r.samples[0].Cost == r.samples[0].Cost || r.samples[0].CPU < 0.49 {

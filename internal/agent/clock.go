@@ -37,7 +37,7 @@ func (a *Agent) now() time.Time {
 	t, behind := a.clock.now()
 	var err error
 	if behind > most {
-		err = fmt.Errorf("the wall clock was set back by %s; times stay as they were until it has caught up, or until the agent is restarted", behind.Round(time.Second))
+		err = fmt.Errorf("the wall clock was set back by %s; the agent continues with its own time until the wall clock has caught up or the agent is restarted", behind.Round(time.Second))
 	}
 	a.degrade("clock", err)
 	return t

@@ -35,7 +35,7 @@ func (a *Agent) find(name string) (*task, error) {
 	}
 	switch len(hits) {
 	case 0:
-		return nil, &notFoundError{fmt.Sprintf("no task is called %q", name)}
+		return nil, &notFoundError{fmt.Sprintf("unknown task %q", name)}
 	case 1:
 		return hits[0], nil
 	}
@@ -44,7 +44,7 @@ func (a *Agent) find(name string) (*task, error) {
 		names[i] = string(t.Name)
 	}
 	slices.Sort(names)
-	return nil, &notFoundError{fmt.Sprintf("%q could be any of %s", name, strings.Join(names, ", "))}
+	return nil, &notFoundError{fmt.Sprintf("task %q is ambiguous: it matches %s", name, strings.Join(names, ", "))}
 }
 
 // resolve finds the tasks that a target names: one task, or all tasks that match the
@@ -61,7 +61,7 @@ func (a *Agent) resolve(target command.Target) ([]*task, error) {
 		}
 	}
 	if len(all) == 0 {
-		return nil, &notFoundError{"no task here is of " + target.String()}
+		return nil, &notFoundError{"no task on this machine matches " + target.String()}
 	}
 	slices.SortFunc(all, func(x, y *task) int { return strings.Compare(string(x.Name), string(y.Name)) })
 	return all, nil
@@ -89,7 +89,7 @@ func each(target command.Target, tasks []*task, what string, do func(*task) (api
 	if sum.Tasks == 0 {
 		return api.Done{}, errors.Join(errs...)
 	}
-	sum.Message = fmt.Sprintf("%s %d of the %d tasks here of %s", what, sum.Tasks, len(tasks), target)
+	sum.Message = fmt.Sprintf("%s %d of %d tasks on this machine (%s)", what, sum.Tasks, len(tasks), target)
 	return sum, nil
 }
 
@@ -146,7 +146,7 @@ func (a *Agent) uncap(now sample.Millis, operator string, c *command.Command) (d
 	if target.Many() { // only the tasks that have a cap
 		tasks = slices.DeleteFunc(tasks, func(t *task) bool { return !a.pipeline.Capped(t.Key) })
 		if len(tasks) == 0 {
-			return api.Done{}, &notFoundError{fmt.Sprintf("no task here of %s has a cap of quell's", target)}
+			return api.Done{}, &notFoundError{fmt.Sprintf("no task on this machine that matches %s has a cap set by quell", target)}
 		}
 	}
 	d, err = each(target, tasks, "uncapped", func(t *task) (api.Done, error) {
@@ -159,7 +159,7 @@ func (a *Agent) uncap(now sample.Millis, operator string, c *command.Command) (d
 		return api.Done{Message: fmt.Sprintf("uncapped %s", t.Name)}, nil
 	})
 	if err == nil && target.Many() {
-		d.Message = fmt.Sprintf("uncapped %d tasks of %s", d.Tasks, target)
+		d.Message = fmt.Sprintf("uncapped %d tasks on this machine (%s)", d.Tasks, target)
 	}
 	return d, err
 }
@@ -191,7 +191,7 @@ func (a *Agent) protect(now sample.Millis, operator string, c *command.Command, 
 	case !target.Many():
 		return api.Done{Message: fmt.Sprintf("%sed %s", c.Kind(), target), Tasks: 1}, nil
 	}
-	return api.Done{Message: fmt.Sprintf("%sed %s, of which %d are here now", c.Kind(), target, len(tasks)), Tasks: len(tasks)}, nil
+	return api.Done{Message: fmt.Sprintf("%sed %s: %d tasks on this machine now", c.Kind(), target, len(tasks)), Tasks: len(tasks)}, nil
 }
 
 // shield sets whether other tasks may be capped for a task: as operators set it, else
@@ -226,7 +226,7 @@ func (a *Agent) pardon(now sample.Millis, operator string, c *command.Command) (
 	if err != nil {
 		return api.Done{}, err
 	}
-	return api.Done{Message: "forgot what " + c.Pardon.Job + " did"}, nil
+	return api.Done{Message: "removed job " + c.Pardon.Job + " from the repeat offenders"}, nil
 }
 
 // overrides are what operators changed at run time.

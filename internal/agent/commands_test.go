@@ -61,7 +61,7 @@ func TestCommandsAboutMany(t *testing.T) {
 		if n := len(r.status().Caps); n != 0 {
 			t.Errorf("%d caps are left", n)
 		}
-		if text := r.refused(capping(command.Target{Job: "nothing"}, 1, "1m", "r"), http.StatusNotFound); !strings.Contains(text, "no task here is of job nothing") {
+		if text := r.refused(capping(command.Target{Job: "nothing"}, 1, "1m", "r"), http.StatusNotFound); !strings.Contains(text, "no task on this machine matches job nothing") {
 			t.Errorf("a job that is not here: %s", text)
 		}
 	})

@@ -54,10 +54,10 @@ func (d *disk) loadSpecs(h *spec.History) error {
 		return err
 	}
 	if f.Version != specVersion && f.Records != nil {
-		return d.aside("specs.json", fmt.Errorf("version %d, want %d: learning anew", f.Version, specVersion))
+		return d.aside("specs.json", fmt.Errorf("version %d, want %d: learning starts again", f.Version, specVersion))
 	}
 	if n := h.Restore(f.Records); n > 0 {
-		return fmt.Errorf("specs.json: %d of %d histories make no sense and were left out", n, len(f.Records))
+		return fmt.Errorf("specs.json: %d of %d histories are invalid and were skipped", n, len(f.Records))
 	}
 	return nil
 }

@@ -29,16 +29,16 @@ func TestFairShares(t *testing.T) {
 	}{
 		{"two that are equal", equal, "/a", []string{"/b"}, []float64{0.5}},
 		{"four", equal, "/a", []string{"/b", "/c", "/d"}, []float64{0.25, 0.25, 0.25}},
-		{"who is not there does not count", equal, "/a", []string{"/c", "/d"}, []float64{1. / 3, 1. / 3}},
+		{"absent groups do not count", equal, "/a", []string{"/c", "/d"}, []float64{1. / 3, 1. / 3}},
 		{"weights", nested, "/c", []string{"/d"}, []float64{1. / 3}},
 		{"in the same pod", nested, "/pod/a", []string{"/pod/b"}, []float64{0.75}},
 		{"in the same pod, with another outside", nested, "/pod/a", []string{"/pod/b", "/c"}, []float64{0.25, 2. / 3}},
 		{"deep, and across", nested, "/pod/a", []string{"/pod/b/x", "/pod/b/y", "/c"}, []float64{0.75 * 0.25 / 3, 0.75 * 0.75 / 3, 2. / 3}},
 		{"a level with one branch shares nothing", nested, "/c", []string{"/pod/b/x", "/d/e"}, []float64{0.25, 0.25}},
-		{"threads in a group beside groups below it", nested, "/pod/b", []string{"/pod/b/y", "/c"}, []float64{1. / 3 * 150 / 250, 2. / 3}},
-		{"one of whom nothing is known is left out", nested, "/c", []string{"/x", "/d"}, []float64{0, 1. / 3}},
+		{"threads in a group that also has groups below it", nested, "/pod/b", []string{"/pod/b/y", "/c"}, []float64{1. / 3 * 150 / 250, 2. / 3}},
+		{"a group without a known weight is left out", nested, "/c", []string{"/x", "/d"}, []float64{0, 1. / 3}},
 		{"threads at the top", nested, "/c", []string{"/", "/d"}, []float64{0, 1. / 3}},
-		{"a victim of which nothing is known", equal, "/x", []string{"/a"}, []float64{1}}, // the caller checks for that
+		{"a victim without a known weight", equal, "/x", []string{"/a"}, []float64{1}}, // the caller checks for that
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var gs groups
@@ -86,6 +86,6 @@ func TestGroupsAreForgotten(t *testing.T) {
 		t.Errorf("a group without a weight: %v, %d are kept", g, len(gs.byPath))
 	}
 	if gs.enter("/pod/none", w.of) != nil || gs.enter("", w.of) != nil {
-		t.Error("a group where there is none")
+		t.Error("got a group, want nil")
 	}
 }

@@ -486,7 +486,7 @@ func (r *rig) accused(within time.Duration) *incident.Round {
 			}
 		}
 	}
-	r.t.Fatalf("nobody was accused and held within %s: %+v", within, r.incidents())
+	r.t.Fatalf("no task was accused and capped within %s: %+v", within, r.incidents())
 	return nil
 }
 

@@ -17,9 +17,9 @@ func (a *Agent) writes(t *task, act plan.Action) (dir string, inode uint64, w []
 	case act.Net > 0:
 		return a.netWrites(t, act)
 	case t.places.Split:
-		err = fmt.Errorf("its processes are not together: %s", t.places.Reason)
+		err = fmt.Errorf("its processes are in different cgroups: %s", t.places.Reason)
 	case t.places.CPU == "":
-		err = errors.New("it has no processes, so its CPU limit is not known")
+		err = errors.New("it has no processes, so its CPU limit is unknown")
 	default:
 		return a.Machine.CapWrites(t.places.CPU, act.Rate, a.config.Enforce.Period)
 	}
@@ -35,7 +35,7 @@ func (a *Agent) ioWrites(t *task, act plan.Action) (dir string, inode uint64, w 
 	}
 	disks := a.sharedDisks(act.Victim, t.Key)
 	if len(disks) == 0 {
-		return "", 0, nil, errors.New("no disk is known that it shares with the victim")
+		return "", 0, nil, errors.New("no known disk is shared with the victim")
 	}
 	for _, disk := range disks {
 		has, err := a.Machine.IOLimit(place, disk)
@@ -63,9 +63,9 @@ func (a *Agent) ioWrites(t *task, act plan.Action) (dir string, inode uint64, w 
 func (a *Agent) netWrites(t *task, act plan.Action) (dir string, inode uint64, w []host.Write, err error) {
 	switch {
 	case t.Key.Hierarchy != sample.Unified:
-		return "", 0, nil, errors.New("what it sends is not limited: it is a cgroup of v1")
+		return "", 0, nil, errors.New("cannot limit its network traffic: the task is a v1 cgroup")
 	case a.NetWrites == nil:
-		return "", 0, nil, errors.New("what tasks send cannot be limited here")
+		return "", 0, nil, errors.New("cannot limit network traffic on this machine")
 	}
 	dir = t.cgroup.Dir()
 	return dir, t.Key.Inode, a.NetWrites(dir, act.Net), nil

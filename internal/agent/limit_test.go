@@ -127,7 +127,7 @@ func TestADiskIsLimitedAndLetGo(t *testing.T) {
 				if s := r.status(); len(s.Caps) != 1 || s.Caps[0].IO != want || s.Caps[0].Rate != 0 {
 					t.Errorf("caps %+v", s.Caps)
 				}
-				if a := r.audit(); len(a) != 1 || strings.Contains(a[0].Why, "not what the kernel writes back later") != v1 {
+				if a := r.audit(); len(a) != 1 || strings.Contains(a[0].Why, "not later writeback by the kernel") != v1 {
 					t.Errorf("audit %+v", a)
 				}
 				r.pass(5 * time.Minute)
@@ -151,7 +151,7 @@ func TestADiskThatCannotBeLimitedIsSaid(t *testing.T) {
 	}{
 		{"no io controller", func(r *rig) { r.controllers = host.ErrNoLimit }, host.ErrNoLimit.Error()},
 		{"no place of its own in blkio", func(r *rig) { r.unlimited = errors.New("its processes are at the top of blkio") }, "at the top of blkio"},
-		{"no disk in common", func(r *rig) { r.source.shared = nil }, "no disk is known that it shares with the victim"},
+		{"no disk in common", func(r *rig) { r.source.shared = nil }, "no known disk is shared with the victim"},
 		{"limits of its own that are lower", func(r *rig) {
 			r.machine.disks = map[string]host.IOLimit{"/batch/noisy-1": {Rbps: 1, Wbps: 1, Riops: 20, Wiops: 1}}
 		}, "not lower than the present limit"},

@@ -57,7 +57,7 @@ func TestSocketIsTakenOverFromTheDeadOnly(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "agent.sock")
 	l := listen(t, path, "")
 	if _, err := ListenSocket(path, ""); err == nil || !strings.Contains(err.Error(), "another agent answers there") {
-		t.Errorf("beside a living one: %v", err)
+		t.Errorf("next to a running agent: %v", err)
 	}
 	l.(*net.UnixListener).SetUnlinkOnClose(false)
 	l.Close() // as SIGKILL leaves it
@@ -75,7 +75,7 @@ func TestSocketIsTakenOverFromTheDeadOnly(t *testing.T) {
 func TestSocketDoesNotReplaceFiles(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "precious")
 	put(t, filepath.Dir(path), "precious", "data")
-	if _, err := ListenSocket(path, ""); err == nil || !strings.Contains(err.Error(), "is no socket") {
+	if _, err := ListenSocket(path, ""); err == nil || !strings.Contains(err.Error(), "is not a socket") {
 		t.Errorf("got %v", err)
 	}
 	if got := slurp(t, filepath.Dir(path), "precious"); got != "data" {

@@ -82,17 +82,17 @@ func metrics() []metric { return append(append(tickMetrics(), windowMetrics()...
 // tickMetrics are the metrics that may change at any time.
 func tickMetrics() []metric {
 	return []metric{
-		{"quell_info", "What runs here; always 1.", gauge, []string{"platform", "rule", "version"},
+		{"quell_info", "Platform, rule and version of the agent; always 1.", gauge, []string{"platform", "rule", "version"},
 			func(a *Agent, e *exposition) {
 				e.add(1, string(a.Platform), string(a.pipeline.Params().Rule), a.Version)
 			}},
-		{"quell_signal_available", "Whether a signal that was asked for is counted.", gauge, []string{"signal", "variant"},
+		{"quell_signal_available", "Whether a requested signal is counted.", gauge, []string{"signal", "variant"},
 			func(a *Agent, e *exposition) {
 				for _, s := range a.Signals {
 					e.add(truth(s.OK), string(s.Signal), s.Variant)
 				}
 			}},
-		{"quell_degraded", "Things that do not work now; see quell status.", gauge, nil,
+		{"quell_degraded", "Number of current problems; see quell status.", gauge, nil,
 			one(func(a *Agent) float64 { return float64(len(a.degraded)) })},
 		{"quell_signal_tasks", "Tasks that a signal counts in the newest window, and those that wait for their turn.", gauge, []string{"signal", "state"},
 			func(a *Agent, e *exposition) {
@@ -101,19 +101,19 @@ func tickMetrics() []metric {
 					e.add(float64(g.claimed-g.taken), string(a.Sources[i].Signal()), "waiting")
 				}
 			}},
-		{"quell_signal_wait_windows", "Windows within which a signal counts every task at least once; 1 where all are counted in each, 0 where some never are.", gauge, []string{"signal"},
+		{"quell_signal_wait_windows", "Windows within which a signal counts every task at least once; 1 if all are counted in each, 0 if some are never counted.", gauge, []string{"signal"},
 			func(a *Agent, e *exposition) {
 				for i, g := range a.seatings {
 					e.add(float64(g.wait), string(a.Sources[i].Signal()))
 				}
 			}},
-		{"quell_signal_coverage_ratio", "Share of their windows in which a signal counted the tasks that are here now.", gauge, []string{"signal"},
+		{"quell_signal_coverage_ratio", "Share of their windows in which a signal counted the present tasks.", gauge, []string{"signal"},
 			func(a *Agent, e *exposition) {
 				for i, g := range a.seatings {
 					e.add(g.coverage, string(a.Sources[i].Signal()))
 				}
 			}},
-		{"quell_signal_tax_ratio", "Share of the machine's CPU time that counting a signal costs at most, by what it adds to a context switch; by the switches since the window before.", gauge, []string{"signal"},
+		{"quell_signal_tax_ratio", "Upper bound of the share of the machine's CPU time that counting a signal costs: its cost per context switch times the rate of switches in the newest window.", gauge, []string{"signal"},
 			func(a *Agent, e *exposition) {
 				for i, x := range a.taxes {
 					if x.known {
@@ -121,7 +121,7 @@ func tickMetrics() []metric {
 					}
 				}
 			}},
-		{"quell_signal_resting", "Whether a signal is not counted now because that would cost more than sampling.max_tax.", gauge, []string{"signal"},
+		{"quell_signal_resting", "Whether a signal is paused because counting it would cost more than sampling.max_tax.", gauge, []string{"signal"},
 			func(a *Agent, e *exposition) {
 				for i, x := range a.taxes {
 					if x.known {
@@ -131,17 +131,17 @@ func tickMetrics() []metric {
 			}},
 		{"quell_enforcement_mode", "0 off, 1 advise, 2 on.", gauge, nil,
 			one(func(a *Agent) float64 { return float64(a.pipeline.Policy().Mode) })},
-		{"quell_tasks", "Tasks that are followed.", gauge, nil,
+		{"quell_tasks", "Monitored tasks.", gauge, nil,
 			one(func(a *Agent) float64 { return float64(len(a.tasks)) })},
-		{"quell_outside_cpu", "CPU-s/s used outside any task in the last interval: kernel, interrupts, and what no rule matches.", gauge, nil,
+		{"quell_outside_cpu", "CPU-s/s used outside any task in the last interval: kernel, interrupts, and cgroups that no rule matches.", gauge, nil,
 			one(func(a *Agent) float64 { return a.window.outside })},
-		{"quell_ticks_total", "Turns of the loop.", count, nil, one(func(a *Agent) float64 { return float64(a.stats.ticks) })},
-		{"quell_tick_seconds_total", "Time spent in them.", count, nil, one(func(a *Agent) float64 { return a.stats.tickSeconds })},
-		{"quell_ticks_late_total", "Turns that began more than a tick late.", count, nil, one(func(a *Agent) float64 { return float64(a.stats.late) })},
+		{"quell_ticks_total", "Iterations of the loop.", count, nil, one(func(a *Agent) float64 { return float64(a.stats.ticks) })},
+		{"quell_tick_seconds_total", "Time spent in iterations of the loop.", count, nil, one(func(a *Agent) float64 { return a.stats.tickSeconds })},
+		{"quell_ticks_late_total", "Iterations that began more than a tick late.", count, nil, one(func(a *Agent) float64 { return float64(a.stats.late) })},
 		{"quell_intervals_total", "Sampling intervals finished.", count, nil, one(func(a *Agent) float64 { return float64(a.stats.intervals) })},
 		{"quell_source_seconds_total", "Time spent reading a signal's counters.", count, []string{"signal"},
 			bySignal(func(s *stats) map[sample.SignalName]float64 { return s.sourceSeconds })},
-		{"quell_source_failed_tasks_total", "Tasks that a signal could not follow.", count, []string{"signal"},
+		{"quell_source_failed_tasks_total", "Tasks that a signal could not monitor.", count, []string{"signal"},
 			bySignal(func(s *stats) map[sample.SignalName]uint64 { return s.addFailed })},
 		{"quell_signal_lost_total", "Events that a signal's programs in the kernel saw and could not count: waits (runq), requests (io).", count, []string{"signal"},
 			func(a *Agent, e *exposition) {
@@ -151,7 +151,7 @@ func tickMetrics() []metric {
 					}
 				}
 			}},
-		{"quell_signal_unattributed_seconds_total", "Seconds that tasks waited for others, of which it is not known who was served meanwhile (runq, io, net).", count, []string{"signal"},
+		{"quell_signal_unattributed_seconds_total", "Seconds that tasks waited while it is unknown which task was served (runq, io, net).", count, []string{"signal"},
 			func(a *Agent, e *exposition) {
 				for _, s := range a.Sources {
 					if u, ok := s.(counter.Accounting); ok {
@@ -161,7 +161,7 @@ func tickMetrics() []metric {
 					}
 				}
 			}},
-		{"quell_signal_refused_pairs_total", "Times that a task was served while another one waited, and there was no room to record the pair (runq, io, net).", count, []string{"signal"},
+		{"quell_signal_refused_pairs_total", "Times that a task was served while another one waited and the pair could not be recorded for lack of room (runq, io, net).", count, []string{"signal"},
 			func(a *Agent, e *exposition) {
 				for _, s := range a.Sources {
 					if r, ok := s.(counter.Accounting); ok {
@@ -169,7 +169,7 @@ func tickMetrics() []metric {
 					}
 				}
 			}},
-		{"quell_samples_total", "Samples taken, of a task's usage at least.", count, []string{"signal"},
+		{"quell_samples_total", "Samples taken; each has at least the task's usage.", count, []string{"signal"},
 			bySignal(func(s *stats) map[sample.SignalName]uint64 { return s.samples })},
 		{"quell_not_counted_total", "Samples whose cost could not be counted.", count, []string{"signal"},
 			bySignal(func(s *stats) map[sample.SignalName]uint64 { return s.notCounted })},
@@ -196,7 +196,7 @@ func tickMetrics() []metric {
 			}},
 		{"quell_incidents_open", "Incidents that are open.", gauge, nil, one(func(a *Agent) float64 { return float64(a.pipeline.OpenCount()) })},
 		{"quell_caps", "Caps in force.", gauge, nil, one(func(a *Agent) float64 { return float64(len(a.Enforcer.Active())) })},
-		{"quell_caps_stuck", "Caps that are to be undone and cannot be; tried again at least every 30 s.", gauge, nil,
+		{"quell_caps_stuck", "Caps that could not be undone; retried at least every 30 s.", gauge, nil,
 			one(func(a *Agent) float64 { return float64(len(a.Enforcer.Stuck())) })},
 		{"quell_cap_undo_failures_total", "Attempts to undo a cap that failed.", count, nil,
 			one(func(a *Agent) float64 { return float64(a.stats.undoFailed) })},
@@ -206,7 +206,7 @@ func tickMetrics() []metric {
 					e.add(float64(n), k)
 				}
 			}},
-		{"quell_outcomes_total", "What came of caps.", count, []string{"outcome"},
+		{"quell_outcomes_total", "Outcomes of caps.", count, []string{"outcome"},
 			func(a *Agent, e *exposition) {
 				for k, n := range a.stats.outcomes {
 					e.add(float64(n), k)
@@ -240,7 +240,7 @@ func windowMetrics() []metric {
 					}
 				}
 			}},
-		{"quell_machine_cost", "Cost by a signal that is of the machine as a whole, or of one of its caches, in the last interval, in the signal's unit.", gauge, []string{"name", "signal"},
+		{"quell_machine_cost", "Cost of a signal that measures the whole machine or one of its caches, in the last interval, in the signal's unit.", gauge, []string{"name", "signal"},
 			func(a *Agent, e *exposition) {
 				for _, o := range a.overall {
 					if c := float64(o.cost); c == c {

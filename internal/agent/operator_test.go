@@ -76,18 +76,18 @@ func TestRefusalsAreAudited(t *testing.T) {
 			status int
 			want   string // in the answer and in the audit's result
 		}{
-			{capping(task("nobody"), 1, "1m", "r"), 404, `no task is called "nobody"`},
-			{capping(task("/"), 1, "1m", "r"), 404, `no task`},
-			{capping(task("ob-1"), 1, "1m", "r"), 404, `no task`}, // part of a name
-			{capping(task("x"), 1, "1m", "r"), 404, `could be any of /kept/a/x, /kept/b/x`},
+			{capping(task("nobody"), 1, "1m", "r"), 404, `unknown task "nobody"`},
+			{capping(task("/"), 1, "1m", "r"), 404, `unknown task`},
+			{capping(task("ob-1"), 1, "1m", "r"), 404, `unknown task`}, // part of a name
+			{capping(task("x"), 1, "1m", "r"), 404, `it matches /kept/a/x, /kept/b/x`},
 			{capping(task("/web/1"), 1, "1m", "r"), 409, "latency-sensitive"},
 			{capping(task("sshd"), 1, "1m", "r"), 409, "never-cap"},
 			{capping(task("job-1"), 0, "1m", "r"), 400, "rate 0"},
 			{capping(task("job-1"), 1, "99999h", "r"), 400, "for 99999h"},
-			{uncapping(task("job-1"), "r"), 409, "no cap of quell's"},
-			{uncapping(task("nobody"), "r"), 404, "no task"},
-			{protecting(task("nobody"), true, "r"), 404, "no task"},
-			{protecting(task("nobody"), false, "r"), 404, "no task"},
+			{uncapping(task("job-1"), "r"), 409, "no cap set by quell"},
+			{uncapping(task("nobody"), "r"), 404, "unknown task"},
+			{protecting(task("nobody"), true, "r"), 404, "unknown task"},
+			{protecting(task("nobody"), false, "r"), 404, "unknown task"},
 			{enforcing("maximal", "r"), 400, "want off, advise or on"},
 			{command.Command{Why: "r", Pardon: &command.Pardon{Job: "nobody"}}, 409, "no cap on it is known to have helped"},
 		} {
@@ -245,7 +245,7 @@ func TestMode(t *testing.T) {
 		if got := r.status().Mode; got != plan.Off {
 			t.Errorf("mode %v after the restart", got)
 		}
-		if log := r.log.String(); !strings.Contains(log, "as an operator set it") || !strings.Contains(log, "configured=on") {
+		if log := r.log.String(); !strings.Contains(log, "set by an operator") || !strings.Contains(log, "configured=on") {
 			t.Errorf("the log does not tell:\n%s", log)
 		}
 	})
@@ -262,7 +262,7 @@ func TestUndoThatFails(t *testing.T) {
 		r.write = func(string, string) error { tries++; return errors.New("stuck") }
 		r.pass(15 * time.Second)
 		if s := r.status(); len(s.Caps) != 1 || len(s.Degraded) != 1 ||
-			!strings.HasPrefix(s.Degraded[0], "lifting cap "+d.ID+": ") || !strings.Contains(s.Degraded[0], "stuck") {
+			!strings.HasPrefix(s.Degraded[0], "undoing cap "+d.ID+": ") || !strings.Contains(s.Degraded[0], "stuck") {
 			t.Errorf("status %+v", s)
 		}
 		if tries < 2 || tries > 4 {
@@ -368,7 +368,7 @@ func TestTakenOver(t *testing.T) {
 			t.Errorf("incident %+v", inc)
 		}
 		a := r.audit()
-		if last := a[len(a)-1]; last.What != "uncap" || !strings.Contains(last.Why, "somebody else") || !strings.Contains(last.Why, "taken-over") {
+		if last := a[len(a)-1]; last.What != "uncap" || !strings.Contains(last.Why, "another process") || !strings.Contains(last.Why, "taken-over") {
 			t.Errorf("audit %+v", last)
 		}
 		// The limit stays untouched: no other cap on this task in this incident.

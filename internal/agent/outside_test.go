@@ -45,7 +45,7 @@ func TestWhatRunsOutsideAnyTaskIsNamedAndNobodyElseIsCapped(t *testing.T) {
 			t.Errorf("reason %q, suspect %+v", all[0].Reason, s)
 		}
 		if len(all[0].Rounds) > 0 || r.values[loud.limit()] != "max" || r.values[daemon.limit()] != "max" {
-			t.Errorf("somebody is capped: %+v", r.values)
+			t.Errorf("a task is capped: %+v", r.values)
 		}
 	})
 }
@@ -90,7 +90,7 @@ func TestALastingPhaseChangeBecomesNormal(t *testing.T) {
 			t.Errorf("ten minutes of it have taught %+v", s)
 		}
 		r.pass(22 * time.Minute)
-		if all = r.incidents(); !all[0].Follows || !strings.Contains(all[0].Reason, "the spec follows") {
+		if all = r.incidents(); !all[0].Follows || !strings.Contains(all[0].Reason, "the spec adapts") {
 			t.Errorf("after half an hour: %+v", all[0])
 		}
 		r.pass(30 * time.Minute)

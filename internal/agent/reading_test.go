@@ -63,7 +63,7 @@ func TestWhyAReadingIsMissing(t *testing.T) {
 			note, degraded string
 		}{
 			{nil, "", ""},
-			{errors.New("no such series"), "cpi: no such series", ""},
+			{errors.New("series not found"), "cpi: series not found", ""},
 			{&counter.RateError{Place: "/bin/x:f", Rate: 9e5, Max: 2000, Rest: 4}, "cpi: uprobe /bin/x:f", "uprobes for cpi: uprobe /bin/x:f: 900000 hits"},
 			{nil, "", ""},
 		} {

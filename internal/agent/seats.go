@@ -159,7 +159,7 @@ func (b budget) shortage(need, each int, sources []counter.Source, seatings []se
 	}
 	// The reserve is 64 and a sixteenth of the limit.
 	want := (b.limit + need - b.free) * 16 / 15
-	return fmt.Errorf("the limit of %d is too low to count every task in every window (%d for each): they take turns, %s at once; raise the limit (LimitNOFILE) to %d",
+	return fmt.Errorf("the limit of %d is too low to count every task in every window (%d for each): tasks take turns, %s at once; raise the limit (LimitNOFILE) to %d",
 		b.limit, each, strings.Join(text, ", "), want+want/8)
 }
 

@@ -52,7 +52,7 @@ func TestTasksTakeTurns(t *testing.T) {
 			r.pass(30 * time.Second)
 		}
 		if most != 8 {
-			t.Errorf("%d tasks were followed at once, want 8", most)
+			t.Errorf("%d tasks were counted at once, want 8", most)
 		}
 		last, wait, n := map[string]int{}, 0, map[string]int{}
 		for _, s := range r.samples {
@@ -75,7 +75,7 @@ func TestTasksTakeTurns(t *testing.T) {
 		if note := r.task("/batch/job-3").Note; !strings.HasPrefix(note, "cpi: counted in ") || !strings.HasSuffix(note, " of 61 windows") {
 			t.Errorf("note %q", note)
 		}
-		if got := strings.Join(r.status().Degraded, "\n"); !strings.Contains(got, "they take turns, cpi 8 of 32 at once; raise the limit (LimitNOFILE) to ") {
+		if got := strings.Join(r.status().Degraded, "\n"); !strings.Contains(got, "tasks take turns, cpi 8 of 32 at once; raise the limit (LimitNOFILE) to ") {
 			t.Errorf("degraded: %s", got)
 		}
 		for _, g := range r.guests {

@@ -37,7 +37,7 @@ func ListenSocket(path, group string) (net.Listener, error) {
 	case err != nil:
 		return nil, fmt.Errorf("replace old socket: %w", err)
 	case info.Mode()&os.ModeSocket == 0:
-		return nil, fmt.Errorf("listen on %s: it is there and is no socket", path)
+		return nil, fmt.Errorf("listen on %s: the file exists and is not a socket", path)
 	default:
 		if err := os.Remove(path); err != nil {
 			return nil, fmt.Errorf("replace old socket: %w", err)
@@ -71,7 +71,7 @@ type peerKey struct{}
 
 // withPeer stores the identity of the connected process (unix(7): SO_PEERCRED).
 func withPeer(ctx context.Context, c net.Conn) context.Context {
-	who := "somebody"
+	who := "unknown user"
 	if u, ok := c.(*net.UnixConn); ok {
 		if raw, err := u.SyscallConn(); err == nil {
 			raw.Control(func(fd uintptr) {
@@ -96,7 +96,7 @@ func (a *Agent) SocketServer() *http.Server {
 	mux.HandleFunc("GET "+api.PathOffenders, func(w http.ResponseWriter, r *http.Request) { answer(a, w, r, a.offenders) })
 	mux.HandleFunc("POST "+api.PathCommands, a.serveCommand)
 	mux.HandleFunc("POST /v1/{other}", func(w http.ResponseWriter, r *http.Request) {
-		api.Fail(w, http.StatusNotFound, fmt.Errorf("the agent has no %s", r.URL.Path), "use the quell of the agent's version, "+a.Version)
+		api.Fail(w, http.StatusNotFound, fmt.Errorf("unknown path %s", r.URL.Path), "use quell of the agent's version, "+a.Version)
 	})
 	return &http.Server{Handler: mux, ConnContext: withPeer, ReadHeaderTimeout: 10 * time.Second}
 }
@@ -138,7 +138,7 @@ func (a *Agent) serveCommand(w http.ResponseWriter, r *http.Request) {
 	case errors.As(refused, &invalid):
 		api.Fail(w, http.StatusBadRequest, refused, "")
 	case unread != nil:
-		api.Fail(w, http.StatusBadRequest, unread, "use the quell of the agent's version, "+a.Version)
+		api.Fail(w, http.StatusBadRequest, unread, "use quell of the agent's version, "+a.Version)
 	case errors.As(refused, &none):
 		api.Fail(w, http.StatusNotFound, refused, "see `quell top --once` for the tasks' names")
 	case refused != nil:

@@ -38,7 +38,7 @@ func TestWhoWasServedIsNamed(t *testing.T) {
 					return k
 				}
 			}
-			t.Errorf("%s is not followed", path)
+			t.Errorf("%s is not monitored", path)
 			return sample.TaskKey{}
 		}
 		var keys map[string]sample.TaskKey

@@ -28,7 +28,7 @@ type snapshot struct {
 // repeating old values. The loop sleeps longestSleep at most.
 const staleAfter = 6 * longestSleep
 
-var errNoTurn = errors.New("the agent's loop has taken no turn yet")
+var errNoTurn = errors.New("the agent's loop has not run yet")
 
 func newSnapshot() snapshot {
 	return snapshot{ofTick: append(tickMetrics(), uplinkMetrics()...), ofWindow: windowMetrics()}
@@ -60,7 +60,7 @@ func (s *snapshot) read(to []byte, now time.Time) ([]byte, error) {
 	case s.at.IsZero():
 		return to, errNoTurn
 	case age > staleAfter:
-		return to, fmt.Errorf("the agent's loop has taken no turn for %s", age.Round(time.Second))
+		return to, fmt.Errorf("the agent's loop has not run for %s", age.Round(time.Second))
 	}
 	return append(to, s.text...), nil
 }

@@ -35,7 +35,7 @@ func TestAScrapeDoesNotWaitForTheLoop(t *testing.T) {
 			t.Errorf("while the loop is busy: %d %s", code, text)
 		}
 		<-time.After(staleAfter + time.Second)
-		if code, text := scrape(); code != 503 || !strings.Contains(text, "has taken no turn for 1m") {
+		if code, text := scrape(); code != 503 || !strings.Contains(text, "has not run for 1m") {
 			t.Errorf("when it has been busy for long: %d %s", code, text)
 		}
 		r.pass(time.Minute)

@@ -160,7 +160,7 @@ func (a *Agent) refresh(now time.Time) {
 			there[id] = true
 			if a.byCgroup[id] == nil {
 				if err := a.follow(now, f); err != nil {
-					failed["following "+f.Path] = err
+					failed["monitoring "+f.Path] = err
 				}
 			}
 		}

@@ -64,7 +64,7 @@ func (a *Agent) levy(from, to host.CPUTimes, wall float64) {
 		if a.taxes[i].rests {
 			err = restError{s, t.Toll(), a.config.Sampling.MaxTax}
 		}
-		a.degrade("cost of "+string(s.Signal()), err)
+		a.degrade("overhead of "+string(s.Signal()), err)
 	}
 }
 
@@ -83,6 +83,6 @@ type restError struct {
 }
 
 func (e restError) Error() string {
-	return fmt.Sprintf("%s rests: with %s more for each context switch, counting it would cost the machine more CPU time than sampling.max_tax allows (%.3g %%); "+
-		"count less of the time (sampling.duration), or allow more (0: any)", e.source.Signal(), e.toll.Round(100*time.Nanosecond), 100*e.most)
+	return fmt.Sprintf("%s is paused: with %s more for each context switch, counting it would cost the machine more CPU time than sampling.max_tax allows (%.3g %%); "+
+		"reduce sampling.duration, or raise sampling.max_tax (0: no limit)", e.source.Signal(), e.toll.Round(100*time.Nanosecond), 100*e.most)
 }

@@ -31,7 +31,7 @@ func TestTax(t *testing.T) {
 			t.Errorf("%s: %+v, want a share of %v, resting %v", c.what, x, c.share, c.rests)
 		}
 		if x := (tax{rests: c.rested}).next(c.toll, c.switches, c.cpus, c.duty, 0); x.rests {
-			t.Errorf("%s: rests without a limit", c.what)
+			t.Errorf("%s: paused without a limit", c.what)
 		}
 	}
 }
@@ -55,7 +55,7 @@ func TestWhatRestsIsSwitchedOff(t *testing.T) {
 		r.switches = 9000
 		r.pass(20 * time.Second)
 		if r.source.on || r.source.open {
-			t.Error("it is counted on while it rests")
+			t.Error("it is counted while it is paused")
 		}
 		r.switches = 50
 		r.pass(30 * time.Second)
@@ -93,10 +93,10 @@ func TestADearSignalRests(t *testing.T) {
 		if series[`quell_signal_resting{signal="cpi"}`] != "1" || !strings.HasPrefix(series[`quell_signal_tax_ratio{signal="cpi"}`], "0.11") {
 			t.Errorf("resting %q at %q", series[`quell_signal_resting{signal="cpi"}`], series[`quell_signal_tax_ratio{signal="cpi"}`])
 		}
-		if d := strings.Join(r.status().Degraded, "\n"); !strings.Contains(d, "cpi rests: with 150µs more for each context switch") || !strings.Contains(d, "(1 %)") {
+		if d := strings.Join(r.status().Degraded, "\n"); !strings.Contains(d, "cpi is paused: with 150µs more for each context switch") || !strings.Contains(d, "(1 %)") {
 			t.Errorf("degraded: %s", d)
 		}
-		if n := strings.Count(r.log.String(), "cpi rests"); n != 1 {
+		if n := strings.Count(r.log.String(), "cpi is paused"); n != 1 {
 			t.Errorf("said %d times", n)
 		}
 		if got := r.task("/batch/job-1").CPU; got < 0.49 || got > 0.51 {

@@ -16,21 +16,21 @@ func TestTakeTurns(t *testing.T) {
 		seats int
 		want  []int
 	}{
-		{"nobody", nil, 3, nil},
+		{"no claimant", nil, 3, nil},
 		{"enough for all", []claimant{wait(ordinary, 5), serving(urgent, 9)}, 2, []int{0, 1}},
 		{"no seats", []claimant{wait(urgent, 1)}, 0, nil},
 		{"fewer than none", []claimant{wait(urgent, 1)}, -4, nil},
-		{"who waits longest enters first", []claimant{wait(ordinary, 7), wait(ordinary, 3), wait(ordinary, 5), wait(ordinary, 4), wait(ordinary, 6)}, 4, []int{1, 2, 3, 4}},
+		{"longest wait first", []claimant{wait(ordinary, 7), wait(ordinary, 3), wait(ordinary, 5), wait(ordinary, 4), wait(ordinary, 6)}, 4, []int{1, 2, 3, 4}},
 		{"a turn is not broken off", []claimant{wait(ordinary, 0), serving(ordinary, 1), serving(ordinary, 2), serving(ordinary, 1), wait(ordinary, 1)}, 3, []int{1, 2, 3}},
 		{"a turn that is over is", []claimant{serving(ordinary, 3), wait(ordinary, 9), wait(ordinary, 9), wait(ordinary, 9)}, 3, []int{1, 2, 3}},
-		{"unless nobody waits", []claimant{serving(ordinary, 3), serving(ordinary, 3), wait(ordinary, 9), serving(ordinary, 4)}, 3, []int{0, 1, 2}},
+		{"unless none waits", []claimant{serving(ordinary, 3), serving(ordinary, 3), wait(ordinary, 9), serving(ordinary, 4)}, 3, []int{0, 1, 2}},
 		{"urgent ones first, a quarter for each other rank",
 			[]claimant{wait(ordinary, 0), wait(ordinary, 0), wait(preferred, 0), wait(preferred, 0), wait(urgent, 8), wait(urgent, 8), wait(urgent, 8)}, 4, []int{0, 2, 4, 5}},
 		{"what a rank leaves goes down",
 			[]claimant{wait(ordinary, 0), wait(ordinary, 0), wait(ordinary, 0), wait(preferred, 0), wait(urgent, 8), wait(ordinary, 1)}, 4, []int{0, 1, 3, 4}},
 		{"what a rank leaves goes up",
 			[]claimant{wait(ordinary, 0), wait(urgent, 0), wait(urgent, 0), wait(urgent, 0), wait(urgent, 0), wait(urgent, 1)}, 4, []int{0, 1, 2, 3}},
-		{"two seats are shared by nobody", []claimant{wait(urgent, 5), wait(ordinary, 3), wait(preferred, 4)}, 2, []int{1, 2}},
+		{"two seats are not shared between ranks", []claimant{wait(urgent, 5), wait(ordinary, 3), wait(preferred, 4)}, 2, []int{1, 2}},
 	} {
 		got := takeTurns(c.all, c.seats, turn)
 		slices.Sort(got)

@@ -93,7 +93,7 @@ func (a *Agent) tell(at sample.Millis, kind wire.Record_Kind, id string, entry a
 	if err == nil {
 		a.Uplink.Record(at, kind, id, document)
 	}
-	a.degrade("telling the server", err)
+	a.degrade("sending to the server", err)
 }
 
 // Command carries out an operator's command that came over the bus, which has
@@ -106,7 +106,7 @@ func (a *Agent) Command(ctx context.Context, m *wire.Command) *wire.Reply {
 		now := sample.At(a.now())
 		c, err := wire.DecodeCommand(m)
 		if err != nil {
-			refused = fmt.Errorf("this agent, %s, does not know the command: upgrade it", a.Version)
+			refused = fmt.Errorf("unknown command for quell-agent %s: upgrade it", a.Version)
 			a.audit(now, unreadEntry(operator, m.Why), refused)
 			return
 		}
@@ -125,7 +125,7 @@ func (a *Agent) Command(ctx context.Context, m *wire.Command) *wire.Reply {
 // uplinkMetrics are the metrics of the connection to the server, if there is one.
 func uplinkMetrics() []metric {
 	return []metric{
-		{"quell_uplink_connected", "Whether the way to the server works; absent without a server.", gauge, nil,
+		{"quell_uplink_connected", "Whether the connection to the server works; absent without a server.", gauge, nil,
 			uplink(func(u Uplink) float64 { return truth(u.Err() == nil) })},
 		{"quell_uplink_waiting", "Batches of samples and records on disk that the server has not taken yet.", gauge, nil,
 			uplink(func(u Uplink) float64 { waiting, _ := u.Backlog(); return float64(waiting) })},

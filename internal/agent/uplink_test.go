@@ -189,11 +189,11 @@ func TestCommandsFromTheServer(t *testing.T) {
 // An unreachable server is a named degradation, and a metric.
 func TestServerAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, w := newRig(t, newMachine(t), t.TempDir()), &way{err: errors.New("nobody answers")}
+		r, w := newRig(t, newMachine(t), t.TempDir()), &way{err: errors.New("no answer")}
 		r.uplink = w
 		r.start()
 		r.pass(time.Minute)
-		if d := r.status().Degraded; !slices.Contains(d, "server: nobody answers") {
+		if d := r.status().Degraded; !slices.Contains(d, "server: no answer") {
 			t.Errorf("degraded: %q", d)
 		}
 		_, series := r.scrape()

@@ -67,7 +67,7 @@ func TestWakesForWhatIsDue(t *testing.T) {
 		}
 		r.pass(51 * time.Second)
 		if s := r.status(); len(s.Caps) != 0 {
-			t.Errorf("its time is over, and still %+v", s.Caps)
+			t.Errorf("the lease has expired, and still %+v", s.Caps)
 		}
 	})
 }

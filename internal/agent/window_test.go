@@ -17,11 +17,11 @@ func TestUsageIsOfTheWindow(t *testing.T) {
 		g := r.add("/batch/job-1", 0.5)
 		g.used = 1000 * time.Hour
 		late := r.add("/batch/job-2", 0.5)
-		late.used, late.fails = 1000*time.Hour, errors.New("no CPU time kept")
+		late.used, late.fails = 1000*time.Hour, errors.New("kernel reports no CPU time")
 		r.start()
 		defer r.stop()
 		r.pass(4 * time.Second)
-		if v := r.task("/batch/job-2"); v.Note != "no CPU time kept" {
+		if v := r.task("/batch/job-2"); v.Note != "kernel reports no CPU time" {
 			t.Errorf("note %q", v.Note)
 		}
 		late.fails = nil

@@ -26,7 +26,7 @@ func TestHeldPartsStandStillWhenTheyHaveHadEnough(t *testing.T) {
 		"no period yet":                   {nil, false},
 		"a tick too many at 3 %":          {periods(0.03, 25*time.Millisecond, 0, 0, 0, 0, 0, 0), true},
 		"that is paid back":               {periods(0.03, 25*time.Millisecond, 0, 0, 0, 0, 0, 0, 0), false},
-		"frozen by somebody else":         {periods(0.5, 54*time.Millisecond, 53*time.Millisecond, 0, 0), false},
+		"frozen from outside":             {periods(0.5, 54*time.Millisecond, 53*time.Millisecond, 0, 0), false},
 		"too much of the level before":    {append(periods(0.99, 500*time.Millisecond), periods(0.03, 0, 0)...), false},
 		"exactly what it is to have":      {periods(1, period, period), true},
 		"an hour ago it had a great deal": {append([]Period{{At: begin.Add(-time.Hour), Target: 0.03, Used: time.Minute, Length: period}}, periods(0.03, 0, 0)...), false},

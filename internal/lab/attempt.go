@@ -98,7 +98,7 @@ func (o *Options) real(ctx context.Context, a *result.Attempt, d due, order int)
 		r.Verdict = result.Skipped
 		r.Evidence = append(r.Evidence, result.Evidence{Reason: "lacking", Text: err.Error()})
 	case errors.Is(err, context.DeadlineExceeded):
-		s.blame(result.Evidence{Reason: result.TimedOut, Value: time.Since(r.Start).Seconds(), Bound: (o.Study.Run.Timeout + d.Takes).Seconds(), Unit: "s", Text: "the run took too long"})
+		s.blame(result.Evidence{Reason: result.TimedOut, Value: time.Since(r.Start).Seconds(), Bound: (o.Study.Run.Timeout + d.Takes).Seconds(), Unit: "s", Text: "the run exceeded its time limit"})
 	case errors.Is(err, context.Canceled):
 		return nil, err
 	default:
@@ -166,7 +166,7 @@ func (s *stage) pin(a *actor) error {
 	}
 	got, err := a.env.Pinned()
 	if err != nil {
-		return fmt.Errorf("read back where %s is: %w", name, err)
+		return fmt.Errorf("read the placement of %s: %w", name, err)
 	}
 	for k, set := range got {
 		a.pinned = append(a.pinned, set.String())
@@ -187,10 +187,10 @@ func (s *stage) strike() error {
 	for _, a := range s.actors {
 		p := a.record(s.start)
 		if p.Values[SaturatedValue] != 0 {
-			s.blame(result.Evidence{Reason: result.Saturated, Role: p.Name, Value: p.Values[SaturatedValue], Text: "the load generator fell behind itself: its output says by how much"})
+			s.blame(result.Evidence{Reason: result.Saturated, Role: p.Name, Value: p.Values[SaturatedValue], Text: "the load generator fell behind its schedule; its output says by how much"})
 		}
 		if v := p.Values[UnreachableValue]; v != 0 {
-			s.blame(result.Evidence{Reason: result.WorkloadFailed, Role: p.Name, Value: v, Unit: "requests", Text: "whom it asked was not there, or answered nothing: its output says what happened"})
+			s.blame(result.Evidence{Reason: result.WorkloadFailed, Role: p.Name, Value: v, Unit: "requests", Text: "the server was unreachable or did not answer; see the part's output"})
 		}
 		parts = append(parts, p)
 	}

@@ -115,7 +115,7 @@ func Run(ctx context.Context, o Options) (Summary, error) {
 		d := queue[0]
 		s.Left = len(queue)
 		if b := o.Study.Design.Budget; b > 0 && time.Since(began)+d.Takes > b {
-			return s, fmt.Errorf("%w: %d runs are left after %s of %s; run it again with a larger one to go on", ErrBudget, len(queue), time.Since(began).Round(time.Second), b)
+			return s, fmt.Errorf("%w: %d runs are left after %s of %s; to continue, run it again with a larger budget", ErrBudget, len(queue), time.Since(began).Round(time.Second), b)
 		}
 		queue = queue[1:]
 		o.Progress.Run(i, &d.Planned, d.try)
@@ -164,7 +164,7 @@ func (o *Options) queue(s *Summary) ([]due, int, error) {
 	s.Planned = len(plan)
 	runs, err := o.Folder.Runs()
 	if err != nil {
-		return nil, 0, fmt.Errorf("read what is there: %w", err)
+		return nil, 0, fmt.Errorf("read existing runs: %w", err)
 	}
 	type slot struct {
 		cell string

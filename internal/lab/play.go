@@ -228,7 +228,7 @@ func (s *stage) living(ctx context.Context) error {
 		}
 		ready, err := a.env.Ready()
 		if err != nil {
-			return fmt.Errorf("see whether %s wants to run: %w", a.part.Name(), err)
+			return fmt.Errorf("check whether %s is runnable: %w", a.part.Name(), err)
 		}
 		// The lab itself stops a held load at some of the looks.
 		a.ready = a.ready || ready
@@ -236,10 +236,10 @@ func (s *stage) living(ctx context.Context) error {
 			continue
 		}
 		e := result.Evidence{Reason: result.Stalled, Role: a.part.Name(), Value: (stall * look).Seconds(), Unit: "s", At: time.Since(s.start),
-			Text: fmt.Sprintf("%s used no CPU time for %s and did not want to run: frozen by somebody, waiting, or hung", a.part.Name(), stall*look)}
+			Text: fmt.Sprintf("%s used no CPU time for %s and was not runnable: frozen from outside, waiting, or hung", a.part.Name(), stall*look)}
 		if a.ready {
 			e.Reason = result.Starved
-			e.Text = fmt.Sprintf("%s wanted to run and got no CPU time for %s: others had its CPUs, or the hypervisor", a.part.Name(), stall*look)
+			e.Text = fmt.Sprintf("%s was runnable and got no CPU time for %s: other processes or the hypervisor used its CPUs", a.part.Name(), stall*look)
 		}
 		s.blame(e)
 	}
@@ -356,10 +356,10 @@ func (s *stage) loads(a *actor) {
 		e := result.Evidence{Role: a.part.Name(), Value: got, Bound: target, Unit: "share of its CPUs", At: from}
 		switch {
 		case unattainable:
-			e.Reason, e.Text = result.LoadUnattainable, fmt.Sprintf("it ran without a stop and still reached %.1f %% of %.1f %%", got*100, target*100)
+			e.Reason, e.Text = result.LoadUnattainable, fmt.Sprintf("it ran without a pause and reached only %.1f %%, the target is %.1f %%", got*100, target*100)
 			s.blame(e)
 		case got < target-tolerance || got > target+tolerance:
-			e.Reason, e.Text = result.LoadOffTarget, fmt.Sprintf("%.2f %% is further from %.1f %% than %.1f points", got*100, target*100, tolerance*100)
+			e.Reason, e.Text = result.LoadOffTarget, fmt.Sprintf("load %.2f %% differs from the target %.1f %% by more than %.1f points", got*100, target*100, tolerance*100)
 			s.blame(e)
 		}
 		return got, true

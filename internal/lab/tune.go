@@ -8,7 +8,7 @@ func (s *stage) tune() error {
 		return nil
 	}
 	if s.Tune == nil {
-		return fmt.Errorf("set knobs: %w", &LackError{What: "nothing here turns knobs of the machine"})
+		return fmt.Errorf("set knobs: %w", &LackError{What: "setting knobs of the machine is not supported here"})
 	}
 	undo, err := s.Tune(s.cell.Knobs)
 	if err != nil {

@@ -1,8 +1,8 @@
-# One dedicated host, filled with instances of one size, and on demand the family's
-# metal size and a second host of as many instances: the set-ups of chapters 5 and 6
-# of the AWS noisy-neighbour study. And instances of the size wherever the cloud puts
-# them, for how much these differ. A dedicated host is billed from its allocation to
-# its release, whatever runs on it.
+# One dedicated host, filled with instances of one size; optionally the family's metal
+# size and a second host with as many instances: the set-ups of chapters 5 and 6 of the
+# AWS noisy-neighbour study. Optionally also instances of the size that the cloud places
+# anywhere, to measure how much they differ. A dedicated host is billed from its
+# allocation to its release, whatever runs on it.
 
 locals {
   name = "quell-noisy-neighbour"
@@ -37,7 +37,7 @@ resource "aws_key_pair" "lab" {
 
 resource "aws_security_group" "lab" {
   name_prefix = local.name
-  description = "SSH from the controller; everything among the nodes"
+  description = "SSH from the controller; all traffic between the nodes"
   vpc_id      = data.aws_vpc.default.id
 
   ingress {
@@ -49,7 +49,7 @@ resource "aws_security_group" "lab" {
   }
 
   ingress {
-    description = "the nodes among themselves"
+    description = "between the nodes"
     from_port   = 0
     to_port     = 0
     protocol    = "-1"
@@ -64,8 +64,8 @@ resource "aws_security_group" "lab" {
   }
 }
 
-# Within a cluster group one flow may have 10 Gbps, outside 5 (the study, 6.1).
-# Instances on dedicated hosts cannot be in one: theirs take two flows each.
+# Within a cluster group one flow may use 10 Gbps, outside 5 (the study, 6.1).
+# Instances on dedicated hosts cannot be in a group: their senders use two flows each.
 resource "aws_placement_group" "lab" {
   name     = local.name
   strategy = "cluster"

@@ -1,4 +1,4 @@
-# `terraform output -json` is an inventory of the lab's (docs/hosts.md).
+# The output of `terraform output -json` is an inventory of the lab (docs/hosts.md).
 output "quell_hosts" {
   description = "hosts by name"
   value = merge(

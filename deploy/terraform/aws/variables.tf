@@ -1,5 +1,5 @@
 variable "region" {
-  description = "where the host is; its prices and stock differ"
+  description = "region of the host; prices and availability differ"
   type        = string
   default     = "us-east-2"
 }
@@ -23,13 +23,13 @@ variable "size" {
 }
 
 variable "nodes" {
-  description = "instances on the host, the test node included; a host holds its vCPUs over those of the size"
+  description = "instances on the host, including the test node; a host holds its vCPUs ÷ those of the size"
   type        = number
   default     = 12
 
   validation {
     condition     = var.nodes >= 1
-    error_message = "At least the test node."
+    error_message = "Use 1 or more nodes: one is the test node."
   }
 }
 
@@ -40,19 +40,19 @@ variable "metal" {
 }
 
 variable "servers" {
-  description = "also a second host with as many instances, for what goes over the network between the two"
+  description = "also a second host with as many instances, for traffic between the two hosts"
   type        = bool
   default     = false
 }
 
 variable "instances" {
-  description = "also so many instances of the size on no host of ours, in all zones in turn: the study instance-variation has 50"
+  description = "also this many instances of the size outside the dedicated hosts, in all zones in turn: the study instance-variation uses 50"
   type        = number
   default     = 0
 
   validation {
     condition     = var.instances >= 0
-    error_message = "None, or so many."
+    error_message = "Use 0 or more instances."
   }
 }
 
@@ -62,13 +62,13 @@ variable "ami" {
 }
 
 variable "user" {
-  description = "who logs in on that image, e.g. admin (Debian), ec2-user (Amazon Linux)"
+  description = "login user of that image, e.g. admin (Debian), ec2-user (Amazon Linux)"
   type        = string
   default     = "admin"
 }
 
 variable "public_key" {
-  description = "OpenSSH public key of who runs the study"
+  description = "OpenSSH public key of the operator of the study"
   type        = string
 }
 
@@ -78,6 +78,6 @@ variable "from" {
 
   validation {
     condition     = !contains(var.from, "0.0.0.0/0")
-    error_message = "Name the addresses that you come from, not the whole internet."
+    error_message = "Name your own addresses, not the whole internet."
   }
 }

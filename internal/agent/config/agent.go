@@ -18,14 +18,14 @@ import (
 // range; the reference page in docs/ is made from them.
 type Agent struct {
 	Machine     string   `key:"machine" help:"name of this machine in samples and incidents; empty: its host name"`
-	StateDir    string   `key:"state_dir" help:"journal, specs, incidents and audit log live here"`
+	StateDir    string   `key:"state_dir" help:"directory of the journal, specs, incidents and audit log"`
 	Socket      string   `key:"socket" help:"local control socket"`
-	SocketGroup string   `key:"socket_group" help:"group that may use the socket beside root; empty: root only"`
+	SocketGroup string   `key:"socket_group" help:"group that may use the socket in addition to root; empty: root only"`
 	Listen      string   `key:"listen" help:"address of /metrics and /healthz; empty: none"`
 	LogLevel    string   `key:"log_level" help:"debug, info, warn or error" oneof:"debug info warn error"`
 	LogFormat   string   `key:"log_format" help:"text or json" oneof:"text json"`
 	Record      string   `key:"record" help:"write every sample to this CSV trace; empty: none"`
-	Signals     []string `key:"signals" help:"cost signals to count; those the machine cannot count are dropped and named" oneof:"cpi cpt cps runq io net probe steal"`
+	Signals     []string `key:"signals" help:"cost signals to count; signals that this machine cannot count are skipped and reported" oneof:"cpi cpt cps runq io net probe steal"`
 
 	Tick     time.Duration `key:"tick" help:"period of the agent's loop" min:"10ms" max:"10s"`
 	Sampling Sampling      `key:"sampling"`
@@ -34,53 +34,53 @@ type Agent struct {
 	Enforce  Enforce       `key:"enforce"`
 	Log      Log           `key:"incidents"`
 	Server   Uplink        `key:"server"`
-	Rules    []Rule        `key:"rules" help:"which cgroups are tasks; the first rule that matches counts"`
+	Rules    []Rule        `key:"rules" help:"which cgroups are tasks; the first matching rule applies"`
 }
 
 // Sampling configures when to count.
 type Sampling struct {
-	Duration time.Duration `key:"duration" help:"count this long" min:"50ms" max:"10m"`
-	Period   time.Duration `key:"period" help:"out of this long" min:"50ms" max:"1h"`
-	MaxTax   float64       `key:"max_tax" help:"a signal rests while counting it would cost more than this share of the machine's CPU time, by what a context switch costs more (virtual PMUs); 0: no limit" min:"0" max:"1"`
+	Duration time.Duration `key:"duration" help:"length of a sampling window" min:"50ms" max:"10m"`
+	Period   time.Duration `key:"period" help:"sampling period; it contains one window" min:"50ms" max:"1h"`
+	MaxTax   float64       `key:"max_tax" help:"a signal is paused while counting it would cost more than this share of the machine's CPU time, computed from the added cost of a context switch (virtual PMUs); 0: no limit" min:"0" max:"1"`
 }
 
 // Spec configures how normal cost is learnt.
 type Spec struct {
-	MinTasks   int           `key:"min_tasks" help:"tasks with enough samples that a spec needs; 1: a machine's own history will do" min:"1" max:"1000000"`
-	MinSamples int           `key:"min_samples" help:"samples that make a task count" min:"2" max:"1000000"`
+	MinTasks   int           `key:"min_tasks" help:"tasks with enough samples that a spec needs; 1: the history of one machine is enough" min:"1" max:"1000000"`
+	MinSamples int           `key:"min_samples" help:"samples that a task needs to count for the spec" min:"2" max:"1000000"`
 	AgeWeight  float64       `key:"age_weight" help:"weight of a sample per day of age" min:"0.01" max:"1"`
 	Every      time.Duration `key:"every" help:"recompute a ready spec this often" min:"1s" max:"168h"`
-	StaleAfter time.Duration `key:"stale_after" help:"without new samples a spec is not judged by" min:"1m" max:"8760h"`
+	StaleAfter time.Duration `key:"stale_after" help:"a spec without new samples for this long is not used" min:"1m" max:"8760h"`
 	Save       time.Duration `key:"save" help:"write specs to the state directory this often" min:"1s" max:"24h"`
 	Incidents  bool          `key:"learn_from_incidents" help:"also learn from samples taken in incidents (the paper does)"`
 }
 
 // Detect configures detection.
 type Detect struct {
-	Rule          string        `key:"rule" help:"evidence, which regresses over all suspects and can try them (docs/rules.md); quell, which goes by the correlation; or cpi2 for the paper's rules and nothing else" oneof:"evidence quell cpi2"`
+	Rule          string        `key:"rule" help:"evidence: regression over all suspects, with trials (docs/rules.md); quell: correlation; cpi2: only the rules of the paper" oneof:"evidence quell cpi2"`
 	Sigmas        float64       `key:"sigmas" help:"a cost over mean + this many standard deviations is an outlier" min:"0" max:"100"`
 	Outliers      int           `key:"outliers" help:"outliers that make an anomaly" min:"1" max:"1000"`
-	OutlierWindow time.Duration `key:"outlier_window" help:"within this long" min:"100ms" max:"24h"`
+	OutlierWindow time.Duration `key:"outlier_window" help:"time within which these outliers must occur" min:"100ms" max:"24h"`
 	Window        time.Duration `key:"window" help:"correlate victim and suspects over this long" min:"100ms" max:"24h"`
-	LookBack      time.Duration `key:"look_back" help:"where no interval of the window was good, compare with older good ones, at most so old (not rule cpi2)" min:"0s" max:"24h"`
-	Correlation   float64       `key:"correlation" help:"what accuses a suspect" min:"-1" max:"1"`
-	LeastPressure float64       `key:"least_pressure" help:"what a suspect must have used in the bad intervals, CPU-s/s (not rule cpi2)" min:"0" max:"1024"`
-	Pace          time.Duration `key:"pace" help:"least time between two analyses" min:"0s" max:"1h"`
+	LookBack      time.Duration `key:"look_back" help:"if no interval of the window was good, compare with earlier good intervals up to this age (not with rule cpi2)" min:"0s" max:"24h"`
+	Correlation   float64       `key:"correlation" help:"a suspect with at least this correlation is an antagonist" min:"-1" max:"1"`
+	LeastPressure float64       `key:"least_pressure" help:"CPU-s/s that a suspect must have used in the victim's bad intervals (not with rule cpi2)" min:"0" max:"1024"`
+	Pace          time.Duration `key:"pace" help:"minimum time between two analyses" min:"0s" max:"1h"`
 	Top           int           `key:"top" help:"suspects listed in an incident" min:"1" max:"1000"`
 	Switches      Switches      `key:"switches"`
 }
 
 // Switches override single switches of the rule: on, off, or as in the rule.
 type Switches struct {
-	Reach         string `key:"reach" help:"leave out suspects that share nothing with the victim" oneof:"rule on off"`
-	CoVictim      string `key:"co_victim" help:"rank suspects that suffered too behind" oneof:"rule on off"`
-	LeastEffect   string `key:"least_effect" help:"an outlier must also matter" oneof:"rule on off"`
-	Indeterminate string `key:"indeterminate" help:"never accuse from a window without good samples" oneof:"rule on off"`
-	LeastPressure string `key:"least_pressure" help:"leave out suspects that used next to nothing when the victim was bad" oneof:"rule on off"`
+	Reach         string `key:"reach" help:"exclude suspects that share no resource with the victim" oneof:"rule on off"`
+	CoVictim      string `key:"co_victim" help:"rank suspects that are victims too after the others" oneof:"rule on off"`
+	LeastEffect   string `key:"least_effect" help:"an outlier must also exceed the signal's least effect" oneof:"rule on off"`
+	Indeterminate string `key:"indeterminate" help:"name no antagonist from a window without good samples" oneof:"rule on off"`
+	LeastPressure string `key:"least_pressure" help:"exclude suspects with almost no usage in the victim's bad intervals" oneof:"rule on off"`
 	LookBack      string `key:"look_back" help:"move a window without good samples back to the last good ones" oneof:"rule on off"`
-	PhaseChange   string `key:"phase_change" help:"accuse only who used more when the victim was bad; a change of the victim's own is a finding of its own" oneof:"rule on off"`
-	Evidence      string `key:"evidence" help:"weigh suspects by all that is remembered of a day and by what trials gave, not by the correlation" oneof:"rule on off"`
-	OwnCauses     string `key:"own_causes" help:"own quota, steal and self-wait are findings of their own" oneof:"rule on off"`
+	PhaseChange   string `key:"phase_change" help:"name only suspects that used more in the victim's bad intervals; a change in the victim itself is a separate finding" oneof:"rule on off"`
+	Evidence      string `key:"evidence" help:"weigh suspects by all data of the last day and by the results of trials, not by the correlation" oneof:"rule on off"`
+	OwnCauses     string `key:"own_causes" help:"own quota, steal and self-wait are separate findings" oneof:"rule on off"`
 }
 
 // Enforce configures enforcement.
@@ -88,22 +88,22 @@ type Enforce struct {
 	Mode           string        `key:"mode" help:"off, advise or on" oneof:"off advise on"`
 	Rate           float64       `key:"rate" help:"hard cap for batch tasks, CPU-s/s" min:"0.001" max:"1024"`
 	BestEffortRate float64       `key:"best_effort_rate" help:"hard cap for best-effort tasks, CPU-s/s" min:"0.001" max:"1024"`
-	IOOps          uint64        `key:"io_ops" help:"cap of who hurts through a disk: requests/s, of reads and writes each, to each disk shared with the victim; 0: none" min:"0" max:"4294967295"`
-	IOBytes        uint64        `key:"io_bytes" help:"the same in bytes/s; both 0: such a task is named and not limited" min:"0" max:"1000000000000"`
-	NetBytes       uint64        `key:"net_bytes" help:"cap of who hurts through a network interface: bytes/s that it sends; 0: such a task is named and not limited" min:"0" max:"8589934592"`
-	Cap            string        `key:"cap" help:"fixed: the hard cap; feedback: caps follow the victim's cost and take no more than it needs (docs/rules.md)" oneof:"fixed feedback"`
+	IOOps          uint64        `key:"io_ops" help:"cap of a task that hurts the victim through a disk: requests/s, reads and writes separately, on each disk shared with the victim; 0: none" min:"0" max:"4294967295"`
+	IOBytes        uint64        `key:"io_bytes" help:"the same in bytes/s; both 0: the task is reported and not limited" min:"0" max:"1000000000000"`
+	NetBytes       uint64        `key:"net_bytes" help:"cap of a task that hurts the victim through a network interface: bytes/s that it sends; 0: the task is reported and not limited" min:"0" max:"8589934592"`
+	Cap            string        `key:"cap" help:"fixed: the hard cap; feedback: the cap follows the victim's cost and is no stricter than necessary (docs/rules.md)" oneof:"fixed feedback"`
 	For            time.Duration `key:"for" help:"how long a cap lasts" min:"1s" max:"24h"`
-	Longest        time.Duration `key:"longest" help:"a cap of CPU time that is felt and helps goes on, up to so long in all, and one that holds nothing back for three intervals ends early; 0s: caps end by the clock" min:"0s" max:"168h"`
-	Confine        int           `key:"confine" help:"caps that helped, on tasks of one job, that make it a repeat offender, which is held for confine_for; 0: none is" min:"0" max:"32"`
-	ConfineWithin  time.Duration `key:"confine_within" help:"within this long" min:"1m" max:"8760h"`
+	Longest        time.Duration `key:"longest" help:"a CPU cap that limits its task and helps the victim is extended, up to this time in all, and one that limits nothing for three intervals ends early; 0s: every cap ends after its lease" min:"0s" max:"168h"`
+	Confine        int           `key:"confine" help:"number of caps on tasks of one job that helped after which the job is a repeat offender and is capped for confine_for; 0: never" min:"0" max:"32"`
+	ConfineWithin  time.Duration `key:"confine_within" help:"time within which these caps must occur" min:"1m" max:"8760h"`
 	ConfineFor     time.Duration `key:"confine_for" help:"how long caps of repeat offenders last" min:"1s" max:"168h"`
 	Period         time.Duration `key:"quota_period" help:"CPU bandwidth period of a cap; 0s: the cgroup's own (the paper's example: 250ms)" min:"0s" max:"1s"`
-	Trial          time.Duration `key:"trial" help:"with mode on, hold a suspect for so long, at most enforce.for, to find out whether it is the one, where it is likely and not proven or rule evidence cannot tell; 0s: never" min:"0s" max:"1h"`
-	Trials         int           `key:"trials" help:"such trials in one incident" min:"0" max:"100"`
+	Trial          time.Duration `key:"trial" help:"with mode on, cap a suspect for this long (at most enforce.for) as a trial, if it is likely but not proven, or if rule evidence cannot decide; 0s: no trials" min:"0s" max:"1h"`
+	Trials         int           `key:"trials" help:"maximum number of trials in one incident" min:"0" max:"100"`
 	MaxCaps        int           `key:"max_caps" help:"caps in force at once" min:"0" max:"10000"`
 	Outliers       int           `key:"round_outliers" help:"outliers under a cap that start another round" min:"1" max:"1000"`
-	Calm           time.Duration `key:"calm" help:"an incident closes after so long without an outlier" min:"100ms" max:"24h"`
-	Settle         time.Duration `key:"settle" help:"a phase change that has lasted so long is learnt as normal" min:"100ms" max:"8760h"`
+	Calm           time.Duration `key:"calm" help:"an incident closes after this long without an outlier" min:"100ms" max:"24h"`
+	Settle         time.Duration `key:"settle" help:"a phase change that has lasted this long is learnt as normal" min:"100ms" max:"8760h"`
 }
 
 // Log configures how incidents are kept on disk.
@@ -163,7 +163,7 @@ func (a *Agent) Validate() []Problem {
 		add("sampling.duration", a.Sampling.Duration, fmt.Sprintf("at least tick, %s", a.Tick))
 	}
 	if need := time.Duration(a.Detect.Outliers) * a.Sampling.Period; a.Detect.OutlierWindow < need {
-		add("detect.outlier_window", a.Detect.OutlierWindow, fmt.Sprintf("at least %s, or %d outliers a sampling.period apart never fit", need, a.Detect.Outliers))
+		add("detect.outlier_window", a.Detect.OutlierWindow, fmt.Sprintf("at least %s, so that %d outliers fit, one per sampling.period", need, a.Detect.Outliers))
 	}
 	if a.Detect.Window < a.Detect.OutlierWindow {
 		add("detect.window", a.Detect.Window, fmt.Sprintf("at least detect.outlier_window, %s", a.Detect.OutlierWindow))

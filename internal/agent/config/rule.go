@@ -19,12 +19,12 @@ type Rule struct {
 	Class     sample.Class `key:"class" help:"latency-sensitive, batch or best-effort"`
 	Protected bool         `key:"protected" help:"others may be capped for it although it is not latency-sensitive"`
 	NeverCap  bool         `key:"never_cap" help:"it is never capped"`
-	Ignore    bool         `key:"ignore" help:"what matches is no task"`
+	Ignore    bool         `key:"ignore" help:"matching cgroups are not tasks"`
 	Signals   []string     `key:"signals" help:"judge it by these signals only; empty: by all" oneof:"cpi cpt cps runq io net"`
 	Progress  string       `key:"progress" help:"progress file as the task sees it; empty: QUELL_PROGRESS of its environment"`
 	// Prometheus or Uprobe count its transactions instead.
-	Prometheus *Prometheus `key:"prometheus" help:"cpt counts transactions by a counter of the task's own"`
-	Uprobe     *Uprobe     `key:"uprobe" help:"cpt counts transactions by how often a place in the task's program is reached"`
+	Prometheus *Prometheus `key:"prometheus" help:"cpt counts transactions with a counter of the task itself"`
+	Uprobe     *Uprobe     `key:"uprobe" help:"cpt counts how often an instruction of the task's program is executed"`
 
 	pattern *regexp.Regexp
 }

@@ -15,14 +15,14 @@ import (
 // Server is the configuration of quell-server. The tags give each key's help
 // and range; docs/server.md shows them.
 type Server struct {
-	StateDir  string `key:"state_dir" help:"the store, the bus's streams and keys live here"`
+	StateDir  string `key:"state_dir" help:"directory of the store, the bus's streams and the keys"`
 	Listen    string `key:"listen" help:"address of the HTTP API; beyond loopback it needs tls and tokens_file"`
 	LogLevel  string `key:"log_level" help:"debug, info, warn or error" oneof:"debug info warn error"`
 	LogFormat string `key:"log_format" help:"text or json" oneof:"text json"`
 	// MemoryMB is a soft limit.
-	MemoryMB int `key:"memory_mb" help:"memory from which on the server rather spends CPU on garbage; queries, which are processes of their own, come on top" min:"128" max:"1000000"`
+	MemoryMB int `key:"memory_mb" help:"soft memory limit: above it the server collects garbage more often; queries are separate processes and not included" min:"128" max:"1000000"`
 	// TokensFile holds hashes, not tokens.
-	TokensFile string      `key:"tokens_file" help:"who may use the API (quell-server token makes lines for it); empty: from loopback anybody may read, and nobody may act"`
+	TokensFile string      `key:"tokens_file" help:"file of hashed API tokens (quell-server token prints its lines); empty: any client on loopback may read, and all commands are refused"`
 	TLS        ServerTLS   `key:"tls"`
 	Bus        ServerBus   `key:"bus"`
 	Store      ServerStore `key:"store"`
@@ -39,19 +39,19 @@ type ServerTLS struct {
 
 // ServerBus configures how agents' messages arrive.
 type ServerBus struct {
-	URL         string `key:"url" help:"an external NATS server or cluster; empty: one in this process"`
-	Credentials string `key:"credentials" help:"file of credentials for it"`
-	CA          string `key:"ca" help:"certificates that its own must be signed by, PEM; empty: the system's"`
-	Listen      string `key:"listen" help:"address of the one in this process, for agents; empty: no agents, only imports; beyond loopback it needs tls"`
-	SyncAlways  bool   `key:"sync_always" help:"the one in this process fsyncs before each acknowledgement; else once a second, and agents send again what it may have lost"`
-	MaxMB       int    `key:"max_mb" help:"disk that messages not yet stored may take" min:"16" max:"1000000"`
+	URL         string `key:"url" help:"an external NATS server or cluster; empty: the embedded NATS server"`
+	Credentials string `key:"credentials" help:"file of credentials for the external NATS server"`
+	CA          string `key:"ca" help:"CA certificates for the external NATS server's certificate, PEM; empty: the system's"`
+	Listen      string `key:"listen" help:"address of the embedded NATS server, for agents; empty: no agents, only imports; beyond loopback it needs tls"`
+	SyncAlways  bool   `key:"sync_always" help:"the embedded NATS server fsyncs before each acknowledgement; otherwise once a second, and agents resend what may be lost"`
+	MaxMB       int    `key:"max_mb" help:"maximum size on disk of messages that are not yet stored" min:"16" max:"1000000"`
 	Replicas    int    `key:"replicas" help:"copies of each stream: 3 on a cluster" min:"1" max:"5"`
 }
 
 // ServerStore configures how samples and records are kept.
 type ServerStore struct {
-	Flush       time.Duration `key:"flush" help:"commit what has come this often" min:"100ms" max:"1m"`
-	MaxPending  int           `key:"max_pending" help:"samples in memory that make a commit at once" min:"1000" max:"10000000"`
+	Flush       time.Duration `key:"flush" help:"commit received samples this often" min:"100ms" max:"1m"`
+	MaxPending  int           `key:"max_pending" help:"number of samples in memory that triggers a commit" min:"1000" max:"10000000"`
 	KeepSamples time.Duration `key:"keep_samples" help:"samples older than this are removed" min:"1h" max:"87600h"`
 	KeepRecords time.Duration `key:"keep_records" help:"incidents, actions, audit entries and specs older than this are removed" min:"24h" max:"175200h"`
 	Upkeep      time.Duration `key:"upkeep" help:"merge small segments and remove old ones this often" min:"1s" max:"1h"`
@@ -62,42 +62,42 @@ type ServerStore struct {
 // AWS's tools do: environment, files, the machine's role.
 type ServerS3 struct {
 	Bucket   string `key:"bucket" help:"bucket of S3-compatible storage for the store; empty: it is in state_dir. Credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or what AWS's tools use"`
-	Prefix   string `key:"prefix" help:"of its files' names"`
+	Prefix   string `key:"prefix" help:"prefix of the names of its files"`
 	Endpoint string `key:"endpoint" help:"URL of the storage; empty: AWS"`
 	Region   string `key:"region" help:"empty: from the environment, else us-east-1"`
-	CopiesMB int    `key:"copies_mb" help:"disk that copies in state_dir may take" min:"64" max:"10000000"`
+	CopiesMB int    `key:"copies_mb" help:"maximum size on disk of local copies in state_dir" min:"64" max:"10000000"`
 }
 
 // ServerSpecs are the parameters for learning specs over the whole cluster.
 type ServerSpecs struct {
 	Every      time.Duration `key:"every" help:"recompute all specs this often" min:"10s" max:"168h"`
-	Between    time.Duration `key:"between" help:"go on learning in between, and make known what has changed, this often; 0: not" min:"0s" max:"1h"`
-	Engine     string        `key:"engine" help:"what computes specs; empty: quell-server, which reads each segment once; duckdb: one SQL statement; sc://HOST:PORT: the same on Apache Spark, by Spark Connect"`
-	LookBack   time.Duration `key:"look_back" help:"from samples at most so old" min:"1h" max:"87600h"`
+	Between    time.Duration `key:"between" help:"between computations, update specs with new samples and publish changes this often; 0: never" min:"0s" max:"1h"`
+	Engine     string        `key:"engine" help:"engine that computes specs; empty: quell-server, which reads each segment once; duckdb: one SQL statement; sc://HOST:PORT: the same on Apache Spark, by Spark Connect"`
+	LookBack   time.Duration `key:"look_back" help:"use samples up to this age" min:"1h" max:"87600h"`
 	MinTasks   int           `key:"min_tasks" help:"tasks with enough samples that a spec needs" min:"1" max:"1000000"`
-	MinSamples int           `key:"min_samples" help:"samples that make a task count" min:"2" max:"1000000"`
+	MinSamples int           `key:"min_samples" help:"samples that a task needs to count for the spec" min:"2" max:"1000000"`
 	AgeWeight  float64       `key:"age_weight" help:"weight of a sample per day of age" min:"0.01" max:"1"`
-	StaleAfter time.Duration `key:"stale_after" help:"without new samples a spec is not judged by" min:"1m" max:"8760h"`
-	MemoryMB   int           `key:"memory_mb" help:"memory of the computation" min:"64" max:"1000000"`
+	StaleAfter time.Duration `key:"stale_after" help:"a spec without new samples for this long is not used" min:"1m" max:"8760h"`
+	MemoryMB   int           `key:"memory_mb" help:"memory limit of the computation" min:"64" max:"1000000"`
 }
 
 // ServerQuery limits people's queries.
 type ServerQuery struct {
-	Time     time.Duration `key:"time" help:"longest a query may take" min:"100ms" max:"1h"`
-	MemoryMB int           `key:"memory_mb" help:"memory of one" min:"32" max:"1000000"`
-	Threads  int           `key:"threads" help:"processors of one" min:"1" max:"256"`
-	Rows     int           `key:"rows" help:"rows of an answer; the rest is cut off" min:"1" max:"10000000"`
-	MaxMB    int           `key:"max_mb" help:"size of an answer; the rest is cut off" min:"1" max:"4096"`
-	AtOnce   int           `key:"at_once" help:"queries at once; others wait" min:"1" max:"256"`
+	Time     time.Duration `key:"time" help:"time limit of a query" min:"100ms" max:"1h"`
+	MemoryMB int           `key:"memory_mb" help:"memory limit of a query" min:"32" max:"1000000"`
+	Threads  int           `key:"threads" help:"CPUs of a query" min:"1" max:"256"`
+	Rows     int           `key:"rows" help:"maximum number of rows of a result; the rest is cut off" min:"1" max:"10000000"`
+	MaxMB    int           `key:"max_mb" help:"maximum size of a result; the rest is cut off" min:"1" max:"4096"`
+	AtOnce   int           `key:"at_once" help:"maximum number of concurrent queries; others wait" min:"1" max:"256"`
 }
 
 // ServerRates limit the callers' requests.
 type ServerRates struct {
-	PerSecond   float64 `key:"per_second" help:"requests of one caller a second, in the long run" min:"0.1" max:"100000"`
-	Burst       int     `key:"burst" help:"requests of one caller at once" min:"1" max:"100000"`
-	BodyKB      int     `key:"body_kb" help:"size of a request" min:"1" max:"65536"`
-	Connections int     `key:"connections" help:"connections of the API at once; more wait" min:"10" max:"100000"`
-	Streams     int     `key:"streams" help:"event streams at once" min:"1" max:"100000"`
+	PerSecond   float64 `key:"per_second" help:"requests of one client per second, on average" min:"0.1" max:"100000"`
+	Burst       int     `key:"burst" help:"requests of one client in a burst" min:"1" max:"100000"`
+	BodyKB      int     `key:"body_kb" help:"maximum size of a request" min:"1" max:"65536"`
+	Connections int     `key:"connections" help:"maximum number of API connections; more wait" min:"10" max:"100000"`
+	Streams     int     `key:"streams" help:"maximum number of event streams" min:"1" max:"100000"`
 }
 
 // DefaultServer returns the paper's values where it has one, and limits for a server
@@ -148,7 +148,7 @@ func (s *Server) Validate() []Problem {
 		}
 	}
 	if e := s.Specs.Engine; e != "" && e != "duckdb" && !strings.HasPrefix(e, "sc://") {
-		add("specs.engine", strconv.Quote(e), "nothing, duckdb, or sc://HOST:PORT")
+		add("specs.engine", strconv.Quote(e), "empty, duckdb, or sc://HOST:PORT")
 	}
 	if s3 := s.Store.S3; s3.Bucket == "" && s3.Endpoint != "" {
 		add("store.s3.bucket", `""`, "a bucket, since store.s3.endpoint is set")

@@ -13,19 +13,19 @@ import (
 
 // Prometheus selects the task's own counter that counts its transactions.
 type Prometheus struct {
-	Port   int               `key:"port" help:"port of the task's loopback device that answers in Prometheus's text format" min:"1" max:"65535"`
-	Path   string            `key:"path" help:"of the metrics; empty: /metrics"`
+	Port   int               `key:"port" help:"port on the loopback interface of the task that serves Prometheus text format" min:"1" max:"65535"`
+	Path   string            `key:"path" help:"path of the metrics; empty: /metrics"`
 	Metric string            `key:"metric" help:"a counter, or the _count of a histogram or summary"`
-	Labels map[string]string `key:"labels" help:"only the series that have them all; those add up"`
+	Labels map[string]string `key:"labels" help:"only series that have all of these labels; their values are added"`
 }
 
 // Uprobe selects the place in a task's program that is reached once per transaction.
 type Uprobe struct {
 	Binary  string  `key:"binary" help:"program or library, as the task sees it"`
 	Symbol  string  `key:"symbol" help:"function, as nm or go tool nm lists it"`
-	Offset  string  `key:"offset" help:"instead of symbol: an instruction's place in the file, e.g. 0x4a20"`
-	BuildID string  `key:"build_id" help:"build that the offset was found in (readelf -n); in any other it is refused"`
-	MaxRate float64 `key:"max_rate" help:"hits/s of the whole machine above which it is taken out at once; 0: 2000" min:"0" max:"1000000"`
+	Offset  string  `key:"offset" help:"instead of symbol: an instruction's offset in the file, e.g. 0x4a20"`
+	BuildID string  `key:"build_id" help:"build ID of the file that the offset is for (readelf -n); other builds are refused"`
+	MaxRate float64 `key:"max_rate" help:"hits/s of the whole machine above which the uprobe is removed at once; 0: 2000" min:"0" max:"1000000"`
 }
 
 // DefaultMaxRate is Uprobe.MaxRate if that is 0, in hits per second: 0.2 to 0.6 % of a
@@ -92,7 +92,7 @@ func (r *Rule) transactions(key string) []Problem {
 			add("uprobe.offset", strconv.Quote(u.Offset), "a number, e.g. 0x4a20")
 		}
 		if u.Offset != "" && !hexDigits.MatchString(u.BuildID) || u.BuildID != "" && u.Offset == "" {
-			add("uprobe.build_id", strconv.Quote(u.BuildID), "with offset, and only with it: the build id that readelf -n prints")
+			add("uprobe.build_id", strconv.Quote(u.BuildID), "the build ID that readelf -n prints, together with offset only")
 		}
 	}
 	return ps

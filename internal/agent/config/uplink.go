@@ -10,23 +10,23 @@ import (
 
 // Uplink configures how an agent connects to its server.
 type Uplink struct {
-	URL         string    `key:"url" help:"the server's bus, or several with commas between: tls://HOST:PORT, or nats://HOST:PORT on loopback; empty: the agent works by itself"`
-	Credentials string    `key:"credentials" help:"file of this machine's credentials, from quell-server; read anew for every connection"`
+	URL         string    `key:"url" help:"the server's bus, or several separated by commas: tls://HOST:PORT, or nats://HOST:PORT on loopback; empty: no server"`
+	Credentials string    `key:"credentials" help:"file of this machine's credentials, from quell-server; read again for every connection"`
 	TLS         UplinkTLS `key:"tls"`
 	Spool       Spool     `key:"spool"`
 }
 
 // UplinkTLS names files for a TLS connection.
 type UplinkTLS struct {
-	CA   string `key:"ca" help:"certificates that the server's must be signed by, PEM; empty: the system's"`
-	Cert string `key:"cert" help:"certificate of this machine, PEM, where the server asks for one"`
+	CA   string `key:"ca" help:"CA certificates for the server's certificate, PEM; empty: the system's"`
+	Cert string `key:"cert" help:"certificate of this machine, PEM, if the server requires one"`
 	Key  string `key:"key" help:"its private key, PEM"`
 }
 
 // Spool configures where the agent keeps data that the server has not accepted yet.
 type Spool struct {
 	Dir   string `key:"dir" help:"directory; empty: spool in state_dir"`
-	MaxMB int    `key:"max_mb" help:"disk that it may take; when it is full, the oldest is dropped and counted" min:"8" max:"1000000"`
+	MaxMB int    `key:"max_mb" help:"maximum size on disk; when it is full, the oldest messages are dropped and counted" min:"8" max:"1000000"`
 }
 
 // SpoolDir is Server.Spool.Dir, or the default in the state directory.
@@ -40,7 +40,7 @@ func (a *Agent) SpoolDir() string {
 // validate reports problems beyond the ranges of single keys.
 func (u *Uplink) validate(add func(key string, value any, want string)) {
 	if (u.TLS.Cert == "") != (u.TLS.Key == "") {
-		add("server.tls.cert", strconv.Quote(u.TLS.Cert), "a file if and only if server.tls.key is one")
+		add("server.tls.cert", strconv.Quote(u.TLS.Cert), "both server.tls.cert and server.tls.key, or neither")
 	}
 	if u.URL == "" {
 		return
@@ -51,9 +51,9 @@ func (u *Uplink) validate(add func(key string, value any, want string)) {
 		if err != nil || at.Scheme != "nats" && at.Scheme != "tls" || at.Hostname() == "" || at.User != nil {
 			shown := strconv.Quote(part)
 			if at == nil || at.User != nil {
-				shown = "a URL that is not shown, for there may be a password in it"
+				shown = "a URL that is not shown because it may contain a password"
 			}
-			add("server.url", shown, "tls://HOST:PORT or nats://HOST:PORT, several with commas between; credentials have a key of their own")
+			add("server.url", shown, "tls://HOST:PORT or nats://HOST:PORT, several separated by commas, without credentials (server.credentials)")
 			return
 		}
 		ip := net.ParseIP(at.Hostname())

@@ -88,13 +88,13 @@ func Configured[C any](root *cobra.Command, load func(file string, environ, sett
 	root.PersistentFlags().StringVar(&c.file, "config", "", "configuration file (YAML)")
 	root.PersistentFlags().StringArrayVar(&c.set, "set", nil, "set one key, e.g. "+setting+"; may be repeated")
 	root.AddCommand(
-		&cobra.Command{Use: "check", Short: "check the configuration and name every problem", Args: NoArgs,
+		&cobra.Command{Use: "check", Short: "check the configuration and list every problem", Args: NoArgs,
 			Example: fmt.Sprintf("  %s check --config %s", root.Name(), file),
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				if _, err := c.Load(); err != nil {
 					return err
 				}
-				fmt.Fprintln(cmd.OutOrStdout(), "the configuration is right")
+				fmt.Fprintln(cmd.OutOrStdout(), "the configuration is valid")
 				return nil
 			}},
 		&cobra.Command{Use: "config", Short: "print every key with its default, help and range", Args: NoArgs,

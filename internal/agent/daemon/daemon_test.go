@@ -64,7 +64,7 @@ func TestConfigured(t *testing.T) {
 		{"--config f.yaml --set a=1 --set b=2", 0, "", conf{"f.yaml", "a=1 b=2"}},
 		{"--set bad=1", Wrong, "bad: no such key", conf{}},
 		{"check --set bad=1", Wrong, "bad: no such key", conf{}},
-		{"check", 0, "the configuration is right", conf{}},
+		{"check", 0, "the configuration is valid", conf{}},
 		{"check surplus", Wrong, "quell-x: unknown command", conf{}},
 		{"config", 0, "key: 1\n", conf{}},
 	} {

@@ -181,11 +181,11 @@ type AmbiguousError struct {
 }
 
 func (e *AmbiguousError) Error() string {
-	return fmt.Sprintf("find incident %q: it could be any of %s", e.ID, strings.Join(e.All, ", "))
+	return fmt.Sprintf("find incident %q: it matches %s", e.ID, strings.Join(e.All, ", "))
 }
 
 // ErrNone means that no incident has the ID.
-var ErrNone = errors.New("there is none")
+var ErrNone = errors.New("not found")
 
 // Incident returns one complete incident: the one with the ID, the only one whose ID
 // contains it, or for "last" the newest.
@@ -209,7 +209,7 @@ func (b *Book) Incident(id string) (incident.Record, error) {
 		}
 	}
 	if e == nil {
-		return incident.Record{}, fmt.Errorf("find incident %q: %w among %d", id, ErrNone, len(b.order))
+		return incident.Record{}, fmt.Errorf("find incident %q: %w among %d incidents", id, ErrNone, len(b.order))
 	}
 	files := files{book: b}
 	defer files.close()
@@ -257,7 +257,7 @@ func (f *files) read(e *entry) (inc incident.Record, err error) {
 		return inc, fmt.Errorf("read incident %s: %w", e.id, err)
 	}
 	if inc.ID != e.id {
-		return inc, fmt.Errorf("read incident %s: somebody else changed the log: %w", e.id, fs.ErrInvalid)
+		return inc, fmt.Errorf("read incident %s: another process changed the log: %w", e.id, fs.ErrInvalid)
 	}
 	return inc, nil
 }

@@ -45,7 +45,7 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 	if c.TokenFile != "" {
 		text, err := os.ReadFile(c.TokenFile)
 		if err != nil {
-			return &Error{fmt.Errorf("read token: %w", err), "name a file that you may read with --token-file"}
+			return &Error{fmt.Errorf("read token: %w", err), "name a readable file with --token-file"}
 		}
 		token = strings.TrimSpace(string(text))
 	}

@@ -102,7 +102,7 @@ type Command struct {
 func (c *Command) Validate() error {
 	bad := c.Problems()
 	if (c.Machine == "") != c.Cluster {
-		bad = append(bad, "want machine, a name, or cluster, true")
+		bad = append(bad, "want either machine: NAME or cluster: true")
 	}
 	return command.Invalid(bad)
 }

@@ -92,7 +92,7 @@ func (b *Bus) prepare(ctx context.Context, s StreamOptions) (err error) {
 	}
 	err = again(ctx, func(ctx context.Context) (err error) {
 		b.kv, err = b.js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: bucket, Storage: jetstream.FileStorage,
-			Replicas: b.replicas, History: 1, TTL: s.KeepSpecs, Description: "what jobs normally cost, by job and platform"})
+			Replicas: b.replicas, History: 1, TTL: s.KeepSpecs, Description: "specs, by job and platform"})
 		return err
 	})
 	if err != nil {
@@ -154,7 +154,7 @@ func (b *Bus) PutSpecs(ctx context.Context, m *wire.Specs) error {
 		return err
 	}
 	if _, err := b.kv.Put(ctx, wire.SpecKey(m.Job, m.Platform), data); err != nil {
-		return fmt.Errorf("keep specs of %s: %w", m.Job, err)
+		return fmt.Errorf("store specs of %s: %w", m.Job, err)
 	}
 	if err := b.nc.Publish(wire.SpecSubject(m.Job, m.Platform), data); err != nil {
 		return fmt.Errorf("announce specs of %s: %w", m.Job, err)
@@ -226,7 +226,7 @@ func (b *Bus) CommandAll(ctx context.Context, c *wire.Command, expect int, each 
 		}
 		var r wire.Reply
 		if err := wire.Unmarshal(m.Data, &r); err != nil {
-			b.log.Warn("a reply makes no sense", "reason", err)
+			b.log.Warn("malformed reply", "reason", err)
 			continue
 		}
 		n++

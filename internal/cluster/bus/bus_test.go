@@ -134,7 +134,7 @@ func TestServerComesLater(t *testing.T) {
 	}
 	quelltest.Until(t, "all are on disk", func() bool { return u.Stats().Waiting == 30 })
 	if err := u.Err(); err == nil {
-		t.Error("nobody says that the server is not there")
+		t.Error("Err does not report that the server is unreachable")
 	}
 	s.start()
 	b := openBus(t, a, s.url(), 1)

@@ -139,7 +139,7 @@ func (c *Consumer) gather(ctx context.Context, all []Message, n int) ([]Message,
 
 // errRenewed ends a Consumer. The NATS client would continue by number over a new
 // connection and skip the messages that have those numbers now.
-var errRenewed = errors.New("read stream: the connection is another: its messages are read from the beginning")
+var errRenewed = errors.New("read stream: the connection was renewed: its messages are read from the beginning")
 
 // Done removes from the stream all messages up to and including that number, which this
 // consumer has read and the caller has stored. Numbers read by another consumer are not
@@ -149,10 +149,10 @@ func (c *Consumer) Done(ctx context.Context, seq uint64) error {
 		return errRenewed
 	}
 	if last := c.last.Load(); seq > last {
-		return fmt.Errorf("forget what is stored: this consumer has read up to %d, not %d", last, seq)
+		return fmt.Errorf("remove stored messages: this consumer has read up to %d, not %d", last, seq)
 	}
 	if err := c.stream.Purge(ctx, jetstream.WithPurgeSequence(seq+1)); err != nil {
-		return fmt.Errorf("forget what is stored: %w", err)
+		return fmt.Errorf("remove stored messages: %w", err)
 	}
 	return nil
 }
@@ -161,7 +161,7 @@ func (c *Consumer) Done(ctx context.Context, seq uint64) error {
 func (c *Consumer) State(ctx context.Context) (messages, bytes uint64, err error) {
 	info, err := c.stream.Info(ctx)
 	if err != nil {
-		return 0, 0, fmt.Errorf("ask for the stream's state: %w", err)
+		return 0, 0, fmt.Errorf("get the stream's state: %w", err)
 	}
 	return info.State.Msgs, info.State.Bytes, nil
 }

@@ -57,7 +57,7 @@ func (b *Bus) Hold(ctx context.Context, name, holder string, do func(context.Con
 func (b *Bus) leases(ctx context.Context, ttl time.Duration) (kv jetstream.KeyValue, err error) {
 	err = again(ctx, func(ctx context.Context) error {
 		kv, err = b.js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: leases, Storage: jetstream.FileStorage, Replicas: b.replicas,
-			History: 1, TTL: ttl, Description: "what only one server at a time does"})
+			History: 1, TTL: ttl, Description: "leases of work that only one server at a time does"})
 		return err
 	})
 	if err != nil {

@@ -96,7 +96,7 @@ func TestWhoCannotLeadMakesRoom(t *testing.T) {
 	select {
 	case <-led:
 	case <-time.After(4 * time.Minute):
-		t.Errorf("nobody else leads, while one has failed %d times", failed.Load())
+		t.Errorf("no other server leads, while one has failed %d times", failed.Load())
 	}
 	stop()
 	for range 2 {

@@ -76,7 +76,7 @@ func TestPowerCutUnderAReader(t *testing.T) {
 		all, err := c.Fetch(ctx, nil, 1)
 		if err != nil { // from the lost connection
 			if err := c.Done(ctx, read[4].Seq); err == nil {
-				t.Error("messages that nobody has read are forgotten")
+				t.Error("messages that were not read are removed")
 			}
 			c.Close()
 			if c, err = b.Consume(ctx, Samples); err != nil {
@@ -174,7 +174,7 @@ func TestFullDisk(t *testing.T) {
 		err := u.Err()
 		return u.Stats().Lost > 0 && err != nil && strings.Contains(err.Error(), "no space left")
 	})
-	quelltest.Until(t, "all were taken in or lost", func() bool {
+	quelltest.Until(t, "all were accepted or lost", func() bool {
 		st := u.Stats()
 		return st.Lost+st.Waiting == 21
 	})

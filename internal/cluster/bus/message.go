@@ -11,7 +11,7 @@ import (
 type ForgedError struct{ Subject, Machine string }
 
 func (e *ForgedError) Error() string {
-	return fmt.Sprintf("a message on %s says that it is of machine %q: dropped", e.Subject, e.Machine)
+	return fmt.Sprintf("a message on %s claims to be from machine %q: dropped", e.Subject, e.Machine)
 }
 
 // Batch decodes a message of the stream of samples into b. b may be reused.

@@ -244,7 +244,7 @@ func stored(subject string, answer *nats.Msg) error {
 	case ack.Error != nil:
 		return fmt.Errorf("send to %s: the server refuses: %s (%d)", subject, ack.Error.Description, ack.Error.Code)
 	case ack.Stream == "":
-		return fmt.Errorf("send to %s: the answer is no acknowledgement", subject)
+		return fmt.Errorf("send to %s: the answer is not an acknowledgement", subject)
 	}
 	return nil
 }

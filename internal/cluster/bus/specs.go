@@ -189,7 +189,7 @@ func (s *specs) learn(key string, data []byte, bucket bool) error {
 		return err
 	}
 	if wire.SpecKey(m.Job, m.Platform) != key {
-		return fmt.Errorf("the specs of %s on %s came where those of %s are wanted", m.Job, m.Platform, key)
+		return fmt.Errorf("received the specs of %s on %s instead of those of %s", m.Job, m.Platform, key)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

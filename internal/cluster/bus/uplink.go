@@ -171,7 +171,7 @@ func (u *Uplink) command(ctx context.Context, m *nats.Msg) {
 	case err != nil:
 		reply.Message = err.Error()
 	case c.Expires != 0 && sample.At(time.Now()) > sample.Millis(c.Expires):
-		reply.Message = fmt.Sprintf("refused: the command was good until %s by the server's clock", sample.Millis(c.Expires).Time().Format(time.RFC3339))
+		reply.Message = fmt.Sprintf("refused: the command expired at %s by the server's clock", sample.Millis(c.Expires).Time().Format(time.RFC3339))
 	default:
 		reply = u.options.Command(ctx, &c)
 	}

@@ -30,28 +30,28 @@ type route struct {
 
 type param struct{ name, help string }
 
-var spanParams = []param{{"since", "time, day, or how long ago (24h)"}, {"until", "the same"}}
+var spanParams = []param{{"since", "time, day, or how long ago (24h)"}, {"until", "like since"}}
 
 // table is the whole API.
 func table() []route {
 	return []route{
 		{method: "GET", path: "/healthz", summary: "whether the server works; 503 if not", out: Health{}, serve: (*Server).healthz},
-		{method: "GET", path: "/readyz", summary: "whether it takes messages and answers; 503 if not", out: Health{}, serve: (*Server).readyz},
+		{method: "GET", path: "/readyz", summary: "whether it accepts messages and requests; 503 if not", out: Health{}, serve: (*Server).readyz},
 		{method: "GET", path: "/metrics", scope: Viewer, summary: "the server's own metrics, for Prometheus", media: "text/plain", serve: (*Server).serveMetrics},
 		{method: "GET", path: "/openapi.json", summary: "this document", serve: (*Server).openapi},
-		{method: "GET", path: cluster.PathSpecs, scope: Viewer, summary: "what jobs normally cost, newest versions",
-			params: []param{{"job", "only this job's"}, {"platform", "only this platform's"}}, out: []cluster.Spec{}, serve: (*Server).listSpecs},
+		{method: "GET", path: cluster.PathSpecs, scope: Viewer, summary: "specs of jobs, newest versions",
+			params: []param{{"job", "only specs of this job"}, {"platform", "only specs of this platform"}}, out: []cluster.Spec{}, serve: (*Server).listSpecs},
 		{method: "POST", path: cluster.PathCompute, scope: Operator, summary: "compute all specs now", in: cluster.Reason{}, out: cluster.Done{}, serve: (*Server).computeSpecs},
-		{method: "GET", path: cluster.PathIncidents, scope: Viewer, summary: "incidents as they stand, newest first, at most 1000",
-			params: append([]param{{"job", "only those whose victim is of this job"}, {"machine", "only those of this machine"}, {"id", "only those whose ID has this in it"}, {"open", "true: only those that are not closed"}}, spanParams...), out: []json.RawMessage{}, serve: (*Server).listIncidents},
-		{method: "GET", path: cluster.PathMachines, scope: Viewer, summary: "machines that ever sent something, with what was taken of them", out: []cluster.Machine{}, serve: (*Server).listMachines},
-		{method: "GET", path: cluster.PathPairs, scope: Viewer, summary: "jobs that should not share a machine: pairs of victim and antagonist, the best proved first, at most 1000",
-			params: append([]param{{"job", "only those in which this job is the victim"}}, spanParams...), out: []cluster.Pair{}, serve: (*Server).listPairs},
-		{method: "GET", path: "/v1/segments", scope: Viewer, summary: "the store's files that count now", params: spanParams, out: SegmentList{}, serve: (*Server).listSegments},
+		{method: "GET", path: cluster.PathIncidents, scope: Viewer, summary: "incidents in their current state, newest first, at most 1000",
+			params: append([]param{{"job", "only incidents whose victim is of this job"}, {"machine", "only incidents of this machine"}, {"id", "only incidents whose ID contains this text"}, {"open", "true: only open incidents"}}, spanParams...), out: []json.RawMessage{}, serve: (*Server).listIncidents},
+		{method: "GET", path: cluster.PathMachines, scope: Viewer, summary: "machines that ever sent a message, with the newest batch and record of each", out: []cluster.Machine{}, serve: (*Server).listMachines},
+		{method: "GET", path: cluster.PathPairs, scope: Viewer, summary: "jobs that should not share a machine: pairs of victim and antagonist, the strongest evidence first, at most 1000",
+			params: append([]param{{"job", "only pairs in which this job is the victim"}}, spanParams...), out: []cluster.Pair{}, serve: (*Server).listPairs},
+		{method: "GET", path: "/v1/segments", scope: Viewer, summary: "the store's current files", params: spanParams, out: SegmentList{}, serve: (*Server).listSegments},
 		{method: "GET", path: cluster.PathQueries, scope: Viewer, summary: "the canned queries", out: []cluster.Canned{}, serve: (*Server).listCanned},
 		{method: "POST", path: cluster.PathQuery, scope: Viewer, summary: "one SELECT, or a canned query, over the store", in: cluster.Query{}, out: duck.Answer{}, serve: (*Server).query},
-		{method: "GET", path: "/v1/events", scope: Viewer, summary: "incidents, actions and specs as they come", media: "text/event-stream", serve: (*Server).events},
-		{method: "POST", path: cluster.PathCommands, scope: Operator, summary: "a command to one machine's agent or all: one of cap, uncap, protect, unprotect, enforcement, pardon", in: cluster.Command{}, out: cluster.Replies{}, serve: (*Server).command},
+		{method: "GET", path: "/v1/events", scope: Viewer, summary: "events: new states of incidents, actions, changes of specs", media: "text/event-stream", serve: (*Server).events},
+		{method: "POST", path: cluster.PathCommands, scope: Operator, summary: "send a command to one machine's agent or to all: one of cap, uncap, protect, unprotect, enforcement, pardon", in: cluster.Command{}, out: cluster.Replies{}, serve: (*Server).command},
 	}
 }
 
@@ -61,7 +61,7 @@ func (s *Server) routes() *http.ServeMux {
 		mux.HandleFunc(rt.method+" "+rt.path, s.guard(&rt))
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		fail(w, &httpError{http.StatusNotFound, "there is nothing here", "see /openapi.json"}, s)
+		fail(w, &httpError{http.StatusNotFound, "unknown path", "see /openapi.json"}, s)
 	})
 	return mux
 }
@@ -84,12 +84,12 @@ func (s *Server) health() Health {
 		}
 	}
 	if err := s.Tokens.err(); err != nil {
-		h.Degraded = append(h.Degraded, "tokens are as they were before: "+err.Error())
+		h.Degraded = append(h.Degraded, "tokens_file was not read again, the previous tokens stay valid: "+err.Error())
 	}
 	s.specs.mu.Lock()
 	defer s.specs.mu.Unlock()
 	if s.specs.failed != nil {
-		h.Degraded = append(h.Degraded, "specs are as of "+s.specs.at.Time().Format(time.RFC3339)+" or older: "+s.specs.failed.Error())
+		h.Degraded = append(h.Degraded, "specs are from "+s.specs.at.Time().Format(time.RFC3339)+" or older: "+s.specs.failed.Error())
 	}
 	return h
 }
@@ -99,7 +99,7 @@ func (s *Server) healthz(w http.ResponseWriter, _ *request) error { return healt
 func (s *Server) readyz(w http.ResponseWriter, _ *request) error {
 	h := s.health()
 	if !s.ready.Load() {
-		h.OK, h.Degraded = false, append(h.Degraded, "it starts, or stops")
+		h.OK, h.Degraded = false, append(h.Degraded, "the server is starting or stopping")
 	}
 	return healthReply(w, h)
 }
@@ -141,7 +141,7 @@ func (s *Server) acting(r *request, rt, target, why string, outcome func() strin
 	}
 	s.audit(r, &route{method: r.Method, path: rt}, target, why, came)
 	if bad := s.Store.Flush(); bad != nil {
-		return fmt.Errorf("keep the audit entry: %w", errors.Join(bad, err))
+		return fmt.Errorf("store the audit entry: %w", errors.Join(bad, err))
 	}
 	return err
 }

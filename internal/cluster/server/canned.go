@@ -12,7 +12,7 @@ import (
 // after an outage.
 func cannedQueries() []cluster.Canned {
 	return []cluster.Canned{
-		{Name: "worst-antagonists", Params: []string{"job"}, Help: "who hurt a job most: incidents in which a suspect cleared the bar, and what capping it did",
+		{Name: "worst-antagonists", Params: []string{"job"}, Help: "worst antagonists of a job: incidents in which a suspect exceeded the threshold, and outcomes of caps",
 			SQL: `SELECT suspect_job, count(*) AS incidents, count(DISTINCT machine) AS machines, avg(correlation) AS correlation,
        count(*) FILTER (outcome = 'true-positive') AS true_positives, count(*) FILTER (outcome = 'false-positive') AS false_positives,
        avg(relative_cost) AS relative_cost, max(updated) AS newest
@@ -26,10 +26,10 @@ FROM incidents WHERE kind = 'neighbour' GROUP BY victim_job ORDER BY hours DESC 
 			SQL: `SELECT machine, count(*) AS incidents, count(*) FILTER (closed IS NULL) AS open, count(DISTINCT victim_job) AS jobs_hurt,
        count(*) FILTER (capped_task <> '') AS capped, max(updated) AS newest
 FROM incidents GROUP BY machine ORDER BY incidents DESC LIMIT 50`},
-		{Name: "cap-outcomes", Help: "what came of caps, by signal",
+		{Name: "cap-outcomes", Help: "outcomes of caps, by signal",
 			SQL: `SELECT signal, outcome, count(*) AS caps, avg(relative_cost) AS relative_cost, median(relative_cost) AS median_relative_cost
 FROM incidents WHERE capped_task <> '' GROUP BY signal, outcome ORDER BY signal, caps DESC`},
-		{Name: "before-after", Params: []string{"incident"}, Help: "the victim's cost before, in and after an incident, by its id",
+		{Name: "before-after", Params: []string{"incident"}, Help: "the victim's cost before, during and after an incident, by the incident's ID",
 			SQL: `WITH i AS (SELECT * FROM incidents WHERE id = $incident)
 SELECT CASE WHEN s.ts < i.began THEN '1 before' WHEN s.ts <= coalesce(i.closed, i.updated) THEN '2 in it' ELSE '3 after' END AS phase,
        count(s.cost) AS samples, avg(s.cost) AS cost, stddev_samp(s.cost) AS stddev, avg(s.cpu) AS cpu
@@ -66,7 +66,7 @@ func cannedSQL(name string, params map[string]string) (string, error) {
 		}
 		return text, nil
 	}
-	return "", bad("no canned query is called %.40q: there are %s", name, strings.Join(names, ", "))
+	return "", bad("unknown canned query %.40q: want one of %s", name, strings.Join(names, ", "))
 }
 
 func (s *Server) listCanned(w http.ResponseWriter, _ *request) error {

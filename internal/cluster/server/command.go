@@ -59,7 +59,7 @@ func (s *Server) command(w http.ResponseWriter, r *request) error {
 func (s *Server) commandOne(ctx context.Context, machine string, c *wire.Command) (out cluster.Replies, err error) {
 	answer, err := s.Commander.Command(ctx, machine, c)
 	if err != nil {
-		return out, &httpError{http.StatusBadGateway, err.Error(), "see `quell machines`: its agent may be down, or cut off"}
+		return out, &httpError{http.StatusBadGateway, err.Error(), "see `quell machines`: its agent may be down or disconnected"}
 	}
 	if !answer.Ok {
 		return out, &httpError{http.StatusConflict, answer.Message, ""}
@@ -96,7 +96,7 @@ func (s *Server) commandAll(ctx context.Context, c *wire.Command) (cluster.Repli
 	out.Silent = append(out.Silent, slices.Sorted(maps.Keys(missing))...)
 	slices.SortFunc(out.Replies, func(a, b cluster.Reply) int { return strings.Compare(a.Machine, b.Machine) })
 	if len(out.Replies) == 0 {
-		return out, &httpError{http.StatusBadGateway, "no machine has answered", "see `quell machines`: agents may be down, or cut off"}
+		return out, &httpError{http.StatusBadGateway, "no machine has answered", "see `quell machines`: agents may be down or disconnected"}
 	}
 	return out, nil
 }
@@ -125,13 +125,13 @@ func summary(in *cluster.Command, out *cluster.Replies) string {
 	}
 	text := fmt.Sprintf("done on %d machines", done)
 	if none > 0 {
-		text += fmt.Sprintf("; %d have no such task", none)
+		text += fmt.Sprintf("; %d have no matching task", none)
 	}
 	if len(refused) > 0 {
 		text += fmt.Sprintf("; %d refused: %s", len(refused), strings.Join(refused[:min(len(refused), 10)], "; "))
 	}
 	if n := len(out.Silent); n > 0 {
-		text += fmt.Sprintf("; %d were silent: %s", n, strings.Join(out.Silent[:min(n, 10)], ", "))
+		text += fmt.Sprintf("; %d did not answer: %s", n, strings.Join(out.Silent[:min(n, 10)], ", "))
 	}
 	return text
 }

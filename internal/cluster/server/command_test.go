@@ -35,7 +35,7 @@ func TestCommandToAll(t *testing.T) {
 	if err := b.store.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	b.fake.all = []*wire.Reply{{Machine: "m3", Message: "no task here is of job web", None: true}, {Machine: "m2", Message: "too old"}, {Machine: "m1", Ok: true, Tasks: 4, Message: "capped 4"}}
+	b.fake.all = []*wire.Reply{{Machine: "m3", Message: "no task on this machine matches job web", None: true}, {Machine: "m2", Message: "too old"}, {Machine: "m1", Ok: true, Tasks: 4, Message: "capped 4"}}
 	r, w := ask(`{"cluster":true,"why":"ticket 2","cap":{"job":"web","rate":0.5,"for":"5m"}}`)
 	if w.Code != 200 || len(r.Replies) != 3 || r.Replies[0].Machine != "m1" || r.Replies[0].Tasks != 4 || !r.Replies[2].None || len(r.Silent) != 0 {
 		t.Fatalf("%d %s", w.Code, w.Body)
@@ -64,7 +64,7 @@ func TestCommandToAll(t *testing.T) {
 	found := false
 	for _, a := range b.audits(t) {
 		found = found || a.Target == "all machines cap job web to 0.5 CPU-s/s for 5m" && a.Why == "ticket 2" &&
-			a.Outcome == "done on 1 machines; 1 have no such task; 1 refused: m2: too old"
+			a.Outcome == "done on 1 machines; 1 have no matching task; 1 refused: m2: too old"
 	}
 	if !found {
 		t.Errorf("not in the audit log: %+v", b.audits(t))

@@ -103,7 +103,7 @@ func (s *Server) events(w http.ResponseWriter, r *request) error {
 	}
 	c, missed, ok := s.hub.join()
 	if !ok {
-		return &httpError{http.StatusServiceUnavailable, "as many follow as may", "try again later"}
+		return &httpError{http.StatusServiceUnavailable, "too many event streams are open", "try again later"}
 	}
 	defer s.hub.leave(c)
 	out := http.NewResponseController(w)

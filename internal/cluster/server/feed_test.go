@@ -153,7 +153,7 @@ func TestAFeedBeginsAnew(t *testing.T) {
 	}
 	quelltest.Until(t, "the first are stored", done(102))
 	f.mu.Lock()
-	f.batches, f.given, f.fails = []store.Batch{batch(2, 7), batch(3, 8)}, 0, errors.New("the connection is another")
+	f.batches, f.given, f.fails = []store.Batch{batch(2, 7), batch(3, 8)}, 0, errors.New("the connection was renewed")
 	f.mu.Unlock()
 	quelltest.Until(t, "those of the new connection are stored", done(8))
 	cancel()

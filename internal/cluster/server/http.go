@@ -95,7 +95,7 @@ func (s *Server) identify(q *request, rt *route) error {
 	q.caller.from, _, _ = net.SplitHostPort(q.RemoteAddr)
 	header := q.Header.Get("Authorization")
 	secret, bearer := strings.CutPrefix(header, "Bearer ")
-	why := "it needs a token"
+	why := "a token is required"
 	switch {
 	case header != "" && !bearer:
 		why = "Authorization is not of the form Bearer TOKEN"
@@ -112,14 +112,14 @@ func (s *Server) identify(q *request, rt *route) error {
 		who = "token " + q.caller.name
 	}
 	if !s.callers.take(who, known) {
-		return &httpError{http.StatusTooManyRequests, "too many requests", "ask less often"}
+		return &httpError{http.StatusTooManyRequests, "too many requests", "send fewer requests"}
 	}
 	if q.caller.scope.allows(rt.scope) {
 		return nil
 	}
 	if q.caller.scope != Public {
 		s.refuse(q, rt, "the token's scope is "+string(q.caller.scope))
-		return &httpError{http.StatusForbidden, fmt.Sprintf("it needs scope %s, the token has %s", rt.scope, q.caller.scope), "ask who runs the server for such a token"}
+		return &httpError{http.StatusForbidden, fmt.Sprintf("scope %s is required, the token has %s", rt.scope, q.caller.scope), "ask the server's operators for such a token"}
 	}
 	s.refuse(q, rt, why)
 	return &httpError{http.StatusUnauthorized, why, "set QUELL_TOKEN, or the header Authorization: Bearer TOKEN"}
@@ -163,7 +163,7 @@ func fail(w http.ResponseWriter, err error, s *Server) {
 	case errors.As(err, &own):
 		status, f.Remedy = own.status, own.remedy
 	case errors.As(err, &large):
-		status, f.Remedy = http.StatusRequestEntityTooLarge, "send less"
+		status, f.Remedy = http.StatusRequestEntityTooLarge, "send a smaller request"
 	case errors.As(err, &asked):
 		f.Remedy = asked.Remedy()
 		switch asked.Kind {

@@ -60,7 +60,7 @@ func (t *intake) commitTo(ctx context.Context, seq uint64) bool {
 		return false
 	}
 	if err := t.feed.Done(ctx, seq); err != nil {
-		t.Log.Warn("what is stored stays in the stream for now", "reason", err)
+		t.Log.Warn("stored messages stay in the stream for now", "reason", err)
 		return false
 	}
 	return true
@@ -185,7 +185,7 @@ func RecordOf(r *wire.Record, seq uint64) (store.Batch, error) {
 		}
 		b.Actions = []store.Action{a}
 	default:
-		return b, fmt.Errorf("record %s of %s is of kind %v, which this server does not know", r.Id, r.Machine, r.Kind)
+		return b, fmt.Errorf("record %s of %s has the unknown kind %v", r.Id, r.Machine, r.Kind)
 	}
 	return b, nil
 }

@@ -28,25 +28,25 @@ type storeMetric struct {
 }
 
 var storeMetrics = []storeMetric{
-	{"quell_server_batches_total", "Batches taken in.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Batches) }},
-	{"quell_server_duplicate_batches_total", "Batches dropped because they were taken before.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Duplicates) }},
-	{"quell_server_samples_total", "Samples taken in.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Samples) }},
-	{"quell_server_records_total", "Incidents, actions, audit entries and specs taken in.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Records) }},
-	{"quell_server_rejected_samples_total", "Samples and records too old to be kept, samples too far in the future.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Rejected) }},
+	{"quell_server_batches_total", "Batches accepted.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Batches) }},
+	{"quell_server_duplicate_batches_total", "Batches dropped because they were accepted before.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Duplicates) }},
+	{"quell_server_samples_total", "Samples accepted.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Samples) }},
+	{"quell_server_records_total", "Incidents, actions, audit entries and specs accepted.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Records) }},
+	{"quell_server_rejected_samples_total", "Samples and records rejected: too old to be kept, or too far in the future.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Rejected) }},
 	{"quell_server_commits_total", "Commits of the store.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Commits) }},
 	{"quell_server_merged_segments_total", "Segments replaced by larger ones.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Merged) }},
-	{"quell_server_expired_segments_total", "Segments removed because they were past their time.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Expired) }},
-	{"quell_server_segments", "Segments that count.", prometheus.GaugeValue, func(s *store.Stats) float64 { return float64(s.Segments) }},
-	{"quell_server_stored_rows", "Rows in them.", prometheus.GaugeValue, func(s *store.Stats) float64 { return float64(s.Rows) }},
-	{"quell_server_stored_bytes", "Size of them.", prometheus.GaugeValue, func(s *store.Stats) float64 { return float64(s.Bytes) }},
-	{"quell_server_pending_rows", "Samples and records taken in and not yet committed.", prometheus.GaugeValue, func(s *store.Stats) float64 { return float64(s.Pending) }},
+	{"quell_server_expired_segments_total", "Segments removed after their retention time.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Expired) }},
+	{"quell_server_segments", "Segments in the store.", prometheus.GaugeValue, func(s *store.Stats) float64 { return float64(s.Segments) }},
+	{"quell_server_stored_rows", "Rows in the store.", prometheus.GaugeValue, func(s *store.Stats) float64 { return float64(s.Rows) }},
+	{"quell_server_stored_bytes", "Size of the segments in the store, bytes.", prometheus.GaugeValue, func(s *store.Stats) float64 { return float64(s.Bytes) }},
+	{"quell_server_pending_rows", "Samples and records accepted and not yet committed.", prometheus.GaugeValue, func(s *store.Stats) float64 { return float64(s.Pending) }},
 }
 
 func newMetrics(s *Server) *metrics {
 	r := prometheus.NewRegistry()
 	m := &metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quell_server_requests_total", Help: "Answers of the API, by path and status."}, []string{"path", "status"}),
-		seconds:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quell_server_request_seconds_total", Help: "Time they took, s."}, []string{"path"}),
+		seconds:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quell_server_request_seconds_total", Help: "Time spent on answers of the API, s, by path."}, []string{"path"}),
 		refused:  prometheus.NewCounter(prometheus.CounterOpts{Name: "quell_server_refused_total", Help: "Requests and bus clients that were refused."}),
 	}
 	r.MustRegister(m.requests, m.seconds, m.refused, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), &storeCollector{s})
@@ -75,10 +75,10 @@ func (c *storeCollector) Collect(out chan<- prometheus.Metric) {
 	gauge := func(name, help string, v float64) {
 		out <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, nil, nil), prometheus.GaugeValue, v)
 	}
-	gauge("quell_server_specs", "Specs known, in any state.", float64(known))
+	gauge("quell_server_specs", "Specs in any state.", float64(known))
 	gauge("quell_server_spec_seconds", "Time that the newest computation of specs took, s.", took.Seconds())
-	gauge("quell_server_spec_timestamp_seconds", "When that was, s since 1970; 0 before the first.", float64(at)/1000)
-	gauge("quell_server_event_streams", "Event streams that are followed.", float64(c.s.hub.count()))
+	gauge("quell_server_spec_timestamp_seconds", "Time of the newest computation of specs, s since 1970; 0 before the first.", float64(at)/1000)
+	gauge("quell_server_event_streams", "Open event streams.", float64(c.s.hub.count()))
 }
 
 func (s *Server) serveMetrics(w http.ResponseWriter, r *request) error {

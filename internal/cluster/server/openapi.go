@@ -44,7 +44,7 @@ func document(version string) object {
 		paths[rt.path] = item
 	}
 	return object{"openapi": "3.1.0", "info": object{"title": "quell-server", "version": version,
-		"description": "Noisy neighbours of a cluster: specs, incidents, and SQL over both and every sample. Times are milliseconds since 1970 UTC where they are numbers."},
+		"description": "Noisy neighbours of a cluster: specs, incidents, and SQL over both and every sample. Numeric times are milliseconds since 1970 UTC."},
 		"paths":      paths,
 		"components": object{"securitySchemes": object{"token": object{"type": "http", "scheme": "bearer", "description": "scopes: viewer, operator"}}}}
 }
@@ -56,31 +56,31 @@ func responses(rt *route) object {
 		media = "application/json"
 	}
 	content[media] = object{"schema": schema(reflect.TypeOf(rt.out))}
-	all := object{"200": object{"description": "as asked", "content": content}}
+	all := object{"200": object{"description": "success", "content": content}}
 	failure := object{"application/json": object{"schema": schema(reflect.TypeFor[Failure]())}}
 	add := func(status, why string) { all[status] = object{"description": why, "content": failure} }
 	add("429", "too many requests of this caller")
 	if rt.scope != Public {
-		add("401", "no token, or none that is known and good")
+		add("401", "no token, or no valid one")
 		add("403", "the token's scope does not allow it")
 	}
 	if rt.in != nil || rt.params != nil {
-		add("400", "the request cannot be carried out as it stands")
+		add("400", "the request is invalid")
 	}
 	if rt.in != nil {
 		add("413", "the request is too large")
 	}
 	switch rt.path {
 	case cluster.PathQuery, cluster.PathIncidents, cluster.PathPairs:
-		add("422", "it needs more time or memory than it may have")
+		add("422", "the query exceeds its limit of time or memory")
 	case cluster.PathCommands:
 		add("409", "the machine refused")
 		add("502", "the machine cannot be reached")
 		add("503", "the server has no connection to machines")
 	case "/v1/events":
-		add("503", "as many follow as may")
+		add("503", "too many event streams are open")
 	case "/healthz", "/readyz":
-		all["503"] = object{"description": "it does not", "content": content}
+		all["503"] = object{"description": "the server does not work, or is not ready", "content": content}
 	}
 	return all
 }

@@ -97,7 +97,7 @@ func (s *Server) noteAgain(context.Context) error {
 		}
 	}
 	if others > 0 {
-		s.note(Refusal{What: "anything"}, fmt.Sprintf("refused %d times more, of so many kinds that they are not told apart", others))
+		s.note(Refusal{What: "anything"}, fmt.Sprintf("refused %d times more, of further kinds", others))
 	}
 	return nil
 }

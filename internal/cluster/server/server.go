@@ -105,7 +105,7 @@ func New(p Parts) (*Server, error) {
 // Then it commits what has arrived.
 func (s *Server) Run(ctx context.Context) error {
 	if err := s.loadSpecs(ctx); err != nil {
-		return fmt.Errorf("read the specs so far: %w", err)
+		return fmt.Errorf("load specs: %w", err)
 	}
 	var all sync.WaitGroup
 	if s.Holder == nil {
@@ -172,14 +172,14 @@ func (s *Server) compete(ctx context.Context) {
 		leads.Store(true)
 		defer leads.Store(false)
 		if err := errors.Join(s.Store.Refresh(), s.loadSpecs(ctx)); err != nil {
-			s.Log.Error("read what the server before has left", "reason", err)
+			s.Log.Error("read the state of the previous server", "reason", err)
 			return
 		}
 		s.lead(ctx)
 	}
 	for ctx.Err() == nil {
 		if err := s.Holder.Hold(ctx, "lead", name, lead); err != nil && ctx.Err() == nil {
-			s.Log.Error("wait for the lead; trying again", "reason", err)
+			s.Log.Error("wait for the lease; trying again", "reason", err)
 		}
 		select {
 		case <-ctx.Done():

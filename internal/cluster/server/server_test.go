@@ -190,7 +190,7 @@ func TestWhoMayDoWhat(t *testing.T) {
 			refused = append(refused, a.Who+" "+a.Outcome)
 		}
 	}
-	for _, want := range []string{"victor refused: the token's scope is viewer", "old refused: the token expired on 2026-11-20", " refused: the token is not known", " refused: it needs a token"} {
+	for _, want := range []string{"victor refused: the token's scope is viewer", "old refused: the token expired on 2026-11-20", " refused: unknown token", " refused: a token is required"} {
 		if !slices.Contains(refused, want) {
 			t.Errorf("%q is not in the audit log: %q", want, refused)
 		}
@@ -202,7 +202,7 @@ func TestQueries(t *testing.T) {
 	b.fake.answer = func(job *duck.Job) (*duck.Answer, error) {
 		switch {
 		case strings.Contains(job.SQL, "DROP"):
-			return nil, &duck.Error{Kind: duck.Refused, Message: "no SELECT"}
+			return nil, &duck.Error{Kind: duck.Refused, Message: "only SELECT is allowed"}
 		case strings.Contains(job.SQL, "huge"):
 			return nil, &duck.Error{Kind: duck.Exceeded, Message: "too much"}
 		case strings.Contains(job.SQL, "broken"):
@@ -216,7 +216,7 @@ func TestQueries(t *testing.T) {
 	}{
 		{`{"sql":"SELECT 1 AS a"}`, `{"columns":[{"name":"a","type":"INTEGER"}],"rows":[[1]]}`, 200},
 		{`{"sql":"DROP TABLE x"}`, "one SELECT", 400},
-		{`{"sql":"huge"}`, "ask for less", 422},
+		{`{"sql":"huge"}`, "reduce the query", 422},
 		{`{"sql":"broken"}`, "server's log", 500},
 		{`{}`, "want sql", 400},
 		{`{"sql":"SELECT 1","canned":"worst-machines"}`, "want sql", 400},
@@ -228,7 +228,7 @@ func TestQueries(t *testing.T) {
 		{`{"sql":`, "read the request", 400},
 		{`{"sql":"SELECT 1"}{}`, "more than one", 400},
 		{`{"sequel":"SELECT 1"}`, "unknown field", 400},
-		{`{"sql":"` + strings.Repeat("x", 2<<20) + `"}`, "send less", 413},
+		{`{"sql":"` + strings.Repeat("x", 2<<20) + `"}`, "send a smaller request", 413},
 	} {
 		w := b.local("POST", "/v1/query", c.body)
 		if w.Code != c.code || !strings.Contains(w.Body.String(), c.want) {
@@ -386,7 +386,7 @@ func TestEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	quelltest.Until(t, "somebody follows", func() bool { return b.hub.count() == 1 })
+	quelltest.Until(t, "a client of the event stream", func() bool { return b.hub.count() == 1 })
 	b.Add(&store.Batch{Source: store.Source{Machine: "m1"}, N: 1, Incidents: []store.Incident{{Machine: "m1", ID: "i7", Updated: 1}}})
 	b.Add(&store.Batch{Source: store.Source{Machine: "m1"}, N: 1, Incidents: []store.Incident{{Machine: "m1", ID: "again", Updated: 1}}})
 	b.Add(&store.Batch{Actions: []store.Action{{What: "cap"}}})
@@ -517,7 +517,7 @@ func FuzzAPI(f *testing.F) {
 			t.Errorf("%s %s?%s %s: %d %s", rt.method, rt.path, query, body, w.Code, w.Body)
 		}
 		if rt.media == "" && !json.Valid(w.Body.Bytes()) {
-			t.Errorf("%s %s: no JSON: %s", rt.method, rt.path, w.Body)
+			t.Errorf("%s %s: invalid JSON: %s", rt.method, rt.path, w.Body)
 		}
 	})
 }

@@ -79,7 +79,7 @@ func (s *Server) askAll(ctx context.Context, job *duck.Job) (*duck.Answer, error
 	job.Limits = duck.Limits{Time: time.Hour, MemoryMB: s.Config.Specs.MemoryMB, Threads: s.Config.Query.Threads, Rows: maxSpecs, Bytes: 4 << 30}
 	a, err := s.Asker.Query(ctx, job)
 	if err == nil && a.Truncated {
-		err = fmt.Errorf("there are more than the %d rows that fit the limits", len(a.Rows))
+		err = fmt.Errorf("the result has more than the allowed %d rows", len(a.Rows))
 	}
 	return a, err
 }
@@ -184,7 +184,7 @@ func (s *Server) keepSpecs(ctx context.Context, all []store.Spec) error {
 	if fresh := s.specs.renew(all); len(fresh) > 0 {
 		s.Store.Add(&store.Batch{Specs: fresh})
 		if err := s.Store.Flush(); err != nil {
-			return fmt.Errorf("keep specs: %w", err)
+			return fmt.Errorf("store specs: %w", err)
 		}
 		s.hub.tell("specs", map[string]any{"at": fresh[0].At, "changed": len(fresh)})
 	}
@@ -193,7 +193,7 @@ func (s *Server) keepSpecs(ctx context.Context, all []store.Spec) error {
 	}
 	for _, m := range s.specs.messages() {
 		if err := s.Publisher.PutSpecs(ctx, m); err != nil {
-			return fmt.Errorf("make specs known: %w", err)
+			return fmt.Errorf("announce specs: %w", err)
 		}
 		delete(s.specs.unsaid, jobOn{m.Job, m.Platform})
 	}

@@ -128,7 +128,7 @@ func parseTokens(path string, text []byte) (map[sum]token, error) {
 
 func tokenLine(by map[sum]token, fields []string) (bad string) {
 	if len(fields) < 3 || len(fields) > 4 {
-		return fmt.Sprintf("%d words", len(fields))
+		return fmt.Sprintf("%d fields", len(fields))
 	}
 	k := token{name: fields[0], scope: Scope(fields[1])}
 	if k.scope != Viewer && k.scope != Operator {
@@ -137,7 +137,7 @@ func tokenLine(by map[sum]token, fields []string) (bad string) {
 	digits, ok := strings.CutPrefix(fields[2], "sha256:")
 	raw, err := hex.DecodeString(digits)
 	if !ok || err != nil || len(raw) != sha256.Size {
-		return "no SHA-256"
+		return "invalid SHA-256"
 	}
 	if len(fields) == 4 {
 		day, err := time.Parse(time.DateOnly, fields[3])
@@ -147,7 +147,7 @@ func tokenLine(by map[sum]token, fields []string) (bad string) {
 		k.expires = day.AddDate(0, 0, 1)
 	}
 	if _, twice := by[sum(raw)]; twice {
-		return "the same token again"
+		return "duplicate token"
 	}
 	by[sum(raw)] = k
 	return ""
@@ -174,7 +174,7 @@ func (t *Tokens) find(of sum, now time.Time) (k token, why string) {
 	t.mu.Unlock()
 	switch {
 	case !ok:
-		return token{}, "the token is not known"
+		return token{}, "unknown token"
 	case !k.expires.IsZero() && now.After(k.expires):
 		return token{name: k.name}, "the token expired on " + k.expires.AddDate(0, 0, -1).Format(time.DateOnly)
 	}

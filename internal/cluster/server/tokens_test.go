@@ -45,14 +45,14 @@ func TestTokensFile(t *testing.T) {
 	if err := known.refresh(); err != nil || known.err() != nil {
 		t.Error(err)
 	}
-	if _, why := known.find(sumOf(secret), start); why != "the token is not known" {
+	if _, why := known.find(sumOf(secret), start); why != "unknown token" {
 		t.Errorf("revoked: %q", why)
 	}
 	if strings.Contains(line, secret) {
 		t.Error("the line gives the token away")
 	}
 	_, err = parseTokens("f", []byte("a viewer\nb admin sha256:00\nc viewer sha256:xyz\nd viewer "+strings.Fields(line)[2]+" tomorrow\n"+line+"\n"+line))
-	for _, want := range []string{"f:1: 2 words", `f:2: scope "admin"`, "f:3: no SHA-256", `f:4: day "tomorrow"`, "f:6: the same token again"} {
+	for _, want := range []string{"f:1: 2 fields", `f:2: scope "admin"`, "f:3: invalid SHA-256", `f:4: day "tomorrow"`, "f:6: duplicate token"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is missing in %v", want, err)
 		}
@@ -87,7 +87,7 @@ func TestCallersAreHeldToTheirRate(t *testing.T) {
 		t.Error("more callers than are remembered")
 	}
 	if !c.take("token alice", true) {
-		t.Error("who has a token is kept out by those who have none")
+		t.Error("a caller with a token is refused because of callers without one")
 	}
 	now = now.Add(time.Hour)
 	if !c.take("one later", false) || len(c.by) > 10 {
@@ -119,7 +119,7 @@ func TestRefusalsDoNotFillTheAudit(t *testing.T) {
 	if want := []string{"refused: no", "refused 999 times more: no", "refused: no"}; !slices.Equal(m1, want) {
 		t.Errorf("got %q, want %q", m1, want)
 	}
-	if want := "refused 10 times more, of so many kinds that they are not told apart"; !slices.Contains(all, want) || len(all) != maxKinds+3 {
+	if want := "refused 10 times more, of further kinds"; !slices.Contains(all, want) || len(all) != maxKinds+3 {
 		t.Errorf("%d entries, want %d with %q", len(all), maxKinds+3, want)
 	}
 }

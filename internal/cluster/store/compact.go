@@ -133,7 +133,7 @@ func (s *Store) merge(from []Segment, folder string) error {
 func (s *Store) mergeTo(out io.Writer, rows int64, from []Segment) (err error) {
 	defer func() {
 		if p := recover(); p != nil { // the library panics on a damaged file
-			err = fmt.Errorf("read segments from %s on: %v", from[0].File, p)
+			err = fmt.Errorf("read segments, the first is %s: %v", from[0].File, p)
 		}
 	}()
 	var files []segment.Input
@@ -162,7 +162,7 @@ func (s *Store) mergeTo(out io.Writer, rows int64, from []Segment) (err error) {
 	s.merger.Reset(out)
 	n, err := segment.Merge(s.merger, files)
 	if err == nil && n != rows {
-		err = fmt.Errorf("%d rows were merged of %d", n, rows)
+		err = fmt.Errorf("merged %d rows, want %d", n, rows)
 	}
 	return errors.Join(err, s.merger.Close())
 }

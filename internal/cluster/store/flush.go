@@ -319,7 +319,7 @@ type brokenError struct{ error }
 
 func (e *brokenError) Unwrap() error { return e.error }
 
-func (e *brokenError) Error() string { return "commit, and take it back: " + e.error.Error() }
+func (e *brokenError) Error() string { return "commit, and undo the commit: " + e.error.Error() }
 
 // unsureError is a commit that storage may have or may still receive: the next attempt
 // shows it.

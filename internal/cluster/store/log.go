@@ -113,7 +113,7 @@ func readLog(ctx context.Context, b Bucket, old state) (state, []commit, error) 
 			continue
 		}
 		if n != s.Generation+1 {
-			return old, nil, fmt.Errorf("read log: commit %d is missing before %d: restore %s from a copy", s.Generation+1, n, b.URL(logDir))
+			return old, nil, fmt.Errorf("read log: commit %d is missing before %d: restore %s from a backup", s.Generation+1, n, b.URL(logDir))
 		}
 		var c commit
 		if err := readJSON(ctx, b, commitName(n), &c); err != nil {

@@ -178,7 +178,7 @@ func (s *Store) fetch(ctx context.Context, segments []Segment) error {
 			if err != nil {
 				mu.Lock()
 				defer mu.Unlock()
-				errs = append(errs, fmt.Errorf("bring %s: %w", name, err))
+				errs = append(errs, fmt.Errorf("fetch %s: %w", name, err))
 			}
 		})
 	}

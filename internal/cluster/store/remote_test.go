@@ -345,7 +345,7 @@ func TestSlowRemovalHoldsUpNobody(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(4 * time.Minute):
-		t.Error("nothing is taken in and nobody answered while a file is removed")
+		t.Error("no batch was accepted and no query answered while a file is removed")
 	}
 	close(goOn)
 	if err := <-ended; err != nil {

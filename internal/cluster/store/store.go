@@ -161,7 +161,7 @@ func (s *Store) sweepOrphans(ctx context.Context) error {
 		for _, below := range append(Tables(), logDir) {
 			all, err := b.List(ctx, below)
 			if err != nil {
-				return fmt.Errorf("remove what a crash left: %w", err)
+				return fmt.Errorf("remove leftovers of a crash: %w", err)
 			}
 			for _, e := range all {
 				_, live := s.state.Segments[e.Name]
@@ -170,7 +170,7 @@ func (s *Store) sweepOrphans(ctx context.Context) error {
 				case !local && s.opt.Now().Sub(e.At) < orphanAge:
 				default:
 					if err := b.Remove(ctx, e.Name); err != nil {
-						return fmt.Errorf("remove what a crash left: %w", err)
+						return fmt.Errorf("remove leftovers of a crash: %w", err)
 					}
 				}
 			}

@@ -201,15 +201,15 @@ func (t *sums) grounds(slot int, by sample.TaskKey, least float64) Grounds {
 	case use.bad < grown*use.before:
 		g.Level, g.Why = Possible, "it used no more than before: it may have been moved to where the victim waits"
 	case t.usual.n > 0 && demand > asksMore*t.usual.demand+0.5:
-		g.Level, g.Why = Possible, fmt.Sprintf("the victim wants %.1f times as much as usual", demand/max(t.usual.demand, 1e-3))
+		g.Level, g.Why = Possible, fmt.Sprintf("the victim's own demand is %.1f times as much as usual", demand/max(t.usual.demand, 1e-3))
 	case t.niced > t.waited/2:
-		g.Level, g.Why = Possible, "the victim's threads ask to be served last"
+		g.Level, g.Why = Possible, "the victim's threads have low priority (niced or SCHED_IDLE)"
 	case !served:
 		g.Level = Likely
 	case t.attributed < (1-ofExcess)*t.waited:
-		g.Level, g.Why = Likely, fmt.Sprintf("%.0f %% of the wait is nobody's that is known", 100*(1-t.attributed/t.waited))
+		g.Level, g.Why = Likely, fmt.Sprintf("%.0f %% of the wait is not attributed to a known task", 100*(1-t.attributed/t.waited))
 	case g.FairShare == 0:
-		g.Level, g.Why = Likely, "its fair share is not known"
+		g.Level, g.Why = Likely, "its fair share is unknown"
 	case g.Share <= g.FairShare:
 		g.Level, g.Why = Likely, "that is no more than its fair share"
 	default:

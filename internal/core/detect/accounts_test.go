@@ -59,20 +59,20 @@ func TestWhoWasServed(t *testing.T) {
 		level Level
 		why   string
 	}{
-		{"somebody arrives, stays, and gets more than its share", queue{cpu: 0.2, served: map[uint64]float64{2: 0.5, 3: 0.01}, used: map[uint64]float64{2: 0.8, 3: 0.3}}, 2, Proven, ""},
+		{"a task arrives, stays, and gets more than its share", queue{cpu: 0.2, served: map[uint64]float64{2: 0.5, 3: 0.01}, used: map[uint64]float64{2: 0.8, 3: 0.3}}, 2, Proven, ""},
 		{"it gets no more than its share", queue{cpu: 0.2, served: map[uint64]float64{2: 0.1, 3: 0.0045}, used: map[uint64]float64{2: 0.5, 3: 0.3}}, 2, Likely, "fair share"},
 		{"two of them", queue{cpu: 0.1, served: map[uint64]float64{2: 0.5, 3: 0.5}, used: map[uint64]float64{2: 0.8, 3: 0.9}}, 2, Proven, ""},
-		{"an innocent that somebody else pushed here", queue{cpu: 0.2, served: map[uint64]float64{3: 0.5}, used: map[uint64]float64{2: 0.05, 3: 0.3}}, 3, Possible, "used no more than before"},
-		{"somebody who pushed an innocent here", queue{cpu: 0.2, served: map[uint64]float64{3: 0.5}, used: map[uint64]float64{2: 0.8, 3: 0.3}}, 2, Likely, ""},
-		{"one who does a little more while an innocent comes here", queue{cpu: 0.2, served: map[uint64]float64{3: 0.5}, used: map[uint64]float64{2: 0.12, 3: 0.3}}, 3, Possible, "used no more than before"},
+		{"an innocent that another task displaced", queue{cpu: 0.2, served: map[uint64]float64{3: 0.5}, used: map[uint64]float64{2: 0.05, 3: 0.3}}, 3, Possible, "used no more than before"},
+		{"a task that displaced an innocent", queue{cpu: 0.2, served: map[uint64]float64{3: 0.5}, used: map[uint64]float64{2: 0.8, 3: 0.3}}, 2, Likely, ""},
+		{"a task that does a little more while an innocent arrives", queue{cpu: 0.2, served: map[uint64]float64{3: 0.5}, used: map[uint64]float64{2: 0.12, 3: 0.3}}, 3, Possible, "used no more than before"},
 		{"a victim that frames others with many threads", queue{cpu: 0.2, self: 500, served: map[uint64]float64{2: 20, 3: 10}, used: map[uint64]float64{2: 0.8, 3: 0.3}}, 2, Possible, "times as much as usual"},
-		{"a victim that asks to be served last", queue{cpu: 0.2, niced: 0.4, served: map[uint64]float64{2: 0.5}, used: map[uint64]float64{2: 0.8, 3: 0.3}}, 2, Possible, "served last"},
-		{"a third of the wait is nobody's", queue{cpu: 0.2, nobodys: 0.25, served: map[uint64]float64{2: 0.5}, used: map[uint64]float64{2: 0.8, 3: 0.3}}, 2, Likely, "nobody's that is known"},
+		{"a victim with low priority", queue{cpu: 0.2, niced: 0.4, served: map[uint64]float64{2: 0.5}, used: map[uint64]float64{2: 0.8, 3: 0.3}}, 2, Possible, "low priority"},
+		{"a third of the wait is not attributed", queue{cpu: 0.2, nobodys: 0.25, served: map[uint64]float64{2: 0.5}, used: map[uint64]float64{2: 0.8, 3: 0.3}}, 2, Likely, "not attributed"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := New(evident(t))
 			if f, found := calm.play(t, d, 0, 30); found {
-				t.Fatalf("before anybody suffers: %+v", f)
+				t.Fatalf("before any task suffers: %+v", f)
 			}
 			f, found := c.then.play(t, d, 30, 4)
 			if !found || len(f.Suspects) == 0 {

@@ -42,7 +42,7 @@ func TestWhatATaskDoesToItselfIsNotBlamedOnANeighbour(t *testing.T) {
 		{"stolen, but not noticeably", cpi, 4, []func(*Reading){func(r *Reading) { r.Stolen = 0.9 }}, Neighbour, Neighbour},
 		{"a cost per work is compared by ratio: 8 times the mean", cpi, 4, []func(*Reading){half, stolen(0.64)}, Neighbour, Neighbour},
 		{"a wait as it is: 3.5 s/s over the mean", runq, 4, []func(*Reading){half, stolen(0.64)}, Neighbour, Steal},
-		{"stolen at a normal cost is nobody's matter", cpi, 1, []func(*Reading){stolen(0.5)}, none, none},
+		{"stolen at a normal cost is no anomaly", cpi, 1, []func(*Reading){stolen(0.5)}, none, none},
 		{"threads waiting for each other", runq, 1, []func(*Reading){self(0.31)}, none, SelfWait},
 		{"as much as they always do", runq, 1, []func(*Reading){self(0.3)}, none, none},
 		{"a batch job's threads", runq, 1, []func(*Reading){self(0.31), batch}, none, none},

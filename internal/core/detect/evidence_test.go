@@ -84,7 +84,7 @@ func TestEvidence(t *testing.T) {
 		{"a mild antagonist in bursts, which 0.35 cannot reach", 70, []float64{0.2, 0, 0}, func(m, i int, rng *rand.Rand) float64 {
 			return [...]float64{bursts(m), steadily(rng), pick(rng.IntN(2) == 0, 1, 0)}[i]
 		}, nil, []uint64{2}, []uint64{2}},
-		{"who begins once and stays is named, and would be tried", 50, []float64{0.2, 0}, func(m, i int, rng *rand.Rand) float64 {
+		{"a task that begins once and stays is named, and would be tried", 50, []float64{0.2, 0}, func(m, i int, rng *rand.Rand) float64 {
 			return [...]float64{pick(m >= 30, 2, 0.1), steadily(rng)}[i]
 		}, nil, []uint64{2}, []uint64{2}},
 		{"held once, with relief, and bad again after: it is the one", 55, []float64{0.2, 0}, func(m, i int, rng *rand.Rand) float64 {
@@ -115,7 +115,7 @@ func TestEvidence(t *testing.T) {
 				}
 			}
 			if len(c.accuse) > 0 && len(got) == 0 {
-				t.Error("nobody is accused")
+				t.Error("no task is accused")
 			}
 			for _, who := range asked(all) {
 				if !slices.Contains(c.trials, who) {
@@ -123,7 +123,7 @@ func TestEvidence(t *testing.T) {
 				}
 			}
 			if len(c.trials) > 0 && len(asked(all)) == 0 {
-				t.Error("nobody would be tried")
+				t.Error("no task would be tried")
 			}
 		})
 	}
@@ -271,7 +271,7 @@ func TestATrialsEndIsLookedAt(t *testing.T) {
 			func(m int) bool { return m >= heldFrom && m < heldTo || m >= 37 && m < 42 }, []int{36, 44}},
 		{"a hold that comes long after the question is no answer", func(m int) float64 { return pick(m >= began && m < heldFrom, 2, 0.1) },
 			func(m int) bool { return m >= 39 && m < 42 }, nil},
-		{"a hold that nobody asked for is no trial", func(m int) float64 { return 0.1 },
+		{"a hold that was not requested is no trial", func(m int) float64 { return 0.1 },
 			func(m int) bool { return m >= heldFrom && m < heldTo }, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -350,7 +350,7 @@ func TestAHoldThatLeavesTheCostOverItsThresholdMayHelp(t *testing.T) {
 		}
 		for _, f := range all { // the cost under the hold must not be part of the cost with the suspect
 			if f.Antagonists > 0 && f.Cost < 0.8 {
-				t.Errorf("a cost of %g under the hold: accused of %g, beside it 0.9", c.under, f.Cost)
+				t.Errorf("cost %g under the hold: the finding has cost %g, want about 0.9", c.under, f.Cost)
 			}
 		}
 		if got := accused(after); len(asked(all)) == 0 || slices.Contains(got, 2) != c.accused || slices.Contains(got, 3) {

@@ -49,7 +49,7 @@ func (k *Kind) UnmarshalText(b []byte) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("finding %q is not known", b)
+	return fmt.Errorf("unknown finding %q", b)
 }
 
 // Level is the confidence of a finding that a suspect is the antagonist.
@@ -79,7 +79,7 @@ func (l *Level) UnmarshalText(b []byte) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("level %q is not known", b)
+	return fmt.Errorf("unknown level %q", b)
 }
 
 // Method is the kind of evidence for the level of a suspect.

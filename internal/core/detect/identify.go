@@ -238,7 +238,7 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 			denied := d.denied(s, victim, i)
 			c.grounds = d.grounds(s, victim, i, proofs, books)
 			if denied && c.grounds.Method != ByAccounts {
-				c.grounds.Level, c.grounds.Why = min(c.grounds.Level, Possible), "holding it down did not help"
+				c.grounds.Level, c.grounds.Why = min(c.grounds.Level, Possible), "limiting it did not help"
 			}
 			clears = c.grounds.Level >= Likely
 			tried := triedFrom
@@ -253,9 +253,9 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 		if c.excluded == "" && clears {
 			switch {
 			case d.params.Switches.LeastPressure && d.pressed(victim, i) < d.leastPressure(s):
-				c.excluded = "used next to nothing when the victim was bad"
+				c.excluded = "used almost nothing in the victim's bad intervals"
 			case d.params.Switches.PhaseChange && !d.params.Switches.Evidence && comparable && !d.moved(s, victim, i, sure):
-				c.excluded = "used no more when the victim was bad than when it was good"
+				c.excluded = "used no more in the victim's bad intervals than in its good ones"
 			}
 		}
 		if c.excluded != "" {
@@ -291,7 +291,7 @@ func (d *Detector) grounds(s *series, victim, slot int, proofs []proof, books *s
 	}
 	switch p := &proofs[k]; {
 	case g.Level < Proven && p.held > 0 && p.proven():
-		g.Level, g.Method, g.Why = Proven, ByTrial, "the victim was better whenever it was held down"
+		g.Level, g.Method, g.Why = Proven, ByTrial, "limiting it reduced the victim's cost each time"
 	}
 	return g
 }

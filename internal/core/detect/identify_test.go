@@ -116,11 +116,11 @@ func TestEverySwitchAloneChangesAResult(t *testing.T) {
 		say     func([]Finding) any
 		off, on any
 	}{
-		{"reach leaves out who shares nothing", Switches{Reach: true}, runq,
+		{"reach excludes a task that shares nothing", Switches{Reach: true}, runq,
 			change(rowsOf(costs, usage), reach(1, 0, 1), reach(2, 2, 3)),
 			func(f []Finding) any { return f[0].Suspects[0].Excluded },
 			"", "shares no cpu with the victim"},
-		{"reach keeps who shares something", Switches{Reach: true}, runq,
+		{"reach keeps a task that shares something", Switches{Reach: true}, runq,
 			change(rowsOf(costs, usage, usage, usage), reach(1, 0, 1), reach(2, 1, 2), reach(3, 5)), // the reach of 4 is not known
 			func(f []Finding) any { return f[0].order()[:2] },
 			[]uint64{2, 3}, []uint64{2, 4}},
@@ -144,11 +144,11 @@ func TestEverySwitchAloneChangesAResult(t *testing.T) {
 			rowsOf([]float64{1, 4, 4, 4}, usage),
 			func(f []Finding) any { return []any{f[0].Kind, f[0].Antagonists} },
 			[]any{Neighbour, 1}, []any{Neighbour, 1}},
-		{"who used next to nothing is not the one", Switches{LeastPressure: true}, cpi,
+		{"a task that used almost nothing is excluded", Switches{LeastPressure: true}, cpi,
 			rowsOf(costs, []float64{0, 0.002, 0.002, 0.002}, []float64{0.3, 0.2, 0.2, 0.2}),
 			func(f []Finding) any { return []any{f[0].order(), f[0].Antagonists, f[0].Suspects[1].Excluded} },
-			[]any{[]uint64{2, 3}, 1, ""}, []any{[]uint64{3, 2}, 0, "used next to nothing when the victim was bad"}},
-		{"who used a cap's worth may be", Switches{LeastPressure: true}, cpi,
+			[]any{[]uint64{2, 3}, 1, ""}, []any{[]uint64{3, 2}, 0, "used almost nothing in the victim's bad intervals"}},
+		{"a task that used as much as a cap allows is kept", Switches{LeastPressure: true}, cpi,
 			rowsOf(costs, []float64{0, 0.1, 0.1, 0.1}),
 			func(f []Finding) any { return f[0].Antagonists },
 			1, 1},

@@ -58,7 +58,7 @@ var labelledCases = []labelled{
 	{"the victim goes to another level", func(t int, hit float64, _ *rand.Rand) (float64, float64, [2]float64) {
 		return pick(t >= 4, hit, 1), 1, [2]float64{}
 	}, false, true},
-	{"the same beside a task that is always busy", func(t int, hit float64, _ *rand.Rand) (float64, float64, [2]float64) {
+	{"the same next to a task that is always busy", func(t int, hit float64, _ *rand.Rand) (float64, float64, [2]float64) {
 		return pick(t >= 4, hit, 1), 1, [2]float64{1.5, 0}
 	}, false, true},
 	{"the victim has more to do, and each piece costs more", func(t int, hit float64, _ *rand.Rand) (float64, float64, [2]float64) {
@@ -67,7 +67,7 @@ var labelledCases = []labelled{
 	{"bimodal: costly where it uses less (case 3)", func(t int, hit float64, _ *rand.Rand) (float64, float64, [2]float64) {
 		return pick(on(t, 4), hit, 1), pick(on(t, 4), 0.4, 1), [2]float64{1.5, 0}
 	}, false, true},
-	{"bursts of somebody who cannot be seen", func(t int, hit float64, _ *rand.Rand) (float64, float64, [2]float64) {
+	{"bursts of a task that cannot be seen", func(t int, hit float64, _ *rand.Rand) (float64, float64, [2]float64) {
 		return pick(on(t, 4), hit, 1), 1, [2]float64{1.5, 0}
 	}, false, false},
 }

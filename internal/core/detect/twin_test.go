@@ -193,9 +193,9 @@ func (w *twin) analyse(victim uint64, known []*Reading) Finding {
 		case w.p.Switches.Reach && r.Reach != nil && v.Reach != nil && !r.Reach.Meets(v.Reach):
 			s.Excluded = fmt.Sprintf("shares no %s with the victim", w.sig.Domain)
 		case w.p.Switches.LeastPressure && s.Correlation >= w.p.Correlation && pressed < w.p.LeastPressure:
-			s.Excluded = "used next to nothing when the victim was bad"
+			s.Excluded = "used almost nothing in the victim's bad intervals"
 		case w.p.Switches.PhaseChange && good > 0 && s.Correlation >= w.p.Correlation && !w.moved(pairs, victim, k, 3):
-			s.Excluded = "used no more when the victim was bad than when it was good"
+			s.Excluded = "used no more in the victim's bad intervals than in its good ones"
 		}
 		class[k] = 2
 		switch {
@@ -471,7 +471,7 @@ func differ(got, want Finding, p Params, eps float64) string {
 		}
 	}
 	if close == 0 && (got.Change != want.Change || got.Kind != want.Kind || got.Antagonists != want.Antagonists && got.Antagonists != p.Top) {
-		return "who is accused"
+		return "the accused suspects"
 	}
 	all := map[sample.TaskKey]Suspect{}
 	sizes := map[bool]int{}

@@ -80,7 +80,7 @@ func TestNoVictimByItsOwnWork(t *testing.T) {
 				first = m
 			}
 			if f.Antagonists == 0 {
-				t.Errorf("interval %d: nobody is named: %+v", m, f)
+				t.Errorf("interval %d: no suspect is named: %+v", m, f)
 			}
 		}
 	}

@@ -128,7 +128,7 @@ func (w *Weighed) grounds() Grounds {
 
 // why says in words what the probability depends on most.
 func (w *Weighed) why() string {
-	return fmt.Sprintf("what it did and what the victim cost have a correlation of %.2f over %.0f independent intervals; it did %.0f %% of what all did more than before",
+	return fmt.Sprintf("its work and the victim's cost have a correlation of %.2f over %.0f independent intervals; its share of the increase in all suspects' work is %.0f %%",
 		w.Correlation, w.Intervals, 100*w.Share)
 }
 

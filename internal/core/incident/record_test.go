@@ -187,6 +187,6 @@ func TestTheAntagonistOfARecord(t *testing.T) {
 		t.Errorf("another is named: %+v of %+v", s, r.Named())
 	}
 	if s := (&Record{Suspects: []detect.Suspect{vain}}).Antagonist(); s != nil {
-		t.Errorf("nobody was named: %+v", s)
+		t.Errorf("no task was named: %+v", s)
 	}
 }

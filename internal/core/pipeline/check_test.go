@@ -125,13 +125,13 @@ func (w *world) checkAccused(a plan.Action, wrong func(plan.Action, string)) {
 	s := slices.IndexFunc(found.Suspects[:found.Antagonists], func(s detect.Suspect) bool { return s.Key == a.Task.Key })
 	switch {
 	case found.Kind != detect.Neighbour:
-		wrong(a, "a cap although the finding accuses nobody")
+		wrong(a, "a cap although the finding accuses no task")
 	case inc.Victim.Class != sample.LatencySensitive && !inc.Victim.Protected:
 		wrong(a, "a cap for a victim that is not to be helped")
 	case inc.Victim.Key == a.Task.Key:
 		wrong(a, "the victim is capped")
 	case s < 0 || found.Suspects[s].Excluded != "" || found.Suspects[s].Correlation < w.params.Correlation || found.Suspects[s].Level < detect.Likely:
-		wrong(a, "a cap on who is not accused")
+		wrong(a, "a cap on a task that is not accused")
 	}
 }
 

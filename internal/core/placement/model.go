@@ -38,9 +38,9 @@ func newModel(tasks []Task, measured []Degradation) (*model, error) {
 		k := [2]string{d.Victim, d.Neighbour}
 		switch _, twice := m.measured[k]; {
 		case !(d.By > -1 && d.By <= mostBy):
-			return nil, fmt.Errorf("degradation of %s beside %s: %v: want a number above -1, up to %g", d.Victim, d.Neighbour, d.By, float64(mostBy))
+			return nil, fmt.Errorf("degradation of %s next to %s: %v: want a number above -1, up to %g", d.Victim, d.Neighbour, d.By, float64(mostBy))
 		case twice:
-			return nil, fmt.Errorf("degradation of %s beside %s is given twice", d.Victim, d.Neighbour)
+			return nil, fmt.Errorf("degradation of %s next to %s is given twice", d.Victim, d.Neighbour)
 		}
 		m.measured[k] = d.By
 		m.mean += d.By / float64(len(measured))

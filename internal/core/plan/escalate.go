@@ -41,7 +41,7 @@ func (inc *incident) comesBack(s sample.Task) string {
 		return ""
 	}
 	inc.Escalation = &Escalation{Restart, s.Name, s.Job}
-	return fmt.Sprintf("; it came back after each of %d caps that helped: start it again on another machine, or move %s", n, inc.Victim.Name)
+	return fmt.Sprintf("; it came back after each of %d caps that helped: restart it on another machine, or move %s", n, inc.Victim.Name)
 }
 
 // helpless is the advice if no task is left to be capped; "" if nothing was tried. It
@@ -62,7 +62,7 @@ func (inc *incident) helpless() string {
 
 func caps(n int) string {
 	if n == 1 {
-		return "the cap that was made"
+		return "the cap"
 	}
-	return fmt.Sprintf("the %d caps that were made", n)
+	return fmt.Sprintf("the %d caps", n)
 }

@@ -110,7 +110,7 @@ func (p *Planner) hold(now sample.Millis, inc *incident, cost float64, usage fun
 		r.slack = 0
 	default:
 		if r.slack++; r.slack >= slack {
-			p.lift(now, r.ID, "the cap holds it back no more", "")
+			p.lift(now, r.ID, "the cap no longer binds", "")
 			return
 		}
 	}
@@ -149,7 +149,7 @@ func (p *Planner) adjust(inc *incident, r *round, at point) (why string) {
 	p.learnt.keep(inc.Victim.Key, r.Suspect.Key, rate)
 	r.Rate = rate
 	r.Adjusted++
-	return fmt.Sprintf("%s of %s at %.3g, to be held at %.3g", inc.Signal, inc.Victim.Name, at.cost, inc.aim())
+	return fmt.Sprintf("%s of %s at %.3g, target %.3g", inc.Signal, inc.Victim.Name, at.cost, inc.aim())
 }
 
 // renew extends a cap that binds and helps (Policy.Longest), when at most a quarter of
@@ -161,5 +161,5 @@ func (p *Planner) renew(now sample.Millis, inc *incident, c *CapState) (why stri
 		return ""
 	}
 	r.Until = until
-	return fmt.Sprintf("it is felt, and helps: %s of %s at %.3g under it, %.3g before", inc.Signal, inc.Victim.Name, r.CostUnder, r.CostBefore)
+	return fmt.Sprintf("the cap binds and helps: %s of %s at %.3g under the cap, %.3g before", inc.Signal, inc.Victim.Name, r.CostUnder, r.CostBefore)
 }

@@ -245,7 +245,7 @@ func TestWhoComesBackIsToBeStartedElsewhere(t *testing.T) {
 	l := newLoop(t, 2, plants["linear"](2, 2), func(p *plan.Policy) { p.Feedback, p.For = false, 20*time.Second })
 	for round := range 5 {
 		inc := l.accuse()
-		if says := strings.Contains(inc.Advice, "start it again on another machine, or move /web"); says != (round >= 3) || len(inc.Rounds) != round+1 {
+		if says := strings.Contains(inc.Advice, "restart it on another machine, or move /web"); says != (round >= 3) || len(inc.Rounds) != round+1 {
 			t.Errorf("round %d of %d: %q", round, len(inc.Rounds), inc.Advice)
 		}
 		for range 25 {
@@ -261,7 +261,7 @@ func TestAVictimThatNoCapHelpsIsToBeMoved(t *testing.T) {
 	for range 25 {
 		l.step(0)
 	}
-	if inc := l.accuse(); !strings.Contains(inc.Advice, "move /web to another machine: the cap that was made") || len(inc.Rounds) != 1 {
+	if inc := l.accuse(); !strings.Contains(inc.Advice, "move /web to another machine: the cap here did not help it") || len(inc.Rounds) != 1 {
 		t.Errorf("%d rounds, %q", len(inc.Rounds), inc.Advice)
 	}
 }

@@ -79,7 +79,7 @@ func (inc *incident) follow(at sample.Millis, cost float64, outlier bool, enough
 func (p *Planner) Tick(now sample.Millis) {
 	for _, c := range p.Caps() {
 		if now >= c.Until {
-			p.lift(now, c.ID, "its time is over", "")
+			p.lift(now, c.ID, "the lease expired", "")
 		}
 	}
 	for _, inc := range p.inOrder() {

@@ -64,7 +64,7 @@ func TestARepeatOffenderIsHeldLonger(t *testing.T) {
 	}
 
 	if err := l.p.Pardon("/web"); !errors.Is(err, plan.ErrRefused) {
-		t.Errorf("pardon of who did nothing: %v", err)
+		t.Errorf("pardon of a job that did nothing: %v", err)
 	}
 	if err := l.p.Pardon("/hog"); err != nil || len(l.p.Offenders(l.now)) != 0 {
 		t.Errorf("pardon: %v", err)

@@ -52,7 +52,7 @@ func (p *Planner) suspectIn(k sample.TaskKey) (*incident, float64) {
 func (p *Planner) UncapTask(now sample.Millis, k sample.TaskKey, why string) error {
 	c := p.capOf(k)
 	if c == nil {
-		return fmt.Errorf("uncap: %w: the task has no cap of quell's", ErrRefused)
+		return fmt.Errorf("uncap: %w: the task has no cap set by quell", ErrRefused)
 	}
 	if c.round != nil {
 		c.round.lifted = true

@@ -128,7 +128,7 @@ func (p *Planner) Finding(now sample.Millis, f detect.Finding, window func(sampl
 		inc.Accused, inc.Anomaly, inc.Busy = now, f.At, p.busy
 	}
 	if inc.Follows = inc.told == detect.PhaseChange && now.Sub(inc.Began) >= p.policy.Settle; inc.Follows && inc.latest.Kind == detect.PhaseChange {
-		inc.latest.Reason += fmt.Sprintf("; that has lasted %s, so the spec follows", p.policy.Settle)
+		inc.latest.Reason += fmt.Sprintf("; that has lasted %s, so the spec adapts to it", p.policy.Settle)
 	}
 	if !(silent && len(inc.rounds) == 0) && (!inc.capped() || inc.again()) {
 		inc.NotDone, inc.Advice, inc.Escalation = "", "", nil
@@ -170,7 +170,7 @@ func (inc *incident) tried(k sample.TaskKey) string {
 		case r.Outcome == CapFailed:
 			return "it could not be capped"
 		case r.Outcome == CapTakenOver:
-			return "somebody else set its limit"
+			return "another program set its limit"
 		}
 	}
 	return ""
@@ -207,7 +207,7 @@ func (p *Planner) act(now sample.Millis, inc *incident, f detect.Finding, window
 // interferes. Its CPU usage is not the cause, so a CPU cap does not help.
 func unlimited(f *detect.Finding, s *detect.Suspect) string {
 	sig, _ := sample.LookupSignal(f.Signal)
-	return fmt.Sprintf("limit what %s does to the %s it shares with %s; quell does not", s.Name, sig.Domain, f.Victim.Name)
+	return fmt.Sprintf("limit how much %s uses the %s it shares with %s; quell does not limit it", s.Name, sig.Domain, f.Victim.Name)
 }
 
 // quiet caps a suspect, or advises to cap it.
@@ -228,7 +228,7 @@ func (p *Planner) quiet(now sample.Millis, inc *incident, f detect.Finding, susp
 	}
 	what := fmt.Sprintf("cap %s to %s for %s", suspect.Name, a.Limit(), lease)
 	if follows != nil {
-		what += ", and to what keeps the victim well meanwhile"
+		what += ", adjusted to the victim's cost"
 	}
 	if confined {
 		what += fmt.Sprintf("; %s is confined: %d caps on it helped within %s", job, p.recent(now, job), p.policy.ConfineWithin)
@@ -238,7 +238,7 @@ func (p *Planner) quiet(now sample.Millis, inc *incident, f detect.Finding, susp
 		inc.advise(what)
 		return
 	case p.inForce() >= p.policy.MaxCaps:
-		inc.NotDone = fmt.Sprintf("as many caps are in force as allowed, %d; would %s", p.inForce(), what)
+		inc.NotDone = fmt.Sprintf("the limit of caps is reached (%d); would %s", p.inForce(), what)
 		return
 	}
 	inc.Advice = what + inc.comesBack(suspect.Task)
@@ -277,7 +277,7 @@ func (p *Planner) try(now sample.Millis, inc *incident, f detect.Finding, s *det
 	if lasts <= 0 {
 		lasts = p.policy.For
 	}
-	what := fmt.Sprintf("hold %s to %s for %s to find out", s.Name, a.Limit(), lasts)
+	what := fmt.Sprintf("cap %s to %s for %s as a trial", s.Name, a.Limit(), lasts)
 	offered := what
 	if command := offer(&a, f.Victim.Name, s, lasts); command != "" {
 		offered += ": " + command
@@ -295,12 +295,12 @@ func (p *Planner) try(now sample.Millis, inc *incident, f detect.Finding, s *det
 	case p.policy.Trial <= 0:
 		inc.NotDone, inc.Advice = "not tried: trials are off", offered
 	case trials >= p.policy.Trials:
-		inc.NotDone = fmt.Sprintf("not tried: the incident had its %d trials", trials)
+		inc.NotDone = fmt.Sprintf("not tried: the limit of trials is reached (%d)", trials)
 		if named {
 			inc.Advice = offered
 		}
 	case p.inForce() >= p.policy.MaxCaps || p.Capped(s.Key):
-		inc.NotDone = "not tried: as many caps are in force as allowed"
+		inc.NotDone = "not tried: the limit of caps is reached"
 	default:
 		inc.Advice = what
 		a.Until, a.By, a.Why = now.Add(lasts), auto, "trial: "+inc.latest.Reason
@@ -327,7 +327,7 @@ func (p *Planner) choose(inc *incident, f detect.Finding) (*detect.Suspect, stri
 		if s.Name == detect.OutsideName {
 			outside = s.Usage
 		} else if why == "" && s.Usage < outside {
-			why = "more was used outside any task"
+			why = "processes outside any task used more"
 		}
 		if why == "" && p.Capped(s.Key) {
 			why = "it is capped already"

@@ -20,10 +20,10 @@ func Because(sig sample.SignalName, victim sample.TaskName, s *detect.Suspect) s
 	case s.Method == detect.ByTrial:
 		return s.Why
 	case s.Method == detect.ByAccounts && s.Pushed > 0:
-		text = fmt.Sprintf("%s uses more than before, and others, who do not, %s for %s of the time %s wanted to and waited: it has pushed them there",
+		text = fmt.Sprintf("%s uses more than before and displaced other tasks, which %s for %s of the time in which %s was served or waited",
 			s.Name, served(sig), percent(s.Pushed), victim)
 	case s.Method == detect.ByAccounts:
-		text = fmt.Sprintf("%s %s for %s of the time %s wanted to and waited (usually %s", s.Name, served(sig), percent(s.Share), victim, percent(s.UsualShare))
+		text = fmt.Sprintf("%s %s for %s of the time in which %s was served or waited (usually %s", s.Name, served(sig), percent(s.Share), victim, percent(s.UsualShare))
 		if s.FairShare > 0 {
 			text += ", fair share " + percent(s.FairShare)
 		}
@@ -105,26 +105,26 @@ func reason(inc *Incident, a *Analysis, trial bool) string {
 	case detect.Nobody, detect.Indeterminate:
 		switch {
 		case trial && first != nil:
-			text := fmt.Sprintf("%s explains it, but so may chance or another suspect", first.Name)
+			text := fmt.Sprintf("%s explains the cost, but chance or another suspect may explain it too", first.Name)
 			if why := Because(inc.Signal, inc.Victim.Name, first); why != "" {
 				text += "; " + why
 			}
 			return text
 		case a.Kind == detect.Indeterminate:
-			return "every sample of the window is bad: nothing tells the suspects apart"
+			return "every sample of the window is bad: the suspects cannot be told apart"
 		case first == nil:
 			return "no suspect is left"
 		case first.Method == detect.ByFormula:
-			return fmt.Sprintf("no suspect reaches the correlation that accuses; the best, %s, has %.2f", first.Name, first.Correlation)
+			return fmt.Sprintf("no suspect's correlation reaches the threshold; the best, %s, has %.2f", first.Name, first.Correlation)
 		case first.Level >= detect.Possible:
-			return "no suspect is more than possible; " + says(first)
+			return "no suspect is likely; " + says(first)
 		}
-		return "nothing speaks for any suspect"
+		return "no evidence against any suspect"
 	case detect.PhaseChange:
 		return change(a.Change)
 	case detect.OwnQuota:
 		if a.HeldBy != "" {
-			return fmt.Sprintf("the CPU quota of %s, a cgroup above the task, held it back; no neighbour is to blame", a.HeldBy)
+			return fmt.Sprintf("the CPU quota of %s, a cgroup above the task, throttled it; no neighbour is to blame", a.HeldBy)
 		}
 		return "the task ran into its own CPU quota; no neighbour is to blame"
 	case detect.Steal:
@@ -139,11 +139,11 @@ func reason(inc *Incident, a *Analysis, trial bool) string {
 func change(c detect.Change) string {
 	switch c {
 	case detect.MoreWork:
-		return "the task did more work in the bad intervals, which interference does not make it do"
+		return "the task did more work in the bad intervals; interference does not cause that"
 	case detect.LessCPU:
-		return "the task cost more where it used less CPU, and nobody used more instead"
+		return "the task's cost rose when it used less CPU, and no other task used more"
 	}
-	return "the task's cost went to another level and stayed there, and nobody used more since"
+	return "the task's cost changed to another level and stayed there, and no other task used more since"
 }
 
 // inVain describes a task on which a cap did not help.
@@ -152,9 +152,9 @@ const inVain = "capping it did not help"
 // shown says what a judged cap has shown about its suspect.
 func shown(inc *Incident, r *Round) string {
 	if r.vain() {
-		return fmt.Sprintf("%s: %s of %s at %.3g under it, %.3g before", inVain, inc.Signal, inc.Victim.Name, r.CostUnder, r.CostBefore)
+		return fmt.Sprintf("%s: %s of %s at %.3g under the cap, %.3g before", inVain, inc.Signal, inc.Victim.Name, r.CostUnder, r.CostBefore)
 	}
-	return fmt.Sprintf("%s of %s fell from %.3g to %.3g while %s was held to %s", inc.Signal, inc.Victim.Name, r.CostBefore, r.CostUnder, r.Suspect.Name, r.Limit())
+	return fmt.Sprintf("%s of %s fell from %.3g to %.3g while %s was limited to %s", inc.Signal, inc.Victim.Name, r.CostBefore, r.CostUnder, r.Suspect.Name, r.Limit())
 }
 
 // Limit is what the round limited its suspect to, for people.

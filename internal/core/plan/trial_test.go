@@ -33,16 +33,16 @@ func TestATrialIsMadeOnlyWherePolicyAllowsIt(t *testing.T) {
 		acts            bool
 		says            string
 	}{
-		{"allowed", nil, web(), hog(), true, "hold /hog to 0.1 CPU-s/s for 3m0s"},
-		{"the paper has none", func(p *plan.Policy) { p.Trial = plan.Paper().Trial }, web(), hog(), false, "so may chance"},
-		{"advise only says it", func(p *plan.Policy) { p.Mode = plan.Advise }, web(), hog(), false, "hold /hog"},
-		{"off", func(p *plan.Policy) { p.Mode = plan.Off }, web(), hog(), false, "so may chance"},
+		{"allowed", nil, web(), hog(), true, "cap /hog to 0.1 CPU-s/s for 3m0s as a trial"},
+		{"the paper has none", func(p *plan.Policy) { p.Trial = plan.Paper().Trial }, web(), hog(), false, "but chance or"},
+		{"advise only says it", func(p *plan.Policy) { p.Mode = plan.Advise }, web(), hog(), false, "cap /hog"},
+		{"off", func(p *plan.Policy) { p.Mode = plan.Off }, web(), hog(), false, "but chance or"},
 		{"no longer than a cap", func(p *plan.Policy) { p.Trial = time.Hour; p.For = 3 * time.Minute }, web(), hog(), true, "for 3m0s"},
 		{"never-cap", nil, web(), never, false, "never-cap"},
 		{"latency-sensitive", nil, web(), served, false, "latency-sensitive"},
-		{"for a batch task nobody is held", nil, batch, hog(), false, "not protected"},
-		{"as many caps as allowed", func(p *plan.Policy) { p.MaxCaps = 0 }, web(), hog(), false, "as many caps"},
-		{"no trials left", func(p *plan.Policy) { p.Trials = 0 }, web(), hog(), false, "had its 0 trials"},
+		{"no trial for a batch victim", nil, batch, hog(), false, "not protected"},
+		{"as many caps as allowed", func(p *plan.Policy) { p.MaxCaps = 0 }, web(), hog(), false, "the limit of caps"},
+		{"no trials left", func(p *plan.Policy) { p.Trials = 0 }, web(), hog(), false, "the limit of trials is reached (0)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			policy := plan.Paper()

@@ -65,7 +65,7 @@ func TestFigures(t *testing.T) {
 	}
 	for _, x := range r.ByDegraded {
 		if x.Band == Production && x.From == 2 && (x.N != 1 || x.Relative != 0.5) {
-			t.Errorf("twice as dear: %+v", x)
+			t.Errorf("twice as expensive: %+v", x)
 		}
 	}
 	if q := r.Relative[0]; q.N != 4 || math.Abs(float64(q.Values[3])-0.9) > 1e-12 { // of 0.5, 0.8, 1, 1.2

@@ -123,7 +123,7 @@ func (c *Calibration) Write(w io.Writer) error {
 		}
 	}
 	line("%d findings; slope %.2f (%.2f to %.2f), intercept %+.2f, calibration error %.3f\n", c.N, c.Slope, c.Low, c.High, c.Intercept, c.Error)
-	line("said   was    findings\n")
+	line("stated actual findings\n")
 	for _, b := range c.Bins {
 		if b.N == 0 {
 			continue

@@ -23,7 +23,7 @@ func Text(w io.Writer, results []Result) error {
 			fmt.Fprintf(&b, "| %s | %d | %d | %d | %d | %d | %d of %d | %d | %d |\n", c.Class, c.Cases, c.Victims, c.Named, c.Accusations, c.Right, c.FirstRight, c.First, c.Trials, c.TrialsRight)
 		}
 	}
-	b.WriteString("\n| rule | caps took, CPU-h | of innocents | victims under caps | well in most minutes | minutes | well |\n|---|---|---|---|---|---|---|\n")
+	b.WriteString("\n| rule | CPU-h taken by caps | of innocents | victims under caps | below threshold in most minutes | minutes | below threshold |\n|---|---|---|---|---|---|---|\n")
 	for i := range results {
 		r := &results[i].All.Relief
 		fmt.Fprintf(&b, "| `%s` | %.1f | %.1f | %d | %d | %d | %d |\n", results[i].Rule, r.Taken/3600, r.TakenOfOthers/3600, r.Helped, r.Saved, r.Held, r.Well)

@@ -50,7 +50,7 @@ type innocentKey struct {
 }
 
 // errNoInnocents means that a recording has no usable task.
-var errNoInnocents = errors.New("no two samples of a task")
+var errNoInnocents = errors.New("no task with two samples")
 
 // LoadInnocents takes the tasks with the most CPU usage, limited to most tasks, from the
 // number-th recording of innocents. each calls its argument with every sample of the
@@ -307,7 +307,7 @@ func NewSplicer(step time.Duration, all ...*Innocents) *Splicer {
 }
 
 // ErrInnocents means that a recording already has tasks with the names of innocents.
-var ErrInnocents = errors.New("it has innocents already")
+var ErrInnocents = errors.New("the recording already has innocents")
 
 // Add returns the given samples, the next of the recording, together with those of
 // innocents in the same intervals. They are valid until the next call.

@@ -102,7 +102,7 @@ func TestInnocentsAreTheBiggest(t *testing.T) {
 		t.Error(len(got), diff)
 	}
 	if _, err := LoadInnocents(1, 5, func(func(*sample.Sample)) error { return nil }); !errors.Is(err, errNoInnocents) {
-		t.Errorf("of nothing: %v", err)
+		t.Errorf("no samples: %v", err)
 	}
 	broken := errors.New("disk on fire")
 	if _, err := LoadInnocents(1, 5, func(func(*sample.Sample)) error { return broken }); !errors.Is(err, broken) {
@@ -214,7 +214,7 @@ func TestInnocentsAreShifted(t *testing.T) {
 		begin[some[0].CPU] = true
 	}
 	if len(begin) < 18 {
-		t.Errorf("%d of 20 machines begin at places of their own", len(begin))
+		t.Errorf("%d of 20 machines begin at different offsets", len(begin))
 	}
 }
 

@@ -74,7 +74,7 @@ func TestEpisodes(t *testing.T) {
 		{"overlapping", []trace.Label{label("/a", 1, 3), label("/b", 2, 5), label("/c", 4, 6)}, "1-6[/a /b /c]"},
 		{"one inside another", []trace.Label{label("/a", 1, 9), label("/b", 2, 3), label("/a", 8, 10)}, "1-10[/a /b]"},
 		{"at one time", []trace.Label{label("/a", 2, 2), label("/b", 2, 2)}, "2-2[/a /b]"},
-		{"nobody's doing", []trace.Label{label("", 1, 9)}, ""},
+		{"caused by no task", []trace.Label{label("", 1, 9)}, ""},
 		{"other victims", []trace.Label{label("/a", 1, 9), {Victim: "/w", Antagonist: "/a", From: 1, To: 9}, {Machine: "m", Victim: "/v", Antagonist: "/a", From: 1, To: 9}},
 			"1-9[/a] 1-9[/a] 1-9[/a]"},
 	} {
@@ -167,6 +167,6 @@ func TestMedian(t *testing.T) {
 		}
 	}
 	if _, _, _, ok := (&Score{}).Median(); ok {
-		t.Error("a median of nothing")
+		t.Error("a median without findings")
 	}
 }

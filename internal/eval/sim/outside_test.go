@@ -18,7 +18,7 @@ func family(t *testing.T, name string) *Scenario {
 			return &all[i]
 		}
 	}
-	t.Fatalf("there is no family %s", name)
+	t.Fatalf("unknown scenario %s", name)
 	return nil
 }
 
@@ -36,7 +36,7 @@ func TestWhoHurtsThroughADiskCanBeHeld(t *testing.T) {
 			s.Policy.Mode, s.Policy.Trial = plan.On, 3*time.Minute
 			k := player.Play(family(t, name), 2, s)
 			if len(k.Victims) == 0 {
-				t.Fatalf("%s: nobody is hurt, so this says nothing", name)
+				t.Fatalf("%s: the case has no victim", name)
 			}
 			if held := k.Trials > 0; held != c.held {
 				t.Errorf("%s: %d trials with limits %+v, %d", name, k.Trials, c.policy.IO, c.policy.Net)
@@ -74,7 +74,7 @@ func TestOutsideChangesNothingElse(t *testing.T) {
 	}
 	m := newMachine(*family(t, "free/unseen/crowded/steady/uneven"), 1, player.shape, player.specs)
 	if m.scenario.Channel != CPU {
-		t.Fatalf("the family meets at %s", m.scenario.Channel)
+		t.Fatalf("the scenario's channel is %s", m.scenario.Channel)
 	}
 	o := newOutside(m, 1)
 	usual := o.usage(m)

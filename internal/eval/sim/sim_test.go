@@ -38,7 +38,7 @@ func TestFamilies(t *testing.T) {
 	names, classes := map[string]bool{}, map[string]map[Half]bool{}
 	for _, s := range all {
 		if names[s.Name] {
-			t.Errorf("%s is there twice", s.Name)
+			t.Errorf("duplicate scenario %s", s.Name)
 		}
 		names[s.Name] = true
 		if classes[s.Class] == nil {
@@ -204,10 +204,10 @@ func TestAntagonistsHurtAndInnocentsDoNot(t *testing.T) {
 			}
 		}
 		if s.Pattern != "" && victims == 0 {
-			t.Errorf("%s: nobody suffered in three cases", s.Name)
+			t.Errorf("%s: no victim in three cases", s.Name)
 		}
 		if s.Pattern == "" && victims != 0 {
-			t.Errorf("%s: somebody was hurt by nobody", s.Name)
+			t.Errorf("%s: a victim without an antagonist", s.Name)
 		}
 	}
 }

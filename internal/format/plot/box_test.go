@@ -28,7 +28,7 @@ func TestBoxesAreWhereTheyBelong(t *testing.T) {
 		}
 	}
 	if n := strings.Count(p.SVG, "<rect"); n != 1 {
-		t.Errorf("%d boxes, one of which is of nothing", n)
+		t.Errorf("%d boxes, one of them empty", n)
 	}
 	if len(p.Legend) != 1 || p.Legend[0].Text != "half" || !strings.Contains(p.SVG, ">2</text>") {
 		t.Errorf("legend %+v", p.Legend)
@@ -53,7 +53,7 @@ func TestBoxesKeepWithinTheirBounds(t *testing.T) {
 		}
 		svg := b.Draw().SVG
 		if regexp.MustCompile(`NaN|Inf`).MatchString(svg) {
-			t.Fatalf("drawn out of nothing: %s", svg)
+			t.Fatalf("NaN or Inf was drawn: %s", svg)
 		}
 		for _, m := range places.FindAllStringSubmatch(svg, -1) {
 			x, errX := strconv.ParseFloat(m[1]+m[3], 64)

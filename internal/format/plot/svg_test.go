@@ -79,7 +79,7 @@ func TestDrawingsKeepWithinTheirBounds(t *testing.T) {
 				height, _ = strconv.ParseFloat(m[1], 64)
 			}
 			if regexp.MustCompile(`NaN|Inf`).MatchString(p.SVG) {
-				t.Fatalf("drawn out of nothing: %s", p.SVG)
+				t.Fatalf("NaN or Inf was drawn: %s", p.SVG)
 			}
 			for _, m := range places.FindAllStringSubmatch(p.SVG, -1) {
 				x, errX := strconv.ParseFloat(m[1]+m[3], 64)

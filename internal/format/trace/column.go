@@ -63,7 +63,7 @@ func columnName(col int) string {
 
 // ErrSample means that a sample holds what a trace cannot: Write refuses it and
 // Read counts the row as bad.
-var ErrSample = errors.New("not a sample")
+var ErrSample = errors.New("invalid sample")
 
 // Check returns why a sample cannot be in a trace; nil if it can. All directions and
 // formats agree on it, so that whatever was written can be read back unchanged, also as
@@ -82,7 +82,7 @@ func Check(s *sample.Sample) error {
 
 func oneLine(text string) error {
 	if strings.ContainsAny(text, "\n\r") {
-		return fmt.Errorf("line end in %q", text)
+		return fmt.Errorf("line break in %q", text)
 	}
 	return nil
 }

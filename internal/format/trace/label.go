@@ -36,7 +36,7 @@ type Stretch struct {
 }
 
 // ErrLabel means that a label cannot be true, or a stretch cannot be one.
-var ErrLabel = errors.New("not a label")
+var ErrLabel = errors.New("invalid label")
 
 // Check returns why a label cannot be in a trace; nil if it can.
 func (l *Label) Check() error {
@@ -54,7 +54,7 @@ func checkStretch(machine string, victim sample.TaskName, from, to sample.Millis
 	case victim == "":
 		return fmt.Errorf("%w: no victim", ErrLabel)
 	case to < from:
-		return fmt.Errorf("%w: it ends at %d before it begins at %d", ErrLabel, to, from)
+		return fmt.Errorf("%w: end %d is before begin %d", ErrLabel, to, from)
 	}
 	for _, text := range append(others, machine, string(victim)) {
 		if err := oneLine(text); err != nil {

@@ -52,16 +52,16 @@ func TestLabelled(t *testing.T) {
 	}{
 		{"all but a stretch", head + "#unlabelled: m,/a,1,2\n", true, 0, nil},
 		{"wrong stretches", head + "#unlabelled: m,,1,2\n#unlabelled: m,/a,2,1\n#unlabelled: m,/a,1,x\n#unlabelled: m,/a,/b,1,2,io\n", false, 0, []string{
-			"line 2: not a label: no victim", "line 3: not a label: it ends at 1 before it begins at 2",
-			`line 4: not a label: strconv.ParseInt: parsing "x": invalid syntax`, "line 5: not a label: want machine,victim,from,to"}},
+			"line 2: invalid label: no victim", "line 3: invalid label: end 1 is before begin 2",
+			`line 4: invalid label: strconv.ParseInt: parsing "x": invalid syntax`, "line 5: invalid label: want machine,victim,from,to"}},
 		{"not labelled", head, false, 0, nil},
 		{"other remarks", "# by hand\n" + head + "#\n#labels\n", false, 0, nil},
-		{"labelled, and nobody suffered", head + labelHeader + "\n", true, 0, nil},
+		{"labelled, without a victim", head + labelHeader + "\n", true, 0, nil},
 		{"before the header", labelHeader + "\n#label: m,/a,/b,1,2,io\n" + head, true, 1, nil},
 		{"wrong labels", head + "#label: m,/a,/a,1,2,io\n#label: m,/a,/b,2,1,io\n#label: m,/a,/b,x,1,io\n#label: m,/a\n#label: ,,,1,2,\n", false, 0, []string{
-			"line 2: not a label: /a is its own antagonist", "line 3: not a label: it ends at 1 before it begins at 2",
-			`line 4: not a label: strconv.ParseInt: parsing "x": invalid syntax`,
-			"line 5: not a label: want machine,victim,antagonist,from,to,cause", "line 6: not a label: no victim"}},
+			"line 2: invalid label: /a is its own antagonist", "line 3: invalid label: end 1 is before begin 2",
+			`line 4: invalid label: strconv.ParseInt: parsing "x": invalid syntax`,
+			"line 5: invalid label: want machine,victim,antagonist,from,to,cause", "line 6: invalid label: no victim"}},
 	} {
 		r, err := NewReader(strings.NewReader(c.text))
 		if err != nil {

@@ -13,7 +13,7 @@ import (
 )
 
 // ErrHeader means that the first line does not name the columns of a trace.
-var ErrHeader = errors.New("not the header of a trace")
+var ErrHeader = errors.New("invalid trace header")
 
 // maxReasons is how many bad rows are explained; the rest are only counted.
 const maxReasons = 5
@@ -55,7 +55,7 @@ func NewReader(r io.Reader) (*Reader, error) {
 		line, err = t.rows.Next()
 	}
 	if err == io.EOF {
-		return nil, fmt.Errorf("read trace: %w: it is empty", ErrHeader)
+		return nil, fmt.Errorf("read trace: %w: file is empty", ErrHeader)
 	}
 	if err == ErrLong {
 		return nil, fmt.Errorf("read trace: %w: %w", ErrHeader, err)
@@ -76,7 +76,7 @@ func NewReader(r io.Reader) (*Reader, error) {
 			col = -1
 			t.report.Unknown = append(t.report.Unknown, name)
 		case seen[col]:
-			return nil, fmt.Errorf("read trace: %w: column %s is there twice", ErrHeader, name)
+			return nil, fmt.Errorf("read trace: %w: duplicate column %s", ErrHeader, name)
 		}
 		seen[col] = true
 		t.cols = append(t.cols, col)
@@ -131,7 +131,7 @@ func (r *Reader) bad(err error) {
 
 func (r *Reader) parse(line []byte, s *sample.Sample) error {
 	if !r.rows.split(line) {
-		return errors.New("quotes out of order")
+		return errors.New("malformed quotes")
 	}
 	if len(r.rows.fields) != len(r.cols) {
 		return fmt.Errorf("%d fields, the header has %d", len(r.rows.fields), len(r.cols))
@@ -195,7 +195,7 @@ func (r *Reader) set(s *sample.Sample, col int, f []byte) (err error) {
 func float32Of(f []byte) (float32, error) {
 	v, err := strconv.ParseFloat(string(f), 32)
 	if err == nil && math.IsNaN(v) {
-		err = errors.New("NaN is written as an empty field")
+		err = errors.New("NaN is not allowed: leave the field empty")
 	}
 	return float32(v), err
 }

@@ -67,7 +67,7 @@ func checkServed(all []sample.Served) error {
 		s := &all[i]
 		switch {
 		case s.By == "":
-			return fmt.Errorf("%w: served without a name", ErrSample)
+			return fmt.Errorf("%w: served task has no name", ErrSample)
 		case !(s.Time >= 0) || math.IsInf(s.Time, 0):
 			return fmt.Errorf("%w: %s was served for %v s", ErrSample, s.By, s.Time)
 		case !(s.Fair >= 0 && s.Fair <= 1):

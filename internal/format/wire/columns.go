@@ -55,9 +55,9 @@ func (c *columns) clear() {
 }
 
 var (
-	errUTF8  = errors.New("a name is no text (UTF-8)")
-	errLong  = errors.New("a column is longer than a batch can be")
-	errField = errors.New("there is no field of such a number")
+	errUTF8  = errors.New("a name is not valid UTF-8")
+	errLong  = errors.New("a column exceeds the maximum length of a batch")
+	errField = errors.New("invalid field number")
 )
 
 // parse reads a message.

@@ -69,7 +69,7 @@ func (b *Batch) take(c *columns) error {
 		s.Variant = name(c.variant, i)
 		class := cell(c.class, i)
 		if class < 1 || class > math.MaxUint8 {
-			return fmt.Errorf("row %d has class %d", i, class)
+			return fmt.Errorf("row %d has the invalid class %d", i, class)
 		}
 		s.Class, s.Flags = sample.Class(class-1), sample.Flags(cell(c.flags, i))
 		s.CPU, s.Cost, s.Coverage = cell(c.cpu, i), cell(c.cost, i), cell(c.coverage, i)
@@ -125,10 +125,10 @@ func (b *Batch) takeExtra(x *extraColumn, names []string) error {
 		return nil
 	}
 	if len(x.floats) > 0 && len(x.doubles) > 0 {
-		return fmt.Errorf("extra %s is in floats and in doubles", name)
+		return fmt.Errorf("extra %s has both floats and doubles", name)
 	}
 	if len(x.rows) > 0 && len(x.rows) != (len(b.Samples)+7)/8 {
-		return fmt.Errorf("extra %s has %d bytes of rows for %d", name, len(x.rows), len(b.Samples))
+		return fmt.Errorf("extra %s has a row bitmap of %d bytes for %d samples", name, len(x.rows), len(b.Samples))
 	}
 	next, n := 0, len(x.floats)+len(x.doubles)
 	for i := range b.Samples {

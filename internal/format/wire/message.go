@@ -16,9 +16,9 @@ type VersionError struct{ Got uint32 }
 
 func (e *VersionError) Error() string {
 	if e.Got == 0 {
-		return "the message has no version: it is none of quell's"
+		return "the message has no version: it is not a message of quell"
 	}
-	return fmt.Sprintf("the message is of version %d, newer than %d: upgrade this side", e.Got, Version)
+	return fmt.Sprintf("the message has version %d, newer than %d: upgrade this side", e.Got, Version)
 }
 
 // Message is any message that is sent by itself.

@@ -62,16 +62,16 @@ func Name(token string) (string, error) {
 		}
 		var c byte
 		if len(rest) < 3 {
-			return "", fmt.Errorf("word %q of a subject is cut off", token)
+			return "", fmt.Errorf("token %q of a subject is truncated", token)
 		}
 		if _, err := fmt.Sscanf(rest[1:3], "%02X", &c); err != nil {
-			return "", fmt.Errorf("word %q of a subject: %w", token, err)
+			return "", fmt.Errorf("token %q of a subject: %w", token, err)
 		}
 		b.WriteByte(c)
 		rest = rest[3:]
 	}
 	if Token(b.String()) != token {
-		return "", fmt.Errorf("word %q of a subject is not how %q is written", token, b.String())
+		return "", fmt.Errorf("token %q of a subject is not the encoding of %q", token, b.String())
 	}
 	return b.String(), nil
 }

@@ -59,7 +59,7 @@ func RatioOfMeans(a, b Levels, seed uint64) Interval {
 	out.Low, out.High = quantile(ratios, 0.5-level/2), quantile(ratios, 0.5+level/2)
 	out.Method = "hierarchical bootstrap, runs then iterations"
 	if len(ma) < 2 || len(mb) < 2 {
-		out.Method = "bootstrap of iterations within single runs; the difference between runs is not in it"
+		out.Method = "bootstrap of iterations within single runs; without variation between runs"
 	}
 	return out
 }

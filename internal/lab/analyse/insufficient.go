@@ -18,13 +18,13 @@ func insufficient(s *study.Study, kind string, good []*result.Run) string {
 		return func(r *result.Run) bool { return r.Cell.Kind == k }
 	}
 	if !slices.ContainsFunc(good, is(study.Main)) {
-		return "no valid run of what the study asks"
+		return "no valid run of a main cell"
 	}
 	i := slices.IndexFunc(s.Factors, func(f study.Factor) bool { return f.Staircase != nil })
 	switch kind {
 	case "interference":
 		if i < 0 {
-			return "the study has no staircase: give the load of the background one (factors, staircase)"
+			return "the study has no staircase: define one for the background's load (factors, staircase)"
 		}
 		st := s.Factors[i].Staircase
 		levels := len(st.Targets())
@@ -32,33 +32,33 @@ func insufficient(s *study.Study, kind string, good []*result.Run) string {
 		case st.Direction != "up-down":
 			return fmt.Sprintf("the staircase goes %s only: the metric is the mean of a rising and a falling half (direction: up-down)", st.Direction)
 		case levels < fewest:
-			return fmt.Sprintf("the staircase has %d levels in a half: a line with an interval needs %d or more (a smaller step)", levels, fewest)
+			return fmt.Sprintf("the staircase has %d levels in a half: a line with an interval needs %d or more (use a smaller step)", levels, fewest)
 		}
 		return "no valid run has three steps or more in both halves"
 	case "throughput", "energy":
 		if i < 0 {
-			return "the study has no staircase: the work of all parts is taken step by step (factors, staircase)"
+			return "the study has no staircase: the work of all parts is measured at each step (factors, staircase)"
 		}
-		return "of pairs that differ each part's work is divided by what it does alone: no valid run of one alone (controls, solo)"
+		return "no valid run of a part alone, which is needed for pairs of different workloads (controls, solo)"
 	case "degradation":
 		if !slices.ContainsFunc(good, is(study.Solo)) {
 			return "no valid run of a measured role alone (controls, solo)"
 		}
-		return "no measured role has a valid run both alone and beside others at one placement"
+		return "no measured role has a valid run both alone and with others at one placement"
 	case "net-io":
-		return "no valid run of a role that asks a web server (builtin: http-client)"
+		return "no valid run of a role that sends requests to a web server (builtin: http-client)"
 	case "net-tenants":
 		return "no valid run of a role that sends datagrams to one that counts them (builtin: udp-send, udp-receive), or pings (udp-ping)"
 	case "mapping":
-		return "no valid runs with a level of the factor of mappings and iterations in their window"
+		return "no valid run has a level of the mappings factor and iterations in its window"
 	case "correlation":
-		return "no event was counted in a valid run: observe.events, and what the machine has of them"
+		return "no event was counted in a valid run: check observe.events, and which events the machine supports"
 	case "migration":
 		return "no placement was audited in a valid run (observe, placement)"
 	case "variation":
-		return "fewer than two levels of the factor of instances have a valid run"
+		return "fewer than two levels of the instances factor have a valid run"
 	case "signal-validity":
-		return "no signal was counted in a valid run: observe.signals, and what the machine has of them"
+		return "no signal was counted in a valid run: check observe.signals, and which signals the machine supports"
 	}
-	return "no valid runs that it could be computed from"
+	return "no valid runs to compute it from"
 }

@@ -40,7 +40,7 @@ analysis: [{kind: %s}]
 		{`["10%"]`, "correlation", true, "observe.events"},
 		{`["10%"]`, "migration", true, "observe, placement"},
 		{`["10%"]`, "signal-validity", true, "observe.signals"},
-		{stairs("50%", "up-down"), "interference", false, "no valid run of what the study asks"},
+		{stairs("50%", "up-down"), "interference", false, "no valid run of a main cell"},
 	} {
 		s, err := study.Parse("t.yaml", []byte(fmt.Sprintf(text, c.load, c.kind)), study.Known{Builtins: []string{"burn"}})
 		if err != nil {

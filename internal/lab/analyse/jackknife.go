@@ -27,7 +27,7 @@ func CorrelationInterval(machines []Pairs, of func(x, y []float64) float64) Inte
 	}
 	method := "jackknife over machines of Fisher's z"
 	if len(groups) < fewMachines {
-		groups, method = nil, "jackknife over runs of Fisher's z; the difference between machines is not in it"
+		groups, method = nil, "jackknife over runs of Fisher's z; without variation between machines"
 		for i := range all.X {
 			groups = append(groups, Pairs{all.X[i : i+1], all.Y[i : i+1]})
 		}

@@ -148,7 +148,7 @@ func between(groups [][]float64) (sd Interval, within, p float64) {
 	if n == k {
 		ss := variance(means) * (k - 1)
 		sd.Value, sd.Low, sd.High = deviation(ss/(k-1)), deviation(ss/high), deviation(ss/low)
-		sd.Method = "chi-squared over instances; what equal runs differ by is in it"
+		sd.Method = "chi-squared over instances; includes variation between equal runs"
 		return sd, math.NaN(), math.NaN()
 	}
 	var ssb float64

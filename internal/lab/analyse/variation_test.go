@@ -55,7 +55,7 @@ func TestVariations(t *testing.T) {
 	// One run of each: the deviation between runs is unknown.
 	once := slices.DeleteFunc(runs, func(r result.Run) bool { return r.N > 0 })
 	if v := Variations(once, "instance"); len(v) != 2 || !math.IsNaN(float64(v[0].P)) || !math.IsNaN(float64(v[0].Within)) || v[0].Between.Value < 4.9 ||
-		v[0].Between.Method != "chi-squared over instances; what equal runs differ by is in it" {
+		v[0].Between.Method != "chi-squared over instances; includes variation between equal runs" {
 		t.Errorf("one run each: %+v", v)
 	}
 	same := []result.Run{instance("a", "x", "lower", 0, 2), instance("b", "x", "lower", 0, 2), instance("a", "x", "lower", 1, 2), instance("b", "x", "lower", 1, 2)}

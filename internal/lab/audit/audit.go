@@ -87,7 +87,7 @@ func (a *Audit) open(method string) error {
 		a.switches = s
 	case Poll:
 	default:
-		return fmt.Errorf("no method %q: want %s or %s", method, Trace, Poll)
+		return fmt.Errorf("unknown method %q: want %s or %s", method, Trace, Poll)
 	}
 	a.method = method
 	a.begun = now()

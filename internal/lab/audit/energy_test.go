@@ -30,6 +30,6 @@ func TestEnergyComesThrough(t *testing.T) {
 		t.Errorf("%g J of %q, want 6 of meter", j, source)
 	}
 	if j, source := energy(struct{ lab.Observer }{}); j != 0 || source != "" {
-		t.Errorf("%g J of %q where nobody meters", j, source)
+		t.Errorf("%g J of %q without a meter", j, source)
 	}
 }

@@ -35,7 +35,7 @@ func AgentMain(words []string) error {
 		return newAgent(conn).serve()
 	case "tty":
 		if os.Getpid() != 1 {
-			return errors.New("agent: a serial line is for PID 1 of a guest only: it would turn this machine's power off")
+			return errors.New("agent: tty works only as PID 1 of a guest: at the end it powers the machine off")
 		}
 		err := inGuest(path, words[2:])
 		fmt.Println("agent:", err)

@@ -74,7 +74,7 @@ func (b *box) file(names ...string) string {
 func (b *box) limitMemory(bytes int64) error {
 	path := b.file("memory.max", "memory.limit_in_bytes")
 	if path == "" {
-		return &lab.LackError{What: "no memory controller for cgroups", Remedy: "leave out memory: of the environment, or enable the controller"}
+		return &lab.LackError{What: "no memory controller for cgroups", Remedy: "remove memory: from the environment, or enable the controller"}
 	}
 	return write(path, strconv.FormatInt(bytes, 10))
 }
@@ -226,7 +226,7 @@ func (b *box) Pin(sets []sample.Set) error {
 
 func (b *box) place(set sample.Set) error {
 	if set.Len() == 0 {
-		return errors.New("place on CPUs: none are given")
+		return errors.New("place on CPUs: the set is empty")
 	}
 	b.mu.Lock()
 	b.cpus = set

@@ -59,7 +59,7 @@ type Maker struct {
 // Open finds out how cgroups are mounted; it makes nothing.
 func Open(o Options) (*Maker, error) {
 	if len(o.Hold) == 0 || len(o.Agent) == 0 {
-		return nil, errors.New("open environments: want the command lines that hold and that play the agent")
+		return nil, errors.New("open environments: Options.Hold and Options.Agent are required")
 	}
 	if o.Prefix == "" {
 		o.Prefix = "quell-lab"
@@ -103,7 +103,7 @@ func (m *Maker) Make(ctx context.Context, p *study.Part) (lab.Environment, error
 	case study.Xen:
 		e, err = m.domain(ctx, p)
 	default:
-		return nil, fmt.Errorf("make environment %s: no driver %q", p.Environment.Name, d)
+		return nil, fmt.Errorf("make environment %s: unknown driver %q", p.Environment.Name, d)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("make environment of %s: %w", p.Name(), lacking(err))

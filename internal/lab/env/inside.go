@@ -45,7 +45,7 @@ func (in *inside) listen() {
 		in.mu.Lock()
 		defer in.mu.Unlock()
 		for _, p := range in.procs {
-			p.Ended(errors.New("its environment has ended"))
+			p.Ended(errors.New("the environment has ended"))
 		}
 		close(in.gone)
 	}()
@@ -166,7 +166,7 @@ func (in *inside) Start(ctx context.Context, j lab.Job) (lab.Process, error) {
 		return p, nil
 	case <-p.Done():
 		if p.missing {
-			return nil, &lab.LackError{What: fmt.Sprintf("no program %q in the environment", j.Argv[0]), Remedy: "a guest without an image has quell's own workloads only; give it an image, or use the driver lxc"}
+			return nil, &lab.LackError{What: fmt.Sprintf("no program %q in the environment", j.Argv[0]), Remedy: "a guest has only quell's own workloads; for other programs use the driver lxc"}
 		}
 		_, err := p.Outcome()
 		return nil, fmt.Errorf("start %s: %w", j.Argv[0], err)

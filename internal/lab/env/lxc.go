@@ -83,7 +83,7 @@ func (m *Maker) container(ctx context.Context, p *study.Part) (_ lab.Environment
 	defer func() {
 		if err != nil {
 			text, _ := os.ReadFile(log)
-			err = errors.Join(fmt.Errorf("%w; lxc-start says: %s", err, strings.TrimSpace(string(text))), c.end())
+			err = errors.Join(fmt.Errorf("%w; log of lxc-start: %s", err, strings.TrimSpace(string(text))), c.end())
 		}
 	}()
 	conn, err := c.accept(ctx, listener)
@@ -94,13 +94,13 @@ func (m *Maker) container(ctx context.Context, p *study.Part) (_ lab.Environment
 	select {
 	case <-c.hello:
 	case <-c.inside.gone:
-		return nil, errors.New("the agent in the container has ended at once")
+		return nil, errors.New("the agent in the container exited immediately")
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 	threads, err := b.Threads()
 	if err == nil && len(threads) == 0 {
-		err = fmt.Errorf("LXC has not put it into %s", b.all)
+		err = fmt.Errorf("LXC did not place the container in cgroup %s", b.all)
 	}
 	return c, err
 }
@@ -125,7 +125,7 @@ func (c *container) accept(ctx context.Context, l *net.UnixListener) (net.Conn, 
 	}
 	conn, err := l.Accept()
 	if err != nil {
-		return nil, fmt.Errorf("start container: no word from its agent: %w", errors.Join(err, ctx.Err()))
+		return nil, fmt.Errorf("start container: its agent did not connect: %w", errors.Join(err, ctx.Err()))
 	}
 	return conn, nil
 }

@@ -174,9 +174,9 @@ func (m *Maker) boot(ctx context.Context, p *study.Part, accel string) (_ lab.En
 	select {
 	case <-g.hello:
 	case <-g.inside.gone:
-		return nil, fmt.Errorf("the guest has ended while it booted%s", last.said())
+		return nil, fmt.Errorf("the guest ended during boot%s", last.said())
 	case <-ctx.Done():
-		return nil, fmt.Errorf("no word from the guest's agent after %s%s", limit, last.said())
+		return nil, fmt.Errorf("no message from the guest's agent after %s%s", limit, last.said())
 	}
 	return g, g.measure(ctx)
 }
@@ -184,10 +184,10 @@ func (m *Maker) boot(ctx context.Context, p *study.Part, accel string) (_ lab.En
 // spec returns QEMU's configuration.
 func (m *Maker) spec(p *study.Part, accel, dir string) (guest.Machine, error) {
 	if nativeArch() != guest.AMD64 {
-		return guest.Machine{}, &lab.LackError{What: "guests of the lab are for amd64 hosts: another board has no second serial line"}
+		return guest.Machine{}, &lab.LackError{What: "the lab's guests need an amd64 host: QEMU's boards for others have no second serial line"}
 	}
 	if p.Environment.Image != "" {
-		return guest.Machine{}, &lab.LackError{What: "a guest from a disk image is not supported", Remedy: "leave image: out; programs of the host can run in the driver lxc"}
+		return guest.Machine{}, &lab.LackError{What: "a guest from a disk image is not supported", Remedy: "remove image:; with the driver lxc the host's programs can run"}
 	}
 	kernel := guest.Kernel{Image: p.Environment.Kernel}
 	if kernel.Image == "" {
@@ -301,13 +301,13 @@ func (t *tail) said() string {
 	text := strings.Join(strings.Fields(strings.ToValidUTF8(string(t.kept), "?")), " ")
 	switch {
 	case strings.Contains(t.panic, "memory"):
-		return ": its kernel gave up: " + t.panic + "; give the environment more memory"
+		return ": kernel panic: " + t.panic + "; give the environment more memory"
 	case t.panic != "":
-		return ": its kernel gave up: " + t.panic
+		return ": kernel panic: " + t.panic
 	case text == "":
-		return " and said nothing"
+		return " without console output"
 	}
-	return "; its console ends: " + text
+	return "; end of its console: " + text
 }
 
 // dial connects to a socket that QEMU makes during its start.
@@ -322,7 +322,7 @@ func (g *machine) dial(ctx context.Context, path string) (net.Conn, error) {
 		case <-t.C:
 		case <-g.ended:
 			t.Stop()
-			return nil, errors.New("QEMU has ended at once")
+			return nil, errors.New("QEMU exited immediately")
 		case <-ctx.Done():
 			t.Stop()
 			return nil, errors.Join(err, ctx.Err())

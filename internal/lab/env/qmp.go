@@ -25,7 +25,7 @@ func greet(rw io.ReadWriter) (*qmp, error) {
 		return nil, fmt.Errorf("greet QEMU: %w", err)
 	}
 	if greeting.QMP == nil {
-		return nil, errors.New("greet QEMU: it is not QMP that answers")
+		return nil, errors.New("greet QEMU: the reply is not QMP")
 	}
 	return q, q.execute("qmp_capabilities", nil)
 }

@@ -9,12 +9,12 @@ import (
 func TestWhyAGuestDidNotComeUp(t *testing.T) {
 	registers := strings.Repeat("[    2.9] RAX: 0000000000000004 RBX: 00007ffd949fc4f8\r\n", 40)
 	for _, c := range []struct{ name, console, want string }{
-		{"nothing", "", " and said nothing"},
+		{"nothing", "", " without console output"},
 		{"the end", registers + "[    3.0] reboot: machine restart\r\n", "[    3.0] reboot: machine restart"},
 		{"a panic before its registers", "[    2.8] Kernel panic - not syncing: VFS: Unable to mount root fs\r\n" + registers,
-			": its kernel gave up: VFS: Unable to mount root fs"},
+			": kernel panic: VFS: Unable to mount root fs"},
 		{"too little memory", "[    2.8] Kernel panic - not syncing: System is deadlocked on memory\r\n" + registers,
-			": its kernel gave up: System is deadlocked on memory; give the environment more memory"},
+			": kernel panic: System is deadlocked on memory; give the environment more memory"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			last := &tail{to: io.Discard}

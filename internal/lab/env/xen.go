@@ -129,9 +129,9 @@ func (m *Maker) domain(ctx context.Context, p *study.Part) (_ *domain, err error
 	select {
 	case <-d.hello:
 	case <-d.gone:
-		return nil, errors.New("the guest has ended while it booted")
+		return nil, errors.New("the guest ended during boot")
 	case <-ctx.Done():
-		return nil, fmt.Errorf("no word from the guest's agent after %s", patienceToBootXen)
+		return nil, fmt.Errorf("no message from the guest's agent after %s", patienceToBootXen)
 	}
 	return d, d.measure(ctx)
 }

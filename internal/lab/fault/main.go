@@ -36,10 +36,10 @@ type options struct {
 
 func main() {
 	var o options
-	flag.StringVar(&o.quell, "quell", "bin/quell", "the program")
-	flag.IntVar(&o.kills, "kills", 50, "moments to kill it at")
-	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "of the moments")
-	flag.BoolVar(&o.scenes, "scenes", true, "play what may happen in a run too")
+	flag.StringVar(&o.quell, "quell", "bin/quell", "quell program to test")
+	flag.IntVar(&o.kills, "kills", 50, "number of kills")
+	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "random seed of the moments")
+	flag.BoolVar(&o.scenes, "scenes", true, "also test disturbances of a run")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -70,7 +70,7 @@ func inject(ctx context.Context, o options) (err error) {
 		_, err = os.Stat(s.quell)
 	}
 	if err != nil {
-		return fmt.Errorf("find the program (make bin/quell): %w", err)
+		return fmt.Errorf("find quell (make bin/quell): %w", err)
 	}
 	if s.dir, err = os.MkdirTemp("", "quell-test-lab-fault-"); err != nil {
 		return err
@@ -97,7 +97,7 @@ func inject(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%d kills, %d records, %.0f s: %d times something was wrong\n", o.kills, records, time.Since(began).Seconds(), len(bad))
+	fmt.Printf("%d kills, %d records, %.0f s: %d problems\n", o.kills, records, time.Since(began).Seconds(), len(bad))
 	if o.scenes {
 		for _, scene := range scenes() {
 			what, err := scene.play(ctx, s)
@@ -166,7 +166,7 @@ func (s *stage) kills(ctx context.Context, o options) (bad []string, records int
 			}
 		}
 		if lost := begun - len(now); lost > 1 {
-			wrong("%d runs begun and without a record", lost)
+			wrong("%d runs started without a record", lost)
 		}
 		kept = now
 		if ctx.Err() != nil {

@@ -42,7 +42,7 @@ func scenes() []scene {
 				return nil, unix.Kill(pid, unix.SIGSTOP)
 			})
 		}},
-		{"a process of nobody's on its CPU", func(ctx context.Context, s *stage) (outcome, error) {
+		{"a foreign process on its CPU", func(ctx context.Context, s *stage) (outcome, error) {
 			return s.disturb(ctx, []result.Reason{result.ForeignCPU}, studyText{repetitions: 1, length: 4 * time.Second, foreign: "10%"}, func(int) (func(), error) {
 				return hog(ctx)
 			})
@@ -130,7 +130,7 @@ func (l *lab) part(out string) (int, error) {
 			}
 		}
 		if l.wait(20 * time.Millisecond) {
-			return 0, fmt.Errorf("it ended before its second part began")
+			return 0, fmt.Errorf("the lab ended before its second part started")
 		}
 	}
 	return 0, fmt.Errorf("no second part within a minute")
@@ -173,7 +173,7 @@ func fullDisk(ctx context.Context, s *stage) (outcome, error) {
 	}
 	if !l.wait(4 * time.Minute) {
 		_ = l.cmd.Process.Kill()
-		return outcome{}, fmt.Errorf("it goes on: %s", l.output())
+		return outcome{}, fmt.Errorf("the study does not end: %s", l.output())
 	}
 	records, begun, problems := look(kept)
 	lines := strings.Split(l.output(), "\n")

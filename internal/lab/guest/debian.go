@@ -118,7 +118,7 @@ func (d *debian) run(name string, args ...string) ([]byte, error) {
 	cmd.Stderr = &problems
 	out, err := cmd.Output()
 	if errors.Is(err, exec.ErrNotFound) {
-		return nil, &MissingError{name, "a Debian system, or put boot/ and lib/ of a kernel package into the cache by hand", err}
+		return nil, &MissingError{name, "use a Debian system, or put boot/ and lib/ of a kernel package into the cache by hand", err}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w: %s", name, err, bytes.TrimSpace(problems.Bytes()))
@@ -149,7 +149,7 @@ func (d *debian) depends(pkg string, prefixes ...string) (names []string, err er
 	for _, prefix := range prefixes {
 		i := slices.IndexFunc(all, func(name string) bool { return strings.HasPrefix(name, prefix) && name != self })
 		if i < 0 {
-			return nil, fmt.Errorf("%s depends on no %s*:\n%s", pkg, prefix, out)
+			return nil, fmt.Errorf("%s has no dependency %s*:\n%s", pkg, prefix, out)
 		}
 		names = append(names, all[i])
 	}

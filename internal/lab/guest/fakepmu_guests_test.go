@@ -20,7 +20,7 @@ func modelled(t *testing.T) box {
 	dir := t.TempDir()
 	cmd := exec.Command("fakepmu/build.sh", kernel.Headers, string(ARM64), dir)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build fakepmu.ko (for it: apt-get install make gcc-aarch64-linux-gnu): %v\n%s", err, out)
+		t.Fatalf("build fakepmu.ko (remedy: apt-get install make gcc-aarch64-linux-gnu): %v\n%s", err, out)
 	}
 	return box{
 		// Without QEMU's own PMU, because perf uses only one PMU of this kind.

@@ -27,7 +27,7 @@ type MissingError struct {
 }
 
 func (e *MissingError) Error() string {
-	return fmt.Sprintf("%s is missing: %v (for it: %s)", e.What, e.Err, e.Remedy)
+	return fmt.Sprintf("%s is missing: %v (remedy: %s)", e.What, e.Err, e.Remedy)
 }
 
 func (e *MissingError) Unwrap() error { return e.Err }
@@ -138,7 +138,7 @@ func (g *Guest) Wait() (int, error) {
 	if err == nil {
 		err = errors.New("QEMU exited with 0")
 	}
-	return -1, fmt.Errorf("run guest: %w: %w; the end of its console:\n%s", ErrNoExit, err, strings.Join(g.last, "\n"))
+	return -1, fmt.Errorf("run guest: %w: %w; end of its console:\n%s", ErrNoExit, err, strings.Join(g.last, "\n"))
 }
 
 // Close ends the guest immediately, in any state.

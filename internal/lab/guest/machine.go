@@ -122,9 +122,9 @@ func (m Machine) check() error {
 	case n < 0 || n > 1<<10 || bits.OnesCount(uint(n)) != 1:
 		bad("%d ns per instruction: want a power of two up to 1024", n)
 	case m.KVM:
-		bad("%d ns per instruction: a processor keeps its own time, want KVM off", n)
+		bad("%d ns per instruction: virtual time needs TCG, want KVM off", n)
 	case m.Arch == AMD64 && m.CPUs.Total() > 1:
-		bad("%d ns per instruction with %d CPUs: amd64 guests hang at the second, want one", n, m.CPUs.Total())
+		bad("%d ns per instruction with %d CPUs: amd64 guests hang with more than one CPU", n, m.CPUs.Total())
 	}
 	if len(errs) > 0 {
 		return fmt.Errorf("start guest: %w", errors.Join(errs...))

@@ -216,7 +216,7 @@ func payload(image []byte) ([]byte, error) {
 	from := (sects+1)*512 + int(binary.LittleEndian.Uint32(image[offsetAt:]))
 	to := from + int(binary.LittleEndian.Uint32(image[lengthAt:])) - 4
 	if from >= to || to > len(image) {
-		return nil, fmt.Errorf("payload of bytes %d to %d in %d", from, to, len(image))
+		return nil, fmt.Errorf("payload from byte %d to %d, image of %d bytes", from, to, len(image))
 	}
 	return image[from:to], nil
 }
@@ -247,7 +247,7 @@ func (x Xen) Programs() ([]File, error) {
 		files = append(files, File{Path: "/bin/" + name, From: there[name]})
 		needs, err := linked(there[name])
 		if err != nil {
-			return nil, fmt.Errorf("list what %s is linked with: %w", name, err)
+			return nil, fmt.Errorf("list libraries of %s: %w", name, err)
 		}
 		next = append(next, needs...)
 	}
@@ -263,7 +263,7 @@ func (x Xen) Programs() ([]File, error) {
 		files = append(files, File{Path: path.Join("/lib/x86_64-linux-gnu", name), From: there[name]})
 		needs, err := linked(there[name])
 		if err != nil {
-			return nil, fmt.Errorf("list what %s is linked with: %w", name, err)
+			return nil, fmt.Errorf("list libraries of %s: %w", name, err)
 		}
 		next = append(next, needs...)
 	}

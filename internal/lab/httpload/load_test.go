@@ -207,8 +207,8 @@ func TestGeneratorIsSaturated(t *testing.T) {
 		given int
 		want  string
 	}{
-		{20 * time.Millisecond, 1000, "late by 20.0 ms"},
-		{time.Millisecond, 500, "the generator began 500 of 1000 requests"},
+		{20 * time.Millisecond, 1000, "late: p99 20.0 ms"},
+		{time.Millisecond, 500, "the generator sent only 500 of 1000 requests"},
 		{time.Millisecond, 995, ""},
 	} {
 		r := &Result{Own: quantiles([]time.Duration{0, c.own})}

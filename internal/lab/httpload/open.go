@@ -105,9 +105,9 @@ func Open(ctx context.Context, o Options, rate float64) (*Result, error) {
 func (r *Result) fault(given int, want float64) string {
 	switch {
 	case r.Own.P99 > ownLate.Seconds():
-		return fmt.Sprintf("the generator was late by %.1f ms for one request in a hundred, by %.1f ms at most: give it more CPU, or ask for less", r.Own.P99*1e3, r.Own.Max*1e3)
+		return fmt.Sprintf("the generator was late: p99 %.1f ms, maximum %.1f ms: give it more CPU or reduce the rate", r.Own.P99*1e3, r.Own.Max*1e3)
 	case float64(given) < want*(1-shortfall)-1:
-		return fmt.Sprintf("the generator began %d of %.0f requests", given, want)
+		return fmt.Sprintf("the generator sent only %d of %.0f requests", given, want)
 	}
 	return ""
 }

@@ -30,7 +30,7 @@ type Freezer struct {
 }
 
 // ErrNoFreezer says that a cgroup's directory has no freezer.
-var ErrNoFreezer = errors.New("no cgroup.freeze (cgroup2) and no freezer.state (v1) there")
+var ErrNoFreezer = errors.New("neither cgroup.freeze (cgroup2) nor freezer.state (v1) exists")
 
 // OpenFreezer finds the freezer in a cgroup's directory and registers it with the
 // guard, which may be nil if the caller has its own way to thaw.
@@ -69,7 +69,7 @@ func (f *Freezer) Stop() error {
 			return nil
 		}
 		if time.Since(begin) > patienceToFreeze {
-			return fmt.Errorf("freeze: %s still says %q after %s", f.state, strings.TrimSpace(string(text)), patienceToFreeze)
+			return fmt.Errorf("freeze: %s still reads %q after %s", f.state, strings.TrimSpace(string(text)), patienceToFreeze)
 		}
 		sleepUntil(time.Now().Add(pause))
 	}

@@ -50,7 +50,7 @@ func (g *Guard) watch(kind, name, value string) error {
 		_, err = g.said.ReadString('\n')
 	}
 	if err != nil {
-		return fmt.Errorf("tell the guard: %w", err)
+		return fmt.Errorf("register with the guard: %w", err)
 	}
 	return nil
 }

@@ -18,7 +18,7 @@ import (
 func (p *Port) Bound(b study.Bandwidth) error {
 	l, err := p.space.link.LinkByName(port)
 	if err != nil {
-		return fmt.Errorf("bound bandwidth: %w", err)
+		return fmt.Errorf("limit bandwidth: %w", err)
 	}
 	most := max(b.Baseline, b.Burst)
 	// The amount that a late timer may make up for, as at an uplink; the kernel's
@@ -29,13 +29,13 @@ func (p *Port) Bound(b study.Bandwidth) error {
 	htb := netlink.NewHtb(netlink.QdiscAttrs{LinkIndex: index, Handle: root, Parent: netlink.HANDLE_ROOT})
 	htb.Defcls = 1
 	if err := p.space.link.QdiscAdd(htb); err != nil {
-		return fmt.Errorf("bound bandwidth: htb: %w", lacking(err))
+		return fmt.Errorf("limit bandwidth: htb: %w", lacking(err))
 	}
 	class := &netlink.HtbClass{ClassAttrs: netlink.ClassAttrs{LinkIndex: index, Parent: root, Handle: netlink.MakeHandle(1, 1)},
 		Rate: uint64(b.Baseline / 8), Ceil: uint64(most / 8), Buffer: ticks(credit, float64(b.Baseline)/8), Cbuffer: ticks(late, float64(most)/8),
 		Quantum: 16 << 10} // of no use to a single class, but without it the kernel logs a warning
 	if err := p.space.link.ClassAdd(class); err != nil {
-		return fmt.Errorf("bound bandwidth: htb: %w", lacking(err))
+		return fmt.Errorf("limit bandwidth: htb: %w", lacking(err))
 	}
 	return nil
 }

@@ -79,7 +79,7 @@ func (f *Fabric) open(nets map[string]study.Network) error {
 		}
 		here, there := f.hubs[name], f.hubs[n.Uplink]
 		if there == nil {
-			return fmt.Errorf("uplink of %s: no network %q", name, n.Uplink)
+			return fmt.Errorf("uplink of %s: unknown network %q", name, n.Uplink)
 		}
 		near, far := "up-"+short(n.Uplink), "down-"+short(name)
 		if err := here.pair(near, there, far); err != nil {
@@ -93,7 +93,7 @@ func (f *Fabric) open(nets map[string]study.Network) error {
 				return err
 			}
 			if err := end.s.shape(end.name, n); err != nil {
-				return fmt.Errorf("bound the uplink of %s: %w", name, err)
+				return fmt.Errorf("limit the uplink of %s: %w", name, err)
 			}
 		}
 	}
@@ -110,7 +110,7 @@ func (f *Fabric) Join(network string, address netip.Prefix) (*Port, error) {
 	defer f.mu.Unlock()
 	hub := f.hubs[network]
 	if hub == nil {
-		return nil, fmt.Errorf("join network: there is no %q", network)
+		return nil, fmt.Errorf("join network: unknown network %q", network)
 	}
 	s, err := newSpace()
 	if err != nil {
@@ -161,7 +161,7 @@ func (p *Port) open(address netip.Prefix) error {
 		return err
 	}
 	if err := p.space.link.AddrAdd(inner, a); err != nil {
-		return fmt.Errorf("give it %s: %w", address, err)
+		return fmt.Errorf("add address %s: %w", address, err)
 	}
 	return errors.Join(p.space.up(port), p.space.up("lo"))
 }
@@ -209,7 +209,7 @@ func (p *Port) Traffic() (sent, received uint64, err error) {
 	}
 	s := l.Attrs().Statistics
 	if s == nil {
-		return 0, 0, fmt.Errorf("read traffic of %s: the kernel does not say", p.outer)
+		return 0, 0, fmt.Errorf("read traffic of %s: the kernel reports no statistics", p.outer)
 	}
 	return s.RxBytes, s.TxBytes, nil // received by the network's end: sent by the environment
 }

@@ -162,7 +162,7 @@ func TestFabric(t *testing.T) {
 					t.Errorf("none of 5 transfers from %s to lan took less than %.3f s", from, bound)
 				}
 			}
-			if _, err := f.Join("wan", netip.MustParsePrefix("10.77.9.1/16")); err == nil || !strings.Contains(err.Error(), `no "wan"`) {
+			if _, err := f.Join("wan", netip.MustParsePrefix("10.77.9.1/16")); err == nil || !strings.Contains(err.Error(), `unknown network "wan"`) {
 				t.Error(err)
 			}
 		})
@@ -190,7 +190,7 @@ func transfer(t *testing.T, source, target *Port, address string) (most, least f
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if err := target.Answers(ctx, 7001); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a port that nobody listens on: %v", err)
+		t.Errorf("a port without a listener: %v", err)
 	}
 	began := time.Now()
 	from := play(t, source, "play-send", address)

@@ -55,7 +55,7 @@ func (c clock) judge() *result.Evidence {
 	case c.suspend > mostSlew:
 		return &result.Evidence{Reason: result.ClockStep, Value: c.suspend.Seconds(), Bound: bound, Unit: "s", Text: fmt.Sprintf("the machine was suspended for %s", c.suspend.Round(time.Millisecond))}
 	case c.offset.Abs() > mostSlew:
-		return &result.Evidence{Reason: result.ClockStep, Value: c.offset.Seconds(), Bound: bound, Unit: "s", Text: fmt.Sprintf("somebody set the clock by %s", c.offset.Round(time.Microsecond))}
+		return &result.Evidence{Reason: result.ClockStep, Value: c.offset.Seconds(), Bound: bound, Unit: "s", Text: fmt.Sprintf("the system clock was stepped by %s", c.offset.Round(time.Microsecond))}
 	}
 	return nil
 }

@@ -67,7 +67,7 @@ func MeasureCost(ctx context.Context, groups int, work func() (time.Duration, er
 		used, err := work()
 		own[of], span[of] = own[of]+ownTime()-before, span[of]+time.Since(from)
 		if err = errors.Join(err, end(), ctx.Err()); err == nil && used <= 0 {
-			err = errors.New("a piece of work took no CPU time")
+			err = errors.New("a unit of work took no CPU time")
 		}
 		return math.Log(used.Seconds()), err
 	}

@@ -72,7 +72,7 @@ func (c *counting) window(open bool) {
 		err = c.source.Start()
 	} else {
 		for _, p := range c.parts { // the source may report nothing for some of them
-			p.lack(c.signal, "it could not be counted in the window")
+			p.lack(c.signal, "not counted in the window")
 		}
 		err = c.source.Stop(nil, c.take)
 	}
@@ -95,7 +95,7 @@ func (c *counting) take(key sample.TaskKey, r counter.Reading) {
 	case r.Err != nil:
 		p.lack(c.signal, r.Err.Error())
 	default:
-		p.lack(c.signal, "it did nothing in the window that could have waited")
+		p.lack(c.signal, "no request or packet of this part in the window")
 	}
 }
 
@@ -112,7 +112,7 @@ func (c *counting) close() error {
 }
 
 // errNoCgroup is why a source cannot distinguish a part from others.
-var errNoCgroup = errors.New("it has no cgroup of its own")
+var errNoCgroup = errors.New("the part has no cgroup of its own")
 
 // signalName is the name of a signal among a part's events.
 func signalName(signal string) string { return "signal." + signal }

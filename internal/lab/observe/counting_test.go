@@ -87,7 +87,7 @@ func TestSignalsThatSourcesCount(t *testing.T) {
 		t.Errorf("it was asked to %s", got)
 	}
 	var values []float64
-	for i, why := range []string{"", "did nothing", "could not be counted", "no cgroup of its own"} {
+	for i, why := range []string{"", "no request or packet", "not counted", "no cgroup of its own"} {
 		events, missing := parts[i].counts()
 		if v, ok := events["signal.net"]; ok {
 			values = append(values, v)

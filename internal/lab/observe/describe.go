@@ -150,7 +150,7 @@ func file(name, path string) source {
 func readValue(h *host.Host, path string) value {
 	text, err := h.ReadValue(path)
 	if errors.Is(err, fs.ErrNotExist) && strings.HasPrefix(path, "/sys/kernel/debug/") {
-		return value{err: errors.New("no such file; is debugfs mounted?")}
+		return value{err: errors.New("file does not exist; is debugfs mounted?")}
 	}
 	if err != nil {
 		return value{err: because(err)}
@@ -187,7 +187,7 @@ func each(name, pattern, below string) source {
 			}
 		}
 		if len(all) == 0 {
-			all[name] = value{err: fmt.Errorf("nothing at %s", path.Join(pattern, below))}
+			all[name] = value{err: fmt.Errorf("no file matches %s", path.Join(pattern, below))}
 		}
 		return all
 	}}
@@ -208,7 +208,7 @@ func common(h *host.Host, pattern string) (string, error) {
 	}
 	switch len(count) {
 	case 0:
-		return "", fmt.Errorf("nothing at %s", pattern)
+		return "", fmt.Errorf("no file matches %s", pattern)
 	case 1:
 		for text := range count {
 			return text, nil
@@ -249,7 +249,7 @@ func kernelOption(h *host.Host, option string) (string, error) {
 			return text, nil
 		}
 	}
-	return "", errors.New("no configuration of the kernel in /proc/config.gz nor /boot")
+	return "", errors.New("no kernel configuration in /proc/config.gz or /boot")
 }
 
 func findOption(r io.Reader, compressed bool, option string) (string, error) {

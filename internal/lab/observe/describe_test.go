@@ -81,7 +81,7 @@ func TestDiffAndHash(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := describe(t, h)
-	want := []string{"cpu.turbo: off → (missing: neither intel_pstate nor cpufreq tells)", "numa.balancing: 1 → 0", "~ kernel.boot_id: 4b1c → 77aa"}
+	want := []string{"cpu.turbo: off → (missing: neither intel_pstate nor cpufreq reports it)", "numa.balancing: 1 → 0", "~ kernel.boot_id: 4b1c → 77aa"}
 	if got := d.Diff(before); !slices.Equal(got, want) {
 		t.Errorf("diff:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
@@ -249,8 +249,8 @@ func TestMeasure(t *testing.T) {
 		}
 		got = append(got, line)
 	}
-	want := []string{"! load is 1.5, wanted <1.5", "ksm is not there, wanted 0", "swap_used is 4096B, wanted 0",
-		"temperature is not known: no sensor in /sys/class/thermal, wanted <70C", "thp is madvise, wanted never", "thp_defrag is not there, wanted never"}
+	want := []string{"! load is 1.5, wanted <1.5", "ksm is not available, wanted 0", "swap_used is 4096B, wanted 0",
+		"temperature is unknown: no sensor in /sys/class/thermal, wanted <70C", "thp is madvise, wanted never", "thp_defrag is not available, wanted never"}
 	if !slices.Equal(got, want) {
 		t.Errorf("%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}

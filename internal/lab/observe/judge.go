@@ -37,9 +37,9 @@ func (o *Observer) final(a, b machine, at time.Duration) {
 func (o *Observer) shares(foreign, steal float64, cur machine, at time.Duration) {
 	const unit = "share of the roles' CPUs"
 	if bound := float64(o.opt.Run.MaxForeignCPU); foreign > bound {
-		text := fmt.Sprintf("others used %.1f %% of CPUs %s in the measured window, more than %.1f %%", foreign*100, o.cpus, bound*100)
+		text := fmt.Sprintf("processes outside the run used %.1f %% of CPUs %s in the measured window, more than %.1f %%", foreign*100, o.cpus, bound*100)
 		if who := o.before.culprits(o); who != "" {
-			text += "; busiest of those that may run there: " + who
+			text += "; busiest processes allowed on these CPUs: " + who
 		}
 		o.blame(&result.Evidence{Reason: result.ForeignCPU, Value: foreign, Bound: bound, Unit: unit, Text: text}, at)
 	}
@@ -63,7 +63,7 @@ func (o *Observer) killed(a, b machine) *result.Evidence {
 	if n == 0 {
 		return nil
 	}
-	return &result.Evidence{Reason: result.OOM, Value: n, Unit: "processes", Text: "the kernel killed processes for want of memory in the measured window"}
+	return &result.Evidence{Reason: result.OOM, Value: n, Unit: "processes", Text: "the OOM killer killed processes in the measured window"}
 }
 
 // throttled looks for throttling by a CPU quota: no study sets one.
@@ -74,6 +74,6 @@ func (o *Observer) throttled(a, b machine, at time.Duration) {
 			continue
 		}
 		o.blame(&result.Evidence{Reason: result.Throttled, Role: p.name, Value: d.Seconds(), Unit: "s",
-			Text: fmt.Sprintf("%s was held back for %s by a CPU quota that the study does not set", p.name, d.Round(time.Millisecond))}, at)
+			Text: fmt.Sprintf("%s was throttled for %s by a CPU quota that the study did not set", p.name, d.Round(time.Millisecond))}, at)
 	}
 }

@@ -93,7 +93,7 @@ func judgeKernel(lines []logLine) *result.Evidence {
 	for _, l := range lines {
 		if l.level <= graveLevel || grave.MatchString(l.text) {
 			return &result.Evidence{Reason: result.KernelLog, Value: float64(l.level), Bound: graveLevel, Unit: "level",
-				Text: fmt.Sprintf("the kernel says: %s", l.text)}
+				Text: fmt.Sprintf("kernel log: %s", l.text)}
 		}
 	}
 	return nil

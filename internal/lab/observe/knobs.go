@@ -37,11 +37,11 @@ func knobs() map[string]knob {
 		"smt":              {cpus + "/smt/control", []string{"on", "off"}, "simultaneous multithreading"},
 		"numa_balancing":   {sysctl + "/kernel/numa_balancing", []string{"0", "1", "2"}, "automatic NUMA balancing"},
 		"thp":              {mm + "/transparent_hugepage/enabled", []string{"always", "madvise", "never"}, "transparent huge pages"},
-		"thp_defrag":       {mm + "/transparent_hugepage/defrag", []string{"always", "defer", "defer+madvise", "madvise", "never"}, "their defragmentation"},
+		"thp_defrag":       {mm + "/transparent_hugepage/defrag", []string{"always", "defer", "defer+madvise", "madvise", "never"}, "defragmentation for transparent huge pages"},
 		"ksm":              {mm + "/ksm/run", onOff, "kernel samepage merging"},
-		"aslr":             {sysctl + "/kernel/randomize_va_space", []string{"0", "1", "2"}, "random addresses"},
+		"aslr":             {sysctl + "/kernel/randomize_va_space", []string{"0", "1", "2"}, "address space randomisation"},
 		"autogroup":        {sysctl + "/kernel/sched_autogroup_enabled", onOff, "scheduling by session"},
-		"nmi_watchdog":     {sysctl + "/kernel/nmi_watchdog", onOff, "it holds one hardware counter"},
+		"nmi_watchdog":     {sysctl + "/kernel/nmi_watchdog", onOff, "NMI watchdog; it uses one hardware counter"},
 		"timer_migration":  {sysctl + "/kernel/timer_migration", onOff, "timers move to busy CPUs"},
 		"swappiness":       {sysctl + "/vm/swappiness", nil, "0 to 200"},
 		"zone_reclaim":     {sysctl + "/vm/zone_reclaim_mode", nil, "reclaim before another memory node is used"},
@@ -127,13 +127,13 @@ func chosen(text string) string {
 // KnobError reports that a machine has no such knob, or one that cannot be changed.
 type KnobError struct {
 	Name   string
-	Lack   string // what the machine does not have
+	Lack   string // what the machine does not have or does not permit
 	Remedy string // "" where there is no remedy
 	Err    error  // nil where no access was tried
 }
 
 func (e *KnobError) Error() string {
-	text := fmt.Sprintf("set %s: this machine has no %s", e.Name, e.Lack)
+	text := fmt.Sprintf("set %s: %s", e.Name, e.Lack)
 	if e.Err != nil {
 		text += ": " + e.Err.Error()
 	}
@@ -160,7 +160,7 @@ func (k Knobs) Set(e *enforce.Enforcer, now, until sample.Millis, settings map[s
 	var made []string
 	var err error
 	for _, c := range changes {
-		c.From, c.Until, c.Who, c.Why = now, until, who, "a study wants it"
+		c.From, c.Until, c.Who, c.Why = now, until, who, "set by a lab study"
 		if err = e.Apply(now, c); err != nil {
 			err = fmt.Errorf("set %s: %w", c.Task, err)
 			break
@@ -198,7 +198,7 @@ func (k Knobs) changes(name, want string) ([]enforce.Change, error) {
 		files = []string{irqbalanceFile}
 	}
 	if len(files) == 0 {
-		none := &KnobError{Name: name, Lack: knobs()[name].files}
+		none := &KnobError{Name: name, Lack: "this machine has no " + knobs()[name].files}
 		if name == prefetch {
 			none.Remedy = "modprobe msr"
 		}
@@ -221,7 +221,7 @@ func (k Knobs) changes(name, want string) ([]enforce.Change, error) {
 			continue
 		}
 		if old == noBalancer {
-			return nil, &KnobError{Name: name, Lack: "irqbalance"}
+			return nil, &KnobError{Name: name, Lack: "irqbalance does not run on this machine"}
 		}
 		dir := path.Dir(file)
 		inode, err := k.Inode(dir)
@@ -239,7 +239,7 @@ func CheckKnob(name, want string) error {
 	one, ok := knobs()[name]
 	switch {
 	case !ok:
-		return fmt.Errorf("no knob %q: there are %s", name, strings.Join(KnobNames(), ", "))
+		return fmt.Errorf("unknown knob %q: want one of %s", name, strings.Join(KnobNames(), ", "))
 	case one.allowed != nil && !slices.Contains(one.allowed, want):
 		return fmt.Errorf("%q: want one of %s", want, strings.Join(one.allowed, ", "))
 	case want == "" || strings.ContainsAny(want, "\n[]"):

@@ -270,4 +270,4 @@ func (o *Observer) between(a, b machine) shares {
 	}
 }
 
-var errNoPart = errors.New("nothing runs in it")
+var errNoPart = errors.New("no process runs in this part")

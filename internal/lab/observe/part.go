@@ -104,7 +104,7 @@ func newPart(name string, env lab.Environment, cpus sample.Set, o *Options) *par
 			p.signals = append(p.signals, name)
 			ask = append(ask, s.cost, s.work)
 		} else if sourced()[name] == nil { // counted for all parts at once
-			p.lack(name, "the lab counts "+strings.Join(signalNames(), ", ")+" only; an agent beside it writes its own record")
+			p.lack(name, "the lab counts "+strings.Join(signalNames(), ", ")+" only; quell-agent records other signals")
 		}
 	}
 	for _, name := range ask {
@@ -342,7 +342,7 @@ func (p *part) counts() (events map[string]float64, missing map[string]string) {
 		switch {
 		case !c.done:
 		case c.coverage < leastCoverage:
-			missing[c.name] = fmt.Sprintf("it had a counter for %.0f %% of the time only: ask for fewer events", c.coverage*100)
+			missing[c.name] = fmt.Sprintf("counted for only %.0f %% of the time: select fewer events", c.coverage*100)
 		default:
 			events[c.name] = c.in
 			if c.coverage < 0.9999 {
@@ -356,12 +356,12 @@ func (p *part) counts() (events map[string]float64, missing map[string]string) {
 			if w.err == nil && w.cpu > 0 {
 				events[signalName(name)] = w.delay.Seconds() / w.cpu.Seconds()
 			} else {
-				p.lack(name, "its CPU time could not be read, or there was none")
+				p.lack(name, "CPU time could not be read or was 0")
 			}
 		} else if work := events[s.work]; work > 0 && events[s.cost] > 0 {
 			events[signalName(name)] = events[s.cost] / work * s.scale
 		} else {
-			p.lack(name, s.cost+" or "+s.work+" was not counted, or there was none")
+			p.lack(name, s.cost+" or "+s.work+" was not counted or was 0")
 		}
 	}
 	for name, cost := range p.costs {

@@ -60,7 +60,7 @@ func prefetchers(h *host.Host) (register, error) {
 			return register{amdMSR, amdBits}, nil
 		}
 	}
-	return register{}, &KnobError{Name: prefetch, Lack: "register for it that is documented: its CPUs are " + string(p)}
+	return register{}, &KnobError{Name: prefetch, Lack: "no documented prefetch control register for CPU " + string(p)}
 }
 
 func isMSR(file string) bool {
@@ -104,7 +104,7 @@ func (r register) all(f *os.File) (uint64, error) {
 func (r register) write(h *host.Host, file, value string) error {
 	v, err := strconv.ParseUint(value, 0, 64)
 	if err != nil || v&^r.bits != 0 {
-		return fmt.Errorf("write %s: %q is not of the bits %#x", file, value, r.bits)
+		return fmt.Errorf("write %s: value %q has bits outside %#x", file, value, r.bits)
 	}
 	f, err := os.OpenFile(h.Path(file), os.O_RDWR, 0)
 	if err != nil {
@@ -128,9 +128,9 @@ func refused(file string, err error) error {
 	k := &KnobError{Name: prefetch, Err: err}
 	switch {
 	case errors.Is(err, unix.EIO):
-		k.Lack, k.Remedy = "such register that may be used: the CPU or its hypervisor refuses it at "+file, "run it on bare metal, or on another CPU"
+		k.Lack, k.Remedy = "the CPU or the hypervisor refuses access to the prefetch register at "+file, "use bare metal or another CPU"
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
-		k.Lack, k.Remedy = "right to it: "+file+" may not be used", "be root with CAP_SYS_RAWIO, without kernel lockdown, and with msr.allow_writes=on"
+		k.Lack, k.Remedy = "no permission for "+file, "run as root with CAP_SYS_RAWIO, without kernel lockdown, and with msr.allow_writes=on"
 	default:
 		return fmt.Errorf("use %s: %w", file, err)
 	}
@@ -172,7 +172,7 @@ func (k Knobs) agreed(name, want string) error {
 	}
 	for _, file := range places(k.Host, msrFiles) {
 		if v, err := r.read(k.Host, file); err != nil || v != r.value(want) {
-			return errors.Join(err, &KnobError{Name: prefetch, Lack: fmt.Sprintf("such switch for all CPUs: %s reads %s after %s was set", file, v, r.value(want)),
+			return errors.Join(err, &KnobError{Name: prefetch, Lack: fmt.Sprintf("the setting does not apply to all CPUs: %s reads %s after %s was set", file, v, r.value(want)),
 				Remedy: "offline the second thread of each core"})
 		}
 	}
@@ -188,7 +188,7 @@ func prefetching(h *host.Host) (string, error) {
 	}
 	files := places(h, msrFiles)
 	if len(files) == 0 {
-		return "", fmt.Errorf("nothing at %s; is the module msr loaded?", msrFiles)
+		return "", fmt.Errorf("no file matches %s; is the module msr loaded?", msrFiles)
 	}
 	text := ""
 	for _, file := range files {

@@ -43,11 +43,11 @@ func quantities() map[string]quantity {
 		"numa_nodes":    {"", "memory nodes", plain(func(h *host.Host) (float64, error) { t, err := h.Topology(); return float64(len(t.Memory)), err })},
 		"load":          {"", "load average of the last minute", plain(load)},
 		"swap_used":     {"B", "swap in use", plain(swapBytes)},
-		"mem_available": {"B", "memory that can be had without swapping", plain(func(h *host.Host) (float64, error) { return memBytes(h, "MemAvailable") })},
+		"mem_available": {"B", "memory available without swapping", plain(func(h *host.Host) (float64, error) { return memBytes(h, "MemAvailable") })},
 		"mem_total":     {"B", "memory", plain(func(h *host.Host) (float64, error) { return memBytes(h, "MemTotal") })},
 		"temperature":   {"°C", "the hottest sensor", plain(hottest)},
-		"ntp_offset":    {"s", "how far the clock is from its reference, by the kernel's clock discipline", plain(func(*host.Host) (float64, error) { return clockOffset() })},
-		"cpu_pressure":  {"%", "share of the last 10 s with somebody waiting for a CPU", plain(func(h *host.Host) (float64, error) { p, err := h.PSI("cpu"); return p.Some.Avg10, err })},
+		"ntp_offset":    {"s", "offset of the clock from its reference, from the kernel's clock discipline", plain(func(*host.Host) (float64, error) { return clockOffset() })},
+		"cpu_pressure":  {"%", "share of the last 10 s in which a task waited for a CPU", plain(func(h *host.Host) (float64, error) { p, err := h.PSI("cpu"); return p.Some.Avg10, err })},
 	}
 }
 
@@ -214,7 +214,7 @@ func Problems(p study.Preconditions) []keyed.Problem {
 				continue
 			}
 			if _, ok := knobs()[name]; !ok {
-				all = append(all, keyed.Problem{Key: key, Value: "no such quantity", Want: "one of " + strings.Join(append(QuantityNames(), KnobNames()...), ", ")})
+				all = append(all, keyed.Problem{Key: key, Value: "unknown quantity", Want: "one of " + strings.Join(append(QuantityNames(), KnobNames()...), ", ")})
 			} else if err := CheckKnob(name, text); err != nil {
 				all = append(all, keyed.Problem{Key: key, Value: strconv.Quote(text), Want: err.Error()})
 			}
@@ -286,7 +286,7 @@ func (m *moment) meets(name, want string) (have string, ok bool) {
 	}
 	v, err := q.read(m)
 	if err != nil {
-		return "not known: " + err.Error(), false
+		return "unknown: " + err.Error(), false
 	}
 	return strconv.FormatFloat(v, 'g', 6, 64) + q.unit, b.holds(v)
 }
@@ -299,7 +299,7 @@ func (m *moment) knob(name, want string) (have string, ok bool) {
 	case errors.As(err, &none) && none.Err != nil:
 		return none.Error(), false
 	case errors.As(err, &none):
-		return "not there", false
+		return "not available", false
 	case err != nil:
 		return err.Error(), false
 	case len(changes) == 0:

@@ -245,7 +245,7 @@ func TestObservesRequestsToADisk(t *testing.T) {
 		t.Errorf("a read took %v s of %v s for 100; missing %v", cost, took, parts[0].Missing)
 	}
 	if why := parts[1].Missing["signal.io"]; why == "" || parts[1].Events["signal.io"] != 0 {
-		t.Errorf("who reads nothing: %v, missing %q", parts[1].Events["signal.io"], why)
+		t.Errorf("part without reads: %v, missing %q", parts[1].Events["signal.io"], why)
 	}
 }
 

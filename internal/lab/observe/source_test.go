@@ -45,7 +45,7 @@ func TestRAPLWraps(t *testing.T) {
 		t.Errorf("%v J of %q, want 0.125", j, source)
 	}
 	if _, source := e.between(at, at.Add(time.Minute)); source != "" {
-		t.Error("energy of a time that nobody looked at")
+		t.Error("energy of an interval without a reading")
 	}
 }
 

@@ -93,7 +93,7 @@ func sources() []source {
 		each("net.speed", "/sys/class/net/e*", "speed"),
 		one("net.queues", false, netQueues),
 		one("net.offloads", false, func(*host.Host) (string, error) {
-			return "", errors.New("not in any file: ethtool -k and ethtool -g tell offloads and rings")
+			return "", errors.New("not in any file: see ethtool -k (offloads) and ethtool -g (rings)")
 		}),
 		each("temperature", "/sys/class/thermal/thermal_zone*", "temp").fleeting(),
 
@@ -148,7 +148,7 @@ func turbo(h *host.Host) (string, error) {
 	if v := readValue(h, cpus+"/cpufreq/boost"); v.err == nil {
 		return map[string]string{"1": "on", "0": "off"}[v.text], nil
 	}
-	return "", errors.New("neither intel_pstate nor cpufreq tells")
+	return "", errors.New("neither intel_pstate nor cpufreq reports it")
 }
 
 func idleStates(h *host.Host) (string, error) {
@@ -235,7 +235,7 @@ func osName(h *host.Host) (string, error) {
 func packages(h *host.Host) (string, error) {
 	text, err := h.ReadValue("/var/lib/dpkg/status")
 	if err != nil {
-		return "", errors.New("no dpkg; other packagers are not asked")
+		return "", errors.New("no dpkg; other package managers are not supported")
 	}
 	sum, n := sha256.New(), 0
 	for line := range strings.Lines(text) {

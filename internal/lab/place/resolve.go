@@ -19,7 +19,7 @@ type MissingError struct {
 }
 
 func (e *MissingError) Error() string {
-	return fmt.Sprintf("placement %s wants %s, this machine has %s", e.Placement, e.Want, e.Have)
+	return fmt.Sprintf("placement %s needs %s, this machine has %s", e.Placement, e.Want, e.Have)
 }
 
 // Resolve returns the CPUs of each part of a cell, in the order of its parts: one set

@@ -52,9 +52,9 @@ func TestRelations(t *testing.T) {
 		{"one node", [4]int{2, 4, 1, 1}, "same-numa", "0-1 2-3"},
 		{"this box: two cores", [4]int{1, 2, 1, 1}, "per-core", "0 1"},
 		{"three on four cores", [4]int{1, 4, 1, 1}, "same-package", "0 1 2-3"},
-		{"no second chip", [4]int{1, 2, 1, 1}, "per-chip", "placement per-chip wants 2 packages, this machine has 1"},
-		{"no threads", [4]int{1, 2, 1, 1}, "per-thread", "placement per-thread wants 2 threads in each core, this machine has 1"},
-		{"caches too small", [4]int{1, 2, 1, 2}, "same-llc", "placement same-llc wants 2 cores in one last-level cache, this machine has at most 1"},
+		{"no second chip", [4]int{1, 2, 1, 1}, "per-chip", "placement per-chip needs 2 packages, this machine has 1"},
+		{"no threads", [4]int{1, 2, 1, 1}, "per-thread", "placement per-thread needs 2 threads in each core, this machine has 1"},
+		{"caches too small", [4]int{1, 2, 1, 2}, "same-llc", "placement same-llc needs 2 cores in one last-level cache, this machine has at most 1"},
 	} {
 		top, all := server(c.shape[0], c.shape[1], c.shape[2], c.shape[3])
 		slots := max(2, len(strings.Fields(c.want)))
@@ -133,14 +133,14 @@ func TestMappedAndListed(t *testing.T) {
 		// Paper 000, section 5: two cores with threads, one machine per thread.
 		{"threads", [4]int{1, 2, 2, 1}, study.Cell{Parts: four, Mapping: map[string]int{"vm1/0": 0, "vm2/0": 1, "vm3/0": 0, "vm4/0": 1}}, "[0] [1] [2] [3]"},
 		{"no threads", [4]int{1, 2, 1, 1}, study.Cell{Parts: four, Mapping: map[string]int{"vm1/0": 0, "vm2/0": 0, "vm3/0": 1, "vm4/0": 1}}, "[0] [0] [1] [1]"},
-		{"too few cores", [4]int{1, 1, 2, 1}, study.Cell{Parts: four, Mapping: map[string]int{"vm1/0": 0, "vm2/0": 1}}, "placement mapping wants 2 cores, this machine has 1"},
+		{"too few cores", [4]int{1, 1, 2, 1}, study.Cell{Parts: four, Mapping: map[string]int{"vm1/0": 0, "vm2/0": 1}}, "placement mapping needs 2 cores, this machine has 1"},
 		// A guest of two virtual CPUs, one of them on one core with a host process.
 		{"a mix", [4]int{1, 2, 1, 1}, study.Cell{Parts: []study.Part{part("vm", ""), part("native", "")}, Mapping: map[string]int{"vm/0": 0, "vm/1": 1, "native/0": 1}}, "[0 1] [1]"},
 		{"many", [4]int{1, 11, 1, 1}, study.Cell{Parts: []study.Part{part("vm", "")}, Mapping: map[string]int{"vm/0": 0, "vm/1": 1, "vm/2": 2, "vm/3": 3, "vm/4": 4,
 			"vm/5": 5, "vm/6": 6, "vm/7": 7, "vm/8": 8, "vm/9": 9, "vm/10": 10}}, "[0 1 2 3 4 5 6 7 8 9 10]"},
 		{"lists", [4]int{1, 4, 1, 1}, study.Cell{Parts: []study.Part{part("a", "0-1"), part("b", "2;3")}}, "[0-1] [2 3]"},
 		{"lists by placement", [4]int{1, 4, 1, 1}, study.Cell{Parts: []study.Part{part("a", "")}, Place: study.Placement{CPUs: map[string]string{"a": "3"}}}, "[3]"},
-		{"no such CPU", [4]int{1, 2, 1, 1}, study.Cell{Parts: []study.Part{part("a", "7")}}, `placement "7" of a wants CPU 7, this machine has the CPUs 0-1`},
+		{"no such CPU", [4]int{1, 2, 1, 1}, study.Cell{Parts: []study.Part{part("a", "7")}}, `placement "7" of a needs CPU 7, this machine has the CPUs 0-1`},
 	} {
 		top, all := server(c.shape[0], c.shape[1], c.shape[2], c.shape[3])
 		sets, err := Resolve(top, all, &c.cell)

@@ -101,7 +101,7 @@ func Of(top host.Topology, results map[string]*analyse.Results) *Page {
 		there       bool
 	}{{"Cores", Threads, p.Threads != nil}, {"Memory", Memory, len(p.Loads) > 0}, {"Neighbours", Pairs, len(p.Pairs) > 0}, {"Network", Network, len(p.Trips) > 0}} {
 		if r := results[of.study]; r != nil && !of.there {
-			p.Says = append(p.Says, fmt.Sprintf("%s: not known, since no run of %s may be believed%s.", of.what, of.study, reasons(r)))
+			p.Says = append(p.Says, fmt.Sprintf("%s: unknown, because no run of %s is valid%s.", of.what, of.study, reasons(r)))
 		}
 	}
 	return p
@@ -141,16 +141,16 @@ func (p *Page) say() {
 	if d := p.Threads; d != nil {
 		switch k := d.Knee; {
 		case len(d.Points) < 2:
-			add("One thread is all there is room for: nothing can be said of cores.")
+			add("Cores: unknown, because only one thread can run.")
 		case k == nil:
-			add("Cores: no step up to %d busy threads is more than chance, so each CPU does as much as a core of its own (the kernel says %d cores).", d.Points[len(d.Points)-1].Threads, p.Cores)
+			add("Cores: no significant step up to %d busy threads, so each CPU performs as a core of its own (the kernel reports %d cores).", d.Points[len(d.Points)-1].Threads, p.Cores)
 		default:
 			least, most := k.Cores()
 			cores := fmt.Sprint(least)
 			if most > least {
 				cores = fmt.Sprintf("%d to %d", least, most)
 			}
-			add("Cores: %s, by a step of %s from %d to %d busy threads (the kernel says %d cores and %d CPUs).", cores, percent(k.Step), k.Before, k.After, p.Cores, p.CPUs)
+			add("Cores: %s, by a step of %s from %d to %d busy threads (the kernel reports %d cores and %d CPUs).", cores, percent(k.Step), k.Before, k.After, p.Cores, p.CPUs)
 		}
 		if len(d.Points) > 1 {
 			add("All CPUs busy: each thread takes %s longer than one alone.", percent(d.Full))
@@ -163,7 +163,7 @@ func (p *Page) say() {
 		}
 	}
 	if len(steps) > 0 {
-		add("Memory: a load takes longer from %s.", strings.Join(steps, ", "))
+		add("Memory: the latency of a load rises at %s.", strings.Join(steps, ", "))
 	}
 	p.sayPairs(add)
 	var trips []string
@@ -198,7 +198,7 @@ func (p *Page) sayPairs(add func(string, ...any)) {
 		sums[i].percent, sums[i].n = sums[i].percent+x.Percent.Value, sums[i].n+1
 	}
 	if worst.Relation != "same-thread" {
-		add("Sensitivity: the most that one loses on CPUs of its own is %s, %s beside %s at %s.", percent(worst.Percent), worst.Workload, worst.Beside, worst.Relation)
+		add("Sensitivity: the largest loss on separate CPUs is %s, %s next to %s at %s.", percent(worst.Percent), worst.Workload, worst.Beside, worst.Relation)
 	}
 	for i := range sums {
 		sums[i].percent /= float64(sums[i].n)
@@ -211,25 +211,25 @@ func (p *Page) sayPairs(add func(string, ...any)) {
 	floor, known := p.Floors[Pairs]
 	switch last := sums[len(sums)-1]; {
 	case len(sums) < 2:
-		add("Pinning: there is one way to put a pair (%s).", sums[0].relation)
+		add("Pinning: only one relation is possible for a pair (%s).", sums[0].relation)
 	case !known:
-		add("Pinning: %s first, by what pairs lose on average: %s; how much of that is noise was not measured.", sums[0].relation, strings.Join(texts, ", "))
+		add("Pinning: %s is best by the average loss of pairs: %s; the noise was not measured.", sums[0].relation, strings.Join(texts, ", "))
 	case last.percent-sums[0].percent <= float64(floor):
-		add("Pinning: where two are put makes no difference above the noise floor of %.1f %%: %s.", float64(floor), strings.Join(texts, ", "))
+		add("Pinning: the relation makes no difference above the noise floor of %.1f %%: %s.", float64(floor), strings.Join(texts, ", "))
 	default:
-		add("Pinning: %s first, by what pairs lose on average: %s (noise floor %.1f %%).", sums[0].relation, strings.Join(texts, ", "), float64(floor))
+		add("Pinning: %s is best by the average loss of pairs: %s (noise floor %.1f %%).", sums[0].relation, strings.Join(texts, ", "), float64(floor))
 	}
 }
 
 // Markdown writes the page.
 func (p *Page) Markdown(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# This platform\n\n%d CPUs; by the kernel %d cores, %d packages, last-level cache %s.\n\n", p.CPUs, p.Cores, p.Packages, size(p.LLC))
+	fmt.Fprintf(&b, "# This platform\n\n%d CPUs; the kernel reports %d cores, %d packages, last-level cache %s.\n\n", p.CPUs, p.Cores, p.Packages, size(p.LLC))
 	for _, s := range p.Says {
 		fmt.Fprintf(&b, "- %s\n", s)
 	}
 	if d := p.Threads; d != nil {
-		b.WriteString("\n## Busy threads\n\n| threads | longer than one |\n|---|---|\n")
+		b.WriteString("\n## Busy threads\n\n| threads | longer than one alone |\n|---|---|\n")
 		for i, x := range d.Points {
 			if i == 0 {
 				fmt.Fprintf(&b, "| %d | |\n", x.Threads)
@@ -239,22 +239,22 @@ func (p *Page) Markdown(w io.Writer) error {
 		}
 	}
 	if len(p.Loads) > 0 {
-		b.WriteString("\n## Memory\n\n| working set | a load |\n|---|---|\n")
+		b.WriteString("\n## Memory\n\n| working set | latency of a load |\n|---|---|\n")
 		for _, l := range p.Loads {
 			fmt.Fprintf(&b, "| %s | %s |\n", l.Set, ns(l.Seconds.Value))
 		}
 		if v := p.Bandwidth.Value; !math.IsNaN(v) {
-			fmt.Fprintf(&b, "\nOne thread sweeps %.1f GB/s (STREAM triad).\n", v/1e9)
+			fmt.Fprintf(&b, "\nOne thread reaches %.1f GB/s (STREAM triad).\n", v/1e9)
 		}
 	}
 	if len(p.Pairs) > 0 {
-		b.WriteString("\n## Beside a neighbour\n\n| workload | beside | CPUs | takes longer |\n|---|---|---|---|\n")
+		b.WriteString("\n## Next to a neighbour\n\n| workload | neighbour | CPUs | takes longer |\n|---|---|---|---|\n")
 		for _, x := range p.Pairs {
 			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", x.Workload, x.Beside, x.Relation, percent(x.Percent))
 		}
 	}
 	if len(p.Trips) > 0 {
-		b.WriteString("\n## A datagram there and back\n\n| CPUs | median | 99th percentile |\n|---|---|---|\n")
+		b.WriteString("\n## Round trip of a datagram\n\n| CPUs | median | 99th percentile |\n|---|---|---|\n")
 		for _, t := range p.Trips {
 			fmt.Fprintf(&b, "| %s | %s | %s |\n", t.Relation, us(t.Median.Value), us(t.P99.Value))
 		}
@@ -267,7 +267,7 @@ func (p *Page) Markdown(w io.Writer) error {
 			fmt.Fprintf(&b, "Two equal runs of %s differ by up to %.1f %%.\n", name, float64(f))
 		}
 	}
-	b.WriteString("\nNot measured: network cards, which take a second machine, and disks.\n")
+	b.WriteString("\nNot measured: network cards, which need a second machine, and disks.\n")
 	_, err := io.WriteString(w, b.String())
 	return err
 }

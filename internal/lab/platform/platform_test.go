@@ -110,11 +110,11 @@ func TestPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"Cores: 2, by a step of 25.0 % (24.0 to 26.0) from 2 to 3 busy threads (the kernel says 2 cores and 4 CPUs).",
+		"Cores: 2, by a step of 25.0 % (24.0 to 26.0) from 2 to 3 busy threads (the kernel reports 2 cores and 4 CPUs).",
 		"2MiB 1.2 ns → 128MiB 90.0 ns",
-		"is 95.0 % (94.0 to 96.0), cache beside stream at smt-sibling",
-		"Pinning: same-llc first, by what pairs lose on average: same-llc 30 %, smt-sibling 70 %, same-thread 120 % (noise floor 2.0 %)",
-		"sweeps 12.0 GB/s", "| 4 | 50.0 % (49.0 to 51.0) |", "Not measured: network cards",
+		"is 95.0 % (94.0 to 96.0), cache next to stream at smt-sibling",
+		"Pinning: same-llc is best by the average loss of pairs: same-llc 30 %, smt-sibling 70 %, same-thread 120 % (noise floor 2.0 %)",
+		"reaches 12.0 GB/s", "| 4 | 50.0 % (49.0 to 51.0) |", "Not measured: network cards",
 		"back takes 41 µs (99th percentile 88 µs) at same-llc, 20 µs (99th percentile 30 µs) at same-thread.", "| same-llc | 41 µs | 88 µs |",
 	} {
 		if !strings.Contains(b.String(), want) {
@@ -135,7 +135,7 @@ func TestPage(t *testing.T) {
 	}
 	// For a study without valid runs the page says that, and the reason.
 	busy := Of(top, map[string]*analyse.Results{Threads: {Reasons: map[result.Reason]int{result.Steal: 2, result.ForeignCPU: 7}}})
-	if said := strings.Join(busy.Says, "\n"); said != "Cores: not known, since no run of platform-threads may be believed (foreign-cpu 7 times, steal 2 times)." {
+	if said := strings.Join(busy.Says, "\n"); said != "Cores: unknown, because no run of platform-threads is valid (foreign-cpu 7 times, steal 2 times)." {
 		t.Error(said)
 	}
 	if none := Of(top, nil); len(none.Says) != 0 || !math.IsNaN(none.Bandwidth.Value) {

@@ -91,10 +91,10 @@ func sizes(top host.Topology) []string {
 	return all
 }
 
-const threadsText = `# Busy threads one by one: the first that has to share a core makes a step.
+const threadsText = `# Busy threads added one by one: the first that shares a core causes a step.
 version: 1
 study: platform-threads
-question: How many cores are behind the CPUs, and what does a second thread on one cost?
+question: How many cores are behind the CPUs, and what does a second thread on a core cost?
 environments:
   metal: {driver: host}
 workloads:
@@ -111,7 +111,7 @@ analysis:
   - {kind: dose-response, count: threads}
 `
 
-const memoryText = `# Loads that wait for one another, through ever larger sets, and a sweep.
+const memoryText = `# Dependent loads in working sets of increasing size, and a bandwidth sweep.
 version: 1
 study: platform-memory
 question: How far away are the caches and the memory?
@@ -134,10 +134,10 @@ analysis:
   - {kind: score}
 `
 
-const pairsText = `# Who suffers beside whom, by where the two are put.
+const pairsText = `# The loss of each pair, by the relation of their CPUs.
 version: 1
 study: platform-pairs
-question: What does a neighbour cost, and where should it be put?
+question: What does a neighbour cost, and where should it be placed?
 environments:
   ve: {driver: cgroup, cpus: 1}
 workloads:
@@ -163,8 +163,8 @@ analysis:
   - {kind: degradation}
 `
 
-const networkText = `# A datagram to another network namespace of this machine and back, by where the two
-# ends are put: what the kernel takes of any round trip, without a card.
+const networkText = `# The round trip of a datagram to another network namespace of this machine, by the
+# relation of the CPUs of its ends: the kernel's share of any round trip.
 version: 1
 study: platform-network
 question: How long does a datagram take through this kernel and back?

@@ -109,7 +109,7 @@ func rules(o lab.Observed, proc string) ([]rule, error) {
 		}
 	}
 	if len(all) == 0 {
-		return nil, errors.New("record the run: nothing runs in a cgroup of its own")
+		return nil, errors.New("record the run: no part runs in a cgroup of its own")
 	}
 	return all, nil
 }
@@ -157,7 +157,7 @@ func (a *agent) stop() error {
 	case end := <-a.ended:
 		err = errors.Join(err, end)
 	case <-time.After(patience):
-		err = errors.Join(err, fmt.Errorf("it did not leave within %s of SIGTERM", patience), a.cmd.Process.Kill(), <-a.ended)
+		err = errors.Join(err, fmt.Errorf("it did not exit within %s of SIGTERM", patience), a.cmd.Process.Kill(), <-a.ended)
 	}
 	if err != nil {
 		text, _ := os.ReadFile(a.log)

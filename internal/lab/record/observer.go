@@ -57,7 +57,7 @@ func (w *observer) caches() error {
 		err = os.WriteFile(filepath.Join(w.dir, CachesFile), append(text, '\n'), 0o644)
 	}
 	if err != nil {
-		return fmt.Errorf("keep which CPUs shared a cache: %w", err)
+		return fmt.Errorf("write cache round trips: %w", err)
 	}
 	return nil
 }

@@ -157,7 +157,7 @@ func (t *Trace) add(f *result.Folder, s *study.Study, r *result.Run, rows []samp
 		}
 	}
 	if run.Samples == 0 {
-		run.Left = "the agent took no sample in its window"
+		run.Left = "the agent took no sample in the run's window"
 	}
 	for _, one := range run.Stretches {
 		if one.Truth == Hurt && run.Left == "" {
@@ -207,7 +207,7 @@ func (t *Trace) Write(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	for _, r := range t.Runs {
 		if r.Caches != "" {
-			fmt.Fprintf(b, "# cache flip in %s: %s\n", r.Cell, r.Caches)
+			fmt.Fprintf(b, "# cache sharing changed in %s: %s\n", r.Cell, r.Caches)
 		}
 		if r.Left != "" {
 			fmt.Fprintf(b, "# left out %s: %s\n", r.Cell, r.Left)

@@ -119,7 +119,7 @@ func TestTraces(t *testing.T) {
 	if err := tr.Write(&text); err != nil {
 		t.Fatal(err)
 	}
-	for _, line := range []string{"# cache flip in main pair=a-b: CPUs 0-1: 90 ns before, 380 ns after", "# left out main pair=a-b: unclear: slowed by 10 %"} {
+	for _, line := range []string{"# cache sharing changed in main pair=a-b: CPUs 0-1: 90 ns before, 380 ns after", "# left out main pair=a-b: unclear: a slowdown of 10 %"} {
 		if !strings.Contains(text.String(), line) {
 			t.Errorf("no line %q", line)
 		}

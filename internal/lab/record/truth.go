@@ -140,7 +140,7 @@ func (s *Stretch) judge(r *result.Run, seconds []result.Sample, present, absent 
 		s.Used += one.Achieved / float64(len(in))
 	}
 	if len(before) == 0 || len(after) == 0 {
-		s.Why = "the antagonist was not away before and after it"
+		s.Why = "the antagonist was not absent before and after it"
 		return
 	}
 	beside, first, second := rate(in), rate(before), rate(after)
@@ -149,19 +149,19 @@ func (s *Stretch) judge(r *result.Run, seconds []result.Sample, present, absent 
 	least, most := min(first, second), max(first, second)
 	switch {
 	case !(beside > 0) || !(least > 0):
-		s.Why = "no work was done in a part of it"
+		s.Why = "the victim did no work in a part of it"
 	case s.Used < leastUsed:
 		s.Why = fmt.Sprintf("the antagonist used %.0f %% of its CPUs", 100*s.Used)
 	case most > steady*least:
 		s.Why = fmt.Sprintf("without the antagonist the rate was %.3g before and %.3g after", first, second)
 	case more > foreign:
-		s.Why = fmt.Sprintf("others used %.0f points more of the CPUs than before and after", 100*more)
+		s.Why = fmt.Sprintf("other tasks used %.0f points more of the CPUs than before and after", 100*more)
 	case least/beside >= hurtFrom:
 		s.Truth = Hurt
 	case s.Slowdown <= sparedUpTo:
 		s.Truth = Spared
 	default:
-		s.Why = fmt.Sprintf("slowed by %.0f %%: neither clearly nor clearly not", 100*(s.Slowdown-1))
+		s.Why = fmt.Sprintf("a slowdown of %.0f %% is inconclusive", 100*(s.Slowdown-1))
 	}
 }
 

@@ -29,17 +29,17 @@ type KeyError struct {
 
 func (e *KeyError) Error() string {
 	if e.Known {
-		return fmt.Sprintf("host %s (%s) shows another key than is known, %s: somebody may be in between", e.Host, e.Address, e.Fingerprint)
+		return fmt.Sprintf("host %s (%s): the host key has changed to %s: a machine in the middle is possible", e.Host, e.Address, e.Fingerprint)
 	}
-	return fmt.Sprintf("host %s (%s) shows a key that is not known, %s", e.Host, e.Address, e.Fingerprint)
+	return fmt.Sprintf("host %s (%s): unknown host key %s", e.Host, e.Address, e.Fingerprint)
 }
 
 // Remedy says how to fix it.
 func (e *KeyError) Remedy() string {
 	if e.Known {
-		return "find out why it has changed; if that is right, replace it in known_hosts or the inventory (host_key)"
+		return "find out why the key changed; if the change is expected, replace it in known_hosts or the inventory (host_key)"
 	}
-	return "compare it with what `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` says on the host, then add it to known_hosts (ssh-keyscan) or the inventory (host_key)"
+	return "compare it with the output of `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` on the host, then add it to known_hosts (ssh-keyscan) or the inventory (host_key)"
 }
 
 func parseHostKey(line string) (ssh.PublicKey, error) {

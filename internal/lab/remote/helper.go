@@ -45,7 +45,7 @@ type helper struct {
 }
 
 // ErrLease is the error of a helper that has ended everything because its lease expired.
-var ErrLease = errors.New("nothing was heard of the lab: everything was ended")
+var ErrLease = errors.New("the lease expired without a message from the lab: everything was stopped")
 
 // Serve is the helper: it executes requests from in and answers on out, until in ends or
 // nothing was received for three quarters of the lease. exe is its own program.
@@ -159,7 +159,7 @@ func (h *helper) obey(ctx context.Context, f *frame) (a frame) {
 	case f.Op == "stop" && p != nil:
 		return fail(p.Stop())
 	case e == nil:
-		return fail(fmt.Errorf("%s: no such environment or process", f.Op))
+		return fail(fmt.Errorf("%s: unknown environment or process", f.Op))
 	}
 	var err error
 	switch f.Op {
@@ -185,7 +185,7 @@ func (h *helper) obey(ctx context.Context, f *frame) (a frame) {
 	case "close":
 		err = e.Close()
 	default:
-		err = fmt.Errorf("%q is not known to this helper", f.Op)
+		err = fmt.Errorf("unknown operation %q", f.Op)
 	}
 	a.Failed = failureOf(err)
 	return a
@@ -238,7 +238,7 @@ func (h *helper) start(ctx context.Context, e lab.Environment, j *job) frame {
 func (h *helper) begin(p lab.Process, at int64) frame {
 	if wait := at - monotonic(); at != 0 && wait > 0 {
 		if time.Duration(wait) > h.lease {
-			return frame{Failed: &failure{Text: "begin: that is after the lease's end"}}
+			return frame{Failed: &failure{Text: "begin: the start time is after the lease expires"}}
 		}
 		time.Sleep(time.Duration(wait))
 	}

@@ -36,7 +36,7 @@ type LostError struct {
 }
 
 func (e *LostError) Error() string {
-	text := fmt.Sprintf("host %s is lost: silent for %s; what ran there is ended within its lease of %s", e.Host, e.Silent.Round(10*time.Millisecond), e.Lease)
+	text := fmt.Sprintf("host %s is lost: no message for %s; its processes are stopped within the lease of %s", e.Host, e.Silent.Round(10*time.Millisecond), e.Lease)
 	if e.Err != nil {
 		text += ": " + e.Err.Error()
 	}
@@ -80,7 +80,7 @@ type Host struct {
 func Dial(ctx context.Context, inv *Inventory, name string, o Options) (_ *Host, err error) {
 	s := inv.Lookup(name)
 	if s == nil {
-		return nil, fmt.Errorf("no host %q in the inventory", name)
+		return nil, fmt.Errorf("unknown host %q: not in the inventory", name)
 	}
 	o.Lease = cmp.Or(o.Lease, 10*time.Second)
 	if o.Lease < LeastLease {
@@ -110,7 +110,7 @@ func Dial(ctx context.Context, inv *Inventory, name string, o Options) (_ *Host,
 	select {
 	case <-h.hello:
 	case <-h.gone:
-		return nil, fmt.Errorf("start the helper on host %s: %w: it says %q", name, h.reason(), h.stderr.String())
+		return nil, fmt.Errorf("start the helper on host %s: %w: its stderr: %q", name, h.reason(), h.stderr.String())
 	}
 	return h, h.compare(ctx)
 }
@@ -202,7 +202,7 @@ func (h *Host) Err() error {
 	return nil
 }
 
-var errClosed = errors.New("the host was let go")
+var errClosed = errors.New("the host was closed")
 
 // beat sends heartbeats and checks for the host's.
 func (h *Host) beat() {
@@ -276,7 +276,7 @@ func (h *Host) listen() {
 
 func unexpected(err error) error {
 	if errors.Is(err, io.EOF) {
-		return errors.New("its helper has ended")
+		return errors.New("the helper exited")
 	}
 	return err
 }
@@ -372,7 +372,7 @@ func (h *Host) Close() error {
 	case <-h.gone:
 		return h.Err()
 	case <-t.C:
-		h.lose(&LostError{Host: h.Name, Silent: time.Duration(monotonic() - h.heard.Load()), Lease: h.opt.Lease, Err: errors.New("it does not end")})
+		h.lose(&LostError{Host: h.Name, Silent: time.Duration(monotonic() - h.heard.Load()), Lease: h.opt.Lease, Err: errors.New("the helper does not exit")})
 		return h.reason()
 	}
 }

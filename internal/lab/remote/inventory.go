@@ -19,13 +19,13 @@ type Inventory struct {
 type Spec struct {
 	Name    string `key:"-"`
 	Address string `key:"address" help:"host or host:port"`
-	User    string `key:"user" help:"none: root"`
-	Key     string `key:"key" help:"file of the key to log in with; none: those of the SSH agent, then ~/.ssh/id_*"`
+	User    string `key:"user" help:"user to log in as; none: root"`
+	Key     string `key:"key" help:"private key file; none: keys of the SSH agent, then ~/.ssh/id_*"`
 	// HostKey is as in the host's /etc/ssh/ssh_host_ed25519_key.pub.
-	HostKey    string `key:"host_key" help:"the host's public key; none: it is in known_hosts"`
-	KnownHosts string `key:"known_hosts" help:"none: ~/.ssh/known_hosts"`
-	Jump       string `key:"jump" help:"name of the host that it is reached through"`
-	Sudo       bool   `key:"sudo" help:"become root with sudo -n: cgroups are root's to make"`
+	HostKey    string `key:"host_key" help:"the host's public key; none: look it up in known_hosts"`
+	KnownHosts string `key:"known_hosts" help:"known_hosts file; none: ~/.ssh/known_hosts"`
+	Jump       string `key:"jump" help:"name of the host to connect through"`
+	Sudo       bool   `key:"sudo" help:"become root with sudo -n; cgroups need root"`
 }
 
 // SetName implements keyed.Named.
@@ -84,7 +84,7 @@ func (inv *Inventory) check(r *keyed.Reader, s *Spec) {
 	for at, steps := s, 0; at.Jump != ""; steps++ {
 		next := inv.Lookup(at.Jump)
 		if next == nil || steps > len(inv.Hosts) {
-			r.Add(key+".jump", s.Jump, "the name of another host, and no circle", r.Near(key))
+			r.Add(key+".jump", s.Jump, "the name of another host, without a cycle", r.Near(key))
 			return
 		}
 		at = next

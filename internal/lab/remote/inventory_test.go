@@ -59,7 +59,7 @@ func TestInventoryThatIsWrong(t *testing.T) {
 		{"a user in the address", "hosts:\n  h1: {address: root@a}\n", "root@a"},
 		{"not a key", "hosts:\n  h1: {address: a, host_key: abc}\n", "ssh-ed25519"},
 		{"through nobody", "hosts:\n  h1: {address: a, jump: h2}\n", "h2"},
-		{"through itself", "hosts:\n  h1: {address: a, jump: h2}\n  h2: {address: b, jump: h1}\n", "no circle"},
+		{"through itself", "hosts:\n  h1: {address: a, jump: h2}\n  h2: {address: b, jump: h1}\n", "without a cycle"},
 		{"twice", "hosts:\n  h1: {address: a}\n  h1: {address: b}\n", "h1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

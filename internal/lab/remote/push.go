@@ -29,7 +29,7 @@ func push(c *ssh.Client, host, helper string) (path string, f Facts, err error) 
 	out, err := command(c, `uname -s; uname -r; uname -m; echo "${XDG_CACHE_HOME:-$HOME/.cache}/quell"`, nil)
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	if err != nil || len(lines) != 4 {
-		return "", f, fmt.Errorf("ask host %s what it is: %w: %q", host, err, out)
+		return "", f, fmt.Errorf("identify host %s: %w: %q", host, err, out)
 	}
 	f = Facts{lines[0], lines[1], lines[2]}
 	data, err := os.ReadFile(helper)
@@ -41,7 +41,7 @@ func push(c *ssh.Client, host, helper string) (path string, f Facts, err error) 
 		return "", f, fmt.Errorf("read helper %s: %w", helper, err)
 	}
 	if f.System != "Linux" || machines[program.Machine] != f.Machine {
-		return "", f, fmt.Errorf("host %s is a %s %s, and the helper %s is for %s on Linux: name another", host, f.System, f.Machine, helper, machines[program.Machine])
+		return "", f, fmt.Errorf("host %s is %s %s, but the helper %s is for %s on Linux: use another helper", host, f.System, f.Machine, helper, machines[program.Machine])
 	}
 	hash := hashOf(data)
 	dir := lines[3]

@@ -315,7 +315,7 @@ func TestAHostThatIsCutOff(t *testing.T) {
 	select {
 	case <-procs[2].Done():
 	case <-time.After(4 * time.Minute):
-		t.Fatal("nobody notices")
+		t.Fatal("the loss is not detected")
 	}
 	noticed := time.Since(cut)
 	var lost *LostError

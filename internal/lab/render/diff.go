@@ -32,18 +32,18 @@ type Change struct {
 	Difference analyse.Interval
 }
 
-// Seen is the direction of the change: "higher", "lower", "none seen", or "not known"
+// Seen is the direction of the change: "higher", "lower", "not significant", or "unknown"
 // where a value has no interval.
 func (c *Change) Seen() string {
 	switch d := c.Difference; {
 	case math.IsNaN(d.Low) || math.IsNaN(d.High):
-		return "not known"
+		return "unknown"
 	case d.Low > 0:
 		return "higher"
 	case d.High < 0:
 		return "lower"
 	}
-	return "none seen"
+	return "not significant"
 }
 
 // Compare returns how later results differ from earlier ones. Results with different
@@ -100,8 +100,8 @@ func difference(a, b *Value) analyse.Interval {
 // values that changed, then all others.
 func (d *Diff) Markdown(w io.Writer) error {
 	b := bufio.NewWriter(w)
-	fmt.Fprintf(b, "# %s: later against earlier\n", escape(d.Later.Study.Name))
-	conditions := table{Caption: "What was not the same", Head: []string{"", "earlier", "later"}}
+	fmt.Fprintf(b, "# %s: later results compared with earlier ones\n", escape(d.Later.Study.Name))
+	conditions := table{Caption: "Conditions that differ", Head: []string{"", "earlier", "later"}}
 	condition := func(name, earlier, later string) {
 		if earlier != later {
 			conditions.Rows = append(conditions.Rows, row(name, earlier, later))
@@ -128,13 +128,13 @@ func (d *Diff) Markdown(w io.Writer) error {
 	}
 	conditions.markdown(b)
 	head := []string{"value", "change", "difference", "interval", "earlier", "later", "unit"}
-	changed, rest := table{Caption: "Values that changed", Head: head}, table{Caption: "Values without a change that is seen", Head: head}
+	changed, rest := table{Caption: "Values that changed", Head: head}, table{Caption: "Values without a significant change", Head: head}
 	judged := 0
 	for i := range d.Changes {
 		c := &d.Changes[i]
 		seen := c.Seen()
 		line := row(c.Earlier.Name(), seen, number(c.Difference.Value), between(c.Difference), number(float64(c.Earlier.Value)), number(float64(c.Later.Value)), c.Earlier.Unit)
-		if seen != "not known" {
+		if seen != "unknown" {
 			judged++
 		}
 		if seen == "higher" || seen == "lower" {
@@ -143,14 +143,14 @@ func (d *Diff) Markdown(w io.Writer) error {
 			rest.Rows = append(rest.Rows, line)
 		}
 	}
-	fmt.Fprintf(b, "\n%s, of %s with an interval. Of values that did not change about 1 in 20 shows a change by chance.\n", plural(len(changed.Rows), "change"), plural(judged, "value"))
+	fmt.Fprintf(b, "\n%s among %s with an interval. By chance about 1 in 20 of the unchanged values shows a change.\n", plural(len(changed.Rows), "change"), plural(judged, "value"))
 	changed.markdown(b)
 	rest.markdown(b)
 	for _, o := range []struct {
 		caption string
 		values  []Value
-	}{{"Values only in the earlier", d.OnlyEarlier}, {"Values only in the later", d.OnlyLater}} {
-		t := table{Caption: o.caption, Head: []string{"value", "was", "unit"}}
+	}{{"Values only in the earlier results", d.OnlyEarlier}, {"Values only in the later results", d.OnlyLater}} {
+		t := table{Caption: o.caption, Head: []string{"name", "value", "unit"}}
 		for _, v := range o.values {
 			t.Rows = append(t.Rows, row(v.Name(), number(float64(v.Value)), v.Unit))
 		}

@@ -11,13 +11,13 @@ import (
 // to 5.11 of paper 002): against their number, one line per state of the neighbours, and
 // against the busy threads of the whole run, one line per cell.
 func (r *Report) doses() section {
-	s := section{ID: "dose-response", Title: "What each neighbour costs"}
+	s := section{ID: "dose-response", Title: "Cost of each neighbour"}
 	all := r.Results.Doses
 	if len(all) == 0 {
 		return s
 	}
-	points := table{Caption: "Beside so many neighbours", Head: []string{"cell", "part", "neighbours are", "neighbours", "busy threads", "value", "interval", "unit", "longer %", "interval", "step %", "interval"}}
-	sums := table{Caption: "From the lowest dose to the highest", Head: []string{"cell", "part", "neighbours are", "longer at most %", "interval", "first half %", "second half %", "knee", "step there %", "CPUs", "cores", "CPUs a core", "per neighbour, % of none", "interval"}}
+	points := table{Caption: "By number of neighbours", Head: []string{"cell", "part", "neighbours' state", "neighbours", "busy threads", "value", "interval", "unit", "longer %", "interval", "step %", "interval"}}
+	sums := table{Caption: "From the lowest dose to the highest", Head: []string{"cell", "part", "neighbours' state", "longer at highest dose %", "interval", "first half %", "second half %", "knee", "step at knee %", "CPUs", "cores", "CPUs per core", "per neighbour, % of none", "interval"}}
 	var intervals []analyse.Interval
 	for _, d := range all {
 		for i, p := range d.Points {
@@ -39,10 +39,10 @@ func (r *Report) doses() section {
 		sums.Rows = append(sums.Rows, row(words(d.Levels), d.Part, d.State, number(d.Full.Value), between(d.Full), estimate(d.First), estimate(d.Second), knee, step, cpus, cores, each, number(d.PerNeighbour.Value), between(d.PerNeighbour)))
 	}
 	s.Notes = append(s.Notes,
-		"Longer is by how much longer a unit of work takes than at the lowest dose, step than at the one before; rates are turned into times. "+
-			"The halves are of the busy threads that there are at most: up to half of them, and from the first point beyond. The knee is the largest step whose interval is above 0: "+
-			"where CPUs come in pairs on a core it is expected at half of them and one. Cores are counted by the largest step of 2 % or more among as many threads as there are CPUs; of "+
-			"guests beside each other they are not: where their threads come to is the hypervisor's business. The slope is that of the value in percent of what it is at the lowest dose. "+method(intervals...))
+		"Longer is the increase in time per unit of work over the lowest dose, step is that over the previous dose; rates are converted to times. "+
+			"The halves are of the largest number of busy threads: up to half of it, and from the first point beyond. The knee is the largest step whose interval is above 0: "+
+			"with two CPUs per core it is expected at one thread more than half of the CPUs. The number of cores follows from the largest step of 2 % or more, up to as many threads as CPUs. It is not computed for "+
+			"several guests, because the hypervisor places their threads. The slope is in percent of the value at the lowest dose. "+method(intervals...))
 	s.Exhibits = append(s.Exhibits, s.first(exhibit{Plots: append(r.byNeighbours(), r.byThreads()...), Table: sums}), s.first(exhibit{Table: points}))
 	s.Exhibits = append(s.Exhibits, r.gaps()...)
 	s.Exhibits = append(s.Exhibits, r.costs()...)

@@ -15,7 +15,7 @@ import (
 type Expectations struct {
 	Version int           `key:"version" help:"format of this file; 1"`
 	Source  string        `key:"source" help:"where the values are from, e.g. a paper and its table"`
-	Stamps  []string      `key:"stamps" help:"stamps of results that the values are meant for; of others nothing is said"`
+	Stamps  []string      `key:"stamps" help:"stamps of results that the values apply to; results with other stamps are inconclusive"`
 	Expect  []Expectation `key:"expect"`
 }
 
@@ -24,7 +24,7 @@ type Expectation struct {
 	Name     string            `key:"name" help:"for people"`
 	Analysis string            `key:"analysis" help:"as in the study file"`
 	Quantity string            `key:"quantity" help:"as in the CSV of the results"`
-	Cell     map[string]string `key:"cell" help:"levels of factors, as many as single it out"`
+	Cell     map[string]string `key:"cell" help:"levels of factors, enough to identify the value"`
 	Part     string            `key:"part"`
 	At       string            `key:"at"`
 	// Value with Tolerance, or Above and Below, each open where it is not given; in the
@@ -33,7 +33,7 @@ type Expectation struct {
 	Tolerance float64  `key:"tolerance" help:"on both sides of value, in its unit"`
 	Above     *float64 `key:"above"`
 	Below     *float64 `key:"below"`
-	Source    string   `key:"source" help:"if it is not the file's"`
+	Source    string   `key:"source" help:"source of this value, if not the file's"`
 }
 
 // Missing implements keyed.Needing.
@@ -141,15 +141,15 @@ func (x *Expectations) Against(results *analyse.Results) []Check {
 		}
 		switch len(found) {
 		case 0:
-			c.Why = "the results have no such value"
+			c.Why = "the results have no matching value"
 		case 1:
 			c.Found = found[0]
 			c.judge()
 			if len(strange) > 0 {
-				c.Outcome, c.Why = Inconclusive, "the results are "+strings.Join(strange, ", ")+", the expectation is not"
+				c.Outcome, c.Why = Inconclusive, "the expectation does not apply to results with stamps "+strings.Join(strange, ", ")
 			}
 		default:
-			c.Why = fmt.Sprintf("%d values are meant, e.g. %q and %q: name more levels", len(found), found[0].Name(), found[1].Name())
+			c.Why = fmt.Sprintf("%d values match, e.g. %q and %q: give more levels", len(found), found[0].Name(), found[1].Name())
 		}
 		checks = append(checks, c)
 	}
@@ -174,9 +174,9 @@ func (c *Check) judge() {
 	value, low, high := float64(c.Found.Value), float64(c.Found.Low), float64(c.Found.High)
 	switch {
 	case math.IsNaN(value):
-		c.Why = "the value is not known"
+		c.Why = "the value is unknown"
 	case math.IsNaN(low) || math.IsNaN(high):
-		c.Why = "the value has no interval, and is outside of the bounds"
+		c.Why = "the value has no interval, and is outside the bounds"
 		if value >= c.Low && value <= c.High {
 			c.Why = "the value has no interval, and is within the bounds"
 		}
@@ -185,13 +185,13 @@ func (c *Check) judge() {
 	case high < c.Low || low > c.High:
 		c.Outcome = NotReproduced
 	default:
-		c.Why = "the interval is neither within the bounds nor outside of them: more repetitions would tell"
+		c.Why = "the interval includes a bound: more repetitions are needed"
 	}
 }
 
 // checks are the expectations with their outcomes.
 func (r *Report) checks() section {
-	s := section{ID: "expectations", Title: "Against what was expected"}
+	s := section{ID: "expectations", Title: "Comparison with expectations"}
 	t := table{Caption: "Expectations", Head: []string{"expectation", "outcome", "expected", "found", "interval", "unit", "why", "source"}}
 	counts := map[Outcome]int{}
 	for _, c := range r.Checks {
@@ -217,7 +217,7 @@ func (r *Report) checks() section {
 		t.Rows = append(t.Rows, row(name, string(c.Outcome), expected, found, interval, unit, c.Why, c.Source))
 	}
 	if len(t.Rows) > 0 {
-		s.Notes = append(s.Notes, fmt.Sprintf("%d reproduced, %d not reproduced, %d inconclusive. Reproduced is a value whose whole interval is within the bounds; not reproduced, whose whole interval is outside.",
+		s.Notes = append(s.Notes, fmt.Sprintf("%d reproduced, %d not reproduced, %d inconclusive. Reproduced: the whole interval is within the bounds. Not reproduced: the whole interval is outside.",
 			counts[Reproduced], counts[NotReproduced], counts[Inconclusive]))
 		s.Exhibits = append(s.Exhibits, s.first(exhibit{Table: t}))
 	}

@@ -41,8 +41,8 @@ func TestExpectations(t *testing.T) {
 		{"sign", interfering(-9, -4, -1), "below: 0", Reproduced, ""},
 		{"no interval", interfering(nan, 40, nan), "value: 41, tolerance: 3", Inconclusive, "no interval, and is within"},
 		{"no interval, outside", interfering(nan, 50, nan), "value: 41, tolerance: 3", Inconclusive, "no interval, and is outside"},
-		{"not known", interfering(nan, nan, nan), "value: 41, tolerance: 3", Inconclusive, "not known"},
-		{"nothing there", &analyse.Results{}, "value: 41, tolerance: 3", Inconclusive, "no such value"},
+		{"not known", interfering(nan, nan, nan), "value: 41, tolerance: 3", Inconclusive, "unknown"},
+		{"nothing there", &analyse.Results{}, "value: 41, tolerance: 3", Inconclusive, "no matching value"},
 		{"simulated", &analyse.Results{Simulated: true, Interferences: interfering(38, 40, 42).Interferences}, "value: 41, tolerance: 3", Inconclusive, "simulated"},
 		{"another accelerator", &analyse.Results{Stamps: []string{"accel=tcg"}, Interferences: interfering(38, 40, 42).Interferences}, "value: 41, tolerance: 3", Inconclusive, "accel=tcg"},
 	} {
@@ -154,7 +154,7 @@ func TestDiff(t *testing.T) {
 		t.Fatalf("%v, %+v", err, same)
 	}
 	for _, c := range same.Changes {
-		if s := c.Seen(); s != "none seen" && s != "not known" {
+		if s := c.Seen(); s != "not significant" && s != "unknown" {
 			t.Errorf("%s is %s than itself", c.Earlier.Name(), s)
 		}
 	}
@@ -168,7 +168,7 @@ func TestDiff(t *testing.T) {
 	for _, c := range d.Changes {
 		seen[c.Earlier.Name()] = c.Seen()
 	}
-	want := map[string]string{"degradation percent placement=near fg a": "higher", "degradation beside placement=near fg a": "lower", "degradation percent placement=far fg a": "none seen", "noise floor": "not known"}
+	want := map[string]string{"degradation percent placement=near fg a": "higher", "degradation beside placement=near fg a": "lower", "degradation percent placement=far fg a": "not significant", "noise floor": "unknown"}
 	for name, change := range want {
 		if seen[name] != change {
 			t.Errorf("%s: %s, want %s", name, seen[name], change)
@@ -188,7 +188,7 @@ func TestDifference(t *testing.T) {
 		t.Error(d)
 	}
 	b.Level = 0.9
-	if c := (Change{a, b, difference(&a, &b)}); c.Seen() != "not known" {
+	if c := (Change{a, b, difference(&a, &b)}); c.Seen() != "unknown" {
 		t.Error("intervals of two levels were mixed")
 	}
 }

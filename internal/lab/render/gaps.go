@@ -34,8 +34,8 @@ func behind(c *analyse.Cores) (cpus, cores, each string) {
 // gaps compare environments with the base at both ends of a dose: the gap of the first
 // virtual machine, and whether both meet on a full host.
 func (r *Report) gaps() []exhibit {
-	t := table{Caption: "From itself alone, and from the other: by how much longer a unit of work takes, %",
-		Head: []string{"cell", "part", "of", "over", "busy threads, alone", "the first over the other's as many", "at most", "full over itself alone", "full over the other's threads of the first", "full over the other full", "do they meet?"}}
+	t := table{Caption: "Increase in time per unit of work, over its own lowest dose and over the base environment, %",
+		Head: []string{"cell", "part", "of", "over", "threads at lowest dose", "lowest dose over base at equal threads", "threads at highest dose", "highest dose over own lowest", "highest dose over base at the lowest dose's threads", "highest dose over base at equal threads", "equal at highest dose?"}}
 	for _, g := range r.Results.DoseGaps {
 		t.Rows = append(t.Rows, row(words(g.Levels), g.Part, g.Of, g.Over, fmt.Sprint(g.Lone), estimate(g.First), fmt.Sprint(g.Full), estimate(g.FromLone), estimate(g.FromBase), estimate(g.AtFull), string(g.Meeting)))
 	}
@@ -48,9 +48,9 @@ func (r *Report) gaps() []exhibit {
 // costs show the cost of work in each environment: the price of a CPU, and the work that
 // a price buys.
 func (r *Report) costs() []exhibit {
-	t := table{Caption: "What work costs; of a machine that is rented whole only the highest dose is what is paid for",
-		Head: []string{"cell", "part", "price of a CPU an hour", "CPUs", "work for one of the currency, lowest dose", "highest dose", "unit", "over the base's at the highest, %"}}
-	b := plot.Bars{Title: "Work for a price", Series: []string{"lowest dose", "highest dose"}, About: "Two bars per cell: how much work one gets for a price, with intervals; the table below has the numbers."}
+	t := table{Caption: "Cost of work; for a machine that is rented whole only the highest dose is valid",
+		Head: []string{"cell", "part", "price per CPU-hour", "CPUs", "work per unit of currency, lowest dose", "highest dose", "unit", "over the base at highest dose, %"}}
+	b := plot.Bars{Title: "Work per price", Series: []string{"lowest dose", "highest dose"}, About: "Two bars per cell: work per price at the lowest and highest dose, with intervals; the table below has the numbers."}
 	most := 0.0
 	for _, c := range r.Results.DoseCosts {
 		most = max(most, c.Lone.Value, c.Full.Value)
@@ -79,12 +79,12 @@ func (r *Report) costs() []exhibit {
 
 // variations show how much instances of one size differ (paper 002, 5.2.1).
 func (r *Report) variations(options map[string]string) section {
-	s := section{ID: "variation", Title: "Between instances of one size"}
+	s := section{ID: "variation", Title: "Variation between instances of one size"}
 	if len(r.Results.Variations) == 0 {
 		return s
 	}
-	sums := table{Caption: "How much instances differ", Head: []string{"cell", "part", "instances", "mean", "unit", "between instances, %", "between runs of one, %", "p that they are equal", "slowest over fastest, %"}}
-	each := table{Caption: "Each instance, the fastest first", Head: []string{"cell", "part", "instance", "value", "interval", "runs", "unit", "slower than the middle one, %"}}
+	sums := table{Caption: "How much instances differ", Head: []string{"cell", "part", "instances", "mean", "unit", "between instances, %", "between runs of one instance, %", "p of equal instances", "slowest over fastest, %"}}
+	each := table{Caption: "Each instance, the fastest first", Head: []string{"cell", "part", "instance", "value", "interval", "runs", "unit", "slower than the median, %"}}
 	var plots []plot.Plot
 	var intervals []analyse.Interval
 	for _, v := range r.Results.Variations {
@@ -103,7 +103,7 @@ func (r *Report) variations(options map[string]string) section {
 	if factor == "" {
 		factor = "instance"
 	}
-	s.Notes = append(s.Notes, "Instances are the levels of "+factor+". What they differ by is a standard deviation, without what runs of one differ by. The slowest and the fastest were chosen by what was measured: noise alone makes some distance. "+method(intervals...))
+	s.Notes = append(s.Notes, "Instances are the levels of "+factor+". The difference between instances is a standard deviation, without the variation between runs of one instance. The slowest and the fastest are selected by their measured values, so noise alone makes some difference. "+method(intervals...))
 	s.Exhibits = append(s.Exhibits, s.first(exhibit{Plots: plots, Table: sums}), s.first(exhibit{Table: each}))
 	return s
 }

@@ -96,11 +96,11 @@ func (r *Report) about() table {
 	add("missed requirements", missed)
 	if n := r.Results.Noise; n != nil {
 		add("noise floor", fmt.Sprintf("%s: two equal runs differ by less in 95 of 100 cases (%s)", percentage(n.Floor), plural(n.Pairs, "pair")))
-		add("detectable", fmt.Sprintf("a difference of %s, 8 times in 10, with %s", percentage(n.Detectable), plural(n.Repetitions, "repetition")))
+		add("detectable", fmt.Sprintf("a difference of %s is found in 8 of 10 cases, with %s", percentage(n.Detectable), plural(n.Repetitions, "repetition")))
 	} else {
-		add("noise floor", "not known: no equal runs to compare")
+		add("noise floor", "unknown: no equal runs to compare")
 	}
-	add("cost of watching", cmp.Or(r.Overhead, "not measured"))
+	add("cost of observation", cmp.Or(r.Overhead, "not measured"))
 	add("energy", cmp.Or(r.energy(), "no energy source"))
 	add("stamps", strings.Join(r.stamps(), ", "))
 	return t
@@ -146,7 +146,7 @@ func (r *Report) verdicts() table {
 // refused lists the runs that are not valid, with the evidence.
 func (r *Report) refused() section {
 	s := section{ID: "refused", Title: "Runs that are not valid"}
-	t := table{Caption: "Every run that no number here is from, and why", Head: []string{"run", "verdict", "reason", "who", "when", "measured", "bound", "evidence"}}
+	t := table{Caption: "Runs that are excluded from all results, with the reasons", Head: []string{"run", "verdict", "reason", "part", "when", "measured", "bound", "evidence"}}
 	for i := range r.Runs {
 		run := &r.Runs[i]
 		if run.Verdict == result.Valid {
@@ -173,7 +173,7 @@ func (r *Report) refused() section {
 
 // insufficient names the analyses that gave no result.
 func (r *Report) insufficient() section {
-	s := section{ID: "insufficient", Title: "Asked for, not answered"}
+	s := section{ID: "insufficient", Title: "Analyses without a result"}
 	for _, kind := range slices.Sorted(maps.Keys(r.Results.Insufficient)) {
 		s.Notes = append(s.Notes, kind+": "+r.Results.Insufficient[kind]+".")
 	}

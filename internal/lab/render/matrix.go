@@ -23,8 +23,8 @@ func (r *Report) correlations() section {
 		return s
 	}
 	s.Notes = append(s.Notes,
-		"As in the paper the first matrix correlates over each machine's own runs, alone and beside others, and then averages over machines. Pooled and rank correlation are over all machines' points, each over its value alone.",
-		"p is by permutation, q is adjusted for the false discovery rate over all pairs. The averaged ones' intervals are t over machines.")
+		"The first matrix is the paper's: the correlation over each machine's own runs, alone and with others, averaged over machines. Pooled and rank correlation are over all machines' points, each divided by its value alone.",
+		"p is by permutation, q is adjusted for the false discovery rate over all pairs. Intervals of averaged correlations are t over machines.")
 	missing := map[string]string{}
 	for i := range all {
 		c := &all[i]
@@ -42,7 +42,7 @@ func (r *Report) correlations() section {
 		s.Exhibits = append(s.Exhibits, s.first(exhibit{Table: pairTable(c, of)}))
 	}
 	for _, event := range slices.Sorted(maps.Keys(missing)) {
-		s.Notes = append(s.Notes, event+" is not there: "+missing[event]+".")
+		s.Notes = append(s.Notes, event+" was not counted: "+missing[event]+".")
 	}
 	return s
 }
@@ -88,7 +88,7 @@ func pairTable(c *analyse.Correlations, of string) table {
 		return cmp.Or(cmp.Compare(a.i, b.i), cmp.Compare(math.Abs(c.Pooled[b.i][b.j]), math.Abs(c.Pooled[a.i][a.j])))
 	})
 	t := table{Caption: "Pairs, strongest first" + of,
-		Head: []string{"one", "other", "averaged r", "interval", "machines", "pooled r", "interval", "rank r", "interval", "p", "q"}}
+		Head: []string{"event", "other event", "averaged r", "interval", "machines", "pooled r", "interval", "rank r", "interval", "p", "q"}}
 	for _, p := range all {
 		i, j := p.i, p.j
 		in := func(low, high analyse.Matrix) string {
@@ -112,7 +112,7 @@ func (r *Report) migrations() section {
 	if len(all) == 0 {
 		return s
 	}
-	t := table{Caption: "Migrations", Head: []string{"cell", "part", "logical", "physical", "window, s", "logical per second", "interval", "physical per second", "on its CPUs", "two on a core while one idled", "seen by", "records lost"}}
+	t := table{Caption: "Migrations", Head: []string{"cell", "part", "logical", "physical", "window, s", "logical per second", "interval", "physical per second", "on its CPUs", "two on a core while another idled", "method", "records lost"}}
 	var intervals []analyse.Interval
 	var e exhibit
 	names, groups := grouped(all, func(m *analyse.Moves) string { return words(m.Levels) })
@@ -129,10 +129,10 @@ func (r *Report) migrations() section {
 	}
 	if ways := r.paths(); len(ways) > 0 {
 		e.Plots = append(e.Plots, ways...)
-		s.Notes = append(s.Notes, fmt.Sprintf("Where threads were is drawn of the first valid run of each cell, at most %d of them and the first %d moves of each thread.", mostPaths, result.MostStays))
+		s.Notes = append(s.Notes, fmt.Sprintf("Paths of threads are drawn for the first valid run of each cell, at most %d runs and the first %d moves of each thread.", mostPaths, result.MostStays))
 	}
 	e.Table = t
-	s.Notes = append(s.Notes, "Logical migrations are changes of CPU, physical ones changes of core; on its CPUs is the least share of run time of all runs. "+method(intervals...))
+	s.Notes = append(s.Notes, "Logical migrations are changes of CPU, physical ones changes of core; on its CPUs is the smallest share of run time in any run. "+method(intervals...))
 	s.Exhibits = append(s.Exhibits, s.first(e))
 	for _, places := range r.places() {
 		s.Exhibits = append(s.Exhibits, s.first(exhibit{Table: places}))
@@ -186,12 +186,12 @@ func (r *Report) places() []table {
 
 // validities show how well quell's own signals follow the application's performance.
 func (r *Report) validities() section {
-	s := section{ID: "signal-validity", Title: "What the signals are worth"}
+	s := section{ID: "signal-validity", Title: "Validity of the signals"}
 	if len(r.Results.Validities) == 0 {
 		return s
 	}
 	t := table{Caption: "Correlation of each signal with the application's own time per unit of work, over runs",
-		Head: []string{"signal", "part", "workload", "r", "interval", "rank r", "p", "r with the 95th percentile", "interval", "drift, %/h", "the application's own, %/h", "runs"}}
+		Head: []string{"signal", "part", "workload", "r", "interval", "rank r", "p", "r with the 95th percentile", "interval", "drift, %/h", "drift of the application, %/h", "runs"}}
 	b := plot.Bars{Title: "Correlation with the time per unit of work", Unit: "r", Series: []string{"mean", "95th percentile"}, About: "Two bars per signal and workload, with intervals; the table below has the numbers."}
 	var intervals []analyse.Interval
 	for _, v := range r.Results.Validities {
@@ -200,7 +200,7 @@ func (r *Report) validities() section {
 		t.Rows = append(t.Rows, row(v.Signal, v.Part, v.Workload, decimals(v.Pearson.Value, 2), between(v.Pearson), decimals(v.Spearman.Value, 2), probability(float64(v.P)),
 			decimals(v.Tail.Value, 2), between(v.Tail), estimate(v.Drift), estimate(v.Truly), fmt.Sprint(v.N)))
 	}
-	s.Notes = append(s.Notes, "The 95th percentile is of the iterations' times in a run, or of a web server's latencies: its time per unit of work is the latency that who asks it says. Drift is the change of the signal, and beside it of the time of a unit of work, in equal cells over the time of the study. "+method(intervals...))
+	s.Notes = append(s.Notes, "The 95th percentile is of the iterations' times in a run. For a web server it is of the latencies that its client measures; their mean is the time per unit of work. Drift is the change over the time of the study in equal cells, of the signal and of the application's time per unit of work. "+method(intervals...))
 	s.Exhibits = append(s.Exhibits, s.first(exhibit{Plots: split(b), Table: t}))
 	return s
 }

@@ -32,12 +32,12 @@ func (r *Report) missing() section {
 		run := last[k]
 		switch {
 		case run == nil:
-			t.Rows = append(t.Rows, row(c.String(), fmt.Sprint(k.n), "0", "not tried", "the study ended before"))
+			t.Rows = append(t.Rows, row(c.String(), fmt.Sprint(k.n), "0", "not tried", "the study ended before this run"))
 		case run.Verdict != result.Valid:
 			why := "no evidence is recorded"
 			if len(run.Evidence) > 0 {
 				e := run.Evidence[0]
-				why = fmt.Sprintf("%s: %s", e.Reason, cmp.Or(e.Text, "no more is recorded"))
+				why = fmt.Sprintf("%s: %s", e.Reason, cmp.Or(e.Text, "no details are recorded"))
 			}
 			t.Rows = append(t.Rows, row(c.String(), fmt.Sprint(k.n), fmt.Sprint(tries[k]), string(run.Verdict), why))
 		}
@@ -46,7 +46,7 @@ func (r *Report) missing() section {
 		return s
 	}
 	t.Long = len(t.Rows) > 20
-	s.Notes = append(s.Notes, fmt.Sprintf("%d of %d runs of the plan have no valid record; the numbers here are without them. quell lab resume tries them again.", len(t.Rows), len(plan)))
+	s.Notes = append(s.Notes, fmt.Sprintf("%d of %d runs of the plan have no valid record; these results do not include them. quell lab resume repeats them.", len(t.Rows), len(plan)))
 	s.Exhibits = append(s.Exhibits, exhibit{Table: t})
 	return s
 }

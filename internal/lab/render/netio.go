@@ -12,7 +12,7 @@ import (
 // networkIO shows how web servers affect each other: Mei et al.'s tables I and II and
 // their figures 3 to 5.
 func (r *Report) networkIO() section {
-	s := section{ID: "net-io", Title: "Web servers beside each other"}
+	s := section{ID: "net-io", Title: "Web servers on one host"}
 	n := r.Results.NetIO
 	if n == nil {
 		return s
@@ -26,9 +26,9 @@ func (r *Report) networkIO() section {
 		all = append(all, p.Score, p.Advantage)
 	}
 	s.Notes = append(s.Notes,
-		"A base case is one server alone that is asked for as much as it gives; its rate is B. The combined score of two servers at once is Σ T/B of what each gives then: 2 is no interference, 1 is that they share one resource. Who is favoured keeps more of its base case than the other, by an interval without 0.",
+		"A base case is one server alone at maximum load; its rate is B. The combined score of two servers at once is Σ T/B, where T is the rate of each server: 2 is no interference, 1 means that they share one resource. The favoured server keeps more of its base case than the other, with an interval that excludes 0.",
 		"The score, the eight measures and the figures are the paper's (Mei et al., sections II to IV); intervals are ours. "+
-			"Pages are a proxy: bytes of the server's network interface, either way, divided by 4096. Switches are the servers' executions added up. "+eventsAre(n),
+			"Pages are a proxy: bytes of the server's network interface in both directions, divided by 4096. Switches are the sum of the servers' executions. "+eventsAre(n),
 		method(all...))
 	return s
 }
@@ -46,7 +46,7 @@ func eventsAre(n *analyse.NetIO) string {
 
 // netBases is table I.
 func netBases(n *analyse.NetIO) exhibit {
-	t := table{Caption: "Most that one server alone gives (table I)", Head: []string{"file", "bottleneck", "answers/s", "interval", "net I/O, KB/s", "response, ms", "CPU, %"}}
+	t := table{Caption: "Maximum of one server alone (table I)", Head: []string{"file", "bottleneck", "answers/s", "interval", "net I/O, KB/s", "response, ms", "CPU, %"}}
 	for _, b := range n.Bases {
 		t.Rows = append(t.Rows, row(b.File, b.Bottleneck, number(b.Rate.Value), between(b.Rate), number(b.NetIO.Value/1024), number(1000*b.Response.Value), number(100*b.CPU.Value)))
 	}
@@ -55,7 +55,7 @@ func netBases(n *analyse.NetIO) exhibit {
 
 // netPairs is figure 3, with the favoured server.
 func netPairs(n *analyse.NetIO) exhibit {
-	t := table{Caption: "Two servers at once, each asked for as much as it gives (figure 3)",
+	t := table{Caption: "Two servers at once, each at maximum load (figure 3)",
 		Head: []string{"case", "combined score", "interval", "T₁, answers/s", "T₁/B₁", "T₂, answers/s", "T₂/B₂", "favoured", "difference of shares", "mean slowdown", "fairness"}}
 	bars := plot.Bars{Title: "Combined score Σ T/B", About: "A bar for each pair of files; the table below has the numbers.", Unit: "combined score", Series: []string{"score"}}
 	for _, p := range n.Pairs {
@@ -88,7 +88,7 @@ func curves() []curve {
 	return []curve{
 		{"Throughput (figure 4a)", "answers/s", 1, func(p *analyse.NetPoint) analyse.Interval { return p.Throughput }},
 		{"Switches (4b)", "switches/s", 1, func(p *analyse.NetPoint) analyse.Interval { return p.Switches }},
-		{"Events (4b has the same course)", "events/s", 1, func(p *analyse.NetPoint) analyse.Interval { return p.Events }},
+		{"Events (same course as 4b)", "events/s", 1, func(p *analyse.NetPoint) analyse.Interval { return p.Events }},
 		{"Pages per execution (4c)", "pages", 1, func(p *analyse.NetPoint) analyse.Interval { return p.PerExec }},
 		{"Executions", "executions/s", 1, func(p *analyse.NetPoint) analyse.Interval { return p.Executions }},
 		{"Server's CPU (4d, 4g)", "%", 100, func(p *analyse.NetPoint) analyse.Interval { return p.CPU }},
@@ -115,8 +115,8 @@ func netPoints(n *analyse.NetIO) exhibit {
 		}
 	}
 	for _, c := range curves() {
-		chart := plot.Chart{Title: c.title, X: "rate asked for, % of the base case", Y: c.unit, Zero: true,
-			About: c.title + " over the rate that was asked for, a line for each case and server; the table below has the numbers."}
+		chart := plot.Chart{Title: c.title, X: "requested rate, % of the base case", Y: c.unit, Zero: true,
+			About: c.title + " over the requested rate, a line for each case and server; the table below has the numbers."}
 		lines := 0
 		for _, name := range names {
 			clients, of := grouped(dereference(groups[name]), func(p *analyse.NetPoint) string { return p.Client })

@@ -137,7 +137,7 @@ func Unpack(r io.Reader, dir string) (f *result.Folder, err error) {
 		}
 		sum, named := want[h.Name]
 		if !named || h.Typeflag != tar.TypeReg {
-			return nil, fmt.Errorf("%q is not in the pack's manifest, or no plain file", h.Name)
+			return nil, fmt.Errorf("%q is not in the pack's manifest, or is not a regular file", h.Name)
 		}
 		delete(want, h.Name)
 		got, err := take(t, filepath.Join(dir, filepath.FromSlash(h.Name)))
@@ -145,11 +145,11 @@ func Unpack(r io.Reader, dir string) (f *result.Folder, err error) {
 			return nil, err
 		}
 		if got != sum {
-			return nil, fmt.Errorf("%s is not what was packed: its hash differs", h.Name)
+			return nil, fmt.Errorf("%s has changed since it was packed: its hash differs", h.Name)
 		}
 	}
 	for name := range want {
-		return nil, fmt.Errorf("%s of the pack's manifest is not in it", name)
+		return nil, fmt.Errorf("%s is in the pack's manifest, but not in the pack", name)
 	}
 	return result.Open(dir)
 }
@@ -162,7 +162,7 @@ func readManifest(t *tar.Reader) (map[string]string, error) {
 		return nil, err
 	}
 	if h.Name != manifest {
-		return nil, fmt.Errorf("no pack of a study: it begins with %q, not %s", h.Name, manifest)
+		return nil, fmt.Errorf("not a pack of a study: it begins with %q, not %s", h.Name, manifest)
 	}
 	text, err := io.ReadAll(io.LimitReader(t, 1<<26))
 	if err != nil {
@@ -173,7 +173,7 @@ func readManifest(t *tar.Reader) (map[string]string, error) {
 		sum, name, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "  ")
 		first, _, _ := strings.Cut(name, "/")
 		if !ok || !filepath.IsLocal(name) || path.Clean(name) != name || !slices.Contains(packed[:], first) {
-			return nil, fmt.Errorf("%s: a line that is none of a pack: %.100q", manifest, line)
+			return nil, fmt.Errorf("%s: invalid line: %.100q", manifest, line)
 		}
 		want[name] = sum
 	}
@@ -192,7 +192,7 @@ func take(t io.Reader, name string) (string, error) {
 	h := sha256.New()
 	n, err := io.Copy(io.MultiWriter(file, h), io.LimitReader(t, largest))
 	if n == largest {
-		err = fmt.Errorf("%s is larger than a pack's file may be", name)
+		err = fmt.Errorf("%s is too large for a pack", name)
 	}
 	return hex.EncodeToString(h.Sum(nil)), errors.Join(err, file.Close())
 }

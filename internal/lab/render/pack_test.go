@@ -134,17 +134,17 @@ func TestBadPacks(t *testing.T) {
 	}{
 		"no gzip":          {[]byte("PK"), ""},
 		"cut":              {good[:len(good)-20], ""},
-		"no manifest":      {archive(t, entry{lock, "{}", tar.TypeReg}), "no pack of a study"},
+		"no manifest":      {archive(t, entry{lock, "{}", tar.TypeReg}), "not a pack of a study"},
 		"another content":  {archive(t, entry{manifest, line(lock, "{}"), tar.TypeReg}, entry{lock, "[]", tar.TypeReg}), "hash"},
 		"one more":         {archive(t, entry{manifest, line(lock, "{}"), tar.TypeReg}, entry{lock, "{}", tar.TypeReg}, entry{"runs/x", "", tar.TypeReg}), "not in the pack's manifest"},
 		"twice":            {archive(t, entry{manifest, line(lock, "{}"), tar.TypeReg}, entry{lock, "{}", tar.TypeReg}, entry{lock, "{}", tar.TypeReg}), "not in the pack's manifest"},
-		"one less":         {archive(t, entry{manifest, line(lock, "{}") + line("runs/x", ""), tar.TypeReg}, entry{lock, "{}", tar.TypeReg}), "is not in it"},
-		"a way out":        {archive(t, entry{manifest, line("../evil", "x"), tar.TypeReg}, entry{"../evil", "x", tar.TypeReg}), "none of a pack"},
-		"a way out, deep":  {archive(t, entry{manifest, line("runs/../../evil", "x"), tar.TypeReg}, entry{"runs/../../evil", "x", tar.TypeReg}), "none of a pack"},
-		"absolute":         {archive(t, entry{manifest, line("/tmp/evil", "x"), tar.TypeReg}, entry{"/tmp/evil", "x", tar.TypeReg}), "none of a pack"},
-		"a link":           {archive(t, entry{manifest, line("runs", ""), tar.TypeReg}, entry{"runs", "", tar.TypeSymlink}), "no plain file"},
-		"what packs never": {archive(t, entry{manifest, line("journal/x", ""), tar.TypeReg}, entry{"journal/x", "", tar.TypeReg}), "none of a pack"},
-		"no study in it":   {archive(t, entry{manifest, line("runs/x", ""), tar.TypeReg}, entry{"runs/x", "", tar.TypeReg}), "no study's folder"},
+		"one less":         {archive(t, entry{manifest, line(lock, "{}") + line("runs/x", ""), tar.TypeReg}, entry{lock, "{}", tar.TypeReg}), "but not in the pack"},
+		"a way out":        {archive(t, entry{manifest, line("../evil", "x"), tar.TypeReg}, entry{"../evil", "x", tar.TypeReg}), "invalid line"},
+		"a way out, deep":  {archive(t, entry{manifest, line("runs/../../evil", "x"), tar.TypeReg}, entry{"runs/../../evil", "x", tar.TypeReg}), "invalid line"},
+		"absolute":         {archive(t, entry{manifest, line("/tmp/evil", "x"), tar.TypeReg}, entry{"/tmp/evil", "x", tar.TypeReg}), "invalid line"},
+		"a link":           {archive(t, entry{manifest, line("runs", ""), tar.TypeReg}, entry{"runs", "", tar.TypeSymlink}), "not a regular file"},
+		"what packs never": {archive(t, entry{manifest, line("journal/x", ""), tar.TypeReg}, entry{"journal/x", "", tar.TypeReg}), "invalid line"},
+		"no study in it":   {archive(t, entry{manifest, line("runs/x", ""), tar.TypeReg}, entry{"runs/x", "", tar.TypeReg}), "not a study folder"},
 	} {
 		parent := t.TempDir()
 		_, err := Unpack(bytes.NewReader(c.pack), filepath.Join(parent, "in", "..", "dir"))

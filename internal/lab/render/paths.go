@@ -67,8 +67,8 @@ func way(run *result.Run) []plot.Plot {
 			return cpu
 		}},
 	} {
-		c := plot.Chart{Title: fmt.Sprintf("Where threads were, %s, %s", of.what, words(run.Cell.Levels)), X: "time, s", Y: of.what, Zero: true,
-			About: "A line per thread that moved, over the run's window; those on one " + of.what + " are beside each other. The table has their numbers of moves."}
+		c := plot.Chart{Title: fmt.Sprintf("Paths of threads, %s, %s", of.what, words(run.Cell.Levels)), X: "time, s", Y: of.what, Zero: true,
+			About: "A line per thread that moved, over the run's window; threads on the same " + of.what + " are drawn side by side. The table has their numbers of moves."}
 		for k := range all {
 			d := &all[k]
 			beside := 0.6 * (float64(k+1)/float64(len(all)+1) - 0.5)

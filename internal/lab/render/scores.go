@@ -6,7 +6,7 @@ import (
 
 // scores are the scores of each part in each cell.
 func (r *Report) scores() section {
-	s := section{ID: "score", Title: "What each part did"}
+	s := section{ID: "score", Title: "Score of each part"}
 	t := table{Caption: "Mean over runs", Head: []string{"cell", "part", "workload", "value", "interval", "unit", "better"}}
 	var intervals []analyse.Interval
 	for _, v := range r.Results.Scores {

@@ -32,8 +32,8 @@ func bounds(i analyse.Interval) plot.Interval {
 // degradations are bars per set of workloads, one per part and mapping (figure 3 of paper
 // 000).
 func (r *Report) degradations() section {
-	s := section{ID: "degradation", Title: "Degradation against running alone"}
-	t := table{Caption: "Degradation of each part beside others", Head: []string{"cell", "part", "workload", "beside", "degradation %", "interval", "slowdown", "interval", "alone", "beside others", "unit", "CPU time %"}}
+	s := section{ID: "degradation", Title: "Degradation compared with running alone"}
+	t := table{Caption: "Degradation of each part with others", Head: []string{"cell", "part", "workload", "others", "degradation %", "interval", "slowdown", "interval", "alone", "with others", "unit", "CPU time %"}}
 	all := r.Results.Degradations
 	var intervals []analyse.Interval
 	better := map[string]bool{}
@@ -47,16 +47,16 @@ func (r *Report) degradations() section {
 		return s
 	}
 	if better["lower"] {
-		s.Notes = append(s.Notes, "Of times the degradation is 100·(beside/alone − 1): twice the time is 100 %.")
+		s.Notes = append(s.Notes, "For times the degradation is 100·(with others/alone − 1): twice the time is 100 %.")
 	}
 	if better["higher"] || better[""] {
-		s.Notes = append(s.Notes, "Of rates the degradation is 100·(1 − beside/alone): half the rate is 50 %.")
+		s.Notes = append(s.Notes, "For rates the degradation is 100·(1 − with others/alone): half the rate is 50 %.")
 	}
-	s.Notes = append(s.Notes, "CPU time is the change of user and system time per unit of work: where it stays and the degradation does not, the part waited. "+method(intervals...))
+	s.Notes = append(s.Notes, "CPU time is the change of user and system time per unit of work: degradation without more CPU time means that the part waited. "+method(intervals...))
 	e := exhibit{Table: t}
 	names, groups := grouped(all, func(d *analyse.Degradation) string { return words(d.Levels, r.placing()...) })
 	for _, name := range names {
-		b := plot.Bars{Title: "Degradation, " + name, Unit: "degradation, %", About: "Bars per part and placement against running alone, with intervals; the table below has the numbers."}
+		b := plot.Bars{Title: "Degradation, " + name, Unit: "degradation, %", About: "Bars per part and placement, compared with running alone, with intervals; the table below has the numbers."}
 		at := map[string]int{}
 		for _, d := range groups[name] {
 			if p := r.place(d.Levels); !slices.Contains(b.Series, p) {
@@ -115,11 +115,11 @@ func (r *Report) mappings() section {
 		return s
 	}
 	s.Notes = append(s.Notes,
-		"Each machine's time is held against its own best mapping in the same set of workloads; the average is the arithmetic mean over all machines and mappings, the 0 % of each best one included. "+
-			"The level "+study.Unpinned+", where the kernel's scheduler decides, is in no average. These are the paper's definitions, of means over runs; the intervals are over repetitions, with each machine's best mapping as it was found, and not the paper's. That of the worst knows that worst and best were chosen by what was measured.")
+		"Each machine's time is compared with its own best mapping in the same set of workloads; the average is the arithmetic mean over all machines and mappings, including the 0 % of each best one. "+
+			"The level "+study.Unpinned+", where the kernel's scheduler decides, is not in any average. These are the paper's definitions, for means over runs; the intervals are ours, over repetitions, with each machine's best mapping as found. The interval of the worst accounts for the selection of worst and best by measured values.")
 	b := plot.Bars{Title: "Worst and average degradation over the best mapping", Unit: "degradation, %", Series: []string{"average", "worst"},
 		About: "Two bars per set of workloads; the table below has the numbers."}
-	sets := table{Caption: "Sets of workloads", Head: []string{"set", "mappings", "average %", "worst %", "of"}}
+	sets := table{Caption: "Sets of workloads", Head: []string{"set", "mappings", "average %", "worst %", "worst machine"}}
 	mappings := map[string]bool{}
 	for _, m := range r.Results.Mappings {
 		b.Groups = append(b.Groups, plot.Group{Name: m.Set, Values: []plot.Interval{bounds(m.Interval), bounds(m.WorstInterval)}})
@@ -156,10 +156,10 @@ func (r *Report) mappings() section {
 		}{{"average degradation", &h.Average}, {"worst degradation", &h.Worst}} {
 			t.Rows = append(t.Rows, row(one.name, estimate(one.of.Least), estimate(one.of.Largest), estimate(one.of.Mean), estimate(one.of.Geometric)))
 		}
-		s.Notes = append(s.Notes, "Intervals of the least and the largest are that set's own; those of means are over sets.")
+		s.Notes = append(s.Notes, "Intervals of the least and the largest are those of that set; intervals of means are over sets.")
 		s.Exhibits = append(s.Exhibits, exhibit{Table: t})
 	}
-	advice := table{Caption: "What misses measured alone would have advised; averages over machines, % over each one's best mapping",
+	advice := table{Caption: "Mapping advised by cache misses measured alone; averages over machines, % over each machine's best mapping",
 		Head: []string{"set", "by", "advised", "%", "best", "%", "worst", "%", study.Unpinned + " %"}}
 	for _, m := range r.Results.Mappings {
 		if a := m.Advised; a != nil {
@@ -167,7 +167,7 @@ func (r *Report) mappings() section {
 		}
 	}
 	if len(advice.Rows) > 0 {
-		s.Notes = append(s.Notes, "The advised mapping puts apart the machines that miss most in the cache when they are alone; no run beside others went into the choice.")
+		s.Notes = append(s.Notes, "The advised mapping separates the machines with the most cache misses when alone; runs with others are not used for the choice.")
 		s.Exhibits = append(s.Exhibits, exhibit{Table: advice})
 	}
 	return s

@@ -25,12 +25,12 @@ func (r *Report) interferences(options map[string]string) section {
 		intervals = append(intervals, i.Interval)
 	}
 	s.Notes = append(s.Notes,
-		"The metric is the percentage of its throughput that the foreground would lose between no and full background load: the mean of −100·slope/intercept of the rising and of the falling half, each fitted alone, on the load that was achieved. "+
+		"The metric is the percentage of its throughput that the foreground would lose between no and full background load: the mean of −100·slope/intercept of the rising and of the falling half, each fitted separately to the achieved load. "+
 			"Bold: the halves' normalised slopes differ by less than 3° and all four p are under 0.05; sans-serif: only the halves differ; plain: only a p is too high; italic: both. "+method(intervals...),
 		"The criteria and the metric are the paper's (Podzimek et al. 2015, IV-B); the intervals are ours.")
 	tables, excluded := r.shaded(options["exclude_rows"])
 	if excluded != "" {
-		s.Notes = append(s.Notes, "Rows of "+excluded+" take no part in the range of the colours.")
+		s.Notes = append(s.Notes, "Rows of "+excluded+" are excluded from the range of the colours.")
 	}
 	for _, t := range tables {
 		s.Exhibits = append(s.Exhibits, exhibit{Table: t})
@@ -208,9 +208,9 @@ func (r *Report) timeline(run *result.Run, p *result.Part) plot.Plot {
 		width += 6 * time.Second
 	}
 	c := plot.Chart{Title: fmt.Sprintf("Time line, %s: %s", p.Name, words(run.Cell.Levels)), X: "time, s", Y: "load, %", Right: fmt.Sprintf("throughput, 1/s (%s)", width), Zero: true,
-		About: "The background's load as a staircase, asked for and achieved, and the throughput of " + p.Name + " over time; the table below has the steps."}
-	target := plot.Series{Name: "load asked for", Mark: plot.Stair, Line: true, Quiet: true}
-	achieved := plot.Series{Name: "load achieved", Line: true, Quiet: true}
+		About: "The background's load as a staircase, requested and achieved, and the throughput of " + p.Name + " over time; the table below has the steps."}
+	target := plot.Series{Name: "requested load", Mark: plot.Stair, Line: true, Quiet: true}
+	achieved := plot.Series{Name: "achieved load", Line: true, Quiet: true}
 	for _, s := range run.Steps {
 		for _, at := range []time.Duration{s.From, s.To} {
 			target.Add(at.Seconds(), 100*float64(s.Target))
@@ -283,7 +283,7 @@ func (r *Report) systems(options map[string]string) section {
 			e.Plots = append(e.Plots, c.Draw())
 		}
 	}
-	s.Notes = append(s.Notes, "Equal workloads' work is summed as it is; of mixed pairs each part's work is first divided by what it does alone (unit: share of solo). Relative values are of the means; their intervals, over repetitions, are in the tables of numbers (CSV). "+method(intervals...))
+	s.Notes = append(s.Notes, "The work of equal workloads is summed unchanged; in mixed pairs each part's work is first divided by its work alone (unit: share of solo). Relative values are ratios of means; their intervals, over repetitions, are in the CSV. "+method(intervals...))
 	if energy {
 		s.Notes = append(s.Notes, "Energy is from: "+r.energy()+".")
 	} else {

@@ -25,7 +25,7 @@ func (r *Report) tenants() section {
 			all = append(all, p.Each, p.BelowBaseline)
 		}
 		if last := d.Points[len(d.Points)-1]; float64(d.Shortfall) > 0 && plot.Finite(last.BelowBaseline.Value) {
-			s.Notes = append(s.Notes, fmt.Sprintf("%s: the baselines of %s come to %s Mbit/s, which the link of %s is %s %% short of; they were %s %% below their baseline.", words(d.Levels), plural(last.Tenants, "tenant"),
+			s.Notes = append(s.Notes, fmt.Sprintf("%s: the baselines of %s sum to %s Mbit/s; the link of %s Mbit/s is %s %% too small; the tenants were %s %% below their baseline.", words(d.Levels), plural(last.Tenants, "tenant"),
 				number(float64(d.Baseline)*float64(last.Tenants)/mega), number(float64(d.Host)/mega), number(float64(d.Shortfall)), estimate(last.BelowBaseline)))
 		}
 	}
@@ -33,10 +33,10 @@ func (r *Report) tenants() section {
 		all = append(all, l.P50)
 	}
 	s.Notes = append(s.Notes,
-		"Each tenant sends datagrams to a server of its own beyond the link; what arrives is counted, in bits of whole frames as the kernel's shapers count them. Below baseline is the paper's loss, against what a tenant may always send; the burst, which it has for as long as its credit lasts, is beside it. "+
-			"Both stand only where so much was offered. Runs are marked by how their steady window lies to the time for which a full credit lasts: within it, after it, or across its end.",
-		"Boxes are of all tenants in all runs, from quartile to quartile; whiskers end at the least and the largest. A fair share is the least of a tenant's own bound and an equal part of the link. Evenness is the smallest tenant's by the largest's in a run. "+
-			"Round trips are quantiles of each run's pings, there and back; those without an answer in time are lost, and in no quantile. "+method(all...))
+		"Each tenant sends datagrams to a server of its own across the link. Received datagrams are counted in bits of whole frames, as the kernel's shapers count them. Below baseline is the paper's loss, relative to the rate that a tenant may always send at; below burst is relative to the rate while its credit lasts. "+
+			"Both are given only where that much was offered. The burst window is the position of the steady window relative to the time that a full credit lasts: within it, after it, or across its end.",
+		"Boxes are of all tenants in all runs, from quartile to quartile; whiskers end at the least and the largest. A fair share is the smaller of a tenant's own limit and an equal share of the link. Evenness is the smallest tenant's rate divided by the largest's in a run. "+
+			"Round trips are quantiles of each run's pings; pings without an answer in time are lost and not in the quantiles. "+method(all...))
 	return s
 }
 
@@ -51,13 +51,13 @@ func tenantTitle(d *analyse.TenantDose) string {
 // tenantPoints are figures 6.1, a point for each tenant, and 6.2, boxes.
 func tenantPoints(t *analyse.Tenants) exhibit {
 	e := exhibit{Table: table{Caption: "Throughput by the number of tenants (figures 6.1 and 6.2), Mbit/s",
-		Head: []string{"cell", "tenants", "burst window", "offered by each", "each", "interval", "least", "quartiles", "largest", "fair share", "below baseline %", "below burst %", "sum", "of the link", "evenness", "datagrams lost"}}}
+		Head: []string{"cell", "tenants", "burst window", "offered by each", "received of each", "interval", "least", "quartiles", "largest", "fair share", "below baseline %", "below burst %", "sum", "of the link", "evenness", "datagrams lost"}}}
 	if len(t.Doses) > 0 {
 		e.Plots = append(e.Plots, tenantSums(t))
 	}
 	for i := range t.Doses {
 		d := &t.Doses[i]
-		boxes := plot.Boxes{Title: tenantTitle(d) + ": all tenants", X: "tenants", Y: "Mbit/s", About: "A box for each number of tenants, of what arrives of each; the table below has the numbers."}
+		boxes := plot.Boxes{Title: tenantTitle(d) + ": all tenants", X: "tenants", Y: "Mbit/s", About: "A box for each number of tenants, of the received rates; the table below has the numbers."}
 		each := plot.Chart{Title: tenantTitle(d) + ": each tenant", X: "tenants", Y: "Mbit/s", Zero: true, About: "A line for each tenant over their number; the tables below have the numbers."}
 		fair := plot.Series{Name: "fair share", Quiet: true, Line: true}
 		byTenant := []plot.Series{}
@@ -92,7 +92,7 @@ func tenantPoints(t *analyse.Tenants) exhibit {
 
 // tenantSums draws the total of all tenants, with the link's limit.
 func tenantSums(t *analyse.Tenants) plot.Plot {
-	c := plot.Chart{Title: "All tenants together", X: "tenants", Y: "Mbit/s", Zero: true, About: "The sum of what arrives of all tenants by their number, and the limit of their link; the table below has the numbers."}
+	c := plot.Chart{Title: "All tenants together", X: "tenants", Y: "Mbit/s", Zero: true, About: "The sum of all tenants' received rates by their number, and the limit of their link; the table below has the numbers."}
 	limit := plot.Series{Name: "the link's limit", Quiet: true, Line: true}
 	for k := range t.Doses {
 		d := &t.Doses[k]
@@ -117,7 +117,7 @@ func megas(i analyse.Interval) analyse.Interval { return times(1/mega, i) }
 
 // tenantShares shows every tenant individually.
 func tenantShares(t *analyse.Tenants) exhibit {
-	e := exhibit{Table: table{Caption: "Each tenant, Mbit/s", Long: true, Head: []string{"cell", "tenants", "tenant", "arrives", "interval"}}}
+	e := exhibit{Table: table{Caption: "Each tenant, Mbit/s", Long: true, Head: []string{"cell", "tenants", "tenant", "received", "interval"}}}
 	for _, d := range t.Doses {
 		for _, p := range d.Points {
 			for _, share := range p.Share {
@@ -131,7 +131,7 @@ func tenantShares(t *analyse.Tenants) exhibit {
 // latencies are figure 6.3: round trips against the bandwidth that is used at the same
 // time.
 func latencies(t *analyse.Tenants) exhibit {
-	e := exhibit{Table: table{Caption: "Round trips beside so much bandwidth (figure 6.3), ms",
+	e := exhibit{Table: table{Caption: "Round trips by bandwidth in use (figure 6.3), ms",
 		Head: []string{"cell", "part", "bandwidth, Mbit/s", "mean", "interval", "p50", "interval", "p90", "interval", "p99", "interval", "largest", "lost", "pings"}}}
 	const milli = 1000
 	for i := range t.Latencies {
@@ -142,7 +142,7 @@ func latencies(t *analyse.Tenants) exhibit {
 		}
 		e.Table.Rows = append(e.Table.Rows, append(cells, row(number(milli*l.Max.Value), percentage(l.Lost.Value), fmt.Sprint(l.Sent))...))
 	}
-	c := plot.Chart{Title: "Round trip by bandwidth", X: "bandwidth used beside it, Mbit/s", Y: "ms", Zero: true, About: "Mean, median and 99th percentile of the round trips, a point for each cell; the table below has the numbers."}
+	c := plot.Chart{Title: "Round trip by bandwidth", X: "bandwidth used by the tenants, Mbit/s", Y: "ms", Zero: true, About: "Mean, median and 99th percentile of the round trips, a point for each cell; the table below has the numbers."}
 	for k, of := range []struct {
 		name  string
 		value func(l *analyse.Latency) analyse.Interval

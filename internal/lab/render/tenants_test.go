@@ -60,7 +60,7 @@ func TestTenants(t *testing.T) {
 	}
 	// The shortfall is stated only where there is one, with the number of tenants
 	// measured.
-	if notes := strings.Join(s.Notes, "\n"); !strings.Contains(notes, "the baselines of 6 tenants come to 120 Mbit/s, which the link of 100 is 16.7 % short of; they were 20 [18, 22] % below") || strings.Contains(notes, "1 tenant come") {
+	if notes := strings.Join(s.Notes, "\n"); !strings.Contains(notes, "the baselines of 6 tenants sum to 120 Mbit/s; the link of 100 Mbit/s is 16.7 % too small; the tenants were 20 [18, 22] % below") || strings.Contains(notes, "1 tenant sum") {
 		t.Error(notes)
 	}
 	names := map[string]bool{}

@@ -31,7 +31,7 @@ type Lock struct {
 type Folder struct{ dir string }
 
 // ErrNoStudy reports that a folder holds no study.
-var ErrNoStudy = errors.New("no study's folder: it has no study.lock.json")
+var ErrNoStudy = errors.New("not a study folder: it has no study.lock.json")
 
 const (
 	lockFile   = "study.lock.json"
@@ -48,7 +48,7 @@ func Create(dir string, l Lock) (*Folder, error) {
 			return nil, err
 		}
 		if was.Hash != l.Hash {
-			return nil, fmt.Errorf("create %s: it holds results of study %s as it was before the file changed; take another folder, or its file from %s",
+			return nil, fmt.Errorf("create %s: it holds results of an earlier version of study %s; use another folder, or the study file in %s",
 				dir, was.Study, lockFile)
 		}
 		return old, nil
@@ -118,7 +118,7 @@ type Attempt struct {
 func (f *Folder) Begin(cellKey string, n, try int) (*Attempt, error) {
 	dir := f.Path("runs", cellKey, fmt.Sprintf("%d.%d", n, try))
 	if _, err := os.Stat(filepath.Join(dir, recordFile)); err == nil {
-		return nil, fmt.Errorf("begin run: %s has its record already", dir)
+		return nil, fmt.Errorf("begin run: %s already has a record", dir)
 	}
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
 		return nil, fmt.Errorf("begin run: %w", err)

@@ -58,7 +58,7 @@ func smoke(quell, file string) (err error) {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("killed with %d records there, %.0f s after the start\n", len(kept), time.Since(began).Seconds())
+	fmt.Printf("killed with %d records written, %.0f s after the start\n", len(kept), time.Since(began).Seconds())
 
 	// Invalid runs make it exit with 1; judge checks them below.
 	resume := exec.Command(quell, "lab", "resume", out)
@@ -80,7 +80,7 @@ func smoke(quell, file string) (err error) {
 	}
 	page, err := os.ReadFile(filepath.Join(out, "report", "smoke.html"))
 	if err != nil || !strings.Contains(string(page), "<svg") && !strings.Contains(string(page), "<table") {
-		return fmt.Errorf("the page of %d bytes shows nothing: %w", len(page), err)
+		return fmt.Errorf("the report of %d bytes has no plot and no table: %w", len(page), err)
 	}
 	after, err := cgroups()
 	if err != nil {
@@ -89,7 +89,7 @@ func smoke(quell, file string) (err error) {
 	if left := slices.DeleteFunc(after, func(dir string) bool { return slices.Contains(before, dir) }); len(left) > 0 {
 		return fmt.Errorf("left behind: %s", strings.Join(left, ", "))
 	}
-	fmt.Printf("smoke: all is well, %.0f s\n", time.Since(began).Seconds())
+	fmt.Printf("smoke: passed, %.0f s\n", time.Since(began).Seconds())
 	return nil
 }
 
@@ -139,7 +139,7 @@ func bounded(cmd *exec.Cmd, d time.Duration) error {
 func judge(out string, kept []string) error {
 	for _, name := range kept {
 		if _, err := os.Stat(name); err != nil {
-			return fmt.Errorf("a record that was there is lost: %w", err)
+			return fmt.Errorf("an existing record is lost: %w", err)
 		}
 	}
 	names, err := filepath.Glob(filepath.Join(out, "runs", "*", "*", "run.json"))
@@ -163,7 +163,7 @@ func judge(out string, kept []string) error {
 			valid++
 			for _, p := range r.Parts {
 				if len(p.Iterations) == 0 || p.CPUTime == 0 || len(p.CPUs) == 0 {
-					return fmt.Errorf("%s is valid, and %s did nothing or was nowhere", name, p.Name)
+					return fmt.Errorf("%s is valid, but part %s has no iterations, no CPU time or no CPUs", name, p.Name)
 				}
 			}
 		case result.Invalid:

@@ -56,8 +56,8 @@ func TestDose(t *testing.T) {
 		t.Errorf("%d threads, want one per CPU of the environment", p.Threads())
 	}
 	for _, bad := range []struct{ old, new, want string }{
-		{"state: $state}", "state: $threads}", `roles.nb.state: "1": want busy, idle, or $factor of these`},
-		{`threads: "3"`, `threads: "0"`, `roles.rest.threads: "0": want a whole number from 1 on`},
+		{"state: $state}", "state: $threads}", `roles.nb.state: "1": want busy, idle, or a $factor with these levels`},
+		{`threads: "3"`, `threads: "0"`, `roles.rest.threads: "0": want a whole number of at least 1`},
 	} {
 		_, err := Parse("dose.yaml", []byte(strings.Replace(dose, bad.old, bad.new, 1)), known)
 		if err == nil || !strings.Contains(err.Error(), bad.want) {

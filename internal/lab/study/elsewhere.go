@@ -39,7 +39,7 @@ func (c *checker) hosts(r *Role, key string, most int) {
 		there := c.hostsLike(v)
 		switch many := strings.HasSuffix(v, "*"); {
 		case many && len(there) < most:
-			c.add(key, strconv.Quote(v), fmt.Sprintf("a host of such a name for each of the role: %d, there are %d", most, len(there)))
+			c.add(key, strconv.Quote(v), fmt.Sprintf("a host with this prefix for each instance of the role: %d, there are %d", most, len(there)))
 		case !many && len(there) == 0:
 			c.add(key, strconv.Quote(v), "one of "+strings.Join(sorted(c.Hosts), ", "))
 		}

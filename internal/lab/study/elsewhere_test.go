@@ -59,7 +59,7 @@ func TestHostsOfARole(t *testing.T) {
 		t.Error(d)
 	}
 	for _, bad := range []struct{ old, new, want string }{
-		{`neighbours: ["0", "2", "3"]`, `neighbours: ["0", "2", "4"]`, `roles.nb.host: "nb*": want a host of such a name for each of the role: 4, there are 3`},
+		{`neighbours: ["0", "2", "3"]`, `neighbours: ["0", "2", "4"]`, `roles.nb.host: "nb*": want a host with this prefix for each instance of the role: 4, there are 3`},
 		{`test: metal, nb: metal`, `test: metal, nb: iron`, `roles.nb.host: "iron": want one of metal, nb1, nb10, nb2, test`},
 		{`price: 0.06 USD`, `price: 0.06 EUR`, `hosts.test.price: 0.05 USD: want a price in EUR, as the others are`},
 		{`price: 0.06 USD`, `price: cheap`, `want an amount with its currency such as 0.0528 USD`},

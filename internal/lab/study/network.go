@@ -13,10 +13,10 @@ import (
 // that runs the lab. All networks are one subnet, connected by uplinks.
 type Network struct {
 	Name   string        `key:"-" json:"name"`
-	Uplink string        `key:"uplink" json:"uplink,omitempty" help:"network that it is joined to by one link, as a machine is by its network card"`
-	Rate   Rate          `key:"rate" json:"rate,omitempty" help:"most that the uplink carries each way, e.g. 100Mbit; none: what the machine can do"`
+	Uplink string        `key:"uplink" json:"uplink,omitempty" help:"network that it is connected to by one link, as a machine by its network card"`
+	Rate   Rate          `key:"rate" json:"rate,omitempty" help:"maximum rate of the uplink in each direction, e.g. 100Mbit; none: no limit"`
 	Queue  time.Duration `key:"queue" json:"queue,omitempty" help:"how long a packet may wait at the uplink before it is dropped (tbf); 50ms"`
-	Shaper string        `key:"shaper" json:"shaper,omitempty" oneof:"tbf htb" help:"the kernel's queueing discipline that bounds the uplink"`
+	Shaper string        `key:"shaper" json:"shaper,omitempty" oneof:"tbf htb" help:"the kernel's queueing discipline that limits the uplink"`
 }
 
 // SetName implements keyed.Named.
@@ -26,9 +26,9 @@ func (n *Network) SetName(name string) { n.Name, n.Shaper = name, "tbf" }
 // instance: the baseline always, the burst while there is credit. The credit is full when
 // the environment is created. Sending uses it, and it fills at the baseline rate.
 type Bandwidth struct {
-	Baseline Rate  `key:"baseline" json:"baseline" help:"what it may always send"`
-	Burst    Rate  `key:"burst" json:"burst,omitempty" help:"what it may send while it has credit; none: the baseline"`
-	Credit   Bytes `key:"credit" json:"credit,omitempty" help:"what a full credit is good for, e.g. 150MB"`
+	Baseline Rate  `key:"baseline" json:"baseline" help:"rate that it may always send at"`
+	Burst    Rate  `key:"burst" json:"burst,omitempty" help:"rate that it may send at while it has credit; none: the baseline"`
+	Credit   Bytes `key:"credit" json:"credit,omitempty" help:"size of a full credit, e.g. 150MB"`
 }
 
 // mostCredit is the longest time that a credit may take to fill at the baseline: the
@@ -150,13 +150,13 @@ func (c *checker) networks() {
 			c.add(key+".shaper", strconv.Quote(n.Shaper), "one of tbf htb")
 		}
 		if n.Rate > 0 && n.Uplink == "" {
-			c.add(key+".rate", n.Rate, "uplink too: it is the uplink's rate")
+			c.add(key+".rate", n.Rate, "also an uplink: the rate is the uplink's")
 		}
 		// A loop of bridges forwards one packet for ever.
 		seen := map[string]bool{}
 		for at := name; at != ""; at = c.Networks[at].Uplink {
 			if seen[at] {
-				c.add(key+".uplink", strconv.Quote(n.Uplink), "no loop")
+				c.add(key+".uplink", strconv.Quote(n.Uplink), "no loop of uplinks")
 				break
 			}
 			seen[at] = true
@@ -193,7 +193,7 @@ func (c *checker) bandwidth(key string, e *Environment) {
 	}
 	key += ".bandwidth"
 	if e.Network == "" {
-		c.add(key, "given", "network too: it bounds what is sent onto that")
+		c.add(key, "given", "also a network: the bandwidth limits what is sent to it")
 	}
 	if b.Baseline <= 0 {
 		c.add(key+".baseline", "not given", "a rate such as 20Mbit")
@@ -203,6 +203,6 @@ func (c *checker) bandwidth(key string, e *Environment) {
 		c.add(key+".burst", b.Burst, "more than the baseline, "+b.Baseline.String())
 	}
 	if most := Bytes(float64(b.Baseline) / 8 * mostCredit.Seconds()); (b.Burst != 0) != (b.Credit > 0) || b.Credit > most {
-		c.add(key+".credit", b.Credit, "with a burst, and only then: more than 0, at most what the baseline sends in "+mostCredit.String()+", "+most.String())
+		c.add(key+".credit", b.Credit, "a credit only with a burst: more than 0, at most what the baseline sends in "+mostCredit.String()+", "+most.String())
 	}
 }

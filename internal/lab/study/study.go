@@ -9,9 +9,9 @@ type Study struct {
 	Name        string `key:"study" help:"name of the study: letters, digits, dashes"`
 	Description string `key:"description"`
 	Question    string `key:"question" help:"what the study asks"`
-	Refute      string `key:"refute" help:"what result would say no"`
+	Refute      string `key:"refute" help:"result that would refute it"`
 
-	Hosts         map[string]Host        `key:"hosts" help:"machines that roles run on; none: this one, named here"`
+	Hosts         map[string]Host        `key:"hosts" help:"machines that roles run on; none: this machine, named local"`
 	Preconditions Preconditions          `key:"preconditions"`
 	Networks      map[string]Network     `key:"networks" help:"networks of the study's own, made of namespaces"`
 	Environments  map[string]Environment `key:"environments" help:"virtual environments that workloads run in"`
@@ -37,7 +37,7 @@ type Host struct {
 	Name    string   `key:"-"`
 	Address string   `key:"address" help:"local, or user@host for SSH"`
 	Roles   []string `key:"roles" help:"what it is for, if not everything"`
-	Price   Price    `key:"price" help:"of an hour of one of its CPUs, e.g. 0.0528 USD; none: the environment's"`
+	Price   Price    `key:"price" help:"price of one of its CPUs for an hour, e.g. 0.0528 USD; none: the environment's"`
 }
 
 // Preconditions are conditions on a machine. If Require is not met, the study does not
@@ -72,14 +72,14 @@ type Environment struct {
 	Image   string   `key:"image" help:"disk image of a qemu guest; none: a kernel and an initramfs with quell in it"`
 	Kernel  string   `key:"kernel" help:"kernel of a guest without an image"`
 	Accel   []string `key:"accel" help:"kvm, tcg: the first that works; results of tcg are stamped"`
-	Network string   `key:"network" json:",omitempty" help:"network of the study that it is on, in a namespace of its own"`
+	Network string   `key:"network" json:",omitempty" help:"the study's network that it is connected to, in a namespace of its own"`
 	// Bandwidth bounds the traffic that it sends; nil: only its network is a bound.
-	Bandwidth *Bandwidth `key:"bandwidth" json:",omitempty" help:"what it may send onto its network, as a cloud bounds an instance"`
+	Bandwidth *Bandwidth `key:"bandwidth" json:",omitempty" help:"limit of what it sends to its network, as clouds limit an instance"`
 	// Weight and Cap are parameters of Xen's Credit scheduler.
-	Weight int   `key:"weight" json:",omitempty" help:"xen: share of the CPUs beside others; 0: the usual 256"`
-	Cap    Share `key:"cap" json:",omitempty" help:"xen: most CPU time, share of one CPU; 0%: no bound"`
+	Weight int   `key:"weight" json:",omitempty" help:"xen: weight of its share of the CPUs; 0: the default, 256"`
+	Cap    Share `key:"cap" json:",omitempty" help:"xen: maximum CPU time, share of one CPU; 0%: no limit"`
 	// Price is not part of a cell: the price of a run changes nothing in it.
-	Price Price `key:"price" json:"-" help:"of an hour of one of its CPUs, e.g. 0.0528 USD"`
+	Price Price `key:"price" json:"-" help:"price of one of its CPUs for an hour, e.g. 0.0528 USD"`
 	// Truth is the model of a synthetic environment.
 	Truth *Truth `key:"truth"`
 }
@@ -89,7 +89,7 @@ type Environment struct {
 // AR(1) with the given deviation and correlation from sample to sample (seconds).
 type Truth struct {
 	Base     time.Duration    `key:"base"`
-	Slope    float64          `key:"slope" help:"slowdown at a full neighbour's load, share of the solo time"`
+	Slope    float64          `key:"slope" help:"slowdown by a neighbour at full load, share of the solo time"`
 	ByPlace  map[string]Share `key:"by_placement" help:"factor on slope per placement name"`
 	Noise    Share            `key:"noise"`
 	AR1      float64          `key:"ar1"`
@@ -103,7 +103,7 @@ type Truth struct {
 // parser for its metric, or a server with a load generator.
 type Workload struct {
 	Name    string `key:"-"`
-	Builtin string `key:"builtin" help:"a kernel of quell's own, e.g. cpu-burn, primes, triad, chase, syscall, fault, burst, idle"`
+	Builtin string `key:"builtin" help:"a built-in kernel, e.g. cpu-burn, primes, triad, chase, syscall, fault, burst, idle"`
 	Options string `key:"options" help:"flags of the built-in kernel"`
 	// Threads 0 means one per CPU of the environment ("as many processes as CPUs").
 	Threads    int           `key:"threads"`
@@ -118,7 +118,7 @@ type Workload struct {
 	// Contends is the cause in labels of recorded traces if the workload is an antagonist
 	// on other CPUs than its victim's. A cell without it omits the field, so that its key
 	// does not change.
-	Contends string `key:"contends" json:",omitempty" help:"what it contends for, a word for labels: cpu, cache, memory, io, net"`
+	Contends string `key:"contends" json:",omitempty" help:"resource that it contends for, used in labels: cpu, cache, memory, io, net"`
 }
 
 // Metric is the performance figure of a workload.
@@ -140,8 +140,8 @@ type Role struct {
 	Name        string `key:"-"`
 	Workload    string `key:"workload"`
 	Environment string `key:"environment"`
-	Host        string `key:"host" help:"of hosts; with a * at its end each of the role is on another of those whose names begin so"`
-	Measure     bool   `key:"measure" help:"its metric is what the study is about"`
+	Host        string `key:"host" help:"name in hosts; with a * at its end each instance runs on another host with that prefix"`
+	Measure     bool   `key:"measure" help:"its metric is a result of the study"`
 	// Asks is the role that runs the server for its requests.
 	Asks string `key:"asks" help:"role that it sends to (http-client, udp-send, udp-ping)"`
 	// Count is the number of instances of the role ("neighbour": 0..n); a number or
@@ -150,7 +150,7 @@ type Role struct {
 	// Threads, if given, replaces the workload's own number.
 	Threads string `key:"threads" help:"of the workload; a number or $factor"`
 	// State idle starts the environment and runs nothing in it.
-	State string `key:"state" help:"busy, idle (the environment is there and nothing runs in it), or $factor of these"`
+	State string `key:"state" help:"busy, idle (the environment exists and runs nothing), or a $factor with these levels"`
 	// End says what happens when its workload ends first: restart repeats it until the
 	// measured roles have had their last iteration.
 	End  string `key:"end" oneof:"restart stop"`
@@ -161,10 +161,10 @@ type Role struct {
 
 // Load holds a role at a share of its CPUs' capacity.
 type Load struct {
-	Control   string        `key:"control" oneof:"none duty-cycle requests" help:"none: it runs free; requests: it asks at a rate"`
+	Control   string        `key:"control" oneof:"none duty-cycle requests" help:"none: no control; duty-cycle: a share of its CPUs; requests: a rate of requests"`
 	Actuator  string        `key:"actuator" oneof:"freezer sigstop"`
-	Period    time.Duration `key:"period" help:"107ms beats with nothing: not 100 ms quotas, nor ticks, nor 1 s samples"`
-	Target    string        `key:"target" help:"a share, or the name of a factor: '$bgload'; of requests: max, or a share of the base case's"`
+	Period    time.Duration `key:"period" help:"107ms avoids beats with 100 ms quotas, timer ticks and 1 s samples"`
+	Target    string        `key:"target" help:"a share, or the name of a factor: '$bgload'; for requests: max, or a share of the base case's rate"`
 	Tolerance Share         `key:"tolerance"`
 }
 
@@ -172,9 +172,9 @@ type Load struct {
 // within a run.
 type Factor struct {
 	Name       string      `key:"-"`
-	Levels     []string    `key:"levels" help:"the file may give the list itself"`
+	Levels     []string    `key:"levels" help:"list of levels; the factor itself may be written as this list"`
 	Sets       []Set       `key:"sets" help:"levels that give each role a value of its own: {A: {vm1: soplex, vm2: milc}}"`
-	Knob       string      `key:"knob" help:"a knob of the machine that has the level for the run's time, as preconditions.set: {knob: prefetching, levels: [on, off]}"`
+	Knob       string      `key:"knob" help:"knob of the machine that is set to the level during the run, as in preconditions.set: {knob: prefetching, levels: [on, off]}"`
 	Staircase  *Staircase  `key:"staircase"`
 	Placements []Placement `key:"placements"`
 	Mappings   *Mappings   `key:"mappings"`
@@ -209,7 +209,7 @@ type Placement struct {
 // about half background load, per-chip above).
 type Dynamic struct {
 	Role       string `key:"role"`
-	Below      string `key:"below" help:"relation while its load is below at"`
+	Below      string `key:"below" help:"relation while the role's load is below at"`
 	Above      string `key:"above"`
 	At         Share  `key:"at"`
 	Hysteresis Share  `key:"hysteresis"`
@@ -219,12 +219,12 @@ type Dynamic struct {
 // symmetry of the cores.
 type Mappings struct {
 	Cores int      `key:"cores"`
-	Roles []string `key:"roles" help:"those that are mapped; none: all"`
+	Roles []string `key:"roles" help:"mapped roles; none: all"`
 	// PerCore bounds the virtual CPUs on a core; 0: as evenly as possible, as in paper
 	// 000 ("three different ways to map the four VMs").
 	PerCore int `key:"per_core"`
 	// Default adds the level "default", where nothing is pinned.
-	Default bool `key:"default" help:"also leave it to the kernel's scheduler"`
+	Default bool `key:"default" help:"also a level without pinning, where the kernel's scheduler decides"`
 }
 
 // Set is a named level of a factor that gives each role a value of its own.
@@ -235,10 +235,10 @@ type Set struct {
 
 // Controls are cells that quell adds.
 type Controls struct {
-	Solo          bool `key:"solo" help:"each measured role alone, at each placement and load it has elsewhere"`
-	IdleNeighbour bool `key:"idle_neighbour" help:"the other environments there, but nothing running in them"`
+	Solo          bool `key:"solo" help:"each measured role alone, at each of its placements and loads"`
+	IdleNeighbour bool `key:"idle_neighbour" help:"the other environments exist but run nothing"`
 	AAPairs       int  `key:"aa_pairs" help:"pairs of equal runs, whose difference is the noise floor"`
-	SentinelEvery int  `key:"sentinel_every" help:"a fixed cell every so many runs, to see drift"`
+	SentinelEvery int  `key:"sentinel_every" help:"number of runs between two runs of a fixed cell, which show drift"`
 }
 
 // Design is the order and the repetition of cells.
@@ -247,8 +247,8 @@ type Design struct {
 	Order       string              `key:"order" oneof:"blocked-random sequential" help:"blocked-random: every repetition is a block, shuffled by the seed"`
 	Seed        uint64              `key:"seed"`
 	Repetitions int                 `key:"repetitions"`
-	Budget      time.Duration       `key:"budget" help:"no run starts that would end after it"`
-	Exclude     []map[string]string `key:"exclude" help:"combinations of levels that are left out; of numbers also those over or under one ('>11', '<3')"`
+	Budget      time.Duration       `key:"budget" help:"time limit: a run that would end after it is not started"`
+	Exclude     []map[string]string `key:"exclude" help:"combinations of levels to leave out; a numeric level may be a bound ('>11', '<3')"`
 }
 
 // Run is the configuration of one run.
@@ -256,27 +256,27 @@ type Run struct {
 	MinOverlap Share         `key:"min_overlap" help:"share of the measured window in which every other role ran"`
 	For        time.Duration `key:"for" help:"length of the steady window, if iterations or a staircase do not give it"`
 	Timeout    time.Duration `key:"timeout"`
-	Retries    int           `key:"retries" help:"tries again after an invalid or failed run"`
+	Retries    int           `key:"retries" help:"how often an invalid or failed run is repeated"`
 	Cooldown   time.Duration `key:"cooldown"`
 	OnFailure  string        `key:"on_failure" oneof:"continue stop"`
 	// Contamination bounds: over one of these a run is invalid.
-	MaxForeignCPU Share `key:"max_foreign_cpu" help:"CPU time of processes of nobody's role on the roles' CPUs"`
+	MaxForeignCPU Share `key:"max_foreign_cpu" help:"maximum CPU time of foreign processes on the roles' CPUs"`
 	MaxSteal      Share `key:"max_steal"`
 }
 
 // Observe is what is recorded in addition to the workloads' own metrics.
 type Observe struct {
 	Interval  time.Duration `key:"interval"`
-	Sets      []string      `key:"sets" oneof:"cpu psi schedstat net energy domains" help:"domains: what each part did over the steady window, as Xen's tools say it of a domain"`
+	Sets      []string      `key:"sets" oneof:"cpu psi schedstat net energy domains" help:"domains: figures of each part over the steady window, as Xen's tools report them for a domain"`
 	Placement []string      `key:"placement" oneof:"trace poll" help:"audit where roles' threads really ran"`
 	Events    []string      `key:"events" help:"perf events: cycles, instructions, llc-misses, context-switches, …"`
 	Signals   []string      `key:"signals" help:"quell's own cost signals as metrics"`
 	// Agent runs quell-agent in parallel with each run and keeps its samples.
-	Agent *Recording `key:"agent" help:"quell-agent samples the run's parts, every task of them, into the run's trace.csv"`
+	Agent *Recording `key:"agent" help:"quell-agent samples all tasks of the run's parts into the run's trace.csv"`
 	// Meter is a user's command that prints watts, one number a line.
 	Meter string `key:"meter"`
 	// Cost measures the cost of observation once, before the first run.
-	Cost bool `key:"cost" help:"measure what watching costs, for the report: half a minute before the first run"`
+	Cost bool `key:"cost" help:"measure the cost of observation for the report: half a minute before the first run"`
 }
 
 // Recording is the configuration of an agent that samples a run. Intervals follow each

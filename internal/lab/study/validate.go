@@ -63,7 +63,7 @@ func (s *Study) validate(known Known) []keyed.Problem {
 			f := s.Factor(name)
 			switch {
 			case f == nil:
-				c.add(key, "no such factor", "one of "+c.factorNames())
+				c.add(key, "unknown factor", "one of "+c.factorNames())
 			case f.Mappings == nil && !slices.ContainsFunc(f.levels(), func(l string) bool { return meets(l, x[name]) }):
 				c.add(key, strconv.Quote(x[name]), "one of "+strings.Join(f.levels(), ", "))
 			}
@@ -79,7 +79,7 @@ func (c *checker) environment(e Environment) {
 		c.add(key+".cpus", e.CPUs, "at least 1: the guest's virtual CPUs")
 	}
 	if (e.Driver == Synthetic) != (e.Truth != nil) {
-		c.add(key+".truth", "given: "+strconv.FormatBool(e.Truth != nil), "the model of a synthetic environment, and of no other")
+		c.add(key+".truth", "given: "+strconv.FormatBool(e.Truth != nil), "true for driver synthetic, false for any other")
 	}
 	if e.Truth != nil && e.Truth.Base <= 0 {
 		c.add(key+".truth.base", e.Truth.Base, "the time of an undisturbed iteration")
@@ -176,7 +176,7 @@ func (c *checker) factor(f *Factor) {
 	for _, set := range f.Sets {
 		for _, role := range sorted(set.Values) {
 			if c.Role(role) == nil {
-				c.add(key+".sets."+set.Name+"."+role, "no such role", "one of "+c.roleNames())
+				c.add(key+".sets."+set.Name+"."+role, "unknown role", "one of "+c.roleNames())
 			}
 		}
 	}
@@ -185,14 +185,14 @@ func (c *checker) factor(f *Factor) {
 // knob checks a factor that varies a knob of the machine.
 func (c *checker) knob(key string, f *Factor) {
 	if len(f.Levels) == 0 {
-		c.add(key+".knob", strconv.Quote(f.Knob), "levels: the values it is to have")
+		c.add(key+".knob", strconv.Quote(f.Knob), "levels: the values to set")
 	}
 	if _, ok := c.Preconditions.Set[f.Knob]; ok {
-		c.add(key+".knob", strconv.Quote(f.Knob), "a knob that preconditions.set does not hold for the whole study")
+		c.add(key+".knob", strconv.Quote(f.Knob), "a knob that is not in preconditions.set")
 	}
 	for i := range c.Factors {
 		if g := &c.Factors[i]; g.Knob == f.Knob && g.Name < f.Name {
-			c.add(key+".knob", strconv.Quote(f.Knob), "a knob that no other factor turns ("+g.Name+" does)")
+			c.add(key+".knob", strconv.Quote(f.Knob), "a knob that no other factor sets ("+g.Name+" does)")
 		}
 	}
 	if c.known.Knob == nil {
@@ -228,7 +228,7 @@ func (c *checker) placement(key string, p Placement) {
 	}
 	for _, role := range sorted(p.CPUs) {
 		if c.Role(role) == nil {
-			c.add(key+".cpus."+role, "no such role", "one of "+c.roleNames())
+			c.add(key+".cpus."+role, "unknown role", "one of "+c.roleNames())
 		}
 	}
 	if d := p.Dynamic; d != nil {
@@ -249,7 +249,7 @@ func (c *checker) roles() {
 		return
 	}
 	if !slices.ContainsFunc(c.Roles, func(r Role) bool { return r.Measure }) {
-		c.add("roles", "no role with measure: true", "at least one whose metric is what the study is about")
+		c.add("roles", "no role with measure: true", "at least one")
 	}
 	for i := range c.Roles {
 		r := &c.Roles[i]
@@ -260,7 +260,7 @@ func (c *checker) roles() {
 		c.problems = append(c.problems, keyed.Check(key+".", r)...)
 		for _, v := range c.values(r, key+".state", r.State) {
 			if v != "busy" && v != "idle" {
-				c.add(key+".state", strconv.Quote(v), "busy, idle, or $factor of these")
+				c.add(key+".state", strconv.Quote(v), "busy, idle, or a $factor with these levels")
 			}
 		}
 		if r.State != "idle" || r.Workload != "" {
@@ -271,7 +271,7 @@ func (c *checker) roles() {
 		for _, v := range c.values(r, key+".count", r.Count) {
 			n, err := strconv.Atoi(v)
 			if err != nil || n < 0 {
-				c.add(key+".count", strconv.Quote(v), "a whole number, or $factor of such")
+				c.add(key+".count", strconv.Quote(v), "a whole number, or a $factor with such levels")
 			}
 			most = max(most, n)
 		}
@@ -279,7 +279,7 @@ func (c *checker) roles() {
 		if r.Threads != "" {
 			for _, v := range c.values(r, key+".threads", r.Threads) {
 				if n, err := strconv.Atoi(v); err != nil || n < 1 {
-					c.add(key+".threads", strconv.Quote(v), "a whole number from 1 on, or $factor of such")
+					c.add(key+".threads", strconv.Quote(v), "a whole number of at least 1, or a $factor with such levels")
 				}
 			}
 		}
@@ -334,7 +334,7 @@ func (c *checker) values(r *Role, key, field string) []string {
 	for _, set := range f.Sets {
 		v, ok := set.Values[r.Name]
 		if !ok {
-			c.add("factors."+name+".sets."+set.Name, "nothing for "+r.Name, "a value for every role that refers to $"+name)
+			c.add("factors."+name+".sets."+set.Name, "no value for "+r.Name, "a value for every role that refers to $"+name)
 			continue
 		}
 		vs = append(vs, v)
@@ -413,7 +413,7 @@ func (c *checker) run() {
 		}
 		for _, v := range c.values(role, "roles."+role.Name+".workload", role.Workload) {
 			if w, ok := c.Workloads[v]; ok && w.Iterations == 0 && w.Time == 0 {
-				c.add("run.for", "0s", fmt.Sprintf("how long a run is: workload %s has neither iterations nor time, and no staircase gives it", v))
+				c.add("run.for", "0s", fmt.Sprintf("the length of a run: workload %s has neither iterations nor time, and there is no staircase", v))
 				return
 			}
 		}

@@ -87,7 +87,7 @@ func TestDropsIn(t *testing.T) {
 		}
 	}
 	if n, ok := dropsIn(strings.NewReader(udpTable), 80); ok {
-		t.Errorf("of nobody's port: %d", n)
+		t.Errorf("port without a socket: %d", n)
 	}
 }
 

@@ -337,7 +337,7 @@ func TestSenderFallsBehind(t *testing.T) {
 	out, end := playing(t, Sender{To: free(t), Flows: 1, Size: 100, Rate: 1e6}, Counted{Warmup: 20 * time.Millisecond, Duration: 200 * time.Millisecond})
 	defer end()
 	if v := valuesOf(t, out); v[unreachable] == 0 {
-		t.Errorf("to nobody: %v", v)
+		t.Errorf("without a receiver: %v", v)
 	}
 }
 

@@ -88,7 +88,7 @@ const (
 func Kinds() []string { return []string{Nginx, Apache, Go} }
 
 // ErrNoServer says that a server's program is missing.
-var ErrNoServer = errors.New("no such web server here")
+var ErrNoServer = errors.New("web server is not installed")
 
 // Command returns the command that serves the site on ports 80 and, with TLS, 443, in
 // one process, in the foreground. Servers that run at the same time need different
@@ -108,7 +108,7 @@ func (s Site) Command(kind, name string, self []string) ([]string, error) {
 	case Apache:
 		program, conf = "apache2", s.apache(dir)
 	default:
-		return nil, fmt.Errorf("set up web server: no %q: want one of %s", kind, strings.Join(Kinds(), ", "))
+		return nil, fmt.Errorf("set up web server: unknown kind %q: want one of %s", kind, strings.Join(Kinds(), ", "))
 	}
 	path, err := find(program)
 	if err != nil {

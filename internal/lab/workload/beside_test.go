@@ -34,7 +34,7 @@ func BenchmarkBesideAStreamer(b *testing.B) {
 			contended++
 		}
 		alone, beside, trip = alone+float64(before), beside+float64(after), trip+float64(rt.Min)
-		b.Logf("a round trip %v, a load %v alone, %v beside the streamer", rt.Min, before, after)
+		b.Logf("a round trip %v, a load %v alone, %v with the streamer", rt.Min, before, after)
 	}
 	n := float64(b.N)
 	b.ReportMetric(contended/n, "contended")

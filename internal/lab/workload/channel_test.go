@@ -216,7 +216,7 @@ func TestChannelCPU(t *testing.T) {
 	// each other.
 	a, b, c := middle(all[alone], wait), middle(all[contended], wait), middle(all[capped], wait)
 	if !(b > a) || b-c < (b-a)/2 {
-		t.Errorf("wait is %.3f alone, %.3f beside a hog, %.3f when that is capped: the cap should undo most of it", a, b, c)
+		t.Errorf("wait is %.3f alone, %.3f with a hog, %.3f when that is capped: the cap should undo most of it", a, b, c)
 	}
 }
 

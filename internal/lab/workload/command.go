@@ -91,7 +91,7 @@ func MeanMetric(how string, output []byte) (float64, error) {
 		sum, n, rest = sum+v, n+1, more
 	}
 	if n == 0 {
-		return 0, errors.New("the command has not come to its end once: give it more time, or less to do")
+		return 0, errors.New("the command did not complete once: give it more time or less work")
 	}
 	return sum / float64(n), nil
 }

@@ -90,7 +90,7 @@ func ParseKernel(args []string) (Kernel, error) {
 func (k *Kernel) flags() *flag.FlagSet {
 	f := flag.NewFlagSet(k.Name, flag.ContinueOnError)
 	f.SetOutput(io.Discard)
-	f.IntVar(&k.Threads, "threads", k.Threads, "threads; 0: one per CPU that it may use")
+	f.IntVar(&k.Threads, "threads", k.Threads, "threads; 0: one per available CPU")
 	if k.Work > 0 {
 		f.IntVar(&k.Work, "work", k.Work, "units of work in an iteration")
 	}
@@ -111,7 +111,7 @@ func (k *Kernel) flags() *flag.FlagSet {
 		f.DurationVar(&k.Pause, "pause", k.Pause, "mean time between bursts")
 	}
 	if k.Seed > 0 {
-		f.Uint64Var(&k.Seed, "seed", k.Seed, "seed of what is random")
+		f.Uint64Var(&k.Seed, "seed", k.Seed, "random seed")
 	}
 	return f
 }
@@ -149,7 +149,7 @@ func (k Kernel) Validate() error {
 		bad("set", k.Set, fmt.Sprintf("at least %d bytes", least))
 	}
 	if k.Name == "read" && (k.Block < 512 || k.Block%512 != 0 || k.Block > k.Set) {
-		bad("block", k.Block, "a multiple of 512 bytes, at most the set's")
+		bad("block", k.Block, "a multiple of 512 bytes, at most the working set (-set)")
 	}
 	if k.Pause < 0 || k.Pause > longest {
 		bad("pause", k.Pause, "0s to "+longest.String())

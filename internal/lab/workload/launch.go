@@ -62,7 +62,7 @@ func (t *Tree) startIn(task string, cmd *exec.Cmd, cpus sample.Set) error {
 		return errors.Join(err, cmd.Process.Kill(), cmd.Wait())
 	}
 	if err := unix.PtraceDetach(pid); err != nil {
-		return errors.Join(fmt.Errorf("let process %d go: %w", pid, err), cmd.Process.Kill(), cmd.Wait())
+		return errors.Join(fmt.Errorf("detach from process %d: %w", pid, err), cmd.Process.Kill(), cmd.Wait())
 	}
 	return nil
 }
@@ -76,7 +76,7 @@ func stopped(pid int) error {
 		case err != nil:
 			return fmt.Errorf("wait for process %d: %w", pid, err)
 		case !status.Stopped():
-			return fmt.Errorf("process %d ended before it began", pid)
+			return fmt.Errorf("process %d ended before it executed its program", pid)
 		default:
 			return nil
 		}

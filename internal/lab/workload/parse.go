@@ -48,7 +48,7 @@ func ParseMetric(how string, output []byte) (float64, error) {
 		}
 		all := re.FindAllSubmatch(output, -1)
 		if len(all) == 0 {
-			return 0, fmt.Errorf("parse output: nothing in it matches %s", how)
+			return 0, fmt.Errorf("parse output: no match for %s", how)
 		}
 		return number(string(all[len(all)-1][1]))
 	}
@@ -66,7 +66,7 @@ func ParseMetric(how string, output []byte) (float64, error) {
 func number(text string) (float64, error) {
 	v, err := strconv.ParseFloat(text, 64)
 	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
-		return 0, fmt.Errorf("%q is no number", text)
+		return 0, fmt.Errorf("%q is not a number", text)
 	}
 	return v, nil
 }
@@ -84,9 +84,9 @@ func one(re *regexp.Regexp, remedy string) func(string) (float64, error) {
 
 func missing(n int, remedy string) error {
 	if n == 0 {
-		return errors.New("its figure is not in it: it did not come to its end, or prints something else")
+		return errors.New("no result in the output: the tool did not finish, or its output format differs")
 	}
-	return fmt.Errorf("it has %d figures, want one: %s", n, remedy)
+	return fmt.Errorf("the output has %d results, want one: %s", n, remedy)
 }
 
 var (
@@ -116,7 +116,7 @@ func sysbench(text string) (float64, error) {
 		return 0, err
 	}
 	if s == 0 {
-		return 0, errors.New("it took no time")
+		return 0, errors.New("the total time is 0")
 	}
 	return n / s, nil
 }
@@ -150,7 +150,7 @@ func renaissance(text string) (float64, error) {
 		sum += v
 	}
 	if math.IsInf(sum, 0) {
-		return 0, errors.New("its times are too long")
+		return 0, errors.New("the sum of the times overflows")
 	}
 	return sum / float64(len(all)), nil
 }

@@ -85,7 +85,7 @@ func (b *band) prepare(k Kernel, thread uint64) (p piece, free func(), err error
 	case "idle":
 		return func() float64 { <-b.ctx.Done(); return 0 }, nothing, nil
 	}
-	return nil, nothing, fmt.Errorf("run workload %q: no such kernel", k.Name)
+	return nil, nothing, fmt.Errorf("run workload %q: unknown workload", k.Name)
 }
 
 func (b *band) sleep(d time.Duration) {

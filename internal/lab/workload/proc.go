@@ -152,7 +152,7 @@ type Sched struct {
 func (p *Proc) Sched() (Sched, error) {
 	paths, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", p.PID))
 	if err != nil || len(paths) == 0 {
-		return Sched{}, errors.Join(fmt.Errorf("read schedstat: process %d is gone", p.PID), err)
+		return Sched{}, errors.Join(fmt.Errorf("read schedstat: process %d has ended", p.PID), err)
 	}
 	var sum Sched
 	for _, path := range paths {

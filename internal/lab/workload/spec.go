@@ -106,7 +106,7 @@ func (s *Spec) flags() *flag.FlagSet {
 		f.Int64Var(&s.Set, "set", s.Set, "working set, bytes")
 		f.IntVar(&s.Steps, "steps", s.Steps, "loads in a transaction")
 	case Spin, Syscall, Burst, CounterPhase:
-		f.Float64Var(&s.Duty, "duty", s.Duty, "loud share of a period, 0..1")
+		f.Float64Var(&s.Duty, "duty", s.Duty, "busy share of a period, 0..1")
 	case Hog, Stream:
 		f.DurationVar(&s.Work, "work", s.Work, "CPU time of a burst")
 		f.DurationVar(&s.Pause, "pause", s.Pause, "time between bursts")
@@ -119,8 +119,8 @@ func (s *Spec) flags() *flag.FlagSet {
 		f.DurationVar(&s.Period, "period", s.Period, "length of a cycle")
 		f.DurationVar(&s.Phase, "phase", s.Phase, "start of cycle 0 after the epoch")
 		f.Int64Var((*int64)(&s.Epoch), "epoch", int64(s.Epoch), "the epoch, ms since 1970")
-		f.Float64Var(&s.Vary, "vary", s.Vary, "spread of lengths, share of themselves")
-		f.Uint64Var(&s.Seed, "seed", s.Seed, "seed of the spread")
+		f.Float64Var(&s.Vary, "vary", s.Vary, "random variation of burst and pause lengths, 0..1")
+		f.Uint64Var(&s.Seed, "seed", s.Seed, "random seed")
 	}
 	return f
 }

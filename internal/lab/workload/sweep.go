@@ -81,7 +81,7 @@ func removeScratch(dir string) error {
 		return fmt.Errorf("stat %s: %w", dir, err)
 	}
 	if int(st.Uid) != os.Geteuid() {
-		return fmt.Errorf("remove %s: it belongs to user %d", dir, st.Uid)
+		return fmt.Errorf("remove %s: owned by user %d", dir, st.Uid)
 	}
 	return os.RemoveAll(dir)
 }

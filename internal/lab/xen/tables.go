@@ -39,7 +39,7 @@ func ParseTop(r io.Reader) ([]Usage, error) {
 				columns[name] = i
 			}
 		case columns == nil:
-			return nil, fmt.Errorf("read xentop: line %d: no head before it", n)
+			return nil, fmt.Errorf("read xentop: line %d: no header line before it", n)
 		case strings.HasPrefix(f[0], "VCPUs(") || strings.HasPrefix(f[0], "Net") || f[0] == "VBD":
 		default:
 			u := Usage{Round: round, Name: f[0]}
@@ -159,7 +159,7 @@ func table(r io.Reader, what string, fields int, row func([]string) error) error
 		return fmt.Errorf("read %s: %w", what, err)
 	}
 	if !head {
-		return fmt.Errorf("read %s: no head", what)
+		return fmt.Errorf("read %s: no header line", what)
 	}
 	return nil
 }

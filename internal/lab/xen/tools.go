@@ -20,7 +20,7 @@ type Tools struct {
 }
 
 // ErrNoDomain says that there is no such domain.
-var ErrNoDomain = errors.New("no such domain")
+var ErrNoDomain = errors.New("domain does not exist")
 
 // Config is a paravirtualised guest.
 type Config struct {
@@ -158,7 +158,7 @@ func (t Tools) CPUs(ctx context.Context) (int, error) {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 {
-		return 0, fmt.Errorf("ask Xen for its CPUs: %q", text)
+		return 0, fmt.Errorf("read number of CPUs from xl info: %q", text)
 	}
 	return n, nil
 }
@@ -167,7 +167,7 @@ func (t Tools) CPUs(ctx context.Context) (int, error) {
 func (t Tools) Hertz(ctx context.Context) (float64, error) {
 	out, err := t.run(ctx, "xl", "info")
 	if err != nil {
-		return 0, fmt.Errorf("ask Xen about itself: %w", err)
+		return 0, fmt.Errorf("run xl info: %w", err)
 	}
 	return ParseHertz(bytes.NewReader(out))
 }
@@ -175,7 +175,7 @@ func (t Tools) Hertz(ctx context.Context) (float64, error) {
 func (t Tools) info(ctx context.Context, key string) (string, error) {
 	out, err := t.run(ctx, "xl", "info", key)
 	if err != nil {
-		return "", fmt.Errorf("ask Xen for its %s: %w", key, err)
+		return "", fmt.Errorf("read %s from xl info: %w", key, err)
 	}
 	return strings.TrimSpace(string(out)), nil
 }
@@ -252,7 +252,7 @@ func (t Tools) ConsoleOf(ctx context.Context, id int) (string, error) {
 func (t Tools) Top(ctx context.Context, over time.Duration) ([]Usage, error) {
 	out, err := t.run(ctx, "xentop", "-b", "-f", "-i", "2", "-d", strconv.FormatFloat(over.Seconds(), 'f', 1, 64))
 	if err != nil {
-		return nil, fmt.Errorf("ask xentop: %w", err)
+		return nil, fmt.Errorf("run xentop: %w", err)
 	}
 	all, err := ParseTop(bytes.NewReader(out))
 	return slices.DeleteFunc(all, func(u Usage) bool { return u.Round == 0 }), err

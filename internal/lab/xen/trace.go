@@ -71,7 +71,7 @@ func Decode(r io.Reader, each func(*Record) error) error {
 		at += int64(4 + rest)
 		if rec.Event == eventCPUChange {
 			if n < 1 || words[0] >= maxPhysical {
-				return fmt.Errorf("read trace: byte %d: CPU %v makes no sense", at, rec.Extra)
+				return fmt.Errorf("read trace: byte %d: invalid CPU %v", at, rec.Extra)
 			}
 			rec.CPU = int(words[0])
 			continue

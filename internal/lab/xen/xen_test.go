@@ -212,9 +212,9 @@ func TestDamagedTables(t *testing.T) {
 		parse      func(io.Reader) error
 	}{
 		{"Name ID VCPU\ng1 1 0", "line 2: 3 columns", func(r io.Reader) error { _, err := ParseVCPUs(r); return err }},
-		{"g1 1 0", "no head", func(r io.Reader) error { _, err := ParseShares(r); return err }},
+		{"g1 1 0", "no header line", func(r io.Reader) error { _, err := ParseShares(r); return err }},
 		{"Name ID\ng1 one 2 3", "line 2", func(r io.Reader) error { _, err := ParseShares(r); return err }},
-		{"g1 --b", "no head before it", func(r io.Reader) error { _, err := ParseTop(r); return err }},
+		{"g1 --b", "no header line before it", func(r io.Reader) error { _, err := ParseTop(r); return err }},
 		{"NAME STATE CPU(sec)\ng1 --b x", "line 2", func(r io.Reader) error { _, err := ParseTop(r); return err }},
 		{"{", "read xl list", func(r io.Reader) error { _, err := ParseList(r); return err }},
 		{"host : x", "no cpu_mhz", func(r io.Reader) error { _, err := ParseHertz(r); return err }},

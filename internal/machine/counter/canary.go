@@ -83,7 +83,7 @@ type visit struct {
 // enough for all, the windows visit the caches in turn.
 func OpenCanary(caches []Cache, budget time.Duration) (*Canary, error) {
 	if len(caches) == 0 || budget <= 0 {
-		return nil, fmt.Errorf("open canary: %d caches, %s in a window", len(caches), budget)
+		return nil, fmt.Errorf("open canary: %d caches, CPU time %s per window: both must be positive", len(caches), budget)
 	}
 	size := int64(canarySet)
 	for _, c := range caches {
@@ -202,7 +202,7 @@ func pinToOne(cpus sample.Set) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("bind the canary: none of CPUs %s is to be had", cpus)
+	return fmt.Errorf("pin the canary: none of CPUs %s is available", cpus)
 }
 
 //go:noinline

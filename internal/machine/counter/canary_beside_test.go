@@ -69,10 +69,10 @@ func BenchmarkCanaryBesideAStreamer(b *testing.B) {
 			kind = 1
 		}
 		if after, still := shared(); !known || !still || after != before {
-			b.Logf("moved, or not known: %.1f ns a load alone, %.1f beside the streamer", 1e9*was, 1e9*is)
+			b.Logf("moved, or unknown: %.1f ns a load alone, %.1f with the streamer", 1e9*was, 1e9*is)
 			continue
 		}
-		b.Logf("shared %v: %.1f ns a load alone, %.1f beside the streamer", before, 1e9*was, 1e9*is)
+		b.Logf("shared %v: %.1f ns a load alone, %.1f with the streamer", before, 1e9*was, 1e9*is)
 		n[kind]++
 		ratio[kind], alone[kind], beside[kind] = ratio[kind]+is/was, alone[kind]+1e9*was, beside[kind]+1e9*is
 	}

@@ -19,6 +19,6 @@ func TestAssign(t *testing.T) {
 		}
 	}
 	if got := Assign[string](nil); len(got) != 0 {
-		t.Errorf("nobody owns %v", got)
+		t.Errorf("no task owns %v", got)
 	}
 }

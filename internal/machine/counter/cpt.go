@@ -90,17 +90,17 @@ func (c *CPT) Variant() string { return variantFile }
 // Add implements Source. Nothing is opened before Start.
 func (c *CPT) Add(t Target) error {
 	if c.tasks[t.Key] != nil {
-		return fmt.Errorf("add %s: already followed", t.Key)
+		return fmt.Errorf("add %s: already monitored", t.Key)
 	}
 	if t.Members == nil {
-		return fmt.Errorf("add %s: nobody to list its members", t.Key)
+		return fmt.Errorf("add %s: no function to list its members", t.Key)
 	}
 	task := &cptTask{target: t}
 	switch {
 	case t.Scrape != nil:
 		task.transactions = &scrapeTask{target: &task.target, scraper: c.scraper}
 	case t.Uprobe != nil && c.probes.kernel == nil:
-		return fmt.Errorf("add %s: %w", t.Key, &NotSupportedError{What: "uprobes", Reason: "left out of this program"})
+		return fmt.Errorf("add %s: %w", t.Key, &NotSupportedError{What: "uprobes", Reason: "not built into this program"})
 	case t.Uprobe != nil:
 		task.transactions = &probeTask{target: &task.target, prober: c.probes}
 	default:
@@ -205,7 +205,7 @@ func (c *CPT) finish(t *cptTask, end time.Time, cpu time.Duration, known bool) (
 		r.Coverage = min(1, float64(w.span)/float64(window))
 	}
 	if r.Coverage < leastCoverage {
-		r.Err = fmt.Errorf("counted in %v of %v only", w.span, window)
+		r.Err = fmt.Errorf("counted for only %v of %v", w.span, window)
 		return r, true
 	}
 	r.Extras.Set(sample.Transactions, w.done)

@@ -72,7 +72,7 @@ func EventNames() []string {
 }
 
 // ErrUnknownEvent says that no event has the given name.
-var ErrUnknownEvent = errors.New("no such event")
+var ErrUnknownEvent = errors.New("unknown event")
 
 // LookupEvent finds an event: one of EventNames, or a tracepoint with a colon
 // ("sched:sched_switch", "kvm:kvm_exit"). Only opening it shows whether this machine
@@ -109,7 +109,7 @@ func LookupEvent(name string) (Event, error) {
 			return Event{event: e}, nil
 		}
 	}
-	return Event{}, fmt.Errorf("look up event %q: %w; there are %s, and tracepoints as system:name", name, ErrUnknownEvent, strings.Join(EventNames(), ", "))
+	return Event{}, fmt.Errorf("look up event %q: %w; want one of %s, or a tracepoint as system:name", name, ErrUnknownEvent, strings.Join(EventNames(), ", "))
 }
 
 func intel() bool { return vendor("GenuineIntel") }

@@ -19,7 +19,7 @@ const (
 	maxLine       = 64 << 10
 )
 
-var errNoSeries = errors.New("no such series")
+var errNoSeries = errors.New("series not found")
 
 // sumSeries adds up the series of a metric that have all the given labels, in
 // Prometheus's text format 0.0.4. Lines about other metrics are skipped unparsed: there
@@ -48,7 +48,7 @@ func sumSeries(r io.Reader, metric string, labels map[string]string) (float64, e
 		}
 		v := m.GetUntyped().GetValue()
 		if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
-			return 0, fmt.Errorf("%s is %v, which counts nothing", metric, v)
+			return 0, fmt.Errorf("%s is %v, which is not a count", metric, v)
 		}
 		sum, found = sum+v, true
 	}
@@ -75,10 +75,10 @@ func linesAbout(r io.Reader, metric string) ([]byte, error) {
 		switch {
 		case isAbout(trimmed, metric):
 			if text = append(append(text, bytes.TrimRight(line, "\n")...), '\n'); long || len(text) > maxSeriesText {
-				return nil, fmt.Errorf("more than %d bytes about %s, or a line of more than %d", maxSeriesText, metric, maxLine)
+				return nil, fmt.Errorf("more than %d bytes of series %s, or a line longer than %d", maxSeriesText, metric, maxLine)
 			}
 		case isGauge(trimmed, metric):
-			return nil, fmt.Errorf("%s is a gauge, which counts nothing", metric)
+			return nil, fmt.Errorf("%s is a gauge, want a counter", metric)
 		}
 		for long { // the rest of a long line
 			_, err = in.ReadSlice('\n')

@@ -47,19 +47,19 @@ func TestSumSeries(t *testing.T) {
 		{"http_requests_total", map[string]string{"code": "404", "handler": "/"}, 3, ""},
 		{"http_requests_total", map[string]string{"handler": "/a b{c}"}, 1027, ""},
 		{"http_requests_total", map[string]string{"handler": "quote \" and \\ and \n"}, 1500, ""},
-		{"http_requests_total", map[string]string{"code": "500"}, 0, "no such series"},
-		{"http_requests_total", map[string]string{"method": "GET"}, 0, "no such series"},
+		{"http_requests_total", map[string]string{"code": "500"}, 0, "series not found"},
+		{"http_requests_total", map[string]string{"method": "GET"}, 0, "series not found"},
 		{"http_requests", nil, 7, ""},
 		{"rpc_seconds_count", nil, 6, ""},
-		{"rpc_seconds", nil, 0, "no such series"},
+		{"rpc_seconds", nil, 0, "series not found"},
 		{"untold", nil, 42, ""},
 		{"go_goroutines", nil, 0, "is a gauge"},
 		{"broken", nil, 0, "text format parsing error"},
-		{"not_a_number", nil, 0, "counts nothing"},
-		{"infinite", nil, 0, "counts nothing"},
-		{"negative", nil, 0, "counts nothing"},
-		{"empty", nil, 0, "no such series"},
-		{"absent", nil, 0, "no such series"},
+		{"not_a_number", nil, 0, "not a count"},
+		{"infinite", nil, 0, "not a count"},
+		{"negative", nil, 0, "not a count"},
+		{"empty", nil, 0, "series not found"},
+		{"absent", nil, 0, "series not found"},
 	} {
 		got, err := sumSeries(strings.NewReader(exposition), c.metric, c.labels)
 		switch {
@@ -84,8 +84,8 @@ func TestSumSeriesIsBounded(t *testing.T) {
 	}{
 		{"long line of another metric", "other{a=\"" + long + "\"} 1\nm 2\n", 2, ""},
 		{"long comment", "# HELP m " + long + "\nm 2\n", 2, ""},
-		{"long line", "m{a=\"" + long + "\"} 1\nm 2\n", 0, "a line of more than"},
-		{"many series", strings.Repeat("m 1\n", maxSeriesText/4+1), 0, "bytes about m"},
+		{"long line", "m{a=\"" + long + "\"} 1\nm 2\n", 0, "a line longer than"},
+		{"many series", strings.Repeat("m 1\n", maxSeriesText/4+1), 0, "bytes of series m"},
 		{"long answer", strings.Repeat(strings.Repeat("y", 1023)+"\n", maxExposition>>10) + "m 1\n", 0, "more than 16777216 bytes"},
 		{"one endless line", strings.Repeat("y", maxExposition+maxLine), 0, "more than 16777216 bytes"},
 	} {

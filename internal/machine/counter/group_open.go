@@ -22,7 +22,7 @@ var ErrNoPerfDir = errors.New("task has no cgroup of its own for perf")
 // event of a tracepoint waits for all CPUs, 40 ms and more.
 func (g *groups) add(key sample.TaskKey, dir string) error {
 	if g.tasks[key] != nil {
-		return fmt.Errorf("add %s: already followed", key)
+		return fmt.Errorf("add %s: already monitored", key)
 	}
 	if dir == "" {
 		return fmt.Errorf("add %s: %w", key, ErrNoPerfDir)
@@ -201,7 +201,7 @@ func (g *groups) explain(what string, cgroup int, dir string, inode uint64, err 
 	switch {
 	case errors.Is(soft, unix.ENOENT):
 		e.Reason = "perf_event_open: ENOENT for " + what + " and for the software event task-clock in " + dir +
-			": perf sees no cgroup below the root before cgroup.subtree_control of the root was written once"
+			": perf sees no cgroup below the root until cgroup.subtree_control of the root was written once"
 		e.Remedy = "write any controller to cgroup.subtree_control of the cgroup2 root, as systemd does at boot"
 	case errors.Is(soft, unix.EINVAL):
 		e.Reason = "perf_event_open: EINVAL for the software event task-clock: the kernel was built without CONFIG_CGROUP_PERF"

@@ -218,7 +218,7 @@ func TestGroupShape(t *testing.T) {
 	}
 	stopped(t, p, nil)
 	if on() > 0 {
-		t.Errorf("%d events are on between windows: each makes switches dear", on())
+		t.Errorf("%d events are on between windows: each makes context switches expensive", on())
 	}
 	if f.reads != 2 {
 		t.Errorf("%d reads for 2 CPUs, want one each", f.reads)
@@ -359,7 +359,7 @@ func TestFDLimit(t *testing.T) {
 			t.Fatalf("with %d descriptors left: %v, want a FDLimitError", left, err)
 		}
 		if e.Need != 7 || e.Held != 6 || e.Limit == 0 {
-			t.Errorf("needs %d holds %d limit %d, want 7 beside 6 and a limit", e.Need, e.Held, e.Limit)
+			t.Errorf("needs %d holds %d limit %d, want 7, 6 and a limit", e.Need, e.Held, e.Limit)
 		}
 		if len(f.events) != 6 {
 			t.Fatalf("with %d descriptors left: %d events are open, want the other task's 6", left, len(f.events))

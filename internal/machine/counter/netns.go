@@ -88,7 +88,7 @@ func socketOf(proc string, pid, family int) (int, error) {
 	var own, its unix.Stat_t
 	name := proc + "/" + strconv.Itoa(pid) + "/ns/net"
 	if err := unix.Stat("/proc/thread-self/ns/net", &own); err != nil {
-		return -1, fmt.Errorf("look at the agent's network: %w", err)
+		return -1, fmt.Errorf("stat the agent's network namespace: %w", err)
 	}
 	if err := unix.Stat(name, &its); err != nil {
 		return -1, networkError(pid, err)
@@ -112,7 +112,7 @@ func socketOf(proc string, pid, family int) (int, error) {
 		back, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			runtime.UnlockOSThread()
-			result <- made{-1, fmt.Errorf("look at the agent's network: %w", err)}
+			result <- made{-1, fmt.Errorf("stat the agent's network namespace: %w", err)}
 			return
 		}
 		defer unix.Close(back)
@@ -137,10 +137,10 @@ func networkError(pid int, err error) error {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ESRCH):
 		return errNoNetwork
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
-		return &NotSupportedError{What: "counters in the network of process " + strconv.Itoa(pid), Reason: err.Error(), Err: err,
+		return &NotSupportedError{What: "counters in the network namespace of process " + strconv.Itoa(pid), Reason: err.Error(), Err: err,
 			Remedy: "grant CAP_SYS_PTRACE, and CAP_SYS_ADMIN where the task has a network namespace of its own"}
 	}
-	return fmt.Errorf("enter the network of process %d: %w", pid, err)
+	return fmt.Errorf("enter the network namespace of process %d: %w", pid, err)
 }
 
 // NetworkCapability reports whether counters of tasks with a network of their own can
@@ -158,7 +158,7 @@ func NetworkCapability() host.Capability {
 		c.Detail = "counters of containers can be scraped"
 		return c
 	}
-	c.Reason = "setns: " + err.Error() + "; only tasks in the agent's own network can be scraped"
+	c.Reason = "setns: " + err.Error() + "; only tasks in the agent's network namespace can be scraped"
 	c.Remedy = "grant CAP_SYS_ADMIN"
 	return c
 }

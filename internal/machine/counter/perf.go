@@ -77,7 +77,7 @@ func refusal(what string, err error) error {
 		e.Reason = "perf_event_open: " + name + ": the CPU, or the hypervisor, offers no such event"
 		e.Remedy = "use a machine or VM type that exposes a performance monitoring unit"
 	case unix.ENODEV:
-		e.Reason = "perf_event_open: " + name + ": no CPU of those given can count it"
+		e.Reason = "perf_event_open: " + name + ": none of the given CPUs can count it"
 		e.Remedy = "use a machine or VM type that exposes a performance monitoring unit"
 	case unix.EBADF:
 		e.Reason = "perf_event_open: EBADF: the directory is in another hierarchy than the perf_event controller, which is mounted as cgroup v1"
@@ -85,8 +85,8 @@ func refusal(what string, err error) error {
 	case unix.EINVAL:
 		e.Reason = "perf_event_open: " + name + ": the kernel refuses the event or a group of this size"
 	case unix.EBUSY:
-		e.Reason = "perf_event_open: " + name + ": somebody holds the counters for themselves"
-		e.Remedy = "stop the other profiler, or give the counter of the NMI watchdog back: sysctl kernel.nmi_watchdog=0"
+		e.Reason = "perf_event_open: " + name + ": another process has exclusive use of the counters"
+		e.Remedy = "stop the other profiler, or free the NMI watchdog's counter: sysctl kernel.nmi_watchdog=0"
 	case unix.EACCES, unix.EPERM:
 		e.Reason = "perf_event_open: " + name + ": not permitted"
 		e.Remedy = "grant CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8, or set the sysctl kernel.perf_event_paranoid to 2 where Debian has it at 3) and allow perf_event_open in the seccomp profile"

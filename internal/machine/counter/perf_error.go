@@ -29,7 +29,7 @@ type FDLimitError struct {
 }
 
 func (e *FDLimitError) Error() string {
-	return fmt.Sprintf("open counters: %d file descriptors needed beside the %d held, limit %d: %v",
+	return fmt.Sprintf("open counters: %d file descriptors needed in addition to the %d held, limit %d: %v",
 		e.Need, e.Held, e.Limit, e.Err)
 }
 

@@ -45,7 +45,7 @@ func Capabilities(cgroup2 string, cpus sample.Set) []host.Capability {
 		}
 		if c.OK {
 			g.events = []event{e}
-			c.Detail += fmt.Sprintf("; on and off again takes %s", g.toll(root).Round(100*time.Nanosecond))
+			c.Detail += fmt.Sprintf("; switching it on and off takes %s", g.toll(root).Round(100*time.Nanosecond))
 		}
 		all = append(all, c)
 	}

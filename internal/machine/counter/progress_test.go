@@ -178,7 +178,7 @@ func TestCPT(t *testing.T) {
 			},
 			window: func(*fakeProc) {},
 			cost:   nan, tx: nan},
-		{name: "an empty file beside a written one is nobody's",
+		{name: "an empty file next to a written one is ignored",
 			setup: func(p *fakeProc) {
 				p.process(7, 1, 1, env)
 				p.process(8, 1, 1, "QUELL_PROGRESS=/run/b")
@@ -203,7 +203,7 @@ func TestCPT(t *testing.T) {
 				p.check(os.Symlink("b", p.root+"/run/a"))
 			},
 			window: func(*fakeProc) {}},
-		{name: "a FIFO is no progress file and nobody waits for it", absent: true,
+		{name: "a FIFO is no progress file and is not waited for", absent: true,
 			setup: func(p *fakeProc) {
 				p.process(7, 1, 1, env)
 				p.check(unix.Mkfifo(p.root+"/run/a", 0o644))
@@ -505,7 +505,7 @@ func FuzzParseStat(f *testing.F) {
 	f.Add([]byte("1 (a"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		if inc, err := parseStat(text); err != nil && inc != (incarnation{}) {
-			t.Errorf("%v beside the error %v", inc, err)
+			t.Errorf("%v with the error %v", inc, err)
 		}
 	})
 }

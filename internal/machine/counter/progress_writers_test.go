@@ -52,7 +52,7 @@ func TestProgressWriters(t *testing.T) {
 		lang, body := m[1], m[2]
 		w, ok := writers[lang]
 		if !ok {
-			t.Errorf("nobody runs the writer in %s", lang)
+			t.Errorf("no test runs the writer in %s", lang)
 			continue
 		}
 		found++

@@ -44,7 +44,7 @@ const (
 
 var (
 	errNoAnswer = errors.New("no answer in time")
-	errEnded    = errors.New("the task ended before it could be asked again")
+	errEnded    = errors.New("the task ended before the second scrape")
 )
 
 // scraper asks tasks for their counters.

@@ -167,7 +167,7 @@ func TestScrapeRefusals(t *testing.T) {
 		{"another version", func(w http.ResponseWriter, _ *http.Request, _ int64) {
 			w.Header().Set("Content-Type", "text/plain; version=1.0.0")
 		}, "1.0.0"},
-		{"no series", text("requests_total{code=\"404\"} 1\n"), `no such series: requests_total["code":"200"]`},
+		{"no series", text("requests_total{code=\"404\"} 1\n"), `series not found: requests_total["code":"200"]`},
 		{"a gauge", text("# TYPE requests_total gauge\nrequests_total{code=\"200\"} 1\n"), "gauge"},
 		{"no metrics", text("<html>"), "format"},
 		{"cut short", func(w http.ResponseWriter, _ *http.Request, _ int64) {

@@ -36,7 +36,7 @@ func OpenSteal(h *host.Host) (*Steal, error) {
 		return nil, err
 	}
 	if !strings.HasSuffix(string(platform), "-vm") {
-		return nil, &NotSupportedError{What: "stolen time", Reason: "this is no virtual machine"}
+		return nil, &NotSupportedError{What: "stolen time", Reason: "not a virtual machine"}
 	}
 	if _, err := h.CPUTimes(); err != nil {
 		return nil, err

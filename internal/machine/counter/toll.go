@@ -60,6 +60,6 @@ func (p *Perf) Dear() string {
 	if p.tolled < dearToll {
 		return ""
 	}
-	return fmt.Sprintf("in a window, counting costs up to %s a context switch here: the hypervisor seems to trap every access to a counter. "+
-		"While tasks switch so often that this exceeds sampling.max_tax, %s rests. Shorter or rarer windows (sampling) cost less", p.tolled.Round(time.Microsecond), p.signal)
+	return fmt.Sprintf("in a window, counting costs up to %s per context switch: the hypervisor seems to trap every access to a counter. "+
+		"When the switches cost more than sampling.max_tax, %s is paused. Shorter or less frequent windows (sampling) cost less", p.tolled.Round(time.Microsecond), p.signal)
 }

@@ -60,7 +60,7 @@ type RateError struct {
 }
 
 func (e *RateError) Error() string {
-	return fmt.Sprintf("uprobe %s: %.0f hits per second on this machine, at most %.0f are allowed: taken out after %v, to be tried again after %d windows",
+	return fmt.Sprintf("uprobe %s: %.0f hits per second on this machine, at most %.0f are allowed: removed after %v, next attempt after %d windows",
 		e.Place, e.Rate, e.Max, e.After.Round(time.Millisecond), e.Rest)
 }
 
@@ -81,7 +81,7 @@ const (
 
 var (
 	errAttaching = errors.New("uprobe: not attached yet")
-	errDetaching = errors.New("uprobe: that of the window before is being taken out still")
+	errDetaching = errors.New("uprobe: still being removed after the previous window")
 	errHitters   = errors.New("uprobe: too many processes run the program")
 	errNoBinary  = errors.New("uprobe: no process of the task has the program")
 )

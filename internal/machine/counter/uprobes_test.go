@@ -302,7 +302,7 @@ func TestUprobeFailures(t *testing.T) {
 		in     func(*fakeProber)
 		want   string
 	}{
-		{name: "no function", k: &fakeProber{findErr: errors.New("no such function")}, want: "uprobe /run/a:f: no such function"},
+		{name: "no function", k: &fakeProber{findErr: errors.New("function not found")}, want: "uprobe /run/a:f: function not found"},
 		{name: "refused by the kernel", k: &fakeProber{attachTo: &NotSupportedError{What: "uprobes", Reason: "EPERM"}}, want: "not supported: EPERM"},
 		{name: "no such program", k: &fakeProber{}, target: func(t *Target) { t.Uprobe.Binary = "/run/b" }, want: "no process of the task has the program"},
 		{name: "no processes", k: &fakeProber{}, target: func(t *Target) { t.Members = func() ([]int, error) { return nil, nil } }, want: "no process of the task has the program"},
@@ -336,7 +336,7 @@ func TestUprobeFailures(t *testing.T) {
 	_, c := probed(t, nil)
 	c.probes.kernel = nil
 	if err := c.Add(uprobe(1, sample.Unified)); err == nil {
-		t.Error("added although nobody puts uprobes in")
+		t.Error("added although there is no Prober")
 	}
 }
 

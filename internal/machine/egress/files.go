@@ -153,7 +153,7 @@ func (f *Files) Close() error {
 // attach attaches the program to the cgroup's egress hook.
 func attach(dir string, rate uint64) (_ *held, err error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
-		return nil, fmt.Errorf("lift RLIMIT_MEMLOCK: %w", err)
+		return nil, fmt.Errorf("remove RLIMIT_MEMLOCK: %w", err)
 	}
 	h := &held{}
 	if err := loadEgressObjects(&h.objs, nil); err != nil {
@@ -196,14 +196,14 @@ func monotonic() uint64 {
 
 // ErrNoLimit means that the kernel does not accept the program, or not from
 // this process, or that the directory is not a v2 cgroup.
-var ErrNoLimit = errors.New("what it sends cannot be limited")
+var ErrNoLimit = errors.New("sent traffic cannot be limited")
 
 func refusal(err error) error {
 	switch {
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
-		return fmt.Errorf("%w: %w: grant CAP_BPF and CAP_NET_ADMIN, and see whether another program is attached above it that allows no other", ErrNoLimit, err)
+		return fmt.Errorf("%w: %w: grant CAP_BPF and CAP_NET_ADMIN, and check for an exclusive egress program on a cgroup above", ErrNoLimit, err)
 	case errors.Is(err, btf.ErrNotFound), errors.Is(err, os.ErrNotExist):
 		return fmt.Errorf("%w: %w", ErrNoLimit, err)
 	}
-	return fmt.Errorf("%w: %w: it takes Linux 5.7, CONFIG_CGROUP_BPF and a cgroup of v2", ErrNoLimit, err)
+	return fmt.Errorf("%w: %w: needs Linux 5.7, CONFIG_CGROUP_BPF and a v2 cgroup", ErrNoLimit, err)
 }

@@ -26,10 +26,10 @@ func TestEachCgroupOfAChangeIsLookedAfterAlone(t *testing.T) {
 		log  []string // writes of the undo
 		held bool     // Check reports nothing
 	}{
-		{"nobody interfered", func(*world) {}, Restored, "", []string{own, below}, true},
-		{"somebody set the one below", func(w *world) { w.values["/cg/a/k/x"] = "7" }, Restored,
+		{"no other writer", func(*world) {}, Restored, "", []string{own, below}, true},
+		{"another process set the one below", func(w *world) { w.values["/cg/a/k/x"] = "7" }, Restored,
 			`/cg/a/k/x holds "7", neither our "A-0" nor the old "1000"`, []string{own}, true},
-		{"somebody set its own", func(w *world) { w.values["/cg/a/x"] = "7" }, TakenOver, `/cg/a/x holds "7"`, []string{below}, false},
+		{"another process set its own", func(w *world) { w.values["/cg/a/x"] = "7" }, TakenOver, `/cg/a/x holds "7"`, []string{below}, false},
 		{"the one below was removed", func(w *world) { w.remove("/cg/a/k") }, Restored, "/cg/a/k was removed", []string{own}, true},
 		{"the one below was made again", func(w *world) { w.inodes["/cg/a/k"]++ }, Restored, "/cg/a/k was removed and made again", []string{own}, true},
 		{"all was removed", func(w *world) { w.remove("/cg/a") }, Gone, "/cg/a was removed", nil, false},

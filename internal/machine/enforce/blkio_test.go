@@ -44,9 +44,9 @@ func TestBlkioOnTheKernel(t *testing.T) {
 		note string // a part of it
 		left host.IOLimit
 	}{
-		{"nobody interfered", func(*testing.T) error { return nil }, Restored, "", before},
-		{"somebody limited another disk", func(*testing.T) error { return h.WriteValue(file("write_bps"), other+" 4096") }, Restored, "", before},
-		{"somebody set one of them", func(*testing.T) error { return h.WriteValue(file("write_iops"), numbers+" 7") }, TakenOver,
+		{"no other writer", func(*testing.T) error { return nil }, Restored, "", before},
+		{"another process limited another disk", func(*testing.T) error { return h.WriteValue(file("write_bps"), other+" 4096") }, Restored, "", before},
+		{"another process set one of them", func(*testing.T) error { return h.WriteValue(file("write_iops"), numbers+" 7") }, TakenOver,
 			`holds "7", neither our "20" nor the old "0"`, host.IOLimit{Rbps: 1 << 20, Wbps: 1 << 20, Riops: 20, Wiops: 7}},
 		{"the cgroup was removed", remove, Gone, "was removed", host.IOLimit{}},
 		{"the cgroup was made again", func(t *testing.T) error {

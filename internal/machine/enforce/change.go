@@ -50,15 +50,15 @@ var (
 	// ErrRefused: the change could not be undone.
 	ErrRefused = errors.New("change refused")
 	// ErrOverlap: an active change holds one of the files, or has the same ID.
-	ErrOverlap = errors.New("held by an active change")
+	ErrOverlap = errors.New("conflicts with active change")
 	// ErrChanged: a file does not hold the old value; nothing was written.
 	ErrChanged = errors.New("file does not hold the old value")
 	// ErrGone: the cgroup is not there any more, or is another one.
 	ErrGone = errors.New("cgroup is gone")
 	// ErrNotTaken: a file was written without an error and reads differently.
-	ErrNotTaken = errors.New("value was not taken")
+	ErrNotTaken = errors.New("kernel did not accept the value")
 	// ErrUnknown: no active change has that ID.
-	ErrUnknown = errors.New("no such active change")
+	ErrUnknown = errors.New("unknown change")
 	// ErrJournal: the journal cannot be written, so nothing may be applied.
 	ErrJournal = errors.New("journal not writable")
 	// ErrLocked: another process has the journal.
@@ -122,15 +122,15 @@ func (c *Change) check() error {
 		case filepath.Clean(w.File) != w.File || dir != c.Dir && !below:
 			return refuse("file %q is neither in %s nor below it", w.File, c.Dir)
 		case below != (w.Inode != 0):
-			return refuse("file %q comes with inode %d; want one if it is below %s, else none", w.File, w.Inode, c.Dir)
+			return refuse("file %q has inode %d; want one only below %s", w.File, w.Inode, c.Dir)
 		case known && other != w.Inode:
-			return refuse("%s comes with inodes %d and %d", dir, other, w.Inode)
+			return refuse("%s has two inodes, %d and %d", dir, other, w.Inode)
 		case !utf8.ValidString(w.File + w.Old + w.New):
 			return refuse("%q or its values are not UTF-8", w.File)
 		case w.Old == "" && !w.Empty:
 			return refuse("%s has no old value", w.File)
 		case w.Old != "" && w.Empty:
-			return refuse("%s holds %q and is said to be empty", w.File, w.Old)
+			return refuse("%s is marked empty and has old value %q", w.File, w.Old)
 		case w.New == "":
 			return refuse("%s has no new value", w.File)
 		case seen[w.File]:

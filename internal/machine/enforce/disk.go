@@ -58,7 +58,7 @@ func (d *osDisk) private() error {
 	}
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok || int(st.Uid) != os.Geteuid() || info.Mode().Perm()&0o022 != 0 {
-		return fmt.Errorf("state directory %s: others may write in it (mode %v): chown it to uid %d and chmod 700",
+		return fmt.Errorf("state directory %s is writable by others (mode %v): chown it to uid %d and chmod 700",
 			d.Name(), info.Mode().Perm(), os.Geteuid())
 	}
 	return nil

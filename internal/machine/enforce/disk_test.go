@@ -69,8 +69,8 @@ func TestDamageIsKeptAside(t *testing.T) {
 		e, err = Open(dir, w)
 		must(t, err)
 		aside := fmt.Sprintf("%s.corrupt-%d", journalName, min(n, maxAside))
-		if !strings.Contains(e.Damage(), "torn") || !strings.Contains(e.Damage(), aside) {
-			t.Errorf("damage %q, want torn and %s", e.Damage(), aside)
+		if !strings.Contains(e.Damage(), "truncated") || !strings.Contains(e.Damage(), aside) {
+			t.Errorf("damage %q, want truncated and %s", e.Damage(), aside)
 		}
 		if kept, err := os.ReadFile(filepath.Join(dir, aside)); err != nil || string(kept) != bad {
 			t.Errorf("%s holds %q, %v; want %q", aside, kept, err, bad)

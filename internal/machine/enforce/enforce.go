@@ -138,7 +138,7 @@ func (e *Enforcer) Apply(now sample.Millis, c Change) error {
 		return err
 	}
 	if c.Until <= now || c.From > now {
-		return fmt.Errorf("change %q: %w: lease from %d until %d is not running at %d", c.ID, ErrRefused, c.From, c.Until, now)
+		return fmt.Errorf("change %q: %w: lease from %d until %d is not active at %d", c.ID, ErrRefused, c.From, c.Until, now)
 	}
 	for i := range e.open {
 		if e.open[i].overlaps(&c) {

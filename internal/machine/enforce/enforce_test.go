@@ -193,10 +193,10 @@ func TestUndoOutcomes(t *testing.T) {
 		log  []string // writes of the undo
 		held bool     // Check reports nothing
 	}{
-		{"nobody interfered", func(*world) {}, Restored, "", []string{"/cg/a/y=2000", "/cg/a/x=1000"}, true},
+		{"no other writer", func(*world) {}, Restored, "", []string{"/cg/a/y=2000", "/cg/a/x=1000"}, true},
 		{"one reset by hand", func(w *world) { w.values["/cg/a/x"] = "1000" }, Restored, "", []string{"/cg/a/y=2000"}, false},
 		{"all reset by hand", func(w *world) { w.values["/cg/a/x"], w.values["/cg/a/y"] = "1000", "2000" },
-			Restored, "held the old values already", nil, false},
+			Restored, "already held the old values", nil, false},
 		{"foreign first", func(w *world) { w.values["/cg/a/x"] = "7" }, TakenOver,
 			`/cg/a/x holds "7", neither our "A-0" nor the old "1000"; /cg/a/y is left at our "A-1", was "2000"`, nil, false},
 		{"foreign last", func(w *world) { w.values["/cg/a/y"] = "7" }, TakenOver,

@@ -82,8 +82,8 @@ func TestCapAboveQuotasOnTheKernel(t *testing.T) {
 		note  string            // a part of it
 		other map[string]string // quotas that differ afterwards; "": no cgroup
 	}{
-		{"nobody interfered", func(*quotaTree) error { return nil }, Restored, "", nil},
-		{"somebody set one below", func(q *quotaTree) error { return q.set("a/b/c", "5000") }, Restored,
+		{"no other writer", func(*quotaTree) error { return nil }, Restored, "", nil},
+		{"another process set one below", func(q *quotaTree) error { return q.set("a/b/c", "5000") }, Restored,
 			`/a/b/c/cpu.cfs_quota_us holds "5000", neither our "20000" nor the old "30000"`, map[string]string{"a/b/c": "5000"}},
 		{"one below was removed", func(q *quotaTree) error { return os.Remove(filepath.Join(q.dir, "a/b/c")) }, Restored,
 			"/a/b/c was removed", map[string]string{"a/b/c": ""}},
@@ -91,7 +91,7 @@ func TestCapAboveQuotasOnTheKernel(t *testing.T) {
 			dir := filepath.Join(q.dir, "a/b/c")
 			return errors.Join(os.Remove(dir), os.Mkdir(dir, 0o755), q.set("a/b/c", "20000"))
 		}, Restored, "/a/b/c was removed and made again", map[string]string{"a/b/c": "20000"}},
-		{"somebody set its own", func(q *quotaTree) error { return q.set("", "70000") }, TakenOver, `holds "70000"`, map[string]string{"": "70000"}},
+		{"another process set its own", func(q *quotaTree) error { return q.set("", "70000") }, TakenOver, `holds "70000"`, map[string]string{"": "70000"}},
 	}
 	for _, tt := range tests {
 		for _, killed := range []bool{false, true} {

@@ -26,12 +26,12 @@ type View struct {
 func Look(dir string) (View, error) {
 	d, err := rootDisk(dir)
 	if err != nil {
-		return View{}, fmt.Errorf("look at journal: %w", err)
+		return View{}, fmt.Errorf("read journal: %w", err)
 	}
 	defer d.Close()
 	open, bad, err := look(d, dir)
 	if err != nil {
-		return View{}, fmt.Errorf("look at journal in %s: %w", dir, err)
+		return View{}, fmt.Errorf("read journal in %s: %w", dir, err)
 	}
 	v := View{Damage: describe(bad)}
 	for i := range open {
@@ -64,19 +64,19 @@ func look(d disk, dir string) ([]entry, []string, error) {
 func Lift(dir string, files Files, now sample.Millis, which func(Change) bool) ([]Outcome, error) {
 	s, err := newSettler(files)
 	if err != nil {
-		return nil, fmt.Errorf("lift: %w", err)
+		return nil, fmt.Errorf("lift overdue changes: %w", err)
 	}
 	d, err := rootDisk(dir)
 	if err != nil {
-		return nil, fmt.Errorf("lift: %w", err)
+		return nil, fmt.Errorf("lift overdue changes: %w", err)
 	}
 	defer d.Close()
 	if err := d.acquire(liftLock); err != nil {
-		return nil, fmt.Errorf("lift: %w", err)
+		return nil, fmt.Errorf("lift overdue changes: %w", err)
 	}
 	open, _, err := look(d, dir)
 	if err != nil {
-		return nil, fmt.Errorf("lift: look at journal in %s: %w", dir, err)
+		return nil, fmt.Errorf("lift overdue changes: read journal in %s: %w", dir, err)
 	}
 	var outcomes []Outcome
 	var errs []error
@@ -150,7 +150,7 @@ func (l lifts) write(d disk) error {
 		err = d.Sync()
 	}
 	if err != nil {
-		return fmt.Errorf("%w: write down what was lifted: %w", ErrJournal, err)
+		return fmt.Errorf("%w: record lifted changes: %w", ErrJournal, err)
 	}
 	return nil
 }

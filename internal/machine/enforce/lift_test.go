@@ -37,8 +37,8 @@ func TestLookSeesWhatAnotherHolds(t *testing.T) {
 		t.Errorf("Look says %+v", v)
 	}
 	must(t, os.WriteFile(filepath.Join(dir, journalName), before[:len(before)-5], 0o600))
-	if v, err = Look(dir); err != nil || len(v.Open) != 2 || !strings.Contains(v.Damage, "torn") {
-		t.Errorf("of a torn journal Look says %+v, %v", v, err)
+	if v, err = Look(dir); err != nil || len(v.Open) != 2 || !strings.Contains(v.Damage, "truncated") {
+		t.Errorf("of a truncated journal Look says %+v, %v", v, err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, journalName+".corrupt-1")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("Look has written: %v", err)
@@ -89,7 +89,7 @@ func TestLiftOnce(t *testing.T) {
 				}
 			}
 			if !maps.Equal(w.values, capped) {
-				t.Errorf("somebody's limit was overwritten: %v", w.values)
+				t.Errorf("another process's limit was overwritten: %v", w.values)
 			}
 		})
 	}

@@ -90,7 +90,7 @@ func parse(data []byte) (records []record, damage []string) {
 		line, rest, whole := bytes.Cut(data, []byte("\n"))
 		data = rest
 		if !whole {
-			damage = append(damage, fmt.Sprintf("line %d: torn after %d bytes", n, len(line)))
+			damage = append(damage, fmt.Sprintf("line %d: truncated after %d bytes", n, len(line)))
 			break
 		}
 		if len(line) == 0 {

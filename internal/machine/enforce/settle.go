@@ -56,7 +56,7 @@ func (s settler) settle(c *entry) (Outcome, error) {
 	case !c.applied:
 		notes = append(notes, "had not been fully applied")
 	case ours == 0 && len(notes) == 0:
-		notes = append(notes, "held the old values already")
+		notes = append(notes, "already held the old values")
 	}
 	out.Note = strings.Join(notes, "; ")
 	return out, nil

@@ -18,13 +18,13 @@ const noBlkio = "0"
 
 // BlkioHolds says which I/O of a cgroup v1's limits apply to. Only cgroup2 knows which
 // cgroup wrote to memory what the kernel writes back (cgroup-v2.rst, "Writeback").
-const BlkioHolds = "reads, direct writes and writes that are waited for (O_SYNC, fsync); not what the kernel writes back later by itself"
+const BlkioHolds = "reads, direct writes and synchronous writes (O_SYNC, fsync), not later writeback by the kernel"
 
 // Unheld says which I/O of a cgroup the writes of IOWrites do not limit, "" if there is none.
 func Unheld(w []Write) string {
 	for _, one := range w {
 		if strings.HasPrefix(path.Base(one.File), "blkio.") {
-			return "v1 holds " + BlkioHolds
+			return "v1 limits only " + BlkioHolds
 		}
 	}
 	return ""
@@ -57,7 +57,7 @@ func (h *Host) blkioWrites(p string, at ioLimited, dev Device, next IOLimit) (w 
 			return err
 		}
 		if len(strings.TrimSpace(string(procs))) > 0 {
-			return fmt.Errorf("v1 holds each cgroup alone, and %s below it has processes too", q)
+			return fmt.Errorf("v1 limits each cgroup separately, and %s below it has processes too", q)
 		}
 		return nil
 	})
@@ -94,7 +94,7 @@ func (c *Cgroup) ioPlace() (string, error) {
 	case mount == c.tree.dir:
 		return c.path, nil
 	case !v1:
-		return "", fmt.Errorf("%w: it is a cgroup of v1, and cgroup2 has the io controller", ErrNoLimit)
+		return "", fmt.Errorf("%w: the cgroup is in v1, the io controller in cgroup2", ErrNoLimit)
 	}
 	pids, err := c.Members()
 	if err != nil {
@@ -107,7 +107,7 @@ func (c *Cgroup) ioPlace() (string, error) {
 		}
 	}
 	if len(members) == 0 {
-		return "", fmt.Errorf("%w: it has no processes, so its place in blkio is not known", ErrNoLimit)
+		return "", fmt.Errorf("%w: it has no processes, so its place in blkio is unknown", ErrNoLimit)
 	}
 	place, reason := c.common(name, members)
 	if reason == "" && place != "/" {

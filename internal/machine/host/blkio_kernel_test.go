@@ -185,7 +185,7 @@ func TestIOPlaceOnTheKernel(t *testing.T) {
 		}
 		move(t, h, "blkio", there, child(t, "wait"))
 		if place, err := c.IOPlace(); !errors.Is(err, ErrNoLimit) {
-			t.Errorf("%s: beside a stranger: %q, %v", hier, place, err)
+			t.Errorf("%s: with a process of another task: %q, %v", hier, place, err)
 		}
 	}
 }

@@ -33,7 +33,7 @@ var (
 	// ErrNoLimit means that the cgroup has nothing that could be set: it is the
 	// top, or the controller (cpu, for a placement cpuset, for a device io) is
 	// not enabled for it.
-	ErrNoLimit = errors.New("no such limit here")
+	ErrNoLimit = errors.New("limit not available for this cgroup")
 	// ErrNotLower means that the cgroup already has this limit or a lower one,
 	// its own or that of a cgroup above it.
 	ErrNotLower = errors.New("not lower than the present limit")

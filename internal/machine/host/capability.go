@@ -64,7 +64,7 @@ func (h *Host) quotaCapability() Capability {
 	c := Capability{Name: "cpu quota"}
 	hier, ok := h.layout.CPU()
 	if !ok {
-		c.Reason = "the cpu controller is in no hierarchy that is mounted"
+		c.Reason = "no mounted hierarchy has the cpu controller"
 		c.Remedy = "enable it for cgroup2 or mount the v1 cpu hierarchy"
 		return c
 	}
@@ -78,7 +78,7 @@ func (h *Host) quotaCapability() Capability {
 	}
 	if err := unix.Access(h.Path(found), unix.W_OK); err != nil {
 		c.Reason = fmt.Sprintf("%s is not writable: %v", found, err)
-		c.Remedy = "run as root with " + dir + " mounted read-write; quell then only observes and advises"
+		c.Remedy = "run as root with " + dir + " mounted read-write; without that, quell only observes and advises"
 		return c
 	}
 	c.OK, c.Detail = true, fmt.Sprintf("%s of %s", file, hier)
@@ -106,7 +106,7 @@ func (h *Host) cpusetCapability() Capability {
 	case slices.Contains(h.layout.Controllers, "cpuset"):
 		c.Detail = "cgroup2"
 	default:
-		c.OK, c.Reason = false, "the cpuset controller is in no hierarchy that is mounted"
+		c.OK, c.Reason = false, "no mounted hierarchy has the cpuset controller"
 		c.Remedy = "tasks cannot be moved to other CPUs; capping is not affected"
 	}
 	return c
@@ -130,7 +130,7 @@ func (h *Host) psiCapability() Capability {
 func (h *Host) cgroupPSICapability() Capability {
 	c := Capability{Name: "psi per cgroup"}
 	if h.layout.Unified == "" {
-		c.Reason, c.Remedy = "only cgroup2 keeps it", "mount cgroup2 beside the v1 hierarchies"
+		c.Reason, c.Remedy = "only cgroup2 has it", "mount cgroup2 next to the v1 hierarchies"
 		return c
 	}
 	found := h.first(h.layout.Unified, "cpu.pressure")
@@ -165,7 +165,7 @@ func (h *Host) resctrlCapability() Capability {
 	if slices.Contains(strings.Fields(types), "resctrl") {
 		c.Reason, c.Remedy = "not mounted", "mount -t resctrl resctrl /sys/fs/resctrl"
 	} else {
-		c.Reason = "the kernel or the CPU has none; most virtual machines do not"
+		c.Reason = "not supported by the kernel or the CPU; most virtual machines lack it"
 	}
 	return c
 }
@@ -194,7 +194,7 @@ func (h *Host) filesCapability(cpus int) Capability {
 	cgroups := max(0, n-reserve) / (max(1, cpus)*events + 2)
 	c.Detail += fmt.Sprintf(": %d cgroups × %d CPUs × %d events", cgroups, max(1, cpus), events)
 	if c.OK = cgroups >= 100; !c.OK {
-		c.Reason, c.Remedy = "tasks beyond that take turns", "raise the hard limit (LimitNOFILE=)"
+		c.Reason, c.Remedy = "further tasks take turns", "raise the hard limit (LimitNOFILE=)"
 	}
 	return c
 }
@@ -227,19 +227,19 @@ func (h *Host) virtualCapabilities() []Capability {
 	case err != nil:
 		steal.OK, steal.Reason = false, err.Error()
 	case !vm:
-		steal.Detail = "not a virtual machine: nothing to steal"
+		steal.Detail = "not a virtual machine"
 	case times.Total.Steal == 0:
 		steal.OK = false
-		steal.Reason = "none so far: the hypervisor has taken nothing, or does not tell"
+		steal.Reason = "none so far: the hypervisor took no time or does not report it"
 	default:
 		steal.Detail = fmt.Sprintf("%v since boot", times.Total.Steal)
 	}
 	metal := Capability{Name: "bare metal", OK: !vm && platform.OK}
 	switch {
 	case !platform.OK:
-		metal.Reason = "not known, as the platform is not"
+		metal.Reason = "unknown, because the platform is unknown"
 	case vm:
-		metal.Reason = "a virtual machine: neighbours outside it can be seen as steal only"
+		metal.Reason = "a virtual machine: neighbours outside it are visible only as steal"
 	}
 	return []Capability{platform, metal, steal}
 }
@@ -259,8 +259,8 @@ func topologyCapabilities(t Topology, err error) []Capability {
 		}
 	}
 	if llc.OK = unknown == 0; !llc.OK {
-		llc.Reason = fmt.Sprintf("the kernel tells no last-level cache for %d of %d CPUs", unknown, len(t.CPUs))
-		llc.Remedy = "tasks are taken to share a cache if they share a memory node"
+		llc.Reason = fmt.Sprintf("the kernel reports no last-level cache for %d of %d CPUs", unknown, len(t.CPUs))
+		llc.Remedy = "tasks that share a memory node are assumed to share a cache"
 	} else {
 		llc.Detail = fmt.Sprintf("%d last-level caches, %d CPUs, %d memory nodes", caches.Len(), t.Online.Len(), t.Nodes(t.Online).Len())
 	}

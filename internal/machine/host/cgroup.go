@@ -21,7 +21,7 @@ var (
 	// ErrNoUsage means that the kernel keeps no CPU time for just this
 	// cgroup: a v1 cgroup whose processes are in "/" of cpuacct, or are not
 	// together there.
-	ErrNoUsage = errors.New("no CPU time kept for the cgroup")
+	ErrNoUsage = errors.New("kernel reports no CPU time for the cgroup")
 	// ErrNoPSI means that there is no pressure file for the cgroup.
 	ErrNoPSI = errors.New("no pressure file")
 )

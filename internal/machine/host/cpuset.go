@@ -14,7 +14,7 @@ import (
 )
 
 // ErrPlaced means that the cgroup is already on exactly those CPUs.
-var ErrPlaced = errors.New("on those CPUs already")
+var ErrPlaced = errors.New("already on those CPUs")
 
 // CPUSetWrites returns the write that places a cgroup, named by its path in the
 // hierarchy with the cpuset controller, on the given CPUs, which may be more or
@@ -79,7 +79,7 @@ func (h *Host) cpusetWrites(p string, cpus sample.Set) (dir string, inode uint64
 	case old == cpus.String(), old == "" && above.String() == cpus.String():
 		return "", 0, nil, ErrPlaced
 	case !within(cpus, above):
-		return "", 0, nil, fmt.Errorf("CPUs %s are not all in %s, which the cgroup above has", cpus, above)
+		return "", 0, nil, fmt.Errorf("CPUs %s are not a subset of %s, the CPUs of the cgroup above", cpus, above)
 	case v1:
 		err = h.keepsBelow(dir, cpus)
 	default:
@@ -121,7 +121,7 @@ func (h *Host) keepsBelow(dir string, cpus sample.Set) error {
 			return err
 		}
 		if !within(has, cpus) {
-			return fmt.Errorf("CPUs %s leave out some of %s, which %s has", cpus, has, child)
+			return fmt.Errorf("CPUs %s do not include all of %s, the CPUs of %s", cpus, has, child)
 		}
 	}
 	return nil
@@ -135,7 +135,7 @@ func (h *Host) noPartition(dir string) error {
 		return nil
 	}
 	if err == nil && kind != "member" {
-		err = fmt.Errorf("it is a partition (%s)", kind)
+		err = fmt.Errorf("it is a cpuset partition (%s)", kind)
 	}
 	return err
 }

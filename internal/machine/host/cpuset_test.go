@@ -98,9 +98,9 @@ func TestCPUSetWrites(t *testing.T) {
 		{name: "v1, without the file", host: cpusetV1, path: "/pod/odd", cpus: set(1), want: ErrNoLimit},
 		{name: "v1, there already", host: cpusetV1, path: "/pod/a", cpus: set(1, 2), want: ErrPlaced},
 		{name: "v1, nowhere", host: cpusetV1, path: "/pod/a", says: "no CPUs"},
-		{name: "v1, not the parent's", host: cpusetV1, path: "/pod/a", cpus: set(3, 4), says: "not all in 0-3,5"},
-		{name: "v1, offline", host: cpusetV1, path: "/pod", cpus: set(1, 2, 7), says: "not all in 0-6"},
-		{name: "v1, leaves out one below", host: cpusetV1, path: "/pod", cpus: set(2, 3), says: "leave out some of 1-2, which /cg/pod/a has"},
+		{name: "v1, not the parent's", host: cpusetV1, path: "/pod/a", cpus: set(3, 4), says: "not a subset of 0-3,5"},
+		{name: "v1, offline", host: cpusetV1, path: "/pod", cpus: set(1, 2, 7), says: "not a subset of 0-6"},
+		{name: "v1, leaves out one below", host: cpusetV1, path: "/pod", cpus: set(2, 3), says: "do not include all of 1-2, the CPUs of /cg/pod/a"},
 		{name: "v1, empty so far", host: cpusetV1, path: "/pod/none", cpus: set(1), says: "can hold no processes"},
 
 		{name: "v2, fewer than one below has", host: cpusetV2, path: "/slice", cpus: set(2, 3), old: "0-3,7", new: "2-3"},
@@ -109,10 +109,10 @@ func TestCPUSetWrites(t *testing.T) {
 		{name: "v2, gone", host: cpusetV2, path: "/no", cpus: set(1), want: ErrGone},
 		{name: "v2, not enabled", host: cpusetV2, path: "/slice/off", cpus: set(1), want: ErrNoLimit},
 		{name: "v2, there already", host: cpusetV2, path: "/slice/a", cpus: set(1, 2), want: ErrPlaced},
-		{name: "v2, in the parent's list and not effective", host: cpusetV2, path: "/slice/a", cpus: set(1, 7), says: "not all in 0-3"},
+		{name: "v2, in the parent's list and not effective", host: cpusetV2, path: "/slice/a", cpus: set(1, 7), says: "not a subset of 0-3"},
 		{name: "v2, empty so far", host: cpusetV2, path: "/pod", cpus: set(1), old: "", new: "1"},
 		{name: "v2, empty so far, all that the parent has", host: cpusetV2, path: "/pod", cpus: set(0, 1, 2, 3, 4, 5, 6), want: ErrPlaced},
-		{name: "v2, empty so far, not the parent's", host: cpusetV2, path: "/pod", cpus: set(1, 7), says: "not all in 0-6"},
+		{name: "v2, empty so far, not the parent's", host: cpusetV2, path: "/pod", cpus: set(1, 7), says: "not a subset of 0-6"},
 		{name: "v2, a partition", host: cpusetV2, path: "/alone", cpus: set(5), says: "partition (isolated)"},
 		{name: "no controller", host: noCpuset, path: "/a", cpus: set(1), want: ErrNoLimit},
 	} {
@@ -152,7 +152,7 @@ func TestCPUSetWritesOnTheKernel(t *testing.T) {
 	if _, ok := h.trees[tree]; !ok {
 		tree, hier = "", sample.Unified
 		if !slices.Contains(h.layout.Controllers, "cpuset") {
-			quelltest.Skip(t, "cgroup-cpuset", errors.New("the cpuset controller is in no hierarchy that is mounted"))
+			quelltest.Skip(t, "cgroup-cpuset", errors.New("no mounted hierarchy has the cpuset controller"))
 		}
 	}
 	mount := h.trees[tree].dir

@@ -149,7 +149,7 @@ type ioLimited struct {
 
 func (h *Host) ioWrites(p string, dev Device, limit IOLimit) (at ioLimited, w []Write, err error) {
 	if slices.ContainsFunc([]uint64{limit.Riops, limit.Wiops}, func(n uint64) bool { return n > math.MaxUint32 }) {
-		return at, nil, fmt.Errorf("bad limit %s: operations go up to %d a second", limit, uint32(math.MaxUint32))
+		return at, nil, fmt.Errorf("bad limit %s: want at most %d operations per second", limit, uint32(math.MaxUint32))
 	}
 	if err := h.wholeDevice(dev); err != nil {
 		return at, nil, err
@@ -209,7 +209,7 @@ func (h *Host) wholeDevice(dev Device) error {
 		return fmt.Errorf("find block device: %w", err)
 	}
 	if _, err := os.Stat(h.Path(dir + "/partition")); err == nil {
-		return errors.New("it is a partition: limit the device that it is on")
+		return errors.New("it is a partition: limit its whole device")
 	}
 	return nil
 }

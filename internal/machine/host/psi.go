@@ -108,7 +108,7 @@ func orNoPSI(err error) error {
 	return err
 }
 
-var errBadPressure = errors.New("parse pressure: no total of some")
+var errBadPressure = errors.New(`parse pressure: line "some" has no total`)
 
 // parseStalled finds the total of the line that begins with some.
 func parseStalled(text []byte) (time.Duration, error) {
@@ -167,7 +167,7 @@ func parsePSI(text []byte) (PSI, error) {
 		}
 	}
 	if !found {
-		return PSI{}, errors.New("parse pressure: no line begins with some")
+		return PSI{}, errors.New(`parse pressure: no line "some"`)
 	}
 	return p, nil
 }

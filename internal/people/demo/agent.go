@@ -169,7 +169,7 @@ func (g *daemon) stop() error {
 		select {
 		case err = <-g.ended:
 		case <-time.After(10 * time.Second):
-			err = errors.New("the agent did not leave within 10 s of SIGTERM; its log ends with where it hangs")
+			err = errors.New("the agent did not exit within 10 s of SIGTERM; the end of its log shows where it hangs")
 			_ = g.cmd.Process.Signal(syscall.SIGQUIT)
 			select {
 			case ended := <-g.ended:

@@ -131,7 +131,7 @@ func (s *scene) set(c Channel) error {
 	if !s.Alone {
 		s.result.Antagonist = sample.TaskName(s.tree.Path(antagonistName))
 	}
-	s.say("channel %s, signal %s, seed %d: made %d tasks under %s (%s on CPU %d; %s on CPU %d)", c, s.result.Signal, s.Seed,
+	s.say("channel %s, signal %s, seed %d: started %d tasks under %s (%s on CPU %d; %s on CPU %d)", c, s.result.Signal, s.Seed,
 		len(s.procs), s.tree.Top(), strings.Join(where[s.a], ", "), s.a, strings.Join(where[s.b], ", "), s.b)
 	s.say("times are shortened: %s", s.beat)
 	return nil
@@ -202,7 +202,7 @@ func (s *scene) learn(ctx context.Context) error {
 		return errTaken
 	}
 	if err == nil && s.result.Channel == Cache && deviation > steady*float64(s.result.CostAlone) {
-		s.say("that is no steady cost, and nothing here disturbs it")
+		s.say("the cost is not steady, although no task here disturbs it")
 		return errTaken
 	}
 	return err
@@ -264,7 +264,7 @@ func (s *scene) trials(inc *incident.Record) {
 		if r.Trial {
 			if n++; n > s.result.Trials {
 				s.result.Trials = n
-				s.say("%s explains what %s costs, but so may chance: held to %g CPU-s/s for %s to find out", short(r.Suspect.Name), victimName, r.Rate, s.beat.trial())
+				s.say("%s may explain the cost of %s, but so may chance: capped to %g CPU-s/s for a trial of %s", short(r.Suspect.Name), victimName, r.Rate, s.beat.trial())
 			}
 		}
 	}
@@ -281,7 +281,7 @@ const harm = 1.25
 func (s *scene) awaitIncident(ctx context.Context, onset time.Time) (*incident.Record, error) {
 	var found *incident.Record
 	var beside mean // the victim's cost since the onset
-	err := s.daemon.until(ctx, s.beat.triedLimit(), "accuse somebody", func() (bool, error) {
+	err := s.daemon.until(ctx, s.beat.triedLimit(), "accuse a task", func() (bool, error) {
 		if v, err := s.daemon.victim(ctx, s.result.Victim); err == nil && v != nil && len(v.Costs) > 0 {
 			beside.add(float64(v.Costs[0].Cost))
 		}
@@ -311,9 +311,9 @@ func (s *scene) awaitIncident(ctx context.Context, onset time.Time) (*incident.R
 	})
 	if errors.Is(err, errSlow) {
 		if inc := s.result.incident; inc != nil {
-			s.say("nobody was accused: %s", joined(inc.Reason, inc.NotDone))
+			s.say("no task was accused: %s", joined(inc.Reason, inc.NotDone))
 		} else {
-			s.say("no anomaly within %s; %s cost %.3g with %s beside it, %.3g alone", s.beat.detectLimit(), victimName, beside.value(), antagonistName, float64(s.result.CostAlone))
+			s.say("no anomaly within %s; %s cost %.3g with %s active, %.3g alone", s.beat.detectLimit(), victimName, beside.value(), antagonistName, float64(s.result.CostAlone))
 			if s.result.Channel == Cache && beside.value() < harm*float64(s.result.CostAlone) {
 				return nil, errApart
 			}
@@ -433,8 +433,8 @@ func quotaLeft(tree *workload.Tree, task string) (string, error) {
 // accusation.
 func (s *scene) watchAlone(ctx context.Context) error {
 	began, limit := time.Now(), s.beat.detectLimit()+s.beat.capFor()
-	err := s.daemon.until(ctx, limit, "accuse somebody", func() (bool, error) {
-		s.progress(s.beats(began), int(limit/s.beat.interval()), "no antagonist: watching that nobody is accused")
+	err := s.daemon.until(ctx, limit, "accuse a task", func() (bool, error) {
+		s.progress(s.beats(began), int(limit/s.beat.interval()), "no antagonist: checking that no task is accused")
 		inc, err := s.accused()
 		if inc != nil {
 			s.result.incident = inc

@@ -210,7 +210,7 @@ func (f *fleet) set(ctx context.Context) error {
 			return err
 		}
 	}
-	f.say("3 agents run, each over tasks below %s/<its name> only, with credentials of its own; enforcement is advise", f.tree.Top())
+	f.say("3 agents run, each only with the tasks below %s/<its name> and with its own credentials; enforcement is advise", f.tree.Top())
 	f.say("times are shortened: %s", f.beat)
 	return nil
 }
@@ -267,7 +267,7 @@ func (f *fleet) learn(ctx context.Context) error {
 	begun := time.Now()
 	for _, m := range machineNames {
 		var s spec.Spec
-		err := f.agents[m].until(ctx, 15*time.Second, "judge by the server's spec", func() (bool, error) {
+		err := f.agents[m].until(ctx, 15*time.Second, "use the server's spec", func() (bool, error) {
 			v, err := f.victim(ctx, m)
 			if err != nil || v == nil || len(v.Costs) == 0 {
 				return false, err
@@ -281,26 +281,26 @@ func (f *fleet) learn(ctx context.Context) error {
 	}
 	specs, err := f.hub.viewer.Specs(ctx, victimName, "")
 	if err != nil {
-		return fmt.Errorf("ask for the server's specs: %w", err)
+		return fmt.Errorf("get the server's specs: %w", err)
 	}
 	if len(specs) == 0 {
 		return fmt.Errorf("the server has no spec of %s", victimName)
 	}
 	s := specs[0]
 	f.result.SpecTasks, f.result.SpecSamples, f.result.SpecMean, f.result.SpecStdDev = s.Tasks, s.Samples, incident.Value(s.Mean), incident.Value(s.StdDev)
-	f.say("%s: %s costs %.3g ± %.2g s/CPU-s by %d samples of %d tasks; all 3 agents judge by that %d ms later", done.Message, victimName, s.Mean, s.StdDev, s.Samples, s.Tasks, time.Since(begun).Milliseconds())
+	f.say("%s: %s costs %.3g ± %.2g s/CPU-s by %d samples of %d tasks; all 3 agents use that spec %d ms later", done.Message, victimName, s.Mean, s.StdDev, s.Samples, s.Tasks, time.Since(begun).Milliseconds())
 	return nil
 }
 
 // operate sends operators' commands, as an operator and as a viewer without that right.
 func (f *fleet) operate(ctx context.Context) error {
-	capping := cluster.Command{Machine: "m2", Command: command.CapTask(f.tree.Path("m2/logship"), 0.05, time.Minute, "to see it done")}
+	capping := cluster.Command{Machine: "m2", Command: command.CapTask(f.tree.Path("m2/logship"), 0.05, time.Minute, "the demo tests a cap")}
 	var refused *api.RefusedError
 	switch _, err := f.hub.viewer.Command(ctx, capping); {
 	case err == nil:
 		return errors.New("a viewer's cap was not refused")
 	case !errors.As(err, &refused) || refused.Status != 403:
-		return fmt.Errorf("a viewer's cap, which is to be refused with 403: %w", err)
+		return fmt.Errorf("a viewer's cap: want a refusal with 403: %w", err)
 	}
 	f.say("a viewer asks for a cap on m2: refused")
 	if _, err := f.hub.operator.Command(ctx, capping); err != nil {
@@ -312,8 +312,8 @@ func (f *fleet) operate(ctx context.Context) error {
 	case left == "":
 		return errors.New("an operator's cap has changed nothing")
 	}
-	f.say("an operator caps logship on m2: done, its limit is there")
-	uncap := cluster.Command{Cluster: true, Command: command.Command{Why: "it was seen", Uncap: &command.Target{Job: "logship"}}}
+	f.say("an operator caps logship on m2: done, its limit is set")
+	uncap := cluster.Command{Cluster: true, Command: command.Command{Why: "the demo tests an uncap", Uncap: &command.Target{Job: "logship"}}}
 	if _, err := f.hub.operator.Command(ctx, uncap); err != nil {
 		return fmt.Errorf("an operator's uncap: %w", err)
 	}
@@ -349,7 +349,7 @@ func (f *fleet) suffer(ctx context.Context) error {
 	if err := f.hub.kill(); err != nil {
 		return fmt.Errorf("kill the server: %w", err)
 	}
-	f.say("the server is killed (kill -9); the agents go on by what they have")
+	f.say("the server is killed (kill -9); the agents continue with the specs that they have")
 	if err := f.procs["m1/"+antagonistName].Begin(); err != nil {
 		return err
 	}
@@ -358,7 +358,7 @@ func (f *fleet) suffer(ctx context.Context) error {
 	var found *incident.Record
 	var all []incident.Record
 	var seen suffering
-	err := g.until(ctx, 3*f.beat.cycle()+f.beat.triedLimit()+f.beat.capFor()+f.beat.times(10), "name and cap somebody, and lift the cap", func() (bool, error) {
+	err := g.until(ctx, 3*f.beat.cycle()+f.beat.triedLimit()+f.beat.capFor()+f.beat.times(10), "name and cap a task, and lift the cap", func() (bool, error) {
 		if v, err := f.victim(ctx, "m1"); err == nil && v != nil && len(v.Costs) > 0 {
 			seen.look(&v.Costs[0])
 		}
@@ -376,11 +376,11 @@ func (f *fleet) suffer(ctx context.Context) error {
 	})
 	switch {
 	case errors.Is(err, errSlow) && found != nil:
-		f.result.Why = fmt.Sprintf("m1 capped %s, and did not lift the cap in time", short(capped(found).Suspect.Name))
+		f.result.Why = fmt.Sprintf("m1 capped %s, but did not lift the cap in time", short(capped(found).Suspect.Name))
 		f.say("%s", f.result.Why)
 	case errors.Is(err, errSlow):
 		f.result.Why = nobody(all, f.result.Victim, &seen)
-		f.say("nobody was capped in time: %s", f.result.Why)
+		f.say("no task was capped in time: %s", f.result.Why)
 	case err != nil:
 		return err
 	}
@@ -410,7 +410,7 @@ func (f *fleet) tell(ctx context.Context) error {
 	}
 	var seen told
 	var behind []string
-	err := f.agents["m1"].until(ctx, 60*time.Second, "have told the server of everything since", seldom(func() (bool, error) {
+	err := f.agents["m1"].until(ctx, 60*time.Second, "send all newer data to the server", seldom(func() (bool, error) {
 		newest, err := rows(ctx, f.hub.viewer, "SELECT machine, max(epoch_ms(ts)) FROM samples GROUP BY machine", func(m *arrived) []any { return []any{&m.machine, &m.at} })
 		if err != nil {
 			return false, err
@@ -431,7 +431,7 @@ func (f *fleet) tell(ctx context.Context) error {
 		return len(behind) == 0 && (seen.outcome != "" || time.Since(back) > 20*time.Second), err
 	}))
 	if err != nil {
-		return fmt.Errorf("%w; without a sample since: %v", err, behind)
+		return fmt.Errorf("%w; no newer samples from: %v", err, behind)
 	}
 	r := f.result
 	r.Named, r.On, r.Outcome = sample.TaskName(seen.named), seen.machine, plan.Outcome(seen.outcome)
@@ -442,7 +442,7 @@ func (f *fleet) tell(ctx context.Context) error {
 		r.RelativeCost = incident.Value(*seen.relative)
 	}
 	if r.Named == "" && r.Why == "" {
-		r.Why = "m1 capped somebody, and the server was not told of it"
+		r.Why = "m1 capped a task, but the server did not receive the incident"
 	}
 	accused, err := rows(ctx, f.hub.viewer, fmt.Sprintf("SELECT machine || ': ' || suspect_task FROM incidents WHERE antagonists > 0 AND suspect_task <> '%s'", r.Antagonist), func(s *string) []any { return []any{s} })
 	if err != nil {
@@ -498,11 +498,11 @@ func (f *fleet) compare(ctx context.Context) error {
 		}
 		if n := len(gone); n > 0 {
 			r.Missing += n
-			f.say("%s: %d of %d samples are missing, from %.1f s to %.1f s of the demo; the first is of %s", m, n, len(taken),
+			f.say("%s: %d of %d samples are missing, from %.1f s to %.1f s of the demo; the first is a sample of %s", m, n, len(taken),
 				sample.Millis(gone[0].at).Time().Sub(f.began).Seconds(), sample.Millis(gone[n-1].at).Time().Sub(f.began).Seconds(), gone[0].task)
 		}
 	}
-	f.say("the server has %d samples: %d of them twice, and %d that agents took before the newest are missing", r.Stored, r.Twice, r.Missing)
+	f.say("the server has %d samples: %d of them twice, and %d older than the newest are missing", r.Stored, r.Twice, r.Missing)
 	return nil
 }
 
@@ -510,19 +510,19 @@ func (f *fleet) compare(ctx context.Context) error {
 func recorded(path string) ([]reading, error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("read what an agent recorded: %w", err)
+		return nil, fmt.Errorf("read an agent's trace: %w", err)
 	}
 	defer file.Close()
 	c := csv.NewReader(file)
 	c.FieldsPerRecord = -1
 	head, err := c.Read()
 	if err != nil {
-		return nil, fmt.Errorf("read what an agent recorded: %w", err)
+		return nil, fmt.Errorf("read an agent's trace: %w", err)
 	}
 	column := func(name string) int { return slices.Index(head, name) }
 	ts, machine, task, signal := column("ts"), column("machine"), column("task"), column("signal")
 	if min(ts, machine, task, signal) < 0 {
-		return nil, fmt.Errorf("read what an agent recorded: the columns are %v", head)
+		return nil, fmt.Errorf("read an agent's trace: the columns are %v", head)
 	}
 	var all []reading
 	for {
@@ -531,11 +531,11 @@ func recorded(path string) ([]reading, error) {
 			return all, nil
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read what an agent recorded: %w", err)
+			return nil, fmt.Errorf("read an agent's trace: %w", err)
 		}
 		at, err := strconv.ParseInt(row[ts], 10, 64)
 		if err != nil {
-			return nil, fmt.Errorf("read what an agent recorded: %w", err)
+			return nil, fmt.Errorf("read an agent's trace: %w", err)
 		}
 		if row[task] != string(detect.OutsideName) { // usage outside tasks is not sent
 			all = append(all, reading{row[machine], row[task], row[signal], at})

@@ -15,13 +15,13 @@ import (
 func TestJudgeOfTheCluster(t *testing.T) {
 	good := ClusterResult{Antagonist: "/m1/reports", Named: "/m1/reports", On: "m1", Outcome: plan.TruePositive}
 	for want, change := range map[string]func(*ClusterResult){
-		"left something behind":         func(r *ClusterResult) { r.LeftBehind = []string{"x"} },
-		"accused an innocent":           func(r *ClusterResult) { r.Accused = []string{"m2: /m2/logship"} },
-		"nobody was capped: no anomaly": func(r *ClusterResult) { r.Named, r.Why = "", "no anomaly" },
-		"capped the wrong task":         func(r *ClusterResult) { r.Named = "/m1/encode" },
-		"did not recover":               func(r *ClusterResult) { r.Outcome = plan.Noise },
-		"lost or stored twice":          func(r *ClusterResult) { r.Missing = 1 },
-		"without the server":            func(*ClusterResult) {},
+		"left something behind":          func(r *ClusterResult) { r.LeftBehind = []string{"x"} },
+		"accused an innocent":            func(r *ClusterResult) { r.Accused = []string{"m2: /m2/logship"} },
+		"no task was capped: no anomaly": func(r *ClusterResult) { r.Named, r.Why = "", "no anomaly" },
+		"capped the wrong task":          func(r *ClusterResult) { r.Named = "/m1/encode" },
+		"did not recover":                func(r *ClusterResult) { r.Outcome = plan.Noise },
+		"lost or stored twice":           func(r *ClusterResult) { r.Missing = 1 },
+		"without the server":             func(*ClusterResult) {},
 	} {
 		r := good
 		change(&r)
@@ -39,20 +39,20 @@ func TestWhyNobodyWasCapped(t *testing.T) {
 		seen.look(&v)
 	}
 	victim := sample.Task{Name: "/m1/web"}
-	quiet := incident.Record{Victim: victim, Kind: detect.Nobody, Reason: "no suspect reaches the correlation that accuses", Pairs: 11,
+	quiet := incident.Record{Victim: victim, Kind: detect.Nobody, Reason: "no suspect's correlation reaches the threshold", Pairs: 11,
 		Suspects: []detect.Suspect{{Task: sample.Task{Name: "/m1/encode"}, Correlation: 0.21}}}
 	hard := incident.Record{Victim: victim, Kind: detect.Neighbour, Reason: "reports has correlation 0.50", NotDone: "enforcement is off", Antagonists: 1, Pairs: 12,
 		Suspects: []detect.Suspect{{Task: sample.Task{Name: "/m1/reports"}, Grounds: detect.Grounds{Level: detect.Likely}, Correlation: 0.5, Excluded: "latency-sensitive"}}}
 	other := incident.Record{Victim: sample.Task{Name: "/m1/encode"}, Antagonists: 3}
-	const costs = "it cost 0.2 s/CPU-s in the mean of 3 intervals and 0.3 at most; 1 of them were over its limit, 0.25"
+	const costs = "mean cost 0.2 s/CPU-s of 3 intervals, maximum 0.3; 1 of them over the threshold, 0.25"
 	for _, c := range []struct {
 		incidents []incident.Record
 		seen      *suffering
 		want      string
 	}{
 		{[]incident.Record{other}, &seen, "no anomaly of web: " + costs},
-		{nil, &suffering{}, "no anomaly of web: its agent had no cost of it"},
-		{[]incident.Record{quiet}, &seen, "an incident of web (nobody), no suspect reaches the correlation that accuses; the first suspect of 11 intervals is encode, none; " + costs},
+		{nil, &suffering{}, "no anomaly of web: its agent measured no cost"},
+		{[]incident.Record{quiet}, &seen, "an incident of web (nobody), no suspect's correlation reaches the threshold; the first suspect of 11 intervals is encode, none; " + costs},
 		{[]incident.Record{hard, quiet}, &seen, "an incident of web (neighbour), reports has correlation 0.50; enforcement is off; the first suspect of 12 intervals is reports, likely (latency-sensitive); " + costs},
 	} {
 		if got := nobody(c.incidents, victim.Name, c.seen); got != c.want {

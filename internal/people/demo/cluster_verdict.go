@@ -19,7 +19,7 @@ func (r *ClusterResult) judge() {
 	case len(r.Accused) > 0:
 		r.Verdict = "accused an innocent"
 	case r.Named == "":
-		r.Verdict = "abstained: nobody was capped"
+		r.Verdict = "abstained: no task was capped"
 		if r.Why != "" {
 			r.Verdict += ": " + r.Why
 		}
@@ -30,7 +30,7 @@ func (r *ClusterResult) judge() {
 	case r.Twice > 0 || r.Missing > 0:
 		r.Verdict = "samples were lost or stored twice"
 	default:
-		r.OK, r.Verdict = true, "one machine's agent dealt with its neighbour by what the cluster had taught it, without the server; the server was told of everything once"
+		r.OK, r.Verdict = true, "one machine's agent handled its noisy neighbour with the cluster's spec, without the server; the server then received everything once"
 	}
 }
 
@@ -59,13 +59,13 @@ func (s *suffering) look(v *api.SignalView) {
 
 func (s *suffering) String() string {
 	if s.costs.n == 0 {
-		return "its agent had no cost of it"
+		return "its agent measured no cost"
 	}
-	text := fmt.Sprintf("it cost %.3g s/CPU-s in the mean of %d intervals and %.3g at most", s.costs.value(), s.costs.n, s.most)
+	text := fmt.Sprintf("mean cost %.3g s/CPU-s of %d intervals, maximum %.3g", s.costs.value(), s.costs.n, s.most)
 	if s.limit == 0 {
-		return text + ", and was not judged"
+		return text + ", and it had no threshold"
 	}
-	return text + fmt.Sprintf("; %d of them were over its limit, %.3g", s.over, s.limit)
+	return text + fmt.Sprintf("; %d of them over the threshold, %.3g", s.over, s.limit)
 }
 
 // nobody says why no antagonist of a victim was capped: what the agent found, and what

@@ -147,7 +147,7 @@ func (b beat) triedLimit() time.Duration { return b.detectLimit() + 4*(b.trial()
 // String lists the shortened times, for people.
 func (b beat) String() string {
 	return fmt.Sprintf("an interval is %s, all of it sampled (paper: 10 s of each 60 s); a spec needs %d samples (100); "+
-		"3 outliers in %s (5 min); window %s (10 min); a cap lasts %s (5 min), one to find out %s (3 min)", b.interval(), samples, b.outlierWindow(), b.window(), b.capFor(), b.trial())
+		"3 outliers in %s (5 min); window %s (10 min); a cap lasts %s (5 min), a trial %s (3 min)", b.interval(), samples, b.outlierWindow(), b.window(), b.capFor(), b.trial())
 }
 
 // Reasons that end an attempt on the cache channel; no task here causes them.
@@ -186,7 +186,7 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 			d.say("attempt %d ended: %v; everything undone", attempts, err)
 			if o.Channel == Auto {
 				channel = CPU
-				d.say("going on with channel cpu")
+				d.say("continuing with channel cpu")
 				continue
 			}
 		} else if err != nil {
@@ -229,11 +229,11 @@ func (r *Result) judge() {
 	case len(r.LeftBehind) > 0:
 		r.Verdict = "left something behind"
 	case r.Flips > 0 && r.Channel == Cache:
-		r.Verdict = "the cache was lost in mid-run: no result"
+		r.Verdict = "the cache was lost during the run: no result"
 	case r.Antagonist == "" && r.Named == "":
-		r.OK, r.Verdict = true, "nobody was accused, and nobody was to blame"
+		r.OK, r.Verdict = true, "no task was accused, and there was no antagonist"
 	case r.Named == "":
-		r.Verdict = "abstained: nobody was accused"
+		r.Verdict = "abstained: no task was accused"
 	case r.Named != r.Antagonist:
 		r.Verdict = "accused the wrong task"
 	case r.Mode != plan.On:

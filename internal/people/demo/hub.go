@@ -142,7 +142,7 @@ func stepBack(tree *workload.Tree, task string, percent int) error {
 		file, usual = "cpu.shares", 1024
 	}
 	if err := os.WriteFile(filepath.Join(dir, file), fmt.Append(nil, max(2, usual*percent/100)), 0); err != nil {
-		return fmt.Errorf("let %s step back: %w", task, err)
+		return fmt.Errorf("lower the CPU weight of %s: %w", task, err)
 	}
 	return nil
 }
@@ -173,7 +173,7 @@ func (h *hub) stop() error {
 	select {
 	case err = <-h.ended:
 	case <-time.After(15 * time.Second):
-		err = errors.Join(errors.New("the server did not leave within 15 s of SIGTERM"), h.cmd.Process.Kill(), <-h.ended)
+		err = errors.Join(errors.New("the server did not exit within 15 s of SIGTERM"), h.cmd.Process.Kill(), <-h.ended)
 	}
 	h.cmd = nil
 	return err
@@ -183,13 +183,13 @@ func (h *hub) stop() error {
 func rows[T any](ctx context.Context, c *cluster.Client, sql string, into func(*T) []any) ([]T, error) {
 	a, err := c.Query(ctx, cluster.Query{SQL: sql})
 	if err != nil {
-		return nil, fmt.Errorf("ask the server: %w", err)
+		return nil, fmt.Errorf("query the server: %w", err)
 	}
 	all := make([]T, len(a.Rows))
 	for i, row := range a.Rows {
 		columns := into(&all[i])
 		if len(columns) != len(row) {
-			return nil, fmt.Errorf("ask the server: %d columns, want %d", len(row), len(columns))
+			return nil, fmt.Errorf("query the server: %d columns, want %d", len(row), len(columns))
 		}
 		for j, v := range columns {
 			if err := json.Unmarshal(row[j], v); err != nil {

@@ -29,7 +29,7 @@ func (d *demo) choosePair() error {
 	}
 	if len(cpus) < 2 {
 		return &workload.EnvError{What: fmt.Sprintf("the demo needs 2 CPUs, it may use %d", len(cpus)),
-			Remedy: "lift its affinity or cpuset (taskset -p, docker --cpuset-cpus), or give the machine another CPU"}
+			Remedy: "extend its affinity or cpuset (taskset -p, docker --cpuset-cpus), or give the machine another CPU"}
 	}
 	d.a, d.b = cpus[len(cpus)-1], cpus[len(cpus)-2]
 	if d.Channel != CPU {
@@ -64,10 +64,10 @@ func (d *demo) chooseChannel() (Channel, error) {
 	case d.set > 0:
 		return Cache, nil
 	case d.Channel == Auto:
-		d.say("so the channel is cpu")
+		d.say("the channel is therefore cpu")
 		return CPU, nil
 	case shared:
-		return "", &workload.EnvError{What: fmt.Sprintf("others have the cache that CPUs %d and %d share: even %d KiB of data do not stay in it", d.a, d.b, smallestSet>>10),
+		return "", &workload.EnvError{What: fmt.Sprintf("other tasks fill the cache that CPUs %d and %d share: even %d KiB of data do not stay in it", d.a, d.b, smallestSet>>10),
 			Remedy: "use --channel cpu or auto, or try again when the machine, or its host, is less busy"}
 	}
 	return "", &workload.EnvError{What: fmt.Sprintf("CPUs %d and %d share no last-level cache now (%d ns a round trip; below %d ns they would)",
@@ -95,7 +95,7 @@ func (d *demo) workingSet() (int64, error) {
 			return set, nil
 		}
 	}
-	d.say("measured: others have that cache, even %d KiB of data do not stay in it", smallestSet>>10)
+	d.say("measured: other tasks fill that cache, even %d KiB of data do not stay in it", smallestSet>>10)
 	return 0, nil
 }
 

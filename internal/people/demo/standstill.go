@@ -87,7 +87,7 @@ func (d *demo) excuse() string {
 		return ""
 	}
 	return fmt.Sprintf("CPUs %d and %d take turns here: in a second with work for both they stood still for %.0f %% and %.0f %% of it, "+
-		"up to %s on end, as in an emulator or where a hypervisor has too few processors. That time counts for whoever was on the CPU, "+
-		"so it looks like waiting behind that task, whoever it is", d.a, d.b, 100*both[0].share, 100*both[1].share,
+		"up to %s without interruption, as in an emulator or if a hypervisor has too few processors. That time is charged to the task on the CPU, "+
+		"so other tasks seem to wait for that task", d.a, d.b, 100*both[0].share, 100*both[1].share,
 		max(both[0].longest, both[1].longest).Round(time.Millisecond))
 }

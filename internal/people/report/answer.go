@@ -33,7 +33,7 @@ func Answer(w io.Writer, columns []AnswerColumn, rows [][]string, cut bool, s St
 	}
 	last := fmt.Sprintf("%d %s", len(rows), noun)
 	if cut {
-		last += "; there are more, cut off by the server's limits"
+		last += "; truncated by the server's limits"
 	}
 	p.line(p.paint(dim, last))
 	return p.flush(w)

@@ -61,7 +61,7 @@ func Doctor(w io.Writer, d Diagnosis, s Style) error {
 			}
 			lines := about(c)
 			if i > 0 && !c.OK && c.Reason != "" && slices.Equal(lines, about(g.Capabilities[i-1])) {
-				lines = []string{"likewise"}
+				lines = []string{"same as above"}
 			}
 			head := "  " + p.paint(col, pad(mark, 4)) + pad(p.text(c.Name), names+2)
 			for _, text := range lines {
@@ -76,7 +76,7 @@ func Doctor(w io.Writer, d Diagnosis, s Style) error {
 		}
 	}
 	p.line("")
-	p.line(fmt.Sprintf("%d of %d there", len(d.Names())-missing, len(d.Names())))
+	p.line(fmt.Sprintf("%d of %d available", len(d.Names())-missing, len(d.Names())))
 	return p.flush(w)
 }
 

@@ -66,11 +66,11 @@ func bounds(from, to float64) string {
 
 func (s Style) evaluation(r *evaluation.Report) document {
 	d := document{Title: "quell evaluate", Heading: "How well it works, as CPI²'s section 7 measures it",
-		Facts: sheet{Caption: "In short", Rows: [][]string{{"incidents", fmt.Sprintf("%d that a neighbour may be behind", r.Incidents)},
+		Facts: sheet{Caption: "Summary", Rows: [][]string{{"incidents", fmt.Sprintf("%d that a neighbour may have caused", r.Incidents)},
 			{"identified", interval(r.Identified) + " had an antagonist accused"}}}}
 	add := func(name, text string) { d.Facts.Rows = append(d.Facts.Rows, []string{name, text}) }
 	if r.Days > 0 {
-		add("rate", fmt.Sprintf("%.2f incidents with an accusation a machine-day, of %.1f (the paper: 0.37)", float64(r.PerDay), r.Days))
+		add("rate", fmt.Sprintf("%.2f incidents with an accusation per machine-day, over %.1f machine-days (the paper: 0.37)", float64(r.PerDay), r.Days))
 	}
 	for _, o := range r.OutcomeRate {
 		if o.TruePositive.N > 0 {
@@ -79,7 +79,7 @@ func (s Style) evaluation(r *evaluation.Report) document {
 		}
 	}
 	if r.Precision != nil {
-		add("labelled precision", fmt.Sprintf("%s: %d of %d accusations named who hurt the victim. It is not the outcome rate: no cap is needed for it, and labels are", interval(*r.Precision), r.Precision.K, r.Precision.N))
+		add("labelled precision", fmt.Sprintf("%s: %d of %d accusations named the true antagonist. This is not the outcome rate: it needs labels instead of caps", interval(*r.Precision), r.Precision.K, r.Precision.N))
 	}
 	d.Sections = []chapter{s.loadChapter(r), s.outcomeChapter(r), s.reliefChapter(r), offenderChapter(r)}
 	return d
@@ -89,7 +89,7 @@ func (s Style) evaluation(r *evaluation.Report) document {
 func (s Style) loadChapter(r *evaluation.Report) chapter {
 	c := chapter{ID: "load", Title: "Antagonism and load (figure 14)", Notes: []string{fmt.Sprintf(
 		"Spearman's rank correlation of the machine's load with that of the antagonist: %s. In the paper antagonism does not depend on load.", maybe(r.LoadRank))}}
-	t := sheet{Caption: "Incidents by how busy the machine was, in quarters", Head: []string{"CPU-s/s of all tasks", "identified", "of", "median correlation", "median cost ÷ mean"}}
+	t := sheet{Caption: "Incidents by the load of the machine, in quarters", Head: []string{"CPU-s/s of all tasks", "identified", "of", "median correlation", "median cost ÷ mean"}}
 	for _, l := range r.Load {
 		t.Rows = append(t.Rows, []string{fmt.Sprintf("%.1f to %.1f", l.From, l.To), interval(l.Identified), fmt.Sprint(l.Identified.N), maybe(l.Correlation), maybe(l.Degradation)})
 	}
@@ -108,7 +108,7 @@ func (s Style) outcomeChapter(r *evaluation.Report) chapter {
 		caption, head, x string
 		rates            []evaluation.Rates
 	}{
-		{"Outcomes by the least correlation that accuses (15a, 16a; median relative cost of true positives: 15b)", "correlation from", "correlation", r.ByThreshold},
+		{"Outcomes by correlation threshold (15a, 16a; median relative cost of true positives: 15b)", "correlation from", "correlation", r.ByThreshold},
 		{"Outcomes by how many σ the cost was over the mean (16b)", "σ over the mean", "σ over the mean", r.BySigmas},
 	} {
 		e := exhibit{Table: sheet{Caption: part.caption, Head: []string{"band", part.head, "caps", "true positive", "false positive", "noise", "relative cost"}}}
@@ -161,7 +161,7 @@ func (s Style) reliefChapter(r *evaluation.Report) chapter {
 // offenderChapter lists jobs that repeatedly hurt others: which to confine, and which
 // to place apart.
 func offenderChapter(r *evaluation.Report) chapter {
-	c := chapter{ID: "offenders", Title: "Repeat offenders", Notes: []string{"Jobs by whom they were accused of hurting; what to confine, or to place on other machines than the victim."}}
+	c := chapter{ID: "offenders", Title: "Repeat offenders", Notes: []string{"Pairs of antagonist and victim: jobs to confine, or to place on different machines."}}
 	const most = 20
 	t := sheet{Caption: "Pairs of jobs, by how often they met in incidents", Head: []string{"antagonist", "victim", "accused", "caps", "helped", "median relative cost"}}
 	for i, o := range r.Offenders {
@@ -172,7 +172,7 @@ func offenderChapter(r *evaluation.Report) chapter {
 		t.Rows = append(t.Rows, []string{string(o.Antagonist), string(o.Pair.Victim), fmt.Sprint(o.Accused), fmt.Sprint(o.Helped.N), interval(o.Helped), maybe(o.Relative)})
 	}
 	if len(t.Rows) == 0 {
-		c.Notes = []string{"Nobody was accused."}
+		c.Notes = []string{"No task was accused."}
 		return c
 	}
 	c.Exhibits = []exhibit{{Table: t}}

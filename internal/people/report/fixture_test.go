@@ -96,7 +96,7 @@ func queued() incident.Record {
 		Analysed: noon.Add(93 * time.Second), Antagonists: 1, Outcome: plan.WouldCap,
 		Suspects: []detect.Suspect{proven, {Task: web, Usage: 0.2, Grounds: detect.Grounds{Level: detect.Possible, Method: detect.ByStatistics, Probability: 0.2}}, {Task: redis, Usage: 0.1}},
 		Reason:   "/kubepods/besteffort/pod4712/encode ran for 81 % of the time /kubepods/burstable/pod4711/redis waited (usually 3 %, fair share 25 %)",
-		Latest:   &plan.Analysis{Analysed: noon.Add(100 * time.Second), Kind: detect.Nobody, Threshold: 0.06, Cost: 0.31, Bad: 33, Pairs: 99, Reason: "nothing speaks for any suspect"},
+		Latest:   &plan.Analysis{Analysed: noon.Add(100 * time.Second), Kind: detect.Nobody, Threshold: 0.06, Cost: 0.31, Bad: 33, Pairs: 99, Reason: "no evidence against any suspect"},
 		Findings: []plan.Finding{{Suspect: likely, From: noon.Add(90 * time.Second), Until: noon.Add(90 * time.Second)}, {Suspect: proven, From: noon.Add(91 * time.Second), Until: noon.Add(97 * time.Second)}},
 		NotDone:  "not tried: trials are off", Advice: "cap /kubepods/besteffort/pod4712/encode to 0.01 CPU-s/s for 5m0s", Rounds: []*incident.Round{}}
 	track := incident.Track{Task: encode.Name}
@@ -124,7 +124,7 @@ func throttled() incident.Record {
 func throttledAbove() incident.Record {
 	inc := throttled()
 	inc.HeldBy = "/kubepods/burstable/pod4713"
-	inc.Reason = "the CPU quota of /kubepods/burstable/pod4713, a cgroup above the task, held it back; no neighbour is to blame"
+	inc.Reason = "the CPU quota of /kubepods/burstable/pod4713, a cgroup above the task, throttled it; no neighbour is to blame"
 	return inc
 }
 

@@ -244,22 +244,22 @@ func finding(inc *incident.Record) string {
 	switch inc.Kind {
 	case detect.Neighbour:
 		if inc.Antagonists == 0 {
-			return fmt.Sprintf("neighbour: who was named of %s was capped in vain", plural(len(inc.Suspects), "suspect"))
+			return fmt.Sprintf("neighbour: the task named of %s was capped without effect", plural(len(inc.Suspects), "suspect"))
 		}
 		return fmt.Sprintf("neighbour: %s among %s, compared over %s", plural(inc.Antagonists, "antagonist"), plural(len(inc.Suspects), "suspect"), plural(inc.Pairs, "interval"))
 	case detect.Nobody:
 		return "nobody: the task suffers, and no suspect is named"
 	case detect.Indeterminate:
-		return "indeterminate: no good intervals to tell suspects apart by"
+		return "indeterminate: no good intervals to distinguish suspects"
 	case detect.OwnQuota:
 		if inc.HeldBy != "" {
-			return fmt.Sprintf("own-quota: the CPU quota of %s, a cgroup above the task, held it back; no neighbour is to blame", inc.HeldBy)
+			return fmt.Sprintf("own-quota: the CPU quota of %s, a cgroup above the task, throttled it; no neighbour is to blame", inc.HeldBy)
 		}
 		return "own-quota: the task ran into its own CPU quota; no neighbour is to blame"
 	case detect.Steal:
 		return "steal: the hypervisor took the CPU; the antagonist is another VM"
 	case detect.PhaseChange:
-		return "phase-change (" + string(inc.Change) + "): the task itself does something else than before; nobody is accused"
+		return "phase-change (" + string(inc.Change) + "): the task's own behaviour changed; no task is accused"
 	case detect.SelfWait:
 		return "self-wait: the task's threads waited for each other; no neighbour is to blame"
 	}
@@ -269,7 +269,7 @@ func finding(inc *incident.Record) string {
 func outcome(inc *incident.Record) string {
 	text := state(inc)
 	if rel := relativeCost(inc); !math.IsNaN(rel) {
-		text += fmt.Sprintf(": relative cost %.2f, the victim's under the cap to that before it", rel)
+		text += fmt.Sprintf(": relative cost %.2f (the victim's cost under the cap ÷ before it)", rel)
 	}
 	return text
 }
@@ -290,7 +290,7 @@ func (p *page) suspects(inc *incident.Record) {
 		case inc.Kind == detect.PhaseChange || inc.Kind == detect.Indeterminate:
 			why = "not accused"
 		case i >= inc.Antagonists && (inc.Analysed == 0 || sus.Method == detect.ByFormula && sus.Level == detect.None):
-			why = "below the bar"
+			why = "below the threshold"
 		case i >= inc.Antagonists:
 			why = "not named"
 		case sus.CoVictim:
@@ -327,12 +327,12 @@ func (p *page) rounds(inc *incident.Record) {
 		if r.Ended != 0 {
 			end = "ended " + p.clock(r.Ended)
 		}
-		text := fmt.Sprintf("%s held to %s by %s from %s, %s.", r.Suspect.Name, r.Limit(), r.By, p.clock(r.From), end)
+		text := fmt.Sprintf("%s capped to %s by %s from %s, %s.", r.Suspect.Name, r.Limit(), r.By, p.clock(r.From), end)
 		if r.Why != "" {
 			text += " Why: " + r.Why + "."
 		}
 		p.fact(fmt.Sprintf("round %d", i+1), text)
-		result := fmt.Sprintf("cost before it %s %s, under it not measured", p.cost(inc.Signal, float64(r.CostBefore)), sig.Unit)
+		result := fmt.Sprintf("cost before the cap %s %s, under it not measured", p.cost(inc.Signal, float64(r.CostBefore)), sig.Unit)
 		if r.Samples > 0 {
 			result = fmt.Sprintf("cost %s → %s %s over %s, relative cost %.2f", p.cost(inc.Signal, float64(r.CostBefore)),
 				p.cost(inc.Signal, float64(r.CostUnder)), sig.Unit, plural(int(r.Samples), "sample"), float64(r.RelativeCost))

@@ -21,7 +21,7 @@ func (p *page) picture(inc *incident.Record) {
 		return
 	}
 	if !slices.IsSorted(inc.Times) || inc.Times[len(inc.Times)-1]-inc.Times[0] > maxSpan || inc.Times[0] < 0 {
-		p.line("no picture: the incident's times are out of order")
+		p.line("no chart: the incident's times are out of order")
 		return
 	}
 	a := newAxis(inc.Times, p.drawing()-margin)

@@ -29,7 +29,7 @@ func ReplayText(w io.Writer, r *Replay, incidents int, s Style) error {
 	p.fact("rule", string(n.Rule))
 	p.fact("recording", fmt.Sprintf("%s, %s, %s to %s", plural(n.Machines, "machine"), plural(n.Jobs, "job"),
 		p.local(n.From).Format("2006-01-02 15:04:05 MST"), p.local(n.To).Format("2006-01-02 15:04:05 MST")))
-	p.fact("samples", fmt.Sprintf("%d of %d rows were held against a spec", n.Samples, n.Rows))
+	p.fact("samples", fmt.Sprintf("%d of %d rows were compared with a spec", n.Samples, n.Rows))
 	p.fact("outliers", share(n.Outliers, n.Samples))
 	p.fact("anomalies", fmt.Sprint(n.Anomalies))
 	p.fact("incidents", fmt.Sprint(n.Incidents))
@@ -42,7 +42,7 @@ func ReplayText(w io.Writer, r *Replay, incidents int, s Style) error {
 		p.colored("note", yellow, note)
 	}
 	if n.Samples == 0 {
-		p.colored("note", yellow, "no sample was held against a spec: specs learnt on the way need 100 samples of a task; --specs whole makes them of the whole recording first")
+		p.colored("note", yellow, "no sample was compared with a spec: specs learnt during the replay need 100 samples per task; --specs whole learns them from the whole recording first")
 	}
 	for _, f := range scored(r.Score) {
 		p.fact(f[0], f[1])
@@ -108,10 +108,10 @@ func scored(s *replay.Score) (facts [][2]string) {
 		facts = append(facts, [2]string{of.name, text})
 	}
 	if s.LeftOut > 0 {
-		facts = append(facts, [2]string{"left out", fmt.Sprintf("%s in stretches of which it is not known what was true", plural(s.LeftOut, "accusation"))})
+		facts = append(facts, [2]string{"left out", fmt.Sprintf("%s in unlabelled stretches", plural(s.LeftOut, "accusation"))})
 	}
 	if median, low, high, ok := s.Median(); ok {
-		facts = append(facts, [2]string{"after", fmt.Sprintf("%s [%s, %s] until the right one is accused (median of %d)", span(median), span(low), span(high), len(s.Found))})
+		facts = append(facts, [2]string{"after", fmt.Sprintf("%s [%s, %s] until the true antagonist is accused (median of %d)", span(median), span(low), span(high), len(s.Found))})
 	}
 	return facts
 }
@@ -122,7 +122,7 @@ var causeHead = []string{"cause", "precision", "recall", "top-1"}
 func causeRow(c *replay.CauseShares) []string {
 	row := []string{c.Cause}
 	if c.Cause == "" {
-		row[0] = "(not said)"
+		row[0] = "(unknown)"
 	}
 	for _, of := range []replay.Share{c.Precision, c.Recall, c.Top1} {
 		text := "-"

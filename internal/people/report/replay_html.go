@@ -81,10 +81,10 @@ func (d document) html(w io.Writer) error {
 
 func (s Style) document(r *Replay) document {
 	n := &r.Summary
-	facts := sheet{Caption: "The recording and what came of it", Rows: [][]string{
+	facts := sheet{Caption: "Recording and results", Rows: [][]string{
 		{"recording", fmt.Sprintf("%s, %s, %s to %s", plural(n.Machines, "machine"), plural(n.Jobs, "job"), s.instant(n.From), s.instant(n.To))},
-		{"rows", fmt.Sprintf("%d; skipped: %d bad, %d not in order of time, %d of an unknown signal", n.Rows, n.Bad, n.Late, n.Unknown)},
-		{"samples held against a spec", fmt.Sprint(n.Samples)},
+		{"rows", fmt.Sprintf("%d; skipped: %d bad, %d not in time order, %d of an unknown signal", n.Rows, n.Bad, n.Late, n.Unknown)},
+		{"samples compared with a spec", fmt.Sprint(n.Samples)},
 		{"outliers", share(n.Outliers, n.Samples)},
 		{"anomalies", fmt.Sprint(n.Anomalies)},
 		{"incidents", fmt.Sprint(n.Incidents)},
@@ -96,7 +96,7 @@ func (s Style) document(r *Replay) document {
 	for _, note := range r.Notes {
 		facts.Rows = append(facts.Rows, []string{"note", note})
 	}
-	d := document{Title: "quell replay: rule " + string(n.Rule), Heading: "Replay by rule " + string(n.Rule), Facts: facts, Sections: []chapter{s.incidentChapter(r)}}
+	d := document{Title: "quell replay: rule " + string(n.Rule), Heading: "Replay with rule " + string(n.Rule), Facts: facts, Sections: []chapter{s.incidentChapter(r)}}
 	for _, c := range []chapter{causeChapter(r.Score), s.wrongChapter(r.Score), s.costChapter(r.Result.Costs), jobChapter(r.Result.Jobs)} {
 		if len(c.Exhibits) > 0 {
 			d.Sections = append(d.Sections, c)
@@ -111,7 +111,7 @@ func (s Style) instant(m sample.Millis) string { return s.local(m).Format("2006-
 // suspects' usage over the same time.
 func (s Style) incidentChapter(r *Replay) chapter {
 	c := chapter{ID: "incidents", Title: "Incidents", Notes: []string{
-		"The victim's cost on the left axis, the usage of its main suspects on the right one. Nobody was capped: a recording cannot answer."}}
+		"The victim's cost on the left axis, the usage of its main suspects on the right one. No task was capped: a recording cannot react."}}
 	list := accusingFirst(r.Result.Incidents)
 	if len(list) == 0 {
 		c.Notes = []string{"There were none."}
@@ -127,7 +127,7 @@ func (s Style) incidentChapter(r *Replay) chapter {
 		}
 	}
 	if len(list) > len(c.Exhibits) {
-		c.Notes = append(c.Notes, fmt.Sprintf("%d of %d are drawn, those that accuse somebody first; the table has all.", len(c.Exhibits), len(list)))
+		c.Notes = append(c.Notes, fmt.Sprintf("%d of %d are drawn, those with an accusation first; the table has all.", len(c.Exhibits), len(list)))
 	}
 	c.Exhibits = append(c.Exhibits, exhibit{Table: table})
 	return c
@@ -181,8 +181,8 @@ func (s Style) incidentExhibit(inc *incident.Record) exhibit {
 // costChapter shows the costs of jobs as CPI²'s figure 7: a histogram and distributions
 // fitted to it.
 func (s Style) costChapter(all []replay.Costs) chapter {
-	c := chapter{ID: "costs", Title: "What jobs cost", Notes: []string{
-		"Costs of all samples of a job that detection goes by, those of incidents too, and four distributions fitted to them: normal and log-normal by moments, gamma by maximum likelihood, GEV by probability-weighted moments. The least AIC fits best."}}
+	c := chapter{ID: "costs", Title: "Costs of jobs", Notes: []string{
+		"Costs of all samples of a job that detection uses, including those of incidents, and four distributions fitted to them: normal and log-normal by moments, gamma by maximum likelihood, GEV by probability-weighted moments. The lowest AIC fits best."}}
 	for _, job := range all {
 		if len(c.Exhibits) == drawnJobs {
 			break
@@ -269,7 +269,7 @@ func (s Style) parameters(d stat.Distribution, limit float64) string {
 
 func jobChapter(all []replay.Job) chapter {
 	c := chapter{ID: "jobs", Title: "Jobs"}
-	t := sheet{Caption: "What was found of each job", Head: []string{"job", "class", "tasks", "samples", "judged", "outliers", "anomalies", "accuses", "accused"}}
+	t := sheet{Caption: "Findings of each job", Head: []string{"job", "class", "tasks", "samples", "judged", "outliers", "anomalies", "accuses", "accused"}}
 	const most = 2000
 	for i, j := range byImportance(all) {
 		if i == most {
@@ -305,11 +305,11 @@ func (s Style) wrongChapter(score *replay.Score) chapter {
 	if score == nil {
 		return c
 	}
-	wrong := sheet{Caption: "Accusations that were not right", Head: []string{"made", "machine", "victim", "accused", "correlation", "cause", "incident"}}
+	wrong := sheet{Caption: "Wrong accusations", Head: []string{"made", "machine", "victim", "accused", "correlation", "cause", "incident"}}
 	for _, a := range score.Wrong() {
 		wrong.Rows = append(wrong.Rows, []string{s.instant(a.At), a.Machine, string(a.Victim), string(a.Suspect), fmt.Sprintf("%.2f", a.Correlation), a.Cause, a.Incident})
 	}
-	missed := sheet{Caption: "Episodes without a right accusation", Head: []string{"from", "to", "machine", "victim", "antagonists", "causes"}}
+	missed := sheet{Caption: "Episodes without a correct accusation", Head: []string{"from", "to", "machine", "victim", "antagonists", "causes"}}
 	for _, m := range score.Missed {
 		missed.Rows = append(missed.Rows, []string{s.instant(m.From), s.instant(m.To), m.Machine, string(m.Victim), fmt.Sprint(m.Antagonists), fmt.Sprint(m.Causes)})
 	}

@@ -59,7 +59,7 @@ func TestReplayHTML(t *testing.T) {
 			t.Errorf("the page has %q", bad)
 		}
 	}
-	for _, want := range []string{"usage of /&lt;script&gt;", "What jobs cost", "GEV", "Episodes without a right accusation", "Accusations that were not right", "a note", "threshold", "By cause", "<td>0 of 1, 0.000 [0.000, 0.975]</td>"} {
+	for _, want := range []string{"usage of /&lt;script&gt;", "Costs of jobs", "GEV", "Episodes without a correct accusation", "Wrong accusations", "a note", "threshold", "By cause", "<td>0 of 1, 0.000 [0.000, 0.975]</td>"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page has no %q", want)
 		}
@@ -88,7 +88,7 @@ func TestReplayText(t *testing.T) {
 	}
 	b.Reset()
 	empty := &Replay{Result: &replay.Result{}}
-	if err := ReplayText(&b, empty, 1, Style{}); err != nil || !strings.Contains(b.String(), "no sample was held against a spec") {
+	if err := ReplayText(&b, empty, 1, Style{}); err != nil || !strings.Contains(b.String(), "no sample was compared with a spec") {
 		t.Errorf("%v, %s", err, b.String())
 	}
 	if err := ReplayHTML(&b, empty, Style{}); err != nil || !strings.Contains(b.String(), "There were none.") {

@@ -16,7 +16,7 @@ func Status(w io.Writer, st api.Status, s Style) error {
 	p.fact("platform", string(st.Platform))
 	p.fact("rule", st.Rule)
 	p.fact("enforcement", mode(st.Mode))
-	p.fact("tasks", fmt.Sprintf("%d followed, %s finished", st.Tasks, plural(int(st.Intervals), "interval")))
+	p.fact("tasks", fmt.Sprintf("%d monitored, %s finished", st.Tasks, plural(int(st.Intervals), "interval")))
 	p.fact("outside", fmt.Sprintf("%s CPU-s/s were used outside any task in the last interval", s.number(st.Outside)))
 	p.fact("incidents", fmt.Sprintf("%d open", st.Open))
 	for i, sig := range st.Signals {
@@ -62,7 +62,7 @@ func Status(w io.Writer, st api.Status, s Style) error {
 	}
 	p.fact("caps", fmt.Sprintf("%d in force", len(st.Caps)))
 	p.line("")
-	t := table{columns: []column{{head: "CAPPED", least: 16}, {head: "HELD TO", right: true}, {head: "LEFT", right: true}, {head: "BY"},
+	t := table{columns: []column{{head: "CAPPED", least: 16}, {head: "LIMIT", right: true}, {head: "LEFT", right: true}, {head: "BY"},
 		{head: "ID", drop: 2}, {head: "INCIDENT", drop: 1}, {head: "WHY", drop: 3}}}
 	for _, c := range st.Caps {
 		t.row(cell{text: string(c.Task)}, cell{text: heldTo(c)}, cell{text: span(max(0, c.Until.Sub(st.Now)))},
@@ -85,9 +85,9 @@ func mode(m plan.Mode) string {
 	case plan.Off:
 		return "off: only records"
 	case plan.Advise:
-		return "advise: says what it would do"
+		return "advise: advice only, nothing is changed"
 	}
-	return m.String() + ": acts"
+	return m.String() + ": caps antagonists"
 }
 
 // Heading is one line about the agent, for the top of a live view.

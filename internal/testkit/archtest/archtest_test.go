@@ -76,7 +76,7 @@ func TestTableIsAnOrder(t *testing.T) {
 	for _, r := range table {
 		for _, m := range words(r.may) {
 			if !slices.Contains(above, m) {
-				t.Errorf("%s imports %s, which does not stand above it", r.pkg, m)
+				t.Errorf("%s imports %s, which is not above it", r.pkg, m)
 			}
 			if m, _ := lookup(m); r.core && !m.core {
 				t.Errorf("%s is core and imports %s, which is not", r.pkg, m.pkg)

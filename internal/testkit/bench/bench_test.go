@@ -92,7 +92,7 @@ func TestPromises(t *testing.T) {
 	}{{1, true}, {2.5, false}} {
 		ps := promises(append2(figures(c.times)))
 		if len(ps) != 16 {
-			t.Errorf("%d promises", len(ps))
+			t.Errorf("%d targets", len(ps))
 		}
 		for _, p := range ps {
 			if p.kept() != c.kept {
@@ -104,7 +104,7 @@ func TestPromises(t *testing.T) {
 		}
 	}
 	if ps := promises(nil, nil, 2); len(ps) != 0 {
-		t.Errorf("promises about nothing: %v", ps)
+		t.Errorf("targets without measurements: %v", ps)
 	}
 }
 

@@ -154,7 +154,7 @@ func (r *run) start(ctx context.Context, c contender, n int) (*started, error) {
 		s.procs = append(s.procs, cmd)
 		if out != nil {
 			if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || !strings.HasPrefix(line, "ready") {
-				return nil, errors.Join(fmt.Errorf("start %s: it said %q: %s", c.name, line, s.tail()), s.stop())
+				return nil, errors.Join(fmt.Errorf("start %s: unexpected output %q: %s", c.name, line, s.tail()), s.stop())
 			}
 		}
 	}

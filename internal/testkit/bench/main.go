@@ -76,19 +76,19 @@ func dispatch(args []string) error {
 	}
 	f := flag.NewFlagSet("bench", flag.ExitOnError)
 	r := &run{progress: os.Stderr, began: time.Now()}
-	f.StringVar(&r.agent, "agent", "bin/quell-agent", "the agent")
-	f.DurationVar(&r.window, "window", time.Minute, "measure this long; the default agent's cycle is 60 s")
-	f.DurationVar(&r.warmUp, "warm-up", 15*time.Second, "let a contender run this long before")
-	sizes := f.String("cgroups", "10,100,1000,2000,4000", "numbers of cgroups; over other than -full and 100 for half of -window")
-	full := f.Int("full", 1000, "the number of cgroups over which all contenders are measured")
-	rounds := f.Int("rounds", 2, "turns of all contenders over -full cgroups")
-	taxRounds := f.Int("tax-rounds", 3, "turns of the switch tax; 0: none")
-	trips := f.Int("trips", 20_000, "round trips of one measurement of the switch tax")
-	bin := f.String("bin", "bin/rivals", "where rivals are, and are built")
-	with := f.String("rivals", "build", "build: build those that are not in -bin; have: only those that are; none")
-	f.StringVar(&r.keepIn, "keep", "bin/bench-agent.json", "figures are written here as they are measured")
-	resume := f.Bool("resume", false, "go on with what is in -keep")
-	quick := f.Bool("quick", false, "10, 100 and 1000 cgroups, short windows, one round, no builds: about 3 min, and figures that only hint")
+	f.StringVar(&r.agent, "agent", "bin/quell-agent", "path of quell-agent")
+	f.DurationVar(&r.window, "window", time.Minute, "length of a measurement; the default agent's cycle is 60 s")
+	f.DurationVar(&r.warmUp, "warm-up", 15*time.Second, "time that a contender runs before it is measured")
+	sizes := f.String("cgroups", "10,100,1000,2000,4000", "numbers of cgroups; all but -full and 100 are measured for half of -window")
+	full := f.Int("full", 1000, "number of cgroups with which all contenders are measured")
+	rounds := f.Int("rounds", 2, "rounds of all contenders with -full cgroups")
+	taxRounds := f.Int("tax-rounds", 3, "rounds of the switch overhead; 0: none")
+	trips := f.Int("trips", 20_000, "round trips in one measurement of the switch overhead")
+	bin := f.String("bin", "bin/rivals", "folder of the rivals, where they are also built")
+	with := f.String("rivals", "build", "build: build the missing rivals in -bin; have: use only those in -bin; none")
+	f.StringVar(&r.keepIn, "keep", "bin/bench-agent.json", "file for the figures, written after each measurement")
+	resume := f.Bool("resume", false, "continue from the figures in -keep")
+	quick := f.Bool("quick", false, "10, 100 and 1000 cgroups, short windows, one round, no builds: about 3 min, rough figures")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func dispatch(args []string) error {
 	for s := range strings.SplitSeq(*sizes, ",") {
 		n, err := strconv.Atoi(s)
 		if err != nil || n < 1 {
-			return fmt.Errorf("-cgroups: %q is no number of cgroups", s)
+			return fmt.Errorf("-cgroups: invalid number %q", s)
 		}
 		ns = append(ns, n)
 	}
@@ -144,7 +144,7 @@ func dispatch(args []string) error {
 // prepare checks and collects what the run needs from the machine.
 func (r *run) prepare() error {
 	if os.Geteuid() != 0 {
-		return errors.New("cgroups can be made and counters opened by root only; run it as root")
+		return errors.New("not root: bench makes cgroups and opens counters; run it as root")
 	}
 	h, err := host.Open("/")
 	if err != nil {
@@ -164,7 +164,7 @@ func (r *run) prepare() error {
 		return err
 	}
 	if _, err := os.Stat(r.agent); err != nil {
-		return fmt.Errorf("no agent (make bin/quell-agent): %w", err)
+		return fmt.Errorf("quell-agent not found (run make bin/quell-agent): %w", err)
 	}
 	if r.scratch, err = os.MkdirTemp("", "quell-bench-"); err != nil {
 		return err
@@ -305,7 +305,7 @@ func (r *run) keep() error {
 func (r *run) report(w io.Writer, others []contender) error {
 	fmt.Fprintf(w, "%s\n\n", machine(r.cpus))
 	if most := mostLoad(r.kept.Results); most > 1.5 {
-		fmt.Fprintf(w, "**The machine was not quiet** (load up to %.1f): CPU times hold about, scrape times and the switch tax only hint.\n\n", most)
+		fmt.Fprintf(w, "**The machine had other load** (load average up to %.1f): CPU times are approximate, scrape times and the switch overhead are unreliable.\n\n", most)
 	}
 	all := rows(r.kept.Results)
 	printRows(w, all)

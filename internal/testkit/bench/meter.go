@@ -166,7 +166,7 @@ const ticksPerSecond = 100
 func parseStat(text []byte) (float64, error) {
 	f := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
 	if len(f) < 13 {
-		return 0, fmt.Errorf("parse stat: %d fields behind the command", len(f))
+		return 0, fmt.Errorf("parse stat: %d fields after the command", len(f))
 	}
 	user, err1 := strconv.ParseUint(string(f[11]), 10, 64)
 	system, err2 := strconv.ParseUint(string(f[12]), 10, 64)
@@ -222,7 +222,7 @@ func (s *started) doScrape(ctx context.Context, into *result) error {
 		return fmt.Errorf("scrape %s: %s: %s", s.name, resp.Status, s.tail())
 	}
 	if last := podName(into.Cgroups - 1); s.names && !bytes.Contains(body, []byte("/"+last+`"`)) {
-		return fmt.Errorf("scrape %s: it does not follow %s", s.name, last)
+		return fmt.Errorf("scrape %s: no metrics of %s", s.name, last)
 	}
 	into.Bytes = max(into.Bytes, int64(len(body)))
 	into.Scrapes = append(into.Scrapes, took.Seconds())

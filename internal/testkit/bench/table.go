@@ -98,12 +98,12 @@ func printRows(w io.Writer, all []row) {
 }
 
 func printTaxes(w io.Writer, taxes []tax) {
-	fmt.Fprintln(w, "| signals | a switch without the agent, ns | between windows, ns more | in a window that counts, ns more | in a window as shipped, ns more | on average at 10 s in 60 s, as shipped, ns more |")
+	fmt.Fprintln(w, "| signals | switch without the agent, ns | between windows, ns more | in a window that counts, ns more | in a window as shipped, ns more | on average at 10 s in 60 s, as shipped, ns more |")
 	fmt.Fprintln(w, "|---|---|---|---|---|---|")
 	for _, t := range taxes {
 		rests := ""
 		if t.Rests {
-			rests = " (cpi rests)"
+			rests = " (cpi paused)"
 		}
 		fmt.Fprintf(w, "| %s | %.0f | %+.0f | %+.0f | %+.0f%s | %+.0f |\n", t.Signals, t.Off, t.between(), t.inner(), t.shipped(), rests, t.average())
 	}
@@ -154,15 +154,15 @@ func promises(all []row, taxes []tax, cpus int) (ps []promise) {
 		add("cost per cgroup at 2,000 to that at 100", many.share/2000/(few.share/100), 1.2, "")
 	}
 	for _, t := range taxes {
-		add("switch tax between windows, "+t.Signals, t.between(), 150, "ns")
+		add("switch overhead between windows, "+t.Signals, t.between(), 150, "ns")
 		switch t.Signals {
 		case "cpi":
-			add("average switch tax, "+t.Signals, t.average(), 250, "ns")
+			add("average switch overhead, "+t.Signals, t.average(), 250, "ns")
 		case "cpi + runq":
-			add("average switch tax, "+t.Signals, t.average(), 450, "ns")
+			add("average switch overhead, "+t.Signals, t.average(), 450, "ns")
 			if w, ok := find(all, defaultName, 100); ok {
 				machine := w.share/float64(cpus) + max(0, t.average())*1e-9*busySwitches
-				add(fmt.Sprintf("agent and tax at 100 tasks and %d switches/s a CPU", busySwitches), 100*machine, 0.1, "% of the machine")
+				add(fmt.Sprintf("agent and switch overhead at 100 tasks and %d switches/s a CPU", busySwitches), 100*machine, 0.1, "% of the machine")
 			}
 		}
 	}

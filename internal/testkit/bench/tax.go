@@ -61,7 +61,7 @@ func (r *run) measureTax(ctx context.Context, rounds, trips int) (_ []tax, err e
 		taxes[i] = tax{Signals: strings.Join(set, " + "), Off: math.Inf(1), Between: math.Inf(1), Inner: math.Inf(1), Shipped: math.Inf(1)}
 	}
 	for round := range rounds {
-		r.say("switch tax: round %d of %d", round+1, rounds)
+		r.say("switch overhead: round %d of %d", round+1, rounds)
 		for i, set := range taxSets {
 			// As often as each of its states: more tries would give a lower minimum.
 			off, err := game.best(trips)
@@ -315,7 +315,7 @@ func runPlay(args []string) error {
 	for input.Scan() {
 		trips, err := strconv.Atoi(input.Text())
 		if err != nil || trips < 1 {
-			return fmt.Errorf("play: %q is no number of round trips", input.Text())
+			return fmt.Errorf("play: invalid number of round trips %q", input.Text())
 		}
 		least := math.Inf(1)
 		for ; trips > 0; trips -= piece {

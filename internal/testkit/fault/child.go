@@ -53,7 +53,7 @@ func capAndUncap(journal, dir string) error {
 		}
 		for len(e.Active()) > 0 {
 			for _, id := range e.Due(now()) {
-				if _, err := e.Undo(now(), id, "its time is over"); err != nil && !errors.Is(err, enforce.ErrJournal) {
+				if _, err := e.Undo(now(), id, "the lease expired"); err != nil && !errors.Is(err, enforce.ErrJournal) {
 					return err
 				}
 			}

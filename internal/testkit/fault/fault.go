@@ -57,7 +57,7 @@ func (k *worker) play(p *point) error {
 		})
 		// On a disk without room it may not even start.
 		if err == nil && !ok && p.scenario != fullAlive {
-			err = errors.New(p.life + " ended by itself")
+			err = errors.New(p.life + " exited without a kill")
 		}
 		if ok {
 			k.r.Kills = append(k.r.Kills, hit)
@@ -251,7 +251,7 @@ func (k *worker) comeBack(p *point, want *limit) error {
 					fault = fmt.Errorf("%s: %w", p.back, err)
 				}
 			case <-time.After(10 * time.Second):
-				fault = errors.New("the agent does not end")
+				fault = errors.New("the agent does not exit")
 				_ = cmd.Process.Kill()
 				<-ended
 			}
@@ -262,7 +262,7 @@ func (k *worker) comeBack(p *point, want *limit) error {
 		if time.Since(deadline) > 4*patience {
 			_ = cmd.Process.Kill()
 			<-ended
-			fault = fmt.Errorf("%s does not end", p.back)
+			fault = fmt.Errorf("%s does not exit", p.back)
 			break
 		}
 	}
@@ -270,7 +270,7 @@ func (k *worker) comeBack(p *point, want *limit) error {
 	case !k.right(want):
 		k.judge(p, want)
 	case back.Sub(deadline) > patience:
-		k.r.Left = append(k.r.Left, fmt.Sprintf("all was back only %.1f s after deadline and start", back.Sub(deadline).Seconds()))
+		k.r.Left = append(k.r.Left, fmt.Sprintf("the limits were restored only %.1f s after deadline and start", back.Sub(deadline).Seconds()))
 	}
 	k.r.Late = max(k.r.Late, back.Sub(deadline).Seconds())
 	return fault
@@ -294,7 +294,7 @@ func (k *worker) right(want *limit) bool {
 func (k *worker) judge(p *point, want *limit) {
 	got, err := k.task.get(k.h)
 	if want == nil {
-		k.r.Wrong = append(k.r.Wrong, "a cgroup was made")
+		k.r.Wrong = append(k.r.Wrong, "the removed cgroup exists again")
 		return
 	}
 	text := fmt.Sprintf("%s %v: the limit is %v (%v), want %v", p.scenario, p.back, got, err, *want)

@@ -122,7 +122,7 @@ func TestPointsFollowFromTheSeed(t *testing.T) {
 	for n := range 1000 {
 		p, q := newPoint(7, n), newPoint(7, n)
 		if p.rng.Uint64() != q.rng.Uint64() {
-			t.Fatalf("point %d draws otherwise", n)
+			t.Fatalf("point %d is not reproducible", n)
 		}
 		p.rng, q.rng = nil, nil
 		if p != q {

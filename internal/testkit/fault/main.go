@@ -44,14 +44,14 @@ type options struct {
 func main() {
 	var o options
 	var child bool
-	flag.IntVar(&o.kills, "kills", int(environment("QUELL_TEST_KILLS", 1000)), "points to kill at")
-	flag.Uint64Var(&o.seed, "seed", environment("QUELL_TEST_SEED", uint64(time.Now().UnixNano())), "repeats a run as far as the kernel's timing allows")
-	flag.StringVar(&o.agent, "agent", "bin/quell-agent", "the program")
-	flag.IntVar(&o.workers, "workers", 6, "points at a time")
-	flag.IntVar(&o.only, "only", -1, "play this point alone")
+	flag.IntVar(&o.kills, "kills", int(environment("QUELL_TEST_KILLS", 1000)), "number of points to kill at")
+	flag.Uint64Var(&o.seed, "seed", environment("QUELL_TEST_SEED", uint64(time.Now().UnixNano())), "random seed; repeats a run as far as the kernel's timing allows")
+	flag.StringVar(&o.agent, "agent", "bin/quell-agent", "path of quell-agent")
+	flag.IntVar(&o.workers, "workers", 6, "points in parallel")
+	flag.IntVar(&o.only, "only", -1, "play only this point")
 	flag.StringVar(&o.points, "points", "", "internal: a worker's points")
 	flag.StringVar(&o.name, "name", "", "internal: a worker's cgroups")
-	flag.BoolVar(&child, "child", false, "internal: play the process that is killed")
+	flag.BoolVar(&child, "child", false, "internal: run as the process that is killed")
 	flag.Parse()
 	var err error
 	switch {

@@ -35,7 +35,7 @@ const (
 	phases
 )
 
-var phaseNames = [phases]string{"any moment, not looked at", "journal to be rewritten", "rewritten, not fsynced", "fsynced, not renamed", "renamed, directory not fsynced",
+var phaseNames = [phases]string{"any moment, untraced", "journal to be rewritten", "rewritten, not fsynced", "fsynced, not renamed", "renamed, directory not fsynced",
 	"intent to be journalled", "intent written, not fsynced", "intent on disk, no limit written", "limits half written", "limits written, not acknowledged",
 	"acknowledged, not fsynced", "in force", "to be undone, nothing written", "half undone", "undone, not journalled", "undone, record not fsynced"}
 

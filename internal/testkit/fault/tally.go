@@ -99,7 +99,7 @@ func (t *tally) verdict() error {
 	}
 	for p, n := range t.hits {
 		if t.points >= enough && (n[0] == 0 || n[1] == 0) {
-			return fmt.Errorf("nothing was killed when %s: the run shows less than it should", phase(p))
+			return fmt.Errorf("no kill in phase: %s; the run does not cover all phases", phase(p))
 		}
 	}
 	return nil

@@ -208,7 +208,7 @@ func (k *worker) operate(ctx context.Context) {
 		k.mu.Unlock()
 		for _, t := range []*cgroup{k.web, k.kept} {
 			if _, err := c.Command(ctx, command.CapTask(t.path, 0.1, time.Hour, "fault injection")); err == nil {
-				k.r.Wrong = append(k.r.Wrong, t.path+" was capped on request, which may not be")
+				k.r.Wrong = append(k.r.Wrong, t.path+" must not be capped, and was capped on request")
 			}
 		}
 		select {

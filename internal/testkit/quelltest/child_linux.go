@@ -76,7 +76,7 @@ func (c *Child) End() { c.end() }
 func (c *Child) Hear() string {
 	c.t.Helper()
 	if !c.out.Scan() {
-		c.t.Fatalf("child %d has ended: %v", c.PID, c.out.Err())
+		c.t.Fatalf("child %d exited: %v", c.PID, c.out.Err())
 	}
 	return c.out.Text()
 }

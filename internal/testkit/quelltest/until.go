@@ -22,7 +22,7 @@ func until(t testing.TB, guard time.Duration, what string, cond func() bool) {
 	defer tick.Stop()
 	for end := time.Now().Add(guard); !cond(); <-tick.C {
 		if time.Now().After(end) {
-			t.Fatalf("waited %v in vain until %s", guard, what)
+			t.Fatalf("waited %v, still not true: %s", guard, what)
 		}
 	}
 }

@@ -39,17 +39,17 @@ func RevokedFile(dir string) string { return filepath.Join(dir, revokedFile) }
 func (a *Authority) remember(i Issued) error {
 	line, err := json.Marshal(i)
 	if err != nil {
-		return fmt.Errorf("remember credentials: %w", err)
+		return fmt.Errorf("record credentials: %w", err)
 	}
 	f, err := os.OpenFile(filepath.Join(a.dir, issuedFile), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
 	if err != nil {
-		return fmt.Errorf("remember credentials: %w", err)
+		return fmt.Errorf("record credentials: %w", err)
 	}
 	if err = cutTorn(f); err == nil {
 		_, err = f.Write(append(line, '\n'))
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
-		return fmt.Errorf("remember credentials: %w", err)
+		return fmt.Errorf("record credentials: %w", err)
 	}
 	return nil
 }
@@ -80,10 +80,10 @@ func whole(text []byte) []byte { return text[:bytes.LastIndexByte(text, '\n')+1]
 func (a *Authority) Sync() error {
 	f, err := os.OpenFile(filepath.Join(a.dir, issuedFile), os.O_WRONLY, 0)
 	if err != nil {
-		return fmt.Errorf("remember credentials: %w", err)
+		return fmt.Errorf("record credentials: %w", err)
 	}
 	if err := errors.Join(f.Sync(), f.Close()); err != nil {
-		return fmt.Errorf("remember credentials: %w", err)
+		return fmt.Errorf("record credentials: %w", err)
 	}
 	return nil
 }
@@ -122,7 +122,7 @@ func (a *Authority) revoked() (map[string]int64, error) {
 		err = json.Unmarshal(text, &revoked)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read what was revoked: %w", err) // accepting every client would be worse
+		return nil, fmt.Errorf("read revocations: %w", err) // accepting every client would be worse
 	}
 	return revoked, nil
 }

@@ -128,7 +128,7 @@ func (w *watcher) run() {
 		w.missed = 0
 		w.mu.Unlock()
 		if missed > 0 {
-			w.tell(Refusal{What: "anything", Why: fmt.Sprintf("%d more refusals came too fast to look at each", missed)})
+			w.tell(Refusal{What: "anything", Why: fmt.Sprintf("%d more refusals came too fast to examine each", missed)})
 		}
 		select {
 		case <-w.ended:
@@ -152,7 +152,7 @@ func (w *watcher) refusal(s seen) Refusal {
 	r.Who, why = judge(token, trust, time.Now())
 	switch {
 	case !known:
-		r.Why = "who it was is not known any more"
+		r.Why = "the client is no longer known"
 	case s.what == "connect":
 		r.Why = why
 	}
@@ -193,9 +193,9 @@ func judge(token string, t authority.Trust, now time.Time) (who, why string) {
 	case err == nil && account.IsClaimRevoked(c):
 		return c.Name, "the credentials were revoked"
 	case c.Expires != 0 && now.Unix() >= c.Expires:
-		return c.Name, "the credentials ended on " + time.Unix(c.Expires, 0).UTC().Format(time.RFC3339)
+		return c.Name, "the credentials expired on " + time.Unix(c.Expires, 0).UTC().Format(time.RFC3339)
 	}
-	return c.Name, "the holder has not proved to have the private key"
+	return c.Name, "the client has not proved that it has the private key"
 }
 
 // SetTrust replaces the server's trust information. Clients whose credentials have been

@@ -175,7 +175,7 @@ func TestNobodyThere(t *testing.T) {
 	ctx, cancel = context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	if _, err := Play(ctx, o); err == nil || !strings.Contains(err.Error(), "connect 7 machines, 0 are") {
-		t.Errorf("connected to nobody: %v", err)
+		t.Errorf("connected without a server: %v", err)
 	}
 }
 
@@ -227,7 +227,7 @@ func TestText(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"6,000 machines × 50 tasks, a batch each 1s, for 5m0s", "90,000,000 samples, 300,000/s; 299,000/s in the slowest", "1.0 ms (median), 50.0 ms",
-		"because: lost", "1.20 CPU-s/s, 4.00 µs a sample; 500 MB", "9.8 B a sample", "1 batches came twice"} {
+		"reason: lost", "1.20 CPU-s/s, 4.00 µs a sample; at most 500 MB", "9.8 B a sample", "1 batches came twice"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("%q is missing in\n%s", want, b.String())
 		}

@@ -36,18 +36,18 @@ func MeterURL(client *http.Client, url, token string) func(context.Context) (Usa
 	return func(ctx context.Context) (u Usage, err error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 		if err != nil {
-			return u, fmt.Errorf("ask the server what it uses: %w", err)
+			return u, fmt.Errorf("read the server's metrics: %w", err)
 		}
 		if token != "" {
 			req.Header.Set("Authorization", "Bearer "+token)
 		}
 		resp, err := client.Do(req)
 		if err != nil {
-			return u, fmt.Errorf("ask the server what it uses: %w", err)
+			return u, fmt.Errorf("read the server's metrics: %w", err)
 		}
 		defer resp.Body.Close()
 		if resp.StatusCode != http.StatusOK {
-			return u, fmt.Errorf("ask the server what it uses: %s: %s", url, resp.Status)
+			return u, fmt.Errorf("read the server's metrics: %s: %s", url, resp.Status)
 		}
 		return parse(resp.Body)
 	}
@@ -58,7 +58,7 @@ func parse(text io.Reader) (u Usage, err error) {
 	p := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := p.TextToMetricFamilies(text)
 	if err != nil {
-		return u, fmt.Errorf("ask the server what it uses: %w", err)
+		return u, fmt.Errorf("read the server's metrics: %w", err)
 	}
 	for name, into := range map[string]*float64{
 		"process_cpu_seconds_total": &u.CPU, "process_resident_memory_bytes": &u.RSS,

@@ -130,7 +130,7 @@ func (p *player) connect(ctx context.Context) error {
 	cancel(nil)
 	<-told
 	if err != nil {
-		return fmt.Errorf("connect %d machines, %d are: %w", p.Machines, p.connected.Load(), err)
+		return fmt.Errorf("connect %d machines, %d are connected: %w", p.Machines, p.connected.Load(), err)
 	}
 	return nil
 }
@@ -234,4 +234,4 @@ func wait(ctx context.Context, d time.Duration) bool {
 func (p *player) acknowledged() uint64 { return p.batches.Load() * uint64(p.Tasks) }
 
 // ErrNotCommitted means that the server acknowledged samples that it has not committed.
-var ErrNotCommitted = errors.New("samples were acknowledged that the server has not committed")
+var ErrNotCommitted = errors.New("the server has not committed all acknowledged samples")

@@ -12,21 +12,21 @@ import (
 func (r *Result) Text(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	line := func(name, format string, args ...any) { fmt.Fprintf(t, "%s\t%s\n", name, fmt.Sprintf(format, args...)) }
-	line("played", "%s machines × %d tasks, a batch each %s, for %s", thousands(float64(r.Machines)), r.Tasks, seconds(r.Period), seconds(r.Seconds))
+	line("sent", "by %s machines × %d tasks, a batch each %s, for %s", thousands(float64(r.Machines)), r.Tasks, seconds(r.Period), seconds(r.Seconds))
 	line("acknowledged", "%s samples, %s/s; %s/s in the slowest 10 s; %.1f B a sample on the wire", thousands(float64(r.Acknowledged)), thousands(r.Rate), thousands(r.Slowest), r.WireBytes)
-	line("", "after %.1f ms (median), %.1f ms (99 %%); %s batches were late, %s sent again", 1e3*r.AckP50, 1e3*r.AckP99, thousands(float64(r.Late)), thousands(float64(r.Again)))
+	line("", "after %.1f ms (median), %.1f ms (99 %%); %s batches were late, %s were sent again", 1e3*r.AckP50, 1e3*r.AckP99, thousands(float64(r.Late)), thousands(float64(r.Again)))
 	if r.AgainWhy != "" {
-		line("", "because: %s", r.AgainWhy)
+		line("", "reason: %s", r.AgainWhy)
 	}
 	if s := r.Server; s != nil {
-		line("committed", "%s samples; %s/s meanwhile; all of them %s after the last batch", thousands(s.Committed), thousands(s.CommitRate), seconds(s.SettleAfter))
+		line("committed", "%s samples; %s/s during the run; all of them %s after the last batch", thousands(s.Committed), thousands(s.CommitRate), seconds(s.SettleAfter))
 		line("stored", "%.1f B a sample, in %s segments; %s commits, %s segments merged", s.StoredBytes, thousands(s.Segments), thousands(s.Commits), thousands(s.Merged))
-		line("server", "%.2f CPU-s/s, %.2f µs a sample; %s MB at most", s.CPU, s.PerSample, thousands(s.PeakRSS/1e6))
+		line("server", "%.2f CPU-s/s, %.2f µs a sample; at most %s MB", s.CPU, s.PerSample, thousands(s.PeakRSS/1e6))
 		if s.Twice > 0 || s.Rejected > 0 {
 			line("", "%s batches came twice, %s samples were rejected", thousands(s.Twice), thousands(s.Rejected))
 		}
 	}
-	line("player", "%.2f CPU-s/s", r.PlayerCPU)
+	line("load", "%.2f CPU-s/s", r.PlayerCPU)
 	return t.Flush()
 }
 
@@ -53,7 +53,7 @@ func (p *Progress) Text(w io.Writer) error {
 		_, err := fmt.Fprintf(w, "%d machines are connected\n", p.Connected)
 		return err
 	}
-	_, err := fmt.Fprintf(w, "%6s  %s/s acknowledged, %s in all; server: %s committed, %s MB\n", p.Elapsed.Round(time.Second),
+	_, err := fmt.Fprintf(w, "%6s  %s/s acknowledged, %s in total; server: %s committed, %s MB\n", p.Elapsed.Round(time.Second),
 		thousands(p.Rate), thousands(float64(p.Acknowledged)), thousands(p.Usage.committed()), thousands(p.Usage.RSS/1e6))
 	return err
 }

@@ -83,7 +83,7 @@ func (s *Spool) open() (err error) {
 		return err
 	}
 	if err := syscall.Flock(int(s.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return fmt.Errorf("somebody else has it open: %w", err)
+		return fmt.Errorf("another process has it open: %w", err)
 	}
 	if s.mark, err = os.OpenFile(filepath.Join(s.dir, "released"), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
 		return err

@@ -234,7 +234,7 @@ func TestDamage(t *testing.T) {
 			t.Fatalf("got %q, want at least the first %d of %q", got, safe, texts)
 		}
 		if len(got) < len(texts) && len(damaged) > 0 && len(damaged) != ends[len(got)] && s.Stats().Damaged == 0 {
-			t.Fatalf("%q are left and nobody says so", got)
+			t.Fatalf("%q are left and no damage is counted", got)
 		}
 	}
 	for i := range whole {

@@ -21,9 +21,9 @@ import (
 
 func main() {
 	exe := flag.String("server", "bin/quell-server", "the quell-server program")
-	long := flag.Duration("for", 10*time.Minute, "how long")
-	seed := flag.Uint64("seed", uint64(time.Now().UnixNano()), "the same again")
-	at := flag.Int("callers", 4, "requests at once")
+	long := flag.Duration("for", 10*time.Minute, "how long to send requests")
+	seed := flag.Uint64("seed", uint64(time.Now().UnixNano()), "random seed")
+	at := flag.Int("callers", 4, "concurrent requests")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -98,9 +98,9 @@ func run(ctx context.Context, exe string, long time.Duration, seed uint64, calle
 		t.wrong = append(t.wrong, fmt.Sprintf("the server ended with %v; its log: %s", err, s.tail()))
 	}
 	if len(t.wrong) > 0 {
-		return fmt.Errorf("%d things are wrong (seed %d):\n  %s", len(t.wrong), seed, strings.Join(t.wrong, "\n  "))
+		return fmt.Errorf("%d errors (seed %d):\n  %s", len(t.wrong), seed, strings.Join(t.wrong, "\n  "))
 	}
-	fmt.Println("no answer was the server's fault, undocumented or of another form; it runs, and stops")
+	fmt.Println("no server error, no undocumented answer, no difference from a schema; the server still runs, and stops cleanly")
 	return nil
 }
 

@@ -195,14 +195,14 @@ func (s *target) check(q request, answer *http.Response, text []byte, complain f
 		return complain("%d: %.200s", status, text)
 	case !q.op.scope || status != http.StatusOK || !asDocumented:
 	case q.token == nobody || q.token == stranger:
-		return complain("it was let in without a token that is known")
+		return complain("the request was accepted without a valid token")
 	}
 	if !asDocumented || !strings.HasPrefix(answer.Header.Get("Content-Type"), "application/json") {
 		return ""
 	}
 	v, err := decode(bytes.TrimSpace(text))
 	if err != nil {
-		return complain("%d: no JSON: %.200q", status, text)
+		return complain("%d: invalid JSON: %.200q", status, text)
 	}
 	content, _ := q.op.answers[strconv.Itoa(status)].(map[string]any)
 	media, _ := content["application/json"].(object)
@@ -272,7 +272,7 @@ func (s *target) stop() error {
 			select {
 			case s.err = <-s.ended:
 			case <-time.After(30 * time.Second):
-				s.err = errors.Join(errors.New("it did not leave within 30 s"), s.cmd.Process.Kill(), <-s.ended)
+				s.err = errors.Join(errors.New("the server did not stop within 30 s"), s.cmd.Process.Kill(), <-s.ended)
 			}
 		}
 		if s.err == nil {

@@ -10,7 +10,7 @@ import (
 )
 
 // errKind means that a column's type is not that of a segment's column.
-var errKind = errors.New("it is not of the kind that a segment has")
+var errKind = errors.New("not in the form of a segment")
 
 // column reads one column of a segment page by page into one of the slices ids, whole and
 // reals, which hold the remaining rows of the page.

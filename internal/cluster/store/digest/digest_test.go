@@ -360,7 +360,7 @@ func TestWhatIsNoSegment(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, _, err := b.learner.Learn(ctx, sn, nil, b.params, b.now); !errors.Is(err, context.Canceled) {
-		t.Errorf("a computation that nobody waits for: %v", err)
+		t.Errorf("a cancelled computation: %v", err)
 	}
 }
 

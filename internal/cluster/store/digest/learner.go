@@ -199,7 +199,7 @@ func (l *Learner) digest(ctx context.Context, sn *store.Snapshot, all []source, 
 
 func (s *source) make(ctx context.Context) error {
 	if err := os.MkdirAll(filepath.Dir(s.digest), 0o755); err != nil {
-		return fmt.Errorf("keep digest: %w", err)
+		return fmt.Errorf("write digest: %w", err)
 	}
 	return write(s.digest, func(emit func(spec.Key, *spec.Hour) error) error { return read(ctx, s.path, s.windows, emit) })
 }

@@ -243,7 +243,7 @@ func (s *segment) turn(job, platform int32) error {
 	if s.atJob >= 0 {
 		was := cmp.Or(cmp.Compare(s.job.names.text[s.atJob], s.job.names.text[job]), cmp.Compare(s.platform.names.text[s.atPlatform], s.platform.names.text[platform]))
 		if was >= 0 {
-			return fmt.Errorf("it is not sorted by job and platform: %w", errKind)
+			return fmt.Errorf("not sorted by job and platform: %w", errKind)
 		}
 	}
 	err := s.end()

@@ -21,7 +21,7 @@ import (
 func Child(dir string, in io.Reader, out io.Writer) error {
 	fences, err := shutIn(dir) // the first call does not return: the process re-executes itself inside
 	if err != nil {
-		return fmt.Errorf("shut the query in: %w", err)
+		return fmt.Errorf("sandbox the query: %w", err)
 	}
 	var job Job
 	if err := json.NewDecoder(in).Decode(&job); err != nil {
@@ -93,7 +93,7 @@ func asked(err error) error {
 		return own
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return &Error{Exceeded, "it takes longer than it may"}
+		return &Error{Exceeded, "the query exceeded its time limit"}
 	}
 	var e *duckdb.Error
 	kind := Wrong
@@ -137,7 +137,7 @@ func (a *answer) write(rows driver.Rows) error {
 		}
 		text, err := json.Marshal(row)
 		if err != nil {
-			return &Error{Wrong, "a value of the answer cannot be written: " + err.Error()}
+			return &Error{Wrong, "a value of the result cannot be encoded: " + err.Error()}
 		}
 		if a.end.Rows == a.limits.Rows || a.bytes+int64(len(text)) > a.limits.Bytes {
 			a.end.Truncated = true

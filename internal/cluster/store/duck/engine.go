@@ -123,15 +123,15 @@ func (e *engine) prepare(text string, rows int) (stmt *duckdb.Stmt, err error) {
 		case duckdb.STATEMENT_TYPE_EXPLAIN:
 			inner, err := typed(conn, explain.ReplaceAllString(text, ""))
 			if err != nil {
-				return errors.Join(refused("what is explained must be a SELECT: %v", err), stmt.Close())
+				return errors.Join(refused("only SELECT can be explained: %v", err), stmt.Close())
 			}
 			kind, err := inner.StatementType()
 			if err = errors.Join(err, inner.Close()); err == nil && kind == duckdb.STATEMENT_TYPE_SELECT {
 				return nil
 			}
-			return errors.Join(refused("what is explained must be a SELECT"), stmt.Close())
+			return errors.Join(refused("only SELECT can be explained"), stmt.Close())
 		}
-		return errors.Join(refused("the statement is no SELECT"), stmt.Close())
+		return errors.Join(refused("only SELECT is allowed"), stmt.Close())
 	})
 	return stmt, err
 }

@@ -45,7 +45,7 @@ func shutIn(dir string) ([]string, error) {
 	case !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EOPNOTSUPP):
 		return nil, err
 	}
-	return nil, fmt.Errorf("begin again: %w", syscall.Exec(self, os.Args, []string{inside + "=" + up}))
+	return nil, fmt.Errorf("run inside the sandbox: %w", syscall.Exec(self, os.Args, []string{inside + "=" + up}))
 }
 
 // limit sets the limits that depend on the query.
@@ -108,11 +108,11 @@ func landlock(program, dir string) error {
 	}
 	for path, access := range allowed {
 		if err := permit(int(rules), path, access); err != nil && !(errors.Is(err, unix.ENOENT) && path != dir && path != program) {
-			return fmt.Errorf("let the query read %s: %w", path, err)
+			return fmt.Errorf("allow the query to read %s: %w", path, err)
 		}
 	}
 	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, rules, 0, 0); errno != 0 {
-		return fmt.Errorf("obey Landlock rules: %w", errno)
+		return fmt.Errorf("apply Landlock rules: %w", errno)
 	}
 	return nil
 }

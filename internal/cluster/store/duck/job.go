@@ -65,9 +65,9 @@ func (e *Error) Error() string { return e.Message }
 func (e *Error) Remedy() string {
 	switch e.Kind {
 	case Refused:
-		return "ask with one SELECT, or EXPLAIN of one; docs/sql.md shows the tables"
+		return "send one SELECT, or EXPLAIN of one; docs/sql.md shows the tables"
 	case Exceeded:
-		return "ask for less: a shorter time with since and until, fewer columns, a LIMIT"
+		return "reduce the query: a shorter time with since and until, fewer columns, a LIMIT"
 	case Broken:
 		return "see the server's log"
 	}

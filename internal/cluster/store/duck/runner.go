@@ -43,7 +43,7 @@ func (r *Runner) Query(ctx context.Context, job *Job) (*Answer, error) {
 	case r.Slots <- struct{}{}:
 		defer func() { <-r.Slots }()
 	case <-ctx.Done():
-		return nil, &Error{Exceeded, "the server carries out as many queries as it may, and none ended in time"}
+		return nil, &Error{Exceeded, "too many queries are running, and none ended in time"}
 	}
 	text, err := json.Marshal(job)
 	if err != nil {
@@ -78,7 +78,7 @@ func (r *Runner) Query(ctx context.Context, job *Job) (*Answer, error) {
 	case ended:
 		return a, nil
 	case a.Took >= job.Limits.Time:
-		return nil, &Error{Exceeded, fmt.Sprintf("it takes longer than %s", job.Limits.Time)}
+		return nil, &Error{Exceeded, fmt.Sprintf("the query took longer than %s", job.Limits.Time)}
 	}
 	return nil, died(waited, errs.String(), bad)
 }
@@ -113,7 +113,7 @@ func died(waited error, said string, bad error) error {
 	if errors.As(waited, &exit) {
 		if s, ok := exit.Sys().(syscall.WaitStatus); ok && (s.Signaled() || s.ExitStatus() == 2) {
 			// A signal, or the exit of Go's runtime without memory: the limits.
-			return &Error{Exceeded, "it needs more memory or processor time than it may have"}
+			return &Error{Exceeded, "the query exceeded its limit of memory or processor time"}
 		}
 	}
 	return &Error{Broken, fmt.Sprintf("the query's process ended: %v: %s", errors.Join(waited, bad), said)}

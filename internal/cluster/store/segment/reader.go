@@ -64,7 +64,7 @@ type block struct {
 
 func open(name string, f *parquet.File) (*source, error) {
 	if !Mergeable(f) {
-		return nil, fmt.Errorf("%s: it is no segment of this version", name)
+		return nil, fmt.Errorf("%s: not a segment of this version", name)
 	}
 	s := &source{name: name, layout: &layout{at: map[string]int{}}, groups: f.RowGroups()}
 	for i, path := range f.Schema().Columns() {
@@ -117,7 +117,7 @@ func (s *source) look() error {
 	for i := range s.series {
 		place := b.index[i][r]
 		if uint(place) >= uint(len(b.names[i])) {
-			return fmt.Errorf("%s: row %d has name %d of %d", s.name, r, place, len(b.names[i]))
+			return fmt.Errorf("%s: row %d has dictionary index %d of %d", s.name, r, place, len(b.names[i]))
 		}
 		s.series[i] = b.names[i][place]
 	}
@@ -167,7 +167,7 @@ func (s *source) begin(g parquet.RowGroup) {
 }
 
 // errKind means that a file declared as a segment is none.
-var errKind = errors.New("a column is not as segments have it")
+var errKind = errors.New("not in the form of a segment")
 
 // page reads the next page of a column, which must have that kind and a dictionary
 // exactly if places is set; nil if the column has no values.
@@ -190,7 +190,7 @@ func (s *source) page(name string, kind parquet.Kind, places bool) (parquet.Page
 	if n := int(p.NumRows()); s.block.n < 0 {
 		s.block.n = n
 	} else if n != s.block.n {
-		return nil, fmt.Errorf("column %s: a page of %d rows beside one of %d", name, n, s.block.n)
+		return nil, fmt.Errorf("column %s: a page of %d rows, other columns have %d", name, n, s.block.n)
 	}
 	return p, nil
 }

@@ -227,7 +227,7 @@ func (e *Engine) Specs(ctx context.Context, sn *store.Snapshot, from sample.Mill
 		return nil, err
 	}
 	if a.Truncated {
-		return nil, fmt.Errorf("more than %d specs came from Spark", maxSpecs)
+		return nil, fmt.Errorf("too many specs from Spark: more than %d", maxSpecs)
 	}
 	return dialect.SpecsOf(a.Rows, now)
 }

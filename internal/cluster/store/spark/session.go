@@ -90,7 +90,7 @@ func parse(address string) (target string, secure bool, err error) {
 		case "use_ssl=true":
 			secure = true
 		default:
-			return "", false, fmt.Errorf("%q: parameter %q is not known: %w", address, p, ErrAddress)
+			return "", false, fmt.Errorf("%q: unknown parameter %q: %w", address, p, ErrAddress)
 		}
 	}
 	port := u.Port()

@@ -48,7 +48,7 @@ func (s *stretch) String() string {
 func parseStretch(text string) (s stretch, err error) {
 	words := strings.Fields(text)
 	if len(words) < 3 {
-		return s, fmt.Errorf("stretch %q: want FROM TO WHAT", text)
+		return s, fmt.Errorf("stretch %q: want FROM TO CONTENT", text)
 	}
 	for i, t := range []*time.Time{&s.from, &s.to} {
 		ms, err := strconv.ParseInt(words[i], 10, 64)
@@ -63,14 +63,14 @@ func parseStretch(text string) (s stretch, err error) {
 	case "quiet":
 	case "phase":
 		if len(words) != 4 {
-			return s, fmt.Errorf("stretch %q: whose phase?", text)
+			return s, fmt.Errorf("stretch %q: want FROM TO phase TASK", text)
 		}
 		s.phase = words[3]
 	default:
 		for _, name := range words[2:] {
 			cause, ok := causeOf(name)
 			if !ok {
-				return s, fmt.Errorf("stretch %q: no antagonist is called so", text)
+				return s, fmt.Errorf("stretch %q: unknown antagonist", text)
 			}
 			s.antagonists = append(s.antagonists, antagonist{sample.TaskName(name), cause})
 		}
@@ -186,7 +186,7 @@ func again(file string) error {
 		return err
 	}
 	if len(r.stretches) == 0 {
-		return errors.New("it does not say what was played when: record it again")
+		return errors.New("no lines \"# stretch\": record the scene again")
 	}
 	in, err := trace.NewReader(strings.NewReader(string(text)))
 	if err != nil {
@@ -204,7 +204,7 @@ func again(file string) error {
 		r.samples = append(r.samples, s)
 	}
 	if r.scene = sceneOf(file); r.scene == nil {
-		return fmt.Errorf("no scene is called so")
+		return fmt.Errorf("unknown scene")
 	}
 	r.truths(r.recorded())
 	return r.save(file)

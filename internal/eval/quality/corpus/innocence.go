@@ -51,10 +51,10 @@ while True:
 	}
 	hog := &program{name: "hog", half: test, needs: "taskset", packages: []string{"util-linux"}, cause: "cpu", run: `taskset -c 0 sh -c 'while :; do :; done' & taskset -c 0 sh -c 'while :; do :; done' & wait`}
 	return []ordeal{
-		one("pushed", "a hog on the first CPU pushes an innocent to the last one, where the victim is", serve("serve", "", popen), false, stage{shape: arrives, antagonists: []*program{hog}}),
-		one("more-work", "the victim begins to run three loops of its own", serve("serve", "", popen+","+popen+","+popen), false, stage{shape: phase}),
-		one("framing", "the victim lets 200 processes of its own wait", serve("serve", "", `subprocess.Popen(["stress-ng", "--cpu", "200", "--quiet"])`), false, stage{shape: phase}),
-		one("niced", "the victim asks to be served last, and begins to work more", serve("serve", "renice -n 19 -p $$ >/dev/null; ", popen), false, stage{shape: phase}),
+		one("pushed", "a hog on the first CPU displaces an innocent to the last CPU, where the victim runs", serve("serve", "", popen), false, stage{shape: arrives, antagonists: []*program{hog}}),
+		one("more-work", "the victim starts three CPU loops of its own", serve("serve", "", popen+","+popen+","+popen), false, stage{shape: phase}),
+		one("framing", "200 processes of the victim wait for each other", serve("serve", "", `subprocess.Popen(["stress-ng", "--cpu", "200", "--quiet"])`), false, stage{shape: phase}),
+		one("niced", "the victim lowers its own priority (nice 19) and starts more work", serve("serve", "renice -n 19 -p $$ >/dev/null; ", popen), false, stage{shape: phase}),
 	}
 }
 
@@ -62,7 +62,7 @@ while True:
 // agent in mode advise, and prints the named tasks. It is not ok if any task was named.
 func proveInnocence(ctx context.Context, w io.Writer, agent, only string, rounds int) (ok bool, err error) {
 	ok = true
-	fmt.Fprintf(w, "| case | rounds | nobody named | outliers | named |\n|---|---|---|---|---|\n")
+	fmt.Fprintf(w, "| case | rounds | no task named | outliers | named |\n|---|---|---|---|---|\n")
 	for _, o := range ordeals() {
 		if !strings.HasPrefix(o.name, only) {
 			continue

@@ -38,14 +38,14 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	out := flag.String("out", "testdata/corpus", "where the recordings are")
-	only := flag.String("only", "", "scenes that begin with this, such as test or tuning-03")
-	agent := flag.String("agent", "bin/quell-agent", "the program that samples")
-	list := flag.Bool("list", false, "say what would be played, and play nothing")
-	score := flag.Bool("score", false, "say how often each rule is right over what is recorded, and play nothing")
-	judged := flag.Bool("judge", false, "judge what is recorded again, by what the recordings say of the victims' work, and play nothing")
-	innocence := flag.Int("innocence", 0, "play each case in which nobody is to blame so often, and say who was named")
-	long := flag.Bool("v", false, "with -score: list what the default rule says wrongly and what it misses")
+	out := flag.String("out", "testdata/corpus", "folder of the recordings")
+	only := flag.String("only", "", "play only scenes whose names begin with this, such as test or tuning-03")
+	agent := flag.String("agent", "bin/quell-agent", "path of quell-agent")
+	list := flag.Bool("list", false, "list the scenes, play nothing")
+	score := flag.Bool("score", false, "print how often each rule is right on the recordings, play nothing")
+	judged := flag.Bool("judge", false, "compute the labels of the recordings again, from the victims' recorded work, play nothing")
+	innocence := flag.Int("innocence", 0, "number of rounds to play each case of innocence, in which every accusation is wrong")
+	long := flag.Bool("v", false, "with -score: list the wrong, late and missing accusations of the default rule")
 	flag.Parse()
 	if *score {
 		return printScore(os.Stdout, *out, *only, detect.Rules(), *long)
@@ -122,7 +122,7 @@ func (s *scene) String() string {
 		}
 		return strings.Join(words, "+")
 	}
-	fmt.Fprintf(&b, "%s: %s beside %s, float %v", s.name, names(s.victims), names(s.innocents), s.float)
+	fmt.Fprintf(&b, "%s: %s with %s, float %v", s.name, names(s.victims), names(s.innocents), s.float)
 	if s.on == onLink {
 		fmt.Fprintf(&b, ", htb %v", s.htb)
 	}
@@ -165,7 +165,7 @@ func lacking(all []scene) error {
 		return nil
 	}
 	slices.Sort(packages)
-	return fmt.Errorf("programs are missing: apt-get install -y --no-install-recommends %s", strings.Join(slices.Compact(packages), " "))
+	return fmt.Errorf("missing programs: apt-get install -y --no-install-recommends %s", strings.Join(slices.Compact(packages), " "))
 }
 
 // save writes a recording as a labelled trace, completely or not at all.

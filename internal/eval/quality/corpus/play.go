@@ -244,7 +244,7 @@ func (p *player) start(ctx context.Context, t *task) error {
 			return err
 		}
 		if err := cmd.Wait(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
-			return fmt.Errorf("set %s up: %w: %s", t.name, err, text.String())
+			return fmt.Errorf("set up %s: %w: %s", t.name, err, text.String())
 		}
 	}
 	return errors.Join(p.launch(t), ctx.Err())
@@ -300,7 +300,7 @@ func (p *player) launch(t *task) error {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if !t.stopped && p.fail == nil {
-			p.fail = fmt.Errorf("%s ended by itself: %w", t.name, errors.Join(err, errors.New("too early")))
+			p.fail = fmt.Errorf("%s: %w", t.name, errors.Join(err, errors.New("exited before the scene ended")))
 		}
 	}()
 	return nil
@@ -365,7 +365,7 @@ func (p *player) kill(t *task) error {
 			return nil
 		}
 		if time.Now().After(until) {
-			return fmt.Errorf("%s does not end", t.name)
+			return fmt.Errorf("%s does not exit", t.name)
 		}
 	}
 }

@@ -67,7 +67,7 @@ func (e ends) since(from, to sample.Millis) (n int) {
 func printScore(w io.Writer, dir, only string, rules []detect.Rule, long bool) error {
 	files, err := filepath.Glob(filepath.Join(dir, only+"*.csv.gz"))
 	if err != nil || len(files) == 0 {
-		return fmt.Errorf("no recordings in %s: make corpus", dir)
+		return fmt.Errorf("no recordings in %s: run make corpus", dir)
 	}
 	for _, h := range []half{tuning, test} {
 		var said strings.Builder
@@ -157,7 +157,7 @@ func (s *sum) play(file string, rule detect.Rule, said io.Writer) error {
 	}
 	labels, labelled := r.Labels()
 	if !labelled || r.Report().Bad > 0 {
-		return fmt.Errorf("labelled %t, %d bad rows", labelled, r.Report().Bad)
+		return fmt.Errorf("want labels and no bad rows: labelled %t, %d bad rows", labelled, r.Report().Bad)
 	}
 	left := r.Unlabelled()
 	score := replay.Judge(labels, left, result.Accusations)
@@ -185,15 +185,15 @@ func (s *sum) play(file string, rule detect.Rule, said io.Writer) error {
 		return (time.Duration(ms-int64(result.From)) * time.Millisecond).Round(time.Second)
 	}
 	for _, v := range score.Wrong() {
-		fmt.Fprintf(said, "%s: wrong: %s by %s names %s after %s\n", name, v.Victim, v.Signal, v.Suspect, at(int64(v.At)))
+		fmt.Fprintf(said, "%s: wrong: %s, signal %s: accused %s at %s\n", name, v.Victim, v.Signal, v.Suspect, at(int64(v.At)))
 	}
 	for i := range score.Found {
 		if f := &score.Found[i]; intervals.since(f.From, f.First.At) > soon {
-			fmt.Fprintf(said, "%s: late: %s beside %v by %s, %s after %s%s\n", name, f.Victim, f.Antagonists, f.First.Signal, f.After().Round(time.Second), at(int64(f.From)), third(bad, &f.Episode, intervals))
+			fmt.Fprintf(said, "%s: late: %s, antagonists %v, signal %s: found after %s, episode from %s%s\n", name, f.Victim, f.Antagonists, f.First.Signal, f.After().Round(time.Second), at(int64(f.From)), third(bad, &f.Episode, intervals))
 		}
 	}
 	for _, e := range score.Missed {
-		fmt.Fprintf(said, "%s: missed: %s beside %v after %s\n", name, e.Victim, e.Antagonists, at(int64(e.From)))
+		fmt.Fprintf(said, "%s: missed: %s, antagonists %v, episode from %s\n", name, e.Victim, e.Antagonists, at(int64(e.From)))
 	}
 	return nil
 }
@@ -222,9 +222,9 @@ func third(bad map[badKey][]sample.Millis, e *replay.Episode, intervals ends) st
 	}
 	switch {
 	case first == math.MaxInt:
-		return "; it had no three bad intervals"
+		return "; the victim had fewer than three outliers"
 	case first > soon:
-		return fmt.Sprintf("; its third bad interval was the %dth", first)
+		return fmt.Sprintf("; the third outlier was in interval %d", first)
 	}
 	return ""
 }

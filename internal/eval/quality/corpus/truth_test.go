@@ -29,9 +29,9 @@ func TestJudge(t *testing.T) {
 		{"hurt a little", [3]float64{100, 93, 100}, x, "", 0, 1},
 		{"less than before, and more than after", [3]float64{100, 92, 90}, x, "", 0, 1},
 		{"more than both", [3]float64{100, 101, 90}, x, "", 0, 0},
-		{"somebody outside", [3]float64{100, 60, 100}, foreigners, "", 0, 1},
-		{"nobody there", [3]float64{100, 100, 100}, nil, "", 0, 0},
-		{"nobody there and less work", [3]float64{100, 80, 100}, nil, "", 0, 1},
+		{"load outside", [3]float64{100, 60, 100}, foreigners, "", 0, 1},
+		{"no antagonist", [3]float64{100, 100, 100}, nil, "", 0, 0},
+		{"no antagonist and less work", [3]float64{100, 80, 100}, nil, "", 0, 1},
 		{"its own doing", [3]float64{100, 50, 100}, nil, "/v", 0, 0},
 		{"another's phase", [3]float64{100, 80, 100}, nil, "/w", 0, 1},
 		{"one piece fewer of nine", [3]float64{0.9, 0.8, 0.9}, x, "", 0, 1},
@@ -137,7 +137,7 @@ func TestScenes(t *testing.T) {
 		seen := map[string]half{}
 		for _, p := range roles {
 			if h, ok := seen[p.name]; ok {
-				t.Errorf("%s is there twice, in %s and %s", p.name, h, p.half)
+				t.Errorf("duplicate program %s, in %s and %s", p.name, h, p.half)
 			}
 			seen[p.name] = p.half
 			if p.half != tuning && p.half != test || p.run == "" || p.needs == "" || len(p.packages) == 0 {
@@ -154,7 +154,7 @@ func TestScenes(t *testing.T) {
 			}
 			for _, p := range append(append([]*program{}, s.victims...), s.innocents...) {
 				if p.half != h || p.on != s.on && p.on != onCPUs {
-					t.Errorf("%s: %s is of the other half or elsewhere", s.name, p.name)
+					t.Errorf("%s: %s belongs to another half or place", s.name, p.name)
 				}
 			}
 			if len(s.victims) != 2 || s.victims[0] == s.victims[1] {
@@ -174,7 +174,7 @@ func TestScenes(t *testing.T) {
 		}
 		for _, a := range antagonists() {
 			if a.half == h && times[a.name] == 0 {
-				t.Errorf("%s comes nowhere", a.name)
+				t.Errorf("%s is in no scene", a.name)
 			}
 		}
 		t.Log(h, count, times)

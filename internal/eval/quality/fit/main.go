@@ -107,7 +107,7 @@ func run() error {
 	}
 	l, ok := stat.FitLogistic(x, y, w)
 	if !ok {
-		return fmt.Errorf("%d findings have no fit", len(x))
+		return fmt.Errorf("%d findings: the regression has no solution", len(x))
 	}
 	fmt.Printf("intercept %.3f\ncoefficients %.3f\n", l.Intercept, l.Coef)
 	for _, source := range sources {
@@ -137,7 +137,7 @@ func (d *findings) calibration(source string) error {
 	if !ok {
 		return nil
 	}
-	fmt.Printf("\n%s, as built in: ", source)
+	fmt.Printf("\n%s, built-in coefficients: ", source)
 	return c.Write(os.Stdout)
 }
 
@@ -183,13 +183,13 @@ func (d *findings) report(l *stat.Logistic, source string, of bool) {
 	if all == 0 {
 		return
 	}
-	fmt.Printf("\n%s, fitted %v: %.0f findings, somebody's %.0f, the first right in %.3f of those\n", source, of, all, somebody, first/max(somebody, 1))
+	fmt.Printf("\n%s, fitted %v: %.0f findings, %.0f with an antagonist, the first suspect right in %.3f of those\n", source, of, all, somebody, first/max(somebody, 1))
 	for k := 3; k < 10; k++ {
-		fmt.Printf("  p ≥ %.1f: recall %.3f precision %.3f, named where nobody did it %.4f\n", float64(k)/10, hit[k]/max(somebody, 1), hit[k]/max(named[k], 1), wrongly[k]/max(all-somebody, 1))
+		fmt.Printf("  p ≥ %.1f: recall %.3f precision %.3f, accused without an antagonist %.4f\n", float64(k)/10, hit[k]/max(somebody, 1), hit[k]/max(named[k], 1), wrongly[k]/max(all-somebody, 1))
 	}
 	for _, b := range bins {
 		if b.n > 0 {
-			fmt.Printf("  said %.3f, was %.3f (%.0f)\n", b.p/b.w, b.right/b.w, b.n)
+			fmt.Printf("  stated %.3f, actual %.3f (%.0f)\n", b.p/b.w, b.right/b.w, b.n)
 		}
 	}
 }

@@ -28,7 +28,7 @@ func TestCorrelation(t *testing.T) {
 		}
 	}
 	if _, ok := correlation(all[:least], window); ok {
-		t.Error("so few samples tell something")
+		t.Error("a correlation of too few samples")
 	}
 }
 

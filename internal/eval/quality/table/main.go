@@ -30,21 +30,21 @@ func run() error {
 	for _, r := range detect.Rules() {
 		rules = append(rules, string(r))
 	}
-	names := flag.String("rules", strings.Join(rules, ","), "which rules")
-	half := flag.String("half", string(sim.Test), "which half of the scenarios: tuning or test")
+	names := flag.String("rules", strings.Join(rules, ","), "rules to play, separated by commas")
+	half := flag.String("half", string(sim.Test), "half of the scenarios: tuning or test")
 	flag.IntVar(&s.Seeds, "seeds", 10, "cases of each scenario")
-	flag.IntVar(&s.Minutes, "minutes", 150, "how long a case lasts")
+	flag.IntVar(&s.Minutes, "minutes", 150, "length of a case")
 	flag.IntVar(&s.Days, "days", 200, "days of an everyday machine without antagonists")
-	channel := flag.String("channel", "", "what the everyday machines' tasks meet at, such as cpu; empty: the last-level cache")
-	flag.BoolVar(&s.Outside, "outside", false, "say what runs outside any task too")
+	channel := flag.String("channel", "", "channel of the everyday machines, such as cpu; empty: the last-level cache")
+	flag.BoolVar(&s.Outside, "outside", false, "give the rules the load outside any task")
 	only := flag.String("only", "", "play only scenarios of this channel, such as cpu; empty: all")
-	flag.Uint64Var(&s.Seed, "seed", 1, "of everything")
-	flag.IntVar(&s.Workers, "workers", 0, "cases played at once; 0: one a CPU")
-	flag.DurationVar(&s.Trial, "trial", 3*time.Minute, "how long suspects may be held to find out; 0: never")
+	flag.Uint64Var(&s.Seed, "seed", 1, "random seed")
+	flag.IntVar(&s.Workers, "workers", 0, "cases played in parallel; 0: one per CPU")
+	flag.DurationVar(&s.Trial, "trial", 3*time.Minute, "maximum length of a trial; 0: no trials")
 	flag.BoolVar(&s.Feedback, "feedback", false, "let caps follow the victim's cost")
 	with := flag.String("with", "", "switches to turn on in every rule, by name: an ablation")
 	without := flag.String("without", "", "switches to turn off")
-	tail := flag.Float64("tail", 0, "share of calm samples that are to be outliers, by the shape of the paper's figure 7, in every rule; 0: the rule's own sigmas")
+	tail := flag.Float64("tail", 0, "share of outliers among calm samples, by the distribution of the paper's figure 7, in every rule; 0: the rule's own sigmas")
 	asJSON := flag.Bool("json", false, "write JSON")
 	flag.Parse()
 	for name := range strings.SplitSeq(*names, ",") {
@@ -91,7 +91,7 @@ func switches(on, off string) (func(*detect.Params), error) {
 				continue
 			}
 			if _, ok := known.FieldByName(name); !ok {
-				return nil, fmt.Errorf("there is no switch %q", name)
+				return nil, fmt.Errorf("unknown switch %q", name)
 			}
 			all = append(all, name)
 		}

@@ -18,7 +18,7 @@ const (
 )
 
 // errClaim means that a page claims to hold more than it can.
-var errClaim = errors.New("damaged: a page says to hold more than it can")
+var errClaim = errors.New("damaged: page size or row count exceeds the file")
 
 // claims checks what the pages of a column of a row group claim, since memory is
 // allocated by that before they are read: a few malformed bytes must not take
@@ -29,7 +29,7 @@ func claims(r io.ReaderAt, size int64, m *format.ColumnMetaData, rows int64) err
 		at = d
 	}
 	if at < 0 || m.TotalCompressedSize < 0 || at > size || m.TotalCompressedSize > size-at || m.NumValues != rows {
-		return fmt.Errorf("%w: %d values of %d rows in bytes %d and %d more, of %d", errClaim, m.NumValues, rows, at, m.TotalCompressedSize, size)
+		return fmt.Errorf("%w: %d values for %d rows at byte %d, length %d, in a file of %d bytes", errClaim, m.NumValues, rows, at, m.TotalCompressedSize, size)
 	}
 	end := at + m.TotalCompressedSize
 	for left := rows; left > 0; {
@@ -53,7 +53,7 @@ func claims(r io.ReaderAt, size int64, m *format.ColumnMetaData, rows int64) err
 		}
 		if h.UncompressedPageSize < 0 || h.UncompressedPageSize > maxPage || values < 0 || values > maxPageRows || left < 0 ||
 			h.CompressedPageSize < 0 || int64(h.CompressedPageSize) > end-at {
-			return fmt.Errorf("%w: %d values in %d bytes, packed %d", errClaim, values, h.UncompressedPageSize, h.CompressedPageSize)
+			return fmt.Errorf("%w: %d values in %d bytes, compressed %d", errClaim, values, h.UncompressedPageSize, h.CompressedPageSize)
 		}
 		at += int64(h.CompressedPageSize)
 	}

@@ -40,7 +40,7 @@ type column struct {
 
 // errKind means that a column holds another type than a sample has there, or that its
 // pages are malformed.
-var errKind = errors.New("it is not of the kind that a trace has")
+var errKind = errors.New("wrong column type")
 
 // open begins a row group.
 func (c *column) open(g parquet.RowGroup) {

@@ -83,7 +83,7 @@ func TestEveryExtraHasAColumn(t *testing.T) {
 			t.Errorf("%v has none", e)
 		}
 		if _, ok := parquet.SchemaOf(Row{}).Lookup(e.String()); !ok {
-			t.Errorf("%v is called otherwise", e)
+			t.Errorf("extra %v has another column name", e)
 		}
 	}
 }
@@ -120,7 +120,7 @@ func TestLabels(t *testing.T) {
 	}
 	_, r = read(t, write(t, nil))
 	if got, labelled := r.Labels(); labelled || got != nil {
-		t.Error("labelled without having been")
+		t.Error("an unlabelled trace is read as labelled")
 	}
 	var b bytes.Buffer
 	w := NewWriter(&b)
@@ -129,7 +129,7 @@ func TestLabels(t *testing.T) {
 	}
 	_, r = read(t, b.Bytes())
 	if got, labelled := r.Labels(); !labelled || len(got) != 0 {
-		t.Errorf("a trace in which nobody suffered: labelled %v, %v", labelled, got)
+		t.Errorf("a trace without a victim: labelled %v, %v", labelled, got)
 	}
 	if err := w.Labels(trace.Label{Victim: "/a", Antagonist: "/a"}); !errors.Is(err, trace.ErrLabel) {
 		t.Errorf("its own antagonist: %v", err)
@@ -199,8 +199,8 @@ func TestFilesOfOthers(t *testing.T) {
 	if diff := cmp.Diff(want, got, tracetest.Equal()); diff != "" {
 		t.Error(diff)
 	}
-	wantReport := trace.Report{Rows: 3, Bad: 7, Unknown: []string{"colour"}, Reasons: []string{"row 3: not a sample: cpu NaN", "row 4: not a sample: no task",
-		`row 5: class "best": want one of best-effort, batch, latency-sensitive`, "row 6: flags 99: not bits of a sample's", `row 7: not a sample: line end in "/a\nb"`}}
+	wantReport := trace.Report{Rows: 3, Bad: 7, Unknown: []string{"colour"}, Reasons: []string{"row 3: invalid sample: cpu NaN", "row 4: invalid sample: no task",
+		`row 5: class "best": want one of best-effort, batch, latency-sensitive`, "row 6: flags 99: unknown bits", `row 7: invalid sample: line break in "/a\nb"`}}
 	if diff := cmp.Diff(wantReport, r.Report()); diff != "" {
 		t.Error(diff)
 	}

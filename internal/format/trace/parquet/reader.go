@@ -104,7 +104,7 @@ func NewReader(r io.ReaderAt, size int64) (t *Reader, err error) {
 	rows := f.NumRows()
 	for _, g := range t.groups {
 		if rows -= g.NumRows(); g.NumRows() < 0 || rows < 0 {
-			err = errors.Join(err, errors.New("read Parquet: damaged: its groups have more rows than the file, or less than none"))
+			err = errors.Join(err, errors.New("read Parquet: damaged: row counts of the row groups do not match the file"))
 			break
 		}
 	}
@@ -324,7 +324,7 @@ func (r *Reader) assemble(s *sample.Sample, i int) error {
 	}
 	if v := r.numbers[3][i]; v == v {
 		if s.Flags = sample.Flags(v); v != float64(s.Flags) || s.Flags > sample.AllFlags {
-			return fmt.Errorf("flags %v: not bits of a sample's", v)
+			return fmt.Errorf("flags %v: unknown bits", v)
 		}
 	}
 	if s.TS == math.MinInt64 {

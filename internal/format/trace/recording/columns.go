@@ -24,10 +24,10 @@ var maps embed.FS
 
 // Columns says what the columns of a CSV are.
 type Columns struct {
-	About     string `key:"about" help:"what it is for"`
+	About     string `key:"about" help:"purpose"`
 	Header    bool   `key:"header" help:"whether the first line names the columns; if not, they are numbered from 1"`
-	Separator string `key:"separator" help:"what separates fields, one character"`
-	Counters  bool   `key:"counters" help:"whether numbers are counters that only grow, of which differences count"`
+	Separator string `key:"separator" help:"field separator, one character"`
+	Counters  bool   `key:"counters" help:"whether numbers are cumulative counters"`
 	TS        Column `key:"ts"`
 	Machine   Column `key:"machine"`
 	Job       Column `key:"job"`
@@ -44,7 +44,7 @@ type Columns struct {
 // Column is the source of a sample's field: a column, two columns, or a value that is
 // the same in every row.
 type Column struct {
-	Column string  `key:"column" help:"its name, or its number from 1"`
+	Column string  `key:"column" help:"column name, or number from 1"`
 	And    string  `key:"and" help:"a second column: names are joined with a slash"`
 	Per    string  `key:"per" help:"a second column: numbers are divided by it"`
 	Is     string  `key:"is" help:"the value in every row, instead of a column"`
@@ -135,7 +135,7 @@ func newMapped(r io.Reader, c *Columns) (Reader, error) {
 	}
 	fields, ok := m.rows.Split(line)
 	if !ok {
-		return nil, errors.New("read header: quotes out of order")
+		return nil, errors.New("read header: malformed quotes")
 	}
 	m.at = map[string]int{}
 	for i, f := range fields {
@@ -194,7 +194,7 @@ func (m *mapped) Read(s *sample.Sample) error {
 func (m *mapped) parse(line []byte, s *sample.Sample) (bool, error) {
 	var ok bool
 	if m.fields, ok = m.rows.Split(line); !ok {
-		return false, errors.New("quotes out of order")
+		return false, errors.New("malformed quotes")
 	}
 	var errs error
 	name := func(key string, c Column) string {
@@ -342,7 +342,7 @@ func (m *mapped) time(c Column) (sample.Millis, error) {
 	}
 	v, err := strconv.ParseFloat(string(f), 64)
 	if err == nil && !(math.Abs(v*units[c.Unit]) < 1e12) {
-		err = fmt.Errorf("time %s", f)
+		err = fmt.Errorf("invalid time %s", f)
 	}
 	return sample.Millis(math.Round(v * units[c.Unit] * 1000)), err
 }

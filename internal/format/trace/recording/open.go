@@ -74,7 +74,7 @@ func Open(name string, o Options) (*Recording, error) {
 	}
 	if err := r.open(f, o); err != nil {
 		err = errors.Join(err, r.Close())
-		do := "quell replay reads its own traces, Prometheus' JSON and Rezolus' Parquet as they are, and any other CSV with --columns; see docs/replay.md"
+		do := "quell replay reads quell's traces, Prometheus JSON and Rezolus Parquet; other CSV files need --columns; see docs/replay.md"
 		return nil, &FormatError{name, err, do}
 	}
 	return r, nil
@@ -172,7 +172,7 @@ func (r *Recording) open(f *os.File, o Options) error {
 			b, packed = bufio.NewReaderSize(z, 1<<16), packed+", zstd"
 		case bytes.HasPrefix(start, []byte(parquetMagic)):
 			if packed != "" || r.size == 0 {
-				return errors.New("read Parquet: only from a plain file; unpack it first")
+				return errors.New("read Parquet: want a regular, uncompressed file: decompress it first")
 			}
 			return r.parquet(f)
 		default:
@@ -181,7 +181,7 @@ func (r *Recording) open(f *os.File, o Options) error {
 			return err
 		}
 	}
-	return errors.New("packed too often")
+	return errors.New("compressed too many times")
 }
 
 // text opens a file that is not Parquet.

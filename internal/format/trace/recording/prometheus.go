@@ -71,7 +71,7 @@ func (p *prometheus) value(d *json.Decoder, depth int) error {
 		return err
 	}
 	if depth > maxDepth {
-		return errors.New("nested too deep")
+		return errors.New("nested too deeply")
 	}
 	switch t {
 	case json.Delim('['):
@@ -101,7 +101,7 @@ func (p *prometheus) object(d *json.Decoder, depth int) error {
 				return err
 			}
 			if json.Unmarshal(labels, &metric) != nil {
-				p.bad("a metric whose labels are not text")
+				p.bad("metric labels are not strings")
 			}
 		case key == "values" && wanted:
 			var points [][]json.RawMessage
@@ -147,15 +147,15 @@ func (p *prometheus) series(metric map[string]string, points [][]json.RawMessage
 func parsePoint(point []json.RawMessage) (sample.Millis, float64, error) {
 	var text string
 	if len(point) != 2 || json.Unmarshal(point[1], &text) != nil {
-		return 0, 0, errors.New("a point that is not a time and a value")
+		return 0, 0, errors.New("point is not [seconds, \"value\"]")
 	}
 	at, err := strconv.ParseFloat(string(point[0]), 64)
 	if err != nil || math.Abs(at) > 1e12 {
-		return 0, 0, fmt.Errorf("time %s", point[0])
+		return 0, 0, fmt.Errorf("invalid time %s", point[0])
 	}
 	v, err := strconv.ParseFloat(text, 64)
 	if err != nil || math.IsInf(v, 0) {
-		return 0, 0, fmt.Errorf("value %q", text)
+		return 0, 0, fmt.Errorf("invalid value %q", text)
 	}
 	return sample.Millis(math.Round(at * 1000)), v, nil
 }

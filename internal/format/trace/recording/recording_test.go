@@ -115,8 +115,8 @@ func TestOpen(t *testing.T) {
 
 func TestOpenRefuses(t *testing.T) {
 	for want, content := range map[string][]byte{
-		"not the header of a trace": []byte("a,b,c\n1,2,3\n"), "it is empty": nil, "unpack it first": gzipped(t, []byte("PAR1")),
-		"packed too often": gzipped(t, gzipped(t, gzipped(t, []byte("x")))), "no series": []byte(`{"status":"success","data":{"result":[]}}`),
+		"invalid trace header": []byte("a,b,c\n1,2,3\n"), "file is empty": nil, "decompress it first": gzipped(t, []byte("PAR1")),
+		"compressed too many times": gzipped(t, gzipped(t, gzipped(t, []byte("x")))), "no series": []byte(`{"status":"success","data":{"result":[]}}`),
 		"unexpected EOF": []byte(`{"a":[`), "read Parquet": []byte("PAR1 and no more"), "unpack gzip": {0x1f, 0x8b, 0},
 	} {
 		_, err := Open(file(t, content), Options{})

@@ -86,7 +86,7 @@ func newRezolus(r io.ReaderAt, size int64) (Reader, error) {
 		return len(c.columns[0]) == 0 || len(c.columns[1]) == 0
 	})
 	if z.ts < 0 || len(z.cgroups) == 0 {
-		return nil, errors.New("read Rezolus' Parquet: no columns of a timestamp and of cgroups' cycles and instructions")
+		return nil, errors.New("read Rezolus' Parquet: no column timestamp, or no columns of cgroups' cycles and instructions")
 	}
 	slices.SortFunc(z.cgroups, func(a, b *cgroup) int { return cmp.Or(cmp.Compare(a.path, b.path), cmp.Compare(a.id, b.id)) })
 	return z, nil
@@ -107,7 +107,7 @@ func (z *rezolus) Read(s *sample.Sample) error {
 		g := z.groups[0]
 		z.groups = z.groups[1:]
 		if err := z.group(g); err != nil {
-			z.bad(fmt.Sprintf("a row group: %v", err))
+			z.bad(fmt.Sprintf("row group: %v", err))
 		}
 	}
 }
@@ -192,7 +192,7 @@ func counters(g parquet.RowGroup, column int) ([]float64, error) {
 				case v.Kind() == parquet.Int64:
 					all = append(all, float64(v.Uint64()))
 				default:
-					return nil, fmt.Errorf("a counter that is %v", v.Kind())
+					return nil, fmt.Errorf("counter has type %v", v.Kind())
 				}
 			}
 		}

@@ -13,7 +13,7 @@ import (
 )
 
 func main() {
-	renew := flag.Bool("renew", false, "replace the kernels that are there by the newest")
+	renew := flag.Bool("renew", false, "replace cached kernels with the newest")
 	xen := flag.Bool("xen", false, "fetch Xen, its tools and a kernel for its domains instead (make test-xen)")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)

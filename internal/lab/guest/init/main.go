@@ -21,7 +21,7 @@ import (
 
 func main() {
 	if os.Getpid() != 1 {
-		fmt.Fprintln(os.Stderr, "init: runs as PID 1 of a guest only: it would power this machine off")
+		fmt.Fprintln(os.Stderr, "init: works only as PID 1 of a guest: at the end it powers the machine off")
 		os.Exit(2)
 	}
 	status, err := run()

@@ -114,7 +114,7 @@ func show(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	line("open loop, from the intended beginning", open, open.Latency)
+	line("open loop, from the intended start", open, open.Latency)
 	line("the same, from the sending", open, open.Service)
 	o.Connections = seats / 2
 	closed, err := stopped(ctx, server.Process.Pid, func() (*httpload.Result, error) { return httpload.Closed(ctx, o) })

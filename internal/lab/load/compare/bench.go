@@ -97,7 +97,7 @@ func (s *subject) file(names ...string) (string, error) {
 			}
 		}
 	}
-	return "", fmt.Errorf("no %s in its cgroups", strings.Join(names, " and no "))
+	return "", fmt.Errorf("no %s in the cgroups", strings.Join(names, " and no "))
 }
 
 // used returns the CPU time of the cgroup.

@@ -47,9 +47,9 @@ type options struct {
 func main() {
 	var o options
 	flag.IntVar(&o.cpu, "cpu", lastCPU(), "CPU to use")
-	flag.IntVar(&o.rounds, "rounds", 1, "times that each target is held by each method, in shuffled order")
+	flag.IntVar(&o.rounds, "rounds", 1, "measurements of each target with each method, in random order")
 	flag.StringVar(&o.targets, "targets", "5,10,25,50,75,90", "shares of the CPU, percent")
-	flag.Uint64Var(&o.seed, "seed", 1, "of the order")
+	flag.Uint64Var(&o.seed, "seed", 1, "random seed of the order")
 	flag.Parse()
 	if os.Getenv(childEnv) != "" {
 		switch flag.Arg(0) {
@@ -96,7 +96,7 @@ func compare(ctx context.Context, o options) (err error) {
 	defer func() { err = errors.Join(err, b.close()) }()
 	ms := methods()
 	if _, err := exec.LookPath("stress-ng"); err != nil {
-		fmt.Println("without stress-ng: apt-get install -y stress-ng")
+		fmt.Println("stress-ng is not installed: apt-get install -y stress-ng")
 		ms = slices.DeleteFunc(ms, func(m method) bool { return m.name == stressName })
 	}
 	r := rand.New(rand.NewPCG(o.seed, 0))
@@ -113,7 +113,7 @@ func compare(ctx context.Context, o options) (err error) {
 			}
 		}
 	}
-	fmt.Printf("One process on CPU %d, windows of %.2f s, %d a target and method. Error of the mean in points (the worst window), and what others used of the CPU.\n\n", o.cpu, window.Seconds(), o.rounds)
+	fmt.Printf("One process on CPU %d, windows of %.2f s, %d per target and method. Error of the mean in points (worst window), and CPU use of other processes.\n\n", o.cpu, window.Seconds(), o.rounds)
 	if err := printTable(ms, targets, all); err != nil {
 		return err
 	}
@@ -124,13 +124,13 @@ func compare(ctx context.Context, o options) (err error) {
 		}
 		took, achieved, err := b.unattainable(ctx, m, 0.9)
 		if err != nil {
-			return fmt.Errorf("hold what cannot be held by %s: %w", m.name, err)
+			return fmt.Errorf("hold an unattainable target by %s: %w", m.name, err)
 		}
 		if took == 0 || took > prompt {
-			bad = append(bad, fmt.Sprintf("%s: 90 %% beside a rival was called unattainable after %s (0s: never), wanted within %s", m.name, took.Round(100*time.Millisecond), prompt))
+			bad = append(bad, fmt.Sprintf("%s: 90 %% next to a competing process was reported as unattainable after %s (0s: never), wanted within %s", m.name, took.Round(100*time.Millisecond), prompt))
 			continue
 		}
-		fmt.Printf("%s: 90 %% beside a rival on the CPU, of which it got %.1f %%, was called unattainable after %.1f s\n", m.name, achieved*100, took.Seconds())
+		fmt.Printf("%s: 90 %% next to a competing process (achieved %.1f %%) was reported as unattainable after %.1f s\n", m.name, achieved*100, took.Seconds())
 	}
 	if len(bad) > 0 {
 		return errors.New(strings.Join(bad, "; "))

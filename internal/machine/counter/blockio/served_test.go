@@ -111,7 +111,7 @@ func TestServedAsATwinSays(t *testing.T) {
 	web, loud := bpftest.Task(t, h, sample.Unified, "web"), bpftest.Task(t, h, sample.Unified, "loud")
 	s, k := open(t, web, loud)
 	if _, ok := s.Unattributed(); !ok {
-		quelltest.Skip(t, "bpf-loop", errors.New("this kernel cannot tell who was served"))
+		quelltest.Skip(t, "bpf-loop", errors.New("this kernel cannot report served tasks"))
 	}
 	readers := []*quelltest.Child{start(t, web.Dir), start(t, web.Dir)}
 	var writers []*quelltest.Child
@@ -124,7 +124,7 @@ func TestServedAsATwinSays(t *testing.T) {
 	for _, scene := range []struct {
 		name         string
 		reads, loads int // blocks of each child
-	}{{"alone", 200, 0}, {"beside others", 200, 300}, {"others wait too", 100, 20}} {
+	}{{"alone", 200, 0}, {"with others", 200, 300}, {"others wait too", 100, 20}} {
 		events.take(t)
 		unseen()
 		bpftest.Start(t, s)

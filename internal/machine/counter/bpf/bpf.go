@@ -22,7 +22,7 @@ import (
 // later ones it does nothing.
 func Unlock() error {
 	if err := rlimit.RemoveMemlock(); err != nil {
-		return fmt.Errorf("lift RLIMIT_MEMLOCK: %w", err)
+		return fmt.Errorf("remove RLIMIT_MEMLOCK: %w", err)
 	}
 	return nil
 }
@@ -91,7 +91,7 @@ func Refusal(what, kernel string, err error) error {
 	case errors.Is(err, btf.ErrNotFound), errors.Is(err, os.ErrNotExist):
 		e.Remedy = "use a kernel built with CONFIG_DEBUG_INFO_BTF that offers /sys/kernel/btf/vmlinux"
 	case errors.Is(err, unix.ENOMEM), errors.Is(err, unix.E2BIG):
-		e.Remedy = "follow fewer tasks, or raise the memory limit"
+		e.Remedy = "monitor fewer tasks, or raise the memory limit"
 	default:
 		e.Remedy = "use " + kernel
 	}

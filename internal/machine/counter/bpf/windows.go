@@ -138,7 +138,7 @@ func (w *Windows[R, P]) Common(a, b sample.TaskKey) []uint64 {
 // open window counts as another task's until that window's end.
 func (w *Windows[R, P]) Add(t counter.Target) error {
 	if w.tasks[t.Key] != nil {
-		return fmt.Errorf("add %s: already followed", t.Key)
+		return fmt.Errorf("add %s: already monitored", t.Key)
 	}
 	w.tasks[t.Key] = &followed[R]{target: t}
 	return nil

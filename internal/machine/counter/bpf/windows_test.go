@@ -70,7 +70,7 @@ func TestWhoseEachCgroupIs(t *testing.T) {
 		}
 	}
 	if len(got) != len(want) {
-		t.Errorf("readings of %v; want none of who was not known or came in the window", got)
+		t.Errorf("readings of %v; want none of tasks that were unknown or came in the window", got)
 	}
 	if n := s.Others().Cost; n != 90 || s.Lost() != 5 {
 		t.Errorf("others did %v, %d were lost; want 90, 5", n, s.Lost())
@@ -111,7 +111,7 @@ func TestWhoWasServed(t *testing.T) {
 		k.Pairs = append(k.Pairs, bpftest.Pair{Waits: p[0], By: p[1], Time: time.Duration(p[2])})
 	}
 	if r, ok := s.Remove(late.Key, 0); !ok || r.Served == nil || len(r.Served) != 0 {
-		t.Errorf("it waited for nobody, and is gone: %v, %+v", ok, r)
+		t.Errorf("a removed task that waited for no task: %v, %+v", ok, r)
 	}
 	if r, ok := s.Remove(leaves.Key, 0); !ok || !slices.Equal(r.Served, []counter.Served{{By: loud.Key, Time: 5}}) {
 		t.Errorf("it ended in the window: %v, %+v", ok, r)
@@ -134,7 +134,7 @@ func TestWhoWasServed(t *testing.T) {
 	k.EachErr = errors.New("no")
 	bpftest.Start(t, s)
 	if r, _ := s.Remove(web.Key, 0); r.Served != nil {
-		t.Errorf("it is not known who was served: %+v", r)
+		t.Errorf("served tasks of a kernel that does not report them: %+v", r)
 	}
 	if s, _ := told(t, at(1)); s.windows().serves {
 		t.Error("a kernel that does not tell")
@@ -153,7 +153,7 @@ func TestWindowsOpenAndCloseOnce(t *testing.T) {
 		t.Error(err)
 	}
 	bpftest.Stop(t, s)
-	if err := s.Add(at(1)); err == nil || !strings.Contains(err.Error(), "already followed") {
+	if err := s.Add(at(1)); err == nil || !strings.Contains(err.Error(), "already monitored") {
 		t.Errorf("followed twice: %v", err)
 	}
 }
@@ -196,7 +196,7 @@ func TestReach(t *testing.T) {
 	}
 	got := window(map[uint64]work{1: {at: [2]uint64{800, 816}}, 2: {at: [2]uint64{816}}})
 	if r := got[idle.Key].Reach; r == nil || r.Len() != 0 {
-		t.Errorf("who used no place reaches %v", r)
+		t.Errorf("a task that used no place reaches %v", r)
 	}
 	a, b := got[one.Key].Reach, got[two.Key].Reach
 	if a.Len() != 2 || b.Len() != 1 || !a.Meets(b) {
@@ -212,11 +212,11 @@ func TestReach(t *testing.T) {
 		}
 	}
 	if got := append(s.Common(one.Key, idle.Key), s.Common(sample.TaskKey{Inode: 9}, one.Key)...); len(got) != 0 {
-		t.Errorf("used with who used none, or is not followed: %v", got)
+		t.Errorf("places in common with a task that used none, or is not monitored: %v", got)
 	}
 	got = window(map[uint64]work{1: {more: 1}, 50: {at: [2]uint64{900, 77}}})
 	if r := got[one.Key].Reach; r != nil {
-		t.Errorf("who used more places than are told reaches %v", r)
+		t.Errorf("a task that used more places than are reported reaches %v", r)
 	}
 	if r := s.Others().Reach; r.Len() != 1 || r.Meets(got[two.Key].Reach) {
 		t.Errorf("others reach %v; want 900, and not 77, which no task uses", r)

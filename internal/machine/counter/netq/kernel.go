@@ -77,15 +77,15 @@ func loadPrograms(unserved bool) (k *bpf.Programs[netqDone], without []string, e
 	case may(netqProgOnSend):
 		leave("", netqProgOnSent) // which runs later
 		if !may(netqProgOnSend6) {
-			leave("what tasks of cgroup v1 send by IPv6", netqProgOnSend6)
+			leave("IPv6 packets sent by cgroup v1 tasks", netqProgOnSend6)
 		}
 	case may(netqProgOnSent):
 		leave("", netqProgOnSend, netqProgOnSend6)
 	default:
-		leave("what tasks of cgroup v1 send", netqProgOnSend, netqProgOnSend6, netqProgOnSent)
+		leave("packets sent by cgroup v1 tasks", netqProgOnSend, netqProgOnSend6, netqProgOnSent)
 	}
 	if !may(netqProgOnCut) {
-		leave("what containers send in packets that the host cuts up", netqProgOnCut)
+		leave("container packets that the host segments", netqProgOnCut)
 	}
 	if !may(netqProgOnResend) {
 		leave("retransmissions", netqProgOnResend)

@@ -361,7 +361,7 @@ func TestASenderMakesAnotherWait(t *testing.T) {
 		}
 		r := all[victim.Key]
 		if _, ok := s.Unattributed(); ok && r.Served == nil {
-			t.Error("who was served is not told")
+			t.Error("served tasks are not reported")
 		}
 		for _, o := range r.Served {
 			if o.By == loud.Key {
@@ -375,12 +375,12 @@ func TestASenderMakesAnotherWait(t *testing.T) {
 	exact(t, func() []string {
 		alone, none := play(0)
 		beside, behind := play(5)
-		t.Logf("a packet waits %.3g ms alone, %.3g ms beside a sender, %.2f of it while the other's were sent", 1e3*alone, 1e3*beside, behind)
+		t.Logf("a packet waits %.3g ms alone, %.3g ms with a sender, %.2f of it while the other's were sent", 1e3*alone, 1e3*beside, behind)
 		if _, ok := s.Unattributed(); none > 0 || !ok {
 			t.Errorf("%.2f of the wait was behind one that sent nothing", none)
 		}
 		if !(beside > 2*alone) || behind < 0.9 {
-			return []string{fmt.Sprintf("a packet waits %v s alone, %v s beside a sender, %v of it behind that", alone, beside, behind)}
+			return []string{fmt.Sprintf("a packet waits %v s alone, %v s with a sender, %v of it behind that", alone, beside, behind)}
 		}
 		return nil
 	})

@@ -72,7 +72,7 @@ func loadPrograms(opts Options, w without) (_ *kernel, err error) {
 	}
 	slots := opts.Tasks + 1 // slot 0 is no task
 	if size := slots * k.ncpu * recordSize; size > math.MaxInt32 || slots > math.MaxUint16 {
-		return nil, fmt.Errorf("make room for %d tasks on %d CPUs: %w", opts.Tasks, k.ncpu, unix.E2BIG)
+		return nil, fmt.Errorf("size records for %d tasks on %d CPUs: %w", opts.Tasks, k.ncpu, unix.E2BIG)
 	}
 	spec.Maps[runqMapOwners].MaxEntries = uint32(opts.Cgroups)
 	spec.Maps[runqMapCpus].MaxEntries = uint32(k.ncpu)
@@ -137,7 +137,7 @@ func (k *kernel) begin() error {
 func (k *kernel) number(n uint32) error {
 	k.window = n
 	if err := k.objs.Window.Set(n); err != nil {
-		return fmt.Errorf("number window: %w", err)
+		return fmt.Errorf("set window number: %w", err)
 	}
 	return nil
 }
@@ -154,7 +154,7 @@ func (k *kernel) sync() error {
 	for cpu := range k.ncpu {
 		_, err := k.objs.Sync.Run(&ebpf.RunOptions{CPU: uint32(cpu), Flags: onCPU})
 		if err != nil && !errors.Is(err, unix.ENXIO) { // ENXIO: the CPU is offline
-			return fmt.Errorf("ask CPU %d what it runs: %w", cpu, err)
+			return fmt.Errorf("read the current thread of CPU %d: %w", cpu, err)
 		}
 	}
 	return nil

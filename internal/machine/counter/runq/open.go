@@ -17,7 +17,7 @@ var (
 	// ErrFull is Add's error if Options.Tasks are followed already.
 	ErrFull = errors.New("run queue: too many tasks")
 
-	errFollowed = errors.New("run queue: task is followed already")
+	errFollowed = errors.New("run queue: task is already monitored")
 	errOpen     = errors.New("start window: one is open already")
 	errNotOpen  = errors.New("stop window: none is open")
 )

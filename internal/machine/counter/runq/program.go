@@ -192,7 +192,7 @@ func (p *Program) setOwners() (unfit map[uint32]bool, err error) {
 	for id := range p.owned {
 		if _, ok := want[id]; !ok {
 			if err := p.k.disown(id); err != nil {
-				return nil, fmt.Errorf("disown cgroup: %w", err)
+				return nil, fmt.Errorf("remove cgroup owner: %w", err)
 			}
 			delete(p.owned, id)
 		}
@@ -205,7 +205,7 @@ func (p *Program) setOwners() (unfit map[uint32]bool, err error) {
 		case errors.Is(err, unix.E2BIG):
 			unfit[o.Slot] = true
 		case err != nil:
-			return nil, fmt.Errorf("own cgroup: %w", err)
+			return nil, fmt.Errorf("set cgroup owner: %w", err)
 		default:
 			p.owned[id] = o
 		}

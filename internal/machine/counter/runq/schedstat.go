@@ -49,7 +49,7 @@ func openSchedstat(opts Options, refused error) (*Schedstat, error) {
 		e.Remedy = "use a kernel built with CONFIG_SCHED_INFO"
 		return nil, e
 	case own.slices == 0: // a thread that reads this has run at least once
-		e.Reason = path + " holds zeros"
+		e.Reason = path + " contains only zeros"
 		e.Remedy = "sysctl kernel.task_delayacct=1"
 		return nil, e
 	}

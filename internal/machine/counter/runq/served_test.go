@@ -250,7 +250,7 @@ func TestServedByOneThatIsGone(t *testing.T) {
 func TestServedIsCounted(t *testing.T) {
 	p := program(t, Options{})
 	if p.k.served == nil {
-		t.Error("who was served is not counted on this kernel")
+		t.Error("served tasks are not counted on this kernel")
 	}
 }
 

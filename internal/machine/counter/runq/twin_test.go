@@ -335,7 +335,7 @@ func against(t *testing.T, p *Program, r *recorder, length time.Duration, during
 	}
 	stories, hidden, murky := tell(events)
 	if hidden > 0 {
-		t.Logf("%d switches were not shown to programs: what ended with them is not judged, nor who ran for %v", hidden, time.Duration(murky))
+		t.Logf("%d switches were not shown to programs: waits that ended with them are not judged, nor the tasks that ran for %v", hidden, time.Duration(murky))
 	}
 	least, most := judge(stories, owners, shortFrom, shortTo, true), judge(stories, owners, longFrom, longTo, false)
 	// A switch may be hidden from the programs and shown to the recorder. Waits that

@@ -83,7 +83,7 @@ func stop(t *testing.T, c *counter.CPT) map[sample.TaskKey]counter.Reading {
 }
 
 // notYet lists the reasons for which a window had no breakpoint in time.
-var notYet = []string{"uprobe: not attached yet", "uprobe: that of the window before is being taken out still"}
+var notYet = []string{"uprobe: not attached yet", "uprobe: still being removed after the previous window"}
 
 // late reports whether attaching took more than half of the window: the window knows
 // that the kernel has the breakpoint only when its goroutine runs again.

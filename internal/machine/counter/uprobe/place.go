@@ -48,7 +48,7 @@ func Find(file io.ReaderAt, p *counter.Uprobe) (offset uint64, err error) {
 			return addr - s.Vaddr + s.Off, nil
 		}
 	}
-	return 0, fmt.Errorf("find %s: its address %#x is in no part of the file that is run", p.Symbol, addr)
+	return 0, fmt.Errorf("find %s: its address %#x is in no executable segment of the file", p.Symbol, addr)
 }
 
 func checkOffset(f *elf.File, p *counter.Uprobe) error {
@@ -57,14 +57,14 @@ func checkOffset(f *elf.File, p *counter.Uprobe) error {
 		return err
 	}
 	if id != strings.ToLower(p.BuildID) {
-		return fmt.Errorf("offset %#x was found in build %s, this file is build %s", p.Offset, p.BuildID, id)
+		return fmt.Errorf("offset %#x is for build %s, this file is build %s", p.Offset, p.BuildID, id)
 	}
 	for _, s := range f.Progs {
 		if s.Type == elf.PT_LOAD && s.Flags&elf.PF_X != 0 && p.Offset >= s.Off && p.Offset-s.Off < s.Filesz {
 			return nil
 		}
 	}
-	return fmt.Errorf("offset %#x is in no part of the file that is run", p.Offset)
+	return fmt.Errorf("offset %#x is in no executable segment of the file", p.Offset)
 }
 
 // function returns a function's address as the file has it.
@@ -80,7 +80,7 @@ func function(f *elf.File, name string) (uint64, error) {
 	return goFunction(f, name)
 }
 
-var errNoSymbol = errors.New("no such function; name one that `nm` or `go tool nm` lists, or give offset and build_id")
+var errNoSymbol = errors.New("function not found; name one that `nm` or `go tool nm` lists, or give offset and build_id")
 
 func lookup(f *elf.File, name string, table elf.SectionType, read func() ([]elf.Symbol, error)) (uint64, error) {
 	s := f.SectionByType(table)

@@ -72,8 +72,8 @@ func TestOffsetNeedsItsBuild(t *testing.T) {
 		{"in capitals", f, counter.Uprobe{Offset: offset, BuildID: strings.ToUpper(m[1])}, ""},
 		{"another build", f, counter.Uprobe{Offset: offset, BuildID: "00" + m[1][2:]}, "this file is build " + m[1]},
 		{"no build", f, counter.Uprobe{Offset: offset}, "this file is build " + m[1]},
-		{"the file's head", f, counter.Uprobe{Offset: 16, BuildID: m[1]}, "no part of the file that is run"},
-		{"past the end", f, counter.Uprobe{Offset: 1 << 40, BuildID: m[1]}, "no part of the file that is run"},
+		{"the file's head", f, counter.Uprobe{Offset: 16, BuildID: m[1]}, "no executable segment of the file"},
+		{"past the end", f, counter.Uprobe{Offset: 1 << 40, BuildID: m[1]}, "no executable segment of the file"},
 		{"a file that has none", none, counter.Uprobe{Offset: offset, BuildID: m[1]}, "no build id"},
 	} {
 		got, err := Find(c.file, &c.at)
@@ -97,9 +97,9 @@ func TestWhatCannotBeFound(t *testing.T) {
 		}
 		want string
 	}{
-		{"no such function", "hits", plain, "no such function"},
-		{"only data", "_IO_stdin_used", plain, "no such function"},
-		{"somebody else's", "fork", plain, "no such function"},
+		{"unknown function", "hits", plain, "function not found"},
+		{"only data", "_IO_stdin_used", plain, "function not found"},
+		{"defined in another file", "fork", plain, "function not found"},
 		{"stripped", "hit", stripped, "give offset and build_id"},
 		{"no program", "hit", script, "read program"},
 	} {
@@ -130,7 +130,7 @@ func FuzzFind(f *testing.F) {
 		for _, at := range []counter.Uprobe{{Symbol: symbol}, {Offset: offset, BuildID: id}} {
 			got, err := Find(bytes.NewReader(text), &at)
 			if err == nil && !isRun(t, text, got) {
-				t.Errorf("offset %#x is in no part that is run", got)
+				t.Errorf("offset %#x is in no executable segment", got)
 			}
 		}
 	})

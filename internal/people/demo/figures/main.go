@@ -32,7 +32,7 @@ const (
 )
 
 func main() {
-	quell := flag.String("quell", "bin/quell", "the program")
+	quell := flag.String("quell", "bin/quell", "the quell program")
 	cpu := flag.Int("cpu", 20, "runs on channel cpu")
 	alone := flag.Int("alone", 20, "runs without the antagonist")
 	cache := flag.Int("cache", 5, "runs on channel cache without a flip")
@@ -90,7 +90,7 @@ func play(ctx context.Context, w io.Writer, quell string, cpu, alone, cache int,
 			shared.take(w, r)
 		}
 	}
-	fmt.Fprintf(w, "\ncache: %d runs ended since the cache was lost, not counted\n", flips)
+	fmt.Fprintf(w, "\ncache: %d runs ended because the cache was lost, not counted\n", flips)
 	if shared.runs < cache {
 		errs = append(errs, fmt.Errorf("cache: only %d of %d runs kept the cache within %s", shared.runs, cache, patience))
 	}
@@ -155,7 +155,7 @@ func (t *tally) take(w io.Writer, r *demo.Result) {
 	if r.RunnerUp != nil {
 		second = fmt.Sprintf("%s %.2f", filepath.Base(string(r.RunnerUp.Task)), r.RunnerUp.Correlation)
 	}
-	named := "nobody"
+	named := "none"
 	if r.Named != "" {
 		named = filepath.Base(string(r.Named))
 	}

@@ -56,7 +56,7 @@ func suites() []suite {
 }
 
 func main() {
-	tell := flag.Bool("n", false, "only say what is missing")
+	tell := flag.Bool("n", false, "only print what is missing")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -78,7 +78,7 @@ func run(ctx context.Context, w io.Writer, names []string, tell bool, lacks func
 	case len(missing) == 0:
 		return nil
 	case tell:
-		fmt.Fprintf(w, "not installed: %s; what needs them is skipped (make test-deps installs them)\n", strings.Join(missing, ", "))
+		fmt.Fprintf(w, "not installed: %s; tests that need them are skipped (make test-deps installs them)\n", strings.Join(missing, ", "))
 		return nil
 	}
 	fmt.Fprintf(w, "apt-get install %s\n", strings.Join(packages, " "))
@@ -99,7 +99,7 @@ func of(names []string) (programs []program, err error) {
 	known := suites()
 	for _, name := range names {
 		if !slices.ContainsFunc(known, func(s suite) bool { return s.name == name }) {
-			err = errors.Join(err, fmt.Errorf("no suite %q: want test, guests, browser or soak", name))
+			err = errors.Join(err, fmt.Errorf("unknown suite %q: want test, guests, browser or soak", name))
 		}
 	}
 	for _, s := range known {

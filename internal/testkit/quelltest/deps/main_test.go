@@ -52,7 +52,7 @@ func TestWhatIsMissingIsInstalled(t *testing.T) {
 	}
 	m.calls = nil
 	if err := run(t.Context(), io.Discard, []string{"browser", "soak"}, false, m.lacks, m.apt); err != nil || m.calls != nil {
-		t.Errorf("where all is there: apt-get %q, %v", m.calls, err)
+		t.Errorf("nothing missing: apt-get %q, %v", m.calls, err)
 	}
 }
 

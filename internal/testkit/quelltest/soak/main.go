@@ -33,8 +33,8 @@ func main() {
 	}
 	tests := flag.Int("tests", 6, "runs of make test")
 	ci := flag.Int("ci", 1, "runs of .ci/run")
-	dir := flag.String("dir", filepath.Join(cache, "quell", "soak"), "where clones, logs and records are kept")
-	deadline := flag.Duration("deadline", 2*time.Hour, "the longest that a run may take")
+	dir := flag.String("dir", filepath.Join(cache, "quell", "soak"), "folder of clones, logs and records")
+	deadline := flag.Duration("deadline", 2*time.Hour, "maximum time of a run")
 	asJSON := flag.Bool("json", false, "print the table as JSON")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -93,6 +93,6 @@ func (r *report) table(w io.Writer) error {
 	for _, s := range r.plan {
 		fmt.Fprintf(w, "%s: %d of %d\n", s.what, passed[s.what], s.runs)
 	}
-	_, last := fmt.Fprintf(w, "commit %s, beside %s, on %s\n", r.Commit, r.Load, r.Machine)
+	_, last := fmt.Fprintf(w, "commit %s, load %s, on %s\n", r.Commit, r.Load, r.Machine)
 	return errors.Join(err, last)
 }

@@ -41,7 +41,7 @@ func (s *soak) killLeft() error {
 			break
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("processes of a soak do not end: %v", left)
+			return fmt.Errorf("processes of a soak do not exit: %v", left)
 		}
 		for _, pid := range left {
 			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended

@@ -146,7 +146,7 @@ func (s *soak) commit() (string, error) {
 		return "", err
 	}
 	if changes != "" {
-		return "", fmt.Errorf("there are changes that are not committed:\n%s", changes)
+		return "", fmt.Errorf("changes are not committed:\n%s", changes)
 	}
 	return git(s.repo, "rev-parse", "HEAD")
 }
@@ -211,9 +211,9 @@ func (s *soak) once(ctx context.Context, step step, clone string, r *run) error 
 	}
 	switch {
 	case ctx.Err() != nil:
-		return fmt.Errorf("interrupted; the next soak goes on: %w", ctx.Err())
+		return fmt.Errorf("interrupted; the next soak continues: %w", ctx.Err())
 	case early:
-		return fmt.Errorf("the load ended by itself: %s: %w", strings.Join(s.load, " "), err)
+		return fmt.Errorf("the load exited early: %s: %w", strings.Join(s.load, " "), err)
 	case err != nil:
 		return err
 	}

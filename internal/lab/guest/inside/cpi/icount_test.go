@@ -58,7 +58,7 @@ func TestNeighbourIsNotCounted(t *testing.T) {
 	took := w.spin(loop)
 	r := stop(t, p)
 	user, beside := extra(t, r[0], sample.Instructions)-kernel(), extra(t, r[1], sample.Instructions)
-	t.Logf("figure: beside a busy neighbour instructions counted / executed: %.5f; the neighbour's %.2f of that", user/loop, beside/loop)
+	t.Logf("figure: with a busy neighbour instructions counted / executed: %.5f; the neighbour's %.2f of that", user/loop, beside/loop)
 	if !within(user, loop, 0.001) {
 		t.Errorf("%.0f instructions outside the kernel, executed were %d", user, loop)
 	}

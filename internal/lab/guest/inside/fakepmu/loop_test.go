@@ -121,7 +121,7 @@ func (s *scene) learn() (alone spec.Spec) {
 func (s *scene) accused() incident.Record {
 	t := s.t
 	t.Helper()
-	inc := s.agent.incident(40*period, "somebody is capped", func(inc *incident.Record) bool { return len(inc.Rounds) > 0 })
+	inc := s.agent.incident(40*period, "a task is capped", func(inc *incident.Record) bool { return len(inc.Rounds) > 0 })
 	first := inc.Suspects[0]
 	s.story("with an antagonist %.3f, over the threshold of %.3f; accused %s, correlation %.2f", inc.Cost, inc.Threshold, first.Name, first.Correlation)
 	for _, other := range inc.Suspects[1:] {

@@ -268,7 +268,7 @@ func TestRestore(t *testing.T) {
 	}
 	<-time.After(time.Until(over) + 11*time.Second) // the grace period
 	if out, err := exec.Command("/bin/systemctl", "start", restore).CombinedOutput(); err == nil {
-		t.Errorf("beside a hung agent the unit did not fail: %s", out)
+		t.Errorf("with a hung agent the unit did not fail: %s", out)
 	}
 	if status, got := showOf(t, restore, "ExecMainStatus"), limit(t, files); status != "3" || !strings.HasPrefix(got, "max ") {
 		log, _ := os.ReadFile("/run/agent.log")

@@ -284,7 +284,7 @@ func TestDelegation(t *testing.T) {
 	var err error
 	quelltest.Until(t, "the task is known", func() bool {
 		err = capped(loud)
-		return err == nil || !strings.Contains(err.Error(), "no task")
+		return err == nil || !strings.Contains(err.Error(), "unknown task")
 	})
 	if err != nil {
 		t.Fatal(err)

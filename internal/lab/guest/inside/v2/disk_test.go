@@ -180,7 +180,7 @@ func playOnASlowDisk(t *testing.T, by limiter) {
 	io(writer, slow, "write", "0s", 16, 64<<10)
 	io(elsewhere, quick, "write", "40ms", 1, 4096)
 	var capped incident.Record
-	until(t, 120*time.Second, "somebody is capped", func() bool {
+	until(t, 120*time.Second, "a task is capped", func() bool {
 		for _, i := range a.incidents() {
 			if len(i.Rounds) > 0 {
 				capped = i
@@ -223,7 +223,7 @@ func playOnASlowDisk(t *testing.T, by limiter) {
 	if err := report.Incident(&page, capped, report.Style{}); err != nil || !strings.Contains(strings.Join(strings.Fields(page.String()), " "), "reads and writes of 4 requests/s and 128 KiB/s each") {
 		t.Errorf("%v, the incident reads\n%s", err, page.String())
 	}
-	t.Logf("figure: a request of the reader's took %.1f ms usually, %.1f ms beside the writer, %.1f ms with it capped; named %s, served for %.0f %% of the wait, of %d suspects",
+	t.Logf("figure: a request of the reader's took %.1f ms usually, %.1f ms with the writer, %.1f ms with it capped; named %s, served for %.0f %% of the wait, of %d suspects",
 		1e3*capped.SpecMean, 1e3*float64(first.CostBefore), 1e3*float64(first.CostUnder), first.Suspect.Name, 100*capped.Suspects[0].Share, len(capped.Suspects))
 	// When it ends, the agent undoes what is in force; there may be a second round.
 	a.cmd.Process.Signal(unix.SIGTERM)

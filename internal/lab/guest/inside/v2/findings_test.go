@@ -49,7 +49,7 @@ func TestFindings(t *testing.T) {
 		}
 	}
 	const own = "own-quota: the task ran into its own CPU quota; no neighbour is to blame"
-	const above = "own-quota: the CPU quota of " + pod + ", a cgroup above the task, held it back; no neighbour is to blame"
+	const above = "own-quota: the CPU quota of " + pod + ", a cgroup above the task, throttled it; no neighbour is to blame"
 	for _, c := range []suffering{
 		{name: "own quota", variant: "bpf", suffer: quota(victim), kind: detect.OwnQuota, words: own},
 		{name: "quota above", variant: "bpf", suffer: quota(pod), kind: detect.OwnQuota, words: above, note: pod},
@@ -62,7 +62,7 @@ func TestFindings(t *testing.T) {
 		// correlation accuses it although it did nothing.
 		{name: "goes where somebody is loud", variant: "bpf", before: func(t *testing.T) { burn(t, loud, 2) },
 			suffer: func(t *testing.T, web int) { move(t, web, 2) }, kind: detect.PhaseChange,
-			words: "phase-change (less-cpu): the task itself does something else than before; nobody is accused"},
+			words: "phase-change (less-cpu): the task's own behaviour changed; no task is accused"},
 		{name: "a neighbour", variant: "bpf", suffer: func(t *testing.T, _ int) { burn(t, loud, 1) }, kind: detect.Neighbour, words: "neighbour: 1 antagonist among"},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.play(t) })

@@ -315,7 +315,7 @@ func TestPressure(t *testing.T) {
 			}
 			defer other.Close()
 			if psi, err := other.PSI(c.resource); err != nil || psi.Some.Total != 0 {
-				t.Errorf("a cgroup with nobody in it: %+v, %v", psi, err)
+				t.Errorf("an empty cgroup: %+v, %v", psi, err)
 			}
 		})
 	}

@@ -104,20 +104,20 @@ func stolen(t *testing.T, x tools.Tools, e shared) {
 	// The first domain is still busy with starting it.
 	for tries := 30; said.next(t, 1)[0].cost > 0.1; tries-- {
 		if tries == 0 {
-			t.Fatal("the first domain never rests")
+			t.Fatal("the first domain is never idle")
 		}
 	}
 	before := said.next(t, quiet)
 	hog(t)
 	said.next(t, 1) // the window in which the hog began
 	beside := said.next(t, loud)
-	t.Logf("figure: stolen s/CPU-s in seconds alone: %.3f; beside a hog in the first domain: %.3f", costs(before), costs(beside))
+	t.Logf("figure: stolen s/CPU-s in seconds alone: %.3f; with a hog in the first domain: %.3f", costs(before), costs(beside))
 	sum := 0.0
 	for _, f := range beside {
 		sum += f.cost
 	}
 	if mean := sum / loud; !(mean > 0.2) {
-		t.Errorf("beside the hog %.3f s/CPU-s are stolen", mean)
+		t.Errorf("with the hog %.3f s/CPU-s are stolen", mean)
 	}
 	judged(t, before, beside)
 }
@@ -169,7 +169,7 @@ func judged(t *testing.T, before, beside []felt) {
 	}
 	for _, f := range findings {
 		if f.Kind != detect.Steal || f.Victim.Name != machine.Name || len(f.Suspects) != 0 || f.Antagonists != 0 {
-			t.Errorf("found %+v, want stolen time and nobody accused", f)
+			t.Errorf("found %+v, want stolen time and no task accused", f)
 		}
 	}
 	t.Logf("found: %s of %s, cost %.3f over %.3f, %d suspects", findings[0].Kind, findings[0].Victim.Name, findings[0].Cost, findings[0].Threshold, len(findings[0].Suspects))
